@@ -1,0 +1,109 @@
+package pack
+
+// DefaultDepth is how many containers may be nested. vLLM's deepest frames stay
+// below ten; the bound exists so that a hostile frame costs nothing.
+const DefaultDepth = 64
+
+// Validate reports whether b is exactly one complete message, nothing after it,
+// nested at most [DefaultDepth] containers deep. It does not allocate on success.
+// The error is a [*SyntaxError].
+func Validate(b []byte) error { return ValidateDepth(b, DefaultDepth) }
+
+// ValidateDepth is [Validate] with another bound: depth 0 allows scalars only,
+// 1 a container of scalars. Depths above [DefaultDepth] allocate when used.
+func ValidateDepth(b []byte, depth int) error {
+	end, err := Skip(b, 0, depth)
+	if err != nil {
+		return err
+	}
+	if end != len(b) {
+		return syntaxError(end, "%d trailing bytes after the message", len(b)-end)
+	}
+	return nil
+}
+
+// Skip returns the offset after the one value that begins at off. Every length
+// is checked against the bytes that remain before it is used: an array of n
+// needs n bytes, a map of n needs 2n. Empty containers count for depth too.
+// The error is a [*SyntaxError].
+func Skip(b []byte, off, depth int) (next int, err error) {
+	if off < 0 {
+		return off, syntaxError(off, "negative offset")
+	}
+	var room [DefaultDepth]int
+	owed := room[:0] // values still owed to each enclosing container
+	left := 1        // values still owed to the current one
+	for {
+		off, left, err = skipFixed(b, off, left)
+		if err != nil {
+			return off, err
+		}
+		if left > 0 {
+			h, err := readHead(b, off)
+			if err != nil {
+				return off, err
+			}
+			if h.kind.isContainer() && len(owed) >= depth {
+				return off, syntaxError(off, "nested deeper than %d containers", depth)
+			}
+			off, left = h.next(), left-1
+			if h.kind.isContainer() {
+				owed, left = append(owed, left), h.values()
+			}
+		}
+		for left == 0 {
+			if len(owed) == 0 {
+				return off, nil
+			}
+			left, owed = owed[len(owed)-1], owed[:len(owed)-1]
+		}
+	}
+}
+
+// skipFixed passes over up to left values whose whole size stands in their first
+// byte, which is nearly everything in a real frame, and stops at the first that
+// is otherwise. The end of the bytes is looked at once, not for every value: an
+// overrun shows as an offset past the end.
+func skipFixed(b []byte, off, left int) (int, int, error) {
+	last := off
+	for left > 0 && off < len(b) {
+		size := int(fixedSizes[b[off]])
+		if size == 0 {
+			return off, left, nil
+		}
+		last = off
+		off += size
+		left--
+	}
+	if off > len(b) {
+		_, err := readHead(b, last)
+		return last, left, err
+	}
+	return off, left, nil
+}
+
+// values is how many values a container holds, keys included.
+func (h head) values() int {
+	if h.kind == Map {
+		return 2 * h.n
+	}
+	return h.n
+}
+
+// fixedSizes maps a first byte to the size of the whole value, or to 0 when that
+// stands elsewhere (containers, sized payloads, the invalid byte). It is never
+// written after start.
+var fixedSizes = makeFixedSizes()
+
+func makeFixedSizes() (t [256]uint8) {
+	for i, f := range forms {
+		switch {
+		case f.kind == Invalid, f.kind.isContainer(), f.width > 0:
+		case f.kind == Ext:
+			t[i] = 2 + f.fixed
+		default:
+			t[i] = 1 + f.fixed
+		}
+	}
+	return t
+}

@@ -1,0 +1,108 @@
+package protocol
+
+import (
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+)
+
+// Sampling holds the members of SamplingParams that decide what an engine core
+// must answer (vllm/sampling_params.py). Others are kept in Raw.
+type Sampling struct {
+	MaxTokens      int  // 0 when HasMaxTokens is false
+	HasMaxTokens   bool // the key was there and not nil
+	MinTokens      int
+	StopTokenIDs   []uint32
+	EOSTokenID     int64 // -1 when absent: ignore_eos
+	IgnoreEOS      bool
+	Logprobs       int // -1 none, -2 the whole vocabulary, else how many besides the sampled token
+	PromptLogprobs int // as Logprobs
+	Temperature    float64
+	Seed           int64
+	HasSeed        bool
+	ExtraArgs      []byte // raw msgpack map, nil when absent
+	Raw            []byte // the whole map
+}
+
+// NoLogprobs and AllLogprobs are the special values of Sampling.Logprobs.
+const (
+	NoLogprobs  = -1
+	AllLogprobs = -2
+)
+
+// defaultMaxTokens is SamplingParams.max_tokens when the key is absent.
+const defaultMaxTokens = 16
+
+func decodeSampling(cur *pack.Cursor, s *Sampling) error {
+	start := *cur
+	*s = Sampling{
+		MaxTokens: defaultMaxTokens, HasMaxTokens: true, EOSTokenID: -1,
+		Logprobs: NoLogprobs, PromptLogprobs: NoLogprobs, Temperature: 1,
+		StopTokenIDs: s.StopTokenIDs[:0],
+	}
+	n, err := cur.MapLen()
+	if err != nil {
+		return err
+	}
+	for range n {
+		key, err := cur.Str()
+		if err != nil {
+			return fmt.Errorf("key: %w", err)
+		}
+		if err := decodeSamplingValue(cur, string(key), s); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	s.Raw = start.Rest()[:cur.Offset()-start.Offset()]
+	return nil
+}
+
+func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) {
+	if cur.Nil() {
+		if key == "max_tokens" {
+			s.MaxTokens, s.HasMaxTokens = 0, false
+		}
+		return nil
+	}
+	switch key {
+	case "max_tokens":
+		s.MaxTokens, err = smallInt(cur)
+	case "min_tokens":
+		s.MinTokens, err = smallInt(cur)
+	case "stop_token_ids":
+		s.StopTokenIDs, err = cur.Uint32s(s.StopTokenIDs)
+	case "_eos_token_id":
+		s.EOSTokenID, err = cur.Int()
+	case "ignore_eos":
+		s.IgnoreEOS, err = cur.Bool()
+	case "logprobs":
+		s.Logprobs, err = logprobsCount(cur)
+	case "prompt_logprobs":
+		s.PromptLogprobs, err = logprobsCount(cur)
+	case "temperature":
+		s.Temperature, err = cur.Float()
+	case "seed":
+		s.HasSeed = true
+		s.Seed, err = cur.Int()
+	case "extra_args":
+		s.ExtraArgs, err = cur.Raw()
+	default:
+		err = cur.Skip()
+	}
+	return err
+}
+
+// logprobsCount reads logprobs or prompt_logprobs; -1 on the wire asks for the
+// whole vocabulary.
+func logprobsCount(cur *pack.Cursor) (int, error) {
+	v, err := cur.Int()
+	switch {
+	case err != nil:
+		return NoLogprobs, err
+	case v == -1:
+		return AllLogprobs, nil
+	case v < 0 || v > 1<<20:
+		return NoLogprobs, fmt.Errorf("%d is out of range", v)
+	}
+	return int(v), nil
+}

@@ -1,0 +1,79 @@
+package compat
+
+import "github.com/vllm-vcr/conformance/internal/tomlfile"
+
+// The names of the trackers.
+const (
+	Nightly = "nightly" // the main branch of vLLM
+	RC      = "rc"      // the newest release candidate
+)
+
+// Line is one entry of the support window.
+type Line struct {
+	Name              string // major.minor, or the name of a tracker
+	Tag               string // release tag of vLLM; "nightly" for that tracker
+	ProtocolRev       string // commit of vllm.git, 7 to 40 hexadecimal digits
+	PatchRepo         string // URL of a fork to read the protocol from, or empty
+	PatchRev          string // commit in that fork; empty exactly when PatchRepo is
+	FidelityValidated bool   // failing goldens of the line fail the run
+	Default           bool   // the line that a user gets who names none
+	Pos               int    // 1-based line of the entry in the file
+}
+
+// IsTracker reports whether the line follows something unreleased.
+func (l Line) IsTracker() bool { return IsTracker(l.Name) }
+
+// IsTracker reports whether name is that of a tracker: nightly or rc.
+func IsTracker(name string) bool { return name == Nightly || name == RC }
+
+// Matrix is the support window: the lines in the order of the file.
+type Matrix struct {
+	File  string // path as given to Load
+	Lines []Line
+}
+
+// Finding is one complaint about a file, with its place.
+type Finding = tomlfile.Finding
+
+// Default returns the default line.
+func (m *Matrix) Default() (Line, bool) {
+	return m.first(func(l Line) bool { return l.Default })
+}
+
+// ByName returns the line of that name.
+func (m *Matrix) ByName(name string) (Line, bool) {
+	return m.first(func(l Line) bool { return l.Name == name })
+}
+
+// ByTag returns the line of exactly that tag.
+func (m *Matrix) ByTag(tag string) (Line, bool) {
+	return m.first(func(l Line) bool { return l.Tag == tag })
+}
+
+// LineName returns the name of the line that a tag belongs to, whether or not the
+// window has that line: the line of exactly that tag, else the tag's major.minor,
+// else the tag itself. The exact tag comes first because a candidate shares its
+// major.minor with the stable line it is not part of.
+func (m *Matrix) LineName(tag string) string {
+	if l, ok := m.ByTag(tag); ok {
+		return l.Name
+	}
+	if name, ok := MinorLine(tag); ok {
+		return name
+	}
+	return tag
+}
+
+// Lookup returns the line that a tag belongs to, as [Matrix.LineName] names it.
+func (m *Matrix) Lookup(tag string) (Line, bool) {
+	return m.ByName(m.LineName(tag))
+}
+
+func (m *Matrix) first(match func(Line) bool) (Line, bool) {
+	for _, l := range m.Lines {
+		if match(l) {
+			return l, true
+		}
+	}
+	return Line{}, false
+}

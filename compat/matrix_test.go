@@ -1,0 +1,105 @@
+package compat
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const window = `
+[[vllm]]
+line = "nightly"
+tag = "nightly"
+protocol_rev = "4ba787ec9"
+
+[[vllm]]
+line = "rc"
+tag = "v0.33.1rc0"
+protocol_rev = "4ba787ec9"
+
+[[vllm]]
+line = "0.33"
+tag = "v0.33.0"
+protocol_rev = "4ba787ec9"
+fidelity_validated = true
+default = true
+
+[[vllm]]
+line = "0.32"
+tag = "v0.32.0"
+protocol_rev = "5df63a720"
+patch_repo = "https://example.com/fork.git"
+patch_rev = "0123456789abcdef0123456789abcdef01234567"
+`
+
+func parse(t *testing.T, src string) *Matrix {
+	t.Helper()
+	m, findings := Parse("compat.toml", []byte(src))
+	if len(findings) != 0 {
+		t.Fatalf("findings: %v", findings)
+	}
+	return m
+}
+
+func TestParse(t *testing.T) {
+	want := &Matrix{File: "compat.toml", Lines: []Line{
+		{Name: "nightly", Tag: "nightly", ProtocolRev: "4ba787ec9", Pos: 2},
+		{Name: "rc", Tag: "v0.33.1rc0", ProtocolRev: "4ba787ec9", Pos: 7},
+		{Name: "0.33", Tag: "v0.33.0", ProtocolRev: "4ba787ec9", FidelityValidated: true, Default: true, Pos: 12},
+		{
+			Name: "0.32", Tag: "v0.32.0", ProtocolRev: "5df63a720", Pos: 19,
+			PatchRepo: "https://example.com/fork.git", PatchRev: "0123456789abcdef0123456789abcdef01234567",
+		},
+	}}
+	if diff := cmp.Diff(want, parse(t, window)); diff != "" {
+		t.Errorf("matrix (-want +got):\n%s", diff)
+	}
+}
+
+func TestLookup(t *testing.T) {
+	m := parse(t, window)
+	tests := []struct {
+		name, tag string
+		lineName  string
+		found     string // empty when the window has no such line
+	}{
+		{name: "exact", tag: "v0.33.0", lineName: "0.33", found: "0.33"},
+		{name: "exact before major.minor", tag: "v0.33.1rc0", lineName: "rc", found: "rc"},
+		{name: "another patch", tag: "v0.32.7", lineName: "0.32", found: "0.32"},
+		{name: "a version, not a tag", tag: "0.33.0", lineName: "0.33", found: "0.33"},
+		{name: "another candidate", tag: "v0.33.1rc1", lineName: "0.33", found: "0.33"},
+		{name: "nightly", tag: "nightly", lineName: "nightly", found: "nightly"},
+		{name: "not in the window", tag: "v0.20.0", lineName: "0.20"},
+		{name: "not a version", tag: "main", lineName: "main"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := m.LineName(tt.tag); got != tt.lineName {
+				t.Errorf("LineName(%q) = %q, want %q", tt.tag, got, tt.lineName)
+			}
+			l, ok := m.Lookup(tt.tag)
+			if l.Name != tt.found || ok != (tt.found != "") {
+				t.Errorf("Lookup(%q) = %q, %v, want %q", tt.tag, l.Name, ok, tt.found)
+			}
+		})
+	}
+}
+
+func TestDefaultAndByName(t *testing.T) {
+	m := parse(t, window)
+	if l, ok := m.Default(); !ok || l.Name != "0.33" {
+		t.Errorf("Default() = %q, %v, want 0.33", l.Name, ok)
+	}
+	if l, ok := m.ByName("rc"); !ok || !l.IsTracker() {
+		t.Errorf("ByName(rc) = %+v, %v, want a tracker", l, ok)
+	}
+	if l, ok := m.ByName("0.32"); !ok || l.IsTracker() {
+		t.Errorf("ByName(0.32) = %+v, %v, want a stable line", l, ok)
+	}
+	if l, ok := m.ByTag("v0.32.7"); ok {
+		t.Errorf("ByTag(v0.32.7) = %+v, want none", l)
+	}
+	if l, ok := (&Matrix{}).Default(); ok {
+		t.Errorf("Default() of nothing = %+v", l)
+	}
+}

@@ -1,0 +1,167 @@
+package compat
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+var update = flag.Bool("update", false, "rewrite the .findings files in testdata")
+
+// testFacts are the facts under which the files in testdata are checked. The lines
+// of 0.3x are those of the shipped window; 0.20 is unknown to the protocol.
+func testFacts() Facts {
+	return Facts{
+		HasProfile: func(l Line) bool { return l.Name != "0.20" },
+		Goldens: map[string][]Capture{
+			"0.33": {{ID: "multiturn-s7", VLLMVersion: "0.33.0", Fidelity: true}, {ID: "old", Fidelity: true}},
+			"0.32": {
+				{ID: "multiturn-s7", VLLMVersion: "0.32.0+cpu", Fidelity: true},
+				{ID: "multiturn-s13", VLLMVersion: "0.32.1", Fidelity: true},
+				{ID: "nightly-s7", VLLMVersion: "0.32.1.dev3+g0123456", Fidelity: true},
+				{ID: "ready", VLLMVersion: "0.32.9", Fidelity: false},
+			},
+			"0.31": {{ID: "ready", VLLMVersion: "0.31.0", Fidelity: false}},
+		},
+	}
+}
+
+// Each testdata/x.toml is checked, and its findings compared with x.findings.
+func TestRules(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files in testdata: %v", err)
+	}
+	seen := map[string]bool{codeUnreadable: true} // TestLoadMissing
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".toml")
+		t.Run(name, func(t *testing.T) {
+			m, findings := Load(file)
+			findings = append(findings, Policy{}.Check(m, testFacts())...)
+			tomlfile.Sort(findings)
+			var got strings.Builder
+			for _, f := range findings {
+				f.File = filepath.Base(f.File)
+				got.WriteString(f.String() + "\n")
+				seen[f.Code] = true
+			}
+			compareFile(t, strings.TrimSuffix(file, ".toml")+".findings", got.String())
+		})
+	}
+	for _, r := range Rules() {
+		if !seen[r.Code] {
+			t.Errorf("no file in testdata breaks rule %s", r.Code)
+		}
+		delete(seen, r.Code)
+	}
+	for code := range seen {
+		t.Errorf("code %s is not among the rules", code)
+	}
+}
+
+func compareFile(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestLoadMissing(t *testing.T) {
+	m, findings := Load("testdata/none")
+	if len(findings) != 1 || findings[0].Code != codeUnreadable || findings[0].Severity != tomlfile.Error {
+		t.Errorf("findings %v, want C001", findings)
+	}
+	if m == nil || m.File != "testdata/none" || len(m.Lines) != 0 {
+		t.Errorf("matrix %+v, want an empty one", m)
+	}
+}
+
+func TestPolicy(t *testing.T) {
+	count := func(findings []Finding, code string, severity tomlfile.Severity) (n int) {
+		for _, f := range findings {
+			if f.Code == code && f.Severity == severity {
+				n++
+			}
+		}
+		return n
+	}
+	m, findings := Policy{MaxStable: 1}.Parse("compat.toml", []byte(window))
+	if count(findings, codeTooMany, tomlfile.Warning) != 1 {
+		t.Errorf("findings %v, want C017 with one stable line allowed", findings)
+	}
+	if _, findings = (Policy{MaxStable: 2}).Parse("compat.toml", []byte(window)); len(findings) != 0 {
+		t.Errorf("findings %v, want none with two stable lines allowed", findings)
+	}
+	facts := Facts{Goldens: map[string][]Capture{"0.33": {{ID: "a", VLLMVersion: "0.33.1", Fidelity: true}}}}
+	if f := (Policy{}).Check(m, facts); count(f, codeOtherPatch, tomlfile.Warning) != 1 {
+		t.Errorf("findings %v, want C021 as a warning", f)
+	}
+	if f := (Policy{Strict: true}).Check(m, facts); count(f, codeOtherPatch, tomlfile.Error) != 1 {
+		t.Errorf("findings %v, want C021 as an error under strict", f)
+	}
+	if f := (Policy{Strict: true}).Check(m, Facts{}); len(f) != 0 {
+		t.Errorf("findings %v, want none without facts", f)
+	}
+}
+
+// The window that is shipped with the project has nothing to complain about.
+func TestShippedFile(t *testing.T) {
+	m, findings := Policy{Strict: true}.Load("../compat.toml")
+	if len(findings) != 0 {
+		t.Errorf("findings: %v", findings)
+	}
+	if l, ok := m.Default(); !ok || l.Name != "0.33" {
+		t.Errorf("default is %q, want 0.33", l.Name)
+	}
+	validated := map[string]bool{}
+	for _, l := range m.Lines {
+		if l.FidelityValidated {
+			validated[l.Name] = true
+		}
+	}
+	if diff := cmp.Diff(map[string]bool{"0.33": true, "0.32": true, "0.27": true}, validated); diff != "" {
+		t.Errorf("validated lines (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.toml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, findings := Parse("compat.toml", data)
+		findings = append(findings, Policy{}.Check(m, testFacts())...)
+		if tomlfile.HasErrors(findings) {
+			return
+		}
+		// Without errors there is one default, and every tag finds its own line.
+		if _, ok := m.Default(); !ok {
+			t.Fatalf("no default in %q", data)
+		}
+		for _, l := range m.Lines {
+			if got, ok := m.Lookup(l.Tag); !ok || got != l {
+				t.Errorf("Lookup(%q) = %+v, want %+v", l.Tag, got, l)
+			}
+		}
+	})
+}

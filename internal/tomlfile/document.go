@@ -1,0 +1,194 @@
+package tomlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Codes names the rules that this package checks on behalf of a file format.
+type Codes struct {
+	Unreadable string // the file is missing, too large, or not text
+	Syntax     string // the text is not TOML
+	UnknownKey string // a key that the format does not have
+	WrongType  string // a value that is not of its key's type
+}
+
+// Document is one file: its values, the place of each, and the findings about
+// it. It is not safe for concurrent use.
+type Document struct {
+	name     string
+	codes    Codes
+	root     *Table // nil when the file could not be read as TOML
+	tables   []*Table
+	comments []Comment
+	findings []Finding
+}
+
+// Load reads and parses a file. It never fails: what is wrong with the file is
+// among the findings.
+func Load(path string, codes Codes) *Document {
+	data, err := read(path)
+	if err != nil {
+		d := &Document{name: path, codes: codes}
+		d.unreadable(0, "cannot be read: "+err.Error(), "check the path and its permissions")
+		return d
+	}
+	return Parse(path, data, codes)
+}
+
+// read returns the bytes of a regular file, at most one more than allowed.
+func read(path string) ([]byte, error) {
+	// A pipe is refused before it is opened: opening one waits for its writer.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, cause(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	return data, cause(err)
+}
+
+// cause drops the path from an error of package os: findings begin with it.
+func cause(err error) error {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return pathErr.Err
+	}
+	return err
+}
+
+// Parse reads the text of a file. Name is the path that findings mention.
+func Parse(name string, data []byte, codes Codes) *Document {
+	d := &Document{name: name, codes: codes}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if !d.isText(data) {
+		return d
+	}
+	src := string(data)
+	s, scanErr := scan(src)
+	var limit *limitError
+	if errors.As(scanErr, &limit) {
+		d.unreadable(limit.line, limit.message, "split or shorten it")
+		return d
+	}
+	values, err := decode(src)
+	switch {
+	case err != nil:
+		d.syntax(src, err)
+	case scanErr != nil: // a second byte order mark, for one: nothing is read without its place
+		d.Report(codes.Syntax, Error, s.line, scanErr.Error(), "")
+	default:
+		d.comments = s.comments
+		d.root = d.table("", values, s.root)
+	}
+	return d
+}
+
+func (d *Document) isText(data []byte) bool {
+	if len(data) > maxBytes {
+		d.unreadable(0, fmt.Sprintf("is larger than %d bytes", maxBytes), "is this the right file?")
+		return false
+	}
+	bad := bytes.IndexByte(data, 0)
+	if bad < 0 {
+		bad = invalidUTF8(data)
+	}
+	if bad < 0 {
+		return true
+	}
+	line, _ := position(string(data), bad)
+	d.unreadable(line, fmt.Sprintf("is not UTF-8 text: byte 0x%02x", data[bad]), "is this the right file?")
+	return false
+}
+
+// invalidUTF8 returns the offset of the first byte that is not part of a UTF-8
+// character, or -1.
+func invalidUTF8(data []byte) int {
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+// decode returns the values of a document. The decoder answers some malformed
+// texts with a panic of its own; to a reader that is one more syntax error.
+func decode(src string) (values map[string]any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("not understood: %v", r)
+		}
+	}()
+	_, err = toml.Decode(src, &values)
+	return values, err
+}
+
+func (d *Document) unreadable(line int, message, hint string) {
+	d.Report(d.codes.Unreadable, Error, line, message, hint)
+}
+
+func (d *Document) syntax(src string, err error) {
+	f := Finding{Code: d.codes.Syntax, Severity: Error, File: d.name, Line: 1, Message: "not valid TOML: " + err.Error()}
+	var parseErr toml.ParseError
+	if errors.As(err, &parseErr) {
+		// The decoder's own line number is one too small when the text ends
+		// within a value; the offset is right.
+		f.Line, f.Column = position(src, parseErr.Position.Start)
+		f.Message = "not valid TOML: " + strings.TrimSpace(parseErr.Message)
+	}
+	d.findings = append(d.findings, f)
+}
+
+// position turns a byte offset into a line and a column, both 1-based.
+func position(src string, offset int) (line, column int) {
+	before := src[:min(max(offset, 0), len(src))]
+	start := strings.LastIndexByte(before, '\n') + 1
+	return 1 + strings.Count(before, "\n"), 1 + utf8.RuneCountInString(before[start:])
+}
+
+// Name is the path that findings mention.
+func (d *Document) Name() string { return d.name }
+
+// Root is the table of top-level keys, or nil when the file is not readable
+// TOML; then the findings say why, and there is nothing else to check.
+func (d *Document) Root() *Table { return d.root }
+
+// Comments are the comments that have a line for themselves, in order.
+func (d *Document) Comments() []Comment { return d.comments }
+
+// Report adds a finding about a line of the file; line 0 means the whole file.
+func (d *Document) Report(code string, severity Severity, line int, message, hint string) {
+	d.findings = append(d.findings, Finding{
+		Code: code, Severity: severity, File: d.name, Line: line, Message: message, Hint: hint,
+	})
+}
+
+// Findings returns everything reported so far, sorted, together with every key
+// of the visited tables that nobody read. Call it last.
+func (d *Document) Findings() []Finding {
+	all := slices.Clone(d.findings)
+	for _, t := range d.tables {
+		all = append(all, t.unknown()...)
+	}
+	Sort(all)
+	return all
+}

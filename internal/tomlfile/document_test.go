@@ -1,0 +1,274 @@
+package tomlfile
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var testCodes = Codes{Unreadable: "T001", Syntax: "T002", UnknownKey: "T003", WrongType: "T004"}
+
+// visit reads a table of the format that the tests use.
+func visit(t *Table) {
+	t.Required("name", "T005")
+	t.Int("size")
+	t.Bool("valid")
+	t.Time("at")
+	t.Strings("tags")
+}
+
+// complaints parses src as a file of [[golden]] tables and returns its findings.
+func complaints(src string) []string {
+	d := Parse("f.toml", []byte(src), testCodes)
+	if d.Root() != nil {
+		for _, g := range d.Root().Tables("golden") {
+			visit(g)
+		}
+	}
+	return render(d.Findings())
+}
+
+func render(findings []Finding) []string {
+	var out []string
+	for _, f := range findings {
+		out = append(out, f.String())
+	}
+	return out
+}
+
+func TestFindings(t *testing.T) {
+	const own = "keys of your own start with x_"
+	tests := []struct {
+		name string
+		src  string
+		want []string
+	}{
+		{name: "clean", src: "x_top = 1\n[x_table]\na = 1\n[[golden]]\nname = 'a'\nsize = 3\nvalid = true\nat = 2026-01-31T12:00:00Z\ntags = ['x']\nx_mine = {b = 1}\n"},
+		{name: "clean, inline", src: "golden = [\n {name = 'a', at = '2026-01-31T12:00:00+02:00'},\n {name = 'b', tags = []},\n]\n"},
+		{name: "no tables at all", src: "golden = []\n"},
+		{
+			name: "unknown keys", src: "golden_ = 1\n[[golden]]\nname = 'a'\n\n[[golden]]\nname = 'b'\nvlaid = true\nzzzzzzzz = 1\nNAME = 'c'\n",
+			want: []string{
+				`f.toml:1: T003 error: unknown key "golden_" in the top level; did you mean "golden"? ` + own,
+				`f.toml:7: T003 error: unknown key "vlaid" in [[golden]]; did you mean "valid"? ` + own,
+				`f.toml:8: T003 error: unknown key "zzzzzzzz" in [[golden]]; known are at, name, size, tags, valid; ` + own,
+				`f.toml:9: T003 error: unknown key "NAME" in [[golden]]; did you mean "name"? ` + own,
+			},
+		},
+		{
+			name: "an unknown table is one finding", src: "[other]\na = 1\nb = 2\n",
+			want: []string{`f.toml:1: T003 error: unknown key "other" in the top level; known are golden; ` + own},
+		},
+		{
+			name: "every wrong type", src: "[[golden]]\nname = 1\nsize = 1.5\nvalid = 'true'\nat = 2026-01-31\ntags = ['a', 2]\n[[golden]]\nname = {}\nsize = [1]\nat = 'now'\n",
+			want: []string{
+				`f.toml:2: T004 error: name must be a string, but is an integer; write name = "..."`,
+				`f.toml:3: T004 error: size must be an integer, but is a float; write size = 1`,
+				`f.toml:4: T004 error: valid must be a boolean, but is a string; write valid = true`,
+				`f.toml:5: T004 error: at must be a date and time with an offset, but is a date or time; write at = "2026-01-31T12:00:00Z"`,
+				`f.toml:6: T004 error: tags must be an array of strings, but is an array; write tags = ["...", "..."]`,
+				`f.toml:8: T004 error: name must be a string, but is a table; write name = "..."`,
+				`f.toml:9: T004 error: size must be an integer, but is an array; write size = 1`,
+				`f.toml:10: T004 error: at must be a date and time with an offset, but is a string; write at = "2026-01-31T12:00:00Z"`,
+			},
+		},
+		{name: "a table for an array of tables", src: "\n[golden]\nname = 'a'\n", want: []string{
+			`f.toml:2: T004 error: golden must be an array of tables, but is a table; write [[golden]]`,
+		}},
+		{name: "numbers for tables", src: "golden = [1, 2]", want: []string{
+			`f.toml:1: T004 error: golden must be an array of tables, but is an array; write [[golden]]`,
+		}},
+		{name: "a boolean for tables", src: "golden = true", want: []string{
+			`f.toml:1: T004 error: golden must be an array of tables, but is a boolean; write [[golden]]`,
+		}},
+		{name: "array of tables for a string", src: "[[golden]]\n[[golden.name]]\n", want: []string{
+			`f.toml:2: T004 error: name must be a string, but is an array of tables; write name = "..."`,
+		}},
+		{name: "missing and empty", src: "[[golden]]\nsize = 1\n[[golden]]\n\nname = ''\n", want: []string{
+			`f.toml:1: T005 error: [[golden]] has no name; add name = "..."`,
+			`f.toml:5: T005 error: name is empty`,
+		}},
+		{name: "missing in an inline table", src: "golden = [\n {name = 'a'},\n {size = 1},\n]", want: []string{
+			`f.toml:3: T005 error: [[golden]] has no name; add name = "..."`,
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, complaints(tt.src)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFindingsOfTextThatIsNotTOML(t *testing.T) {
+	tests := []struct {
+		name string
+		src  string
+		want []string
+	}{
+		{name: "syntax", src: "[[golden]]\nname = \"a\nsize = 1\n", want: []string{
+			`f.toml:2:10: T002 error: not valid TOML: strings cannot contain newlines`,
+		}},
+		{name: "syntax at the end of the text", src: "[[golden]]\nname = 'a'\nsize = ", want: []string{
+			`f.toml:3:7: T002 error: not valid TOML: unexpected EOF; expected value`,
+		}},
+		{name: "duplicate key", src: "[[golden]]\nname = 'a'\nname = 'b'\n", want: []string{
+			`f.toml:3:1: T002 error: not valid TOML: Key 'golden.name' has already been defined.`,
+		}},
+		{name: "column in characters", src: "é = 'é' x", want: []string{
+			`f.toml:1:1: T002 error: not valid TOML: expected '.' or '=', but got 'é' instead`,
+		}},
+		{name: "binary", src: "a = 1\nb\x00", want: []string{
+			`f.toml:2: T001 error: is not UTF-8 text: byte 0x00; is this the right file?`,
+		}},
+		{name: "gzip", src: "\x1f\x8b\x08", want: []string{
+			`f.toml:1: T001 error: is not UTF-8 text: byte 0x8b; is this the right file?`,
+		}},
+		{name: "UTF-16", src: "\xff\xfea\x00", want: []string{
+			`f.toml:1: T001 error: is not UTF-8 text: byte 0x00; is this the right file?`,
+		}},
+		{name: "byte order mark", src: "\xef\xbb\xbf[[golden]]\nname = 1", want: []string{
+			`f.toml:2: T004 error: name must be a string, but is an integer; write name = "..."`,
+		}},
+		{name: "two byte order marks", src: "\xef\xbb\xbf\xef\xbb\xbfa = 1", want: []string{
+			`f.toml:1: T002 error: not valid TOML`,
+		}},
+		{name: "too large", src: strings.Repeat("#", maxBytes+1), want: []string{
+			`f.toml: T001 error: is larger than 1048576 bytes; is this the right file?`,
+		}},
+		{name: "largest", src: strings.Repeat("#", maxBytes)},
+		{name: "too deep", src: "\na = " + strings.Repeat("[", 1<<19), want: []string{
+			`f.toml:2: T001 error: values are nested more than 32 deep; split or shorten it`,
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, complaints(tt.src)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTableValues(t *testing.T) {
+	d := Parse("f.toml", []byte("\n[[golden]]\nname = 'a'\nsize = 3\nvalid = true\nat = 2026-01-31T12:00:00Z\ntags = ['x', 'y']\n"), testCodes)
+	g := d.Root().Tables("golden")[0]
+	if got := g.String("name"); got != "a" {
+		t.Errorf("name = %q, want a", got)
+	}
+	if got := g.Int("size"); got != 3 {
+		t.Errorf("size = %d, want 3", got)
+	}
+	if !g.Bool("valid") {
+		t.Error("valid = false, want true")
+	}
+	if got, want := g.Time("at"), time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC); !got.Equal(want) {
+		t.Errorf("at = %v, want %v", got, want)
+	}
+	if diff := cmp.Diff([]string{"x", "y"}, g.Strings("tags")); diff != "" {
+		t.Errorf("tags (-want +got):\n%s", diff)
+	}
+	if g.Line() != 2 || g.LineOf("size") != 4 || g.LineOf("absent") != 2 {
+		t.Errorf("lines %d, %d, %d, want 2, 4, 2", g.Line(), g.LineOf("size"), g.LineOf("absent"))
+	}
+	if got := g.String("absent") + g.Time("absent").Format("2006"); got != "0001" {
+		t.Errorf("absent keys read as %q, want zero values", got)
+	}
+	if f := d.Findings(); len(f) != 0 {
+		t.Errorf("findings %v, want none", f)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good.toml")
+	if err := os.WriteFile(good, []byte("[[golden]]\nname = 'a'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := Load(good, testCodes)
+	if d.Root() == nil {
+		t.Fatalf("no root: %v", d.Findings())
+	}
+	if got := d.Root().Tables("golden")[0].String("name"); got != "a" {
+		t.Errorf("name = %q, want a", got)
+	}
+	if f := d.Findings(); len(f) != 0 {
+		t.Errorf("findings %v, want none", f)
+	}
+	checkUnreadable(t, filepath.Join(dir, "none.toml"), "no such file or directory")
+	checkUnreadable(t, dir, "it is not a regular file")
+}
+
+// checkUnreadable demands that Load refuses the file for the given reason.
+func checkUnreadable(t *testing.T, path, reason string) {
+	t.Helper()
+	d := Load(path, testCodes)
+	want := []string{path + ": T001 error: cannot be read: " + reason + "; check the path and its permissions"}
+	if diff := cmp.Diff(want, render(d.Findings())); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+	if d.Root() != nil {
+		t.Errorf("%s has a root, want none", path)
+	}
+}
+
+func TestSort(t *testing.T) {
+	findings := []Finding{
+		{File: "b", Line: 1, Code: "C001"},
+		{File: "a", Line: 2, Code: "C001"},
+		{File: "a", Line: 1, Code: "C002"},
+		{File: "a", Line: 1, Code: "C001", Message: "y"},
+		{File: "a", Line: 1, Code: "C001", Message: "x"},
+		{File: "a", Line: 1, Column: 1, Code: "C001"},
+	}
+	Sort(findings)
+	want := []string{
+		"a:1: C001 : x", "a:1: C001 : y", "a:1: C002 : ", "a:1:1: C001 : ", "a:2: C001 : ", "b:1: C001 : ",
+	}
+	if diff := cmp.Diff(want, render(findings)); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+func TestHasErrors(t *testing.T) {
+	warning, failure := Finding{Severity: Warning}, Finding{Severity: Error}
+	if HasErrors(nil) || HasErrors([]Finding{warning}) {
+		t.Error("a warning counts as an error")
+	}
+	if !HasErrors([]Finding{warning, failure}) {
+		t.Error("an error does not count")
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"line", "tag", "protocol_rev", "patch_repo", "patch_rev", "fidelity_validated", "default"}
+	tests := []struct {
+		name, word, want string
+	}{
+		{name: "one letter less", word: "fidelity_validate", want: "fidelity_validated"},
+		{name: "two neighbours swapped", word: "lien", want: "line"},
+		{name: "other case", word: "TAG", want: "tag"},
+		{name: "a hyphen", word: "protocol-rev", want: "protocol_rev"},
+		{name: "between two", word: "patch_rep", want: "patch_repo"},
+		{name: "much shorter", word: "fidelity"},
+		{name: "nothing alike", word: "zzz"},
+		{name: "one letter", word: "x"},
+		{name: "empty", word: ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := Nearest(tt.word, known)
+			if !ok {
+				got = ""
+			}
+			if got != tt.want {
+				t.Errorf("Nearest(%q) = %q, want %q", tt.word, got, tt.want)
+			}
+		})
+	}
+}

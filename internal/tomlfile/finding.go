@@ -1,0 +1,73 @@
+package tomlfile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Severity says whether a finding may be lived with.
+type Severity string
+
+const (
+	// Error means that the file cannot be used as it is.
+	Error Severity = "error"
+	// Warning means that the file can be used, but somebody should look.
+	Warning Severity = "warning"
+)
+
+// Finding is one complaint about one place of a file.
+type Finding struct {
+	Code     string   // the rule that was broken, such as "C005"
+	Severity Severity // Error or Warning
+	File     string   // path as the caller gave it
+	Line     int      // 1-based; 0 when the whole file is meant
+	Column   int      // 1-based, in characters; 0 when the whole line is meant
+	Message  string   // what is wrong, lower case, without a final stop
+	Hint     string   // what to do about it; may be empty
+}
+
+// String renders the finding on one line, in the form that editors and problem
+// matchers know: "file:line:column: CODE severity: message; hint". Line and
+// column are left out when they are not known.
+func (f Finding) String() string {
+	var b strings.Builder
+	b.WriteString(f.File)
+	if f.Line > 0 {
+		fmt.Fprintf(&b, ":%d", f.Line)
+		if f.Column > 0 {
+			fmt.Fprintf(&b, ":%d", f.Column)
+		}
+	}
+	fmt.Fprintf(&b, ": %s %s: %s", f.Code, f.Severity, f.Message)
+	if f.Hint != "" {
+		b.WriteString("; " + f.Hint)
+	}
+	return b.String()
+}
+
+// Sort puts findings in the order of a reader: by file, line, column, code and
+// message.
+func Sort(findings []Finding) {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		return cmp.Or(
+			cmp.Compare(a.File, b.File),
+			cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Column, b.Column),
+			cmp.Compare(a.Code, b.Code),
+			cmp.Compare(a.Message, b.Message),
+		)
+	})
+}
+
+// HasErrors reports whether any finding is an [Error].
+func HasErrors(findings []Finding) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Error })
+}
+
+// Rule is one check of a file format, for reports that list what was checked.
+type Rule struct {
+	Code string // such as "C005"
+	Text string // what holds in a correct file, one sentence
+}

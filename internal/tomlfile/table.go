@@ -1,0 +1,235 @@
+package tomlfile
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// freePrefix begins the keys that belong to the user.
+const freePrefix = "x_"
+
+// Table is one table of a document. Its accessors return the zero value for a key
+// that is absent, and also for one whose value has the wrong type, which they
+// report.
+type Table struct {
+	doc    *Document
+	name   string // as in the file, such as "[[golden]]"; empty for the root
+	values map[string]any
+	place  *node
+	known  []string        // the keys somebody asked for
+	wrong  map[string]bool // the keys whose value has the wrong type
+}
+
+// table makes the table of the given values and remembers it for [Document.Findings].
+func (d *Document) table(name string, values map[string]any, place *node) *Table {
+	t := &Table{doc: d, name: name, values: values, place: place, wrong: make(map[string]bool)}
+	d.tables = append(d.tables, t)
+	return t
+}
+
+// Line is the 1-based line of the table's header, or of its opening brace.
+func (t *Table) Line() int { return t.place.line }
+
+// LineOf is the 1-based line of a key, or of the table when it has no such key.
+func (t *Table) LineOf(key string) int {
+	if n, ok := t.place.keys[key]; ok {
+		return n.line
+	}
+	return t.Line()
+}
+
+// Has reports whether the table has the key, with whatever value.
+func (t *Table) Has(key string) bool {
+	_, ok := t.values[key]
+	return ok
+}
+
+// Report adds a finding about a key of the table.
+func (t *Table) Report(code string, severity Severity, key, message, hint string) {
+	t.doc.Report(code, severity, t.LineOf(key), message, hint)
+}
+
+// String reads a string.
+func (t *Table) String(key string) string {
+	return get[string](t, key, "a string", key+` = "..."`)
+}
+
+// Required reads a string that must be there and not be empty; otherwise it
+// reports code.
+func (t *Table) Required(key, code string) string {
+	value := t.String(key)
+	switch {
+	case t.wrong[key]:
+	case !t.Has(key):
+		t.Report(code, Error, key, fmt.Sprintf("%s has no %s", t.title(), key), fmt.Sprintf(`add %s = "..."`, key))
+	case value == "":
+		t.Report(code, Error, key, key+" is empty", "")
+	}
+	return value
+}
+
+// Bool reads a boolean.
+func (t *Table) Bool(key string) bool {
+	return get[bool](t, key, "a boolean", key+" = true")
+}
+
+// Int reads an integer.
+func (t *Table) Int(key string) int64 {
+	return get[int64](t, key, "an integer", key+" = 1")
+}
+
+// Time reads a date and time with an offset, either as TOML's own type or as a
+// string in the form of RFC 3339.
+func (t *Table) Time(key string) time.Time {
+	const kind, example = "a date and time with an offset", `"2026-01-31T12:00:00Z"`
+	if text, ok := t.values[key].(string); ok {
+		t.ask(key)
+		value, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			t.complain(key, kind, key+" = "+example)
+		}
+		return value
+	}
+	value := get[time.Time](t, key, kind, key+" = "+example)
+	// The decoder marks a value without an offset by the name of its location.
+	if strings.HasSuffix(value.Location().String(), "-local") {
+		t.complain(key, kind, key+" = "+example)
+		return time.Time{}
+	}
+	return value
+}
+
+// Strings reads an array of strings.
+func (t *Table) Strings(key string) []string {
+	const kind = "an array of strings"
+	example := key + ` = ["...", "..."]`
+	var values []string
+	for _, element := range get[[]any](t, key, kind, example) {
+		value, ok := element.(string)
+		if !ok {
+			t.complain(key, kind, example)
+			return nil
+		}
+		values = append(values, value)
+	}
+	return values
+}
+
+// Tables reads an array of tables, whether written as [[key]] headers or inline.
+func (t *Table) Tables(key string) []*Table {
+	t.ask(key)
+	var elements []map[string]any
+	switch value := t.values[key].(type) {
+	case nil:
+		return nil
+	case []map[string]any:
+		elements = value
+	case []any:
+		elements = make([]map[string]any, len(value))
+		for i, element := range value {
+			elements[i], _ = element.(map[string]any)
+		}
+	}
+	if elements == nil || slices.ContainsFunc(elements, func(m map[string]any) bool { return m == nil }) {
+		t.complain(key, "an array of tables", fmt.Sprintf("[[%s]]", key))
+		return nil
+	}
+	return t.elements(key, elements)
+}
+
+func (t *Table) elements(key string, elements []map[string]any) []*Table {
+	name := fmt.Sprintf("[[%s]]", key)
+	tables := make([]*Table, len(elements))
+	array := t.place.keys[key]
+	for i, values := range elements {
+		place := &node{line: t.LineOf(key)}
+		if array != nil && i < len(array.elems) {
+			place = array.elems[i]
+		}
+		tables[i] = t.doc.table(name, values, place)
+	}
+	return tables
+}
+
+// get reads the value of a key as a T, and declares the key.
+func get[T any](t *Table, key, kind, example string) T {
+	t.ask(key)
+	value, ok := t.values[key].(T)
+	if !ok && t.Has(key) {
+		t.complain(key, kind, example)
+	}
+	return value
+}
+
+func (t *Table) ask(key string) {
+	if !slices.Contains(t.known, key) {
+		t.known = append(t.known, key)
+	}
+}
+
+// complain reports a value of the wrong type, once.
+func (t *Table) complain(key, kind, example string) {
+	if t.wrong[key] {
+		return
+	}
+	t.wrong[key] = true
+	message := fmt.Sprintf("%s must be %s, but is %s", key, kind, kindOf(t.values[key]))
+	t.Report(t.doc.codes.WrongType, Error, key, message, "write "+example)
+}
+
+// kindOf names the type of a decoded value in the words of TOML.
+func kindOf(value any) string {
+	switch value.(type) {
+	case string:
+		return "a string"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a float"
+	case bool:
+		return "a boolean"
+	case time.Time:
+		return "a date or time"
+	case []any:
+		return "an array"
+	case []map[string]any:
+		return "an array of tables"
+	}
+	return "a table"
+}
+
+// unknown reports the keys of the table that nobody asked for, with all below
+// them counted as one.
+func (t *Table) unknown() []Finding {
+	var findings []Finding
+	for _, key := range slices.Sorted(maps.Keys(t.values)) {
+		if slices.Contains(t.known, key) || strings.HasPrefix(key, freePrefix) {
+			continue
+		}
+		findings = append(findings, Finding{
+			Code: t.doc.codes.UnknownKey, Severity: Error, File: t.doc.name, Line: t.LineOf(key),
+			Message: fmt.Sprintf("unknown key %q in %s", key, t.title()),
+			Hint:    t.suggestion(key),
+		})
+	}
+	return findings
+}
+
+func (t *Table) suggestion(key string) string {
+	advice := "keys of your own start with " + freePrefix
+	if near, ok := Nearest(key, t.known); ok {
+		return fmt.Sprintf("did you mean %q? %s", near, advice)
+	}
+	return fmt.Sprintf("known are %s; %s", strings.Join(slices.Sorted(slices.Values(t.known)), ", "), advice)
+}
+
+// title names the table in a message.
+func (t *Table) title() string {
+	if t.name == "" {
+		return "the top level"
+	}
+	return t.name
+}

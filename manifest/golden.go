@@ -1,0 +1,126 @@
+package manifest
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// Role says what a golden pins.
+type Role string
+
+const (
+	// Schema pins the keys of the engine's ready response.
+	Schema Role = "schema"
+	// Fidelity pins token streams and finish reasons.
+	Fidelity Role = "fidelity"
+	// Wire pins the shape of the frames that the engine sent.
+	Wire Role = "wire"
+	// Timing pins when tokens came.
+	Timing Role = "timing"
+)
+
+// Roles are all roles there are.
+func Roles() []Role { return []Role{Schema, Fidelity, Wire, Timing} }
+
+// Visibility says who may fetch a golden.
+type Visibility string
+
+const (
+	// Public goldens need no credentials.
+	Public Visibility = "public"
+	// Private goldens need credentials for their bucket.
+	Private Visibility = "private"
+)
+
+// Golden is one entry of the registry. Only Line, BucketPath, SHA256, ConfigHash,
+// Workload and Role are always there; the zero value of any other field means that
+// it was not recorded.
+type Golden struct {
+	Line       string // name of a line of compat.toml, such as "0.33" or "nightly"
+	ID         string // name of the golden, unique in its line; the workload unless given
+	BucketPath string // key below a bucket or directory, or a complete location
+	SHA256     string // of the stored (compressed) bytes, 64 lowercase hex digits
+	ConfigHash string // fingerprint of the engine's configuration, 64 lowercase hex digits
+	Workload   string // what was asked of the engine, such as "multiturn-s7"
+	Role       Role
+
+	Size         int64  // bytes as stored
+	Records      int    // requests in the trace
+	Streams      int    // requests whose output tokens were recorded
+	Tokens       int    // output tokens of all streams
+	TokensSHA256 string // digest of all streams in order of arrival, 64 lowercase hex digits
+
+	VLLMVersion     string    // version the engine reported
+	EngineImage     string    // container image with its digest
+	GPU             string    // such as "H200"; "cpu" for the CPU engine
+	Model           string    // such as "Qwen/Qwen3-8B"
+	Scenario        string    // variation of the engine: baseline, nocache, specdecode, multimodal
+	Seed            *int64    // of the load generator
+	EngineConfig    string    // canonical flags of the engine, key=value sorted and joined by ;
+	CapturedAt      time.Time // when the capture ended
+	CaptureRun      string    // URL of the run that captured it
+	RecorderVersion string    // version of the tap
+
+	VersionID  string   // version of the object in its bucket
+	Mirrors    []string // complete locations to try, in order, when Location fails
+	Visibility Visibility
+	License    string // SPDX expression
+	Notes      string
+
+	Pos int // 1-based line of the entry in the file
+}
+
+// Location is where the bytes of the golden are. A bucket path with a scheme (s3,
+// hf, https or file, in any case) is returned as it is. Otherwise it is a key
+// below bucket, which carries its own scheme ("s3://name/prefix"), or, when bucket
+// is empty, a file below the directory dir.
+func (g Golden) Location(bucket, dir string) string {
+	if _, _, ok := strings.Cut(g.BucketPath, "://"); ok {
+		return g.BucketPath
+	}
+	if bucket != "" {
+		return strings.TrimRight(bucket, "/") + "/" + g.BucketPath
+	}
+	return filepath.Join(dir, filepath.FromSlash(g.BucketPath))
+}
+
+// isNoCache reports whether the engine ran without its prefix cache.
+func (g Golden) isNoCache() bool {
+	if g.Scenario != "" {
+		return g.Scenario == "nocache"
+	}
+	return strings.Contains("-"+g.Workload+"-", "-nocache-")
+}
+
+// Block is a marked range of the file that holds the goldens of one line.
+type Block struct {
+	Label      string // name of the line in upper case
+	Begin, End int    // 1-based lines of the two markers
+}
+
+// holds reports whether the given line of the file is inside the block.
+func (b Block) holds(pos int) bool { return b.Begin < pos && pos < b.End }
+
+// Manifest is the registry: goldens and blocks in the order of the file.
+type Manifest struct {
+	File    string // path as given to Load
+	Goldens []Golden
+	Blocks  []Block // only well-formed ones
+}
+
+// Finding is one complaint about a file, with its place.
+type Finding = tomlfile.Finding
+
+// ForLine returns the goldens of a line, in the order of the file.
+func (m *Manifest) ForLine(line string) []Golden {
+	var goldens []Golden
+	for _, g := range m.Goldens {
+		if g.Line == line {
+			goldens = append(goldens, g)
+		}
+	}
+	return goldens
+}

@@ -1,0 +1,174 @@
+package manifest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+var update = flag.Bool("update", false, "rewrite the .findings files in testdata")
+
+// testFacts are the facts under which the files in testdata are checked.
+func testFacts() Facts {
+	return Facts{
+		Lines: map[string]Line{
+			"nightly": {Tag: "nightly"},
+			"rc":      {Tag: "v0.34.0rc1"},
+			"0.33":    {Tag: "v0.33.0", Validated: true},
+			"0.32":    {Tag: "v0.32.0", Validated: true},
+			"0.27":    {Tag: "v0.27.1", Validated: true},
+			"0.26":    {Tag: "v0.26.0"},
+		},
+		ConfigHash: fingerprint,
+	}
+}
+
+// fingerprint is scheme v3: four lines, hashed.
+func fingerprint(gpu, tag, engineConfig string) string {
+	text := "config-fingerprint-v3\ngpu=" + gpu + "\nvllm_tag=" + tag + "\nengine_config=" + engineConfig + "\n"
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// The published value for the H200 captures of 0.27 ties the fingerprint of these
+// tests to the real one.
+func TestFingerprintOfTests(t *testing.T) {
+	const config = "block_size=16;enable_prefix_caching=true;enforce_eager=true;gpu_memory_utilization=0.9;max_model_len=16384;" +
+		"max_num_seqs=256;model=Qwen/Qwen3-8B;speculative=none;tensor_parallel=1"
+	if got, want := fingerprint("H200", "v0.27.1", config), "008ec925f30d74759b6c62bd5e78b16efb7b450c687554c053726dad9740a9dd"; got != want {
+		t.Errorf("fingerprint = %s, want %s", got, want)
+	}
+}
+
+// Each testdata/x.toml is checked, and its findings compared with x.findings.
+func TestRules(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files in testdata: %v", err)
+	}
+	seen := map[string]bool{codeUnreadable: true} // TestLoadMissing
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".toml")
+		t.Run(name, func(t *testing.T) {
+			m, findings := Load(file)
+			findings = append(findings, Policy{}.Check(m, testFacts())...)
+			tomlfile.Sort(findings)
+			var got strings.Builder
+			for _, f := range findings {
+				f.File = filepath.Base(f.File)
+				got.WriteString(f.String() + "\n")
+				seen[f.Code] = true
+			}
+			compareFile(t, strings.TrimSuffix(file, ".toml")+".findings", got.String())
+		})
+	}
+	for _, r := range Rules() {
+		if !seen[r.Code] {
+			t.Errorf("no file in testdata breaks rule %s", r.Code)
+		}
+		delete(seen, r.Code)
+	}
+	for code := range seen {
+		t.Errorf("code %s is not among the rules", code)
+	}
+}
+
+func compareFile(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestLoadMissing(t *testing.T) {
+	m, findings := Load("testdata/none")
+	if len(findings) != 1 || findings[0].Code != codeUnreadable || findings[0].Severity != tomlfile.Error {
+		t.Errorf("findings %v, want M001", findings)
+	}
+	if m == nil || m.File != "testdata/none" || len(m.Goldens) != 0 {
+		t.Errorf("manifest %+v, want an empty one", m)
+	}
+}
+
+func TestStrict(t *testing.T) {
+	m := &Manifest{File: "m.toml", Goldens: []Golden{{Line: "0.24", ID: "a", Pos: 3}}}
+	for strict, want := range map[bool]tomlfile.Severity{false: tomlfile.Warning, true: tomlfile.Error} {
+		findings := Policy{Strict: strict}.Check(m, testFacts())
+		if len(findings) != 1 || findings[0].Code != codeOrphan || findings[0].Severity != want || findings[0].Line != 3 {
+			t.Errorf("strict %v: findings %v, want one M008 %s at line 3", strict, findings, want)
+		}
+	}
+	if findings := (Policy{Strict: true}).Check(m, Facts{}); len(findings) != 0 {
+		t.Errorf("findings %v, want none without facts", findings)
+	}
+}
+
+// A golden of an earlier patch of its line has the fingerprint of that patch.
+func TestFingerprintOfAnEarlierPatch(t *testing.T) {
+	g := Golden{Line: "0.33", ID: "a", GPU: "cpu", EngineConfig: "model=tiny", VLLMVersion: "0.32.9", ConfigHash: fingerprint("cpu", "v0.32.9", "model=tiny")}
+	m := &Manifest{File: "m.toml", Goldens: []Golden{g}}
+	lines := map[string]Line{"0.33": {Tag: "v0.33.0"}}
+	facts := Facts{Lines: lines, ConfigHash: fingerprint}
+	if findings := (Policy{}).Check(m, facts); len(findings) != 0 {
+		t.Errorf("findings %v, want none", findings)
+	}
+	m.Goldens[0].VLLMVersion = ""
+	if findings := (Policy{}).Check(m, facts); len(findings) != 1 || findings[0].Code != codeRecomputed {
+		t.Errorf("findings %v, want M016 when the golden does not name its version", findings)
+	}
+	if findings := (Policy{}).Check(m, Facts{Lines: lines}); len(findings) != 0 {
+		t.Errorf("findings %v, want none when the fingerprint is not known", findings)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.toml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, findings := Parse("manifest.toml", data)
+		findings = append(findings, Policy{}.Check(m, testFacts())...)
+		if tomlfile.HasErrors(findings) {
+			return
+		}
+		// Without errors, a golden can be named and found.
+		names := make(map[string]bool)
+		for _, g := range m.Goldens {
+			name := g.Line + "/" + g.ID
+			if names[name] || g.ID == "" || len(g.SHA256) != 64 {
+				t.Errorf("golden %s is not usable: %+v", name, g)
+			}
+			names[name] = true
+			if loc := g.Location("", "/goldens"); !strings.HasPrefix(filepath.ToSlash(loc), "/goldens/") && !strings.Contains(loc, "://") {
+				t.Errorf("golden %s leaves its directory: %s", name, loc)
+			}
+		}
+		for _, b := range m.Blocks {
+			if b.Begin >= b.End {
+				t.Errorf("block %+v", b)
+			}
+		}
+	})
+}

@@ -1,0 +1,74 @@
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+# Releases whose frontends `make real-frontends` tests: one per supported line.
+REAL_FRONTENDS := 0.33.0 0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.1 0.26.0 0.25.1
+FUZZTIME ?= 20s
+BENCH ?= .
+BENCHCOUNT ?= 6
+
+TOOL := go tool -modfile=tools/go.mod
+GOTESTSUM := go tool gotestsum --format pkgname-and-test-fails --
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the static binary into bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/vllm-vcr ./cmd/vllm-vcr
+
+.PHONY: test
+test: ## run all tests; those whose peers are absent are skipped
+	$(GOTESTSUM) ./...
+
+.PHONY: lint
+lint: ## vet, gofumpt, staticcheck, actionlint
+	go vet ./...
+	test -z "$$($(TOOL) gofumpt -l . | tee /dev/stderr)"
+	$(TOOL) staticcheck ./...
+	$(TOOL) actionlint -shellcheck= -pyflakes=
+
+.PHONY: fmt
+fmt: ## format all Go code
+	$(TOOL) gofumpt -w .
+
+.PHONY: conform
+conform: ## run the conformance suite of this repository
+	go run ./cmd/vllm-vcr conform
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (20s)
+	@packages=$$(go list ./...); \
+	for package in $$packages; do \
+		listed=$$(go test -list '^Fuzz' "$$package"); \
+		for target in $$(grep '^Fuzz' <<<"$$listed" || true); do \
+			echo "== $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## run the benchmarks matching BENCH (.) BENCHCOUNT (6) times and summarize them
+	mkdir -p .cache
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) ./... | tee .cache/bench.txt
+	$(TOOL) benchstat .cache/bench.txt
+
+.PHONY: peers
+peers: ## install the real peers that the tests of a CI run need
+	.ci/peers frontend
+
+.PHONY: real-frontends
+real-frontends: ## install the frontends of all nine supported lines and test against each
+	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
+	.ci/peers frontend; \
+	$(GOTESTSUM) -count=1 ./...
+
+.PHONY: ci
+ci: ## everything that a change must pass
+	.ci/run
+
+.PHONY: clean
+clean: ## remove what the targets above left in this folder
+	rm -rf bin dist .cache

@@ -1,0 +1,26 @@
+// Package testenv finds and starts the real peers that tests talk to: a Python with libzmq, and the Rust frontends of
+// released vLLM versions.
+//
+// Peers are installed by the script .ci/peers into one folder, $VLLM_VCR_PEERS, by default
+// ${XDG_CACHE_HOME:-$HOME/.cache}/vllm-vcr/peers:
+//
+//	python/bin/python            a virtual environment with pyzmq and msgspec
+//	frontends/VERSION/vllm-rs    the frontend of that vLLM release
+//
+// A peer is either whole or absent, as the script places it by one rename. One policy holds for an absent one, whatever
+// the peer: the test is skipped, and says what is missing and which command installs it. Where peers are required, that
+// is when CI or VLLM_VCR_REQUIRE_PEERS is set to anything but a false value, the test fails instead, so that no job is
+// green because it had nobody to talk to.
+//
+// A test asks for what it needs and starts it:
+//
+//	for _, version := range testenv.FrontendVersions() {
+//		t.Run(version, func(t *testing.T) {
+//			cmd := exec.Command(testenv.Frontend(t, version), "serve", testenv.ModelDir(t), "--port", strconv.Itoa(port))
+//			frontend := testenv.Process(t, "vllm-rs "+version, cmd)
+//			// … wait for its answer or for frontend.Done() …
+//		})
+//	}
+//
+// Only tests may import this package.
+package testenv

@@ -1,0 +1,179 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Environment variables read here.
+const (
+	envPeers     = "VLLM_VCR_PEERS"         // absolute path of the folder of peers
+	envRequire   = "VLLM_VCR_REQUIRE_PEERS" // an absent peer fails the test
+	envFrontends = "VLLM_VCR_FRONTENDS"     // versions that FrontendVersions returns, separated by spaces
+	envCI        = "CI"                     // as envRequire; set by every CI service
+)
+
+// defaultFrontends are the vLLM releases that a CI run must have: the newest two, and the one whose goldens are in the
+// original form, newest first. The script .ci/peers installs the same.
+const defaultFrontends = "0.33.0 0.32.0 0.27.1"
+
+var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)
+
+// Python returns the path of an interpreter that has pyzmq and msgspec.
+func Python(t testing.TB) string {
+	t.Helper()
+	dir := peersDir(t)
+	path, err := findPython(dir)
+	settle(t, err)
+	return path
+}
+
+// Frontend returns the path of the vllm-rs binary of the given vLLM release, for example "0.33.0".
+func Frontend(t testing.TB, version string) string {
+	t.Helper()
+	dir := peersDir(t)
+	path, err := findFrontend(dir, version)
+	settle(t, err)
+	return path
+}
+
+// Frontends returns the versions of all installed frontends, newest first. None at all counts as an absent peer.
+func Frontends(t testing.TB) []string {
+	t.Helper()
+	dir := peersDir(t)
+	versions, err := listFrontends(dir)
+	settle(t, err)
+	return versions
+}
+
+// FrontendVersions returns the vLLM releases whose frontends tests are run against, installed or not: those of
+// $VLLM_VCR_FRONTENDS, separated by spaces, by default the three of a CI run. It is never empty.
+func FrontendVersions() []string {
+	if versions := strings.Fields(os.Getenv(envFrontends)); len(versions) > 0 {
+		return versions
+	}
+	return strings.Fields(defaultFrontends)
+}
+
+// absentError is a peer that is not installed.
+type absentError struct {
+	what, where string
+	install     string // arguments of .ci/peers
+}
+
+func (e *absentError) Error() string {
+	return fmt.Sprintf("no %s at %s: install it with: .ci/peers %s", e.what, e.where, e.install)
+}
+
+// settle is the policy of this package for a peer that was not found. It returns only if err is nil.
+func settle(t testing.TB, err error) {
+	t.Helper()
+	var absent *absentError
+	switch {
+	case err == nil:
+	case errors.As(err, &absent) && !required():
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// required reports whether a test must fail for want of a peer. A value that is no boolean counts as true: some CI
+// services set CI to their name.
+func required() bool {
+	for _, name := range []string{envCI, envRequire} {
+		value := os.Getenv(name)
+		set, err := strconv.ParseBool(value)
+		if value != "" && (set || err != nil) {
+			return true
+		}
+	}
+	return false
+}
+
+func peersDir(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv(envPeers); dir != "" {
+		if !filepath.IsAbs(dir) {
+			t.Fatalf("%s is %q: want an absolute path, as each test runs in its own folder", envPeers, dir)
+		}
+		return dir
+	}
+	// Not os.UserCacheDir: the script that installs follows this rule on every system.
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatalf("find the folder of peers: %v: set %s to its absolute path", err, envPeers)
+		}
+		cache = filepath.Join(home, ".cache")
+	}
+	return filepath.Join(cache, "vllm-vcr", "peers")
+}
+
+func findPython(dir string) (string, error) {
+	path := filepath.Join(dir, "python", "bin", "python")
+	if !executable(path) {
+		return "", &absentError{what: "Python with pyzmq and msgspec", where: path, install: "python"}
+	}
+	return path, nil
+}
+
+func findFrontend(dir, version string) (string, error) {
+	if !releasePattern.MatchString(version) {
+		return "", fmt.Errorf("frontend version %q: want a vLLM release such as 0.33.0", version)
+	}
+	path := filepath.Join(dir, "frontends", version, "vllm-rs")
+	if !executable(path) {
+		return "", &absentError{what: "frontend vllm-rs " + version, where: path, install: "frontend " + version}
+	}
+	return path, nil
+}
+
+func listFrontends(dir string) ([]string, error) {
+	root := filepath.Join(dir, "frontends")
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list frontends: %w", err)
+	}
+	var versions []string
+	for _, entry := range entries {
+		if _, err := findFrontend(dir, entry.Name()); err == nil {
+			versions = append(versions, entry.Name())
+		}
+	}
+	if len(versions) == 0 {
+		return nil, &absentError{what: "frontend vllm-rs", where: root, install: "frontend"}
+	}
+	slices.SortFunc(versions, newestFirst)
+	return versions, nil
+}
+
+var numberPattern = regexp.MustCompile(`\d+`)
+
+// newestFirst orders releases by their numbers.
+func newestFirst(a, b string) int {
+	return slices.Compare(releaseNumbers(b), releaseNumbers(a))
+}
+
+func releaseNumbers(version string) []int {
+	var numbers []int
+	for _, digits := range numberPattern.FindAllString(version, -1) {
+		n, _ := strconv.Atoi(digits) // beyond int it is the largest int, which sorts well enough
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+// executable reports whether path is a file that can be run; a link whose target is gone is not.
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}

@@ -1,0 +1,182 @@
+package testenv
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestAbsentPeerPolicy(t *testing.T) {
+	python := func(tb testing.TB) { Python(tb) }
+	frontend := func(tb testing.TB) { Frontend(tb, "0.33.0") }
+	frontends := func(tb testing.TB) { Frontends(tb) }
+	tests := []struct {
+		name       string
+		ask        func(testing.TB)
+		ci, must   string // values of CI and VLLM_VCR_REQUIRE_PEERS
+		wantFatal  bool
+		wantInText []string
+	}{
+		{name: "python", ask: python, wantInText: []string{"pyzmq", "python/bin/python", ".ci/peers python"}},
+		{
+			name: "frontend", ask: frontend,
+			wantInText: []string{"vllm-rs 0.33.0", "frontends/0.33.0/vllm-rs", ".ci/peers frontend 0.33.0"},
+		},
+		{name: "any frontend", ask: frontends, wantInText: []string{"vllm-rs", ".ci/peers frontend"}},
+		{name: "CI=false", ask: python, ci: "false"},
+		{name: "CI=0 and peers not required", ask: python, ci: "0", must: "0"},
+		{name: "CI=true", ask: python, ci: "true", wantFatal: true, wantInText: []string{".ci/peers python"}},
+		{name: "CI=1", ask: frontend, ci: "1", wantFatal: true},
+		{name: "CI names the service", ask: frontend, ci: "woodpecker", wantFatal: true},
+		{name: "peers required", ask: frontends, must: "1", wantFatal: true, wantInText: []string{".ci/peers frontend"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(envCI, test.ci)
+			t.Setenv(envRequire, test.must)
+			t.Setenv(envPeers, t.TempDir())
+			fake := newFakeTB(t)
+			fake.run(test.ask)
+			if fatal, skipped := fake.fatal != "", fake.skipped != ""; fatal != test.wantFatal || skipped == test.wantFatal {
+				t.Errorf("fatal %q, skipped %q; want fatal: %v", fake.fatal, fake.skipped, test.wantFatal)
+			}
+			for _, want := range test.wantInText {
+				if text := fake.fatal + fake.skipped; !strings.Contains(text, want) {
+					t.Errorf("message lacks %q: %s", want, text)
+				}
+			}
+		})
+	}
+}
+
+func TestBadConfigurationFailsEverywhere(t *testing.T) {
+	tests := []struct {
+		name, dir, home, version, want string
+	}{
+		{name: "relative folder", dir: "peers", home: "/root", version: "0.33.0", want: "absolute path"},
+		{name: "no home", version: "0.33.0", want: envPeers},
+		{name: "a line instead of a release", dir: "/nonexistent", version: "0.33", want: `"0.33"`},
+		{name: "a path instead of a release", dir: "/nonexistent", version: "../0.33.0", want: `"../0.33.0"`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(envCI, "")
+			t.Setenv(envRequire, "")
+			t.Setenv(envPeers, test.dir)
+			t.Setenv("HOME", test.home)
+			t.Setenv("XDG_CACHE_HOME", "")
+			fake := newFakeTB(t)
+			fake.run(func(tb testing.TB) { Frontend(tb, test.version) })
+			if !strings.Contains(fake.fatal, test.want) {
+				t.Errorf("got fatal %q, skipped %q; want fatal with %q", fake.fatal, fake.skipped, test.want)
+			}
+		})
+	}
+}
+
+func TestPeersAreFoundWhereTheScriptPutsThem(t *testing.T) {
+	root := t.TempDir()
+	tests := []struct {
+		name, peers, xdg, home, want string
+	}{
+		{name: "named", peers: root + "/a", xdg: root + "/b", home: root, want: "a"},
+		{name: "cache home", xdg: root + "/b", home: root, want: "b/vllm-vcr/peers"},
+		{name: "home", home: root, want: ".cache/vllm-vcr/peers"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(envPeers, test.peers)
+			t.Setenv("XDG_CACHE_HOME", test.xdg)
+			t.Setenv("HOME", test.home)
+			dir := filepath.Join(root, test.want)
+			python := install(t, dir, "python/bin/python", 0o755)
+			frontend := install(t, dir, "frontends/0.9.2/vllm-rs", 0o755)
+			install(t, dir, "frontends/0.27.1/vllm-rs", 0o755)
+			install(t, dir, "frontends/0.27.1.post1/vllm-rs", 0o755)
+			install(t, dir, "frontends/0.33.0/vllm-rs", 0o644) // no program
+			install(t, dir, "frontends/nightly/vllm-rs", 0o755)
+			install(t, dir, "frontends/0.34.0/README", 0o644)
+
+			if got := Python(t); got != python {
+				t.Errorf("Python = %s, want %s", got, python)
+			}
+			if got := Frontend(t, "0.9.2"); got != frontend {
+				t.Errorf("Frontend = %s, want %s", got, frontend)
+			}
+			if got, want := Frontends(t), []string{"0.27.1.post1", "0.27.1", "0.9.2"}; !slices.Equal(got, want) {
+				t.Errorf("Frontends = %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func install(t *testing.T, dir, name string, mode os.FileMode) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestFrontendVersions(t *testing.T) {
+	tests := []struct {
+		name, env string
+		want      []string
+	}{
+		{name: "unset", want: []string{"0.33.0", "0.32.0", "0.27.1"}},
+		{name: "blank", env: "  ", want: []string{"0.33.0", "0.32.0", "0.27.1"}},
+		{name: "two", env: " 0.31.0  0.25.1 ", want: []string{"0.31.0", "0.25.1"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv(envFrontends, test.env)
+			if got := FrontendVersions(); !slices.Equal(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// What the script installs by default is what tests ask for by default.
+func TestScriptInstallsTheDefaultFrontends(t *testing.T) {
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile(filepath.Join(root, ".ci", "peers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "{" + envFrontends + ":-" + defaultFrontends + "}"; !strings.Contains(string(script), want) {
+		t.Errorf(".ci/peers lacks %s: make its list and defaultFrontends the same", want)
+	}
+}
+
+func TestModelDirHoldsTheModel(t *testing.T) {
+	dir := ModelDir(t)
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s in %s: %v", name, dir, err)
+		}
+	}
+}
+
+func TestFreePortCanBeListenedOn(t *testing.T) {
+	port := FreePort(t)
+	if port < firstPort || port > lastPort {
+		t.Errorf("port %d, want one from %d to %d", port, firstPort, lastPort)
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+}

@@ -1,0 +1,169 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"testing"
+)
+
+// corpus is all goldens in one trace, repeated to be worth measuring.
+func corpus(b *testing.B) []byte {
+	b.Helper()
+	var all bytes.Buffer
+	for i, path := range goldenPaths(b) {
+		plain := inflate(b, path)
+		if i > 0 {
+			plain = plain[bytes.IndexByte(plain, '\n')+1:]
+		}
+		all.Write(plain)
+	}
+	return all.Bytes()
+}
+
+func readThrough(b *testing.B, data []byte, gz bool) {
+	b.Helper()
+	r, err := NewReader(bytes.NewReader(data), "corpus", gz, Options{Strict: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var rec Record
+	for {
+		if err := r.Next(&rec); err == io.EOF {
+			return
+		} else if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkNextPlain(b *testing.B) {
+	data := corpus(b)
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		readThrough(b, data, false)
+	}
+}
+
+// BenchmarkNextGzip counts inflated bytes.
+func BenchmarkNextGzip(b *testing.B) {
+	data := corpus(b)
+	var packed bytes.Buffer
+	w := newLineWriter(&packed, true)
+	if err := w.write(data, "all"); err != nil {
+		b.Fatal(err)
+	}
+	if err := w.close(); err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		readThrough(b, packed.Bytes(), true)
+	}
+}
+
+func BenchmarkReadAllPlain(b *testing.B) {
+	data := corpus(b)
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := r.ReadAll(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// jsonRecord is Record as encoding/json would have it.
+type jsonRecord struct {
+	PromptTokens   int       `json:"prompt_tokens"`
+	CachedTokens   int       `json:"cached_tokens"`
+	OutputTokens   int       `json:"output_tokens"`
+	TTFTMs         float64   `json:"ttft_ms"`
+	ITLMs          []float64 `json:"itl_ms"`
+	ITLTokens      []uint32  `json:"itl_tokens"`
+	Concurrency    uint64    `json:"concurrency"`
+	ArrivalMs      *float64  `json:"arrival_ms"`
+	ITLCtx         *jsonCtx  `json:"itl_ctx"`
+	BlockHashes    []uint64  `json:"block_hashes"`
+	MMHashes       []string  `json:"mm_hashes"`
+	PromptTokenIDs []uint32  `json:"prompt_token_ids"`
+	OutputTokenIDs []uint32  `json:"output_token_ids"`
+	FinishReason   string    `json:"finish_reason"`
+	ITLSummary     *jsonGaps `json:"itl_summary"`
+}
+
+type jsonCtx struct {
+	NumRunning    []uint32 `json:"num_running"`
+	PrefillTokens []uint32 `json:"prefill_tokens"`
+}
+
+type jsonGaps struct {
+	MeanMs float64 `json:"mean_ms"`
+	Count  int     `json:"count"`
+}
+
+// BenchmarkEncodingJSON is the yardstick: the same lines through the standard
+// library, without any of the checks.
+func BenchmarkEncodingJSON(b *testing.B) {
+	data := corpus(b)
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))[1:]
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, line := range lines {
+			var rec jsonRecord
+			if err := json.Unmarshal(line, &rec); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func benchmarkWrite(b *testing.B, gz bool) {
+	data := corpus(b)
+	r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	tr, err := r.ReadAll()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		w, err := NewWriter(io.Discard, gz, tr.Meta)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range tr.Records {
+			if err := w.Write(&tr.Records[i]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkWritePlain(b *testing.B) { benchmarkWrite(b, false) }
+func BenchmarkWriteGzip(b *testing.B)  { benchmarkWrite(b, true) }
+
+func BenchmarkBlockHashes(b *testing.B) {
+	tokens := make([]uint32, 8192)
+	for i := range tokens {
+		tokens[i] = uint32(i) * 2654435761
+	}
+	var dst []uint64
+	b.SetBytes(int64(4 * len(tokens)))
+	for b.Loop() {
+		dst = AppendBlockHashes(dst[:0], tokens, 16)
+	}
+}

@@ -1,0 +1,82 @@
+package trace
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type jsonRaw = json.RawMessage
+
+func TestMetaRoundTrip(t *testing.T) {
+	tests := []struct {
+		name string
+		line string
+		meta Meta
+	}{
+		{"empty", `{"meta":{}}`, Meta{}},
+		{
+			"all keys in order",
+			`{"meta":{"model":"m\"\\\n\u0001é","gpu":"H200","tp":4294967295,"max_num_seqs":18446744073709551615,"source":"tap","block_size":16,"config_hash":"ab","vllm_version":"0.33.0","ready_response_hex":"80","vllm_tag":"v0.33.0","engine_config":"a=<b>;c=&","a":{"b": [1]},"rate":0.50,"turns":null}}`,
+			Meta{
+				Model: new("m\"\\\n\x01é"), GPU: new("H200"), TP: new(uint32(1<<32 - 1)), MaxNumSeqs: new(uint64(1<<64 - 1)),
+				Source: new("tap"), BlockSize: new(16), ConfigHash: new("ab"), VLLMVersion: new("0.33.0"), ReadyResponseHex: new("80"),
+				VLLMTag: new("v0.33.0"), EngineConfig: new("a=<b>;c=&"),
+				Extra: map[string]jsonRaw{"a": jsonRaw(`{"b": [1]}`), "rate": jsonRaw("0.50"), "turns": jsonRaw("null")},
+			},
+		},
+		{
+			"empty is not absent",
+			`{"meta":{"model":"","tp":0,"block_size":0,"vllm_version":""}}`,
+			Meta{Model: new(""), TP: new(uint32(0)), BlockSize: new(0), VLLMVersion: new("")},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tr, err := readText(tt.line+"\n", Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.meta, tr.Meta); diff != "" {
+				t.Errorf("read (-want +got):\n%s", diff)
+			}
+			if got := string(writeTrace(t, false, tt.meta)); got != tt.line+"\n" {
+				t.Errorf("written:\nwant %s\ngot  %s", tt.line, got)
+			}
+		})
+	}
+}
+
+func TestMetaNullIsAbsent(t *testing.T) {
+	tr, err := readText(`{"meta":{"model":null,"tp":null,"block_size":null}}`, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Meta{}, tr.Meta); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHasMeta(t *testing.T) {
+	for text, want := range map[string]bool{
+		"":              false,
+		"{\"meta\":{}}": true,
+		`{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`: false,
+	} {
+		r, err := NewReader(strings.NewReader(text), "t", false, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.HasMeta() != want {
+			t.Errorf("%q: want %v", text, want)
+		}
+	}
+}
+
+func TestOr(t *testing.T) {
+	if got := Or(nil, "none") + Or(new("some"), "none"); got != "nonesome" {
+		t.Error(got)
+	}
+}

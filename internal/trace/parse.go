@@ -1,0 +1,283 @@
+package trace
+
+import (
+	"cmp"
+	"encoding/json"
+	"math/bits"
+)
+
+// field is a known key of a record, as a bit.
+type field uint32
+
+const (
+	promptTokens field = 1 << iota
+	outputTokens
+	ttftMs
+	cachedTokens
+	itlMs
+	itlTokens
+	itlSummary
+	concurrency
+	arrivalMs
+	itlCtx
+	blockHashes
+	mmHashes
+	promptTokenIDs
+	outputTokenIDs
+	finishReason
+
+	unknown  field = 0
+	required       = promptTokens | outputTokens | ttftMs
+	// plain fields have a default instead of an absence, and take no null.
+	plain = required | cachedTokens | concurrency
+)
+
+func fieldOf(key []byte) field {
+	switch string(key) {
+	case "prompt_tokens":
+		return promptTokens
+	case "cached_tokens":
+		return cachedTokens
+	case "output_tokens":
+		return outputTokens
+	case "ttft_ms":
+		return ttftMs
+	case "itl_ms":
+		return itlMs
+	case "itl_tokens":
+		return itlTokens
+	case "itl_summary":
+		return itlSummary
+	case "concurrency":
+		return concurrency
+	case "arrival_ms":
+		return arrivalMs
+	case "itl_ctx":
+		return itlCtx
+	case "block_hashes":
+		return blockHashes
+	case "mm_hashes":
+		return mmHashes
+	case "prompt_token_ids":
+		return promptTokenIDs
+	case "output_token_ids":
+		return outputTokenIDs
+	case "finish_reason":
+		return finishReason
+	}
+	return unknown
+}
+
+// requiredName names the required fields for the error of a missing one.
+var requiredName = [...]string{"prompt_tokens", "output_tokens", "ttft_ms"}
+
+// recordParser fills one record from one line.
+type recordParser struct {
+	cursor
+	rec       *Record
+	old       Record // the storage to reuse
+	seen      field
+	keepExtra bool
+	sawMeta   bool
+}
+
+// parseRecord fills rec from line, reusing the storage of its slices and
+// pointers. rec is undefined after an error.
+func parseRecord(line []byte, rec *Record, keepExtra bool) error {
+	p := recordParser{cursor: cursor{b: line}, rec: rec, old: *rec, keepExtra: keepExtra}
+	*rec = Record{Concurrency: 1, FinishReason: FinishAbsent}
+	if err := p.object(p.member); err != nil {
+		return err
+	}
+	if err := p.end(); err != nil {
+		return err
+	}
+	if missing := required &^ p.seen; missing != 0 {
+		return p.missing(missing)
+	}
+	return rec.Validate()
+}
+
+func (p *recordParser) missing(f field) error {
+	name := requiredName[bits.TrailingZeros32(uint32(f))]
+	if p.sawMeta {
+		return invalid(name, "missing: a meta line is only allowed first; were traces concatenated?")
+	}
+	return invalid(name, "missing")
+}
+
+func (p *recordParser) member(key []byte) error {
+	f := fieldOf(key)
+	if f == unknown {
+		return p.extra(key)
+	}
+	if p.seen&f != 0 {
+		return inKey(p.fail("the key occurs twice"), key)
+	}
+	p.seen |= f
+	if f&plain == 0 && p.null() {
+		return nil
+	}
+	return inKey(p.field(f), key)
+}
+
+// extra consumes the value of an unknown key.
+func (p *recordParser) extra(key []byte) error {
+	p.sawMeta = p.sawMeta || string(key) == "meta"
+	if !p.keepExtra {
+		return inKey(p.skip(2), key)
+	}
+	name := string(key)
+	raw, err := p.value(2)
+	if err != nil {
+		return inKey(err, key)
+	}
+	if p.rec.Extra == nil {
+		p.rec.Extra = make(map[string]json.RawMessage)
+	}
+	p.rec.Extra[name] = append(json.RawMessage(nil), raw...)
+	return nil
+}
+
+// field consumes the value of a known key.
+func (p *recordParser) field(f field) (err error) {
+	c, r, old := &p.cursor, p.rec, &p.old
+	switch f {
+	case promptTokens:
+		r.PromptTokens, err = c.count()
+	case cachedTokens:
+		r.CachedTokens, err = c.count()
+	case outputTokens:
+		r.OutputTokens, err = c.count()
+	case ttftMs:
+		r.TTFTMs, err = c.float()
+	case itlMs:
+		r.ITLMs, err = floats(c, old.ITLMs)
+	case itlTokens:
+		r.ITLTokens, err = uints(c, old.ITLTokens)
+	case itlSummary:
+		r.ITLSummary, err = c.itlSummary(old.ITLSummary)
+	case concurrency:
+		r.Concurrency, err = c.uint(1<<64 - 1)
+	case arrivalMs:
+		r.ArrivalMs = orNew(old.ArrivalMs)
+		*r.ArrivalMs, err = c.float()
+	case itlCtx:
+		r.ITLCtx, err = c.itlCtx(old.ITLCtx)
+	case blockHashes:
+		r.BlockHashes, err = uints(c, old.BlockHashes)
+	case mmHashes:
+		r.MMHashes, err = c.strs(old.MMHashes)
+	case promptTokenIDs:
+		r.PromptTokenIDs, err = uints(c, old.PromptTokenIDs)
+	case outputTokenIDs:
+		r.OutputTokenIDs, err = uints(c, old.OutputTokenIDs)
+	case finishReason:
+		r.FinishReason, err = c.finishReason()
+	}
+	return err
+}
+
+// orNew returns p, or new storage if there is none to reuse.
+func orNew[T any](p *T) *T {
+	if p == nil {
+		p = new(T)
+	}
+	return p
+}
+
+func (c *cursor) strs(old []string) ([]string, error) {
+	out := old[:0]
+	if out == nil {
+		out = []string{}
+	}
+	err := c.array(func() error {
+		s, err := c.str()
+		out = append(out, s)
+		return err
+	})
+	return out, err
+}
+
+func (c *cursor) finishReason() (FinishReason, error) {
+	c.space()
+	at := *c
+	raw, escaped, err := c.raw("a string")
+	if err == nil && escaped {
+		raw, err = c.unquote(raw)
+	}
+	if err != nil {
+		return FinishAbsent, err
+	}
+	f, ok := ParseFinishReason(string(raw))
+	if !ok {
+		return FinishAbsent, at.fail("want stop, length, abort, error or repetition, got %s", clip(raw))
+	}
+	return f, nil
+}
+
+func (c *cursor) itlSummary(s *ITLSummary) (*ITLSummary, error) {
+	s = orNew(s)
+	var mean, count once
+	err := c.object(func(key []byte) (err error) {
+		switch string(key) {
+		case "mean_ms":
+			if err = mean.mark(c); err == nil {
+				s.MeanMs, err = c.float()
+			}
+			return within(err, "mean_ms")
+		case "count":
+			if err = count.mark(c); err == nil {
+				s.Count, err = c.count()
+			}
+			return within(err, "count")
+		}
+		return c.skip(3)
+	})
+	if err == nil {
+		err = cmp.Or(mean.need("mean_ms"), count.need("count"))
+	}
+	return s, err
+}
+
+func (c *cursor) itlCtx(x *ITLCtx) (*ITLCtx, error) {
+	x = orNew(x)
+	var running, prefill once
+	err := c.object(func(key []byte) (err error) {
+		switch string(key) {
+		case "num_running":
+			if err = running.mark(c); err == nil {
+				x.NumRunning, err = uints(c, x.NumRunning)
+			}
+			return within(err, "num_running")
+		case "prefill_tokens":
+			if err = prefill.mark(c); err == nil {
+				x.PrefillTokens, err = uints(c, x.PrefillTokens)
+			}
+			return within(err, "prefill_tokens")
+		}
+		return c.skip(3)
+	})
+	if err == nil {
+		err = cmp.Or(running.need("num_running"), prefill.need("prefill_tokens"))
+	}
+	return x, err
+}
+
+// once tells whether a key of a small object was seen, and refuses a second.
+type once bool
+
+func (o *once) mark(c *cursor) error {
+	if *o {
+		return c.fail("the key occurs twice")
+	}
+	*o = true
+	return nil
+}
+
+func (o *once) need(key string) error {
+	if *o {
+		return nil
+	}
+	return invalid(key, "missing")
+}

@@ -1,0 +1,174 @@
+package trace
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// Options choose how a trace is read. The zero value reads whatever
+// a trace in the field may look like.
+type Options struct {
+	// Strict is for pinned goldens, which are complete. The gzip stream must
+	// be one member with its trailer and nothing behind it, the last line must
+	// end in a line feed, the gaps must fit output_tokens (as an error of
+	// itl_ms), and block_hashes must have one entry per full block of the
+	// prompt, if the meta has a block_size.
+	Strict bool
+	// KeepExtra keeps a record's unknown keys in Record.Extra.
+	KeepExtra bool
+	// MaxBytes bounds the inflated size; reading more is an error. 0 is no
+	// bound: then memory is bounded by the longest line, and for Read by the
+	// whole trace.
+	MaxBytes int64
+}
+
+// Reader streams a trace.
+type Reader struct {
+	lines   *lineReader
+	opt     Options
+	meta    Meta
+	hasMeta bool
+	pending []byte // the first line, when it is a record
+	err     error  // sticky
+	file    io.Closer
+}
+
+// Open opens the trace at path and reads its meta line. The caller closes the
+// Reader. Errors of Open, Next and Read name the path.
+func Open(path string, opt Options) (*Reader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	r, err := NewReader(f, path, IsGzip(path), opt)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	r.file = f
+	return r, nil
+}
+
+// NewReader reads a trace from r, and its meta line at once. name is for
+// messages; gzip tells whether r is gzipped.
+func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
+	tr := &Reader{lines: newLineReader(r, name, gzip, opt), opt: opt}
+	line, err := tr.lines.next()
+	if err == io.EOF {
+		tr.err = io.EOF
+		return tr, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if tr.meta, tr.hasMeta, err = parseHead(line); err != nil {
+		return nil, tr.lines.locate(err)
+	}
+	if !tr.hasMeta {
+		tr.pending = line
+	}
+	return tr, nil
+}
+
+// Name returns the name the Reader was opened with.
+func (r *Reader) Name() string { return r.lines.name }
+
+// Meta returns the meta line's content, empty if the trace has none.
+func (r *Reader) Meta() Meta { return r.meta }
+
+// HasMeta tells whether the trace has a meta line.
+func (r *Reader) HasMeta() bool { return r.hasMeta }
+
+// Next fills rec with the next record, or returns io.EOF after the last. It
+// reuses the storage of rec's slices and pointers, so what an earlier call put
+// into the same rec is overwritten; a fresh Record gets storage of its own.
+// After an error rec is undefined, and further calls return the same error.
+func (r *Reader) Next(rec *Record) error {
+	if r.err == nil {
+		r.err = r.next(rec)
+	}
+	return r.err
+}
+
+func (r *Reader) next(rec *Record) (err error) {
+	line := r.pending
+	r.pending = nil
+	if line == nil {
+		if line, err = r.lines.next(); err != nil {
+			return err
+		}
+	}
+	if err := parseRecord(line, rec, r.opt.KeepExtra); err != nil {
+		return r.lines.locate(err)
+	}
+	rec.Line = r.lines.line
+	if r.opt.Strict {
+		if err := rec.complete(r.meta.BlockSize); err != nil {
+			return r.lines.locate(err)
+		}
+	}
+	return nil
+}
+
+// Truncated tells whether the gzip stream ended without its trailer. It is
+// only known once Next has returned io.EOF.
+func (r *Reader) Truncated() bool { return r.lines.cut }
+
+// Warnings returns what was tolerated so far, each naming file and line.
+func (r *Reader) Warnings() []string { return r.lines.warnings }
+
+// Close closes the file, if Open opened it.
+func (r *Reader) Close() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
+}
+
+// Trace is a whole trace in memory.
+type Trace struct {
+	// Name is the path or stream it came from.
+	Name string
+	// Meta is empty if the trace has no meta line.
+	Meta Meta
+	// Records are in the order of the file, which is that of completion.
+	Records []Record
+	// Warnings says what was tolerated; always empty after a strict read.
+	Warnings []string
+}
+
+// Read reads the whole trace at path.
+func Read(path string, opt Options) (*Trace, error) {
+	r, err := Open(path, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.ReadAll()
+}
+
+// ReadAll reads the records Next has not yet returned.
+func (r *Reader) ReadAll() (*Trace, error) {
+	t := &Trace{Name: r.Name(), Meta: r.meta}
+	for {
+		var rec Record
+		if err := r.Next(&rec); err == io.EOF {
+			t.Warnings = r.Warnings()
+			return t, nil
+		} else if err != nil {
+			return nil, err
+		}
+		t.Records = append(t.Records, rec)
+	}
+}
+
+// ReadMeta reads the first line of the trace at path that is not blank. An
+// empty trace, and one whose first line is no meta line, has an empty Meta.
+func ReadMeta(path string) (Meta, error) {
+	r, err := Open(path, Options{})
+	if err != nil {
+		return Meta{}, err
+	}
+	return r.Meta(), r.Close()
+}

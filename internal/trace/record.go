@@ -1,0 +1,206 @@
+package trace
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Record is one finished request. In every slice, map and pointer nil means
+// that the key is absent; an empty slice is an empty array.
+type Record struct {
+	// PromptTokens is the full prompt length in tokens, image placeholders
+	// included.
+	PromptTokens int
+	// CachedTokens is how many of them came from the local prefix cache or an
+	// external KV transfer. Absent reads as 0.
+	CachedTokens int
+	// OutputTokens is how many tokens were generated.
+	OutputTokens int
+	// TTFTMs is the time from arrival to the first output with a token, ms.
+	TTFTMs float64
+	// ITLMs are the gaps between consecutive output chunks, ms: one per chunk
+	// after the first, however many tokens a chunk has.
+	ITLMs []float64
+	// ITLTokens is parallel to ITLMs: the tokens of the chunk that closed the
+	// gap. Absent means one each.
+	ITLTokens []uint32
+	// ITLSummary stands in for ITLMs where only a mean is known.
+	ITLSummary *ITLSummary
+	// Concurrency is the number of requests in flight at arrival, this one
+	// included, or the load level of a load generator. Absent reads as 1.
+	Concurrency uint64
+	// ArrivalMs is the arrival, ms since the capture's zero, which is the
+	// instant the tap went live, not the first request.
+	ArrivalMs *float64
+	// ITLCtx is the engine's state at each gap.
+	ITLCtx *ITLCtx
+	// BlockHashes is the chain of the prompt's full blocks, see [BlockHashes].
+	BlockHashes []uint64
+	// MMHashes has one content hash per multimodal item, in request order.
+	MMHashes []string
+	// PromptTokenIDs is the prompt, PromptTokens ids. This project's own key;
+	// sensitive, and only recorded on request.
+	PromptTokenIDs []uint32
+	// OutputTokenIDs are the generated ids, OutputTokens of them. Sensitive,
+	// and only recorded on request.
+	OutputTokenIDs []uint32
+	// FinishReason is FinishAbsent if the record has none.
+	FinishReason FinishReason
+	// Extra holds the keys this package does not know, if the reader was
+	// asked to keep them. The writer writes them after the others, sorted.
+	Extra map[string]json.RawMessage
+	// Line is the record's physical line, 1-based; 0 if it was not read.
+	Line int
+}
+
+// ITLSummary is the mean of gaps that were not recorded one by one.
+type ITLSummary struct {
+	// MeanMs is the mean gap, ms.
+	MeanMs float64
+	// Count is the number of gaps.
+	Count int
+}
+
+// ITLCtx is what the engine did in the step that closed each gap. Both slices
+// are parallel to Record.ITLMs and never nil after a read.
+type ITLCtx struct {
+	// NumRunning is the engine's running requests, at least 1.
+	NumRunning []uint32
+	// PrefillTokens is the prompt tokens of the requests that got their first
+	// token in the same step; 0 marks a clean decode step.
+	PrefillTokens []uint32
+}
+
+// Chunks returns the token counts of the record's output chunks in order. The
+// first chunk has what the gaps leave of OutputTokens, at least 1; a record
+// that passes the strict reader sums up to OutputTokens. Chunks is nil where
+// there is no output, or no gap to tell how more than one token was cut.
+func (r *Record) Chunks() []int {
+	if r.OutputTokens == 0 || r.ITLMs == nil && r.OutputTokens > 1 {
+		return nil
+	}
+	sizes := make([]int, 1, len(r.ITLMs)+1)
+	for i := range r.ITLMs {
+		n := 1
+		if i < len(r.ITLTokens) {
+			n = int(r.ITLTokens[i])
+		}
+		sizes = append(sizes, n)
+	}
+	sizes[0] = max(1, r.OutputTokens-r.gapTokens())
+	return sizes
+}
+
+// gapTokens is the number of tokens the gaps delivered.
+func (r *Record) gapTokens() int {
+	if r.ITLTokens == nil {
+		return len(r.ITLMs)
+	}
+	sum := 0
+	for _, n := range r.ITLTokens {
+		sum += int(n)
+	}
+	return sum
+}
+
+// Validate checks that the record's counts agree with each other. Reader and
+// Writer both apply it.
+func (r *Record) Validate() error {
+	if err := r.validateCounts(); err != nil {
+		return err
+	}
+	if err := r.validateGaps(); err != nil {
+		return err
+	}
+	if err := lengthIs("output_token_ids", r.OutputTokenIDs, r.OutputTokens, "output_tokens"); err != nil {
+		return err
+	}
+	return lengthIs("prompt_token_ids", r.PromptTokenIDs, r.PromptTokens, "prompt_tokens")
+}
+
+func (r *Record) validateCounts() error {
+	for _, c := range []struct {
+		field string
+		n     int
+	}{
+		{"prompt_tokens", r.PromptTokens},
+		{"cached_tokens", r.CachedTokens},
+		{"output_tokens", r.OutputTokens},
+	} {
+		if c.n < 0 {
+			return invalid(c.field, "want at least 0, got %d", c.n)
+		}
+	}
+	if r.ITLSummary != nil && r.ITLSummary.Count < 0 {
+		return invalid("itl_summary.count", "want at least 0, got %d", r.ITLSummary.Count)
+	}
+	if r.FinishReason > FinishRepetition && r.FinishReason != FinishAbsent {
+		return invalid("finish_reason", "unknown code %d", uint8(r.FinishReason))
+	}
+	return nil
+}
+
+func (r *Record) validateGaps() error {
+	if r.OutputTokens > 1 && r.ITLMs == nil && r.ITLSummary == nil {
+		return invalid("itl_ms", "missing: output_tokens is %d, so itl_ms or itl_summary is needed", r.OutputTokens)
+	}
+	if ctx := r.ITLCtx; ctx != nil {
+		if len(ctx.NumRunning) != len(r.ITLMs) {
+			return invalid("itl_ctx.num_running", "want %d entries as in itl_ms, got %d", len(r.ITLMs), len(ctx.NumRunning))
+		}
+		if len(ctx.PrefillTokens) != len(r.ITLMs) {
+			return invalid("itl_ctx.prefill_tokens", "want %d entries as in itl_ms, got %d", len(r.ITLMs), len(ctx.PrefillTokens))
+		}
+	}
+	if r.ITLTokens == nil {
+		return nil
+	}
+	if len(r.ITLTokens) != len(r.ITLMs) {
+		return invalid("itl_tokens", "want %d entries as in itl_ms, got %d", len(r.ITLMs), len(r.ITLTokens))
+	}
+	for i, n := range r.ITLTokens {
+		if n == 0 {
+			return invalid("itl_tokens", "entry %d is 0; a chunk has at least one token", i)
+		}
+	}
+	return r.validateFirstChunk("itl_tokens")
+}
+
+// validateFirstChunk checks that the gaps leave the first chunk a token. With
+// no gaps there is nothing to check.
+func (r *Record) validateFirstChunk(field string) error {
+	if sum := r.gapTokens(); sum > 0 && sum >= r.OutputTokens {
+		return invalid(field, "the gaps deliver %d tokens, but output_tokens is %d and the first chunk has at least one", sum, r.OutputTokens)
+	}
+	return nil
+}
+
+// complete checks what only a pinned golden must hold, see Options.Strict.
+// Other readers do not compare the number of gaps with output_tokens, nor the
+// number of hashes with anything.
+func (r *Record) complete(blockSize *int) error {
+	if err := r.validateFirstChunk("itl_ms"); err != nil {
+		return err
+	}
+	if blockSize == nil || *blockSize == 0 || r.BlockHashes == nil {
+		return nil
+	}
+	if want := r.PromptTokens / *blockSize; len(r.BlockHashes) != want {
+		return invalid("block_hashes", "want %d entries for %d prompt tokens in blocks of %d, got %d",
+			want, r.PromptTokens, *blockSize, len(r.BlockHashes))
+	}
+	return nil
+}
+
+// lengthIs compares the length of an array of ids, if there is one, with the
+// count that announces it.
+func lengthIs(field string, ids []uint32, want int, as string) error {
+	if ids != nil && len(ids) != want {
+		return invalid(field, "want %d entries as in %s, got %d", want, as, len(ids))
+	}
+	return nil
+}
+
+func invalid(field, format string, args ...any) error {
+	return &Error{Field: field, Reason: fmt.Sprintf(format, args...)}
+}

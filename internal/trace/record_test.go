@@ -1,0 +1,117 @@
+package trace
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestChunks(t *testing.T) {
+	tests := []struct {
+		name string
+		rec  Record
+		want []int
+	}{
+		{"one token, no gaps", Record{OutputTokens: 1}, []int{1}},
+		{"one each", Record{OutputTokens: 3, ITLMs: []float64{1, 1}}, []int{1, 1, 1}},
+		{"sized", Record{OutputTokens: 6, ITLMs: []float64{1, 1}, ITLTokens: []uint32{2, 3}}, []int{1, 2, 3}},
+		{"wide first chunk", Record{OutputTokens: 64, ITLMs: []float64{}}, []int{64}},
+		{"first takes the rest", Record{OutputTokens: 9, ITLMs: []float64{1}}, []int{8, 1}},
+		{"too many gaps", Record{OutputTokens: 2, ITLMs: []float64{1, 1, 1}}, []int{1, 1, 1, 1}},
+		{"only a mean", Record{OutputTokens: 9, ITLSummary: &ITLSummary{MeanMs: 1, Count: 8}}, nil},
+		{"no output", Record{}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, tt.rec.Chunks()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFinishReason(t *testing.T) {
+	for i, s := range []string{"stop", "length", "abort", "error", "repetition"} {
+		f, ok := ParseFinishReason(s)
+		if !ok || f.String() != s || int(f) != i || int(f.Wire()) != i {
+			t.Errorf("%s: want code %d, got %d, %v", s, i, f, ok)
+		}
+	}
+	for _, s := range []string{"", "Stop", "absent", "finish_reason(5)"} {
+		if f, ok := ParseFinishReason(s); ok || f != FinishAbsent {
+			t.Errorf("%q: accepted as %v", s, f)
+		}
+	}
+	if FinishAbsent.Wire() != uint8(FinishLength) || FinishAbsent.String() != "absent" || FinishReason(7).String() != "finish_reason(7)" {
+		t.Error("absent or unknown reason")
+	}
+}
+
+func TestReplaySubset(t *testing.T) {
+	at := func(ms float64) Record { return Record{ArrivalMs: &ms} }
+	records := []Record{at(5), {}, at(-1), at(5), {}, at(0), at(-1), at(5)}
+	if diff := cmp.Diff([]int{2, 6, 5, 0, 3, 7}, ReplaySubset(records)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var ties []Record // of three arrivals in turn: 2, 1, 0, 2, …
+	var want []int
+	for i := range 300 {
+		ties = append(ties, at(float64(2-i%3)))
+		want = append(want, i%100*3+2-i/100)
+	}
+	if diff := cmp.Diff(want, ReplaySubset(ties)); diff != "" {
+		t.Errorf("ties (-want +got):\n%s", diff)
+	}
+	if got := ReplaySubset([]Record{{}}); got != nil {
+		t.Errorf("no arrivals: got %v", got)
+	}
+}
+
+// TestTokensDigest spells the digested bytes out.
+func TestTokensDigest(t *testing.T) {
+	records := []Record{
+		{ArrivalMs: new(2.0), OutputTokenIDs: []uint32{0x01020304, 5}, FinishReason: FinishRepetition},
+		{ArrivalMs: new(1.0), FinishReason: FinishStop}, // no ids: left out, keeps its index
+		{OutputTokenIDs: []uint32{9}},                   // no arrival: no stream
+		{ArrivalMs: new(0.0), OutputTokenIDs: []uint32{}, FinishReason: FinishAbsent},
+	}
+	bytes := "" +
+		"\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x01" + // an absent reason ends as length
+		"\x02\x00\x00\x00" + "\x02\x00\x00\x00" + "\x04\x03\x02\x01" + "\x05\x00\x00\x00" + "\x04"
+	sum := sha256.Sum256([]byte(bytes))
+	want := hex.EncodeToString(sum[:])
+	if got := TokensDigest(records, ReplaySubset(records)); got != want {
+		t.Errorf("want %s, got %s", want, got)
+	}
+	d := NewStreamDigest()
+	d.Add(0, nil, FinishLength)
+	d.Add(2, []uint32{0x01020304, 5}, FinishRepetition)
+	for range 2 { // Hex does not disturb the digest
+		if got := d.Hex(); got != want {
+			t.Errorf("stream by stream: want %s, got %s", want, got)
+		}
+	}
+}
+
+func TestValidateByHand(t *testing.T) {
+	if r := small(1); r.Validate() != nil {
+		t.Error(r.Validate())
+	}
+	for field, change := range map[string]func(*Record){
+		"prompt_tokens":     func(r *Record) { r.PromptTokens = -1 },
+		"cached_tokens":     func(r *Record) { r.CachedTokens = -1 },
+		"output_tokens":     func(r *Record) { r.OutputTokens = -1 },
+		"itl_summary.count": func(r *Record) { r.ITLSummary = &ITLSummary{Count: -1} },
+		"finish_reason":     func(r *Record) { r.FinishReason = 5 },
+		"itl_ms":            func(r *Record) { r.OutputTokens = 2 },
+		"itl_tokens":        func(r *Record) { r.ITLTokens = []uint32{1} },
+		"output_token_ids":  func(r *Record) { r.OutputTokenIDs = []uint32{} },
+		"prompt_token_ids":  func(r *Record) { r.PromptTokenIDs = []uint32{1, 2} },
+	} {
+		r := small(1)
+		change(&r)
+		wantError(t, r.Validate(), field+": ")
+	}
+}

@@ -106,13 +106,13 @@ func (b *Batch) appendFields(out []byte, o *Output) []byte {
 		case outStopReason:
 			out = appendStopReason(out, o)
 		case outEvents:
-			out = appendEvents(out, o.Events)
+			out = b.codec.appendEvents(out, o.Events)
 		case outKVTransfer:
 			out = appendRawOrNil(out, o.KVTransfer)
 		case outPrefill:
-			out = b.codec.appendPrefill(out, o.Prefill)
+			out = appendMapOrNil(out, b.codec.prefill, o.Prefill)
 		case outError:
-			out = appendRequestError(out, o.Error)
+			out = appendMapOrNil(out, b.codec.failure, o.Error)
 		default:
 			out = append(out, l.consts[i]...)
 		}
@@ -138,15 +138,13 @@ func appendStopReason(b []byte, o *Output) []byte {
 }
 
 // appendEvents writes EngineCoreEvent maps: Python accepts no other form.
-func appendEvents(b []byte, events []Event) []byte {
+func (c *Codec) appendEvents(b []byte, events []Event) []byte {
 	if events == nil {
 		return pack.AppendNil(b)
 	}
 	b = pack.AppendArrayHeader(b, len(events))
-	for _, e := range events {
-		b = pack.AppendMapHeader(b, 2)
-		b = pack.AppendInt(pack.AppendString(b, "type"), int64(e.Type))
-		b = pack.AppendFloat64(pack.AppendString(b, "timestamp"), e.Timestamp)
+	for i := range events {
+		b = appendMap(b, c.event, &events[i])
 	}
 	return b
 }
@@ -158,19 +156,9 @@ func appendRawOrNil(b, raw []byte) []byte {
 	return append(b, raw...)
 }
 
-func appendRequestError(b []byte, e *RequestError) []byte {
-	if e == nil {
-		return pack.AppendNil(b)
-	}
-	b = pack.AppendMapHeader(b, 3)
-	b = pack.AppendString(pack.AppendString(b, "code"), e.Code)
-	b = pack.AppendString(pack.AppendString(b, "message"), e.Message)
-	return pack.AppendBool(pack.AppendString(b, "retryable"), e.Retryable)
-}
-
 // Finish closes the envelope. stats may be nil; timestamp is in seconds of a
-// monotonic clock. The frames are valid until the next Reset. A batch with
-// nothing to say is [ErrEmptyBatch].
+// monotonic clock. The frames are valid until the batch is used again. A batch
+// with nothing to say is [ErrEmptyBatch].
 func (b *Batch) Finish(stats *SchedulerStats, timestamp float64) (ClientMessage, error) {
 	if b.count == 0 && stats == nil && len(b.finished) == 0 {
 		return nil, ErrEmptyBatch
@@ -179,11 +167,12 @@ func (b *Batch) Finish(stats *SchedulerStats, timestamp float64) (ClientMessage,
 	h := pack.AppendArrayHeader(head[:0], len(b.codec.envelope.ops))
 	h = pack.AppendInt(h, int64(b.engine))
 	h = pack.AppendArrayHeader(h, b.count)
-	start := headroom - len(h)
+	start, end := headroom-len(h), len(b.buf)
 	copy(b.buf[start:], h)
-	b.buf = b.codec.appendEnvelopeTail(b.buf, envelopeTail{
+	frame := b.codec.appendEnvelopeTail(b.buf, envelopeTail{
 		stats: stats, timestamp: timestamp, finished: b.finished, weightVersion: b.WeightVersion,
 	})
-	b.frames = append(append(b.frames[:0], b.buf[start:]), b.aux...)
+	b.buf = frame[:end] // without the tail: a second Finish writes its own
+	b.frames = append(append(b.frames[:0], frame[start:]), b.aux...)
 	return b.frames, nil
 }

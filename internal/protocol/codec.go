@@ -1,21 +1,22 @@
 package protocol
 
-import "fmt"
-
 // Codec reads and writes the messages of one line. It is immutable and safe
 // for concurrent use.
 type Codec struct {
 	profile  *Profile
-	request  []requestField
-	envelope envelopeLayout
-	output   outputLayout
-	stats    []statsStep
-	prefill  []prefillStep
-	ready    []readyField
+	request  requestLayout
+	lora     arrayLayout
 	sampling samplingLayout
-
-	cacheFields int // of PrefixCacheStats: 7, or 8 with hits_by_source
-	specFields  int // of SpecDecodingStats
+	envelope envelopeLayout
+	utility  arrayLayout
+	output   outputLayout
+	event    []mapField[Event]
+	failure  []mapField[RequestError] // empty before 0.33
+	stats    []statsStep
+	cache    []mapField[CacheStats]
+	spec     []mapField[SpecDecodingStats]
+	prefill  []mapField[PrefillStats]
+	ready    []mapField[ReadyResponse]
 }
 
 // NewCodec compiles a profile. It fails when the profile asks for something
@@ -24,8 +25,8 @@ type Codec struct {
 func NewCodec(p *Profile) (*Codec, error) {
 	c := &Codec{profile: p}
 	for _, compile := range []func() error{
-		c.compileRequest, c.compileSampling, c.compileOutput, c.compileEnvelope,
-		c.compileStats, c.compilePrefill, c.compileReady,
+		c.compileRequest, c.compileSampling, c.compileOutput, c.compileOutputParts, c.compileEnvelope,
+		c.compileStats, c.compileReady, c.compileHandshake,
 	} {
 		if err := compile(); err != nil {
 			return nil, err
@@ -52,10 +53,3 @@ func (c *Codec) Line() string { return c.profile.Line }
 // HasRequestError tells whether an output of the line can carry a
 // [RequestError]; before 0.33 a refused request has only its finish reason.
 func (c *Codec) HasRequestError() bool { return c.output.hasError }
-
-// unknownRequired is the error for a profile field that a newer release
-// requires and this package has no value for.
-func (c *Codec) unknownRequired(structName, field string) error {
-	return fmt.Errorf("wire profile %s: %s.%s is required by the line's frontend and this build has no value for it",
-		c.profile.Line, structName, field)
-}

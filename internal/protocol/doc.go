@@ -28,7 +28,8 @@
 // lengths come from the profile, [Batch.Finish] refuses an empty envelope, wave
 // messages are [CoordinatorMessage] values that no client socket takes,
 // [SchedulerStats] is always written whole, and a [Stream] remembers what its
-// request asked for.
+// request asked for. What a newer line adds with a default is written with that
+// default; a line that adds a required field is refused by [NewCodec].
 //
 // Facts cite the vLLM source file at a release, for instance
 // vllm/v1/engine/__init__.py at 0.33.0.

@@ -42,17 +42,17 @@ func (c *Codec) compileEnvelope() error {
 	}
 	for _, f := range s.Fields {
 		op, known := envelopeOps[f.Name]
-		if !known && f.Required {
-			return c.unknownRequired("EngineCoreOutputs", f.Name)
-		}
-		def, err := defaultBytes(f)
-		if err != nil {
-			return fmt.Errorf("wire profile %s: EngineCoreOutputs.%s: %w", c.profile.Line, f.Name, err)
+		var def []byte
+		if !known {
+			if def, err = c.defaultOf("EngineCoreOutputs", f); err != nil {
+				return err
+			}
 		}
 		c.envelope.ops = append(c.envelope.ops, op)
 		c.envelope.consts = append(c.envelope.consts, def)
 	}
-	return nil
+	c.utility, err = c.compileArray("UtilityOutput", "call_id", "failure_message", "result")
+	return err
 }
 
 type envelopeTail struct {

@@ -7,8 +7,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/pack"
 )
 
-// Identity returns the ZeroMQ routing id of an engine: its index in two bytes,
-// little-endian. The handshake and every input socket carry the same one.
+// Identity returns the ZeroMQ routing id of an engine: its index, 0 to 65535,
+// in two bytes, little-endian (vllm/v1/engine/core.py EngineCoreProc). The
+// handshake and every input socket carry the same one.
 func Identity(engineIndex int) []byte {
 	return binary.LittleEndian.AppendUint16(nil, uint16(engineIndex))
 }
@@ -74,8 +75,8 @@ func DecodeStatus(payload []byte) (s Status, err error) {
 	return s, nil
 }
 
-// Addresses is EngineZmqAddresses: where the frontend listens. Inputs and
-// outputs pair up; their position is the client index.
+// Addresses is EngineZmqAddresses (vllm/v1/engine/utils.py): where the frontend
+// listens. Inputs and outputs pair up; their position is the client index.
 type Addresses struct {
 	Inputs               []string
 	Outputs              []string
@@ -84,8 +85,9 @@ type Addresses struct {
 	FrontendStatsPublish *string
 }
 
-// AppendInit writes the frontend's answer to HELLO, with an empty
-// parallel_config as a Rust frontend sends it.
+// AppendInit writes the frontend's answer to HELLO, EngineHandshakeMetadata
+// (vllm/v1/engine/utils.py), with an empty parallel_config as a Rust frontend
+// sends it.
 func AppendInit(b []byte, a Addresses) []byte {
 	b = pack.AppendMapHeader(b, 2)
 	b = pack.AppendMapHeader(pack.AppendString(b, "addresses"), 5)
@@ -232,13 +234,16 @@ func (h *FrontendHandshake) OnStatus(payload []byte) ([]byte, error) {
 		h.ready = true
 		return nil, nil
 	}
-	return nil, fmt.Errorf("handshake: %s out of turn: an engine says HELLO, then READY, once each", s.Status)
+	return nil, fmt.Errorf("handshake: %q out of turn: an engine says HELLO, then READY, once each", s.Status)
 }
 
 // OnRegister takes the first message on an input socket: the ready response.
 func (h *FrontendHandshake) OnRegister(client int, frames [][]byte) (ReadyResponse, error) {
 	if len(frames) != 1 {
 		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: %d frames, want 1", client, len(frames))
+	}
+	if client < 0 || client >= len(h.Addresses.Inputs) {
+		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: the engine was told of %d", client, len(h.Addresses.Inputs))
 	}
 	if h.registered[client] {
 		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: a second one", client)

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -144,7 +143,7 @@ func (s *Stream) check(o *Output) error {
 	case o.Finish > FinishRepetition:
 		return fmt.Errorf("%v is not a finish reason", o.Finish)
 	case o.Finish == FinishError, o.Finish == FinishAbort:
-		return nil
+		return checkLogprobs(o)
 	case s.logprobs && len(o.Tokens) > 0 && o.Logprobs == nil:
 		return ErrLogprobsMissing
 	case s.promptLogprobs && !s.started && o.PromptLogprobs == nil:
@@ -181,12 +180,13 @@ var outputOps = map[string]outputOp{
 // but a request's first and last output.
 type outputLayout struct {
 	ops      []outputOp
-	consts   [][]byte // by position: the default's bytes
+	consts   [][]byte    // by position: the default's bytes
+	kinds    []pack.Kind // of the defaults; Nil: the field may be absent
 	plain    []byte
 	finishAt int // offset of finish_reason in plain
 	hasError bool
-	prompt   int // fields of LogprobsTensors
-	sampled  int // fields of LogprobsLists
+	sampled  arrayLayout
+	prompt   arrayLayout
 }
 
 func (c *Codec) compileOutput() error {
@@ -197,12 +197,11 @@ func (c *Codec) compileOutput() error {
 	l := outputLayout{finishAt: -1}
 	for i, f := range s.Fields {
 		op, known := outputOps[f.Name]
-		if !known && f.Required {
-			return c.unknownRequired("EngineCoreOutput", f.Name)
-		}
-		def, err := defaultBytes(f)
-		if err != nil {
-			return fmt.Errorf("wire profile %s: EngineCoreOutput.%s: %w", c.profile.Line, f.Name, err)
+		var def []byte
+		if !known || i >= 2 {
+			if def, err = c.defaultOf("EngineCoreOutput", f); err != nil {
+				return err
+			}
 		}
 		if op == outFinish {
 			l.finishAt = len(l.plain)
@@ -210,48 +209,41 @@ func (c *Codec) compileOutput() error {
 		if i >= 2 {
 			l.plain = append(l.plain, def...)
 		}
-		l.ops, l.consts = append(l.ops, op), append(l.consts, def)
+		kind := pack.NewCursor(def)
+		l.ops, l.consts, l.kinds = append(l.ops, op), append(l.consts, def), append(l.kinds, kind.Kind())
 		l.hasError = l.hasError || op == outError
 	}
 	if l.finishAt < 0 || l.ops[0] != outID || l.ops[1] != outTokens {
-		return fmt.Errorf("wire profile %s: EngineCoreOutput does not begin with request_id, new_token_ids", c.profile.Line)
+		return fmt.Errorf("wire profile %s: EngineCoreOutput does not begin with request_id, new_token_ids, or lacks finish_reason", c.profile.Line)
 	}
-	l.sampled = len(c.profile.Structs["LogprobsLists"].Fields)
-	l.prompt = len(c.profile.Structs["LogprobsTensors"].Fields)
 	c.output = l
 	return nil
 }
 
-// defaultBytes encodes the default of a field this package has no value for:
-// an array-like msgspec struct writes every field, defaults included.
-func defaultBytes(f Field) ([]byte, error) {
-	if len(f.Default) == 0 {
-		return pack.AppendNil(nil), nil
+// compileOutputParts compiles the structs inside an output.
+func (c *Codec) compileOutputParts() (err error) {
+	if c.output.sampled, err = c.compileArray("LogprobsLists", "logprob_token_ids", "logprobs", "sampled_token_ranks"); err != nil {
+		return err
 	}
-	var v any
-	if err := json.Unmarshal(f.Default, &v); err != nil {
-		return nil, err
+	if c.output.prompt, err = c.compileArray("LogprobsTensors", "logprob_token_ids", "logprobs", "selected_token_ranks"); err != nil {
+		return err
 	}
-	switch v := v.(type) {
-	case nil:
-		return pack.AppendNil(nil), nil
-	case bool:
-		return pack.AppendBool(nil, v), nil
-	case string:
-		return pack.AppendString(nil, v), nil
-	case float64:
-		if f.Type == "float" {
-			return pack.AppendFloat64(nil, v), nil
-		}
-		return pack.AppendInt(nil, int64(v)), nil
-	case []any:
-		if len(v) == 0 {
-			return pack.AppendArrayHeader(nil, 0), nil
-		}
-	case map[string]any:
-		if len(v) == 0 {
-			return pack.AppendMapHeader(nil, 0), nil
-		}
+	if c.event, err = compileMap(c, "EngineCoreEvent", eventValues); err != nil {
+		return err
 	}
-	return nil, fmt.Errorf("default %s of type %s cannot be written", f.Default, f.Type)
+	if c.output.hasError {
+		c.failure, err = compileMap(c, "RequestError", errorValues)
+	}
+	return err
+}
+
+var eventValues = mapValues[Event]{
+	"type":      intValue(func(e *Event) int { return e.Type }),
+	"timestamp": floatValue(func(e *Event) float64 { return e.Timestamp }),
+}
+
+var errorValues = mapValues[RequestError]{
+	"code":      stringValue(func(e *RequestError) string { return e.Code }),
+	"message":   stringValue(func(e *RequestError) string { return e.Message }),
+	"retryable": boolValue(func(e *RequestError) bool { return e.Retryable }),
 }

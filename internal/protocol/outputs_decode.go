@@ -21,7 +21,8 @@ type Outputs struct {
 	WeightVersion    string
 	Fields           int
 
-	tokens []uint32 // backs the Tokens of all outputs
+	tokens  []uint32 // backs the Tokens of all outputs
+	version string   // the last WeightVersion, which every step repeats
 }
 
 // RequestOutput is a decoded EngineCoreOutput. The raw members are msgpack
@@ -82,7 +83,7 @@ func (c *Codec) DecodeOutputs(frame []byte, o *Outputs) error {
 	for i := range n {
 		if err := c.decodeEnvelopeField(&cur, i, o); err != nil {
 			name := c.profile.Structs["EngineCoreOutputs"].Fields[i].Name
-			return fmt.Errorf("EngineCoreOutputs.%s: %w", name, err)
+			return fmt.Errorf("EngineCoreOutputs.%s%w", name, err)
 		}
 	}
 	if !cur.Done() {
@@ -94,17 +95,26 @@ func (c *Codec) DecodeOutputs(frame []byte, o *Outputs) error {
 func (o *Outputs) reset() {
 	*o = Outputs{
 		Outputs: o.Outputs[:0], FinishedRequests: o.FinishedRequests[:0], tokens: o.tokens[:0],
-		WaveComplete: -1, StartWave: -1,
+		WaveComplete: -1, StartWave: -1, version: o.version,
 	}
 }
 
-func (c *Codec) decodeEnvelopeField(cur *pack.Cursor, i int, o *Outputs) (err error) {
-	switch i {
-	case 0:
+// decodeEnvelopeField reads field i. Its errors continue the path of the field:
+// "[2].finish_reason: …" or ": …".
+func (c *Codec) decodeEnvelopeField(cur *pack.Cursor, i int, o *Outputs) error {
+	if i == 1 {
+		return c.decodeOutputList(cur, o)
+	}
+	if err := c.decodeEnvelopeValue(cur, i, o); err != nil {
+		return fmt.Errorf(": %w", err)
+	}
+	return nil
+}
+
+func (c *Codec) decodeEnvelopeValue(cur *pack.Cursor, i int, o *Outputs) (err error) {
+	if i == 0 {
 		o.EngineIndex, err = smallInt(cur)
 		return err
-	case 1:
-		return c.decodeOutputList(cur, o)
 	}
 	op := c.envelope.ops[i]
 	if op != envTimestamp && cur.Nil() {
@@ -124,7 +134,11 @@ func (c *Codec) decodeEnvelopeField(cur *pack.Cursor, i int, o *Outputs) (err er
 	case envStartWave:
 		o.StartWave, err = smallInt(cur)
 	case envWeightVersion:
-		o.WeightVersion, err = cur.StrString()
+		var version []byte
+		if version, err = cur.Str(); string(version) != o.version {
+			o.version = string(version)
+		}
+		o.WeightVersion = o.version
 	default:
 		err = cur.Skip()
 	}
@@ -149,7 +163,7 @@ func decodeIDs(cur *pack.Cursor, ids [][]byte) ([][]byte, error) {
 func (c *Codec) decodeOutputList(cur *pack.Cursor, o *Outputs) error {
 	n, err := cur.ArrayLen()
 	if err != nil {
-		return err
+		return fmt.Errorf(": %w", err)
 	}
 	for i := range n {
 		o.Outputs = append(o.Outputs, RequestOutput{})
@@ -178,11 +192,10 @@ func (c *Codec) decodeOutput(cur *pack.Cursor, o *Outputs, out *RequestOutput) e
 		return fmt.Errorf(".new_token_ids: %w", err)
 	}
 	for i := 2; i < n; i++ {
-		op := c.output.ops[i]
-		if cur.Nil() {
+		if c.output.kinds[i] == pack.Nil && cur.Nil() {
 			continue
 		}
-		if err := decodeOutputField(cur, op, out); err != nil {
+		if err := c.decodeOutputField(cur, i, out); err != nil {
 			return fmt.Errorf(".%s: %w", c.profile.Structs["EngineCoreOutput"].Fields[i].Name, err)
 		}
 	}
@@ -208,8 +221,8 @@ func (o *Outputs) decodeTokens(cur *pack.Cursor, out *RequestOutput) error {
 	return nil
 }
 
-func decodeOutputField(cur *pack.Cursor, op outputOp, out *RequestOutput) (err error) {
-	switch op {
+func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (err error) {
+	switch c.output.ops[i] {
 	case outFinish:
 		var code int64
 		if code, err = cur.Int(); err == nil {
@@ -230,6 +243,9 @@ func decodeOutputField(cur *pack.Cursor, op outputOp, out *RequestOutput) (err e
 	case outError:
 		out.Error, err = cur.Raw()
 	default:
+		if want := c.output.kinds[i]; want != pack.Nil && cur.Kind() != want {
+			return fmt.Errorf("expected %s, found %s", want, cur.Kind())
+		}
 		err = cur.Skip()
 	}
 	return err
@@ -237,8 +253,11 @@ func decodeOutputField(cur *pack.Cursor, op outputOp, out *RequestOutput) (err e
 
 func decodeUtilityOutput(cur *pack.Cursor) (*UtilityOutput, error) {
 	n, err := cur.ArrayLen()
-	if err != nil || n < 1 {
-		return nil, fmt.Errorf("UtilityOutput: %d fields (%v)", n, err)
+	if err != nil {
+		return nil, err
+	}
+	if n < 1 {
+		return nil, errors.New("UtilityOutput has no fields, at least call_id is required")
 	}
 	u := new(UtilityOutput)
 	if u.CallID, err = callID(cur); err != nil {

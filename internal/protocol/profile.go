@@ -1,9 +1,11 @@
 package protocol
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -62,26 +64,36 @@ type Utility struct {
 
 // Lines returns the lines with an embedded profile, newest first.
 func Lines() []string {
+	entries, _ := profileFiles.ReadDir("profiles") // embedded: cannot fail
 	var lines []string
-	for minor := 99; minor >= 0; minor-- {
-		line := "0." + strconv.Itoa(minor)
-		if _, err := profileFiles.Open("profiles/" + line + ".json"); err == nil {
-			lines = append(lines, line)
-		}
+	for _, e := range entries {
+		lines = append(lines, strings.TrimSuffix(e.Name(), ".json"))
 	}
+	slices.SortFunc(lines, func(a, b string) int {
+		majorA, minorA := lineNumbers(a)
+		majorB, minorB := lineNumbers(b)
+		return cmp.Or(cmp.Compare(majorB, majorA), cmp.Compare(minorB, minorA))
+	})
 	return lines
+}
+
+func lineNumbers(line string) (major, minor int) {
+	a, b, _ := strings.Cut(line, ".")
+	major, _ = strconv.Atoi(a)
+	minor, _ = strconv.Atoi(b)
+	return major, minor
 }
 
 // LineOf reduces a release tag or version ("v0.27.1", "0.33.0.dev1") to its
 // line ("0.27", "0.33"). Tracker names ("nightly") are returned as they are.
 func LineOf(tag string) string {
-	s := strings.TrimLeft(strings.TrimSpace(tag), "v")
+	s := strings.TrimPrefix(strings.TrimSpace(tag), "v")
 	major, rest, ok := strings.Cut(s, ".")
 	digits := 0
 	for digits < len(rest) && rest[digits] >= '0' && rest[digits] <= '9' {
 		digits++
 	}
-	if _, err := strconv.Atoi(major); !ok || err != nil || digits == 0 {
+	if _, err := strconv.ParseUint(major, 10, 32); !ok || err != nil || digits == 0 {
 		return tag
 	}
 	return major + "." + rest[:digits]

@@ -1,10 +1,6 @@
 package protocol
 
-import (
-	"fmt"
-
-	"github.com/vllm-vcr/conformance/internal/pack"
-)
+import "github.com/vllm-vcr/conformance/internal/pack"
 
 // ReadyResponse is EngineCoreReadyResponse: what an engine registers with on
 // each input socket (vllm/v1/engine/__init__.py). A line's codec writes the
@@ -58,54 +54,33 @@ func DefaultReady(version string) ReadyResponse {
 	}
 }
 
-type readyField struct {
-	key   []byte
-	value func([]byte, *ReadyResponse) []byte
-}
-
-var readyValues = map[string]func([]byte, *ReadyResponse) []byte{
-	"max_model_len":                  readyInt(func(r *ReadyResponse) int { return r.MaxModelLen }),
-	"num_gpu_blocks":                 readyInt(func(r *ReadyResponse) int { return r.NumGPUBlocks }),
-	"block_size":                     readyInt(func(r *ReadyResponse) int { return r.BlockSize }),
-	"dp_stats_address":               readyOptional(func(r *ReadyResponse) *string { return r.DPStatsAddress }),
-	"dtype":                          readyString(func(r *ReadyResponse) string { return r.DType }),
-	"vllm_version":                   readyString(func(r *ReadyResponse) string { return r.VLLMVersion }),
-	"world_size":                     readyInt(func(r *ReadyResponse) int { return r.WorldSize }),
-	"data_parallel_size":             readyInt(func(r *ReadyResponse) int { return r.DataParallelSize }),
-	"tensor_parallel_size":           readyInt(func(r *ReadyResponse) int { return r.TensorParallelSize }),
-	"pipeline_parallel_size":         readyInt(func(r *ReadyResponse) int { return r.PipelineParallelSize }),
-	"decode_context_parallel_size":   readyInt(func(r *ReadyResponse) int { return r.DecodeContextParallelSize }),
-	"data_parallel_rank":             readyInt(func(r *ReadyResponse) int { return r.DataParallelRank }),
-	"max_num_seqs":                   readyInt(func(r *ReadyResponse) int { return r.MaxNumSeqs }),
-	"max_num_batched_tokens":         readyInt(func(r *ReadyResponse) int { return r.MaxNumBatchedTokens }),
-	"instance_id":                    readyString(func(r *ReadyResponse) string { return r.InstanceID }),
-	"supports_lora":                  readyBool(func(r *ReadyResponse) bool { return r.SupportsLoRA }),
-	"max_loras":                      readyInt(func(r *ReadyResponse) int { return r.MaxLoRAs }),
-	"kv_cache_size_tokens":           readyInt(func(r *ReadyResponse) int { return r.NumGPUBlocks * r.BlockSize }),
-	"kv_cache_max_concurrency":       readyConcurrency,
+var readyValues = mapValues[ReadyResponse]{
+	"max_model_len":                  intValue(func(r *ReadyResponse) int { return r.MaxModelLen }),
+	"num_gpu_blocks":                 intValue(func(r *ReadyResponse) int { return r.NumGPUBlocks }),
+	"block_size":                     intValue(func(r *ReadyResponse) int { return r.BlockSize }),
+	"dp_stats_address":               optionalValue(func(r *ReadyResponse) *string { return r.DPStatsAddress }),
+	"dtype":                          stringValue(func(r *ReadyResponse) string { return r.DType }),
+	"vllm_version":                   stringValue(func(r *ReadyResponse) string { return r.VLLMVersion }),
+	"world_size":                     intValue(func(r *ReadyResponse) int { return r.WorldSize }),
+	"data_parallel_size":             intValue(func(r *ReadyResponse) int { return r.DataParallelSize }),
+	"tensor_parallel_size":           intValue(func(r *ReadyResponse) int { return r.TensorParallelSize }),
+	"pipeline_parallel_size":         intValue(func(r *ReadyResponse) int { return r.PipelineParallelSize }),
+	"decode_context_parallel_size":   intValue(func(r *ReadyResponse) int { return r.DecodeContextParallelSize }),
+	"data_parallel_rank":             intValue(func(r *ReadyResponse) int { return r.DataParallelRank }),
+	"max_num_seqs":                   intValue(func(r *ReadyResponse) int { return r.MaxNumSeqs }),
+	"max_num_batched_tokens":         intValue(func(r *ReadyResponse) int { return r.MaxNumBatchedTokens }),
+	"instance_id":                    stringValue(func(r *ReadyResponse) string { return r.InstanceID }),
+	"supports_lora":                  boolValue(func(r *ReadyResponse) bool { return r.SupportsLoRA }),
+	"max_loras":                      intValue(func(r *ReadyResponse) int { return r.MaxLoRAs }),
+	"kv_cache_size_tokens":           intValue(func(r *ReadyResponse) int { return r.NumGPUBlocks * r.BlockSize }),
+	"kv_cache_max_concurrency":       floatValue((*ReadyResponse).concurrency),
 	"kv_events_config":               readyKVEvents,
-	"weight_transfer_backend":        readyOptional(func(r *ReadyResponse) *string { return r.WeightTransferBackend }),
-	"enable_sleep_mode":              readyBool(func(r *ReadyResponse) bool { return r.EnableSleepMode }),
-	"supports_draft_weight_updates":  readyBool(func(r *ReadyResponse) bool { return r.SupportsDraftWeightUpdates }),
-	"effective_attention_block_size": readyInt(func(r *ReadyResponse) int { return r.BlockSize }),
-	"coordinator_input_address":      readyOptional(func(r *ReadyResponse) *string { return r.CoordinatorInputAddress }),
-	"coordinator_output_address":     readyOptional(func(r *ReadyResponse) *string { return r.CoordinatorOutputAddress }),
-}
-
-func readyInt(get func(*ReadyResponse) int) func([]byte, *ReadyResponse) []byte {
-	return func(b []byte, r *ReadyResponse) []byte { return pack.AppendInt(b, int64(get(r))) }
-}
-
-func readyString(get func(*ReadyResponse) string) func([]byte, *ReadyResponse) []byte {
-	return func(b []byte, r *ReadyResponse) []byte { return pack.AppendString(b, get(r)) }
-}
-
-func readyBool(get func(*ReadyResponse) bool) func([]byte, *ReadyResponse) []byte {
-	return func(b []byte, r *ReadyResponse) []byte { return pack.AppendBool(b, get(r)) }
-}
-
-func readyOptional(get func(*ReadyResponse) *string) func([]byte, *ReadyResponse) []byte {
-	return func(b []byte, r *ReadyResponse) []byte { return appendOptional(b, get(r)) }
+	"weight_transfer_backend":        optionalValue(func(r *ReadyResponse) *string { return r.WeightTransferBackend }),
+	"enable_sleep_mode":              boolValue(func(r *ReadyResponse) bool { return r.EnableSleepMode }),
+	"supports_draft_weight_updates":  boolValue(func(r *ReadyResponse) bool { return r.SupportsDraftWeightUpdates }),
+	"effective_attention_block_size": intValue(func(r *ReadyResponse) int { return r.BlockSize }),
+	"coordinator_input_address":      optionalValue(func(r *ReadyResponse) *string { return r.CoordinatorInputAddress }),
+	"coordinator_output_address":     optionalValue(func(r *ReadyResponse) *string { return r.CoordinatorOutputAddress }),
 }
 
 func appendOptional(b []byte, s *string) []byte {
@@ -115,8 +90,9 @@ func appendOptional(b []byte, s *string) []byte {
 	return pack.AppendString(b, *s)
 }
 
-func readyConcurrency(b []byte, r *ReadyResponse) []byte {
-	return pack.AppendFloat64(b, float64(r.NumGPUBlocks*r.BlockSize)/float64(max(r.MaxModelLen, 1)))
+// concurrency is how many requests of the greatest length the KV cache holds.
+func (r *ReadyResponse) concurrency() float64 {
+	return float64(r.NumGPUBlocks*r.BlockSize) / float64(max(r.MaxModelLen, 1))
 }
 
 func readyKVEvents(b []byte, r *ReadyResponse) []byte {
@@ -135,33 +111,10 @@ func readyKVEvents(b []byte, r *ReadyResponse) []byte {
 	return pack.AppendString(pack.AppendString(b, "topic"), e.Topic)
 }
 
-func (c *Codec) compileReady() error {
-	s, err := c.profile.needStruct("EngineCoreReadyResponse", "map")
-	if err != nil {
-		return err
-	}
-	for _, f := range s.Fields {
-		value, known := readyValues[f.Name]
-		if !known {
-			if f.Required {
-				return c.unknownRequired("EngineCoreReadyResponse", f.Name)
-			}
-			def, err := defaultBytes(f)
-			if err != nil {
-				return fmt.Errorf("wire profile %s: EngineCoreReadyResponse.%s: %w", c.profile.Line, f.Name, err)
-			}
-			value = func(b []byte, _ *ReadyResponse) []byte { return append(b, def...) }
-		}
-		c.ready = append(c.ready, readyField{key: pack.AppendString(nil, f.Name), value: value})
-	}
-	return nil
+func (c *Codec) compileReady() (err error) {
+	c.ready, err = compileMap(c, "EngineCoreReadyResponse", readyValues)
+	return err
 }
 
 // AppendReady writes the registration payload of the line.
-func (c *Codec) AppendReady(b []byte, r *ReadyResponse) []byte {
-	b = pack.AppendMapHeader(b, len(c.ready))
-	for _, f := range c.ready {
-		b = f.value(append(b, f.key...), r)
-	}
-	return b
-}
+func (c *Codec) AppendReady(b []byte, r *ReadyResponse) []byte { return appendMap(b, c.ready, r) }

@@ -87,7 +87,7 @@ func checkAdd(t *testing.T, c *Codec, v vector) {
 	if err := c.DecodeRequest(payload, &r); err != nil {
 		t.Fatal(err)
 	}
-	want := len(c.request)
+	want := len(c.request.fields)
 	if r.Fields != want || len(r.Tail) != 0 || r.ID == "" {
 		t.Errorf("%d fields, %d unknown, id %q; the line has %d", r.Fields, len(r.Tail), r.ID, want)
 	}
@@ -158,9 +158,9 @@ func checkReady(t *testing.T, payload []byte) {
 	}
 }
 
-// checkOutputs decodes an envelope and, where it is one that this package
-// writes, re-encodes it. The rust-* ones were written by a stand-in for an
-// engine, with fewer keys in the statistics, so they are only decoded.
+// checkOutputs decodes an envelope. TestReencodeCanonicalOutputs writes those of
+// vLLM's own encoder again; the rust-* ones came from a stand-in for an engine,
+// with fewer keys in the statistics, and are only decoded.
 func checkOutputs(t *testing.T, c *Codec, v vector) {
 	var o Outputs
 	if err := c.DecodeOutputs(v.Frames[0], &o); err != nil {

@@ -67,6 +67,9 @@ func reencodeBatch(t *testing.T, c *Codec, where string, frames [][]byte, o *Out
 			t.Fatalf("%s: %v", where, err)
 		}
 	}
+	for _, id := range o.FinishedRequests {
+		b.ReportFinished(string(id))
+	}
 	stats := engineStats(t, o.SchedulerStats)
 	got, err := b.Finish(stats, o.Timestamp)
 	if err != nil {
@@ -77,7 +80,7 @@ func reencodeBatch(t *testing.T, c *Codec, where string, frames [][]byte, o *Out
 
 func engineOutput(t *testing.T, o *RequestOutput, frames [][]byte) *Output {
 	t.Helper()
-	out := &Output{Tokens: o.Tokens, Finish: o.Finish}
+	out := &Output{Tokens: o.Tokens, Finish: o.Finish, KVTransfer: o.KVTransfer}
 	out.Logprobs = readLogprobs(t, o.Logprobs, frames)
 	out.PromptLogprobs = readLogprobs(t, o.PromptLogprobs, frames)
 	if o.StopReason != nil {
@@ -99,7 +102,30 @@ func engineOutput(t *testing.T, o *RequestOutput, frames [][]byte) *Output {
 			CacheCreation: p["num_cache_creation_tokens"],
 		}
 	}
+	if o.Error != nil {
+		out.Error = readError(t, o.Error)
+	}
 	return out
+}
+
+func readError(t *testing.T, raw []byte) *RequestError {
+	t.Helper()
+	e := new(RequestError)
+	err := eachKey(raw, func(key string, cur *pack.Cursor) (err error) {
+		switch key {
+		case "code":
+			e.Code, err = cur.StrString()
+		case "message":
+			e.Message, err = cur.StrString()
+		case "retryable":
+			e.Retryable, err = cur.Bool()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 func readEvents(t *testing.T, raw []byte) []Event {

@@ -48,7 +48,7 @@ type LoRA struct {
 	Name string
 	ID   int64
 	Path string
-	Raw  []byte
+	Raw  []byte // the whole array; nil lets a codec write it from the others
 }
 
 // minRequestFields is the number of fields without a default, in every line.
@@ -85,23 +85,33 @@ var requestFieldNames = map[string]requestField{
 	"abort_immediately": reqAbortNow,
 }
 
+// requestLayout is EngineCoreRequest of a line.
+type requestLayout struct {
+	fields   []requestField
+	defaults [][]byte // by position, of the fields that requests never set
+}
+
 func (c *Codec) compileRequest() error {
 	s, err := c.profile.needStruct("EngineCoreRequest", "array")
 	if err != nil {
 		return err
 	}
-	c.request = make([]requestField, len(s.Fields))
+	l := requestLayout{fields: make([]requestField, len(s.Fields)), defaults: make([][]byte, len(s.Fields))}
 	found := 0
 	for i, f := range s.Fields {
-		c.request[i] = requestFieldNames[f.Name]
-		if c.request[i] != reqIgnored {
+		l.fields[i] = requestFieldNames[f.Name]
+		if l.fields[i] != reqIgnored {
 			found++
+		} else if l.defaults[i], err = c.defaultOf("EngineCoreRequest", f); err != nil {
+			return err
 		}
 	}
-	if found != len(requestFieldNames) || len(s.Fields) == 0 || c.request[0] != reqID {
+	if found != len(requestFieldNames) || l.fields[0] != reqID {
 		return fmt.Errorf("wire profile %s: EngineCoreRequest lacks a field this codec reads", c.profile.Line)
 	}
-	return nil
+	c.request = l
+	c.lora, err = c.compileArray("LoRARequest", "lora_name", "lora_int_id", "lora_path")
+	return err
 }
 
 // DecodeRequest reads the payload of an ADD message into r. Auxiliary frames
@@ -134,7 +144,7 @@ func (c *Codec) DecodeRequest(payload []byte, r *Request) error {
 }
 
 func (c *Codec) requestFieldName(i int) string {
-	if i < len(c.request) {
+	if i < len(c.request.fields) {
 		return c.profile.Structs["EngineCoreRequest"].Fields[i].Name
 	}
 	return fmt.Sprintf("[%d]", i)
@@ -143,18 +153,20 @@ func (c *Codec) requestFieldName(i int) string {
 func (r *Request) reset() {
 	*r = Request{
 		PromptTokenIDs:   r.PromptTokenIDs[:0],
-		Sampling:         Sampling{StopTokenIDs: r.Sampling.StopTokenIDs[:0]},
+		Sampling:         defaultSampling(r.Sampling.StopTokenIDs[:0]),
 		DataParallelRank: -1,
 	}
 }
 
 func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err error) {
-	if i >= len(c.request) {
+	if i >= len(c.request.fields) {
 		raw, err := cur.Raw()
-		r.Tail = append(r.Tail, raw)
+		if err == nil {
+			r.Tail = append(r.Tail, raw)
+		}
 		return err
 	}
-	field := c.request[i]
+	field := c.request.fields[i]
 	if field == reqIgnored {
 		return cur.Skip()
 	}
@@ -168,7 +180,9 @@ func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err err
 	case reqID:
 		r.ID, err = cur.StrString()
 	case reqPrompt:
-		r.PromptTokenIDs, err = cur.Uint32s(r.PromptTokenIDs)
+		if r.PromptTokenIDs, err = cur.Uint32s(r.PromptTokenIDs); r.PromptTokenIDs == nil {
+			r.PromptTokenIDs = []uint32{} // an empty prompt is not one of embeddings
+		}
 	case reqMM:
 		r.MMFeatures, err = cur.Raw()
 	case reqSampling:
@@ -273,6 +287,9 @@ func DecodeAbort(payload []byte) ([]string, error) {
 		}
 		ids = append(ids, id)
 	}
+	if !cur.Done() {
+		return nil, fmt.Errorf("abort: %d bytes after the message", len(payload)-cur.Offset())
+	}
 	return ids, nil
 }
 
@@ -286,22 +303,27 @@ func AppendAbort(b []byte, ids ...string) []byte {
 }
 
 // DecodeStartWave reads the payload of START_DP_WAVE, which the data-parallel
-// coordinator sends: the wave, and the engine that already knows, or -1.
+// coordinator sends: the wave, and the engine that already knows, or -1
+// (vllm/v1/engine/coordinator.py).
 func DecodeStartWave(payload []byte) (wave, exclude int, err error) {
 	cur := pack.NewCursor(payload)
 	n, err := cur.ArrayLen()
-	if err != nil || n < 2 {
-		return 0, 0, fmt.Errorf("start_dp_wave: want [wave, engine_index], got %d values (%v)", n, err)
+	if err != nil {
+		return 0, 0, fmt.Errorf("start_dp_wave: %w", err)
+	}
+	if n != 2 {
+		return 0, 0, fmt.Errorf("start_dp_wave: %d values, want [wave, engine_index]", n)
 	}
 	if wave, err = smallInt(&cur); err != nil {
 		return 0, 0, fmt.Errorf("start_dp_wave: wave: %w", err)
 	}
-	if cur.Nil() {
-		return wave, -1, nil
+	if exclude = -1; !cur.Nil() {
+		if exclude, err = smallInt(&cur); err != nil {
+			return 0, 0, fmt.Errorf("start_dp_wave: engine_index: %w", err)
+		}
 	}
-	exclude, err = smallInt(&cur)
-	if err != nil {
-		return 0, 0, fmt.Errorf("start_dp_wave: engine_index: %w", err)
+	if !cur.Done() {
+		return 0, 0, fmt.Errorf("start_dp_wave: %d bytes after the message", len(payload)-cur.Offset())
 	}
 	return wave, exclude, nil
 }

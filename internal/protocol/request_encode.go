@@ -1,6 +1,11 @@
 package protocol
 
-import "github.com/vllm-vcr/conformance/internal/pack"
+import (
+	"math"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+)
 
 // samplingLayout says which keys the line's Rust frontend sends that others do
 // not have.
@@ -18,20 +23,20 @@ func (c *Codec) compileSampling() error {
 		watermarking:  s.Index("watermarking") >= 0,
 		routedExperts: s.Index("trace_decode_token_ids") >= 0,
 	}
-	return nil
+	return c.needKeys("SamplingParams", "max_tokens", "min_tokens", "temperature", "stop_token_ids")
 }
 
 // AppendRequest writes the payload of an ADD message as the line's frontend
 // would: every field of the line, sampling parameters with the keys a Rust
 // frontend always sends.
 func (c *Codec) AppendRequest(b []byte, r *Request) []byte {
-	b = pack.AppendArrayHeader(b, len(c.request))
-	for i, field := range c.request {
+	b = pack.AppendArrayHeader(b, len(c.request.fields))
+	for i, field := range c.request.fields {
 		switch field {
 		case reqID:
 			b = pack.AppendString(b, r.ID)
 		case reqPrompt:
-			b = pack.AppendUint32s(b, r.PromptTokenIDs)
+			b = appendPrompt(b, r.PromptTokenIDs)
 		case reqMM:
 			b = appendRawOrNil(b, r.MMFeatures)
 		case reqSampling:
@@ -41,9 +46,9 @@ func (c *Codec) AppendRequest(b []byte, r *Request) []byte {
 		case reqArrival:
 			b = pack.AppendFloat64(b, r.ArrivalTime)
 		case reqLoRA:
-			b = appendLoRA(b, r.LoRA)
+			b = c.appendLoRA(b, r.LoRA)
 		case reqIgnored:
-			b = c.appendRequestDefault(b, i)
+			b = append(b, c.request.defaults[i]...)
 		default:
 			b = appendRequestScalar(b, field, r)
 		}
@@ -78,20 +83,23 @@ func appendRequestScalar(b []byte, field requestField, r *Request) []byte {
 	return pack.AppendNil(b)
 }
 
-// appendRequestDefault writes a field that requests of this package never set;
-// all of them default to None.
-func (c *Codec) appendRequestDefault(b []byte, i int) []byte {
-	if def, err := defaultBytes(c.profile.Structs["EngineCoreRequest"].Fields[i]); err == nil {
-		return append(b, def...)
-	}
-	return pack.AppendNil(b)
-}
-
-func appendLoRA(b []byte, l *LoRA) []byte {
-	if l == nil {
+func appendPrompt(b []byte, ids []uint32) []byte {
+	if ids == nil {
 		return pack.AppendNil(b)
 	}
-	return append(b, l.Raw...)
+	return pack.AppendUint32s(b, ids)
+}
+
+func (c *Codec) appendLoRA(b []byte, l *LoRA) []byte {
+	switch {
+	case l == nil:
+		return pack.AppendNil(b)
+	case l.Raw != nil:
+		return append(b, l.Raw...)
+	}
+	b = pack.AppendArrayHeader(b, c.lora.fields)
+	b = pack.AppendInt(pack.AppendString(b, l.Name), l.ID)
+	return append(pack.AppendString(b, l.Path), c.lora.tail...)
 }
 
 func (c *Codec) appendSampling(b []byte, r *Request) []byte {
@@ -134,7 +142,7 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 	if s.EOSTokenID >= 0 {
 		b = pack.AppendInt(pack.AppendString(b, "_eos_token_id"), s.EOSTokenID)
 	}
-	b = pack.AppendUint32s(pack.AppendString(b, "_all_stop_token_ids"), s.StopTokenIDs)
+	b = appendAllStops(pack.AppendString(b, "_all_stop_token_ids"), s)
 	if s.ExtraArgs != nil {
 		b = append(pack.AppendString(b, "extra_args"), s.ExtraArgs...)
 	}
@@ -142,6 +150,19 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 		b = pack.AppendInt(pack.AppendString(b, "routed_experts_prompt_start"), 0)
 	}
 	return b
+}
+
+// appendAllStops writes what an engine masks until min_tokens are out: the stop
+// token ids and the end of sequence.
+func appendAllStops(b []byte, s *Sampling) []byte {
+	if s.EOSTokenID < 0 || s.EOSTokenID > math.MaxUint32 || slices.Contains(s.StopTokenIDs, uint32(s.EOSTokenID)) {
+		return pack.AppendUint32s(b, s.StopTokenIDs)
+	}
+	b = pack.AppendArrayHeader(b, len(s.StopTokenIDs)+1)
+	for _, id := range s.StopTokenIDs {
+		b = pack.AppendUint(b, uint64(id))
+	}
+	return pack.AppendInt(b, s.EOSTokenID)
 }
 
 func appendMaxTokens(b []byte, s *Sampling) []byte {

@@ -30,16 +30,22 @@ const (
 	AllLogprobs = -2
 )
 
-// defaultMaxTokens is SamplingParams.max_tokens when the key is absent.
+// defaultMaxTokens is SamplingParams.max_tokens when the key is absent
+// (vllm/sampling_params.py).
 const defaultMaxTokens = 16
+
+// defaultSampling is SamplingParams without a key. stops is the buffer for the
+// stop token ids.
+func defaultSampling(stops []uint32) Sampling {
+	return Sampling{
+		MaxTokens: defaultMaxTokens, HasMaxTokens: true, EOSTokenID: -1,
+		Logprobs: NoLogprobs, PromptLogprobs: NoLogprobs, Temperature: 1,
+		StopTokenIDs: stops,
+	}
+}
 
 func decodeSampling(cur *pack.Cursor, s *Sampling) error {
 	start := *cur
-	*s = Sampling{
-		MaxTokens: defaultMaxTokens, HasMaxTokens: true, EOSTokenID: -1,
-		Logprobs: NoLogprobs, PromptLogprobs: NoLogprobs, Temperature: 1,
-		StopTokenIDs: s.StopTokenIDs[:0],
-	}
 	n, err := cur.MapLen()
 	if err != nil {
 		return err
@@ -53,7 +59,8 @@ func decodeSampling(cur *pack.Cursor, s *Sampling) error {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	s.Raw = start.Rest()[:cur.Offset()-start.Offset()]
+	size := cur.Offset() - start.Offset()
+	s.Raw = start.Rest()[:size:size]
 	return nil
 }
 
@@ -70,7 +77,7 @@ func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) 
 	case "min_tokens":
 		s.MinTokens, err = smallInt(cur)
 	case "stop_token_ids":
-		s.StopTokenIDs, err = cur.Uint32s(s.StopTokenIDs)
+		s.StopTokenIDs, err = cur.Uint32s(s.StopTokenIDs[:0])
 	case "_eos_token_id":
 		s.EOSTokenID, err = cur.Int()
 	case "ignore_eos":

@@ -1,10 +1,6 @@
 package protocol
 
-import (
-	"fmt"
-
-	"github.com/vllm-vcr/conformance/internal/pack"
-)
+import "github.com/vllm-vcr/conformance/internal/pack"
 
 // SchedulerStats is what an engine says of its queues after a step
 // (vllm/v1/metrics/stats.py). It is always written with every key of the line:
@@ -90,18 +86,23 @@ func (c *Codec) compileStats() error {
 			run = nil
 		case f.Name == "num_kv_fetch_reqs_by_stage":
 			run = appendKVFetchStages(run)
-		case f.Required:
-			return c.unknownRequired("SchedulerStats", f.Name)
 		default:
-			def, err := defaultBytes(f)
+			def, err := c.defaultOf("SchedulerStats", f)
 			if err != nil {
-				return fmt.Errorf("wire profile %s: SchedulerStats.%s: %w", c.profile.Line, f.Name, err)
+				return err
 			}
 			run = append(run, def...)
 		}
 	}
 	c.stats = append(c.stats, statsStep{bytes: run})
-	return c.checkCacheStats()
+	if c.cache, err = compileMap(c, "PrefixCacheStats", cacheValues); err != nil {
+		return err
+	}
+	if c.spec, err = compileMap(c, "SpecDecodingStats", specValues); err != nil {
+		return err
+	}
+	c.prefill, err = compileMap(c, "PrefillStats", prefillValues)
+	return err
 }
 
 func appendKVFetchStages(b []byte) []byte {
@@ -112,28 +113,32 @@ func appendKVFetchStages(b []byte) []byte {
 	return b
 }
 
-// checkCacheStats refuses a profile whose cache or speculation statistics have
-// a required field that the writers below do not know.
-func (c *Codec) checkCacheStats() error {
-	for name, known := range map[string]map[string]bool{
-		"PrefixCacheStats": {"reset": true, "requests": true, "queries": true, "hits": true,
-			"preempted_requests": true, "preempted_queries": true, "preempted_hits": true, "hits_by_source": true},
-		"SpecDecodingStats": {"num_spec_tokens": true, "num_drafts": true, "num_draft_tokens": true,
-			"num_accepted_tokens": true, "num_accepted_tokens_per_pos": true, "num_draft_tokens_per_pos": true},
-	} {
-		s, err := c.profile.needStruct(name, "map")
-		if err != nil {
-			return err
-		}
-		for _, f := range s.Fields {
-			if !known[f.Name] {
-				return c.unknownRequired(name, f.Name)
-			}
-		}
-	}
-	c.cacheFields = len(c.profile.Structs["PrefixCacheStats"].Fields)
-	c.specFields = len(c.profile.Structs["SpecDecodingStats"].Fields)
-	return nil
+var cacheValues = mapValues[CacheStats]{
+	"reset":              boolValue(func(s *CacheStats) bool { return s.Reset }),
+	"requests":           intValue(func(s *CacheStats) int { return s.Requests }),
+	"queries":            intValue(func(s *CacheStats) int { return s.Queries }),
+	"hits":               intValue(func(s *CacheStats) int { return s.Hits }),
+	"preempted_requests": intValue(func(s *CacheStats) int { return s.PreemptedRequests }),
+	"preempted_queries":  intValue(func(s *CacheStats) int { return s.PreemptedQueries }),
+	"preempted_hits":     intValue(func(s *CacheStats) int { return s.PreemptedHits }),
+}
+
+var specValues = mapValues[SpecDecodingStats]{
+	"num_spec_tokens":             intValue(func(s *SpecDecodingStats) int { return s.SpecTokens }),
+	"num_drafts":                  intValue(func(s *SpecDecodingStats) int { return s.Drafts }),
+	"num_draft_tokens":            intValue(func(s *SpecDecodingStats) int { return s.DraftTokens }),
+	"num_accepted_tokens":         intValue(func(s *SpecDecodingStats) int { return s.AcceptedTokens }),
+	"num_accepted_tokens_per_pos": intsValue(func(s *SpecDecodingStats) []int { return s.AcceptedPerPos }),
+	"num_draft_tokens_per_pos":    intsValue(func(s *SpecDecodingStats) []int { return s.DraftTokensPerPos }),
+}
+
+var prefillValues = mapValues[PrefillStats]{
+	"num_prompt_tokens":          intValue(func(s *PrefillStats) int { return s.Prompt }),
+	"num_computed_tokens":        intValue(func(s *PrefillStats) int { return s.Computed }),
+	"num_cached_tokens":          intValue(func(s *PrefillStats) int { return s.Cached }),
+	"num_local_cached_tokens":    intValue(func(s *PrefillStats) int { return s.LocalCached }),
+	"num_external_cached_tokens": intValue(func(s *PrefillStats) int { return s.ExternalCached }),
+	"num_cache_creation_tokens":  intValue(func(s *PrefillStats) int { return s.CacheCreation }),
 }
 
 func (c *Codec) appendStats(b []byte, s *SchedulerStats) []byte {
@@ -157,41 +162,10 @@ func (c *Codec) appendStats(b []byte, s *SchedulerStats) []byte {
 		case statsUsage:
 			b = pack.AppendFloat64(b, s.KVCacheUsage)
 		case statsPrefix:
-			b = c.appendCacheStats(b, &s.PrefixCache)
+			b = appendMap(b, c.cache, &s.PrefixCache)
 		case statsSpec:
-			b = c.appendSpecStats(b, s.Spec)
+			b = appendMapOrNil(b, c.spec, s.Spec)
 		}
-	}
-	return b
-}
-
-func (c *Codec) appendCacheStats(b []byte, s *CacheStats) []byte {
-	b = pack.AppendMapHeader(b, c.cacheFields)
-	b = pack.AppendBool(pack.AppendString(b, "reset"), s.Reset)
-	b = pack.AppendInt(pack.AppendString(b, "requests"), int64(s.Requests))
-	b = pack.AppendInt(pack.AppendString(b, "queries"), int64(s.Queries))
-	b = pack.AppendInt(pack.AppendString(b, "hits"), int64(s.Hits))
-	b = pack.AppendInt(pack.AppendString(b, "preempted_requests"), int64(s.PreemptedRequests))
-	b = pack.AppendInt(pack.AppendString(b, "preempted_queries"), int64(s.PreemptedQueries))
-	b = pack.AppendInt(pack.AppendString(b, "preempted_hits"), int64(s.PreemptedHits))
-	if c.cacheFields > 7 {
-		b = pack.AppendMapHeader(pack.AppendString(b, "hits_by_source"), 0)
-	}
-	return b
-}
-
-func (c *Codec) appendSpecStats(b []byte, s *SpecDecodingStats) []byte {
-	if s == nil {
-		return pack.AppendNil(b)
-	}
-	b = pack.AppendMapHeader(b, c.specFields)
-	b = pack.AppendInt(pack.AppendString(b, "num_spec_tokens"), int64(s.SpecTokens))
-	b = pack.AppendInt(pack.AppendString(b, "num_drafts"), int64(s.Drafts))
-	b = pack.AppendInt(pack.AppendString(b, "num_draft_tokens"), int64(s.DraftTokens))
-	b = pack.AppendInt(pack.AppendString(b, "num_accepted_tokens"), int64(s.AcceptedTokens))
-	b = appendInts(pack.AppendString(b, "num_accepted_tokens_per_pos"), s.AcceptedPerPos)
-	if c.specFields > 5 {
-		b = appendInts(pack.AppendString(b, "num_draft_tokens_per_pos"), s.DraftTokensPerPos)
 	}
 	return b
 }
@@ -200,46 +174,6 @@ func appendInts(b []byte, values []int) []byte {
 	b = pack.AppendArrayHeader(b, len(values))
 	for _, v := range values {
 		b = pack.AppendInt(b, int64(v))
-	}
-	return b
-}
-
-type prefillStep struct {
-	key   []byte
-	value func(*PrefillStats) int
-}
-
-var prefillValues = map[string]func(*PrefillStats) int{
-	"num_prompt_tokens":          func(s *PrefillStats) int { return s.Prompt },
-	"num_computed_tokens":        func(s *PrefillStats) int { return s.Computed },
-	"num_cached_tokens":          func(s *PrefillStats) int { return s.Cached },
-	"num_local_cached_tokens":    func(s *PrefillStats) int { return s.LocalCached },
-	"num_external_cached_tokens": func(s *PrefillStats) int { return s.ExternalCached },
-	"num_cache_creation_tokens":  func(s *PrefillStats) int { return s.CacheCreation },
-}
-
-func (c *Codec) compilePrefill() error {
-	s, err := c.profile.needStruct("PrefillStats", "map")
-	if err != nil {
-		return err
-	}
-	for _, f := range s.Fields {
-		value, known := prefillValues[f.Name]
-		if !known {
-			return c.unknownRequired("PrefillStats", f.Name)
-		}
-		c.prefill = append(c.prefill, prefillStep{key: pack.AppendString(nil, f.Name), value: value})
-	}
-	return nil
-}
-
-func (c *Codec) appendPrefill(b []byte, s *PrefillStats) []byte {
-	if s == nil {
-		return pack.AppendNil(b)
-	}
-	b = pack.AppendMapHeader(b, len(c.prefill))
-	for _, step := range c.prefill {
-		b = pack.AppendInt(append(b, step.key...), int64(step.value(s)))
 	}
 	return b
 }

@@ -13,13 +13,13 @@ import (
 const ExtRawView = 3
 
 // inlineLimit is the size from which a tensor travels as an auxiliary frame:
-// VLLM_MSGPACK_ZERO_COPY_THRESHOLD.
+// VLLM_MSGPACK_ZERO_COPY_THRESHOLD (vllm/envs.py).
 const inlineLimit = 256
 
 // Logprobs is a table of log-probabilities: one row per token (or per prompt
 // position after the first), Width columns a row. Column 0 is the token that
 // was sampled, a Python frontend fails without it; the others are the most
-// likely ones.
+// likely ones (vllm/v1/outputs.py, vllm/v1/engine/logprobs.py).
 type Logprobs struct {
 	Width    int       // requested count plus one
 	TokenIDs []uint32  // rows*Width
@@ -30,16 +30,33 @@ type Logprobs struct {
 // Rows returns the number of rows.
 func (l *Logprobs) Rows() int { return len(l.Ranks) }
 
-func checkLogprobs(o *Output) error {
-	if o.Logprobs != nil && o.Logprobs.Rows() != len(o.Tokens) {
-		return fmt.Errorf("logprobs: %d rows for %d tokens", o.Logprobs.Rows(), len(o.Tokens))
+// check tells whether the tables fit each other.
+func (l *Logprobs) check() error {
+	if n := l.Rows() * l.Width; l.Width < 1 || len(l.TokenIDs) != n || len(l.Values) != n {
+		return fmt.Errorf("%d ids and %d values for %d rows of %d", len(l.TokenIDs), len(l.Values), l.Rows(), l.Width)
 	}
-	for _, l := range []*Logprobs{o.Logprobs, o.PromptLogprobs} {
-		if l == nil {
-			continue
+	return nil
+}
+
+func checkLogprobs(o *Output) error {
+	if o.PromptLogprobs != nil {
+		if err := o.PromptLogprobs.check(); err != nil {
+			return fmt.Errorf("prompt logprobs: %w", err)
 		}
-		if n := l.Rows() * l.Width; len(l.TokenIDs) != n || len(l.Values) != n {
-			return fmt.Errorf("logprobs: %d ids and %d values for %d rows of %d", len(l.TokenIDs), len(l.Values), l.Rows(), l.Width)
+	}
+	l := o.Logprobs
+	if l == nil {
+		return nil
+	}
+	if err := l.check(); err != nil {
+		return fmt.Errorf("logprobs: %w", err)
+	}
+	if l.Rows() != len(o.Tokens) {
+		return fmt.Errorf("logprobs: %d rows for %d tokens", l.Rows(), len(o.Tokens))
+	}
+	for i, token := range o.Tokens {
+		if first := l.TokenIDs[i*l.Width]; first != token {
+			return fmt.Errorf("logprobs: row %d begins with id %d, the token is %d", i, first, token)
 		}
 	}
 	return nil
@@ -55,13 +72,13 @@ var (
 	torchTypes = tensorTypes{"int32", "float32", "int32"}
 )
 
-// appendLogprobs writes a LogprobsLists or LogprobsTensors of the given number
-// of fields; those after the three tables are nil for a single request.
-func (b *Batch) appendLogprobs(out []byte, l *Logprobs, types tensorTypes, fields int) []byte {
+// appendLogprobs writes a LogprobsLists or LogprobsTensors; the fields after
+// the three tables are nil for a single request.
+func (b *Batch) appendLogprobs(out []byte, l *Logprobs, types tensorTypes, layout arrayLayout) []byte {
 	if l == nil {
 		return pack.AppendNil(out)
 	}
-	out = pack.AppendArrayHeader(out, fields)
+	out = pack.AppendArrayHeader(out, layout.fields)
 	out = b.appendTensor(out, types.ids, []int{l.Rows(), l.Width}, int32Bytes(l.TokenIDs))
 	out = b.appendTensor(out, types.values, []int{l.Rows(), l.Width}, float32Bytes(l.Values))
 	ranks := int64Bytes(l.Ranks)
@@ -69,10 +86,7 @@ func (b *Batch) appendLogprobs(out []byte, l *Logprobs, types tensorTypes, field
 		ranks = int32Bytes(l.Ranks)
 	}
 	out = b.appendTensor(out, types.ranks, []int{l.Rows()}, ranks)
-	for range fields - 3 {
-		out = pack.AppendNil(out)
-	}
-	return out
+	return append(out, layout.tail...)
 }
 
 // appendTensor writes [dtype, shape, data]: data inline when small, else the

@@ -21,7 +21,8 @@ const (
 	ResultAny     ResultKind = "any"
 )
 
-// UtilityCall is a remote call of a frontend on the engine core.
+// UtilityCall is a remote call of a frontend on the engine core
+// (vllm/v1/engine/core_client.py call_utility_async).
 type UtilityCall struct {
 	ClientIndex int
 	CallID      uint64 // Python uses the whole range
@@ -61,6 +62,9 @@ func DecodeUtilityCall(payload []byte) (call UtilityCall, err error) {
 		}
 		call.Args = append(call.Args, raw)
 	}
+	if n > 4 || !cur.Done() {
+		return call, fmt.Errorf("utility call %s: %d bytes after [client_index, call_id, method, args]", call.Method, len(payload)-cur.Offset())
+	}
 	return call, nil
 }
 
@@ -95,8 +99,10 @@ func AppendUtilityCall(b []byte, call UtilityCall) []byte {
 }
 
 // UtilityResult answers a call with a value of the kind that the line's method
-// returns: nil, bool, string, []int64, []string, or raw msgpack bytes for the
-// list and any kinds. Another kind is an error, and nothing is to be sent.
+// returns: nil, bool, string, []int64, []string, or raw msgpack bytes, of an
+// array for the list kind and of one value for the any kind. Another kind is an
+// error, and nothing is to be sent. A method that the profile does not know is
+// of the any kind: whether to fail it is the caller's decision.
 func (c *Codec) UtilityResult(engineIndex int, call UtilityCall, result any, timestamp float64) (ClientMessage, error) {
 	kind := ResultAny
 	if u, known := c.profile.Utilities[call.Method]; known {
@@ -106,17 +112,17 @@ func (c *Codec) UtilityResult(engineIndex int, call UtilityCall, result any, tim
 	if err != nil {
 		return nil, fmt.Errorf("utility %s of line %s: %w", call.Method, c.profile.Line, err)
 	}
-	u := pack.AppendArrayHeader(nil, 3)
+	u := pack.AppendArrayHeader(nil, c.utility.fields)
 	u = pack.AppendNil(pack.AppendUint(u, call.CallID))
 	u = pack.AppendArrayHeader(u, 2)
 	u = append(pack.AppendNil(u), value...)
 	return c.utilityEnvelope(engineIndex, u, timestamp), nil
 }
 
-// UtilityFailure answers a call with an error. The wording follows the real
-// engine's: "Call to NAME method failed: REASON".
+// UtilityFailure answers a call with an error. The wording is the real
+// engine's, "Call to NAME method failed: REASON" (vllm/v1/engine/core.py).
 func (c *Codec) UtilityFailure(engineIndex int, call UtilityCall, reason string, timestamp float64) ClientMessage {
-	u := pack.AppendArrayHeader(nil, 3)
+	u := pack.AppendArrayHeader(nil, c.utility.fields)
 	u = pack.AppendUint(u, call.CallID)
 	u = pack.AppendString(u, fmt.Sprintf("Call to %s method failed: %s", call.Method, reason))
 	u = pack.AppendNil(u)
@@ -124,6 +130,7 @@ func (c *Codec) UtilityFailure(engineIndex int, call UtilityCall, reason string,
 }
 
 func (c *Codec) utilityEnvelope(engineIndex int, utility []byte, timestamp float64) ClientMessage {
+	utility = append(utility, c.utility.tail...)
 	b := c.appendEnvelopeHead(nil, engineIndex)
 	return ClientMessage{c.appendEnvelopeTail(b, envelopeTail{utility: utility, timestamp: timestamp})}
 }
@@ -143,7 +150,7 @@ func appendResult(b []byte, kind ResultKind, result any) ([]byte, error) {
 			return pack.AppendString(b, v), nil
 		}
 	case []int64:
-		if kind == ResultInts {
+		if kind == ResultInts || kind == ResultAny {
 			b = pack.AppendArrayHeader(b, len(v))
 			for _, i := range v {
 				b = pack.AppendInt(b, i)
@@ -151,15 +158,23 @@ func appendResult(b []byte, kind ResultKind, result any) ([]byte, error) {
 			return b, nil
 		}
 	case []string:
-		if kind == ResultStrings {
+		if kind == ResultStrings || kind == ResultAny {
 			return appendStrings(b, v), nil
 		}
 	case []byte:
-		if kind == ResultList || kind == ResultAny {
+		if kind == ResultAny || kind == ResultList && isArray(v) {
 			return append(b, v...), pack.Validate(v)
+		}
+		if kind == ResultList {
+			return nil, fmt.Errorf("the frontend expects a list, not %s", pack.Format(v))
 		}
 	}
 	return nil, fmt.Errorf("the frontend expects a result of kind %s, not %T", kind, result)
+}
+
+func isArray(raw []byte) bool {
+	cur := pack.NewCursor(raw)
+	return cur.Kind() == pack.Array
 }
 
 func appendStrings(b []byte, values []string) []byte {

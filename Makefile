@@ -58,11 +58,13 @@ bench: ## run the benchmarks matching BENCH (.) BENCHCOUNT (6) times and summari
 .PHONY: peers
 peers: ## install the real peers that the tests of a CI run need
 	.ci/peers frontend
+	.ci/peers s3
 
 .PHONY: real-frontends
 real-frontends: ## install the frontends of all nine supported lines and test against each
 	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
 	.ci/peers frontend; \
+	.ci/peers s3; \
 	$(GOTESTSUM) -count=1 ./...
 
 .PHONY: ci

@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"cmd/vllm-vcr": {"*"},
 	"conformance": {
 		"player", "compat", "manifest", "internal/frontend", "internal/vllmrs", "internal/protocol", "internal/pack",
-		"internal/trace", "internal/golden", "internal/zmq",
+		"internal/trace", "internal/golden", "internal/tomlfile", "internal/zmq",
 	},
 	"compat":            {"internal/tomlfile", toml},
 	"manifest":          {"internal/tomlfile", toml},
@@ -38,7 +38,8 @@ var arrows = map[string][]string{
 	"internal/protocol": {"internal/pack", "github.com/vmihailenco/msgpack/v5"},
 	"internal/trace":    {"github.com/klauspost/compress"},
 	"internal/frontend": {"internal/protocol", "internal/pack", "internal/zmq"},
-	"internal/vllmrs":   {},
+	"internal/vllmrs":   {"internal/process"},
+	"internal/process":  {},
 	"internal/latency":  {"internal/trace"},
 	"internal/golden":   {aws},
 	"internal/report":   {"conformance"},
@@ -48,7 +49,7 @@ var arrows = map[string][]string{
 	"internal/capture": {
 		"recorder", "manifest", "internal/golden", "internal/trace", "k8s.io", "github.com/google/go-github/v62",
 	},
-	"internal/testenv": {},
+	"internal/testenv": {"internal/process"},
 }
 
 // forTests are the rooms that only tests may import.

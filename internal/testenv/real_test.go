@@ -36,7 +36,7 @@ func TestRealFrontendsWaitForAnEngine(t *testing.T) {
 			wantText(t, output, "waiting for engines to connect")
 			peer.Stop()
 			if killedBy(peer.Err()) == syscall.SIGKILL {
-				t.Errorf("SIGTERM did not end it within %v", peer.grace)
+				t.Errorf("SIGTERM did not end it: %v", peer.Err())
 			}
 		})
 	}

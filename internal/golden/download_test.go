@@ -1,0 +1,247 @@
+package golden
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDownloadTriesAgain(t *testing.T) {
+	ok := serve(content)
+	tests := []struct {
+		name  string
+		steps []step
+		stall time.Duration
+		asked int    // 0: as many as arrived before the stall, in 4 tries
+		fails string // empty: content is had in the end
+	}{
+		{name: "at once", steps: []step{ok}, asked: 1},
+		{name: "overloaded once", steps: []step{status(503), ok}, asked: 2},
+		{name: "each kind of outage", steps: []step{status(500), status(502), status(504), ok}, asked: 4},
+		{name: "cut", steps: []step{cut, ok}, asked: 2},
+		{name: "cut thrice", steps: []step{cut, cut, cut, ok}, asked: 4},
+		{name: "no answer", steps: []step{drop, ok}, asked: 2},
+		{name: "reset", steps: []step{reset, ok}, asked: 2},
+		{name: "stalled", steps: []step{hang, ok}, stall: patience, asked: 2},
+		{name: "overloaded for good", steps: []step{status(503)}, asked: 4, fails: "HTTP status 503 Service Unavailable (4 tries)"},
+		{name: "cut for good", steps: []step{cut}, asked: 4, fails: "after 1750 bytes: unexpected EOF (4 tries)"},
+		{name: "no answer for good", steps: []step{drop}, asked: 4, fails: "EOF (4 tries)"},
+		{name: "stalled for good", steps: []step{hang}, stall: 20 * time.Millisecond, fails: "sent nothing for too long (20ms) (4 tries): check the network"},
+		{name: "unauthorized", steps: []step{status(401)}, asked: 1, fails: "HTTP status 401 Unauthorized: the server wants credentials"},
+		{name: "forbidden", steps: []step{status(403)}, asked: 1, fails: "HTTP status 403 Forbidden: the server wants credentials"},
+		{name: "missing", steps: []step{status(404)}, asked: 1, fails: "HTTP status 404 Not Found: check the location"},
+		{name: "nothing in it", steps: []step{status(204)}, asked: 1, fails: "HTTP status 204 No Content"},
+		{name: "forbidden after an outage", steps: []step{status(503), status(403)}, asked: 2, fails: "403 Forbidden (2 tries)"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := newScript(t, true, test.steps...)
+			s := newStore(t)
+			s.HTTP, s.Stall = server.Client(), test.stall
+			var waits []int
+			s.Backoff = func(try int) time.Duration { waits = append(waits, try); return 0 }
+			if test.fails == "" {
+				wantContent(t, s, server.URL+"/a.jsonl")
+			} else {
+				_, err := fetchContent(t, s, server.URL+"/a.jsonl")
+				failed := wantFetchError(t, err, "golden "+server.URL+"/a.jsonl: ", test.fails)
+				if want := cmp.Or(test.asked, maxTries); failed.Tries != want {
+					t.Errorf("error tells of %d tries, want %d", failed.Tries, want)
+				}
+			}
+			if got := server.asked(); test.asked != 0 && got != test.asked {
+				t.Errorf("%d requests, want %d", got, test.asked)
+			}
+			if want := []int{1, 2, 3}[:cmp.Or(test.asked, maxTries)-1]; !slices.Equal(waits, want) {
+				t.Errorf("waits after tries %v, want %v", waits, want)
+			}
+		})
+	}
+}
+
+// reset makes the client's side see ECONNRESET.
+func reset(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	if inner, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = inner.NetConn()
+	}
+	conn.(*net.TCPConn).SetLinger(0)
+	conn.Close()
+}
+
+// Broken streams of HTTP/2 have errors of their own.
+func TestDownloadOverHTTP2(t *testing.T) {
+	steps := newScript(t, false, cut, drop, serve(content))
+	server := httptest.NewUnstartedServer(steps.Config.Handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	s := newStore(t)
+	s.HTTP = server.Client()
+	wantContent(t, s, server.URL)
+	if got := steps.asked(); got != 3 || steps.requests[0].ProtoMajor != 2 {
+		t.Errorf("%d requests by HTTP/%d, want 3 by HTTP/2", got, steps.requests[0].ProtoMajor)
+	}
+}
+
+func TestDownloadKeepsDeadline(t *testing.T) {
+	server := newScript(t, true, hang)
+	s := newStore(t)
+	s.HTTP = server.Client()
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	_, err := s.Fetch(ctx, server.URL, digest(content), 0)
+	wantFetchError(t, err, "deadline exceeded", "check the network")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v is no DeadlineExceeded", err)
+	}
+	if got := server.asked(); got > 1 {
+		t.Errorf("%d requests, want no second one", got)
+	}
+}
+
+func TestDownloadStopsWaitingWhenCancelled(t *testing.T) {
+	server := newScript(t, true, status(503))
+	s := newStore(t)
+	s.HTTP = server.Client()
+	ctx, cancel := context.WithCancel(t.Context())
+	s.Backoff = func(int) time.Duration { cancel(); return time.Hour }
+	_, err := s.Fetch(ctx, server.URL, digest(content), 0)
+	wantFetchError(t, err, "canceled")
+}
+
+// An endless body is left as soon as it is too long.
+func TestDownloadStopsReading(t *testing.T) {
+	for _, pinned := range []int64{0, 1000} {
+		left := make(chan int, 1)
+		server := newScript(t, true, func(w http.ResponseWriter, _ *http.Request) {
+			sent, chunk := 0, make([]byte, 32<<10)
+			for {
+				n, err := w.Write(chunk)
+				if sent += n; err != nil {
+					left <- sent
+					return
+				}
+			}
+		})
+		s := newStore(t)
+		s.HTTP, s.MaxSize = server.Client(), 2000
+		_, err := s.Fetch(t.Context(), server.URL, digest(content), pinned)
+		if pinned == 0 {
+			wantFetchError(t, err, "more than the 2000 bytes")
+		} else if got := wantMismatch(t, err).GotSize; got != 1001 {
+			t.Errorf("read %d bytes, want 1001", got)
+		}
+		<-left // or the test never ends
+	}
+}
+
+// A golden is the bytes that are stored, even if their server thinks of gzip as a way to transfer them.
+func TestDownloadDoesNotUndoGzip(t *testing.T) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	w.Write(content)
+	w.Close()
+	server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if got := r.Header.Get("Accept-Encoding"); got != "identity" {
+			t.Errorf("Accept-Encoding is %q", got)
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Write(packed.Bytes())
+	})
+	s := newStore(t)
+	s.HTTP = server.Client()
+	got, err := s.Fetch(t.Context(), server.URL+"/a.jsonl.gz", digest(packed.Bytes()), int64(packed.Len()))
+	if err != nil || !bytes.Equal(got, packed.Bytes()) {
+		t.Errorf("got %d bytes, %v; want the %d that are stored", len(got), err, packed.Len())
+	}
+}
+
+func TestDownloadFromUnknownHost(t *testing.T) {
+	for _, location := range []string{"https://none.test/a", "s3://none/a"} {
+		withoutAWS(t)
+		s := newStore(t)
+		s.HTTP = &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "none.test", IsNotFound: true}}
+		})}
+		_, err := fetchContent(t, s, location)
+		if failed := wantFetchError(t, err, "lookup none.test: no such host", "check the name of the host or bucket"); failed.Tries != 1 {
+			t.Errorf("%d tries, want 1: %v", failed.Tries, err)
+		}
+	}
+}
+
+func TestDownloadWhereRetryIsNoUse(t *testing.T) {
+	plain := newScript(t, false, serve(content))
+	unknown := newScript(t, true, serve(content))
+	tests := []struct{ name, location, want string }{
+		{name: "no TLS", location: strings.Replace(plain.URL, "http:", "https:", 1), want: "HTTP response to HTTPS client"},
+		{name: "unknown certificate", location: unknown.URL, want: "certificate"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStore(t)
+			s.HTTP = &http.Client{Transport: &http.Transport{}}
+			_, err := fetchContent(t, s, test.location)
+			if failed := wantFetchError(t, err, test.want); failed.Tries != 1 {
+				t.Errorf("%d tries, want 1: %v", failed.Tries, err)
+			}
+		})
+	}
+}
+
+func TestDownloadFromNobody(t *testing.T) {
+	server := newScript(t, true, serve(content))
+	server.Close()
+	s := newStore(t)
+	out := logTo(s)
+	_, err := fetchContent(t, s, server.URL+"/a?X-Amz-Signature=secret")
+	host := strings.TrimPrefix(server.URL, "https://")
+	text := "golden " + server.URL + "/a?…: dial tcp " + host + ": connect: connection refused (4 tries)"
+	if failed := wantFetchError(t, err, text); failed.Status != 0 || failed.Tries != 4 {
+		t.Errorf("status %d, %d tries; want none and 4", failed.Status, failed.Tries)
+	}
+	if strings.Contains(err.Error()+out.String(), "secret") {
+		t.Errorf("the query is told: %v\n%s", err, out)
+	}
+}
+
+func TestBackoffGrows(t *testing.T) {
+	s := &Store{}
+	for try, most := 1, 500*time.Millisecond; try < maxTries; try, most = try+1, 2*most {
+		for range 1000 {
+			if got := s.backoff(try); got < 0 || got >= most {
+				t.Fatalf("wait of %v after try %d, want less than %v", got, try, most)
+			}
+		}
+	}
+}
+
+// A redirect leads to a signed URL, as those of release assets do, and that to nowhere.
+func TestErrorsHideSignedRedirects(t *testing.T) {
+	gone := newScript(t, true, serve(content))
+	gone.Close()
+	server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, gone.URL+"/a?X-Amz-Signature=secret&X-Amz-Credential=alsosecret", http.StatusFound)
+	})
+	s := newStore(t)
+	s.HTTP = server.Client()
+	out := logTo(s)
+	_, err := fetchContent(t, s, strings.Replace(server.URL, "https://", "https://user:secret@", 1))
+	wantFetchError(t, err, "golden "+server.URL+": ", "connection refused")
+	if strings.Contains(err.Error()+out.String(), "secret") {
+		t.Errorf("a secret is told: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,161 @@
+package golden
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// MismatchError is a golden whose bytes were read and are not the registered ones.
+type MismatchError struct {
+	Location   string // without what must not be printed
+	WantSHA256 string // as registered, 64 hexadecimal digits
+	GotSHA256  string // of what is there; empty if that was not read to its end, being too long
+	WantSize   int64  // bytes as registered; 0 if no size was
+	GotSize    int64  // bytes that were read
+}
+
+func (e *MismatchError) Error() string {
+	const advice = "these are not the bytes that were registered: restore them, or register the golden anew"
+	switch {
+	case e.GotSHA256 == "":
+		return fmt.Sprintf("golden %s: more than %d bytes, want %d with sha256 %s: %s", e.Location, e.WantSize, e.WantSize, e.WantSHA256, advice)
+	case e.GotSHA256 == e.WantSHA256:
+		return fmt.Sprintf("golden %s: %d bytes, want %d, but sha256 is %s as registered: correct the size", e.Location, e.GotSize, e.WantSize, e.GotSHA256)
+	case e.WantSize == 0:
+		return fmt.Sprintf("golden %s: sha256 of its %d bytes is %s, want %s: %s", e.Location, e.GotSize, e.GotSHA256, e.WantSHA256, advice)
+	}
+	return fmt.Sprintf("golden %s: sha256 of its %d bytes is %s, want %s of %d bytes: %s",
+		e.Location, e.GotSize, e.GotSHA256, e.WantSHA256, e.WantSize, advice)
+}
+
+// FetchError is a golden whose bytes could not be had, which says nothing about the golden.
+type FetchError struct {
+	Location string // without what must not be printed
+	Status   int    // of HTTP; 0 if no server answered
+	Tries    int    // requests made; 0 if none
+	Hint     string // what to look at; may be empty
+	// Err is the cause: fs.ErrNotExist, context.DeadlineExceeded and errors.ErrUnsupported can be told.
+	// Its own text may hold what must not be printed.
+	Err error
+}
+
+func (e *FetchError) Error() string {
+	cause := e.Err
+	var atPath *fs.PathError
+	if errors.As(cause, &atPath) && strings.HasSuffix(e.Location, filepath.ToSlash(atPath.Path)) {
+		cause = atPath.Err // the path is told already
+	}
+	text := "golden " + e.Location + ": " + reason(cause)
+	if e.Tries > 1 {
+		text += fmt.Sprintf(" (%d tries)", e.Tries)
+	}
+	if e.Hint != "" {
+		text += ": " + e.Hint
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *FetchError) Unwrap() error { return e.Err }
+
+// failed is the error of a fetch that ended after the given number of tries.
+func (p pin) failed(err error, tries int) error {
+	e := &FetchError{Location: p.location, Tries: tries, Hint: hint(err), Err: err}
+	var refused *refusal
+	if errors.As(err, &refused) {
+		e.Status = refused.status
+	}
+	return e
+}
+
+// A refusal is what a server answered instead of sending the object.
+type refusal struct {
+	status    int
+	s3        bool
+	anonymous bool   // the request was not signed
+	code      string // S3's word for it, such as NoSuchKey
+	message   string // S3's sentence
+	// Where the bucket is, if the server said so, and where it was looked for.
+	region, askedRegion string
+}
+
+func (r *refusal) Error() string {
+	text := "HTTP status " + strconv.Itoa(r.status)
+	if known := http.StatusText(r.status); known != "" {
+		text += " " + known
+	}
+	for _, part := range []string{r.code, r.message} {
+		if part != "" {
+			text += ": " + part
+		}
+	}
+	return text
+}
+
+// credentialsError is a failure to get credentials that are configured.
+type credentialsError struct{ err error }
+
+func (e *credentialsError) Error() string { return "AWS credentials: " + e.err.Error() }
+func (e *credentialsError) Unwrap() error { return e.err }
+
+// reason renders the text of an error without what must not be printed. The error of a request is
+// cut down to its cause, as what is before it is the whole URL.
+func reason(err error) string {
+	var (
+		credentials *credentialsError
+		transport   *url.Error
+	)
+	if !errors.As(err, &credentials) && errors.As(err, &transport) {
+		err = transport.Err
+	}
+	return shortened(printable(scrub(err.Error())), longest)
+}
+
+// Characters of foreign text that are shown.
+const (
+	longest = 500 // of an error
+	clipped = 80  // of a value
+)
+
+var (
+	queryPattern    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*)[?#][^\s"'<>]*`)
+	userinfoPattern = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>/?#]*@`)
+	accountPattern  = regexp.MustCompile(`(arn:[a-z0-9-]*:[a-z0-9-]*:[a-z0-9-]*:)[0-9]{12}\b`)
+)
+
+// scrub removes from text the parts of URLs that may carry secrets, and account numbers.
+func scrub(text string) string {
+	text = userinfoPattern.ReplaceAllString(text, "$1")
+	text = queryPattern.ReplaceAllString(text, "$1?…")
+	return accountPattern.ReplaceAllString(text, "${1}…")
+}
+
+// clip makes a foreign value fit for a message that quotes it.
+func clip(value string) string {
+	return shortened(value, clipped)
+}
+
+// printable makes foreign text fit for one line: a line of a server's could be a command to the CI
+// that reads ours.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if strconv.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+func shortened(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}

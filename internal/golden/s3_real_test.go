@@ -1,0 +1,201 @@
+package golden
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+const bucket = "goldens"
+
+// startS3 starts a real server with a bucket, and points the environment at it.
+func startS3(t *testing.T) (*testenv.S3Server, *s3.Client) {
+	t.Helper()
+	withoutAWS(t)
+	server := testenv.S3(t)
+	setenv(t, server.Env())
+	cfg, err := config.LoadDefaultConfig(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := s3.NewFromConfig(cfg, func(o *s3.Options) { o.UsePathStyle = true })
+	if _, err := client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: ptr(bucket)}); err != nil {
+		t.Fatal(err)
+	}
+	return server, client
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func put(t *testing.T, client *s3.Client, key string, data []byte) {
+	t.Helper()
+	_, err := client.PutObject(t.Context(), &s3.PutObjectInput{Bucket: ptr(bucket), Key: &key, Body: bytes.NewReader(data)})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Every golden of this repository, by its manifest, from a bucket with a prefix.
+func TestRealS3ServesTheGoldens(t *testing.T) {
+	_, client := startS3(t)
+	root := filepath.Join("..", "..")
+	registry, findings := manifest.Load(filepath.Join(root, "conformance", "manifest.toml"))
+	for _, finding := range findings {
+		t.Log(finding)
+	}
+	if len(registry.Goldens) == 0 {
+		t.Fatal("no goldens in the manifest")
+	}
+	s := newStore(t)
+	s.Bucket = "s3://" + bucket + "/ci/"
+	for _, g := range registry.Goldens {
+		want, err := os.ReadFile(filepath.Join(root, "testdata", "goldens", filepath.FromSlash(g.BucketPath)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, client, "ci/"+g.BucketPath, want)
+		for range 2 { // the second from the cache
+			got, err := s.Fetch(t.Context(), g.Location(s.Bucket, ""), g.SHA256, g.Size)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: got %d bytes, %v; want %d", g.BucketPath, len(got), err, len(want))
+			}
+		}
+	}
+}
+
+func TestRealS3Keys(t *testing.T) {
+	server, client := startS3(t)
+	keys := []string{"a", "a b+c%20d.jsonl", "ünï/码.jsonl.gz", "deep/er/é&=;,@!$'()*~.jsonl", "conformance/v0.33.0/H200/Qwen/Qwen3-8B/s7.jsonl.gz"}
+	for _, key := range keys {
+		put(t, client, key, content)
+		s := newStore(t)
+		s.Endpoint = server.Endpoint
+		wantContent(t, s, "S3://"+bucket+"/"+key)
+	}
+}
+
+func TestRealS3ContentEncoding(t *testing.T) {
+	_, client := startS3(t)
+	_, err := client.PutObject(t.Context(), &s3.PutObjectInput{
+		Bucket: ptr(bucket), Key: ptr("a"), Body: bytes.NewReader(content), ContentEncoding: ptr("gzip"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantContent(t, newStore(t), "s3://"+bucket+"/a")
+}
+
+func TestRealS3LargeObject(t *testing.T) {
+	_, client := startS3(t)
+	large := bytes.Repeat(content, 8<<20/len(content))
+	put(t, client, "large", large)
+	got, err := newStore(t).Fetch(t.Context(), "s3://"+bucket+"/large", digest(large), int64(len(large)))
+	if err != nil || !bytes.Equal(got, large) {
+		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(large))
+	}
+}
+
+func TestRealS3Refusals(t *testing.T) {
+	_, client := startS3(t)
+	put(t, client, "key", content)
+	none := map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+	tests := []struct {
+		name, location string
+		env            map[string]string
+		status         int
+		want           []string
+	}{
+		{name: "no key", location: "s3://goldens/none", status: 404, want: []string{"NoSuchKey", "no such key: check bucket_path"}},
+		{name: "no bucket", location: "s3://none-such/key", status: 404, want: []string{"NoSuchBucket", "no such bucket: check CONFORMANCE_BUCKET"}},
+		{
+			name: "wrong secret", location: "s3://goldens/key", env: map[string]string{"AWS_SECRET_ACCESS_KEY": "topsecret"},
+			status: 403, want: []string{"SignatureDoesNotMatch", "credentials are wrong"},
+		},
+		{
+			name: "unknown user", location: "s3://goldens/key", env: map[string]string{"AWS_ACCESS_KEY_ID": "nobody"},
+			status: 404, want: []string{"XAdminUserNotFound", "and the credentials"},
+		},
+		{name: "not public", location: "s3://goldens/key", env: none, status: 403, want: []string{"AccessDenied", "no AWS credentials were found", "forks"}},
+		{
+			name: "region", location: "s3://goldens/key", env: map[string]string{"AWS_REGION": "eu-west-1"},
+			status: 400, want: []string{"AuthorizationHeaderMalformed", "not in region eu-west-1: set AWS_REGION"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			setenv(t, test.env)
+			s := newStore(t)
+			out := logTo(s)
+			_, err := fetchContent(t, s, test.location)
+			failed := wantFetchError(t, err, append(test.want, "golden "+test.location+": HTTP status ")...)
+			if failed.Status != test.status || failed.Tries != 1 {
+				t.Errorf("status %d after %d tries, want %d after 1", failed.Status, failed.Tries, test.status)
+			}
+			for _, secret := range []string{testenv.S3AccessKey, testenv.S3SecretKey, "topsecret", "Signature=", "Credential="} {
+				if text := err.Error() + out.String(); strings.Contains(text, secret) {
+					t.Errorf("%q is told: %s", secret, text)
+				}
+			}
+		})
+	}
+}
+
+func TestRealS3PublicBucketNeedsNoCredentials(t *testing.T) {
+	_, client := startS3(t)
+	put(t, client, "key", content)
+	const policy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::goldens/*"}]}`
+	_, err := client.PutBucketPolicy(t.Context(), &s3.PutBucketPolicyInput{Bucket: ptr(bucket), Policy: ptr(policy)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
+	wantContent(t, newStore(t), "s3://"+bucket+"/key")
+}
+
+func TestRealS3ProfileNamesEndpointAndCredentials(t *testing.T) {
+	server, client := startS3(t)
+	put(t, client, "key", content)
+	withoutAWS(t)
+	file := filepath.Join(t.TempDir(), "config")
+	write(t, file, []byte("[profile ci]\nregion = us-east-1\nendpoint_url = "+server.Endpoint+
+		"\naws_access_key_id = "+testenv.S3AccessKey+"\naws_secret_access_key = "+testenv.S3SecretKey+"\n"))
+	setenv(t, map[string]string{"AWS_CONFIG_FILE": file, "AWS_PROFILE": "ci"})
+	wantContent(t, newStore(t), "s3://"+bucket+"/key")
+}
+
+func TestRealS3OtherBytes(t *testing.T) {
+	server, client := startS3(t)
+	put(t, client, "key", content[1:])
+	_, err := fetchContent(t, newStore(t), "s3://"+bucket+"/key")
+	wantMismatch(t, err)
+
+	// Right when it was registered, changed behind the store's back, but read before.
+	put(t, client, "key", content)
+	s := newStore(t)
+	wantContent(t, s, "s3://"+bucket+"/key")
+	write(t, filepath.Join(server.Dir, bucket, "key"), content[1:])
+	wantContent(t, s, "s3://"+bucket+"/key")
+	_, err = fetchContent(t, newStore(t), "s3://"+bucket+"/key")
+	wantMismatch(t, err)
+}
+
+func TestRealS3Gone(t *testing.T) {
+	server, client := startS3(t)
+	put(t, client, "key", content)
+	s := newStore(t)
+	wantContent(t, s, "s3://"+bucket+"/key")
+	server.Stop()
+	wantContent(t, s, "s3://"+bucket+"/key")
+	_, err := s.Fetch(t.Context(), "s3://"+bucket+"/key", digest(content[1:]), 0)
+	if failed := wantFetchError(t, err, "connection refused (4 tries)"); failed.Tries != 4 {
+		t.Errorf("%d tries, want 4", failed.Tries)
+	}
+}

@@ -1,0 +1,105 @@
+package golden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// A source is a place that bytes come from.
+type source struct {
+	open   func(context.Context) (io.ReadCloser, error)
+	remote bool // worth retrying and caching
+}
+
+// source tells from a location how to read it. It touches neither disk nor network.
+func (s *Store) source(location string) (source, error) {
+	scheme, rest, hasScheme := strings.Cut(location, "://")
+	if !hasScheme {
+		return s.relative(location)
+	}
+	switch strings.ToLower(scheme) {
+	case "file":
+		if !strings.HasPrefix(rest, "/") {
+			return source{}, errors.New("a file location is file:// and an absolute path, such as file:///dir/file")
+		}
+		return fileSource(filepath.FromSlash(rest)), nil
+	case "s3":
+		bucket, key, _ := strings.Cut(rest, "/")
+		if bucket == "" || key == "" {
+			return source{}, errors.New("an S3 location is s3://bucket/key")
+		}
+		return source{open: s.openS3(bucket, key), remote: true}, nil
+	case "https":
+		where, err := url.Parse("https://" + rest)
+		if err == nil && where.Host == "" {
+			err = errors.New("a web location is https://host/path")
+		}
+		return source{open: s.openHTTPS(where), remote: true}, err
+	}
+	return source{}, fmt.Errorf("%w: scheme %q is not one of s3, https and file", errors.ErrUnsupported, clip(scheme))
+}
+
+// relative is about locations without a scheme.
+func (s *Store) relative(location string) (source, error) {
+	switch {
+	case location == "":
+		return source{}, errors.New("the location is empty")
+	case filepath.IsAbs(location):
+		return fileSource(location), nil
+	case s.FS == nil || s.Bucket != "":
+		return fileSource(filepath.Join(s.Dir, location)), nil
+	}
+	name := path.Clean(filepath.ToSlash(location))
+	if !fs.ValidPath(name) {
+		return source{}, errors.New("the location leads out of the goldens that are built in")
+	}
+	return source{open: func(context.Context) (io.ReadCloser, error) { return s.FS.Open(name) }}, nil
+}
+
+func fileSource(name string) source {
+	return source{open: func(context.Context) (io.ReadCloser, error) {
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, err
+		}
+		// Opening anything else may block for ever, or never end.
+		if !info.Mode().IsRegular() {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+		}
+		return os.Open(name)
+	}}
+}
+
+func (s *Store) openHTTPS(where *url.URL) func(context.Context) (io.ReadCloser, error) {
+	return func(ctx context.Context) (io.ReadCloser, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		// Without this the transport asks for gzip and undoes it, and then also undoes that of a
+		// golden which is stored with a Content-Encoding.
+		req.Header.Set("Accept-Encoding", "identity")
+		client := s.HTTP
+		if client == nil {
+			client = http.DefaultClient
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode != http.StatusOK {
+			resp.Body.Close()
+			return nil, &refusal{status: resp.StatusCode}
+		}
+		return resp.Body, nil
+	}
+}

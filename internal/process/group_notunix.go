@@ -1,0 +1,13 @@
+//go:build !unix
+
+package process
+
+import "os/exec"
+
+const diesWithOwner = false
+
+func ownGroup(*exec.Cmd) {}
+
+func terminateGroup(cmd *exec.Cmd) { killGroup(cmd) }
+
+func killGroup(cmd *exec.Cmd) { _ = cmd.Process.Kill() }

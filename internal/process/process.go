@@ -1,0 +1,160 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// Options configures [Start]. The zero value is good.
+type Options struct {
+	// Name stands for the process in messages, default the last element of its path.
+	Name string
+	// Tail is how much of the output is kept, in bytes, default 16 KiB.
+	Tail int
+	// Output gets a copy of what is kept in the tail, as it comes. The process waits while Output does, and what Output
+	// fails to take is gone: an owner's full disk does not end its children.
+	Output io.Writer
+	// Grace is the time between SIGTERM and SIGKILL, default 5 seconds.
+	Grace time.Duration
+}
+
+const (
+	defaultTail  = 16 << 10
+	defaultGrace = 5 * time.Second
+	// A descendant may hold the output open after the process has ended: this is all the time it has to end as well.
+	outputDelay = time.Second
+	// Nothing survives SIGKILL but what hangs inside the kernel, on a dead network disk for example.
+	killPatience = 10 * time.Second
+)
+
+// Process is a running or ended child process. It is safe for use by several goroutines.
+type Process struct {
+	name  string
+	cmd   *exec.Cmd
+	tail  *tail
+	grace time.Duration
+	done  chan struct{}
+	err   error // valid once done is closed
+}
+
+// Start starts cmd. The process writes stdout and stderr into one tail, in the order written; a stream that cmd directs
+// elsewhere stays with the caller.
+func Start(cmd *exec.Cmd, opt Options) (*Process, error) {
+	opt = opt.withDefaults(cmd)
+	p := &Process{name: opt.Name, cmd: cmd, tail: newTail(opt.Tail, opt.Output), grace: opt.Grace, done: make(chan struct{})}
+	if cmd.Stdout == nil {
+		cmd.Stdout = p.tail
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = p.tail
+	}
+	cmd.WaitDelay = outputDelay
+	ownGroup(cmd)
+	if err := p.start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.name, err)
+	}
+	return p, nil
+}
+
+func (o Options) withDefaults(cmd *exec.Cmd) Options {
+	if o.Name == "" {
+		o.Name = filepath.Base(cmd.Path)
+	}
+	if o.Tail <= 0 {
+		o.Tail = defaultTail
+	}
+	if o.Grace <= 0 {
+		o.Grace = defaultGrace
+	}
+	return o
+}
+
+// start runs the process from a thread that lives as long as the process: the signal that Linux sends to a child when
+// its parent dies is sent on the death of the parent's thread, and Go may end a thread at any time.
+func (p *Process) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		if err := p.cmd.Wait(); !errors.Is(err, exec.ErrWaitDelay) {
+			p.err = err
+		}
+		killGroup(p.cmd) // what it started must not outlive it
+		close(p.done)
+	}()
+	return <-started
+}
+
+// Pid returns the process id, which is also the id of its process group on Unix.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done returns a channel that is closed when the process has ended and its output is complete.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Tail returns the last of what the process has written so far. A first line in brackets tells how much came before.
+func (p *Process) Tail() string { return p.tail.String() }
+
+// Exit returns how the process ended, whatever its exit status, and nil while it runs.
+func (p *Process) Exit() *ExitError {
+	select {
+	case <-p.done:
+	default:
+		return nil
+	}
+	return &ExitError{
+		Name: p.name, Command: p.cmd.Args, Status: p.cmd.ProcessState.String(), Code: p.cmd.ProcessState.ExitCode(),
+		Tail: p.Tail(), Err: p.err,
+	}
+}
+
+// Wait waits for the end of the process. It returns nil for exit status 0, else an [*ExitError]; and when ctx ends first,
+// the cause of that, with the process still running.
+func (p *Process) Wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s: %w", p.name, context.Cause(ctx))
+	}
+	if p.err == nil {
+		return nil
+	}
+	return p.Exit()
+}
+
+// Stop ends the process and its group: by SIGTERM, and by SIGKILL once the grace is over or ctx ends, whichever is
+// first. It returns when the process is gone. Stopping a process that has ended is no error; the only one is a process
+// that SIGKILL does not end.
+func (p *Process) Stop(ctx context.Context) error {
+	if p.Exit() != nil {
+		return nil
+	}
+	terminateGroup(p.cmd)
+	grace := time.NewTimer(p.grace)
+	defer grace.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-grace.C:
+	case <-ctx.Done():
+	}
+	killGroup(p.cmd)
+	patience := time.NewTimer(killPatience)
+	defer patience.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-patience.C:
+		return fmt.Errorf("stop %s: process %d is still there %v after SIGKILL: it hangs inside the kernel", p.name, p.Pid(), killPatience)
+	}
+}

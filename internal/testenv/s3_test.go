@@ -1,0 +1,65 @@
+package testenv
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAbsentS3Server(t *testing.T) {
+	t.Setenv(envPeers, t.TempDir())
+	for _, required := range []string{"", "true"} {
+		t.Setenv(envCI, required)
+		t.Setenv(envRequire, "")
+		fake := newFakeTB(t)
+		fake.run(func(tb testing.TB) { S3(tb) })
+		if fatal := fake.fatal != ""; fatal != (required != "") {
+			t.Errorf("CI=%s: fatal %q, skipped %q", required, fake.fatal, fake.skipped)
+		}
+		for _, want := range []string{"versitygw", "bin/versitygw", ".ci/peers s3"} {
+			if text := fake.fatal + fake.skipped; !strings.Contains(text, want) {
+				t.Errorf("message lacks %q: %s", want, text)
+			}
+		}
+	}
+}
+
+func TestS3ServerThatDies(t *testing.T) {
+	dir := t.TempDir()
+	path := install(t, dir, "bin/versitygw", 0o755)
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho no disk; exit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(envPeers, dir)
+	fake := newFakeTB(t)
+	fake.run(func(tb testing.TB) { S3(tb) })
+	for _, want := range []string{"ended before it listened", "3"} {
+		if !strings.Contains(fake.fatal, want) {
+			t.Errorf("fatal %q lacks %q", fake.fatal, want)
+		}
+	}
+}
+
+func TestRealS3ServerWantsASignature(t *testing.T) {
+	server := S3(t)
+	if err := os.Mkdir(filepath.Join(server.Dir, "bucket"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	install(t, server.Dir, "bucket/key", 0o644)
+	response, err := http.Get(server.Env()["AWS_ENDPOINT_URL_S3"] + "/bucket/key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "<Code>AccessDenied</Code>") {
+		t.Errorf("got status %d, %v and %s; want 403 AccessDenied", response.StatusCode, err, body)
+	}
+	server.Stop()
+	if err := server.Err(); err != nil {
+		t.Errorf("SIGTERM ended it with %v", err)
+	}
+}

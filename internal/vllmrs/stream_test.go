@@ -1,0 +1,144 @@
+package vllmrs
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestEvents(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       []string
+	}{
+		{name: "none"},
+		{name: "one", text: "data: a\n\n", want: []string{"a"}},
+		{name: "CR LF", text: "data: a\r\n\r\ndata: b\r\n\r\n", want: []string{"a", "b"}},
+		{name: "lines of one event", text: "data: a\ndata: b\ndata\n\n", want: []string{"a\nb\n"}},
+		{name: "one space is cut", text: "data:  a \n\ndata:b\n\n", want: []string{" a ", "b"}},
+		{name: "colons in the data", text: "data: a:b: c\n\n", want: []string{"a:b: c"}},
+		{name: "empty data", text: "data\n\ndata:\n\n", want: []string{"", ""}},
+		{name: "comments and other fields", text: ": a\nevent: b\nid: 1\n\nretry: 5\ndata: c\nDATA: d\n\n", want: []string{"c"}},
+		{name: "cut off", text: "data: a\n\ndata: b\n", want: []string{"a"}},
+		{name: "cut off in a line", text: "data: a\n\ndata: b", want: []string{"a"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var got []string
+			events := newEvents(strings.NewReader(test.text))
+			for {
+				data, err := events.next()
+				if err != nil {
+					if !errors.Is(err, io.EOF) {
+						t.Error(err)
+					}
+					break
+				}
+				got = append(got, string(data))
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// counted is a body that tells its end in a read of its own, as chunked ones may.
+type counted struct {
+	r    io.Reader
+	ends int
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	if errors.Is(err, io.EOF) {
+		c.ends++
+	}
+	return n, err
+}
+
+// A connection whose answer was not read to the end does not serve another request.
+func TestStreamIsReadToItsEnd(t *testing.T) {
+	body := &counted{r: strings.NewReader(stream033)}
+	if _, err := readStream(body); err != nil || body.ends == 0 {
+		t.Errorf("error %v, end read %d times, want once", err, body.ends)
+	}
+}
+
+func TestLongLinesAreNoError(t *testing.T) {
+	const n = 1 << 20
+	ids := strings.TrimSuffix(strings.Repeat("12345,", n), ",")
+	body := `data: {"choices":[{"index":0,"token_ids":[` + ids + `],"finish_reason":"stop"}]}` + "\n\n" + usageEvent + done
+	got, err := serve(t, http.StatusOK, body).Complete(t.Context(), Request{Prompt: []uint32{5}, Stream: true})
+	if err != nil || len(got.Tokens) != n {
+		t.Errorf("got %d tokens, %v; want %d in one line of %d bytes", len(got.Tokens), err, n, len(body))
+	}
+}
+
+// endless is a body that goes on for ever without a line end.
+type endless struct{ start string }
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := copy(p, e.start)
+	e.start = e.start[n:]
+	for i := n; i < len(p); i++ {
+		p[i] = '1'
+	}
+	return len(p), nil
+}
+
+func TestEndlessBodiesEnd(t *testing.T) {
+	tests := []struct {
+		name string
+		read func(io.Reader) (Completion, error)
+		body io.Reader
+	}{
+		{name: "answer", read: readAnswer, body: &endless{}},
+		{name: "line", read: readStream, body: &endless{start: "data: "}},
+		{name: "event", read: readStream, body: &lines{}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := test.read(test.body); err == nil || !strings.Contains(err.Error(), "longer than 67108864 bytes") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// lines is an event of endless lines.
+type lines struct{}
+
+func (lines) Read(p []byte) (int, error) {
+	const line = "data: 11111111111111111111111111111111111111111111111111111111111\n"
+	n := 0
+	for n+len(line) <= len(p) {
+		n += copy(p[n:], line)
+	}
+	return n, nil
+}
+
+func FuzzReadStream(f *testing.F) {
+	for _, seed := range []string{stream027, stream033, failure033, usageEvent + done, done, "data\n\n", ":\n\n", "data:\r\n\r\n", answer027} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := readStream(strings.NewReader(string(body)))
+		sum := 0
+		for _, n := range got.Chunks {
+			sum += n
+		}
+		if sum != len(got.Tokens) {
+			t.Errorf("chunks of %d tokens, %d tokens", sum, len(got.Tokens))
+		}
+		if err == nil && !strings.Contains(string(body), "[DONE]") {
+			t.Error("a stream without [DONE] was taken for whole")
+		}
+		if len(got.Tokens) > len(body) {
+			t.Errorf("%d tokens out of %d bytes", len(got.Tokens), len(body))
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package zmq
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Conn is one ZMTP connection to one peer. One goroutine may receive while any
+// number send.
+//
+// There is no envelope: a ROUTER's connection leads to one peer, whose messages
+// neither begin with an identity nor need one.
+type Conn struct {
+	nc   net.Conn
+	typ  Type
+	opt  Options
+	peer Peer
+
+	// owner is the listener whose goroutine receives, nil for a dialed connection.
+	owner *Listener
+
+	rmu sync.Mutex // held while receiving
+	fr  *frameReader
+	end error // why nothing more can be received; under rmu
+
+	wmu    sync.Mutex // held while sending
+	bw     *bufio.Writer
+	header [longHeader]byte // scratch, under wmu
+
+	gone    atomic.Bool // the connection ended, whoever noticed
+	ponging atomic.Bool // a PONG is on its way
+	bg      sync.WaitGroup
+
+	dmu      sync.Mutex // deadlines against Close
+	closed   atomic.Bool
+	closing  sync.Once
+	closeErr error
+}
+
+func newConn(nc net.Conn, typ Type, opt Options, addr string) *Conn {
+	return &Conn{
+		nc: nc, typ: typ, opt: opt, peer: Peer{Addr: addr},
+		fr: newFrameReader(nc, opt.MaxFrame),
+		bw: bufio.NewWriterSize(nc, bufferSize),
+	}
+}
+
+// Peer is who the connection leads to. Its identity must not be changed.
+func (c *Conn) Peer() Peer { return c.peer }
+
+// Send writes one message and flushes. It blocks while the peer is slow and never
+// drops: nil means the kernel has the message. The frames may be reused after it
+// returns. An error is final for sending; [ErrPeerGone] when the peer went.
+func (c *Conn) Send(frames ...[]byte) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	err := c.writeLocked(frames)
+	if err == nil {
+		err = c.bw.Flush()
+	}
+	return c.sent(err)
+}
+
+// Write is Send without the flush, for a writer that has more to say at once. The
+// message leaves with the next Flush, the next Send, or when the buffer is full.
+func (c *Conn) Write(frames ...[]byte) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return c.sent(c.writeLocked(frames))
+}
+
+// Flush lets everything written leave.
+func (c *Conn) Flush() error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return c.sent(c.bw.Flush())
+}
+
+var errNoFrames = errors.New("a message has at least one frame")
+
+func (c *Conn) writeLocked(frames [][]byte) error {
+	switch {
+	case len(frames) == 0:
+		return errNoFrames
+	case c.typ == Pull:
+		return errors.New("a PULL socket does not send")
+	case c.closed.Load():
+		return net.ErrClosed
+	case c.gone.Load():
+		return ErrPeerGone
+	}
+	last := len(frames) - 1
+	for _, frame := range frames[:last] {
+		if err := c.frameLocked(flagMore, frame); err != nil {
+			return err
+		}
+	}
+	return c.frameLocked(0, frames[last])
+}
+
+func (c *Conn) frameLocked(flags byte, body []byte) error {
+	n := putHeader(&c.header, flags, len(body))
+	if _, err := c.bw.Write(c.header[:n]); err != nil {
+		return err
+	}
+	_, err := c.bw.Write(body)
+	return err
+}
+
+// sent words an error of sending.
+func (c *Conn) sent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("send to %s: %w", c.peer, c.cause(err))
+}
+
+// Recv waits for the next message. When the peer went, the error is [ErrPeerGone]
+// and [io.EOF]; in the middle of a message it also is [io.ErrUnexpectedEOF].
+// After a read deadline Recv may be called again and nothing is lost; any other
+// error is final.
+//
+// Nobody but its listener receives from a connection a listener accepted.
+func (c *Conn) Recv() (Message, error) {
+	if c.owner != nil {
+		return nil, fmt.Errorf("recv from %s: its listener receives from it", c.peer)
+	}
+	return c.recv()
+}
+
+func (c *Conn) recv() (Message, error) {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	for c.end == nil && !c.closed.Load() {
+		msg, command, err := c.fr.next()
+		if err == nil && msg != nil {
+			if c.typ != Push {
+				return msg, nil
+			}
+			err = fmt.Errorf("%w: a message from a %s", ErrProtocol, c.peer.Type)
+		}
+		if err == nil {
+			err = c.answer(command)
+		}
+		if err != nil {
+			return nil, c.received(err)
+		}
+	}
+	if c.end == nil {
+		return nil, c.received(net.ErrClosed)
+	}
+	return nil, c.end
+}
+
+// received words an error of receiving and, unless it is a deadline, makes it the
+// end: the socket is closed at once, so that a peer lingering in its Close is let
+// go.
+func (c *Conn) received(err error) error {
+	err = fmt.Errorf("recv from %s: %w", c.peer, c.cause(err))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	c.end = err
+	if !c.closed.Load() {
+		c.gone.Store(true)
+		c.nc.Close()
+	}
+	return err
+}
+
+// cause says what an error of the socket means.
+func (c *Conn) cause(err error) error {
+	switch {
+	case c.closed.Load():
+		return net.ErrClosed
+	case errors.Is(err, ErrPeerGone):
+		return err
+	case err == io.EOF:
+		return ErrPeerGone
+	case hungUp(err):
+		return fmt.Errorf("%w: %w", ErrPeerGone, err)
+	case c.gone.Load() && errors.Is(err, net.ErrClosed):
+		return ErrPeerGone
+	}
+	return err
+}
+
+// hungUp reports whether err of a socket means that the peer ended the connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// answer handles a command. The PONG is written by a goroutine of its own: were
+// receiving to wait for sending, two peers busy sending to each other could wait
+// forever. A PING that comes while a PONG is still being written gets none, as
+// the peer sees traffic anyway.
+func (c *Conn) answer(command []byte) error {
+	body, err := pong(command)
+	if err != nil || body == nil || !c.ponging.CompareAndSwap(false, true) {
+		return err
+	}
+	c.bg.Go(func() {
+		defer c.ponging.Store(false)
+		c.wmu.Lock()
+		defer c.wmu.Unlock()
+		// What goes wrong here stays with the writer and comes up in the next Send.
+		if c.frameLocked(flagCommand, body) == nil {
+			_ = c.bw.Flush()
+		}
+	})
+	return nil
+}
+
+// SetReadDeadline bounds Recv, as [net.Conn] does; the zero time lifts it.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	return c.setDeadline(t, c.nc.SetReadDeadline)
+}
+
+// SetWriteDeadline bounds Send, Write and Flush. A deadline that passes in the
+// middle of a message leaves half of it on the wire: sending is over then.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(t, c.nc.SetWriteDeadline)
+}
+
+func (c *Conn) setDeadline(t time.Time, set func(time.Time) error) error {
+	c.dmu.Lock()
+	defer c.dmu.Unlock()
+	if c.closed.Load() {
+		return fmt.Errorf("set deadline for %s: %w", c.peer, net.ErrClosed)
+	}
+	return set(t)
+}

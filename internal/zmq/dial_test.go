@@ -1,0 +1,135 @@
+package zmq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A dialer outlasts peers that are not there, hang up, or are something else.
+func TestDialRetries(t *testing.T) {
+	transports(t, func(t *testing.T, endpoint string) {
+		addr, err := parseEndpoint(endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln, err := addr.listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		endpoint = endpointOf(ln.Addr())
+		dialed := dialLater(t, endpoint, Push, Options{})
+		for _, greeting := range []string{"", "HTTP/1.1 200 OK\r\n", greeting[:10], greeting} {
+			nc, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := nc.Write([]byte(greeting)); err != nil {
+				t.Fatal(err)
+			}
+			nc.Close()
+		}
+		ln.Close() // and now nobody listens, until:
+		l := listen(t, endpoint, Pull, Options{})
+		for {
+			d, err := l.Recv(patient(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Kind == Joined {
+				break
+			}
+		}
+		dialed()
+	})
+}
+
+func TestDialGivesUp(t *testing.T) {
+	dead := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
+	dead.Close()
+	silent, _ := rawListen(t)
+	tests := []struct {
+		name, endpoint string
+		cause          error
+	}{
+		{name: "nobody listens", endpoint: dead.Endpoint(), cause: syscall.ECONNREFUSED},
+		{name: "no such socket", endpoint: ipc(t), cause: os.ErrNotExist},
+		{name: "silent peer", endpoint: silent, cause: os.ErrDeadlineExceeded},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			defer cancel()
+			_, err := Dial(ctx, tt.endpoint, Push, Options{HandshakeTimeout: 5 * time.Millisecond})
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tt.cause) {
+				t.Errorf("dial: %v, want %v and %v", err, context.DeadlineExceeded, tt.cause)
+			}
+			if !strings.Contains(err.Error(), tt.endpoint) {
+				t.Errorf("dial: %v, want it to name %s", err, tt.endpoint)
+			}
+		})
+	}
+}
+
+// The end of ctx ends a handshake in progress, whatever its own timeout.
+func TestDialCancelledInHandshake(t *testing.T) {
+	endpoint, accept := rawListen(t)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	reason := errors.New("told to stop")
+	failed := make(chan error, 1)
+	go func() {
+		_, err := Dial(ctx, endpoint, Push, Options{HandshakeTimeout: time.Hour})
+		failed <- err
+	}()
+	accept().hear(len(greeting))
+	cancel(reason)
+	if err := <-failed; !errors.Is(err, reason) {
+		t.Errorf("dial: %v, want %v", err, reason)
+	}
+}
+
+func TestDialIncompatiblePeer(t *testing.T) {
+	py := startPyzmq(t)
+	for typ, peer := range map[Type]Type{Push: Router, Dealer: Pull, Pull: Pull, Router: "XPUB"} {
+		endpoint := py.bind(string(peer)+string(typ), peer, "tcp://127.0.0.1:*")
+		_, err := Dial(patient(t), endpoint, typ, Options{})
+		if !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), string(peer)) || !strings.Contains(err.Error(), endpoint) {
+			t.Errorf("%s dials %s: %v, want ErrIncompatible naming both", typ, peer, err)
+		}
+	}
+}
+
+// A REP pairs with a DEALER, which writes the empty delimiter itself.
+func TestDealerToLibzmqRep(t *testing.T) {
+	py := startPyzmq(t)
+	c := dial(t, py.bind("rep", "REP", "tcp://127.0.0.1:*"), Dealer, Options{})
+	if err := c.Send(nil, []byte("question")); err != nil {
+		t.Fatal(err)
+	}
+	if got := py.recv("rep"); len(got) != 1 || string(got[0]) != "question" {
+		t.Errorf("libzmq received %q", got)
+	}
+	py.send("rep", []byte("answer"))
+	if got := receive(t, c); len(got) != 2 || string(got[1]) != "answer" {
+		t.Errorf("received %q", got)
+	}
+}
+
+func TestNoDelay(t *testing.T) {
+	c, _ := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
+	sc, err := c.nc.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := 0
+	if err := sc.Control(func(fd uintptr) {
+		value, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_NODELAY)
+	}); err != nil || value == 0 {
+		t.Errorf("TCP_NODELAY is %d, %v", value, err)
+	}
+}

@@ -1,0 +1,126 @@
+package zmq
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestParseEndpoint(t *testing.T) {
+	tests := []struct {
+		name, endpoint string
+		want           address // of a listener
+		text           string  // of the error
+	}{
+		{name: "tcp", endpoint: "tcp://127.0.0.1:5555", want: address{"tcp", "127.0.0.1:5555"}},
+		{name: "host name", endpoint: "tcp://localhost:0", want: address{"tcp", "localhost:0"}},
+		{name: "any address", endpoint: "tcp://*:5555", want: address{"tcp4", "0.0.0.0:5555"}},
+		{name: "any port", endpoint: "tcp://127.0.0.1:*", want: address{"tcp", "127.0.0.1:0"}},
+		{name: "IPv6", endpoint: "tcp://[::1]:1", want: address{"tcp", "[::1]:1"}},
+		{name: "ipc", endpoint: "ipc:///tmp/a b.sock", want: address{"unix", "/tmp/a b.sock"}},
+		{name: "longest ipc", endpoint: "ipc://" + strings.Repeat("p", maxPath), want: address{"unix", strings.Repeat("p", maxPath)}},
+		{name: "empty", endpoint: "", text: `endpoint "": want tcp://host:port or ipc://path`},
+		{name: "no scheme", endpoint: "127.0.0.1:5555", text: "want tcp://host:port"},
+		{name: "no port", endpoint: "tcp://127.0.0.1", text: "want tcp://host:port"},
+		{name: "no host", endpoint: "tcp://:1", text: "want tcp://host:port"},
+		{name: "empty port", endpoint: "tcp://a:", text: "want tcp://host:port"},
+		{name: "other transport", endpoint: "inproc://a", text: `"inproc" is not supported`},
+		{name: "empty path", endpoint: "ipc://", text: "the path of a socket"},
+		{name: "wildcard path", endpoint: "ipc://*", text: "the path of a socket"},
+		{name: "long path", endpoint: "ipc://" + strings.Repeat("p", maxPath+1), text: "has 108 bytes, a Unix socket allows 107"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseEndpoint(tt.endpoint)
+			if tt.text != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.text) {
+					t.Errorf("error is %v, want one saying %q", err, tt.text)
+				}
+				return
+			}
+			if err != nil || got.forListening() != tt.want {
+				t.Errorf("address is %v, %v, want %v", got.forListening(), err, tt.want)
+			}
+		})
+	}
+}
+
+func TestListenOnAnyAddress(t *testing.T) {
+	l := listen(t, "tcp://*:*", Pull, Options{})
+	if !strings.HasPrefix(l.Endpoint(), "tcp://0.0.0.0:") || strings.HasSuffix(l.Endpoint(), ":0") {
+		t.Errorf("endpoint is %s, want the address and the port chosen", l.Endpoint())
+	}
+	dial(t, l.Endpoint(), Push, Options{})
+	expect(t, l, Joined)
+}
+
+// A socket file whose listener died is in nobody's way, one in use is.
+func TestListenOnUsedPath(t *testing.T) {
+	endpoint := ipc(t)
+	path := strings.TrimPrefix(endpoint, "ipc://")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+
+	first := listen(t, endpoint, Pull, Options{})
+	if first.Endpoint() != endpoint {
+		t.Errorf("endpoint is %s, want %s", first.Endpoint(), endpoint)
+	}
+	if l, err := Listen(endpoint, Pull, Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), endpoint) {
+		t.Errorf("second listener: %v, %v, want address in use, naming %s", l, err, endpoint)
+	}
+	dial(t, endpoint, Push, Options{})
+	first.Close()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after Close: %v, want no file", err)
+	}
+}
+
+func TestListenSparesFiles(t *testing.T) {
+	endpoint := ipc(t)
+	path := strings.TrimPrefix(endpoint, "ipc://")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(endpoint, Pull, Options{}); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("listen: %v, want address in use", err)
+	}
+	if b, err := os.ReadFile(path); string(b) != "precious" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+}
+
+func TestRefusedArguments(t *testing.T) {
+	tests := []struct {
+		name     string
+		endpoint string
+		typ      Type
+		opt      Options
+		text     string
+	}{
+		{name: "endpoint", endpoint: "udp://a:1", typ: Push, text: `transport "udp"`},
+		{name: "type", endpoint: "tcp://127.0.0.1:0", typ: "XPUB", text: `socket type "XPUB"`},
+		{name: "identity", endpoint: "tcp://127.0.0.1:0", typ: Dealer, opt: Options{Identity: make([]byte, 256)}, text: "identity of 256 bytes"},
+		{name: "negative", endpoint: "tcp://127.0.0.1:0", typ: Dealer, opt: Options{MaxFrame: -1}, text: "max frame -1"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, dialErr := Dial(patient(t), tt.endpoint, tt.typ, tt.opt)
+			_, listenErr := Listen(tt.endpoint, tt.typ, tt.opt)
+			for _, err := range []error{dialErr, listenErr} {
+				if err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), tt.endpoint) {
+					t.Errorf("error is %v, want one naming %s and saying %q", err, tt.endpoint, tt.text)
+				}
+			}
+		})
+	}
+}

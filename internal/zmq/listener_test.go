@@ -1,0 +1,465 @@
+package zmq
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Whatever arrives instead of a handshake is refused with its reason, and the
+// next peer is served.
+func TestRefusedHandshakes(t *testing.T) {
+	withMechanism := func(name string) string {
+		return greeting[:12] + name + strings.Repeat("\x00", 20-len(name)) + greeting[32:]
+	}
+	tests := []struct {
+		name  string
+		bytes string
+		err   error
+		text  string
+	}{
+		{name: "nothing", err: ErrPeerGone},
+		{name: "half a greeting", bytes: greeting[:30], err: ErrPeerGone},
+		{name: "no READY", bytes: greeting, err: ErrPeerGone},
+		{name: "http", bytes: "GET / HTTP/1.1\r\n\r\n", err: ErrProtocol, text: `first byte is 0x47 ('G')`},
+		{name: "no end of signature", bytes: greeting[:9] + "\x00" + greeting[10:], err: ErrProtocol},
+		{name: "ZMTP 2", bytes: greeting[:10] + "\x02\x00" + greeting[12:], err: ErrProtocol, text: "version"},
+		{name: "PLAIN", bytes: withMechanism("PLAIN"), err: ErrProtocol, text: "mechanism"},
+		{name: "message for READY", bytes: greeting + short(0, "hello"), err: ErrProtocol, text: "a message where READY was due"},
+		{name: "huge READY", bytes: greeting + long(flagCommand, 1<<62, "\x05READY"), err: ErrTooLarge},
+		{name: "large message", bytes: greeting + long(0, maxCommand+1, ""), err: ErrTooLarge},
+		{name: "empty command", bytes: greeting + short(flagCommand, ""), err: ErrProtocol},
+		{name: "broken metadata", bytes: greeting + short(flagCommand, "\x05READY\xffSocket-Type"), err: ErrProtocol, text: "cut short"},
+		{name: "no socket type", bytes: greeting + ready("Identity", "a"), err: ErrProtocol, text: "no socket type"},
+		{name: "unknown socket type", bytes: greeting + ready("Socket-Type", "CHANNEL"), err: ErrIncompatible, text: `we are ROUTER, the peer is "CHANNEL"`},
+		{name: "other socket type", bytes: greeting + ready("Socket-Type", "PUSH"), err: ErrIncompatible, text: `"PUSH"`},
+		{name: "ERROR", bytes: greeting + short(flagCommand, "\x05ERROR\x04nope"), err: ErrProtocol, text: "nope"},
+	}
+	transports(t, func(t *testing.T, endpoint string) {
+		l := listen(t, endpoint, Router, Options{HandshakeTimeout: patience})
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				r := rawDial(t, l)
+				r.say(tt.bytes)
+				if tt.err == ErrPeerGone {
+					r.Close()
+				}
+				d := expect(t, l, Refused)
+				if !errors.Is(d.Err, tt.err) || !strings.Contains(d.Err.Error(), tt.text) || !strings.Contains(d.Err.Error(), l.Endpoint()) {
+					t.Errorf("refused: %v, want %v saying %q and naming the endpoint", d.Err, tt.err, tt.text)
+				}
+				c := dial(t, l.Endpoint(), Dealer, Options{})
+				expect(t, l, Joined)
+				c.Close()
+				expect(t, l, Gone)
+			})
+		}
+	})
+}
+
+// A TCP probe that never says a word holds nobody up.
+func TestSilentClientsBlockNobody(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: patience})
+	for range 50 {
+		rawDial(t, l)
+	}
+	rawDial(t, l).say(greeting[:20])
+	c := dial(t, l.Endpoint(), Dealer, Options{})
+	expect(t, l, Joined)
+	if err := c.Send([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if m := expect(t, l, Received).Message; string(m[0]) != "hello" {
+		t.Errorf("received %q", m)
+	}
+}
+
+func TestSilentClientIsRefused(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: 10 * time.Millisecond})
+	r := rawDial(t, l)
+	d := expect(t, l, Refused)
+	if !errors.Is(d.Err, os.ErrDeadlineExceeded) || !strings.Contains(d.Err.Error(), "within 10ms") {
+		t.Errorf("refused: %v, want a deadline naming 10ms", d.Err)
+	}
+	if want := r.LocalAddr().String(); d.Peer.Addr != want {
+		t.Errorf("refused %q, want %q", d.Peer.Addr, want)
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Errorf("the client sees %v, want the end of the connection", err)
+	}
+}
+
+// What one peer breaks is its own connection.
+func TestBrokenPeerLeavesOthersAlone(t *testing.T) {
+	tests := []struct {
+		name  string
+		bytes string
+		err   error
+		text  string
+	}{
+		{name: "too large", bytes: long(0, 1<<62, "xxxx"), err: ErrTooLarge, text: "the limit is 5000"},
+		{name: "message too large", bytes: long(flagMore, 5000, strings.Repeat("x", 5000)) + short(0, "x"), err: ErrTooLarge, text: "frame 2"},
+		{name: "not a frame", bytes: "\x77\x00", err: ErrProtocol},
+		{name: "killed in a header", bytes: "\x02\x00", err: ErrPeerGone, text: "in the header of frame 1"},
+		{name: "killed in a frame", bytes: long(0, 4000, "xxxx"), err: ErrPeerGone, text: "after 4 of 4000 bytes of frame 1"},
+		{name: "killed in a message", bytes: short(flagMore, "x"), err: ErrPeerGone, text: "in the header of frame 2"},
+	}
+	l := listen(t, "tcp://127.0.0.1:0", Router, Options{MaxFrame: 5000})
+	other := dial(t, l.Endpoint(), Dealer, Options{Identity: []byte("other")})
+	expect(t, l, Joined)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := rawDial(t, l)
+			r.greet("Socket-Type", "DEALER", "Identity", "\x00\x00")
+			expect(t, l, Joined)
+			r.say(short(0, "fine") + tt.bytes)
+			if tt.err == ErrPeerGone {
+				r.Close()
+			}
+			if m := expect(t, l, Received).Message; string(m[0]) != "fine" {
+				t.Errorf("received %q", m)
+			}
+			d := expect(t, l, Gone)
+			if !errors.Is(d.Err, tt.err) || !strings.Contains(d.Err.Error(), tt.text) || !strings.Contains(d.Err.Error(), "DEALER 0000") {
+				t.Errorf("gone: %v, want %v saying %q and naming the peer", d.Err, tt.err, tt.text)
+			}
+			if err := l.Send([]byte{0, 0}, []byte("x")); !errors.Is(err, ErrNoPeer) {
+				t.Errorf("send to it: %v, want ErrNoPeer", err)
+			}
+			if err := l.Send([]byte("other"), []byte("x")); err != nil {
+				t.Errorf("send to the other: %v", err)
+			}
+			receive(t, other)
+		})
+	}
+}
+
+func TestSameIdentity(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Router, Options{})
+	id := []byte{0, 0}
+	first := dial(t, l.Endpoint(), Dealer, Options{Identity: id})
+	expect(t, l, Joined)
+
+	r := rawDial(t, l)
+	r.say(greeting + ready("Socket-Type", "DEALER", "Identity", string(id)))
+	d := expect(t, l, Refused)
+	if !errors.Is(d.Err, ErrIdentityTaken) || !bytes.Equal(d.Peer.Identity, id) || !strings.Contains(d.Err.Error(), "0000, by DEALER 0000 at 127.0.0.1") {
+		t.Errorf("refused %x: %v, want ErrIdentityTaken naming who has it", d.Peer.Identity, d.Err)
+	}
+	r.hear(len(greeting)) // and no READY
+	if b, err := io.ReadAll(r); len(b) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("after the greeting: %x, %v, want the end of the connection", b, err)
+	}
+	if err := l.Send(id, []byte("to the first")); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, first)
+
+	// The newcomer's Dial goes on trying, until the first has left.
+	dialed := dialLater(t, l.Endpoint(), Dealer, Options{Identity: id})
+	expect(t, l, Refused)
+	first.Close()
+	gone := false
+	for d.Kind != Joined {
+		var err error
+		if d, err = l.Recv(patient(t)); err != nil {
+			t.Fatal(err)
+		}
+		gone = gone || d.Kind == Gone
+	}
+	if !gone {
+		t.Error("the second joined before the first was gone")
+	}
+	second := dialed()
+	if err := l.Send(id, []byte("to the second")); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, second)
+}
+
+// The identity of a peer that hung up is free as soon as its Gone is in the
+// inbox; until then a newcomer waits in its handshake.
+func TestNewcomerWaitsForGone(t *testing.T) {
+	table := newTable()
+	peer := Peer{Identity: []byte{0, 0}}
+	old, young := &Conn{}, &Conn{}
+	if err := table.claim(context.Background(), &peer, old); err != nil {
+		t.Fatal(err)
+	}
+	old.gone.Store(true)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := table.claim(ended, &peer, young); !errors.Is(err, ErrIdentityTaken) {
+		t.Errorf("claim: %v, want ErrIdentityTaken", err)
+	}
+	claimed := make(chan error)
+	go func() { claimed <- table.claim(context.Background(), &peer, young) }()
+	table.leave(peer.Identity, young) // not its own
+	select {
+	case err := <-claimed:
+		t.Fatalf("claimed (%v) before the old peer had left", err)
+	default:
+	}
+	table.leave(peer.Identity, old)
+	if err := <-claimed; err != nil {
+		t.Error(err)
+	}
+	if table.find(peer.Identity) != nil {
+		t.Error("a peer may be sent to before its handshake is over")
+	}
+	table.join(peer.Identity)
+	if table.find(peer.Identity) != young {
+		t.Error("the identity does not lead to the peer that joined")
+	}
+}
+
+// The same through sockets: the inbox is full, so Gone has to wait, and so has a
+// newcomer; sending says that nobody is there.
+func TestNewcomerWaitsForReceiver(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: patience})
+	id := []byte{0, 0}
+	first := dial(t, l.Endpoint(), Dealer, Options{Identity: id, Linger: patience})
+	for range inboxEvents - 1 {
+		if err := first.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for err == nil {
+		err = l.Send(id, []byte("x"))
+	}
+	if !errors.Is(err, ErrNoPeer) || !errors.Is(err, ErrPeerGone) {
+		t.Errorf("send: %v, want ErrNoPeer and ErrPeerGone", err)
+	}
+	dialed := dialLater(t, l.Endpoint(), Dealer, Options{Identity: id})
+	expect(t, l, Joined)
+	for range inboxEvents - 1 {
+		expect(t, l, Received)
+	}
+	expect(t, l, Gone)
+	expect(t, l, Joined)
+	dialed()
+}
+
+// flaky fails to accept before it accepts.
+type flaky struct {
+	net.Listener
+	failures int
+}
+
+func (f *flaky) Accept() (net.Conn, error) {
+	if f.failures > 0 {
+		f.failures--
+		return nil, syscall.EMFILE
+	}
+	return f.Listener.Accept()
+}
+
+func TestAcceptFailsAndRecovers(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt, err := Options{}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := serveOn(&flaky{Listener: ln, failures: 2}, Pull, opt)
+	t.Cleanup(func() { l.Close() })
+	for range 2 {
+		if d := expect(t, l, Refused); !errors.Is(d.Err, syscall.EMFILE) || !strings.Contains(d.Err.Error(), l.Endpoint()) {
+			t.Errorf("refused: %v, want EMFILE naming the endpoint", d.Err)
+		}
+	}
+	dial(t, l.Endpoint(), Push, Options{})
+	expect(t, l, Joined)
+}
+
+func TestMadeUpIdentitiesAvoidTaken(t *testing.T) {
+	table := newTable()
+	table.next = 1<<32 - 1
+	taken := Peer{Identity: []byte{0, 0, 0, 0, 0}}
+	if err := table.claim(context.Background(), &taken, &Conn{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range [][]byte{{0, 0xff, 0xff, 0xff, 0xff}, {0, 0, 0, 0, 1}} {
+		var peer Peer
+		if err := table.claim(context.Background(), &peer, &Conn{}); err != nil || !bytes.Equal(peer.Identity, want) {
+			t.Errorf("identity %x, %v, want %x", peer.Identity, err, want)
+		}
+	}
+}
+
+func TestListenerSend(t *testing.T) {
+	router := listen(t, "tcp://127.0.0.1:0", Router, Options{})
+	id := []byte{1, 0}
+	for name, err := range map[string]error{
+		"send": router.Send(id, nil), "write": router.Write(id, nil), "flush": router.Flush(id),
+	} {
+		if !errors.Is(err, ErrNoPeer) || !strings.Contains(err.Error(), "0100") {
+			t.Errorf("%s before anybody joined: %v, want ErrNoPeer naming 0100", name, err)
+		}
+	}
+	c := dial(t, router.Endpoint(), Dealer, Options{Identity: id})
+	joined := expect(t, router, Joined)
+	for _, text := range []string{"a", "b"} {
+		if err := router.Write(id, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := router.Flush(id); err != nil {
+		t.Fatal(err)
+	}
+	if err := joined.Conn.Send([]byte("c")); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a", "b", "c"} {
+		if m := receive(t, c); string(m[0]) != want {
+			t.Errorf("received %q, want %q", m, want)
+		}
+	}
+	if _, err := joined.Conn.Recv(); err == nil || !strings.Contains(err.Error(), "its listener receives") {
+		t.Errorf("recv beside the listener: %v", err)
+	}
+	joined.Conn.Close()
+	if d := expect(t, router, Gone); !errors.Is(d.Err, net.ErrClosed) {
+		t.Errorf("gone: %v, want net.ErrClosed, as we closed it", d.Err)
+	}
+	if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) {
+		t.Errorf("recv: %v, want ErrPeerGone", err)
+	}
+	if err := joined.Conn.Send(nil); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("send on a closed peer: %v", err)
+	}
+
+	// Whoever ended the connection, for a listener's caller there is no peer.
+	for cause, want := range map[error]bool{nil: false, ErrPeerGone: true, net.ErrClosed: true, os.ErrDeadlineExceeded: false} {
+		if err := router.sent(id, cause); !errors.Is(err, cause) || errors.Is(err, ErrNoPeer) != want {
+			t.Errorf("send that ended with %v: %v, want ErrNoPeer: %v", cause, err, want)
+		}
+	}
+
+	pull := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
+	if err := pull.Send(nil, nil); err == nil || !strings.Contains(err.Error(), "no identities") {
+		t.Errorf("send on a PULL listener: %v", err)
+	}
+}
+
+// A bound DEALER or PUSH sends through the connections of its deliveries.
+func TestBoundPush(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Push, Options{})
+	c := dial(t, l.Endpoint(), Pull, Options{})
+	if err := expect(t, l, Joined).Conn.Send([]byte("work")); err != nil {
+		t.Fatal(err)
+	}
+	if m := receive(t, c); string(m[0]) != "work" {
+		t.Errorf("received %q", m)
+	}
+}
+
+func TestListenerClose(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: time.Hour})
+	c := dial(t, l.Endpoint(), Dealer, Options{})
+	d := expect(t, l, Joined)
+	silent := rawDial(t, l)
+	silent.say(greeting)
+	silent.hear(len(greeting)) // its handshake is under way
+	sent := make(chan error, 1)
+	go func() { sent <- d.Conn.Send(make([]byte, 64<<20)) }()
+	go func() { // more than the inbox holds: the peer's goroutine is stuck in it
+		for c.Send([]byte("x")) == nil {
+		}
+	}()
+	for held(l.inbox) < inboxEvents {
+		if _, err := c.nc.Write(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-sent; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("send: %v, want net.ErrClosed", err)
+	}
+	if _, err := io.Copy(io.Discard, silent); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("the silent client sees %v, want the end of the connection", err)
+	}
+	for {
+		if _, err := l.Recv(patient(t)); err != nil {
+			if !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), l.Endpoint()) {
+				t.Errorf("recv: %v, want net.ErrClosed naming the endpoint", err)
+			}
+			break
+		}
+	}
+	if err := l.Send(d.Peer.Identity, nil); !errors.Is(err, ErrNoPeer) {
+		t.Errorf("send: %v, want ErrNoPeer", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRecvEndsWithContext(t *testing.T) {
+	l := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
+	reason := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go cancel(reason)
+	if _, err := l.Recv(ctx); !errors.Is(err, reason) {
+		t.Errorf("recv: %v, want %v", err, reason)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Recv(context.Background())
+		ended <- err
+	}()
+	l.Close()
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("recv: %v, want net.ErrClosed", err)
+	}
+}
+
+// 16 MiB wait at most, or one message alone.
+func TestInboxCountsBytes(t *testing.T) {
+	b := newInbox()
+	if b.full(inboxBytes + 1) {
+		t.Error("an empty inbox has no room")
+	}
+	event := Delivery{Kind: Received, Message: Message{make([]byte, inboxBytes+1)}}
+	b.put(event)
+	if !b.full(1) {
+		t.Error("there is room beyond the bound")
+	}
+	second := make(chan bool)
+	go func() { second <- b.put(event) }()
+	for range 2 {
+		if _, err := b.take(patient(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !<-second {
+		t.Error("put found the inbox closed")
+	}
+	b.close()
+	if b.put(event) {
+		t.Error("put into a closed inbox")
+	}
+}
+
+func TestKindString(t *testing.T) {
+	for kind, want := range map[Kind]string{Joined: "joined", Received: "received", Gone: "gone", Refused: "refused", 0: "kind 0", 9: "kind 9"} {
+		if got := kind.String(); got != want {
+			t.Errorf("kind %d is %q, want %q", int(kind), got, want)
+		}
+	}
+}

@@ -1,0 +1,18 @@
+// Package player is a vLLM engine core that replays: a real frontend of any
+// line since 0.25 connects to it as to the engine of a GPU, and gets recorded
+// tokens in recorded chunks.
+//
+// [New] takes [Options]; [Player.Run] dials the frontend's handshake address,
+// registers on every input socket and serves until its context ends or the
+// frontend is gone. Inside, one goroutine owns every request: it takes what the
+// sockets' readers put into an inbox, makes one engine step, and looks at the
+// inbox again, so an abort is seen between two steps however much work waits.
+// The step loop knows no sockets and takes its time from a [Clock].
+//
+// What a request is answered with is a [Script], written by a [Source]: the
+// record that the request's id names, the record whose prompt it repeats, or
+// seeded random tokens.
+//
+// A player never drops a request: what it cannot decode, match or serve is
+// answered with an error output.
+package player

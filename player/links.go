@@ -1,0 +1,219 @@
+package player
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+)
+
+// link is the pair of sockets to one client of the frontend.
+type link struct {
+	input  *zmq.Conn // DEALER
+	output *zmq.Conn // PUSH
+	gone   bool
+	failed bool
+	done   sync.WaitGroup // the reader
+}
+
+// connect runs the start-up handshake (vllm/v1/engine/core.py startup_handshake):
+// HELLO, INIT, registration on every input socket, READY.
+func (p *Player) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.opt.HandshakeTimeout)
+	defer cancel()
+	shake, err := zmq.Dial(ctx, p.opt.Handshake, zmq.Dealer, p.socketOptions(0))
+	if err != nil {
+		return fmt.Errorf("handshake: %w", err)
+	}
+	defer shake.Close()
+	defer context.AfterFunc(ctx, func() { shake.Close() })()
+	steps := protocol.EngineHandshake{ParallelConfigHash: p.opt.ParallelConfigHash}
+	if err := shake.Send(steps.Hello()); err != nil {
+		return fmt.Errorf("handshake: HELLO to %s: %w", p.opt.Handshake, err)
+	}
+	answer, err := shake.Recv()
+	if err != nil {
+		return fmt.Errorf("handshake: no INIT from %s: %w", p.opt.Handshake, cause(ctx, err))
+	}
+	addresses, err := steps.Init(lastFrame(answer))
+	if err != nil {
+		return err
+	}
+	if err := p.register(ctx, addresses); err != nil {
+		return err
+	}
+	if err := shake.Send(steps.Ready()); err != nil {
+		return fmt.Errorf("handshake: READY to %s: %w", p.opt.Handshake, err)
+	}
+	return nil
+}
+
+// cause prefers the deadline, which closed the connection, over the error that
+// the closed connection gave.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func lastFrame(m zmq.Message) []byte {
+	if len(m) == 0 {
+		return nil
+	}
+	return m[len(m)-1]
+}
+
+// hangUpGrace is how long a closing output socket waits for the frontend to hang
+// up in turn, after it has been flushed. libzmq does so at once; vllm-rs never
+// does, and then the kernel delivers what is left.
+const hangUpGrace = 100 * time.Millisecond
+
+func (p *Player) socketOptions(linger time.Duration) zmq.Options {
+	return zmq.Options{Identity: protocol.Identity(p.opt.EngineIndex), Linger: linger}
+}
+
+// register connects every client's sockets and says what the engine is.
+func (p *Player) register(ctx context.Context, a protocol.Addresses) error {
+	if a.CoordinatorInput != nil {
+		return fmt.Errorf("handshake: the frontend wants a data-parallel coordinator (%s), which this player does not serve: run it with one engine", *a.CoordinatorInput)
+	}
+	ready := p.ready
+	ready.DPStatsAddress = a.FrontendStatsPublish
+	payload := p.codec.AppendReady(nil, &ready)
+	for i := range a.Inputs {
+		l := new(link)
+		var err error
+		if l.input, err = zmq.Dial(ctx, a.Inputs[i], zmq.Dealer, p.socketOptions(0)); err != nil {
+			return fmt.Errorf("input socket %d: %w", i, err)
+		}
+		p.links = append(p.links, l)
+		if l.output, err = zmq.Dial(ctx, a.Outputs[i], zmq.Push, p.socketOptions(hangUpGrace)); err != nil {
+			return fmt.Errorf("output socket %d: %w", i, err)
+		}
+		if err := l.input.Send(payload); err != nil {
+			return fmt.Errorf("input socket %d: registration: %w", i, err)
+		}
+	}
+	p.engine.addClients(len(p.links))
+	return nil
+}
+
+// read hands a client's messages to the engine until the connection ends.
+func (p *Player) read(client int, l *link) {
+	defer l.done.Done()
+	for {
+		m, err := l.input.Recv()
+		if err != nil {
+			p.inbox.put(event{client: client, gone: err})
+			return
+		}
+		if e, ok := p.decode(m); ok {
+			e.client = client
+			p.inbox.put(e)
+		}
+	}
+}
+
+// watch notices that a client has closed its output socket, on which it says
+// nothing.
+func (p *Player) watch(client int, l *link) {
+	defer l.done.Done()
+	_, err := l.output.Recv()
+	p.inbox.put(event{client: client, gone: fmt.Errorf("output socket: %w", err)})
+}
+
+// decode reads one message of a client: [type, payload, auxiliary frames...].
+func (p *Player) decode(m zmq.Message) (event, bool) {
+	if len(m) < 2 || len(m[0]) != 1 {
+		return event{broken: fmt.Errorf("message of %d frames does not begin with a request type and a payload", len(m))}, true
+	}
+	switch m[0][0] {
+	case protocol.TypeAdd:
+		r := p.inbox.request()
+		err := p.codec.DecodeRequest(m[1], r)
+		if !utf8.ValidString(r.ID) {
+			r.ID, err = "", fmt.Errorf("EngineCoreRequest.request_id: %q: %w", r.ID, errNotText)
+		}
+		return event{request: r, broken: err}, true
+	case protocol.TypeAbort:
+		ids, err := protocol.DecodeAbort(m[1])
+		return event{abort: ids, broken: err}, true
+	case protocol.TypeUtility:
+		call, err := protocol.DecodeUtilityCall(m[1])
+		if !utf8.ValidString(call.Method) {
+			return event{broken: fmt.Errorf("utility call: method %q: %w", call.Method, errNotText)}, true
+		}
+		return event{call: &call, broken: err}, true
+	case protocol.TypeStartDPWave:
+		return event{}, false // a player without a coordinator has no waves
+	}
+	return event{broken: fmt.Errorf("unknown request type %#02x", m[0][0])}, true
+}
+
+// errNotText is a string that an answer must not repeat: a frontend that is sent
+// one ends.
+var errNotText = errors.New("not UTF-8")
+
+// send writes a message into the client's buffer; flush lets it go. It blocks
+// while the client is slow: nothing is ever dropped.
+func (p *Player) send(client int, m protocol.ClientMessage) {
+	l := p.links[client]
+	if l.failed {
+		return
+	}
+	if err := l.output.Write(m...); err != nil {
+		p.outputFailed(client, err)
+	}
+}
+
+func (p *Player) flush() {
+	for client, l := range p.links {
+		if l.failed {
+			continue
+		}
+		if err := l.output.Flush(); err != nil {
+			p.outputFailed(client, err)
+		}
+	}
+}
+
+// outputFailed treats a client that takes no answers as one that left.
+func (p *Player) outputFailed(client int, err error) {
+	p.links[client].failed = true
+	p.inbox.put(event{client: client, gone: fmt.Errorf("output socket %d: %w", client, err)})
+}
+
+// closeLinks closes every socket and waits for the readers. Each may linger, so
+// they do it at the same time.
+func (p *Player) closeLinks() {
+	var closing sync.WaitGroup
+	for _, l := range p.links {
+		closing.Go(func() { p.closeLink(l) })
+	}
+	closing.Wait()
+}
+
+func (p *Player) closeLink(l *link) {
+	if l.output != nil {
+		if err := l.output.Close(); err != nil && !errors.Is(err, zmq.ErrPeerGone) {
+			p.opt.Log.Warn("output socket not closed cleanly", "error", err)
+		}
+	}
+	l.input.Close()
+	l.done.Wait()
+}
+
+// stopWriting makes a blocked send return when the player is told to stop while
+// a client takes nothing.
+func (p *Player) stopWriting(after time.Duration) {
+	deadline := time.Now().Add(after)
+	for _, l := range p.links {
+		l.output.SetWriteDeadline(deadline)
+	}
+}

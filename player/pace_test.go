@@ -1,0 +1,150 @@
+package player
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const ms = time.Millisecond
+
+func TestRecordedPace(t *testing.T) {
+	quick := take{prompt: count(0, 4), output: []uint32{1, 2, 3, 4}, chunks: []int{1, 2, 1}, ttft: 10, gaps: []float64{5, 2.5}}
+	slow := take{prompt: count(0, 4), output: []uint32{5, 6}, ttft: 12, gaps: []float64{100}}
+	type arrival struct {
+		at time.Duration
+		id string
+	}
+	for _, tt := range []struct {
+		name     string
+		takes    []take
+		seqs     int
+		arrivals []arrival
+		want     map[string][]time.Duration // when each output left
+	}{
+		{
+			"one request",
+			[]take{quick},
+			0,
+			[]arrival{{0, "replay-0"}},
+			map[string][]time.Duration{"replay-0": {10 * ms, 15 * ms, 17500 * time.Microsecond}},
+		},
+		{
+			"counted from the arrival",
+			[]take{quick},
+			0,
+			[]arrival{{7 * ms, "replay-0"}},
+			map[string][]time.Duration{"replay-0": {17 * ms, 22 * ms, 24500 * time.Microsecond}},
+		},
+		{
+			"two interleaved",
+			[]take{quick, slow},
+			0,
+			[]arrival{{0, "replay-0"}, {3 * ms, "replay-1"}},
+			map[string][]time.Duration{
+				"replay-0": {10 * ms, 15 * ms, 17500 * time.Microsecond}, "replay-1": {15 * ms, 115 * ms},
+			},
+		},
+		{
+			"a request that waited for room makes it up",
+			[]take{quick, slow},
+			1,
+			[]arrival{{0, "replay-0"}, {1 * ms, "replay-1"}},
+			map[string][]time.Duration{
+				"replay-0": {10 * ms, 15 * ms, 17500 * time.Microsecond},
+				"replay-1": {17500 * time.Microsecond, 117500 * time.Microsecond},
+			},
+		},
+		{
+			"no gap recorded, negative times",
+			[]take{{prompt: count(0, 4), output: []uint32{1, 2, 3}, ttft: -4, gaps: []float64{-1}}},
+			0,
+			[]arrival{{2 * ms, "replay-0"}},
+			map[string][]time.Duration{"replay-0": {2 * ms, 2 * ms, 2 * ms}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{Trace: cassette(t, tt.takes...), Pace: PaceRecorded, MaxNumSeqs: tt.seqs}, 1)
+			for _, a := range tt.arrivals {
+				r.clock.advance(start + a.at - r.clock.Now())
+				r.submit(ask(a.id, count(0, 4), 9))
+				r.run()
+			}
+			r.runAll()
+			got := map[string][]time.Duration{}
+			for id, a := range r.answers() {
+				got[id] = a.at
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("outputs left at (-want +got):\n%s", diff)
+			}
+			for i, e := range r.envelopes {
+				if want := (start + e.at).Seconds(); e.Timestamp != want {
+					t.Errorf("envelope %d is stamped %v, want %v", i, e.Timestamp, want)
+				}
+			}
+		})
+	}
+}
+
+func TestInstantPaceIgnoresRecordedTimes(t *testing.T) {
+	r := newRig(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2}, ttft: 10, gaps: []float64{5}})}, 1)
+	r.submit(ask("replay-0", count(0, 4), 9))
+	r.run()
+	if diff := cmp.Diff([]time.Duration{0, 0}, r.answer("replay-0").at); diff != "" {
+		t.Errorf("outputs left at (-want +got):\n%s", diff)
+	}
+}
+
+func TestNextDue(t *testing.T) {
+	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}, ttft: 30}, take{prompt: count(0, 4), output: []uint32{1}, ttft: 20})
+	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded}, 1)
+	if due, ok := r.nextDue(); ok {
+		t.Errorf("an idle engine is due at %v", due)
+	}
+	r.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1))
+	r.run()
+	check := func(when string, want time.Duration) {
+		t.Helper()
+		if due, ok := r.nextDue(); !ok || due != start+want {
+			t.Errorf("%s: due at %v (%v), want %v", when, due-start, ok, want)
+		}
+	}
+	check("both run", 20*ms)
+	r.abort([]string{"replay-1"})
+	check("the earlier one aborted", 30*ms)
+	r.pause = pausedAll
+	if due, ok := r.nextDue(); ok {
+		t.Errorf("a paused engine is due at %v", due)
+	}
+}
+
+// The loop sleeps exactly until the next output, and an arrival wakes it.
+func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
+	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2}, ttft: 10, gaps: []float64{5}}, take{prompt: count(0, 4), output: []uint32{3}, ttft: 2})
+	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded}, 1)
+	r.clock.armed = make(chan time.Duration)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	r.player.inbox.put(event{request: ask("replay-0", count(0, 4), 9)})
+	<-r.player.inbox.wake // the loop begins by looking, so it is not woken for this one
+	go func() { served <- r.player.serve(ctx) }()
+
+	sleeps := []time.Duration{<-r.clock.armed}
+	r.clock.advance(4 * ms)
+	r.player.inbox.put(event{request: ask("replay-1", count(0, 4), 9)})
+	for range 3 {
+		d := <-r.clock.armed
+		sleeps = append(sleeps, d)
+		r.clock.advance(d)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]time.Duration{10 * ms, 2 * ms, 4 * ms, 5 * ms}, sleeps); diff != "" {
+		t.Errorf("sleeps (-want +got):\n%s", diff)
+	}
+}

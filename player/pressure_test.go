@@ -1,0 +1,201 @@
+package player
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+)
+
+// stepClock counts how often the time was asked for, which each step does once.
+type stepClock struct {
+	Clock
+	asked  atomic.Int64
+	notice int64         // when asked so often
+	closed chan struct{} // this is closed
+}
+
+func (c *stepClock) Now() time.Duration {
+	if c.asked.Add(1) == c.notice {
+		close(c.closed)
+	}
+	return c.Clock.Now()
+}
+
+// unixFrontend listens on Unix sockets, whose buffers are small, and reads no
+// socket unless told to.
+type unixFrontend struct {
+	t       *testing.T
+	ctx     context.Context
+	codec   *protocol.Codec
+	steps   protocol.FrontendHandshake
+	shake   *zmq.Listener
+	inputs  []*zmq.Listener
+	outputs []*zmq.Listener
+}
+
+func listenUnix(t *testing.T, ctx context.Context, clients int) *unixFrontend {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "player") // shorter than that of t, as a socket's path must be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f := &unixFrontend{t: t, ctx: ctx}
+	if f.codec, err = protocol.CodecFor(protocol.Newest); err != nil {
+		t.Fatal(err)
+	}
+	listen := func(name string, typ zmq.Type) *zmq.Listener {
+		l, err := zmq.Listen("ipc://"+filepath.Join(dir, name), typ, zmq.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	f.shake = listen("handshake", zmq.Router)
+	for i := range clients {
+		f.inputs = append(f.inputs, listen(fmt.Sprint("in", i), zmq.Router))
+		f.outputs = append(f.outputs, listen(fmt.Sprint("out", i), zmq.Pull))
+		f.steps.Addresses.Inputs = append(f.steps.Addresses.Inputs, f.inputs[i].Endpoint())
+		f.steps.Addresses.Outputs = append(f.steps.Addresses.Outputs, f.outputs[i].Endpoint())
+	}
+	return f
+}
+
+// receive returns the next message on a socket.
+func (f *unixFrontend) receive(l *zmq.Listener) zmq.Delivery {
+	f.t.Helper()
+	for {
+		d, err := l.Recv(f.ctx)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if d.Kind == zmq.Received {
+			return d
+		}
+	}
+}
+
+func (f *unixFrontend) accept() {
+	f.t.Helper()
+	d := f.receive(f.shake)
+	init, err := f.steps.OnStatus(d.Message[0])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.shake.Send(d.Peer.Identity, init); err != nil {
+		f.t.Fatal(err)
+	}
+	for i, l := range f.inputs {
+		if _, err := f.steps.OnRegister(i, f.receive(l).Message); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	if _, err := f.steps.OnStatus(f.receive(f.shake).Message[0]); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *unixFrontend) submit(r *protocol.Request) {
+	f.t.Helper()
+	if err := f.inputs[r.ClientIndex].Send(protocol.Identity(0), []byte{protocol.TypeAdd}, f.codec.AppendRequest(nil, r)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// read reads a client's messages until a request ends, and returns its tokens.
+// each is called before every message.
+func (f *unixFrontend) read(client int, id string, each func()) []uint32 {
+	f.t.Helper()
+	var tokens []uint32
+	for {
+		each()
+		var o protocol.Outputs
+		if err := f.codec.DecodeOutputs(f.receive(f.outputs[client]).Message[0], &o); err != nil {
+			f.t.Fatal(err)
+		}
+		for _, out := range o.Outputs {
+			if string(out.ID) != id {
+				f.t.Fatalf("client %d got an output of %s", client, out.ID)
+			}
+			if tokens = append(tokens, out.Tokens...); out.Finish != protocol.Unfinished {
+				return tokens
+			}
+		}
+	}
+}
+
+// A client that reads nothing holds the engine up when the buffers are full,
+// instead of making it keep what was said. When the client reads again, nothing
+// is missing, and the other client is served as well.
+func TestAClientThatStopsReadingLosesNothing(t *testing.T) {
+	const (
+		said  = 10_000 // messages
+		ahead = 5_000  // messages that the buffers between the two have room for, at most
+	)
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	front := listenUnix(t, ctx, 2)
+	clock := &stepClock{Clock: NewClock(), notice: 1000, closed: make(chan struct{})}
+	ended := make(chan error, 1)
+	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Clock: clock}, ended)
+	front.accept()
+
+	front.submit(ask("deaf-x", count(0, 4), said))
+	<-clock.closed
+	front.submit(ask("other-x", count(0, 4), 10, toClient(1)))
+	read := int64(0)
+	got := front.read(0, "deaf-x", func() {
+		if lead := clock.asked.Load() - read; lead > ahead {
+			t.Fatalf("after %d messages were read the engine has made %d steps more", read, lead)
+		}
+		read++
+	})
+	if diff := cmp.Diff(randomTokens(0, defaultVocab, "deaf-x", said), got); diff != "" {
+		t.Errorf("tokens of the client that stopped reading (-want +got):\n%s", diff)
+	}
+	got = front.read(1, "other-x", func() {})
+	if diff := cmp.Diff(randomTokens(0, defaultVocab, "other-x", 10), got); diff != "" {
+		t.Errorf("tokens of the other client (-want +got):\n%s", diff)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// An engine that a client holds up stops all the same.
+func TestShutdownWhileAClientReadsNothing(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	front := listenUnix(t, ctx, 2)
+	clock := &stepClock{Clock: NewClock(), notice: 1000, closed: make(chan struct{})}
+	ended := make(chan error, 1)
+	_, stop := run(t, ctx, Options{
+		Handshake: front.shake.Endpoint(), Clock: clock, Linger: 20 * time.Millisecond, MaxModelLen: 1 << 30,
+	}, ended)
+	front.accept()
+	front.submit(ask("deaf-x", count(0, 4), 1<<29))
+	<-clock.closed
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	case <-ctx.Done():
+		t.Error("Run does not return")
+	}
+}

@@ -1,0 +1,169 @@
+package player
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// randomTokens draws what a player with the seed says to a request.
+func randomTokens(seed uint64, vocab uint32, id string, n int) []uint32 {
+	s, err := Random{Seed: seed, Vocab: vocab}.Script(&protocol.Request{ID: id})
+	if err != nil {
+		return nil
+	}
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = s.Fill(i)
+	}
+	return tokens
+}
+
+func TestRandomTokensDependOnSeedAndIDOnly(t *testing.T) {
+	base := randomTokens(1, 1000, "a", 64)
+	for _, tt := range []struct {
+		name  string
+		got   []uint32
+		equal bool
+	}{
+		{"same seed and id", randomTokens(1, 1000, "a", 64), true},
+		{"other seed", randomTokens(2, 1000, "a", 64), false},
+		{"other id", randomTokens(1, 1000, "b", 64), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := slices.Equal(base, tt.got); got != tt.equal {
+				t.Errorf("equal: %v, want %v", got, tt.equal)
+			}
+		})
+	}
+	for _, vocab := range []uint32{0, 1, 2, 1000} {
+		for _, token := range randomTokens(1, vocab, "a", 256) {
+			if token >= max(vocab, 1) {
+				t.Fatalf("token %d with a vocabulary of %d", token, vocab)
+			}
+		}
+	}
+	if distinct := len(slices.Compact(slices.Sorted(slices.Values(base)))); distinct < 50 {
+		t.Errorf("%d different tokens of 64 from 1000: not much of a draw", distinct)
+	}
+}
+
+func TestRandomTokensDoNotDependOnWhatElseRuns(t *testing.T) {
+	alone := newRig(t, Options{Seed: 5}, 1)
+	alone.submit(ask("a", count(0, 4), 20))
+	alone.runAll()
+	crowd := newRig(t, Options{Seed: 5, MaxNumSeqs: 2}, 1)
+	crowd.submit(ask("x", count(0, 9), 7), ask("y", count(0, 1), 3), ask("a", count(0, 4), 20), ask("z", count(0, 2), 30))
+	crowd.runAll()
+	if diff := cmp.Diff(alone.answer("a").tokens(), crowd.answer("a").tokens()); diff != "" {
+		t.Errorf("alone and in a crowd (-alone +crowd):\n%s", diff)
+	}
+}
+
+func TestRandomTokensStopAsSampledOnesDo(t *testing.T) {
+	drawn := randomTokens(1, 1000, "a", 8)
+	for _, tt := range []struct {
+		name   string
+		change []change
+		max    int
+		said   int
+		finish protocol.FinishReason
+		stop   string
+	}{
+		{"nothing to stop at", nil, 8, 8, protocol.FinishLength, ""},
+		{"max_model_len", []change{unlimited}, 0, 8, protocol.FinishLength, ""},
+		{"max_tokens 0", nil, 0, 0, protocol.FinishLength, ""},
+		{"end of sequence", []change{eos(int64(drawn[2]))}, 8, 3, protocol.FinishStop, ""},
+		{"ignored end of sequence", []change{eos(-1)}, 8, 8, protocol.FinishLength, ""},
+		{"stop id", []change{stopAt(drawn[4], drawn[1])}, 8, 2, protocol.FinishStop, pack1(drawn[1])},
+		{"stop id before end of sequence", []change{stopAt(drawn[1]), eos(int64(drawn[3]))}, 8, 2, protocol.FinishStop, pack1(drawn[1])},
+		{"stop id that ends the sequence too", []change{stopAt(drawn[1]), eos(int64(drawn[1]))}, 8, 2, protocol.FinishStop, ""},
+		{"stop id on the last token allowed", []change{stopAt(drawn[3])}, 4, 4, protocol.FinishStop, pack1(drawn[3])},
+		{"min_tokens skips an early stop id", []change{stopAt(drawn[1]), minTokens(3)}, 6, 6, protocol.FinishLength, ""},
+		{"min_tokens skips an early end", []change{eos(int64(drawn[0])), minTokens(2)}, 6, 6, protocol.FinishLength, ""},
+		{"min_tokens is over", []change{stopAt(drawn[1], drawn[4]), minTokens(3)}, 8, 5, protocol.FinishStop, pack1(drawn[4])},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{Seed: 1, Vocab: 1000, MaxModelLen: 12}, 1)
+			r.submit(ask("a", count(0, 4), tt.max, tt.change...))
+			r.runAll()
+			got := r.answer("a")
+			if diff := cmp.Diff(drawn[:tt.said], got.tokens(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("tokens (-want +got):\n%s", diff)
+			}
+			if got.finish != tt.finish || got.stop != tt.stop {
+				t.Errorf("finished by %v, stop_reason %q, want %v, %q", got.finish, got.stop, tt.finish, tt.stop)
+			}
+		})
+	}
+}
+
+// A Python frontend says ignore_eos and may name the token all the same.
+func TestIgnoreEOS(t *testing.T) {
+	drawn := randomTokens(1, 1000, "a", 4)
+	r := newRig(t, Options{Seed: 1, Vocab: 1000}, 1)
+	r.add(ask("a", count(0, 4), 4, eos(int64(drawn[1])), func(r *protocol.Request) { r.Sampling.IgnoreEOS = true }), 0)
+	r.runAll()
+	if got := r.answer("a"); !slices.Equal(got.tokens(), drawn) || got.finish != protocol.FinishLength {
+		t.Errorf("said %v and finished by %v, want %v to the end", got.tokens(), got.finish, drawn)
+	}
+}
+
+// sourceFunc makes a function a source.
+type sourceFunc func(*protocol.Request) (Script, error)
+
+func (f sourceFunc) Script(r *protocol.Request) (Script, error) { return f(r) }
+
+func TestScriptsOfASource(t *testing.T) {
+	fill := func(position int) uint32 { return uint32(100 + position) }
+	for _, tt := range []struct {
+		name   string
+		script Script
+		change []change
+		chunks [][]uint32
+		finish protocol.FinishReason
+	}{
+		{
+			"tokens, then drawn ones",
+			Script{Tokens: []uint32{1, 2}, Fill: fill, Chunks: []int{3, 2}},
+			nil,
+			[][]uint32{{1, 2, 102}, {103, 104}, {105}},
+			protocol.FinishLength,
+		},
+		{
+			"drawn ones stop inside a chunk",
+			Script{Fill: fill, Chunks: []int{6}, Stops: true},
+			[]change{stopAt(102)},
+			[][]uint32{{100, 101, 102}},
+			protocol.FinishStop,
+		},
+		{
+			"chunks of nothing count as one token",
+			Script{Tokens: []uint32{1, 2}, Chunks: []int{0, -1}, Finish: protocol.FinishStop},
+			nil,
+			[][]uint32{{1}, {2}},
+			protocol.FinishStop,
+		},
+		{"a script that forgot its finish ends all the same", Script{Tokens: []uint32{1}}, nil, [][]uint32{{1}}, protocol.FinishLength},
+		{"an empty script", Script{}, nil, [][]uint32{{}}, protocol.FinishLength},
+		{"a finish that is none", Script{Tokens: []uint32{1, 2}, Finish: 77}, nil, [][]uint32{{1}, {}}, protocol.FinishError},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			source := sourceFunc(func(*protocol.Request) (Script, error) { return tt.script, nil })
+			r := newRig(t, Options{Source: source}, 1)
+			r.submit(ask("a", count(0, 4), 6, tt.change...))
+			r.runAll()
+			got := r.answer("a")
+			if diff := cmp.Diff(tt.chunks, got.chunks); diff != "" {
+				t.Errorf("chunks (-want +got):\n%s", diff)
+			}
+			if got.finish != tt.finish {
+				t.Errorf("finished by %v, want %v", got.finish, tt.finish)
+			}
+		})
+	}
+}

@@ -1,0 +1,105 @@
+package player
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+func TestRegistrationIsTheRecordedOne(t *testing.T) {
+	backend, topic := "nccl", "kv@pod"
+	recorded := protocol.ReadyResponse{
+		MaxModelLen: 40960, NumGPUBlocks: 1234, BlockSize: 32, DType: "bfloat16", VLLMVersion: "0.0.1", WorldSize: 4,
+		DataParallelSize: 2, TensorParallelSize: 4, PipelineParallelSize: 1, DecodeContextParallelSize: 1,
+		DataParallelRank: 1, MaxNumSeqs: 77, MaxNumBatchedTokens: 8192, InstanceID: "recorded", SupportsLoRA: true,
+		MaxLoRAs: 3, WeightTransferBackend: &backend, EnableSleepMode: true, SupportsDraftWeightUpdates: true,
+		KVEvents: &protocol.KVEventsConfig{Enable: true, Publisher: "zmq", Topic: topic},
+	}
+	for _, line := range protocol.Lines() {
+		t.Run(line, func(t *testing.T) {
+			codec, err := protocol.CodecFor(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}})
+			raw := hex.EncodeToString(codec.AppendReady(nil, &recorded))
+			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &codec.Profile().Version
+			s := connect(t, Options{Trace: tr, EngineIndex: 3}, 2)
+
+			want := recorded
+			want.VLLMVersion, want.DataParallelRank = codec.Profile().Version, 3
+			want.KVEvents = nil // this engine publishes none
+			want.InstanceID = s.engine.Ready.InstanceID
+			if diffs, err := pack.Diff("ready", codec.AppendReady(nil, &want), s.engine.RawReady, pack.DiffOptions{}); err != nil || len(diffs) > 0 {
+				t.Errorf("registration: %v %v", diffs, err)
+			}
+			if !bytes.Equal(codec.AppendReady(nil, &want), s.engine.RawReady) {
+				t.Error("the registration's bytes differ")
+			}
+			if has := line >= "0.27"; has != (s.engine.Ready.InstanceID != "") || s.engine.Ready.InstanceID == "recorded" {
+				t.Errorf("instance id %q", s.engine.Ready.InstanceID)
+			}
+			if s.engine.Index != 3 || !bytes.Equal(s.engine.Identity, []byte{3, 0}) {
+				t.Errorf("engine %d with identity %x, want 3 with 0300", s.engine.Index, s.engine.Identity)
+			}
+		})
+	}
+}
+
+// What released engines registered with is repeated byte by byte, but for the
+// name of the instance.
+func TestRegistrationOfRealEngines(t *testing.T) {
+	for _, name := range []string{"0.27.1-edge-s1", "0.33.0-multiturn-s7"} {
+		t.Run(name, func(t *testing.T) {
+			real := capturedRegistration(t, "../testdata/captures/"+name+".jsonl.gz")
+			ready, err := protocol.DecodeReady(real)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}})
+			raw := hex.EncodeToString(real)
+			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &ready.VLLMVersion
+			s := connect(t, Options{Trace: tr}, 1)
+			want := bytes.Replace(real, []byte(ready.InstanceID), []byte(s.engine.Ready.InstanceID), 1)
+			diffs, err := pack.Diff("ready", want, s.engine.RawReady, pack.DiffOptions{})
+			if err != nil || len(diffs) > 0 {
+				t.Errorf("registration: %v %v", diffs, err)
+			}
+		})
+	}
+}
+
+// capturedRegistration returns the engine's first message on input socket 0.
+func capturedRegistration(t *testing.T, path string) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(z); lines.Scan(); {
+		var m struct {
+			Ch, Dir string
+			Frames  [][]byte
+		}
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Ch == "input0" && m.Dir == "e2f" {
+			return m.Frames[0]
+		}
+	}
+	t.Fatalf("%s: no registration", path)
+	return nil
+}

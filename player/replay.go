@@ -1,0 +1,160 @@
+package player
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// Match says how a request finds its record.
+type Match string
+
+const (
+	// MatchIndex takes the number in the request id ("replay-7") as the
+	// position in the trace's replay subset.
+	MatchIndex Match = "index"
+	// MatchPrefix finds the record whose prompt shares the longest chain of
+	// blocks with the request's prompt.
+	MatchPrefix Match = "prefix"
+)
+
+// ReplayOptions configures [NewReplay].
+type ReplayOptions struct {
+	Match Match
+	// Strict ends a request that no record answers with an error. Otherwise
+	// Fallback answers it.
+	Strict   bool
+	Fallback Source
+	// BlockSize is used for prefix matching when the trace names none.
+	BlockSize int
+}
+
+// Replay is a [Source] that says what a recorded engine said.
+type Replay struct {
+	name    string
+	opt     ReplayOptions
+	records []*trace.Record // the replay subset, by index
+	chains  *chains
+}
+
+// NewReplay prepares a trace for replay. It fails when nothing in the trace can
+// be replayed: no record has both an arrival and token ids.
+func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
+	s := &Replay{name: t.Name, opt: opt}
+	if s.opt.Fallback == nil {
+		s.opt.Fallback = Random{Vocab: defaultVocab}
+	}
+	withTokens := 0
+	for _, i := range trace.ReplaySubset(t.Records) {
+		r := &t.Records[i]
+		s.records = append(s.records, r)
+		if r.OutputTokenIDs != nil {
+			withTokens++
+		}
+	}
+	switch {
+	case len(s.records) == 0:
+		return nil, fmt.Errorf("%s: no record has arrival_ms, so nothing can be replayed", t.Name)
+	case withTokens == 0:
+		return nil, fmt.Errorf("%s: no record has output_token_ids; record with --record-tokens", t.Name)
+	}
+	if opt.Match == MatchPrefix {
+		var err error
+		if s.chains, err = newChains(t, s.records, opt.BlockSize); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// errNoRecord marks a request that strict replay has no answer for.
+var errNoRecord = errors.New("no record answers it")
+
+// Script answers with the matching record.
+func (s *Replay) Script(r *protocol.Request) (Script, error) {
+	rec, err := s.find(r)
+	if err == nil {
+		return scriptOf(rec), nil
+	}
+	if s.opt.Strict {
+		return Script{}, fmt.Errorf("%s: request %s: %w", s.name, r.ID, err)
+	}
+	return s.opt.Fallback.Script(r)
+}
+
+func (s *Replay) find(r *protocol.Request) (*trace.Record, error) {
+	if s.chains != nil {
+		return s.chains.take(r)
+	}
+	i, ok := ReplayIndex(r.ID, r.ExternalID)
+	if !ok {
+		return nil, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
+	}
+	if i >= len(s.records) {
+		return nil, fmt.Errorf("%w: the trace has records 0 to %d", errNoRecord, len(s.records)-1)
+	}
+	rec := s.records[i]
+	if rec.OutputTokenIDs == nil {
+		return nil, fmt.Errorf("%w: record %d (line %d) has no output_token_ids", errNoRecord, i, rec.Line)
+	}
+	if n := len(r.PromptTokenIDs); s.opt.Strict && n != rec.PromptTokens {
+		return nil, fmt.Errorf("%w: its prompt has %d tokens, record %d (line %d) has %d",
+			errNoRecord, n, i, rec.Line, rec.PromptTokens)
+	}
+	return rec, nil
+}
+
+func scriptOf(rec *trace.Record) Script {
+	s := Script{
+		Tokens:       rec.OutputTokenIDs,
+		Chunks:       rec.Chunks(),
+		Finish:       protocol.FinishReason(rec.FinishReason.Wire() + 1),
+		CachedTokens: rec.CachedTokens,
+		FirstToken:   milliseconds(rec.TTFTMs),
+	}
+	for _, gap := range rec.ITLMs {
+		s.Gaps = append(s.Gaps, milliseconds(gap))
+	}
+	return s
+}
+
+func milliseconds(ms float64) time.Duration {
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
+// ReplayIndex reads the record number out of a request id. A frontend wraps the
+// client's id: "replay-7" arrives as cmpl-replay-7-1a2b3c4d from vllm-rs and as
+// cmpl-replay-7-0-1a2b3c4d from the Python frontend, with eight random hex
+// digits that may all be decimal, so they are cut off first where the external
+// id shows them; the children of a request for n>1 have a "1_" in front as well.
+// Without a "replay-" the number after the last dash counts, unless it may be
+// those digits.
+func ReplayIndex(id, external string) (index int, ok bool) {
+	wrapped := true
+	if external != "" && strings.Contains(id+"-", external+"-") {
+		id, wrapped = external, false
+	}
+	if at := strings.LastIndex(id, "replay-"); at >= 0 {
+		digits, _, _ := strings.Cut(id[at+len("replay-"):], "-")
+		return parseIndex(digits)
+	}
+	dash := strings.LastIndexByte(id, '-')
+	if wrapped && dash >= 0 && len(id)-dash-1 == randomDigits {
+		return 0, false
+	}
+	return parseIndex(id[dash+1:])
+}
+
+// randomDigits is the number of hex digits that frontends append to an id
+// (vllm/v1/engine/input_processor.py assign_request_id).
+const randomDigits = 8
+
+func parseIndex(digits string) (int, bool) {
+	n, err := strconv.ParseUint(digits, 10, 31)
+	return int(n), err == nil
+}

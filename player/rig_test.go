@@ -1,0 +1,269 @@
+package player
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// fakeClock is virtual time: After delivers when the test moves the clock.
+type fakeClock struct {
+	mu     sync.Mutex
+	now    time.Duration
+	timers []fakeTimer
+	armed  chan time.Duration // what After was asked for, if anybody listens
+}
+
+type fakeTimer struct {
+	due   time.Duration
+	fires chan time.Time
+}
+
+func (c *fakeClock) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *fakeClock) After(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	timer := fakeTimer{c.now + d, make(chan time.Time, 1)}
+	c.timers = append(c.timers, timer)
+	c.mu.Unlock()
+	if c.armed != nil {
+		c.armed <- d
+	}
+	return timer.fires
+}
+
+// advance moves the clock and fires what is due by then.
+func (c *fakeClock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += d
+	c.timers = slices.DeleteFunc(c.timers, func(t fakeTimer) bool {
+		if t.due > c.now {
+			return false
+		}
+		t.fires <- time.Time{}
+		return true
+	})
+}
+
+// start is the virtual time at which every rig begins.
+const start = time.Hour
+
+// rig is an engine without sockets: what it says is decoded as a frontend of
+// its line does, and a message that such a frontend would not take fails the
+// test.
+type rig struct {
+	t *testing.T
+	*engine
+	player    *Player
+	clock     *fakeClock
+	envelopes []envelope
+	refused   []string // ids given to OnRefused, with the reason
+	calls     int      // utility calls made
+}
+
+// envelope is one message of the engine to a client.
+type envelope struct {
+	protocol.Outputs
+	at     time.Duration // since the rig's start
+	client int
+	aux    [][]byte
+}
+
+// newRig makes an engine with the given number of clients.
+func newRig(t *testing.T, opt Options, clients int) *rig {
+	t.Helper()
+	r := &rig{t: t, clock: &fakeClock{now: start}}
+	opt.Clock = r.clock
+	opt.OnRefused = func(id string, err error) { r.refused = append(r.refused, fmt.Sprintf("%s: %v", id, err)) }
+	p, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.player, r.engine = p, p.engine
+	r.addClients(clients)
+	r.send = r.capture
+	return r
+}
+
+func (r *rig) capture(client int, m protocol.ClientMessage) {
+	r.t.Helper()
+	e := envelope{at: r.clock.Now() - start, client: client}
+	for _, frame := range m[1:] {
+		e.aux = append(e.aux, slices.Clone(frame))
+	}
+	frame := slices.Clone(m[0])
+	if err := r.codec.DecodeOutputs(frame, &e.Outputs); err != nil {
+		r.t.Errorf("line %s: the frontend cannot read %s: %v", r.codec.Line(), pack.Format(frame), err)
+	}
+	r.envelopes = append(r.envelopes, e)
+}
+
+// submit sends requests through the line's encoding, as a frontend would.
+func (r *rig) submit(requests ...*protocol.Request) {
+	r.t.Helper()
+	for _, q := range requests {
+		var got protocol.Request
+		if err := r.codec.DecodeRequest(r.codec.AppendRequest(nil, q), &got); err != nil {
+			r.t.Fatal(err)
+		}
+		r.add(&got, 0)
+	}
+}
+
+// run makes steps until nothing is due at this moment.
+func (r *rig) run() {
+	for r.step() {
+		r.answerDrained()
+	}
+	r.answerDrained()
+}
+
+// runAll runs and moves the clock from due output to due output to the end.
+func (r *rig) runAll() {
+	r.t.Helper()
+	for range 10_000 {
+		r.run()
+		due, ok := r.nextDue()
+		if !ok {
+			return
+		}
+		r.clock.advance(due - r.clock.Now())
+	}
+	r.t.Fatal("the engine does not come to an end")
+}
+
+// answer is all that one request got.
+type answer struct {
+	chunks [][]uint32
+	at     []time.Duration // of each output, since the rig's start
+	client int
+	finish protocol.FinishReason
+	stop   string // stop_reason as text, "" for nil
+	err    string // see errorOf
+}
+
+// answers collects the outputs by request.
+func (r *rig) answers() map[string]*answer {
+	r.t.Helper()
+	all := map[string]*answer{}
+	for _, e := range r.envelopes {
+		for _, out := range e.Outputs.Outputs {
+			a := all[string(out.ID)]
+			if a == nil {
+				a = &answer{client: e.client}
+				all[string(out.ID)] = a
+			}
+			if a.finish != protocol.Unfinished {
+				r.t.Errorf("request %s got an output after its last one", out.ID)
+			}
+			a.chunks = append(a.chunks, append([]uint32{}, out.Tokens...))
+			a.at = append(a.at, e.at)
+			a.finish, a.stop, a.err = out.Finish, text(out.StopReason), r.errorOf(out)
+		}
+	}
+	return all
+}
+
+func (r *rig) answer(id string) *answer {
+	r.t.Helper()
+	a := r.answers()[id]
+	if a == nil {
+		r.t.Fatalf("request %s got no answer", id)
+	}
+	return a
+}
+
+func (a *answer) tokens() []uint32 { return slices.Concat(a.chunks...) }
+
+// errorOf returns an output's error as "code: message", with a "!" in front when
+// the client may try again, and "" when there is none.
+func (r *rig) errorOf(out protocol.RequestOutput) string {
+	r.t.Helper()
+	if out.Error == nil {
+		return ""
+	}
+	e := decoded(r.t, out.Error).(map[string]any)
+	mark := ""
+	if e["retryable"] == true {
+		mark = "!"
+	}
+	return fmt.Sprintf("%s%s: %s", mark, e["code"], e["message"])
+}
+
+// text formats a raw value that may be absent.
+func text(raw []byte) string {
+	if raw == nil {
+		return ""
+	}
+	return pack.Format(raw)
+}
+
+// decoded turns a raw value into Go's: nil, bool, int64, float64, string, []any
+// or map[string]any.
+func decoded(t *testing.T, raw []byte) any {
+	t.Helper()
+	cur := pack.NewCursor(raw)
+	v, err := value(&cur)
+	if err != nil {
+		t.Fatalf("%s: %v", pack.Format(raw), err)
+	}
+	return v
+}
+
+func value(cur *pack.Cursor) (any, error) {
+	switch cur.Kind() {
+	case pack.Bool:
+		return cur.Bool()
+	case pack.Int:
+		return cur.Int()
+	case pack.Float:
+		return cur.Float()
+	case pack.String:
+		return cur.StrString()
+	case pack.Array:
+		return values(cur)
+	case pack.Map:
+		return members(cur)
+	}
+	_, err := cur.Raw()
+	return nil, err
+}
+
+func values(cur *pack.Cursor) (any, error) {
+	n, err := cur.ArrayLen()
+	all := make([]any, n)
+	for i := range all {
+		if all[i], err = value(cur); err != nil {
+			break
+		}
+	}
+	return all, err
+}
+
+func members(cur *pack.Cursor) (any, error) {
+	n, err := cur.MapLen()
+	all := make(map[string]any, n)
+	for range n {
+		key, keyErr := cur.StrString()
+		if keyErr != nil {
+			return nil, keyErr
+		}
+		if all[key], err = value(cur); err != nil {
+			break
+		}
+	}
+	return all, err
+}
+
+// pack1 formats an id as a stop reason.
+func pack1(id uint32) string { return fmt.Sprint(id) }

@@ -1,0 +1,367 @@
+package player
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// patience is how long a test waits for what must come; nothing is timed by it.
+const patience = 20 * time.Second
+
+// session is a player and a frontend of its line over real sockets. When the
+// test ends both are stopped, and no goroutine may be left.
+type session struct {
+	t      *testing.T
+	ctx    context.Context
+	front  *frontend.Frontend
+	engine frontend.Engine
+	player *Player
+	stop   context.CancelFunc
+	ended  chan error // what Run returned
+}
+
+func connect(t *testing.T, opt Options, clients int) *session {
+	t.Helper()
+	s := &session{t: t, ended: make(chan error, 1)}
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	s.ctx = ctx
+	probe, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.front, err = frontend.Listen(frontend.Options{Codec: probe.codec, Clients: clients}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.front.Close() })
+	opt.Handshake = s.front.Handshake()
+	s.player, s.stop = run(t, ctx, opt, s.ended)
+	if s.engine, err = s.front.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-s.player.Ready()
+	return s
+}
+
+// run starts a player; what its Run returns comes through ended.
+func run(t *testing.T, ctx context.Context, opt Options, ended chan<- error) (*Player, context.CancelFunc) {
+	t.Helper()
+	p, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		ended <- p.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-exited
+	})
+	return p, stop
+}
+
+func (s *session) submit(requests ...*protocol.Request) {
+	s.t.Helper()
+	for _, r := range requests {
+		if err := s.front.Submit(r); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// next returns the next envelope for a client.
+func (s *session) next(client int) protocol.Outputs {
+	s.t.Helper()
+	var o protocol.Outputs
+	if _, err := s.front.Next(s.ctx, client, &o); err != nil {
+		s.t.Fatalf("client %d: %v", client, err)
+	}
+	return o
+}
+
+// reply waits for the answer to a utility call, through which the client knows
+// that the engine has seen what it sent before. Nothing else may come.
+func (s *session) reply(client int, method string, args ...[]byte) *protocol.UtilityOutput {
+	s.t.Helper()
+	id, err := s.front.Call(client, method, args...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	o := s.next(client)
+	if o.Utility == nil || o.Utility.CallID != id {
+		s.t.Fatalf("got an envelope of %d outputs instead of the answer to %s", len(o.Outputs), method)
+	}
+	return o.Utility
+}
+
+// finished reads a client's envelopes until n requests have ended, and returns
+// what each of them got and how many prompt tokens the statistics told.
+func (s *session) finished(client, n int) (streams map[string]*stream, queries int64) {
+	s.t.Helper()
+	streams = map[string]*stream{}
+	for n > 0 {
+		o := s.next(client)
+		if o.SchedulerStats != nil {
+			e := envelope{Outputs: o}
+			queries += e.stats(s.t)["prefix_cache_stats"].(map[string]any)["queries"].(int64)
+		}
+		for _, out := range o.Outputs {
+			if a := s.collect(streams, out); a.finish != protocol.Unfinished {
+				n--
+			}
+		}
+	}
+	return streams, queries
+}
+
+// stream is what one request got over the sockets.
+type stream struct {
+	tokens []uint32
+	finish protocol.FinishReason
+	err    string
+}
+
+func (s *session) collect(streams map[string]*stream, out protocol.RequestOutput) *stream {
+	a := streams[string(out.ID)]
+	if a == nil {
+		a = new(stream)
+		streams[string(out.ID)] = a
+	}
+	if a.finish != protocol.Unfinished {
+		s.t.Errorf("request %s got an output after its last one", out.ID)
+	}
+	a.tokens, a.finish, a.err = append(a.tokens, out.Tokens...), out.Finish, text(out.Error)
+	return a
+}
+
+// wait returns what Run returned.
+func (s *session) wait() error {
+	s.t.Helper()
+	select {
+	case err := <-s.ended:
+		return err
+	case <-s.ctx.Done():
+		s.t.Fatal("Run does not return")
+		return nil
+	}
+}
+
+// never is a take whose first token is an hour away.
+func never() take {
+	return take{prompt: count(0, 4), output: []uint32{1}, ttft: float64(time.Hour / time.Millisecond)}
+}
+
+func TestEachClientGetsItsOwn(t *testing.T) {
+	for _, line := range []string{"0.25", "0.33"} {
+		t.Run(line, func(t *testing.T) {
+			s := connect(t, Options{VLLMVersion: line, Seed: 1, MaxNumSeqs: 5}, 2)
+			const each = 10
+			for i := range each {
+				s.submit(ask(fmt.Sprintf("a%d-x", i), count(0, 10), 20+i), ask(fmt.Sprintf("b%d-x", i), count(0, 7), 30-i, toClient(1)))
+			}
+			var queries int64
+			for client, letter := range []string{"a", "b"} {
+				got, q := s.finished(client, each)
+				queries += q
+				want := map[string]*stream{}
+				for i := range each {
+					n := 20 + i
+					if client == 1 {
+						n = 30 - i
+					}
+					id := fmt.Sprintf("%s%d-x", letter, i)
+					want[id] = &stream{tokens: randomTokens(1, defaultVocab, id, n), finish: protocol.FinishLength}
+				}
+				if diff := cmp.Diff(want, got, cmp.AllowUnexported(stream{})); diff != "" {
+					t.Errorf("client %d (-want +got):\n%s", client, diff)
+				}
+			}
+			if want := int64(each * 17); queries != want {
+				t.Errorf("the statistics of both clients told %d prompt tokens, want %d, each once", queries, want)
+			}
+		})
+	}
+}
+
+func TestShutdownAnswersWhatIsOpen(t *testing.T) {
+	for _, line := range []string{"0.25", "0.33"} {
+		t.Run(line, func(t *testing.T) {
+			s := connect(t, Options{VLLMVersion: line, Trace: cassette(t, never(), never(), never()), Pace: PaceRecorded, MaxNumSeqs: 1}, 3)
+			s.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1, toClient(1)), ask("replay-2", count(0, 4), 1, toClient(1)))
+			for client := range 2 {
+				s.reply(client, "is_sleeping")
+			}
+			s.stop()
+			for client, ids := range [][]string{{"replay-0"}, {"replay-1", "replay-2"}, nil} {
+				for _, id := range ids {
+					o := s.next(client)
+					if len(o.Outputs) != 1 || string(o.Outputs[0].ID) != id || o.Outputs[0].Finish != protocol.FinishAbort {
+						t.Errorf("client %d got %d outputs, want the abort of %s", client, len(o.Outputs), id)
+					}
+					if diff := cmp.Diff([][]byte{[]byte(id)}, o.FinishedRequests); diff != "" {
+						t.Errorf("client %d: finished_requests (-want +got):\n%s", client, diff)
+					}
+				}
+				var o protocol.Outputs
+				if _, err := s.front.Next(s.ctx, client, &o); !errors.Is(err, protocol.ErrEngineDead) {
+					t.Errorf("client %d was told %v, want that the engine is dead", client, err)
+				}
+				if _, err := s.front.Next(s.ctx, client, &o); !errors.Is(err, frontend.ErrEngineGone) {
+					t.Errorf("client %d was told %v, want that the engine is gone", client, err)
+				}
+			}
+			if err := s.wait(); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+}
+
+func TestShutdownInTheMiddleOfMuchWork(t *testing.T) {
+	s := connect(t, Options{MaxModelLen: 1 << 30}, 1)
+	for i := range 20 {
+		s.submit(ask(fmt.Sprintf("r%d-x", i), count(0, 4), 1<<29))
+	}
+	s.next(0)
+	s.stop()
+	aborted := 0
+	for {
+		var o protocol.Outputs
+		if _, err := s.front.Next(s.ctx, 0, &o); errors.Is(err, protocol.ErrEngineDead) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, out := range o.Outputs {
+			if out.Finish == protocol.FinishAbort {
+				aborted++
+			}
+		}
+	}
+	// Some requests may not have been taken in when the player was stopped.
+	if aborted < 1 || aborted > 20 {
+		t.Errorf("%d requests aborted, want up to 20", aborted)
+	}
+	if err := s.wait(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		opt  Options
+		open func(*session)
+	}{
+		{"idle", Options{}, func(*session) {}},
+		{
+			"while the engine waits",
+			Options{Trace: cassette(t, never()), Pace: PaceRecorded},
+			func(s *session) {
+				s.submit(ask("replay-0", count(0, 4), 1))
+				s.reply(0, "is_sleeping")
+			},
+		},
+		{
+			"in the middle of two streams",
+			Options{MaxModelLen: 1 << 30},
+			func(s *session) {
+				s.submit(ask("x", count(0, 4), 1<<29))
+				s.next(0)
+				s.submit(ask("y", count(0, 4), 1<<29, toClient(1)))
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := connect(t, tt.opt, 2)
+			tt.open(s)
+			s.front.Close()
+			if err := s.wait(); !errors.Is(err, ErrFrontendGone) {
+				t.Errorf("Run: %v, want %v", err, ErrFrontendGone)
+			}
+		})
+	}
+}
+
+func TestAnAbortReachesABusyEngine(t *testing.T) {
+	s := connect(t, Options{MaxModelLen: 1 << 30}, 2)
+	s.submit(ask("endless-x", count(0, 4), 1<<29))
+	s.next(0)
+	if err := s.front.Abort(0, "endless-x"); err != nil {
+		t.Fatal(err)
+	}
+	// What was said before the abort still comes; then the answer, and no more.
+	id, err := s.front.Call(0, "is_sleeping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for o := s.next(0); o.Utility == nil || o.Utility.CallID != id; o = s.next(0) {
+		for _, out := range o.Outputs {
+			if out.Finish != protocol.Unfinished {
+				t.Errorf("the aborted request finished by %v", out.Finish)
+			}
+		}
+	}
+	s.submit(ask("after-x", count(0, 4), 1))
+	o := s.next(0)
+	if len(o.Outputs) != 1 || string(o.Outputs[0].ID) != "after-x" {
+		t.Errorf("%d outputs after the abort, want one for the next request", len(o.Outputs))
+	}
+}
+
+func TestAnUndecodableRequestIsAnswered(t *testing.T) {
+	id := pack.AppendString(nil, "broken-x")
+	request := func(fields int, rest ...byte) []byte {
+		return slices.Concat(pack.AppendArrayHeader(nil, fields), id, rest)
+	}
+	nils := bytes.Repeat([]byte{0xc0}, 21)
+	for _, tt := range []struct {
+		name    string
+		payload []byte
+		reason  string
+	}{
+		{"a prompt that is none", request(22, append([]byte{7}, nils...)...), "EngineCoreRequest.prompt_token_ids: "},
+		{"a prompt of 2^32-1 ids", request(22, append([]byte{0xdd, 0xff, 0xff, 0xff, 0xff}, nils...)...), "EngineCoreRequest.prompt_token_ids: "},
+		{"too few fields", request(2, 0xc0), "2 fields, the line 0.33 requires 9"},
+		{"bytes after it", request(22, append([]byte{0xc0}, nils...)...), "1 bytes after the message"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var refused []string
+			s := connect(t, Options{OnRefused: func(id string, err error) { refused = append(refused, id+": "+err.Error()) }}, 2)
+			if err := s.front.SubmitRaw(1, tt.payload); err != nil {
+				t.Fatal(err)
+			}
+			got, _ := s.finished(1, 1)
+			a := got["broken-x"]
+			if a == nil || a.finish != protocol.FinishError || !strings.Contains(a.err, "bad_request") {
+				t.Fatalf("answered %+v, want a bad_request error for broken-x", got)
+			}
+			s.submit(ask("after-x", count(0, 4), 1, toClient(1)))
+			if got, _ := s.finished(1, 1); got["after-x"].finish != protocol.FinishLength {
+				t.Errorf("the next request got %+v", got["after-x"])
+			}
+			s.stop()
+			s.wait()
+			if len(refused) != 1 || !strings.Contains(refused[0], tt.reason) || !strings.HasPrefix(refused[0], "broken-x: ") {
+				t.Errorf("OnRefused was told %q, want once of broken-x: %s", refused, tt.reason)
+			}
+		})
+	}
+}

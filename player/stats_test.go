@@ -1,0 +1,179 @@
+package player
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestTheFirstOutputTellsOfQueueAndPrompt(t *testing.T) {
+	tr := cassette(t, take{prompt: count(0, 11), output: []uint32{1, 2, 3}, cached: 4}, take{prompt: count(0, 3), output: []uint32{1, 2}, cached: 9})
+	r := newRig(t, Options{Trace: tr, BlockSize: blockSize, MaxNumSeqs: 1}, 1)
+	r.submit(ask("replay-0", count(0, 11), 9))
+	r.clock.advance(1e9)
+	r.step()
+	r.submit(ask("replay-1", count(0, 3), 9))
+	r.clock.advance(1e9)
+	r.runAll()
+
+	queued := func(q, s float64) any {
+		return []any{map[string]any{"type": int64(1), "timestamp": q}, map[string]any{"type": int64(2), "timestamp": s}}
+	}
+	prefill := func(prompt, computed, cached, created int64) any {
+		return map[string]any{
+			"num_prompt_tokens": prompt, "num_computed_tokens": computed, "num_cached_tokens": cached,
+			"num_local_cached_tokens": cached, "num_external_cached_tokens": int64(0), "num_cache_creation_tokens": created,
+		}
+	}
+	type first struct{ Events, Prefill any }
+	zero := start.Seconds()
+	want := []first{
+		{queued(zero, zero+1), prefill(11, 7, 4, 4)},
+		{},
+		{},
+		// The whole prompt was cached, so the last token was computed again.
+		{queued(zero+1, zero+2), prefill(3, 1, 2, 0)},
+		{},
+	}
+	var got []first
+	for _, e := range r.envelopes {
+		out := e.Outputs.Outputs[0]
+		f := first{}
+		if out.Events != nil {
+			f.Events = decoded(t, out.Events)
+		}
+		if out.Prefill != nil {
+			f.Prefill = decoded(t, out.Prefill)
+		}
+		got = append(got, f)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("first and later outputs (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
+	for _, tt := range []struct {
+		name, config string
+		want         int64 // cache creation
+		queries      int64
+	}{
+		{"not said", "", 8, 8},
+		{"on", "enable_prefix_caching=true,max_num_seqs=8", 8, 8},
+		{"off", "max_num_seqs=8,enable_prefix_caching=false", 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := cassette(t, take{prompt: count(0, 8), output: []uint32{1}})
+			tr.Meta.EngineConfig = &tt.config
+			r := newRig(t, Options{Trace: tr, BlockSize: blockSize}, 1)
+			r.submit(ask("replay-0", count(0, 8), 9))
+			r.runAll()
+			prefill := decoded(t, r.envelopes[0].Outputs.Outputs[0].Prefill).(map[string]any)
+			if got := prefill["num_cache_creation_tokens"]; got != tt.want {
+				t.Errorf("num_cache_creation_tokens %v, want %d", got, tt.want)
+			}
+			cache := r.envelopes[0].stats(t)["prefix_cache_stats"].(map[string]any)
+			if got := cache["queries"]; got != tt.queries {
+				t.Errorf("prefix cache queries %v, want %d", got, tt.queries)
+			}
+		})
+	}
+}
+
+// stats returns the envelope's scheduler statistics, nil when it has none.
+func (e *envelope) stats(t *testing.T) map[string]any {
+	t.Helper()
+	if e.SchedulerStats == nil {
+		return nil
+	}
+	return decoded(t, e.SchedulerStats).(map[string]any)
+}
+
+// gauges are the statistics that a test looks at.
+type gauges struct {
+	Running, Waiting        int64
+	Usage                   float64
+	Requests, Queries, Hits int64
+}
+
+func (r *rig) gauges(t *testing.T) []gauges {
+	t.Helper()
+	var all []gauges
+	for _, e := range r.envelopes {
+		s := e.stats(t)
+		if s == nil {
+			continue
+		}
+		cache := s["prefix_cache_stats"].(map[string]any)
+		all = append(all, gauges{
+			s["num_running_reqs"].(int64), s["num_waiting_reqs"].(int64), s["kv_cache_usage"].(float64),
+			cache["requests"].(int64), cache["queries"].(int64), cache["hits"].(int64),
+		})
+	}
+	return all
+}
+
+func TestSchedulerStatistics(t *testing.T) {
+	tr := cassette(t,
+		take{prompt: count(0, 8), output: []uint32{1, 2, 3}, cached: 4}, // 2 blocks, and a third for what it says
+		take{prompt: count(0, 3), output: []uint32{1, 2}},               // 1 block, then 2
+		take{prompt: count(0, 12), output: []uint32{1}, cached: 12},     // waits for one of them
+	)
+	// 11 blocks, of which one is the null block.
+	r := newRig(t, Options{Trace: tr, BlockSize: blockSize, NumGPUBlocks: 11, MaxNumSeqs: 2}, 1)
+	r.submit(ask("replay-0", count(0, 8), 9), ask("replay-1", count(0, 3), 9), ask("replay-2", count(0, 12), 9))
+	r.runAll()
+	want := []gauges{
+		{Running: 2, Waiting: 1, Usage: 0.4, Requests: 2, Queries: 11, Hits: 4},
+		{Running: 1, Waiting: 1, Usage: 0.3},
+		{Running: 0, Waiting: 0, Usage: 0, Requests: 1, Queries: 12, Hits: 11},
+	}
+	if diff := cmp.Diff(want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+		t.Errorf("statistics by step (-want +got):\n%s", diff)
+	}
+}
+
+func TestStatisticsForgetAbortedRequests(t *testing.T) {
+	r := newRig(t, Options{BlockSize: blockSize, NumGPUBlocks: 11, MaxNumSeqs: 1}, 1)
+	r.submit(ask("a", count(0, 4), 3), ask("b", count(0, 4), 3), ask("c", count(0, 4), 3))
+	r.step()
+	r.abort([]string{"b"})
+	r.step()
+	want := []gauges{{Running: 1, Waiting: 2, Usage: 0.2, Requests: 1, Queries: 4}, {Running: 1, Waiting: 1, Usage: 0.2}}
+	if diff := cmp.Diff(want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+		t.Errorf("statistics by step (-want +got):\n%s", diff)
+	}
+}
+
+func TestUsageStaysWithinThePool(t *testing.T) {
+	for _, blocks := range []int{1, 2} { // the pool of the first is empty: all it has is the null block
+		r := newRig(t, Options{BlockSize: blockSize, NumGPUBlocks: blocks}, 1)
+		r.submit(ask("a", count(0, 40), 2))
+		r.step()
+		want := float64(blocks - 1)
+		if got := r.gauges(t)[0].Usage; got != want {
+			t.Errorf("%d blocks: usage %v, want %v", blocks, got, want)
+		}
+	}
+}
+
+func TestStatisticsGoToOneClient(t *testing.T) {
+	r := newRig(t, Options{}, 3)
+	r.submit(ask("a", count(0, 4), 2, toClient(2)), ask("b", count(0, 5), 1, toClient(1)), ask("c", count(0, 6), 2, toClient(2)))
+	r.runAll()
+	type sent struct {
+		Client int
+		IDs    string
+		Stats  bool
+	}
+	var got []sent
+	for i, ids := range r.said() {
+		got = append(got, sent{r.envelopes[i].client, strings.Join(ids, " "), r.envelopes[i].SchedulerStats != nil})
+	}
+	want := []sent{{1, "b", true}, {2, "a c", false}, {2, "a c", true}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("envelopes (-want +got):\n%s", diff)
+	}
+}

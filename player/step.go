@@ -1,0 +1,163 @@
+package player
+
+import (
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// Pace says when outputs leave.
+type Pace string
+
+const (
+	// PaceInstant makes one step after the other.
+	PaceInstant Pace = "instant"
+	// PaceRecorded lets each output leave when its recording did, counted from
+	// the request's arrival. Requests are paced alone: a step is what is due.
+	PaceRecorded Pace = "recorded"
+)
+
+// step makes one engine step: every running request that is due says one chunk,
+// each client gets one envelope. It reports whether there was anything to do.
+func (e *engine) step() bool {
+	e.sweep()
+	if e.pause == pausedAll {
+		return false
+	}
+	now := e.clock.Now()
+	e.admit(now)
+	if len(e.running) == 0 {
+		return false
+	}
+	said := false
+	kept := e.running[:0]
+	for _, q := range e.running {
+		if q.due > now {
+			kept = append(kept, q)
+			continue
+		}
+		said = true
+		if e.speak(q, now) {
+			kept = append(kept, q)
+		}
+	}
+	clear(e.running[len(kept):])
+	e.running = kept
+	if said {
+		e.sendStep(now)
+	}
+	return said
+}
+
+// speak adds the request's next output to its client's batch and reports
+// whether the request goes on.
+func (e *engine) speak(q *request, now time.Duration) bool {
+	first := q.outputs == 0
+	out := &e.out
+	*out = protocol.Output{}
+	last := q.say(out)
+	if first {
+		e.introduce(q, out)
+	}
+	q.logprobs.attach(out, first)
+	if err := e.batches[q.client].Add(q.stream, out); err != nil {
+		e.fail(q, err)
+		last = true
+	}
+	if last {
+		e.forget(q)
+		return false
+	}
+	e.hold(q)
+	if e.pace == PaceRecorded {
+		q.due = max(q.due+q.script.gap(q.outputs-1), now)
+	}
+	return true
+}
+
+// fail ends a request whose next output cannot be said with an error output: a
+// client that gets nothing would wait for ever.
+func (e *engine) fail(q *request, err error) {
+	e.log.Error("output replaced by an error", "request", q.id, "error", err)
+	if e.fault != nil {
+		e.fault(q.id, err)
+	}
+	out := e.errorOutput(&protocol.RequestError{Code: "internal_error", Message: err.Error()})
+	if err := e.batches[q.client].Add(q.stream, out); err != nil {
+		e.log.Error("output not sent", "request", q.id, "error", err)
+	}
+}
+
+// introduce adds what only a first output has: when the request was queued and
+// scheduled, and what became of its prompt.
+func (e *engine) introduce(q *request, out *protocol.Output) {
+	e.events = [2]protocol.Event{
+		{Type: protocol.EventQueued, Timestamp: seconds(q.queued)},
+		{Type: protocol.EventScheduled, Timestamp: seconds(q.started)},
+	}
+	out.Events = e.events[:]
+	out.Prefill = e.prefillStats(q)
+}
+
+// prefillStats counts the prompt as vllm/v1/metrics/stats.py does: what was
+// computed and fills blocks has been added to the cache.
+func (e *engine) prefillStats(q *request) *protocol.PrefillStats {
+	s := &protocol.PrefillStats{
+		Prompt: q.prompt, Computed: q.prompt - q.cached, Cached: q.cached, LocalCached: q.cached,
+	}
+	if size := e.ready.BlockSize; e.caching && size > 0 {
+		s.CacheCreation = max(q.prompt/size*size-q.cached, 0)
+	}
+	return s
+}
+
+// sendStep closes the step's envelopes. The statistics go to one client, the
+// first that got something, as a real engine does it: frontends add up the
+// counters.
+func (e *engine) sendStep(now time.Duration) {
+	stats := e.takeStats()
+	for client, b := range e.batches {
+		if b.Len() == 0 {
+			continue
+		}
+		b.WeightVersion = e.state.weightVersion
+		m, err := b.Finish(stats, seconds(now))
+		if err != nil {
+			e.log.Error("envelope not sent", "client", client, "error", err)
+		} else {
+			e.send(client, m)
+		}
+		b.Reset()
+		stats = nil
+	}
+}
+
+// takeStats returns the gauges as they are after the step, and the counters
+// since the last step.
+func (e *engine) takeStats() *protocol.SchedulerStats {
+	s := &e.state.stats
+	*s = protocol.SchedulerStats{
+		Running: len(e.running), Waiting: len(e.waiting), PrefixCache: e.cache,
+	}
+	// One block of the pool is the null block, which no request gets.
+	if pool := e.ready.NumGPUBlocks - 1; pool > 0 {
+		s.KVCacheUsage = min(float64(e.blocks)/float64(pool), 1)
+	}
+	e.cache = protocol.CacheStats{}
+	return s
+}
+
+// nextDue returns when the next output may leave, and false when nothing runs.
+func (e *engine) nextDue() (time.Duration, bool) {
+	if e.pause == pausedAll {
+		return 0, false
+	}
+	var due time.Duration
+	found := false
+	for _, q := range e.running {
+		if !q.gone && (!found || q.due < due) {
+			due, found = q.due, true
+		}
+	}
+	return due, found
+}

@@ -1,0 +1,357 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// TestBadGolden damages a real golden, or what the manifest says of it, in one
+// way at a time: exactly the right checks turn red, and say where.
+func TestBadGolden(t *testing.T) {
+	const file = "conformance/v0.33.0/cpu/tiny/multiturn-s7.jsonl.gz"
+	const otherHash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	tests := []struct {
+		name   string
+		damage func(*testing.T, *subjectGolden)
+		want   outcome
+	}{
+		{
+			"nothing", func(*testing.T, *subjectGolden) {}, outcome{exit: ExitOK},
+		},
+		{
+			"written anew by our writer", func(t *testing.T, g *subjectGolden) { g.rewrite(t, func(*trace.Trace) {}) },
+			outcome{exit: ExitOK},
+		},
+		{
+			"flipped byte", func(_ *testing.T, g *subjectGolden) { g.data[len(g.data)/2] ^= 1 },
+			judgedOnce(ExitFail, "integrity", Fail, file, "sha256 of 46535 bytes is ", "the manifest has 4ff18b97"),
+		},
+		{
+			"other sha256 in the manifest", func(_ *testing.T, g *subjectGolden) { g.SHA256 = otherHash },
+			judgedOnce(ExitFail, "integrity", Fail, file, "is 4ff18b97", "the manifest has "+otherHash),
+		},
+		{
+			"other size in the manifest", func(_ *testing.T, g *subjectGolden) { g.Size-- },
+			judgedOnce(ExitFail, "integrity", Fail, file, "46535 bytes, the manifest has size = 46534"),
+		},
+		{
+			"cut gzip stream", func(_ *testing.T, g *subjectGolden) { g.register(g.data[:len(g.data)-4]) },
+			judgedOnce(ExitFail, "line", Error, file+": line ", "gzip stream"),
+		},
+		{
+			"no gzip stream", func(_ *testing.T, g *subjectGolden) { g.register([]byte("{}\n")) },
+			judgedOnce(ExitFail, "line", Error, file, "gzip"),
+		},
+		{
+			"token count that lies", func(t *testing.T, g *subjectGolden) {
+				g.editLine(t, 2, `"output_tokens":14`, `"output_tokens":15`)
+			},
+			judgedOnce(ExitFail, "line", Error, file+": line 2: ", "output_token_ids: want 15 entries as in output_tokens, got 14"),
+		},
+		{
+			"record of another line", func(t *testing.T, g *subjectGolden) {
+				other := goldenOf(t, "0.32", "multiturn-s7")
+				other.line, other.Line = g.line, g.Line
+				*g = *other
+			},
+			outcome{
+				exit: ExitFail, verdict: map[string]Verdict{"line": Fail},
+				says: map[string][]string{"line": {"v0.32.0/cpu/tiny/multiturn-s7.jsonl.gz: ", `meta.vllm_version is "0.32.0", which is not of line 0.33`}},
+			},
+		},
+		{
+			"no captured version", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { t.Meta.VLLMVersion = nil })
+			},
+			outcome{
+				exit: ExitFail, verdict: map[string]Verdict{"line": Fail},
+				says: map[string][]string{"line": {file, "meta.vllm_version is missing"}},
+			},
+		},
+		{
+			"changed token", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { firstStream(t).OutputTokenIDs[3]++ })
+			},
+			onlyFidelity(Fail, file, "token streams have digest ", "tokens_sha256 is "+"78641d4c"),
+		},
+		{
+			"changed finish reason", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { firstStream(t).FinishReason = trace.FinishStop })
+			},
+			onlyFidelity(Fail, file, "token streams have digest ", "a token or a finish reason was changed"),
+		},
+		{
+			"not pinned", func(_ *testing.T, g *subjectGolden) { g.TokensSHA256 = "" },
+			outcome{exit: ExitOK, says: onlyFidelity(Pass,
+				"tokens_sha256 is not pinned in the manifest: it is 78641d4c831224333647c76f1bb8e37c963dbf63ebc0a149016c60adbfe47e6a").says},
+		},
+		{
+			"other counts in the manifest", func(_ *testing.T, g *subjectGolden) { g.Tokens++ },
+			onlyFidelity(Fail, file+": 4648 tokens, the manifest has tokens = 4649"),
+		},
+		{
+			"other number of streams in the manifest", func(_ *testing.T, g *subjectGolden) { g.Streams-- },
+			onlyFidelity(Fail, file+": 180 streams, the manifest has streams = 179"),
+		},
+		{
+			"other number of records in the manifest", func(_ *testing.T, g *subjectGolden) { g.Records++ },
+			onlyFidelity(Fail, file+": 180 records, the manifest has records = 181"),
+		},
+		{
+			"other config_hash in the manifest", func(_ *testing.T, g *subjectGolden) { g.ConfigHash = otherHash },
+			failing("provenance", file, "meta.config_hash is \"38d9474a", "the manifest has "+otherHash),
+		},
+		{
+			"other config_hash in the golden", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { t.Meta.ConfigHash = text(otherHash) })
+			},
+			failing("provenance", file, `meta.config_hash is "`+otherHash, "the manifest has 38d9474a"),
+		},
+		{
+			"other engine configuration in the golden", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { t.Meta.EngineConfig = text("model=other") })
+			},
+			failing("provenance", file, "gpu, vllm_tag and engine_config of the same meta give "),
+		},
+		{
+			"other engine configuration in the manifest", func(_ *testing.T, g *subjectGolden) { g.EngineConfig = "model=other" },
+			failing("provenance", file, "gpu, engine_config and tag v0.33.0 of the manifest give config_hash "),
+		},
+		{
+			"no config_hash in the golden", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { t.Meta.ConfigHash = nil })
+			},
+			failing("provenance", file, "meta.config_hash is missing"),
+		},
+		{
+			"no arrivals", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) {
+					for i := range t.Records {
+						t.Records[i].ArrivalMs = nil
+					}
+				})
+			},
+			onlyFidelity(Error, file, "no record has both arrival_ms and output_token_ids, so there is nothing to replay"),
+		},
+		{
+			"no tokens", func(t *testing.T, g *subjectGolden) { g.rewrite(t, dropTokens) },
+			onlyFidelity(Error, file, "no record has both arrival_ms and output_token_ids, so there is nothing to replay"),
+		},
+		{
+			"prompt shorter than a block", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { shorten(firstStream(t)) })
+			},
+			outcome{exit: ExitOK, says: map[string][]string{
+				"fidelity-prefix-16": {"1 of 180 streams not matched by prompt: shorter than a block of 16 tokens"},
+			}},
+		},
+		{
+			"no prompt as long as a block", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) {
+					for i := range t.Records {
+						shorten(&t.Records[i])
+					}
+				})
+			},
+			outcome{
+				exit: ExitOK, verdict: map[string]Verdict{"fidelity-prefix-1": Skip, "fidelity-prefix-16": Skip},
+				says: map[string][]string{"fidelity-prefix-16": {"180 of 180 streams not matched by prompt"}},
+			},
+		},
+		{
+			"no block size", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { t.Meta.BlockSize = nil })
+			},
+			outcome{
+				exit: ExitOK, verdict: map[string]Verdict{"fidelity-prefix-1": Skip, "fidelity-prefix-16": Skip},
+				says: map[string][]string{"fidelity-prefix-16": {"not matched by prompt: the golden has no block_size"}},
+			},
+		},
+		{
+			"prompts without their hashes", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) {
+					for i := range t.Records {
+						t.Records[i].BlockHashes = nil
+					}
+				})
+			},
+			outcome{exit: ExitOK},
+		},
+		{
+			"hashes without their prompts", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) {
+					for i := range t.Records {
+						t.Records[i].PromptTokenIDs = nil
+					}
+				})
+			},
+			outcome{exit: ExitOK},
+		},
+		{
+			"no records", func(t *testing.T, g *subjectGolden) {
+				g.rewrite(t, func(t *trace.Trace) { t.Records = nil })
+			},
+			onlyFidelity(Error, file, "nothing to replay"),
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			test.damage(t, g)
+			test.want.check(t, g.run(t))
+		})
+	}
+}
+
+func shorten(r *trace.Record) {
+	r.PromptTokens, r.CachedTokens, r.BlockHashes = 3, 0, []uint64{}
+	r.PromptTokenIDs = r.PromptTokenIDs[:3]
+}
+
+func dropTokens(t *trace.Trace) {
+	for i := range t.Records {
+		t.Records[i].OutputTokenIDs = nil
+	}
+}
+
+// failing expects one check to fail and the others to pass.
+func failing(check string, says ...string) outcome {
+	return outcome{exit: ExitFail, verdict: map[string]Verdict{check: Fail}, says: map[string][]string{check: says}}
+}
+
+func text(s string) *string { return &s }
+
+// TestBadReadyResponse damages what the captured engine registered with.
+func TestBadReadyResponse(t *testing.T) {
+	const file = "conformance/v0.33.0/cpu/tiny/multiturn-s7.jsonl.gz"
+	// The player registers as the captured engine did, so it can play none of
+	// these either.
+	unplayable := func(says ...string) outcome {
+		o := onlyFidelity(Error, says...)
+		o.verdict["schema"], o.says["schema"] = Fail, says
+		return o
+	}
+	tests := []struct {
+		name   string
+		role   manifest.Role
+		change func(t *testing.T, hexText string) *string
+		want   outcome
+	}{
+		{"missing", manifest.Fidelity, func(*testing.T, string) *string { return nil }, outcome{
+			exit: ExitOK, verdict: map[string]Verdict{"schema": Skip},
+			says: map[string][]string{"schema": {"the golden has no ready_response_hex"}},
+		}},
+		{
+			"missing where it is all there is", manifest.Schema, func(*testing.T, string) *string { return nil },
+			failing("schema", file, "line 1: meta.ready_response_hex is missing"),
+		},
+		{
+			"odd number of digits", manifest.Fidelity, func(_ *testing.T, s string) *string { return text(s[1:]) },
+			unplayable(file, "meta.ready_response_hex", "odd length"),
+		},
+		{
+			"no digits", manifest.Fidelity, func(_ *testing.T, s string) *string { return text("zz" + s) },
+			unplayable(file, "meta.ready_response_hex", "invalid byte"),
+		},
+		{
+			"not a map", manifest.Fidelity, func(*testing.T, string) *string { return text("93010203") },
+			unplayable(file, "meta.ready_response_hex", "map"),
+		},
+		{
+			"cut short", manifest.Fidelity, func(_ *testing.T, s string) *string { return text(s[:len(s)-2]) },
+			unplayable(file, "meta.ready_response_hex"),
+		},
+		{
+			"key removed", manifest.Fidelity, func(t *testing.T, s string) *string {
+				return text(withoutKey(t, s, "max_loras"))
+			},
+			outcome{exit: ExitOK, says: map[string][]string{"schema": {"not sent by the captured engine: max_loras"}}},
+		},
+		{
+			"key that the player does not send", manifest.Fidelity, func(t *testing.T, s string) *string {
+				return text(withKey(t, s, "new_in_this_build", pack.AppendInt(nil, 1)))
+			},
+			failing("schema", file, "ready response: new_in_this_build is missing, the captured engine sent int"),
+		},
+		{
+			"kind that the player does not send", manifest.Fidelity, func(t *testing.T, s string) *string {
+				return text(withKey(t, withoutKey(t, s, "kv_cache_size_tokens"), "kv_cache_size_tokens", pack.AppendString(nil, "1M")))
+			},
+			failing("schema", file, "ready response: kv_cache_size_tokens is int, the captured engine sent str"),
+		},
+		{
+			"kind that the player cannot read", manifest.Fidelity, func(t *testing.T, s string) *string {
+				return text(withKey(t, withoutKey(t, s, "max_num_seqs"), "max_num_seqs", pack.AppendString(nil, "64")))
+			},
+			func() outcome {
+				o := onlyFidelity(Error, file, "meta.ready_response_hex", "max_num_seqs")
+				o.verdict["schema"], o.says["schema"] = Error, []string{file, "meta.ready_response_hex", "max_num_seqs"}
+				return o
+			}(),
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			g.Role = test.role
+			g.rewrite(t, func(tr *trace.Trace) {
+				tr.Meta.ReadyResponseHex = test.change(t, *tr.Meta.ReadyResponseHex)
+			})
+			test.want.check(t, g.run(t))
+		})
+	}
+}
+
+// withoutKey removes a key from a hex-coded msgpack map.
+func withoutKey(t *testing.T, hexMap, key string) string {
+	t.Helper()
+	entries := mapEntries(t, hexMap)
+	kept := slices.DeleteFunc(slices.Clone(entries), func(e []byte) bool { return bytes.HasPrefix(e, pack.AppendString(nil, key)) })
+	if len(kept) != len(entries)-1 {
+		t.Fatalf("the ready response has %s %d times", key, len(entries)-len(kept))
+	}
+	return hexOfMap(kept)
+}
+
+// withKey adds a key with a value that is msgpack already.
+func withKey(t *testing.T, hexMap, key string, value []byte) string {
+	t.Helper()
+	return hexOfMap(append(mapEntries(t, hexMap), append(pack.AppendString(nil, key), value...)))
+}
+
+func hexOfMap(entries [][]byte) string {
+	return hex.EncodeToString(append(pack.AppendMapHeader(nil, len(entries)), bytes.Join(entries, nil)...))
+}
+
+// mapEntries cuts a hex-coded msgpack map into its keys with their values.
+func mapEntries(t *testing.T, hexMap string) [][]byte {
+	t.Helper()
+	raw, err := hex.DecodeString(strings.TrimSpace(hexMap))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries [][]byte
+	for range n {
+		start := cur.Offset()
+		if err := cur.Skip(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cur.Skip(); err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, raw[start:cur.Offset()])
+	}
+	return entries
+}

@@ -1,0 +1,414 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// saboteur is a token source that answers some requests wrongly.
+type saboteur struct {
+	player.Source
+	sabotage func(r *protocol.Request, s *player.Script) error
+}
+
+func (s saboteur) Script(r *protocol.Request) (player.Script, error) {
+	script, err := s.Source.Script(r)
+	if err != nil {
+		return script, err
+	}
+	script.Tokens, script.Chunks = slices.Clone(script.Tokens), slices.Clone(script.Chunks)
+	return script, s.sabotage(r, &script)
+}
+
+// sabotaged makes players whose scripts are tampered with.
+func sabotaged(sabotage func(r *protocol.Request, s *player.Script) error) newSubject {
+	return func(opt player.Options) (subject, error) {
+		if opt.Source == nil {
+			replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Match, Strict: true})
+			if err != nil {
+				return nil, err
+			}
+			opt.Source = saboteur{replay, sabotage}
+		}
+		return player.New(opt)
+	}
+}
+
+// inRequest tampers with the script of one request.
+func inRequest(id string, change func(*player.Script)) newSubject {
+	return sabotaged(func(r *protocol.Request, s *player.Script) error {
+		if r.ID == id {
+			change(s)
+		}
+		return nil
+	})
+}
+
+// TestWrongEngine lets the runner judge engines that are wrong in one way: every
+// fidelity check turns red, nothing else does, and the first message says in
+// which request, where, what was expected and what came. Request 0 of the golden
+// is on line 7, with 24 tokens in chunks of one.
+func TestWrongEngine(t *testing.T) {
+	tests := []struct {
+		name    string
+		subject newSubject
+		want    outcome
+	}{
+		{"none", sabotaged(func(*protocol.Request, *player.Script) error { return nil }), outcome{exit: ExitOK}},
+		{
+			"altered token", inRequest("replay-0", func(s *player.Script) { s.Tokens[3] = 7 }),
+			onlyFidelity(Fail, "request 0 (line 7): token 3 differs: expected [714 473 1767 722 1946 324 421 1802 1633 1873 1239 1385…], "+
+				"got [714 473 1767 7 1946 324 421 1802 1633 1873 1239 1385…] (24 expected, 24 received)"),
+		},
+		{
+			"first token altered", inRequest("replay-0", func(s *player.Script) { s.Tokens[0] = 7 }),
+			onlyFidelity(Fail, "request 0 (line 7): token 0 differs: expected [714 473 1767 722 1946 324 421 1802 1633…], got [7 473 "),
+		},
+		{
+			"swapped tokens", inRequest("replay-9", func(s *player.Script) {
+				at := slices.IndexFunc(s.Tokens, func(id uint32) bool { return id != s.Tokens[0] })
+				s.Tokens[at-1], s.Tokens[at] = s.Tokens[at], s.Tokens[at-1]
+			}),
+			onlyFidelity(Fail, "request 9 (line ", " differs: expected ", ", got "),
+		},
+		{
+			"dropped token", inRequest("replay-0", func(s *player.Script) { s.Tokens = s.Tokens[:23] }),
+			onlyFidelity(Fail, "request 0 (line 7): token 23 differs: expected […", "], got […", "] (24 expected, 23 received)"),
+		},
+		{
+			"no token at all", inRequest("replay-0", func(s *player.Script) { s.Tokens = nil }),
+			onlyFidelity(Fail, "request 0 (line 7): token 0 differs: expected [714 473 ", ", got [] (24 expected, 0 received)"),
+		},
+		{
+			"other finish reason", inRequest("replay-0", func(s *player.Script) { s.Finish = protocol.FinishStop }),
+			onlyFidelity(Fail, "request 0 (line 7): ", "finish reason is stop, expected length"),
+		},
+		{
+			"other chunks", inRequest("replay-0", func(s *player.Script) { s.Chunks = append([]int{2}, s.Chunks[2:]...) }),
+			onlyFidelity(Fail, "request 0 (line 7): ", "chunk 0 differs: expected sizes [1 1 ", ", got [2 1 "),
+		},
+		{
+			"all in one chunk", inRequest("replay-0", func(s *player.Script) { s.Chunks = []int{24} }),
+			onlyFidelity(Fail, "request 0 (line 7): ", "chunk 0 differs: expected sizes [1 1 ", ", got [24]"),
+		},
+		{
+			"refused request", sabotaged(func(r *protocol.Request, _ *player.Script) error {
+				if r.ID == "replay-0" {
+					return errors.New("no such record")
+				}
+				return nil
+			}),
+			onlyFidelity(Fail, "request 0 (line 7): ", "the player refused it: no such record"),
+		},
+		{
+			"crosstalk", crosstalk("replay-8", "replay-9"),
+			onlyFidelity(Fail, "request 8 (line ", "differs: expected ", ", got "),
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			runner := Runner{Store: g, newSubject: test.subject}
+			test.want.check(t, runner.Run(t.Context(), g.plan(t, Selection{})))
+		})
+	}
+}
+
+// crosstalk answers two requests with each other's recording.
+func crosstalk(a, b string) newSubject {
+	return func(opt player.Options) (subject, error) {
+		if opt.Source != nil {
+			return player.New(opt)
+		}
+		replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: player.MatchIndex})
+		if err != nil {
+			return nil, err
+		}
+		opt.Source = exchange{replay, map[string]string{a: b, b: a}}
+		return player.New(opt)
+	}
+}
+
+type exchange struct {
+	player.Source
+	other map[string]string
+}
+
+func (e exchange) Script(r *protocol.Request) (player.Script, error) {
+	asked := *r
+	if id, ok := e.other[r.ID]; ok {
+		asked.ID, asked.ExternalID = id, id
+	}
+	return e.Source.Script(&asked)
+}
+
+// TestAllFailuresAreReported: one wrong stream does not hide another.
+func TestAllFailuresAreReported(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g, newSubject: sabotaged(func(_ *protocol.Request, s *player.Script) error {
+		s.Tokens[0]++
+		return nil
+	})}
+	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Fidelity}, Concurrency: []int{16}}))
+	for _, r := range report.Results {
+		if len(r.Failures) != 180 {
+			t.Errorf("%s: %d failures, want one a stream", r.Case.Check(), len(r.Failures))
+		}
+		for i, f := range r.Failures {
+			if f.Request != i || !strings.HasPrefix(f.Message, fmt.Sprintf("request %d (line ", i)) {
+				t.Fatalf("failure %d is about request %d: %s", i, f.Request, f.Message)
+			}
+		}
+	}
+}
+
+// mortal is a player that a request can kill.
+type mortal struct {
+	subject
+	die  chan error
+	dead chan struct{}
+}
+
+func (m mortal) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- m.subject.Run(ctx) }()
+	select {
+	case err := <-m.die:
+		cancel()
+		close(m.dead)
+		<-ended
+		return err
+	case err := <-ended:
+		return err
+	}
+}
+
+// dyingAt makes players that end with an error when a request comes.
+func dyingAt(id string, reason error) newSubject {
+	return func(opt player.Options) (subject, error) {
+		m := mortal{die: make(chan error), dead: make(chan struct{})}
+		var err error
+		m.subject, err = sabotaged(func(r *protocol.Request, _ *player.Script) error {
+			if r.ID == id {
+				m.die <- reason
+				<-m.dead
+			}
+			return nil
+		})(opt)
+		return m, err
+	}
+}
+
+// runFunc is a function as a subject.
+type runFunc func(context.Context) error
+
+func (f runFunc) Run(ctx context.Context) error { return f(ctx) }
+
+func runs(f runFunc) newSubject {
+	return func(player.Options) (subject, error) { return f, nil }
+}
+
+// never is longer than any test runs: who waits for it is killed with all
+// goroutines on show.
+const never = 24 * time.Hour
+
+// TestBrokenEngine is about engines that do not get to the end of a replay.
+func TestBrokenEngine(t *testing.T) {
+	patient := Timeouts{Connect: never, Idle: never, Golden: never}
+	tests := []struct {
+		name    string
+		subject newSubject
+		limits  Timeouts
+		exit    int
+		says    []string
+	}{
+		{
+			"dies at once", runs(func(context.Context) error { return errors.New("out of memory") }), patient,
+			ExitFail, []string{"player: out of memory"},
+		},
+		{
+			"ends at once", runs(func(context.Context) error { return nil }), patient,
+			ExitFail, []string{"player: the player ended before the replay did"},
+		},
+		{
+			"cannot start", func(player.Options) (subject, error) { return nil, errors.New("no such file") }, patient,
+			ExitFail, []string{"player: no such file"},
+		},
+		{
+			"dies in the first request", dyingAt("replay-0", errors.New("out of memory")), patient,
+			ExitFail, []string{"player: out of memory; ", " open: request 0 (line 7) after 0 of 24 tokens"},
+		},
+		{
+			"dies in the middle", dyingAt("replay-100", errors.New("out of memory")), patient,
+			ExitFail, []string{"player: out of memory; ", " open: request 100 (line "},
+		},
+		{
+			"never says HELLO", runs(func(ctx context.Context) error { <-ctx.Done(); return nil }),
+			Timeouts{Connect: time.Millisecond, Idle: never, Golden: never},
+			ExitInfra, []string{"waiting for HELLO: ", "no handshake within 1ms"},
+		},
+		{
+			"never answers", silentAfter(0), Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
+			ExitInfra, []string{"no output for 50ms", "1 open: request 0 (line 7) after 0 of 24 tokens"},
+		},
+		{
+			"stops in the middle", silentAfter(5), Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
+			ExitInfra, []string{"no output for 50ms", "1 open: request 0 (line 7) after 5 of 24 tokens"},
+		},
+		{
+			"is too slow for the golden", silentAfter(0), Timeouts{Connect: never, Idle: never, Golden: 50 * time.Millisecond},
+			ExitInfra, []string{"the case took longer than 50ms"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			runner := Runner{Store: g, Timeouts: test.limits, newSubject: test.subject}
+			report := runner.Run(t.Context(), g.plan(t, Selection{
+				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
+			}))
+			want := outcome{
+				exit: test.exit, verdict: map[string]Verdict{"fidelity-index-1": Error},
+				says: map[string][]string{"fidelity-index-1": test.says},
+			}
+			want.check(t, report)
+		})
+	}
+}
+
+// silentAfter makes players that say so many tokens of the first request, in
+// their own time, and the next one tomorrow.
+func silentAfter(tokens int) newSubject {
+	return func(opt player.Options) (subject, error) {
+		opt.Pace = player.PaceRecorded
+		return sabotaged(func(_ *protocol.Request, s *player.Script) error {
+			if s.FirstToken, s.Gaps = 0, nil; tokens == 0 {
+				s.FirstToken = never
+				return nil
+			}
+			s.Gaps = append(make([]time.Duration, tokens-1), never)
+			return nil
+		})(opt)
+	}
+}
+
+// TestBrokenOffReplayKeepsItsFailures: what the ended streams show is reported
+// beside what broke the replay off.
+func TestBrokenOffReplayKeepsItsFailures(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g, newSubject: alteredAnd(dyingAt("replay-2", errors.New("out of memory")))}
+	report := runner.Run(t.Context(), g.plan(t, Selection{
+		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
+	}))
+	r := report.Results[0]
+	if r.Verdict != Fail || len(r.Failures) != 3 || r.Failures[0].Request != 0 || r.Failures[1].Request != 1 ||
+		!strings.HasPrefix(r.Failures[2].Message, "player: out of memory; ") ||
+		!strings.Contains(r.Failures[2].Message, " open: request 2 (line 6) after 0 of 20 tokens") {
+		t.Errorf("%s: %v", r.Verdict, r.Failures)
+	}
+}
+
+// alteredAnd gives a subject a trace with other tokens than the golden's.
+func alteredAnd(next newSubject) newSubject {
+	return func(opt player.Options) (subject, error) {
+		altered := *opt.Trace
+		altered.Records = slices.Clone(altered.Records)
+		for i := range altered.Records {
+			tokens := slices.Clone(altered.Records[i].OutputTokenIDs)
+			tokens[0]++
+			altered.Records[i].OutputTokenIDs = tokens
+		}
+		opt.Trace = &altered
+		return next(opt)
+	}
+}
+
+// TestDeliver is about outputs that no player of ours sends.
+func TestDeliver(t *testing.T) {
+	const length = protocol.FinishLength
+	output := func(id string, finish protocol.FinishReason, tokens ...uint32) protocol.RequestOutput {
+		return protocol.RequestOutput{ID: []byte(id), Tokens: tokens, Finish: finish}
+	}
+	right := []protocol.RequestOutput{output("replay-0", protocol.Unfinished, 1), output("replay-0", length, 2)}
+	tests := []struct {
+		name    string
+		outputs []protocol.RequestOutput
+		ended   int
+		want    []string
+	}{
+		{"right", right, 1, nil},
+		{"two terminal outputs", append(slices.Clone(right), output("replay-0", length)), 1, []string{
+			"request 0 (line 5): 2 terminal outputs, expected exactly one",
+			"request 0 (line 5): 1 outputs after the terminal one",
+		}},
+		{"late output", append(slices.Clone(right), output("replay-0", protocol.Unfinished, 3)), 1, []string{
+			"request 0 (line 5): token 2 differs: expected [1 2], got [1 2 3] (2 expected, 3 received)",
+			"request 0 (line 5): 1 outputs after the terminal one",
+			"request 0 (line 5): chunk 2 differs: expected sizes [1 1], got [1 1 1]",
+		}},
+		{"no terminal output", right[:1], 0, []string{
+			"request 0 (line 5): token 1 differs: expected [1 2], got [1] (2 expected, 1 received)",
+			"request 0 (line 5): no terminal output after 1 of 2 tokens",
+			"request 0 (line 5): chunk 1 differs: expected sizes [1 1], got [1]",
+		}},
+		{"output of another request", append([]protocol.RequestOutput{output("replay-7", length)}, right...), 1, []string{
+			`an output names request "replay-7", which was never sent`,
+		}},
+		{"engine's own error", []protocol.RequestOutput{{
+			ID: []byte("replay-0"), Finish: protocol.FinishError, Error: []byte("\x81\xa4code\xa3bad"),
+		}}, 1, []string{
+			`request 0 (line 5): the engine reports {"code": "bad"}`,
+			"request 0 (line 5): token 0 differs: expected [1 2], got [] (2 expected, 0 received)",
+			"request 0 (line 5): finish reason is error, expected length",
+			"request 0 (line 5): chunk 0 differs: expected sizes [1 1], got []",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			st := &stream{
+				record: &trace.Record{Line: 5, OutputTokens: 2, OutputTokenIDs: []uint32{1, 2}, FinishReason: trace.FinishLength},
+				chunks: []int{1, 1}, finish: trace.FinishAbsent,
+			}
+			s := &session{byID: map[string]*stream{st.id(): st}}
+			ended := 0
+			for i := range test.outputs {
+				ended += s.deliver(&test.outputs[i])
+			}
+			if ended != test.ended {
+				t.Errorf("%d streams ended, want %d", ended, test.ended)
+			}
+			var f finding
+			f.strays(s.strays)
+			st.compare(&f, true)
+			var got []string
+			for _, failure := range f.failures {
+				got = append(got, failure.Message)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestStraysAreBounded: what is kept of a subject that talks nonsense is little.
+func TestStraysAreBounded(t *testing.T) {
+	var s session
+	for i := range 10 * maxStrays {
+		s.deliver(&protocol.RequestOutput{ID: fmt.Appendf(nil, "stray-%d", i)})
+	}
+	if len(s.strays) != maxStrays {
+		t.Errorf("%d strays kept, want %d", len(s.strays), maxStrays)
+	}
+}

@@ -1,0 +1,31 @@
+// Package conformance decides whether an engine core says exactly what the real
+// engine of each vLLM line said.
+//
+// [NewPlan] is a pure function of the support window (compat.toml), the
+// registry of goldens (manifest.toml) and a [Selection]: it lists every [Case],
+// line × golden × assertion, before anything runs. [Runner.Run] fetches and
+// verifies the goldens, boots a player of the line for each fidelity case, is
+// the frontend in front of it over real ZeroMQ connections, and returns a
+// [Report] with one [Result] a case.
+//
+// # Verdicts
+//
+// A case passes, fails (the subject is wrong), errs (it could not be judged) or
+// is skipped (nothing to judge, with the reason). A line gates when the
+// enforcement policy says so; a gating line that executed no assertion is
+// vacuous, which is an exit code of its own: a green run has asserted something.
+//
+// # Assertions
+//
+//   - integrity: the stored bytes have the registered sha256 and size
+//   - line: the captured engine was of the line
+//   - provenance: config_hash is the registered one, and follows from the
+//     configuration wherever its inputs are known
+//   - schema: what the subject registers with has every key the captured engine
+//     had, of the same kind, nested ones included, and all the line requires
+//   - fidelity: every recorded stream comes back token by token, in the
+//     recorded chunks, with its finish reason, exactly one terminal output, for
+//     requests matched by index and by prompt, alone and interleaved; and the
+//     streams have the digest that the manifest pins, so the expectation does
+//     not come from the file that the player reads
+package conformance

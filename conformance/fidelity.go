@@ -1,0 +1,229 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// checkFidelity replays every recorded stream of a golden through a player and
+// compares what comes back.
+func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f finding, err error) {
+	if g.streams == 0 {
+		return f, nothingToReplay(g)
+	}
+	t, streams := g.trace, recordedStreams(g.trace, plainPrompts)
+	if c.Variant.Match == player.MatchPrefix {
+		if t, streams = f.findable(g); len(streams) == 0 {
+			return f, nil
+		}
+	}
+	f.checkPin(g)
+	var faults refusals
+	s, err := r.boot(ctx, g.codec, player.Options{
+		VLLMVersion: playedVersion(c.Line), Trace: t, Match: c.Variant.Match, Strict: true, OnRefused: faults.add,
+	})
+	if err != nil {
+		return f, err
+	}
+	defer s.close()
+	err = s.replay(streams, c.Variant.Concurrency)
+	faults.explain(streams)
+	if err != nil {
+		f.compareEnded(streams)
+		return f, err
+	}
+	f.strays(s.strays)
+	f.compareStreams(g, streams, true)
+	return f, nil
+}
+
+func nothingToReplay(g *recording) error {
+	return fmt.Errorf("%s: no record has both arrival_ms and output_token_ids, so there is nothing to replay", g.location)
+}
+
+// findable returns the streams whose prompts can be matched, and the trace to
+// match them in. What is shorter than a block has no hash to be found by,
+// neither here nor in an engine.
+func (f *finding) findable(g *recording) (*trace.Trace, []*stream) {
+	blockSize := trace.Or(g.trace.Meta.BlockSize, 0)
+	if blockSize < 1 {
+		f.add("not matched by prompt: the golden has no block_size")
+		return nil, nil
+	}
+	t, prompts := prefixPrompts(g.trace, blockSize)
+	streams := recordedStreams(t, prompts)
+	streams = slices.DeleteFunc(streams, func(s *stream) bool { return len(s.prompt) < blockSize })
+	if left := g.streams - len(streams); left > 0 {
+		f.add(fmt.Sprintf("%d of %d streams not matched by prompt: shorter than a block of %d tokens", left, g.streams, blockSize))
+	}
+	return t, streams
+}
+
+// checkPin compares the golden's own streams with the digest in the manifest:
+// what the player is going to say must not be what decides what is right.
+func (f *finding) checkPin(g *recording) {
+	if pin := g.registered.TokensSHA256; pin == "" {
+		f.add("tokens_sha256 is not pinned in the manifest: it is " + g.digest)
+	} else if f.asserted++; g.digest != pin {
+		f.fail("%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
+			g.location, g.digest, pin)
+	}
+	f.checkCount(g, "records", g.registered.Records, len(g.trace.Records))
+	f.checkCount(g, "streams", g.registered.Streams, g.streams)
+	f.checkCount(g, "tokens", g.registered.Tokens, g.tokens)
+}
+
+// checkCount compares a count with the manifest's, which has 0 where it has none.
+func (f *finding) checkCount(g *recording, key string, want, got int) {
+	if want == 0 {
+		return
+	}
+	f.asserted++
+	if got != want {
+		f.fail("%s: %d %s, the manifest has %s = %d", g.location, got, key, key, want)
+	}
+}
+
+// compareStreams compares what came back with the records and, when these are
+// all streams of the golden, with the manifest's digest.
+func (f *finding) compareStreams(g *recording, streams []*stream, framed bool) {
+	for _, s := range streams {
+		s.compare(f, framed)
+	}
+	pin := g.registered.TokensSHA256
+	if pin == "" || len(f.failures) > 0 || len(streams) < g.streams {
+		return
+	}
+	if got := digest(streams); got != pin {
+		f.fail("%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.location, got, pin)
+	}
+}
+
+// compareEnded compares the streams that came to their end before the replay
+// broke off: what they show is not lost with the others.
+func (f *finding) compareEnded(streams []*stream) {
+	for _, s := range streams {
+		if s.ended() {
+			s.compare(f, true)
+		}
+	}
+}
+
+// strays reports outputs for requests that were never sent.
+func (f *finding) strays(ids []string) {
+	for _, id := range ids {
+		f.fail("an output names request %q, which was never sent", id)
+	}
+}
+
+// replay sends every stream's request, so many at a time, in replay order, and
+// collects the outputs until each has ended.
+func (s *session) replay(streams []*stream, concurrency int) error {
+	ctx, stop := context.WithCancelCause(s.ctx)
+	defer stop(nil)
+	s.quiet = time.AfterFunc(s.limits.Idle, func() {
+		stop(infraError{fmt.Errorf("no output for %v", s.limits.Idle)})
+	})
+	defer s.quiet.Stop()
+	s.byID = make(map[string]*stream, len(streams))
+	for next, open := 0, 0; open > 0 || next < len(streams); {
+		for ; open < concurrency && next < len(streams); next++ {
+			st := streams[next]
+			s.byID[st.id()] = st
+			if err := s.front.Submit(st.request()); err != nil {
+				return s.brokenOff(err, streams[:next+1])
+			}
+			open++
+		}
+		ended, err := s.receive(ctx)
+		if err != nil {
+			return s.brokenOff(err, streams[:next])
+		}
+		open -= ended
+	}
+	if err := s.barrier(ctx); err != nil {
+		return s.brokenOff(err, nil)
+	}
+	return nil
+}
+
+// brokenOff says why a replay did not come to its end, and where it was.
+func (s *session) brokenOff(err error, sent []*stream) error {
+	err = s.explain(err)
+	if at := unfinished(sent); at != "" {
+		return fmt.Errorf("%w; %s", err, at)
+	}
+	return err
+}
+
+// receive takes one message of the subject and returns how many streams it
+// ended.
+func (s *session) receive(ctx context.Context) (ended int, err error) {
+	if _, err := s.front.Next(ctx, 0, &s.outputs); err != nil {
+		return 0, err
+	}
+	s.quiet.Reset(s.limits.Idle)
+	for i := range s.outputs.Outputs {
+		ended += s.deliver(&s.outputs.Outputs[i])
+	}
+	return ended, nil
+}
+
+// maxStrays bounds what is kept of a subject that talks nonsense.
+const maxStrays = 16
+
+// deliver hands an output to its stream and returns 1 if it is the stream's end.
+func (s *session) deliver(o *protocol.RequestOutput) (ended int) {
+	st := s.byID[string(o.ID)]
+	if st == nil {
+		if len(s.strays) < maxStrays {
+			s.strays = append(s.strays, string(o.ID))
+		}
+		return 0
+	}
+	finished := o.Finish != protocol.Unfinished
+	if finished && st.terminals == 0 {
+		ended = 1
+	}
+	st.take(o.Tokens, finished, trace.FinishReason(o.Finish-1))
+	if o.Error != nil {
+		st.problem = "the engine reports " + describe(o.Error)
+	}
+	return ended
+}
+
+// barrier makes one utility call: what the engine said before its answer has
+// then been received, so nothing late goes unseen.
+func (s *session) barrier(ctx context.Context) error {
+	id, err := s.front.Call(0, "is_sleeping")
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err := s.receive(ctx); err != nil {
+			return err
+		}
+		if u := s.outputs.Utility; u != nil && u.CallID == id {
+			return nil
+		}
+	}
+}
+
+// request asks for the recorded stream: as many tokens as were recorded, no
+// stop rule of its own.
+func (s *stream) request() *protocol.Request {
+	return &protocol.Request{
+		ID: s.id(), ExternalID: s.id(), PromptTokenIDs: s.prompt, DataParallelRank: -1, HasSampling: true,
+		ArrivalTime: float64(time.Now().UnixMicro()) / 1e6,
+		Sampling: protocol.Sampling{
+			MaxTokens: max(len(s.record.OutputTokenIDs), 1), HasMaxTokens: true, EOSTokenID: -1,
+			Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs, Temperature: 1,
+		},
+	}
+}

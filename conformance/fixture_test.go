@@ -1,0 +1,236 @@
+package conformance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The repository's own files, from the folder that tests run in.
+const (
+	repoRoot    = ".."
+	repoGoldens = "../testdata/goldens"
+)
+
+// repository loads the support window and the registry of the repository.
+func repository(tb testing.TB) (*compat.Matrix, *manifest.Manifest) {
+	tb.Helper()
+	window, findings := compat.Load(filepath.Join(repoRoot, "compat.toml"))
+	registry, more := manifest.Load("manifest.toml")
+	for _, f := range slices.Concat(findings, more, CheckInputs(window, registry)) {
+		if f.Severity == tomlfile.Error {
+			tb.Fatal(f)
+		}
+	}
+	return window, registry
+}
+
+// subjectGolden is a golden of the repository that tests damage: its line, its
+// registration and its bytes, all of them copies.
+type subjectGolden struct {
+	manifest.Golden
+	line compat.Line
+	data []byte
+}
+
+// usualGolden is what most tests damage.
+func usualGolden(tb testing.TB) *subjectGolden {
+	tb.Helper()
+	return goldenOf(tb, "0.33", "multiturn-s7")
+}
+
+func goldenOf(tb testing.TB, line, id string) *subjectGolden {
+	tb.Helper()
+	window, registry := repository(tb)
+	g := &subjectGolden{}
+	g.line, _ = window.ByName(line)
+	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Line == line && g.ID == id })
+	if at < 0 {
+		tb.Fatalf("the repository has no golden %s/%s", line, id)
+	}
+	g.Golden = registry.Goldens[at]
+	var err error
+	if g.data, err = os.ReadFile(filepath.Join(repoGoldens, g.BucketPath)); err != nil {
+		tb.Fatal(err)
+	}
+	return g
+}
+
+// register makes the bytes the registered ones, so that integrity holds.
+func (g *subjectGolden) register(data []byte) {
+	sum := sha256.Sum256(data)
+	g.data, g.SHA256, g.Size = data, hex.EncodeToString(sum[:]), int64(len(data))
+}
+
+// rewrite changes the trace, writes it anew with the writer of recordings and
+// registers the bytes; what the manifest says of the content stays.
+func (g *subjectGolden) rewrite(tb testing.TB, change func(*trace.Trace)) {
+	tb.Helper()
+	reader, err := trace.NewReader(bytes.NewReader(g.data), g.BucketPath, true, trace.Options{Strict: true, KeepExtra: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	t, err := reader.ReadAll()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	change(t)
+	var b bytes.Buffer
+	w, err := trace.NewWriter(&b, true, t.Meta)
+	for i := range t.Records {
+		if err == nil {
+			err = w.Write(&t.Records[i])
+		}
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	g.register(b.Bytes())
+}
+
+// editLine replaces text in a line of the inflated file, 1-based, that the
+// writer would not write so, and registers the bytes.
+func (g *subjectGolden) editLine(tb testing.TB, line int, old, with string) {
+	tb.Helper()
+	r, err := gzip.NewReader(bytes.NewReader(g.data))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	if strings.Count(lines[line-1], old) != 1 {
+		tb.Fatalf("line %d has %q %d times, want once", line, old, strings.Count(lines[line-1], old))
+	}
+	lines[line-1] = strings.Replace(lines[line-1], old, with, 1)
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := io.WriteString(w, strings.Join(lines, "")); err != nil {
+		tb.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	g.register(b.Bytes())
+}
+
+// firstStream returns the record that is replayed as request 0.
+func firstStream(t *trace.Trace) *trace.Record {
+	return &t.Records[trace.ReplaySubset(t.Records)[0]]
+}
+
+// Fetch makes a golden its own store, which hands out whatever bytes it has.
+func (g *subjectGolden) Fetch(context.Context, manifest.Golden) ([]byte, string, error) {
+	return g.data, g.BucketPath, nil
+}
+
+// plan lists the cases of the golden alone, on a line that gates.
+func (g *subjectGolden) plan(tb testing.TB, sel Selection) []Case {
+	tb.Helper()
+	window := &compat.Matrix{File: "compat.toml", Lines: []compat.Line{g.line}}
+	registry := &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{g.Golden}}
+	cases, err := NewPlan(window, registry, sel)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return cases
+}
+
+// run runs every case of the golden.
+func (g *subjectGolden) run(tb testing.TB) *Report {
+	tb.Helper()
+	runner := Runner{Store: g}
+	return runner.Run(tb.Context(), g.plan(tb, Selection{}))
+}
+
+// outcome is what a test expects of the checks of one golden. Checks that it
+// does not name pass.
+type outcome struct {
+	exit    int
+	verdict map[string]Verdict
+	// says has, by check, what its first failure or else its note contains.
+	says map[string][]string
+}
+
+// fidelityChecks are the checks of the usual variants.
+var fidelityChecks = []string{"fidelity-index-1", "fidelity-index-16", "fidelity-prefix-1", "fidelity-prefix-16"}
+
+// onlyFidelity expects exactly the fidelity checks not to pass, and all of them
+// to say the same.
+func onlyFidelity(v Verdict, says ...string) outcome {
+	o := outcome{exit: ExitFail, verdict: map[string]Verdict{}, says: map[string][]string{}}
+	for _, check := range fidelityChecks {
+		o.verdict[check], o.says[check] = v, says
+	}
+	return o
+}
+
+// judgedOnce expects one check to report, and those after it to refer to it.
+func judgedOnce(exit int, check string, v Verdict, says ...string) outcome {
+	o := outcome{exit: exit, verdict: map[string]Verdict{}, says: map[string][]string{check: says}}
+	all := slices.Concat([]string{"integrity", "line", "provenance", "schema"}, fidelityChecks)
+	for _, later := range all[slices.Index(all, check)+1:] {
+		o.verdict[later], o.says[later] = Skip, []string{"not judged: see " + check}
+	}
+	o.verdict[check] = v
+	return o
+}
+
+func (o outcome) check(t *testing.T, report *Report) {
+	t.Helper()
+	if report.ExitCode != o.exit {
+		t.Errorf("exit code %d (%s), want %d", report.ExitCode, report.Reason, o.exit)
+	}
+	if len(report.Results) == 0 {
+		t.Error("no results")
+	}
+	for _, r := range report.Results {
+		check := r.Case.Check()
+		want, named := o.verdict[check]
+		if !named {
+			want = Pass
+		}
+		if r.Verdict != want {
+			t.Errorf("%s: %s, want %s: %v %s", check, r.Verdict, want, r.Failures, r.Note)
+			continue
+		}
+		for _, part := range o.says[check] {
+			if got := saidBy(r); !strings.Contains(got, part) {
+				t.Errorf("%s says %q, want it to contain %q", check, got, part)
+			}
+		}
+		if r.Verdict == Pass && r.Asserted == 0 {
+			t.Errorf("%s passes without having asserted anything", check)
+		}
+	}
+}
+
+// saidBy is the first failure of a result, else its note.
+func saidBy(r Result) string {
+	if len(r.Failures) > 0 {
+		return r.Failures[0].Message
+	}
+	return r.Note
+}

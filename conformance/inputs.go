@@ -1,0 +1,51 @@
+package conformance
+
+import (
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// CheckInputs checks the support window and the registry against each other and
+// against what this build knows: wire profiles and the config hash.
+func CheckInputs(window *compat.Matrix, registry *manifest.Manifest) []tomlfile.Finding {
+	findings := compat.Policy{}.Check(window, windowFacts(registry))
+	findings = append(findings, manifest.Policy{}.Check(registry, registryFacts(window))...)
+	tomlfile.Sort(findings)
+	return findings
+}
+
+func windowFacts(registry *manifest.Manifest) compat.Facts {
+	facts := compat.Facts{
+		Goldens: map[string][]compat.Capture{},
+		HasProfile: func(l compat.Line) bool {
+			_, err := protocol.LoadProfile(profileName(l))
+			return err == nil
+		},
+	}
+	for _, g := range registry.Goldens {
+		facts.Goldens[g.Line] = append(facts.Goldens[g.Line], compat.Capture{
+			ID: g.ID, VLLMVersion: g.VLLMVersion, Fidelity: g.Role == manifest.Fidelity,
+		})
+	}
+	return facts
+}
+
+func registryFacts(window *compat.Matrix) manifest.Facts {
+	facts := manifest.Facts{Lines: map[string]manifest.Line{}, ConfigHash: trace.ConfigHash}
+	for _, l := range window.Lines {
+		facts.Lines[l.Name] = manifest.Line{Tag: l.Tag, Validated: l.FidelityValidated}
+	}
+	return facts
+}
+
+// profileName names the wire profile of a line. A release candidate has that of
+// the release it leads to.
+func profileName(l compat.Line) string {
+	if l.Name == compat.RC {
+		return l.Tag
+	}
+	return l.Name
+}

@@ -1,0 +1,160 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Case is one assertion about one golden of one line. A line without goldens
+// has one case without golden and assertion, which is skipped.
+type Case struct {
+	Line      compat.Line
+	Golden    manifest.Golden
+	Assertion Assertion
+	// Variant tells the fidelity cases of a golden apart.
+	Variant Variant
+	// Gating cases decide the exit code.
+	Gating bool
+	// Entry is where the registry has the golden: "manifest.toml:14".
+	Entry string
+	// Skip, when not empty, says why the case will not run.
+	Skip string
+}
+
+// Variant is how a fidelity case replays.
+type Variant struct {
+	Match       player.Match
+	Concurrency int
+	// Frontend, unless zero, is the real frontend whose HTTP side the requests
+	// go through, Stream as server-sent events.
+	Frontend RealFrontend
+	Stream   bool
+}
+
+// ThroughFrontend tells whether a real frontend stands before the player.
+func (v Variant) ThroughFrontend() bool { return v.Frontend.Binary != "" }
+
+// String tells the variants of a golden apart: "index-16", "frontend-stream-index-16".
+func (v Variant) String() string {
+	s := string(v.Match) + "-" + strconv.Itoa(v.Concurrency)
+	switch {
+	case v.Stream:
+		return "frontend-stream-" + s
+	case v.ThroughFrontend():
+		return "frontend-" + s
+	}
+	return s
+}
+
+// Check names the assertion and its variant: "fidelity-index-16".
+func (c Case) Check() string {
+	if c.Assertion == Fidelity {
+		return string(Fidelity) + "-" + c.Variant.String()
+	}
+	return string(c.Assertion)
+}
+
+// Name is the path of the case: "0.33/multiturn-s7/fidelity-index-1".
+func (c Case) Name() string {
+	if c.Golden.ID == "" {
+		return c.Line.Name
+	}
+	return c.Line.Name + "/" + c.Golden.ID + "/" + c.Check()
+}
+
+// NewPlan lists every case of the selected lines and goldens, in the order of
+// the window, of the registry, and of the assertions. Every case is listed once.
+// A selection that names something that does not exist is an error: a filter
+// that matches nothing must not look like success.
+func NewPlan(window *compat.Matrix, registry *manifest.Manifest, sel Selection) ([]Case, error) {
+	if err := sel.validate(); err != nil {
+		return nil, err
+	}
+	sel = sel.normal()
+	lines, err := sel.lines(window)
+	if err != nil {
+		return nil, err
+	}
+	if sel.Frontends, err = sel.frontends(window); err != nil {
+		return nil, err
+	}
+	var cases []Case
+	for _, line := range lines {
+		cases = append(cases, sel.lineCases(line, registry)...)
+	}
+	if err := sel.checkGoldens(registry, lines); err != nil {
+		return nil, err
+	}
+	if err := sel.checkFrontends(cases); err != nil {
+		return nil, err
+	}
+	return cases, nil
+}
+
+func (s Selection) lineCases(line compat.Line, registry *manifest.Manifest) []Case {
+	gating := s.Enforce.gates(line.FidelityValidated)
+	goldens := registry.ForLine(line.Name)
+	var cases []Case
+	for _, g := range goldens {
+		if len(s.Goldens) > 0 && !slices.Contains(s.Goldens, g.ID) {
+			continue
+		}
+		entry := fmt.Sprintf("%s:%d", registry.File, g.Pos)
+		for _, a := range s.Assertions {
+			cases = append(cases, s.goldenCases(Case{Line: line, Golden: g, Entry: entry, Assertion: a, Gating: gating})...)
+		}
+	}
+	if len(cases) == 0 && len(s.Goldens) == 0 {
+		cases = append(cases, Case{Line: line, Gating: gating, Skip: nothingToAssert(len(goldens), gating)})
+	}
+	return cases
+}
+
+// nothingToAssert says why a line has no case.
+func nothingToAssert(goldens int, gating bool) string {
+	switch {
+	case goldens > 0:
+		return "no golden has the role that the selected assertions need"
+	case gating:
+		return "no goldens, but the line gates: register one"
+	}
+	return "no goldens: informational, not validated"
+}
+
+// goldenCases expands a fidelity case into its variants, and leaves out the
+// assertions that the golden's role has nothing for.
+func (s Selection) goldenCases(c Case) []Case {
+	switch {
+	case c.Assertion != Fidelity:
+		return []Case{c}
+	case c.Golden.Role != manifest.Fidelity:
+		return nil
+	}
+	var cases []Case
+	for _, v := range s.variants(c.Line) {
+		c.Variant = v
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+func (s Selection) variants(line compat.Line) []Variant {
+	var variants []Variant
+	for _, match := range s.Matches {
+		for _, n := range s.Concurrency {
+			variants = append(variants, Variant{Match: match, Concurrency: n})
+		}
+	}
+	if real, ok := s.Frontends[line.Name]; ok {
+		v := Variant{Match: player.MatchIndex, Concurrency: slices.Max(s.Concurrency), Frontend: real}
+		streamed := v
+		streamed.Stream = true
+		variants = append(variants, v, streamed)
+	}
+	return variants
+}

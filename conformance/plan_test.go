@@ -1,0 +1,234 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// smallWindow is a tracker, a validated line and one that is not.
+var smallWindow = &compat.Matrix{File: "compat.toml", Lines: []compat.Line{
+	{Name: "nightly", Tag: "nightly"},
+	{Name: "0.33", Tag: "v0.33.0", FidelityValidated: true},
+	{Name: "0.32", Tag: "v0.32.0"},
+}}
+
+// smallRegistry has its goldens in another order than the window has its lines.
+var smallRegistry = &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{
+	{Line: "0.32", ID: "a", Role: manifest.Fidelity, Pos: 3},
+	{Line: "0.33", ID: "b", Role: manifest.Fidelity, Pos: 9},
+	{Line: "0.33", ID: "a", Role: manifest.Schema, Pos: 20},
+}}
+
+func TestNewPlan(t *testing.T) {
+	var (
+		vllmRS   = RealFrontend{Binary: "vllm-rs", ModelDir: "model"}
+		fidelity = []Assertion{Fidelity}
+		index    = []player.Match{player.MatchIndex}
+	)
+	tests := []struct {
+		name string
+		sel  Selection
+		want []string // Name, then what gates and why it is skipped
+	}{
+		{
+			name: "everything",
+			want: []string{
+				"nightly (no goldens: informational, not validated)",
+				"0.33/b/integrity gates", "0.33/b/line gates", "0.33/b/provenance gates", "0.33/b/schema gates",
+				"0.33/b/fidelity-index-1 gates", "0.33/b/fidelity-index-16 gates",
+				"0.33/b/fidelity-prefix-1 gates", "0.33/b/fidelity-prefix-16 gates",
+				"0.33/a/integrity gates", "0.33/a/line gates", "0.33/a/provenance gates", "0.33/a/schema gates",
+				"0.32/a/integrity", "0.32/a/line", "0.32/a/provenance", "0.32/a/schema",
+				"0.32/a/fidelity-index-1", "0.32/a/fidelity-index-16", "0.32/a/fidelity-prefix-1", "0.32/a/fidelity-prefix-16",
+			},
+		},
+		{
+			name: "lines by name and tag, twice, in the order of the window",
+			sel:  Selection{Lines: []string{"0.32", "v0.33.0", "v0.32.0"}, Assertions: []Assertion{Integrity}},
+			want: []string{"0.33/b/integrity gates", "0.33/a/integrity gates", "0.32/a/integrity"},
+		},
+		{
+			name: "assertions in their order, once",
+			sel:  Selection{Lines: []string{"0.32"}, Assertions: []Assertion{Schema, Integrity, Schema}},
+			want: []string{"0.32/a/integrity", "0.32/a/schema"},
+		},
+		{
+			name: "variants in the order asked for, once",
+			sel: Selection{
+				Lines: []string{"0.32"}, Assertions: fidelity,
+				Matches: []player.Match{player.MatchPrefix, player.MatchIndex, player.MatchPrefix}, Concurrency: []int{4, 1, 4},
+			},
+			want: []string{
+				"0.32/a/fidelity-prefix-4", "0.32/a/fidelity-prefix-1", "0.32/a/fidelity-index-4", "0.32/a/fidelity-index-1",
+			},
+		},
+		{
+			name: "a golden of several lines",
+			sel:  Selection{Goldens: []string{"a"}, Assertions: []Assertion{Integrity}},
+			want: []string{"0.33/a/integrity gates", "0.32/a/integrity"},
+		},
+		{
+			name: "all lines gate",
+			sel:  Selection{Assertions: []Assertion{Integrity}, Enforce: EnforceAll},
+			want: []string{
+				"nightly gates (no goldens, but the line gates: register one)",
+				"0.33/b/integrity gates", "0.33/a/integrity gates", "0.32/a/integrity gates",
+			},
+		},
+		{
+			name: "no line gates",
+			sel:  Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Integrity}, Enforce: EnforceNone},
+			want: []string{"0.33/b/integrity", "0.33/a/integrity"},
+		},
+		{
+			name: "no golden has the role",
+			sel:  Selection{Goldens: []string{"a"}, Lines: []string{"0.33"}, Assertions: fidelity},
+			want: nil,
+		},
+		{
+			name: "behind the real frontend of a line, named by its tag",
+			sel: Selection{
+				Assertions: fidelity, Matches: index, Concurrency: []int{1, 4}, Lines: []string{"0.33", "0.32"},
+				Frontends: map[string]RealFrontend{"v0.33.0": vllmRS},
+			},
+			want: []string{
+				"0.33/b/fidelity-index-1 gates", "0.33/b/fidelity-index-4 gates",
+				"0.33/b/fidelity-frontend-index-4 gates", "0.33/b/fidelity-frontend-stream-index-4 gates",
+				"0.32/a/fidelity-index-1", "0.32/a/fidelity-index-4",
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			cases, err := NewPlan(smallWindow, smallRegistry, test.sel)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, c := range cases {
+				got = append(got, planned(c))
+				if c.Golden.ID != "" && c.Entry != entryOf(c.Golden) {
+					t.Errorf("%s is registered at %q, want %q", c.Name(), c.Entry, entryOf(c.Golden))
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func entryOf(g manifest.Golden) string {
+	return map[int]string{3: "manifest.toml:3", 9: "manifest.toml:9", 20: "manifest.toml:20"}[g.Pos]
+}
+
+func planned(c Case) string {
+	s := c.Name()
+	if c.Gating {
+		s += " gates"
+	}
+	if c.Skip != "" {
+		s += " (" + c.Skip + ")"
+	}
+	return s
+}
+
+func TestNewPlanOnlyOtherRoles(t *testing.T) {
+	registry := &manifest.Manifest{Goldens: []manifest.Golden{{Line: "0.33", ID: "a", Role: manifest.Schema}}}
+	cases, err := NewPlan(smallWindow, registry, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Fidelity}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) != 1 || planned(cases[0]) != "0.33 gates (no golden has the role that the selected assertions need)" {
+		t.Errorf("got %v", cases)
+	}
+}
+
+func TestNewPlanErrors(t *testing.T) {
+	frontend := func(line string) Selection {
+		return Selection{Frontends: map[string]RealFrontend{line: {Binary: "vllm-rs"}}}
+	}
+	tests := []struct {
+		name string
+		sel  Selection
+		want string
+	}{
+		{"line", Selection{Lines: []string{"0.99"}}, `compat.toml has no line "0.99": it has nightly, 0.33, 0.32`},
+		{"golden", Selection{Goldens: []string{"c"}}, `manifest.toml has no golden "c" on the selected lines: it has 0.33/b, 0.33/a, 0.32/a`},
+		{"golden of another line", Selection{Lines: []string{"0.32"}, Goldens: []string{"b"}}, `manifest.toml has no golden "b" on the selected lines: it has 0.32/a`},
+		{"golden of a line without", Selection{Lines: []string{"nightly"}, Goldens: []string{"b"}}, "it has none"},
+		{"one of two goldens", Selection{Goldens: []string{"a", "c"}}, `no golden "c"`},
+		{"assertion", Selection{Assertions: []Assertion{"faith"}}, `unknown assertion "faith": want one of [integrity line provenance schema fidelity]`},
+		{"match", Selection{Matches: []player.Match{"suffix"}}, `unknown match "suffix": want index or prefix`},
+		{"concurrency", Selection{Concurrency: []int{1, 0}}, "concurrency 0: want at least 1"},
+		{"frontend of no line", frontend("0.99"), `frontend: compat.toml has no line "0.99"`},
+		{"frontend of a line without goldens", frontend("nightly"), "frontend of line nightly: no case would go through it"},
+		{"frontend without binary", Selection{Frontends: map[string]RealFrontend{"0.33": {}}}, "frontend of line 0.33 has no binary"},
+		{"frontend named twice", Selection{Frontends: map[string]RealFrontend{"0.33": {Binary: "a"}, "v0.33.0": {Binary: "b"}}}, "frontend: line 0.33 has two, one of them as v0.33.0"},
+		{"frontend of another line", Selection{Lines: []string{"0.32"}, Frontends: frontend("0.33").Frontends}, "frontend of line 0.33: no case would go through it"},
+		{"frontend without fidelity", Selection{Assertions: []Assertion{Schema}, Frontends: frontend("0.33").Frontends}, "no case would go through it"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			cases, err := NewPlan(smallWindow, smallRegistry, test.sel)
+			if err == nil || !strings.Contains(err.Error(), test.want) || cases != nil {
+				t.Errorf("got %d cases and %v, want an error with %q", len(cases), err, test.want)
+			}
+		})
+	}
+}
+
+// TestNewPlanIsPure: the same inputs give the same plan, and are left as they are.
+func TestNewPlanIsPure(t *testing.T) {
+	window, registry := repository(t)
+	sel := Selection{Assertions: []Assertion{Schema, Integrity}, Lines: []string{"0.32", "0.33"}}
+	first, err := NewPlan(window, registry, sel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := NewPlan(window, registry, sel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(names(first), names(second)) {
+		t.Errorf("%q, then %q", names(first), names(second))
+	}
+	again, _ := repository(t)
+	if diff := cmp.Diff(again, window); diff != "" {
+		t.Errorf("the plan changed the window:\n%s", diff)
+	}
+	if !slices.Equal(sel.Assertions, []Assertion{Schema, Integrity}) {
+		t.Errorf("the plan changed the selection: %v", sel.Assertions)
+	}
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	window, registry := repository(t)
+	cases, err := NewPlan(window, registry, Selection{
+		Frontends:   map[string]RealFrontend{"0.33": {Binary: "vllm-rs"}, "0.27": {Binary: "vllm-rs"}},
+		Concurrency: []int{16, 1, 16},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := names(cases)
+	slices.Sort(all)
+	if unique := slices.Compact(slices.Clone(all)); len(unique) != len(all) || len(all) < 80 {
+		t.Errorf("%d names, %d of them different", len(all), len(unique))
+	}
+}
+
+func names(cases []Case) []string {
+	var all []string
+	for _, c := range cases {
+		all = append(all, c.Name())
+	}
+	return all
+}

@@ -1,0 +1,122 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// RealFrontend is the frontend binary of a vLLM release and a model directory
+// for it.
+type RealFrontend struct {
+	Binary   string
+	ModelDir string
+}
+
+// checkThroughFrontend replays a golden behind the real frontend of its line:
+// the requests go in as OpenAI completions by token ids, and the same streams
+// must come out of HTTP.
+func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case) (f finding, err error) {
+	if g.streams == 0 {
+		return f, nothingToReplay(g)
+	}
+	f.checkPin(g)
+	streams := recordedStreams(g.trace, plainPrompts)
+	server, err := vllmrs.Start(ctx, vllmrs.Options{
+		Binary: c.Variant.Frontend.Binary, ModelDir: c.Variant.Frontend.ModelDir, ReadyTimeout: r.Timeouts.Connect, Log: r.Log,
+	})
+	if err != nil {
+		return f, infraError{err}
+	}
+	defer server.Close()
+	var faults refusals
+	ctx, stop, err := r.playBehind(ctx, server, player.Options{
+		VLLMVersion: playedVersion(c.Line), Trace: g.trace, Strict: true, OnRefused: faults.add,
+	})
+	if err != nil {
+		return f, err
+	}
+	defer stop()
+	if err := server.Healthy(ctx); err != nil {
+		return f, explainCause(ctx, err)
+	}
+	err = completeAll(ctx, server, streams, c.Variant)
+	faults.explain(streams)
+	if err != nil {
+		return f, explainCause(ctx, err)
+	}
+	f.compareStreams(g, streams, c.Variant.Stream)
+	return f, nil
+}
+
+// playBehind starts a player for a real frontend. The returned context ends
+// with the player's error as its cause; stop ends the player and waits.
+func (r *Runner) playBehind(ctx context.Context, server *vllmrs.Server, opt player.Options) (context.Context, func(), error) {
+	opt.Handshake, opt.HandshakeTimeout, opt.Log = server.Handshake(), r.Timeouts.Connect, r.Log
+	engine, err := r.newSubject(opt)
+	if err != nil {
+		return nil, nil, fmt.Errorf("player: %w", err)
+	}
+	running, cancel, done := launch(ctx, engine)
+	return running, func() { cancel(context.Canceled); <-done }, nil
+}
+
+func explainCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%w (%w)", cause, err)
+	}
+	return err
+}
+
+// completeAll sends the streams' completions, so many at a time.
+func completeAll(ctx context.Context, server *vllmrs.Server, streams []*stream, v Variant) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	work := make(chan *stream)
+	var workers sync.WaitGroup
+	for range max(v.Concurrency, 1) {
+		workers.Go(func() {
+			for st := range work {
+				if err := st.complete(ctx, server, v.Stream); err != nil {
+					cancel(fmt.Errorf("request %d: %w", st.index, err))
+				}
+			}
+		})
+	}
+	for _, st := range streams {
+		select {
+		case work <- st:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	close(work)
+	workers.Wait()
+	return context.Cause(ctx)
+}
+
+// complete sends one stream as a completion and takes what comes back.
+func (s *stream) complete(ctx context.Context, server *vllmrs.Server, streamed bool) error {
+	got, err := server.Complete(ctx, vllmrs.Request{
+		ID: s.id(), Prompt: s.prompt, MaxTokens: max(len(s.record.OutputTokenIDs), 1), Stream: streamed,
+	})
+	if err != nil {
+		return err
+	}
+	s.got, s.gotChunks, s.terminals = got.Tokens, got.Chunks, got.Terminal
+	reason, known := trace.ParseFinishReason(got.FinishReason)
+	if !known {
+		s.problem = fmt.Sprintf("finish_reason %q through HTTP", got.FinishReason)
+	}
+	s.finish = reason
+	if got.PromptTokens != len(s.prompt) || got.CompletionTokens != len(got.Tokens) {
+		s.problem = fmt.Sprintf("usage counts %d prompt and %d completion tokens, want %d and %d",
+			got.PromptTokens, got.CompletionTokens, len(s.prompt), len(got.Tokens))
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package conformance
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// TestRealFrontend replays goldens behind the real vllm-rs of each release:
+// those of its own line, and for a line that has none the newest line's, whose
+// tokens and chunks are as good as any for the question whether this frontend
+// understands this line's player.
+func TestRealFrontend(t *testing.T) {
+	window, _ := compat.Load("../compat.toml")
+	registry, _ := manifest.Load("manifest.toml")
+	for _, version := range testenv.FrontendVersions() {
+		t.Run(version, func(t *testing.T) {
+			line, ok := window.ByName(protocol.LineOf(version))
+			if !ok {
+				t.Fatalf("compat.toml has no line for %s", version)
+			}
+			runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"})}
+			frontend := RealFrontend{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t)}
+			report := runner.Run(t.Context(), frontendCases(line, registry, frontend))
+			for _, r := range report.Results {
+				t.Logf("%s: %s: %d streams, %d tokens, %v", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration)
+				if r.Verdict != Pass || r.Tokens == 0 {
+					t.Errorf("%s: %s: %v", r.Case.Name(), r.Verdict, r.Failures)
+				}
+			}
+		})
+	}
+}
+
+func frontendCases(line compat.Line, registry *manifest.Manifest, frontend RealFrontend) []Case {
+	goldens := registry.ForLine(line.Name)
+	if len(goldens) == 0 {
+		goldens = registry.ForLine(protocol.Newest)
+		goldens = slices.Clip(goldens[:1])
+	}
+	var cases []Case
+	for _, g := range goldens {
+		for _, stream := range []bool{false, true} {
+			cases = append(cases, Case{
+				Line: line, Golden: g, Assertion: Fidelity, Gating: true,
+				Variant: Variant{Match: player.MatchIndex, Concurrency: 16, Frontend: frontend, Stream: stream},
+			})
+		}
+	}
+	return cases
+}

@@ -1,0 +1,115 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// recording is a fetched golden and what was read of it, for all its cases.
+type recording struct {
+	registered manifest.Golden
+	location   string
+	data       []byte
+	trace      *trace.Trace
+	codec      *protocol.Codec
+	// Of the recorded streams:
+	digest          string
+	streams, tokens int
+
+	// At most one of these is set. mismatch: the bytes are not the registered ones.
+	fetchErr, mismatch, readErr error
+	// blamed is the check that has reported it: one cause, one report.
+	blamed string
+}
+
+// load fetches and reads a case's golden.
+func (r *Runner) load(ctx context.Context, c Case) *recording {
+	g := &recording{registered: c.Golden}
+	if c.Skip != "" {
+		return g
+	}
+	if ctx.Err() != nil {
+		g.fetchErr = notRun(ctx)
+		return g
+	}
+	ctx, stop := r.withDeadline(ctx, "the fetch of the golden")
+	defer stop()
+	g.data, g.location, g.fetchErr = r.Store.Fetch(ctx, c.Golden)
+	var mismatch *golden.MismatchError
+	switch {
+	case errors.As(g.fetchErr, &mismatch):
+		g.fetchErr, g.mismatch = nil, mismatch
+	case g.fetchErr != nil:
+		g.fetchErr = infraError{g.fetchErr}
+	default:
+		if f := checkIntegrity(c.Golden, g.location, g.data); len(f.failures) > 0 {
+			g.mismatch = errors.New(f.failures[0].Message)
+		} else {
+			g.readErr = g.read(c.Line)
+		}
+	}
+	return g
+}
+
+// notRun is the error of a case that the end of the run came before.
+func notRun(ctx context.Context) error {
+	return infraError{fmt.Errorf("not run: %w", context.Cause(ctx))}
+}
+
+func (g *recording) read(line compat.Line) (err error) {
+	if g.codec, err = protocol.CodecFor(profileName(line)); err != nil {
+		return err
+	}
+	reader, err := trace.NewReader(bytes.NewReader(g.data), g.location, trace.IsGzip(g.location), trace.Options{Strict: true})
+	if err != nil {
+		return err
+	}
+	if g.trace, err = reader.ReadAll(); err != nil {
+		return err
+	}
+	g.measure()
+	return nil
+}
+
+// measure looks at the streams that can be replayed.
+func (g *recording) measure() {
+	subset := trace.ReplaySubset(g.trace.Records)
+	g.digest = trace.TokensDigest(g.trace.Records, subset)
+	for _, i := range subset {
+		if tokens := g.trace.Records[i].OutputTokenIDs; tokens != nil {
+			g.streams++
+			g.tokens += len(tokens)
+		}
+	}
+}
+
+// problem is what keeps an assertion from being made: integrity needs only the
+// bytes, the others a trace that reads.
+func (g *recording) problem(a Assertion) error {
+	switch {
+	case g.fetchErr != nil:
+		return g.fetchErr
+	case g.mismatch != nil:
+		return g.mismatch
+	case a != Integrity:
+		return g.readErr
+	}
+	return nil
+}
+
+// playedVersion is the release that the player of a line is to be. The main
+// branch has no release, so its player is that of its profile.
+func playedVersion(line compat.Line) string {
+	if line.Name == compat.Nightly {
+		return protocol.Nightly
+	}
+	return line.Tag
+}

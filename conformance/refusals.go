@@ -1,0 +1,38 @@
+package conformance
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+)
+
+// refusals collects why the player refused requests: before 0.33 the wire has
+// no place for the reason.
+type refusals struct {
+	mu   sync.Mutex
+	byID map[string]error
+}
+
+func (r *refusals) add(id string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID == nil {
+		r.byID = map[string]error{}
+	}
+	r.byID[id] = err
+}
+
+// explain attaches the reasons to the streams they are about.
+func (r *refusals) explain(streams []*stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range streams {
+		if err := r.byID[s.id()]; err != nil {
+			s.problem = "the player refused it: " + err.Error()
+		}
+	}
+}
+
+// describe shows a raw msgpack value in a message.
+func describe(raw []byte) string { return strings.TrimSpace(pack.Format(raw)) }

@@ -1,0 +1,162 @@
+package conformance
+
+import (
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+)
+
+// Failure is one thing that a case found wrong.
+type Failure struct {
+	// Request is the replay index of the request, -1 when it is not about one.
+	Request int `json:"request"`
+	// Message says what was expected and what came.
+	Message string `json:"message"`
+}
+
+// Result is the outcome of a case.
+type Result struct {
+	Case     Case
+	Verdict  Verdict
+	Failures []Failure
+	// Note says what a skipped case lacks, or what else is worth knowing.
+	Note string
+	// Asserted counts what was compared: streams, keys, bytes' digests. A case
+	// that passes has compared at least one.
+	Asserted int
+	Tokens   int // tokens compared
+	Duration time.Duration
+	// Location is where the golden's bytes are.
+	Location string
+	// infra marks an Error whose cause lies around the subject.
+	infra bool
+}
+
+// LineSummary sums up the cases of a line.
+type LineSummary struct {
+	Line     compat.Line
+	Gating   bool
+	Goldens  int
+	Counts   map[Verdict]int
+	Asserted int
+	Tokens   int
+	Verdict  Verdict
+	Vacuous  bool // nothing was asserted
+
+	infra  bool   // all errors lie around the subject
+	golden string // the last one counted
+}
+
+// Report is the outcome of a run.
+type Report struct {
+	Results  []Result
+	Lines    []LineSummary
+	Counts   map[Verdict]int
+	Tokens   int
+	Duration time.Duration
+	ExitCode int
+	Verdict  Verdict
+	// Reason says in a sentence what the exit code stands for.
+	Reason string
+	// Flags are those that a command needs to run a case of the report on the
+	// same inputs, besides the selection of the case. The runner leaves it empty.
+	Flags []string
+}
+
+func newReport(results []Result, took time.Duration) *Report {
+	r := &Report{Results: results, Counts: map[Verdict]int{}, Duration: took}
+	for _, result := range results {
+		r.Counts[result.Verdict]++
+		r.Tokens += result.Tokens
+		r.line(result.Case).add(result)
+	}
+	for i := range r.Lines {
+		r.Lines[i].close()
+	}
+	r.judge()
+	return r
+}
+
+func (r *Report) line(c Case) *LineSummary {
+	for i := range r.Lines {
+		if r.Lines[i].Line.Name == c.Line.Name {
+			return &r.Lines[i]
+		}
+	}
+	r.Lines = append(r.Lines, LineSummary{Line: c.Line, Gating: c.Gating, Counts: map[Verdict]int{}, infra: true})
+	return &r.Lines[len(r.Lines)-1]
+}
+
+func (l *LineSummary) add(result Result) {
+	l.Counts[result.Verdict]++
+	l.Asserted += result.Asserted
+	l.Tokens += result.Tokens
+	l.infra = l.infra && (result.Verdict != Error || result.infra)
+	if id := result.Case.Golden.ID; id != l.golden {
+		l.Goldens++
+		l.golden = id
+	}
+}
+
+func (l *LineSummary) close() {
+	l.Vacuous = l.Asserted == 0
+	switch {
+	case l.Counts[Fail] > 0:
+		l.Verdict = Fail
+	case l.Counts[Error] > 0:
+		l.Verdict = Error
+	case l.Counts[Pass] > 0:
+		l.Verdict = Pass
+	default:
+		l.Verdict = Skip
+	}
+}
+
+// judge derives the run's verdict and exit code. A failure of the subject
+// weighs more than one around it, and both more than having asserted nothing.
+func (r *Report) judge() {
+	var failed, infra, vacuous, other []string
+	gates, asserted := 0, 0
+	for _, l := range r.Lines {
+		asserted += l.Asserted
+		bad := l.Verdict == Fail || l.Verdict == Error
+		switch {
+		case !l.Gating && bad:
+			other = append(other, l.Line.Name)
+		case !l.Gating:
+		case bad && l.Verdict == Error && l.infra:
+			infra = append(infra, l.Line.Name)
+		case bad:
+			failed = append(failed, l.Line.Name)
+		case l.Vacuous:
+			vacuous = append(vacuous, l.Line.Name)
+		default:
+			gates++
+		}
+	}
+	switch {
+	case len(failed) > 0:
+		r.conclude(Fail, ExitFail, "does not conform on", failed)
+	case len(infra) > 0:
+		r.conclude(Error, ExitInfra, "could not be judged on", infra)
+	case len(vacuous) > 0:
+		r.conclude(Error, ExitVacuous, "asserted nothing on", vacuous)
+	case asserted == 0:
+		r.conclude(Error, ExitVacuous, "asserted nothing", nil)
+	case gates == 0:
+		r.conclude(Pass, ExitOK, "no line gates", nil)
+	default:
+		r.conclude(Pass, ExitOK, "every gate holds", nil)
+	}
+	if len(other) > 0 {
+		r.Reason += " (red but not gating: " + strings.Join(other, ", ") + ")"
+	}
+}
+
+func (r *Report) conclude(v Verdict, code int, reason string, lines []string) {
+	r.Verdict, r.ExitCode, r.Reason = v, code, reason
+	if len(lines) > 0 {
+		r.Reason += " " + strings.Join(lines, ", ")
+	}
+}

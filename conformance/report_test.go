@@ -1,0 +1,132 @@
+package conformance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// resultOf is a result of a golden's case.
+func resultOf(line, golden string, gating bool, v Verdict, asserted int) Result {
+	return Result{
+		Case:    Case{Line: compat.Line{Name: line}, Golden: manifest.Golden{ID: golden}, Assertion: Fidelity, Gating: gating},
+		Verdict: v, Asserted: asserted, Tokens: 10 * asserted,
+	}
+}
+
+func besides(r Result) Result { r.infra = true; return r }
+
+func TestJudge(t *testing.T) {
+	const gates, informs = true, false
+	tests := []struct {
+		name    string
+		results []Result
+		exit    int
+		verdict Verdict
+		reason  string
+	}{
+		{"nothing selected", nil, ExitVacuous, Error, "asserted nothing"},
+		{"all pass", []Result{resultOf("0.33", "a", gates, Pass, 1)}, ExitOK, Pass, "every gate holds"},
+		{
+			"one fails",
+			[]Result{resultOf("0.33", "a", gates, Pass, 1), resultOf("0.33", "a", gates, Fail, 1), resultOf("0.32", "a", gates, Pass, 1)},
+			ExitFail, Fail, "does not conform on 0.33",
+		},
+		{
+			"two lines fail, in the order of the report",
+			[]Result{resultOf("0.33", "a", gates, Error, 0), resultOf("0.32", "a", gates, Fail, 1)},
+			ExitFail, Fail, "does not conform on 0.33, 0.32",
+		},
+		{
+			"a failure that does not gate",
+			[]Result{resultOf("0.33", "a", gates, Pass, 1), resultOf("nightly", "a", informs, Fail, 1), resultOf("0.31", "a", informs, Error, 0)},
+			ExitOK, Pass, "every gate holds (red but not gating: nightly, 0.31)",
+		},
+		{
+			"nothing gates", []Result{resultOf("0.33", "a", informs, Pass, 1)},
+			ExitOK, Pass, "no line gates",
+		},
+		{
+			"nothing gates and nothing holds", []Result{resultOf("0.33", "a", informs, Fail, 1)},
+			ExitOK, Pass, "no line gates (red but not gating: 0.33)",
+		},
+		{
+			"an error around the subject", []Result{resultOf("0.33", "a", gates, Pass, 1), besides(resultOf("0.33", "b", gates, Error, 0))},
+			ExitInfra, Error, "could not be judged on 0.33",
+		},
+		{
+			"an error around the subject and one of it",
+			[]Result{besides(resultOf("0.33", "a", gates, Error, 0)), resultOf("0.33", "b", gates, Error, 0)},
+			ExitFail, Fail, "does not conform on 0.33",
+		},
+		{
+			"a failure weighs more than an error around the subject",
+			[]Result{besides(resultOf("0.33", "a", gates, Error, 0)), resultOf("0.32", "b", gates, Fail, 1)},
+			ExitFail, Fail, "does not conform on 0.32",
+		},
+		{
+			"a gating line that asserted nothing",
+			[]Result{resultOf("0.33", "a", gates, Pass, 1), resultOf("0.32", "", gates, Skip, 0)},
+			ExitVacuous, Error, "asserted nothing on 0.32",
+		},
+		{
+			"an informing line that asserted nothing",
+			[]Result{resultOf("0.33", "a", gates, Pass, 1), resultOf("0.32", "", informs, Skip, 0)},
+			ExitOK, Pass, "every gate holds",
+		},
+		{
+			"an error around the subject weighs more than nothing",
+			[]Result{resultOf("0.33", "", gates, Skip, 0), besides(resultOf("0.32", "a", gates, Error, 0))},
+			ExitInfra, Error, "could not be judged on 0.32",
+		},
+		{
+			"informing lines alone that asserted nothing", []Result{resultOf("0.32", "", informs, Skip, 0)},
+			ExitVacuous, Error, "asserted nothing",
+		},
+		{
+			"a skip beside a pass", []Result{resultOf("0.33", "a", gates, Skip, 0), resultOf("0.33", "a", gates, Pass, 1)},
+			ExitOK, Pass, "every gate holds",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := newReport(test.results, time.Second)
+			if r.ExitCode != test.exit || r.Verdict != test.verdict || r.Reason != test.reason {
+				t.Errorf("exit code %d, %s: %q, want %d, %s: %q", r.ExitCode, r.Verdict, r.Reason, test.exit, test.verdict, test.reason)
+			}
+		})
+	}
+}
+
+func TestLineSummaries(t *testing.T) {
+	r := newReport([]Result{
+		resultOf("nightly", "", false, Skip, 0),
+		resultOf("0.33", "a", true, Pass, 3), resultOf("0.33", "a", true, Fail, 2),
+		resultOf("0.33", "b", true, Pass, 1), resultOf("0.33", "c", true, Skip, 0),
+	}, time.Second)
+	type summary struct {
+		Line                      string
+		Gating, Vacuous           bool
+		Goldens, Asserted, Tokens int
+		Verdict                   Verdict
+		Counts                    map[Verdict]int
+	}
+	want := []summary{
+		{Line: "nightly", Vacuous: true, Verdict: Skip, Counts: map[Verdict]int{Skip: 1}},
+		{Line: "0.33", Gating: true, Goldens: 3, Asserted: 6, Tokens: 60, Verdict: Fail, Counts: map[Verdict]int{Pass: 2, Fail: 1, Skip: 1}},
+	}
+	var got []summary
+	for _, l := range r.Lines {
+		got = append(got, summary{l.Line.Name, l.Gating, l.Vacuous, l.Goldens, l.Asserted, l.Tokens, l.Verdict, l.Counts})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if r.Tokens != 60 || r.Duration != time.Second {
+		t.Errorf("%d tokens in %v, want 60 in 1s", r.Tokens, r.Duration)
+	}
+}

@@ -1,0 +1,164 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// Timeouts bound every wait of a run. What is not positive has its default. A
+// deadline that passes is an [Error] that lies around the subject.
+type Timeouts struct {
+	Connect time.Duration // start of a subject, up to READY
+	Idle    time.Duration // no output while a request is open
+	Golden  time.Duration // the fetch of a golden, and each of its cases
+}
+
+// DefaultTimeouts are generous for a loaded CI machine.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{Connect: 30 * time.Second, Idle: 10 * time.Second, Golden: 10 * time.Minute}
+}
+
+// Store yields the bytes of goldens.
+type Store interface {
+	// Fetch returns the bytes of a golden, and where they are. A
+	// *golden.MismatchError says that what is there is not what was registered,
+	// and fails the golden's integrity. Any other error ends its cases as errors.
+	Fetch(ctx context.Context, g manifest.Golden) (data []byte, location string, err error)
+}
+
+// Runner runs the cases of a plan.
+type Runner struct {
+	Store    Store
+	Timeouts Timeouts
+	Log      *slog.Logger
+	// Progress is told each result as it is known; may be nil.
+	Progress func(Result)
+
+	// newSubject makes the engine under test, by default a player. Tests of the
+	// runner put one in its place that is wrong.
+	newSubject newSubject
+}
+
+// infraError marks an error around the subject.
+type infraError struct{ error }
+
+func (e infraError) Unwrap() error { return e.error }
+
+// Run runs the cases in order and reports on each: one whose golden cannot be
+// fetched or read, or that the end of ctx came before, is an error, not a
+// silence.
+func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
+	r.setDefaults()
+	start := time.Now()
+	var results []Result
+	var g *recording
+	for i, c := range cases {
+		if i == 0 || !sameGolden(c, cases[i-1]) {
+			g = r.load(ctx, c)
+		}
+		result := r.runCase(ctx, g, c)
+		if r.Progress != nil {
+			r.Progress(result)
+		}
+		results = append(results, result)
+	}
+	return newReport(results, time.Since(start))
+}
+
+func (r *Runner) setDefaults() {
+	usual := DefaultTimeouts()
+	for _, limit := range []struct{ set, usual *time.Duration }{
+		{&r.Timeouts.Connect, &usual.Connect}, {&r.Timeouts.Idle, &usual.Idle}, {&r.Timeouts.Golden, &usual.Golden},
+	} {
+		if *limit.set <= 0 {
+			*limit.set = *limit.usual
+		}
+	}
+	if r.Log == nil {
+		r.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if r.newSubject == nil {
+		r.newSubject = newPlayer
+	}
+}
+
+func sameGolden(a, b Case) bool {
+	return a.Line.Name == b.Line.Name && a.Golden.ID == b.Golden.ID
+}
+
+// withDeadline bounds one piece of work on a golden.
+func (r *Runner) withDeadline(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, r.Timeouts.Golden,
+		infraError{fmt.Errorf("%s took longer than %v", what, r.Timeouts.Golden)})
+}
+
+func (r *Runner) runCase(ctx context.Context, g *recording, c Case) Result {
+	result := Result{Case: c, Location: g.location}
+	skip, problem := c.Skip, g.problem(c.Assertion)
+	if skip == "" && problem != nil && g.blamed != "" {
+		skip = "not judged: see " + g.blamed
+	}
+	if skip != "" {
+		result.Verdict, result.Note = Skip, skip
+		return result
+	}
+	if problem != nil {
+		g.blamed = c.Check()
+	}
+	start := time.Now()
+	f, err := r.assert(ctx, g, c)
+	result.Failures, result.Asserted, result.Tokens, result.Note = f.failures, f.asserted, f.tokens, f.note
+	result.Duration = time.Since(start)
+	var infra infraError
+	switch {
+	case len(f.failures) > 0:
+		result.Verdict = Fail
+	case err != nil:
+		result.Verdict, result.infra = Error, errors.As(err, &infra) || ctx.Err() != nil
+	case f.asserted == 0:
+		result.Verdict = Skip
+	default:
+		result.Verdict = Pass
+	}
+	if err != nil {
+		result.Failures = append(result.Failures, Failure{Request: -1, Message: err.Error()})
+	}
+	return result
+}
+
+// assert makes one assertion.
+func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, err error) {
+	if ctx.Err() != nil {
+		return f, notRun(ctx)
+	}
+	if err := g.problem(c.Assertion); err != nil {
+		if c.Assertion == Integrity && g.mismatch != nil {
+			return wrongBytes(g.mismatch), nil
+		}
+		return f, err
+	}
+	ctx, stop := r.withDeadline(ctx, "the case")
+	defer stop()
+	switch c.Assertion {
+	case Integrity:
+		return checkIntegrity(g.registered, g.location, g.data), nil
+	case SameLine:
+		return checkLine(c.Line, g.location, g.trace.Meta), nil
+	case Provenance:
+		return checkProvenance(g.registered, c.Line, g.location, g.trace.Meta), nil
+	case Schema:
+		return r.assertSchema(ctx, g, c)
+	case Fidelity:
+		if c.Variant.ThroughFrontend() {
+			return r.checkThroughFrontend(ctx, g, c)
+		}
+		return r.checkFidelity(ctx, g, c)
+	}
+	return f, fmt.Errorf("unknown assertion %q", c.Assertion)
+}

@@ -1,0 +1,259 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// storeFunc is a function as a store.
+type storeFunc func(context.Context, manifest.Golden) ([]byte, string, error)
+
+func (f storeFunc) Fetch(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
+	return f(ctx, g)
+}
+
+func TestFetch(t *testing.T) {
+	hangs := storeFunc(func(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
+		<-ctx.Done()
+		return nil, g.BucketPath, fmt.Errorf("get %s: %w", g.BucketPath, context.Cause(ctx))
+	})
+	interrupted, interrupt := context.WithCancelCause(t.Context())
+	interrupt(errors.New("interrupted by the user"))
+	tests := []struct {
+		name  string
+		ctx   context.Context
+		limit time.Duration
+		store Store
+		want  outcome
+	}{
+		{
+			"no such file", t.Context(), never, NewStore(StoreOptions{Dir: t.TempDir()}),
+			judgedOnce(ExitInfra, "integrity", Error, "multiturn-s7.jsonl.gz: ", "no such file", "check bucket_path in the manifest"),
+		},
+		{
+			"no such file built in", t.Context(), never, NewStore(StoreOptions{Files: fstest.MapFS{}}),
+			judgedOnce(ExitInfra, "integrity", Error, "multiturn-s7.jsonl.gz: ", "does not exist"),
+		},
+		{
+			"a store that hangs", t.Context(), time.Millisecond, hangs,
+			judgedOnce(ExitInfra, "integrity", Error, "get conformance/v0.33.0/cpu/tiny/multiturn-s7.jsonl.gz: the fetch of the golden took longer than 1ms"),
+		},
+		{
+			"interrupted before", interrupted, never, hangs,
+			judgedOnce(ExitInfra, "integrity", Error, "not run: interrupted by the user"),
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			runner := Runner{Store: test.store, Timeouts: Timeouts{Golden: test.limit}}
+			test.want.check(t, runner.Run(test.ctx, g.plan(t, Selection{})))
+		})
+	}
+}
+
+// TestStoreThatHangsForever ends with the run, whatever the deadline.
+func TestStoreThatHangsForever(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	store := storeFunc(func(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
+		cancel()
+		<-ctx.Done()
+		return nil, g.BucketPath, ctx.Err()
+	})
+	g := usualGolden(t)
+	runner := Runner{Store: store, Timeouts: Timeouts{Golden: never}}
+	report := runner.Run(ctx, g.plan(t, Selection{}))
+	judgedOnce(ExitInfra, "integrity", Error, "context canceled").check(t, report)
+}
+
+// TestNewStore: the bytes that a store of ours verified itself fail integrity as
+// those that the runner verified do.
+func TestNewStore(t *testing.T) {
+	g := usualGolden(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, g.BucketPath)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(data []byte) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flipped := slices.Clone(g.data)
+	flipped[len(flipped)/2] ^= 1
+	bad := judgedOnce(ExitFail, "integrity", Fail, path, "want "+g.SHA256)
+	for _, store := range []struct {
+		name string
+		opt  StoreOptions
+	}{
+		{"directory", StoreOptions{Dir: dir}},
+		{"bucket that is a directory", StoreOptions{Bucket: dir}},
+		{"file bucket", StoreOptions{Bucket: "file://" + dir, Dir: "not looked at"}},
+	} {
+		t.Run(store.name, func(t *testing.T) {
+			runner := Runner{Store: NewStore(store.opt)}
+			write(g.data)
+			report := runner.Run(t.Context(), g.plan(t, Selection{}))
+			outcome{exit: ExitOK}.check(t, report)
+			if at := report.Results[0].Location; !strings.HasSuffix(at, path) {
+				t.Errorf("location %q, want the whole path %s", at, path)
+			}
+			write(flipped)
+			bad.check(t, runner.Run(t.Context(), g.plan(t, Selection{})))
+		})
+	}
+	t.Run("built in", func(t *testing.T) {
+		files := fstest.MapFS{g.BucketPath: {Data: g.data}}
+		runner := Runner{Store: NewStore(StoreOptions{Files: files})}
+		outcome{exit: ExitOK}.check(t, runner.Run(t.Context(), g.plan(t, Selection{})))
+	})
+}
+
+// TestCorruptGoldenWithoutIntegrity: leaving integrity out of the selection does
+// not leave a corrupt golden unnoticed, nor green.
+func TestCorruptGoldenWithoutIntegrity(t *testing.T) {
+	window, registry := repository(t)
+	line, _ := window.ByName("0.33")
+	bad, good := usualGolden(t), goldenOf(t, "0.33", "multiturn-s13")
+	bad.data[100] ^= 1
+	cases, err := NewPlan(&compat.Matrix{Lines: []compat.Line{line}}, registry, Selection{
+		Goldens: []string{bad.ID, good.ID}, Assertions: []Assertion{SameLine, Provenance},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner := Runner{Store: storeFunc(func(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
+		if g.ID == bad.ID {
+			return bad.Fetch(ctx, g)
+		}
+		return good.Fetch(ctx, g)
+	})}
+	report := runner.Run(t.Context(), cases)
+	var got []string
+	for _, r := range report.Results {
+		got = append(got, r.Case.Golden.ID+"/"+r.Case.Check()+": "+string(r.Verdict))
+	}
+	want := []string{
+		"multiturn-s7/line: error", "multiturn-s7/provenance: skip",
+		"multiturn-s13/line: pass", "multiturn-s13/provenance: pass",
+	}
+	if !slices.Equal(got, want) || report.ExitCode != ExitFail {
+		t.Errorf("exit code %d, %q, want %d, %q", report.ExitCode, got, ExitFail, want)
+	}
+}
+
+// TestInterruptedRun: what ran until then is kept, the rest is not run and says
+// so, and the outcome is nobody's failure.
+func TestInterruptedRun(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	g := usualGolden(t)
+	runner := Runner{Store: g, Progress: func(r Result) {
+		if r.Case.Assertion == Provenance {
+			cancel(errors.New("interrupted by the user"))
+		}
+	}}
+	want := outcome{exit: ExitInfra, verdict: map[string]Verdict{}, says: map[string][]string{}}
+	for _, check := range append([]string{"schema"}, fidelityChecks...) {
+		want.verdict[check], want.says[check] = Error, []string{"not run: interrupted by the user"}
+	}
+	want.check(t, runner.Run(ctx, g.plan(t, Selection{})))
+}
+
+// TestInterruptedReplay: an interruption in the middle of a replay is not the
+// subject's failure either.
+func TestInterruptedReplay(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	g := usualGolden(t)
+	runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}}
+	runner.newSubject = func(opt player.Options) (subject, error) {
+		opt.Pace = player.PaceRecorded
+		return sabotaged(func(_ *protocol.Request, s *player.Script) error {
+			s.FirstToken = never
+			cancel(errors.New("interrupted by the user"))
+			return nil
+		})(opt)
+	}
+	report := runner.Run(ctx, g.plan(t, Selection{
+		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
+	}))
+	outcome{
+		exit: ExitInfra, verdict: map[string]Verdict{"fidelity-index-1": Error},
+		says: map[string][]string{"fidelity-index-1": {"interrupted by the user"}},
+	}.check(t, report)
+}
+
+func TestProgressAndOrder(t *testing.T) {
+	g := usualGolden(t)
+	var told []string
+	runner := Runner{Store: g, Progress: func(r Result) { told = append(told, r.Case.Name()) }}
+	cases := g.plan(t, Selection{})
+	report := runner.Run(t.Context(), cases)
+	var planned, reported []string
+	for i, c := range cases {
+		planned = append(planned, c.Name())
+		reported = append(reported, report.Results[i].Case.Name())
+	}
+	if !slices.Equal(told, planned) || !slices.Equal(reported, planned) {
+		t.Errorf("told %q\nreported %q\nplanned %q", told, reported, planned)
+	}
+}
+
+// TestFetchedOnce: a golden is fetched once, however many cases it has.
+func TestFetchedOnce(t *testing.T) {
+	g := usualGolden(t)
+	fetches := 0
+	runner := Runner{Store: storeFunc(func(ctx context.Context, m manifest.Golden) ([]byte, string, error) {
+		fetches++
+		return g.Fetch(ctx, m)
+	})}
+	runner.Run(t.Context(), g.plan(t, Selection{}))
+	if fetches != 1 {
+		t.Errorf("%d fetches, want 1", fetches)
+	}
+}
+
+func TestTimeoutDefaults(t *testing.T) {
+	tests := []struct {
+		name      string
+		set, want Timeouts
+	}{
+		{"none", Timeouts{}, DefaultTimeouts()},
+		{"one", Timeouts{Idle: 1}, Timeouts{Connect: DefaultTimeouts().Connect, Idle: 1, Golden: DefaultTimeouts().Golden}},
+		{"negative", Timeouts{Connect: -1, Idle: -1, Golden: -1}, DefaultTimeouts()},
+		{"all", Timeouts{1, 2, 3}, Timeouts{1, 2, 3}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := Runner{Timeouts: test.set}
+			if r.setDefaults(); r.Timeouts != test.want {
+				t.Errorf("got %v, want %v", r.Timeouts, test.want)
+			}
+		})
+	}
+}
+
+// TestSchemaGolden: a golden of role schema is judged without a single token.
+func TestSchemaGolden(t *testing.T) {
+	g := usualGolden(t)
+	g.Role, g.TokensSHA256 = manifest.Schema, ""
+	g.rewrite(t, dropTokens)
+	report := g.run(t)
+	outcome{exit: ExitOK}.check(t, report)
+	if n := len(report.Results); n != 4 {
+		t.Errorf("%d cases, want integrity, line, provenance and schema", n)
+	}
+}

@@ -1,0 +1,169 @@
+package conformance
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// capturedShape reads what the captured engine registered with. The shape is nil
+// when the golden does not tell.
+func (f *finding) capturedShape(g *recording) map[string]pack.Kind {
+	text := g.trace.Meta.ReadyResponseHex
+	if text == nil {
+		if g.registered.Role == manifest.Schema {
+			f.fail("%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.location)
+			return nil
+		}
+		f.note = "the golden has no ready_response_hex"
+		return nil
+	}
+	raw, err := hex.DecodeString(*text)
+	if err != nil {
+		f.fail("%s: line 1: meta.ready_response_hex: %v", g.location, err)
+		return nil
+	}
+	shape, err := shapeOf(raw)
+	if err != nil {
+		f.fail("%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.location, err)
+		return nil
+	}
+	return shape
+}
+
+func (f *finding) compareShapes(g *recording, want, got map[string]pack.Kind) {
+	declared := g.codec.Profile().Structs["EngineCoreReadyResponse"]
+	for _, path := range sortedPaths(want) {
+		f.asserted++
+		kind, ok := got[path]
+		switch {
+		case !ok && underNil(got, path): // the kind of what it is nested in decides
+		case !ok:
+			f.fail("%s: ready response: %s is missing, the captured engine sent %v", g.location, path, want[path])
+		case !sameKind(declared, path, want[path], kind):
+			f.fail("%s: ready response: %s is %v, the captured engine sent %v", g.location, path, kind, want[path])
+		}
+	}
+	for _, field := range declared.Fields {
+		if !field.Required {
+			continue
+		}
+		f.asserted++
+		if _, ok := got[field.Name]; !ok {
+			if _, captured := want[field.Name]; !captured {
+				f.fail("%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.location, field.Name, declared.Module)
+			}
+		}
+	}
+	var extra []string
+	for _, path := range sortedPaths(got) {
+		if _, ok := want[path]; !ok {
+			extra = append(extra, path)
+		}
+	}
+	if len(extra) > 0 {
+		f.note = "not sent by the captured engine: " + strings.Join(extra, ", ")
+	}
+}
+
+// sameKind tells whether a value of one kind can stand for one of another: ints
+// for floats, and nil on either side where the field is declared optional.
+func sameKind(declared protocol.Struct, path string, want, got pack.Kind) bool {
+	if want == got || want == pack.Float && got == pack.Int {
+		return true
+	}
+	name, _, nested := strings.Cut(path, ".")
+	i := declared.Index(name)
+	optional := i >= 0 && !nested && strings.Contains(declared.Fields[i].Type, "None")
+	return optional && (want == pack.Nil || got == pack.Nil)
+}
+
+// underNil tells whether what a path is nested in is nil.
+func underNil(shape map[string]pack.Kind, path string) bool {
+	for at := strings.LastIndexByte(path, '.'); at >= 0; at = strings.LastIndexByte(path, '.') {
+		path = path[:at]
+		if kind, ok := shape[path]; ok {
+			return kind == pack.Nil
+		}
+	}
+	return false
+}
+
+// shapeOf maps the path of every key of a msgpack map, nested maps included, to
+// the kind of its value.
+func shapeOf(message []byte) (map[string]pack.Kind, error) {
+	if err := pack.Validate(message); err != nil {
+		return nil, err
+	}
+	shape := map[string]pack.Kind{}
+	cur := pack.NewCursor(message)
+	if err := addShape(shape, "", &cur); err != nil {
+		return nil, err
+	}
+	return shape, nil
+}
+
+func addShape(shape map[string]pack.Kind, prefix string, cur *pack.Cursor) error {
+	n, err := cur.MapLen()
+	if err != nil {
+		return err
+	}
+	for range n {
+		key, err := cur.StrString()
+		if err != nil {
+			return fmt.Errorf("key of %q: %w", prefix, err)
+		}
+		path := prefix + key
+		shape[path] = cur.Kind()
+		if cur.Kind() == pack.Map {
+			err = addShape(shape, path+".", cur)
+		} else {
+			err = cur.Skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sortedPaths(shape map[string]pack.Kind) []string {
+	paths := make([]string, 0, len(shape))
+	for path := range shape {
+		paths = append(paths, path)
+	}
+	sort.Strings(paths)
+	return paths
+}
+
+// assertSchema boots a player on the golden and compares what it really registers
+// with with what the captured engine did and what the line's frontend requires:
+// every captured key must be there with a value of the same kind, nested keys
+// included. Keys that the captured engine did not have are noted, not refused:
+// frontends skip them.
+func (r *Runner) assertSchema(ctx context.Context, g *recording, c Case) (f finding, err error) {
+	want := f.capturedShape(g)
+	if want == nil {
+		return f, nil
+	}
+	// It registers, and plays nothing: a golden of role schema may have no tokens.
+	s, err := r.boot(ctx, g.codec, player.Options{VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: player.Random{}})
+	if err != nil {
+		return f, err
+	}
+	defer s.close()
+	got, err := shapeOf(s.engine.RawReady)
+	if err != nil {
+		f.fail("%s: the ready response of the engine under test: %v", g.location, err)
+		return f, nil
+	}
+	f.compareShapes(g, want, got)
+	return f, nil
+}

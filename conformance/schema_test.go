@@ -1,0 +1,180 @@
+package conformance
+
+import (
+	"encoding/hex"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+func TestShapeOf(t *testing.T) {
+	tests := []struct {
+		name, message string
+		want          map[string]pack.Kind
+		err           string
+	}{
+		{"flat", "\x82\xa1a\x01\xa1b\xc0", map[string]pack.Kind{"a": pack.Int, "b": pack.Nil}, ""},
+		{"nested", "\x81\xa1a\x81\xa1b\x81\xa1c\xa0", map[string]pack.Kind{"a": pack.Map, "a.b": pack.Map, "a.b.c": pack.String}, ""},
+		{"array is not looked into", "\x81\xa1a\x91\x81\xa1b\x01", map[string]pack.Kind{"a": pack.Array}, ""},
+		{"empty map", "\x80", map[string]pack.Kind{}, ""},
+		{"not a map", "\x91\x01", nil, "map"},
+		{"key that is no text", "\x81\x01\x01", nil, "key"},
+		{"nested key that is no text", "\x81\xa1a\x81\x01\x01", nil, `key of "a."`},
+		{"cut short", "\x82\xa1a\x01", nil, "byte 0: map of 2 pairs needs at least 4 bytes"},
+		{"something behind it", "\x80\x80", nil, "1"},
+		{"nothing", "", nil, "byte 0"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := shapeOf([]byte(test.message))
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("got error %v, want %q", err, test.err)
+			}
+		})
+	}
+}
+
+func FuzzShapeOf(f *testing.F) {
+	g := usualGolden(f)
+	for _, seed := range []string{"\x81\xa1a\x81\xa1b\xc0", "\x80", "\x91\x01", "\xdf\xff\xff\xff\xff", strings.Repeat("\x81\xa1a", 100)} {
+		f.Add([]byte(seed))
+	}
+	f.Add(capturedReady(f, g))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		shape, err := shapeOf(message)
+		if (err == nil) != (shape != nil) {
+			t.Fatalf("shape %v and error %v", shape, err)
+		}
+		// Every key takes three bytes of the message.
+		if 3*len(shape) > len(message)+3 {
+			t.Fatalf("%d keys out of %d bytes", len(shape), len(message))
+		}
+	})
+}
+
+func capturedReady(tb testing.TB, g *subjectGolden) []byte {
+	tb.Helper()
+	r := &Runner{Store: g}
+	r.setDefaults()
+	loaded := r.load(tb.Context(), Case{Line: g.line, Golden: g.Golden})
+	if loaded.readErr != nil {
+		tb.Fatal(loaded.readErr)
+	}
+	raw, err := hex.DecodeString(*loaded.trace.Meta.ReadyResponseHex)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return raw
+}
+
+// TestCompareShapes compares shapes with what line 0.33 declares, which requires
+// among others max_model_len, and where dp_stats_address and kv_events_config
+// may be nil.
+func TestCompareShapes(t *testing.T) {
+	profile, err := protocol.LoadProfile("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]pack.Kind{}
+	for _, field := range profile.Structs["EngineCoreReadyResponse"].Fields {
+		all[field.Name] = pack.Int
+	}
+	tests := []struct {
+		name      string
+		want, got map[string]pack.Kind // on top of every field as an int; Invalid removes one
+		fails     []string
+		note      string
+	}{
+		{name: "equal"},
+		{
+			name: "missing", got: map[string]pack.Kind{"block_size": pack.Invalid},
+			fails: []string{"block_size is missing, the captured engine sent int"},
+		},
+		{
+			name: "kind", got: map[string]pack.Kind{"block_size": pack.String},
+			fails: []string{"block_size is str, the captured engine sent int"},
+		},
+		{name: "int for float", want: map[string]pack.Kind{"block_size": pack.Float}},
+		{
+			name: "float for int", got: map[string]pack.Kind{"block_size": pack.Float},
+			fails: []string{"block_size is float, the captured engine sent int"},
+		},
+		{name: "nil for what may be", got: map[string]pack.Kind{"dp_stats_address": pack.Nil}},
+		{name: "something for nil", want: map[string]pack.Kind{"dp_stats_address": pack.Nil}},
+		{
+			name: "nil for what may not be", got: map[string]pack.Kind{"max_model_len": pack.Nil},
+			fails: []string{"max_model_len is nil, the captured engine sent int"},
+		},
+		{
+			name: "required, of which the captured engine knew nothing either",
+			want: map[string]pack.Kind{"max_model_len": pack.Invalid}, got: map[string]pack.Kind{"max_model_len": pack.Invalid},
+			fails: []string{"max_model_len is missing, and the line's frontend requires it (vllm/v1/engine/__init__.py)"},
+		},
+		{
+			name: "nested key missing",
+			want: map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.String},
+			got:  map[string]pack.Kind{"kv_events_config": pack.Map},
+			fails: []string{
+				"kv_events_config.topic is missing, the captured engine sent str",
+			},
+		},
+		{
+			name: "nested keys of what may be nil",
+			want: map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.String},
+			got:  map[string]pack.Kind{"kv_events_config": pack.Nil},
+		},
+		{
+			name: "nested key of another kind",
+			want: map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.String},
+			got:  map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.Nil},
+			fails: []string{
+				"kv_events_config.topic is nil, the captured engine sent str",
+			},
+		},
+		{
+			name: "more than was captured", got: map[string]pack.Kind{"zeta": pack.Int, "eta": pack.Int},
+			note: "not sent by the captured engine: eta, zeta",
+		},
+	}
+	codec, err := protocol.NewCodec(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &recording{location: "file", codec: codec}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var f finding
+			f.compareShapes(g, overlaid(all, test.want), overlaid(all, test.got))
+			var got []string
+			for _, failure := range f.failures {
+				got = append(got, strings.TrimPrefix(failure.Message, "file: ready response: "))
+			}
+			if !slices.Equal(got, test.fails) || f.note != test.note {
+				t.Errorf("got %q, note %q\nwant %q, note %q", got, f.note, test.fails, test.note)
+			}
+			if f.asserted < len(all)-1 {
+				t.Errorf("%d asserted of %d fields", f.asserted, len(all))
+			}
+		})
+	}
+}
+
+func overlaid(base, changes map[string]pack.Kind) map[string]pack.Kind {
+	shape := map[string]pack.Kind{}
+	for _, from := range []map[string]pack.Kind{base, changes} {
+		for path, kind := range from {
+			if shape[path] = kind; kind == pack.Invalid {
+				delete(shape, path)
+			}
+		}
+	}
+	return shape
+}

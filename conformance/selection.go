@@ -1,0 +1,159 @@
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Selection narrows and shapes a plan. Its zero value asks for everything.
+type Selection struct {
+	Lines       []string // names or tags; empty means all
+	Goldens     []string // ids; empty means all
+	Assertions  []Assertion
+	Matches     []player.Match // default index and prefix
+	Concurrency []int          // default 1 and 16
+	Enforce     Enforce        // default validated
+	// Frontends are the real frontends of lines, by name or tag. The fidelity
+	// cases of these lines are also made through them, streamed and not.
+	Frontends map[string]RealFrontend
+}
+
+// validate refuses what no plan can be made of.
+func (s Selection) validate() error {
+	for _, a := range s.Assertions {
+		if !slices.Contains(Assertions(), a) {
+			return fmt.Errorf("unknown assertion %q: want one of %v", a, Assertions())
+		}
+	}
+	for _, m := range s.Matches {
+		if m != player.MatchIndex && m != player.MatchPrefix {
+			return fmt.Errorf("unknown match %q: want %s or %s", m, player.MatchIndex, player.MatchPrefix)
+		}
+	}
+	for _, n := range s.Concurrency {
+		if n < 1 {
+			return fmt.Errorf("concurrency %d: want at least 1", n)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Frontends)) {
+		if s.Frontends[name].Binary == "" {
+			return fmt.Errorf("frontend of line %s has no binary", name)
+		}
+	}
+	return nil
+}
+
+// normal fills in the defaults and leaves out what is named twice.
+func (s Selection) normal() Selection {
+	wanted := s.Assertions
+	s.Assertions = Assertions()
+	if len(wanted) > 0 {
+		s.Assertions = slices.DeleteFunc(s.Assertions, func(a Assertion) bool { return !slices.Contains(wanted, a) })
+	}
+	s.Matches = distinct(s.Matches, player.MatchIndex, player.MatchPrefix)
+	s.Concurrency = distinct(s.Concurrency, 1, 16)
+	if s.Enforce == "" {
+		s.Enforce = EnforceValidated
+	}
+	return s
+}
+
+// distinct returns the values, else the defaults, each once.
+func distinct[T comparable](values []T, defaults ...T) []T {
+	if len(values) == 0 {
+		return defaults
+	}
+	var once []T
+	for _, v := range values {
+		if !slices.Contains(once, v) {
+			once = append(once, v)
+		}
+	}
+	return once
+}
+
+func (s Selection) lines(window *compat.Matrix) ([]compat.Line, error) {
+	if len(s.Lines) == 0 {
+		return window.Lines, nil
+	}
+	selected := map[string]bool{}
+	for _, name := range s.Lines {
+		line, err := findLine(window, name)
+		if err != nil {
+			return nil, err
+		}
+		selected[line.Name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(window.Lines), func(l compat.Line) bool { return !selected[l.Name] }), nil
+}
+
+// findLine finds a line by its name or tag.
+func findLine(window *compat.Matrix, name string) (compat.Line, error) {
+	if line, ok := window.ByName(name); ok {
+		return line, nil
+	}
+	if line, ok := window.ByTag(name); ok {
+		return line, nil
+	}
+	return compat.Line{}, fmt.Errorf("%s has no line %q: it has %s", window.File, name, strings.Join(lineNames(window), ", "))
+}
+
+// frontends returns the real frontends by the names of their lines.
+func (s Selection) frontends(window *compat.Matrix) (map[string]RealFrontend, error) {
+	byName := map[string]RealFrontend{}
+	for _, name := range slices.Sorted(maps.Keys(s.Frontends)) {
+		line, err := findLine(window, name)
+		if err != nil {
+			return nil, fmt.Errorf("frontend: %w", err)
+		}
+		if _, twice := byName[line.Name]; twice {
+			return nil, fmt.Errorf("frontend: line %s has two, one of them as %s", line.Name, name)
+		}
+		byName[line.Name] = s.Frontends[name]
+	}
+	return byName, nil
+}
+
+// checkGoldens refuses ids that no selected line has.
+func (s Selection) checkGoldens(registry *manifest.Manifest, lines []compat.Line) error {
+	var names []string
+	known := map[string]bool{}
+	for _, l := range lines {
+		for _, g := range registry.ForLine(l.Name) {
+			names = append(names, l.Name+"/"+g.ID)
+			known[g.ID] = true
+		}
+	}
+	for _, id := range s.Goldens {
+		if !known[id] {
+			return fmt.Errorf("%s has no golden %q on the selected lines: it has %s",
+				registry.File, id, cmp.Or(strings.Join(names, ", "), "none"))
+		}
+	}
+	return nil
+}
+
+// checkFrontends refuses real frontends that no case would go through.
+func (s Selection) checkFrontends(cases []Case) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Frontends)) {
+		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Line.Name == name && c.Variant.ThroughFrontend() }) {
+			return fmt.Errorf("frontend of line %s: no case would go through it: select the line, a fidelity golden of it and fidelity", name)
+		}
+	}
+	return nil
+}
+
+func lineNames(window *compat.Matrix) []string {
+	var names []string
+	for _, l := range window.Lines {
+		names = append(names, l.Name)
+	}
+	return names
+}

@@ -1,0 +1,105 @@
+package conformance
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// finding collects what a case finds.
+type finding struct {
+	failures []Failure
+	asserted int
+	tokens   int
+	note     string
+}
+
+// fail records something wrong that is not about one request.
+func (f *finding) fail(format string, args ...any) {
+	f.failures = append(f.failures, Failure{Request: -1, Message: fmt.Sprintf(format, args...)})
+}
+
+// add adds a note.
+func (f *finding) add(note string) {
+	if f.note != "" {
+		f.note += "; "
+	}
+	f.note += note
+}
+
+func (f *finding) failRequest(index int, format string, args ...any) {
+	f.failures = append(f.failures, Failure{Request: index, Message: fmt.Sprintf(format, args...)})
+}
+
+// wrongBytes is what a golden's integrity finds when its store did.
+func wrongBytes(mismatch error) (f finding) {
+	f.asserted = 1
+	f.fail("%v", mismatch)
+	return f
+}
+
+// checkIntegrity compares the stored bytes with the registered digest and size.
+func checkIntegrity(g manifest.Golden, location string, data []byte) (f finding) {
+	f.asserted = 1
+	sum := sha256.Sum256(data)
+	if got := hex.EncodeToString(sum[:]); !strings.EqualFold(got, g.SHA256) {
+		f.fail("%s: sha256 of %d bytes is %s, the manifest has %s: the file is not the one that was registered",
+			location, len(data), got, g.SHA256)
+	}
+	if g.Size != 0 && g.Size != int64(len(data)) {
+		f.fail("%s: %d bytes, the manifest has size = %d", location, len(data), g.Size)
+	}
+	return f
+}
+
+// checkLine compares the version that the captured engine reported with the
+// line. A tracker stands for any version.
+func checkLine(line compat.Line, location string, meta trace.Meta) (f finding) {
+	f.asserted = 1
+	captured := trace.Or(meta.VLLMVersion, "")
+	if captured == "" {
+		f.fail("%s: meta.vllm_version is missing, so the captured engine's line is unknown", location)
+		return f
+	}
+	if compat.IsTracker(line.Name) {
+		return f
+	}
+	if got, ok := compat.MinorLine(captured); !ok || got != line.Name {
+		f.fail("%s: meta.vllm_version is %q, which is not of line %s", location, captured, line.Name)
+	}
+	return f
+}
+
+// checkProvenance compares the stamped config hash with the registered one, and
+// both with what follows from the configuration, where the trace or the
+// manifest names it.
+func checkProvenance(g manifest.Golden, line compat.Line, location string, meta trace.Meta) (f finding) {
+	f.asserted = 1
+	stamped := trace.Or(meta.ConfigHash, "")
+	if stamped == "" {
+		f.fail("%s: meta.config_hash is missing", location)
+		return f
+	}
+	if stamped != g.ConfigHash {
+		f.fail("%s: meta.config_hash is %q, the manifest has %s", location, stamped, g.ConfigHash)
+	}
+	if meta.GPU != nil && meta.VLLMTag != nil && meta.EngineConfig != nil {
+		f.asserted++
+		if want := trace.ConfigHash(*meta.GPU, *meta.VLLMTag, *meta.EngineConfig); want != stamped {
+			f.fail("%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s", location, stamped, want)
+		}
+	}
+	if g.GPU != "" && g.EngineConfig != "" {
+		f.asserted++
+		tag := trace.Or(meta.VLLMTag, line.Tag)
+		if want := trace.ConfigHash(g.GPU, tag, g.EngineConfig); want != g.ConfigHash {
+			f.fail("%s: gpu, engine_config and tag %s of the manifest give config_hash %s, the manifest has %s", location, tag, want, g.ConfigHash)
+		}
+	}
+	return f
+}

@@ -1,0 +1,115 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// subject is an engine under test.
+type subject interface {
+	// Run serves the frontend until ctx ends, which is no error, or it fails.
+	Run(ctx context.Context) error
+}
+
+// newSubject makes a subject. What it cannot play it refuses before any socket
+// is opened.
+type newSubject func(player.Options) (subject, error)
+
+func newPlayer(opt player.Options) (subject, error) {
+	p, err := player.New(opt)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// session is a subject under test, connected to a frontend of ours.
+type session struct {
+	front  *frontend.Frontend
+	engine frontend.Engine
+	ctx    context.Context // ends with the subject, its error as the cause
+	cancel context.CancelCauseFunc
+	done   chan struct{} // the subject has ended
+	limits Timeouts
+
+	// Of a replay:
+	byID    map[string]*stream
+	outputs protocol.Outputs // scratch
+	strays  []string         // ids of outputs that belong to no request
+	quiet   *time.Timer      // ends the replay when nothing comes
+}
+
+// errSubjectEnded is the cause when a subject returns without an error while it
+// is needed.
+var errSubjectEnded = errors.New("the player ended before the replay did")
+
+// launch runs a subject. A subject that ends ends the returned context at once,
+// with its error as the cause; done is closed after that.
+func launch(ctx context.Context, s subject) (running context.Context, cancel context.CancelCauseFunc, done chan struct{}) {
+	running, cancel = context.WithCancelCause(ctx)
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		err := s.Run(running)
+		if err == nil {
+			err = errSubjectEnded
+		}
+		cancel(fmt.Errorf("player: %w", err))
+	}()
+	return running, cancel, done
+}
+
+// boot starts a player and takes it through the handshake.
+func (r *Runner) boot(ctx context.Context, codec *protocol.Codec, opt player.Options) (*session, error) {
+	front, err := frontend.Listen(frontend.Options{Codec: codec, HandshakeTimeout: r.Timeouts.Connect})
+	if err != nil {
+		return nil, infraError{fmt.Errorf("frontend: %w", err)}
+	}
+	// Ours is the deadline that counts; the player's lies behind it.
+	opt.Handshake, opt.HandshakeTimeout, opt.Log = front.Handshake(), 2*r.Timeouts.Connect, r.Log
+	engine, err := r.newSubject(opt)
+	if err != nil {
+		front.Close()
+		return nil, fmt.Errorf("player: %w", err)
+	}
+	s := &session{front: front, limits: r.Timeouts}
+	s.ctx, s.cancel, s.done = launch(ctx, engine)
+	connect, stop := context.WithTimeoutCause(s.ctx, r.Timeouts.Connect,
+		infraError{fmt.Errorf("no handshake within %v", r.Timeouts.Connect)})
+	defer stop()
+	if s.engine, err = front.Accept(connect); err != nil {
+		err = s.explain(err)
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// explain prefers the reason why the subject ended over what its end caused. A
+// subject that is seen to go is waited for, so that its reason is known.
+func (s *session) explain(err error) error {
+	if errors.Is(err, frontend.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer) {
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(s.limits.Idle):
+		}
+	}
+	if cause := context.Cause(s.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// close stops the player, waits for it and closes the frontend.
+func (s *session) close() {
+	s.cancel(context.Canceled)
+	<-s.done
+	s.front.Close()
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// app is the command line: its effects on the outside are its fields.
+//
+// Output rules: stdout is the result and nothing else; stderr is progress and
+// log. Messages are lower case, without a full stop.
+type app struct {
+	stdout, stderr io.Writer
+	lookupEnv      func(string) (string, bool)
+	log            *slog.Logger
+	logFormat      string
+	verbose        bool
+}
+
+func newApp(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *app {
+	return &app{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
+}
+
+// exitError is an error that chooses the exit code.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e exitError) Error() string { return e.err.Error() }
+func (e exitError) Unwrap() error { return e.err }
+
+// errReported ends a command whose report has said everything already.
+var errReported = errors.New("")
+
+// main runs the command line and returns the exit code.
+func (a *app) main(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return conformance.ExitOK
+	}
+	code := conformance.ExitUsage
+	var coded exitError
+	if errors.As(err, &coded) {
+		code = coded.code
+	}
+	if !errors.Is(err, errReported) {
+		fmt.Fprintf(a.stderr, "vllm-vcr: error: %v\n", err)
+	}
+	return code
+}
+
+// root is the command tree. Every flag has a twin in the environment.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "vllm-vcr",
+		Short: "Check, replay and record the vLLM engine-core boundary",
+		Long: "vllm-vcr tells whether a side of the vLLM engine-core boundary still speaks, and says, exactly\n" +
+			"what the real engine of each vLLM line did. No GPU is needed.\n\n" +
+			"Every flag can be set in the environment: --golden is VLLM_VCR_GOLDEN. The command line wins, and an\n" +
+			"empty variable is as good as none.\n" +
+			"Exit codes: 0 all gates hold, 1 conformance failure, 2 usage or configuration,\n" +
+			"3 infrastructure, 4 nothing was asserted.",
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.fromEnvironment(cmd.Flags()); err != nil {
+				return err
+			}
+			return a.openLog()
+		},
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
+	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "text", "log as text or json")
+	root.AddCommand(a.conformCommand(), a.playCommand(), a.compatCommand(), a.versionCommand(), a.referenceCommand(root))
+	return root
+}
+
+// fromEnvironment sets the flags that the command line left alone from their
+// twins. A CI passes on inputs that nobody filled in as empty variables.
+func (a *app) fromEnvironment(flags *pflag.FlagSet) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value, set := a.lookupEnv(envName(f.Name))
+		if !set || value == "" || f.Changed || f.Name == "help" || err != nil {
+			return
+		}
+		if e := flags.Set(f.Name, value); e != nil {
+			err = fmt.Errorf("%s=%q: %w", envName(f.Name), value, e)
+		}
+	})
+	return err
+}
+
+// group makes a command that only holds others refuse to do nothing.
+func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(children...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("unknown command %q for %q: see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+		}
+		return fmt.Errorf("%s needs a command: see %s --help", cmd.CommandPath(), cmd.CommandPath())
+	}
+	return cmd
+}
+
+func envName(flag string) string {
+	return "VLLM_VCR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func (a *app) openLog() error {
+	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
+	if a.verbose {
+		opt.Level = slog.LevelDebug
+	}
+	switch a.logFormat {
+	case "text":
+		a.log = slog.New(slog.NewTextHandler(a.stderr, opt))
+	case "json":
+		a.log = slog.New(slog.NewJSONHandler(a.stderr, opt))
+	default:
+		return fmt.Errorf("--log-format %q: want text or json", a.logFormat)
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// inputs are the files a run is made of. What is not given is taken from the
+// working directory where it has a compat.toml, else from the binary.
+type inputs struct {
+	compat, manifest string
+}
+
+func (in *inputs) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&in.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
+	flags.StringVar(&in.manifest, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
+}
+
+// load reads and checks both files. Findings that are errors end the command.
+func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
+	window, findings := a.loadCompat(in.compat)
+	registry, more := a.loadManifest(in.manifest, window)
+	findings = append(findings, more...)
+	if !tomlfile.HasErrors(findings) {
+		findings = append(findings, conformance.CheckInputs(window, registry)...)
+	}
+	for _, f := range findings {
+		fmt.Fprintln(a.stderr, f)
+	}
+	if tomlfile.HasErrors(findings) {
+		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", window.File, registry.File)
+	}
+	return window, registry, nil
+}
+
+func (a *app) loadCompat(path string) (*compat.Matrix, []tomlfile.Finding) {
+	if path == "" && exists(vcr.CompatPath) {
+		path = vcr.CompatPath
+	}
+	if path != "" {
+		return compat.Load(path)
+	}
+	return compat.Parse("(embedded) "+vcr.CompatPath, embedded(vcr.CompatPath))
+}
+
+func (a *app) loadManifest(path string, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Finding) {
+	path = a.orEnv(path, "CONFORMANCE_MANIFEST")
+	if path == "" && exists(vcr.ManifestPath) {
+		path = vcr.ManifestPath
+	}
+	if path != "" {
+		return manifest.Load(path)
+	}
+	registry, findings := manifest.Parse("(embedded) "+vcr.ManifestPath, embedded(vcr.ManifestPath))
+	keepLines(registry, window)
+	return registry, findings
+}
+
+// keepLines leaves out of the embedded registry what is of other lines than the
+// window's: the user did not write it there.
+func keepLines(registry *manifest.Manifest, window *compat.Matrix) {
+	known := map[string]bool{}
+	for _, l := range window.Lines {
+		known[l.Name], known[strings.ToUpper(l.Name)] = true, true
+	}
+	registry.Goldens = slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
+	registry.Blocks = slices.DeleteFunc(registry.Blocks, func(b manifest.Block) bool { return !known[b.Label] })
+}
+
+// orEnv is the value of a flag, else that of an environment variable.
+func (a *app) orEnv(value, name string) string {
+	if env, ok := a.lookupEnv(name); ok && value == "" {
+		return env
+	}
+	return value
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(filepath.FromSlash(path))
+	return err == nil
+}
+
+// embedded reads a file that the build has put into the binary.
+func embedded(path string) []byte {
+	data, err := fs.ReadFile(vcr.Files, path)
+	if err != nil {
+		return nil // not reached: the build fails without the file
+	}
+	return data
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+//go:generate go run . cli-reference --output ../../docs/cli.md
+
+// referenceCommand writes the page of the documentation that lists every command
+// and flag. It is hidden: only go generate has a use for it.
+func (a *app) referenceCommand(root *cobra.Command) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use: "cli-reference", Short: "Write docs/cli.md", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if output == "" {
+				_, err := io.WriteString(a.stdout, reference(root))
+				return err
+			}
+			return writeFile(output, func(w io.Writer) error {
+				_, err := io.WriteString(w, reference(root))
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&output, "output", "", "file to write to, instead of stdout")
+	return cmd
+}
+
+// reference renders the command tree as Markdown. It depends on nothing but the
+// tree: neither on the build nor on the environment.
+func reference(root *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("<!-- Written by go generate ./cmd/vllm-vcr: change the commands, not this file. -->\n\n")
+	fmt.Fprintf(&b, "# %s\n\n%s\n", root.Name(), root.Long)
+	b.WriteString("\n| command | does |\n|---|---|\n")
+	for _, cmd := range leaves(root) {
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), anchor(cmd), cmd.Short)
+	}
+	b.WriteString("\n## Flags of every command\n\n")
+	flagTable(&b, root.PersistentFlags())
+	for _, cmd := range leaves(root) {
+		section(&b, cmd)
+	}
+	return b.String()
+}
+
+// leaves are the commands that do something, in the order of their names.
+func leaves(cmd *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	for _, child := range cmd.Commands() {
+		switch {
+		case child.Hidden || child.Name() == "help" || child.Name() == "completion":
+		case child.HasSubCommands():
+			all = append(all, leaves(child)...)
+		default:
+			all = append(all, child)
+		}
+	}
+	slices.SortFunc(all, func(a, b *cobra.Command) int { return cmp.Compare(a.CommandPath(), b.CommandPath()) })
+	return all
+}
+
+func section(b *strings.Builder, cmd *cobra.Command) {
+	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), cmp.Or(cmd.Long, cmd.Short+"."))
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", unindented(cmd.Example))
+	}
+	if cmd.LocalNonPersistentFlags().HasAvailableFlags() {
+		b.WriteString("\n")
+		flagTable(b, cmd.LocalNonPersistentFlags())
+	}
+}
+
+// flagTable lists flags in the order of their names.
+func flagTable(b *strings.Builder, flags *pflag.FlagSet) {
+	b.WriteString("| flag | environment | default | |\n|---|---|---|---|\n")
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		kind, usage := pflag.UnquoteUsage(f)
+		name := strings.TrimSpace("--" + f.Name + " " + kind)
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		usage, usual := defaultOf(f, usage)
+		fmt.Fprintf(b, "| `%s` | `%s` | %s | %s |\n", name, envName(f.Name), cell(usual), cell(usage))
+	})
+}
+
+// defaultOf takes a flag's default out of its usage, where that explains it, else
+// from its value, where that says something.
+func defaultOf(f *pflag.Flag, usage string) (rest, usual string) {
+	if before, after, found := strings.Cut(usage, " (default "); found {
+		return before, strings.TrimSuffix(after, ")")
+	}
+	switch f.DefValue {
+	case "", "0", "0s", "[]", "false":
+		return usage, ""
+	}
+	return usage, f.DefValue
+}
+
+// cell is a text as it may stand in a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+func unindented(text string) string {
+	lines := strings.Split(strings.Trim(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(line, "  ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// anchor is how Markdown refers to a command's section.
+func anchor(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }

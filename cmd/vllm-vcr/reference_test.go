@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/cli.md and the expected files of the scripts")
+
+const referencePath = "../../docs/cli.md"
+
+// quietApp is an app that writes nowhere, in an empty environment.
+func quietApp() *app {
+	return newApp(&bytes.Buffer{}, &bytes.Buffer{}, func(string) (string, bool) { return "", false })
+}
+
+func TestReferenceIsCurrent(t *testing.T) {
+	got := reference(quietApp().root())
+	if *update {
+		if err := os.WriteFile(referencePath, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(referencePath)
+	if err != nil {
+		t.Fatalf("%v: go generate ./cmd/vllm-vcr writes it", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("docs/cli.md is not current (go generate ./cmd/vllm-vcr rewrites it), -want +got:\n%s", diff)
+	}
+}
+
+// TestReferenceIsComplete: every command and flag that can be used is on the page.
+func TestReferenceIsComplete(t *testing.T) {
+	root := quietApp().root()
+	page := reference(root)
+	flags := 0
+	visit(root, func(cmd *cobra.Command) {
+		if !cmd.HasSubCommands() && !strings.Contains(page, "\n## "+cmd.CommandPath()+"\n") {
+			t.Errorf("%s has no section", cmd.CommandPath())
+		}
+		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			flags++
+			row := regexp.MustCompile("\n\\| `(-., )?--" + f.Name + "[` ].*\\| `" + envName(f.Name) + "` \\|")
+			if f.Name != "help" && !row.MatchString(page) {
+				t.Errorf("%s --%s has no row", cmd.CommandPath(), f.Name)
+			}
+		})
+	})
+	if flags < 30 {
+		t.Errorf("%d flags seen: the tree was not walked", flags)
+	}
+}
+
+// visit walks the commands that are not hidden.
+func visit(cmd *cobra.Command, f func(*cobra.Command)) {
+	if cmd.Hidden {
+		return
+	}
+	f(cmd)
+	for _, child := range cmd.Commands() {
+		visit(child, f)
+	}
+}
+
+// TestReferenceDependsOnNothing: the page is the same twice, and names no place
+// of this machine.
+func TestReferenceDependsOnNothing(t *testing.T) {
+	first, second := reference(quietApp().root()), reference(quietApp().root())
+	if first != second {
+		t.Errorf("differs between two runs:\n%s", cmp.Diff(first, second))
+	}
+	if home, err := os.UserHomeDir(); err == nil && home != "/" && strings.Contains(first, home) {
+		t.Errorf("the page names %s", home)
+	}
+}
+
+// TestHelp: commands and flags are described in the same way: a short text that
+// begins with a capital for commands and without for flags, and has no full stop.
+func TestHelp(t *testing.T) {
+	visit(quietApp().root(), func(cmd *cobra.Command) {
+		if s := cmd.Short; s == "" || s[:1] != strings.ToUpper(s[:1]) || strings.HasSuffix(s, ".") {
+			t.Errorf("%s: %q", cmd.CommandPath(), s)
+		}
+		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && (f.Usage == "" || strings.HasSuffix(f.Usage, ".") || regexp.MustCompile(`^[A-Z][a-z]`).MatchString(f.Usage)) {
+				t.Errorf("%s --%s: %q", cmd.CommandPath(), f.Name, f.Usage)
+			}
+		})
+	})
+}
+
+// TestEnvironmentTwinsAreUnique: one variable stands for one flag of a command.
+func TestEnvironmentTwinsAreUnique(t *testing.T) {
+	visit(quietApp().root(), func(cmd *cobra.Command) {
+		seen := map[string]string{}
+		add := func(f *pflag.Flag) {
+			name := envName(f.Name)
+			if other, ok := seen[name]; ok && other != f.Name {
+				t.Errorf("%s: --%s and --%s are both %s", cmd.CommandPath(), other, f.Name, name)
+			}
+			seen[name] = f.Name
+		}
+		cmd.NonInheritedFlags().VisitAll(add)
+		cmd.InheritedFlags().VisitAll(add)
+	})
+}

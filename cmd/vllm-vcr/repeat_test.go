@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/report"
+)
+
+// TestRepeatRoundTrip: the command that a report gives for a case is one that
+// this command line takes, and it plans that case again, on the same inputs. A
+// case through a real frontend brings the case without it along.
+func TestRepeatRoundTrip(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "vllm rs")
+	if err := os.WriteFile(binary, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	flags := conformFlags{frontends: []string{"v0.33.0=" + binary}, model: dir, enforce: "all"}
+	flags.in.compat, flags.in.manifest, flags.bucket = "../../compat.toml", "../../conformance/manifest.toml", "s3://some/bucket"
+	planned := planOf(t, &flags)
+	if len(planned) < 80 {
+		t.Fatalf("%d cases planned", len(planned))
+	}
+	for _, c := range planned {
+		if c.Golden.ID == "" {
+			continue
+		}
+		t.Run(c.Name(), func(t *testing.T) {
+			line := report.Repeat(c, flags.inputFlags()...)
+			again := parseConform(t, shellWords(t, line))
+			if diff := cmp.Diff(flags.inputFlags(), again.inputFlags()); diff != "" {
+				t.Errorf("%s: other inputs, -want +got:\n%s", line, diff)
+			}
+			var got []string
+			for _, c := range planOf(t, again) {
+				got = append(got, c.Name())
+			}
+			want := []string{c.Name()}
+			if c.Variant.ThroughFrontend() {
+				at := c.Line.Name + "/" + c.Golden.ID + "/fidelity-"
+				want = []string{at + "index-16", at + "frontend-index-16", at + "frontend-stream-index-16"}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", line, diff)
+			}
+		})
+	}
+}
+
+func planOf(t *testing.T, f *conformFlags) []conformance.Case {
+	t.Helper()
+	window, registry, err := quietApp().load(f.in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sel, err := f.selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := conformance.NewPlan(window, registry, sel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// parseConform parses a command line with the real flags.
+func parseConform(t *testing.T, words []string) *conformFlags {
+	t.Helper()
+	if len(words) < 2 || words[0] != "vllm-vcr" {
+		t.Fatalf("%q does not begin with the command's name", words)
+	}
+	root := quietApp().root()
+	cmd, rest, err := root.Find(words[1:])
+	if err != nil || cmd.Name() != "conform" {
+		t.Fatalf("%q is not a conform command: %v", words, err)
+	}
+	f := &conformFlags{}
+	cmd.ResetFlags()
+	f.addFlags(cmd.Flags())
+	if err := cmd.ParseFlags(rest); err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+	if left := cmd.Flags().Args(); len(left) > 0 {
+		t.Fatalf("%q: %q left over", words, left)
+	}
+	return f
+}
+
+// shellWords splits a line as a shell does whose only special characters are
+// spaces and single quotes, and the backslash that quotes one.
+func shellWords(t *testing.T, line string) []string {
+	t.Helper()
+	var words []string
+	var word strings.Builder
+	inWord, quoted := false, false
+	for i := 0; i < len(line); i++ {
+		switch ch := line[i]; {
+		case ch == '\'':
+			quoted, inWord = !quoted, true
+		case quoted:
+			word.WriteByte(ch)
+		case ch == '\\' && i+1 < len(line):
+			i++
+			word.WriteByte(line[i])
+			inWord = true
+		case ch == ' ' && inWord:
+			words = append(words, word.String())
+			word.Reset()
+			inWord = false
+		case ch != ' ':
+			word.WriteByte(ch)
+			inWord = true
+		}
+	}
+	if quoted {
+		t.Fatalf("%s: a quote is left open", line)
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words
+}
+
+// TestRepeatRuns takes one such command all the way.
+func TestRepeatRuns(t *testing.T) {
+	c := planOf(t, &conformFlags{enforce: "validated"})
+	for _, c := range c {
+		if c.Golden.ID == "" || c.Assertion != conformance.Schema {
+			continue
+		}
+		var stdout, stderr strings.Builder
+		a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
+		if code := a.main(context.Background(), shellWords(t, report.Repeat(c))[1:]); code != 0 {
+			t.Errorf("%s: exit code %d\n%s%s", report.Repeat(c), code, &stdout, &stderr)
+		}
+		if !strings.Contains(stdout.String(), "PASS: every gate holds: 1 passed") {
+			t.Errorf("%s:\n%s", report.Repeat(c), &stdout)
+		}
+		return
+	}
+	t.Fatal("no case to repeat")
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	vcr "github.com/vllm-vcr/conformance"
+)
+
+// TestMain makes the command itself available to the scripts, and to tests that
+// start it as a process.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"vllm-vcr": main})
+}
+
+// TestScripts runs testdata/script/*.txtar. Besides the usual commands they have
+//
+//	checkout DIR            a copy of the files of the repository that the command reads
+//	exits CODE COMMAND...   like exec, for a command that must end with exactly that code
+//	flip FILE OFFSET        changes a bit of a byte
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"checkout": checkout, "exits": exits, "flip": flip,
+		},
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+func checkout(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: checkout DIR")
+	}
+	ts.Check(os.CopyFS(ts.MkAbs(args[0]), vcr.Files))
+	// Embedded files are read-only; scripts damage some.
+	ts.Check(fs.WalkDir(os.DirFS(ts.MkAbs(args[0])), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Chmod(ts.MkAbs(args[0])+"/"+path, 0o600)
+	}))
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func flip(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: flip FILE OFFSET")
+	}
+	at, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	data, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	data[at] ^= 1
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), data, 0o600))
+}

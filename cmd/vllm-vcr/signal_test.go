@@ -1,0 +1,181 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// command is the vllm-vcr of this test binary as a process. patience is only
+// used up by a process that hangs.
+type command struct {
+	*exec.Cmd
+	stdout, stderr bytes.Buffer
+}
+
+const patience = time.Minute
+
+func start(t *testing.T, args ...string) *command {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	c := &command{Cmd: exec.CommandContext(ctx, "vllm-vcr", args...)}
+	c.Stdout, c.Stderr = &c.stdout, &c.stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill() })
+	return c
+}
+
+// end waits for the process and returns its exit code; -1 after a signal that it
+// did not handle.
+func (c *command) end(t *testing.T) int {
+	t.Helper()
+	err := c.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return c.ProcessState.ExitCode()
+}
+
+// listen accepts a connection and says nothing, as a frontend that hangs.
+func listen(t *testing.T) (address string, dialed <-chan net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	conns := make(chan net.Conn, 1)
+	go func() {
+		if c, err := ln.Accept(); err == nil {
+			t.Cleanup(func() { c.Close() })
+			conns <- c
+		}
+	}()
+	return "tcp://" + ln.Addr().String(), conns
+}
+
+// TestPlayEndsOnSignal: a player that waits for its frontend's handshake ends
+// with exit code 0 when it is told to, long before the handshake's five minutes.
+func TestPlayEndsOnSignal(t *testing.T) {
+	for _, sig := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			address, dialed := listen(t)
+			c := start(t, "play", "--handshake-address", address)
+			select {
+			case <-dialed:
+			case <-time.After(patience):
+				t.Fatal("the player never dialed the handshake address")
+			}
+			if err := c.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if code := c.end(t); code != 0 || c.stdout.Len() > 0 || c.stderr.Len() > 0 {
+				t.Errorf("exit code %d, stdout %q, stderr %q, want 0 and silence", code, &c.stdout, &c.stderr)
+			}
+		})
+	}
+}
+
+// frontendOf is a frontend of the newest line that waits for its engine.
+func frontendOf(t *testing.T) *frontend.Frontend {
+	t.Helper()
+	codec, err := protocol.CodecFor(protocol.Newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := frontend.Listen(frontend.Options{Codec: codec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// TestPlayTellsItsFrontend: a player that serves and is told to end says so to
+// its frontend.
+func TestPlayTellsItsFrontend(t *testing.T) {
+	f := frontendOf(t)
+	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := f.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var outputs protocol.Outputs
+	for {
+		_, err := f.Next(ctx, 0, &outputs)
+		if errors.Is(err, protocol.ErrEngineDead) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v, want to be told that the engine is dead", err)
+		}
+	}
+	if code := c.end(t); code != 0 || c.stdout.Len() > 0 {
+		t.Errorf("exit code %d, stdout %q, want 0 and silence", code, &c.stdout)
+	}
+}
+
+// TestPlayEndsWithItsFrontend: without a frontend there is nobody to serve, which
+// is not the player's failure.
+func TestPlayEndsWithItsFrontend(t *testing.T) {
+	f := frontendOf(t)
+	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := f.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.end(t); code != 0 || !strings.Contains(c.stderr.String(), "the frontend went away, so the player ends") {
+		t.Errorf("exit code %d, stderr %q, want 0 and the reason", code, &c.stderr)
+	}
+}
+
+// TestConformEndsOnSignal: an interrupted run reports what ran, as
+// infrastructure. What it waits for is a server that accepts and says nothing.
+func TestConformEndsOnSignal(t *testing.T) {
+	address, dialed := listen(t)
+	bucket := "https://" + strings.TrimPrefix(address, "tcp://")
+	c := start(t, "conform", "--bucket", bucket, "--line", "0.33", "--golden", "multiturn-s7")
+	select {
+	case <-dialed:
+	case <-time.After(patience):
+		t.Fatalf("nobody fetched from the bucket: %s %s", &c.stdout, &c.stderr)
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.end(t); code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	for _, part := range []string{"ERROR 0.33/multiturn-s7/integrity", "ERROR: could not be judged on 0.33"} {
+		if !strings.Contains(c.stdout.String(), part) {
+			t.Errorf("stdout lacks %q:\n%s", part, &c.stdout)
+		}
+	}
+	if want := "vllm-vcr: error: interrupted: the report covers what ran until then\n"; c.stderr.String() != want {
+		t.Errorf("stderr %q, want %q", &c.stderr, want)
+	}
+}

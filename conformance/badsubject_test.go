@@ -235,40 +235,52 @@ func TestBrokenEngine(t *testing.T) {
 	}{
 		{
 			"dies at once", runs(func(context.Context) error { return errors.New("out of memory") }), patient,
-			ExitFail, []string{"player: out of memory"},
+			ExitFail,
+			[]string{"player: out of memory"},
 		},
 		{
 			"ends at once", runs(func(context.Context) error { return nil }), patient,
-			ExitFail, []string{"player: the player ended before the replay did"},
+			ExitFail,
+			[]string{"player: the player ended before the replay did"},
 		},
 		{
 			"cannot start", func(player.Options) (subject, error) { return nil, errors.New("no such file") }, patient,
-			ExitFail, []string{"player: no such file"},
+			ExitFail,
+			[]string{"player: no such file"},
 		},
 		{
 			"dies in the first request", dyingAt("replay-0", errors.New("out of memory")), patient,
-			ExitFail, []string{"player: out of memory; ", " open: request 0 (line 7) after 0 of 24 tokens"},
+			ExitFail,
+			[]string{"player: out of memory; ", " open: request 0 (line 7) after 0 of 24 tokens"},
 		},
 		{
 			"dies in the middle", dyingAt("replay-100", errors.New("out of memory")), patient,
-			ExitFail, []string{"player: out of memory; ", " open: request 100 (line "},
+			ExitFail,
+			[]string{"player: out of memory; ", " open: request 100 (line "},
 		},
 		{
 			"never says HELLO", runs(func(ctx context.Context) error { <-ctx.Done(); return nil }),
 			Timeouts{Connect: time.Millisecond, Idle: never, Golden: never},
-			ExitInfra, []string{"waiting for HELLO: ", "no handshake within 1ms"},
+			ExitInfra,
+			[]string{"waiting for HELLO: ", "no handshake within 1ms"},
 		},
 		{
-			"never answers", silentAfter(0), Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
-			ExitInfra, []string{"no output for 50ms", "1 open: request 0 (line 7) after 0 of 24 tokens"},
+			"never answers", silentAfter(0),
+			Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
+			ExitInfra,
+			[]string{"no output for 50ms", "1 open: request 0 (line 7) after 0 of 24 tokens"},
 		},
 		{
-			"stops in the middle", silentAfter(5), Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
-			ExitInfra, []string{"no output for 50ms", "1 open: request 0 (line 7) after 5 of 24 tokens"},
+			"stops in the middle", silentAfter(5),
+			Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
+			ExitInfra,
+			[]string{"no output for 50ms", "1 open: request 0 (line 7) after 5 of 24 tokens"},
 		},
 		{
-			"is too slow for the golden", silentAfter(0), Timeouts{Connect: never, Idle: never, Golden: 50 * time.Millisecond},
-			ExitInfra, []string{"the case took longer than 50ms"},
+			"is too slow for the golden", silentAfter(0),
+			Timeouts{Connect: never, Idle: never, Golden: 50 * time.Millisecond},
+			ExitInfra,
+			[]string{"the case took longer than 50ms"},
 		},
 	}
 	for _, test := range tests {

@@ -153,4 +153,3 @@ func BenchmarkReady(b *testing.B) {
 		s.close()
 	}
 }
-

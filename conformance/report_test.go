@@ -47,15 +47,18 @@ func TestJudge(t *testing.T) {
 			ExitOK, Pass, "every gate holds (red but not gating: nightly, 0.31)",
 		},
 		{
-			"nothing gates", []Result{resultOf("0.33", "a", informs, Pass, 1)},
+			"nothing gates",
+			[]Result{resultOf("0.33", "a", informs, Pass, 1)},
 			ExitOK, Pass, "no line gates",
 		},
 		{
-			"nothing gates and nothing holds", []Result{resultOf("0.33", "a", informs, Fail, 1)},
+			"nothing gates and nothing holds",
+			[]Result{resultOf("0.33", "a", informs, Fail, 1)},
 			ExitOK, Pass, "no line gates (red but not gating: 0.33)",
 		},
 		{
-			"an error around the subject", []Result{resultOf("0.33", "a", gates, Pass, 1), besides(resultOf("0.33", "b", gates, Error, 0))},
+			"an error around the subject",
+			[]Result{resultOf("0.33", "a", gates, Pass, 1), besides(resultOf("0.33", "b", gates, Error, 0))},
 			ExitInfra, Error, "could not be judged on 0.33",
 		},
 		{
@@ -84,11 +87,13 @@ func TestJudge(t *testing.T) {
 			ExitInfra, Error, "could not be judged on 0.32",
 		},
 		{
-			"informing lines alone that asserted nothing", []Result{resultOf("0.32", "", informs, Skip, 0)},
+			"informing lines alone that asserted nothing",
+			[]Result{resultOf("0.32", "", informs, Skip, 0)},
 			ExitVacuous, Error, "asserted nothing",
 		},
 		{
-			"a skip beside a pass", []Result{resultOf("0.33", "a", gates, Skip, 0), resultOf("0.33", "a", gates, Pass, 1)},
+			"a skip beside a pass",
+			[]Result{resultOf("0.33", "a", gates, Skip, 0), resultOf("0.33", "a", gates, Pass, 1)},
 			ExitOK, Pass, "every gate holds",
 		},
 	}

@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"recorder":          {"internal/protocol", "internal/pack", "internal/zmq", "internal/trace"},
 	"internal/pack":     {},
 	"internal/zmq":      {"github.com/go-zeromq/zmq4"},
-	"internal/tomlfile": {toml},
+	"internal/tomlfile": {toml, "github.com/google/go-cmp"}, // go-cmp for rulestest
 	"internal/protocol": {"internal/pack", "github.com/vmihailenco/msgpack/v5"},
 	"internal/trace":    {"github.com/klauspost/compress"},
 	"internal/frontend": {"internal/protocol", "internal/pack", "internal/zmq"},
@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 }
 
 // forTests are the rooms that only tests may import.
-var forTests = []string{"internal/testenv"}
+var forTests = []string{"internal/testenv", "internal/tomlfile/rulestest"}
 
 // A goPackage is what `go list -json` says of one package.
 type goPackage struct {

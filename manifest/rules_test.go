@@ -3,18 +3,14 @@ package manifest
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/tomlfile/rulestest"
 )
-
-var update = flag.Bool("update", false, "rewrite the .findings files in testdata")
 
 // testFacts are the facts under which the files in testdata are checked.
 func testFacts() Facts {
@@ -48,53 +44,14 @@ func TestFingerprintOfTests(t *testing.T) {
 	}
 }
 
-// Each testdata/x.toml is checked, and its findings compared with x.findings.
 func TestRules(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.toml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no files in testdata: %v", err)
+	check := func(path string) []Finding {
+		m, findings := Load(path)
+		findings = append(findings, Policy{}.Check(m, testFacts())...)
+		tomlfile.Sort(findings)
+		return findings
 	}
-	seen := map[string]bool{codeUnreadable: true} // TestLoadMissing
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".toml")
-		t.Run(name, func(t *testing.T) {
-			m, findings := Load(file)
-			findings = append(findings, Policy{}.Check(m, testFacts())...)
-			tomlfile.Sort(findings)
-			var got strings.Builder
-			for _, f := range findings {
-				f.File = filepath.Base(f.File)
-				got.WriteString(f.String() + "\n")
-				seen[f.Code] = true
-			}
-			compareFile(t, strings.TrimSuffix(file, ".toml")+".findings", got.String())
-		})
-	}
-	for _, r := range Rules() {
-		if !seen[r.Code] {
-			t.Errorf("no file in testdata breaks rule %s", r.Code)
-		}
-		delete(seen, r.Code)
-	}
-	for code := range seen {
-		t.Errorf("code %s is not among the rules", code)
-	}
-}
-
-func compareFile(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
+	rulestest.Run(t, Rules(), check, codeUnreadable) // see TestLoadMissing
 }
 
 func TestLoadMissing(t *testing.T) {

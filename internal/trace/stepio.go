@@ -87,7 +87,6 @@ func ReadSteps(path string, opt Options) ([]StepStats, error) {
 // when Write returns.
 type StepWriter struct {
 	lines *lineWriter
-	buf   []byte
 }
 
 // NewStepWriter returns a writer of a sidecar to w. Nothing is written before
@@ -98,20 +97,7 @@ func NewStepWriter(w io.Writer, gzip bool) *StepWriter {
 
 // Write writes one line. A *WriteError is final, other errors are not.
 func (w *StepWriter) Write(s *StepStats) error {
-	if w.lines.err != nil {
-		return w.lines.err
-	}
-	what := fmt.Sprintf("step %d", w.lines.records+1)
-	line, err := appendStep(w.buf[:0], s)
-	if err != nil {
-		return fmt.Errorf("trace: %s not written: %w", what, err)
-	}
-	w.buf = append(line, '\n')
-	if err := w.lines.write(w.buf, what); err != nil {
-		return err
-	}
-	w.lines.records++
-	return nil
+	return w.lines.record("step", func(b []byte) ([]byte, error) { return appendStep(b, s) })
 }
 
 // Close writes the gzip trailer, if there is one to write; see [Writer.Close].

@@ -47,7 +47,8 @@ type lineWriter struct {
 	out     bytes.Buffer // what z has deflated
 	records int
 	bytes   int64
-	err     error // sticky
+	err     error  // sticky
+	buf     []byte // of the line being encoded
 }
 
 func newLineWriter(w io.Writer, gz bool) *lineWriter {
@@ -74,6 +75,25 @@ func (l *lineWriter) write(line []byte, what string) error {
 		err = l.z.Flush()
 	}
 	return l.deflated(err, what)
+}
+
+// record encodes and writes the next line of the given kind ("record", "step").
+// What cannot be encoded is refused and leaves the writer usable.
+func (l *lineWriter) record(kind string, encode func([]byte) ([]byte, error)) error {
+	if l.err != nil {
+		return l.err
+	}
+	what := fmt.Sprintf("%s %d", kind, l.records+1)
+	line, err := encode(l.buf[:0])
+	if err != nil {
+		return fmt.Errorf("trace: %s not written: %w", what, err)
+	}
+	l.buf = append(line, '\n')
+	if err := l.write(l.buf, what); err != nil {
+		return err
+	}
+	l.records++
+	return nil
 }
 
 // deflated hands on what z made.
@@ -119,7 +139,6 @@ func (l *lineWriter) close() error {
 // when Write returns.
 type Writer struct {
 	lines *lineWriter
-	buf   []byte
 }
 
 // NewWriter writes the meta line to w, also if meta is empty, and returns a
@@ -130,7 +149,7 @@ func NewWriter(w io.Writer, gzip bool, meta Meta) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: the meta line is not written: %w", err)
 	}
-	tw := &Writer{lines: newLineWriter(w, gzip), buf: line}
+	tw := &Writer{lines: newLineWriter(w, gzip)}
 	if err := tw.lines.write(append(line, '\n'), "the meta line"); err != nil {
 		return nil, err
 	}
@@ -140,20 +159,7 @@ func NewWriter(w io.Writer, gzip bool, meta Meta) (*Writer, error) {
 // Write writes one record. An invalid record, one no Reader would take, is
 // refused, and the Writer stays usable. A *WriteError is final.
 func (w *Writer) Write(rec *Record) error {
-	if w.lines.err != nil {
-		return w.lines.err
-	}
-	what := fmt.Sprintf("record %d", w.lines.records+1)
-	line, err := appendRecord(w.buf[:0], rec)
-	if err != nil {
-		return fmt.Errorf("trace: %s not written: %w", what, err)
-	}
-	w.buf = append(line, '\n')
-	if err := w.lines.write(w.buf, what); err != nil {
-		return err
-	}
-	w.lines.records++
-	return nil
+	return w.lines.record("record", func(b []byte) ([]byte, error) { return appendRecord(b, rec) })
 }
 
 // Records returns how many records were written.

@@ -17,7 +17,7 @@ help: ## show this list
 
 .PHONY: build
 build: ## build the static binary into bin/
-	CGO_ENABLED=0 go build -trimpath -o bin/vllm-vcr ./cmd/vllm-vcr
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/vllm-vcr ./cmd/vllm-vcr
 
 .PHONY: test
 test: ## run all tests; those whose peers are absent are skipped

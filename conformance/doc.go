@@ -4,16 +4,20 @@
 // [NewPlan] is a pure function of the support window (compat.toml), the
 // registry of goldens (manifest.toml) and a [Selection]: it lists every [Case],
 // line × golden × assertion, before anything runs. [Runner.Run] fetches and
-// verifies the goldens, boots a player of the line for each fidelity case, is
-// the frontend in front of it over real ZeroMQ connections, and returns a
-// [Report] with one [Result] a case.
+// verifies the goldens, boots a player of the line for each schema and fidelity
+// case, is the frontend in front of it over real ZeroMQ connections, and returns
+// a [Report] with one [Result] a case. "go test" of this package makes the same
+// run as subtests, see TestConformance.
 //
 // # Verdicts
 //
-// A case passes, fails (the subject is wrong), errs (it could not be judged) or
-// is skipped (nothing to judge, with the reason). A line gates when the
-// enforcement policy says so; a gating line that executed no assertion is
-// vacuous, which is an exit code of its own: a green run has asserted something.
+// A case passes, fails (the subject or the golden is wrong), errs (it could not be
+// judged) or is skipped (nothing to judge, with the reason). What keeps all cases
+// of a golden from being judged is reported by the first of them; the others are
+// skipped and name it. A line gates when the enforcement policy says so. An error
+// that lies around the subject (a fetch, a deadline, an interruption) has an exit
+// code of its own, and so has a gating line that executed no assertion, which is
+// vacuous: a green run has asserted something.
 //
 // # Assertions
 //
@@ -26,6 +30,6 @@
 //   - fidelity: every recorded stream comes back token by token, in the
 //     recorded chunks, with its finish reason, exactly one terminal output, for
 //     requests matched by index and by prompt, alone and interleaved; and the
-//     streams have the digest that the manifest pins, so the expectation does
-//     not come from the file that the player reads
+//     streams have the digest and the counts that the manifest pins, so the
+//     expectation does not come from the file that the player reads
 package conformance

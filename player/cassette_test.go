@@ -85,11 +85,11 @@ func ask(id string, prompt []uint32, maxTokens int, changes ...change) *protocol
 	return r
 }
 
-func toClient(index int) change { return func(r *protocol.Request) { r.ClientIndex = index } }
-func priority(p int) change     { return func(r *protocol.Request) { r.Priority = p } }
-func eos(id int64) change       { return func(r *protocol.Request) { r.Sampling.EOSTokenID = id } }
-func minTokens(n int) change    { return func(r *protocol.Request) { r.Sampling.MinTokens = n } }
-func logprobsOf(n int) change   { return func(r *protocol.Request) { r.Sampling.Logprobs = n } }
+func toClient(index int) change   { return func(r *protocol.Request) { r.ClientIndex = index } }
+func priority(p int) change       { return func(r *protocol.Request) { r.Priority = p } }
+func eos(id int64) change         { return func(r *protocol.Request) { r.Sampling.EOSTokenID = id } }
+func minTokens(n int) change      { return func(r *protocol.Request) { r.Sampling.MinTokens = n } }
+func logprobsOf(n int) change     { return func(r *protocol.Request) { r.Sampling.Logprobs = n } }
 func promptLogprobs(n int) change { return func(r *protocol.Request) { r.Sampling.PromptLogprobs = n } }
 
 func unlimited(r *protocol.Request) {

@@ -223,9 +223,10 @@ func (e *engine) countLookup(q *request) {
 	}
 }
 
-// hold takes the KV blocks that the request's tokens need by now.
+// hold takes the KV blocks that the request's tokens need by now. The token just
+// said is computed, and stored, in the next step.
 func (e *engine) hold(q *request) {
-	for q.prompt+q.said > q.blockEnd {
+	for q.prompt+max(q.said-1, 0) > q.blockEnd {
 		q.blockEnd += max(e.ready.BlockSize, 1)
 		q.blocks++
 		e.blocks++

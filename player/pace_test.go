@@ -58,11 +58,11 @@ func TestRecordedPace(t *testing.T) {
 			},
 		},
 		{
-			"no gap recorded, negative times",
-			[]take{{prompt: count(0, 4), output: []uint32{1, 2, 3}, ttft: -4, gaps: []float64{-1}}},
+			"negative times",
+			[]take{{prompt: count(0, 4), output: []uint32{1, 2, 3}, ttft: -4, gaps: []float64{-1, 3}}},
 			0,
 			[]arrival{{2 * ms, "replay-0"}},
-			map[string][]time.Duration{"replay-0": {2 * ms, 2 * ms, 2 * ms}},
+			map[string][]time.Duration{"replay-0": {2 * ms, 2 * ms, 5 * ms}},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,6 +86,20 @@ func TestRecordedPace(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestALateStepDoesNotPutOffWhatFollows(t *testing.T) {
+	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3, 4}, ttft: 10, gaps: []float64{5, 5, 5}})
+	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded}, 1)
+	r.submit(ask("replay-0", count(0, 4), 9))
+	for _, at := range []time.Duration{0, 12 * ms, 14 * ms, 21 * ms, 25 * ms} {
+		r.clock.advance(start + at - r.clock.Now())
+		r.run()
+	}
+	want := []time.Duration{12 * ms, 21 * ms, 21 * ms, 25 * ms} // due at 10, 15, 20 and 25
+	if diff := cmp.Diff(want, r.answer("replay-0").at); diff != "" {
+		t.Errorf("outputs left at (-want +got):\n%s", diff)
 	}
 }
 

@@ -197,7 +197,7 @@ func (p *Player) Line() string { return p.codec.Line() }
 // Run connects to the frontend and serves it until ctx ends, which is a clean
 // shutdown and returns nil, or until it fails or the frontend is gone. However
 // it ends, open requests are answered with an abort and every client is told
-// that the engine is dead.
+// that the engine is dead. A player runs once.
 func (p *Player) Run(ctx context.Context) error {
 	defer p.closeLinks()
 	if err := p.connect(ctx); err != nil {
@@ -316,4 +316,9 @@ func (p *Player) shutDown() {
 		p.send(client, protocol.ClientMessage{[]byte(protocol.EngineDead)})
 	}
 	p.flush()
+	for client, l := range p.links {
+		if l.failed && !l.gone {
+			p.opt.Log.Warn("the client did not take everything before the shutdown", "client", client, "waited", p.opt.Linger)
+		}
+	}
 }

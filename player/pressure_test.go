@@ -2,6 +2,7 @@ package player
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/zmq"
 )
@@ -86,7 +88,8 @@ func (f *unixFrontend) receive(l *zmq.Listener) zmq.Delivery {
 	}
 }
 
-func (f *unixFrontend) accept() {
+// accept makes the handshake and returns the last registration.
+func (f *unixFrontend) accept() (ready protocol.ReadyResponse) {
 	f.t.Helper()
 	d := f.receive(f.shake)
 	init, err := f.steps.OnStatus(d.Message[0])
@@ -97,19 +100,37 @@ func (f *unixFrontend) accept() {
 		f.t.Fatal(err)
 	}
 	for i, l := range f.inputs {
-		if _, err := f.steps.OnRegister(i, f.receive(l).Message); err != nil {
+		if ready, err = f.steps.OnRegister(i, f.receive(l).Message); err != nil {
 			f.t.Fatal(err)
 		}
 	}
 	if _, err := f.steps.OnStatus(f.receive(f.shake).Message[0]); err != nil {
 		f.t.Fatal(err)
 	}
+	return ready
+}
+
+func (f *unixFrontend) send(client int, kind byte, payload []byte) {
+	f.t.Helper()
+	if err := f.inputs[client].Send(protocol.Identity(0), []byte{kind}, payload); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 func (f *unixFrontend) submit(r *protocol.Request) {
 	f.t.Helper()
-	if err := f.inputs[r.ClientIndex].Send(protocol.Identity(0), []byte{protocol.TypeAdd}, f.codec.AppendRequest(nil, r)); err != nil {
-		f.t.Fatal(err)
+	f.send(r.ClientIndex, protocol.TypeAdd, f.codec.AppendRequest(nil, r))
+}
+
+// call makes a utility call and waits for its answer, which must come next.
+func (f *unixFrontend) call(client int, method string, args ...[]byte) {
+	f.t.Helper()
+	f.send(client, protocol.TypeUtility, protocol.AppendUtilityCall(nil, protocol.UtilityCall{
+		ClientIndex: client, CallID: 1, Method: method, Args: args,
+	}))
+	var o protocol.Outputs
+	if err := f.codec.DecodeOutputs(f.receive(f.outputs[client]).Message[0], &o); err != nil || o.Utility == nil || o.Utility.Failed {
+		f.t.Fatalf("%s: %+v, %v", method, o.Utility, err)
 	}
 }
 
@@ -177,18 +198,19 @@ func TestAClientThatStopsReadingLosesNothing(t *testing.T) {
 
 // An engine that a client holds up stops all the same.
 func TestShutdownWhileAClientReadsNothing(t *testing.T) {
+	const open = 8000 // more aborts than the buffers between the two have room for
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	ctx, done := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(done)
 	front := listenUnix(t, ctx, 2)
-	clock := &stepClock{Clock: NewClock(), notice: 1000, closed: make(chan struct{})}
 	ended := make(chan error, 1)
-	_, stop := run(t, ctx, Options{
-		Handshake: front.shake.Endpoint(), Clock: clock, Linger: 20 * time.Millisecond, MaxModelLen: 1 << 30,
-	}, ended)
+	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Linger: 20 * time.Millisecond}, ended)
 	front.accept()
-	front.submit(ask("deaf-x", count(0, 4), 1<<29))
-	<-clock.closed
+	front.call(0, "pause_scheduler", pack.AppendString(nil, "keep"))
+	for i := range open {
+		front.submit(ask(fmt.Sprintf("r%d-x", i), count(0, 4), 1))
+	}
+	front.call(0, "is_sleeping")
 	stop()
 	select {
 	case err := <-ended:
@@ -197,5 +219,41 @@ func TestShutdownWhileAClientReadsNothing(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Error("Run does not return")
+	}
+}
+
+// A client that leaves takes its requests with it; the others are served.
+func TestAClientThatLeavesMakesRoom(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	front := listenUnix(t, ctx, 2)
+	tr := cassette(t, never(), take{prompt: count(0, 4), output: []uint32{7}})
+	ended := make(chan error, 1)
+	run(t, ctx, Options{Handshake: front.shake.Endpoint(), Trace: tr, Pace: PaceRecorded, MaxNumSeqs: 1}, ended)
+	front.accept()
+	front.submit(ask("replay-0", count(0, 4), 1))
+	front.call(0, "is_sleeping")
+	front.submit(ask("replay-1", count(0, 4), 1, toClient(1)))
+	front.inputs[0].Close()
+	if got := front.read(1, "replay-1", func() {}); len(got) != 1 || got[0] != 7 {
+		t.Errorf("the other client got %v, want [7]", got)
+	}
+	front.inputs[1].Close()
+	if err := <-ended; !errors.Is(err, ErrFrontendGone) {
+		t.Errorf("Run: %v, want %v when nobody is left", err, ErrFrontendGone)
+	}
+}
+
+func TestRegistrationRepeatsWhereStatisticsArePublished(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	front := listenUnix(t, ctx, 1)
+	address := "tcp://127.0.0.1:9"
+	front.steps.Addresses.FrontendStatsPublish = &address
+	run(t, ctx, Options{Handshake: front.shake.Endpoint()}, make(chan error, 1))
+	if got := front.accept().DPStatsAddress; got == nil || *got != address {
+		t.Errorf("dp_stats_address %v, want %s as in INIT", got, address)
 	}
 }

@@ -85,6 +85,7 @@ func TestRandomTokensStopAsSampledOnesDo(t *testing.T) {
 		{"stop id on the last token allowed", []change{stopAt(drawn[3])}, 4, 4, protocol.FinishStop, pack1(drawn[3])},
 		{"min_tokens skips an early stop id", []change{stopAt(drawn[1]), minTokens(3)}, 6, 6, protocol.FinishLength, ""},
 		{"min_tokens skips an early end", []change{eos(int64(drawn[0])), minTokens(2)}, 6, 6, protocol.FinishLength, ""},
+		{"min_tokens is reached", []change{stopAt(drawn[1]), minTokens(2)}, 6, 2, protocol.FinishStop, pack1(drawn[1])},
 		{"min_tokens is over", []change{stopAt(drawn[1], drawn[4]), minTokens(3)}, 8, 5, protocol.FinishStop, pack1(drawn[4])},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -300,6 +300,29 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 	}
 }
 
+// What is said to one client leaves although there is more to say to another.
+func TestAShortAnswerDoesNotWaitForALongOne(t *testing.T) {
+	s := connect(t, Options{MaxModelLen: 1 << 30}, 2)
+	s.submit(ask("long-x", count(0, 4), 1<<29, toClient(1)))
+	s.next(1)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		var o protocol.Outputs
+		for {
+			if _, err := s.front.Next(s.ctx, 1, &o); err != nil {
+				return // the engine is dead
+			}
+		}
+	}()
+	s.submit(ask("short-x", count(0, 4), 1))
+	if got, _ := s.finished(0, 1); len(got["short-x"].tokens) != 1 {
+		t.Errorf("got %+v, want one token", got["short-x"])
+	}
+	s.stop()
+	<-read
+}
+
 func TestAnAbortReachesABusyEngine(t *testing.T) {
 	s := connect(t, Options{MaxModelLen: 1 << 30}, 2)
 	s.submit(ask("endless-x", count(0, 4), 1<<29))

@@ -126,7 +126,7 @@ func TestSchedulerStatistics(t *testing.T) {
 	r.submit(ask("replay-0", count(0, 8), 9), ask("replay-1", count(0, 3), 9), ask("replay-2", count(0, 12), 9))
 	r.runAll()
 	want := []gauges{
-		{Running: 2, Waiting: 1, Usage: 0.4, Requests: 2, Queries: 11, Hits: 4},
+		{Running: 2, Waiting: 1, Usage: 0.3, Requests: 2, Queries: 11, Hits: 4},
 		{Running: 1, Waiting: 1, Usage: 0.3},
 		{Running: 0, Waiting: 0, Usage: 0, Requests: 1, Queries: 12, Hits: 11},
 	}
@@ -141,7 +141,7 @@ func TestStatisticsForgetAbortedRequests(t *testing.T) {
 	r.step()
 	r.abort([]string{"b"})
 	r.step()
-	want := []gauges{{Running: 1, Waiting: 2, Usage: 0.2, Requests: 1, Queries: 4}, {Running: 1, Waiting: 1, Usage: 0.2}}
+	want := []gauges{{Running: 1, Waiting: 2, Usage: 0.1, Requests: 1, Queries: 4}, {Running: 1, Waiting: 1, Usage: 0.2}}
 	if diff := cmp.Diff(want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 		t.Errorf("statistics by step (-want +got):\n%s", diff)
 	}

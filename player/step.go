@@ -70,7 +70,7 @@ func (e *engine) speak(q *request, now time.Duration) bool {
 	}
 	e.hold(q)
 	if e.pace == PaceRecorded {
-		q.due = max(q.due+q.script.gap(q.outputs-1), now)
+		q.due += q.script.gap(q.outputs - 1) // of the last one's due time: a late step puts nothing off
 	}
 	return true
 }

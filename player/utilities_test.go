@@ -188,9 +188,13 @@ func TestUtilityAnswersGoToTheCaller(t *testing.T) {
 	if got := r.envelopes[0].client; got != 1 {
 		t.Errorf("client %d was answered, want 1", got)
 	}
-	r.utility(protocol.UtilityCall{ClientIndex: 9, CallID: 7, Method: "is_sleeping"}, 1)
+	r.utility(protocol.UtilityCall{ClientIndex: 1, CallID: 8, Method: "is_sleeping"}, 0)
 	if got := r.envelopes[1].client; got != 1 {
-		t.Errorf("client %d was answered, want 1, which asked for client 9", got)
+		t.Errorf("client %d was answered, want 1, which the call names", got)
+	}
+	r.utility(protocol.UtilityCall{ClientIndex: 9, CallID: 7, Method: "is_sleeping"}, 1)
+	if got := r.envelopes[2].client; got != 1 {
+		t.Errorf("client %d was answered, want 1, by whose socket it asked for client 9", got)
 	}
 }
 

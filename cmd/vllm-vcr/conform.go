@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,9 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -65,7 +68,7 @@ func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
 	flags.StringVar(&f.goldens, "goldens", "", "directory that bucket_path is relative to (default ./"+vcr.GoldensPath+", else those in the binary)")
 	flags.StringVar(&f.bucket, "bucket", "", "bucket that bucket_path is a key in, s3://name/prefix (default $CONFORMANCE_BUCKET)")
-	flags.StringSliceVar(&f.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH, or PATH when --line names one line")
+	flags.StringSliceVar(&f.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
 	flags.StringVar(&f.model, "model", "", "model directory for --frontend")
 	flags.DurationVar(&f.timeouts.Connect, "connect-timeout", f.timeouts.Connect, "longest start of the engine under test, up to READY")
 	flags.DurationVar(&f.timeouts.Idle, "idle-timeout", f.timeouts.Idle, "longest silence while a request is open")
@@ -89,7 +92,7 @@ func (a *app) conform(ctx context.Context, f conformFlags) error {
 	if err != nil {
 		return err
 	}
-	sel, err := f.selection()
+	sel, err := f.selection(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,7 +180,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 }
 
 // realFrontends reads --frontend LINE=PATH.
-func (f *conformFlags) realFrontends() (map[string]conformance.RealFrontend, error) {
+func (f *conformFlags) realFrontends(ctx context.Context) (map[string]conformance.RealFrontend, error) {
 	if f.model != "" && len(f.frontends) == 0 {
 		return nil, fmt.Errorf("--model is for --frontend, which is not given")
 	}
@@ -185,28 +188,47 @@ func (f *conformFlags) realFrontends() (map[string]conformance.RealFrontend, err
 	for _, value := range f.frontends {
 		line, path, named := strings.Cut(value, "=")
 		if !named {
-			if len(f.sel.Lines) != 1 {
-				return nil, fmt.Errorf("--frontend %s: say which line it is of, LINE=PATH, or select one with --line", value)
-			}
-			line, path = f.sel.Lines[0], value
+			line, path = "", value
 		}
 		if f.model == "" {
 			return nil, fmt.Errorf("--frontend needs --model, a directory with config.json and tokenizer.json")
 		}
-		if _, twice := frontends[line]; twice {
-			return nil, fmt.Errorf("--frontend: line %s has two", line)
-		}
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("--frontend: %w", err)
+		}
+		if filepath.Base(path) == path {
+			path = "." + string(filepath.Separator) + path // the file that is there, not one of $PATH
+		}
+		var err error
+		if !named {
+			if line, err = f.frontendLine(ctx, path); err != nil {
+				return nil, err
+			}
+		}
+		if _, twice := frontends[line]; twice {
+			return nil, fmt.Errorf("--frontend: line %s has two", line)
 		}
 		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: f.model}
 	}
 	return frontends, nil
 }
 
-func (f *conformFlags) selection() (sel conformance.Selection, err error) {
+// frontendLine finds the line of a binary that is given without one: the line
+// that --line names, else that of the release which the binary says it is.
+func (f *conformFlags) frontendLine(ctx context.Context, path string) (string, error) {
+	if len(f.sel.Lines) == 1 {
+		return f.sel.Lines[0], nil
+	}
+	version, err := vllmrs.Version(ctx, path)
+	if err != nil {
+		return "", fmt.Errorf("--frontend: %w; its line can be named: LINE=PATH", err)
+	}
+	return protocol.LineOf(version), nil
+}
+
+func (f *conformFlags) selection(ctx context.Context) (sel conformance.Selection, err error) {
 	sel = f.sel
-	if sel.Frontends, err = f.realFrontends(); err != nil {
+	if sel.Frontends, err = f.realFrontends(ctx); err != nil {
 		return sel, err
 	}
 	if sel.Assertions, err = choose("--assertion", f.assertions, conformance.Assertions()...); err != nil {

@@ -60,7 +60,7 @@ func planOf(t *testing.T, f *conformFlags) []conformance.Case {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sel, err := f.selection()
+	sel, err := f.selection(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

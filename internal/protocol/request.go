@@ -126,6 +126,7 @@ func (c *Codec) DecodeRequest(payload []byte, r *Request) error {
 	cur := pack.NewCursor(payload)
 	n, err := cur.ArrayLen()
 	if err != nil {
+		r.ID = truncatedID(payload)
 		return fmt.Errorf("EngineCoreRequest: %w", err)
 	}
 	r.Fields = n
@@ -141,6 +142,28 @@ func (c *Codec) DecodeRequest(payload []byte, r *Request) error {
 		return fmt.Errorf("EngineCoreRequest: %d bytes after the message", len(payload)-cur.Offset())
 	}
 	return nil
+}
+
+// truncatedID reads the request id of a message that ends before the fields it
+// announces, or returns "": the id comes first, and whoever sent it waits for an
+// answer.
+func truncatedID(payload []byte) string {
+	if len(payload) == 0 {
+		return ""
+	}
+	header := map[byte]int{0xdc: 3, 0xdd: 5}[payload[0]] // array 16, array 32
+	if payload[0]&0xf0 == 0x90 {                         // fixarray
+		header = 1
+	}
+	if header == 0 || header > len(payload) {
+		return ""
+	}
+	cur := pack.NewCursor(payload[header:])
+	id, err := cur.StrString()
+	if err != nil {
+		return ""
+	}
+	return id
 }
 
 func (c *Codec) requestFieldName(i int) string {

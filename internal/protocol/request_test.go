@@ -215,3 +215,23 @@ func TestTokensAreTheirOwn(t *testing.T) {
 		}
 	}
 }
+
+// A message that ends early still says whom to answer, whatever is missing.
+func TestTruncatedRequestKeepsItsID(t *testing.T) {
+	codec := codecOf(t, "0.33.0")
+	payload := codec.AppendRequest(nil, &Request{ID: "cmpl-replay-7-1a2b3c4d", PromptTokenIDs: []uint32{1, 2, 3}, DataParallelRank: -1})
+	const idEnd = 3 + 1 + len("cmpl-replay-7-1a2b3c4d") // array 16, fixstr
+	for n := range payload {
+		var r Request
+		if err := codec.DecodeRequest(payload[:n], &r); err == nil {
+			t.Fatalf("%d of %d bytes decode", n, len(payload))
+		}
+		want := ""
+		if n >= idEnd {
+			want = "cmpl-replay-7-1a2b3c4d"
+		}
+		if r.ID != want {
+			t.Errorf("%d bytes: id %q, want %q", n, r.ID, want)
+		}
+	}
+}

@@ -211,6 +211,11 @@ func TestVerdict(t *testing.T) {
 			"ERROR: asserted nothing on 0.33: 0 passed, 1 skipped; 0 tokens compared in 0s",
 		},
 		{
+			"one error",
+			conformance.Report{Verdict: conformance.Error, Reason: "could not be judged on 0.33", Counts: map[conformance.Verdict]int{conformance.Error: 1}},
+			"ERROR: could not be judged on 0.33: 0 passed, 1 error; 0 tokens compared in 0s",
+		},
+		{
 			"all of them, rounded",
 			conformance.Report{
 				Verdict: conformance.Fail, Reason: "does not conform on 0.33", Duration: 1234567 * time.Nanosecond,

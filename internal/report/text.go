@@ -35,23 +35,27 @@ func Verdict(r *conformance.Report) string {
 	var parts []string
 	for _, v := range []conformance.Verdict{conformance.Pass, conformance.Fail, conformance.Error, conformance.Skip} {
 		if n := r.Counts[v]; n > 0 || v == conformance.Pass {
-			parts = append(parts, fmt.Sprintf("%d %s", n, plural(v)))
+			parts = append(parts, counted(n, v))
 		}
 	}
 	return fmt.Sprintf("%s: %s: %s; %d tokens compared in %v",
 		strings.ToUpper(string(r.Verdict)), r.Reason, strings.Join(parts, ", "), r.Tokens, r.Duration.Round(time.Millisecond))
 }
 
-func plural(v conformance.Verdict) string {
-	switch v {
-	case conformance.Pass:
-		return "passed"
-	case conformance.Fail:
-		return "failed"
-	case conformance.Error:
-		return "errors"
+// counted says how many cases had a verdict: "80 passed", "1 error".
+func counted(n int, v conformance.Verdict) string {
+	word := "skipped"
+	switch {
+	case v == conformance.Pass:
+		word = "passed"
+	case v == conformance.Fail:
+		word = "failed"
+	case v == conformance.Error && n == 1:
+		word = "error"
+	case v == conformance.Error:
+		word = "errors"
 	}
-	return "skipped"
+	return fmt.Sprintf("%d %s", n, word)
 }
 
 // row is one golden of one line.

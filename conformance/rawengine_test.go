@@ -1,0 +1,299 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// rawEngine is an engine core that says the right thing, and besides whatever a
+// test wants: what no player of ours would say.
+type rawEngine struct {
+	opt    player.Options
+	codec  *protocol.Codec
+	source player.Source
+	input  *zmq.Conn
+	output *zmq.Conn
+
+	// after comes after the answer to a request, and before the next is read. An
+	// error ends the engine.
+	after func(e *rawEngine, id string) error
+	// atEnd comes before the answer to the call that ends a replay.
+	atEnd func(e *rawEngine) error
+}
+
+// raw makes rawEngines.
+func raw(after func(e *rawEngine, id string) error, atEnd func(e *rawEngine) error) newSubject {
+	return func(opt player.Options) (subject, error) {
+		codec, err := protocol.CodecFor(opt.VLLMVersion)
+		if err != nil {
+			return nil, err
+		}
+		source, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: player.MatchIndex, Strict: true})
+		return &rawEngine{opt: opt, codec: codec, source: source, after: after, atEnd: atEnd}, err
+	}
+}
+
+func (e *rawEngine) Run(ctx context.Context) error {
+	if err := e.connect(ctx); err != nil {
+		return err
+	}
+	defer e.output.Close()
+	defer e.input.Close()
+	defer context.AfterFunc(ctx, func() { e.input.Close() })()
+	for {
+		m, err := e.input.Recv()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			err = e.handle(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// connect goes through the handshake, step by step.
+func (e *rawEngine) connect(ctx context.Context) error {
+	opt := zmq.Options{Identity: protocol.Identity(0), Linger: time.Second}
+	shake, err := zmq.Dial(ctx, e.opt.Handshake, zmq.Dealer, opt)
+	if err != nil {
+		return err
+	}
+	defer shake.Close()
+	var steps protocol.EngineHandshake
+	if err := shake.Send(steps.Hello()); err != nil {
+		return err
+	}
+	m, err := shake.Recv()
+	if err != nil {
+		return err
+	}
+	at, err := steps.Init(m[len(m)-1])
+	if err != nil {
+		return err
+	}
+	if e.input, err = zmq.Dial(ctx, at.Inputs[0], zmq.Dealer, opt); err != nil {
+		return err
+	}
+	if e.output, err = zmq.Dial(ctx, at.Outputs[0], zmq.Push, opt); err != nil {
+		return err
+	}
+	ready := protocol.DefaultReady("0.33.0")
+	if err := e.input.Send(e.codec.AppendReady(nil, &ready)); err != nil {
+		return err
+	}
+	return shake.Send(steps.Ready())
+}
+
+func (e *rawEngine) handle(m zmq.Message) error {
+	if m[0][0] == protocol.TypeUtility {
+		call, err := protocol.DecodeUtilityCall(m[1])
+		if err == nil && e.atEnd != nil {
+			err = e.atEnd(e)
+		}
+		if err != nil {
+			return err
+		}
+		answer, err := e.codec.UtilityResult(0, call, false, 1)
+		if err != nil {
+			return err
+		}
+		return e.output.Send(answer...)
+	}
+	var r protocol.Request
+	if err := e.codec.DecodeRequest(m[1], &r); err != nil {
+		return err
+	}
+	script, err := e.source.Script(&r)
+	if err != nil {
+		return err
+	}
+	said := 0
+	for _, n := range script.Chunks {
+		finish := protocol.Unfinished
+		if said+n == len(script.Tokens) {
+			finish = script.Finish
+		}
+		if err := e.say(r.ID, finish, script.Tokens[said:said+n]...); err != nil {
+			return err
+		}
+		said += n
+	}
+	if e.after == nil {
+		return nil
+	}
+	return e.after(e, r.ID)
+}
+
+// say sends one output, of whatever request.
+func (e *rawEngine) say(id string, finish protocol.FinishReason, tokens ...uint32) error {
+	b := e.codec.NewBatch(0)
+	stream := e.codec.NewStream(&protocol.Request{ID: id, Sampling: protocol.Sampling{
+		Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
+	}})
+	if err := b.Add(stream, &protocol.Output{Tokens: tokens, Finish: finish}); err != nil {
+		return err
+	}
+	m, err := b.Finish(nil, 1)
+	if err != nil {
+		return err
+	}
+	return e.output.Send(m...)
+}
+
+// at makes a wrong word follow the answer to one request.
+func at(id string, say func(e *rawEngine) error) func(*rawEngine, string) error {
+	return func(e *rawEngine, answered string) error {
+		if answered != id {
+			return nil
+		}
+		return say(e)
+	}
+}
+
+// TestRawEngine lets the runner judge engines that say too much, or something
+// that is no output at all.
+func TestRawEngine(t *testing.T) {
+	const check = "fidelity-index-1"
+	died := errors.New("out of memory")
+	tests := []struct {
+		name    string
+		subject newSubject
+		verdict Verdict
+		says    []string
+	}{
+		{"right", raw(nil, nil), Pass, nil},
+		{
+			"an output of no request", raw(at("replay-3", func(e *rawEngine) error { return e.say("replay-999", protocol.Unfinished, 1) }), nil),
+			Fail,
+			[]string{`an output names request "replay-999", which was never sent`},
+		},
+		{
+			"a second end", raw(at("replay-3", func(e *rawEngine) error { return e.say("replay-3", protocol.FinishStop) }), nil),
+			Fail,
+			[]string{"request 3 (line ", "2 terminal outputs, expected exactly one"},
+		},
+		{
+			"a token after the end", raw(at("replay-3", func(e *rawEngine) error { return e.say("replay-3", protocol.Unfinished, 5) }), nil),
+			Fail,
+			[]string{"request 3 (line ", "token "},
+		},
+		{
+			"a token after all ends", raw(nil, func(e *rawEngine) error { return e.say("replay-0", protocol.Unfinished, 5) }),
+			Fail,
+			[]string{"request 0 (line 7): token 24 differs: ", "(24 expected, 25 received)"},
+		},
+		{
+			"a token of another request", raw(at("replay-2", func(e *rawEngine) error { return e.say("replay-0", protocol.Unfinished, 5) }), nil),
+			Fail,
+			[]string{"request 0 (line 7): token 24 differs: "},
+		},
+		{
+			"nothing that decodes", raw(at("replay-3", func(e *rawEngine) error { return e.output.Send([]byte{0xc1}) }), nil),
+			Error,
+			[]string{"EngineCoreOutputs: "},
+		},
+		{
+			"that it is dead", raw(at("replay-3", func(e *rawEngine) error {
+				return errors.Join(e.output.Send([]byte(protocol.EngineDead)), died)
+			}), nil),
+			Error,
+			[]string{"player: out of memory"},
+		},
+		{
+			"no word before it dies", raw(at("replay-3", func(*rawEngine) error { return died }), nil),
+			Error,
+			[]string{"player: out of memory"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, newSubject: test.subject}
+			report := runner.Run(t.Context(), g.plan(t, Selection{
+				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
+			}))
+			want := outcome{verdict: map[string]Verdict{check: test.verdict}, says: map[string][]string{check: test.says}}
+			if test.verdict != Pass {
+				want.exit = ExitFail
+			}
+			want.check(t, report)
+		})
+	}
+}
+
+// TestIdleStartsAnew: every message of the subject gives it the idle time again.
+func TestIdleStartsAnew(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g}
+	runner.setDefaults()
+	loaded := runner.load(t.Context(), Case{Line: g.line, Golden: g.Golden})
+	s, err := runner.boot(t.Context(), loaded.codec, player.Options{VLLMVersion: g.line.Tag, Trace: loaded.trace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	s.limits.Idle = never
+	s.quiet = time.NewTimer(0)
+	<-s.quiet.C
+	if err := s.front.Submit(recordedStreams(loaded.trace, plainPrompts)[0].request()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !s.quiet.Stop() {
+		t.Error("a message came, and the idle time runs on from before")
+	}
+}
+
+// TestExplain: the reason why a subject ended comes before what its end caused,
+// and an end that is seen before its reason is known is waited for.
+func TestExplain(t *testing.T) {
+	reason := errors.New("player: out of memory")
+	session := func() *session {
+		s := &session{limits: Timeouts{Idle: never}}
+		s.ctx, s.cancel = context.WithCancelCause(t.Context())
+		return s
+	}
+	other := errors.New("other")
+	t.Run("nothing known", func(t *testing.T) {
+		if err := session().explain(other); err != other {
+			t.Errorf("got %v, want %v", err, other)
+		}
+	})
+	t.Run("reason known", func(t *testing.T) {
+		s := session()
+		s.cancel(reason)
+		if err := s.explain(other); err != reason {
+			t.Errorf("got %v, want %v", err, reason)
+		}
+	})
+	for _, seen := range []error{frontend.ErrEngineGone, protocol.ErrEngineDead, zmq.ErrNoPeer} {
+		t.Run(strings.ReplaceAll(seen.Error(), " ", "_"), func(t *testing.T) {
+			s := session()
+			go s.cancel(reason)
+			if err := s.explain(fmt.Errorf("next: %w", seen)); err != reason {
+				t.Errorf("got %v, want %v", err, reason)
+			}
+		})
+	}
+	t.Run("a reason that never comes", func(t *testing.T) {
+		s := session()
+		s.limits.Idle = time.Millisecond
+		if err := s.explain(zmq.ErrNoPeer); err != zmq.ErrNoPeer {
+			t.Errorf("got %v, want %v", err, zmq.ErrNoPeer)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package player
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// TestUsageOfRealEngines follows two captured sessions and counts KV blocks as
+// the player does: after every step the share must be what the real engine said.
+func TestUsageOfRealEngines(t *testing.T) {
+	for name, line := range map[string]string{
+		"0.27.1-multiturn-s7.jsonl.gz": "0.27",
+		"0.33.0-multiturn-s7.jsonl.gz": "0.33",
+	} {
+		t.Run(line, func(t *testing.T) {
+			codec, err := protocol.CodecFor(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &engine{ready: protocol.ReadyResponse{BlockSize: 128, NumGPUBlocks: 8192}, byID: map[string]*request{}}
+			steps := 0
+			eachMessage(t, "../testdata/captures/"+name, func(channel string, frames [][]byte) {
+				switch {
+				case channel == "input0" && len(frames) == 2 && frames[0][0] == protocol.TypeAdd:
+					var r protocol.Request
+					if err := codec.DecodeRequest(frames[1], &r); err != nil {
+						t.Fatal(err)
+					}
+					e.byID[r.ID] = &request{id: r.ID, prompt: len(r.PromptTokenIDs)}
+				case channel == "output0":
+					steps++
+					followStep(t, codec, e, frames[0], steps)
+				}
+			})
+			if steps < 700 {
+				t.Errorf("%d steps, want a whole session", steps)
+			}
+		})
+	}
+}
+
+func followStep(t *testing.T, codec *protocol.Codec, e *engine, frame []byte, step int) {
+	t.Helper()
+	var o protocol.Outputs
+	if err := codec.DecodeOutputs(frame, &o); err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range o.Outputs {
+		q := e.byID[string(out.ID)]
+		e.hold(q)
+		q.said += len(out.Tokens)
+		if e.hold(q); out.Finish != protocol.Unfinished {
+			e.forget(q)
+		}
+	}
+	if o.SchedulerStats == nil {
+		return
+	}
+	want := usageIn(t, o.SchedulerStats)
+	if got := e.takeStats().KVCacheUsage; math.Abs(got-want) > 1e-9 {
+		t.Errorf("step %d: usage %v, the engine said %v", step, got, want)
+	}
+}
+
+func usageIn(t *testing.T, stats []byte) float64 {
+	t.Helper()
+	cur := pack.NewCursor(stats)
+	n, err := cur.MapLen()
+	for range n {
+		key, keyErr := cur.StrString()
+		if err != nil || keyErr != nil {
+			t.Fatal(err, keyErr)
+		}
+		if key == "kv_cache_usage" {
+			usage, err := cur.Float()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return usage
+		}
+		err = cur.Skip()
+	}
+	t.Fatal("no kv_cache_usage")
+	return 0
+}
+
+func eachMessage(t *testing.T, path string, f func(channel string, frames [][]byte)) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	zr, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(zr)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var m struct {
+			Ch     string
+			Frames [][]byte // base64 in JSON
+		}
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		f(m.Ch, m.Frames)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -75,7 +75,7 @@ func changed(t *testing.T, line, name string, change func(*Struct)) *Profile {
 	}
 	s, ok := p.Structs[name]
 	if !ok {
-		t.Skipf("line %s has no %s", line, name)
+		t.Fatalf("line %s has no %s", line, name)
 	}
 	change(&s)
 	p.Structs[name] = s
@@ -105,12 +105,11 @@ func TestNewCodecRefuses(t *testing.T) {
 	} {
 		for name := range written {
 			for _, line := range []string{"0.33", "0.25"} {
+				if s, ok := codecOf(t, line).Profile().Structs[name]; !ok || test.arrays && s.Encoding != "array" {
+					continue // the line has no such struct, or keys, which have no order to a reader
+				}
 				t.Run(test.name+"/"+name+"/"+line, func(t *testing.T) {
-					p := changed(t, line, name, test.change)
-					if test.arrays && p.Structs[name].Encoding != "array" {
-						t.Skip("keys of a map have no order to a reader")
-					}
-					_, err := NewCodec(p)
+					_, err := NewCodec(changed(t, line, name, test.change))
 					if err == nil || !strings.Contains(err.Error(), "wire profile "+line) || !strings.Contains(err.Error(), name) ||
 						!strings.Contains(err.Error(), test.message) {
 						t.Errorf("got %v, want one that names line, %s and %q", err, name, test.message)

@@ -2,10 +2,12 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/frontend"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/player"
@@ -36,6 +38,10 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 	faults.explain(streams)
 	if err != nil {
 		f.compareEnded(streams)
+		if errors.Is(err, frontend.ErrUndecodable) {
+			f.fail("%v", err)
+			return f, nil
+		}
 		return f, err
 	}
 	f.strays(s.strays)

@@ -201,8 +201,8 @@ func TestRawEngine(t *testing.T) {
 		},
 		{
 			"nothing that decodes", raw(at("replay-3", func(e *rawEngine) error { return e.output.Send([]byte{0xc1}) }), nil),
-			Error,
-			[]string{"EngineCoreOutputs: "},
+			Fail,
+			[]string{"the engine's message does not decode: EngineCoreOutputs: ", " open: request "},
 		},
 		{
 			"that it is dead", raw(at("replay-3", func(e *rawEngine) error {

@@ -46,6 +46,9 @@ type Engine struct {
 
 // Errors of [Frontend.Next] and [Frontend.Accept].
 var (
+	// ErrUndecodable means that the engine's message is none that a frontend of
+	// the line understands: a real one would not survive it.
+	ErrUndecodable = errors.New("the engine's message does not decode")
 	// ErrEngineGone means that the engine's connection ended.
 	ErrEngineGone = errors.New("the engine disconnected")
 )
@@ -225,8 +228,10 @@ func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (a
 	if err != nil {
 		return nil, err
 	}
-	if err := f.codec.DecodeOutputs(d.Message[0], o); err != nil {
+	if err := f.codec.DecodeOutputs(d.Message[0], o); errors.Is(err, protocol.ErrEngineDead) {
 		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
 	}
 	return d.Message[1:], nil
 }

@@ -133,7 +133,8 @@ func milliseconds(ms float64) time.Duration {
 // digits that may all be decimal, so they are cut off first where the external
 // id shows them; the children of a request for n>1 have a "1_" in front as well.
 // Without a "replay-" the number after the last dash counts, unless it may be
-// those digits.
+// those digits, or a frontend made the id: every completion of the Python
+// frontend ends in the number of its prompt, which is no record's.
 func ReplayIndex(id, external string) (index int, ok bool) {
 	wrapped := true
 	if external != "" && strings.Contains(id+"-", external+"-") {
@@ -142,6 +143,9 @@ func ReplayIndex(id, external string) (index int, ok bool) {
 	if at := strings.LastIndex(id, "replay-"); at >= 0 {
 		digits, _, _ := strings.Cut(id[at+len("replay-"):], "-")
 		return parseIndex(digits)
+	}
+	if strings.Contains(id, "cmpl-") {
+		return 0, false
 	}
 	dash := strings.LastIndexByte(id, '-')
 	if wrapped && dash >= 0 && len(id)-dash-1 == randomDigits {

@@ -219,9 +219,9 @@ func TestIndexIsThePositionByArrival(t *testing.T) {
 func TestIndexIsReadFromTheExternalID(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{10}}, take{prompt: count(0, 4), output: []uint32{11}})
 	r := newRig(t, Options{Trace: tr, Strict: true}, 1)
-	r.submit(ask("cmpl-1-00000000", count(0, 4), 1, func(r *protocol.Request) { r.ExternalID = "cmpl-1" }))
+	r.submit(ask("req-1-00000000", count(0, 4), 1, func(r *protocol.Request) { r.ExternalID = "req-1" }))
 	r.runAll()
-	if diff := cmp.Diff([]uint32{11}, r.answer("cmpl-1-00000000").tokens()); diff != "" {
+	if diff := cmp.Diff([]uint32{11}, r.answer("req-1-00000000").tokens()); diff != "" {
 		t.Errorf("tokens (-want +got):\n%s", diff)
 	}
 }

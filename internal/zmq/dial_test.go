@@ -3,7 +3,6 @@ package zmq
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -117,19 +116,5 @@ func TestDealerToLibzmqRep(t *testing.T) {
 	py.send("rep", []byte("answer"))
 	if got := receive(t, c); len(got) != 2 || string(got[1]) != "answer" {
 		t.Errorf("received %q", got)
-	}
-}
-
-func TestNoDelay(t *testing.T) {
-	c, _ := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
-	sc, err := c.nc.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	value := 0
-	if err := sc.Control(func(fd uintptr) {
-		value, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_NODELAY)
-	}); err != nil || value == 0 {
-		t.Errorf("TCP_NODELAY is %d, %v", value, err)
 	}
 }

@@ -1,15 +1,12 @@
 package player
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/json"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // TestUsageOfRealEngines follows two captured sessions and counts KV blocks as
@@ -26,19 +23,19 @@ func TestUsageOfRealEngines(t *testing.T) {
 			}
 			e := &engine{ready: protocol.ReadyResponse{BlockSize: 128, NumGPUBlocks: 8192}, byID: map[string]*request{}}
 			steps := 0
-			eachMessage(t, "../testdata/captures/"+name, func(channel string, frames [][]byte) {
+			for _, m := range testenv.Capture(t, name) {
 				switch {
-				case channel == "input0" && len(frames) == 2 && frames[0][0] == protocol.TypeAdd:
+				case m.Channel == "input0" && len(m.Frames) == 2 && m.Frames[0][0] == protocol.TypeAdd:
 					var r protocol.Request
-					if err := codec.DecodeRequest(frames[1], &r); err != nil {
+					if err := codec.DecodeRequest(m.Frames[1], &r); err != nil {
 						t.Fatal(err)
 					}
 					e.byID[r.ID] = &request{id: r.ID, prompt: len(r.PromptTokenIDs)}
-				case channel == "output0":
+				case m.Channel == "output0":
 					steps++
-					followStep(t, codec, e, frames[0], steps)
+					followStep(t, codec, e, m.Frames[0], steps)
 				}
-			})
+			}
 			if steps < 700 {
 				t.Errorf("%d steps, want a whole session", steps)
 			}
@@ -89,32 +86,4 @@ func usageIn(t *testing.T, stats []byte) float64 {
 	}
 	t.Fatal("no kv_cache_usage")
 	return 0
-}
-
-func eachMessage(t *testing.T, path string, f func(channel string, frames [][]byte)) {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	zr, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(zr)
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var m struct {
-			Ch     string
-			Frames [][]byte // base64 in JSON
-		}
-		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			t.Fatal(err)
-		}
-		f(m.Ch, m.Frames)
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
 }

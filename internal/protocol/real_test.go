@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // decodeVector checks a vector as what its name says it holds.
@@ -186,7 +187,7 @@ func TestReencodeCaptures(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := codecOf(t, test.line)
-			messages := loadCapture(t, test.name)
+			messages := testenv.Capture(t, test.name)
 			if len(messages) != test.messages {
 				t.Errorf("%d messages, want %d", len(messages), test.messages)
 			}
@@ -198,7 +199,7 @@ func TestReencodeCaptures(t *testing.T) {
 	}
 }
 
-func reencode(t *testing.T, c *Codec, where string, m message, streams map[string]*Stream) {
+func reencode(t *testing.T, c *Codec, where string, m testenv.Captured, streams map[string]*Stream) {
 	t.Helper()
 	payload := m.Frames[len(m.Frames)-1]
 	switch {

@@ -1,18 +1,13 @@
 package protocol
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // vector is one real message: emitted, or accepted, by a released vLLM.
@@ -27,7 +22,7 @@ type vector struct {
 func loadVectors(t testing.TB) []vector {
 	t.Helper()
 	var vectors []vector
-	eachLine(t, "testdata/vectors.jsonl.gz", func(line []byte) {
+	testenv.GzipLines(t, "testdata/vectors.jsonl.gz", func(line []byte) {
 		var raw struct {
 			Release, Name string
 			Frames        []string
@@ -60,63 +55,6 @@ func codecOf(t testing.TB, release string) *Codec {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// message is one captured message of a real session.
-type message struct {
-	Channel   string // handshake, input0, output0
-	Direction string // e2f engine to frontend, f2e frontend to engine
-	Frames    [][]byte
-}
-
-func loadCapture(t testing.TB, name string) []message {
-	t.Helper()
-	var messages []message
-	eachLine(t, filepath.Join("..", "..", "testdata", "captures", name), func(line []byte) {
-		var raw struct {
-			Ch, Dir string
-			Frames  []string
-		}
-		if err := json.Unmarshal(line, &raw); err != nil {
-			t.Fatal(err)
-		}
-		m := message{Channel: raw.Ch, Direction: raw.Dir}
-		for _, f := range raw.Frames {
-			b, err := base64.StdEncoding.DecodeString(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.Frames = append(m.Frames, b)
-		}
-		messages = append(messages, m)
-	})
-	return messages
-}
-
-func eachLine(t testing.TB, path string, f func([]byte)) {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	zr, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := bufio.NewReader(zr)
-	for {
-		line, err := r.ReadBytes('\n')
-		if len(line) > 0 {
-			f(line)
-		}
-		if err == io.EOF {
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // sameValue fails unless two messages are equal by value.

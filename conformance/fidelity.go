@@ -19,11 +19,9 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 	if g.streams == 0 {
 		return f, nothingToReplay(g)
 	}
-	t, streams := g.trace, recordedStreams(g.trace, plainPrompts)
-	if c.Variant.Match == player.MatchPrefix {
-		if t, streams = f.findable(g); len(streams) == 0 {
-			return f, nil
-		}
+	t, streams := f.replayable(g, c.Variant.Match)
+	if len(streams) == 0 {
+		return f, nil
 	}
 	f.checkPin(g)
 	var faults refusals
@@ -53,6 +51,15 @@ func nothingToReplay(g *recording) error {
 	return fmt.Errorf("%s: no record has both arrival_ms and output_token_ids, so there is nothing to replay", g.location)
 }
 
+// replayable returns the streams that a match can find, and the trace to find
+// them in.
+func (f *finding) replayable(g *recording, match player.Match) (*trace.Trace, []*stream) {
+	if match == player.MatchPrefix {
+		return f.findable(g)
+	}
+	return g.trace, recordedStreams(g.trace)
+}
+
 // findable returns the streams whose prompts can be matched, and the trace to
 // match them in. What is shorter than a block has no hash to be found by,
 // neither here nor in an engine.
@@ -62,8 +69,8 @@ func (f *finding) findable(g *recording) (*trace.Trace, []*stream) {
 		f.add("not matched by prompt: the golden has no block_size")
 		return nil, nil
 	}
-	t, prompts := prefixPrompts(g.trace, blockSize)
-	streams := recordedStreams(t, prompts)
+	t := prefixPrompts(g.trace, blockSize)
+	streams := recordedStreams(t)
 	streams = slices.DeleteFunc(streams, func(s *stream) bool { return len(s.prompt) < blockSize })
 	if left := g.streams - len(streams); left > 0 {
 		f.add(fmt.Sprintf("%d of %d streams not matched by prompt: shorter than a block of %d tokens", left, g.streams, blockSize))

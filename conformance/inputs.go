@@ -19,11 +19,8 @@ func CheckInputs(window *compat.Matrix, registry *manifest.Manifest) []tomlfile.
 
 func windowFacts(registry *manifest.Manifest) compat.Facts {
 	facts := compat.Facts{
-		Goldens: map[string][]compat.Capture{},
-		HasProfile: func(l compat.Line) bool {
-			_, err := protocol.LoadProfile(profileName(l))
-			return err == nil
-		},
+		Goldens:    map[string][]compat.Capture{},
+		HasProfile: func(l compat.Line) bool { return protocol.HasProfile(profileName(l)) },
 	}
 	for _, g := range registry.Goldens {
 		facts.Goldens[g.Line] = append(facts.Goldens[g.Line], compat.Capture{

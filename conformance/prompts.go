@@ -6,12 +6,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/trace"
 )
 
-// promptMaker returns the prompt to send for a record.
-type promptMaker func(index int, r *trace.Record) []uint32
-
-// plainPrompts sends the recorded prompt where the golden carries it, else as
-// many tokens: matching by index looks at the length only.
-func plainPrompts(_ int, r *trace.Record) []uint32 {
+// promptOf is the recorded prompt where the golden carries it, else as many
+// tokens: matching by index looks at the length only.
+func promptOf(r *trace.Record) []uint32 {
 	if r.PromptTokenIDs != nil {
 		return r.PromptTokenIDs
 	}
@@ -30,22 +27,22 @@ const plainToken = 42
 // they share prefixes exactly where the recorded hash chains do: each recorded
 // hash stands for one block of tokens, and the chains of the copy are those of
 // the made-up prompts. The token streams stay the recorded ones.
-func prefixPrompts(t *trace.Trace, blockSize int) (*trace.Trace, promptMaker) {
+func prefixPrompts(t *trace.Trace, blockSize int) *trace.Trace {
 	isComplete := true
 	for i := range t.Records {
 		if t.Records[i].PromptTokenIDs == nil {
-			return synthesize(t, blockSize), plainPrompts
+			return synthesize(t, blockSize)
 		}
 		isComplete = isComplete && t.Records[i].BlockHashes != nil
 	}
 	if isComplete {
-		return t, plainPrompts
+		return t
 	}
 	return rewrite(t, func(r *trace.Record) {
 		if r.BlockHashes == nil {
 			r.BlockHashes = trace.BlockHashes(r.PromptTokenIDs, blockSize)
 		}
-	}), plainPrompts
+	})
 }
 
 // rewrite returns a copy of a trace with other records.

@@ -247,7 +247,7 @@ func TestIdleStartsAnew(t *testing.T) {
 	s.limits.Idle = never
 	s.quiet = time.NewTimer(0)
 	<-s.quiet.C
-	if err := s.front.Submit(recordedStreams(loaded.trace, plainPrompts)[0].request()); err != nil {
+	if err := s.front.Submit(recordedStreams(loaded.trace)[0].request()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.receive(t.Context()); err != nil {

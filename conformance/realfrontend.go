@@ -25,7 +25,7 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 		return f, nothingToReplay(g)
 	}
 	f.checkPin(g)
-	streams := recordedStreams(g.trace, plainPrompts)
+	streams := recordedStreams(g.trace)
 	server, err := vllmrs.Start(ctx, vllmrs.Options{
 		Binary: c.Variant.Frontend.Binary, ModelDir: c.Variant.Frontend.ModelDir, ReadyTimeout: r.Timeouts.Connect, Log: r.Log,
 	})
@@ -35,7 +35,7 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 	defer server.Close()
 	var faults refusals
 	ctx, stop, err := r.playBehind(ctx, server, player.Options{
-		VLLMVersion: playedVersion(c.Line), Trace: g.trace, Strict: true, OnRefused: faults.add,
+		Codec: g.codec, VLLMVersion: playedVersion(c.Line), Trace: g.trace, Strict: true, OnRefused: faults.add,
 	})
 	if err != nil {
 		return f, err

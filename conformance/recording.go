@@ -17,7 +17,7 @@ import (
 type recording struct {
 	registered manifest.Golden
 	location   string
-	data       []byte
+	integrity  finding
 	trace      *trace.Trace
 	codec      *protocol.Codec
 	// Of the recorded streams:
@@ -42,7 +42,8 @@ func (r *Runner) load(ctx context.Context, c Case) *recording {
 	}
 	ctx, stop := r.withDeadline(ctx, "the fetch of the golden")
 	defer stop()
-	g.data, g.location, g.fetchErr = r.Store.Fetch(ctx, c.Golden)
+	var data []byte
+	data, g.location, g.fetchErr = r.Store.Fetch(ctx, c.Golden)
 	var mismatch *golden.MismatchError
 	switch {
 	case errors.As(g.fetchErr, &mismatch):
@@ -50,11 +51,14 @@ func (r *Runner) load(ctx context.Context, c Case) *recording {
 	case g.fetchErr != nil:
 		g.fetchErr = infraError{g.fetchErr}
 	default:
-		if f := checkIntegrity(c.Golden, g.location, g.data); len(f.failures) > 0 {
-			g.mismatch = errors.New(f.failures[0].Message)
+		if g.integrity = checkIntegrity(c.Golden, g.location, data); len(g.integrity.failures) > 0 {
+			g.mismatch = errors.New(g.integrity.failures[0].Message)
 		} else {
-			g.readErr = g.read(c.Line)
+			g.readErr = g.read(c.Line, data)
 		}
+	}
+	if g.mismatch != nil {
+		g.integrity = wrongBytes(g.mismatch)
 	}
 	return g
 }
@@ -64,11 +68,11 @@ func notRun(ctx context.Context) error {
 	return infraError{fmt.Errorf("not run: %w", context.Cause(ctx))}
 }
 
-func (g *recording) read(line compat.Line) (err error) {
+func (g *recording) read(line compat.Line, data []byte) (err error) {
 	if g.codec, err = protocol.CodecFor(profileName(line)); err != nil {
 		return err
 	}
-	reader, err := trace.NewReader(bytes.NewReader(g.data), g.location, trace.IsGzip(g.location), trace.Options{Strict: true})
+	reader, err := trace.NewReader(bytes.NewReader(data), g.location, trace.IsGzip(g.location), trace.Options{Strict: true})
 	if err != nil {
 		return err
 	}

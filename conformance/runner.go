@@ -139,7 +139,7 @@ func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, e
 	}
 	if err := g.problem(c.Assertion); err != nil {
 		if c.Assertion == Integrity && g.mismatch != nil {
-			return wrongBytes(g.mismatch), nil
+			return g.integrity, nil
 		}
 		return f, err
 	}
@@ -147,7 +147,7 @@ func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, e
 	defer stop()
 	switch c.Assertion {
 	case Integrity:
-		return checkIntegrity(g.registered, g.location, g.data), nil
+		return g.integrity, nil
 	case SameLine:
 		return checkLine(c.Line, g.location, g.trace.Meta), nil
 	case Provenance:

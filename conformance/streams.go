@@ -25,16 +25,16 @@ type stream struct {
 
 // recordedStreams lists the streams of a trace in replay order, with the
 // prompts to send.
-func recordedStreams(t *trace.Trace, prompts promptMaker) []*stream {
+func recordedStreams(t *trace.Trace) []*stream {
 	var streams []*stream
 	for index, i := range trace.ReplaySubset(t.Records) {
 		r := &t.Records[i]
 		if r.OutputTokenIDs == nil {
 			continue
 		}
-		s := &stream{index: index, record: r, chunks: r.Chunks(), finish: trace.FinishAbsent}
-		s.prompt = prompts(index, r)
-		streams = append(streams, s)
+		streams = append(streams, &stream{
+			index: index, record: r, prompt: promptOf(r), chunks: r.Chunks(), finish: trace.FinishAbsent,
+		})
 	}
 	return streams
 }

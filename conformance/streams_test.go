@@ -83,7 +83,7 @@ func TestRecordedStreams(t *testing.T) {
 		{"replay-2", 2, []uint32{plainToken, plainToken}, []int{1}},
 	}
 	var got []shown
-	for _, s := range recordedStreams(tr, plainPrompts) {
+	for _, s := range recordedStreams(tr) {
 		got = append(got, shown{s.id(), s.record.Line, s.prompt, s.chunks})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -100,11 +100,11 @@ func TestSynthesizedPrompts(t *testing.T) {
 		{PromptTokens: 3},
 		{PromptTokens: 9, BlockHashes: []uint64{100, 200}},
 	}}
-	made, prompts := prefixPrompts(tr, 4)
+	made := prefixPrompts(tr, 4)
 	var got [][]uint32
 	for i := range made.Records {
 		r := &made.Records[i]
-		got = append(got, prompts(i, r))
+		got = append(got, promptOf(r))
 		if len(r.PromptTokenIDs) != tr.Records[i].PromptTokens || tr.Records[i].PromptTokenIDs != nil {
 			t.Errorf("record %d: %d prompt ids in the copy, %v in the original", i, len(r.PromptTokenIDs), tr.Records[i].PromptTokenIDs)
 		}
@@ -122,8 +122,8 @@ func TestSynthesizedPrompts(t *testing.T) {
 // used as it is.
 func TestPrefixPromptsOfTheGolden(t *testing.T) {
 	tr := &trace.Trace{Records: []trace.Record{{PromptTokens: 2, PromptTokenIDs: []uint32{5, 6}, BlockHashes: []uint64{}}}}
-	made, prompts := prefixPrompts(tr, 4)
-	if got := prompts(0, &made.Records[0]); made != tr || !cmp.Equal(got, []uint32{5, 6}) {
+	made := prefixPrompts(tr, 4)
+	if got := promptOf(&made.Records[0]); made != tr || !cmp.Equal(got, []uint32{5, 6}) {
 		t.Errorf("prompt %v of a copy: %v, want the recorded one", got, made != tr)
 	}
 }

@@ -74,6 +74,7 @@ func (r *Runner) boot(ctx context.Context, codec *protocol.Codec, opt player.Opt
 	}
 	// Ours is the deadline that counts; the player's lies behind it.
 	opt.Handshake, opt.HandshakeTimeout, opt.Log = front.Handshake(), 2*r.Timeouts.Connect, r.Log
+	opt.Codec = codec
 	engine, err := r.newSubject(opt)
 	if err != nil {
 		front.Close()

@@ -22,6 +22,9 @@ type Options struct {
 	// VLLMVersion is the release to be: "v0.33.0", a line "0.33", "nightly",
 	// or empty for the release that the trace was recorded from, else the newest.
 	VLLMVersion string
+	// Codec is that of VLLMVersion's line, for a caller that has it already; nil
+	// compiles it.
+	Codec *protocol.Codec
 	// EngineIndex is the engine's data-parallel rank and socket identity.
 	EngineIndex int
 	// Trace is replayed by Match; nil answers with random tokens.
@@ -71,9 +74,12 @@ var ErrFrontendGone = errors.New("the frontend is gone")
 // that a bad recording is refused before any frontend waits for it.
 func New(opt Options) (*Player, error) {
 	opt = opt.withDefaults()
-	codec, err := protocol.CodecFor(opt.VLLMVersion)
-	if err != nil {
-		return nil, err
+	codec := opt.Codec
+	if codec == nil {
+		var err error
+		if codec, err = protocol.CodecFor(opt.VLLMVersion); err != nil {
+			return nil, err
+		}
 	}
 	source, err := opt.source()
 	if err != nil {

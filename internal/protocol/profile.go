@@ -102,11 +102,8 @@ func LineOf(tag string) string {
 // LoadProfile returns the profile of a line, given by line name, release tag
 // or [Nightly].
 func LoadProfile(line string) (*Profile, error) {
-	name := LineOf(line)
-	if name == Nightly {
-		name = Newest
-	}
-	data, err := profileFiles.ReadFile("profiles/" + name + ".json")
+	name := profileOf(line)
+	data, err := profileFiles.ReadFile(profileFile(name))
 	if err != nil {
 		return nil, fmt.Errorf("no wire profile for vLLM line %q: this build knows %s and %s",
 			line, strings.Join(Lines(), ", "), Nightly)
@@ -117,6 +114,28 @@ func LoadProfile(line string) (*Profile, error) {
 	}
 	return p, nil
 }
+
+// HasProfile tells whether LoadProfile has a profile for the line, without
+// reading it.
+func HasProfile(line string) bool {
+	file, err := profileFiles.Open(profileFile(profileOf(line)))
+	if err != nil {
+		return false
+	}
+	file.Close()
+	return true
+}
+
+// profileOf is the line whose profile a line, tag or tracker has.
+func profileOf(line string) string {
+	name := LineOf(line)
+	if name == Nightly {
+		return Newest
+	}
+	return name
+}
+
+func profileFile(name string) string { return "profiles/" + name + ".json" }
 
 // needStruct returns the named struct or an error naming line and struct.
 func (p *Profile) needStruct(name, encoding string) (Struct, error) {

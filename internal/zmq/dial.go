@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -21,13 +22,22 @@ const (
 // A PUSH connection needs no reader: it watches for the peer's departure itself,
 // and Recv on it waits for that.
 func Dial(ctx context.Context, endpoint string, typ Type, opt Options) (*Conn, error) {
-	addr, opt, err := prepare(endpoint, typ, opt)
+	return connect(ctx, endpoint, typ, opt, pipelineTypes, func(c *Conn) {
+		if typ == Push {
+			c.bg.Go(c.watch)
+		}
+	})
+}
+
+// connect is Dial and DialAs; begin sets off what a new connection does by itself.
+func connect(ctx context.Context, endpoint string, typ Type, opt Options, types []Type, begin func(*Conn)) (*Conn, error) {
+	addr, opt, err := prepare(endpoint, typ, opt, types)
 	if err != nil {
 		return nil, fmt.Errorf("dial %w", err)
 	}
 	var last error
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		conn, err := dialOnce(ctx, addr, typ, opt)
+		conn, err := dialOnce(ctx, addr, typ, opt, begin)
 		if err == nil {
 			return conn, nil
 		}
@@ -45,9 +55,9 @@ func Dial(ctx context.Context, endpoint string, typ Type, opt Options) (*Conn, e
 }
 
 // prepare checks what Dial and Listen are given.
-func prepare(endpoint string, typ Type, opt Options) (address, Options, error) {
-	if !typ.known() {
-		return address{}, opt, fmt.Errorf("%s: socket type %q, want DEALER, ROUTER, PUSH or PULL", endpoint, string(typ))
+func prepare(endpoint string, typ Type, opt Options, types []Type) (address, Options, error) {
+	if !slices.Contains(types, typ) {
+		return address{}, opt, fmt.Errorf("%s: socket type %q, want one of %v", endpoint, string(typ), types)
 	}
 	opt, err := opt.withDefaults()
 	if err != nil {
@@ -57,7 +67,7 @@ func prepare(endpoint string, typ Type, opt Options) (address, Options, error) {
 	return addr, opt, err
 }
 
-func dialOnce(ctx context.Context, addr address, typ Type, opt Options) (*Conn, error) {
+func dialOnce(ctx context.Context, addr address, typ Type, opt Options, begin func(*Conn)) (*Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, addr.network, addr.addr)
 	if err != nil {
@@ -73,9 +83,7 @@ func dialOnce(ctx context.Context, addr address, typ Type, opt Options) (*Conn, 
 		nc.Close()
 		return nil, err
 	}
-	if typ == Push {
-		c.bg.Go(c.watch)
-	}
+	begin(c)
 	return c, nil
 }
 

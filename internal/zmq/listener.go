@@ -73,7 +73,7 @@ type Listener struct {
 // tcp://*:port is every IPv4 address and port 0 or * any free port. An ipc path
 // that a dead process left behind is taken over.
 func Listen(endpoint string, typ Type, opt Options) (*Listener, error) {
-	addr, opt, err := prepare(endpoint, typ, opt)
+	addr, opt, err := prepare(endpoint, typ, opt, pipelineTypes)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %w", err)
 	}

@@ -19,7 +19,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(tapProcess) != "" {
+		tapMain(os.Stdin, os.Stdout)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience ends tests that hang; nothing that works comes near it.
 const patience = 60 * time.Second
@@ -50,6 +56,8 @@ type (
 		Digests  []string `json:"digests"`
 		Wrong    int      `json:"wrong"`
 		Seconds  float64  `json:"seconds"`
+		// Nanoseconds are sorted.
+		Nanoseconds []float64 `json:"nanoseconds"`
 	}
 )
 

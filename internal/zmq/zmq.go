@@ -12,8 +12,8 @@ import (
 // Type is a socket type by its name on the wire.
 type Type string
 
-// The socket types this package can be. A peer may also be a REQ or a REP, which
-// pair with ROUTER and DEALER.
+// The socket types of a request and reply pipeline. A peer may also be a REQ or a
+// REP, which pair with ROUTER and DEALER.
 const (
 	Dealer Type = "DEALER"
 	Router Type = "ROUTER"
@@ -21,10 +21,16 @@ const (
 	Pull   Type = "PULL"
 )
 
-// known reports whether this package can act as t.
-func (t Type) known() bool {
-	return t == Dealer || t == Router || t == Push || t == Pull
-}
+// The socket types that only a [Gate] and [DialAs] can be: what they say is relayed,
+// subscriptions too, and never interpreted.
+const (
+	XPub Type = "XPUB"
+	Sub  Type = "SUB"
+	XSub Type = "XSUB"
+)
+
+// pipelineTypes are the types that Dial and Listen can be.
+var pipelineTypes = []Type{Dealer, Router, Push, Pull}
 
 // pairs reports whether t may talk to peer, by the table of ZMTP 3.0.
 // It is asked of our own type: zmq4 panics when asked of one it does not know.

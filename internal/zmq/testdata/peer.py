@@ -7,6 +7,7 @@ import hashlib
 import json
 import struct
 import sys
+import threading
 import time
 
 import zmq
@@ -23,6 +24,8 @@ def open_(c):
         s.identity = bytes.fromhex(c["identity"])
     for name, value in c.get("options", {}).items():
         s.setsockopt(getattr(zmq, name), value)
+    if "subscribe" in c:
+        s.subscribe(c["subscribe"])
     sockets[c["name"]] = s
     if "connect" in c:
         s.connect(c["connect"])
@@ -135,10 +138,35 @@ def bench_ping(c):
     return {"seconds": time.perf_counter() - start}
 
 
+def bench_rtt(c):
+    """Sorted nanoseconds of round trips near, far, near: one thread plays both ends, so nothing but the way is measured."""
+    near, far, body, took = sockets[c["near"]], sockets[c["far"]], b"x" * c["size"], []
+    for _ in range(c["count"]):
+        start = time.perf_counter_ns()
+        near.send(body)
+        far.send_multipart(far.recv_multipart())
+        near.recv()
+        took.append(time.perf_counter_ns() - start)
+    return {"nanoseconds": sorted(took)}
+
+
+def proxy(c):
+    """libzmq's own proxy between front, which binds, and back, which connects; it ends with the process."""
+    front, back = (ctx.socket(getattr(zmq, c[side])) for side in ("front", "back"))
+    for s in (front, back):
+        s.linger = 0
+        s.sndhwm = s.rcvhwm = c["hwm"]
+    front.bind(c["bind"])
+    back.connect(c["connect"])
+    threading.Thread(target=zmq.proxy, args=(front, back), daemon=True).start()
+    return {"endpoint": front.last_endpoint.decode()}
+
+
 COMMANDS = {
     "open": open_, "close": close, "send": send, "recv": recv, "send_big": send_big, "recv_big": recv_big,
     "echo": echo, "blast": blast, "drain": drain, "crowd": crowd,
     "bench_recv": bench_recv, "bench_send": bench_send, "bench_ping": bench_ping,
+    "bench_rtt": bench_rtt, "proxy": proxy,
 }
 
 for line in sys.stdin:

@@ -1,0 +1,150 @@
+package zmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Gate accepts connections one by one, for a [Relay] or a protocol of its own on
+// each: unlike [Listener] it merges nothing and keeps no identities apart.
+type Gate struct {
+	ln       net.Listener
+	endpoint string
+	typ      Type
+	opt      Options
+	refused  func(error)
+
+	ready  chan *Conn
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	closing  sync.Once
+	closeErr error
+}
+
+// OpenGate binds endpoint, as [Listen] does, and shakes hands with whoever connects
+// until Close, each within [Options.HandshakeTimeout] and holding up nobody else.
+// typ is ROUTER, PULL or XPUB. Why a connection did not become one is told to refused,
+// if that is not nil, by any goroutine until Close returns.
+func OpenGate(endpoint string, typ Type, opt Options, refused func(error)) (*Gate, error) {
+	if typ != Router && typ != Pull && typ != XPub {
+		return nil, fmt.Errorf("open gate on %s: socket type %q, want ROUTER, PULL or XPUB", endpoint, string(typ))
+	}
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open gate on %s: %w", endpoint, err)
+	}
+	addr, err := parseEndpoint(endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("open gate on %w", err)
+	}
+	ln, err := addr.forListening().listen()
+	if err != nil {
+		return nil, fmt.Errorf("open gate on %s: %w", endpoint, err)
+	}
+	g := &Gate{ln: ln, endpoint: endpointOf(ln.Addr()), typ: typ, opt: opt, refused: refused, ready: make(chan *Conn)}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.wg.Go(g.accept)
+	return g, nil
+}
+
+// Endpoint is what a peer dials, with the port that was chosen.
+func (g *Gate) Endpoint() string { return g.endpoint }
+
+// Accept waits for the next connection whose handshake is done. The caller closes
+// it. The error is the cause of ctx's end, or [net.ErrClosed].
+func (g *Gate) Accept(ctx context.Context) (*Conn, error) {
+	select {
+	case c := <-g.ready:
+		return c, nil
+	case <-g.ctx.Done():
+		return nil, fmt.Errorf("accept on %s: %w", g.endpoint, net.ErrClosed)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("accept on %s: %w", g.endpoint, context.Cause(ctx))
+	}
+}
+
+// Close stops accepting and ends the connections that Accept has not returned.
+func (g *Gate) Close() error {
+	g.closing.Do(func() {
+		g.cancel()
+		g.closeErr = g.ln.Close()
+		g.wg.Wait()
+	})
+	return g.closeErr
+}
+
+// accept takes connections until Close; see [Listener.accept].
+func (g *Gate) accept() {
+	pause := firstBackoff
+	for {
+		nc, err := g.ln.Accept()
+		switch {
+		case err == nil:
+			pause = firstBackoff
+			g.wg.Go(func() { g.serve(nc) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			g.refuse(fmt.Errorf("accept on %s: %w", g.endpoint, err))
+			if !wait(g.ctx, pause) {
+				return
+			}
+			pause = min(2*pause, maxBackoff)
+		}
+	}
+}
+
+func (g *Gate) serve(nc net.Conn) {
+	c := newConn(nc, g.typ, g.opt, remote(nc))
+	stop := hangUp(g.ctx, nc)
+	err := c.handshake(func(*Peer) error { return nil })
+	if !stop() || err != nil {
+		nc.Close()
+		if err != nil && g.ctx.Err() == nil {
+			g.refuse(fmt.Errorf("%s on %s: %w", c.peer, g.endpoint, err))
+		}
+		return
+	}
+	select {
+	case g.ready <- c:
+	case <-g.ctx.Done():
+		nc.Close()
+	}
+}
+
+func (g *Gate) refuse(err error) {
+	if g.refused != nil {
+		g.refused(err)
+	}
+}
+
+// DialAs connects to endpoint as another peer would: with its socket type and its
+// identity, so that the one who listens there cannot tell the difference. Like
+// [Dial] it tries again until ctx ends. It is the other half of a [Relay] whose
+// first half a [Gate] accepted.
+func DialAs(ctx context.Context, endpoint string, peer Peer, opt Options) (*Conn, error) {
+	opt.Identity = peer.Identity
+	return connect(ctx, endpoint, peer.Type, opt, relayTypes, func(*Conn) {})
+}
+
+// relayTypes are the types DialAs can be.
+var relayTypes = []Type{Dealer, Push, Sub, XSub}
+
+// SetDeadline bounds sending and receiving; the zero time lifts it.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, c.nc.SetDeadline) }
+
+// LocalHost is the address by which the peer reached this end, without the port;
+// empty for ipc.
+func (c *Conn) LocalHost() string {
+	host, _, err := net.SplitHostPort(c.nc.LocalAddr().String())
+	if err != nil {
+		return ""
+	}
+	return host
+}

@@ -1,0 +1,396 @@
+package zmq
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A stand is a relay between two peers whose every byte the test writes: near, a
+// DEALER that came to a gate, and far, a ROUTER that was dialed.
+type stand struct {
+	near, far *raw
+	a, b      *Conn // towards near and far
+	stop      context.CancelFunc
+	ended     chan struct{}
+	first     *Conn
+	err       error
+}
+
+// another is a free endpoint of the same transport.
+func another(t *testing.T, endpoint string) string {
+	t.Helper()
+	if strings.HasPrefix(endpoint, "ipc://") {
+		return ipc(t)
+	}
+	return endpoint
+}
+
+func startStand(t *testing.T, near, far string, fromNear, fromFar Witness) *stand {
+	t.Helper()
+	s := &stand{ended: make(chan struct{})}
+	gate := openGate(t, near, Router, Options{}, nil)
+	s.near = gateDial(t, gate)
+	s.near.greet("Socket-Type", "DEALER", "Identity", "\x01\x00")
+	s.a = accept(t, gate)
+
+	addr, err := parseEndpoint(far)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := addr.forListening().listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	dialed := make(chan error, 1)
+	go func() {
+		var err error
+		s.b, err = DialAs(patient(t), endpointOf(ln.Addr()), s.a.Peer(), Options{})
+		dialed <- err
+	}()
+	nc, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.far = newRaw(t, nc)
+	s.far.greet("Socket-Type", "ROUTER")
+	if err := <-dialed; err != nil {
+		t.Fatal(err)
+	}
+
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(s.ended)
+		s.first, s.err = Relay(ctx, s.a, s.b, fromNear, fromFar)
+	}()
+	t.Cleanup(func() { s.stop(); s.near.Close(); s.far.Close(); s.wait(t) })
+	return s
+}
+
+func (s *stand) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
+		t.Fatal("the relay did not end")
+	}
+}
+
+// stands runs a test over tcp and ipc, whose ends differ.
+func stands(t *testing.T, test func(t *testing.T, start func(fromNear, fromFar Witness) *stand)) {
+	t.Helper()
+	transports(t, func(t *testing.T, endpoint string) {
+		test(t, func(fromNear, fromFar Witness) *stand {
+			return startStand(t, another(t, endpoint), another(t, endpoint), fromNear, fromFar)
+		})
+	})
+}
+
+// hangUp says that nothing more will be said, and still listens.
+func (r *raw) hangUp() {
+	r.t.Helper()
+	if err := r.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// end waits for the other side to hang up.
+func (r *raw) end() {
+	r.t.Helper()
+	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
+		r.t.Fatalf("heard %.100q, %v, want the end", rest, err)
+	}
+}
+
+// silence hears nothing for a while.
+func (r *raw) silence(d time.Duration) {
+	r.t.Helper()
+	if err := r.SetReadDeadline(time.Now().Add(d)); err != nil {
+		r.t.Fatal(err)
+	}
+	if n, err := r.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		r.t.Fatalf("heard %d bytes, %v, want silence", n, err)
+	}
+	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// reset breaks the connection off.
+func (r *raw) reset() {
+	r.t.Helper()
+	if tcp, ok := r.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	r.Close()
+}
+
+var (
+	hello = short(flagMore, "") + short(0, "hello")
+	large = long(0, 10<<20, strings.Repeat("0123456789abcdef", 10<<16))
+)
+
+// Whoever hangs up has its last word delivered, and hears the last words of the other.
+func TestRelayHalfClose(t *testing.T) {
+	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+		for _, last := range []string{hello, large + hello} {
+			s := start(nil, nil)
+			go s.near.say(last)
+			if got := s.far.hear(len(last)); got != last {
+				t.Fatal("other bytes")
+			}
+			s.near.hangUp()
+			s.far.end()
+			go func() { s.far.say(last + hello); s.far.hangUp() }()
+			if got := s.near.hear(len(last + hello)); got != last+hello {
+				t.Fatal("other bytes")
+			}
+			s.near.end()
+			if s.wait(t); s.err != nil || s.first != s.a {
+				t.Errorf("ended with %v, first %v, want nil and the near connection", s.err, s.first)
+			}
+		}
+	})
+}
+
+// Who closed has its last words delivered even if the other talks on and is slow to
+// listen, as libzmq may. What it did not want to hear is dropped without error.
+func TestRelayClosedWhileTheOtherTalks(t *testing.T) {
+	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+		s := start(nil, nil)
+		// More than the socket towards far holds on ipc, so that some is still unread when
+		// writing to near begins to fail.
+		last := strings.Repeat(long(0, 4000, large[:4000]), 75)
+		s.near.say(last)
+		s.near.Close()
+		for range 1000 {
+			s.far.say(hello)
+		}
+		if got := s.far.hear(len(last)); got != last {
+			t.Fatal("other bytes")
+		}
+		s.far.end()
+		s.far.Close()
+		if s.wait(t); s.err != nil || s.first != s.a {
+			t.Errorf("ended with %v, first %v, want nil and the near connection", s.err, s.first)
+		}
+	})
+}
+
+func TestRelayBroken(t *testing.T) {
+	tests := []struct {
+		name  string
+		last  string
+		end   func(*raw)
+		heard string
+		err   error
+	}{
+		{name: "reset in a message", last: hello + large[:1000], end: (*raw).reset, heard: hello + large[:1000], err: ErrPeerGone},
+		{name: "hung up in a message", last: hello + large[:1000], end: (*raw).hangUp, heard: hello + large[:1000], err: io.ErrUnexpectedEOF},
+		{name: "hung up between frames", last: hello[:2], end: (*raw).hangUp, heard: hello[:2], err: ErrPeerGone},
+		{name: "hung up in a header", last: large[:5], end: (*raw).hangUp, heard: large[:5], err: ErrPeerGone},
+		{name: "no frame", last: hello + "\x08\x00", end: func(*raw) {}, heard: hello, err: ErrProtocol},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+				for _, back := range []bool{false, true} {
+					s := start(nil, nil)
+					says, hears, blamed, name := s.near, s.far, s.a, "DEALER 0100"
+					if back {
+						says, hears, blamed, name = s.far, s.near, s.b, "ROUTER"
+					}
+					says.say(tt.last)
+					if got := hears.hear(len(tt.heard)); got != tt.heard {
+						t.Errorf("heard %.100q", got)
+					}
+					tt.end(says)
+					hears.end()
+					s.wait(t)
+					if !errors.Is(s.err, tt.err) || s.first != blamed || !strings.Contains(s.err.Error(), "relay from "+name) {
+						t.Errorf("ended with %v, first %v, want %v naming %s", s.err, s.first, tt.err, name)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A witness that does not answer before the message may pass.
+type gatekeeper struct {
+	told   chan Sighting
+	pass   chan struct{}
+	passed chan struct{}
+}
+
+func newGatekeeper() *gatekeeper {
+	return &gatekeeper{told: make(chan Sighting), pass: make(chan struct{}), passed: make(chan struct{}, 1)}
+}
+
+func (g *gatekeeper) Limits() (int64, bool) { return 1 << 30, true }
+func (g *gatekeeper) Message(s Sighting)    { g.told <- s; <-g.pass }
+func (g *gatekeeper) HungUp()               {}
+func (g *gatekeeper) Passed()               { g.passed <- struct{}{} }
+
+// The witness knows of a message before its last byte reaches the peer.
+func TestRelayTellsBeforeItPasses(t *testing.T) {
+	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+		g := newGatekeeper()
+		s := start(g, nil)
+		for _, m := range []string{hello, large} {
+			heard := make(chan string, 1)
+			go func() { heard <- s.far.hear(len(m)) }()
+			go s.near.say(m)
+			// All but the last read of a large message has passed by now.
+			told := <-g.told
+			if string(told.Wire) != m {
+				t.Errorf("%d bytes were witnessed, want %d, or other ones", len(told.Wire), len(m))
+			}
+			select {
+			case <-heard:
+				t.Error("the last byte passed before its witness was done")
+			case <-g.passed:
+				t.Error("Passed before the message passed")
+			default:
+			}
+			g.pass <- struct{}{}
+			if got := <-heard; got != m {
+				t.Error("other bytes")
+			}
+			<-g.passed
+		}
+	})
+}
+
+// A reader that does not read holds the writer up, and nothing is lost.
+func TestRelayHoldsUp(t *testing.T) {
+	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+		s := start(newQueue(patient(t), 1<<20), nil)
+		written := 0
+		if err := s.near.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		m := short(0, strings.Repeat("m", 200))
+		batch := []byte(strings.Repeat(m, 1000))
+		for !errors.Is(errOf(s.near, batch, &written), os.ErrDeadlineExceeded) {
+			// tcp buffers grow to 32 MB and more.
+			if written > 200<<20 {
+				t.Fatal("200 MB were written, and nobody reads")
+			}
+		}
+		rest := written % len(m)
+		if err := s.near.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		go func() { s.near.say(m[rest:] + hello); s.near.hangUp() }()
+		got, err := io.ReadAll(s.far)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := append(bytes.Repeat([]byte(m), written/len(m)+1), hello...)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%d bytes arrived, want %d, or other ones", len(got), len(want))
+		}
+	})
+}
+
+// errOf writes b and counts.
+func errOf(w io.Writer, b []byte, written *int) error {
+	n, err := w.Write(b)
+	*written += n
+	return err
+}
+
+func TestRelayEndsWithContext(t *testing.T) {
+	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+		t.Run("idle", func(t *testing.T) {
+			s := start(nil, nil)
+			s.near.say(hello)
+			s.far.hear(len(hello))
+			s.stop()
+			s.near.end()
+			s.far.end()
+			if s.wait(t); s.err != nil || s.first != nil {
+				t.Errorf("ended with %v, first %v", s.err, s.first)
+			}
+		})
+		for name, w := range map[string]Witness{"in a message": nil, "in a witnessed message": newQueue(patient(t), 1<<30)} {
+			t.Run(name, func(t *testing.T) {
+				s := start(w, nil)
+				s.near.say(large[:1000])
+				s.far.hear(1000)
+				s.stop()
+				// Nobody hears of the end before the message is whole: libzmq would hang up.
+				s.near.silence(3 * drainTime)
+				s.far.silence(3 * drainTime)
+				go func() { _, _ = io.WriteString(s.near, large[1000:]+hello) }()
+				got, err := io.ReadAll(s.far)
+				if err != nil || string(got) != large[1000:] {
+					t.Errorf("%d bytes arrived, %v, want the %d of the message that had begun and no more", len(got), err, len(large)-1000)
+				}
+				if s.wait(t); s.err != nil || s.first != nil {
+					t.Errorf("ended with %v, first %v", s.err, s.first)
+				}
+			})
+		}
+		t.Run("busy", func(t *testing.T) {
+			s := start(newQueue(patient(t), 1<<30), nil)
+			go func() {
+				for batch := strings.Repeat(hello, 1000); ; {
+					if _, err := io.WriteString(s.near, batch); err != nil {
+						return
+					}
+				}
+			}()
+			s.far.hear(1 << 20)
+			s.stop()
+			got, err := io.ReadAll(s.far)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = got[(len(hello)-(1<<20)%len(hello))%len(hello):]
+			if len(got)%len(hello) != 0 || !bytes.Equal(got, bytes.Repeat([]byte(hello), len(got)/len(hello))) {
+				t.Errorf("%d bytes arrived after the end, want whole messages", len(got))
+			}
+			if s.wait(t); s.err != nil || s.first != nil {
+				t.Errorf("ended with %v, first %v", s.err, s.first)
+			}
+		})
+	})
+}
+
+// What was sent right behind the handshake is relayed, and a relay may begin when
+// the peers are gone already.
+func TestRelayOfWhatWasReadAhead(t *testing.T) {
+	gate := openGate(t, "tcp://127.0.0.1:0", Router, Options{}, nil)
+	near := gateDial(t, gate)
+	near.say(greeting + ready("Socket-Type", "DEALER") + hello + large[:100])
+	a := accept(t, gate)
+	b, far := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
+	n := &notes{limit: 1 << 30, tails: true, t: t}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := Relay(patient(t), a, b, n, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	near.say(large[100:])
+	near.hangUp()
+	if got := far.hear(len(hello + large)); got != hello+large {
+		t.Error("other bytes")
+	}
+	far.Close()
+	wg.Wait()
+	if want := []witnessed{message(hello, 5), message(large, 10<<20)}; len(n.seen) != 2 || n.seen[0] != want[0] || n.seen[1] != want[1] {
+		t.Errorf("%d messages were witnessed, want 2, or other ones", len(n.seen))
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 // A Captured message is one of a real session between a released frontend and a released engine.
 type Captured struct {
+	At        int64    `json:"t"`      // ns on the clock of the tap
 	Channel   string   `json:"ch"`     // handshake, input0 or output0
 	Direction string   `json:"dir"`    // e2f: engine to frontend; f2e: frontend to engine
 	Frames    [][]byte `json:"frames"` // base64 in the file

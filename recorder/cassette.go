@@ -1,0 +1,331 @@
+package recorder
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// cassette writes the files of an observer. Each fails on its own: a failure is
+// logged and kept, and ends that file only.
+type cassette struct {
+	opt    Options
+	counts *Counts
+	log    *slog.Logger
+
+	files  [3]*sink // by what
+	trace  *trace.Writer
+	steps  *trace.StepWriter
+	frames *trace.FrameWriter
+
+	ready   []byte // the registration, nil before
+	version string // as the engine reported it
+	line    string // whose codec is used
+
+	mu     sync.Mutex
+	failed error // all failures so far
+	closed bool
+
+	extra  map[string]json.RawMessage // scratch, as all below
+	text   []byte
+	stats  []byte
+	msg    trace.Message
+	stat   trace.StepStats
+	places []string // where the finished files are
+}
+
+// The files of a cassette.
+const (
+	traceFile = iota
+	stepsFile
+	framesFile
+)
+
+// sink is one file and what it holds, in words.
+type sink struct {
+	file *File
+	name string
+	dead bool
+}
+
+func newCassette(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *cassette {
+	c := &cassette{opt: opt, counts: counts, log: log, extra: make(map[string]json.RawMessage)}
+	if sinks.Trace != nil {
+		c.files[traceFile] = &sink{file: sinks.Trace, name: "cassette"}
+	}
+	if sinks.Steps != nil {
+		c.files[stepsFile] = &sink{file: sinks.Steps, name: "step statistics file"}
+		c.steps = trace.NewStepWriter(sinks.Steps, sinks.Steps.Gzip())
+	}
+	if sinks.Frames != nil {
+		c.files[framesFile] = &sink{file: sinks.Frames, name: "frames file"}
+		c.beginFrames(sinks.Frames)
+	}
+	return c
+}
+
+// usable tells whether a file is wanted and has not failed.
+func (c *cassette) usable(i int) bool { return c.files[i] != nil && !c.files[i].dead }
+
+// register remembers what the engine registered with.
+func (c *cassette) register(payload []byte, version string) {
+	if c.trace != nil {
+		c.log.Warn("the engine registered after the cassette was begun; the meta line does not have what it said", "vllm_version", version)
+	}
+	c.ready, c.version = append([]byte{}, payload...), version
+}
+
+// begin writes the meta line, unless it is there.
+func (c *cassette) begin() {
+	if c.trace != nil || !c.usable(traceFile) {
+		return
+	}
+	file := c.files[traceFile].file
+	w, err := trace.NewWriter(file, file.Gzip(), c.meta())
+	if err != nil {
+		c.fail(traceFile, err)
+		return
+	}
+	c.trace = w
+}
+
+// meta is the meta line: everything from which config_hash can be computed again
+// stands in it, and so does the line whose codec read the messages.
+func (c *cassette) meta() trace.Meta {
+	source, blockSize := "tap", c.opt.BlockSize
+	version, ready := validText(c.version), hex.EncodeToString(c.ready)
+	hash := c.opt.ConfigHash
+	if hash == "" {
+		tag := c.opt.VLLMVersion
+		if tag == "" {
+			tag = version
+		}
+		hash = trace.ConfigHash(c.opt.GPU, tag, c.opt.EngineConfig)
+	}
+	m := trace.Meta{
+		Model: unlessEmpty(c.opt.Model), GPU: unlessEmpty(c.opt.GPU),
+		Source: &source, BlockSize: &blockSize, ConfigHash: &hash,
+		VLLMVersion: &version, ReadyResponseHex: &ready,
+		VLLMTag: unlessEmpty(c.opt.VLLMVersion), EngineConfig: unlessEmpty(c.opt.EngineConfig),
+		Extra: map[string]json.RawMessage{},
+	}
+	if n := c.opt.TP; n > 0 {
+		tp := uint32(min(n, math.MaxUint32))
+		m.TP = &tp
+	}
+	if n := uint64(c.opt.MaxNumSeqs); n > 0 {
+		m.MaxNumSeqs = &n
+	}
+	for key, text := range map[string]string{"line": c.line, "recorder_version": c.opt.Recorder} {
+		if text != "" {
+			m.Extra[key] = appendText(nil, text)
+		}
+	}
+	return m
+}
+
+func unlessEmpty(s string) *string {
+	if s == "" {
+		return nil
+	}
+	s = validText(s)
+	return &s
+}
+
+// record writes a record, and what else is known of its request.
+func (c *cassette) record(rec *trace.Record, q *request) {
+	c.begin()
+	if !c.usable(traceFile) {
+		return
+	}
+	rec.Extra = c.extras(q)
+	if err := c.trace.Write(rec); err != nil {
+		c.fail(traceFile, err)
+		return
+	}
+	c.counts.Records.Add(1)
+}
+
+// extras collects the keys of this recorder; their values stand in c.text.
+func (c *cassette) extras(q *request) map[string]json.RawMessage {
+	clear(c.extra)
+	c.text = c.text[:0]
+	c.textExtra("request_id", q.id)
+	if len(q.extra.sampling) > 0 {
+		c.extra["sampling_params"] = q.extra.sampling
+	}
+	if len(q.stop) > 0 {
+		c.extra["stop_reason"] = q.stop
+	}
+	c.textExtra("lora_name", q.extra.lora)
+	c.textExtra("cache_salt", q.extra.salt)
+	c.intExtra("priority", q.extra.priority)
+	c.intExtra("client_index", q.client)
+	return c.extra
+}
+
+func (c *cassette) textExtra(key, text string) {
+	if text == "" {
+		return
+	}
+	start := len(c.text)
+	c.text = appendText(c.text, text)
+	c.extra[key] = c.text[start:len(c.text):len(c.text)]
+}
+
+func (c *cassette) intExtra(key string, n int) {
+	if n == 0 {
+		return
+	}
+	start := len(c.text)
+	c.text = fmt.Appendf(c.text, "%d", n)
+	c.extra[key] = c.text[start:len(c.text):len(c.text)]
+}
+
+// step writes a line of the sidecar: the statistics of one message, ms after the
+// capture's zero, with all keys that the engine sent.
+func (c *cassette) step(at float64, stats []byte) {
+	if !c.usable(stepsFile) {
+		return
+	}
+	cur := pack.NewCursor(stats)
+	c.stats = appendJSON(c.stats[:0], &cur)
+	c.stat.TsMs, c.stat.Raw = at, c.stats
+	if err := c.steps.Write(&c.stat); err != nil {
+		c.fail(stepsFile, err)
+		return
+	}
+	c.counts.Steps.Add(1)
+}
+
+// fail tells what became of a file that could not be written on. What its writer
+// only refused is counted, and the file goes on.
+func (c *cassette) fail(i int, err error) {
+	s := c.files[i]
+	var broken *trace.WriteError
+	if !errors.As(err, &broken) {
+		if c.counts.Refused.Add(1) <= mostLogged {
+			c.log.Error("a line was left out of the "+s.name, "file", s.file.Name(), "cause", err)
+		}
+		return
+	}
+	s.dead = true
+	s.file.truncate(broken.Bytes)
+	c.counts.Stopped.Add(1)
+	err = fmt.Errorf("the %s ends early, in %s: %w", s.name, s.file.Name(), err)
+	c.log.Error("recording stopped, forwarding goes on", "output", s.name, "file", s.file.Name(),
+		"safe_lines", broken.Records, "safe_bytes", broken.Bytes, "cause", broken.Err)
+	c.keep(err)
+}
+
+func (c *cassette) keep(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = errors.Join(c.failed, err)
+}
+
+func (c *cassette) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+func (c *cassette) flush() {
+	if c.frames == nil || !c.usable(framesFile) {
+		return
+	}
+	if err := c.frames.Flush(); err != nil {
+		c.fail(framesFile, err)
+	}
+}
+
+// close ends each file, and returns all failures.
+func (c *cassette) close() error {
+	if c.closed {
+		return c.failure()
+	}
+	c.closed = true
+	for i := range c.files {
+		if place := c.finish(i); place != "" {
+			c.places = append(c.places, place)
+		}
+	}
+	return c.failure()
+}
+
+// finish writes a file's end and commits it, or leaves what there is of it.
+func (c *cassette) finish(i int) (where string) {
+	c.end(i)
+	s := c.files[i]
+	switch {
+	case s == nil:
+		return ""
+	case s.dead:
+		s.file.Abandon()
+		return ""
+	}
+	where, err := s.file.Commit(context.Background())
+	if err != nil {
+		c.counts.Stopped.Add(1)
+		c.keep(fmt.Errorf("the %s: %w", s.name, err))
+		c.log.Error("the "+s.name+" is not in its place", "cause", err)
+		return ""
+	}
+	c.log.Info("the "+s.name+" is complete", "where", where)
+	return where
+}
+
+// end writes the end of a file that has not failed.
+func (c *cassette) end(i int) {
+	var end io.Closer
+	switch i {
+	case traceFile:
+		c.begin()
+		end = c.trace
+	case stepsFile:
+		end = c.steps
+	case framesFile:
+		end = c.frames
+	}
+	if !c.usable(i) {
+		return
+	}
+	if err := end.Close(); err != nil {
+		c.fail(i, err)
+	}
+}
+
+// stop ends the files where they are: they are readable, and not whole.
+func (c *cassette) stop(cause error) {
+	for i, s := range c.files {
+		if c.end(i); !c.usable(i) {
+			continue
+		}
+		s.dead = true
+		c.counts.Stopped.Add(1)
+		c.keep(fmt.Errorf("the %s ends early, in %s: %w", s.name, s.file.Name(), cause))
+	}
+}
+
+// abandon ends all files without putting them in their places.
+func (c *cassette) abandon() (partial []string) {
+	c.closed = true
+	for _, s := range c.files {
+		if s == nil {
+			continue
+		}
+		if name := s.file.Abandon(); name != "" {
+			partial = append(partial, name)
+		}
+	}
+	return partial
+}

@@ -1,0 +1,47 @@
+// Package recorder is the tap between a vLLM frontend and its engine cores: it
+// forwards every message as it is, and writes down what was said as a cassette.
+//
+// [Run] does all of it. [Observer] is the half that writes, without sockets: it
+// takes the messages of one engine as [Event] values, and [Derive] feeds it from a
+// file of raw messages instead of a wire, so that a cassette can be made again.
+//
+// # What is observed
+//
+// A request begins with its ADD and ends with an output that has a finish reason;
+// then its record is written, before the next event is looked at. Times are those
+// of the tap: ttft_ms from the ADD to the first output with a token, itl_ms between
+// outputs with tokens. The capture's zero is the engine's first request (or its
+// first statistics, should they come before), not the start of the tap: a replay
+// need not wait as long as the first client did.
+//
+//   - A request that its client aborts, and one that the engine ends with the
+//     reason abort, is counted, and written only with [Options].RecordAborted. A
+//     frontend that finds a stop string sends an ABORT, so such a request is one
+//     of them.
+//   - A second ADD under the id of a request in flight is refused by the engine:
+//     it is counted, its refusal is passed over, and the first request goes on.
+//   - An answer that cannot be read, or was too large to be looked at, costs the
+//     records of the requests it names, or may name: without it tokens would be
+//     missing and nobody could tell. They are counted as lost.
+//   - An event stamped before its predecessor counts as simultaneous with it.
+//
+// # What is written
+//
+// The meta line names the source "tap", and holds what config_hash was computed
+// from: gpu, vllm_tag (or else vllm_version) and engine_config. Its own keys are
+// "line", whose codec read the messages, and "recorder_version".
+//
+// Beyond the common keys a record has request_id; where they are not the default
+// sampling_params, lora_name, priority and client_index; and stop_reason if it is a
+// token id. Content is written on demand only: RecordTokens adds output_token_ids
+// and stop reasons in words, RecordPrompts adds prompt_token_ids, cache_salt and
+// the sampling parameters that are neither numbers nor truth values nor
+// stop_token_ids. A frames file holds everything.
+//
+// # When a file fails
+//
+// Forwarding never depends on recording. A file that cannot be written on, for a
+// full disk, is cut behind its last whole line and left under its temporary name,
+// which the error tells; the other files go on. A killed process leaves the same:
+// records are on their way to the operating system one by one.
+package recorder

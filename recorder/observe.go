@@ -1,0 +1,160 @@
+package recorder
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// observe feeds the observers until the queue ends. It alone touches them.
+func (t *tap) observe() {
+	var frames [][]byte
+	var b batch
+	for ok := true; ok; {
+		if b, ok = t.queue.take(b); !ok {
+			break
+		}
+		for i := range b.entries {
+			frames = t.observeOne(&b, &b.entries[i], frames)
+			t.queue.done(&b.entries[i])
+		}
+		t.flush()
+	}
+	if t.queue.given.Load() {
+		for _, r := range t.observed() {
+			r.observer.Stop(t.queue.errStuck())
+		}
+	}
+}
+
+func (t *tap) observeOne(b *batch, e *entry, frames [][]byte) [][]byte {
+	o := e.src.rank.observer
+	if e.note != "" {
+		if o != nil {
+			o.Note(e.at, e.note)
+		}
+		return frames
+	}
+	t.cfg.Counts.Messages[e.src.direction].Add(1)
+	t.cfg.Counts.Bytes[e.src.direction].Add(uint64(e.size))
+	ev, frames, err := b.event(e, frames)
+	if err != nil { // cannot be: the relay has followed the same frames
+		t.log.Error("a copy of a message is broken", "channel", ev.Channel, "cause", err)
+		return frames
+	}
+	if o != nil {
+		o.Observe(&ev)
+	}
+	return frames
+}
+
+// flush lets what is batched reach the disk, as nothing else waits.
+func (t *tap) flush() {
+	for _, r := range t.observed() {
+		r.observer.Flush()
+	}
+}
+
+// observed are the engines that are recorded, by index. The lock is not held while
+// their observers work: a disk that hangs must not hold up a session.
+func (t *tap) observed() []*rank {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var ranks []*rank
+	for _, index := range slices.Sorted(maps.Keys(t.ranks)) {
+		if r := t.ranks[index]; r.observer != nil {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// newRank makes the files and the observer of an engine. Without them it is still
+// forwarded.
+func (t *tap) newRank(index int) *rank {
+	r := &rank{index: index}
+	sinks := Sinks{}
+	for _, out := range []struct {
+		to   **File
+		dest Destination
+	}{{&sinks.Trace, t.cfg.Trace}, {&sinks.Steps, t.cfg.Steps}, {&sinks.Frames, t.cfg.Frames}} {
+		if out.dest.Path == "" {
+			continue
+		}
+		f, err := Create(out.dest.forRank(index))
+		if err != nil {
+			r.failed = errors.Join(r.failed, err)
+			continue
+		}
+		*out.to = f
+		r.files = append(r.files, f)
+	}
+	if r.failed != nil {
+		for _, f := range r.files {
+			f.Abandon()
+		}
+		r.files = nil
+		t.cfg.Counts.Stopped.Add(1)
+		t.log.Error("RECORDING STOPPED: nothing of this engine is recorded, its messages are forwarded", "engine", index, "cause", r.failed)
+		return r
+	}
+	r.observer = NewObserver(t.cfg.Observe, sinks, t.cfg.Counts, t.log.With("engine", index))
+	return r
+}
+
+// finish ends the recordings. An engine that dies of the tap's own departure, told
+// to the tap, is nobody's loss.
+func (t *tap) finish(told bool) (Summary, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var s Summary
+	var errs []error
+	for _, index := range slices.Sorted(maps.Keys(t.ranks)) {
+		r := t.ranks[index]
+		rs := RankSummary{Rank: index, Err: r.failed}
+		if r.observer != nil {
+			rs.Err = r.observer.Close()
+			rs.Files = r.observer.Files()
+		}
+		if rs.Err != nil {
+			errs = append(errs, fmt.Errorf("engine %d: %w", index, rs.Err))
+		}
+		s.Ranks = append(s.Ranks, rs)
+	}
+	s.Stats = t.cfg.Counts.Snapshot()
+	if n := s.Stats.InFlight; n > 0 {
+		errs = append(errs, fmt.Errorf("%d requests were in flight at the end and are not in the recording", n))
+	}
+	if s.Stats.Dead > 0 && !told {
+		errs = append(errs, errors.New("the engine died: it said ENGINE_CORE_DEAD"))
+	}
+	return s, errors.Join(errs...)
+}
+
+// RankPath is the path of an engine's own file: path for engine 0, and for engine 3
+// run.rank3.jsonl.gz of run.jsonl.gz. A path that contains "{rank}" has the index
+// there, for every engine.
+func RankPath(path string, rank int) string {
+	if strings.Contains(path, "{rank}") {
+		return strings.ReplaceAll(path, "{rank}", fmt.Sprint(rank))
+	}
+	if rank == 0 {
+		return path
+	}
+	stem := path
+	if trace.IsGzip(stem) {
+		stem = strings.TrimSuffix(stem, ".gz")
+	}
+	stem = strings.TrimSuffix(stem, filepath.Ext(stem))
+	return fmt.Sprintf("%s.rank%d%s", stem, rank, path[len(stem):])
+}
+
+func (d Destination) forRank(rank int) Destination {
+	d.Path = RankPath(d.Path, rank)
+	return d
+}

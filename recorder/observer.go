@@ -1,0 +1,252 @@
+package recorder
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// Options say what goes into a cassette.
+type Options struct {
+	// RecordTokens writes output_token_ids, and stop reasons in words.
+	RecordTokens bool `json:"record_tokens,omitempty"`
+	// RecordPrompts writes prompt_token_ids, and whatever else of a request may
+	// tell its content: cache_salt, stop strings, grammars, token biases.
+	RecordPrompts bool `json:"record_prompts,omitempty"`
+	// RecordAborted writes requests that were given up, with the tokens so far.
+	RecordAborted bool `json:"record_aborted,omitempty"`
+	// BlockSize is the tokens per hashed prompt block; 0 is 16.
+	BlockSize int `json:"block_size,omitempty"`
+	// Model, GPU, TP (tensor-parallel size) and MaxNumSeqs (the engine's batch
+	// cap) go into the meta line; the zero value leaves them out. GPU enters the
+	// configuration hash.
+	Model      string `json:"model,omitempty"`
+	GPU        string `json:"gpu,omitempty"`
+	TP         uint   `json:"tp,omitempty"`
+	MaxNumSeqs uint   `json:"max_num_seqs,omitempty"`
+	// VLLMVersion is the release's tag, such as v0.33.0. It enters the hash; if it
+	// is empty, the version that the engine reports does.
+	VLLMVersion string `json:"vllm_tag,omitempty"`
+	// EngineConfig is the canonical list of the engine's flags, an input of the
+	// hash. ConfigHash, if not empty, is written instead of a computed hash.
+	EngineConfig string `json:"engine_config,omitempty"`
+	ConfigHash   string `json:"config_hash,omitempty"`
+	// Recorder is the version of this program.
+	Recorder string `json:"recorder_version,omitempty"`
+}
+
+// defaultBlockSize is the tokens per hashed block if nothing else is said.
+const defaultBlockSize = 16
+
+// Sinks are the outputs of an observer, which closes them.
+type Sinks struct {
+	// Trace takes the cassette, Steps the step statistics, Frames the raw messages;
+	// nil if not wanted.
+	Trace, Steps, Frames *File
+}
+
+// Observer turns the messages of one engine into a cassette. Its methods belong
+// to one goroutine, but for Err.
+type Observer struct {
+	opt      Options
+	counts   *Counts
+	log      *slog.Logger
+	logged   map[string]int // by cause
+	cassette *cassette
+
+	rank   int           // of the last event
+	events uint64        // so far
+	now    time.Duration // of the event at hand, never before the last one's
+	zero   time.Duration // the capture's zero, once started
+	live   bool          // zero is set
+	left   bool          // somebody has hung up
+
+	codec    *protocol.Codec
+	sampling *samplingWriter
+	tracked  map[string]*request // in flight, by id
+	finished finishedIDs
+	steps    uint64
+
+	in    protocol.Request // scratch, as all below
+	out   protocol.Outputs
+	step  []*request
+	ended []*request
+	spare []*request
+}
+
+// NewObserver returns an observer that writes into sinks and adds to counts, of
+// which nil makes new ones. What goes wrong is logged to log, nil for nowhere.
+func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Observer {
+	if counts == nil {
+		counts = new(Counts)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if opt.BlockSize <= 0 {
+		opt.BlockSize = defaultBlockSize
+	}
+	return &Observer{
+		opt: opt, counts: counts, log: log, logged: make(map[string]int),
+		cassette: newCassette(opt, sinks, counts, log),
+		tracked:  make(map[string]*request),
+	}
+}
+
+// Observe takes the next event, in the order in which messages passed. It never
+// fails: what goes wrong is counted, logged, and kept for Close. The frames of
+// ev are not used after it.
+func (o *Observer) Observe(ev *Event) {
+	o.events++
+	o.rank = ev.Rank
+	o.cassette.message(ev)
+	if ev.At < o.now {
+		o.counts.Clamped.Add(1)
+	}
+	o.now = max(o.now, ev.At)
+	switch {
+	case ev.Frames == nil:
+		o.counts.TooLarge.Add(1)
+		o.complain(ev, "a message too large to be observed", nil, "bytes", ev.Elided)
+		if ev.Channel == Output {
+			o.lose(ev, nil)
+		}
+	case ev.Channel == Input && ev.Direction == FromEngine:
+		o.register(ev)
+	case ev.Channel == Input:
+		o.input(ev)
+	case ev.Channel == Output && ev.Direction == FromEngine:
+		o.answer(ev)
+	}
+	for _, q := range o.ended {
+		o.giveBack(q)
+	}
+	o.ended = o.ended[:0]
+}
+
+// register takes the first message of an engine on an input: its registration,
+// the same on all of them, tells the line.
+func (o *Observer) register(ev *Event) {
+	if o.cassette.ready != nil || len(ev.Frames) == 0 {
+		return
+	}
+	payload := ev.Frames[0]
+	ready, err := protocol.DecodeReady(payload)
+	if err != nil {
+		o.undecodable(ev, "the registration", err)
+	}
+	o.cassette.register(payload, ready.VLLMVersion)
+	o.chooseLine(ready.VLLMVersion)
+	o.cassette.begin()
+}
+
+// chooseLine takes the codec of the line that the engine reports, of the one the
+// user names if that is unknown, and else of the newest line there is.
+func (o *Observer) chooseLine(reported string) {
+	line := protocol.LineOf(reported)
+	if !protocol.HasProfile(line) {
+		line = protocol.LineOf(o.opt.VLLMVersion)
+	}
+	if !protocol.HasProfile(line) {
+		line = protocol.Newest
+		o.log.Error("the engine's vLLM line is unknown: its messages are read as those of the newest known line, and may be misread",
+			"reported", reported, "vllm_version", o.opt.VLLMVersion, "read_as", line, "known", protocol.Lines())
+	}
+	codec, err := protocol.CodecFor(line)
+	if err != nil {
+		o.log.Error("no codec for the engine's line; requests are not observed", "line", line, "cause", err)
+		return
+	}
+	o.codec = codec
+	o.sampling = newSamplingWriter(codec.Profile(), o.opt.RecordPrompts)
+	o.cassette.line = codec.Line()
+}
+
+// known makes sure that there is a codec, for what comes before a registration.
+func (o *Observer) known() bool {
+	if o.codec == nil {
+		o.chooseLine("")
+	}
+	return o.codec != nil
+}
+
+// input takes a message of a frontend.
+func (o *Observer) input(ev *Event) {
+	if len(ev.Frames) < 2 || len(ev.Frames[0]) != 1 {
+		o.undecodable(ev, "a message of a frontend", errors.New("want a type of one byte and a payload"))
+		return
+	}
+	switch kind := ev.Frames[0][0]; kind {
+	case protocol.TypeAdd:
+		if o.known() {
+			o.add(ev)
+		}
+	case protocol.TypeAbort:
+		o.abort(ev)
+	case protocol.TypeStartDPWave, protocol.TypeUtility:
+	default:
+		o.undecodable(ev, "a message of a frontend", errors.New("unknown type"), "type", kind)
+	}
+}
+
+// answer takes a message of an engine.
+func (o *Observer) answer(ev *Event) {
+	if len(ev.Frames) == 0 {
+		o.undecodable(ev, "an answer", errors.New("it has no frames"))
+		return
+	}
+	if o.known() {
+		o.outputs(ev)
+	}
+}
+
+// startClock sets the capture's zero: the engine's first request, or its first
+// statistics should they come before.
+func (o *Observer) startClock() {
+	if !o.live {
+		o.zero, o.live = o.now, true
+	}
+}
+
+// sinceZero is a time on the capture's clock, in milliseconds.
+func (o *Observer) sinceZero(t time.Duration) float64 { return ms(t - o.zero) }
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// Note records that the engine or its frontend has hung up.
+func (o *Observer) Note(at time.Duration, what string) {
+	o.left = true
+	o.counts.Notes.Add(1)
+	o.log.Warn(what, "at", at)
+	o.cassette.note(o.rank, at, what)
+}
+
+// Flush hands everything to the operating system. Call it when no event waits:
+// records are on their way when Observe returns, raw messages are gathered.
+func (o *Observer) Flush() { o.cassette.flush() }
+
+// Err returns why an output could not be written on, nil while all are.
+// It may be called at any time.
+func (o *Observer) Err() error { return o.cassette.failure() }
+
+// Stop ends the recording because of what happened elsewhere: cause is kept as if
+// an output had failed, and the files are left under their temporary names.
+// What is observed after it is counted, but not written.
+func (o *Observer) Stop(cause error) { o.cassette.stop(cause) }
+
+// Close writes what ends the files, and puts them in their places. It returns
+// everything that went wrong, with the names of what is left where a file is not
+// whole. An upload is given as long as it takes.
+func (o *Observer) Close() error {
+	if n := len(o.tracked); n > 0 {
+		o.log.Warn("requests were still in flight; they are not in the cassette", "requests", n)
+	}
+	o.tellSuppressed()
+	return o.cassette.close()
+}
+
+// Files returns where the outputs lie that are whole, once Close has put them
+// there: cassette, step statistics, frames.
+func (o *Observer) Files() []string { return o.cassette.places }

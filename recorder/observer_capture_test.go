@@ -1,0 +1,125 @@
+package recorder
+
+import (
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// capturePath is a file of testdata/captures.
+func capturePath(name string) string { return filepath.Join("..", "testdata", "captures", name) }
+
+// obsRun is what came of deriving one frames file.
+type obsRun struct {
+	trace *trace.Trace
+	steps []trace.StepStats
+	stats Stats
+}
+
+// obsDerive derives the one engine of a frames file into a folder of the test.
+func obsDerive(t *testing.T, frames string, opt Options) obsRun {
+	t.Helper()
+	dir := t.TempDir()
+	path, stepsPath := filepath.Join(dir, "run.jsonl.gz"), filepath.Join(dir, "steps.jsonl")
+	var counts Counts
+	err := Derive(t.Context(), frames, opt, func(int) (Sinks, error) {
+		return Sinks{Trace: obsCreate(t, path), Steps: obsCreate(t, stepsPath)}, nil
+	}, &counts, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := obsRun{stats: counts.Snapshot()}
+	if run.trace, err = trace.Read(path, trace.Options{Strict: true, KeepExtra: true}); err != nil {
+		t.Fatal(err)
+	}
+	if run.steps, err = trace.ReadSteps(stepsPath, trace.Options{Strict: true}); err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+func obsCreate(t testing.TB, path string) *File {
+	t.Helper()
+	f, err := Create(Destination{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestCapturesGiveTheirGoldens derives sessions that another tap captured, and
+// compares with the traces that another program derived from them: every key and
+// every digit of every time.
+func TestCapturesGiveTheirGoldens(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		prompts bool
+	}{
+		{name: "0.27.1-multiturn-s7"},
+		{name: "0.27.1-ngram-s7"},
+		{name: "0.33.0-multiturn-s7", prompts: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			want, err := trace.Read(capturePath(test.name+".trace.jsonl.gz"), trace.Options{Strict: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := want.Meta
+			run := obsDerive(t, capturePath(test.name+".jsonl.gz"), Options{
+				RecordTokens: true, RecordPrompts: test.prompts, BlockSize: *m.BlockSize,
+				Model: *m.Model, GPU: *m.GPU, TP: uint(*m.TP), MaxNumSeqs: uint(*m.MaxNumSeqs),
+				VLLMVersion: *m.VLLMTag, EngineConfig: *m.EngineConfig,
+			})
+			if len(want.Records) != 180 {
+				t.Fatalf("the golden has %d records, want 180", len(want.Records))
+			}
+			got := run.trace
+			if diff := cmp.Diff(m, got.Meta, cmpopts.IgnoreFields(trace.Meta{}, "Extra")); diff != "" {
+				t.Errorf("meta (-want +got):\n%s", diff)
+			}
+			if scheme := got.Meta.ConfigScheme(); scheme != trace.HashV3 {
+				t.Errorf("config_hash does not follow from the meta line: scheme %v", scheme)
+			}
+			ignore := cmpopts.IgnoreFields(trace.Record{}, "Extra", "Line")
+			if diff := cmp.Diff(want.Records, got.Records, ignore); diff != "" {
+				t.Errorf("records (-want +got):\n%.4000s", diff)
+			}
+			if s := run.stats; s.Done != 180 || s.Requests != 180 || s.Records != 180 || s.Undecodable+s.Unknown+s.Late+s.Clamped+s.Lost+s.WrongEngine != 0 {
+				t.Errorf("counts %+v", s)
+			}
+			checkSteps(t, run)
+		})
+	}
+}
+
+func checkSteps(t *testing.T, run obsRun) {
+	t.Helper()
+	if len(run.steps) == 0 || uint64(len(run.steps)) != run.stats.Steps {
+		t.Fatalf("%d lines of statistics, counted %d", len(run.steps), run.stats.Steps)
+	}
+	last, queries := -1.0, uint64(0)
+	for _, s := range run.steps {
+		if s.TsMs < last {
+			t.Errorf("line %d: %v ms comes after %v", s.Line, s.TsMs, last)
+		}
+		last = s.TsMs
+		queries += s.Scheduler.PrefixCache.Queries
+		var all map[string]json.RawMessage
+		if err := json.Unmarshal(s.Raw, &all); err != nil || len(all) < 12 {
+			t.Errorf("line %d: %d keys, %v", s.Line, len(all), err)
+		}
+	}
+	prompts := 0
+	for _, r := range run.trace.Records {
+		prompts += r.PromptTokens
+	}
+	if queries != uint64(prompts) {
+		t.Errorf("the prefix cache was asked for %d tokens, the prompts have %d", queries, prompts)
+	}
+}

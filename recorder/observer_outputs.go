@@ -1,0 +1,238 @@
+package recorder
+
+import (
+	"errors"
+	"math"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// outputs takes an EngineCoreOutputs envelope: what one engine step said to one
+// client.
+func (o *Observer) outputs(ev *Event) {
+	out := &o.out
+	err := o.codec.DecodeOutputs(ev.Frames[0], out)
+	switch {
+	case errors.Is(err, protocol.ErrEngineDead) && o.left:
+		// An engine says so too when its frontend has left it: that is no loss.
+		o.log.Info("the engine ends, as it was left alone", "rank", ev.Rank, "client", ev.Client)
+		return
+	case errors.Is(err, protocol.ErrEngineDead):
+		o.counts.Dead.Add(1)
+		o.log.Error("the engine reports that it is dead", "client", ev.Client, "in_flight", len(o.tracked))
+		return
+	case err != nil:
+		o.undecodable(ev, "an answer", err)
+		o.lose(ev, ev.Frames[0])
+		return
+	case out.EngineIndex != ev.Rank:
+		o.counts.WrongEngine.Add(1)
+		o.complain(ev, "an answer in the name of another engine", nil, "engine_index", out.EngineIndex)
+	}
+	step := o.beginStep(out)
+	for i := range out.Outputs {
+		o.output(ev, o.step[i], &out.Outputs[i], step)
+	}
+}
+
+// step is the engine's state behind one envelope.
+type step struct {
+	running, prefill uint32
+}
+
+// beginStep looks at the envelope as a whole: who is meant (o.step, parallel to
+// the outputs), how many requests ran, and how many prompt tokens were computed
+// for those that get their first token in it.
+func (o *Observer) beginStep(out *protocol.Outputs) step {
+	o.steps++
+	running := len(o.tracked)
+	if out.SchedulerStats != nil {
+		o.startClock()
+		if n, ok := mapCount(out.SchedulerStats, "num_running_reqs"); ok {
+			running = n
+		}
+		o.cassette.step(o.sinceZero(o.now), out.SchedulerStats)
+	}
+	prefill := 0
+	o.step = o.step[:0]
+	for i := range out.Outputs {
+		q := o.tracked[string(out.Outputs[i].ID)]
+		o.step = append(o.step, q)
+		if q == nil || len(out.Outputs[i].Tokens) == 0 || q.rec.OutputTokens > 0 || q.remote || q.prefill == o.steps {
+			continue
+		}
+		q.prefill = o.steps
+		prefill += q.rec.PromptTokens
+	}
+	return step{running: clampUint32(max(running, 1)), prefill: clampUint32(prefill)}
+}
+
+func clampUint32(n int) uint32 { return uint32(min(n, math.MaxUint32)) }
+
+// output takes what one request gets in a step.
+func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, st step) {
+	if q == nil || q.ended {
+		o.stray(ev, out)
+		return
+	}
+	if q.refusals > 0 && out.Finish == protocol.FinishError && len(out.Tokens) == 0 {
+		q.refusals--
+		return
+	}
+	if out.Prefill != nil {
+		local, _ := mapCount(out.Prefill, "num_local_cached_tokens")
+		external, _ := mapCount(out.Prefill, "num_external_cached_tokens")
+		q.rec.CachedTokens = local + external
+	}
+	if len(out.Tokens) > 0 {
+		o.chunk(q, out.Tokens, st)
+	}
+	switch out.Finish {
+	case protocol.Unfinished:
+	case protocol.FinishAbort:
+		o.endAborted(q)
+	default:
+		q.stop = o.stopReason(q.stop, out.StopReason)
+		o.endDone(q, trace.FinishReason(out.Finish-1)) // the wire's code
+	}
+}
+
+// stray counts an output for no request in flight.
+func (o *Observer) stray(ev *Event, out *protocol.RequestOutput) {
+	if o.finished.has(out.ID) {
+		o.counts.Late.Add(1)
+		return
+	}
+	o.counts.Unknown.Add(1)
+	o.complain(ev, "an output for a request that never arrived", nil, "request", string(out.ID))
+}
+
+// chunk adds the tokens that came with one output.
+func (o *Observer) chunk(q *request, tokens []uint32, st step) {
+	rec := &q.rec
+	if rec.OutputTokens == 0 {
+		rec.TTFTMs = ms(o.now - q.arrival)
+	} else {
+		rec.ITLMs = append(rec.ITLMs, ms(o.now-q.last))
+		q.sizes = append(q.sizes, uint32(len(tokens)))
+		q.several = q.several || len(tokens) > 1
+		q.ctx.NumRunning = append(q.ctx.NumRunning, st.running)
+		q.ctx.PrefillTokens = append(q.ctx.PrefillTokens, st.prefill)
+	}
+	q.last = o.now
+	rec.OutputTokens += len(tokens)
+	o.counts.Tokens.Add(uint64(len(tokens)))
+	if o.opt.RecordTokens {
+		rec.OutputTokenIDs = append(rec.OutputTokenIDs, tokens...)
+	}
+}
+
+// stopReason renders a stop_reason: a token id, or a string, which is content.
+func (o *Observer) stopReason(b, raw []byte) []byte {
+	cur := pack.NewCursor(raw)
+	switch kind := cur.Kind(); {
+	case kind == pack.Int, kind == pack.String && o.opt.RecordTokens:
+		return appendJSON(b, &cur)
+	}
+	return b
+}
+
+func (o *Observer) endDone(q *request, reason trace.FinishReason) {
+	o.counts.Done.Add(1)
+	o.write(q, reason)
+	o.end(q)
+}
+
+func (o *Observer) endAborted(q *request) {
+	o.counts.Aborted.Add(1)
+	if o.opt.RecordAborted {
+		o.write(q, trace.FinishAbort)
+	}
+	o.end(q)
+}
+
+// end forgets a request in flight.
+func (o *Observer) end(q *request) {
+	o.counts.InFlight.Add(-1)
+	delete(o.tracked, q.id)
+	o.finished.add(q.id)
+	q.ended = true
+	o.ended = append(o.ended, q)
+}
+
+// write completes the record of q and writes it.
+func (o *Observer) write(q *request, reason trace.FinishReason) {
+	rec := &q.rec
+	arrival := o.sinceZero(q.arrival)
+	rec.ArrivalMs, rec.FinishReason = &arrival, reason
+	if rec.ITLMs == nil {
+		rec.ITLMs = []float64{}
+	}
+	rec.ITLCtx = &q.ctx
+	if q.several {
+		rec.ITLTokens = q.sizes
+	}
+	whole := *rec
+	if len(rec.BlockHashes) == 0 {
+		whole.BlockHashes = nil
+	}
+	if !o.opt.RecordTokens {
+		whole.OutputTokenIDs = nil
+	} else if whole.OutputTokenIDs == nil {
+		whole.OutputTokenIDs = []uint32{}
+	}
+	if len(rec.PromptTokenIDs) == 0 {
+		whole.PromptTokenIDs = nil
+	}
+	o.cassette.record(&whole, q)
+}
+
+// lose gives up the requests that an unreadable answer names, or all that it may
+// name: their records would lack tokens and nobody could tell.
+func (o *Observer) lose(ev *Event, frame []byte) {
+	ids, ok := answeredIDs(frame)
+	lost := 0
+	for _, q := range o.tracked {
+		if ok && !ids[q.id] || !ok && q.client != ev.Client {
+			continue
+		}
+		o.end(q)
+		lost++
+	}
+	if lost > 0 {
+		o.counts.Lost.Add(uint64(lost))
+		o.complain(ev, "requests left out because an answer of theirs could not be read", nil, "requests", lost)
+	}
+}
+
+// answeredIDs reads only the ids of an envelope's outputs, whatever line it is
+// of.
+func answeredIDs(frame []byte) (map[string]bool, bool) {
+	cur := pack.NewCursor(frame)
+	if n, err := cur.ArrayLen(); err != nil || n < 2 || cur.Skip() != nil {
+		return nil, false
+	}
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return nil, false
+	}
+	ids := make(map[string]bool, n)
+	for range n {
+		output, err := cur.Raw()
+		if err != nil {
+			return nil, false
+		}
+		in := pack.NewCursor(output)
+		if fields, err := in.ArrayLen(); err != nil || fields == 0 {
+			return nil, false
+		}
+		id, err := in.StrString()
+		if err != nil {
+			return nil, false
+		}
+		ids[id] = true
+	}
+	return ids, true
+}

@@ -1,0 +1,230 @@
+package recorder
+
+import (
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// request is what is remembered of a request in flight. Its record grows with
+// every chunk, in storage that the next request takes over.
+type request struct {
+	id       string
+	client   int
+	arrival  time.Duration
+	last     time.Duration // of the last chunk
+	rec      trace.Record  // without what its end decides
+	ctx      trace.ITLCtx
+	sizes    []uint32 // tokens per gap
+	several  bool     // a gap brought more than one token
+	remote   bool     // its prefill ran in another engine
+	session  bool     // more input may follow under the same id
+	refusals int      // answers to duplicates that are still to come
+	prefill  uint64   // the step in which its first token counted as prefill
+	ended    bool
+	stop     []byte // stop_reason in JSON
+	extra    requestExtra
+}
+
+// requestExtra is what a record says of a request beyond the common keys.
+type requestExtra struct {
+	sampling []byte // JSON object, empty if all is default
+	lora     string
+	salt     string
+	priority int
+}
+
+// mostKept is how many requests, and of how many chunks, are kept for reuse.
+const mostKept = 1024
+
+// takeRequest returns an empty request.
+func (o *Observer) takeRequest() *request {
+	n := len(o.spare)
+	if n == 0 {
+		return new(request)
+	}
+	q := o.spare[n-1]
+	o.spare = o.spare[:n-1]
+	return q
+}
+
+// giveBack keeps the storage of an ended request.
+func (o *Observer) giveBack(q *request) {
+	const chunks = 16 << 10
+	if len(o.spare) >= mostKept || cap(q.rec.ITLMs) > chunks || cap(q.rec.PromptTokenIDs) > 4*chunks {
+		return
+	}
+	r := &q.rec
+	*q = request{
+		rec: trace.Record{
+			ITLMs: r.ITLMs[:0], BlockHashes: r.BlockHashes[:0],
+			PromptTokenIDs: r.PromptTokenIDs[:0], OutputTokenIDs: r.OutputTokenIDs[:0],
+		},
+		ctx:   trace.ITLCtx{NumRunning: q.ctx.NumRunning[:0], PrefillTokens: q.ctx.PrefillTokens[:0]},
+		sizes: q.sizes[:0], stop: q.stop[:0],
+		extra: requestExtra{sampling: q.extra.sampling[:0]},
+	}
+	o.spare = append(o.spare, q)
+}
+
+// add takes an ADD. One with the id of a request in flight changes nothing: the
+// engine refuses it, with an error and no tokens under the same id, and goes on
+// with the first (vllm/v1/engine, read at 0.33.0). Only a streaming session takes
+// it, as more input; of a session the parts that do not overlap are recorded.
+func (o *Observer) add(ev *Event) {
+	r := &o.in
+	if err := o.codec.DecodeRequest(ev.Frames[1], r); err != nil {
+		o.undecodable(ev, "an ADD", err)
+		return
+	}
+	o.startClock()
+	if first := o.tracked[r.ID]; first != nil {
+		o.counts.Duplicates.Add(1)
+		if !first.session && !r.Resumable {
+			first.refusals++
+		}
+		o.complain(ev, "a second ADD with the id of a request in flight", nil, "request", r.ID)
+		return
+	}
+	o.counts.Requests.Add(1)
+	if r.AbortImmediately {
+		// Nothing runs and nothing is answered: the id only frees what another
+		// engine holds.
+		o.counts.Aborted.Add(1)
+		o.finished.add(r.ID)
+		return
+	}
+	o.counts.InFlight.Add(1)
+	q := o.takeRequest()
+	o.fill(q, r)
+	o.tracked[q.id] = q
+}
+
+// fill starts the record of a request that arrived now.
+func (o *Observer) fill(q *request, r *protocol.Request) {
+	q.id, q.client, q.arrival, q.session = r.ID, r.ClientIndex, o.now, r.Resumable
+	rec := &q.rec
+	rec.PromptTokens = len(r.PromptTokenIDs)
+	rec.Concurrency = uint64(len(o.tracked)) + 1
+	rec.BlockHashes = trace.AppendBlockHashes(rec.BlockHashes, r.PromptTokenIDs, o.opt.BlockSize)
+	rec.MMHashes = mmHashes(r.MMFeatures)
+	q.remote = remotePrefill(r.Sampling.ExtraArgs)
+	q.extra.priority = r.Priority
+	if r.HasSampling {
+		q.extra.sampling = o.sampling.append(q.extra.sampling, r.Sampling.Raw)
+	}
+	if r.LoRA != nil {
+		q.extra.lora = r.LoRA.Name
+	}
+	if o.opt.RecordPrompts {
+		q.extra.salt = r.CacheSalt
+		rec.PromptTokenIDs = append(rec.PromptTokenIDs, r.PromptTokenIDs...)
+	}
+}
+
+// abort takes an ABORT. A request whose stop string the frontend found ends this
+// way too: on the wire there is no difference.
+func (o *Observer) abort(ev *Event) {
+	ids, err := protocol.DecodeAbort(ev.Frames[1])
+	if err != nil {
+		o.undecodable(ev, "an ABORT", err)
+		return
+	}
+	for _, id := range ids {
+		if q := o.tracked[id]; q != nil {
+			o.endAborted(q)
+		}
+	}
+}
+
+// mmHashes returns the content hashes of a request's multimodal items, in order;
+// items without one are skipped. mm_features is a list of MultiModalFeatureSpec
+// (vllm/multimodal/inputs.py).
+func mmHashes(raw []byte) (hashes []string) {
+	cur := pack.NewCursor(raw)
+	n, err := cur.ArrayLen()
+	for i := 0; i < n && err == nil; i++ {
+		var item []byte
+		if item, err = cur.Raw(); err != nil {
+			break
+		}
+		hash := pack.NewCursor(mapValue(item, "mm_hash"))
+		if text, err := hash.StrString(); err == nil {
+			hashes = append(hashes, strings.ToValidUTF8(text, "\ufffd"))
+		}
+	}
+	return hashes
+}
+
+// remotePrefill tells whether another engine has filled the request's KV blocks
+// (extra_args.kv_transfer_params.do_remote_prefill).
+func remotePrefill(extraArgs []byte) bool {
+	cur := pack.NewCursor(mapValue(mapValue(extraArgs, "kv_transfer_params"), "do_remote_prefill"))
+	remote, err := cur.Bool()
+	return err == nil && remote
+}
+
+// mapValue returns the value of a key of a msgpack map, nil if there is none.
+func mapValue(raw []byte, key string) []byte {
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	for i := 0; i < n && err == nil; i++ {
+		var name, value []byte
+		if name, err = cur.Raw(); err != nil {
+			break
+		}
+		if value, err = cur.Raw(); err != nil {
+			break
+		}
+		text := pack.NewCursor(name)
+		if got, err := text.Str(); err == nil && string(got) == key {
+			return value
+		}
+	}
+	return nil
+}
+
+// mapCount returns the count under a key of a msgpack map. What no count can be
+// is as good as absent.
+func mapCount(raw []byte, key string) (int, bool) {
+	const most = 1 << 40
+	cur := pack.NewCursor(mapValue(raw, key))
+	n, err := cur.Int()
+	if err != nil || n < 0 || n > most {
+		return 0, false
+	}
+	return int(n), true
+}
+
+// finishedIDs remembers the last requests that ended, to tell an output that
+// comes late from one that nobody asked for.
+type finishedIDs struct {
+	at   map[string]int // the place in ring
+	ring []string
+	next int
+}
+
+// mostFinished bounds what is remembered.
+const mostFinished = 8192
+
+func (f *finishedIDs) add(id string) {
+	if f.at == nil {
+		f.at = make(map[string]int)
+	}
+	if len(f.ring) < mostFinished {
+		f.ring = append(f.ring, "")
+	}
+	if old := f.ring[f.next]; f.at[old] == f.next {
+		delete(f.at, old)
+	}
+	f.ring[f.next], f.at[id] = id, f.next
+	f.next = (f.next + 1) % mostFinished
+}
+
+func (f *finishedIDs) has(id []byte) bool {
+	_, ok := f.at[string(id)]
+	return ok
+}

@@ -1,0 +1,371 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+)
+
+// A session is the tap's work for one engine, from its HELLO to the hang-up.
+type session struct {
+	tap  *tap
+	rank *rank
+	peer zmq.Peer // the engine, on the handshake socket
+	host string   // by which the engine reached the tap
+
+	gates []*zmq.Gate
+	links chan linkEnd
+	ready chan struct{} // one for each link that stands
+	count int           // links whose end ends the session
+}
+
+// linkEnd is how a link ended.
+type linkEnd struct {
+	link   *link
+	engine bool // the engine ended it, not the frontend
+	err    error
+}
+
+// A link is one socket of the engine and the frontend's socket it belongs to.
+type link struct {
+	channel  Channel
+	client   int
+	upstream string // the frontend's address
+	gate     *zmq.Gate
+}
+
+func (l *link) String() string {
+	switch l.channel {
+	case Input, Output:
+		return fmt.Sprintf("%s %d", l.channel, l.client)
+	}
+	return l.channel.String()
+}
+
+// meet is the life of a connection to the handshake socket. An engine that is told to
+// end the handshake may well connect again and say nothing: that is not an error.
+func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
+	stop := context.AfterFunc(ctx, func() { engine.Close() })
+	hello, err := engine.Recv()
+	if !stop() || err != nil {
+		engine.Close()
+		if ctx.Err() == nil && !errors.Is(err, zmq.ErrPeerGone) {
+			t.log.Warn("a connection said nothing", "cause", err)
+		}
+		return
+	}
+	index, err := protocol.EngineIndex(engine.Peer().Identity)
+	if err != nil {
+		engine.Close()
+		t.log.Warn("a connection is no engine's", "peer", engine.Peer(), "cause", err)
+		return
+	}
+	r, err := t.join(index)
+	if err != nil {
+		engine.Close()
+		t.log.Error("an engine was refused", "cause", err)
+		return
+	}
+	s := &session{tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(), links: make(chan linkEnd, 1), ready: make(chan struct{})}
+	err = s.run(ctx, engine, hello)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("engine %d: %w", index, err)
+	} else {
+		err = nil
+	}
+	t.leave(err)
+}
+
+// run is the whole session.
+func (s *session) run(ctx context.Context, engine *zmq.Conn, hello zmq.Message) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer s.closeGates()
+	deadline, disarm := context.WithTimeoutCause(ctx, s.tap.cfg.HandshakeTimeout,
+		fmt.Errorf("the handshake took more than %v", s.tap.cfg.HandshakeTimeout))
+	defer disarm()
+
+	links, err := s.handshake(deadline, ctx, engine, hello)
+	if err != nil {
+		engine.Close()
+		return err
+	}
+	for _, l := range links {
+		s.tap.wg.Go(func() { s.links <- s.serve(deadline, ctx, l) })
+	}
+	s.count = len(links)
+	return s.watch(ctx, deadline, cancel)
+}
+
+// watch waits for all links to stand, and then to end.
+func (s *session) watch(ctx, deadline context.Context, cancel context.CancelCauseFunc) error {
+	late := deadline.Done()
+	standing := 0
+	for {
+		select {
+		case <-s.ready:
+			if standing++; standing == s.count {
+				late = nil
+				s.tap.log.Info("the engine is connected", "engine", s.rank.index, "clients", s.count/2)
+			}
+		case <-late:
+			late = nil
+			// Its links end by the same deadline, and say which it was.
+		case end := <-s.links:
+			return s.end(ctx, cancel, end, standing == s.count)
+		}
+	}
+}
+
+// end follows the end of the first link: the others have a moment to end by
+// themselves, so that last words are passed on.
+func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first linkEnd, stood bool) error {
+	told := ctx.Err() != nil
+	who := "the frontend"
+	if first.engine {
+		who = "the engine"
+	}
+	if !told && stood {
+		s.tap.log.Info("a link has ended", "engine", s.rank.index, "link", first.link.String(), "by", who, "cause", first.err)
+	}
+	timer := time.AfterFunc(leaveTime, func() { cancel(errors.New("the session is over")) })
+	defer timer.Stop()
+	if !stood {
+		cancel(first.err)
+	}
+	for left := s.count - 1; left > 0; {
+		select {
+		case <-s.ready:
+		case <-s.links:
+			left--
+		}
+	}
+	if told {
+		return nil
+	}
+	return first.err
+}
+
+// handshake passes HELLO and INIT, the latter with the tap's addresses, and leaves a
+// relay behind for whatever else the two say there.
+func (s *session) handshake(deadline, ctx context.Context, engine *zmq.Conn, hello zmq.Message) ([]*link, error) {
+	l := &link{channel: Handshake, upstream: s.tap.cfg.Frontend}
+	s.saw(l, FromEngine, hello)
+	frontend, err := zmq.DialAs(deadline, l.upstream, s.peer, zmq.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("the frontend's handshake: %w", err)
+	}
+	init, err := exchange(deadline, frontend, hello)
+	if err != nil {
+		frontend.Close()
+		return nil, fmt.Errorf("the frontend's answer to HELLO: %w", err)
+	}
+	s.saw(l, FromFrontend, init)
+	links, rewritten, err := s.openLinks(ctx, init)
+	if err == nil {
+		err = engine.Send(rewritten)
+	}
+	if err != nil {
+		frontend.Close()
+		return nil, err
+	}
+	// Its end means nothing: both sides leave this socket once they are ready.
+	s.tap.wg.Go(func() {
+		_, _ = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+	})
+	return links, nil
+}
+
+// exchange sends a message and waits for the answer.
+func exchange(ctx context.Context, c *zmq.Conn, msg zmq.Message) (zmq.Message, error) {
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	err := c.Send(msg...)
+	var answer zmq.Message
+	if err == nil {
+		answer, err = c.Recv()
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return answer, err
+}
+
+// openLinks binds a socket for each address of INIT, and puts its address there.
+func (s *session) openLinks(ctx context.Context, init zmq.Message) (links []*link, rewritten []byte, err error) {
+	if len(init) != 1 {
+		return nil, nil, fmt.Errorf("the frontend's answer to HELLO has %d frames, want 1", len(init))
+	}
+	rewritten, err = protocol.RewriteInit(init[0], func(key protocol.AddressKey, client int, address string) (string, error) {
+		l := &link{client: client, upstream: address}
+		typ := zmq.Pull
+		switch key {
+		case protocol.InputAddresses:
+			l.channel, typ = Input, zmq.Router
+		case protocol.OutputAddresses:
+			l.channel = Output
+		case protocol.CoordinatorInputAddress:
+			l.channel, typ = CoordinatorInput, zmq.XPub
+		case protocol.CoordinatorOutputAddress:
+			l.channel = CoordinatorOutput
+		}
+		if l.channel == CoordinatorInput || l.channel == CoordinatorOutput {
+			return s.share(l, typ)
+		}
+		if l.gate, err = s.tap.openGate(s.host, fmt.Sprintf("r%d.%s%d", s.rank.index, l.channel, client), typ); err != nil {
+			return "", err
+		}
+		s.gates = append(s.gates, l.gate)
+		links = append(links, l)
+		return l.gate.Endpoint(), nil
+	})
+	return links, rewritten, err
+}
+
+// serve is the life of one link.
+func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
+	engine, err := l.gate.Accept(deadline)
+	if err != nil {
+		return linkEnd{l, true, fmt.Errorf("the engine did not connect its %s: %w", l, err)}
+	}
+	frontend, err := zmq.DialAs(deadline, l.upstream, engine.Peer(), zmq.Options{})
+	if err != nil {
+		engine.Close()
+		return linkEnd{l, false, fmt.Errorf("the frontend's %s: %w", l, err)}
+	}
+	if l.channel == Input {
+		if end := s.register(deadline, l, engine, frontend); end != nil {
+			engine.Close()
+			frontend.Close()
+			return *end
+		}
+	}
+	select {
+	case s.ready <- struct{}{}:
+	case <-ctx.Done():
+	}
+	first, err := zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+	return linkEnd{l, first == engine, err}
+}
+
+// register passes on what the engine registers with, unless it is of another line
+// than the recording is to be: then nothing of it is forwarded, and nothing served.
+func (s *session) register(ctx context.Context, l *link, engine, frontend *zmq.Conn) *linkEnd {
+	stop := context.AfterFunc(ctx, func() { engine.Close() })
+	defer stop()
+	msg, err := engine.Recv()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return &linkEnd{l, true, fmt.Errorf("the engine did not register on %s: %w", l, err)}
+	}
+	if err := guard(s.tap.cfg.Observe.VLLMVersion, msg[0]); err != nil {
+		return &linkEnd{l, true, err}
+	}
+	s.saw(l, FromEngine, msg)
+	if err := frontend.Send(msg...); err != nil {
+		return &linkEnd{l, false, fmt.Errorf("the registration on %s: %w", l, err)}
+	}
+	return nil
+}
+
+// share is the gate of a coordinator's address. All engines are told the same one, as
+// a frontend compares what they say of it; so a connection to it is nobody's in
+// particular, and its messages count as those of the engine that was first.
+func (s *session) share(l *link, typ zmq.Type) (string, error) {
+	t := s.tap
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g := t.shared[l.upstream]; g != nil {
+		return g.gate.Endpoint(), nil
+	}
+	gate, err := t.openGate(s.host, l.channel.String(), typ)
+	if err != nil {
+		return "", err
+	}
+	l.gate = gate
+	g := &sharedGate{gate: gate}
+	t.shared[l.upstream] = g
+	t.wg.Go(func() { g.serve(t.coordinator, s, l) })
+	return gate.Endpoint(), nil
+}
+
+// A sharedGate is where all engines connect to one socket of the coordinator.
+type sharedGate struct{ gate *zmq.Gate }
+
+// serve relays each engine's connection until ctx ends.
+func (g *sharedGate) serve(ctx context.Context, s *session, l *link) {
+	defer g.gate.Close()
+	for {
+		engine, err := g.gate.Accept(ctx)
+		if err != nil {
+			return
+		}
+		s.tap.wg.Go(func() {
+			frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{})
+			if err != nil {
+				engine.Close()
+				s.tap.log.Error("the coordinator does not answer", "link", l.String(), "cause", err)
+				return
+			}
+			_, _ = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+		})
+	}
+}
+
+func (s *session) closeGates() {
+	for _, g := range s.gates {
+		g.Close()
+	}
+}
+
+func (s *session) source(l *link, d Direction) *source {
+	return &source{rank: s.rank, channel: l.channel, client: l.client, direction: d}
+}
+
+// saw queues a message that was received whole, not relayed.
+func (s *session) saw(l *link, d Direction, msg zmq.Message) {
+	wire := zmq.JoinFrames(nil, msg)
+	s.tap.queue.put(s.source(l, d), zmq.Sighting{At: time.Now(), Wire: wire, Owned: true, Size: int64(len(wire))})
+	s.tap.queue.signal()
+}
+
+// A witness queues what passes one way of a link.
+type witness struct {
+	tap *tap
+	src *source
+}
+
+func (s *session) witness(l *link, d Direction) zmq.Witness {
+	return &witness{tap: s.tap, src: s.source(l, d)}
+}
+
+// Message implements [zmq.Witness].
+func (w *witness) Message(s zmq.Sighting) { w.tap.queue.put(w.src, s) }
+
+// Passed implements [zmq.Witness].
+func (w *witness) Passed() { w.tap.queue.signal() }
+
+// HungUp implements [zmq.Witness]. The handshake ends first, and that means nothing;
+// of the other links the first says who went.
+func (w *witness) HungUp() {
+	if w.src.channel == Handshake || !w.src.rank.left.CompareAndSwap(false, true) {
+		return
+	}
+	who := "the engine"
+	if w.src.direction == FromFrontend {
+		who = "the frontend"
+	}
+	w.tap.queue.note(w.src, fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client))
+}
+
+// Limits implements [zmq.Witness]: tensors behind the second frame are of use to the
+// raw frames alone.
+func (w *witness) Limits() (message int64, tails bool) {
+	return w.tap.cfg.MaxObserved, w.tap.cfg.Frames.Path != ""
+}

@@ -1,0 +1,248 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/zmq"
+)
+
+// Config says between whom the tap stands and what it writes down.
+type Config struct {
+	// Frontend is the handshake address of the real frontend, which the tap dials.
+	Frontend string
+	// Listen is the handshake address that the engine dials: tcp://host:port or
+	// ipc://path.
+	Listen string
+	// Data is where the sockets for the engine's messages are bound: tcp://host:0 for
+	// any free ports, tcp://host:port for that one and those behind it, ipc://path for
+	// sockets that begin with that path. Empty is any port of the host, or the path,
+	// of Listen.
+	Data string
+	// HandshakeTimeout is how long the first engine may take to appear, and each to
+	// become ready once it has; 0 means 10 minutes, what a frontend waits.
+	HandshakeTimeout time.Duration
+	// QueueLimit is how many bytes may wait to be observed before forwarding waits
+	// too; 0 means 256 MiB.
+	QueueLimit int64
+	// MaxObserved is the size in bytes above which a message is forwarded but not
+	// observed; 0 means 256 MiB.
+	MaxObserved int64
+
+	// Observe is what is written of a request.
+	Observe Options
+	// Trace, Steps and Frames are where the cassette, its step statistics and the raw
+	// frames go; an empty Path is not wanted. With several engines, each has files of
+	// its own, see [RankPath].
+	Trace, Steps, Frames Destination
+
+	Log *slog.Logger
+	// Counts is what a live view reads while Run runs. Nil is one of Run's own.
+	Counts *Counts
+}
+
+const (
+	defaultHandshakeTimeout = 10 * time.Minute
+	defaultQueueLimit       = 256 << 20
+	defaultMaxObserved      = 256 << 20
+	// leaveTime is how long the links of an engine have to end one after another when
+	// it, or its frontend, hangs up.
+	leaveTime = time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.HandshakeTimeout == 0 {
+		c.HandshakeTimeout = defaultHandshakeTimeout
+	}
+	if c.QueueLimit == 0 {
+		c.QueueLimit = defaultQueueLimit
+	}
+	if c.MaxObserved == 0 {
+		c.MaxObserved = defaultMaxObserved
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Counts == nil {
+		c.Counts = new(Counts)
+	}
+	return c
+}
+
+// Summary is what a run of the tap did.
+type Summary struct {
+	Stats Stats
+	// Ranks are the engines that said HELLO, by index.
+	Ranks []RankSummary
+}
+
+// RankSummary is what was recorded of one engine.
+type RankSummary struct {
+	Rank int
+	// Files are where its outputs lie, in the order cassette, step statistics, frames.
+	Files []string
+	// Err is why its recording is not whole, nil if it is.
+	Err error
+}
+
+// Run taps until ctx ends, or until all engines, or the frontend, have hung up; then
+// it finishes what it has written. It returns nil for a recording that is whole: a
+// hang-up with requests in flight, an engine that died, and a recording that stopped
+// are errors. What passes is forwarded whatever becomes of the recording.
+func Run(ctx context.Context, cfg Config) (Summary, error) {
+	cfg = cfg.withDefaults()
+	t := &tap{
+		over: make(chan struct{}),
+		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, shared: map[string]*sharedGate{},
+		queue: newQueue(time.Now(), cfg.QueueLimit, &cfg.Counts.Queued),
+	}
+	if err := t.probeOutputs(); err != nil {
+		return Summary{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.coordinator = ctx
+	observed := make(chan struct{})
+	go func() {
+		defer close(observed)
+		t.observe()
+	}()
+
+	err := t.serve(ctx)
+	told := ctx.Err() != nil
+	cancel(errors.New("the tap ends"))
+	t.wg.Wait()
+	t.queue.close()
+	select {
+	case <-observed:
+	case <-time.After(stuckAfter):
+		if t.queue.given.Load() {
+			return Summary{Stats: cfg.Counts.Snapshot()}, errors.Join(err, t.queue.errStuck())
+		}
+		<-observed
+	}
+	summary, finishing := t.finish(told)
+	return summary, errors.Join(err, finishing)
+}
+
+// A tap is one run.
+type tap struct {
+	cfg   Config
+	log   *slog.Logger
+	queue *queue
+	ports atomic.Int32   // of [Config.Data] that are taken
+	wg    sync.WaitGroup // sessions and the gates they share
+	// coordinator ends the relays that no session owns.
+	coordinator context.Context
+
+	mu     sync.Mutex
+	ranks  map[int]*rank
+	shared map[string]*sharedGate // by the frontend's address
+	first  *time.Timer            // until an engine says HELLO
+	alive  int                    // sessions that have not ended
+	ends   []error                // of sessions
+	over   chan struct{}          // the last session has ended
+}
+
+// A rank is one engine, as the observing goroutine sees it.
+type rank struct {
+	index    int
+	observer *Observer
+	files    []*File
+	failed   error       // why there is no observer
+	left     atomic.Bool // it, or its frontend, has hung up
+}
+
+// probeOutputs finds out before anything connects whether the files can be made.
+func (t *tap) probeOutputs() error {
+	for _, d := range []Destination{t.cfg.Trace, t.cfg.Steps, t.cfg.Frames} {
+		if d.Path == "" {
+			continue
+		}
+		f, err := Create(d.forRank(0))
+		if err != nil {
+			return err
+		}
+		f.Abandon()
+	}
+	return nil
+}
+
+// serve accepts engines until all is over.
+func (t *tap) serve(ctx context.Context) error {
+	gate, err := zmq.OpenGate(t.cfg.Listen, zmq.Router, zmq.Options{}, t.refused)
+	if err != nil {
+		return err
+	}
+	defer gate.Close()
+	t.log.Info("waiting for the engine", "address", gate.Endpoint(), "frontend", t.cfg.Frontend)
+
+	t.first = time.AfterFunc(t.cfg.HandshakeTimeout, func() { gate.Close() })
+	defer t.first.Stop()
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-t.over:
+			stop()
+		case <-accepting.Done():
+		}
+	}()
+	for {
+		conn, err := gate.Accept(accepting)
+		switch {
+		case err == nil:
+			t.wg.Go(func() { t.meet(ctx, conn) })
+		case ctx.Err() != nil:
+			return nil // told to end
+		case accepting.Err() != nil:
+			return t.why()
+		default:
+			return fmt.Errorf("no engine said HELLO on %s within %v", gate.Endpoint(), t.cfg.HandshakeTimeout)
+		}
+	}
+}
+
+// why is how the sessions ended.
+func (t *tap) why() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return errors.Join(t.ends...)
+}
+
+func (t *tap) refused(err error) {
+	t.log.Warn("a connection was refused", "cause", err)
+}
+
+// join makes an engine that said HELLO one of the tap's.
+func (t *tap) join(index int) (*rank, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ranks[index] != nil {
+		return nil, fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
+	}
+	t.first.Stop()
+	r := t.newRank(index)
+	t.ranks[index] = r
+	t.alive++
+	t.cfg.Counts.Engines.Add(1)
+	return r, nil
+}
+
+// leave takes the end of a session.
+func (t *tap) leave(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.ends = append(t.ends, err)
+	}
+	t.alive--
+	if t.alive == 0 {
+		close(t.over)
+	}
+}

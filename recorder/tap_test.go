@@ -1,0 +1,635 @@
+package recorder
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// tapPatience ends tests that hang; nothing that works comes near it.
+const tapPatience = 60 * time.Second
+
+// A running tap, and how it ended.
+type running struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan struct{}
+	sum    Summary
+	err    error
+	engine string // what the engine dials
+	dir    string
+}
+
+// freeEndpoint is a port that was free a moment ago.
+func freeEndpoint(t *testing.T) string {
+	t.Helper()
+	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Endpoint()
+}
+
+// noLeaks fails a test that leaves a goroutine behind. Called first, it looks last.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	existing := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, existing) })
+}
+
+// startTap runs a tap before frontendAddress with all outputs.
+func startTap(t *testing.T, frontendAddress string, change func(*Config)) *running {
+	t.Helper()
+	r := &running{t: t, done: make(chan struct{}), engine: freeEndpoint(t), dir: t.TempDir()}
+	cfg := Config{
+		Frontend: frontendAddress, Listen: r.engine, HandshakeTimeout: tapPatience,
+		Observe: Options{RecordTokens: true, RecordPrompts: true, Model: "tiny"},
+		Trace:   Destination{Path: r.path("run.jsonl.gz")},
+		Steps:   Destination{Path: r.path("steps.jsonl")},
+		Frames:  Destination{Path: r.path("frames.jsonl.gz")},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() {
+		defer close(r.done)
+		r.sum, r.err = Run(ctx, cfg)
+	}()
+	t.Cleanup(func() { r.cancel(); <-r.done })
+	return r
+}
+
+func (r *running) path(name string) string { return filepath.Join(r.dir, name) }
+
+// end waits for the tap to end by itself.
+func (r *running) end() error {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(tapPatience):
+		r.t.Fatal("the tap did not end")
+	}
+	return r.err
+}
+
+// stop ends the tap, and fails the test if its recording is not whole.
+func (r *running) stop() {
+	r.t.Helper()
+	r.cancel()
+	if err := r.end(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func patient(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), tapPatience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// codec is that of the line the tests speak.
+func codec(t *testing.T) *protocol.Codec {
+	t.Helper()
+	c, err := protocol.CodecFor("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// startPlayer runs an engine until the test ends.
+func startPlayer(t *testing.T, opt player.Options) (ended <-chan error, stop func()) {
+	t.Helper()
+	opt.Codec, opt.VLLMVersion = codec(t), "v0.33.0"
+	p, err := player.New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	end := make(chan error, 1)
+	go func() { end <- p.Run(ctx); close(end) }()
+	t.Cleanup(func() {
+		cancel()
+		for range end { //nolint:revive // until it has ended
+		}
+	})
+	return end, cancel
+}
+
+func listenFrontend(t *testing.T, clients int) *frontend.Frontend {
+	t.Helper()
+	f, err := frontend.Listen(frontend.Options{Codec: codec(t), Clients: clients})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func tapRequest(client int, id string, prompt []uint32, n int) *protocol.Request {
+	return &protocol.Request{
+		ID: id, PromptTokenIDs: prompt, ClientIndex: client, DataParallelRank: -1, HasSampling: true,
+		Sampling: protocol.Sampling{
+			MaxTokens: n, HasMaxTokens: true, IgnoreEOS: true, EOSTokenID: -1,
+			Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
+		},
+	}
+}
+
+// oneToken is the whole answer of an engine to a request for one token.
+func oneToken(t *testing.T, rank int, id string) []byte {
+	t.Helper()
+	batch := codec(t).NewBatch(rank)
+	stream := codec(t).NewStream(tapRequest(0, id, []uint32{7}, 1))
+	err := batch.Add(stream, &protocol.Output{Tokens: []uint32{5}, Finish: protocol.FinishLength, Prefill: &protocol.PrefillStats{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := batch.Finish(nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Clone(msg[0])
+}
+
+// ask sends a request and reads its answer to the end.
+func ask(t *testing.T, f *frontend.Frontend, client int, id string, prompt []uint32, n int) []uint32 {
+	t.Helper()
+	if err := f.Submit(tapRequest(client, id, prompt, n)); err != nil {
+		t.Fatal(err)
+	}
+	var said []uint32
+	var out protocol.Outputs
+	for {
+		if _, err := f.Next(patient(t), client, &out); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range out.Outputs {
+			said = append(said, o.Tokens...)
+			if o.Finish != protocol.Unfinished {
+				return said
+			}
+		}
+	}
+}
+
+func TestTapBetweenFrontendAndPlayer(t *testing.T) {
+	noLeaks(t)
+	for _, clients := range []int{1, 3} {
+		t.Run(fmt.Sprintf("clients=%d", clients), func(t *testing.T) {
+			f := listenFrontend(t, clients)
+			tap := startTap(t, f.Handshake(), func(c *Config) { c.Observe.VLLMVersion = "v0.33.0" })
+			startPlayer(t, player.Options{Handshake: tap.engine})
+			if _, err := f.Accept(patient(t)); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string][]uint32{}
+			for i := range 9 {
+				id := fmt.Sprintf("r-%d", i)
+				want[id] = ask(t, f, i%clients, id, []uint32{1, 2, 3, uint32(i)}, 5+i)
+			}
+			tap.stop()
+			got, err := trace.Read(tap.path("run.jsonl.gz"), trace.Options{Strict: true, KeepExtra: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Records) != len(want) {
+				t.Fatalf("%d records, want %d", len(got.Records), len(want))
+			}
+			for _, rec := range got.Records {
+				id := strings.Trim(string(rec.Extra["request_id"]), `"`)
+				if fmt.Sprint(rec.OutputTokenIDs) != fmt.Sprint(want[id]) {
+					t.Errorf("%s: recorded %v, said %v", id, rec.OutputTokenIDs, want[id])
+				}
+			}
+		})
+	}
+}
+
+// rawFrontend is a frontend for one engine of which the test writes every frame.
+type rawFrontend struct {
+	shake, in, out *zmq.Listener
+	identity       []byte
+}
+
+func newRawFrontend(t *testing.T) *rawFrontend {
+	t.Helper()
+	listen := func(typ zmq.Type) *zmq.Listener {
+		l, err := zmq.Listen("tcp://127.0.0.1:0", typ, zmq.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	return &rawFrontend{shake: listen(zmq.Router), in: listen(zmq.Router), out: listen(zmq.Pull)}
+}
+
+// next is the next message on l.
+func next(t *testing.T, l *zmq.Listener) zmq.Delivery {
+	t.Helper()
+	for {
+		d, err := l.Recv(patient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Kind == zmq.Received {
+			return d
+		}
+	}
+}
+
+// rawEngine is an engine of which the test writes every frame.
+type rawEngine struct{ shake, in, out *zmq.Conn }
+
+func (e *rawEngine) hangUp() {
+	for _, c := range []*zmq.Conn{e.in, e.out, e.shake} {
+		c.Close()
+	}
+}
+
+// dialRaw shakes hands through the tap at endpoint with everything that is optional or
+// unknown in it, and returns what the frontend saw.
+func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registration []byte) *rawEngine {
+	t.Helper()
+	ctx := patient(t)
+	id := protocol.Identity(index)
+	dial := func(endpoint string, typ zmq.Type) *zmq.Conn {
+		c, err := zmq.Dial(ctx, endpoint, typ, zmq.Options{Identity: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	e := &rawEngine{shake: dial(endpoint, zmq.Dealer)}
+	hello := protocol.EngineHandshake{ParallelConfigHash: "abc"}.Hello()
+	mustSend(t, e.shake, hello)
+	d := next(t, f.shake)
+	if !bytes.Equal(d.Message[0], hello) || !bytes.Equal(d.Peer.Identity, id) {
+		t.Fatalf("the frontend heard %x of %x", d.Message, d.Peer.Identity)
+	}
+	f.identity = d.Peer.Identity
+	init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+	if err := f.shake.Send(id, init); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := e.shake.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := protocol.DecodeInit(answer[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Inputs[0] == f.in.Endpoint() || a.Outputs[0] == f.out.Endpoint() {
+		t.Fatal("the engine was told the frontend's own addresses")
+	}
+	e.in, e.out = dial(a.Inputs[0], zmq.Dealer), dial(a.Outputs[0], zmq.Push)
+	mustSend(t, e.in, registration)
+	if got := next(t, f.in).Message[0]; !bytes.Equal(got, registration) {
+		t.Fatalf("registration %x, want %x", got, registration)
+	}
+	ready := protocol.EngineHandshake{ParallelConfigHash: "abc"}.Ready()
+	mustSend(t, e.shake, ready)
+	if got := next(t, f.shake).Message[0]; !bytes.Equal(got, ready) {
+		t.Fatalf("READY %x, want %x", got, ready)
+	}
+	return e
+}
+
+func mustSend(t *testing.T, c *zmq.Conn, frames ...[]byte) {
+	t.Helper()
+	if err := c.Send(frames...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func registration(t *testing.T, version string) []byte {
+	t.Helper()
+	return codec(t).AppendReady(nil, ptr(protocol.DefaultReady(version)))
+}
+
+func TestTapForwardsVerbatim(t *testing.T) {
+	noLeaks(t)
+	big := make([]byte, 10<<20)
+	_, _ = rand.Read(big)
+	messages := []zmq.Message{
+		{{0}, []byte("no msgpack at all \xc1\xff")},
+		{{0}, {}, {}, big[:300]},
+		{{9}, big[:1], big, big[1 : 5<<20], []byte("tail")},
+		{{}, {}},
+		{[]byte("one frame")},
+		{[]byte(protocol.EngineDead)},
+	}
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), nil)
+	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	for i, msg := range messages {
+		// A large message fills what lies between: it is sent while it is received.
+		sent := make(chan error, 2)
+		go func() { sent <- f.in.Send(f.identity, msg...) }()
+		go func() { sent <- e.out.Send(msg...) }()
+		got, err := e.in.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, fmt.Sprintf("message %d to the engine", i), got, msg)
+		same(t, fmt.Sprintf("message %d to the frontend", i), next(t, f.out).Message, msg)
+		if err := errors.Join(<-sent, <-sent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.hangUp()
+	err := tap.end()
+	if err == nil || !strings.Contains(err.Error(), "ENGINE_CORE_DEAD") {
+		t.Errorf("error %v, want that the engine died", err)
+	}
+	if got := tap.sum.Stats.Undecodable; got < 8 {
+		t.Errorf("%d messages reported as undecodable, of about 10", got)
+	}
+	// The raw frames hold all of it.
+	seen := readFrames(t, tap.path("frames.jsonl.gz"))
+	want := 4 + 2*len(messages) + 1 // and HELLO, INIT, the registration, READY; the hang-up
+	if len(seen) != want {
+		t.Errorf("%d messages in the frames file, want %d", len(seen), want)
+	}
+	for _, direction := range []string{trace.FrontendToEngine, trace.EngineToFrontend} {
+		for i, msg := range messages {
+			if !slices.ContainsFunc(seen, func(m trace.Message) bool {
+				return m.Direction == direction && slices.EqualFunc(m.Frames, msg, bytes.Equal)
+			}) {
+				t.Errorf("message %d (%v) is not in the frames file as it was", i, direction)
+			}
+		}
+	}
+}
+
+func same(t *testing.T, what string, got, want zmq.Message) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: %d frames, want %d", what, len(got), len(want))
+		return
+	}
+	for i := range got {
+		if !bytes.Equal(got[i], want[i]) {
+			t.Errorf("%s: frame %d of %d bytes differs, want %d bytes", what, i, len(got[i]), len(want[i]))
+		}
+	}
+}
+
+func readFrames(t *testing.T, path string) []trace.Message {
+	t.Helper()
+	r, err := trace.OpenFrames(path, trace.Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var all []trace.Message
+	for {
+		var m trace.Message
+		if err := r.Next(&m); err != nil {
+			return all
+		}
+		for i, frame := range m.Frames { // valid until the next call
+			m.Frames[i] = bytes.Clone(frame)
+		}
+		all = append(all, m)
+	}
+}
+
+func TestTapGuardsTheLine(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.Observe.VLLMVersion = "v0.32.1" })
+	ctx := patient(t)
+	go func() {
+		for {
+			d, err := f.shake.Recv(ctx)
+			if err != nil {
+				return
+			}
+			if d.Kind == zmq.Received {
+				_ = f.shake.Send(d.Peer.Identity, protocol.AppendInit(nil,
+					protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}}))
+			}
+		}
+	}()
+	startPlayer(t, player.Options{Handshake: tap.engine, HandshakeTimeout: tapPatience})
+	var mismatch *LineError
+	if err := tap.end(); !errors.As(err, &mismatch) {
+		t.Fatalf("error %v, want a line mismatch", err)
+	}
+	if want := (&LineError{Want: "v0.32.1", Got: "0.33.0"}); *mismatch != *want {
+		t.Errorf("got %+v, want %+v", mismatch, want)
+	}
+	// Nothing of it has reached the frontend.
+	for range 2 { // the connection came and went
+		d, err := f.in.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Kind == zmq.Received {
+			t.Errorf("the frontend was sent %x", d.Message)
+		}
+	}
+}
+
+func TestTapWithoutPeers(t *testing.T) {
+	noLeaks(t)
+	short := func(c *Config) { c.HandshakeTimeout = 100 * time.Millisecond }
+	t.Run("no engine", func(t *testing.T) {
+		tap := startTap(t, freeEndpoint(t), short)
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "no engine said HELLO on "+tap.engine) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("no frontend", func(t *testing.T) {
+		tap := startTap(t, freeEndpoint(t), short)
+		startPlayer(t, player.Options{Handshake: tap.engine, HandshakeTimeout: tapPatience})
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "engine 0: the frontend's handshake: dial tcp://") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("an engine that never registers", func(t *testing.T) {
+		f := newRawFrontend(t)
+		tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.HandshakeTimeout = 500 * time.Millisecond })
+		e, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		mustSend(t, e, protocol.EngineHandshake{}.Hello())
+		next(t, f.shake)
+		init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+		if err := f.shake.Send(protocol.Identity(0), init); err != nil {
+			t.Fatal(err)
+		}
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "the engine did not connect its") ||
+			!strings.Contains(err.Error(), "the handshake took more than 500ms") {
+			t.Errorf("error %v", err)
+		}
+	})
+	for _, stage := range []string{"before the engine", "before the frontend"} {
+		t.Run("told to end "+stage, func(t *testing.T) {
+			tap := startTap(t, freeEndpoint(t), nil)
+			if stage == "before the frontend" {
+				startPlayer(t, player.Options{Handshake: tap.engine, HandshakeTimeout: tapPatience})
+			}
+			tap.stop()
+		})
+	}
+}
+
+func TestTapSeesHangUps(t *testing.T) {
+	noLeaks(t)
+	t.Run("frontend, idle", func(t *testing.T) {
+		f := listenFrontend(t, 1)
+		tap := startTap(t, f.Handshake(), nil)
+		startPlayer(t, player.Options{Handshake: tap.engine})
+		if _, err := f.Accept(patient(t)); err != nil {
+			t.Fatal(err)
+		}
+		ask(t, f, 0, "a", []uint32{1}, 3)
+		f.Close()
+		if err := tap.end(); err != nil {
+			t.Errorf("error %v, want none: nothing was lost", err)
+		}
+		if n := countRecords(t, tap.path("run.jsonl.gz")); n != 1 {
+			t.Errorf("%d records, want 1", n)
+		}
+		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the frontend hung up") {
+			t.Errorf("notes %q", notes)
+		}
+	})
+	t.Run("engine, with a request in flight", func(t *testing.T) {
+		f := newRawFrontend(t)
+		tap := startTap(t, f.shake.Endpoint(), nil)
+		e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+		if err := f.in.Send(f.identity, []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, "a", []uint32{1}, 5))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.in.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		e.hangUp()
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "1 requests were in flight") {
+			t.Errorf("error %v", err)
+		}
+		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the engine hung up") {
+			t.Errorf("notes %q", notes)
+		}
+	})
+}
+
+func notesOf(t *testing.T, tap *running) []string {
+	t.Helper()
+	var notes []string
+	for _, m := range readFrames(t, tap.path("frames.jsonl.gz")) {
+		if m.Note != "" {
+			notes = append(notes, m.Note)
+		}
+	}
+	return notes
+}
+
+func countRecords(t *testing.T, path string) int {
+	t.Helper()
+	tr, err := trace.Read(path, trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(tr.Records)
+}
+
+func TestTapKeepsEnginesApart(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), nil)
+	engines := []*rawEngine{
+		f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0")),
+		f.dialRaw(t, tap.engine, 3, registration(t, "0.33.0")),
+	}
+	for i, rank := range []int{0, 3} {
+		for k := range i + 1 { // one request to engine 0, two to engine 3
+			id := fmt.Sprintf("r%d-%d", rank, k)
+			if err := f.in.Send(protocol.Identity(rank), []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, id, []uint32{7}, 1))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := engines[i].in.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			mustSend(t, engines[i].out, oneToken(t, rank, id))
+			next(t, f.out)
+		}
+	}
+	tap.stop()
+	for i, path := range []string{"run.jsonl.gz", "run.rank3.jsonl.gz"} {
+		if n := countRecords(t, tap.path(path)); n != i+1 {
+			t.Errorf("%s: %d records, want %d", path, n, i+1)
+		}
+	}
+	if n := len(readFrames(t, tap.path("frames.rank3.jsonl.gz"))); n != 8 {
+		t.Errorf("%d messages of engine 3, want 8: HELLO, INIT, registration, READY, two requests and their answers", n)
+	}
+}
+
+func TestTapRecordsNothingButForwards(t *testing.T) {
+	noLeaks(t)
+	f := listenFrontend(t, 1)
+	tap := startTap(t, f.Handshake(), func(c *Config) { c.Trace.Path = "/dev/full" })
+	startPlayer(t, player.Options{Handshake: tap.engine})
+	if _, err := f.Accept(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(t, f, 0, "a", []uint32{1}, 20); len(got) != 20 {
+		t.Errorf("%d tokens came through, want 20", len(got))
+	}
+	tap.cancel()
+	if err := tap.end(); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("error %v", err)
+	}
+	if tap.sum.Stats.Done != 1 {
+		t.Errorf("%d requests seen, want 1", tap.sum.Stats.Done)
+	}
+}
+
+func TestRankPath(t *testing.T) {
+	for _, tt := range []struct {
+		path string
+		rank int
+		want string
+	}{
+		{"run.jsonl.gz", 0, "run.jsonl.gz"},
+		{"a/run.jsonl.gz", 3, "a/run.rank3.jsonl.gz"},
+		{"a.b/run", 1, "a.b/run.rank1"},
+		{"run.jsonl", 12, "run.rank12.jsonl"},
+		{"r{rank}.jsonl.gz", 0, "r0.jsonl.gz"},
+		{"{rank}/r{rank}.gz", 2, "2/r2.gz"},
+	} {
+		if got := RankPath(tt.path, tt.rank); got != tt.want {
+			t.Errorf("RankPath(%q, %d) = %q, want %q", tt.path, tt.rank, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package tomlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// byteOrderMark may stand before a text.
+const byteOrderMark = "\xef\xbb\xbf"
+
+// Editor changes single places of a TOML text. Every byte that a change is not
+// about stays as it is: comments, blank lines, order, spelling and line ends. After
+// each change the text is read anew and compared, as data, with what was wanted; a
+// change that would mean anything else is an error and leaves the text as it was.
+//
+// Entries are those of an array of tables written with [[name]] headers, counted
+// from 0. The comments directly above a header, and directly below the last pair,
+// belong to the entry.
+type Editor struct {
+	name    string
+	isFence func(comment string) bool
+	mark    string // a byte order mark, or nothing
+	src     string
+	newline string
+	values  map[string]any // of src
+	items   []item         // of src
+}
+
+// NewEditor reads the text of a file. Name is the path that errors mention. A
+// comment that is a fence, given as in [Comment], belongs to no entry, so that it
+// stays where it is; isFence may be nil.
+func NewEditor(name string, data []byte, isFence func(comment string) bool) (*Editor, error) {
+	// The usual reader words what is wrong with a text, and has its bounds.
+	d := Parse(name, data, Codes{Unreadable: "unreadable", Syntax: "syntax"})
+	if d.root == nil {
+		return nil, errors.New(d.Findings()[0].String())
+	}
+	if isFence == nil {
+		isFence = func(string) bool { return false }
+	}
+	e := &Editor{name: name, isFence: isFence, newline: "\n"}
+	if bytes.HasPrefix(data, []byte(byteOrderMark)) {
+		e.mark, data = byteOrderMark, data[len(byteOrderMark):]
+	}
+	if first, _, found := strings.Cut(string(data), "\n"); found && strings.HasSuffix(first, "\r") {
+		e.newline = "\r\n"
+	}
+	return e, e.take(string(data))
+}
+
+// take makes src the text.
+func (e *Editor) take(src string) error {
+	values, err := decode(src)
+	if err != nil {
+		return fmt.Errorf("%s: not valid TOML: %w", e.name, err)
+	}
+	items, err := layout(src)
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.name, err)
+	}
+	if values == nil {
+		values = map[string]any{}
+	}
+	e.src, e.values, e.items = src, values, items
+	return nil
+}
+
+// Bytes returns the text.
+func (e *Editor) Bytes() []byte { return []byte(e.mark + e.src) }
+
+// Lines returns the 1-based lines of the headers of an array's entries.
+func (e *Editor) Lines(array string) []int {
+	var lines []int
+	for _, x := range extents(e.items, array, e.isFence) {
+		lines = append(lines, e.items[x.header].first)
+	}
+	return lines
+}
+
+// Comments returns the comments that have a line for themselves, in order.
+func (e *Editor) Comments() []Comment {
+	var comments []Comment
+	for _, it := range e.items {
+		if it.kind == commentItem {
+			comments = append(comments, Comment{it.first, it.comment})
+		}
+	}
+	return comments
+}
+
+// Has reports whether an entry has the key.
+func (e *Editor) Has(array string, index int, key string) bool {
+	table, _, err := e.entry(array, index)
+	_, ok := table[key]
+	return err == nil && ok
+}
+
+// entry returns the values and the place of an entry.
+func (e *Editor) entry(array string, index int) (map[string]any, extent, error) {
+	tables, ok := e.values[array].([]map[string]any)
+	if !ok && e.values[array] != nil {
+		return nil, extent{}, fmt.Errorf("%s: %s is not written as [[%s]] tables, so its entries cannot be edited", e.name, array, array)
+	}
+	all := extents(e.items, array, e.isFence)
+	if index < 0 || index >= len(all) || len(all) != len(tables) {
+		return nil, extent{}, fmt.Errorf("%s: no entry %d of [[%s]], which has %d", e.name, index, array, len(all))
+	}
+	return tables[index], all[index], nil
+}
+
+// wholeEntry returns the place of an entry that can be taken out.
+func (e *Editor) wholeEntry(array string, index int) (extent, error) {
+	_, place, err := e.entry(array, index)
+	if err != nil {
+		return place, err
+	}
+	for _, it := range e.items[place.lead:place.end] {
+		if it.kind == commentItem && e.isFence(it.comment) {
+			return place, fmt.Errorf("%s: line %d, %q, stands within an entry, so that cannot be moved: put the line before or behind the entry",
+				e.name, it.first, it.comment)
+		}
+	}
+	return place, nil
+}
+
+// Set gives a key of an entry a value: a string, int64, bool, time.Time or
+// []string. A key whose value is that already is not touched. A new key is put
+// behind those of the entry that come before it in order.
+func (e *Editor) Set(array string, index int, key string, value any, order []string) error {
+	table, place, err := e.entry(array, index)
+	if err != nil {
+		return err
+	}
+	text, err := formatValue(value)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", e.name, key, err)
+	}
+	if old, ok := table[key]; ok && same(old, decoded(value)) {
+		return nil
+	}
+	wanted := e.wanted(array, index, func(t map[string]any) { t[key] = decoded(value) })
+	if at, ok := e.pair(place, key); ok {
+		return e.replace(e.items[at].valueFrom, e.items[at].valueTo, text, wanted)
+	}
+	after := e.items[e.behind(place, key, order)]
+	return e.insert(after.to, quotedKey(key)+" = "+text, wanted)
+}
+
+// Unset removes a key of an entry with its line, if the entry has it.
+func (e *Editor) Unset(array string, index int, key string) error {
+	table, place, err := e.entry(array, index)
+	if err != nil {
+		return err
+	}
+	if _, ok := table[key]; !ok {
+		return nil
+	}
+	at, ok := e.pair(place, key)
+	if !ok {
+		return fmt.Errorf("%s: %s of entry %d of [[%s]] is not one pair, so it cannot be removed", e.name, key, index, array)
+	}
+	wanted := e.wanted(array, index, func(t map[string]any) { delete(t, key) })
+	return e.replace(e.items[at].from, e.items[at].to, "", wanted)
+}
+
+// Insert puts a new entry, given with a single pair, behind the given line, which
+// is 0 for the top of the file, with blank lines around it.
+func (e *Editor) Insert(array string, line int, key string, value any) error {
+	text, err := formatValue(value)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", e.name, key, err)
+	}
+	lines := "[[" + quotedKey(array) + "]]" + e.newline + quotedKey(key) + " = " + text
+	return e.insertEntry(array, line, lines, map[string]any{key: decoded(value)})
+}
+
+// Remove removes an entry with its comments and the blank lines behind it.
+func (e *Editor) Remove(array string, index int) error {
+	place, err := e.wholeEntry(array, index)
+	if err != nil {
+		return err
+	}
+	from, to := e.items[place.lead].from, len(e.src)
+	if place.end < len(e.items) {
+		to = e.items[place.end].from
+	} else if place.lead > 0 {
+		from = e.items[place.lead-1].to
+	}
+	tables := e.values[array].([]map[string]any)
+	wanted := maps.Clone(e.values)
+	wanted[array] = slices.Delete(slices.Clone(tables), index, index+1)
+	if len(tables) == 1 {
+		delete(wanted, array)
+	}
+	return e.replace(from, to, "", wanted)
+}
+
+// Move puts an entry with its comments, as it is written, behind the given line,
+// with blank lines around it.
+func (e *Editor) Move(array string, index, line int) error {
+	place, err := e.wholeEntry(array, index)
+	if err != nil {
+		return err
+	}
+	table := e.values[array].([]map[string]any)[index]
+	first, last := e.items[place.lead], e.items[place.end-1]
+	if line >= first.first && line <= last.last {
+		return fmt.Errorf("%s: entry %d of [[%s]] cannot move into itself, to line %d", e.name, index, array, line)
+	}
+	before := *e
+	text := strings.TrimRight(e.src[first.from:last.to], "\r\n")
+	lines := strings.Count(e.src, "\n")
+	if err := e.Remove(array, index); err != nil {
+		return err
+	}
+	if line > last.last {
+		line -= lines - strings.Count(e.src, "\n")
+	}
+	if err := e.insertEntry(array, line, text, table); err != nil {
+		*e = before
+		return err
+	}
+	return nil
+}
+
+// InsertComments puts lines of comment behind the given line, which is 0 for the
+// top of the file, with blank lines around them. Lines are given without #.
+func (e *Editor) InsertComments(line int, comments ...string) error {
+	lines := make([]string, len(comments))
+	for i, c := range comments {
+		lines[i] = "# " + c
+		if strings.ContainsAny(c, "\r\n") {
+			return fmt.Errorf("%s: a comment is one line, not %q", e.name, c)
+		}
+	}
+	at, err := e.behindLine(line)
+	if err != nil {
+		return err
+	}
+	return e.replace(at, at, e.spaced(at, strings.Join(lines, e.newline)), e.values)
+}

@@ -1,0 +1,247 @@
+package manifest
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// array is the name of the tables of the registry.
+const array = "golden"
+
+// Editor changes the text of a registry. Comments, keys of the user's own and
+// every byte that a change is not about stay as they are. A change that the rules
+// of the registry (see [Rules]) would call an error is refused, and so is any change
+// of a file that has errors already, blocks that do not pair among them. A refusal
+// leaves the text as it was.
+type Editor struct {
+	name  string
+	lines []string // names of the window's lines
+	text  *tomlfile.Editor
+}
+
+// NewEditor reads the text of a registry. Name is the path that errors mention.
+// Lines are the names of the lines of compat.toml in its order, which is that of
+// the blocks: a new block is put before that of the first line that comes later.
+func NewEditor(name string, data []byte, lines []string) (*Editor, error) {
+	_, findings := Parse(name, data)
+	if err := firstError(findings); err != nil {
+		return nil, err
+	}
+	text, err := tomlfile.NewEditor(name, data, isMarker)
+	if err != nil {
+		return nil, err
+	}
+	return &Editor{name: name, lines: lines, text: text}, nil
+}
+
+// Bytes returns the text.
+func (e *Editor) Bytes() []byte { return e.text.Bytes() }
+
+// Manifest returns the registry that the text is.
+func (e *Editor) Manifest() *Manifest {
+	m, _ := Parse(e.name, e.text.Bytes())
+	return m
+}
+
+func firstError(findings []Finding) error {
+	for _, f := range findings {
+		if f.Severity == tomlfile.Error {
+			return fmt.Errorf("%s", f)
+		}
+	}
+	return nil
+}
+
+func isMarker(comment string) bool {
+	word, _ := marker(comment)
+	return word != ""
+}
+
+// Put registers a golden: it replaces that of the same line and id where it stands,
+// key by key, or adds one at the end of the line's block. A block that is missing is
+// made. Goldens of the line that stand outside its block are moved to its end. All
+// other goldens stay. Putting the same golden again changes nothing.
+func (e *Editor) Put(g Golden) error {
+	if g.Line == "" || g.ID == "" {
+		return fmt.Errorf("%s: a golden without line or id cannot be registered", e.name)
+	}
+	wanted := e.Manifest().Goldens
+	at := find(wanted, g.Line, g.ID)
+	if at < 0 {
+		wanted = append(wanted, g)
+	} else {
+		wanted[at] = g
+	}
+	return e.change(wanted, func() error {
+		if err := e.gather(g.Line); err != nil {
+			return err
+		}
+		return e.put(g)
+	})
+}
+
+// Remove takes a golden out of the registry, with the comments that are about it.
+// The block of its line stays, even if it is empty then.
+func (e *Editor) Remove(line, id string) error {
+	goldens := e.Manifest().Goldens
+	at := find(goldens, line, id)
+	if at < 0 {
+		return fmt.Errorf("%s: has no golden %s/%s", e.name, line, id)
+	}
+	return e.change(slices.Delete(slices.Clone(goldens), at, at+1), func() error { return e.text.Remove(array, at) })
+}
+
+func find(goldens []Golden, line, id string) int {
+	return slices.IndexFunc(goldens, func(g Golden) bool { return g.Line == line && g.ID == id })
+}
+
+// change makes a change, and takes it back unless it leads to the wanted goldens,
+// in whatever order, and to a file without errors.
+func (e *Editor) change(wanted []Golden, make func() error) error {
+	before := *e.text
+	err := make()
+	if err == nil {
+		err = e.verify(wanted)
+	}
+	if err != nil {
+		*e.text = before
+	}
+	return err
+}
+
+func (e *Editor) verify(wanted []Golden) error {
+	m, findings := Parse(e.name, e.text.Bytes())
+	if err := firstError(findings); err != nil {
+		return fmt.Errorf("the change would break a rule: %w", err)
+	}
+	if !reflect.DeepEqual(byName(m.Goldens), byName(wanted)) || len(m.Goldens) != len(wanted) {
+		return fmt.Errorf("%s: the change would not give the goldens that were wanted: edit the file by hand", e.name)
+	}
+	return nil
+}
+
+// byName indexes goldens for a comparison that their places do not matter to.
+func byName(goldens []Golden) map[[2]string]Golden {
+	all := make(map[[2]string]Golden)
+	for _, g := range goldens {
+		name := [2]string{g.Line, g.ID}
+		g.Pos, g.CapturedAt = 0, g.CapturedAt.UTC()
+		all[name] = g
+	}
+	return all
+}
+
+// gather moves the goldens of a line into its block, which it makes if there is
+// none.
+func (e *Editor) gather(line string) error {
+	if _, ok := e.block(line); !ok {
+		if err := e.addBlock(line); err != nil {
+			return err
+		}
+	}
+	for {
+		block, ok := e.block(line)
+		if !ok {
+			return fmt.Errorf("%s: %q cannot name a block: want the name of a line, such as 0.33", e.name, line)
+		}
+		at := slices.IndexFunc(e.Manifest().Goldens, func(g Golden) bool { return g.Line == line && !block.holds(g.Pos) })
+		if at < 0 {
+			return nil
+		}
+		if err := e.text.Move(array, at, e.lastWritten(block)); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *Editor) block(line string) (Block, bool) {
+	for _, b := range e.Manifest().Blocks {
+		if b.Label == strings.ToUpper(line) {
+			return b, true
+		}
+	}
+	return Block{}, false
+}
+
+// lastWritten is the last line of a block that is not blank; at least that of its
+// first marker.
+func (e *Editor) lastWritten(b Block) int {
+	lines := strings.Split(string(e.text.Bytes()), "\n")
+	last := b.End - 1
+	for last > b.Begin && strings.TrimSpace(lines[last-1]) == "" {
+		last--
+	}
+	return last
+}
+
+// addBlock makes an empty block at the place of its line.
+func (e *Editor) addBlock(line string) error {
+	label := strings.ToUpper(line)
+	at := strings.Count(strings.TrimRight(string(e.text.Bytes()), "\r\n\t "), "\n") + 1
+	for _, b := range slices.Backward(e.Manifest().Blocks) {
+		if e.rank(b.Label) > e.rank(label) {
+			at = e.above(b.Begin)
+		}
+	}
+	if len(strings.TrimSpace(string(e.text.Bytes()))) == 0 {
+		at = 0
+	}
+	return e.text.InsertComments(at, "BEGIN "+label+" GOLDENS", "END "+label+" GOLDENS")
+}
+
+// rank is the place of a block in the order of the window; labels that the window
+// does not have come last.
+func (e *Editor) rank(label string) int {
+	at := slices.IndexFunc(e.lines, func(line string) bool { return strings.ToUpper(line) == label })
+	if at < 0 {
+		return len(e.lines)
+	}
+	return at
+}
+
+// above is the last line that is not about a block: comments directly above its
+// marker are.
+func (e *Editor) above(begin int) int {
+	comments := e.text.Comments()
+	at := begin
+	for _, c := range slices.Backward(comments) {
+		if c.Line == at-1 && !isMarker(c.Text) {
+			at = c.Line
+		}
+	}
+	return at - 1
+}
+
+// put sets the keys of a golden whose block there is.
+func (e *Editor) put(g Golden) error {
+	at := find(e.Manifest().Goldens, g.Line, g.ID)
+	if at < 0 {
+		block, _ := e.block(g.Line)
+		last := e.lastWritten(block)
+		if err := e.text.Insert(array, last, "line", g.Line); err != nil {
+			return err
+		}
+		at = slices.IndexFunc(e.text.Lines(array), func(header int) bool { return header > last })
+	}
+	old := pairs(e.Manifest().Goldens[at])
+	for i, p := range pairs(g) {
+		// Without an id the workload is the name, so that an id which is the same may still have to be written.
+		if reflect.DeepEqual(p, old[i]) && (p.key != "id" || g.ID == g.Workload) {
+			continue
+		}
+		var err error
+		if p.value == nil {
+			err = e.text.Unset(array, at, p.key)
+		} else {
+			err = e.text.Set(array, at, p.key, p.value, keys())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package manifest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	diff "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// window is the order of blocks in these tests.
+var window = []string{"nightly", "0.33", "0.32", "0.27", "0.26"}
+
+// someGolden is a golden that breaks no rule. Its digests are made of its name.
+func someGolden(line, id string) Golden {
+	hash := fingerprint(line, id, "")
+	return Golden{
+		Line: line, ID: id, BucketPath: "conformance/" + line + "/" + id + ".jsonl.gz", SHA256: hash, ConfigHash: hash,
+		Workload: id, Role: Fidelity, TokensSHA256: hash,
+	}
+}
+
+// entryOf is how a golden of someGolden is written.
+func entryOf(line, id string) string {
+	hash := fingerprint(line, id, "")
+	return `[[golden]]
+line = "` + line + `"
+id = "` + id + `"
+bucket_path = "conformance/` + line + `/` + id + `.jsonl.gz"
+sha256 = "` + hash + `"
+config_hash = "` + hash + `"
+workload = "` + id + `"
+role = "fidelity"
+tokens_sha256 = "` + hash + `"
+`
+}
+
+// block is a block of entries.
+func block(label string, entries ...string) string {
+	return "# BEGIN " + label + " GOLDENS\n\n" + strings.Join(append(entries, "# END "+label+" GOLDENS\n"), "\n")
+}
+
+// edited makes a change and returns the text, or the error instead.
+func edited(t *testing.T, src string, change func(*Editor) error) string {
+	t.Helper()
+	e, err := NewEditor("m.toml", []byte(src), window)
+	if err == nil {
+		err = change(e)
+		if err != nil && string(e.Bytes()) != src {
+			t.Errorf("refused, but changed to\n%s", e.Bytes())
+		}
+	}
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	text := string(e.Bytes())
+	if _, findings := Parse("m.toml", e.Bytes()); tomlfile.HasErrors(findings) {
+		t.Errorf("the rules do not accept the result: %v", findings)
+	}
+	return text
+}
+
+func TestEditorPut(t *testing.T) {
+	put := func(line, id string) func(*Editor) error {
+		return func(e *Editor) error { return e.Put(someGolden(line, id)) }
+	}
+	a33, b33, a32, a27 := entryOf("0.33", "a"), entryOf("0.33", "b"), entryOf("0.32", "a"), entryOf("0.27", "a")
+	old33 := strings.Replace(strings.Replace(a33, `role = "fidelity"`, `role = "schema" # once`, 1), `id = "a"`, "size = 7\nid = 'a'", 1)
+	new33 := strings.Replace(strings.Replace(a33, `role = "fidelity"`, `role = "fidelity" # once`, 1), `id = "a"`, "id = 'a'", 1)
+	const head = "# About this file.\n\nx_owner = 'ci' # mine\n\n"
+	tests := []struct {
+		name, src string
+		change    func(*Editor) error
+		want      string
+	}{
+		{"empty file", "", put("0.33", "a"), "# BEGIN 0.33 GOLDENS\n\n" + a33 + "\n# END 0.33 GOLDENS\n"},
+		{"empty block", head + "# BEGIN 0.33 GOLDENS\n# END 0.33 GOLDENS\n", put("0.33", "a"), head + block("0.33", a33)},
+		{"next to another", head + block("0.33", a33), put("0.33", "b"), head + block("0.33", a33, b33)},
+		{"in place, comments and the user's keys stay", head + block("0.33", "# why\n"+old33+"x_mine = 1\n", b33), put("0.33", "a"), head + block("0.33", "# why\n"+new33+"x_mine = 1\n", b33)},
+		{"new block first", head + block("0.32", a32), put("0.33", "a"), head + block("0.33", a33) + "\n" + block("0.32", a32)},
+		{"new block between", head + block("0.33", a33) + "\n" + block("0.27", a27), put("0.32", "a"), head + block("0.33", a33) + "\n" + block("0.32", a32) + "\n" + block("0.27", a27)},
+		{"new block last", head + block("0.33", a33), put("0.27", "a"), head + block("0.33", a33) + "\n" + block("0.27", a27)},
+		{"new block before the comment of another", "# of 0.32\n" + block("0.32", a32), put("0.33", "a"), block("0.33", a33) + "\n# of 0.32\n" + block("0.32", a32)},
+		{"tracker", "", put("nightly", "a"), block("NIGHTLY", entryOf("nightly", "a"))},
+		{"adopts what it replaces", head + "# why\n" + old33 + "\n" + block("0.33", b33), put("0.33", "a"), head + block("0.33", b33, "# why\n"+new33)},
+		{"adopts others of the line", head + a33 + "\n" + a32, put("0.33", "b"), head + a32 + "\n" + block("0.33", a33, b33)},
+		{"adopts from another block", block("0.32", a33, a32), put("0.33", "b"), block("0.33", a33, b33) + "\n" + block("0.32", a32)},
+		{"no line end at the end", strings.TrimSuffix(a33, "\n"), put("0.32", "a"), a33 + "\n" + block("0.32", a32)},
+		{"Windows line ends", strings.ReplaceAll(block("0.33", a33), "\n", "\r\n"), put("0.33", "b"), strings.ReplaceAll(block("0.33", a33, b33), "\n", "\r\n")},
+		{"known by its workload", block("0.33", strings.Replace(a33, "id = \"a\"\n", "", 1)), put("0.33", "a"), block("0.33", strings.Replace(a33, "id = \"a\"\n", "", 1))},
+		{
+			"not known by its workload any more", block("0.33", strings.Replace(a33, "id = \"a\"\n", "", 1)), func(e *Editor) error {
+				g := someGolden("0.33", "a")
+				g.Workload = "w"
+				return e.Put(g)
+			}, block("0.33", strings.Replace(a33, `workload = "a"`, `workload = "w"`, 1)),
+		},
+		{"unbalanced", "# BEGIN 0.33 GOLDENS\n\n" + a33, put("0.33", "b"), `error: m.toml:1: M014 error: the block of 0.33 does not end; add "# END 0.33 GOLDENS" after its last entry`},
+		{"ends unopened", a33 + "# END 0.33 GOLDENS\n", put("0.33", "b"), `error: m.toml:10: M014 error: a block ends that has not begun; add "# BEGIN 0.33 GOLDENS", or remove this line`},
+		{"nested", "# BEGIN 0.33 GOLDENS\n# BEGIN 0.32 GOLDENS\n# END 0.32 GOLDENS\n# END 0.33 GOLDENS\n", put("0.33", "b"), `error: m.toml:2: M014 error: a block begins inside the block of 0.33; add "# END 0.33 GOLDENS" before it`},
+		{"two blocks of a line", block("0.33", a33) + "\n" + block("0.33", b33), put("0.33", "b"), "error: m.toml:15: M014 error: a second block of 0.33; move its entries to the first"},
+		{"other errors", "nope = 1\n", put("0.33", "b"), `error: m.toml:1: M003 error: unknown key "nope" in the top level; known are golden; keys of your own start with x_`},
+		{"not TOML", "[[golden]\n", put("0.33", "b"), "error: m.toml:1:9: M002 error: not valid TOML: expected end of table array name delimiter ']', but got '\\n' instead"},
+		{
+			"bytes that are registered already", block("0.33", a33), func(e *Editor) error {
+				g := someGolden("0.33", "b")
+				g.SHA256 = someGolden("0.33", "a").SHA256
+				return e.Put(g)
+			}, "error: the change would break a rule: m.toml:17: M010 error: the same bytes are registered twice, first at line 3 of this file; keep one of the two; other locations of it are mirrors",
+		},
+		{"no id", "", put("0.33", ""), "error: m.toml: a golden without line or id cannot be registered"},
+		{"no name of a line", "", put("0 33", "a"), `error: m.toml: "0 33" cannot name a block: want the name of a line, such as 0.33`},
+		{
+			"inline", "golden = [\n {" + strings.Join(strings.Split(strings.TrimSpace(a33), "\n")[1:], ", ") + "},\n]\n", put("0.33", "b"),
+			"error: m.toml: golden is not written as [[golden]] tables, so its entries cannot be edited",
+		},
+		{"a marker within an entry", strings.Replace(block("0.33", a33), "role", "# BEGIN 0.32 GOLDENS\n# END 0.32 GOLDENS\nrole", 1), put("0.33", "b"), `error: m.toml:10: M014 error: a block begins inside the block of 0.33; add "# END 0.33 GOLDENS" before it`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := edited(t, tt.src, tt.change)
+			if d := diff.Diff(tt.want, got); d != "" {
+				t.Fatalf("-want +got:\n%s", d)
+			}
+			if strings.HasPrefix(got, "error: ") {
+				return
+			}
+			if again := edited(t, got, tt.change); again != got {
+				t.Errorf("the second time changes it to\n%s", again)
+			}
+		})
+	}
+}
+
+// Every key is written, read back and taken away again.
+func TestEditorPutsEveryKey(t *testing.T) {
+	full := someGolden("0.33", "a")
+	full.Size, full.Records, full.Streams, full.Tokens, full.Seed = 5, 4, 3, 2, new(int64)
+	full.VLLMVersion, full.GPU, full.Model, full.Scenario, full.EngineConfig = "0.33.0", "cpu", "a/b", "nocache", "a=b;c=d"
+	full.EngineImage = "i@sha256:" + full.SHA256
+	full.CapturedAt = time.Date(2026, 1, 31, 12, 0, 0, 0, time.FixedZone("", 3600))
+	full.CaptureRun, full.RecorderVersion, full.VersionID = "https://example.com/1", "1.0", "v"
+	full.Mirrors, full.Visibility, full.License, full.Notes = []string{"s3://b/a.jsonl"}, Public, "MIT", "two\nlines \"é\""
+	e, err := NewEditor("m.toml", nil, window)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []Golden{full, someGolden("0.33", "a"), full} {
+		if err := e.Put(want); err != nil {
+			t.Fatal(err)
+		}
+		if d := diff.Diff([]Golden{want}, e.Manifest().Goldens, cmpopts.IgnoreFields(Golden{}, "Pos"), cmpopts.EquateApproxTime(0)); d != "" {
+			t.Errorf("-put +read:\n%s", d)
+		}
+	}
+	for _, p := range pairs(full) {
+		if p.value == nil || !strings.Contains(string(e.Bytes()), "\n"+p.key+" = ") {
+			t.Errorf("%s is not written:\n%s", p.key, e.Bytes())
+		}
+	}
+}
+
+func TestEditorRemove(t *testing.T) {
+	a, b := entryOf("0.33", "a"), entryOf("0.33", "b")
+	src := "# head\n\n" + block("0.33", "# of a\n"+a, b)
+	remove := func(id string) func(*Editor) error { return func(e *Editor) error { return e.Remove("0.33", id) } }
+	if got, want := edited(t, src, remove("a")), "# head\n\n"+block("0.33", b); got != want {
+		t.Errorf("got\n%s", got)
+	}
+	if got, want := edited(t, "# head\n\n"+block("0.33", b), remove("b")), "# head\n\n"+block("0.33"); got != want {
+		t.Errorf("got\n%s", got)
+	}
+	if got, want := edited(t, src, remove("c")), "error: m.toml: has no golden 0.33/c"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Registering what the shipped registry has changes no byte of it; taking each out
+// and in again keeps everything that is said.
+func TestEditorOnTheShippedFile(t *testing.T) {
+	path := filepath.Join("..", "conformance", "manifest.toml")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := Parse(path, data)
+	if len(m.Goldens) == 0 {
+		t.Fatal("no goldens")
+	}
+	var lines []string
+	for _, b := range m.Blocks {
+		lines = append(lines, strings.ToLower(b.Label))
+	}
+	for _, g := range m.Goldens {
+		e, err := NewEditor(path, data, lines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Put(g); err != nil || !bytes.Equal(e.Bytes(), data) {
+			t.Errorf("%s/%s: %v, or it changed the file", g.Line, g.ID, err)
+		}
+		if err := e.Remove(g.Line, g.ID); err != nil {
+			t.Error(err)
+		}
+		if err := e.Put(g); err != nil {
+			t.Error(err)
+		}
+		if got, want := sorted(e.Bytes()), sorted(data); !slices.Equal(got, want) {
+			t.Errorf("%s/%s: out and in again changes lines:\n%s", g.Line, g.ID, diff.Diff(want, got))
+		}
+	}
+}
+
+func sorted(text []byte) []string {
+	lines := strings.Split(string(text), "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+// Whatever a registry is, registering is refused and changes nothing, or loses
+// nothing and can be repeated.
+func FuzzEditorPut(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.toml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data, "0.33", "a")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, line, id string) {
+		e, err := NewEditor("m.toml", data, window)
+		if err != nil {
+			return
+		}
+		before := e.Manifest()
+		if err := e.Put(someGolden(line, id)); err != nil {
+			if !bytes.Equal(e.Bytes(), data) {
+				t.Fatalf("refused (%v), but changed to %q", err, e.Bytes())
+			}
+			return
+		}
+		after := e.Manifest()
+		for _, g := range before.Goldens {
+			if find(after.Goldens, g.Line, g.ID) < 0 {
+				t.Fatalf("golden %s/%s was lost: %q", g.Line, g.ID, e.Bytes())
+			}
+		}
+		text := e.Bytes()
+		if err := e.Put(someGolden(line, id)); err != nil || !bytes.Equal(e.Bytes(), text) {
+			t.Fatalf("again: %v, %q became %q", err, text, e.Bytes())
+		}
+	})
+}

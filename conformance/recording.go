@@ -72,6 +72,11 @@ func (g *recording) read(line compat.Line, data []byte) (err error) {
 	if g.codec, err = protocol.CodecFor(profileName(line)); err != nil {
 		return err
 	}
+	if g.registered.Role == manifest.Wire {
+		g.trace = &trace.Trace{Name: g.location}
+		g.trace.Meta, _, err = readFrames(data, g.location, trace.IsGzip(g.location))
+		return err
+	}
 	reader, err := trace.NewReader(bytes.NewReader(data), g.location, trace.IsGzip(g.location), trace.Options{Strict: true})
 	if err != nil {
 		return err

@@ -1,0 +1,226 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// Registration is a capture that is to become a golden.
+type Registration struct {
+	// Trace is the file that the tap wrote: a cassette, or for role wire its raw
+	// frames.
+	Trace string
+	// Line is the name or the tag of a line of Window.
+	Line string
+	// ID names the golden in its line. A golden of that name is replaced.
+	ID string
+	// Workload is what was asked of the engine; by default ID.
+	Workload string
+	// Role is fidelity, the default, schema or wire.
+	Role manifest.Role
+	// Scenario and Seed, unless given, are those of the golden that is replaced.
+	Scenario string
+	Seed     *int64
+
+	Window   *compat.Matrix
+	Manifest string // path of the registry
+	Goldens  string // directory that bucket paths are relative to
+	// Upload, if not empty, is where to keep the bytes instead: s3://bucket/prefix
+	// or file:///dir. The registry then has the complete location.
+	Upload string
+	// AllowPatchDrift takes a capture of another patch release than the line's tag.
+	AllowPatchDrift bool
+	// DryRun checks everything and writes nothing.
+	DryRun bool
+
+	Timeouts Timeouts
+	Log      *slog.Logger
+	// Progress is told each result of the replay as it is known; may be nil.
+	Progress func(Result)
+
+	// Tests replace what writes the registry, and the engine that replays.
+	write      func(path string, data []byte) error
+	newSubject newSubject
+}
+
+// Registered says what a registration found and did. After a refusal it has what
+// was known by then.
+type Registered struct {
+	Golden   manifest.Golden
+	Messages int     // of raw frames; 0 for a cassette
+	Report   *Report // of the replay; nil if there was none
+	Location string  // where the bytes are, or would be
+	Stored   bool    // the bytes were written; false if they were there already
+	Changed  bool    // the registry was edited, or would be
+	Replaced bool    // a golden of the same name was registered before
+	Removed  string  // path of the file of the golden that was replaced, if that was removed
+	// Warnings are the findings about the registry that it did not have before.
+	Warnings []manifest.Finding
+}
+
+// RegistrationError is a refusal. Nothing was registered then.
+type RegistrationError struct {
+	// ExitCode is ExitFail when a check of the capture or its replay failed,
+	// ExitUsage when it is about the request or the registry, and ExitInfra when
+	// something could not be read or written, or the registry was edited meanwhile.
+	ExitCode int
+	Problems []error
+}
+
+func (e *RegistrationError) Error() string {
+	var lines []string
+	for _, p := range e.Problems {
+		lines = append(lines, p.Error())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the problems.
+func (e *RegistrationError) Unwrap() []error { return e.Problems }
+
+func refuse(code int, problems ...error) error {
+	return &RegistrationError{ExitCode: code, Problems: problems}
+}
+
+// Register makes a capture a golden. It reads the whole file strictly, checks that
+// it is of the line and says how it was captured, replays it as [Runner.Run] does
+// for all assertions, keeps the bytes, compressed anew so that the same lines give
+// the same file, under a name that tells their digest, and puts the golden into the
+// registry. Bytes that are there already are fine; registering the same capture
+// again changes nothing. A file of the golden that is replaced is removed from
+// Goldens when nothing refers to it any more. An error is a [*RegistrationError].
+func Register(ctx context.Context, req Registration) (Registered, error) {
+	r := registrar{Registration: req}
+	err := r.prepare()
+	for _, step := range []func(context.Context) error{r.read, r.plan, r.replay, r.keep, r.edit, r.removeReplaced} {
+		if err == nil {
+			err = step(ctx)
+		}
+	}
+	return r.result, err
+}
+
+// registrar is one call of [Register].
+type registrar struct {
+	Registration
+	line   compat.Line
+	data   []byte // as they will be stored
+	meta   trace.Meta
+	result Registered
+
+	before   []byte // the text of the registry
+	after    []byte
+	replaced manifest.Golden
+	created  func() error // takes away what was stored; nil if nothing was, or in a bucket
+}
+
+// prepare completes the request and checks what needs no file.
+func (r *registrar) prepare() error {
+	r.Workload = orString(r.Workload, r.ID)
+	if r.Role == "" {
+		r.Role = manifest.Fidelity
+	}
+	if r.write == nil {
+		r.write = replaceFile
+	}
+	var problems []error
+	switch r.Role {
+	case manifest.Fidelity, manifest.Schema, manifest.Wire:
+	default:
+		problems = append(problems, fmt.Errorf("role %q cannot be registered: want %s, %s or %s", r.Role, manifest.Fidelity, manifest.Schema, manifest.Wire))
+	}
+	if r.ID == "" {
+		problems = append(problems, errors.New("the golden has no id"))
+	}
+	if r.Upload != "" && !isStore(r.Upload) {
+		problems = append(problems, fmt.Errorf("upload to %q: want s3://bucket, s3://bucket/prefix or file:///dir", r.Upload))
+	}
+	line, err := findLine(r.Window, r.Line)
+	if err != nil {
+		problems = append(problems, err)
+	}
+	if len(problems) > 0 {
+		return refuse(ExitUsage, problems...)
+	}
+	r.line = line
+	return nil
+}
+
+// isStore tells whether goldens can be kept below a location.
+func isStore(location string) bool {
+	scheme, rest, _ := strings.Cut(location, "://")
+	switch strings.ToLower(scheme) {
+	case "s3":
+		return rest != "" && rest[0] != '/'
+	case "file":
+		return strings.HasPrefix(rest, "/")
+	}
+	return false
+}
+
+func orString(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// read reads the capture, checks it, and compresses it as it will be kept.
+func (r *registrar) read(context.Context) error {
+	raw, err := r.load()
+	if err != nil {
+		return err
+	}
+	c, err := r.capture(raw)
+	if err != nil {
+		return refuse(ExitFail, err)
+	}
+	var packed bytes.Buffer
+	if err := trace.Archive(&packed, bytes.NewReader(raw), trace.IsGzip(r.Trace)); err != nil {
+		return refuse(ExitFail, fmt.Errorf("%s: %w", r.Trace, err))
+	}
+	r.data, r.meta = packed.Bytes(), c.trace.Meta
+	r.describe(c)
+	if problems := r.check(c); len(problems) > 0 {
+		return refuse(ExitFail, problems...)
+	}
+	return nil
+}
+
+// load reads the bytes of the capture.
+func (r *registrar) load() ([]byte, error) {
+	if !strings.HasSuffix(r.Trace, ".jsonl") && !strings.HasSuffix(r.Trace, ".jsonl.gz") {
+		return nil, refuse(ExitUsage, fmt.Errorf("trace %s: want a file that ends in .jsonl or .jsonl.gz", r.Trace))
+	}
+	info, err := os.Stat(r.Trace)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", r.Trace)
+	}
+	if err != nil {
+		return nil, refuse(ExitUsage, fmt.Errorf("trace: %w", err))
+	}
+	f, err := os.Open(r.Trace)
+	if err != nil {
+		return nil, refuse(ExitInfra, fmt.Errorf("trace: %w", err))
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, golden.DefaultMaxSize+1))
+	switch {
+	case err != nil:
+		return nil, refuse(ExitInfra, fmt.Errorf("trace: %w", err))
+	case len(data) > golden.DefaultMaxSize:
+		return nil, refuse(ExitFail, fmt.Errorf("%s: more than the %d bytes that a golden may have", r.Trace, golden.DefaultMaxSize))
+	}
+	return data, nil
+}

@@ -1,0 +1,226 @@
+package conformance
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// plan makes the new text of the registry, before anything takes long.
+func (r *registrar) plan(context.Context) error {
+	var err error
+	if r.before, err = os.ReadFile(r.Manifest); err != nil {
+		return refuse(ExitUsage, fmt.Errorf("registry: %w", err))
+	}
+	editor, err := manifest.NewEditor(r.Manifest, r.before, lineNames(r.Window))
+	if err != nil {
+		return refuse(ExitUsage, err)
+	}
+	registry := editor.Manifest()
+	r.inherit(registry)
+	known := CheckInputs(r.Window, registry)
+	if err := editor.Put(r.result.Golden); err != nil {
+		return refuse(ExitUsage, err)
+	}
+	r.after = editor.Bytes()
+	r.result.Changed = !bytes.Equal(r.before, r.after)
+	var problems []error
+	for _, f := range CheckInputs(r.Window, editor.Manifest()) {
+		switch {
+		case slices.ContainsFunc(known, func(k manifest.Finding) bool { return k.Code == f.Code && k.Message == f.Message }):
+		case f.Severity == tomlfile.Error:
+			problems = append(problems, errors.New(f.String()))
+		default:
+			r.result.Warnings = append(r.result.Warnings, f)
+		}
+	}
+	if len(problems) > 0 {
+		return refuse(ExitUsage, problems...)
+	}
+	return nil
+}
+
+// inherit takes from the golden that is replaced what is still true.
+func (r *registrar) inherit(registry *manifest.Manifest) {
+	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Line == r.line.Name && g.ID == r.ID })
+	if at < 0 {
+		return
+	}
+	r.result.Replaced = true
+	r.replaced = registry.Goldens[at]
+	old, g := r.replaced, &r.result.Golden
+	g.Scenario = orString(g.Scenario, old.Scenario)
+	g.Visibility, g.License, g.Notes = old.Visibility, old.License, old.Notes
+	if g.Seed == nil {
+		g.Seed = old.Seed
+	}
+	if g.SHA256 == old.SHA256 { // it is the same capture
+		g.EngineImage, g.CaptureRun, g.VersionID, g.Mirrors = old.EngineImage, old.CaptureRun, old.VersionID, old.Mirrors
+		g.RecorderVersion = orString(g.RecorderVersion, old.RecorderVersion)
+		if g.CapturedAt.IsZero() {
+			g.CapturedAt = old.CapturedAt
+		}
+	}
+}
+
+// memory is the store of a golden that is not stored yet.
+type memory struct {
+	data     []byte
+	location string
+}
+
+func (m memory) Fetch(context.Context, manifest.Golden) ([]byte, string, error) {
+	return m.data, m.location, nil
+}
+
+// replay makes every assertion that a run would make of the golden.
+func (r *registrar) replay(ctx context.Context) error {
+	registry := &manifest.Manifest{File: r.Manifest, Goldens: []manifest.Golden{r.result.Golden}}
+	cases, err := NewPlan(r.Window, registry, Selection{Lines: []string{r.line.Name}, Enforce: EnforceAll})
+	if err != nil {
+		return refuse(ExitUsage, err)
+	}
+	for i := range cases {
+		cases[i].Entry = "" // it is not there yet
+	}
+	location := r.Trace
+	if !trace.IsGzip(location) {
+		location += ".gz" // as it will be
+	}
+	runner := Runner{Store: memory{r.data, location}, Timeouts: r.Timeouts, Log: r.Log, Progress: r.Progress, newSubject: r.newSubject}
+	r.result.Report = runner.Run(ctx, cases)
+	if r.result.Report.ExitCode == ExitOK {
+		return nil
+	}
+	code := r.result.Report.ExitCode
+	if code == ExitVacuous {
+		code = ExitFail
+	}
+	return refuse(code, fmt.Errorf("%s: its replay is not green, so it is not registered: %s", r.Trace, r.result.Report.Reason))
+}
+
+// keep stores the bytes.
+func (r *registrar) keep(ctx context.Context) error {
+	if r.DryRun {
+		return nil
+	}
+	if err := r.unedited(); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp("", "golden-*.jsonl.gz")
+	if err != nil {
+		return refuse(ExitInfra, err)
+	}
+	defer os.Remove(temp.Name())
+	_, err = temp.Write(r.data)
+	if err := errors.Join(err, temp.Close()); err != nil {
+		return refuse(ExitInfra, err)
+	}
+	published, err := (&golden.Store{Log: r.Log}).Publish(ctx, r.result.Location, temp.Name())
+	if err != nil {
+		return refuse(ExitInfra, err)
+	}
+	r.result.Stored = !published.Existed
+	if r.result.Stored && r.Upload == "" {
+		r.created = func() error { return os.Remove(r.result.Location) }
+	}
+	return nil
+}
+
+// unedited checks that the registry is still what the new text was made of.
+func (r *registrar) unedited() error {
+	now, err := os.ReadFile(r.Manifest)
+	if err != nil {
+		return refuse(ExitInfra, fmt.Errorf("registry: %w", err))
+	}
+	if !bytes.Equal(now, r.before) {
+		return refuse(ExitInfra, fmt.Errorf("%s was edited while the capture was checked, so it was left as it is: register again", r.Manifest))
+	}
+	return nil
+}
+
+// edit writes the registry. If that fails, what was stored here for it goes again.
+func (r *registrar) edit(context.Context) error {
+	if r.DryRun || !r.result.Changed {
+		return nil
+	}
+	err := r.unedited()
+	if err == nil {
+		if err = r.write(r.Manifest, r.after); err == nil {
+			return nil
+		}
+		err = refuse(ExitInfra, fmt.Errorf("write the registry: %w", err))
+	}
+	if r.created == nil {
+		return err
+	}
+	r.result.Stored = false
+	if left := r.created(); left != nil {
+		return refuse(ExitInfra, err, fmt.Errorf("and what was stored for it stays: %w", left))
+	}
+	return err
+}
+
+// removeReplaced removes the file of the golden that was replaced, unless another
+// still is that file. Nothing outside of the directory of goldens is touched.
+func (r *registrar) removeReplaced(context.Context) error {
+	old := r.replaced.BucketPath
+	if r.DryRun || old == "" || old == r.result.Golden.BucketPath || strings.Contains(old, "://") {
+		return nil
+	}
+	registry, _ := manifest.Parse(r.Manifest, r.after)
+	if slices.ContainsFunc(registry.Goldens, func(g manifest.Golden) bool { return g.BucketPath == old }) {
+		return nil
+	}
+	root, err := os.OpenRoot(r.Goldens)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // all goldens are elsewhere
+	}
+	if err == nil {
+		defer root.Close()
+		err = root.Remove(filepath.FromSlash(old))
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return refuse(ExitInfra, fmt.Errorf("the golden is registered, but the file of the one before it stays: %w", err))
+	}
+	r.result.Removed = filepath.Join(r.Goldens, filepath.FromSlash(old))
+	return nil
+}
+
+// replaceFile puts data in the place of a file at once. A link stays a link.
+func replaceFile(path string, data []byte) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name()) // after the rename there is nothing of that name
+	_, err = temp.Write(data)
+	err = cmp.Or(err, temp.Chmod(info.Mode().Perm()), temp.Sync())
+	if err := errors.Join(err, temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}

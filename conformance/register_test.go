@@ -1,0 +1,580 @@
+package conformance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// desk is a copy of the registry with one golden of it, and what the tap would
+// have written when that was captured.
+type desk struct {
+	Registration
+	golden  manifest.Golden
+	capture *subjectGolden // rewritten by the tap's writer, with sync points
+}
+
+// newDesk takes the first fidelity golden of the repository.
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	window, registry := repository(t)
+	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
+	g := registry.Goldens[at]
+	dir := t.TempDir()
+	d := &desk{golden: g, capture: goldenOf(t, g.Line, g.ID)}
+	d.Registration = Registration{
+		Trace: filepath.Join(dir, "run.jsonl.gz"), Line: g.Line, ID: g.ID, Workload: g.Workload,
+		Window: window, Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
+	}
+	text, err := os.ReadFile("manifest.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeTo(t, d.Manifest, text)
+	writeTo(t, filepath.Join(d.Goldens, g.BucketPath), d.capture.data)
+	d.rewrite(t, func(*trace.Trace) {})
+	return d
+}
+
+func inflated(t testing.TB, data []byte) []byte {
+	t.Helper()
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func writeTo(t *testing.T, name string, data []byte) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, data, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rewrite changes what the tap wrote.
+func (d *desk) rewrite(t *testing.T, change func(*trace.Trace)) {
+	t.Helper()
+	d.capture.rewrite(t, change)
+	writeTo(t, d.Trace, d.capture.data)
+}
+
+// files lists what is on the desk, with its content.
+func (d *desk) files(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	dir := filepath.Dir(d.Manifest)
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		all[filepath.ToSlash(name)] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// registry reads the desk's registry, which must have no errors.
+func (d *desk) registry(t *testing.T) *manifest.Manifest {
+	t.Helper()
+	m, findings := manifest.Load(d.Manifest)
+	if err := errorsOf(append(findings, CheckInputs(d.Window, m)...)); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (d *desk) register(t *testing.T) Registered {
+	t.Helper()
+	done, err := Register(t.Context(), d.Registration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
+// conform runs everything about the golden from the desk's registry.
+func (d *desk) conform(t *testing.T, store Store) {
+	t.Helper()
+	cases, err := NewPlan(d.Window, d.registry(t), Selection{Lines: []string{d.golden.Line}, Goldens: []string{d.ID}, Enforce: EnforceAll})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := (&Runner{Store: store}).Run(t.Context(), cases)
+	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
+		t.Errorf("%s: %v", report.Reason, report.Results)
+	}
+}
+
+func TestRegister(t *testing.T) {
+	d := newDesk(t)
+	done := d.register(t)
+	if !done.Stored || !done.Changed || !done.Replaced || done.Report.ExitCode != ExitOK {
+		t.Errorf("%+v", done)
+	}
+	if want := filepath.Join(d.Goldens, d.golden.BucketPath); want != done.Location && done.Removed != want {
+		t.Errorf("removed %q, want %q", done.Removed, want)
+	}
+	// Apart from how it is compressed it is the capture that is registered already.
+	want, got := d.golden, d.registry(t).Goldens[0]
+	want.SHA256, want.Size, want.BucketPath = got.SHA256, got.Size, got.BucketPath
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(manifest.Golden{}, "Pos", "RecorderVersion", "CapturedAt")); diff != "" {
+		t.Errorf("golden, -before +now:\n%s", diff)
+	}
+	if !strings.HasPrefix(got.BucketPath, "conformance/v"+got.VLLMVersion+"/"+got.GPU+"/"+got.Model+"/"+d.ID+"-"+got.SHA256[:12]) {
+		t.Errorf("bucket_path is %s", got.BucketPath)
+	}
+	files := d.files(t)
+	if len(files) != 3 || files["goldens/"+got.BucketPath] == "" {
+		t.Errorf("there are %v", slices.Collect(maps.Keys(files)))
+	}
+	d.conform(t, NewStore(StoreOptions{Dir: d.Goldens}))
+
+	// The same lines, however they are compressed, are the same golden.
+	again := d.register(t)
+	d.Trace = filepath.Join(filepath.Dir(d.Trace), "run.jsonl")
+	writeTo(t, d.Trace, inflated(t, d.capture.data))
+	plain := d.register(t)
+	for _, r := range []Registered{again, plain} {
+		if r.Stored || r.Changed || !r.Replaced || r.Removed != "" || r.Golden.SHA256 != got.SHA256 {
+			t.Errorf("again: %+v", r)
+		}
+	}
+	delete(files, "run.jsonl")
+	now := d.files(t)
+	delete(now, "run.jsonl")
+	if diff := cmp.Diff(files, now); diff != "" {
+		t.Errorf("registering again changed:\n%s", diff)
+	}
+}
+
+// remove takes the golden out of the desk's registry.
+func (d *desk) remove(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(d.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	editor, err := manifest.NewEditor(d.Manifest, text, lineNames(d.Window))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := editor.Remove(d.golden.Line, d.golden.ID); err != nil {
+		t.Fatal(err)
+	}
+	writeTo(t, d.Manifest, editor.Bytes())
+}
+
+func TestRegisterANewGolden(t *testing.T) {
+	d := newDesk(t)
+	d.remove(t)
+	others := len(d.registry(t).Goldens)
+	d.ID, d.Workload, d.Scenario, d.Seed = "new-s3", "", "baseline", new(int64)
+	d.rewrite(t, func(tr *trace.Trace) {
+		tr.Meta.Extra = map[string]json.RawMessage{
+			"recorder_version": json.RawMessage(`"v1.2.3"`), "captured_at": json.RawMessage(`"2026-01-31T12:00:00Z"`),
+		}
+	})
+	done := d.register(t)
+	m := d.registry(t)
+	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.ID == d.ID })
+	if at < 0 || len(m.Goldens) != others+1 || done.Replaced || done.Removed != "" {
+		t.Fatalf("%d goldens, want one more than %d; %+v", len(m.Goldens), others, done)
+	}
+	g := m.Goldens[at]
+	if g.Workload != d.ID || g.Scenario != "baseline" || *g.Seed != 0 || g.RecorderVersion != "v1.2.3" || g.CapturedAt.IsZero() {
+		t.Errorf("%+v", g)
+	}
+	// The file of the other is not that of a golden that was replaced.
+	if _, err := os.Stat(filepath.Join(d.Goldens, d.golden.BucketPath)); err != nil {
+		t.Error(err)
+	}
+	d.conform(t, NewStore(StoreOptions{Dir: d.Goldens}))
+}
+
+func TestRegisterInABucket(t *testing.T) {
+	server := testenv.S3(t)
+	for name, value := range server.Env() {
+		t.Setenv(name, value)
+	}
+	if err := os.Mkdir(filepath.Join(server.Dir, "goldens"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := newDesk(t)
+	d.Upload = "s3://goldens/ci/"
+	done := d.register(t)
+	if !strings.HasPrefix(done.Golden.BucketPath, "s3://goldens/ci/conformance/v") || !done.Stored || done.Location != done.Golden.BucketPath {
+		t.Errorf("%+v", done)
+	}
+	if done.Removed == "" || len(d.files(t)) != 2 {
+		t.Errorf("left here: %v", slices.Collect(maps.Keys(d.files(t))))
+	}
+	t.Setenv("VLLM_VCR_CACHE", t.TempDir())
+	d.conform(t, NewStore(StoreOptions{}))
+	if again := d.register(t); again.Stored || again.Changed {
+		t.Errorf("again: %+v", again)
+	}
+	writeTo(t, filepath.Join(server.Dir, strings.TrimPrefix(done.Location, "s3://")), []byte("other"))
+	before := d.files(t)
+	_, err := Register(t.Context(), d.Registration)
+	wantRefusal(t, err, ExitInfra, "publish to "+done.Location+": file already exists with other bytes")
+	if diff := cmp.Diff(before, d.files(t)); diff != "" {
+		t.Errorf("refused, but changed:\n%s", diff)
+	}
+}
+
+func TestRegisterDry(t *testing.T) {
+	d := newDesk(t)
+	d.DryRun = true
+	before := d.files(t)
+	done := d.register(t)
+	if done.Stored || !done.Changed || done.Removed != "" || done.Report.Counts[Pass] == 0 {
+		t.Errorf("%+v", done)
+	}
+	if diff := cmp.Diff(before, d.files(t)); diff != "" {
+		t.Errorf("a dry run changed:\n%s", diff)
+	}
+}
+
+// A file that another golden still is stays.
+func TestRegisterKeepsSharedFiles(t *testing.T) {
+	d := newDesk(t)
+	text, err := os.ReadFile(d.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No rule lets two goldens have one path and different bytes, or the same bytes twice.
+	other := slices.IndexFunc(d.registry(t).Goldens, func(g manifest.Golden) bool { return g.Line != d.golden.Line })
+	g := d.registry(t).Goldens[other]
+	text = bytes.Replace(text, []byte(g.BucketPath), []byte(d.golden.BucketPath), 1)
+	text = bytes.Replace(text, []byte(g.SHA256), []byte(d.golden.SHA256), 1)
+	writeTo(t, d.Manifest, text)
+	_, err = Register(t.Context(), d.Registration)
+	wantRefusal(t, err, ExitUsage, "M010")
+	r := registrar{Registration: d.Registration, replaced: d.golden, after: text}
+	if err := r.removeReplaced(t.Context()); err != nil || r.result.Removed != "" {
+		t.Errorf("removed %q, %v", r.result.Removed, err)
+	}
+}
+
+// Whatever a registry says, nothing outside of the goldens is removed.
+func TestRegisterRemovesNothingOutside(t *testing.T) {
+	d := newDesk(t)
+	if err := os.Symlink("..", filepath.Join(d.Goldens, "up")); err != nil {
+		t.Skip(err)
+	}
+	for _, path := range []string{"../manifest.toml", "up/manifest.toml", "a/../../manifest.toml", d.Manifest} {
+		r := registrar{Registration: d.Registration, replaced: manifest.Golden{BucketPath: path}}
+		if err := r.removeReplaced(t.Context()); r.result.Removed != "" {
+			t.Errorf("%s: removed, %v", path, err)
+		}
+	}
+	if _, err := os.Stat(d.Manifest); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantRefusal returns err as the refusal with that exit code. Its text must have all of says.
+func wantRefusal(t *testing.T, err error, code int, says ...string) {
+	t.Helper()
+	var refusal *RegistrationError
+	if !errors.As(err, &refusal) {
+		t.Fatalf("got %v, want a *RegistrationError", err)
+	}
+	if refusal.ExitCode != code {
+		t.Errorf("exit code %d, want %d: %v", refusal.ExitCode, code, err)
+	}
+	for _, part := range says {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q lacks %q", err, part)
+		}
+	}
+}
+
+// otherPatch makes the captured engine one of another patch release.
+func otherPatch(tr *trace.Trace) {
+	version := *tr.Meta.VLLMVersion
+	other := version[:len(version)-1] + "9"
+	ready := strings.Replace(*tr.Meta.ReadyResponseHex, hex.EncodeToString([]byte(version)), hex.EncodeToString([]byte(other)), 1)
+	tr.Meta.VLLMVersion, tr.Meta.ReadyResponseHex = &other, &ready
+}
+
+func TestRegisterAllowsPatchDrift(t *testing.T) {
+	d := newDesk(t)
+	d.AllowPatchDrift = true
+	d.rewrite(t, otherPatch)
+	done := d.register(t)
+	if !slices.ContainsFunc(done.Warnings, func(f manifest.Finding) bool { return f.Code == "C021" }) {
+		t.Errorf("warnings %v, want C021", done.Warnings)
+	}
+}
+
+// TestRegisterRefusals: what is wrong is told with its place and an exit code, and
+// nothing is written.
+func TestRegisterRefusals(t *testing.T) {
+	rewritten := func(change func(*trace.Trace)) func(*testing.T, *desk) {
+		return func(t *testing.T, d *desk) { d.rewrite(t, change) }
+	}
+	captured := func(change func([]byte) []byte) func(*testing.T, *desk) {
+		return func(t *testing.T, d *desk) { writeTo(t, d.Trace, change(bytes.Clone(d.capture.data))) }
+	}
+	lined := func(change func([]string) []string) func(*testing.T, *desk) {
+		return func(t *testing.T, d *desk) {
+			d.Trace = strings.TrimSuffix(d.Trace, ".gz")
+			lines := strings.SplitAfter(strings.TrimSuffix(string(inflated(t, d.capture.data)), "\n"), "\n")
+			lines[len(lines)-1] += "\n"
+			writeTo(t, d.Trace, []byte(strings.Join(change(lines), "")))
+		}
+	}
+	inManifest := func(old, with string) func(*testing.T, *desk) {
+		return func(t *testing.T, d *desk) {
+			text, err := os.ReadFile(d.Manifest)
+			if err != nil || !strings.Contains(string(text), old) {
+				t.Fatalf("no %q in the registry, %v", old, err)
+			}
+			writeTo(t, d.Manifest, []byte(strings.Replace(string(text), old, with, 1)))
+		}
+	}
+	tests := []struct {
+		name   string
+		damage func(*testing.T, *desk)
+		code   int
+		says   []string
+	}{
+		{"unknown line", func(_ *testing.T, d *desk) { d.Line = "0.99" }, ExitUsage, []string{`has no line "0.99": it has nightly, `}},
+		{"unknown role", func(_ *testing.T, d *desk) { d.Role = "timing" }, ExitUsage, []string{`role "timing" cannot be registered: want fidelity, schema or wire`}},
+		{"no id", func(_ *testing.T, d *desk) { d.ID = "" }, ExitUsage, []string{"the golden has no id"}},
+		{"bad id", func(_ *testing.T, d *desk) { d.ID = "a/b" }, ExitUsage, []string{"M022", `id "a/b" cannot name a golden`}},
+		{"no trace", func(_ *testing.T, d *desk) { d.Trace += "none.jsonl" }, ExitUsage, []string{"trace: ", "none.jsonl"}},
+		{"other kind of file", func(_ *testing.T, d *desk) { d.Trace += ".txt" }, ExitUsage, []string{"want a file that ends in .jsonl or .jsonl.gz"}},
+		{
+			"a folder", func(t *testing.T, d *desk) {
+				writeTo(t, filepath.Join(d.Goldens, "a.jsonl", "b"), nil)
+				d.Trace = filepath.Join(d.Goldens, "a.jsonl")
+			},
+			ExitUsage,
+			[]string{"not a regular file"},
+		},
+
+		{"truncated", captured(func(data []byte) []byte { return data[:len(data)-4] }), ExitFail, []string{"run.jsonl.gz: line ", "gzip stream ends without its trailer"}},
+		{"bytes behind it", captured(func(data []byte) []byte { return append(data, 0) }), ExitFail, []string{"bytes after the end of the gzip stream"}},
+		{"empty", captured(func([]byte) []byte { return nil }), ExitFail, []string{"gzip stream ends without its trailer"}},
+		{"not gzip", captured(func([]byte) []byte { return []byte("{\"meta\":{}}\n") }), ExitFail, []string{"not gzip data"}},
+		{"half a line", lined(func(lines []string) []string { lines[len(lines)-1] = lines[len(lines)-1][:50]; return lines }), ExitFail, []string{"run.jsonl: line "}},
+		{"no meta line", lined(func(lines []string) []string { return lines[1:] }), ExitFail, []string{"run.jsonl: line 1: no meta line", "vllm-vcr record"}},
+		{"no records", lined(func(lines []string) []string { return lines[:1] }), ExitFail, []string{"there is nothing to replay: record with --record-tokens"}},
+		{
+			"a token left out", lined(func(lines []string) []string {
+				lines[1] = strings.Replace(lines[1], `"output_token_ids":[`, `"output_token_ids":[7,`, 1)
+				return lines
+			}), ExitFail, []string{"run.jsonl: line 2: output_token_ids: want ", "as in output_tokens"},
+		},
+		{
+			"no tokens", rewritten(func(tr *trace.Trace) {
+				for i := range tr.Records {
+					tr.Records[i].OutputTokenIDs = nil
+				}
+			}), ExitFail, []string{"nothing to replay: record with --record-tokens"},
+		},
+		{
+			"an aborted request", rewritten(func(tr *trace.Trace) { tr.Records[1].FinishReason = trace.FinishAbort }),
+			ExitFail,
+			[]string{"run.jsonl.gz: line 3: the request was aborted", "record without aborted requests"},
+		},
+
+		{"no version", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMVersion = nil }), ExitFail, []string{"meta.vllm_version is missing"}},
+		{"other line", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMVersion = new("0.1.0") }), ExitFail, []string{`meta.vllm_version is "0.1.0", which is not of line `}},
+		{"other patch release", rewritten(otherPatch), ExitFail, []string{"meta.vllm_version is ", " stands for line ", "capture that release, or allow patch drift"}},
+		{"candidate", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMVersion = new(*tr.Meta.VLLMVersion + "rc1") }), ExitFail, []string{" stands for line "}},
+		{"other tag", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMTag = new("v0.1.0") }), ExitFail, []string{`meta.vllm_tag is "v0.1.0", but line `, "record with --vllm-version "}},
+		{"wrong hash", rewritten(func(tr *trace.Trace) { tr.Meta.ConfigHash = new("\n::error::") }), ExitFail, []string{`meta.config_hash is "\n::error::", but gpu, vllm_tag and engine_config of the same meta give `}},
+		{"no hash", rewritten(func(tr *trace.Trace) { tr.Meta.ConfigHash = nil }), ExitFail, []string{"meta.config_hash is missing"}},
+		{
+			"nothing about the engine", rewritten(func(tr *trace.Trace) {
+				tr.Meta.GPU, tr.Meta.Model, tr.Meta.VLLMTag, tr.Meta.EngineConfig = nil, nil, nil, nil
+			}),
+			ExitFail,
+			[]string{"meta.gpu is missing: record with --gpu", "\n", "meta.model is", "meta.vllm_tag is", "meta.engine_config is missing: record with --engine-config"},
+		},
+		{"no registration", rewritten(func(tr *trace.Trace) { tr.Meta.ReadyResponseHex = new("") }), ExitFail, []string{"meta.ready_response_hex is missing"}},
+		{"registration not hex", rewritten(func(tr *trace.Trace) { tr.Meta.ReadyResponseHex = new("xyz") }), ExitFail, []string{"meta.ready_response_hex: encoding/hex"}},
+		{"registration not msgpack", rewritten(func(tr *trace.Trace) { tr.Meta.ReadyResponseHex = new("c1") }), ExitFail, []string{"meta.ready_response_hex is not a msgpack map"}},
+		{
+			"registration without what frontends require", rewritten(func(tr *trace.Trace) {
+				b := pack.AppendMapHeader(nil, 1)
+				b = pack.AppendString(pack.AppendString(b, "vllm_version"), *tr.Meta.VLLMVersion)
+				tr.Meta.ReadyResponseHex = new(hex.EncodeToString(b))
+			}), ExitFail, []string{"meta.ready_response_hex has no max_model_len, which frontends of line "},
+		},
+		{"registration of another engine", rewritten(func(tr *trace.Trace) {
+			version := *tr.Meta.VLLMVersion
+			otherPatch(tr)
+			tr.Meta.VLLMVersion = &version
+		}), ExitFail, []string{"in meta.ready_response_hex the engine says "}},
+		{"no time", rewritten(func(tr *trace.Trace) {
+			tr.Meta.Extra = map[string]json.RawMessage{"captured_at": json.RawMessage(`"now"`)}
+		}), ExitFail, []string{`meta.captured_at is "now"`}},
+
+		{"a player that says something else", func(_ *testing.T, d *desk) {
+			d.newSubject = inRequest("replay-0", func(s *player.Script) { s.Tokens[0]++ })
+		}, ExitFail, []string{"its replay is not green, so it is not registered: does not conform on "}},
+		{"a player that cannot start", func(_ *testing.T, d *desk) {
+			d.newSubject = func(player.Options) (subject, error) { return nil, errors.New("no engine today") }
+		}, ExitFail, []string{"its replay is not green"}},
+
+		{"no registry", func(t *testing.T, d *desk) { d.Manifest += ".none" }, ExitUsage, []string{"registry: open ", ".none"}},
+		{"unbalanced registry", inManifest("# END ", "# "), ExitUsage, []string{"manifest.toml:", "M014", "begins inside the block of"}},
+		{"registry that is no TOML", inManifest("[[golden]]", "[[golden]"), ExitUsage, []string{"M002"}},
+		{"registry with errors", inManifest("[[golden]]", "[[golden]]\nnope = 1"), ExitUsage, []string{`M003 error: unknown key "nope"`}},
+		{"place taken by a file", func(t *testing.T, d *desk) {
+			d.Goldens = filepath.Join(d.Goldens, d.golden.BucketPath)
+		}, ExitInfra, []string{"publish to "}},
+		{"other bytes in its place", func(t *testing.T, d *desk) {
+			dry := d.Registration
+			dry.DryRun = true
+			done, err := Register(t.Context(), dry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writeTo(t, done.Location, []byte("other"))
+		}, ExitInfra, []string{"already exists with other bytes", "nothing is ever overwritten"}},
+		{"upload to the web", func(_ *testing.T, d *desk) { d.Upload = "https://host/dir" }, ExitUsage, []string{`upload to "https://host/dir": want s3://bucket`}},
+		{"upload to no bucket", func(_ *testing.T, d *desk) { d.Upload = "s3:///" }, ExitUsage, []string{`upload to "s3:///": want s3://bucket`}},
+		{"upload to a path", func(_ *testing.T, d *desk) { d.Upload = "dir" }, ExitUsage, []string{`upload to "dir": want `, "file:///dir"}},
+		{"registry that cannot be written", func(_ *testing.T, d *desk) {
+			d.write = func(path string, _ []byte) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
+		}, ExitInfra, []string{"write the registry: open ", "permission denied"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := newDesk(t)
+			test.damage(t, d)
+			before := d.files(t)
+			_, err := Register(t.Context(), d.Registration)
+			wantRefusal(t, err, test.code, test.says...)
+			if strings.Contains(err.Error(), "\n::") {
+				t.Errorf("a command to the CI: %q", err)
+			}
+			if diff := cmp.Diff(before, d.files(t)); diff != "" {
+				t.Errorf("refused, but changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A registry that somebody edits while the capture is replayed is not overwritten.
+func TestRegisterEditedMeanwhile(t *testing.T) {
+	d := newDesk(t)
+	before := d.files(t)
+	edited := before["manifest.toml"] + "# a colleague was here\n"
+	d.Progress = func(Result) { writeTo(t, d.Manifest, []byte(edited)) }
+	_, err := Register(t.Context(), d.Registration)
+	wantRefusal(t, err, ExitInfra, "manifest.toml was edited while the capture was checked", "register again")
+	before["manifest.toml"] = edited
+	if diff := cmp.Diff(before, d.files(t)); diff != "" {
+		t.Errorf("refused, but changed:\n%s", diff)
+	}
+	d.Progress = nil
+	d.register(t)
+	if !strings.HasSuffix(d.files(t)["manifest.toml"], "# a colleague was here\n") {
+		t.Error("the colleague's edit was lost")
+	}
+}
+
+func TestRegisterWithoutPermission(t *testing.T) {
+	if os.Geteuid() == 0 || runtime.GOOS == "windows" {
+		t.Skip("this user may write everywhere")
+	}
+	for _, dir := range []string{"goldens", "."} {
+		d := newDesk(t)
+		if dir == "." { // the goldens are elsewhere
+			d.Goldens = t.TempDir()
+		}
+		path := filepath.Join(filepath.Dir(d.Manifest), dir)
+		if err := os.Chmod(path, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Chmod(path, 0o700) })
+		before := d.files(t)
+		_, err := Register(t.Context(), d.Registration)
+		wantRefusal(t, err, ExitInfra, "permission denied")
+		if diff := cmp.Diff(before, d.files(t)); diff != "" {
+			t.Errorf("refused, but changed:\n%s", diff)
+		}
+	}
+}
+
+func TestRegisterInterrupted(t *testing.T) {
+	d := newDesk(t)
+	before := d.files(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	d.Progress = func(Result) { cancel() }
+	_, err := Register(ctx, d.Registration)
+	wantRefusal(t, err, ExitInfra, "could not be judged")
+	if diff := cmp.Diff(before, d.files(t)); diff != "" {
+		t.Errorf("interrupted, but changed:\n%s", diff)
+	}
+}
+
+// A link to the registry stays one, and its mode too.
+func TestReplaceFile(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	writeTo(t, file, []byte("old"))
+	if err := errors.Join(os.Chmod(file, 0o640), os.Symlink("file", link)); err != nil {
+		t.Skip(err)
+	}
+	if err := replaceFile(link, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(link)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("%v, %v: want a link", info, err)
+	}
+	if info, err = os.Stat(file); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v: want mode 640", info, err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 2 {
+		t.Errorf("left over: %v", entries)
+	}
+}
+
+func TestPathSegment(t *testing.T) {
+	for text, want := range map[string]string{
+		"v0.33.0": "v0.33.0", "NVIDIA H200": "NVIDIA-H200", "..": "-", "": "-", "_x.y": "x.y", "a/b\\c?d#e:f": "a-b-c-d-e-f", "ü\n": "--",
+	} {
+		if got := pathSegment(text); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+}

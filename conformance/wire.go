@@ -1,0 +1,158 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// framesMeta is what the first line of a frames file says of the capture: the
+// options of the recorder that enter a cassette's meta line.
+type framesMeta struct {
+	Model           *string `json:"model"`
+	GPU             *string `json:"gpu"`
+	TP              *uint32 `json:"tp"`
+	MaxNumSeqs      *uint64 `json:"max_num_seqs"`
+	BlockSize       *int    `json:"block_size"`
+	VLLMTag         *string `json:"vllm_tag"`
+	EngineConfig    *string `json:"engine_config"`
+	ConfigHash      *string `json:"config_hash"`
+	RecorderVersion *string `json:"recorder_version"`
+	CapturedAt      *string `json:"captured_at"`
+}
+
+// readFrames reads the frames of a golden of role wire to their end and returns,
+// as the meta of a cassette, what its first line and the engine's registration
+// say, and how many messages there are. A golden that does not show a whole start
+// of an engine is an error.
+func readFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages int, err error) {
+	reader, err := trace.NewFrameReader(bytes.NewReader(data), name, gzip, trace.Options{Strict: true})
+	if err != nil {
+		return meta, 0, err
+	}
+	raw := reader.Meta()
+	if raw == nil {
+		return meta, 0, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record with --frames-out", name)
+	}
+	var head framesMeta
+	if err := json.Unmarshal(raw, &head); err != nil {
+		return meta, 0, fmt.Errorf("%s: line 1: meta: %w", name, err)
+	}
+	start := engineStart{name: name}
+	var m trace.Message
+	for ; ; messages++ {
+		err := reader.Next(&m)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = start.see(&m)
+		}
+		if err != nil {
+			return meta, 0, err
+		}
+	}
+	if err := start.complete(); err != nil {
+		return meta, 0, err
+	}
+	return head.meta(&start), messages, nil
+}
+
+// engineStart follows the start of the engines of a frames file.
+type engineStart struct {
+	name     string
+	ready    bool
+	outputs  int
+	payload  []byte // of the first registration
+	response protocol.ReadyResponse
+	seen     map[[2]int]bool // rank and client of registrations
+}
+
+func (s *engineStart) see(m *trace.Message) error {
+	switch {
+	case m.Note != "" || m.Direction != trace.EngineToFrontend:
+		return nil
+	case m.Elided > 0:
+		return fmt.Errorf("%s: line %d: %d bytes of a message of the engine were left out", s.name, m.Line, m.Elided)
+	case m.Channel == "handshake":
+		return s.status(m)
+	case m.Channel == "input":
+		return s.register(m)
+	case m.Channel == "output":
+		s.outputs++
+	}
+	return nil
+}
+
+func (s *engineStart) status(m *trace.Message) error {
+	if len(m.Frames) != 1 {
+		return fmt.Errorf("%s: line %d: a handshake message of %d frames, want 1", s.name, m.Line, len(m.Frames))
+	}
+	status, err := protocol.DecodeStatus(m.Frames[0])
+	if err != nil {
+		return fmt.Errorf("%s: line %d: %w", s.name, m.Line, err)
+	}
+	s.ready = s.ready || status.Status == "READY"
+	return nil
+}
+
+// register takes the first message of an engine on an input socket.
+func (s *engineStart) register(m *trace.Message) error {
+	at := [2]int{m.Rank, m.Client}
+	if s.seen[at] {
+		return nil
+	}
+	if len(m.Frames) != 1 {
+		return fmt.Errorf("%s: line %d: a registration of %d frames, want 1", s.name, m.Line, len(m.Frames))
+	}
+	response, err := protocol.DecodeReady(m.Frames[0])
+	if err != nil {
+		return fmt.Errorf("%s: line %d: %w", s.name, m.Line, err)
+	}
+	if s.seen == nil {
+		s.seen, s.payload, s.response = map[[2]int]bool{}, bytes.Clone(m.Frames[0]), response
+	}
+	s.seen[at] = true
+	if response.VLLMVersion != s.response.VLLMVersion {
+		return fmt.Errorf("%s: line %d: an engine of vLLM %q registers beside one of %q", s.name, m.Line, response.VLLMVersion, s.response.VLLMVersion)
+	}
+	return nil
+}
+
+func (s *engineStart) complete() error {
+	switch {
+	case s.seen == nil:
+		return fmt.Errorf("%s: no engine registers in it: record from before the engine starts", s.name)
+	case !s.ready:
+		return fmt.Errorf("%s: no engine says READY in it: record from before the engine starts", s.name)
+	case s.outputs == 0:
+		return fmt.Errorf("%s: no output of an engine is in it", s.name)
+	}
+	return nil
+}
+
+// meta is that of the cassette which was recorded with the frames.
+func (h *framesMeta) meta(s *engineStart) trace.Meta {
+	version, ready := s.response.VLLMVersion, hex.EncodeToString(s.payload)
+	hash := trace.Or(h.ConfigHash, "")
+	if hash == "" {
+		hash = trace.ConfigHash(trace.Or(h.GPU, ""), trace.Or(h.VLLMTag, version), trace.Or(h.EngineConfig, ""))
+	}
+	m := trace.Meta{
+		Model: h.Model, GPU: h.GPU, TP: h.TP, MaxNumSeqs: h.MaxNumSeqs, BlockSize: h.BlockSize, ConfigHash: &hash,
+		VLLMVersion: &version, ReadyResponseHex: &ready, VLLMTag: h.VLLMTag, EngineConfig: h.EngineConfig,
+		Extra: map[string]json.RawMessage{},
+	}
+	for key, text := range map[string]*string{"recorder_version": h.RecorderVersion, "captured_at": h.CapturedAt} {
+		if text != nil {
+			m.Extra[key], _ = json.Marshal(*text) // a string always can be
+		}
+	}
+	return m
+}

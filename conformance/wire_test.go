@@ -1,0 +1,215 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// captureLine is the line of the session that these tests take their frames from.
+const captureLine = "0.33"
+
+// capturedFrames reads a captured session; change may change or drop messages.
+func capturedFrames(tb testing.TB, meta string, change func(i int, m *trace.Message) bool) []byte {
+	tb.Helper()
+	names, err := filepath.Glob("../testdata/captures/" + captureLine + ".0-multiturn-s7.jsonl.gz")
+	if err != nil || len(names) != 1 {
+		tb.Fatalf("captures %v, %v", names, err)
+	}
+	r, err := trace.OpenFrames(names[0], trace.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	var head json.RawMessage
+	if meta != "" {
+		head = json.RawMessage(meta)
+	}
+	w, err := trace.NewFrameWriter(&b, true, head)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var m trace.Message
+	for i := 0; ; i++ {
+		if err := r.Next(&m); err == io.EOF {
+			break
+		} else if err != nil {
+			tb.Fatal(err)
+		}
+		if change != nil && !change(i, &m) {
+			continue
+		}
+		if err := w.Write(&m); err != nil {
+			tb.Fatal(err)
+		}
+		if i%100 == 0 {
+			if err := w.Flush(); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// framesMetaText is what the tap writes first.
+const framesMetaText = `{"record_tokens":true,"block_size":16,"model":"tiny","gpu":"cpu","tp":1,"max_num_seqs":64,` +
+	`"vllm_tag":"v0.33.0","engine_config":"enforce_eager=true","recorder_version":"v1"}`
+
+// wireDesk is a desk with frames in the place of the cassette.
+func wireDesk(t *testing.T, data []byte) *desk {
+	t.Helper()
+	d := newDesk(t)
+	d.Line, d.ID, d.Workload, d.Role = captureLine, "wire-multiturn-s7", "multiturn-s7", manifest.Wire
+	d.Trace = filepath.Join(filepath.Dir(d.Trace), "frames.jsonl.gz")
+	writeTo(t, d.Trace, data)
+	return d
+}
+
+func TestRegisterWire(t *testing.T) {
+	d := wireDesk(t, capturedFrames(t, framesMetaText, nil))
+	done := d.register(t)
+	if done.Messages < 100 {
+		t.Errorf("%d messages", done.Messages)
+	}
+	g := done.Golden
+	if g.ConfigHash != trace.ConfigHash("cpu", "v0.33.0", "enforce_eager=true") || g.VLLMVersion != "0.33.0" || g.RecorderVersion != "v1" ||
+		g.Records != 0 || g.TokensSHA256 != "" || g.Role != manifest.Wire {
+		t.Errorf("%+v", g)
+	}
+	// Its plan has what can be asserted of frames, and nothing complains of the rest.
+	store := NewStore(StoreOptions{Dir: d.Goldens})
+	cases, err := NewPlan(d.Window, d.registry(t), Selection{Lines: []string{captureLine}, Goldens: []string{d.ID}, Enforce: EnforceAll})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var checks []string
+	for _, c := range cases {
+		checks = append(checks, c.Check())
+	}
+	if diff := cmp.Diff([]string{"integrity", "line", "provenance"}, checks); diff != "" {
+		t.Errorf("plan, -want +got:\n%s", diff)
+	}
+	report := (&Runner{Store: store}).Run(t.Context(), cases)
+	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
+		t.Errorf("%s: %+v", report.Reason, report.Results)
+	}
+	if again := d.register(t); again.Changed || again.Stored {
+		t.Errorf("again: %+v", again)
+	}
+	// And what is wrong with it is found.
+	damaged, err := os.ReadFile(done.Location)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged[len(damaged)/2] ^= 1
+	report = (&Runner{Store: memory{damaged, "wire.jsonl.gz"}}).Run(t.Context(), cases)
+	if report.ExitCode != ExitFail || report.Results[0].Verdict != Fail {
+		t.Errorf("damaged: %s: %+v", report.Reason, report.Results)
+	}
+	for i := range cases {
+		cases[i].Golden.ConfigHash = strings.Repeat("0", 64)
+	}
+	report = (&Runner{Store: store}).Run(t.Context(), cases)
+	if report.ExitCode != ExitFail || report.Results[2].Verdict != Fail {
+		t.Errorf("other config_hash: %s: %+v", report.Reason, report.Results)
+	}
+}
+
+func TestRegisterWireRefusals(t *testing.T) {
+	drop := func(channel, direction string) func(int, *trace.Message) bool {
+		return func(_ int, m *trace.Message) bool { return m.Channel != channel || m.Direction != direction }
+	}
+	tests := []struct {
+		name, meta string
+		change     func(int, *trace.Message) bool
+		damage     func([]byte) []byte
+		line       string
+		says       string
+	}{
+		{name: "truncated", meta: framesMetaText, damage: func(b []byte) []byte { return b[:len(b)-4] }, says: "gzip stream ends without its trailer"},
+		{name: "no meta line", says: "line 1: no meta line"},
+		{name: "meta of another kind", meta: `{"gpu":7}`, says: "line 1: meta: json"},
+		{name: "nothing about the engine", meta: `{}`, says: "meta.gpu is missing: record with --gpu"},
+		{name: "wrong hash", meta: strings.Replace(framesMetaText, "{", `{"config_hash":"x",`, 1), says: `meta.config_hash is "x", but gpu, vllm_tag and engine_config`},
+		{name: "other line", meta: framesMetaText, line: "0.32", says: `meta.vllm_version is "0.33.0", which is not of line 0.32`},
+		{name: "no registration", meta: framesMetaText, change: drop("input", trace.EngineToFrontend), says: "no engine registers in it"},
+		{name: "no handshake", meta: framesMetaText, change: drop("handshake", trace.EngineToFrontend), says: "no engine says READY in it"},
+		{name: "no outputs", meta: framesMetaText, change: drop("output", trace.EngineToFrontend), says: "no output of an engine is in it"},
+		{
+			name: "outputs left out", meta: framesMetaText, says: "bytes of a message of the engine were left out",
+			change: func(i int, m *trace.Message) bool {
+				if i == 100 {
+					*m = trace.Message{At: m.At, Channel: "output", Direction: trace.EngineToFrontend, Elided: 5}
+				}
+				return true
+			},
+		},
+		{
+			name: "registration that is none", meta: framesMetaText, says: "line 4: ready response: ",
+			change: func(i int, m *trace.Message) bool {
+				if m.Channel == "input" && m.Direction == trace.EngineToFrontend {
+					m.Frames = [][]byte{{0xc1}}
+				}
+				return true
+			},
+		},
+		{
+			name: "handshake that is none", meta: framesMetaText, says: "line 2: handshake status: ",
+			change: func(i int, m *trace.Message) bool {
+				if i == 0 {
+					m.Frames = [][]byte{{0xc1}}
+				}
+				return true
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			data := capturedFrames(t, test.meta, test.change)
+			if test.damage != nil {
+				data = test.damage(data)
+			}
+			d := wireDesk(t, data)
+			d.Line = orString(test.line, d.Line)
+			before := d.files(t)
+			_, err := Register(t.Context(), d.Registration)
+			wantRefusal(t, err, ExitFail, "frames.jsonl.gz", test.says)
+			if diff := cmp.Diff(before, d.files(t)); diff != "" {
+				t.Errorf("refused, but changed:\n%s", diff)
+			}
+		})
+	}
+	t.Run("a cassette", func(t *testing.T) {
+		d := newDesk(t)
+		d.Role = manifest.Wire
+		_, err := Register(t.Context(), d.Registration)
+		wantRefusal(t, err, ExitFail, "run.jsonl.gz: line 2: ")
+	})
+}
+
+// Whatever a frames file is, reading it ends in an error or in the meta of an
+// engine that registered.
+func FuzzReadFrames(f *testing.F) {
+	start := func(i int, m *trace.Message) bool { return i < 6 }
+	f.Add(inflated(f, capturedFrames(f, framesMetaText, start)))
+	f.Add([]byte("{\"meta\":{}}\n{\"t\":1,\"note\":\"gone\"}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		meta, _, err := readFrames(text, "f.jsonl", false)
+		if err == nil && (meta.VLLMVersion == nil || meta.ReadyResponseHex == nil || *meta.ConfigHash == "") {
+			t.Errorf("%q gives %+v", text, meta)
+		}
+	})
+}

@@ -1,0 +1,367 @@
+package golden
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// contentFile is content as a file that can be published.
+func contentFile(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "run.jsonl")
+	write(t, name, content)
+	return name
+}
+
+func wantPublished(t *testing.T, s *Store, location, file string, existed bool) {
+	t.Helper()
+	got, err := s.Publish(t.Context(), location, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Published{Location: location, SHA256: digest(content), Size: int64(len(content)), Existed: existed}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// wantPublishError returns err as the error of a file that was not published. Its text must have all of want.
+func wantPublishError(t *testing.T, err error, want ...string) *PublishError {
+	t.Helper()
+	var failed *PublishError
+	if !errors.As(err, &failed) {
+		t.Fatalf("got error %v, want a *PublishError", err)
+	}
+	for _, part := range want {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error lacks %q: %v", part, err)
+		}
+	}
+	return failed
+}
+
+func TestPublishToFile(t *testing.T) {
+	dir := t.TempDir()
+	file := contentFile(t)
+	s := &Store{Dir: dir}
+	for _, location := range []string{
+		filepath.Join(dir, "absolute", "a.jsonl"), "relative/a.jsonl", "FILE://" + filepath.ToSlash(dir) + "/url/a b%20.jsonl",
+	} {
+		if runtime.GOOS == "windows" && strings.Contains(location, "://") {
+			continue
+		}
+		wantPublished(t, s, location, file, false)
+		wantPublished(t, s, location, file, true)
+	}
+	name := filepath.Join(dir, "relative", "a.jsonl")
+	if info, err := os.Stat(name); err != nil || info.Mode().Perm()&0o444 != 0o444 {
+		t.Errorf("%v, %v: want a file that all can read", info, err)
+	}
+	for _, sub := range []string{"absolute", "relative"} {
+		if entries, err := os.ReadDir(filepath.Join(dir, sub)); err != nil || len(entries) != 1 {
+			t.Errorf("%v, %v: want the file and nothing else", entries, err)
+		}
+	}
+	where, err := Publish(t.Context(), name, file)
+	if err != nil || where != name {
+		t.Errorf("Publish: %q, %v", where, err)
+	}
+}
+
+func TestPublishOverwritesNoFile(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "a.jsonl")
+	other := append([]byte("x"), content[1:]...)
+	write(t, name, other)
+	_, err := new(Store).Publish(t.Context(), name, contentFile(t))
+	failed := wantPublishError(t, err, "publish to "+name+": file already exists with other bytes: their sha256 is "+digest(other),
+		"not "+digest(content), "nothing is ever overwritten")
+	if !errors.Is(failed, fs.ErrExist) {
+		t.Errorf("%v is not fs.ErrExist", err)
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != string(other) {
+		t.Errorf("the file was changed, %v", err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("left over: %v", entries)
+	}
+}
+
+func TestPublishRefusals(t *testing.T) {
+	withoutAWS(t)
+	dir, file := t.TempDir(), contentFile(t)
+	write(t, filepath.Join(dir, "blocked"), content)
+	tests := []struct {
+		name, location, file string
+		want                 string
+		is                   error
+	}{
+		{name: "no location", file: file, want: "the location is empty"},
+		{name: "scheme", location: "https://host/a", file: file, want: `scheme "https" is not one of s3 and file`, is: errors.ErrUnsupported},
+		{name: "relative file", location: "file://a", file: file, want: "file:///dir/file"},
+		{name: "no key", location: "s3://bucket", file: file, want: "s3://bucket/key"},
+		{name: "no key after the slash", location: "s3://bucket/", file: file, want: "s3://bucket/key"},
+		{name: "no file", location: filepath.Join(dir, "a"), file: filepath.Join(dir, "none"), want: "none", is: fs.ErrNotExist},
+		{name: "no file for S3", location: "s3://bucket/a", file: filepath.Join(dir, "none"), want: "none", is: fs.ErrNotExist},
+		{name: "a folder", location: filepath.Join(dir, "a"), file: dir, want: "not a regular file"},
+		{name: "to a folder", location: dir, file: file, want: "not a regular file"},
+		{name: "below a file", location: filepath.Join(dir, "blocked", "a"), file: file, want: "publish to "},
+		{name: "secret", location: "ftp://user:topsecret@host/a?X-Amz-Signature=topsecret", file: file, want: "publish to ftp://host/a"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := new(Store).Publish(t.Context(), test.location, test.file)
+			wantPublishError(t, err, test.want)
+			if test.is != nil && !errors.Is(err, test.is) {
+				t.Errorf("%v is not %v", err, test.is)
+			}
+			if strings.Contains(err.Error(), "topsecret") {
+				t.Errorf("a secret is told: %v", err)
+			}
+		})
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("left over: %v", entries)
+	}
+}
+
+func TestPublishWithoutPermission(t *testing.T) {
+	if os.Geteuid() == 0 || runtime.GOOS == "windows" {
+		t.Skip("this user may write everywhere")
+	}
+	dir := filepath.Join(t.TempDir(), "readonly")
+	if err := os.Mkdir(dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	_, err := new(Store).Publish(t.Context(), filepath.Join(dir, "a"), contentFile(t))
+	if wantPublishError(t, err, "permission denied"); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%v is not fs.ErrPermission", err)
+	}
+}
+
+// Of many at once, one creates the file; the others find it.
+func TestPublishAtOnce(t *testing.T) {
+	name, file := filepath.Join(t.TempDir(), "dir", "a"), contentFile(t)
+	var group sync.WaitGroup
+	created := make(chan bool, 16)
+	for range cap(created) {
+		group.Go(func() {
+			p, err := new(Store).Publish(t.Context(), name, file)
+			if err != nil {
+				t.Error(err)
+			}
+			created <- !p.Existed
+		})
+	}
+	group.Wait()
+	close(created)
+	n := 0
+	for c := range created {
+		if c {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("created %d times, want once", n)
+	}
+}
+
+// stored answers as a server does that has an object, with or without its checksum.
+func stored(body []byte, checksum string) step {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		if checksum != "" {
+			w.Header().Set("X-Amz-Checksum-Sha256", checksum)
+		}
+		w.Write(body) // not for HEAD
+	}
+}
+
+// base64Of is the checksum as S3 writes it.
+func base64Of(data []byte) string {
+	sum := sha256.Sum256(data)
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func taken(w http.ResponseWriter, r *http.Request) {
+	s3Error(http.StatusPreconditionFailed, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")(w, r)
+}
+
+// accept is a server that stores what it is sent.
+func accept(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }
+
+// hold takes the body and does not answer until the client has gone.
+func hold(_ http.ResponseWriter, r *http.Request) {
+	io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+func TestPublishToS3(t *testing.T) {
+	other := append([]byte("x"), content[1:]...)
+	conflict := s3Error(409, "ConditionalRequestConflict", "a conflicting operation is under way")
+	const composite = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=-3"
+	tests := []struct {
+		name    string
+		steps   []step
+		asked   string // methods
+		existed bool
+		fails   []string
+		is      error
+	}{
+		{name: "at once", steps: []step{accept}, asked: "PUT"},
+		{name: "another upload at the same time", steps: []step{conflict, conflict, accept}, asked: "PUT PUT PUT"},
+		{name: "overloaded", steps: []step{s3Error(503, "SlowDown", "slow"), status(500), drop, accept}, asked: "PUT PUT PUT PUT"},
+		{name: "there, by checksum", steps: []step{taken, stored(content, base64Of(content))}, asked: "PUT HEAD", existed: true},
+		{name: "there, by bytes", steps: []step{taken, stored(content, "")}, asked: "PUT HEAD GET", existed: true},
+		{name: "there, uploaded in parts", steps: []step{taken, stored(content, composite)}, asked: "PUT HEAD GET", existed: true},
+		{name: "stored, but not answered", steps: []step{drop, taken, stored(content, base64Of(content))}, asked: "PUT PUT HEAD", existed: true},
+		{
+			name: "other size", steps: []step{taken, stored(content[1:], base64Of(content))}, asked: "PUT HEAD",
+			fails: []string{"already exists with other bytes: 3499 of them, not 3500", "nothing is ever overwritten"}, is: fs.ErrExist,
+		},
+		{
+			name: "other bytes, by checksum", steps: []step{taken, stored(other, base64Of(other))}, asked: "PUT HEAD",
+			fails: []string{"sha256 is " + digest(other) + ", not " + digest(content)}, is: fs.ErrExist,
+		},
+		{
+			name: "other bytes, by bytes", steps: []step{taken, stored(other, "")}, asked: "PUT HEAD GET",
+			fails: []string{"sha256 is " + digest(other)}, is: fs.ErrExist,
+		},
+		{
+			name: "cannot be compared", steps: []step{taken, status(403)}, asked: "PUT HEAD",
+			fails: []string{"already, and it cannot be compared: HTTP status 403 Forbidden", "may not write this key, or not read it"},
+		},
+		{name: "overloaded for good", steps: []step{status(503)}, asked: "PUT PUT PUT PUT", fails: []string{"503 Service Unavailable: ", "(4 tries)"}},
+		{name: "conflict for good", steps: []step{conflict}, asked: "PUT PUT PUT PUT", fails: []string{"409 Conflict: ConditionalRequestConflict"}},
+		{name: "no condition", steps: []step{s3Error(501, "NotImplemented", "no")}, asked: "PUT", fails: []string{"does not know If-None-Match"}},
+		{
+			name: "denied", steps: []step{s3Error(403, "AccessDenied", "User: arn:aws:sts::123456789012:role/x may not\n::error::")}, asked: "PUT",
+			fails: []string{"arn:aws:sts::…:role/x may not ::error::", "may not write this key"},
+		},
+		{name: "elsewhere", steps: []step{inRegion("eu-west-1", s3Error(301, "PermanentRedirect", "no"))}, asked: "PUT", fails: []string{"set AWS_REGION=eu-west-1"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			fake, s := newFakeS3(t, test.steps...)
+			out := logTo(s)
+			if len(test.fails) == 0 {
+				wantPublished(t, s, "s3://bucket/dir/key", contentFile(t), test.existed)
+			} else {
+				_, err := s.Publish(t.Context(), "s3://bucket/dir/key", contentFile(t))
+				wantPublishError(t, err, append(test.fails, "publish to s3://bucket/dir/key: ")...)
+				if test.is != nil && !errors.Is(err, test.is) {
+					t.Errorf("%v is not %v", err, test.is)
+				}
+				for _, secret := range []string{"AKID", "topsecret", "toptoken", "123456789012"} {
+					if text := err.Error() + out.String(); strings.Contains(text, secret) {
+						t.Errorf("%q is told: %s", secret, text)
+					}
+				}
+			}
+			var methods []string
+			for _, r := range fake.requests {
+				methods = append(methods, r.Method)
+			}
+			if got := strings.Join(methods, " "); got != test.asked {
+				t.Errorf("asked %s, want %s", got, test.asked)
+			}
+			put := fake.requests[0].Header
+			if put.Get("If-None-Match") != "*" || put.Get("X-Amz-Checksum-Sha256") != base64Of(content) {
+				t.Errorf("uploaded with %v", put)
+			}
+		})
+	}
+}
+
+func TestPublishStalls(t *testing.T) {
+	_, s := newFakeS3(t, hold, accept)
+	s.Stall = patience
+	wantPublished(t, s, "s3://bucket/key", contentFile(t), false)
+}
+
+func TestRealS3Publish(t *testing.T) {
+	server, client := startS3(t)
+	file := contentFile(t)
+	const location = "s3://goldens/conformance/v0.33.0/H200/Qwen/Qwen3-8B/a b+c%20d-ü.jsonl.gz"
+	s := newStore(t)
+	wantPublished(t, s, location, file, false)
+	wantPublished(t, s, location, file, true)
+	wantContent(t, s, location)
+
+	other := filepath.Join(t.TempDir(), "other")
+	write(t, other, append([]byte("x"), content[1:]...))
+	_, err := s.Publish(t.Context(), location, other)
+	wantPublishError(t, err, "already exists with other bytes: their sha256 is "+digest(content))
+	write(t, other, content[1:])
+	_, err = s.Publish(t.Context(), location, other)
+	wantPublishError(t, err, "already exists with other bytes: 3500 of them, not 3499")
+	wantContent(t, newStore(t), location)
+
+	// Stored by somebody who sent no checksum.
+	put(t, client, "plain", content)
+	wantPublished(t, s, "s3://goldens/plain", file, true)
+	write(t, filepath.Join(server.Dir, bucket, "plain"), append([]byte("x"), content[1:]...))
+	_, err = s.Publish(t.Context(), "s3://goldens/plain", file)
+	wantPublishError(t, err, "already exists with other bytes: their sha256 is ")
+
+	for _, name := range []string{"AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"} {
+		t.Setenv(name, "")
+	}
+	_, err = newStore(t).Publish(t.Context(), "s3://goldens/new", file)
+	if failed := wantPublishError(t, err, "no AWS credentials were found"); failed.Status != http.StatusForbidden || failed.Tries != 1 {
+		t.Errorf("status %d after %d tries", failed.Status, failed.Tries)
+	}
+}
+
+func TestRealS3PublishRefusals(t *testing.T) {
+	server, _ := startS3(t)
+	_, err := newStore(t).Publish(t.Context(), "s3://none-such/key", contentFile(t))
+	wantPublishError(t, err, "NoSuchBucket", "check the location")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
+	_, err = newStore(t).Publish(t.Context(), "s3://goldens/key", contentFile(t))
+	wantPublishError(t, err, "SignatureDoesNotMatch", "credentials are wrong")
+	setenv(t, server.Env())
+	server.Stop()
+	_, err = newStore(t).Publish(t.Context(), "s3://goldens/key", contentFile(t))
+	wantPublishError(t, err, "connection refused (4 tries)")
+}
+
+// Of many uploads at once, one creates the object; the others find it.
+func TestRealS3PublishAtOnce(t *testing.T) {
+	startS3(t)
+	s, file := newStore(t), contentFile(t)
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			if _, err := s.Publish(t.Context(), "s3://goldens/key", file); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	wantContent(t, s, "s3://goldens/key")
+}
+
+func TestRealS3PublishLarge(t *testing.T) {
+	startS3(t)
+	large := make([]byte, 80<<20)
+	name := filepath.Join(t.TempDir(), "large")
+	write(t, name, large)
+	p, err := newStore(t).Publish(t.Context(), "s3://goldens/large", name)
+	if err != nil || p.SHA256 != digest(large) || p.Size != int64(len(large)) {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

@@ -44,6 +44,7 @@ var arrows = map[string][]string{
 	"internal/golden":   {aws},
 	"internal/report":   {"conformance"},
 	"internal/openai":   {"player"},
+	"internal/monitor":  {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
 	"internal/drift":    {"internal/protocol", "compat"},
 	"internal/inspect":  {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
 	"internal/capture": {

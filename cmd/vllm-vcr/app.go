@@ -88,7 +88,7 @@ func (a *app) root() *cobra.Command {
 	})
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "text", "log as text or json")
-	root.AddCommand(a.conformCommand(), a.playCommand(), a.compatCommand(), a.versionCommand(), a.referenceCommand(root))
+	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.versionCommand(), a.referenceCommand(root))
 	return root
 }
 

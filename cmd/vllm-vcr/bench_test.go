@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,12 +19,7 @@ import (
 // BenchmarkSpawn is a player as its own process: from start to READY, and its
 // resident memory there and after 64 requests of 128 tokens at once.
 func BenchmarkSpawn(b *testing.B) {
-	binary := filepath.Join(b.TempDir(), "vllm-vcr")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released: a dynamic binary starts slower
-	if out, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v\n%s", err, out)
-	}
+	binary := buildBinary(b)
 	codec, err := protocol.CodecFor(protocol.Newest)
 	if err != nil {
 		b.Fatal(err)
@@ -65,38 +59,8 @@ func spawn(b *testing.B, binary string, codec *protocol.Codec) (ready time.Durat
 	}
 	ready = time.Since(start)
 	idle = resident(b, cmd.Process.Pid)
-	load(b, ctx, f)
+	generate(b, f, 640, 64)
 	return ready, idle, resident(b, cmd.Process.Pid)
-}
-
-// load runs 640 requests of 128 tokens, 64 in flight.
-func load(b *testing.B, ctx context.Context, f *frontend.Frontend) {
-	b.Helper()
-	const total, inFlight, tokens = 640, 64, 128
-	var outputs protocol.Outputs
-	sent, done := 0, 0
-	for done < total {
-		for ; sent < total && sent-done < inFlight; sent++ {
-			err := f.Submit(&protocol.Request{
-				ID: fmt.Sprintf("load-%d", sent), PromptTokenIDs: make([]uint32, tokens), DataParallelRank: -1, HasSampling: true,
-				Sampling: protocol.Sampling{
-					MaxTokens: tokens, HasMaxTokens: true, EOSTokenID: -1,
-					Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
-				},
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
-		if _, err := f.Next(ctx, 0, &outputs); err != nil {
-			b.Fatal(err)
-		}
-		for _, o := range outputs.Outputs {
-			if o.Finish != protocol.Unfinished {
-				done++
-			}
-		}
-	}
 }
 
 // resident is a process's resident memory in MB, from /proc.

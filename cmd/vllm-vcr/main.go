@@ -11,6 +11,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := newApp(os.Stdout, os.Stderr, os.LookupEnv).main(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// registryFixture is a copy of the shipped registry without its first fidelity
+// golden, and that golden as the tap would have written it.
+type registryFixture struct {
+	dir, trace, manifest, goldens string
+	golden                        manifest.Golden
+}
+
+func newRegistryFixture(t *testing.T, change func(*trace.Trace)) *registryFixture {
+	t.Helper()
+	dir := t.TempDir()
+	f := &registryFixture{
+		dir: dir, trace: filepath.Join(dir, "run.jsonl.gz"),
+		manifest: filepath.Join(dir, "manifest.toml"), goldens: filepath.Join(dir, "goldens"),
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", vcr.ManifestPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	editor, err := manifest.NewEditor(vcr.ManifestPath, text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := editor.Manifest().Goldens
+	f.golden = all[slices.IndexFunc(all, func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })]
+	if err := editor.Remove(f.golden.Line, f.golden.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(f.manifest, editor.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	recorded, err := trace.Read(f.golden.Location("", filepath.Join("..", "..", vcr.GoldensPath)), trace.Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(recorded)
+	}
+	var b bytes.Buffer
+	w, err := trace.NewWriter(&b, true, recorded.Meta)
+	for i := range recorded.Records {
+		if err == nil {
+			err = w.Write(&recorded.Records[i])
+		}
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err == nil {
+		err = os.WriteFile(f.trace, b.Bytes(), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// add runs golden add for the fixture.
+func (f *registryFixture) add(more ...string) (code int, stdout, stderr string) {
+	args := append([]string{
+		"golden", "add", "--trace", f.trace, "--line", f.golden.Line, "--id", f.golden.ID, "--manifest", f.manifest,
+		"--goldens-dir", f.goldens, "--compat", filepath.Join("..", "..", vcr.CompatPath),
+	}, more...)
+	return runApp(args...)
+}
+
+func runApp(args ...string) (code int, stdout, stderr string) {
+	var out, errs strings.Builder
+	code = newApp(&out, &errs, func(string) (string, bool) { return "", false }).main(context.Background(), args)
+	return code, out.String(), errs.String()
+}
+
+func wantLines(t *testing.T, text string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile("(?m)^" + p + "$").MatchString(text) {
+			t.Errorf("no line is %s:\n%s", p, text)
+		}
+	}
+}
+
+// What add registers is what conform then finds.
+func TestGoldenAdd(t *testing.T) {
+	f := newRegistryFixture(t, nil)
+	name := regexp.QuoteMeta(f.golden.Line + "/" + f.golden.ID)
+	stored := `.*goldens.conformance/.*-[0-9a-f]{12}\.jsonl\.gz`
+	for _, run := range []struct {
+		args   []string
+		stored string
+		edited string
+	}{
+		{[]string{"--dry-run", "--seed", "0"}, "not stored: dry run", "not edited: dry run"},
+		{[]string{"--seed", "0"}, "stored", "golden added"},
+		{nil, "is there already", "has it already"},
+		{[]string{"--scenario", "other"}, "is there already", "golden replaced"},
+	} {
+		code, stdout, stderr := f.add(run.args...)
+		if code != 0 || strings.Contains(stderr, "error") {
+			t.Fatalf("%q: exit code %d\n%s%s", run.args, code, stdout, stderr)
+		}
+		wantLines(t, stdout, "golden "+name+": fidelity of vLLM .* on .*", "checked: .*run.jsonl.gz: [0-9]+ records, [0-9]+ streams, [0-9]+ tokens",
+			"conform: PASS: .*", filepath.ToSlash(stored)+": "+run.stored+", [0-9]+ bytes, sha256 [0-9a-f]{64}", ".*manifest.toml: "+run.edited)
+	}
+	m, _ := manifest.Load(f.manifest)
+	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.Line == f.golden.Line && g.ID == f.golden.ID })
+	if at < 0 || m.Goldens[at].Seed == nil || *m.Goldens[at].Seed != 0 || m.Goldens[at].Scenario != "other" {
+		t.Errorf("registered as %+v", m.Goldens)
+	}
+	code, stdout, stderr := runApp("conform", "--compat", filepath.Join("..", "..", vcr.CompatPath), "--manifest", f.manifest,
+		"--goldens", f.goldens, "--line", f.golden.Line, "--golden", f.golden.ID, "--enforce", "all")
+	if code != 0 {
+		t.Errorf("conform: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if code, stdout, _ := runApp("golden", "list", "--manifest", f.manifest); code != 0 || !strings.Contains(stdout, m.Goldens[at].BucketPath) {
+		t.Errorf("list: exit code %d\n%s", code, stdout)
+	}
+}
+
+func TestGoldenAddRefuses(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*trace.Trace)
+		args   []string
+		code   int
+		stderr string
+	}{
+		{"other line", nil, []string{"--line", "0.26"}, 1, `vllm-vcr: error: .*run.jsonl.gz: meta.vllm_version is ".*", which is not of line 0\.26`},
+		{
+			"text that would be a command", func(t *trace.Trace) { t.Meta.VLLMTag = new("v0\n::error::x") }, nil,
+			1, `vllm-vcr: error: .*: meta.vllm_tag is "v0\\n::error::x", but line .*`,
+		},
+		{"no registry", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: registry: open testdata/none.toml: .*"},
+		{"no bucket", nil, []string{"--upload", "s3://"}, 2, `vllm-vcr: error: upload to "s3://": want s3://bucket, .*`},
+		{"no place", nil, []string{"--goldens-dir", "golden_test.go"}, 3, "vllm-vcr: error: publish to golden_test.go/conformance/.*"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := newRegistryFixture(t, test.change)
+			before, _ := os.ReadFile(f.manifest)
+			code, stdout, stderr := f.add(test.args...)
+			if code != test.code || stdout != "" {
+				t.Errorf("exit code %d, want %d: %s", code, test.code, stdout)
+			}
+			wantLines(t, stderr, test.stderr)
+			if after, _ := os.ReadFile(f.manifest); !bytes.Equal(before, after) {
+				t.Error("the registry was edited")
+			}
+		})
+	}
+}

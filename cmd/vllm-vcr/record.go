@@ -1,0 +1,288 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/monitor"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/recorder"
+)
+
+// recordFlags are the flags of record.
+type recordFlags struct {
+	cfg         recorder.Config
+	outputs     [3]string // cassette, step statistics, frames
+	overwrite   bool
+	fromFrames  string
+	metrics     string
+	quiet       bool
+	summaryJSON string
+}
+
+func (a *app) recordCommand() *cobra.Command {
+	var f recordFlags
+	cmd := &cobra.Command{
+		Use:   "record",
+		Short: "Stand between a vLLM frontend and its engine, and write down what the engine says",
+		Long: "Listen where the engine expects its frontend, dial the frontend as the engine would, and pass every\n" +
+			"message on as it is. What passed becomes a cassette that play and conform replay: a line about the\n" +
+			"engine, then one record per finished request, written as it finishes. Start the frontend with\n" +
+			"--data-parallel-size-local 0, so that it waits for an engine; the three may start in any order.\n\n" +
+			"Ends on SIGINT or SIGTERM, or when engine or frontend hang up, and finishes the files then; a second\n" +
+			"signal ends it at once. Until then a file has a temporary name, run.partial-1a2b3c4d.jsonl.gz for\n" +
+			"run.jsonl.gz, and is readable whatever happens. A recording that cannot go on, because the disk is\n" +
+			"full, leaves frontend and engine undisturbed.\n\n" +
+			"Outputs are paths or s3://bucket/key, gzipped if they end in .gz. Objects are uploaded at the end and\n" +
+			"never overwritten. With several engines, engine 0 has run.jsonl.gz and engine 1 run.rank1.jsonl.gz;\n" +
+			"{rank} in a name is the engine's index instead.\n\n" +
+			"With --from-frames nothing is tapped: the cassette is derived from the raw messages that an earlier\n" +
+			"run kept with --frames-out, with the flags of that run unless they are given.\n\n" +
+			"Exit codes: 0 recorded, 1 the engine is not of the line that --vllm-version names, 2 usage, 3 the\n" +
+			"recording is not whole or there is none.",
+		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
+			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 --port 8000 &\n" +
+			"  vllm-vcr record --frontend-handshake tcp://127.0.0.1:29550 --engine-handshake tcp://127.0.0.1:5580 \\\n" +
+			"      --trace-out run.jsonl.gz --record-tokens &\n" +
+			"  vllm serve MODEL --headless --data-parallel-size 1 \\\n" +
+			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 5580\n\n" +
+			"  vllm-vcr record --from-frames run.frames.jsonl.gz --trace-out again.jsonl.gz",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.record(cmd.Context(), cmd.Flags(), f) },
+	}
+	f.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (f *recordFlags) addFlags(flags *pflag.FlagSet) {
+	c, o := &f.cfg, &f.cfg.Observe
+	flags.StringVar(&c.Frontend, "frontend-handshake", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
+	flags.StringVar(&c.Listen, "engine-handshake", "tcp://127.0.0.1:5580", "where to listen for the engine, tcp://HOST:PORT or ipc://PATH")
+	flags.StringVar(&c.Data, "data-address", "", "where to listen for the engine's messages: tcp://HOST:0, tcp://HOST:PORT for that port and those behind it, or ipc://PATH (default any ports of the host of --engine-handshake)")
+	flags.StringVar(&f.outputs[0], "trace-out", "", "cassette to write, required")
+	flags.StringVar(&f.outputs[1], "step-stats-out", "", "scheduler statistics to write, a line per engine step")
+	flags.StringVar(&f.outputs[2], "frames-out", "", "raw messages to write, prompts included, see --from-frames")
+	flags.BoolVar(&f.overwrite, "overwrite", false, "replace files that exist")
+	flags.StringVar(&f.fromFrames, "from-frames", "", "derive the cassette from this file of raw messages, instead of tapping")
+	flags.BoolVar(&o.RecordTokens, "record-tokens", false, "write the ids of generated tokens, which tell the text; a golden needs them")
+	flags.BoolVar(&o.RecordPrompts, "record-prompts", false, "write the ids of prompts, which tell the text")
+	flags.BoolVar(&o.RecordAborted, "record-aborted", false, "write requests that were given up, too")
+	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per hashed prompt block (default 16)")
+	flags.StringVar(&o.Model, "model", "", "name of the model, for the cassette")
+	flags.StringVar(&o.GPU, "gpu", "", "kind of GPU, for the cassette and its configuration hash")
+	flags.UintVar(&o.TP, "tp", 0, "tensor-parallel size, for the cassette")
+	flags.UintVar(&o.MaxNumSeqs, "max-num-seqs", 0, "requests that the engine runs at once, for the cassette")
+	flags.StringVar(&o.VLLMVersion, "vllm-version", "", "release tag of the engine, which must be of its line, for the configuration hash (default what the engine reports)")
+	flags.StringVar(&o.EngineConfig, "engine-config", "", "the engine's flags as key=value;key=value, for the configuration hash")
+	flags.StringVar(&o.ConfigHash, "config-hash", "", "configuration hash to write instead of the computed one")
+	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the engine, and for each handshake (default 10m)")
+	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "bytes that may wait to be recorded before messages are held up (default 256 MiB)")
+	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "messages above this size are passed on but not recorded (default 256 MiB)")
+	flags.StringVar(&f.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
+	flags.BoolVar(&f.quiet, "quiet", false, "no progress line, even on a terminal")
+	flags.StringVar(&f.summaryJSON, "summary-json", "", "write the summary as JSON to this file")
+}
+
+func (a *app) record(ctx context.Context, flags *pflag.FlagSet, f recordFlags) error {
+	if err := f.check(flags); err != nil {
+		return err
+	}
+	f.cfg.Observe.Recorder = buildVersion()
+	f.cfg.Trace, f.cfg.Steps, f.cfg.Frames = a.destination(f, 0), a.destination(f, 1), a.destination(f, 2)
+	f.cfg.Counts = new(recorder.Counts)
+	run := a.tap
+	if f.fromFrames != "" {
+		opt, err := recorder.FrameOptions(f.fromFrames)
+		if err != nil {
+			return err
+		}
+		f.cfg.Observe = given(flags, f.cfg.Observe, opt)
+		run = a.derive
+	}
+	start := time.Now()
+	summary, err := run(ctx, &f)
+	return a.finishRecord(f, monitor.Report{
+		Summary: summary, RecordAborted: f.cfg.Observe.RecordAborted, Duration: time.Since(start),
+		Err: err, ExitCode: recordExitCode(err), Recorder: buildVersion(),
+	})
+}
+
+// destination is where an output goes.
+func (a *app) destination(f recordFlags, output int) recorder.Destination {
+	d := recorder.Destination{Path: f.outputs[output], Overwrite: f.overwrite}
+	if strings.HasPrefix(d.Path, "s3://") {
+		d.Upload = func(ctx context.Context, file string) (string, error) {
+			store := golden.Store{Log: a.log} // the log as it is by then: below a progress line it is another
+			p, err := store.Publish(ctx, objectOf(f.outputs[output], file), file)
+			return p.Location, err
+		}
+	}
+	return d
+}
+
+// partialMark is what a temporary name has more than the final one.
+var partialMark = regexp.MustCompile(`\.partial-[0-9a-f]{8}`)
+
+// objectOf is where a spooled file goes: it has the name of the object, or that of
+// a further engine's, under a temporary one.
+func objectOf(location, file string) string {
+	name := filepath.Base(file)
+	if marks := partialMark.FindAllStringIndex(name, -1); len(marks) > 0 {
+		last := marks[len(marks)-1]
+		name = name[:last[0]] + name[last[1]:]
+	}
+	return location[:strings.LastIndex(location, "/")+1] + name
+}
+
+// tap records what passes between frontend and engine.
+func (a *app) tap(ctx context.Context, f *recordFlags) (recorder.Summary, error) {
+	stats := f.cfg.Counts.Snapshot
+	var screen *monitor.Screen
+	if !f.quiet {
+		screen = monitor.NewScreen(a.stderr, a.lookupEnv)
+	}
+	if screen != nil {
+		a.stderr = screen
+		if err := a.openLog(); err != nil {
+			return recorder.Summary{}, err
+		}
+	}
+	if f.metrics != "" {
+		server, err := monitor.Serve(f.metrics, stats, a.log)
+		if err != nil {
+			return recorder.Summary{}, err
+		}
+		defer server.Close()
+		a.log.Info("serving metrics", "address", server.Address())
+	}
+	showing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		monitor.Progress{Stats: stats, Screen: screen, Log: a.log}.Run(showing)
+	}()
+	f.cfg.Log = a.log
+	summary, err := recorder.Run(ctx, f.cfg)
+	stop()
+	<-shown
+	if err == nil && len(summary.Ranks) == 0 {
+		err = errors.New("ended before an engine connected: nothing was recorded")
+	}
+	return summary, err
+}
+
+// derive makes the cassette of messages that were recorded earlier.
+func (a *app) derive(ctx context.Context, f *recordFlags) (recorder.Summary, error) {
+	var summary recorder.Summary
+	err := recorder.Derive(ctx, f.fromFrames, f.cfg.Observe, func(rank int) (recorder.Sinks, error) {
+		sinks, files, err := openSinks(f.cfg, rank)
+		if err == nil {
+			summary.Ranks = append(summary.Ranks, recorder.RankSummary{Rank: rank, Files: files})
+		}
+		return sinks, err
+	}, f.cfg.Counts, a.log)
+	summary.Stats = f.cfg.Counts.Snapshot()
+	switch {
+	case err == nil:
+		return summary, nil
+	case ctx.Err() != nil:
+		err = fmt.Errorf("interrupted: %w", err)
+	case len(summary.Ranks) == 0:
+		// Nothing was begun: it is the command line that names the wrong files.
+		err = exitError{conformance.ExitUsage, err}
+	}
+	summary.Ranks = nil // which of them are whole, the error says
+	return summary, err
+}
+
+func openSinks(cfg recorder.Config, rank int) (sinks recorder.Sinks, files []string, err error) {
+	for _, output := range []struct {
+		file **recorder.File
+		dest recorder.Destination
+	}{{&sinks.Trace, cfg.Trace}, {&sinks.Steps, cfg.Steps}} {
+		if output.dest.Path == "" {
+			continue
+		}
+		output.dest.Path = recorder.RankPath(output.dest.Path, rank)
+		if *output.file, err = recorder.Create(output.dest); err != nil {
+			if sinks.Trace != nil {
+				sinks.Trace.Abandon()
+			}
+			return recorder.Sinks{}, nil, err
+		}
+		files = append(files, output.dest.Path)
+	}
+	return sinks, files, nil
+}
+
+// given are the options of an earlier run, but for those that flags set.
+func given(flags *pflag.FlagSet, now, earlier recorder.Options) recorder.Options {
+	opt := earlier
+	opt.Recorder = now.Recorder
+	for name, take := range map[string]func(){
+		"record-tokens":  func() { opt.RecordTokens = now.RecordTokens },
+		"record-prompts": func() { opt.RecordPrompts = now.RecordPrompts },
+		"record-aborted": func() { opt.RecordAborted = now.RecordAborted },
+		"block-size":     func() { opt.BlockSize = now.BlockSize },
+		"model":          func() { opt.Model = now.Model },
+		"gpu":            func() { opt.GPU = now.GPU },
+		"tp":             func() { opt.TP = now.TP },
+		"max-num-seqs":   func() { opt.MaxNumSeqs = now.MaxNumSeqs },
+		"vllm-version":   func() { opt.VLLMVersion = now.VLLMVersion },
+		"engine-config":  func() { opt.EngineConfig = now.EngineConfig },
+		"config-hash":    func() { opt.ConfigHash = now.ConfigHash },
+	} {
+		if flags.Changed(name) {
+			take()
+		}
+	}
+	return opt
+}
+
+// recordExitCode tells a wrong engine and a faulty input file from the rest.
+func recordExitCode(err error) int {
+	var coded exitError
+	var line *recorder.LineError
+	var input *trace.Error
+	switch {
+	case err == nil:
+		return conformance.ExitOK
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.As(err, &line):
+		return conformance.ExitFail
+	case errors.As(err, &input):
+		return conformance.ExitUsage
+	}
+	return conformance.ExitInfra
+}
+
+func (a *app) finishRecord(f recordFlags, r monitor.Report) error {
+	var errs []error
+	if len(r.Ranks) > 0 {
+		errs = append(errs, monitor.Text(a.stdout, r))
+	}
+	if f.summaryJSON != "" {
+		errs = append(errs, writeFile(f.summaryJSON, func(w io.Writer) error { return monitor.JSON(w, r) }))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return exitError{cmp.Or(r.ExitCode, conformance.ExitInfra), errors.Join(r.Err, fmt.Errorf("write summary: %w", err))}
+	}
+	if r.Err != nil {
+		// Several engines may have an error each; the command has one line for them.
+		return exitError{r.ExitCode, errors.New(strings.ReplaceAll(r.Err.Error(), "\n", "; "))}
+	}
+	return nil
+}

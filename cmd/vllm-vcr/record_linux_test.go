@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// terminal returns both ends of a new terminal: what programs write to the second is read from the first.
+func terminal(t *testing.T, columns uint16) (screen, programs *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	fd := int(screen.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return screen, programs
+}
+
+// TestRecordOnTerminal: a real terminal shows the progress line, cut at its edge and taken away at the end, and above it
+// the log; with --quiet there is no line, nor on a terminal that cannot redraw one.
+func TestRecordOnTerminal(t *testing.T) {
+	const line = "\r\x1b[K0:00 | waiting for an eng" // 28 of 29 columns
+	tests := []struct {
+		name, term string
+		args       []string
+		want       bool
+	}{
+		{"line", "xterm", nil, true},
+		{"quiet", "xterm", []string{"--quiet"}, false},
+		{"dumb", "dumb", nil, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			screen, programs := terminal(t, 29)
+			args := []string{"record", "--verbose", "--engine-handshake", "tcp://127.0.0.1:0", "--trace-out", t.TempDir() + "/run.jsonl"}
+			cmd := exec.CommandContext(t.Context(), "vllm-vcr", append(args, test.args...)...)
+			cmd.Env = append(os.Environ(), "TERM="+test.term)
+			cmd.Stderr = programs
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			programs.Close()
+			// The signal goes out when the line is there, or, if there is to be none, the log.
+			until := "waiting for the engine"
+			if test.want {
+				until = line
+			}
+			seen := readUntil(t, screen, until)
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			rest, _ := io.ReadAll(screen) // ends in EIO when the last program has closed its end
+			seen += string(rest)
+			cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != 3 {
+				t.Errorf("exit code %d, want 3", code)
+			}
+			if strings.Contains(seen, "\x1b") != test.want {
+				t.Errorf("seen %q", seen)
+			}
+			if error := "vllm-vcr: error: ended before an engine connected: nothing was recorded\r\n"; !strings.HasSuffix(seen, error) ||
+				test.want && !strings.HasSuffix(seen, "\r\x1b[K"+error) {
+				t.Errorf("seen %q, want it to end in %q, on a line of its own", seen, error)
+			}
+		})
+	}
+}
+
+func readUntil(t *testing.T, r io.Reader, text string) string {
+	t.Helper()
+	var seen []byte
+	for buf := make([]byte, 1024); !strings.Contains(string(seen), text); {
+		n, err := r.Read(buf)
+		seen = append(seen, buf[:n]...)
+		if err != nil {
+			t.Fatalf("%v after %q, want %q", err, seen, text)
+		}
+	}
+	return string(seen)
+}
+
+// TestRecordOnFullDisk: what cannot be written is told, and passed on nevertheless.
+func TestRecordOnFullDisk(t *testing.T) {
+	f := frontendOf(t)
+	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
+	metrics := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
+	summary := t.TempDir() + "/summary.json"
+	tap := start(t, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine,
+		"--trace-out", "/dev/full", "--metrics-address", metrics, "--summary-json", summary)
+	start(t, "play", "--handshake-address", engine, "--vllm-version", protocol.Newest)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := f.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Submit(&protocol.Request{
+		ID: "a", PromptTokenIDs: []uint32{1}, DataParallelRank: -1, HasSampling: true,
+		Sampling: protocol.Sampling{
+			MaxTokens: 5, HasMaxTokens: true, EOSTokenID: -1, Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := 0
+	for outputs, done := (protocol.Outputs{}), false; !done; {
+		if _, err := f.Next(ctx, 0, &outputs); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range outputs.Outputs {
+			tokens += len(o.Tokens)
+			done = o.Finish != protocol.Unfinished
+		}
+	}
+	awaitPage(t, "http://"+metrics+"/metrics", "\nvllm_vcr_record_requests_total{outcome=\"done\"} 1\n")
+	awaitPage(t, "http://"+metrics+"/healthz", "ok, but nothing is recorded any more\n")
+	if err := tap.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	code := tap.end(t)
+	if code != 3 || tokens != 5 || !strings.Contains(tap.stderr.String(), "no space left on device") ||
+		!strings.HasSuffix(tap.stdout.String(), "\nRECORDING STOPPED before the end, in 1 file\n") {
+		t.Errorf("exit code %d, %d tokens passed, stdout %q, stderr %q", code, tokens, &tap.stdout, &tap.stderr)
+	}
+	if data, err := os.ReadFile(summary); err != nil || !strings.Contains(string(data), `"stopped_files": 1`) {
+		t.Errorf("summary %s, %v", data, err)
+	}
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/recorder"
+)
+
+func TestObjectOf(t *testing.T) {
+	for _, test := range []struct{ location, file, want string }{
+		{"s3://b/run.jsonl.gz", "/tmp/run.partial-1a2b3c4d.jsonl.gz", "s3://b/run.jsonl.gz"},
+		{"s3://b/d/run.jsonl.gz", "/tmp/run.rank3.partial-1a2b3c4d.jsonl.gz", "s3://b/d/run.rank3.jsonl.gz"},
+		{"s3://b/d/e{rank}.jsonl", "/tmp/e3.partial-1a2b3c4d.jsonl", "s3://b/d/e3.jsonl"},
+		{"s3://b/a.partial-00000000.x", "/tmp/a.partial-00000000.partial-1a2b3c4d.x", "s3://b/a.partial-00000000.x"},
+		{"s3://b/noext", "/tmp/noext.partial-1a2b3c4d", "s3://b/noext"},
+	} {
+		if got := objectOf(test.location, test.file); got != test.want {
+			t.Errorf("%s, %s: %s, want %s", test.location, test.file, got, test.want)
+		}
+	}
+}
+
+// TestSpoolIsNamed: objectOf undoes what the recorder does to names.
+func TestSpoolIsNamed(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	upload := func(context.Context, string) (string, error) { return "", nil }
+	for _, location := range []string{"s3://b/run.jsonl.gz", "s3://b/d/run.jsonl", "s3://b/d/run"} {
+		for _, rank := range []int{0, 7} {
+			want := recorder.RankPath(location, rank)
+			file, err := recorder.Create(recorder.Destination{Path: want, Upload: upload})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := objectOf(location, file.Name()); got != want {
+				t.Errorf("%s of %s: %s, want %s", file.Name(), location, got, want)
+			}
+			file.Abandon()
+		}
+	}
+}
+
+// TestGiven: each flag that is given, and no other, replaces the earlier run's.
+func TestGiven(t *testing.T) {
+	values := map[string]string{
+		"record-tokens": "false", "record-prompts": "false", "record-aborted": "false", "block-size": "32", "model": "new", "gpu": "new",
+		"tp": "2", "max-num-seqs": "2", "vllm-version": "v0.2.0", "engine-config": "new", "config-hash": "new",
+	}
+	earlier := recorder.Options{
+		RecordTokens: true, RecordPrompts: true, RecordAborted: true, BlockSize: 16, Model: "old", GPU: "old",
+		TP: 1, MaxNumSeqs: 1, VLLMVersion: "v0.1.0", EngineConfig: "old", ConfigHash: "old", Recorder: "old",
+	}
+	parse := func(t *testing.T, names ...string) recorder.Options {
+		var f recordFlags
+		flags := pflag.NewFlagSet("record", pflag.ContinueOnError)
+		f.addFlags(flags)
+		for _, name := range names {
+			if err := flags.Set(name, values[name]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.cfg.Observe.Recorder = "new"
+		return given(flags, f.cfg.Observe, earlier)
+	}
+	none := earlier
+	none.Recorder = "new"
+	if diff := cmp.Diff(none, parse(t)); diff != "" {
+		t.Errorf("without flags, -want +got:\n%s", diff)
+	}
+	for name := range values {
+		if got := parse(t, name); changes(got, none) != 1 {
+			t.Errorf("--%s changes %d options:\n%s", name, changes(got, none), cmp.Diff(none, got))
+		}
+	}
+	all := make([]string, 0, len(values))
+	for name := range values {
+		all = append(all, name)
+	}
+	want := recorder.Options{
+		BlockSize: 32, Model: "new", GPU: "new", TP: 2, MaxNumSeqs: 2, VLLMVersion: "v0.2.0", EngineConfig: "new", ConfigHash: "new", Recorder: "new",
+	}
+	if diff := cmp.Diff(want, parse(t, all...)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// changes counts the options that differ.
+func changes(a, b recorder.Options) int {
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	n := 0
+	for i := range va.NumField() {
+		if !va.Field(i).Equal(vb.Field(i)) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestRecordExitCode(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want int
+	}{
+		{"recorded", nil, conformance.ExitOK},
+		{"other line", fmt.Errorf("engine 0: %w", errors.Join(io.EOF, &recorder.LineError{Want: "v0.33.0", Got: "0.32.0"})), conformance.ExitFail},
+		{"faulty input", fmt.Errorf("%w; what was derived", &trace.Error{Line: 3}), conformance.ExitUsage},
+		{"nothing begun", exitError{conformance.ExitUsage, io.EOF}, conformance.ExitUsage},
+		{"anything else", io.ErrUnexpectedEOF, conformance.ExitInfra},
+	} {
+		if got := recordExitCode(test.err); got != test.want {
+			t.Errorf("%s: %d, want %d", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package monitor
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/vllm-vcr/conformance/recorder"
+)
+
+// Report is what came of a recording.
+type Report struct {
+	recorder.Summary
+	// RecordAborted tells that aborted requests are in the cassette.
+	RecordAborted bool
+	// Duration is that of the run.
+	Duration time.Duration
+	// Err is why the recording is not whole, nil if it is.
+	Err error
+	// ExitCode is what the command ends with.
+	ExitCode int
+	// Recorder is the version of this program.
+	Recorder string
+}
+
+// Text writes the report for people: a line each on what was recorded, what passed, where the files of each engine are,
+// and what is not in them and why. The error is not in it.
+func Text(w io.Writer, r Report) error {
+	var b bytes.Buffer
+	s := r.Stats
+	fmt.Fprintf(&b, "%s in %v: %s, %s, %s\n", counted(len(r.Ranks), "engine"), r.Duration.Round(time.Millisecond),
+		counted(s.Requests, "request"), counted(s.Tokens, "output token"), counted(s.Records, "record"))
+	if s.Messages != [2]uint64{} {
+		fmt.Fprintf(&b, "forwarded: %s (%s) from the engine, %s (%s) from the frontend\n",
+			counted(s.Messages[recorder.FromEngine], "message"), size(s.Bytes[recorder.FromEngine]),
+			counted(s.Messages[recorder.FromFrontend], "message"), size(s.Bytes[recorder.FromFrontend]))
+	}
+	for _, rank := range r.Ranks {
+		fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
+	}
+	if s.Aborted > 0 && !r.RecordAborted {
+		fmt.Fprintf(&b, "not recorded: requests that were aborted, see --record-aborted: %d\n", s.Aborted)
+	}
+	if s.InFlight > 0 {
+		fmt.Fprintf(&b, "not recorded: requests in flight at the end: %d\n", s.InFlight)
+	}
+	for _, m := range misses(s) {
+		if m.count > 0 {
+			fmt.Fprintf(&b, "not recorded: %s: %d\n", m.why, m.count)
+		}
+	}
+	if s.Stopped > 0 {
+		fmt.Fprintf(&b, "RECORDING STOPPED before the end, in %s\n", counted(s.Stopped, "file"))
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func files(r recorder.RankSummary) string {
+	text := strings.Join(r.Files, ", ")
+	if text == "" {
+		text = "no file is whole"
+	}
+	if r.Err != nil {
+		text += ": " + oneLine(r.Err.Error())
+	}
+	return text
+}
+
+// oneLine makes a message, of which parts may come from a peer, one line of text.
+func oneLine(message string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ReplaceAll(message, "\n", "; "))
+}
+
+// JSON writes the report for machines. Times are milliseconds; counts are of requests, messages and so on as they are
+// named; in not_recorded, reasons that did not occur are there with 0.
+func JSON(w io.Writer, r Report) error {
+	s := r.Stats
+	doc := document{
+		Recorder: r.Recorder, ExitCode: r.ExitCode, Whole: r.Err == nil, Error: text(r.Err),
+		DurationMS: float64(r.Duration.Microseconds()) / 1e3, Engines: len(r.Ranks),
+		Requests: requests{s.Requests, s.Done, s.Aborted, s.Lost, s.InFlight},
+		Records:  s.Records, Steps: s.Steps, OutputTokens: s.Tokens,
+		Messages:     bothWays{s.Messages[recorder.FromEngine], s.Messages[recorder.FromFrontend]},
+		Bytes:        bothWays{s.Bytes[recorder.FromEngine], s.Bytes[recorder.FromFrontend]},
+		NotRecorded:  map[string]uint64{},
+		StoppedFiles: s.Stopped, Ranks: []rank{},
+	}
+	for _, m := range misses(s) {
+		doc.NotRecorded[m.name] = m.count
+	}
+	for _, one := range r.Ranks {
+		doc.Ranks = append(doc.Ranks, rank{one.Rank, append([]string{}, one.Files...), text(one.Err)})
+	}
+	data, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(data, '\n'))
+	return err
+}
+
+// document is the form of the JSON.
+type document struct {
+	Recorder     string            `json:"recorder_version"`
+	ExitCode     int               `json:"exit_code"`
+	Whole        bool              `json:"whole"`
+	Error        string            `json:"error,omitempty"`
+	DurationMS   float64           `json:"duration_ms"`
+	Engines      int               `json:"engines"`
+	Requests     requests          `json:"requests"`
+	Records      uint64            `json:"records"`
+	Steps        uint64            `json:"steps"`
+	OutputTokens uint64            `json:"output_tokens"`
+	Messages     bothWays          `json:"messages"`
+	Bytes        bothWays          `json:"bytes"`
+	NotRecorded  map[string]uint64 `json:"not_recorded"`
+	StoppedFiles uint64            `json:"stopped_files"`
+	Ranks        []rank            `json:"ranks"`
+}
+
+type requests struct {
+	Seen     uint64 `json:"seen"`
+	Done     uint64 `json:"done"`
+	Aborted  uint64 `json:"aborted"`
+	Lost     uint64 `json:"lost"`
+	InFlight int64  `json:"in_flight"`
+}
+
+type bothWays struct {
+	FromEngine   uint64 `json:"from_engine"`
+	FromFrontend uint64 `json:"from_frontend"`
+}
+
+type rank struct {
+	Rank  int      `json:"rank"`
+	Files []string `json:"files"`
+	Error string   `json:"error,omitempty"`
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -67,6 +67,10 @@ real-frontends: ## install the frontends of all nine supported lines and test ag
 	.ci/peers s3; \
 	$(GOTESTSUM) -count=1 ./...
 
+.PHONY: goldens
+goldens: ## capture the goldens of LINE (for example 0.33) again, from real engines, see docs/capturing.md
+	.ci/goldens $(LINE)
+
 .PHONY: ci
 ci: ## everything that a change must pass
 	.ci/run

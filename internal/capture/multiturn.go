@@ -1,0 +1,58 @@
+package capture
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	conversations = 30
+	turns         = 6
+	atOnce        = 8
+)
+
+func playMultiturn(ctx context.Context, l *load) error {
+	return parallel(ctx, conversations, atOnce, l.conversation)
+}
+
+// conversation is one client's: it asks, reads the answer, thinks for a moment and asks on.
+func (l *load) conversation(ctx context.Context, n int) error {
+	rng := generator(l.cfg.Seed, uint64(n))
+	// 8 openings at once stay below the 2,048 tokens of an engine's step: see docs/capturing.md on seeds.
+	history := text(rng, between(rng, 40, 100))
+	for turn := range turns {
+		prompt := history + "\nQ: " + text(rng, between(rng, 8, 40)) + "\nA:"
+		r := completion(fmt.Sprintf("conversation %d turn %d", n, turn), object{
+			"prompt": prompt, "max_tokens": between(rng, 4, 48), "temperature": 0,
+		})
+		if n%2 == 0 {
+			r.body["temperature"], r.body["seed"] = 0.8, 1000*l.cfg.Seed+uint64(n)
+		}
+		if turn%3 == 2 {
+			r.body["ignore_eos"] = true
+		}
+		pause := time.Duration(rng.Int64N(int64(50 * time.Millisecond)))
+		answer, err := l.do(ctx, r)
+		if err != nil {
+			return err
+		}
+		if err := wait(ctx, pause); err != nil {
+			return err
+		}
+		history = prompt + answer
+	}
+	return nil
+}
+
+// wait lets clients drift apart, as people would: without it all turns arrive in step with the engine.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,78 @@
+package capture
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+)
+
+// LoadReport is what a workload came to. Every request is counted once in Completed, Aborted, Refused, Failed or
+// Unfinished.
+type LoadReport struct {
+	Workload Workload
+	Seed     uint64
+	Model    string
+	// Requests were sent.
+	Requests int
+	// Completed had their whole answer.
+	Completed int
+	// Aborted were given up by their client, as the workload says.
+	Aborted int
+	// Refused are those that the server does not know, in the order of their answers.
+	Refused []Refusal
+	// Failed should have been answered. Unfinished were on their way then.
+	Failed, Unfinished int
+	// Tokens came, as the server counts them; of aborted requests, the events.
+	Tokens   int
+	Duration time.Duration
+}
+
+// Refusal is a request that the server answered with a status 4xx.
+type Refusal struct {
+	Request string `json:"request"`
+	Status  int    `json:"status"`
+	// Answer is the head of the body, at most 2 KiB.
+	Answer string `json:"answer"`
+}
+
+// Text writes one line, and one for each refusal.
+func (r LoadReport) Text(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%s seed %d: %d requests: %d completed, %d aborted, %d refused, %d failed, %d unfinished; %d tokens in %v\n",
+		r.Workload, r.Seed, r.Requests, r.Completed, r.Aborted, len(r.Refused), r.Failed, r.Unfinished,
+		r.Tokens, r.Duration.Round(time.Millisecond))
+	for _, no := range r.Refused {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "refused: %s: status %d: %q\n", no.Request, no.Status, no.Answer)
+		}
+	}
+	return err
+}
+
+// JSON writes the report as one object.
+func (r LoadReport) JSON(w io.Writer) error {
+	doc := struct {
+		Schema     string    `json:"schema"` // changes when a key changes its meaning
+		Workload   Workload  `json:"workload"`
+		Seed       uint64    `json:"seed"`
+		Model      string    `json:"model"`
+		Requests   int       `json:"requests"`
+		Completed  int       `json:"completed"`
+		Aborted    int       `json:"aborted"`
+		Refused    int       `json:"refused"`
+		Failed     int       `json:"failed"`
+		Unfinished int       `json:"unfinished"`
+		Tokens     int       `json:"tokens"`
+		DurationMs float64   `json:"duration_ms"`
+		Refusals   []Refusal `json:"refusals"`
+	}{
+		"vllm-vcr/capture-load/1", r.Workload, r.Seed, r.Model, r.Requests, r.Completed, r.Aborted, len(r.Refused), r.Failed,
+		r.Unfinished, r.Tokens, float64(r.Duration.Microseconds()) / 1000, r.Refused,
+	}
+	if doc.Refusals == nil {
+		doc.Refusals = []Refusal{}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(doc)
+}

@@ -1,0 +1,71 @@
+package capture
+
+import (
+	"maps"
+	"net/http"
+)
+
+// object is the body of a request. encoding/json writes its keys in order, so that equal bodies are equal bytes.
+type object map[string]any
+
+// A request is one of a workload.
+type request struct {
+	name   string // for people: unique in its workload
+	method string
+	path   string
+	body   object // nil for none
+	// answers is how many choices the answer has; 0 for an answer that is no completion, of which only the status counts.
+	answers int
+	// hangUp is the number of events with text after which the client goes away; 0 stays to the end.
+	hangUp int
+	// optional lets the server say no (status 4xx): not every line knows it.
+	optional bool
+}
+
+const (
+	completionsPath = "/v1/completions"
+	chatPath        = "/v1/chat/completions"
+)
+
+// completion asks for a completion, as a stream.
+func completion(name string, body object) request { return streamed(name, completionsPath, body) }
+
+// chat asks for an answer to one message, as a stream.
+func chat(name, message string, body object) request {
+	body = maps.Clone(body)
+	body["messages"] = []object{{"role": "user", "content": message}}
+	return streamed(name, chatPath, body)
+}
+
+func streamed(name, path string, body object) request {
+	body = maps.Clone(body)
+	body["stream"] = true
+	body["stream_options"] = object{"include_usage": true} // counted by the frontend, which tells the engine nothing of it
+	return request{name: name, method: http.MethodPost, path: path, body: body, answers: 1}
+}
+
+// whole asks for the answer in one piece, with so many choices.
+func (r request) whole(choices int) request {
+	r.body = maps.Clone(r.body)
+	delete(r.body, "stream")
+	delete(r.body, "stream_options")
+	r.answers = choices
+	return r
+}
+
+// hangingUp is r with a client that goes away after so many events.
+func (r request) hangingUp(events int) request {
+	r.hangUp = events
+	return r
+}
+
+// ifKnown is r for servers that may not know it.
+func (r request) ifKnown() request {
+	r.optional = true
+	return r
+}
+
+// call asks the server for something other than an answer. Not every server has each.
+func call(method, path string) request {
+	return request{name: method + " " + path, method: method, path: path, optional: true}
+}

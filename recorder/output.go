@@ -16,14 +16,15 @@ import (
 
 // A Destination is where an output goes once it is whole.
 type Destination struct {
-	// Path is a local path. With Upload it is only a name, whose suffix tells
+	// Path is a local path, or with Upload whatever that takes. Its suffix tells
 	// what is in the file: ".gz" is gzipped.
 	Path string
 	// Overwrite lets an existing file be replaced. It says nothing to Upload.
 	Overwrite bool
 	// Upload, if not nil, takes the finished file and says where it is then. The
 	// file waits in [os.TempDir] and is removed after a success.
-	Upload func(ctx context.Context, file string) (where string, err error)
+	// path is that of the file's own destination: of a further engine, its own.
+	Upload func(ctx context.Context, path, file string) (where string, err error)
 }
 
 // File is an output under a temporary name, which becomes the destination in one
@@ -152,7 +153,7 @@ func (o *File) failed(err error) error {
 }
 
 func (o *File) upload(ctx context.Context) (string, error) {
-	where, err := o.dest.Upload(ctx, o.Name())
+	where, err := o.dest.Upload(ctx, o.dest.Path, o.Name())
 	if err != nil {
 		return "", fmt.Errorf("output %s is whole but was not uploaded: %w; it is kept in %s", o.dest.Path, err, o.Name())
 	}

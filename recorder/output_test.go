@@ -134,10 +134,11 @@ func TestOutputUpload(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
 			var sent string
-			f, err := Create(Destination{Path: "bucket/run.jsonl.gz", Upload: func(_ context.Context, file string) (string, error) {
-				sent = obsRead(t, file)
-				return "s3://bucket/run.jsonl.gz", test.err
-			}})
+			d := Destination{Path: "s3://bucket/run.jsonl.gz", Upload: func(_ context.Context, path, file string) (string, error) {
+				sent = path + ": " + obsRead(t, file)
+				return path, test.err
+			}}
+			f, err := Create(d.forRank(2))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,11 +147,11 @@ func TestOutputUpload(t *testing.T) {
 			}
 			obsWrite(t, f, "data")
 			where, err := f.Commit(t.Context())
-			if sent != "data" || !errors.Is(err, test.err) {
+			if sent != "s3://bucket/run.rank2.jsonl.gz: data" || !errors.Is(err, test.err) {
 				t.Errorf("sent %q, error %v", sent, err)
 			}
 			if test.err == nil {
-				if where != "s3://bucket/run.jsonl.gz" || len(obsFiles(t, os.TempDir())) != 0 {
+				if where != "s3://bucket/run.rank2.jsonl.gz" || len(obsFiles(t, os.TempDir())) != 0 {
 					t.Errorf("where %q, left %q", where, obsFiles(t, os.TempDir()))
 				}
 				return
@@ -326,7 +327,7 @@ func TestStop(t *testing.T) {
 func TestFailedUploadKeepsTheCassette(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	refused := errors.New("503 slow down")
-	f, err := Create(Destination{Path: "run.jsonl", Upload: func(context.Context, string) (string, error) { return "", refused }})
+	f, err := Create(Destination{Path: "run.jsonl", Upload: func(context.Context, string, string) (string, error) { return "", refused }})
 	if err != nil {
 		t.Fatal(err)
 	}

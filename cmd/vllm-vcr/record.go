@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -123,27 +121,13 @@ func (a *app) record(ctx context.Context, flags *pflag.FlagSet, f recordFlags) e
 func (a *app) destination(f recordFlags, output int) recorder.Destination {
 	d := recorder.Destination{Path: f.outputs[output], Overwrite: f.overwrite}
 	if strings.HasPrefix(d.Path, "s3://") {
-		d.Upload = func(ctx context.Context, file string) (string, error) {
+		d.Upload = func(ctx context.Context, path, file string) (string, error) {
 			store := golden.Store{Log: a.log} // the log as it is by then: below a progress line it is another
-			p, err := store.Publish(ctx, objectOf(f.outputs[output], file), file)
+			p, err := store.Publish(ctx, path, file)
 			return p.Location, err
 		}
 	}
 	return d
-}
-
-// partialMark is what a temporary name has more than the final one.
-var partialMark = regexp.MustCompile(`\.partial-[0-9a-f]{8}`)
-
-// objectOf is where a spooled file goes: it has the name of the object, or that of
-// a further engine's, under a temporary one.
-func objectOf(location, file string) string {
-	name := filepath.Base(file)
-	if marks := partialMark.FindAllStringIndex(name, -1); len(marks) > 0 {
-		last := marks[len(marks)-1]
-		name = name[:last[0]] + name[last[1]:]
-	}
-	return location[:strings.LastIndex(location, "/")+1] + name
 }
 
 // tap records what passes between frontend and engine.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,39 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/recorder"
 )
-
-func TestObjectOf(t *testing.T) {
-	for _, test := range []struct{ location, file, want string }{
-		{"s3://b/run.jsonl.gz", "/tmp/run.partial-1a2b3c4d.jsonl.gz", "s3://b/run.jsonl.gz"},
-		{"s3://b/d/run.jsonl.gz", "/tmp/run.rank3.partial-1a2b3c4d.jsonl.gz", "s3://b/d/run.rank3.jsonl.gz"},
-		{"s3://b/d/e{rank}.jsonl", "/tmp/e3.partial-1a2b3c4d.jsonl", "s3://b/d/e3.jsonl"},
-		{"s3://b/a.partial-00000000.x", "/tmp/a.partial-00000000.partial-1a2b3c4d.x", "s3://b/a.partial-00000000.x"},
-		{"s3://b/noext", "/tmp/noext.partial-1a2b3c4d", "s3://b/noext"},
-	} {
-		if got := objectOf(test.location, test.file); got != test.want {
-			t.Errorf("%s, %s: %s, want %s", test.location, test.file, got, test.want)
-		}
-	}
-}
-
-// TestSpoolIsNamed: objectOf undoes what the recorder does to names.
-func TestSpoolIsNamed(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	upload := func(context.Context, string) (string, error) { return "", nil }
-	for _, location := range []string{"s3://b/run.jsonl.gz", "s3://b/d/run.jsonl", "s3://b/d/run"} {
-		for _, rank := range []int{0, 7} {
-			want := recorder.RankPath(location, rank)
-			file, err := recorder.Create(recorder.Destination{Path: want, Upload: upload})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := objectOf(location, file.Name()); got != want {
-				t.Errorf("%s of %s: %s, want %s", file.Name(), location, got, want)
-			}
-			file.Abandon()
-		}
-	}
-}
 
 // TestGiven: each flag that is given, and no other, replaces the earlier run's.
 func TestGiven(t *testing.T) {

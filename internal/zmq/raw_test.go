@@ -69,7 +69,7 @@ func (r *raw) hear(n int) string {
 	r.t.Helper()
 	b := make([]byte, n)
 	if got, err := io.ReadFull(r, b); err != nil {
-		r.t.Fatalf("after %x: %v", b[:got], err)
+		r.t.Fatalf("after %d bytes, %.200x: %v", got, b[:got], err)
 	}
 	return string(b)
 }

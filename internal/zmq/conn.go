@@ -56,6 +56,16 @@ func newConn(nc net.Conn, typ Type, opt Options, addr string) *Conn {
 // Peer is who the connection leads to. Its identity must not be changed.
 func (c *Conn) Peer() Peer { return c.peer }
 
+// LocalHost is the address by which the peer reached this end, without the port;
+// empty for ipc.
+func (c *Conn) LocalHost() string {
+	host, _, err := net.SplitHostPort(c.nc.LocalAddr().String())
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
 // Send writes one message and flushes. It blocks while the peer is slow and never
 // drops: nil means the kernel has the message. The frames may be reused after it
 // returns. An error is final for sending; [ErrPeerGone] when the peer went.

@@ -29,6 +29,18 @@ func Dial(ctx context.Context, endpoint string, typ Type, opt Options) (*Conn, e
 	})
 }
 
+// DialAs connects to endpoint as another peer would: with its socket type and its
+// identity, so that the one who listens there cannot tell the difference. Like
+// [Dial] it tries again until ctx ends. It is the other half of a [Relay] whose
+// first half a [Gate] accepted.
+func DialAs(ctx context.Context, endpoint string, peer Peer, opt Options) (*Conn, error) {
+	opt.Identity = peer.Identity
+	return connect(ctx, endpoint, peer.Type, opt, relayTypes, func(*Conn) {})
+}
+
+// relayTypes are the types DialAs can be.
+var relayTypes = []Type{Dealer, Push, Sub, XSub}
+
 // connect is Dial and DialAs; begin sets off what a new connection does by itself.
 func connect(ctx context.Context, endpoint string, typ Type, opt Options, types []Type, begin func(*Conn)) (*Conn, error) {
 	addr, opt, err := prepare(endpoint, typ, opt, types)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 )
 
 // Gate accepts connections one by one, for a [Relay] or a protocol of its own on
@@ -122,29 +121,4 @@ func (g *Gate) refuse(err error) {
 	if g.refused != nil {
 		g.refused(err)
 	}
-}
-
-// DialAs connects to endpoint as another peer would: with its socket type and its
-// identity, so that the one who listens there cannot tell the difference. Like
-// [Dial] it tries again until ctx ends. It is the other half of a [Relay] whose
-// first half a [Gate] accepted.
-func DialAs(ctx context.Context, endpoint string, peer Peer, opt Options) (*Conn, error) {
-	opt.Identity = peer.Identity
-	return connect(ctx, endpoint, peer.Type, opt, relayTypes, func(*Conn) {})
-}
-
-// relayTypes are the types DialAs can be.
-var relayTypes = []Type{Dealer, Push, Sub, XSub}
-
-// SetDeadline bounds sending and receiving; the zero time lifts it.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, c.nc.SetDeadline) }
-
-// LocalHost is the address by which the peer reached this end, without the port;
-// empty for ipc.
-func (c *Conn) LocalHost() string {
-	host, _, err := net.SplitHostPort(c.nc.LocalAddr().String())
-	if err != nil {
-		return ""
-	}
-	return host
 }

@@ -35,12 +35,12 @@ type passage struct {
 	flags  byte   // of that frame
 	left   uint64 // bytes of that body still to come
 
-	begun   sighted   // the message that passes
-	frames  int       // how many of its frames have begun
-	leaving bool      // the body that passes is left out
-	over    bool      // the message is above the limit
-	part    []byte    // what is kept of it so far
-	spare   sync.Pool // of *[]byte: what the witness gave back
+	begun   sighted     // the message that passes
+	frames  int         // how many of its frames have begun
+	leaving bool        // the body that passes is left out
+	over    bool        // the message is above the limit
+	part    []byte      // what is kept of it so far
+	spare   chan []byte // what the witness gave back
 }
 
 // sighted is what is known of a message while it passes.
@@ -57,10 +57,14 @@ const (
 	// partGrowth is by how much the copy grows when it is full. A 10 MB frame is moved
 	// once, and a false length costs at most 256 KiB or 64 times what was sent.
 	partGrowth = 64
+	// spares is how many copies are kept for reuse, each of maxSpare bytes at most: one
+	// fills while the witness has the other.
+	spares   = 2
+	maxSpare = 32 << 20
 )
 
 func newPassage(from, to *Conn, w Witness) *passage {
-	p := &passage{from: from, to: to, witness: w, chunk: make([]byte, relayBuffer)}
+	p := &passage{from: from, to: to, witness: w, chunk: make([]byte, relayBuffer), spare: make(chan []byte, spares)}
 	if w != nil {
 		p.limit, p.tails = w.Limits()
 	}
@@ -105,14 +109,28 @@ func (p *passage) wanted() int {
 // growPart makes room: in what the witness gave back, for clearing new memory takes as
 // long as passing the frame on, else in proportion to what has arrived.
 func (p *passage) growPart() {
-	if spare, ok := p.spare.Get().(*[]byte); ok && cap(*spare) >= len(p.part)+bigBody {
-		p.part = append((*spare)[:0], p.part...)
-		return
+	select {
+	case spare := <-p.spare:
+		if cap(spare) >= len(p.part)+bigBody {
+			p.part = append(spare[:0], p.part...)
+			return
+		}
+	default:
 	}
 	more := min(p.left, uint64(max(partGrowth*len(p.part), 4*bigBody)))
 	part := make([]byte, len(p.part), len(p.part)+int(more))
 	copy(part, p.part)
 	p.part = part
+}
+
+func (p *passage) release(part []byte) {
+	if cap(part) > maxSpare {
+		return
+	}
+	select {
+	case p.spare <- part:
+	default:
+	}
 }
 
 // took follows the n bytes that were read into room, and returns them. An error ends
@@ -266,7 +284,7 @@ func (p *passage) endFrame() {
 		s.Wire, s.Elided = nil, s.Size
 	}
 	if part := p.part; s.Owned {
-		s.Release = func() { p.spare.Put(&part) }
+		s.Release = func() { p.release(part) }
 		p.part = nil
 	}
 	p.tell(s)

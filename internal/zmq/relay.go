@@ -122,11 +122,12 @@ func (p *passage) allow(read, write time.Time) {
 
 // interrupt ends what is blocked in either connection, for good.
 func interrupt(ways []*passage) {
-	now := time.Now()
 	for _, p := range ways {
-		p.allow(now, now)
 		p.mu.Lock()
-		p.cut = true
+		if !p.cut {
+			p.cut = true
+			_ = p.from.nc.SetDeadline(time.Now())
+		}
 		p.mu.Unlock()
 	}
 }
@@ -164,6 +165,8 @@ func (e *writeError) Unwrap() error { return e.err }
 // run passes bytes on until from hangs up. It returns nil then, and when it was told
 // to end and stands between two messages.
 func (p *passage) run() error {
+	// A PONG that Recv owes is whole before anything else is written.
+	p.to.bg.Wait()
 	if err := p.to.Flush(); err != nil {
 		return &writeError{err}
 	}

@@ -633,3 +633,83 @@ func TestRankPath(t *testing.T) {
 		}
 	}
 }
+
+func TestTapForwardsWhatIsTooLargeToObserve(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.MaxObserved = 1000 })
+	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	prompts := map[string][]uint32{"small": {1, 2, 3}, "large": make([]uint32, 2000)}
+	for _, id := range []string{"large", "small"} {
+		want := codec(t).AppendRequest(nil, tapRequest(0, id, prompts[id], 1))
+		if err := f.in.Send(f.identity, []byte{protocol.TypeAdd}, want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := e.in.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, id, got, zmq.Message{{protocol.TypeAdd}, want})
+		mustSend(t, e.out, oneToken(t, 0, id))
+		next(t, f.out)
+	}
+	tap.stop()
+	if s := tap.sum.Stats; s.TooLarge != 1 || s.Records != 1 || s.Unknown != 1 {
+		t.Errorf("%d too large, %d records, %d outputs for unknown requests, want 1 of each", s.TooLarge, s.Records, s.Unknown)
+	}
+}
+
+// A frontend that comes back has other addresses and knows no engine, and an engine
+// says HELLO once: so the tap ends with the first frontend, tells the engine, and a
+// tap for the next frontend finds the address free.
+func TestTapWhenTheFrontendRestarts(t *testing.T) {
+	noLeaks(t)
+	f := listenFrontend(t, 1)
+	tap := startTap(t, f.Handshake(), nil)
+	ended, _ := startPlayer(t, player.Options{Handshake: tap.engine})
+	if _, err := f.Accept(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, f, 0, "a", []uint32{1}, 3)
+	f.Close()
+	if err := <-ended; !errors.Is(err, player.ErrFrontendGone) {
+		t.Errorf("the engine ended with %v, want that its frontend is gone", err)
+	}
+	if err := tap.end(); err != nil {
+		t.Fatal(err)
+	}
+	again := listenFrontend(t, 1)
+	second := startTap(t, again.Handshake(), func(c *Config) { c.Listen = tap.engine })
+	startPlayer(t, player.Options{Handshake: tap.engine})
+	if _, err := again.Accept(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, again, 0, "b", []uint32{1}, 3)
+	second.stop()
+	for _, r := range []*running{tap, second} {
+		if n := countRecords(t, r.path("run.jsonl.gz")); n != 1 {
+			t.Errorf("%d records, want 1", n)
+		}
+	}
+}
+
+func TestTapRefusesAnEngineTwice(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), nil)
+	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	e.shake.Close() // as an engine that has shaken hands does
+	twin, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer twin.Close()
+	mustSend(t, twin, protocol.EngineHandshake{}.Hello())
+	if _, err := twin.Recv(); !errors.Is(err, zmq.ErrPeerGone) {
+		t.Errorf("a second engine 0 got %v, want a hang-up", err)
+	}
+	// The first goes on.
+	mustSend(t, e.out, oneToken(t, 0, "a"))
+	next(t, f.out)
+	tap.stop()
+}

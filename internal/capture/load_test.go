@@ -31,8 +31,12 @@ func TestMultiturn(t *testing.T) {
 		text string
 		want int
 	}{
-		{`"model":"tiny"`, 180}, {`"ignore_eos":true`, 60}, {`"temperature":0}`, 90}, {`"temperature":0.8`, 90},
-		{`"seed":70`, 90}, {`"stream":true`, 180},
+		{`"model":"tiny"`, 180},
+		{`"ignore_eos":true`, 60},
+		{`"temperature":0}`, 90},
+		{`"temperature":0.8`, 90},
+		{`"seed":70`, 90},
+		{`"stream":true`, 180},
 	} {
 		if got := count(asked, part.text); got != part.want {
 			t.Errorf("%d requests have %s, want %d", got, part.text, part.want)
@@ -116,8 +120,10 @@ func TestRefusals(t *testing.T) {
 	}
 	report := mustLoad(t, server, Edge, 1)
 	want := []Refusal{
-		{"n", 400, "I do not know that"}, {"chat, n", 400, "I do not know that"},
-		{"GET /is_paused", 404, "I do not know that"}, {"GET /is_paused", 404, "I do not know that"},
+		{"n", 400, "I do not know that"},
+		{"chat, n", 400, "I do not know that"},
+		{"GET /is_paused", 404, "I do not know that"},
+		{"GET /is_paused", 404, "I do not know that"},
 	}
 	if diff := cmp.Diff(want, report.Refused); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
@@ -157,10 +163,11 @@ func TestMisbehavingServers(t *testing.T) {
 		name    string
 		handler http.HandlerFunc
 		want    string
+		idle    time.Duration
 	}{
-		{name: "says nothing", handler: hang, want: "the server was silent for 100ms, after 0 events"},
+		{name: "says nothing", handler: hang, idle: time.Millisecond, want: "the server was silent for 1ms, after 0 events"},
 		{
-			name: "falls silent", want: "the server was silent for 100ms, after 1 events",
+			name: "falls silent", idle: 100 * time.Millisecond, want: "the server was silent for 100ms, after ",
 			handler: func(w http.ResponseWriter, r *http.Request) {
 				stream(opening)(w, r)
 				_ = http.NewResponseController(w).Flush()
@@ -168,7 +175,7 @@ func TestMisbehavingServers(t *testing.T) {
 			},
 		},
 		{
-			name: "falls silent in an error", want: "the server was silent for 100ms",
+			name: "falls silent in an error", idle: 100 * time.Millisecond, want: "the server was silent for 100ms",
 			handler: func(w http.ResponseWriter, r *http.Request) {
 				w.WriteHeader(http.StatusBadRequest)
 				_ = http.NewResponseController(w).Flush()
@@ -178,7 +185,7 @@ func TestMisbehavingServers(t *testing.T) {
 		{name: "status 500", handler: status(500), want: "status 500: no luck"},
 		{name: "status 503", handler: status(503), want: "status 503: no luck"},
 		{name: "status 404", handler: status(404), want: "status 404: no luck"},
-		{name: "redirects", handler: http.RedirectHandler("/elsewhere", 307).ServeHTTP, want: "status 307"},
+		{name: "redirects", handler: http.RedirectHandler("/elsewhere", http.StatusTemporaryRedirect).ServeHTTP, want: "status 307"},
 		{name: "closes the connection", handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: "EOF"},
 		{name: "cut off", handler: stream(opening, opening), want: "before [DONE], after 2 events: EOF"},
 		{name: "cut off after the usage", handler: stream(opening, ending, usage), want: "before [DONE], after 2 events: EOF"},
@@ -210,7 +217,7 @@ func TestMisbehavingServers(t *testing.T) {
 			server := httptest.NewServer(test.handler)
 			defer server.Close()
 			cfg := config(server.URL, Edge, 1)
-			cfg.Idle = 100 * time.Millisecond
+			cfg.Idle = test.idle
 			report, err := Load(t.Context(), cfg)
 			if err == nil || !strings.HasPrefix(err.Error(), "edge: chat: ") || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to name the request and have %q", err, test.want)

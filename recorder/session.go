@@ -20,14 +20,14 @@ type session struct {
 	gates []*zmq.Gate
 	links chan linkEnd
 	ready chan struct{} // one for each link that stands
+	left  chan *witness // who saw the first hang-up
 	count int           // links whose end ends the session
 }
 
 // linkEnd is how a link ended.
 type linkEnd struct {
-	link   *link
-	engine bool // the engine ended it, not the frontend
-	err    error
+	link *link
+	err  error
 }
 
 // A link is one socket of the engine and the frontend's socket it belongs to.
@@ -70,7 +70,7 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 		t.log.Error("an engine was refused", "cause", err)
 		return
 	}
-	s := &session{tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(), links: make(chan linkEnd, 1), ready: make(chan struct{})}
+	s := &session{tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(), links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *witness, 1)}
 	err = s.run(ctx, engine, hello)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("engine %d: %w", index, err)
@@ -115,24 +115,27 @@ func (s *session) watch(ctx, deadline context.Context, cancel context.CancelCaus
 		case <-late:
 			late = nil
 			// Its links end by the same deadline, and say which it was.
+		case w := <-s.left:
+			s.tap.log.Info(w.what(), "engine", s.rank.index)
+			// Not every frontend hangs up in turn: what is left has a moment to be said.
+			defer time.AfterFunc(leaveTime, func() { cancel(errSessionOver) }).Stop()
 		case end := <-s.links:
 			return s.end(ctx, cancel, end, standing == s.count)
 		}
 	}
 }
 
+// errSessionOver is why the links of an engine that has left end.
+var errSessionOver = errors.New("the session is over")
+
 // end follows the end of the first link: the others have a moment to end by
 // themselves, so that last words are passed on.
 func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first linkEnd, stood bool) error {
-	told := ctx.Err() != nil
-	who := "the frontend"
-	if first.engine {
-		who = "the engine"
+	told := ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSessionOver)
+	if !told && stood && first.err != nil {
+		s.tap.log.Warn("a link has failed", "engine", s.rank.index, "link", first.link.String(), "cause", first.err)
 	}
-	if !told && stood {
-		s.tap.log.Info("a link has ended", "engine", s.rank.index, "link", first.link.String(), "by", who, "cause", first.err)
-	}
-	timer := time.AfterFunc(leaveTime, func() { cancel(errors.New("the session is over")) })
+	timer := time.AfterFunc(leaveTime, func() { cancel(errSessionOver) })
 	defer timer.Stop()
 	if !stood {
 		cancel(first.err)
@@ -230,12 +233,12 @@ func (s *session) openLinks(ctx context.Context, init zmq.Message) (links []*lin
 func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
 	engine, err := l.gate.Accept(deadline)
 	if err != nil {
-		return linkEnd{l, true, fmt.Errorf("the engine did not connect its %s: %w", l, err)}
+		return linkEnd{l, fmt.Errorf("the engine did not connect its %s: %w", l, err)}
 	}
 	frontend, err := zmq.DialAs(deadline, l.upstream, engine.Peer(), zmq.Options{})
 	if err != nil {
 		engine.Close()
-		return linkEnd{l, false, fmt.Errorf("the frontend's %s: %w", l, err)}
+		return linkEnd{l, fmt.Errorf("the frontend's %s: %w", l, err)}
 	}
 	if l.channel == Input {
 		if end := s.register(deadline, l, engine, frontend); end != nil {
@@ -248,8 +251,8 @@ func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
 	case s.ready <- struct{}{}:
 	case <-ctx.Done():
 	}
-	first, err := zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
-	return linkEnd{l, first == engine, err}
+	_, err = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+	return linkEnd{l, err}
 }
 
 // register passes on what the engine registers with, unless it is of another line
@@ -262,14 +265,14 @@ func (s *session) register(ctx context.Context, l *link, engine, frontend *zmq.C
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return &linkEnd{l, true, fmt.Errorf("the engine did not register on %s: %w", l, err)}
+		return &linkEnd{l, fmt.Errorf("the engine did not register on %s: %w", l, err)}
 	}
 	if err := guard(s.tap.cfg.Observe.VLLMVersion, msg[0]); err != nil {
-		return &linkEnd{l, true, err}
+		return &linkEnd{l, err}
 	}
 	s.saw(l, FromEngine, msg)
 	if err := frontend.Send(msg...); err != nil {
-		return &linkEnd{l, false, fmt.Errorf("the registration on %s: %w", l, err)}
+		return &linkEnd{l, fmt.Errorf("the registration on %s: %w", l, err)}
 	}
 	return nil
 }
@@ -337,35 +340,41 @@ func (s *session) saw(l *link, d Direction, msg zmq.Message) {
 
 // A witness queues what passes one way of a link.
 type witness struct {
-	tap *tap
-	src *source
+	session *session
+	src     *source
 }
 
 func (s *session) witness(l *link, d Direction) zmq.Witness {
-	return &witness{tap: s.tap, src: s.source(l, d)}
+	return &witness{session: s, src: s.source(l, d)}
 }
 
 // Message implements [zmq.Witness].
-func (w *witness) Message(s zmq.Sighting) { w.tap.queue.put(w.src, s) }
+func (w *witness) Message(s zmq.Sighting) { w.session.tap.queue.put(w.src, s) }
 
 // Passed implements [zmq.Witness].
-func (w *witness) Passed() { w.tap.queue.signal() }
+func (w *witness) Passed() { w.session.tap.queue.signal() }
 
 // HungUp implements [zmq.Witness]. The handshake ends first, and that means nothing;
 // of the other links the first says who went.
 func (w *witness) HungUp() {
-	if w.src.channel == Handshake || !w.src.rank.left.CompareAndSwap(false, true) {
+	if w.src.channel != Input && w.src.channel != Output || !w.src.rank.left.CompareAndSwap(false, true) {
 		return
 	}
+	w.session.tap.queue.note(w.src, w.what())
+	w.session.left <- w
+}
+
+// what says who has hung up.
+func (w *witness) what() string {
 	who := "the engine"
 	if w.src.direction == FromFrontend {
 		who = "the frontend"
 	}
-	w.tap.queue.note(w.src, fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client))
+	return fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client)
 }
 
 // Limits implements [zmq.Witness]: tensors behind the second frame are of use to the
 // raw frames alone.
 func (w *witness) Limits() (message int64, tails bool) {
-	return w.tap.cfg.MaxObserved, w.tap.cfg.Frames.Path != ""
+	return w.session.tap.cfg.MaxObserved, w.session.tap.cfg.Frames.Path != ""
 }

@@ -16,7 +16,9 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/frontend"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/zmq"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -541,6 +543,34 @@ func TestTapSeesHangUps(t *testing.T) {
 			t.Errorf("notes %q", notes)
 		}
 	})
+}
+
+// A real frontend does not notice that its engine has gone, and keeps its sockets.
+func TestTapWhenTheEngineOfARealFrontendLeaves(t *testing.T) {
+	binary, model := testenv.Frontend(t, "0.33.0"), testenv.ModelDir(t)
+	server, err := vllmrs.Start(patient(t), vllmrs.Options{Binary: binary, ModelDir: model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	tap := startTap(t, server.Handshake(), nil)
+	_, leave := startPlayer(t, player.Options{Handshake: tap.engine, Vocab: 2000})
+	if err := server.Healthy(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Complete(patient(t), vllmrs.Request{ID: "a", Prompt: []uint32{1, 2}, MaxTokens: 4}); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	if err := tap.end(); err != nil && !strings.Contains(err.Error(), "ENGINE_CORE_DEAD") {
+		t.Error(err)
+	}
+	if n := countRecords(t, tap.path("run.jsonl.gz")); n != 1 {
+		t.Errorf("%d records, want 1", n)
+	}
+	if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the engine hung up") {
+		t.Errorf("notes %q", notes)
+	}
 }
 
 func notesOf(t *testing.T, tap *running) []string {

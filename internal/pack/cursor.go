@@ -1,6 +1,9 @@
 package pack
 
-import "math"
+import (
+	"bytes"
+	"math"
+)
 
 // Cursor reads the values of a message one after the other. It checks everything
 // it reads, so the bytes need no earlier [Validate]. A read that fails leaves the
@@ -47,6 +50,13 @@ func (c *Cursor) Nil() bool {
 // ArrayLen reads the header of an array and returns its number of elements,
 // which is never more than the bytes that remain.
 func (c *Cursor) ArrayLen() (int, error) {
+	if n := c.shortLen(fixArray, 15); n >= 0 && n < len(c.b)-c.off {
+		c.off++
+		return n, nil
+	}
+	if n, ok := c.longLen(tagArray16, 2); ok {
+		return n, nil
+	}
 	h, err := c.read(Array)
 	return h.n, err
 }
@@ -54,6 +64,10 @@ func (c *Cursor) ArrayLen() (int, error) {
 // MapLen reads the header of a map and returns its number of pairs, which is
 // never more than half the bytes that remain.
 func (c *Cursor) MapLen() (int, error) {
+	if n := c.shortLen(fixMap, 15); n >= 0 && 2*n < len(c.b)-c.off {
+		c.off++
+		return n, nil
+	}
 	h, err := c.read(Map)
 	return h.n, err
 }
@@ -66,6 +80,10 @@ func (c *Cursor) Bool() (bool, error) {
 
 // Int reads an integer of any width. One above 2^63-1 is an error.
 func (c *Cursor) Int() (int64, error) {
+	if n := c.shortLen(0, 127); n >= 0 {
+		c.off++
+		return int64(n), nil
+	}
 	start := c.off
 	h, err := c.read(Int)
 	if err != nil {
@@ -118,16 +136,28 @@ func (c *Cursor) Float() (float64, error) {
 }
 
 // Str reads a str and returns its bytes, not copied and not checked to be UTF-8.
-func (c *Cursor) Str() ([]byte, error) { return c.bytes(String) }
+func (c *Cursor) Str() ([]byte, error) {
+	if n := c.shortLen(fixStr, 31); n >= 0 && n < len(c.b)-c.off {
+		start := c.off + 1
+		c.off = start + n
+		return c.b[start:c.off:c.off], nil
+	}
+	if n, ok := c.longLen(tagStr8, 1); ok {
+		start := c.off
+		c.off += n
+		return c.b[start:c.off:c.off], nil
+	}
+	return c.payload(String)
+}
 
 // StrString is [Cursor.Str] as a string of its own.
 func (c *Cursor) StrString() (string, error) {
-	p, err := c.bytes(String)
+	p, err := c.payload(String)
 	return string(p), err
 }
 
 // Bin reads a bin and returns its bytes, not copied. A str is not a bin.
-func (c *Cursor) Bin() ([]byte, error) { return c.bytes(Bin) }
+func (c *Cursor) Bin() ([]byte, error) { return c.payload(Bin) }
 
 // Ext reads an ext and returns its type code and its bytes, not copied.
 func (c *Cursor) Ext() (code int8, data []byte, err error) {
@@ -147,8 +177,24 @@ func (c *Cursor) Raw() ([]byte, error) {
 	return c.b[start:c.off:c.off], nil
 }
 
+// Same reads the next bytes if they are those of p, the encoding of one or more
+// whole values, and reports whether they were.
+func (c *Cursor) Same(p []byte) bool {
+	if !bytes.HasPrefix(c.b[c.off:], p) {
+		return false
+	}
+	c.off += len(p)
+	return true
+}
+
 // Skip passes over the next value whatever it is, at most [DefaultDepth] deep.
 func (c *Cursor) Skip() error {
+	if c.off < len(c.b) {
+		if size := int(fixedSizes[c.b[c.off]]); size > 0 && size <= len(c.b)-c.off {
+			c.off += size
+			return nil
+		}
+	}
 	next, err := Skip(c.b, c.off, DefaultDepth)
 	if err != nil {
 		return err
@@ -157,12 +203,42 @@ func (c *Cursor) Skip() error {
 	return nil
 }
 
-func (c *Cursor) bytes(k Kind) ([]byte, error) {
+func (c *Cursor) payload(k Kind) ([]byte, error) {
 	h, err := c.read(k)
 	if err != nil {
 		return nil, err
 	}
 	return capped(h.payload(c.b)), nil
+}
+
+// shortLen is the number, up to most, that the next byte carries beside the tag, of
+// which it has none of the bits; -1 if it is another byte, or the end. The forms
+// that are read this way are nearly all there are, and readHead is dear for them.
+func (c *Cursor) shortLen(tag, most byte) int {
+	if c.off < len(c.b) {
+		if n := c.b[c.off] ^ tag; n <= most {
+			return int(n)
+		}
+	}
+	return -1
+}
+
+// longLen reads a header of tag and a length of width bytes, 1 or 2, if that comes
+// next and the bytes behind it are as many at least.
+func (c *Cursor) longLen(tag byte, width int) (n int, ok bool) {
+	rest := c.b[c.off:]
+	if len(rest) < 3 || rest[0] != tag {
+		return 0, false
+	}
+	n = int(rest[1])
+	if width == 2 {
+		n = n<<8 | int(rest[2])
+	}
+	if n > len(rest)-1-width {
+		return 0, false
+	}
+	c.off += 1 + width
+	return n, true
 }
 
 // read reads the header of a value of kind k and, of a scalar, its payload.

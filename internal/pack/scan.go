@@ -38,7 +38,9 @@ func Skip(b []byte, off, depth int) (next int, err error) {
 		if err != nil {
 			return off, err
 		}
-		if left > 0 {
+		if n, ok := shortContainer(b, off); ok && left > 0 && len(owed) < depth {
+			owed, off, left = append(owed, left-1), off+1, n
+		} else if left > 0 {
 			h, err := readHead(b, off)
 			if err != nil {
 				return off, err
@@ -60,16 +62,32 @@ func Skip(b []byte, off, depth int) (next int, err error) {
 	}
 }
 
+// shortContainer is how many values the container at off holds, if its header is one
+// byte and the bytes behind it are as many at least.
+func shortContainer(b []byte, off int) (n int, ok bool) {
+	if off >= len(b) || b[off] < fixMap || b[off] >= fixStr {
+		return 0, false
+	}
+	n = int(b[off] & 0x0f)
+	if b[off] < fixArray {
+		n *= 2
+	}
+	return n, n < len(b)-off
+}
+
 // skipFixed passes over up to left values whose whole size stands in their first
-// byte, which is nearly everything in a real frame, and stops at the first that
-// is otherwise. The end of the bytes is looked at once, not for every value: an
-// overrun shows as an offset past the end.
+// byte, or that are a str of the next size, which is nearly everything in a real
+// frame, and stops at the first that is otherwise. The end of the bytes is looked at
+// once, not for every value: an overrun shows as an offset past the end.
 func skipFixed(b []byte, off, left int) (int, int, error) {
 	last := off
 	for left > 0 && off < len(b) {
 		size := int(fixedSizes[b[off]])
 		if size == 0 {
-			return off, left, nil
+			if b[off] != tagStr8 || off+1 >= len(b) {
+				return off, left, nil
+			}
+			size = 2 + int(b[off+1])
 		}
 		last = off
 		off += size

@@ -11,24 +11,28 @@ import (
 // The buffer grows to the number of elements, which the bytes that remain bound.
 // On an error dst is returned as it was given.
 func (c *Cursor) Uint32s(dst []uint32) ([]uint32, error) {
-	in := *c
-	n, err := in.ArrayLen()
+	start := c.off
+	n, err := c.ArrayLen()
 	if err != nil {
 		return dst, err
 	}
 	had := len(dst)
-	out := slices.Grow(dst, n)[:had+n]
-	if err := in.fillUint32s(out[had:]); err != nil {
+	out := dst
+	if n > cap(dst)-had {
+		out = slices.Grow(dst, n)
+	}
+	out = out[:had+n]
+	if err := c.fillUint32s(out[had:]); err != nil {
+		c.off = start
 		return dst, err
 	}
-	*c = in
 	return out, nil
 }
 
 // fillUint32s reads len(out) integers.
 func (c *Cursor) fillUint32s(out []uint32) error {
 	for {
-		read, size := pickUint32s(out, c.Rest())
+		read, size := pickUint32s(out, c.b[c.off:])
 		out, c.off = out[read:], c.off+size
 		if len(out) == 0 {
 			return nil

@@ -183,7 +183,8 @@ type outputLayout struct {
 	consts   [][]byte    // by position: the default's bytes
 	kinds    []pack.Kind // of the defaults; Nil: the field may be absent
 	plain    []byte
-	finishAt int // offset of finish_reason in plain
+	quiet    bool // plain says nothing: reading it leaves a RequestOutput as it is
+	finishAt int  // offset of finish_reason in plain
 	hasError bool
 	sampled  arrayLayout
 	prompt   arrayLayout
@@ -194,7 +195,7 @@ func (c *Codec) compileOutput() error {
 	if err != nil {
 		return err
 	}
-	l := outputLayout{finishAt: -1}
+	l := outputLayout{finishAt: -1, quiet: true}
 	for i, f := range s.Fields {
 		op, known := outputOps[f.Name]
 		var def []byte
@@ -212,6 +213,7 @@ func (c *Codec) compileOutput() error {
 		kind := pack.NewCursor(def)
 		l.ops, l.consts, l.kinds = append(l.ops, op), append(l.consts, def), append(l.kinds, kind.Kind())
 		l.hasError = l.hasError || op == outError
+		l.quiet = l.quiet && (i < 2 || op == outConst || kind.Kind() == pack.Nil)
 	}
 	if l.finishAt < 0 || l.ops[0] != outID || l.ops[1] != outTokens {
 		return fmt.Errorf("wire profile %s: EngineCoreOutput does not begin with request_id, new_token_ids, or lacks finish_reason", c.profile.Line)

@@ -191,6 +191,9 @@ func (c *Codec) decodeOutput(cur *pack.Cursor, o *Outputs, out *RequestOutput) e
 	if err := o.decodeTokens(cur, out); err != nil {
 		return fmt.Errorf(".new_token_ids: %w", err)
 	}
+	if n == len(c.output.ops) && c.output.quiet && cur.Same(c.output.plain) {
+		return nil // a token and no more, as nearly always
+	}
 	for i := 2; i < n; i++ {
 		if c.output.kinds[i] == pack.Nil && cur.Nil() {
 			continue

@@ -41,6 +41,8 @@ type cassette struct {
 	msg    trace.Message
 	stat   trace.StepStats
 	places []string // where the finished files are
+
+	tallied struct{ records, steps int } // lines that are in counts
 }
 
 // The files of a cassette.
@@ -141,18 +143,40 @@ func unlessEmpty(s string) *string {
 	return &s
 }
 
-// record writes a record, and what else is known of its request.
+// record writes a record, and what else is known of its request. It is on its way
+// with the next settle.
 func (c *cassette) record(rec *trace.Record, q *request) {
 	c.begin()
 	if !c.usable(traceFile) {
 		return
 	}
 	rec.Extra = c.extras(q)
-	if err := c.trace.Write(rec); err != nil {
+	if err := c.trace.Gather(rec); err != nil {
 		c.fail(traceFile, err)
+	}
+}
+
+// settle lets the records reach the operating system.
+func (c *cassette) settle() {
+	if c.trace == nil || !c.usable(traceFile) {
 		return
 	}
-	c.counts.Records.Add(1)
+	if err := c.trace.Flush(); err != nil {
+		c.fail(traceFile, err)
+	}
+	c.tally()
+}
+
+// tally counts the records and lines that are safe by now.
+func (c *cassette) tally() {
+	if c.trace != nil {
+		c.counts.Records.Add(uint64(c.trace.Records() - c.tallied.records))
+		c.tallied.records = c.trace.Records()
+	}
+	if c.steps != nil {
+		c.counts.Steps.Add(uint64(c.steps.Lines() - c.tallied.steps))
+		c.tallied.steps = c.steps.Lines()
+	}
 }
 
 // extras collects the keys of this recorder; their values stand in c.text.
@@ -200,11 +224,9 @@ func (c *cassette) step(at float64, stats []byte) {
 	cur := pack.NewCursor(stats)
 	c.stats = appendJSON(c.stats[:0], &cur)
 	c.stat.TsMs, c.stat.Raw = at, c.stats
-	if err := c.steps.Write(&c.stat); err != nil {
+	if err := c.steps.Gather(&c.stat); err != nil {
 		c.fail(stepsFile, err)
-		return
 	}
-	c.counts.Steps.Add(1)
 }
 
 // fail tells what became of a file that could not be written on. What its writer
@@ -239,7 +261,14 @@ func (c *cassette) failure() error {
 	return c.failed
 }
 
+// flush lets the step statistics and the raw messages reach the operating system.
 func (c *cassette) flush() {
+	if c.steps != nil && c.usable(stepsFile) {
+		if err := c.steps.Flush(); err != nil {
+			c.fail(stepsFile, err)
+		}
+		c.tally()
+	}
 	if c.frames == nil || !c.usable(framesFile) {
 		return
 	}
@@ -302,6 +331,7 @@ func (c *cassette) end(i int) {
 	if err := end.Close(); err != nil {
 		c.fail(i, err)
 	}
+	c.tally()
 }
 
 // stop ends the files where they are: they are readable, and not whole.

@@ -33,6 +33,9 @@ func (c *cassette) beginFrames(file *File) {
 
 // message writes an event to the frames file.
 func (c *cassette) message(ev *Event) {
+	if c.frames == nil {
+		return
+	}
 	m := &c.msg
 	*m = trace.Message{
 		At: max(ev.At, 0), Rank: ev.Rank, Channel: ev.Channel.String(), Client: ev.Client,

@@ -21,6 +21,8 @@ type samplingWriter struct {
 	defaults map[string]string // compact JSON, "null" where the default is None
 	content  bool
 	value    []byte // scratch
+
+	raw, text []byte // of the last request: the next one's are mostly the same
 }
 
 func newSamplingWriter(p *protocol.Profile, content bool) *samplingWriter {
@@ -44,6 +46,18 @@ func defaultJSON(raw json.RawMessage) string {
 
 // append appends the object; nothing if all is default. raw must be well formed.
 func (w *samplingWriter) append(b, raw []byte) []byte {
+	const most = 64 << 10 // bytes that are worth keeping
+	if len(raw) > most {
+		return w.object(b, raw)
+	}
+	if !bytes.Equal(raw, w.raw) {
+		w.raw = append(w.raw[:0], raw...)
+		w.text = w.object(w.text[:0], raw)
+	}
+	return append(b, w.text...)
+}
+
+func (w *samplingWriter) object(b, raw []byte) []byte {
 	open := len(b)
 	cur := pack.NewCursor(raw)
 	n, err := cur.MapLen()

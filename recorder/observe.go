@@ -20,6 +20,7 @@ func (t *tap) observe() {
 			break
 		}
 		for i := range b.entries {
+			t.queue.working.Store(b.entries[i].bytes())
 			frames = t.observeOne(&b, &b.entries[i], frames)
 			t.queue.done(&b.entries[i])
 		}
@@ -34,9 +35,9 @@ func (t *tap) observe() {
 
 func (t *tap) observeOne(b *batch, e *entry, frames [][]byte) [][]byte {
 	o := e.src.rank.observer
-	if e.note != "" {
+	if e.more != nil && e.more.note != "" {
 		if o != nil {
-			o.Note(e.at, e.note)
+			o.Note(e.at, e.more.note)
 		}
 		return frames
 	}
@@ -128,7 +129,7 @@ func (t *tap) finish(told bool) (Summary, error) {
 	}
 	s.Stats = t.cfg.Counts.Snapshot()
 	if n := s.Stats.InFlight; n > 0 {
-		errs = append(errs, fmt.Errorf("%d requests were in flight at the end and are not in the recording", n))
+		errs = append(errs, fmt.Errorf("requests in flight at the end, which are not in the recording: %d", n))
 	}
 	if s.Stats.Dead > 0 && !told {
 		errs = append(errs, errors.New("the engine died: it said ENGINE_CORE_DEAD"))

@@ -66,11 +66,14 @@ type Observer struct {
 	codec    *protocol.Codec
 	sampling *samplingWriter
 	tracked  map[string]*request // in flight, by id
+	seats    map[int][]*request  // by client: who the last envelope was about, in its order
 	finished finishedIDs
 	steps    uint64
+	tokens   uint64
 
 	in    protocol.Request // scratch, as all below
 	out   protocol.Outputs
+	gaps  recordGaps
 	step  []*request
 	ended []*request
 	spare []*request
@@ -92,6 +95,7 @@ func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Ob
 		opt: opt, counts: counts, log: log, logged: make(map[string]int),
 		cassette: newCassette(opt, sinks, counts, log),
 		tracked:  make(map[string]*request),
+		seats:    make(map[int][]*request),
 	}
 }
 
@@ -120,6 +124,7 @@ func (o *Observer) Observe(ev *Event) {
 	case ev.Channel == Output && ev.Direction == FromEngine:
 		o.answer(ev)
 	}
+	o.cassette.settle()
 	for _, q := range o.ended {
 		o.giveBack(q)
 	}
@@ -224,7 +229,8 @@ func (o *Observer) Note(at time.Duration, what string) {
 }
 
 // Flush hands everything to the operating system. Call it when no event waits:
-// records are on their way when Observe returns, raw messages are gathered.
+// records are on their way when Observe returns, step statistics and raw messages
+// are gathered.
 func (o *Observer) Flush() { o.cassette.flush() }
 
 // Err returns why an output could not be written on, nil while all are.

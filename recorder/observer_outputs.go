@@ -31,10 +31,12 @@ func (o *Observer) outputs(ev *Event) {
 		o.counts.WrongEngine.Add(1)
 		o.complain(ev, "an answer in the name of another engine", nil, "engine_index", out.EngineIndex)
 	}
-	step := o.beginStep(out)
+	st := o.beginStep(ev, out)
+	before := o.tokens
 	for i := range out.Outputs {
-		o.output(ev, o.step[i], &out.Outputs[i], step)
+		o.output(ev, o.step[i], &out.Outputs[i], st)
 	}
+	o.counts.Tokens.Add(o.tokens - before)
 }
 
 // step is the engine's state behind one envelope.
@@ -45,7 +47,7 @@ type step struct {
 // beginStep looks at the envelope as a whole: who is meant (o.step, parallel to
 // the outputs), how many requests ran, and how many prompt tokens were computed
 // for those that get their first token in it.
-func (o *Observer) beginStep(out *protocol.Outputs) step {
+func (o *Observer) beginStep(ev *Event, out *protocol.Outputs) step {
 	o.steps++
 	running := len(o.tracked)
 	if out.SchedulerStats != nil {
@@ -55,12 +57,10 @@ func (o *Observer) beginStep(out *protocol.Outputs) step {
 		}
 		o.cassette.step(o.sinceZero(o.now), out.SchedulerStats)
 	}
+	o.meant(ev.Client, out.Outputs)
 	prefill := 0
-	o.step = o.step[:0]
-	for i := range out.Outputs {
-		q := o.tracked[string(out.Outputs[i].ID)]
-		o.step = append(o.step, q)
-		if q == nil || len(out.Outputs[i].Tokens) == 0 || q.rec.OutputTokens > 0 || q.remote || q.prefill == o.steps {
+	for i, q := range o.step {
+		if q == nil || q.chunks > 0 || len(out.Outputs[i].Tokens) == 0 || q.remote || q.prefill == o.steps {
 			continue
 		}
 		q.prefill = o.steps
@@ -71,9 +71,55 @@ func (o *Observer) beginStep(out *protocol.Outputs) step {
 
 func clampUint32(n int) uint32 { return uint32(min(n, math.MaxUint32)) }
 
+// meant finds the request of each output, nil if there is none, and leaves them in
+// o.step. A client hears of the same requests in the same order, step after step,
+// but for those that have come or gone: they are looked for first where they stood
+// the last time.
+func (o *Observer) meant(client int, outs []protocol.RequestOutput) {
+	seats := o.seats[client]
+	at, hits := 0, 0
+	o.step = o.step[:0]
+	for i := range outs {
+		id := outs[i].ID
+		for at < len(seats) && !seats[at].live {
+			at++
+		}
+		q := (*request)(nil)
+		for ahead := at; ahead < min(at+2, len(seats)); ahead++ {
+			if seats[ahead].is(id) {
+				q, at = seats[ahead], ahead+1
+				hits++
+				break
+			}
+		}
+		if q == nil {
+			q = o.tracked[string(id)]
+		}
+		o.step = append(o.step, q)
+	}
+	if hits < len(outs) || hits < len(seats) {
+		o.seat(client, seats)
+	}
+}
+
+// is tells whether q is the request in flight with the id.
+func (q *request) is(id []byte) bool { return q.live && q.id == string(id) }
+
+// seat remembers the order of o.step.
+func (o *Observer) seat(client int, seats []*request) {
+	clear(seats)
+	seats = seats[:0]
+	for _, q := range o.step {
+		if q != nil {
+			seats = append(seats, q)
+		}
+	}
+	o.seats[client] = seats
+}
+
 // output takes what one request gets in a step.
 func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, st step) {
-	if q == nil || q.ended {
+	if q == nil || !q.live {
 		o.stray(ev, out)
 		return
 	}
@@ -111,21 +157,17 @@ func (o *Observer) stray(ev *Event, out *protocol.RequestOutput) {
 
 // chunk adds the tokens that came with one output.
 func (o *Observer) chunk(q *request, tokens []uint32, st step) {
-	rec := &q.rec
-	if rec.OutputTokens == 0 {
-		rec.TTFTMs = ms(o.now - q.arrival)
+	if q.chunks == 0 {
+		q.first = o.now
 	} else {
-		rec.ITLMs = append(rec.ITLMs, ms(o.now-q.last))
-		q.sizes = append(q.sizes, uint32(len(tokens)))
-		q.several = q.several || len(tokens) > 1
-		q.ctx.NumRunning = append(q.ctx.NumRunning, st.running)
-		q.ctx.PrefillTokens = append(q.ctx.PrefillTokens, st.prefill)
+		q.gaps = append(q.gaps, gap{wait: o.now - q.last, tokens: uint32(len(tokens)), step: st})
 	}
 	q.last = o.now
-	rec.OutputTokens += len(tokens)
-	o.counts.Tokens.Add(uint64(len(tokens)))
+	q.chunks++
+	q.count += len(tokens)
+	o.tokens += uint64(len(tokens))
 	if o.opt.RecordTokens {
-		rec.OutputTokenIDs = append(rec.OutputTokenIDs, tokens...)
+		q.tokens = append(q.tokens, tokens...)
 	}
 }
 
@@ -158,35 +200,64 @@ func (o *Observer) end(q *request) {
 	o.counts.InFlight.Add(-1)
 	delete(o.tracked, q.id)
 	o.finished.add(q.id)
-	q.ended = true
+	q.live = false
 	o.ended = append(o.ended, q)
 }
 
 // write completes the record of q and writes it.
 func (o *Observer) write(q *request, reason trace.FinishReason) {
-	rec := &q.rec
+	rec := q.rec
 	arrival := o.sinceZero(q.arrival)
-	rec.ArrivalMs, rec.FinishReason = &arrival, reason
-	if rec.ITLMs == nil {
-		rec.ITLMs = []float64{}
+	rec.ArrivalMs, rec.FinishReason, rec.OutputTokens = &arrival, reason, q.count
+	if q.chunks > 0 {
+		rec.TTFTMs = ms(q.first - q.arrival)
 	}
-	rec.ITLCtx = &q.ctx
-	if q.several {
-		rec.ITLTokens = q.sizes
+	o.gaps.fill(q.gaps)
+	rec.ITLMs, rec.ITLCtx = o.gaps.waits, &o.gaps.ctx
+	if o.gaps.several {
+		rec.ITLTokens = o.gaps.tokens
 	}
-	whole := *rec
 	if len(rec.BlockHashes) == 0 {
-		whole.BlockHashes = nil
+		rec.BlockHashes = nil
 	}
-	if !o.opt.RecordTokens {
-		whole.OutputTokenIDs = nil
-	} else if whole.OutputTokenIDs == nil {
-		whole.OutputTokenIDs = []uint32{}
+	if o.opt.RecordTokens {
+		rec.OutputTokenIDs = orEmpty(q.tokens)
 	}
 	if len(rec.PromptTokenIDs) == 0 {
-		whole.PromptTokenIDs = nil
+		rec.PromptTokenIDs = nil
 	}
-	o.cassette.record(&whole, q)
+	o.cassette.record(&rec, q)
+}
+
+func orEmpty[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+// recordGaps are the gaps of one record, each property on its own.
+type recordGaps struct {
+	waits   []float64 // ms
+	tokens  []uint32
+	several bool // one brought more than one token
+	ctx     trace.ITLCtx
+}
+
+func (r *recordGaps) fill(gaps []gap) {
+	if cap(r.waits) > keptGaps {
+		*r = recordGaps{}
+	}
+	r.waits, r.tokens, r.several = orEmpty(r.waits[:0]), r.tokens[:0], false
+	r.ctx.NumRunning, r.ctx.PrefillTokens = r.ctx.NumRunning[:0], r.ctx.PrefillTokens[:0]
+	for i := range gaps {
+		g := &gaps[i]
+		r.waits = append(r.waits, ms(g.wait))
+		r.tokens = append(r.tokens, g.tokens)
+		r.several = r.several || g.tokens > 1
+		r.ctx.NumRunning = append(r.ctx.NumRunning, g.running)
+		r.ctx.PrefillTokens = append(r.ctx.PrefillTokens, g.prefill)
+	}
 }
 
 // lose gives up the requests that an unreadable answer names, or all that it may

@@ -9,24 +9,34 @@ import (
 	"github.com/vllm-vcr/conformance/internal/trace"
 )
 
-// request is what is remembered of a request in flight. Its record grows with
-// every chunk, in storage that the next request takes over.
+// request is what is remembered of a request in flight, in storage that the next
+// request takes over. What every chunk touches stands together at the beginning.
 type request struct {
 	id       string
-	client   int
-	arrival  time.Duration
+	live     bool          // between its ADD and its end
+	remote   bool          // its prefill ran in another engine
+	session  bool          // more input may follow under the same id
+	refusals int           // answers to duplicates that are still to come
 	last     time.Duration // of the last chunk
-	rec      trace.Record  // without what its end decides
-	ctx      trace.ITLCtx
-	sizes    []uint32 // tokens per gap
-	several  bool     // a gap brought more than one token
-	remote   bool     // its prefill ran in another engine
-	session  bool     // more input may follow under the same id
-	refusals int      // answers to duplicates that are still to come
-	prefill  uint64   // the step in which its first token counted as prefill
-	ended    bool
-	stop     []byte // stop_reason in JSON
-	extra    requestExtra
+	chunks   int
+	gaps     []gap    // between the chunks
+	tokens   []uint32 // of all chunks, if they are recorded
+	count    int      // of the tokens
+
+	client  int
+	arrival time.Duration
+	first   time.Duration // of the first chunk
+	prefill uint64        // the step in which its first token counted as prefill
+	rec     trace.Record  // what is known of it at its arrival, and CachedTokens
+	stop    []byte        // stop_reason in JSON
+	extra   requestExtra
+}
+
+// gap is what a chunk after the first adds to a record.
+type gap struct {
+	wait   time.Duration // since the chunk before it
+	tokens uint32        // in the chunk
+	step                 // that brought it
 }
 
 // requestExtra is what a record says of a request beyond the common keys.
@@ -37,8 +47,12 @@ type requestExtra struct {
 	priority int
 }
 
-// mostKept is how many requests, and of how many chunks, are kept for reuse.
-const mostKept = 1024
+const (
+	// mostKept is how many requests are kept for reuse.
+	mostKept = 1024
+	// keptGaps is the most gaps that there is kept storage for.
+	keptGaps = 16 << 10
+)
 
 // takeRequest returns an empty request.
 func (o *Observer) takeRequest() *request {
@@ -53,18 +67,12 @@ func (o *Observer) takeRequest() *request {
 
 // giveBack keeps the storage of an ended request.
 func (o *Observer) giveBack(q *request) {
-	const chunks = 16 << 10
-	if len(o.spare) >= mostKept || cap(q.rec.ITLMs) > chunks || cap(q.rec.PromptTokenIDs) > 4*chunks {
+	if len(o.spare) >= mostKept || cap(q.gaps) > keptGaps || cap(q.rec.PromptTokenIDs) > 4*keptGaps {
 		return
 	}
-	r := &q.rec
 	*q = request{
-		rec: trace.Record{
-			ITLMs: r.ITLMs[:0], BlockHashes: r.BlockHashes[:0],
-			PromptTokenIDs: r.PromptTokenIDs[:0], OutputTokenIDs: r.OutputTokenIDs[:0],
-		},
-		ctx:   trace.ITLCtx{NumRunning: q.ctx.NumRunning[:0], PrefillTokens: q.ctx.PrefillTokens[:0]},
-		sizes: q.sizes[:0], stop: q.stop[:0],
+		gaps: q.gaps[:0], tokens: q.tokens[:0], stop: q.stop[:0],
+		rec:   trace.Record{BlockHashes: q.rec.BlockHashes[:0], PromptTokenIDs: q.rec.PromptTokenIDs[:0]},
 		extra: requestExtra{sampling: q.extra.sampling[:0]},
 	}
 	o.spare = append(o.spare, q)
@@ -105,7 +113,7 @@ func (o *Observer) add(ev *Event) {
 
 // fill starts the record of a request that arrived now.
 func (o *Observer) fill(q *request, r *protocol.Request) {
-	q.id, q.client, q.arrival, q.session = r.ID, r.ClientIndex, o.now, r.Resumable
+	q.id, q.live, q.client, q.arrival, q.session = r.ID, true, r.ClientIndex, o.now, r.Resumable
 	rec := &q.rec
 	rec.PromptTokens = len(r.PromptTokenIDs)
 	rec.Concurrency = uint64(len(o.tracked)) + 1

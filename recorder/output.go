@@ -69,6 +69,19 @@ func Create(d Destination) (*File, error) {
 	return createBeside(d, d.Path)
 }
 
+// Probe tells whether an output can be made, and leaves nothing behind. What is
+// written in place is not opened: that could end what somebody reads from it.
+func Probe(d Destination) error {
+	if info, err := os.Stat(d.Path); d.Upload == nil && err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		return nil
+	}
+	f, err := Create(d)
+	if err == nil {
+		f.Abandon()
+	}
+	return err
+}
+
 func errExists(path string) error {
 	return fmt.Errorf("output %s exists already; move it away, or allow overwriting", path)
 }

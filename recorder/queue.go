@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,12 +12,17 @@ import (
 
 const (
 	// stuckAfter is how long forwarding waits for an observer that does nothing at
-	// all, because its disk hangs, before recording is given up.
+	// all, because its disk hangs, before recording is given up. A large message may
+	// take longer: at least slowest bytes a microsecond are expected.
 	stuckAfter = 5 * time.Second
+	slowest    = 1
 	// recheck is how often one of several who wait looks again.
 	recheck = 20 * time.Millisecond
-	// keptBuffer is the most memory that is kept for the next batch.
-	keptBuffer = 1 << 20
+	// batchBytes and batchEntries end a batch, unless a single message is larger, and
+	// keptBatches are kept for reuse when nothing waits.
+	batchBytes   = 64 << 10
+	batchEntries = 1024
+	keptBatches  = 2
 )
 
 // A queue carries copies of messages from the goroutines that forward them to the
@@ -24,7 +30,8 @@ const (
 // links: a request is in it before any answer to it.
 //
 // Waiting copies have a limit. Above it forwarding waits for the observer, as a slow
-// recording is better than none; but not for one that has stopped altogether.
+// recording is better than none; but not for one that has stopped altogether. It goes
+// on when an eighth of the limit is free: to wake up for every message is dear.
 type queue struct {
 	start time.Time // of the clock of all events
 	limit int64     // bytes
@@ -33,10 +40,14 @@ type queue struct {
 
 	mu      sync.Mutex
 	filling batch
+	full    []batch // before filling, oldest first
+	spare   []batch
 	closed  bool
 
+	patience time.Duration // stuckAfter
 	waiting  *atomic.Int64 // bytes that were put and not observed, [Counts.Queued]
 	observed atomic.Int64  // messages: the observer's progress
+	working  atomic.Int64  // bytes of the message it is at
 	given    atomic.Bool   // up: nothing is taken any more
 }
 
@@ -50,13 +61,18 @@ type batch struct {
 type entry struct {
 	src        *source
 	at         time.Duration
-	begin, end int    // in the batch's buffer, unless wire is set
-	wire       []byte // owned
-	release    func() // gives wire back, nil if nobody wants it
+	begin, end int // in the batch's buffer, unless there is more to it
 	size       int64
 	elided     int64
-	tooLarge   bool
-	note       string // instead of a message
+	more       *more
+}
+
+// more is what only few entries have.
+type more struct {
+	wire     []byte // owned
+	release  func() // gives wire back, nil if nobody wants it
+	tooLarge bool
+	note     string // instead of a message
 }
 
 // A source is one direction of one link of one engine.
@@ -68,14 +84,14 @@ type source struct {
 }
 
 func newQueue(start time.Time, limit int64, waiting *atomic.Int64) *queue {
-	return &queue{start: start, limit: limit, waiting: waiting, wake: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+	return &queue{start: start, limit: limit, patience: stuckAfter, waiting: waiting, wake: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 }
 
 // put takes a copy of a message. It is small work, as the message is held up by it.
 func (q *queue) put(src *source, s zmq.Sighting) {
-	e := entry{src: src, at: s.At.Sub(q.start), size: s.Size, elided: s.Elided, tooLarge: s.Wire == nil}
-	if s.Owned {
-		e.wire, e.release = s.Wire, s.Release
+	e := entry{src: src, at: s.At.Sub(q.start), size: s.Size, elided: s.Elided}
+	if s.Owned || s.Wire == nil {
+		e.more = &more{wire: s.Wire, release: s.Release, tooLarge: s.Wire == nil}
 		s.Wire = nil
 	}
 	q.add(e, s.Wire)
@@ -83,12 +99,11 @@ func (q *queue) put(src *source, s zmq.Sighting) {
 
 // note puts something that happened where it happened between the messages.
 func (q *queue) note(src *source, what string) {
-	q.add(entry{src: src, at: time.Since(q.start), note: what}, nil)
+	q.add(entry{src: src, at: time.Since(q.start), more: &more{note: what}}, nil)
 	q.signal()
 }
 
 func (q *queue) add(e entry, wire []byte) {
-	n := int64(len(wire) + len(e.wire))
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.waiting.Load() > q.limit {
@@ -97,11 +112,36 @@ func (q *queue) add(e entry, wire []byte) {
 	if q.given.Load() || q.closed {
 		return
 	}
+	if n := len(q.filling.entries); n == batchEntries || n > 0 && len(q.filling.buf)+len(wire) > batchBytes {
+		q.full = append(q.full, q.filling)
+		q.filling = q.empty()
+	}
 	e.begin = len(q.filling.buf)
 	q.filling.buf = append(q.filling.buf, wire...)
 	e.end = len(q.filling.buf)
 	q.filling.entries = append(q.filling.entries, e)
-	q.waiting.Add(n)
+	q.waiting.Add(e.bytes())
+}
+
+// bytes is what an entry holds in memory, but for itself.
+func (e *entry) bytes() int64 {
+	n := int64(e.end - e.begin)
+	if e.more != nil {
+		n += int64(len(e.more.wire))
+	}
+	return n
+}
+
+// empty is a batch after one that is full: it will be as full.
+func (q *queue) empty() batch {
+	last := len(q.spare) - 1
+	if last < 0 {
+		return batch{buf: make([]byte, 0, batchBytes)}
+	}
+	b := q.spare[last]
+	q.spare[last] = batch{}
+	q.spare = q.spare[:last]
+	return b
 }
 
 // waitForSpace is called, and returns, with the lock held.
@@ -109,7 +149,7 @@ func (q *queue) waitForSpace() {
 	progress, since := q.observed.Load(), time.Now()
 	timer := time.NewTimer(recheck)
 	defer timer.Stop()
-	for q.waiting.Load() > q.limit && !q.given.Load() && !q.closed {
+	for q.waiting.Load() > q.enough() && !q.given.Load() && !q.closed {
 		q.mu.Unlock()
 		q.signal()
 		timer.Reset(recheck)
@@ -120,16 +160,27 @@ func (q *queue) waitForSpace() {
 		q.mu.Lock()
 		if now := q.observed.Load(); now != progress {
 			progress, since = now, time.Now()
-		} else if time.Since(since) > stuckAfter {
+		} else if time.Since(since) > q.patience+time.Duration(q.working.Load()/slowest)*time.Microsecond {
 			q.giveUp()
 		}
+	}
+	q.free() // whoever else waits
+}
+
+// enough is how little must wait for those who wait for space.
+func (q *queue) enough() int64 { return q.limit - q.limit/8 }
+
+func (q *queue) free() {
+	select {
+	case q.freed <- struct{}{}:
+	default:
 	}
 }
 
 // giveUp ends observation: forwarding goes on without it.
 func (q *queue) giveUp() {
 	q.given.Store(true)
-	q.filling = batch{}
+	q.filling, q.full, q.spare = batch{}, nil, nil
 	q.waiting.Store(0)
 }
 
@@ -149,54 +200,63 @@ func (q *queue) close() {
 	q.signal()
 }
 
-// take waits for messages and swaps them for the last batch, whose memory is used
-// again; ok is false when there will be none.
+// take waits for messages and returns the oldest, in exchange for the last batch,
+// whose memory is used again; ok is false when there will be none.
 func (q *queue) take(last batch) (next batch, ok bool) {
 	clear(last.entries)
-	last.entries = last.entries[:0]
-	last.buf = last.buf[:0]
-	if cap(last.buf) > keptBuffer {
+	last.entries, last.buf = last.entries[:0], last.buf[:0]
+	if cap(last.buf) > 2*batchBytes {
 		last.buf = nil
 	}
-	if cap(last.entries) > keptBuffer/64 {
-		last.entries = nil
-	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.spare = append(q.spare, last)
 	for {
-		q.mu.Lock()
-		if len(q.filling.entries) > 0 {
-			next, q.filling = q.filling, last
-			q.mu.Unlock()
-			return next, true
+		if next, ok = q.oldest(); ok || q.closed || q.given.Load() {
+			return next, ok
 		}
-		closed := q.closed || q.given.Load()
 		q.mu.Unlock()
-		if closed {
-			return batch{}, false
-		}
 		<-q.wake
+		q.mu.Lock()
 	}
+}
+
+// oldest is called with the lock held.
+func (q *queue) oldest() (next batch, ok bool) {
+	if len(q.full) > 0 {
+		next = q.full[0]
+		q.full = slices.Delete(q.full, 0, 1)
+		return next, true
+	}
+	if len(q.filling.entries) == 0 {
+		return batch{}, false
+	}
+	next, q.filling = q.filling, q.empty()
+	if len(q.spare) > keptBatches {
+		q.spare = slices.Delete(q.spare, keptBatches, len(q.spare))
+	}
+	return next, true
 }
 
 // done says that an entry was observed.
 func (q *queue) done(e *entry) {
-	n := int64(e.end-e.begin) + int64(len(e.wire))
-	if e.release != nil {
-		e.release()
-	}
-	e.wire, e.release = nil, nil
-	q.observed.Add(1)
-	if q.waiting.Add(-n)+n > q.limit {
-		select {
-		case q.freed <- struct{}{}:
-		default:
+	n := e.bytes()
+	if m := e.more; m != nil {
+		if m.release != nil {
+			m.release()
 		}
+		m.wire, m.release = nil, nil
+	}
+	q.observed.Add(1)
+	if left := q.waiting.Add(-n); left <= q.enough() && left+n > q.enough() {
+		q.free()
 	}
 }
 
 // errStuck is why recording was given up.
 func (q *queue) errStuck() error {
 	return fmt.Errorf("recording stood still for %v with %d MiB waiting: does the disk hang? Forwarding goes on without it",
-		stuckAfter, q.limit>>20)
+		q.patience, q.limit>>20)
 }
 
 // event makes the event of an entry. frames is reused.
@@ -205,12 +265,11 @@ func (b *batch) event(e *entry, frames [][]byte) (Event, [][]byte, error) {
 		At: e.at, Rank: e.src.rank.index, Channel: e.src.channel, Client: e.src.client,
 		Direction: e.src.direction, Elided: e.elided,
 	}
-	if e.tooLarge {
-		return ev, frames, nil
-	}
-	wire := e.wire
-	if wire == nil {
-		wire = b.buf[e.begin:e.end]
+	wire := b.buf[e.begin:e.end]
+	if e.more != nil {
+		if wire = e.more.wire; e.more.tooLarge {
+			return ev, frames, nil
+		}
 	}
 	frames, err := zmq.SplitFrames(frames[:0], wire)
 	ev.Frames = frames

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
@@ -70,7 +71,10 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 		t.log.Error("an engine was refused", "cause", err)
 		return
 	}
-	s := &session{tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(), links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *witness, 1)}
+	s := &session{
+		tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(),
+		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *witness, 1),
+	}
 	err = s.run(ctx, engine, hello)
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("engine %d: %w", index, err)
@@ -98,23 +102,19 @@ func (s *session) run(ctx context.Context, engine *zmq.Conn, hello zmq.Message) 
 		s.tap.wg.Go(func() { s.links <- s.serve(deadline, ctx, l) })
 	}
 	s.count = len(links)
-	return s.watch(ctx, deadline, cancel)
+	return s.watch(ctx, cancel)
 }
 
-// watch waits for all links to stand, and then to end.
-func (s *session) watch(ctx, deadline context.Context, cancel context.CancelCauseFunc) error {
-	late := deadline.Done()
+// watch waits for all links to stand, each by the deadline it was given, and then for
+// the first to end.
+func (s *session) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
 	standing := 0
 	for {
 		select {
 		case <-s.ready:
 			if standing++; standing == s.count {
-				late = nil
 				s.tap.log.Info("the engine is connected", "engine", s.rank.index, "clients", s.count/2)
 			}
-		case <-late:
-			late = nil
-			// Its links end by the same deadline, and say which it was.
 		case w := <-s.left:
 			s.tap.log.Info(w.what(), "engine", s.rank.index)
 			// Not every frontend hangs up in turn: what is left has a moment to be said.
@@ -132,7 +132,7 @@ var errSessionOver = errors.New("the session is over")
 // themselves, so that last words are passed on.
 func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first linkEnd, stood bool) error {
 	told := ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSessionOver)
-	if !told && stood && first.err != nil {
+	if !told && stood && first.err != nil && !leftAbruptly(first.err) {
 		s.tap.log.Warn("a link has failed", "engine", s.rank.index, "link", first.link.String(), "cause", first.err)
 	}
 	timer := time.AfterFunc(leaveTime, func() { cancel(errSessionOver) })
@@ -147,10 +147,17 @@ func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first
 			left--
 		}
 	}
-	if told {
+	if told || leftAbruptly(first.err) {
 		return nil
 	}
 	return first.err
+}
+
+// leftAbruptly tells a peer that went without reading all that it was sent, as a
+// frontend that is stopped may, from a link that broke off in the middle of a message.
+// Whether anything was lost by it, the requests in flight tell.
+func leftAbruptly(err error) bool {
+	return errors.Is(err, zmq.ErrPeerGone) && !errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // handshake passes HELLO and INIT, the latter with the tap's addresses, and leaves a
@@ -168,7 +175,7 @@ func (s *session) handshake(deadline, ctx context.Context, engine *zmq.Conn, hel
 		return nil, fmt.Errorf("the frontend's answer to HELLO: %w", err)
 	}
 	s.saw(l, FromFrontend, init)
-	links, rewritten, err := s.openLinks(ctx, init)
+	links, rewritten, err := s.openLinks(init)
 	if err == nil {
 		err = engine.Send(rewritten)
 	}
@@ -199,7 +206,7 @@ func exchange(ctx context.Context, c *zmq.Conn, msg zmq.Message) (zmq.Message, e
 }
 
 // openLinks binds a socket for each address of INIT, and puts its address there.
-func (s *session) openLinks(ctx context.Context, init zmq.Message) (links []*link, rewritten []byte, err error) {
+func (s *session) openLinks(init zmq.Message) (links []*link, rewritten []byte, err error) {
 	if len(init) != 1 {
 		return nil, nil, fmt.Errorf("the frontend's answer to HELLO has %d frames, want 1", len(init))
 	}
@@ -277,50 +284,6 @@ func (s *session) register(ctx context.Context, l *link, engine, frontend *zmq.C
 	return nil
 }
 
-// share is the gate of a coordinator's address. All engines are told the same one, as
-// a frontend compares what they say of it; so a connection to it is nobody's in
-// particular, and its messages count as those of the engine that was first.
-func (s *session) share(l *link, typ zmq.Type) (string, error) {
-	t := s.tap
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if g := t.shared[l.upstream]; g != nil {
-		return g.gate.Endpoint(), nil
-	}
-	gate, err := t.openGate(s.host, l.channel.String(), typ)
-	if err != nil {
-		return "", err
-	}
-	l.gate = gate
-	g := &sharedGate{gate: gate}
-	t.shared[l.upstream] = g
-	t.wg.Go(func() { g.serve(t.coordinator, s, l) })
-	return gate.Endpoint(), nil
-}
-
-// A sharedGate is where all engines connect to one socket of the coordinator.
-type sharedGate struct{ gate *zmq.Gate }
-
-// serve relays each engine's connection until ctx ends.
-func (g *sharedGate) serve(ctx context.Context, s *session, l *link) {
-	defer g.gate.Close()
-	for {
-		engine, err := g.gate.Accept(ctx)
-		if err != nil {
-			return
-		}
-		s.tap.wg.Go(func() {
-			frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{})
-			if err != nil {
-				engine.Close()
-				s.tap.log.Error("the coordinator does not answer", "link", l.String(), "cause", err)
-				return
-			}
-			_, _ = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
-		})
-	}
-}
-
 func (s *session) closeGates() {
 	for _, g := range s.gates {
 		g.Close()
@@ -336,45 +299,4 @@ func (s *session) saw(l *link, d Direction, msg zmq.Message) {
 	wire := zmq.JoinFrames(nil, msg)
 	s.tap.queue.put(s.source(l, d), zmq.Sighting{At: time.Now(), Wire: wire, Owned: true, Size: int64(len(wire))})
 	s.tap.queue.signal()
-}
-
-// A witness queues what passes one way of a link.
-type witness struct {
-	session *session
-	src     *source
-}
-
-func (s *session) witness(l *link, d Direction) zmq.Witness {
-	return &witness{session: s, src: s.source(l, d)}
-}
-
-// Message implements [zmq.Witness].
-func (w *witness) Message(s zmq.Sighting) { w.session.tap.queue.put(w.src, s) }
-
-// Passed implements [zmq.Witness].
-func (w *witness) Passed() { w.session.tap.queue.signal() }
-
-// HungUp implements [zmq.Witness]. The handshake ends first, and that means nothing;
-// of the other links the first says who went.
-func (w *witness) HungUp() {
-	if w.src.channel != Input && w.src.channel != Output || !w.src.rank.left.CompareAndSwap(false, true) {
-		return
-	}
-	w.session.tap.queue.note(w.src, w.what())
-	w.session.left <- w
-}
-
-// what says who has hung up.
-func (w *witness) what() string {
-	who := "the engine"
-	if w.src.direction == FromFrontend {
-		who = "the frontend"
-	}
-	return fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client)
-}
-
-// Limits implements [zmq.Witness]: tensors behind the second frame are of use to the
-// raw frames alone.
-func (w *witness) Limits() (message int64, tails bool) {
-	return w.session.tap.cfg.MaxObserved, w.session.tap.cfg.Frames.Path != ""
 }

@@ -28,7 +28,7 @@ type Config struct {
 	// become ready once it has; 0 means 10 minutes, what a frontend waits.
 	HandshakeTimeout time.Duration
 	// QueueLimit is how many bytes may wait to be observed before forwarding waits
-	// too; 0 means 256 MiB.
+	// too; 0 means 4 MiB. A message that is larger passes all the same.
 	QueueLimit int64
 	// MaxObserved is the size in bytes above which a message is forwarded but not
 	// observed; 0 means 256 MiB.
@@ -48,7 +48,7 @@ type Config struct {
 
 const (
 	defaultHandshakeTimeout = 10 * time.Minute
-	defaultQueueLimit       = 256 << 20
+	defaultQueueLimit       = 4 << 20
 	defaultMaxObserved      = 256 << 20
 	// leaveTime is how long the links of an engine have to end one after another when
 	// it, or its frontend, hangs up.
@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	cfg = cfg.withDefaults()
 	t := &tap{
 		over: make(chan struct{}),
-		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, shared: map[string]*sharedGate{},
+		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, shared: map[string]*zmq.Gate{},
 		queue: newQueue(time.Now(), cfg.QueueLimit, &cfg.Counts.Queued),
 	}
 	if err := t.probeOutputs(); err != nil {
@@ -142,11 +142,12 @@ type tap struct {
 
 	mu     sync.Mutex
 	ranks  map[int]*rank
-	shared map[string]*sharedGate // by the frontend's address
-	first  *time.Timer            // until an engine says HELLO
-	alive  int                    // sessions that have not ended
-	ends   []error                // of sessions
-	over   chan struct{}          // the last session has ended
+	shared map[string]*zmq.Gate // by the frontend's address
+	first  *time.Timer          // until an engine says HELLO
+	alive  int                  // sessions that have not ended
+	ends   []error              // of sessions
+	over   chan struct{}        // the last session has ended
+	last   sync.Once
 }
 
 // A rank is one engine, as the observing goroutine sees it.
@@ -164,11 +165,9 @@ func (t *tap) probeOutputs() error {
 		if d.Path == "" {
 			continue
 		}
-		f, err := Create(d.forRank(0))
-		if err != nil {
+		if err := Probe(d.forRank(0)); err != nil {
 			return err
 		}
-		f.Abandon()
 	}
 	return nil
 }
@@ -243,6 +242,6 @@ func (t *tap) leave(err error) {
 	}
 	t.alive--
 	if t.alive == 0 {
-		close(t.over)
+		t.last.Do(func() { close(t.over) })
 	}
 }

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -230,6 +231,8 @@ func TestTapBetweenFrontendAndPlayer(t *testing.T) {
 // rawFrontend is a frontend for one engine of which the test writes every frame.
 type rawFrontend struct {
 	shake, in, out *zmq.Listener
+	coordinator    protocol.Addresses // of which only the coordinator's are used
+	outAt          string             // instead of out
 	identity       []byte
 }
 
@@ -261,7 +264,10 @@ func next(t *testing.T, l *zmq.Listener) zmq.Delivery {
 }
 
 // rawEngine is an engine of which the test writes every frame.
-type rawEngine struct{ shake, in, out *zmq.Conn }
+type rawEngine struct {
+	shake, in, out *zmq.Conn
+	told           protocol.Addresses // by the tap
+}
 
 func (e *rawEngine) hangUp() {
 	for _, c := range []*zmq.Conn{e.in, e.out, e.shake} {
@@ -291,8 +297,9 @@ func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registra
 		t.Fatalf("the frontend heard %x of %x", d.Message, d.Peer.Identity)
 	}
 	f.identity = d.Peer.Identity
-	init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
-	if err := f.shake.Send(id, init); err != nil {
+	addresses := f.coordinator
+	addresses.Inputs, addresses.Outputs = []string{f.in.Endpoint()}, []string{cmp.Or(f.outAt, f.out.Endpoint())}
+	if err := f.shake.Send(id, protocol.AppendInit(nil, addresses)); err != nil {
 		t.Fatal(err)
 	}
 	answer, err := e.shake.Recv()
@@ -306,6 +313,7 @@ func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registra
 	if a.Inputs[0] == f.in.Endpoint() || a.Outputs[0] == f.out.Endpoint() {
 		t.Fatal("the engine was told the frontend's own addresses")
 	}
+	e.told = a
 	e.in, e.out = dial(a.Inputs[0], zmq.Dealer), dial(a.Outputs[0], zmq.Push)
 	mustSend(t, e.in, registration)
 	if got := next(t, f.in).Message[0]; !bytes.Equal(got, registration) {
@@ -525,6 +533,33 @@ func TestTapSeesHangUps(t *testing.T) {
 			t.Errorf("notes %q", notes)
 		}
 	})
+	t.Run("frontend, without reading all", func(t *testing.T) {
+		f := newRawFrontend(t)
+		out, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Pull, zmq.Options{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		f.outAt = out.Endpoint()
+		tap := startTap(t, f.shake.Endpoint(), nil)
+		e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+		pull, err := out.Accept(patient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustSend(t, e.out, oneToken(t, 0, "read"), []byte("unread"))
+		if _, err := pull.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		mustSend(t, e.out, make([]byte, 1<<20)) // more than is read ahead
+		pull.Close()                            // with input unread, which the kernel tells as a reset
+		if err := tap.end(); err != nil {
+			t.Errorf("error %v, want none: no request was in flight", err)
+		}
+		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the frontend hung up") {
+			t.Errorf("notes %q", notes)
+		}
+	})
 	t.Run("engine, with a request in flight", func(t *testing.T) {
 		f := newRawFrontend(t)
 		tap := startTap(t, f.shake.Endpoint(), nil)
@@ -536,7 +571,7 @@ func TestTapSeesHangUps(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.hangUp()
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "1 requests were in flight") {
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "requests in flight at the end, which are not in the recording: 1") {
 			t.Errorf("error %v", err)
 		}
 		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the engine hung up") {
@@ -645,6 +680,76 @@ func TestTapRecordsNothingButForwards(t *testing.T) {
 	}
 }
 
+func TestTapRelaysTheCoordinator(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	in, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.XPub, zmq.Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Pull, zmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	f.coordinator = protocol.Addresses{
+		CoordinatorInput: ptr(in.Endpoint()), CoordinatorOutput: ptr(out.Endpoint()), FrontendStatsPublish: ptr("tcp://127.0.0.1:9"),
+	}
+	tap := startTap(t, f.shake.Endpoint(), nil)
+	var told []protocol.Addresses
+	for rank := range 2 {
+		e := f.dialRaw(t, tap.engine, rank, registration(t, "0.33.0"))
+		told = append(told, e.told)
+		sub, err := zmq.DialAs(patient(t), *e.told.CoordinatorInput, zmq.Peer{Type: zmq.XSub}, zmq.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		pub, err := in.Accept(patient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pub.Close()
+		if pub.Peer().Type != zmq.XSub {
+			t.Errorf("the coordinator sees a %s", pub.Peer())
+		}
+		push, err := zmq.DialAs(patient(t), *e.told.CoordinatorOutput, zmq.Peer{Type: zmq.Push}, zmq.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer push.Close()
+
+		mustSend(t, sub, []byte{1}) // subscribes to everything
+		if got, err := pub.Recv(); err != nil || string(got[0]) != "\x01" {
+			t.Errorf("the coordinator got %q, %v", got, err)
+		}
+		mustSend(t, pub, []byte("READY"))
+		if got, err := sub.Recv(); err != nil || string(got[0]) != "READY" {
+			t.Errorf("the engine got %q, %v", got, err)
+		}
+		counts := fmt.Appendf(nil, "counts of %d", rank)
+		mustSend(t, push, counts)
+		same(t, "to the coordinator", next(t, out).Message, zmq.Message{counts})
+	}
+	if *told[0].CoordinatorInput != *told[1].CoordinatorInput || *told[0].CoordinatorOutput != *told[1].CoordinatorOutput {
+		t.Error("two engines were told different addresses of one coordinator")
+	}
+	if *told[0].CoordinatorInput == in.Endpoint() || *told[0].FrontendStatsPublish != "tcp://127.0.0.1:9" {
+		t.Errorf("the engine was told %v", told[0])
+	}
+	tap.stop()
+	said := map[string]int{}
+	for _, m := range readFrames(t, tap.path("frames.jsonl.gz")) {
+		said[m.Channel+" "+m.Direction]++
+	}
+	for _, channel := range []string{"coordinator_input e2f", "coordinator_input f2e", "coordinator_output e2f"} {
+		if said[channel] != 2 {
+			t.Errorf("%d messages of %s in the frames of the first engine, want 2", said[channel], channel)
+		}
+	}
+}
+
 func TestRankPath(t *testing.T) {
 	for _, tt := range []struct {
 		path string
@@ -742,4 +847,31 @@ func TestTapRefusesAnEngineTwice(t *testing.T) {
 	mustSend(t, e.out, oneToken(t, 0, "a"))
 	next(t, f.out)
 	tap.stop()
+}
+
+func TestTapAddresses(t *testing.T) {
+	noLeaks(t)
+	free := freeEndpoint(t)
+	port := free[strings.LastIndex(free, ":")+1:]
+	socket := filepath.Join(t.TempDir(), "s")
+	for _, tt := range []struct {
+		name, listen, dial, data string
+		wantInput                string // a prefix
+	}{
+		{name: "everywhere", listen: "tcp://*:" + port, dial: free, wantInput: "tcp://127.0.0.1:"},
+		{name: "everywhere, IPv6", listen: "tcp://[::]:" + port, dial: free, wantInput: "tcp://127.0.0.1:"},
+		{name: "ports given", listen: free, dial: free, data: "tcp://127.0.0.1:" + port[:len(port)-1], wantInput: "tcp://127.0.0.1:" + port[:len(port)-1]},
+		{name: "data on ipc", listen: free, dial: free, data: "ipc://" + socket, wantInput: "ipc://" + socket + ".r0.input0"},
+		{name: "all on ipc", listen: "ipc://" + socket, dial: "ipc://" + socket, wantInput: "ipc://" + socket + ".r0.input0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newRawFrontend(t)
+			tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.Listen, c.Data = tt.listen, tt.data })
+			e := f.dialRaw(t, tt.dial, 0, registration(t, "0.33.0"))
+			if !strings.HasPrefix(e.told.Inputs[0], tt.wantInput) {
+				t.Errorf("the engine was told %v, want an input at %s", e.told.Inputs, tt.wantInput)
+			}
+			tap.stop()
+		})
+	}
 }

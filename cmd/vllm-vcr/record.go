@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -86,7 +87,7 @@ func (f *recordFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.EngineConfig, "engine-config", "", "the engine's flags as key=value;key=value, for the configuration hash")
 	flags.StringVar(&o.ConfigHash, "config-hash", "", "configuration hash to write instead of the computed one")
 	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the engine, and for each handshake (default 10m)")
-	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "bytes that may wait to be recorded before messages are held up (default 256 MiB)")
+	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "bytes that may wait to be recorded before messages are held up (default 4 MiB)")
 	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "messages above this size are passed on but not recorded (default 256 MiB)")
 	flags.StringVar(&f.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress line, even on a terminal")
@@ -130,8 +131,15 @@ func (a *app) destination(f recordFlags, output int) recorder.Destination {
 	return d
 }
 
+// tapGCPercent is how much a tap's heap may grow before it is collected.
+const tapGCPercent = 25
+
 // tap records what passes between frontend and engine.
 func (a *app) tap(ctx context.Context, f *recordFlags) (recorder.Summary, error) {
+	if _, given := a.lookupEnv("GOGC"); !given {
+		// A tap makes little garbage, so memory is had for nearly no time.
+		defer debug.SetGCPercent(debug.SetGCPercent(tapGCPercent))
+	}
 	stats := f.cfg.Counts.Snapshot
 	var screen *monitor.Screen
 	if !f.quiet {

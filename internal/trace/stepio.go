@@ -92,15 +92,33 @@ type StepWriter struct {
 // NewStepWriter returns a writer of a sidecar to w. Nothing is written before
 // the first line, or Close.
 func NewStepWriter(w io.Writer, gzip bool) *StepWriter {
-	return &StepWriter{lines: newLineWriter(w, gzip)}
+	lines := newLineWriter(w, gzip)
+	lines.kind = "step"
+	return &StepWriter{lines: lines}
 }
 
 // Write writes one line. A *WriteError is final, other errors are not.
 func (w *StepWriter) Write(s *StepStats) error {
-	return w.lines.record("step", func(b []byte) ([]byte, error) { return appendStep(b, s) })
+	if err := w.Gather(s); err != nil {
+		return err
+	}
+	return w.Flush()
 }
 
-// Close writes the gzip trailer, if there is one to write; see [Writer.Close].
+// Gather is Write, but for that the line may wait for the next Write, Flush or
+// Close, as with [Writer.Gather].
+func (w *StepWriter) Gather(s *StepStats) error {
+	return w.lines.add(func(b []byte) ([]byte, error) { return appendStep(b, s) })
+}
+
+// Flush hands on what was gathered.
+func (w *StepWriter) Flush() error { return w.lines.settle() }
+
+// Lines returns how many lines are in the hands of the operating system.
+func (w *StepWriter) Lines() int { return w.lines.records }
+
+// Close writes what was gathered and the gzip trailer, if there is one to write;
+// see [Writer.Close].
 func (w *StepWriter) Close() error { return w.lines.close() }
 
 func appendStep(b []byte, s *StepStats) ([]byte, error) {
@@ -123,10 +141,14 @@ func appendStep(b []byte, s *StepStats) ([]byte, error) {
 // appendObject appends raw, which must be an object this package's reader takes.
 func appendObject(b, raw []byte) ([]byte, error) {
 	c := &cursor{b: raw}
-	if err := new(SchedulerStats).parse(c); err != nil {
+	var s SchedulerStats
+	if err := s.parse(c); err != nil {
 		return nil, err
 	}
-	return appendRaw(b, raw, 2)
+	if err := c.end(); err != nil {
+		return nil, err
+	}
+	return appendLine(b, raw), nil
 }
 
 // append writes the fields this package knows, in vLLM's order.

@@ -3,6 +3,7 @@ package trace
 import (
 	"encoding/json"
 	"math"
+	"slices"
 )
 
 // StepStats is one line of the sidecar: the scheduler statistics of one
@@ -83,111 +84,82 @@ func parseStep(line []byte, s *StepStats) error {
 	return sched.need("scheduler")
 }
 
-// statFields reads an object of which some members matter: read returns where
-// a key's value goes, nil for the rest. Null leaves the zero value.
-func (c *cursor) statFields(depth int, read func(key string) func() error) error {
-	seen := make(map[string]bool)
+// statFields reads an object of which some members matter: read consumes the
+// value of the n-th of names, and all others are skipped. Null leaves the zero value.
+func (c *cursor) statFields(depth int, names []string, read func(n int) error) error {
+	var seen uint64
 	return c.object(func(key []byte) error {
-		name := string(key)
-		value := read(name)
-		if value == nil {
+		n := slices.IndexFunc(names, func(name string) bool { return name == string(key) })
+		if n < 0 {
 			return inKey(c.skip(depth), key)
 		}
-		if seen[name] {
-			return within(c.fail("the key occurs twice"), name)
+		if seen&(1<<n) != 0 {
+			return within(c.fail("the key occurs twice"), names[n])
 		}
-		seen[name] = true
+		seen |= 1 << n
 		if c.null() {
 			return nil
 		}
-		return within(value(), name)
+		return within(read(n), names[n])
 	})
 }
 
-// counter returns the reader of an integer into *at.
-func (c *cursor) counter(at *uint64) func() error {
-	return func() (err error) {
-		*at, err = c.uint(math.MaxUint64)
-		return err
-	}
+// counter consumes an integer into *at.
+func (c *cursor) counter(at *uint64) (err error) {
+	*at, err = c.uint(math.MaxUint64)
+	return err
+}
+
+var schedulerStatsNames = []string{
+	"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs", "step_counter", "current_wave",
+	"kv_cache_usage", "prefix_cache_stats", "spec_decoding_stats",
 }
 
 func (s *SchedulerStats) parse(c *cursor) error {
-	return c.statFields(3, func(key string) func() error {
-		switch key {
-		case "num_running_reqs":
-			return c.counter(&s.NumRunningReqs)
-		case "num_waiting_reqs":
-			return c.counter(&s.NumWaitingReqs)
-		case "num_skipped_waiting_reqs":
-			return c.counter(&s.NumSkippedWaitingReqs)
-		case "step_counter":
-			return c.counter(&s.StepCounter)
-		case "current_wave":
-			return c.counter(&s.CurrentWave)
-		case "kv_cache_usage":
-			return func() (err error) {
-				s.KVCacheUsage, err = c.float()
-				return err
-			}
-		case "prefix_cache_stats":
-			return func() error {
-				s.PrefixCache = new(PrefixCacheStats)
-				return s.PrefixCache.parse(c)
-			}
-		case "spec_decoding_stats":
-			return func() error {
-				s.SpecDecoding = new(SpecDecodingStats)
-				return s.SpecDecoding.parse(c)
-			}
+	counters := [...]*uint64{&s.NumRunningReqs, &s.NumWaitingReqs, &s.NumSkippedWaitingReqs, &s.StepCounter, &s.CurrentWave}
+	return c.statFields(3, schedulerStatsNames, func(n int) (err error) {
+		switch n - len(counters) {
+		case 0:
+			s.KVCacheUsage, err = c.float()
+			return err
+		case 1:
+			s.PrefixCache = new(PrefixCacheStats)
+			return s.PrefixCache.parse(c)
+		case 2:
+			s.SpecDecoding = new(SpecDecodingStats)
+			return s.SpecDecoding.parse(c)
 		}
-		return nil
+		return c.counter(counters[n])
 	})
+}
+
+var prefixCacheStatsNames = []string{
+	"requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits", "reset",
 }
 
 func (s *PrefixCacheStats) parse(c *cursor) error {
-	return c.statFields(4, func(key string) func() error {
-		switch key {
-		case "reset":
-			return func() (err error) {
-				s.Reset, err = c.boolean()
-				return err
-			}
-		case "requests":
-			return c.counter(&s.Requests)
-		case "queries":
-			return c.counter(&s.Queries)
-		case "hits":
-			return c.counter(&s.Hits)
-		case "preempted_requests":
-			return c.counter(&s.PreemptedRequests)
-		case "preempted_queries":
-			return c.counter(&s.PreemptedQueries)
-		case "preempted_hits":
-			return c.counter(&s.PreemptedHits)
+	counters := [...]*uint64{&s.Requests, &s.Queries, &s.Hits, &s.PreemptedRequests, &s.PreemptedQueries, &s.PreemptedHits}
+	return c.statFields(4, prefixCacheStatsNames, func(n int) (err error) {
+		if n < len(counters) {
+			return c.counter(counters[n])
 		}
-		return nil
+		s.Reset, err = c.boolean()
+		return err
 	})
 }
 
+var specDecodingStatsNames = []string{
+	"num_spec_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos",
+}
+
 func (s *SpecDecodingStats) parse(c *cursor) error {
-	return c.statFields(4, func(key string) func() error {
-		switch key {
-		case "num_spec_tokens":
-			return c.counter(&s.NumSpecTokens)
-		case "num_drafts":
-			return c.counter(&s.NumDrafts)
-		case "num_draft_tokens":
-			return c.counter(&s.NumDraftTokens)
-		case "num_accepted_tokens":
-			return c.counter(&s.NumAcceptedTokens)
-		case "num_accepted_tokens_per_pos":
-			return func() (err error) {
-				s.NumAcceptedTokensPerPos, err = uints[uint64](c, nil)
-				return err
-			}
+	counters := [...]*uint64{&s.NumSpecTokens, &s.NumDrafts, &s.NumDraftTokens, &s.NumAcceptedTokens}
+	return c.statFields(4, specDecodingStatsNames, func(n int) (err error) {
+		if n < len(counters) {
+			return c.counter(counters[n])
 		}
-		return nil
+		s.NumAcceptedTokensPerPos, err = uints[uint64](c, nil)
+		return err
 	})
 }
 

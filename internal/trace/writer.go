@@ -41,17 +41,27 @@ func (e *WriteError) Error() string {
 // Unwrap returns the failure.
 func (e *WriteError) Unwrap() error { return e.Err }
 
-// lineWriter hands whole lines to w: one Write a line, which for gzip ends in
-// a sync point. A process killed between two calls leaves only whole lines.
+// lineWriter hands whole lines to w: those of one Write end, for gzip, in a sync
+// point. A process killed between two calls leaves only whole lines.
 type lineWriter struct {
 	w       io.Writer
 	z       *gzip.Writer // nil if plain
+	kind    string       // of its lines: "record", "step"
 	out     bytes.Buffer // what z has deflated, or was gathered
-	records int
+	records int          // handed on
+	waiting int          // gathered since
 	bytes   int64
 	err     error  // sticky
 	buf     []byte // of the line being encoded
 }
+
+const (
+	// mostGathered is how many bytes are gathered at most before they are handed on
+	// without being asked for.
+	mostGathered = 256 << 10
+	// keptLine is the most memory that a line leaves behind for the next.
+	keptLine = 1 << 20
+)
 
 func newLineWriter(w io.Writer, gz bool) *lineWriter {
 	l := &lineWriter{w: w}
@@ -96,22 +106,36 @@ func (l *lineWriter) flush(what string) error {
 	return l.deflated(err, what)
 }
 
-// record encodes and writes the next line of the given kind ("record", "step").
-// What cannot be encoded is refused and leaves the writer usable.
-func (l *lineWriter) record(kind string, encode func([]byte) ([]byte, error)) error {
+// add encodes the next line and gathers it. What cannot be encoded is refused and
+// leaves the writer usable.
+func (l *lineWriter) add(encode func([]byte) ([]byte, error)) error {
 	if l.err != nil {
 		return l.err
 	}
-	what := fmt.Sprintf("%s %d", kind, l.records+1)
 	line, err := encode(l.buf[:0])
 	if err != nil {
-		return fmt.Errorf("trace: %s not written: %w", what, err)
+		return fmt.Errorf("trace: %s %d not written: %w", l.kind, l.records+l.waiting+1, err)
 	}
-	l.buf = append(line, '\n')
-	if err := l.write(l.buf, what); err != nil {
+	line = append(line, '\n')
+	if l.buf = line; cap(line) > keptLine {
+		l.buf = nil
+	}
+	l.waiting++
+	if l.gather(line); l.err != nil || l.out.Len() < mostGathered {
+		return l.err
+	}
+	return l.settle()
+}
+
+// settle hands on the lines that were added.
+func (l *lineWriter) settle() error {
+	if l.err != nil || l.waiting == 0 {
+		return l.err
+	}
+	if err := l.flush(""); err != nil {
 		return err
 	}
-	l.records++
+	l.records, l.waiting = l.records+l.waiting, 0
 	return nil
 }
 
@@ -120,10 +144,14 @@ func (l *lineWriter) deflated(err error, what string) error {
 	if err != nil {
 		l.err = err
 	}
-	defer l.out.Reset()
-	return l.hand(l.out.Bytes(), what)
+	err = l.hand(l.out.Bytes(), what)
+	if l.out.Reset(); l.out.Cap() > keptLine {
+		l.out = bytes.Buffer{}
+	}
+	return err
 }
 
+// hand writes b. What it is, is the next line if not said.
 func (l *lineWriter) hand(b []byte, what string) error {
 	if l.err != nil {
 		return l.err
@@ -133,6 +161,9 @@ func (l *lineWriter) hand(b []byte, what string) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
+		if what == "" {
+			what = fmt.Sprintf("%s %d", l.kind, l.records+1)
+		}
 		l.err = &WriteError{What: what, Records: l.records, Bytes: l.bytes, Err: err}
 		return l.err
 	}
@@ -142,8 +173,8 @@ func (l *lineWriter) hand(b []byte, what string) error {
 
 // close writes the gzip trailer. It does not close w.
 func (l *lineWriter) close() error {
-	if l.err != nil {
-		return l.err
+	if err := l.settle(); err != nil {
+		return err
 	}
 	if l.z != nil {
 		if err := l.deflated(l.z.Close(), "the gzip trailer"); err != nil {
@@ -169,6 +200,7 @@ func NewWriter(w io.Writer, gzip bool, meta Meta) (*Writer, error) {
 		return nil, fmt.Errorf("trace: the meta line is not written: %w", err)
 	}
 	tw := &Writer{lines: newLineWriter(w, gzip)}
+	tw.lines.kind = "record"
 	if err := tw.lines.write(append(line, '\n'), "the meta line"); err != nil {
 		return nil, err
 	}
@@ -178,15 +210,29 @@ func NewWriter(w io.Writer, gzip bool, meta Meta) (*Writer, error) {
 // Write writes one record. An invalid record, one no Reader would take, is
 // refused, and the Writer stays usable. A *WriteError is final.
 func (w *Writer) Write(rec *Record) error {
-	return w.lines.record("record", func(b []byte) ([]byte, error) { return appendRecord(b, rec) })
+	if err := w.Gather(rec); err != nil {
+		return err
+	}
+	return w.Flush()
 }
 
-// Records returns how many records were written.
+// Gather is Write, but for that the record may wait for the next Write, Flush or
+// Close: records that come together share a sync point, which is dear. rec is not
+// used after it.
+func (w *Writer) Gather(rec *Record) error {
+	return w.lines.add(func(b []byte) ([]byte, error) { return appendRecord(b, rec) })
+}
+
+// Flush hands on what was gathered.
+func (w *Writer) Flush() error { return w.lines.settle() }
+
+// Records returns how many records are in the hands of the operating system.
 func (w *Writer) Records() int { return w.lines.records }
 
 // Bytes returns how many bytes were handed to the underlying writer.
 func (w *Writer) Bytes() int64 { return w.lines.bytes }
 
-// Close writes the gzip trailer, if there is one to write. It does not close,
-// nor sync, the underlying writer. After a failed Write it returns that error.
+// Close writes what was gathered and the gzip trailer, if there is one to write. It
+// does not close, nor sync, the underlying writer. After a failed Write it returns
+// that error.
 func (w *Writer) Close() error { return w.lines.close() }

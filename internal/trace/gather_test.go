@@ -1,0 +1,129 @@
+package trace
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// handed counts the writes of what it keeps.
+type handed struct {
+	bytes.Buffer
+	writes int
+}
+
+func (h *handed) Write(p []byte) (int, error) {
+	h.writes++
+	return h.Buffer.Write(p)
+}
+
+// TestGather: records that were gathered are nowhere until a Flush, and then all of
+// them are readable, in one write, though the file has no end yet.
+func TestGather(t *testing.T) {
+	for _, gz := range []bool{false, true} {
+		var out handed
+		w, err := NewWriter(&out, gz, Meta{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range 5 {
+			before := out.writes
+			for i := range n {
+				rec := small(i)
+				if err := w.Gather(&rec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if safe := w.Records(); out.writes != before || safe != n*(n-1)/2 {
+				t.Errorf("gzip %v: %d writes for records that were only gathered, %d are called safe", gz, out.writes-before, safe)
+			}
+			if err := w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			tr, err := readBytes(out.Bytes(), gz, Options{})
+			if err != nil || len(tr.Records) != w.Records() || len(tr.Records) != n*(n+1)/2 || out.writes-before > 1 {
+				t.Errorf("gzip %v: %d records in %d writes, %d are called safe, %v", gz, len(tr.Records), out.writes-before, w.Records(), err)
+			}
+		}
+		rec := small(9)
+		if err := errors.Join(w.Gather(&rec), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if tr, err := readBytes(out.Bytes(), gz, Options{Strict: true}); err != nil || len(tr.Records) != 11 {
+			t.Errorf("gzip %v: %d records at the end, %v", gz, len(tr.Records), err)
+		}
+	}
+}
+
+// TestGatherFailure fills the disk at every byte: of records that share a write none
+// is called safe, and what is called safe is readable.
+func TestGatherFailure(t *testing.T) {
+	for _, gz := range []bool{false, true} {
+		gather := func(to io.Writer) (w *Writer, err error) {
+			if w, err = NewWriter(to, gz, Meta{}); err != nil {
+				return nil, err
+			}
+			for i := range 6 {
+				rec := small(i)
+				if err = w.Gather(&rec); err == nil && i%2 == 1 {
+					err = w.Flush()
+				}
+				if err != nil {
+					return w, err
+				}
+			}
+			return w, w.Close()
+		}
+		var whole bytes.Buffer
+		if _, err := gather(&whole); err != nil {
+			t.Fatal(err)
+		}
+		for n := range whole.Len() {
+			q := &quota{n: n}
+			w, err := gather(q)
+			var we *WriteError
+			if !errors.As(err, &we) || !errors.Is(err, syscall.ENOSPC) || we.Bytes > int64(n) {
+				t.Fatalf("gzip %v, full at %d: %v", gz, n, err)
+			}
+			tr, err := readBytes(q.Bytes()[:we.Bytes], gz, Options{})
+			if err != nil || len(tr.Records) != we.Records || we.Records%2 != 0 || w != nil && w.Records() != we.Records {
+				t.Errorf("gzip %v, full at %d: %v; read %d records, %v", gz, n, we, len(tr.Records), err)
+			}
+		}
+	}
+}
+
+// TestGatherIsBounded: nobody flushes, and yet not everything is kept.
+func TestGatherIsBounded(t *testing.T) {
+	var out handed
+	w := NewStepWriter(&out, false)
+	line := StepStats{Raw: jsonRaw(`{"text":"` + strings.Repeat("x", 1000) + `"}`)}
+	for range 10_000 {
+		if err := w.Gather(&line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept := 10_000*1000 - out.Len(); kept > 2*mostGathered || out.writes > 100 {
+		t.Errorf("%d bytes are kept after %d writes", kept, out.writes)
+	}
+	if w.Lines() == 0 || w.Lines() == 10_000 {
+		t.Errorf("%d lines are called safe", w.Lines())
+	}
+}
+
+// TestStepCostsLittle: a line of statistics is checked without a copy of itself.
+func TestStepCostsLittle(t *testing.T) {
+	w := NewStepWriter(io.Discard, false)
+	line := StepStats{Raw: jsonRaw(`{"num_running_reqs":1,"prefix_cache_stats":{"reset":false,"queries":7},"kv_cache_usage":0.5,"new":{"a":[1,2]}}`)}
+	allocs := testing.AllocsPerRun(100, func() {
+		if err := w.Write(&line); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs > 3 {
+		t.Errorf("%v allocations a line", allocs)
+	}
+}

@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +16,15 @@ import (
 // TestBadGolden damages a real golden, or what the manifest says of it, in one
 // way at a time: exactly the right checks turn red, and say where.
 func TestBadGolden(t *testing.T) {
-	const file = "conformance/v0.33.0/cpu/tiny/multiturn-s7.jsonl.gz"
 	const otherHash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	usual, older := usualGolden(t), olderGolden(t)
+	file := usual.BucketPath
+	// counted is what is said when the manifest has another number than the golden.
+	counted := func(n int, what string, registered int) string {
+		return fmt.Sprintf("%s: %d %s, the manifest has %s = %d", file, n, what, what, registered)
+	}
+	firstRecord := usual.read(t).Records[0].OutputTokens // on line 2
+	tokensOf := func(n int) string { return fmt.Sprintf(`"output_tokens":%d,`, n) }
 	tests := []struct {
 		name   string
 		damage func(*testing.T, *subjectGolden)
@@ -31,15 +39,15 @@ func TestBadGolden(t *testing.T) {
 		},
 		{
 			"flipped byte", func(_ *testing.T, g *subjectGolden) { g.data[len(g.data)/2] ^= 1 },
-			judgedOnce(ExitFail, "integrity", Fail, file, "sha256 of 46535 bytes is ", "the manifest has 4ff18b97"),
+			judgedOnce(ExitFail, "integrity", Fail, file, fmt.Sprintf("sha256 of %d bytes is ", usual.Size), "the manifest has "+usual.SHA256),
 		},
 		{
 			"other sha256 in the manifest", func(_ *testing.T, g *subjectGolden) { g.SHA256 = otherHash },
-			judgedOnce(ExitFail, "integrity", Fail, file, "is 4ff18b97", "the manifest has "+otherHash),
+			judgedOnce(ExitFail, "integrity", Fail, file, "is "+usual.SHA256, "the manifest has "+otherHash),
 		},
 		{
 			"other size in the manifest", func(_ *testing.T, g *subjectGolden) { g.Size-- },
-			judgedOnce(ExitFail, "integrity", Fail, file, "46535 bytes, the manifest has size = 46534"),
+			judgedOnce(ExitFail, "integrity", Fail, file, fmt.Sprintf("%d bytes, the manifest has size = %d", usual.Size, usual.Size-1)),
 		},
 		{
 			"cut gzip stream", func(_ *testing.T, g *subjectGolden) { g.register(g.data[:len(g.data)-4]) },
@@ -51,19 +59,23 @@ func TestBadGolden(t *testing.T) {
 		},
 		{
 			"token count that lies", func(t *testing.T, g *subjectGolden) {
-				g.editLine(t, 2, `"output_tokens":14`, `"output_tokens":15`)
+				g.editLine(t, 2, tokensOf(firstRecord), tokensOf(firstRecord+1))
 			},
-			judgedOnce(ExitFail, "line", Error, file+": line 2: ", "output_token_ids: want 15 entries as in output_tokens, got 14"),
+			judgedOnce(ExitFail, "line", Error, file+": line 2: ",
+				fmt.Sprintf("output_token_ids: want %d entries as in output_tokens, got %d", firstRecord+1, firstRecord)),
 		},
 		{
 			"record of another line", func(t *testing.T, g *subjectGolden) {
-				other := goldenOf(t, "0.32", "multiturn-s7")
+				other := olderGolden(t)
 				other.line, other.Line = g.line, g.Line
 				*g = *other
 			},
 			outcome{
 				exit: ExitFail, verdict: map[string]Verdict{"line": Fail},
-				says: map[string][]string{"line": {"v0.32.0/cpu/tiny/multiturn-s7.jsonl.gz: ", `meta.vllm_version is "0.32.0", which is not of line 0.33`}},
+				says: map[string][]string{"line": {
+					older.BucketPath + ": ",
+					fmt.Sprintf("meta.vllm_version is %q, which is not of line %s", older.VLLMVersion, usual.Line),
+				}},
 			},
 		},
 		{
@@ -79,7 +91,7 @@ func TestBadGolden(t *testing.T) {
 			"changed token", func(t *testing.T, g *subjectGolden) {
 				g.rewrite(t, func(t *trace.Trace) { firstStream(t).OutputTokenIDs[3]++ })
 			},
-			onlyFidelity(Fail, file, "token streams have digest ", "tokens_sha256 is "+"78641d4c"),
+			onlyFidelity(Fail, file, "token streams have digest ", "tokens_sha256 is "+usual.TokensSHA256),
 		},
 		{
 			"changed finish reason", func(t *testing.T, g *subjectGolden) {
@@ -90,29 +102,29 @@ func TestBadGolden(t *testing.T) {
 		{
 			"not pinned", func(_ *testing.T, g *subjectGolden) { g.TokensSHA256 = "" },
 			outcome{exit: ExitOK, says: onlyFidelity(Pass,
-				"tokens_sha256 is not pinned in the manifest: it is 78641d4c831224333647c76f1bb8e37c963dbf63ebc0a149016c60adbfe47e6a").says},
+				"tokens_sha256 is not pinned in the manifest: it is "+usual.TokensSHA256).says},
 		},
 		{
 			"other counts in the manifest", func(_ *testing.T, g *subjectGolden) { g.Tokens++ },
-			onlyFidelity(Fail, file+": 4648 tokens, the manifest has tokens = 4649"),
+			onlyFidelity(Fail, counted(usual.Tokens, "tokens", usual.Tokens+1)),
 		},
 		{
 			"other number of streams in the manifest", func(_ *testing.T, g *subjectGolden) { g.Streams-- },
-			onlyFidelity(Fail, file+": 180 streams, the manifest has streams = 179"),
+			onlyFidelity(Fail, counted(usual.Streams, "streams", usual.Streams-1)),
 		},
 		{
 			"other number of records in the manifest", func(_ *testing.T, g *subjectGolden) { g.Records++ },
-			onlyFidelity(Fail, file+": 180 records, the manifest has records = 181"),
+			onlyFidelity(Fail, counted(usual.Records, "records", usual.Records+1)),
 		},
 		{
 			"other config_hash in the manifest", func(_ *testing.T, g *subjectGolden) { g.ConfigHash = otherHash },
-			failing("provenance", file, "meta.config_hash is \"38d9474a", "the manifest has "+otherHash),
+			failing("provenance", file, "meta.config_hash is \""+usual.ConfigHash, "the manifest has "+otherHash),
 		},
 		{
 			"other config_hash in the golden", func(t *testing.T, g *subjectGolden) {
 				g.rewrite(t, func(t *trace.Trace) { t.Meta.ConfigHash = text(otherHash) })
 			},
-			failing("provenance", file, `meta.config_hash is "`+otherHash, "the manifest has 38d9474a"),
+			failing("provenance", file, `meta.config_hash is "`+otherHash, "the manifest has "+usual.ConfigHash),
 		},
 		{
 			"other engine configuration in the golden", func(t *testing.T, g *subjectGolden) {
@@ -122,7 +134,7 @@ func TestBadGolden(t *testing.T) {
 		},
 		{
 			"other engine configuration in the manifest", func(_ *testing.T, g *subjectGolden) { g.EngineConfig = "model=other" },
-			failing("provenance", file, "gpu, engine_config and tag v0.33.0 of the manifest give config_hash "),
+			failing("provenance", file, "gpu, engine_config and tag "+usual.line.Tag+" of the manifest give config_hash "),
 		},
 		{
 			"no config_hash in the golden", func(t *testing.T, g *subjectGolden) {
@@ -149,7 +161,7 @@ func TestBadGolden(t *testing.T) {
 				g.rewrite(t, func(t *trace.Trace) { shorten(firstStream(t)) })
 			},
 			outcome{exit: ExitOK, says: map[string][]string{
-				"fidelity-prefix-16": {"1 of 180 streams not matched by prompt: shorter than a block of 16 tokens"},
+				"fidelity-prefix-16": {fmt.Sprintf("1 of %d streams not matched by prompt: shorter than a block of 16 tokens", usual.Streams)},
 			}},
 		},
 		{
@@ -162,7 +174,7 @@ func TestBadGolden(t *testing.T) {
 			},
 			outcome{
 				exit: ExitOK, verdict: map[string]Verdict{"fidelity-prefix-1": Skip, "fidelity-prefix-16": Skip},
-				says: map[string][]string{"fidelity-prefix-16": {"180 of 180 streams not matched by prompt"}},
+				says: map[string][]string{"fidelity-prefix-16": {fmt.Sprintf("%[1]d of %[1]d streams not matched by prompt", usual.Streams)}},
 			},
 		},
 		{
@@ -230,7 +242,7 @@ func text(s string) *string { return &s }
 
 // TestBadReadyResponse damages what the captured engine registered with.
 func TestBadReadyResponse(t *testing.T) {
-	const file = "conformance/v0.33.0/cpu/tiny/multiturn-s7.jsonl.gz"
+	file := usualGolden(t).BucketPath
 	// The player registers as the captured engine did, so it can play none of
 	// these either.
 	unplayable := func(says ...string) outcome {

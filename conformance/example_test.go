@@ -25,12 +25,14 @@ func Example() {
 	}
 	report := runner.Run(context.Background(), cases)
 	for _, r := range report.Results {
-		fmt.Println(r.Case.Name(), r.Verdict, r.Tokens)
+		fmt.Println(r.Case.Name(), r.Verdict)
 	}
+	fmt.Println("every token compared twice:", report.Tokens == 2*cases[0].Golden.Tokens)
 	fmt.Println(report.Reason, report.ExitCode)
 	// Output:
-	// 0.33/multiturn-s7/schema pass 0
-	// 0.33/multiturn-s7/fidelity-index-16 pass 4648
-	// 0.33/multiturn-s7/fidelity-prefix-16 pass 4648
+	// 0.33/multiturn-s7/schema pass
+	// 0.33/multiturn-s7/fidelity-index-16 pass
+	// 0.33/multiturn-s7/fidelity-prefix-16 pass
+	// every token compared twice: true
 	// every gate holds 0
 }

@@ -25,8 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The repository's own files, from the folder that tests run in.
 const (
-	repoRoot    = ".."
-	repoGoldens = "../testdata/goldens"
+	repoRoot     = ".."
+	repoGoldens  = "../testdata/goldens"
+	repoCaptures = "../testdata/captures"
 )
 
 // repository loads the support window and the registry of the repository.
@@ -42,20 +43,55 @@ func repository(tb testing.TB) (*compat.Matrix, *manifest.Manifest) {
 	return window, registry
 }
 
-// subjectGolden is a golden of the repository that tests damage: its line, its
-// registration and its bytes, all of them copies.
+// subjectGolden is a golden that tests damage: its line, its registration and its
+// bytes, all of them copies.
 type subjectGolden struct {
 	manifest.Golden
 	line compat.Line
 	data []byte
 }
 
-// usualGolden is what most tests damage.
+// usualGolden is what most tests damage: a trace of 0.33 that stays as it is when
+// the goldens of the repository are captured anew, because tests know its records.
+// Request 0 is on line 7, with 24 tokens in chunks of one.
 func usualGolden(tb testing.TB) *subjectGolden {
 	tb.Helper()
-	return goldenOf(tb, "0.33", "multiturn-s7")
+	return fixedGolden(tb, "0.33.0-multiturn-s7.trace.jsonl.gz", compat.Line{Name: "0.33", Tag: "v0.33.0", FidelityValidated: true}, manifest.Golden{
+		SHA256:     "4ff18b971fa3a1a8e3194c65354227c692c91a5107af7d7b9ee92522805762f8",
+		ConfigHash: "38d9474a790dfce6e1cb349c6ffe6076f82666c5c3cf09413a8489b55521155f",
+		Size:       46535, Records: 180, Streams: 180, Tokens: 4648,
+		TokensSHA256: "78641d4c831224333647c76f1bb8e37c963dbf63ebc0a149016c60adbfe47e6a",
+	})
 }
 
+// olderGolden is as fixed as the usual one, and of another line.
+func olderGolden(tb testing.TB) *subjectGolden {
+	tb.Helper()
+	return fixedGolden(tb, "0.27.1-multiturn-s7.trace.jsonl.gz", compat.Line{Name: "0.27", Tag: "v0.27.1", FidelityValidated: true}, manifest.Golden{
+		SHA256:     "74ba5ad50d55da2ce49e1e06e3d811c712476ae1660c204c0155877537b5f4e1",
+		ConfigHash: "e6d6c33fcdb3fb37203a95beeea39e21fedb9468e86b400b34711713ff87270d",
+		Size:       31743, Records: 180, Streams: 180, Tokens: 4639,
+		TokensSHA256: "edb9f3a3a724388a61f7ff5dc18362381a5bb1fb58658549339eda9606573b4b",
+	})
+}
+
+// fixedGolden completes the registration of a trace that is no golden of the
+// repository, and reads it.
+func fixedGolden(tb testing.TB, file string, line compat.Line, g manifest.Golden) *subjectGolden {
+	tb.Helper()
+	g.Line, g.ID, g.Workload, g.Role = line.Name, "multiturn-s7", "multiturn-s7", manifest.Fidelity
+	g.BucketPath = "conformance/" + line.Tag + "/cpu/tiny/multiturn-s7.jsonl.gz"
+	g.VLLMVersion, g.GPU, g.Model, g.Scenario, g.Seed = strings.TrimPrefix(line.Tag, "v"), "cpu", "tiny", "baseline", new(int64(7))
+	g.EngineConfig = "block_size=128;dtype=float32;enable_prefix_caching=true;enforce_eager=true;load_format=dummy;" +
+		"max_model_len=4096;max_num_seqs=64;model=tiny;speculative=none;tensor_parallel=1"
+	data, err := os.ReadFile(filepath.Join(repoCaptures, file))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &subjectGolden{Golden: g, line: line, data: data}
+}
+
+// goldenOf is a golden of the repository.
 func goldenOf(tb testing.TB, line, id string) *subjectGolden {
 	tb.Helper()
 	window, registry := repository(tb)
@@ -79,9 +115,8 @@ func (g *subjectGolden) register(data []byte) {
 	g.data, g.SHA256, g.Size = data, hex.EncodeToString(sum[:]), int64(len(data))
 }
 
-// rewrite changes the trace, writes it anew with the writer of recordings and
-// registers the bytes; what the manifest says of the content stays.
-func (g *subjectGolden) rewrite(tb testing.TB, change func(*trace.Trace)) {
+// read decodes the bytes.
+func (g *subjectGolden) read(tb testing.TB) *trace.Trace {
 	tb.Helper()
 	reader, err := trace.NewReader(bytes.NewReader(g.data), g.BucketPath, true, trace.Options{Strict: true, KeepExtra: true})
 	if err != nil {
@@ -91,6 +126,14 @@ func (g *subjectGolden) rewrite(tb testing.TB, change func(*trace.Trace)) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return t
+}
+
+// rewrite changes the trace, writes it anew with the writer of recordings and
+// registers the bytes; what the manifest says of the content stays.
+func (g *subjectGolden) rewrite(tb testing.TB, change func(*trace.Trace)) {
+	tb.Helper()
+	t := g.read(tb)
 	change(t)
 	var b bytes.Buffer
 	w, err := trace.NewWriter(&b, true, t.Meta)

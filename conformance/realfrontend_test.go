@@ -12,7 +12,7 @@ import (
 )
 
 // TestRealFrontend replays goldens behind the real vllm-rs of each release:
-// those of its own line, and for a line that has none the newest line's, whose
+// those of its own line, and for a line that has none one of the newest line, whose
 // tokens and chunks are as good as any for the question whether this frontend
 // understands this line's player.
 func TestRealFrontend(t *testing.T) {
@@ -26,7 +26,7 @@ func TestRealFrontend(t *testing.T) {
 			}
 			runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"})}
 			frontend := RealFrontend{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t)}
-			report := runner.Run(t.Context(), frontendCases(line, registry, frontend))
+			report := runner.Run(t.Context(), frontendCases(t, line, registry, frontend))
 			for _, r := range report.Results {
 				t.Logf("%s: %s: %d streams, %d tokens, %v", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration)
 				if r.Verdict != Pass || r.Tokens == 0 {
@@ -37,11 +37,15 @@ func TestRealFrontend(t *testing.T) {
 	}
 }
 
-func frontendCases(line compat.Line, registry *manifest.Manifest, frontend RealFrontend) []Case {
-	goldens := registry.ForLine(line.Name)
+func frontendCases(t *testing.T, line compat.Line, registry *manifest.Manifest, frontend RealFrontend) []Case {
+	t.Helper()
+	goldens := replayable(registry, line.Name)
 	if len(goldens) == 0 {
-		goldens = registry.ForLine(protocol.Newest)
-		goldens = slices.Clip(goldens[:1])
+		goldens = replayable(registry, protocol.Newest)
+		goldens = goldens[:min(1, len(goldens))]
+	}
+	if len(goldens) == 0 {
+		t.Fatalf("neither line %s nor line %s has a fidelity golden", line.Name, protocol.Newest)
 	}
 	var cases []Case
 	for _, g := range goldens {
@@ -53,4 +57,10 @@ func frontendCases(line compat.Line, registry *manifest.Manifest, frontend RealF
 		}
 	}
 	return cases
+}
+
+// replayable are the goldens that a plan has fidelity cases of: those of other
+// roles, such as raw frames, have nothing to replay.
+func replayable(registry *manifest.Manifest, line string) []manifest.Golden {
+	return slices.DeleteFunc(slices.Clone(registry.ForLine(line)), func(g manifest.Golden) bool { return g.Role != manifest.Fidelity })
 }

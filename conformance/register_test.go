@@ -2,12 +2,10 @@ package conformance
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -27,126 +25,17 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// desk is a copy of the registry with one golden of it, and what the tap would
-// have written when that was captured.
-type desk struct {
-	Registration
-	golden  manifest.Golden
-	capture *subjectGolden // rewritten by the tap's writer, with sync points
-}
-
-// newDesk takes the first fidelity golden of the repository.
-func newDesk(t *testing.T) *desk {
-	t.Helper()
-	window, registry := repository(t)
-	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
-	g := registry.Goldens[at]
-	dir := t.TempDir()
-	d := &desk{golden: g, capture: goldenOf(t, g.Line, g.ID)}
-	d.Registration = Registration{
-		Trace: filepath.Join(dir, "run.jsonl.gz"), Line: g.Line, ID: g.ID, Workload: g.Workload,
-		Window: window, Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
-	}
-	text, err := os.ReadFile("manifest.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeTo(t, d.Manifest, text)
-	writeTo(t, filepath.Join(d.Goldens, g.BucketPath), d.capture.data)
-	d.rewrite(t, func(*trace.Trace) {})
-	return d
-}
-
-func inflated(t testing.TB, data []byte) []byte {
-	t.Helper()
-	r, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func writeTo(t *testing.T, name string, data []byte) {
-	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, data, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// rewrite changes what the tap wrote.
-func (d *desk) rewrite(t *testing.T, change func(*trace.Trace)) {
-	t.Helper()
-	d.capture.rewrite(t, change)
-	writeTo(t, d.Trace, d.capture.data)
-}
-
-// files lists what is on the desk, with its content.
-func (d *desk) files(t *testing.T) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	dir := filepath.Dir(d.Manifest)
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		name, _ := filepath.Rel(dir, path)
-		all[filepath.ToSlash(name)] = string(data)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-// registry reads the desk's registry, which must have no errors.
-func (d *desk) registry(t *testing.T) *manifest.Manifest {
-	t.Helper()
-	m, findings := manifest.Load(d.Manifest)
-	if err := errorsOf(append(findings, CheckInputs(d.Window, m)...)); err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-func (d *desk) register(t *testing.T) Registered {
-	t.Helper()
-	done, err := Register(t.Context(), d.Registration)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return done
-}
-
-// conform runs everything about the golden from the desk's registry.
-func (d *desk) conform(t *testing.T, store Store) {
-	t.Helper()
-	cases, err := NewPlan(d.Window, d.registry(t), Selection{Lines: []string{d.golden.Line}, Goldens: []string{d.ID}, Enforce: EnforceAll})
-	if err != nil {
-		t.Fatal(err)
-	}
-	report := (&Runner{Store: store}).Run(t.Context(), cases)
-	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
-		t.Errorf("%s: %v", report.Reason, report.Results)
-	}
-}
-
 func TestRegister(t *testing.T) {
 	d := newDesk(t)
 	done := d.register(t)
 	if !done.Stored || !done.Changed || !done.Replaced || done.Report.ExitCode != ExitOK {
 		t.Errorf("%+v", done)
 	}
-	if want := filepath.Join(d.Goldens, d.golden.BucketPath); want != done.Location && done.Removed != want {
+	if want := filepath.Join(d.Goldens, d.golden.BucketPath); done.Removed != want {
 		t.Errorf("removed %q, want %q", done.Removed, want)
 	}
 	// Apart from how it is compressed it is the capture that is registered already.
-	want, got := d.golden, d.registry(t).Goldens[0]
+	want, got := d.golden, d.registered(t)
 	want.SHA256, want.Size, want.BucketPath = got.SHA256, got.Size, got.BucketPath
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(manifest.Golden{}, "Pos", "RecorderVersion", "CapturedAt")); diff != "" {
 		t.Errorf("golden, -before +now:\n%s", diff)
@@ -176,23 +65,6 @@ func TestRegister(t *testing.T) {
 	if diff := cmp.Diff(files, now); diff != "" {
 		t.Errorf("registering again changed:\n%s", diff)
 	}
-}
-
-// remove takes the golden out of the desk's registry.
-func (d *desk) remove(t *testing.T) {
-	t.Helper()
-	text, err := os.ReadFile(d.Manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	editor, err := manifest.NewEditor(d.Manifest, text, lineNames(d.Window))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := editor.Remove(d.golden.Line, d.golden.ID); err != nil {
-		t.Fatal(err)
-	}
-	writeTo(t, d.Manifest, editor.Bytes())
 }
 
 func TestRegisterANewGolden(t *testing.T) {

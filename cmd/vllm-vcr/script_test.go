@@ -24,11 +24,17 @@ func TestMain(m *testing.M) {
 //	checkout DIR            a copy of the files of the repository that the command reads
 //	exits CODE COMMAND...   like exec, for a command that must end with exactly that code
 //	flip FILE OFFSET        changes a bit of a byte
+//	golden VAR LINE ID      sets VAR to the path of a golden in a checkout, VAR_KEY, VAR_SHA256 and VAR_SIZE to what the
+//	                        manifest has of it, and what goldens sets
+//	goldens VAR [-]LINE[/ID]...
+//	                        sets VAR_COUNT to the number of goldens of lines or by name, without those after a "-";
+//	                        VAR_PASSED and VAR_TOKENS to the cases and the tokens of a run in which they pass; and
+//	                        VAR_PREFIX to the tokens of one replay by prompt
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"checkout": checkout, "exits": exits, "flip": flip,
+			"checkout": checkout, "exits": exits, "flip": flip, "golden": setGolden, "goldens": setGoldens,
 		},
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,

@@ -20,8 +20,8 @@ const (
 	envCI        = "CI"                     // as envRequire; set by every CI service
 )
 
-// defaultFrontends are the vLLM releases that a CI run must have: the newest two, and the one whose goldens are in the
-// original form, newest first. The script .ci/peers installs the same.
+// defaultFrontends are the vLLM releases that a CI run must have, newest first: the newest two, and the oldest of those
+// whose frontends send tensors in frames of their own. The script .ci/peers installs the same.
 const defaultFrontends = "0.33.0 0.32.0 0.27.1"
 
 var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)

@@ -2,46 +2,77 @@ package trace
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
+
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
-const goldenRoot = "../../testdata/goldens/conformance"
+const (
+	goldenRoot  = "../../testdata/goldens"
+	captureRoot = "../../testdata/captures"
+)
 
-// goldenDigests pins what the goldens say. The values were computed apart from
-// this package, with Python's json, struct and hashlib, by the formula of
-// StreamDigest.
-var goldenDigests = map[string]string{
-	"v0.27.1/cpu/tiny/multiturn-ngram-k3-s7.jsonl.gz": "8ffd1f25db427d90dcac23fe4ab2dab61e4ed6f302b0bb643ad0762ae21fed33",
-	"v0.27.1/cpu/tiny/multiturn-nocache-s7.jsonl.gz":  "47226648a4573e80033b244ecdc99fb3c701e8e5aec9be4bc1a699491e473efb",
-	"v0.27.1/cpu/tiny/multiturn-s13.jsonl.gz":         "5733f3fd8241fa41322079248f4c9645e8374d23378de6ebef6e0cf006b95eea",
-	"v0.27.1/cpu/tiny/multiturn-s7.jsonl.gz":          "edb9f3a3a724388a61f7ff5dc18362381a5bb1fb58658549339eda9606573b4b",
-	"v0.32.0/cpu/tiny/multiturn-nocache-s7.jsonl.gz":  "cd87fa4f37846e87ba0ac8850227f4a0c9e5771ce82a127ae8a14e8673e66232",
-	"v0.32.0/cpu/tiny/multiturn-s13.jsonl.gz":         "7a12dfafa5e8164b28ac25fe64ef941163e359619a98eeb73a42dfe51b21e5c2",
-	"v0.32.0/cpu/tiny/multiturn-s7.jsonl.gz":          "be45bbf4879ce20d4e7d65bdad89a33e05836f681ca0d0319fe7633583badaaf",
-	"v0.33.0/cpu/tiny/multiturn-nocache-s7.jsonl.gz":  "bd516761acb635d1c5e2fb806a7d9d819b231871c569b0049a86af94ae2b38b4",
-	"v0.33.0/cpu/tiny/multiturn-s13.jsonl.gz":         "b667da5655309e806eda155c32930cac74f15fad225e8931302b2f3190bf242f",
-	"v0.33.0/cpu/tiny/multiturn-s7.jsonl.gz":          "78641d4c831224333647c76f1bb8e37c963dbf63ebc0a149016c60adbfe47e6a",
+// pinned is what a trace must say.
+type pinned struct {
+	tokens  string // its digest of token streams
+	prompts bool   // every record has its prompt
 }
 
-// goldenPaths lists the goldens in the repository; none is a failure.
+// captures are traces of earlier sessions, which stay as they are when goldens are
+// captured anew. Their digests were computed apart from this package, with Python's
+// json, struct and hashlib, by the formula of StreamDigest.
+var captures = map[string]pinned{
+	"0.27.1-multiturn-s7.trace.jsonl.gz": {"edb9f3a3a724388a61f7ff5dc18362381a5bb1fb58658549339eda9606573b4b", false},
+	"0.27.1-ngram-s7.trace.jsonl.gz":     {"8ffd1f25db427d90dcac23fe4ab2dab61e4ed6f302b0bb643ad0762ae21fed33", false},
+	"0.33.0-multiturn-s7.trace.jsonl.gz": {"78641d4c831224333647c76f1bb8e37c963dbf63ebc0a149016c60adbfe47e6a", true},
+}
+
+// knownExtra are the keys that the recorder adds to those of this package.
+var knownExtra = map[string]bool{
+	"line": true, "recorder_version": true, // of the meta line
+	"request_id": true, "sampling_params": true, "stop_reason": true, "priority": true, "cache_salt": true,
+}
+
+// shipped returns the goldens in the repository that are raw frames, or those that
+// are traces; none is a failure.
+func shipped(tb testing.TB, frames bool) []manifest.Golden {
+	tb.Helper()
+	registry, findings := manifest.Load("../../conformance/manifest.toml")
+	if len(findings) != 0 {
+		tb.Fatalf("findings: %v", findings)
+	}
+	goldens := slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return (g.Role == manifest.Wire) != frames })
+	if len(goldens) == 0 {
+		tb.Fatalf("no goldens with frames=%v in %s", frames, registry.File)
+	}
+	return goldens
+}
+
+// goldenPaths lists the traces among the goldens in the repository.
 func goldenPaths(tb testing.TB) []string {
 	tb.Helper()
 	var paths []string
-	err := filepath.WalkDir(goldenRoot, func(path string, _ os.DirEntry, err error) error {
-		if IsGzip(path) {
-			paths = append(paths, path)
-		}
-		return err
-	})
-	if err != nil || len(paths) == 0 {
-		tb.Fatalf("no goldens under %s: %v", goldenRoot, err)
+	for _, g := range shipped(tb, false) {
+		paths = append(paths, g.Location("", goldenRoot))
+	}
+	return paths
+}
+
+// capturePaths lists the traces of earlier sessions.
+func capturePaths() []string {
+	var paths []string
+	for _, name := range slices.Sorted(maps.Keys(captures)) {
+		paths = append(paths, filepath.Join(captureRoot, name))
 	}
 	return paths
 }
@@ -65,33 +96,38 @@ func inflate(tb testing.TB, path string) []byte {
 }
 
 func TestGoldens(t *testing.T) {
-	pinned := 0
-	for _, path := range goldenPaths(t) {
-		name, err := filepath.Rel(goldenRoot, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name = filepath.ToSlash(name)
-		if goldenDigests[name] != "" {
-			pinned++
-		}
-		t.Run(name, func(t *testing.T) {
-			tr, err := Read(path, Options{Strict: true, KeepExtra: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkGoldenMeta(t, path, tr)
-			for i := range tr.Records {
-				checkGoldenRecord(t, tr.Meta, &tr.Records[i])
-			}
-			want, got := goldenDigests[name], TokensDigest(tr.Records, ReplaySubset(tr.Records))
-			if want != "" && got != want {
-				t.Errorf("tokens digest: want %s, got %s", want, got)
-			}
-		})
+	for _, g := range shipped(t, false) {
+		t.Run(g.Line+"/"+g.ID, func(t *testing.T) { checkGolden(t, g.Location("", goldenRoot), pinned{g.TokensSHA256, true}) })
 	}
-	if pinned != len(goldenDigests) {
-		t.Errorf("%d of the %d goldens with a pinned digest are there", pinned, len(goldenDigests))
+	for _, path := range capturePaths() {
+		t.Run(filepath.Base(path), func(t *testing.T) { checkGolden(t, path, captures[filepath.Base(path)]) })
+	}
+}
+
+func checkGolden(t *testing.T, path string, want pinned) {
+	t.Helper()
+	tr, err := Read(path, Options{Strict: true, KeepExtra: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGoldenMeta(t, path, tr)
+	for i := range tr.Records {
+		checkGoldenRecord(t, &tr.Records[i])
+		if want.prompts {
+			checkGoldenPrompt(t, *tr.Meta.BlockSize, &tr.Records[i])
+		}
+	}
+	if got := TokensDigest(tr.Records, ReplaySubset(tr.Records)); got != want.tokens {
+		t.Errorf("tokens digest: want %s, got %s", want.tokens, got)
+	}
+}
+
+func checkExtra(t *testing.T, where string, extra map[string]json.RawMessage) {
+	t.Helper()
+	for key, value := range extra {
+		if !knownExtra[key] {
+			t.Errorf("%s: unknown key %s: %s", where, key, value)
+		}
 	}
 }
 
@@ -107,9 +143,7 @@ func checkGoldenMeta(t *testing.T, path string, tr *Trace) {
 	if got := m.ConfigScheme(); got != HashV3 {
 		t.Errorf("config scheme: want %d, got %d", HashV3, got)
 	}
-	if m.Extra != nil {
-		t.Errorf("unknown meta keys: %v", m.Extra)
-	}
+	checkExtra(t, "meta", m.Extra)
 	head, err := ReadMeta(path)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +153,7 @@ func checkGoldenMeta(t *testing.T, path string, tr *Trace) {
 	}
 }
 
-func checkGoldenRecord(t *testing.T, m Meta, r *Record) {
+func checkGoldenRecord(t *testing.T, r *Record) {
 	t.Helper()
 	sum := 0
 	for _, n := range r.Chunks() {
@@ -131,16 +165,15 @@ func checkGoldenRecord(t *testing.T, m Meta, r *Record) {
 	if len(r.OutputTokenIDs) != r.OutputTokens || r.ArrivalMs == nil || r.FinishReason == FinishAbsent {
 		t.Errorf("line %d: incomplete", r.Line)
 	}
-	if r.Extra != nil {
-		t.Errorf("line %d: unknown keys %v", r.Line, r.Extra)
-	}
-	if strings.HasPrefix(*m.VLLMTag, "v0.27.") {
-		return // captured without prompts
-	}
+	checkExtra(t, fmt.Sprintf("line %d", r.Line), r.Extra)
+}
+
+func checkGoldenPrompt(t *testing.T, blockSize int, r *Record) {
+	t.Helper()
 	if len(r.PromptTokenIDs) == 0 {
 		t.Errorf("line %d: no prompt_token_ids", r.Line)
 	}
-	if diff := cmp.Diff(r.BlockHashes, BlockHashes(r.PromptTokenIDs, *m.BlockSize)); diff != "" {
+	if diff := cmp.Diff(r.BlockHashes, BlockHashes(r.PromptTokenIDs, blockSize)); diff != "" {
 		t.Errorf("line %d: block_hashes (-recorded +recomputed):\n%s", r.Line, diff)
 	}
 }
@@ -148,33 +181,55 @@ func checkGoldenRecord(t *testing.T, m Meta, r *Record) {
 // TestGoldensRoundTrip holds the writer to the recorder's form: same keys, same
 // order, same digits.
 func TestGoldensRoundTrip(t *testing.T) {
-	for _, path := range goldenPaths(t) {
-		plain := inflate(t, path)
-		tr, err := Read(path, Options{Strict: true})
+	for _, path := range slices.Concat(goldenPaths(t), capturePaths()) {
+		tr, err := Read(path, Options{Strict: true, KeepExtra: true})
 		if err != nil {
 			t.Fatal(err)
 		}
+		wantLines(t, path, writeTrace(t, false, tr.Meta, tr.Records...))
+	}
+}
+
+// TestGoldenFramesRoundTrip is the same for raw frames.
+func TestGoldenFramesRoundTrip(t *testing.T) {
+	for _, g := range shipped(t, true) {
+		path := g.Location("", goldenRoot)
+		r, err := OpenFrames(path, Options{Strict: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
 		var out bytes.Buffer
-		w, err := NewWriter(&out, false, tr.Meta)
+		w, err := NewFrameWriter(&out, false, r.Meta())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range tr.Records {
-			if err := w.Write(&tr.Records[i]); err != nil {
+		var m Message
+		for err = r.Next(&m); err == nil; err = r.Next(&m) {
+			if err := w.Write(&m); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if err != io.EOF {
+			t.Fatal(err)
 		}
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
-		want, got := bytes.Split(plain, []byte("\n")), bytes.Split(out.Bytes(), []byte("\n"))
-		for i := range min(len(want), len(got)) {
-			if !bytes.Equal(want[i], got[i]) {
-				t.Fatalf("%s: line %d\nread    %s\nwritten %s", path, i+1, want[i], got[i])
-			}
+		wantLines(t, path, out.Bytes())
+	}
+}
+
+// wantLines compares what was written with the lines of a file.
+func wantLines(t *testing.T, path string, written []byte) {
+	t.Helper()
+	want, got := bytes.Split(inflate(t, path), []byte("\n")), bytes.Split(written, []byte("\n"))
+	for i := range min(len(want), len(got)) {
+		if !bytes.Equal(want[i], got[i]) {
+			t.Fatalf("%s: line %d\nread    %s\nwritten %s", path, i+1, want[i], got[i])
 		}
-		if len(want) != len(got) {
-			t.Errorf("%s: read %d lines, wrote %d", path, len(want), len(got))
-		}
+	}
+	if len(want) != len(got) {
+		t.Errorf("%s: read %d lines, wrote %d", path, len(want), len(got))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -58,16 +58,21 @@ func TestRealFrontendsReportEveryToken(t *testing.T) {
 
 // Recordings of real engines come back out of HTTP as they were, each behind the frontend of its own release.
 func TestRealFrontendsReportGoldens(t *testing.T) {
+	registry, findings := manifest.Load("../../conformance/manifest.toml")
+	if len(findings) != 0 {
+		t.Fatalf("findings: %v", findings)
+	}
 	eachFrontend(t, func(t *testing.T, version string) {
-		files, err := filepath.Glob("../../testdata/goldens/conformance/v" + version + "/*/*/*.jsonl.gz")
-		if err != nil {
-			t.Fatal(err)
+		replayed := 0
+		for _, g := range registry.Goldens {
+			if g.VLLMVersion != version || g.Role != manifest.Fidelity {
+				continue // raw frames are no token streams
+			}
+			replayed++
+			t.Run(g.ID, func(t *testing.T) { replay(t, version, g.Location("", "../../testdata/goldens")) })
 		}
-		if len(files) == 0 {
+		if replayed == 0 {
 			t.Skipf("no golden of %s", version)
-		}
-		for _, file := range files {
-			t.Run(filepath.Base(file), func(t *testing.T) { replay(t, version, file) })
 		}
 	})
 }

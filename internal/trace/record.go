@@ -29,8 +29,8 @@ type Record struct {
 	// Concurrency is the number of requests in flight at arrival, this one
 	// included, or the load level of a load generator. Absent reads as 1.
 	Concurrency uint64
-	// ArrivalMs is the arrival, ms since the capture's zero, which is the
-	// instant the tap went live, not the first request.
+	// ArrivalMs is the arrival, ms since the capture's zero: the first
+	// request in what this project records, the tap's start in what others do.
 	ArrivalMs *float64
 	// ITLCtx is the engine's state at each gap.
 	ITLCtx *ITLCtx

@@ -5,28 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 )
 
-// accept takes connections until Close. A failure (out of file descriptors) is
-// told and tried again.
-func (l *Listener) accept() {
+// acceptAll serves the connections of ln, each in a goroutine of wg, until ln is
+// closed. A failure (out of file descriptors) is told and tried again, until ctx ends.
+func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, serve func(net.Conn), failed func(error)) {
 	pause := firstBackoff
 	for {
-		nc, err := l.ln.Accept()
+		nc, err := ln.Accept()
 		switch {
 		case err == nil:
 			pause = firstBackoff
-			l.wg.Go(func() { l.serve(nc) })
+			wg.Go(func() { serve(nc) })
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			l.inbox.put(Delivery{Kind: Refused, Err: fmt.Errorf("accept on %s: %w", l.endpoint, err)})
-			if !wait(l.ctx, pause) {
+			failed(fmt.Errorf("accept on %s: %w", endpointOf(ln.Addr()), err))
+			if !wait(ctx, pause) {
 				return
 			}
 			pause = min(2*pause, maxBackoff)
 		}
 	}
+}
+
+// accept takes connections until Close.
+func (l *Listener) accept() {
+	acceptAll(l.ctx, l.ln, &l.wg, l.serve, func(err error) { l.inbox.put(Delivery{Kind: Refused, Err: err}) })
 }
 
 // serve is the life of one connection.

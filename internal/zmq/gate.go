@@ -2,7 +2,6 @@ package zmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -48,7 +47,7 @@ func OpenGate(endpoint string, typ Type, opt Options, refused func(error)) (*Gat
 	}
 	g := &Gate{ln: ln, endpoint: endpointOf(ln.Addr()), typ: typ, opt: opt, refused: refused, ready: make(chan *Conn)}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.wg.Go(g.accept)
+	g.wg.Go(func() { acceptAll(g.ctx, ln, &g.wg, g.serve, g.refuse) })
 	return g, nil
 }
 
@@ -76,27 +75,6 @@ func (g *Gate) Close() error {
 		g.wg.Wait()
 	})
 	return g.closeErr
-}
-
-// accept takes connections until Close; see [Listener.accept].
-func (g *Gate) accept() {
-	pause := firstBackoff
-	for {
-		nc, err := g.ln.Accept()
-		switch {
-		case err == nil:
-			pause = firstBackoff
-			g.wg.Go(func() { g.serve(nc) })
-		case errors.Is(err, net.ErrClosed):
-			return
-		default:
-			g.refuse(fmt.Errorf("accept on %s: %w", g.endpoint, err))
-			if !wait(g.ctx, pause) {
-				return
-			}
-			pause = min(2*pause, maxBackoff)
-		}
-	}
 }
 
 func (g *Gate) serve(nc net.Conn) {

@@ -4,17 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/trace"
 )
 
 // observe feeds the observers until the queue ends. It alone touches them.
 func (t *tap) observe() {
 	var frames [][]byte
 	var b batch
+	var seen []*rank // those with something to flush
 	for ok := true; ok; {
 		if b, ok = t.queue.take(b); !ok {
 			break
@@ -22,9 +20,15 @@ func (t *tap) observe() {
 		for i := range b.entries {
 			t.queue.working.Store(b.entries[i].bytes())
 			frames = t.observeOne(&b, &b.entries[i], frames)
+			if r := b.entries[i].src.rank; r.observer != nil && !slices.Contains(seen, r) {
+				seen = append(seen, r)
+			}
 			t.queue.done(&b.entries[i])
 		}
-		t.flush()
+		for _, r := range seen { // nothing else waits: let what is gathered reach the disk
+			r.observer.Flush()
+		}
+		seen = seen[:0]
 	}
 	if t.queue.given.Load() {
 		for _, r := range t.observed() {
@@ -54,13 +58,6 @@ func (t *tap) observeOne(b *batch, e *entry, frames [][]byte) [][]byte {
 	return frames
 }
 
-// flush lets what is batched reach the disk, as nothing else waits.
-func (t *tap) flush() {
-	for _, r := range t.observed() {
-		r.observer.Flush()
-	}
-}
-
 // observed are the engines that are recorded, by index. The lock is not held while
 // their observers work: a disk that hangs must not hold up a session.
 func (t *tap) observed() []*rank {
@@ -80,6 +77,7 @@ func (t *tap) observed() []*rank {
 func (t *tap) newRank(index int) *rank {
 	r := &rank{index: index}
 	sinks := Sinks{}
+	var files []*File
 	for _, out := range []struct {
 		to   **File
 		dest Destination
@@ -93,13 +91,12 @@ func (t *tap) newRank(index int) *rank {
 			continue
 		}
 		*out.to = f
-		r.files = append(r.files, f)
+		files = append(files, f)
 	}
 	if r.failed != nil {
-		for _, f := range r.files {
+		for _, f := range files {
 			f.Abandon()
 		}
-		r.files = nil
 		t.cfg.Counts.Stopped.Add(1)
 		t.log.Error("RECORDING STOPPED: nothing of this engine is recorded, its messages are forwarded", "engine", index, "cause", r.failed)
 		return r
@@ -147,12 +144,7 @@ func RankPath(path string, rank int) string {
 	if rank == 0 {
 		return path
 	}
-	stem := path
-	if trace.IsGzip(stem) {
-		stem = strings.TrimSuffix(stem, ".gz")
-	}
-	stem = strings.TrimSuffix(stem, filepath.Ext(stem))
-	return fmt.Sprintf("%s.rank%d%s", stem, rank, path[len(stem):])
+	return beforeSuffix(path, fmt.Sprintf(".rank%d", rank))
 }
 
 func (d Destination) forRank(rank int) Destination {

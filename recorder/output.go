@@ -108,12 +108,16 @@ func createBeside(d Destination, path string) (*File, error) {
 	}
 }
 
-// partialName puts the mark before the suffix, of which ".gz" is only a part.
+// partialName is the temporary name of a file.
 func partialName(path string, mark uint32) string {
-	dir, base := filepath.Split(path)
-	stem := strings.TrimSuffix(base, ".gz")
+	return beforeSuffix(path, fmt.Sprintf(".partial-%08x", mark))
+}
+
+// beforeSuffix puts the mark before the suffix of path, of which ".gz" is only a part.
+func beforeSuffix(path, mark string) string {
+	stem := strings.TrimSuffix(path, ".gz")
 	stem = strings.TrimSuffix(stem, filepath.Ext(stem))
-	return fmt.Sprintf("%s%s.partial-%08x%s", dir, stem, mark, base[len(stem):])
+	return stem + mark + path[len(stem):]
 }
 
 // Name returns the path of the bytes written so far.

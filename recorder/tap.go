@@ -154,7 +154,6 @@ type tap struct {
 type rank struct {
 	index    int
 	observer *Observer
-	files    []*File
 	failed   error       // why there is no observer
 	left     atomic.Bool // it, or its frontend, has hung up
 }

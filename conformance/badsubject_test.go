@@ -29,8 +29,8 @@ func (s saboteur) Script(r *protocol.Request) (player.Script, error) {
 }
 
 // sabotaged makes players whose scripts are tampered with.
-func sabotaged(sabotage func(r *protocol.Request, s *player.Script) error) newSubject {
-	return func(opt player.Options) (subject, error) {
+func sabotaged(sabotage func(r *protocol.Request, s *player.Script) error) Engine {
+	return func(opt player.Options) (Subject, error) {
 		if opt.Source == nil {
 			replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Match, Strict: true})
 			if err != nil {
@@ -43,7 +43,7 @@ func sabotaged(sabotage func(r *protocol.Request, s *player.Script) error) newSu
 }
 
 // inRequest tampers with the script of one request.
-func inRequest(id string, change func(*player.Script)) newSubject {
+func inRequest(id string, change func(*player.Script)) Engine {
 	return sabotaged(func(r *protocol.Request, s *player.Script) error {
 		if r.ID == id {
 			change(s)
@@ -58,7 +58,7 @@ func inRequest(id string, change func(*player.Script)) newSubject {
 func TestWrongEngine(t *testing.T) {
 	tests := []struct {
 		name    string
-		subject newSubject
+		subject Engine
 		want    outcome
 	}{
 		{"none", sabotaged(func(*protocol.Request, *player.Script) error { return nil }), outcome{exit: ExitOK}},
@@ -115,15 +115,15 @@ func TestWrongEngine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, newSubject: test.subject}
+			runner := Runner{Store: g, Engine: test.subject}
 			test.want.check(t, runner.Run(t.Context(), g.plan(t, Selection{})))
 		})
 	}
 }
 
 // crosstalk answers two requests with each other's recording.
-func crosstalk(a, b string) newSubject {
-	return func(opt player.Options) (subject, error) {
+func crosstalk(a, b string) Engine {
+	return func(opt player.Options) (Subject, error) {
 		if opt.Source != nil {
 			return player.New(opt)
 		}
@@ -152,7 +152,7 @@ func (e exchange) Script(r *protocol.Request) (player.Script, error) {
 // TestAllFailuresAreReported: one wrong stream does not hide another.
 func TestAllFailuresAreReported(t *testing.T) {
 	g := usualGolden(t)
-	runner := Runner{Store: g, newSubject: sabotaged(func(_ *protocol.Request, s *player.Script) error {
+	runner := Runner{Store: g, Engine: sabotaged(func(_ *protocol.Request, s *player.Script) error {
 		s.Tokens[0]++
 		return nil
 	})}
@@ -171,7 +171,7 @@ func TestAllFailuresAreReported(t *testing.T) {
 
 // mortal is a player that a request can kill.
 type mortal struct {
-	subject
+	Subject
 	die  chan error
 	dead chan struct{}
 }
@@ -180,7 +180,7 @@ func (m mortal) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- m.subject.Run(ctx) }()
+	go func() { ended <- m.Subject.Run(ctx) }()
 	select {
 	case err := <-m.die:
 		cancel()
@@ -193,11 +193,11 @@ func (m mortal) Run(ctx context.Context) error {
 }
 
 // dyingAt makes players that end with an error when a request comes.
-func dyingAt(id string, reason error) newSubject {
-	return func(opt player.Options) (subject, error) {
+func dyingAt(id string, reason error) Engine {
+	return func(opt player.Options) (Subject, error) {
 		m := mortal{die: make(chan error), dead: make(chan struct{})}
 		var err error
-		m.subject, err = sabotaged(func(r *protocol.Request, _ *player.Script) error {
+		m.Subject, err = sabotaged(func(r *protocol.Request, _ *player.Script) error {
 			if r.ID == id {
 				m.die <- reason
 				<-m.dead
@@ -213,8 +213,8 @@ type runFunc func(context.Context) error
 
 func (f runFunc) Run(ctx context.Context) error { return f(ctx) }
 
-func runs(f runFunc) newSubject {
-	return func(player.Options) (subject, error) { return f, nil }
+func runs(f runFunc) Engine {
+	return func(player.Options) (Subject, error) { return f, nil }
 }
 
 // never is longer than any test runs: who waits for it is killed with all
@@ -226,7 +226,7 @@ func TestBrokenEngine(t *testing.T) {
 	patient := Timeouts{Connect: never, Idle: never, Golden: never}
 	tests := []struct {
 		name    string
-		subject newSubject
+		subject Engine
 		limits  Timeouts
 		exit    int
 		says    []string
@@ -234,27 +234,27 @@ func TestBrokenEngine(t *testing.T) {
 		{
 			"dies at once", runs(func(context.Context) error { return errors.New("out of memory") }), patient,
 			ExitFail,
-			[]string{"player: out of memory"},
+			[]string{"engine: out of memory"},
 		},
 		{
 			"ends at once", runs(func(context.Context) error { return nil }), patient,
 			ExitFail,
-			[]string{"player: the player ended before the replay did"},
+			[]string{"engine: it ended while it was needed"},
 		},
 		{
-			"cannot start", func(player.Options) (subject, error) { return nil, errors.New("no such file") }, patient,
+			"cannot start", func(player.Options) (Subject, error) { return nil, errors.New("no such file") }, patient,
 			ExitFail,
-			[]string{"player: no such file"},
+			[]string{"engine: no such file"},
 		},
 		{
 			"dies in the first request", dyingAt("replay-0", errors.New("out of memory")), patient,
 			ExitFail,
-			[]string{"player: out of memory; ", " open: request 0 (line 7) after 0 of 24 tokens"},
+			[]string{"engine: out of memory; ", " open: request 0 (line 7) after 0 of 24 tokens"},
 		},
 		{
 			"dies in the middle", dyingAt("replay-100", errors.New("out of memory")), patient,
 			ExitFail,
-			[]string{"player: out of memory; ", " open: request 100 (line "},
+			[]string{"engine: out of memory; ", " open: request 100 (line "},
 		},
 		{
 			"never says HELLO", runs(func(ctx context.Context) error { <-ctx.Done(); return nil }),
@@ -284,7 +284,7 @@ func TestBrokenEngine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: test.limits, newSubject: test.subject}
+			runner := Runner{Store: g, Timeouts: test.limits, Engine: test.subject}
 			report := runner.Run(t.Context(), g.plan(t, Selection{
 				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
 			}))
@@ -299,8 +299,8 @@ func TestBrokenEngine(t *testing.T) {
 
 // silentAfter makes players that say so many tokens of the first request, in
 // their own time, and the next one tomorrow.
-func silentAfter(tokens int) newSubject {
-	return func(opt player.Options) (subject, error) {
+func silentAfter(tokens int) Engine {
+	return func(opt player.Options) (Subject, error) {
 		opt.Pace = player.PaceRecorded
 		return sabotaged(func(_ *protocol.Request, s *player.Script) error {
 			if s.FirstToken, s.Gaps = 0, nil; tokens == 0 {
@@ -317,21 +317,21 @@ func silentAfter(tokens int) newSubject {
 // beside what broke the replay off.
 func TestBrokenOffReplayKeepsItsFailures(t *testing.T) {
 	g := usualGolden(t)
-	runner := Runner{Store: g, newSubject: alteredAnd(dyingAt("replay-2", errors.New("out of memory")))}
+	runner := Runner{Store: g, Engine: alteredAnd(dyingAt("replay-2", errors.New("out of memory")))}
 	report := runner.Run(t.Context(), g.plan(t, Selection{
 		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
 	}))
 	r := report.Results[0]
 	if r.Verdict != Fail || len(r.Failures) != 3 || r.Failures[0].Request != 0 || r.Failures[1].Request != 1 ||
-		!strings.HasPrefix(r.Failures[2].Message, "player: out of memory; ") ||
+		!strings.HasPrefix(r.Failures[2].Message, "engine: out of memory; ") ||
 		!strings.Contains(r.Failures[2].Message, " open: request 2 (line 6) after 0 of 20 tokens") {
 		t.Errorf("%s: %v", r.Verdict, r.Failures)
 	}
 }
 
 // alteredAnd gives a subject a trace with other tokens than the golden's.
-func alteredAnd(next newSubject) newSubject {
-	return func(opt player.Options) (subject, error) {
+func alteredAnd(next Engine) Engine {
+	return func(opt player.Options) (Subject, error) {
 		altered := *opt.Trace
 		altered.Records = slices.Clone(altered.Records)
 		for i := range altered.Records {

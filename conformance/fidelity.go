@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -37,12 +38,13 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 	if err != nil {
 		f.compareEnded(streams)
 		if errors.Is(err, frontend.ErrUndecodable) {
-			f.fail("%v", err)
+			f.fail(problem(CodeUndecodable, "%v", err))
 			return f, nil
 		}
 		return f, err
 	}
 	f.strays(s.strays)
+	f.engineIndexes(s)
 	f.compareStreams(g, streams, true)
 	return f, nil
 }
@@ -84,8 +86,8 @@ func (f *finding) checkPin(g *recording) {
 	if pin := g.registered.TokensSHA256; pin == "" {
 		f.add("tokens_sha256 is not pinned in the manifest: it is " + g.digest)
 	} else if f.asserted++; g.digest != pin {
-		f.fail("%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
-			g.location, g.digest, pin)
+		f.fail(problem(CodePin, "%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
+			g.location, g.digest, pin).compared(pin, g.digest))
 	}
 	f.checkCount(g, "records", g.registered.Records, len(g.trace.Records))
 	f.checkCount(g, "streams", g.registered.Streams, g.streams)
@@ -99,7 +101,7 @@ func (f *finding) checkCount(g *recording, key string, want, got int) {
 	}
 	f.asserted++
 	if got != want {
-		f.fail("%s: %d %s, the manifest has %s = %d", g.location, got, key, key, want)
+		f.fail(problem(CodeCount, "%s: %d %s, the manifest has %s = %d", g.location, got, key, key, want).compared(want, got))
 	}
 }
 
@@ -114,7 +116,7 @@ func (f *finding) compareStreams(g *recording, streams []*stream, framed bool) {
 		return
 	}
 	if got := digest(streams); got != pin {
-		f.fail("%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.location, got, pin)
+		f.fail(problem(CodeReplayDigest, "%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.location, got, pin).compared(pin, got))
 	}
 }
 
@@ -131,7 +133,18 @@ func (f *finding) compareEnded(streams []*stream) {
 // strays reports outputs for requests that were never sent.
 func (f *finding) strays(ids []string) {
 	for _, id := range ids {
-		f.fail("an output names request %q, which was never sent", id)
+		f.fail(problem(CodeStray, "an output names request %q, which was never sent", id).within(-1, "EngineCoreOutputs.outputs[].request_id").compared("a request that was sent", id))
+	}
+}
+
+// engineIndexes reports messages that name another engine than the one that
+// registered.
+func (f *finding) engineIndexes(s *session) {
+	for _, index := range slices.Sorted(maps.Keys(s.indexes)) {
+		if index != s.engine.Index {
+			f.fail(problem(CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", s.indexes[index], index, s.engine.Index).
+				within(s.indexes[index], "EngineCoreOutputs.engine_index").compared(s.engine.Index, index))
+		}
 	}
 }
 
@@ -141,10 +154,10 @@ func (s *session) replay(streams []*stream, concurrency int) error {
 	ctx, stop := context.WithCancelCause(s.ctx)
 	defer stop(nil)
 	s.quiet = time.AfterFunc(s.limits.Idle, func() {
-		stop(infraError{fmt.Errorf("no output for %v", s.limits.Idle)})
+		stop(infraError{coded(CodeSilence, fmt.Errorf("no output for %v", s.limits.Idle))})
 	})
 	defer s.quiet.Stop()
-	s.byID = make(map[string]*stream, len(streams))
+	s.byID, s.indexes = make(map[string]*stream, len(streams)), map[int]int{}
 	for next, open := 0, 0; open > 0 || next < len(streams); {
 		for ; open < concurrency && next < len(streams); next++ {
 			st := streams[next]
@@ -182,6 +195,10 @@ func (s *session) receive(ctx context.Context) (ended int, err error) {
 		return 0, err
 	}
 	s.quiet.Reset(s.limits.Idle)
+	s.frames++
+	if _, known := s.indexes[s.outputs.EngineIndex]; !known {
+		s.indexes[s.outputs.EngineIndex] = s.frames
+	}
 	for i := range s.outputs.Outputs {
 		ended += s.deliver(&s.outputs.Outputs[i])
 	}
@@ -206,7 +223,7 @@ func (s *session) deliver(o *protocol.RequestOutput) (ended int) {
 	}
 	st.take(o.Tokens, finished, trace.FinishReason(o.Finish-1))
 	if o.Error != nil {
-		st.problem = "the engine reports " + describe(o.Error)
+		st.refused("the engine reports " + describe(o.Error))
 	}
 	return ended
 }

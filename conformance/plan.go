@@ -13,7 +13,10 @@ import (
 // Case is one assertion about one golden of one line. A line without goldens
 // has one case without golden and assertion, which is skipped.
 type Case struct {
-	Line      compat.Line
+	Line  compat.Line
+	Suite Suite
+	// Golden is what is replayed, or what the player says to a frontend under
+	// test. The live suite has none.
 	Golden    manifest.Golden
 	Assertion Assertion
 	// Variant tells the fidelity cases of a golden apart.
@@ -59,12 +62,16 @@ func (c Case) Check() string {
 	return string(c.Assertion)
 }
 
-// Name is the path of the case: "0.33/multiturn-s7/fidelity-index-1".
+// Name is the path of the case: "0.33/multiturn-s7/fidelity-index-1",
+// "0.33/live/abort".
 func (c Case) Name() string {
-	if c.Golden.ID == "" {
+	switch {
+	case c.Assertion == "":
 		return c.Line.Name
+	case c.Suite == SuiteReplay:
+		return c.Line.Name + "/" + c.Golden.ID + "/" + c.Check()
 	}
-	return c.Line.Name + "/" + c.Golden.ID + "/" + c.Check()
+	return c.Line.Name + "/" + string(c.Suite) + "/" + c.Check()
 }
 
 // NewPlan lists every case of the selected lines and goldens, in the order of
@@ -106,11 +113,11 @@ func (s Selection) lineCases(line compat.Line, registry *manifest.Manifest) []Ca
 		}
 		entry := fmt.Sprintf("%s:%d", registry.File, g.Pos)
 		for _, a := range s.Assertions {
-			cases = append(cases, s.goldenCases(Case{Line: line, Golden: g, Entry: entry, Assertion: a, Gating: gating})...)
+			cases = append(cases, s.goldenCases(Case{Line: line, Suite: SuiteReplay, Golden: g, Entry: entry, Assertion: a, Gating: gating})...)
 		}
 	}
 	if len(cases) == 0 && len(s.Goldens) == 0 {
-		cases = append(cases, Case{Line: line, Gating: gating, Skip: nothingToAssert(len(goldens), gating)})
+		cases = append(cases, Case{Line: line, Suite: SuiteReplay, Gating: gating, Skip: nothingToAssert(len(goldens), gating)})
 	}
 	return cases
 }
@@ -131,7 +138,7 @@ func nothingToAssert(goldens int, gating bool) string {
 // frames, which no player replays.
 func (s Selection) goldenCases(c Case) []Case {
 	switch {
-	case c.Golden.Role == manifest.Wire && c.Assertion == Schema:
+	case c.Golden.Role == manifest.Wire && c.Assertion == Schema, c.Assertion == Wire:
 		return nil
 	case c.Assertion != Fidelity:
 		return []Case{c}

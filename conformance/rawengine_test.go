@@ -31,8 +31,8 @@ type rawEngine struct {
 }
 
 // raw makes rawEngines.
-func raw(after func(e *rawEngine, id string) error, atEnd func(e *rawEngine) error) newSubject {
-	return func(opt player.Options) (subject, error) {
+func raw(after func(e *rawEngine, id string) error, atEnd func(e *rawEngine) error) Engine {
+	return func(opt player.Options) (Subject, error) {
 		codec, err := protocol.CodecFor(opt.VLLMVersion)
 		if err != nil {
 			return nil, err
@@ -169,7 +169,7 @@ func TestRawEngine(t *testing.T) {
 	died := errors.New("out of memory")
 	tests := []struct {
 		name    string
-		subject newSubject
+		subject Engine
 		verdict Verdict
 		says    []string
 	}{
@@ -209,18 +209,18 @@ func TestRawEngine(t *testing.T) {
 				return errors.Join(e.output.Send([]byte(protocol.EngineDead)), died)
 			}), nil),
 			Error,
-			[]string{"player: out of memory"},
+			[]string{"engine: out of memory"},
 		},
 		{
 			"no word before it dies", raw(at("replay-3", func(*rawEngine) error { return died }), nil),
 			Error,
-			[]string{"player: out of memory"},
+			[]string{"engine: out of memory"},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, newSubject: test.subject}
+			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, Engine: test.subject}
 			report := runner.Run(t.Context(), g.plan(t, Selection{
 				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
 			}))
@@ -261,7 +261,7 @@ func TestIdleStartsAnew(t *testing.T) {
 // TestExplain: the reason why a subject ended comes before what its end caused,
 // and an end that is seen before its reason is known is waited for.
 func TestExplain(t *testing.T) {
-	reason := errors.New("player: out of memory")
+	reason := errors.New("engine: out of memory")
 	session := func() *session {
 		s := &session{limits: Timeouts{Idle: never}}
 		s.ctx, s.cancel = context.WithCancelCause(t.Context())

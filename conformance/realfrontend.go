@@ -30,7 +30,7 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 		Binary: c.Variant.Frontend.Binary, ModelDir: c.Variant.Frontend.ModelDir, ReadyTimeout: r.Timeouts.Connect, Log: r.Log,
 	})
 	if err != nil {
-		return f, infraError{err}
+		return f, infraError{coded(CodeFrontend, err)}
 	}
 	defer server.Close()
 	var faults refusals
@@ -57,9 +57,9 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 // with the player's error as its cause; stop ends the player and waits.
 func (r *Runner) playBehind(ctx context.Context, server *vllmrs.Server, opt player.Options) (context.Context, func(), error) {
 	opt.Handshake, opt.HandshakeTimeout, opt.Log = server.Handshake(), r.Timeouts.Connect, r.Log
-	engine, err := r.newSubject(opt)
+	engine, err := r.Engine(opt)
 	if err != nil {
-		return nil, nil, fmt.Errorf("player: %w", err)
+		return nil, nil, coded(CodeStart, fmt.Errorf("engine: %w", err))
 	}
 	running, cancel, done := launch(ctx, engine)
 	return running, func() { cancel(context.Canceled); <-done }, nil
@@ -111,12 +111,14 @@ func (s *stream) complete(ctx context.Context, server *vllmrs.Server, streamed b
 	s.got, s.gotChunks, s.terminals = got.Tokens, got.Chunks, got.Terminal
 	reason, known := trace.ParseFinishReason(got.FinishReason)
 	if !known {
-		s.problem = fmt.Sprintf("finish_reason %q through HTTP", got.FinishReason)
+		s.wrong = append(s.wrong, s.problem(CodeFinishReason, "finish_reason %q through HTTP", got.FinishReason).
+			compared(s.record.FinishReason, got.FinishReason))
 	}
 	s.finish = reason
 	if got.PromptTokens != len(s.prompt) || got.CompletionTokens != len(got.Tokens) {
-		s.problem = fmt.Sprintf("usage counts %d prompt and %d completion tokens, want %d and %d",
-			got.PromptTokens, got.CompletionTokens, len(s.prompt), len(got.Tokens))
+		s.wrong = append(s.wrong, s.problem(CodeUsage, "usage counts %d prompt and %d completion tokens, want %d and %d",
+			got.PromptTokens, got.CompletionTokens, len(s.prompt), len(got.Tokens)).
+			compared([]int{len(s.prompt), len(got.Tokens)}, []int{got.PromptTokens, got.CompletionTokens}))
 	}
 	return nil
 }

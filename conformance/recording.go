@@ -49,12 +49,12 @@ func (r *Runner) load(ctx context.Context, c Case) *recording {
 	case errors.As(g.fetchErr, &mismatch):
 		g.fetchErr, g.mismatch = nil, mismatch
 	case g.fetchErr != nil:
-		g.fetchErr = infraError{g.fetchErr}
+		g.fetchErr = infraError{coded(CodeFetch, g.fetchErr)}
 	default:
 		if g.integrity = checkIntegrity(c.Golden, g.location, data); len(g.integrity.failures) > 0 {
 			g.mismatch = errors.New(g.integrity.failures[0].Message)
 		} else {
-			g.readErr = g.read(c.Line, data)
+			g.readErr = coded(CodeGolden, g.read(c.Line, data))
 		}
 	}
 	if g.mismatch != nil {
@@ -65,7 +65,7 @@ func (r *Runner) load(ctx context.Context, c Case) *recording {
 
 // notRun is the error of a case that the end of the run came before.
 func notRun(ctx context.Context) error {
-	return infraError{fmt.Errorf("not run: %w", context.Cause(ctx))}
+	return infraError{coded(CodeNotRun, fmt.Errorf("not run: %w", context.Cause(ctx)))}
 }
 
 func (g *recording) read(line compat.Line, data []byte) (err error) {

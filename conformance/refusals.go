@@ -29,7 +29,7 @@ func (r *refusals) explain(streams []*stream) {
 	defer r.mu.Unlock()
 	for _, s := range streams {
 		if err := r.byID[s.id()]; err != nil {
-			s.problem = "the player refused it: " + err.Error()
+			s.refused("the player refused it: " + err.Error())
 		}
 	}
 }

@@ -50,8 +50,8 @@ type Registration struct {
 	Progress func(Result)
 
 	// Tests replace what writes the registry, and the engine that replays.
-	write      func(path string, data []byte) error
-	newSubject newSubject
+	write  func(path string, data []byte) error
+	engine Engine
 }
 
 // Registered says what a registration found and did. After a refusal it has what

@@ -114,7 +114,7 @@ func (r *registrar) check(c *recording) []error {
 	r.checkReady(&f, c)
 	r.checkRecords(&f, c)
 	if at := metaText(meta, "captured_at"); at != "" && r.result.Golden.CapturedAt.IsZero() {
-		f.fail("%s: meta.captured_at is %q, not a time as in 2026-01-31T12:00:00Z", r.Trace, at)
+		f.fail(problem(CodeRegistration, "%s: meta.captured_at is %q, not a time as in 2026-01-31T12:00:00Z", r.Trace, at))
 	}
 	var problems []error
 	for _, failure := range f.failures {
@@ -133,12 +133,12 @@ func (r *registrar) checkPatch(f *finding, meta trace.Meta) {
 	public, _, _ := strings.Cut(captured, "+") // 0.33.0+cpu is a build of 0.33.0
 	got, err := compat.ParseVersion(public)
 	if err != nil || got.Major != release.Major || got.Minor != release.Minor || got.Patch != release.Patch || got.IsCandidate() {
-		f.fail("%s: meta.vllm_version is %q, but %s stands for line %s: capture that release, or allow patch drift",
-			r.Trace, captured, r.line.Tag, r.line.Name)
+		f.fail(problem(CodeRegistration, "%s: meta.vllm_version is %q, but %s stands for line %s: capture that release, or allow patch drift",
+			r.Trace, captured, r.line.Tag, r.line.Name))
 		return
 	}
 	if tag := trace.Or(meta.VLLMTag, r.line.Tag); tag != r.line.Tag {
-		f.fail("%s: meta.vllm_tag is %q, but line %s is %s: record with --vllm-version %s", r.Trace, tag, r.line.Name, r.line.Tag, r.line.Tag)
+		f.fail(problem(CodeRegistration, "%s: meta.vllm_tag is %q, but line %s is %s: record with --vllm-version %s", r.Trace, tag, r.line.Name, r.line.Tag, r.line.Tag))
 	}
 }
 
@@ -164,14 +164,14 @@ func (r *registrar) checkConfig(f *finding, meta trace.Meta) {
 		if needed.flag != "" {
 			hint = ": record with " + needed.flag
 		}
-		f.fail("%s: meta.%s is missing%s", r.Trace, needed.key, hint)
+		f.fail(problem(CodeRegistration, "%s: meta.%s is missing%s", r.Trace, needed.key, hint))
 	}
 	if !complete {
 		return
 	}
 	if want := trace.ConfigHash(*meta.GPU, *meta.VLLMTag, *meta.EngineConfig); want != *meta.ConfigHash {
-		f.fail("%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s: record without --config-hash",
-			r.Trace, *meta.ConfigHash, want)
+		f.fail(problem(CodeRegistration, "%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s: record without --config-hash",
+			r.Trace, *meta.ConfigHash, want))
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *registrar) checkConfig(f *finding, meta trace.Meta) {
 // frontends require, and that is of the engine which the meta line names.
 func (r *registrar) checkReady(f *finding, c *recording) {
 	if trace.Or(c.trace.Meta.ReadyResponseHex, "") == "" {
-		f.fail("%s: meta.ready_response_hex is missing: what the engine registered with was not recorded", r.Trace)
+		f.fail(problem(CodeRegistration, "%s: meta.ready_response_hex is missing: what the engine registered with was not recorded", r.Trace))
 		return
 	}
 	failures := len(f.failures)
@@ -190,16 +190,16 @@ func (r *registrar) checkReady(f *finding, c *recording) {
 	declared := c.codec.Profile().Structs["EngineCoreReadyResponse"]
 	for _, field := range declared.Fields {
 		if _, ok := shape[field.Name]; field.Required && !ok {
-			f.fail("%s: meta.ready_response_hex has no %s, which frontends of line %s require (%s)", r.Trace, field.Name, r.line.Name, declared.Module)
+			f.fail(problem(CodeRegistration, "%s: meta.ready_response_hex has no %s, which frontends of line %s require (%s)", r.Trace, field.Name, r.line.Name, declared.Module))
 		}
 	}
 	raw, _ := hex.DecodeString(*c.trace.Meta.ReadyResponseHex) // it has a shape
 	ready, err := protocol.DecodeReady(raw)
 	switch {
 	case err != nil:
-		f.fail("%s: meta.ready_response_hex: %v", r.Trace, err)
+		f.fail(problem(CodeRegistration, "%s: meta.ready_response_hex: %v", r.Trace, err))
 	case ready.VLLMVersion != trace.Or(c.trace.Meta.VLLMVersion, ""):
-		f.fail("%s: meta.vllm_version is %q, but in meta.ready_response_hex the engine says %q", r.Trace, trace.Or(c.trace.Meta.VLLMVersion, ""), ready.VLLMVersion)
+		f.fail(problem(CodeRegistration, "%s: meta.vllm_version is %q, but in meta.ready_response_hex the engine says %q", r.Trace, trace.Or(c.trace.Meta.VLLMVersion, ""), ready.VLLMVersion))
 	}
 }
 
@@ -209,13 +209,13 @@ func (r *registrar) checkRecords(f *finding, c *recording) {
 		return
 	}
 	if c.streams == 0 {
-		f.fail("%v: record with --record-tokens", nothingToReplay(c))
+		f.fail(problem(CodeRegistration, "%v: record with --record-tokens", nothingToReplay(c)))
 	}
 	for index, i := range trace.ReplaySubset(c.trace.Records) {
 		rec := &c.trace.Records[i]
 		// How far an aborted request came is its client's doing.
 		if rec.FinishReason == trace.FinishAbort && rec.OutputTokenIDs != nil {
-			f.failRequest(index, "%s: line %d: the request was aborted, so a replay cannot tell what it should say: record without aborted requests", r.Trace, rec.Line)
+			f.fail(problem(CodeRegistration, "%s: line %d: the request was aborted, so a replay cannot tell what it should say: record without aborted requests", r.Trace, rec.Line).of(index))
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (r *registrar) replay(ctx context.Context) error {
 	if !trace.IsGzip(location) {
 		location += ".gz" // as it will be
 	}
-	runner := Runner{Store: memory{r.data, location}, Timeouts: r.Timeouts, Log: r.Log, Progress: r.Progress, newSubject: r.newSubject}
+	runner := Runner{Store: memory{r.data, location}, Timeouts: r.Timeouts, Log: r.Log, Progress: r.Progress, Engine: r.engine}
 	r.result.Report = runner.Run(ctx, cases)
 	if r.result.Report.ExitCode == ExitOK {
 		return nil

@@ -318,10 +318,10 @@ func TestRegisterRefusals(t *testing.T) {
 		}), ExitFail, []string{`meta.captured_at is "now"`}},
 
 		{"a player that says something else", func(_ *testing.T, d *desk) {
-			d.newSubject = inRequest("replay-0", func(s *player.Script) { s.Tokens[0]++ })
+			d.engine = inRequest("replay-0", func(s *player.Script) { s.Tokens[0]++ })
 		}, ExitFail, []string{"its replay is not green, so it is not registered: does not conform on "}},
 		{"a player that cannot start", func(_ *testing.T, d *desk) {
-			d.newSubject = func(player.Options) (subject, error) { return nil, errors.New("no engine today") }
+			d.engine = func(player.Options) (Subject, error) { return nil, errors.New("no engine today") }
 		}, ExitFail, []string{"its replay is not green"}},
 
 		{"no registry", func(t *testing.T, d *desk) { d.Manifest += ".none" }, ExitUsage, []string{"registry: open ", ".none"}},

@@ -7,14 +7,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 )
 
-// Failure is one thing that a case found wrong.
-type Failure struct {
-	// Request is the replay index of the request, -1 when it is not about one.
-	Request int `json:"request"`
-	// Message says what was expected and what came.
-	Message string `json:"message"`
-}
-
 // Result is the outcome of a case.
 type Result struct {
 	Case     Case
@@ -102,11 +94,11 @@ func (l *LineSummary) add(result Result) {
 func (l *LineSummary) close() {
 	l.Vacuous = l.Asserted == 0
 	switch {
-	case l.Counts[Fail] > 0:
+	case l.Counts[Fail]+l.Counts[XPass] > 0:
 		l.Verdict = Fail
 	case l.Counts[Error] > 0:
 		l.Verdict = Error
-	case l.Counts[Pass] > 0:
+	case l.Counts[Pass]+l.Counts[XFail]+l.Counts[Flaky] > 0:
 		l.Verdict = Pass
 	default:
 		l.Verdict = Skip

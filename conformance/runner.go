@@ -40,9 +40,8 @@ type Runner struct {
 	// Progress is told each result as it is known; may be nil.
 	Progress func(Result)
 
-	// newSubject makes the engine under test, by default a player. Tests of the
-	// runner put one in its place that is wrong.
-	newSubject newSubject
+	// Engine makes the engine under test of a case, default [Player].
+	Engine Engine
 }
 
 // infraError marks an error around the subject.
@@ -83,32 +82,32 @@ func (r *Runner) setDefaults() {
 	if r.Log == nil {
 		r.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	if r.newSubject == nil {
-		r.newSubject = newPlayer
+	if r.Engine == nil {
+		r.Engine = Player
 	}
 }
 
 func sameGolden(a, b Case) bool {
-	return a.Line.Name == b.Line.Name && a.Golden.ID == b.Golden.ID
+	return a.Line.Name == b.Line.Name && a.Suite == b.Suite && a.Golden.ID == b.Golden.ID
 }
 
 // withDeadline bounds one piece of work on a golden.
 func (r *Runner) withDeadline(ctx context.Context, what string) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, r.Timeouts.Golden,
-		infraError{fmt.Errorf("%s took longer than %v", what, r.Timeouts.Golden)})
+		infraError{coded(CodeDeadline, fmt.Errorf("%s took longer than %v", what, r.Timeouts.Golden))})
 }
 
 func (r *Runner) runCase(ctx context.Context, g *recording, c Case) Result {
 	result := Result{Case: c, Location: g.location}
-	skip, problem := c.Skip, g.problem(c.Assertion)
-	if skip == "" && problem != nil && g.blamed != "" {
+	skip, broken := c.Skip, g.problem(c.Assertion)
+	if skip == "" && broken != nil && g.blamed != "" {
 		skip = "not judged: see " + g.blamed
 	}
 	if skip != "" {
 		result.Verdict, result.Note = Skip, skip
 		return result
 	}
-	if problem != nil {
+	if broken != nil {
 		g.blamed = c.Check()
 	}
 	start := time.Now()
@@ -127,7 +126,7 @@ func (r *Runner) runCase(ctx context.Context, g *recording, c Case) Result {
 		result.Verdict = Pass
 	}
 	if err != nil {
-		result.Failures = append(result.Failures, Failure{Request: -1, Message: err.Error()})
+		result.Failures = append(result.Failures, problem(codeOf(err), "%v", err))
 	}
 	return result
 }

@@ -182,7 +182,7 @@ func TestInterruptedReplay(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	g := usualGolden(t)
 	runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}}
-	runner.newSubject = func(opt player.Options) (subject, error) {
+	runner.Engine = func(opt player.Options) (Subject, error) {
 		opt.Pace = player.PaceRecorded
 		return sabotaged(func(_ *protocol.Request, s *player.Script) error {
 			s.FirstToken = never

@@ -19,7 +19,7 @@ func (f *finding) capturedShape(g *recording) map[string]pack.Kind {
 	text := g.trace.Meta.ReadyResponseHex
 	if text == nil {
 		if g.registered.Role == manifest.Schema {
-			f.fail("%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.location)
+			f.fail(problem(CodeNoReady, "%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.location))
 			return nil
 		}
 		f.note = "the golden has no ready_response_hex"
@@ -27,12 +27,12 @@ func (f *finding) capturedShape(g *recording) map[string]pack.Kind {
 	}
 	raw, err := hex.DecodeString(*text)
 	if err != nil {
-		f.fail("%s: line 1: meta.ready_response_hex: %v", g.location, err)
+		f.fail(problem(CodeBadReady, "%s: line 1: meta.ready_response_hex: %v", g.location, err))
 		return nil
 	}
 	shape, err := shapeOf(raw)
 	if err != nil {
-		f.fail("%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.location, err)
+		f.fail(problem(CodeBadReady, "%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.location, err))
 		return nil
 	}
 	return shape
@@ -46,9 +46,11 @@ func (f *finding) compareShapes(g *recording, want, got map[string]pack.Kind) {
 		switch {
 		case !ok && underNil(got, path): // the kind of what it is nested in decides
 		case !ok:
-			f.fail("%s: ready response: %s is missing, the captured engine sent %v", g.location, path, want[path])
+			f.fail(problem(CodeReadyMissing, "%s: ready response: %s is missing, the captured engine sent %v", g.location, path, want[path]).
+				within(-1, readyPath(path)).compared(want[path], "missing"))
 		case !sameKind(declared, path, want[path], kind):
-			f.fail("%s: ready response: %s is %v, the captured engine sent %v", g.location, path, kind, want[path])
+			f.fail(problem(CodeReadyKind, "%s: ready response: %s is %v, the captured engine sent %v", g.location, path, kind, want[path]).
+				within(-1, readyPath(path)).compared(want[path], kind))
 		}
 	}
 	for _, field := range declared.Fields {
@@ -58,7 +60,8 @@ func (f *finding) compareShapes(g *recording, want, got map[string]pack.Kind) {
 		f.asserted++
 		if _, ok := got[field.Name]; !ok {
 			if _, captured := want[field.Name]; !captured {
-				f.fail("%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.location, field.Name, declared.Module)
+				f.fail(problem(CodeReadyRequired, "%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.location, field.Name, declared.Module).
+					within(-1, readyPath(field.Name)).compared(field.Type, "missing"))
 			}
 		}
 	}
@@ -72,6 +75,8 @@ func (f *finding) compareShapes(g *recording, want, got map[string]pack.Kind) {
 		f.note = "not sent by the captured engine: " + strings.Join(extra, ", ")
 	}
 }
+
+func readyPath(key string) string { return "EngineCoreReadyResponse." + key }
 
 // sameKind tells whether a value of one kind can stand for one of another: ints
 // for floats, and nil on either side where the field is declared optional.
@@ -161,7 +166,7 @@ func (r *Runner) assertSchema(ctx context.Context, g *recording, c Case) (f find
 	defer s.close()
 	got, err := shapeOf(s.engine.RawReady)
 	if err != nil {
-		f.fail("%s: the ready response of the engine under test: %v", g.location, err)
+		f.fail(problem(CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.location, err))
 		return f, nil
 	}
 	f.compareShapes(g, want, got)

@@ -3,10 +3,11 @@ package conformance
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
+	"errors"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -19,10 +20,8 @@ type finding struct {
 	note     string
 }
 
-// fail records something wrong that is not about one request.
-func (f *finding) fail(format string, args ...any) {
-	f.failures = append(f.failures, Failure{Request: -1, Message: fmt.Sprintf(format, args...)})
-}
+// fail records something wrong.
+func (f *finding) fail(wrong Failure) { f.failures = append(f.failures, wrong) }
 
 // add adds a note.
 func (f *finding) add(note string) {
@@ -32,14 +31,20 @@ func (f *finding) add(note string) {
 	f.note += note
 }
 
-func (f *finding) failRequest(index int, format string, args ...any) {
-	f.failures = append(f.failures, Failure{Request: index, Message: fmt.Sprintf(format, args...)})
-}
-
 // wrongBytes is what a golden's integrity finds when its store did.
 func wrongBytes(mismatch error) (f finding) {
 	f.asserted = 1
-	f.fail("%v", mismatch)
+	wrong := problem(CodeDigest, "%v", mismatch)
+	var m *golden.MismatchError
+	switch {
+	case !errors.As(mismatch, &m):
+	case m.GotSHA256 == m.WantSHA256:
+		wrong.Code = CodeSize
+		wrong = wrong.compared(m.WantSize, m.GotSize)
+	default:
+		wrong = wrong.compared(m.WantSHA256, m.GotSHA256)
+	}
+	f.fail(wrong)
 	return f
 }
 
@@ -48,11 +53,11 @@ func checkIntegrity(g manifest.Golden, location string, data []byte) (f finding)
 	f.asserted = 1
 	sum := sha256.Sum256(data)
 	if got := hex.EncodeToString(sum[:]); !strings.EqualFold(got, g.SHA256) {
-		f.fail("%s: sha256 of %d bytes is %s, the manifest has %s: the file is not the one that was registered",
-			location, len(data), got, g.SHA256)
+		f.fail(problem(CodeDigest, "%s: sha256 of %d bytes is %s, the manifest has %s: the file is not the one that was registered",
+			location, len(data), got, g.SHA256).compared(g.SHA256, got))
 	}
 	if g.Size != 0 && g.Size != int64(len(data)) {
-		f.fail("%s: %d bytes, the manifest has size = %d", location, len(data), g.Size)
+		f.fail(problem(CodeSize, "%s: %d bytes, the manifest has size = %d", location, len(data), g.Size).compared(g.Size, len(data)))
 	}
 	return f
 }
@@ -63,14 +68,14 @@ func checkLine(line compat.Line, location string, meta trace.Meta) (f finding) {
 	f.asserted = 1
 	captured := trace.Or(meta.VLLMVersion, "")
 	if captured == "" {
-		f.fail("%s: meta.vllm_version is missing, so the captured engine's line is unknown", location)
+		f.fail(problem(CodeNoVersion, "%s: meta.vllm_version is missing, so the captured engine's line is unknown", location))
 		return f
 	}
 	if compat.IsTracker(line.Name) {
 		return f
 	}
 	if got, ok := compat.MinorLine(captured); !ok || got != line.Name {
-		f.fail("%s: meta.vllm_version is %q, which is not of line %s", location, captured, line.Name)
+		f.fail(problem(CodeOtherLine, "%s: meta.vllm_version is %q, which is not of line %s", location, captured, line.Name).compared(line.Name, captured))
 	}
 	return f
 }
@@ -82,23 +87,23 @@ func checkProvenance(g manifest.Golden, line compat.Line, location string, meta 
 	f.asserted = 1
 	stamped := trace.Or(meta.ConfigHash, "")
 	if stamped == "" {
-		f.fail("%s: meta.config_hash is missing", location)
+		f.fail(problem(CodeNoConfigHash, "%s: meta.config_hash is missing", location))
 		return f
 	}
 	if stamped != g.ConfigHash {
-		f.fail("%s: meta.config_hash is %q, the manifest has %s", location, stamped, g.ConfigHash)
+		f.fail(problem(CodeOtherConfigHash, "%s: meta.config_hash is %q, the manifest has %s", location, stamped, g.ConfigHash).compared(g.ConfigHash, stamped))
 	}
 	if meta.GPU != nil && meta.VLLMTag != nil && meta.EngineConfig != nil {
 		f.asserted++
 		if want := trace.ConfigHash(*meta.GPU, *meta.VLLMTag, *meta.EngineConfig); want != stamped {
-			f.fail("%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s", location, stamped, want)
+			f.fail(problem(CodeTraceConfig, "%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s", location, stamped, want).compared(want, stamped))
 		}
 	}
 	if g.GPU != "" && g.EngineConfig != "" {
 		f.asserted++
 		tag := trace.Or(meta.VLLMTag, line.Tag)
 		if want := trace.ConfigHash(g.GPU, tag, g.EngineConfig); want != g.ConfigHash {
-			f.fail("%s: gpu, engine_config and tag %s of the manifest give config_hash %s, the manifest has %s", location, tag, want, g.ConfigHash)
+			f.fail(problem(CodeManifestConfig, "%s: gpu, engine_config and tag %s of the manifest give config_hash %s, the manifest has %s", location, tag, want, g.ConfigHash).compared(want, g.ConfigHash))
 		}
 	}
 	return f

@@ -19,8 +19,8 @@ type stream struct {
 	gotChunks []int
 	finish    trace.FinishReason // FinishAbsent until the terminal output
 	terminals int
-	late      int // outputs after the terminal one
-	problem   string
+	late      int       // outputs after the terminal one
+	wrong     []Failure // what was seen besides
 }
 
 // recordedStreams lists the streams of a trace in replay order, with the
@@ -65,6 +65,21 @@ func (s *stream) ended() bool {
 	return s.terminals > 0 && (s.finish != trace.FinishAbort || s.record.FinishReason == trace.FinishAbort)
 }
 
+// problem makes a failure about the stream.
+func (s *stream) problem(code Code, format string, args ...any) Failure {
+	where := fmt.Sprintf("request %d (line %d): ", s.index, s.record.Line)
+	return problem(code, "%s%s", where, fmt.Sprintf(format, args...)).of(s.index)
+}
+
+func (s *stream) fail(f *finding, code Code, at int, expected, actual any, format string, args ...any) {
+	f.fail(s.problem(code, format, args...).at(at).compared(expected, actual))
+}
+
+// refused notes that the engine would not answer.
+func (s *stream) refused(reason string) {
+	s.wrong = append(s.wrong, s.problem(CodeRefused, "%s", reason).compared("an answer", reason))
+}
+
 // window is how many ids either side of a difference a message shows.
 const window = 8
 
@@ -74,14 +89,11 @@ func (s *stream) compare(f *finding, framed bool) {
 	f.asserted++
 	f.tokens += len(s.record.OutputTokenIDs)
 	want := s.record.OutputTokenIDs
-	where := fmt.Sprintf("request %d (line %d)", s.index, s.record.Line)
-	if s.problem != "" {
-		f.failRequest(s.index, "%s: %s", where, s.problem)
-	}
+	f.failures = append(f.failures, s.wrong...)
 	if !slices.Equal(s.got, want) {
 		at := firstDifference(want, s.got)
-		f.failRequest(s.index, "%s: token %d differs: expected %s, got %s (%d expected, %d received)",
-			where, at, around(want, at), around(s.got, at), len(want), len(s.got))
+		s.fail(f, CodeToken, at, around(want, at), around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
+			at, around(want, at), around(s.got, at), len(want), len(s.got))
 	}
 	expected := s.record.FinishReason
 	if expected == trace.FinishAbsent {
@@ -89,18 +101,18 @@ func (s *stream) compare(f *finding, framed bool) {
 	}
 	switch {
 	case s.terminals == 0:
-		f.failRequest(s.index, "%s: no terminal output after %d of %d tokens", where, len(s.got), len(want))
+		s.fail(f, CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))
 	case s.terminals > 1:
-		f.failRequest(s.index, "%s: %d terminal outputs, expected exactly one", where, s.terminals)
+		s.fail(f, CodeTerminals, len(s.got), 1, s.terminals, "%d terminal outputs, expected exactly one", s.terminals)
 	case s.finish != expected:
-		f.failRequest(s.index, "%s: finish reason is %v, expected %v", where, s.finish, expected)
+		s.fail(f, CodeFinishReason, len(s.got), expected, s.finish, "finish reason is %v, expected %v", s.finish, expected)
 	}
 	if s.late > 0 {
-		f.failRequest(s.index, "%s: %d outputs after the terminal one", where, s.late)
+		s.fail(f, CodeLate, len(want), 0, s.late, "%d outputs after the terminal one", s.late)
 	}
 	if framed && s.chunks != nil && !slices.Equal(s.gotChunks, s.chunks) {
 		at := firstDifference(s.chunks, s.gotChunks)
-		f.failRequest(s.index, "%s: chunk %d differs: expected sizes %s, got %s", where, at, around(s.chunks, at), around(s.gotChunks, at))
+		s.fail(f, CodeChunks, at, around(s.chunks, at), around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, around(s.chunks, at), around(s.gotChunks, at))
 	}
 }
 

@@ -4,13 +4,23 @@ package conformance
 type Verdict string
 
 // Verdicts. Error means that the case could not be judged; Skip means that
-// there was nothing to judge.
+// there was nothing to judge. The last three are of cases that the expectations
+// list.
 const (
 	Pass  Verdict = "pass"
 	Fail  Verdict = "fail"
 	Error Verdict = "error"
 	Skip  Verdict = "skip"
+	XFail Verdict = "xfail" // fails, as expected
+	XPass Verdict = "xpass" // passes, but was expected to fail: the expectation is stale, which is a failure
+	Flaky Verdict = "flaky" // fails, which is allowed now and then
 )
+
+// Verdicts are all verdicts, in the order in which reports count them.
+func Verdicts() []Verdict { return []Verdict{Pass, Fail, Error, XPass, XFail, Flaky, Skip} }
+
+// Red tells whether the verdict breaks a gate.
+func (v Verdict) Red() bool { return v == Fail || v == Error || v == XPass }
 
 // Exit codes of a run.
 const (
@@ -31,10 +41,31 @@ const (
 	Provenance Assertion = "provenance"
 	Schema     Assertion = "schema"
 	Fidelity   Assertion = "fidelity"
+	Wire       Assertion = "wire"
 )
 
-// Assertions are all assertions, in their order.
-func Assertions() []Assertion { return []Assertion{Integrity, SameLine, Provenance, Schema, Fidelity} }
+// Assertions are those of the replay suite, in their order.
+func Assertions() []Assertion {
+	return []Assertion{Integrity, SameLine, Provenance, Schema, Fidelity, Wire}
+}
+
+// Suite is what a run asks of whom.
+type Suite string
+
+// Suites.
+const (
+	// SuiteReplay replays goldens through an engine under test that plays
+	// recordings: the embedded player, or another.
+	SuiteReplay Suite = "replay"
+	// SuiteLive asks an engine under test that generates tokens of its own, as a
+	// real one does, for what must hold whatever these are.
+	SuiteLive Suite = "live"
+	// SuiteFrontend puts a frontend under test before the player.
+	SuiteFrontend Suite = "frontend"
+)
+
+// Suites are all suites.
+func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
 
 // Enforce says which lines gate.
 type Enforce string

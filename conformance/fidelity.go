@@ -157,7 +157,7 @@ func (s *session) replay(streams []*stream, concurrency int) error {
 		stop(infraError{coded(CodeSilence, fmt.Errorf("no output for %v", s.limits.Idle))})
 	})
 	defer s.quiet.Stop()
-	s.byID, s.indexes = make(map[string]*stream, len(streams)), map[int]int{}
+	s.byID = make(map[string]*stream, len(streams))
 	for next, open := 0, 0; open > 0 || next < len(streams); {
 		for ; open < concurrency && next < len(streams); next++ {
 			st := streams[next]
@@ -196,13 +196,22 @@ func (s *session) receive(ctx context.Context) (ended int, err error) {
 	}
 	s.quiet.Reset(s.limits.Idle)
 	s.frames++
-	if _, known := s.indexes[s.outputs.EngineIndex]; !known {
-		s.indexes[s.outputs.EngineIndex] = s.frames
-	}
+	s.noteIndex()
 	for i := range s.outputs.Outputs {
 		ended += s.deliver(&s.outputs.Outputs[i])
 	}
 	return ended, nil
+}
+
+// noteIndex remembers the engine index of the message.
+func (s *session) noteIndex() {
+	if _, known := s.indexes[s.outputs.EngineIndex]; known || len(s.indexes) == maxStrays {
+		return
+	}
+	if s.indexes == nil {
+		s.indexes = map[int]int{}
+	}
+	s.indexes[s.outputs.EngineIndex] = s.frames
 }
 
 // maxStrays bounds what is kept of a subject that talks nonsense.

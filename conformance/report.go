@@ -21,8 +21,21 @@ type Result struct {
 	Duration time.Duration
 	// Location is where the golden's bytes are.
 	Location string
+	// Expected is the expectation that decided the verdict, nil when none did.
+	Expected *Expectation
 	// infra marks an Error whose cause lies around the subject.
 	infra bool
+}
+
+// Description says what is under test.
+type Description struct {
+	// Kind is "player" for the embedded one, "engine" or "frontend" for what the
+	// caller brought.
+	Kind string
+	// Command is its command line, or its address.
+	Command string
+	// Versions are what it said it is, line by line.
+	Versions map[string]string
 }
 
 // LineSummary sums up the cases of a line.
@@ -51,6 +64,11 @@ type Report struct {
 	Verdict  Verdict
 	// Reason says in a sentence what the exit code stands for.
 	Reason string
+	// Problems are what is wrong with the run rather than with one of its cases: an
+	// expectation that matches none, or that has expired.
+	Problems []Failure
+	// Subject says what was under test.
+	Subject Description
 	// Flags are those that a command needs to run a case of the report on the
 	// same inputs, besides the selection of the case. The runner leaves it empty.
 	Flags []string

@@ -75,8 +75,10 @@ func (s *stream) fail(f *finding, code Code, at int, expected, actual any, forma
 	f.fail(s.problem(code, format, args...).at(at).compared(expected, actual))
 }
 
-// refused notes that the engine would not answer.
+// refused notes that the engine would not answer. What is known last is known
+// best.
 func (s *stream) refused(reason string) {
+	s.wrong = slices.DeleteFunc(s.wrong, func(f Failure) bool { return f.Code == CodeRefused })
 	s.wrong = append(s.wrong, s.problem(CodeRefused, "%s", reason).compared("an answer", reason))
 }
 

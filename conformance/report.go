@@ -74,7 +74,8 @@ type Report struct {
 	Flags []string
 }
 
-func newReport(results []Result, took time.Duration) *Report {
+// NewReport sums up the results of a run, in their order.
+func NewReport(results []Result, took time.Duration) *Report {
 	r := &Report{Results: results, Counts: map[Verdict]int{}, Duration: took}
 	for _, result := range results {
 		r.Counts[result.Verdict]++

@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			r := newReport(test.results, time.Second)
+			r := NewReport(test.results, time.Second)
 			if r.ExitCode != test.exit || r.Verdict != test.verdict || r.Reason != test.reason {
 				t.Errorf("exit code %d, %s: %q, want %d, %s: %q", r.ExitCode, r.Verdict, r.Reason, test.exit, test.verdict, test.reason)
 			}
@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestLineSummaries(t *testing.T) {
-	r := newReport([]Result{
+	r := NewReport([]Result{
 		resultOf("nightly", "", false, Skip, 0),
 		resultOf("0.33", "a", true, Pass, 3), resultOf("0.33", "a", true, Fail, 2),
 		resultOf("0.33", "b", true, Pass, 1), resultOf("0.33", "c", true, Skip, 0),

@@ -67,7 +67,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 		}
 		results = append(results, result)
 	}
-	return newReport(results, time.Since(start))
+	return NewReport(results, time.Since(start))
 }
 
 func (r *Runner) setDefaults() {

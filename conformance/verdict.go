@@ -62,10 +62,10 @@ const (
 	SuiteLive Suite = "live"
 	// SuiteFrontend puts a frontend under test before the player.
 	SuiteFrontend Suite = "frontend"
+	// SuiteSelfTest injects faults into the player and demands that the replay
+	// suite finds each.
+	SuiteSelfTest Suite = "self-test"
 )
-
-// Suites are all suites.
-func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
 
 // Enforce says which lines gate.
 type Enforce string

@@ -1,82 +1,106 @@
 package report
 
 import (
+	_ "embed"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
-// jsonReport is the document that JSON writes.
-type jsonReport struct {
-	Schema     string              `json:"schema"` // changes when a key changes its meaning
-	Verdict    conformance.Verdict `json:"verdict"`
-	Reason     string              `json:"reason"`
-	ExitCode   int                 `json:"exit_code"`
-	Tokens     int                 `json:"tokens"`
-	DurationMs float64             `json:"duration_ms"`
-	Lines      []jsonLine          `json:"lines"`
-	Cases      []jsonCase          `json:"cases"`
-}
+// Schema is the JSON Schema of a document.
+//
+//go:embed schema.json
+var Schema []byte
 
-type jsonLine struct {
-	Line     string                      `json:"line"`
-	Tag      string                      `json:"tag"`
-	Gating   bool                        `json:"gating"`
-	Verdict  conformance.Verdict         `json:"verdict"`
-	Counts   map[conformance.Verdict]int `json:"counts"`
-	Goldens  int                         `json:"goldens"`
-	Asserted int                         `json:"asserted"`
-	Tokens   int                         `json:"tokens"`
-}
-
-type jsonCase struct {
-	Name       string                `json:"name"`
-	Line       string                `json:"line"`
-	Golden     string                `json:"golden,omitempty"`
-	Check      string                `json:"check,omitempty"`
-	Verdict    conformance.Verdict   `json:"verdict"`
-	Gating     bool                  `json:"gating"`
-	Location   string                `json:"location,omitempty"`
-	Entry      string                `json:"entry,omitempty"`
-	Asserted   int                   `json:"asserted"`
-	Tokens     int                   `json:"tokens"`
-	DurationMs float64               `json:"duration_ms"`
-	Note       string                `json:"note,omitempty"`
-	Failures   []conformance.Failure `json:"failures,omitempty"`
-	Repeat     string                `json:"repeat,omitempty"`
-}
-
-// JSON writes the whole report, every failure included.
-func JSON(w io.Writer, r *conformance.Report) error {
-	doc := jsonReport{
-		Lines: []jsonLine{}, Cases: []jsonCase{},
-		Schema: "vllm-vcr/conformance/1", Verdict: r.Verdict, Reason: r.Reason, ExitCode: r.ExitCode,
-		Tokens: r.Tokens, DurationMs: float64(r.Duration.Microseconds()) / 1000,
-	}
-	for _, l := range r.Lines {
-		doc.Lines = append(doc.Lines, jsonLine{
-			Line: l.Line.Name, Tag: l.Line.Tag, Gating: l.Gating, Verdict: l.Verdict, Goldens: l.Goldens, Counts: l.Counts,
-			Asserted: l.Asserted, Tokens: l.Tokens,
-		})
-	}
-	for _, result := range r.Results {
-		doc.Cases = append(doc.Cases, caseOf(result, r.Flags))
-	}
+// JSON writes the whole document, every failure included.
+func JSON(w io.Writer, d *Document) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(doc)
+	return enc.Encode(d)
 }
 
-func caseOf(r conformance.Result, flags []string) jsonCase {
-	c := jsonCase{
-		Name: r.Case.Name(), Line: r.Case.Line.Name, Golden: r.Case.Golden.ID, Verdict: r.Verdict,
-		Gating: r.Case.Gating, Location: r.Location, Entry: r.Case.Entry, Asserted: r.Asserted, Tokens: r.Tokens,
-		DurationMs: float64(r.Duration.Microseconds()) / 1000, Note: r.Note, Failures: r.Failures,
+// Read reads a document that JSON has written, and refuses what it could not
+// write again: another version of the schema, an unknown key, sums that are not
+// those of the cases. name is the document's in errors.
+func Read(name string, r io.Reader) (*Document, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if r.Case.Assertion != "" {
-		c.Check, c.Repeat = r.Case.Check(), Repeat(r.Case, flags...)
+	var version struct {
+		Schema *string `json:"schema"`
 	}
-	return c
+	if err := json.Unmarshal(data, &version); err != nil {
+		return nil, fmt.Errorf("%s is no report: %w", name, placed(data, err))
+	}
+	if version.Schema == nil {
+		return nil, fmt.Errorf("%s is no report: it has no schema, want %q", name, SchemaVersion)
+	}
+	if *version.Schema != SchemaVersion {
+		return nil, fmt.Errorf("%s: schema %q, this vllm-vcr reads %q: write the report with the same version", name, *version.Schema, SchemaVersion)
+	}
+	d := &Document{}
+	if err := strictly(data, d); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, placed(data, err))
+	}
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	d.fill()
+	return d, nil
+}
+
+// placed says in which line of the document an error is, where it tells.
+func placed(data []byte, err error) error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	at := int64(-1)
+	switch {
+	case errors.As(err, &syntax):
+		at = syntax.Offset
+	case errors.As(err, &kind):
+		at = kind.Offset
+	}
+	if at < 0 || at > int64(len(data)) {
+		return err
+	}
+	line := 1
+	for _, b := range data[:at] {
+		if b == '\n' {
+			line++
+		}
+	}
+	return fmt.Errorf("line %d: %w", line, err)
+}
+
+// check refuses a document whose parts do not agree.
+func (d *Document) check() error {
+	counts, tokens := Counts{}, 0
+	seen := map[string]bool{}
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		switch {
+		case c.Name == "" || c.Line == "":
+			return fmt.Errorf("cases[%d] has no name or no line", i)
+		case seen[c.Name]:
+			return fmt.Errorf("case %s is there twice", c.Name)
+		case !slices.Contains(conformance.Verdicts(), c.Verdict):
+			return fmt.Errorf("case %s: unknown verdict %q: want one of %v", c.Name, c.Verdict, conformance.Verdicts())
+		case !slices.ContainsFunc(d.Lines, func(l Line) bool { return l.Line == c.Line }):
+			return fmt.Errorf("case %s: lines has no line %s", c.Name, c.Line)
+		}
+		seen[c.Name] = true
+		counts[c.Verdict]++
+		tokens += c.Tokens
+	}
+	if !maps.Equal(counts, d.Counts) || tokens != d.Tokens {
+		return fmt.Errorf("counts %v and %d tokens, but its cases make %v and %d: it is incomplete or was edited", d.Counts, d.Tokens, counts, tokens)
+	}
+	return nil
 }

@@ -1,24 +1,26 @@
 package report
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
 // Repeat is the command that runs a case alone, ready for a shell. flags are
-// those of [conformance.Report.Flags]. A case through a real frontend brings the
-// case without it along.
+// those of [conformance.Report.Flags].
 func Repeat(c conformance.Case, flags ...string) string {
 	args := append([]string{"vllm-vcr", "conform"}, flags...)
-	args = append(args, "--line", c.Line.Name, "--golden", c.Golden.ID, "--assertion", string(c.Assertion))
-	if c.Assertion == conformance.Fidelity {
-		args = append(args, "--match", string(c.Variant.Match), "--concurrency", fmt.Sprint(c.Variant.Concurrency))
+	if c.Suite == conformance.SuiteSelfTest {
+		args = append(args, "--self-test")
 	}
 	if c.Variant.ThroughFrontend() {
 		args = append(args, "--frontend", c.Line.Name+"="+c.Variant.Frontend.Binary, "--model", c.Variant.Frontend.ModelDir)
 	}
+	if n := c.Variant.Concurrency; c.Assertion == conformance.Fidelity && n != 16 && (n != 1 || c.Variant.ThroughFrontend()) {
+		args = append(args, "--concurrency", strconv.Itoa(n)) // which no plan has unless it is asked for
+	}
+	args = append(args, "--run", c.Name())
 	for i, arg := range args {
 		args[i] = quote(arg)
 	}

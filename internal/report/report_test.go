@@ -5,120 +5,19 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/manifest"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 var update = flag.Bool("update", false, "rewrite the files of testdata")
-
-var (
-	newest  = compat.Line{Name: "0.33", Tag: "v0.33.0", FidelityValidated: true}
-	oldest  = compat.Line{Name: "0.27", Tag: "v0.27.1"}
-	nightly = compat.Line{Name: "nightly", Tag: "nightly"}
-)
-
-// goldenCase is a case of a golden; fidelity ones replay by index, one at a time.
-func goldenCase(line compat.Line, golden string, a conformance.Assertion) conformance.Case {
-	c := conformance.Case{
-		Line: line, Golden: manifest.Golden{ID: golden}, Assertion: a, Gating: line.FidelityValidated,
-		Entry: "conformance/manifest.toml:14",
-	}
-	if a == conformance.Fidelity {
-		c.Variant = conformance.Variant{Match: player.MatchIndex, Concurrency: 1}
-	}
-	return c
-}
-
-func passed(c conformance.Case, tokens int) conformance.Result {
-	return conformance.Result{
-		Case: c, Verdict: conformance.Pass, Asserted: 2, Tokens: tokens, Duration: 1500 * time.Microsecond,
-		Location: "testdata/goldens/" + c.Golden.ID + ".jsonl.gz",
-	}
-}
-
-func with(r conformance.Result, v conformance.Verdict, messages ...string) conformance.Result {
-	r.Verdict = v
-	for i, m := range messages {
-		r.Failures = append(r.Failures, conformance.Failure{Request: i, Message: m})
-	}
-	return r
-}
-
-// allPassed is a run in which nothing is wrong.
-func allPassed() *conformance.Report {
-	r := &conformance.Report{
-		Counts: map[conformance.Verdict]int{conformance.Skip: 1, conformance.Pass: 6}, Tokens: 3000,
-		Duration: 1234567 * time.Microsecond, Verdict: conformance.Pass, Reason: "every gate holds",
-		Lines: []conformance.LineSummary{
-			{Line: nightly, Verdict: conformance.Skip, Vacuous: true, Counts: map[conformance.Verdict]int{conformance.Skip: 1}},
-			{
-				Line: newest, Gating: true, Goldens: 1, Verdict: conformance.Pass, Asserted: 12, Tokens: 3000,
-				Counts: map[conformance.Verdict]int{conformance.Pass: 6},
-			},
-		},
-	}
-	r.Results = append(r.Results, conformance.Result{
-		Case: conformance.Case{Line: nightly, Skip: "no goldens"}, Verdict: conformance.Skip, Note: "no goldens",
-	})
-	for _, a := range conformance.Assertions() {
-		tokens := 0
-		if a == conformance.Fidelity {
-			tokens = 1500
-		}
-		r.Results = append(r.Results, passed(goldenCase(newest, "multiturn-s7", a), tokens))
-	}
-	second := passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 1500)
-	second.Case.Variant.Concurrency = 16
-	r.Results = append(r.Results, second)
-	return r
-}
-
-// allSortsOfWrong is a run with every verdict, on a line that gates and one that
-// does not.
-func allSortsOfWrong() *conformance.Report {
-	r := &conformance.Report{
-		Counts:   map[conformance.Verdict]int{conformance.Pass: 3, conformance.Fail: 3, conformance.Error: 2, conformance.Skip: 1},
-		Duration: 20 * time.Millisecond, Tokens: 24, Verdict: conformance.Fail, ExitCode: conformance.ExitFail,
-		Reason: "does not conform on 0.33 (red but not gating: 0.27)",
-		Flags:  []string{"--manifest", "my manifest.toml", "--bucket", "s3://goldens/main"},
-	}
-	long := make([]string, 7)
-	for i := range long {
-		long[i] = fmt.Sprintf("request %d (line %d): token 3 differs: expected [1 2], got [1 3] (2 expected, 2 received)", i, i+2)
-	}
-	long[1] = "meta says \"\n::error::not ours\x1b[31m\"" // what a file says is not a command to the CI
-	fidelity := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 24), conformance.Fail, long...)
-	fidelity.Note = "tokens_sha256 is not pinned in the manifest: it is 00"
-	schema := passed(goldenCase(newest, "multiturn-s7", conformance.Schema), 0)
-	schema.Note = "not sent by the captured engine: max_loras"
-	unfetched := with(passed(goldenCase(oldest, "multiturn-s13", conformance.Integrity), 0), conformance.Error, "golden x: no such file")
-	unfetched.Location, unfetched.Case.Entry = "", ""
-	unjudged := passed(goldenCase(oldest, "multiturn-s13", conformance.SameLine), 0)
-	unjudged.Verdict, unjudged.Note = conformance.Skip, "not judged: see integrity"
-	behind := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 0), conformance.Error, "vllm-rs: exit status 1")
-	behind.Case.Variant = conformance.Variant{
-		Match: player.MatchIndex, Concurrency: 16, Stream: true,
-		Frontend: conformance.RealFrontend{Binary: "/opt/it's here/vllm-rs", ModelDir: "model"},
-	}
-	r.Results = []conformance.Result{
-		passed(goldenCase(newest, "multiturn-s7", conformance.Integrity), 0),
-		schema, fidelity, behind,
-		with(passed(goldenCase(oldest, "multiturn-s7", conformance.Schema), 0), conformance.Fail, "ready response: x is missing"),
-		unfetched, unjudged,
-	}
-	r.Lines = []conformance.LineSummary{{Line: newest, Gating: true, Verdict: conformance.Fail, Goldens: 1}}
-	return r
-}
 
 // nothing is the report of an empty plan.
 func nothing() *conformance.Report {
@@ -127,28 +26,118 @@ func nothing() *conformance.Report {
 	return r
 }
 
-func TestRenderers(t *testing.T) {
-	runs := []struct {
-		name   string
-		report *conformance.Report
-	}{
-		{"passed", allPassed()}, {"wrong", allSortsOfWrong()}, {"nothing", nothing()},
+// runs are the runs that every renderer is tried on.
+func runs() map[string]*Document {
+	documents := map[string]*Document{
+		"passed": New(allPassed(), someRun()), "wrong": New(allSortsOfWrong(), someRun()), "nothing": New(nothing(), someRun()),
+		"expectations": New(expectations(), someRun()), "suites": New(suites(), someRun()),
 	}
-	for _, run := range runs {
-		t.Run(run.name, func(t *testing.T) {
-			var text, doc bytes.Buffer
-			if err := Text(&text, run.report); err != nil {
-				t.Fatal(err)
+	quiet := someRun()
+	quiet.Deterministic = true
+	documents["deterministic"] = New(allSortsOfWrong(), quiet)
+	return documents
+}
+
+// renderers are all that write a document.
+var renderers = []struct {
+	name  string
+	write func(io.Writer, *Document) error
+}{
+	{"txt", func(w io.Writer, d *Document) error { return Text(w, d, TextOptions{}) }},
+	{"json", JSON},
+	{"junit.xml", JUnit},
+	{"sarif", SARIF},
+	{"md", func(w io.Writer, d *Document) error { return Markdown(w, d, MarkdownLimit) }},
+	{"html", HTML},
+	{"annotations", func(w io.Writer, d *Document) error { return Annotate(w, d, AnnotationLimit) }},
+}
+
+func render(t *testing.T, write func(io.Writer, *Document) error, d *Document) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := write(&b, d); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestRenderers(t *testing.T) {
+	for name, d := range runs() {
+		for _, r := range renderers {
+			t.Run(name+"/"+r.name, func(t *testing.T) {
+				got := render(t, r.write, d)
+				shown := got
+				if r.name == "html" {
+					shown = withoutScript(t, got) // a new style is not another report
+				}
+				golden(t, name+"."+r.name+".golden", shown)
+				if again := render(t, r.write, d); !bytes.Equal(got, again) {
+					t.Error("a second rendering is another")
+				}
+			})
+		}
+	}
+}
+
+// TestTextEndsWithVerdict: what reads only the last line has the outcome.
+func TestTextEndsWithVerdict(t *testing.T) {
+	for name, d := range runs() {
+		lines := bytes.Split(bytes.TrimSpace(render(t, renderers[0].write, d)), []byte("\n"))
+		if last := string(lines[len(lines)-1]); last != Verdict(d) {
+			t.Errorf("%s: the last line is %q, want the verdict %q", name, last, Verdict(d))
+		}
+	}
+}
+
+// TestColour: colours change nothing but colours.
+func TestColour(t *testing.T) {
+	d := New(allSortsOfWrong(), someRun())
+	coloured := string(render(t, func(w io.Writer, d *Document) error { return Text(w, d, TextOptions{Colour: true}) }, d))
+	for _, want := range []string{"\x1b[31mFAIL 1/2\x1b[0m", "\x1b[32mpass\x1b[0m", "\x1b[2mskip\x1b[0m", "\x1b[1mFIDELITY\x1b[0m", "\x1b[31mFAIL 0.33/"} {
+		if !strings.Contains(coloured, want) {
+			t.Errorf("no %q in\n%s", want, coloured)
+		}
+	}
+	for _, code := range []string{"31", "32", "33", "2", "1", "0"} {
+		coloured = strings.ReplaceAll(coloured, "\x1b["+code+"m", "")
+	}
+	if diff := cmp.Diff(string(render(t, renderers[0].write, d)), coloured); diff != "" {
+		t.Errorf("-plain +without colours:\n%s", diff)
+	}
+}
+
+// TestNoCommands: nothing that a renderer prints to a log is a command to GitHub's
+// runner, but for the annotations, which are ours.
+func TestNoCommands(t *testing.T) {
+	for name, d := range runs() {
+		for _, r := range []int{0, 6} {
+			for line := range strings.Lines(string(render(t, renderers[r].write, d))) {
+				command := strings.HasPrefix(strings.TrimSpace(line), "::")
+				if ours := strings.HasPrefix(line, "::error ") || strings.HasPrefix(line, "::warning "); command && (r == 0 || !ours) {
+					t.Errorf("%s: %s is a command: %q", name, renderers[r].name, line)
+				}
+				if strings.Contains(line, "##[") {
+					t.Errorf("%s: %s has a command: %q", name, renderers[r].name, line)
+				}
 			}
-			if err := JSON(&doc, run.report); err != nil {
-				t.Fatal(err)
-			}
-			golden(t, run.name+".txt.golden", text.Bytes())
-			golden(t, run.name+".json.golden", doc.Bytes())
-			if lines := bytes.Split(bytes.TrimSpace(text.Bytes()), []byte("\n")); string(lines[len(lines)-1]) != Verdict(run.report) {
-				t.Errorf("the last line is %q, want the verdict %q", lines[len(lines)-1], Verdict(run.report))
-			}
-		})
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain":            "plain",
+		"a\nb\r\x1b[31m":   "a b  [31m",
+		"::error::x":       ": :error::x",
+		"  \t::stop::x":    ": :stop::x",
+		"\u2003::error::x": ": :error::x",
+		"x ::error::":      "x ::error::",
+		"a ##[group]":      "a # #[group]",
+		"###[error]":       "## #[error]",
+	} {
+		if got := oneLine(text); got != want {
+			t.Errorf("oneLine(%q) = %q, want %q", text, got, want)
+		}
 	}
 }
 
@@ -184,103 +173,53 @@ func (w *failingWriter) Write(p []byte) (int, error) {
 }
 
 func TestWriteErrors(t *testing.T) {
-	for _, left := range []int{0, 10, 500} {
-		if err := Text(&failingWriter{left}, allSortsOfWrong()); !errors.Is(err, errFull) {
-			t.Errorf("Text after %d bytes: %v, want %v", left, err, errFull)
-		}
-		if err := JSON(&failingWriter{left}, allSortsOfWrong()); !errors.Is(err, errFull) {
-			t.Errorf("JSON after %d bytes: %v, want %v", left, err, errFull)
+	d := New(allSortsOfWrong(), someRun())
+	for _, r := range renderers {
+		for _, left := range []int{0, 10, 200} {
+			if err := r.write(&failingWriter{left}, d); !errors.Is(err, errFull) {
+				t.Errorf("%s after %d bytes: %v, want %v", r.name, left, err, errFull)
+			}
 		}
 	}
 }
 
 func TestVerdict(t *testing.T) {
 	tests := []struct {
-		name   string
-		report conformance.Report
-		want   string
+		name string
+		d    Document
+		want string
 	}{
 		{
 			"counts that are zero are left out",
-			conformance.Report{Verdict: conformance.Pass, Reason: "every gate holds", Tokens: 7, Counts: map[conformance.Verdict]int{conformance.Pass: 2}, Duration: time.Second},
+			Document{Verdict: conformance.Pass, Reason: "every gate holds", Tokens: 7, Counts: Counts{conformance.Pass: 2}, DurationMs: 1000},
 			"PASS: every gate holds: 2 passed; 7 tokens compared in 1s",
 		},
 		{
 			"passes are always said",
-			conformance.Report{Verdict: conformance.Error, Reason: "asserted nothing on 0.33", Counts: map[conformance.Verdict]int{conformance.Skip: 1}},
+			Document{Verdict: conformance.Error, Reason: "asserted nothing on 0.33", Counts: Counts{conformance.Skip: 1}, Runs: []Run{{Started: time.Unix(1, 0)}}},
 			"ERROR: asserted nothing on 0.33: 0 passed, 1 skipped; 0 tokens compared in 0s",
 		},
 		{
 			"one error",
-			conformance.Report{Verdict: conformance.Error, Reason: "could not be judged on 0.33", Counts: map[conformance.Verdict]int{conformance.Error: 1}},
-			"ERROR: could not be judged on 0.33: 0 passed, 1 error; 0 tokens compared in 0s",
+			Document{Verdict: conformance.Error, Reason: "could not be judged on 0.33", Counts: Counts{conformance.Error: 1}},
+			"ERROR: could not be judged on 0.33: 0 passed, 1 error; 0 tokens compared",
 		},
 		{
-			"all of them, rounded",
-			conformance.Report{
-				Verdict: conformance.Fail, Reason: "does not conform on 0.33", Duration: 1234567 * time.Nanosecond,
-				Counts: map[conformance.Verdict]int{conformance.Pass: 1, conformance.Fail: 2, conformance.Error: 3, conformance.Skip: 4},
+			"every verdict",
+			Document{
+				Verdict: conformance.Fail, Reason: "does not conform on 0.33", DurationMs: 1.5,
+				Counts: Counts{
+					conformance.Pass: 1, conformance.Fail: 2, conformance.Error: 3, conformance.XPass: 4,
+					conformance.XFail: 5, conformance.Flaky: 6, conformance.Skip: 7,
+				},
 			},
-			"FAIL: does not conform on 0.33: 1 passed, 2 failed, 3 errors, 4 skipped; 0 tokens compared in 1ms",
+			"FAIL: does not conform on 0.33: 1 passed, 2 failed, 3 errors, 4 passed unexpectedly, 5 failed as expected, 6 flaky, 7 skipped; 0 tokens compared in 2ms",
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := Verdict(&test.report); got != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
-		})
-	}
-}
-
-func TestCell(t *testing.T) {
-	of := func(verdicts ...conformance.Verdict) (results []conformance.Result) {
-		for _, v := range verdicts {
-			results = append(results, conformance.Result{Verdict: v})
-		}
-		return results
-	}
-	const pass, fail, errs, skip = conformance.Pass, conformance.Fail, conformance.Error, conformance.Skip
-	tests := []struct {
-		name    string
-		results []conformance.Result
-		want    string
-	}{
-		{"none", nil, "-"},
-		{"one", of(pass), "pass"},
-		{"one failed", of(fail), "FAIL"},
-		{"one error", of(errs), "ERROR"},
-		{"one skipped", of(skip), "skip"},
-		{"all", of(pass, pass), "pass 2/2"},
-		{"some skipped", of(pass, skip), "pass 1/2"},
-		{"failures weigh more than errors", of(pass, errs, fail, errs), "FAIL 1/4"},
-		{"errors weigh more than passes", of(pass, errs, pass), "ERROR 1/3"},
-		{"all skipped", of(skip, skip), "skip 2/2"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := cell(test.results); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-func TestQuote(t *testing.T) {
-	tests := []struct{ name, arg, want string }{
-		{"plain", "s3://bucket/a_b-c.d:1,2@3=4+5%6", "s3://bucket/a_b-c.d:1,2@3=4+5%6"},
-		{"empty", "", "''"},
-		{"space", "a b", "'a b'"},
-		{"quote", "it's", `'it'\''s'`},
-		{"expansion", "$(id)", "'$(id)'"},
-		{"home", "~/x", "'~/x'"},
-		{"line feed", "a\nb", "'a\nb'"},
-		{"inner", "a;b", "'a;b'"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := quote(test.arg); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
+			if got := Verdict(&test.d); got != test.want {
+				t.Errorf("got  %q\nwant %q", got, test.want)
 			}
 		})
 	}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/report"
+)
+
+// reportCommands are those that work on the JSON of finished runs.
+func (a *app) reportCommands() []*cobra.Command {
+	return []*cobra.Command{a.compareCommand(), a.mergeCommand(), a.schemaCommand()}
+}
+
+func (a *app) compareCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "compare OLD NEW",
+		Short: "Say what is different between two JSON reports",
+		Long: "Compare two reports that conform --json has written: what newly fails, what is no longer asserted, what\n" +
+			"fails otherwise, what was fixed, what is new, and which goldens are others. Exits 1 when something newly\n" +
+			"fails, or is no longer asserted.",
+		Example: "  vllm-vcr conform compare main/report.json report.json",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if _, err := chooseOne("--format", format, "text", "markdown"); err != nil {
+				return err
+			}
+			return a.compareReports(args[0], args[1], format)
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "text", "text or markdown")
+	return cmd
+}
+
+func (a *app) compareReports(before, after, format string) error {
+	documents, err := readReports(before, after)
+	if err != nil {
+		return err
+	}
+	difference := report.Compare(documents[0].Document, documents[1].Document)
+	if format == "markdown" {
+		err = difference.Markdown(a.stdout, report.MarkdownLimit)
+	} else {
+		err = difference.Text(a.stdout)
+	}
+	if err != nil {
+		return exitError{conformance.ExitInfra, fmt.Errorf("write comparison: %w", err)}
+	}
+	if difference.Worse() {
+		return exitError{conformance.ExitFail, errReported}
+	}
+	return nil
+}
+
+func (a *app) mergeCommand() *cobra.Command {
+	var f reportFlags
+	cmd := &cobra.Command{
+		Use:   "merge FILE...",
+		Short: "Make one report of the JSON reports of several jobs",
+		Long: "Merge the reports that the jobs of a matrix have written with conform --json, print the result and exit as\n" +
+			"one run of all their cases would have. A case that two reports have must be the same in both.",
+		Example: "  vllm-vcr conform merge reports/*.json --report-dir report",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			documents, err := readReports(args...)
+			if err != nil {
+				return err
+			}
+			merged, err := report.Merge(documents)
+			if err != nil {
+				return err
+			}
+			return a.finishReport(cmd.Context(), merged, f)
+		},
+	}
+	f.addOutputFlags(cmd.Flags())
+	return cmd
+}
+
+// readReports reads documents. What cannot be read is an error of usage: it is no
+// report of this version.
+func readReports(paths ...string) ([]report.Named, error) {
+	var documents []report.Named
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		d, err := report.Read(path, file)
+		file.Close()
+		if err != nil {
+			return nil, err
+		}
+		documents = append(documents, report.Named{Name: path, Document: d})
+	}
+	return documents, nil
+}
+
+func (a *app) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the JSON report",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := a.stdout.Write(report.Schema)
+			return err
+		},
+	}
+}

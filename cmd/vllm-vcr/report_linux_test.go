@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+// TestColours: only a terminal that can show them gets colours.
+func TestColours(t *testing.T) {
+	_, programs := terminal(t, 60)
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	with := func(name, value string) *app {
+		return newApp(programs, file, func(n string) (string, bool) { return value, n == name })
+	}
+	for name, test := range map[string]struct{ got, want bool }{
+		"a terminal":      {with("", "").colours(programs), true},
+		"an empty twin":   {with("NO_COLOR", "").colours(programs), true},
+		"NO_COLOR":        {with("NO_COLOR", "1").colours(programs), false},
+		"a dumb terminal": {with("TERM", "dumb").colours(programs), false},
+		"a file":          {with("", "").colours(file), false},
+		"a buffer":        {with("", "").colours(&bytes.Buffer{}), false},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: %v, want %v", name, test.got, test.want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/report"
+)
+
+// reportFlagsOf parses the report flags of a command line.
+func reportFlagsOf(t *testing.T, args ...string) reportFlags {
+	t.Helper()
+	var f reportFlags
+	cmd := &cobra.Command{}
+	f.addFlags(cmd.Flags())
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestFinishReportExitCode: the outcome of the run comes before what its report
+// could not be written to, and the text is there in any case.
+func TestFinishReportExitCode(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	tests := []struct {
+		name  string
+		exit  int
+		flags []string
+		ctx   context.Context
+		want  int
+		says  string // "" is nothing: the report says it all
+	}{
+		{"passes", conformance.ExitOK, nil, t.Context(), conformance.ExitOK, ""},
+		{"fails", conformance.ExitFail, nil, t.Context(), conformance.ExitFail, ""},
+		{"passes, unwritable", conformance.ExitOK, []string{"--json", "nowhere/x"}, t.Context(), conformance.ExitInfra, "write report: write nowhere/x: no such file"},
+		{"fails, unwritable", conformance.ExitFail, []string{"--json", "nowhere/x"}, t.Context(), conformance.ExitFail, "write report: write nowhere/x: no such file"},
+		{"asserts nothing, unwritable", conformance.ExitVacuous, []string{"--report-dir", os.DevNull}, t.Context(), conformance.ExitVacuous, "write report: write " + os.DevNull + "/"},
+		{"interrupted", conformance.ExitFail, nil, ended, conformance.ExitInfra, "interrupted: "},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
+			d := &report.Document{Verdict: conformance.Pass, Reason: "it is said", ExitCode: test.exit}
+			err := a.finishReport(test.ctx, d, reportFlagsOf(t, test.flags...))
+			code := conformance.ExitOK
+			var coded exitError
+			if errors.As(err, &coded) {
+				code = coded.code
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if code != test.want || err != nil && !strings.HasPrefix(err.Error(), test.says) || test.says == "" && err != nil && !errors.Is(err, errReported) {
+				t.Errorf("exit code %d, %v, want %d, %s", code, err, test.want, test.says)
+			}
+			if !strings.Contains(stdout.String(), "it is said") {
+				t.Errorf("stdout is %q", &stdout)
+			}
+		})
+	}
+}
+
+// TestAppendSummary: what a step has written before is taken off the limit, and a
+// summary that is full is left as it is.
+func TestAppendSummary(t *testing.T) {
+	for _, test := range []struct{ size, limit int }{{0, report.MarkdownLimit}, {1 << 19, 1<<19 - 4<<10}, {2 << 20, 0}} {
+		path := filepath.Join(t.TempDir(), "summary.md")
+		if err := os.WriteFile(path, make([]byte, test.size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := appendSummary(path, func(w io.Writer, limit int) error {
+			if limit != test.limit {
+				t.Errorf("after %d bytes the limit is %d, want %d", test.size, limit, test.limit)
+			}
+			_, err := io.WriteString(w, "more")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(path); err != nil || len(data) != test.size+4 {
+			t.Errorf("%d bytes, %v", len(data), err)
+		}
+	}
+}
+
+// TestCommandLine: a report tells the flags that were given, by whatever way.
+func TestCommandLine(t *testing.T) {
+	f := reportFlagsOf(t, "--report-dir", "a b", "--report-format", "json,sarif", "--deterministic")
+	want := []string{"vllm-vcr", "conform", "--deterministic=true", "--report-dir=a b", "--report-format=json", "--report-format=sarif"}
+	if diff := cmp.Diff(want, f.command("vllm-vcr", "conform")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestRepository(t *testing.T) {
+	workspace := t.TempDir()
+	kept := filepath.Join(workspace, "kept")
+	deep := filepath.Join(kept, "deep")
+	for _, dir := range []string{filepath.Join(kept, ".git"), deep} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	elsewhere := t.TempDir()
+	inActions := func(name string) (string, bool) { return workspace, name == "GITHUB_WORKSPACE" }
+	nowhere := func(string) (string, bool) { return "", false }
+	for _, test := range []struct {
+		name, dir, want string
+		env             func(string) (string, bool)
+	}{
+		{"below what Git keeps", deep, kept, inActions},
+		{"Git's own folder", kept, kept, nowhere},
+		{"below the workspace", workspace, workspace, inActions},
+		{"beside the workspace", elsewhere, elsewhere, inActions},
+		{"neither", elsewhere, elsewhere, nowhere},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := newApp(io.Discard, io.Discard, test.env)
+			if got := a.repository(test.dir); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/sethvargo/go-githubactions"
+)
+
+// AnnotationLimit is how many annotations of a level GitHub shows of a step.
+const AnnotationLimit = 10
+
+// note is an annotation.
+type note struct {
+	level, title, text, file string
+	line, cases              int
+}
+
+// Annotate writes GitHub's workflow commands that mark what is wrong at the line
+// where the golden is registered, one for each golden and assertion: errors for
+// what gates, warnings for the rest. Of each level there are limit at most, the
+// last of which counts those that are left out.
+func Annotate(w io.Writer, d *Document, limit int) (err error) {
+	// The library panics when it cannot write.
+	to := &firstError{w: w}
+	defer func() {
+		if recover(); to.err != nil {
+			err = to.err
+		}
+	}()
+	action := githubactions.New(githubactions.WithWriter(to))
+	for _, level := range []string{"error", "warning"} {
+		for _, n := range capped(notes(d, level), limit) {
+			n.issue(action)
+		}
+	}
+	return to.err
+}
+
+// firstError remembers why a write failed.
+type firstError struct {
+	w   io.Writer
+	err error
+}
+
+func (f *firstError) Write(p []byte) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	n, err := f.w.Write(p)
+	f.err = err
+	return n, err
+}
+
+func (n note) issue(action *githubactions.Action) {
+	fields := githubactions.CommandProperties{"title": oneLine(n.title)}
+	if n.file != "" {
+		fields["file"] = n.file
+		fields["line"] = strconv.Itoa(max(n.line, 1))
+	}
+	text := oneLine(n.text)
+	if n.cases > 1 {
+		text += fmt.Sprintf(" (and %s more)", plural(n.cases-1, "case"))
+	}
+	action.IssueCommand(&githubactions.Command{Name: n.level, Message: text, Properties: fields})
+}
+
+// notes are the annotations of a level: the cases of a golden and an assertion
+// have one together, that of the first.
+func notes(d *Document, level string) []note {
+	var all []note
+	if level == "error" {
+		for _, p := range d.Problems {
+			all = append(all, note{level: level, title: "conformance run", text: says(p), cases: 1})
+		}
+	}
+	known := map[string]int{}
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		if !c.Verdict.Red() || c.Gating != (level == "error") {
+			continue
+		}
+		title := c.Line + "/" + c.group() + "/" + string(c.Assertion)
+		if at, twice := known[title]; twice {
+			all[at].cases++
+			continue
+		}
+		known[title] = len(all)
+		all = append(all, note{level: level, title: title, text: c.headline(), file: c.File, line: c.FileLine, cases: 1})
+	}
+	return all
+}
+
+// headline is the first thing wrong with a case.
+func (c *Case) headline() string {
+	if len(c.Failures) > 0 {
+		return says(c.Failures[0])
+	}
+	return cmp.Or(c.stale(), c.Note, string(c.Verdict))
+}
+
+// capped replaces what is too much by how much it is.
+func capped(all []note, limit int) []note {
+	if len(all) <= limit || limit < 1 {
+		return all[:min(len(all), max(limit, 0))]
+	}
+	rest := len(all) - limit + 1
+	last := note{level: all[0].level, title: "conformance", text: fmt.Sprintf("+%d more in the report", rest), cases: 1}
+	return append(all[:limit-1:limit-1], last)
+}

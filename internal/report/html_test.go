@@ -1,0 +1,148 @@
+package report
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// TestHTMLNeedsNothingElse: the page loads nothing, and links only to the
+// documentation.
+func TestHTMLNeedsNothingElse(t *testing.T) {
+	reference := regexp.MustCompile(`(?i)\b(src|href|action|data|poster|srcset)\s*=\s*"([^"]*)"|url\(|@import|<link|<iframe`)
+	for name, d := range runs() {
+		for _, m := range reference.FindAllStringSubmatch(string(render(t, HTML, d)), -1) {
+			switch ours := strings.HasPrefix(m[2], project+"/blob/main/docs/findings.md#"); {
+			case strings.EqualFold(m[1], "href") && (ours || strings.HasPrefix(m[2], "#")):
+			case strings.EqualFold(m[1], "src") && m[2] == "" || strings.Contains(m[0], "&"):
+			default:
+				t.Errorf("%s: the page refers to %s", name, m[0])
+			}
+		}
+	}
+}
+
+// TestHTMLNests: every element is closed where it was opened, whatever a message
+// says.
+func TestHTMLNests(t *testing.T) {
+	for name, d := range runs() {
+		page := render(t, HTML, d)
+		if n := bytes.Count(page, []byte("<script>")); n != 1 {
+			t.Errorf("%s: %d scripts", name, n)
+		}
+		if bytes.Contains(page, []byte("<img")) {
+			t.Errorf("%s: a message has become an element", name)
+		}
+		dec := xml.NewDecoder(bytes.NewReader(withoutScript(t, page)))
+		dec.AutoClose, dec.Entity = []string{"meta", "input"}, xml.HTMLEntity
+		dec.Strict = false
+		var open []string
+		for {
+			token, err := dec.RawToken()
+			if errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			switch token := token.(type) {
+			case xml.StartElement:
+				if token.Name.Local != "meta" && token.Name.Local != "input" {
+					open = append(open, token.Name.Local)
+				}
+			case xml.EndElement:
+				if len(open) == 0 || open[len(open)-1] != token.Name.Local {
+					t.Fatalf("%s: </%s> closes %v", name, token.Name.Local, open)
+				}
+				open = open[:len(open)-1]
+			}
+		}
+		if len(open) > 0 {
+			t.Errorf("%s: %v are left open", name, open)
+		}
+	}
+}
+
+// withoutScript leaves out what is not HTML.
+func withoutScript(t *testing.T, page []byte) []byte {
+	t.Helper()
+	for _, name := range []string{"style", "script"} {
+		from, to := bytes.Index(page, []byte("<"+name+">")), bytes.Index(page, []byte("</"+name+">"))
+		if from < 0 || to < from {
+			t.Fatalf("the page has no %s", name)
+		}
+		page = append(page[:from:from], page[to+len(name)+3:]...)
+	}
+	return page
+}
+
+func TestHTMLShowsDifference(t *testing.T) {
+	page := string(render(t, HTML, runs()["wrong"]))
+	for _, want := range []string{
+		`<td class="mark">1200</td>`, `<td class="mark">99</td>`, `<th class="mark">11</th>`,
+		"message 12 · EngineCoreOutputs.outputs[0].prefill_stats.num_cached_tokens",
+		`<dd class="expected">16</dd>`, `<dd class="actual">nil</dd>`,
+		"<pre>vllm-vcr conform --manifest &#39;my manifest.toml&#39; --bucket s3://goldens/main --run 0.33/multiturn-s7/fidelity-index-1</pre>",
+		`<td class="fail">FAIL 1/2</td>`, `id="line-0.33"`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+}
+
+func TestWindow(t *testing.T) {
+	tests := []struct {
+		name             string
+		expected, actual string
+		at               int
+		want             string // "position:expected/actual", the first that differs with a "!"
+	}{
+		{"from the beginning", "[1 2 3]", "[1 9 3]", 1, "0:1/1 1:2/9! 2:3/3"},
+		{"cut", "[…1 2…]", "[…1 9…]", 40, "… 39:1/1 40:2/9!"},
+		{"one ends", "[…1 2 3…]", "[…1]", 40, "… 39:1/1 40:2/end! 41:3/"},
+		{"one goes on", "[1]", "[1 2…]", 1, "0:1/1 1:end/2!"},
+		{"empty", "[]", "[7]", 0, "0:end/7!"},
+		{"no list", "stop", "length", 3, ""},
+		{"no position", "[1]", "[2]", -1, ""},
+		{"equal", "[1]", "[1]", 0, ""},
+		{"another position", "[1 2]", "[1 3]", 5, ""},
+		{"one is cut", "[…1 2]", "[1 3]", 5, ""},
+		{"hostile", "[", "]", 0, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := windowOf(conformance.Failure{Position: test.at, Expected: test.expected, Actual: test.actual})
+			var got []string
+			if w != nil && w.Cut {
+				got = append(got, "…")
+			}
+			for i := 0; w != nil && i < len(w.Values); i++ {
+				v := w.Values[i]
+				mark := ""
+				if v.Differs {
+					mark = "!"
+				}
+				got = append(got, grouped(v.Position)+":"+v.Expected+"/"+v.Actual+mark)
+			}
+			if diff := cmp.Diff(test.want, strings.Join(got, " ")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestGrouped(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 50000000: "50,000,000"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+}

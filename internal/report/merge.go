@@ -1,0 +1,161 @@
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// Named is a document and the file that it was read from.
+type Named struct {
+	Name string
+	*Document
+}
+
+// Merge makes one document of several: the runs and the cases of all, in the order
+// of the support window, judged as if they had been one run. A case that two
+// documents have must be the same in both, but for the time it took.
+func Merge(documents []Named) (*Document, error) {
+	if len(documents) == 0 {
+		return nil, errors.New("nothing to merge")
+	}
+	merged := &Document{Schema: SchemaVersion, Findings: map[conformance.Code]string{}}
+	for _, d := range documents {
+		merged.Runs = append(merged.Runs, d.Runs...)
+		merged.DurationMs += d.DurationMs
+		maps.Copy(merged.Findings, d.Findings)
+		merged.addProblems(d.Problems)
+	}
+	cases, err := mergeCases(documents)
+	if err != nil {
+		return nil, err
+	}
+	merged.Cases = cases
+	merged.judge()
+	merged.fill()
+	return merged, nil
+}
+
+// addProblems takes over problems, each once: jobs that read the same
+// expectations find the same wrong with them.
+func (d *Document) addProblems(problems []conformance.Failure) {
+	for _, p := range problems {
+		if !slices.Contains(d.Problems, p) {
+			d.Problems = append(d.Problems, p)
+		}
+	}
+}
+
+func mergeCases(documents []Named) ([]Case, error) {
+	from := map[string]string{}  // the document that a case came from
+	gates := map[string]string{} // and the one that said first whether a line gates
+	byName := map[string]Case{}
+	var cases []Case
+	for _, d := range documents {
+		for _, c := range d.Cases {
+			if first, ok := gates[c.Line]; !ok {
+				gates[c.Line] = d.Name
+			} else if gating := lineGates(cases, c.Line); gating != c.Gating {
+				return nil, fmt.Errorf("line %s gates in one of %s and %s only: run both with the same --enforce", c.Line, first, d.Name)
+			}
+			known, twice := byName[c.Name]
+			if key := differs(known, c); twice && c.Assertion != "" && key != "" {
+				return nil, fmt.Errorf("case %s is another in %s than in %s: its %s differs", c.Name, d.Name, from[c.Name], key)
+			}
+			if !twice {
+				byName[c.Name], from[c.Name] = c, d.Name
+				cases = append(cases, c)
+			}
+		}
+	}
+	cases = dropPlaceholders(cases)
+	slices.SortStableFunc(cases, inOrder(cases))
+	return cases, nil
+}
+
+func lineGates(cases []Case, line string) bool {
+	i := slices.IndexFunc(cases, func(c Case) bool { return c.Line == line })
+	return i >= 0 && cases[i].Gating
+}
+
+// differs names the first key in which two cases are not the same, but for the time
+// they took.
+func differs(a, b Case) string {
+	first, second := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range first.NumField() {
+		key, _, _ := strings.Cut(first.Type().Field(i).Tag.Get("json"), ",")
+		if key != "duration_ms" && !reflect.DeepEqual(first.Field(i).Interface(), second.Field(i).Interface()) {
+			return key
+		}
+	}
+	return ""
+}
+
+// dropPlaceholders leaves out that a line had nothing to assert, where another
+// document has cases of it.
+func dropPlaceholders(cases []Case) []Case {
+	real := map[string]bool{}
+	for _, c := range cases {
+		if c.Assertion != "" {
+			real[c.Line] = true
+		}
+	}
+	return slices.DeleteFunc(cases, func(c Case) bool { return c.Assertion == "" && real[c.Line] })
+}
+
+// inOrder compares cases as one plan of all would list them.
+func inOrder(cases []Case) func(a, b Case) int {
+	groups := map[string]int{} // where a golden came first
+	for i := range cases {
+		c := &cases[i]
+		if _, known := groups[c.Line+"/"+c.group()]; !known {
+			groups[c.Line+"/"+c.group()] = i
+		}
+	}
+	suites := []conformance.Suite{conformance.SuiteReplay, conformance.SuiteLive, conformance.SuiteFrontend, conformance.SuiteSelfTest}
+	return func(a, b Case) int {
+		return cmp.Or(
+			compareLines(a.Line, b.Line),
+			slices.Index(suites, a.Suite)-slices.Index(suites, b.Suite),
+			groups[a.Line+"/"+a.group()]-groups[b.Line+"/"+b.group()],
+			assertionOrder(a)-assertionOrder(b),
+		)
+	}
+}
+
+// assertionOrder is the place of a replayed golden's assertion. Other suites have
+// no order but that of their documents.
+func assertionOrder(c Case) int {
+	if c.Suite != conformance.SuiteReplay {
+		return 0
+	}
+	return slices.Index(conformance.Assertions(), c.Assertion)
+}
+
+// judge derives verdict, reason, exit code and sums from the cases and problems,
+// by the rules of the package that ran them.
+func (d *Document) judge() {
+	results := make([]conformance.Result, len(d.Cases))
+	for i := range d.Cases {
+		results[i] = d.Cases[i].result()
+	}
+	took := time.Duration(d.DurationMs * float64(time.Millisecond))
+	r := conformance.NewReport(results, took)
+	r.Blame(d.Problems...)
+	d.conclude(r)
+}
+
+// result is what the verdict of a run depends on.
+func (c *Case) result() conformance.Result {
+	r := conformance.Result{Verdict: c.Verdict, Asserted: c.Asserted, Tokens: c.Tokens}
+	r.Case.Line.Name, r.Case.Line.Tag, r.Case.Gating = c.Line, c.Tag, c.Gating
+	r.Case.Suite, r.Case.Golden.ID, r.Case.Assertion = c.Suite, c.Golden, c.Assertion
+	return r.WithInfra(c.Infra)
+}

@@ -1,0 +1,148 @@
+package report
+
+import (
+	"slices"
+	"time"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// Meta is what a document says of a run besides its outcome.
+type Meta struct {
+	Tool      Tool
+	Started   time.Time
+	OS, Arch  string
+	Arguments []string
+	Inputs    []Input
+	// Root is the top directory of the repository, and Dir the one that relative
+	// paths of the run start from. Without Root no case has a place in the
+	// repository.
+	Root, Dir string
+	// Window is the support window as the run names it. Cases without an entry in
+	// the manifest are placed at their line in it.
+	Window string
+	// Title returns what a finding code means in a few words, "" when it is
+	// unknown. It may be nil.
+	Title func(conformance.Code) string
+	// Deterministic leaves out what differs between equal runs: times, durations,
+	// the machine, ports, and the paths of temporary files, which TempDir and Host
+	// tell from others.
+	Deterministic bool
+	TempDir, Host string
+}
+
+// New makes the document of a run.
+func New(r *conformance.Report, m Meta) *Document {
+	run := Run{
+		Tool: m.Tool, Started: m.Started.UTC().Truncate(time.Millisecond), DurationMs: milliseconds(r.Duration),
+		OS: m.OS, Arch: m.Arch, Arguments: slices.Clone(m.Arguments), Inputs: slices.Clone(m.Inputs),
+		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions},
+	}
+	if m.Started.IsZero() {
+		run.Started = time.Time{}
+	}
+	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems)}
+	for i := range r.Results {
+		d.Cases = append(d.Cases, m.caseOf(&r.Results[i], r.Flags))
+	}
+	d.conclude(r)
+	d.DurationMs = run.DurationMs
+	d.title(m.Title)
+	d.scrub(m)
+	d.fill()
+	return d
+}
+
+// conclude takes over what a report has made of its results.
+func (d *Document) conclude(r *conformance.Report) {
+	d.Verdict, d.Reason, d.ExitCode, d.Tokens, d.Counts = r.Verdict, r.Reason, r.ExitCode, r.Tokens, countsOf(r.Counts)
+	d.Lines = nil
+	for _, l := range r.Lines {
+		d.Lines = append(d.Lines, Line{
+			Line: l.Line.Name, Tag: l.Line.Tag, Gating: l.Gating, Verdict: l.Verdict, Goldens: l.Goldens,
+			Counts: countsOf(l.Counts), Asserted: l.Asserted, Tokens: l.Tokens,
+		})
+	}
+}
+
+func countsOf(all map[conformance.Verdict]int) Counts {
+	counts := Counts{}
+	for v, n := range all {
+		if n > 0 {
+			counts[v] = n
+		}
+	}
+	return counts
+}
+
+// caseOf is a result as the document has it.
+func (m Meta) caseOf(r *conformance.Result, flags []string) Case {
+	g := r.Case.Golden
+	c := Case{
+		Name: r.Case.Name(), Line: r.Case.Line.Name, Tag: r.Case.Line.Tag, Suite: r.Case.Suite, Golden: g.ID,
+		Assertion: r.Case.Assertion, Verdict: r.Verdict, Gating: r.Case.Gating, Infra: r.Infra(),
+		Location: r.Location, Entry: r.Case.Entry, SHA256: g.SHA256, TokensSHA256: g.TokensSHA256,
+		Asserted: r.Asserted, Tokens: r.Tokens, DurationMs: milliseconds(r.Duration), Note: r.Note,
+		Failures: slices.Clone(r.Failures),
+	}
+	c.File, c.FileLine = m.place(r.Case)
+	if r.Case.Assertion != "" {
+		c.Check, c.Repeat = r.Case.Check(), Repeat(r.Case, flags...)
+	}
+	if e := r.Expected; e != nil {
+		c.Expected = &Expectation{Pattern: e.Pattern, Outcome: e.Outcome, Reason: e.Reason, Issue: e.Issue, Pos: e.Pos}
+		if !e.Expires.IsZero() {
+			c.Expected.Expires = e.Expires.Format(time.DateOnly)
+		}
+	}
+	return c
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// title looks up what the codes of the document mean.
+func (d *Document) title(look func(conformance.Code) string) {
+	d.Findings = map[conformance.Code]string{}
+	if look == nil {
+		return
+	}
+	name := func(failures []conformance.Failure) {
+		for _, f := range failures {
+			if _, known := d.Findings[f.Code]; known {
+				continue
+			}
+			if title := look(f.Code); title != "" {
+				d.Findings[f.Code] = title
+			}
+		}
+	}
+	name(d.Problems)
+	for i := range d.Cases {
+		name(d.Cases[i].Failures)
+	}
+}
+
+// fill makes empty what is nil, so that equal documents are written equally, and
+// have every list that the schema promises.
+func (d *Document) fill() {
+	d.Runs, d.Problems = notNil(d.Runs), notNil(d.Problems)
+	d.Lines, d.Cases = notNil(d.Lines), notNil(d.Cases)
+	for i := range d.Runs {
+		d.Runs[i].Arguments, d.Runs[i].Inputs = notNil(d.Runs[i].Arguments), notNil(d.Runs[i].Inputs)
+		if len(d.Runs[i].Subject.Versions) == 0 {
+			d.Runs[i].Subject.Versions = nil
+		}
+	}
+	for i := range d.Cases {
+		if len(d.Cases[i].Failures) == 0 {
+			d.Cases[i].Failures = nil
+		}
+	}
+}
+
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

@@ -1,0 +1,187 @@
+package report
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// compile makes a JSON Schema ready. Formats, such as dates, are checked too.
+func compile(t *testing.T, source []byte) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	if err := c.AddResource("file:///schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("file:///schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+func validate(t *testing.T, schema *jsonschema.Schema, document []byte) error {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema.Validate(doc)
+}
+
+func TestDocumentsFollowSchema(t *testing.T) {
+	schema := compile(t, Schema)
+	for name, d := range runs() {
+		if err := validate(t, schema, render(t, JSON, d)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := validate(t, schema, render(t, JSON, New(large(100), someRun()))); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSchemaRefuses: the schema describes the document, and not just any.
+func TestSchemaRefuses(t *testing.T) {
+	schema := compile(t, Schema)
+	good := string(render(t, JSON, runs()["wrong"]))
+	for _, change := range [][2]string{
+		{`"schema": "vllm-vcr/conformance/2"`, `"schema": "vllm-vcr/conformance/1"`},
+		{`"exit_code": 1`, `"exit_code": 5`},
+		{`"verdict": "fail"`, `"verdict": "bad"`},
+		{`"code": "F001"`, `"code": "F1"`},
+		{`"started": "2026-11-21T`, `"started": "yesterday T`},
+		{`"tokens": 24`, `"tokens": -1`},
+		{`"gating": true,`, ``},
+		{`"reason": `, `"raison": `},
+		{`"suite": "replay"`, `"suite": "other"`},
+	} {
+		bad := strings.Replace(good, change[0], change[1], 1)
+		if bad == good {
+			t.Fatalf("the document has no %s", change[0])
+		}
+		if validate(t, schema, []byte(bad)) == nil {
+			t.Errorf("with %s it is still valid", change[1])
+		}
+	}
+}
+
+// TestSchemaKnowsAll: every verdict and suite that there is may be in a document.
+func TestSchemaKnowsAll(t *testing.T) {
+	schema := compile(t, Schema)
+	for _, v := range conformance.Verdicts() {
+		r := passed(goldenCase(newest, "a", conformance.Integrity), 0)
+		r.Verdict = v
+		d := New(conformance.NewReport([]conformance.Result{r}, 0), someRun())
+		if err := validate(t, schema, render(t, JSON, d)); err != nil {
+			t.Errorf("%s: %v", v, err)
+		}
+	}
+}
+
+func sarifSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	packed, err := os.Open("testdata/sarif-schema-2.1.0.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := io.ReadAll(unpacked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compile(t, source)
+}
+
+func TestSARIFFollowsSchema(t *testing.T) {
+	schema := sarifSchema(t)
+	for name, d := range runs() {
+		if err := validate(t, schema, render(t, SARIF, d)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	bad := bytes.Replace(render(t, SARIF, runs()["wrong"]), []byte(`"startLine": 14`), []byte(`"startLine": 0`), 1)
+	if validate(t, schema, bad) == nil {
+		t.Error("the schema takes a line 0: it checks nothing")
+	}
+}
+
+// readSARIF returns the results of a document by case and rule.
+func readSARIF(t *testing.T, d *Document) (log sarifLog, results map[string]sarifResult) {
+	t.Helper()
+	if err := json.Unmarshal(render(t, SARIF, d), &log); err != nil {
+		t.Fatal(err)
+	}
+	results = map[string]sarifResult{}
+	for _, r := range log.Runs[0].Results {
+		results[r.Properties.Case+" "+r.RuleID] = r
+		if rule := log.Runs[0].Tool.Driver.Rules[r.RuleIndex]; rule.ID != r.RuleID {
+			t.Errorf("result of %s refers to rule %s", r.RuleID, rule.ID)
+		}
+	}
+	return log, results
+}
+
+func TestSARIFResults(t *testing.T) {
+	log, results := readSARIF(t, runs()["wrong"])
+	if len(results) != 5 {
+		t.Fatalf("%d results, want one for each case that is red: %v", len(results), results)
+	}
+	r := results["0.33/multiturn-s7/fidelity-index-1 F001"]
+	place := r.Locations[0].Physical
+	if r.Level != "error" || r.Properties.Count != 7 || place.Artifact.URI != "conformance/manifest.toml" || place.Region.StartLine != 14 {
+		t.Errorf("%+v", r)
+	}
+	if level := results["0.27/multiturn-s7/schema S004"].Level; level != "warning" {
+		t.Errorf("what does not gate has level %s", level)
+	}
+	// Not in the manifest: its line of the window.
+	if place := results["0.27/multiturn-s13/integrity R001"].Locations[0].Physical; place.Artifact.URI != "compat.toml" || place.Region.StartLine != 40 {
+		t.Errorf("%+v", place)
+	}
+	for _, rule := range log.Runs[0].Tool.Driver.Rules {
+		if rule.ID == "S004" && (rule.HelpURI != project+"/blob/main/docs/findings.md#s004-a-key-is-missing-it-was-sent" || rule.Short.Text != "a key is missing: it was sent") {
+			t.Errorf("%+v", rule)
+		}
+	}
+}
+
+// TestFingerprints: they depend on the case and the code, and on nothing else.
+func TestFingerprints(t *testing.T) {
+	first := allSortsOfWrong()
+	first.Results[2].Failures[3].Code = conformance.CodeCount // a second finding of the case
+	again := allSortsOfWrong()
+	again.Results[2].Failures[3].Code = conformance.CodeCount
+	again.Results[2].Failures[0].Message = "request 3: token 1 differs"
+	again.Results[2].Location = "elsewhere"
+	_, a := readSARIF(t, New(first, someRun()))
+	_, b := readSARIF(t, New(again, Meta{}))
+	seen := map[string]bool{}
+	for key, r := range a {
+		print := r.Fingerprints["vllmVcrCase/v1"]
+		if print == "" || print != b[key].Fingerprints["vllmVcrCase/v1"] {
+			t.Errorf("%s: %q and %q", key, print, b[key].Fingerprints)
+		}
+		if seen[print] {
+			t.Errorf("%s has the fingerprint of another", key)
+		}
+		seen[print] = true
+	}
+}

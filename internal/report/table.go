@@ -1,0 +1,124 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// widest is how many assertions a table has columns for. A suite of more has a
+// row for each.
+const widest = 12
+
+// table is the cases of one suite, summed up: a row a golden, or a line, and a
+// column an assertion.
+type table struct {
+	suite   conformance.Suite
+	columns []conformance.Assertion
+	rows    []*row
+}
+
+// row is one golden of one line; of a suite without goldens, all of a line.
+type row struct {
+	line, group string
+	gating      bool
+	cells       map[conformance.Assertion]Counts
+	cases       []*Case
+	notes       []string
+	tokens      int
+}
+
+// tables sums the cases up, suite by suite, with a row for each run of cases that
+// has the same key.
+func tables(d *Document, key func(*Case) string) []*table {
+	var all []*table
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		at := slices.IndexFunc(all, func(t *table) bool { return t.suite == c.Suite })
+		if at < 0 {
+			all = append(all, newTable(c.Suite))
+			at = len(all) - 1
+		}
+		all[at].add(c, key(c))
+	}
+	if len(all) == 0 {
+		all = append(all, newTable(conformance.SuiteReplay))
+	}
+	return all
+}
+
+// newTable makes a table. That of replays has a column for every assertion, so
+// that what was not selected is seen.
+func newTable(s conformance.Suite) *table {
+	t := &table{suite: s}
+	if s == conformance.SuiteReplay {
+		t.columns = conformance.Assertions()
+	}
+	return t
+}
+
+func (t *table) add(c *Case, group string) {
+	var current *row
+	if n := len(t.rows); n > 0 && t.rows[n-1].line == c.Line && t.rows[n-1].group == group {
+		current = t.rows[n-1]
+	} else {
+		current = &row{line: c.Line, group: group, gating: c.Gating, cells: map[conformance.Assertion]Counts{}}
+		t.rows = append(t.rows, current)
+	}
+	current.cases = append(current.cases, c)
+	if c.Note != "" && !slices.Contains(current.notes, c.Note) {
+		current.notes = append(current.notes, c.Note)
+	}
+	if c.Assertion == "" {
+		return
+	}
+	if !slices.Contains(t.columns, c.Assertion) {
+		t.columns = append(t.columns, c.Assertion)
+	}
+	if current.cells[c.Assertion] == nil {
+		current.cells[c.Assertion] = Counts{}
+	}
+	current.cells[c.Assertion][c.Verdict]++
+	current.tokens += c.Tokens
+}
+
+// severity orders verdicts by what a reader must see first.
+var severity = []conformance.Verdict{
+	conformance.Fail, conformance.Error, conformance.XPass, conformance.XFail, conformance.Flaky, conformance.Pass, conformance.Skip,
+}
+
+// worst is the verdict that stands for all, Skip when there is none.
+func (c Counts) worst() conformance.Verdict {
+	for _, v := range severity {
+		if c[v] > 0 {
+			return v
+		}
+	}
+	return conformance.Skip
+}
+
+func (c Counts) total() int {
+	n := 0
+	for _, count := range c {
+		n += count
+	}
+	return n
+}
+
+// cell sums up the cases of one column: "pass", "pass 4/4", "FAIL 1/4".
+func (c Counts) cell() string {
+	total, worst := c.total(), c.worst()
+	if total == 0 {
+		return "-"
+	}
+	word := string(worst)
+	if worst.Red() {
+		word = strings.ToUpper(word)
+	}
+	if total == 1 {
+		return word
+	}
+	return fmt.Sprintf("%s %d/%d", word, c[worst], total)
+}

@@ -1,0 +1,39 @@
+package report
+
+import (
+	"testing"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// TestCells: of several verdicts, the one that a reader must see stands for all.
+func TestCells(t *testing.T) {
+	const (
+		pass, fail, failed, skip = conformance.Pass, conformance.Fail, conformance.Error, conformance.Skip
+		xfail, xpass, now        = conformance.XFail, conformance.XPass, conformance.Flaky
+	)
+	tests := []struct {
+		counts         Counts
+		text, markdown string
+	}{
+		{nil, "-", ""},
+		{Counts{pass: 1}, "pass", "✅ 1"},
+		{Counts{pass: 4}, "pass 4/4", "✅ 4"},
+		{Counts{pass: 3, skip: 1}, "pass 3/4", "✅ 3/4"},
+		{Counts{skip: 2}, "skip 2/2", "➖ 2"},
+		{Counts{pass: 3, fail: 1}, "FAIL 1/4", "❌ 1/4"},
+		{Counts{failed: 2, fail: 1, pass: 1}, "FAIL 1/4", "❌ 1/4"},
+		{Counts{failed: 1, xpass: 1, pass: 1}, "ERROR 1/3", "❌ 1/3"},
+		{Counts{xpass: 1, xfail: 1}, "XPASS 1/2", "❌ 1/2"},
+		{Counts{xfail: 1, now: 1}, "xfail 1/2", "⚠️ 1/2"},
+		{Counts{now: 1, pass: 1}, "flaky 1/2", "⚠️ 1/2"},
+	}
+	for _, test := range tests {
+		if text := test.counts.cell(); text != test.text {
+			t.Errorf("%v is %q, want %q", test.counts, text, test.text)
+		}
+		if markdown := test.counts.markdown(); markdown != test.markdown {
+			t.Errorf("%v is %q, want %q", test.counts, markdown, test.markdown)
+		}
+	}
+}

@@ -1,5 +1,6 @@
 // Package vcr embeds what the runner needs to run anywhere: the support window,
-// the registry of goldens, and the goldens that released vLLM engines emitted.
+// the registry of goldens, the goldens that released vLLM engines emitted, what is
+// known to fail, and a page on each finding.
 package vcr
 
 import "embed"
@@ -8,10 +9,14 @@ import "embed"
 const (
 	CompatPath   = "compat.toml"
 	ManifestPath = "conformance/manifest.toml"
-	GoldensPath  = "testdata/goldens"
+	// ExpectationsPath is what is known to fail.
+	ExpectationsPath = "conformance/expectations.toml"
+	GoldensPath      = "testdata/goldens"
+	// FindingsPath is a page on each code of a finding.
+	FindingsPath = "docs/findings.md"
 )
 
-// Files holds the files of [CompatPath], [ManifestPath] and below [GoldensPath].
+// Files holds the files of these paths, and what is below [GoldensPath].
 //
-//go:embed compat.toml conformance/manifest.toml testdata/goldens
+//go:embed compat.toml conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md
 var Files embed.FS

@@ -16,7 +16,7 @@ type Case struct {
 	Line  compat.Line
 	Suite Suite
 	// Golden is what is replayed, or what the player says to a frontend under
-	// test. The live suite has none.
+	// test. Of the live suite only schema has one: what its engine registered with.
 	Golden    manifest.Golden
 	Assertion Assertion
 	// Variant tells the fidelity cases of a golden apart.
@@ -90,21 +90,74 @@ func NewPlan(window *compat.Matrix, registry *manifest.Manifest, sel Selection) 
 	if sel.Frontends, err = sel.frontends(window); err != nil {
 		return nil, err
 	}
-	var cases []Case
-	for _, line := range lines {
-		cases = append(cases, sel.lineCases(line, registry)...)
-	}
+	cases := sel.cases(lines, registry)
 	if err := sel.checkGoldens(registry, lines); err != nil {
 		return nil, err
 	}
 	if err := sel.checkFrontends(cases); err != nil {
 		return nil, err
 	}
-	return cases, nil
+	return sel.filter(cases, func() []Case { return sel.every(window, registry) })
 }
 
-func (s Selection) lineCases(line compat.Line, registry *manifest.Manifest) []Case {
-	gating := s.Enforce.gates(line.FidelityValidated)
+// EveryCase lists the cases that any selection may select on these files: those of
+// every suite, line, golden and usual variant, also through real frontends that are
+// not at hand, and those of the variants that sel asks for. An expectation that
+// matches none of them is out of date, however narrow the run.
+func EveryCase(window *compat.Matrix, registry *manifest.Manifest, sel Selection) ([]Case, error) {
+	if err := sel.validate(); err != nil {
+		return nil, err
+	}
+	var err error
+	if sel.Frontends, err = sel.frontends(window); err != nil {
+		return nil, err
+	}
+	return sel.every(window, registry), nil
+}
+
+func (s Selection) every(window *compat.Matrix, registry *manifest.Manifest) []Case {
+	usual := Selection{Enforce: s.Enforce, Frontends: map[string]RealFrontend{}}
+	for _, l := range window.Lines {
+		usual.Frontends[l.Name] = RealFrontend{Binary: "vllm-rs"} // only its presence makes cases
+	}
+	asked := Selection{Enforce: s.Enforce, Frontends: s.Frontends, Matches: s.Matches, Concurrency: s.Concurrency}
+	var all []Case
+	known := map[string]bool{}
+	for _, suite := range Suites() {
+		usual.Suite, asked.Suite = suite, suite
+		for _, c := range slices.Concat(usual.normal().cases(window.Lines, registry), asked.normal().cases(window.Lines, registry)) {
+			if name := c.Name(); !known[name] {
+				known[name] = true
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// cases lists what the suite asks of the lines.
+func (s Selection) cases(lines []compat.Line, registry *manifest.Manifest) []Case {
+	var cases []Case
+	for _, line := range lines {
+		gating := s.Enforce.gates(line.FidelityValidated)
+		switch s.Suite {
+		case SuiteLive:
+			cases = append(cases, s.asserted(liveCases(line, registry, gating))...)
+		case SuiteFrontend:
+			cases = append(cases, frontendSuiteCases(line, registry, s.Assertions, gating)...)
+		default:
+			cases = append(cases, s.lineCases(line, registry, gating)...)
+		}
+	}
+	return cases
+}
+
+// asserted keeps the cases of the selected assertions.
+func (s Selection) asserted(cases []Case) []Case {
+	return slices.DeleteFunc(cases, func(c Case) bool { return !slices.Contains(s.Assertions, c.Assertion) })
+}
+
+func (s Selection) lineCases(line compat.Line, registry *manifest.Manifest, gating bool) []Case {
 	goldens := registry.ForLine(line.Name)
 	var cases []Case
 	for _, g := range goldens {
@@ -135,10 +188,10 @@ func nothingToAssert(goldens int, gating bool) string {
 
 // goldenCases expands a fidelity case into its variants, and leaves out the
 // assertions that the golden's role has nothing for. One of role wire is raw
-// frames, which no player replays.
+// frames, which show the registration and the streams among all else.
 func (s Selection) goldenCases(c Case) []Case {
 	switch {
-	case c.Golden.Role == manifest.Wire && c.Assertion == Schema, c.Assertion == Wire:
+	case c.Golden.Role == manifest.Wire && c.Assertion == Schema, c.Golden.Role != manifest.Wire && c.Assertion == Wire:
 		return nil
 	case c.Assertion != Fidelity:
 		return []Case{c}

@@ -232,3 +232,43 @@ func names(cases []Case) []string {
 	}
 	return all
 }
+
+func TestNewPlanOfOtherSuites(t *testing.T) {
+	for _, suite := range []Suite{SuiteLive, SuiteFrontend} {
+		t.Run(string(suite), func(t *testing.T) {
+			cases, err := NewPlan(smallWindow, smallRegistry, Selection{Suite: suite, Lines: []string{"0.33", "0.32"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			for _, line := range []string{"0.33", "0.32"} {
+				for _, a := range AssertionsOf(suite) {
+					want = append(want, line+"/"+string(suite)+"/"+string(a))
+				}
+			}
+			if diff := cmp.Diff(want, names(cases)); diff != "" || !cases[0].Gating || cases[len(cases)-1].Gating {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			last := AssertionsOf(suite)[len(AssertionsOf(suite))-1]
+			cases, err = NewPlan(smallWindow, smallRegistry, Selection{Suite: suite, Lines: []string{"0.33"}, Assertions: []Assertion{last}, Run: []string{"0.33/**"}})
+			if err != nil || len(cases) != 1 || cases[0].Assertion != last {
+				t.Errorf("one assertion: %q, %v", names(cases), err)
+			}
+			for _, sel := range []Selection{
+				{Goldens: []string{"b"}},
+				{Matches: []player.Match{player.MatchIndex}},
+				{Concurrency: []int{1}},
+				{Assertions: []Assertion{Fidelity}},
+				{Frontends: map[string]RealFrontend{"0.33": {Binary: "vllm-rs"}}},
+			} {
+				sel.Suite = suite
+				if _, err := NewPlan(smallWindow, smallRegistry, sel); err == nil {
+					t.Errorf("no error of %+v", sel)
+				}
+			}
+		})
+	}
+	if _, err := NewPlan(smallWindow, smallRegistry, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of [replay live frontend]` {
+		t.Errorf("a suite without a plan: %v", err)
+	}
+}

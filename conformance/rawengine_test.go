@@ -292,7 +292,7 @@ func TestExplain(t *testing.T) {
 	t.Run("a reason that never comes", func(t *testing.T) {
 		s := session()
 		s.limits.Idle = time.Millisecond
-		if err := s.explain(zmq.ErrNoPeer); err != zmq.ErrNoPeer {
+		if err := s.explain(zmq.ErrNoPeer); !errors.Is(err, zmq.ErrNoPeer) {
 			t.Errorf("got %v, want %v", err, zmq.ErrNoPeer)
 		}
 	})

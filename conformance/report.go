@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -89,6 +90,15 @@ func NewReport(results []Result, took time.Duration) *Report {
 	return r
 }
 
+// Blame adds problems of the run, and judges it anew: they weigh as much as a failure
+// of the subject.
+func (r *Report) Blame(problems ...Failure) {
+	if len(problems) > 0 {
+		r.Problems = append(r.Problems, problems...)
+		r.judge()
+	}
+}
+
 func (r *Report) line(c Case) *LineSummary {
 	for i := range r.Lines {
 		if r.Lines[i].Line.Name == c.Line.Name {
@@ -127,7 +137,7 @@ func (l *LineSummary) close() {
 // judge derives the run's verdict and exit code. A failure of the subject
 // weighs more than one around it, and both more than having asserted nothing.
 func (r *Report) judge() {
-	var failed, infra, vacuous, other []string
+	var failed, stale, infra, vacuous, other []string
 	gates, asserted := 0, 0
 	for _, l := range r.Lines {
 		asserted += l.Asserted
@@ -138,6 +148,8 @@ func (r *Report) judge() {
 		case !l.Gating:
 		case bad && l.Verdict == Error && l.infra:
 			infra = append(infra, l.Line.Name)
+		case bad && l.Counts[Fail]+l.Counts[Error] == 0:
+			stale = append(stale, l.Line.Name)
 		case bad:
 			failed = append(failed, l.Line.Name)
 		case l.Vacuous:
@@ -149,6 +161,10 @@ func (r *Report) judge() {
 	switch {
 	case len(failed) > 0:
 		r.conclude(Fail, ExitFail, "does not conform on", failed)
+	case len(stale) > 0:
+		r.conclude(Fail, ExitFail, "passes what is expected to fail on", stale)
+	case len(r.Problems) > 0:
+		r.conclude(Fail, ExitFail, "the expectations do not hold", nil)
 	case len(infra) > 0:
 		r.conclude(Error, ExitInfra, "could not be judged on", infra)
 	case len(vacuous) > 0:
@@ -159,6 +175,9 @@ func (r *Report) judge() {
 		r.conclude(Pass, ExitOK, "no line gates", nil)
 	default:
 		r.conclude(Pass, ExitOK, "every gate holds", nil)
+	}
+	if len(r.Problems) > 0 {
+		r.Reason += fmt.Sprintf(" (problems of the run: %d)", len(r.Problems))
 	}
 	if len(other) > 0 {
 		r.Reason += " (red but not gating: " + strings.Join(other, ", ") + ")"

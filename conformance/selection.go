@@ -14,6 +14,7 @@ import (
 
 // Selection narrows and shapes a plan. Its zero value asks for everything.
 type Selection struct {
+	Suite       Suite    // default replay
 	Lines       []string // names or tags; empty means all
 	Goldens     []string // ids; empty means all
 	Assertions  []Assertion
@@ -23,13 +24,41 @@ type Selection struct {
 	// Frontends are the real frontends of lines, by name or tag. The fidelity
 	// cases of these lines are also made through them, streamed and not.
 	Frontends map[string]RealFrontend
+	// Run and Skip are patterns, see [ParsePattern], of the cases that are run, empty
+	// for all, and of those that are not.
+	Run, Skip []string
 }
+
+// Suites are those that a plan is made of.
+func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
+
+// AssertionsOf are the assertions of a suite, in their order; without one, those of
+// the replay suite.
+func AssertionsOf(suite Suite) []Assertion {
+	switch suite {
+	case SuiteLive:
+		return LiveAssertions()
+	case SuiteFrontend:
+		return FrontendAssertions()
+	}
+	return Assertions()
+}
+
+// other tells whether another suite than replay is selected.
+func (s Selection) other() bool { return s.Suite != "" && s.Suite != SuiteReplay }
 
 // validate refuses what no plan can be made of.
 func (s Selection) validate() error {
+	if s.Suite != "" && !slices.Contains(Suites(), s.Suite) {
+		return fmt.Errorf("unknown suite %q: want one of %v", s.Suite, Suites())
+	}
+	if s.other() && len(s.Goldens)+len(s.Matches)+len(s.Concurrency)+len(s.Frontends) > 0 {
+		return fmt.Errorf("suite %s replays no goldens: select none, and no match, concurrency or frontend", s.Suite)
+	}
+	known := AssertionsOf(s.Suite)
 	for _, a := range s.Assertions {
-		if !slices.Contains(Assertions(), a) {
-			return fmt.Errorf("unknown assertion %q: want one of %v", a, Assertions())
+		if !slices.Contains(known, a) {
+			return fmt.Errorf("unknown assertion %q: want one of %v", a, known)
 		}
 	}
 	for _, m := range s.Matches {
@@ -52,8 +81,11 @@ func (s Selection) validate() error {
 
 // normal fills in the defaults and leaves out what is named twice.
 func (s Selection) normal() Selection {
+	if s.Suite == "" {
+		s.Suite = SuiteReplay
+	}
 	wanted := s.Assertions
-	s.Assertions = Assertions()
+	s.Assertions = AssertionsOf(s.Suite)
 	if len(wanted) > 0 {
 		s.Assertions = slices.DeleteFunc(s.Assertions, func(a Assertion) bool { return !slices.Contains(wanted, a) })
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -21,11 +22,13 @@ const captureLine = "0.33"
 // capturedFrames reads a captured session; change may change or drop messages.
 func capturedFrames(tb testing.TB, meta string, change func(i int, m *trace.Message) bool) []byte {
 	tb.Helper()
-	names, err := filepath.Glob("../testdata/captures/" + captureLine + ".0-multiturn-s7.jsonl.gz")
-	if err != nil || len(names) != 1 {
-		tb.Fatalf("captures %v, %v", names, err)
-	}
-	r, err := trace.OpenFrames(names[0], trace.Options{})
+	return framesOf(tb, captureLine+".0-multiturn-s7", meta, change)
+}
+
+// framesOf reads the captured session in a file.
+func framesOf(tb testing.TB, name, meta string, change func(i int, m *trace.Message) bool) []byte {
+	tb.Helper()
+	r, err := trace.OpenFrames(filepath.Join(repoCaptures, name+".jsonl.gz"), trace.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -99,7 +102,7 @@ func TestRegisterWire(t *testing.T) {
 	for _, c := range cases {
 		checks = append(checks, c.Check())
 	}
-	if diff := cmp.Diff([]string{"integrity", "line", "provenance"}, checks); diff != "" {
+	if diff := cmp.Diff([]string{"integrity", "line", "provenance", "wire"}, checks); diff != "" {
 		t.Errorf("plan, -want +got:\n%s", diff)
 	}
 	report := (&Runner{Store: store}).Run(t.Context(), cases)
@@ -201,15 +204,32 @@ func TestRegisterWireRefusals(t *testing.T) {
 }
 
 // Whatever a frames file is, reading it ends in an error or in the meta of an
-// engine that registered.
+// engine that registered, and in a session whose messages have places in order.
 func FuzzReadFrames(f *testing.F) {
+	codec, err := protocol.CodecFor(captureLine)
+	if err != nil {
+		f.Fatal(err)
+	}
 	start := func(i int, m *trace.Message) bool { return i < 6 }
 	f.Add(inflated(f, capturedFrames(f, framesMetaText, start)))
+	f.Add(inflated(f, capturedFrames(f, framesMetaText, func(i int, m *trace.Message) bool { return i < 12 })))
 	f.Add([]byte("{\"meta\":{}}\n{\"t\":1,\"note\":\"gone\"}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		meta, _, err := readFrames(text, "f.jsonl", false)
+		meta, messages, err := readFrames(text, "f.jsonl", false)
 		if err == nil && (meta.VLLMVersion == nil || meta.ReadyResponseHex == nil || *meta.ConfigHash == "") {
 			t.Errorf("%q gives %+v", text, meta)
+		}
+		if err != nil {
+			return
+		}
+		w, err := newWireSession("f.jsonl", codec, messages)
+		if err != nil {
+			return
+		}
+		for i, s := range w.sent {
+			if s.place < 0 || s.place > len(w.said) || i > 0 && s.place < w.sent[i-1].place {
+				t.Errorf("%q: message %d is sent before message %d of the engine", text, i, s.place)
+			}
 		}
 	})
 }

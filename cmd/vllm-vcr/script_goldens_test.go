@@ -68,10 +68,10 @@ func setTotals(ts *testscript.TestScript, name string, selected []manifest.Golde
 	passed, index, prefix := 0, 0, 0
 	for _, g := range selected {
 		if g.Role == manifest.Wire {
-			passed += 3 // integrity, line and provenance
+			passed += 4 // integrity, line, provenance and wire
 			continue
 		}
-		passed += 8 // those, schema, and four replays
+		passed += 8 // the first three, schema, and four replays
 		index += g.Tokens
 		prefix += g.Tokens - shortPrompts(ts, g)
 	}

@@ -184,6 +184,34 @@ func TestTableValues(t *testing.T) {
 	}
 }
 
+func TestDate(t *testing.T) {
+	tests := []struct{ name, value, want string }{
+		{"a date", "2026-01-31", "2026-01-31 00:00:00 +0000 UTC"},
+		{"a string", "'2026-01-31'", "2026-01-31 00:00:00 +0000 UTC"},
+		{"a string that is none", "'soon'", "f.toml:2: T004 error: on must be a date, but is a string; write on = 2026-01-31"},
+		{"a day that is none", "'2026-02-30'", "f.toml:2: T004 error: on must be a date, but is a string; write on = 2026-01-31"},
+		{"a time with an offset", "2026-01-31T12:00:00Z", "f.toml:2: T004 error: on must be a date, but is a date or time; write on = 2026-01-31"},
+		{"a time without", "2026-01-31T12:00:00", "f.toml:2: T004 error: on must be a date, but is a date or time; write on = 2026-01-31"},
+		{"a number", "3", "f.toml:2: T004 error: on must be a date, but is an integer; write on = 2026-01-31"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := Parse("f.toml", []byte("[[golden]]\non = "+test.value+"\n"), testCodes)
+			g := d.Root().Tables("golden")[0]
+			got := g.Date("on").String()
+			if findings := d.Findings(); len(findings) > 0 {
+				got = findings[0].String()
+			}
+			if got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+			if !g.Date("absent").IsZero() {
+				t.Error("an absent date is not zero")
+			}
+		})
+	}
+}
+
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good.toml")

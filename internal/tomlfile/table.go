@@ -102,6 +102,31 @@ func (t *Table) Time(key string) time.Time {
 	return value
 }
 
+// Date reads a date without a time, either as TOML's own type or as a string, and
+// returns its midnight in UTC.
+func (t *Table) Date(key string) time.Time {
+	const kind, example = "a date", "2026-01-31"
+	if text, ok := t.values[key].(string); ok {
+		t.ask(key)
+		value, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			t.complain(key, kind, key+" = "+example)
+		}
+		return value
+	}
+	value := get[time.Time](t, key, kind, key+" = "+example)
+	if !t.Has(key) {
+		return time.Time{}
+	}
+	// The decoder marks a value without a time by the name of its location.
+	if value.Location().String() != "date-local" {
+		t.complain(key, kind, key+" = "+example)
+		return time.Time{}
+	}
+	year, month, day := value.Date()
+	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+}
+
 // Strings reads an array of strings.
 func (t *Table) Strings(key string) []string {
 	const kind = "an array of strings"

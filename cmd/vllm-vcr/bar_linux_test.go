@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// barCases are three cases of a run.
+func barCases() []conformance.Case {
+	var cases []conformance.Case
+	for _, line := range []string{"0.33", "0.32", "0.31"} {
+		cases = append(cases, conformance.Case{Line: compat.Line{Name: line}})
+	}
+	return cases
+}
+
+// TestBarOnTerminal: a real terminal shows the bar, what is logged above it, and
+// nothing of it at the end.
+func TestBarOnTerminal(t *testing.T) {
+	screen, programs := terminal(t, 60)
+	a := newApp(nil, programs, func(string) (string, bool) { return "", false })
+	a.logFormat = "text"
+	b := a.openBar(barCases())
+	if b == nil {
+		t.Fatal("no bar on a terminal")
+	}
+	b.add(conformance.Result{Verdict: conformance.Pass})
+	a.log.Warn("slow store")
+	b.add(conformance.Result{Verdict: conformance.XPass})
+	b.add(conformance.Result{Verdict: conformance.XFail})
+	b.close()
+	if _, err := a.stderr.Write([]byte("the end\n")); err != nil {
+		t.Fatal(err)
+	}
+	programs.Close()
+	const erase, first = "\r\x1b[K", "[########................] 1/3 0.32"
+	seen := readUntil(t, screen, "the end\r\n")
+	rest, _ := io.ReadAll(screen) // ends in EIO: the other end is closed
+	if seen += string(rest); !strings.HasSuffix(seen, erase+"the end\r\n") {
+		t.Errorf("the terminal got %q, want nothing of the bar at its end", seen)
+	}
+	for _, want := range []string{
+		erase + "[........................] 0/3 0.33" + erase + first, // it begins with the first case
+		erase + "time=",            // the log takes the place of the bar
+		"slow store\"\r\n" + first, // which is drawn again below
+		erase + "\x1b[1;31m1 failed\x1b[0m | [################........] 2/3 0.31",
+		erase + "\x1b[1;31m1 failed\x1b[0m | [########################] 3/3",
+	} {
+		if !strings.Contains(seen, want) {
+			t.Errorf("the terminal got %q, want it to contain %q", seen, want)
+		}
+	}
+}
+
+// TestNoBar: where a redrawn line is no use there is none, and every byte is log.
+func TestNoBar(t *testing.T) {
+	tests := []struct {
+		name   string
+		env    map[string]string
+		change func(*app)
+		want   bool
+	}{
+		{name: "terminal", change: func(*app) {}, want: true},
+		{name: "CI", env: map[string]string{"CI": "true"}},
+		{name: "NO_COLOR", env: map[string]string{"NO_COLOR": "1"}},
+		{name: "empty CI", env: map[string]string{"CI": ""}, want: true},
+		{name: "dumb terminal", env: map[string]string{"TERM": "dumb"}},
+		{name: "every case is logged", change: func(a *app) { a.verbose = true }},
+		{name: "logs for machines", change: func(a *app) { a.logFormat = "json" }},
+		{name: "no terminal", change: func(a *app) { a.stderr = &bytes.Buffer{} }},
+		{name: "a file", change: func(a *app) { a.stderr, _ = os.Open(os.DevNull) }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, programs := terminal(t, 60)
+			defer programs.Close()
+			a := newApp(nil, programs, func(name string) (string, bool) { v, ok := test.env[name]; return v, ok })
+			a.logFormat = "text"
+			if test.change != nil {
+				test.change(a)
+			}
+			before := a.stderr
+			b := a.openBar(barCases())
+			if (b != nil) != test.want || (a.stderr != before) != test.want {
+				t.Fatalf("bar %v, want %v", b != nil, test.want)
+			}
+			b.add(conformance.Result{}) // does nothing without one
+			b.close()
+		})
+	}
+}

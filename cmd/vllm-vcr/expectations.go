@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// loadExpectations reads what is known to fail: the file, else that of the working
+// directory, else the one in the binary. Findings that are errors end the command. What
+// the binary's own expects of goldens that all does not have is left out: the user did
+// not write it there.
+func (a *app) loadExpectations(path string, all []conformance.Case) (*conformance.Expectations, error) {
+	var expected *conformance.Expectations
+	var findings []tomlfile.Finding
+	if path = expectationsPath(path); path != "" {
+		expected, findings = conformance.LoadExpectations(path)
+	} else {
+		expected, findings = conformance.ParseExpectations("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		keepMatching(expected, all)
+	}
+	for _, f := range findings {
+		fmt.Fprintln(a.stderr, f)
+	}
+	if tomlfile.HasErrors(findings) {
+		return nil, fmt.Errorf("%s cannot be used as it is", expected.File)
+	}
+	return expected, nil
+}
+
+// expectationsPath is the file, empty when there is none but in the binary.
+func expectationsPath(path string) string {
+	if path == "" && exists(vcr.ExpectationsPath) {
+		return vcr.ExpectationsPath
+	}
+	return path
+}
+
+// keepMatching leaves out the expectations that match no case.
+func keepMatching(expected *conformance.Expectations, all []conformance.Case) {
+	expected.List = slices.DeleteFunc(expected.List, func(e conformance.Expectation) bool {
+		p, err := conformance.ParsePattern(e.Pattern)
+		return err == nil && !slices.ContainsFunc(all, func(c conformance.Case) bool { return p.Match(c.Name()) })
+	})
+}
+
+// errNoExpectations is why there is no file to bring up to date.
+var errNoExpectations = errors.New("--update-expectations: there is no " + vcr.ExpectationsPath + " here: name the file with --expectations")
+
+// updateExpectations brings the file up to date with a report on some of all cases, and
+// says on stderr what it did and what is left to do.
+func (a *app) updateExpectations(path string, r *conformance.Report, all []conformance.Case) error {
+	if path = expectationsPath(path); path == "" {
+		return errNoExpectations
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	update, err := conformance.UpdateExpectations(path, data, r, all, time.Now())
+	if err != nil {
+		return err
+	}
+	if string(update.Data) != string(data) {
+		if err := replaceFile(path, update.Data); err != nil {
+			return err
+		}
+	}
+	for _, p := range update.Removed {
+		fmt.Fprintf(a.stderr, "%s: removed %s\n", path, printable(p))
+	}
+	for _, p := range update.Added {
+		fmt.Fprintf(a.stderr, "%s: added %s: fill in its reason and its issue\n", path, printable(p))
+	}
+	for _, note := range update.Notes {
+		fmt.Fprintln(a.stderr, printable(strings.TrimSpace(note)))
+	}
+	return nil
+}
+
+// replaceFile writes a file beside the old one and puts it in its place, so that there
+// is always a whole one. A link stays one.
+func replaceFile(path string, data []byte) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	err = errors.Join(err, file.Chmod(info.Mode().Perm()), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
+}

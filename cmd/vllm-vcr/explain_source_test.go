@@ -1,0 +1,136 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// sourceOfFindings is what the code of package conformance, and below it, says of the
+// codes.
+type sourceOfFindings struct {
+	codes   []string            // the values of the constants of type Code
+	named   map[string]string   // the same by the names of the constants
+	formats map[string][]string // the messages that are made with a constant
+}
+
+// readSource parses package conformance and what is below it, without the tests.
+func readSource(t *testing.T) *sourceOfFindings {
+	t.Helper()
+	s := &sourceOfFindings{named: map[string]string{}, formats: map[string][]string{}}
+	err := filepath.WalkDir("../../conformance", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				s.constants(n)
+			case *ast.CallExpr:
+				s.message(n)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// constants takes the constants of type Code, which other packages qualify.
+func (s *sourceOfFindings) constants(spec *ast.ValueSpec) {
+	if name := lastName(spec.Type); name != "Code" {
+		return
+	}
+	for i, value := range spec.Values {
+		if text, ok := value.(*ast.BasicLit); ok {
+			code, _ := strconv.Unquote(text.Value)
+			s.codes = append(s.codes, code)
+			s.named[spec.Names[i].Name] = code
+		}
+	}
+}
+
+// message takes a call that is given a code and, behind it, a sentence.
+func (s *sourceOfFindings) message(call *ast.CallExpr) {
+	code := ""
+	for _, arg := range call.Args {
+		if name := lastName(arg); strings.HasPrefix(name, "Code") {
+			code = name
+		}
+		text, ok := arg.(*ast.BasicLit)
+		if !ok || code == "" || text.Kind != token.STRING {
+			continue
+		}
+		if format, err := strconv.Unquote(text.Value); err == nil && strings.Contains(format, " ") {
+			s.formats[code] = append(s.formats[code], format)
+		}
+	}
+}
+
+// lastName is the name that an expression is, without its package.
+func lastName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+// verb is one of a format.
+var verb = regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
+
+// made is a regular expression for what a format makes, and whether it is one that says
+// enough to be compared with.
+func made(format string) (*regexp.Regexp, bool) {
+	parts := verb.Split(format, -1)
+	letters := 0
+	for i, part := range parts {
+		letters += len(strings.TrimSpace(part))
+		parts[i] = regexp.QuoteMeta(part)
+	}
+	return regexp.MustCompile("(?s)" + strings.Join(parts, ".*")), len(parts) > 1 && letters >= 8
+}
+
+// TestExamplesAreMessages: the example on a page is a message that the code makes.
+func TestExamplesAreMessages(t *testing.T) {
+	source := readSource(t)
+	pages := findings()
+	compared := 0
+	for name, formats := range source.formats {
+		at := slices.IndexFunc(pages, func(f finding) bool { return f.code == source.named[name] })
+		if at < 0 {
+			continue // TestEveryCodeHasAPage says so
+		}
+		enough, fits := false, false
+		for _, format := range formats {
+			pattern, says := made(format)
+			enough = enough || says
+			fits = fits || says && pattern.MatchString(pages[at].text)
+		}
+		if !enough {
+			continue
+		}
+		if compared++; !fits {
+			t.Errorf("%s: the example is none of the messages %q", pages[at].code, formats)
+		}
+	}
+	if compared < 40 {
+		t.Errorf("%d examples were compared: the messages were not found", compared)
+	}
+}

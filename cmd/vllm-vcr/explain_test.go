@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// TestEveryCodeHasAPage: the codes of the code and the pages on findings are the same.
+func TestEveryCodeHasAPage(t *testing.T) {
+	codes := readSource(t).codes
+	if len(codes) < 40 || !slices.Contains(codes, string(conformance.CodeToken)) || !slices.Contains(codes, "T001") {
+		t.Fatalf("the source has the codes %q: some were not found", codes)
+	}
+	for _, rule := range slices.Concat(compat.Rules(), manifest.Rules()) {
+		codes = append(codes, rule.Code)
+	}
+	for _, rule := range conformance.ExpectationRules() {
+		if !slices.Contains(codes, rule.Code) {
+			t.Errorf("rule %s is no code of the source", rule.Code)
+		}
+	}
+	var pages []string
+	for _, f := range findings() {
+		if slices.Contains(pages, f.code) {
+			t.Errorf("%s has two pages", f.code)
+		}
+		pages = append(pages, f.code)
+		if !slices.Contains(codes, f.code) {
+			t.Errorf("the page on %s is about no code", f.code)
+		}
+	}
+	slices.Sort(codes)
+	for i, code := range codes {
+		if i > 0 && codes[i-1] == code {
+			t.Errorf("%s stands for two findings", code)
+		}
+		if !slices.Contains(pages, code) {
+			t.Errorf("%s has no page in docs/findings.md", code)
+		}
+	}
+}
+
+// paragraph is one of a page, after its label. It ends with a full stop.
+const paragraph = `\S(?:[^\n]|\n[^\n])*\.\n\n`
+
+// pageForm is what a page consists of.
+var pageForm = regexp.MustCompile(`^\*\*Means:\*\* ` + paragraph + `\*\*Usual cause:\*\* ` + paragraph + `\*\*Look at:\*\* ` + paragraph +
+	`\*\*Example:\*\*\n\n((?:    \S.*\n)+)\n\*\*Reproduce:\*\*\n\n    vllm-vcr \S.*$`)
+
+func TestPages(t *testing.T) {
+	known := findingsInTestdata(t)
+	for _, f := range findings() {
+		if f.title == "" || len(f.title) > 72 || strings.HasSuffix(f.title, ".") {
+			t.Errorf("%s: title %q, want one of at most 72 letters, without a full stop", f.code, f.title)
+		}
+		example := pageForm.FindStringSubmatch(f.text)
+		if example == nil {
+			t.Errorf("%s: the page is not of the form %s:\n%s", f.code, pageForm, f.text)
+			continue
+		}
+		// What a rule of a file says is there to be compared with.
+		if text := strings.TrimSpace(example[1]); strings.Contains(text, " "+f.code+" ") && !strings.Contains(text, "cannot be read") && !known[text] {
+			t.Errorf("%s: no test of its rule has the finding %q", f.code, text)
+		}
+	}
+}
+
+// findingsInTestdata are the findings that the tests of the files' rules expect.
+func findingsInTestdata(t *testing.T) map[string]bool {
+	t.Helper()
+	known := map[string]bool{}
+	for _, room := range []string{"compat", "manifest", "conformance"} {
+		files, err := filepath.Glob("../../" + room + "/testdata/*.findings")
+		if err != nil || len(files) < 4 {
+			t.Fatalf("%d files of findings in %s: %v", len(files), room, err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(data)) {
+				known[strings.TrimSpace(line)] = true
+			}
+		}
+	}
+	return known
+}
+
+// TestTitles: every title is the one that reports link to.
+func TestTitles(t *testing.T) {
+	if got := findingTitles()[conformance.CodeToken]; got != "a token id differs" {
+		t.Errorf("the title of F001 is %q", got)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	var page bytes.Buffer
+	for _, code := range []string{"F001", "f001"} {
+		page.Reset()
+		a := newApp(&page, nil, nil)
+		if err := a.explain(code); err != nil {
+			t.Fatal(err)
+		}
+		text := page.String()
+		if !strings.HasPrefix(text, "F001 a token id differs\n\n**Means:** ") || !strings.HasSuffix(text, "/fidelity-index-1'\n") || strings.Contains(text, "F002 ") {
+			t.Errorf("%s: page\n%s", code, text)
+		}
+	}
+	tests := []struct{ code, want string }{
+		{"F01", `--explain "F01": no finding has that code: did you mean F001? There are F001, F002, `},
+		{"S999", `--explain "S999": no finding has that code: there are S001, S002, S003, `},
+		{"Z001", `--explain "Z001": no finding has that code: codes begin with one of I, L, P, S, F, `},
+		{"", `--explain "": no finding has that code: codes begin with one of I, L, P, S, F, `},
+	}
+	for _, test := range tests {
+		err := newApp(&page, nil, nil).explain(test.code)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v, want %q", test.code, err, test.want)
+		}
+	}
+}

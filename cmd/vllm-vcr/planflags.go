@@ -1,0 +1,98 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// What --print-plan prints.
+const (
+	planCases    = "cases"
+	planRequests = "requests"
+)
+
+// planFlags are the flags of conform about cases by their names: which to run, which
+// are known to fail, and what to print instead of running any.
+type planFlags struct {
+	run, skip    []string
+	expectations string
+	update       bool
+	list         bool
+	printPlan    string
+	explain      string
+}
+
+func (p *planFlags) addFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&p.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
+	flags.StringSliceVar(&p.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
+	flags.StringVar(&p.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
+	flags.BoolVar(&p.update, "update-expectations", false, "after the run, add what failed to the file of expectations and remove what nothing needs any more")
+	flags.BoolVar(&p.list, "list", false, "print the selected cases as a table, and end")
+	flags.StringVar(&p.printPlan, "print-plan", "", "print the cases that would run, or the requests of each fidelity case with =requests, and end")
+	flags.Lookup("print-plan").NoOptDefVal = planCases
+	flags.StringVar(&p.explain, "explain", "", "print what a finding's code means, such as F001, and end")
+}
+
+// sel completes a selection with the patterns.
+func (p *planFlags) sel(sel *conformance.Selection) (err error) {
+	if p.update && expectationsPath(p.expectations) == "" {
+		return errNoExpectations
+	}
+	switch p.printPlan {
+	case "true": // it was a flag without a value, and can be set in the environment
+		p.printPlan = planCases
+	case "", "false":
+		p.printPlan = ""
+	default:
+		if _, err := chooseOne("--print-plan", p.printPlan, planCases, planRequests); err != nil {
+			return err
+		}
+	}
+	if sel.Run, err = readPatterns("--run", p.run); err != nil {
+		return err
+	}
+	sel.Skip, err = readPatterns("--skip", p.skip)
+	return err
+}
+
+// prints tells whether something is printed instead of a run.
+func (p *planFlags) prints() bool { return p.list || p.printPlan != "" }
+
+// printed prints what was asked for instead of a run, if anything was.
+func (a *app) printed(ctx context.Context, p *planFlags, runner *conformance.Runner, cases []conformance.Case) (bool, error) {
+	switch {
+	case p.list:
+		return true, conformance.List(a.stdout, cases)
+	case p.printPlan == planRequests:
+		if err := runner.Requests(ctx, a.stdout, cases); err != nil {
+			return true, exitError{conformance.ExitInfra, fmt.Errorf("--print-plan=%s: %w", planRequests, err)}
+		}
+		return true, nil
+	case p.printPlan == planCases:
+		return true, a.printPlan(cases)
+	}
+	return false, nil
+}
+
+// updated brings the expectations up to date after a run, if that was asked for, and
+// returns how the command ends: as the report said, unless that cannot be done.
+func (a *app) updated(p *planFlags, r *conformance.Report, all []conformance.Case, reported error) error {
+	if !p.update {
+		return reported
+	}
+	err := a.updateExpectations(p.expectations, r, all)
+	switch {
+	case err == nil:
+		return reported
+	case reported == nil, errors.Is(reported, errReported):
+		return exitError{cmp.Or(r.ExitCode, conformance.ExitUsage), err}
+	}
+	return errors.Join(reported, err)
+}

@@ -1,0 +1,280 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// elsewhere runs an engine that the runner has not started, and returns the address
+// that it dials. The test ends when the engine has.
+func elsewhere(t *testing.T, engine Engine, opt player.Options) string {
+	t.Helper()
+	opt.Handshake = fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
+	subject, err := engine(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- subject.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return opt.Handshake
+}
+
+// byIndex selects what an engine that has one recording can be asked.
+var byIndex = Selection{Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex}}
+
+// TestAddress: an engine that somebody else started serves all cases, in one
+// session: it could not come back for a second one.
+func TestAddress(t *testing.T) {
+	g := usualGolden(t)
+	cases := g.plan(t, byIndex)
+	address := elsewhere(t, Player, player.Options{VLLMVersion: "0.33", Trace: g.read(t), Strict: true})
+	if err := CheckAddress(address, cases); err != nil {
+		t.Fatal(err)
+	}
+	runner := Runner{Store: g, Timeouts: patient(), Address: address, Subject: Description{Kind: "engine", Command: address}}
+	report := runner.Run(t.Context(), cases)
+	outcome{exit: ExitOK}.check(t, report)
+	if len(report.Results) != 3 || report.Subject.Command != address || report.Subject.Versions["0.33"] != "0.33.0" {
+		t.Errorf("%d results of %+v", len(report.Results), report.Subject)
+	}
+}
+
+func TestAddressLive(t *testing.T) {
+	runner := liveRunner()
+	runner.Timeouts = patient()
+	runner.Address = elsewhere(t, Player, player.Options{VLLMVersion: "0.33"})
+	report := runner.Run(t.Context(), livePlan(t, "0.33"))
+	wantAllPass(t, report, map[Assertion]string{Shutdown: "somebody else runs the engine"})
+}
+
+// TestAddressLost: the case that sees the engine go says so, and those after it say
+// that it was gone.
+func TestAddressLost(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g, Timeouts: patient()}
+	runner.Address = elsewhere(t, dyingAt("replay-3", errors.New("out of memory")), player.Options{VLLMVersion: "0.33", Trace: g.read(t)})
+	report := runner.Run(t.Context(), g.plan(t, byIndex))
+	outcome{
+		exit:    ExitFail,
+		verdict: map[string]Verdict{"fidelity-index-1": Error, "fidelity-index-16": Error},
+		says: map[string][]string{
+			"fidelity-index-1":  {"ENGINE_CORE_DEAD", " open: request 3 (line "},
+			"fidelity-index-16": {"the engine was lost before this case: ", "ENGINE_CORE_DEAD"},
+		},
+	}.check(t, report)
+	for i, want := range []Code{"", CodeEngineEnded, CodeEngineSessionLost} {
+		if failures := report.Results[i].Failures; want != "" && failures[len(failures)-1].Code != want {
+			t.Errorf("%s: code %s, want %s", report.Results[i].Case.Name(), failures[len(failures)-1].Code, want)
+		}
+	}
+}
+
+// TestAddressNobody: nobody comes, every case says so, and one waits.
+func TestAddressNobody(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g, Timeouts: Timeouts{Connect: 50 * time.Millisecond}, Address: fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))}
+	report := runner.Run(t.Context(), g.plan(t, byIndex))
+	lost := []string{"the engine was lost before this case: ", "no handshake within 50ms"}
+	outcome{
+		exit:    ExitInfra,
+		verdict: map[string]Verdict{"schema": Error, "fidelity-index-1": Error, "fidelity-index-16": Error},
+		says:    map[string][]string{"schema": {"waiting for HELLO: ", "no handshake within 50ms"}, "fidelity-index-1": lost, "fidelity-index-16": lost},
+	}.check(t, report)
+}
+
+// TestAddressTaken: the address is somebody else's.
+func TestAddressTaken(t *testing.T) {
+	g := usualGolden(t)
+	front, err := (&Runner{Timeouts: DefaultTimeouts()}).listen(mustCodec(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer front.front.Close()
+	runner := Runner{Store: g, Address: front.front.Handshake()}
+	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
+	outcome{exit: ExitInfra, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
+		"schema": {"address already in use"},
+	}}.check(t, report)
+}
+
+func mustCodec(t *testing.T) *protocol.Codec {
+	t.Helper()
+	codec, err := protocol.CodecFor("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return codec
+}
+
+// TestAddressBrokenOff: a case that breaks off leaves nothing to the next one, which
+// asks for the same again.
+func TestAddressBrokenOff(t *testing.T) {
+	g := usualGolden(t)
+	var asked atomic.Int32
+	engine := func(opt player.Options) (Subject, error) {
+		opt.Pace = player.PaceRecorded
+		return sabotaged(func(r *protocol.Request, s *player.Script) error {
+			if s.FirstToken, s.Gaps = 0, nil; r.ID == "replay-5" && asked.Add(1) == 1 {
+				s.Gaps = []time.Duration{never}
+			}
+			return nil
+		})(opt)
+	}
+	runner := Runner{Store: g, Timeouts: Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}}
+	runner.Address = elsewhere(t, engine, player.Options{VLLMVersion: "0.33", Trace: g.read(t)})
+	report := runner.Run(t.Context(), g.plan(t, byIndex))
+	outcome{
+		exit:    ExitInfra,
+		verdict: map[string]Verdict{"fidelity-index-1": Error},
+		says:    map[string][]string{"fidelity-index-1": {"no output for 2s; 1 open: request 5 (line "}},
+	}.check(t, report)
+}
+
+func TestCheckAddress(t *testing.T) {
+	g := usualGolden(t)
+	good := g.plan(t, byIndex)
+	second := append(g.plan(t, byIndex), g.plan(t, byIndex)...)
+	second[0].Golden.ID = "other"
+	older := append(g.plan(t, byIndex), olderGolden(t).plan(t, byIndex)...)
+	schemaOnly := g.plan(t, byIndex)
+	for i := range schemaOnly {
+		schemaOnly[i].Golden.Role = manifest.Schema
+	}
+	real := g.plan(t, byIndex)
+	real[1].Variant.Frontend.Binary = "vllm-rs"
+	live := liveCases(g.line, &manifest.Manifest{}, true)
+	const address = "tcp://127.0.0.1:29550"
+	tests := []struct {
+		name, address string
+		cases         []Case
+		want          string
+	}{
+		{"good", address, good, ""},
+		{"live", address, live, ""},
+		{"skipped lines", address, append(g.plan(t, byIndex), Case{Line: compat.Line{Name: "nightly"}, Skip: "no goldens"}), ""},
+		{"no scheme", "127.0.0.1:29550", good, "want tcp://HOST:PORT"},
+		{"no port", "tcp://127.0.0.1", good, "want tcp://HOST:PORT"},
+		{"any port", "tcp://127.0.0.1:0", good, "want tcp://HOST:PORT"},
+		{"a path", "ipc:///tmp/x", good, "want tcp://HOST:PORT"},
+		{"any host", "tcp://*:29550", good, "want a host that the engine can dial"},
+		{"any address", "tcp://0.0.0.0:29550", good, "want a host that the engine can dial"},
+		{"no case", address, nil, "the selected cases are of 0"},
+		{"two lines", address, older, "the selected cases are of 2: select one line"},
+		{"two goldens", address, second, "the selection has 2 goldens of role fidelity: select that one"},
+		{"no golden to replay", address, schemaOnly, "the selection has 0 goldens of role fidelity"},
+		{"by prompt", address, g.plan(t, Selection{}), "0.33/multiturn-s7/fidelity-prefix-1 cannot be asked of it"},
+		{"through a frontend", address, real, "has a frontend of its own"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			err := CheckAddress(test.address, test.cases)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// alive tells whether there is such a process.
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+// awaited is a context that tells when somebody waits for its end.
+type awaited struct {
+	context.Context
+	waits func()
+}
+
+func (a awaited) Done() <-chan struct{} {
+	a.waits()
+	return a.Context.Done()
+}
+
+// TestKeepAlive: each engine is announced with address and process, before it is
+// asked anything, and the last one stays until the run is told to end.
+func TestKeepAlive(t *testing.T) {
+	tests := []struct {
+		name   string
+		cases  func(*subjectGolden) []Case
+		engine func(*testing.T, string) CommandEngine
+		starts int
+	}{
+		{"replay", func(g *subjectGolden) []Case { return g.plan(t, byIndex) }, mock, 3},
+		{"live", func(*subjectGolden) []Case { return withoutGolden(livePlan(t, "0.33")) }, liveMock, 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cases := test.cases(g)
+			var seen []Attached
+			runner := Runner{Store: g, Engine: test.engine(t, "").Engine, Timeouts: Timeouts{Connect: 1, Idle: 1, Golden: 1}}
+			runner.KeepAlive = func(at Attached) {
+				for _, before := range seen {
+					if alive(before.Pid) {
+						t.Errorf("process %d is still there when the next one starts", before.Pid)
+					}
+				}
+				seen = append(seen, at)
+			}
+			var done, told atomic.Int32
+			runner.Progress = func(Result) { done.Add(1) }
+			report := runner.Run(awaited{ctx, func() {
+				if int(done.Load()) < len(cases) || told.Add(1) > 1 {
+					return
+				}
+				if last := seen[len(seen)-1].Pid; !alive(last) || runner.sharing.session.ctx.Err() != nil {
+					t.Errorf("process %d is gone after the last case, or is about to go", last)
+				}
+				cancel()
+			}}, cases)
+			if told.Load() == 0 {
+				t.Error("the run ended before it was told to")
+			}
+			if test.name == "replay" {
+				outcome{exit: ExitOK}.check(t, report)
+			} else {
+				wantAllPass(t, report, map[Assertion]string{Shutdown: "the engine is kept alive"})
+			}
+			if len(seen) != test.starts {
+				t.Fatalf("%d engines announced, want %d", len(seen), test.starts)
+			}
+			for _, at := range seen {
+				if !strings.HasPrefix(at.Handshake, "tcp://127.0.0.1:") || at.Pid == 0 || alive(at.Pid) {
+					t.Errorf("announced %+v, alive after the run: %v", at, alive(at.Pid))
+				}
+			}
+		})
+	}
+}
+
+// TestKeepAliveOfTheLost: there is nothing to keep when the engine is gone.
+func TestKeepAliveOfTheLost(t *testing.T) {
+	g := usualGolden(t)
+	announced := 0
+	runner := Runner{Store: g, Engine: mock(t, "dies-at-once").Engine, KeepAlive: func(Attached) { announced++ }}
+	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
+	outcome{exit: ExitFail, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
+		"schema": {"| ValueError: no such model"},
+	}}.check(t, report)
+	if announced != 1 {
+		t.Errorf("%d engines announced, want 1", announced)
+	}
+}

@@ -1,0 +1,208 @@
+package conformance
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// quote makes a path one word.
+func quote(path string) string { return "'" + path + "'" }
+
+// ourBinary is the command of the player in a process of its own.
+func ourBinary(t *testing.T, flags string) CommandEngine {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "vllm-vcr")
+	build := exec.Command("go", "build", "-o", path, "../cmd/vllm-vcr")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return CommandEngine{Template: quote(path) + " play --handshake-address {handshake} --vllm-version {tag} --engine-index {index} " + flags}
+}
+
+// mock is the command of an engine that is none of ours.
+func mock(t *testing.T, fault string) CommandEngine {
+	t.Helper()
+	return CommandEngine{Template: mockCommand(t, fault) + " --trace {trace}"}
+}
+
+// liveMock has no recording.
+func liveMock(t *testing.T, fault string) CommandEngine {
+	t.Helper()
+	return CommandEngine{Template: mockCommand(t, fault)}
+}
+
+func mockCommand(t *testing.T, fault string) string {
+	t.Helper()
+	script, err := filepath.Abs("../testdata/engines/mock.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return quote(testenv.Python(t)) + " -u " + quote(script) + " --handshake {handshake} --line {line} --index {index} --fault '" + fault + "'"
+}
+
+// patient are limits that no good engine reaches, and that a test which waits for
+// one does not wait long for.
+func patient() Timeouts { return Timeouts{Connect: time.Minute, Idle: time.Minute, Golden: never} }
+
+// TestOurBinary: the player in a process of its own says what the goldens say, on
+// every line.
+func TestOurBinary(t *testing.T) {
+	window, registry := repository(t)
+	command := ourBinary(t, "--replay-tokens {trace} --replay-match {match} --strict")
+	for _, line := range window.Lines {
+		t.Run(line.Name, func(t *testing.T) {
+			if len(registry.ForLine(line.Name)) == 0 {
+				t.Skip("the line has no goldens")
+			}
+			cases, err := NewPlan(window, registry, Selection{
+				Lines: []string{line.Name}, Goldens: []string{"multiturn-s7", "edge-s1"}, Matches: command.Matches(), Concurrency: []int{16},
+				Assertions: []Assertion{Schema, Fidelity},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			runner := liveRunner()
+			runner.Engine, runner.Timeouts = command.Engine, patient()
+			wantAllPass(t, runner.Run(t.Context(), cases), nil)
+		})
+	}
+}
+
+// TestMockReplays: so does an engine with a decoder, an encoder and sockets of
+// others.
+func TestMockReplays(t *testing.T) {
+	for _, g := range []*subjectGolden{usualGolden(t), olderGolden(t)} {
+		t.Run(g.line.Name, func(t *testing.T) {
+			command := mock(t, "")
+			runner := Runner{Store: g, Engine: command.Engine, Timeouts: patient()}
+			report := runner.Run(t.Context(), g.plan(t, Selection{Matches: command.Matches()}))
+			outcome{exit: ExitOK}.check(t, report)
+			if !slices.Equal(command.Matches(), []player.Match{player.MatchIndex}) || len(report.Results) != 6 {
+				t.Errorf("%d results, want six: an engine without {match} is asked by index only", len(report.Results))
+			}
+		})
+	}
+}
+
+// TestFaultyProcess: whatever a process does, a report comes, says what happened,
+// and has the right exit code.
+func TestFaultyProcess(t *testing.T) {
+	soon := Timeouts{Connect: time.Minute, Idle: 500 * time.Millisecond, Golden: never}
+	tests := []struct {
+		fault   string
+		limits  Timeouts
+		verdict Verdict
+		exit    int
+		code    Code
+		says    []string
+	}{
+		{"dies-at-once", patient(), Error, ExitFail, CodeEngineEnded, []string{"ended: exit status 1; the last of its output:\n| loading weights\n| ValueError: no such model"}},
+		{"daemon", patient(), Error, ExitFail, CodeEngineEnded, []string{"ended: exit status 0"}},
+		{"dies-later", patient(), Error, ExitFail, CodeEngineEnded, []string{"ended: exit status 1", "| CUDA error", "\n1 open: request 4 (line "}},
+		{
+			"hangs-before-hello",
+			Timeouts{Connect: 4 * time.Second, Idle: never, Golden: never},
+			Error, ExitInfra, CodeNoHandshake,
+			[]string{"waiting for HELLO: ", "no handshake within 4s; the last of the engine's output:\n| waiting for a GPU that never comes"},
+		},
+		{"silent", soon, Error, ExitInfra, CodeSilence, []string{"no output for 500ms; 1 open: request 0 (line 7) after 0 of 24 tokens"}},
+		{"other-layout", patient(), Fail, ExitFail, CodeUndecodable, []string{"the engine's message does not decode: ", "EngineCoreOutput has 20 fields, line 0.33 knows 19"}},
+		{"ready-first", patient(), Error, ExitFail, CodeHandshake, []string{`waiting for HELLO: handshake: "READY" out of turn`}},
+		{"flood-strays", patient(), Fail, ExitFail, CodeStray, []string{`an output names request "stray-1", which was never sent`}},
+		{"flood-outputs", patient(), Error, ExitFail, CodeEngineFlood, []string{"the engine said 20000 outputs beyond what was asked for, and goes on"}},
+		{"flood-bytes", patient(), Error, ExitFail, CodeEngineEnded, []string{"the engine disconnected", "the limit is 67108864"}},
+		{"ignores-sigterm", patient(), Pass, ExitOK, "", nil},
+		{"forks", patient(), Pass, ExitOK, "", nil},
+		{"flood-logs", patient(), Pass, ExitOK, "", nil},
+	}
+	for _, test := range tests {
+		t.Run(test.fault, func(t *testing.T) {
+			g := usualGolden(t)
+			command := mock(t, test.fault)
+			command.Grace = 500 * time.Millisecond
+			runner := Runner{Store: g, Engine: command.Engine, Timeouts: test.limits}
+			report := runner.Run(t.Context(), g.plan(t, Selection{
+				Assertions: []Assertion{Fidelity}, Matches: command.Matches(), Concurrency: []int{1},
+			}))
+			const check = "fidelity-index-1"
+			want := outcome{exit: test.exit, verdict: map[string]Verdict{check: test.verdict}, says: map[string][]string{check: test.says}}
+			want.check(t, report)
+			if failures := report.Results[0].Failures; len(failures) > 0 && failures[0].Code != test.code {
+				t.Errorf("code %s, want %s", failures[0].Code, test.code)
+			}
+		})
+	}
+}
+
+// TestWorkflowCommands: what looks like a command to a CI service is quoted, so that
+// no line of a report is one.
+func TestWorkflowCommands(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g, Engine: mock(t, "workflow-commands").Engine, Timeouts: patient()}
+	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
+	text := report.Results[0].Failures[0].Message
+	for _, said := range []string{"| ::error::from stdout", "|   ::set-output name=a::b", "| ::error file=a,line=1::from stderr", "| ::warning::after"} {
+		if !strings.Contains(text, said) {
+			t.Errorf("the report does not quote %q:\n%s", said, text)
+		}
+	}
+	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		if strings.HasPrefix(strings.TrimSpace(line), "::") || strings.Contains(line, "##[") {
+			t.Errorf("a line of the report is a command: %q", line)
+		}
+	}
+}
+
+// TestNoSuchCommand: an engine that cannot be started is told by its name.
+func TestNoSuchCommand(t *testing.T) {
+	g := usualGolden(t)
+	runner := Runner{Store: g, Engine: CommandEngine{Template: "/no/such/engine {handshake}"}.Engine, Timeouts: patient()}
+	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
+	outcome{exit: ExitFail, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
+		"schema": {"start engine: ", "/no/such/engine", "no such file"},
+	}}.check(t, report)
+	if code := report.Results[0].Failures[0].Code; code != CodeStart {
+		t.Errorf("code %s, want %s", code, CodeStart)
+	}
+}
+
+// TestTraceIsRemoved: the file of {trace} is there while the engine runs, and gone
+// after it.
+func TestTraceIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	g := usualGolden(t)
+	runner := Runner{Store: g, Engine: mock(t, "").Engine, Timeouts: patient()}
+	report := runner.Run(t.Context(), g.plan(t, Selection{
+		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{16},
+	}))
+	outcome{exit: ExitOK}.check(t, report)
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestCommandIsNotStepped: the wire assertion is about an engine in the runner's own
+// time, which a process cannot be.
+func TestCommandIsNotStepped(t *testing.T) {
+	g := goldenOf(t, "0.33", "wire-edge-s1")
+	for _, runner := range []*Runner{
+		{Store: g, Engine: mock(t, "").Engine},
+		{Store: g, Address: "tcp://127.0.0.1:29550"},
+	} {
+		report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Wire}}))
+		r := report.Results[0]
+		if r.Verdict != Skip || !strings.Contains(r.Note, "not judged: the engine under test does not take its answers and its time from the runner") {
+			t.Errorf("%s: %s, %q, %v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
+		}
+	}
+}

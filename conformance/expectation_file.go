@@ -1,0 +1,84 @@
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// expectArray is the array of tables that the file of expectations is.
+const expectArray = "expect"
+
+// ExpectationRules lists what is checked of a file of expectations, by code.
+func ExpectationRules() []tomlfile.Rule {
+	return []tomlfile.Rule{
+		{Code: string(CodeExpectUnreadable), Text: "the file exists and is UTF-8 text of a reasonable size"},
+		{Code: string(CodeExpectSyntax), Text: "the file is TOML"},
+		{Code: string(CodeExpectUnknownKey), Text: "every key is known, or starts with x_"},
+		{Code: string(CodeExpectWrongType), Text: "every value has the type of its key"},
+		{Code: string(CodeExpectMissing), Text: "pattern, outcome, reason and issue are present, and not empty"},
+		{Code: string(CodeExpectPattern), Text: "a pattern is one that can match the name of a case"},
+		{Code: string(CodeExpectOutcome), Text: "outcome is fail or flaky"},
+		{Code: string(CodeExpectTwice), Text: "no pattern is listed twice"},
+	}
+}
+
+// LoadExpectations reads a file of expectations and checks it alone; what needs the
+// cases, such as a pattern that matches none, is found when they are run. The result
+// is never nil; it is fit for use when no finding is an error.
+func LoadExpectations(path string) (*Expectations, []tomlfile.Finding) {
+	return readExpectations(tomlfile.Load(path, expectationCodes()))
+}
+
+// ParseExpectations is [LoadExpectations] for text that is already in memory; name is
+// the path that findings mention.
+func ParseExpectations(name string, data []byte) (*Expectations, []tomlfile.Finding) {
+	return readExpectations(tomlfile.Parse(name, data, expectationCodes()))
+}
+
+func expectationCodes() tomlfile.Codes {
+	return tomlfile.Codes{
+		Unreadable: string(CodeExpectUnreadable), Syntax: string(CodeExpectSyntax),
+		UnknownKey: string(CodeExpectUnknownKey), WrongType: string(CodeExpectWrongType),
+	}
+}
+
+func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Finding) {
+	e := &Expectations{File: doc.Name()}
+	if doc.Root() == nil {
+		return e, doc.Findings()
+	}
+	lines := map[string]int{}
+	for _, t := range doc.Root().Tables(expectArray) {
+		one := readExpectation(t)
+		one.Pos = fmt.Sprintf("%s:%d", doc.Name(), t.Line())
+		if first, twice := lines[one.Pattern]; twice && one.Pattern != "" {
+			report(t, CodeExpectTwice, "pattern", fmt.Sprintf("pattern %q is listed twice, first at line %d of this file", one.Pattern, first), "keep one of the two")
+		} else {
+			lines[one.Pattern] = t.LineOf("pattern")
+		}
+		e.List = append(e.List, one)
+	}
+	return e, doc.Findings()
+}
+
+func readExpectation(t *tomlfile.Table) Expectation {
+	one := Expectation{
+		Pattern: t.Required("pattern", string(CodeExpectMissing)),
+		Outcome: Verdict(t.Required("outcome", string(CodeExpectMissing))),
+		Reason:  t.Required("reason", string(CodeExpectMissing)),
+		Issue:   t.Required("issue", string(CodeExpectMissing)),
+		Expires: t.Date("expires"),
+	}
+	if _, err := ParsePattern(one.Pattern); err != nil && one.Pattern != "" {
+		report(t, CodeExpectPattern, "pattern", err.Error(), `write the name of a case, such as 0.33/multiturn-s7/fidelity-index-1, "*" for any text, "**" for any components`)
+	}
+	if one.Outcome != "" && one.Outcome != Fail && one.Outcome != Flaky {
+		report(t, CodeExpectOutcome, "outcome", fmt.Sprintf("outcome is %q", one.Outcome), `write "fail", or "flaky" for what fails now and then`)
+	}
+	return one
+}
+
+func report(t *tomlfile.Table, code Code, key, message, hint string) {
+	t.Report(string(code), tomlfile.Error, key, message, hint)
+}

@@ -1,0 +1,131 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// toyReport runs the suite on a toy of line 0.33.
+func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...Assertion) *Report {
+	t.Helper()
+	front := startToy(t, "0.33", fault)
+	line := compat.Line{Name: "0.33", Tag: "v0.33.0"}
+	cases := frontendSuiteCases(line, &manifest.Manifest{}, assertions, true)
+	if err := front.Check(cases); err != nil {
+		t.Fatal(err)
+	}
+	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Timeouts: Timeouts{Connect: 10 * time.Second, Idle: limit}}
+	return runner.Run(t.Context(), cases)
+}
+
+func TestFrontendSuiteOnAToy(t *testing.T) {
+	report := toyReport(t, "", 10*time.Second)
+	for _, r := range report.Results {
+		if r.Verdict != Pass || r.Asserted == 0 {
+			t.Errorf("%s: %s (%s), %d asserted: %+v", r.Case.Name(), r.Verdict, r.Note, r.Asserted, r.Failures)
+		}
+	}
+	if len(report.Results) != len(FrontendAssertions()) {
+		t.Errorf("%d results, want one an assertion", len(report.Results))
+	}
+}
+
+// Each fault of a frontend is found, by the assertion that is about it.
+func TestFrontendSuiteFindsFaults(t *testing.T) {
+	const soon = 300 * time.Millisecond // for what never comes
+	tests := []struct {
+		fault     string
+		assertion Assertion
+		code      Code
+		path      string
+	}{
+		{"words for numbers", FrontendRequests, CodeMessage, "EngineCoreRequest.sampling_params.max_tokens"},
+		{"unknown key", FrontendRequests, CodeMessage, "EngineCoreRequest.sampling_params.best_of"},
+		{"no temperature", FrontendRequests, CodeCarried, "EngineCoreRequest.sampling_params.temperature"},
+		{"arrival in the past", FrontendRequests, CodeCarried, "EngineCoreRequest.arrival_time"},
+		{"one id for all", FrontendRequests, CodeCarried, "EngineCoreRequest.request_id"},
+		{"a prompt of another", FrontendRequests, CodeNoRequest, "EngineCoreRequest.prompt_token_ids"},
+		{"keeps requests", FrontendRequests, CodeHangs, ""},
+		{"loses tokens", FrontendCompletions, CodeHTTPTokens, "choices[0].token_ids"},
+		{"miscounts", FrontendCompletions, CodeHTTPUsage, "usage"},
+		{"no usage in streams", FrontendUsage, CodeHTTPUsage, "usage"},
+		{"usage unasked", FrontendUsage, CodeHTTPUsage, "usage"},
+		{"miscounts the cache", FrontendUsage, CodeHTTPUsage, "usage.prompt_tokens_details.cached_tokens"},
+		{"always stops", FrontendChat, CodeHTTPFinish, "choices[0].finish_reason"},
+		{"shouts in streams", FrontendChat, CodeStreamed, "choices[0].message.content"},
+		{"shouts in streams", FrontendStreaming, CodeStreamed, "choices[0].text"},
+		{"plain streams", FrontendStreaming, CodeEvents, ""},
+		{"no space after data", FrontendStreaming, CodeEvents, ""},
+		{"no DONE", FrontendStreaming, CodeEvents, ""},
+		{"ends twice", FrontendStreaming, CodeHTTPFinish, "choices[0].finish_reason"},
+		{"streams at the end", FrontendStreaming, CodeHangs, "choices[0]"},
+		{"no stop reason", FrontendFinish, CodeHTTPFinish, "choices[0].stop_reason"},
+		{"no stop strings", FrontendFinish, CodeHangs, ""},
+		{"no abort", FrontendAborts, CodeNoAbort, "EngineCoreRequest.request_id"},
+		{"aborts another", FrontendAborts, CodeNoAbort, "EngineCoreRequest.request_id"},
+		{"no abort", FrontendFinish, CodeNoAbort, "EngineCoreRequest.request_id"},
+		{"no call", FrontendUtilities, CodeNoCall, "UtilityCall.method"},
+		{"another call", FrontendUtilities, CodeNoCall, "UtilityCall.method"},
+		{"a call with words", FrontendUtilities, CodeMessage, "UtilityCall.reset_prefix_cache.reset_running_requests"},
+		{"fails after the call", FrontendUtilities, CodeHTTP, "UtilityCall.reset_prefix_cache"},
+		{"an adapter of 0.31", FrontendLoRA, CodeMessage, "UtilityCall.add_lora.lora_request.load_inplace"},
+		{"errors are fine", FrontendErrors, CodeAccepted, "choices[0].finish_reason"},
+		{"any model", FrontendErrors, CodeAccepted, ""},
+		{"takes anything", FrontendErrors, CodeAccepted, ""},
+		{"healthy for ever", FrontendHealth, CodeHealth, ""},
+		{"waits for the dead", FrontendHealth, CodeHangs, ""},
+		{"loses tokens", FrontendConcurrency, CodeHTTPTokens, "choices[0].token_ids"},
+	}
+	for _, test := range tests {
+		t.Run(test.fault+"/"+string(test.assertion), func(t *testing.T) {
+			t.Parallel()
+			limit := 10 * time.Second
+			if slices.Contains([]Code{CodeHangs, CodeNoAbort, CodeNoCall, CodeHealth}, test.code) {
+				limit = soon
+			}
+			r := toyReport(t, test.fault, limit, test.assertion).Results[0]
+			found := slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Code == test.code && f.Path == test.path })
+			if r.Verdict != Fail || !found {
+				t.Errorf("%s, want %s %s among %+v", r.Verdict, test.code, test.path, r.Failures)
+			}
+			for _, f := range r.Failures {
+				if strings.TrimSpace(f.Message) == "" || !strings.HasPrefix(string(f.Code), "H") {
+					t.Errorf("failure without a message, or of another letter: %+v", f)
+				}
+			}
+		})
+	}
+}
+
+// A case that takes too long could not be judged: its frontend is not blamed for what
+// did not come any more, and neither is one whose run is interrupted.
+func TestFrontendCasesThatAreCutShort(t *testing.T) {
+	front := startToy(t, "0.33", "keeps requests")
+	cases := frontendSuiteCases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{FrontendCompletions}, true)
+	runner := Runner{
+		Store: NewStore(StoreOptions{}), Frontend: front,
+		Timeouts: Timeouts{Connect: 10 * time.Second, Idle: time.Minute, Golden: 200 * time.Millisecond},
+	}
+	r := runner.Run(t.Context(), cases).Results[0]
+	if r.Verdict != Error || len(r.Failures) != 1 || r.Failures[0].Code != CodeDeadline {
+		t.Errorf("%s, want an error for the deadline alone: %+v", r.Verdict, r.Failures)
+	}
+}
+
+// A frontend that somebody else started has one engine: what comes after its end is
+// not judged, and says why.
+func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
+	front := startToy(t, "0.33", "")
+	cases := frontendSuiteCases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{FrontendChat, FrontendHealth}, true)
+	slices.Reverse(cases)
+	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front}
+	results := runner.Run(t.Context(), cases).Results
+	if results[0].Verdict != Pass || results[1].Verdict != Skip || !strings.HasSuffix(results[1].Note, "see health") {
+		t.Errorf("%s (%+v), then %s (%s)", results[0].Verdict, results[0].Failures, results[1].Verdict, results[1].Note)
+	}
+}

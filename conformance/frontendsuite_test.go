@@ -1,0 +1,282 @@
+package conformance
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// realUnderTest starts the vllm-rs of a release as anybody would, with the routes and
+// counts that are off by default.
+func realUnderTest(t *testing.T, version string) *FrontendUnderTest {
+	t.Helper()
+	return &FrontendUnderTest{
+		Command: "'" + testenv.Frontend(t, version) + "' serve {model} --served-model-name tiny --data-parallel-size 1 --data-parallel-size-local 0" +
+			" --data-parallel-address {handshake_host} --data-parallel-rpc-port {handshake_port} --host 127.0.0.1 --port {http_port}" +
+			" --engine-ready-timeout-secs 30 --enable-prompt-tokens-details" +
+			` --profiler-config '{"profiler":"torch","torch_profiler_dir":"` + t.TempDir() + `"}'`,
+		Env: []string{
+			"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + os.TempDir(),
+			"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "NO_COLOR=1",
+		},
+		Model: testenv.ModelDir(t),
+	}
+}
+
+// underTest runs the suite on a frontend that is put before a player of a line.
+func underTest(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, assertions ...Assertion) *Report {
+	t.Helper()
+	window, err := compat.Load("../compat.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := manifest.Load("manifest.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, ok := window.ByName(lineName)
+	if !ok {
+		t.Fatalf("compat.toml has no line %s", lineName)
+	}
+	cases := frontendSuiteCases(line, registry, assertions, true)
+	if err := front.Check(cases); err != nil {
+		t.Fatal(err)
+	}
+	runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"}), Frontend: front, Timeouts: limits}
+	return runner.Run(t.Context(), cases)
+}
+
+// frontendFaults are the real frontends' own: what fails of the suite, and where.
+var frontendFaults = map[string]map[Assertion][]string{
+	// It writes adapters as 0.31 did, which the engine of its release refuses.
+	"0.32.0": {FrontendLoRA: {
+		"H003 UtilityCall.add_lora.lora_request.load_inplace", "H003 UtilityCall.add_lora.lora_request[6]",
+		"H003 EngineCoreRequest.lora_request.load_inplace", "H003 EngineCoreRequest.lora_request[6]",
+	}},
+}
+
+// absentRoutes are what releases up to these lack.
+func absentRoutes(version string) string {
+	switch protocol.LineOf(version) {
+	case "0.25", "0.26", "0.27", "0.28", "0.29":
+		return "no route /release_kv_cache_memory, /weight_info"
+	case "0.30":
+		return "no route /release_kv_cache_memory"
+	}
+	return ""
+}
+
+// TestFrontendSuiteOnRealFrontends makes every assertion of the vllm-rs of each
+// release, before a player of its line.
+func TestFrontendSuiteOnRealFrontends(t *testing.T) {
+	for _, version := range testenv.FrontendVersions() {
+		t.Run(version, func(t *testing.T) {
+			report := underTest(t, realUnderTest(t, version), protocol.LineOf(version), Timeouts{})
+			notes := map[Assertion]string{}
+			for _, r := range report.Results {
+				t.Logf("%s: %s: %d asserted, %d tokens, %v: %s", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration.Round(time.Millisecond), r.Note)
+				want := frontendFaults[version][r.Case.Assertion]
+				if diff := cmp.Diff(want, placesOf(r)); diff != "" || (r.Verdict == Pass) != (want == nil) || r.Asserted == 0 {
+					t.Errorf("%s: %s, failures (-want +got):\n%s%+v", r.Case.Name(), r.Verdict, diff, r.Failures)
+				}
+				if r.Note != "" {
+					notes[r.Case.Assertion] = r.Note
+				}
+			}
+			want := map[Assertion]string{FrontendRequests: "n=2: not taken (status 400)"}
+			if absent := absentRoutes(version); absent != "" {
+				want[FrontendUtilities] = absent
+			}
+			if diff := cmp.Diff(want, notes); diff != "" {
+				t.Errorf("notes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func placesOf(r Result) []string {
+	var places []string
+	for _, f := range r.Failures {
+		places = append(places, string(f.Code)+" "+f.Path)
+	}
+	return places
+}
+
+// A frontend before a player of another line is told apart by the first thing that
+// does not fit, and never hangs.
+func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
+	tests := []struct {
+		frontend, line string
+		at             Assertion // that fails; what comes after it is not judged
+		want           []string  // code, path, and what the message says
+	}{
+		{"0.33.0", "0.27", FrontendHandshake, []string{
+			"H001 EngineCoreReadyResponse registers without supports_lora, max_loras, which frontends of 0.29–0.33 require",
+			"H001 EngineCoreReadyResponse missing field `supports_lora`",
+		}},
+		{"0.27.1", "0.33", FrontendRequests, []string{
+			"H003 EngineCoreRequest expected 22 fields, found 20 fields: without session_id, kv_hints",
+			"H003 EngineCoreRequest this is the layout of 0.25–0.27",
+			"H017  array had incorrect length, expected 14",
+		}},
+		{"0.33.0", "0.32", FrontendUtilities, []string{
+			`H003 UtilityCall.method found "pause_generation" (byte 3): a method of 0.33`,
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.frontend+" on "+test.line, func(t *testing.T) {
+			report := underTest(t, realUnderTest(t, test.frontend), test.line, Timeouts{})
+			if report.ExitCode != ExitFail {
+				t.Errorf("exit code %d, want %d: %s", report.ExitCode, ExitFail, report.Reason)
+			}
+			for _, r := range report.Results {
+				if r.Case.Assertion != test.at {
+					if r.Verdict != Pass && (r.Verdict != Skip || !strings.Contains(r.Note, "see "+string(test.at))) {
+						t.Errorf("%s: %s (%s) %+v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
+					}
+					continue
+				}
+				for _, want := range test.want {
+					if !slices.ContainsFunc(r.Failures, func(f Failure) bool { return tells(f, want) }) {
+						t.Errorf("%s: no failure %q among %+v", r.Case.Name(), want, r.Failures)
+					}
+				}
+			}
+		})
+	}
+}
+
+// tells compares a failure with "CODE PATH part of the message".
+func tells(f Failure, want string) bool {
+	code, rest, _ := strings.Cut(want, " ")
+	path, text, _ := strings.Cut(rest, " ")
+	return string(f.Code) == code && f.Path == path && strings.Contains(f.Message, text)
+}
+
+// Where the engine was taken away, a frontend that is started by a command is started
+// again.
+func TestFrontendsAreStartedAgain(t *testing.T) {
+	window, _ := compat.Load("../compat.toml")
+	line, _ := window.ByName(protocol.Newest)
+	cases := frontendSuiteCases(line, &manifest.Manifest{}, []Assertion{FrontendChat, FrontendHealth}, true)
+	slices.Reverse(cases)
+	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: realUnderTest(t, line.Tag[1:])}
+	report := runner.Run(t.Context(), cases)
+	for _, r := range report.Results {
+		if r.Verdict != Pass {
+			t.Errorf("%s: %s (%s) %+v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
+		}
+	}
+	if got := report.Subject.Versions[line.Name]; got != line.Tag[1:] {
+		t.Errorf("the frontend is of version %q, want that of %s", got, line.Tag)
+	}
+}
+
+// What is no frontend, or none that works, is reported with its last words, in time,
+// and leaves nothing behind.
+func TestFrontendsThatDoNotServe(t *testing.T) {
+	tests := []struct {
+		name, script string
+		want         []string
+	}{
+		{"ends at once", `echo '::error::not me' >&2; exit 3`, []string{"H001", "exit status 3", "| ::error::not me"}},
+		{"never listens", `echo waiting; exec sleep 600`, []string{"H001", "did not answer HELLO on tcp://127.0.0.1:", "does not serve within 1s", "| waiting"}},
+		{"floods its log", `sleep 600 & echo $! > child; while :; do echo '##[error]flood'; done`, []string{"H001", "does not serve within 1s", "| ## [error]flood"}},
+		{"is not there", "", []string{"R009", "no such file"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if test.script != "" {
+				if err := os.WriteFile(filepath.Join(dir, "frontend"), []byte("#!/bin/sh\n"+test.script+"\n"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			front := &FrontendUnderTest{Command: dir + "/frontend {handshake} {http_port}", Dir: dir, ReadyTimeout: time.Second}
+			report := underTest(t, front, "0.33", Timeouts{})
+			first := report.Results[0]
+			text := ""
+			for _, f := range first.Failures {
+				text += string(f.Code) + " " + f.Message + "\n"
+			}
+			for _, want := range test.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("report lacks %q: %s", want, text)
+				}
+			}
+			if strings.Contains(text, "\n::error") || strings.Contains(text, "##[") {
+				t.Errorf("a command of the frontend's got through: %s", text)
+			}
+			for _, r := range report.Results[1:] {
+				if r.Verdict != Skip || !strings.Contains(r.Note, "see handshake") {
+					t.Errorf("%s: %s (%s), want not judged", r.Case.Name(), r.Verdict, r.Note)
+				}
+			}
+			if !first.Verdict.Red() || report.ExitCode == ExitOK {
+				t.Errorf("%s, exit code %d", first.Verdict, report.ExitCode)
+			}
+			isGone(t, filepath.Join(dir, "child"))
+		})
+	}
+}
+
+// isGone checks that the process whose id is in a file has ended.
+func isGone(t *testing.T, file string) {
+	t.Helper()
+	pid, err := os.ReadFile(file)
+	if err != nil {
+		return // it started none
+	}
+	// A process of ours that ended and was not waited for is a zombie: its command
+	// line is empty.
+	line, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "cmdline"))
+	if err == nil && len(line) > 0 {
+		t.Errorf("process %s, which the frontend started, is still there: %q", pid, line)
+	}
+}
+
+func TestFrontendUnderTestCheck(t *testing.T) {
+	const sound = "front {handshake} {http_port}"
+	one, two := []Case{{Line: compat.Line{Name: "0.33"}}}, []Case{{Line: compat.Line{Name: "0.33"}}, {Line: compat.Line{Name: "0.32"}}}
+	tests := []struct {
+		name  string
+		front FrontendUnderTest
+		cases []Case
+		want  string // empty for none
+	}{
+		{"a command", FrontendUnderTest{Command: sound}, two, ""},
+		{"a port", FrontendUnderTest{Command: "front --port={handshake_port} {http_port}"}, two, ""},
+		{"its own URL", FrontendUnderTest{Command: "front {handshake}", URL: "http://127.0.0.1:8000"}, two, ""},
+		{"nothing", FrontendUnderTest{}, one, "want a command, or the URL and the handshake address"},
+		{"quotes", FrontendUnderTest{Command: "front '{handshake}"}, one, "single quote"},
+		{"unknown placeholder", FrontendUnderTest{Command: sound + " {port}"}, one, "unknown placeholder {port}: want one of {handshake}"},
+		{"unknown placeholder in the URL", FrontendUnderTest{Command: sound, URL: "http://{host}"}, one, "unknown placeholder {host}"},
+		{"no handshake", FrontendUnderTest{Command: "front {http_port}"}, one, "neither {handshake} nor {handshake_port}"},
+		{"no HTTP side", FrontendUnderTest{Command: "front {handshake}"}, one, "where is its HTTP side?"},
+		{"no model", FrontendUnderTest{Command: sound + " {model}"}, one, "{model} needs a model"},
+		{"two handshakes", FrontendUnderTest{Command: sound, Handshake: "tcp://127.0.0.1:1"}, one, "of a frontend that is running"},
+		{"running", FrontendUnderTest{URL: "http://127.0.0.1:1", Handshake: "tcp://127.0.0.1:2"}, one, ""},
+		{"running on two lines", FrontendUnderTest{URL: "http://127.0.0.1:1", Handshake: "tcp://127.0.0.1:2"}, two, "of 2 lines: select one"},
+		{"running nowhere", FrontendUnderTest{URL: "http://127.0.0.1:1", Handshake: "127.0.0.1:2"}, one, "want tcp://HOST:PORT"},
+		{"running at a placeholder", FrontendUnderTest{URL: "http://127.0.0.1:{http_port}", Handshake: "tcp://127.0.0.1:2"}, one, "placeholders are of a command"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.front.Check(test.cases)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// livePlan lists the live cases of a line of the repository.
+func livePlan(tb testing.TB, line string) []Case {
+	tb.Helper()
+	window, registry := repository(tb)
+	l, ok := window.ByName(line)
+	if !ok {
+		tb.Fatalf("no line %s", line)
+	}
+	return liveCases(l, registry, true)
+}
+
+// liveRunner has the goldens of the repository.
+func liveRunner() *Runner { return &Runner{Store: NewStore(StoreOptions{Dir: repoGoldens})} }
+
+// wantAllPass demands that every case passed and asserted something, but for those
+// that have a reason not to.
+func wantAllPass(t *testing.T, report *Report, skips map[Assertion]string) {
+	t.Helper()
+	for _, r := range report.Results {
+		want := Pass
+		if skips[r.Case.Assertion] != "" {
+			want = Skip
+		}
+		if r.Verdict != want || skips[r.Case.Assertion] != "" && r.Note != skips[r.Case.Assertion] {
+			t.Errorf("%s: %s, want %s: note %q, failures %v", r.Case.Name(), r.Verdict, want, r.Note, r.Failures)
+		}
+		t.Logf("%s: %s, %d asserted, %d tokens in %v: %s", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration, r.Note)
+	}
+	if len(report.Results) == 0 {
+		t.Error("no results")
+	}
+}
+
+// TestLivePlayer: the embedded player makes up tokens, and is a good engine of each
+// line.
+func TestLivePlayer(t *testing.T) {
+	window, _ := repository(t)
+	for _, line := range window.Lines {
+		t.Run(line.Name, func(t *testing.T) {
+			wantAllPass(t, liveRunner().Run(t.Context(), livePlan(t, line.Name)), nil)
+		})
+	}
+}
+
+// TestLiveOurBinary: so it is in a process of its own, which ends when told to.
+func TestLiveOurBinary(t *testing.T) {
+	window, _ := repository(t)
+	command := ourBinary(t, "")
+	for _, line := range window.Lines {
+		t.Run(line.Name, func(t *testing.T) {
+			runner := liveRunner()
+			runner.Engine, runner.Timeouts = command.Engine, patient()
+			report := runner.Run(t.Context(), livePlan(t, line.Name))
+			wantAllPass(t, report, nil)
+			if last := report.Results[len(report.Results)-1]; last.Note != "ended by SIGTERM: exit status 0" {
+				t.Errorf("%s: %q", last.Case.Name(), last.Note)
+			}
+		})
+	}
+}
+
+// TestLiveMock: and so is an engine that is none of ours.
+func TestLiveMock(t *testing.T) {
+	for _, line := range []string{"0.33", "0.27"} {
+		t.Run(line, func(t *testing.T) {
+			runner := liveRunner()
+			runner.Engine, runner.Timeouts = liveMock(t, "").Engine, patient()
+			wantAllPass(t, runner.Run(t.Context(), withoutGolden(livePlan(t, line))), nil)
+		})
+	}
+}
+
+// withoutGolden leaves out what a captured engine registered with: ours of another
+// configuration has other keys.
+func withoutGolden(cases []Case) []Case {
+	for i := range cases {
+		cases[i].Golden = manifest.Golden{}
+	}
+	return cases
+}
+
+// TestLiveFaults: an engine that is wrong in one way is red in the cases that are
+// about it, with the code of it, and green in the others.
+func TestLiveFaults(t *testing.T) {
+	asking := []Assertion{Streaming, Stop, Abort, Utilities, Repeat, Statistics}
+	everywhere := append(slices.Clone(asking), Shutdown)
+	tests := []struct {
+		fault string
+		code  Code
+		red   []Assertion
+		says  string
+	}{
+		{"hello-without-headless", CodeEngineHello, []Assertion{Handshake}, `HELLO has no key "headless"`},
+		{"local", CodeEngineHello, []Assertion{Handshake}, "HELLO says local = true, headless = true"},
+		{"other-identity", CodeEngineIdentity, []Assertion{Handshake}, "the identity 0500 names engine 5"},
+		{"ready-kind", CodeEngineReadyKind, []Assertion{Schema}, "mamba_block_size is str, line 0.33 declares int | None"},
+		{"ready-missing", CodeReadyRequired, []Assertion{Schema}, "block_size is missing"},
+		{"other-index", CodeEngineIndex, append([]Assertion{Handshake}, everywhere...), "engine_index is 3, but engine 0 registered"},
+		{"clock-goes-back", CodeTimestamp, everywhere, "comes after"},
+		{"wave", CodeEnvelope, asking, "wave_complete and start_wave are for a coordinator"},
+		{"empty-envelope", CodeEnvelope, asking, "it has neither outputs, nor statistics"},
+		{"late-output", CodeAfterEnd, asking, "an output of 1 tokens comes after it had ended"},
+		{"too-many", CodeTooMany, asking, "more tokens than max_tokens = "},
+		{"too-few", CodeTooFew, []Assertion{Streaming, Stop, Abort, Repeat, Statistics}, "it ended by length after 3 tokens, max_tokens is"},
+		{"no-prefill-stats", CodePrefill, everywhere, "the first output has no prefill_stats"},
+		{"no-stop", CodeStopRule, []Assertion{Stop}, " to stop at"},
+		{"no-stop-reason", CodeStopReason, []Assertion{Stop}, "stop_reason is nil, it stopped at token"},
+		{"no-min-tokens", CodeMinTokens, []Assertion{Stop}, "min_tokens is"},
+		{"deaf-to-aborts", CodeAfterEnd, []Assertion{Abort}, "comes after it had ended"},
+		{"abort-spoils-the-id", CodeUnanswered, []Assertion{Abort}, "it was answered with an error"},
+		{"failing-utility", CodeUtilityAnswer, []Assertion{Utilities}, "reset_mm_cache: answered with a failure"},
+		{"none-for-bool", CodeUtilityAnswer, []Assertion{Utilities}, "answered with nil, a frontend expects a result of kind strings"},
+		{"unknown-is-done", CodeUtilityUnknown, []Assertion{Utilities}, "want a failure message"},
+		{"never-the-same", CodeRepeat, []Assertion{Repeat}, "asked again, token 0 differs"},
+		{"no-logprobs", CodeLogprobs, []Assertion{Repeat}, "missing, although asked for"},
+		{"logprobs-of-others", CodeLogprobs, []Assertion{Repeat}, "row 0 begins with id"},
+		{"stuck-gauges", CodeGauges, []Assertion{Statistics}, "1 running, 0 waiting"},
+		{"statistics-without-wave", CodeStatistics, everywhere, "current_wave: it is missing"},
+		{"other-layout", CodeUndecodable, everywhere, "EngineCoreOutput has 20 fields, line 0.33 knows 19"},
+		{"ignores-sigterm", CodeShutdown, []Assertion{Shutdown}, "did not end within the grace after SIGTERM and was killed"},
+	}
+	for _, test := range tests {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			runner, command := liveRunner(), liveMock(t, test.fault)
+			if test.fault == "ignores-sigterm" {
+				command.Grace = 100 * time.Millisecond
+			}
+			runner.Engine, runner.Timeouts = command.Engine, patient()
+			report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))
+			for _, r := range report.Results {
+				a := r.Case.Assertion
+				want := Pass
+				if slices.Contains(test.red, a) {
+					want = Fail
+				}
+				if r.Verdict != want {
+					t.Errorf("%s: %s, want %s: %v", a, r.Verdict, want, r.Failures)
+				} else if want == Fail && (r.Failures[0].Code != test.code || !strings.Contains(r.Failures[0].Message, test.says)) {
+					t.Errorf("%s: %s: %s\nwant %s: %s", a, r.Failures[0].Code, r.Failures[0].Message, test.code, test.says)
+				}
+			}
+			if report.ExitCode != ExitFail {
+				t.Errorf("exit code %d, want %d", report.ExitCode, ExitFail)
+			}
+		})
+	}
+}
+
+// TestLiveWithoutStatistics: an engine may be started without them.
+func TestLiveWithoutStatistics(t *testing.T) {
+	runner := liveRunner()
+	runner.Engine, runner.Timeouts = liveMock(t, "no-statistics").Engine, patient()
+	report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))
+	wantAllPass(t, report, map[Assertion]string{Statistics: "the engine sends no scheduler_stats"})
+}
+
+// TestLiveLost: what ends the engine is told by the case that sees it, and the
+// others are not green.
+func TestLiveLost(t *testing.T) {
+	tests := []struct {
+		fault  string
+		limits Timeouts
+		seen   Assertion // by which case
+		code   Code
+		exit   int
+		says   string
+	}{
+		{"dies-at-once", patient(), Handshake, CodeEngineEnded, ExitFail, "| ValueError: no such model"},
+		{"ready-first", patient(), Handshake, CodeEngineOrder, ExitFail, `"READY" out of turn`},
+		{"dies-later", patient(), Streaming, CodeEngineEnded, ExitFail, "| CUDA error"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Streaming, CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
+		{"flood-bytes", patient(), Streaming, CodeEngineEnded, ExitFail, "the limit is 67108864"},
+		{"flood-strays", patient(), Streaming, CodeStray, ExitFail, `an output names request "stray-1"`},
+		{"flood-outputs", patient(), Streaming, CodeAfterEnd, ExitFail, "an output of 10 tokens comes after it had ended"},
+	}
+	for _, test := range tests {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			runner := liveRunner()
+			runner.Engine, runner.Timeouts = liveMock(t, test.fault).Engine, test.limits
+			// Each case that waits in vain takes its time.
+			cases := slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool {
+				return !slices.Contains([]Assertion{Handshake, Streaming, Utilities, Repeat}, c.Assertion)
+			})
+			report := runner.Run(t.Context(), cases)
+			seen := false
+			for _, r := range report.Results {
+				a := r.Case.Assertion
+				switch {
+				case a == test.seen:
+					seen = true
+					if r.Failures[0].Code != test.code || !strings.Contains(r.Failures[0].Message, test.says) {
+						t.Errorf("%s: %s: %s\nwant %s: %s", a, r.Failures[0].Code, r.Failures[0].Message, test.code, test.says)
+					}
+				case seen && r.Verdict == Pass:
+					t.Errorf("%s passes after the engine was lost", a)
+				}
+			}
+			if report.ExitCode != test.exit {
+				t.Errorf("exit code %d (%s), want %d", report.ExitCode, report.Reason, test.exit)
+			}
+		})
+	}
+}
+
+// TestLiveInterrupted: an interruption is nobody's failure.
+func TestLiveInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	runner := liveRunner()
+	runner.Progress = func(r Result) {
+		if r.Case.Assertion == Streaming {
+			cancel(errors.New("interrupted by the user"))
+		}
+	}
+	report := runner.Run(ctx, livePlan(t, "0.33"))
+	for _, r := range report.Results {
+		passes := r.Case.Assertion == Handshake || r.Case.Assertion == Schema || r.Case.Assertion == Streaming
+		if passes && r.Verdict != Pass || !passes && (r.Verdict != Error || !strings.Contains(r.Failures[0].Message, "interrupted by the user")) {
+			t.Errorf("%s: %s %v", r.Case.Name(), r.Verdict, r.Failures)
+		}
+	}
+	if report.ExitCode != ExitInfra {
+		t.Errorf("exit code %d, want %d", report.ExitCode, ExitInfra)
+	}
+}
+
+// TestLiveCases: a line has each assertion once, by name, in order; the registration
+// is compared with that of a golden where the line has one.
+func TestLiveCases(t *testing.T) {
+	_, registry := repository(t)
+	with, without := livePlan(t, "0.33"), liveCases(compat.Line{Name: "0.99"}, registry, false)
+	for i, a := range LiveAssertions() {
+		if name, want := with[i].Name(), fmt.Sprintf("0.33/live/%s", a); name != want {
+			t.Errorf("case %d is %s, want %s", i, name, want)
+		}
+		if with[i].Gating != true || without[i].Gating != false || without[i].Golden.ID != "" || (with[i].Golden.ID != "") != (a == Schema) {
+			t.Errorf("%s: %+v, %+v", a, with[i], without[i])
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// halfway is a stream that has come so far.
+func halfway(index, got int, ended bool) *stream {
+	s := &stream{index: index, record: &trace.Record{OutputTokenIDs: make([]uint32, 8), Line: index + 2}, finish: trace.FinishAbsent}
+	s.take(make([]uint32, got), ended, trace.FinishLength)
+	return s
+}
+
+// TestFailureOf: an error keeps its places on the way to a failure, through
+// whatever wraps it.
+func TestFailureOf(t *testing.T) {
+	silence := coded(CodeSilence, errors.New("no output for 1s"))
+	session := &session{frames: 41}
+	garbage := session.undecodable(errors.New("it does not decode: EngineCoreOutputs.outputs[3].new_token_ids: expected array, found str"))
+	tests := []struct {
+		name string
+		err  error
+		want Failure
+	}{
+		{"nothing known", errors.New("x"), Failure{Code: CodeUnjudged, Request: -1, Position: -1, Frame: -1}},
+		{
+			"one open", placed([]*stream{halfway(0, 8, true), halfway(1, 3, false)}, silence),
+			Failure{Code: CodeSilence, Request: 1, Position: 3, Frame: -1, Expected: "8 tokens and a terminal output", Actual: "3 tokens"},
+		},
+		{"several open", placed([]*stream{halfway(0, 1, false), halfway(1, 3, false)}, silence), Failure{Code: CodeSilence, Request: -1, Position: -1, Frame: -1}},
+		{"none open", placed([]*stream{halfway(0, 8, true)}, silence), Failure{Code: CodeSilence, Request: -1, Position: -1, Frame: -1}},
+		{
+			"a message", garbage,
+			Failure{
+				Code: CodeUndecodable, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.outputs[3].new_token_ids",
+				Expected: "a message of the line", Actual: "none",
+			},
+		},
+		{
+			"a message while one was open", fmt.Errorf("and: %w", placed([]*stream{halfway(7, 2, false)}, garbage)),
+			Failure{
+				Code: CodeUndecodable, Request: 7, Position: 2, Frame: 42, Path: "EngineCoreOutputs.outputs[3].new_token_ids",
+				Expected: "a message of the line", Actual: "none",
+			},
+		},
+		{
+			"another call", session.answered(&protocol.UtilityOutput{CallID: 9}, 3),
+			Failure{Code: CodeUtility, Request: -1, Position: -1, Frame: 41, Path: "EngineCoreOutputs.utility_output.call_id", Expected: "3", Actual: "9"},
+		},
+		{
+			"a failed call", session.answered(&protocol.UtilityOutput{CallID: 3, Failed: true, Failure: "no"}, 3),
+			Failure{Code: CodeUtility, Request: -1, Position: -1, Frame: 41, Path: "EngineCoreOutputs.utility_output.failure_message", Expected: "none", Actual: "no"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := failureOf(test.err)
+			test.want.Message = test.err.Error()
+			if got != test.want {
+				t.Errorf("got  %+v\nwant %+v", got, test.want)
+			}
+		})
+	}
+	if err := session.answered(&protocol.UtilityOutput{CallID: 3}, 3); err != nil {
+		t.Errorf("a right answer: %v", err)
+	}
+}
+
+// TestIntegrityOfAnyStore: a store that verifies nothing does not keep the runner
+// from saying what is wrong with the bytes.
+func TestIntegrityOfAnyStore(t *testing.T) {
+	tests := []struct {
+		name   string
+		damage func(*subjectGolden)
+		code   Code
+	}{
+		{"other bytes", func(g *subjectGolden) { g.data = append([]byte{g.data[0] ^ 1}, g.data[1:]...) }, CodeDigest},
+		{"other size", func(g *subjectGolden) { g.Size++ }, CodeSize},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			test.damage(g)
+			runner := Runner{Store: g}
+			r := runner.Run(context.Background(), g.plan(t, Selection{Assertions: []Assertion{Integrity}})).Results[0]
+			if r.Verdict != Fail || r.Failures[0].Code != test.code {
+				t.Fatalf("%s: %+v, want %s", r.Verdict, r.Failures, test.code)
+			}
+			if f := r.Failures[0]; f.Expected == f.Actual || !strings.Contains(f.Message, f.Expected) || !strings.Contains(f.Message, f.Actual) {
+				t.Errorf("expected %q, actual %q: %s", f.Expected, f.Actual, f.Message)
+			}
+		})
+	}
+}

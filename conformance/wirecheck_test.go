@@ -1,0 +1,297 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// wireGolden is the edge session of a line.
+func wireGolden(tb testing.TB, line string) *subjectGolden {
+	tb.Helper()
+	return goldenOf(tb, line, "wire-edge-s1")
+}
+
+// onlyWire selects the one case.
+var onlyWire = Selection{Assertions: []Assertion{Wire}}
+
+// bootedWire starts a player on a session, ready to be replayed.
+func bootedWire(tb testing.TB, g *subjectGolden) *wireReplay {
+	tb.Helper()
+	runner := Runner{Store: g}
+	runner.setDefaults()
+	c := Case{Line: g.line, Golden: g.Golden}
+	loaded := runner.load(tb.Context(), c)
+	if loaded.readErr != nil {
+		tb.Fatal(loaded.readErr)
+	}
+	w, err := newWireSession("golden", loaded.codec, loaded.frames)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	run, err := runner.bootWire(tb.Context(), loaded, c, w)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(run.close)
+	return run
+}
+
+// The player says what the real engine of every line said, message by message, and
+// nothing is masked that need not be.
+func TestWireOfEveryLine(t *testing.T) {
+	needed := map[string]int{}
+	for _, line := range protocol.Lines() {
+		t.Run(line, func(t *testing.T) {
+			run := bootedWire(t, wireGolden(t, line))
+			if err := run.all(); err != nil {
+				t.Fatal(err)
+			}
+			var f finding
+			run.comparison.report(&f)
+			for _, wrong := range f.failures {
+				t.Errorf("%s %s", wrong.Code, wrong.Message)
+			}
+			if f.asserted < 700 {
+				t.Errorf("%d messages compared, want those of a whole session", f.asserted)
+			}
+			left := 0
+			for _, m := range run.recorded.said {
+				if m.left != "" {
+					left++
+				}
+			}
+			if left > 5 {
+				t.Errorf("%d messages not compared", left)
+			}
+			for place, n := range run.comparison.masked {
+				needed[place] += n
+			}
+		})
+	}
+	for _, m := range wireMasks {
+		if needed[m.path] == 0 {
+			t.Errorf("the mask of %s is not needed on any line: take it out", m.path)
+		}
+		if m.reason == "" {
+			t.Errorf("the mask of %s has no reason", m.path)
+		}
+	}
+}
+
+// tamper changes the messages of a player on their way: of those that are no
+// answers to our own calls, the one with index at.
+func (w *wireReplay) tamper(at int, change func([][]byte) [][][]byte) {
+	honest := w.listen
+	heard := 0
+	var queue [][][]byte
+	w.listen = func(ctx context.Context) ([][]byte, error) {
+		for {
+			if len(queue) > 0 {
+				m := queue[0]
+				queue = queue[1:]
+				return m, nil
+			}
+			m, err := honest(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if seen := w.recorded.look(m); seen.class == wireUtility && seen.call >= firstPoke {
+				return m, nil
+			}
+			if heard++; heard-1 != at {
+				return m, nil
+			}
+			queue = change(m)
+		}
+	}
+}
+
+// saidIn is the index of the engine's message in a line, among those that are
+// compared.
+func (w *wireSession) saidIn(tb testing.TB, line int) int {
+	tb.Helper()
+	at := 0
+	for _, m := range w.said {
+		if m.Line == line {
+			return at
+		}
+		if m.left == "" {
+			at++
+		}
+	}
+	tb.Fatalf("line %d is no message of the engine", line)
+	return 0
+}
+
+const stats = 2 // the position of scheduler_stats in EngineCoreOutputs
+
+// Each of these is one message of the engine, changed: the first failure says what,
+// where, in which message and about which request.
+func TestTamperedWire(t *testing.T) {
+	edit := func(change func(*node), path ...any) func(testing.TB, [][]byte) [][][]byte {
+		return func(tb testing.TB, frames [][]byte) [][][]byte {
+			return [][][]byte{edited(tb, frames, change, path...)}
+		}
+	}
+	frames := func(change func(frames [][]byte) [][][]byte) func(testing.TB, [][]byte) [][][]byte {
+		return func(_ testing.TB, frames [][]byte) [][][]byte { return change(frames) }
+	}
+	null, text := []byte{0xc0}, pack.AppendString(nil, "x")
+	ext := func(code int8, n int) []byte { return pack.AppendExt(nil, code, make([]byte, n)) }
+	tests := []struct {
+		name    string
+		line    int // of the golden of line 0.33
+		change  func(testing.TB, [][]byte) [][][]byte
+		code    Code
+		request int
+		path    string // below EngineCoreOutputs, or the whole
+		want    string
+		got     string
+		others  []Code // that follow
+	}{
+		{"envelope one short", 7, edit(drops(8, 1)), CodeWireLength, -1, "", "array of 9 elements", "array of 8 elements", nil},
+		{"envelope one long", 7, edit(inserts(9, leaf(null))), CodeWireLength, -1, "", "array of 9 elements", "array of 10 elements", nil},
+		{"output one short", 7, edit(drops(18, 1), 1, 0), CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 18 elements", nil},
+		{"output one long", 7, edit(inserts(19, leaf(null)), 1, 0), CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 20 elements", nil},
+		{"outputs one short", 676, edit(drops(9, 1), 1), CodeWireLength, -1, ".outputs", "array of 10 elements", "array of 9 elements", nil},
+		{
+			"output shifted", 8, edit(func(n *node) { inserts(5, leaf(null))(n); drops(19, 1)(n) }, 1, 0),
+			CodeWireKind, 0, ".outputs[0].num_nans_in_logits", "0", "nil",
+			[]Code{CodeWireKind},
+		},
+		{"another engine", 7, edit(becomes([]byte{1}), 0), CodeWireValue, -1, ".engine_index", "0", "1", nil},
+		{"another id", 7, edit(becomes(text), 1, 0, 0), CodeWireValue, 0, ".outputs[0].request_id", `"chatcmpl-f9d5b72f-f3aa3857"`, `"x"`, nil},
+		{"a token of another value", 7, edit(becomes([]byte{7}), 1, 0, 1, 0), CodeWireValue, 0, ".outputs[0].new_token_ids[0]", "201", "7", nil},
+		{"a token as text", 7, edit(becomes(text), 1, 0, 1, 0), CodeWireKind, 0, ".outputs[0].new_token_ids[0]", "201", `"x"`, nil},
+		{"one token more", 7, edit(inserts(0, leaf([]byte{7})), 1, 0, 1), CodeWireLength, 0, ".outputs[0].new_token_ids", "array of 1 element", "array of 2 elements", []Code{CodeWireValue}},
+		{"another finish reason", 22, edit(becomes([]byte{0}), 1, 0, 5), CodeWireValue, 0, ".outputs[0].finish_reason", "1", "0", nil},
+		{"no stop reason", 509, edit(becomes(null), 1, 0, 6), CodeWireKind, 20, ".outputs[0].stop_reason", "304", "nil", nil},
+		{"another event", 7, edit(becomes([]byte{3}), 1, 0, 7, 0, "type"), CodeWireValue, 0, ".outputs[0].events[0].type", "1", "3", nil},
+		{"other cached tokens", 743, edit(becomes([]byte{0}), 1, 0, 11, "num_cached_tokens"), CodeWireValue, 45, ".outputs[0].prefill_stats.num_cached_tokens", "256", "0", nil},
+		{"a default left out", 7, edit(drops(24, 2), stats), CodeWireMissing, -1, ".scheduler_stats.", "nil", "absent", nil},
+		{"a key too many", 7, edit(inserts(0, leaf(text), leaf(null)), 1, 0, 11), CodeWireExtra, 0, ".outputs[0].prefill_stats.x", "absent", "nil", nil},
+		{"a key of another name", 7, edit(becomes(text), 1, 0, 7, 1, 0), CodeWireMissing, 0, ".outputs[0].events[1].type", "2", "absent", []Code{CodeWireExtra}},
+		{"keys in another order", 7, edit(func(n *node) { swaps(0, 2)(n); swaps(1, 3)(n) }, 1, 0, 7, 0), CodeWireOrder, 0, ".outputs[0].events[0]", "keys in the order type, timestamp", "keys in the order timestamp, type", nil},
+		{"a gauge", 7, edit(becomes([]byte{9}), stats, "num_running_reqs"), CodeWireValue, -1, ".scheduler_stats.num_running_reqs", "1", "9", nil},
+		{"a statistic of no kind", 24, edit(becomes(null), stats), CodeWireKind, -1, ".scheduler_stats", "{", "nil", nil},
+		{"no time", 7, edit(becomes(pack.AppendFloat64(nil, 0)), 3), CodeWireValue, -1, ".timestamp", "", "0", nil},
+		{"a time of another kind", 7, edit(becomes([]byte{1}), 3), CodeWireKind, -1, ".timestamp", "", "1", nil},
+		{"another version of the weights", 7, edit(becomes(text), 8), CodeWireValue, -1, ".weight_version", `"default"`, `"x"`, nil},
+		{"a wave", 7, edit(becomes([]byte{1}), 6), CodeWireKind, -1, ".wave_complete", "nil", "1", nil},
+		{"logprobs as bytes", 43, edit(becomes(pack.AppendBin(nil, make([]byte, 16))), 1, 0, 2, 0, 2), CodeWireKind, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
+		{"another ext code", 43, edit(becomes(ext(4, 16)), 1, 0, 2, 1, 2), CodeWireKind, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
+		{"a tensor too small", 43, edit(becomes(ext(3, 12)), 1, 0, 2, 1, 2), CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
+		{"logprobs of another token", 43, edit(becomes(ext(3, 16)), 1, 0, 2, 0, 2), CodeWireValue, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
+		{"another type of numbers", 43, edit(becomes(pack.AppendString(nil, "<f8")), 1, 0, 2, 1, 0), CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[0]", `"<f4"`, `"<f8"`, nil},
+		{"no logprobs", 43, edit(becomes(null), 1, 0, 2), CodeWireKind, 2, ".outputs[0].new_logprobs", "", "nil", nil},
+		{"a frame too many", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{append(slices.Clone(m), nil)} }), CodeWireFrames, -1, "frames", "1 frame", "2 frames", nil},
+		{"a frame too few", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{m[:2]} }), CodeWireFrames, -1, "frames", "3 frames", "2 frames", nil},
+		{"a buffer too short", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0], m[1][1:], m[2]}} }), CodeWireFrames, -1, "frames[1]", "352 bytes", "351 bytes", nil},
+		{"no message", 7, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, 0, "", "a step with outputs", "no such message", nil},
+		{"no message when all is done", 24, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, -1, "", "a step without outputs", "no such message", nil},
+		{"no answer", 713, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, -1, "", "an answer to a utility call", "no such message", nil},
+		{"a message twice", 8, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "a step with outputs: [0, [[", nil},
+		{"a step too many", 24, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
+		{"a step after the last", 780, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
+		{"an answer twice", 713, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "an answer to a utility call: ", nil},
+		{"another result", 713, edit(becomes([]byte{0xc2}), 4, 2, 1), CodeWireValue, -1, ".utility_output.result[1]", "true", "false", nil},
+		{"the answer to another call", 713, edit(becomes([]byte{9}), 4, 0), CodeWireValue, -1, ".utility_output.call_id", "1", "9", nil},
+		{"a failure", 713, edit(func(n *node) { n.parts[1], n.parts[2] = leaf(text), leaf(null) }, 4), CodeWireKind, -1, ".utility_output.failure_message", "nil", `"x"`, []Code{CodeWireKind}},
+		{"no msgpack", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0xc1}}} }), CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
+		{"cut off", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0][:20]}} }), CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
+		{"no array", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0x80}}} }), CodeWireKind, -1, "", "", "{}", nil},
+		{"no frame", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{}} }), CodeWireFrames, -1, "frames", "1 frame", "0 frames", nil},
+		{"outputs that are none", 7, edit(becomes(null), 1), CodeWireKind, -1, ".outputs", "", "nil", nil},
+	}
+	g := wireGolden(t, "0.33")
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			run := bootedWire(t, g)
+			run.tamper(run.recorded.saidIn(t, test.line), func(m [][]byte) [][][]byte { return test.change(t, m) })
+			if err := run.all(); err != nil {
+				t.Fatal(err)
+			}
+			var f finding
+			run.comparison.report(&f)
+			if len(f.failures) == 0 {
+				t.Fatal("nothing was found")
+			}
+			first, path := f.failures[0], test.path
+			if path == "" || path[0] == '.' {
+				path = "EngineCoreOutputs" + path
+			}
+			frame := test.line - 1
+			if test.name == "a step too many" {
+				frame++ // beside the next step
+			}
+			if first.Code != test.code || first.Request != test.request || first.Frame != frame ||
+				!strings.HasPrefix(first.Path, path) || !strings.HasSuffix(path, ".") && first.Path != path ||
+				!strings.HasPrefix(first.Expected, test.want) || !strings.HasPrefix(first.Actual, test.got) {
+				t.Errorf("found %+v", first)
+			}
+			if !strings.Contains(first.Message, fmt.Sprintf(".jsonl.gz: line %d: ", frame+1)) {
+				t.Errorf("the message does not name the place: %s", first.Message)
+			}
+			var others []Code
+			for _, wrong := range f.failures[1:] {
+				if others = append(others, wrong.Code); len(others) == len(test.others) {
+					break
+				}
+			}
+			if len(f.failures)-1 < len(test.others) || !slices.Equal(others[:len(test.others)], test.others) {
+				t.Errorf("followed by %v, want %v", others, test.others)
+			}
+			if len(test.others) == 0 && len(f.failures) > 1 {
+				t.Errorf("and besides %+v", f.failures[1:])
+			}
+		})
+	}
+}
+
+// What an engine says before it is sent anything is compared too.
+func TestTamperedStart(t *testing.T) {
+	edit := func(raw []byte, change func(*node), path ...any) []byte {
+		return edited(t, [][]byte{raw}, change, path...)[0]
+	}
+	false1, other := []byte{0xc2}, pack.AppendString(nil, "other")
+	tests := []struct {
+		name   string
+		change func(w *wireReplay)
+		code   Code
+		frame  int
+		path   string
+	}{
+		{"another instance", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes(other), "instance_id") }, "", 0, ""},
+		{"HELLO", func(w *wireReplay) { w.engine.Statuses[0] = edit(w.engine.Statuses[0], becomes(false1), "headless") }, CodeWireValue, 1, "EngineStatus.headless"},
+		{"READY", func(w *wireReplay) { w.engine.Statuses[1] = edit(w.engine.Statuses[1], drops(2, 2)) }, CodeWireMissing, 4, "EngineStatus.local"},
+		{"no READY", func(w *wireReplay) { w.engine.Statuses = w.engine.Statuses[:1] }, CodeWireFrames, 4, "frames"},
+		{"a value", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes([]byte{7}), "block_size") }, CodeWireValue, 3, "EngineCoreReadyResponse.block_size"},
+		{"a key too few", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, drops(0, 2)) }, CodeWireMissing, 3, "EngineCoreReadyResponse.max_model_len"},
+		{"an instance of another kind", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes([]byte{7}), "instance_id") }, CodeWireKind, 3, "EngineCoreReadyResponse.instance_id"},
+	}
+	g := wireGolden(t, "0.33")
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			run := bootedWire(t, g)
+			test.change(run)
+			run.handshake()
+			var f finding
+			run.comparison.report(&f)
+			if test.code == "" {
+				if len(f.failures) > 0 {
+					t.Errorf("found %+v", f.failures)
+				}
+				return
+			}
+			if len(f.failures) != 1 || f.failures[0].Code != test.code || f.failures[0].Frame != test.frame || f.failures[0].Path != test.path {
+				t.Errorf("found %+v", f.failures)
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// messagesOf reads the frames of a golden, which are the caller's to change.
+func messagesOf(tb testing.TB, g *subjectGolden) []trace.Message {
+	tb.Helper()
+	_, messages, err := readFrames(g.data, g.BucketPath, true)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return messages
+}
+
+// inLine finds the message of a line.
+func inLine(tb testing.TB, messages []trace.Message, line int) int {
+	tb.Helper()
+	at := slices.IndexFunc(messages, func(m trace.Message) bool { return m.Line == line })
+	if at < 0 {
+		tb.Fatalf("no message in line %d", line)
+	}
+	return at
+}
+
+// rewriteFrames writes the messages as the golden's, under the meta it had.
+func (g *subjectGolden) rewriteFrames(tb testing.TB, messages []trace.Message) {
+	tb.Helper()
+	head, _, _ := bytes.Cut(inflated(tb, g.data), []byte("\n"))
+	var meta struct {
+		Meta json.RawMessage `json:"meta"`
+	}
+	if err := json.Unmarshal(head, &meta); err != nil {
+		tb.Fatal(err)
+	}
+	var b bytes.Buffer
+	w, err := trace.NewFrameWriter(&b, true, meta.Meta)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range messages {
+		if err := w.Write(&messages[i]); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		tb.Fatal(err)
+	}
+	g.register(b.Bytes())
+}
+
+// What cannot be replayed is an error that says in which line, not a failure of the
+// engine under test.
+func TestBadWireGolden(t *testing.T) {
+	drop := func(line int) func(testing.TB, []trace.Message) []trace.Message {
+		return func(tb testing.TB, m []trace.Message) []trace.Message {
+			at := inLine(tb, m, line)
+			return slices.Delete(m, at, at+1)
+		}
+	}
+	change := func(line int, f func(*trace.Message)) func(testing.TB, []trace.Message) []trace.Message {
+		return func(tb testing.TB, m []trace.Message) []trace.Message {
+			f(&m[inLine(tb, m, line)])
+			return m
+		}
+	}
+	// Each line is of the golden of 0.33. A line that is left out counts no more.
+	tests := []struct {
+		name   string
+		change func(testing.TB, []trace.Message) []trace.Message
+		says   string
+	}{
+		{"an output for nobody", drop(6), `line 6: EngineCoreOutputs.outputs[0]: an output for request "chatcmpl-f9d5b72f-f3aa3857", which the frontend has not added`},
+		{"a request twice", func(tb testing.TB, m []trace.Message) []trace.Message {
+			at := inLine(tb, m, 6)
+			return slices.Insert(m, at+1, m[at])
+		}, `line 7: request "chatcmpl-f9d5b72f-f3aa3857" is added for the second time, first in line 6`},
+		{"an output after the last", func(tb testing.TB, m []trace.Message) []trace.Message {
+			at := inLine(tb, m, 22)
+			return slices.Insert(m, at+1, m[at])
+		}, `line 23: EngineCoreOutputs.outputs[0]: an output for request "chatcmpl-f9d5b72f-f3aa3857", which has finished`},
+		{"a request that is none", change(6, func(m *trace.Message) { m.Frames[1] = []byte{0xc1} }), "line 6: EngineCoreRequest: "},
+		{"an output that is none", change(7, func(m *trace.Message) { m.Frames[0] = []byte{0xc1} }), "line 7: EngineCoreOutputs: "},
+		{"an output of another line", change(7, func(m *trace.Message) {
+			m.Frames = edited(t, m.Frames, inserts(19, leaf([]byte{0xc0})), 1, 0)
+			m.Frames = edited(t, m.Frames, inserts(9, leaf([]byte{0xc0})))
+		}), "line 7: EngineCoreOutputs has 10 fields, line 0.33 knows 9"},
+		{"an abort that is none", change(55, func(m *trace.Message) { m.Frames[1] = []byte{0xc0} }), "line 55: "},
+		{"a call that is none", change(711, func(m *trace.Message) { m.Frames[1] = []byte{0xc0} }), "line 711: utility call: "},
+		{"an answer to no call", drop(711), "line 712: it answers utility call 1, which the frontend has not made"},
+		{"a request without a payload", change(6, func(m *trace.Message) { m.Frames = m.Frames[:1] }), "line 6: a message of 1 frames does not begin with a request type and a payload"},
+		{"a request that was left out", change(6, func(m *trace.Message) { m.Frames, m.Elided = nil, 700 }), "line 6: 700 bytes of a message were left out"},
+		{"an output that was left out", change(7, func(m *trace.Message) { m.Frames, m.Elided = nil, 700 }), "line 7: 700 bytes of a message of the engine were left out"},
+		{"an output without frames", change(7, func(m *trace.Message) { m.Frames = [][]byte{} }), "line 7: a message of the engine without frames"},
+		{"the end of the engine", change(24, func(m *trace.Message) { m.Frames[0] = []byte(protocol.EngineDead) }), "line 24: the engine reports that it is dead"},
+		{"two engines", change(24, func(m *trace.Message) { m.Rank = 1 }), "line 24: a message of engine 1 and client 0: only the frames of one"},
+		{"two clients", change(24, func(m *trace.Message) { m.Client = 1 }), "line 24: a message of engine 0 and client 1: only the frames of one"},
+		{"a coordinator", change(24, func(m *trace.Message) { m.Channel = "coordinator_output" }), "line 24: a message of a data-parallel coordinator, which no player has"},
+		{"an abort out of order", func(tb testing.TB, m []trace.Message) []trace.Message {
+			// The engine answers a request that was added after the abort, and then the
+			// aborted one again.
+			return slices.Insert(m, inLine(tb, m, 316), m[inLine(tb, m, 311)])
+		}, "line 312: it takes effect after a later message of the frontend has: the messages cannot be replayed in their order"},
+		{"no requests", func(tb testing.TB, m []trace.Message) []trace.Message {
+			m = m[:inLine(tb, m, 6)]
+			return append(m, trace.Message{Channel: "output", Direction: trace.EngineToFrontend, Frames: [][]byte{{0x92, 0, 0x90}}})
+		}, "no request of a frontend and no output of an engine is in it, so there is nothing to replay"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := wireGolden(t, "0.33")
+			g.rewriteFrames(t, test.change(t, messagesOf(t, g)))
+			runner := Runner{Store: g}
+			report := runner.Run(t.Context(), g.plan(t, onlyWire))
+			r := report.Results[0]
+			if r.Verdict != Error || r.Failures[0].Code != CodeGolden || !strings.Contains(saidBy(r), test.says) || !strings.Contains(saidBy(r), "wire-edge-s1") {
+				t.Errorf("%s %v, want an error %s that says %q", r.Verdict, r.Failures, CodeGolden, test.says)
+			}
+		})
+	}
+}
+
+// Where the tap saw a message pass is not where it took effect: a request may have
+// passed before the engine said its last word of the one before, an abort long
+// before the engine took it in, and a real engine that is asked at once has no time
+// to say that nothing is left to do.
+func TestWirePlaces(t *testing.T) {
+	move := func(from, to int) func(testing.TB, []trace.Message) []trace.Message {
+		return func(tb testing.TB, m []trace.Message) []trace.Message {
+			i, j := inLine(tb, m, from), inLine(tb, m, to)
+			moved := m[i]
+			m = slices.Delete(m, i, i+1)
+			if j > i {
+				j--
+			}
+			return slices.Insert(m, j, moved)
+		}
+	}
+	drop := func(line int) func(testing.TB, []trace.Message) []trace.Message {
+		return func(tb testing.TB, m []trace.Message) []trace.Message {
+			at := inLine(tb, m, line)
+			return slices.Delete(m, at, at+1)
+		}
+	}
+	for _, test := range []struct {
+		name   string
+		change func(testing.TB, []trace.Message) []trace.Message
+		fails  bool
+	}{
+		{"as it was", func(_ testing.TB, m []trace.Message) []trace.Message { return m }, false},
+		{"a request after the engine's last word", move(23, 25), false},
+		{"a request before the end of another", move(23, 20), false},
+		{"an abort long before", move(312, 309), false},
+		{"an abort and the next request long before", func(tb testing.TB, m []trace.Message) []trace.Message {
+			return move(313, 310)(tb, move(312, 309)(tb, m))
+		}, false},
+		{"a call long before its answer", move(711, 705), false},
+		{"no last word", drop(24), false},
+		{"no last word after an abort", drop(57), false},
+		{"no last word at the end", drop(780), false},
+		{"two last words", func(tb testing.TB, m []trace.Message) []trace.Message {
+			at := inLine(tb, m, 57)
+			return slices.Insert(m, at, m[at])
+		}, false},
+		{"no step of a grammar", drop(547), false},
+		{"a step that leaves out a request", func(tb testing.TB, m []trace.Message) []trace.Message {
+			at := inLine(tb, m, 690)
+			m[at].Frames = edited(tb, m[at].Frames, drops(1, 1), 1)
+			return m
+		}, false},
+		{"no first half of a long prompt", drop(526), true},
+		{"no abort", drop(312), true},
+		{"a step without a request that goes on", drop(10), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := wireGolden(t, "0.33")
+			g.rewriteFrames(t, test.change(t, messagesOf(t, g)))
+			runner := Runner{Store: g}
+			r := runner.Run(t.Context(), g.plan(t, onlyWire)).Results[0]
+			want := Pass
+			if test.fails {
+				want = Fail
+			}
+			if r.Verdict != want {
+				t.Errorf("%s: %v, want %s", r.Verdict, r.Failures, want)
+			}
+		})
+	}
+}

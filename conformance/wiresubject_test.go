@@ -1,0 +1,116 @@
+package conformance
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// What repeats is one failure that counts the rest.
+func TestRepeatedDifferences(t *testing.T) {
+	g := wireGolden(t, "0.33")
+	runner := Runner{Store: g, Engine: func(opt player.Options) (Subject, error) {
+		opt.BlockSize = 64
+		return player.New(opt)
+	}}
+	report := runner.Run(t.Context(), g.plan(t, onlyWire))
+	r := report.Results[0]
+	if r.Verdict != Fail || len(r.Failures) > maxWireFailures {
+		t.Fatalf("%s with %d failures", r.Verdict, len(r.Failures))
+	}
+	at := slices.IndexFunc(r.Failures, func(f Failure) bool { return f.Path == "EngineCoreOutputs.scheduler_stats.kv_cache_usage" })
+	if at < 0 || !strings.Contains(r.Failures[at].Message, " more like it)") {
+		t.Errorf("failures %+v", r.Failures)
+	}
+}
+
+// The runner judges engines whose answers are tampered with, or who end.
+func TestWireSubjects(t *testing.T) {
+	died := errors.New("out of memory")
+	sabotage := func(change func(*player.Script)) Engine {
+		return func(opt player.Options) (Subject, error) {
+			opt.Source = saboteur{opt.Source, func(r *protocol.Request, s *player.Script) error {
+				if strings.HasPrefix(r.ID, "cmpl-25c6b550-") {
+					change(s)
+				}
+				return nil
+			}}
+			return player.New(opt)
+		}
+	}
+	tests := []struct {
+		name    string
+		subject Engine
+		verdict Verdict
+		code    Code
+		says    string
+	}{
+		{"a player", Player, Pass, "", ""},
+		{"another token", sabotage(func(s *player.Script) { s.Tokens[3]++ }), Fail, CodeWireValue, "line 318: request 20: EngineCoreOutputs.outputs[0].new_token_ids[0]: expected "},
+		{"another end", sabotage(func(s *player.Script) { s.Finish = protocol.FinishLength }), Fail, CodeWireValue, "line 509: request 20: EngineCoreOutputs.outputs[0].finish_reason: expected 0, got 1"},
+		{"none of the cached tokens", sabotage(func(s *player.Script) { s.CachedTokens = 16 }), Fail, CodeWireValue, "line 315: request 20: EngineCoreOutputs.outputs[0].prefill_stats.num_computed_tokens: expected 52, got 36"},
+		{"a refusal", sabotage(func(s *player.Script) { s.Tokens = nil; s.Chunks = nil }), Fail, CodeWireLength, "line 315: request 20: EngineCoreOutputs.outputs[0].new_token_ids: expected array of 1 element, got array of 0 elements"},
+		{"a time of its own", func(opt player.Options) (Subject, error) {
+			opt.Clock = nil
+			return player.New(opt)
+		}, Skip, "", "not judged: the engine under test does not take"},
+		{"the end of it", func(opt player.Options) (Subject, error) {
+			m := mortal{die: make(chan error), dead: make(chan struct{})}
+			opt.Source = saboteur{opt.Source, func(r *protocol.Request, _ *player.Script) error {
+				if strings.HasPrefix(r.ID, "cmpl-25c6b550-") {
+					m.die <- died
+					<-m.dead
+				}
+				return nil
+			}}
+			var err error
+			m.Subject, err = player.New(opt)
+			return m, err
+		}, Error, CodeEngineEnded, "while it was replayed: engine: out of memory"},
+	}
+	g := wireGolden(t, "0.33")
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			runner := Runner{Store: g, Engine: test.subject}
+			r := runner.Run(t.Context(), g.plan(t, onlyWire)).Results[0]
+			if r.Verdict != test.verdict || !strings.Contains(saidBy(r), test.says) {
+				t.Errorf("%s: %q, want %s: %q", r.Verdict, saidBy(r), test.verdict, test.says)
+			}
+			if test.code != "" && r.Failures[0].Code != test.code {
+				t.Errorf("code %s, want %s", r.Failures[0].Code, test.code)
+			}
+		})
+	}
+}
+
+// Sessions of many requests at a time, and of prompts that go on where answers
+// ended, are replayed as well.
+func TestWireOfBusySessions(t *testing.T) {
+	for _, test := range []struct{ file, tag string }{
+		{"0.27.1-multiturn-s7", "v0.27.1"}, {"0.33.0-multiturn-s7", "v0.33.0"}, {"0.27.1-edge-s1", "v0.27.1"},
+	} {
+		t.Run(test.file, func(t *testing.T) {
+			g := &subjectGolden{line: compat.Line{Name: protocol.LineOf(test.tag), Tag: test.tag}}
+			g.Line, g.ID, g.Role, g.BucketPath = g.line.Name, test.file, manifest.Wire, test.file+".jsonl.gz"
+			g.register(framesOf(t, test.file, framesMetaText, nil))
+			run := bootedWire(t, g)
+			if err := run.all(); err != nil {
+				t.Fatal(err)
+			}
+			var f finding
+			run.comparison.report(&f)
+			for _, wrong := range f.failures {
+				t.Errorf("%s %s", wrong.Code, wrong.Message)
+			}
+			if f.asserted < 300 {
+				t.Errorf("%d messages compared, want those of a whole session", f.asserted)
+			}
+		})
+	}
+}

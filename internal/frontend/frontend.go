@@ -17,6 +17,11 @@ type Options struct {
 	// Address is where to listen, default "tcp://127.0.0.1:0". Every socket
 	// gets a port of its own.
 	Address string
+	// HandshakeAddress is where to listen for the handshake, default Address.
+	HandshakeAddress string
+	// MaxFrame is the most bytes of a message that is taken from an engine; 0 means
+	// 1 GiB. A longer one ends the connection with [zmq.ErrTooLarge].
+	MaxFrame int64
 	// Clients is the number of input and output socket pairs, default 1.
 	Clients int
 	// HandshakeTimeout bounds the ZeroMQ handshake of each connection.
@@ -42,6 +47,8 @@ type Engine struct {
 	// Ready is the registration, RawReady its bytes as they came.
 	Ready    protocol.ReadyResponse
 	RawReady []byte
+	// Statuses are HELLO and READY, as they came.
+	Statuses [][]byte
 }
 
 // Errors of [Frontend.Next] and [Frontend.Accept].
@@ -58,10 +65,13 @@ func Listen(opt Options) (*Frontend, error) {
 	if opt.Address == "" {
 		opt.Address = "tcp://127.0.0.1:0"
 	}
+	if opt.HandshakeAddress == "" {
+		opt.HandshakeAddress = opt.Address
+	}
 	f := &Frontend{codec: opt.Codec}
-	zopt := zmq.Options{HandshakeTimeout: opt.HandshakeTimeout}
+	zopt := zmq.Options{HandshakeTimeout: opt.HandshakeTimeout, MaxFrame: opt.MaxFrame}
 	var err error
-	if f.shake, err = zmq.Listen(opt.Address, zmq.Router, zopt); err != nil {
+	if f.shake, err = zmq.Listen(opt.HandshakeAddress, zmq.Router, zopt); err != nil {
 		return nil, fmt.Errorf("handshake socket: %w", err)
 	}
 	for range max(opt.Clients, 1) {
@@ -122,8 +132,12 @@ func (f *Frontend) status(ctx context.Context) error {
 		return fmt.Errorf("handshake message of %d frames, want 1", len(d.Message))
 	}
 	answer, err := f.steps.OnStatus(d.Message[0])
-	if err != nil || answer == nil {
+	if err != nil {
 		return err
+	}
+	f.engine.Statuses = append(f.engine.Statuses, d.Message[0])
+	if answer == nil {
+		return nil
 	}
 	f.engine.Identity = d.Peer.Identity
 	if f.engine.Index, err = protocol.EngineIndex(d.Peer.Identity); err != nil {
@@ -142,7 +156,7 @@ func (f *Frontend) registration(ctx context.Context, client int) error {
 	}
 	ready, err := f.steps.OnRegister(client, d.Message)
 	if err != nil {
-		return err
+		return &RegistrationError{Frames: d.Message, Err: err}
 	}
 	f.engine.Ready, f.engine.RawReady = ready, d.Message[0]
 	return nil
@@ -164,7 +178,7 @@ func receive(ctx context.Context, l *zmq.Listener) (zmq.Delivery, error) {
 		case zmq.Received:
 			return d, nil
 		case zmq.Gone:
-			return d, fmt.Errorf("%w: %v", ErrEngineGone, d.Err)
+			return d, fmt.Errorf("%w: %w", ErrEngineGone, d.Err)
 		}
 	}
 }

@@ -168,7 +168,10 @@ func TestAccept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := Engine{Identity: []byte{7, 0}, Index: 7, Ready: ready, RawReady: b.registration()}
+			want := Engine{
+				Identity: []byte{7, 0}, Index: 7, Ready: ready, RawReady: b.registration(),
+				Statuses: [][]byte{protocol.EngineHandshake{}.Hello(), protocol.EngineHandshake{}.Ready()},
+			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("engine (-want +got):\n%s", diff)
 			}
@@ -531,5 +534,51 @@ func TestCloseTwice(t *testing.T) {
 	}
 	if _, err := b.inputs[0].Recv(); !errors.Is(err, zmq.ErrPeerGone) {
 		t.Errorf("the engine sees %v, want %v", err, zmq.ErrPeerGone)
+	}
+}
+
+// TestHandshakeAddress: the handshake has an address of its own, the other sockets
+// have ports of theirs.
+func TestHandshakeAddress(t *testing.T) {
+	codec, err := protocol.CodecFor("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "ipc://" + t.TempDir() + "/handshake"
+	front, err := Listen(Options{Codec: codec, HandshakeAddress: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer front.Close()
+	if got := front.Handshake(); got != path {
+		t.Errorf("listens at %s, want %s", got, path)
+	}
+	if at := front.steps.Addresses; !strings.HasPrefix(at.Inputs[0], "tcp://127.0.0.1:") || !strings.HasPrefix(at.Outputs[0], "tcp://127.0.0.1:") {
+		t.Errorf("the engine is told of %v, want ports of 127.0.0.1", at)
+	}
+}
+
+// TestMaxFrame: a message that is too long is the end of the engine, and says so.
+func TestMaxFrame(t *testing.T) {
+	codec, err := protocol.CodecFor("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, err := Listen(Options{Codec: codec, MaxFrame: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer front.Close()
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	conn, err := zmq.Dial(ctx, front.Handshake(), zmq.Dealer, zmq.Options{Identity: engine7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// Whether the end of the connection is seen while sending does not matter.
+	_ = conn.Send(make([]byte, 1001))
+	if _, err := front.Accept(ctx); !errors.Is(err, ErrEngineGone) || !errors.Is(err, zmq.ErrTooLarge) {
+		t.Errorf("Accept: %v, want that a message was too large", err)
 	}
 }

@@ -1,0 +1,150 @@
+package selftest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// What the self-test finds wrong with the runner.
+const (
+	CodeUncaught   conformance.Code = "T001" // a fault leaves a check green that must see it
+	CodeWrongCheck conformance.Code = "T002" // a fault, or none, turns a check red that it does not concern
+	CodeUnclear    conformance.Code = "T003" // a check sees the fault, but its first failure does not say what, or where
+	CodeNotPlayed  conformance.Code = "T004" // the fault could not be played
+)
+
+func wrong(code conformance.Code, format string, args ...any) conformance.Failure {
+	return conformance.Failure{Code: code, Request: -1, Position: -1, Frame: -1, Message: fmt.Sprintf(format, args...)}
+}
+
+// judge compares what the runner found with what it had to find.
+func (f *Fault) judge(s *scene, results []conformance.Result) (failures []conformance.Failure) {
+	for _, r := range results {
+		w, mustSee := f.wants(s, r.Case)
+		usual := s.expected[r.Case.Name()]
+		switch {
+		case mustSee && !r.Verdict.Red():
+			failures = append(failures, wrong(CodeUncaught, "%s does not see it: %s", f.check(r.Case), describe(r)))
+		case mustSee:
+			failures = append(failures, w.compare(f.check(r.Case), r)...)
+		case r.Verdict == conformance.Skip && f.blames && strings.HasPrefix(r.Note, "not judged: see "):
+		case f.red == nil && r.Verdict.Red(), f.red != nil && r.Verdict != usual:
+			failures = append(failures, wrong(CodeWrongCheck, "%s must not be concerned: %s", f.check(r.Case), describe(r)))
+		}
+	}
+	return failures
+}
+
+// wants returns what a case must find, if it must find something. One that is
+// skipped without a fault has nothing to find it with.
+func (f *Fault) wants(s *scene, c conformance.Case) (want, bool) {
+	w, mustSee := f.red[c.Assertion]
+	return w, mustSee && s.expected[c.Name()] != conformance.Skip
+}
+
+// concerns tells whether a case must find something.
+func (f *Fault) concerns(c conformance.Case) bool {
+	_, mustSee := f.red[c.Assertion]
+	return mustSee
+}
+
+// check names a case within its line.
+func (f *Fault) check(c conformance.Case) string { return c.Golden.ID + "/" + c.Check() }
+
+// describe is what a case said.
+func describe(r conformance.Result) string {
+	if len(r.Failures) == 0 {
+		return strings.TrimSuffix(fmt.Sprintf("%s: %s", r.Verdict, r.Note), ": ")
+	}
+	return fmt.Sprintf("%s: %s %s", r.Verdict, r.Failures[0].Code, r.Failures[0].Message)
+}
+
+// compare tells what the first failure of a case lacks.
+func (w *want) compare(check string, r conformance.Result) (failures []conformance.Failure) {
+	verdict := conformance.Fail
+	if strings.HasPrefix(string(w.code), "R") {
+		verdict = conformance.Error
+	}
+	if r.Verdict != verdict {
+		failures = append(failures, wrong(CodeUnclear, "%s: the verdict is %s, want %s: %s", check, r.Verdict, verdict, describe(r)))
+	}
+	if len(r.Failures) == 0 {
+		return append(failures, wrong(CodeUnclear, "%s is %s without a failure", check, r.Verdict))
+	}
+	for _, lack := range w.lacks(r.Failures[0]) {
+		failures = append(failures, wrong(CodeUnclear, "%s: %s: %s", check, lack, r.Failures[0].Message))
+	}
+	return failures
+}
+
+// lacks lists what a failure should say and does not.
+func (w *want) lacks(f conformance.Failure) (lacks []string) {
+	if f.Code != w.code {
+		lacks = append(lacks, fmt.Sprintf("the code is %s, want %s", f.Code, w.code))
+	}
+	if w.request == someone && f.Request < 0 {
+		lacks = append(lacks, "no request is named")
+	}
+	if w.request >= -1 && f.Request != w.request {
+		lacks = append(lacks, fmt.Sprintf("the request is %d, want %d", f.Request, w.request))
+	}
+	if w.position != anywhere && f.Position != w.position {
+		lacks = append(lacks, fmt.Sprintf("the position is %d, want %d", f.Position, w.position))
+	}
+	if w.inFrame && f.Frame < 1 {
+		lacks = append(lacks, fmt.Sprintf("the frame is %d, want the number of a message", f.Frame))
+	}
+	for _, field := range []struct{ name, got, part string }{
+		{"path", f.Path, w.path}, {"expected value", f.Expected, w.expected}, {"actual value", f.Actual, w.actual},
+	} {
+		if !strings.Contains(field.got, field.part) {
+			lacks = append(lacks, fmt.Sprintf("the %s is %q, want %q in it", field.name, field.got, field.part))
+		}
+	}
+	if (w.expected != "" || w.actual != "") && (f.Expected == f.Actual || f.Expected == "" || f.Actual == "") {
+		lacks = append(lacks, fmt.Sprintf("the values are %q and %q, want two", f.Expected, f.Actual))
+	}
+	for _, part := range w.says {
+		if !strings.Contains(f.Message, part) {
+			lacks = append(lacks, fmt.Sprintf("the message does not say %q", part))
+		}
+	}
+	return lacks
+}
+
+// seen says in a line what went red, checks that said the same together.
+func seen(results []conformance.Result) string {
+	type finding struct {
+		code              conformance.Code
+		request, position int
+	}
+	var order []finding
+	checks := map[finding][]string{}
+	for _, r := range results {
+		if !r.Verdict.Red() || len(r.Failures) == 0 {
+			continue
+		}
+		f := finding{r.Failures[0].Code, r.Failures[0].Request, r.Failures[0].Position}
+		if checks[f] == nil {
+			order = append(order, f)
+		}
+		checks[f] = append(checks[f], r.Case.Check())
+	}
+	slices.SortStableFunc(order, func(a, b finding) int { return cmp.Compare(len(checks[b]), len(checks[a])) })
+	var parts []string
+	for _, f := range order {
+		place := ""
+		if f.request >= 0 {
+			place = fmt.Sprintf(" request %d", f.request)
+		}
+		if f.position >= 0 {
+			place += fmt.Sprintf(" position %d", f.position)
+		}
+		parts = append(parts, fmt.Sprintf("%s%s in %s", f.code, place, strings.Join(checks[f], ", ")))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,250 @@
+package selftest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// stage reads the goldens of lines.
+type stage struct {
+	cfg   *Config
+	known map[string]*scene // by line and golden
+}
+
+// tasks are all faults of all lines, the control of each line first.
+func (cfg *Config) tasks(ctx context.Context) ([]*task, error) {
+	if cfg.runner == nil {
+		cfg.runner = func(r conformance.Runner) runs { return &r }
+	}
+	cfg.Store = &kept{Store: cfg.Store, known: map[string]stored{}}
+	lines, err := cfg.lines()
+	if err != nil {
+		return nil, err
+	}
+	st := &stage{cfg: cfg, known: map[string]*scene{}}
+	var tasks []*task
+	for i, line := range lines {
+		donor := lines[(i+1)%len(lines)]
+		if len(lines) == 1 {
+			donor = cfg.otherLine(line)
+		}
+		more, err := st.tasks(ctx, line, donor)
+		if err != nil {
+			return nil, fmt.Errorf("self-test of line %s: %w", line.Name, err)
+		}
+		tasks = append(tasks, more...)
+	}
+	return cfg.selected(tasks)
+}
+
+// lines are the selected ones, in the order of the window.
+func (cfg *Config) lines() ([]compat.Line, error) {
+	var playable []compat.Line
+	for _, l := range cfg.Window.Lines {
+		if len(cfg.goldens(l)) > 0 {
+			playable = append(playable, l)
+		}
+	}
+	asked := cfg.Lines
+	if len(asked) == 0 {
+		asked = cfg.linesOfRun(playable)
+	}
+	if len(asked) == 0 {
+		return threeOf(playable)
+	}
+	selected := map[string]bool{}
+	for _, name := range asked {
+		line, ok := cfg.Window.ByName(name)
+		if !ok {
+			line, ok = cfg.Window.ByTag(name)
+		}
+		if !ok {
+			return nil, fmt.Errorf("self-test: %s has no line %q", cfg.Window.File, name)
+		}
+		if !slices.ContainsFunc(playable, func(l compat.Line) bool { return l.Name == line.Name }) {
+			return nil, fmt.Errorf("self-test: line %s has no golden of role fidelity in %s", line.Name, cfg.Registry.File)
+		}
+		selected[line.Name] = true
+	}
+	return slices.DeleteFunc(playable, func(l compat.Line) bool { return !selected[l.Name] }), nil
+}
+
+// linesOfRun are the lines that every pattern of Run begins with, none when one
+// begins otherwise: a case is named by its line, so the name is enough to repeat it.
+func (cfg *Config) linesOfRun(playable []compat.Line) []string {
+	var names []string
+	for _, pattern := range cfg.Run {
+		first, _, _ := strings.Cut(pattern, "/")
+		if !slices.ContainsFunc(playable, func(l compat.Line) bool { return l.Name == first }) {
+			return nil
+		}
+		names = append(names, first)
+	}
+	return names
+}
+
+// threeOf are the first, the middle and the last.
+func threeOf(lines []compat.Line) ([]compat.Line, error) {
+	switch n := len(lines); {
+	case n == 0:
+		return nil, fmt.Errorf("self-test: no line has a golden of role fidelity")
+	case n > 3:
+		return []compat.Line{lines[0], lines[n/2], lines[n-1]}, nil
+	}
+	return lines, nil
+}
+
+// otherLine is any other line with goldens, the same line if there is none.
+func (cfg *Config) otherLine(line compat.Line) compat.Line {
+	for _, l := range cfg.Window.Lines {
+		if l.Name != line.Name && len(cfg.goldens(l)) > 0 {
+			return l
+		}
+	}
+	return line
+}
+
+// frames are the cases of the smallest golden of recorded frames of a line.
+func (st *stage) frames(line compat.Line) ([]conformance.Case, error) {
+	goldens := st.cfg.ofRole(line, manifest.Wire)
+	if len(goldens) == 0 {
+		return nil, nil
+	}
+	return st.plan(line, goldens[0])
+}
+
+// plan lists the cases of a golden, but for prompts matched one at a time: a fault
+// that neither this match nor this order of requests shows is one of both.
+func (st *stage) plan(line compat.Line, g manifest.Golden) ([]conformance.Case, error) {
+	cases, err := conformance.NewPlan(st.cfg.Window, st.cfg.Registry, conformance.Selection{
+		Lines: []string{line.Name}, Goldens: []string{g.ID}, Enforce: conformance.EnforceAll,
+	})
+	return slices.DeleteFunc(cases, func(c conformance.Case) bool {
+		return c.Variant == conformance.Variant{Match: player.MatchPrefix, Concurrency: 1}
+	}), err
+}
+
+// goldens are those of a line that can be replayed.
+func (cfg *Config) goldens(line compat.Line) []manifest.Golden {
+	return cfg.ofRole(line, manifest.Fidelity)
+}
+
+// ofRole are the goldens of a line with a role, the smallest first.
+func (cfg *Config) ofRole(line compat.Line, role manifest.Role) []manifest.Golden {
+	goldens := slices.DeleteFunc(slices.Clone(cfg.Registry.ForLine(line.Name)), func(g manifest.Golden) bool {
+		return g.Role != role
+	})
+	slices.SortStableFunc(goldens, func(a, b manifest.Golden) int {
+		return cmp.Or(cmp.Compare(a.Tokens, b.Tokens), cmp.Compare(a.Size, b.Size))
+	})
+	return goldens
+}
+
+// tasks are the faults of a line.
+func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, error) {
+	usual, err := st.scene(ctx, line, (*target).fits)
+	if err != nil {
+		return nil, err
+	}
+	if usual == nil {
+		return nil, fmt.Errorf("no golden has a stream of eight tokens or more that differ at its begin, in its middle and at its end")
+	}
+	if usual.frames, err = st.frames(line); err != nil {
+		return nil, err
+	}
+	if donor.Name != line.Name {
+		if usual.donor, err = st.scene(ctx, donor, func(*target) bool { return true }); err != nil {
+			return nil, err
+		}
+	}
+	var tasks []*task
+	for _, f := range usual.faults() {
+		t := &task{fault: f, scene: usual}
+		if err := st.fit(ctx, line, t); err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks, nil
+}
+
+// fit finds the golden for a fault that needs a special stream, and tells what a
+// golden lacks to show it.
+func (st *stage) fit(ctx context.Context, line compat.Line, t *task) error {
+	if t.fault.fits != nil {
+		s, err := st.scene(ctx, line, t.fault.fits)
+		if err != nil {
+			return err
+		}
+		if s == nil {
+			t.lacks = "no golden of the line has a stream for it"
+			return nil
+		}
+		t.scene = s
+		for _, f := range s.faults() {
+			if f.Name == t.fault.Name {
+				t.fault = f
+			}
+		}
+	}
+	if t.fault.lacks != nil {
+		t.lacks = t.fault.lacks(t.scene)
+	}
+	if t.lacks == "" && t.fault.red != nil && !slices.ContainsFunc(t.cases(), t.fault.concerns) {
+		t.lacks = "no golden of the line is for the checks that would see it"
+	}
+	return nil
+}
+
+// scene is the smallest golden of a line that has a fitting stream, and that
+// stream; nil if there is none.
+func (st *stage) scene(ctx context.Context, line compat.Line, fits func(*target) bool) (*scene, error) {
+	for _, g := range st.cfg.goldens(line) {
+		s, err := st.read(ctx, line, g)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range targets(s.trace) {
+			if fits(&t) {
+				fitting := *s
+				fitting.target = t
+				return &fitting, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// read fetches and reads a golden, once.
+func (st *stage) read(ctx context.Context, line compat.Line, g manifest.Golden) (*scene, error) {
+	name := line.Name + "/" + g.ID
+	if s := st.known[name]; s != nil {
+		return s, nil
+	}
+	s := &scene{}
+	var err error
+	if s.cases, err = st.plan(line, g); err != nil {
+		return nil, err
+	}
+	s.stored.golden = g
+	if s.stored.data, s.stored.location, err = st.cfg.Store.Fetch(ctx, g); err != nil {
+		return nil, err
+	}
+	if s.trace, err = readTrace(s.stored); err != nil {
+		return nil, err
+	}
+	if s.profile, err = protocol.LoadProfile(line.Name); err != nil {
+		return nil, err
+	}
+	st.known[name] = s
+	return s, nil
+}

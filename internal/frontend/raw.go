@@ -1,0 +1,16 @@
+package frontend
+
+import "context"
+
+// NextRaw waits for the engine's next message to a client and returns its frames
+// as they came: for who looks at more than a frontend understands.
+func (f *Frontend) NextRaw(ctx context.Context, client int) ([][]byte, error) {
+	if err := f.check(client); err != nil {
+		return nil, err
+	}
+	d, err := receive(ctx, f.outputs[client])
+	if err != nil {
+		return nil, err
+	}
+	return d.Message, nil
+}

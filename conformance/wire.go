@@ -29,24 +29,24 @@ type framesMeta struct {
 
 // readFrames reads the frames of a golden of role wire to their end and returns,
 // as the meta of a cassette, what its first line and the engine's registration
-// say, and how many messages there are. A golden that does not show a whole start
+// say, and the messages, notes included. A golden that does not show a whole start
 // of an engine is an error.
-func readFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages int, err error) {
+func readFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages []trace.Message, err error) {
 	reader, err := trace.NewFrameReader(bytes.NewReader(data), name, gzip, trace.Options{Strict: true})
 	if err != nil {
-		return meta, 0, err
+		return meta, nil, err
 	}
 	raw := reader.Meta()
 	if raw == nil {
-		return meta, 0, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record with --frames-out", name)
+		return meta, nil, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record with --frames-out", name)
 	}
 	var head framesMeta
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return meta, 0, fmt.Errorf("%s: line 1: meta: %w", name, err)
+		return meta, nil, fmt.Errorf("%s: line 1: meta: %w", name, err)
 	}
 	start := engineStart{name: name}
 	var m trace.Message
-	for ; ; messages++ {
+	for {
 		err := reader.Next(&m)
 		if errors.Is(err, io.EOF) {
 			break
@@ -55,13 +55,24 @@ func readFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages 
 			err = start.see(&m)
 		}
 		if err != nil {
-			return meta, 0, err
+			return meta, nil, err
 		}
+		messages = append(messages, ownMessage(m))
 	}
 	if err := start.complete(); err != nil {
-		return meta, 0, err
+		return meta, nil, err
 	}
 	return head.meta(&start), messages, nil
+}
+
+// ownMessage copies a message out of its reader's storage.
+func ownMessage(m trace.Message) trace.Message {
+	frames := make([][]byte, len(m.Frames))
+	for i, frame := range m.Frames {
+		frames[i] = bytes.Clone(frame)
+	}
+	m.Frames = frames
+	return m
 }
 
 // engineStart follows the start of the engines of a frames file.

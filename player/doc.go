@@ -9,6 +9,11 @@
 // inbox again, so an abort is seen between two steps however much work waits.
 // The step loop knows no sockets and takes its time from a [Clock].
 //
+// Steps are those of a real engine: a prompt that is longer than a step has tokens
+// is computed in several, blocks of the prefix cache are held once, and a step in
+// which nobody says anything is told too, be it a part of a prompt or the one after
+// the last request has ended.
+//
 // What a request is answered with is a [Script], written by a [Source]: the
 // record that the request's id names, the record whose prompt it repeats, or
 // seeded random tokens.

@@ -13,25 +13,25 @@ import (
 // engine owns every request. It is not safe for concurrent use and touches no
 // socket: send takes what it says.
 type engine struct {
-	codec   *protocol.Codec
-	index   int
-	ready   protocol.ReadyResponse
-	source  Source
-	clock   Clock
-	pace    Pace
-	vocab   uint32
-	caching bool // prefix caching, as the recorded engine had it
-	log     *slog.Logger
-	fault   func(id string, err error)
-	send    func(client int, m protocol.ClientMessage)
+	codec  *protocol.Codec
+	index  int
+	ready  protocol.ReadyResponse
+	source Source
+	clock  Clock
+	pace   Pace
+	vocab  uint32
+	log    *slog.Logger
+	fault  func(id string, err error)
+	send   func(client int, m protocol.ClientMessage)
 
 	byID    map[string]*request
 	waiting []*request
 	running []*request
 	batches []*protocol.Batch // one a client
 	cache   protocol.CacheStats
-	blocks  int  // KV blocks held by running requests
+	blocks  blockPool
 	stale   bool // running or waiting lists a request that is gone
+	ended   bool // a request has ended since the last step began
 	pause   pauseState
 	// prioritised is set by the first request that is not of priority 0: until
 	// then arrival order is the order.
@@ -78,7 +78,7 @@ func (e *engine) add(r *protocol.Request, client int) {
 		return
 	}
 	q := newRequest(e.codec, r, script, e.ready.MaxModelLen, e.vocab)
-	q.queued = e.clock.Now()
+	q.queued, q.chain = e.clock.Now(), e.blocks.chain(r)
 	e.byID[q.id] = q
 	e.waiting = append(e.waiting, q)
 	e.prioritised = e.prioritised || q.priority != 0
@@ -141,10 +141,9 @@ func (e *engine) abort(ids []string) {
 
 // forget releases what a request holds. It stays in its list.
 func (e *engine) forget(q *request) {
-	q.gone = true
+	q.gone, e.ended = true, true
 	delete(e.byID, q.id)
-	e.blocks -= q.blocks
-	q.blocks = 0
+	e.blocks.release(q)
 }
 
 // drop forgets a request between two steps; the next one begins with a sweep.
@@ -192,9 +191,22 @@ func (e *engine) dropClient(client int) {
 	}
 }
 
+// share gives out the tokens of a step, of which there are max_num_batched_tokens:
+// one to each request that decodes, and to each that does not yet what is missing
+// of its prompt. It returns what is left for requests that wait
+// (vllm/v1/core/sched/scheduler.py schedule).
+func (e *engine) share() (left int) {
+	left = e.ready.MaxNumBatchedTokens
+	for _, q := range e.running {
+		q.share = min(q.needs(), left)
+		left -= q.share
+	}
+	return left
+}
+
 // admit moves waiting requests into the batch, by priority and then arrival,
-// as far as max_num_seqs allows.
-func (e *engine) admit(now time.Duration) {
+// as far as max_num_seqs and the tokens left in the step allow.
+func (e *engine) admit(now time.Duration, left int) {
 	room := max(e.ready.MaxNumSeqs, 1) - len(e.running)
 	if len(e.waiting) == 0 || room <= 0 || e.pause != unpaused {
 		return
@@ -202,33 +214,28 @@ func (e *engine) admit(now time.Duration) {
 	if e.prioritised {
 		slices.SortStableFunc(e.waiting, func(a, b *request) int { return cmp.Compare(a.priority, b.priority) })
 	}
-	n := min(len(e.waiting), room)
-	for _, q := range e.waiting[:n] {
+	n := 0
+	for ; n < min(len(e.waiting), room) && left > 0; n++ {
+		q := e.waiting[n]
 		q.started = now
 		if e.pace == PaceRecorded {
 			q.due = max(now, q.queued+q.script.FirstToken)
 		}
-		e.hold(q)
+		q.share = min(q.needs(), left)
+		left -= q.share
+		e.blocks.hold(q, q.computed+q.share)
 		e.countLookup(q)
 		e.running = append(e.running, q)
 	}
 	e.waiting = slices.Delete(e.waiting, 0, n)
 }
 
+// countLookup counts a request that was looked up in the prefix cache: one whose
+// prompt's log-probabilities are asked for is computed anew.
 func (e *engine) countLookup(q *request) {
-	if e.caching {
+	if e.blocks.cached && !q.uncached {
 		e.cache.Requests++
 		e.cache.Queries += q.prompt
 		e.cache.Hits += q.cached
-	}
-}
-
-// hold takes the KV blocks that the request's tokens need by now. The token just
-// said is computed, and stored, in the next step.
-func (e *engine) hold(q *request) {
-	for q.prompt+max(q.said-1, 0) > q.blockEnd {
-		q.blockEnd += max(e.ready.BlockSize, 1)
-		q.blocks++
-		e.blocks++
 	}
 }

@@ -103,8 +103,8 @@ func TestAbort(t *testing.T) {
 					t.Errorf("finished_requests names %q: a real engine says nothing of an aborted request", e.FinishedRequests)
 				}
 			}
-			if len(r.byID) != 0 || r.blocks != 0 {
-				t.Errorf("left behind: %d requests, %d blocks", len(r.byID), r.blocks)
+			if len(r.byID) != 0 || r.blocks.held != 0 {
+				t.Errorf("left behind: %d requests, %d blocks", len(r.byID), r.blocks.held)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package player
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -92,8 +93,9 @@ func New(opt Options) (*Player, error) {
 	p := &Player{opt: opt, codec: codec, ready: ready, inbox: newInbox(), up: make(chan struct{})}
 	p.engine = &engine{
 		codec: codec, index: opt.EngineIndex, ready: ready, source: source, clock: opt.Clock, pace: opt.Pace,
-		vocab: opt.Vocab, caching: opt.caching(), log: opt.Log, fault: opt.OnRefused,
-		byID: map[string]*request{}, state: engineState{weightVersion: "default"}, send: p.send,
+		vocab: opt.Vocab, log: opt.Log, fault: opt.OnRefused,
+		blocks: blockPool{size: max(ready.BlockSize, 1), cached: opt.caching(), users: map[uint64]int{}},
+		byID:   map[string]*request{}, state: engineState{weightVersion: "default"}, send: p.send,
 	}
 	return p, nil
 }
@@ -172,9 +174,9 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 		}
 	}
 	// Lines before 0.27 do not register these; a recording of theirs has none.
-	if r.MaxNumSeqs == 0 {
-		r.MaxNumSeqs = protocol.DefaultReady("").MaxNumSeqs
-	}
+	usual := protocol.DefaultReady("")
+	r.MaxNumSeqs = cmp.Or(r.MaxNumSeqs, usual.MaxNumSeqs)
+	r.MaxNumBatchedTokens = cmp.Or(r.MaxNumBatchedTokens, usual.MaxNumBatchedTokens)
 	r.DataParallelRank = o.EngineIndex
 	r.InstanceID = strconv.FormatInt(time.Now().UnixNano(), 10)
 	return r, nil

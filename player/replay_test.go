@@ -79,7 +79,7 @@ func TestReplayOfOneRecord(t *testing.T) {
 		{
 			name: "recorded repetition", max: 9,
 			take:   take{prompt: prompt, output: []uint32{8, 8}, finish: trace.FinishRepetition},
-			chunks: [][]uint32{{8}, {8}}, finish: protocol.FinishRepetition,
+			chunks: [][]uint32{{8}, {8}}, finish: protocol.FinishRepetition, stop: `"repetition_detected"`,
 		},
 		{
 			name: "recorded error", take: take{prompt: prompt, output: []uint32{1}, finish: trace.FinishError}, max: 9,
@@ -118,8 +118,8 @@ func TestReplayOfOneRecord(t *testing.T) {
 			if got.finish != tt.finish || got.stop != tt.stop {
 				t.Errorf("finished by %v, stop_reason %q, want %v, %q", got.finish, got.stop, tt.finish, tt.stop)
 			}
-			if len(r.byID) != 0 || len(r.running) != 0 || r.blocks != 0 {
-				t.Errorf("left behind: %d requests, %d running, %d blocks", len(r.byID), len(r.running), r.blocks)
+			if len(r.byID) != 0 || len(r.running) != 0 || r.blocks.held != 0 {
+				t.Errorf("left behind: %d requests, %d running, %d blocks", len(r.byID), len(r.running), r.blocks.held)
 			}
 		})
 	}

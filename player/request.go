@@ -17,13 +17,16 @@ type request struct {
 	outputs  int
 	prompt   int
 	cached   int
+	computed int  // tokens of the prompt that are computed or were cached
+	share    int  // tokens that the step has room for
+	uncached bool // not looked up in the prefix cache
 	priority int
 	queued   time.Duration
 	started  time.Duration
 	due      time.Duration // when the next output may leave
-	blockEnd int           // tokens that the KV blocks held so far have room for
-	blocks   int
-	gone     bool // aborted: leave it out of the next step
+	chain    []uint64      // the full blocks of the prompt, see blockPool
+	blocks   int           // KV blocks that it holds
+	gone     bool          // aborted: leave it out of the next step
 	stops    stopRule
 	logprobs *logprobs
 
@@ -47,6 +50,8 @@ func newRequest(codec *protocol.Codec, r *protocol.Request, script Script, maxMo
 		stops:    stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens},
 		logprobs: newLogprobs(r, vocab),
 	}
+	q.computed = q.cached
+	q.uncached = r.Sampling.PromptLogprobs != protocol.NoLogprobs
 	if q.script.Finish == protocol.Unfinished {
 		q.script.Finish = protocol.FinishLength // its tokens end, so must the request
 	}
@@ -65,6 +70,14 @@ func tokenLimit(r *protocol.Request, maxModelLen int) int {
 	}
 	return max(limit, 0)
 }
+
+// needs is how many tokens the request's next output takes to compute: the rest of
+// its prompt, or the last one said.
+func (q *request) needs() int { return max(q.prompt-q.computed, 1) }
+
+// cutShort tells whether the step has no room for the rest of the prompt. What
+// decodes is never kept waiting.
+func (q *request) cutShort() bool { return q.computed+q.share < q.prompt }
 
 // end is the number of tokens after which the request finishes.
 func (q *request) end() int {
@@ -126,9 +139,12 @@ func (q *request) finish(out *protocol.Output) bool {
 	return true
 }
 
-// setStopToken names the stop id that ended the stream; an end-of-sequence
-// token is not named (vllm/v1/core/sched/utils.py check_stop).
+// setStopToken names the stop id that ended the stream, or the repetition; an
+// end-of-sequence token is not named (vllm/v1/core/sched/utils.py check_stop).
 func (q *request) setStopToken(out *protocol.Output) {
+	if out.Finish == protocol.FinishRepetition {
+		out.StopString = "repetition_detected"
+	}
 	n := len(out.Tokens)
 	if out.Finish != protocol.FinishStop || n == 0 {
 		return

@@ -67,8 +67,9 @@ type rig struct {
 	player    *Player
 	clock     *fakeClock
 	envelopes []envelope
-	refused   []string // ids given to OnRefused, with the reason
-	calls     int      // utility calls made
+	quiet     []envelope // those of steps without outputs
+	refused   []string   // ids given to OnRefused, with the reason
+	calls     int        // utility calls made
 }
 
 // envelope is one message of the engine to a client.
@@ -104,6 +105,10 @@ func (r *rig) capture(client int, m protocol.ClientMessage) {
 	frame := slices.Clone(m[0])
 	if err := r.codec.DecodeOutputs(frame, &e.Outputs); err != nil {
 		r.t.Errorf("line %s: the frontend cannot read %s: %v", r.codec.Line(), pack.Format(frame), err)
+	}
+	if len(e.Outputs.Outputs) == 0 && e.SchedulerStats != nil {
+		r.quiet = append(r.quiet, e)
+		return
 	}
 	r.envelopes = append(r.envelopes, e)
 }

@@ -86,14 +86,19 @@ func (s *session) submit(requests ...*protocol.Request) {
 	}
 }
 
-// next returns the next envelope for a client.
+// next returns the next envelope for a client, those of steps without outputs left
+// out: they come when there is nothing else to do.
 func (s *session) next(client int) protocol.Outputs {
 	s.t.Helper()
-	var o protocol.Outputs
-	if _, err := s.front.Next(s.ctx, client, &o); err != nil {
-		s.t.Fatalf("client %d: %v", client, err)
+	for {
+		var o protocol.Outputs
+		if _, err := s.front.Next(s.ctx, client, &o); err != nil {
+			s.t.Fatalf("client %d: %v", client, err)
+		}
+		if len(o.Outputs) > 0 || o.SchedulerStats == nil {
+			return o
+		}
 	}
-	return o
 }
 
 // reply waits for the answer to a utility call, through which the client knows

@@ -18,41 +18,70 @@ const (
 )
 
 // step makes one engine step: every running request that is due says one chunk,
-// each client gets one envelope. It reports whether there was anything to do.
+// each client gets one envelope. A step in which nobody says anything, because a
+// prompt is longer than a step or the last request has ended, is told to the first
+// client. It reports whether there was anything to do.
 func (e *engine) step() bool {
 	e.sweep()
 	if e.pause == pausedAll {
 		return false
 	}
 	now := e.clock.Now()
-	e.admit(now)
+	e.admit(now, e.share())
 	if len(e.running) == 0 {
-		return false
+		return e.endStep(now)
 	}
-	said := false
+	e.ended = false // this step tells of it
+	said, computed := false, false
 	kept := e.running[:0]
 	for _, q := range e.running {
-		if q.due > now {
-			kept = append(kept, q)
-			continue
+		switch {
+		case q.cutShort():
+			computed = e.compute(q) || computed
+		case q.due > now:
+		default:
+			said = true
+			if !e.speak(q, now) {
+				continue
+			}
 		}
-		said = true
-		if e.speak(q, now) {
-			kept = append(kept, q)
-		}
+		kept = append(kept, q)
 	}
 	clear(e.running[len(kept):])
 	e.running = kept
-	if said {
+	switch {
+	case said:
 		e.sendStep(now)
+	case computed:
+		e.sendStats(now)
 	}
-	return said
+	return said || computed
+}
+
+// endStep is the step after the last request has ended, in which a real engine
+// gives up what it held (vllm/v1/core/sched/scheduler.py has_finished_requests).
+func (e *engine) endStep(now time.Duration) bool {
+	if !e.ended {
+		return false
+	}
+	e.ended = false
+	e.sendStats(now)
+	return true
+}
+
+// compute reads the share of a prompt that this step has room for. It reports
+// whether that is any.
+func (e *engine) compute(q *request) bool {
+	q.computed += q.share
+	e.blocks.hold(q, q.computed)
+	return q.share > 0
 }
 
 // speak adds the request's next output to its client's batch and reports
 // whether the request goes on.
 func (e *engine) speak(q *request, now time.Duration) bool {
 	first := q.outputs == 0
+	q.computed = q.prompt
 	out := &e.out
 	*out = protocol.Output{}
 	last := q.say(out)
@@ -68,7 +97,7 @@ func (e *engine) speak(q *request, now time.Duration) bool {
 		e.forget(q)
 		return false
 	}
-	e.hold(q)
+	e.blocks.hold(q, q.prompt+max(q.said-1, 0)) // the token just said is computed, and stored, in the next step
 	if e.pace == PaceRecorded {
 		q.due += q.script.gap(q.outputs - 1) // of the last one's due time: a late step puts nothing off
 	}
@@ -105,7 +134,7 @@ func (e *engine) prefillStats(q *request) *protocol.PrefillStats {
 	s := &protocol.PrefillStats{
 		Prompt: q.prompt, Computed: q.prompt - q.cached, Cached: q.cached, LocalCached: q.cached,
 	}
-	if size := e.ready.BlockSize; e.caching && size > 0 {
+	if size := e.ready.BlockSize; e.blocks.cached && size > 0 {
 		s.CacheCreation = max(q.prompt/size*size-q.cached, 0)
 	}
 	return s
@@ -132,6 +161,16 @@ func (e *engine) sendStep(now time.Duration) {
 	}
 }
 
+// sendStats tells of a step without outputs.
+func (e *engine) sendStats(now time.Duration) {
+	b := e.batches[0]
+	b.WeightVersion = e.state.weightVersion
+	if m, err := b.Finish(e.takeStats(), seconds(now)); err == nil {
+		e.send(0, m)
+	}
+	b.Reset()
+}
+
 // takeStats returns the gauges as they are after the step, and the counters
 // since the last step.
 func (e *engine) takeStats() *protocol.SchedulerStats {
@@ -139,9 +178,10 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	*s = protocol.SchedulerStats{
 		Running: len(e.running), Waiting: len(e.waiting), PrefixCache: e.cache,
 	}
-	// One block of the pool is the null block, which no request gets.
+	// One block of the pool is the null block, which no request gets
+	// (vllm/v1/core/block_pool.py get_usage).
 	if pool := e.ready.NumGPUBlocks - 1; pool > 0 {
-		s.KVCacheUsage = min(float64(e.blocks)/float64(pool), 1)
+		s.KVCacheUsage = 1 - float64(max(pool-e.blocks.held, 0))/float64(pool)
 	}
 	e.cache = protocol.CacheStats{}
 	return s

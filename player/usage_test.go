@@ -1,7 +1,6 @@
 package player
 
 import (
-	"math"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
@@ -21,7 +20,10 @@ func TestUsageOfRealEngines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := &engine{ready: protocol.ReadyResponse{BlockSize: 128, NumGPUBlocks: 8192}, byID: map[string]*request{}}
+			e := &engine{
+				ready: protocol.ReadyResponse{NumGPUBlocks: 8192}, byID: map[string]*request{},
+				blocks: blockPool{size: 128, cached: true, users: map[uint64]int{}},
+			}
 			steps := 0
 			for _, m := range testenv.Capture(t, name) {
 				switch {
@@ -30,7 +32,7 @@ func TestUsageOfRealEngines(t *testing.T) {
 					if err := codec.DecodeRequest(m.Frames[1], &r); err != nil {
 						t.Fatal(err)
 					}
-					e.byID[r.ID] = &request{id: r.ID, prompt: len(r.PromptTokenIDs)}
+					e.byID[r.ID] = &request{id: r.ID, prompt: len(r.PromptTokenIDs), chain: e.blocks.chain(&r)}
 				case m.Channel == "output0":
 					steps++
 					followStep(t, codec, e, m.Frames[0], steps)
@@ -51,9 +53,9 @@ func followStep(t *testing.T, codec *protocol.Codec, e *engine, frame []byte, st
 	}
 	for _, out := range o.Outputs {
 		q := e.byID[string(out.ID)]
-		e.hold(q)
+		e.blocks.hold(q, q.prompt+max(q.said-1, 0))
 		q.said += len(out.Tokens)
-		if e.hold(q); out.Finish != protocol.Unfinished {
+		if e.blocks.hold(q, q.prompt+max(q.said-1, 0)); out.Finish != protocol.Unfinished {
 			e.forget(q)
 		}
 	}
@@ -61,7 +63,7 @@ func followStep(t *testing.T, codec *protocol.Codec, e *engine, frame []byte, st
 		return
 	}
 	want := usageIn(t, o.SchedulerStats)
-	if got := e.takeStats().KVCacheUsage; math.Abs(got-want) > 1e-9 {
+	if got := e.takeStats().KVCacheUsage; got != want {
 		t.Errorf("step %d: usage %v, the engine said %v", step, got, want)
 	}
 }

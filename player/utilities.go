@@ -115,7 +115,7 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 // (vllm/v1/core/sched/scheduler.py reset_prefix_cache). The next statistics tell
 // of it.
 func (e *engine) resetPrefixCache(running bool) bool {
-	free := e.blocks == 0 || running
+	free := e.blocks.held == 0 || running
 	e.cache.Reset = e.cache.Reset || free
 	return free
 }

@@ -17,6 +17,9 @@ type Codec struct {
 	spec     []mapField[SpecDecodingStats]
 	prefill  []mapField[PrefillStats]
 	ready    []mapField[ReadyResponse]
+	// rules are those of the profile, others those of all other lines.
+	rules  func() *rules
+	others func() []*rules
 }
 
 // NewCodec compiles a profile. It fails when the profile asks for something
@@ -24,6 +27,7 @@ type Codec struct {
 // must never be sent as a silent nil.
 func NewCodec(p *Profile) (*Codec, error) {
 	c := &Codec{profile: p}
+	c.rules, c.others = lazyRules(p)
 	for _, compile := range []func() error{
 		c.compileRequest, c.compileSampling, c.compileOutput, c.compileOutputParts, c.compileEnvelope,
 		c.compileStats, c.compileReady, c.compileHandshake,

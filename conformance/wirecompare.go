@@ -1,0 +1,203 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// wireComparison compares messages of the engine under test with those of the real
+// one, and collects what differs. What repeats, as a wrong field does in every
+// message, is one failure that counts the others.
+type wireComparison struct {
+	name     string
+	codec    *protocol.Codec
+	compared int
+	found    []*wireFinding
+	byPlace  map[string]*wireFinding
+	masked   map[string]int // by path of the mask: how often it applied
+}
+
+// wireFinding is a failure, and how many were like it.
+type wireFinding struct {
+	Failure
+	more int
+}
+
+// maxWireFailures bounds how many failures of different kinds are listed.
+const maxWireFailures = 20
+
+func newWireComparison(name string, codec *protocol.Codec) *wireComparison {
+	return &wireComparison{name: name, codec: codec, byPlace: map[string]*wireFinding{}, masked: map[string]int{}}
+}
+
+// message compares a message with its counterpart. root is the name of the struct
+// that its first frame is.
+func (c *wireComparison) message(root string, want *wireMessage, requests []*wireRequest, got [][]byte) {
+	c.compared++
+	if len(got) != len(want.Frames) {
+		c.fail(want, nil, CodeWireFrames, "frames", counted(len(want.Frames), "frame"), counted(len(got), "frame"))
+	}
+	if len(got) == 0 {
+		return
+	}
+	c.payload(root, want, requests, got[0])
+	for i := 1; i < min(len(got), len(want.Frames)); i++ {
+		c.buffer(want, i, got[i])
+	}
+}
+
+// payload compares the first frames.
+func (c *wireComparison) payload(root string, want *wireMessage, requests []*wireRequest, got []byte) {
+	if err := pack.Validate(got); err != nil {
+		c.fail(want, nil, CodeWireSyntax, root, "a message", err.Error())
+		return
+	}
+	differences, err := pack.Diff(root, want.Frames[0], got, pack.DiffOptions{Names: c.codec.FieldName, MapOrder: true})
+	if err != nil {
+		c.fail(want, nil, CodeWireSyntax, root, "a message", err.Error())
+		return
+	}
+	for _, d := range differences {
+		code, w, g := kindOfDifference(d, want.Frames[0], got)
+		if code == CodeWireValue && c.allowed(d.Path, w, g) {
+			continue
+		}
+		c.fail(want, requestAt(d.Path, requests), code, d.Path, d.Want, d.Got)
+	}
+}
+
+// buffer compares auxiliary frames.
+func (c *wireComparison) buffer(want *wireMessage, i int, got []byte) {
+	path := fmt.Sprintf("frames[%d]", i)
+	switch {
+	case len(got) != len(want.Frames[i]):
+		c.fail(want, nil, CodeWireFrames, path, counted(len(want.Frames[i]), "byte"), counted(len(got), "byte"))
+	case !bytes.Equal(got, want.Frames[i]) && !c.allowed(path, want.Frames[i], got):
+		c.fail(want, nil, CodeWireValue, path, "its bytes", "others")
+	}
+}
+
+func (c *wireComparison) allowed(path string, want, got []byte) bool {
+	m := maskOf(path, want, got)
+	if m != nil {
+		c.masked[m.path]++
+	}
+	return m != nil
+}
+
+// counted is a number of things.
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// kindOfDifference says what a difference is one of, and returns the values.
+func kindOfDifference(d pack.Difference, want, got []byte) (code Code, w, g []byte) {
+	switch {
+	case d.WantOffset < 0:
+		return CodeWireExtra, nil, nil
+	case d.GotOffset < 0:
+		return CodeWireMissing, nil, nil
+	}
+	wc, gc := pack.NewCursor(want[d.WantOffset:]), pack.NewCursor(got[d.GotOffset:])
+	switch kind := wc.Kind(); {
+	case kind != gc.Kind():
+		return CodeWireKind, nil, nil
+	case kind == pack.Array:
+		return CodeWireLength, nil, nil
+	case kind == pack.Map:
+		return CodeWireOrder, nil, nil
+	case kind == pack.Ext && extCode(wc) != extCode(gc):
+		return CodeWireKind, nil, nil
+	}
+	w, _ = wc.Raw() // both messages are well formed
+	g, _ = gc.Raw()
+	return CodeWireValue, w, g
+}
+
+// extCode is the type code of an ext value.
+func extCode(cur pack.Cursor) int8 {
+	code, _, _ := cur.Ext()
+	return code
+}
+
+// outputIndex is the position of an output in the path of a difference.
+var outputIndex = regexp.MustCompile(`^EngineCoreOutputs\.outputs\[(\d+)\]`)
+
+// requestAt is the request that the real engine answers at a path, nil for none.
+func requestAt(path string, requests []*wireRequest) *wireRequest {
+	m := outputIndex.FindStringSubmatch(path)
+	if m == nil {
+		return nil
+	}
+	if i, err := strconv.Atoi(m[1]); err == nil && i < len(requests) {
+		return requests[i]
+	}
+	return nil
+}
+
+// fail notes a difference from a message of the golden.
+func (c *wireComparison) fail(want *wireMessage, r *wireRequest, code Code, path, expected, actual string) {
+	about := ""
+	if r != nil {
+		about = fmt.Sprintf("request %d: ", r.index)
+	}
+	f := problem(code, "%s: line %d: %s%s: expected %s, got %s", c.name, want.Line, about, path, expected, actual).
+		within(want.number, path).compared(expected, actual)
+	if r != nil {
+		f = f.of(r.index)
+	}
+	c.collect(wirePlace(path), f)
+}
+
+// unsaid reports a message that has no counterpart.
+func (c *wireComparison) unsaid(want *wireSaid) {
+	var r *wireRequest
+	if len(want.requests) > 0 {
+		r = want.requests[0]
+	}
+	c.fail(&want.wireMessage, r, CodeWireUnsaid, "EngineCoreOutputs", string(want.class), "no such message")
+}
+
+// stray reports a message that the real engine did not send, beside one that it did.
+func (c *wireComparison) stray(beside *wireSaid, m wireHeard) {
+	got := string(m.class)
+	if len(m.frames) > 0 {
+		got += ": " + pack.Format(m.frames[0])
+	}
+	c.collect(string(m.class), problem(CodeWireStray, "%s: line %d: beside it a message that the real engine did not send: %s", c.name, beside.Line, got).
+		within(beside.number, "EngineCoreOutputs").compared("no message", got))
+}
+
+// collect adds a failure, or counts it as one more of its place.
+func (c *wireComparison) collect(place string, f Failure) {
+	key := string(f.Code) + " " + place
+	if known := c.byPlace[key]; known != nil {
+		known.more++
+		return
+	}
+	c.byPlace[key] = &wireFinding{Failure: f}
+	c.found = append(c.found, c.byPlace[key])
+}
+
+// report hands over what was found.
+func (c *wireComparison) report(f *finding) {
+	f.asserted += c.compared
+	for i, found := range c.found {
+		if i == maxWireFailures {
+			f.add(fmt.Sprintf("%d more kinds of differences are not listed", len(c.found)-i))
+			return
+		}
+		if found.more > 0 {
+			found.Message += fmt.Sprintf(" (and %d more like it)", found.more)
+		}
+		f.fail(found.Failure)
+	}
+}

@@ -1,0 +1,256 @@
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// wireSession is what the frames of a golden show: what a real frontend sent to a
+// real engine, what that said, and which request each output answers.
+type wireSession struct {
+	name         string
+	codec        *protocol.Codec
+	utilityField int           // the position of utility_output in EngineCoreOutputs
+	statuses     []wireMessage // HELLO and READY
+	registration wireMessage
+	sent         []*wireSend // on the input socket, in order
+	said         []*wireSaid // on the output socket, in order
+	requests     []*wireRequest
+	byID         map[string]*wireRequest
+}
+
+// wireMessage is a message with its number in the frames file, from 1, notes
+// included.
+type wireMessage struct {
+	trace.Message
+	number int
+}
+
+// wireSend is a message of the frontend.
+type wireSend struct {
+	wireMessage
+	request *wireRequest   // of an ADD
+	aborted []*wireRequest // of an ABORT
+	answer  int            // of a UTILITY: the index of its answer in said, -1 without one
+	passed  int            // it passed the tap before said[passed]
+	place   int            // it is to be sent before said[place], see wirePlaces
+}
+
+// wireSaid is a message of the engine.
+type wireSaid struct {
+	wireMessage
+	class wireClass
+	// requests are those that the outputs answer, in order.
+	requests []*wireRequest
+	// left says why the message is not compared; empty for most.
+	left string
+	// drains: nothing is left to do after it, of which an engine tells in one more
+	// message. drained: that message was recorded.
+	drains, drained bool
+}
+
+// wireClass tells the messages of an engine apart.
+type wireClass string
+
+const (
+	wireStep    wireClass = "a step with outputs"
+	wireIdle    wireClass = "a step without outputs"
+	wireUtility wireClass = "an answer to a utility call"
+	wireOther   wireClass = "a message that is no EngineCoreOutputs"
+)
+
+// wireRequest is one request and what the engine answered.
+type wireRequest struct {
+	index  int // in the order of the first ADD
+	id     string
+	added  *wireSend
+	tokens []uint32
+	chunks []int
+	steps  []int // the index in said of each output
+	finish protocol.FinishReason
+	cached int // tokens of the prompt
+}
+
+// lastStep is the index in said of the last output, -1 without one.
+func (r *wireRequest) lastStep() int {
+	if len(r.steps) == 0 {
+		return -1
+	}
+	return r.steps[len(r.steps)-1]
+}
+
+// newWireSession reads the messages of a golden of role wire. What no player could
+// be asked to repeat is an error that names the line.
+func newWireSession(name string, codec *protocol.Codec, messages []trace.Message) (*wireSession, error) {
+	w := &wireSession{
+		name: name, codec: codec, byID: map[string]*wireRequest{},
+		utilityField: codec.Profile().Structs["EngineCoreOutputs"].Index("utility_output"),
+	}
+	for i := range messages {
+		m := wireMessage{messages[i], i + 1}
+		if m.Note != "" {
+			continue
+		}
+		if err := w.add(m); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", name, m.Line, err)
+		}
+	}
+	if len(w.requests) == 0 || len(w.said) == 0 {
+		return nil, fmt.Errorf("%s: no request of a frontend and no output of an engine is in it, so there is nothing to replay", name)
+	}
+	if err := w.arrange(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// add takes one message.
+func (w *wireSession) add(m wireMessage) error {
+	switch {
+	case m.Rank != 0 || m.Client != 0:
+		return fmt.Errorf("a message of engine %d and client %d: only the frames of one engine and one client can be replayed", m.Rank, m.Client)
+	case m.Elided > 0:
+		return fmt.Errorf("%d bytes of a message were left out", m.Elided)
+	case m.Channel == "coordinator_input" || m.Channel == "coordinator_output":
+		return fmt.Errorf("a message of a data-parallel coordinator, which no player has")
+	case m.Channel == "handshake" && m.Direction == trace.EngineToFrontend:
+		w.statuses = append(w.statuses, m)
+	case m.Channel == "input" && m.Direction == trace.EngineToFrontend:
+		w.registration = m
+	case m.Channel == "input":
+		return w.addSent(m)
+	case m.Channel == "output" && m.Direction == trace.EngineToFrontend:
+		return w.addSaid(m)
+	}
+	return nil
+}
+
+// addSent takes a message of the frontend: [type, payload, auxiliary frames...].
+func (w *wireSession) addSent(m wireMessage) error {
+	if len(m.Frames) < 2 || len(m.Frames[0]) != 1 {
+		return fmt.Errorf("a message of %d frames does not begin with a request type and a payload", len(m.Frames))
+	}
+	s := &wireSend{wireMessage: m, passed: len(w.said), answer: -1}
+	w.sent = append(w.sent, s)
+	switch m.Frames[0][0] {
+	case protocol.TypeAdd:
+		return w.addRequest(s)
+	case protocol.TypeAbort:
+		ids, err := protocol.DecodeAbort(m.Frames[1])
+		for _, id := range ids {
+			if r := w.byID[id]; r != nil {
+				s.aborted = append(s.aborted, r)
+			}
+		}
+		return err
+	case protocol.TypeUtility:
+		_, err := protocol.DecodeUtilityCall(m.Frames[1])
+		return err
+	}
+	return nil
+}
+
+func (w *wireSession) addRequest(s *wireSend) error {
+	var r protocol.Request
+	if err := w.codec.DecodeRequest(s.Frames[1], &r); err != nil {
+		return err
+	}
+	if known := w.byID[r.ID]; known != nil {
+		return fmt.Errorf("request %q is added for the second time, first in line %d", r.ID, known.added.Line)
+	}
+	s.request = &wireRequest{index: len(w.requests), id: r.ID, added: s}
+	w.requests = append(w.requests, s.request)
+	w.byID[r.ID] = s.request
+	return nil
+}
+
+// addSaid takes a message of the engine.
+func (w *wireSession) addSaid(m wireMessage) error {
+	if len(m.Frames) == 0 {
+		return fmt.Errorf("a message of the engine without frames")
+	}
+	var o protocol.Outputs
+	if err := w.codec.DecodeOutputs(m.Frames[0], &o); err != nil {
+		return err
+	}
+	s := &wireSaid{wireMessage: m, class: wireIdle}
+	w.said = append(w.said, s)
+	switch {
+	case o.Utility != nil:
+		s.class = wireUtility
+		return w.answer(o.Utility.CallID)
+	case len(o.Outputs) > 0:
+		s.class = wireStep
+	}
+	for i := range o.Outputs {
+		if err := w.addOutput(s, &o.Outputs[i]); err != nil {
+			return fmt.Errorf("EngineCoreOutputs.outputs[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// answer finds the call that the last message answers.
+func (w *wireSession) answer(id uint64) error {
+	for _, s := range w.sent {
+		if s.Frames[0][0] != protocol.TypeUtility || s.answer >= 0 {
+			continue
+		}
+		if call, err := protocol.DecodeUtilityCall(s.Frames[1]); err == nil && call.CallID == id {
+			s.answer = len(w.said) - 1
+			return nil
+		}
+	}
+	return fmt.Errorf("it answers utility call %d, which the frontend has not made", id)
+}
+
+// addOutput takes an output of the last message.
+func (w *wireSession) addOutput(s *wireSaid, o *protocol.RequestOutput) error {
+	r := w.byID[string(o.ID)]
+	switch {
+	case r == nil:
+		return fmt.Errorf("an output for request %q, which the frontend has not added", o.ID)
+	case r.finish != protocol.Unfinished:
+		return fmt.Errorf("an output for request %q, which has finished", o.ID)
+	}
+	if o.Prefill != nil && len(r.steps) == 0 {
+		cached, err := mapInt(o.Prefill, "num_cached_tokens")
+		if err != nil {
+			return fmt.Errorf("prefill_stats: %w", err)
+		}
+		r.cached = cached
+	}
+	s.requests = append(s.requests, r)
+	r.tokens = append(r.tokens, o.Tokens...)
+	r.chunks = append(r.chunks, len(o.Tokens))
+	r.steps = append(r.steps, len(w.said)-1)
+	r.finish = o.Finish
+	return nil
+}
+
+// mapInt returns an integer of a map with text keys, 0 when it has none of the
+// name.
+func mapInt(raw []byte, name string) (int, error) {
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	if err != nil {
+		return 0, err
+	}
+	for range n {
+		key, err := cur.StrString()
+		if err != nil {
+			return 0, err
+		}
+		if key == name {
+			v, err := cur.Int()
+			return int(v), err
+		}
+		if err := cur.Skip(); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}

@@ -3,7 +3,6 @@ package vllmrs
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,20 +82,7 @@ func because(ctx context.Context, err error) error {
 
 // do sends a request, with body as JSON unless it is nil, and returns the body of an answer with status 200.
 func (c *Client) do(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
-	var content io.Reader
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return nil, err
-		}
-		content = bytes.NewReader(text)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, c.url+path, content)
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := c.http.Do(request)
+	response, err := c.send(ctx, method, path, body)
 	if err != nil {
 		return nil, err
 	}

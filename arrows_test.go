@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"cmd/vllm-vcr": {"*"},
 	"conformance": {
 		"player", "compat", "manifest", "internal/frontend", "internal/vllmrs", "internal/protocol", "internal/pack",
-		"internal/trace", "internal/golden", "internal/tomlfile", "internal/zmq",
+		"internal/trace", "internal/golden", "internal/tomlfile", "internal/zmq", "internal/process",
 	},
 	"compat":            {"internal/tomlfile", toml},
 	"manifest":          {"internal/tomlfile", toml},
@@ -42,7 +42,7 @@ var arrows = map[string][]string{
 	"internal/process":  {},
 	"internal/latency":  {"internal/trace"},
 	"internal/golden":   {aws},
-	"internal/report":   {"conformance"},
+	"internal/report":   {"conformance", "github.com/sethvargo/go-githubactions"},
 	"internal/openai":   {"player"},
 	"internal/monitor":  {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
 	"internal/drift":    {"internal/protocol", "compat"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontend"
@@ -35,15 +36,16 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 	defer s.close()
 	err = s.replay(streams, c.Variant.Concurrency)
 	faults.explain(streams)
+	f.strays(s.strays)
 	if err != nil {
 		f.compareEnded(streams)
-		if errors.Is(err, frontend.ErrUndecodable) {
-			f.fail(problem(CodeUndecodable, "%v", err))
+		var wrong wrongMessage
+		if errors.As(err, &wrong) {
+			f.fail(failureOf(err))
 			return f, nil
 		}
 		return f, err
 	}
-	f.strays(s.strays)
 	f.engineIndexes(s)
 	f.compareStreams(g, streams, true)
 	return f, nil
@@ -183,15 +185,23 @@ func (s *session) replay(streams []*stream, concurrency int) error {
 func (s *session) brokenOff(err error, sent []*stream) error {
 	err = s.explain(err)
 	if at := unfinished(sent); at != "" {
-		return fmt.Errorf("%w; %s", err, at)
+		separator := "; "
+		if strings.Contains(err.Error(), "\n") { // what the engine wrote is quoted
+			separator = "\n"
+		}
+		err = placed(sent, fmt.Errorf("%w%s%s", err, separator, at))
 	}
-	return err
+	return s.withOutput(err)
 }
 
 // receive takes one message of the subject and returns how many streams it
 // ended.
 func (s *session) receive(ctx context.Context) (ended int, err error) {
-	if _, err := s.front.Next(ctx, 0, &s.outputs); err != nil {
+	_, err = s.front.Next(ctx, 0, &s.outputs)
+	if errors.Is(err, frontend.ErrUndecodable) {
+		return 0, s.undecodable(err)
+	}
+	if err != nil {
 		return 0, err
 	}
 	s.quiet.Reset(s.limits.Idle)
@@ -200,8 +210,17 @@ func (s *session) receive(ctx context.Context) (ended int, err error) {
 	for i := range s.outputs.Outputs {
 		ended += s.deliver(&s.outputs.Outputs[i])
 	}
+	if s.surplus > maxSurplus {
+		return 0, errFlood
+	}
 	return ended, nil
 }
+
+// maxSurplus is how many outputs nobody asked for are listened to: an engine that
+// never stops would never be judged.
+const maxSurplus = 20_000
+
+var errFlood = coded(CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", maxSurplus))
 
 // noteIndex remembers the engine index of the message.
 func (s *session) noteIndex() {
@@ -224,7 +243,11 @@ func (s *session) deliver(o *protocol.RequestOutput) (ended int) {
 		if len(s.strays) < maxStrays {
 			s.strays = append(s.strays, string(o.ID))
 		}
+		s.surplus++
 		return 0
+	}
+	if st.surfeited() {
+		s.surplus++
 	}
 	finished := o.Finish != protocol.Unfinished
 	if finished && st.terminals == 0 {
@@ -237,19 +260,22 @@ func (s *session) deliver(o *protocol.RequestOutput) (ended int) {
 	return ended
 }
 
+// lastCall ends a replay. Every line has it, and it changes nothing.
+const lastCall = "is_sleeping"
+
 // barrier makes one utility call: what the engine said before its answer has
 // then been received, so nothing late goes unseen.
 func (s *session) barrier(ctx context.Context) error {
-	id, err := s.front.Call(0, "is_sleeping")
+	id, err := s.front.Call(0, lastCall)
 	if err != nil {
 		return err
 	}
 	for {
 		if _, err := s.receive(ctx); err != nil {
-			return err
+			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, lastCall)
 		}
-		if u := s.outputs.Utility; u != nil && u.CallID == id {
-			return nil
+		if u := s.outputs.Utility; u != nil && u.CallID >= id {
+			return s.answered(u, id)
 		}
 	}
 }

@@ -28,7 +28,8 @@ func (r *registrar) capture(raw []byte) (*recording, error) {
 	}
 	if r.Role == manifest.Wire {
 		c.trace = &trace.Trace{Name: r.Trace}
-		c.trace.Meta, r.result.Messages, err = readFrames(raw, r.Trace, trace.IsGzip(r.Trace))
+		c.trace.Meta, c.frames, err = readFrames(raw, r.Trace, trace.IsGzip(r.Trace))
+		r.result.Messages = len(c.frames)
 		return c, err
 	}
 	opt := trace.Options{Strict: true, MaxBytes: maxInflated}

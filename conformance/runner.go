@@ -42,6 +42,30 @@ type Runner struct {
 
 	// Engine makes the engine under test of a case, default [Player].
 	Engine Engine
+	// Address, unless empty, is where an engine that somebody else starts is awaited
+	// instead; all cases share it. See [CheckAddress].
+	Address string
+	// KeepAlive, unless nil, is for a person with a debugger: it is told of each
+	// subject as it starts, no deadline counts, and the last one stays until the
+	// run's context ends or it does.
+	KeepAlive func(Attached)
+	// Subject describes what is under test; what it says it is, is filled in.
+	Subject Description
+
+	// Expectations are what is known to fail; may be nil. All are the cases that
+	// their patterns must be of, see [EveryCase], default the cases of the run.
+	Expectations *Expectations
+	All          []Case
+	// Now tells which expectations have expired, default [time.Now].
+	Now func() time.Time
+
+	// Frontend is what the cases of the frontend suite are made of; nil for the others.
+	Frontend *FrontendUnderTest
+
+	frontend *frontendSession  // of the line at hand
+	whole    context.Context   // of the run
+	sharing  *sharing          // the session that cases share
+	versions map[string]string // what the subject says it is, line by line
 }
 
 // infraError marks an error around the subject.
@@ -54,20 +78,33 @@ func (e infraError) Unwrap() error { return e.error }
 // silence.
 func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	r.setDefaults()
+	r.whole, r.versions = ctx, map[string]string{}
 	start := time.Now()
+	all := r.All
+	if all == nil {
+		all = cases
+	}
+	expected := newJudge(r.Expectations, all, r.Now())
 	var results []Result
 	var g *recording
 	for i, c := range cases {
 		if i == 0 || !sameGolden(c, cases[i-1]) {
 			g = r.load(ctx, c)
 		}
-		result := r.runCase(ctx, g, c)
+		result := expected.judge(r.runCase(ctx, g, c))
 		if r.Progress != nil {
 			r.Progress(result)
 		}
 		results = append(results, result)
 	}
-	return NewReport(results, time.Since(start))
+	took := time.Since(start)
+	r.finish(ctx)
+	r.closeFrontend()
+	report := NewReport(results, took)
+	report.Subject = r.Subject
+	report.Subject.Versions = r.versions
+	report.Blame(expected.problems...)
+	return report
 }
 
 func (r *Runner) setDefaults() {
@@ -79,11 +116,17 @@ func (r *Runner) setDefaults() {
 			*limit.set = *limit.usual
 		}
 	}
+	if r.KeepAlive != nil {
+		r.Timeouts = withoutDeadlines()
+	}
 	if r.Log == nil {
 		r.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	if r.Engine == nil {
 		r.Engine = Player
+	}
+	if r.Now == nil {
+		r.Now = time.Now
 	}
 }
 
@@ -126,7 +169,7 @@ func (r *Runner) runCase(ctx context.Context, g *recording, c Case) Result {
 		result.Verdict = Pass
 	}
 	if err != nil {
-		result.Failures = append(result.Failures, problem(codeOf(err), "%v", err))
+		result.Failures = append(result.Failures, failureOf(err))
 	}
 	return result
 }
@@ -144,6 +187,12 @@ func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, e
 	}
 	ctx, stop := r.withDeadline(ctx, "the case")
 	defer stop()
+	if c.Suite == SuiteLive {
+		return r.assertLive(ctx, g, c)
+	}
+	if c.Suite == SuiteFrontend {
+		return r.assertFrontend(ctx, g, c)
+	}
 	switch c.Assertion {
 	case Integrity:
 		return g.integrity, nil
@@ -158,6 +207,8 @@ func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, e
 			return r.checkThroughFrontend(ctx, g, c)
 		}
 		return r.checkFidelity(ctx, g, c)
+	case Wire:
+		return r.checkWire(ctx, g, c)
 	}
 	return f, fmt.Errorf("unknown assertion %q", c.Assertion)
 }

@@ -3,10 +3,12 @@ package conformance
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/frontend"
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -160,15 +162,29 @@ func (r *Runner) assertSchema(ctx context.Context, g *recording, c Case) (f find
 	}
 	// It registers, and plays nothing: a golden of role schema may have no tokens.
 	s, err := r.boot(ctx, g.codec, player.Options{VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: player.Random{}})
+	var refused *frontend.RegistrationError
+	if errors.As(err, &refused) && len(refused.Frames) == 1 {
+		// Nobody could take it: it is for this check to say what is wrong with it.
+		f.compareReady(g, want, refused.Frames[0])
+	}
+	if len(f.failures) > 0 {
+		return f, nil
+	}
 	if err != nil {
 		return f, err
 	}
 	defer s.close()
-	got, err := shapeOf(s.engine.RawReady)
+	f.compareReady(g, want, s.engine.RawReady)
+	return f, nil
+}
+
+// compareReady compares what the engine under test registered with, as it came.
+func (f *finding) compareReady(g *recording, want map[string]pack.Kind, raw []byte) {
+	got, err := shapeOf(raw)
 	if err != nil {
-		f.fail(problem(CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.location, err))
-		return f, nil
+		f.fail(problem(CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.location, err).
+			within(-1, "EngineCoreReadyResponse").compared("a map with text keys", err))
+		return
 	}
 	f.compareShapes(g, want, got)
-	return f, nil
 }

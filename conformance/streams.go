@@ -47,6 +47,9 @@ func (s *stream) take(tokens []uint32, finished bool, reason trace.FinishReason)
 	if s.terminals > 0 {
 		s.late++
 	}
+	if s.surfeited() {
+		tokens = nil
+	}
 	s.got = append(s.got, tokens...)
 	if len(tokens) > 0 {
 		s.gotChunks = append(s.gotChunks, len(tokens))
@@ -57,6 +60,13 @@ func (s *stream) take(tokens []uint32, finished bool, reason trace.FinishReason)
 			s.finish = reason
 		}
 	}
+}
+
+// surfeited tells whether the stream has so many more tokens than its record that
+// no more are kept.
+func (s *stream) surfeited() bool {
+	const spare = 1000
+	return len(s.got) > len(s.record.OutputTokenIDs)+spare
 }
 
 // ended tells whether the stream came to an end of its own. An engine that goes
@@ -110,7 +120,7 @@ func (s *stream) compare(f *finding, framed bool) {
 		s.fail(f, CodeFinishReason, len(s.got), expected, s.finish, "finish reason is %v, expected %v", s.finish, expected)
 	}
 	if s.late > 0 {
-		s.fail(f, CodeLate, len(want), 0, s.late, "%d outputs after the terminal one", s.late)
+		s.fail(f, CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
 	}
 	if framed && s.chunks != nil && !slices.Equal(s.gotChunks, s.chunks) {
 		at := firstDifference(s.chunks, s.gotChunks)

@@ -144,11 +144,11 @@ func TestDeliver(t *testing.T) {
 		{"right", right, 1, nil},
 		{"two terminal outputs", append(slices.Clone(right), output("replay-0", length)), 1, []string{
 			"request 0 (line 5): 2 terminal outputs, expected exactly one",
-			"request 0 (line 5): 1 outputs after the terminal one",
+			"request 0 (line 5): 1 outputs after the terminal one, expected 0",
 		}},
 		{"late output", append(slices.Clone(right), output("replay-0", protocol.Unfinished, 3)), 1, []string{
 			"request 0 (line 5): token 2 differs: expected [1 2], got [1 2 3] (2 expected, 3 received)",
-			"request 0 (line 5): 1 outputs after the terminal one",
+			"request 0 (line 5): 1 outputs after the terminal one, expected 0",
 			"request 0 (line 5): chunk 2 differs: expected sizes [1 1], got [1 1 1]",
 		}},
 		{"no terminal output", right[:1], 0, []string{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/process"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/zmq"
 	"github.com/vllm-vcr/conformance/player"
@@ -33,17 +34,22 @@ func Player(opt player.Options) (Subject, error) {
 
 // session is a subject under test, connected to a frontend of ours.
 type session struct {
-	front  *frontend.Frontend
-	engine frontend.Engine
-	ctx    context.Context // ends with the subject, its error as the cause
-	cancel context.CancelCauseFunc
-	done   chan struct{} // the subject has ended
-	limits Timeouts
+	front   *frontend.Frontend
+	engine  frontend.Engine
+	subject Subject
+	remote  bool            // somebody else runs the subject
+	ctx     context.Context // ends with the subject, its error as the cause
+	cancel  context.CancelCauseFunc
+	done    chan struct{} // the subject has ended; nil when remote
+	limits  Timeouts
+	lost    error    // why the engine is not to be talked to any more
+	shared  *session // what this is a case's view of, nil when the case has it alone
 
 	// Of a replay:
 	byID    map[string]*stream
 	outputs protocol.Outputs // scratch
 	strays  []string         // ids of outputs that belong to no request
+	surplus int              // outputs beyond what was asked for
 	indexes map[int]int      // the engine indexes of messages, and the first message that had each
 	frames  int              // messages received
 	quiet   *time.Timer      // ends the replay when nothing comes
@@ -69,29 +75,80 @@ func launch(ctx context.Context, s Subject) (running context.Context, cancel con
 	return running, cancel, done
 }
 
-// boot starts a subject and takes it through the handshake.
+// boot yields a session for a case: with a subject of its own, or with the
+// engine that all cases share.
 func (r *Runner) boot(ctx context.Context, codec *protocol.Codec, opt player.Options) (*session, error) {
-	front, err := frontend.Listen(frontend.Options{Codec: codec, HandshakeTimeout: r.Timeouts.Connect})
+	switch {
+	case r.Address != "" && opt.Clock != nil:
+		return nil, errNotStepped
+	case r.Address != "":
+		s, err := r.share(r.Address, func() (*session, error) { return r.join(r.run(ctx), codec, opt) })
+		if err != nil {
+			return nil, err
+		}
+		return s.during(ctx), nil
+	case r.KeepAlive != nil:
+		r.release()
+		s, err := r.share("", func() (*session, error) { return r.start(r.run(ctx), codec, opt) })
+		if err != nil {
+			return nil, err
+		}
+		return s.during(ctx), nil
+	}
+	return r.start(ctx, codec, opt)
+}
+
+// maxFrame bounds a message of a subject, in bytes: what a session asks for is
+// answered with much less.
+const maxFrame = 64 << 20
+
+// start starts a subject and takes it through the handshake.
+func (r *Runner) start(ctx context.Context, codec *protocol.Codec, opt player.Options) (*session, error) {
+	s, err := r.listen(codec, "")
+	if err != nil {
+		return nil, err
+	}
+	// Ours is the deadline that counts; the player's lies behind it.
+	opt.Handshake, opt.HandshakeTimeout, opt.Log = s.front.Handshake(), 2*r.Timeouts.Connect, r.Log
+	opt.Codec = codec
+	if s.subject, err = r.Engine(opt); err != nil {
+		s.front.Close()
+		return nil, coded(CodeStart, fmt.Errorf("engine: %w", err))
+	}
+	s.ctx, s.cancel, s.done = launch(ctx, s.subject)
+	r.announce(s)
+	return r.accept(s, opt.VLLMVersion)
+}
+
+// listen opens the sockets of a session; address is where the engine is to dial,
+// empty for any port.
+func (r *Runner) listen(codec *protocol.Codec, address string) (*session, error) {
+	front, err := frontend.Listen(frontend.Options{
+		Codec: codec, HandshakeAddress: address, Address: dataAddress(address), MaxFrame: maxFrame,
+		HandshakeTimeout: min(r.Timeouts.Connect, mostZMQHandshake),
+	})
 	if err != nil {
 		return nil, infraError{coded(CodeFrontend, fmt.Errorf("frontend: %w", err))}
 	}
-	// Ours is the deadline that counts; the player's lies behind it.
-	opt.Handshake, opt.HandshakeTimeout, opt.Log = front.Handshake(), 2*r.Timeouts.Connect, r.Log
-	opt.Codec = codec
-	engine, err := r.Engine(opt)
-	if err != nil {
-		front.Close()
-		return nil, coded(CodeStart, fmt.Errorf("engine: %w", err))
-	}
-	s := &session{front: front, limits: r.Timeouts}
-	s.ctx, s.cancel, s.done = launch(ctx, engine)
+	return &session{front: front, limits: r.Timeouts}, nil
+}
+
+// mostZMQHandshake bounds what peers of ZeroMQ do in a moment.
+const mostZMQHandshake = 30 * time.Second
+
+// accept takes the subject through the handshake; version is what it is to be.
+func (r *Runner) accept(s *session, version string) (*session, error) {
 	connect, stop := context.WithTimeoutCause(s.ctx, r.Timeouts.Connect,
 		infraError{coded(CodeNoHandshake, fmt.Errorf("no handshake within %v", r.Timeouts.Connect))})
 	defer stop()
-	if s.engine, err = front.Accept(connect); err != nil {
-		err = s.explain(err)
+	var err error
+	if s.engine, err = s.front.Accept(connect); err != nil {
+		err = s.withOutput(s.explain(err))
 		s.close()
 		return nil, coded(CodeHandshake, err)
+	}
+	if r.versions != nil {
+		r.versions[protocol.LineOf(version)] = s.engine.Ready.VLLMVersion
 	}
 	return s, nil
 }
@@ -99,21 +156,67 @@ func (r *Runner) boot(ctx context.Context, codec *protocol.Codec, opt player.Opt
 // explain prefers the reason why the subject ended over what its end caused. A
 // subject that is seen to go is waited for, so that its reason is known.
 func (s *session) explain(err error) error {
-	if errors.Is(err, frontend.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer) {
+	gone := errors.Is(err, frontend.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
+	if gone && s.outlives(err) {
 		select {
 		case <-s.ctx.Done():
 		case <-time.After(s.limits.Idle):
 		}
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
-		return cause
+		err = cause
+	} else if gone {
+		err = coded(CodeEngineEnded, err)
+	}
+	if gone {
+		s.lose(err)
 	}
 	return err
 }
 
-// close stops the subject, waits for it and closes the frontend.
+// outlives tells whether a reason is still to come: not where nobody is there to
+// tell it, nor when it was we who hung up.
+func (s *session) outlives(err error) bool {
+	return !s.owner().remote && !errors.Is(err, zmq.ErrTooLarge)
+}
+
+// owner is the session that a case's view is of.
+func (s *session) owner() *session {
+	if s.shared != nil {
+		return s.shared
+	}
+	return s
+}
+
+func (s *session) lose(err error) {
+	if owner := s.owner(); owner.lost == nil {
+		owner.lost = err
+	}
+}
+
+// withOutput adds what the subject wrote last to an error that does not tell.
+func (s *session) withOutput(err error) error {
+	writer, ok := s.subject.(interface{ Output() string })
+	var exit *process.ExitError
+	if !ok || errors.As(err, &exit) {
+		return err
+	}
+	if text := writer.Output(); text != "" {
+		return fmt.Errorf("%w; the last of the engine's output:\n%s", err, text)
+	}
+	return err
+}
+
+// close ends a case's use of a session, and the session itself unless others use
+// it too.
 func (s *session) close() {
+	if s.shared != nil {
+		s.leave()
+		return
+	}
 	s.cancel(context.Canceled)
-	<-s.done
+	if !s.remote {
+		<-s.done
+	}
 	s.front.Close()
 }

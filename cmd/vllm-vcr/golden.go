@@ -112,7 +112,7 @@ func (a *app) refused(ctx context.Context, done conformance.Registered, err erro
 				fmt.Fprintf(a.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), printable(failure.Message))
 			}
 		}
-		fmt.Fprintln(a.stdout, report.Verdict(done.Report))
+		fmt.Fprintln(a.stdout, report.Verdict(report.New(done.Report, report.Meta{})))
 	}
 	for _, p := range refusal.Problems {
 		fmt.Fprintf(a.stderr, "vllm-vcr: error: %s\n", printable(p.Error()))
@@ -148,7 +148,7 @@ func (a *app) printRegistered(req conformance.Registration, done conformance.Reg
 	lines := []string{
 		fmt.Sprintf("golden %s/%s: %s of vLLM %s on %s, %s", g.Line, g.ID, g.Role, g.VLLMVersion, g.GPU, g.Model),
 		fmt.Sprintf("checked: %s: %s", req.Trace, content),
-		"conform: " + report.Verdict(done.Report),
+		"conform: " + report.Verdict(report.New(done.Report, report.Meta{})),
 		fmt.Sprintf("%s: %s, %d bytes, sha256 %s", done.Location, stored, g.Size, g.SHA256),
 		fmt.Sprintf("%s: %s", req.Manifest, edited),
 	}

@@ -59,6 +59,9 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 		switch {
 		case child.Hidden || child.Name() == "help" || child.Name() == "completion":
 		case child.HasSubCommands():
+			if child.LocalNonPersistentFlags().HasAvailableFlags() {
+				all = append(all, child) // it does something by itself too
+			}
 			all = append(all, leaves(child)...)
 		default:
 			all = append(all, child)

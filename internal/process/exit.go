@@ -19,10 +19,10 @@ type ExitError struct {
 	Err error
 }
 
-// Error is one line, followed by the tail if there is one.
+// Error is one line, followed by the tail, as [Quote] shows it, if there is one.
 func (e *ExitError) Error() string {
 	text := fmt.Sprintf("%s (%s) ended: %s", e.Name, strings.Join(e.Command, " "), e.Status)
-	if tail := strings.TrimSpace(e.Tail); tail != "" {
+	if tail := Quote(e.Tail); tail != "" {
 		return text + "; the last of its output:\n" + tail
 	}
 	return text + ", without any output"

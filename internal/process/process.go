@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,6 +42,8 @@ type Process struct {
 	grace time.Duration
 	done  chan struct{}
 	err   error // valid once done is closed
+
+	killed atomic.Bool // Stop had to use SIGKILL
 }
 
 // Start starts cmd. The process writes stdout and stderr into one tail, in the order written; a stream that cmd directs
@@ -132,6 +135,9 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.Exit()
 }
 
+// Killed tells whether Stop had to end the process by force.
+func (p *Process) Killed() bool { return p.killed.Load() }
+
 // Stop ends the process and its group: by SIGTERM, and by SIGKILL once the grace is over or ctx ends, whichever is
 // first. It returns when the process is gone. Stopping a process that has ended is no error; the only one is a process
 // that SIGKILL does not end.
@@ -148,6 +154,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	case <-grace.C:
 	case <-ctx.Done():
 	}
+	p.killed.Store(true)
 	killGroup(p.cmd)
 	patience := time.NewTimer(killPatience)
 	defer patience.Stop()

@@ -39,8 +39,8 @@ func TestStopKillsAStubbornGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL {
-				t.Errorf("ended by signal %v, want SIGKILL", got)
+			if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL || !p.Killed() {
+				t.Errorf("ended by signal %v, killed: %v, want SIGKILL", got, p.Killed())
 			}
 			wantEverybodyGone(t, stdout)
 		})
@@ -61,6 +61,9 @@ func TestStopTerminatesFirst(t *testing.T) {
 	var exit *ExitError
 	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Code != 7 || exit.Tail != "closing\n" {
 		t.Errorf("ended with %v, want exit code 7 and the words of its SIGTERM handler", err)
+	}
+	if p.Killed() {
+		t.Error("it ended by itself, and is said to be killed")
 	}
 	wantEverybodyGone(t, stdout)
 }
@@ -93,13 +96,13 @@ func TestExitTellsHowItEnded(t *testing.T) {
 	}{
 		{
 			name: "success", script: "echo to stdout; echo to stderr >&2", ok: true,
-			want: "demo (sh -c echo to stdout; echo to stderr >&2) ended: exit status 0; the last of its output:\nto stdout\nto stderr",
+			want: "demo (sh -c echo to stdout; echo to stderr >&2) ended: exit status 0; the last of its output:\n| to stdout\n| to stderr",
 		},
 		{name: "failure", script: "exit 3", code: 3, want: "demo (sh -c exit 3) ended: exit status 3, without any output"},
 		{name: "signal", script: "kill -9 $$", code: -1, want: "demo (sh -c kill -9 $$) ended: signal: killed, without any output"},
 		{
 			name: "more than the tail", script: "echo 0123456789; exit 1", code: 1,
-			want: "demo (sh -c echo 0123456789; exit 1) ended: exit status 1; the last of its output:\n[3 bytes before this]\n3456789",
+			want: "demo (sh -c echo 0123456789; exit 1) ended: exit status 1; the last of its output:\n| [3 bytes before this]\n| 3456789",
 		},
 	}
 	for _, test := range tests {

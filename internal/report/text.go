@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -67,20 +68,27 @@ func textTable(b *bytes.Buffer, p painter, t *table) {
 	g.write(b)
 }
 
-// tallTable has a row for each assertion, and a column for each line.
+// tallTable has a row for each assertion, and a column for each line. Its notes
+// are why something was skipped: what the others note is too much for a row.
 func tallTable(b *bytes.Buffer, p painter, t *table) {
 	g := grid{paint: p.cell}
 	head := []string{strings.ToUpper(string(t.suite))}
 	for _, row := range t.rows {
 		head = append(head, oneLine(row.line))
 	}
-	g.add(head...)
+	g.add(append(head, "NOTE")...)
 	for _, a := range t.columns {
 		cells := []string{oneLine(string(a))}
+		var notes []string
 		for _, row := range t.rows {
 			cells = append(cells, row.cells[a].cell())
+			for _, c := range row.cases {
+				if c.Assertion == a && c.Verdict == conformance.Skip && !slices.Contains(notes, c.Note) {
+					notes = append(notes, c.Note)
+				}
+			}
 		}
-		g.add(cells...)
+		g.add(append(cells, oneLine(strings.Join(notes, "; ")))...)
 	}
 	g.write(b)
 }

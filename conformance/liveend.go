@@ -1,0 +1,104 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// checkEnd compares how a request ended with what its tokens and limits demand
+// (vllm/v1/core/sched/utils.py check_stop). The rules are those of the request
+// alone, so they hold for any tokens.
+func (l *live) checkEnd(a *ask, stopReason, failure []byte) {
+	l.f.asserted++
+	l.f.tokens += len(a.tokens)
+	stopAt := a.firstStop()
+	switch {
+	case a.finish == protocol.FinishError:
+		l.end(a, CodeUnanswered, "finish_reason", "tokens", "an error", "it was answered with an error: %s", describe(failure))
+	case stopAt < len(a.tokens)-1:
+		l.end(a, CodeStopRule, "new_token_ids", fmt.Sprintf("an end after %d tokens", stopAt+1), len(a.tokens),
+			"token %d is %d, which it was to stop at, and %d more follow", stopAt, a.tokens[stopAt], len(a.tokens)-1-stopAt)
+	case a.finish == protocol.FinishStop && stopAt == len(a.tokens):
+		l.checkEarly(a)
+	case a.finish == protocol.FinishStop:
+		l.checkStopReason(a, stopReason)
+	case a.finish != protocol.FinishLength:
+		l.end(a, CodeFinish, "finish_reason", "length or stop", finishName(a.finish), "it ended by %s, which nothing in it asks for", finishName(a.finish))
+	case stopAt < len(a.tokens):
+		l.end(a, CodeStopRule, "finish_reason", "stop", "length", "its last token %d is one to stop at, and finish_reason is length", a.tokens[stopAt])
+	case len(a.tokens) < a.sampling.MaxTokens:
+		l.end(a, CodeTooFew, "new_token_ids", a.sampling.MaxTokens, len(a.tokens), "it ended by length after %d tokens, max_tokens is %d", len(a.tokens), a.sampling.MaxTokens)
+	}
+	if a.sampling.Logprobs != protocol.NoLogprobs && a.logprobs != len(a.tokens) {
+		l.end(a, CodeLogprobs, "new_logprobs", len(a.tokens), a.logprobs, "%d rows of logprobs for %d tokens", a.logprobs, len(a.tokens))
+	}
+}
+
+// checkEarly is about a request that stopped and has no token to stop at where one
+// counts.
+func (l *live) checkEarly(a *ask) {
+	n := len(a.tokens)
+	if n > 0 && n < a.sampling.MinTokens && a.stopsAt(a.tokens[n-1]) {
+		l.end(a, CodeMinTokens, "finish_reason", fmt.Sprintf("at least %d tokens", a.sampling.MinTokens), n,
+			"it stopped after %d tokens, min_tokens is %d", n, a.sampling.MinTokens)
+		return
+	}
+	l.end(a, CodeStopRule, "finish_reason", "length", "stop", "finish_reason is stop, and its last token is none to stop at: %s", around(a.tokens, n-1))
+}
+
+// checkStopReason: the token is named, unless it is the end of the sequence.
+func (l *live) checkStopReason(a *ask, reason []byte) {
+	last := a.tokens[len(a.tokens)-1]
+	want := []byte(nil)
+	if int64(last) != a.sampling.EOSTokenID {
+		want = pack.AppendUint(nil, uint64(last))
+	}
+	if same, err := sameValue(want, reason); err != nil || !same {
+		l.end(a, CodeStopReason, "stop_reason", shown(want), shown(reason), "stop_reason is %s, it stopped at token %d", shown(reason), last)
+	}
+}
+
+func sameValue(want, got []byte) (bool, error) {
+	if want == nil || got == nil {
+		return want == nil && got == nil, nil
+	}
+	return pack.Equal(want, got)
+}
+
+func shown(raw []byte) string {
+	if raw == nil {
+		return "nil"
+	}
+	return describe(raw)
+}
+
+// end reports how a request should not have ended.
+func (l *live) end(a *ask, code Code, field string, want, got any, format string, args ...any) {
+	l.fail(a.id, problem(code, "request %s: %s", a.id, fmt.Sprintf(format, args...)).
+		at(len(a.tokens)).within(l.messages, outputPath(field)).compared(want, got))
+}
+
+// firstStop is where the first token is at which the request is to stop, else the
+// number of tokens.
+func (a *ask) firstStop() int {
+	for i, token := range a.tokens {
+		if i+1 >= a.sampling.MinTokens && a.stopsAt(token) {
+			return i
+		}
+	}
+	return len(a.tokens)
+}
+
+func (a *ask) stopsAt(token uint32) bool {
+	return int64(token) == a.sampling.EOSTokenID || slices.Contains(a.sampling.StopTokenIDs, token)
+}
+
+var finishNames = map[protocol.FinishReason]string{
+	protocol.FinishStop: "stop", protocol.FinishLength: "length", protocol.FinishAbort: "abort",
+	protocol.FinishError: "error", protocol.FinishRepetition: "repetition",
+}
+
+func finishName(reason protocol.FinishReason) string { return finishNames[reason] }

@@ -1,0 +1,188 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// maxNoise is how many outputs nobody asked for a case listens to.
+const maxNoise = 20_000
+
+// receive takes one message of the engine and checks what holds of every one.
+func (l *live) receive() error {
+	ctx, stop := context.WithTimeoutCause(l.ctx, l.s.limits.Idle,
+		infraError{coded(CodeSilence, fmt.Errorf("no output for %v", l.s.limits.Idle))})
+	defer stop()
+	aux, err := l.s.front.Next(ctx, 0, &l.out)
+	if errors.Is(err, frontend.ErrUndecodable) {
+		l.fail("", problem(CodeUndecodable, "message %d: %v", l.messages+1, err).within(l.messages+1, ""))
+		return errUnreadable
+	}
+	if err != nil {
+		return l.s.withOutput(l.s.explain(err))
+	}
+	l.messages++
+	for i := range l.out.Outputs {
+		l.take(&l.out.Outputs[i], aux)
+	}
+	l.checkEnvelope()
+	l.takeAnswer()
+	if l.noise > maxNoise {
+		return coded(CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", maxNoise))
+	}
+	return nil
+}
+
+// checkEnvelope looks at what a real frontend looks at: it dies of an envelope that
+// is of none of its kinds (rust/src/engine-core-client), or that lacks what it needs
+// of the statistics.
+func (l *live) checkEnvelope() {
+	o := &l.out
+	if o.EngineIndex != l.s.engine.Index {
+		l.fail("", problem(CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", l.messages, o.EngineIndex, l.s.engine.Index).
+			within(l.messages, "EngineCoreOutputs.engine_index").compared(l.s.engine.Index, o.EngineIndex))
+	}
+	if o.Timestamp <= 0 || o.Timestamp < l.timestamp {
+		l.fail("", problem(CodeTimestamp, "message %d: timestamp %v comes after %v: an engine takes it from a clock that never goes back", l.messages, o.Timestamp, l.timestamp).
+			within(l.messages, "EngineCoreOutputs.timestamp").compared(fmt.Sprintf("at least %v", l.timestamp), o.Timestamp))
+	}
+	l.timestamp = max(l.timestamp, o.Timestamp)
+	batch := len(o.Outputs) > 0 || o.SchedulerStats != nil || len(o.FinishedRequests) > 0
+	switch {
+	case o.WaveComplete >= 0 || o.StartWave >= 0:
+		l.envelope("wave_complete and start_wave are for a coordinator, this is a client")
+	case o.Utility != nil && batch:
+		l.envelope("the answer to a utility call stands alone")
+	case o.Utility == nil && !batch:
+		l.envelope("it has neither outputs, nor statistics, nor finished requests, nor the answer to a call")
+	}
+	if o.SchedulerStats != nil {
+		l.takeStats(o.SchedulerStats)
+	}
+	for _, id := range o.FinishedRequests {
+		if a := l.asks[string(id)]; a != nil && !a.closed && !a.aborted {
+			l.envelope(fmt.Sprintf("finished_requests names %s before its last output", a.id))
+		}
+	}
+}
+
+func (l *live) envelope(why string) {
+	l.fail(why, problem(CodeEnvelope, "message %d: %s: a real frontend dies of it", l.messages, why).within(l.messages, "EngineCoreOutputs"))
+}
+
+// gauges are the values of scheduler_stats that say how things are.
+type gauges struct {
+	running, waiting int64
+	usage            float64
+}
+
+// requiredStats are the keys that every Rust frontend needs.
+var requiredStats = []string{
+	"num_running_reqs", "num_waiting_reqs", "step_counter", "current_wave", "kv_cache_usage",
+	"prefix_cache_stats", "kv_cache_eviction_events",
+}
+
+// requiredCacheStats are those within prefix_cache_stats.
+var requiredCacheStats = []string{
+	"reset", "requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits",
+}
+
+// takeStats reads the gauges, and finds out what a frontend would miss.
+func (l *live) takeStats(raw []byte) {
+	l.statsSeen++
+	shape, err := shapeOf(raw)
+	if err != nil {
+		l.statistics("", fmt.Sprintf("it is no map with text keys: %v", err))
+		return
+	}
+	for _, key := range requiredStats {
+		if _, ok := shape[key]; !ok {
+			l.statistics(key, "it is missing, and a real frontend dies of that")
+		}
+	}
+	for _, key := range requiredCacheStats {
+		if _, ok := shape["prefix_cache_stats."+key]; !ok && shape["prefix_cache_stats"] == pack.Map {
+			l.statistics("prefix_cache_stats."+key, "it is missing, and a real frontend dies of that")
+		}
+	}
+	counts, err := integers(raw)
+	if err != nil {
+		l.statistics("", err.Error())
+	}
+	l.gauges = gauges{running: counts["num_running_reqs"], waiting: counts["num_waiting_reqs"], usage: floatOf(raw, "kv_cache_usage")}
+	open := int64(len(l.asks))
+	if g := l.gauges; min(g.running, g.waiting) < 0 || g.running+g.waiting > open || g.usage < 0 || g.usage > 1 {
+		l.statistics("num_running_reqs", fmt.Sprintf("%d running, %d waiting, KV cache usage %v: of %d requests ever sent", g.running, g.waiting, g.usage, open))
+	}
+}
+
+func (l *live) statistics(key, why string) {
+	path := "EngineCoreOutputs.scheduler_stats"
+	if key != "" {
+		path += "." + key
+	}
+	l.fail(key, problem(CodeStatistics, "message %d: scheduler_stats: %s: %s", l.messages, key, why).within(l.messages, path))
+}
+
+// floatOf reads a number out of a map with text keys, 0 when it is not there.
+func floatOf(raw []byte, name string) float64 {
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	for ; err == nil && n > 0; n-- {
+		var key string
+		if key, err = cur.StrString(); err == nil && key == name {
+			value, _ := cur.Float()
+			return value
+		}
+		if err == nil {
+			err = cur.Skip()
+		}
+	}
+	return 0
+}
+
+// takeAnswer keeps the answer to a call.
+func (l *live) takeAnswer() {
+	u := l.out.Utility
+	if u == nil {
+		return
+	}
+	if waiting, asked := l.calls[u.CallID]; !asked || waiting != nil {
+		l.fail("", problem(CodeUtilityAnswer, "message %d: the answer to call %d, which nobody waits for: a Python frontend dies of it", l.messages, u.CallID).
+			within(l.messages, "EngineCoreOutputs.utility_output.call_id"))
+		return
+	}
+	answer := *u
+	answer.Result = slices.Clone(u.Result)
+	l.calls[u.CallID] = &answer
+}
+
+// call makes a utility call and receives until it is answered. The upper half of
+// the ids is as good as the lower one: a Python frontend uses it.
+func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, error) {
+	id := uint64(1)<<63 + uint64(len(l.calls))
+	l.calls[id] = nil
+	payload := protocol.AppendUtilityCall(nil, protocol.UtilityCall{CallID: id, Method: method, Args: args})
+	if err := l.s.front.SendRaw(0, []byte{protocol.TypeUtility}, payload); err != nil {
+		return nil, l.s.explain(err)
+	}
+	for l.calls[id] == nil {
+		if err := l.receive(); err != nil {
+			return nil, fmt.Errorf("%w; the call of %s is not answered", err, method)
+		}
+	}
+	return l.calls[id], nil
+}
+
+// barrier returns when the engine has read all that it was sent, and what it said
+// before has been received.
+func (l *live) barrier() error {
+	_, err := l.call("is_sleeping")
+	return err
+}

@@ -1,0 +1,114 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// checkHandshake judges how the engine registered. That HELLO, a registration and
+// READY came, each once, is known by now; what is left is what a Python frontend
+// demands besides (vllm/v1/engine/utils.py wait_for_engine_startup): all three keys,
+// and an engine on another machine, as it looks from there, is headless.
+func (l *live) checkHandshake() error {
+	e := l.s.engine
+	for i, name := range []string{"HELLO", "READY"} {
+		l.f.asserted++
+		shape, err := shapeOf(e.Statuses[i])
+		if err != nil {
+			return err
+		}
+		for _, key := range []string{"status", "local", "headless"} {
+			if _, ok := shape[key]; !ok {
+				l.f.fail(problem(CodeEngineHello, "%s has no key %q: a Python frontend ends at it", name, key).within(-1, name+"."+key).compared("a value", "missing"))
+			}
+		}
+		status, err := protocol.DecodeStatus(e.Statuses[i])
+		if err != nil {
+			return err
+		}
+		if status.Local || shape["headless"] == pack.Bool && !status.Headless {
+			l.f.fail(problem(CodeEngineHello, "%s says local = %v, headless = %v: an engine that a frontend did not start is not local and headless", name, status.Local, status.Headless).
+				within(-1, name).compared("local = false, headless = true", fmt.Sprintf("local = %v, headless = %v", status.Local, status.Headless)))
+		}
+	}
+	l.checkIdentity()
+	return l.barrier()
+}
+
+// checkIdentity: the engine is number 0 of one.
+func (l *live) checkIdentity() {
+	e := l.s.engine
+	l.f.asserted++
+	if e.Index != 0 {
+		l.f.fail(problem(CodeEngineIdentity, "the identity %x names engine %d, there is only engine 0", e.Identity, e.Index).compared(0, e.Index))
+	}
+	if e.Ready.DataParallelRank != e.Index {
+		l.f.fail(problem(CodeEngineIdentity, "it registers as data_parallel_rank %d, its identity names engine %d", e.Ready.DataParallelRank, e.Index).
+			within(-1, readyPath("data_parallel_rank")).compared(e.Index, e.Ready.DataParallelRank))
+	}
+	if said := e.Ready.VLLMVersion; protocol.LineOf(said) != l.codec.Line() {
+		l.f.add(fmt.Sprintf("it says that it is vLLM %q", said))
+	}
+}
+
+// checkSchema compares what the engine registered with with what the line declares
+// and, where the line has a golden, with what the captured engine did.
+func (l *live) checkSchema(g *recording) error {
+	got, err := shapeOf(l.s.engine.RawReady)
+	if err != nil {
+		l.f.asserted++
+		l.f.fail(problem(CodeReadyUnreadable, "the registration is no msgpack map with text keys: %v", err))
+		return nil
+	}
+	var want map[string]pack.Kind
+	if g.trace != nil {
+		want = l.f.capturedShape(g)
+	}
+	if g.location == "" {
+		g.location = "line " + l.line.Name
+	}
+	if l.f.compareShapes(g, want, got); want == nil {
+		l.f.note = "" // of what no captured engine sent
+	}
+	for _, field := range l.codec.Profile().Structs["EngineCoreReadyResponse"].Fields {
+		kind, there := got[field.Name]
+		allowed := declaredKinds(field.Type)
+		if !there || len(allowed) == 0 {
+			continue
+		}
+		l.f.asserted++
+		if !allowed[kind] {
+			l.f.fail(problem(CodeEngineReadyKind, "registration: %s is %v, line %s declares %s", field.Name, kind, l.codec.Line(), field.Type).
+				within(-1, readyPath(field.Name)).compared(field.Type, kind))
+		}
+	}
+	return nil
+}
+
+// declaredKinds are the kinds of value that a Python annotation allows, none when it
+// is not one of those that registrations have.
+func declaredKinds(annotation string) map[pack.Kind]bool {
+	kinds := map[pack.Kind]bool{}
+	for part := range strings.SplitSeq(annotation, "|") {
+		switch part = strings.TrimSpace(part); part {
+		case "int":
+			kinds[pack.Int] = true
+		case "float":
+			kinds[pack.Float], kinds[pack.Int] = true, true
+		case "str":
+			kinds[pack.String] = true
+		case "bool":
+			kinds[pack.Bool] = true
+		case "None":
+			kinds[pack.Nil] = true
+		case "KVEventsConfig":
+			kinds[pack.Map] = true
+		default:
+			return nil
+		}
+	}
+	return kinds
+}

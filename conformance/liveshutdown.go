@@ -1,0 +1,93 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/process"
+)
+
+// checkStatistics has four requests run and looks at what the engine says of
+// itself afterwards.
+func (l *live) checkStatistics() error {
+	before := l.statsSeen
+	var asks []*ask
+	for i := range 4 {
+		a, err := l.ask(l.prompt(8+i), greedy(8))
+		if err != nil {
+			return err
+		}
+		asks = append(asks, a)
+	}
+	if err := l.await(asks...); err != nil {
+		return err
+	}
+	if err := l.barrier(); err != nil {
+		return err
+	}
+	if l.statsSeen == before {
+		l.f.asserted = 0
+		l.f.add("the engine sends no scheduler_stats")
+		return nil
+	}
+	l.f.asserted++
+	if l.gauges != (gauges{}) {
+		l.f.fail(problem(CodeGauges, "all requests have ended, and scheduler_stats say %d running, %d waiting, KV cache usage %v",
+			l.gauges.running, l.gauges.waiting, l.gauges.usage).
+			within(l.messages, "EngineCoreOutputs.scheduler_stats").compared("0 running, 0 waiting, 0 used", fmt.Sprint(l.gauges)))
+	}
+	return nil
+}
+
+// checkShutdown ends the engine while a request is open, by SIGTERM if it is a
+// process, and waits for its end.
+func (l *live) checkShutdown() error {
+	owner := l.s.owner()
+	switch {
+	case owner.remote:
+		l.f.add("somebody else runs the engine")
+		return nil
+	case l.runner.KeepAlive != nil:
+		l.f.add("the engine is kept alive")
+		return nil
+	}
+	a, err := l.ask(l.prompt(8), greedy(min(512, max(l.s.engine.Ready.MaxModelLen/2, 2))))
+	if err != nil {
+		return err
+	}
+	for a.outputs == 0 && !a.closed {
+		if err := l.receive(); err != nil {
+			return err
+		}
+	}
+	owner.lost = errShutDown
+	owner.cancel(context.Canceled)
+	<-owner.done
+	l.f.asserted++
+	l.checkExit()
+	return nil
+}
+
+var errShutDown = coded(CodeEngineEnded, fmt.Errorf("the shutdown case has ended it"))
+
+// checkExit looks at how a process ended.
+func (l *live) checkExit() {
+	ended, ok := l.s.subject.(interface {
+		End() (*process.ExitError, bool)
+	})
+	if !ok {
+		return
+	}
+	exit, killed := ended.End()
+	switch {
+	case exit == nil:
+		l.f.fail(problem(CodeShutdown, "the engine has not ended, not even by SIGKILL"))
+	case killed:
+		what, _, _ := strings.Cut(exit.Error(), "\n")
+		l.f.fail(problem(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", what, process.Quote(exit.Tail)).
+			compared("an end within the grace", exit.Status))
+	default:
+		l.f.add("ended by SIGTERM: " + exit.Status)
+	}
+}

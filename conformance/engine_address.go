@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,8 +19,9 @@ import (
 // the replay suite it has been given one recording.
 func CheckAddress(address string, cases []Case) error {
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "tcp://"))
+	number, notNumber := strconv.ParseUint(port, 10, 16)
 	switch {
-	case err != nil || !strings.HasPrefix(address, "tcp://") || port == "" || port == "0":
+	case err != nil || !strings.HasPrefix(address, "tcp://") || notNumber != nil || number == 0:
 		return fmt.Errorf("engine address %q: want tcp://HOST:PORT, which the engine dials", address)
 	case host == "" || host == "*" || host == "0.0.0.0" || host == "::":
 		return fmt.Errorf("engine address %q: want a host that the engine can dial, as it is told of more ports there", address)

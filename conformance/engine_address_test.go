@@ -172,6 +172,8 @@ func TestCheckAddress(t *testing.T) {
 		{"skipped lines", address, append(g.plan(t, byIndex), Case{Line: compat.Line{Name: "nightly"}, Skip: "no goldens"}), ""},
 		{"no scheme", "127.0.0.1:29550", good, "want tcp://HOST:PORT"},
 		{"no port", "tcp://127.0.0.1", good, "want tcp://HOST:PORT"},
+		{"a port by name", "tcp://127.0.0.1:http", good, "want tcp://HOST:PORT"},
+		{"a port too high", "tcp://127.0.0.1:65536", good, "want tcp://HOST:PORT"},
 		{"any port", "tcp://127.0.0.1:0", good, "want tcp://HOST:PORT"},
 		{"a path", "ipc:///tmp/x", good, "want tcp://HOST:PORT"},
 		{"any host", "tcp://*:29550", good, "want a host that the engine can dial"},
@@ -277,5 +279,41 @@ func TestKeepAliveOfTheLost(t *testing.T) {
 	}}.check(t, report)
 	if announced != 1 {
 		t.Errorf("%d engines announced, want 1", announced)
+	}
+}
+
+// TestKeepAliveOfAFrontend: a frontend is announced with both its sides, and stays, too.
+func TestKeepAliveOfAFrontend(t *testing.T) {
+	window, registry := repository(t)
+	cases, err := NewPlan(window, registry, Selection{
+		Suite: SuiteFrontend, Lines: []string{"0.33"}, Assertions: []Assertion{FrontendHandshake, FrontendRequests},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var seen []Attached
+	var done, told atomic.Int32
+	runner := liveRunner()
+	runner.Frontend = realUnderTest(t, "0.33.0")
+	runner.KeepAlive = func(at Attached) { seen = append(seen, at) }
+	runner.Progress = func(Result) { done.Add(1) }
+	report := runner.Run(awaited{ctx, func() {
+		if int(done.Load()) < len(cases) || told.Add(1) > 1 {
+			return
+		}
+		if s := runner.frontend; s.ctx.Err() != nil || !alive(s.frontend.process.Pid()) {
+			t.Error("the frontend is gone after the last case, or is about to go")
+		}
+		cancel()
+	}}, cases)
+	outcome{exit: ExitOK}.check(t, report)
+	if told.Load() == 0 {
+		t.Error("the run ended before it was told to")
+	}
+	if len(seen) != 1 || !strings.HasPrefix(seen[0].Handshake, "tcp://127.0.0.1:") || !strings.HasPrefix(seen[0].URL, "http://127.0.0.1:") ||
+		seen[0].Pid == 0 || alive(seen[0].Pid) {
+		t.Errorf("announced %+v", seen)
 	}
 }

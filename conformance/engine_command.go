@@ -116,11 +116,11 @@ type commandSubject struct {
 func (s *commandSubject) Run(ctx context.Context) error {
 	words, tidy, err := s.command()
 	if err != nil {
-		return coded(CodeStart, err)
+		return infraError{coded(CodeStart, err)}
 	}
 	defer tidy()
 	if s.process, err = process.Start(exec.Command(words[0], words[1:]...), process.Options{Grace: s.grace}); err != nil {
-		return coded(CodeStart, err)
+		return infraError{coded(CodeStart, err)} // there is nothing to judge
 	}
 	close(s.started)
 	select {
@@ -129,7 +129,11 @@ func (s *commandSubject) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	err = s.process.Stop(context.Background())
-	s.opt.Log.Info("the engine was stopped", "command", words, "how", s.process.Exit(), "killed", s.process.Killed())
+	if s.process.Killed() {
+		s.opt.Log.Warn("the engine did not end by SIGTERM and was killed", "command", words, "grace", s.grace)
+		return err
+	}
+	s.opt.Log.Info("the engine was stopped", "command", words, "how", s.process.Exit())
 	return err
 }
 

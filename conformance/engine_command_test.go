@@ -167,7 +167,7 @@ func TestNoSuchCommand(t *testing.T) {
 	g := usualGolden(t)
 	runner := Runner{Store: g, Engine: CommandEngine{Template: "/no/such/engine {handshake}"}.Engine, Timeouts: patient()}
 	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
-	outcome{exit: ExitFail, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
+	outcome{exit: ExitInfra, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
 		"schema": {"start engine: ", "/no/such/engine", "no such file"},
 	}}.check(t, report)
 	if code := report.Results[0].Failures[0].Code; code != CodeStart {

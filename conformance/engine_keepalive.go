@@ -5,10 +5,12 @@ import (
 	"time"
 )
 
-// Attached tells where an engine under test that is kept alive can be reached.
+// Attached tells where a subject under test that is kept alive can be reached.
 type Attached struct {
-	// Handshake is the address that it dials.
+	// Handshake is the address that an engine dials, and that a frontend listens on.
 	Handshake string
+	// URL is the HTTP side of a frontend, empty for an engine.
+	URL string
 	// Pid is its process, 0 when it is not one of ours.
 	Pid int
 }
@@ -38,6 +40,18 @@ func (r *Runner) announce(s *session) {
 	r.KeepAlive(at)
 }
 
+// announceFrontend tells of a frontend that has started, and does not serve yet.
+func (r *Runner) announceFrontend(p *frontendProcess) {
+	if r.KeepAlive == nil {
+		return
+	}
+	at := Attached{Handshake: p.handshake, URL: p.url}
+	if p.process != nil {
+		at.Pid = p.process.Pid()
+	}
+	r.KeepAlive(at)
+}
+
 // run is the context of the whole run, which sessions live in that several cases
 // use.
 func (r *Runner) run(ctx context.Context) context.Context {
@@ -47,14 +61,27 @@ func (r *Runner) run(ctx context.Context) context.Context {
 	return ctx
 }
 
-// finish ends what the cases shared; an engine that is kept alive stays until ctx
-// ends.
+// finish ends what the cases shared; a subject that is kept alive stays until ctx
+// ends, or it does.
 func (r *Runner) finish(ctx context.Context) {
-	if r.KeepAlive != nil && r.sharing != nil && r.sharing.session != nil {
+	if gone := r.kept(); r.KeepAlive != nil && gone != nil {
 		select {
 		case <-ctx.Done():
-		case <-r.sharing.session.ctx.Done():
+		case <-gone:
 		}
 	}
 	r.release()
+	r.closeFrontend()
+}
+
+// kept is closed with the end of the subject that the last case has left, nil when
+// it has left none of ours.
+func (r *Runner) kept() <-chan struct{} {
+	switch {
+	case r.sharing != nil && r.sharing.session != nil:
+		return r.sharing.session.ctx.Done()
+	case r.frontend != nil && r.frontend.frontend != nil:
+		return r.frontend.frontend.done()
+	}
+	return nil
 }

@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"bytes"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +26,14 @@ func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...As
 }
 
 func TestFrontendSuiteOnAToy(t *testing.T) {
-	report := toyReport(t, "", 10*time.Second)
+	front := startToy(t, "0.33", "")
+	cases := frontendSuiteCases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, nil, true)
+	var log bytes.Buffer
+	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	report := runner.Run(t.Context(), cases)
+	if text := log.String(); strings.Contains(text, "level=ERROR") || strings.Contains(text, "level=WARN") || !strings.Contains(text, "request refused") {
+		t.Errorf("nothing is wrong, and the log has %s", text)
+	}
 	for _, r := range report.Results {
 		if r.Verdict != Pass || r.Asserted == 0 {
 			t.Errorf("%s: %s (%s), %d asserted: %+v", r.Case.Name(), r.Verdict, r.Note, r.Asserted, r.Failures)
@@ -32,6 +41,36 @@ func TestFrontendSuiteOnAToy(t *testing.T) {
 	}
 	if len(report.Results) != len(FrontendAssertions()) {
 		t.Errorf("%d results, want one an assertion", len(report.Results))
+	}
+}
+
+func TestDemotedLog(t *testing.T) {
+	var log bytes.Buffer
+	quiet := slog.New(demoted{slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})})
+	if quiet.Error("refused"); log.Len() > 0 {
+		t.Errorf("a log of warnings has %s", &log)
+	}
+}
+
+// A frontend whose tokenizer begins the first word with a blank, too, is as good as
+// any; and one that does not tell token ids, of which none are counted then.
+func TestFrontendSuiteOnOtherToys(t *testing.T) {
+	for _, test := range []struct {
+		kind   string
+		tokens bool
+		note   string
+	}{
+		{"a blank first", true, ""},
+		{"no ids", false, "token ids are not in its answers"},
+	} {
+		t.Run(test.kind, func(t *testing.T) {
+			for _, r := range toyReport(t, test.kind, 10*time.Second, FrontendCompletions, FrontendChat, FrontendFinish).Results {
+				told := r.Case.Assertion != FrontendFinish
+				if r.Verdict != Pass || (r.Tokens > 0) != (test.tokens && told) || told && !strings.Contains(r.Note, test.note) {
+					t.Errorf("%s: %s (%s), %d tokens: %+v", r.Case.Name(), r.Verdict, r.Note, r.Tokens, r.Failures)
+				}
+			}
+		})
 	}
 }
 

@@ -37,8 +37,6 @@ func (k *frontendCase) recorded() []player.Script {
 	return scripts
 }
 
-func finishText(f protocol.FinishReason) string { return trace.FinishReason(f - 1).String() }
-
 // completions asks for recorded streams, whole and streamed, and for an echo of a
 // text, which must be that text.
 func (k *frontendCase) completions() {
@@ -51,7 +49,7 @@ func (k *frontendCase) completions() {
 				continue
 			}
 			k.sameTokens(what, r, script.Tokens)
-			k.ended(what, r, finishText(script.Finish))
+			k.ended(what, r, script.Finish.String())
 			k.counted(what, r, len(prompt), len(script.Tokens))
 		}
 	}
@@ -144,7 +142,7 @@ func (k *frontendCase) streaming() {
 			continue
 		}
 		k.asserted++
-		k.ended(what, parts, finishText(script.Finish))
+		k.ended(what, parts, script.Finish.String())
 		if parts.text != whole.text {
 			k.fail(problem(CodeStreamed, "stream %d: the text is %q whole and %q streamed", i, excerpt(whole.text), excerpt(parts.text)).
 				within(-1, "choices[0].text").compared(excerpt(whole.text), excerpt(parts.text)))

@@ -69,6 +69,13 @@ func (l *ledger) take(client int, frames [][]byte) {
 	l.more = make(chan struct{})
 }
 
+// drop counts a message that was not kept.
+func (l *ledger) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropped++
+}
+
 // read decodes the message leniently: what is wrong with it has been found.
 func (h *heard) read(codec *protocol.Codec) {
 	h.kind = h.frames[0][0]
@@ -134,7 +141,8 @@ func (l *ledger) overflow() string {
 	if l.dropped == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d messages to the engine were not looked at: it had sent %d of %d bytes before", l.dropped, len(l.heard), l.bytes)
+	return fmt.Sprintf("%s to the engine not looked at: too large, or after too many others (kept: %s of %s)",
+		counted(l.dropped, "message"), counted(len(l.heard), "message"), counted(l.bytes, "byte"))
 }
 
 func isAdd(h *heard) bool     { return h.kind == protocol.TypeAdd }
@@ -170,6 +178,7 @@ func (w hearing) Message(s zmq.Sighting) {
 	}
 	frames, err := zmq.SplitFrames(nil, wire)
 	if err != nil || s.Elided > 0 {
+		w.ledger.drop()
 		return
 	}
 	w.ledger.take(w.client, frames)

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
-	"sort"
+	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -86,7 +88,7 @@ func (k *frontendCase) request(a asked) *heard {
 	for path, v := range a.want {
 		want[path] = v
 	}
-	for _, path := range sortedKeys(want) {
+	for _, path := range slices.Sorted(maps.Keys(want)) {
 		k.carries(what, h, path, want[path])
 	}
 	if a.body["logprobs"] != nil && !r.refused() && r.logprobs != tokens {
@@ -236,18 +238,10 @@ func (k *frontendCase) stopString() {
 		if r.stop != asJSON(word) {
 			k.fail(problem(CodeHTTPFinish, "%s: stop_reason is %s, want %q", what, r.stop, word).within(-1, "choices[0].stop_reason").compared(asJSON(word), r.stop))
 		}
-		if want := "one two "; r.text != want {
+		// Some tokenizers begin every word with its blank, the first one too.
+		if want := "one two "; strings.TrimPrefix(r.text, " ") != want {
 			k.fail(problem(CodeHTTPText, "%s: the text is %q, want %q", what, r.text, want).within(-1, "choices[0].text").compared(want, r.text))
 		}
 		k.aborted(what, mark, request)
 	}
-}
-
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	sort.Strings(keys)
-	return keys
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -77,6 +78,7 @@ func (r *Runner) openFrontend(ctx context.Context, g *recording, line compat.Lin
 	if s.frontend, err = r.Frontend.start(line); err != nil {
 		return nil, err
 	}
+	r.announceFrontend(s.frontend)
 	s.client = vllmrs.NewClient(s.frontend.url, "")
 	s.ctx, s.cancel = context.WithCancelCause(r.whole)
 	patience := cmp.Or(r.Frontend.ReadyTimeout, r.Timeouts.Connect)
@@ -112,7 +114,7 @@ func (s *frontendSession) play(r *Runner, patience time.Duration) error {
 	registration := s.registration()
 	engine, err := Player(player.Options{
 		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: playedVersion(s.line), Codec: s.codec,
-		Trace: registration, Source: s.speaker, Pace: player.PaceRecorded, Log: r.Log,
+		Trace: registration, Source: s.speaker, Pace: player.PaceRecorded, Log: slog.New(demoted{r.Log.Handler()}),
 	})
 	if err != nil {
 		tap.gate.Close()
@@ -132,6 +134,21 @@ func (s *frontendSession) play(r *Runner, patience time.Duration) error {
 		}
 	}()
 	return nil
+}
+
+// demoted is the log of a player whose refusals and losses are a part of the plan: the
+// cases tell what is wrong of them.
+type demoted struct{ slog.Handler }
+
+// Enabled implements [slog.Handler].
+func (d demoted) Enabled(ctx context.Context, level slog.Level) bool {
+	return d.Handler.Enabled(ctx, min(level, slog.LevelInfo))
+}
+
+// Handle implements [slog.Handler].
+func (d demoted) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = min(r.Level, slog.LevelInfo)
+	return d.Handler.Handle(ctx, r)
 }
 
 // lost ends the session. A frontend that goes hangs up before its end is known, and
@@ -200,10 +217,14 @@ func (s *frontendSession) healthy(ctx context.Context) error {
 
 // closeFrontend ends the session of the frontend under test.
 func (r *Runner) closeFrontend() {
-	if r.frontend != nil {
-		r.frontend.close()
-		r.frontend = nil
+	if r.frontend == nil {
+		return
 	}
+	r.frontend.close()
+	if p := r.frontend.frontend; p != nil && p.process != nil && p.process.Killed() {
+		r.Log.Warn("the frontend did not end by SIGTERM and was killed", "command", r.Frontend.Command)
+	}
+	r.frontend = nil
 }
 
 // close ends the player, then the frontend.

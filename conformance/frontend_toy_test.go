@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -220,7 +222,7 @@ func msgpackOf(v any) []byte {
 		return b
 	case map[string]any:
 		b := pack.AppendMapHeader(nil, len(v))
-		for _, key := range sortedKeys(v) {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			b = append(append(b, pack.AppendString(nil, key)...), msgpackOf(v[key])...)
 		}
 		return b
@@ -315,7 +317,7 @@ func (y *toy) request(id string, q *toyRequest, adapter bool) []byte {
 	}
 	if q.LogitBias != nil { // its keys are ints, which JSON has none of
 		bias := pack.AppendMapHeader(nil, len(q.LogitBias))
-		for _, key := range sortedKeys(q.LogitBias) {
+		for _, key := range slices.Sorted(maps.Keys(q.LogitBias)) {
 			id, _ := strconv.Atoi(key)
 			bias = append(pack.AppendInt(bias, int64(id)), msgpackOf(q.LogitBias[key])...)
 		}

@@ -24,6 +24,9 @@ type toyAnswer struct {
 func (y *toy) answer(w http.ResponseWriter, r *http.Request, q *toyRequest, adapter bool) {
 	id, outputs := y.add(q, adapter)
 	a := &toyAnswer{y: y, q: q, w: w}
+	if y.fault == "a blank first" {
+		a.text = " "
+	}
 	if q.Stream {
 		w.Header().Set("Content-Type", "text/event-stream")
 		if y.fault == "plain streams" {
@@ -126,6 +129,9 @@ func (a *toyAnswer) choice(text string, ids []uint32, finish *string, message st
 		ids = []uint32{}
 	}
 	c := map[string]any{"index": 0, "token_ids": ids, "finish_reason": finish, "text": text}
+	if a.y.fault == "no ids" {
+		delete(c, "token_ids")
+	}
 	if a.q.chat {
 		delete(c, "text")
 		c[message] = map[string]any{"role": "assistant", "content": text}

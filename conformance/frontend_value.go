@@ -15,6 +15,9 @@ import (
 // "sampling_params.temperature": with the default of the line where a map leaves it
 // out, as JSON has it otherwise. false means that the line has no such field.
 func carried(profile *protocol.Profile, payload []byte, path string) (value any, ok bool) {
+	if pack.Validate(payload) != nil {
+		return nil, false
+	}
 	name, key, nested := strings.Cut(path, ".")
 	i := profile.Structs["EngineCoreRequest"].Index(name)
 	cur := pack.NewCursor(payload)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
@@ -73,6 +72,16 @@ func (l *live) await(asks ...*ask) error {
 	for slices.ContainsFunc(asks, func(a *ask) bool { return !a.closed }) {
 		if err := l.receive(); err != nil {
 			return l.unfinished(err, asks)
+		}
+	}
+	return nil
+}
+
+// awaitOutput receives until a request has its first output.
+func (l *live) awaitOutput(a *ask) error {
+	for a.outputs == 0 && !a.closed {
+		if err := l.receive(); err != nil {
+			return l.unfinished(err, []*ask{a})
 		}
 	}
 	return nil
@@ -147,11 +156,14 @@ func (l *live) take(o *protocol.RequestOutput, aux [][]byte) {
 		return
 	case a.closed:
 		l.noise++
-		l.fail(a.id, problem(CodeAfterEnd, "request %s: an output of %d tokens comes after it had ended", a.id, len(o.Tokens)).
-			within(l.messages, outputPath("request_id")))
+		l.fail(a.id, problem(CodeAfterEnd, "request %s: an output of %s comes after %s", a.id, counted(len(o.Tokens), "token"), a.over()).
+			within(l.messages, outputPath("request_id")).compared("nothing more", counted(len(o.Tokens), "token")))
 		return
 	case a.aborted: // until the engine has read it, it may say what it likes
 		a.closed = o.Finish != protocol.Unfinished
+		if o.Finish != protocol.FinishAbort {
+			a.finish = o.Finish // it had ended before
+		}
 		return
 	}
 	a.outputs++
@@ -164,6 +176,14 @@ func (l *live) take(o *protocol.RequestOutput, aux [][]byte) {
 		a.finish, a.closed = o.Finish, true
 		l.checkEnd(a, bytes.Clone(o.StopReason), o.Error)
 	}
+}
+
+// over says why no output of the request may come any more.
+func (a *ask) over() string {
+	if a.aborted && a.finish == protocol.Unfinished {
+		return "it was aborted, and the engine had read that"
+	}
+	return "it had ended"
 }
 
 func outputPath(field string) string { return "EngineCoreOutputs.outputs[]." + field }
@@ -198,23 +218,4 @@ func (l *live) checkPrefill(a *ask, raw []byte) {
 		l.fail("", problem(CodePrefill, "request %s: prefill_stats count %d prompt tokens, the prompt has %d: %s", a.id, got, len(a.prompt), describe(raw)).
 			within(l.messages, path+".num_prompt_tokens").compared(len(a.prompt), got))
 	}
-}
-
-// integers reads the integers among the values of a map with text keys.
-func integers(raw []byte) (map[string]int64, error) {
-	values := map[string]int64{}
-	cur := pack.NewCursor(raw)
-	n, err := cur.MapLen()
-	for ; err == nil && n > 0; n-- {
-		var key string
-		if key, err = cur.StrString(); err != nil {
-			break
-		}
-		if cur.Kind() == pack.Int {
-			values[key], err = cur.Int()
-		} else {
-			err = cur.Skip()
-		}
-	}
-	return values, err
 }

@@ -17,7 +17,7 @@ func (l *live) checkEnd(a *ask, stopReason, failure []byte) {
 	stopAt := a.firstStop()
 	switch {
 	case a.finish == protocol.FinishError:
-		l.end(a, CodeUnanswered, "finish_reason", "tokens", "an error", "it was answered with an error: %s", describe(failure))
+		l.end(a, CodeUnanswered, "finish_reason", "tokens", "an error", "it was answered with an error: %s", reasonOf(failure))
 	case stopAt < len(a.tokens)-1:
 		l.end(a, CodeStopRule, "new_token_ids", fmt.Sprintf("an end after %d tokens", stopAt+1), len(a.tokens),
 			"token %d is %d, which it was to stop at, and %d more follow", stopAt, a.tokens[stopAt], len(a.tokens)-1-stopAt)
@@ -26,11 +26,11 @@ func (l *live) checkEnd(a *ask, stopReason, failure []byte) {
 	case a.finish == protocol.FinishStop:
 		l.checkStopReason(a, stopReason)
 	case a.finish != protocol.FinishLength:
-		l.end(a, CodeFinish, "finish_reason", "length or stop", finishName(a.finish), "it ended by %s, which nothing in it asks for", finishName(a.finish))
+		l.end(a, CodeFinish, "finish_reason", "length or stop", a.finish, "it ended by %s, which nothing in it asks for", a.finish)
 	case stopAt < len(a.tokens):
 		l.end(a, CodeStopRule, "finish_reason", "stop", "length", "its last token %d is one to stop at, and finish_reason is length", a.tokens[stopAt])
 	case len(a.tokens) < a.sampling.MaxTokens:
-		l.end(a, CodeTooFew, "new_token_ids", a.sampling.MaxTokens, len(a.tokens), "it ended by length after %d tokens, max_tokens is %d", len(a.tokens), a.sampling.MaxTokens)
+		l.end(a, CodeTooFew, "new_token_ids", a.sampling.MaxTokens, len(a.tokens), "it ended by length after %s, max_tokens is %d", counted(len(a.tokens), "token"), a.sampling.MaxTokens)
 	}
 	if a.sampling.Logprobs != protocol.NoLogprobs && a.logprobs != len(a.tokens) {
 		l.end(a, CodeLogprobs, "new_logprobs", len(a.tokens), a.logprobs, "%d rows of logprobs for %d tokens", a.logprobs, len(a.tokens))
@@ -43,7 +43,7 @@ func (l *live) checkEarly(a *ask) {
 	n := len(a.tokens)
 	if n > 0 && n < a.sampling.MinTokens && a.stopsAt(a.tokens[n-1]) {
 		l.end(a, CodeMinTokens, "finish_reason", fmt.Sprintf("at least %d tokens", a.sampling.MinTokens), n,
-			"it stopped after %d tokens, min_tokens is %d", n, a.sampling.MinTokens)
+			"it stopped after %s, min_tokens is %d", counted(n, "token"), a.sampling.MinTokens)
 		return
 	}
 	l.end(a, CodeStopRule, "finish_reason", "length", "stop", "finish_reason is stop, and its last token is none to stop at: %s", around(a.tokens, n-1))
@@ -66,6 +66,14 @@ func sameValue(want, got []byte) (bool, error) {
 		return want == nil && got == nil, nil
 	}
 	return pack.Equal(want, got)
+}
+
+// reasonOf is what an engine says of an error. Lines before 0.33 have no place for it.
+func reasonOf(failure []byte) string {
+	if failure == nil {
+		return "it says no more"
+	}
+	return describe(failure)
 }
 
 func shown(raw []byte) string {
@@ -95,10 +103,3 @@ func (a *ask) firstStop() int {
 func (a *ask) stopsAt(token uint32) bool {
 	return int64(token) == a.sampling.EOSTokenID || slices.Contains(a.sampling.StopTokenIDs, token)
 }
-
-var finishNames = map[protocol.FinishReason]string{
-	protocol.FinishStop: "stop", protocol.FinishLength: "length", protocol.FinishAbort: "abort",
-	protocol.FinishError: "error", protocol.FinishRepetition: "repetition",
-}
-
-func finishName(reason protocol.FinishReason) string { return finishNames[reason] }

@@ -11,9 +11,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
-// maxNoise is how many outputs nobody asked for a case listens to.
-const maxNoise = 20_000
-
 // receive takes one message of the engine and checks what holds of every one.
 func (l *live) receive() error {
 	ctx, stop := context.WithTimeoutCause(l.ctx, l.s.limits.Idle,
@@ -21,7 +18,9 @@ func (l *live) receive() error {
 	defer stop()
 	aux, err := l.s.front.Next(ctx, 0, &l.out)
 	if errors.Is(err, frontend.ErrUndecodable) {
-		l.fail("", problem(CodeUndecodable, "message %d: %v", l.messages+1, err).within(l.messages+1, ""))
+		l.messages++
+		l.fail("", problem(CodeUndecodable, "message %d: %v", l.messages, err).within(l.messages, ""))
+		l.checkLayout()
 		return errUnreadable
 	}
 	if err != nil {
@@ -33,8 +32,9 @@ func (l *live) receive() error {
 	}
 	l.checkEnvelope()
 	l.takeAnswer()
-	if l.noise > maxNoise {
-		return coded(CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", maxNoise))
+	l.checkLayout()
+	if l.noise > maxSurplus {
+		return errFlood
 	}
 	return nil
 }
@@ -73,6 +73,7 @@ func (l *live) checkEnvelope() {
 }
 
 func (l *live) envelope(why string) {
+	l.noise++
 	l.fail(why, problem(CodeEnvelope, "message %d: %s: a real frontend dies of it", l.messages, why).within(l.messages, "EngineCoreOutputs"))
 }
 
@@ -130,23 +131,6 @@ func (l *live) statistics(key, why string) {
 	l.fail(key, problem(CodeStatistics, "message %d: scheduler_stats: %s: %s", l.messages, key, why).within(l.messages, path))
 }
 
-// floatOf reads a number out of a map with text keys, 0 when it is not there.
-func floatOf(raw []byte, name string) float64 {
-	cur := pack.NewCursor(raw)
-	n, err := cur.MapLen()
-	for ; err == nil && n > 0; n-- {
-		var key string
-		if key, err = cur.StrString(); err == nil && key == name {
-			value, _ := cur.Float()
-			return value
-		}
-		if err == nil {
-			err = cur.Skip()
-		}
-	}
-	return 0
-}
-
 // takeAnswer keeps the answer to a call.
 func (l *live) takeAnswer() {
 	u := l.out.Utility
@@ -154,6 +138,7 @@ func (l *live) takeAnswer() {
 		return
 	}
 	if waiting, asked := l.calls[u.CallID]; !asked || waiting != nil {
+		l.noise++
 		l.fail("", problem(CodeUtilityAnswer, "message %d: the answer to call %d, which nobody waits for: a Python frontend dies of it", l.messages, u.CallID).
 			within(l.messages, "EngineCoreOutputs.utility_output.call_id"))
 		return
@@ -183,6 +168,6 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 // barrier returns when the engine has read all that it was sent, and what it said
 // before has been received.
 func (l *live) barrier() error {
-	_, err := l.call("is_sleeping")
+	_, err := l.call(lastCall)
 	return err
 }

@@ -30,7 +30,7 @@ func (l *live) checkHandshake() error {
 			return err
 		}
 		if status.Local || shape["headless"] == pack.Bool && !status.Headless {
-			l.f.fail(problem(CodeEngineHello, "%s says local = %v, headless = %v: an engine that a frontend did not start is not local and headless", name, status.Local, status.Headless).
+			l.f.fail(problem(CodeEngineHello, "%s says local = %v, headless = %v: an engine that a frontend did not start is headless, and not local", name, status.Local, status.Headless).
 				within(-1, name).compared("local = false, headless = true", fmt.Sprintf("local = %v, headless = %v", status.Local, status.Headless)))
 		}
 	}

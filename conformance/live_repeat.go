@@ -44,10 +44,15 @@ func (l *live) askAgain(first *ask, sampling protocol.Sampling) (*ask, error) {
 	return again, l.await(again)
 }
 
-// repeat sends a request twice, one after the other.
+// repeat sends a request twice, one after the other, with nothing cached of it.
 func (l *live) repeat(prompt []uint32, sampling protocol.Sampling) error {
 	first, err := l.askAndAwait(prompt, sampling)
 	if err != nil {
+		return err
+	}
+	// What is found in the prefix cache is not computed in the same pieces again, and
+	// rounds in another way: a real model may choose another token for that.
+	if _, err := l.call(resetPrefixCache.method, resetPrefixCache.args...); err != nil {
 		return err
 	}
 	again, err := l.askAgain(first, sampling)

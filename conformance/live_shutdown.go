@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/process"
 )
@@ -56,10 +55,8 @@ func (l *live) checkShutdown() error {
 	if err != nil {
 		return err
 	}
-	for a.outputs == 0 && !a.closed {
-		if err := l.receive(); err != nil {
-			return err
-		}
+	if err := l.awaitOutput(a); err != nil {
+		return err
 	}
 	owner.lost = errShutDown
 	owner.cancel(context.Canceled)
@@ -84,8 +81,7 @@ func (l *live) checkExit() {
 	case exit == nil:
 		l.f.fail(problem(CodeShutdown, "the engine has not ended, not even by SIGKILL"))
 	case killed:
-		what, _, _ := strings.Cut(exit.Error(), "\n")
-		l.f.fail(problem(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", what, process.Quote(exit.Tail)).
+		l.f.fail(problem(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", firstLine(exit), process.Quote(exit.Tail)).
 			compared("an end within the grace", exit.Status))
 	default:
 		l.f.add("ended by SIGTERM: " + exit.Status)

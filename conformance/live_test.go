@@ -114,15 +114,15 @@ func TestLiveFaults(t *testing.T) {
 		{"clock-goes-back", CodeTimestamp, everywhere, "comes after"},
 		{"wave", CodeEnvelope, asking, "wave_complete and start_wave are for a coordinator"},
 		{"empty-envelope", CodeEnvelope, asking, "it has neither outputs, nor statistics"},
-		{"late-output", CodeAfterEnd, asking, "an output of 1 tokens comes after it had ended"},
+		{"late-output", CodeAfterEnd, asking, "an output of 1 token comes after it had ended"},
 		{"too-many", CodeTooMany, asking, "more tokens than max_tokens = "},
 		{"too-few", CodeTooFew, []Assertion{Streaming, Stop, Abort, Repeat, Statistics}, "it ended by length after 3 tokens, max_tokens is"},
 		{"no-prefill-stats", CodePrefill, everywhere, "the first output has no prefill_stats"},
 		{"no-stop", CodeStopRule, []Assertion{Stop}, " to stop at"},
 		{"no-stop-reason", CodeStopReason, []Assertion{Stop}, "stop_reason is nil, it stopped at token"},
 		{"no-min-tokens", CodeMinTokens, []Assertion{Stop}, "min_tokens is"},
-		{"deaf-to-aborts", CodeAfterEnd, []Assertion{Abort}, "comes after it had ended"},
-		{"abort-spoils-the-id", CodeUnanswered, []Assertion{Abort}, "it was answered with an error"},
+		{"deaf-to-aborts", CodeAfterEnd, []Assertion{Abort}, "comes after it was aborted, and the engine had read that"},
+		{"abort-spoils-the-id", CodeUnanswered, []Assertion{Abort}, "it was answered with an error: it says no more"},
 		{"failing-utility", CodeUtilityAnswer, []Assertion{Utilities}, "reset_mm_cache: answered with a failure"},
 		{"none-for-bool", CodeUtilityAnswer, []Assertion{Utilities}, "answered with nil, a frontend expects a result of kind strings"},
 		{"unknown-is-done", CodeUtilityUnknown, []Assertion{Utilities}, "want a failure message"},
@@ -170,6 +170,24 @@ func TestLiveWithoutStatistics(t *testing.T) {
 	wantAllPass(t, report, map[Assertion]string{Statistics: "the engine sends no scheduler_stats"})
 }
 
+// TestLiveDoneBefore: an abort that comes after the end shows nothing, and that is told.
+func TestLiveDoneBefore(t *testing.T) {
+	runner := liveRunner()
+	runner.Engine, runner.Timeouts = liveMock(t, "done-before-aborts").Engine, patient()
+	report := runner.Run(t.Context(), slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool { return c.Assertion != Abort }))
+	if r := report.Results[0]; r.Verdict != Pass || !strings.Contains(r.Note, "every request had ended before the engine read its abort") {
+		t.Errorf("%s (%s) %v", r.Verdict, r.Note, r.Failures)
+	}
+}
+
+// TestLiveRounding: what a model computes on top of its prefix cache may be rounded in
+// another way, and end in another token.
+func TestLiveRounding(t *testing.T) {
+	runner := liveRunner()
+	runner.Engine, runner.Timeouts = liveMock(t, "rounds-by-cache").Engine, patient()
+	wantAllPass(t, runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33"))), nil)
+}
+
 // TestLiveLost: what ends the engine is told by the case that sees it, and the
 // others are not green.
 func TestLiveLost(t *testing.T) {
@@ -185,6 +203,8 @@ func TestLiveLost(t *testing.T) {
 		{"ready-first", patient(), Handshake, CodeEngineOrder, ExitFail, `"READY" out of turn`},
 		{"dies-later", patient(), Streaming, CodeEngineEnded, ExitFail, "| CUDA error"},
 		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Streaming, CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Abort, CodeSilence, ExitInfra, "no output for 2s; request live-3 is open after 0 of 512 tokens"},
+		{"flood-answers", patient(), Streaming, CodeUtilityAnswer, ExitFail, "the answer to call 7, which nobody waits for"},
 		{"flood-bytes", patient(), Streaming, CodeEngineEnded, ExitFail, "the limit is 67108864"},
 		{"flood-strays", patient(), Streaming, CodeStray, ExitFail, `an output names request "stray-1"`},
 		{"flood-outputs", patient(), Streaming, CodeAfterEnd, ExitFail, "an output of 10 tokens comes after it had ended"},
@@ -196,7 +216,7 @@ func TestLiveLost(t *testing.T) {
 			runner.Engine, runner.Timeouts = liveMock(t, test.fault).Engine, test.limits
 			// Each case that waits in vain takes its time.
 			cases := slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool {
-				return !slices.Contains([]Assertion{Handshake, Streaming, Utilities, Repeat}, c.Assertion)
+				return !slices.Contains([]Assertion{Handshake, test.seen, Utilities, Repeat}, c.Assertion)
 			})
 			report := runner.Run(t.Context(), cases)
 			seen := false

@@ -7,18 +7,23 @@ import (
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
-// safeCalls are the utility methods that change nothing another case sees, with the
-// arguments that frontends give.
-var safeCalls = []struct {
+// safeCall is a call of a utility method, with the arguments that frontends give.
+type safeCall struct {
 	method string
 	args   [][]byte
 	// mayFail is for what an engine has only when started with it.
 	mayFail bool
-}{
+}
+
+// resetPrefixCache forgets what is cached and not in use.
+var resetPrefixCache = safeCall{method: "reset_prefix_cache", args: [][]byte{pack.AppendBool(nil, false), pack.AppendBool(nil, false)}}
+
+// safeCalls change nothing that another case sees.
+var safeCalls = []safeCall{
 	{method: "get_supported_tasks"},
-	{method: "is_sleeping"},
+	{method: lastCall},
 	{method: "is_scheduler_paused"},
-	{method: "reset_prefix_cache", args: [][]byte{pack.AppendBool(nil, false), pack.AppendBool(nil, false)}},
+	resetPrefixCache,
 	{method: "reset_mm_cache"},
 	{method: "reset_encoder_cache"},
 	{method: "get_weight_version"},

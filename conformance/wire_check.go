@@ -51,8 +51,9 @@ func (r *Runner) replayWire(ctx context.Context, g *recording, c Case, w *wireSe
 
 // bootWire starts the engine under test on a session.
 func (r *Runner) bootWire(ctx context.Context, g *recording, c Case, w *wireSession) (*wireReplay, error) {
-	run := &wireReplay{recorded: w, comparison: newWireComparison(g.location, g.codec), clock: new(stepClock)}
-	run.clock.set(beforeStep(0))
+	clock := new(stepClock)
+	clock.set(beforeStep(0))
+	run := &wireReplay{recorded: w, comparison: newWireComparison(g.location, g.codec, clock), clock: clock}
 	var err error
 	run.session, err = r.boot(ctx, g.codec, player.Options{
 		VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: w, Pace: player.PaceRecorded, Clock: run.clock,

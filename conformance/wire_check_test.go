@@ -181,6 +181,9 @@ func TestTamperedWire(t *testing.T) {
 		{"a gauge", 7, edit(becomes([]byte{9}), stats, "num_running_reqs"), CodeWireValue, -1, ".scheduler_stats.num_running_reqs", "1", "9", nil},
 		{"a statistic of no kind", 24, edit(becomes(null), stats), CodeWireKind, -1, ".scheduler_stats", "{", "nil", nil},
 		{"no time", 7, edit(becomes(pack.AppendFloat64(nil, 0)), 3), CodeWireValue, -1, ".timestamp", "", "0", nil},
+		{"a time before the last", 8, edit(becomes(pack.AppendFloat64(nil, 1)), 3), CodeWireValue, -1, ".timestamp", "a time from that of the message before", "1", nil},
+		{"a time to come", 7, edit(becomes(pack.AppendFloat64(nil, 1e9)), 3), CodeWireValue, -1, ".timestamp", "a time from that of the message before up to now", "1000000000.0", nil},
+		{"an event to come", 7, edit(becomes(pack.AppendFloat64(nil, 1e9)), 1, 0, 7, 0, "timestamp"), CodeWireValue, 0, ".outputs[0].events[0].timestamp", "a time up to now", "1000000000.0", nil},
 		{"a time of another kind", 7, edit(becomes([]byte{1}), 3), CodeWireKind, -1, ".timestamp", "", "1", nil},
 		{"another version of the weights", 7, edit(becomes(text), 8), CodeWireValue, -1, ".weight_version", `"default"`, `"x"`, nil},
 		{"a wave", 7, edit(becomes([]byte{1}), 6), CodeWireKind, -1, ".wave_complete", "nil", "1", nil},
@@ -192,6 +195,11 @@ func TestTamperedWire(t *testing.T) {
 		{"no logprobs", 43, edit(becomes(null), 1, 0, 2), CodeWireKind, 2, ".outputs[0].new_logprobs", "", "nil", nil},
 		{"a frame too many", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{append(slices.Clone(m), nil)} }), CodeWireFrames, -1, "frames", "1 frame", "2 frames", nil},
 		{"a frame too few", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{m[:2]} }), CodeWireFrames, -1, "frames", "3 frames", "2 frames", nil},
+		{"another token of the prompt", 287, frames(func(m [][]byte) [][][]byte {
+			ids := slices.Clone(m[1])
+			ids[len(ids)-8]++ // the last row
+			return [][][]byte{{m[0], ids, m[2]}}
+		}), CodeWireValue, 16, ".outputs[0].new_prompt_logprobs_tensors.logprob_token_ids[2]", "id ", "", nil},
 		{"a buffer too short", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0], m[1][1:], m[2]}} }), CodeWireFrames, -1, "frames[1]", "352 bytes", "351 bytes", nil},
 		{"no message", 7, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, 0, "", "a step with outputs", "no such message", nil},
 		{"no message when all is done", 24, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, -1, "", "a step without outputs", "no such message", nil},
@@ -268,6 +276,9 @@ func TestTamperedStart(t *testing.T) {
 		path   string
 	}{
 		{"another instance", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes(other), "instance_id") }, "", 0, ""},
+		{"an instance without a name", func(w *wireReplay) {
+			w.engine.RawReady = edit(w.engine.RawReady, becomes(pack.AppendString(nil, "")), "instance_id")
+		}, CodeWireValue, 3, "EngineCoreReadyResponse.instance_id"},
 		{"HELLO", func(w *wireReplay) { w.engine.Statuses[0] = edit(w.engine.Statuses[0], becomes(false1), "headless") }, CodeWireValue, 1, "EngineStatus.headless"},
 		{"READY", func(w *wireReplay) { w.engine.Statuses[1] = edit(w.engine.Statuses[1], drops(2, 2)) }, CodeWireMissing, 4, "EngineStatus.local"},
 		{"no READY", func(w *wireReplay) { w.engine.Statuses = w.engine.Statuses[:1] }, CodeWireFrames, 4, "frames"},

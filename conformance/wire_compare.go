@@ -16,6 +16,8 @@ import (
 type wireComparison struct {
 	name     string
 	codec    *protocol.Codec
+	now      func() float64 // seconds, by the engine's clock
+	stamped  float64        // the time of the last message
 	compared int
 	found    []*wireFinding
 	byPlace  map[string]*wireFinding
@@ -31,8 +33,10 @@ type wireFinding struct {
 // maxWireFailures bounds how many failures of different kinds are listed.
 const maxWireFailures = 20
 
-func newWireComparison(name string, codec *protocol.Codec) *wireComparison {
-	return &wireComparison{name: name, codec: codec, byPlace: map[string]*wireFinding{}, masked: map[string]int{}}
+func newWireComparison(name string, codec *protocol.Codec, clock *stepClock) *wireComparison {
+	return &wireComparison{
+		name: name, codec: codec, now: clock.seconds, byPlace: map[string]*wireFinding{}, masked: map[string]int{},
+	}
 }
 
 // message compares a message with its counterpart. root is the name of the struct
@@ -46,6 +50,7 @@ func (c *wireComparison) message(root string, want *wireMessage, requests []*wir
 		return
 	}
 	c.payload(root, want, requests, got[0])
+	c.tables(want, requests, got)
 	for i := 1; i < min(len(got), len(want.Frames)); i++ {
 		c.buffer(want, i, got[i])
 	}
@@ -64,10 +69,13 @@ func (c *wireComparison) payload(root string, want *wireMessage, requests []*wir
 	}
 	for _, d := range differences {
 		code, w, g := kindOfDifference(d, want.Frames[0], got)
-		if code == CodeWireValue && c.allowed(d.Path, w, g) {
-			continue
+		expected, allowed := d.Want, false
+		if code == CodeWireValue {
+			expected, allowed = c.allowed(d.Path, d.Want, w, g)
 		}
-		c.fail(want, requestAt(d.Path, requests), code, d.Path, d.Want, d.Got)
+		if !allowed {
+			c.fail(want, requestAt(d.Path, requests), code, d.Path, expected, d.Got)
+		}
 	}
 }
 
@@ -77,17 +85,24 @@ func (c *wireComparison) buffer(want *wireMessage, i int, got []byte) {
 	switch {
 	case len(got) != len(want.Frames[i]):
 		c.fail(want, nil, CodeWireFrames, path, counted(len(want.Frames[i]), "byte"), counted(len(got), "byte"))
-	case !bytes.Equal(got, want.Frames[i]) && !c.allowed(path, want.Frames[i], got):
-		c.fail(want, nil, CodeWireValue, path, "its bytes", "others")
+	case !bytes.Equal(got, want.Frames[i]):
+		if expected, allowed := c.allowed(path, "its bytes", want.Frames[i], got); !allowed {
+			c.fail(want, nil, CodeWireValue, path, expected, "others")
+		}
 	}
 }
 
-func (c *wireComparison) allowed(path string, want, got []byte) bool {
-	m := maskOf(path, want, got)
-	if m != nil {
-		c.masked[m.path]++
+// allowed tells whether two values may differ at a path, else what is expected there.
+func (c *wireComparison) allowed(path, value string, want, got []byte) (expected string, yes bool) {
+	m := maskOf(path)
+	switch {
+	case m == nil:
+		return value, false
+	case m.accepts != nil && !m.accepts(c, want, got):
+		return m.wanted, false
 	}
-	return m != nil
+	c.masked[m.path]++
+	return "", true
 }
 
 // counted is a number of things.

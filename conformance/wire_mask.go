@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"math"
 	"regexp"
 	"strings"
 
@@ -14,22 +13,25 @@ type wireMask struct {
 	// path has [] for any element.
 	path   string
 	reason string
-	// accepts, unless nil, decides over two msgpack values of the same kind, or two
-	// auxiliary frames of the same size.
-	accepts func(want, got []byte) bool
+	// wanted says in words what the value must be all the same, and accepts decides:
+	// over two msgpack values of the same kind, or two auxiliary frames of the same
+	// size. nil accepts any.
+	wanted  string
+	accepts func(c *wireComparison, want, got []byte) bool
 }
 
 // wireMasks are all such places. One that no golden needs fails a test. The data of
-// a tensor is the third of its parts, or an auxiliary frame.
+// a tensor is the third of its parts, or an auxiliary frame; which ids each row of a
+// table begins with is compared apart, see wireComparison.tables.
 var wireMasks = []wireMask{
-	{"EngineCoreReadyResponse.instance_id", "every engine that starts draws another", nil},
-	{"EngineCoreOutputs.timestamp", "a time", isTime},
-	{"EngineCoreOutputs.outputs[].events[].timestamp", "a time", isTime},
-	{"EngineCoreOutputs.outputs[].new_logprobs.logprob_token_ids[2]", noModel, sameFirst},
-	{"EngineCoreOutputs.outputs[].new_logprobs.logprobs[2]", noModel, sameSize},
-	{"EngineCoreOutputs.outputs[].new_logprobs.sampled_token_ranks[2]", noModel, sameSize},
-	{"EngineCoreOutputs.outputs[].new_prompt_logprobs_tensors.selected_token_ranks[2]", noModel, sameSize},
-	{"frames[]", noModel, nil},
+	{"EngineCoreReadyResponse.instance_id", "every engine that starts draws another", "a name", isName},
+	{"EngineCoreOutputs.timestamp", "a time", "a time from that of the message before up to now", isTimeOfMessage},
+	{"EngineCoreOutputs.outputs[].events[].timestamp", "a time", "a time up to now", isTime},
+	{"EngineCoreOutputs.outputs[].new_logprobs.logprob_token_ids[2]", noModel, "as many bytes", sameSize},
+	{"EngineCoreOutputs.outputs[].new_logprobs.logprobs[2]", noModel, "as many bytes", sameSize},
+	{"EngineCoreOutputs.outputs[].new_logprobs.sampled_token_ranks[2]", noModel, "as many bytes", sameSize},
+	{"EngineCoreOutputs.outputs[].new_prompt_logprobs_tensors.selected_token_ranks[2]", noModel, "as many bytes", sameSize},
+	{"frames[]", noModel, "", nil},
 }
 
 // noModel is why log-probabilities are made up.
@@ -60,33 +62,50 @@ var elementIndex = regexp.MustCompile(`\[\d+\]`)
 // wirePlace is a path with [] for any element.
 func wirePlace(path string) string { return elementIndex.ReplaceAllString(path, "[]") }
 
-// maskOf returns the mask that allows two values of the same kind to differ, nil for
-// none.
-func maskOf(path string, want, got []byte) *wireMask {
+// maskOf returns the mask of a place, nil for none.
+func maskOf(path string) *wireMask {
 	for i := range wireMasks {
-		if m := &wireMasks[i]; m.covers(path) && (m.accepts == nil || m.accepts(want, got)) {
+		if m := &wireMasks[i]; m.covers(path) {
 			return m
 		}
 	}
 	return nil
 }
 
-// isTime accepts any time that a frontend takes: 0 stands for none.
-func isTime(_, got []byte) bool {
+// isName accepts any text but none.
+func isName(_ *wireComparison, _, got []byte) bool {
 	cur := pack.NewCursor(got)
-	t, err := cur.Float()
-	return err == nil && t > 0 && !math.IsInf(t, 0)
+	text, err := cur.StrString()
+	return err == nil && text != ""
+}
+
+// isTime accepts a time that has been, by the clock that the engine is given: 0 stands
+// for none.
+func isTime(c *wireComparison, _, got []byte) bool {
+	t := timeOf(got)
+	return t > 0 && t <= c.now()
+}
+
+// isTimeOfMessage accepts besides no time before that of the message before.
+func isTimeOfMessage(c *wireComparison, want, got []byte) bool {
+	t := timeOf(got)
+	if t < c.stamped || !isTime(c, want, got) {
+		return false
+	}
+	c.stamped = t
+	return true
+}
+
+// timeOf reads seconds, 0 from what is no number.
+func timeOf(raw []byte) float64 {
+	cur := pack.NewCursor(raw)
+	t, _ := cur.Float()
+	return t
 }
 
 // sameSize accepts the data of another tensor of the same size.
-func sameSize(want, got []byte) bool { return len(tensorData(want)) == len(tensorData(got)) }
-
-// sameFirst accepts a table of ids whose first is the same: it begins with the
-// token that was sampled, or stands in the prompt.
-func sameFirst(want, got []byte) bool {
-	w, g := tensorData(want), tensorData(got)
-	const id = 4 // bytes
-	return len(w) == len(g) && len(w) >= id && string(w[:id]) == string(g[:id])
+func sameSize(_ *wireComparison, want, got []byte) bool {
+	return len(tensorData(want)) == len(tensorData(got))
 }
 
 // tensorData returns the data of a tensor that lies in the message, nil for any

@@ -80,8 +80,8 @@ func (w *wireSession) gauge(at int, name string) int {
 	if err := w.codec.DecodeOutputs(w.said[at].Frames[0], &o); err != nil || o.SchedulerStats == nil {
 		return 0
 	}
-	n, _ := mapInt(o.SchedulerStats, name)
-	return n
+	counts, _ := integers(o.SchedulerStats)
+	return int(counts[name])
 }
 
 // classify follows the open requests, to tell the steps that every engine makes

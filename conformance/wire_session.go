@@ -3,7 +3,6 @@ package conformance
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
 )
@@ -71,7 +70,8 @@ type wireRequest struct {
 	chunks []int
 	steps  []int // the index in said of each output
 	finish protocol.FinishReason
-	cached int // tokens of the prompt
+	cached int  // tokens of the prompt
+	tables bool // of log-probabilities were asked for
 }
 
 // lastStep is the index in said of the last output, -1 without one.
@@ -161,7 +161,10 @@ func (w *wireSession) addRequest(s *wireSend) error {
 	if known := w.byID[r.ID]; known != nil {
 		return fmt.Errorf("request %q is added for the second time, first in line %d", r.ID, known.added.Line)
 	}
-	s.request = &wireRequest{index: len(w.requests), id: r.ID, added: s}
+	s.request = &wireRequest{
+		index: len(w.requests), id: r.ID, added: s,
+		tables: r.Sampling.Logprobs != protocol.NoLogprobs || r.Sampling.PromptLogprobs != protocol.NoLogprobs,
+	}
 	w.requests = append(w.requests, s.request)
 	w.byID[r.ID] = s.request
 	return nil
@@ -217,11 +220,11 @@ func (w *wireSession) addOutput(s *wireSaid, o *protocol.RequestOutput) error {
 		return fmt.Errorf("an output for request %q, which has finished", o.ID)
 	}
 	if o.Prefill != nil && len(r.steps) == 0 {
-		cached, err := mapInt(o.Prefill, "num_cached_tokens")
+		counts, err := integers(o.Prefill)
 		if err != nil {
 			return fmt.Errorf("prefill_stats: %w", err)
 		}
-		r.cached = cached
+		r.cached = int(counts["num_cached_tokens"])
 	}
 	s.requests = append(s.requests, r)
 	r.tokens = append(r.tokens, o.Tokens...)
@@ -229,28 +232,4 @@ func (w *wireSession) addOutput(s *wireSaid, o *protocol.RequestOutput) error {
 	r.steps = append(r.steps, len(w.said)-1)
 	r.finish = o.Finish
 	return nil
-}
-
-// mapInt returns an integer of a map with text keys, 0 when it has none of the
-// name.
-func mapInt(raw []byte, name string) (int, error) {
-	cur := pack.NewCursor(raw)
-	n, err := cur.MapLen()
-	if err != nil {
-		return 0, err
-	}
-	for range n {
-		key, err := cur.StrString()
-		if err != nil {
-			return 0, err
-		}
-		if key == name {
-			v, err := cur.Int()
-			return int(v), err
-		}
-		if err := cur.Skip(); err != nil {
-			return 0, err
-		}
-	}
-	return 0, nil
 }

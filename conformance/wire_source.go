@@ -25,6 +25,9 @@ func (c *stepClock) Now() time.Duration {
 // After never delivers.
 func (c *stepClock) After(time.Duration) <-chan time.Time { return nil }
 
+// seconds is the time, which nobody has asked for by that.
+func (c *stepClock) seconds() float64 { return time.Duration(c.now.Load()).Seconds() }
+
 func (c *stepClock) set(t time.Duration) { c.now.Store(int64(t)) }
 
 // stepTime is the time of the engine's message with this index: an hour, so that

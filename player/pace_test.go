@@ -162,3 +162,21 @@ func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
 		t.Errorf("sleeps (-want +got):\n%s", diff)
 	}
 }
+
+// Who has the room of a step for its prompt has it for one step, however long the
+// recording waits for the first token: another may begin meanwhile.
+func TestAPromptTakesTheRoomOfOneStep(t *testing.T) {
+	slow := take{prompt: count(0, 100), output: []uint32{1, 2}, ttft: 1000, gaps: []float64{1}}
+	quick := take{prompt: count(0, 90), output: []uint32{3, 4}, ttft: 10, gaps: []float64{1}}
+	r := newRig(t, Options{Trace: cassette(t, slow, quick), Pace: PaceRecorded, MaxNumBatchedTokens: 100, BlockSize: 10}, 1)
+	r.submit(ask("replay-0", slow.prompt, 9), ask("replay-1", quick.prompt, 9))
+	r.runAll()
+	got := map[string][]time.Duration{}
+	for id, a := range r.answers() {
+		got[id] = a.at
+	}
+	want := map[string][]time.Duration{"replay-0": {1000 * ms, 1001 * ms}, "replay-1": {10 * ms, 11 * ms}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("outputs left at (-want +got):\n%s", diff)
+	}
+}

@@ -175,8 +175,8 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 	}
 	// Lines before 0.27 do not register these; a recording of theirs has none.
 	usual := protocol.DefaultReady("")
-	r.MaxNumSeqs = cmp.Or(r.MaxNumSeqs, usual.MaxNumSeqs)
-	r.MaxNumBatchedTokens = cmp.Or(r.MaxNumBatchedTokens, usual.MaxNumBatchedTokens)
+	r.MaxNumSeqs = cmp.Or(max(r.MaxNumSeqs, 0), usual.MaxNumSeqs)
+	r.MaxNumBatchedTokens = cmp.Or(max(r.MaxNumBatchedTokens, 0), usual.MaxNumBatchedTokens)
 	r.DataParallelRank = o.EngineIndex
 	r.InstanceID = strconv.FormatInt(time.Now().UnixNano(), 10)
 	return r, nil

@@ -182,3 +182,16 @@ func TestAPromptWithLogprobsIsNotLookedUp(t *testing.T) {
 		t.Errorf("prefix_cache_stats %v, want none of the request", cache)
 	}
 }
+
+// A recording may say that a step has no tokens, or fewer. Nobody would ever be
+// answered by that.
+func TestAStepHasTokens(t *testing.T) {
+	for _, n := range []int{0, -5} {
+		r := newRig(t, Options{MaxNumBatchedTokens: n}, 1)
+		r.submit(ask("a", count(0, 40), 2))
+		r.runAll()
+		if got := len(r.answer("a").at); got != 2 {
+			t.Errorf("max_num_batched_tokens = %d: %d outputs, want 2", n, got)
+		}
+	}
+}

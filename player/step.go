@@ -32,13 +32,16 @@ func (e *engine) step() bool {
 		return e.endStep(now)
 	}
 	e.ended = false // this step tells of it
-	said, computed := false, false
+	said, computed, freed := false, false, false
 	kept := e.running[:0]
 	for _, q := range e.running {
 		switch {
 		case q.cutShort():
 			computed = e.compute(q) || computed
 		case q.due > now:
+			// What it waits for is not the room: that was its own for this step.
+			freed = freed || q.computed < q.prompt
+			q.computed = q.prompt
 		default:
 			said = true
 			if !e.speak(q, now) {
@@ -55,7 +58,7 @@ func (e *engine) step() bool {
 	case computed:
 		e.sendStats(now)
 	}
-	return said || computed
+	return said || computed || freed && len(e.waiting) > 0
 }
 
 // endStep is the step after the last request has ended, in which a real engine

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // app is the command line: its effects on the outside are its fields.
@@ -56,9 +57,24 @@ func (a *app) main(ctx context.Context, args []string) int {
 		code = coded.code
 	}
 	if !errors.Is(err, errReported) {
-		fmt.Fprintf(a.stderr, "vllm-vcr: error: %v\n", err)
+		a.tell(fmt.Sprintf("vllm-vcr: error: %v", err))
 	}
 	return code
+}
+
+// tell writes lines to stderr that have parts of files and subjects in them.
+func (a *app) tell(text any) {
+	for line := range strings.SplitSeq(fmt.Sprint(text), "\n") {
+		fmt.Fprintln(a.stderr, report.OneLine(line))
+	}
+}
+
+// logLines writes a log, a line a call, of which no line is a command to a CI.
+type logLines struct{ w io.Writer }
+
+func (l logLines) Write(p []byte) (int, error) {
+	_, err := fmt.Fprintln(l.w, report.OneLine(strings.TrimSuffix(string(p), "\n")))
+	return len(p), err
 }
 
 // root is the command tree. Every flag has a twin in the environment.
@@ -131,9 +147,9 @@ func (a *app) openLog() error {
 	}
 	switch a.logFormat {
 	case "text":
-		a.log = slog.New(slog.NewTextHandler(a.stderr, opt))
+		a.log = slog.New(slog.NewTextHandler(logLines{a.stderr}, opt))
 	case "json":
-		a.log = slog.New(slog.NewJSONHandler(a.stderr, opt))
+		a.log = slog.New(slog.NewJSONHandler(logLines{a.stderr}, opt))
 	default:
 		return fmt.Errorf("--log-format %q: want text or json", a.logFormat)
 	}

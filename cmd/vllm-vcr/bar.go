@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/monitor"
+	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // barColumns is how wide the bar itself is.
@@ -70,7 +71,7 @@ func (b *bar) draw() {
 		alarm = fmt.Sprintf("%d failed", b.wrong)
 	}
 	if b.done < len(b.cases) {
-		now = " " + printable(b.cases[b.done].Name())
+		now = " " + report.OneLine(b.cases[b.done].Name())
 	}
 	filled := barColumns * b.done / max(len(b.cases), 1)
 	line := "[" + strings.Repeat("#", filled) + strings.Repeat(".", barColumns-filled) + "]"

@@ -80,6 +80,9 @@ func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
 
 func (a *app) conform(ctx context.Context, f conformFlags) error {
 	started := time.Now()
+	if err := f.plan.check(f.given); err != nil {
+		return err
+	}
 	if f.plan.explain != "" {
 		return a.explain(f.plan.explain)
 	}
@@ -114,31 +117,47 @@ func (a *app) conform(ctx context.Context, f conformFlags) error {
 	if err != nil {
 		return err
 	}
-	var bar *bar
-	if !f.plan.prints() {
-		bar = a.openBar(cases) // from here on the log is written above it
-		defer bar.close()
-	}
-	store, err := a.store(f.bucket, f.goldens)
-	if err != nil {
-		return err
-	}
-	runner := conformance.Runner{
-		Store: store, Timeouts: f.timeouts, Expectations: expected, All: all, Log: a.log,
-		Progress: func(r conformance.Result) { a.progress(r); bar.add(r) },
-	}
-	if printed, err := a.printed(ctx, &f.plan, &runner, cases); printed || err != nil {
-		return err
-	}
+	runner := conformance.Runner{Timeouts: f.timeouts, Expectations: expected, All: all}
 	if err := f.subject.put(a, &runner, sel.Suite, f.model, cases); err != nil {
 		return err
 	}
-	result := runner.Run(ctx, cases)
-	bar.close()
-	result.Flags = f.inputFlags()
+	if f.plan.prints() {
+		return a.printed(ctx, &f, &runner, cases)
+	}
+	result, whole, err := a.runCases(ctx, &f, &runner, cases)
+	if err != nil {
+		return err
+	}
+	if whole {
+		ctx = context.WithoutCancel(ctx) // nothing is left that could be interrupted
+	}
 	meta := a.reportMeta(f.report, started, window.File, registry.File, expected.File)
 	reported := a.finishReport(ctx, report.New(result, meta), f.report)
 	return a.updated(&f.plan, result, all, reported)
+}
+
+// runCases runs the cases and shows how far they are. The report is whole when no case
+// of it was interrupted: what an interrupt ends after that is only what was kept alive.
+func (a *app) runCases(ctx context.Context, f *conformFlags, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
+	bar := a.openBar(cases) // from here on the log is written above it
+	defer bar.close()
+	if runner.Store, err = a.store(f.bucket, f.goldens); err != nil {
+		return nil, false, err
+	}
+	runner.Log = a.log
+	f.subject.before(a)
+	left := len(cases)
+	runner.Progress = func(r conformance.Result) {
+		a.progress(r)
+		bar.add(r)
+		if left--; left == 0 && ctx.Err() == nil {
+			whole = true
+			f.subject.after(a, len(cases))
+		}
+	}
+	r = runner.Run(ctx, cases)
+	r.Flags = f.inputFlags()
+	return r, whole, nil
 }
 
 // check refuses flags that say nothing sensible together.

@@ -75,6 +75,9 @@ func (f *conformFlags) selection(ctx context.Context) (sel conformance.Selection
 	if sel.Matches, err = choose("--match", f.matches, player.MatchIndex, player.MatchPrefix); err != nil {
 		return sel, err
 	}
+	if err = f.subject.checkMatches(sel.Matches); err != nil {
+		return sel, err
+	}
 	for _, n := range sel.Concurrency {
 		if n < 1 {
 			return sel, fmt.Errorf("--concurrency %d: want at least 1", n)

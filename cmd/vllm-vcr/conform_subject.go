@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -71,6 +72,19 @@ func (s *subjectFlags) chosenSuite() (conformance.Suite, error) {
 	return suite, nil
 }
 
+// checkMatches refuses to ask an engine for what it is not told.
+func (s *subjectFlags) checkMatches(asked []player.Match) error {
+	if s.engineCommand == "" {
+		return nil
+	}
+	for _, m := range asked {
+		if !slices.Contains(s.command().Matches(), m) {
+			return fmt.Errorf("--match %s: the engine command has no {match}, so the engine is not told to find its records that way", m)
+		}
+	}
+	return nil
+}
+
 // matches are those that the engine under test can be asked for, nil when it is the
 // player, which can do all.
 func (s *subjectFlags) matches() []player.Match {
@@ -134,11 +148,28 @@ func (s *subjectFlags) put(a *app, r *conformance.Runner, suite conformance.Suit
 	return nil
 }
 
+// before says what a run waits for that somebody has to do.
+func (s *subjectFlags) before(a *app) {
+	if s.engineAddress != "" {
+		fmt.Fprintf(a.stderr, "waiting for an engine at %s\n", s.engineAddress)
+	}
+}
+
+// after says that a run which does not end by itself has nothing left to do.
+func (s *subjectFlags) after(a *app, cases int) {
+	if s.keepAlive {
+		fmt.Fprintf(a.stderr, "the results of all cases (%d) are there: interrupt (^C) for the report and the end of what is kept alive\n", cases)
+	}
+}
+
 // attached tells a person where to attach.
 func (a *app) attached(at conformance.Attached) {
 	where := ""
+	if at.URL != "" {
+		where = ", HTTP at " + at.URL
+	}
 	if at.Pid != 0 {
-		where = fmt.Sprintf(", process %d", at.Pid)
+		where += fmt.Sprintf(", process %d", at.Pid)
 	}
 	fmt.Fprintf(a.stderr, "handshake at %s%s\n", at.Handshake, where)
 }
@@ -157,6 +188,9 @@ func (s *subjectFlags) flags() []string {
 		if flag.value != "" {
 			flags = append(flags, flag.name, flag.value)
 		}
+	}
+	if s.engineCommand != "" && s.engineGrace != conformance.DefaultGrace {
+		flags = append(flags, "--engine-grace", s.engineGrace.String())
 	}
 	return flags
 }

@@ -11,6 +11,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/tomlfile"
 )
 
@@ -28,7 +29,7 @@ func (a *app) loadExpectations(path string, all []conformance.Case) (*conformanc
 		keepMatching(expected, all)
 	}
 	for _, f := range findings {
-		fmt.Fprintln(a.stderr, f)
+		a.tell(f)
 	}
 	if tomlfile.HasErrors(findings) {
 		return nil, fmt.Errorf("%s cannot be used as it is", expected.File)
@@ -75,13 +76,13 @@ func (a *app) updateExpectations(path string, r *conformance.Report, all []confo
 		}
 	}
 	for _, p := range update.Removed {
-		fmt.Fprintf(a.stderr, "%s: removed %s\n", path, printable(p))
+		fmt.Fprintf(a.stderr, "%s: removed %s\n", path, report.OneLine(p))
 	}
 	for _, p := range update.Added {
-		fmt.Fprintf(a.stderr, "%s: added %s: fill in its reason and its issue\n", path, printable(p))
+		fmt.Fprintf(a.stderr, "%s: added %s: fill in its reason and its issue\n", path, report.OneLine(p))
 	}
 	for _, note := range update.Notes {
-		fmt.Fprintln(a.stderr, printable(strings.TrimSpace(note)))
+		fmt.Fprintln(a.stderr, report.OneLine(strings.TrimSpace(note)))
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -82,7 +81,7 @@ func (a *app) goldenAdd(ctx context.Context, f goldenAddFlags) error {
 	}
 	window, findings := a.loadCompat(f.compat)
 	for _, finding := range findings {
-		fmt.Fprintln(a.stderr, finding)
+		a.tell(finding)
 	}
 	if tomlfile.HasErrors(findings) {
 		return fmt.Errorf("%s cannot be used as it is", window.File)
@@ -95,7 +94,7 @@ func (a *app) goldenAdd(ctx context.Context, f goldenAddFlags) error {
 		return a.refused(ctx, done, err)
 	}
 	for _, w := range done.Warnings {
-		fmt.Fprintln(a.stderr, w)
+		a.tell(w)
 	}
 	return a.printRegistered(f.req, done)
 }
@@ -109,13 +108,13 @@ func (a *app) refused(ctx context.Context, done conformance.Registered, err erro
 	if done.Report != nil && done.Report.ExitCode != conformance.ExitOK {
 		for _, r := range done.Report.Results {
 			for _, failure := range r.Failures {
-				fmt.Fprintf(a.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), printable(failure.Message))
+				fmt.Fprintf(a.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), report.OneLine(failure.Message))
 			}
 		}
 		fmt.Fprintln(a.stdout, report.Verdict(report.New(done.Report, report.Meta{})))
 	}
 	for _, p := range refusal.Problems {
-		fmt.Fprintf(a.stderr, "vllm-vcr: error: %s\n", printable(p.Error()))
+		fmt.Fprintf(a.stderr, "vllm-vcr: error: %s\n", report.OneLine(p.Error()))
 	}
 	if ctx.Err() != nil {
 		return exitError{conformance.ExitInfra, errors.New("interrupted: nothing was registered")}
@@ -156,22 +155,11 @@ func (a *app) printRegistered(req conformance.Registration, done conformance.Reg
 		lines = append(lines, done.Removed+": removed")
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(a.stdout, printable(line)); err != nil {
+		if _, err := fmt.Fprintln(a.stdout, report.OneLine(line)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// printable makes a text that has foreign parts one line: a line of its own could
-// be a command to the CI that reads it.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
 }
 
 func (a *app) goldenListCommand() *cobra.Command {
@@ -192,7 +180,7 @@ func (a *app) goldenList(path string) error {
 	window, _ := a.loadCompat("") // only tells what to leave out of the embedded registry
 	registry, findings := a.loadManifest(path, window)
 	for _, f := range findings {
-		fmt.Fprintln(a.stderr, f)
+		a.tell(f)
 	}
 	if tomlfile.HasErrors(findings) {
 		return fmt.Errorf("%s cannot be used as it is", registry.File)

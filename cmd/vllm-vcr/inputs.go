@@ -37,7 +37,7 @@ func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
 		findings = append(findings, conformance.CheckInputs(window, registry)...)
 	}
 	for _, f := range findings {
-		fmt.Fprintln(a.stderr, f)
+		a.tell(f)
 	}
 	if tomlfile.HasErrors(findings) {
 		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", window.File, registry.File)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -65,20 +66,51 @@ func (p *planFlags) sel(sel *conformance.Selection) (err error) {
 // prints tells whether something is printed instead of a run.
 func (p *planFlags) prints() bool { return p.list || p.printPlan != "" }
 
-// printed prints what was asked for instead of a run, if anything was.
-func (a *app) printed(ctx context.Context, p *planFlags, runner *conformance.Runner, cases []conformance.Case) (bool, error) {
-	switch {
-	case p.list:
-		return true, conformance.List(a.stdout, cases)
-	case p.printPlan == planRequests:
-		if err := runner.Requests(ctx, a.stdout, cases); err != nil {
-			return true, exitError{conformance.ExitInfra, fmt.Errorf("--print-plan=%s: %w", planRequests, err)}
+// check refuses flags that would be without effect, as something is printed instead of
+// a run.
+func (p *planFlags) check(given *pflag.FlagSet) error {
+	var printing []string
+	for _, flag := range []struct {
+		name string
+		on   bool
+	}{
+		{"--explain", p.explain != ""},
+		{"--list", p.list},
+		{"--print-plan", p.printPlan != "" && p.printPlan != "false"},
+	} {
+		if flag.on {
+			printing = append(printing, flag.name)
 		}
-		return true, nil
-	case p.printPlan == planCases:
-		return true, a.printPlan(cases)
 	}
-	return false, nil
+	if len(printing) > 1 {
+		return fmt.Errorf("%s: want one of these", strings.Join(printing, " and "))
+	}
+	if len(printing) == 0 {
+		return nil
+	}
+	for _, name := range []string{"json", "report-dir", "update-expectations", "keep-alive"} {
+		if flag := given.Lookup(name); flag.Changed && flag.Value.String() != "false" {
+			return fmt.Errorf("%s runs nothing, so it has no use for --%s", printing[0], name)
+		}
+	}
+	return nil
+}
+
+// printed prints what was asked for instead of a run.
+func (a *app) printed(ctx context.Context, f *conformFlags, runner *conformance.Runner, cases []conformance.Case) (err error) {
+	switch {
+	case f.plan.list:
+		return conformance.List(a.stdout, cases)
+	case f.plan.printPlan == planCases:
+		return a.printPlan(cases)
+	}
+	if runner.Store, err = a.store(f.bucket, f.goldens); err != nil {
+		return err
+	}
+	if err := runner.Requests(ctx, a.stdout, cases); err != nil {
+		return exitError{conformance.ExitInfra, fmt.Errorf("--print-plan=%s: %w", planRequests, err)}
+	}
+	return nil
 }
 
 // updated brings the expectations up to date after a run, if that was asked for, and

@@ -106,7 +106,8 @@ func startPair(b *testing.B, binary string, recorded bool) (f *frontend.Frontend
 	return f, tap
 }
 
-func freeAddress(b *testing.B) string {
+// freeAddress is one where nobody listens.
+func freeAddress(b testing.TB) string {
 	b.Helper()
 	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
 	if err != nil {

@@ -68,13 +68,11 @@ func (f *reportFlags) check() error {
 }
 
 // finishReport writes everything of a finished report: the text to stdout, and what
-// the flags and the CI ask for. A file that cannot be written keeps neither the
-// others from it nor a failed run from its exit code.
+// the flags and the CI ask for. What cannot be written keeps neither the others from
+// it nor a failed run from its exit code.
 func (a *app) finishReport(ctx context.Context, d *report.Document, f reportFlags) error {
-	if err := report.Text(a.stdout, d, report.TextOptions{Colour: a.colours(a.stdout)}); err != nil {
-		return exitError{cmp.Or(d.ExitCode, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
-	}
-	if err := a.writeReports(d, f); err != nil {
+	said := report.Text(a.stdout, d, report.TextOptions{Colour: a.colours(a.stdout)})
+	if err := errors.Join(said, a.writeReports(d, f)); err != nil {
 		return exitError{cmp.Or(d.ExitCode, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
 	}
 	if ctx.Err() != nil {

@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // reportFlagsOf parses the report flags of a command line.
@@ -69,6 +73,63 @@ func TestFinishReportExitCode(t *testing.T) {
 				t.Errorf("stdout is %q", &stdout)
 			}
 		})
+	}
+}
+
+// TestFullStdout: where the text cannot be written, the files are, and the run is no
+// success.
+func TestFullStdout(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "report.json")
+	a := newApp(full{}, io.Discard, func(string) (string, bool) { return "", false })
+	d := &report.Document{Schema: report.SchemaVersion, Verdict: conformance.Pass}
+	err := a.finishReport(t.Context(), d, reportFlagsOf(t, "--json", path))
+	var coded exitError
+	if !errors.As(err, &coded) || coded.code != conformance.ExitInfra || !errors.Is(err, errFull) {
+		t.Errorf("%v, want exit code 3 and the reason", err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
+var errFull = errors.New("no space left on device")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+// TestStepSummary: however much fails, GitHub takes the summary of the step, and the
+// annotations are as many as it shows.
+func TestStepSummary(t *testing.T) {
+	dir := t.TempDir()
+	line := compat.Line{Name: "0.33"}
+	var results []conformance.Result
+	for i := range 10_000 {
+		results = append(results, conformance.Result{
+			Case:    conformance.Case{Line: line, Suite: conformance.SuiteReplay, Gating: true, Golden: manifest.Golden{ID: fmt.Sprintf("g-%d", i)}, Assertion: conformance.Schema},
+			Verdict: conformance.Fail, Asserted: 1,
+			Failures: []conformance.Failure{{Code: conformance.CodeReadyMissing, Request: -1, Position: -1, Frame: -1, Message: strings.Repeat("long ", 100)}},
+		})
+	}
+	d := report.New(conformance.NewReport(results, time.Second), report.Meta{Tool: report.Tool{Name: "vllm-vcr"}})
+	if err := report.WriteFile(dir+"/report.json", func(w io.Writer) error { return report.JSON(w, d) }); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": dir + "/step.md"}
+	var stderr bytes.Buffer
+	a := newApp(io.Discard, &stderr, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	for range 3 { // a step may run the command more than once, with one summary
+		stderr.Reset()
+		if code := a.main(t.Context(), []string{"conform", "merge", dir + "/report.json"}); code != conformance.ExitFail {
+			t.Fatalf("exit code %d, want 1: %s", code, &stderr)
+		}
+	}
+	info, err := os.Stat(dir + "/step.md")
+	if err != nil || info.Size() >= 1<<20 || info.Size() < 800<<10 {
+		t.Errorf("a summary of %d bytes, %v, want what there is room for in 1 MiB", info.Size(), err)
+	}
+	if n := strings.Count(stderr.String(), "\n::error ") + 1; n != report.AnnotationLimit || !strings.Contains(stderr.String(), "::+9991 more in the report\n") {
+		t.Errorf("%d annotations, want %d, of which the last counts the rest:\n%s", n, report.AnnotationLimit, &stderr)
 	}
 }
 

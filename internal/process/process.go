@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -86,6 +87,10 @@ func (p *Process) start() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
+		if err == nil {
+			running.Store(p, nil)
+			defer running.Delete(p)
+		}
 		started <- err
 		if err != nil {
 			return
@@ -97,6 +102,18 @@ func (p *Process) start() error {
 		close(p.done)
 	}()
 	return <-started
+}
+
+// running holds each [Process] that has not ended.
+var running sync.Map
+
+// KillAll ends every process that was started here, and its group, by SIGKILL and without waiting for their end: for an
+// owner that ends in the next moment.
+func KillAll() {
+	running.Range(func(p, _ any) bool {
+		killGroup(p.(*Process).cmd)
+		return true
+	})
 }
 
 // Pid returns the process id, which is also the id of its process group on Unix.

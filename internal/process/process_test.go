@@ -160,6 +160,28 @@ func TestStartNamesWhatItCannotStart(t *testing.T) {
 	}
 }
 
+// Whoever ends in the next moment takes everything along, whatever that thinks of SIGTERM.
+func TestKillAll(t *testing.T) {
+	var pipes []*bufio.Reader
+	var all []*Process
+	for range 2 {
+		p, stdout := startPiped(t, exec.Command("sh", "-c", stubborn), Options{Grace: time.Hour})
+		readLine(t, stdout)
+		all, pipes = append(all, p), append(pipes, stdout)
+	}
+	KillAll()
+	for i, p := range all {
+		if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL {
+			t.Errorf("process %d ended by signal %v, want SIGKILL", i, got)
+		}
+		wantEverybodyGone(t, pipes[i])
+	}
+	running.Range(func(p, _ any) bool {
+		t.Errorf("%v has ended, and is still held", p)
+		return true
+	})
+}
+
 // The child of a killed owner must die: a helper process starts one, and is killed with SIGKILL.
 func TestProcessDiesWithItsOwner(t *testing.T) {
 	if os.Getenv("PROCESS_TEST_HELPER") == "1" {

@@ -55,12 +55,12 @@ func (f *firstError) Write(p []byte) (int, error) {
 }
 
 func (n note) issue(action *githubactions.Action) {
-	fields := githubactions.CommandProperties{"title": oneLine(n.title)}
+	fields := githubactions.CommandProperties{"title": OneLine(n.title)}
 	if n.file != "" {
 		fields["file"] = n.file
 		fields["line"] = strconv.Itoa(max(n.line, 1))
 	}
-	text := oneLine(n.text)
+	text := OneLine(n.text)
 	if n.cases > 1 {
 		text += fmt.Sprintf(" (and %s more)", plural(n.cases-1, "case"))
 	}

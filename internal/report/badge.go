@@ -19,7 +19,7 @@ type Badge struct {
 
 // BadgeOf is the badge of a line.
 func BadgeOf(l Line) Badge {
-	b := Badge{SchemaVersion: 1, Label: oneLine("vLLM " + l.Line), Message: "conforms", Color: "brightgreen"}
+	b := Badge{SchemaVersion: 1, Label: OneLine("vLLM " + l.Line), Message: "conforms", Color: "brightgreen"}
 	failed, errors := l.Counts[conformance.Fail]+l.Counts[conformance.XPass], l.Counts[conformance.Error]
 	switch {
 	case failed > 0:

@@ -167,7 +167,7 @@ func (d *Difference) Text(w io.Writer) error {
 			if i == 0 {
 				fmt.Fprintf(&b, "%s:\n", p.heading)
 			}
-			fmt.Fprintf(&b, "  %s: %s\n", oneLine(c.Name+gateOf(c.Gating)), oneLine(c.Old+" -> "+c.New))
+			fmt.Fprintf(&b, "  %s: %s\n", OneLine(c.Name+gateOf(c.Gating)), OneLine(c.Old+" -> "+c.New))
 		}
 	}
 	fmt.Fprintf(&b, "%s\n", d.Verdict())

@@ -142,7 +142,7 @@ func runOf(r Run) runView {
 		v.Arguments = strings.Join(words, " ")
 	}
 	for _, line := range slices.Sorted(maps.Keys(r.Subject.Versions)) {
-		v.Versions = append(v.Versions, fact{line, r.Subject.Versions[line]})
+		v.Versions = append(v.Versions, fact{line, OneLine(r.Subject.Versions[line])})
 	}
 	return v
 }

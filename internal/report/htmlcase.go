@@ -28,7 +28,7 @@ type findingView struct {
 func cardOf(d *Document, c *Case, open bool) card {
 	v := card{
 		Name: c.Name, Verdict: string(c.Verdict), Gating: c.Gating, Open: open, Repeat: c.Repeat,
-		Facts: facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", c.Note}),
+		Facts: facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", OneLine(c.Note)}),
 	}
 	for _, code := range c.codes() {
 		v.Codes += string(code) + " "
@@ -62,8 +62,8 @@ func brief(d *Document, c *Case) string {
 
 func findingOf(d *Document, f conformance.Failure) findingView {
 	v := findingView{
-		Code: string(f.Code), Title: d.Findings[f.Code], Message: oneLine(f.Message), Window: windowOf(f), Where: where(f),
-		Compared: f.Expected != f.Actual, Expected: oneLine(f.Expected), Actual: oneLine(f.Actual),
+		Code: string(f.Code), Title: d.Findings[f.Code], Message: OneLine(f.Message), Window: windowOf(f), Where: where(f),
+		Compared: f.Expected != f.Actual, Expected: OneLine(f.Expected), Actual: OneLine(f.Actual),
 	}
 	if f.Code != "" {
 		v.Help = HelpURL(f.Code, v.Title)
@@ -87,7 +87,7 @@ func where(f conformance.Failure) string {
 		parts = append(parts, fmt.Sprintf("message %d", f.Frame))
 	}
 	if f.Path != "" {
-		parts = append(parts, oneLine(f.Path))
+		parts = append(parts, OneLine(f.Path))
 	}
 	return strings.Join(parts, " · ")
 }
@@ -235,7 +235,7 @@ func groupOf(r *row) groupView {
 	for _, c := range r.cases {
 		counts[c.Verdict]++
 		g.Cases = append(g.Cases, caseView{
-			Check: cmp.Or(c.Check, "-"), Verdict: string(c.Verdict), Class: class(c.Verdict), Note: c.Note,
+			Check: cmp.Or(c.Check, "-"), Verdict: string(c.Verdict), Class: class(c.Verdict), Note: OneLine(c.Note),
 			Ms: fmt.Sprintf("%.1f", c.DurationMs), Asserted: c.Asserted, Tokens: c.Tokens,
 		})
 	}

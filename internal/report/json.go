@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/conformance"
 )
@@ -17,12 +20,41 @@ import (
 //go:embed schema.json
 var Schema []byte
 
-// JSON writes the whole document, every failure included.
+// JSON writes the whole document, every failure included. It may be written to the log
+// of a CI, or to a terminal, so what is a command there in a text is escaped.
 func JSON(w io.Writer, d *Document) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(d)
+	if err := enc.Encode(d); err != nil {
+		return err
+	}
+	_, err := w.Write(escapeHidden(ciCommand.ReplaceAll(b.Bytes(), []byte(`#\u0023$1`))))
+	return err
+}
+
+// escapeHidden escapes what the encoder leaves as it is in texts although a terminal
+// acts on it and nobody sees it: control characters beyond ASCII, and what turns the
+// direction of text.
+func escapeHidden(data []byte) []byte {
+	var out []byte
+	kept := 0
+	for i := 0; i < len(data); {
+		r, size := rune(data[i]), 1
+		if r >= utf8.RuneSelf {
+			r, size = utf8.DecodeRune(data[i:])
+		}
+		if r >= 0x7f && r <= 0xffff && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+			out = fmt.Appendf(append(out, data[kept:i]...), `\u%04x`, r)
+			kept = i + size
+		}
+		i += size
+	}
+	if kept == 0 {
+		return data
+	}
+	return append(out, data[kept:]...)
 }
 
 // Read reads a document that JSON has written, and refuses what it could not

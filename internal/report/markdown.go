@@ -109,7 +109,7 @@ func (s *summary) list(heading, noun string, n int, item func(i int) string) {
 
 func (s *summary) headline(d *Document) {
 	title := "vLLM engine-core conformance"
-	fmt.Fprintf(&s.b, "## %s %s\n\n**%s**\n\n", mark(d.Verdict), title, escape(oneLine(Verdict(d))))
+	fmt.Fprintf(&s.b, "## %s %s\n\n**%s**\n\n", mark(d.Verdict), title, escape(OneLine(Verdict(d))))
 }
 
 // mark is a sign for a verdict.
@@ -187,12 +187,12 @@ func (c *Case) markdown(d *Document) string {
 	fence(&b, "text", c.failureText())
 	for _, part := range []struct{ name, text string }{{"golden", c.Location}, {"registered", c.Entry}} {
 		if part.text != "" {
-			fmt.Fprintf(&b, "%s: %s<br>\n", part.name, code(oneLine(part.text)))
+			fmt.Fprintf(&b, "%s: %s<br>\n", part.name, code(OneLine(part.text)))
 		}
 	}
 	if c.Repeat != "" {
 		b.WriteString("\n")
-		fence(&b, "sh", oneLine(c.Repeat)+"\n")
+		fence(&b, "sh", OneLine(c.Repeat)+"\n")
 	}
 	b.WriteString("</details>\n")
 	return b.String()
@@ -212,10 +212,10 @@ func (c *Case) failureText() string {
 		}
 		fmt.Fprintln(&b, says(f))
 		if i == 0 && f.Path != "" {
-			fmt.Fprintf(&b, "  at        %s\n", oneLine(f.Path))
+			fmt.Fprintf(&b, "  at        %s\n", OneLine(f.Path))
 		}
 		if i == 0 && f.Expected != f.Actual {
-			fmt.Fprintf(&b, "  expected  %s\n  actual    %s\n", oneLine(f.Expected), oneLine(f.Actual))
+			fmt.Fprintf(&b, "  expected  %s\n  actual    %s\n", OneLine(f.Expected), OneLine(f.Actual))
 		}
 	}
 	return b.String()
@@ -225,7 +225,7 @@ func (c *Case) failureText() string {
 func about(d *Document) string {
 	var b strings.Builder
 	for _, r := range d.Runs {
-		b.WriteString("\n<sub>" + escape(oneLine(r.describe())) + "</sub>\n")
+		b.WriteString("\n<sub>" + escape(OneLine(r.describe())) + "</sub>\n")
 	}
 	return b.String()
 }
@@ -250,7 +250,7 @@ func (r Run) describe() string {
 
 // escape makes a text one that Markdown shows as it is.
 func escape(text string) string {
-	text = html.EscapeString(oneLine(text))
+	text = html.EscapeString(OneLine(text))
 	return strings.NewReplacer(
 		"|", "&#124;", "`", "&#96;", "*", "&#42;", "_", "&#95;", "[", "&#91;", "]", "&#93;", "\\", "&#92;", "~", "&#126;", "@", "&#64;",
 	).Replace(text)

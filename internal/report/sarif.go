@@ -219,7 +219,7 @@ func (c *Case) sarif() []sarifResult {
 				text = c.Name + ": " + f.Message
 			}
 		}
-		r.Message.Text = oneLine(text)
+		r.Message.Text = OneLine(text)
 		r.Properties.Case, r.Properties.Repeat = c.Name, c.Repeat
 		r.Fingerprints = fingerprint(c.Name, code)
 		results = append(results, r)
@@ -229,7 +229,7 @@ func (c *Case) sarif() []sarifResult {
 
 func problemResult(f conformance.Failure) sarifResult {
 	return sarifResult{
-		RuleID: string(ruleOf(f.Code)), Level: "error", Message: sarifText{oneLine(f.Message)},
+		RuleID: string(ruleOf(f.Code)), Level: "error", Message: sarifText{OneLine(f.Message)},
 		Locations: []sarifLocation{problemPlace(f.Message)}, Properties: sarifProperties{Count: 1},
 		Fingerprints: fingerprint(f.Message, f.Code),
 	}

@@ -38,7 +38,7 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 	}
 	p.expected(&b, d)
 	p.problems(&b, d)
-	fmt.Fprintf(&b, "\n%s\n", p.paint(d.Verdict, oneLine(Verdict(d))))
+	fmt.Fprintf(&b, "\n%s\n", p.paint(d.Verdict, OneLine(Verdict(d))))
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -59,11 +59,11 @@ func textTable(b *bytes.Buffer, p painter, t *table) {
 		if row.gating {
 			gate = "yes"
 		}
-		cells := []string{oneLine(row.line), gate, cmp.Or(oneLine(row.group), "-")}
+		cells := []string{OneLine(row.line), gate, cmp.Or(OneLine(row.group), "-")}
 		for _, c := range t.columns {
 			cells = append(cells, row.cells[c].cell())
 		}
-		g.add(append(cells, fmt.Sprint(row.tokens), oneLine(strings.Join(row.notes, "; ")))...)
+		g.add(append(cells, fmt.Sprint(row.tokens), OneLine(strings.Join(row.notes, "; ")))...)
 	}
 	g.write(b)
 }
@@ -74,11 +74,11 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 	g := grid{paint: p.cell}
 	head := []string{strings.ToUpper(string(t.suite))}
 	for _, row := range t.rows {
-		head = append(head, oneLine(row.line))
+		head = append(head, OneLine(row.line))
 	}
 	g.add(append(head, "NOTE")...)
 	for _, a := range t.columns {
-		cells := []string{oneLine(string(a))}
+		cells := []string{OneLine(string(a))}
 		var notes []string
 		for _, row := range t.rows {
 			cells = append(cells, row.cells[a].cell())
@@ -88,14 +88,14 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 				}
 			}
 		}
-		g.add(append(cells, oneLine(strings.Join(notes, "; ")))...)
+		g.add(append(cells, OneLine(strings.Join(notes, "; ")))...)
 	}
 	g.write(b)
 }
 
 // failures writes a block about a case that is not as it should be.
 func (p painter) failures(b *bytes.Buffer, c *Case) {
-	head := strings.ToUpper(string(c.Verdict)) + " " + oneLine(c.Name)
+	head := strings.ToUpper(string(c.Verdict)) + " " + OneLine(c.Name)
 	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), c.gate())
 	for i, f := range c.Failures {
 		if i == maxFailures {
@@ -111,7 +111,7 @@ func (p painter) failures(b *bytes.Buffer, c *Case) {
 		{"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
 	} {
 		if place.at != "" {
-			fmt.Fprintf(b, "  %s: %s\n", place.name, oneLine(place.at))
+			fmt.Fprintf(b, "  %s: %s\n", place.name, OneLine(place.at))
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (p painter) expected(b *bytes.Buffer, d *Document) {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(b, "%s: %s\n", p.paint(c.Verdict, string(c.Verdict)+" "+oneLine(c.Name)), c.Expected.says())
+		fmt.Fprintf(b, "%s: %s\n", p.paint(c.Verdict, string(c.Verdict)+" "+OneLine(c.Name)), c.Expected.says())
 	}
 }
 

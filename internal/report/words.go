@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -71,10 +72,14 @@ func plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// oneLine makes a text, parts of which come from files and subjects, one line that
-// is no command to the CI that reads it. GitHub's runner takes "::" after leading
-// blanks for one, and "##[" anywhere.
-func oneLine(text string) string {
+// ciCommand begins a command anywhere in a line: "##[error]" to GitHub, "##vso[" to
+// Azure Pipelines, "##teamcity[".
+var ciCommand = regexp.MustCompile(`##(\w*\[)`)
+
+// OneLine makes a text, parts of which come from files and subjects, one line that
+// is no command to a terminal, nor to the CI that reads it. GitHub's runner takes "::"
+// after leading blanks for one, too.
+func OneLine(text string) string {
 	clean := true
 	for _, r := range text {
 		if !unicode.IsPrint(r) {
@@ -90,7 +95,9 @@ func oneLine(text string) string {
 			return ' '
 		}, text)
 	}
-	text = strings.ReplaceAll(text, "##[", "# #[")
+	if strings.Contains(text, "##") {
+		text = ciCommand.ReplaceAllString(text, "# #$1")
+	}
 	if rest, command := strings.CutPrefix(strings.TrimLeft(text, " "), "::"); command {
 		text = ": :" + rest
 	}
@@ -100,9 +107,9 @@ func oneLine(text string) string {
 // says is a failure in a line, its code first.
 func says(f conformance.Failure) string {
 	if f.Code == "" {
-		return oneLine(f.Message)
+		return OneLine(f.Message)
 	}
-	return oneLine(string(f.Code) + " " + f.Message)
+	return OneLine(string(f.Code) + " " + f.Message)
 }
 
 // says is why an expectation holds, and where it is followed up.
@@ -120,5 +127,5 @@ func (e *Expectation) says() string {
 	if len(more) > 0 {
 		text += " (" + strings.Join(more, ", ") + ")"
 	}
-	return oneLine(text)
+	return OneLine(text)
 }

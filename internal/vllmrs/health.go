@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/process"
 )
 
 // Between two looks at /health: short, as a frontend is up within a tenth of a second of its engine, and longer when
@@ -30,7 +32,7 @@ func (s *Server) Healthy(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return fmt.Errorf("wait for the frontend to be healthy: %w: %w; the last of its output:\n%s",
-				context.Cause(ctx), err, s.Tail())
+				context.Cause(ctx), err, process.Quote(s.Tail()))
 		}
 	}
 }

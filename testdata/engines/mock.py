@@ -20,6 +20,10 @@ import msgspec
 import zmq
 
 STOP, LENGTH, ABORT, ERROR = range(4)
+COMMANDS = (
+    "\r\n::error::as a line\n##[error]anywhere ##vso[task.complete]too \x1b[31mred \x1b]0;title\x07\b\u202e</script>"
+    "<img src=x onerror=alert(1)>]]>\u2028::set-output name=a::b\x00\n```\n"
+)
 REASONS = {"stop": STOP, "length": LENGTH, "abort": ABORT, "error": ERROR, "repetition": 4}
 
 
@@ -127,6 +131,9 @@ class Request:
         self.limit = self.sampling.get("max_tokens", 16)
         if engine.fault == "never-the-same":
             self.seed = time.monotonic_ns()
+        if engine.fault == "rounds-by-cache":
+            self.seed += tuple(self.prompt) in engine.cached
+            engine.cached.add(tuple(self.prompt))
         self.script = engine.recording.script(self.id) if engine.recording else None
 
     def token(self, position):
@@ -177,7 +184,7 @@ class Engine:
         self.output_type, self.outputs_type = LAYOUTS[self.line]
         if self.fault == "other-layout":
             self.output_type = Output33 if self.line == "0.27" else Output34
-        self.requests, self.finished, self.aux, self.requested = {}, [], [], 0
+        self.requests, self.finished, self.aux, self.requested, self.cached = {}, [], [], 0, set()
         self.identity = struct.pack("<H", opt.index)
         self.encoder = msgspec.msgpack.Encoder()
 
@@ -199,6 +206,8 @@ class Engine:
         if self.fault != "ready-first":
             shake.send(self.encoder.encode({"status": "HELLO"} | status))
             addresses = msgspec.msgpack.decode(shake.recv())["addresses"]
+            if self.fault == "hangs-before-ready":
+                hang()
             self.input = self.socket(zmq.DEALER, addresses["inputs"][0])
             self.output = self.socket(zmq.PUSH, addresses["outputs"][0])
             self.input.send(self.registration())
@@ -208,6 +217,8 @@ class Engine:
         if self.recording and self.recording.meta.get("ready_response_hex"):
             return bytes.fromhex(self.recording.meta["ready_response_hex"])
         ready = dict(READY[self.line])
+        if self.fault == "commands-in-words":
+            ready["vllm_version"] = COMMANDS
         if self.fault == "ready-kind":
             ready["mamba_block_size"] = "none"
         if self.fault == "ready-missing":
@@ -255,8 +266,12 @@ class Engine:
             return self.send(outputs=[self.output_type(fields[0], [], finish_reason=ERROR)])
         if self.fault != "silent":
             self.requests[fields[0]] = Request(self, fields)
+        while self.requests and self.fault == "done-before-aborts":
+            self.step()
 
     def answer(self, client, call_id, method, args):
+        if method == "reset_prefix_cache":
+            self.cached.clear()
         if method in UTILITIES and not (self.fault == "failing-utility" and method == "reset_mm_cache"):
             value = UTILITIES[method] if self.fault != "none-for-bool" or method == "is_sleeping" else None
             return self.send(utility_output=[call_id, None, [None, value]])
@@ -275,15 +290,21 @@ class Engine:
             self.send(wave_complete=1)
         if ended and self.fault == "empty-envelope":
             self.send()
+        while self.fault == "flood-answers":
+            self.send(utility_output=[7, None, [None, None]])
         if self.fault in OUTPUT_FLOODS:
             self.flood(outputs[0].request_id if self.fault == "flood-outputs" else "stray-1")
 
     def say(self, r):
         first = r.said == 0
         tokens, reason, stop = r.step()
+        if r.said == 3 and self.fault == "hangs-midway":
+            hang()
         out = self.output_type(r.id, tokens, finish_reason=reason, stop_reason=stop)
+        if self.fault == "commands-in-words":
+            out.request_id = COMMANDS
         if self.recording:
-            first, r.said = r.said == 0, 1
+            first, r.said = r.said == 0, r.said + 1
         if first and self.fault != "no-prefill-stats":
             out.prefill_stats = PrefillStats(num_prompt_tokens=len(r.prompt), num_computed_tokens=len(r.prompt))
         count, prompt = r.sampling.get("logprobs"), r.sampling.get("prompt_logprobs")
@@ -292,6 +313,7 @@ class Engine:
             out.new_logprobs = r.table(named, count, ("<i4", "<f4", "<i8"))
         if first and prompt is not None and self.fault != "no-logprobs":
             out.new_prompt_logprobs_tensors = r.table(r.prompt[1:], prompt, ("int32", "float32", "int32"))
+            out.new_prompt_logprobs_tensors += [None] * (self.line == "0.33")  # a field that came with 0.29
         if reason is not None:
             del self.requests[r.id]
         return out
@@ -317,17 +339,26 @@ class Engine:
 OUTPUT_FLOODS = ("flood-outputs", "flood-strays", "flood-bytes")
 
 
+def hang():
+    """Waits for ever, and lets whoever wants to know hear of it."""
+    if "MOCK_HANGS" in os.environ:
+        with open(os.environ["MOCK_HANGS"], "w") as told:
+            told.write("hangs")
+    while True:
+        signal.pause()
+
+
 def misbehave(fault):
     """The faults of a process, before it says anything."""
     if fault == "dies-at-once":
         print("loading weights", flush=True)
         sys.exit("ValueError: no such model")
     if fault == "workflow-commands":
-        print("::error::from stdout\n  ::set-output name=a::b\nsay ##[error]boo", flush=True)
+        print("::error::from stdout\n  ::set-output name=a::b\nsay ##[error]boo" + COMMANDS, flush=True)
         sys.exit("::error file=a,line=1::from stderr\r::warning::after a carriage return")
     if fault == "hangs-before-hello":
         print("waiting for a GPU that never comes", flush=True)
-        signal.pause()
+        hang()
     if fault == "ignores-sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if fault == "forks" and os.fork() == 0:

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// TestInterrupt: ^C during any kind of run ends it with a report of what ran and exit
+// code 3, and no process is left.
+func TestInterrupt(t *testing.T) {
+	hangs, hung := fifo(t)
+	sleeps, asleep := fifo(t)
+	tests := []struct {
+		name   string
+		args   []string
+		env    []string
+		stderr string          // what is waited for there,
+		event  <-chan struct{} // or another event
+	}{
+		{name: "player", args: []string{"-v"}, stderr: "msg=case name=0.33/multiturn-s7/fidelity-index-1 "},
+		{name: "self-test", args: []string{"--self-test", "--line", "0.33", "-v"}, stderr: "msg=case name=0.33/self-test/"},
+		{
+			name: "an engine in the middle", env: []string{"MOCK_HANGS=" + hangs}, event: hung,
+			args: []string{"--line", "0.33", "--golden", "edge-s1", "--assertion", "fidelity", "--engine-command", mockEngine(t, "hangs-midway", replaying)},
+		},
+		{name: "nobody's engine", args: []string{"--line", "0.33", "--golden", "edge-s1", "--run", "**/schema", "--engine-address", freeAddress(t)}, stderr: "waiting for an engine at tcp://127.0.0.1:"},
+		{
+			name: "an engine that generates", args: []string{"--line", "0.33", "--suite", "live", "-v", "--idle-timeout", "1m", "--engine-command", mockEngine(t, "silent", "--line {line}")},
+			stderr: "msg=case name=0.33/live/schema ",
+		},
+		{
+			name: "a frontend", event: asleep,
+			args: []string{"--line", "0.33", "--frontend-command", fmt.Sprintf("sh -c 'echo > %s; sleep 600 & wait' {handshake} {http_port}", sleeps)},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := startSpied(t, test.env, append([]string{"conform"}, test.args...)...)
+			if test.stderr != "" {
+				s.await(t, s.stderr.has(test.stderr))
+			} else {
+				s.await(t, test.event)
+			}
+			s.Process.Signal(syscall.SIGINT)
+			if code := s.end(t); code != 3 {
+				t.Errorf("exit code %d, want 3:\n%s", code, s.stdout.text())
+			}
+			says(t, s.stdout.text(), `^  (R008 |H001 .*|T004 .*)(not run: )?(interrupt signal received|.*interrupt signal received)`, `^(FAIL|ERROR): `)
+			says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: the report covers what ran until then\n\z`)
+		})
+	}
+}
+
+// TestInterruptTwice: who will not wait for an engine that does not end by SIGTERM says
+// so twice, and leaves nothing behind either.
+func TestInterruptTwice(t *testing.T) {
+	readyPath, ready := fifo(t)
+	path, told := fifo(t)
+	// The child of the engine does not mind SIGTERM at all.
+	command := fmt.Sprintf(`sh -c 'trap "" TERM; sleep 600 & trap "echo > %s" TERM; echo > %s; while :; do wait; done' {handshake}`, path, readyPath)
+	s := startSpied(t, nil, append(oneReplay("0.33"), "--engine-command", command)...)
+	s.await(t, ready)
+	s.Process.Signal(syscall.SIGINT)
+	s.await(t, told) // it was asked to end, and has half a minute
+	s.Process.Signal(syscall.SIGINT)
+	s.end(t)
+	if by := s.ProcessState.Sys().(syscall.WaitStatus); !by.Signaled() || by.Signal() != syscall.SIGINT {
+		t.Errorf("ended by %v, want the signal:\n%s", s.ProcessState, s.stdout.text())
+	}
+}
+
+// TestKeepAlive: once all cases have results, ^C is how a person says that it is enough:
+// the exit code is the report's.
+func TestKeepAlive(t *testing.T) {
+	frontend := fmt.Sprintf("'%s' serve {model} --data-parallel-size 1 --data-parallel-size-local 0 --data-parallel-address {handshake_host} "+
+		"--data-parallel-rpc-port {handshake_port} --host 127.0.0.1 --port {http_port}", testenv.Frontend(t, "0.33.0"))
+	tests := []struct {
+		name         string
+		args         []string
+		code         int
+		stdout, said string
+	}{
+		{
+			"a good engine", append(oneReplay("0.33"), "--engine-command", mockEngine(t, "", replaying)),
+			0, `^PASS: every gate holds: 1 passed; `, `^handshake at tcp://127\.0\.0\.1:\d+, process \d+$`,
+		},
+		{
+			"a wrong one", append(oneReplay("0.33"), "--engine-command", mockEngine(t, "", "--line {line}")),
+			1, `^FAIL: does not conform on 0.33: 0 passed, 1 failed; `, `^handshake at tcp://`,
+		},
+		{
+			"a frontend",
+			[]string{"conform", "--line", "0.33", "--run", "**/handshake", "--run", "**/requests", "--model", "testdata/model/tiny", "--frontend-command", frontend},
+			0, `^PASS: every gate holds: 2 passed; `, `^handshake at tcp://127\.0\.0\.1:\d+, HTTP at http://127\.0\.0\.1:\d+, process \d+$`,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := startSpied(t, nil, append(test.args, "--keep-alive")...)
+			s.await(t, s.stderr.has("are there: interrupt (^C)"))
+			if len(marked(t, s.mark)) < 2 {
+				t.Error("nothing is kept alive")
+			}
+			s.Process.Signal(syscall.SIGINT)
+			if code := s.end(t); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			says(t, s.stdout.text(), test.stdout)
+			says(t, s.stderr.text(), test.said)
+			if strings.Contains(s.stderr.text(), "interrupted") {
+				t.Errorf("stderr %q: nothing was interrupted", s.stderr.text())
+			}
+		})
+	}
+}
+
+// TestKeepAliveInterrupted: before all cases have results, ^C interrupts.
+func TestKeepAliveInterrupted(t *testing.T) {
+	path, hung := fifo(t)
+	s := startSpied(t, []string{"MOCK_HANGS=" + path}, append(oneReplay("0.33"), "--keep-alive", "--engine-command", mockEngine(t, "hangs-midway", replaying))...)
+	s.await(t, hung)
+	s.Process.Signal(syscall.SIGINT)
+	if code := s.end(t); code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: `)
+}
+
+// TestEngineAddress: the command says where it waits, and takes an engine that comes
+// after that, for all cases.
+func TestEngineAddress(t *testing.T) {
+	address := freeAddress(t)
+	python := testenv.Python(t)
+	s := startSpied(t, nil, "conform", "--line", "0.33", "--suite", "live", "--engine-address", address)
+	s.await(t, s.stderr.has("waiting for an engine at "+address+"\n"))
+	engine := exec.Command(python, "-u", "testdata/engines/mock.py", "--handshake", address)
+	engine.Dir = "../.."
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		engine.Process.Kill()
+		engine.Wait()
+	}()
+	if code := s.end(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	says(t, s.stdout.text(), `^PASS: every gate holds: 8 passed, 1 skipped; `)
+}
+
+// TestEngineAddressAlone: nobody comes, or somebody else is there already.
+func TestEngineAddressAlone(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, test := range []struct{ name, address, stdout string }{
+		{"nobody", freeAddress(t), `^  R004 waiting for HELLO: no handshake within 500ms$`},
+		{"taken", "tcp://" + ln.Addr().String(), `^  R009 frontend: handshake socket: .*address already in use$`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, code := runSpied(t, nil, "conform", "--line", "0.33", "--golden", "edge-s1", "--assertion", "schema,fidelity", "--connect-timeout", "500ms", "--engine-address", test.address)
+			if code != 3 {
+				t.Errorf("exit code %d, want 3", code)
+			}
+			says(t, s.stdout.text(), test.stdout, `^  E025 the engine was lost before this case: `, `^ERROR: could not be judged on 0.33: 0 passed, 3 errors; `)
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontend"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/zmq"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -42,10 +43,12 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 		var wrong wrongMessage
 		if errors.As(err, &wrong) {
 			f.fail(failureOf(err))
-			return f, nil
+			err = nil
 		}
+		s.reportLayout(&f)
 		return f, err
 	}
+	s.reportLayout(&f)
 	f.engineIndexes(s)
 	f.compareStreams(g, streams, true)
 	return f, nil
@@ -183,7 +186,7 @@ func (s *session) replay(streams []*stream, concurrency int) error {
 
 // brokenOff says why a replay did not come to its end, and where it was.
 func (s *session) brokenOff(err error, sent []*stream) error {
-	err = s.explain(err)
+	err = s.explain(s.lastWords(err))
 	if at := unfinished(sent); at != "" {
 		separator := "; "
 		if strings.Contains(err.Error(), "\n") { // what the engine wrote is quoted
@@ -194,18 +197,65 @@ func (s *session) brokenOff(err error, sent []*stream) error {
 	return s.withOutput(err)
 }
 
+// lastWords receives what an engine that can be sent no more had said until then, so
+// that how far it came, and which streams had ended, does not depend on when it was
+// noticed.
+func (s *session) lastWords(err error) error {
+	if !errors.Is(err, zmq.ErrNoPeer) {
+		return err
+	}
+	ctx, stop := context.WithTimeout(s.ctx, min(s.limits.Idle, lingering))
+	defer stop()
+	for {
+		_, next := s.receive(ctx)
+		var wrong wrongMessage
+		switch {
+		case errors.As(next, &wrong):
+			return next
+		case next != nil:
+			return err
+		}
+	}
+}
+
+// lingering is how long what an engine had said before it ended may take to arrive.
+const lingering = 5 * time.Second
+
+// next waits for a message of the subject. That the subject has ended is often known
+// before its last messages have been read, so they are waited for until its
+// connection is seen to end, too.
+func (s *session) next(ctx context.Context) error {
+	_, err := s.front.Next(ctx, 0, &s.outputs)
+	if err == nil || ctx.Err() == nil || codeOf(context.Cause(s.ctx)) != CodeEngineEnded {
+		return err
+	}
+	for _, final := range []error{frontend.ErrUndecodable, frontend.ErrEngineGone, protocol.ErrEngineDead} {
+		if errors.Is(err, final) {
+			return err
+		}
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), min(s.limits.Idle, lingering))
+	defer stop()
+	_, more := s.front.Next(ctx, 0, &s.outputs)
+	if more != nil && ctx.Err() != nil {
+		return err
+	}
+	return more
+}
+
 // receive takes one message of the subject and returns how many streams it
 // ended.
 func (s *session) receive(ctx context.Context) (ended int, err error) {
-	_, err = s.front.Next(ctx, 0, &s.outputs)
-	if errors.Is(err, frontend.ErrUndecodable) {
-		return 0, s.undecodable(err)
-	}
-	if err != nil {
+	err = s.next(ctx)
+	if err != nil && !errors.Is(err, frontend.ErrUndecodable) {
 		return 0, err
 	}
-	s.quiet.Reset(s.limits.Idle)
 	s.frames++
+	s.checkLayout()
+	if err != nil {
+		return 0, s.undecodable(err)
+	}
+	s.quiet.Reset(s.limits.Idle)
 	s.noteIndex()
 	for i := range s.outputs.Outputs {
 		ended += s.deliver(&s.outputs.Outputs[i])

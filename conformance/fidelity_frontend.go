@@ -41,8 +41,8 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 		return f, err
 	}
 	defer stop()
-	if err := server.Healthy(ctx); err != nil {
-		return f, explainCause(ctx, err)
+	if err := r.awaitFrontend(ctx, server); err != nil {
+		return f, err
 	}
 	err = completeAll(ctx, server, streams, c.Variant)
 	faults.explain(streams)
@@ -56,13 +56,28 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 // playBehind starts a player for a real frontend. The returned context ends
 // with the player's error as its cause; stop ends the player and waits.
 func (r *Runner) playBehind(ctx context.Context, server *vllmrs.Server, opt player.Options) (context.Context, func(), error) {
-	opt.Handshake, opt.HandshakeTimeout, opt.Log = server.Handshake(), r.Timeouts.Connect, r.Log
+	opt.Handshake, opt.HandshakeTimeout, opt.Log = server.Handshake(), 2*r.Timeouts.Connect, r.Log
 	engine, err := r.Engine(opt)
 	if err != nil {
 		return nil, nil, coded(CodeStart, fmt.Errorf("engine: %w", err))
 	}
 	running, cancel, done := launch(ctx, engine)
 	return running, func() { cancel(context.Canceled); <-done }, nil
+}
+
+// awaitFrontend waits until the frontend serves. That it does not, although the engine
+// is there, lies around the engine.
+func (r *Runner) awaitFrontend(ctx context.Context, server *vllmrs.Server) error {
+	ready, stop := context.WithTimeoutCause(ctx, r.Timeouts.Connect, fmt.Errorf("it does not serve within %v", r.Timeouts.Connect))
+	defer stop()
+	err := server.Healthy(ready)
+	if err != nil && ctx.Err() == nil {
+		return infraError{coded(CodeFrontend, err)}
+	}
+	if err != nil {
+		return explainCause(ctx, err)
+	}
+	return nil
 }
 
 func explainCause(ctx context.Context, err error) error {

@@ -67,8 +67,8 @@ var outputsPath = regexp.MustCompile(`EngineCoreOutputs[\w.\[\]]*`)
 
 // undecodable is the error of a message that a frontend of the line cannot read.
 func (s *session) undecodable(err error) error {
-	place := Failure{Frame: s.frames + 1, Path: outputsPath.FindString(err.Error()), Expected: "a message of the line", Actual: "none"}
-	return coded(CodeUndecodable, wrongMessage{fmt.Errorf("message %d: %w", s.frames+1, err), place})
+	place := Failure{Frame: s.frames, Path: outputsPath.FindString(err.Error()), Expected: "a message of the line", Actual: "none"}
+	return coded(CodeUndecodable, wrongMessage{fmt.Errorf("message %d: %w", s.frames, err), place})
 }
 
 // answered checks the answer to the call that ends a replay.

@@ -22,7 +22,7 @@ func halfway(index, got int, ended bool) *stream {
 // whatever wraps it.
 func TestFailureOf(t *testing.T) {
 	silence := coded(CodeSilence, errors.New("no output for 1s"))
-	session := &session{frames: 41}
+	session := &session{frames: 42}
 	garbage := session.undecodable(errors.New("it does not decode: EngineCoreOutputs.outputs[3].new_token_ids: expected array, found str"))
 	tests := []struct {
 		name string
@@ -52,11 +52,11 @@ func TestFailureOf(t *testing.T) {
 		},
 		{
 			"another call", session.answered(&protocol.UtilityOutput{CallID: 9}, 3),
-			Failure{Code: CodeUtility, Request: -1, Position: -1, Frame: 41, Path: "EngineCoreOutputs.utility_output.call_id", Expected: "3", Actual: "9"},
+			Failure{Code: CodeUtility, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.utility_output.call_id", Expected: "3", Actual: "9"},
 		},
 		{
 			"a failed call", session.answered(&protocol.UtilityOutput{CallID: 3, Failed: true, Failure: "no"}, 3),
-			Failure{Code: CodeUtility, Request: -1, Position: -1, Frame: 41, Path: "EngineCoreOutputs.utility_output.failure_message", Expected: "none", Actual: "no"},
+			Failure{Code: CodeUtility, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.utility_output.failure_message", Expected: "none", Actual: "no"},
 		},
 	}
 	for _, test := range tests {

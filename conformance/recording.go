@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/golden"
@@ -70,7 +71,7 @@ func notRun(ctx context.Context) error {
 }
 
 func (g *recording) read(line compat.Line, data []byte) (err error) {
-	if g.codec, err = protocol.CodecFor(profileName(line)); err != nil {
+	if g.codec, err = codecOf(line); err != nil {
 		return err
 	}
 	if g.registered.Role == manifest.Wire {
@@ -87,6 +88,24 @@ func (g *recording) read(line compat.Line, data []byte) (err error) {
 	}
 	g.measure()
 	return nil
+}
+
+// codecs are those of the lines, by the name of the profile. One is immutable, and to
+// compile it takes as long as to read a golden: whoever asks shares it.
+var codecs sync.Map
+
+// codecOf returns the codec of a line.
+func codecOf(line compat.Line) (*protocol.Codec, error) {
+	name := profileName(line)
+	if known, ok := codecs.Load(name); ok {
+		return known.(*protocol.Codec), nil
+	}
+	codec, err := protocol.CodecFor(name)
+	if err != nil {
+		return nil, err
+	}
+	shared, _ := codecs.LoadOrStore(name, codec)
+	return shared.(*protocol.Codec), nil
 }
 
 // measure looks at the streams that can be replayed.

@@ -99,7 +99,6 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	}
 	took := time.Since(start)
 	r.finish(ctx)
-	r.closeFrontend()
 	report := NewReport(results, took)
 	report.Subject = r.Subject
 	report.Subject.Versions = r.versions

@@ -175,6 +175,7 @@ func (r *Runner) assertSchema(ctx context.Context, g *recording, c Case) (f find
 	}
 	defer s.close()
 	f.compareReady(g, want, s.engine.RawReady)
+	s.checkRegistration(&f)
 	return f, nil
 }
 

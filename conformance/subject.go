@@ -53,6 +53,7 @@ type session struct {
 	indexes map[int]int      // the engine indexes of messages, and the first message that had each
 	frames  int              // messages received
 	quiet   *time.Timer      // ends the replay when nothing comes
+	layout  *layoutCheck     // of every message; nil for an engine that takes its time from us
 }
 
 // errSubjectEnded is the cause when a subject returns without an error while it
@@ -75,9 +76,19 @@ func launch(ctx context.Context, s Subject) (running context.Context, cancel con
 	return running, cancel, done
 }
 
-// boot yields a session for a case: with a subject of its own, or with the
-// engine that all cases share.
+// boot yields a session for a case. The messages of an engine with a time of its own
+// are checked in it.
 func (r *Runner) boot(ctx context.Context, codec *protocol.Codec, opt player.Options) (*session, error) {
+	s, err := r.sessionFor(ctx, codec, opt)
+	if err == nil && s.hasOwnTime() {
+		s.layout = &layoutCheck{codec: codec}
+	}
+	return s, err
+}
+
+// sessionFor is a session with a subject of the case's own, or with the engine that
+// all cases share.
+func (r *Runner) sessionFor(ctx context.Context, codec *protocol.Codec, opt player.Options) (*session, error) {
 	switch {
 	case r.Address != "" && opt.Clock != nil:
 		return nil, errNotStepped
@@ -153,8 +164,9 @@ func (r *Runner) accept(s *session, version string) (*session, error) {
 	return s, nil
 }
 
-// explain prefers the reason why the subject ended over what its end caused. A
-// subject that is seen to go is waited for, so that its reason is known.
+// explain prefers the reason why the subject ended over what its end caused, which a
+// wrong message was not. A subject that is seen to go is waited for, so that its
+// reason is known.
 func (s *session) explain(err error) error {
 	gone := errors.Is(err, frontend.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
 	if gone && s.outlives(err) {
@@ -162,6 +174,10 @@ func (s *session) explain(err error) error {
 		case <-s.ctx.Done():
 		case <-time.After(s.limits.Idle):
 		}
+	}
+	var wrong wrongMessage
+	if errors.As(err, &wrong) {
+		return err
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
 		err = cause

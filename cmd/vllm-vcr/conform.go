@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,9 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
+
+// conformGCPercent saves a sixth of the processor time for some 20 MB of memory.
+const conformGCPercent = 400
 
 // conformFlags are the flags of conform.
 type conformFlags struct {
@@ -80,6 +84,10 @@ func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
 
 func (a *app) conform(ctx context.Context, f conformFlags) error {
 	started := time.Now()
+	if _, given := a.lookupEnv("GOGC"); !given {
+		// A run makes much garbage that is dead at once, and keeps little.
+		defer debug.SetGCPercent(debug.SetGCPercent(conformGCPercent))
+	}
 	if err := f.plan.check(f.given); err != nil {
 		return err
 	}

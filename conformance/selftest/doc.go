@@ -13,6 +13,14 @@
 // without reason [CodeWrongCheck], a failure that says too little [CodeUnclear].
 // The control, a run through the tamperer without a fault, must be green.
 //
+// An engine that is started by a command has a time of its own: its messages cannot be
+// compared with recorded ones, and are checked by the line's profile. A fault that the
+// profile tells is played once more behind a tamperer of that kind, and so is the
+// control.
+//
+// A session of recorded frames is cut to its first messages, as far as faults need it:
+// that all of them come back is for a run without faults to show.
+//
 // Faults change the bytes of real messages, at the places that the line's profile
 // names, so they are faults of the wire and not of this project's encoder.
 package selftest

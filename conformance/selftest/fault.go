@@ -14,8 +14,12 @@ type Fault struct {
 	// Says is a sentence about what is wrong.
 	Says string
 
-	red   map[conformance.Assertion]want
-	waits deadline
+	red map[conformance.Assertion]want
+	// layout is what the checks say besides when the engine is one with a time of its
+	// own, whose messages are checked by the line's profile; nil when that makes no
+	// difference.
+	layout map[conformance.Assertion]want
+	waits  deadline
 	// fits chooses the stream that is hit, default target.fits; one that is nil is
 	// for every stream.
 	fits func(*target) bool
@@ -49,9 +53,18 @@ type want struct {
 	inFrame bool
 	// Parts of the failure's fields.
 	path, expected, actual string
+	distinct               bool // both values are there, whatever they are
 	// says are parts of its message.
 	says []string
+	// alone is the place where only one request was open, -1 and -1 where several
+	// were. Which are, and how far they came, is a matter of their order.
+	alone *place
+	// besides is set where it may be said after other things.
+	besides bool
 }
+
+// place is how far a request had come.
+type place struct{ request, position, tokens int }
 
 // anywhere stands for a request or position that depends on the order of things.
 const anywhere = -2
@@ -109,6 +122,20 @@ func differingOutput(code conformance.Code, path string) want {
 	w := differing(code, path)
 	w.request = someone
 	w.says = append(w.says, "request ")
+	return w
+}
+
+// layoutAt is what is wanted of the check by the line's profile, at a path.
+func layoutAt(path string) want {
+	w := nowhere(conformance.CodeLayout, path, ": expected ", ", found ").in(path)
+	w.inFrame, w.distinct, w.besides = true, true, true
+	return w
+}
+
+// layoutOf is what is wanted of it about an output of the target.
+func (s *scene) layoutOf(path string) want {
+	w := layoutAt(path)
+	w.request = s.target.index
 	return w
 }
 

@@ -2,6 +2,7 @@ package selftest
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/pack"
@@ -50,7 +51,20 @@ func layoutFaults(s *scene) []Fault {
 // none that a frontend of the line can read. framed is what the wire check says.
 func (s *scene) undecodable(name, says, path string, framed want, edit func(*spoken)) Fault {
 	red := and(only(conformance.Fidelity, unreadable(path)), conformance.Wire, framed)
-	return Fault{Name: name, Says: says, red: red, wire: inMiddle(edit)}
+	return Fault{Name: name, Says: says, red: red, layout: s.layoutLike(framed), wire: inMiddle(edit)}
+}
+
+// layoutLike is what the check by the line's profile says where the wire check says
+// that something is of another length or kind. Another value is of the line, too, and
+// an output that names its request by none is of no request.
+func (s *scene) layoutLike(framed want) map[conformance.Assertion]want {
+	switch {
+	case framed.code == conformance.CodeWireValue:
+		return nil
+	case framed.request == someone && !strings.HasSuffix(framed.path, ".request_id"):
+		return only(conformance.Fidelity, s.layoutOf(framed.path))
+	}
+	return only(conformance.Fidelity, layoutAt(framed.path))
 }
 
 // unreadable is what is wanted of a message that does not decode.
@@ -79,7 +93,8 @@ func (s *scene) driftFaults() []Fault {
 		},
 		{
 			Name: "shifted-fields", Says: "the fields behind new_token_ids have moved by one",
-			red: and(only(conformance.Fidelity, unreadable("outputs[")), conformance.Wire, finishKind),
+			red:    and(only(conformance.Fidelity, unreadable("outputs[")), conformance.Wire, finishKind),
+			layout: only(conformance.Fidelity, s.layoutOf("EngineCoreOutputs.outputs[0].")),
 			wire: atEnd(func(o *spoken) {
 				items := o.node().items
 				items = slices.Delete(items, len(items)-1, len(items))

@@ -20,15 +20,18 @@ func wireFaults(s *scene) []Fault {
 	return []Fault{
 		{
 			Name: "short-output", Says: "an output lacks the last field of the line", red: key(conformance.CodeWireLength, outputAt),
-			wire: inMiddle(func(o *spoken) { o.node().items = o.node().items[:len(o.node().items)-1] }),
+			layout: only(conformance.Fidelity, s.layoutOf(outputAt)),
+			wire:   inMiddle(func(o *spoken) { o.node().items = o.node().items[:len(o.node().items)-1] }),
 		},
 		{
 			Name: "short-envelope", Says: "a message lacks the last field of the line", red: wire(differing(conformance.CodeWireLength, root)),
-			wire: inMiddle(func(o *spoken) { o.root.items = o.root.items[:len(o.root.items)-1] }),
+			layout: only(conformance.Fidelity, layoutAt(root)),
+			wire:   inMiddle(func(o *spoken) { o.root.items = o.root.items[:len(o.root.items)-1] }),
 		},
 		{
 			Name: "extra-frame", Says: "a message has an auxiliary frame that nothing refers to", red: wire(differing(conformance.CodeWireFrames, "frames")),
-			wire: inMiddle(func(o *spoken) { o.aux = append(o.aux, []byte{0}) }),
+			layout: only(conformance.Fidelity, layoutAt("frames[1]")),
+			wire:   inMiddle(func(o *spoken) { o.aux = append(o.aux, []byte{0}) }),
 		},
 		{
 			Name: "whole-seconds", Says: "the time of a message is an int", red: wire(differing(conformance.CodeWireKind, root+".timestamp")),

@@ -43,7 +43,16 @@ func (f *Fault) judge(s *scene, results []conformance.Result) (failures []confor
 // skipped without a fault has nothing to find it with.
 func (f *Fault) wants(s *scene, c conformance.Case) (want, bool) {
 	w, mustSee := f.red[c.Assertion]
-	return w, mustSee && s.expected[c.Name()] != conformance.Skip
+	return w.where(c.Variant.Concurrency), mustSee && s.expected[c.Name()] != conformance.Skip
+}
+
+// where is what is wanted with so many requests in flight.
+func (w want) where(concurrency int) want {
+	if at := w.alone; at != nil && concurrency == 1 {
+		w.request, w.position = at.request, at.position
+		w.says = append(slices.Clone(w.says), fmt.Sprintf("1 open: request %d (line ", at.request), fmt.Sprintf(") after %d of %d tokens", at.position, at.tokens))
+	}
+	return w
 }
 
 // concerns tells whether a case must find something.
@@ -63,7 +72,7 @@ func describe(r conformance.Result) string {
 	return fmt.Sprintf("%s: %s %s", r.Verdict, r.Failures[0].Code, r.Failures[0].Message)
 }
 
-// compare tells what the first failure of a case lacks.
+// compare tells what the first failure of a case lacks, or the first with the code.
 func (w *want) compare(check string, r conformance.Result) (failures []conformance.Failure) {
 	verdict := conformance.Fail
 	if strings.HasPrefix(string(w.code), "R") {
@@ -75,8 +84,12 @@ func (w *want) compare(check string, r conformance.Result) (failures []conforman
 	if len(r.Failures) == 0 {
 		return append(failures, wrong(CodeUnclear, "%s is %s without a failure", check, r.Verdict))
 	}
-	for _, lack := range w.lacks(r.Failures[0]) {
-		failures = append(failures, wrong(CodeUnclear, "%s: %s: %s", check, lack, r.Failures[0].Message))
+	says := r.Failures[0]
+	if i := slices.IndexFunc(r.Failures, func(f conformance.Failure) bool { return f.Code == w.code }); i >= 0 && w.besides {
+		says = r.Failures[i]
+	}
+	for _, lack := range w.lacks(says) {
+		failures = append(failures, wrong(CodeUnclear, "%s: %s: %s", check, lack, says.Message))
 	}
 	return failures
 }
@@ -105,7 +118,7 @@ func (w *want) lacks(f conformance.Failure) (lacks []string) {
 			lacks = append(lacks, fmt.Sprintf("the %s is %q, want %q in it", field.name, field.got, field.part))
 		}
 	}
-	if (w.expected != "" || w.actual != "") && (f.Expected == f.Actual || f.Expected == "" || f.Actual == "") {
+	if (w.distinct || w.expected != "" || w.actual != "") && (f.Expected == f.Actual || f.Expected == "" || f.Actual == "") {
 		lacks = append(lacks, fmt.Sprintf("the values are %q and %q, want two", f.Expected, f.Actual))
 	}
 	for _, part := range w.says {

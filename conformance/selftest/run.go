@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -45,8 +46,9 @@ type runs interface {
 	Run(ctx context.Context, cases []conformance.Case) *conformance.Report
 }
 
-// workers is how many faults are played at a time. Most of them wait.
-const workers = 8
+// How many faults are played at a time: workers of those that wait for messages,
+// waiters of those that wait for a deadline and cost nothing meanwhile.
+const workers, waiters = 8, 16
 
 // task is a fault to be played, and what came of it.
 type task struct {
@@ -106,28 +108,33 @@ func (f *Fault) in(line compat.Line) conformance.Case {
 // play plays the tasks, those that wait for a deadline after the others: a busy
 // machine is what makes a deadline pass too early.
 func (cfg *Config) play(ctx context.Context, tasks []*task) {
-	queue := slices.Clone(tasks)
-	slices.SortStableFunc(queue, func(a, b *task) int { return int(min(a.fault.waits, 1)) - int(min(b.fault.waits, 1)) })
-	todo := make(chan *task)
 	var told sync.Mutex
-	var working sync.WaitGroup
-	for range workers {
-		working.Go(func() {
-			for t := range todo {
-				t.result = cfg.judged(ctx, t)
-				told.Lock()
-				if cfg.Progress != nil {
-					cfg.Progress(t.result)
+	for _, round := range []struct {
+		workers int
+		waits   bool
+	}{{workers, false}, {waiters, true}} {
+		todo := make(chan *task)
+		var working sync.WaitGroup
+		for range round.workers {
+			working.Go(func() {
+				for t := range todo {
+					t.result = cfg.judged(ctx, t)
+					told.Lock()
+					if cfg.Progress != nil {
+						cfg.Progress(t.result)
+					}
+					told.Unlock()
 				}
-				told.Unlock()
+			})
+		}
+		for _, t := range tasks {
+			if (t.fault.waits != none) == round.waits {
+				todo <- t
 			}
-		})
+		}
+		close(todo)
+		working.Wait()
 	}
-	for _, t := range queue {
-		todo <- t
-	}
-	close(todo)
-	working.Wait()
 }
 
 // control runs each scene without a fault and without the tamperer, for the
@@ -139,8 +146,8 @@ func (cfg *Config) control(ctx context.Context, tasks []*task) {
 			continue
 		}
 		s.expected = map[string]conformance.Verdict{}
-		runner := conformance.Runner{Store: shelf{s.stored, cfg.Store}, Log: cfg.Log}
-		for _, r := range runner.Run(ctx, slices.Concat(s.cases, s.frames)).Results {
+		runner := conformance.Runner{Store: shelf{[]stored{s.stored, s.framed.stored}, cfg.Store}, Log: cfg.Log}
+		for _, r := range runner.Run(ctx, slices.Concat(s.cases, s.framed.cases)).Results {
 			s.expected[r.Case.Name()] = r.Verdict
 			if r.Verdict.Red() && s.broken == "" {
 				s.broken = fmt.Sprintf("%s is %s", r.Case.Name(), describe(r))
@@ -174,29 +181,72 @@ func (cfg *Config) judged(ctx context.Context, t *task) conformance.Result {
 	for try, last := 0, t.lacks != ""; !last && result.Verdict != conformance.Pass; try++ {
 		var limits conformance.Timeouts
 		limits, last = t.fault.timeouts(try)
-		report, err := cfg.run(ctx, t, limits)
-		if err != nil {
+		var err error
+		if result, err = cfg.try(ctx, t, limits, result); err != nil {
 			result.Verdict, result.Failures = conformance.Error, []conformance.Failure{wrong(CodeNotPlayed, "%v", err)}
 			result = result.WithInfra(ctx.Err() != nil)
 			break
-		}
-		result.Failures = t.fault.judge(t.scene, report.Results)
-		result.Note, result.Asserted, result.Tokens = seen(report.Results), len(report.Results), report.Tokens
-		if result.Verdict = conformance.Pass; len(result.Failures) > 0 {
-			result.Verdict = conformance.Fail
 		}
 	}
 	result.Duration = time.Since(start)
 	return result
 }
 
+// try plays a fault once, and once more with an engine that has a time of its own
+// where that makes a difference, or where nothing is wrong.
+func (cfg *Config) try(ctx context.Context, t *task, limits conformance.Timeouts, result conformance.Result) (conformance.Result, error) {
+	plays := []play{{t.fault, t.cases(), false}}
+	if t.fault.layout != nil || t.fault.red == nil {
+		plays = append(plays, t.ownTimed())
+	}
+	result.Verdict, result.Failures, result.Asserted, result.Tokens = conformance.Pass, nil, 0, 0
+	var results []conformance.Result
+	for _, p := range plays {
+		report, err := cfg.run(ctx, t, p, limits)
+		if err != nil {
+			return result, err
+		}
+		for _, f := range p.fault.judge(t.scene, report.Results) {
+			if p.ownTime {
+				f.Message = "with a time of its own: " + f.Message
+			}
+			result.Verdict, result.Failures = conformance.Fail, append(result.Failures, f)
+		}
+		result.Asserted, result.Tokens = result.Asserted+len(report.Results), result.Tokens+report.Tokens
+		results = append(results, report.Results...)
+	}
+	result.Note = seen(results)
+	return result, nil
+}
+
+// play is a fault with the cases that it is played to.
+type play struct {
+	fault   Fault
+	cases   []conformance.Case
+	ownTime bool // of the engine
+}
+
+// ownTimed is the play of an engine with a time of its own, one request at a time.
+func (t *task) ownTimed() play {
+	p := play{t.fault, nil, true}
+	if t.fault.red != nil {
+		p.fault.red = maps.Clone(t.fault.red)
+		maps.Copy(p.fault.red, t.fault.layout)
+	}
+	for _, c := range t.scene.cases {
+		if c.Assertion == conformance.Schema || c.Variant == (conformance.Variant{Match: player.MatchIndex, Concurrency: 1}) {
+			p.cases = append(p.cases, c)
+		}
+	}
+	return p
+}
+
 // run lets the runner judge an engine or a golden with the fault.
-func (cfg *Config) run(ctx context.Context, t *task, limits conformance.Timeouts) (*conformance.Report, error) {
+func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.Timeouts) (*conformance.Report, error) {
 	if broken := t.scene.broken; broken != "" && t.fault.red != nil {
 		return nil, fmt.Errorf("not played: without a fault, %s", broken)
 	}
-	golden := t.scene.stored
-	cases := t.cases()
+	golden, cases := t.scene.stored, p.cases
 	if t.fault.store != nil {
 		var err error
 		if golden, err = t.fault.store(t.scene, golden); err != nil {
@@ -209,7 +259,8 @@ func (cfg *Config) run(ctx context.Context, t *task, limits conformance.Timeouts
 		}
 	}
 	runner := cfg.runner(conformance.Runner{
-		Store: shelf{golden, cfg.Store}, Timeouts: limits, Log: cfg.Log, Engine: t.engine,
+		Store: shelf{[]stored{golden, t.scene.framed.stored}, cfg.Store}, Timeouts: limits, Log: cfg.Log,
+		Engine: func(opt player.Options) (conformance.Subject, error) { return t.engine(opt, p.ownTime) },
 	})
 	report := runner.Run(ctx, cases)
 	if ctx.Err() != nil {
@@ -219,21 +270,29 @@ func (cfg *Config) run(ctx context.Context, t *task, limits conformance.Timeouts
 }
 
 // cases are those that are run: all of the golden, and those of recorded frames
-// where the fault, or the lack of one, must show there.
+// where the fault, or the lack of one, must show there. That a fault shows in no
+// replay one of them proves, the one with requests in flight.
 func (t *task) cases() []conformance.Case {
 	cases := slices.Clone(t.scene.cases)
-	if _, framed := t.fault.red[conformance.Wire]; framed || t.fault.red == nil {
-		cases = append(cases, t.scene.frames...)
+	control := t.fault.red == nil
+	if _, framed := t.fault.red[conformance.Wire]; framed || control {
+		cases = append(cases, t.scene.framed.cases...)
 	}
-	return cases
+	if _, replayed := t.fault.red[conformance.Fidelity]; replayed || control {
+		return cases
+	}
+	once := conformance.Variant{Match: player.MatchIndex, Concurrency: 16}
+	return slices.DeleteFunc(cases, func(c conformance.Case) bool {
+		return c.Assertion == conformance.Fidelity && c.Variant != once
+	})
 }
 
 // engine makes a player behind a tamperer.
-func (t *task) engine(opt player.Options) (conformance.Subject, error) {
+func (t *task) engine(opt player.Options, ownTime bool) (conformance.Subject, error) {
 	if opt.Codec == nil {
 		return nil, errors.New("the runner names no codec")
 	}
-	subject := &tamperer{opt: opt, tamper: faithful, identity: t.fault.identity}
+	subject := &tamperer{opt: opt, tamper: faithful, identity: t.fault.identity, ownTime: ownTime}
 	if subject.identity == nil {
 		subject.identity = protocol.Identity(opt.EngineIndex)
 	}
@@ -264,16 +323,18 @@ func (k *kept) Fetch(ctx context.Context, g manifest.Golden) (data []byte, locat
 	return data, location, err
 }
 
-// shelf is a store that has one golden itself.
+// shelf is a store that has some goldens itself.
 type shelf struct {
-	stored
+	own    []stored
 	others conformance.Store
 }
 
 // Fetch returns the bytes as they are.
 func (s shelf) Fetch(ctx context.Context, g manifest.Golden) (data []byte, location string, err error) {
-	if g.Line == s.golden.Line && g.ID == s.golden.ID {
-		return s.data, s.location, nil
+	for _, b := range s.own {
+		if g.Line == b.golden.Line && g.ID == b.golden.ID {
+			return b.data, b.location, nil
+		}
 	}
 	return s.others.Fetch(ctx, g)
 }

@@ -18,9 +18,8 @@ type scene struct {
 	trace   *trace.Trace
 	profile *protocol.Profile
 	target  target
-	// frames are the cases of a golden of role wire, none if the line has none.
-	frames []conformance.Case
-	donor  *scene // of another line, nil when there is none
+	framed  session // without cases if the line has no golden of role wire
+	donor   *scene  // of another line, nil when there is none
 	// expected are the verdicts without a fault.
 	expected map[string]conformance.Verdict
 	// broken says what is red without one, "" when nothing is.

@@ -113,15 +113,6 @@ func (cfg *Config) otherLine(line compat.Line) compat.Line {
 	return line
 }
 
-// frames are the cases of the smallest golden of recorded frames of a line.
-func (st *stage) frames(line compat.Line) ([]conformance.Case, error) {
-	goldens := st.cfg.ofRole(line, manifest.Wire)
-	if len(goldens) == 0 {
-		return nil, nil
-	}
-	return st.plan(line, goldens[0])
-}
-
 // plan lists the cases of a golden, but for prompts matched one at a time: a fault
 // that neither this match nor this order of requests shows is one of both.
 func (st *stage) plan(line compat.Line, g manifest.Golden) ([]conformance.Case, error) {
@@ -158,16 +149,17 @@ func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, e
 	if usual == nil {
 		return nil, fmt.Errorf("no golden has a stream of eight tokens or more that differ at its begin, in its middle and at its end")
 	}
-	if usual.frames, err = st.frames(line); err != nil {
-		return nil, err
-	}
 	if donor.Name != line.Name {
 		if usual.donor, err = st.scene(ctx, donor, func(*target) bool { return true }); err != nil {
 			return nil, err
 		}
 	}
+	faults := usual.faults()
+	if usual.framed, err = st.session(ctx, line, usual, faults); err != nil {
+		return nil, err
+	}
 	var tasks []*task
-	for _, f := range usual.faults() {
+	for _, f := range faults {
 		t := &task{fault: f, scene: usual}
 		if err := st.fit(ctx, line, t); err != nil {
 			return nil, err

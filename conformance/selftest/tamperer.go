@@ -40,6 +40,7 @@ type tamperer struct {
 	tamper tamper
 	// identity is what the input socket is dialed with.
 	identity []byte
+	ownTime  bool
 
 	// Towards the player:
 	shakes, inputs, outputs *zmq.Listener
@@ -49,6 +50,9 @@ type tamperer struct {
 	events  chan event
 	readers sync.WaitGroup
 }
+
+// OwnTime tells whether the runner is to take it for an engine with a time of its own.
+func (t *tamperer) OwnTime() bool { return t.ownTime }
 
 // event is a message that came in, or why none will.
 type event struct {

@@ -38,6 +38,7 @@ type Frontend struct {
 	engine  Engine
 	calls   uint64
 	buf     []byte
+	last    [][]byte
 }
 
 // Engine is what the connected engine said of itself.
@@ -242,6 +243,7 @@ func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (a
 	if err != nil {
 		return nil, err
 	}
+	f.last = d.Message
 	if err := f.codec.DecodeOutputs(d.Message[0], o); errors.Is(err, protocol.ErrEngineDead) {
 		return nil, err
 	} else if err != nil {

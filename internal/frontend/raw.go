@@ -2,6 +2,10 @@ package frontend
 
 import "context"
 
+// Last returns the frames of the message that Next took last, as they came, whether
+// it decoded or not.
+func (f *Frontend) Last() [][]byte { return f.last }
+
 // NextRaw waits for the engine's next message to a client and returns its frames
 // as they came: for who looks at more than a frontend understands.
 func (f *Frontend) NextRaw(ctx context.Context, client int) ([][]byte, error) {

@@ -24,6 +24,9 @@ type Mismatch struct {
 	// of a message, the lines whose layout the whole message has. Empty when there
 	// are none.
 	Hint string
+	// Unknown tells that it is a map key which the line does not know, and which its
+	// readers pass over.
+	Unknown bool
 }
 
 // String says it all in a line.

@@ -118,7 +118,7 @@ func (s *structShape) checkKey(x *examination, key string, at pack.Cursor, twice
 		x.mismatch("the key once").Offset = at.Offset()
 	} else {
 		m := x.mismatch(fmt.Sprintf("no such key: line %s does not know it", x.rules.profile.Line))
-		m.Offset = at.Offset()
+		m.Offset, m.Unknown = at.Offset(), true
 		if lines := x.linesWith(func(r *rules) bool { return r.profile.Structs[s.name].Index(key) >= 0 }); len(lines) > 0 {
 			m.hint("a key of " + LineRanges(lines))
 		}

@@ -70,7 +70,7 @@ func (r *Runner) frontendSession(ctx context.Context, g *recording, c Case) (*fr
 // openFrontend starts the frontend and a player, and waits until the one serves or
 // it is known why not.
 func (r *Runner) openFrontend(ctx context.Context, g *recording, line compat.Line) (*frontendSession, error) {
-	codec, err := protocol.CodecFor(profileName(line))
+	codec, err := codecOf(line)
 	if err != nil {
 		return nil, err
 	}

@@ -122,7 +122,7 @@ func (s *session) checkLayout() {
 	if s.layout == nil {
 		return
 	}
-	s.layout.outputs(s.frames, s.front.Last(), func(id string) int {
+	s.layout.outputs(s.frames, s.front.Last(0), func(id string) int {
 		if st := s.byID[id]; st != nil {
 			return st.index
 		}
@@ -132,7 +132,7 @@ func (s *session) checkLayout() {
 
 // checkLayout checks the message that came last, whether it decodes or not.
 func (l *live) checkLayout() {
-	for _, m := range outputsLayout(l.codec, l.s.front.Last()) {
+	for _, m := range outputsLayout(l.codec, l.s.front.Last(0)) {
 		if m.Unknown {
 			continue
 		}

@@ -122,7 +122,7 @@ func (l *live) check(g *recording, a Assertion) error {
 
 // liveEngine returns the engine of the line, which the first case starts.
 func (r *Runner) liveEngine(ctx context.Context, c Case) (*live, error) {
-	codec, err := protocol.CodecFor(profileName(c.Line))
+	codec, err := codecOf(c.Line)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -132,7 +133,7 @@ func (r *registrar) prepare() error {
 		r.Role = manifest.Fidelity
 	}
 	if r.write == nil {
-		r.write = replaceFile
+		r.write = tomlfile.Replace
 	}
 	var problems []error
 	switch r.Role {

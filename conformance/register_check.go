@@ -23,7 +23,7 @@ const maxInflated = 4 << 30
 func (r *registrar) capture(raw []byte) (*recording, error) {
 	c := &recording{registered: manifest.Golden{Role: r.Role}, location: r.Trace}
 	var err error
-	if c.codec, err = protocol.CodecFor(profileName(r.line)); err != nil {
+	if c.codec, err = codecOf(r.line); err != nil {
 		return nil, err
 	}
 	if r.Role == manifest.Wire {

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -200,27 +199,4 @@ func (r *registrar) removeReplaced(context.Context) error {
 	}
 	r.result.Removed = filepath.Join(r.Goldens, filepath.FromSlash(old))
 	return nil
-}
-
-// replaceFile puts data in the place of a file at once. A link stays a link.
-func replaceFile(path string, data []byte) error {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name()) // after the rename there is nothing of that name
-	_, err = temp.Write(data)
-	err = cmp.Or(err, temp.Chmod(info.Mode().Perm()), temp.Sync())
-	if err := errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

@@ -418,29 +418,6 @@ func TestRegisterInterrupted(t *testing.T) {
 	}
 }
 
-// A link to the registry stays one, and its mode too.
-func TestReplaceFile(t *testing.T) {
-	dir := t.TempDir()
-	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	writeTo(t, file, []byte("old"))
-	if err := errors.Join(os.Chmod(file, 0o640), os.Symlink("file", link)); err != nil {
-		t.Skip(err)
-	}
-	if err := replaceFile(link, []byte("new")); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Lstat(link)
-	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		t.Errorf("%v, %v: want a link", info, err)
-	}
-	if info, err = os.Stat(file); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o640 {
-		t.Errorf("%v, %v: want mode 640", info, err)
-	}
-	if entries, _ := os.ReadDir(dir); len(entries) != 2 {
-		t.Errorf("left over: %v", entries)
-	}
-}
-
 func TestPathSegment(t *testing.T) {
 	for text, want := range map[string]string{
 		"v0.33.0": "v0.33.0", "NVIDIA H200": "NVIDIA-H200", "..": "-", "": "-", "_x.y": "x.y", "a/b\\c?d#e:f": "a-b-c-d-e-f", "ü\n": "--",

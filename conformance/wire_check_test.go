@@ -42,6 +42,22 @@ func bootedWire(tb testing.TB, g *subjectGolden) *wireReplay {
 	return run
 }
 
+// mustAgree replays the whole session of at least so many messages.
+func (r *wireReplay) mustAgree(t *testing.T, atLeast int) {
+	t.Helper()
+	if err := r.all(); err != nil {
+		t.Fatal(err)
+	}
+	var f finding
+	r.comparison.report(&f)
+	for _, wrong := range f.failures {
+		t.Errorf("%s %s", wrong.Code, wrong.Message)
+	}
+	if f.asserted < atLeast {
+		t.Errorf("%d messages compared, want those of a whole session", f.asserted)
+	}
+}
+
 // The player says what the real engine of every line said, message by message, and
 // nothing is masked that need not be.
 func TestWireOfEveryLine(t *testing.T) {
@@ -49,17 +65,7 @@ func TestWireOfEveryLine(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		t.Run(line, func(t *testing.T) {
 			run := bootedWire(t, wireGolden(t, line))
-			if err := run.all(); err != nil {
-				t.Fatal(err)
-			}
-			var f finding
-			run.comparison.report(&f)
-			for _, wrong := range f.failures {
-				t.Errorf("%s %s", wrong.Code, wrong.Message)
-			}
-			if f.asserted < 700 {
-				t.Errorf("%d messages compared, want those of a whole session", f.asserted)
-			}
+			run.mustAgree(t, 700)
 			left := 0
 			for _, m := range run.recorded.said {
 				if m.left != "" {

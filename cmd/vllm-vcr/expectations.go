@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -71,7 +70,7 @@ func (a *app) updateExpectations(path string, r *conformance.Report, all []confo
 		return err
 	}
 	if string(update.Data) != string(data) {
-		if err := replaceFile(path, update.Data); err != nil {
+		if err := tomlfile.Replace(path, update.Data); err != nil {
 			return err
 		}
 	}
@@ -83,32 +82,6 @@ func (a *app) updateExpectations(path string, r *conformance.Report, all []confo
 	}
 	for _, note := range update.Notes {
 		fmt.Fprintln(a.stderr, report.OneLine(strings.TrimSpace(note)))
-	}
-	return nil
-}
-
-// replaceFile writes a file beside the old one and puts it in its place, so that there
-// is always a whole one. A link stays one.
-func replaceFile(path string, data []byte) error {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(info.Mode().Perm()), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ type Frontend struct {
 	engine  Engine
 	calls   uint64
 	buf     []byte
-	last    [][]byte
+	last    []zmq.Message // that Next took, one a client
 }
 
 // Engine is what the connected engine said of itself.
@@ -94,7 +94,7 @@ func (f *Frontend) addClient(address string, opt zmq.Options) error {
 	if err != nil {
 		return fmt.Errorf("output socket: %w", err)
 	}
-	f.outputs = append(f.outputs, out)
+	f.outputs, f.last = append(f.outputs, out), append(f.last, nil)
 	f.steps.Addresses.Inputs = append(f.steps.Addresses.Inputs, in.Endpoint())
 	f.steps.Addresses.Outputs = append(f.steps.Addresses.Outputs, out.Endpoint())
 	return nil
@@ -234,7 +234,7 @@ func (f *Frontend) check(client int) error {
 
 // Next waits for the engine's next message to a client and decodes it into o,
 // whose contents point into the message. Auxiliary frames are returned as they
-// came.
+// came. Each client may have a goroutine of its own.
 func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (aux [][]byte, err error) {
 	if err := f.check(client); err != nil {
 		return nil, err
@@ -243,7 +243,7 @@ func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (a
 	if err != nil {
 		return nil, err
 	}
-	f.last = d.Message
+	f.last[client] = d.Message
 	if err := f.codec.DecodeOutputs(d.Message[0], o); errors.Is(err, protocol.ErrEngineDead) {
 		return nil, err
 	} else if err != nil {

@@ -2,9 +2,9 @@ package frontend
 
 import "context"
 
-// Last returns the frames of the message that Next took last, as they came, whether
+// Last returns the frames of the message that Next took last for a client, as they came, whether
 // it decoded or not.
-func (f *Frontend) Last() [][]byte { return f.last }
+func (f *Frontend) Last(client int) [][]byte { return f.last[client] }
 
 // NextRaw waits for the engine's next message to a client and returns its frames
 // as they came: for who looks at more than a frontend understands.

@@ -51,6 +51,14 @@ type subjectGolden struct {
 	data []byte
 }
 
+// someLines are all lines, with -short the main branch and the newest release.
+func someLines(window *compat.Matrix) []compat.Line {
+	if testing.Short() {
+		return window.Lines[:2]
+	}
+	return window.Lines
+}
+
 // usualGolden is what most tests damage: a trace of 0.33 that stays as it is when
 // the goldens of the repository are captured anew, because tests know its records.
 // Request 0 is on line 7, with 24 tokens in chunks of one.

@@ -61,7 +61,7 @@ func TestLivePlayer(t *testing.T) {
 func TestLiveOurBinary(t *testing.T) {
 	window, _ := repository(t)
 	command := ourBinary(t, "")
-	for _, line := range window.Lines {
+	for _, line := range someLines(window) {
 		t.Run(line.Name, func(t *testing.T) {
 			runner := liveRunner()
 			runner.Engine, runner.Timeouts = command.Engine, patient()

@@ -1,148 +1,139 @@
 package report
 
 import (
+	"bufio"
 	_ "embed"
-	"html/template"
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
 var (
-	//go:embed page/page.html
-	pageSource string
 	//go:embed page/style.css
-	pageStyle string
+	pageStyle markup
 	//go:embed page/script.js
-	pageScript string
-
-	pageTemplate = template.Must(template.New("page").Parse(pageSource))
+	pageScript markup
 )
+
+// pageMeta lets the page load nothing.
+const pageMeta = markup(`<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+`)
 
 // openCards is how many of the failed cases are unfolded.
 const openCards = 10
 
-// htmlFailures is how many failures of a case the page shows.
-const htmlFailures = 5
-
-// openCases is up to how many cases all lines are unfolded.
-const openCases = 100
-
-// page is what the template shows. Its texts are as they came: the template
-// escapes them.
-type page struct {
-	Title, Class, Word, Reason string
-	Style                      template.CSS
-	Script                     template.JS
-	Chips                      []chip
-	Matrices                   []matrix
-	Problems                   []findingView
-	Red                        []card
-	RedCount                   string
-	Known                      []known
-	Lines                      []lineView
-	Runs                       []runView
-	Timed                      bool // there are durations
-}
-
-// chip is a short text in the colour of a verdict.
-type chip struct{ Class, Text string }
-
-// fact is a name and a text.
-type fact struct{ Name, Text string }
-
-type known struct{ Verdict, Name, Text string }
-
-type runView struct {
-	About, Arguments string
-	Inputs           []Input
-	Versions         []fact
-}
-
 // HTML writes one page that needs nothing else: no network, and no script but for
 // filters and the copying of commands.
 func HTML(w io.Writer, d *Document) error {
-	p := page{
-		Title: "conformance: " + d.Reason, Class: class(d.Verdict), Word: strings.ToUpper(string(d.Verdict)), Reason: d.Reason,
-		Style: template.CSS(pageStyle), Script: template.JS(pageScript), Timed: !d.deterministic(),
-		Chips: append(d.Counts.chips(), chip{"", grouped(d.Tokens) + " tokens compared"}),
-	}
-	if p.Timed {
-		p.Chips = append(p.Chips, chip{"", took(d.DurationMs)})
-	}
-	for _, t := range tables(d, func(*Case) string { return "" }) {
-		p.Matrices = append(p.Matrices, matrixOf(t))
-	}
-	for _, f := range d.Problems {
-		p.Problems = append(p.Problems, findingOf(d, f))
-	}
-	p.cards(d)
-	for _, c := range expectedCases(d) {
-		p.Known = append(p.Known, known{string(c.Verdict), c.Name, c.Expected.says()})
-	}
-	p.Lines = linesOf(d)
-	for _, r := range d.Runs {
-		p.Runs = append(p.Runs, runOf(r))
-	}
-	return pageTemplate.Execute(w, p)
+	b := bufio.NewWriter(w)
+	htmlPage(d).write(b)
+	return b.Flush()
 }
 
-// class is the style of a verdict.
-func class(v conformance.Verdict) string {
-	switch {
-	case v.Red():
-		return "fail"
-	case v == conformance.Pass:
-		return "pass"
-	case v == conformance.Skip:
-		return "skip"
-	}
-	return "known"
+func htmlPage(d *Document) content {
+	return lines(
+		markup("<!DOCTYPE html>"),
+		el("html", attr("lang", "en"), nl, lines(
+			el("head", nl,
+				pageMeta, lines(
+					el("title", text("conformance: "+d.Reason)),
+					el("style", pageStyle))),
+			el("body", nl, lines(
+				el("main", nl, lines(
+					el("h1", text("vLLM engine-core conformance")),
+					verdictBox(d),
+					matrices(d),
+					problems(d),
+					redCards(d),
+					knownCases(d),
+					allCases(d),
+					footer(d))),
+				el("script", pageScript))))))
 }
 
-// grouped writes a number in groups of three digits: "50,000,000".
-func grouped(n int) string {
-	digits := strconv.Itoa(n)
-	for at := len(digits) - 3; at > 0; at -= 3 {
-		digits = digits[:at] + "," + digits[at:]
-	}
-	return digits
+// verdictBox is the outcome and what was counted.
+func verdictBox(d *Document) content {
+	timed := !d.deterministic()
+	return el("section", class("verdict "+classOf(d.Verdict)), nl, lines(
+		el("b", text(strings.ToUpper(string(d.Verdict)))),
+		el("p", text(d.Reason)),
+		el("div", class("chips"),
+			chips(d.Counts),
+			chip("", grouped(d.Tokens)+" tokens compared"),
+			when(timed, chip("", took(d.DurationMs))))))
 }
 
-// chips are the counts, those that are zero left out.
-func (c Counts) chips() []chip {
-	var chips []chip
-	for _, v := range conformance.Verdicts() {
-		if c[v] > 0 {
-			chips = append(chips, chip{class(v), counted(c[v], v)})
-		}
-	}
-	return chips
+// problems are what is wrong with the run rather than with a case.
+func problems(d *Document) contents {
+	return when(len(d.Problems) > 0, nl, lines(
+		el("h2", text("Problems of the run")),
+		each(d.Problems, func(f conformance.Failure) element {
+			return el("div", class("finding"), el("p", codeLink(f.Code, d.Findings[f.Code], attribute{}), text(OneLine(f.Message))))
+		})))
 }
 
-func (p *page) cards(d *Document) {
+// redCards are the cases that are not as they should be, the first unfolded.
+func redCards(d *Document) contents {
 	red := redCases(d)
-	p.RedCount = plural(len(red), "case")
-	for i, c := range red {
-		p.Red = append(p.Red, cardOf(d, c, i < openCards))
+	if len(red) == 0 {
+		return nil
 	}
+	var cards contents
+	for i, c := range red {
+		cards = append(cards, card(d, c, i < openCards), nl)
+	}
+	return contents{nl, lines(
+		el("h2", text("Not as it should be "), el("small", text(plural(len(red), "case")))),
+		filterBox("red", "Filter by line, golden, check or code", "Filter the cases that failed"),
+		el("div", attr("id", "red"), nl, cards))}
 }
 
-func runOf(r Run) runView {
-	v := runView{About: r.describe(), Inputs: r.Inputs}
-	if len(r.Arguments) > 0 {
-		words := make([]string, len(r.Arguments))
-		for i, word := range r.Arguments {
-			words[i] = quote(word)
-		}
-		v.Arguments = strings.Join(words, " ")
+// filterBox is where a reader says which items of a list are shown. The script
+// fills its span, and shows it.
+func filterBox(list, placeholder, label string) content {
+	search := void("input",
+		attr("type", "search"), attr("data-filter", list), attr("placeholder", placeholder), attr("aria-label", label))
+	return el("div", class("filter"), search, el("span", class("quiet"), attr("id", list+"-shown")))
+}
+
+// knownCases are the cases that an expectation made no failures of.
+func knownCases(d *Document) contents {
+	known := expectedCases(d)
+	return when(len(known) > 0, nl, lines(
+		el("h2", text("Known "), el("small", text("fails as expected"))),
+		el("ul", class("plain"), each(known, func(c *Case) element {
+			return el("li",
+				chip("known", string(c.Verdict)), text(" "), el("code", text(c.Name)), text(" "+c.Expected.says()))
+		}))))
+}
+
+// footer says of every run what ran, on what.
+func footer(d *Document) content {
+	return el("footer", nl, each(d.Runs, runOf))
+}
+
+func runOf(r Run) contents {
+	return lines(
+		el("p", text(r.describe())),
+		when(len(r.Arguments) > 0, el("p", el("code", text(quoted(r.Arguments))))),
+		each(r.Inputs, func(in Input) element {
+			return el("p", text(in.Path+" "), el("code", text("sha256:"+in.SHA256)))
+		}),
+		each(slices.Sorted(maps.Keys(r.Subject.Versions)), func(line string) element {
+			return el("p", text(line+": "+OneLine(r.Subject.Versions[line])))
+		}))
+}
+
+// quoted is the command of the arguments, as a shell reads it.
+func quoted(arguments []string) string {
+	words := make([]string, len(arguments))
+	for i, word := range arguments {
+		words[i] = quote(word)
 	}
-	for _, line := range slices.Sorted(maps.Keys(r.Subject.Versions)) {
-		v.Versions = append(v.Versions, fact{line, OneLine(r.Subject.Versions[line])})
-	}
-	return v
+	return strings.Join(words, " ")
 }

@@ -1,50 +1,44 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
+// htmlFailures is how many failures of a case the page shows.
+const htmlFailures = 5
+
 // card is a case that is not as it should be.
-type card struct {
-	Name, Verdict, Brief, Codes, More, Repeat string
-	Gating, Open                              bool
-	Findings                                  []findingView
-	Facts                                     []fact
-}
-
-// findingView is a failure with its two values, as lists side by side where they
-// are lists.
-type findingView struct {
-	Code, Title, Help, Message, Where string
-	Window                            *window
-	Compared                          bool
-	Expected, Actual                  string
-}
-
-func cardOf(d *Document, c *Case, open bool) card {
-	v := card{
-		Name: c.Name, Verdict: string(c.Verdict), Gating: c.Gating, Open: open, Repeat: c.Repeat,
-		Facts: facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", OneLine(c.Note)}),
+func card(d *Document, c *Case, open bool) content {
+	style := "card"
+	if !c.Gating {
+		style += " informs"
 	}
+	return el("details", class(style), attr("data-name", searched(c)), attrWhen(open, bareAttr("open")), nl,
+		el("summary",
+			el("code", text(c.Name)), text(" "), el("span", class("quiet"), text(brief(d, c))),
+			el("span", class("end"),
+				chip("fail", string(c.Verdict)),
+				when(!c.Gating, chip("known", "does not gate")))), nl,
+		el("div", class("body"), nl,
+			findings(d, c), lines(
+				moreFindings(c),
+				facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", OneLine(c.Note)}),
+				when(c.Repeat != "", el("div", class("command"),
+					el("pre", text(c.Repeat)),
+					el("button", attr("type", "button"), bareAttr("data-copy"), text("Copy")))))))
+}
+
+// searched is what the filter looks for its words in.
+func searched(c *Case) string {
+	words := c.Name + " "
 	for _, code := range c.codes() {
-		v.Codes += string(code) + " "
+		words += string(code) + " "
 	}
-	v.Brief = brief(d, c)
-	if stale := c.stale(); stale != "" {
-		v.Findings = append(v.Findings, findingView{Message: stale})
-	}
-	for i, f := range c.Failures {
-		if i == htmlFailures {
-			v.More = fmt.Sprintf("and %d more: see the JSON report", len(c.Failures)-i)
-			break
-		}
-		v.Findings = append(v.Findings, findingOf(d, f))
-	}
-	return v
+	return words
 }
 
 // brief says in a few words what is wrong with a case.
@@ -53,28 +47,44 @@ func brief(d *Document, c *Case) string {
 	if len(codes) == 0 {
 		return ""
 	}
-	text := strings.TrimSpace(string(codes[0]) + " " + d.Findings[codes[0]])
+	words := strings.TrimSpace(string(codes[0]) + " " + d.Findings[codes[0]])
 	if len(c.Failures) > 1 {
-		text += fmt.Sprintf(" (%d failures)", len(c.Failures))
+		words += fmt.Sprintf(" (%d failures)", len(c.Failures))
 	}
-	return text
+	return words
 }
 
-func findingOf(d *Document, f conformance.Failure) findingView {
-	v := findingView{
-		Code: string(f.Code), Title: d.Findings[f.Code], Message: OneLine(f.Message), Window: windowOf(f), Where: where(f),
-		Compared: f.Expected != f.Actual, Expected: OneLine(f.Expected), Actual: OneLine(f.Actual),
+// findings are the first failures of a case, or what was expected of it.
+func findings(d *Document, c *Case) content {
+	if stale := c.stale(); stale != "" {
+		return lines(finding(text(stale), nil, nil))
 	}
-	if f.Code != "" {
-		v.Help = HelpURL(f.Code, v.Title)
-	}
-	return v
+	return each(c.Failures[:min(len(c.Failures), htmlFailures)], func(f conformance.Failure) contents {
+		title := d.Findings[f.Code]
+		says := contents{codeLink(f.Code, title, attrWhen(title != "", attr("title", title))), text(OneLine(f.Message))}
+		return lines(finding(says, where(f), difference(f)))
+	})
+}
+
+func moreFindings(c *Case) contents {
+	more := len(c.Failures) - htmlFailures
+	return when(more > 0, el("p", class("quiet"), text(fmt.Sprintf("and %d more: see the JSON report", more))))
+}
+
+// finding is what a failure says, its place and its two values.
+func finding(says content, place, values contents) content {
+	return el("div", class("finding"), nl, lines(el("p", says), place, values))
+}
+
+// codeLink is a code that leads to its documentation.
+func codeLink(code conformance.Code, title string, tip attribute) contents {
+	return when(code != "", el("a", class("code"), toFinding(code, title), tip, text(code)))
 }
 
 // where is the place of a failure in the messages of the session.
-func where(f conformance.Failure) string {
+func where(f conformance.Failure) contents {
 	if f.Position < 0 && f.Frame < 0 && f.Path == "" {
-		return "" // the message names the request
+		return nil // the message names the request
 	}
 	var parts []string
 	if f.Request >= 0 {
@@ -89,161 +99,40 @@ func where(f conformance.Failure) string {
 	if f.Path != "" {
 		parts = append(parts, OneLine(f.Path))
 	}
-	return strings.Join(parts, " · ")
+	return contents{el("p", class("where"), text(strings.Join(parts, " · ")))}
 }
 
-// facts are those that have a text.
-func facts(all ...fact) []fact {
-	var some []fact
-	for _, f := range all {
-		if f.Text != "" {
-			some = append(some, f)
-		}
+// difference is the two values of a failure, side by side where they are lists.
+func difference(f conformance.Failure) contents {
+	if w := windowOf(f); w != nil {
+		return lines(windowTable(w))
 	}
-	return some
+	return when(f.Expected != f.Actual, el("dl", class("values"),
+		el("dt", text("expected")), el("dd", class("expected"), text(OneLine(f.Expected))),
+		el("dt", text("actual")), el("dd", class("actual"), text(OneLine(f.Actual)))))
 }
 
-// matrix is a table of verdicts.
-type matrix struct {
-	Heading string
-	Head    []string
-	Rows    []matrixRow
+// windowTable has a column per position, of which the first that differs is
+// marked.
+func windowTable(w *window) content {
+	return el("div", class("wide"), el("table", class("window"), nl,
+		el("thead", el("tr",
+			el("th", text("position")),
+			when(w.Cut, el("th")),
+			each(w.Values, func(p pair) element { return p.cell("th", strconv.Itoa(p.Position)) }))), nl,
+		el("tbody", nl, lines(
+			w.row("expected", func(p pair) element { return p.cell("td", p.Expected) }),
+			w.row("actual", func(p pair) element { return p.cell("td", p.Actual) })))))
 }
 
-type matrixRow struct {
-	Name, Anchor string
-	Cells        []chip
+func (w *window) row(name string, cell func(pair) element) content {
+	return el("tr", class(name),
+		el("th", text(name)),
+		when(w.Cut, el("td", text("…"))),
+		each(w.Values, cell))
 }
 
-// matrixOf has a row per line, or per assertion where these are many.
-func matrixOf(t *table) matrix {
-	m := matrix{Heading: "Lines"}
-	if t.suite != conformance.SuiteReplay && t.suite != "" {
-		m.Heading = "Suite " + string(t.suite)
-	}
-	if t.suite != conformance.SuiteReplay && len(t.columns) > widest {
-		return m.tall(t)
-	}
-	m.Head = []string{"vLLM", "gates"}
-	for _, a := range t.columns {
-		m.Head = append(m.Head, string(a))
-	}
-	m.Head = append(m.Head, "tokens")
-	for _, r := range t.rows {
-		cells := []chip{{"", map[bool]string{true: "yes", false: "no"}[r.gating]}}
-		for _, a := range t.columns {
-			cells = append(cells, r.cells[a].chip())
-		}
-		m.Rows = append(m.Rows, matrixRow{r.line, anchorOf(r.line), append(cells, chip{"number", grouped(r.tokens)})})
-	}
-	return m
-}
-
-func (m matrix) tall(t *table) matrix {
-	m.Head = []string{"check"}
-	for _, r := range t.rows {
-		m.Head = append(m.Head, r.line)
-	}
-	for _, a := range t.columns {
-		var cells []chip
-		for _, r := range t.rows {
-			cells = append(cells, r.cells[a].chip())
-		}
-		m.Rows = append(m.Rows, matrixRow{string(a), "", cells})
-	}
-	return m
-}
-
-// chip is a cell of a matrix.
-func (c Counts) chip() chip {
-	if c.total() == 0 {
-		return chip{"skip", "–"}
-	}
-	return chip{class(c.worst()), c.cell()}
-}
-
-// lineView is a line with all its goldens.
-type lineView struct {
-	Name, Anchor, Brief string
-	Open                bool
-	Chips               []chip
-	Groups              []groupView
-}
-
-// groupView is a golden of a line, or a suite without goldens.
-type groupView struct {
-	Line, Name string
-	Chips      []chip
-	Facts      []fact
-	Cases      []caseView
-}
-
-type caseView struct {
-	Check, Verdict, Class, Note, Ms string
-	Asserted, Tokens                int
-}
-
-func anchorOf(line string) string { return "line-" + line }
-
-// brief says what a line is in a few words.
-func (l Line) brief() string {
-	var words []string
-	if l.Tag != l.Line && l.Tag != "" {
-		words = append(words, l.Tag)
-	}
-	if l.Gating {
-		words = append(words, "gates")
-	}
-	return strings.Join(words, ", ")
-}
-
-func linesOf(d *Document) []lineView {
-	var views []lineView
-	for _, l := range d.Lines {
-		v := lineView{
-			Name: l.Line, Anchor: anchorOf(l.Line), Brief: l.brief(),
-			Open: len(d.Cases) <= openCases, Chips: l.Counts.chips(),
-		}
-		for _, t := range tables(&Document{Cases: casesOf(d, l.Line)}, (*Case).group) {
-			for _, r := range t.rows {
-				v.Groups = append(v.Groups, groupOf(r))
-			}
-		}
-		views = append(views, v)
-	}
-	return views
-}
-
-// casesOf are the cases of a line, which lie together unless a document was put
-// together by hand.
-func casesOf(d *Document, line string) []Case {
-	var cases []Case
-	for i := range d.Cases {
-		if d.Cases[i].Line == line {
-			cases = append(cases, d.Cases[i])
-		}
-	}
-	return cases
-}
-
-func groupOf(r *row) groupView {
-	g := groupView{Line: r.line, Name: r.group}
-	if g.Name == "-" {
-		g.Name = "nothing to assert"
-	}
-	counts := Counts{}
-	for _, c := range r.cases {
-		counts[c.Verdict]++
-		g.Cases = append(g.Cases, caseView{
-			Check: cmp.Or(c.Check, "-"), Verdict: string(c.Verdict), Class: class(c.Verdict), Note: OneLine(c.Note),
-			Ms: fmt.Sprintf("%.1f", c.DurationMs), Asserted: c.Asserted, Tokens: c.Tokens,
-		})
-	}
-	g.Chips = counts.chips()
-	first := r.cases[0]
-	g.Facts = facts(
-		fact{"golden", first.Location}, fact{"registered", first.Entry},
-		fact{"sha256", first.SHA256}, fact{"tokens_sha256", first.TokensSHA256},
-	)
-	return g
+// cell is the words in the column of the pair.
+func (p pair) cell(tag markup, words string) element {
+	return el(tag, attrWhen(p.Differs, class("mark")), text(words))
 }

@@ -1,0 +1,154 @@
+package report
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"html"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// breakout leaves every place of a page where it is not escaped.
+const breakout = "\"'><img/src=x><!--&amp;%41\x00"
+
+// hostileRuns are the runs as they are, and with a breakout in all their texts.
+func hostileRuns() map[string]*Document {
+	all := runs()
+	for name, d := range runs() {
+		extend(reflect.ValueOf(d), breakout)
+		all[name+" with breakouts"] = d
+	}
+	return all
+}
+
+// extend appends to every text of a document, inside the bracket of a list.
+// Verdicts and suites decide what is shown; they stay.
+func extend(v reflect.Value, end string) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			extend(v.Elem(), end)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				extend(v.Field(i), end)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			extend(v.Index(i), end)
+		}
+	case reflect.Map:
+		extendMap(v, end)
+	case reflect.String:
+		decides := v.Type() == reflect.TypeFor[conformance.Verdict]() || v.Type() == reflect.TypeFor[conformance.Suite]()
+		if text, isList := strings.CutSuffix(v.String(), "]"); isList {
+			v.SetString(text + end + "]")
+		} else if text != "" && !decides {
+			v.SetString(text + end)
+		}
+	}
+}
+
+// extendMap appends to the keys too, but for those that decide what is shown.
+func extendMap(m reflect.Value, end string) {
+	for _, key := range m.MapKeys() {
+		k, v := reflect.New(key.Type()).Elem(), reflect.New(m.Type().Elem()).Elem()
+		k.Set(key)
+		v.Set(m.MapIndex(key))
+		extend(k, end)
+		extend(v, end)
+		m.SetMapIndex(key, reflect.Value{})
+		m.SetMapIndex(k, v)
+	}
+}
+
+// TestHTMLEscapes: no text of a document changes what the page is made of.
+func TestHTMLEscapes(t *testing.T) {
+	harmless := runs()
+	for name, d := range harmless {
+		extend(reflect.ValueOf(d), "harmless")
+		hostile := runs()[name]
+		extend(reflect.ValueOf(hostile), breakout)
+		page := string(withoutScript(t, render(t, HTML, hostile)))
+		if diff := cmp.Diff(skeleton(string(withoutScript(t, render(t, HTML, d)))), skeleton(page)); diff != "" {
+			t.Errorf("%s: -with harmless texts +with breakouts:\n%s", name, diff)
+		}
+		if strings.Contains(page, "\x00") {
+			t.Errorf("%s: the page has a NUL", name)
+		}
+		if want := "&#34;&#39;&gt;&lt;img/src=x&gt;&lt;!--&amp;amp;%41\uFFFD"; !strings.Contains(page, want) {
+			t.Errorf("%s: no text is shown as it came", name)
+		}
+	}
+}
+
+var (
+	tags   = regexp.MustCompile(`<[^>]*>`)
+	values = regexp.MustCompile(`"[^"]*"`)
+)
+
+// skeleton is the tags of a page without the values of their attributes.
+func skeleton(page string) []string {
+	return tags.FindAllString(values.ReplaceAllString(page, `""`), -1)
+}
+
+// TestHTMLAnchors: what refers into the page refers to an element of it.
+func TestHTMLAnchors(t *testing.T) {
+	reference := regexp.MustCompile(`href="#([^"]*)"`)
+	for name, d := range hostileRuns() {
+		page := string(withoutScript(t, render(t, HTML, d)))
+		for _, m := range reference.FindAllStringSubmatch(page, -1) {
+			id, err := url.PathUnescape(html.UnescapeString(m[1]))
+			if err != nil {
+				t.Errorf("%s: %s: %v", name, m[0], err)
+			}
+			if !strings.Contains(page, `id="`+escapeHTML(id)+`"`) {
+				t.Errorf("%s: %s leads nowhere", name, m[0])
+			}
+		}
+	}
+}
+
+// TestMarkupIsLiteral: text that is not in the source never becomes markup, so all
+// of it goes through the one escape.
+func TestMarkupIsLiteral(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	literals := 0
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 1 {
+				return true
+			}
+			if to, ok := call.Fun.(*ast.Ident); !ok || to.Name != "markup" {
+				return true
+			}
+			if _, ok := call.Args[0].(*ast.BasicLit); !ok {
+				t.Errorf("%s makes markup of what is no literal", file)
+			}
+			literals++
+			return true
+		})
+	}
+	if literals == 0 {
+		t.Error("no markup was found")
+	}
+}

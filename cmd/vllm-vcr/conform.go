@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // conformGCPercent saves a sixth of the processor time for some 20 MB of memory.
@@ -113,6 +115,14 @@ func (a *app) conform(ctx context.Context, f conformFlags) error {
 		f.sel = sel
 		return a.selfTest(ctx, f, window, registry, started)
 	}
+	return a.judge(ctx, f, sel, window, registry, started)
+}
+
+// judge plans the cases of a selection and runs them, or prints what it was asked to
+// print of them.
+func (a *app) judge(
+	ctx context.Context, f conformFlags, sel conformance.Selection, window *compat.Matrix, registry *manifest.Manifest, started time.Time,
+) error {
 	cases, err := conformance.NewPlan(window, registry, sel)
 	if err != nil {
 		return err

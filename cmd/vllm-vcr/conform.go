@@ -49,11 +49,17 @@ func (a *app) conformCommand() *cobra.Command {
 		Long: "Plan line × golden × assertion from compat.toml and the manifest, verify the goldens, boot the embedded\n" +
 			"player as each line's engine core over real ZeroMQ connections, and assert that it says byte for byte\n" +
 			"what the real engine said. Prints a table and one verdict line, and exits by it.\n\n" +
-			"With --frontend, the goldens of the line are also replayed behind the real vllm-rs of that line, through\n" +
-			"its OpenAI HTTP side.",
+			"With --engine-command or --engine-address another engine is judged in its place, with --frontend-command or\n" +
+			"--frontend-url a frontend; docs/conforming.md is the guide. With --frontend, the goldens of the line are\n" +
+			"also replayed behind the real vllm-rs of that line, through its OpenAI HTTP side. --self-test injects\n" +
+			"faults and demands that the checks find each.",
 		Example: "  vllm-vcr conform\n" +
 			"  vllm-vcr conform --line 0.33 --golden multiturn-s7 --assertion fidelity --match prefix --concurrency 16\n" +
-			"  vllm-vcr conform --line 0.33 --frontend 0.33=./vllm-rs --model ./model",
+			"  vllm-vcr conform --line 0.33 --engine-command './my-engine {handshake} {trace}' --report-dir report\n" +
+			"  vllm-vcr conform --line 0.33 --suite live --engine-command './my-engine {handshake}'\n" +
+			"  vllm-vcr conform --line 0.33 --frontend-command './my-frontend {handshake} {http_port}'\n" +
+			"  vllm-vcr conform --line 0.33 --frontend 0.33=./vllm-rs --model ./model\n" +
+			"  vllm-vcr conform --self-test",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.conform(cmd.Context(), f) },
 	}
@@ -74,8 +80,8 @@ func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.bucket, "bucket", "", "bucket that bucket_path is a key in, s3://name/prefix (default $CONFORMANCE_BUCKET)")
 	flags.StringSliceVar(&f.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
 	flags.StringVar(&f.model, "model", "", "model directory for --frontend, and {model} of --frontend-command")
-	flags.DurationVar(&f.timeouts.Connect, "connect-timeout", f.timeouts.Connect, "longest start of the engine under test, up to READY")
-	flags.DurationVar(&f.timeouts.Idle, "idle-timeout", f.timeouts.Idle, "longest silence while a request is open")
+	flags.DurationVar(&f.timeouts.Connect, "connect-timeout", f.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 10m for an engine under test and 5m for a frontend")
+	flags.DurationVar(&f.timeouts.Idle, "idle-timeout", f.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
 	flags.DurationVar(&f.timeouts.Golden, "golden-timeout", f.timeouts.Golden, "longest fetch of a golden, and longest case")
 	flags.BoolVar(&f.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
 	f.given = flags

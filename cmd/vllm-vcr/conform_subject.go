@@ -13,6 +13,9 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
+// frontendStart is how long a frontend under test may take to serve.
+const frontendStart = 5 * time.Minute
+
 // subjectFlags say what is under test, and what is asked of it. Without any, it is
 // the embedded player.
 type subjectFlags struct {
@@ -101,13 +104,16 @@ func (s *subjectFlags) command() conformance.CommandEngine {
 	return conformance.CommandEngine{Template: s.engineCommand, Grace: s.engineGrace}
 }
 
-// patient replaces the deadlines that were not set by those of engines which load a
-// model.
+// patient replaces the deadlines that were not set: engines load a model, and a
+// frontend in Python takes minutes to import what it needs.
 func (s *subjectFlags) patient(t conformance.Timeouts) conformance.Timeouts {
-	if !s.hasEngine() {
-		return t
+	usual := t
+	switch {
+	case s.hasEngine():
+		usual = conformance.EngineTimeouts()
+	case s.hasFrontend():
+		usual.Connect = frontendStart
 	}
-	usual := conformance.EngineTimeouts()
 	for _, limit := range []struct {
 		flag       string
 		set, usual *time.Duration

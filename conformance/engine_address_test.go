@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -196,7 +197,10 @@ func TestCheckAddress(t *testing.T) {
 }
 
 // alive tells whether there is such a process.
-func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+func alive(pid int) bool {
+	p, err := os.FindProcess(pid)
+	return err == nil && p.Signal(syscall.Signal(0)) == nil
+}
 
 // awaited is a context that tells when somebody waits for its end.
 type awaited struct {

@@ -66,10 +66,8 @@ func (c CommandEngine) Check(suite Suite) error {
 	if len(words) == 0 {
 		return errors.New("engine command: it is empty")
 	}
-	for _, word := range words {
-		if err := checkPlaceholders(word); err != nil {
-			return fmt.Errorf("engine command: %w", err)
-		}
+	if err := checkPlaceholders(words, enginePlaceholders); err != nil {
+		return fmt.Errorf("engine command: %w", err)
 	}
 	if !c.names("handshake") && !c.names("handshake_port") {
 		return errors.New("engine command: it has neither {handshake} nor {handshake_port}, so the engine cannot know where to dial")

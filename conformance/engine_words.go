@@ -108,17 +108,20 @@ func (s *wordSplitter) escaped() error {
 	return nil
 }
 
-// placeholderNames are what a command can ask for.
-var placeholderNames = []string{"handshake", "handshake_host", "handshake_port", "trace", "match", "line", "tag", "index"}
+// enginePlaceholders are what the command of an engine can ask for.
+var enginePlaceholders = []string{"handshake", "handshake_host", "handshake_port", "trace", "match", "line", "tag", "index"}
 
 // placeholder is a name in braces. What else stands in braces, JSON for one, is
 // left alone.
 var placeholder = regexp.MustCompile(`\{[A-Za-z_]+\}`)
 
-func checkPlaceholders(word string) error {
-	for _, found := range placeholder.FindAllString(word, -1) {
-		if !slices.Contains(placeholderNames, found[1:len(found)-1]) {
-			return fmt.Errorf("unknown placeholder %s: want one of {%s}", found, strings.Join(placeholderNames, "}, {"))
+// checkPlaceholders refuses words that ask for something else than the known names.
+func checkPlaceholders(words, known []string) error {
+	for _, word := range words {
+		for _, found := range placeholder.FindAllString(word, -1) {
+			if !slices.Contains(known, found[1:len(found)-1]) {
+				return fmt.Errorf("unknown placeholder %s: want one of {%s}", found, strings.Join(known, "}, {"))
+			}
 		}
 	}
 	return nil

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,12 +59,8 @@ func (u FrontendUnderTest) Check(cases []Case) error {
 	if err != nil {
 		return fmt.Errorf("frontend command: %w", err)
 	}
-	for _, word := range append(words, u.URL) {
-		for _, found := range placeholder.FindAllString(word, -1) {
-			if !slices.Contains(frontendPlaceholders, found[1:len(found)-1]) {
-				return fmt.Errorf("frontend: unknown placeholder %s: want one of {%s}", found, strings.Join(frontendPlaceholders, "}, {"))
-			}
-		}
+	if err := checkPlaceholders(append(words, u.URL), frontendPlaceholders); err != nil {
+		return fmt.Errorf("frontend: %w", err)
 	}
 	if len(words) == 0 {
 		return u.checkRunning(cases)

@@ -63,7 +63,7 @@ func (s *Store) attempt(ctx context.Context, src source, limit int64) ([]byte, e
 }
 
 func readOnce(ctx context.Context, src source, limit int64, alive func()) ([]byte, error) {
-	body, err := src.open(ctx)
+	body, err := src.open(ctx, span{})
 	if err != nil {
 		return nil, err
 	}

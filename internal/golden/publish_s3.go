@@ -157,7 +157,7 @@ func wholeDigest(head *s3.HeadObjectOutput) (string, bool) {
 
 // digest reads the object.
 func (o object) digest(ctx context.Context) (string, error) {
-	body, err := o.open(ctx, o.bucket, o.key)
+	body, err := o.open(ctx, o.bucket, o.key, span{})
 	if err != nil {
 		return "", err
 	}

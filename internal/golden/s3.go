@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -36,13 +35,13 @@ type s3Client struct {
 	credentials aws.CredentialsProvider // nil: requests are not signed
 }
 
-func (s *Store) openS3(bucket, key string) func(context.Context) (io.ReadCloser, error) {
-	return func(ctx context.Context) (io.ReadCloser, error) {
+func (s *Store) openS3(bucket, key string) func(context.Context, span) (*body, error) {
+	return func(ctx context.Context, part span) (*body, error) {
 		client, err := s.s3Client(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return client.open(ctx, bucket, key)
+		return client.open(ctx, bucket, key, part)
 	}
 }
 
@@ -105,7 +104,7 @@ func (s *Store) s3Options(provider aws.CredentialsProvider) func(*s3.Options) {
 	}
 }
 
-func (c *s3Client) open(ctx context.Context, bucket, key string) (io.ReadCloser, error) {
+func (c *s3Client) open(ctx context.Context, bucket, key string, _ span) (*body, error) {
 	if c.credentials != nil {
 		// The provider has a cache. Asked by the request itself, its error would look like the
 		// bucket's: both are of the same types.
@@ -117,7 +116,7 @@ func (c *s3Client) open(ctx context.Context, bucket, key string) (io.ReadCloser,
 	if err != nil {
 		return nil, c.refused(err)
 	}
-	return object.Body, nil
+	return &body{ReadCloser: object.Body, size: aws.ToInt64(object.ContentLength), etag: aws.ToString(object.ETag)}, nil
 }
 
 // refused takes out of an SDK's error what the server said, if it said anything.

@@ -16,8 +16,30 @@ import (
 
 // A source is a place that bytes come from.
 type source struct {
-	open   func(context.Context) (io.ReadCloser, error)
+	open   func(context.Context, span) (*body, error)
 	remote bool // worth retrying and caching
+}
+
+// A span is the part of an object that is asked for: all from an offset on. The zero span is the whole object.
+type span struct {
+	offset int64  // bytes
+	etag   string // of the object that the bytes before the offset came from; empty: any
+}
+
+// A body is the bytes of an object from some offset on.
+type body struct {
+	io.ReadCloser
+	offset int64  // of the first byte; 0 if the server cannot begin elsewhere
+	size   int64  // of the whole object in bytes; -1: not known
+	etag   string // empty: not known
+}
+
+// wholeFile is the body of a file, read from its start.
+func wholeFile(f io.ReadCloser, err error) (*body, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &body{ReadCloser: f, size: -1}, nil
 }
 
 // source tells from a location how to read it. It touches neither disk nor network.
@@ -62,11 +84,11 @@ func (s *Store) relative(location string) (source, error) {
 	if !fs.ValidPath(name) {
 		return source{}, errors.New("the location leads out of the goldens that are built in")
 	}
-	return source{open: func(context.Context) (io.ReadCloser, error) { return s.FS.Open(name) }}, nil
+	return source{open: func(context.Context, span) (*body, error) { return wholeFile(s.FS.Open(name)) }}, nil
 }
 
 func fileSource(name string) source {
-	return source{open: func(context.Context) (io.ReadCloser, error) {
+	return source{open: func(context.Context, span) (*body, error) {
 		info, err := os.Stat(name)
 		if err != nil {
 			return nil, err
@@ -75,12 +97,12 @@ func fileSource(name string) source {
 		if !info.Mode().IsRegular() {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
 		}
-		return os.Open(name)
+		return wholeFile(os.Open(name))
 	}}
 }
 
-func (s *Store) openHTTPS(where *url.URL) func(context.Context) (io.ReadCloser, error) {
-	return func(ctx context.Context) (io.ReadCloser, error) {
+func (s *Store) openHTTPS(where *url.URL) func(context.Context, span) (*body, error) {
+	return func(ctx context.Context, _ span) (*body, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
 		if err != nil {
 			return nil, err
@@ -100,6 +122,6 @@ func (s *Store) openHTTPS(where *url.URL) func(context.Context) (io.ReadCloser, 
 			resp.Body.Close()
 			return nil, &refusal{status: resp.StatusCode}
 		}
-		return resp.Body, nil
+		return &body{ReadCloser: resp.Body, size: resp.ContentLength, etag: resp.Header.Get("Etag")}, nil
 	}
 }

@@ -102,7 +102,7 @@ func (s *Store) fetchRemote(ctx context.Context, p pin, src source) ([]byte, err
 }
 
 func readLocal(ctx context.Context, src source, limit int64) ([]byte, error) {
-	file, err := src.open(ctx)
+	file, err := src.open(ctx, span{})
 	if err != nil {
 		return nil, err
 	}

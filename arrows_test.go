@@ -45,8 +45,12 @@ var arrows = map[string][]string{
 	"internal/report":   {"conformance", "github.com/sethvargo/go-githubactions"},
 	"internal/openai":   {"player"},
 	"internal/monitor":  {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
-	"internal/drift":    {"internal/protocol", "compat"},
-	"internal/inspect":  {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
+	"internal/drift": {
+		"internal/pypi", "internal/vllmrs", "internal/protocol", "compat", "manifest", "conformance",
+	},
+	"internal/pypi":    {"compat"},
+	"internal/github":  {"github.com/google/go-github/v62"},
+	"internal/inspect": {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
 	"internal/capture": {
 		"recorder", "manifest", "internal/golden", "internal/trace", "k8s.io", "github.com/google/go-github/v62",
 	},

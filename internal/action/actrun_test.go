@@ -1,0 +1,227 @@
+package action_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// A consumer is a repository that uses the action, and a runner of its own: act, without containers.
+type consumer struct {
+	dir      string // the repository
+	standins string // what the stand-ins of other actions have done
+	act      string
+	action   string // the checkout of the action
+	cache    string // of act; the tool cache is below
+	env      []string
+}
+
+// newConsumer makes a repository whose action comes with a released binary, which is this checkout's.
+func newConsumer(t *testing.T) *consumer {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs a whole workflow")
+	}
+	c := &consumer{act: testenv.Act(t), dir: t.TempDir(), standins: t.TempDir(), action: t.TempDir(), cache: t.TempDir()}
+	copyFile(t, "action.yml", c.action)
+	copyFile(t, "scripts/install.sh", c.action)
+	asset := fmt.Sprintf("vllm-vcr_%s_%s_%s.tar.gz", builtVersion, runtime.GOOS, runtime.GOARCH)
+	packed := archive(t, exe(), readFile(t, binary(t)))
+	releases := t.TempDir()
+	writeFile(t, filepath.Join(releases, "v"+builtVersion, asset), packed)
+	writeFile(t, filepath.Join(c.action, "release", "VERSION"), []byte(builtVersion+"\n"))
+	writeFile(t, filepath.Join(c.action, "release", "checksums.txt"), []byte(digest(packed)+"  "+asset+"\n"))
+	// What is set for these tests must not reach the workflow, and what is set in a workflow is a runner's.
+	c.env = []string{"VLLM_VCR_RELEASES=file://" + releases, "STANDIN_DIR=" + c.standins}
+	for _, variable := range os.Environ() {
+		if name, _, _ := strings.Cut(variable, "="); !regexp.MustCompile(`^(VLLM_VCR_|CONFORMANCE_|AWS_|GITHUB_|RUNNER_|INPUT_)`).MatchString(name) {
+			c.env = append(c.env, variable)
+		}
+	}
+	return c
+}
+
+func copyFile(t *testing.T, path, to string) {
+	t.Helper()
+	writeFile(t, filepath.Join(to, path), readFile(t, filepath.Join(root, path)))
+}
+
+// addGoldens puts compat.toml, the manifest and the goldens of this project into the repository.
+func (c *consumer) addGoldens(t *testing.T) {
+	t.Helper()
+	if err := os.CopyFS(c.dir, vcr.Files); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Chmod(path, 0o644) // embedded files are read-only
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// edit changes a file of the repository, which must have the pattern.
+func (c *consumer) edit(t *testing.T, path, pattern, replacement string) {
+	t.Helper()
+	before := readFile(t, filepath.Join(c.dir, path))
+	after := regexp.MustCompile(pattern).ReplaceAll(before, []byte(replacement))
+	if bytes.Equal(before, after) {
+		t.Fatalf("%s has no %s", path, pattern)
+	}
+	writeFile(t, filepath.Join(c.dir, path), after)
+}
+
+// An outcome is what a workflow run did.
+type outcome struct {
+	log         string
+	jobs        map[string]string            // name to success or failure
+	outputs     map[string]map[string]string // that the steps named show- wrote, by the job's name
+	annotations []annotation
+}
+
+type annotation struct{ level, file, line, text string }
+
+// actLine is a line of act's log.
+type actLine struct {
+	Job, JobResult, Level, Msg, Command, Arg string
+	RawOutput                                bool `json:"raw_output"`
+	KvPairs                                  map[string]string
+}
+
+// showOutputs are the steps that write the outputs of the step vcr to the log, whatever its outcome.
+const showOutputs = `
+      - if: always()
+        env:
+          OUTPUTS: ${{ toJSON(steps.vcr.outputs) }}
+        run: printf 'OUTPUTS %s\n' "$(tr -d '\n' <<<"$OUTPUTS")"
+`
+
+// run commits the repository with a workflow and runs that.
+func (c *consumer) run(t *testing.T, workflow string) outcome {
+	t.Helper()
+	writeFile(t, filepath.Join(c.dir, ".github", "workflows", "conformance.yml"), []byte(workflow))
+	c.commit(t)
+	file, _ := readAction(t)
+	args := []string{
+		"push", "--json", "--rm", "-P", "ubuntu-latest=-self-hosted", "--container-daemon-socket", "-", "--no-cache-server",
+		"--action-cache-path", c.cache, "--local-repository", "vllm-vcr/conformance@v1=" + c.action,
+	}
+	for _, s := range file.Runs.Steps {
+		if repository, ref, uses := strings.Cut(s.Uses, "@"); uses {
+			parts := strings.Split(repository, "/")
+			standin, err := filepath.Abs(filepath.Join("testdata", "act", parts[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, "--local-repository", parts[0]+"/"+parts[1]+"@"+ref+"="+standin)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), c.act, args...)
+	cmd.Dir, cmd.Env = c.dir, c.env
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	o := readOutcome(t, &stdout)
+	if len(o.jobs) == 0 {
+		t.Fatalf("act ran no job: %v\n%s", err, stderr.String())
+	}
+	return o
+}
+
+func (c *consumer) commit(t *testing.T) {
+	t.Helper()
+	commands := [][]string{{"add", "--all"}, {"-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "t"}}
+	if _, err := os.Stat(filepath.Join(c.dir, ".git")); err != nil {
+		commands = append([][]string{{"init", "-q"}, {"remote", "add", "origin", "https://github.com/example/consumer"}}, commands...)
+	}
+	for _, args := range commands {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = c.dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
+func readOutcome(t *testing.T, log *bytes.Buffer) outcome {
+	t.Helper()
+	o := outcome{jobs: map[string]string{}, outputs: map[string]map[string]string{}}
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 4<<20)
+	for lines.Scan() {
+		var line actLine
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue
+		}
+		o.log += line.Msg + "\n"
+		if line.JobResult != "" {
+			o.jobs[line.Job] = line.JobResult
+		}
+		if line.Command == "error" || line.Command == "warning" {
+			o.annotations = append(o.annotations, annotation{line.Command, line.KvPairs["file"], line.KvPairs["line"], line.Arg})
+		}
+		if text, found := strings.CutPrefix(strings.TrimSpace(line.Msg), "OUTPUTS "); found && line.RawOutput {
+			outputs := map[string]string{}
+			if err := json.Unmarshal([]byte(text), &outputs); err != nil {
+				t.Fatalf("outputs %s: %v", text, err)
+			}
+			o.outputs[line.Job] = outputs
+		}
+	}
+	return o
+}
+
+// only returns the outputs of a run that has shown them once.
+func (o outcome) only(t *testing.T) map[string]string {
+	t.Helper()
+	if len(o.outputs) != 1 {
+		t.Fatalf("outputs of %d jobs, want one:\n%s", len(o.outputs), o.log)
+	}
+	return slices.Collect(maps.Values(o.outputs))[0]
+}
+
+// want checks outputs, each by a pattern that is to match all of it.
+func (o outcome) want(t *testing.T, want map[string]string) {
+	t.Helper()
+	got := o.only(t)
+	for name, pattern := range want {
+		if !regexp.MustCompile(`^(?s:` + pattern + `)$`).MatchString(got[name]) {
+			t.Errorf("output %s is %q, want %s", name, got[name], pattern)
+		}
+	}
+	if t.Failed() {
+		t.Log(o.log[strings.LastIndex(o.log[:max(len(o.log)-20000, 0)], "\n")+1:]) // the end of it
+	}
+}
+
+// calls are what the stand-ins were called for, in order.
+func (c *consumer) calls(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.standins, "calls"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for line := range strings.Lines(string(text)) {
+		kind, _, _ := strings.Cut(line, " ")
+		kinds = append(kinds, kind)
+	}
+	return kinds
+}

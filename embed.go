@@ -14,9 +14,11 @@ const (
 	GoldensPath      = "testdata/goldens"
 	// FindingsPath is a page on each code of a finding.
 	FindingsPath = "docs/findings.md"
+	// ModelPath is the model directory that real frontends are started with: configuration and tokenizer, no weights.
+	ModelPath = "testdata/model/tiny"
 )
 
-// Files holds the files of these paths, and what is below [GoldensPath].
+// Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md
+//go:embed compat.toml conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md testdata/model/tiny
 var Files embed.FS

@@ -1,0 +1,81 @@
+package drift
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// Newest returns the newest of releases that are in ascending order: one that was not yanked, and no candidate unless
+// these are wanted.
+func Newest(releases []pypi.Release, candidates bool) (pypi.Release, error) {
+	for _, r := range slices.Backward(releases) {
+		v, err := compat.ParseVersion(r.Version)
+		if err == nil && !r.Yanked && (candidates || !v.IsCandidate()) {
+			return r, nil
+		}
+	}
+	return pypi.Release{}, fmt.Errorf("none of %d releases is stable and not yanked", len(releases))
+}
+
+// Find returns a release by its version.
+func Find(releases []pypi.Release, version compat.Version) (pypi.Release, error) {
+	for _, r := range releases {
+		if v, err := compat.ParseVersion(r.Version); err == nil && v == version {
+			return r, nil
+		}
+	}
+	newest := ""
+	if len(releases) > 0 {
+		newest = ", whose newest is " + releases[len(releases)-1].Version
+	}
+	return pypi.Release{}, fmt.Errorf("release %s is not among the %d of the index%s", version, len(releases), newest)
+}
+
+// LineFor returns the line that a release is judged as, and whether it is its own. Without a line of its own that has
+// streams to replay, it is the newest line before it, or the oldest if there is none before.
+func LineFor(
+	window *compat.Matrix, registry *manifest.Manifest, version compat.Version,
+) (line compat.Line, own bool, err error) {
+	if l, ok := window.Lookup(version.Tag()); ok && replays(registry, l) {
+		return l, true, nil
+	}
+	var best compat.Version
+	found := false
+	for _, l := range window.Lines {
+		v, err := compat.ParseVersion(l.Tag)
+		if err != nil || l.IsTracker() || !replays(registry, l) {
+			continue
+		}
+		if !found || nearer(v, best, version) {
+			line, best, found = l, v, true
+		}
+	}
+	if !found {
+		return line, false, errors.New("no line of " + window.File + " has a golden to replay")
+	}
+	return line, false, nil
+}
+
+// nearer tells whether a line of release a is to be taken rather than one of b, for a release that has none.
+func nearer(a, b, release compat.Version) bool {
+	aBefore, bBefore := a.Compare(release) <= 0, b.Compare(release) <= 0
+	switch {
+	case aBefore != bBefore:
+		return aBefore
+	case aBefore:
+		return a.Compare(b) > 0
+	}
+	return a.Compare(b) < 0
+}
+
+// replays tells whether a line has a golden whose streams can be replayed.
+func replays(registry *manifest.Manifest, l compat.Line) bool {
+	return slices.ContainsFunc(registry.ForLine(l.Name), func(g manifest.Golden) bool {
+		return g.Role == manifest.Fidelity
+	})
+}

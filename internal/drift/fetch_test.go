@@ -1,0 +1,204 @@
+package drift_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/drift"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+)
+
+const binary = "#!/bin/sh\necho I am vllm-rs\n"
+
+// wheel serves a wheel with the given members, and counts the requests for it.
+func wheel(t *testing.T, members map[string]string) (f pypi.File, requests *int) {
+	t.Helper()
+	var data bytes.Buffer
+	archive := zip.NewWriter(&data)
+	for name, content := range members {
+		w, err := archive.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	requests = new(int)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*requests++
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data.Bytes()))
+	}))
+	t.Cleanup(server.Close)
+	sum := sha256.Sum256(data.Bytes())
+	return pypi.File{Name: "w.whl", URL: server.URL + "/w.whl", SHA256: hex.EncodeToString(sum[:]), Size: int64(data.Len())}, requests
+}
+
+var whole = map[string]string{"vllm/vllm-rs": binary, "vllm/_version.py": "__commit_id__ = commit_id = 'g0123456789'\n"}
+
+// TestFetch: what is in the cache is used while it is whole, and otherwise replaced.
+func TestFetch(t *testing.T) {
+	tests := []struct {
+		name    string
+		change  func(t *testing.T, dir string) // of the entry, after the first fetch
+		unsure  bool                           // the index names no digest
+		fetches bool                           // again
+		warns   bool
+		want    string // of the error
+	}{
+		{name: "untouched"},
+		{name: "no digest of the wheel", unsure: true, fetches: true},
+		{name: "other bytes", change: write("vllm-rs", "x"), fetches: true, warns: true},
+		{name: "no facts", change: remove("facts.json"), fetches: true},
+		{name: "bad facts", change: write("facts.json", "{"), fetches: true, warns: true},
+		{name: "no binary", change: remove("vllm-rs"), fetches: true},
+		{name: "a folder in its place", change: func(t *testing.T, dir string) {
+			remove("vllm-rs")(t, dir)
+			if err := os.Mkdir(filepath.Join(dir, "vllm-rs"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			remove("facts.json")(t, dir)
+		}, fetches: true, want: "vllm-rs"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			file, requests := wheel(t, whole)
+			if test.unsure {
+				file.SHA256 = ""
+			}
+			cache := t.TempDir()
+			var log bytes.Buffer
+			fetch := func() (drift.Frontend, error) {
+				return drift.Fetch(t.Context(), &pypi.Index{}, file, cache, slog.New(slog.NewTextHandler(&log, nil)))
+			}
+			first, err := fetch()
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, first)
+			asked := *requests
+			if test.change != nil {
+				test.change(t, filepath.Dir(first.Binary))
+			}
+			second, err := fetch()
+			switch {
+			case test.want != "":
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("error %v, want %q", err, test.want)
+				}
+			case err != nil:
+				t.Fatal(err)
+			default:
+				check(t, second)
+				if diff := cmp.Diff(first, second); diff != "" {
+					t.Errorf("(-first +second):\n%s", diff)
+				}
+			}
+			if fetched := *requests > asked; fetched != test.fetches {
+				t.Errorf("fetched again: %v, want %v", fetched, test.fetches)
+			}
+			if warned := strings.Contains(log.String(), "level=WARN"); warned != test.warns {
+				t.Errorf("warned: %v, want %v: %s", warned, test.warns, &log)
+			}
+		})
+	}
+}
+
+func write(name, text string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func remove(name string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func check(t *testing.T, f drift.Frontend) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(binary))
+	want := drift.Frontend{Binary: f.Binary, SHA256: hex.EncodeToString(sum[:]), Commit: "012345678", Wheel: "w.whl"}
+	if diff := cmp.Diff(want, f); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got, err := os.ReadFile(f.Binary); err != nil || string(got) != binary {
+		t.Errorf("the binary is %q, %v", got, err)
+	}
+	if err := drift.Runs(t.Context(), f.Binary); err != nil && runtime.GOOS != "windows" { // which has no such scripts
+		t.Error(err)
+	}
+}
+
+// TestFetchFails: nothing is left behind of what could not be fetched whole.
+func TestFetchFails(t *testing.T) {
+	for _, absent := range []string{"vllm/vllm-rs", "vllm/_version.py"} {
+		t.Run(absent, func(t *testing.T) {
+			members := map[string]string{"other": "x"}
+			for name, content := range whole {
+				if name != absent {
+					members[name] = content
+				}
+			}
+			file, _ := wheel(t, members)
+			cache := t.TempDir()
+			_, err := drift.Fetch(t.Context(), &pypi.Index{}, file, cache, slog.New(slog.DiscardHandler))
+			if err == nil || !strings.Contains(err.Error(), "holds no "+absent) {
+				t.Errorf("error %v", err)
+			}
+			if left, err := filepath.Glob(filepath.Join(cache, "*", "*", "*")); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %q, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestModel: the folder has the files, whatever was in it before, and another content has another folder.
+func TestModel(t *testing.T) {
+	files := fstest.MapFS{"config.json": {Data: []byte("{}")}, "tokenizer.json": {Data: []byte("[]")}}
+	cache := t.TempDir()
+	first, err := drift.Model(files, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(first, "config.json"), []byte("spoilt"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	again, err := drift.Model(files, cache)
+	if err != nil || again != first {
+		t.Errorf("got %s, %v, want %s", again, err, first)
+	}
+	for name, file := range files {
+		if got, err := os.ReadFile(filepath.Join(first, name)); err != nil || string(got) != string(file.Data) {
+			t.Errorf("%s is %q, %v", name, got, err)
+		}
+	}
+	files["config.json"] = &fstest.MapFile{Data: []byte("{ }")}
+	if other, err := drift.Model(files, cache); err != nil || other == first {
+		t.Errorf("another content is in %s, %v", other, err)
+	}
+}

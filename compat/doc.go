@@ -33,4 +33,11 @@
 // file; [Policy.Check] adds those that need facts from elsewhere, such as which
 // goldens exist. A [Matrix] is fit for use when no finding is an error
 // (Severity == "error"). [Rules] lists what is checked.
+//
+// [Matrix.Set] says what a change of one line makes of the window, and
+// [Matrix.WatchStable] and [Matrix.WatchRC] what the releases of vLLM make of it;
+// these come from a list of git's tags ([ParseTags]) or from a package index. None of
+// them touches the file: [Rewrite] brings its text to the lines that are wanted, and
+// keeps all else in it. [Diff] tells two windows apart. [CIRows] and its like turn
+// lines into the matrix of a workflow.
 package compat

@@ -32,7 +32,7 @@ func (p Policy) Check(m *Matrix, facts Facts) []Finding {
 	}
 	for _, l := range m.Lines {
 		if facts.HasProfile != nil && !facts.HasProfile(l) {
-			report(codeNoProfile, tomlfile.Error, l, fmt.Sprintf("line %s has no wire profile, so nothing of it can be decoded", l.Name),
+			report(CodeNoProfile, tomlfile.Error, l, fmt.Sprintf("line %s has no wire profile, so nothing of it can be decoded", l.Name),
 				"upgrade to a version that knows the line, or remove it")
 		}
 		if facts.Goldens == nil || !l.FidelityValidated {

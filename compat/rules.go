@@ -2,6 +2,10 @@ package compat
 
 import "github.com/vllm-vcr/conformance/internal/tomlfile"
 
+// CodeNoProfile is the code of the rule that only another version of this project can
+// satisfy.
+const CodeNoProfile = "C020"
+
 // The codes of the rules. They are stable: users filter by them.
 const (
 	codeUnreadable = "C001"
@@ -23,7 +27,6 @@ const (
 	codeTooMany    = "C017"
 	codeGap        = "C018"
 	codeNoGoldens  = "C019"
-	codeNoProfile  = "C020"
 	codeOtherPatch = "C021"
 	codeMissingKey = "C022"
 )
@@ -50,7 +53,7 @@ func Rules() []tomlfile.Rule {
 		{Code: codeTooMany, Text: "the window is not larger than the policy allows"},
 		{Code: codeGap, Text: "no stable line between the newest and the oldest is missing"},
 		{Code: codeNoGoldens, Text: "a validated line has at least one fidelity golden"},
-		{Code: codeNoProfile, Text: "every line has a wire profile"},
+		{Code: CodeNoProfile, Text: "every line has a wire profile"},
 		{Code: codeOtherPatch, Text: "the goldens of a validated line were captured from its tag"},
 		{Code: codeMissingKey, Text: "line, tag and protocol_rev are present"},
 	}

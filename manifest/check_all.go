@@ -4,8 +4,9 @@ import "fmt"
 
 // checkDuplicates checks that names and contents stand for each other.
 func checkDuplicates(entries []entry) {
-	ids, digests, paths := make(map[string]entry), make(map[string]entry), make(map[string]entry)
-	for _, e := range entries {
+	ids, digests, paths := make(map[string]*entry), make(map[string]*entry), make(map[string]*entry)
+	for i := range entries {
+		e := &entries[i]
 		name := e.Line + "/" + e.ID
 		if first, ok := ids[name]; ok && e.Line != "" && e.ID != "" {
 			key := "id"
@@ -30,7 +31,7 @@ func checkDuplicates(entries []entry) {
 }
 
 // remember keeps the first entry of a key.
-func remember(seen map[string]entry, key string, e entry) {
+func remember(seen map[string]*entry, key string, e *entry) {
 	if _, ok := seen[key]; !ok {
 		seen[key] = e
 	}
@@ -39,9 +40,9 @@ func remember(seen map[string]entry, key string, e entry) {
 // checkSharedHash catches a fingerprint copied from a capture with prefix cache to
 // one without, or the other way round.
 func checkSharedHash(entries []entry) {
-	cached := make(map[string]entry)
-	for _, e := range entries {
-		if !e.isNoCache() {
+	cached := make(map[string]*entry)
+	for i := range entries {
+		if e := &entries[i]; !e.isNoCache() {
 			remember(cached, e.ConfigHash, e)
 		}
 	}

@@ -1,6 +1,10 @@
 package manifest
 
-import "github.com/vllm-vcr/conformance/internal/tomlfile"
+import (
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
 
 // Policy is what a project may decide about its registry. The zero Policy is the
 // usual one.
@@ -39,8 +43,10 @@ func read(doc *tomlfile.Document) (*Manifest, []Finding) {
 	if doc.Root() == nil {
 		return m, doc.Findings()
 	}
-	var entries []entry
-	for _, t := range doc.Root().Tables("golden") {
+	tables := doc.Root().Tables(array)
+	entries := slices.Grow([]entry(nil), len(tables))
+	m.Goldens = slices.Grow(m.Goldens, len(tables))
+	for _, t := range tables {
 		e := entry{Golden: readGolden(t), table: t}
 		e.check()
 		entries = append(entries, e)

@@ -14,7 +14,7 @@ func (a *app) compatCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "compat",
 		Short: "Look after the support window and the registry of goldens",
-	}, a.compatCheckCommand())
+	}, a.compatCheckCommand(), a.compatMatrixCommand(), a.compatSetCommand(), a.compatWatchCommand())
 }
 
 // codes names the first and the last of some rules.

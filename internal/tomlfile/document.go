@@ -120,6 +120,9 @@ func (d *Document) isText(data []byte) bool {
 // invalidUTF8 returns the offset of the first byte that is not part of a UTF-8
 // character, or -1.
 func invalidUTF8(data []byte) int {
+	if utf8.Valid(data) {
+		return -1
+	}
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
 		if r == utf8.RuneError && size == 1 {
@@ -154,6 +157,11 @@ func (d *Document) syntax(src string, err error) {
 		// within a value; the offset is right.
 		f.Line, f.Column = position(src, parseErr.Position.Start)
 		f.Message = "not valid TOML: " + strings.TrimSpace(parseErr.Message)
+	}
+	if line, mark := conflict(src, f.Line); line > 0 {
+		f.Line, f.Column = line, 0
+		f.Message = "not valid TOML: " + mark + " is of a merge that was not finished"
+		f.Hint = "finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, ======= and >>>>>>>"
 	}
 	d.findings = append(d.findings, f)
 }

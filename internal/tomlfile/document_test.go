@@ -105,6 +105,18 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+func TestAKeyReadTwiceIsSuggestedOnce(t *testing.T) {
+	d := Parse("f.toml", []byte("zzzzzzzz = 1\n"), testCodes)
+	for range 2 {
+		d.Root().String("name")
+		d.Root().Int("size")
+	}
+	want := []string{`f.toml:1: T003 error: unknown key "zzzzzzzz" in the top level; known are name, size; keys of your own start with x_`}
+	if diff := cmp.Diff(want, render(d.Findings())); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+}
+
 func TestFindingsOfTextThatIsNotTOML(t *testing.T) {
 	tests := []struct {
 		name string

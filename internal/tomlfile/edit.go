@@ -81,6 +81,29 @@ func (e *Editor) Lines(array string) []int {
 	return lines
 }
 
+// Place is where an entry stands with the comments that belong to it: its first and
+// its last line, 1-based.
+type Place struct{ First, Last int }
+
+// Places returns the places of an array's entries.
+func (e *Editor) Places(array string) []Place {
+	var places []Place
+	for _, x := range extents(e.items, array, e.isFence) {
+		places = append(places, Place{e.items[x.lead].first, e.items[x.end-1].last})
+	}
+	return places
+}
+
+// HasRemark reports whether a comment stands behind the value of an entry's key.
+func (e *Editor) HasRemark(array string, index int, key string) bool {
+	_, place, err := e.entry(array, index)
+	if err != nil {
+		return false
+	}
+	at, ok := e.pair(place, key)
+	return ok && strings.Contains(e.src[e.items[at].valueTo:e.items[at].to], "#")
+}
+
 // Comments returns the comments that have a line for themselves, in order.
 func (e *Editor) Comments() []Comment {
 	var comments []Comment

@@ -2,7 +2,6 @@ package tomlfile
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,13 +18,13 @@ type Table struct {
 	name   string // as in the file, such as "[[golden]]"; empty for the root
 	values map[string]any
 	place  *node
-	known  []string        // the keys somebody asked for
-	wrong  map[string]bool // the keys whose value has the wrong type
+	known  []string        // the keys somebody asked for, some of them twice
+	wrong  map[string]bool // the keys whose value has the wrong type; nil while there is none
 }
 
 // table makes the table of the given values and remembers it for [Document.Findings].
 func (d *Document) table(name string, values map[string]any, place *node) *Table {
-	t := &Table{doc: d, name: name, values: values, place: place, wrong: make(map[string]bool)}
+	t := &Table{doc: d, name: name, values: values, place: place, known: make([]string, 0, 2*len(values))}
 	d.tables = append(d.tables, t)
 	return t
 }
@@ -189,16 +188,15 @@ func get[T any](t *Table, key, kind, example string) T {
 	return value
 }
 
-func (t *Table) ask(key string) {
-	if !slices.Contains(t.known, key) {
-		t.known = append(t.known, key)
-	}
-}
+func (t *Table) ask(key string) { t.known = append(t.known, key) }
 
 // complain reports a value of the wrong type, once.
 func (t *Table) complain(key, kind, example string) {
 	if t.wrong[key] {
 		return
+	}
+	if t.wrong == nil {
+		t.wrong = make(map[string]bool)
 	}
 	t.wrong[key] = true
 	message := fmt.Sprintf("%s must be %s, but is %s", key, kind, kindOf(t.values[key]))
@@ -229,11 +227,15 @@ func kindOf(value any) string {
 // unknown reports the keys of the table that nobody asked for, with all below
 // them counted as one.
 func (t *Table) unknown() []Finding {
-	var findings []Finding
-	for _, key := range slices.Sorted(maps.Keys(t.values)) {
-		if slices.Contains(t.known, key) || strings.HasPrefix(key, freePrefix) {
-			continue
+	var keys []string
+	for key := range t.values {
+		if !slices.Contains(t.known, key) && !strings.HasPrefix(key, freePrefix) {
+			keys = append(keys, key)
 		}
+	}
+	slices.Sort(keys)
+	var findings []Finding
+	for _, key := range keys {
 		findings = append(findings, Finding{
 			Code: t.doc.codes.UnknownKey, Severity: Error, File: t.doc.name, Line: t.LineOf(key),
 			Message: fmt.Sprintf("unknown key %q in %s", key, t.title()),
@@ -248,7 +250,7 @@ func (t *Table) suggestion(key string) string {
 	if near, ok := Nearest(key, t.known); ok {
 		return fmt.Sprintf("did you mean %q? %s", near, advice)
 	}
-	return fmt.Sprintf("known are %s; %s", strings.Join(slices.Sorted(slices.Values(t.known)), ", "), advice)
+	return fmt.Sprintf("known are %s; %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(t.known))), ", "), advice)
 }
 
 // title names the table in a message.

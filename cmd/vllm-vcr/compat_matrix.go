@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// The kinds of a matrix.
+const (
+	matrixCI      = "ci"
+	matrixDocker  = "docker"
+	matrixRelease = "release"
+	matrixCapture = "capture"
+)
+
+// compatMatrixFlags are the flags of compat matrix.
+type compatMatrixFlags struct {
+	in      inputs
+	kind    string
+	lines   []string
+	version string
+	outputs bool
+}
+
+func (a *app) compatMatrixCommand() *cobra.Command {
+	var f compatMatrixFlags
+	cmd := &cobra.Command{
+		Use:   "matrix",
+		Short: "Print the lines as the matrix of a workflow",
+		Long: "Print one line of JSON: an array with an object for each job of a matrix.\n\n" +
+			"ci       line, tag, protocol_rev, fidelity_validated, default, has_goldens, gating, goldens (their number)\n" +
+			"docker   the same and patch_repo, patch_rev, image_tags: VERSION-vllmLINE, vllmLINE, and latest for the\n" +
+			"         default line. All are tags of one image, which speaks every line\n" +
+			"release  os, arch, runner, asset: a platform that the binary is released for\n" +
+			"capture  the fields of ci and version, the release of vLLM to install; stable lines only\n\n" +
+			"compat.toml and the manifest are checked as compat check does. A matrix without a job is an error: the\n" +
+			"workflow would be green and have done nothing.",
+		Example: "  vllm-vcr compat matrix --kind ci --github-output\n" +
+			"  vllm-vcr compat matrix --kind capture --line 0.33",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return a.compatMatrix(f) },
+	}
+	flags := cmd.Flags()
+	f.in.addFlags(flags)
+	flags.StringVar(&f.kind, "kind", matrixCI, "what the jobs are for: ci, docker, release, capture")
+	flags.StringSliceVar(&f.lines, "line", nil, "only these lines, by name or tag (default all)")
+	flags.StringVar(&f.version, "version", "", "version of this project in names, X.Y.Z (default the binary's)")
+	addOutputFlag(flags, &f.outputs)
+	return cmd
+}
+
+func (a *app) compatMatrix(f compatMatrixFlags) error {
+	kind, err := chooseOne("--kind", f.kind, matrixCI, matrixDocker, matrixRelease, matrixCapture)
+	if err != nil {
+		return err
+	}
+	window, registry, err := a.load(f.in)
+	if err != nil {
+		return err
+	}
+	lines, err := window.Select(f.lines)
+	if err != nil {
+		return err
+	}
+	var rows any
+	switch goldens := countGoldens(registry); kind {
+	case matrixCI:
+		rows = compat.CIRows(lines, goldens)
+	case matrixDocker:
+		rows, err = dockerRows(lines, goldens, f.version)
+	case matrixRelease:
+		rows, err = releaseRows(f)
+	case matrixCapture:
+		rows, err = captureRows(lines, goldens)
+	}
+	if err != nil {
+		return err
+	}
+	return a.printMatrix(rows, f.outputs)
+}
+
+// printMatrix writes the array on one line, as it can be put into an expression.
+func (a *app) printMatrix(rows any, outputs bool) error {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(rows); err != nil {
+		return err
+	}
+	if outputs {
+		if err := a.setOutputs(output{"matrix", strings.TrimSpace(text.String())}); err != nil {
+			return err
+		}
+	}
+	_, err := a.stdout.Write(text.Bytes())
+	return err
+}
+
+func countGoldens(registry *manifest.Manifest) map[string]int {
+	count := map[string]int{}
+	for _, g := range registry.Goldens {
+		count[g.Line]++
+	}
+	return count
+}
+
+func dockerRows(lines []compat.Line, goldens map[string]int, version string) ([]compat.DockerRow, error) {
+	version, err := releaseVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	return compat.DockerRows(lines, goldens, version), nil
+}
+
+func captureRows(lines []compat.Line, goldens map[string]int) ([]compat.CaptureRow, error) {
+	rows := compat.CaptureRows(lines, goldens)
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("--line: no stable line is selected, and of a tracker there is no release to capture")
+	}
+	return rows, nil
+}
+
+// releaseRow is a platform that the binary is released for.
+type releaseRow struct {
+	OS     string `json:"os"`
+	Arch   string `json:"arch"`
+	Runner string `json:"runner"` // of GitHub, of that platform
+	Asset  string `json:"asset"`  // the archive's name
+}
+
+// platforms are those that the binary is released for. All lines are in the one binary.
+var platforms = []releaseRow{
+	{OS: "linux", Arch: "amd64", Runner: "ubuntu-latest"},
+	{OS: "linux", Arch: "arm64", Runner: "ubuntu-24.04-arm"},
+	{OS: "darwin", Arch: "amd64", Runner: "macos-15-intel"},
+	{OS: "darwin", Arch: "arm64", Runner: "macos-latest"},
+	{OS: "windows", Arch: "amd64", Runner: "windows-latest"},
+	{OS: "windows", Arch: "arm64", Runner: "windows-11-arm"},
+}
+
+func releaseRows(f compatMatrixFlags) ([]releaseRow, error) {
+	if len(f.lines) > 0 {
+		return nil, fmt.Errorf("--line: a release has every line, so --kind %s takes none", matrixRelease)
+	}
+	version, err := releaseVersion(f.version)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]releaseRow, len(platforms))
+	for i, p := range platforms {
+		p.Asset = fmt.Sprintf("vllm-vcr_%s_%s_%s.tar.gz", version, p.OS, p.Arch)
+		rows[i] = p
+	}
+	return rows, nil
+}
+
+var releasePattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
+
+// releaseVersion is a version as it stands in the names of assets and images.
+func releaseVersion(given string) (string, error) {
+	source, version := "--version", given
+	if given == "" {
+		source, version = "this build is no release, so that --version is needed", buildVersion()
+	}
+	bare := strings.TrimPrefix(version, "v")
+	if len(bare) > 64 || !releasePattern.MatchString(bare) {
+		return "", fmt.Errorf("%s: %q is not a version of the form 1.0.0", source, version)
+	}
+	return bare, nil
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// What compat watch looks after.
+const (
+	watchStable = "stable"
+	watchRC     = "rc"
+)
+
+// usualIndex is what --index without a URL means.
+const usualIndex = "default"
+
+// maxTagsFile is the size of a list of tags that is still read. One of vllm.git with all
+// other refs has half of it.
+const maxTagsFile = 16 << 20
+
+// compatWatchFlags are the flags of compat watch.
+type compatWatchFlags struct {
+	in              inputs
+	tagsFile, index string
+	maxStable       int
+	dryRun, write   bool
+	outputs         bool
+}
+
+func (a *app) compatWatchCommand() *cobra.Command {
+	var f compatWatchFlags
+	cmd := &cobra.Command{
+		Use:   "watch stable|rc",
+		Short: "Bring compat.toml up to the releases of vLLM",
+		Long: "Compare the window with the releases of vLLM, and say what has to change: with --write in compat.toml too,\n" +
+			"where every comment and all else stays.\n\n" +
+			"stable  each line moves to its newest release (.postN too), and away from one that was yanked; a line newer\n" +
+			"        than all becomes the default on top; the oldest go while there are more than --max-stable\n" +
+			"rc      the tracker follows the highest candidate that is newer than the newest release, and goes with it\n\n" +
+			"What is new or moved is not validated: no golden was captured from it. A new line that this binary has no\n" +
+			"wire profile of is written all the same, and told: as a C020 error on stderr and in missing-profiles.\n\n" +
+			"The releases are those that users can install (--index), or those that git has tags of (--tags-file, what\n" +
+			"\"git ls-remote --tags https://github.com/vllm-project/vllm\" prints). Candidates are in git only.\n" +
+			"--github-output sets changed, line, lines (JSON), tag, rev, default, title, body, missing-profiles.\n" +
+			"Exit code 3: the index could not be read.",
+		Example: "  vllm-vcr compat watch stable --index --write --github-output\n" +
+			"  vllm-vcr compat watch rc --tags-file tags.txt",
+		Args: watchArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.compatWatch(cmd.Context(), args[0], f) },
+	}
+	f.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (f *compatWatchFlags) addFlags(flags *pflag.FlagSet) {
+	f.in.addFlags(flags)
+	flags.StringVar(&f.tagsFile, "tags-file", "", "file with what git ls-remote --tags printed")
+	flags.StringVar(&f.index, "index", "",
+		"package index, as --index=URL; --index alone is $PIP_INDEX_URL, else "+pypi.DefaultURL)
+	flags.Lookup("index").NoOptDefVal = usualIndex
+	flags.IntVar(&f.maxStable, "max-stable", 9, "how many stable lines the window keeps")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "say what has to change, and write nothing; that is so without --write too")
+	flags.BoolVar(&f.write, "write", false, "edit compat.toml")
+	addOutputFlag(flags, &f.outputs)
+}
+
+func watchArgs(_ *cobra.Command, args []string) error {
+	if len(args) == 2 && strings.Contains(args[1], "://") {
+		return fmt.Errorf("the URL of an index is given as --index=%s", report.OneLine(args[1]))
+	}
+	if len(args) != 1 {
+		return errors.New("what is to be watched? compat watch stable, or compat watch rc")
+	}
+	_, err := chooseOne("compat watch", args[0], watchStable, watchRC)
+	return err
+}
+
+func (f *compatWatchFlags) check() error {
+	switch {
+	case f.write && f.dryRun:
+		return errors.New("--write and --dry-run exclude each other")
+	case f.tagsFile == "" && f.index == "":
+		return errors.New("where are the releases listed? --index, or --tags-file FILE")
+	case f.tagsFile != "" && f.index != "":
+		return errors.New("--index and --tags-file exclude each other")
+	case f.maxStable < 1:
+		return fmt.Errorf("--max-stable %d: want 1 or more", f.maxStable)
+	case f.write && f.in.compat == "" && !exists(vcr.CompatPath):
+		return fmt.Errorf("--write: there is no %s here: give it with --compat", vcr.CompatPath)
+	}
+	return nil
+}
+
+// releaseList is where the releases of vLLM are listed.
+type releaseList struct {
+	where    string // to be shown
+	releases []compat.Release
+	// commitOf asks for the commit of a release, where the list does not name it.
+	commitOf func(compat.Version) (string, error)
+	failure  int // the exit code when nothing can be made of the list
+}
+
+func (a *app) compatWatch(ctx context.Context, axis string, f compatWatchFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	window, data, err := a.watchedWindow(f.in.compat)
+	if err != nil {
+		return err
+	}
+	list, err := a.listReleases(ctx, f)
+	if err != nil {
+		return err
+	}
+	decision, err := decide(window, axis, list, f.maxStable)
+	if err != nil {
+		return exitError{list.failure, fmt.Errorf("%s: %w", list.where, err)}
+	}
+	if err := decision.Resolve(list.commitOf); err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	for _, n := range decision.Notes {
+		a.tell("vllm-vcr: note: " + n)
+	}
+	return a.conclude(f, windowEdit{Matrix: window, before: data}, announcement{Decision: decision, list: list})
+}
+
+// watchedWindow loads a window without errors, and its text.
+func (a *app) watchedWindow(path string) (*compat.Matrix, []byte, error) {
+	window, findings := a.loadCompat(path)
+	if tomlfile.HasErrors(findings) {
+		for _, f := range findings {
+			a.tell(f)
+		}
+		return nil, nil, fmt.Errorf("%s cannot be used as it is", window.File)
+	}
+	if strings.HasPrefix(window.File, "(embedded) ") {
+		return window, embedded(vcr.CompatPath), nil
+	}
+	data, window, err := compat.LoadText(window.File)
+	return window, data, err
+}
+
+func decide(window *compat.Matrix, axis string, list releaseList, maxStable int) (*compat.Decision, error) {
+	if axis == watchRC {
+		return window.WatchRC(list.releases)
+	}
+	return window.WatchStable(list.releases, maxStable)
+}
+
+func (a *app) listReleases(ctx context.Context, f compatWatchFlags) (releaseList, error) {
+	if f.tagsFile != "" {
+		releases, err := readTags(f.tagsFile)
+		return releaseList{where: f.tagsFile, releases: releases, failure: conformance.ExitUsage}, err
+	}
+	index := &pypi.Index{Log: a.log}
+	if f.index != usualIndex && f.index != "true" {
+		index.URL = f.index
+	}
+	published, err := index.Releases(ctx, "vllm")
+	if err != nil {
+		return releaseList{}, exitError{conformance.ExitInfra, err}
+	}
+	list := releaseList{where: index.Where(), failure: conformance.ExitInfra}
+	for _, r := range published {
+		v, err := compat.ParseVersion(r.Version)
+		if err != nil {
+			return releaseList{}, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", list.where, err)}
+		}
+		list.releases = append(list.releases, compat.Release{Version: v, Yanked: r.Yanked})
+	}
+	list.commitOf = func(v compat.Version) (string, error) {
+		at := slices.IndexFunc(published, func(r pypi.Release) bool { return r.Version == v.String() })
+		return index.Commit(ctx, published[at])
+	}
+	return list, nil
+}
+
+// readTags reads a list of tags, of a size that such a list can have.
+func readTags(path string) ([]compat.Release, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--tags-file: %w", err)
+	case !info.Mode().IsRegular(): // opening a pipe would wait for its writer
+		return nil, fmt.Errorf("--tags-file %s: it is not a regular file", path)
+	case info.Size() > maxTagsFile:
+		return nil, fmt.Errorf("--tags-file %s: it is larger than %d bytes: is this the right file?", path, maxTagsFile)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--tags-file: %w", err)
+	}
+	return compat.ParseTags(path, data)
+}
+
+// conclude says what was decided, and writes it. The outputs come before the file: once
+// it is edited, the next run says that nothing has changed.
+func (a *app) conclude(f compatWatchFlags, edit windowEdit, said announcement) (err error) {
+	done := "unchanged"
+	if said.Changed() {
+		done = "has to change, see --write"
+		if edit.after, err = compat.Rewrite(edit.File, edit.before, said.Lines); err != nil {
+			return err
+		}
+		checked, err := a.checkEdit(edit, f.in.manifest, true)
+		if err != nil {
+			return err
+		}
+		said.learn(checked)
+	}
+	if f.outputs {
+		if err := a.setOutputs(said.outputs()...); err != nil {
+			return err
+		}
+	}
+	if said.Changed() && f.write {
+		done = "edited"
+		if err := edit.write(); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s: %s\n%s", edit.File, done, said.text())
+	return err
+}

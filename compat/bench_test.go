@@ -1,0 +1,66 @@
+package compat_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// manyGoldens is a registry of n goldens of the shipped window, with every key that the
+// shipped ones have.
+func manyGoldens(n int, window *compat.Matrix) []byte {
+	var b strings.Builder
+	for i := range n {
+		l := window.Lines[1+i%(len(window.Lines)-1)] // the first is nightly
+		fmt.Fprintf(&b, "[[golden]]\nline = %q\nid = \"multiturn-s%d\"\nbucket_path = \"conformance/%s/cpu/tiny/multiturn-s%d.jsonl.gz\"\n", l.Name, i, l.Tag, i)
+		fmt.Fprintf(&b, "sha256 = \"%064x\"\nconfig_hash = \"%064x\"\nworkload = \"multiturn-s%d\"\nrole = \"fidelity\"\n", i+1, i%20+1, i)
+		fmt.Fprintf(&b, "size = 63009\nrecords = 180\nstreams = 180\ntokens = 5013\ntokens_sha256 = \"%064x\"\nvllm_version = %q\n", i+1, l.Tag[1:])
+		fmt.Fprintf(&b, "model = \"tiny\"\nscenario = \"baseline\"\nseed = %d\nengine_config = \"block_size=128;dtype=float32;max_num_seqs=64\"\nrecorder_version = \"(devel)\"\n\n", i)
+	}
+	return []byte(b.String())
+}
+
+// BenchmarkCheck is what compat check does: the shipped window and a registry of 1,000
+// goldens, alone and against each other.
+func BenchmarkCheck(b *testing.B) {
+	text, err := os.ReadFile("../compat.toml")
+	if err != nil {
+		b.Fatal(err)
+	}
+	window, _ := compat.Parse("compat.toml", text)
+	registry := manyGoldens(1000, window)
+	b.SetBytes(int64(len(registry)))
+	for b.Loop() {
+		window, findings := compat.Parse("compat.toml", text)
+		goldens, more := manifest.Parse("manifest.toml", registry)
+		findings = append(findings, more...)
+		findings = append(findings, conformance.CheckInputs(window, goldens)...)
+		if len(findings) > 0 || len(goldens.Goldens) != 1000 {
+			b.Fatalf("%d goldens, findings %v", len(goldens.Goldens), findings)
+		}
+	}
+}
+
+// BenchmarkCheckWindow is a window of 1,000 lines, which nobody has.
+func BenchmarkCheckWindow(b *testing.B) {
+	var text strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&text, "[[vllm]]\nline = \"0.%d\"\ntag = \"v0.%d.0\"\nprotocol_rev = \"%040x\"\n", 1000-i, 1000-i, i)
+		if i == 0 {
+			text.WriteString("default = true\n")
+		}
+		text.WriteString("\n")
+	}
+	b.SetBytes(int64(text.Len()))
+	for b.Loop() {
+		_, findings := compat.Policy{MaxStable: 1000}.Parse("compat.toml", []byte(text.String()))
+		if len(findings) > 0 {
+			b.Fatal(findings[0])
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package compat
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+)
+
+// releasesOf reads versions; one that was yanked has a "!" behind it.
+func releasesOf(t *testing.T, versions string) []Release {
+	t.Helper()
+	var all []Release
+	for _, s := range strings.Fields(versions) {
+		s, yanked := strings.CutSuffix(s, "!")
+		all = append(all, Release{Version: mustParse(t, s), Rev: revOf(s), Yanked: yanked})
+	}
+	return all
+}
+
+// revOf is the commit of a version in these tests.
+func revOf(version string) string { return fmt.Sprintf("%040x", version) }
+
+// windowOf is a window that has these versions, the newest of them the default, all
+// stable ones validated.
+func windowOf(t *testing.T, versions string) *Matrix {
+	t.Helper()
+	m := &Matrix{File: "compat.toml"}
+	var newest Version
+	for _, s := range strings.Fields(versions) {
+		if s == Nightly {
+			m.Lines = append(m.Lines, Line{Name: Nightly, Tag: Nightly, ProtocolRev: revOf(s)})
+			continue
+		}
+		v := mustParse(t, s)
+		l := Line{Name: v.Line(), Tag: v.Tag(), ProtocolRev: revOf(s), FidelityValidated: true}
+		if v.IsCandidate() {
+			l.Name, l.FidelityValidated = RC, false
+		} else if v.Compare(newest) > 0 {
+			newest = v
+		}
+		m.Lines = append(m.Lines, l)
+	}
+	makeDefault(m.Lines, newest.Line())
+	return m
+}
+
+// shown is a decision in short: the differences, without commits, and the notes.
+func shown(d *Decision, err error) string {
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	var all []string
+	for _, c := range d.Differences() {
+		switch {
+		case c.Removed():
+			all = append(all, "-"+c.Line())
+			continue
+		case c.Added():
+			all = append(all, "+"+c.Line()+" "+c.To.Tag)
+		case c.Moved():
+			all = append(all, c.Line()+" "+c.From.Tag+">"+c.To.Tag)
+		default:
+			all = append(all, c.Line())
+		}
+		if c.To.FidelityValidated != c.From.FidelityValidated {
+			all[len(all)-1] += " gates " + yesNo(c.To.FidelityValidated)
+		}
+		if c.To.Default != c.From.Default {
+			all[len(all)-1] += " default " + yesNo(c.To.Default)
+		}
+	}
+	for _, n := range d.Notes {
+		all = append(all, "note: "+n)
+	}
+	return strings.Join(all, "; ")
+}
+
+func TestWatchStable(t *testing.T) {
+	tests := []struct {
+		name, window, releases string
+		max                    int
+		want                   string
+	}{
+		{name: "nothing new", window: "nightly 0.33.0 0.32.0", releases: "0.31.0 0.32.0 0.33.0 0.34.0rc1"},
+		{name: "a patch of the newest", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.33.1", want: "0.33 v0.33.0>v0.33.1 gates no"},
+		{name: "a patch of an older line", window: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.32.2 0.33.0", want: "0.32 v0.32.0>v0.32.2 gates no"},
+		{name: "a corrected build", window: "0.33.0", releases: "0.33.0 0.33.0.post1", want: "0.33 v0.33.0>v0.33.0.post1 gates no"},
+		{name: "patches of two digits", window: "0.33.9", releases: "0.33.9 0.33.10", want: "0.33 v0.33.9>v0.33.10 gates no"},
+		{name: "a candidate of a patch does not count", window: "0.33.0", releases: "0.33.0 0.33.1rc1"},
+		{
+			name: "a new line", window: "nightly 0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0 0.34.1",
+			want: "+0.34 v0.34.1 default yes; 0.33 default no",
+		},
+		{
+			name: "several new lines", window: "0.33.0", releases: "0.36.0 0.34.0 0.33.0 0.35.1",
+			want: "+0.36 v0.36.0 default yes; +0.35 v0.35.1; +0.34 v0.34.0; 0.33 default no",
+		},
+		{
+			name: "a new line and a patch", window: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.33.0 0.34.0",
+			want: "+0.34 v0.34.0 default yes; 0.33 default no; 0.32 v0.32.0>v0.32.1 gates no",
+		},
+		{name: "another major version", window: "0.33.0", releases: "0.33.0 1.0.0", want: "+1.0 v1.0.0 default yes; 0.33 default no"},
+		{
+			name: "more than the window keeps", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0", max: 2,
+			want: "+0.34 v0.34.0 default yes; 0.33 default no; -0.32",
+		},
+		{
+			name: "the oldest go by version, not by place", window: "0.33.0 0.9.0 0.10.0", releases: "0.9.0 0.10.0 0.33.0 0.34.0", max: 3,
+			want: "+0.34 v0.34.0 default yes; 0.33 default no; -0.9",
+		},
+		{
+			name: "more new lines than the window keeps", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0 0.35.0 0.36.0", max: 2,
+			want: "+0.36 v0.36.0 default yes; +0.35 v0.35.0; -0.33; -0.32",
+		},
+		{name: "a smaller window than before", window: "0.33.0 0.32.0 0.31.0", releases: "0.31.0 0.32.0 0.33.0", max: 2, want: "-0.31"},
+		{
+			name: "nine by default", window: "0.33.0 0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.0 0.26.0 0.25.0",
+			releases: "0.25.0 0.26.0 0.27.0 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0 0.34.0",
+			want:     "+0.34 v0.34.0 default yes; 0.33 default no; -0.25",
+		},
+		{name: "a gap is left alone", window: "0.33.0 0.31.0", releases: "0.31.0 0.32.0 0.33.0"},
+		{name: "an older line is left out", window: "0.33.0", releases: "0.32.5 0.33.0"},
+		{name: "a yanked patch", window: "0.33.0", releases: "0.33.0 0.33.1!"},
+		{name: "a yanked new line", window: "0.33.0", releases: "0.33.0 0.34.0!"},
+		{name: "a new line whose newest is yanked", window: "0.33.0", releases: "0.33.0 0.34.0 0.34.1!", want: "+0.34 v0.34.0 default yes; 0.33 default no"},
+		{
+			name: "on a yanked release, and there is a newer", window: "0.33.0", releases: "0.33.0! 0.33.1",
+			want: "0.33 v0.33.0>v0.33.1 gates no; note: v0.33.0, which line 0.33 stands for, was yanked",
+		},
+		{
+			name: "on a yanked release, and there is an older", window: "0.33.1", releases: "0.33.0 0.33.1!",
+			want: "0.33 v0.33.1>v0.33.0 gates no; note: v0.33.1, which line 0.33 stands for, was yanked; note: line 0.33 goes back to v0.33.0",
+		},
+		{
+			name: "on a yanked release, and there is no other", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0!",
+			want: "note: v0.33.0, which line 0.33 stands for, was yanked; note: line 0.33 has no other release: remove it, or wait for one",
+		},
+		{name: "not in the list", window: "0.33.0 0.32.0", releases: "0.33.0", want: "note: v0.32.0, which line 0.32 stands for, is not in the list"},
+		{name: "the list is older than the window", window: "0.33.1", releases: "0.33.0", want: "note: v0.33.1, which line 0.33 stands for, is not in the list"},
+		{name: "trackers are no lines", window: "nightly 0.34.0rc1 0.33.0", releases: "0.33.0"},
+		{name: "no releases", window: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
+		{name: "candidates only", window: "0.33.0", releases: "0.34.0rc1", want: "error: " + errNoReleases.Error()},
+		{name: "no stable line", window: "nightly", releases: "0.33.0", want: "error: the window has no stable line"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := shown(windowOf(t, tt.window).WatchStable(releasesOf(t, tt.releases), tt.max))
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWatchRC(t *testing.T) {
+	const none = "note: the list has no release candidates: vLLM tags them in git, and publishes no wheels of them"
+	tests := []struct{ name, window, releases, want string }{
+		{name: "none", window: "0.33.0", releases: "0.33.0 0.33.0rc2"},
+		{name: "the first", window: "nightly 0.33.0", releases: "0.33.0 0.34.0rc1", want: "+rc v0.34.0rc1"},
+		{name: "the highest", window: "0.33.0", releases: "0.34.0rc10 0.34.0rc9 0.33.0 0.33.1rc1", want: "+rc v0.34.0rc10"},
+		{name: "of a patch", window: "0.33.0", releases: "0.33.0 0.33.1rc0", want: "+rc v0.33.1rc0"},
+		{name: "the next", window: "0.34.0rc1 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2", want: "rc v0.34.0rc1>v0.34.0rc2"},
+		{name: "as it is", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2"},
+		{
+			name: "the release is out, and not in the window yet", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2 0.34.0",
+			want: "-rc; note: v0.34.0rc2 is older than v0.34.0, and there is no newer candidate",
+		},
+		{
+			name: "the release is out and yanked", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2 0.34.0!",
+			want: "-rc; note: v0.34.0rc2 is older than v0.34.0, and there is no newer candidate",
+		},
+		{
+			name: "older than the window", window: "0.26.1rc0 0.33.0", releases: "0.26.1rc0",
+			want: "-rc; note: v0.26.1rc0 is older than v0.33.0, and there is no newer candidate",
+		},
+		{name: "stale, and there is a newer", window: "0.26.1rc0 0.33.0", releases: "0.33.0 0.34.0rc1", want: "rc v0.26.1rc0>v0.34.0rc1"},
+		{name: "a yanked candidate", window: "0.33.0", releases: "0.33.0 0.34.0rc1!"},
+		{
+			name: "on a yanked candidate", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2!",
+			want: "rc v0.34.0rc2>v0.34.0rc1; note: v0.34.0rc2, which line rc stands for, was yanked",
+		},
+		{name: "on a yanked candidate, and there is no other", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2!", want: "note: v0.34.0rc2, which line rc stands for, was yanked"},
+		{name: "not in the list", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1", want: "note: v0.34.0rc2, which line rc stands for, is not in the list"},
+		{name: "a list without candidates", window: "0.34.0rc2 0.33.0", releases: "0.33.0", want: "note: v0.34.0rc2, which line rc stands for, is not in the list; " + none},
+		{name: "no releases", window: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := shown(windowOf(t, tt.window).WatchRC(releasesOf(t, tt.releases)))
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWatchNotes(t *testing.T) {
+	m := windowOf(t, "0.34.0rc1 0.33.0")
+	m.Lines[0].ProtocolRev, m.Lines[1].ProtocolRev = "aaaaaaaaa", revOf("0.33.0")[:9]
+	m.Lines[1].PatchRepo, m.Lines[1].PatchRev = "https://example.com/f", "ccccccccc"
+	releases := releasesOf(t, "0.33.0 0.34.0rc1")
+	want := "note: v0.34.0rc1 is commit " + revOf("0.34.0rc1") + " in the list, but line rc has aaaaaaaaa: find out which one the release was built from"
+	if got := shown(m.WatchRC(releases)); got != want {
+		t.Errorf("rc: %s, want %s", got, want)
+	}
+	if got := shown(m.WatchStable(releases, 0)); got != "" {
+		t.Errorf("an abbreviated commit: %s, want nothing", got)
+	}
+	want = "0.33 v0.33.0>v0.33.1 gates no; note: line 0.33 takes its protocol from a fork at ccccccccc, which may not fit v0.33.1"
+	if got := shown(m.WatchStable(releasesOf(t, "0.33.1"), 0)); got != want {
+		t.Errorf("a fork: %s, want %s", got, want)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	m := windowOf(t, "nightly 0.33.0 0.32.0")
+	releases := releasesOf(t, "0.32.1 0.33.0 0.34.0")
+	for i := range releases {
+		releases[i].Rev = "" // as an index has them
+	}
+	d, err := m.WatchStable(releases, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	err = d.Resolve(func(v Version) (string, error) {
+		asked = append(asked, v.String())
+		return revOf(v.String()), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff([]string{"0.34.0", "0.32.1"}, asked); diff != "" {
+		t.Errorf("asked for (-want +got):\n%s", diff)
+	}
+	if l := byName(d.Lines, "0.34"); l.ProtocolRev != revOf("0.34.0") {
+		t.Errorf("0.34 has commit %s", l.ProtocolRev)
+	}
+	d, _ = m.WatchStable(releases, 0)
+	broken := errors.New("the index is down")
+	if err := d.Resolve(func(Version) (string, error) { return "", broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want the error of the index", err)
+	}
+}
+
+// Whatever the releases are: the window that is decided on can be written, has no
+// errors, is not longer than allowed and newest first, keeps what nobody asked to change,
+// and is not changed again by the same releases.
+func TestWatchProperties(t *testing.T) {
+	shipped, err := os.ReadFile("../compat.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(150) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			releases, limit := randomReleases(random), 1+random.IntN(12)
+			text := checkWatch(t, shipped, releases, func(m *Matrix) (*Decision, error) { return m.WatchStable(releases, limit) })
+			text = checkWatch(t, text, releases, func(m *Matrix) (*Decision, error) { return m.WatchRC(releases) })
+			m, findings := Policy{MaxStable: limit}.Parse("compat.toml", text)
+			for _, f := range findings {
+				if f.Code != codeGap && f.Code != codeRCTag {
+					t.Errorf("finding: %s", f)
+				}
+			}
+			checkKept(t, shipped, text, m)
+		})
+	}
+}
+
+func randomReleases(random *rand.Rand) []Release {
+	var all []Release
+	for minor := uint32(24); minor < 37; minor++ {
+		for patch := range uint32(random.IntN(3)) {
+			for _, at := range []stage{candidate, final, post} {
+				v := Version{Minor: minor, Patch: patch, stage: at}
+				if at == final || random.IntN(3) == 0 {
+					all = append(all, Release{Version: v, Rev: revOf(v.String()), Yanked: random.IntN(5) == 0})
+				}
+			}
+		}
+	}
+	all = append(all, Release{Version: Version{Minor: 30, Patch: 9}, Rev: revOf("0.30.9")}) // there is always one
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// checkWatch lets a text follow the releases and returns it.
+func checkWatch(t *testing.T, text []byte, releases []Release, decide func(*Matrix) (*Decision, error)) []byte {
+	t.Helper()
+	before, _ := Parse("compat.toml", text)
+	d, err := decide(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range d.Differences() {
+		checkDifference(t, c, releases)
+	}
+	edited, err := Rewrite("compat.toml", text, d.Lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, findings := Parse("compat.toml", edited)
+	if tomlfile.HasErrors(findings) {
+		t.Errorf("findings: %v", findings)
+	}
+	if got := Diff(d.Lines, after.Lines); len(got) > 0 {
+		t.Errorf("the text is not what was decided: %v", got)
+	}
+	if again, err := decide(after); err != nil || again.Changed() {
+		t.Errorf("the same releases change it again: %v, %v", again.Differences(), err)
+	}
+	return edited
+}
+
+// checkDifference checks that a line changed in no other way than a release asks for.
+func checkDifference(t *testing.T, c Difference, releases []Release) {
+	t.Helper()
+	if c.Removed() {
+		return
+	}
+	if c.Added() || c.Moved() {
+		ok := slices.ContainsFunc(releases, func(r Release) bool { return r.Tag() == c.To.Tag && r.Rev == c.To.ProtocolRev && !r.Yanked })
+		if !ok || c.To.FidelityValidated {
+			t.Errorf("%s: want a release that was not yanked, and no gate", c)
+		}
+		return
+	}
+	from := c.From
+	from.Default = c.To.Default
+	if !sameEntry(from, c.To) {
+		t.Errorf("%s: want nothing but the default to change", c)
+	}
+}
+
+// checkKept checks that all comments of the file are still there, and all lines that
+// neither moved nor went are as they were.
+func checkKept(t *testing.T, before, after []byte, m *Matrix) {
+	t.Helper()
+	comments := func(data []byte) []string {
+		var all []string
+		for line := range strings.SplitSeq(string(data), "\n") {
+			if _, comment, ok := strings.Cut(line, "#"); ok {
+				all = append(all, comment)
+			}
+		}
+		return all
+	}
+	if diff := gocmp.Diff(comments(before), comments(after)); diff != "" {
+		t.Errorf("comments (-before +after):\n%s", diff)
+	}
+	if l := byName(m.Lines, Nightly); l.Tag != Nightly || l.ProtocolRev == "" {
+		t.Errorf("nightly became %+v", l)
+	}
+	stable := slices.DeleteFunc(slices.Clone(m.Lines), Line.IsTracker)
+	if !slices.IsSortedFunc(stable, func(a, b Line) int { return cmp.Compare(0, compareLines(a.Name, b.Name)) }) {
+		t.Errorf("not newest first: %v", m.names())
+	}
+}

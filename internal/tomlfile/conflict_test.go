@@ -1,0 +1,76 @@
+package tomlfile
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestConflictMarks(t *testing.T) {
+	const whole = "[[golden]]\n<<<<<<< HEAD\nname = 'a'\n=======\nname = 'b'\n>>>>>>> theirs\n"
+	finding := func(place, mark string) []string {
+		return []string{"f.toml:" + place + ": T002 error: not valid TOML: " + mark + " is of a merge that was not finished; " +
+			"finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, ======= and >>>>>>>"}
+	}
+	tests := []struct {
+		name, src string
+		want      []string
+	}{
+		{name: "whole", src: whole, want: finding("2", "<<<<<<<")},
+		{name: "Windows line ends", src: strings.ReplaceAll(whole, "\n", "\r\n"), want: finding("2", "<<<<<<<")},
+		{name: "byte order mark", src: "\xef\xbb\xbf" + whole, want: finding("2", "<<<<<<<")},
+		{name: "half removed", src: "[[golden]]\nname = 'a'\n=======\nname = 'b'\n>>>>>>> theirs\n", want: finding("3", "=======")},
+		{name: "the last mark alone, without a name", src: "[[golden]]\nname = 'a'\n>>>>>>>", want: finding("3", ">>>>>>>")},
+		{name: "three-way", src: "[[golden]]\nname = 'a'\n||||||| base\n", want: finding("3", "|||||||")},
+		{name: "within an array", src: "[[golden]]\nname = 'a'\ntags = [\n<<<<<<< HEAD\n 'a',\n=======\n 'b',\n>>>>>>> theirs\n]\n", want: finding("4", "<<<<<<<")},
+		{name: "in a value that has no end", src: "[[golden]]\nname = 'a\n<<<<<<< HEAD\n'\n>>>>>>> theirs\n", want: finding("3", "<<<<<<<")},
+		{name: "in a string that is whole", src: "[[golden]]\nname = '''\n<<<<<<< HEAD\n=======\n>>>>>>> x\n'''\n"},
+		{
+			name: "a rule in a string is no conflict", src: "[[golden]]\nname = '''\n=======\n'''\nsize =\n",
+			want: []string{`f.toml:5:7: T002 error: not valid TOML: expected value but found '\n' instead`},
+		},
+		{
+			name: "eight characters", src: "[[golden]]\n========\n",
+			want: []string{"f.toml:2:1: T002 error: not valid TOML: unexpected '=': key name appears blank"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, complaints(tt.src)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlacesAndRemarks(t *testing.T) {
+	const src = "# = fence\n# of a\n[[golden]]\nname = 'a' # why\nsize = 1\nat = '#'\n# below\n\n[[golden]]\nname = '''\n#\n'''\n\n# alone\n"
+	e, err := NewEditor("f.toml", []byte(src), fence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Place{{2, 7}, {9, 12}}, e.Places("golden")); diff != "" {
+		t.Errorf("places (-want +got):\n%s", diff)
+	}
+	tests := []struct {
+		name  string
+		index int
+		key   string
+		want  bool
+	}{
+		{name: "behind the value", key: "name", want: true},
+		{name: "none", key: "size"},
+		{name: "in the value", key: "at"},
+		{name: "in a value of several lines", index: 1, key: "name"},
+		{name: "no such key", key: "tags"},
+		{name: "no such entry", index: 2, key: "name"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := e.HasRemark("golden", tt.index, tt.key); got != tt.want {
+				t.Errorf("HasRemark = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

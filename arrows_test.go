@@ -48,8 +48,13 @@ var arrows = map[string][]string{
 	"internal/drift": {
 		"internal/pypi", "internal/vllmrs", "internal/protocol", "compat", "manifest", "conformance",
 	},
-	"internal/pypi":    {"compat"},
-	"internal/github":  {"github.com/google/go-github/v62"},
+	"internal/pypi":   {"compat"},
+	"internal/github": {"github.com/google/go-github/v62"},
+	"internal/github/githubtest": {
+		"internal/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi",
+	},
+	"internal/action":  {"go.yaml.in/yaml/v3"}, // for docgen
+	"internal/dist":    {},
 	"internal/inspect": {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
 	"internal/capture": {
 		"recorder", "manifest", "internal/golden", "internal/trace", "k8s.io", "github.com/google/go-github/v62",
@@ -58,7 +63,7 @@ var arrows = map[string][]string{
 }
 
 // forTests are the rooms that only tests may import.
-var forTests = []string{"internal/testenv", "internal/tomlfile/rulestest"}
+var forTests = []string{"internal/testenv", "internal/tomlfile/rulestest", "internal/github/githubtest"}
 
 // A goPackage is what `go list -json` says of one package.
 type goPackage struct {

@@ -40,6 +40,8 @@ type Registration struct {
 	// Upload, if not empty, is where to keep the bytes instead: s3://bucket/prefix
 	// or file:///dir. The registry then has the complete location.
 	Upload string
+	// S3 says how S3 is reached for that where the environment does not.
+	S3 golden.S3Options
 	// AllowPatchDrift takes a capture of another patch release than the line's tag.
 	AllowPatchDrift bool
 	// DryRun checks everything and writes nothing.

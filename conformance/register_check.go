@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,9 +15,6 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// maxInflated bounds what a capture may inflate to, in bytes.
-const maxInflated = 4 << 30
-
 // capture reads the bytes of a capture to their end.
 func (r *registrar) capture(raw []byte) (*recording, error) {
 	c := &recording{registered: manifest.Golden{Role: r.Role}, location: r.Trace}
@@ -32,8 +28,7 @@ func (r *registrar) capture(raw []byte) (*recording, error) {
 		r.result.Messages = len(c.frames)
 		return c, err
 	}
-	opt := trace.Options{Strict: true, MaxBytes: maxInflated}
-	reader, err := trace.NewReader(bytes.NewReader(raw), r.Trace, trace.IsGzip(r.Trace), opt)
+	reader, err := cassetteReader(raw, r.Trace)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func (r *registrar) keep(ctx context.Context) error {
 	if err := errors.Join(err, temp.Close()); err != nil {
 		return refuse(ExitInfra, err)
 	}
-	published, err := (&golden.Store{Log: r.Log}).Publish(ctx, r.result.Location, temp.Name())
+	published, err := (&golden.Store{S3: r.S3, Log: r.Log}).Publish(ctx, r.result.Location, temp.Name())
 	if err != nil {
 		return refuse(ExitInfra, err)
 	}

@@ -153,6 +153,27 @@ func (s Selection) frontends(window *compat.Matrix) (map[string]RealFrontend, er
 	return byName, nil
 }
 
+// Registered lists the goldens of the selected lines and ids, in the order of the window and
+// of the registry. A line or an id that there is not is an error.
+func (s Selection) Registered(window *compat.Matrix, registry *manifest.Manifest) ([]manifest.Golden, error) {
+	lines, err := s.lines(window)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkGoldens(registry, lines); err != nil {
+		return nil, err
+	}
+	var selected []manifest.Golden
+	for _, l := range lines {
+		for _, g := range registry.ForLine(l.Name) {
+			if len(s.Goldens) == 0 || slices.Contains(s.Goldens, g.ID) {
+				selected = append(selected, g)
+			}
+		}
+	}
+	return selected, nil
+}
+
 // checkGoldens refuses ids that no selected line has.
 func (s Selection) checkGoldens(registry *manifest.Manifest, lines []compat.Line) error {
 	var names []string

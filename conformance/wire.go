@@ -32,7 +32,11 @@ type framesMeta struct {
 // say, and the messages, notes included. A golden that does not show a whole start
 // of an engine is an error.
 func readFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages []trace.Message, err error) {
-	reader, err := trace.NewFrameReader(bytes.NewReader(data), name, gzip, trace.Options{Strict: true})
+	opt, err := trace.GoldenOptions(data, name, gzip)
+	if err != nil {
+		return meta, nil, err
+	}
+	reader, err := trace.NewFrameReader(bytes.NewReader(data), name, gzip, opt)
 	if err != nil {
 		return meta, nil, err
 	}

@@ -25,6 +25,7 @@ type app struct {
 	log            *slog.Logger
 	logFormat      string
 	verbose        bool
+	bundled        map[string][]byte // files out of a bundle, by the names that they are given
 }
 
 func newApp(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *app {
@@ -45,21 +46,26 @@ var errReported = errors.New("")
 
 // main runs the command line and returns the exit code.
 func (a *app) main(ctx context.Context, args []string) int {
+	code, err := a.execute(ctx, args)
+	if err != nil && !errors.Is(err, errReported) {
+		a.tell(fmt.Sprintf("vllm-vcr: error: %v", err))
+	}
+	return code
+}
+
+// execute runs the command line and returns the exit code, with the reason unless that is 0.
+func (a *app) execute(ctx context.Context, args []string) (int, error) {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return conformance.ExitOK
+		return conformance.ExitOK, nil
 	}
-	code := conformance.ExitUsage
 	var coded exitError
 	if errors.As(err, &coded) {
-		code = coded.code
+		return coded.code, err
 	}
-	if !errors.Is(err, errReported) {
-		a.tell(fmt.Sprintf("vllm-vcr: error: %v", err))
-	}
-	return code
+	return conformance.ExitUsage, err
 }
 
 // tell writes lines to stderr that have parts of files and subjects in them.
@@ -104,7 +110,7 @@ func (a *app) root() *cobra.Command {
 	})
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "text", "log as text or json")
-	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.versionCommand(), a.referenceCommand(root))
+	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.driftCommand(), a.githubCommand(), a.actionCommand(), a.versionCommand(), a.referenceCommand(root))
 	return root
 }
 

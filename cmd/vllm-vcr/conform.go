@@ -6,12 +6,12 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -28,8 +28,7 @@ type conformFlags struct {
 	assertions []string
 	matches    []string
 	enforce    string
-	goldens    string
-	bucket     string
+	store      storeFlags
 	frontends  []string
 	model      string
 	timeouts   conformance.Timeouts
@@ -76,8 +75,6 @@ func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.matches, "match", nil, "how fidelity requests find their record: index, prefix (default both)")
 	flags.IntSliceVar(&f.sel.Concurrency, "concurrency", nil, "requests in flight during fidelity (default 1,16)")
 	flags.StringVar(&f.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
-	flags.StringVar(&f.goldens, "goldens", "", "directory that bucket_path is relative to (default ./"+vcr.GoldensPath+", else those in the binary)")
-	flags.StringVar(&f.bucket, "bucket", "", "bucket that bucket_path is a key in, s3://name/prefix (default $CONFORMANCE_BUCKET)")
 	flags.StringSliceVar(&f.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
 	flags.StringVar(&f.model, "model", "", "model directory for --frontend, and {model} of --frontend-command")
 	flags.DurationVar(&f.timeouts.Connect, "connect-timeout", f.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 10m for an engine under test and 5m for a frontend")
@@ -85,6 +82,7 @@ func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.timeouts.Golden, "golden-timeout", f.timeouts.Golden, "longest fetch of a golden, and longest case")
 	flags.BoolVar(&f.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
 	f.given = flags
+	f.store.addFlags(flags)
 	f.subject.addFlags(flags)
 	f.report.addFlags(flags)
 	f.plan.addFlags(flags)
@@ -105,9 +103,8 @@ func (a *app) conform(ctx context.Context, f conformFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	f.in.manifest = a.orEnv(f.in.manifest, "CONFORMANCE_MANIFEST")
-	if f.goldens == "" {
-		f.bucket = a.orEnv(f.bucket, "CONFORMANCE_BUCKET")
+	if err := f.store.resolve(a, &f.in); err != nil {
+		return err
 	}
 	window, registry, err := a.load(f.in)
 	if err != nil {
@@ -165,7 +162,7 @@ func (a *app) judge(
 func (a *app) runCases(ctx context.Context, f *conformFlags, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
 	bar := a.openBar(cases) // from here on the log is written above it
 	defer bar.close()
-	if runner.Store, err = a.store(f.bucket, f.goldens); err != nil {
+	if runner.Store, err = a.openStore(&f.store); err != nil {
 		return nil, false, err
 	}
 	runner.Log = a.log
@@ -192,9 +189,6 @@ func (f *conformFlags) check() error {
 	if err := f.report.check(); err != nil {
 		return err
 	}
-	if f.goldens != "" && f.bucket != "" {
-		return fmt.Errorf("--goldens %s and --bucket %s: want one of the two", f.goldens, f.bucket)
-	}
 	if !f.selfTest {
 		return nil
 	}
@@ -218,8 +212,6 @@ func (f *conformFlags) inputFlags() []string {
 	for _, flag := range []struct{ name, value, usual string }{
 		{"--compat", f.in.compat, ""},
 		{"--manifest", f.in.manifest, ""},
-		{"--goldens", f.goldens, ""},
-		{"--bucket", f.bucket, ""},
 		{"--expectations", f.plan.expectations, ""},
 		{"--enforce", f.enforce, string(conformance.EnforceValidated)},
 	} {
@@ -230,7 +222,7 @@ func (f *conformFlags) inputFlags() []string {
 	if f.model != "" && f.subject.frontendCommand != "" {
 		flags = append(flags, "--model", f.model)
 	}
-	return append(flags, f.subject.flags()...)
+	return slices.Concat(flags, f.store.repeat(), f.subject.flags())
 }
 
 func (f *conformFlags) checkTimeouts() error {

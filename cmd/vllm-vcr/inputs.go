@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -21,6 +23,7 @@ import (
 // working directory where it has a compat.toml, else from the binary.
 type inputs struct {
 	compat, manifest string
+	bundle           string // has both, unless they are given
 }
 
 func (in *inputs) addFlags(flags *pflag.FlagSet) {
@@ -30,6 +33,9 @@ func (in *inputs) addFlags(flags *pflag.FlagSet) {
 
 // load reads and checks both files. Findings that are errors end the command.
 func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
+	if err := a.openBundle(&in); err != nil {
+		return nil, nil, err
+	}
 	window, findings := a.loadCompat(in.compat)
 	registry, more := a.loadManifest(in.manifest, window)
 	findings = append(findings, more...)
@@ -45,9 +51,41 @@ func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
 	return window, registry, nil
 }
 
+// openBundle takes from the bundle the files that are not given. Their names begin with
+// that of the bundle.
+func (a *app) openBundle(in *inputs) error {
+	if in.bundle == "" {
+		return nil
+	}
+	file, err := golden.OpenBundle(in.bundle)
+	if err != nil {
+		return err
+	}
+	a.bundled = map[string][]byte{}
+	for _, member := range []struct {
+		path *string
+		name string
+		text func() ([]byte, error)
+	}{{&in.compat, vcr.CompatPath, file.Compat}, {&in.manifest, vcr.ManifestPath, file.Manifest}} {
+		if *member.path != "" {
+			continue
+		}
+		text, err := member.text()
+		if err != nil {
+			return err
+		}
+		*member.path = in.bundle + ":" + path.Base(member.name)
+		a.bundled[*member.path] = text
+	}
+	return nil
+}
+
 func (a *app) loadCompat(path string) (*compat.Matrix, []tomlfile.Finding) {
 	if path == "" && exists(vcr.CompatPath) {
 		path = vcr.CompatPath
+	}
+	if text, ok := a.bundled[path]; ok {
+		return compat.Parse(path, text)
 	}
 	if path != "" {
 		return compat.Load(path)
@@ -59,6 +97,9 @@ func (a *app) loadManifest(path string, window *compat.Matrix) (*manifest.Manife
 	path = a.orEnv(path, "CONFORMANCE_MANIFEST")
 	if path == "" && exists(vcr.ManifestPath) {
 		path = vcr.ManifestPath
+	}
+	if text, ok := a.bundled[path]; ok {
+		return manifest.Parse(path, text)
 	}
 	if path != "" {
 		return manifest.Load(path)

@@ -104,7 +104,7 @@ func (a *app) printed(ctx context.Context, f *conformFlags, runner *conformance.
 	case f.plan.printPlan == planCases:
 		return a.printPlan(cases)
 	}
-	if runner.Store, err = a.store(f.bucket, f.goldens); err != nil {
+	if runner.Store, err = a.openStore(&f.store); err != nil {
 		return err
 	}
 	if err := runner.Requests(ctx, a.stdout, cases); err != nil {

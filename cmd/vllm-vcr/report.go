@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
@@ -137,7 +138,7 @@ func (a *app) colours(w io.Writer) bool {
 }
 
 // command is the command line that set the flags, those of the environment
-// included, in the order of their names.
+// included, in the order of their names, without what must not be published.
 func (f *reportFlags) command(name ...string) []string {
 	f.given.Visit(func(flag *pflag.Flag) {
 		values := []string{flag.Value.String()}
@@ -145,7 +146,7 @@ func (f *reportFlags) command(name ...string) []string {
 			values = list.GetSlice()
 		}
 		for _, value := range values {
-			name = append(name, "--"+flag.Name+"="+value)
+			name = append(name, "--"+flag.Name+"="+golden.Scrub(value))
 		}
 	})
 	return slices.Clip(name)

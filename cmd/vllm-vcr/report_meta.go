@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -28,7 +27,7 @@ func (a *app) reportMeta(f reportFlags, started time.Time, window string, others
 		Title: func(c conformance.Code) string { return titles[c] },
 	}
 	for _, path := range append([]string{window}, others...) {
-		if sum, ok := fileDigest(path); ok {
+		if sum, ok := a.fileDigest(path); ok {
 			m.Inputs = append(m.Inputs, report.Input{Path: path, SHA256: sum})
 		}
 	}
@@ -36,12 +35,9 @@ func (a *app) reportMeta(f reportFlags, started time.Time, window string, others
 }
 
 // fileDigest is the sha256 of a file. What cannot be read any more has none.
-func fileDigest(path string) (sum string, ok bool) {
-	var data []byte
-	var err error
-	if inside, yes := strings.CutPrefix(path, "(embedded) "); yes {
-		data = embedded(inside)
-	} else if data, err = os.ReadFile(path); err != nil {
+func (a *app) fileDigest(path string) (sum string, ok bool) {
+	data, err := a.fileText(path)
+	if err != nil {
 		return "", false
 	}
 	digest := sha256.Sum256(data)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -47,5 +49,23 @@ func TestReportOutputs(t *testing.T) {
 		if _, err := os.Stat(name); !found || err != nil {
 			t.Errorf("%s: %v", format, err)
 		}
+	}
+}
+
+// A report is published: it says how it was made, but not in whose account.
+func TestReportCommandHasNoAccount(t *testing.T) {
+	f := conformFlags{}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.addFlags(flags)
+	err := flags.Parse([]string{
+		"--role-to-assume", "arn:aws:iam::123456789012:role/goldens", "--bucket", "https://me:secret@host/x?X-Amz-Signature=abc", "--line", "0.33",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(f.report.command("vllm-vcr", "conform"), " ")
+	want := "vllm-vcr conform --bucket=https://host/x?… --line=0.33 --role-to-assume=arn:aws:iam::…:role/goldens"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // selfTest makes the runner prove that it can fail, and reports on each fault like
 // on a case; with list it only prints what it would play.
 func (a *app) selfTest(ctx context.Context, f conformFlags, window *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
-	store, err := a.store(f.bucket, f.goldens)
+	store, err := a.openStore(&f.store)
 	if err != nil {
 		return err
 	}

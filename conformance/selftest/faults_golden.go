@@ -50,7 +50,12 @@ func (b stored) rewrite(change func(*trace.Trace)) (stored, error) {
 }
 
 func readTrace(b stored) (*trace.Trace, error) {
-	reader, err := trace.NewReader(bytes.NewReader(b.data), b.location, trace.IsGzip(b.location), trace.Options{Strict: true, KeepExtra: true})
+	opt, err := trace.GoldenOptions(b.data, b.location, trace.IsGzip(b.location))
+	if err != nil {
+		return nil, err
+	}
+	opt.KeepExtra = true
+	reader, err := trace.NewReader(bytes.NewReader(b.data), b.location, trace.IsGzip(b.location), opt)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,11 @@ func (st *stage) session(ctx context.Context, line compat.Line, s *scene, faults
 
 // cutSession registers the first messages of a session as a golden.
 func cutSession(whole stored, s *scene, faults []Fault) (stored, error) {
-	reader, err := trace.NewFrameReader(bytes.NewReader(whole.data), whole.location, trace.IsGzip(whole.location), trace.Options{Strict: true})
+	opt, err := trace.GoldenOptions(whole.data, whole.location, trace.IsGzip(whole.location))
+	if err != nil {
+		return whole, err
+	}
+	reader, err := trace.NewFrameReader(bytes.NewReader(whole.data), whole.location, trace.IsGzip(whole.location), opt)
 	if err != nil {
 		return whole, err
 	}

@@ -1,15 +1,36 @@
 package golden
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // envCache names the directory of the cache.
 const envCache = "VLLM_VCR_CACHE"
+
+// tmpDir is the folder of the cache for what is being written.
+const tmpDir = "tmp"
+
+// A CacheError is a cache that cannot be used, which says nothing about goldens and their servers.
+type CacheError struct {
+	Dir string // of the cache; empty if there is none
+	Err error
+}
+
+func (e *CacheError) Error() string {
+	if e.Dir == "" {
+		return "cache: " + e.Err.Error()
+	}
+	return "cache " + e.Dir + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *CacheError) Unwrap() error { return e.Err }
 
 func (s *Store) cacheDir() (string, error) {
 	if s.Cache != "" {
@@ -25,73 +46,130 @@ func (s *Store) cacheDir() (string, error) {
 	return filepath.Join(dir, "vllm-vcr", "goldens"), nil
 }
 
-// entry is the path of a digest, in folders of two digits to keep each of them short.
-func entry(dir, digest string) string {
-	return filepath.Join(dir, "sha256", digest[:2], digest)
+// entryName is the path of a digest in the cache, in folders of two digits to keep each of them short.
+func entryName(digest string) string {
+	return filepath.Join("sha256", digest[:2], digest)
 }
 
-// cached returns the entry of the pinned digest, if there is one and it has that digest still. One
-// that has not is left for the download to replace, so that nobody finds a gap meanwhile.
-func (s *Store) cached(p pin) ([]byte, bool) {
+// cached returns the entry of the pinned digest, if there is one and it has that digest still. One that has not is left
+// for the download to replace, so that nobody finds a gap meanwhile. The error is about the registered size.
+func (s *Store) cached(p pin, form form) (g got, err error, ok bool) {
 	dir, err := s.cacheDir()
 	if err != nil {
-		return nil, false // keep says it
+		return got{}, nil, false // the download says it
 	}
-	data, err := readEntry(entry(dir, p.sha256), p.limit())
+	file := filepath.Join(dir, entryName(p.sha256))
+	g, err = readEntry(dir, p, form)
+	var mismatch *MismatchError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, false
-	case err != nil:
-		s.log().Warn("cached golden not read", "golden", p.location, "error", err)
-		return nil, false
-	case digest(data) != p.sha256:
-		s.log().Warn("cached golden is corrupt", "golden", p.location, "file", entry(dir, p.sha256))
-		return nil, false
+		return got{}, nil, false
+	case errors.As(err, &mismatch) && mismatch.GotSHA256 != p.sha256:
+		s.log().Warn("cached golden is corrupt", "golden", p.location, "file", file)
+		return got{}, nil, false
+	case err != nil && mismatch == nil:
+		s.log().Warn("cached golden not read", "golden", p.location, "file", file, "error", err)
+		return got{}, nil, false
 	}
-	s.log().Debug("golden from the cache", "golden", p.location, "file", entry(dir, p.sha256))
-	return data, true
+	s.log().Debug("golden from the cache", "golden", p.location, "file", file)
+	g.cached = true
+	return g, err, true
 }
 
-func readEntry(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
+// readEntry reads an entry through the root of the cache, so that no link leads out of it.
+func readEntry(dir string, p pin, form form) (got, error) {
+	f, err := openEntry(dir, p.sha256)
+	if err != nil {
+		return got{}, err
+	}
+	return p.read(f, form)
+}
+
+func openEntry(dir, digest string) (*os.File, error) {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	return readUpTo(f, limit)
+	defer root.Close()
+	name := entryName(digest)
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	// Opening anything else may block for ever, or never end.
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	return root.Open(name)
 }
 
-// keep writes the entry of a digest beside its place and renames it, so that an entry is whole or
+// A draft is a file of the cache that is being written. It becomes an entry by one rename, so that an entry is whole or
 // absent.
-func (s *Store) keep(digest string, data []byte) error {
-	dir, err := s.cacheDir()
-	if err != nil {
-		return err
+type draft struct {
+	*os.File
+	root *os.Root
+	name string // in the root; empty once it is an entry
+}
+
+func newDraft(dir, digest string) (*draft, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
 	}
-	name := entry(dir, digest)
-	for _, parent := range []string{filepath.Join(dir, "tmp"), filepath.Dir(name)} {
-		if err := os.MkdirAll(parent, 0o755); err != nil {
-			return err
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{root: root, name: filepath.Join(tmpDir, digest[:8]+"-"+rand.Text())}
+	err = errors.Join(root.MkdirAll(tmpDir, 0o755), root.MkdirAll(filepath.Dir(entryName(digest)), 0o755))
+	if err == nil {
+		d.File, err = root.OpenFile(d.name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	removeAbandoned(root)
+	return d, nil
+}
+
+// abandoned is the age at which nobody writes a draft any more.
+const abandoned = 24 * time.Hour
+
+// removeAbandoned removes what killed processes left.
+func removeAbandoned(root *os.Root) {
+	drafts, _ := fs.ReadDir(root.FS(), tmpDir)
+	for _, d := range drafts {
+		if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > abandoned {
+			_ = root.Remove(filepath.Join(tmpDir, d.Name())) // another process may have
 		}
 	}
-	f, err := os.CreateTemp(filepath.Join(dir, "tmp"), digest[:8]+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // after the rename there is nothing of that name
-	if err := errors.Join(writeAll(f, data), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }
 
-// writeAll makes the file readable for all and writable for nobody: an entry never changes.
-func writeAll(f *os.File, data []byte) error {
-	if _, err := f.Write(data); err != nil {
+// keep makes the draft the entry of the digest: readable for all and writable for nobody, as an entry never changes. It
+// does not wait for the disk: what a crash leaves is hashed before it is used, and waiting took a quarter of a download.
+func (d *draft) keep(digest string) error {
+	if err := errors.Join(d.Chmod(0o444), d.File.Close()); err != nil {
 		return err
 	}
-	if err := f.Chmod(0o444); err != nil {
-		return err
+	name := entryName(digest)
+	err := d.root.Rename(d.name, name)
+	if err != nil {
+		// A folder of that name is in the way, or on Windows an entry that is corrupt.
+		if err = d.root.RemoveAll(name); err == nil {
+			err = d.root.Rename(d.name, name)
+		}
 	}
-	return f.Sync()
+	if err == nil {
+		d.name = ""
+	}
+	return err
+}
+
+// discard removes the draft, unless it became an entry.
+func (d *draft) discard() {
+	if d.name != "" {
+		d.File.Close()
+		d.root.Remove(d.name)
+	}
+	d.root.Close()
 }

@@ -1,13 +1,16 @@
 package golden
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestCacheLayout(t *testing.T) {
@@ -50,7 +53,7 @@ func TestCacheHeals(t *testing.T) {
 			s.HTTP = server.Client()
 			out := logTo(s)
 			wantContent(t, s, server.URL)
-			if err := test.damage(entry(s.Cache, digest(content))); err != nil {
+			if err := test.damage(filepath.Join(s.Cache, entryName(digest(content)))); err != nil {
 				t.Fatal(err)
 			}
 			wantContent(t, s, server.URL)
@@ -75,13 +78,31 @@ func rewrite(data []byte) func(string) error {
 	}
 }
 
+// What killed processes left does not fill the disk for ever; what others are writing is theirs.
+func TestCacheRemovesAbandonedDrafts(t *testing.T) {
+	server := newScript(t, true, serve(content))
+	s := newStore(t)
+	s.HTTP = server.Client()
+	old, fresh := filepath.Join(s.Cache, tmpDir, "old"), filepath.Join(s.Cache, tmpDir, "fresh")
+	write(t, old, content)
+	write(t, fresh, content)
+	before := time.Now().Add(-25 * time.Hour)
+	if err := os.Chtimes(old, before, before); err != nil {
+		t.Fatal(err)
+	}
+	wantContent(t, s, server.URL)
+	if left, _ := glob(s.Cache, "tmp/*"); len(left) != 1 || left[0] != fresh {
+		t.Errorf("left are %v, want %s", left, fresh)
+	}
+}
+
 // A corrupt entry whose golden cannot be had any more is an error of fetching, not one of the golden.
 func TestCacheCorruptAndServerGone(t *testing.T) {
 	server := newScript(t, true, serve(content), status(http.StatusNotFound))
 	s := newStore(t)
 	s.HTTP = server.Client()
 	wantContent(t, s, server.URL)
-	if err := rewrite(nil)(entry(s.Cache, digest(content))); err != nil {
+	if err := rewrite(nil)(filepath.Join(s.Cache, entryName(digest(content)))); err != nil {
 		t.Fatal(err)
 	}
 	_, err := fetchContent(t, s, server.URL)
@@ -92,13 +113,15 @@ func TestCacheCorruptAndServerGone(t *testing.T) {
 func TestCacheThatCannotBeWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, nil)
-	occupied := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(entry(occupied, digest(content)), "x"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tests := []struct{ name, dir, home, want string }{
+	led := t.TempDir()
+	elsewhere := t.TempDir()
+	link(t, elsewhere, filepath.Join(led, "sha256"))
+	ledTmp := t.TempDir()
+	link(t, elsewhere, filepath.Join(ledTmp, "tmp"))
+	tests := []struct{ name, dir, want string }{
 		{name: "below a file", dir: file, want: "not a directory"},
-		{name: "a directory where the entry goes", dir: occupied, want: "golden not cached"},
+		{name: "entries lie elsewhere", dir: led, want: "golden not cached"},
+		{name: "new files lie elsewhere", dir: ledTmp, want: "golden not cached"},
 		{name: "nowhere", want: envCache},
 	}
 	for _, test := range tests {
@@ -117,8 +140,71 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 			if !strings.Contains(out.String(), test.want) {
 				t.Errorf("log lacks %q:\n%s", test.want, out)
 			}
-			if left, _ := filepath.Glob(filepath.Join(occupied, "tmp", "*")); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+			for _, pattern := range []string{filepath.Join(led, "tmp", "*"), filepath.Join(elsewhere, "*")} {
+				if left, _ := filepath.Glob(pattern); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+			}
+			// What is nowhere but in the cache needs one.
+			_, err := s.Open(t.Context(), contentAt(server.URL))
+			wantFetchError(t, err, "cache", "name another directory in "+envCache)
+			for _, p := range s.Pull(t.Context(), []Object{contentAt(server.URL)}) {
+				if wantFetchError(t, p.Err, "cache"); !errors.As(p.Err, new(*CacheError)) {
+					t.Errorf("%v is no CacheError", p.Err)
+				}
+			}
+			if got := server.asked(); got != 2 {
+				t.Errorf("%d requests, want still 2: it was clear before", got)
+			}
+		})
+	}
+}
+
+func link(t *testing.T, target, name string) {
+	t.Helper()
+	if err := os.Symlink(target, name); err != nil {
+		t.Skipf("no symbolic links here: %v", err)
+	}
+}
+
+// What lies where an entry goes, and is none, is neither read nor waited for, and gives way.
+func TestCacheReplacesWhatIsNoEntry(t *testing.T) {
+	elsewhere := filepath.Join(t.TempDir(), "right")
+	write(t, elsewhere, content)
+	tests := []struct {
+		name string
+		put  func(t *testing.T, name string)
+	}{
+		{name: "link to the right bytes", put: func(t *testing.T, name string) { link(t, elsewhere, name) }},
+		{name: "link to nothing", put: func(t *testing.T, name string) { link(t, elsewhere+"-none", name) }},
+		{name: "link to the endless", put: func(t *testing.T, name string) { link(t, "/dev/zero", name) }},
+		{name: "pipe", put: pipe},
+		{name: "directory", put: func(t *testing.T, name string) { write(t, filepath.Join(name, "x"), content) }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := newScript(t, true, serve(content))
+			s := newStore(t)
+			s.HTTP = server.Client()
+			out := logTo(s)
+			name := filepath.Join(s.Cache, entryName(digest(content)))
+			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			test.put(t, name)
+			wantContent(t, s, server.URL)
+			wantContent(t, s, server.URL)
+			if info, err := os.Lstat(name); err != nil || !info.Mode().IsRegular() {
+				t.Errorf("the entry is %v, %v", info, err)
+			}
+			if got := server.asked(); got != 1 {
+				t.Errorf("%d requests, want 1", got)
+			}
+			if !strings.Contains(out.String(), "not a regular file") {
+				t.Errorf("log tells nothing of it:\n%s", out)
+			}
+			if got, err := os.ReadFile(elsewhere); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("what the link led to was changed: %v", err)
 			}
 		})
 	}
@@ -155,7 +241,7 @@ func TestConcurrentFetchesDownloadOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			if got, err := s.Fetch(t.Context(), server.URL, digest(content), 0); err != nil || len(got) != len(content) {
+			if got, err := s.Fetch(t.Context(), Object{Location: server.URL, SHA256: digest(content)}); err != nil || len(got) != len(content) {
 				t.Errorf("got %d bytes, %v", len(got), err)
 			}
 		})
@@ -175,11 +261,11 @@ func TestConcurrentStoresShareACache(t *testing.T) {
 		wg.Go(func() {
 			for range 5 {
 				s := &Store{Cache: dir, HTTP: server.Client()}
-				if got, err := s.Fetch(t.Context(), server.URL, digest(content), 0); err != nil || len(got) != len(content) {
+				if got, err := s.Fetch(t.Context(), Object{Location: server.URL, SHA256: digest(content)}); err != nil || len(got) != len(content) {
 					t.Errorf("got %d bytes, %v", len(got), err)
 				}
 				// Another process finds a corrupt entry.
-				_ = rewrite([]byte("corrupt"))(entry(dir, digest(content)))
+				_ = rewrite([]byte("corrupt"))(filepath.Join(dir, entryName(digest(content))))
 			}
 		})
 	}
@@ -198,7 +284,7 @@ func TestConcurrentFetchesAreIndependent(t *testing.T) {
 	first, cancelFirst := context.WithCancel(t.Context())
 	fail := make(chan error, 2)
 	go func() {
-		_, err := s.Fetch(first, server.URL, digest(content), 0)
+		_, err := s.Fetch(first, Object{Location: server.URL, SHA256: digest(content)})
 		fail <- err
 	}()
 	<-asked
@@ -206,7 +292,7 @@ func TestConcurrentFetchesAreIndependent(t *testing.T) {
 	second, cancelSecond := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Fetch(second, server.URL, digest(content), 0)
+		_, err := s.Fetch(second, Object{Location: server.URL, SHA256: digest(content)})
 		done <- err
 	}()
 	cancelSecond()
@@ -214,7 +300,7 @@ func TestConcurrentFetchesAreIndependent(t *testing.T) {
 
 	third := make(chan error, 1)
 	go func() {
-		_, err := s.Fetch(t.Context(), server.URL, digest(content), 0)
+		_, err := s.Fetch(t.Context(), Object{Location: server.URL, SHA256: digest(content)})
 		third <- err
 	}()
 	cancelFirst()

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -19,79 +21,192 @@ const (
 	defaultStall = 30 * time.Second
 )
 
-// download reads a remote source to its end, in several tries if that may help.
-func (s *Store) download(ctx context.Context, p pin, src source) ([]byte, error) {
+// download gets a remote source into the cache, in several tries if that may help.
+func (s *Store) download(ctx context.Context, p pin, src source, version string, form form) (got, error) {
 	start := time.Now()
-	for try := 1; ; try++ {
-		data, err := s.attempt(ctx, src, p.limit())
+	out, err := s.newSink(p, form)
+	if err != nil {
+		return got{}, p.cannot(err, 0)
+	}
+	defer out.discard()
+	t := transfer{store: s, pin: p, src: src, out: out, from: span{version: version}, size: -1}
+	if err := t.run(ctx); err != nil {
+		return got{}, p.cannot(err, t.tries)
+	}
+	g, err := out.finish()
+	if err == nil {
+		s.log().Info("golden downloaded", "golden", p.location, "bytes", g.size, "tries", t.tries,
+			"duration", time.Since(start).Round(time.Millisecond))
+	}
+	return g, t.describe(err)
+}
+
+// describe adds to wrong bytes what the server said of them.
+func (t *transfer) describe(err error) error {
+	var mismatch *MismatchError
+	if errors.As(err, &mismatch) {
+		mismatch.Modified, mismatch.ETag, mismatch.VersionID = t.last.modified, t.last.etag, t.last.version
+	}
+	return err
+}
+
+// A transfer is the download of one object from one place.
+type transfer struct {
+	store *Store
+	pin   pin
+	src   source
+	out   *sink
+	from  span  // that the next try asks for
+	size  int64 // of the whole object in bytes; -1: not known
+	last  body  // that was read from; closed
+	tries int
+}
+
+// run makes the tries.
+func (t *transfer) run(ctx context.Context) error {
+	for {
+		t.tries++
+		err := t.attempt(ctx)
 		if err == nil {
-			s.log().Info("golden downloaded", "golden", p.location, "bytes", len(data), "tries", try,
-				"duration", time.Since(start).Round(time.Millisecond))
-			return data, nil
+			return nil
 		}
-		if try == maxTries || ctx.Err() != nil || !temporary(err) {
-			return nil, p.failed(err, try)
+		if t.tries == maxTries || ctx.Err() != nil || !temporary(err) {
+			return err
 		}
-		wait := s.backoff(try)
-		s.log().Warn("golden not downloaded, trying again", "golden", p.location, "try", try, "wait", wait, "error", reason(err))
+		if err := t.prepare(err); err != nil {
+			return err
+		}
+		wait := t.store.wait(t.tries, err)
+		t.store.log().Warn("golden not downloaded, trying again", "golden", t.pin.location, "try", t.tries, "wait", wait,
+			"from", t.from.offset, "error", reason(err))
 		if err := pause(ctx, wait); err != nil {
-			return nil, p.failed(err, try)
+			return err
 		}
 	}
+}
+
+// prepare says where the next try begins: behind what there is, if the server can be asked for the rest of that very
+// object. A weak ETag does not name bytes.
+func (t *transfer) prepare(err error) error {
+	if !errors.As(err, new(*changedError)) && t.out.size > 0 && t.from.etag != "" && !strings.HasPrefix(t.from.etag, "W/") {
+		t.from.offset = t.out.size
+		return nil
+	}
+	return t.restart()
+}
+
+// restart forgets what there is.
+func (t *transfer) restart() error {
+	t.from.offset, t.from.etag, t.size = 0, "", -1
+	return t.out.restart()
 }
 
 // errStalled ends an attempt on which no byte came for [Store.Stall].
 var errStalled = errors.New("the server sent nothing for too long")
 
-// attempt opens and reads a source once. If it was ended from outside, the error is the cause.
-func (s *Store) attempt(ctx context.Context, src source, limit int64) ([]byte, error) {
+// attempt opens and reads the source once. If it was ended from outside, the error is the cause.
+func (t *transfer) attempt(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stall := s.Stall
+	stall := t.store.Stall
 	if stall <= 0 {
 		stall = defaultStall
 	}
 	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w (%v)", errStalled, stall)) })
 	defer timer.Stop()
 
-	data, err := readOnce(ctx, src, limit, func() { timer.Reset(stall) })
+	err := t.readOnce(ctx, func() { timer.Reset(stall) })
 	// Even without an error: a server that sees us leave may still end its answer in good order.
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	return data, err
+	return err
 }
 
-func readOnce(ctx context.Context, src source, limit int64, alive func()) ([]byte, error) {
-	body, err := src.open(ctx, span{})
+func (t *transfer) readOnce(ctx context.Context, alive func()) error {
+	body, err := t.src.open(ctx, t.from)
 	if err != nil {
-		return nil, err
+		return t.refusedRest(err)
 	}
 	defer body.Close()
-	data, err := readUpTo(&watchedReader{body, alive}, limit)
-	if err != nil {
-		return nil, &brokenBody{read: len(data), err: err}
+	alive()
+	if err := t.accept(body); err != nil {
+		return err
 	}
-	return data, nil
+	return t.copy(body, alive)
 }
 
-// A watchedReader calls alive whenever bytes have come.
-type watchedReader struct {
-	io.Reader
-	alive func()
+// refusedRest tells the refusal of the rest of an object from that of an object.
+func (t *transfer) refusedRest(err error) error {
+	var refused *refusal
+	if t.from.offset > 0 && errors.As(err, &refused) {
+		switch refused.status {
+		case http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable:
+			return &changedError{err}
+		}
+	}
+	return err
 }
 
-func (r *watchedReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if n > 0 {
-		r.alive()
+// changedError is an object that is another one now than at the try before, or a server that does not say.
+type changedError struct{ err error }
+
+func (e *changedError) Error() string {
+	return "the object changed while it was read: " + e.err.Error()
+}
+func (e *changedError) Unwrap() error { return e.err }
+
+// accept looks at what is about to come. Bytes of different objects must never be put together.
+func (t *transfer) accept(body *body) error {
+	switch {
+	case body.offset == 0 && t.out.size > 0: // the server sends all of it again
+		if err := t.restart(); err != nil {
+			return err
+		}
+	case body.offset != t.out.size:
+		return &changedError{fmt.Errorf("asked for what is behind %d bytes, got what is behind %d", t.out.size, body.offset)}
+	case body.size >= 0 && t.size >= 0 && body.size != t.size:
+		return &changedError{fmt.Errorf("it had %d bytes, and has %d", t.size, body.size)}
+	case body.etag != "" && t.from.etag != "" && body.etag != t.from.etag:
+		return &changedError{fmt.Errorf("its ETag was %s, and is %s", clip(t.from.etag), clip(body.etag))}
 	}
-	return n, err
+	t.size, t.from.etag, t.last = body.size, body.etag, *body
+	if t.pin.size == 0 && body.size > t.pin.max {
+		return t.pin.tooLarge()
+	}
+	return nil
+}
+
+// copyBuffer is the size of one read: large enough that system calls do not count.
+const copyBuffer = 256 << 10
+
+// copy reads up to the end, or one byte more than anybody can want, which shows that there is more.
+func (t *transfer) copy(body io.Reader, alive func()) error {
+	buffer := make([]byte, copyBuffer)
+	for most := t.pin.limit() + 1; t.out.size < most; {
+		n, err := body.Read(buffer[:min(copyBuffer, most-t.out.size)])
+		if n > 0 {
+			alive()
+			if _, err := t.out.Write(buffer[:n]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF && t.out.size < t.size {
+			err = io.ErrUnexpectedEOF // a server may send less of a range than it was asked for
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return &brokenBody{read: t.out.size, err: err}
+		}
+	}
+	return nil
 }
 
 // brokenBody is a response that ended before its end.
 type brokenBody struct {
-	read int // bytes
+	read int64 // bytes of the object
 	err  error
 }
 
@@ -108,8 +223,11 @@ func temporary(err error) bool {
 		certificate *tls.CertificateVerificationError
 		body        *brokenBody
 		transport   *url.Error // also inside the errors of the AWS SDK
+		changed     *changedError
 	)
 	switch {
+	case errors.As(err, &changed):
+		return true // from the start
 	case errors.As(err, &refused):
 		return refused.temporary()
 	case errors.As(err, &credentials), errors.As(err, &certificate), errors.Is(err, http.ErrSchemeMismatch):
@@ -122,7 +240,8 @@ func temporary(err error) bool {
 
 func (r *refusal) temporary() bool {
 	switch r.status {
-	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
 	return false
@@ -135,6 +254,28 @@ func (s *Store) backoff(try int) time.Duration {
 		return s.Backoff(try)
 	}
 	return rand.N(firstBackoff << (try - 1))
+}
+
+// longestWait is how long a server may ask to be left alone.
+const longestWait = 30 * time.Second
+
+// wait is the time to the next try, as long as the server asked for if that is not too long.
+func (s *Store) wait(try int, err error) time.Duration {
+	wait := s.backoff(try)
+	var refused *refusal
+	if errors.As(err, &refused) && refused.retryAfter <= longestWait {
+		return max(wait, refused.retryAfter)
+	}
+	return wait
+}
+
+// retryAfter is what the header of that name says, 0 unless it says seconds.
+func retryAfter(header http.Header) time.Duration {
+	seconds, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -102,7 +102,7 @@ func TestDownloadKeepsDeadline(t *testing.T) {
 	s.HTTP = server.Client()
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	_, err := s.Fetch(ctx, server.URL, digest(content), 0)
+	_, err := s.Fetch(ctx, Object{Location: server.URL, SHA256: digest(content)})
 	wantFetchError(t, err, "deadline exceeded", "check the network")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v is no DeadlineExceeded", err)
@@ -118,7 +118,7 @@ func TestDownloadStopsWaitingWhenCancelled(t *testing.T) {
 	s.HTTP = server.Client()
 	ctx, cancel := context.WithCancel(t.Context())
 	s.Backoff = func(int) time.Duration { cancel(); return time.Hour }
-	_, err := s.Fetch(ctx, server.URL, digest(content), 0)
+	_, err := s.Fetch(ctx, Object{Location: server.URL, SHA256: digest(content)})
 	wantFetchError(t, err, "canceled")
 }
 
@@ -138,7 +138,7 @@ func TestDownloadStopsReading(t *testing.T) {
 		})
 		s := newStore(t)
 		s.HTTP, s.MaxSize = server.Client(), 2000
-		_, err := s.Fetch(t.Context(), server.URL, digest(content), pinned)
+		_, err := s.Fetch(t.Context(), Object{Location: server.URL, SHA256: digest(content), Size: pinned})
 		if pinned == 0 {
 			wantFetchError(t, err, "more than the 2000 bytes")
 		} else if got := wantMismatch(t, err).GotSize; got != 1001 {
@@ -163,7 +163,7 @@ func TestDownloadDoesNotUndoGzip(t *testing.T) {
 	})
 	s := newStore(t)
 	s.HTTP = server.Client()
-	got, err := s.Fetch(t.Context(), server.URL+"/a.jsonl.gz", digest(packed.Bytes()), int64(packed.Len()))
+	got, err := s.Fetch(t.Context(), Object{Location: server.URL + "/a.jsonl.gz", SHA256: digest(packed.Bytes()), Size: int64(packed.Len())})
 	if err != nil || !bytes.Equal(got, packed.Bytes()) {
 		t.Errorf("got %d bytes, %v; want the %d that are stored", len(got), err, packed.Len())
 	}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // MismatchError is a golden whose bytes were read and are not the registered ones.
@@ -19,20 +20,45 @@ type MismatchError struct {
 	GotSHA256  string // of what is there; empty if that was not read to its end, being too long
 	WantSize   int64  // bytes as registered; 0 if no size was
 	GotSize    int64  // bytes that were read
+	// What the server says of the object that is there, as far as it says: they tell who put it there, and when.
+	Modified  time.Time
+	ETag      string
+	VersionID string // of S3
 }
 
 func (e *MismatchError) Error() string {
+	return "golden " + e.Location + ": " + e.difference() + e.found()
+}
+
+func (e *MismatchError) difference() string {
 	const advice = "these are not the bytes that were registered: restore them, or register the golden anew"
 	switch {
 	case e.GotSHA256 == "":
-		return fmt.Sprintf("golden %s: more than %d bytes, want %d with sha256 %s: %s", e.Location, e.WantSize, e.WantSize, e.WantSHA256, advice)
+		return fmt.Sprintf("more than %d bytes, want %d with sha256 %s: %s", e.WantSize, e.WantSize, e.WantSHA256, advice)
 	case e.GotSHA256 == e.WantSHA256:
-		return fmt.Sprintf("golden %s: %d bytes, want %d, but sha256 is %s as registered: correct the size", e.Location, e.GotSize, e.WantSize, e.GotSHA256)
+		return fmt.Sprintf("%d bytes, want %d, but sha256 is %s as registered: correct the size", e.GotSize, e.WantSize, e.GotSHA256)
 	case e.WantSize == 0:
-		return fmt.Sprintf("golden %s: sha256 of its %d bytes is %s, want %s: %s", e.Location, e.GotSize, e.GotSHA256, e.WantSHA256, advice)
+		return fmt.Sprintf("sha256 of its %d bytes is %s, want %s: %s", e.GotSize, e.GotSHA256, e.WantSHA256, advice)
 	}
-	return fmt.Sprintf("golden %s: sha256 of its %d bytes is %s, want %s of %d bytes: %s",
-		e.Location, e.GotSize, e.GotSHA256, e.WantSHA256, e.WantSize, advice)
+	return fmt.Sprintf("sha256 of its %d bytes is %s, want %s of %d bytes: %s", e.GotSize, e.GotSHA256, e.WantSHA256, e.WantSize, advice)
+}
+
+// found says since when there are other bytes, if that is known.
+func (e *MismatchError) found() string {
+	var parts []string
+	if !e.Modified.IsZero() {
+		parts = append(parts, "was stored "+e.Modified.UTC().Format(time.RFC3339))
+	}
+	if e.VersionID != "" {
+		parts = append(parts, "is version "+clip(printable(e.VersionID)))
+	}
+	if e.ETag != "" {
+		parts = append(parts, "has ETag "+clip(printable(e.ETag)))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (what is there " + strings.Join(parts, ", ") + ")"
 }
 
 // FetchError is a golden whose bytes could not be had, which says nothing about the golden.
@@ -40,6 +66,7 @@ type FetchError struct {
 	Location string // without what must not be printed
 	Status   int    // of HTTP; 0 if no server answered
 	Tries    int    // requests made; 0 if none
+	Cause    string // a word for the cause to search for, such as no-credentials; may be empty
 	Hint     string // what to look at; may be empty
 	// Err is the cause: fs.ErrNotExist, context.DeadlineExceeded and errors.ErrUnsupported can be told.
 	// Its own text may hold what must not be printed.
@@ -56,10 +83,7 @@ func (e *FetchError) Error() string {
 	if e.Tries > 1 {
 		text += fmt.Sprintf(" (%d tries)", e.Tries)
 	}
-	if e.Hint != "" {
-		text += ": " + e.Hint
-	}
-	return text
+	return text + advice{e.Cause, e.Hint}.String()
 }
 
 // Unwrap returns the cause.
@@ -67,7 +91,8 @@ func (e *FetchError) Unwrap() error { return e.Err }
 
 // failed is the error of a fetch that ended after the given number of tries.
 func (p pin) failed(err error, tries int) error {
-	e := &FetchError{Location: p.location, Tries: tries, Hint: hint(err), Err: err}
+	known := adviceOn(err)
+	e := &FetchError{Location: p.location, Tries: tries, Cause: known.cause, Hint: known.hint, Err: err}
 	var refused *refusal
 	if errors.As(err, &refused) {
 		e.Status = refused.status
@@ -84,6 +109,8 @@ type refusal struct {
 	message   string // S3's sentence
 	// Where the bucket is, if the server said so, and where it was looked for.
 	region, askedRegion string
+	skew                time.Duration // what our clock is ahead of the server's; 0: not known
+	retryAfter          time.Duration // how long the server wants to be left alone; 0: it does not say
 }
 
 func (r *refusal) Error() string {
@@ -99,8 +126,12 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// credentialsError is a failure to get credentials that are configured.
-type credentialsError struct{ err error }
+// credentialsError is a failure to get credentials.
+type credentialsError struct {
+	err     error
+	cause   string // empty: those that are configured cannot be had
+	subject string // who the identity that was shown is about; empty: not known
+}
 
 func (e *credentialsError) Error() string { return "AWS credentials: " + e.err.Error() }
 func (e *credentialsError) Unwrap() error { return e.err }
@@ -127,13 +158,22 @@ const (
 var (
 	queryPattern    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*)[?#][^\s"'<>]*`)
 	userinfoPattern = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>/?#]*@`)
-	accountPattern  = regexp.MustCompile(`(arn:[a-z0-9-]*:[a-z0-9-]*:[a-z0-9-]*:)[0-9]{12}\b`)
+	// An account is a part of ARNs, and elsewhere twelve digits beside that word.
+	accountPattern = regexp.MustCompile(`(?i)(arn:[a-z0-9-]*:[a-z0-9-]*:[a-z0-9-]*:|\baccount\W{0,3}(?:id|number)?\W{0,4})[0-9]{12}\b`)
+	// Keys and roles have names of their own: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
+	keyPattern   = regexp.MustCompile(`\b(AKIA|ASIA|AROA|AIDA|AIPA|ANPA|ABIA|ACCA|AGPA|ASCA)[A-Z0-9]{12,}`)
+	tokenPattern = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?`)
+	fieldPattern = regexp.MustCompile(`(?i)\b((?:x-amz-)?(?:signature|credential|security-token)\s*[=:]\s*|bearer\s+)[^\s"'<>&,;]+`)
 )
 
-// scrub removes from text the parts of URLs that may carry secrets, and account numbers.
+// scrub removes from text the parts of URLs that may carry secrets, and what is known to be one wherever it stands:
+// account numbers, keys, tokens, signatures.
 func scrub(text string) string {
 	text = userinfoPattern.ReplaceAllString(text, "$1")
 	text = queryPattern.ReplaceAllString(text, "$1?…")
+	text = tokenPattern.ReplaceAllString(text, "…")
+	text = fieldPattern.ReplaceAllString(text, "${1}…")
+	text = keyPattern.ReplaceAllString(text, "${1}…")
 	return accountPattern.ReplaceAllString(text, "${1}…")
 }
 
@@ -159,3 +199,6 @@ func shortened(text string, most int) string {
 	}
 	return text
 }
+
+// Scrub returns text without the secrets, the queries of URLs and the account numbers that may be in it.
+func Scrub(text string) string { return scrub(text) }

@@ -3,9 +3,12 @@ package golden
 import (
 	"encoding/hex"
 	"errors"
+	"html"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 	"unicode"
 )
 
@@ -22,6 +25,19 @@ func TestScrub(t *testing.T) {
 		{name: "account", text: "arn:aws:iam::123456789012:role/x", want: "arn:aws:iam::…:role/x"},
 		{name: "account in China", text: "arn:aws-cn:sts:cn-north-1:123456789012:x", want: "arn:aws-cn:sts:cn-north-1:…:x"},
 		{name: "no account", text: "object 123456789012", want: "object 123456789012"},
+		{name: "account by its name", text: "in account 123456789012.", want: "in account …."},
+		{name: "account ID", text: `"AccountId": "123456789012"`, want: `"AccountId": "…"`},
+		{name: "longer number", text: "account 1234567890123", want: "account 1234567890123"},
+		{name: "access key", text: "key ASIAIOSFODNN7EXAMPLE is", want: "key ASIA… is"},
+		{name: "no access key", text: "ASIA is large", want: "ASIA is large"},
+		{name: "token", text: "got eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln.", want: "got …."},
+		{name: "bearer", text: "Authorization: Bearer abc.def", want: "Authorization: Bearer …"},
+		{
+			name: "signature", text: "AWS4-HMAC-SHA256 Credential=x/20260101/r/s3/aws4_request, SignedHeaders=host, Signature=0f",
+			want: "AWS4-HMAC-SHA256 Credential=…, SignedHeaders=host, Signature=…",
+		},
+		{name: "query without its URL", text: "a=1&X-Amz-Security-Token=abc&b=2", want: "a=1&X-Amz-Security-Token=…&b=2"},
+		{name: "nothing but words", text: "SignatureDoesNotMatch: The signature does not match", want: "SignatureDoesNotMatch: The signature does not match"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -86,4 +102,64 @@ func FuzzScrub(f *testing.F) {
 			t.Errorf("%q became %q", text, got)
 		}
 	})
+}
+
+// Each error that there is, with each secret wherever foreign text can be.
+func TestErrorsKeepSecrets(t *testing.T) {
+	const (
+		key     = "AKIAIOSFODNN7EXAMPLE"
+		own     = "key-of-a-server-of-ones-own"
+		secret  = "wJalrXUtnFEMI-topsecret"
+		session = "FwoGZXIvYXdzEA-toptoken"
+		account = "123456789012"
+		token   = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJyZXBvOm8vbiJ9.dG9wc2lnbmF0dXJl"
+		signed  = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	)
+	said := []string{
+		"arn:aws:sts::" + account + ":assumed-role/ci/s may not", "the account " + account + " may not", key + " is not known", own + " is not known",
+		"calculated with " + secret, "session " + session, "Bearer " + token, token, "Credential=" + own + "/20260101, Signature=" + signed,
+		"https://b.s3.amazonaws.com/k?X-Amz-Credential=" + own + "&X-Amz-Signature=" + signed + "&X-Amz-Security-Token=" + session,
+		"X-Amz-Signature=" + signed, "https://me:" + secret + "@proxy.test:3128",
+	}
+	codes := []string{
+		"", "AccessDenied", "NoSuchBucket", "NoSuchKey", "NoSuchVersion", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
+		"RequestTimeTooSkewed", "InvalidObjectState", "SlowDown", "AuthorizationHeaderMalformed", "PreconditionFailed", "InternalError",
+	}
+	for _, words := range said {
+		for _, code := range codes {
+			t.Run(code, func(t *testing.T) {
+				_, s := newFakeS3(t, s3Error(403, code, html.EscapeString(words)))
+				setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": own, "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": session})
+				out := logTo(s)
+				_, err := fetchContent(t, s, "s3://bucket/key")
+				wantFetchError(t, err, "403")
+				_, published := s.Publish(t.Context(), "s3://bucket/key", contentFile(t))
+				for _, told := range []string{err.Error(), published.Error(), out.String()} {
+					wantSecretsKept(t, told, key, own, secret, session, account, token, signed)
+				}
+			})
+		}
+		failure := errors.New(words)
+		for _, err := range []error{
+			failure, &url.Error{Op: "Get", URL: "https://h/p?X-Amz-Signature=" + signed, Err: failure}, &credentialsError{err: failure},
+			&credentialsError{err: &url.Error{Op: "Get", URL: "https://h/p?token=" + session, Err: failure}, cause: causeNoIdentity},
+			&brokenBody{err: failure}, &finalError{failure},
+		} {
+			// What the client has taken out already cannot be known here.
+			told := strings.NewReplacer(own, "", secret, "", session, "").Replace(pin{location: "x"}.failed(err, 1).Error())
+			wantSecretsKept(t, told, key, account, token, signed)
+		}
+	}
+}
+
+func TestMismatchTellsWhatIsThere(t *testing.T) {
+	e := &MismatchError{Location: "s3://b/k", WantSHA256: strings.Repeat("a", 64), GotSHA256: strings.Repeat("b", 64), GotSize: 3, WantSize: 4}
+	if got := e.Error(); !strings.HasSuffix(got, "or register the golden anew") {
+		t.Errorf("got %q", got)
+	}
+	e.Modified, e.VersionID, e.ETag = time.Unix(1767225600, 0), "v\n1", `"0f"`
+	const want = `(what is there was stored 2026-01-01T00:00:00Z, is version v 1, has ETag "0f")`
+	if got := e.Error(); !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want it to end in %q", got, want)
+	}
 }

@@ -2,6 +2,7 @@ package golden
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +32,12 @@ func newStore(t *testing.T) *Store {
 // fetchContent fetches content, or something else, under the digest of content.
 func fetchContent(t *testing.T, s *Store, location string) ([]byte, error) {
 	t.Helper()
-	return s.Fetch(t.Context(), location, digest(content), int64(len(content)))
+	return s.Fetch(t.Context(), contentAt(location))
+}
+
+// contentAt is content as it is registered at a location, and at mirrors.
+func contentAt(location string, mirrors ...string) Object {
+	return Object{Location: location, Mirrors: mirrors, SHA256: digest(content), Size: int64(len(content))}
 }
 
 func wantContent(t *testing.T, s *Store, location string) {
@@ -138,7 +145,7 @@ func logTo(s *Store) *bytes.Buffer {
 }
 
 // withoutAWS hides the AWS environment of the machine.
-func withoutAWS(t *testing.T) {
+func withoutAWS(t testing.TB) {
 	t.Helper()
 	for _, setting := range os.Environ() {
 		if name, _, _ := strings.Cut(setting, "="); strings.HasPrefix(name, "AWS_") {
@@ -151,9 +158,18 @@ func withoutAWS(t *testing.T) {
 	})
 }
 
-func setenv(t *testing.T, env map[string]string) {
+func setenv(t testing.TB, env map[string]string) {
 	t.Helper()
 	for name, value := range env {
 		t.Setenv(name, value)
 	}
+}
+
+func glob(dir, pattern string) ([]string, error) {
+	return filepath.Glob(filepath.Join(dir, filepath.FromSlash(pattern)))
+}
+
+// anyCertificate talks to several of the servers of these tests.
+func anyCertificate() http.RoundTripper {
+	return &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 }

@@ -34,8 +34,8 @@ func Publish(ctx context.Context, location, file string) (where string, err erro
 // [Store.Dir]. It only ever creates. Where the location holds something, that must be the same bytes, which is no error;
 // other bytes are one that is [fs.ErrExist], and stay as they are. What is published appears whole or not at all.
 //
-// To S3 the file goes in a single request with If-None-Match and its SHA-256, so the server refuses other bytes than
-// were hashed. Such a request carries 5 GB at most, some twenty times [DefaultMaxSize]; larger files are refused.
+// To S3 the file goes with If-None-Match and its SHA-256, so the server refuses other bytes than were hashed. It is
+// one request up to 5 GB, which is the most that S3 takes, and an upload in parts above.
 //
 // An error is a [*PublishError].
 func (s *Store) Publish(ctx context.Context, location, file string) (Published, error) {
@@ -57,6 +57,7 @@ type PublishError struct {
 	Location string // without what must not be printed
 	Status   int    // of HTTP; 0 if no server answered
 	Tries    int    // uploads tried; 0 if none
+	Cause    string // a word for the cause to search for, such as no-credentials; may be empty
 	Hint     string // what to look at; may be empty
 	// Err is the cause: fs.ErrExist, fs.ErrPermission and errors.ErrUnsupported can be told. Its own text may hold what
 	// must not be printed.
@@ -68,10 +69,7 @@ func (e *PublishError) Error() string {
 	if e.Tries > 1 {
 		text += fmt.Sprintf(" (%d tries)", e.Tries)
 	}
-	if e.Hint != "" {
-		text += ": " + e.Hint
-	}
-	return text
+	return text + advice{e.Cause, e.Hint}.String()
 }
 
 // Unwrap returns the cause.
@@ -87,7 +85,8 @@ type publication struct {
 }
 
 func (p *publication) failed(err error) error {
-	e := &PublishError{Location: p.shown, Tries: p.tries, Hint: publishHint(err), Err: err}
+	known := publishAdvice(err)
+	e := &PublishError{Location: p.shown, Tries: p.tries, Cause: known.cause, Hint: known.hint, Err: err}
 	var refused *refusal
 	if errors.As(err, &refused) {
 		e.Status = refused.status
@@ -159,12 +158,13 @@ func digestOf(r io.Reader) (digest string, size int64, err error) {
 }
 
 // again waits before the next try, or returns err if there is to be none.
-func (p *publication) again(ctx context.Context, err error) error {
-	if p.tries == maxTries || ctx.Err() != nil || !temporary(err) && !isConflict(err) {
+func (p *publication) again(ctx context.Context, try int, err error) error {
+	var final *finalError
+	if try == maxTries || ctx.Err() != nil || errors.As(err, &final) || !temporary(err) && !isConflict(err) {
 		return err
 	}
-	wait := p.store.backoff(p.tries)
-	p.store.log().Warn("golden not published, trying again", "golden", p.shown, "try", p.tries,
+	wait := p.store.backoff(try)
+	p.store.log().Warn("golden not published, trying again", "golden", p.shown, "try", try,
 		"wait", wait.Round(time.Millisecond), "error", reason(err))
 	return pause(ctx, wait)
 }
@@ -175,32 +175,32 @@ func isConflict(err error) bool {
 	return errors.As(err, &refused) && refused.status == http.StatusConflict
 }
 
-// publishHint says what to look at after a failure, or nothing.
-func publishHint(err error) string {
+// publishAdvice says what to look at after a failure.
+func publishAdvice(err error) advice {
 	var refused *refusal
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return "nothing is ever overwritten: choose another name, or remove what is there"
+		return advice{causeExists, "nothing is ever overwritten: choose another name, or remove what is there"}
 	case errors.As(err, &refused):
-		return refused.writeHint()
+		return refused.writeAdvice()
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
-		return ""
+		return advice{}
 	}
-	return hint(err)
+	return adviceOn(err)
 }
 
-func (r *refusal) writeHint() string {
+// writeAdvice is what s3Advice is for those who read.
+func (r *refusal) writeAdvice() advice {
+	known := r.s3Advice()
 	switch {
-	case r.code == "NoSuchBucket":
-		return "there is no such bucket: check the location and AWS_ENDPOINT_URL"
-	case r.isElsewhere():
-		return r.regionHint()
-	case r.status == http.StatusForbidden && r.anonymous:
-		return "no AWS credentials were found, so the request was not signed; pull requests from forks get no credentials"
-	case r.status == http.StatusForbidden && (r.code == "AccessDenied" || r.code == "Forbidden"): // the latter is of HEAD
-		return "the credentials may not write this key, or not read it to compare"
 	case r.status == http.StatusNotImplemented:
-		return "the store does not know If-None-Match, without which it might overwrite"
+		return advice{causeNoCondition, "the store does not know If-None-Match, without which it might overwrite"}
+	case known.cause == causeNoBucket:
+		known.hint = "there is no such bucket: check the location and AWS_ENDPOINT_URL"
+	case known.cause == causeDenied:
+		known.hint = "the credentials may not write this key, or not read it to compare"
+	case known.cause == causeNoCredentials, known.cause == causeFork:
+		known.hint = "no AWS credentials were found, so the request was not signed" + forkHint()
 	}
-	return r.s3Hint()
+	return known
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
+	"path"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -32,109 +32,129 @@ func (p *publication) toS3(ctx context.Context, bucket, key string) error {
 	if err := p.measure(); err != nil {
 		return err
 	}
-	if p.result.Size > maxPut {
-		return fmt.Errorf("%d bytes are more than the %d that one upload may have", p.result.Size, int64(maxPut))
-	}
 	client, err := p.store.s3Client(ctx)
 	if err != nil {
 		return err
 	}
 	o := object{client, bucket, key}
+	upload := p.put
+	if p.result.Size > cmp.Or(p.store.s3.maxPut, maxPut) {
+		upload = p.putParts
+		if there, err := p.isThere(ctx, o); there || err != nil {
+			return err
+		}
+	}
 	for {
 		p.tries++
-		err := p.put(ctx, o)
-		var refused *refusal
+		err := upload(ctx, o)
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &refused) && refused.status == http.StatusPreconditionFailed:
+		case isTaken(err):
 			return p.compareObject(ctx, o)
 		}
-		if err := p.again(ctx, err); err != nil {
+		if err := p.again(ctx, p.tries, err); err != nil {
 			return err
 		}
 	}
 }
 
-// put uploads the file once. If it was ended from outside, the error is the cause.
+// isTaken tells whether there is an object of this name already.
+func isTaken(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) && refused.status == http.StatusPreconditionFailed
+}
+
+// put uploads the file in one request.
 func (p *publication) put(ctx context.Context, o object) error {
 	f, err := p.open()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	return p.guarded(ctx, func(ctx context.Context, alive func()) error {
+		return o.create(ctx, &watched{f, alive}, p.result)
+	})
+}
+
+// guarded runs a step of an upload, until nothing moves for too long. If it was ended from outside, the error is the cause.
+func (p *publication) guarded(ctx context.Context, step func(ctx context.Context, alive func()) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stall := cmp.Or(max(p.store.Stall, 0), defaultStall)
 	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w (%v)", errStalled, stall)) })
 	defer timer.Stop()
 
-	err = o.create(ctx, &watchedFile{f, func() { timer.Reset(stall) }}, p.result)
+	err := step(ctx, func() { timer.Reset(stall) })
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// A watchedFile calls alive whenever a part of it is taken. It can be rewound, which signing needs.
-type watchedFile struct {
-	*os.File
+// watched calls alive whenever a part of it is taken. It can be rewound, which signing and repeating need.
+type watched struct {
+	io.ReadSeeker
 	alive func()
 }
 
-func (f *watchedFile) Read(b []byte) (int, error) {
-	f.alive()
-	return f.File.Read(b)
-}
-
-// WriteTo keeps readers from going around Read.
-func (f *watchedFile) WriteTo(w io.Writer) (int64, error) {
-	return io.Copy(w, struct{ io.Reader }{f})
+func (w *watched) Read(b []byte) (int, error) {
+	w.alive()
+	return w.ReadSeeker.Read(b)
 }
 
 // create stores the body, unless there is an object already.
 func (o object) create(ctx context.Context, body io.ReadSeeker, p Published) error {
-	if err := o.signable(ctx); err != nil {
-		return err
-	}
-	sum, err := hex.DecodeString(p.SHA256)
+	sum, err := checksum(p.SHA256)
 	if err != nil {
 		return err
 	}
-	_, err = o.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: &o.bucket, Key: &o.key, Body: body, ContentLength: &p.Size,
-		ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum)),
-		IfNoneMatch:    aws.String("*"),
+	return o.call(ctx, o.bucket, func(in func(*s3.Options)) error {
+		if _, err := body.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		_, err := o.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: &o.bucket, Key: &o.key, Body: body, ContentLength: &p.Size, ContentType: contentType(o.key),
+			ChecksumSHA256: &sum, IfNoneMatch: aws.String("*"),
+		}, in)
+		return err
 	})
-	if err != nil {
-		return o.refused(err)
-	}
-	return nil
 }
 
-// signable tells an error of the credentials from one of the bucket, as open does.
-func (o object) signable(ctx context.Context) error {
-	if o.credentials == nil {
-		return nil
+// checksum writes a digest as S3 does.
+func checksum(digest string) (string, error) {
+	sum, err := hex.DecodeString(digest)
+	return base64.StdEncoding.EncodeToString(sum), err
+}
+
+// contentType keeps servers between a bucket and its readers from taking a golden for text to compress or to convert.
+func contentType(key string) *string {
+	switch path.Ext(key) {
+	case ".gz":
+		return aws.String("application/gzip")
+	case ".jsonl":
+		return aws.String("application/x-ndjson")
 	}
-	if _, err := o.credentials.Retrieve(ctx); err != nil {
-		return &credentialsError{err}
-	}
-	return nil
+	return aws.String("application/octet-stream")
 }
 
 // compareObject compares the object that is there already with the file: by what the server says of it, and where that
 // does not tell, by its bytes.
 func (p *publication) compareObject(ctx context.Context, o object) error {
-	head, err := o.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &o.bucket, Key: &o.key, ChecksumMode: types.ChecksumModeEnabled})
+	head, err := o.head(ctx)
 	if err != nil {
-		return fmt.Errorf("there is an object already, and it cannot be compared: %w", o.refused(err))
+		return fmt.Errorf("there is an object already, and it cannot be compared: %w", err)
 	}
+	return p.compareWith(ctx, o, head)
+}
+
+func (p *publication) compareWith(ctx context.Context, o object, head *s3.HeadObjectOutput) error {
 	if size := aws.ToInt64(head.ContentLength); size != p.result.Size {
 		return p.otherBytes(size, "")
 	}
 	digest, ok := wholeDigest(head)
 	if !ok {
+		var err error
 		if digest, err = o.digest(ctx); err != nil {
 			return fmt.Errorf("there is an object of the same size already, and it cannot be compared: %w", err)
 		}
@@ -144,6 +164,15 @@ func (p *publication) compareObject(ctx context.Context, o object) error {
 	}
 	p.result.Existed = true
 	return nil
+}
+
+func (o object) head(ctx context.Context) (head *s3.HeadObjectOutput, err error) {
+	input := &s3.HeadObjectInput{Bucket: &o.bucket, Key: &o.key, ChecksumMode: types.ChecksumModeEnabled}
+	err = o.call(ctx, o.bucket, func(in func(*s3.Options)) (err error) {
+		head, err = o.HeadObject(ctx, input, in)
+		return err
+	})
+	return head, err
 }
 
 // wholeDigest is the SHA-256 of an object, if the server has it. That of an upload in parts is of something else.

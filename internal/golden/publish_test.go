@@ -251,7 +251,11 @@ func TestPublishToS3(t *testing.T) {
 			name: "denied", steps: []step{s3Error(403, "AccessDenied", "User: arn:aws:sts::123456789012:role/x may not\n::error::")}, asked: "PUT",
 			fails: []string{"arn:aws:sts::…:role/x may not ::error::", "may not write this key"},
 		},
-		{name: "elsewhere", steps: []step{inRegion("eu-west-1", s3Error(301, "PermanentRedirect", "no"))}, asked: "PUT", fails: []string{"set AWS_REGION=eu-west-1"}},
+		{name: "elsewhere", steps: []step{inRegion("eu-west-1", s3Error(301, "PermanentRedirect", "no")), accept}, asked: "PUT PUT"},
+		{
+			name: "elsewhere, and refused there too", steps: []step{inRegion("eu-west-1", s3Error(301, "PermanentRedirect", "no"))}, asked: "PUT PUT",
+			fails: []string{"refuses it there", "[wrong-region]"},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -19,7 +19,7 @@ func newFakeS3(t *testing.T, steps ...step) (*script, *Store) {
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "topsecret", "AWS_SESSION_TOKEN": "toptoken"})
 	fake := newScript(t, false, steps...)
 	s := newStore(t)
-	s.Endpoint, s.HTTP = fake.URL, fake.Client()
+	s.S3.Endpoint, s.HTTP = fake.URL, fake.Client()
 	return fake, s
 }
 
@@ -65,20 +65,33 @@ func TestS3TriesAgain(t *testing.T) {
 			asked: 1, fails: []string{"arn:aws:sts::…:assumed-role/ci/s is not", "s3:GetObject ::error::got you", "or there is no such key"},
 		},
 		{name: "denied without a word", steps: []step{status(403)}, asked: 1, fails: []string{"HTTP status 403 Forbidden", "may not read this key"}},
-		{name: "expired", steps: []step{s3Error(400, "ExpiredToken", "The provided token has expired.")}, asked: 1, fails: []string{"have expired"}},
+		{name: "expired", steps: []step{s3Error(400, "ExpiredToken", "The provided token has expired.")}, asked: 1, fails: []string{"have expired", "[credentials-expired]"}},
 		{
-			name: "elsewhere", steps: []step{inRegion("eu-west-1", s3Error(301, "PermanentRedirect", "Use the right endpoint."))}, asked: 1,
-			fails: []string{"in region eu-west-1, not us-east-1: set AWS_REGION=eu-west-1"},
+			name: "elsewhere, and refused there too", steps: []step{inRegion("eu-west-1", s3Error(301, "PermanentRedirect", "Use the right endpoint."))},
+			asked: 2, fails: []string{"the bucket is in this region, and refuses it there: check AWS_ENDPOINT_URL [wrong-region]"},
 		},
 		{
-			name: "denied elsewhere", steps: []step{inRegion("eu-west-1", s3Error(403, "AccessDenied", "Access Denied"))}, asked: 1,
-			fails: []string{"set AWS_REGION=eu-west-1"},
+			name: "elsewhere and elsewhere", asked: 2, fails: []string{"in region eu-west-2, not eu-west-1: set AWS_REGION=eu-west-2 [wrong-region]"},
+			steps: []step{inRegion("eu-west-1", status(301)), inRegion("eu-west-2", status(301))},
+		},
+		{
+			name: "denied elsewhere", steps: []step{inRegion("eu-west-1", s3Error(403, "AccessDenied", "Access Denied"))}, asked: 2,
+			fails: []string{"or there is no such key: S3 tells the two apart only to those who may list the bucket [access-denied]"},
 		},
 		{
 			name: "denied here", steps: []step{inRegion("us-east-1", s3Error(403, "AccessDenied", "Access Denied"))}, asked: 1,
 			fails: []string{"or there is no such key"},
 		},
-		{name: "elsewhere without a word", steps: []step{status(301)}, asked: 1, fails: []string{"not in region us-east-1: set AWS_REGION"}},
+		{name: "elsewhere without a word", steps: []step{status(301)}, asked: 2, fails: []string{"not in region us-east-1: set AWS_REGION"}},
+		{
+			name: "archived", steps: []step{s3Error(403, "InvalidObjectState", "The operation is not valid for the object's storage class")},
+			asked: 1, fails: []string{"restore it", "[archived]"},
+		},
+		{name: "fault of the server", steps: []step{s3Error(500, "InternalError", "We encountered an internal error.")}, asked: 4, fails: []string{"[server-error]"}},
+		{
+			name: "unknown key", steps: []step{s3Error(403, "InvalidAccessKeyId", "The key AKID is not known, topsecret neither.")}, asked: 1,
+			fails: []string{"The key … is not known, … neither.", "[unknown-access-key]"},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -257,7 +270,7 @@ func TestS3EndpointAndStyle(t *testing.T) {
 			setenv(t, test.env)
 			var got string
 			s := newStore(t)
-			s.Endpoint = test.endpoint
+			s.S3.Endpoint = test.endpoint
 			s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 				got = r.URL.Host + r.URL.Path
 				return nil, context.Canceled
@@ -284,7 +297,7 @@ func TestS3DeadlineWhileLookingForCredentials(t *testing.T) {
 	s.roleTimeout = time.Hour
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer stop()
-	_, err := s.Fetch(ctx, "s3://bucket/key", digest(content), 0)
+	_, err := s.Fetch(ctx, Object{Location: "s3://bucket/key", SHA256: digest(content)})
 	wantFetchError(t, err, "deadline exceeded")
 	if got := fake.asked(); got != 0 {
 		t.Errorf("%d requests for the golden, want none", got)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // A source is a place that bytes come from.
@@ -22,16 +24,19 @@ type source struct {
 
 // A span is the part of an object that is asked for: all from an offset on. The zero span is the whole object.
 type span struct {
-	offset int64  // bytes
-	etag   string // of the object that the bytes before the offset came from; empty: any
+	offset  int64  // bytes
+	etag    string // of the object that the bytes before the offset came from; empty: any
+	version string // of the object in S3; empty: the newest
 }
 
 // A body is the bytes of an object from some offset on.
 type body struct {
 	io.ReadCloser
-	offset int64  // of the first byte; 0 if the server cannot begin elsewhere
-	size   int64  // of the whole object in bytes; -1: not known
-	etag   string // empty: not known
+	offset   int64     // of the first byte; 0 if the server cannot begin elsewhere
+	size     int64     // of the whole object in bytes; -1: not known
+	etag     string    // empty: not known
+	modified time.Time // when the object was stored; zero: not known
+	version  string    // of the object in S3; empty: not known
 }
 
 // wholeFile is the body of a file, read from its start.
@@ -65,9 +70,13 @@ func (s *Store) source(location string) (source, error) {
 		if err == nil && where.Host == "" {
 			err = errors.New("a web location is https://host/path")
 		}
-		return source{open: s.openHTTPS(where), remote: true}, err
+		return source{open: s.openHTTPS(where, nil), remote: true}, err
+	case "hf":
+		return s.hubSource(rest)
+	case "bundle":
+		return source{}, errors.New("only a whole bucket can be a bundle: bundle://FILE")
 	}
-	return source{}, fmt.Errorf("%w: scheme %q is not one of s3, https and file", errors.ErrUnsupported, clip(scheme))
+	return source{}, fmt.Errorf("%w: scheme %q is not one of s3, https, hf and file", errors.ErrUnsupported, clip(scheme))
 }
 
 // relative is about locations without a scheme.
@@ -89,39 +98,79 @@ func (s *Store) relative(location string) (source, error) {
 
 func fileSource(name string) source {
 	return source{open: func(context.Context, span) (*body, error) {
-		info, err := os.Stat(name)
+		f, err := openRegular(name)
 		if err != nil {
 			return nil, err
 		}
-		// Opening anything else may block for ever, or never end.
-		if !info.Mode().IsRegular() {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
-		}
-		return wholeFile(os.Open(name))
+		return wholeFile(f, nil)
 	}}
 }
 
-func (s *Store) openHTTPS(where *url.URL) func(context.Context, span) (*body, error) {
-	return func(ctx context.Context, _ span) (*body, error) {
+func openRegular(name string) (*os.File, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	// Opening anything else may block for ever, or never end.
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	}
+	return os.Open(name)
+}
+
+// openHTTPS reads a web server, with the given headers.
+func (s *Store) openHTTPS(where *url.URL, header http.Header) func(context.Context, span) (*body, error) {
+	return func(ctx context.Context, part span) (*body, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
 		if err != nil {
 			return nil, err
 		}
+		maps.Copy(req.Header, header)
 		// Without this the transport asks for gzip and undoes it, and then also undoes that of a
 		// golden which is stored with a Content-Encoding.
 		req.Header.Set("Accept-Encoding", "identity")
-		client := s.HTTP
-		if client == nil {
-			client = http.DefaultClient
+		if part.offset > 0 {
+			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", part.offset))
+			req.Header.Set("If-Match", part.etag)
 		}
-		resp, err := client.Do(req)
+		resp, err := s.client(header).Do(req)
 		if err != nil {
 			return nil, err
 		}
-		if resp.StatusCode != http.StatusOK {
+		b, err := webBody(resp, part)
+		if err != nil {
 			resp.Body.Close()
-			return nil, &refusal{status: resp.StatusCode}
+			return nil, err
 		}
-		return &body{ReadCloser: resp.Body, size: resp.ContentLength, etag: resp.Header.Get("Etag")}, nil
+		return b, nil
 	}
+}
+
+// webBody is what a web server answered to the question for a part.
+func webBody(resp *http.Response, part span) (*body, error) {
+	b := &body{ReadCloser: resp.Body, size: resp.ContentLength, etag: resp.Header.Get("Etag")}
+	if modified, err := http.ParseTime(resp.Header.Get("Last-Modified")); err == nil {
+		b.modified = modified
+	}
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return b, nil
+	case resp.StatusCode == http.StatusPartialContent && part.offset > 0:
+		var err error
+		b.offset, b.size, err = parseContentRange(resp.Header.Get("Content-Range"))
+		return b, err
+	}
+	return nil, &refusal{status: resp.StatusCode, retryAfter: retryAfter(resp.Header)}
+}
+
+// client is the one for requests with the given headers.
+func (s *Store) client(header http.Header) *http.Client {
+	client := s.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	if len(header) == 0 {
+		return client
+	}
+	return keepingToHost(client, header)
 }

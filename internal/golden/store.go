@@ -2,14 +2,13 @@ package golden
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
+	"errors"
 	"io"
 	"io/fs"
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -18,102 +17,195 @@ import (
 // some hundred times the size of a usual one.
 const DefaultMaxSize = 256 << 20
 
-// Store fetches goldens. Its zero value reads files, and S3 and the web as the environment says; its
+// Store gets goldens. Its zero value reads files, and S3 and the web as the environment says; its
 // fields are to be set before the first use. It is safe for use by several goroutines, and must not
 // be copied.
 type Store struct {
 	// Bucket is where goldens without a location of their own are: "s3://name/prefix", "file:///dir"
 	// or a directory. Here it only decides that FS is not used: the caller puts it into the location.
+	// "bundle://FILE" is the same as a Bundle.
 	Bucket string
 	// Dir is the directory that relative files are below; by default the working directory.
 	Dir string
 	// FS, if not nil, holds the relative files, as long as Bucket is empty.
 	FS fs.FS
+	// Bundle is the path of a file that [WriteBundle] wrote. All goldens are taken out of it, by their
+	// digests, wherever their locations are.
+	Bundle string
 	// Cache is the directory of the cache; by default $VLLM_VCR_CACHE, else vllm-vcr/goldens in the
 	// user's cache directory.
 	Cache string
 	// MaxSize is the number of bytes that a golden may have; by default DefaultMaxSize.
 	MaxSize int64
-	// Log is told of downloads, retries and faults of the cache; by default nobody is.
+	// Offline forbids the network: what is remote comes from the cache or not at all.
+	Offline bool
+	// Parallel is how many goldens Pull downloads at a time; by default 4.
+	Parallel int
+	// Log is told of downloads, retries, mirrors and faults of the cache; by default nobody is.
 	Log *slog.Logger
 
 	// HTTP makes all requests for goldens. By default they are made as http.DefaultClient does, and
 	// as the AWS SDK does.
 	HTTP *http.Client
-	// Endpoint is the URL of the S3 server, instead of the environment's.
-	Endpoint string
+	// S3 says how S3 is reached where the environment does not.
+	S3 S3Options
 	// Backoff is the time to wait after the given try, of which the first is 1; by default random, up
-	// to 0.5 s, 1 s, 2 s.
+	// to 0.5 s, 1 s, 2 s. A server that asks for up to 30 s gets them.
 	Backoff func(try int) time.Duration
 	// Stall is how long a server may send nothing before the request is given up; by default 30 s.
 	Stall time.Duration
 
 	busy        digestLocks
 	s3          s3Cache
+	bundle      bundleCache
 	roleTimeout time.Duration // for tests; 0: the constant
 }
 
-// Fetch returns the bytes at a location, which have the given SHA-256, 64 lowercase hexadecimal
-// digits, and unless it is 0 the given size. An error is a [*MismatchError] or a [*FetchError].
-func (s *Store) Fetch(ctx context.Context, location, sha256 string, size int64) ([]byte, error) {
-	p := pin{location: printable(scrub(location)), sha256: sha256, size: size, max: s.maxSize()}
+// An Object is a golden as it is registered.
+type Object struct {
+	Location  string   // see the package's documentation
+	Mirrors   []string // complete locations, tried in order when Location fails
+	SHA256    string   // of the bytes, 64 lowercase hexadecimal digits
+	Size      int64    // bytes; 0: not known
+	VersionID string   // of the S3 object at Location; empty: the newest
+}
+
+// Fetch returns the bytes of a golden, at most MaxSize. An error is a [*MismatchError] or a [*FetchError],
+// or of a golden with mirrors one that holds those of all locations: a MismatchError if there is any.
+func (s *Store) Fetch(ctx context.Context, o Object) ([]byte, error) {
+	g, err := s.get(ctx, o, inMemory)
+	return g.data, err
+}
+
+// Open returns the bytes of a golden as a file, so that they are never in memory as a whole: what is remote
+// is in the cache then, and a cache that cannot be written is an error. They are verified when Open returns;
+// a file of this machine must not be written to after that. Errors are those of Fetch.
+func (s *Store) Open(ctx context.Context, o Object) (*File, error) {
+	g, err := s.get(ctx, o, asFile)
+	return g.file, err
+}
+
+// A File is the verified bytes of a golden, to be read from the start, anywhere and again.
+type File struct {
+	*io.SectionReader
+	From string // location, fit for messages
+
+	closer io.Closer // nil: there is nothing to close
+}
+
+// Close ends the use of the file.
+func (f *File) Close() error {
+	if f.closer == nil {
+		return nil
+	}
+	return f.closer.Close()
+}
+
+// A form is how the bytes of a golden are wanted.
+type form int
+
+const (
+	checked  form = iota // not at all: it is enough that they are there
+	inMemory             // as a slice
+	asFile               // as a [File]
+)
+
+// got is a golden whose bytes were verified.
+type got struct {
+	data   []byte // if wanted in memory
+	file   *File  // if wanted as a file
+	from   string // location, fit for messages
+	size   int64  // bytes
+	cached bool   // it was in the cache before
+}
+
+// get finds a golden at one of its locations, and verifies it.
+func (s *Store) get(ctx context.Context, o Object, form form) (got, error) {
+	p := pin{location: shown(o.Location), sha256: o.SHA256, size: o.Size, max: s.maxSize()}
 	if err := p.valid(); err != nil {
-		return nil, &FetchError{Location: p.location, Err: err}
+		return got{}, &FetchError{Location: p.location, Err: err}
 	}
+	if file := s.bundleFile(); file != "" {
+		p.location = shown(s.Where(o))
+		return s.fromBundle(ctx, p, file, form)
+	}
+	q := quest{store: s, pin: p, form: form}
+	defer q.end()
+	for i, location := range append([]string{o.Location}, o.Mirrors...) {
+		version := o.VersionID
+		if i > 0 {
+			version = "" // of another bucket
+		}
+		g, err := q.look(ctx, location, version)
+		if err == nil {
+			q.warn(g)
+			return g, nil
+		}
+		q.failures = append(q.failures, err)
+	}
+	return got{}, everywhere(q.failures)
+}
+
+// shown is a location as messages show it.
+func shown(location string) string { return printable(scrub(location)) }
+
+// A quest is the search for one golden.
+type quest struct {
+	store    *Store
+	pin      pin
+	form     form
+	release  func() // ends the work on the digest; nil: it has not begun
+	failures []error
+}
+
+func (q *quest) end() {
+	if q.release != nil {
+		q.release()
+	}
+}
+
+// look tries one location. Before the first that is remote it looks into the cache. Of several callers that want the
+// same bytes one downloads them, and the others then find them there.
+func (q *quest) look(ctx context.Context, location, version string) (got, error) {
+	p := q.pin
+	p.location = shown(location)
 	if ctx.Err() != nil {
-		return nil, &FetchError{Location: p.location, Err: context.Cause(ctx)}
+		return got{}, p.failed(context.Cause(ctx), 0)
 	}
-	src, err := s.source(location)
+	src, err := q.store.source(location)
 	if err != nil {
-		return nil, &FetchError{Location: p.location, Err: err}
+		return got{}, &FetchError{Location: p.location, Err: err}
 	}
-	if src.remote {
-		return s.fetchRemote(ctx, p, src)
+	if !src.remote {
+		return readLocal(ctx, p, src, q.form)
 	}
-	data, err := readLocal(ctx, src, p.limit())
-	if err != nil {
-		return nil, p.failed(err, 0)
+	if q.release == nil {
+		if q.release, err = q.store.busy.enter(ctx, p.sha256); err != nil {
+			return got{}, p.failed(err, 0)
+		}
+		if g, err, ok := q.store.cached(p, q.form); ok {
+			return g, err
+		}
 	}
-	return p.verified(data)
+	if q.store.Offline {
+		return got{}, p.offline()
+	}
+	return q.store.download(ctx, p, src, version, q.form)
 }
 
-// fetchRemote looks into the cache first. Of several callers that want the same bytes one downloads
-// them, and the others then find them in the cache.
-func (s *Store) fetchRemote(ctx context.Context, p pin, src source) ([]byte, error) {
-	leave, err := s.busy.enter(ctx, p.sha256)
-	if err != nil {
-		return nil, p.failed(err, 0)
+// warn tells of the locations that failed before the one that did not: somebody should see to them.
+func (q *quest) warn(g got) {
+	for _, err := range q.failures {
+		q.store.log().Warn("golden taken from another place", "from", g.from, "instead", err)
 	}
-	defer leave()
-	if data, ok := s.cached(p); ok {
-		return p.verified(data)
-	}
-	data, err := s.download(ctx, p, src)
-	if err != nil {
-		return nil, err
-	}
-	if data, err = p.verified(data); err != nil {
-		return nil, err
-	}
-	if err := s.keep(p.sha256, data); err != nil {
-		s.log().Warn("golden not cached", "golden", p.location, "error", err)
-	}
-	return data, nil
 }
 
-func readLocal(ctx context.Context, src source, limit int64) ([]byte, error) {
-	file, err := src.open(ctx, span{})
+func readLocal(ctx context.Context, p pin, src source, form form) (got, error) {
+	body, err := src.open(ctx, span{})
 	if err != nil {
-		return nil, err
+		return got{}, p.failed(err, 0)
 	}
-	defer file.Close()
-	return readUpTo(file, limit)
-}
-
-// readUpTo reads one byte more than limit at most, which shows that there is more. It allocates as
-// bytes come, by nobody's claim.
-func readUpTo(r io.Reader, limit int64) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, limit+1))
+	return p.read(body.ReadCloser, form)
 }
 
 func (s *Store) maxSize() int64 {
@@ -130,52 +222,30 @@ func (s *Store) log() *slog.Logger {
 	return s.Log
 }
 
-// A pin is what the bytes at a location must be.
-type pin struct {
-	location string // fit for messages
-	sha256   string
-	size     int64 // 0: any
-	max      int64 // of any golden
+// elsewhereError is a golden that could not be had at any of several locations.
+type elsewhereError struct{ failures []error }
+
+// everywhere is the error of a golden whose locations have all failed.
+func everywhere(failures []error) error {
+	if len(failures) == 1 {
+		return failures[0]
+	}
+	return &elsewhereError{failures}
 }
 
-func (p pin) valid() error {
-	switch {
-	case len(p.sha256) != sha256.Size*2 || strings.Trim(p.sha256, "0123456789abcdef") != "":
-		return fmt.Errorf("registered sha256 %q is not 64 lowercase hexadecimal digits", clip(p.sha256))
-	case p.size < 0:
-		return fmt.Errorf("registered size is %d bytes", p.size)
-	case p.size > p.max:
-		return fmt.Errorf("registered size is %d bytes, but a golden may have %d at most", p.size, p.max)
+func (e *elsewhereError) Error() string {
+	var texts []string
+	for _, err := range e.failures {
+		texts = append(texts, err.Error())
 	}
-	return nil
+	return strings.Join(texts, "; and at its next location, ")
 }
 
-// limit is the number of bytes beyond which reading on is of no use.
-func (p pin) limit() int64 {
-	if p.size > 0 {
-		return p.size
+// Unwrap returns what it is taken for: wrong bytes say more about a golden than none.
+func (e *elsewhereError) Unwrap() []error {
+	isMismatch := func(err error) bool { return errors.As(err, new(*MismatchError)) }
+	if !slices.ContainsFunc(e.failures, isMismatch) {
+		return e.failures
 	}
-	return p.max
-}
-
-// verified returns data if it is what the pin says. More bytes than the limit were not all read.
-func (p pin) verified(data []byte) ([]byte, error) {
-	got := int64(len(data))
-	if got > p.limit() && p.size == 0 {
-		return nil, &FetchError{Location: p.location, Err: fmt.Errorf("more than the %d bytes that a golden may have", p.max)}
-	}
-	mismatch := &MismatchError{Location: p.location, WantSHA256: p.sha256, WantSize: p.size, GotSize: got}
-	if got > p.limit() {
-		return nil, mismatch
-	}
-	mismatch.GotSHA256 = digest(data)
-	if mismatch.GotSHA256 != p.sha256 || p.size > 0 && got != p.size {
-		return nil, mismatch
-	}
-	return data, nil
-}
-
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+	return slices.DeleteFunc(slices.Clone(e.failures), func(err error) bool { return !isMismatch(err) })
 }

@@ -68,7 +68,8 @@ func TestFetchLocalFailures(t *testing.T) {
 		{name: "no key", location: "s3://bucket", want: []string{"s3://bucket/key"}},
 		{name: "empty key", location: "s3://bucket/", want: []string{"s3://bucket/key"}},
 		{name: "no bucket", location: "s3:///key", want: []string{"s3://bucket/key"}},
-		{name: "hf", location: "hf://datasets/o/n/a.jsonl", is: errors.ErrUnsupported, want: []string{`"hf" is not one of s3, https and file`}},
+		{name: "unknown scheme", location: "ftp://host/a.jsonl", is: errors.ErrUnsupported, want: []string{`"ftp" is not one of s3, https, hf and file`}},
+		{name: "in a bundle", location: "bundle://b.tar/a.jsonl", want: []string{"bundle://FILE"}},
 		{name: "plain http", location: "http://127.0.0.1/a.jsonl", is: errors.ErrUnsupported, want: []string{`"http"`}},
 		{name: "no host", location: "https:///a.jsonl", want: []string{"https://host/path"}},
 		{name: "no URL", location: "https://%zz/a.jsonl", want: []string{"invalid URL escape"}},
@@ -117,7 +118,7 @@ func TestFetchVerifies(t *testing.T) {
 			for _, location := range []string{dir + "/a.jsonl", "a.jsonl", server.URL + "/a.jsonl"} {
 				s := newStore(t)
 				s.HTTP, s.FS = server.Client(), fstest.MapFS{"a.jsonl": {Data: test.data}}
-				data, err := s.Fetch(t.Context(), location, digest(content), test.size)
+				data, err := s.Fetch(t.Context(), Object{Location: location, SHA256: digest(content), Size: test.size})
 				mismatch := wantMismatch(t, err)
 				if data != nil {
 					t.Errorf("%s: %d bytes came with the error", location, len(data))
@@ -135,9 +136,7 @@ func TestFetchVerifies(t *testing.T) {
 				if *mismatch != want {
 					t.Errorf("%s: got %+v, want %+v", location, *mismatch, want)
 				}
-				if entries, _ := filepath.Glob(filepath.Join(s.Cache, "*", "*")); len(entries) > 0 {
-					t.Errorf("%s: left %v in the cache", location, entries)
-				}
+				wantNoEntries(t, s)
 			}
 			if got := server.asked(); got != 1 {
 				t.Errorf("%d requests, want 1: wrong bytes do not become right", got)
@@ -162,7 +161,7 @@ func TestFetchSizeLimit(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			s := &Store{MaxSize: test.maxSize, FS: fstest.MapFS{"a": {Data: content}}}
-			data, err := s.Fetch(t.Context(), "a", digest(content), test.pinned)
+			data, err := s.Fetch(t.Context(), Object{Location: "a", SHA256: digest(content), Size: test.pinned})
 			if test.want != "" {
 				wantFetchError(t, err, "golden a: ", test.want)
 			} else if err != nil || len(data) != len(content) {
@@ -189,7 +188,7 @@ func TestFetchBadPin(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			s := &Store{FS: fstest.MapFS{"a": {Data: content}}}
-			_, err := s.Fetch(t.Context(), "a", test.sha256, test.size)
+			_, err := s.Fetch(t.Context(), Object{Location: "a", SHA256: test.sha256, Size: test.size})
 			wantFetchError(t, err, test.want)
 			if len(err.Error()) > 300 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
@@ -203,12 +202,12 @@ func TestFetchCancelled(t *testing.T) {
 	cancel(errors.New("enough"))
 	for _, location := range []string{"a", "s3://b/k", "https://127.0.0.1/"} {
 		s := &Store{FS: fstest.MapFS{"a": {Data: content}}, Cache: t.TempDir()}
-		_, err := s.Fetch(ctx, location, digest(content), 0)
+		_, err := s.Fetch(ctx, Object{Location: location, SHA256: digest(content)})
 		wantFetchError(t, err, "enough")
 	}
 }
 
-func write(t *testing.T, name string, data []byte) {
+func write(t testing.TB, name string, data []byte) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)

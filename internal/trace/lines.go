@@ -199,7 +199,7 @@ func (l *lineReader) fill() {
 		l.to += n
 		l.read += int64(n)
 		if most := l.opt.MaxBytes; most > 0 && l.read > most {
-			err = fmt.Errorf("the trace is larger than the limit of %d bytes", most)
+			err = l.opt.tooLarge()
 		}
 		l.done = err
 		if n > 0 || err != nil {

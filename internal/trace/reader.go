@@ -21,6 +21,8 @@ type Options struct {
 	// bound: then memory is bounded by the longest line, and for Read by the
 	// whole trace.
 	MaxBytes int64
+
+	stored int64 // bytes of a golden as stored, which MaxBytes comes from; 0: no golden
 }
 
 // Reader streams a trace.

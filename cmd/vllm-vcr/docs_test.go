@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// shellBlocks are the blocks of a page that begin with ```sh, with the line of each.
+func shellBlocks(t *testing.T, page string) (blocks []string, lines []int) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var block []string
+	inside := false
+	for i, line := range strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n") {
+		switch {
+		case line == "```sh":
+			inside, block = true, nil
+			lines = append(lines, i+1)
+		case inside && line == "```":
+			inside = false
+			blocks = append(blocks, strings.Join(block, "\n"))
+		case inside:
+			block = append(block, line)
+		}
+	}
+	return blocks, lines
+}
+
+// TestGoldensPage runs the commands of docs/goldens.md one after the other, as a reader would, in a checkout and with a
+// real S3 server.
+func TestGoldensPage(t *testing.T) {
+	server := testenv.S3(t)
+	page, err := filepath.Abs("../../docs/goldens.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, vcr.Files); err != nil {
+		t.Fatal(err)
+	}
+	writable(t, dir)
+	buckets(t, server.Dir, dir)
+
+	cache := t.TempDir()
+	blocks, lines := shellBlocks(t, page)
+	if len(blocks) < 5 {
+		t.Fatalf("%s has only %d commands", page, len(blocks))
+	}
+	for i, block := range blocks {
+		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "VLLM_VCR_CACHE="+cache, "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET=")
+		for name, value := range server.Env() {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s:%d: %v\n%s\n%s", page, lines[i], err, block, out)
+		}
+		t.Logf("line %d\n%s\n%s", lines[i], block, out)
+	}
+}
+
+// writable undoes that embedded files are read-only.
+func writable(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Chmod(path, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// buckets makes the buckets of the page, and the recording that it begins with.
+func buckets(t *testing.T, server, checkout string) {
+	t.Helper()
+	registry, _ := manifest.Load(filepath.Join(checkout, vcr.ManifestPath))
+	goldens := filepath.Join(checkout, vcr.GoldensPath)
+	for _, dir := range []string{"my-goldens", "my-mirror/goldens"} {
+		if err := os.MkdirAll(filepath.Join(server, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, g := range registry.Goldens {
+		var to string
+		switch {
+		case g.Line == "0.32":
+			to = filepath.Join(server, "my-mirror/goldens", g.BucketPath)
+		case g.Line == "0.33" && g.ID == "multiturn-s7":
+			to = filepath.Join(checkout, "run.jsonl.gz")
+		default:
+			continue
+		}
+		data, err := os.ReadFile(g.Location("", goldens))
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(to, data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(fmt.Errorf("%s/%s: %w", g.Line, g.ID, err))
+		}
+	}
+}

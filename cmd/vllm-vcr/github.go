@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/github"
+	"github.com/vllm-vcr/conformance/internal/report"
+)
+
+func (a *app) githubCommand() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "github",
+		Short: "Keep an issue or a pull request on GitHub as it should be",
+		Long: "Keep an issue or a pull request of a repository on GitHub as it should be: what is so already is left alone.\n" +
+			"For the steps of a workflow: the token is in GITHUB_TOKEN, the repository in GITHUB_REPOSITORY, and the API in\n" +
+			"GITHUB_API_URL (default https://api.github.com). Limits of GitHub are waited for, for 3 minutes in all.",
+	}, a.githubIssueCommand(), a.githubPullRequestCommand())
+}
+
+// githubFlags are those of both commands.
+type githubFlags struct {
+	title, bodyFile string
+	labels          []string
+	dryRun, output  bool
+}
+
+func (f *githubFlags) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&f.title, "title", "", "title")
+	flags.StringVar(&f.bodyFile, "body-file", "", "file with the text, as Markdown")
+	flags.StringSliceVar(&f.labels, "label", nil, "label that it has at least")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	addOutputFlag(flags, &f.output)
+}
+
+func (a *app) githubIssueCommand() *cobra.Command {
+	var f githubFlags
+	var key, state string
+	cmd := &cobra.Command{
+		Use:   "issue",
+		Short: "Open, update or close one issue",
+		Long: "Open, update, close or reopen the issue of a key. The issue is found by a hidden line in its text and by its\n" +
+			"author, so that there is never a second one, and nobody else's is touched. A text that differs is replaced\n" +
+			"without a comment; a change of state is commented, a closed one with --body-file if it is given.\n\n" +
+			"The job needs the permission issues: write.",
+		Example: "  vllm-vcr github issue --key drift --state open --title 'vLLM 0.34 differs' --body-file drift.md --label drift\n" +
+			"  vllm-vcr github issue --key drift --state closed",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if state != "open" && state != "closed" {
+				return fmt.Errorf("--state %q: want open or closed", state)
+			}
+			body, err := readBody(f.bodyFile)
+			if err != nil {
+				return err
+			}
+			issue := github.Issue{Key: key, Title: f.title, Body: body, Labels: f.labels, Open: state == "open"}
+			return a.ensure(cmd.Context(), f, "issue", "issue", func(c *github.Client) (github.Outcome, error) {
+				return c.EnsureIssue(cmd.Context(), issue)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&key, "key", "", "name of the issue that never changes and that nobody sees, such as drift")
+	flags.StringVar(&state, "state", "", "what it should be: open or closed")
+	f.addFlags(flags)
+	return cmd
+}
+
+// pullRequestFlags are those of github pull-request.
+type pullRequestFlags struct {
+	githubFlags
+	pull     github.PullRequest
+	patterns []string
+}
+
+func (a *app) githubPullRequestCommand() *cobra.Command {
+	var f pullRequestFlags
+	cmd := &cobra.Command{
+		Use:   "pull-request",
+		Short: "Open, update or close one pull request with files of the work tree",
+		Long: "Open or update the pull request of a branch with files of the work tree, which is the working directory. The\n" +
+			"branch is one commit, made and signed by GitHub, on top of the base; it is made again when the base has moved or\n" +
+			"the files differ. Without a difference to the base, an open pull request is closed and the branch deleted.\n\n" +
+			"A branch with commits of others is never changed: this ends with exit code 3, unless it has the wanted files.\n" +
+			"A file that a --file with a wildcard matches on the base and not in the work tree is deleted. Links, and what is\n" +
+			"no file, are refused.\n\n" +
+			"The job needs the permissions contents: write and pull-requests: write, and the repository must let Actions open\n" +
+			"pull requests (Settings, Actions, General). One that is opened with a job's own token starts no workflows: give\n" +
+			"GITHUB_TOKEN the token of an App for that.",
+		Example: "  vllm-vcr github pull-request --branch auto/vllm-stable --title 'Roll vLLM' --body-file body.md --file compat.toml",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.pullRequest(cmd.Context(), f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.pull.Branch, "branch", "", "branch of the pull request, which is nobody else's")
+	flags.StringVar(&f.pull.Base, "base", "main", "branch that it goes into")
+	flags.StringSliceVar(&f.patterns, "file", nil, "file that goes in; with the wildcards * ? [] in any part")
+	flags.BoolVar(&f.pull.Draft, "draft", false, "open it as a draft")
+	flags.StringVar(&f.pull.EditedFrom, "edited-from", "", "commit that was edited; refuse if the base has changed the files since (default $GITHUB_SHA)")
+	f.addFlags(flags)
+	return cmd
+}
+
+func (a *app) pullRequest(ctx context.Context, f pullRequestFlags) error {
+	body, err := readBody(f.bodyFile)
+	if err != nil {
+		return err
+	}
+	f.pull.Title, f.pull.Body, f.pull.Labels = f.title, body, f.labels
+	f.pull.EditedFrom = a.orEnv(f.pull.EditedFrom, "GITHUB_SHA")
+	if f.pull.Files, err = github.ReadFiles(".", f.patterns); err != nil {
+		return fmt.Errorf("--file: %w", err)
+	}
+	return a.ensure(ctx, f.githubFlags, "pull request", "pr", func(c *github.Client) (github.Outcome, error) {
+		return c.EnsurePullRequest(ctx, f.pull)
+	})
+}
+
+// ensure runs f with a client of the workflow's repository, and says what it did.
+func (a *app) ensure(
+	ctx context.Context, f githubFlags, kind, number string, do func(*github.Client) (github.Outcome, error),
+) error {
+	client, err := github.New(github.Options{
+		Repository: a.orEnv("", "GITHUB_REPOSITORY"), Token: a.orEnv("", "GITHUB_TOKEN"), API: a.orEnv("", "GITHUB_API_URL"),
+		Run: a.runURL(), DryRun: f.dryRun, Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL: %w", err)
+	}
+	done, err := do(client)
+	if ctx.Err() != nil {
+		return exitError{conformance.ExitInfra, errors.New("interrupted: run it again to bring it to an end")}
+	}
+	var usage *github.UsageError
+	if errors.As(err, &usage) {
+		return err
+	}
+	if err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	return a.printOutcome(f, kind, number, done)
+}
+
+func (a *app) printOutcome(f githubFlags, kind, number string, done github.Outcome) error {
+	text, id := kind, ""
+	if done.Number != 0 {
+		id = strconv.Itoa(done.Number)
+		text += " #" + id
+	}
+	text += ": " + string(done.Action)
+	if f.dryRun {
+		text = "dry run: " + text
+	}
+	if done.URL != "" {
+		text += ": " + done.URL
+	}
+	for _, line := range append([]string{text}, done.Notes...) {
+		if _, err := fmt.Fprintln(a.stdout, report.OneLine(line)); err != nil {
+			return err
+		}
+	}
+	if !f.output {
+		return nil
+	}
+	return a.setOutputs(output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
+}
+
+// runURL is the page of the workflow run, or "".
+func (a *app) runURL() string {
+	server, repository := a.orEnv("", "GITHUB_SERVER_URL"), a.orEnv("", "GITHUB_REPOSITORY")
+	run := a.orEnv("", "GITHUB_RUN_ID")
+	if server == "" || repository == "" || run == "" {
+		return ""
+	}
+	return server + "/" + repository + "/actions/runs/" + run
+}
+
+// readBody reads the text of an issue. What is too long for GitHub is cut later; this only bounds the memory.
+func readBody(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("--body-file: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return "", fmt.Errorf("--body-file: %w", err)
+	}
+	return string(text), nil
+}

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// fetchFlags are the flags of the commands that get goldens.
+type fetchFlags struct {
+	in           inputs
+	store        storeFlags
+	sel          conformance.Selection
+	cacheKey     bool
+	githubOutput bool
+	out          string
+}
+
+func (f *fetchFlags) addFlags(flags *pflag.FlagSet) {
+	f.in.addFlags(flags)
+	f.store.addFlags(flags)
+	flags.StringSliceVar(&f.sel.Lines, "line", nil, "lines whose goldens are meant, by name or tag (default all)")
+	flags.StringSliceVar(&f.sel.Goldens, "golden", nil, "goldens that are meant, by id (default all)")
+}
+
+func (a *app) goldenPullCommand() *cobra.Command {
+	var f fetchFlags
+	cmd := &cobra.Command{
+		Use:   "pull",
+		Short: "Get goldens into the cache",
+		Long: "Get the goldens of the manifest into the cache, four at a time, so that conform --offline finds them there.\n" +
+			"Each is verified against its registered digest. Goldens on this machine are verified where they are.\n\n" +
+			"With --cache-key nothing is fetched: it prints a name for what the cache would hold, for caches that are kept\n" +
+			"from one CI run to the next. It is that of the digests; without any golden from the network it is empty.",
+		Example: "  vllm-vcr golden pull --line 0.33\n" +
+			"  vllm-vcr golden pull --bucket s3://name/prefix --cache-key",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.goldenPull(cmd.Context(), f) },
+	}
+	f.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&f.cacheKey, "cache-key", false, "only print a name for what the cache would hold")
+	addOutputFlag(cmd.Flags(), &f.githubOutput)
+	return cmd
+}
+
+func (a *app) goldenVerifyCommand() *cobra.Command {
+	var f fetchFlags
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Read goldens from wherever they are, and compare their bytes with the manifest",
+		Long: "Read every golden of the manifest from wherever it is and compare its size and sha256 with the registered\n" +
+			"ones. Of a bundle, everything in it. Nothing is played. Exit code 1 means other bytes, 3 that some could not be had.",
+		Example: "  vllm-vcr golden verify --line 0.33\n" +
+			"  vllm-vcr golden verify --bundle goldens.tar",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.goldenVerify(cmd.Context(), f) },
+	}
+	f.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) goldenBundleCommand() *cobra.Command {
+	var f fetchFlags
+	cmd := &cobra.Command{
+		Use:   "bundle",
+		Short: "Write goldens, compat.toml and the manifest into one file",
+		Long: "Write goldens, compat.toml and the manifest into one file, for machines without a network: conform --bundle\n" +
+			"FILE needs nothing else. The same goldens always make the same bytes. It is a tar whose SHA256SUMS the tool\n" +
+			"sha256sum checks, too.",
+		Example: "  vllm-vcr golden bundle --line 0.33 --out goldens.tar",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.goldenBundle(cmd.Context(), f) },
+	}
+	f.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&f.out, "out", "", "file to write")
+	return cmd
+}
+
+// A fetch is the goldens that a command is about, and their store.
+type fetch struct {
+	goldens []manifest.Golden
+	store   *conformance.RegisteredStore
+	compat  []byte // the support window, as it is written
+}
+
+// beginFetch reads the inputs and selects.
+func (a *app) beginFetch(f *fetchFlags) (*fetch, error) {
+	if err := f.store.resolve(a, &f.in); err != nil {
+		return nil, err
+	}
+	window, registry, err := a.load(f.in)
+	if err != nil {
+		return nil, err
+	}
+	var run fetch
+	if run.goldens, err = f.sel.Registered(window, registry); err != nil {
+		return nil, err
+	}
+	if len(run.goldens) == 0 {
+		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens on the selected lines", registry.File)}
+	}
+	if run.compat, err = a.fileText(window.File); err != nil {
+		return nil, err
+	}
+	run.store, err = a.openStore(&f.store)
+	return &run, err
+}
+
+func (r *fetch) objects() []golden.Object {
+	var objects []golden.Object
+	for _, g := range r.goldens {
+		objects = append(objects, r.store.Object(g))
+	}
+	return objects
+}
+
+func (a *app) goldenPull(ctx context.Context, f fetchFlags) error {
+	run, err := a.beginFetch(&f)
+	if err != nil {
+		return err
+	}
+	if f.cacheKey {
+		return a.printCacheKey(run, f.githubOutput)
+	}
+	start := time.Now()
+	pulled, err := a.pull(ctx, run)
+	if err != nil {
+		return err
+	}
+	var here, cached int
+	var bytes int64
+	for _, p := range pulled {
+		switch {
+		case !run.store.Bytes.IsRemote(p.Object):
+			here++
+		case p.Cached:
+			cached++
+		default:
+			bytes += p.Bytes
+		}
+	}
+	_, err = fmt.Fprintf(a.stdout, "%d goldens: %d downloaded, %d cached, %d on this machine; %d bytes in %s\n",
+		len(pulled), len(pulled)-here-cached, cached, here, bytes, time.Since(start).Round(time.Millisecond))
+	return err
+}
+
+func (a *app) goldenVerify(ctx context.Context, f fetchFlags) error {
+	run, err := a.beginFetch(&f)
+	if err != nil {
+		return err
+	}
+	if f.store.bundle != "" {
+		if err := verifyBundle(ctx, f.store.bundle); err != nil {
+			return err
+		}
+	}
+	pulled, err := a.pull(ctx, run)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "%d goldens have the registered bytes\n", len(pulled))
+	return err
+}
+
+func verifyBundle(ctx context.Context, path string) error {
+	file, err := golden.OpenBundle(path)
+	if err != nil {
+		return err
+	}
+	if err := file.Verify(ctx); err != nil {
+		return exitError{conformance.ExitFail, err}
+	}
+	return nil
+}
+
+// pull gets all goldens of a run and prints a line for each.
+func (a *app) pull(ctx context.Context, run *fetch) ([]golden.Pulled, error) {
+	pulled := run.store.Bytes.Pull(ctx, run.objects())
+	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	code := conformance.ExitOK
+	for i, p := range pulled {
+		g := run.goldens[i]
+		fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], report.OneLine(whence(run, p)))
+		code = worse(code, p.Err)
+	}
+	if err := tw.Flush(); err != nil {
+		return nil, err
+	}
+	for _, p := range pulled {
+		if p.Err != nil {
+			a.tell(fmt.Sprintf("vllm-vcr: error: %v", p.Err))
+		}
+	}
+	if code != conformance.ExitOK {
+		return nil, exitError{code, errReported}
+	}
+	return pulled, nil
+}
+
+// whence says where a golden came from.
+func whence(run *fetch, p golden.Pulled) string {
+	switch {
+	case errors.As(p.Err, new(*golden.MismatchError)):
+		return "other bytes"
+	case p.Err != nil:
+		return "not had"
+	case p.Cached:
+		return "cached"
+	case run.store.Bytes.IsRemote(p.Object):
+		return "from " + p.From
+	}
+	return "at " + p.From
+}
+
+// worse is the exit code of a run so far and of what became of one more golden: what could not be
+// had tells less than other bytes.
+func worse(code int, err error) int {
+	switch {
+	case err == nil || code == conformance.ExitFail:
+		return code
+	case errors.As(err, new(*golden.MismatchError)):
+		return conformance.ExitFail
+	}
+	return conformance.ExitInfra
+}
+
+// printCacheKey names what the cache would hold: the digests of all goldens that may come from the
+// network.
+func (a *app) printCacheKey(run *fetch, githubOutput bool) error {
+	var digests []string
+	for _, o := range run.objects() {
+		if run.store.Bytes.IsRemote(o) {
+			digests = append(digests, o.SHA256)
+		}
+	}
+	slices.Sort(digests)
+	key := ""
+	if digests = slices.Compact(digests); len(digests) > 0 {
+		key = fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(digests, "\n"))))
+	}
+	if githubOutput {
+		if err := a.setOutputs(output{"cache-key", key}); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(a.stdout, key)
+	return err
+}
+
+func (a *app) goldenBundle(ctx context.Context, f fetchFlags) error {
+	if f.out == "" {
+		return errors.New("--out is not given")
+	}
+	run, err := a.beginFetch(&f)
+	if err != nil {
+		return err
+	}
+	if _, err := a.pull(ctx, run); err != nil {
+		return err
+	}
+	window, registry, err := run.narrowed()
+	if err != nil {
+		return err
+	}
+	bundle := golden.Bundle{Compat: window, Manifest: registry, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
+		return run.store.Bytes.Open(ctx, o)
+	}}
+	if err := report.WriteFile(f.out, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	info, err := os.Stat(f.out)
+	if err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s: %d goldens, %d bytes\n", report.OneLine(filepath.ToSlash(f.out)), len(run.goldens), info.Size())
+	return err
+}
+
+// narrowed are the support window and the registry of the selected goldens alone, as a run would
+// otherwise miss the others.
+func (r *fetch) narrowed() (window, registry []byte, err error) {
+	lines := map[string]bool{}
+	var names []string
+	for _, g := range r.goldens {
+		if !lines[g.Line] {
+			lines[g.Line], names = true, append(names, g.Line)
+		}
+	}
+	if window, err = r.narrowedWindow(lines); err != nil {
+		return nil, nil, err
+	}
+	editor, err := manifest.NewEditor(manifestName, nil, names)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, g := range r.goldens {
+		if err := editor.Put(g); err != nil {
+			return nil, nil, err
+		}
+	}
+	m, _ := compat.Parse(compatName, window)
+	if findings := conformance.CheckInputs(m, editor.Manifest()); tomlfile.HasErrors(findings) {
+		return nil, nil, fmt.Errorf("a bundle of these goldens alone could not be used: %v", findings[0])
+	}
+	return window, editor.Bytes(), nil
+}
+
+// Names of the files in a bundle.
+const (
+	compatName   = "compat.toml"
+	manifestName = "manifest.toml"
+)
+
+func (r *fetch) narrowedWindow(lines map[string]bool) ([]byte, error) {
+	m, findings := compat.Parse(compatName, r.compat)
+	if tomlfile.HasErrors(findings) {
+		return nil, fmt.Errorf("%v", findings[0]) // not reached: it was loaded
+	}
+	whole := slices.ContainsFunc(m.Lines, func(l compat.Line) bool { return l.Default && lines[l.Name] })
+	wanted := slices.DeleteFunc(m.Lines, func(l compat.Line) bool { return !lines[l.Name] })
+	for i := range wanted {
+		if !whole && !wanted[i].IsTracker() {
+			wanted[i].Default, whole = true, true // the newest comes first
+		}
+	}
+	return compat.Rewrite(compatName, r.compat, wanted)
+}
+
+// fileText is a file of a run, as [app.load] names it.
+func (a *app) fileText(path string) ([]byte, error) {
+	if text, ok := a.bundled[path]; ok {
+		return text, nil
+	}
+	if inside, ok := strings.CutPrefix(path, "(embedded) "); ok {
+		return embedded(inside), nil
+	}
+	return os.ReadFile(path)
+}

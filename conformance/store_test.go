@@ -1,0 +1,271 @@
+package conformance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// webStore is a store whose goldens lie on a web server of ours, and the registry that says so.
+func webStore(t *testing.T, handler http.HandlerFunc) (*RegisteredStore, []Case) {
+	t.Helper()
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	window, registry := repository(t)
+	moved := *registry
+	moved.Goldens = nil
+	for _, g := range registry.ForLine("0.33") {
+		g.BucketPath = server.URL + "/" + g.BucketPath
+		moved.Goldens = append(moved.Goldens, g)
+	}
+	cases, err := NewPlan(window, &moved, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Integrity, Provenance}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := NewStore(StoreOptions{Cache: t.TempDir()})
+	store.Bytes.HTTP = server.Client()
+	store.Bytes.Backoff = func(int) time.Duration { return 0 }
+	return store, cases
+}
+
+func serveGoldens(w http.ResponseWriter, r *http.Request) {
+	http.ServeFile(w, r, filepath.Join(repoGoldens, filepath.FromSlash(r.URL.Path)))
+}
+
+// The goldens of a plan are under way together, while the first case waits for its own.
+func TestRunnerFetchesAhead(t *testing.T) {
+	const parallel = 4
+	var arrived sync.WaitGroup
+	arrived.Add(parallel)
+	var mu sync.Mutex
+	asked := map[string]int{}
+	store, cases := webStore(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked[r.URL.Path]++
+		first := len(asked) <= parallel
+		mu.Unlock()
+		if first {
+			arrived.Done()
+			arrived.Wait() // for ever, if one comes after the other
+		}
+		serveGoldens(w, r)
+	})
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	runner := Runner{Store: store}
+	report := runner.Run(ctx, cases)
+	if report.ExitCode != ExitOK {
+		t.Errorf("exit code %d: %s", report.ExitCode, report.Reason)
+	}
+	if len(asked) < parallel {
+		t.Errorf("only %d goldens were asked for", len(asked))
+	}
+	for path, n := range asked {
+		if n != 1 {
+			t.Errorf("%s was asked for %d times", path, n)
+		}
+	}
+}
+
+// plainStore hides that a store can prefetch.
+type plainStore struct{ Store }
+
+// Whether goldens are got ahead is not to be seen in a report, good or bad.
+func TestPrefetchChangesNoReport(t *testing.T) {
+	tests := []struct {
+		name    string
+		handler http.HandlerFunc
+		exit    int
+	}{
+		{name: "good", handler: serveGoldens},
+		{name: "missing", handler: http.NotFound, exit: ExitInfra},
+		{name: "overloaded", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, exit: ExitInfra},
+		{name: "other bytes", handler: func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("x")) }, exit: ExitFail},
+		{
+			name: "one missing", exit: ExitInfra,
+			handler: func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Path, "edge-s1") {
+					http.NotFound(w, r)
+					return
+				}
+				serveGoldens(w, r)
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			store, cases := webStore(t, test.handler)
+			ahead := (&Runner{Store: store}).Run(t.Context(), cases)
+			fresh := NewStore(StoreOptions{Cache: t.TempDir()})
+			fresh.Bytes.HTTP, fresh.Bytes.Backoff = store.Bytes.HTTP, store.Bytes.Backoff
+			alone := (&Runner{Store: plainStore{fresh}}).Run(t.Context(), cases)
+			if ahead.ExitCode != test.exit {
+				t.Errorf("exit code %d, want %d: %s", ahead.ExitCode, test.exit, ahead.Reason)
+			}
+			same := cmp.Options{cmpopts.IgnoreFields(Result{}, "Duration"), cmpopts.IgnoreFields(Report{}, "Duration"), cmp.Exporter(func(reflect.Type) bool { return true })}
+			if diff := cmp.Diff(alone, ahead, same); diff != "" {
+				t.Errorf("-alone +ahead:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A run that ends takes what it got ahead with it.
+func TestPrefetchEndsWithTheRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	store, cases := webStore(t, func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	})
+	report := (&Runner{Store: store}).Run(ctx, cases)
+	if report.ExitCode != ExitInfra {
+		t.Errorf("exit code %d, want %d", report.ExitCode, ExitInfra)
+	}
+}
+
+// What could not be had for one run may be had for the next.
+func TestPrefetchForgets(t *testing.T) {
+	var repaired atomic.Bool
+	store, cases := webStore(t, func(w http.ResponseWriter, r *http.Request) {
+		if !repaired.Load() {
+			http.NotFound(w, r)
+			return
+		}
+		serveGoldens(w, r)
+	})
+	for _, want := range []int{ExitInfra, ExitOK} {
+		if report := (&Runner{Store: store}).Run(t.Context(), cases); report.ExitCode != want {
+			t.Errorf("exit code %d, want %d: %s", report.ExitCode, want, report.Reason)
+		}
+		repaired.Store(true)
+	}
+}
+
+// Without a cache everything is still judged.
+func TestPrefetchWithoutCache(t *testing.T) {
+	store, cases := webStore(t, serveGoldens)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store.Bytes.Cache = file
+	if report := (&Runner{Store: store}).Run(t.Context(), cases); report.ExitCode != ExitOK {
+		t.Errorf("exit code %d: %s", report.ExitCode, report.Reason)
+	}
+}
+
+// The goldens of a line come from a real bucket, from the cache without the network, from a mirror, and from a bundle.
+func TestStoreOptionsReachTheStore(t *testing.T) {
+	server := testenv.S3(t)
+	for name, value := range server.Env() {
+		t.Setenv(name, value)
+	}
+	t.Setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+	if err := os.CopyFS(filepath.Join(server.Dir, "goldens", "ci"), os.DirFS(repoGoldens)); err != nil {
+		t.Fatal(err)
+	}
+	g := goldenOf(t, "0.33", "multiturn-s7")
+	mirrored := *g
+	mirrored.BucketPath, mirrored.Mirrors = "none.jsonl.gz", []string{"s3://goldens/ci/" + g.BucketPath}
+	bundle := filepath.Join(t.TempDir(), "b.tar")
+	writeGoldenBundle(t, bundle, g.Golden)
+	cache := t.TempDir()
+	s3 := golden.S3Options{Endpoint: server.Endpoint}
+	tests := []struct {
+		name     string
+		golden   *subjectGolden
+		opt      StoreOptions
+		location string
+		exit     int
+	}{
+		{name: "bucket", golden: g, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: cache, S3: s3}, location: "s3://goldens/ci/" + g.BucketPath},
+		{name: "cache", golden: g, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: cache, Offline: true}, location: "s3://goldens/ci/" + g.BucketPath},
+		{name: "mirror", golden: &mirrored, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: t.TempDir(), S3: s3}, location: "s3://goldens/ci/none.jsonl.gz"},
+		{name: "offline", golden: g, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: t.TempDir(), Offline: true, S3: s3}, location: "s3://goldens/ci/" + g.BucketPath, exit: ExitInfra},
+		{name: "too large", golden: g, opt: StoreOptions{Dir: repoGoldens, MaxSize: 100}, location: filepath.Join(repoGoldens, g.BucketPath), exit: ExitInfra},
+		{name: "bundle", golden: g, opt: StoreOptions{Dir: "none", Bundle: bundle}, location: "bundle://" + bundle + "/" + g.BucketPath},
+		{name: "bundle as bucket", golden: g, opt: StoreOptions{Bucket: "bundle://" + bundle}, location: "bundle://" + bundle + "/" + g.BucketPath},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			report := (&Runner{Store: NewStore(test.opt)}).Run(t.Context(), test.golden.plan(t, Selection{Assertions: []Assertion{Integrity, Provenance}}))
+			if report.ExitCode != test.exit {
+				t.Errorf("exit code %d, want %d: %s %+v", report.ExitCode, test.exit, report.Reason, report.Results)
+			}
+			if got := report.Results[0].Location; got != test.location {
+				t.Errorf("location %s, want %s", got, test.location)
+			}
+		})
+	}
+}
+
+func writeGoldenBundle(t *testing.T, name string, g manifest.Golden) {
+	t.Helper()
+	store := &golden.Store{Dir: repoGoldens}
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = golden.WriteBundle(f, golden.Bundle{
+		Goldens: []golden.Object{{Location: g.BucketPath, SHA256: g.SHA256, Size: g.Size}},
+		Open:    func(o golden.Object) (*golden.File, error) { return store.Open(t.Context(), o) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A golden that inflates without end is the golden's fault, whatever it is a golden of.
+func TestGoldenBomb(t *testing.T) {
+	var bomb bytes.Buffer
+	w := gzip.NewWriter(&bomb)
+	w.Write(bytes.Repeat([]byte(" "), 20<<20))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	says := []string{"", "bytes of the golden inflate to more than", "the limit is 200 times its size"}
+	t.Run("cassette", func(t *testing.T) {
+		g := usualGolden(t)
+		g.register(bomb.Bytes())
+		says[0] = g.BucketPath + ": "
+		report := (&Runner{Store: g}).Run(t.Context(), g.plan(t, Selection{}))
+		judgedOnce(ExitFail, "line", Error, says...).check(t, report)
+	})
+	t.Run("wire", func(t *testing.T) {
+		g := goldenOf(t, "0.33", "wire-edge-s1")
+		g.register(bomb.Bytes())
+		report := (&Runner{Store: g}).Run(t.Context(), g.plan(t, onlyWire))
+		if r := report.Results[0]; report.ExitCode != ExitFail || r.Failures[0].Code != CodeGolden || !strings.Contains(saidBy(r), says[1]) {
+			t.Errorf("exit code %d, %v", report.ExitCode, r.Failures)
+		}
+	})
+	t.Run("registered", func(t *testing.T) {
+		d := newDesk(t)
+		d.Trace = filepath.Join(t.TempDir(), "bomb.jsonl.gz")
+		if err := os.WriteFile(d.Trace, bomb.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Register(t.Context(), d.Registration)
+		if err == nil || !strings.Contains(err.Error(), d.Trace) || !strings.Contains(err.Error(), says[1]) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

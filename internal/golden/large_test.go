@@ -1,0 +1,81 @@
+package golden
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+)
+
+// envLargeObject asks for an object of so many bytes, such as 5368709120, instead of one that takes a second.
+const envLargeObject = "VLLM_VCR_LARGE_OBJECT"
+
+func largeObject(t *testing.T) (size int64) {
+	t.Helper()
+	size, err := strconv.ParseInt(cmp.Or(os.Getenv(envLargeObject), "300000000"), 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", envLargeObject, err)
+	}
+	return size
+}
+
+// Whatever the size of an object, and though it breaks off on its way, its bytes are never in memory as a whole.
+func TestLargeObjectInConstantMemory(t *testing.T) {
+	size := largeObject(t)
+	server, _ := startS3(t)
+	name := filepath.Join(server.Dir, bucket, "large")
+	write(t, name, nil)
+	if err := os.Truncate(name, size); err != nil { // a hole takes no room
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, _, err := digestOf(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	way := newFaultyWay(t, server, nil, cutAfter(size/2))
+	s := newStore(t)
+	s.MaxSize = size
+	o := Object{Location: "s3://" + bucket + "/large", SHA256: sum, Size: size}
+	s.Pull(t.Context(), []Object{{Location: "s3://" + bucket + "/none", SHA256: digest(nil)}}) // finding credentials takes memory too
+
+	const most = 64 << 20 // all that is ever allocated, also what is free again
+	wantLittleMemory(t, "Pull", most, func() {
+		if p := s.Pull(t.Context(), []Object{o})[0]; p.Err != nil || p.Bytes != size || p.Cached {
+			t.Errorf("got %+v", p)
+		}
+	})
+	wantLittleMemory(t, "Open", most, func() {
+		f, err := s.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if f.Size() != size {
+			t.Errorf("%d bytes, want %d", f.Size(), size)
+		}
+	})
+	if got := len(way.asked); got != 3 {
+		t.Errorf("%d requests, want 3: %q", got, way.asked)
+	}
+}
+
+// wantLittleMemory fails if what work does allocates more than so many bytes in all.
+func wantLittleMemory(t *testing.T, what string, most uint64, work func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+	took := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%s allocated %d bytes; the process has %d from the system", what, took, after.Sys)
+	if took > most {
+		t.Errorf("%s allocated %d bytes, want %d at most", what, took, most)
+	}
+}

@@ -1,0 +1,157 @@
+package golden
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestMirrors(t *testing.T) {
+	right := newScript(t, true, serve(content))
+	wrong := newScript(t, true, serve(content[1:]))
+	missing := newScript(t, true, status(404))
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a"), content)
+	tests := []struct {
+		name      string
+		locations []string
+		fails     []string // all of it in the error; nil: content is had
+		mismatch  bool
+		warns     string
+	}{
+		{name: "the first has it", locations: []string{right.URL, wrong.URL}},
+		{name: "missing", locations: []string{missing.URL, right.URL}, warns: "404"},
+		{name: "wrong bytes", locations: []string{wrong.URL, right.URL}, warns: "sha256 of its 3499 bytes"},
+		{name: "the last of four", locations: []string{missing.URL, wrong.URL, "s3://no-key", right.URL}, warns: "s3://bucket/key"},
+		{name: "a file has it", locations: []string{missing.URL, "file://" + dir + "/a"}, warns: "404"},
+		{name: "a file has it not", locations: []string{filepath.Join(dir, "none"), right.URL}, warns: "no such file"},
+		{name: "none has it", locations: []string{missing.URL + "/a", missing.URL + "/b"}, fails: []string{missing.URL + "/a: HTTP status 404", missing.URL + "/b: HTTP status 404"}},
+		{name: "wrong and missing", locations: []string{missing.URL, wrong.URL}, mismatch: true, fails: []string{missing.URL + ": HTTP status 404", wrong.URL + ": sha256"}},
+		{name: "missing and wrong", locations: []string{wrong.URL, missing.URL}, mismatch: true, fails: []string{missing.URL + ": HTTP status 404", wrong.URL + ": sha256"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStore(t)
+			s.HTTP = right.Client()
+			s.HTTP.Transport = anyCertificate()
+			out := logTo(s)
+			data, err := s.Fetch(t.Context(), contentAt(test.locations[0], test.locations[1:]...))
+			if test.fails == nil {
+				if err != nil || digest(data) != digest(content) {
+					t.Fatalf("got %d bytes, %v", len(data), err)
+				}
+			} else {
+				for _, part := range test.fails {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("error lacks %q: %v", part, err)
+					}
+				}
+				// Whoever asks for the one kind must not be told the other.
+				if got := errors.As(err, new(*MismatchError)); got != test.mismatch {
+					t.Errorf("a MismatchError: %v, want %v: %v", got, test.mismatch, err)
+				}
+				if got := errors.As(err, new(*FetchError)); got == test.mismatch {
+					t.Errorf("a FetchError: %v: %v", got, err)
+				}
+			}
+			warned := strings.Contains(out.String(), "another place")
+			if warned != (test.warns != "") || warned && !strings.Contains(out.String(), test.locations[0]) || !strings.Contains(out.String(), test.warns) {
+				t.Errorf("log: want a warning of %q that names %s:\n%s", test.warns, test.locations[0], out)
+			}
+		})
+	}
+}
+
+// Of a version of the object at the first location a mirror knows nothing.
+func TestMirrorsHaveNoVersion(t *testing.T) {
+	fake, s := newFakeS3(t, status(404), serve(content))
+	o := contentAt("s3://bucket/a", "s3://other/b")
+	o.VersionID = "v1"
+	if _, err := s.Fetch(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if got := fake.requests[0].URL.Query().Get("versionId"); got != "v1" {
+		t.Errorf("asked for version %q, want v1", got)
+	}
+	if got := fake.requests[1].URL.RawQuery; strings.Contains(got, "versionId") {
+		t.Errorf("the mirror was asked for %q", got)
+	}
+}
+
+func TestOffline(t *testing.T) {
+	server := newScript(t, true, serve(content))
+	s := newStore(t)
+	s.HTTP, s.Offline = server.Client(), true
+	o := contentAt(server.URL+"/a", "s3://bucket/key", "hf://o/r/a")
+
+	_, err := s.Fetch(t.Context(), o)
+	if err == nil {
+		t.Fatal("got a golden from nowhere")
+	}
+	for _, want := range []string{server.URL + "/a: it is not in the cache", "s3://bucket/key: ", digest(content), "`vllm-vcr golden pull` while online", "[offline]"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error lacks %q: %v", want, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "a")
+	write(t, file, content)
+	wantContent(t, s, file)
+	if got := server.asked(); got != 0 {
+		t.Errorf("%d requests", got)
+	}
+
+	s.Offline = false
+	wantContent(t, s, server.URL)
+	s.Offline = true
+	wantContent(t, s, "s3://bucket/key")
+	if got := server.asked(); got != 1 {
+		t.Errorf("%d requests, want the one that was allowed", got)
+	}
+
+	// Everything that is missing is told of.
+	missing := []Object{contentAt("s3://bucket/key"), {Location: "s3://bucket/b", SHA256: digest([]byte("b"))}, {Location: server.URL, SHA256: digest([]byte("c"))}}
+	for i, p := range s.Pull(t.Context(), missing) {
+		if (p.Err == nil) != (i == 0) || p.Location != missing[i].Location {
+			t.Errorf("%s: %v", p.Location, p.Err)
+		}
+		if i > 0 && !strings.Contains(p.Err.Error(), missing[i].SHA256) {
+			t.Errorf("error lacks the digest: %v", p.Err)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	server := newScript(t, true, serve(content))
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a"), content)
+	s := newStore(t)
+	s.HTTP, s.FS = server.Client(), os.DirFS(dir)
+	for _, location := range []string{server.URL, server.URL, filepath.Join(dir, "a"), "a"} {
+		f, err := s.Open(t.Context(), contentAt(location))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := f.Seek(0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if got, size, err := digestOf(f); err != nil || got != digest(content) || size != f.Size() {
+				t.Errorf("%s: read %d bytes, %v", location, size, err)
+			}
+		}
+		if f.From != location {
+			t.Errorf("it is from %s, want %s", f.From, location)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	write(t, filepath.Join(dir, "b"), content[1:])
+	_, err := s.Open(t.Context(), contentAt("b"))
+	wantMismatch(t, err)
+	if got := server.asked(); got != 1 {
+		t.Errorf("%d requests, want 1", got)
+	}
+}

@@ -1,0 +1,122 @@
+package golden
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestPull(t *testing.T) {
+	server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/missing" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Write(content)
+	})
+	s := newStore(t)
+	s.HTTP = server.Client()
+	wrong := Object{Location: server.URL + "/wrong", SHA256: digest([]byte("other"))}
+	missing := Object{Location: server.URL + "/missing", SHA256: digest([]byte("missing"))}
+	objects := []Object{missing, contentAt(server.URL), wrong, contentAt(server.URL + "/again")}
+	size := int64(len(content))
+	want := []Pulled{
+		{Object: missing, Err: cmpopts.AnyError},
+		{Object: objects[1], From: server.URL, Bytes: size},
+		{Object: wrong, Err: cmpopts.AnyError},
+		{Object: objects[3], From: server.URL + "/again", Bytes: size, Cached: true},
+	}
+	got := s.Pull(t.Context(), objects)
+	if got[1].Cached { // of two that are the same either may be the first
+		want[1].Cached, want[3].Cached = true, false
+	}
+	ignored := cmpopts.IgnoreFields(Pulled{}, "Duration")
+	if diff := cmp.Diff(want, got, ignored, cmpopts.EquateErrors()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	wantFetchError(t, got[0].Err, "404")
+	wantMismatch(t, got[2].Err)
+	if got := server.asked(); got != 3 {
+		t.Errorf("%d requests, want 3: the same bytes once", got)
+	}
+	if s.Pull(t.Context(), nil) == nil {
+		t.Error("nothing to pull is not nothing")
+	}
+}
+
+// So many downloads run at a time, and no more.
+func TestPullInParallel(t *testing.T) {
+	for _, parallel := range []int{0, 1, 7} {
+		want := parallel
+		if parallel == 0 {
+			want = 4
+		}
+		var (
+			mu      sync.Mutex
+			running int
+		)
+		full := make(chan struct{})
+		reached := sync.OnceFunc(func() { close(full) })
+		count := func(more int) int {
+			mu.Lock()
+			defer mu.Unlock()
+			running += more
+			return running
+		}
+		server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) {
+			if now := count(1); now > want {
+				t.Errorf("%d downloads at a time, want %d", now, want)
+			} else if now == want {
+				reached()
+			}
+			<-full // the first ones wait for the last of them
+			count(-1)
+			w.Write([]byte(r.URL.Path))
+		})
+		s := newStore(t)
+		s.HTTP, s.Parallel = server.Client(), parallel
+		var objects []Object
+		for i := range 3 * want {
+			path := "/" + strings.Repeat("a", i+1)
+			objects = append(objects, Object{Location: server.URL + path, SHA256: digest([]byte(path))})
+		}
+		for _, p := range s.Pull(t.Context(), objects) {
+			if p.Err != nil {
+				t.Error(p.Err)
+			}
+		}
+	}
+}
+
+func TestPullCancelled(t *testing.T) {
+	asked := make(chan struct{}, 10)
+	server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	})
+	s := newStore(t)
+	s.HTTP, s.Parallel = server.Client(), 2
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		<-asked
+		<-asked
+		cancel(errors.New("enough"))
+	}()
+	objects := make([]Object, 5)
+	for i := range objects {
+		objects[i] = Object{Location: server.URL, SHA256: digest([]byte{byte(i)})}
+	}
+	for _, p := range s.Pull(ctx, objects) {
+		wantFetchError(t, p.Err, "enough")
+	}
+	if got := server.asked(); got != 2 {
+		t.Errorf("%d requests, want 2", got)
+	}
+	wantNoEntries(t, s)
+}

@@ -1,0 +1,421 @@
+package golden
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+func TestParseSwitch(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       Switch
+		fails      bool
+	}{
+		{name: "nothing", want: Auto},
+		{name: "auto", text: "auto", want: Auto},
+		{name: "on", text: "true", want: On},
+		{name: "off", text: "false", want: Off},
+		{name: "other", text: "yes", fails: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := ParseSwitch(test.text)
+			if got != test.want || (err != nil) != test.fails {
+				t.Errorf("got %v, %v", got, err)
+			}
+			if test.text != "" && err == nil && got.String() != test.text {
+				t.Errorf("%q becomes %q", test.text, got)
+			}
+		})
+	}
+}
+
+func TestS3OptionsThatCannotBe(t *testing.T) {
+	tests := []struct {
+		name    string
+		options S3Options
+		want    string
+	}{
+		{name: "endpoint without a scheme", options: S3Options{Endpoint: "s3.test:9000"}, want: `the S3 endpoint "s3.test:9000" is not an URL such as https://s3.example.org`},
+		{name: "endpoint of another kind", options: S3Options{Endpoint: "ftp://s3.test"}, want: "is not an URL"},
+		{name: "endpoint that is none", options: S3Options{Endpoint: "http://%"}, want: "is not an URL"},
+		{name: "region", options: S3Options{Region: "eu-west-1.evil.test/"}, want: "is not one such as eu-west-1"},
+		{name: "role", options: S3Options{Role: "arn:aws:iam::123456789012:user/x"}, want: `the role "arn:aws:iam::…:user/x" is not an ARN such as`},
+		{name: "role without a signature", options: S3Options{Role: roleARN, Anonymous: On}, want: "choose one of the two"},
+		{name: "session", options: S3Options{Role: roleARN, RoleSession: "a b"}, want: `the name "a b" of a session`},
+		{name: "session without a role", options: S3Options{RoleSession: "ab"}, want: "but no role"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			fake, s := newFakeS3(t, serve(content))
+			s.S3 = test.options
+			_, err := fetchContent(t, s, "s3://bucket/key")
+			if failed := wantFetchError(t, err, test.want); failed.Status != 0 || fake.asked() > 0 {
+				t.Errorf("status %d, asked %d times", failed.Status, fake.asked())
+			}
+			if _, err := s.Publish(t.Context(), "s3://bucket/key", contentFile(t)); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("published with %v", err)
+			}
+		})
+	}
+}
+
+func TestDefaultSession(t *testing.T) {
+	for run, want := range map[string]string{"": "vllm-vcr", "4711": "vllm-vcr-4711", "a b": "vllm-vcr", strings.Repeat("1", 99): "vllm-vcr"} {
+		if got := defaultSession(run); got != want {
+			t.Errorf("run %q: got %q, want %q", run, got, want)
+		}
+	}
+}
+
+func TestS3PathStyle(t *testing.T) {
+	tests := []struct {
+		name    string
+		options S3Options
+		want    string
+	}{
+		{name: "AWS", want: "bucket.s3.us-east-1.amazonaws.com/key"},
+		{name: "AWS, on", options: S3Options{PathStyle: On}, want: "s3.us-east-1.amazonaws.com/bucket/key"},
+		{name: "endpoint", options: S3Options{Endpoint: "http://s3.test"}, want: "s3.test/bucket/key"},
+		{name: "endpoint, off", options: S3Options{Endpoint: "http://s3.test", PathStyle: Off}, want: "bucket.s3.test/key"},
+		{name: "region", options: S3Options{Region: "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			withoutAWS(t)
+			var got string
+			s := newStore(t)
+			s.S3 = test.options
+			s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+				got = r.URL.Host + r.URL.Path
+				return nil, context.Canceled
+			})}
+			_, err := fetchContent(t, s, "s3://bucket/key")
+			wantFetchError(t, err)
+			if got != test.want {
+				t.Errorf("asked %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// Where the bucket is in the host's name, and where it is in the path.
+func TestRealS3PathStyle(t *testing.T) {
+	server, client := startS3With(t, testenv.S3Config{Domain: "s3.test"})
+	put(t, client, "key", content)
+	address := strings.TrimPrefix(server.Endpoint, "http://")
+	var hosts []string
+	dial := func(ctx context.Context, network, host string) (net.Conn, error) {
+		hosts = append(hosts, host)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	s := newStore(t)
+	s.S3 = S3Options{Endpoint: "http://s3.test", PathStyle: Off}
+	s.HTTP = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	wantKey(t, s, "key")
+	if len(hosts) != 1 || hosts[0] != bucket+".s3.test:80" {
+		t.Errorf("asked %v", hosts)
+	}
+	_, err := fetchContent(t, s, "s3://goldesn/key")
+	wantFetchError(t, err, "NoSuchBucket", "[no-bucket]")
+	// Without a server for the name of the bucket, the typo is one of a host.
+	s = newStore(t)
+	s.S3 = S3Options{Endpoint: "http://s3.invalid", PathStyle: Off}
+	_, err = fetchContent(t, s, "s3://goldesn/key")
+	wantFetchError(t, err, "no such host", "check the name of the host or bucket", "[no-host]")
+}
+
+func TestS3Anonymous(t *testing.T) {
+	fork := filepath.Join(t.TempDir(), "event.json")
+	write(t, fork, []byte(forkEvent))
+	forked := map[string]string{"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": fork}
+	keys := map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "topsecret"}
+	tests := []struct {
+		name   string
+		set    Switch
+		env    map[string]string
+		step   step
+		signed bool
+		asked  int
+		fails  []string
+	}{
+		{name: "auto, none", step: serve(content), asked: 1},
+		{name: "auto, some", env: keys, step: serve(content), asked: 1, signed: true},
+		{name: "on, some", set: On, env: keys, step: serve(content), asked: 1},
+		{
+			name: "on, and what there is would fail", set: On, step: serve(content), asked: 1,
+			env: map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": "/none", "AWS_ROLE_ARN": ""},
+		},
+		{name: "off, some", set: Off, env: keys, step: serve(content), asked: 1, signed: true},
+		{name: "off, none", set: Off, fails: []string{"AWS credentials: none were found", "unsigned requests are switched off: configure", "[no-credentials]"}},
+		{name: "off, fork", set: Off, env: forked, fails: []string{"this is a pull request from a fork", "[fork-pull-request]"}},
+		{name: "auto, private", step: status(403), asked: 1, fails: []string{"not public; pull requests from forks get no credentials [no-credentials]"}},
+		{name: "auto, private, fork", env: forked, step: status(403), asked: 1, fails: []string{"this is a pull request from a fork", "[fork-pull-request]"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			fake, s := newFakeS3(t, test.step)
+			withoutAWS(t)
+			setenv(t, map[string]string{"GITHUB_EVENT_NAME": "push"})
+			setenv(t, test.env)
+			s.S3.Anonymous = test.set
+			_, err := fetchContent(t, s, "s3://bucket/key")
+			if len(test.fails) > 0 {
+				wantFetchError(t, err, test.fails...)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if fake.asked() != test.asked {
+				t.Fatalf("asked %d times, want %d", fake.asked(), test.asked)
+			}
+			if test.asked > 0 && (fake.requests[0].Header.Get("Authorization") != "") != test.signed {
+				t.Errorf("signed: %t, want %t", !test.signed, test.signed)
+			}
+		})
+	}
+}
+
+// Who is told not to look for credentials does not look: not for the role of a machine, which may take long.
+func TestS3AnonymousDoesNotLook(t *testing.T) {
+	looked := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("looked for a role") }))
+	t.Cleanup(looked.Close)
+	_, s := newFakeS3(t, serve(content))
+	withoutAWS(t)
+	setenv(t, map[string]string{"AWS_EC2_METADATA_SERVICE_ENDPOINT": looked.URL, "AWS_EC2_METADATA_DISABLED": "false"})
+	s.S3.Anonymous = On
+	wantContent(t, s, "s3://bucket/key")
+}
+
+func TestRealS3Parts(t *testing.T) {
+	_, client := startS3(t)
+	put(t, client, "key", content)
+	s := newStore(t)
+	whole, first, err := openKey(t.Context(), s, "key", span{})
+	if err != nil || !bytes.Equal(whole, content) || first.offset != 0 || first.size != 3500 || first.etag == "" {
+		t.Fatalf("got %d bytes and %+v, %v", len(whole), first, err)
+	}
+	if age := time.Since(first.modified); age < -time.Minute || age > time.Hour {
+		t.Errorf("was stored %v", first.modified)
+	}
+	rest, second, err := openKey(t.Context(), s, "key", span{offset: 3000, etag: first.etag})
+	if err != nil || !bytes.Equal(rest, content[3000:]) || second.offset != 3000 || second.size != 3500 || second.etag != first.etag {
+		t.Errorf("got %d bytes and %+v, %v", len(rest), second, err)
+	}
+	tests := []struct {
+		name   string
+		part   span
+		status int
+	}{
+		{name: "changed", part: span{offset: 10, etag: `"0123456789abcdef0123456789abcdef"`}, status: 412},
+		{name: "beyond the end", part: span{offset: 3500, etag: first.etag}, status: 416},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, _, err := openKey(t.Context(), s, "key", test.part)
+			var refused *refusal
+			if !asRefusal(err, &refused) || refused.status != test.status || refused.cause() != causeChanged {
+				t.Errorf("got %v, want status %d", err, test.status)
+			}
+		})
+	}
+}
+
+func TestParseContentRange(t *testing.T) {
+	tests := []struct {
+		name, text   string
+		offset, size int64
+		fails        bool
+	}{
+		{name: "whole", text: "bytes 0-9/10", size: 10},
+		{name: "end", text: "bytes 5-9/10", offset: 5, size: 10},
+		{name: "size not known", text: "bytes 5-9/*", offset: 5, size: -1},
+		{name: "nothing", fails: true},
+		{name: "not satisfied", text: "bytes */10", fails: true},
+		{name: "negative", text: "bytes -5-9/10", fails: true},
+		{name: "no size", text: "bytes 5-9", fails: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			offset, size, err := parseContentRange(test.text)
+			if offset != test.offset || size != test.size || (err != nil) != test.fails {
+				t.Errorf("got %d, %d, %v", offset, size, err)
+			}
+		})
+	}
+}
+
+// A golden that was overwritten is still there, as the version that was registered.
+func TestRealS3Versions(t *testing.T) {
+	_, client := startS3With(t, testenv.S3Config{Versions: true})
+	_, err := client.PutBucketVersioning(t.Context(), &s3.PutBucketVersioningInput{
+		Bucket: ptr(bucket), VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusEnabled},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, client, "key", content)
+	s := newStore(t)
+	_, old, err := openKey(t.Context(), s, "key", span{})
+	if err != nil || old.version == "" {
+		t.Fatalf("%+v, %v", old, err)
+	}
+	put(t, client, "key", content[1:])
+	data, now, err := openKey(t.Context(), s, "key", span{})
+	if err != nil || !bytes.Equal(data, content[1:]) || now.version == old.version {
+		t.Errorf("got %d bytes of version %q, %v", len(data), now.version, err)
+	}
+	data, then, err := openKey(t.Context(), s, "key", span{version: old.version})
+	if err != nil || !bytes.Equal(data, content) || then.version != old.version {
+		t.Errorf("got %d bytes of version %q, %v", len(data), then.version, err)
+	}
+	_, _, err = openKey(t.Context(), s, "key", span{version: "01M6K00000000000000000000A"})
+	var refused *refusal
+	if !asRefusal(err, &refused) || refused.cause() != causeNoKey {
+		t.Errorf("a version that does not exist: %v", err)
+	}
+}
+
+// In a bubble of synctest the clock stands in the year 2000. The request that is signed then is refused, and the next one is
+// signed with the server's time: a wrong clock is worth a warning, and no more.
+func TestRealS3ClockThatIsWrong(t *testing.T) {
+	server, client := startS3(t)
+	put(t, client, "key", content)
+	file := contentFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.S3.Endpoint = server.Endpoint
+		s.HTTP = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		out := logTo(s)
+		wantKey(t, s, "key")
+		wantKey(t, s, "key")
+		wantPublished(t, s, "s3://"+bucket+"/new", file, false)
+		if got := out.String(); strings.Count(got, "the clock of this machine is wrong") != 1 {
+			t.Errorf("not warned once: %s", got)
+		}
+	})
+}
+
+func TestS3ClockThatIsWrongForGood(t *testing.T) {
+	tests := []struct {
+		name string
+		date func() string
+		want string
+	}{
+		{name: "late", date: func() string { return time.Now().Add(26 * time.Minute).UTC().Format(http.TimeFormat) }, want: "behind the server's: set it"},
+		{name: "early", date: func() string { return time.Now().Add(-26 * time.Minute).UTC().Format(http.TimeFormat) }, want: "ahead of the server's: set it"},
+		{name: "no date", date: func() string { return "" }, want: "differs from the server's"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, s := newFakeS3(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header()["Date"] = []string{test.date()}
+				s3Error(403, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large.")(w, r)
+			})
+			_, err := fetchContent(t, s, "s3://bucket/key")
+			wantFetchError(t, err, test.want, "[clock-skew]")
+			if test.name != "no date" {
+				if text := err.Error(); !strings.Contains(text, " 26m0s ") && !strings.Contains(text, " 26m1s ") && !strings.Contains(text, " 25m59s ") {
+					t.Errorf("the difference is not told: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestS3Proxy(t *testing.T) {
+	wants := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusProxyAuthRequired) }))
+	t.Cleanup(wants.Close)
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	tests := []struct {
+		name, proxy, endpoint string
+		want                  string
+	}{
+		{name: "wants credentials, http", proxy: wants.URL, endpoint: "http://s3.test", want: "the proxy wants credentials"},
+		{name: "wants credentials, https", proxy: wants.URL, endpoint: "https://s3.test", want: "HTTPS_PROXY"},
+		{name: "gone", proxy: gone.URL, endpoint: "https://s3.test", want: "connection refused"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			withoutAWS(t)
+			proxy, err := url.Parse(strings.Replace(test.proxy, "http://", "http://user:topsecret@", 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newStore(t)
+			s.S3.Endpoint = test.endpoint
+			s.HTTP = &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}}
+			_, err = fetchContent(t, s, "s3://bucket/key")
+			wantFetchError(t, err, test.want, "[proxy]")
+			wantSecretsKept(t, err.Error(), "topsecret")
+		})
+	}
+}
+
+// The certificate of a server of one's own, and what makes it known.
+func TestRealS3Certificate(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writeCertificate(t, cert, key)
+	withoutAWS(t)
+	server := testenv.S3With(t, testenv.S3Config{CertFile: cert, KeyFile: key})
+	setenv(t, server.Env())
+	_, err := fetchContent(t, newStore(t), "s3://"+bucket+"/key")
+	if failed := wantFetchError(t, err, "certificate", "AWS_CA_BUNDLE", "[unknown-authority]"); failed.Tries != 1 {
+		t.Errorf("%d tries", failed.Tries)
+	}
+	setenv(t, map[string]string{"AWS_CA_BUNDLE": cert})
+	s := newStore(t)
+	_, err = fetchContent(t, s, "s3://"+bucket+"/key")
+	wantFetchError(t, err, "NoSuchBucket")
+	s = newStore(t)
+	s.S3.Endpoint = strings.Replace(server.Endpoint, "127.0.0.1", "localhost", 1)
+	_, err = fetchContent(t, s, "s3://"+bucket+"/key")
+	wantFetchError(t, err, "localhost", "the certificate is of another host", "[wrong-certificate]")
+}
+
+func asRefusal(err error, refused **refusal) bool { return errors.As(err, refused) }
+
+// writeCertificate writes one that is its own authority, of the address that servers of tests listen at.
+func writeCertificate(t *testing.T, certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
+	write(t, keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+}

@@ -1,0 +1,97 @@
+package trace
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// bomb is a gzip member of so many copies of a text.
+func bomb(t *testing.T, text string, copies int) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	chunk := strings.Repeat(text, 1000)
+	for range copies / 1000 {
+		if _, err := io.WriteString(w, chunk); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// readGolden reads a golden to its end, and returns what its reading allocated.
+func readGolden(data []byte, name string) (allocated uint64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	opt, err := GoldenOptions(data, name, IsGzip(name))
+	if err == nil {
+		var r *Reader
+		if r, err = NewReader(bytes.NewReader(data), name, IsGzip(name), opt); err == nil {
+			_, err = r.ReadAll()
+		}
+	}
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc, err
+}
+
+func TestGoldenThatInflates(t *testing.T) {
+	record := `{"request_id":"r","output_tokens":0}` + "\n"
+	tests := []struct {
+		name   string
+		text   string
+		copies int
+	}{
+		{name: "small, one line", text: " ", copies: 20 << 20},
+		{name: "small, blank lines", text: "\n", copies: 20 << 20},
+		{name: "large, one line", text: " ", copies: 200 << 20},
+		{name: "large, records", text: record, copies: 6 << 20},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			data := bomb(t, test.text, test.copies)
+			allocated, err := readGolden(data, "bomb.jsonl.gz")
+			wantError(t, err, "bomb.jsonl.gz", "bytes of the golden inflate to more than", "the limit is 200 times its size and 1 MiB")
+			t.Logf("%d bytes were stored, %d allocated", len(data), allocated)
+			if allocated > 64<<20 {
+				t.Errorf("%d bytes were allocated for it", allocated)
+			}
+		})
+	}
+}
+
+// No golden comes near the bound, whether it is gzipped or not.
+func TestGoldensStayWithinBounds(t *testing.T) {
+	worst := 0.0
+	for _, path := range goldenPaths(t) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := inflate(t, path)
+		worst = max(worst, float64(len(plain))/float64(len(data)))
+		for name, data := range map[string][]byte{path: data, strings.TrimSuffix(path, ".gz"): plain} {
+			opt, err := GoldenOptions(data, name, IsGzip(name))
+			if err != nil || int64(len(plain)) > opt.MaxBytes {
+				t.Errorf("%s: %d bytes, limit %d, %v", name, len(plain), opt.MaxBytes, err)
+			}
+		}
+	}
+	if worst == 0 || worst > goldenRatio/10 {
+		t.Errorf("a golden inflates to %.1f times its size: the bound of %d is too tight for comfort", worst, goldenRatio)
+	}
+}
+
+func TestGoldenOptionsBounds(t *testing.T) {
+	opt, err := GoldenOptions(make([]byte, 100), "a", false)
+	if want := int64(1<<20 + 200*100); err != nil || opt.MaxBytes != want || !opt.Strict {
+		t.Errorf("got %+v, %v; want a limit of %d", opt, err, want)
+	}
+}

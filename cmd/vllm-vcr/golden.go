@@ -31,6 +31,7 @@ type goldenAddFlags struct {
 	compat string
 	role   string
 	seed   int64
+	s3     s3Flags
 }
 
 func (a *app) goldenAddCommand() *cobra.Command {
@@ -69,6 +70,7 @@ func (f *goldenAddFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.req.Manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
 	flags.StringVar(&f.req.Goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
 	flags.StringVar(&f.req.Upload, "upload", "", "where to keep the golden instead: s3://bucket/prefix, or file:///dir")
+	f.s3.addFlags(flags)
 	flags.BoolVar(&f.req.AllowPatchDrift, "allow-patch-drift", false, "take a capture of another patch release than the one that stands for the line")
 	flags.BoolVar(&f.req.DryRun, "dry-run", false, "check and replay, and write nothing")
 }
@@ -79,6 +81,10 @@ func (a *app) goldenAdd(ctx context.Context, f goldenAddFlags) error {
 			return fmt.Errorf("%s is not given", needed.flag)
 		}
 	}
+	if err := f.s3.resolve(); err != nil {
+		return err
+	}
+	f.req.S3 = f.s3.S3Options
 	window, findings := a.loadCompat(f.compat)
 	for _, finding := range findings {
 		a.tell(finding)

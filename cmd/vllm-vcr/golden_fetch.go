@@ -168,7 +168,7 @@ func (a *app) goldenVerify(ctx context.Context, f fetchFlags) error {
 		return err
 	}
 	if f.store.bundle != "" {
-		if err := verifyBundle(ctx, f.store.bundle); err != nil {
+		if err := run.verifyBundle(ctx, &f); err != nil {
 			return err
 		}
 	}
@@ -180,13 +180,26 @@ func (a *app) goldenVerify(ctx context.Context, f fetchFlags) error {
 	return err
 }
 
-func verifyBundle(ctx context.Context, path string) error {
-	file, err := golden.OpenBundle(path)
+// verifyBundle reads all of a bundle. It has no goldens but those of its manifest.
+func (r *fetch) verifyBundle(ctx context.Context, f *fetchFlags) error {
+	file, err := golden.OpenBundle(f.store.bundle)
 	if err != nil {
 		return err
 	}
 	if err := file.Verify(ctx); err != nil {
 		return exitError{conformance.ExitFail, err}
+	}
+	if len(f.sel.Lines)+len(f.sel.Goldens) > 0 || f.in.manifest != "" {
+		return nil // the others may be those that are not meant
+	}
+	registered := map[string]bool{}
+	for _, o := range r.objects() {
+		registered[o.SHA256] = true
+	}
+	for _, digest := range file.Digests() {
+		if !registered[digest] {
+			return exitError{conformance.ExitFail, fmt.Errorf("bundle %s: its manifest has no golden of sha256 %s", f.store.bundle, digest)}
+		}
 	}
 	return nil
 }

@@ -18,8 +18,36 @@ type storeFlags struct {
 	cache                   string
 	offline                 bool
 	maxSize                 int64
-	anonymous, pathStyle    string
-	s3                      golden.S3Options
+	s3                      s3Flags
+}
+
+// s3Flags say how S3 is reached.
+type s3Flags struct {
+	golden.S3Options
+	anonymous, pathStyle string
+}
+
+func (f *s3Flags) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&f.anonymous, "anonymous", "auto", "do not sign S3 requests: auto (where there are no credentials), true, false")
+	flags.StringVar(&f.Region, "region", "", "region of the bucket (default that of the environment, else where the bucket says it is)")
+	flags.StringVar(&f.Endpoint, "endpoint-url", "", "URL of an S3 server other than AWS (default $AWS_ENDPOINT_URL_S3)")
+	flags.StringVar(&f.pathStyle, "path-style", "auto", "put the bucket into the path of the URL: auto (with --endpoint-url), true, false")
+	flags.StringVar(&f.Role, "role-to-assume", "", "ARN of an AWS role to assume with the identity that GitHub gives a job with id-token: write")
+	flags.StringVar(&f.RoleSession, "role-session-name", "", "name of the session of that role (default vllm-vcr-$GITHUB_RUN_ID)")
+}
+
+// resolve reads the words of the flags.
+func (f *s3Flags) resolve() (err error) {
+	if f.Anonymous, err = golden.ParseSwitch(f.anonymous); err != nil {
+		return fmt.Errorf("--anonymous %w", err)
+	}
+	if f.PathStyle, err = golden.ParseSwitch(f.pathStyle); err != nil {
+		return fmt.Errorf("--path-style %w", err)
+	}
+	if f.Role != "" && f.Anonymous == golden.On {
+		return fmt.Errorf("--role-to-assume and --anonymous true: want one of the two")
+	}
+	return nil
 }
 
 func (f *storeFlags) addFlags(flags *pflag.FlagSet) {
@@ -29,17 +57,12 @@ func (f *storeFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cache, "cache", "", "directory of the cache of goldens (default vllm-vcr/goldens in the user's cache directory)")
 	flags.BoolVar(&f.offline, "offline", false, "use no network: a golden that is neither at hand nor in the cache is an error")
 	flags.Int64Var(&f.maxSize, "max-golden-size", golden.DefaultMaxSize, "most bytes that a golden may have as it is stored")
-	flags.StringVar(&f.anonymous, "anonymous", "auto", "do not sign S3 requests: auto (where there are no credentials), true, false")
-	flags.StringVar(&f.s3.Region, "region", "", "region of the bucket (default that of the environment, else where the bucket says it is)")
-	flags.StringVar(&f.s3.Endpoint, "endpoint-url", "", "URL of an S3 server other than AWS (default $AWS_ENDPOINT_URL_S3)")
-	flags.StringVar(&f.pathStyle, "path-style", "auto", "put the bucket into the path of the URL: auto (with --endpoint-url), true, false")
-	flags.StringVar(&f.s3.Role, "role-to-assume", "", "ARN of an AWS role to assume with the identity that GitHub gives a job with id-token: write")
-	flags.StringVar(&f.s3.RoleSession, "role-session-name", "", "name of the session of that role (default vllm-vcr-$GITHUB_RUN_ID)")
+	f.s3.addFlags(flags)
 }
 
 // resolve takes from the environment and the bundle what the flags leave open, and
 // refuses what says nothing sensible together.
-func (f *storeFlags) resolve(a *app, in *inputs) (err error) {
+func (f *storeFlags) resolve(a *app, in *inputs) error {
 	places := map[string]string{"--goldens": f.goldens, "--bucket": f.bucket, "--bundle": f.bundle}
 	for _, pair := range [][2]string{{"--goldens", "--bucket"}, {"--goldens", "--bundle"}, {"--bucket", "--bundle"}} {
 		if one, other := places[pair[0]], places[pair[1]]; one != "" && other != "" {
@@ -55,16 +78,7 @@ func (f *storeFlags) resolve(a *app, in *inputs) (err error) {
 	if f.maxSize < 1 {
 		return fmt.Errorf("--max-golden-size %d: want at least 1", f.maxSize)
 	}
-	if f.s3.Anonymous, err = golden.ParseSwitch(f.anonymous); err != nil {
-		return fmt.Errorf("--anonymous %w", err)
-	}
-	if f.s3.PathStyle, err = golden.ParseSwitch(f.pathStyle); err != nil {
-		return fmt.Errorf("--path-style %w", err)
-	}
-	if f.s3.Role != "" && f.s3.Anonymous == golden.On {
-		return fmt.Errorf("--role-to-assume and --anonymous true: want one of the two")
-	}
-	return nil
+	return f.s3.resolve()
 }
 
 // options are those of a store that finds goldens in the bucket, the bundle, the
@@ -78,7 +92,7 @@ func (f *storeFlags) options(a *app) (conformance.StoreOptions, error) {
 	files, err := fs.Sub(vcr.Files, vcr.GoldensPath)
 	return conformance.StoreOptions{
 		Bucket: f.bucket, Dir: dir, Files: files, Bundle: f.bundle, Cache: f.cache, Offline: f.offline,
-		MaxSize: f.maxSize, S3: f.s3, Log: a.log,
+		MaxSize: f.maxSize, S3: f.s3.S3Options, Log: a.log,
 	}, err
 }
 
@@ -101,10 +115,10 @@ func (f *storeFlags) repeat() []string {
 		{"--bundle", f.bundle, ""},
 		{"--offline", strconv.FormatBool(f.offline), "false"},
 		{"--max-golden-size", strconv.FormatInt(f.maxSize, 10), strconv.FormatInt(golden.DefaultMaxSize, 10)},
-		{"--anonymous", f.anonymous, "auto"},
+		{"--anonymous", f.s3.anonymous, "auto"},
 		{"--region", f.s3.Region, ""},
 		{"--endpoint-url", f.s3.Endpoint, ""},
-		{"--path-style", f.pathStyle, "auto"},
+		{"--path-style", f.s3.pathStyle, "auto"},
 	} {
 		switch {
 		case flag.value == flag.usual:

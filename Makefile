@@ -8,6 +8,11 @@ FUZZTIME ?= 20s
 BENCH ?= .
 BENCHCOUNT ?= 6
 
+# Of a release: make dist takes that of release/VERSION unless it is given.
+VERSION ?=
+
+LINT := $${VLLM_VCR_PEERS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/vllm-vcr/peers}/lint/bin
+DIST := go run ./internal/dist
 TOOL := go tool -modfile=tools/go.mod
 GOTESTSUM := go tool gotestsum --format pkgname-and-test-fails --
 
@@ -24,11 +29,14 @@ test: ## run all tests; those whose peers are absent are skipped
 	$(GOTESTSUM) ./...
 
 .PHONY: lint
-lint: ## vet, gofumpt, staticcheck, actionlint
+lint: ## vet, gofumpt, staticcheck, actionlint, shellcheck, zizmor
 	go vet ./...
 	test -z "$$($(TOOL) gofumpt -l . | tee /dev/stderr)"
 	$(TOOL) staticcheck ./...
-	$(TOOL) actionlint -shellcheck= -pyflakes=
+	.ci/peers lint
+	$(TOOL) actionlint -shellcheck=$(LINT)/shellcheck -pyflakes=
+	$(LINT)/shellcheck --severity=warning $$(grep -lE -m 1 '^#!.*sh$$' .ci/* scripts/*)
+	$(LINT)/zizmor --offline --quiet --min-severity medium .
 
 .PHONY: fmt
 fmt: ## format all Go code
@@ -57,19 +65,38 @@ bench: ## run the benchmarks matching BENCH (.) BENCHCOUNT (6) times and summari
 
 .PHONY: peers
 peers: ## install the real peers that the tests of a CI run need
-	.ci/peers frontend
-	.ci/peers s3
+	for kind in frontend s3 act lint image; do .ci/peers $$kind; done
 
 .PHONY: real-frontends
 real-frontends: ## install the frontends of all nine supported lines and test against each
 	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
-	.ci/peers frontend; \
-	.ci/peers s3; \
+	for kind in frontend s3 act lint image; do .ci/peers $$kind; done; \
 	$(GOTESTSUM) -count=1 ./...
 
 .PHONY: goldens
 goldens: ## capture the goldens of LINE (for example 0.33) again, from real engines, see docs/capturing.md
 	.ci/goldens $(LINE)
+
+.PHONY: dist
+dist: ## build the archives of a release, VERSION or that of release/VERSION, into dist/
+	$(DIST) build $(if $(VERSION),-version $(VERSION))
+
+.PHONY: release-files
+release-files: ## build VERSION=1.2.3 and write its digests into release/, which are committed before the tag
+	$(DIST) files -version $(VERSION)
+
+.PHONY: dist-compare
+dist-compare: ## compare dist/ with the digests in release/
+	$(DIST) compare
+
+.PHONY: reproducible
+reproducible: ## build all targets twice, from two folders with a build cache each, and compare
+	$(DIST) reproduce
+
+.PHONY: image
+image: ## build the container image of VERSION from dist/ into dist/image
+	rm -rf dist/image
+	scripts/image $(or $(VERSION),$$(cat release/VERSION)) dist/image "$$(git rev-parse HEAD)"
 
 .PHONY: ci
 ci: ## everything that a change must pass

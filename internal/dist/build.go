@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A target is a system and an architecture as Go names them.
+type target struct{ os, arch string }
+
+func (t target) String() string { return t.os + "/" + t.arch }
+
+// allTargets are those of a release.
+var allTargets = []target{
+	{"darwin", "amd64"},
+	{"darwin", "arm64"},
+	{"linux", "amd64"},
+	{"linux", "arm64"},
+	{"windows", "amd64"},
+	{"windows", "arm64"},
+}
+
+// parseTargets reads a list such as linux/amd64,darwin/arm64. Nothing means all.
+func parseTargets(list string) ([]target, error) {
+	if list == "" {
+		return allTargets, nil
+	}
+	var targets []target
+	for name := range strings.SplitSeq(list, ",") {
+		at := slices.IndexFunc(allTargets, func(t target) bool { return t.String() == name })
+		if at < 0 {
+			return nil, fmt.Errorf("no target %q: want some of %v, by comma", name, allTargets)
+		}
+		targets = append(targets, allTargets[at])
+	}
+	return targets, nil
+}
+
+// build writes the archives and SBOMs of the targets and their checksums.txt into the folder out. What an earlier build
+// left there is replaced when all have been built, and not before.
+func (p *product) build(ctx context.Context, version string, targets []target, out string, env []string) error {
+	env, err := p.environment(ctx, env)
+	if err != nil {
+		return err
+	}
+	if err := p.requireCompiler(ctx, env); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	fresh, err := os.MkdirTemp(out, ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(fresh)
+	for _, t := range targets {
+		fmt.Fprintf(p.log, "%s %s %s\n", p.name, version, t)
+		if err := p.buildTarget(ctx, version, t, fresh, env); err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+	}
+	sums, err := sumArchives(fresh)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(fresh, checksumsName), []byte(sums.String()), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprint(p.log, sums)
+	return replaceFiles(out, fresh, p.name)
+}
+
+// buildTarget writes the archive and the SBOM of one target into dir.
+func (p *product) buildTarget(ctx context.Context, version string, t target, dir string, env []string) error {
+	work, err := os.MkdirTemp(dir, ".work-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	binary := filepath.Join(work, p.name)
+	if t.os == "windows" {
+		binary += ".exe"
+	}
+	build := []string{
+		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version,
+		"-o", binary, "./cmd/" + p.name,
+	}
+	if _, err := output(ctx, p.root, append(env, "GOOS="+t.os, "GOARCH="+t.arch), "go", build...); err != nil {
+		return err
+	}
+	base := filepath.Join(dir, fmt.Sprintf("%s_%s_%s_%s", p.name, version, t.os, t.arch))
+	if err := p.writeSBOM(ctx, version, binary, base+sbomSuffix, env); err != nil {
+		return err
+	}
+	return pack(base+archiveSuffix, []entry{
+		{path: filepath.Join(p.root, "LICENSE"), mode: 0o644},
+		{path: filepath.Join(p.root, "README.md"), mode: 0o644},
+		{path: binary, mode: 0o755},
+	})
+}
+
+// kept are the settings of the go command that say where things are, and change no byte of what it builds.
+var kept = []string{
+	"GOPATH", "GOCACHE", "GOMODCACHE",
+	"GOPROXY", "GOSUMDB", "GONOSUMDB", "GONOPROXY", "GOPRIVATE", "GOINSECURE", "GOAUTH",
+}
+
+// environment is that of the go command: this process's, but of the settings of Go, which may also stand in a file of
+// the user's, only those that change nothing. more comes last and wins.
+func (p *product) environment(ctx context.Context, more []string) ([]string, error) {
+	out, err := output(ctx, p.root, nil, "go", append([]string{"env", "-json"}, kept...)...)
+	if err != nil {
+		return nil, err
+	}
+	var settings map[string]string
+	if err := json.Unmarshal(out, &settings); err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return strings.HasPrefix(s, "GO") || strings.HasPrefix(s, "CGO_")
+	})
+	for _, name := range kept {
+		if value := settings[name]; value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	env = append(env, "GOENV=off", "GOTOOLCHAIN=local", "GOWORK=off", "CGO_ENABLED=0")
+	return append(env, more...), nil
+}
+
+// requireCompiler fails unless the go command is of the release that the toolchain line of go.mod names.
+func (p *product) requireCompiler(ctx context.Context, env []string) error {
+	out, err := output(ctx, p.root, env, "go", "mod", "edit", "-json")
+	if err != nil {
+		return err
+	}
+	var mod struct{ Toolchain string }
+	if err := json.Unmarshal(out, &mod); err != nil {
+		return fmt.Errorf("go mod edit -json: %w", err)
+	}
+	if mod.Toolchain == "" {
+		return fmt.Errorf("%s has no toolchain line: releases need one exact compiler", filepath.Join(p.root, "go.mod"))
+	}
+	out, err = output(ctx, p.root, env, "go", "env", "GOVERSION")
+	if err != nil {
+		return err
+	}
+	if got := strings.TrimSpace(string(out)); got != mod.Toolchain {
+		return fmt.Errorf("the compiler is %s, but go.mod says toolchain %s, and another one builds other bytes: "+
+			"install it, or let the go command do so with GOTOOLCHAIN=%[2]s", got, mod.Toolchain)
+	}
+	return nil
+}
+
+// output runs a program in a folder and returns what it wrote. When it fails, the error says what it complained of.
+func output(ctx context.Context, dir string, env []string, program string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	var said bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, env, &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s", program, args[0], err, said.Bytes())
+	}
+	return out, nil
+}
+
+// replaceFiles moves the files of fresh into out, and removes what an earlier build of the product left there.
+func replaceFiles(out, fresh, name string) error {
+	old, err := filepath.Glob(filepath.Join(out, name+"_*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range old {
+		if strings.HasSuffix(path, archiveSuffix) || strings.HasSuffix(path, sbomSuffix) {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	built, err := os.ReadDir(fresh)
+	if err != nil {
+		return err
+	}
+	for _, file := range built {
+		if err := os.Rename(filepath.Join(fresh, file.Name()), filepath.Join(out, file.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestBuild(t *testing.T) {
+	dir := fixture(t)
+	mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64,windows/arm64")
+	built := files(t, filepath.Join(dir, "dist"))
+	want := []string{
+		"checksums.txt", "vllm-vcr_1.2.3_linux_amd64.cdx.json", "vllm-vcr_1.2.3_linux_amd64.tar.gz",
+		"vllm-vcr_1.2.3_windows_arm64.cdx.json", "vllm-vcr_1.2.3_windows_arm64.tar.gz",
+	}
+	if diff := cmp.Diff(want, names(built)); diff != "" {
+		t.Errorf("dist (-want +got):\n%s", diff)
+	}
+	list, contents := members(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_linux_amd64.tar.gz"))
+	wantList := []string{`644 0:0 "":"" 0 LICENSE`, `644 0:0 "":"" 0 README.md`, `755 0:0 "":"" 0 vllm-vcr`}
+	if diff := cmp.Diff(wantList, list); diff != "" {
+		t.Errorf("linux archive (-want +got):\n%s", diff)
+	}
+	if said := runBinary(t, contents["vllm-vcr"]); said != "" && said != "1.2.3" {
+		t.Errorf("the binary says %q, want its version alone", said)
+	}
+	list, _ = members(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_windows_arm64.tar.gz"))
+	if want := `755 0:0 "":"" 0 vllm-vcr.exe`; list[2] != want {
+		t.Errorf("windows archive holds %q, want %q", list[2], want)
+	}
+	listed, err := readChecksums(filepath.Join(dir, "dist", checksumsName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(listed) != 2 || listed[want[2]] != built[want[2]] || listed[want[4]] != built[want[4]] {
+		t.Errorf("checksums.txt lists %v, want the two archives of %v", listed, built)
+	}
+}
+
+// runBinary runs what was built for this system, and returns "" where it was built for another.
+func runBinary(t *testing.T, binary []byte) string {
+	t.Helper()
+	if runtime.GOOS+"/"+runtime.GOARCH != "linux/amd64" {
+		return ""
+	}
+	path := filepath.Join(t.TempDir(), "binary")
+	if err := os.WriteFile(path, binary, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func names(sums checksums) []string {
+	var list []string
+	for line := range strings.Lines(sums.String()) {
+		list = append(list, strings.TrimSpace(line[64:]))
+	}
+	return list
+}
+
+// What the environment of a machine says, or the file that `go env -w` writes, and when files were written, changes no
+// byte.
+func TestBuildIsTheSameAnywhere(t *testing.T) {
+	tests := []struct {
+		name  string
+		setGo func(t *testing.T)
+	}{
+		{name: "environment", setGo: func(t *testing.T) {
+			t.Setenv("GOFLAGS", "-tags=evil")
+			t.Setenv("GOAMD64", "v3")
+		}},
+		{name: "file of settings", setGo: func(t *testing.T) {
+			config := t.TempDir()
+			write(t, config, map[string]string{"go/env": "GOFLAGS=-tags=evil\n"})
+			t.Setenv("XDG_CONFIG_HOME", config) // where Linux has it
+			t.Setenv("GOFLAGS", "")
+			t.Setenv("GOENV", "")
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { sameAnywhere(t, test.setGo) })
+	}
+}
+
+func sameAnywhere(t *testing.T, setGo func(t *testing.T)) {
+	here := fixture(t)
+	mustDist(t, here, "build", "-version", "1.2.3", "-targets", "linux/amd64")
+	setGo(t)
+	there := filepath.Join(t.TempDir(), "a", "longer", "path")
+	if err := os.CopyFS(there, os.DirFS(here)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"LICENSE", "README.md", "cmd/vllm-vcr/say.go"} {
+		if err := os.Chtimes(filepath.Join(there, name), time.Time{}, time.Unix(1e9, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(there, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustDist(t, there, "build", "-version", "1.2.3", "-targets", "linux/amd64")
+	if diff := cmp.Diff(files(t, filepath.Join(here, "dist")), files(t, filepath.Join(there, "dist"))); diff != "" {
+		t.Errorf("built in another folder (-first +second):\n%s", diff)
+	}
+}
+
+func TestReproduce(t *testing.T) {
+	dir := fixture(t)
+	write(t, dir, map[string]string{"cmd/vllm-vcr/new.go": "package main\n"}) // as git does not know it yet
+	if err := os.Remove(filepath.Join(dir, "CHANGELOG.md")); err != nil {     // deleted, but not yet committed as such
+		t.Fatal(err)
+	}
+	said := mustDist(t, dir, "reproduce", "-share-cache", "-targets", "linux/amd64")
+	if want := "reproducible: 3 files are the same from two folders\n"; !strings.HasSuffix(said, want) {
+		t.Errorf("got %q, want it to end with %q", said, want)
+	}
+}
+
+func TestBuildReplacesAllOrNothing(t *testing.T) {
+	dir := fixture(t)
+	out := filepath.Join(dir, "dist")
+	mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64")
+	before := files(t, out)
+	write(t, dir, map[string]string{"cmd/vllm-vcr/broken.go": "package main\n\nvar broken = missing\n"})
+	code, _, stderr := dist(t, dir, "build", "-version", "1.2.4", "-targets", "linux/amd64")
+	if code != exitInfra || !strings.Contains(stderr, "linux/amd64: go build: ") || !strings.Contains(stderr, "undefined: missing") {
+		t.Errorf("exit code %d, want %d and what the compiler said: %s", code, exitInfra, stderr)
+	}
+	if diff := cmp.Diff(before, files(t, out)); diff != "" {
+		t.Errorf("a build that failed (-before +after):\n%s", diff)
+	}
+	write(t, dir, map[string]string{"cmd/vllm-vcr/broken.go": "package main\n", "dist/mine.txt": "mine\n"})
+	mustDist(t, dir, "build", "-version", "1.2.4", "-targets", "linux/amd64")
+	want := []string{"checksums.txt", "mine.txt", "vllm-vcr_1.2.4_linux_amd64.cdx.json", "vllm-vcr_1.2.4_linux_amd64.tar.gz"}
+	if diff := cmp.Diff(want, names(files(t, out))); diff != "" {
+		t.Errorf("the next build (-want +got):\n%s", diff)
+	}
+}
+
+func TestSBOM(t *testing.T) {
+	dir := fixture(t)
+	mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64")
+	var bom struct {
+		BOMFormat, SerialNumber string
+		Metadata                struct {
+			Timestamp string
+			Component struct{ Name, Version string }
+			Tools     []struct{ Name string }
+		}
+		Components []struct{ Name, Version string }
+	}
+	text := read(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_linux_amd64.cdx.json"))
+	if err := json.Unmarshal([]byte(text), &bom); err != nil {
+		t.Fatal(err)
+	}
+	if bom.BOMFormat != "CycloneDX" || bom.SerialNumber != "" || bom.Metadata.Timestamp != "" || len(bom.Metadata.Tools) != 1 {
+		t.Errorf("got %+v, want CycloneDX without serial number and time", bom)
+	}
+	if c := bom.Metadata.Component; c.Name != "example.org/small" || c.Version != "v1.2.3" {
+		t.Errorf("it is about %+v, want example.org/small v1.2.3", c)
+	}
+	if len(bom.Components) != 1 || bom.Components[0].Name != "std" || bom.Components[0].Version != runtime.Version() {
+		t.Errorf("components %+v, want the standard library of %s", bom.Components, runtime.Version())
+	}
+}
+
+func TestSettleSBOMRefuses(t *testing.T) {
+	for _, text := range []string{"", "{}", `{"metadata":{},"components":[]}`, `{"components":[{}]}`} {
+		if got, err := settleSBOM([]byte(text)); err == nil {
+			t.Errorf("settleSBOM(%q) = %q, want an error", text, got)
+		}
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	toolchain := "\ntoolchain " + runtime.Version() + "\n"
+	tests := []struct {
+		name  string
+		gomod func(string) string
+		args  []string
+		want  string // part of the error
+	}{
+		{
+			name: "another compiler", gomod: func(s string) string { return strings.Replace(s, toolchain, "\ntoolchain go1.26.1\n", 1) },
+			args: []string{"build", "-version", "1.2.3"}, want: "the compiler is " + runtime.Version() + ", but go.mod says toolchain go1.26.1, ",
+		},
+		{
+			name: "no exact compiler", gomod: func(s string) string { return strings.Replace(s, toolchain, "", 1) },
+			args: []string{"build", "-version", "1.2.3"}, want: "go.mod has no toolchain line: ",
+		},
+		{name: "no version", args: []string{"build"}, want: "VERSION is missing: nothing was released yet, so give a version"},
+		{name: "a v", args: []string{"build", "-version", "v1.2.3"}, want: `version "v1.2.3": want MAJOR.MINOR.PATCH`},
+		{name: "a flag in the version", args: []string{"build", "-version", "1.2.3 -X main.x=1"}, want: "want MAJOR.MINOR.PATCH"},
+		{name: "another system", args: []string{"build", "-version", "1.2.3", "-targets", "plan9/amd64"}, want: `no target "plan9/amd64": want some of [darwin/amd64 `},
+		{name: "another command", args: []string{"biuld"}, want: `no command "biuld": want one of build, compare, `},
+		{name: "nothing", args: nil, want: "want a command: one of build, "},
+		{name: "an argument", args: []string{"build", "all"}, want: "build: got 1 arguments, want 0"},
+		{name: "files of no version", args: []string{"files"}, want: "files: want -version 1.2.3"},
+		{name: "files of some targets", args: []string{"files", "-version", "1.2.3", "-targets", "linux/amd64"}, want: "leave -targets out"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := fixture(t)
+			if test.gomod != nil {
+				write(t, dir, map[string]string{"go.mod": test.gomod(read(t, filepath.Join(dir, "go.mod")))})
+			}
+			code, _, stderr := dist(t, dir, test.args...)
+			if code != exitUsage || !strings.Contains(stderr, test.want) {
+				t.Errorf("exit code %d, want %d and %q: %s", code, exitUsage, test.want, stderr)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "dist")); err == nil && test.name != "no exact compiler" {
+				t.Error("it left a folder dist")
+			}
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Names in dist/ and in release/.
+const (
+	checksumsName = "checksums.txt"
+	versionName   = "VERSION"
+)
+
+// A checksums holds lower-case hex SHA-256 digests by file name.
+type checksums map[string]string
+
+// String is the format of sha256sum, sorted by name.
+func (c checksums) String() string {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		fmt.Fprintf(&text, "%s  %s\n", c[name], name)
+	}
+	return text.String()
+}
+
+var checksumLine = regexp.MustCompile(`^([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+-]*)$`)
+
+// readChecksums reads what [checksums.String] wrote.
+func readChecksums(path string) (checksums, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	sums := checksums{}
+	lines := bufio.NewScanner(file)
+	for number := 1; lines.Scan(); number++ {
+		fields := checksumLine.FindStringSubmatch(lines.Text())
+		if fields == nil {
+			return nil, fmt.Errorf("%s:%d: want 64 lower-case hex digits, two spaces and a file name", path, number)
+		}
+		if _, twice := sums[fields[2]]; twice {
+			return nil, fmt.Errorf("%s:%d: %s is listed twice", path, number, fields[2])
+		}
+		sums[fields[2]] = fields[1]
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(sums) == 0 {
+		return nil, fmt.Errorf("%s: it lists no file", path)
+	}
+	return sums, nil
+}
+
+// sumArchives digests the archives in a folder. None at all is an error.
+func sumArchives(dir string) (checksums, error) {
+	return sumFiles(dir, func(name string) bool { return strings.HasSuffix(name, archiveSuffix) })
+}
+
+func sumFiles(dir string, wanted func(name string) bool) (checksums, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	sums := checksums{}
+	for _, file := range files {
+		if file.IsDir() || !wanted(file.Name()) {
+			continue
+		}
+		if sums[file.Name()], err = sumFile(filepath.Join(dir, file.Name())); err != nil {
+			return nil, err
+		}
+	}
+	if len(sums) == 0 {
+		return nil, fmt.Errorf("nothing built in %s: run make dist", dir)
+	}
+	return sums, nil
+}
+
+func sumFile(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	digest := sha256.New()
+	if _, err := io.Copy(digest, file); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(digest.Sum(nil)), nil
+}
+
+// differences says, a line each, what got has otherwise than want. The names tell where each comes from.
+func differences(want, got checksums, wantName, gotName string) []string {
+	names := maps.Clone(want)
+	maps.Copy(names, got)
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		w, wanted := want[name]
+		g, there := got[name]
+		switch {
+		case !there:
+			lines = append(lines, fmt.Sprintf("%s: %s has it, %s has not", name, wantName, gotName))
+		case !wanted:
+			lines = append(lines, fmt.Sprintf("%s: %s has it, %s has not", name, gotName, wantName))
+		case w != g:
+			lines = append(lines, fmt.Sprintf("%s: %s %s, %s %s", name, wantName, w, gotName, g))
+		}
+	}
+	return lines
+}
+
+// requireSame returns an error that wraps errDiffers and lists what differs.
+func requireSame(want, got checksums, wantName, gotName string) error {
+	if lines := differences(want, got, wantName, gotName); len(lines) > 0 {
+		return fmt.Errorf("%w:\n  %s", errDiffers, strings.Join(lines, "\n  "))
+	}
+	return nil
+}
+
+// compareCommand compares the archives in dist/, and the list that lies there, with the committed digests.
+func (p *product) compareCommand(o options) error {
+	version, err := p.committedVersion()
+	if err != nil {
+		return err
+	}
+	committed, err := readChecksums(p.path(filepath.Join("release", checksumsName)))
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(committed, func(name, _ string) bool { return !ofTargets(name, o.targets) })
+	built, err := sumArchives(p.path(o.out))
+	if err != nil {
+		return err
+	}
+	if err := requireSame(committed, built, "committed", "built"); err != nil {
+		return err
+	}
+	listed, err := readChecksums(filepath.Join(p.path(o.out), checksumsName))
+	if err != nil {
+		return err
+	}
+	if err := requireSame(built, listed, "built", "listed"); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.log, "%s %s: %d archives have the committed digests\n", p.name, version, len(built))
+	return err
+}
+
+// ofTargets reports whether an archive is of one of the targets, or of none that there is.
+func ofTargets(name string, targets []target) bool {
+	of := func(t target) bool { return strings.HasSuffix(name, "_"+t.os+"_"+t.arch+archiveSuffix) }
+	return slices.ContainsFunc(targets, of) || !slices.ContainsFunc(allTargets, of)
+}
+
+// committedVersion is that of release/VERSION.
+func (p *product) committedVersion() (string, error) {
+	path := p.path(filepath.Join("release", versionName))
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s is missing: nothing was released yet, so give a version, "+
+			"for example make dist VERSION=1.2.3", path)
+	} else if err != nil {
+		return "", err
+	}
+	version := strings.TrimSuffix(string(data), "\n")
+	if _, err := parseVersion(version); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return version, nil
+}

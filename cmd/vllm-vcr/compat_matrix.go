@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,6 +28,7 @@ type compatMatrixFlags struct {
 	kind    string
 	lines   []string
 	version string
+	pending bool
 	outputs bool
 }
 
@@ -42,7 +44,8 @@ func (a *app) compatMatrixCommand() *cobra.Command {
 			"release  os, arch, runner, asset: a platform that the binary is released for\n" +
 			"capture  the fields of ci and version, the release of vLLM to install; stable lines only\n\n" +
 			"compat.toml and the manifest are checked as compat check does. A matrix without a job is an error: the\n" +
-			"workflow would be green and have done nothing.",
+			"workflow would be green and have done nothing. Only with --pending it may be empty, as then there is\n" +
+			"nothing left to do.",
 		Example: "  vllm-vcr compat matrix --kind ci --github-output\n" +
 			"  vllm-vcr compat matrix --kind capture --line 0.33",
 		Args: cobra.NoArgs,
@@ -53,6 +56,7 @@ func (a *app) compatMatrixCommand() *cobra.Command {
 	flags.StringVar(&f.kind, "kind", matrixCI, "what the jobs are for: ci, docker, release, capture")
 	flags.StringSliceVar(&f.lines, "line", nil, "only these lines, by name or tag (default all)")
 	flags.StringVar(&f.version, "version", "", "version of this project in names, X.Y.Z (default the binary's)")
+	flags.BoolVar(&f.pending, "pending", false, "of capture, only lines that do not gate yet")
 	addOutputFlag(flags, &f.outputs)
 	return cmd
 }
@@ -65,6 +69,9 @@ func (a *app) compatMatrix(f compatMatrixFlags) error {
 	window, registry, err := a.load(f.in)
 	if err != nil {
 		return err
+	}
+	if f.pending && kind != matrixCapture {
+		return fmt.Errorf("--pending is for --kind %s", matrixCapture)
 	}
 	lines, err := window.Select(f.lines)
 	if err != nil {
@@ -79,7 +86,7 @@ func (a *app) compatMatrix(f compatMatrixFlags) error {
 	case matrixRelease:
 		rows, err = releaseRows(f)
 	case matrixCapture:
-		rows, err = captureRows(lines, goldens)
+		rows, err = captureRows(lines, goldens, f.pending)
 	}
 	if err != nil {
 		return err
@@ -120,8 +127,11 @@ func dockerRows(lines []compat.Line, goldens map[string]int, version string) ([]
 	return compat.DockerRows(lines, goldens, version), nil
 }
 
-func captureRows(lines []compat.Line, goldens map[string]int) ([]compat.CaptureRow, error) {
+func captureRows(lines []compat.Line, goldens map[string]int, pending bool) ([]compat.CaptureRow, error) {
 	rows := compat.CaptureRows(lines, goldens)
+	if pending {
+		return slices.DeleteFunc(rows, func(r compat.CaptureRow) bool { return r.FidelityValidated }), nil
+	}
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("--line: no stable line is selected, and of a tracker there is no release to capture")
 	}

@@ -26,8 +26,8 @@ import (
 
 // TestImage builds the image out of the archives of this product, and runs it as a careful user would.
 func TestImage(t *testing.T) {
-	tool(t, "buildah")
-	tool(t, "skopeo")
+	testenv.ImageTool(t, "buildah")
+	testenv.ImageTool(t, "skopeo")
 	server := httptest.NewTLSServer(http.FileServer(http.Dir(filepath.Join(repository(t), "testdata", "goldens"))))
 	defer server.Close()
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of those that do not trust it
@@ -146,9 +146,9 @@ func interpreted(file *elf.File) bool {
 
 // TestPushImage pushes to a real registry.
 func TestPushImage(t *testing.T) {
-	tool(t, "buildah")
-	tool(t, "skopeo")
-	tool(t, "jq")
+	testenv.ImageTool(t, "buildah")
+	testenv.ImageTool(t, "skopeo")
+	testenv.ImageTool(t, "jq")
 	registry := startRegistry(t)
 	repo := registry + "/vllm-vcr/vllm-vcr"
 	one, other := buildImage(t, "REVISION=abc"), buildImage(t, "REVISION=def")
@@ -241,7 +241,7 @@ func requireTags(t *testing.T, step, registry, name string, want map[string]stri
 
 func startRegistry(t *testing.T) (address string) {
 	t.Helper()
-	program := tool(t, "docker-registry")
+	program := testenv.ImageTool(t, "docker-registry")
 	address = "127.0.0.1:" + strconv.Itoa(testenv.FreePort(t))
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"config.yml": "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: " + dir +
@@ -279,7 +279,7 @@ func asRoot(t *testing.T, line ...string) []string {
 		return line
 	}
 	if err := exec.Command("sudo", "--non-interactive", "true").Run(); err != nil {
-		skipOrFail(t, "running an image here needs root, and sudo: "+err.Error())
+		testenv.Absent(t, "running an image here needs root, and sudo: "+err.Error())
 	}
 	return append([]string{"sudo", "--non-interactive"}, line...)
 }
@@ -400,8 +400,8 @@ func buildImage(t *testing.T, settings ...string) string {
 }
 
 func TestImageRefuses(t *testing.T) {
-	tool(t, "buildah")
-	tool(t, "skopeo")
+	testenv.ImageTool(t, "buildah")
+	testenv.ImageTool(t, "skopeo")
 	empty := t.TempDir()
 	write(t, empty, map[string]string{"empty.crt": "no certificate\n"})
 	tests := []struct {

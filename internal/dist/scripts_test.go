@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -49,39 +48,6 @@ func command(t *testing.T, env []string, name string, args ...string) string {
 		t.Fatalf("%s %v: %v\n%s%s", name, args, err, out, stderr.String())
 	}
 	return string(out)
-}
-
-// tool returns the path of a program that .ci/peers image installs.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	peers := os.Getenv("VLLM_VCR_PEERS")
-	if peers == "" {
-		cache := os.Getenv("XDG_CACHE_HOME")
-		if cache == "" {
-			cache = filepath.Join(os.Getenv("HOME"), ".cache")
-		}
-		peers = filepath.Join(cache, "vllm-vcr", "peers")
-	}
-	path := filepath.Join(peers, "bin", name)
-	if _, err := os.Stat(path); err != nil {
-		skipOrFail(t, "no "+name+": install it with: .ci/peers image")
-	}
-	return path
-}
-
-// skipOrFail skips, or fails where peers are required, as internal/testenv has it.
-func skipOrFail(t *testing.T, why string) {
-	t.Helper()
-	for _, name := range []string{"CI", "VLLM_VCR_REQUIRE_PEERS"} {
-		value := os.Getenv(name)
-		if set, err := strconv.ParseBool(value); value != "" && (set || err != nil) {
-			t.Fatal(why)
-		}
-	}
-	t.Skip(why)
 }
 
 // fakeGH is a gh that writes its arguments down, a line a call, and answers as the environment says.

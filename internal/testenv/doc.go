@@ -1,5 +1,5 @@
 // Package testenv finds and starts the real peers that tests talk to: a Python with libzmq, the Rust frontends of
-// released vLLM versions, and an S3 server.
+// released vLLM versions, an S3 server, a runner of GitHub workflows, and what builds and serves images.
 //
 // Peers are installed by the script .ci/peers into one folder, $VLLM_VCR_PEERS, by default
 // ${XDG_CACHE_HOME:-$HOME/.cache}/vllm-vcr/peers:
@@ -7,6 +7,8 @@
 //	python/bin/python            a virtual environment with pyzmq and msgspec
 //	frontends/VERSION/vllm-rs    the frontend of that vLLM release
 //	bin/versitygw                an S3 server
+//	bin/act                      a runner of GitHub workflows
+//	bin/docker-registry          a registry of images; buildah, skopeo and jq are those of the machine
 //
 // A peer is either whole or absent, as the script places it by one rename. One policy holds for an absent one, whatever
 // the peer: the test is skipped, and says what is missing and which command installs it. Where peers are required, that

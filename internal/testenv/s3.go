@@ -53,7 +53,7 @@ func S3(t testing.TB) *S3Server {
 // S3With starts an S3 server as [S3] does, which can do more.
 func S3With(t testing.TB, config S3Config) *S3Server {
 	t.Helper()
-	path, err := findS3(peersDir(t))
+	path, err := findInstalled(peersDir(t), "versitygw", "s3")
 	settle(t, err)
 	server := &S3Server{Dir: t.TempDir()}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t)))
@@ -141,12 +141,4 @@ func (s *S3Server) awaitAccept(t testing.TB, network, address string) {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-}
-
-func findS3(dir string) (string, error) {
-	path := filepath.Join(dir, "bin", "versitygw")
-	if !executable(path) {
-		return "", &absentError{what: "S3 server versitygw", where: path, install: "s3"}
-	}
-	return path, nil
 }

@@ -13,7 +13,7 @@ func TestAbsentProgram(t *testing.T) {
 		for says, ask := range map[string]func(testing.TB){
 			"bin/act: install it with: .ci/peers act":               func(tb testing.TB) { Act(tb) },
 			"bin/no-such-program: install it with: .ci/peers image": func(tb testing.TB) { ImageTool(tb, "no-such-program") },
-			"no root":                                               func(tb testing.TB) { Absent(tb, "no root") },
+			"no root": func(tb testing.TB) { Absent(tb, "no root") },
 		} {
 			fake := newFakeTB(t)
 			fake.run(ask)

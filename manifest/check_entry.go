@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -88,7 +89,7 @@ func (e *entry) checkID() {
 func (e *entry) checkPaths() {
 	if e.BucketPath != "" {
 		if problem := pathProblem(e.BucketPath); problem != "" {
-			e.fail(codePath, "bucket_path", fmt.Sprintf("bucket_path %q %s", clip(e.BucketPath), problem), "")
+			e.fail(codePath, "bucket_path", fmt.Sprintf("bucket_path %q %s", shown(e.BucketPath), problem), "")
 		}
 	}
 	for _, mirror := range e.Mirrors {
@@ -97,9 +98,20 @@ func (e *entry) checkPaths() {
 			problem = "has no scheme (s3, hf, https or file)"
 		}
 		if problem != "" {
-			e.fail(codePath, "mirrors", fmt.Sprintf("mirror %q %s", clip(mirror), problem), "")
+			e.fail(codePath, "mirrors", fmt.Sprintf("mirror %q %s", shown(mirror), problem), "")
 		}
 	}
+}
+
+// Parts of a location that may hold secrets: who asks, and a query, as a signed URL has one.
+var (
+	userinfo = regexp.MustCompile(`(://)[^/@]*@`)
+	query    = regexp.MustCompile(`\?.+`)
+)
+
+// shown is a location as messages show it.
+func shown(location string) string {
+	return clip(query.ReplaceAllString(userinfo.ReplaceAllString(location, "$1"), "?…"))
 }
 
 // pathProblem says what is wrong with the path or location of a golden; it

@@ -148,7 +148,7 @@ func TestRewrite(t *testing.T) {
 		{
 			"half merged", "# head\n<<<<<<< HEAD\n" + commented, on("0.33", move),
 			"error: compat.toml:2: syntax error: not valid TOML: <<<<<<< is of a merge that was not finished; " +
-				"finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, ======= and >>>>>>>",
+				"finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, |||||||, ======= and >>>>>>>",
 		},
 	}
 	for _, tt := range tests {

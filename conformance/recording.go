@@ -45,7 +45,7 @@ func (r *Runner) load(ctx context.Context, c Case) *recording {
 		g.fetchErr = notRun(ctx)
 		return g
 	}
-	ctx, stop := r.withDeadline(ctx, "the fetch of the golden")
+	ctx, stop := context.WithTimeoutCause(ctx, r.Timeouts.Golden, &golden.TimeoutError{After: r.Timeouts.Golden})
 	defer stop()
 	var data []byte
 	data, g.location, g.fetchErr = r.Store.Fetch(ctx, c.Golden)
@@ -53,6 +53,8 @@ func (r *Runner) load(ctx context.Context, c Case) *recording {
 	switch {
 	case errors.As(g.fetchErr, &mismatch):
 		g.fetchErr, g.mismatch = nil, g.fetchErr // which may tell of other locations too
+	case errors.As(g.fetchErr, new(*golden.TimeoutError)):
+		g.fetchErr = infraError{coded(CodeDeadline, g.fetchErr)}
 	case g.fetchErr != nil:
 		g.fetchErr = infraError{coded(CodeFetch, g.fetchErr)}
 	default:

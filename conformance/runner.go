@@ -158,10 +158,10 @@ func sameGolden(a, b Case) bool {
 	return a.Line.Name == b.Line.Name && a.Suite == b.Suite && a.Golden.ID == b.Golden.ID
 }
 
-// withDeadline bounds one piece of work on a golden.
-func (r *Runner) withDeadline(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+// withDeadline bounds a case.
+func (r *Runner) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, r.Timeouts.Golden,
-		infraError{coded(CodeDeadline, fmt.Errorf("%s took longer than %v", what, r.Timeouts.Golden))})
+		infraError{coded(CodeDeadline, fmt.Errorf("the case took longer than %v", r.Timeouts.Golden))})
 }
 
 func (r *Runner) runCase(ctx context.Context, g *recording, c Case) Result {
@@ -209,7 +209,7 @@ func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, e
 		}
 		return f, err
 	}
-	ctx, stop := r.withDeadline(ctx, "the case")
+	ctx, stop := r.withDeadline(ctx)
 	defer stop()
 	if c.Suite == SuiteLive {
 		return r.assertLive(ctx, g, c)

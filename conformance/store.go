@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -29,6 +30,9 @@ type StoreOptions struct {
 	Cache string
 	// Offline forbids the network: what is remote comes from the cache.
 	Offline bool
+	// Timeout is how long a golden may take that is fetched ahead of its use, or
+	// pulled; 0 is no limit.
+	Timeout time.Duration
 	// MaxSize is the number of bytes that a golden may have; 0 is 256 MiB.
 	MaxSize int64
 	// S3 says how S3 is reached where the environment does not.
@@ -41,7 +45,7 @@ type StoreOptions struct {
 func NewStore(opt StoreOptions) *RegisteredStore {
 	s := &golden.Store{
 		Bucket: opt.Bucket, Bundle: opt.Bundle, Cache: opt.Cache, Offline: opt.Offline, MaxSize: opt.MaxSize,
-		S3: opt.S3, Log: opt.Log,
+		Timeout: opt.Timeout, S3: opt.S3, Log: opt.Log,
 	}
 	if opt.Dir == "" {
 		s.FS = opt.Files
@@ -54,14 +58,21 @@ type RegisteredStore struct {
 	Bytes *golden.Store
 	dir   string
 
-	mu     sync.Mutex
-	failed map[string]error // why a golden could not be had ahead of its use, by objectKey
+	mu    sync.Mutex
+	ahead map[string]*ahead // what is fetched ahead of its use, by objectKey
+}
+
+// ahead is a golden that is fetched ahead of its use, or will be, or was.
+type ahead struct {
+	ended chan struct{}
+	err   error // why it could not be had; once it has ended
 }
 
 // Object is a golden as the store of bytes knows it.
 func (s *RegisteredStore) Object(g manifest.Golden) golden.Object {
 	o := golden.Object{
 		Location: g.Location(s.Bytes.Bucket, s.dir), Mirrors: g.Mirrors, SHA256: g.SHA256, Size: g.Size, VersionID: g.VersionID,
+		CapturedAt: g.CapturedAt,
 	}
 	if s.Bytes.Bundle != "" {
 		o.Location = g.BucketPath // which bucket it is from plays no part
@@ -72,55 +83,69 @@ func (s *RegisteredStore) Object(g manifest.Golden) golden.Object {
 func (s *RegisteredStore) Fetch(ctx context.Context, g manifest.Golden) (data []byte, location string, err error) {
 	o := s.Object(g)
 	location = golden.Scrub(s.Bytes.Where(o)) // it is put into reports
-	s.mu.Lock()
-	err = s.failed[objectKey(o)]
-	s.mu.Unlock()
-	if err == nil {
+	if err = s.await(ctx, o); err == nil {
 		data, err = s.Bytes.Fetch(ctx, o)
 	}
 	return data, location, err
 }
 
+// await waits for the golden if it is being fetched ahead. What could not be had then is not tried again, unless Fetch may
+// fare better: it can do without the cache.
+func (s *RegisteredStore) await(ctx context.Context, o golden.Object) error {
+	s.mu.Lock()
+	coming := s.ahead[objectKey(o)]
+	s.mu.Unlock()
+	if coming == nil {
+		return nil
+	}
+	select {
+	case <-coming.ended:
+	case <-ctx.Done():
+		return nil // Fetch says it
+	}
+	if errors.As(coming.err, new(*golden.CacheError)) {
+		return nil
+	}
+	return coming.err
+}
+
 func objectKey(o golden.Object) string { return o.SHA256 + " " + o.Location }
 
-// Prefetch gets the goldens that are remote into the cache, several at a time. A
-// Fetch meanwhile waits for the download of its golden if that has begun, and makes it itself
-// otherwise; what could not be had is not tried again.
+// Prefetch gets the goldens that are remote into the cache, several at a time, in this order. A
+// Fetch of one of them waits for that; what could not be had is not tried again.
 func (s *RegisteredStore) Prefetch(ctx context.Context, goldens []manifest.Golden) (stop func()) {
-	var objects []golden.Object
-	for _, g := range goldens {
-		if o := s.Object(g); s.Bytes.IsRemote(o) {
-			objects = append(objects, o)
-		}
-	}
-	if len(objects) == 0 || s.Bytes.Offline {
+	if s.Bytes.Offline {
 		return func() {}
 	}
+	var objects []golden.Object
+	coming := map[string]*ahead{}
+	for _, g := range goldens {
+		o := s.Object(g)
+		if key := objectKey(o); s.Bytes.IsRemote(o) && coming[key] == nil {
+			objects, coming[key] = append(objects, o), &ahead{ended: make(chan struct{})}
+		}
+	}
+	s.expect(coming)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.Bytes.PullEach(ctx, objects, func(_ int, p golden.Pulled) { s.remember(p) })
+		s.Bytes.PullEach(ctx, objects, func(_ int, p golden.Pulled) {
+			a := coming[objectKey(p.Object)]
+			a.err = p.Err
+			close(a.ended)
+		})
 	}()
 	return func() {
 		cancel()
 		<-ended
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.failed = nil
+		s.expect(nil)
 	}
 }
 
-// remember keeps why a golden could not be had, unless Fetch may fare better: it can do
-// without the cache.
-func (s *RegisteredStore) remember(p golden.Pulled) {
-	if p.Err == nil || errors.As(p.Err, new(*golden.CacheError)) {
-		return
-	}
+// expect says what is fetched ahead from now on.
+func (s *RegisteredStore) expect(coming map[string]*ahead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed == nil {
-		s.failed = map[string]error{}
-	}
-	s.failed[objectKey(p.Object)] = p.Err
+	s.ahead = coming
 }

@@ -20,15 +20,15 @@ set -euo pipefail
 repository=vllm-vcr/conformance
 releases=${VLLM_VCR_RELEASES:-https://github.com/$repository/releases/download}
 digits='^[0-9a-f]{64}$'
+token=${INPUT_GITHUB_TOKEN:-}
+unset INPUT_GITHUB_TOKEN # which every program below would be given
 a_version='^([0-9v]|\(devel\))[^[:space:]]*$'
 tmp=
 
 main() {
   trap cleanup EXIT
   local verify=${INPUT_VERIFY:-checksum}
-  if [[ -n ${INPUT_GITHUB_TOKEN:-} && ${GITHUB_ACTIONS:-} == true ]]; then
-    echo "::add-mask::$INPUT_GITHUB_TOKEN"
-  fi
+  if [[ -n $token && ${GITHUB_ACTIONS:-} == true ]]; then echo "::add-mask::$token"; fi
   here=$(posix "${GITHUB_ACTION_PATH:-$(dirname "${BASH_SOURCE[0]}")/..}")
   temp=$(posix "${RUNNER_TEMP:-${TMPDIR:-/tmp}}")
   check_inputs "$verify"
@@ -113,18 +113,18 @@ from_release() {
     [[ $version == "$pinned" ]] || fail 2 "version $version is not $pinned, which this action pins: its input checksum is needed, the sha256 of $asset"
     digest=$(pinned_digest "$asset")
   fi
-  local place
-  place=$(tool_cache)/vllm-vcr/$version/$arch/${digest:0:12}
-  binary=$place/$exe
-  if [[ $1 == checksum ]] && is_whole "$place"; then
-    echo "vllm-vcr $version is already in $place"
-    return
-  fi
+  local kept
+  kept=$(tool_cache)/vllm-vcr/$version/$digest.tar.gz
   make_temp "$temp"
-  download "$asset" "$digest"
+  if take "$kept" "$digest"; then
+    echo "vllm-vcr $version is already in $kept"
+    kept=
+  else
+    download "$asset" "$digest"
+  fi
   [[ $1 != attestation ]] || attest
+  [[ -z $kept ]] || keep "$kept"
   unpack "$asset"
-  keep "$place"
 }
 
 # pinned_version prints what release/VERSION says, or nothing.
@@ -145,9 +145,22 @@ tool_cache() {
   if [[ -n ${RUNNER_TOOL_CACHE:-} ]]; then posix "$RUNNER_TOOL_CACHE"; else echo "$temp"; fi
 }
 
-# is_whole tells whether what an earlier job has kept is still what it was.
-is_whole() {
-  [[ -f $1/$exe && -f $1/$exe.sha256 && $(sha256 "$1/$exe") == "$(<"$1/$exe.sha256")" ]]
+# take copies what an earlier job has kept, if that is still the pinned archive. Whoever could write there could also
+# have written a digest beside it: so the one of the action decides, and of the copy that is unpacked.
+take() {
+  [[ -f $1 ]] && cp "$1" "$tmp/archive" 2>/dev/null && [[ $(sha256 "$tmp/archive") == "$2" ]]
+}
+
+# keep puts the archive where the next job finds it, by a rename: another job may do the same at the same time, with the
+# same bytes. Where it cannot be kept, the next job downloads it again.
+keep() {
+  local beside
+  if mkdir -p "${1%/*}" 2>/dev/null && beside=$(mktemp "${1%/*}/.new.XXXXXX" 2>/dev/null) &&
+    cp "$tmp/archive" "$beside" 2>/dev/null && mv -f "$beside" "$1" 2>/dev/null; then
+    return
+  fi
+  if [[ -n ${beside:-} ]]; then rm -f "$beside"; fi
+  echo "vllm-vcr cannot be kept in ${1%/*}: the next job downloads it again"
 }
 
 download() {
@@ -173,33 +186,18 @@ download() {
 attest() {
   command -v gh >/dev/null || fail 3 "verify: attestation needs the GitHub CLI, gh, which this runner does not have: install it, or use verify: checksum"
   mv "$tmp/archive" "$tmp/archive.tar.gz"
-  GH_TOKEN=${INPUT_GITHUB_TOKEN:-${GH_TOKEN:-}} gh attestation verify "$tmp/archive.tar.gz" --repo "$repository" \
+  GH_TOKEN=${token:-${GH_TOKEN:-}} gh attestation verify "$tmp/archive.tar.gz" --repo "$repository" \
     --signer-workflow "$repository/.github/workflows/release.yml" >"$tmp/said" 2>&1 ||
     fail 3 "GitHub does not attest this archive: $(tail -n 1 "$tmp/said")"
   mv "$tmp/archive.tar.gz" "$tmp/archive"
 }
 
 unpack() {
-  mkdir -p "$tmp/content"
-  tar -xzf - -C "$tmp/content" "$exe" <"$tmp/archive" 2>"$tmp/said" ||
+  tar -xzf - -C "$tmp" "$exe" <"$tmp/archive" 2>"$tmp/said" ||
     fail 3 "$1 cannot be unpacked into $tmp, is the disk full: $(tail -n 1 "$tmp/said")"
-  chmod 755 "$tmp/content/$exe"
-  sha256 "$tmp/content/$exe" >"$tmp/content/$exe.sha256" || fail 3 "$tmp cannot be written, is the disk full"
-}
-
-# keep puts the binary where the next job finds it, each file by a rename beside its place: another job may do the same at
-# the same time, with the same bytes. Where it cannot be kept, this job still has it.
-keep() {
-  local beside
-  if mkdir -p "$1" 2>/dev/null && beside=$(mktemp -d "$1/.new.XXXXXX" 2>/dev/null) && cp "$tmp/content/$exe" "$tmp/content/$exe.sha256" "$beside/" 2>/dev/null &&
-    mv -f "$beside/$exe" "$1/$exe" 2>/dev/null && mv -f "$beside/$exe.sha256" "$1/$exe.sha256" 2>/dev/null &&
-    is_whole "$1"; then
-    rmdir "$beside"
-    return
-  fi
-  if [[ -d ${beside:-} ]]; then rm -rf "$beside"; fi
-  echo "vllm-vcr cannot be kept in $1: this job uses a copy of its own"
-  binary=$tmp/content/$exe
+  chmod 755 "$tmp/$exe"
+  rm -f "$tmp/archive" "$tmp/said"
+  binary=$tmp/$exe
   tmp= # stays, until the runner clears its folder
 }
 

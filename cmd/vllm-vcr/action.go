@@ -25,7 +25,11 @@ func (a *app) actionCommand() *cobra.Command {
 		Use: "plan", Short: "Tell the action which goldens it may restore from a cache", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.actionPlan(cmd.Context()) },
 	}
-	holder := group(&cobra.Command{Use: "action", Short: "The steps of the GitHub action"}, run, plan)
+	pull := &cobra.Command{
+		Use: "pull-request", Short: "Bring what watch has written into a pull request", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.actionPull(cmd.Context()) },
+	}
+	holder := group(&cobra.Command{Use: "action", Short: "The steps of the GitHub action"}, run, plan, pull)
 	holder.Hidden = true
 	return holder
 }
@@ -59,9 +63,12 @@ func (a *app) usual() action.Usual {
 	return action.Usual{
 		CacheDir: filepath.Join(tools, "vllm-vcr", "goldens"),
 		// A job may use the action twice.
-		ReportDir: filepath.Join(temp, "vllm-vcr-report-"+strings.ToLower(rand.Text()[:8])),
+		ReportDir: filepath.Join(temp, "vllm-vcr-report-"+word()),
 	}
 }
+
+// word is one that nobody else has.
+func word() string { return strings.ToLower(rand.Text()[:8]) }
 
 // enter goes to a directory of the workspace, links followed.
 func (a *app) enter(dir string) error {
@@ -86,6 +93,6 @@ func (a *app) job() action.Job {
 		OS:      cmp.Or(a.orEnv("", "RUNNER_OS"), runtime.GOOS),
 		Arch:    cmp.Or(a.orEnv("", "RUNNER_ARCH"), runtime.GOARCH),
 		Attempt: cmp.Or(a.orEnv("", "GITHUB_RUN_ATTEMPT"), "1"),
-		Runner:  a.orEnv("", "RUNNER_NAME"),
+		Step:    word(),
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +24,7 @@ func (a *app) actionRun(ctx context.Context) error {
 	if err := a.setActionVerdict(conformance.ExitInfra); err != nil {
 		return err
 	}
+	a.hideStep()
 	code, err := a.actionServe(ctx)
 	if set := a.setActionVerdict(code); set != nil && code == conformance.ExitOK {
 		code, err = conformance.ExitInfra, set
@@ -33,6 +36,28 @@ func (a *app) actionRun(ctx context.Context) error {
 		err = errReported
 	}
 	return exitError{code, err}
+}
+
+// ofStep are variables by which a step hands something on.
+var ofStep = []string{"GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY"}
+
+// hideStep keeps the inputs, and the files by which a step hands something on, from the programs that this one starts:
+// an engine under test that is itself made for workflows would take them for its own.
+func (a *app) hideStep() {
+	hidden, lookup := map[string]string{}, a.lookupEnv
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, "INPUT_") || slices.Contains(ofStep, name) {
+			hidden[name] = value
+			os.Unsetenv(name)
+		}
+	}
+	a.lookupEnv = func(name string) (string, bool) {
+		if value, found := hidden[name]; found {
+			return value, true
+		}
+		return lookup(name)
+	}
 }
 
 // setActionVerdict sets the outputs of every mode.

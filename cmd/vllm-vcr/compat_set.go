@@ -154,9 +154,7 @@ func (a *app) checkEdit(edit windowEdit, manifestPath string, mayLackProfile boo
 	window, findings := compat.Parse(edit.File, edit.after)
 	registry, more := a.loadManifest(manifestPath, edit.Matrix)
 	if tomlfile.HasErrors(more) {
-		for _, f := range more {
-			a.tell(f)
-		}
+		a.tellFindings(more)
 		return checkedWindow{}, fmt.Errorf("%s cannot be used as it is", registry.File)
 	}
 	findings = slices.Concat(findings, more, conformance.CheckInputs(window, registry))

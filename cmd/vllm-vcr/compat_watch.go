@@ -143,9 +143,7 @@ func (a *app) compatWatch(ctx context.Context, axis string, f compatWatchFlags) 
 func (a *app) watchedWindow(path string) (*compat.Matrix, []byte, error) {
 	window, findings := a.loadCompat(path)
 	if tomlfile.HasErrors(findings) {
-		for _, f := range findings {
-			a.tell(f)
-		}
+		a.tellFindings(findings)
 		return nil, nil, fmt.Errorf("%s cannot be used as it is", window.File)
 	}
 	if strings.HasPrefix(window.File, "(embedded) ") {

@@ -162,6 +162,7 @@ func (a *app) judge(
 func (a *app) runCases(ctx context.Context, f *conformFlags, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
 	bar := a.openBar(cases) // from here on the log is written above it
 	defer bar.close()
+	f.store.timeout = f.timeouts.Golden
 	if runner.Store, err = a.openStore(&f.store); err != nil {
 		return nil, false, err
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -68,6 +69,41 @@ func TestGoldensPage(t *testing.T) {
 			t.Fatalf("%s:%d: %v\n%s\n%s", page, lines[i], err, block, out)
 		}
 		t.Logf("line %d\n%s\n%s", lines[i], block, out)
+	}
+}
+
+// TestGoldensPageMessages: what docs/goldens.md says of messages is about messages that there are.
+func TestGoldensPageMessages(t *testing.T) {
+	page, err := os.ReadFile("../../docs/goldens.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../internal/golden/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources.Write(text)
+	}
+	_, table, _ := strings.Cut(string(page), "| it says | because |")
+	messages := regexp.MustCompile("(?m)^\\| `(.*?)` \\|").FindAllStringSubmatch(table, -1)
+	if len(messages) < 6 {
+		t.Fatalf("messages %q, want some more", messages)
+	}
+	for _, message := range messages {
+		for part := range strings.SplitSeq(message[1], "…") {
+			if part = strings.Trim(part, " :;,"); !strings.Contains(sources.String(), part) {
+				t.Errorf("no message says %q", part)
+			}
+		}
 	}
 }
 

@@ -27,9 +27,7 @@ func (a *app) loadExpectations(path string, all []conformance.Case) (*conformanc
 		expected, findings = conformance.ParseExpectations("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
-	for _, f := range findings {
-		a.tell(f)
-	}
+	a.tellFindings(findings)
 	if tomlfile.HasErrors(findings) {
 		return nil, fmt.Errorf("%s cannot be used as it is", expected.File)
 	}

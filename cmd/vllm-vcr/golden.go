@@ -185,9 +185,7 @@ func (a *app) goldenListCommand() *cobra.Command {
 func (a *app) goldenList(path string) error {
 	window, _ := a.loadCompat("") // only tells what to leave out of the embedded registry
 	registry, findings := a.loadManifest(path, window)
-	for _, f := range findings {
-		a.tell(f)
-	}
+	a.tellFindings(findings)
 	if tomlfile.HasErrors(findings) {
 		return fmt.Errorf("%s cannot be used as it is", registry.File)
 	}

@@ -37,6 +37,7 @@ type fetchFlags struct {
 func (f *fetchFlags) addFlags(flags *pflag.FlagSet) {
 	f.in.addFlags(flags)
 	f.store.addFlags(flags)
+	flags.DurationVar(&f.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "longest fetch of a golden")
 	flags.StringSliceVar(&f.sel.Lines, "line", nil, "lines whose goldens are meant, by name or tag (default all)")
 	flags.StringSliceVar(&f.sel.Goldens, "golden", nil, "goldens that are meant, by id (default all)")
 }
@@ -105,6 +106,9 @@ type fetch struct {
 func (a *app) beginFetch(f *fetchFlags) (*fetch, error) {
 	if err := f.store.resolve(a, &f.in); err != nil {
 		return nil, err
+	}
+	if f.store.timeout <= 0 {
+		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", f.store.timeout)
 	}
 	window, registry, err := a.load(f.in)
 	if err != nil {
@@ -320,20 +324,45 @@ func (r *fetch) narrowed() (window, registry []byte, err error) {
 	if window, err = r.narrowedWindow(lines); err != nil {
 		return nil, nil, err
 	}
-	editor, err := manifest.NewEditor(manifestName, nil, names)
-	if err != nil {
+	if registry, err = r.narrowedRegistry(names); err != nil {
 		return nil, nil, err
 	}
-	for _, g := range r.goldens {
-		if err := editor.Put(g); err != nil {
-			return nil, nil, err
-		}
-	}
 	m, _ := compat.Parse(compatName, window)
-	if findings := conformance.CheckInputs(m, editor.Manifest()); tomlfile.HasErrors(findings) {
-		return nil, nil, fmt.Errorf("a bundle of these goldens alone could not be used: %v", findings[0])
+	all, findings := manifest.Parse(manifestName, registry)
+	if !tomlfile.HasErrors(findings) {
+		findings = conformance.CheckInputs(m, all)
 	}
-	return window, editor.Bytes(), nil
+	if at := slices.IndexFunc(findings, func(f tomlfile.Finding) bool { return f.Severity == tomlfile.Error }); at >= 0 {
+		return nil, nil, fmt.Errorf("a bundle of these goldens alone could not be used: %v", findings[at])
+	}
+	return window, registry, nil
+}
+
+// narrowedRegistry is a block for each line. Each golden is written alone: an editor looks at the whole text at every
+// change, which would take minutes with a thousand goldens.
+func (r *fetch) narrowedRegistry(names []string) ([]byte, error) {
+	var blocks []string
+	for _, name := range names {
+		var begin, entries, end string
+		for _, g := range r.goldens {
+			if g.Line != name {
+				continue
+			}
+			editor, err := manifest.NewEditor(manifestName, nil, names)
+			if err == nil {
+				err = editor.Put(g)
+			}
+			if err != nil {
+				return nil, err
+			}
+			// A marker, an empty line, the golden, an empty line, a marker.
+			written := strings.SplitAfter(string(editor.Bytes()), "\n\n")
+			begin, end = written[0], written[len(written)-1]
+			entries += strings.Join(written[1:len(written)-1], "")
+		}
+		blocks = append(blocks, begin+entries+end)
+	}
+	return []byte(strings.Join(blocks, "\n")), nil
 }
 
 // Names of the files in a bundle.

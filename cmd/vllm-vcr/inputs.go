@@ -42,13 +42,28 @@ func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
 	if !tomlfile.HasErrors(findings) {
 		findings = append(findings, conformance.CheckInputs(window, registry)...)
 	}
-	for _, f := range findings {
-		a.tell(f)
-	}
+	a.tellFindings(findings)
 	if tomlfile.HasErrors(findings) {
 		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", window.File, registry.File)
 	}
 	return window, registry, nil
+}
+
+// mostFindings are how many findings of a file are shown: who has more has another kind of problem.
+const mostFindings = 100
+
+// tellFindings tells what is wrong with the inputs. Of too many, errors come first.
+func (a *app) tellFindings(findings []tomlfile.Finding) {
+	if len(findings) > mostFindings {
+		findings = slices.Clone(findings)
+		slices.SortStableFunc(findings, func(x, y tomlfile.Finding) int { return strings.Compare(string(x.Severity), string(y.Severity)) })
+	}
+	for _, f := range findings[:min(len(findings), mostFindings)] {
+		a.tell(f)
+	}
+	if more := len(findings) - mostFindings; more > 0 {
+		a.tell(fmt.Sprintf("%s: and %d more", findings[mostFindings].File, more))
+	}
 }
 
 // openBundle takes from the bundle the files that are not given. Their names begin with

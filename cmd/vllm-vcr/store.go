@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -18,6 +19,7 @@ type storeFlags struct {
 	cache                   string
 	offline                 bool
 	maxSize                 int64
+	timeout                 time.Duration // of a golden
 	s3                      s3Flags
 }
 
@@ -47,7 +49,7 @@ func (f *s3Flags) resolve() (err error) {
 	if f.Role != "" && f.Anonymous == golden.On {
 		return fmt.Errorf("--role-to-assume and --anonymous true: want one of the two")
 	}
-	return nil
+	return f.Check()
 }
 
 func (f *storeFlags) addFlags(flags *pflag.FlagSet) {
@@ -66,11 +68,14 @@ func (f *storeFlags) resolve(a *app, in *inputs) error {
 	places := map[string]string{"--goldens": f.goldens, "--bucket": f.bucket, "--bundle": f.bundle}
 	for _, pair := range [][2]string{{"--goldens", "--bucket"}, {"--goldens", "--bundle"}, {"--bucket", "--bundle"}} {
 		if one, other := places[pair[0]], places[pair[1]]; one != "" && other != "" {
-			return fmt.Errorf("%s %s and %s %s: want one of the two", pair[0], one, pair[1], other)
+			return fmt.Errorf("%s %s and %s %s: want one of the two", pair[0], golden.Scrub(one), pair[1], golden.Scrub(other))
 		}
 	}
 	if f.goldens == "" && f.bundle == "" {
 		f.bucket = a.orEnv(f.bucket, "CONFORMANCE_BUCKET")
+	}
+	if err := golden.CheckBucket(f.bucket); err != nil {
+		return fmt.Errorf("--bucket %s: %w", golden.Scrub(f.bucket), err)
 	}
 	if in.bundle = f.bundle; f.bundle == "" {
 		in.manifest = a.orEnv(in.manifest, "CONFORMANCE_MANIFEST")
@@ -92,7 +97,7 @@ func (f *storeFlags) options(a *app) (conformance.StoreOptions, error) {
 	files, err := fs.Sub(vcr.Files, vcr.GoldensPath)
 	return conformance.StoreOptions{
 		Bucket: f.bucket, Dir: dir, Files: files, Bundle: f.bundle, Cache: f.cache, Offline: f.offline,
-		MaxSize: f.maxSize, S3: f.s3.S3Options, Log: a.log,
+		MaxSize: f.maxSize, Timeout: f.timeout, S3: f.s3.S3Options, Log: a.log,
 	}, err
 }
 

@@ -5,11 +5,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/github/githubtest"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -40,7 +42,7 @@ func TestActGreen(t *testing.T) {
 		o.want(t, map[string]string{
 			"verdict": "pass", "exit-code": "0", "failed": "0", "errors": "0", "passed": "[1-9][0-9]+", "tokens": "[1-9][0-9]+",
 			"lines": `\[.*"line":"0.33","tag":"v0.33.0","gating":true,"verdict":"pass".*\]`, "version": builtVersion,
-			"binary": ".*/tool_cache/vllm-vcr/.*/vllm-vcr", "report-junit": "/.*/junit.xml", "cache-hit": "", "artifact-name": "vllm-vcr-.*",
+			"binary": ".*/vllm-vcr.[A-Za-z0-9]+/vllm-vcr", "report-junit": "/.*/junit.xml", "cache-hit": "", "artifact-name": "vllm-vcr-.*",
 			"reason": "every gate holds",
 		})
 		if len(o.annotations) > 0 || o.jobs["conformance.yml/conformance"] != "success" {
@@ -62,7 +64,7 @@ func TestActRed(t *testing.T) {
 	o := c.run(t, job(with("line: 0.33", "golden: multiturn-s7, edge-s1", "upload-reports: true")))
 	o.want(t, map[string]string{
 		"verdict": "fail", "exit-code": "1", "failed": "1", "reason": "does not conform on 0.33",
-		"artifact-name": "vllm-vcr-conformance-0.33-Linux-[A-Z0-9]+-1-[0-9a-f]{8}", "artifact-url": "https://example.org/artifacts/vllm-vcr-.*",
+		"artifact-name": "vllm-vcr-conformance-0.33-Linux-[A-Z0-9]+-1-[a-z2-7]{8}", "artifact-url": "https://example.org/artifacts/vllm-vcr-.*",
 	})
 	if o.jobs["conformance.yml/conformance"] != "failure" {
 		t.Errorf("jobs %v, want a failure", o.jobs)
@@ -179,6 +181,26 @@ func TestActEngineByCommand(t *testing.T) {
 	})
 }
 
+// TestActHidesTheStep: the engine under test sees neither the inputs nor the files of the step.
+func TestActHidesTheStep(t *testing.T) {
+	c := newConsumer(t)
+	seen := filepath.Join(t.TempDir(), "seen")
+	writeFile(t, filepath.Join(c.dir, "engine"), []byte("#!/bin/sh\nenv >'"+seen+"'\nexec '"+binary(t)+
+		"' play --handshake-address \"$1\" --replay-tokens \"$2\"\n"))
+	c.run(t, job(with("run: 0.33/multiturn-s7/schema", "engine-command: ./engine {handshake} {trace}"))).want(t, map[string]string{
+		"verdict": "pass", "passed": "1", "report-json": "/.*/report.json",
+	})
+	env := string(readFile(t, seen))
+	if !strings.Contains(env, "\nGITHUB_WORKSPACE=") {
+		t.Errorf("not the environment of an engine: %s", env)
+	}
+	for line := range strings.Lines(env) {
+		if name, _, _ := strings.Cut(line, "="); regexp.MustCompile(`^(INPUT_.*|GITHUB_(OUTPUT|ENV|PATH|STATE|STEP_SUMMARY))$`).MatchString(name) {
+			t.Errorf("the engine sees %s", line)
+		}
+	}
+}
+
 func TestActBadInput(t *testing.T) {
 	tests := []struct {
 		name string
@@ -250,6 +272,43 @@ func TestActSource(t *testing.T) {
 	c.run(t, job(with("verify: source", "line: 0.33", "golden: edge-s1"))).want(t, map[string]string{
 		"verdict": "pass", "version": "0.0.0-source",
 	})
+}
+
+// TestActWatch: a new release becomes a pull request, whose number is an output; a token that is not good is told.
+func TestActWatch(t *testing.T) {
+	server, err := githubtest.Start("../../testdata/github", map[string]string{"compat.toml": string(readFile(t, filepath.Join(root, "compat.toml")))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	c := newConsumer(t)
+	c.addGoldens(t)
+	c.own(t, githubtest.Owner+"/"+githubtest.Name)
+	tags := ""
+	for _, found := range regexp.MustCompile(`(?m)^tag = "(v.*)"$`).FindAllStringSubmatch(string(readFile(t, filepath.Join(root, "compat.toml"))), -1) {
+		tags += strings.Repeat("1", 40) + "\trefs/tags/" + found[1] + "\n"
+	}
+	writeFile(t, filepath.Join(c.dir, "tags.txt"), []byte(tags+strings.Repeat("2", 40)+"\trefs/tags/v0.33.7\n"))
+	// act sets GITHUB_API_URL and GITHUB_SHA itself.
+	writeFile(t, filepath.Join(c.dir, "vcr"), []byte("#!/bin/sh\nGITHUB_API_URL="+server.URL+" GITHUB_SHA="+server.Head("main").SHA+
+		" exec '"+binary(t)+"' \"$@\"\n"))
+	inputs := with("mode: watch", "tags-file: tags.txt", "pull-request: true", "github-token: ${{ env.TOKEN }}", "binary: vcr") +
+		"        env:\n          VLLM_VCR_LABEL: vllm\n"
+	for _, test := range []struct {
+		token string
+		want  map[string]string
+	}{
+		{"wrong", map[string]string{"verdict": "error", "exit-code": "3", "changed": "true", "pr": ""}},
+		{githubtest.Token, map[string]string{"verdict": "pass", "exit-code": "0", "changed": "true", "pr": "1", "tag": "v0.33.7"}},
+	} {
+		c.run(t, "env:\n  TOKEN: "+test.token+"\n"+job(inputs)).want(t, test.want)
+	}
+	if len(server.Issues) != 1 || !slices.Equal(server.Issues[0].Labels, []string{"vllm"}) || !strings.Contains(server.Issues[0].Body, "v0.33.7") {
+		t.Errorf("issues %+v, want one pull request", server.Issues)
+	}
+	if problems := server.Problems(); len(problems) > 0 {
+		t.Error(strings.Join(problems, "\n"))
+	}
 }
 
 // TestActCache: goldens out of a bucket are there for the next run, which needs no network any more.

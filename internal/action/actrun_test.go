@@ -149,8 +149,19 @@ func (c *consumer) commit(t *testing.T) {
 	t.Helper()
 	commands := [][]string{{"add", "--all"}, {"-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "t"}}
 	if _, err := os.Stat(filepath.Join(c.dir, ".git")); err != nil {
-		commands = append([][]string{{"init", "-q"}, {"remote", "add", "origin", "https://github.com/example/consumer"}}, commands...)
+		c.own(t, "example/consumer")
 	}
+	c.git(t, commands...)
+}
+
+// own makes the folder a repository of GitHub's.
+func (c *consumer) own(t *testing.T, name string) {
+	t.Helper()
+	c.git(t, []string{"init", "-q", "-b", "main"}, []string{"remote", "add", "origin", "https://github.com/" + name})
+}
+
+func (c *consumer) git(t *testing.T, commands ...[]string) {
+	t.Helper()
 	for _, args := range commands {
 		cmd := exec.Command("git", args...)
 		cmd.Dir = c.dir

@@ -1,8 +1,6 @@
 package action
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,11 +13,11 @@ const maxArtifactName = 80
 // notInArtifact is what the name of an artifact may not have, and what is hard to read in one.
 var notInArtifact = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// A Job is where a step runs.
-type Job struct{ Name, OS, Arch, Attempt, Runner string }
+// A Job is where a step runs. Step is what no other step has.
+type Job struct{ Name, OS, Arch, Attempt, Step string }
 
-// ArtifactName is what the report is kept under. Unless it is given, no two jobs or steps of a workflow run have the same
-// one, as long as their inputs or their runners differ: an artifact with the name of another is refused.
+// ArtifactName is what the report is kept under. Unless it is given, it has the job's step in it: an artifact with the
+// name of another is refused.
 func (in Inputs) ArtifactName(job Job) (string, error) {
 	if name, given := in["artifact-name"]; given {
 		if strings.ContainsAny(name, "\"\\/:<>|*?\r\n") {
@@ -32,13 +30,7 @@ func (in Inputs) ArtifactName(job Job) (string, error) {
 	parts = append(parts, job.OS, job.Arch)
 	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 	name := notInArtifact.ReplaceAllString(strings.Join(parts, "-"), "_")
-	digest := sha256.New()
-	fmt.Fprintf(digest, "%q %q", job.Runner, job.Attempt)
-	for _, known := range everyInput {
-		fmt.Fprintf(digest, " %q", in[known.name])
-	}
-	short := hex.EncodeToString(digest.Sum(nil))[:8]
-	return fmt.Sprintf("%s-%s-%s", name[:min(len(name), maxArtifactName)], notInArtifact.ReplaceAllString(job.Attempt, "_"), short), nil
+	return fmt.Sprintf("%s-%s-%s", name[:min(len(name), maxArtifactName)], notInArtifact.ReplaceAllString(job.Attempt, "_"), job.Step), nil
 }
 
 // accountID is that of an AWS account in the name of a role: arn:aws:iam::123456789012:role/goldens.

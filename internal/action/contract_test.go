@@ -145,7 +145,8 @@ func TestOutputsAreSet(t *testing.T) {
 		for _, ref := range found {
 			file.step(t, ref[1])
 			set := regexp.MustCompile(`(output\{"` + ref[2] + `",|\{"` + ref[2] + `", |output ` + ref[2] + ` )`)
-			computed := strings.HasPrefix(ref[2], "report-") && strings.Contains(sources, `"report-" + string(format)`)
+			computed := strings.HasPrefix(ref[2], "report-") && strings.Contains(sources, `"report-" + string(format)`) ||
+				ref[2] == "pr" && strings.Contains(sources, `"pull request", "pr", func(`)
 			if !slices.Contains(external, ref[1]+"."+ref[2]) && !set.MatchString(sources) && !computed {
 				t.Errorf("output %s is %s of the step %s, which sets no such output", name, ref[2], ref[1])
 			}

@@ -1,6 +1,7 @@
 package action_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,16 +10,31 @@ import (
 	"testing"
 )
 
-// examples are the workflows of docs/action.md.
-func examples(t *testing.T) []string {
+// examples are the workflows of a page.
+func examples(t *testing.T, page string) []string {
 	t.Helper()
-	text := string(readFile(t, filepath.Join(root, "docs", "action.md")))
 	var all []string
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(text, -1) {
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(readFile(t, page)), -1) {
 		all = append(all, block[1])
 	}
-	if len(all) < 8 {
-		t.Fatalf("docs/action.md has %d workflows, want one of each mode at least", len(all))
+	return all
+}
+
+// allExamples are those of all pages, by their place.
+func allExamples(t *testing.T) map[string]string {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+		for i, example := range examples(t, page) {
+			all[fmt.Sprintf("%s, workflow %d", filepath.Base(page), i+1)] = example
+		}
+	}
+	if all["README.md, workflow 1"] == "" || all["action.md, workflow 8"] == "" {
+		t.Fatalf("%d workflows, want one of README.md, and in docs/action.md one of each mode at least", len(all))
 	}
 	return all
 }
@@ -48,9 +64,9 @@ func TestExamplesAreSound(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	for _, example := range examples(t) {
+	for place, example := range allExamples(t) {
 		if out, err := lint(example); err != nil {
-			t.Errorf("%v\n%s\n%s", err, out, example)
+			t.Errorf("%s: %v\n%s\n%s", place, err, out, example)
 		}
 	}
 	for _, wrong := range []string{with("engine: x"), "        name: ${{ steps.vcr.outputs.result }}\n"} {
@@ -60,11 +76,25 @@ func TestExamplesAreSound(t *testing.T) {
 	}
 }
 
-// TestFirstExampleRuns: what a stranger pastes is green.
-func TestFirstExampleRuns(t *testing.T) {
-	c := newConsumer(t)
-	o := c.run(t, examples(t)[0])
-	if len(o.jobs) != 1 || o.jobs["conformance/conformance"] != "success" || !strings.Contains(o.log, "PASS: every gate holds") {
-		t.Errorf("jobs %v\n%s", o.jobs, o.log)
+// TestFirstExamplesRun: what a stranger pastes is green, and red where the engine under test is wrong.
+func TestFirstExamplesRun(t *testing.T) {
+	engine := "#!/bin/sh\nexec '" + binary(t) + "' play --handshake-address \"$2\""
+	tests := []struct{ name, page, engine, job, says string }{
+		{"action", "docs/action.md", "", "success", "PASS: every gate holds"},
+		{"readme", "README.md", engine + ` --replay-tokens "$4"`, "success", "PASS: every gate holds"},
+		{"readme, an engine that invents", "README.md", engine, "failure", "FAIL: does not conform"},
+		{"readme, no engine", "README.md", "", "failure", "start my-engine: fork/exec ./my-engine: no such file"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c := newConsumer(t)
+			if test.engine != "" {
+				writeFile(t, filepath.Join(c.dir, "my-engine"), []byte(test.engine+"\n"))
+			}
+			o := c.run(t, examples(t, filepath.Join(root, test.page))[0])
+			if len(o.jobs) != 1 || o.jobs["conformance/conformance"] != test.job || !strings.Contains(o.log, test.says) {
+				t.Errorf("jobs %v, want %s\n%s", o.jobs, test.job, o.log)
+			}
+		})
 	}
 }

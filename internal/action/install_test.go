@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -169,10 +170,7 @@ func TestInstall(t *testing.T) {
 	r := newRunner(t, "linux_amd64", "vllm-vcr")
 	done := r.install(t)
 	r.works(t, done)
-	if !strings.HasPrefix(done.outputs["binary"], r.path("tools/vllm-vcr/1.2.3/amd64/")) {
-		t.Errorf("binary %s is not in the tool cache", done.outputs["binary"])
-	}
-	if left := r.left(t, "temp"); left != nil {
+	if left := r.left(t, "temp"); !slices.Equal(left, r.only(done)) {
 		t.Errorf("left in the temporary folder: %v", left)
 	}
 	r.works(t, r.install(t))
@@ -181,31 +179,79 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// TestInstallOverDamage: what an earlier job has left is used only when it is whole.
+// only lists what an installation leaves in the temporary folder: the binary, in a folder of its own.
+func (r *runner) only(done installed) []string {
+	binary := strings.TrimPrefix(done.outputs["binary"], r.dir+"/")
+	return []string{path.Dir(binary), binary}
+}
+
+// kept is the archive in the tool cache.
+func (r *runner) kept(t *testing.T) string {
+	t.Helper()
+	left := r.left(t, "tools")
+	if len(left) != 1 {
+		t.Fatalf("in the tool cache: %v, want one archive", left)
+	}
+	return r.path(left[0])
+}
+
+// TestInstallOverDamage: what an earlier job has left is used only when it is what the action pins, whatever else lies
+// beside it.
 func TestInstallOverDamage(t *testing.T) {
 	tests := []struct {
 		name   string
-		damage func(binary string) error
+		damage func(kept string) error
 	}{
-		{"other bytes", func(binary string) error { return os.WriteFile(binary, []byte("#!/bin/sh\necho 6.6.6\n"), 0o755) }},
-		{"half", func(binary string) error { return os.Truncate(binary, 3) }},
-		{"no digest", func(binary string) error { return os.Remove(binary + ".sha256") }},
-		{"empty digest", func(binary string) error { return os.Truncate(binary+".sha256", 0) }},
-		{"no binary", os.Remove},
+		{"half", func(kept string) error { return os.Truncate(kept, 3) }},
+		{"no archive", os.Remove},
+		{"another program", func(kept string) error {
+			evil := archive(t, "vllm-vcr", []byte("#!/bin/sh\necho 6.6.6\n"))
+			if err := os.WriteFile(kept+".sha256", []byte(digest(evil)), 0o600); err != nil {
+				return err
+			}
+			return os.WriteFile(kept, evil, 0o600)
+		}},
+		{"a link to another program", func(kept string) error {
+			evil := filepath.Join(t.TempDir(), "evil")
+			if err := os.WriteFile(evil, archive(t, "vllm-vcr", []byte("#!/bin/sh\necho 6.6.6\n")), 0o600); err != nil {
+				return err
+			}
+			return errors.Join(os.Remove(kept), os.Symlink(evil, kept))
+		}},
 	}
-	r := newRunner(t, "linux_amd64", "vllm-vcr")
-	binary := r.install(t).outputs["binary"]
-	for i, test := range tests {
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if err := test.damage(binary); err != nil {
+			r := newRunner(t, "linux_amd64", "vllm-vcr")
+			r.works(t, r.install(t))
+			kept := r.kept(t)
+			if err := test.damage(kept); err != nil {
 				t.Fatal(err)
 			}
-			done := r.install(t)
-			r.works(t, done)
-			if got := int(r.requests.Load()); got != i+2 || done.outputs["binary"] != binary {
-				t.Errorf("%d downloads, binary %s; want %d and %s", got, done.outputs["binary"], i+2, binary)
+			r.works(t, r.install(t))
+			if got := r.requests.Load(); got != 2 {
+				t.Errorf("%d downloads, want 2", got)
+			}
+			if got := digest(readFile(t, kept)); got != digest(r.assets["/v1.2.3/vllm-vcr_1.2.3_linux_amd64.tar.gz"]) {
+				t.Errorf("the tool cache still has %s", got)
 			}
 		})
+	}
+}
+
+// TestInstallKeepsTheToken: no program but gh is given the token.
+func TestInstallKeepsTheToken(t *testing.T) {
+	r := newRunner(t, "linux_amd64", "vllm-vcr")
+	r.env["INPUT_GITHUB_TOKEN"] = "secret"
+	for _, tool := range []string{"curl", "tar"} {
+		real, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.stub(t, tool, `set | "`+r.path("bin/sed")+`" -n '/secret/w '"`+r.path("seen")+`"; exec `+real+` "$@"`+"\n")
+	}
+	r.works(t, r.install(t))
+	if seen := readFile(t, r.path("seen")); len(seen) > 0 {
+		t.Errorf("a program was given: %s", seen)
 	}
 }
 
@@ -454,9 +500,9 @@ esac
 		}
 		outputs := string(readFile(t, r.path("d/a/_temp/output")))
 		binary, _, _ := strings.Cut(strings.TrimPrefix(outputs, "binary="), "\n")
-		if below, ok := strings.CutPrefix(binary, "C:/hosted tools/"); !ok || !strings.HasSuffix(binary, "/vllm-vcr.exe") {
-			t.Errorf("outputs %q, want a binary in C:/hosted tools", outputs)
-		} else if string(readFile(t, r.path("c/hosted tools/"+below))) != says {
+		if below, ok := strings.CutPrefix(binary, "D:/a/_temp/"); !ok || !strings.HasSuffix(binary, "/vllm-vcr.exe") {
+			t.Errorf("outputs %q, want a binary in D:/a/_temp", outputs)
+		} else if string(readFile(t, r.path("d/a/_temp/"+below))) != says {
 			t.Errorf("%s is not the released one", binary)
 		}
 	}
@@ -475,7 +521,5 @@ func TestInstallsAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	r.works(t, r.install(t))
-	if left := r.left(t, "tools"); len(left) != 2 || r.left(t, "temp") != nil {
-		t.Errorf("in the tool cache: %v; left in the temporary folder: %v", left, r.left(t, "temp"))
-	}
+	r.kept(t)
 }

@@ -74,12 +74,13 @@ var everyInput = []input{
 	{name: "matrix-kind", kind: text, flag: "kind", modes: []string{Matrix}},
 	{name: "watch", kind: own, modes: []string{Watch}},
 	{name: "tags-file", kind: text, modes: []string{Watch}},
+	{name: "pull-request", kind: own, modes: []string{Watch}},
 	{name: "working-directory", kind: own},
 	{name: "args", kind: own},
 }
 
 // Names are the inputs that [Read] reads, in the order of action.yml. Those that say which binary to install are read by
-// the installer alone, and the token is: what is under test must not see it.
+// the installer alone. The token is not among them: what is under test must not see it.
 func Names() []string {
 	var names []string
 	for _, in := range everyInput {

@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // Usual is what the runner provides where inputs are empty. Both directories are absolute.
@@ -77,7 +79,7 @@ func (in Inputs) complete(p *Plan, usual Usual, annotations string) (err error) 
 		p.Args = append([]string{"compat", "check"}, p.Args...)
 	case Watch:
 		var axis string
-		if axis, err = oneOf("watch", cmp.Or(in["watch"], "stable"), "stable", "rc"); err != nil {
+		if axis, err = in.axis(); err != nil {
 			return err
 		}
 		p.Args = append([]string{"compat", "watch", axis}, p.Args...)
@@ -89,6 +91,38 @@ func (in Inputs) complete(p *Plan, usual Usual, annotations string) (err error) 
 		p.Args, err = in.captureArgs()
 	}
 	return err
+}
+
+// axis is which releases are watched.
+func (in Inputs) axis() (string, error) {
+	return oneOf("watch", cmp.Or(in["watch"], "stable"), "stable", "rc")
+}
+
+// PullRequest is the command that brings what watch has written into a pull request. It runs at the top of the workspace,
+// as files are named from there. ref is the one that the workflow runs on, such as refs/heads/main: a branch is the one
+// to go into.
+func (in Inputs) PullRequest(ref string) ([]string, error) {
+	p, err := in.Plan(Usual{})
+	if err != nil {
+		return nil, err
+	}
+	if p.Mode != Watch {
+		return nil, fmt.Errorf("a pull request is for the mode %s, and the mode is %s", Watch, p.Mode)
+	}
+	axis, err := in.axis()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.ToSlash(cmp.Or(in["compat"], "compat.toml"))
+	below := path.Join(p.Dir, file)
+	if path.IsAbs(file) || !filepath.IsLocal(filepath.FromSlash(below)) {
+		return nil, fmt.Errorf("input compat is %q: a pull request needs a file of the repository", in["compat"])
+	}
+	args := []string{"github", "pull-request", "--branch=auto/vllm-" + axis, "--file=" + below, "--github-output"}
+	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
+		args = append(args, "--base="+branch)
+	}
+	return args, nil
 }
 
 // What decides which goldens a run fetches: selecting is what the command that tells the key looks at, and narrowing what
@@ -148,7 +182,7 @@ func (in Inputs) checkUse(mode string) error {
 			return fmt.Errorf("input %s is for the mode %s, and the mode is %s", known.name, either(known.modes), mode)
 		}
 	}
-	for _, name := range []string{"cache", "upload-reports"} {
+	for _, name := range []string{"cache", "upload-reports", "pull-request"} {
 		if _, err := in.toggle(name, false); err != nil {
 			return err
 		}

@@ -75,6 +75,8 @@ func TestPlan(t *testing.T) {
 		{name: "no line to capture", inputs: Inputs{"mode": "capture"}, err: "needs the input line"},
 		{name: "two lines to capture", inputs: Inputs{"mode": "capture", "line": "0.33,0.32"}, err: "with one line"},
 		{name: "an option of the script", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "-n"}, err: `"-n" is no name`},
+		{name: "a pull request of another mode", inputs: Inputs{"mode": "canary", "pull-request": "true"}, err: "input pull-request is for the mode watch"},
+		{name: "pull request", inputs: Inputs{"mode": "watch", "pull-request": "yes"}, err: `input pull-request is "yes"`},
 		{name: "args", inputs: Inputs{"args": "--line `id`"}, err: "input args: '`' would mean something to a shell"},
 	}
 	for _, test := range tests {
@@ -91,6 +93,43 @@ func TestPlan(t *testing.T) {
 			}
 			if test.dir != "" && got.Dir != test.dir {
 				t.Errorf("directory %s, want %s", got.Dir, test.dir)
+			}
+		})
+	}
+}
+
+func TestPullRequest(t *testing.T) {
+	tests := []struct {
+		name   string
+		inputs Inputs
+		ref    string
+		want   string
+		err    string
+	}{
+		{
+			name: "the usual", inputs: Inputs{"mode": "watch"}, ref: "refs/heads/master",
+			want: "github pull-request --branch=auto/vllm-stable --file=compat.toml --github-output --base=master",
+		},
+		{
+			name: "candidates, elsewhere", inputs: Inputs{"mode": "watch", "watch": "rc", "working-directory": "ci", "compat": "window.toml"},
+			ref: "refs/pull/7/merge", want: "github pull-request --branch=auto/vllm-rc --file=ci/window.toml --github-output",
+		},
+		{name: "outside", inputs: Inputs{"mode": "watch", "compat": "../c.toml"}, err: `input compat is "../c.toml"`},
+		{name: "absolute", inputs: Inputs{"mode": "watch", "compat": "/c.toml"}, err: `input compat is "/c.toml"`},
+		{name: "another mode", inputs: Inputs{"mode": "canary"}, err: "a pull request is for the mode watch"},
+		{name: "unknown", inputs: Inputs{"mode": "watch", "watch": "x"}, err: "input watch is"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := test.inputs.PullRequest(test.ref)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got %v, %v, want %q", got, err, test.err)
+				}
+				return
+			}
+			if err != nil || strings.Join(got, " ") != test.want {
+				t.Errorf("got  %v, %v\nwant %s", got, err, test.want)
 			}
 		})
 	}
@@ -205,18 +244,17 @@ func FuzzSplit(f *testing.F) {
 }
 
 func TestArtifactName(t *testing.T) {
-	job := Job{Name: "conformance", OS: "Linux", Arch: "X64", Attempt: "1", Runner: "GitHub Actions 7"}
+	job := Job{Name: "conformance", OS: "Linux", Arch: "X64", Attempt: "1", Step: "k7"}
 	other := job
-	other.Runner = "GitHub Actions 8"
+	other.Step = "k8"
 	seen := map[string]bool{}
 	for _, test := range []struct {
 		inputs Inputs
 		job    Job
 		prefix string
 	}{
-		{Inputs{}, job, "vllm-vcr-conformance-Linux-X64-1-"},
-		{Inputs{}, other, "vllm-vcr-conformance-Linux-X64-1-"},
-		{Inputs{"engine-command": "./a"}, job, "vllm-vcr-conformance-Linux-X64-1-"},
+		{Inputs{}, job, "vllm-vcr-conformance-Linux-X64-1-k7"},
+		{Inputs{}, other, "vllm-vcr-conformance-Linux-X64-1-k8"},
 		{Inputs{"line": "0.33, 0.32"}, job, "vllm-vcr-conformance-0.33-0.32-Linux-X64-1-"},
 		{Inputs{"line": `a:b/c"*`}, Job{Name: "ü", Attempt: "2"}, "vllm-vcr-_-a_b_c_-2-"},
 		{Inputs{"line": strings.Repeat("x", 500)}, job, "vllm-vcr-conformance-xxx"},

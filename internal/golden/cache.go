@@ -120,7 +120,9 @@ func newDraft(dir, digest string) (*draft, error) {
 		return nil, err
 	}
 	d := &draft{root: root, name: filepath.Join(tmpDir, digest[:8]+"-"+rand.Text())}
-	err = errors.Join(root.MkdirAll(tmpDir, 0o755), root.MkdirAll(filepath.Dir(entryName(digest)), 0o755))
+	if err = root.MkdirAll(tmpDir, 0o755); err == nil {
+		err = root.MkdirAll(filepath.Dir(entryName(digest)), 0o755)
+	}
 	if err == nil {
 		d.File, err = root.OpenFile(d.name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	}

@@ -224,13 +224,17 @@ func temporary(err error) bool {
 		body        *brokenBody
 		transport   *url.Error // also inside the errors of the AWS SDK
 		changed     *changedError
+		redirect    *redirectError
+		proxy       *proxyError
 	)
 	switch {
 	case errors.As(err, &changed):
 		return true // from the start
 	case errors.As(err, &refused):
 		return refused.temporary()
-	case errors.As(err, &credentials), errors.As(err, &certificate), errors.Is(err, http.ErrSchemeMismatch):
+	case errors.As(err, &proxy):
+		return proxy.status >= http.StatusInternalServerError
+	case errors.As(err, &credentials), errors.As(err, &certificate), errors.As(err, &redirect), errors.Is(err, http.ErrSchemeMismatch):
 		return false
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return false

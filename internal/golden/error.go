@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,8 @@ type MismatchError struct {
 	Modified  time.Time
 	ETag      string
 	VersionID string // of S3
+	// When the golden was captured; zero: not known. What was stored later has replaced it.
+	CapturedAt time.Time
 }
 
 func (e *MismatchError) Error() string {
@@ -47,7 +50,7 @@ func (e *MismatchError) difference() string {
 func (e *MismatchError) found() string {
 	var parts []string
 	if !e.Modified.IsZero() {
-		parts = append(parts, "was stored "+e.Modified.UTC().Format(time.RFC3339))
+		parts = append(parts, "was stored "+stamp(e.Modified)+e.replaced())
 	}
 	if e.VersionID != "" {
 		parts = append(parts, "is version "+clip(printable(e.VersionID)))
@@ -60,6 +63,19 @@ func (e *MismatchError) found() string {
 	}
 	return " (what is there " + strings.Join(parts, ", ") + ")"
 }
+
+// replaced compares the time of what is there with that of the capture.
+func (e *MismatchError) replaced() string {
+	switch {
+	case e.CapturedAt.IsZero():
+		return ""
+	case e.Modified.Before(e.CapturedAt):
+		return " and is older than the golden, which was captured " + stamp(e.CapturedAt) + ": check bucket_path"
+	}
+	return " and the golden was captured " + stamp(e.CapturedAt) + ": it was overwritten since"
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // FetchError is a golden whose bytes could not be had, which says nothing about the golden.
 type FetchError struct {
@@ -88,6 +104,16 @@ func (e *FetchError) Error() string {
 
 // Unwrap returns the cause.
 func (e *FetchError) Unwrap() error { return e.Err }
+
+// TimeoutError is why a fetch was ended that took too long. It is a context.DeadlineExceeded.
+type TimeoutError struct{ After time.Duration }
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("the fetch of the golden took longer than %v", e.After)
+}
+
+// Unwrap returns context.DeadlineExceeded.
+func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
 
 // failed is the error of a fetch that ended after the given number of tries.
 func (p pin) failed(err error, tries int) error {
@@ -156,7 +182,7 @@ const (
 )
 
 var (
-	queryPattern    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*)[?#][^\s"'<>]*`)
+	queryPattern    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*)[?#](?:…|[^\s"'<>]*)`)
 	userinfoPattern = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>/?#]*@`)
 	// An account is a part of ARNs, and elsewhere twelve digits beside that word.
 	accountPattern = regexp.MustCompile(`(?i)(arn:[a-z0-9-]*:[a-z0-9-]*:[a-z0-9-]*:|\baccount\W{0,3}(?:id|number)?\W{0,4})[0-9]{12}\b`)

@@ -42,6 +42,7 @@ const (
 	causeNetwork       = "network"
 	causeWeb           = "web-credentials"       // an https location that wants some
 	causeExists        = "exists"                // and is something else
+	causeRedirect      = "redirect"              // that is not followed
 	causeNoCondition   = "no-conditional-writes" // a store that cannot be published to
 )
 
@@ -72,6 +73,8 @@ func adviceOn(err error) advice {
 		return refused.s3Advice()
 	case errors.As(err, &refused):
 		return refused.webAdvice()
+	case errors.As(err, new(*redirectError)):
+		return advice{causeRedirect, "name the place itself in the manifest"}
 	case errors.Is(err, fs.ErrNotExist):
 		return advice{causeNoKey, "check bucket_path in the manifest, the directory of goldens and CONFORMANCE_BUCKET"}
 	}
@@ -89,7 +92,8 @@ func networkAdvice(err error) advice {
 		rejected  *tls.CertificateVerificationError
 	)
 	switch {
-	case errors.As(err, &op) && op.Op == "proxyconnect", strings.Contains(err.Error(), "Proxy Authentication Required"):
+	case errors.As(err, new(*proxyError)), errors.As(err, &op) && op.Op == "proxyconnect",
+		strings.Contains(err.Error(), "Proxy Authentication Required"): // of a client that was given
 		return advice{causeProxy, "the proxy that HTTPS_PROXY or HTTP_PROXY names does not serve: correct it, or except the host in NO_PROXY"}
 	case errors.As(err, &authority):
 		return advice{causeAuthority, "the certificate of the server, or of a proxy before it, is of an authority that is not known here: " +
@@ -194,6 +198,8 @@ func (r *refusal) causeByStatus() string {
 	switch {
 	case r.isElsewhere():
 		return causeRegion
+	case r.status >= http.StatusMultipleChoices && r.status < http.StatusBadRequest:
+		return causeRedirect
 	case r.status == http.StatusForbidden && r.anonymous && fromFork():
 		return causeFork
 	case r.status == http.StatusForbidden && r.anonymous:
@@ -245,6 +251,7 @@ var s3Hints = map[string]string{
 	causeBusy:     "the server has too many requests: try later, or keep the cache between runs",
 	causeServer:   "the server has a fault of its own: try later, or name a mirror",
 	causeChanged:  "the object was replaced while it was read",
+	causeRedirect: "the server sends us elsewhere, which is not followed, as requests are signed for this server alone: check AWS_ENDPOINT_URL",
 	causeProxy:    "the proxy wants credentials: put them into HTTPS_PROXY, or except the host in NO_PROXY",
 }
 

@@ -28,7 +28,7 @@ func (s *Store) hubSource(rest string) (source, error) {
 	if !pinned {
 		revision = "main"
 	}
-	if repo == "" || revision == "" {
+	if repo == "" || revision == "" || hasDots(repo+"/"+revision) {
 		return source{}, errors.New("a location of the hub is hf://organization/repository@revision/path")
 	}
 	where, err := hub()
@@ -69,25 +69,4 @@ func escaped(segments ...string) []string {
 		out = append(out, url.PathEscape(segment))
 	}
 	return out
-}
-
-// keepingToHost is a client that takes the headers back when it is led elsewhere: the hub redirects to signed addresses
-// of other servers, and http.Client would pass a token on to any name below the hub's.
-func keepingToHost(client *http.Client, header http.Header) *http.Client {
-	own := *client
-	own.CheckRedirect = func(req *http.Request, via []*http.Request) error {
-		if req.URL.Scheme != "https" || req.URL.Host != via[0].URL.Host {
-			for name := range header {
-				req.Header.Del(name)
-			}
-		}
-		if client.CheckRedirect != nil {
-			return client.CheckRedirect(req, via)
-		}
-		if len(via) >= 10 {
-			return errors.New("stopped after 10 redirects")
-		}
-		return nil
-	}
-	return &own
 }

@@ -63,9 +63,9 @@ func (s *Store) askIdentity(ctx context.Context, where, secret string) (token st
 	req.Header.Set("Accept", "application/json")
 	client := s.HTTP
 	if client == nil {
-		client = http.DefaultClient
+		client = webClient()
 	}
-	resp, err := client.Do(req)
+	resp, err := notRedirected(client).Do(req)
 	if err != nil {
 		return "", true, err
 	}

@@ -9,14 +9,16 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // A pin is what the bytes at a location must be.
 type pin struct {
 	location string // fit for messages
 	sha256   string
-	size     int64 // 0: any
-	max      int64 // of any golden
+	size     int64     // 0: any
+	max      int64     // of any golden
+	captured time.Time // zero: not known
 }
 
 func (p pin) valid() error {
@@ -24,7 +26,7 @@ func (p pin) valid() error {
 	case p.size < 0:
 		return fmt.Errorf("registered size is %d bytes", p.size)
 	case p.size > p.max:
-		return fmt.Errorf("registered size is %d bytes, but a golden may have %d at most", p.size, p.max)
+		return &tooLargeError{fmt.Sprintf("registered size is %d bytes, but a golden may have %d at most", p.size, p.max)}
 	}
 	return validDigest(p.sha256)
 }
@@ -47,7 +49,7 @@ func (p pin) limit() int64 {
 
 // check judges bytes by their number and digest. More than the limit were not all read.
 func (p pin) check(size int64, sum string) error {
-	mismatch := &MismatchError{Location: p.location, WantSHA256: p.sha256, WantSize: p.size, GotSize: size}
+	mismatch := &MismatchError{Location: p.location, WantSHA256: p.sha256, WantSize: p.size, GotSize: size, CapturedAt: p.captured}
 	switch {
 	case size > p.limit() && p.size == 0:
 		return p.tooLarge()
@@ -61,7 +63,21 @@ func (p pin) check(size int64, sum string) error {
 }
 
 func (p pin) tooLarge() error {
-	return &FetchError{Location: p.location, Err: fmt.Errorf("more than the %d bytes that a golden may have", p.max)}
+	return p.refused(&tooLargeError{fmt.Sprintf("more than the %d bytes that a golden may have", p.max)})
+}
+
+// A tooLargeError is a golden of more bytes than any may have.
+type tooLargeError struct{ text string }
+
+func (e *tooLargeError) Error() string { return e.text }
+
+// refused is the error of a golden that nobody is asked for, or not for all of.
+func (p pin) refused(err error) error {
+	e := &FetchError{Location: p.location, Err: err}
+	if errors.As(err, new(*tooLargeError)) {
+		e.Cause, e.Hint = causeTooLarge, "correct the manifest, or allow more with --max-golden-size"
+	}
+	return e
 }
 
 // An input is where bytes are read from: a file as a rule.
@@ -121,10 +137,11 @@ func (p pin) cannot(err error, tries int) error {
 		return known
 	}
 	if errors.As(err, &cache) {
-		return &FetchError{
-			Location: p.location, Err: err, Cause: causeCache,
-			Hint: "make room, correct its permissions, or name another directory in " + envCache,
+		e := &FetchError{Location: p.location, Err: err, Cause: causeCache}
+		if cache.Dir != "" {
+			e.Hint = "make room, correct its permissions, or name another directory in " + envCache
 		}
+		return e
 	}
 	e := p.failed(err, tries)
 	var refused *refusal
@@ -147,8 +164,9 @@ func (p pin) offline() error {
 
 // Causes that lie on this machine, as those of servers.
 const (
-	causeCache   = "cache"
-	causeOffline = "offline"
+	causeCache    = "cache"
+	causeOffline  = "offline"
+	causeTooLarge = "too-large"
 )
 
 // readUpTo reads one byte more than limit at most, which shows that there is more. It allocates as

@@ -52,6 +52,11 @@ func (s *Store) PullEach(ctx context.Context, objects []Object, done func(i int,
 
 func (s *Store) pull(ctx context.Context, o Object) Pulled {
 	start := time.Now()
+	if s.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, s.Timeout, &TimeoutError{s.Timeout})
+		defer cancel()
+	}
 	g, err := s.get(ctx, o, checked)
 	return Pulled{Object: o, From: g.from, Cached: g.cached, Bytes: g.size, Duration: time.Since(start), Err: err}
 }

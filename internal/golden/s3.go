@@ -62,7 +62,7 @@ func (s *Store) s3Client(ctx context.Context) (*s3Client, error) {
 	if s.s3.client != nil {
 		return s.s3.client, nil
 	}
-	if err := s.S3.valid(); err != nil {
+	if err := s.S3.Check(); err != nil {
 		return nil, err
 	}
 	cfg, err := s.awsConfig(ctx)
@@ -100,6 +100,7 @@ func (s *Store) awsConfig(ctx context.Context) (aws.Config, error) {
 	if s.HTTP != nil {
 		cfg.HTTPClient = s.HTTP
 	}
+	cfg.HTTPClient = notRedirected(cfg.HTTPClient)
 	return cfg, nil
 }
 

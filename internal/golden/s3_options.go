@@ -74,8 +74,11 @@ var (
 	regionPattern  = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
 )
 
-// valid finds what can only be a mistake before anything is asked of anybody.
-func (o S3Options) valid() error {
+// Check finds what can only be a mistake before anything is asked of anybody.
+func (o S3Options) Check() error {
+	if err := validEndpoint(o.Endpoint); err != nil {
+		return err
+	}
 	switch {
 	case o.Region != "" && !regionPattern.MatchString(o.Region):
 		return fmt.Errorf("the S3 region %q is not one such as eu-west-1", clip(o.Region))

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -67,10 +68,15 @@ func (s *Store) source(location string) (source, error) {
 		return source{open: s.openS3(bucket, key), remote: true}, nil
 	case "https":
 		where, err := url.Parse("https://" + rest)
-		if err == nil && where.Host == "" {
-			err = errors.New("a web location is https://host/path")
+		switch {
+		case err != nil:
+			return source{}, err
+		case where.Host == "":
+			return source{}, errors.New("a web location is https://host/path")
+		case hasDots(where.Path):
+			return source{}, errors.New("a segment of the path is . or .., which servers read as another path")
 		}
-		return source{open: s.openHTTPS(where, nil), remote: true}, err
+		return source{open: s.openHTTPS(where, nil), remote: true}, nil
 	case "hf":
 		return s.hubSource(rest)
 	case "bundle":
@@ -167,10 +173,38 @@ func webBody(resp *http.Response, part span) (*body, error) {
 func (s *Store) client(header http.Header) *http.Client {
 	client := s.HTTP
 	if client == nil {
-		client = http.DefaultClient
+		client = webClient()
 	}
-	if len(header) == 0 {
-		return client
+	return keepingToHTTPS(client, header)
+}
+
+// CheckBucket finds in a bucket what no location can have, before anything is looked for in it.
+func CheckBucket(bucket string) error {
+	scheme, rest, hasScheme := strings.Cut(bucket, "://")
+	switch {
+	case printable(bucket) != bucket:
+		return errors.New("it has a character that is not printable")
+	case !hasScheme:
+		return nil // a directory
+	case !slices.Contains([]string{"s3", "https", "hf", "file", "bundle"}, strings.ToLower(scheme)):
+		return fmt.Errorf("its scheme %q is not one of s3, https, hf, file and bundle", clip(scheme))
+	case rest == "" || rest[0] == '/' && !slices.Contains([]string{"file", "bundle"}, strings.ToLower(scheme)):
+		return errors.New("it has a scheme and no name: want s3://name/prefix or https://host/path")
+	case !isWeb(scheme):
+		return nil
+	case strings.ContainsAny(rest, `\?#`):
+		return errors.New(`it has one of \ ? #: a location has no query, and a presigned URL is for one object`)
+	case hasDots(rest):
+		return errors.New("it has a . or .. segment")
 	}
-	return keepingToHost(client, header)
+	return nil
+}
+
+func isWeb(scheme string) bool {
+	return slices.Contains([]string{"s3", "https", "hf"}, strings.ToLower(scheme))
+}
+
+// hasDots tells whether a path has a segment that servers and clients may read as another path.
+func hasDots(path string) bool {
+	return slices.ContainsFunc(strings.Split(path, "/"), func(segment string) bool { return segment == "." || segment == ".." })
 }

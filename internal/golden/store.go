@@ -37,6 +37,8 @@ type Store struct {
 	Cache string
 	// MaxSize is the number of bytes that a golden may have; by default DefaultMaxSize.
 	MaxSize int64
+	// Timeout is how long Pull may take for one golden; by default there is no limit.
+	Timeout time.Duration
 	// Offline forbids the network: what is remote comes from the cache or not at all.
 	Offline bool
 	// Parallel is how many goldens Pull downloads at a time; by default 4.
@@ -63,11 +65,12 @@ type Store struct {
 
 // An Object is a golden as it is registered.
 type Object struct {
-	Location  string   // see the package's documentation
-	Mirrors   []string // complete locations, tried in order when Location fails
-	SHA256    string   // of the bytes, 64 lowercase hexadecimal digits
-	Size      int64    // bytes; 0: not known
-	VersionID string   // of the S3 object at Location; empty: the newest
+	Location   string    // see the package's documentation
+	Mirrors    []string  // complete locations, tried in order when Location fails
+	SHA256     string    // of the bytes, 64 lowercase hexadecimal digits
+	Size       int64     // bytes; 0: not known
+	VersionID  string    // of the S3 object at Location; empty: the newest
+	CapturedAt time.Time // when the golden was captured; zero: not known
 }
 
 // Fetch returns the bytes of a golden, at most MaxSize. An error is a [*MismatchError] or a [*FetchError],
@@ -121,9 +124,9 @@ type got struct {
 
 // get finds a golden at one of its locations, and verifies it.
 func (s *Store) get(ctx context.Context, o Object, form form) (got, error) {
-	p := pin{location: shown(o.Location), sha256: o.SHA256, size: o.Size, max: s.maxSize()}
+	p := pin{location: shown(o.Location), sha256: o.SHA256, size: o.Size, max: s.maxSize(), captured: o.CapturedAt}
 	if err := p.valid(); err != nil {
-		return got{}, &FetchError{Location: p.location, Err: err}
+		return got{}, p.refused(err)
 	}
 	if file := s.bundleFile(); file != "" {
 		p.location = shown(s.Where(o))

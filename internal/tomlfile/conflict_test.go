@@ -11,7 +11,7 @@ func TestConflictMarks(t *testing.T) {
 	const whole = "[[golden]]\n<<<<<<< HEAD\nname = 'a'\n=======\nname = 'b'\n>>>>>>> theirs\n"
 	finding := func(place, mark string) []string {
 		return []string{"f.toml:" + place + ": T002 error: not valid TOML: " + mark + " is of a merge that was not finished; " +
-			"finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, ======= and >>>>>>>"}
+			"finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, |||||||, ======= and >>>>>>>"}
 	}
 	tests := []struct {
 		name, src string

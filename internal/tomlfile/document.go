@@ -161,7 +161,7 @@ func (d *Document) syntax(src string, err error) {
 	if line, mark := conflict(src, f.Line); line > 0 {
 		f.Line, f.Column = line, 0
 		f.Message = "not valid TOML: " + mark + " is of a merge that was not finished"
-		f.Hint = "finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, ======= and >>>>>>>"
+		f.Hint = "finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, |||||||, ======= and >>>>>>>"
 	}
 	d.findings = append(d.findings, f)
 }

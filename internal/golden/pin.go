@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"time"
@@ -170,9 +171,16 @@ const (
 )
 
 // readUpTo reads one byte more than limit at most, which shows that there is more. It allocates as
-// bytes come, by nobody's claim.
+// bytes come, by nobody's claim but the file system's.
 func readUpTo(r io.Reader, limit int64) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, limit+1))
+	var data bytes.Buffer
+	if f, ok := r.(fs.File); ok {
+		if info, err := f.Stat(); err == nil {
+			data.Grow(int(min(info.Size(), limit)) + bytes.MinRead) // it looks for the end in room of that size
+		}
+	}
+	_, err := data.ReadFrom(io.LimitReader(r, limit+1))
+	return data.Bytes(), err
 }
 
 func digest(data []byte) string {

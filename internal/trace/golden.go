@@ -7,11 +7,12 @@ import (
 )
 
 // What a golden may inflate to. Of those that there are the tightest inflates to 13 times its size, and nothing that an
-// engine says compresses much better; what is made to hurt reaches 1000 times.
+// engine says compresses much better; what is made to hurt reaches 1000 times. Its records take three times the text in
+// memory.
 const (
-	goldenRatio = 200
+	goldenRatio = 64
 	goldenSlack = 1 << 20 // bytes, for small ones
-	goldenMost  = 4 << 30 // bytes, of any
+	goldenMost  = 1 << 30 // bytes, of any
 )
 
 // harmless is how many bytes may be read before it is known that they are too many.
@@ -39,6 +40,6 @@ func (o Options) tooLarge() error {
 	if o.stored == 0 {
 		return fmt.Errorf("the trace is larger than the limit of %d bytes", o.MaxBytes)
 	}
-	return fmt.Errorf("the %d bytes of the golden inflate to more than %d: the limit is %d times its size and 1 MiB, and 4 GiB of any",
+	return fmt.Errorf("the %d bytes of the golden inflate to more than %d: the limit is %d times its size and 1 MiB, and 1 GiB of any",
 		o.stored, o.MaxBytes, goldenRatio)
 }

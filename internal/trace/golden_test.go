@@ -58,7 +58,7 @@ func TestGoldenThatInflates(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			data := bomb(t, test.text, test.copies)
 			allocated, err := readGolden(data, "bomb.jsonl.gz")
-			wantError(t, err, "bomb.jsonl.gz", "bytes of the golden inflate to more than", "the limit is 200 times its size and 1 MiB")
+			wantError(t, err, "bomb.jsonl.gz", "bytes of the golden inflate to more than", "the limit is 64 times its size and 1 MiB")
 			t.Logf("%d bytes were stored, %d allocated", len(data), allocated)
 			if allocated > 64<<20 {
 				t.Errorf("%d bytes were allocated for it", allocated)
@@ -84,14 +84,14 @@ func TestGoldensStayWithinBounds(t *testing.T) {
 			}
 		}
 	}
-	if worst == 0 || worst > goldenRatio/10 {
+	if worst == 0 || worst > goldenRatio/4 {
 		t.Errorf("a golden inflates to %.1f times its size: the bound of %d is too tight for comfort", worst, goldenRatio)
 	}
 }
 
 func TestGoldenOptionsBounds(t *testing.T) {
 	opt, err := GoldenOptions(make([]byte, 100), "a", false)
-	if want := int64(1<<20 + 200*100); err != nil || opt.MaxBytes != want || !opt.Strict {
+	if want := int64(1<<20 + 64*100); err != nil || opt.MaxBytes != want || !opt.Strict {
 		t.Errorf("got %+v, %v; want a limit of %d", opt, err, want)
 	}
 }

@@ -41,15 +41,16 @@ var arrows = map[string][]string{
 	"internal/vllmrs":   {"internal/process"},
 	"internal/process":  {},
 	"internal/latency":  {"internal/trace"},
-	"internal/golden":   {aws},
+	"internal/golden":   {"internal/retry", aws},
+	"internal/retry":    {},
 	"internal/report":   {"conformance", "github.com/sethvargo/go-githubactions"},
 	"internal/openai":   {"player"},
 	"internal/monitor":  {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
 	"internal/drift": {
 		"internal/pypi", "internal/vllmrs", "internal/protocol", "compat", "manifest", "conformance",
 	},
-	"internal/pypi":   {"compat"},
-	"internal/github": {"github.com/google/go-github/v62"},
+	"internal/pypi":   {"compat", "internal/retry"},
+	"internal/github": {"internal/retry", "github.com/google/go-github/v62"},
 	"internal/github/githubtest": {
 		"internal/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi",
 	},
@@ -57,7 +58,7 @@ var arrows = map[string][]string{
 	"internal/dist":    {},
 	"internal/inspect": {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
 	"internal/capture": {
-		"recorder", "manifest", "internal/golden", "internal/trace", "k8s.io", "github.com/google/go-github/v62",
+		"recorder", "manifest", "internal/golden", "internal/trace", "internal/retry", "k8s.io", "github.com/google/go-github/v62",
 	},
 	"internal/testenv": {"internal/process"},
 }

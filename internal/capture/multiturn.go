@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 const (
@@ -37,22 +39,11 @@ func (l *load) conversation(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		if err := wait(ctx, pause); err != nil {
+		// Clients drift apart, as people would: without it all turns arrive in step with the engine.
+		if err := retry.Pause(ctx, pause); err != nil {
 			return err
 		}
 		history = prompt + answer
 	}
 	return nil
-}
-
-// wait lets clients drift apart, as people would: without it all turns arrive in step with the engine.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

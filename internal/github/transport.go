@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // Bounds of waiting and of reading.
@@ -46,20 +48,9 @@ func newTransport(o Options, host string, log *slog.Logger) *transport {
 		t.left = defaultMaxWait
 	}
 	if t.sleep == nil {
-		t.sleep = sleep
+		t.sleep = retry.Pause
 	}
 	return t
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // RoundTrip sends a request again when GitHub says to come back later. What may have had an effect is not sent again.

@@ -6,19 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
-)
 
-const (
-	maxTries     = 4
-	firstBackoff = 500 * time.Millisecond // upper bound of the first wait; each further one is twice it
-	defaultStall = 30 * time.Second
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // download gets a remote source into the cache, in several tries if that may help.
@@ -70,7 +64,7 @@ func (t *transfer) run(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if t.tries == maxTries || ctx.Err() != nil || !temporary(err) {
+		if t.tries == retry.Tries || ctx.Err() != nil || !temporary(err) {
 			return err
 		}
 		if err := t.prepare(err); err != nil {
@@ -79,7 +73,7 @@ func (t *transfer) run(ctx context.Context) error {
 		wait := t.store.wait(t.tries, err)
 		t.store.log().Warn("golden not downloaded, trying again", "golden", t.pin.location, "try", t.tries, "wait", wait,
 			"from", t.from.offset, "error", reason(err))
-		if err := pause(ctx, wait); err != nil {
+		if err := retry.Pause(ctx, wait); err != nil {
 			return err
 		}
 	}
@@ -101,21 +95,11 @@ func (t *transfer) restart() error {
 	return t.out.restart()
 }
 
-// errStalled ends an attempt on which no byte came for [Store.Stall].
-var errStalled = errors.New("the server sent nothing for too long")
-
 // attempt opens and reads the source once. If it was ended from outside, the error is the cause.
 func (t *transfer) attempt(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := t.store.Stall
-	if stall <= 0 {
-		stall = defaultStall
-	}
-	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w (%v)", errStalled, stall)) })
-	defer timer.Stop()
-
-	err := t.readOnce(ctx, func() { timer.Reset(stall) })
+	ctx, alive, stop := retry.Watch(ctx, t.store.Stall)
+	defer stop()
+	err := t.readOnce(ctx, alive)
 	// Even without an error: a server that sees us leave may still end its answer in good order.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -239,7 +223,7 @@ func temporary(err error) bool {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return false
 	}
-	return errors.Is(err, errStalled) || errors.As(err, &body) || errors.As(err, &transport)
+	return errors.Is(err, retry.ErrStalled) || errors.As(err, &body) || errors.As(err, &transport)
 }
 
 func (r *refusal) temporary() bool {
@@ -251,44 +235,20 @@ func (r *refusal) temporary() bool {
 	return false
 }
 
-// backoff takes a random part of a growing bound, so that the jobs of a matrix do not come back all
-// at once.
+// backoff is the wait after a try.
 func (s *Store) backoff(try int) time.Duration {
 	if s.Backoff != nil {
 		return s.Backoff(try)
 	}
-	return rand.N(firstBackoff << (try - 1))
+	return retry.Backoff(try)
 }
-
-// longestWait is how long a server may ask to be left alone.
-const longestWait = 30 * time.Second
 
 // wait is the time to the next try, as long as the server asked for if that is not too long.
 func (s *Store) wait(try int, err error) time.Duration {
 	wait := s.backoff(try)
 	var refused *refusal
-	if errors.As(err, &refused) && refused.retryAfter <= longestWait {
+	if errors.As(err, &refused) && refused.retryAfter <= retry.LongestWait {
 		return max(wait, refused.retryAfter)
 	}
 	return wait
-}
-
-// retryAfter is what the header of that name says, 0 unless it says seconds.
-func retryAfter(header http.Header) time.Duration {
-	seconds, err := strconv.ParseUint(header.Get("Retry-After"), 10, 16)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(seconds) * time.Second
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

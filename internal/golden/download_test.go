@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 func TestDownloadTriesAgain(t *testing.T) {
@@ -54,14 +56,14 @@ func TestDownloadTriesAgain(t *testing.T) {
 			} else {
 				_, err := fetchContent(t, s, server.URL+"/a.jsonl")
 				failed := wantFetchError(t, err, "golden "+server.URL+"/a.jsonl: ", test.fails)
-				if want := cmp.Or(test.asked, maxTries); failed.Tries != want {
+				if want := cmp.Or(test.asked, retry.Tries); failed.Tries != want {
 					t.Errorf("error tells of %d tries, want %d", failed.Tries, want)
 				}
 			}
 			if got := server.asked(); test.asked != 0 && got != test.asked {
 				t.Errorf("%d requests, want %d", got, test.asked)
 			}
-			if want := []int{1, 2, 3}[:cmp.Or(test.asked, maxTries)-1]; !slices.Equal(waits, want) {
+			if want := []int{1, 2, 3}[:cmp.Or(test.asked, retry.Tries)-1]; !slices.Equal(waits, want) {
 				t.Errorf("waits after tries %v, want %v", waits, want)
 			}
 		})
@@ -215,17 +217,6 @@ func TestDownloadFromNobody(t *testing.T) {
 	}
 	if strings.Contains(err.Error()+out.String(), "secret") {
 		t.Errorf("the query is told: %v\n%s", err, out)
-	}
-}
-
-func TestBackoffGrows(t *testing.T) {
-	s := &Store{}
-	for try, most := 1, 500*time.Millisecond; try < maxTries; try, most = try+1, 2*most {
-		for range 1000 {
-			if got := s.backoff(try); got < 0 || got >= most {
-				t.Fatalf("wait of %v after try %d, want less than %v", got, try, most)
-			}
-		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/smithy-go"
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // Causes of failures, as words that an error shows in brackets, and that can be searched for.
@@ -105,7 +106,7 @@ func networkAdvice(err error) advice {
 	case errors.As(err, &dns):
 		return advice{causeNoHost, "check the name of the host or bucket, AWS_REGION, AWS_ENDPOINT_URL and the network" +
 			"; a server that knows no bucket in the host's name wants it in the path"}
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errStalled):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, retry.ErrStalled):
 		return advice{causeNetwork, "check the network and the proxy"}
 	}
 	return advice{}

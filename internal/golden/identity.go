@@ -12,6 +12,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 const (
@@ -45,7 +47,7 @@ func (s *Store) identityToken(ctx context.Context) (string, error) {
 			return "", &credentialsError{err: fmt.Errorf("the identity token of GitHub: %w", err), cause: causeNoIdentity}
 		}
 		s.log().Warn("no identity token from GitHub, trying again", "try", try, "error", reason(err))
-		if err := pause(ctx, s.backoff(try)); err != nil {
+		if err := retry.Pause(ctx, s.backoff(try)); err != nil {
 			return "", err
 		}
 	}

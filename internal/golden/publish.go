@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // Published says what became of a file that was to be published.
@@ -160,13 +162,13 @@ func digestOf(r io.Reader) (digest string, size int64, err error) {
 // again waits before the next try, or returns err if there is to be none.
 func (p *publication) again(ctx context.Context, try int, err error) error {
 	var final *finalError
-	if try == maxTries || ctx.Err() != nil || errors.As(err, &final) || !temporary(err) && !isConflict(err) {
+	if try == retry.Tries || ctx.Err() != nil || errors.As(err, &final) || !temporary(err) && !isConflict(err) {
 		return err
 	}
 	wait := p.store.backoff(try)
 	p.store.log().Warn("golden not published, trying again", "golden", p.shown, "try", try,
 		"wait", wait.Round(time.Millisecond), "error", reason(err))
-	return pause(ctx, wait)
+	return retry.Pause(ctx, wait)
 }
 
 // isConflict tells whether another upload of the same key was under way, which says nothing about this one.

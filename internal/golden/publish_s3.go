@@ -10,11 +10,11 @@ import (
 	"io"
 	"net/http"
 	"path"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // maxPut is what S3 takes in one request: 5 GB
@@ -79,13 +79,9 @@ func (p *publication) put(ctx context.Context, o object) error {
 
 // guarded runs a step of an upload, until nothing moves for too long. If it was ended from outside, the error is the cause.
 func (p *publication) guarded(ctx context.Context, step func(ctx context.Context, alive func()) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := cmp.Or(max(p.store.Stall, 0), defaultStall)
-	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w (%v)", errStalled, stall)) })
-	defer timer.Stop()
-
-	err := step(ctx, func() { timer.Reset(stall) })
+	ctx, alive, stop := retry.Watch(ctx, p.store.Stall)
+	defer stop()
+	err := step(ctx, alive)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

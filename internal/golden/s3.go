@@ -19,6 +19,7 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // defaultRegion is where a bucket is looked for first, unless a region is given.
@@ -318,7 +319,7 @@ func (c *s3Client) refused(err error, used aws.Credentials, region string) *refu
 	if server, err := smithyhttp.ParseTime(header.Get("Date")); err == nil {
 		r.skew = time.Since(server)
 	}
-	r.retryAfter = retryAfter(header)
+	r.retryAfter = retry.After(header)
 	return r
 }
 

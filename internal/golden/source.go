@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // A source is a place that bytes come from.
@@ -166,7 +168,7 @@ func webBody(resp *http.Response, part span) (*body, error) {
 		b.offset, b.size, err = parseContentRange(resp.Header.Get("Content-Range"))
 		return b, err
 	}
-	return nil, &refusal{status: resp.StatusCode, retryAfter: retryAfter(resp.Header)}
+	return nil, &refusal{status: resp.StatusCode, retryAfter: retry.After(resp.Header)}
 }
 
 // client is the one for requests with the given headers.

@@ -8,19 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
-)
 
-const (
-	maxTries       = 4
-	firstBackoff   = 500 * time.Millisecond // upper bound of the first wait; each further one is twice it
-	mostRetryAfter = 30 * time.Second       // longest wait that a server may ask for
-	defaultStall   = 30 * time.Second
+	"github.com/vllm-vcr/conformance/internal/retry"
 )
 
 // A request is a GET.
@@ -49,12 +42,12 @@ func (x *Index) get(ctx context.Context, q request) (*answer, error) {
 				"duration", time.Since(start).Round(time.Millisecond))
 			return got, nil
 		}
-		if try == maxTries || ctx.Err() != nil || !temporary(err) {
+		if try == retry.Tries || ctx.Err() != nil || !temporary(err) {
 			return nil, failed(q.url, try, err)
 		}
 		wait := x.wait(try, err)
 		x.log().Warn("package index: trying again", "url", shown(q.url), "try", try, "wait", wait, "error", err)
-		if err := pause(ctx, wait); err != nil {
+		if err := retry.Pause(ctx, wait); err != nil {
 			return nil, failed(q.url, try, err)
 		}
 	}
@@ -67,19 +60,10 @@ func failed(u *url.URL, try int, err error) error {
 	return fmt.Errorf("package index %s: %w", shown(u), err)
 }
 
-// errStalled ends an attempt on which no byte came for [Index.Stall].
-var errStalled = errors.New("the server sent nothing for too long")
-
 func (x *Index) attempt(ctx context.Context, q request) (*answer, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := x.Stall
-	if stall <= 0 {
-		stall = defaultStall
-	}
-	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w (%v)", errStalled, stall)) })
-	defer timer.Stop()
-	got, err := x.once(ctx, q, func() { timer.Reset(stall) })
+	ctx, alive, stop := retry.Watch(ctx, x.Stall)
+	defer stop()
+	got, err := x.once(ctx, q, alive)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -108,7 +92,7 @@ func (x *Index) once(ctx context.Context, q request, alive func()) (*answer, err
 	defer response.Body.Close()
 	alive()
 	if response.StatusCode != q.want {
-		return nil, &statusError{status: response.StatusCode, after: retryAfter(response.Header)}
+		return nil, &statusError{status: response.StatusCode, after: retry.After(response.Header)}
 	}
 	if q.check != nil {
 		if err := q.check(response); err != nil {
@@ -202,7 +186,7 @@ func temporary(err error) bool {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return false
 	}
-	return errors.Is(err, errStalled) || errors.As(err, &body) || errors.As(err, &transport)
+	return errors.Is(err, retry.ErrStalled) || errors.As(err, &body) || errors.As(err, &transport)
 }
 
 // A transportError is a request without an answer.
@@ -223,32 +207,13 @@ func withoutURL(err error) error {
 // wait is the pause before the next try.
 func (x *Index) wait(try int, err error) time.Duration {
 	var refused *statusError
-	if errors.As(err, &refused) && 0 < refused.after && refused.after <= mostRetryAfter {
+	if errors.As(err, &refused) && 0 < refused.after && refused.after <= retry.LongestWait {
 		return refused.after
 	}
 	if x.Backoff != nil {
 		return x.Backoff(try)
 	}
-	return rand.N(firstBackoff << (try - 1))
-}
-
-func retryAfter(h http.Header) time.Duration {
-	seconds, err := strconv.ParseUint(h.Get("Retry-After"), 10, 16)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(seconds) * time.Second
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return retry.Backoff(try)
 }
 
 // shown is a URL without what may be secret of it.

@@ -241,7 +241,7 @@ func TestGoldenBomb(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	says := []string{"", "bytes of the golden inflate to more than", "the limit is 200 times its size"}
+	says := []string{"", "bytes of the golden inflate to more than", "the limit is 64 times its size"}
 	t.Run("cassette", func(t *testing.T) {
 		g := usualGolden(t)
 		g.register(bomb.Bytes())

@@ -16,6 +16,7 @@ const (
 	module = "github.com/vllm-vcr/conformance"
 	aws    = "github.com/aws"
 	toml   = "github.com/BurntSushi/toml"
+	k8s    = "k8s.io"
 )
 
 // arrows holds, for each room, what its code may import beside the standard library and itself: rooms, named by their
@@ -57,8 +58,14 @@ var arrows = map[string][]string{
 	"internal/action":  {"go.yaml.in/yaml/v3"}, // for docgen
 	"internal/dist":    {},
 	"internal/inspect": {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
+	"internal/load":      {"internal/retry", "internal/trace"},
+	"internal/target":    {"internal/load", "internal/trace", "internal/tomlfile", "compat", toml},
+	"internal/deploy":    {"internal/target", "internal/load", k8s, "sigs.k8s.io/yaml"},
+	"internal/cluster":   {"internal/retry", k8s, "sigs.k8s.io/yaml"},
+	"internal/cpuengine": {"internal/process", "internal/pypi", "internal/retry"},
 	"internal/capture": {
-		"recorder", "manifest", "internal/golden", "internal/trace", "internal/retry", "k8s.io", "github.com/google/go-github/v62",
+		"internal/target", "internal/deploy", "internal/cluster", "internal/cpuengine", "internal/load", "internal/process",
+		"internal/vllmrs", "internal/golden", "internal/trace", "internal/retry", "conformance", "manifest", "compat", k8s,
 	},
 	"internal/testenv": {"internal/process"},
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/load"
 )
 
 // captureFlags are the flags of capture load.
 type captureFlags struct {
-	cfg              capture.LoadConfig
+	cfg              load.Config
 	workload, report string
 }
 
@@ -29,7 +29,7 @@ func (a *app) captureCommand() *cobra.Command {
 }
 
 func (a *app) captureLoadCommand() *cobra.Command {
-	f := captureFlags{cfg: capture.LoadConfig{}}
+	f := captureFlags{cfg: load.Config{}}
 	cmd := &cobra.Command{
 		Use:   "load URL",
 		Short: "Play a workload against an OpenAI-compatible server",
@@ -51,13 +51,13 @@ func (a *app) captureLoadCommand() *cobra.Command {
 
 func (f *captureFlags) addFlags(flags *pflag.FlagSet) {
 	var names []string
-	for _, w := range capture.Workloads() {
+	for _, w := range load.Workloads() {
 		names = append(names, string(w))
 	}
-	flags.StringVar(&f.workload, "workload", string(capture.Multiturn), "what to play: "+strings.Join(names, ", "))
+	flags.StringVar(&f.workload, "workload", string(load.Multiturn), "what to play: "+strings.Join(names, ", "))
 	flags.Uint64Var(&f.cfg.Seed, "seed", 7, "seed of all that is asked")
 	flags.StringVar(&f.cfg.Model, "model", "", "name that the server knows the model by")
-	flags.DurationVar(&f.cfg.Idle, "idle-timeout", capture.DefaultIdle, "longest silence of the server within a request")
+	flags.DurationVar(&f.cfg.Idle, "idle-timeout", load.DefaultIdle, "longest silence of the server within a request")
 	flags.StringVar(&f.report, "report", "", "write the report as JSON to this file")
 }
 
@@ -65,7 +65,7 @@ func (a *app) captureLoad(ctx context.Context, f captureFlags) error {
 	cfg := f.cfg
 	cfg.Log = a.log
 	var err error
-	if cfg.Workload, err = chooseOne("--workload", capture.Workload(f.workload), capture.Workloads()...); err != nil {
+	if cfg.Workload, err = chooseOne("--workload", load.Workload(f.workload), load.Workloads()...); err != nil {
 		return err
 	}
 	if cfg.Idle <= 0 {
@@ -74,7 +74,7 @@ func (a *app) captureLoad(ctx context.Context, f captureFlags) error {
 	if err := cfg.Check(); err != nil {
 		return err
 	}
-	report, err := capture.Load(ctx, cfg)
+	report, err := load.Run(ctx, cfg)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: the report covers what was asked until then")
 	}

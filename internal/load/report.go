@@ -1,4 +1,4 @@
-package capture
+package load
 
 import (
 	"encoding/json"
@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// LoadReport is what a workload came to. Every request is counted once in Completed, Aborted, Refused, Failed or
+// Report is what a workload came to. Every request is counted once in Completed, Aborted, Refused, Failed or
 // Unfinished.
-type LoadReport struct {
+type Report struct {
 	Workload Workload
 	Seed     uint64
 	Model    string
@@ -37,7 +37,7 @@ type Refusal struct {
 }
 
 // Text writes one line, and one for each refusal.
-func (r LoadReport) Text(w io.Writer) error {
+func (r Report) Text(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s seed %d: %d requests: %d completed, %d aborted, %d refused, %d failed, %d unfinished; %d tokens in %v\n",
 		r.Workload, r.Seed, r.Requests, r.Completed, r.Aborted, len(r.Refused), r.Failed, r.Unfinished,
 		r.Tokens, r.Duration.Round(time.Millisecond))
@@ -50,7 +50,7 @@ func (r LoadReport) Text(w io.Writer) error {
 }
 
 // JSON writes the report as one object.
-func (r LoadReport) JSON(w io.Writer) error {
+func (r Report) JSON(w io.Writer) error {
 	doc := struct {
 		Schema     string    `json:"schema"` // changes when a key changes its meaning
 		Workload   Workload  `json:"workload"`

@@ -1,11 +1,11 @@
-package capture_test
+package load_test
 
 import (
 	"context"
 	"fmt"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/load"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/vllmrs"
 	"github.com/vllm-vcr/conformance/player"
@@ -16,9 +16,9 @@ func TestRealFrontendsTakeTheWorkloads(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
 			url := behind(t, version)
-			for _, workload := range capture.Workloads() {
+			for _, workload := range load.Workloads() {
 				t.Run(string(workload), func(t *testing.T) {
-					report, err := capture.Load(t.Context(), capture.LoadConfig{URL: url, Model: "tiny", Workload: workload, Seed: 1})
+					report, err := load.Run(t.Context(), load.Config{URL: url, Model: "tiny", Workload: workload, Seed: 1})
 					if err != nil {
 						t.Fatal(err)
 					}

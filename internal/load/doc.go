@@ -1,13 +1,13 @@
-// Package capture makes the traffic of which goldens are recorded.
+// Package load makes the traffic of which goldens are recorded.
 //
-// A [Workload] is what one client after another asks of an OpenAI-compatible server: [Load] plays it, and fails when the
+// A [Workload] is what one client after another asks of an OpenAI-compatible server: [Run] plays it, and fails when the
 // server leaves anything unanswered that it should have answered. What is asked depends on the seed alone: each session
 // draws from a generator of its own, so that how sessions interleave changes nothing. Only a conversation's own earlier
 // answers enter its prompts.
 //
-//	report, err := capture.Load(ctx, capture.LoadConfig{
-//		URL: "http://127.0.0.1:8000", Model: "tiny", Workload: capture.Multiturn, Seed: 7,
+//	report, err := load.Run(ctx, load.Config{
+//		URL: "http://127.0.0.1:8000", Model: "tiny", Workload: load.Multiturn, Seed: 7,
 //	})
 //
 // Nothing here knows what stands behind the server. To record a golden, that is a tap: see docs/capturing.md.
-package capture
+package load

@@ -1,4 +1,4 @@
-package capture
+package load
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	report := LoadReport{
+	report := Report{
 		Workload: Edge, Seed: 1, Model: "tiny", Requests: 12, Completed: 5, Aborted: 3, Failed: 1, Unfinished: 2,
 		Refused: []Refusal{{Request: "n", Status: 400, Answer: "Only n=1\nis <supported>"}}, Tokens: 345, Duration: 1234567 * time.Microsecond,
 	}
@@ -50,7 +50,7 @@ func TestReport(t *testing.T) {
 		},
 		{
 			name: "nothing refused", want: `"refusals": []`,
-			write: func(b *strings.Builder) error { return LoadReport{}.JSON(b) },
+			write: func(b *strings.Builder) error { return Report{}.JSON(b) },
 		},
 	}
 	for _, test := range tests {

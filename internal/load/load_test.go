@@ -1,4 +1,4 @@
-package capture
+package load
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 func TestMultiturn(t *testing.T) {
 	server := newServer(t)
 	report := mustLoad(t, server, Multiturn, 7)
-	want := LoadReport{Workload: Multiturn, Seed: 7, Model: "tiny", Requests: 180, Completed: 180, Tokens: 540, Duration: report.Duration}
+	want := Report{Workload: Multiturn, Seed: 7, Model: "tiny", Requests: 180, Completed: 180, Tokens: 540, Duration: report.Duration}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 		}
 		return 0
 	}
-	report, err := Load(t.Context(), config(server.URL, Edge, 1))
+	report, err := Run(t.Context(), config(server.URL, Edge, 1))
 	if report.Failed != 1 || err == nil || err.Error() != "edge: stop_token_ids: status 400: I do not know that" {
 		t.Errorf("got %v, %d failed; want one refusal that is a failure", err, report.Failed)
 	}
@@ -218,7 +218,7 @@ func TestMisbehavingServers(t *testing.T) {
 			defer server.Close()
 			cfg := config(server.URL, Edge, 1)
 			cfg.Idle = test.idle
-			report, err := Load(t.Context(), cfg)
+			report, err := Run(t.Context(), cfg)
 			if err == nil || !strings.HasPrefix(err.Error(), "edge: chat: ") || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to name the request and have %q", err, test.want)
 			}
@@ -244,7 +244,7 @@ func TestOneFailureEndsAll(t *testing.T) {
 		}
 		return 0
 	}
-	report, err := Load(t.Context(), config(server.URL, Multiturn, 7))
+	report, err := Run(t.Context(), config(server.URL, Multiturn, 7))
 	if err == nil || !strings.Contains(err.Error(), "turn 2: status 500") {
 		t.Errorf("got %v", err)
 	}
@@ -287,7 +287,7 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 		hang(w, r)
 	}))
 	defer server.Close()
-	report, err := Load(ctx, config(server.URL, Multiturn, 7))
+	report, err := Run(ctx, config(server.URL, Multiturn, 7))
 	if !errors.Is(err, enough) || report.Failed != 0 || report.Unfinished == 0 {
 		t.Errorf("got %v, %+v; want the cause, and nothing failed", err, report)
 	}
@@ -296,14 +296,14 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 func TestBadConfigurations(t *testing.T) {
 	tests := []struct {
 		name, want string
-		change     func(*LoadConfig)
+		change     func(*Config)
 	}{
-		{name: "no scheme", change: func(c *LoadConfig) { c.URL = "127.0.0.1:8000" }, want: `"127.0.0.1:8000": want http://HOST:PORT`},
-		{name: "no host", change: func(c *LoadConfig) { c.URL = "http://" }, want: `"http://": want http://HOST:PORT`},
-		{name: "another scheme", change: func(c *LoadConfig) { c.URL = "tcp://127.0.0.1:1" }, want: "want http://HOST:PORT"},
-		{name: "no model", change: func(c *LoadConfig) { c.Model = "" }, want: "no model"},
-		{name: "no workload", change: func(c *LoadConfig) { c.Workload = "" }, want: "want one of [multiturn edge]"},
-		{name: "idle", change: func(c *LoadConfig) { c.Idle = -1 }, want: "want more than 0"},
+		{name: "no scheme", change: func(c *Config) { c.URL = "127.0.0.1:8000" }, want: `"127.0.0.1:8000": want http://HOST:PORT`},
+		{name: "no host", change: func(c *Config) { c.URL = "http://" }, want: `"http://": want http://HOST:PORT`},
+		{name: "another scheme", change: func(c *Config) { c.URL = "tcp://127.0.0.1:1" }, want: "want http://HOST:PORT"},
+		{name: "no model", change: func(c *Config) { c.Model = "" }, want: "no model"},
+		{name: "no workload", change: func(c *Config) { c.Workload = "" }, want: "want one of [multiturn edge]"},
+		{name: "idle", change: func(c *Config) { c.Idle = -1 }, want: "want more than 0"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -312,20 +312,20 @@ func TestBadConfigurations(t *testing.T) {
 			if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("Check: got %v, want %q", err, test.want)
 			}
-			if report, err := Load(t.Context(), cfg); err == nil || report.Requests != 0 {
-				t.Errorf("Load: got %v after %d requests, want an error and none", err, report.Requests)
+			if report, err := Run(t.Context(), cfg); err == nil || report.Requests != 0 {
+				t.Errorf("Run: got %v after %d requests, want an error and none", err, report.Requests)
 			}
 		})
 	}
 }
 
-func config(url string, workload Workload, seed uint64) LoadConfig {
-	return LoadConfig{URL: url, Model: "tiny", Workload: workload, Seed: seed}
+func config(url string, workload Workload, seed uint64) Config {
+	return Config{URL: url, Model: "tiny", Workload: workload, Seed: seed}
 }
 
-func mustLoad(t *testing.T, server *fakeServer, workload Workload, seed uint64) LoadReport {
+func mustLoad(t *testing.T, server *fakeServer, workload Workload, seed uint64) Report {
 	t.Helper()
-	report, err := Load(t.Context(), config(server.URL, workload, seed))
+	report, err := Run(t.Context(), config(server.URL, workload, seed))
 	if err != nil {
 		t.Fatal(err)
 	}

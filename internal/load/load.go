@@ -1,4 +1,4 @@
-package capture
+package load
 
 import (
 	"cmp"
@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// DefaultIdle is the default of LoadConfig.Idle. The first requests of an engine for the CPU take up to 20 seconds.
+// DefaultIdle is the default of Config.Idle. The first requests of an engine for the CPU take up to 20 seconds.
 const DefaultIdle = 2 * time.Minute
 
-// LoadConfig configures [Load].
-type LoadConfig struct {
+// Config configures [Run].
+type Config struct {
 	// URL is the base of the server, "http://HOST:PORT".
 	URL string
 	// Model is the name that the server knows the model by.
@@ -33,7 +33,7 @@ type LoadConfig struct {
 	Log *slog.Logger
 }
 
-func (c LoadConfig) withDefaults() (LoadConfig, error) {
+func (c Config) withDefaults() (Config, error) {
 	base, err := url.Parse(c.URL)
 	switch {
 	case err != nil, base.Scheme != "http" && base.Scheme != "https", base.Host == "":
@@ -52,7 +52,7 @@ func (c LoadConfig) withDefaults() (LoadConfig, error) {
 }
 
 // Check tells what is wrong with a configuration, before anything is sent.
-func (c LoadConfig) Check() error {
+func (c Config) Check() error {
 	_, err := c.withDefaults()
 	if err == nil {
 		_, err = c.Workload.play()
@@ -60,11 +60,11 @@ func (c LoadConfig) Check() error {
 	return err
 }
 
-// Load plays a workload against a server and returns when every request has its answer. It ends at the first request
+// Run plays a workload against a server and returns when every request has its answer. It ends at the first request
 // that fails, with its name and cause: an answer that is cut off, late or incomplete, a status 5xx, or a refusal (4xx) of
 // what every server takes. Refusals of the rest are in the report. The report is valid beside an error.
-func Load(ctx context.Context, cfg LoadConfig) (LoadReport, error) {
-	report := LoadReport{Workload: cfg.Workload, Seed: cfg.Seed, Model: cfg.Model}
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	report := Report{Workload: cfg.Workload, Seed: cfg.Seed, Model: cfg.Model}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return report, err
@@ -83,11 +83,11 @@ func Load(ctx context.Context, cfg LoadConfig) (LoadReport, error) {
 
 // load is a workload at work.
 type load struct {
-	cfg  LoadConfig
+	cfg  Config
 	http client
 
 	mu     sync.Mutex
-	report LoadReport
+	report Report
 }
 
 // do sends a request, counts how it ended, and returns the text of the answer. An error ends the workload.

@@ -1,4 +1,4 @@
-package capture
+package load
 
 import (
 	"crypto/sha256"

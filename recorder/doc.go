@@ -38,6 +38,12 @@
 // the sampling parameters that are neither numbers nor truth values nor
 // stop_token_ids. A frames file holds everything.
 //
+// # When it ends
+//
+// With the tap, or before it: see [Config].Until. Then the files are finished as soon
+// as no request is in flight, in their order among the messages, and what is said
+// after that is forwarded and not even copied.
+//
 // # When a file fails
 //
 // Forwarding never depends on recording. A file that cannot be written on, for a

@@ -1,11 +1,13 @@
 package recorder
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // observe feeds the observers until the queue ends. It alone touches them.
@@ -13,11 +15,17 @@ func (t *tap) observe() {
 	var frames [][]byte
 	var b batch
 	var seen []*rank // those with something to flush
+	ending := recording
 	for ok := true; ok; {
 		if b, ok = t.queue.take(b); !ok {
 			break
 		}
 		for i := range b.entries {
+			if m := b.entries[i].more; m != nil && m.end != recording {
+				ending = m.end
+				t.queue.done(&b.entries[i])
+				continue
+			}
 			t.queue.working.Store(b.entries[i].bytes())
 			frames = t.observeOne(&b, &b.entries[i], frames)
 			if r := b.entries[i].src.rank; r.observer != nil && !slices.Contains(seen, r) {
@@ -29,6 +37,10 @@ func (t *tap) observe() {
 			r.observer.Flush()
 		}
 		seen = seen[:0]
+		if ending == endNow || ending == endIdle && t.cfg.Counts.InFlight.Load() <= 0 {
+			t.endEarly(b)
+			return
+		}
 	}
 	if t.queue.given.Load() {
 		for _, r := range t.observed() {
@@ -76,6 +88,10 @@ func (t *tap) observed() []*rank {
 // forwarded.
 func (t *tap) newRank(index int) *rank {
 	r := &rank{index: index}
+	if t.finished {
+		t.log.Warn("an engine came after the recording had ended: it is forwarded only", "engine", index)
+		return r
+	}
 	sinks := Sinks{}
 	var files []*File
 	for _, out := range []struct {
@@ -105,22 +121,58 @@ func (t *tap) newRank(index int) *rank {
 	return r
 }
 
+// until puts the end of the recording into the queue when it is asked for, behind all messages that have passed by then.
+func (t *tap) until(ctx context.Context, observed <-chan struct{}) {
+	select {
+	case <-t.cfg.Until:
+	case <-ctx.Done():
+		return
+	}
+	t.queue.end(endIdle)
+	t.log.Info("the recording ends when nothing is in flight", "in_flight", t.cfg.Counts.InFlight.Load())
+	timer := time.NewTimer(t.cfg.UntilWait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		t.queue.end(endNow)
+	case <-observed:
+	case <-ctx.Done():
+	}
+}
+
+// endEarly ends the recordings while the sessions go on. What is in the queue behind the end is given back unseen.
+func (t *tap) endEarly(b batch) {
+	t.queue.close()
+	summary, err := t.finish(false)
+	if t.cfg.Finished != nil {
+		t.cfg.Finished(summary, err)
+	}
+	for ok := true; ok; {
+		if b, ok = t.queue.take(b); ok {
+			for i := range b.entries {
+				t.queue.done(&b.entries[i])
+			}
+		}
+	}
+}
+
 // finish ends the recordings. An engine that dies of the tap's own departure, told
 // to the tap, is nobody's loss.
 func (t *tap) finish(told bool) (Summary, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	ranks, already := t.closing()
+	if already {
+		return t.summary, t.failure
+	}
 	var s Summary
 	var errs []error
-	for _, index := range slices.Sorted(maps.Keys(t.ranks)) {
-		r := t.ranks[index]
-		rs := RankSummary{Rank: index, Err: r.failed}
+	for _, r := range ranks {
+		rs := RankSummary{Rank: r.index, Err: r.failed}
 		if r.observer != nil {
 			rs.Err = r.observer.Close()
 			rs.Files = r.observer.Files()
 		}
 		if rs.Err != nil {
-			errs = append(errs, fmt.Errorf("engine %d: %w", index, rs.Err))
+			errs = append(errs, fmt.Errorf("engine %d: %w", r.index, rs.Err))
 		}
 		s.Ranks = append(s.Ranks, rs)
 	}
@@ -131,7 +183,21 @@ func (t *tap) finish(told bool) (Summary, error) {
 	if s.Stats.Dead > 0 && !told {
 		errs = append(errs, errors.New("the engine died: it said ENGINE_CORE_DEAD"))
 	}
-	return s, errors.Join(errs...)
+	t.summary, t.failure = s, errors.Join(errs...)
+	return t.summary, t.failure
+}
+
+// closing are all engines, of which there will be no further one that is recorded; already if this was said before. The
+// lock is not held while files are finished: an upload must not hold up a session.
+func (t *tap) closing() (ranks []*rank, already bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	already = t.finished
+	t.finished = true
+	for _, index := range slices.Sorted(maps.Keys(t.ranks)) {
+		ranks = append(ranks, t.ranks[index])
+	}
+	return ranks, already
 }
 
 // RankPath is the path of an engine's own file: path for engine 0, and for engine 3

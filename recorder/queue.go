@@ -73,7 +73,17 @@ type more struct {
 	release  func() // gives wire back, nil if nobody wants it
 	tooLarge bool
 	note     string // instead of a message
+	end      ending // the same
 }
+
+// An ending is whether and when the recording is to end before the tap does.
+type ending uint8
+
+const (
+	recording ending = iota
+	endIdle          // when nothing is in flight
+	endNow
+)
 
 // A source is one direction of one link of one engine.
 type source struct {
@@ -100,6 +110,12 @@ func (q *queue) put(src *source, s zmq.Sighting) {
 // note puts something that happened where it happened between the messages.
 func (q *queue) note(src *source, what string) {
 	q.add(entry{src: src, at: time.Since(q.start), more: &more{note: what}}, nil)
+	q.signal()
+}
+
+// end puts the end of the recording behind the messages that are there.
+func (q *queue) end(how ending) {
+	q.add(entry{at: time.Since(q.start), more: &more{end: how}}, nil)
 	q.signal()
 }
 

@@ -41,6 +41,14 @@ type Config struct {
 	// its own, see [RankPath].
 	Trace, Steps, Frames Destination
 
+	// Until, when it is closed, ends the recording but not the tap: as soon as nothing is in flight the files are finished,
+	// and from then on messages are only forwarded. What is still in flight after UntilWait, 0 meaning 30 s, is left out,
+	// which is an error. Nil records to the end.
+	Until     <-chan struct{}
+	UntilWait time.Duration
+	// Finished, if not nil, is called when the recording has ended so, with what Run will return of it.
+	Finished func(Summary, error)
+
 	Log *slog.Logger
 	// Counts is what a live view reads while Run runs. Nil is one of Run's own.
 	Counts *Counts
@@ -50,6 +58,7 @@ const (
 	defaultHandshakeTimeout = 10 * time.Minute
 	defaultQueueLimit       = 4 << 20
 	defaultMaxObserved      = 256 << 20
+	defaultUntilWait        = 30 * time.Second
 	// leaveTime is how long the links of an engine have to end one after another when
 	// it, or its frontend, hangs up.
 	leaveTime = time.Second
@@ -64,6 +73,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxObserved == 0 {
 		c.MaxObserved = defaultMaxObserved
+	}
+	if c.UntilWait == 0 {
+		c.UntilWait = defaultUntilWait
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -112,6 +124,9 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 		defer close(observed)
 		t.observe()
 	}()
+	if cfg.Until != nil {
+		t.wg.Go(func() { t.until(ctx, observed) })
+	}
 
 	err := t.serve(ctx)
 	told := ctx.Err() != nil
@@ -148,6 +163,10 @@ type tap struct {
 	ends   []error              // of sessions
 	over   chan struct{}        // the last session has ended
 	last   sync.Once
+	// finished is set when the recording has begun to end: who joins after that is not recorded.
+	finished bool
+	summary  Summary // once finished, as failure
+	failure  error
 }
 
 // A rank is one engine, as the observing goroutine sees it.

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
+	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/monitor"
+	"github.com/vllm-vcr/conformance/internal/retry"
 	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/recorder"
 )
@@ -29,6 +33,7 @@ type recordFlags struct {
 	metrics     string
 	quiet       bool
 	summaryJSON string
+	until       string
 }
 
 func (a *app) recordCommand() *cobra.Command {
@@ -47,6 +52,8 @@ func (a *app) recordCommand() *cobra.Command {
 			"Outputs are paths or s3://bucket/key, gzipped if they end in .gz. Objects are uploaded at the end and\n" +
 			"never overwritten. With several engines, engine 0 has run.jsonl.gz and engine 1 run.rank1.jsonl.gz;\n" +
 			"{rank} in a name is the engine's index instead.\n\n" +
+			"With --until the recording ends earlier than the tap: when that file comes up, and nothing is in flight any\n" +
+			"more, the files are finished, and everything is passed on until a signal ends the tap.\n\n" +
 			"With --from-frames nothing is tapped: the cassette is derived from the raw messages that an earlier\n" +
 			"run kept with --frames-out, with the flags of that run unless they are given.\n\n" +
 			"Exit codes: 0 recorded, 1 the engine is not of the line that --vllm-version names, 2 usage, 3 the\n" +
@@ -89,6 +96,7 @@ func (f *recordFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the engine, and for each handshake (default 10m)")
 	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "bytes that may wait to be recorded before messages are held up (default 4 MiB)")
 	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "messages above this size are passed on but not recorded (default 256 MiB)")
+	flags.StringVar(&f.until, "until", "", "finish the recording when this file comes up, and go on passing messages")
 	flags.StringVar(&f.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
 	flags.BoolVar(&f.quiet, "quiet", false, "no progress line, even on a terminal")
 	flags.StringVar(&f.summaryJSON, "summary-json", "", "write the summary as JSON to this file")
@@ -166,6 +174,9 @@ func (a *app) tap(ctx context.Context, f *recordFlags) (recorder.Summary, error)
 		monitor.Progress{Stats: stats, Screen: screen, Log: a.log}.Run(showing)
 	}()
 	f.cfg.Log = a.log
+	if f.until != "" {
+		f.cfg.Until, f.cfg.Finished = fileComesUp(showing, f.until, a.log), a.finishedEarly
+	}
 	summary, err := recorder.Run(ctx, f.cfg)
 	stop()
 	<-shown
@@ -173,6 +184,44 @@ func (a *app) tap(ctx context.Context, f *recordFlags) (recorder.Summary, error)
 		err = errors.New("ended before an engine connected: nothing was recorded")
 	}
 	return summary, err
+}
+
+// untilLook is how often the file of --until is looked for.
+const untilLook = 200 * time.Millisecond
+
+// fileComesUp closes the channel when the file is there.
+func fileComesUp(ctx context.Context, path string, log *slog.Logger) <-chan struct{} {
+	there := make(chan struct{})
+	go func() {
+		complained := false
+		for {
+			_, err := os.Stat(path)
+			if err == nil {
+				close(there)
+				return
+			}
+			if !complained && !errors.Is(err, fs.ErrNotExist) {
+				log.Error("cannot look for the file of --until", "cause", err)
+				complained = true
+			}
+			if retry.Pause(ctx, untilLook) != nil {
+				return
+			}
+		}
+	}()
+	return there
+}
+
+// finishedEarly says that the recording has ended before the tap, and how.
+func (a *app) finishedEarly(summary recorder.Summary, err error) {
+	if err == nil && len(summary.Ranks) == 0 {
+		err = errors.New("no engine has connected: nothing was recorded")
+	}
+	if err != nil {
+		a.log.Error("the recording has ended and is not whole; messages are passed on", "cause", err)
+		return
+	}
+	a.log.Info("the recording is whole; messages are passed on", "records", summary.Stats.Records)
 }
 
 // derive makes the cassette of messages that were recorded earlier.

@@ -20,7 +20,7 @@ import (
 // tapFlags are of no use to a recording that is derived.
 var tapFlags = []string{
 	"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
-	"max-observed-bytes", "metrics-address",
+	"max-observed-bytes", "metrics-address", "until",
 }
 
 // outputFlags name the outputs of recordFlags.
@@ -58,6 +58,9 @@ func (f *recordFlags) check(flags *pflag.FlagSet) error {
 	if err := f.checkAddresses(); err != nil {
 		return err
 	}
+	if err := f.checkUntil(); err != nil {
+		return err
+	}
 	return f.checkOutputs()
 }
 
@@ -84,6 +87,20 @@ func (f *recordFlags) checkAddresses() error {
 		if _, _, err := net.SplitHostPort(f.metrics); err != nil {
 			return fmt.Errorf("--metrics-address %q: want HOST:PORT", f.metrics)
 		}
+	}
+	return nil
+}
+
+// checkUntil refuses a file that would end the recording at once, or could never come up.
+func (f *recordFlags) checkUntil() error {
+	if f.until == "" {
+		return nil
+	}
+	if _, err := os.Stat(f.until); err == nil {
+		return fmt.Errorf("--until %s: it is there already, so nothing would be recorded; remove it", f.until)
+	}
+	if _, err := os.Stat(filepath.Dir(f.until)); err != nil {
+		return fmt.Errorf("--until %s: there is no folder for it to come up in: %w", f.until, err)
 	}
 	return nil
 }

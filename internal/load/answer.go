@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 )
 
 // answer is what has come of a completion.
@@ -18,12 +19,21 @@ type answer struct {
 	tokens int // as the server counted them; of an answer that was not read to its end, the events
 	ended  map[int]bool
 	usage  bool
+
+	status    int
+	prompt    int       // tokens, as the server counted them
+	finish    string    // of the last choice that ended
+	first     time.Time // when the first event with text or an end came
+	last      time.Time
+	gaps      []float64 // ms between such events
+	streaming bool
 }
 
 // part is a whole answer or an event of a stream, of completions and of chats.
 type part struct {
 	Choices []choice `json:"choices"`
 	Usage   *struct {
+		PromptTokens     int `json:"prompt_tokens"`
 		CompletionTokens int `json:"completion_tokens"`
 	} `json:"usage"`
 	Error json.RawMessage `json:"error"`
@@ -52,11 +62,12 @@ func (a *answer) readWhole(r io.Reader) error {
 	if err := a.add(text); err != nil {
 		return err
 	}
-	return a.finish()
+	return a.complete()
 }
 
 // readStream reads server-sent events up to [DONE], or up to as many events with text as hangUp says.
 func (a *answer) readStream(r io.Reader, hangUp int) error {
+	a.streaming = true
 	lines := bufio.NewReader(r)
 	for {
 		line, err := readLine(lines)
@@ -70,7 +81,7 @@ func (a *answer) readStream(r io.Reader, hangUp int) error {
 			continue // an empty line, a comment or another field
 		case string(data) == "[DONE]":
 			discard(lines)
-			return a.finish()
+			return a.complete()
 		}
 		if err := a.add(data); err != nil {
 			return err
@@ -115,7 +126,7 @@ func (a *answer) add(text []byte) error {
 		}
 	}
 	if p.Usage != nil {
-		a.tokens, a.usage = p.Usage.CompletionTokens, true
+		a.tokens, a.prompt, a.usage = p.Usage.CompletionTokens, p.Usage.PromptTokens, true
 	}
 	return nil
 }
@@ -126,7 +137,7 @@ func (a *answer) choose(c choice) error {
 		return fmt.Errorf("choice %d of %d", c.Index, a.wanted)
 	}
 	if said != "" || c.FinishReason != nil {
-		a.events++
+		a.heard(time.Now())
 	}
 	a.text.WriteString(said)
 	if c.FinishReason == nil {
@@ -137,6 +148,7 @@ func (a *answer) choose(c choice) error {
 	default:
 		return fmt.Errorf("choice %d finished by %q, want stop or length", c.Index, *c.FinishReason)
 	}
+	a.finish = *c.FinishReason
 	if a.ended[c.Index] {
 		return fmt.Errorf("choice %d finished twice", c.Index)
 	}
@@ -147,8 +159,20 @@ func (a *answer) choose(c choice) error {
 	return nil
 }
 
-// finish checks that nothing is missing.
-func (a *answer) finish() error {
+// heard counts an event with text or an end.
+func (a *answer) heard(now time.Time) {
+	if a.events++; a.events == 1 {
+		a.first = now
+	} else {
+		a.gaps = append(a.gaps, ms(now.Sub(a.last)))
+	}
+	a.last = now
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// complete checks that nothing is missing.
+func (a *answer) complete() error {
 	switch {
 	case len(a.ended) != a.wanted:
 		return fmt.Errorf("%d of %d choices finished, after %d events", len(a.ended), a.wanted, a.events)

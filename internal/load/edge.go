@@ -9,14 +9,16 @@ import (
 
 // playEdge sends groups one after another, the requests of a group at a time.
 func playEdge(ctx context.Context, l *load) error {
+	first := 0
 	for _, group := range edgeGroups(generator(l.cfg.Seed, 0)) {
 		err := parallel(ctx, len(group), len(group), func(ctx context.Context, i int) error {
-			_, err := l.do(ctx, group[i])
+			_, err := l.do(ctx, group[i].numbered(first+i))
 			return err
 		})
 		if err != nil {
 			return err
 		}
+		first += len(group)
 	}
 	return nil
 }
@@ -195,13 +197,4 @@ func repeats(rng *rand.Rand) [][]request {
 	}
 	groups := [][]request{{again(1)}, {again(2)}, {again(3)}}
 	return append(groups, []request{again(4), again(5), again(6), again(7)})
-}
-
-// tokens is a prompt of n token ids, all of them words of even a small vocabulary.
-func tokens(rng *rand.Rand, n int) []int {
-	ids := make([]int, n)
-	for i := range ids {
-		ids[i] = between(rng, 300, 1999)
-	}
-	return ids
 }

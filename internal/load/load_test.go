@@ -19,7 +19,7 @@ import (
 func TestMultiturn(t *testing.T) {
 	server := newServer(t)
 	report := mustLoad(t, server, Multiturn, 7)
-	want := Report{Workload: Multiturn, Seed: 7, Model: "tiny", Requests: 180, Completed: 180, Tokens: 540, Duration: report.Duration}
+	want := Report{Workload: Multiturn, Seed: 7, Model: "tiny", Shape: Shape{Concurrency: 8}, Requests: 180, Completed: 180, Tokens: 540, Duration: report.Duration}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
@@ -86,6 +86,7 @@ func TestWorkloadsRepeat(t *testing.T) {
 		t.Run(string(workload), func(t *testing.T) {
 			asked := func(seed uint64) []string {
 				server := newServer(t)
+				server.exact = workload != Multiturn && workload != Edge
 				mustLoad(t, server, workload, seed)
 				return server.questions()
 			}
@@ -302,7 +303,9 @@ func TestBadConfigurations(t *testing.T) {
 		{name: "no host", change: func(c *Config) { c.URL = "http://" }, want: `"http://": want http://HOST:PORT`},
 		{name: "another scheme", change: func(c *Config) { c.URL = "tcp://127.0.0.1:1" }, want: "want http://HOST:PORT"},
 		{name: "no model", change: func(c *Config) { c.Model = "" }, want: "no model"},
-		{name: "no workload", change: func(c *Config) { c.Workload = "" }, want: "want one of [multiturn edge]"},
+		{name: "no workload", change: func(c *Config) { c.Workload = "" }, want: "want one of [multiturn edge concurrency stairs bursts arrivals]"},
+		{name: "shape", change: func(c *Config) { c.Shape.Stairs = []int{1} }, want: "--stairs: workload edge has one shape only"},
+		{name: "cassette", change: func(c *Config) { c.Workload, c.Shape.Arrivals = Arrivals, "none" }, want: "open none: "},
 		{name: "idle", change: func(c *Config) { c.Idle = -1 }, want: "want more than 0"},
 	}
 	for _, test := range tests {
@@ -320,7 +323,14 @@ func TestBadConfigurations(t *testing.T) {
 }
 
 func config(url string, workload Workload, seed uint64) Config {
-	return Config{URL: url, Model: "tiny", Workload: workload, Seed: seed}
+	cfg := Config{URL: url, Model: "tiny", Workload: workload, Seed: seed}
+	switch workload {
+	case Bursts:
+		cfg.Shape.Every = time.Millisecond
+	case Arrivals:
+		cfg.Shape = Shape{Arrivals: capturedMultiturn, Speed: 100}
+	}
+	return cfg
 }
 
 func mustLoad(t *testing.T, server *fakeServer, workload Workload, seed uint64) Report {
@@ -330,6 +340,17 @@ func mustLoad(t *testing.T, server *fakeServer, workload Workload, seed uint64) 
 		t.Fatal(err)
 	}
 	return report
+}
+
+// capturedMultiturn is a recorded load: 180 requests whose prompts share prefixes.
+const capturedMultiturn = "../../testdata/captures/0.33.0-multiturn-s7.trace.jsonl.gz"
+
+// serve is the address of a server that does one thing.
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
 }
 
 func count(texts []string, part string) int {

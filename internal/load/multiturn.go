@@ -11,11 +11,10 @@ import (
 const (
 	conversations = 30
 	turns         = 6
-	atOnce        = 8
 )
 
 func playMultiturn(ctx context.Context, l *load) error {
-	return parallel(ctx, conversations, atOnce, l.conversation)
+	return parallel(ctx, conversations, l.cfg.Shape.Concurrency, l.conversation)
 }
 
 // conversation is one client's: it asks, reads the answer, thinks for a moment and asks on.
@@ -35,7 +34,7 @@ func (l *load) conversation(ctx context.Context, n int) error {
 			r.body["ignore_eos"] = true
 		}
 		pause := time.Duration(rng.Int64N(int64(50 * time.Millisecond)))
-		answer, err := l.do(ctx, r)
+		answer, err := l.do(ctx, r.numbered(turns*n+turn))
 		if err != nil {
 			return err
 		}

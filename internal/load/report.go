@@ -13,6 +13,7 @@ type Report struct {
 	Workload Workload
 	Seed     uint64
 	Model    string
+	Shape    Shape // with the workload's defaults
 	// Requests were sent.
 	Requests int
 	// Completed had their whole answer.
@@ -26,6 +27,8 @@ type Report struct {
 	// Tokens came, as the server counts them; of aborted requests, the events.
 	Tokens   int
 	Duration time.Duration
+	// Late is how long after its time a request was sent at most, of a workload that has times.
+	Late time.Duration
 }
 
 // Refusal is a request that the server answered with a status 4xx.
@@ -41,6 +44,9 @@ func (r Report) Text(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s seed %d: %d requests: %d completed, %d aborted, %d refused, %d failed, %d unfinished; %d tokens in %v\n",
 		r.Workload, r.Seed, r.Requests, r.Completed, r.Aborted, len(r.Refused), r.Failed, r.Unfinished,
 		r.Tokens, r.Duration.Round(time.Millisecond))
+	if r.Late > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "sent up to %v late\n", r.Late.Round(time.Millisecond))
+	}
 	for _, no := range r.Refused {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "refused: %s: status %d: %q\n", no.Request, no.Status, no.Answer)
@@ -54,6 +60,7 @@ func (r Report) JSON(w io.Writer) error {
 	doc := struct {
 		Schema     string    `json:"schema"` // changes when a key changes its meaning
 		Workload   Workload  `json:"workload"`
+		Shape      []string  `json:"shape"` // as flags
 		Seed       uint64    `json:"seed"`
 		Model      string    `json:"model"`
 		Requests   int       `json:"requests"`
@@ -64,10 +71,11 @@ func (r Report) JSON(w io.Writer) error {
 		Unfinished int       `json:"unfinished"`
 		Tokens     int       `json:"tokens"`
 		DurationMs float64   `json:"duration_ms"`
+		LateMs     float64   `json:"late_ms"`
 		Refusals   []Refusal `json:"refusals"`
 	}{
-		"vllm-vcr/capture-load/1", r.Workload, r.Seed, r.Model, r.Requests, r.Completed, r.Aborted, len(r.Refused), r.Failed,
-		r.Unfinished, r.Tokens, float64(r.Duration.Microseconds()) / 1000, r.Refused,
+		"vllm-vcr/capture-load/1", r.Workload, append([]string{}, r.Shape.Flags()...), r.Seed, r.Model, r.Requests, r.Completed,
+		r.Aborted, len(r.Refused), r.Failed, r.Unfinished, r.Tokens, ms(r.Duration), ms(r.Late), r.Refused,
 	}
 	if doc.Refusals == nil {
 		doc.Refusals = []Refusal{}

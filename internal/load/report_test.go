@@ -12,6 +12,7 @@ func TestReport(t *testing.T) {
 	report := Report{
 		Workload: Edge, Seed: 1, Model: "tiny", Requests: 12, Completed: 5, Aborted: 3, Failed: 1, Unfinished: 2,
 		Refused: []Refusal{{Request: "n", Status: 400, Answer: "Only n=1\nis <supported>"}}, Tokens: 345, Duration: 1234567 * time.Microsecond,
+		Shape: Shape{Concurrency: 8}, Late: 2500 * time.Microsecond,
 	}
 	tests := []struct {
 		name  string
@@ -21,6 +22,7 @@ func TestReport(t *testing.T) {
 		{
 			name: "text", write: func(b *strings.Builder) error { return report.Text(b) },
 			want: "edge seed 1: 12 requests: 5 completed, 3 aborted, 1 refused, 1 failed, 2 unfinished; 345 tokens in 1.235s\n" +
+				"sent up to 3ms late\n" +
 				`refused: n: status 400: "Only n=1\nis <supported>"` + "\n",
 		},
 		{
@@ -28,6 +30,9 @@ func TestReport(t *testing.T) {
 			want: `{
   "schema": "vllm-vcr/capture-load/1",
   "workload": "edge",
+  "shape": [
+    "--concurrency=8"
+  ],
   "seed": 1,
   "model": "tiny",
   "requests": 12,
@@ -38,6 +43,7 @@ func TestReport(t *testing.T) {
   "unfinished": 2,
   "tokens": 345,
   "duration_ms": 1234.567,
+  "late_ms": 2.5,
   "refusals": [
     {
       "request": "n",

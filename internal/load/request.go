@@ -1,8 +1,10 @@
 package load
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
+	"time"
 )
 
 // object is the body of a request. encoding/json writes its keys in order, so that equal bodies are equal bytes.
@@ -11,6 +13,8 @@ type object map[string]any
 // A request is one of a workload.
 type request struct {
 	name   string // for people: unique in its workload
+	number int    // in the workload, whatever the order in which requests are sent
+	due    *time.Duration
 	method string
 	path   string
 	body   object // nil for none
@@ -20,7 +24,12 @@ type request struct {
 	hangUp int
 	// optional lets the server say no (status 4xx): not every line knows it.
 	optional bool
+	// wantPrompt and wantOutput are the tokens that the server must count, 0 for any number.
+	wantPrompt, wantOutput int
 }
+
+// id is the request's name to the server, and a part of its name to the engine.
+func (r *request) id() string { return fmt.Sprintf("load-%06d", r.number) }
 
 const (
 	completionsPath = "/v1/completions"
@@ -62,6 +71,29 @@ func (r request) hangingUp(events int) request {
 // ifKnown is r for servers that may not know it.
 func (r request) ifKnown() request {
 	r.optional = true
+	return r
+}
+
+// check tells of an answer that is whole whether it is as long as it was to be.
+func (r *request) check(got *answer) error {
+	switch {
+	case r.wantPrompt > 0 && got.prompt != r.wantPrompt:
+		return fmt.Errorf("the server counted %d tokens of a prompt that has %d", got.prompt, r.wantPrompt)
+	case r.wantOutput > 0 && got.tokens != r.wantOutput:
+		return fmt.Errorf("%d tokens in an answer that was to have %d: is the model's context too short?", got.tokens, r.wantOutput)
+	}
+	return nil
+}
+
+// numbered is r as the workload's request of that number.
+func (r request) numbered(n int) request {
+	r.number = n
+	return r
+}
+
+// dueAt is r with the time at which it should be sent, counted from the start of the workload.
+func (r request) dueAt(at time.Duration) request {
+	r.due = &at
 	return r
 }
 

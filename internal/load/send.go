@@ -21,7 +21,7 @@ type client interface {
 
 func newTransport() client {
 	return &http.Transport{ // no Proxy: nothing may stand between
-		MaxIdleConnsPerHost: 64, DisableCompression: true,
+		MaxIdleConnsPerHost: mostAtOnce, DisableCompression: true,
 		// A frontend closes idle connections after 5 seconds. A request sent at that moment would be lost.
 		IdleConnTimeout: 2 * time.Second,
 	}
@@ -66,6 +66,7 @@ func (l *load) exchange(ctx context.Context, r request, got *answer, watchdog *t
 		return err
 	}
 	defer response.Body.Close()
+	got.status = response.StatusCode
 	body := &watched{r: response.Body, watchdog: watchdog, idle: l.cfg.Idle}
 	streamed := strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream")
 	switch {
@@ -83,6 +84,14 @@ func (l *load) exchange(ctx context.Context, r request, got *answer, watchdog *t
 }
 
 func (l *load) newRequest(ctx context.Context, r request) (*http.Request, error) {
+	request, err := l.bareRequest(ctx, r)
+	if err == nil {
+		request.Header.Set("X-Request-Id", r.id())
+	}
+	return request, err
+}
+
+func (l *load) bareRequest(ctx context.Context, r request) (*http.Request, error) {
 	if r.body == nil {
 		return http.NewRequestWithContext(ctx, r.method, l.cfg.URL+r.path, nil)
 	}

@@ -1,15 +1,24 @@
 package load
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Shape is how much a workload asks for and when, as far as the workload leaves that open. A workload uses some of the
-// fields and refuses the others; the zero value of a field is the workload's default.
+// fields and refuses the others, see [ShapeKeys]; the zero value of a field is the workload's default.
 type Shape struct {
-	// Concurrency is how many requests are in flight at a time.
+	// Concurrency is how many requests are in flight at a time; of multiturn, how many conversations.
 	Concurrency int
 	// Stairs are the concurrencies of one step after another.
 	Stairs []int
-	// Requests is how many there are in all; of stairs, in each step; of bursts, in each burst.
+	// Requests is how many there are in all; of stairs, in each step; of bursts, in each burst; of arrivals, how many of
+	// the cassette's, from its first on.
 	Requests int
 	// Bursts is how many bursts there are, and Every the time between the beginnings of two.
 	Bursts int
@@ -21,4 +30,246 @@ type Shape struct {
 	// Arrivals is a cassette whose requests come again, as long and at the times that it says; Speed divides those times.
 	Arrivals string
 	Speed    float64
+}
+
+// A ShapeField is one field of a [Shape] by its key: "prompt_tokens" in a file, --prompt-tokens on a command line.
+type ShapeField struct {
+	Key string
+	// Kind is what the value is, in a word: int, ints, duration, bool, path or float.
+	Kind  string
+	Usage string
+
+	get func(*Shape) string // "" for the zero value
+	set func(*Shape, string) error
+}
+
+// Flag is the name of the field's flag, without dashes before it.
+func (f ShapeField) Flag() string { return strings.ReplaceAll(f.Key, "_", "-") }
+
+// What a shape may ask for at most: above it a slip of the pen is likelier than a wish.
+const (
+	mostAtOnce   = 4096
+	mostRequests = 1 << 20
+	mostTokens   = 1 << 20
+)
+
+// ShapeFields are all fields, in the order of [Shape].
+func ShapeFields() []ShapeField {
+	return []ShapeField{
+		intField("concurrency", "requests in flight at a time", mostAtOnce, func(s *Shape) *int { return &s.Concurrency }),
+		stairsField(),
+		intField("requests", "how many requests; of stairs in each step, of bursts in each burst", mostRequests,
+			func(s *Shape) *int { return &s.Requests }),
+		intField("bursts", "how many bursts", mostRequests, func(s *Shape) *int { return &s.Bursts }),
+		everyField(),
+		intField("prompt_tokens", "tokens of each prompt", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
+		intField("output_tokens", "tokens of each answer", mostTokens, func(s *Shape) *int { return &s.OutputTokens }),
+		textField(),
+		{
+			Key: "arrivals", Kind: "path", Usage: "cassette whose requests come again, as long and when it says",
+			get: func(s *Shape) string { return s.Arrivals },
+			set: func(s *Shape, value string) error {
+				if value == "" {
+					return errors.New("want the path of a cassette")
+				}
+				s.Arrivals = value
+				return nil
+			},
+		},
+		speedField(),
+	}
+}
+
+func intField(key, usage string, most int, at func(*Shape) *int) ShapeField {
+	return ShapeField{
+		Key: key, Kind: "int", Usage: usage,
+		get: func(s *Shape) string {
+			if *at(s) == 0 {
+				return ""
+			}
+			return strconv.Itoa(*at(s))
+		},
+		set: func(s *Shape, value string) (err error) {
+			*at(s), err = number(value, most)
+			return err
+		},
+	}
+}
+
+func number(text string, most int) (int, error) {
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%q: want a number from 1 to %d", text, most)
+	}
+	return n, nil
+}
+
+func stairsField() ShapeField {
+	return ShapeField{
+		Key: "stairs", Kind: "ints", Usage: "concurrencies of one step after another, such as 1,2,4,8",
+		get: func(s *Shape) string {
+			var steps []string
+			for _, n := range s.Stairs {
+				steps = append(steps, strconv.Itoa(n))
+			}
+			return strings.Join(steps, ",")
+		},
+		set: func(s *Shape, value string) error {
+			var steps []int
+			for step := range strings.SplitSeq(value, ",") {
+				n, err := number(step, mostAtOnce)
+				if err != nil {
+					return err
+				}
+				steps = append(steps, n)
+			}
+			s.Stairs = steps
+			return nil
+		},
+	}
+}
+
+func everyField() ShapeField {
+	return ShapeField{
+		Key: "every", Kind: "duration", Usage: "time from the beginning of a burst to that of the next, such as 500ms",
+		get: func(s *Shape) string {
+			if s.Every == 0 {
+				return ""
+			}
+			return s.Every.String()
+		},
+		set: func(s *Shape, value string) error {
+			d, err := time.ParseDuration(value)
+			if err != nil || d <= 0 {
+				return fmt.Errorf("%q: want a time above 0, such as 500ms", value)
+			}
+			s.Every = d
+			return nil
+		},
+	}
+}
+
+func textField() ShapeField {
+	return ShapeField{
+		Key: "text", Kind: "bool", Usage: "send prompts as text, of about as many tokens, not as token ids",
+		get: func(s *Shape) string {
+			if !s.Text {
+				return ""
+			}
+			return "true"
+		},
+		set: func(s *Shape, value string) (err error) {
+			if s.Text, err = strconv.ParseBool(value); err != nil {
+				return fmt.Errorf("%q: want true or false", value)
+			}
+			return nil
+		},
+	}
+}
+
+func speedField() ShapeField {
+	return ShapeField{
+		Key: "speed", Kind: "float", Usage: "how many times faster than in the cassette requests arrive",
+		get: func(s *Shape) string {
+			if s.Speed == 0 {
+				return ""
+			}
+			return strconv.FormatFloat(s.Speed, 'g', -1, 64)
+		},
+		set: func(s *Shape, value string) error {
+			x, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(x > 0) || math.IsInf(x, 0) {
+				return fmt.Errorf("%q: want a number above 0", value)
+			}
+			s.Speed = x
+			return nil
+		},
+	}
+}
+
+// Get is the field of a key as text that Set takes, "" for its zero value and for an unknown key.
+func (s Shape) Get(key string) string {
+	for _, f := range ShapeFields() {
+		if f.Key == key {
+			return f.get(&s)
+		}
+	}
+	return ""
+}
+
+// Set sets the field of a key from text: "8", "1,2,4,8", "500ms", "true", "2.5". The error says what is wrong with the
+// value, and not of which key.
+func (s *Shape) Set(key, value string) error {
+	for _, f := range ShapeFields() {
+		if f.Key == key {
+			return f.set(s, value)
+		}
+	}
+	return fmt.Errorf("unknown: want one of %s", strings.Join(shapeKeys(), ", "))
+}
+
+func shapeKeys() (keys []string) {
+	for _, f := range ShapeFields() {
+		keys = append(keys, f.Key)
+	}
+	return keys
+}
+
+// Flags are the arguments of capture load that say the same: "--concurrency=8", "--text=true".
+func (s Shape) Flags() (args []string) {
+	for _, f := range ShapeFields() {
+		if value := f.get(&s); value != "" {
+			args = append(args, "--"+f.Flag()+"="+value)
+		}
+	}
+	return args
+}
+
+// ShapeKeys are the keys that a workload uses, nil if it is unknown or uses none.
+func ShapeKeys(w Workload) []string { return slices.Clone(kinds[w].keys) }
+
+// UsualShape is what a workload takes for the fields that are not given.
+func UsualShape(w Workload) Shape { return kinds[w].usual }
+
+// A ShapeError is what is wrong with one field of a shape.
+type ShapeError struct {
+	Key    string
+	Reason string
+}
+
+func (e *ShapeError) Error() string {
+	return fmt.Sprintf("--%s: %s", ShapeField{Key: e.Key}.Flag(), e.Reason)
+}
+
+// Check tells what is wrong with a shape for a known workload, as a [*ShapeError]. It does not look at the cassette of
+// Arrivals.
+func (s Shape) Check(w Workload) error {
+	used := kinds[w].keys
+	for _, f := range ShapeFields() {
+		value := f.get(&s)
+		switch {
+		case value == "" && f.Key == "arrivals" && slices.Contains(used, f.Key):
+			return &ShapeError{f.Key, fmt.Sprintf("missing: workload %s wants the path of a cassette", w)}
+		case value == "":
+		case len(used) == 0:
+			return &ShapeError{f.Key, fmt.Sprintf("workload %s has one shape only", w)}
+		case !slices.Contains(used, f.Key):
+			return &ShapeError{f.Key, fmt.Sprintf("workload %s does not use it; it uses %s", w, strings.Join(used, ", "))}
+		default:
+			if err := f.set(new(Shape), value); err != nil {
+				return &ShapeError{f.Key, err.Error()}
+			}
+		}
+	}
+	return nil
+}
+
+// or is s with what it leaves open taken from usual.
+func (s Shape) or(usual Shape) Shape {
+	for _, f := range ShapeFields() {
+		if value := f.get(&usual); f.get(&s) == "" && value != "" {
+			_ = f.set(&s, value) // what get says, set takes
+		}
+	}
+	return s
 }

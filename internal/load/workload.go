@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"time"
 )
 
 // A Workload is a kind of traffic, by name.
@@ -18,20 +19,57 @@ const (
 	// Edge is one request of each kind that a server may accept: every sampling parameter, logprobs, structured output,
 	// several choices, long and short prompts, clients that hang up, and the calls that act on the engine itself.
 	Edge Workload = "edge"
+	// Concurrency keeps a number of requests in flight until all are answered.
+	Concurrency Workload = "concurrency"
+	// Stairs is one concurrency after another, each of them until its last answer.
+	Stairs Workload = "stairs"
+	// Bursts are many requests at once, and again after a while, whether or not the earlier ones are answered.
+	Bursts Workload = "bursts"
+	// Arrivals is a recorded load: its requests come as far apart, and are as long, and share the prefixes that they had.
+	Arrivals Workload = "arrivals"
 )
 
 // Workloads are all workloads, in the order in which they are listed to people.
-func Workloads() []Workload { return []Workload{Multiturn, Edge} }
+func Workloads() []Workload {
+	return []Workload{Multiturn, Edge, Concurrency, Stairs, Bursts, Arrivals}
+}
 
-// play is what a workload does with a load.
-func (w Workload) play() (func(context.Context, *load) error, error) {
-	switch w {
-	case Multiturn:
-		return playMultiturn, nil
-	case Edge:
-		return playEdge, nil
+// A kind is what a workload does with a load, the keys of its shape, and what they are unless given.
+type kind struct {
+	play  func(context.Context, *load) error
+	keys  []string
+	usual Shape
+}
+
+// kinds has an entry for each of [Workloads].
+var kinds = map[Workload]kind{
+	Multiturn: {play: playMultiturn, keys: []string{"concurrency"}, usual: Shape{Concurrency: 8}},
+	Edge:      {play: playEdge},
+	Concurrency: {
+		play:  playConcurrency,
+		keys:  []string{"concurrency", "requests", "prompt_tokens", "output_tokens", "text"},
+		usual: Shape{Concurrency: 8, Requests: 64, PromptTokens: 256, OutputTokens: 64},
+	},
+	Stairs: {
+		play:  playStairs,
+		keys:  []string{"stairs", "requests", "prompt_tokens", "output_tokens", "text"},
+		usual: Shape{Stairs: []int{1, 2, 4, 8}, Requests: 16, PromptTokens: 256, OutputTokens: 64},
+	},
+	Bursts: {
+		play:  playBursts,
+		keys:  []string{"requests", "bursts", "every", "prompt_tokens", "output_tokens", "text"},
+		usual: Shape{Requests: 16, Bursts: 4, Every: 2 * time.Second, PromptTokens: 256, OutputTokens: 64},
+	},
+	Arrivals: {play: playArrivals, keys: []string{"requests", "text", "arrivals", "speed"}, usual: Shape{Speed: 1}},
+}
+
+// kind is what stands behind the workload's name.
+func (w Workload) kind() (kind, error) {
+	k, ok := kinds[w]
+	if !ok {
+		return kind{}, fmt.Errorf("workload %q: want one of %v", string(w), Workloads())
 	}
-	return nil, fmt.Errorf("workload %q: want one of %v", string(w), Workloads())
+	return k, nil
 }
 
 // words are what prompts are made of.
@@ -48,6 +86,15 @@ func text(rng *rand.Rand, n int) string {
 		drawn[i] = words[rng.IntN(len(words))]
 	}
 	return strings.Join(drawn, " ")
+}
+
+// tokens is a prompt of n token ids, all of them words of even a small vocabulary.
+func tokens(rng *rand.Rand, n int) []int {
+	ids := make([]int, n)
+	for i := range ids {
+		ids[i] = between(rng, 300, 1999)
+	}
+	return ids
 }
 
 // between is a number from low to high, both included.

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/load"
+	"github.com/vllm-vcr/conformance/internal/load/pod"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
+)
+
+// A capturePod is what runs in the pod of a capture, with the player as its engine, as processes that share a folder.
+type capturePod struct {
+	dir       string
+	server    *vllmrs.Server
+	tap, load *command
+	log       <-chan string // the lines of the load generator's stderr
+}
+
+// startPod starts a pod whose workload is to be fetched.
+func startPod(t *testing.T, version, dir string, args ...string) *capturePod {
+	t.Helper()
+	p := &capturePod{dir: dir}
+	var err error
+	p.server, err = vllmrs.Start(t.Context(), vllmrs.Options{
+		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny", Env: []string{"VLLM_SERVER_DEV_MODE=1"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.server.Close() })
+	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
+	// The load generator begins first, as it may in a pod, and waits.
+	p.startLoad(t, append([]string{
+		"capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--server-timeout", "1m", "--wait-for-fetch", "1m",
+	}, args...)...)
+	p.tap = start(t, "record", "--frontend-handshake", p.server.Handshake(), "--engine-handshake", engine, "--until", filepath.Join(dir, pod.Done),
+		"--trace-out", filepath.Join(dir, pod.Trace), "--step-stats-out", filepath.Join(dir, pod.Steps), "--frames-out", filepath.Join(dir, pod.Frames),
+		"--record-tokens", "--vllm-version", "v"+version, "--verbose")
+	start(t, "play", "--handshake-address", engine, "--vllm-version", version, "--vocab-size", "2048", "--seed", "7")
+	return p
+}
+
+func (p *capturePod) startLoad(t *testing.T, args ...string) {
+	t.Helper()
+	c := &command{Cmd: exec.CommandContext(t.Context(), "vllm-vcr", args...)}
+	c.Stdout = &c.stdout
+	stderr, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill() })
+	lines := make(chan string, 100)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	p.load, p.log = c, lines
+}
+
+// line is the next line of the load generator's stderr, "" at its end.
+func (p *capturePod) line(t *testing.T) string {
+	t.Helper()
+	select {
+	case line := <-p.log:
+		return line
+	case <-time.After(patience):
+		t.Fatalf("the load generator says nothing; the tap said %s", &p.tap.stderr)
+	}
+	return ""
+}
+
+// fetch sends a file in two pieces, and checks what arrived.
+func (p *capturePod) fetch(t *testing.T, name string) []byte {
+	t.Helper()
+	send := func(offset int) (pod.Header, []byte) {
+		out, err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "send", name, "--dir", p.dir, "--offset", fmt.Sprint(offset)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, rest, _ := bytes.Cut(out, []byte("\n"))
+		var head pod.Header
+		if err := json.Unmarshal(line, &head); err != nil {
+			t.Fatal(err)
+		}
+		return head, rest
+	}
+	head, whole := send(0)
+	_, rest := send(len(whole) / 2)
+	data := append(whole[:len(whole)/2:len(whole)/2], rest...)
+	if sum := sha256.Sum256(data); int64(len(data)) != head.Size || hex.EncodeToString(sum[:]) != head.SHA256 {
+		t.Errorf("%s: %d bytes do not fit %+v", name, len(data), head)
+	}
+	return data
+}
+
+// TestCapturePod: a load, its recording and the fetch of both, while everything still runs.
+func TestCapturePod(t *testing.T) {
+	for _, version := range testenv.FrontendVersions() {
+		t.Run(version, func(t *testing.T) { capturePodOf(t, version) })
+	}
+}
+
+func capturePodOf(t *testing.T, version string) {
+	p := startPod(t, version, t.TempDir(), "--workload", "edge", "--seed", "1")
+	if got := p.line(t); got != "phases done, waiting for fetch" {
+		t.Fatalf("the load generator said %q; the tap said %s", got, &p.tap.stderr)
+	}
+	if err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "ready", "--dir", p.dir).Run(); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+	home := t.TempDir()
+	for _, name := range []string{pod.Trace, pod.Steps, pod.Frames, pod.Report, pod.Requests} {
+		if err := os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The tap still passes on what is said.
+	if _, err := p.server.Complete(t.Context(), vllmrs.Request{Prompt: []uint32{5}, MaxTokens: 3}); err != nil {
+		t.Error(err)
+	}
+	if err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "release", "--dir", p.dir).Run(); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if code := p.load.end(t); code != 0 || p.line(t) != "" {
+		t.Errorf("the load generator ended with %d", code)
+	}
+	if err := p.tap.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.tap.end(t); code != 0 || !strings.Contains(p.tap.stderr.String(), "the recording is whole; messages are passed on") {
+		t.Errorf("the tap ended with %d: %s", code, &p.tap.stderr)
+	}
+	p.agrees(t, home)
+}
+
+// agrees compares what was fetched.
+func (p *capturePod) agrees(t *testing.T, home string) {
+	t.Helper()
+	records, err := load.ReadRecords(filepath.Join(home, pod.Requests))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cassette, err := trace.Open(filepath.Join(home, pod.Trace), trace.Options{Strict: true, KeepExtra: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cassette.Close()
+	if findings, err := load.Compare(records, cassette); err != nil || len(findings) > 0 || len(records) != 65 {
+		t.Errorf("%d records, %v, %q", len(records), err, findings)
+	}
+	file, err := os.Open(filepath.Join(home, pod.Steps))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if n, err := io.Copy(io.Discard, file); n == 0 || err != nil {
+		t.Errorf("%d bytes of step statistics, %v", n, err)
+	}
+}
+
+// TestCapturePodInterrupted: a pod that is taken away says so, and its records are whole.
+func TestCapturePodInterrupted(t *testing.T) {
+	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "bursts", "--bursts", "1000", "--every", "100ms", "--verbose")
+	for !strings.Contains(p.line(t), "msg=request id=load-000020") {
+		if t.Failed() {
+			return
+		}
+	}
+	if err := p.load.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for line := p.line(t); line != ""; line = p.line(t) {
+		last = line
+	}
+	if code := p.load.end(t); code != 3 || last != "vllm-vcr: error: interrupted: the report covers what was asked until then" {
+		t.Errorf("exit code %d, %q", code, last)
+	}
+	reason, err := os.ReadFile(filepath.Join(p.dir, pod.Failed))
+	if err != nil || !strings.HasPrefix(string(reason), "interrupted: ") {
+		t.Errorf("failed: %q, %v", reason, err)
+	}
+	if records, err := load.ReadRecords(filepath.Join(p.dir, pod.Requests)); err != nil || len(records) < 16 {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+	if _, err := os.Stat(filepath.Join(p.dir, pod.Done)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the tap was told that the load is done: %v", err)
+	}
+}
+
+// TestCapturePodNobodyFetches: a pod does not wait for ever, neither for who fetches nor for the tap.
+func TestCapturePodNobodyFetches(t *testing.T) {
+	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "concurrency", "--wait-for-fetch", "1ms")
+	if got := p.line(t); got != "phases done, waiting for fetch" {
+		t.Fatal(got)
+	}
+	if got := p.line(t); got != "vllm-vcr: error: nobody has fetched what was captured within 1ms" || p.load.end(t) != 3 {
+		t.Errorf("got %q, %v", got, p.load.ProcessState)
+	}
+	dir := t.TempDir() // of another tap
+	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--workload", "concurrency", "--tap-timeout", "1ms")
+	want := "vllm-vcr: error: the tap has not finished its files: " + filepath.Join(dir, pod.Trace) + " did not come up within 1ms"
+	if got := p.line(t); got != want || p.load.end(t) != 3 {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestCaptureLoadOnBadDisks: a folder that is full, and one that cannot be written.
+func TestCaptureLoadOnBadDisks(t *testing.T) {
+	full := disk(t, 16<<10)
+	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "concurrency")
+	if got := p.line(t); got != "phases done, waiting for fetch" {
+		t.Fatal(got)
+	}
+	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", full, "--workload", "concurrency", "--requests", "200",
+		"--records", filepath.Join(full, "requests.jsonl"))
+	if got := p.line(t); !strings.Contains(got, "requests.partial-") || !strings.Contains(got, "no space left on device") || p.load.end(t) != 3 {
+		t.Errorf("full: got %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(full, pod.Done)); err == nil {
+		t.Error("full: the tap was told that the load is done")
+	}
+	readOnly := disk(t, 16<<10)
+	if err := syscall.Mount("tmpfs", readOnly, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", readOnly)
+	if got := p.line(t); !strings.Contains(got, "the folder of the capture cannot be written to: ") || p.load.end(t) != 3 {
+		t.Errorf("read-only: got %q", got)
+	}
+}

@@ -1,0 +1,111 @@
+package load
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+)
+
+// The workloads of one length ask for as many requests, at a time and in all, and for as many tokens as their shape says.
+func TestSteadyWorkloads(t *testing.T) {
+	tests := []struct {
+		name     string
+		workload Workload
+		shape    Shape
+		requests int
+		most     int // at once
+		prompt   string
+	}{
+		{name: "concurrency", workload: Concurrency, shape: Shape{Concurrency: 3, Requests: 10, PromptTokens: 5, OutputTokens: 4}, requests: 10, most: 3, prompt: `"prompt":[`},
+		{name: "as text", workload: Concurrency, shape: Shape{Requests: 10, PromptTokens: 5, OutputTokens: 4, Text: true}, requests: 10, most: 8, prompt: `"prompt":"`},
+		{name: "stairs", workload: Stairs, shape: Shape{Stairs: []int{2, 1, 3}, Requests: 4, PromptTokens: 5, OutputTokens: 4}, requests: 12, most: 3, prompt: `"prompt":[`},
+		{name: "bursts", workload: Bursts, shape: Shape{Bursts: 3, Requests: 4, Every: 1, PromptTokens: 5, OutputTokens: 4}, requests: 12, most: 12, prompt: `"prompt":[`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := newServer(t)
+			server.exact = true
+			cfg := config(server.URL, test.workload, 7)
+			cfg.Shape = test.shape
+			report, err := Run(t.Context(), cfg)
+			if err != nil || report.Completed != test.requests || report.Tokens != 4*test.requests {
+				t.Errorf("got %+v, %v; want %d requests of 4 tokens each", report, err, test.requests)
+			}
+			asked := server.questions()
+			if got := count(asked, `"ignore_eos":true,"max_tokens":4,"model":"tiny",`+test.prompt); got != test.requests {
+				t.Errorf("%d requests say so, want %d; the first is %s", got, test.requests, asked[0])
+			}
+			if len(slices.Compact(asked)) != test.requests {
+				t.Error("a prompt came twice")
+			}
+			if server.atOnce.most > test.most {
+				t.Errorf("%d at once, want %d at most", server.atOnce.most, test.most)
+			}
+		})
+	}
+}
+
+// A step of the stairs begins when the one before it has ended.
+func TestStairsGoUpOneByOne(t *testing.T) {
+	server := newServer(t)
+	server.exact = true
+	cfg := config(server.URL, Stairs, 7)
+	cfg.Shape = Shape{Stairs: []int{1, 6, 2}, Requests: 6}
+	if _, err := Run(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		step := server.ids[6*i : 6*i+6]
+		if first, last := fmt.Sprintf("load-%06d", 6*i), fmt.Sprintf("load-%06d", 6*i+5); slices.Min(step) != first || slices.Max(step) != last {
+			t.Errorf("requests %d to %d are %q, want %s to %s", 6*i, 6*i+5, step, first, last)
+		}
+	}
+	if !slices.IsSorted(server.ids[:6]) {
+		t.Errorf("one at a time, they came as %q", server.ids[:6])
+	}
+}
+
+// A server that counts otherwise than was asked for fails the load.
+func TestLengthsAreHeld(t *testing.T) {
+	tests := []struct {
+		name, usage, want string
+	}{
+		{"short answer", `{"completion_tokens":3,"prompt_tokens":5}`, "concurrency: request 0: 3 tokens in an answer that was to have 4: is the model's context too short?"},
+		{"longer prompt", `{"completion_tokens":4,"prompt_tokens":6}`, "concurrency: request 0: the server counted 6 tokens of a prompt that has 5"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				fmt.Fprint(w, opening, ending, "data: {\"choices\":[],\"usage\":", test.usage, "}\n\n", done)
+			})
+			cfg := config(server, Concurrency, 7)
+			cfg.Shape = Shape{Concurrency: 1, PromptTokens: 5, OutputTokens: 4}
+			report, err := Run(t.Context(), cfg)
+			if err == nil || err.Error() != test.want || report.Failed != 1 {
+				t.Errorf("got %v, %+v; want %s", err, report, test.want)
+			}
+		})
+	}
+}
+
+// Each request has an id of its own, which is the same in each run.
+func TestRequestsHaveIDs(t *testing.T) {
+	for _, workload := range Workloads() {
+		t.Run(string(workload), func(t *testing.T) {
+			server := newServer(t)
+			server.exact = workload != Multiturn && workload != Edge
+			report := mustLoad(t, server, workload, 7)
+			ids := slices.Sorted(slices.Values(server.ids))
+			for i, id := range ids {
+				if want := fmt.Sprintf("load-%06d", i); id != want {
+					t.Fatalf("id %d of %d is %s, want %s", i, report.Requests, id, want)
+				}
+			}
+			if len(ids) != report.Requests {
+				t.Errorf("%d ids of %d requests", len(ids), report.Requests)
+			}
+		})
+	}
+}

@@ -1,6 +1,6 @@
 // Package vcr embeds what the runner needs to run anywhere: the support window,
 // the registry of goldens, the goldens that released vLLM engines emitted, what is
-// known to fail, and a page on each finding.
+// captured anew, what is known to fail, and a page on each finding.
 package vcr
 
 import "embed"
@@ -12,13 +12,17 @@ const (
 	// ExpectationsPath is what is known to fail.
 	ExpectationsPath = "conformance/expectations.toml"
 	GoldensPath      = "testdata/goldens"
+	// TargetsPath is what is captured.
+	TargetsPath = "capture/targets.toml"
 	// FindingsPath is a page on each code of a finding.
 	FindingsPath = "docs/findings.md"
 	// ModelPath is the model directory that real frontends are started with: configuration and tokenizer, no weights.
 	ModelPath = "testdata/model/tiny"
+	// DeployPath is what a cluster needs before the first capture.
+	DeployPath = "deploy"
 )
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md testdata/model/tiny
+//go:embed compat.toml capture/targets.toml conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md testdata/model/tiny deploy/*.yaml
 var Files embed.FS

@@ -5,7 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/target"
 	"github.com/vllm-vcr/conformance/internal/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -24,11 +26,12 @@ func codes(rules []tomlfile.Rule) string {
 
 func (a *app) compatCheckCommand() *cobra.Command {
 	var in inputs
+	var targets string
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check compat.toml and the manifest, alone and against each other",
+		Short: "Check compat.toml, the manifest and the targets, alone and against each other",
 		Long: "Check compat.toml (rules " + codes(compat.Rules()) + ") and the manifest (" + codes(manifest.Rules()) + "), alone and\n" +
-			"against each other.\n" +
+			"against each other, and the targets (" + codes(target.Rules()) + ") if there is a file of them.\n" +
 			"Findings go to stderr, one a line, as file:line: CODE severity: message.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -36,11 +39,29 @@ func (a *app) compatCheckCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s: %d lines; %s: %d goldens\n",
-				window.File, len(window.Lines), registry.File, len(registry.Goldens))
+			checked, err := a.checkTargets(targets, window)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s: %d lines; %s: %d goldens%s\n",
+				window.File, len(window.Lines), registry.File, len(registry.Goldens), checked)
 			return err
 		},
 	}
 	in.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&targets, "targets", "", "what is captured (default ./"+vcr.TargetsPath+" if there is one)")
 	return cmd
+}
+
+// checkTargets checks the targets against the window, and returns the words that say so. A project may capture nothing.
+func (a *app) checkTargets(path string, window *compat.Matrix) (string, error) {
+	if path == "" && !exists(vcr.TargetsPath) {
+		return "", nil
+	}
+	file, findings := loadTargets(path, window)
+	a.tellFindings(findings)
+	if tomlfile.HasErrors(findings) {
+		return "", fmt.Errorf("%s cannot be used as it is", file.Name)
+	}
+	return fmt.Sprintf("; %s: %d targets", file.Name, len(file.Targets)), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/target"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -20,7 +21,7 @@ func TestEveryCodeHasAPage(t *testing.T) {
 	if len(codes) < 40 || !slices.Contains(codes, string(conformance.CodeToken)) || !slices.Contains(codes, "T001") {
 		t.Fatalf("the source has the codes %q: some were not found", codes)
 	}
-	for _, rule := range slices.Concat(compat.Rules(), manifest.Rules()) {
+	for _, rule := range slices.Concat(compat.Rules(), manifest.Rules(), target.Rules()) {
 		codes = append(codes, rule.Code)
 	}
 	for _, rule := range conformance.ExpectationRules() {
@@ -78,7 +79,7 @@ func TestPages(t *testing.T) {
 func findingsInTestdata(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
-	for _, room := range []string{"compat", "manifest", "conformance"} {
+	for _, room := range []string{"compat", "manifest", "conformance", "internal/target"} {
 		files, err := filepath.Glob("../../" + room + "/testdata/*.findings")
 		if err != nil || len(files) < 4 {
 			t.Fatalf("%d files of findings in %s: %v", len(files), room, err)

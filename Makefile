@@ -67,6 +67,16 @@ bench: ## run the benchmarks matching BENCH (.) BENCHCOUNT (6) times and summari
 peers: ## install the real peers that the tests of a CI run need
 	for kind in frontend s3 act lint image; do .ci/peers $$kind; done
 
+# In packages whose real tests want other peers too, the names of those that want a cluster say so.
+.PHONY: kube-test
+kube-test: ## install a real Kubernetes with Kueue (13 minutes of CPU at first) and run the tests that talk to it
+	.ci/peers kube-full
+	export VLLM_VCR_REQUIRE_KUBE=1; \
+	$(GOTESTSUM) -count=1 -run '^TestReal(Kube|Cluster)' ./internal/testenv; \
+	$(GOTESTSUM) -count=1 -run '^TestReal' ./internal/cluster; \
+	$(GOTESTSUM) -count=1 -run '^TestReal(Cluster|Server)' ./internal/deploy; \
+	$(GOTESTSUM) -count=1 -run '^TestReal.*(Kube|Cluster)' ./internal/capture ./cmd/vllm-vcr
+
 .PHONY: real-frontends
 real-frontends: ## install the frontends of all nine supported lines and test against each
 	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
@@ -74,8 +84,9 @@ real-frontends: ## install the frontends of all nine supported lines and test ag
 	$(GOTESTSUM) -count=1 ./...
 
 .PHONY: goldens
-goldens: ## capture the goldens of LINE (for example 0.33) again, from real engines, see docs/capturing.md
-	.ci/goldens $(LINE)
+goldens: ## capture the goldens of LINE (0.33) again, or TARGETS of them, from real engines, see docs/capturing.md
+	@test -n '$(LINE)' || { echo 'LINE is not given: make goldens LINE=0.33' >&2; exit 2; }
+	go run ./cmd/vllm-vcr capture run --local --line '$(LINE)' $(TARGETS)
 
 .PHONY: dist
 dist: ## build the archives of a release, VERSION or that of release/VERSION, into dist/

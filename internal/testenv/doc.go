@@ -1,5 +1,6 @@
 // Package testenv finds and starts the real peers that tests talk to: a Python with libzmq, the Rust frontends of
-// released vLLM versions, an S3 server, a runner of GitHub workflows, and what builds and serves images.
+// released vLLM versions, an S3 server, a runner of GitHub workflows, what builds and serves images, and a Kubernetes
+// cluster.
 //
 // Peers are installed by the script .ci/peers into one folder, $VLLM_VCR_PEERS, by default
 // ${XDG_CACHE_HOME:-$HOME/.cache}/vllm-vcr/peers:
@@ -9,11 +10,14 @@
 //	bin/versitygw                an S3 server
 //	bin/act                      a runner of GitHub workflows
 //	bin/docker-registry          a registry of images; buildah, skopeo and jq are those of the machine
+//	bin/kube-apiserver, bin/etcd and others, kube/
+//	                             a Kubernetes with Kueue, whose nodes are played by bin/kwok
 //
 // A peer is either whole or absent, as the script places it by one rename. One policy holds for an absent one, whatever
 // the peer: the test is skipped, and says what is missing and which command installs it. Where peers are required, that
 // is when CI or VLLM_VCR_REQUIRE_PEERS is set to anything but a false value, the test fails instead, so that no job is
-// green because it had nobody to talk to.
+// green because it had nobody to talk to. Kubernetes takes long to build and is required only by VLLM_VCR_REQUIRE_KUBE:
+// `make kube-test` sets it, and .ci/run where the programs are there.
 //
 // A test asks for what it needs and starts it:
 //

@@ -18,6 +18,7 @@ const (
 	envRequire   = "VLLM_VCR_REQUIRE_PEERS" // an absent peer fails the test
 	envFrontends = "VLLM_VCR_FRONTENDS"     // versions that FrontendVersions returns, separated by spaces
 	envCI        = "CI"                     // as envRequire; set by every CI service
+	envKube      = "VLLM_VCR_REQUIRE_KUBE"  // as envRequire, for Kubernetes, which the others do not require
 )
 
 // defaultFrontends are the vLLM releases that a CI run must have, newest first: the newest two, and the oldest of those
@@ -75,20 +76,28 @@ func (e *absentError) Error() string {
 // settle is the policy of this package for a peer that was not found. It returns only if err is nil.
 func settle(t testing.TB, err error) {
 	t.Helper()
+	settleUnless(t, err, required())
+}
+
+func settleUnless(t testing.TB, err error, required bool) {
+	t.Helper()
 	var absent *absentError
 	switch {
 	case err == nil:
-	case errors.As(err, &absent) && !required():
+	case errors.As(err, &absent) && !required:
 		t.Skip(err)
 	default:
 		t.Fatal(err)
 	}
 }
 
-// required reports whether a test must fail for want of a peer. A value that is no boolean counts as true: some CI
-// services set CI to their name.
-func required() bool {
-	for _, name := range []string{envCI, envRequire} {
+// required reports whether a test must fail for want of a peer.
+func required() bool { return anySet(envCI, envRequire) }
+
+// anySet reports whether one of the variables is set. A value that is no boolean counts as true: some CI services set CI
+// to their name.
+func anySet(names ...string) bool {
+	for _, name := range names {
 		value := os.Getenv(name)
 		set, err := strconv.ParseBool(value)
 		if value != "" && (set || err != nil) {

@@ -1,0 +1,236 @@
+package testenv
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a pod does, by [Cluster.Behave] or by its annotation testenv/pod when it is created. Without any it runs, and
+// those of its containers are ready that have no readiness probe.
+const (
+	PodReady    = "ready"    // all containers are ready
+	PodComplete = "complete" // all containers end with exit code 0
+	PodFail     = "fail"     // all containers end with exit code 1
+	PodCrash    = "crash"    // all containers have ended once with exit code 1 and wait to be started again
+	PodOOM      = "oom"      // all containers were killed for want of memory, which ends the pod
+	PodEvict    = "evict"    // the kubelet ended the pod for want of memory of the node
+	PodNoImage  = "noimage"  // images cannot be pulled; only if the pod is created with it
+	PodNothing  = "nothing"  // stays pending, for a test that sets the status itself; only if the pod is created with it
+)
+
+// BehaviourAnnotation is the annotation of a pod that holds what it does.
+const BehaviourAnnotation = "testenv/pod"
+
+// containersWithLogs have logs of their own; all others share one.
+var containersWithLogs = []string{"engine", "frontend", "tap", "loadgen", "load"}
+
+// Namespace creates a namespace of the test's own and deletes it, with its pods, when the test ends.
+func (c *Cluster) Namespace(t testing.TB) string {
+	t.Helper()
+	namespace := c.Kube.Namespace(t)
+	if int(c.namespaces.Load()) > maxNamespaces {
+		t.Fatalf("%s: a cluster has %d namespaces at most: raise the bound or run tests less often", namespace, maxNamespaces)
+	}
+	if err := os.Mkdir(c.root(namespace), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return namespace
+}
+
+// Root returns the folder that stands for the file system of the pods of a namespace, as they all share one: commands
+// are executed in it, and have it as $POD_ROOT.
+func (c *Cluster) Root(namespace string) string { return c.root(namespace) }
+
+// Install lets pods execute a program of this machine by the given name, alone or below /usr/local/bin. Arguments that
+// lie in one of the folders of a pod, such as /trace, are taken below its root. Where a program fails, the API server
+// answers with an internal error that holds "exit status 1", not with the exit code of a real kubelet.
+func (c *Cluster) Install(t testing.TB, name, program string, folders ...string) {
+	t.Helper()
+	patterns := "/nowhere"
+	for _, folder := range folders {
+		patterns += "|" + folder + "|" + folder + "/*"
+	}
+	script := fmt.Sprintf(`#!/bin/sh
+for argument; do
+  shift
+  case $argument in %s) argument=$POD_ROOT$argument ;; esac
+  set -- "$@" "$argument"
+done
+exec '%s' "$@"
+`, patterns, program)
+	path := filepath.Join(c.dir, "programs", name)
+	// Renamed, as a test may replace a program that runs.
+	if err := os.WriteFile(path+".new", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Log appends lines to what a container of the pods of a namespace has written. All but engine, frontend, tap, loadgen
+// and load share one log. A container that has written nothing has no log, which the API server answers as an error.
+func (c *Cluster) Log(t testing.TB, namespace, container string, lines ...string) {
+	t.Helper()
+	if !slices.Contains(containersWithLogs, container) {
+		container = "default"
+	}
+	path := filepath.Join(c.root(namespace), container+".log")
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, line := range lines {
+		if _, err := fmt.Fprintf(file, "%s stdout F %s\n", time.Now().UTC().Format(time.RFC3339Nano), line); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Behave tells a pod what to do, such as [PodComplete].
+func (c *Cluster) Behave(t testing.TB, namespace, pod, behaviour string) {
+	t.Helper()
+	c.Patch(t, podPath(namespace, pod),
+		fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, BehaviourAnnotation, behaviour))
+}
+
+// SetPodStatus merges a JSON document into the status of a pod. Lists in it replace what was there.
+func (k *Kube) SetPodStatus(t testing.TB, namespace, pod, status string) {
+	t.Helper()
+	k.Patch(t, podPath(namespace, pod)+"/status", `{"status":`+status+`}`)
+}
+
+// Evict asks for the end of a pod, as the drain of a node does.
+func (k *Kube) Evict(t testing.TB, namespace, pod string) {
+	t.Helper()
+	k.Create(t, podPath(namespace, pod)+"/eviction",
+		fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":%q}}`, pod, namespace))
+}
+
+func podPath(namespace, pod string) string { return "/api/v1/namespaces/" + namespace + "/pods/" + pod }
+
+const nodesPath = "/api/v1/nodes"
+
+// AddNode adds a node with 8 CPUs, 64 GiB of memory and that many GPUs, and removes it when the test ends.
+func (c *Cluster) AddNode(t testing.TB, name string, gpus int) {
+	t.Helper()
+	c.createNode(t, name, gpus)
+	t.Cleanup(func() { c.Do(t, http.MethodDelete, nodesPath+"/"+name, "", "") })
+	c.awaitNode(t, name)
+}
+
+func (c *Cluster) createNode(t testing.TB, name string, gpus int) {
+	t.Helper()
+	labels := `"kubernetes.io/arch":"amd64","kubernetes.io/os":"linux","kubernetes.io/hostname":"` + name + `"`
+	resources := `"cpu":"8","memory":"64Gi","ephemeral-storage":"500Gi","pods":"110"`
+	if gpus > 0 {
+		labels += `,"nvidia.com/gpu.product":"NVIDIA-L4"`
+		resources += fmt.Sprintf(`,"nvidia.com/gpu":"%d"`, gpus)
+	}
+	c.Create(t, nodesPath, fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q,"labels":{%s}},
+		"status":{"allocatable":{%s},"capacity":{%[3]s}}}`, name, labels, resources))
+}
+
+type kubeNode struct {
+	Spec   struct{ Taints []struct{ Key string } }
+	Status struct {
+		Conditions []struct{ Type, Status string }
+	}
+}
+
+// awaitNode returns when pods can be put on a node.
+func (c *Cluster) awaitNode(t testing.TB, name string) {
+	t.Helper()
+	c.await(t, c.apiserver, "node "+name+" to be ready", func() error {
+		var node kubeNode
+		status, reply, err := c.request(http.MethodGet, nodesPath+"/"+name, "", "")
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(reply, &node); err != nil {
+			return err
+		}
+		ready := slices.ContainsFunc(node.Status.Conditions, func(condition struct{ Type, Status string }) bool {
+			return condition.Type == "Ready" && condition.Status == "True"
+		})
+		if status != http.StatusOK || !ready || len(node.Spec.Taints) > 0 {
+			return fmt.Errorf("status %d, ready %t, taints %v", status, ready, node.Spec.Taints)
+		}
+		return nil
+	})
+}
+
+// LoseNode takes a node away with all its pods, as a provider does that wants its machine back.
+func (c *Cluster) LoseNode(t testing.TB, name string) {
+	t.Helper()
+	c.Patch(t, nodesPath+"/"+name, `{"spec":{"taints":[{"key":"testenv/lost","effect":"NoExecute"}]}}`)
+	c.await(t, c.apiserver, "the pods of node "+name+" to be gone", func() error {
+		var pods struct {
+			Items []struct{ Metadata struct{ Name string } }
+		}
+		_, reply, err := c.request(http.MethodGet, "/api/v1/pods?fieldSelector=spec.nodeName="+name, "", "")
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(reply, &pods); err != nil {
+			return err
+		}
+		if len(pods.Items) > 0 {
+			return fmt.Errorf("%d pods", len(pods.Items))
+		}
+		return nil
+	})
+	c.Delete(t, nodesPath+"/"+name)
+}
+
+const kueuePath = "/apis/kueue.x-k8s.io/v1beta2"
+
+func (c *Cluster) createFlavor(t testing.TB) {
+	t.Helper()
+	c.Create(t, kueuePath+"/resourceflavors",
+		`{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"ResourceFlavor","metadata":{"name":"testenv"}}`)
+}
+
+// Queue creates a LocalQueue in a namespace and a ClusterQueue for it alone, named as the namespace, with 16 CPUs, 128
+// GiB of memory and that many GPUs. It returns when Kueue has taken it up.
+func (c *Cluster) Queue(t testing.TB, namespace, name string, gpus int) {
+	t.Helper()
+	quota := func(resource, amount string) string {
+		return fmt.Sprintf("{name: %s, nominalQuota: %q}", resource, amount)
+	}
+	c.Create(t, kueuePath+"/clusterqueues", fmt.Sprintf(`apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: %s}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [cpu, memory, ephemeral-storage, nvidia.com/gpu]
+    flavors: [{name: testenv, resources: [%s]}]
+`, namespace, strings.Join([]string{
+		quota("cpu", "16"), quota("memory", "128Gi"), quota("ephemeral-storage", "500Gi"),
+		quota("nvidia.com/gpu", strconv.Itoa(gpus)),
+	}, ", ")))
+	t.Cleanup(func() { c.Do(t, http.MethodDelete, kueuePath+"/clusterqueues/"+namespace, "", "") })
+	c.Create(t, kueuePath+"/namespaces/"+namespace+"/localqueues", fmt.Sprintf(`apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: %s}
+spec: {clusterQueue: %s}
+`, name, namespace))
+	c.await(t, c.apiserver, "queue "+name+" to be active", func() error {
+		_, reply, err := c.request(http.MethodGet, kueuePath+"/namespaces/"+namespace+"/localqueues/"+name, "", "")
+		if err == nil && !strings.Contains(string(reply), `"reason":"Ready"`) {
+			err = errors.New(string(reply))
+		}
+		return err
+	})
+}

@@ -1,0 +1,216 @@
+package testenv
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/process"
+)
+
+const (
+	kubeToken           = "testenv-admin-token"
+	kubeRestrictedToken = "testenv-restricted-token"
+	kubeStartLimit      = 90 * time.Second // of each process, on a machine that is busy with other tests
+)
+
+// startKube starts etcd and the API server in a folder that goes when this process does.
+func startKube(t testing.TB, bin string) *Kube {
+	t.Helper()
+	dir, cleaner := processDir(t)
+	k := &Kube{
+		CAFile: filepath.Join(dir, "ca.crt"), Token: kubeToken, Kubeconfig: filepath.Join(dir, "admin.kubeconfig"),
+		RestrictedToken: kubeRestrictedToken, RestrictedKubeconfig: filepath.Join(dir, "restricted.kubeconfig"),
+		dir: dir, cleaner: cleaner, bin: bin, port: FreePort(t),
+	}
+	k.URL = fmt.Sprintf("https://127.0.0.1:%d", k.port)
+	k.logOnFailure(t)
+	if err := k.writeFiles(); err != nil {
+		t.Fatal(err)
+	}
+	// Of a unix address the program takes host and port as the name of a socket in its folder.
+	k.start(t, exec.Command(filepath.Join(bin, "etcd"), "--data-dir=etcd", "--unsafe-no-fsync", "--log-level=error",
+		"--listen-client-urls=unix://etcd:1", "--advertise-client-urls=unix://etcd:1",
+		"--listen-peer-urls=unix://etcd:2", "--initial-advertise-peer-urls=unix://etcd:2",
+		"--name=etcd", "--initial-cluster=etcd=unix://etcd:2"))
+	k.startAPIServer(t)
+	return k
+}
+
+func (k *Kube) writeFiles() error {
+	if err := writeCertificates(k.dir); err != nil {
+		return fmt.Errorf("write the certificates of a cluster: %w", err)
+	}
+	client, err := newKubeClient(k.CAFile)
+	if err != nil {
+		return err
+	}
+	k.client = client
+	tokens := k.Token + ",admin,1,system:masters\n" + k.RestrictedToken + ",restricted,2\n"
+	for path, text := range map[string]string{
+		filepath.Join(k.dir, "tokens.csv"): tokens,
+		k.Kubeconfig:                       k.kubeconfig("admin", k.Token),
+		k.RestrictedKubeconfig:             k.kubeconfig("restricted", k.RestrictedToken),
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *Kube) kubeconfig(user, token string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: testenv, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: %s, user: {token: %s}}]
+contexts: [{name: testenv, context: {cluster: testenv, user: %[3]s}}]
+current-context: testenv
+`, k.URL, k.CAFile, user, token)
+}
+
+func (k *Kube) startAPIServer(t testing.TB) {
+	t.Helper()
+	k.apiserver = k.start(t, exec.Command(filepath.Join(k.bin, "kube-apiserver"), "--etcd-servers=unix://etcd:1",
+		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(k.port), "--cert-dir=.",
+		"--tls-cert-file=server.crt", "--tls-private-key-file=server.key", "--kubelet-certificate-authority=ca.crt",
+		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://127.0.0.1",
+		"--service-account-key-file=server.key", "--service-account-signing-key-file=server.key",
+		"--token-auth-file=tokens.csv", "--authorization-mode=RBAC", "--allow-privileged=true",
+		// No controller makes the accounts that this would want.
+		"--disable-admission-plugins=ServiceAccount"))
+	k.await(t, k.apiserver, "the API server to be ready", func() error {
+		status, reply, err := k.request(http.MethodGet, "/readyz", "", "")
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("status %d: %s", status, reply)
+		}
+		return err
+	})
+}
+
+// Down stops the API server; what it holds stays. Up starts it again at the same address and waits until it is ready.
+func (k *Kube) Down(t testing.TB) {
+	t.Helper()
+	if err := k.apiserver.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Up is the other half of [Kube.Down].
+func (k *Kube) Up(t testing.TB) {
+	t.Helper()
+	k.client.CloseIdleConnections()
+	k.startAPIServer(t)
+}
+
+// Restart stops the API server and starts it again: every connection to it breaks, and it holds what it held.
+func (k *Kube) Restart(t testing.TB) {
+	t.Helper()
+	k.Down(t)
+	k.Up(t)
+}
+
+// APIServerPid is the process of the API server, for a test that freezes it.
+func (k *Kube) APIServerPid() int { return k.apiserver.Pid() }
+
+// start starts a program in the folder of the cluster.
+func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
+	t.Helper()
+	cmd.Dir = k.dir
+	// The API server would wait for its watchers to go, for a minute.
+	p, err := process.Start(cmd, process.Options{Name: filepath.Base(cmd.Path), Tail: 4 << 10, Grace: time.Second / 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.processes = append(k.processes, p)
+	return p
+}
+
+// await returns once ready does not fail any more. The programs tell nobody when that is, so this asks.
+func (k *Kube) await(t testing.TB, p *process.Process, what string, ready func() error) {
+	t.Helper()
+	deadline := time.After(kubeStartLimit)
+	for {
+		err := ready()
+		if err == nil {
+			return
+		}
+		select {
+		case <-p.Done():
+			t.Fatalf("a process ended while the test waited for %s: %v", what, p.Exit())
+		case <-deadline:
+			t.Fatalf("waited %s in vain for %s: %v", kubeStartLimit, what, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// installTypes makes the resource types of Kueue known, and returns when they can be used.
+func (k *Kube) installTypes(t testing.TB) {
+	t.Helper()
+	folder := filepath.Join(filepath.Dir(k.bin), "kube", "kueue")
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no resource types in %s: %v: remove the folder and run .ci/peers kube", folder, err)
+	}
+	failures := make([]error, len(files))
+	var group sync.WaitGroup
+	for i, file := range files {
+		group.Go(func() { failures[i] = k.installType(file) })
+	}
+	group.Wait()
+	for _, err := range failures {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.await(t, k.apiserver, "the resource types of Kueue to be served", func() error { return k.typesServed() })
+}
+
+const typesPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+func (k *Kube) installType(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	status, reply, err := k.request(http.MethodPost, typesPath, "application/yaml", string(text))
+	if err == nil && status != http.StatusCreated {
+		err = fmt.Errorf("status %d: %s", status, reply)
+	}
+	if err != nil {
+		return fmt.Errorf("create the resource type of %s: %w", file, err)
+	}
+	return nil
+}
+
+// typesServed fails until the types that matter are listed and answer.
+func (k *Kube) typesServed() error {
+	var group struct{ Resources []struct{ Name string } }
+	status, reply, err := k.request(http.MethodGet, "/apis/kueue.x-k8s.io/v1beta2", "", "")
+	if err != nil || status != http.StatusOK {
+		return fmt.Errorf("status %d, %v", status, err)
+	}
+	if err := json.Unmarshal(reply, &group); err != nil {
+		return err
+	}
+	served := map[string]bool{}
+	for _, resource := range group.Resources {
+		served[resource.Name] = true
+	}
+	for _, name := range []string{"clusterqueues", "localqueues", "resourceflavors", "workloads"} {
+		status, _, err := k.request(http.MethodGet, "/apis/kueue.x-k8s.io/v1beta2/"+name, "", "")
+		if err != nil || status != http.StatusOK || !served[name] {
+			return fmt.Errorf("%s: listed %t, status %d, %v", name, served[name], status, err)
+		}
+	}
+	return nil
+}

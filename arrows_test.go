@@ -60,9 +60,9 @@ var arrows = map[string][]string{
 	"internal/inspect": {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
 	"internal/load":      {"internal/retry", "internal/trace"},
 	"internal/target":    {"internal/load", "internal/trace", "internal/tomlfile", "compat", toml},
-	"internal/deploy":    {"internal/target", "internal/load", k8s, "sigs.k8s.io/yaml"},
+	"internal/deploy":    {"internal/target", "internal/load", k8s, "sigs.k8s.io/yaml", "go.yaml.in/yaml/v2"},
 	"internal/cluster":   {"internal/retry", k8s, "sigs.k8s.io/yaml"},
-	"internal/cpuengine": {"internal/process", "internal/pypi", "internal/retry"},
+	"internal/cpuengine": {"internal/process", "internal/pypi", "internal/retry", "compat"},
 	"internal/capture": {
 		"internal/target", "internal/deploy", "internal/cluster", "internal/cpuengine", "internal/load", "internal/process",
 		"internal/vllmrs", "internal/golden", "internal/trace", "internal/retry", "conformance", "manifest", "compat", k8s,

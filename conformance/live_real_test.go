@@ -37,7 +37,7 @@ func TestLiveRealEngine(t *testing.T) {
 	}
 }
 
-// realEngine is the command of a CPU engine, as .ci/goldens starts it.
+// realEngine is the command of a CPU engine, as a capture on this machine starts it.
 func realEngine(t *testing.T, version string) string {
 	t.Helper()
 	peers := os.Getenv("VLLM_VCR_PEERS")

@@ -51,7 +51,7 @@ func loadShipped(t *testing.T) *Manifest {
 	return m
 }
 
-// captured are the goldens that .ci/goldens makes of a release.
+// captured are the goldens that capture/targets.toml asks for of a release.
 func captured(tag string) map[string]Role {
 	ids := map[string]Role{
 		"multiturn-s7": Fidelity, "multiturn-s13": Fidelity, "multiturn-nocache-s7": Fidelity,

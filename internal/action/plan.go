@@ -11,16 +11,17 @@ import (
 	"strings"
 )
 
-// Usual is what the runner provides where inputs are empty. Both directories are absolute.
+// Usual is what the runner provides where inputs are empty. The directories are absolute.
 type Usual struct {
 	ReportDir string // for the report
 	CacheDir  string // for goldens that were fetched
+	WorkDir   string // for what captures leave
 }
 
 // A Plan is what a step of the action does.
 type Plan struct {
 	Mode string
-	// Args are the arguments of vllm-vcr; in the mode capture those of .ci/goldens, behind its options.
+	// Args are the arguments of vllm-vcr.
 	Args []string
 	// Dir is where it runs, below the workspace and with slashes.
 	Dir string
@@ -88,7 +89,7 @@ func (in Inputs) complete(p *Plan, usual Usual, annotations string) (err error) 
 		}
 		p.Args = append(p.Args, "--write", "--github-output")
 	case Capture:
-		p.Args, err = in.captureArgs()
+		p.Args, err = in.captureArgs(usual)
 	}
 	return err
 }
@@ -239,16 +240,19 @@ func (i input) flags(value string) ([]string, error) {
 	return []string{flag + value}, nil
 }
 
-// captureArgs are the line and the goldens. The script takes a line at a time.
-func (in Inputs) captureArgs() ([]string, error) {
+// captureArgs capture a line on this machine, or goldens of it. That of the raw frames comes with the one of the same run.
+func (in Inputs) captureArgs(usual Usual) ([]string, error) {
 	lines := values(in["line"])
 	if len(lines) != 1 {
 		return nil, errors.New("the mode capture needs the input line, with one line such as 0.33")
 	}
-	args := append(lines, values(in["golden"])...)
-	for _, arg := range args {
-		if arg[0] == '-' {
-			return nil, fmt.Errorf("%q is no name of a line or a golden", arg)
+	args := []string{"capture", "run", "--local", "--line=" + lines[0], "--work=" + usual.WorkDir}
+	for _, golden := range values(in["golden"]) {
+		if golden[0] == '-' {
+			return nil, fmt.Errorf("%q is no name of a golden", golden)
+		}
+		if target := strings.TrimPrefix(golden, "wire-"); !slices.Contains(args, target) {
+			args = append(args, target)
 		}
 	}
 	return args, nil

@@ -8,7 +8,7 @@ import (
 )
 
 // usual is what the runner of the tests has.
-var usual = Usual{ReportDir: "/temp/report", CacheDir: "/tools/goldens"}
+var usual = Usual{ReportDir: "/temp/report", CacheDir: "/tools/goldens", WorkDir: "/temp/work"}
 
 func TestPlan(t *testing.T) {
 	tests := []struct {
@@ -60,7 +60,7 @@ func TestPlan(t *testing.T) {
 			name: "watch candidates", inputs: Inputs{"mode": "watch", "watch": "rc", "tags-file": "tags"},
 			want: "compat watch rc --tags-file=tags --write --github-output",
 		},
-		{name: "capture", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "edge-s1, wire-edge-s1"}, want: "0.33 edge-s1 wire-edge-s1"},
+		{name: "capture", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "edge-s1, wire-edge-s1"}, want: "capture run --local --line=0.33 --work=/temp/work edge-s1"},
 
 		{name: "unknown mode", inputs: Inputs{"mode": "check"}, err: `input mode is "check": want conform, matrix, validate, canary, watch or capture`},
 		{name: "of one other mode", inputs: Inputs{"mode": "canary", "line": "0.33"}, err: "input line is for the mode conform, matrix or capture, and the mode is canary"},
@@ -74,7 +74,7 @@ func TestPlan(t *testing.T) {
 		{name: "absolute", inputs: Inputs{"working-directory": "/etc"}, err: `input working-directory is "/etc"`},
 		{name: "no line to capture", inputs: Inputs{"mode": "capture"}, err: "needs the input line"},
 		{name: "two lines to capture", inputs: Inputs{"mode": "capture", "line": "0.33,0.32"}, err: "with one line"},
-		{name: "an option of the script", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "-n"}, err: `"-n" is no name`},
+		{name: "an option for a golden", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "-n"}, err: `"-n" is no name`},
 		{name: "a pull request of another mode", inputs: Inputs{"mode": "canary", "pull-request": "true"}, err: "input pull-request is for the mode watch"},
 		{name: "pull request", inputs: Inputs{"mode": "watch", "pull-request": "yes"}, err: `input pull-request is "yes"`},
 		{name: "args", inputs: Inputs{"args": "--line `id`"}, err: "input args: '`' would mean something to a shell"},

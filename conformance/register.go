@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/golden"
@@ -33,6 +34,13 @@ type Registration struct {
 	// Scenario and Seed, unless given, are those of the golden that is replaced.
 	Scenario string
 	Seed     *int64
+	// EngineImage is the container of the engine, with its digest. CapturedAt is
+	// when the capture ended, unless the trace says so. CaptureRun is the URL of the
+	// run that made it. Each may be empty. A capture that is registered already
+	// keeps what is known of it.
+	EngineImage string
+	CapturedAt  time.Time
+	CaptureRun  string
 
 	Window   *compat.Matrix
 	Manifest string // path of the registry
@@ -104,17 +112,63 @@ func refuse(code int, problems ...error) error {
 // again changes nothing. A file of the golden that is replaced is removed from
 // Goldens when nothing refers to it any more. An error is a [*RegistrationError].
 func Register(ctx context.Context, req Registration) (Registered, error) {
-	r := registrar{Registration: req}
-	err := r.prepare()
-	for _, step := range []func(context.Context) error{r.read, r.plan, r.replay, r.keep, r.edit, r.removeReplaced} {
-		if err == nil {
-			err = step(ctx)
-		}
-	}
-	return r.result, err
+	done, err := RegisterAll(ctx, req)
+	return done[0], err
 }
 
-// registrar is one call of [Register].
+// RegisterAll makes goldens of captures that belong together, such as the cassette
+// and the raw frames of one run: of all of them, or of none. They must name the same
+// registry, which is edited once. What was stored in a bucket for a registration that
+// fails stays there, under the name of its content, and does no harm.
+func RegisterAll(ctx context.Context, reqs ...Registration) ([]Registered, error) {
+	batch := make(registrars, len(reqs))
+	for i, req := range reqs {
+		batch[i] = &registrar{Registration: req}
+	}
+	err := batch.run(ctx)
+	results := make([]Registered, len(batch))
+	for i, r := range batch {
+		results[i] = r.result
+	}
+	return results, err
+}
+
+// registrars is one call of [RegisterAll].
+type registrars []*registrar
+
+func (rs registrars) run(ctx context.Context) error {
+	for _, step := range []func(*registrar, context.Context) error{(*registrar).prepare, (*registrar).read} {
+		if err := rs.each(ctx, step); err != nil {
+			return err
+		}
+	}
+	if err := rs.plan(); err != nil {
+		return err
+	}
+	if err := rs.each(ctx, (*registrar).replay); err != nil {
+		return err
+	}
+	err := rs.each(ctx, (*registrar).keep)
+	if err == nil {
+		err = rs.edit()
+	}
+	if err != nil {
+		return rs.undo(err)
+	}
+	return rs.each(ctx, (*registrar).removeReplaced)
+}
+
+// each makes one step of all, up to the first that fails.
+func (rs registrars) each(ctx context.Context, step func(*registrar, context.Context) error) error {
+	for _, r := range rs {
+		if err := step(r, ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// registrar is one golden of a call.
 type registrar struct {
 	Registration
 	line   compat.Line
@@ -122,14 +176,14 @@ type registrar struct {
 	meta   trace.Meta
 	result Registered
 
-	before   []byte // the text of the registry
-	after    []byte
+	before   []byte // the text of the registry, as the call found it
+	after    []byte // and as the call leaves it, once all is planned
 	replaced manifest.Golden
 	created  func() error // takes away what was stored; nil if nothing was, or in a bucket
 }
 
 // prepare completes the request and checks what needs no file.
-func (r *registrar) prepare() error {
+func (r *registrar) prepare(context.Context) error {
 	r.Workload = orString(r.Workload, r.ID)
 	if r.Role == "" {
 		r.Role = manifest.Fidelity
@@ -145,6 +199,9 @@ func (r *registrar) prepare() error {
 	}
 	if r.ID == "" {
 		problems = append(problems, errors.New("the golden has no id"))
+	}
+	if image := r.EngineImage; image != "" && !strings.Contains(image, "@sha256:") {
+		problems = append(problems, fmt.Errorf("engine image %q: want one with its digest, NAME@sha256:…", image))
 	}
 	if r.Upload != "" && !isStore(r.Upload) {
 		problems = append(problems, fmt.Errorf("upload to %q: want s3://bucket, s3://bucket/prefix or file:///dir", r.Upload))

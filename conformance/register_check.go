@@ -53,12 +53,15 @@ func (r *registrar) describe(c *recording) {
 		Records: len(c.trace.Records), Streams: c.streams, Tokens: c.tokens,
 		ConfigHash: trace.Or(meta.ConfigHash, ""), VLLMVersion: trace.Or(meta.VLLMVersion, ""),
 		GPU: trace.Or(meta.GPU, ""), Model: trace.Or(meta.Model, ""), EngineConfig: trace.Or(meta.EngineConfig, ""),
-		RecorderVersion: metaText(meta, "recorder_version"),
+		RecorderVersion: metaText(meta, "recorder_version"), EngineImage: r.EngineImage, CaptureRun: r.CaptureRun,
 	}
 	if c.streams > 0 {
 		g.TokensSHA256 = c.digest
 	}
-	g.CapturedAt, _ = time.Parse(time.RFC3339, metaText(meta, "captured_at")) // checked in check
+	g.CapturedAt = r.CapturedAt
+	if at := metaText(meta, "captured_at"); at != "" {
+		g.CapturedAt, _ = time.Parse(time.RFC3339, at) // checked in check
+	}
 	g.BucketPath = r.path(g)
 	r.result.Location = g.Location("", r.Goldens)
 	if r.Upload != "" {

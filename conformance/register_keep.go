@@ -17,24 +17,45 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
+// ErrEdited is among the problems of a registration whose registry was edited by
+// somebody else meanwhile. To register again is all that is to be done.
+var ErrEdited = errors.New("register again")
+
 // plan makes the new text of the registry, before anything takes long.
-func (r *registrar) plan(context.Context) error {
-	var err error
-	if r.before, err = os.ReadFile(r.Manifest); err != nil {
+func (rs registrars) plan() error {
+	path := rs[0].Manifest
+	before, err := os.ReadFile(path)
+	if err != nil {
 		return refuse(ExitUsage, fmt.Errorf("registry: %w", err))
 	}
-	editor, err := manifest.NewEditor(r.Manifest, r.before, lineNames(r.Window))
+	text := before
+	for _, r := range rs {
+		if r.Manifest != path {
+			return refuse(ExitUsage, fmt.Errorf("registries %s and %s: captures that belong together need one", path, r.Manifest))
+		}
+		if text, err = r.plan(text); err != nil {
+			return err
+		}
+	}
+	for _, r := range rs {
+		r.before, r.after = before, text
+	}
+	return nil
+}
+
+// plan puts the golden into the text of the registry.
+func (r *registrar) plan(text []byte) ([]byte, error) {
+	editor, err := manifest.NewEditor(r.Manifest, text, lineNames(r.Window))
 	if err != nil {
-		return refuse(ExitUsage, err)
+		return nil, refuse(ExitUsage, err)
 	}
 	registry := editor.Manifest()
 	r.inherit(registry)
 	known := CheckInputs(r.Window, registry)
 	if err := editor.Put(r.result.Golden); err != nil {
-		return refuse(ExitUsage, err)
+		return nil, refuse(ExitUsage, err)
 	}
-	r.after = editor.Bytes()
-	r.result.Changed = !bytes.Equal(r.before, r.after)
+	r.result.Changed = !bytes.Equal(text, editor.Bytes())
 	var problems []error
 	for _, f := range CheckInputs(r.Window, editor.Manifest()) {
 		switch {
@@ -46,9 +67,9 @@ func (r *registrar) plan(context.Context) error {
 		}
 	}
 	if len(problems) > 0 {
-		return refuse(ExitUsage, problems...)
+		return nil, refuse(ExitUsage, problems...)
 	}
-	return nil
+	return editor.Bytes(), nil
 }
 
 // inherit takes from the golden that is replaced what is still true.
@@ -66,9 +87,11 @@ func (r *registrar) inherit(registry *manifest.Manifest) {
 		g.Seed = old.Seed
 	}
 	if g.SHA256 == old.SHA256 { // it is the same capture
-		g.EngineImage, g.CaptureRun, g.VersionID, g.Mirrors = old.EngineImage, old.CaptureRun, old.VersionID, old.Mirrors
+		g.VersionID, g.Mirrors = old.VersionID, old.Mirrors
+		g.EngineImage = orString(old.EngineImage, g.EngineImage)
+		g.CaptureRun = orString(old.CaptureRun, g.CaptureRun)
 		g.RecorderVersion = orString(g.RecorderVersion, old.RecorderVersion)
-		if g.CapturedAt.IsZero() {
+		if !old.CapturedAt.IsZero() {
 			g.CapturedAt = old.CapturedAt
 		}
 	}
@@ -145,31 +168,43 @@ func (r *registrar) unedited() error {
 		return refuse(ExitInfra, fmt.Errorf("registry: %w", err))
 	}
 	if !bytes.Equal(now, r.before) {
-		return refuse(ExitInfra, fmt.Errorf("%s was edited while the capture was checked, so it was left as it is: register again", r.Manifest))
+		return refuse(ExitInfra, fmt.Errorf("%s was edited while the capture was checked, so it was left as it is: %w", r.Manifest, ErrEdited))
 	}
 	return nil
 }
 
-// edit writes the registry. If that fails, what was stored here for it goes again.
-func (r *registrar) edit(context.Context) error {
-	if r.DryRun || !r.result.Changed {
+// edit writes the registry.
+func (rs registrars) edit() error {
+	r := rs[0]
+	if r.DryRun || bytes.Equal(r.before, r.after) {
 		return nil
 	}
-	err := r.unedited()
-	if err == nil {
-		if err = r.write(r.Manifest, r.after); err == nil {
-			return nil
-		}
-		err = refuse(ExitInfra, fmt.Errorf("write the registry: %w", err))
-	}
-	if r.created == nil {
+	if err := r.unedited(); err != nil {
 		return err
 	}
-	r.result.Stored = false
-	if left := r.created(); left != nil {
-		return refuse(ExitInfra, err, fmt.Errorf("and what was stored for it stays: %w", left))
+	if err := r.write(r.Manifest, r.after); err != nil {
+		return refuse(ExitInfra, fmt.Errorf("write the registry: %w", err))
 	}
-	return err
+	return nil
+}
+
+// undo takes away what was stored here for a registration that failed.
+func (rs registrars) undo(failed error) error {
+	var refusal *RegistrationError
+	if !errors.As(failed, &refusal) {
+		return failed
+	}
+	problems := refusal.Problems
+	for _, r := range rs {
+		if r.created == nil {
+			continue
+		}
+		r.result.Stored = false
+		if err := r.created(); err != nil {
+			problems = append(problems, fmt.Errorf("and what was stored for it stays: %w", err))
+		}
+	}
+	return refuse(refusal.ExitCode, problems...)
 }
 
 // removeReplaced removes the file of the golden that was replaced, unless another

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -132,8 +133,10 @@ func (c *Client) query(
 		texts = append(texts, strings.TrimSpace(e.Type+" "+e.Message))
 	}
 	err = fmt.Errorf("%s: %s: GitHub answered: %s", c.full(), doing, strings.Join(texts, "; "))
-	switch answer.Errors[0].Type {
-	case "FORBIDDEN", "INSUFFICIENT_SCOPES", "NOT_FOUND":
+	switch said := strings.ToLower(answer.Errors[0].Message); {
+	case strings.Contains(said, "rule violation"), strings.Contains(said, "protected branch"):
+		err = fmt.Errorf("%w: a rule of the repository protects the branch: exempt it in Settings, Rules, or let the token's App bypass it", err)
+	case slices.Contains([]string{"FORBIDDEN", "INSUFFICIENT_SCOPES", "NOT_FOUND"}, answer.Errors[0].Type):
 		err = fmt.Errorf("%w: %s", err, lacks(need))
 	}
 	return err

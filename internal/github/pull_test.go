@@ -304,6 +304,12 @@ func TestPullRequestRefused(t *testing.T) {
 			s.Push(branch, "octocat", map[string]string{"x": "z"})
 			s.Open(githubtest.Issue{Author: githubtest.Login, Head: branch, Base: "dev", Body: "<!-- vllm-vcr: auto/rc -->"})
 		}},
+		{"protected branch", "rule violations found: a rule of the repository protects the branch: exempt it", func(_ *github.PullRequest, s *githubtest.Server) {
+			s.Protected = map[string]string{branch: "Repository rule violations found"}
+		}},
+		{"branch protected in the old way", "protects the branch", func(_ *github.PullRequest, s *githubtest.Server) {
+			s.Protected = map[string]string{branch + "-next": "Protected branch update failed for refs/heads/auto/rc-next."}
+		}},
 		{"not allowed in the settings", "allow it in the repository's Settings", func(_ *github.PullRequest, s *githubtest.Server) {
 			s.Inject(githubtest.Fault{
 				Request: "POST " + pullsPath, Status: 403,

@@ -248,6 +248,8 @@ func (s *Server) moveRefs(input map[string]any) (data, failure map[string]any) {
 		force, _ := update["force"].(bool)
 		before, seen := update["beforeOid"].(string)
 		switch {
+		case s.Protected[name] != "":
+			return nil, graphqlError("UNPROCESSABLE", s.Protected[name])
 		case seen && before != now:
 			return nil, graphqlError("UNPROCESSABLE", "Reference update failed: refs/heads/"+name+" is at "+now)
 		case after != noCommit && s.commits[after] == nil:

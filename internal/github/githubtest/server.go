@@ -41,6 +41,8 @@ type Server struct {
 	Refs   map[string]string
 	// AnyCreator has a list of issues hold those of everybody, whoever is asked for.
 	AnyCreator bool
+	// Protected are branches that rules keep everybody from moving, with what GitHub says of it.
+	Protected map[string]string
 
 	mu       sync.Mutex
 	http     *httptest.Server

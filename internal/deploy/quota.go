@@ -1,0 +1,134 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+)
+
+// A Quota is what a cluster queue has of each resource, summed up over its flavors.
+type Quota struct {
+	Queue string // name of the cluster queue
+	Has   corev1.ResourceList
+}
+
+const clusterQueueKind = "ClusterQueue"
+
+// clusterQueue is the part of Kueue's ClusterQueue that says how much there is.
+type clusterQueue struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		ResourceGroups []struct {
+			Flavors []struct {
+				Resources []struct {
+					Name         corev1.ResourceName
+					NominalQuota resource.Quantity
+				}
+			}
+		}
+	}
+}
+
+// ReadQuota reads a ClusterQueue of Kueue, as YAML or JSON. The file is named in errors.
+func ReadQuota(file string, text []byte) (Quota, error) {
+	var q clusterQueue
+	if err := yaml.Unmarshal(text, &q); err != nil {
+		return Quota{}, fmt.Errorf("%s: read a ClusterQueue: %w", file, err)
+	}
+	if q.Kind != clusterQueueKind || q.Metadata.Name == "" {
+		return Quota{}, fmt.Errorf("%s: is a %q called %q: want a ClusterQueue", file, q.Kind, q.Metadata.Name)
+	}
+	quota := Quota{Queue: q.Metadata.Name, Has: corev1.ResourceList{}}
+	for _, group := range q.Spec.ResourceGroups {
+		for _, flavor := range group.Flavors {
+			for _, r := range flavor.Resources {
+				sum := quota.Has[r.Name]
+				sum.Add(r.NominalQuota)
+				quota.Has[r.Name] = sum
+			}
+		}
+	}
+	if len(quota.Has) == 0 {
+		return Quota{}, fmt.Errorf("%s: cluster queue %s has no quota of anything", file, quota.Queue)
+	}
+	return quota, nil
+}
+
+// Check demands that the queue can admit each Job by itself: one that asks for more than there ever is would wait
+// for good. All that is wrong is told at once.
+func Check(jobs []*batchv1.Job, quota Quota) error {
+	var wrong []error
+	for _, job := range jobs {
+		pod := job.Spec.Template.Spec
+		asked := podNeeds(pod)
+		for _, name := range slices.Sorted(maps.Keys(asked)) {
+			q := asked[name]
+			has, covered := quota.Has[name]
+			if covered && q.Cmp(has) <= 0 {
+				continue
+			}
+			c, most := largest(pod, name)
+			of := "of which cluster queue " + quota.Queue + " has none"
+			if covered {
+				of = fmt.Sprintf("of which cluster queue %s has %s", quota.Queue, has.String())
+			}
+			wrong = append(wrong, fmt.Errorf("target %s: its pod asks for %s of %s, %s in container %s, %s: "+
+				"it would never be admitted", job.Annotations[AnnotationTarget], q.String(), name, most.String(), c, of))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// podNeeds is what a pod asks for: the containers that run together, or an init container that runs before some of
+// them, if that is more.
+func podNeeds(pod corev1.PodSpec) corev1.ResourceList {
+	together, alone := corev1.ResourceList{}, corev1.ResourceList{}
+	for _, c := range pod.InitContainers {
+		if c.RestartPolicy != nil {
+			add(together, c.Resources.Requests)
+			continue
+		}
+		then := together.DeepCopy()
+		add(then, c.Resources.Requests)
+		raise(alone, then)
+	}
+	for _, c := range pod.Containers {
+		add(together, c.Resources.Requests)
+	}
+	raise(together, alone)
+	return together
+}
+
+func add(sum, more corev1.ResourceList) {
+	for name, q := range more {
+		s := sum[name]
+		s.Add(q)
+		sum[name] = s
+	}
+}
+
+// raise makes each resource at least as much as the other list has.
+func raise(list, other corev1.ResourceList) {
+	for name, q := range other {
+		if has, ok := list[name]; !ok || q.Cmp(has) > 0 {
+			list[name] = q
+		}
+	}
+}
+
+// largest is the container that asks for most of a resource.
+func largest(pod corev1.PodSpec, name corev1.ResourceName) (container string, most resource.Quantity) {
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if q, ok := c.Resources.Requests[name]; ok && (container == "" || q.Cmp(most) > 0) {
+			container, most = c.Name, q
+		}
+	}
+	return container, most
+}

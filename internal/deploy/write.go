@@ -1,0 +1,103 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"go.yaml.in/yaml/v2"
+)
+
+// Format is how objects are written.
+type Format string
+
+// Formats.
+const (
+	YAML Format = "yaml"
+	JSON Format = "json"
+)
+
+// Formats are all formats, the usual one first.
+func Formats() []Format { return []Format{YAML, JSON} }
+
+// Write writes objects as the API server takes them: YAML documents, or JSON, which of several is a List. What says
+// nothing is left out, and the same objects always give the same bytes.
+func Write(w io.Writer, format Format, objects ...any) error {
+	plain := make([]any, len(objects))
+	for i, o := range objects {
+		var err error
+		if plain[i], err = Plain(o); err != nil {
+			return err
+		}
+	}
+	var text bytes.Buffer
+	if err := encode(&text, format, plain); err != nil {
+		return err
+	}
+	_, err := w.Write(text.Bytes())
+	return err
+}
+
+func encode(w *bytes.Buffer, format Format, objects []any) error {
+	if format == JSON {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if len(objects) == 1 {
+			return enc.Encode(objects[0])
+		}
+		return enc.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	}
+	for i, o := range objects {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			w.WriteString("---\n")
+		}
+		w.Write(text)
+	}
+	return nil
+}
+
+// Plain is an object as the API server is told of it: without its status, and without fields that are there only because
+// Go has no absent ones.
+func Plain(object any) (map[string]any, error) {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("write %T: %w", object, err)
+	}
+	var plain map[string]any
+	if err := json.Unmarshal(text, &plain); err != nil {
+		return nil, fmt.Errorf("write %T: %w", object, err)
+	}
+	delete(plain, "status")
+	return tidy(plain).(map[string]any), nil
+}
+
+// tidy takes out nulls, and the maps in which nothing else can be meant by being empty: an empty selector, for one, means
+// everything. Whole numbers become whole in Go, too.
+func tidy(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, inner := range v {
+			empty, isMap := inner.(map[string]any)
+			if inner == nil || isMap && len(empty) == 0 && (key == "resources" || key == "strategy") {
+				delete(v, key)
+				continue
+			}
+			v[key] = tidy(inner)
+		}
+	case []any:
+		for i, inner := range v {
+			v[i] = tidy(inner)
+		}
+	case float64:
+		if whole := int64(v); float64(whole) == v {
+			return whole
+		}
+	}
+	return value
+}

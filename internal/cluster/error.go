@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+var (
+	// ErrNotFound is why a Job could not be watched: there is none of that name.
+	ErrNotFound = errors.New("no such job")
+	// ErrTwoCaptures is why a Job was not submitted: another run captures the same target.
+	ErrTwoCaptures = errors.New("two captures at once")
+	// ErrOutage is why a watch was given up while nothing is wrong with the Job: the API server was out of reach for too
+	// long. The Job goes on, and another watch takes it up.
+	ErrOutage = errors.New("the API server was out of reach for too long")
+)
+
+// passing tells whether an error may be gone after a while.
+func passing(err error) bool {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var certificate *tls.CertificateVerificationError
+	var status apierrors.APIStatus
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return false
+	case errors.As(err, &authority), errors.As(err, &name), errors.As(err, &certificate):
+		return false
+	case errors.As(err, &status):
+		code := int(status.Status().Code)
+		return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests ||
+			code == http.StatusRequestTimeout || code == http.StatusGone
+	}
+	return !strings.Contains(err.Error(), "getting credentials")
+}
+
+// explain says what went wrong where, and what to do about it. The error is wrapped.
+func (c *Client) explain(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if hint := c.hint(err); hint != "" {
+		return fmt.Errorf("%s: %w: %s", doing, err, hint)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+func (c *Client) hint(err error) string {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var certificate *tls.CertificateVerificationError
+	var network net.Error
+	switch {
+	case errors.As(err, &authority):
+		return fmt.Sprintf("the certificate of %s is of an authority that this machine does not know: "+
+			"give it with --certificate-authority, or in the kubeconfig", c.host)
+	case errors.As(err, &name), errors.As(err, &certificate):
+		return fmt.Sprintf("%s is not who its certificate names: check the address, and the authority", c.host)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Sprintf("%s does not take our credentials: they expired, or are for another cluster or audience", c.host)
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("this account may not do it in namespace %s: bind it to the role in deploy/ "+
+			"(kubectl apply -k deploy/)", c.namespace)
+	case strings.Contains(err.Error(), "getting credentials"):
+		return "the command that the kubeconfig or --server takes credentials from failed"
+	case utilnet.IsConnectionRefused(err), errors.As(err, &network), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("the API server at %s is not reached: check the address, the network, and that it runs", c.host)
+	}
+	return ""
+}

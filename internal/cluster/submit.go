@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Submit creates a Job. One of the same name, run and annotations is taken up instead, with created false. If another
+// run captures the same target, the error wraps [ErrTwoCaptures] and names its Job, and nothing is left of ours.
+func (c *Client) Submit(ctx context.Context, job *batchv1.Job) (state State, created bool, err error) {
+	if job.Namespace != "" && job.Namespace != c.namespace {
+		return State{}, false, fmt.Errorf("job %s is for namespace %s, not %s", job.Name, job.Namespace, c.namespace)
+	}
+	if err := c.alone(ctx, job, nil); err != nil {
+		return State{}, false, err
+	}
+	ours, err := c.create(ctx, job)
+	if apierrors.IsAlreadyExists(err) {
+		state, err := c.takeUp(ctx, job)
+		return state, false, err
+	}
+	if err != nil {
+		return State{}, false, c.explain("create job "+job.Name, err)
+	}
+	// Another may have been submitted since we looked. Both see both now, and the younger goes.
+	if err := c.alone(ctx, job, ours); err != nil {
+		return State{}, false, cmp.Or(c.Delete(context.WithoutCancel(ctx), job.Name), err)
+	}
+	return stateOf(objects{job: ours}), true, nil
+}
+
+func (c *Client) create(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
+	if err != nil {
+		return nil, err
+	}
+	object := &unstructured.Unstructured{Object: fields}
+	object.SetAPIVersion("batch/v1")
+	object.SetKind("Job")
+	object.SetNamespace(c.namespace)
+	unstructured.RemoveNestedField(object.Object, "status")
+	made, err := call(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return c.in(jobs).Create(ctx, object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return decode[batchv1.Job](made)
+}
+
+// takeUp is for a Job that is there already.
+func (c *Client) takeUp(ctx context.Context, job *batchv1.Job) (State, error) {
+	state, err := c.Get(ctx, job.Name)
+	if err != nil {
+		return State{}, err
+	}
+	if run := c.opt.RunLabel; run != "" && state.Labels[run] != job.Labels[run] {
+		return state, fmt.Errorf("%w: job %s is of run %q, this is run %q: wait for it or clean it up",
+			ErrTwoCaptures, job.Name, state.Labels[run], job.Labels[run])
+	}
+	for key, want := range job.Annotations {
+		if have := state.Annotations[key]; have != want {
+			return state, fmt.Errorf("job %s was submitted with %s %q, now it would be %q: clean it up, or use another run id",
+				job.Name, key, have, want)
+		}
+	}
+	return state, nil
+}
+
+// alone looks for another run's capture of the same target. Once ours exists, only an older one counts.
+func (c *Client) alone(ctx context.Context, job, ours *batchv1.Job) error {
+	target := labels.Set{}
+	for _, label := range c.opt.TargetLabels {
+		target[label] = job.Labels[label]
+	}
+	if len(target) == 0 {
+		return nil
+	}
+	found, err := c.list(ctx, jobs, target.String())
+	if err != nil {
+		return err
+	}
+	all, err := decodeAll[batchv1.Job](found)
+	if err != nil {
+		return err
+	}
+	other := slices.IndexFunc(all, func(other batchv1.Job) bool {
+		return other.Name != job.Name && !finished(&other) && (ours == nil || older(&other, ours))
+	})
+	if other < 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: job %s captures the same for run %q since %s: wait for it, or clean it up (capture clean)",
+		ErrTwoCaptures, all[other].Name, all[other].Labels[c.opt.RunLabel],
+		all[other].CreationTimestamp.UTC().Format("2006-01-02 15:04:05 MST"))
+}
+
+// finished tells whether a Job holds nothing any more.
+func finished(job *batchv1.Job) bool {
+	return jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobFailed) != nil
+}
+
+func older(a, b *batchv1.Job) bool {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID)) < 0
+}
+
+// Get reads the state of one Job. The error wraps [ErrNotFound] if there is none.
+func (c *Client) Get(ctx context.Context, name string) (State, error) {
+	o, err := c.gather(ctx, name)
+	if err != nil {
+		return State{}, err
+	}
+	return stateOf(o), nil
+}
+
+// List reads the states of all Jobs that a label selector selects, by name.
+func (c *Client) List(ctx context.Context, selector string) ([]State, error) {
+	if _, err := labels.Parse(selector); err != nil {
+		return nil, fmt.Errorf("label selector %q: %w", selector, err)
+	}
+	found, err := c.list(ctx, jobs, selector)
+	if err != nil {
+		return nil, err
+	}
+	all, err := decodeAll[batchv1.Job](found)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	existing, err := c.list(ctx, pods, jobNameLabel)
+	if err != nil {
+		return nil, err
+	}
+	var queued []*unstructured.Unstructured
+	if slices.ContainsFunc(all, func(j batchv1.Job) bool { return j.Labels[QueueLabel] != "" }) {
+		if queued, err = c.list(ctx, workloads, ""); err != nil {
+			return nil, err
+		}
+	}
+	var states []State
+	for _, job := range all {
+		o := objects{job: &job}
+		if err := o.setPods(ofJob(existing, &job)); err != nil {
+			return nil, err
+		}
+		if err := o.setWorkloads(ofJob(queued, &job)); err != nil {
+			return nil, err
+		}
+		states = append(states, stateOf(o))
+	}
+	slices.SortFunc(states, func(a, b State) int { return cmp.Compare(a.Name, b.Name) })
+	return states, nil
+}
+
+func ofJob(all []*unstructured.Unstructured, job *batchv1.Job) []*unstructured.Unstructured {
+	return slices.DeleteFunc(slices.Clone(all), func(u *unstructured.Unstructured) bool { return !ownedBy(u, job.UID) })
+}

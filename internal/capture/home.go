@@ -1,0 +1,141 @@
+package capture
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/load"
+	"github.com/vllm-vcr/conformance/internal/target"
+)
+
+// recordingFiles are what is fetched of a capture.
+var recordingFiles = []string{
+	target.TraceFile, target.StepsFile, target.FramesFile, target.LoadFile, target.RequestsFile,
+}
+
+// doneFile says in the folder of a recording that all of it is there, and what its files do not tell. It is written last.
+const doneFile = "recording.json"
+
+// done is the content of doneFile.
+type done struct {
+	Schema      string    `json:"schema"`
+	Target      string    `json:"target"`
+	ConfigHash  string    `json:"config_hash"`
+	EngineImage string    `json:"engine_image"`
+	CapturedAt  time.Time `json:"captured_at"`
+	Where       string    `json:"where"`
+}
+
+const doneSchema = "vllm-vcr/recording/1"
+
+// saveRecording reads what the files in dir say of a recording, and notes that all are there.
+func saveRecording(dir string, rec *Recording) error {
+	if err := fillRecording(dir, rec); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(done{
+		doneSchema, rec.Target.Name(), rec.Target.ConfigHash(), rec.EngineImage, rec.CapturedAt, rec.Where,
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	temp := filepath.Join(dir, doneFile+".next")
+	if err := os.WriteFile(temp, append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temp, filepath.Join(dir, doneFile))
+}
+
+// loadRecording returns the recording of a target in dir, or nil if there is none that is whole.
+func loadRecording(dir string, t target.Target) (*Recording, error) {
+	path := filepath.Join(dir, doneFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var d done
+	if err := json.Unmarshal(text, &d); err != nil || d.Schema != doneSchema {
+		return nil, fmt.Errorf("%s: not the note of a recording: delete %s", path, dir)
+	}
+	if d.Target != t.Name() || d.ConfigHash != t.ConfigHash() {
+		return nil, fmt.Errorf("%s: a recording of %q with configuration %q, not of the target as it is now: choose another run or delete %s",
+			path, d.Target, d.ConfigHash, dir)
+	}
+	rec := &Recording{Target: t, EngineImage: d.EngineImage, CapturedAt: d.CapturedAt, Where: d.Where}
+	return rec, fillRecording(dir, rec)
+}
+
+// fillRecording completes a recording by its files.
+func fillRecording(dir string, rec *Recording) error {
+	rec.Dir = dir
+	rec.Trace, rec.Steps = filepath.Join(dir, target.TraceFile), filepath.Join(dir, target.StepsFile)
+	rec.Frames, rec.Requests = filepath.Join(dir, target.FramesFile), filepath.Join(dir, target.RequestsFile)
+	var err error
+	rec.Load, err = readReport(filepath.Join(dir, target.LoadFile))
+	return err
+}
+
+// ranImage is the engine's image under the name that the target has for it, with the digest of what ran: runtimes give
+// an id such as "docker.io/vllm/vllm-openai@sha256:…", or the digest alone.
+func ranImage(t target.Target, id string) string {
+	at := strings.LastIndex(id, "sha256:")
+	if at < 0 {
+		return ""
+	}
+	name, _ := splitDigest(t.Images.Engine)
+	return name + "@" + id[at:]
+}
+
+// maxReport bounds the file of a report, in bytes: a refusal quotes at most 2 KiB.
+const maxReport = 16 << 20
+
+// readReport reads what the load generator reported.
+func readReport(path string) (load.Report, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return load.Report{}, err
+	}
+	if info.Size() > maxReport {
+		return load.Report{}, fmt.Errorf("%s: %d bytes: no report of a load is larger than %d", path, info.Size(), maxReport)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return load.Report{}, err
+	}
+	var doc struct {
+		Schema     string         `json:"schema"`
+		Workload   load.Workload  `json:"workload"`
+		Seed       uint64         `json:"seed"`
+		Model      string         `json:"model"`
+		Requests   int            `json:"requests"`
+		Completed  int            `json:"completed"`
+		Aborted    int            `json:"aborted"`
+		Failed     int            `json:"failed"`
+		Unfinished int            `json:"unfinished"`
+		Tokens     int            `json:"tokens"`
+		DurationMs float64        `json:"duration_ms"`
+		Refusals   []load.Refusal `json:"refusals"`
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return load.Report{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if doc.Schema != reportSchema {
+		return load.Report{}, fmt.Errorf("%s: schema %q: want %s", path, doc.Schema, reportSchema)
+	}
+	return load.Report{
+		Workload: doc.Workload, Seed: doc.Seed, Model: doc.Model, Requests: doc.Requests, Completed: doc.Completed,
+		Aborted: doc.Aborted, Refused: doc.Refusals, Failed: doc.Failed, Unfinished: doc.Unfinished, Tokens: doc.Tokens,
+		Duration: time.Duration(doc.DurationMs * float64(time.Millisecond)),
+	}, nil
+}
+
+const reportSchema = "vllm-vcr/capture-load/1"

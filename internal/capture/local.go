@@ -1,0 +1,246 @@
+package capture
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/load"
+	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
+)
+
+// DefaultBootTimeout is the default of LocalOptions.BootTimeout. An engine takes 20 s on a quiet machine.
+const DefaultBootTimeout = 10 * time.Minute
+
+// LocalOptions configure captures on this machine.
+type LocalOptions struct {
+	// Dir is where each target has its folder, DIR/LINE/ID: recordings, reports and the logs of all programs.
+	Dir string
+	// Engines are the engines of the targets, by release.
+	Engines map[string]cpuengine.Engine
+	// Models are the folders of the targets' models, by key. A model without one is loaded by its name.
+	Models map[string]string
+	// VCR is the path of vllm-vcr, which records.
+	VCR string
+	// Jobs is how many engines run at a time, default 1: engines that share two cores hold up each other's outputs, and
+	// the times in the goldens are theirs. Each takes 2 GB of memory.
+	Jobs int
+	// FailFast gives up all targets when one fails.
+	FailFast bool
+	// BootTimeout is how long an engine may take until it serves.
+	BootTimeout time.Duration
+	// Log may be nil. Progress is told what is being done, by several goroutines; may be nil.
+	Log      *slog.Logger
+	Progress func(t target.Target, step string)
+
+	reserve func() (vllmrs.Port, error) // tests have ports that are taken
+}
+
+func (o LocalOptions) withDefaults() LocalOptions {
+	o.Jobs = max(o.Jobs, 1)
+	if o.BootTimeout <= 0 {
+		o.BootTimeout = DefaultBootTimeout
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(target.Target, string) {}
+	}
+	if o.reserve == nil {
+		o.reserve = vllmrs.Reserve
+	}
+	return o
+}
+
+// CheckLocal tells why a target cannot be captured on this machine.
+func CheckLocal(t target.Target) error {
+	switch {
+	case !t.Model.OnCPU():
+		return fmt.Errorf("%s: its engine needs a GPU, %s: capture it on a cluster", t.Name(), t.Model.GPU)
+	case t.Release() == "nightly":
+		return fmt.Errorf("%s: there is no released engine of nightly for a CPU", t.Name())
+	}
+	return nil
+}
+
+// errOther is why a target was given up: another one failed.
+var errOther = errors.New("given up, as another target failed")
+
+// LocalAll captures targets on this machine, and returns what became of each, in their order, with nothing accepted yet.
+// An error is about all of them.
+func LocalAll(ctx context.Context, opt LocalOptions, targets []target.Target) ([]Outcome, error) {
+	opt = opt.withDefaults()
+	unlock, err := opt.lock(targets)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	outcomes := make([]Outcome, len(targets))
+	free := make(chan struct{}, opt.Jobs)
+	var running sync.WaitGroup
+	for i, t := range targets {
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			outcomes[i] = Outcome{Target: t, Err: context.Cause(ctx)}
+			if ctx.Err() == nil {
+				outcomes[i].Recording, outcomes[i].Err = Local(ctx, opt, t)
+			}
+			if outcomes[i].Err != nil && opt.FailFast {
+				cancel(errOther)
+			}
+		})
+	}
+	running.Wait()
+	return outcomes, nil
+}
+
+// lock makes sure that nobody else captures the lines of the targets into the same folders.
+func (o LocalOptions) lock(targets []target.Target) (unlock func(), err error) {
+	var unlocks []func()
+	unlock = func() {
+		for _, u := range unlocks {
+			u()
+		}
+	}
+	var lines []string
+	for _, t := range targets {
+		if !slices.Contains(lines, t.Line) {
+			lines = append(lines, t.Line)
+		}
+	}
+	slices.Sort(lines)
+	for _, line := range lines {
+		dir := filepath.Join(o.Dir, line)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			unlock()
+			return nil, err
+		}
+		u, ok, err := lockFile(filepath.Join(dir, "lock"))
+		if err == nil && !ok {
+			err = fmt.Errorf("line %s is being captured already: its files are in %s", line, dir)
+		}
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		unlocks = append(unlocks, u)
+	}
+	return unlock, nil
+}
+
+// Local captures a target on this machine: frontend, tap and engine serve one workload, once. Nothing runs any more when
+// it returns. An error has the end of each program's log.
+func Local(ctx context.Context, opt LocalOptions, t target.Target) (Recording, error) {
+	opt = opt.withDefaults()
+	rec, err := opt.prepare(t)
+	if err != nil {
+		return rec, err
+	}
+	opt.Progress(t, "start frontend, tap and engine")
+	started := time.Now()
+	s, err := boot(ctx, opt, t, rec.Dir)
+	if err != nil {
+		return rec, err
+	}
+	defer s.stop(ctx)
+	booted := time.Now()
+	opt.Progress(t, fmt.Sprintf("engine up in %.1f s; play %s seed %d", booted.Sub(started).Seconds(), t.Workload.Name, t.Seed))
+	if rec.Load, err = s.play(rec); err != nil {
+		return rec, s.broken(err)
+	}
+	played := time.Now()
+	if err := s.finish(ctx); err != nil {
+		return rec, err
+	}
+	for _, path := range []string{rec.Trace, rec.Steps, rec.Frames} {
+		if err := wholeGzip(path); err != nil {
+			return rec, s.failed(fmt.Errorf("the tap left no whole recording: %w", err))
+		}
+	}
+	opt.Progress(t, fmt.Sprintf("%d requests, %d tokens in %.1f s; files closed in %.1f s", rec.Load.Requests, rec.Load.Tokens,
+		played.Sub(booted).Seconds(), time.Since(played).Seconds()))
+	return rec, nil
+}
+
+// prepare says where the recording of a target will be.
+func (o LocalOptions) prepare(t target.Target) (Recording, error) {
+	if err := CheckLocal(t); err != nil {
+		return Recording{}, err
+	}
+	engine, ok := o.Engines[t.Release()]
+	if !ok {
+		return Recording{}, fmt.Errorf("no engine of release %s", t.Release())
+	}
+	dir, err := filepath.Abs(filepath.Join(o.Dir, t.Line, t.ID))
+	if err != nil {
+		return Recording{}, err
+	}
+	rec := Recording{
+		Target: t, Dir: dir, EngineImage: "CPU engine: " + engine.Origin, CapturedAt: time.Now().UTC(), Where: "this machine",
+		Trace: filepath.Join(dir, target.TraceFile), Steps: filepath.Join(dir, target.StepsFile), Frames: filepath.Join(dir, target.FramesFile),
+		Requests: filepath.Join(dir, target.RequestsFile),
+	}
+	return rec, nil
+}
+
+// play plays the workload of the target, until it is done or a program ends, and writes what the client saw.
+func (s *stack) play(rec Recording) (load.Report, error) {
+	records, err := os.Create(rec.Requests)
+	if err != nil {
+		return load.Report{}, err
+	}
+	defer records.Close()
+	w := load.NewRecordWriter(records, true)
+	t := s.target
+	report, err := load.Run(s.alive, load.Config{
+		URL: s.url(), Model: t.AskedModel(), Workload: t.Workload.Kind, Shape: t.Workload.Shape, Seed: t.Seed, Each: w.Write,
+		Log: s.opt.Log,
+	})
+	if cause := context.Cause(s.alive); cause != nil && err == nil {
+		err = cause
+	}
+	return report, errors.Join(err, w.Close(), records.Close(), writeReport(filepath.Join(rec.Dir, target.LoadFile), report))
+}
+
+func writeReport(path string, report load.Report) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(report.JSON(file), file.Close())
+}
+
+// wholeGzip reads a compressed file to its end.
+func wholeGzip(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	r, err := gzip.NewReader(file)
+	var n int64
+	if err == nil {
+		n, err = io.Copy(io.Discard, r)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, err)
+	case n == 0:
+		return fmt.Errorf("%s is empty", path)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package capture
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// A measure is what a cassette comes to: counts, times, and what its meta line says.
+type measure struct {
+	Meta    trace.Meta
+	Records int
+	Tokens  int
+	// Bare is the first record without the tokens of its answer, by its line in the file; 0 if all have them. Aborted
+	// requests count as such too, as only their client knows how far they should have come.
+	Bare int
+	// Ends is when the last answer was complete, in ms on the zero of the cassette.
+	Ends float64
+	// Said is the digest of all tokens, where it was asked for.
+	Said      string
+	TTFT, ITL spread
+}
+
+// A spread is the middle and the worst percentile of a time, in ms. Both are NaN where there is none.
+type spread struct{ P50, P99 float64 }
+
+// measureCassette reads the cassette at path to its end, strictly.
+func measureCassette(path string) (measure, error) {
+	r, err := trace.Open(path, trace.Options{Strict: true})
+	if err != nil {
+		return measure{}, err
+	}
+	defer r.Close()
+	return measureRecords(r)
+}
+
+func measureRecords(r *trace.Reader) (measure, error) {
+	m := measurer{measure: measure{Meta: r.Meta()}}
+	var rec trace.Record
+	for {
+		err := r.Next(&rec)
+		if errors.Is(err, io.EOF) {
+			return m.result(), nil
+		}
+		if err != nil {
+			return m.result(), err
+		}
+		m.add(&rec)
+	}
+}
+
+// A measurer takes the measure of one record after another.
+type measurer struct {
+	measure
+	ttft, itl []float64
+}
+
+func (m *measurer) add(rec *trace.Record) {
+	m.Records++
+	m.Tokens += rec.OutputTokens
+	if m.Bare == 0 && (rec.OutputTokenIDs == nil || rec.FinishReason == trace.FinishAbort) {
+		m.Bare = rec.Line
+	}
+	m.ttft = append(m.ttft, rec.TTFTMs)
+	m.itl = append(m.itl, rec.ITLMs...)
+	m.Ends = max(m.Ends, end(rec))
+}
+
+func (m *measurer) result() measure {
+	m.TTFT, m.ITL = spreadOf(m.ttft), spreadOf(m.itl)
+	return m.measure
+}
+
+// measureGolden takes the measure of a registered cassette, and the digest of what it says.
+func measureGolden(ctx context.Context, store conformance.Store, g manifest.Golden) (measure, error) {
+	data, location, err := store.Fetch(ctx, g)
+	if err != nil {
+		return measure{}, err
+	}
+	gzip := trace.IsGzip(g.BucketPath)
+	opt, err := trace.GoldenOptions(data, location, gzip)
+	if err != nil {
+		return measure{}, err
+	}
+	r, err := trace.NewReader(bytes.NewReader(data), location, gzip, opt)
+	if err != nil {
+		return measure{}, err
+	}
+	all, err := r.ReadAll()
+	if err != nil {
+		return measure{}, err
+	}
+	m := measurer{measure: measure{Meta: all.Meta}}
+	for i := range all.Records {
+		m.add(&all.Records[i])
+	}
+	m.Said = trace.TokensDigest(all.Records, trace.ReplaySubset(all.Records))
+	return m.result(), nil
+}
+
+// end is when the answer of a record was complete.
+func end(rec *trace.Record) float64 {
+	at := trace.Or(rec.ArrivalMs, 0) + rec.TTFTMs
+	for _, gap := range rec.ITLMs {
+		at += gap
+	}
+	return at
+}
+
+func spreadOf(times []float64) spread {
+	if len(times) == 0 {
+		return spread{math.NaN(), math.NaN()}
+	}
+	slices.Sort(times)
+	at := func(part float64) float64 { return times[int(part*float64(len(times)-1)+0.5)] }
+	return spread{at(0.50), at(0.99)}
+}
+
+// What counts as unlike: a factor, and for times a least difference, below which a factor says nothing.
+const (
+	unlikeMiddle = 2.0
+	unlikeWorst  = 4.0
+	unlikeTokens = 1.25
+	leastMs      = 2.0
+)
+
+// unlike says in what a measure differs from that of a capture which should be much the same. other names that one.
+// It shows a machine that was busy or an engine in trouble, which a person should look at: no rule can tell.
+func (m measure) unlike(than measure, other string) []string {
+	var found []string
+	for _, pair := range []struct {
+		what        string
+		now, before float64
+		factor      float64
+	}{
+		{"TTFT p50", m.TTFT.P50, than.TTFT.P50, unlikeMiddle},
+		{"TTFT p99", m.TTFT.P99, than.TTFT.P99, unlikeWorst},
+		{"ITL p50", m.ITL.P50, than.ITL.P50, unlikeMiddle},
+		{"ITL p99", m.ITL.P99, than.ITL.P99, unlikeWorst},
+	} {
+		if math.Abs(pair.now-pair.before) >= leastMs && ratio(pair.now, pair.before) > pair.factor {
+			found = append(found, fmt.Sprintf("%s is %s ms, but %s ms in %s", pair.what, ms(pair.now), ms(pair.before), other))
+		}
+	}
+	if ratio(float64(m.Tokens), float64(than.Tokens)) > unlikeTokens {
+		found = append(found, fmt.Sprintf("%d tokens, but %d in %s", m.Tokens, than.Tokens, other))
+	}
+	if m.Records != than.Records {
+		found = append(found, fmt.Sprintf("%d records, but %d in %s", m.Records, than.Records, other))
+	}
+	return found
+}
+
+// ratio is the larger of two numbers by the smaller, 1 where there is nothing to compare.
+func ratio(a, b float64) float64 {
+	small, large := min(a, b), max(a, b)
+	switch {
+	case math.IsNaN(small) || large <= 0:
+		return 1
+	case small <= 0:
+		return math.Inf(1)
+	}
+	return large / small
+}
+
+// ms is a time as people read it: 3 digits, or a dash for none.
+func ms(t float64) string {
+	switch {
+	case math.IsNaN(t):
+		return "-"
+	case t >= 100:
+		return fmt.Sprintf("%.0f", t)
+	}
+	return fmt.Sprintf("%.3g", t)
+}

@@ -1,0 +1,302 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/vllm-vcr/conformance/internal/cluster"
+	"github.com/vllm-vcr/conformance/internal/deploy"
+	"github.com/vllm-vcr/conformance/internal/target"
+)
+
+// A Cluster is where captures run as jobs, one for each target. [*cluster.Client] is one.
+type Cluster interface {
+	Preflight(ctx context.Context, queue string) error
+	Submit(ctx context.Context, job *batchv1.Job) (state cluster.State, created bool, err error)
+	Watch(ctx context.Context, name string, budgets cluster.Budgets, tell func(cluster.State)) (cluster.State, error)
+	Fetch(ctx context.Context, pod, container, dir, file, dst string) (cluster.Fetched, error)
+	Release(ctx context.Context, pod, container, dir string) error
+	Delete(ctx context.Context, name string) error
+}
+
+// RemoteOptions say how captures run in a cluster.
+type RemoteOptions struct {
+	// Jobs are what is submitted for the targets, in their order, and Queue is the LocalQueue that all of them wait in.
+	Jobs  []*batchv1.Job
+	Queue string
+	// Dir is where recordings come to, each in LINE/ID below it. What lies there whole, of an earlier attempt at the same
+	// run, is not captured again: so Dir is a folder of this run alone.
+	Dir     string
+	Budgets cluster.Budgets
+	// Accept makes goldens of a recording; nil leaves it at the recording. It is called for one recording at a time.
+	Accept func(context.Context, Recording) (Accepted, error)
+	// KeepFailed leaves jobs whose files did not come home in the cluster, for another attempt.
+	KeepFailed bool
+	// FailFast gives up all targets when one fails.
+	FailFast bool
+	// Tell is told of progress, for people; from several goroutines, but never by two at a time. May be nil.
+	Tell func(t target.Target, text string)
+	// Now is the clock, [time.Now] unless given.
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// An Outcome is what became of one target.
+type Outcome struct {
+	Target    target.Target
+	Recording Recording // zero if nothing came home
+	Accepted  Accepted
+	Err       error
+	// Left says what could not be cleaned up, with its cause. It is no failure of the capture.
+	Left error
+}
+
+// cleanupTime bounds what is done for one job once its capture is over, whatever way.
+const cleanupTime = cluster.DeleteTime + time.Minute
+
+// traceDir is where tap and load generator leave their files in the pod.
+const traceDir = "/trace"
+
+// Remote captures targets in a cluster, to the end. All jobs are submitted at once, for the queue to order. As soon as
+// one is ready its files are fetched, then it is deleted, so that the next can have its GPU, and only then is the
+// recording looked at. A job is deleted whatever happens to its capture; only that of another run is left alone.
+//
+// Nothing but the cluster and Dir is needed to take up a run that somebody killed: jobs of the same name are taken as
+// they are, and recordings that are at home already are not made again.
+//
+// There is an outcome for each target, in their order. The error is of what concerns all of them; nothing was submitted
+// then.
+func Remote(ctx context.Context, c Cluster, opt RemoteOptions, targets []target.Target) ([]Outcome, error) {
+	r := &remote{RemoteOptions: opt, cluster: c, outcomes: make([]Outcome, len(targets))}
+	r.withDefaults()
+	if len(opt.Jobs) != len(targets) {
+		return nil, fmt.Errorf("%d jobs for %d targets", len(opt.Jobs), len(targets))
+	}
+	if err := c.Preflight(ctx, opt.Queue); err != nil {
+		return nil, err
+	}
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
+	var all sync.WaitGroup
+	for i := range targets {
+		r.outcomes[i].Target = targets[i]
+		all.Go(func() { r.run(ctx, &r.outcomes[i], opt.Jobs[i]) })
+	}
+	all.Wait()
+	return r.outcomes, nil
+}
+
+// remote is one call of [Remote].
+type remote struct {
+	RemoteOptions
+	cluster  Cluster
+	cancel   context.CancelCauseFunc
+	outcomes []Outcome
+	talk     sync.Mutex // around Tell
+	desk     sync.Mutex // around Accept
+}
+
+func (r *remote) withDefaults() {
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	if r.Log == nil {
+		r.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func (r *remote) tell(t target.Target, format string, args ...any) {
+	if r.Tell == nil {
+		return
+	}
+	r.talk.Lock()
+	defer r.talk.Unlock()
+	r.Tell(t, fmt.Sprintf(format, args...))
+}
+
+// errGivenUp is the cause of the end of those that did not fail themselves.
+var errGivenUp = errors.New("given up, as another target failed")
+
+// run takes one target to its end.
+func (r *remote) run(ctx context.Context, o *Outcome, job *batchv1.Job) {
+	err := r.guarded(func() (err error) {
+		o.Recording, err = r.recording(ctx, o, job)
+		if err == nil {
+			err = r.accept(ctx, o)
+		}
+		return err
+	})
+	if err == nil {
+		return
+	}
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		err = cause
+	}
+	o.Err = err
+	r.tell(o.Target, "%v", err)
+	var failed *cluster.FailedError
+	if errors.As(err, &failed) && len(failed.Logs) > 0 {
+		r.tell(o.Target, "%s", strings.TrimRight(failed.Text(), "\n"))
+	}
+	if r.FailFast {
+		r.cancel(errGivenUp)
+	}
+}
+
+// guarded makes an error of a panic, once everything that was deferred below it is done.
+func (r *remote) guarded(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.Log.Error("panic", "value", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("internal error: %v", p)
+		}
+	}()
+	return do()
+}
+
+// recording brings the files of a target home, unless they are.
+func (r *remote) recording(ctx context.Context, o *Outcome, job *batchv1.Job) (Recording, error) {
+	dir := filepath.Join(r.Dir, o.Target.Line, o.Target.ID)
+	rec, err := loadRecording(dir, o.Target)
+	if err != nil {
+		return Recording{}, err
+	}
+	if rec != nil {
+		r.tell(o.Target, "captured already: %s", dir)
+		o.Left = r.remove(ctx, o.Target, job.Name) // whoever fetched it may not have come to that
+		return *rec, nil
+	}
+	return r.capture(ctx, o, job, dir)
+}
+
+// capture runs the job of a target.
+func (r *remote) capture(ctx context.Context, o *Outcome, job *batchv1.Job, dir string) (rec Recording, err error) {
+	state, created, err := r.cluster.Submit(ctx, job)
+	if errors.Is(err, cluster.ErrTwoCaptures) {
+		return Recording{}, err // it is not ours to delete
+	}
+	home := false
+	defer func() { // also of a panic
+		if home || !r.KeepFailed {
+			o.Left = r.remove(ctx, o.Target, job.Name)
+		}
+	}()
+	if err != nil {
+		return Recording{}, err
+	}
+	if created {
+		r.tell(o.Target, "submitted: job %s", job.Name)
+	} else {
+		r.tell(o.Target, "taken up: job %s is %s", job.Name, state.Phase)
+	}
+	state, err = r.cluster.Watch(ctx, job.Name, r.Budgets, r.watcher(o.Target))
+	if err != nil {
+		return Recording{}, err
+	}
+	if state.Phase != cluster.Ready {
+		return Recording{}, fmt.Errorf("job %s: it is over (%s) and nobody fetched its files: capture the target again", job.Name, state.Phase)
+	}
+	rec, err = r.fetch(ctx, o.Target, state, dir)
+	home = err == nil
+	return rec, err
+}
+
+// watcher tells of each phase once, and of each reason that it lasts.
+func (r *remote) watcher(t target.Target) func(cluster.State) {
+	var last string
+	return func(s cluster.State) {
+		text := string(s.Phase)
+		if why := joined(": ", s.Reason, s.Message); why != "" {
+			text += ": " + why
+		}
+		if text != last {
+			last = text
+			r.tell(t, "%s", text)
+		}
+	}
+}
+
+// joined puts between texts what there is none of at the ends.
+func joined(between string, texts ...string) string {
+	all := ""
+	for _, text := range texts {
+		if text != "" && all != "" {
+			all += between
+		}
+		all += text
+	}
+	return all
+}
+
+// fetch brings the files of a job that is ready home and lets it end.
+func (r *remote) fetch(ctx context.Context, t target.Target, state cluster.State, dir string) (Recording, error) {
+	if err := emptied(dir); err != nil {
+		return Recording{}, err
+	}
+	var bytes int64
+	for _, file := range recordingFiles {
+		got, err := r.cluster.Fetch(ctx, state.Pod, deploy.Loadgen, traceDir, file, filepath.Join(dir, file))
+		if err != nil {
+			return Recording{}, err
+		}
+		bytes += got.Size
+	}
+	rec := Recording{
+		Target: t, EngineImage: ranImage(t, state.Images[deploy.Engine]), CapturedAt: r.Now().UTC().Truncate(time.Second),
+		Where: "job " + state.Name,
+	}
+	if err := saveRecording(dir, &rec); err != nil {
+		return Recording{}, err
+	}
+	if err := r.cluster.Release(ctx, state.Pod, deploy.Loadgen, traceDir); err != nil {
+		r.Log.Info("not released, so it is only deleted", "job", state.Name, "error", err)
+	}
+	r.tell(t, "fetched %d bytes to %s", bytes, dir)
+	return rec, nil
+}
+
+// emptied makes a folder that has nothing of an earlier attempt in it.
+func emptied(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o755)
+}
+
+// remove deletes the job of a target, also when the capture was given up.
+func (r *remote) remove(ctx context.Context, t target.Target, name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	err := r.cluster.Delete(ctx, name)
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("job %s may still be there: %w", name, err)
+	r.tell(t, "%v", err)
+	return err
+}
+
+// accept registers a recording. The replay and the registry are for one at a time.
+func (r *remote) accept(ctx context.Context, o *Outcome) error {
+	if r.Accept == nil {
+		return nil
+	}
+	r.desk.Lock()
+	defer r.desk.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var err error
+	o.Accepted, err = r.Accept(ctx, o.Recording)
+	return err
+}

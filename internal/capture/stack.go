@@ -1,0 +1,289 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
+)
+
+// The programs of a capture.
+const (
+	frontendName = "frontend"
+	tapName      = "tap"
+	engineName   = "engine"
+)
+
+const (
+	// bootTries is how often the programs are started when somebody else has taken one of their ports.
+	bootTries = 5
+	// Between two looks at whether the frontend serves: an engine takes 20 s and more.
+	healthPause = 100 * time.Millisecond
+	// stopGrace is how long a program may take to end by itself.
+	stopGrace = 10 * time.Second
+	// frontendPatience is how much longer the frontend waits for the engine than we do.
+	frontendPatience = time.Minute
+	// tapPatience is how long the tap may take to close its files once the frontend has gone.
+	tapPatience = 30 * time.Second
+	// deathDelay is how long the end of a program may take to be known after it broke a connection.
+	deathDelay = 2 * time.Second
+	// failureTail is what an error shows of each log, in bytes.
+	failureTail = 1 << 10
+	// addressInUse is what all of them say when a port is taken.
+	addressInUse = "address already in use"
+)
+
+// A program is one of the three that serve a capture, as a child of this process.
+type program struct {
+	*process.Process
+	name string
+	log  *os.File
+}
+
+// A stack is frontend, tap and engine of a capture, from their start to their end.
+type stack struct {
+	opt       LocalOptions
+	target    target.Target
+	dir       string
+	addresses target.Addresses
+	ports     []vllmrs.Port
+	programs  []*program // in the order of their start
+	// alive ends with the first program that does, and says which.
+	alive  context.Context
+	ending context.CancelCauseFunc
+}
+
+// errClash is a port that somebody else took after it was chosen.
+var errClash = errors.New("a port was taken by somebody else")
+
+// boot empties the folder, starts frontend, tap and engine, and returns when they serve. The caller stops what it returns.
+func boot(ctx context.Context, opt LocalOptions, t target.Target, dir string) (*stack, error) {
+	for try := 1; ; try++ {
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+			return nil, err
+		}
+		s := &stack{opt: opt, target: t, dir: dir}
+		err := s.start(ctx)
+		if err == nil {
+			err = s.healthy()
+		}
+		if err == nil {
+			return s, nil
+		}
+		if s.clashed() && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", errClash, err)
+		}
+		s.stop(ctx)
+		if !errors.Is(err, errClash) || try == bootTries {
+			return nil, err
+		}
+		opt.Progress(t, "a port was taken by somebody else: again, on other ports")
+	}
+}
+
+// start starts the programs, on ports that are kept for them.
+func (s *stack) start(ctx context.Context) error {
+	s.alive, s.ending = context.WithCancelCause(ctx)
+	s.addresses = target.Addresses{Model: s.opt.Models[s.target.Model.Key], ReadyTimeout: s.opt.BootTimeout + frontendPatience}
+	for _, number := range []*int{&s.addresses.FrontendHandshake, &s.addresses.EngineHandshake, &s.addresses.HTTP} {
+		port, err := s.opt.reserve()
+		if err != nil {
+			return fmt.Errorf("find a free port: %w", err)
+		}
+		s.ports = append(s.ports, port)
+		*number = port.Number()
+	}
+	engine := s.opt.Engines[s.target.Release()]
+	for _, p := range []struct {
+		name, path string
+		args       []string
+	}{
+		{frontendName, engine.VLLMRS, s.target.FrontendArgs(s.addresses)},
+		{tapName, s.opt.VCR, s.target.TapArgs(s.addresses, filepath.ToSlash(s.dir))},
+		{engineName, engine.Python, append([]string{"-m", "vllm.entrypoints.cli.main"}, s.target.EngineArgs(s.addresses)...)},
+	} {
+		if err := s.run(p.name, p.path, p.args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run starts a program, in a session of its own. Its environment is bare: what somebody exported changes no golden.
+func (s *stack) run(name, path string, args []string) error {
+	log, err := os.Create(filepath.Join(s.dir, name+".log"))
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(path, args...)
+	if name == tapName {
+		cmd.Args[0] = "vllm-vcr"
+	}
+	cmd.Env = s.environment()
+	ownSession(cmd)
+	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace})
+	if err != nil {
+		log.Close()
+		return err
+	}
+	s.programs = append(s.programs, &program{p, name, log})
+	go func() {
+		<-p.Done()
+		s.ending(fmt.Errorf("the %s ended: %s", name, p.Exit().Status))
+	}()
+	return nil
+}
+
+// environment is that of frontend, tap and engine.
+func (s *stack) environment() []string {
+	env := []string{"LANG=C.UTF-8", "NO_COLOR=1", "VLLM_CACHE_ROOT=" + s.opt.Engines[s.target.Release()].Cache()}
+	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return append(env, s.target.EngineEnv()...)
+}
+
+// url is where the frontend serves.
+func (s *stack) url() string { return fmt.Sprintf("http://127.0.0.1:%d", s.addresses.HTTP) }
+
+// healthy waits until the engine has registered: only then does the frontend serve HTTP.
+func (s *stack) healthy() error {
+	ctx, cancel := context.WithTimeoutCause(s.alive, s.opt.BootTimeout,
+		fmt.Errorf("the engine did not serve within %v", s.opt.BootTimeout))
+	defer cancel()
+	client := vllmrs.NewClient(s.url(), s.target.Model.Served)
+	tick := time.NewTicker(healthPause)
+	defer tick.Stop()
+	for {
+		if client.Health(ctx) == nil {
+			s.lighten()
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return s.failed(context.Cause(ctx))
+		}
+	}
+}
+
+// lighten gives the engine less weight than the others, now that it serves. Linux shares the cores by session before it
+// does by process. An engine keeps two of them busy, and where it has as much weight as the tap, outputs wait up to half a
+// second to be seen.
+func (s *stack) lighten() {
+	if err := lighten(s.program(engineName).Pid()); err != nil {
+		s.opt.Log.Warn("the engine has as much weight as the tap: times in the capture may be off", "error", err)
+	}
+}
+
+// program returns one of those that were started.
+func (s *stack) program(name string) *program {
+	for _, p := range s.programs {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// clashed tells whether the frontend or the tap ended for want of a port.
+func (s *stack) clashed() bool {
+	for _, p := range s.programs {
+		if p.name != engineName && p.Exit() != nil && strings.Contains(strings.ToLower(p.Tail()), addressInUse) {
+			return true
+		}
+	}
+	return false
+}
+
+// broken is the error of a load that failed: the death of a program, if that is what broke it.
+func (s *stack) broken(err error) error {
+	patience := time.NewTimer(deathDelay)
+	defer patience.Stop()
+	select {
+	case <-s.alive.Done():
+		if cause := context.Cause(s.alive); !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+	case <-patience.C:
+	}
+	return s.failed(err)
+}
+
+// failed puts the end of each log behind an error.
+func (s *stack) failed(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err // somebody wanted it so
+	}
+	var text strings.Builder
+	for _, p := range s.programs {
+		fmt.Fprintf(&text, "\nthe last of %s", p.log.Name())
+		if tail := process.Quote(p.Tail()); tail != "" {
+			text.WriteString(":\n" + strings.TrimSuffix(tail, "\n"))
+		} else {
+			text.WriteString(": nothing")
+		}
+	}
+	return fmt.Errorf("%w%s", err, text.String())
+}
+
+// finish lets the frontend go first, upon which the tap closes its files and ends.
+func (s *stack) finish(ctx context.Context) error {
+	if cause := context.Cause(s.alive); cause != nil {
+		return s.failed(cause)
+	}
+	if err := s.program(frontendName).Stop(ctx); err != nil {
+		return err
+	}
+	tap := s.program(tapName)
+	patience, cancel := context.WithTimeoutCause(ctx, tapPatience, fmt.Errorf("it did not end within %v of the frontend", tapPatience))
+	defer cancel()
+	if err := tap.Wait(patience); err != nil {
+		return s.failed(fmt.Errorf("the tap failed: %w", withoutTail(err)))
+	}
+	return nil
+}
+
+// withoutTail is the end of a process without its output, which is shown with that of the others.
+func withoutTail(err error) error {
+	var exit *process.ExitError
+	if errors.As(err, &exit) {
+		return errors.New(exit.Status)
+	}
+	return err
+}
+
+// stop ends what still runs, all at a time: politely, and by force when that does not help or ctx ends.
+func (s *stack) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopGrace)
+	defer cancel()
+	stopped := make(chan struct{})
+	for _, p := range s.programs {
+		go func() {
+			if err := p.Stop(ctx); err != nil {
+				s.opt.Log.Error("a program does not end", "program", p.name, "error", err)
+			}
+			stopped <- struct{}{}
+		}()
+	}
+	for range s.programs {
+		<-stopped
+	}
+	for _, p := range s.programs {
+		p.log.Close()
+	}
+	for _, port := range s.ports {
+		port.Release()
+	}
+	s.ending(nil)
+}

@@ -53,7 +53,7 @@ func (a *app) readAction() (action.Inputs, action.Plan, error) {
 	return in, plan, err
 }
 
-// usual is what the runner has for goldens and reports.
+// usual is what the runner has for goldens, reports and captures.
 func (a *app) usual() action.Usual {
 	tools := a.orEnv("", "RUNNER_TOOL_CACHE")
 	if tools == "" {
@@ -64,6 +64,7 @@ func (a *app) usual() action.Usual {
 		CacheDir: filepath.Join(tools, "vllm-vcr", "goldens"),
 		// A job may use the action twice.
 		ReportDir: filepath.Join(temp, "vllm-vcr-report-"+word()),
+		WorkDir:   filepath.Join(temp, "vllm-vcr-capture"),
 	}
 }
 

@@ -29,12 +29,10 @@ type actionLog struct {
 	findings [][]string
 }
 
-// What an actionLog takes. Lines of foreign programs are made harmless, others are so
-// already, and the annotations among them must stay what they are.
+// What an actionLog takes. Its lines are harmless already, and the annotations among them must stay what they are.
 const (
 	logStdout = iota
 	logStderr
-	logForeign
 	logStreams
 )
 
@@ -66,8 +64,6 @@ func (s logStream) Write(p []byte) (int, error) {
 
 func (l *actionLog) pass(stream int, line string) error {
 	switch finding := placed.FindStringSubmatch(line); {
-	case stream == logForeign:
-		line = report.OneLine(line)
 	case stream == logStderr && finding != nil:
 		l.findings = append(l.findings, finding[1:])
 	case stream == logStdout && line != "":

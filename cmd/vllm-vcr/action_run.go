@@ -93,7 +93,7 @@ func (a *app) actionServe(ctx context.Context) (int, error) {
 	}
 	log := &actionLog{w: a.stdout}
 	a.issue("group", "", "", "vllm-vcr "+plan.Mode)
-	code, err := a.actionServed(ctx, plan, log)
+	code, err := newApp(log.stream(logStdout), log.stream(logStderr), a.lookupEnv).execute(ctx, plan.Args)
 	log.flush()
 	a.issue("endgroup", "", "", "")
 	if kept := a.setArtifact(plan, name); kept != nil {
@@ -122,13 +122,6 @@ func (a *app) setArtifact(plan action.Plan, name string) error {
 		return err
 	}
 	return a.setOutputs(output{"artifact-name", name}, output{"report-dir", dir})
-}
-
-func (a *app) actionServed(ctx context.Context, plan action.Plan, log *actionLog) (int, error) {
-	if plan.Mode == action.Capture {
-		return a.actionCapture(ctx, plan.Args, log)
-	}
-	return newApp(log.stream(logStdout), log.stream(logStderr), a.lookupEnv).execute(ctx, plan.Args)
 }
 
 // issue writes a command to GitHub's runner, with the place that it is about, if any.

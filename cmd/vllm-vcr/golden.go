@@ -22,7 +22,8 @@ func (a *app) goldenCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "golden",
 		Short: "Look after the goldens: the recorded runs of real engines",
-	}, a.goldenAddCommand(), a.goldenListCommand(), a.goldenPullCommand(), a.goldenVerifyCommand(), a.goldenBundleCommand())
+	}, a.goldenAddCommand(), a.goldenListCommand(), a.goldenPullCommand(), a.goldenVerifyCommand(), a.goldenBundleCommand(),
+		a.goldenExportCommand())
 }
 
 // goldenAddFlags are the flags of golden add.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// localPeers is a folder of peers with the real frontend of 0.33.0, and a script in place of its engine that has the port
+// of its handshake as $port.
+func localPeers(t *testing.T, engine string) string {
+	t.Helper()
+	dir := t.TempDir()
+	home := filepath.Join(dir, "engines", "0.33.0")
+	site := filepath.Join(home, "lib", "python3.11", "site-packages")
+	port := "#!/bin/sh\n" + `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
+	for path, text := range map[string]string{
+		filepath.Join(home, "whole"):                                    "operations of none\n",
+		filepath.Join(home, "packages"):                                 "a==1\nvllm==0.33.0+cpu\n",
+		filepath.Join(home, "bin", "python"):                            port + engine + "\n",
+		filepath.Join(site, "a-1.dist-info", "RECORD"):                  "",
+		filepath.Join(site, "vllm-0.33.0+cpu.dist-info", "METADATA"):    "",
+		filepath.Join(dir, "frontends", "0.33.0", "this folder is one"): "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(testenv.Frontend(t, "0.33.0"), filepath.Join(dir, "frontends", "0.33.0", "vllm-rs")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A capture on this machine from the command line to the registry, with a player in place of the engine.
+func TestCaptureRunLocal(t *testing.T) {
+	const playing = "exec vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096"
+	tests := []struct {
+		name, engine string
+		args         []string
+		code         int
+		want         string // a part of what it writes
+		registered   bool
+	}{
+		{name: "registered", engine: playing, args: []string{"0.33/multiturn-s7"}, want: "0.33/multiturn-s7: engine up in ", registered: true},
+		{name: "not registered", engine: playing, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
+		{name: "no engine", engine: "echo '::error::cannot load' >&2; exit 1", args: []string{"0.33/multiturn-s7"}, code: 3, want: "\n0.33/multiturn-s7: failed: | ::error::cannot load\n"},
+		{name: "unknown target", engine: playing, args: []string{"0.33/multiturn-s8"}, code: 2, want: `target "0.33/multiturn-s8": there is none`},
+		{name: "no jobs", engine: playing, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
+		{name: "nowhere", engine: playing, args: []string{"0.33/multiturn-s7", "--out", "nowhere"}, code: 2, want: "--out: chdir nowhere: no such file"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			checkout := newCheckout(t)
+			cmd := exec.Command("vllm-vcr", append([]string{"capture", "run", "--local"}, test.args...)...)
+			cmd.Dir, cmd.Env = checkout, append(os.Environ(), "VLLM_VCR_PEERS="+localPeers(t, test.engine))
+			out, err := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != test.code {
+				t.Fatalf("exit code %d (%v), want %d\n%s", code, err, test.code, out)
+			}
+			if !strings.Contains(string(out), test.want) {
+				t.Errorf("output lacks %q:\n%s", test.want, out)
+			}
+			wantRegistered(t, checkout, test.registered)
+			if test.code == 0 {
+				wantConforming(t, checkout, "0.33")
+			}
+		})
+	}
+}
+
+// newCheckout is a folder with the files of the repository that a capture reads and writes.
+func newCheckout(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, vcr.Files); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// wantRegistered checks whether the registry of a checkout was changed.
+func wantRegistered(t *testing.T, checkout string, want bool) {
+	t.Helper()
+	before, err := vcr.Files.ReadFile(vcr.ManifestPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.ReadFile(filepath.Join(checkout, vcr.ManifestPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed := !bytes.Equal(before, after); changed != want {
+		t.Errorf("the registry was changed: %v, want %v\n%s", changed, want, cmp.Diff(string(before), string(after)))
+	}
+}
+
+// wantConforming replays the golden multiturn-s7 of a checkout, of which the recording must still be there.
+func wantConforming(t *testing.T, checkout, line string) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(checkout, workPath, line, "multiturn-s7", "trace.jsonl.gz")); err != nil {
+		t.Errorf("the recording was not kept: %v", err)
+	}
+	cmd := exec.Command("vllm-vcr", "conform", "--line", line, "--golden", "multiturn-s7")
+	cmd.Dir = checkout
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("conform: %v\n%s", err, out)
+	}
+}
+
+// The same with released engines on the CPU.
+func TestCaptureRunLocalRealEngine(t *testing.T) {
+	versions := strings.Fields(os.Getenv("VLLM_VCR_ENGINES"))
+	if len(versions) == 0 {
+		t.Skip("set VLLM_VCR_ENGINES to the releases to start, such as \"0.33.0 0.27.1\": .ci/peers engine installs them")
+	}
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			line, checkout := version[:strings.LastIndex(version, ".")], newCheckout(t)
+			cmd := exec.Command("vllm-vcr", "capture", "run", "--local", line+"/multiturn-s7")
+			cmd.Dir = checkout
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			t.Logf("%s", out)
+			wantRegistered(t, checkout, true)
+			wantConforming(t, checkout, line)
+		})
+	}
+}

@@ -46,6 +46,8 @@ func (a *app) captureLoadCommand() *cobra.Command {
 			"and again after a while, and arrivals repeats the load of a cassette: its times, its lengths, and the\n" +
 			"prefixes that its prompts share. All of these are greedy, ask for exactly so many tokens, and fail if the\n" +
 			"server counts others.\n\n" +
+			"With --images, prompts are chats about small images, half of which come again in other prompts. How many\n" +
+			"tokens these are is up to the model.\n\n" +
 			"Each request has an id, load-000017, that a tap finds in the engine's id of it. With --trace-dir this is the\n" +
 			"load generator of a pod: it tells the tap by the file load-done that all is answered, waits for the tap's\n" +
 			"files, and then for somebody to fetch them.",

@@ -34,7 +34,7 @@ func playArrivals(ctx context.Context, l *load) error {
 	return l.scheduled(ctx, due, func(ctx context.Context, i int) error {
 		a := all[i]
 		prompt := a.draw(l.cfg.Seed, i, blockSize, shape.Text)
-		r := exactly(fmt.Sprintf("line %d", a.line), prompt, a.prompt, a.output)
+		r := exactly(fmt.Sprintf("line %d", a.line), prompt, nil, a.prompt, a.output)
 		_, err := l.do(ctx, r.numbered(i).dueAt(due[i]))
 		return err
 	})

@@ -22,10 +22,11 @@ func (l *load) conversation(ctx context.Context, n int) error {
 	rng := generator(l.cfg.Seed, uint64(n))
 	// 8 openings at once stay below the 2,048 tokens of an engine's step: see docs/capturing.md on seeds.
 	history := text(rng, between(rng, 40, 100))
+	images := drawImages(l.cfg.Seed, n, l.cfg.Shape.Images)
 	for turn := range turns {
 		prompt := history + "\nQ: " + text(rng, between(rng, 8, 40)) + "\nA:"
-		r := completion(fmt.Sprintf("conversation %d turn %d", n, turn), object{
-			"prompt": prompt, "max_tokens": between(rng, 4, 48), "temperature": 0,
+		r := ask(fmt.Sprintf("conversation %d turn %d", n, turn), prompt, images, object{
+			"max_tokens": between(rng, 4, 48), "temperature": 0,
 		})
 		if n%2 == 0 {
 			r.body["temperature"], r.body["seed"] = 0.8, 1000*l.cfg.Seed+uint64(n)

@@ -39,11 +39,21 @@ const (
 // completion asks for a completion, as a stream.
 func completion(name string, body object) request { return streamed(name, completionsPath, body) }
 
-// chat asks for an answer to one message, as a stream.
-func chat(name, message string, body object) request {
+// chat asks for an answer to one message, as a stream. Its content is text, or parts, see [withImages].
+func chat(name string, content any, body object) request {
 	body = maps.Clone(body)
-	body["messages"] = []object{{"role": "user", "content": message}}
+	body["messages"] = []object{{"role": "user", "content": content}}
 	return streamed(name, chatPath, body)
+}
+
+// ask asks for a completion of a prompt. If there are images beside it, as data URLs, it asks for an answer to both.
+func ask(name string, prompt any, images []string, body object) request {
+	if len(images) > 0 {
+		return chat(name, withImages(images, prompt), body)
+	}
+	body = maps.Clone(body)
+	body["prompt"] = prompt
+	return completion(name, body)
 }
 
 func streamed(name, path string, body object) request {

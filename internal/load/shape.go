@@ -27,6 +27,9 @@ type Shape struct {
 	PromptTokens, OutputTokens int
 	// Text sends prompts as text, whose count of tokens is then the tokenizer's. Otherwise they are token ids.
 	Text bool
+	// Images are how many images each prompt has; of multiturn, those that a conversation is about. Prompts are then
+	// messages of a chat, whose text has about PromptTokens tokens.
+	Images int
 	// Arrivals is a cassette whose requests come again, as long and at the times that it says; Speed divides those times.
 	Arrivals string
 	Speed    float64
@@ -51,6 +54,7 @@ const (
 	mostAtOnce   = 4096
 	mostRequests = 1 << 20
 	mostTokens   = 1 << 20
+	mostImages   = 64
 )
 
 // ShapeFields are all fields, in the order of [Shape].
@@ -65,6 +69,8 @@ func ShapeFields() []ShapeField {
 		intField("prompt_tokens", "tokens of each prompt", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
 		intField("output_tokens", "tokens of each answer", mostTokens, func(s *Shape) *int { return &s.OutputTokens }),
 		textField(),
+		intField("images", "images in each prompt, which is then a chat's, with text of about as many tokens beside them",
+			mostImages, func(s *Shape) *int { return &s.Images }),
 		{
 			Key: "arrivals", Kind: "path", Usage: "cassette whose requests come again, as long and when it says",
 			get: func(s *Shape) string { return s.Arrivals },

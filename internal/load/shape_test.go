@@ -14,7 +14,7 @@ import (
 func full() Shape {
 	return Shape{
 		Concurrency: 3, Stairs: []int{1, 20}, Requests: 5, Bursts: 6, Every: 1500 * time.Millisecond, PromptTokens: 7, OutputTokens: 8,
-		Text: true, Arrivals: "a b.jsonl", Speed: 0.25,
+		Text: true, Images: 9, Arrivals: "a b.jsonl", Speed: 0.25,
 	}
 }
 
@@ -28,7 +28,7 @@ func TestShapeIsItsFlags(t *testing.T) {
 	}
 	want := []string{
 		"--concurrency=3", "--stairs=1,20", "--requests=5", "--bursts=6", "--every=1.5s", "--prompt-tokens=7", "--output-tokens=8",
-		"--text=true", "--arrivals=a b.jsonl", "--speed=0.25",
+		"--text=true", "--images=9", "--arrivals=a b.jsonl", "--speed=0.25",
 	}
 	if diff := cmp.Diff(want, full().Flags()); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -57,6 +57,7 @@ func TestShapeRefuses(t *testing.T) {
 		{"a step of nothing", "stairs", "1,0", `"0": want a number from 1 to 4096`},
 		{"no time", "every", "7", `"7": want a time above 0, such as 500ms`},
 		{"backwards", "every", "-1s", `"-1s": want a time above 0, such as 500ms`},
+		{"too many images", "images", "65", `"65": want a number from 1 to 64`},
 		{"no truth", "text", "perhaps", `"perhaps": want true or false`},
 		{"no path", "arrivals", "", "want the path of a cassette"},
 		{"not a number", "speed", "NaN", `"NaN": want a number above 0`},
@@ -64,7 +65,7 @@ func TestShapeRefuses(t *testing.T) {
 		{"standing", "speed", "0", `"0": want a number above 0`},
 		{
 			"another key", "rate", "1",
-			"unknown: want one of concurrency, stairs, requests, bursts, every, prompt_tokens, output_tokens, text, arrivals, speed",
+			"unknown: want one of concurrency, stairs, requests, bursts, every, prompt_tokens, output_tokens, text, images, arrivals, speed",
 		},
 	}
 	for _, test := range tests {
@@ -85,10 +86,10 @@ func TestShapesAndWorkloads(t *testing.T) {
 		want     string
 	}{
 		{name: "nothing given", workload: Multiturn},
-		{name: "all that stairs use", workload: Stairs, shape: Shape{Stairs: []int{2}, Requests: 1, PromptTokens: 1, OutputTokens: 1, Text: true}},
+		{name: "all that stairs use", workload: Stairs, shape: Shape{Stairs: []int{2}, Requests: 1, PromptTokens: 1, OutputTokens: 1, Text: true, Images: 1}},
 		{
 			name: "of another workload", workload: Stairs, shape: Shape{Concurrency: 2}, key: "concurrency",
-			want: "--concurrency: workload stairs does not use it; it uses stairs, requests, prompt_tokens, output_tokens, text",
+			want: "--concurrency: workload stairs does not use it; it uses stairs, requests, prompt_tokens, output_tokens, text, images",
 		},
 		{name: "of none", workload: Edge, shape: Shape{PromptTokens: 2}, key: "prompt_tokens", want: "--prompt-tokens: workload edge has one shape only"},
 		{name: "no cassette", workload: Arrivals, key: "arrivals", want: "--arrivals: missing: workload arrivals wants the path of a cassette"},

@@ -44,11 +44,12 @@ func playBursts(ctx context.Context, l *load) error {
 	})
 }
 
-// sized asks for an answer of the shape's length to a prompt of the shape's length, which no other request shares.
+// sized asks for an answer of the shape's length to a prompt of the shape's length, whose text no other request shares.
 func (l *load) sized(name string, number int) request {
 	shape := l.cfg.Shape
-	prompt := drawPrompt(generator(l.cfg.Seed, uint64(number)), shape.PromptTokens, shape.Text)
-	return exactly(name, prompt, shape.PromptTokens, shape.OutputTokens).numbered(number)
+	images := drawImages(l.cfg.Seed, number, shape.Images)
+	prompt := drawPrompt(generator(l.cfg.Seed, uint64(number)), shape.PromptTokens, shape.Text || len(images) > 0)
+	return exactly(name, prompt, images, shape.PromptTokens, shape.OutputTokens).numbered(number)
 }
 
 // drawPrompt is a prompt of n token ids, or of n words.
@@ -60,8 +61,8 @@ func drawPrompt(rng *rand.Rand, n int, asText bool) any {
 }
 
 // exactly asks for so many tokens, and for a prompt of token ids expects the server to count as many as were sent.
-func exactly(name string, prompt any, promptTokens, outputTokens int) request {
-	r := completion(name, object{"prompt": prompt, "max_tokens": outputTokens, "ignore_eos": true, "temperature": 0})
+func exactly(name string, prompt any, images []string, promptTokens, outputTokens int) request {
+	r := ask(name, prompt, images, object{"max_tokens": outputTokens, "ignore_eos": true, "temperature": 0})
 	r.wantOutput = outputTokens
 	if _, asText := prompt.(string); !asText {
 		r.wantPrompt = promptTokens

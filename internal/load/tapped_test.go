@@ -27,7 +27,7 @@ func TestClientAndTapAgree(t *testing.T) {
 }
 
 func tapAgrees(t *testing.T, version string, workload load.Workload) {
-	server, until, ended := tapped(t, version)
+	server, until, ended := tapped(t, version, testenv.ModelDir(t))
 	cfg := load.Config{URL: server.url, Model: "tiny", Workload: workload, Seed: 1}
 	if workload == load.Arrivals {
 		cfg.Shape = load.Shape{Arrivals: capturedMultiturn, Speed: 20}
@@ -48,15 +48,7 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	cassette, err := trace.Open(server.cassette, trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cassette.Close()
-	findings, err := load.Compare(records, cassette)
-	if err != nil || len(findings) > 0 {
-		t.Errorf("%v, %d findings: %q", err, len(findings), findings)
-	}
+	wantAgreement(t, records, server.cassette)
 	for _, no := range report.Refused {
 		t.Logf("refused: %s: %d %s", no.Request, no.Status, no.Answer)
 	}
@@ -69,16 +61,30 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 	t.Logf("%d requests, %d tokens in %v", report.Requests, report.Tokens, report.Duration)
 }
 
+// wantAgreement wants a cassette to have what the client saw.
+func wantAgreement(t *testing.T, records []load.Record, path string) {
+	t.Helper()
+	cassette, err := trace.Open(path, trace.Options{Strict: true, KeepExtra: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cassette.Close()
+	findings, err := load.Compare(records, cassette)
+	if err != nil || len(findings) > 0 {
+		t.Errorf("%v, %d findings: %q", err, len(findings), findings)
+	}
+}
+
 // stack is a frontend before a tap before a player that answers at random.
 type stack struct {
 	url, cassette string
 }
 
 // tapped starts all three. The recording ends when until is closed, and tells so on ended.
-func tapped(t *testing.T, version string) (s stack, until chan<- struct{}, ended <-chan error) {
+func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}, ended <-chan error) {
 	t.Helper()
 	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
-		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny", Env: []string{"VLLM_SERVER_DEV_MODE=1"},
+		Binary: testenv.Frontend(t, version), ModelDir: model, ServedName: "tiny", Env: []string{"VLLM_SERVER_DEV_MODE=1"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -43,21 +43,21 @@ type kind struct {
 
 // kinds has an entry for each of [Workloads].
 var kinds = map[Workload]kind{
-	Multiturn: {play: playMultiturn, keys: []string{"concurrency"}, usual: Shape{Concurrency: 8}},
+	Multiturn: {play: playMultiturn, keys: []string{"concurrency", "images"}, usual: Shape{Concurrency: 8}},
 	Edge:      {play: playEdge},
 	Concurrency: {
 		play:  playConcurrency,
-		keys:  []string{"concurrency", "requests", "prompt_tokens", "output_tokens", "text"},
+		keys:  []string{"concurrency", "requests", "prompt_tokens", "output_tokens", "text", "images"},
 		usual: Shape{Concurrency: 8, Requests: 64, PromptTokens: 256, OutputTokens: 64},
 	},
 	Stairs: {
 		play:  playStairs,
-		keys:  []string{"stairs", "requests", "prompt_tokens", "output_tokens", "text"},
+		keys:  []string{"stairs", "requests", "prompt_tokens", "output_tokens", "text", "images"},
 		usual: Shape{Stairs: []int{1, 2, 4, 8}, Requests: 16, PromptTokens: 256, OutputTokens: 64},
 	},
 	Bursts: {
 		play:  playBursts,
-		keys:  []string{"requests", "bursts", "every", "prompt_tokens", "output_tokens", "text"},
+		keys:  []string{"requests", "bursts", "every", "prompt_tokens", "output_tokens", "text", "images"},
 		usual: Shape{Requests: 16, Bursts: 4, Every: 2 * time.Second, PromptTokens: 256, OutputTokens: 64},
 	},
 	Arrivals: {play: playArrivals, keys: []string{"requests", "text", "arrivals", "speed"}, usual: Shape{Speed: 1}},

@@ -85,14 +85,21 @@ func (r *reader) check(e entry) {
 		r.note(e, tomlfile.Error, codeNoImages, "lines", fmt.Sprintf("a GPU needs images, and line %s has none", e.Line),
 			fmt.Sprintf(`add [lines."%s"] with engine_image and tap_image`, e.Line))
 	}
+	if e.Workload.Kind == load.Arrivals && !e.Model.OnCPU() {
+		r.note(e, tomlfile.Error, codeElsewhere, "workloads",
+			"workload "+e.Workload.Name+" repeats a cassette of this machine, and a GPU's engine is in a pod, "+
+				"which has no such file",
+			`ask it of a model with gpu = "cpu", and capture that with --local`)
+	}
 	if e.Fit && e.Wire {
 		r.note(e, tomlfile.Error, codeFit, "wire", "fitted to, so that its frames cannot gate", "remove wire or fit")
 	}
 	if why := e.impossible(); why != "" {
 		r.note(e, tomlfile.Error, codeImpossible, "scenarios", why, "")
-	} else if e.Scenario == Multimodal && !slices.Contains(load.ShapeKeys(e.Workload.Kind), "images") {
+	} else if e.Scenario == Multimodal && e.Workload.Shape.Images == 0 {
 		r.note(e, tomlfile.Warning, codeImpossible, "workloads",
-			"workload "+e.Workload.Name+" sends no image, so that the capture says nothing of images", "")
+			"workload "+e.Workload.Name+" sends no image, so that the capture says nothing of images",
+			"take one that has images = 1 or more")
 	}
 }
 
@@ -101,6 +108,12 @@ func (t Target) impossible() string {
 	switch {
 	case t.Scenario == Multimodal && !t.Model.Multimodal:
 		return "model " + t.Model.Key + " takes no images: one that does says multimodal = true"
+	case t.Workload.Shape.Images > 0 && !t.Model.Multimodal:
+		return fmt.Sprintf("workload %s sends images, and model %s takes none: one that does says multimodal = true",
+			t.Workload.Name, t.Model.Key)
+	case !enough(t.options()[optImages], t.Workload.Shape.Images):
+		return fmt.Sprintf("workload %s sends %d images at a time, more than %s %s",
+			t.Workload.Name, t.Workload.Shape.Images, optImages, t.options()[optImages])
 	case t.Scenario == LoRA && len(t.Model.Adapters) == 0:
 		return "model " + t.Model.Key + " has no adapters: add [models." + t.Model.Key + ".adapters]"
 	case t.Scenario == LoRA && !enough(t.options()[optMaxLoRAs], len(t.Model.Adapters)):
@@ -116,6 +129,7 @@ func (t Target) impossible() string {
 	return ""
 }
 
+// enough reports whether a limit allows so many. One that is not given, or malformed, which is reported, allows all.
 func enough(most string, count int) bool {
 	n, err := strconv.Atoi(most)
 	return err != nil || n >= count

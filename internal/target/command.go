@@ -8,15 +8,17 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/load/pod"
 )
 
 // Files that a capture leaves in its folder.
 const (
-	TraceFile    = "trace.jsonl.gz"
-	StepsFile    = "steps.jsonl.gz"
-	FramesFile   = "frames.jsonl.gz"
-	LoadFile     = "load.json"
-	RequestsFile = "requests.jsonl.gz"
+	TraceFile    = pod.Trace
+	StepsFile    = pod.Steps
+	FramesFile   = pod.Frames
+	LoadFile     = pod.Report
+	RequestsFile = pod.Requests
 )
 
 // handshakeHost is where frontend, tap and engine meet: they share a machine, or a pod.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,48 @@ func TestCommands(t *testing.T) {
 		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
 }
+
+// A cassette that a workload repeats lies where the file of targets says, as seen from that file.
+func TestArrivalsLieBesideTheTargets(t *testing.T) {
+	absolute, err := filepath.Abs("monday.jsonl.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, file, arrivals, want string }{
+		{"below", "capture/targets.toml", "recorded/monday.jsonl.gz", "capture/recorded/monday.jsonl.gz"},
+		{"above", "capture/targets.toml", "../monday.jsonl.gz", "monday.jsonl.gz"},
+		{"beside a file of this folder", "targets.toml", "./monday.jsonl.gz", "monday.jsonl.gz"},
+		{"from the root", "capture/targets.toml", absolute, absolute},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			file, findings := Parse(test.file, fmt.Appendf(nil, arrivalsTargets, test.arrivals), testWindow())
+			if len(findings) > 0 || len(file.Targets) != 1 {
+				t.Fatalf("%d targets, findings %v", len(file.Targets), findings)
+			}
+			args := file.Targets[0].LoadArgs(Addresses{HTTP: 8000}, "/trace")
+			if want := "--arrivals=" + test.want; args[len(args)-1] != want {
+				t.Errorf("arguments %q, want %s at the end", args, want)
+			}
+		})
+	}
+}
+
+const arrivalsTargets = `
+[models.a]
+source = "a"
+gpu = "cpu"
+[workloads.again]
+kind = "arrivals"
+arrivals = %q
+[[target]]
+lines = ["0.33"]
+models = ["a"]
+scenarios = ["baseline"]
+workloads = ["again"]
+seeds = [7]
+single_seed = "the cassette decides"
+`
 
 // Published hashes of captures on H200s tie the configuration to that of others.
 func TestPublishedHashes(t *testing.T) {

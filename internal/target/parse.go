@@ -199,7 +199,16 @@ func (r *reader) readWorkload(t tomlfile.Keyed) {
 	if w.Shape, ok = readShape(t.Table); ok {
 		checkWorkload(t, w)
 	}
+	w.Shape.Arrivals = r.fromHere(w.Shape.Arrivals)
 	r.workloads = append(r.workloads, w)
+}
+
+// fromHere is the path of a file that the file of targets names from where it lies.
+func (r *reader) fromHere(name string) string {
+	if name == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return path.Join(r.root, filepath.ToSlash(name))
 }
 
 // readShape reads what a workload leaves open, as far as it can be: the second result is false when something was wrong.

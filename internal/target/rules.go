@@ -25,6 +25,7 @@ const (
 	codeExcept     = "K019"
 	codeMalformed  = "K020"
 	codeCount      = "K021"
+	codeElsewhere  = "K022"
 )
 
 // Rules lists what is checked, by code.
@@ -51,5 +52,6 @@ func Rules() []tomlfile.Rule {
 		{Code: codeExcept, Text: "exceptions have a reason, and except something"},
 		{Code: codeMalformed, Text: "values are well-formed"},
 		{Code: codeCount, Text: "each [[target]] asks for something, within reason"},
+		{Code: codeElsewhere, Text: "what is captured on a cluster needs no file of this machine"},
 	}
 }

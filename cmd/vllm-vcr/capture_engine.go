@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ type engineFlags struct{ dir, index string }
 
 func (a *app) captureEngineCommand() *cobra.Command {
 	var f engineFlags
+	var frontendOnly bool
 	cmd := &cobra.Command{
 		Use:   "engine VERSION…",
 		Short: "Install released engines that run on a CPU, and their frontends",
@@ -28,10 +30,14 @@ func (a *app) captureEngineCommand() *cobra.Command {
 		Example: "  vllm-vcr capture engine 0.33.0",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if frontendOnly {
+				return a.captureFrontend(cmd.Context(), f, args)
+			}
 			return a.captureEngine(cmd.Context(), f, args)
 		},
 	}
 	f.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&frontendOnly, "frontend-only", false, "install only vllm-rs, which takes 100 MB at most and no Python")
 	return cmd
 }
 
@@ -46,26 +52,58 @@ func (a *app) captureEngine(ctx context.Context, f engineFlags, versions []strin
 	for _, version := range versions {
 		engine, err := f.ensure(ctx, a, steps, version)
 		if err != nil {
-			return exitError{conformance.ExitInfra, err}
+			return err
 		}
-		state := "is there"
-		if engine.Installed {
-			state = "installed"
-		}
-		line := fmt.Sprintf("engine %s: %s: %s in %s", version, state, engine.Origin, engine.Home)
-		if _, err := fmt.Fprintln(a.stdout, report.OneLine(line)); err != nil {
+		if err := a.tellInstalled("engine", engine, engine.Origin+" in "+engine.Home); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+func (a *app) captureFrontend(ctx context.Context, f engineFlags, versions []string) error {
+	steps := a.openSteps()
+	defer steps.close()
+	for _, version := range versions {
+		engine, err := cpuengine.EnsureFrontend(ctx, f.options(a, steps, "frontend", version))
+		if err != nil {
+			return engineError(err)
+		}
+		if err := a.tellInstalled("frontend", engine, engine.VLLMRS); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) tellInstalled(kind string, engine cpuengine.Engine, what string) error {
+	state := "is there"
+	if engine.Installed {
+		state = "installed"
+	}
+	_, err := fmt.Fprintln(a.stdout, report.OneLine(fmt.Sprintf("%s %s: %s: %s", kind, engine.Release, state, what)))
+	return err
+}
+
 // ensure installs an engine unless it is there.
 func (f engineFlags) ensure(ctx context.Context, a *app, s *steps, release string) (cpuengine.Engine, error) {
-	return cpuengine.Ensure(ctx, cpuengine.Options{
+	engine, err := cpuengine.Ensure(ctx, f.options(a, s, "engine", release))
+	return engine, engineError(err)
+}
+
+func (f engineFlags) options(a *app, s *steps, kind, release string) cpuengine.Options {
+	return cpuengine.Options{
 		Release: release, Dir: f.dir, Index: f.index, Log: a.log,
-		Progress: func(step string) { s.tell("engine "+release, step) },
-	})
+		Progress: func(step string) { s.tell(kind+" "+release, step) },
+	}
+}
+
+// engineError gives the error of an installation its exit code.
+func engineError(err error) error {
+	if err == nil || errors.Is(err, cpuengine.ErrOptions) {
+		return err
+	}
+	return exitError{conformance.ExitInfra, err}
 }
 
 // steps shows what is being done: as the last line of a terminal, elsewhere as a line each.

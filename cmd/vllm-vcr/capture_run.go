@@ -54,10 +54,9 @@ func addAdmissionFlag(flags *pflag.FlagSet, admission *time.Duration) {
 	flags.DurationVar(admission, "admission-timeout", 6*time.Hour, "how long a Job may wait for quota")
 }
 
-// budgets are how long each stage of a Job may last. Of the sidecars none says when the engine serves, so its time counts
-// as the load's.
+// budgets are how long each stage of a Job may last. Once the frontend is ready, the engine serves.
 func (f *remoteFlags) budgets(admission time.Duration) cluster.Budgets {
-	return cluster.Budgets{Admission: admission, Start: f.jobs.run.Start, Load: f.jobs.run.Start + f.jobs.run.Load}
+	return cluster.Budgets{Admission: admission, Start: f.jobs.run.Start, Load: f.jobs.run.Load}
 }
 
 func (a *app) captureRunCommand() *cobra.Command {
@@ -150,7 +149,7 @@ func (f *runFlags) outcomes(
 	if err != nil {
 		return nil, err
 	}
-	acceptAll(ctx, outcomes, accept, f.failFast)
+	acceptAll(ctx, outcomes, a.timed(accept), f.failFast)
 	return outcomes, nil
 }
 
@@ -268,6 +267,9 @@ func outcomeText(o capture.Outcome) string {
 		content := fmt.Sprintf("%d messages", done.Messages)
 		if done.Messages == 0 {
 			content = fmt.Sprintf("%d requests, %d tokens", g.Records, g.Tokens)
+			if o.Accepted.Before != "" {
+				content += ", " + o.Accepted.Before + " answers as before"
+			}
 		}
 		goldens = append(goldens, fmt.Sprintf("%s: %s %s: %s, sha256 %s, %s", name, what, g.ID, content, g.SHA256, done.Location))
 	}

@@ -90,7 +90,7 @@ func (a *app) runLocal(ctx context.Context, targets []target.Target, f localFlag
 	}
 	for _, t := range targets {
 		if err := prepareLocal(ctx, a, f, steps, t, opt); err != nil {
-			return nil, exitError{conformance.ExitInfra, err}
+			return nil, err
 		}
 	}
 	outcomes, err := capture.LocalAll(ctx, opt, targets)
@@ -101,6 +101,23 @@ func (a *app) runLocal(ctx context.Context, targets []target.Target, f localFlag
 		return nil, exitError{conformance.ExitInfra, err}
 	}
 	return outcomes, nil
+}
+
+// timed says what it takes to accept a recording; nil stays nil.
+func (a *app) timed(
+	accept func(context.Context, capture.Recording) (capture.Accepted, error),
+) func(context.Context, capture.Recording) (capture.Accepted, error) {
+	if accept == nil {
+		return nil
+	}
+	return func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
+		began := time.Now()
+		accepted, err := accept(ctx, rec)
+		if err == nil {
+			a.tellTarget(rec.Target, fmt.Sprintf("checked, replayed and registered in %.1f s", time.Since(began).Seconds()))
+		}
+		return accepted, err
+	}
 }
 
 // prepareLocal finds the engine and the model of a target.
@@ -116,7 +133,7 @@ func prepareLocal(ctx context.Context, a *app, f localFlags, s *steps, t target.
 		return nil
 	}
 	if opt.Models[key], err = modelFolder(folder); err != nil {
-		return fmt.Errorf("model %s: %w", key, err)
+		return exitError{conformance.ExitInfra, fmt.Errorf("model %s: %w", key, err)}
 	}
 	return nil
 }

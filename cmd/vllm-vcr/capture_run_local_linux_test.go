@@ -43,9 +43,11 @@ func localPeers(t *testing.T, engine string) string {
 	return dir
 }
 
+// playingEngine is a player for [localPeers].
+const playingEngine = "exec vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096"
+
 // A capture on this machine from the command line to the registry, with a player in place of the engine.
 func TestCaptureRunLocal(t *testing.T) {
-	const playing = "exec vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096"
 	tests := []struct {
 		name, engine string
 		args         []string
@@ -53,12 +55,12 @@ func TestCaptureRunLocal(t *testing.T) {
 		want         string // a part of what it writes
 		registered   bool
 	}{
-		{name: "registered", engine: playing, args: []string{"0.33/multiturn-s7"}, want: "0.33/multiturn-s7: engine up in ", registered: true},
-		{name: "not registered", engine: playing, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
+		{name: "registered", engine: playingEngine, args: []string{"0.33/multiturn-s7"}, want: ", 0 of 180 answers as before, sha256 ", registered: true},
+		{name: "not registered", engine: playingEngine, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
 		{name: "no engine", engine: "echo '::error::cannot load' >&2; exit 1", args: []string{"0.33/multiturn-s7"}, code: 3, want: "\n0.33/multiturn-s7: failed: | ::error::cannot load\n"},
-		{name: "unknown target", engine: playing, args: []string{"0.33/multiturn-s8"}, code: 2, want: `target "0.33/multiturn-s8": there is none`},
-		{name: "no jobs", engine: playing, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
-		{name: "nowhere", engine: playing, args: []string{"0.33/multiturn-s7", "--out", "nowhere"}, code: 2, want: "--out: chdir nowhere: no such file"},
+		{name: "unknown target", engine: playingEngine, args: []string{"0.33/multiturn-s8"}, code: 2, want: `target "0.33/multiturn-s8": there is none`},
+		{name: "no jobs", engine: playingEngine, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
+		{name: "nowhere", engine: playingEngine, args: []string{"0.33/multiturn-s7", "--out", "nowhere"}, code: 2, want: "--out: chdir nowhere: no such file"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

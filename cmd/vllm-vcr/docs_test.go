@@ -24,7 +24,7 @@ func shellBlocks(t *testing.T, page string) (blocks []string, lines []int) {
 	var block []string
 	inside := false
 	for i, line := range strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n") {
-		switch {
+		switch line := strings.TrimLeft(line, " "); { // a block in a list is indented
 		case line == "```sh":
 			inside, block = true, nil
 			lines = append(lines, i+1)

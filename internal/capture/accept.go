@@ -42,6 +42,8 @@ type Accepted struct {
 	// Goldens are those that were registered, or were already: that of the cassette, and that of the raw frames if the
 	// target asks for it.
 	Goldens []conformance.Registered
+	// Before says how much of what the golden of the same id said before is said again; empty if there was none.
+	Before string
 	// Warnings are what somebody should look at, a sentence each.
 	Warnings []string
 }
@@ -70,7 +72,8 @@ func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, er
 	if len(findings) > 0 {
 		return Accepted{}, &RefusedError{rec.Target.Name(), findings}
 	}
-	accepted := Accepted{Warnings: opt.screen(ctx, rec.Target, m)}
+	var accepted Accepted
+	opt.screen(ctx, rec.Target, m, &accepted)
 	for try := 1; ; try++ {
 		var err error
 		accepted.Goldens, err = conformance.RegisterAll(ctx, opt.registrations(rec)...)
@@ -125,15 +128,14 @@ func splitDigest(image string) (name, digest string) {
 
 // screen compares a capture with what should be much like it: the golden before it, and those of the same engine and
 // workload with other seeds.
-func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure) []string {
+func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure, into *Accepted) {
 	if opt.Store == nil {
-		return nil
+		return
 	}
 	registry, findings := manifest.Load(opt.Manifest)
 	if registry == nil || slices.ContainsFunc(findings, func(f manifest.Finding) bool { return f.Code == "M002" }) {
-		return nil // Register says what is wrong with it
+		return // Register says what is wrong with it
 	}
-	var warnings []string
 	for _, g := range registry.Goldens {
 		if g.Line != t.Line || g.Role == manifest.Wire || !akin(g, t.ID, orEmpty(m.Meta.ConfigHash)) {
 			continue
@@ -141,14 +143,14 @@ func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure)
 		other, err := measureGolden(ctx, opt.Store, g)
 		switch {
 		case err != nil:
-			warnings = append(warnings, fmt.Sprintf("not compared with %s/%s: %v", g.Line, g.ID, err))
+			into.Warnings = append(into.Warnings, fmt.Sprintf("not compared with %s/%s: %v", g.Line, g.ID, err))
 		case g.ID == t.ID:
-			warnings = append(warnings, m.unlike(other, "the golden that is replaced")...)
+			into.Before = m.again(other)
+			into.Warnings = append(into.Warnings, m.unlike(other, "the golden that is replaced")...)
 		default:
-			warnings = append(warnings, m.unlike(other, g.ID)...)
+			into.Warnings = append(into.Warnings, m.unlike(other, g.ID)...)
 		}
 	}
-	return warnings
 }
 
 // akin tells whether a golden has this id, or is a sibling: the same configuration under the same workload with another

@@ -220,6 +220,7 @@ func (d *describer) warnf(format string, args ...any) {
 // body puts the text together. What is too much for GitHub is left out, and the text says so.
 func (d *describer) body() string {
 	var b strings.Builder
+	d.writeVerdict(&b)
 	fmt.Fprintf(&b, "Goldens of vLLM %s, line %s: %d new or different", strings.TrimPrefix(d.line.Tag, "v"), d.Line, len(d.rows))
 	if d.same > 0 {
 		fmt.Fprintf(&b, ", %d as they were", d.same)
@@ -235,6 +236,30 @@ func (d *describer) body() string {
 		fmt.Fprintf(&b, "\nRun: %s\n", address(d.Run))
 	}
 	return b.String()
+}
+
+// writeVerdict says first what matters most: whether the goldens hold, and whether the engine says what it said.
+func (d *describer) writeVerdict(b *strings.Builder) {
+	if d.result.Report == nil {
+		return
+	}
+	counts := d.result.Report.Counts
+	if d.result.Report.ExitCode == conformance.ExitOK {
+		fmt.Fprintf(b, "**The replay holds: %d assertions.**", counts[conformance.Pass])
+	} else {
+		fmt.Fprintf(b, "**The replay does not hold: %s**", quote(d.result.Report.Reason))
+	}
+	same, of := 0, 0
+	for _, r := range d.rows {
+		if r.measured != nil && r.old != nil {
+			same += r.measured.sameAnswers(*r.old)
+			of += max(r.measured.Records, r.old.Records)
+		}
+	}
+	if of > 0 {
+		fmt.Fprintf(b, " **%d of %d answers are as they were**, prompt by prompt.", same, of)
+	}
+	b.WriteString("\n\n")
 }
 
 func (d *describer) writeElsewhere(b *strings.Builder) {
@@ -253,7 +278,7 @@ func (d *describer) writeTable(b *strings.Builder) {
 	if len(d.rows) == 0 {
 		return
 	}
-	b.WriteString("\n| golden | role | engine | config | records | tokens | as before | sha256 | replay | TTFT p50 / p99, ms | ITL p50 / p99, ms |\n")
+	b.WriteString("\n| golden | replay | answers as before | records | tokens | TTFT p50 / p99, ms | ITL p50 / p99, ms | role | engine | config | sha256 |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for i, r := range d.rows {
 		line := "| " + strings.Join(r.cells(), " | ") + " |\n"
@@ -289,23 +314,16 @@ func (r *row) cells() []string {
 	if m, old := r.measured, r.old; m != nil && old != nil {
 		records, tokens = change(fmt.Sprint(old.Records), records), change(fmt.Sprint(old.Tokens), tokens)
 		ttft, itl = change(old.TTFT.String(), ttft), change(old.ITL.String(), itl)
-		as = "no"
-		if m.Said == old.Said {
-			as = "yes"
-		}
+		as = m.again(*old)
 	}
-	if r.before != nil && r.before.SHA256 == r.now.SHA256 {
-		as = "yes"
-	}
-	config, sum := short(r.now.ConfigHash), short(r.now.SHA256)
-	if r.before == nil {
+	role, engine, config, sum := quote(string(r.now.Role)), engineOf(r.now), short(r.now.ConfigHash), short(r.now.SHA256)
+	if old := r.before; old == nil {
 		as = "new"
 	} else {
-		config, sum = change(short(r.before.ConfigHash), config), change(short(r.before.SHA256), sum)
+		role, engine = change(quote(string(old.Role)), role), change(engineOf(*old), engine)
+		config, sum = change(short(old.ConfigHash), config), change(short(old.SHA256), sum)
 	}
-	return []string{
-		quote(r.now.ID), quote(string(r.now.Role)), engineOf(r.now), config, records, tokens, as, sum, r.verdict(), ttft, itl,
-	}
+	return []string{quote(r.now.ID), r.verdict(), as, records, tokens, ttft, itl, role, engine, config, sum}
 }
 
 // engineOf says what spoke.

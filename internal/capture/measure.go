@@ -3,6 +3,7 @@ package capture
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -24,10 +25,12 @@ type measure struct {
 	Bare int
 	// Ends is when the last answer was complete, in ms on the zero of the cassette.
 	Ends float64
-	// Said is the digest of all tokens, where it was asked for.
-	Said      string
+	// Said is what was answered to each prompt, by its digest: the digests of the answers, as one prompt may be asked twice.
+	Said      map[fingerprint][]fingerprint
 	TTFT, ITL spread
 }
+
+type fingerprint = [sha256.Size]byte
 
 // A spread is the middle and the worst percentile of a time, in ms. Both are NaN where there is none.
 type spread struct{ P50, P99 float64 }
@@ -43,7 +46,7 @@ func measureCassette(path string) (measure, error) {
 }
 
 func measureRecords(r *trace.Reader) (measure, error) {
-	m := measurer{measure: measure{Meta: r.Meta()}}
+	m := newMeasurer(r.Meta())
 	var rec trace.Record
 	for {
 		err := r.Next(&rec)
@@ -63,6 +66,10 @@ type measurer struct {
 	ttft, itl []float64
 }
 
+func newMeasurer(meta trace.Meta) measurer {
+	return measurer{measure: measure{Meta: meta, Said: map[fingerprint][]fingerprint{}}}
+}
+
 func (m *measurer) add(rec *trace.Record) {
 	m.Records++
 	m.Tokens += rec.OutputTokens
@@ -72,6 +79,44 @@ func (m *measurer) add(rec *trace.Record) {
 	m.ttft = append(m.ttft, rec.TTFTMs)
 	m.itl = append(m.itl, rec.ITLMs...)
 	m.Ends = max(m.Ends, end(rec))
+	prompt := promptOf(rec)
+	m.Said[prompt] = append(m.Said[prompt], answerOf(rec))
+}
+
+// promptOf is the digest of what was asked: its tokens, or the hashes of its blocks where those are not recorded, and the
+// images.
+func promptOf(rec *trace.Record) fingerprint {
+	b := fmt.Appendf(nil, "%d %q ", rec.PromptTokens, rec.MMHashes)
+	if rec.PromptTokenIDs != nil {
+		return sha256.Sum256(fmt.Append(b, rec.PromptTokenIDs))
+	}
+	return sha256.Sum256(fmt.Append(b, rec.BlockHashes))
+}
+
+// answerOf is the digest of what was answered, however it was cut into chunks.
+func answerOf(rec *trace.Record) fingerprint {
+	return sha256.Sum256(fmt.Appendf(nil, "%d %d", rec.OutputTokenIDs, rec.FinishReason))
+}
+
+// sameAnswers counts the answers that both captures have to the same prompts. Neither when nor in which order they came
+// matters.
+func (m measure) sameAnswers(than measure) int {
+	same := 0
+	for prompt, answers := range m.Said {
+		left := slices.Clone(than.Said[prompt])
+		for _, answer := range answers {
+			if at := slices.Index(left, answer); at >= 0 {
+				left = slices.Delete(left, at, at+1)
+				same++
+			}
+		}
+	}
+	return same
+}
+
+// again is that count of how many there are.
+func (m measure) again(than measure) string {
+	return fmt.Sprintf("%d of %d", m.sameAnswers(than), max(m.Records, than.Records))
 }
 
 func (m *measurer) result() measure {
@@ -79,7 +124,7 @@ func (m *measurer) result() measure {
 	return m.measure
 }
 
-// measureGolden takes the measure of a registered cassette, and the digest of what it says.
+// measureGolden takes the measure of a registered cassette.
 func measureGolden(ctx context.Context, store conformance.Store, g manifest.Golden) (measure, error) {
 	data, location, err := store.Fetch(ctx, g)
 	if err != nil {
@@ -98,11 +143,10 @@ func measureGolden(ctx context.Context, store conformance.Store, g manifest.Gold
 	if err != nil {
 		return measure{}, err
 	}
-	m := measurer{measure: measure{Meta: all.Meta}}
+	m := newMeasurer(all.Meta)
 	for i := range all.Records {
 		m.add(&all.Records[i])
 	}
-	m.Said = trace.TokensDigest(all.Records, trace.ReplaySubset(all.Records))
 	return m.result(), nil
 }
 

@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/process"
@@ -33,12 +35,18 @@ const (
 	frontendPatience = time.Minute
 	// tapPatience is how long the tap may take to close its files once the frontend has gone.
 	tapPatience = 30 * time.Second
-	// deathDelay is how long the end of a program may take to be known after it broke a connection.
+	// deathDelay is how long the end of a program may take to be known after it broke a connection, or ended another.
 	deathDelay = 2 * time.Second
 	// failureTail is what an error shows of each log, in bytes.
 	failureTail = 1 << 10
 	// addressInUse is what all of them say when a port is taken.
 	addressInUse = "address already in use"
+)
+
+// Weights of a session, as nice values.
+const (
+	lightest = "19"
+	ordinary = "0"
 )
 
 // A program is one of the three that serve a capture, as a child of this process.
@@ -56,10 +64,22 @@ type stack struct {
 	addresses target.Addresses
 	ports     []vllmrs.Port
 	programs  []*program // in the order of their start
-	// alive ends with the first program that does, and says which.
+	unguard   func()     // nil if the engine was not started
+	// alive ends with the first program that does.
 	alive  context.Context
 	ending context.CancelCauseFunc
+
+	mutex sync.Mutex
+	ended []*endedError // in the order in which it was seen
 }
+
+// An endedError is the end of a program that was to serve.
+type endedError struct {
+	name, status string
+	code         int // -1 after a signal
+}
+
+func (e *endedError) Error() string { return "the " + e.name + " ended: " + e.status }
 
 // errClash is a port that somebody else took after it was chosen.
 var errClash = errors.New("a port was taken by somebody else")
@@ -68,6 +88,9 @@ var errClash = errors.New("a port was taken by somebody else")
 func boot(ctx context.Context, opt LocalOptions, t target.Target, dir string) (*stack, error) {
 	for try := 1; ; try++ {
 		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+			return nil, err
+		}
+		if err := hasRoom(dir); err != nil {
 			return nil, err
 		}
 		s := &stack{opt: opt, target: t, dir: dir}
@@ -87,6 +110,19 @@ func boot(ctx context.Context, opt LocalOptions, t target.Target, dir string) (*
 		}
 		opt.Progress(t, "a port was taken by somebody else: again, on other ports")
 	}
+}
+
+// room is what a capture leaves at the least, in bytes.
+const room = 4 << 20
+
+// hasRoom tells before an engine is started, which takes a minute, that nothing of it could be written.
+func hasRoom(dir string) error {
+	probe := filepath.Join(dir, "room")
+	err := os.WriteFile(probe, make([]byte, room), 0o644)
+	if err != nil {
+		err = fmt.Errorf("a capture needs %d MB and more: %w", room>>20, err)
+	}
+	return errors.Join(err, os.Remove(probe))
 }
 
 // start starts the programs, on ports that are kept for them.
@@ -114,6 +150,11 @@ func (s *stack) start(ctx context.Context) error {
 			return err
 		}
 	}
+	unguard, err := guard(s.program(engineName).Pid())
+	if err != nil {
+		return fmt.Errorf("guard the engine: %w", err)
+	}
+	s.unguard = unguard
 	return nil
 }
 
@@ -137,7 +178,11 @@ func (s *stack) run(name, path string, args []string) error {
 	s.programs = append(s.programs, &program{p, name, log})
 	go func() {
 		<-p.Done()
-		s.ending(fmt.Errorf("the %s ended: %s", name, p.Exit().Status))
+		ended := &endedError{name, p.Exit().Status, p.Exit().Code}
+		s.mutex.Lock()
+		s.ended = append(s.ended, ended)
+		s.mutex.Unlock()
+		s.ending(ended)
 	}()
 	return nil
 }
@@ -172,7 +217,7 @@ func (s *stack) healthy() error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return s.failed(context.Cause(ctx))
+			return s.failed(s.blame(context.Cause(ctx)))
 		}
 	}
 }
@@ -181,7 +226,7 @@ func (s *stack) healthy() error {
 // does by process. An engine keeps two of them busy, and where it has as much weight as the tap, outputs wait up to half a
 // second to be seen.
 func (s *stack) lighten() {
-	if err := lighten(s.program(engineName).Pid()); err != nil {
+	if err := weigh(s.program(engineName).Pid(), lightest); err != nil {
 		s.opt.Log.Warn("the engine has as much weight as the tap: times in the capture may be off", "error", err)
 	}
 }
@@ -212,12 +257,51 @@ func (s *stack) broken(err error) error {
 	defer patience.Stop()
 	select {
 	case <-s.alive.Done():
-		if cause := context.Cause(s.alive); !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", cause, err)
+		cause := context.Cause(s.alive)
+		blamed := s.blame(cause)
+		if errors.Is(err, cause) {
+			err = blamed
+		} else {
+			err = fmt.Errorf("%w: %w", blamed, err)
 		}
 	case <-patience.C:
 	}
 	return s.failed(err)
+}
+
+// blame is, for the end of a program, the end that most likely brought about all others: that of a program which was
+// killed, or else failed. Which end is seen first is chance.
+func (s *stack) blame(cause error) error {
+	var first *endedError
+	if !errors.As(cause, &first) {
+		return cause
+	}
+	s.settle()
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for _, guilty := range []func(code int) bool{
+		func(code int) bool { return code < 0 },
+		func(code int) bool { return code > 0 },
+	} {
+		at := slices.IndexFunc(s.ended, func(e *endedError) bool { return guilty(e.code) })
+		if at >= 0 {
+			return s.ended[at]
+		}
+	}
+	return cause
+}
+
+// settle lets the end of one program take its course with the others.
+func (s *stack) settle() {
+	patience := time.NewTimer(deathDelay)
+	defer patience.Stop()
+	for _, p := range s.programs {
+		select {
+		case <-p.Done():
+		case <-patience.C:
+			return
+		}
+	}
 }
 
 // failed puts the end of each log behind an error.
@@ -226,9 +310,9 @@ func (s *stack) failed(err error) error {
 		return err // somebody wanted it so
 	}
 	var text strings.Builder
-	for _, p := range s.programs {
+	for _, p := range s.endedFirst() {
 		fmt.Fprintf(&text, "\nthe last of %s", p.log.Name())
-		if tail := process.Quote(p.Tail()); tail != "" {
+		if tail := process.Quote(wholeLines(p.Tail())); tail != "" {
 			text.WriteString(":\n" + strings.TrimSuffix(tail, "\n"))
 		} else {
 			text.WriteString(": nothing")
@@ -237,10 +321,35 @@ func (s *stack) failed(err error) error {
 	return fmt.Errorf("%w%s", err, text.String())
 }
 
+// endedFirst are the programs, those that have ended before those that run: their logs are likelier to say why.
+func (s *stack) endedFirst() []*program {
+	programs := slices.Clone(s.programs)
+	slices.SortStableFunc(programs, func(a, b *program) int {
+		switch aEnded, bEnded := a.Exit() != nil, b.Exit() != nil; {
+		case aEnded == bEnded:
+			return 0
+		case aEnded:
+			return -1
+		}
+		return 1
+	})
+	return programs
+}
+
+// wholeLines is a tail without the line that it begins in the middle of, and without what says so: the log is named.
+func wholeLines(tail string) string {
+	if _, rest, ok := strings.Cut(tail, "before this]\n"); ok && strings.HasPrefix(tail, "[") {
+		if _, whole, ok := strings.Cut(rest, "\n"); ok && whole != "" {
+			return whole
+		}
+	}
+	return tail
+}
+
 // finish lets the frontend go first, upon which the tap closes its files and ends.
 func (s *stack) finish(ctx context.Context) error {
 	if cause := context.Cause(s.alive); cause != nil {
-		return s.failed(cause)
+		return s.failed(s.blame(cause))
 	}
 	if err := s.program(frontendName).Stop(ctx); err != nil {
 		return err
@@ -267,6 +376,9 @@ func withoutTail(err error) error {
 func (s *stack) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopGrace)
 	defer cancel()
+	if engine := s.program(engineName); engine != nil {
+		_ = weigh(engine.Pid(), ordinary) // what is to end should not have to wait for a busy machine
+	}
 	stopped := make(chan struct{})
 	for _, p := range s.programs {
 		go func() {
@@ -278,6 +390,9 @@ func (s *stack) stop(ctx context.Context) {
 	}
 	for range s.programs {
 		<-stopped
+	}
+	if s.unguard != nil {
+		s.unguard()
 	}
 	for _, p := range s.programs {
 		p.log.Close()

@@ -60,6 +60,28 @@ func Ensure(ctx context.Context, opt Options) (Engine, error) {
 	return in.ensure(ctx)
 }
 
+// EnsureFrontend is [Ensure] for the frontend alone: some tens of MB, without Python. Of the engine it returns VLLMRS and
+// Installed.
+func EnsureFrontend(ctx context.Context, opt Options) (Engine, error) {
+	in, err := newInstaller(opt)
+	if err != nil {
+		return Engine{}, err
+	}
+	engine := Engine{Release: in.Release, VLLMRS: in.frontend()}
+	if in.runs(ctx, engine.VLLMRS) == nil {
+		return engine, nil
+	}
+	unlock, err := in.lock(ctx)
+	if err == nil {
+		defer unlock()
+		engine.Installed, err = in.ensureFrontend(ctx, engine.VLLMRS)
+	}
+	if err != nil {
+		return engine, in.failed(ctx, "frontend", err)
+	}
+	return engine, nil
+}
+
 func (in *installer) ensure(ctx context.Context) (Engine, error) {
 	engine, err := in.present(ctx)
 	if err == nil {
@@ -73,7 +95,7 @@ func (in *installer) ensure(ctx context.Context) (Engine, error) {
 	if err := in.ensureEngine(ctx, &engine); err != nil {
 		return engine, in.failed(ctx, "engine", err)
 	}
-	if err := in.ensureFrontend(ctx, engine.VLLMRS); err != nil {
+	if _, err := in.ensureFrontend(ctx, engine.VLLMRS); err != nil {
 		return engine, in.failed(ctx, "frontend", err)
 	}
 	return engine, nil
@@ -84,7 +106,7 @@ func (in *installer) present(ctx context.Context) (e Engine, err error) {
 	home := filepath.Join(in.Dir, "engines", in.Release)
 	e = Engine{
 		Release: in.Release, Home: home, Python: filepath.Join(home, "bin", "python"),
-		VLLMRS: filepath.Join(in.Dir, "frontends", in.Release, frontendName),
+		VLLMRS: in.frontend(),
 	}
 	if e.Origin, err = check(home, in.Release); err != nil {
 		return e, err
@@ -92,6 +114,18 @@ func (in *installer) present(ctx context.Context) (e Engine, err error) {
 	in.Log.Info("engine is there", "release", in.Release, "folder", home, "origin", e.Origin)
 	return e, in.runs(ctx, e.VLLMRS)
 }
+
+// frontend is the place of the frontend.
+func (in *installer) frontend() string {
+	return filepath.Join(in.Dir, "frontends", in.Release, frontendName)
+}
+
+// ErrOptions is what an error of options that cannot be meant also is.
+var ErrOptions = errors.New("engines cannot be installed by these options")
+
+type optionsError struct{ error }
+
+func (optionsError) Is(target error) bool { return target == ErrOptions }
 
 // An installer is one call of [Ensure].
 type installer struct {
@@ -104,7 +138,7 @@ var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)
 
 func newInstaller(opt Options) (*installer, error) {
 	if !releasePattern.MatchString(opt.Release) {
-		return nil, fmt.Errorf("engine %q: want a vLLM release such as 0.33.0", opt.Release)
+		return nil, optionsError{fmt.Errorf("engine %q: want a vLLM release such as 0.33.0", opt.Release)}
 	}
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		return nil, fmt.Errorf("engine %s: there are engines for Linux on x86-64 and arm64, not for %s on %s", opt.Release,
@@ -118,7 +152,7 @@ func newInstaller(opt Options) (*installer, error) {
 	}
 	dir, err := folder(opt.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("engine %s: %w", opt.Release, err)
+		return nil, optionsError{fmt.Errorf("engine %s: %w", opt.Release, err)}
 	}
 	opt.Dir = dir
 	opt.Index = cmp.Or(opt.Index, os.Getenv("PIP_INDEX_URL"), os.Getenv("UV_DEFAULT_INDEX"), os.Getenv("UV_INDEX_URL"))
@@ -150,7 +184,7 @@ func (in *installer) failed(ctx context.Context, kind string, err error) error {
 		err = cause
 	}
 	if strings.Contains(strings.ToLower(err.Error()), "no space left on device") {
-		err = fmt.Errorf("%w: an engine needs up to 6 GB in %s: make room, or set $%s", err, in.Dir, EnvDir)
+		err = fmt.Errorf("the disk is full: an engine needs up to 6 GB in %s: make room, or set $%s: %w", in.Dir, EnvDir, err)
 	}
 	return fmt.Errorf("%s %s: %w", kind, in.Release, err)
 }

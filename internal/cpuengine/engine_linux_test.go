@@ -177,6 +177,9 @@ func TestEnsureSaysWhatIsWrong(t *testing.T) {
 					t.Errorf("error lacks %q: %v", want, err)
 				}
 			}
+			if got, want := errors.Is(err, ErrOptions), test.opt.Index == ""; got != want {
+				t.Errorf("it is about the options: %v, want %v", got, want)
+			}
 			if names := left(t, test.opt.Dir); filepath.IsAbs(test.opt.Dir) && !slices.Equal(names, []string{".lock"}) {
 				t.Errorf("%q is left", names)
 			}

@@ -19,32 +19,32 @@ const (
 )
 
 // ensureFrontend fetches the release's vllm-rs unless it is there and runs.
-func (in *installer) ensureFrontend(ctx context.Context, path string) error {
-	err := in.runs(ctx, path)
+func (in *installer) ensureFrontend(ctx context.Context, path string) (installed bool, err error) {
+	err = in.runs(ctx, path)
 	if err == nil {
-		return nil
+		return false, nil
 	}
 	if exists(path) {
 		in.Progress(fmt.Sprintf("%s is of no use, and is fetched again: %v", path, err))
 	}
 	wheel, err := in.wheel(ctx, "vllm", in.Release)
 	if err != nil {
-		return err
+		return false, err
 	}
 	in.Progress("take vllm-rs out of " + wheel.Name)
 	tmp, err := in.temporary()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer in.clean()
 	fetched := filepath.Join(tmp, "frontend", frontendName)
 	if err := in.extract(ctx, wheel, fetched); err != nil {
-		return err
+		return false, err
 	}
 	if err := in.runs(ctx, fetched); err != nil {
-		return err
+		return false, err
 	}
-	return in.place(filepath.Dir(fetched), filepath.Dir(path))
+	return true, in.place(filepath.Dir(fetched), filepath.Dir(path))
 }
 
 // extract writes the frontend that is in a wheel.

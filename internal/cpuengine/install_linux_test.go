@@ -137,6 +137,29 @@ func TestInstall(t *testing.T) {
 	}
 }
 
+// A frontend alone needs no Python, and is fetched once.
+func TestEnsureFrontend(t *testing.T) {
+	t.Setenv("PATH", "/bin") // for its sh
+	dir := t.TempDir()
+	opt := Options{Release: "0.33.0", Dir: dir, Index: smallIndex(t)}
+	for _, installed := range []bool{true, false} {
+		engine, err := EnsureFrontend(t.Context(), opt)
+		if err != nil || engine.Installed != installed {
+			t.Fatalf("installed: %v, want %v; %v", engine.Installed, installed, err)
+		}
+		if text, err := os.ReadFile(engine.VLLMRS); err != nil || string(text) != "#!/bin/sh\necho frontend\n" {
+			t.Errorf("the frontend is %q, %v", text, err)
+		}
+	}
+	if names := left(t, dir); !slices.Equal(names, []string{".lock", "frontends"}) {
+		t.Errorf("%q is left", names)
+	}
+	opt.Release = "0.32.0"
+	if _, err := EnsureFrontend(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "frontend 0.32.0: package index") {
+		t.Errorf("got %v, want that there is no such release", err)
+	}
+}
+
 // wantFiles checks what is in the environment: the Python of the release, and the operations for a CPU.
 func wantFiles(t *testing.T, engine Engine) {
 	t.Helper()

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	vcr "github.com/vllm-vcr/conformance"
+)
+
+// aDigest stands for those that a page leaves to its reader.
+const aDigest = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+// TestCapturingPage runs the commands of docs/capturing.md that need neither GPU nor cluster, as a reader would: in a
+// checkout, with a player in place of the engine, and with targets as the page has them. What goes to a cluster is kept.
+func TestCapturingPage(t *testing.T) {
+	page, err := filepath.Abs("../../docs/capturing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	checkout := filepath.Join(dir, "checkout")
+	if err := os.CopyFS(checkout, vcr.Files); err != nil {
+		t.Fatal(err)
+	}
+	writable(t, checkout)
+	kubectl := filepath.Join(dir, "bin", "kubectl")
+	writeAll(t, map[string]string{
+		kubectl:                                  "#!/bin/sh\ncat >>'" + dir + "/applied'\n",
+		filepath.Join(checkout, ".gitignore"):    ".cache/\n",
+		filepath.Join(checkout, vcr.TargetsPath): targetsOf(t, page),
+	})
+	shell := func(block string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
+		cmd.Dir = checkout
+		cmd.Env = append(os.Environ(), "VLLM_VCR_PEERS="+localPeers(t, playingEngine), "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET=",
+			"PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, block, out)
+		}
+		return string(out)
+	}
+	shell("git init --quiet && git add . && git -c user.name=a -c user.email=a@example.com commit --quiet --message=all")
+	blocks, _ := shellBlocks(t, page)
+	if len(blocks) < 5 {
+		t.Fatalf("%s has only %d commands", page, len(blocks))
+	}
+	var said strings.Builder
+	for _, block := range blocks {
+		said.WriteString(shell(strings.ReplaceAll(block, "sha256:…", aDigest)))
+	}
+	applied, err := os.ReadFile(filepath.Join(dir, "applied"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, wants := range map[string][]string{
+		said.String(): {
+			"answers as before", "checked, replayed and registered in", "PASS: every gate holds", "**The replay holds: ",
+			"qwen3-8b-multiturn-nocache-s13",
+		},
+		string(applied): {"kind: ClusterQueue", "kind: Deployment", aDigest},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("lacks %q:\n%s", want, text)
+			}
+		}
+	}
+}
+
+var tomlBlock = regexp.MustCompile("(?s)```toml\n(.*?)```")
+
+// targetsOf are the targets of this repository and those of a page.
+func targetsOf(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := vcr.Files.ReadFile(vcr.TargetsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := tomlBlock.FindSubmatch(text)
+	if theirs == nil {
+		t.Fatalf("%s shows no targets", page)
+	}
+	return string(ours) + "\n" + string(bytes.ReplaceAll(theirs[1], []byte("sha256:…"), []byte(aDigest)))
+}
+
+// writeAll writes files, and makes their folders.
+func writeAll(t *testing.T, files map[string]string) {
+	t.Helper()
+	for path, text := range files {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -42,7 +42,8 @@ var arrows = map[string][]string{
 	"internal/vllmrs":   {"internal/process"},
 	"internal/process":  {},
 	"internal/latency":  {"internal/trace"},
-	"internal/golden":   {"internal/retry", aws},
+	"internal/golden":   {"internal/retry", "internal/oidc", aws},
+	"internal/oidc":     {"internal/retry"},
 	"internal/retry":    {},
 	"internal/report":   {"conformance", "github.com/sethvargo/go-githubactions"},
 	"internal/openai":   {"player"},
@@ -55,13 +56,13 @@ var arrows = map[string][]string{
 	"internal/github/githubtest": {
 		"internal/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi",
 	},
-	"internal/action":  {"go.yaml.in/yaml/v3"}, // for docgen
-	"internal/dist":    {},
-	"internal/inspect": {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
+	"internal/action":    {"go.yaml.in/yaml/v3"}, // for docgen
+	"internal/dist":      {},
+	"internal/inspect":   {"internal/trace", "internal/latency", "gonum.org/v1/plot"},
 	"internal/load":      {"internal/retry", "internal/trace"},
 	"internal/target":    {"internal/load", "internal/trace", "internal/tomlfile", "compat", toml},
 	"internal/deploy":    {"internal/target", "internal/load", k8s, "sigs.k8s.io/yaml", "go.yaml.in/yaml/v2"},
-	"internal/cluster":   {"internal/retry", k8s, "sigs.k8s.io/yaml"},
+	"internal/cluster":   {"internal/retry", "internal/oidc", k8s, "sigs.k8s.io/yaml"},
 	"internal/cpuengine": {"internal/process", "internal/pypi", "internal/retry", "compat"},
 	"internal/capture": {
 		"internal/target", "internal/deploy", "internal/cluster", "internal/cpuengine", "internal/load", "internal/process",

@@ -337,7 +337,7 @@ func TestRealRoleRefusals(t *testing.T) {
 			want: []string{"with the identity of a job of GitHub Actions", "AWS_PROFILE"},
 		},
 		{
-			name: "GitHub is down", refuse: []int{503, 502, 500}, cause: causeNoIdentity, asked: 3,
+			name: "GitHub is down", refuse: []int{503, 502, 429, 500}, cause: causeNoIdentity, asked: 4,
 			want: []string{"identity token of GitHub: HTTP status 500", "run the job again"},
 		},
 		{name: "GitHub refuses", refuse: []int{401}, cause: causeNoIdentity, asked: 1, want: []string{"HTTP status 401"}},

@@ -1,0 +1,132 @@
+package oidc
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func noWait(int) time.Duration { return 0 }
+
+// gitHub answers with one status after the other, the last ever after.
+func gitHub(t *testing.T, body string, statuses ...int) (Job, *int) {
+	t.Helper()
+	calls := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls++
+		if r.URL.Query().Get("audience") != "my&cluster" || r.URL.Query().Get("api") != "1" ||
+			r.Header.Get("Authorization") != "Bearer request-secret" {
+			t.Errorf("asked %s with %v", r.URL, r.Header)
+		}
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(statuses[min(calls, len(statuses))-1])
+		fmt.Fprint(w, body)
+	}))
+	t.Cleanup(server.Close)
+	return Job{URL: server.URL + "/token?api=1", Token: "request-secret", Backoff: noWait}, &calls
+}
+
+func TestAsk(t *testing.T) {
+	const good, bad = `{"count":1,"value":"a.b.c"}`, "secret-answer"
+	tests := []struct {
+		name     string
+		body     string
+		statuses []int
+		calls    int
+		want     string // of the error
+	}{
+		{name: "token", body: good, statuses: []int{200}, calls: 1},
+		{name: "busy at first", body: good, statuses: []int{500, 429, 200}, calls: 3},
+		{name: "busy", body: bad, statuses: []int{503}, calls: 4, want: "the identity token of GitHub: HTTP status 503"},
+		{name: "refused", body: bad, statuses: []int{403}, calls: 1, want: "HTTP status 403 Forbidden"},
+		{name: "redirected", body: bad, statuses: []int{302}, calls: 1, want: "HTTP status 302"},
+		{name: "no JSON", body: bad, statuses: []int{200}, calls: 4, want: "the answer holds no token"},
+		{name: "no token", body: `{"value":""}`, statuses: []int{200}, calls: 4, want: "the answer holds no token"},
+		{name: "without end", body: `{"value":"` + strings.Repeat("a", maxAnswer), statuses: []int{200}, calls: 4, want: "no token"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			job, calls := gitHub(t, test.body, test.statuses...)
+			token, err := job.Ask(t.Context(), "my&cluster")
+			if *calls != test.calls {
+				t.Errorf("%d calls, want %d", *calls, test.calls)
+			}
+			if test.want == "" && (err != nil || token != "a.b.c") {
+				t.Errorf("%q, %v", token, err)
+			}
+			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret")) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestAskNobody makes no request that is answered, and tells no secret.
+func TestAskNobody(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		job  Job
+		want string
+	}{
+		{"no job", Job{}, ErrNone.Error()},
+		{"no secret", Job{URL: "http://127.0.0.1:1"}, ErrNone.Error()},
+		{"no URL", Job{URL: "secret", Token: "secret"}, "is not an URL"},
+		{"bad URL", Job{URL: "http://secret:x/%", Token: "secret"}, "is not an URL"},
+		{"nobody there", Job{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "connection refused"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := test.job.Ask(t.Context(), "a")
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestAskGivenUp asks no more once nobody wants to know.
+func TestAskGivenUp(t *testing.T) {
+	job, calls := gitHub(t, "", 500)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("why")
+	job.Backoff = func(int) time.Duration {
+		cancel(why)
+		return time.Hour
+	}
+	if _, err := job.Ask(ctx, "my&cluster"); !errors.Is(err, why) || *calls != 1 {
+		t.Errorf("%v after %d calls", err, *calls)
+	}
+}
+
+func TestRead(t *testing.T) {
+	token := func(claims string) string {
+		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+	}
+	tests := []struct {
+		name, token string
+		want        Claims
+	}{
+		{"all", token(`{"sub":"repo:o/n","exp":1767323045}`), Claims{"repo:o/n", time.Unix(1767323045, 0)}},
+		{"the subject is no text", token(`{"sub":1,"exp":1767323045}`), Claims{Expires: time.Unix(1767323045, 0)}},
+		{"the end is no number", token(`{"sub":"x","exp":"soon"}`), Claims{Subject: "x"}},
+		{"the end is never", token(`{"exp":1e300}`), Claims{}},
+		{"nothing", token(`{}`), Claims{}},
+		{"no JSON", "a.YWJj.c", Claims{}},
+		{"no base64", "a.!.c", Claims{}},
+		{"opaque", "opaque", Claims{}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, Read(test.token)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -18,7 +18,7 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster (default $KUBECONFIG, ~/.kube/config, or the pod's own)")
 	flags.StringVar(&f.context, "context", "", "context of the kubeconfig (default its current one)")
-	flags.StringVar(&f.namespace, "namespace", "", "namespace of the jobs (default that of the context)")
+	flags.StringVar(&f.namespace, "namespace", deploy.DefaultNamespace, "namespace of the jobs, whatever that of the context is")
 	flags.StringVar(&f.server, "server", "", "URL of the API server, in place of a kubeconfig; "+
 		"who asks is then the identity that GitHub gives to the job")
 	flags.StringVar(&f.authority, "certificate-authority", "",

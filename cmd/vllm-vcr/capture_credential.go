@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/cluster"
+	"github.com/vllm-vcr/conformance/internal/oidc"
 )
 
 func (a *app) captureCredentialCommand() *cobra.Command {
@@ -23,13 +25,13 @@ func (a *app) captureCredentialCommand() *cobra.Command {
 			"    --exec-arg capture --exec-arg credential --exec-arg --audience=my-cluster",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			github := cluster.GitHub{
-				URL: a.orEnv("", "ACTIONS_ID_TOKEN_REQUEST_URL"), Token: a.orEnv("", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"),
+			job := oidc.Job{
+				URL: a.orEnv("", "ACTIONS_ID_TOKEN_REQUEST_URL"), Token: a.orEnv("", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"), Log: a.log,
 			}
 			if audience == "" {
-				return fmt.Errorf("--audience: say for whom the token is, as the API server's authentication configuration does")
+				return errors.New("--audience: say for whom the token is, as the API server's authentication configuration does")
 			}
-			credential, err := github.Credential(cmd.Context(), audience)
+			credential, err := cluster.Credential(cmd.Context(), job, audience)
 			if err != nil {
 				return exitError{conformance.ExitInfra, err}
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/internal/deploy"
 	"github.com/vllm-vcr/conformance/internal/load/pod"
 )
 
@@ -94,5 +95,5 @@ func (a *app) capturePodCommand() *cobra.Command {
 }
 
 func addPodFlags(flags *pflag.FlagSet, dir *pod.Dir) {
-	flags.StringVar(&dir.Path, "dir", "/trace", "folder that load generator and tap share")
+	flags.StringVar(&dir.Path, "dir", deploy.TraceDir, "folder that load generator and tap share")
 }

@@ -47,7 +47,7 @@ func (a *app) captureSubmit(ctx context.Context, f remoteFlags, args []string) e
 	if err != nil {
 		return err
 	}
-	if err := client.Preflight(ctx, f.jobs.run.Queue); err != nil {
+	if err := capture.Preflight(ctx, client, f.jobs.run.Queue, jobs); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	failed := 0

@@ -16,10 +16,7 @@ import (
 )
 
 // jobFlags say what the Jobs of a run have in common.
-type jobFlags struct {
-	run          deploy.Run
-	clusterQueue string
-}
+type jobFlags struct{ run deploy.Run }
 
 func (f *jobFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.run.Queue, "queue", deploy.DefaultQueue, "local queue that admits the Jobs")
@@ -29,24 +26,16 @@ func (f *jobFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.run.ModelCache, "model-cache", "100Gi", "size of the pod's volume for models of the hub")
 	flags.StringVar(&f.run.TokenSecret, "hub-token-secret", "", "secret in the cluster that has the model hub's token, NAME or NAME/KEY (default no token)")
 	flags.StringToStringVar(&f.run.NodeSelector, "node-selector", nil, "label that nodes must have, KEY=VALUE; may be repeated")
-	flags.StringVar(&f.clusterQueue, "cluster-queue", "", "file of the ClusterQueue, whose quota the Jobs must fit into (default that of "+vcr.DeployPath+"/ in the binary)")
 }
 
-// jobs renders what is submitted for the targets in a namespace, and holds it to the quota.
+// jobs renders what is submitted for the targets in a namespace.
 func (f *jobFlags) jobs(targets []target.Target, id, namespace string) ([]*batchv1.Job, error) {
 	f.run.ID, f.run.Namespace = id, namespace
-	quota, err := f.quota()
-	if err != nil {
-		return nil, err
-	}
-	jobs, err := deploy.Jobs(targets, f.run)
-	if err != nil {
-		return nil, err
-	}
-	return jobs, deploy.Check(jobs, quota)
+	return deploy.Jobs(targets, f.run)
 }
 
-func (f *jobFlags) quota() (deploy.Quota, error) {
+// quota is that of the file of a cluster queue. A cluster that is there is asked for its own.
+func (f *renderFlags) quota() (deploy.Quota, error) {
 	if f.clusterQueue == "" {
 		objects, err := deploy.Setup(vcr.Files, vcr.DeployPath)
 		if err != nil {
@@ -65,6 +54,7 @@ func (f *jobFlags) quota() (deploy.Quota, error) {
 type renderFlags struct {
 	targets              targetFlags
 	jobs                 jobFlags
+	clusterQueue         string
 	runID, namespace     string
 	format               string
 	setup, offlineReplay bool
@@ -92,6 +82,7 @@ func (a *app) captureRenderCommand() *cobra.Command {
 	f.targets.addFlags(flags)
 	f.jobs.addFlags(flags)
 	f.replay.addFlags(flags)
+	flags.StringVar(&f.clusterQueue, "cluster-queue", "", "file of the ClusterQueue, whose quota the Jobs must fit into (default that of "+vcr.DeployPath+"/ in the binary)")
 	flags.StringVar(&f.runID, "run-id", "preview", "name of the run, in the names of its Jobs")
 	flags.StringVar(&f.namespace, "namespace", deploy.DefaultNamespace, "namespace of the objects")
 	flags.StringVar(&f.format, "format", string(deploy.YAML), "yaml or json")
@@ -132,8 +123,15 @@ func (a *app) renderObjects(f renderFlags, args []string) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	quota, err := f.quota()
+	if err != nil {
+		return nil, err
+	}
 	jobs, err := f.jobs.jobs(targets, f.runID, f.namespace)
 	if err != nil {
+		return nil, err
+	}
+	if err := deploy.Check(jobs, quota); err != nil {
 		return nil, err
 	}
 	objects := make([]any, len(jobs))

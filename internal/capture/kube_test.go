@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,20 +32,6 @@ type kubeRun struct {
 	onRunning func(target.Target) string
 }
 
-// programOnce is the program of the pods.
-var programOnce = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "capture-test")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "vllm-vcr")
-	output, err := exec.Command("go", "build", "-o", path, "../../cmd/vllm-vcr").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, output)
-	}
-	return path, nil
-})
-
 func kubeClient(t testing.TB, kubeconfig, namespace string) *cluster.Client {
 	t.Helper()
 	c, err := cluster.Connect(cluster.Options{
@@ -62,17 +47,13 @@ func kubeClient(t testing.TB, kubeconfig, namespace string) *cluster.Client {
 func newKubeRun(t *testing.T) *kubeRun {
 	t.Helper()
 	k := &kubeRun{kube: testenv.KubeCluster(t), run: newRun(t)}
-	program, err := programOnce()
-	if err != nil {
-		t.Fatal(err)
-	}
 	k.namespace = k.kube.Namespace(t)
 	k.kube.Queue(t, k.namespace, deploy.DefaultQueue, 0)
 	// Two pods of 7 cores each do not fit at a time.
 	k.kube.Patch(t, "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/"+k.namespace, `{"spec":{"resourceGroups":[{
 		"coveredResources":["cpu","memory","ephemeral-storage"],"flavors":[{"name":"testenv","resources":[
 		{"name":"cpu","nominalQuota":"8"},{"name":"memory","nominalQuota":"128Gi"},{"name":"ephemeral-storage","nominalQuota":"500Gi"}]}]}]}}`)
-	k.kube.Install(t, "vllm-vcr", program, "/trace")
+	k.kube.Install(t, "vllm-vcr", testenv.VCR(t), "/trace")
 	k.client = kubeClient(t, k.kube.Kubeconfig, k.namespace)
 	for i := range k.targets {
 		k.targets[i] = forKube(k.targets[i])
@@ -148,7 +129,7 @@ func (k *kubeRun) nothingLeft(t *testing.T) {
 }
 
 // Two targets go from submit through Kueue, one after the other, to registered goldens.
-func TestKubeRun(t *testing.T) {
+func TestRealKubeRun(t *testing.T) {
 	k := newKubeRun(t)
 	for _, o := range k.start(t.Context(), t) {
 		if o.Err != nil || o.Left != nil || len(o.Accepted.Goldens) == 0 {
@@ -169,7 +150,7 @@ func TestKubeRun(t *testing.T) {
 }
 
 // A capture that fails in the cluster is told with its log, frees its GPU for the other, and registers nothing.
-func TestKubeRunFails(t *testing.T) {
+func TestRealKubeRunFails(t *testing.T) {
 	tests := []struct {
 		name, does, says string
 	}{
@@ -217,7 +198,7 @@ func TestKubeRunFails(t *testing.T) {
 
 const envHelper = "VLLM_VCR_TEST_CAPTURE"
 
-// TestKubeHelper is the run of TestKubeRunResumes that is killed. It gets kubeconfig, namespace and folder.
+// TestKubeHelper is the run of TestRealKubeRunResumes that is killed. It gets kubeconfig, namespace and folder.
 func TestKubeHelper(t *testing.T) {
 	where := strings.Split(os.Getenv(envHelper), "\n")
 	if len(where) != 3 {
@@ -235,7 +216,7 @@ func TestKubeHelper(t *testing.T) {
 }
 
 // A run that is killed without a word leaves its jobs, and whoever takes it up brings it to its end.
-func TestKubeRunResumes(t *testing.T) {
+func TestRealKubeRunResumes(t *testing.T) {
 	k := newKubeRun(t)
 	self, err := os.Executable()
 	if err != nil {
@@ -284,7 +265,7 @@ func TestKubeRunResumes(t *testing.T) {
 }
 
 // Another run of the same target is refused, and what it found goes on.
-func TestKubeTwoRuns(t *testing.T) {
+func TestRealKubeTwoRuns(t *testing.T) {
 	k := newKubeRun(t)
 	k.targets = k.targets[1:]
 	other, err := deploy.Jobs(k.targets, deploy.Run{ID: "r0"})

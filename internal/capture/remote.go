@@ -22,8 +22,10 @@ import (
 // A Cluster is where captures run as jobs, one for each target. [*cluster.Client] is one.
 type Cluster interface {
 	Preflight(ctx context.Context, queue string) error
+	ClusterQueue(ctx context.Context, queue string) (cluster.ClusterQueue, error)
 	Submit(ctx context.Context, job *batchv1.Job) (state cluster.State, created bool, err error)
 	Watch(ctx context.Context, name string, budgets cluster.Budgets, tell func(cluster.State)) (cluster.State, error)
+	Get(ctx context.Context, name string) (cluster.State, error)
 	Fetch(ctx context.Context, pod, container, dir, file, dst string) (cluster.Fetched, error)
 	Release(ctx context.Context, pod, container, dir string) error
 	Delete(ctx context.Context, name string) error
@@ -64,9 +66,6 @@ type Outcome struct {
 // cleanupTime bounds what is done for one job once its capture is over, whatever way.
 const cleanupTime = cluster.DeleteTime + time.Minute
 
-// traceDir is where tap and load generator leave their files in the pod.
-const traceDir = "/trace"
-
 // Remote captures targets in a cluster, to the end. All jobs are submitted at once, for the queue to order. As soon as
 // one is ready its files are fetched, then it is deleted, so that the next can have its GPU, and only then is the
 // recording looked at. A job is deleted whatever happens to its capture; only that of another run is left alone.
@@ -82,7 +81,7 @@ func Remote(ctx context.Context, c Cluster, opt RemoteOptions, targets []target.
 	if len(opt.Jobs) != len(targets) {
 		return nil, fmt.Errorf("%d jobs for %d targets", len(opt.Jobs), len(targets))
 	}
-	if err := c.Preflight(ctx, opt.Queue); err != nil {
+	if err := Preflight(ctx, c, opt.Queue, opt.Jobs); err != nil {
 		return nil, err
 	}
 	ctx, r.cancel = context.WithCancelCause(ctx)
@@ -94,6 +93,23 @@ func Remote(ctx context.Context, c Cluster, opt RemoteOptions, targets []target.
 	}
 	all.Wait()
 	return r.outcomes, nil
+}
+
+// Preflight checks all that can be known before jobs are submitted to a queue: that the cluster is there and lets us, that
+// the queue takes jobs, and that its quota, as far as this account may see it, is enough for each of them.
+func Preflight(ctx context.Context, c Cluster, queue string, jobs []*batchv1.Job) error {
+	if err := c.Preflight(ctx, queue); err != nil {
+		return err
+	}
+	found, err := c.ClusterQueue(ctx, queue)
+	if err != nil || found.JSON == nil {
+		return err
+	}
+	quota, err := deploy.ReadQuota(found.Where, found.JSON)
+	if err != nil {
+		return err
+	}
+	return deploy.CheckLive(jobs, quota)
 }
 
 // remote is one call of [Remote].
@@ -145,7 +161,7 @@ func (r *remote) run(ctx context.Context, o *Outcome, job *batchv1.Job) {
 	o.Err = err
 	r.tell(o.Target, "%v", err)
 	var failed *cluster.FailedError
-	if errors.As(err, &failed) && len(failed.Logs) > 0 {
+	if errors.As(err, &failed) && failed.Text() != "" {
 		r.tell(o.Target, "%s", strings.TrimRight(failed.Text(), "\n"))
 	}
 	if r.FailFast {
@@ -245,11 +261,14 @@ func (r *remote) fetch(ctx context.Context, t target.Target, state cluster.State
 	}
 	var bytes int64
 	for _, file := range recordingFiles {
-		got, err := r.cluster.Fetch(ctx, state.Pod, deploy.Loadgen, traceDir, file, filepath.Join(dir, file))
+		got, err := r.cluster.Fetch(ctx, state.Pod, deploy.Loadgen, deploy.TraceDir, file, filepath.Join(dir, file))
 		if err != nil {
 			return Recording{}, err
 		}
 		bytes += got.Size
+	}
+	if err := r.sameStill(ctx, state); err != nil {
+		return Recording{}, err
 	}
 	rec := Recording{
 		Target: t, EngineImage: ranImage(t, state.Images[deploy.Engine]), CapturedAt: r.Now().UTC().Truncate(time.Second),
@@ -258,11 +277,33 @@ func (r *remote) fetch(ctx context.Context, t target.Target, state cluster.State
 	if err := saveRecording(dir, &rec); err != nil {
 		return Recording{}, err
 	}
-	if err := r.cluster.Release(ctx, state.Pod, deploy.Loadgen, traceDir); err != nil {
+	if err := r.cluster.Release(ctx, state.Pod, deploy.Loadgen, deploy.TraceDir); err != nil {
 		r.Log.Info("not released, so it is only deleted", "job", state.Name, "error", err)
 	}
 	r.tell(t, "fetched %d bytes to %s", bytes, dir)
 	return rec, nil
+}
+
+// sameStill demands that nothing was started again, or went wrong, while files were fetched: nobody watches then, and a
+// tap that is started again begins its files anew.
+func (r *remote) sameStill(ctx context.Context, before cluster.State) error {
+	now, err := r.cluster.Get(ctx, before.Name)
+	if err != nil {
+		return fmt.Errorf("look at the job once more after its files were fetched: %w", err)
+	}
+	if now.UID == before.UID && now.Pod == before.Pod && now.Restarts == before.Restarts && now.Phase != cluster.Failed {
+		return nil
+	}
+	why := joined(": ", now.Reason, now.Message)
+	switch {
+	case why != "":
+	case now.Restarts != before.Restarts:
+		why = fmt.Sprintf("%d restarts", now.Restarts)
+	default:
+		why = fmt.Sprintf("it is another, with pod %s in place of %s", now.Pod, before.Pod)
+	}
+	return fmt.Errorf("job %s: something happened to it while its files were fetched, so they may not belong together: %s: "+
+		"capture the target again", before.Name, why)
 }
 
 // emptied makes a folder that has nothing of an earlier attempt in it.

@@ -27,11 +27,13 @@ type fakeCluster struct {
 
 	// Tests set these before anything runs.
 	queue    error             // of Preflight
+	quota    string            // the ClusterQueue; empty: nobody may see it
 	submit   map[string]error  // by target
 	watch    map[string]error  // by target, once it has the GPU
 	files    map[string]string // folder by target
 	fetch    func(target, file string) error
 	remove   error
+	atGet    func(*cluster.State) error // changes what a look after the fetch sees
 	released error
 	atWatch  func(target string) // called when a job has the GPU
 
@@ -59,6 +61,25 @@ func (f *fakeCluster) note(format string, args ...any) {
 func (f *fakeCluster) Preflight(_ context.Context, queue string) error {
 	f.note("preflight %s", queue)
 	return f.queue
+}
+
+func (f *fakeCluster) ClusterQueue(context.Context, string) (cluster.ClusterQueue, error) {
+	found := cluster.ClusterQueue{Where: "ClusterQueue theirs of https://fake"}
+	if f.quota != "" {
+		found.JSON = []byte(f.quota)
+	}
+	return found, nil
+}
+
+func (f *fakeCluster) Get(_ context.Context, name string) (cluster.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	state := cluster.State{Name: name, Phase: cluster.Ready, Pod: name + "-x"}
+	if f.atGet != nil {
+		err := f.atGet(&state)
+		return state, err
+	}
+	return state, nil
 }
 
 func nameOf(job *batchv1.Job) string { return job.Annotations[deploy.AnnotationTarget] }
@@ -130,7 +151,7 @@ func (f *fakeCluster) Fetch(_ context.Context, pod, container, dir, file, dst st
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	name := f.targetOfPod(pod)
-	if container != deploy.Loadgen || dir != traceDir {
+	if container != deploy.Loadgen || dir != deploy.TraceDir {
 		f.t.Errorf("fetch from %s of %s", dir, container)
 	}
 	if f.fetch != nil {
@@ -277,6 +298,16 @@ func TestRemoteFails(t *testing.T) {
 			}
 		}
 	}
+	afterFetch := func(happens func(*cluster.State) error) func(*testing.T, *run) {
+		return func(_ *testing.T, r *run) {
+			r.cluster.atGet = func(s *cluster.State) error {
+				if strings.Contains(s.Name, "edge-s1") {
+					return happens(s)
+				}
+				return nil
+			}
+		}
+	}
 	tests := []struct {
 		name   string
 		damage func(*testing.T, *run)
@@ -300,6 +331,23 @@ func TestRemoteFails(t *testing.T) {
 				}
 			}, "stream ended early",
 		},
+		{"started again while files are fetched", afterFetch(func(s *cluster.State) error {
+			s.Restarts, s.Phase, s.Reason, s.Message = 1, cluster.Failed, "Restarted", "container tap was started again"
+			return nil
+		}), "may not belong together: Restarted: container tap was started again: capture the target again"},
+		{"started again, and looks well", afterFetch(func(s *cluster.State) error {
+			s.Restarts = 1
+			return nil
+		}), "may not belong together: 1 restarts"},
+		{"fails while files are fetched", afterFetch(func(s *cluster.State) error {
+			s.Phase, s.Reason = cluster.Failed, "Evicted"
+			return nil
+		}), "may not belong together: Evicted"},
+		{"another pod in its place", afterFetch(func(s *cluster.State) error {
+			s.Pod = "another"
+			return nil
+		}), "it is another, with pod another in place of capture-0-33-edge-s1-r1-x"},
+		{"gone while files are fetched", afterFetch(func(*cluster.State) error { return cluster.ErrNotFound }), "no such job"},
 		{
 			"no such file in the pod", func(t *testing.T, r *run) {
 				if err := os.Remove(filepath.Join(r.cluster.files[bad], target.StepsFile)); err != nil {

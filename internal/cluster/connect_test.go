@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"k8s.io/klog/v2"
+
+	"github.com/vllm-vcr/conformance/internal/oidc"
 )
 
 // isolate takes all configuration of this machine away.
@@ -164,7 +166,7 @@ func TestQuiet(t *testing.T) {
 }
 
 // gitHub answers requests for identity tokens, and counts them.
-func gitHub(t *testing.T, answer func(try int) (status int, body string)) (GitHub, *int) {
+func gitHub(t *testing.T, answer func(try int) (status int, body string)) (oidc.Job, *int) {
 	t.Helper()
 	calls := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -179,7 +181,7 @@ func gitHub(t *testing.T, answer func(try int) (status int, body string)) (GitHu
 		fmt.Fprint(w, body)
 	}))
 	t.Cleanup(server.Close)
-	return GitHub{URL: server.URL + "/token?api=1", Token: "request-secret", backoff: noWait}, &calls
+	return oidc.Job{URL: server.URL + "/token?api=1", Token: "request-secret", Backoff: noWait}, &calls
 }
 
 func jwt(claims string) string {
@@ -214,7 +216,7 @@ func TestCredential(t *testing.T) {
 				body, _ := json.Marshal(map[string]string{"value": test.body})
 				return status, string(body)
 			})
-			got, err := g.Credential(t.Context(), "my&cluster")
+			got, err := Credential(t.Context(), g, "my&cluster")
 			if *calls != test.calls {
 				t.Errorf("%d calls, want %d", *calls, test.calls)
 			}
@@ -241,18 +243,18 @@ func TestCredential(t *testing.T) {
 func TestCredentialWithoutGitHub(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		github   GitHub
+		github   oidc.Job
 		audience string
 		want     string
 	}{
-		{"no audience", GitHub{URL: "http://127.0.0.1:1", Token: "secret"}, "", "--audience"},
-		{"no permission", GitHub{}, "a", "id-token: write"},
-		{"no URL", GitHub{URL: "secret", Token: "secret"}, "a", "is not an URL"},
-		{"bad URL", GitHub{URL: "http://secret:x/%", Token: "secret"}, "a", "is not an URL"},
-		{"nobody there", GitHub{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", backoff: noWait}, "a", "connection refused"},
+		{"no audience", oidc.Job{URL: "http://127.0.0.1:1", Token: "secret"}, "", "--audience"},
+		{"no permission", oidc.Job{}, "a", "id-token: write"},
+		{"no URL", oidc.Job{URL: "secret", Token: "secret"}, "a", "is not an URL"},
+		{"bad URL", oidc.Job{URL: "http://secret:x/%", Token: "secret"}, "a", "is not an URL"},
+		{"nobody there", oidc.Job{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "a", "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := test.github.Credential(t.Context(), test.audience)
+			_, err := Credential(t.Context(), test.github, test.audience)
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("got %v, want %q", err, test.want)
 			}

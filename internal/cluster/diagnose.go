@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -83,7 +84,7 @@ func evicted(o objects) *fault {
 		}
 	case reason == "Inadmissible":
 		return &fault{Reason: reason, Message: message, Hint: "check the queue: kubectl apply -k deploy/"}
-	case strings.Contains(message, "> maximum capacity"):
+	case strings.Contains(message, "> maximum capacity"), strings.Contains(message, "unavailable in ClusterQueue"):
 		return &fault{Reason: "NeverAdmitted", Message: message, Hint: "it asks for more than the whole quota of its queue"}
 	}
 	return nil
@@ -139,16 +140,23 @@ func badContainer(o objects) *fault {
 			Hint: "submit it again",
 		}
 	}
+	var first *fault
 	for _, status := range statuses(pod) {
-		if f := badStatus(status, mainOver(pod), sidecars(pod)); f != nil {
-			f.Container = status.Name
+		f := badStatus(status, mainOver(pod), sidecars(pod))
+		if f == nil {
+			continue
+		}
+		f.Container = status.Name
+		if !f.Effect {
 			return f
 		}
+		first = cmp.Or(first, f)
 	}
-	return nil
+	return first
 }
 
-// badStatus is about one container. Once the main containers are over, the sidecars end too.
+// badStatus is about one container. Once the main containers are over, the sidecars end too. A sidecar that ends well
+// does so because another is gone, as an engine does without its frontend.
 func badStatus(status corev1.ContainerStatus, over bool, sidecars map[string]bool) *fault {
 	sidecar := sidecars[status.Name]
 	if status.RestartCount > 0 {
@@ -157,6 +165,7 @@ func badStatus(status corev1.ContainerStatus, over bool, sidecars map[string]boo
 			Reason:  reasonOf(before, "Restarted"),
 			Message: fmt.Sprintf("container %s was started again after it %s", status.Name, ending(before)),
 			Hint:    "what was recorded is worth nothing; " + hintOf(before),
+			Effect:  before != nil && before.ExitCode == 0,
 		}
 	}
 	if waiting := status.State.Waiting; waiting != nil && hopeless[waiting.Reason] != "" {
@@ -172,7 +181,7 @@ func badStatus(status corev1.ContainerStatus, over bool, sidecars map[string]boo
 	}
 	return &fault{
 		Reason: reasonOf(ended, "Error"), Message: fmt.Sprintf("container %s %s", status.Name, ending(ended)),
-		Hint: hintOf(ended),
+		Hint: hintOf(ended), Effect: ended.ExitCode == 0,
 	}
 }
 

@@ -62,8 +62,10 @@ func (c *Client) fail(ctx context.Context, o objects, s State, f *fault) *Failed
 		if f.Container != "" && status.Name != f.Container || !started {
 			continue
 		}
-		tail, err := c.logs(ctx, pod.Name, status.Name, logTail, status.RestartCount > 0)
-		if err != nil && status.RestartCount > 0 {
+		// A sidecar that has ended may have been started again in the meantime, with a log that says nothing.
+		before := status.RestartCount > 0 || status.State.Terminated != nil && sidecars(pod)[status.Name]
+		tail, err := c.logs(ctx, pod.Name, status.Name, logTail, before)
+		if err != nil && before {
 			tail, err = c.logs(ctx, pod.Name, status.Name, logTail, false)
 		}
 		if err != nil {

@@ -101,14 +101,11 @@ func (c *Client) checkQueue(ctx context.Context, name string) error {
 		return err
 	}
 	what := fmt.Sprintf("LocalQueue %s in namespace %s", name, c.namespace)
-	// The ClusterQueue belongs to the whole cluster, and not everybody may see it; the LocalQueue says what counts.
-	found, err := call(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
-		return c.objects.Resource(clusterQueues).Get(ctx, local.Spec.ClusterQueue, metav1.GetOptions{})
-	})
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s: its ClusterQueue %s is not there: %s", what, local.Spec.ClusterQueue, applyQueues)
+	found, err := c.clusterQueue(ctx, local)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	if err == nil {
+	if found != nil {
 		shared, err := decode[queue](found)
 		if err != nil {
 			return err
@@ -121,6 +118,44 @@ func (c *Client) checkQueue(ctx context.Context, name string) error {
 		return fmt.Errorf("%s %s", what, wrong)
 	}
 	return nil
+}
+
+// clusterQueue fetches that of a LocalQueue; nil if this account may not see it. It belongs to the whole cluster, and not
+// everybody may; the LocalQueue says what counts.
+func (c *Client) clusterQueue(ctx context.Context, local *queue) (*unstructured.Unstructured, error) {
+	found, err := call(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return c.objects.Resource(clusterQueues).Get(ctx, local.Spec.ClusterQueue, metav1.GetOptions{})
+	})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, nil
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("its ClusterQueue %s is not there: %s", local.Spec.ClusterQueue, applyQueues)
+	case err != nil:
+		return nil, c.explain("get ClusterQueue "+local.Spec.ClusterQueue, err)
+	}
+	return found, nil
+}
+
+// A ClusterQueue is Kueue's object behind a LocalQueue, which has the quota.
+type ClusterQueue struct {
+	Where string // what and where it is, for errors
+	JSON  []byte // nil: this account may not see it
+}
+
+// ClusterQueue fetches what is behind a LocalQueue.
+func (c *Client) ClusterQueue(ctx context.Context, name string) (ClusterQueue, error) {
+	local, err := c.queue(ctx, name)
+	if err != nil {
+		return ClusterQueue{}, err
+	}
+	where := fmt.Sprintf("ClusterQueue %s of %s", local.Spec.ClusterQueue, c.host)
+	found, err := c.clusterQueue(ctx, local)
+	if err != nil || found == nil {
+		return ClusterQueue{Where: where}, err
+	}
+	text, err := found.MarshalJSON()
+	return ClusterQueue{Where: where, JSON: text}, err
 }
 
 // queue fetches a LocalQueue.

@@ -29,6 +29,7 @@ var collections = map[string]string{
 	"RoleBinding":        "/apis/rbac.authorization.k8s.io/v1/namespaces/N/rolebindings",
 	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 	"ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+	"NetworkPolicy":      "/apis/networking.k8s.io/v1/namespaces/N/networkpolicies",
 	"ResourceFlavor":     "/apis/kueue.x-k8s.io/v1beta2/resourceflavors",
 	"ClusterQueue":       "/apis/kueue.x-k8s.io/v1beta2/clusterqueues",
 	"LocalQueue":         "/apis/kueue.x-k8s.io/v1beta2/namespaces/N/localqueues",

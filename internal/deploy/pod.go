@@ -30,7 +30,7 @@ const (
 	homeDir       = "/home/vllm"
 )
 
-// Ports of the pod: all but that of HTTP are of its loopback alone.
+// Ports of the pod. All but that of HTTP, which the kubelet asks for health, are of its loopback alone.
 const (
 	httpPort          = 8000
 	frontendHandshake = 5570
@@ -101,7 +101,7 @@ func confined(readOnly bool) *corev1.SecurityContext {
 // addresses are where the programs meet, and the init containers that must have run before.
 func addresses(t target.Target, r Run) (target.Addresses, []corev1.Container, error) {
 	at := target.Addresses{
-		Host: "127.0.0.1", HTTP: httpPort, FrontendHandshake: frontendHandshake, EngineHandshake: engineHandshake,
+		Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake, EngineHandshake: engineHandshake,
 		ReadyTimeout: r.Start,
 	}
 	folder, isFolder := t.Model.Folder()
@@ -155,6 +155,10 @@ func frontendOf(t target.Target, r Run, at target.Addresses) corev1.Container {
 	if at.Model != "" {
 		c.VolumeMounts = append(c.VolumeMounts, readOnly("model", modelDir))
 	}
+	// Not a startup probe: the containers behind it would wait for what only they can bring about. The kubelet asks at the
+	// pod's address; others are kept away by the network policy of the folder deploy.
+	c.Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: httpPort}}
+	c.ReadinessProbe = health(5, 3)
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,10 +13,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Quota is what a cluster queue has of each resource, summed up over its flavors.
+// A Quota is the most that a cluster queue can ever give to one pod, of each resource. A pod has all of a resource of one
+// flavor.
 type Quota struct {
 	Queue string // name of the cluster queue
 	Has   corev1.ResourceList
+	// Unbounded are those of which there is more in the cohort of the queue, nobody here knows how much.
+	Unbounded map[corev1.ResourceName]bool
 }
 
 const clusterQueueKind = "ClusterQueue"
@@ -25,11 +29,13 @@ type clusterQueue struct {
 	Kind     string
 	Metadata struct{ Name string }
 	Spec     struct {
-		ResourceGroups []struct {
+		CohortName, Cohort string // the latter until v1beta1
+		ResourceGroups     []struct {
 			Flavors []struct {
 				Resources []struct {
-					Name         corev1.ResourceName
-					NominalQuota resource.Quantity
+					Name           corev1.ResourceName
+					NominalQuota   resource.Quantity
+					BorrowingLimit *resource.Quantity
 				}
 			}
 		}
@@ -45,13 +51,19 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 	if q.Kind != clusterQueueKind || q.Metadata.Name == "" {
 		return Quota{}, fmt.Errorf("%s: is a %q called %q: want a ClusterQueue", file, q.Kind, q.Metadata.Name)
 	}
-	quota := Quota{Queue: q.Metadata.Name, Has: corev1.ResourceList{}}
+	inCohort := q.Spec.CohortName != "" || q.Spec.Cohort != ""
+	quota := Quota{Queue: q.Metadata.Name, Has: corev1.ResourceList{}, Unbounded: map[corev1.ResourceName]bool{}}
 	for _, group := range q.Spec.ResourceGroups {
 		for _, flavor := range group.Flavors {
 			for _, r := range flavor.Resources {
-				sum := quota.Has[r.Name]
-				sum.Add(r.NominalQuota)
-				quota.Has[r.Name] = sum
+				most := r.NominalQuota
+				if inCohort && r.BorrowingLimit != nil {
+					most.Add(*r.BorrowingLimit)
+				}
+				raise(quota.Has, corev1.ResourceList{r.Name: most})
+				if inCohort && r.BorrowingLimit == nil {
+					quota.Unbounded[r.Name] = true
+				}
 			}
 		}
 	}
@@ -64,6 +76,17 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 // Check demands that the queue can admit each Job by itself: one that asks for more than there ever is would wait
 // for good. All that is wrong is told at once.
 func Check(jobs []*batchv1.Job, quota Quota) error {
+	return check(jobs, quota, func(corev1.ResourceName) bool { return false })
+}
+
+// CheckLive is the same for the queue of a cluster that is there. Kueue can be told to leave resources out of account,
+// which is done with those that every node has, and not with devices.
+func CheckLive(jobs []*batchv1.Job, quota Quota) error {
+	return check(jobs, quota, func(name corev1.ResourceName) bool { return !strings.Contains(string(name), "/") })
+}
+
+// check is told which resources the queue need not have.
+func check(jobs []*batchv1.Job, quota Quota, optional func(corev1.ResourceName) bool) error {
 	var wrong []error
 	for _, job := range jobs {
 		pod := job.Spec.Template.Spec
@@ -71,7 +94,7 @@ func Check(jobs []*batchv1.Job, quota Quota) error {
 		for _, name := range slices.Sorted(maps.Keys(asked)) {
 			q := asked[name]
 			has, covered := quota.Has[name]
-			if covered && q.Cmp(has) <= 0 {
+			if covered && q.Cmp(has) <= 0 || quota.Unbounded[name] || !covered && optional(name) {
 				continue
 			}
 			c, most := largest(pod, name)

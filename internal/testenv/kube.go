@@ -94,9 +94,14 @@ func kubeRequired(kind string) bool {
 func (k *Kube) Namespace(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", k.namespaces.Add(1))
+	k.createNamespace(t, name)
+	return name
+}
+
+func (k *Kube) createNamespace(t testing.TB, name string) {
+	t.Helper()
 	k.Create(t, "/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
 	t.Cleanup(func() { k.Do(t, http.MethodDelete, "/api/v1/namespaces/"+name, "", "") })
-	return name
 }
 
 // Create creates an object, as JSON or YAML, in the collection at path, such as /apis/batch/v1/namespaces/N/jobs.

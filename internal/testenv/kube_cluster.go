@@ -10,18 +10,20 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
 // A Cluster is a [Kube] with what makes Jobs run: the controllers, the scheduler, Kueue, and nodes whose kubelet is
 // kwok's. No container is started: a pod goes through the states that its behaviour says, see [Cluster.Behave], and
-// what is executed in it is executed on this machine, see [Cluster.Install].
+// what is executed in it is executed on this machine, see [Cluster.Install]. In the namespace of a [Machine] they are.
 //
 // The nodes cpu-1 and cpu-2, gpu-1 and gpu-2 have 8 CPUs and 64 GiB of memory each, the latter also a GPU, with which
 // they are labelled nvidia.com/gpu.product=NVIDIA-L4. More are added by [Cluster.AddNode].
 type Cluster struct {
 	*Kube
-	kubelet int // port of kwok's server
+	kubelet  int // port of kwok's server
+	machines atomic.Int32
 }
 
 var kubeCluster shared[*Cluster]
@@ -77,6 +79,8 @@ func startCluster(t testing.TB, bin string) *Cluster {
 	if err := c.writeConfigs(t, peers); err != nil {
 		t.Fatal(err)
 	}
+	// The collector of garbage learns of types that come after it only half a minute later.
+	c.installTypes(t)
 	// A busy machine must not make nodes look dead: tests say when one is.
 	c.start(t, exec.Command(filepath.Join(bin, "kube-controller-manager"), "--kubeconfig="+c.Kubeconfig, "--secure-port=0",
 		"--leader-elect=false", "--node-monitor-grace-period=1h", "--controllers="+controllers))
@@ -87,7 +91,6 @@ func startCluster(t testing.TB, bin string) *Cluster {
 	for name, gpus := range nodes {
 		c.createNode(t, name, gpus)
 	}
-	c.installTypes(t)
 	c.startKueue(t, bin)
 	for name := range nodes {
 		c.awaitNode(t, name)
@@ -129,11 +132,28 @@ integrations: {frameworks: [batch/job]}
 	})
 }
 
-// startKwok has it see the folder of installed programs in the place of /usr/local/bin.
+// kwokRoot is the folder that kwok has for its root. What is put there directly can be executed in pods as well.
+const kwokRoot = "root"
+
+// kwokScript binds what this machine has into the root, and has kwok see the folder of installed programs in the place of
+// /usr/local/bin.
+const kwokScript = `set -e
+for entry in /*; do
+  if [ -L "$entry" ]; then
+    cp -P "$entry" "root$entry"
+  elif [ -d "$entry" ]; then
+    mkdir "root$entry"
+    mount --rbind "$entry" "root$entry"
+  fi
+done
+mount --bind programs root/usr/local/bin
+exec chroot root sh -c 'cd "$0" && exec "$@"' "$PWD" "$@"`
+
+// startKwok starts it where it sees what pods may execute.
 func (c *Cluster) startKwok(t testing.TB, bin string) {
 	t.Helper()
 	address := "127.0.0.1:" + strconv.Itoa(c.kubelet)
-	cmd := exec.Command("unshare", mountNamespace(), "sh", "-c", `mount --bind programs /usr/local/bin && exec "$@"`,
+	cmd := exec.Command("unshare", mountNamespace(), "sh", "-c", kwokScript,
 		"kwok", filepath.Join(bin, "kwok"), "--kubeconfig="+c.Kubeconfig, "--config=kwok.yaml", "--manage-all-nodes",
 		"--node-ip=127.0.0.1", "--node-port="+strconv.Itoa(c.kubelet), "--server-address="+address,
 		"--tls-cert-file=server.crt", "--tls-private-key-file=server.key", "--node-lease-duration-seconds=40")
@@ -147,7 +167,7 @@ const maxNamespaces = 200
 
 func (c *Cluster) writeConfigs(t testing.TB, peers string) error {
 	t.Helper()
-	for _, folder := range []string{"programs", "webhook", "pods"} {
+	for _, folder := range []string{"programs", "webhook", "pods", kwokRoot} {
 		if err := os.Mkdir(filepath.Join(c.dir, folder), 0o755); err != nil {
 			return err
 		}
@@ -170,18 +190,25 @@ func (c *Cluster) writeConfigs(t testing.TB, peers string) error {
 		documents = append(documents, string(text))
 	}
 	for i := range maxNamespaces {
-		documents = append(documents, c.rules(fmt.Sprintf("test-%d", i+1)))
+		documents = append(documents, c.rules(fmt.Sprintf("test-%d", i+1), func(log string) string { return log }))
+	}
+	for i := range maxMachines {
+		documents = append(documents, c.rules(fmt.Sprintf("%s%d", machinePrefix, i+1), previousLog))
 	}
 	return os.WriteFile(filepath.Join(c.dir, "kwok.yaml"), []byte(strings.Join(documents, "\n---\n")), 0o600)
 }
 
+// previousLog is where the log of the time before lies.
+func previousLog(log string) string { return strings.TrimSuffix(log, ".log") + ".previous.log" }
+
 // rules say what is executed and logged in the pods of a namespace.
-func (c *Cluster) rules(namespace string) string {
+func (c *Cluster) rules(namespace string, previous func(string) string) string {
 	root := c.root(namespace)
 	logs := ""
 	for _, container := range containersWithLogs {
-		logs += fmt.Sprintf("  - {containers: [%s], logsFile: %q, previousLogsFile: %[2]q, follow: true}\n",
-			container, filepath.Join(root, container+".log"))
+		log := filepath.Join(root, container+".log")
+		logs += fmt.Sprintf("  - {containers: [%s], logsFile: %q, previousLogsFile: %q, follow: true}\n",
+			container, log, previous(log))
 	}
 	return fmt.Sprintf(`kind: ClusterExec
 apiVersion: kwok.x-k8s.io/v1alpha1

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What a pod does, by [Cluster.Behave] or by its annotation testenv/pod when it is created. Without any it runs, and
-// those of its containers are ready that have no readiness probe.
+// What a pod does, by [Cluster.Behave] or by its annotation testenv/pod when it is created. Without any it runs, and its
+// sidecars are ready, and those of its other containers that have no readiness probe.
 const (
 	PodReady    = "ready"    // all containers are ready
 	PodComplete = "complete" // all containers end with exit code 0
@@ -32,6 +32,13 @@ const BehaviourAnnotation = "testenv/pod"
 
 // containersWithLogs have logs of their own; all others share one.
 var containersWithLogs = []string{"engine", "frontend", "tap", "loadgen", "load"}
+
+func logName(container string) string {
+	if slices.Contains(containersWithLogs, container) {
+		return container
+	}
+	return "default"
+}
 
 // Namespace creates a namespace of the test's own and deletes it, with its pods, when the test ends.
 func (c *Cluster) Namespace(t testing.TB) string {
@@ -81,10 +88,7 @@ exec '%s' "$@"
 // and load share one log. A container that has written nothing has no log, which the API server answers as an error.
 func (c *Cluster) Log(t testing.TB, namespace, container string, lines ...string) {
 	t.Helper()
-	if !slices.Contains(containersWithLogs, container) {
-		container = "default"
-	}
-	path := filepath.Join(c.root(namespace), container+".log")
+	path := filepath.Join(c.root(namespace), logName(container)+".log")
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
@@ -102,12 +106,6 @@ func (c *Cluster) Behave(t testing.TB, namespace, pod, behaviour string) {
 	t.Helper()
 	c.Patch(t, podPath(namespace, pod),
 		fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, BehaviourAnnotation, behaviour))
-}
-
-// SetPodStatus merges a JSON document into the status of a pod. Lists in it replace what was there.
-func (k *Kube) SetPodStatus(t testing.TB, namespace, pod, status string) {
-	t.Helper()
-	k.Patch(t, podPath(namespace, pod)+"/status", `{"status":`+status+`}`)
 }
 
 // Evict asks for the end of a pod, as the drain of a node does.

@@ -77,16 +77,19 @@ current-context: testenv
 `, k.URL, k.CAFile, user, token)
 }
 
-func (k *Kube) startAPIServer(t testing.TB) {
+func (k *Kube) startAPIServer(t testing.TB, more ...string) {
 	t.Helper()
-	k.apiserver = k.start(t, exec.Command(filepath.Join(k.bin, "kube-apiserver"), "--etcd-servers=unix://etcd:1",
-		"--bind-address=127.0.0.1", "--secure-port="+strconv.Itoa(k.port), "--cert-dir=.",
+	arguments := append([]string{
+		"--etcd-servers=unix://etcd:1",
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(k.port), "--cert-dir=.",
 		"--tls-cert-file=server.crt", "--tls-private-key-file=server.key", "--kubelet-certificate-authority=ca.crt",
 		"--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://127.0.0.1",
 		"--service-account-key-file=server.key", "--service-account-signing-key-file=server.key",
 		"--token-auth-file=tokens.csv", "--authorization-mode=RBAC", "--allow-privileged=true",
 		// No controller makes the accounts that this would want.
-		"--disable-admission-plugins=ServiceAccount"))
+		"--disable-admission-plugins=ServiceAccount",
+	}, more...)
+	k.apiserver = k.start(t, exec.Command(filepath.Join(k.bin, "kube-apiserver"), arguments...))
 	k.await(t, k.apiserver, "the API server to be ready", func() error {
 		status, reply, err := k.request(http.MethodGet, "/readyz", "", "")
 		if err == nil && status != http.StatusOK {
@@ -116,6 +119,20 @@ func (k *Kube) Restart(t testing.TB) {
 	t.Helper()
 	k.Down(t)
 	k.Up(t)
+}
+
+// Authenticate starts the API server again with an AuthenticationConfiguration, as YAML: it trusts others, too. When the
+// test ends, it is started again without. No other test of the binary may use the server meanwhile.
+func (k *Kube) Authenticate(t testing.TB, configuration string) {
+	t.Helper()
+	file := filepath.Join(k.dir, "authentication.yaml")
+	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.Down(t)
+	t.Cleanup(func() { k.Restart(t) })
+	k.client.CloseIdleConnections()
+	k.startAPIServer(t, "--authentication-config="+file)
 }
 
 // APIServerPid is the process of the API server, for a test that freezes it.

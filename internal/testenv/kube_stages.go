@@ -17,7 +17,9 @@ type podStage struct {
 }
 
 const (
-	isNew     = `{key: .status.phase, operator: In, values: [Pending]}, {key: .status.startTime, operator: DoesNotExist}`
+	isNew = `{key: .status.phase, operator: In, values: [Pending]}, {key: .status.startTime, operator: DoesNotExist}`
+	// onKwok leaves the pods of a [Machine] to it.
+	onKwok    = `{key: '.metadata.namespace[0:5]', operator: NotIn, values: [real-]}`
 	isRunning = `{key: .status.phase, operator: In, values: [Running]}`
 	started   = "startTime: {{ $now | Quote }}\n"
 	address   = "hostIP: 127.0.0.1\n" +
@@ -31,7 +33,7 @@ func podStages() string {
 		{
 			name: "run", when: isNew + ", " + behaves("NotIn", PodNoImage, PodNothing),
 			status: "phase: Running\n" + started + address,
-			ready:  "{{ not .readinessProbe }}", podReady: "{{ $ready }}", state: running,
+			ready:  "{{ if .restartPolicy }}true{{ else }}{{ not .readinessProbe }}{{ end }}", podReady: "{{ $ready }}", state: running,
 		},
 		{
 			name: "no-image", when: isNew + ", " + behaves("In", PodNoImage), status: "phase: Pending\n" + started,
@@ -86,7 +88,7 @@ kind: Stage
 metadata: {name: pod-delete}
 spec:
   resourceRef: {apiGroup: v1, kind: Pod}
-  selector: {matchExpressions: [{key: .metadata.deletionTimestamp, operator: Exists}]}
+  selector: {matchExpressions: [{key: .metadata.deletionTimestamp, operator: Exists}, ` + onKwok + `]}
   next: {delete: true}
 `
 
@@ -116,11 +118,11 @@ kind: Stage
 metadata: {name: pod-%s}
 spec:
   resourceRef: {apiGroup: v1, kind: Pod}
-  selector: {matchExpressions: [{key: .metadata.deletionTimestamp, operator: DoesNotExist}, %s]}
+  selector: {matchExpressions: [{key: .metadata.deletionTimestamp, operator: DoesNotExist}, %s, %s]}
   next:
     statusTemplate: |
       %s
-`, s.name, s.when, strings.ReplaceAll(strings.TrimSpace(template), "\n", "\n      "))
+`, s.name, onKwok, s.when, strings.ReplaceAll(strings.TrimSpace(template), "\n", "\n      "))
 }
 
 // container is the status of one. An image that is not pinned turns out to have the digest 1.

@@ -17,6 +17,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/deploy"
+	"github.com/vllm-vcr/conformance/internal/load"
 	"github.com/vllm-vcr/conformance/internal/target"
 )
 
@@ -261,6 +262,10 @@ func TestJobErrors(t *testing.T) {
 		{
 			name: "name of other letters", target: func(t *target.Target) { t.Line, t.ID = "0.33", "ä" },
 			want: []string{`target 0.33/ä: "ä" cannot be a label`},
+		},
+		{
+			name: "arrivals", target: func(t *target.Target) { t.Workload.Kind, t.Workload.Shape.Arrivals = load.Arrivals, "day.jsonl.gz" },
+			want: []string{"the file day.jsonl.gz of this machine, which no pod has"},
 		},
 		{name: "no run", run: func(r *deploy.Run) { r.ID = "" }, want: []string{`run id "": want`}},
 		{name: "run with letters of its own", run: func(r *deploy.Run) { r.ID = "A_b" }, want: []string{`run id "A_b": want`}},

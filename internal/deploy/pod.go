@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/vllm-vcr/conformance/internal/load"
 	"github.com/vllm-vcr/conformance/internal/target"
 )
 
@@ -48,6 +49,9 @@ const modelOfBinary = "testdata/model/tiny"
 
 // podOf is the pod of a capture.
 func podOf(t target.Target, r Run) (corev1.PodSpec, error) {
+	if t.Workload.Kind == load.Arrivals {
+		return corev1.PodSpec{}, fmt.Errorf("its arrivals are in the file %s of this machine, which no pod has: capture it with --local", t.Workload.Shape.Arrivals)
+	}
 	needs, err := engineNeeds(t.Model)
 	if err != nil {
 		return corev1.PodSpec{}, err

@@ -14,38 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
-// localPeers is a folder of peers with the real frontend of 0.33.0, and a script in place of its engine that has the port
-// of its handshake as $port.
-func localPeers(t *testing.T, engine string) string {
-	t.Helper()
-	dir := t.TempDir()
-	home := filepath.Join(dir, "engines", "0.33.0")
-	site := filepath.Join(home, "lib", "python3.11", "site-packages")
-	port := "#!/bin/sh\n" + `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
-	for path, text := range map[string]string{
-		filepath.Join(home, "whole"):                                    "operations of none\n",
-		filepath.Join(home, "packages"):                                 "a==1\nvllm==0.33.0+cpu\n",
-		filepath.Join(home, "bin", "python"):                            port + engine + "\n",
-		filepath.Join(site, "a-1.dist-info", "RECORD"):                  "",
-		filepath.Join(site, "vllm-0.33.0+cpu.dist-info", "METADATA"):    "",
-		filepath.Join(dir, "frontends", "0.33.0", "this folder is one"): "",
-	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(testenv.Frontend(t, "0.33.0"), filepath.Join(dir, "frontends", "0.33.0", "vllm-rs")); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// playingEngine is a player for [localPeers].
-const playingEngine = "exec vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096"
-
 // A capture on this machine from the command line to the registry, with a player in place of the engine.
 func TestCaptureRunLocal(t *testing.T) {
 	tests := []struct {
@@ -55,18 +23,18 @@ func TestCaptureRunLocal(t *testing.T) {
 		want         string // a part of what it writes
 		registered   bool
 	}{
-		{name: "registered", engine: playingEngine, args: []string{"0.33/multiturn-s7"}, want: ", 0 of 180 answers as before, sha256 ", registered: true},
-		{name: "not registered", engine: playingEngine, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
+		{name: "registered", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7"}, want: ", 0 of 180 answers as before, sha256 ", registered: true},
+		{name: "not registered", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
 		{name: "no engine", engine: "echo '::error::cannot load' >&2; exit 1", args: []string{"0.33/multiturn-s7"}, code: 3, want: "\n0.33/multiturn-s7: failed: | ::error::cannot load\n"},
-		{name: "unknown target", engine: playingEngine, args: []string{"0.33/multiturn-s8"}, code: 2, want: `target "0.33/multiturn-s8": there is none`},
-		{name: "no jobs", engine: playingEngine, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
-		{name: "nowhere", engine: playingEngine, args: []string{"0.33/multiturn-s7", "--out", "nowhere"}, code: 2, want: "--out: chdir nowhere: no such file"},
+		{name: "unknown target", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s8"}, code: 2, want: `target "0.33/multiturn-s8": there is none`},
+		{name: "no jobs", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
+		{name: "nowhere", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--out", "nowhere"}, code: 2, want: "--out: chdir nowhere: no such file"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			checkout := newCheckout(t)
 			cmd := exec.Command("vllm-vcr", append([]string{"capture", "run", "--local"}, test.args...)...)
-			cmd.Dir, cmd.Env = checkout, append(os.Environ(), "VLLM_VCR_PEERS="+localPeers(t, test.engine))
+			cmd.Dir, cmd.Env = checkout, append(os.Environ(), "VLLM_VCR_PEERS="+testenv.EnginePeers(t, test.engine))
 			out, err := cmd.CombinedOutput()
 			if code := cmd.ProcessState.ExitCode(); code != test.code {
 				t.Fatalf("exit code %d (%v), want %d\n%s", code, err, test.code, out)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // aDigest stands for those that a page leaves to its reader.
@@ -38,7 +39,7 @@ func TestCapturingPage(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
 		cmd.Dir = checkout
-		cmd.Env = append(os.Environ(), "VLLM_VCR_PEERS="+localPeers(t, playingEngine), "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET=",
+		cmd.Env = append(os.Environ(), "VLLM_VCR_PEERS="+testenv.EnginePeers(t, testenv.PlayerForEngine), "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET=",
 			"PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -99,6 +99,9 @@ func TestAcceptFit(t *testing.T) {
 }
 
 func TestAcceptRefuses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	first := func(change func(line string) string) func(*testing.T, *Recording) {
 		return func(t *testing.T, r *Recording) {
 			edited(t, r.Trace, func(lines []string) []string { lines[0] = change(lines[0]); return lines })

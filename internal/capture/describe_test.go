@@ -56,6 +56,9 @@ func captured(t *testing.T) AcceptOptions {
 }
 
 func TestDescribe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	opt := description(t, captured(t))
 	d, err := Describe(t.Context(), opt)
 	if err != nil {
@@ -100,6 +103,9 @@ func TestDescribeUnknownLine(t *testing.T) {
 
 // What a registry or a golden says is not believed, and what is wrong is in the text.
 func TestDescribeTrustsNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	change := func(id string, f func(*manifest.Golden)) func(*testing.T, *DescribeOptions) {
 		return func(t *testing.T, opt *DescribeOptions) {
 			at := slices.IndexFunc(opt.New.Goldens, func(g manifest.Golden) bool { return g.Line == "0.33" && g.ID == id })

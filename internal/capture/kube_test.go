@@ -46,6 +46,9 @@ func kubeClient(t testing.TB, kubeconfig, namespace string) *cluster.Client {
 
 func newKubeRun(t *testing.T) *kubeRun {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a cluster")
+	}
 	k := &kubeRun{kube: testenv.KubeCluster(t), run: newRun(t)}
 	k.namespace = k.kube.Namespace(t)
 	k.kube.Queue(t, k.namespace, deploy.DefaultQueue, 0)

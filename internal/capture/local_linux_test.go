@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -107,18 +106,11 @@ func (b bench) wantNobody(t *testing.T) {
 	}
 }
 
-func buildVCR(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "vllm-vcr")
-	out, err := exec.Command("go", "build", "-o", binary, "github.com/vllm-vcr/conformance/cmd/vllm-vcr").CombinedOutput()
-	if err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return binary
-}
-
 func TestLocal(t *testing.T) {
-	vcr := buildVCR(t)
+	if testing.Short() {
+		t.Skip("runs whole programs")
+	}
+	vcr := testenv.VCR(t)
 	t.Run("recorded", func(t *testing.T) { testLocalRecords(t, vcr) })
 	t.Run("broken", func(t *testing.T) { testLocalBreaks(t, vcr) })
 	t.Run("killed", func(t *testing.T) { testLocalKilled(t, vcr) })

@@ -75,7 +75,7 @@ func (a *app) captureRenderCommand() *cobra.Command {
 		Example: "  vllm-vcr capture render --setup | kubectl apply -f -\n" +
 			"  vllm-vcr capture render 0.33/qwen3-8b-multiturn-s7 --run-id 17 | kubectl create -f -\n" +
 			"  vllm-vcr capture render --offline-replay --golden 0.33/multiturn-s7 --frontend rust \\\n" +
-			"      --image ghcr.io/vllm-vcr/vllm-vcr:1.0.0@sha256:… --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
+			"      --image ghcr.io/vllm-vcr/vllm-vcr:1.1.0@sha256:… --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
 		RunE: func(_ *cobra.Command, args []string) error { return a.captureRender(f, args) },
 	}
 	flags := cmd.Flags()

@@ -111,6 +111,15 @@ func TestStateOf(t *testing.T) {
 			reason: "Error", message: "container tap ended with exit code 0", container: "tap",
 		},
 		{
+			name: "sidecar ended well beside one that crashed", phase: Failed, container: "tap",
+			pod:    pod("{name: engine, restartCount: 1, state: {running: {}}, lastState: {terminated: {exitCode: 0}}}, "+crashed("tap", "Error", 137), loadRuns, ""),
+			reason: "Restarted", message: "container tap was started again after it ended with exit code 137 (Error)",
+		},
+		{
+			name: "resource that the queue lacks", suspended: true, phase: Failed, reason: "NeverAdmitted", message: "unavailable",
+			workload: "{type: QuotaReserved, status: 'False', reason: Pending, message: 'resource nvidia.com/gpu unavailable in ClusterQueue'}",
+		},
+		{
 			name: "load failed", phase: Failed, reason: "Error", container: "loadgen", message: "exit code 3 (Error): no server",
 			pod: pod(tapRuns, "{name: loadgen, state: {terminated: {exitCode: 3, reason: Error, message: 'no server'}}}", ""),
 		},

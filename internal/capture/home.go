@@ -80,7 +80,7 @@ func fillRecording(dir string, rec *Recording) error {
 	rec.Trace, rec.Steps = filepath.Join(dir, target.TraceFile), filepath.Join(dir, target.StepsFile)
 	rec.Frames, rec.Requests = filepath.Join(dir, target.FramesFile), filepath.Join(dir, target.RequestsFile)
 	var err error
-	rec.Load, err = readReport(filepath.Join(dir, target.LoadFile))
+	rec.Load, err = load.ReadReport(filepath.Join(dir, target.LoadFile))
 	return err
 }
 
@@ -94,48 +94,3 @@ func ranImage(t target.Target, id string) string {
 	name, _ := splitDigest(t.Images.Engine)
 	return name + "@" + id[at:]
 }
-
-// maxReport bounds the file of a report, in bytes: a refusal quotes at most 2 KiB.
-const maxReport = 16 << 20
-
-// readReport reads what the load generator reported.
-func readReport(path string) (load.Report, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return load.Report{}, err
-	}
-	if info.Size() > maxReport {
-		return load.Report{}, fmt.Errorf("%s: %d bytes: no report of a load is larger than %d", path, info.Size(), maxReport)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return load.Report{}, err
-	}
-	var doc struct {
-		Schema     string         `json:"schema"`
-		Workload   load.Workload  `json:"workload"`
-		Seed       uint64         `json:"seed"`
-		Model      string         `json:"model"`
-		Requests   int            `json:"requests"`
-		Completed  int            `json:"completed"`
-		Aborted    int            `json:"aborted"`
-		Failed     int            `json:"failed"`
-		Unfinished int            `json:"unfinished"`
-		Tokens     int            `json:"tokens"`
-		DurationMs float64        `json:"duration_ms"`
-		Refusals   []load.Refusal `json:"refusals"`
-	}
-	if err := json.Unmarshal(text, &doc); err != nil {
-		return load.Report{}, fmt.Errorf("%s: %w", path, err)
-	}
-	if doc.Schema != reportSchema {
-		return load.Report{}, fmt.Errorf("%s: schema %q: want %s", path, doc.Schema, reportSchema)
-	}
-	return load.Report{
-		Workload: doc.Workload, Seed: doc.Seed, Model: doc.Model, Requests: doc.Requests, Completed: doc.Completed,
-		Aborted: doc.Aborted, Refused: doc.Refusals, Failed: doc.Failed, Unfinished: doc.Unfinished, Tokens: doc.Tokens,
-		Duration: time.Duration(doc.DurationMs * float64(time.Millisecond)),
-	}, nil
-}
-
-const reportSchema = "vllm-vcr/capture-load/1"

@@ -29,7 +29,7 @@ func playArrivals(ctx context.Context, l *load) error {
 	}
 	due := make([]time.Duration, len(all))
 	for i, a := range all {
-		due[i] = time.Duration((a.at - all[0].at) / shape.Speed * float64(time.Millisecond))
+		due[i] = duration((a.at - all[0].at) / shape.Speed)
 	}
 	return l.scheduled(ctx, due, func(ctx context.Context, i int) error {
 		a := all[i]

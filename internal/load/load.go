@@ -153,7 +153,7 @@ func (l *load) count(rec Record, got *answer, no *refusal) error {
 	report.Requests++
 	report.Tokens += got.tokens
 	if rec.DueMs != nil {
-		report.Late = max(report.Late, time.Duration((rec.SentMs-*rec.DueMs)*float64(time.Millisecond)))
+		report.Late = max(report.Late, duration(rec.SentMs-*rec.DueMs))
 	}
 	switch rec.Outcome {
 	case Completed:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"time"
 )
 
@@ -55,26 +56,32 @@ func (r Report) Text(w io.Writer) error {
 	return err
 }
 
+// reportSchema changes when a key changes its meaning.
+const reportSchema = "vllm-vcr/capture-load/1"
+
+// document is a report as JSON.
+type document struct {
+	Schema     string    `json:"schema"`
+	Workload   Workload  `json:"workload"`
+	Shape      []string  `json:"shape"` // as flags
+	Seed       uint64    `json:"seed"`
+	Model      string    `json:"model"`
+	Requests   int       `json:"requests"`
+	Completed  int       `json:"completed"`
+	Aborted    int       `json:"aborted"`
+	Refused    int       `json:"refused"`
+	Failed     int       `json:"failed"`
+	Unfinished int       `json:"unfinished"`
+	Tokens     int       `json:"tokens"`
+	DurationMs float64   `json:"duration_ms"`
+	LateMs     float64   `json:"late_ms"`
+	Refusals   []Refusal `json:"refusals"`
+}
+
 // JSON writes the report as one object.
 func (r Report) JSON(w io.Writer) error {
-	doc := struct {
-		Schema     string    `json:"schema"` // changes when a key changes its meaning
-		Workload   Workload  `json:"workload"`
-		Shape      []string  `json:"shape"` // as flags
-		Seed       uint64    `json:"seed"`
-		Model      string    `json:"model"`
-		Requests   int       `json:"requests"`
-		Completed  int       `json:"completed"`
-		Aborted    int       `json:"aborted"`
-		Refused    int       `json:"refused"`
-		Failed     int       `json:"failed"`
-		Unfinished int       `json:"unfinished"`
-		Tokens     int       `json:"tokens"`
-		DurationMs float64   `json:"duration_ms"`
-		LateMs     float64   `json:"late_ms"`
-		Refusals   []Refusal `json:"refusals"`
-	}{
-		"vllm-vcr/capture-load/1", r.Workload, append([]string{}, r.Shape.Flags()...), r.Seed, r.Model, r.Requests, r.Completed,
+	doc := document{
+		reportSchema, r.Workload, append([]string{}, r.Shape.Flags()...), r.Seed, r.Model, r.Requests, r.Completed,
 		r.Aborted, len(r.Refused), r.Failed, r.Unfinished, r.Tokens, ms(r.Duration), ms(r.Late), r.Refused,
 	}
 	if doc.Refusals == nil {
@@ -84,3 +91,35 @@ func (r Report) JSON(w io.Writer) error {
 	enc.SetIndent("", "  ")
 	return enc.Encode(doc)
 }
+
+// maxReport bounds the file of a report, in bytes: a refusal quotes at most 2 KiB.
+const maxReport = 16 << 20
+
+// ReadReport reads the file of a report. Its shape, which is there for people, is left out.
+func ReadReport(path string) (Report, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Report{}, err
+	}
+	if info.Size() > maxReport {
+		return Report{}, fmt.Errorf("%s: %d bytes: no report of a load is larger than %d", path, info.Size(), maxReport)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Report{}, err
+	}
+	var doc document
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return Report{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if doc.Schema != reportSchema {
+		return Report{}, fmt.Errorf("%s: schema %q: want %s", path, doc.Schema, reportSchema)
+	}
+	return Report{
+		Workload: doc.Workload, Seed: doc.Seed, Model: doc.Model, Requests: doc.Requests, Completed: doc.Completed,
+		Aborted: doc.Aborted, Refused: doc.Refusals, Failed: doc.Failed, Unfinished: doc.Unfinished, Tokens: doc.Tokens,
+		Duration: duration(doc.DurationMs), Late: duration(doc.LateMs),
+	}, nil
+}
+
+func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

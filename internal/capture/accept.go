@@ -112,7 +112,7 @@ func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration
 		return []conformance.Registration{cassette}
 	}
 	wire := cassette
-	wire.Trace, wire.ID, wire.Role = rec.Frames, "wire-"+t.ID, manifest.Wire
+	wire.Trace, wire.ID, wire.Role = rec.Frames, t.WireID(), manifest.Wire
 	return []conformance.Registration{cassette, wire}
 }
 

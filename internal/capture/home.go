@@ -76,9 +76,7 @@ func loadRecording(dir string, t target.Target) (*Recording, error) {
 
 // fillRecording completes a recording by its files.
 func fillRecording(dir string, rec *Recording) error {
-	rec.Dir = dir
-	rec.Trace, rec.Steps = filepath.Join(dir, target.TraceFile), filepath.Join(dir, target.StepsFile)
-	rec.Frames, rec.Requests = filepath.Join(dir, target.FramesFile), filepath.Join(dir, target.RequestsFile)
+	rec.in(dir)
 	var err error
 	rec.Load, err = load.ReadReport(filepath.Join(dir, target.LoadFile))
 	return err

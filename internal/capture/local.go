@@ -74,9 +74,6 @@ func CheckLocal(t target.Target) error {
 	return nil
 }
 
-// errOther is why a target was given up: another one failed.
-var errOther = errors.New("given up, as another target failed")
-
 // LocalAll captures targets on this machine, and returns what became of each, in their order, with nothing accepted yet.
 // An error is about all of them.
 func LocalAll(ctx context.Context, opt LocalOptions, targets []target.Target) ([]Outcome, error) {
@@ -100,7 +97,7 @@ func LocalAll(ctx context.Context, opt LocalOptions, targets []target.Target) ([
 				outcomes[i].Recording, outcomes[i].Err = Local(ctx, opt, t)
 			}
 			if outcomes[i].Err != nil && opt.FailFast {
-				cancel(errOther)
+				cancel(errGivenUp)
 			}
 		})
 	}
@@ -190,10 +187,9 @@ func (o LocalOptions) prepare(t target.Target) (Recording, error) {
 		return Recording{}, err
 	}
 	rec := Recording{
-		Target: t, Dir: dir, EngineImage: "CPU engine: " + engine.Origin, CapturedAt: time.Now().UTC(), Where: "this machine",
-		Trace: filepath.Join(dir, target.TraceFile), Steps: filepath.Join(dir, target.StepsFile), Frames: filepath.Join(dir, target.FramesFile),
-		Requests: filepath.Join(dir, target.RequestsFile),
+		Target: t, EngineImage: "CPU engine: " + engine.Origin, CapturedAt: time.Now().UTC(), Where: "this machine",
 	}
+	rec.in(dir)
 	return rec, nil
 }
 

@@ -218,7 +218,7 @@ func testLocalBreaks(t *testing.T, vcr string) {
 			}
 			b.wantNobody(t)
 			_, err = os.Stat(filepath.Join(b.opt.Dir, "0.33", "multiturn-s13"))
-			if begun := err == nil; begun == test.failFast || errors.Is(outcomes[1].Err, errOther) != test.failFast {
+			if begun := err == nil; begun == test.failFast || errors.Is(outcomes[1].Err, errGivenUp) != test.failFast {
 				t.Errorf("the next target was begun: %v, and ended with %v", begun, outcomes[1].Err)
 			}
 		})

@@ -139,15 +139,7 @@ func measureGolden(ctx context.Context, store conformance.Store, g manifest.Gold
 	if err != nil {
 		return measure{}, err
 	}
-	all, err := r.ReadAll()
-	if err != nil {
-		return measure{}, err
-	}
-	m := newMeasurer(all.Meta)
-	for i := range all.Records {
-		m.add(&all.Records[i])
-	}
-	return m.result(), nil
+	return measureRecords(r)
 }
 
 // end is when the answer of a record was complete.

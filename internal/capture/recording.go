@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"path/filepath"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/load"
@@ -22,4 +23,11 @@ type Recording struct {
 	CapturedAt  time.Time
 	// Where is the place, for people: "cpu of this machine", "job capture-0-33-multiturn-s7-k3 in vllm-vcr".
 	Where string
+}
+
+// in says that the files of a recording are in a folder.
+func (rec *Recording) in(dir string) {
+	rec.Dir = dir
+	rec.Trace, rec.Steps = filepath.Join(dir, target.TraceFile), filepath.Join(dir, target.StepsFile)
+	rec.Frames, rec.Requests = filepath.Join(dir, target.FramesFile), filepath.Join(dir, target.RequestsFile)
 }

@@ -63,6 +63,9 @@ type Outcome struct {
 	Left error
 }
 
+// errGivenUp is the cause of the end of those that did not fail themselves.
+var errGivenUp = errors.New("given up, as another target failed")
+
 // cleanupTime bounds what is done for one job once its capture is over, whatever way.
 const cleanupTime = cluster.DeleteTime + time.Minute
 
@@ -139,9 +142,6 @@ func (r *remote) tell(t target.Target, format string, args ...any) {
 	defer r.talk.Unlock()
 	r.Tell(t, fmt.Sprintf(format, args...))
 }
-
-// errGivenUp is the cause of the end of those that did not fail themselves.
-var errGivenUp = errors.New("given up, as another target failed")
 
 // run takes one target to its end.
 func (r *remote) run(ctx context.Context, o *Outcome, job *batchv1.Job) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -149,9 +148,8 @@ func (a *app) printStates(states []cluster.State) error {
 		if node == "" {
 			node = "-"
 		}
-		why := strings.TrimPrefix(s.Reason+": "+s.Message, ": ")
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", report.OneLine(s.Annotations[deploy.AnnotationTarget]),
-			report.OneLine(s.Labels[deploy.LabelRun]), s.Phase, since, report.OneLine(node), report.OneLine(strings.TrimSuffix(why, ": ")))
+			report.OneLine(s.Labels[deploy.LabelRun]), s.Phase, since, report.OneLine(node), report.OneLine(s.Why()))
 	}
 	return tw.Flush()
 }
@@ -165,10 +163,7 @@ func (a *app) captures(ctx context.Context, client *cluster.Client, runID string
 	}
 	var wanted []conformance.Pattern
 	for _, text := range texts {
-		if !strings.Contains(text, "/") && text != "**" {
-			text = "*/" + text
-		}
-		pattern, err := conformance.ParsePattern(text)
+		pattern, err := targetPattern(text)
 		if err != nil {
 			return nil, err
 		}

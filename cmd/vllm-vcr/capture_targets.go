@@ -119,13 +119,17 @@ func lineNames(window *compat.Matrix) []string {
 	return names
 }
 
+// targetPattern is a pattern of targets. Without a slash it is an id, of whatever line.
+func targetPattern(text string) (conformance.Pattern, error) {
+	if !strings.Contains(text, "/") && text != "**" {
+		text = "*/" + text
+	}
+	return conformance.ParsePattern(text)
+}
+
 // choosePattern marks the targets that a pattern selects.
 func choosePattern(text string, targets []target.Target, chosen []bool) error {
-	whole := text
-	if !strings.Contains(text, "/") && text != "**" {
-		whole = "*/" + text
-	}
-	pattern, err := conformance.ParsePattern(whole)
+	pattern, err := targetPattern(text)
 	if err != nil {
 		return err
 	}

@@ -232,7 +232,7 @@ func (r *remote) watcher(t target.Target) func(cluster.State) {
 	var last string
 	return func(s cluster.State) {
 		text := string(s.Phase)
-		if why := joined(": ", s.Reason, s.Message); why != "" {
+		if why := s.Why(); why != "" {
 			text += ": " + why
 		}
 		if text != last {
@@ -240,18 +240,6 @@ func (r *remote) watcher(t target.Target) func(cluster.State) {
 			r.tell(t, "%s", text)
 		}
 	}
-}
-
-// joined puts between texts what there is none of at the ends.
-func joined(between string, texts ...string) string {
-	all := ""
-	for _, text := range texts {
-		if text != "" && all != "" {
-			all += between
-		}
-		all += text
-	}
-	return all
 }
 
 // fetch brings the files of a job that is ready home and lets it end.
@@ -294,7 +282,7 @@ func (r *remote) sameStill(ctx context.Context, before cluster.State) error {
 	if now.UID == before.UID && now.Pod == before.Pod && now.Restarts == before.Restarts && now.Phase != cluster.Failed {
 		return nil
 	}
-	why := joined(": ", now.Reason, now.Message)
+	why := now.Why()
 	switch {
 	case why != "":
 	case now.Restarts != before.Restarts:

@@ -47,6 +47,14 @@ type State struct {
 	Images map[string]string
 }
 
+// Why is the reason and the message, as far as there are any.
+func (s State) Why() string {
+	if s.Reason == "" || s.Message == "" {
+		return s.Reason + s.Message
+	}
+	return s.Reason + ": " + s.Message
+}
+
 // stateOf makes a state of what there is. The job must not be nil.
 func stateOf(o objects) State {
 	s := State{

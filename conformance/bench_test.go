@@ -21,7 +21,7 @@ import (
 // of ours in front of it, over loopback TCP.
 func benchSession(b *testing.B, opt player.Options) *session {
 	b.Helper()
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func (d dirStore) Fetch(_ context.Context, g manifest.Golden) ([]byte, string, e
 
 // BenchmarkReady is the time from nothing to a registered engine.
 func BenchmarkReady(b *testing.B) {
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -41,11 +41,11 @@ func frontendCases(t *testing.T, line compat.Line, registry *manifest.Manifest, 
 	t.Helper()
 	goldens := replayable(registry, line.Name)
 	if len(goldens) == 0 {
-		goldens = replayable(registry, protocol.Newest)
+		goldens = replayable(registry, protocol.Newest())
 		goldens = goldens[:min(1, len(goldens))]
 	}
 	if len(goldens) == 0 {
-		t.Fatalf("neither line %s nor line %s has a fidelity golden", line.Name, protocol.Newest)
+		t.Fatalf("neither line %s nor line %s has a fidelity golden", line.Name, protocol.Newest())
 	}
 	var cases []Case
 	for _, g := range goldens {

@@ -12,7 +12,7 @@ import (
 
 // What a frontend says and nobody looks at is counted, and told.
 func TestNothingIsUnheard(t *testing.T) {
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestNothingIsUnheard(t *testing.T) {
 
 // Whatever a request is, looking for what it carries comes to an end.
 func FuzzCarried(f *testing.F) {
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -191,7 +191,7 @@ func tells(f Failure, want string) bool {
 // again.
 func TestFrontendsAreStartedAgain(t *testing.T) {
 	window, _ := compat.Load("../compat.toml")
-	line, _ := window.ByName(protocol.Newest)
+	line, _ := window.ByName(protocol.Newest())
 	cases := frontendSuiteCases(line, &manifest.Manifest{}, []Assertion{FrontendChat, FrontendHealth}, true)
 	slices.Reverse(cases)
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: realUnderTest(t, line.Tag[1:])}

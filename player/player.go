@@ -102,7 +102,7 @@ func New(opt Options) (*Player, error) {
 
 func (o Options) withDefaults() Options {
 	if o.VLLMVersion == "" {
-		o.VLLMVersion = protocol.Newest
+		o.VLLMVersion = protocol.Newest()
 		if o.Trace != nil && trace.Or(o.Trace.Meta.VLLMVersion, "") != "" {
 			o.VLLMVersion = *o.Trace.Meta.VLLMVersion
 		}

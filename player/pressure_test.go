@@ -53,7 +53,7 @@ func listenUnix(t *testing.T, ctx context.Context, clients int) *unixFrontend {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	f := &unixFrontend{t: t, ctx: ctx}
-	if f.codec, err = protocol.CodecFor(protocol.Newest); err != nil {
+	if f.codec, err = protocol.CodecFor(protocol.Newest()); err != nil {
 		t.Fatal(err)
 	}
 	listen := func(name string, typ zmq.Type) *zmq.Listener {

@@ -155,7 +155,7 @@ func (o *Observer) chooseLine(reported string) {
 		line = protocol.LineOf(o.opt.VLLMVersion)
 	}
 	if !protocol.HasProfile(line) {
-		line = protocol.Newest
+		line = protocol.Newest()
 		o.log.Error("the engine's vLLM line is unknown: its messages are read as those of the newest known line, and may be misread",
 			"reported", reported, "vllm_version", o.opt.VLLMVersion, "read_as", line, "known", protocol.Lines())
 	}

@@ -16,8 +16,8 @@ func TestObserveChoosesTheLine(t *testing.T) {
 		{name: "the one reported", reported: "0.27.1", tag: "v0.33.0", line: "0.27"},
 		{name: "a build of a known line", reported: "0.32.1.dev7+gabc", line: "0.32"},
 		{name: "unknown, but the tag says", reported: "1.2.3", tag: "v0.27.1", line: "0.27"},
-		{name: "unknown", reported: "1.2.3", line: protocol.Newest, log: "level=ERROR"},
-		{name: "unknown and a strange tag", reported: "main", tag: "mine", line: protocol.Newest, log: "level=ERROR"},
+		{name: "unknown", reported: "1.2.3", line: protocol.Newest(), log: "level=ERROR"},
+		{name: "unknown and a strange tag", reported: "main", tag: "mine", line: protocol.Newest(), log: "level=ERROR"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := obsUnregistered(t, Options{VLLMVersion: test.tag}, test.line)

@@ -20,7 +20,7 @@ import (
 // resident memory there and after 64 requests of 128 tokens at once.
 func BenchmarkSpawn(b *testing.B) {
 	binary := buildBinary(b)
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		b.Fatal(err)
 	}

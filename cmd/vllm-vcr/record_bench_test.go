@@ -83,7 +83,7 @@ func buildBinary(b *testing.B) string {
 // the frontend's side and the tap's process id.
 func startPair(b *testing.B, binary string, recorded bool) (f *frontend.Frontend, tap int) {
 	b.Helper()
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		b.Fatal(err)
 	}

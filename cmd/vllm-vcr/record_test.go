@@ -237,13 +237,13 @@ func TestRecordGuardsTheLine(t *testing.T) {
 	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	out := t.TempDir() + "/run.jsonl"
 	tap := start(t, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine, "--vllm-version", "v0.25.1", "--trace-out", out)
-	start(t, "play", "--handshake-address", engine, "--vllm-version", protocol.Newest)
+	start(t, "play", "--handshake-address", engine, "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err == nil {
 		t.Error("the engine was registered")
 	}
-	if code := tap.end(t); code != 1 || !strings.Contains(tap.stderr.String(), "line mismatch: the engine reports vLLM "+protocol.Newest) {
+	if code := tap.end(t); code != 1 || !strings.Contains(tap.stderr.String(), "line mismatch: the engine reports vLLM "+protocol.Newest()) {
 		t.Errorf("exit code %d, stderr %q, want 1 and a line mismatch", code, &tap.stderr)
 	}
 }

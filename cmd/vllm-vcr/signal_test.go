@@ -95,7 +95,7 @@ func TestPlayEndsOnSignal(t *testing.T) {
 // frontendOf is a frontend of the newest line that waits for its engine.
 func frontendOf(t *testing.T) *frontend.Frontend {
 	t.Helper()
-	codec, err := protocol.CodecFor(protocol.Newest)
+	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func frontendOf(t *testing.T) *frontend.Frontend {
 // its frontend.
 func TestPlayTellsItsFrontend(t *testing.T) {
 	f := frontendOf(t)
-	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest)
+	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err != nil {
@@ -139,7 +139,7 @@ func TestPlayTellsItsFrontend(t *testing.T) {
 // is not the player's failure.
 func TestPlayEndsWithItsFrontend(t *testing.T) {
 	f := frontendOf(t)
-	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest)
+	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err != nil {

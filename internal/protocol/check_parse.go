@@ -102,7 +102,7 @@ func (r *rules) parseName(name string) shape {
 	case "Any":
 		return anyShape{}
 	case "FinishReason":
-		return finishShape(r.profile.FinishReasons)
+		return finishShape(r.profile.FinishReasons())
 	case "np.ndarray", "torch.Tensor":
 		return tensorShape{text: name, torch: name == "torch.Tensor"}
 	case "MultiModalKwargsItem": // vllm/multimodal/inputs.py: fields by name

@@ -135,7 +135,7 @@ func TestCheckRequest(t *testing.T) {
 		{name: "bin for ext", payload: requestWith(embeds(pack.AppendBin(nil, make([]byte, 24)), 2, 3)), want: "EngineCoreRequest.prompt_embeds.data: expected ext 3"},
 		{name: "a numpy type", payload: requestWith(map[int]any{9: []any{"<f4", []any{1}, view(4)}}), want: `EngineCoreRequest.prompt_embeds.dtype: expected the dtype of a torch tensor, such as "float32", found "<f4"`},
 	}
-	c := codecOf(t, Newest)
+	c := codecOf(t, Newest())
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got := ""
@@ -183,7 +183,7 @@ func TestCheckMessage(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			line := test.line
 			if line == "" {
-				line = Newest
+				line = Newest()
 			}
 			got := ""
 			if found := codecOf(t, line).CheckMessage(test.frames); len(found) > 0 {
@@ -200,7 +200,7 @@ func TestCheckMessage(t *testing.T) {
 // types leave open.
 func TestEveryValueOfARequestCounts(t *testing.T) {
 	open := []string{".extra_args.", ".chat_template_kwargs", ".json."}
-	c := codecOf(t, Newest)
+	c := codecOf(t, Newest())
 	values := 0
 	for _, v := range loadVectors(t) {
 		if v.Release != "0.33.0" || !strings.Contains(v.Name, "-add-") || strings.HasPrefix(v.Name, "enc-") {
@@ -260,7 +260,7 @@ func spans(t *testing.T, message []byte, path string, base int) []span {
 // What a message holds wrong is listed up to a bound, however much it is.
 func TestMismatchesAreBounded(t *testing.T) {
 	wrong := make([]any, 10_000)
-	found := codecOf(t, Newest).CheckRequest(requestWith(map[int]any{1: wrong}))
+	found := codecOf(t, Newest()).CheckRequest(requestWith(map[int]any{1: wrong}))
 	if len(found) != maxMismatches {
 		t.Errorf("%d mismatches, want %d", len(found), maxMismatches)
 	}
@@ -268,7 +268,7 @@ func TestMismatchesAreBounded(t *testing.T) {
 
 func FuzzCheckMessage(f *testing.F) {
 	seed(f, "-add-", "-util-", "-abort", "-out-", "enc-")
-	c, older := codecOf(f, Newest), codecOf(f, "0.27")
+	c, older := codecOf(f, Newest()), codecOf(f, "0.27")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, codec := range []*Codec{c, older} {
 			for _, found := range [][]Mismatch{

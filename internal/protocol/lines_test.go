@@ -273,8 +273,8 @@ func TestLines(t *testing.T) {
 	if diff := cmp.Diff(want, Lines()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if Newest != Lines()[0] {
-		t.Errorf("Newest is %s, the newest profile is %s", Newest, Lines()[0])
+	if Newest() != Lines()[0] {
+		t.Errorf("Newest() is %s, the newest profile is %s", Newest(), Lines()[0])
 	}
 	for _, line := range append(Lines(), Nightly) {
 		c, err := CodecFor(line)
@@ -282,7 +282,7 @@ func TestLines(t *testing.T) {
 			t.Errorf("CodecFor(%s): %v", line, err)
 			continue
 		}
-		if want := strings.Replace(line, Nightly, Newest, 1); c.Line() != want || c.Profile().Line != want {
+		if want := strings.Replace(line, Nightly, Newest(), 1); c.Line() != want || c.Profile().Line != want {
 			t.Errorf("CodecFor(%s) is of line %s", line, c.Line())
 		}
 		if got := c.HasRequestError(); got != (c.Line() == "0.33") {

@@ -13,37 +13,110 @@ import (
 //go:embed profiles/*.json
 var profileFiles embed.FS
 
-// Newest is the line that the nightly tracker follows until a release names a
-// newer one.
-const Newest = "0.33"
-
 // Nightly is the name of the tracker line. Its profile is that of [Newest].
 const Nightly = "nightly"
 
 // Profile is the wire of one vLLM line, as its released wheel declares it.
 type Profile struct {
-	Line          string             `json:"line"`           // "0.33"
-	Version       string             `json:"version"`        // "0.33.0", the release that was read
-	RequestTypes  map[string]string  `json:"request_types"`  // name to byte, "0x00"
-	FinishReasons map[string]int     `json:"finish_reasons"` // name to wire code
-	Utilities     map[string]Utility `json:"utilities"`
-	Structs       map[string]Struct  `json:"structs"`
+	Line      string              `json:"line"`    // "0.33"
+	Version   string              `json:"version"` // "0.33.0", the release that was read
+	Commit    string              `json:"commit"`  // of vllm.git, as the wheel names it; empty if it does not
+	Messages  map[string]Message  `json:"messages"`
+	Enums     map[string]Enum     `json:"enums"`
+	Constants map[string]Constant `json:"constants"`
+	Utilities map[string]Utility  `json:"utilities"`
+	Structs   map[string]Struct   `json:"structs"`
+}
+
+// Place is where something is declared: a file in the wheel, and a line of it.
+type Place struct {
+	Module string `json:"module"`       // "vllm/v1/engine/__init__.py"
+	At     int    `json:"at,omitempty"` // from 1; 0 if it is not known
 }
 
 // Struct is one wire struct: vLLM's msgspec struct, dataclass or NamedTuple.
 type Struct struct {
-	Encoding     string  `json:"encoding"` // "array" (by position) or "map" (by name)
-	OmitDefaults bool    `json:"omit_defaults"`
-	Module       string  `json:"module"` // file in the wheel
-	Fields       []Field `json:"fields"`
+	Encoding     string `json:"encoding"` // "array" (by position) or "map" (by name)
+	OmitDefaults bool   `json:"omit_defaults"`
+	// Tag is what tells the struct from others of its union: at position 0 of an
+	// array, in the key "type" of a map. Empty without one.
+	Tag string `json:"tag,omitempty"`
+	Place
+	Fields []Field `json:"fields"`
 }
 
 // Field is one member of a [Struct], in wire order.
 type Field struct {
 	Name     string          `json:"name"`
 	Type     string          `json:"type"` // Python annotation
-	Required bool            `json:"required"`
-	Default  json.RawMessage `json:"default"` // absent means None
+	Required bool            `json:"required,omitempty"`
+	Default  json.RawMessage `json:"default,omitempty"` // absent means None
+	At       int             `json:"at,omitempty"`      // line of the module it is declared in
+	Module   string          `json:"module,omitempty"`  // if another than that of the struct
+}
+
+// Enum is a class of named values that cross the wire.
+type Enum struct {
+	Place
+	Members []Member `json:"members"`
+}
+
+// Member is one name of an [Enum] and what stands for it on the wire; bytes are
+// written "0x00".
+type Member struct {
+	Name  string          `json:"name"`
+	Value json.RawMessage `json:"value"`
+	At    int             `json:"at,omitempty"`
+}
+
+// Constant is a single value that both sides must agree on.
+type Constant struct {
+	Place
+	Value json.RawMessage `json:"value"`
+}
+
+// Message is one that has no struct: a dictionary of the handshake, or the
+// frames of a multipart message.
+type Message struct {
+	Encoding string `json:"encoding"` // "map" or "frames"
+	Place
+	Keys []Key `json:"keys"`
+}
+
+// Key is a key of a map, or what one frame holds, in the order of the frames.
+type Key struct {
+	Name     string `json:"name"`
+	Optional bool   `json:"optional,omitempty"` // written under a condition
+	At       int    `json:"at,omitempty"`
+}
+
+// Utility is a method of the engine core that a frontend can call.
+type Utility struct {
+	Signature string     `json:"signature"` // of the engine's method
+	Result    ResultKind `json:"result"`
+	Place
+	// Calls are the arguments that the Python frontend passes, as it writes them;
+	// several if it calls from several places.
+	Calls []string `json:"calls,omitempty"`
+}
+
+// RequestTypes returns the types of messages to the engine, name to byte: "0x00".
+func (p *Profile) RequestTypes() map[string]string {
+	return members[string](p.Enums["EngineCoreRequestType"])
+}
+
+// FinishReasons returns why a request ended, name to wire code.
+func (p *Profile) FinishReasons() map[string]int { return members[int](p.Enums["FinishReason"]) }
+
+func members[T any](e Enum) map[string]T {
+	values := make(map[string]T, len(e.Members))
+	for _, m := range e.Members {
+		var v T
+		if json.Unmarshal(m.Value, &v) == nil {
+			values[m.Name] = v
+		}
+	}
+	return values
 }
 
 // Index returns the position of the named field, or -1.
@@ -56,18 +129,18 @@ func (s Struct) Index(name string) int {
 	return -1
 }
 
-// Utility is a method of the engine core that a frontend can call.
-type Utility struct {
-	Signature string     `json:"signature"` // of vllm/v1/engine/core.py
-	Result    ResultKind `json:"result"`
-}
-
-// Lines returns the lines with an embedded profile, newest first.
+// Lines returns the lines that have a profile, newest first: those of the build
+// and those it was taught by [Learn].
 func Lines() []string {
 	entries, _ := profileFiles.ReadDir("profiles") // embedded: cannot fail
 	var lines []string
 	for _, e := range entries {
 		lines = append(lines, strings.TrimSuffix(e.Name(), ".json"))
+	}
+	for _, line := range learned.lines() {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
 	slices.SortFunc(lines, func(a, b string) int {
 		majorA, minorA := lineNumbers(a)
@@ -76,6 +149,10 @@ func Lines() []string {
 	})
 	return lines
 }
+
+// Newest is the newest line that has a profile, which is what the nightly
+// tracker follows until a release names a newer one.
+func Newest() string { return Lines()[0] }
 
 func lineNumbers(line string) (major, minor int) {
 	a, b, _ := strings.Cut(line, ".")
@@ -103,8 +180,8 @@ func LineOf(tag string) string {
 // or [Nightly].
 func LoadProfile(line string) (*Profile, error) {
 	name := profileOf(line)
-	data, err := profileFiles.ReadFile(profileFile(name))
-	if err != nil {
+	data, known := profileText(name)
+	if !known {
 		return nil, fmt.Errorf("no wire profile for vLLM line %q: this build knows %s and %s",
 			line, strings.Join(Lines(), ", "), Nightly)
 	}
@@ -118,24 +195,27 @@ func LoadProfile(line string) (*Profile, error) {
 // HasProfile tells whether LoadProfile has a profile for the line, without
 // reading it.
 func HasProfile(line string) bool {
-	file, err := profileFiles.Open(profileFile(profileOf(line)))
-	if err != nil {
-		return false
+	_, known := profileText(profileOf(line))
+	return known
+}
+
+// profileText is the JSON of a line's profile.
+func profileText(name string) (text []byte, known bool) {
+	if text, known = learned.text(name); known {
+		return text, true
 	}
-	file.Close()
-	return true
+	text, err := profileFiles.ReadFile("profiles/" + name + ".json")
+	return text, err == nil
 }
 
 // profileOf is the line whose profile a line, tag or tracker has.
 func profileOf(line string) string {
 	name := LineOf(line)
 	if name == Nightly {
-		return Newest
+		return Newest()
 	}
 	return name
 }
-
-func profileFile(name string) string { return "profiles/" + name + ".json" }
 
 // needStruct returns the named struct or an error naming line and struct.
 func (p *Profile) needStruct(name, encoding string) (Struct, error) {

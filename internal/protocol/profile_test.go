@@ -122,12 +122,12 @@ func TestNewCodecRefuses(t *testing.T) {
 
 func TestNewCodecRefusesAMissingStruct(t *testing.T) {
 	for name := range written {
-		p, err := LoadProfile(Newest)
+		p, err := LoadProfile(Newest())
 		if err != nil {
 			t.Fatal(err)
 		}
 		delete(p.Structs, name)
-		if _, err := NewCodec(p); err == nil || !strings.Contains(err.Error(), "wire profile "+Newest+" has no struct "+name) {
+		if _, err := NewCodec(p); err == nil || !strings.Contains(err.Error(), "wire profile "+Newest()+" has no struct "+name) {
 			t.Errorf("without %s: %v", name, err)
 		}
 	}
@@ -156,7 +156,7 @@ func TestNewOptionalField(t *testing.T) {
 				continue
 			}
 			t.Run(test.name+"/"+name, func(t *testing.T) {
-				p := changed(t, Newest, name, func(s *Struct) {
+				p := changed(t, Newest(), name, func(s *Struct) {
 					s.Fields = append(s.Fields, Field{Name: "brand_new", Type: test.annotation, Default: json.RawMessage(test.def)})
 				})
 				c, err := NewCodec(p)
@@ -195,7 +195,7 @@ func TestUnwritableDefault(t *testing.T) {
 				continue
 			}
 			t.Run(test.name+"/"+name, func(t *testing.T) {
-				p := changed(t, Newest, name, func(s *Struct) {
+				p := changed(t, Newest(), name, func(s *Struct) {
 					s.Fields = append(s.Fields, Field{Name: "brand_new", Type: test.annotation, Default: json.RawMessage(test.def)})
 				})
 				if _, err := NewCodec(p); err == nil || !strings.Contains(err.Error(), name+".brand_new: ") {
@@ -212,7 +212,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 	for _, name := range []string{"EngineCoreOutputs", "EngineCoreOutput", "EngineCoreRequest"} {
 		t.Run(name, func(t *testing.T) {
 			const at = 3
-			p := changed(t, Newest, name, func(s *Struct) {
+			p := changed(t, Newest(), name, func(s *Struct) {
 				fields := append([]Field{}, s.Fields[:at]...)
 				s.Fields = append(append(fields, Field{Name: "brand_new", Type: "str", Default: json.RawMessage(`"new"`)}), s.Fields[at:]...)
 			})
@@ -220,7 +220,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			before, after := elements(t, written[name](t, codecOf(t, Newest))), elements(t, written[name](t, c))
+			before, after := elements(t, written[name](t, codecOf(t, Newest()))), elements(t, written[name](t, c))
 			want := append(append(append([][]byte{}, before[:at]...), pack.AppendString(nil, "new")), before[at:]...)
 			if name == "EngineCoreOutputs" {
 				want[1] = after[1]
@@ -244,7 +244,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 // has would be silently zero.
 func TestRequestLacksAField(t *testing.T) {
 	for name := range requestFieldNames {
-		p := changed(t, Newest, "EngineCoreRequest", func(s *Struct) {
+		p := changed(t, Newest(), "EngineCoreRequest", func(s *Struct) {
 			i := s.Index(name)
 			s.Fields = append(append([]Field{}, s.Fields[:i]...), s.Fields[i+1:]...)
 		})
@@ -257,7 +257,7 @@ func TestRequestLacksAField(t *testing.T) {
 func TestProfilesSayTheRequestTypes(t *testing.T) {
 	for _, line := range Lines() {
 		want := map[string]string{"ADD": "0x00", "ABORT": "0x01", "START_DP_WAVE": "0x02", "UTILITY": "0x03"}
-		got := codecOf(t, line).Profile().RequestTypes
+		got := codecOf(t, line).Profile().RequestTypes()
 		for name := range want {
 			if got[name] != want[name] {
 				t.Errorf("line %s: %s is %q, want %q", line, name, got[name], want[name])

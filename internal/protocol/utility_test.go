@@ -37,13 +37,13 @@ func TestUtilityResultKinds(t *testing.T) {
 		ResultNone: "reset_mm_cache", ResultBool: "is_sleeping", ResultStr: "get_weight_version", ResultInts: "list_loras",
 		ResultStrings: "get_supported_tasks", ResultList: "collective_rpc", ResultAny: "handle_fault_tolerance",
 	}
-	c := codecOf(t, Newest)
+	c := codecOf(t, Newest())
 	for kind, method := range kinds {
 		for _, v := range values {
 			t.Run(fmt.Sprintf("%s/%s", kind, v.name), func(t *testing.T) {
 				m, err := c.UtilityResult(1, UtilityCall{CallID: 1 << 63, Method: method}, v.value, 1.5)
 				if !slices.Contains(v.kinds, kind) {
-					if err == nil || m != nil || !strings.Contains(err.Error(), "utility "+method+" of line "+Newest+": ") {
+					if err == nil || m != nil || !strings.Contains(err.Error(), "utility "+method+" of line "+Newest()+": ") {
 						t.Errorf("got %x %v, want an error naming method and line", m, err)
 					}
 					return

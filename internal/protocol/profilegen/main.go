@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
 //go:embed lines.json.gz
@@ -84,33 +86,42 @@ func generate(gz []byte) (map[string][]byte, error) {
 }
 
 func render(line string, src sourceLine) []byte {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\n\"line\": %q,\n\"version\": %q,\n", line, src.Version)
-	fmt.Fprintf(&b, "\"request_types\": %s,\n", compact(src.Enums["EngineCoreRequestType"]))
-	fmt.Fprintf(&b, "\"finish_reasons\": %s,\n", compact(src.Enums["FinishReason"]))
-	b.WriteString("\"utilities\": {\n")
-	renderUtilities(&b, src.Utilities)
-	b.WriteString("},\n\"structs\": {\n")
-	renderStructs(&b, src.Structs)
-	b.WriteString("}\n}\n")
-	return b.Bytes()
-}
-
-func renderUtilities(b *bytes.Buffer, methods map[string]map[string]any) {
-	signatures := map[string]string{}
-	for name, m := range methods {
+	p := &protocol.Profile{
+		Line: line, Version: src.Version,
+		Enums: map[string]protocol.Enum{}, Utilities: map[string]protocol.Utility{}, Structs: map[string]protocol.Struct{},
+	}
+	for name, values := range src.Enums {
+		var e protocol.Enum
+		for _, key := range sortedKeys(values) {
+			value, _ := json.Marshal(values[key])
+			e.Members = append(e.Members, protocol.Member{Name: key, Value: value})
+		}
+		p.Enums[name] = e
+	}
+	for name, m := range src.Utilities {
 		// A method without a signature is one the engine does not have itself
 		// (handle_fault_tolerance is answered by a wrapper around it).
 		if s, _ := m["engine_signature"].(string); s != "" {
-			signatures[name] = s
+			p.Utilities[name] = protocol.Utility{Signature: s, Result: protocol.ResultKind(resultKind(s))}
 		}
 	}
-	names := sortedKeys(signatures)
-	for i, name := range names {
-		signature := signatures[name]
-		fmt.Fprintf(b, "%q: {\"signature\": %s, \"result\": %q}%s\n",
-			name, compact(signature), resultKind(signature), comma(i, len(names)))
+	for name, s := range src.Structs {
+		omit, _ := s.Flags["omit_defaults"].(bool)
+		out := protocol.Struct{Encoding: s.Encoding, OmitDefaults: omit, Place: protocol.Place{Module: s.Module}}
+		for _, f := range s.Fields {
+			field := protocol.Field{Name: f.Name, Type: f.Type, Required: f.Required}
+			if !f.Required && string(f.Default) != "null" {
+				field.Default = f.Default
+			}
+			out.Fields = append(out.Fields, field)
+		}
+		p.Structs[name] = out
 	}
+	var b bytes.Buffer
+	if err := protocol.WriteProfile(&b, p); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
 }
 
 // resultKind reduces the return annotation of an engine method to what a
@@ -130,46 +141,6 @@ func resultKind(signature string) string {
 		return "list"
 	}
 	return "any"
-}
-
-func renderStructs(b *bytes.Buffer, structs map[string]sourceStruct) {
-	names := sortedKeys(structs)
-	for i, name := range names {
-		s := structs[name]
-		omit, _ := s.Flags["omit_defaults"].(bool)
-		fmt.Fprintf(b, "%q: {\"encoding\": %q, \"omit_defaults\": %t, \"module\": %q, \"fields\": [\n",
-			name, s.Encoding, omit, s.Module)
-		for j, f := range s.Fields {
-			renderField(b, f)
-			b.WriteString(comma(j, len(s.Fields)) + "\n")
-		}
-		b.WriteString("]}" + comma(i, len(names)) + "\n")
-	}
-}
-
-func renderField(b *bytes.Buffer, f sourceField) {
-	fmt.Fprintf(b, "  {\"name\": %q, \"type\": %s", f.Name, compact(f.Type))
-	if f.Required {
-		b.WriteString(`, "required": true`)
-	} else if len(f.Default) > 0 && string(f.Default) != "null" {
-		fmt.Fprintf(b, ", \"default\": %s", f.Default)
-	}
-	b.WriteString("}")
-}
-
-func compact(v any) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // cannot fail: v came out of JSON a moment ago
-	return strings.TrimSpace(b.String())
-}
-
-func comma(i, n int) string {
-	if i == n-1 {
-		return ""
-	}
-	return ","
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -1,0 +1,123 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"sync"
+)
+
+// learned are the profiles that came at run time. They go before those of the
+// build.
+var learned taught
+
+type taught struct {
+	mu    sync.RWMutex
+	texts map[string][]byte // by line
+}
+
+func (t *taught) text(line string) ([]byte, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	text, known := t.texts[line]
+	return text, known
+}
+
+func (t *taught) lines() []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	lines := make([]string, 0, len(t.texts))
+	for line := range t.texts {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// Learn makes a profile that of its line, for all of the process, and in the
+// place of the build's own if that has one. It refuses a profile that no codec
+// can be compiled from.
+func Learn(p *Profile) error {
+	if line := LineOf(p.Version); line != p.Line || line == p.Version || p.Line == Nightly {
+		return fmt.Errorf("wire profile of line %q is of release %q: want a release of the line", p.Line, p.Version)
+	}
+	if _, err := NewCodec(p); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := WriteProfile(&text, p); err != nil {
+		return err
+	}
+	learned.mu.Lock()
+	defer learned.mu.Unlock()
+	if learned.texts == nil {
+		learned.texts = map[string][]byte{}
+	}
+	learned.texts[p.Line] = text.Bytes()
+	return nil
+}
+
+// LearnAll learns every profile of a folder: files LINE.json, as [WriteProfile]
+// writes them. A folder without any is an error.
+func LearnAll(folder fs.FS) error {
+	names, err := fs.Glob(folder, "*.json")
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return errors.New("it holds no profile: want files such as 0.33.json")
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		p, err := readProfile(folder, name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if want := p.Line + ".json"; path.Base(name) != want {
+			return fmt.Errorf("%s holds the profile of line %s: want it in %s", name, p.Line, want)
+		}
+		if err := Learn(p); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// readProfile refuses keys it does not know: a profile is written by this
+// project alone, and what it says must not be lost.
+func readProfile(folder fs.FS, name string) (*Profile, error) {
+	file, err := folder.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return ReadProfile(file)
+}
+
+// maxProfile bounds the text of a profile, in bytes.
+const maxProfile = 8 << 20
+
+// ReadProfile reads a profile that [WriteProfile] wrote.
+func ReadProfile(r io.Reader) (*Profile, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxProfile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxProfile {
+		return nil, fmt.Errorf("it has more than %d bytes: no wire profile", maxProfile)
+	}
+	p := new(Profile)
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(p); err != nil {
+		return nil, fmt.Errorf("it cannot be read as a wire profile: %w", err)
+	}
+	if p.Line == "" || len(p.Structs) == 0 {
+		return nil, errors.New("it is no wire profile: it names no line or no structs")
+	}
+	return p, nil
+}

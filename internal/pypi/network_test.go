@@ -4,11 +4,15 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/pypi"
@@ -64,6 +68,37 @@ func TestRealIndex(t *testing.T) {
 	}
 }
 
+// TestRealForms: the index says the same in HTML as in JSON.
+func TestRealForms(t *testing.T) {
+	x := realIndex(t)
+	want, err := x.ReleasesAndBuilds(t.Context(), "vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.HTTP = &http.Client{Transport: asHTML{t}}
+	got, err := x.ReleasesAndBuilds(t.Context(), "vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(onlyInHTML(want), got); diff != "" {
+		t.Errorf("(-JSON +HTML):\n%s", diff)
+	}
+	t.Logf("%d releases", len(got))
+}
+
+// asHTML asks as those do who know no other form.
+type asHTML struct{ t *testing.T }
+
+func (a asHTML) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", "text/html")
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil && !strings.HasPrefix(response.Header.Get("Content-Type"), "text/html") {
+		a.t.Errorf("it answers %q", response.Header.Get("Content-Type"))
+	}
+	return response, err
+}
+
 // TestRealWheel takes the frontend out of a wheel.
 func TestRealWheel(t *testing.T) {
 	x := realIndex(t)
@@ -110,4 +145,50 @@ func TestRealIndexHasNoSuchProject(t *testing.T) {
 		t.Fatalf("got %d releases", len(releases))
 	}
 	t.Log(err)
+}
+
+// TestRealSources reads the sources of two releases, by nothing but the URL of their wheels: those of the engine, and then
+// all, within what a person waits for.
+func TestRealSources(t *testing.T) {
+	x := realIndex(t)
+	releases, err := x.Releases(t.Context(), "vllm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name, version, under string
+		most                 int64 // bytes
+	}{
+		{name: "0.33.0 engine", version: "0.33.0", under: "vllm/v1/engine/", most: 5 << 20},
+		{name: "0.33.0 all", version: "0.33.0", under: "vllm/", most: 20 << 20},
+		{name: "0.27.1 engine", version: "0.27.1", under: "vllm/v1/engine/", most: 5 << 20},
+		{name: "0.27.1 all", version: "0.27.1", under: "vllm/", most: 20 << 20},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			file, err := releaseOf(t, releases, test.version).Wheel("linux", "amd64")
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			wheel, err := x.OpenWheel(t.Context(), pypi.File{URL: file.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			names := slices.DeleteFunc(wheel.Names(), func(name string) bool {
+				return !strings.HasPrefix(name, test.under) || !strings.HasSuffix(name, ".py")
+			})
+			got, absent, err := wheel.ReadFiles(append(names, "vllm/none.py"), 8<<20)
+			if err != nil || len(got) != len(names) || !slices.Equal(absent, []string{"vllm/none.py"}) {
+				t.Fatalf("%d of %d files, absent %q: %v", len(got), len(names), absent, err)
+			}
+			t.Logf("%d files by %d of %d bytes in %v", len(got), wheel.Downloaded(), file.Size, time.Since(start))
+			if len(got) < 10 || wheel.Downloaded() > test.most {
+				t.Errorf("%d files by %d bytes, want at most %d", len(got), wheel.Downloaded(), test.most)
+			}
+			if version, err := wheel.Version(); err != nil || version != test.version {
+				t.Errorf("it says that it is %q, %v", version, err)
+			}
+		})
+	}
 }

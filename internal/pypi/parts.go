@@ -1,12 +1,14 @@
 package pypi
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -16,6 +18,7 @@ const (
 	tailSize  = 1 << 20   // the end of a wheel, which holds the directory of 5,000 members
 	smallPart = 256 << 10 // where it is not known how much is needed
 	largePart = 8 << 20   // within a member
+	afterData = 24        // what may follow the data of a member, and is read with it
 )
 
 // parts reads a file by range requests, as an [io.ReaderAt].
@@ -24,11 +27,16 @@ type parts struct {
 	ctx   context.Context
 	url   *url.URL
 
-	mu         sync.Mutex
-	size       int64  // 0 until it is known
-	etag       string // strong, "" if the server has none
-	tail, last window
-	until      int64 // end of the member that is being read
+	size int64  // 0 until it is known, which is before anything but the end is read
+	tail window // the end; as the size
+
+	mu          sync.Mutex
+	last        window
+	held        []*window // by those who read many members at once
+	from, until int64     // where the member lies that is being read
+
+	answers    sync.Mutex // guards what is known from answers; taken last
+	etag       string     // strong, "" if the server has none
 	downloaded int64
 }
 
@@ -54,10 +62,10 @@ func (e *partError) Unwrap() error { return e.error }
 // openTail fetches the end of the file, and from it the size if the index has not told.
 func (p *parts) openTail() (err error) {
 	if p.size > 0 {
-		p.tail, err = p.fetch(max(p.size-tailSize, 0), p.size)
+		p.tail, err = p.fetch(p.ctx, max(p.size-tailSize, 0), p.size)
 		return err
 	}
-	got, err := p.get(fmt.Sprintf("bytes=-%d", tailSize))
+	got, err := p.get(p.ctx, fmt.Sprintf("bytes=-%d", tailSize))
 	if err != nil {
 		return err
 	}
@@ -73,23 +81,23 @@ func (p *parts) openTail() (err error) {
 func (p *parts) expect(start int64, length uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.until = start + int64(min(length, uint64(max(p.size-start, 0))))
+	p.from, p.until = start, start+int64(min(length, uint64(max(p.size-start, 0))))+afterData
 }
 
 // ReadAt implements [io.ReaderAt].
 func (p *parts) ReadAt(to []byte, off int64) (n int, err error) {
+	if off < 0 {
+		return 0, zip.ErrFormat
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n < len(to) {
 		if off >= p.size {
 			return n, io.EOF
 		}
-		data := p.tail.from(off)
+		data := p.known(off)
 		if data == nil {
-			data = p.last.from(off)
-		}
-		if data == nil {
-			if p.last, err = p.fetch(off, p.end(off)); err != nil {
+			if p.last, err = p.fetch(p.ctx, off, p.end(off)); err != nil {
 				return n, &partError{err}
 			}
 			continue
@@ -100,18 +108,53 @@ func (p *parts) ReadAt(to []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
+// known is what was fetched from an offset on, nil if nothing was.
+func (p *parts) known(off int64) []byte {
+	if data := p.tail.from(off); data != nil {
+		return data
+	}
+	for _, w := range p.held {
+		if data := w.from(off); data != nil {
+			return data
+		}
+	}
+	return p.last.from(off)
+}
+
+// hold keeps a piece of the file until it is released.
+func (p *parts) hold(w window) (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = append(p.held, &w)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.held = slices.DeleteFunc(p.held, func(h *window) bool { return h == &w })
+	}
+}
+
+// lacks tells whether what begins at an offset is not of the end, which was fetched at first.
+func (p *parts) lacks(off int64) bool { return p.tail.from(off) == nil }
+
+// total is how many bytes were downloaded.
+func (p *parts) total() int64 {
+	p.answers.Lock()
+	defer p.answers.Unlock()
+	return p.downloaded
+}
+
 // end is where the part from an offset on is to end.
 func (p *parts) end(off int64) int64 {
 	end := off + smallPart
-	if off < p.until {
+	if p.from <= off && off < p.until {
 		end = min(max(p.until, end), off+largePart)
 	}
 	return min(end, p.size)
 }
 
 // fetch downloads the bytes from start to before end, of the same file as those before.
-func (p *parts) fetch(start, end int64) (window, error) {
-	got, err := p.get(fmt.Sprintf("bytes=%d-%d", start, end-1))
+func (p *parts) fetch(ctx context.Context, start, end int64) (window, error) {
+	got, err := p.get(ctx, fmt.Sprintf("bytes=%d-%d", start, end-1))
 	if err != nil {
 		return window{}, err
 	}
@@ -127,12 +170,14 @@ func (p *parts) fetch(start, end int64) (window, error) {
 }
 
 // get asks for a range, of the same file as those before.
-func (p *parts) get(span string) (*answer, error) {
+func (p *parts) get(ctx context.Context, span string) (*answer, error) {
 	header := http.Header{"Range": {span}, "Accept-Encoding": {"identity"}}
+	p.answers.Lock()
 	if p.etag != "" {
 		header.Set("If-Match", p.etag)
 	}
-	got, err := p.index.get(p.ctx, request{url: p.url, header: header, want: http.StatusPartialContent, limit: largePart})
+	p.answers.Unlock()
+	got, err := p.index.get(ctx, request{url: p.url, header: header, want: http.StatusPartialContent, limit: largePart})
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +185,8 @@ func (p *parts) get(span string) (*answer, error) {
 	if strings.HasPrefix(etag, "W/") {
 		etag = ""
 	}
+	p.answers.Lock()
+	defer p.answers.Unlock()
 	if p.etag != "" && etag != p.etag {
 		return nil, fmt.Errorf("package index %s: %w", shown(p.url), errReplaced)
 	}

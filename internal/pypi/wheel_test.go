@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -50,14 +51,15 @@ func (s *wheelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // wheelOf makes a wheel of members in the order of their names; "big" is stored, others are compressed.
 func wheelOf(t *testing.T, members map[string]string) *wheelServer {
 	t.Helper()
-	var names []string
-	for name := range members {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	var data bytes.Buffer
-	archive := zip.NewWriter(&data)
-	for _, name := range names {
+	writeWheel(t, &data, members)
+	return &wheelServer{data: data.Bytes(), etag: `"one"`}
+}
+
+func writeWheel(t testing.TB, to io.Writer, members map[string]string) {
+	t.Helper()
+	archive := zip.NewWriter(to)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
 		method := zip.Deflate
 		if strings.HasPrefix(name, "big") {
 			method = zip.Store
@@ -73,7 +75,6 @@ func wheelOf(t *testing.T, members map[string]string) *wheelServer {
 	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return &wheelServer{data: data.Bytes(), etag: `"one"`}
 }
 
 func noise(size int) string {
@@ -122,6 +123,12 @@ func TestWheelRanges(t *testing.T) {
 			// The small part that has the member's header, then the rest of 10 MiB by eights.
 			if server.number != 4 || wheel.Downloaded() > 12<<20 {
 				t.Errorf("%d requests, %d bytes: %q", server.number, wheel.Downloaded(), server.ranges)
+			}
+			before := wheel.Downloaded()
+			if member, err := wheel.Open("big/0"); err != nil || wheel.Downloaded()-before > 256<<10 {
+				t.Errorf("%d bytes to open what lies before: %v", wheel.Downloaded()-before, err)
+			} else {
+				_ = member.Close()
 			}
 			if _, err := wheel.ReadFile("big/1", 1000); err == nil || !strings.Contains(err.Error(), "big/1 has more than 1000 bytes") {
 				t.Errorf("beyond the limit: %v", err)

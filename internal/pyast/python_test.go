@@ -1,0 +1,212 @@
+package pyast
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// A pythonView is what testdata/unparse.py says of a file.
+type pythonView struct {
+	File, Error string
+	Classes     [][]any
+	Expressions [][]any
+	Parameters  [][]any
+}
+
+// askPython has a real Python read files.
+func askPython(t *testing.T, python string, files []string) []pythonView {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), python, "testdata/unparse.py")
+	cmd.Stdin = strings.NewReader(strings.Join(files, "\n") + "\n")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", python, err, stderr.String())
+	}
+	var views []pythonView
+	for line := range bytes.Lines(out) {
+		var view pythonView
+		if err := json.Unmarshal(line, &view); err != nil {
+			t.Fatal(err)
+		}
+		views = append(views, view)
+	}
+	if len(views) != len(files) {
+		t.Fatalf("Python read %d of %d files", len(views), len(files))
+	}
+	return views
+}
+
+// TestPython compares with what a real Python reads in real files.
+func TestPython(t *testing.T) {
+	python := testenv.Python(t)
+	files, err := filepath.Glob("testdata/python/*.py")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("testdata/python has %d files: %v", len(files), err)
+	}
+	compareWithPython(t, python, files)
+}
+
+// TestPythonOfRelease compares all that installed vLLM releases hold.
+func TestPythonOfRelease(t *testing.T) {
+	versions := strings.Fields(os.Getenv("VLLM_VCR_ENGINES"))
+	if len(versions) == 0 {
+		t.Skip("thousands of files: set VLLM_VCR_ENGINES to versions that .ci/peers engine installed")
+	}
+	python := testenv.Python(t)
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			home := filepath.Join(peersHome(t), "engines", version)
+			files := pythonFiles(t, home, "vllm")
+			if len(files) < 1000 {
+				t.Fatalf("%s: %d Python files of vllm", home, len(files))
+			}
+			compareWithPython(t, python, files)
+		})
+	}
+}
+
+func peersHome(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("VLLM_VCR_PEERS"); dir != "" {
+		return dir
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "vllm-vcr", "peers")
+}
+
+// pythonFiles lists those of an installed package.
+func pythonFiles(t *testing.T, home, name string) []string {
+	t.Helper()
+	roots, err := filepath.Glob(filepath.Join(home, "lib", "python*", "site-packages", name))
+	if err != nil || len(roots) != 1 {
+		t.Fatalf("%s has %d folders of %s: %v", home, len(roots), name, err)
+	}
+	var files []string
+	err = filepath.WalkDir(roots[0], func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && strings.HasSuffix(path, ".py") {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func compareWithPython(t *testing.T, python string, files []string) {
+	t.Helper()
+	p := newParser(t)
+	compared := 0
+	for _, view := range askPython(t, python, files) {
+		source, err := os.ReadFile(view.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := p.Parse(t.Context(), source)
+		if err != nil {
+			t.Errorf("%s: %v", view.File, err)
+			continue
+		}
+		if view.Error != "" {
+			t.Errorf("%s: Python cannot read it: %s", view.File, view.Error)
+			continue
+		}
+		for _, e := range tree.Errors() {
+			t.Errorf("%s:%d: %s", view.File, e.Line, e.What)
+		}
+		if diff := gocmp.Diff(sortedText(view.Classes), sortedText(classesOf(tree))); diff != "" {
+			t.Errorf("%s: classes (-Python +here):\n%s", view.File, diff)
+		}
+		if diff := gocmp.Diff(sortedText(view.Parameters), sortedText(parametersOf(tree))); diff != "" {
+			t.Errorf("%s: parameters (-Python +here):\n%s", view.File, diff)
+		}
+		compared += len(view.Parameters) + compareExpressions(t, tree, view)
+	}
+	t.Logf("%d files, %d expressions and signatures", len(files), compared)
+	if compared < 10*len(files) {
+		t.Errorf("only %d expressions were compared", compared)
+	}
+}
+
+func classesOf(tree *Tree) (classes [][]any) {
+	for n := range tree.Root.All() {
+		if n.Kind == "class_definition" {
+			classes = append(classes, []any{tree.Text(n.ByField("name")), n.Line})
+		}
+	}
+	return classes
+}
+
+func parametersOf(tree *Tree) (all [][]any) {
+	for n := range tree.Root.All() {
+		if n.Kind == "function_definition" {
+			text := Canonical(tree, n.ByField("parameters"))
+			all = append(all, []any{tree.Text(n.ByField("name")), n.Line, text})
+		}
+	}
+	return all
+}
+
+func sortedText(rows [][]any) []string {
+	var lines []string
+	for _, row := range rows {
+		lines = append(lines, fmt.Sprint(row...))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+type place struct{ start, end int }
+
+// wrappers are nodes that are no expressions and may hold nothing but one.
+var wrappers = []string{"module", "block", "expression_statement", "with_clause", "with_item", "case_pattern"}
+
+// compareExpressions finds each expression of Python by its place, and returns how many there are.
+func compareExpressions(t *testing.T, tree *Tree, view pythonView) int {
+	t.Helper()
+	nodes := map[place]*Node{}
+	for n := range tree.Root.All() {
+		if at := (place{n.Start, n.End}); n.Named && nodes[at] == nil && !slices.Contains(wrappers, n.Kind) {
+			nodes[at] = n
+		}
+	}
+	starts := []int{0, 0} // of each line
+	for i, c := range tree.Source {
+		if c == '\n' {
+			starts = append(starts, i+1)
+		}
+	}
+	if bytes.HasPrefix(tree.Source, []byte("\ufeff")) {
+		starts[1] = 3
+	}
+	number := func(v any) int { return int(v.(float64)) }
+	for _, e := range view.Expressions {
+		at := place{starts[number(e[0])] + number(e[1]), starts[number(e[2])] + number(e[3])}
+		want := e[4].(string)
+		if nodes[at] == nil {
+			t.Errorf("%s:%v: no node for %s", view.File, e[0], want)
+		} else if got := Canonical(tree, nodes[at]); got != want {
+			t.Errorf("%s:%v: %s\ngot  %s\nwant %s", view.File, e[0], nodes[at].Kind, got, want)
+		}
+	}
+	return len(view.Expressions)
+}

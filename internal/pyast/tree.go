@@ -1,0 +1,157 @@
+package pyast
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"slices"
+)
+
+// A Tree is the syntax tree of a module.
+type Tree struct {
+	Source []byte
+	Root   *Node // of the kind "module"; "ERROR" if nothing in it could be read
+}
+
+// A Node is a piece of the source. Those that are not Named are its punctuation and keywords.
+type Node struct {
+	Kind            string // of the grammar: "class_definition", "assignment", "="
+	Named           bool
+	Field           string // its role in its parent: "name", "body", "left", "type", "right"; "" without one
+	Broken, Missing bool   // Broken: an ERROR node, of what could not be read; Missing: of no length, put in to go on
+	Start, End      int    // bytes of Source
+	Line            int    // of Start, from 1
+	Parent          *Node  // nil for the root
+	Children        []*Node
+}
+
+// Text returns the source of a node as it is written, and "" for no node.
+func (t *Tree) Text(n *Node) string {
+	if n == nil {
+		return ""
+	}
+	return string(t.Source[n.Start:n.End])
+}
+
+// ByField returns the first child of that role, or nil if there is none. It may be asked of a nil node.
+func (n *Node) ByField(name string) *Node {
+	if n == nil {
+		return nil
+	}
+	for _, child := range n.Children {
+		if child.Field == name {
+			return child
+		}
+	}
+	return nil
+}
+
+// NamedChildren iterates over the children that are Named, without comments and the backslashes that continue a line. It
+// may be asked of a nil node.
+func (n *Node) NamedChildren() iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		if n == nil {
+			return
+		}
+		for _, child := range n.Children {
+			if child.Named && !child.filler() && !yield(child) {
+				return
+			}
+		}
+	}
+}
+
+// filler reports whether a node stands for nothing: it may be anywhere between others.
+func (n *Node) filler() bool { return n.Kind == "comment" || n.Kind == "line_continuation" }
+
+// All iterates over the node and all below it, each before what it holds.
+func (n *Node) All() iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		if n == nil {
+			return
+		}
+		for stack := []*Node{n}; len(stack) > 0; {
+			last := len(stack) - 1
+			at := stack[last]
+			stack = stack[:last]
+			if !yield(at) {
+				return
+			}
+			for _, child := range slices.Backward(at.Children) {
+				stack = append(stack, child)
+			}
+		}
+	}
+}
+
+// A record is a node as the module writes it: five little-endian words, see wasm/pyast.c.
+const recordSize = 20
+
+const (
+	flagNamed = 1 << iota
+	flagMissing
+	flagBroken
+)
+
+const symbolError = 1<<16 - 1 // has no place in the table of symbols
+
+// tree builds the nodes of records, which are in pre-order.
+func (g grammar) tree(source []byte, records []byte) (*Tree, error) {
+	nodes := make([]Node, len(records)/recordSize)
+	depth := make([]uint16, len(nodes))
+	counts := make([]uint32, len(nodes)) // of children
+	for i := range nodes {
+		record := records[i*recordSize:]
+		if err := g.fill(&nodes[i], record); err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			continue
+		}
+		parent := binary.LittleEndian.Uint32(record[16:])
+		if int(parent) >= i || nodes[i].End > len(source) || nodes[i].Start > nodes[i].End {
+			return nil, fmt.Errorf("the Python parser returned a tree whose node %d is impossible", i)
+		}
+		nodes[i].Parent = &nodes[parent]
+		counts[parent]++
+		if depth[i] = depth[parent] + 1; depth[i] > MaxDepth {
+			return nil, fmt.Errorf("line %d: nested deeper than %d levels", nodes[i].Line, MaxDepth)
+		}
+	}
+	link(nodes, counts)
+	return &Tree{Source: source, Root: &nodes[0]}, nil
+}
+
+// fill sets what a node has of its own.
+func (g grammar) fill(n *Node, record []byte) error {
+	word := func(i int) int { return int(binary.LittleEndian.Uint32(record[4*i:])) }
+	symbol, field, flags := word(0)&0xffff, word(0)>>16&0xff, word(0)>>24
+	switch {
+	case symbol == symbolError:
+		n.Kind = "ERROR"
+	case symbol < len(g.symbols):
+		n.Kind = g.symbols[symbol]
+	default:
+		return fmt.Errorf("the Python parser returned a node of the unknown kind %d", symbol)
+	}
+	if field >= len(g.fields) {
+		return fmt.Errorf("the Python parser returned a node of the unknown role %d", field)
+	}
+	n.Field = g.fields[field]
+	n.Named, n.Missing, n.Broken = flags&flagNamed != 0, flags&flagMissing != 0, flags&flagBroken != 0
+	n.Start, n.End, n.Line = word(1), word(2), word(3)+1
+	return nil
+}
+
+// link gives each node its children, all out of one array.
+func link(nodes []Node, counts []uint32) {
+	all := make([]*Node, len(nodes)-1)
+	for i := range nodes {
+		n := int(counts[i])
+		nodes[i].Children, all = all[:0:n], all[n:]
+	}
+	for i := 1; i < len(nodes); i++ {
+		parent := nodes[i].Parent
+		parent.Children = append(parent.Children, &nodes[i])
+	}
+}

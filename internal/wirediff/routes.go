@@ -1,0 +1,159 @@
+package wirediff
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// route is the ways that a struct travels.
+type route uint8
+
+const (
+	toEngine       route = 1 << iota // a frontend writes, an engine reads
+	toFrontend                       // an engine writes, a frontend reads
+	events                           // an engine publishes, consumers of KV events read
+	amongFrontends                   // a frontend and its coordinator, in data parallel; no tap sees it
+)
+
+// roots are what messages consist of. What is reached from their fields travels
+// the same way.
+var roots = map[string]route{
+	"EngineCoreRequest": toEngine, "EngineHandshakeMetadata": toEngine, "EngineCoreRequestType": toEngine,
+	"ExternalElasticEPScaleUpHandshakeMetadata": toEngine, "FaultToleranceRequest": toEngine,
+	"EngineCoreOutputs": toFrontend, "EngineCoreReadyResponse": toFrontend, "FaultToleranceResult": toFrontend,
+	"EngineStatusType": toFrontend, "EEPNotificationType": toFrontend, "FinishReason": toFrontend,
+	"KVEventBatch": events, "EventBatch": events, "KVCacheEvent": events,
+	"HELLO": toFrontend, "READY": toFrontend, "INIT": toEngine, "UTILITY": toEngine, "START_DP_WAVE": toEngine,
+}
+
+// stands are names in annotations that stand for others: aliases, base classes
+// and classes that are written by code (vllm/multimodal/inputs.py,
+// vllm/v1/serial_utils.py).
+var stands = map[string][]string{
+	"MultiModalKwargsItem": {"MultiModalFieldElem"},
+	"BaseMultiModalField":  {"MultiModalBatchedField", "MultiModalFlatField", "MultiModalSharedField"},
+}
+
+// routes says which ways each struct, enum and message of two profiles goes. What
+// is on no known way may go any.
+type routes map[string]route
+
+func findRoutes(a, b *protocol.Profile) routes {
+	r := routes{}
+	for name, way := range roots {
+		r.follow(name, way, a, b)
+	}
+	for _, p := range []*protocol.Profile{a, b} {
+		for name, u := range p.Utilities {
+			s := parseSignature(u.Signature)
+			for _, param := range s.params {
+				r.followType(param.text, toEngine, a, b)
+			}
+			r.followType(s.result, toFrontend, a, b)
+			r[name] |= toEngine
+		}
+	}
+	return r
+}
+
+// follow marks a name, and what its fields are of.
+func (r routes) follow(name string, way route, profiles ...*protocol.Profile) {
+	if r[name]&way == way {
+		return
+	}
+	r[name] |= way
+	for _, other := range stands[name] {
+		r.follow(other, way, profiles...)
+	}
+	for _, p := range profiles {
+		for _, f := range p.Structs[name].Fields {
+			r.followType(f.Type, way, profiles...)
+		}
+	}
+}
+
+func (r routes) followType(annotation string, way route, profiles ...*protocol.Profile) {
+	for _, name := range identifiers(annotation) {
+		r.follow(name, way, profiles...)
+	}
+}
+
+// of is the ways of a name. The first word of a message's name says what it belongs
+// to: "INIT.parallel_config", "KV events replay", "coordinator counts".
+func (r routes) of(name string) route {
+	if way := r[name]; way != 0 {
+		return way
+	}
+	head, _, _ := strings.Cut(strings.ReplaceAll(name, ".", " "), " ")
+	switch way := r[head]; {
+	case way != 0:
+		return way
+	case head == "KV":
+		return events
+	case head == "coordinator":
+		return amongFrontends
+	}
+	return toEngine | toFrontend
+}
+
+// parties are who fails if those of A that read do, or those that write. Taps read
+// all that anybody reads.
+func (way route) parties(readers, writers bool) []Party {
+	var parties []Party
+	if readers && way != amongFrontends {
+		parties = append(parties, Taps)
+	}
+	if (readers || writers) && way&amongFrontends != 0 {
+		parties = append(parties, Frontends)
+	}
+	if readers && way&toEngine != 0 || writers && way&(toFrontend|events) != 0 {
+		parties = append(parties, Engines)
+	}
+	if readers && way&toFrontend != 0 || writers && way&toEngine != 0 {
+		parties = append(parties, Frontends)
+	}
+	slices.Sort(parties)
+	return slices.Compact(parties)
+}
+
+// The nouns of a sentence about a way: who of A reads it and writes it, and who of
+// B does.
+
+func (way route) readers() string {
+	return joined(way.parties(true, false))
+}
+
+func (way route) writers() string {
+	return joined(way.parties(false, true))
+}
+
+func (way route) newReader() string {
+	return way.one("an engine", "a frontend", "a consumer of KV events")
+}
+
+func (way route) one(engine, frontend, event string) string {
+	switch way {
+	case toEngine:
+		return engine
+	case toFrontend, amongFrontends:
+		return frontend
+	case events:
+		return event
+	case toEngine | toFrontend:
+		return "the other side"
+	}
+	return "a reader"
+}
+
+func joined(parties []Party) string {
+	words := make([]string, len(parties))
+	for i, p := range parties {
+		words[i] = string(p)
+	}
+	if n := len(words); n > 1 {
+		return strings.Join(words[:n-1], ", ") + " and " + words[n-1]
+	}
+	return strings.Join(words, "")
+}

@@ -1,0 +1,102 @@
+package wirediff_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wirediff"
+)
+
+// stricter are the cases in which a verdict is not about msgspec alone, and why.
+var stricter = map[string]string{
+	"renamed in a map":     "the value is lost, which nobody notices as the default takes its place",
+	"omits defaults":       "programs that want every key, as the Rust frontend, fill nothing in",
+	"required from now on": "msgspec writes the key in any case, and other writers may leave it out",
+	"a tag":                "a reader needs the tag for a union, as events are of",
+	"a new tag":            "a reader needs the tag for a union, as events are of",
+}
+
+type realField struct {
+	Name     string          `json:"name"`
+	Type     string          `json:"type"`
+	Required bool            `json:"required"`
+	Default  json.RawMessage `json:"default"`
+}
+
+type realStruct struct {
+	Array  bool        `json:"array"`
+	Omit   bool        `json:"omit"`
+	Exact  bool        `json:"exact"`
+	Tag    string      `json:"tag"`
+	Fields []realField `json:"fields"`
+}
+
+func realOf(s protocol.Struct, exact bool) realStruct {
+	r := realStruct{Array: s.Encoding == "array", Omit: s.OmitDefaults, Tag: s.Tag, Exact: exact}
+	for _, f := range s.Fields {
+		def := f.Default
+		if len(def) == 0 {
+			def = json.RawMessage("null")
+		}
+		r.Fields = append(r.Fields, realField{f.Name, f.Type, f.Required, def})
+	}
+	return r
+}
+
+// TestRulesAreThoseOfMsgspec: what is said to break readers or writers is what the
+// real library refuses or misreads.
+func TestRulesAreThoseOfMsgspec(t *testing.T) {
+	type pair struct {
+		A realStruct `json:"a"`
+		B realStruct `json:"b"`
+	}
+	var pairs []pair
+	for _, test := range structCases {
+		exact := test.in == exact
+		pairs = append(pairs, pair{realOf(parseStruct(t, test.a), exact), realOf(parseStruct(t, test.b), exact)})
+	}
+	input, err := json.Marshal(pairs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), testenv.Python(t), "testdata/rules.py")
+	cmd.Stdin = bytes.NewReader(input)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr.String())
+	}
+	decoder := json.NewDecoder(bytes.NewReader(out))
+	type failing struct{ Readers, Writers bool }
+	for _, test := range structCases {
+		var really failing
+		if err := decoder.Decode(&really); err != nil {
+			t.Fatal(err)
+		}
+		root := parseStruct(t, "array x:Part")
+		a := profile("0.1", map[string]protocol.Struct{outputs: root, "Part": parseStruct(t, test.a)})
+		b := profile("0.2", map[string]protocol.Struct{outputs: root, "Part": parseStruct(t, test.b)})
+		if test.in == exact {
+			root := parseStruct(t, "array x:"+exact)
+			a = profile("0.1", map[string]protocol.Struct{outputs: root, exact: parseStruct(t, test.a)})
+			b = profile("0.2", map[string]protocol.Struct{outputs: root, exact: parseStruct(t, test.b)})
+		}
+		var said failing
+		for _, c := range wirediff.Compare(a, b).Changes {
+			said.Readers = said.Readers || slices.Contains(c.Breaks, wirediff.Frontends)
+			said.Writers = said.Writers || slices.Contains(c.Breaks, wirediff.Engines)
+		}
+		_, known := stricter[test.name]
+		if diff := cmp.Diff(really, said); (diff != "") != known {
+			t.Errorf("%s: known to differ: %v, msgspec -really +said:\n%s", test.name, known, diff)
+		}
+	}
+}

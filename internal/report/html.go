@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bufio"
 	_ "embed"
 	"io"
 	"maps"
@@ -9,20 +8,15 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/page"
 )
 
 var (
 	//go:embed page/style.css
-	pageStyle markup
+	pageStyle page.Markup
 	//go:embed page/script.js
-	pageScript markup
+	pageScript page.Markup
 )
-
-// pageMeta lets the page load nothing.
-const pageMeta = markup(`<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-`)
 
 // openCards is how many of the failed cases are unfolded.
 const openCards = 10
@@ -30,22 +24,20 @@ const openCards = 10
 // HTML writes one page that needs nothing else: no network, and no script but for
 // filters and the copying of commands.
 func HTML(w io.Writer, d *Document) error {
-	b := bufio.NewWriter(w)
-	htmlPage(d).write(b)
-	return b.Flush()
+	return page.Write(w, htmlPage(d))
 }
 
-func htmlPage(d *Document) content {
-	return lines(
-		markup("<!DOCTYPE html>"),
-		el("html", attr("lang", "en"), nl, lines(
-			el("head", nl,
-				pageMeta, lines(
-					el("title", text("conformance: "+d.Reason)),
-					el("style", pageStyle))),
-			el("body", nl, lines(
-				el("main", nl, lines(
-					el("h1", text("vLLM engine-core conformance")),
+func htmlPage(d *Document) page.Content {
+	return page.Lines(
+		page.Doctype,
+		page.El("html", page.Attr("lang", "en"), page.NL, page.Lines(
+			page.El("head", page.NL,
+				page.Meta, page.Lines(
+					page.El("title", page.Text("conformance: "+d.Reason)),
+					page.El("style", page.Style, pageStyle))),
+			page.El("body", page.NL, page.Lines(
+				page.El("main", page.NL, page.Lines(
+					page.El("h1", page.Text("vLLM engine-core conformance")),
 					verdictBox(d),
 					matrices(d),
 					problems(d),
@@ -53,79 +45,79 @@ func htmlPage(d *Document) content {
 					knownCases(d),
 					allCases(d),
 					footer(d))),
-				el("script", pageScript))))))
+				page.El("script", pageScript))))))
 }
 
 // verdictBox is the outcome and what was counted.
-func verdictBox(d *Document) content {
+func verdictBox(d *Document) page.Content {
 	timed := !d.deterministic()
-	return el("section", class("verdict "+classOf(d.Verdict)), nl, lines(
-		el("b", text(strings.ToUpper(string(d.Verdict)))),
-		el("p", text(d.Reason)),
-		el("div", class("chips"),
+	return page.El("section", page.Class("verdict "+classOf(d.Verdict)), page.NL, page.Lines(
+		page.El("b", page.Text(strings.ToUpper(string(d.Verdict)))),
+		page.El("p", page.Text(d.Reason)),
+		page.El("div", page.Class("chips"),
 			chips(d.Counts),
 			chip("", grouped(d.Tokens)+" tokens compared"),
-			when(timed, chip("", took(d.DurationMs))))))
+			page.When(timed, chip("", took(d.DurationMs))))))
 }
 
 // problems are what is wrong with the run rather than with a case.
-func problems(d *Document) contents {
-	return when(len(d.Problems) > 0, nl, lines(
-		el("h2", text("Problems of the run")),
-		each(d.Problems, func(f conformance.Failure) element {
-			return el("div", class("finding"), el("p", codeLink(f.Code, d.Findings[f.Code], attribute{}), text(OneLine(f.Message))))
+func problems(d *Document) page.Contents {
+	return page.When(len(d.Problems) > 0, page.NL, page.Lines(
+		page.El("h2", page.Text("Problems of the run")),
+		page.Each(d.Problems, func(f conformance.Failure) page.Element {
+			return page.El("div", page.Class("finding"), page.El("p", codeLink(f.Code, d.Findings[f.Code], page.Attribute{}), page.Text(OneLine(f.Message))))
 		})))
 }
 
 // redCards are the cases that are not as they should be, the first unfolded.
-func redCards(d *Document) contents {
+func redCards(d *Document) page.Contents {
 	red := redCases(d)
 	if len(red) == 0 {
 		return nil
 	}
-	var cards contents
+	var cards page.Contents
 	for i, c := range red {
-		cards = append(cards, card(d, c, i < openCards), nl)
+		cards = append(cards, card(d, c, i < openCards), page.NL)
 	}
-	return contents{nl, lines(
-		el("h2", text("Not as it should be "), el("small", text(plural(len(red), "case")))),
+	return page.Contents{page.NL, page.Lines(
+		page.El("h2", page.Text("Not as it should be "), page.El("small", page.Text(plural(len(red), "case")))),
 		filterBox("red", "Filter by line, golden, check or code", "Filter the cases that failed"),
-		el("div", attr("id", "red"), nl, cards))}
+		page.El("div", page.Attr("id", "red"), page.NL, cards))}
 }
 
 // filterBox is where a reader says which items of a list are shown. The script
 // fills its span, and shows it.
-func filterBox(list, placeholder, label string) content {
-	search := void("input",
-		attr("type", "search"), attr("data-filter", list), attr("placeholder", placeholder), attr("aria-label", label))
-	return el("div", class("filter"), search, el("span", class("quiet"), attr("id", list+"-shown")))
+func filterBox(list, placeholder, label string) page.Content {
+	search := page.Void("input",
+		page.Attr("type", "search"), page.Attr("data-filter", list), page.Attr("placeholder", placeholder), page.Attr("aria-label", label))
+	return page.El("div", page.Class("filter"), search, page.El("span", page.Class("quiet"), page.Attr("id", list+"-shown")))
 }
 
 // knownCases are the cases that an expectation made no failures of.
-func knownCases(d *Document) contents {
+func knownCases(d *Document) page.Contents {
 	known := expectedCases(d)
-	return when(len(known) > 0, nl, lines(
-		el("h2", text("Known "), el("small", text("fails as expected"))),
-		el("ul", class("plain"), each(known, func(c *Case) element {
-			return el("li",
-				chip("known", string(c.Verdict)), text(" "), el("code", text(c.Name)), text(" "+c.Expected.says()))
+	return page.When(len(known) > 0, page.NL, page.Lines(
+		page.El("h2", page.Text("Known "), page.El("small", page.Text("fails as expected"))),
+		page.El("ul", page.Class("plain"), page.Each(known, func(c *Case) page.Element {
+			return page.El("li",
+				chip("known", string(c.Verdict)), page.Text(" "), page.El("code", page.Text(c.Name)), page.Text(" "+c.Expected.says()))
 		}))))
 }
 
 // footer says of every run what ran, on what.
-func footer(d *Document) content {
-	return el("footer", nl, each(d.Runs, runOf))
+func footer(d *Document) page.Content {
+	return page.El("footer", page.NL, page.Each(d.Runs, runOf))
 }
 
-func runOf(r Run) contents {
-	return lines(
-		el("p", text(r.describe())),
-		when(len(r.Arguments) > 0, el("p", el("code", text(quoted(r.Arguments))))),
-		each(r.Inputs, func(in Input) element {
-			return el("p", text(in.Path+" "), el("code", text("sha256:"+in.SHA256)))
+func runOf(r Run) page.Contents {
+	return page.Lines(
+		page.El("p", page.Text(r.describe())),
+		page.When(len(r.Arguments) > 0, page.El("p", page.El("code", page.Text(quoted(r.Arguments))))),
+		page.Each(r.Inputs, func(in Input) page.Element {
+			return page.El("p", page.Text(in.Path+" "), page.El("code", page.Text("sha256:"+in.SHA256)))
 		}),
-		each(slices.Sorted(maps.Keys(r.Subject.Versions)), func(line string) element {
-			return el("p", text(line+": "+OneLine(r.Subject.Versions[line])))
+		page.Each(slices.Sorted(maps.Keys(r.Subject.Versions)), func(line string) page.Element {
+			return page.El("p", page.Text(line+": "+OneLine(r.Subject.Versions[line])))
 		}))
 }
 

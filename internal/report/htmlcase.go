@@ -6,30 +6,31 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/page"
 )
 
 // htmlFailures is how many failures of a case the page shows.
 const htmlFailures = 5
 
 // card is a case that is not as it should be.
-func card(d *Document, c *Case, open bool) content {
+func card(d *Document, c *Case, open bool) page.Content {
 	style := "card"
 	if !c.Gating {
 		style += " informs"
 	}
-	return el("details", class(style), attr("data-name", searched(c)), attrWhen(open, bareAttr("open")), nl,
-		el("summary",
-			el("code", text(c.Name)), text(" "), el("span", class("quiet"), text(brief(d, c))),
-			el("span", class("end"),
+	return page.El("details", page.Class(style), page.Attr("data-name", searched(c)), page.AttrWhen(open, page.Bare("open")), page.NL,
+		page.El("summary",
+			page.El("code", page.Text(c.Name)), page.Text(" "), page.El("span", page.Class("quiet"), page.Text(brief(d, c))),
+			page.El("span", page.Class("end"),
 				chip("fail", string(c.Verdict)),
-				when(!c.Gating, chip("known", "does not gate")))), nl,
-		el("div", class("body"), nl,
-			findings(d, c), lines(
+				page.When(!c.Gating, chip("known", "does not gate")))), page.NL,
+		page.El("div", page.Class("body"), page.NL,
+			findings(d, c), page.Lines(
 				moreFindings(c),
 				facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", OneLine(c.Note)}),
-				when(c.Repeat != "", el("div", class("command"),
-					el("pre", text(c.Repeat)),
-					el("button", attr("type", "button"), bareAttr("data-copy"), text("Copy")))))))
+				page.When(c.Repeat != "", page.El("div", page.Class("command"),
+					page.El("pre", page.Text(c.Repeat)),
+					page.El("button", page.Attr("type", "button"), page.Bare("data-copy"), page.Text("Copy")))))))
 }
 
 // searched is what the filter looks for its words in.
@@ -55,34 +56,34 @@ func brief(d *Document, c *Case) string {
 }
 
 // findings are the first failures of a case, or what was expected of it.
-func findings(d *Document, c *Case) content {
+func findings(d *Document, c *Case) page.Content {
 	if stale := c.stale(); stale != "" {
-		return lines(finding(text(stale), nil, nil))
+		return page.Lines(finding(page.Text(stale), nil, nil))
 	}
-	return each(c.Failures[:min(len(c.Failures), htmlFailures)], func(f conformance.Failure) contents {
+	return page.Each(c.Failures[:min(len(c.Failures), htmlFailures)], func(f conformance.Failure) page.Contents {
 		title := d.Findings[f.Code]
-		says := contents{codeLink(f.Code, title, attrWhen(title != "", attr("title", title))), text(OneLine(f.Message))}
-		return lines(finding(says, where(f), difference(f)))
+		says := page.Contents{codeLink(f.Code, title, page.AttrWhen(title != "", page.Attr("title", title))), page.Text(OneLine(f.Message))}
+		return page.Lines(finding(says, where(f), difference(f)))
 	})
 }
 
-func moreFindings(c *Case) contents {
+func moreFindings(c *Case) page.Contents {
 	more := len(c.Failures) - htmlFailures
-	return when(more > 0, el("p", class("quiet"), text(fmt.Sprintf("and %d more: see the JSON report", more))))
+	return page.When(more > 0, page.El("p", page.Class("quiet"), page.Text(fmt.Sprintf("and %d more: see the JSON report", more))))
 }
 
 // finding is what a failure says, its place and its two values.
-func finding(says content, place, values contents) content {
-	return el("div", class("finding"), nl, lines(el("p", says), place, values))
+func finding(says page.Content, place, values page.Contents) page.Content {
+	return page.El("div", page.Class("finding"), page.NL, page.Lines(page.El("p", says), place, values))
 }
 
 // codeLink is a code that leads to its documentation.
-func codeLink(code conformance.Code, title string, tip attribute) contents {
-	return when(code != "", el("a", class("code"), toFinding(code, title), tip, text(code)))
+func codeLink(code conformance.Code, title string, tip page.Attribute) page.Contents {
+	return page.When(code != "", page.El("a", page.Class("code"), toFinding(code, title), tip, page.Text(code)))
 }
 
 // where is the place of a failure in the messages of the session.
-func where(f conformance.Failure) contents {
+func where(f conformance.Failure) page.Contents {
 	if f.Position < 0 && f.Frame < 0 && f.Path == "" {
 		return nil // the message names the request
 	}
@@ -99,40 +100,40 @@ func where(f conformance.Failure) contents {
 	if f.Path != "" {
 		parts = append(parts, OneLine(f.Path))
 	}
-	return contents{el("p", class("where"), text(strings.Join(parts, " · ")))}
+	return page.Contents{page.El("p", page.Class("where"), page.Text(strings.Join(parts, " · ")))}
 }
 
 // difference is the two values of a failure, side by side where they are lists.
-func difference(f conformance.Failure) contents {
+func difference(f conformance.Failure) page.Contents {
 	if w := windowOf(f); w != nil {
-		return lines(windowTable(w))
+		return page.Lines(windowTable(w))
 	}
-	return when(f.Expected != f.Actual, el("dl", class("values"),
-		el("dt", text("expected")), el("dd", class("expected"), text(OneLine(f.Expected))),
-		el("dt", text("actual")), el("dd", class("actual"), text(OneLine(f.Actual)))))
+	return page.When(f.Expected != f.Actual, page.El("dl", page.Class("values"),
+		page.El("dt", page.Text("expected")), page.El("dd", page.Class("expected"), page.Text(OneLine(f.Expected))),
+		page.El("dt", page.Text("actual")), page.El("dd", page.Class("actual"), page.Text(OneLine(f.Actual)))))
 }
 
 // windowTable has a column per position, of which the first that differs is
 // marked.
-func windowTable(w *window) content {
-	return el("div", class("wide"), el("table", class("window"), nl,
-		el("thead", el("tr",
-			el("th", text("position")),
-			when(w.Cut, el("th")),
-			each(w.Values, func(p pair) element { return p.cell("th", strconv.Itoa(p.Position)) }))), nl,
-		el("tbody", nl, lines(
-			w.row("expected", func(p pair) element { return p.cell("td", p.Expected) }),
-			w.row("actual", func(p pair) element { return p.cell("td", p.Actual) })))))
+func windowTable(w *window) page.Content {
+	return page.El("div", page.Class("wide"), page.El("table", page.Class("window"), page.NL,
+		page.El("thead", page.El("tr",
+			page.El("th", page.Text("position")),
+			page.When(w.Cut, page.El("th")),
+			page.Each(w.Values, func(p pair) page.Element { return p.cell("th", strconv.Itoa(p.Position)) }))), page.NL,
+		page.El("tbody", page.NL, page.Lines(
+			w.row("expected", func(p pair) page.Element { return p.cell("td", p.Expected) }),
+			w.row("actual", func(p pair) page.Element { return p.cell("td", p.Actual) })))))
 }
 
-func (w *window) row(name string, cell func(pair) element) content {
-	return el("tr", class(name),
-		el("th", text(name)),
-		when(w.Cut, el("td", text("…"))),
-		each(w.Values, cell))
+func (w *window) row(name string, cell func(pair) page.Element) page.Content {
+	return page.El("tr", page.Class(name),
+		page.El("th", page.Text(name)),
+		page.When(w.Cut, page.El("td", page.Text("…"))),
+		page.Each(w.Values, cell))
 }
 
 // cell is the words in the column of the pair.
-func (p pair) cell(tag markup, words string) element {
-	return el(tag, attrWhen(p.Differs, class("mark")), text(words))
+func (p pair) cell(tag page.Markup, words string) page.Element {
+	return page.El(tag, page.AttrWhen(p.Differs, page.Class("mark")), page.Text(words))
 }

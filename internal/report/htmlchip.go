@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/page"
 )
 
 // classOf is the style of a verdict.
@@ -29,13 +30,13 @@ func grouped(n int) string {
 }
 
 // chip is a few words in the colour of a verdict.
-func chip(style, words string) content {
-	return el("span", class("chip "+style), text(words))
+func chip(style, words string) page.Content {
+	return page.El("span", page.Class("chip "+style), page.Text(words))
 }
 
 // chips are the counts, those that are zero left out.
-func chips(c Counts) contents {
-	var all contents
+func chips(c Counts) page.Contents {
+	var all page.Contents
 	for _, v := range conformance.Verdicts() {
 		if c[v] > 0 {
 			all = append(all, chip(classOf(v), counted(c[v], v)))
@@ -48,12 +49,12 @@ func chips(c Counts) contents {
 type fact struct{ name, words string }
 
 // facts are a list of those that have a text.
-func facts(all ...fact) contents {
-	var some contents
+func facts(all ...fact) page.Contents {
+	var some page.Contents
 	for _, f := range all {
 		if f.words != "" {
-			some = append(some, el("dt", text(f.name)), el("dd", el("code", text(f.words))))
+			some = append(some, page.El("dt", page.Text(f.name)), page.El("dd", page.El("code", page.Text(f.words))))
 		}
 	}
-	return when(len(some) > 0, el("dl", class("facts"), some))
+	return page.When(len(some) > 0, page.El("dl", page.Class("facts"), some))
 }

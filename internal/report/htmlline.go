@@ -4,32 +4,34 @@ import (
 	"cmp"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/page"
 )
 
 // openCases is up to how many cases all lines are unfolded.
 const openCases = 100
 
 // allCases are the cases by line and golden.
-func allCases(d *Document) contents {
-	return when(len(d.Lines) > 0, nl, lines(
-		el("h2", text("All cases")),
+func allCases(d *Document) page.Contents {
+	return page.When(len(d.Lines) > 0, page.NL, page.Lines(
+		page.El("h2", page.Text("All cases")),
 		filterBox("all", "Filter by line and golden", "Filter all cases"),
-		el("div", attr("id", "all"), nl, each(d.Lines, func(l Line) contents { return lines(lineOf(d, l)) }))))
+		page.El("div", page.Attr("id", "all"), page.NL, page.Each(d.Lines, func(l Line) page.Contents { return page.Lines(lineOf(d, l)) }))))
 }
 
 // lineOf is a line with all its goldens.
-func lineOf(d *Document, l Line) content {
-	var groups contents
+func lineOf(d *Document, l Line) page.Content {
+	var groups page.Contents
 	for _, t := range tables(&Document{Cases: casesOf(d, l.Line)}, (*Case).group) {
 		for _, r := range t.rows {
-			groups = append(groups, groupOf(r, !d.deterministic()), nl)
+			groups = append(groups, groupOf(r, !d.deterministic()), page.NL)
 		}
 	}
-	return el("details", class("line"), attr("id", anchorOf(l.Line)), attrWhen(len(d.Cases) <= openCases, bareAttr("open")), nl,
-		el("summary",
-			el("code", text(l.Line)), text(" "), el("span", class("quiet"), text(l.brief())),
-			el("span", class("end"), chips(l.Counts))), nl,
-		el("div", class("body"), nl, groups))
+	return page.El("details", page.Class("line"), page.Attr("id", anchorOf(l.Line)), page.AttrWhen(len(d.Cases) <= openCases, page.Bare("open")), page.NL,
+		page.El("summary",
+			page.El("code", page.Text(l.Line)), page.Text(" "), page.El("span", page.Class("quiet"), page.Text(l.brief())),
+			page.El("span", page.Class("end"), chips(l.Counts))), page.NL,
+		page.El("div", page.Class("body"), page.NL, groups))
 }
 
 func anchorOf(line string) string { return "line-" + line }
@@ -59,7 +61,7 @@ func casesOf(d *Document, line string) []Case {
 }
 
 // groupOf is a golden of a line, or a suite without goldens.
-func groupOf(r *row, timed bool) content {
+func groupOf(r *row, timed bool) page.Content {
 	name, first := r.group, r.cases[0]
 	if name == "-" {
 		name = "nothing to assert"
@@ -68,36 +70,36 @@ func groupOf(r *row, timed bool) content {
 	for _, c := range r.cases {
 		counts[c.Verdict]++
 	}
-	return el("details", class("golden"), attr("data-name", r.line+"/"+name), nl,
-		el("summary", el("code", text(name)), el("span", class("end"), chips(counts))), nl,
-		el("div", class("body"), nl, lines(
+	return page.El("details", page.Class("golden"), page.Attr("data-name", r.line+"/"+name), page.NL,
+		page.El("summary", page.El("code", page.Text(name)), page.El("span", page.Class("end"), chips(counts))), page.NL,
+		page.El("div", page.Class("body"), page.NL, page.Lines(
 			caseTable(r.cases, timed),
 			facts(
 				fact{"golden", first.Location}, fact{"registered", first.Entry},
 				fact{"sha256", first.SHA256}, fact{"tokens_sha256", first.TokensSHA256}))))
 }
 
-func caseTable(cases []*Case, timed bool) content {
-	number := class("number")
-	head := el("tr",
-		el("th", text("check")),
-		el("th", text("verdict")),
-		el("th", number, text("asserted")),
-		el("th", number, text("tokens")),
-		when(timed, el("th", number, text("ms"))),
-		el("th", text("note")))
-	return el("div", class("wide"), el("table",
-		el("thead", head),
-		el("tbody", nl, each(cases, func(c *Case) contents { return lines(caseRow(c, timed)) }))))
+func caseTable(cases []*Case, timed bool) page.Content {
+	number := page.Class("number")
+	head := page.El("tr",
+		page.El("th", page.Text("check")),
+		page.El("th", page.Text("verdict")),
+		page.El("th", number, page.Text("asserted")),
+		page.El("th", number, page.Text("tokens")),
+		page.When(timed, page.El("th", number, page.Text("ms"))),
+		page.El("th", page.Text("note")))
+	return page.El("div", page.Class("wide"), page.El("table",
+		page.El("thead", head),
+		page.El("tbody", page.NL, page.Each(cases, func(c *Case) page.Contents { return page.Lines(caseRow(c, timed)) }))))
 }
 
-func caseRow(c *Case, timed bool) content {
-	number := class("number")
-	return el("tr",
-		el("td", text(cmp.Or(c.Check, "-"))),
-		el("td", class(classOf(c.Verdict)), text(c.Verdict)),
-		el("td", number, text(strconv.Itoa(c.Asserted))),
-		el("td", number, text(strconv.Itoa(c.Tokens))),
-		when(timed, el("td", number, text(strconv.FormatFloat(c.DurationMs, 'f', 1, 64)))),
-		el("td", text(OneLine(c.Note))))
+func caseRow(c *Case, timed bool) page.Content {
+	number := page.Class("number")
+	return page.El("tr",
+		page.El("td", page.Text(cmp.Or(c.Check, "-"))),
+		page.El("td", page.Class(classOf(c.Verdict)), page.Text(c.Verdict)),
+		page.El("td", number, page.Text(strconv.Itoa(c.Asserted))),
+		page.El("td", number, page.Text(strconv.Itoa(c.Tokens))),
+		page.When(timed, page.El("td", number, page.Text(strconv.FormatFloat(c.DurationMs, 'f', 1, 64)))),
+		page.El("td", page.Text(OneLine(c.Note))))
 }

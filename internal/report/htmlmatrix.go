@@ -1,68 +1,71 @@
 package report
 
-import "github.com/vllm-vcr/conformance/conformance"
+import (
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/page"
+)
 
 // matrices are the tables of verdicts, one a suite.
-func matrices(d *Document) content {
-	return each(tables(d, func(*Case) string { return "" }), matrix)
+func matrices(d *Document) page.Content {
+	return page.Each(tables(d, func(*Case) string { return "" }), matrix)
 }
 
 // matrix has a row per line, or per assertion where these are many.
-func matrix(t *table) contents {
+func matrix(t *table) page.Contents {
 	replays := t.suite == conformance.SuiteReplay
-	heading, head, rows := "Lines", wideHead(t), each(t.rows, t.wideRow)
+	heading, head, rows := "Lines", wideHead(t), page.Each(t.rows, t.wideRow)
 	if !replays && t.suite != "" {
 		heading = "Suite " + string(t.suite)
 	}
 	if !replays && len(t.columns) > widest {
-		head, rows = tallHead(t), each(t.columns, t.tallRow)
+		head, rows = tallHead(t), page.Each(t.columns, t.tallRow)
 	}
-	return contents{nl, lines(
-		el("h2", text(heading)),
-		el("div", class("wide"), el("table", class("matrix"), nl, lines(
-			el("thead", el("tr", head)),
-			el("tbody", nl, rows)))))}
+	return page.Contents{page.NL, page.Lines(
+		page.El("h2", page.Text(heading)),
+		page.El("div", page.Class("wide"), page.El("table", page.Class("matrix"), page.NL, page.Lines(
+			page.El("thead", page.El("tr", head)),
+			page.El("tbody", page.NL, rows)))))}
 }
 
-func wideHead(t *table) contents {
-	return contents{
-		el("th", text("vLLM")),
-		el("th", text("gates")),
-		each(t.columns, func(a conformance.Assertion) element { return el("th", text(a)) }),
-		el("th", class("number"), text("tokens")),
+func wideHead(t *table) page.Contents {
+	return page.Contents{
+		page.El("th", page.Text("vLLM")),
+		page.El("th", page.Text("gates")),
+		page.Each(t.columns, func(a conformance.Assertion) page.Element { return page.El("th", page.Text(a)) }),
+		page.El("th", page.Class("number"), page.Text("tokens")),
 	}
 }
 
-func (t *table) wideRow(r *row) contents {
+func (t *table) wideRow(r *row) page.Contents {
 	gates := "no"
 	if r.gating {
 		gates = "yes"
 	}
-	return lines(el("tr",
-		el("th", el("a", toAnchor(anchorOf(r.line)), text(r.line))),
-		el("td", class(""), text(gates)),
-		each(t.columns, r.verdictCell),
-		el("td", class("number"), text(grouped(r.tokens)))))
+	return page.Lines(page.El("tr",
+		page.El("th", page.El("a", page.ToAnchor(anchorOf(r.line)), page.Text(r.line))),
+		page.El("td", page.Class(""), page.Text(gates)),
+		page.Each(t.columns, r.verdictCell),
+		page.El("td", page.Class("number"), page.Text(grouped(r.tokens)))))
 }
 
-func tallHead(t *table) contents {
-	return contents{
-		el("th", text("check")),
-		each(t.rows, func(r *row) element { return el("th", text(r.line)) }),
+func tallHead(t *table) page.Contents {
+	return page.Contents{
+		page.El("th", page.Text("check")),
+		page.Each(t.rows, func(r *row) page.Element { return page.El("th", page.Text(r.line)) }),
 	}
 }
 
-func (t *table) tallRow(a conformance.Assertion) contents {
-	return lines(el("tr",
-		el("th", text(a)),
-		each(t.rows, func(r *row) element { return r.verdictCell(a) })))
+func (t *table) tallRow(a conformance.Assertion) page.Contents {
+	return page.Lines(page.El("tr",
+		page.El("th", page.Text(a)),
+		page.Each(t.rows, func(r *row) page.Element { return r.verdictCell(a) })))
 }
 
 // verdictCell sums up the cases of an assertion.
-func (r *row) verdictCell(a conformance.Assertion) element {
+func (r *row) verdictCell(a conformance.Assertion) page.Element {
 	counts := r.cells[a]
 	if counts.total() == 0 {
-		return el("td", class("skip"), text("–"))
+		return page.El("td", page.Class("skip"), page.Text("–"))
 	}
-	return el("td", class(classOf(counts.worst())), text(counts.cell()))
+	return page.El("td", page.Class(classOf(counts.worst())), page.Text(counts.cell()))
 }

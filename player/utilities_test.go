@@ -133,7 +133,7 @@ func TestEveryUtilityOfEveryLine(t *testing.T) {
 		{"save_sharded_state", []any{"/tmp/x"}, always(cannot("save_sharded_state"))},
 		{"reinitialize_distributed", []any{nil}, always(cannot("reinitialize_distributed"))},
 		{"commit_prepared_elastic_ep", nil, since("0.27", absent("commit_prepared_elastic_ep"), cannot("commit_prepared_elastic_ep"))},
-		{"handle_fault_tolerance", []any{nil}, always(absent("handle_fault_tolerance"))},
+		{"handle_fault_tolerance", []any{nil}, since("0.27", absent("handle_fault_tolerance"), cannot("handle_fault_tolerance"))},
 		{"no_such_method", nil, always(absent("no_such_method"))},
 		{"", nil, always(absent(""))},
 

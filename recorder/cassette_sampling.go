@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
@@ -37,9 +36,6 @@ func defaultJSON(raw json.RawMessage) string {
 	var out bytes.Buffer
 	if len(raw) == 0 || json.Compact(&out, raw) != nil {
 		return "null"
-	}
-	if strings.HasPrefix(out.String(), `"RequestOutputKind.`) {
-		return "0" // CUMULATIVE, the default; the profile gives its name
 	}
 	return out.String()
 }

@@ -35,4 +35,4 @@
 // vllm/v1/engine/__init__.py at 0.33.0.
 package protocol
 
-//go:generate go run ./profilegen
+//go:generate env VLLM_VCR_NETWORK=1 go test ../upstream -run TestProfilesOfTheIndex -update

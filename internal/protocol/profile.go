@@ -38,6 +38,9 @@ type Place struct {
 type Struct struct {
 	Encoding     string `json:"encoding"` // "array" (by position) or "map" (by name)
 	OmitDefaults bool   `json:"omit_defaults"`
+	// Exact says that readers refuse an array of another length, as they do for a
+	// NamedTuple. Other arrays may end early, and may have more than is known.
+	Exact bool `json:"exact,omitempty"`
 	// Tag is what tells the struct from others of its union: at position 0 of an
 	// array, in the key "type" of a map. Empty without one.
 	Tag string `json:"tag,omitempty"`
@@ -75,15 +78,15 @@ type Constant struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// Message is one that has no struct: a dictionary of the handshake, or the
-// frames of a multipart message.
+// Message is one that has no struct: a dictionary of the handshake, an array that
+// is written by hand, or the frames of a multipart message.
 type Message struct {
-	Encoding string `json:"encoding"` // "map" or "frames"
+	Encoding string `json:"encoding"` // "map", "array" or "frames"
 	Place
 	Keys []Key `json:"keys"`
 }
 
-// Key is a key of a map, or what one frame holds, in the order of the frames.
+// Key is a key of a map, or what one element or frame holds, in their order.
 type Key struct {
 	Name     string `json:"name"`
 	Optional bool   `json:"optional,omitempty"` // written under a condition

@@ -13,12 +13,16 @@ import (
 )
 
 // parseStruct reads "array! a:int b:str=\"x\" c:int|None=", a struct in a line: "!"
-// omits defaults, a field without "=" is required, and none after it is None.
+// omits defaults, "tuple" is a NamedTuple, a field without "=" is required, and none
+// after it is None.
 func parseStruct(t *testing.T, text string) protocol.Struct {
 	t.Helper()
 	words := strings.Fields(text)
 	head, tag, _ := strings.Cut(words[0], "#")
 	s := protocol.Struct{Encoding: strings.TrimSuffix(head, "!"), OmitDefaults: strings.HasSuffix(head, "!"), Tag: tag}
+	if s.Exact = head == "tuple"; s.Exact {
+		s.Encoding = "array"
+	}
 	s.Module, s.At = "vllm/m.py", 10
 	for i, word := range words[1:] {
 		name, rest, _ := strings.Cut(word, ":")
@@ -81,7 +85,7 @@ var structCases = []struct {
 		want: []string{"breaking field-added X.b@1 [engines]"},
 	},
 	{
-		name: "appended to a NamedTuple", in: exact, a: "array a:int", b: "array a:int b:int=0",
+		name: "appended to a NamedTuple", in: exact, a: "tuple a:int", b: "tuple a:int b:int=0",
 		want: []string{"breaking field-added X.b@1 [frontends taps]"},
 	},
 	{
@@ -109,7 +113,7 @@ var structCases = []struct {
 		want: []string{"breaking field-removed X.b@1 [engines taps]"},
 	},
 	{
-		name: "removed at the end of a NamedTuple", in: exact, a: "array a:int b:int=0", b: "array a:int",
+		name: "removed at the end of a NamedTuple", in: exact, a: "tuple a:int b:int=0", b: "tuple a:int",
 		want: []string{"breaking field-removed X.b@1 [engines]"},
 	},
 	{

@@ -10,17 +10,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
-// namedTuples are array structs that are read at their exact length. A profile does
-// not tell them from others: they are these, and what else is an array in their
-// module.
-var namedTuples = []string{"LogprobsLists", "LogprobsTensors", "SamplingMaskLists"}
-
-const namedTupleModule = "vllm/v1/outputs.py"
-
-func isNamedTuple(name string, s protocol.Struct) bool {
-	return slices.Contains(namedTuples, name) || s.Encoding == "array" && !s.OmitDefaults && s.Module == namedTupleModule
-}
-
 // structPair is a struct that both profiles have.
 type structPair struct {
 	*comparison
@@ -87,7 +76,7 @@ func (c *comparison) structBoth(name string, a, b protocol.Struct) {
 		fields:  align(fieldNames(a), fieldNames(b)),
 		readers: way.readers() + " of " + c.from(), writers: way.writers() + " of " + c.from(),
 		newOne: way.newReader() + " of " + c.to(),
-		exact:  isNamedTuple(name, b), isArray: b.Encoding == "array",
+		exact:  b.Exact, isArray: b.Encoding == "array",
 	}
 	if p.isArray && b.Tag != "" {
 		p.tagShift = 1

@@ -189,36 +189,6 @@ func hasLabel(have []*gh.Label, want string) bool {
 	return false
 }
 
-// cut leaves out what is longer than GitHub takes.
-func cut(body string) string {
-	const limit = 60_000 // bytes; GitHub takes 65,536 characters
-	body = strings.TrimSpace(strings.ReplaceAll(body, "\r\n", "\n"))
-	if len(body) <= limit {
-		return body
-	}
-	body = strings.ToValidUTF8(body[:limit], "")
-	if at := strings.LastIndexByte(body, '\n'); at > 0 {
-		body = body[:at]
-	}
-	return body + "\n\n(cut here: the rest is in the run's report)"
-}
-
-// marked is a body with its hidden last line. Foreign text in the body cannot pretend to be it.
-func marked(body, key string) string { return cut(body) + "\n\n" + marker(key) }
-
-func marker(key string) string { return "<!-- vllm-vcr: " + key + " -->" }
-
-// hasMarker reports whether the last line of a body is the marker of key.
-func hasMarker(body, key string) bool {
-	body = strings.TrimSpace(body)
-	return body[strings.LastIndexByte(body, '\n')+1:] == marker(key)
-}
-
-// sameBody compares without what an edit in the browser changes: the ends of lines.
-func sameBody(a, b string) bool {
-	return strings.TrimSpace(strings.ReplaceAll(a, "\r\n", "\n")) == strings.TrimSpace(strings.ReplaceAll(b, "\r\n", "\n"))
-}
-
 // checkTitle refuses what GitHub does, before anything is written.
 func checkTitle(title string) error {
 	if title == "" || len([]rune(title)) > 250 || strings.ContainsFunc(title, func(r rune) bool { return r < ' ' }) {

@@ -1,10 +1,12 @@
 package github
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	gh "github.com/google/go-github/v62/github"
 )
@@ -16,33 +18,55 @@ type Issue struct {
 	Body   string // Markdown; of a closed issue the comment that it is closed with, which may be empty
 	Labels []string
 	Open   bool
+
+	// State names what is known, in small letters and digits, such as "found 1a2b3c4d"; may be empty. The issue keeps it
+	// where people do not see it, and another one than it has is commented.
+	State string
+	// Comment is what is said of another state, and when the issue is opened again; a few words that fit both if it is
+	// empty.
+	Comment string
+	// Unclear leaves the title and the text of an open issue as they are: that nothing could be found out this time takes
+	// back nothing that was.
+	Unclear bool
 }
 
 // maxPages of a hundred issues each that this token has opened.
 const maxPages = 50
 
-var issueKey = regexp.MustCompile(`^[a-z0-9]+([-._/][a-z0-9]+)*$`)
+var (
+	issueKey   = regexp.MustCompile(`^[a-z0-9]+([-._/][a-z0-9]+)*$`)
+	issueState = regexp.MustCompile(`^[a-z0-9]+( [a-z0-9]+)*$`)
+)
+
+func (i Issue) check() error {
+	if !issueKey.MatchString(i.Key) || len(i.Key) > 100 {
+		return usage("key %q: want small letters and digits, with single - . _ or / between", i.Key)
+	}
+	if i.State != "" && (!issueState.MatchString(i.State) || len(i.State) > 100) {
+		return usage("state %q: want small letters and digits, in words with single blanks between", i.State)
+	}
+	if !i.Open {
+		return nil
+	}
+	return checkTitle(i.Title)
+}
+
+// body is the text with what people do not see behind it.
+func (i Issue) body() string { return withState(cut(i.Body), i.State, i.Key) }
 
 // EnsureIssue opens, updates, closes or reopens the issue of a key, whatever is needed. A title or body that differs is
-// replaced without a comment, what people have labelled and written stays, and a change of state is commented. An issue
-// that somebody closed by hand is opened again as long as it is wanted.
+// replaced without a comment, what people have labelled and written stays, and a change of state is commented: of that
+// between open and closed, and of [Issue.State]. An issue that somebody closed by hand is opened again as long as it is
+// wanted.
 func (c *Client) EnsureIssue(ctx context.Context, want Issue) (Outcome, error) {
-	if !issueKey.MatchString(want.Key) || len(want.Key) > 100 {
-		return Outcome{}, usage("key %q: want small letters and digits, with single - . _ or / between", want.Key)
+	if err := want.check(); err != nil {
+		return Outcome{}, err
 	}
-	if want.Open {
-		if err := checkTitle(want.Title); err != nil {
-			return Outcome{}, err
-		}
-	}
-	s, err := c.session(ctx)
+	all, err := c.listOurs(ctx)
 	if err != nil {
 		return Outcome{}, err
 	}
-	ours, err := c.listOurs(ctx, s, want.Key)
-	if err != nil {
-		return Outcome{}, err
-	}
+	ours := slices.DeleteFunc(all, func(issue *gh.Issue) bool { return !hasMarker(issue.GetBody(), want.Key) })
 	have, others := choose(ours)
 	for _, other := range others {
 		comment := fmt.Sprintf("The same as #%d: closed.", have.GetNumber())
@@ -61,8 +85,29 @@ func (c *Client) EnsureIssue(ctx context.Context, want Issue) (Outcome, error) {
 	return c.closeIssue(ctx, have, want)
 }
 
-// listOurs returns the issues of a key that this token has opened. Anybody may write a marker: so the author counts.
-func (c *Client) listOurs(ctx context.Context, s session, key string) ([]*gh.Issue, error) {
+// OpenKeys returns the keys of the open issues that begin with a prefix, in their order.
+func (c *Client) OpenKeys(ctx context.Context, prefix string) ([]string, error) {
+	all, err := c.listOurs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for _, issue := range all {
+		key := keyOf(issue.GetBody())
+		if issue.GetState() == "open" && issueKey.MatchString(key) && strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
+}
+
+// listOurs returns the issues that this token has opened. Anybody may write a marker: so the author counts.
+func (c *Client) listOurs(ctx context.Context) ([]*gh.Issue, error) {
+	s, err := c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var ours []*gh.Issue
 	opts := &gh.IssueListByRepoOptions{State: "all", Creator: s.login, ListOptions: gh.ListOptions{PerPage: 100}}
 	for range maxPages {
@@ -71,7 +116,7 @@ func (c *Client) listOurs(ctx context.Context, s session, key string) ([]*gh.Iss
 			return nil, c.explain("list issues", err, needIssues)
 		}
 		for _, issue := range page {
-			if !issue.IsPullRequest() && issue.GetUser().GetLogin() == s.login && hasMarker(issue.GetBody(), key) {
+			if !issue.IsPullRequest() && issue.GetUser().GetLogin() == s.login {
 				ours = append(ours, issue)
 			}
 		}
@@ -80,8 +125,8 @@ func (c *Client) listOurs(ctx context.Context, s session, key string) ([]*gh.Iss
 		}
 		opts.Page = resp.NextPage
 	}
-	return nil, fmt.Errorf("%s: list issues: %s has opened more than %d: whether one has the key %s is not known",
-		c.full(), s.login, 100*maxPages, key)
+	return nil, fmt.Errorf("%s: list issues: %s has opened more than %d: whether one of the others is wanted is not known",
+		c.full(), s.login, 100*maxPages)
 }
 
 // choose returns the issue to keep, the oldest open one, else the newest, and other open ones.
@@ -106,7 +151,7 @@ func (c *Client) openIssue(ctx context.Context, want Issue) (Outcome, error) {
 	if c.dryRun {
 		return Outcome{Action: Created}, nil
 	}
-	body := marked(want.Body, want.Key)
+	body := want.body()
 	request := &gh.IssueRequest{Title: &want.Title, Body: &body}
 	if len(want.Labels) > 0 {
 		request.Labels = &want.Labels
@@ -120,33 +165,48 @@ func (c *Client) openIssue(ctx context.Context, want Issue) (Outcome, error) {
 
 func (c *Client) updateIssue(ctx context.Context, have *gh.Issue, want Issue) (Outcome, error) {
 	done := issueOutcome(Unchanged, have)
-	body := marked(want.Body, want.Key)
-	edit := &gh.IssueRequest{}
-	if have.GetTitle() != want.Title {
-		edit.Title = &want.Title
-	}
-	if !sameBody(have.GetBody(), body) {
-		edit.Body = &body
-	}
-	if edit.Title != nil || edit.Body != nil {
+	isOpen, was := have.GetState() == "open", stateOf(have.GetBody(), want.Key)
+	if edit, differs := editOf(have, want); differs {
 		done.Action = Updated
 		if err := c.editIssue(ctx, have.GetNumber(), "update the issue", edit); err != nil {
 			return Outcome{}, err
 		}
 	}
-	if have.GetState() != "open" {
+	var err error
+	switch {
+	case !isOpen:
 		done.Action = Updated
 		done.Notes = append(done.Notes, "reopened")
-		comment := c.withRun("It is there again: reopened.")
-		if err := c.setState(ctx, have.GetNumber(), "open", "reopened", comment); err != nil {
-			return Outcome{}, err
-		}
+		comment := c.withRun(cmp.Or(cut(want.Comment), "It is there again: reopened."))
+		err = c.setState(ctx, have.GetNumber(), "open", "reopened", comment)
+	case was != "" && want.State != "" && was != want.State:
+		done.Notes = append(done.Notes, "commented: "+was+" is now "+want.State)
+		err = c.comment(ctx, have.GetNumber(), c.withRun(cmp.Or(cut(want.Comment), "It has changed: now "+want.State+".")), needIssues)
+	}
+	if err != nil {
+		return Outcome{}, err
 	}
 	labelled, err := c.addLabels(ctx, have.GetNumber(), have.Labels, want.Labels, needIssues)
 	if labelled {
 		done.Action = Updated
 	}
 	return done, err
+}
+
+// editOf is what has to be edited of an issue.
+func editOf(have *gh.Issue, want Issue) (edit *gh.IssueRequest, differs bool) {
+	edit = &gh.IssueRequest{}
+	body := want.body()
+	if want.Unclear && have.GetState() == "open" {
+		text, _ := parts(have.GetBody(), want.Key)
+		body = withState(text, want.State, want.Key)
+	} else if have.GetTitle() != want.Title {
+		edit.Title = &want.Title
+	}
+	if !sameBody(have.GetBody(), body) {
+		edit.Body = &body
+	}
+	return edit, edit.Title != nil || edit.Body != nil
 }
 
 func (c *Client) closeIssue(ctx context.Context, have *gh.Issue, want Issue) (Outcome, error) {

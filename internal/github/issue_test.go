@@ -193,6 +193,8 @@ func TestIssueRefused(t *testing.T) {
 		{"key that ends the comment", "key", github.Issue{Key: "a-->", Title: "t", Open: true}},
 		{"no title", "title", github.Issue{Key: "k", Open: true}},
 		{"title of two lines", "title", github.Issue{Key: "k", Title: "a\nb", Open: true}},
+		{"state of two lines", "state", github.Issue{Key: "k", Title: "t", State: "a\nb", Open: true}},
+		{"state that ends the comment", "state", github.Issue{Key: "k", Title: "t", State: "a -->", Open: true}},
 		{"long title", "title", github.Issue{Key: "k", Title: strings.Repeat("x", 251), Open: true}},
 	}
 	for _, test := range tests {

@@ -14,18 +14,36 @@ import (
 // these are wanted.
 func Newest(releases []pypi.Release, candidates bool) (pypi.Release, error) {
 	for _, r := range slices.Backward(releases) {
-		v, err := compat.ParseVersion(r.Version)
-		if err == nil && !r.Yanked && (candidates || !v.IsCandidate()) {
+		if !r.Yanked && r.IsRelease() && (candidates || !r.IsCandidate()) {
 			return r, nil
 		}
 	}
 	return pypi.Release{}, fmt.Errorf("none of %d releases is stable and not yanked", len(releases))
 }
 
-// Find returns a release by its version.
-func Find(releases []pypi.Release, version compat.Version) (pypi.Release, error) {
+// NewestBuild returns the newest of releases and builds that are in ascending order: one that was not yanked, and the
+// usual one rather than a variant for other hardware.
+func NewestBuild(releases []pypi.Release) (pypi.Release, error) {
+	newest := pypi.Release{}
+	for _, r := range slices.Backward(releases) {
+		switch {
+		case r.Yanked:
+		case r.Variant() == "":
+			return r, nil
+		case newest.Version == "":
+			newest = r
+		}
+	}
+	if newest.Version == "" {
+		return newest, fmt.Errorf("all of %d builds were yanked", len(releases))
+	}
+	return newest, nil
+}
+
+// Find returns a release or a build by its version.
+func Find(releases []pypi.Release, build compat.Build) (pypi.Release, error) {
 	for _, r := range releases {
-		if v, err := compat.ParseVersion(r.Version); err == nil && v == version {
+		if b, err := compat.ParseBuild(r.Version); err == nil && b == build {
 			return r, nil
 		}
 	}
@@ -33,7 +51,7 @@ func Find(releases []pypi.Release, version compat.Version) (pypi.Release, error)
 	if len(releases) > 0 {
 		newest = ", whose newest is " + releases[len(releases)-1].Version
 	}
-	return pypi.Release{}, fmt.Errorf("release %s is not among the %d of the index%s", version, len(releases), newest)
+	return pypi.Release{}, fmt.Errorf("release %s is not among the %d of the index%s", build, len(releases), newest)
 }
 
 // LineFor returns the line that a release is judged as, and whether it is its own. Without a line of its own that has

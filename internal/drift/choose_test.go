@@ -12,7 +12,13 @@ import (
 
 func TestNewest(t *testing.T) {
 	releases := []pypi.Release{
-		{Version: "0.32.0"}, {Version: "0.33.0"}, {Version: "0.33.1", Yanked: true}, {Version: "0.34.0rc1"}, {Version: "0.34.0rc2", Yanked: true},
+		{Version: "0.32.0"},
+		{Version: "0.33.0"},
+		{Version: "0.33.1", Yanked: true},
+		{Version: "0.34.0rc1"},
+		{Version: "0.34.0rc2", Yanked: true},
+		{Version: "0.34.0.dev3+g0123456"},
+		{Version: "0.34.0+cpu"}, // no index lists them among releases
 	}
 	tests := []struct {
 		name       string
@@ -23,7 +29,7 @@ func TestNewest(t *testing.T) {
 		{name: "stable", releases: releases, want: "0.33.0"},
 		{name: "candidate", releases: releases, candidates: true, want: "0.34.0rc1"},
 		{name: "only yanked", releases: releases[2:3]},
-		{name: "only candidates", releases: releases[3:]},
+		{name: "only candidates", releases: releases[3:5]},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -35,15 +41,44 @@ func TestNewest(t *testing.T) {
 	}
 }
 
+func TestNewestBuild(t *testing.T) {
+	tests := []struct {
+		name     string
+		releases []pypi.Release
+		want     string // empty: an error
+	}{
+		{name: "of the main branch", releases: []pypi.Release{{Version: "0.33.0"}, {Version: "0.34.0.dev9+g0123456"}}, want: "0.34.0.dev9+g0123456"},
+		{
+			name: "the usual one", want: "0.34.0.dev9+g0123456",
+			releases: []pypi.Release{{Version: "0.34.0.dev9+g0123456"}, {Version: "0.34.0.dev9+g0123456.cu130"}, {Version: "0.34.0.dev10+g0123457", Yanked: true}},
+		},
+		{name: "variants only", releases: []pypi.Release{{Version: "0.34.0.dev8+cpu"}, {Version: "0.34.0.dev9+cu130"}}, want: "0.34.0.dev9+cu130"},
+		{name: "only yanked", releases: []pypi.Release{{Version: "0.34.0.dev9", Yanked: true}}},
+		{name: "nothing"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := drift.NewestBuild(test.releases)
+			if got.Version != test.want || (err == nil) != (test.want != "") {
+				t.Errorf("got %q, %v, want %q", got.Version, err, test.want)
+			}
+		})
+	}
+}
+
 func TestFind(t *testing.T) {
-	releases := []pypi.Release{{Version: "0.32.0"}, {Version: "0.33.0rc1"}, {Version: "0.33.0"}}
-	for _, name := range []string{"0.32.0", "v0.33.0", "0.33.0rc1"} {
-		got, err := drift.Find(releases, version(t, name))
+	releases := []pypi.Release{{Version: "0.32.0"}, {Version: "0.33.0rc1"}, {Version: "0.33.0"}, {Version: "0.34.0.dev9+g0123456"}}
+	for _, name := range []string{"0.32.0", "v0.33.0", "0.33.0rc1", "0.34.0.dev9+g0123456"} {
+		build, err := compat.ParseBuild(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := drift.Find(releases, build)
 		if err != nil || got.Version != strings.TrimPrefix(name, "v") {
 			t.Errorf("%s: got %q, %v", name, got.Version, err)
 		}
 	}
-	_, err := drift.Find(releases, version(t, "0.34.0"))
+	_, err := drift.Find(releases[:3], compat.Build{Version: version(t, "0.34.0")})
 	if err == nil || !strings.Contains(err.Error(), "release 0.34.0 is not among the 3 of the index, whose newest is 0.33.0") {
 		t.Errorf("absent release: %v", err)
 	}

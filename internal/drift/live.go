@@ -7,15 +7,17 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// Live is the layer that puts a frontend before the embedded player.
+// Live puts a frontend before the embedded player, which makes two layers: [Live.Run] and [Live.Replay].
 type Live struct {
 	Window   *compat.Matrix
 	Registry *manifest.Manifest
@@ -30,10 +32,7 @@ type Live struct {
 	Progress func(conformance.Result)
 }
 
-// LiveLayer is the name of the layer.
-const LiveLayer = "live"
-
-// Run runs the frontend suite, and then, if the frontend serves, the goldens behind it.
+// Run is the layer live: the frontend suite.
 func (l Live) Run(ctx context.Context) Layer {
 	if err := Runs(ctx, l.Binary); err != nil {
 		return Unjudged(LiveLayer, err)
@@ -42,24 +41,70 @@ func (l Live) Run(ctx context.Context) Layer {
 	if err != nil {
 		return Unjudged(LiveLayer, err)
 	}
-	if !serves(suite) {
-		return judge(LiveLayer, suite)
+	layer := judge(LiveLayer, suite)
+	layer.Compared = "its vllm-rs before the player of line " + l.Line + ": " + asserted(suite)
+	return layer
+}
+
+// asserted lists what a report looked at, so that nobody has to guess what a verdict covers.
+func asserted(report *conformance.Report) string {
+	var names []string
+	for _, r := range report.Results {
+		if r.Asserted > 0 {
+			names = append(names, r.Case.Check())
+		}
+	}
+	if len(names) == 0 {
+		return "nothing"
+	}
+	return strings.Join(names, ", ")
+}
+
+// Replay is the layer goldens: those of the line, replayed behind the frontend. Each would wait for a frontend that did
+// not get beyond the handshake, as live says.
+func (l Live) Replay(ctx context.Context, live Layer) Layer {
+	if !serves(live) {
+		return notLooked(GoldensLayer, "the frontend does not serve, see %s", LiveLayer)
 	}
 	replay, err := l.replay(ctx)
 	if err != nil {
-		return Unjudged(LiveLayer, err)
+		return Unjudged(GoldensLayer, err)
 	}
-	return judge(LiveLayer, suite, replay)
+	layer := judge(GoldensLayer, replay)
+	layer.Compared = "the streams of line " + l.Line + " through its vllm-rs with those of the real engine"
+	return layer
 }
 
-// serves tells whether the frontend got beyond the handshake. Each golden would wait for one that did not.
-func serves(suite *conformance.Report) bool {
-	for _, r := range suite.Results {
-		if r.Case.Assertion == conformance.FrontendHandshake {
-			return !r.Verdict.Red()
+// serves tells whether the frontend got beyond the handshake, as far as live looked.
+func serves(live Layer) bool {
+	if live.Verdict == Skipped {
+		return true
+	}
+	for _, report := range live.Reports {
+		for _, r := range report.Results {
+			if r.Case.Assertion == conformance.FrontendHandshake {
+				return !r.Verdict.Red()
+			}
 		}
 	}
 	return false
+}
+
+// Taught asks of a frontend whether a player that was taught the release's own profile serves it: that is what would be
+// so if the line were adopted. The process knows the line of the profile from then on.
+func (l Live) Taught(ctx context.Context, p *protocol.Profile) Layer {
+	name := LayerName("adopted")
+	if err := protocol.Learn(p); err != nil {
+		return Unjudged(name, fmt.Errorf("the player cannot be taught its profile: %w", err))
+	}
+	l.Line, l.Expectations, l.Progress = p.Line, nil, nil
+	l.Window = &compat.Matrix{File: l.Window.File, Lines: []compat.Line{{Name: p.Line, Tag: "v" + p.Version}}}
+	l.Registry = &manifest.Manifest{File: l.Registry.File}
+	suite, err := l.suite(ctx)
+	if err != nil {
+		return Unjudged(name, err)
+	}
+	return judge(name, suite)
 }
 
 // suite runs the frontend suite.
@@ -113,19 +158,25 @@ func (l Live) run(
 // command starts the frontend with the routes that are off by default. Their switches are a part of it, so that the
 // command of a report can be repeated as it is.
 func (l Live) command() string {
+	return commandLine([]string{
+		"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+		"VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + os.TempDir(), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "NO_COLOR=1",
+	}, []string{
+		l.Binary, "serve", "{model}", "--data-parallel-size", "1", "--data-parallel-size-local", "0",
+		"--data-parallel-address", "{handshake_host}", "--data-parallel-rpc-port", "{handshake_port}",
+		"--host", "127.0.0.1", "--port", "{http_port}",
+	})
+}
+
+// commandLine is a command with its environment, NAME=value, and without what happens to be in that of this process.
+func commandLine(env, args []string) string {
 	words := []string{"env"}
 	for _, name := range inherited() {
 		words = append(words, "-u", name)
 	}
-	words = append(words,
-		"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
-		"VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES="+os.TempDir(), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "NO_COLOR=1",
-		l.Binary, "serve", "{model}", "--data-parallel-size", "1", "--data-parallel-size-local", "0",
-		"--data-parallel-address", "{handshake_host}", "--data-parallel-rpc-port", "{handshake_port}",
-		"--host", "127.0.0.1", "--port", "{http_port}",
-	)
+	words = slices.Concat(words, env, args)
 	for i, word := range words {
-		if strings.ContainsAny(word, " \t\n'\"\\") {
+		if word == "" || strings.ContainsAny(word, " \t\n'\"\\") {
 			words[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}

@@ -3,6 +3,7 @@ package pyast
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -19,29 +20,72 @@ func (e SyntaxError) Error() string {
 	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.What)
 }
 
-// Errors returns all places that could not be read, in their order. None in what another already covers.
-func (t *Tree) Errors() []SyntaxError { return t.ErrorsIn(t.Root) }
+// Errors returns all places that could not be read, in their order. None is within another.
+func (t *Tree) Errors() []SyntaxError {
+	found := t.ErrorsIn(t.Root)
+	if len(found) == 0 && t.broken {
+		return []SyntaxError{{Line: 1, Column: 1, What: "the parser could not read all of it and does not say where"}}
+	}
+	return found
+}
 
 // ErrorsIn returns the places within a node that could not be read.
 func (t *Tree) ErrorsIn(n *Node) []SyntaxError {
-	var found []SyntaxError
-	columns := columnCounter{source: t.Source}
+	var broken []*Node
 	end := -1 // of the last ERROR node
 	for at := range n.All() {
-		what := ""
-		switch {
-		case at.Start < end:
-		case at.Broken:
-			what = "cannot read " + excerpt(t.Text(at))
-			end = at.End
-		case at.Missing:
-			what = strconv.Quote(at.Kind) + " is missing"
+		if at.Start >= end && (at.Broken || at.Missing) {
+			broken = append(broken, at)
 		}
-		if what != "" {
-			found = append(found, SyntaxError{Line: at.Line, Column: columns.at(at.Start), What: what})
+		if at.Broken {
+			end = max(end, at.End)
+		}
+	}
+	broken = append(broken, t.unseenIn(n, broken)...)
+	slices.SortStableFunc(broken, func(a, b *Node) int { return a.Start - b.Start })
+	var found []SyntaxError
+	columns := columnCounter{source: t.Source}
+	for _, at := range broken {
+		found = append(found, SyntaxError{Line: at.Line, Column: columns.at(at.Start), What: t.what(at)})
+	}
+	return found
+}
+
+// unseenIn returns what is missing within a node and is no node, but for what an ERROR node covers.
+func (t *Tree) unseenIn(n *Node, broken []*Node) []*Node {
+	if n == nil {
+		return nil
+	}
+	var found []*Node
+	for i := range t.unseen {
+		at := &t.unseen[i]
+		for len(broken) > 0 && broken[0].End < at.Start {
+			broken = broken[1:]
+		}
+		covered := len(broken) > 0 && broken[0].Start <= at.Start
+		if at.Start >= n.Start && at.Start <= n.End && !covered {
+			found = append(found, at)
 		}
 	}
 	return found
+}
+
+// names are those of tokens that are not written as they are called.
+var names = map[string]string{
+	"_newline":   "a line end",
+	"_indent":    "an indented block",
+	"_dedent":    "the end of a block",
+	"string_end": "the end of a string",
+}
+
+func (t *Tree) what(n *Node) string {
+	switch name := names[n.Kind]; {
+	case n.Broken:
+		return "cannot read " + excerpt(t.Text(n))
+	case name != "":
+		return name + " is missing"
+	}
+	return strconv.Quote(n.Kind) + " is missing"
 }
 
 // A columnCounter tells the columns of places that it is asked in their order, and reads the source once for all.

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/tetratelabs/wazero"
@@ -25,7 +26,11 @@ const (
 	maxMemory = 512 << 20 // of one instance of the module
 	keepUnder = 64 << 20  // an instance that took more is not kept: its memory cannot shrink
 	pageSize  = 64 << 10
+
+	maxTime = time.Minute // for a file; the largest of vLLM takes 0.2 s
 )
+
+var errPatience = errors.New("it takes more than a minute, which no Python of this size does")
 
 //go:embed wasm/python.wasm
 var module []byte
@@ -35,6 +40,9 @@ type Parser struct {
 	runtime  wazero.Runtime
 	compiled wazero.CompiledModule
 	grammar  grammar
+
+	// patience is what a file may take. Some text that is not Python takes time that grows with the square of its length.
+	patience time.Duration
 
 	mu     sync.Mutex
 	idle   []*instance
@@ -48,15 +56,15 @@ type grammar struct {
 
 // An instance is the module with its memory. It parses one file at a time.
 type instance struct {
-	module                           api.Module
-	reserve, parse, records, release api.Function
+	module                                  api.Module
+	reserve, parse, nodes, records, release api.Function
 }
 
 // New makes a parser, which takes a few hundred milliseconds for the translation of the module to machine code. Close it
 // after use.
 func New(ctx context.Context) (*Parser, error) {
 	config := wazero.NewRuntimeConfig().WithMemoryLimitPages(maxMemory / pageSize)
-	p := &Parser{runtime: wazero.NewRuntimeWithConfig(ctx, config)}
+	p := &Parser{runtime: wazero.NewRuntimeWithConfig(ctx, config), patience: maxTime}
 	if err := p.load(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("make the Python parser: %w", err), p.runtime.Close(ctx))
 	}
@@ -103,6 +111,7 @@ func (p *Parser) instantiate(ctx context.Context) (*instance, error) {
 		module:  m,
 		reserve: m.ExportedFunction("reserve"),
 		parse:   m.ExportedFunction("parse"),
+		nodes:   m.ExportedFunction("nodes"),
 		records: m.ExportedFunction("records"),
 		release: m.ExportedFunction("release"),
 	}, nil
@@ -141,8 +150,8 @@ func (p *Parser) Close(ctx context.Context) error {
 }
 
 // Parse returns the syntax tree of a module. A syntax error is no failure: see [Tree.Errors]. It fails for what is no
-// text of Python at all, that is not UTF-8 or with a NUL byte in it, for what exceeds [MaxSource], [MaxDepth] or what
-// the parser may take of memory and of work, and with the error of ctx if that ends first. The tree refers to source, which must not change.
+// text of Python at all, that is not UTF-8 or with a NUL byte in it, for what exceeds [MaxSource], [MaxDepth] or 512 MB
+// of memory or a minute, and with the error of ctx if that ends first. The tree refers to source, which must not change.
 func (p *Parser) Parse(ctx context.Context, source []byte) (*Tree, error) {
 	if err := readable(source); err != nil {
 		return nil, err
@@ -151,11 +160,13 @@ func (p *Parser) Parse(ctx context.Context, source []byte) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := i.run(ctx, source)
+	limited, cancel := context.WithTimeoutCause(ctx, p.patience, errPatience)
+	defer cancel()
+	records, nodes, err := i.run(limited, source)
 	if err != nil {
 		return nil, errors.Join(err, i.module.Close(context.WithoutCancel(ctx)))
 	}
-	tree, treeErr := p.grammar.tree(source, records)
+	tree, treeErr := p.grammar.tree(source, records, nodes)
 	if err := p.giveBack(ctx, i); err != nil {
 		return nil, err
 	}
@@ -217,34 +228,35 @@ func (p *Parser) giveBack(ctx context.Context, i *instance) error {
 	return nil
 }
 
-// run parses source and returns the records as they lie in the module's memory: they are valid until its next call.
-func (i *instance) run(ctx context.Context, source []byte) (records []byte, err error) {
+// run parses source and returns the records as they lie in the module's memory: they are valid until its next call. The
+// first of them are nodes.
+func (i *instance) run(ctx context.Context, source []byte) (records []byte, nodes int, err error) {
 	at, err := call(ctx, i.reserve, uint64(len(source)))
 	if err != nil {
-		return nil, gaveUp(i, err)
+		return nil, 0, gaveUp(i, err)
 	}
 	if !i.module.Memory().Write(at, unixLines(source)) {
-		return nil, errors.New("the Python parser has no room for the source")
+		return nil, 0, errors.New("the Python parser has no room for the source")
 	}
 	count, err := call(ctx, i.parse, uint64(len(source)))
 	if err != nil {
-		return nil, gaveUp(i, err)
+		return nil, 0, gaveUp(i, err)
 	}
-	switch {
-	case count > 0:
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("parse Python: %w", ctx.Err())
-	default:
-		return nil, errors.New("the source takes too much work to parse: it is hardly Python")
+	if count == 0 {
+		return nil, 0, fmt.Errorf("parse Python: %w", context.Cause(ctx))
+	}
+	of, err := call(ctx, i.nodes)
+	if err != nil {
+		return nil, 0, gaveUp(i, err)
 	}
 	if at, err = call(ctx, i.records); err != nil {
-		return nil, gaveUp(i, err)
+		return nil, 0, gaveUp(i, err)
 	}
 	records, ok := i.module.Memory().Read(at, count*recordSize)
-	if !ok {
-		return nil, errors.New("the Python parser returned a tree outside its memory")
+	if !ok || of > count {
+		return nil, 0, errors.New("the Python parser returned a tree outside its memory")
 	}
-	return records, nil
+	return records, int(of), nil
 }
 
 // call calls a function of one result.

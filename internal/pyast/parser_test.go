@@ -2,7 +2,15 @@ package pyast
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // newParser returns a parser that is closed with the test.
@@ -18,4 +26,253 @@ func newParser(t testing.TB) *Parser {
 		}
 	})
 	return p
+}
+
+func parse(t testing.TB, p *Parser, source string) *Tree {
+	t.Helper()
+	tree, err := p.Parse(t.Context(), []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// expression returns the right side of the one assignment in source.
+func expression(t testing.TB, tree *Tree) *Node {
+	t.Helper()
+	for n := range tree.Root.All() {
+		if n.Kind == "assignment" {
+			return n.ByField("right")
+		}
+	}
+	t.Fatalf("no assignment in %q", tree.Source)
+	return nil
+}
+
+func TestParseRefuses(t *testing.T) {
+	p := newParser(t)
+	tests := []struct{ name, source, want string }{
+		{"not UTF-8", "a = 1\r\nb = '\xff'\n", `line 2: byte 0xff is not UTF-8`},
+		{"half a character", "a = '\xe2\x98", `line 1: byte 0xe2 is not UTF-8`},
+		{"a replacement character before", "a = '\ufffd'\r\rb = '\xc0'", `line 3: byte 0xc0 is not UTF-8`},
+		{"NUL", "a = 1\nb = '\x00'\n", `line 2: a NUL byte`},
+		{"too long", strings.Repeat("#", MaxSource+1), `source of 16777217 bytes: at most 16777216 are read`},
+		{"too deep", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), `line 1: nested deeper than 10000 levels`},
+		{"too long a sum", "a = 1" + strings.Repeat(" +\\\n1", 12_000), `nested deeper than 10000 levels`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			tree, err := p.Parse(t.Context(), []byte(test.source))
+			if tree != nil || err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+			if tree := parse(t, p, "a = 1\n"); len(tree.Errors()) > 0 {
+				t.Errorf("the parser is of no use afterwards: %v", tree.Errors())
+			}
+		})
+	}
+}
+
+func TestParseBeyondMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	p := newParser(t)
+	_, err := p.Parse(t.Context(), []byte(strings.Repeat("(", MaxSource)))
+	if err == nil || err.Error() != "the source needs more than 512 MB of memory to be parsed" {
+		t.Errorf("got %v", err)
+	}
+	if tree := parse(t, p, "a = 1\n"); len(tree.Errors()) > 0 {
+		t.Errorf("the parser is of no use afterwards: %v", tree.Errors())
+	}
+}
+
+func TestParseStops(t *testing.T) {
+	p := newParser(t)
+	long := []byte(strings.Repeat("a = 1\n", 10_000))
+	ended := errors.New("ended")
+	cancelled, cancel := context.WithCancelCause(t.Context())
+	cancel(ended)
+	tests := []struct {
+		name     string
+		ctx      context.Context
+		patience time.Duration
+		want     error
+	}{
+		{name: "cancelled", ctx: cancelled, patience: time.Hour, want: ended},
+		{name: "too slow", ctx: t.Context(), patience: time.Nanosecond, want: errPatience},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			p.patience = test.patience
+			if _, err := p.Parse(test.ctx, long); !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+			p.patience = maxTime
+			if tree := parse(t, p, string(long)); len(tree.Root.Children) != 10_000 {
+				t.Errorf("afterwards %d statements were read", len(tree.Root.Children))
+			}
+		})
+	}
+}
+
+// TestParseStopsWithinToken cancels while the parser looks for a token, where it does not ask whether to go on.
+func TestParseStopsWithinToken(t *testing.T) {
+	p := newParser(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := 0
+	i, err := p.take(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := []byte(strings.Repeat("\\\n", 1<<20)) // each backslash has it read all that follows
+	_, _, err = i.run(cancelOnErr{ctx, func() {
+		if asked++; asked == 100 {
+			cancel()
+		}
+	}}, source)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if asked > 500 {
+		t.Errorf("it asked %d more times", asked-100)
+	}
+}
+
+// cancelOnErr calls f whenever it is asked for its error.
+type cancelOnErr struct {
+	context.Context
+	f func()
+}
+
+func (c cancelOnErr) Err() error {
+	c.f()
+	return c.Context.Err()
+}
+
+func TestParseAfterClose(t *testing.T) {
+	p, err := New(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := parse(t, p, "a = 1")
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := tree.Text(expression(t, tree)); got != "1" {
+		t.Errorf("the tree has become %q", got)
+	}
+	if _, err := p.Parse(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "is closed") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestParseAtOnce has goroutines share a parser, each of them with a file of its own.
+func TestParseAtOnce(t *testing.T) {
+	p := newParser(t)
+	var group sync.WaitGroup
+	for worker := range 8 {
+		group.Go(func() {
+			for round := range 20 {
+				want := strings.Repeat(fmt.Sprintf("x%d = %d\n", worker, round), 50*(worker+1))
+				tree, err := p.Parse(t.Context(), []byte(want))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if got := len(tree.Root.Children); got != 50*(worker+1) || len(tree.Errors()) > 0 {
+					t.Errorf("worker %d: %d statements, %v", worker, got, tree.Errors())
+				}
+				last := tree.Root.Children[len(tree.Root.Children)-1]
+				if got := tree.Text(last); got != fmt.Sprintf("x%d = %d", worker, round) {
+					t.Errorf("worker %d: %q is of another", worker, got)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestParseLeavesNoMemory parses more than fits, bit by bit, in one instance.
+func TestParseLeavesNoMemory(t *testing.T) {
+	p := newParser(t)
+	source := []byte(strings.Repeat("def f(a, b=[1, 2, 3]): return {'a': a, 'b': b}\n", 200))
+	var sizes []uint32
+	for range 50 {
+		if _, err := p.Parse(t.Context(), source); err != nil {
+			t.Fatal(err)
+		}
+		sizes = append(sizes, p.idle[0].module.Memory().Size())
+	}
+	if sizes[len(sizes)-1] != sizes[1] {
+		t.Errorf("the memory grew from %d to %d bytes", sizes[1], sizes[len(sizes)-1])
+	}
+}
+
+func TestParseLineEnds(t *testing.T) {
+	p := newParser(t)
+	const unix = "\ufeffclass A:\n\tx: int = '''a\nb'''\n\n\ty = 2 # c\nz = \\\n3\n"
+	type line struct {
+		text string
+		line int
+	}
+	names := func(tree *Tree) (all []line) {
+		for n := range tree.Root.All() {
+			if n.Kind == "identifier" || n.Kind == "integer" {
+				all = append(all, line{tree.Text(n), n.Line})
+			}
+		}
+		return all
+	}
+	want := []line{{"A", 1}, {"x", 2}, {"int", 2}, {"y", 5}, {"2", 5}, {"z", 6}, {"3", 7}}
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		t.Run(fmt.Sprintf("%q", end), func(t *testing.T) {
+			tree := parse(t, p, strings.ReplaceAll(unix, "\n", end))
+			if broken := tree.Errors(); len(broken) > 0 {
+				t.Fatal(broken)
+			}
+			if diff := cmp.Diff(want, names(tree), cmp.AllowUnexported(line{})); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if value, err := Literal(tree, expression(t, tree)); value != "a\nb" {
+				t.Errorf("the string is %q, %v", value, err)
+			}
+		})
+	}
+}
+
+// TestModuleAsksForNothing pins that the module cannot reach files, clocks or the network: it is not even given WASI.
+func TestModuleAsksForNothing(t *testing.T) {
+	var imports []string
+	for _, f := range newParser(t).compiled.ImportedFunctions() {
+		from, name, _ := f.Import()
+		imports = append(imports, from+"."+name)
+	}
+	if diff := cmp.Diff([]string{"env.stop"}, imports); diff != "" {
+		t.Errorf("imports (-want +got):\n%s", diff)
+	}
+}
+
+func BenchmarkNew(b *testing.B) {
+	for b.Loop() {
+		p, err := New(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = p.Close(b.Context())
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	source, err := os.ReadFile("testdata/python/serial_utils.py")
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := newParser(b)
+	b.SetBytes(int64(len(source)))
+	for b.Loop() {
+		if _, err := p.Parse(b.Context(), source); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

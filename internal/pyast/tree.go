@@ -11,6 +11,11 @@ import (
 type Tree struct {
 	Source []byte
 	Root   *Node // of the kind "module"; "ERROR" if nothing in it could be read
+
+	// unseen is what the parser put in to go on and is no node: line ends and the bounds of blocks.
+	unseen []Node
+	// broken is whether the parser itself says that there is an error.
+	broken bool
 }
 
 // A Node is a piece of the source. Those that are not Named are its punctuation and keywords.
@@ -85,18 +90,22 @@ func (n *Node) All() iter.Seq[*Node] {
 }
 
 // A record is a node as the module writes it: five little-endian words, see wasm/pyast.c.
-const recordSize = 20
+const (
+	recordSize = 20
+	flagsAt    = 3 // byte of a record
+)
 
 const (
 	flagNamed = 1 << iota
 	flagMissing
 	flagBroken
+	flagBreaksWithin
 )
 
 const symbolError = 1<<16 - 1 // has no place in the table of symbols
 
-// tree builds the nodes of records, which are in pre-order.
-func (g grammar) tree(source []byte, records []byte) (*Tree, error) {
+// tree builds the nodes of records. The first count of them are nodes, in pre-order.
+func (g grammar) tree(source []byte, records []byte, count int) (*Tree, error) {
 	nodes := make([]Node, len(records)/recordSize)
 	depth := make([]uint16, len(nodes))
 	counts := make([]uint32, len(nodes)) // of children
@@ -105,12 +114,12 @@ func (g grammar) tree(source []byte, records []byte) (*Tree, error) {
 		if err := g.fill(&nodes[i], record); err != nil {
 			return nil, err
 		}
-		if i == 0 {
-			continue
-		}
 		parent := binary.LittleEndian.Uint32(record[16:])
-		if int(parent) >= i || nodes[i].End > len(source) || nodes[i].Start > nodes[i].End {
+		if nodes[i].End > len(source) || nodes[i].Start > nodes[i].End || i > 0 && int(parent) >= i {
 			return nil, fmt.Errorf("the Python parser returned a tree whose node %d is impossible", i)
+		}
+		if i == 0 || i >= count {
+			continue
 		}
 		nodes[i].Parent = &nodes[parent]
 		counts[parent]++
@@ -118,8 +127,9 @@ func (g grammar) tree(source []byte, records []byte) (*Tree, error) {
 			return nil, fmt.Errorf("line %d: nested deeper than %d levels", nodes[i].Line, MaxDepth)
 		}
 	}
-	link(nodes, counts)
-	return &Tree{Source: source, Root: &nodes[0]}, nil
+	link(nodes[:count], counts)
+	broken := records[flagsAt]&flagBreaksWithin != 0
+	return &Tree{Source: source, Root: &nodes[0], unseen: nodes[count:], broken: broken}, nil
 }
 
 // fill sets what a node has of its own.

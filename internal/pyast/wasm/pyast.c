@@ -10,6 +10,11 @@
 
 #include "tree_sitter/api.h"
 
+// The core's own.
+#include "length.h"
+#include "subtree.h"
+#include "tree.h"
+
 #define EXPORT(name) __attribute__((export_name(#name)))
 
 const TSLanguage *tree_sitter_python(void);
@@ -28,11 +33,12 @@ typedef struct {
   uint32_t parent; // index; that of the root is its own
 } Record;
 
-enum { NAMED = 1, MISSING = 2, BROKEN = 4 };
+enum { NAMED = 1, MISSING = 2, BROKEN = 4, BREAKS_WITHIN = 8 };
 
 static struct {
   Record *records;
   uint32_t count, room;
+  uint32_t nodes; // how many of the records; those behind are what add_unseen found
 } tree;
 
 static char *source;
@@ -44,64 +50,95 @@ EXPORT(reserve) char *reserve(uint32_t length) {
   return source;
 }
 
-// What a parse may cost: the parser needs time that grows with the square of some sources, or worse. Steps are those of the
-// parser, bytes are those that it looks at, again and again where it goes back. Of thousands of files of released packages,
-// none took more than 3 steps and 40 bytes for each of its own.
-static struct {
-  uint64_t steps, bytes, broken_steps; // broken_steps: those with an error in reach, which take ten times as long
-  uint64_t most_steps, most_bytes;
-} work;
-
-enum { STEPS_A_CALL = 100, CHUNK = 4096 };
-
-static bool exceeded(void) { return work.steps > work.most_steps || work.bytes > work.most_bytes; }
-
-static bool stop(TSParseState *state) {
-  work.steps += STEPS_A_CALL;
-  if (state->has_error) work.broken_steps += STEPS_A_CALL;
-  return exceeded() || host_stop(state->current_byte_offset) != 0;
-}
-
 typedef struct {
   const char *text;
   uint32_t length;
+  bool stopped;
 } Text;
 
-// read_chunk gives the parser the text piece by piece, so that each look back counts. Once the work is too much, the text
-// ends: that ends a token, and the parser asks whether to stop between tokens only.
+static bool stop(TSParseState *state) {
+  Text *text = state->payload;
+  text->stopped = text->stopped || host_stop(state->current_byte_offset) != 0;
+  return text->stopped;
+}
+
+enum { CHUNK = 64 << 10 };
+
+// read_chunk gives the parser the text piece by piece, and none of it any more once it was stopped: the parser asks between
+// tokens only, and looking for the next one may take it through the whole text each time.
 static const char *read_chunk(void *payload, uint32_t at, TSPoint point, uint32_t *length) {
   (void)point;
   Text *text = payload;
-  work.bytes += CHUNK;
-  uint32_t rest = at < text->length && !exceeded() ? text->length - at : 0;
+  text->stopped = text->stopped || host_stop(at) != 0;
+  uint32_t rest = at < text->length && !text->stopped ? text->length - at : 0;
   *length = rest < CHUNK ? rest : CHUNK;
   return text->text + (rest ? at : 0);
 }
 
-// add appends a node and returns its index.
-static uint32_t add(TSNode node, TSFieldId field, uint32_t parent) {
+// add appends a record and returns its index.
+static uint32_t add(Record record) {
   if (tree.count == tree.room) {
     tree.room = tree.room ? tree.room * 2 : 4096;
     tree.records = realloc(tree.records, (size_t)tree.room * sizeof(Record));
     if (!tree.records) abort();
   }
-  tree.records[tree.count] = (Record){
+  tree.records[tree.count] = record;
+  return tree.count++;
+}
+
+static uint32_t add_node(const TSTreeCursor *cursor, uint32_t parent) {
+  TSNode node = ts_tree_cursor_current_node(cursor);
+  return add((Record){
     .symbol = ts_node_symbol(node),
-    .field = (uint8_t)field,
+    .field = (uint8_t)ts_tree_cursor_current_field_id(cursor),
     .flags = (ts_node_is_named(node) ? NAMED : 0) | (ts_node_is_missing(node) ? MISSING : 0) |
-             (ts_node_is_error(node) ? BROKEN : 0),
+             (ts_node_is_error(node) ? BROKEN : 0) | (ts_node_has_error(node) ? BREAKS_WITHIN : 0),
     .start = ts_node_start_byte(node),
     .end = ts_node_end_byte(node),
     .row = ts_node_start_point(node).row,
     .parent = parent,
-  };
-  return tree.count++;
+  });
+}
+
+// add_unseen adds what the parser put in to go on but is no node, such as the end of a line: without it, a source with
+// such an error looks whole.
+static void add_unseen(const TSTree *parsed) {
+  typedef struct {
+    Subtree subtree;
+    Length at;
+  } Place;
+  uint32_t count = 1, room = 64;
+  Place *stack = malloc(room * sizeof(Place));
+  if (!stack) abort();
+  stack[0] = (Place){parsed->root, length_zero()};
+  while (count > 0) {
+    Place place = stack[--count];
+    if (ts_subtree_error_cost(place.subtree) == 0) continue;
+    if (ts_subtree_missing(place.subtree) && !ts_subtree_visible(place.subtree)) {
+      Length at = length_add(place.at, ts_subtree_padding(place.subtree));
+      TSSymbol symbol = ts_subtree_symbol(place.subtree);
+      add((Record){.symbol = symbol, .flags = MISSING, .start = at.bytes, .end = at.bytes, .row = at.extent.row});
+    }
+    uint32_t children = ts_subtree_child_count(place.subtree);
+    if (count + children > room) {
+      room = 2 * (count + children);
+      stack = realloc(stack, room * sizeof(Place));
+      if (!stack) abort();
+    }
+    count += children;
+    for (uint32_t i = 0; i < children; i++) {
+      Subtree child = ts_subtree_children(place.subtree)[i];
+      stack[count - 1 - i] = (Place){child, place.at}; // the first on top
+      place.at = length_add(place.at, ts_subtree_total_size(child));
+    }
+  }
+  free(stack);
 }
 
 // flatten writes the records of a tree. It returns false if it was stopped.
 static bool flatten(TSTree *parsed) {
   TSTreeCursor cursor = ts_tree_cursor_new(ts_tree_root_node(parsed));
-  uint32_t at = add(ts_tree_cursor_current_node(&cursor), 0, 0);
+  uint32_t at = add_node(&cursor, 0);
   for (;;) {
     if (tree.count % 4096 == 0 && host_stop(tree.records[at].start)) return false;
     uint32_t parent = at;
@@ -115,30 +152,30 @@ static bool flatten(TSTree *parsed) {
       }
       parent = tree.records[at].parent;
     }
-    at = add(ts_tree_cursor_current_node(&cursor), ts_tree_cursor_current_field_id(&cursor), parent);
+    at = add_node(&cursor, parent);
   }
 }
 
-// parse parses the reserved source and returns how many records there are, or 0 if it was stopped or the work is too much,
-// which leaves a module that must not be used again.
+// parse parses the reserved source and returns how many records there are, or 0 if it was stopped, which leaves a module
+// that must not be used again.
 EXPORT(parse) uint32_t parse(uint32_t length) {
   TSParser *parser = ts_parser_new();
   if (!ts_parser_set_language(parser, tree_sitter_python())) abort();
-  Text text = {source, length};
-  work.steps = work.bytes = work.broken_steps = 0;
-  work.most_steps = 1000000 + 8ull * length;
-  work.most_bytes = (64 << 20) + 256ull * length;
+  Text text = {source, length, false};
   TSInput input = {&text, read_chunk, TSInputEncodingUTF8, NULL};
-  TSParseOptions options = {NULL, stop};
+  TSParseOptions options = {&text, stop};
   TSTree *parsed = ts_parser_parse_with_options(parser, NULL, input, options);
-  if (!parsed) return 0;
-  bool whole = flatten(parsed);
+  if (!parsed || text.stopped || !flatten(parsed)) return 0;
+  tree.nodes = tree.count;
+  add_unseen(parsed);
   ts_tree_delete(parsed);
   ts_parser_delete(parser);
-  return whole ? tree.count : 0;
+  return tree.count;
 }
 
-EXPORT(dbg) uint32_t dbg(uint32_t i) { return i==0?work.steps:i==1?work.bytes>>10:work.broken_steps; }
+// nodes returns how many of the records are nodes. Those behind are places where something is missing that is no node.
+EXPORT(nodes) uint32_t nodes(void) { return tree.nodes; }
+
 EXPORT(records) Record *records(void) { return tree.records; }
 
 // release frees the source and the records.

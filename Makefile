@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 # Releases whose frontends `make real-frontends` tests: one per supported line.
-REAL_FRONTENDS := 0.33.0 0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.1 0.26.0 0.25.1
+REAL_FRONTENDS = $(shell sed -n 's/^tag = "v\([^"]*\)".*/\1/p' compat.toml)
 FUZZTIME ?= 20s
 BENCH ?= .
 BENCHCOUNT ?= 6
@@ -78,7 +78,7 @@ kube-test: ## install a real Kubernetes with Kueue (13 minutes of CPU at first) 
 	$(GOTESTSUM) -count=1 -run '^TestReal.*(Kube|Cluster)' ./internal/capture ./cmd/vllm-vcr
 
 .PHONY: real-frontends
-real-frontends: ## install the frontends of all nine supported lines and test against each
+real-frontends: ## install the frontends of all supported lines and test against each
 	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
 	for kind in frontend s3 act lint image; do .ci/peers $$kind; done; \
 	$(GOTESTSUM) -count=1 ./...
@@ -87,6 +87,10 @@ real-frontends: ## install the frontends of all nine supported lines and test ag
 goldens: ## capture the goldens of LINE (0.33) again, or TARGETS of them, from real engines, see docs/capturing.md
 	@test -n '$(LINE)' || { echo 'LINE is not given: make goldens LINE=0.33' >&2; exit 2; }
 	go run ./cmd/vllm-vcr capture run --local --line '$(LINE)' $(TARGETS)
+
+.PHONY: adopt-proof
+adopt-proof: ## take the newest two lines out of a copy, and adopt them again from their wheels: network, 8 GB, twenty minutes
+	scripts/adopt-proof
 
 .PHONY: dist
 dist: ## build the archives of a release, VERSION or that of release/VERSION, into dist/

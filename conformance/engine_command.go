@@ -117,7 +117,7 @@ func (s *commandSubject) Run(ctx context.Context) error {
 		return infraError{coded(CodeStart, err)}
 	}
 	defer tidy()
-	if s.process, err = process.Start(exec.Command(words[0], words[1:]...), process.Options{Grace: s.grace}); err != nil {
+	if s.process, err = process.Start(exec.Command(words[0], words[1:]...), process.Options{Grace: s.grace, Guarded: true}); err != nil {
 		return infraError{coded(CodeStart, err)} // there is nothing to judge
 	}
 	close(s.started)

@@ -136,7 +136,7 @@ func (u FrontendUnderTest) start(line compat.Line) (*frontendProcess, error) {
 	}
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir, cmd.Env = u.Dir, append(os.Environ(), u.Env...)
-	if p.process, err = process.Start(cmd, process.Options{Tail: frontendTail}); err != nil {
+	if p.process, err = process.Start(cmd, process.Options{Tail: frontendTail, Guarded: true}); err != nil {
 		p.close()
 		return nil, err
 	}

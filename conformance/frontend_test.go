@@ -145,7 +145,7 @@ func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
 		want           []string  // code, path, and what the message says
 	}{
 		{"0.33.0", "0.27", FrontendHandshake, []string{
-			"H001 EngineCoreReadyResponse registers without supports_lora, max_loras, which frontends of 0.29–0.33 require",
+			"H001 EngineCoreReadyResponse registers without supports_lora, max_loras, which frontends of 0.29–" + protocol.Newest() + " require",
 			"H001 EngineCoreReadyResponse missing field `supports_lora`",
 		}},
 		{"0.27.1", "0.33", FrontendRequests, []string{

@@ -14,7 +14,7 @@ func FuzzWireMessage(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	w, err := newWireSession("golden", codec, messagesOf(f, wireGolden(f, "0.33")))
+	w, err := newWireSession("golden", codec, messagesOf(f, pinnedWire(f)))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // recordedSession reads the messages of a golden of raw frames, and the codec of its
@@ -36,8 +37,15 @@ func recordedSession(t *testing.T, path string) (*protocol.Codec, []trace.Messag
 func recordedSessions(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/goldens/conformance/*/cpu/tiny/wire-*.jsonl.gz")
-	if err != nil || len(paths) != 9 {
-		t.Fatalf("%d goldens of raw frames, want 9 (%v)", len(paths), err)
+	_, registry := repository(t)
+	want := 0
+	for _, g := range registry.Goldens {
+		if g.Role == manifest.Wire {
+			want++
+		}
+	}
+	if err != nil || len(paths) != want || want == 0 {
+		t.Fatalf("%d goldens of raw frames, want %d (%v)", len(paths), want, err)
 	}
 	return paths
 }
@@ -114,7 +122,7 @@ func shortened(t *testing.T, message []byte) []byte {
 
 // TestLayoutFinds: each way of being wrong is found, by its place.
 func TestLayoutFinds(t *testing.T) {
-	codec, messages := recordedSession(t, recordedSessions(t)[8])
+	codec, messages := recordedSession(t, pinnedWirePath)
 	var plain, first, framed [][]byte // a step with statistics, the first output of a request, one with auxiliary frames
 	for _, m := range messages {
 		if m.Channel != "output" {

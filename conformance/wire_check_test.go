@@ -3,12 +3,12 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
 // wireGolden is the edge session of a line.
@@ -16,6 +16,21 @@ func wireGolden(tb testing.TB, line string) *subjectGolden {
 	tb.Helper()
 	return goldenOf(tb, line, "wire-edge-s1")
 }
+
+// pinnedWire is an edge session of 0.33 whose messages tests name by their lines. A new capture of the golden, from which it
+// was copied, does not replace it.
+func pinnedWire(tb testing.TB) *subjectGolden {
+	tb.Helper()
+	data, err := os.ReadFile(pinnedWirePath)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	g := wireGolden(tb, "0.33")
+	g.register(data)
+	return g
+}
+
+const pinnedWirePath = repoCaptures + "/0.33.0-wire-edge-s1.jsonl.gz"
 
 // onlyWire selects the one case.
 var onlyWire = Selection{Assertions: []Assertion{Wire}}
@@ -62,7 +77,12 @@ func (r *wireReplay) mustAgree(t *testing.T, atLeast int) {
 // nothing is masked that need not be.
 func TestWireOfEveryLine(t *testing.T) {
 	needed := map[string]int{}
-	for _, line := range protocol.Lines() {
+	window, registry := repository(t)
+	for _, l := range window.Lines {
+		line := l.Name
+		if !l.FidelityValidated && len(registry.ForLine(line)) == 0 {
+			continue // it was adopted, and not captured yet
+		}
 		t.Run(line, func(t *testing.T) {
 			run := bootedWire(t, wireGolden(t, line))
 			run.mustAgree(t, 700)
@@ -72,8 +92,8 @@ func TestWireOfEveryLine(t *testing.T) {
 					left++
 				}
 			}
-			if left > 5 {
-				t.Errorf("%d messages not compared", left)
+			if all := len(run.recorded.said); left > all/8 { // of a busy machine there are more without outputs
+				t.Errorf("%d of %d messages not compared", left, all)
 			}
 			for place, n := range run.comparison.masked {
 				needed[place] += n
@@ -223,7 +243,7 @@ func TestTamperedWire(t *testing.T) {
 		{"no frame", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{}} }), CodeWireFrames, -1, "frames", "1 frame", "0 frames", nil},
 		{"outputs that are none", 7, edit(becomes(null), 1), CodeWireKind, -1, ".outputs", "", "nil", nil},
 	}
-	g := wireGolden(t, "0.33")
+	g := pinnedWire(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			run := bootedWire(t, g)
@@ -292,7 +312,7 @@ func TestTamperedStart(t *testing.T) {
 		{"a key too few", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, drops(0, 2)) }, CodeWireMissing, 3, "EngineCoreReadyResponse.max_model_len"},
 		{"an instance of another kind", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes([]byte{7}), "instance_id") }, CodeWireKind, 3, "EngineCoreReadyResponse.instance_id"},
 	}
-	g := wireGolden(t, "0.33")
+	g := pinnedWire(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			run := bootedWire(t, g)

@@ -116,7 +116,7 @@ func TestBadWireGolden(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			g := wireGolden(t, "0.33")
+			g := pinnedWire(t)
 			g.rewriteFrames(t, test.change(t, messagesOf(t, g)))
 			runner := Runner{Store: g}
 			report := runner.Run(t.Context(), g.plan(t, onlyWire))
@@ -181,7 +181,7 @@ func TestWirePlaces(t *testing.T) {
 		{"a step without a request that goes on", drop(10), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			g := wireGolden(t, "0.33")
+			g := pinnedWire(t)
 			g.rewriteFrames(t, test.change(t, messagesOf(t, g)))
 			runner := Runner{Store: g}
 			r := runner.Run(t.Context(), g.plan(t, onlyWire)).Results[0]

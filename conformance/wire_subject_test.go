@@ -14,7 +14,7 @@ import (
 
 // What repeats is one failure that counts the rest.
 func TestRepeatedDifferences(t *testing.T) {
-	g := wireGolden(t, "0.33")
+	g := pinnedWire(t)
 	runner := Runner{Store: g, Engine: func(opt player.Options) (Subject, error) {
 		opt.BlockSize = 64
 		return player.New(opt)
@@ -74,7 +74,7 @@ func TestWireSubjects(t *testing.T) {
 			return m, err
 		}, Error, CodeEngineEnded, "while it was replayed: engine: out of memory"},
 	}
-	g := wireGolden(t, "0.33")
+	g := pinnedWire(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			runner := Runner{Store: g, Engine: test.subject}

@@ -64,13 +64,14 @@ func captured(tag string) map[string]Role {
 }
 
 // The registry that is shipped with the project has nothing to complain about,
-// and each release of the window has all its goldens, in a block of its own.
+// and each release of the window that gates has all its goldens, in a block of its
+// own. One that was adopted and not captured yet has none.
 func TestShippedFile(t *testing.T) {
 	m := loadShipped(t)
 	want, got := make(map[string]map[string]Role), make(map[string]map[string]Role)
 	var wantBlocks, gotBlocks []string
 	for _, l := range shippedWindow(t).Lines {
-		if !l.IsTracker() {
+		if l.FidelityValidated || len(m.ForLine(l.Name)) > 0 {
 			want[l.Name] = captured(l.Tag)
 			wantBlocks = append(wantBlocks, l.Name)
 		}

@@ -32,6 +32,8 @@ type LocalOptions struct {
 	Models map[string]string
 	// VCR is the path of vllm-vcr, which records.
 	VCR string
+	// Profiles is an absolute folder of wire profiles that VCR needs besides its own; may be empty.
+	Profiles string
 	// Jobs is how many engines run at a time, default 1: engines that share two cores hold up each other's outputs, and
 	// the times in the goldens are theirs. Each takes 2 GB of memory.
 	Jobs int

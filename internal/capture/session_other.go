@@ -8,6 +8,3 @@ import "os/exec"
 func ownSession(*exec.Cmd) {}
 
 func weigh(int, string) error { return nil }
-
-// guard has nothing to do where no engine runs.
-func guard(int) (release func(), err error) { return func() {}, nil }

@@ -64,7 +64,6 @@ type stack struct {
 	addresses target.Addresses
 	ports     []vllmrs.Port
 	programs  []*program // in the order of their start
-	unguard   func()     // nil if the engine was not started
 	// alive ends with the first program that does.
 	alive  context.Context
 	ending context.CancelCauseFunc
@@ -143,19 +142,23 @@ func (s *stack) start(ctx context.Context) error {
 		args       []string
 	}{
 		{frontendName, engine.VLLMRS, s.target.FrontendArgs(s.addresses)},
-		{tapName, s.opt.VCR, s.target.TapArgs(s.addresses, filepath.ToSlash(s.dir))},
+		{tapName, s.opt.VCR, s.tapArgs()},
 		{engineName, engine.Python, append([]string{"-m", "vllm.entrypoints.cli.main"}, s.target.EngineArgs(s.addresses)...)},
 	} {
 		if err := s.run(p.name, p.path, p.args); err != nil {
 			return err
 		}
 	}
-	unguard, err := guard(s.program(engineName).Pid())
-	if err != nil {
-		return fmt.Errorf("guard the engine: %w", err)
-	}
-	s.unguard = unguard
 	return nil
+}
+
+// tapArgs are the arguments of the tap. Those of the target are what was hashed, so they know no folder of this machine.
+func (s *stack) tapArgs() []string {
+	args := s.target.TapArgs(s.addresses, filepath.ToSlash(s.dir))
+	if s.opt.Profiles != "" {
+		args = append(args, "--profiles", s.opt.Profiles)
+	}
+	return args
 }
 
 // run starts a program, in a session of its own. Its environment is bare: what somebody exported changes no golden.
@@ -170,7 +173,7 @@ func (s *stack) run(name, path string, args []string) error {
 	}
 	cmd.Env = s.environment()
 	ownSession(cmd)
-	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace})
+	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace, Guarded: name == engineName})
 	if err != nil {
 		log.Close()
 		return err
@@ -390,9 +393,6 @@ func (s *stack) stop(ctx context.Context) {
 	}
 	for range s.programs {
 		<-stopped
-	}
-	if s.unguard != nil {
-		s.unguard()
 	}
 	for _, p := range s.programs {
 		p.log.Close()

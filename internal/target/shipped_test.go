@@ -1,6 +1,7 @@
 package target
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,9 +44,10 @@ func goldensOf(targets []Target) map[string]said {
 }
 
 // The shipped targets are how the shipped goldens were captured, no more and no fewer: a target that is captured again
-// replaces its golden.
+// replaces its golden. A line that was adopted and not captured yet has targets only.
 func TestShippedTargetsAreTheGoldens(t *testing.T) {
-	file, findings := Load("../../capture/targets.toml", shippedWindow(t))
+	window := shippedWindow(t)
+	file, findings := Load("../../capture/targets.toml", window)
 	if len(findings) != 0 {
 		t.Fatalf("findings: %v", findings)
 	}
@@ -60,7 +62,11 @@ func TestShippedTargetsAreTheGoldens(t *testing.T) {
 			EngineConfig: g.EngineConfig, ConfigHash: g.ConfigHash, Version: g.VLLMVersion, Seed: *g.Seed,
 		}
 	}
-	if diff := cmp.Diff(want, goldensOf(file.Targets)); diff != "" {
+	asked := slices.DeleteFunc(file.Targets, func(target Target) bool {
+		line, _ := window.ByName(target.Line)
+		return !line.FidelityValidated && len(registry.ForLine(target.Line)) == 0
+	})
+	if diff := cmp.Diff(want, goldensOf(asked)); diff != "" {
 		t.Errorf("goldens (-registered +asked for):\n%s", diff)
 	}
 }

@@ -21,9 +21,33 @@ const (
 	envKube      = "VLLM_VCR_REQUIRE_KUBE"  // as envRequire, for Kubernetes, which the others do not require
 )
 
-// defaultFrontends are the vLLM releases that a CI run must have, newest first: the newest two, and the oldest of those
-// whose frontends send tensors in frames of their own. The script .ci/peers installs the same.
-const defaultFrontends = "0.33.0 0.32.0 0.27.1"
+// oldFrontend is the oldest release whose frontend sends tensors in frames of their own.
+const oldFrontend = "0.27.1"
+
+// defaultFrontends are the vLLM releases that a CI run must have, newest first: those of the newest two lines of
+// compat.toml, and oldFrontend. The script .ci/peers installs these, and those that tests name.
+func defaultFrontends() ([]string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, err
+	}
+	window, err := os.ReadFile(filepath.Join(root, "compat.toml"))
+	return newestTwo(window), err
+}
+
+var tagPattern = regexp.MustCompile(`(?m)^tag = "v([0-9.]+(?:\.post\d+)?)"`)
+
+// newestTwo are the default frontends of a support window, which has its newest line on top.
+func newestTwo(window []byte) []string {
+	var versions []string
+	for _, match := range tagPattern.FindAllSubmatch(window, 2) {
+		versions = append(versions, string(match[1]))
+	}
+	if !slices.Contains(versions, oldFrontend) {
+		versions = append(versions, oldFrontend)
+	}
+	return versions
+}
 
 var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)
 
@@ -60,7 +84,11 @@ func FrontendVersions() []string {
 	if versions := strings.Fields(os.Getenv(envFrontends)); len(versions) > 0 {
 		return versions
 	}
-	return strings.Fields(defaultFrontends)
+	versions, err := defaultFrontends()
+	if err != nil {
+		return []string{oldFrontend}
+	}
+	return versions
 }
 
 // absentError is a peer that is not installed.

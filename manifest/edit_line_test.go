@@ -1,0 +1,42 @@
+package manifest
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestRemoveLine takes each line out of the shipped registry, which has a block of each.
+func TestRemoveLine(t *testing.T) {
+	text, err := os.ReadFile("../conformance/manifest.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range shippedWindow(t).Lines {
+		names = append(names, l.Name)
+	}
+	before, _ := Parse("manifest.toml", text)
+	for _, line := range names {
+		t.Run(line, func(t *testing.T) {
+			editor, err := NewEditor("manifest.toml", text, names)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := editor.RemoveLine(line); err != nil {
+				t.Fatal(err)
+			}
+			after := editor.Manifest()
+			if got, want := len(after.Goldens), len(before.Goldens)-len(before.ForLine(line)); got != want || len(after.ForLine(line)) > 0 {
+				t.Errorf("%d goldens, want %d", got, want)
+			}
+			got := string(editor.Bytes())
+			if strings.Contains(got, " "+line+" GOLDENS") || strings.Count(got, "\n\n\n") > strings.Count(string(text), "\n\n\n") {
+				t.Error("markers or blank lines are left")
+			}
+			if len(before.ForLine(line)) == 0 && got != string(text) {
+				t.Error("a line that is not there changed the text")
+			}
+		})
+	}
+}

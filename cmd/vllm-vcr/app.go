@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/adopt"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
@@ -26,6 +27,8 @@ type app struct {
 	logFormat      string
 	verbose        bool
 	bundled        map[string][]byte // files out of a bundle, by the names that they are given
+	profiles       string            // folder of wire profiles besides the build's own; empty if there is none
+	profilesNamed  bool              // by --profiles
 }
 
 func newApp(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *app {
@@ -100,7 +103,10 @@ func (a *app) root() *cobra.Command {
 			if err := a.fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
-			return a.openLog()
+			if err := a.openLog(); err != nil {
+				return err
+			}
+			return a.learnProfiles(cmd)
 		},
 	}
 	root.SetOut(a.stdout)
@@ -109,6 +115,7 @@ func (a *app) root() *cobra.Command {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
+	root.PersistentFlags().StringVar(&a.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "text", "log as text or json")
 	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.driftCommand(), a.githubCommand(), a.actionCommand(), a.versionCommand(), a.referenceCommand(root))
 	return root

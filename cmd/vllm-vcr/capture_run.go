@@ -90,6 +90,9 @@ func (a *app) captureRun(ctx context.Context, f runFlags, args []string) error {
 	if err := f.here.enter(); err != nil {
 		return err
 	}
+	if err := a.learnBeside(cmp.Or(f.targets.compat, vcr.CompatPath)); err != nil {
+		return err
+	}
 	if err := f.s3.resolve(); err != nil {
 		return err
 	}

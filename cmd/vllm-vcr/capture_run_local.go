@@ -82,7 +82,7 @@ func (a *app) runLocal(ctx context.Context, targets []target.Target, f localFlag
 	defer steps.close()
 	opt := capture.LocalOptions{
 		Dir: f.work, Engines: map[string]cpuengine.Engine{}, Models: map[string]string{}, Jobs: f.jobs, BootTimeout: f.bootTimeout,
-		FailFast: failFast, Log: a.log, Progress: func(t target.Target, step string) { steps.tell(t.Name(), step) },
+		Profiles: a.profiles, FailFast: failFast, Log: a.log, Progress: func(t target.Target, step string) { steps.tell(t.Name(), step) },
 	}
 	var err error
 	if opt.VCR, err = os.Executable(); err != nil {

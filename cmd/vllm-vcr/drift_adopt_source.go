@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream"
+)
+
+// profileOf is the wire profile of a release: out of a file that has one, or else read from the sources of the release. What
+// could not be read of them is an error, as nobody may build on half a profile.
+func (a *app) profileOf(ctx context.Context, source, index string) (*protocol.Profile, error) {
+	if strings.HasSuffix(source, ".json") {
+		return readProfile(source)
+	}
+	release, err := upstream.Open(ctx, source, upstream.Options{Index: &pypi.Index{URL: index, Log: a.log}})
+	if errors.Is(err, upstream.ErrNotNamed) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, exitError{conformance.ExitInfra, err}
+	}
+	defer release.Close()
+	profile, gaps, err := extractFrom(ctx, release)
+	if err != nil {
+		return nil, exitError{conformance.ExitInfra, err}
+	}
+	a.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded())
+	if len(gaps) == 0 {
+		return profile, nil
+	}
+	for _, g := range gaps {
+		a.tell("not read: " + g.String())
+	}
+	return nil, exitError{conformance.ExitInfra, fmt.Errorf("release %s could not be read as a whole: %d parts of its wire are not "+
+		"known, see above: nothing was written", profile.Version, len(gaps))}
+}
+
+// readProfile reads a file that drift extract wrote.
+func readProfile(path string) (*protocol.Profile, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, exitError{conformance.ExitInfra, err}
+	}
+	defer file.Close()
+	p, err := protocol.ReadProfile(file)
+	if err != nil {
+		return nil, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", path, err)}
+	}
+	return p, nil
+}

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// newRelease makes a release that nobody has published: the newest one, with an optional field more at the end of each output.
+func newRelease(t *testing.T, version string) (path string) {
+	t.Helper()
+	p, err := protocol.LoadProfile(protocol.Newest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Line, p.Version, p.Commit = protocol.LineOf(version), version, "0123456789abcdef"
+	s := p.Structs["EngineCoreOutput"]
+	s.Fields = append(slices.Clone(s.Fields), protocol.Field{Name: "brand_new", Type: "int | None"})
+	p.Structs["EngineCoreOutput"] = s
+	path = filepath.Join(t.TempDir(), "profile.json")
+	var text bytes.Buffer
+	if err := protocol.WriteProfile(&text, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// newWheel makes a wheel of a release that nobody has published: the sources of 0.33.0 with an optional field more at the end
+// of each output.
+func newWheel(t *testing.T, version string) (path string) {
+	t.Helper()
+	const base = "0.33.0"
+	paths, err := filepath.Glob("../../internal/upstream/testdata/wheels/vllm-" + base + "-*.whl")
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("wheels of %s: %q, %v", base, paths, err)
+	}
+	archive, err := zip.OpenReader(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	var wheel bytes.Buffer
+	w := zip.NewWriter(&wheel)
+	edits := 0
+	for _, f := range archive.File {
+		text := member(t, f)
+		switch {
+		case f.Name == "vllm/v1/engine/__init__.py":
+			head, output, _ := strings.Cut(text, "class EngineCoreOutput(")
+			output = strings.Replace(output, "\n    @property\n", "\n    brand_new: int | None = None\n\n    @property\n", 1)
+			text = head + "class EngineCoreOutput(" + output
+			edits++
+		case f.Name == "vllm/_version.py", strings.HasSuffix(f.Name, ".dist-info/METADATA"):
+			text = strings.ReplaceAll(text, base, version)
+			edits++
+		}
+		part, err := w.Create(strings.Replace(f.Name, "vllm-"+base+".dist-info", "vllm-"+version+".dist-info", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(part, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil || edits != 3 {
+		t.Fatalf("%d edits, want 3: %v", edits, err)
+	}
+	path = filepath.Join(t.TempDir(), strings.Replace(filepath.Base(paths[0]), base, version, 1))
+	if err := os.WriteFile(path, wheel.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// member is the text of a file of an archive.
+func member(t *testing.T, f *zip.File) string {
+	t.Helper()
+	r, err := f.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// repositoryCopy is a copy of the files of this repository that commands read, in a folder of its own.
+func repositoryCopy(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, vcr.Files); err != nil {
+		t.Fatal(err)
+	}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Chmod(filepath.Join(dir, path), 0o600) // embedded files are read-only
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// in runs the command in a folder.
+func in(t *testing.T, dir string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "vllm-vcr", args...)
+	cmd.Dir = dir
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), log.String(), cmd.ProcessState.ExitCode()
+}
+
+// filesOf are all files below a folder, with their contents.
+func filesOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(dir, path))
+		files[path] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// nextLine is the line after the newest of this build.
+func nextLine(t *testing.T) string {
+	t.Helper()
+	newest, err := compat.ParseVersion(protocol.Newest() + ".0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d.%d", newest.Major, newest.Minor+1)
+}
+
+// TestDriftAdopt brings a release that this binary has never heard of into a repository, and conforms with the same binary.
+func TestDriftAdopt(t *testing.T) {
+	line := nextLine(t)
+	release, dir := newWheel(t, line+".0"), repositoryCopy(t)
+	before := filesOf(t, dir)
+	stdout, stderr, code := in(t, dir, "drift", "adopt", release, "--dry-run")
+	if code != 0 || !strings.Contains(stdout, "\nadopt: planned: nothing was written\n") {
+		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if changed := differing(before, filesOf(t, dir)); len(changed) > 0 {
+		t.Errorf("--dry-run changed %q", changed)
+	}
+	stdout, stderr, code = in(t, dir, "drift", "adopt", release, "--engine", "never", "--prune")
+	if code != 0 {
+		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for _, want := range []string{
+		"EngineCoreOutput.brand_new", "conform: PASS: every gate holds: ", "capture 5 targets of line " + line + " (--engine never)",
+		"\nadopt: green: line " + line + " is in, and the tree conforms; 1 left to do\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("stdout has no %q", want)
+		}
+	}
+	checkAdopted(t, line, dir, before)
+	if t.Failed() {
+		t.Logf("%s%s", stdout, stderr)
+	}
+}
+
+// differing are the files that two trees have not in common.
+func differing(before, after map[string]string) []string {
+	var names []string
+	for name, text := range before {
+		if now, ok := after[name]; !ok || now != text {
+			names = append(names, name)
+		}
+	}
+	for name := range after {
+		if _, ok := before[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// checkAdopted looks at what became of the repository: only data changed, and every command knows the line.
+func checkAdopted(t *testing.T, line, dir string, before map[string]string) {
+	t.Helper()
+	lines := protocol.Lines()
+	oldest := lines[len(lines)-1]
+	for _, name := range differing(before, filesOf(t, dir)) {
+		isGolden := strings.HasPrefix(name, vcr.GoldensPath+"/conformance/v"+oldest+".")
+		if !slices.Contains([]string{vcr.CompatPath, vcr.ManifestPath, "profiles/" + line + ".json"}, name) && !isGolden {
+			t.Errorf("%s was changed", name)
+		}
+	}
+	for _, test := range []struct {
+		name string
+		args []string
+		code int
+		want string // of stdout or stderr
+	}{
+		{name: "conform", args: []string{"conform", "--line", "0.33," + line}, want: "PASS: every gate holds"},
+		{name: "compat check", args: []string{"compat", "check"}, want: "compat.toml: "},
+		{name: "capture list", args: []string{"capture", "list", "--line", line}, want: line + "/multiturn-s7"},
+		{name: "its engine", args: []string{"conform", "--line", line, "--suite", "live", "--enforce", "none", "--list"}, want: line},
+		{name: "another folder is named", args: []string{"compat", "check", "--profiles", t.TempDir()}, code: 2, want: "it holds no profile"},
+		{name: "no folder", args: []string{"compat", "check", "--profiles", "nowhere"}, code: 2, want: "--profiles nowhere: "},
+	} {
+		stdout, stderr, code := in(t, dir, test.args...)
+		if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+			t.Errorf("%s: exit code %d, want %d and %q:\n%s%s", test.name, code, test.code, test.want, stdout, stderr)
+		}
+	}
+	path := filepath.Join(dir, "profiles", line+".json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(text, []byte(`"encoding"`), []byte(`"enc"`), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := in(t, dir, "compat", "check"); code != 2 || !strings.Contains(stderr, "profiles: "+line+".json: ") {
+		t.Errorf("a broken profile: exit code %d: %s", code, stderr)
+	}
+}
+
+// TestDriftAdoptRefuses: each of these changes nothing.
+func TestDriftAdoptRefuses(t *testing.T) {
+	line := nextLine(t)
+	release, dir := newRelease(t, line+".0"), repositoryCopy(t)
+	spoilt := filepath.Join(t.TempDir(), "spoilt.json")
+	if err := os.WriteFile(spoilt, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	unfit := filepath.Join(t.TempDir(), "unfit.json")
+	text, err := os.ReadFile(release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte(`"name":"brand_new","type":"int | None"`), []byte(`"name":"brand_new","type":"int","required":true`), 1)
+	if err := os.WriteFile(unfit, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(t.TempDir(), "sources")
+	for name, content := range map[string]string{"_version.py": "__version__ = '" + line + ".0'\n", "__init__.py": ""} {
+		if err := os.MkdirAll(filepath.Join(half, "vllm"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(half, "vllm", name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := filesOf(t, dir)
+	for _, test := range []struct {
+		name string
+		args []string
+		code int
+		want string
+	}{
+		{name: "no profile", args: []string{spoilt}, code: 3, want: "it is no wire profile"},
+		{name: "no release", args: []string{"main"}, code: 2, want: `"main" is no version`},
+		{name: "half a release", args: []string{half}, code: 3, want: "could not be read as a whole"},
+		{name: "names what is absent", args: []string{half}, code: 3, want: "not read: class EngineCoreOutputs: there is no module vllm.v1.engine"},
+		{name: "no file", args: []string{"nowhere.json"}, code: 3, want: "nowhere.json"},
+		{name: "needs a person", args: []string{unfit}, code: 1, want: "adopt: unfit: vLLM " + line + ".0 cannot be adopted as it is: no codec can be made of its profile: "},
+		{name: "names the field", args: []string{unfit}, code: 1, want: "brand_new"},
+		{name: "no repository", args: []string{release, "--repo", t.TempDir()}, code: 2, want: "there is no compat.toml"},
+		{name: "no folder", args: []string{release, "--repo", "nowhere"}, code: 2, want: "--repo: "},
+		{name: "window", args: []string{release, "--window", "0"}, code: 2, want: "--window 0: want 1 or more"},
+		{name: "gates by nothing", args: []string{release, "--engine", "never", "--fidelity-validated"}, code: 2, want: "none would be captured"},
+		{name: "engine", args: []string{release, "--engine", "maybe"}, code: 2, want: `--engine "maybe": want one of`},
+		{name: "commit", args: []string{release, "--rev", "main"}, code: 2, want: `--rev "main"`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			stdout, stderr, code := in(t, dir, append([]string{"drift", "adopt"}, test.args...)...)
+			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+				t.Errorf("exit code %d, want %d and %q:\n%s%s", code, test.code, test.want, stdout, stderr)
+			}
+			if changed := differing(before, filesOf(t, dir)); len(changed) > 0 {
+				t.Errorf("changed: %q", changed)
+			}
+		})
+	}
+}

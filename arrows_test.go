@@ -45,13 +45,21 @@ var arrows = map[string][]string{
 	"internal/golden":   {"internal/retry", "internal/oidc", aws},
 	"internal/oidc":     {"internal/retry"},
 	"internal/retry":    {},
-	"internal/report":   {"conformance", "github.com/sethvargo/go-githubactions"},
+	"internal/report":   {"conformance", "internal/page", "github.com/sethvargo/go-githubactions"},
 	"internal/openai":   {"player"},
 	"internal/monitor":  {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
 	"internal/drift": {
-		"internal/pypi", "internal/vllmrs", "internal/protocol", "compat", "manifest", "conformance",
+		"internal/pypi", "internal/vllmrs", "internal/protocol", "internal/upstream", "internal/pyast", "internal/wirediff",
+		"internal/pyclient", "internal/cpuengine", "internal/capture", "internal/target", "internal/load", "player", "compat",
+		"manifest", "conformance",
 	},
-	"internal/pypi":   {"compat", "internal/retry"},
+	"internal/pyclient": {"internal/process", "internal/pypi", "compat"},
+	"internal/pypi":     {"compat", "internal/retry", "golang.org/x/net"},
+	"internal/wirediff": {"internal/protocol"},
+	"internal/pyast":    {"github.com/tetratelabs/wazero"},
+	"internal/upstream": {
+		"internal/pyast", "internal/protocol", "internal/pypi", "compat",
+	},
 	"internal/github": {"internal/retry", "github.com/google/go-github/v62"},
 	"internal/github/githubtest": {
 		"internal/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi",
@@ -68,6 +76,13 @@ var arrows = map[string][]string{
 		"internal/target", "internal/deploy", "internal/cluster", "internal/cpuengine", "internal/load", "internal/process",
 		"internal/vllmrs", "internal/golden", "internal/trace", "internal/retry", "conformance", "manifest", "compat", k8s,
 	},
+	"internal/adopt": {
+		"internal/wirediff", "internal/protocol", "internal/target", "internal/report", "internal/tomlfile", "conformance",
+		"manifest", "compat",
+	},
+	"internal/page":    {},
+	"internal/history": {"internal/page", "internal/wirediff", "internal/protocol", "compat"},
+	"internal/canary":  {"internal/github", "compat"},
 	"internal/testenv": {"internal/process"},
 }
 

@@ -2,35 +2,48 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/drift"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/wirediff"
 )
 
 // bodyLimit is how long the text of an issue may be, in bytes: GitHub refuses more than 65,536 characters.
 const bodyLimit = 60_000
 
+// Files of a check in the folder of --report-dir, beside those of every report.
+const (
+	driftJSON     = "drift.json"
+	driftMarkdown = "drift.md"
+	driftSARIF    = "static.sarif"
+)
+
 // driftDocuments makes the documents of what was run.
-func (a *app) driftDocuments(run *driftRun, started time.Time) (err error) {
+func (a *app) driftDocuments(run *driftRun) (err error) {
 	f := &run.flags
 	in := conformFlags{in: f.in, store: f.store, enforce: string(conformance.EnforceAll)}
 	in.plan.expectations = f.expectations
 	var parts, plain []report.Named
-	for i, r := range run.layer.Reports {
-		r.Flags = append(in.inputFlags(), r.Flags...)
-		meta := a.reportMeta(f.report, started, run.window.File, run.registry.File)
-		meta.Arguments = f.report.command("vllm-vcr", "drift", "check")
-		name := fmt.Sprintf("part %d", i+1)
-		parts = append(parts, report.Named{Name: name, Document: report.New(r, meta)})
-		meta.Deterministic = true
-		plain = append(plain, report.Named{Name: name, Document: report.New(r, meta)})
+	for _, layer := range run.result.Layers {
+		for _, r := range layer.Reports {
+			r.Flags = append(in.inputFlags(), r.Flags...)
+			meta := a.reportMeta(f.report, run.started, run.window.File, run.registry.File)
+			meta.Arguments = f.report.command("vllm-vcr", "drift", "check")
+			parts = append(parts, report.Named{Name: string(layer.Name), Document: report.New(r, meta)})
+			meta.Deterministic = true
+			plain = append(plain, report.Named{Name: string(layer.Name), Document: report.New(r, meta)})
+		}
 	}
 	if len(parts) == 0 {
 		return nil
@@ -44,19 +57,47 @@ func (a *app) driftDocuments(run *driftRun, started time.Time) (err error) {
 // summary is the outcome in a sentence.
 func (run *driftRun) summary() string {
 	what := "vLLM"
-	if run.version != (compat.Version{}) {
-		what += " " + run.version.String()
+	if run.subject.known() {
+		what += " " + run.subject.String()
 	}
 	as := " as line " + run.line.Name
-	switch run.layer.Verdict {
-	case drift.None:
+	switch {
+	case run.failed != nil:
+		return report.OneLine(what + " could not be judged: " + firstLineOf(run.failed))
+	case run.result.Verdict == drift.None:
 		what += " speaks" + as
-	case drift.Found:
+	case run.result.Verdict == drift.Found:
 		what += " does not speak" + as
 	default:
 		what += " could not be judged"
 	}
-	return report.OneLine(what + ": " + run.layer.Reason)
+	return report.OneLine(what + ": " + run.reasons())
+}
+
+func firstLineOf(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// reasons say what each layer came to: what decided the outcome first, and last what was not looked at.
+func (run *driftRun) reasons() string {
+	var first, others, absent []string
+	for _, l := range run.result.Layers {
+		said := fmt.Sprintf("%s %s: %s", l.Name, l.Verdict, l.Reason)
+		switch {
+		case l.Verdict == drift.Skipped:
+			absent = append(absent, string(l.Name))
+		case l.Verdict == run.result.Verdict:
+			first = append(first, said)
+		default:
+			others = append(others, said)
+		}
+	}
+	all := append(first, others...)
+	if len(absent) > 0 {
+		all = append(all, "not looked at: "+strings.Join(absent, ", "))
+	}
+	return strings.Join(all, "; ")
 }
 
 // facts say what was looked at, a line each. Values of foreign origin are in Markdown's code.
@@ -67,21 +108,21 @@ func (run *driftRun) facts() []string {
 			facts = append(facts, name+": "+value)
 		}
 	}
-	if run.version != (compat.Version{}) {
-		add("release", run.version.String())
+	add("release", run.subject.String())
+	if at := run.subject.uploaded; !at.IsZero() {
+		add("uploaded", at.UTC().Format(time.DateOnly))
 	}
-	if !run.uploaded.IsZero() {
-		add("uploaded", run.uploaded.UTC().Format(time.DateOnly))
+	d := run.result.Document()
+	if d.Commit != "" {
+		add("commit", "https://github.com/vllm-project/vllm/commit/"+d.Commit)
 	}
-	if c := run.frontend.Commit; c != "" {
-		add("commit", "https://github.com/vllm-project/vllm/commit/"+c)
-	}
-	add("wheel", inCode(run.frontend.Wheel))
-	add("sha256 of vllm-rs", run.frontend.SHA256)
+	add("wheel", inCode(cmp.Or(d.Wheel, run.subject.source.File.Name, filepath.Base(run.subject.wheel))))
+	add("sha256 of vllm-rs", run.result.Frontend.SHA256)
+	add("wire", d.Wire)
 	if run.line.Name != "" {
 		why := ""
 		if !run.own {
-			why = ", as " + run.window.File + " has no line " + run.version.Line() + " with goldens"
+			why = ", as " + run.window.File + " has no line " + run.subject.build.Line() + " with goldens"
 		}
 		add("judged as", "line "+run.line.Name+why)
 	}
@@ -90,16 +131,84 @@ func (run *driftRun) facts() []string {
 
 // inCode shows a text in Markdown as it is.
 func inCode(text string) string {
-	if text == "" {
+	if text == "" || text == "." {
 		return ""
 	}
 	return "`" + strings.ReplaceAll(report.OneLine(text), "`", "'") + "`"
+}
+
+// verdictWord is a verdict as a person reads it.
+func verdictWord(v drift.Verdict) string {
+	if v == drift.Skipped {
+		return "not looked at"
+	}
+	return string(v)
+}
+
+// megabytes is a size as a person reads it; "" for none.
+func megabytes(bytes int64) string {
+	if bytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f MB", float64(bytes)/1e6)
+}
+
+// layerLines are the layers as text, a line each, and what they have to say below it.
+func (run *driftRun) layerLines() []string {
+	var lines []string
+	add := func(format string, args ...any) {
+		lines = append(lines, strings.TrimRight(report.OneLine(fmt.Sprintf(format, args...)), " "))
+	}
+	add("%-8s  %-13s  %6s  %8s  %s", "LAYER", "DRIFT", "TIME", "NETWORK", "WHY")
+	for _, l := range run.result.Layers {
+		took := ""
+		if l.Verdict != drift.Skipped {
+			took = fmt.Sprintf("%.1f s", l.Took.Seconds())
+		}
+		add("%-8s  %-13s  %6s  %8s  %s", l.Name, verdictWord(l.Verdict), took, megabytes(l.Downloaded), l.Reason)
+		if l.Compared != "" {
+			add("%10s%s", "", l.Compared)
+		}
+		for _, text := range slices.Concat(l.Notes, toldCases(l)) {
+			add("%10s%s", "", text)
+		}
+	}
+	if text := run.adoption(); text != "" {
+		add("%s", text)
+	}
+	return lines
+}
+
+// toldCases are what is wrong in a layer, or worth to be told, but for its reports, which tell more.
+func toldCases(l drift.Layer) []string {
+	var told []string
+	for _, c := range l.Cases {
+		if c.Verdict == drift.Found || c.Verdict == drift.Unknown || c.Message != "" {
+			told = append(told, fmt.Sprintf("%s: %s: %s", c.Name, verdictWord(c.Verdict), c.Message))
+		}
+	}
+	return told
+}
+
+// adoption says whether the player serves the release by its own profile: "" if nobody asked.
+func (run *driftRun) adoption() string {
+	a := run.result.Adoption
+	switch {
+	case a == nil:
+		return ""
+	case a.Verdict == drift.None:
+		return "a player that is taught its profile serves it: " + a.Reason
+	}
+	return "a player that is taught its profile does not serve it: " + a.Reason
 }
 
 // issue is the text of an issue about the check. It has no times, so that it changes with the findings only.
 func (run *driftRun) issue() (string, error) {
 	var b strings.Builder
 	run.heading(&b)
+	if err := run.sections(&b, bodyLimit, false); err != nil {
+		return "", err
+	}
 	if run.body != nil {
 		if err := report.Markdown(&b, run.body, bodyLimit-b.Len()); err != nil {
 			return "", err
@@ -109,30 +218,46 @@ func (run *driftRun) issue() (string, error) {
 }
 
 func (run *driftRun) heading(b *strings.Builder) {
-	fmt.Fprintf(b, "**drift: %s**\n\n%s\n\n", run.layer.Verdict, inCode(run.summary()))
+	fmt.Fprintf(b, "**drift: %s**\n\n%s\n\n", run.result.Verdict, inCode(run.summary()))
 	for _, fact := range run.facts() {
 		fmt.Fprintf(b, "- %s\n", fact)
 	}
-	if run.version != (compat.Version{}) && run.flags.frontend == "" {
-		fmt.Fprintf(b, "- repeat: `vllm-vcr drift check %s`\n", run.version)
+	if run.subject.known() && run.flags.frontend == "" && run.subject.wheel == "" {
+		fmt.Fprintf(b, "- repeat: `vllm-vcr drift check %s`\n", run.repeat())
 	}
 	b.WriteString("\n")
+}
+
+// repeat are the arguments that look at the same release again.
+func (run *driftRun) repeat() string {
+	if run.flags.nightly {
+		return run.subject.String() + " --nightly"
+	}
+	return run.subject.String()
+}
+
+// document is the check as JSON.
+func (run *driftRun) jsonDocument() drift.Document {
+	d := run.result.Document()
+	d.Release, d.Line, d.Own, d.Summary = run.subject.String(), run.line.Name, run.own, run.summary()
+	d.Seconds = run.took.Round(time.Millisecond).Seconds()
+	if at := run.subject.uploaded; !at.IsZero() {
+		d.Uploaded = at.UTC().Format(time.RFC3339)
+	}
+	return d
 }
 
 // tellDrift writes everything of a finished check. What cannot be written keeps neither the others from it nor a found
 // drift from its exit code.
 func (a *app) tellDrift(run *driftRun) error {
-	code := run.layer.ExitCode()
+	code := run.result.ExitCode()
 	failed := a.writeDrift(run)
 	summary := run.summary()
-	_, err := fmt.Fprintf(a.stdout, "drift: %s: %s\n", run.layer.Verdict, summary)
+	_, err := fmt.Fprintf(a.stdout, "drift: %s: %s\n", run.result.Verdict, summary)
 	failed = append(failed, err)
 	if run.flags.report.githubOutput {
-		body, err := run.issue()
-		failed = append(failed, err, a.setOutputs(
-			output{"drift", string(run.layer.Verdict)}, output{"version", run.versionText()}, output{"line", run.line.Name},
-			output{"summary", summary}, output{"body", strings.ReplaceAll(body, outputFence, "(fence)")},
-		))
+		outputs, err := run.outputs(summary)
+		failed = append(failed, err, a.setOutputs(outputs...))
 	}
 	if err := errors.Join(failed...); err != nil {
 		return exitError{cmp.Or(code, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
@@ -143,34 +268,88 @@ func (a *app) tellDrift(run *driftRun) error {
 	return nil
 }
 
-func (run *driftRun) versionText() string {
-	if run.version == (compat.Version{}) {
-		return ""
+// outputs are what the next steps of a workflow are told, beside the outputs of the report.
+func (run *driftRun) outputs(summary string) ([]output, error) {
+	body, err := run.issue()
+	verdicts := map[drift.LayerName]drift.Verdict{}
+	changes := ""
+	for _, l := range run.result.Layers {
+		verdicts[l.Name] = l.Verdict
+		if l.Diff != nil {
+			changes = strconv.Itoa(len(l.Diff.Changes))
+		}
 	}
-	return run.version.String()
+	layers, failed := json.Marshal(verdicts)
+	return []output{
+		{"drift", string(run.result.Verdict)},
+		{"version", run.subject.String()},
+		{"line", run.line.Name},
+		{"summary", summary},
+		{"layers", string(layers)},
+		{"changes", changes},
+		{"wire", drift.Fingerprint(run.result.Profile)},
+		{"body", strings.ReplaceAll(body, outputFence, "(fence)")},
+	}, errors.Join(err, failed)
 }
 
 // writeDrift writes the report, and what was looked at before it.
 func (a *app) writeDrift(run *driftRun) (failed []error) {
 	if path := a.orEnv("", "GITHUB_STEP_SUMMARY"); path != "" {
-		failed = append(failed, appendSummary(path, func(w io.Writer, limit int) error {
-			var b strings.Builder
-			run.heading(&b)
-			if b.Len() > limit {
-				return nil
-			}
-			_, err := io.WriteString(w, b.String())
-			return err
-		}))
+		failed = append(failed, appendSummary(path, run.markdown))
 	}
-	for _, fact := range run.facts() {
-		_, err := fmt.Fprintln(a.stdout, report.OneLine(fact))
+	lines := run.facts()
+	if len(run.result.Layers) > 0 {
+		lines = slices.Concat(lines, []string{""}, run.layerLines())
+	}
+	for _, line := range lines {
+		_, err := fmt.Fprintln(a.stdout, report.OneLine(line))
 		failed = append(failed, err)
 	}
-	if run.document == nil {
-		return failed
+	if d := run.diff(); d != nil {
+		_, err := fmt.Fprintln(a.stdout)
+		failed = append(failed, err, wirediff.Text(a.stdout, d))
 	}
-	_, err := fmt.Fprintln(a.stdout)
-	failed = append(failed, err, report.Text(a.stdout, run.document, report.TextOptions{Colour: a.colours(a.stdout)}))
-	return append(failed, a.writeReports(run.document, run.flags.report))
+	failed = append(failed, run.writeFiles())
+	if run.document != nil {
+		_, err := fmt.Fprintln(a.stdout)
+		failed = append(failed, err, report.Text(a.stdout, run.document, report.TextOptions{Colour: a.colours(a.stdout)}))
+		failed = append(failed, a.writeReports(run.document, run.flags.report))
+	}
+	return failed
+}
+
+// markdown is what comes before the report of what was run, if there is room for it.
+func (run *driftRun) markdown(w io.Writer, limit int) error {
+	var b strings.Builder
+	run.heading(&b)
+	if b.Len() > limit {
+		return nil
+	}
+	if err := run.sections(&b, limit, true); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeFiles writes the check as JSON, and in the folder of the report also as Markdown and what the sources declare
+// otherwise as SARIF.
+func (run *driftRun) writeFiles() error {
+	var failed []error
+	asJSON := func(w io.Writer) error { return drift.JSON(w, run.jsonDocument()) }
+	if path := run.flags.layersJSON; path != "" {
+		failed = append(failed, report.WriteFile(path, asJSON))
+	}
+	dir := run.flags.report.dir
+	if dir == "" {
+		return errors.Join(failed...)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return errors.Join(append(failed, fmt.Errorf("write %s: %w", dir, err))...)
+	}
+	failed = append(failed, report.WriteFile(filepath.Join(dir, driftJSON), asJSON))
+	failed = append(failed, report.WriteFile(filepath.Join(dir, driftMarkdown), func(w io.Writer) error {
+		return run.markdown(w, report.MarkdownLimit)
+	}))
+	return errors.Join(append(failed, run.writeSARIF(dir))...)
 }

@@ -125,39 +125,64 @@ func (a *app) pullRequest(ctx context.Context, f pullRequestFlags) error {
 	})
 }
 
-// ensure runs f with a client of the workflow's repository, and says what it did.
+// ensure runs do with a client of the workflow's repository, and says what it did.
 func (a *app) ensure(
 	ctx context.Context, f githubFlags, kind, number string, do func(*github.Client) (github.Outcome, error),
 ) error {
-	client, err := github.New(github.Options{
-		Repository: a.orEnv("", "GITHUB_REPOSITORY"), Token: a.orEnv("", "GITHUB_TOKEN"), API: a.orEnv("", "GITHUB_API_URL"),
-		Run: a.runURL(), DryRun: f.dryRun, Log: a.log,
-	})
+	client, err := a.githubClient(f.dryRun)
 	if err != nil {
-		return fmt.Errorf("GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL: %w", err)
-	}
-	done, err := do(client)
-	if ctx.Err() != nil {
-		return exitError{conformance.ExitInfra, errors.New("interrupted: run it again to bring it to an end")}
-	}
-	var usage *github.UsageError
-	if errors.As(err, &usage) {
 		return err
 	}
+	done, err := do(client)
 	if err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return githubFailure(ctx, err)
 	}
 	return a.printOutcome(f, kind, number, done)
 }
 
+// githubClient is a client of the workflow's repository.
+func (a *app) githubClient(dryRun bool) (*github.Client, error) {
+	client, err := github.New(github.Options{
+		Repository: a.orEnv("", "GITHUB_REPOSITORY"), Token: a.orEnv("", "GITHUB_TOKEN"), API: a.orEnv("", "GITHUB_API_URL"),
+		Run: a.runURL(), DryRun: dryRun, Log: a.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL: %w", err)
+	}
+	return client, nil
+}
+
+// githubFailure gives an error of a client its exit code.
+func githubFailure(ctx context.Context, err error) error {
+	var usage *github.UsageError
+	switch {
+	case ctx.Err() != nil:
+		return exitError{conformance.ExitInfra, errors.New("interrupted: run it again to bring it to an end")}
+	case errors.As(err, &usage):
+		return err
+	}
+	return exitError{conformance.ExitInfra, err}
+}
+
 func (a *app) printOutcome(f githubFlags, kind, number string, done github.Outcome) error {
-	text, id := kind, ""
+	if err := a.sayOutcome(kind, done, f.dryRun); err != nil || !f.output {
+		return err
+	}
+	id := ""
 	if done.Number != 0 {
 		id = strconv.Itoa(done.Number)
-		text += " #" + id
+	}
+	return a.setOutputs(output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
+}
+
+// sayOutcome prints what was done, and the notes on it.
+func (a *app) sayOutcome(kind string, done github.Outcome, dryRun bool) error {
+	text := kind
+	if done.Number != 0 {
+		text += " #" + strconv.Itoa(done.Number)
 	}
 	text += ": " + string(done.Action)
-	if f.dryRun {
+	if dryRun {
 		text = "dry run: " + text
 	}
 	if done.URL != "" {
@@ -168,10 +193,7 @@ func (a *app) printOutcome(f githubFlags, kind, number string, done github.Outco
 			return err
 		}
 	}
-	if !f.output {
-		return nil
-	}
-	return a.setOutputs(output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
+	return nil
 }
 
 // runURL is the page of the workflow run, or "".

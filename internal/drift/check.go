@@ -35,6 +35,8 @@ type Check struct {
 	VCR     string
 	// BootTimeout is how long the engine may take until it serves; default that of a capture.
 	BootTimeout time.Duration
+	// Tell is told what is being done, by several goroutines; may be nil.
+	Tell func(layer LayerName, step string)
 }
 
 // A Result is what a check came to.
@@ -68,8 +70,9 @@ func (c Check) Run(ctx context.Context) Result {
 	})
 	both.Wait()
 	r.adopt(ctx)
-	r.timed(EngineLayer, func() Layer { return r.engine(ctx) })
-	r.timed(PythonLayer, func() Layer { return r.python(ctx) })
+	both.Go(func() { r.timed(EngineLayer, func() Layer { return r.engine(ctx) }) })
+	both.Go(func() { r.timed(PythonLayer, func() Layer { return r.python(ctx) }) })
+	both.Wait()
 	return r.result()
 }
 
@@ -92,13 +95,21 @@ type running struct {
 func (r *running) timed(name LayerName, look func() Layer) {
 	layer := notLooked(name, unwanted)
 	if slices.Contains(r.Layers, name) {
+		r.tell(name, "look")
 		start := time.Now()
 		layer = look()
 		layer.Took += time.Since(start)
+		r.tell(name, fmt.Sprintf("%s after %.1f s: %s", layer.Verdict, layer.Took.Seconds(), layer.Reason))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.layers[name] = layer
+}
+
+func (r *running) tell(layer LayerName, step string) {
+	if r.Tell != nil {
+		r.Tell(layer, step)
+	}
 }
 
 // needsFrontend tells whether a layer is wanted that runs vllm-rs.
@@ -149,7 +160,9 @@ func (r *running) goldens(ctx context.Context) Layer {
 	if r.absent != nil {
 		return notLooked(GoldensLayer, "there is no frontend to replay them behind")
 	}
+	r.mu.Lock() // static is looked at beside it
 	live, ok := r.layers[LiveLayer]
+	r.mu.Unlock()
 	if !ok {
 		return notLooked(GoldensLayer, "live was not looked at")
 	}
@@ -179,7 +192,7 @@ func (r *running) engine(ctx context.Context) Layer {
 	defer os.RemoveAll(dir)
 	return Engine{
 		Live: r.Live, Build: r.Build, Engines: r.Engines, Own: r.Own, Taught: r.taught,
-		VCR: r.VCR, Dir: dir, BootTimeout: r.BootTimeout,
+		VCR: r.VCR, Dir: dir, BootTimeout: r.BootTimeout, Tell: func(step string) { r.tell(EngineLayer, step) },
 	}.Run(ctx)
 }
 

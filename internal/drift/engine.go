@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/load"
+	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/target"
 )
 
@@ -99,6 +101,8 @@ type Engine struct {
 	Dir string
 	// BootTimeout is how long the engine may take until it serves; default that of a capture.
 	BootTimeout time.Duration
+	// Tell is told what is being done, by several goroutines; may be nil.
+	Tell func(step string)
 }
 
 // Run looks for the engine and, if there is one, at it.
@@ -121,6 +125,8 @@ func (e Engine) Run(ctx context.Context) Layer {
 		// It could not be asked anything. An environment without torch looks the same.
 		layer.Verdict, layer.Vacuous, layer.Reason = Unknown, false, "it does not register: "+describe(handshake)
 	case !handshake.Verdict.Red():
+		// An engine serves one frontend in its life, so this one is another. Both at a time would share the cores, and a
+		// capture gives way to everybody.
 		layer.judgeCases([]LayerCase{e.tap(ctx, engine)})
 	}
 	return layer
@@ -142,10 +148,12 @@ const engineGrace = time.Minute
 func (e Engine) ask(ctx context.Context, engine cpuengine.Engine) (*conformance.Report, error) {
 	command := conformance.CommandEngine{Template: e.command(engine), Grace: engineGrace}
 	sel := conformance.Selection{Suite: conformance.SuiteLive}
+	e.tell("start it for the live suite")
 	report, err := e.run(ctx, sel, func(r *conformance.Runner, _ []conformance.Case) error {
 		r.Engine, r.Timeouts = command.Engine, conformance.EngineTimeouts()
 		r.Timeouts.Connect = cmp.Or(e.BootTimeout, r.Timeouts.Connect)
 		r.Subject = conformance.Description{Kind: "engine", Command: command.Template}
+		r.Progress = e.progress
 		return command.Check(conformance.SuiteLive)
 	})
 	if err != nil {
@@ -213,14 +221,28 @@ func (e Engine) tap(ctx context.Context, engine cpuengine.Engine) LayerCase {
 	return c
 }
 
+// loadTime is how long the load and its replay may take. On a quiet machine that is seconds.
+const loadTime = 5 * time.Minute
+
 // replayed has frontend, tap and engine serve a small load, holds the recording against what the client saw, and replays
 // it as if it were to be registered. It says what was recorded.
 func (e Engine) replayed(ctx context.Context, engine cpuengine.Engine, line compat.Line) (said string, err error) {
+	limit := cmp.Or(e.BootTimeout, capture.DefaultBootTimeout) + loadTime
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("its load did not end within %v", limit))
+	defer cancel()
+	profiles, err := e.profiles(line)
+	if err != nil {
+		return "", err
+	}
 	t := e.target(line)
 	rec, err := capture.Local(ctx, capture.LocalOptions{
 		Dir: e.Dir, Engines: map[string]cpuengine.Engine{t.Release(): engine}, Models: map[string]string{modelKey: e.Model},
-		VCR: e.VCR, BootTimeout: e.BootTimeout, Log: e.log(),
+		VCR: e.VCR, Profiles: profiles, BootTimeout: e.BootTimeout, Log: e.log(),
+		Progress: func(_ target.Target, step string) { e.tell("tap: " + step) },
 	}, t)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
 	if err != nil {
 		return "", err
 	}
@@ -237,6 +259,31 @@ func (e Engine) replayed(ctx context.Context, engine cpuengine.Engine, line comp
 	}
 	g := accepted.Goldens[0].Golden
 	return fmt.Sprintf("%s recorded and replayed, %d tokens", counted(g.Records, "request"), g.Tokens), nil
+}
+
+// profiles is a folder with the line's profile as this process knows it: what records is a process of its own, and may
+// never have heard of the line.
+func (e Engine) profiles(line compat.Line) (dir string, err error) {
+	p, err := protocol.LoadProfile(line.Tag)
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(e.Dir, "profiles")
+	return dir, replace(filepath.Join(dir, p.Line+".json"), 0o644, func(w io.Writer) error { return protocol.WriteProfile(w, p) })
+}
+
+// progress tells the results of the live suite.
+func (e Engine) progress(r conformance.Result) {
+	e.tell(fmt.Sprintf("%s: %s", r.Case.Check(), r.Verdict))
+	if e.Progress != nil {
+		e.Progress(r)
+	}
+}
+
+func (e Engine) tell(step string) {
+	if e.Tell != nil {
+		e.Tell(step)
+	}
 }
 
 func (e Engine) log() *slog.Logger {

@@ -55,6 +55,8 @@ func (s Source) key() (key string, sure bool, err error) {
 		return key, true, err
 	case s.File.SHA256 != "":
 		return s.File.SHA256, true, nil
+	case s.Index == nil:
+		return "", false, errors.New("no wheel of the release is named")
 	}
 	sum := sha256.Sum256([]byte(s.File.URL))
 	return "unsure-" + hex.EncodeToString(sum[:]), false, nil

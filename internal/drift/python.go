@@ -41,10 +41,11 @@ func (p Python) Run(ctx context.Context) Layer {
 	if err != nil {
 		return Unjudged(PythonLayer, err)
 	}
-	if p.Source.Index == nil {
-		return notLooked(PythonLayer, "its sources are taken out of a wheel of an index or a URL only")
+	wheel := pyclient.Wheel{Open: p.Source.Open}
+	if wheel.Key, wheel.Sure, err = p.Source.key(); err != nil {
+		return Unjudged(PythonLayer, err)
 	}
-	tree, err := pyclient.Sources(ctx, p.Source.Index, p.Source.File, p.Cache, p.Log)
+	tree, err := pyclient.Sources(ctx, wheel, p.Cache, p.Log)
 	if err != nil {
 		return Unjudged(PythonLayer, err)
 	}

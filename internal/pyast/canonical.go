@@ -5,8 +5,8 @@ import (
 )
 
 // Canonical returns an expression, an annotation or the parameters of a function as one line of text that does not
-// depend on how they are laid out: it is what `ast.unparse` of Python 3.11 writes. So `"a"` becomes 'a', 0x10 becomes 16,
-// comments, line breaks, trailing commas and needless parentheses go, `Optional[ int ]` becomes Optional[int], and
+// depend on how they are laid out: it is what `ast.unparse` of Python 3.11 writes. So `"a"` becomes 'a', 0x10 becomes
+// 16, comments, line breaks, trailing commas and needless parentheses go, `Optional[ int ]` becomes Optional[int], and
 // parameters come out as (self, x: int=1, *, y). An annotation in quotes stays a string.
 //
 // What could not be parsed, or is no expression, comes out as its tokens with one space between them.
@@ -217,14 +217,14 @@ func (w *writer) binary(n *Node, place int) {
 	})
 }
 
-// union writes the alternatives of an annotation. The grammar may have `a[b] | c | d` as a[b] and the rest, which has no
-// parentheses for that.
+// union writes the alternatives of an annotation. The grammar may have `a[b] | c | d` as a[b] and the rest, which has
+// no parentheses for that.
 func (w *writer) union(n *Node) {
 	for i, alternative := range w.alternatives(n, nil) {
 		if i > 0 {
 			w.WriteString(" | ")
 		}
-		w.expr(alternative, bitOr+min(i, 1))
+		w.expr(alternative, bitOr+1)
 	}
 }
 

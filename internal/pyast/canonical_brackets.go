@@ -15,8 +15,16 @@ func (w *writer) list(values []*Node, alone bool) {
 	}
 }
 
+func hasComma(n *Node) bool {
+	return slices.ContainsFunc(n.Children, func(c *Node) bool { return c.Kind == "," })
+}
+
 func (w *writer) tuple(n *Node, place int) {
 	values := elements(n)
+	if len(values) == 1 && !hasComma(n) { // (x) = 1 has a tuple to the left
+		w.expr(values[0], place)
+		return
+	}
 	own := tuple
 	if len(values) == 0 {
 		own = place - 1 // an empty one is nothing but its parentheses
@@ -79,7 +87,7 @@ func (w *writer) subscript(n *Node) {
 	if n.Kind == "generic_type" && len(parts) == 2 {
 		brackets, indexes = parts[1], elements(parts[1])
 	}
-	comma := slices.ContainsFunc(brackets.Children, func(c *Node) bool { return c.Kind == "," })
+	comma := hasComma(brackets)
 	if len(indexes) == 1 && !comma {
 		switch index := unwrapped(indexes[0]); {
 		case index == nil:

@@ -304,8 +304,8 @@ func quoteAvoiding(value string) string {
 	return marks[0] + text + marks[0]
 }
 
-// fit escapes a text and returns which of the quotes can be around it. Line ends and tabs are escaped if breaks is set, and
-// else stay.
+// fit escapes a text and returns which of the quotes can be around it. Line ends and tabs are escaped if breaks is set,
+// and else stay.
 func fit(text string, marks []string, breaks bool) (escaped string, fitting []string) {
 	var out strings.Builder
 	for _, r := range text {

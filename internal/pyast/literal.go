@@ -20,9 +20,9 @@ type (
 	Item struct{ Key, Value any }
 )
 
-// Literal returns the value of an expression that is a literal: nil for None, bool, int64, *big.Int for what does not fit,
-// float64, string, []byte, and [Tuple], []any, [Set] and [Dict] of these. Anything else is an error that names the line and
-// the expression, an f-string too, even one without a placeholder.
+// Literal returns the value of an expression that is a literal: nil for None, bool, int64, *big.Int for what does not
+// fit, float64, string, []byte, and [Tuple], []any, [Set] and [Dict] of these. Anything else is an error that names the
+// line and the expression, an f-string too, even one without a placeholder.
 func Literal(t *Tree, n *Node) (any, error) {
 	if n == nil {
 		return nil, errors.New("no expression: want a literal")

@@ -25,6 +25,8 @@ func TestLiteral(t *testing.T) {
 		{"zeros", "00_0", int64(0)},
 		{"smallest", "-9223372036854775808", int64(math.MinInt64)},
 		{"large", "-123456789012345678901234567890", large},
+		{"beyond int64", "9223372036854775808", new(big.Int).SetUint64(1 << 63)},
+		{"negative", "-1", int64(-1)},
 		{"signs", "-+-1", int64(1)},
 		{"float", "1_0.5e-1", 1.05},
 		{"without digits after", "-1.", -1.0},

@@ -27,7 +27,7 @@ const (
 	keepUnder = 64 << 20  // an instance that took more is not kept: its memory cannot shrink
 	pageSize  = 64 << 10
 
-	maxTime = time.Minute // for a file; the largest of vLLM takes 0.2 s
+	maxTime = time.Minute // for a file; the largest of vLLM takes 0.4 s
 )
 
 var errPatience = errors.New("it takes more than a minute, which no Python of this size does")
@@ -60,8 +60,8 @@ type instance struct {
 	reserve, parse, nodes, records, release api.Function
 }
 
-// New makes a parser, which takes a few hundred milliseconds for the translation of the module to machine code. Close it
-// after use.
+// New makes a parser, which takes a few hundred milliseconds for the translation of the module to machine code. Close
+// it after use.
 func New(ctx context.Context) (*Parser, error) {
 	config := wazero.NewRuntimeConfig().WithMemoryLimitPages(maxMemory / pageSize)
 	p := &Parser{runtime: wazero.NewRuntimeWithConfig(ctx, config), patience: maxTime}
@@ -141,7 +141,8 @@ func (i *instance) text(at uint32) string {
 	return string(name)
 }
 
-// Close frees all that the parser holds. Nothing may be parsing, and nothing can be parsed afterwards; trees stay valid.
+// Close frees all that the parser holds. Nothing may be parsing, and nothing can be parsed afterwards; trees stay
+// valid.
 func (p *Parser) Close(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +152,8 @@ func (p *Parser) Close(ctx context.Context) error {
 
 // Parse returns the syntax tree of a module. A syntax error is no failure: see [Tree.Errors]. It fails for what is no
 // text of Python at all, that is not UTF-8 or with a NUL byte in it, for what exceeds [MaxSource], [MaxDepth] or 512 MB
-// of memory or a minute, and with the error of ctx if that ends first. The tree refers to source, which must not change.
+// of memory or a minute, and with the error of ctx if that ends first. The tree refers to source, which must not
+// change.
 func (p *Parser) Parse(ctx context.Context, source []byte) (*Tree, error) {
 	if err := readable(source); err != nil {
 		return nil, err

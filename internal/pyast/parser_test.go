@@ -209,6 +209,19 @@ func TestParseLeavesNoMemory(t *testing.T) {
 	}
 }
 
+// TestParseKeepsNoLargeInstance parses what takes so much memory that nobody wants it held until the end.
+func TestParseKeepsNoLargeInstance(t *testing.T) {
+	p := newParser(t)
+	parse(t, p, "x = 1")
+	if len(p.idle) != 1 {
+		t.Fatalf("%d instances are kept for the next file", len(p.idle))
+	}
+	parse(t, p, strings.Repeat("x = [1, 2]\n", 40_000))
+	if len(p.idle) != 0 {
+		t.Errorf("one of %d bytes is kept", p.idle[0].module.Memory().Size())
+	}
+}
+
 func TestParseLineEnds(t *testing.T) {
 	p := newParser(t)
 	const unix = "\ufeffclass A:\n\tx: int = '''a\nb'''\n\n\ty = 2 # c\nz = \\\n3\n"

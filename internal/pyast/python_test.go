@@ -61,8 +61,8 @@ func TestPython(t *testing.T) {
 	compareWithPython(t, python, files)
 }
 
-// grammarFaults are files of releases in which the grammar disagrees with Python, and why. What differs in them is logged.
-// None is near the wire.
+// grammarFaults are files of releases in which the grammar disagrees with Python, and why. What differs in them is
+// logged. None is near the wire.
 var grammarFaults = map[string]string{
 	"vllm/benchmarks/sweep/plot.py":                                        faultWith,
 	"vllm/benchmarks/sweep/plot_pareto.py":                                 faultWith,

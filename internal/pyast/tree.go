@@ -51,8 +51,8 @@ func (n *Node) ByField(name string) *Node {
 	return nil
 }
 
-// NamedChildren iterates over the children that are Named, without comments and the backslashes that continue a line. It
-// may be asked of a nil node.
+// NamedChildren iterates over the children that are Named, without comments and the backslashes that continue a line.
+// It may be asked of a nil node.
 func (n *Node) NamedChildren() iter.Seq[*Node] {
 	return func(yield func(*Node) bool) {
 		if n == nil {

@@ -90,10 +90,11 @@ func TestErrors(t *testing.T) {
 	}{
 		{name: "none", source: "def f(): pass\n"},
 		{name: "nothing"},
-		{name: "newer than some Pythons", source: "type A[T: int] = list[T]\nx = f'{y['z']}' t'{y}'\nmatch x:\n    case 1: ...\n"},
+		{name: "newer Python", source: "type A[T: int] = list[T]\nx = f'{y['z']}' t'{y}'\nmatch x:\n    case 1: ...\n"},
 		{
-			name: "a statement of the future", source: "class A:\n    x: int\n\n\nloop x until y:\n    z = 1\n\nclass B:\n    y: int\n",
-			want: []string{`line 5, column 1: cannot read "loop x until"`},
+			name:   "a statement of the future",
+			source: "class A:\n    x: int\n\n\nloop x until y:\n    z = 1\n\nclass B:\n    y: int\n",
+			want:   []string{`line 5, column 1: cannot read "loop x until"`},
 		},
 		{name: "a missing bracket", source: "x = (1 +\n", want: []string{`line 1, column 1: cannot read "x = (1 +"`}},
 		{name: "a missing name", source: "é = 1\né = [é.]\n", want: []string{`line 2, column 7: cannot read "."`}},

@@ -89,7 +89,9 @@ func release(t *testing.T, name string) pyclient.Options {
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	cache := cmp.Or(os.Getenv("VLLM_VCR_TEST_CACHE"), t.TempDir())
-	tree, err := pyclient.Sources(t.Context(), index, wheel, cache, log)
+	tree, err := pyclient.Sources(t.Context(), pyclient.Wheel{Key: wheel.SHA256, Sure: true, Open: func(ctx context.Context) (*pypi.Wheel, error) {
+		return index.OpenWheel(ctx, wheel)
+	}}, cache, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ type Options struct {
 	// Engine prepares an engine that dials a handshake, and returns what runs it until its context ends. It is called for
 	// each client. An error of Engine is one of Run, an error of the run a finding.
 	Engine func(handshake string) (run func(context.Context) error, err error)
-	// Patience is how long an answer may take; default 30 seconds.
+	// Patience is how long an answer may take; default a minute: engines may boot beside it.
 	Patience time.Duration
 	// Deadline bounds everything; default 5 minutes.
 	Deadline time.Duration
@@ -44,7 +44,7 @@ type Options struct {
 }
 
 const (
-	defaultPatience = 30 * time.Second
+	defaultPatience = time.Minute
 	defaultDeadline = 5 * time.Minute
 	driverName      = "driver.py"
 )

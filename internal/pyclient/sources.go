@@ -49,20 +49,24 @@ type Tree struct {
 	Downloaded int64  `json:"-"` // bytes; 0 if it was in the cache
 }
 
-// Sources takes the Python files of package vllm out of a wheel, into a folder of cache that is named by the sha256 of
-// the wheel. What is there already is used again while it has its digest still.
-func Sources(ctx context.Context, index *pypi.Index, wheel pypi.File, cache string, log *slog.Logger) (Tree, error) {
+// A Wheel is where the Python files of a release are.
+type Wheel struct {
+	// Key names the wheel: by its sha256 if Sure is set. Otherwise it may be another one the next time.
+	Key  string
+	Sure bool
+	// Open opens it, wherever it is: it is closed again.
+	Open func(context.Context) (*pypi.Wheel, error)
+}
+
+// Sources takes the Python files of package vllm out of a wheel, into a folder of cache that is named by the wheel's key.
+// What is there already of a wheel that is sure is used again while it has its digest still, without opening the wheel.
+func Sources(ctx context.Context, wheel Wheel, cache string, log *slog.Logger) (Tree, error) {
 	cache, err := filepath.Abs(cache)
 	if err != nil {
 		return Tree{}, err
 	}
-	key := wheel.SHA256
-	if key == "" {
-		sum := sha256.Sum256([]byte(wheel.URL))
-		key = "unsure-" + hex.EncodeToString(sum[:])
-	}
-	dir := filepath.Join(cache, "sources", key)
-	if wheel.SHA256 != "" {
+	dir := filepath.Join(cache, "sources", wheel.Key)
+	if wheel.Sure {
 		tree, err := cached(dir)
 		if err == nil {
 			log.Info("sources from the cache", "folder", dir, "wheel", tree.Wheel, "files", tree.Files)
@@ -72,9 +76,14 @@ func Sources(ctx context.Context, index *pypi.Index, wheel pypi.File, cache stri
 			log.Warn("sources in the cache are of no use, and are fetched again", "folder", dir, "error", err)
 		}
 	}
-	tree, err := fetch(ctx, index, wheel, dir)
+	opened, err := wheel.Open(ctx)
 	if err != nil {
-		return Tree{}, fmt.Errorf("python of %s: %w", wheel.Name, err)
+		return Tree{}, fmt.Errorf("python of the release: %w", err)
+	}
+	defer opened.Close()
+	tree, err := fetch(opened, dir)
+	if err != nil {
+		return Tree{}, fmt.Errorf("python of %s: %w", opened.File.Name, err)
 	}
 	log.Info("sources fetched", "folder", dir, "files", tree.Files, "bytes", tree.Bytes, "downloaded", tree.Downloaded)
 	return tree, nil
@@ -131,12 +140,8 @@ func addTo(sum hash.Hash, name string, data []byte) {
 }
 
 // fetch makes the folder of a wheel: beside its place, so that it is there whole or not at all.
-func fetch(ctx context.Context, index *pypi.Index, wheel pypi.File, dir string) (tree Tree, err error) {
-	opened, err := index.OpenWheel(ctx, wheel)
-	if err != nil {
-		return tree, err
-	}
-	files, err := read(opened)
+func fetch(wheel *pypi.Wheel, dir string) (tree Tree, err error) {
+	files, err := read(wheel)
 	if err != nil {
 		return tree, err
 	}
@@ -148,7 +153,7 @@ func fetch(ctx context.Context, index *pypi.Index, wheel pypi.File, dir string) 
 		return tree, err
 	}
 	defer os.RemoveAll(made) // after the rename there is nothing of that name
-	tree = Tree{Wheel: wheel.Name, Files: len(files), Downloaded: opened.Downloaded()}
+	tree = Tree{Wheel: wheel.File.Name, Files: len(files), Downloaded: wheel.Downloaded()}
 	if err := tree.lay(files, filepath.Join(made, treeFolder)); err != nil {
 		return tree, err
 	}

@@ -3,6 +3,7 @@ package pyclient_test
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
@@ -24,10 +25,23 @@ import (
 // wheel serves a wheel with the given members, and counts the requests for it.
 func wheel(t *testing.T, members map[string]string) (f pypi.File, requests *int) {
 	t.Helper()
+	data := archive(t, members)
+	requests = new(int)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*requests++
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+	}))
+	t.Cleanup(server.Close)
+	sum := sha256.Sum256(data)
+	return pypi.File{Name: "w.whl", URL: server.URL + "/w.whl", SHA256: hex.EncodeToString(sum[:]), Size: int64(len(data))}, requests
+}
+
+func archive(t *testing.T, members map[string]string) []byte {
+	t.Helper()
 	var data bytes.Buffer
-	archive := zip.NewWriter(&data)
+	writer := zip.NewWriter(&data)
 	for name, content := range members {
-		w, err := archive.Create(name)
+		w, err := writer.Create(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,17 +49,10 @@ func wheel(t *testing.T, members map[string]string) (f pypi.File, requests *int)
 			t.Fatal(err)
 		}
 	}
-	if err := archive.Close(); err != nil {
+	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	requests = new(int)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*requests++
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data.Bytes()))
-	}))
-	t.Cleanup(server.Close)
-	sum := sha256.Sum256(data.Bytes())
-	return pypi.File{Name: "w.whl", URL: server.URL + "/w.whl", SHA256: hex.EncodeToString(sum[:]), Size: int64(data.Len())}, requests
+	return data.Bytes()
 }
 
 // members are of a wheel, of which only the first five are Python of the release.
@@ -57,7 +64,42 @@ var members = map[string]string{
 
 func fetch(t *testing.T, f pypi.File, cache string) (pyclient.Tree, error) {
 	t.Helper()
-	return pyclient.Sources(t.Context(), &pypi.Index{}, f, cache, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	open := func(ctx context.Context) (*pypi.Wheel, error) { return new(pypi.Index).OpenWheel(ctx, f) }
+	return sources(t, pyclient.Wheel{Key: f.SHA256, Sure: true, Open: open}, cache)
+}
+
+func sources(t *testing.T, w pyclient.Wheel, cache string) (pyclient.Tree, error) {
+	t.Helper()
+	return pyclient.Sources(t.Context(), w, cache, slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+// TestSourcesOnDisk: a wheel on disk is read as one of an index, and one that may be another the next time is read anew.
+func TestSourcesOnDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vllm.whl")
+	for _, sure := range []bool{true, false} {
+		cache, opened := t.TempDir(), 0
+		w := pyclient.Wheel{Key: "k", Sure: sure, Open: func(context.Context) (*pypi.Wheel, error) {
+			opened++
+			return pypi.OpenFile(path)
+		}}
+		for _, client := range []string{"old", "new"} {
+			data := archive(t, map[string]string{"vllm/v1/engine/core_client.py": client})
+			if err := os.WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			want := map[bool]string{true: "old", false: client}[sure]
+			tree, err := sources(t, w, cache)
+			if diff := cmp.Diff(map[string]string{"vllm/v1/engine/core_client.py": want}, filesOf(t, tree.Dir)); err != nil || diff != "" {
+				t.Errorf("sure %v: %v (-want +got):\n%s", sure, err, diff)
+			}
+			if tree.Downloaded != 0 || tree.Wheel != "vllm.whl" {
+				t.Errorf("got %+v", tree)
+			}
+		}
+		if want := map[bool]int{true: 1, false: 2}[sure]; opened != want {
+			t.Errorf("sure %v: opened %d times, want %d", sure, opened, want)
+		}
+	}
 }
 
 // TestSources: the Python of the release is there, and nothing else; what is in the cache is used while it is whole.
@@ -171,8 +213,8 @@ func TestSourcesFail(t *testing.T) {
 	}{
 		{"client moved", "python of w.whl: it has no vllm/v1/engine/core_client.py among its 2 Python files", other},
 		{"a place outside", `names "vllm/../../x.py"`, outside},
-		{"no host", "python of w.whl: package index http://no-such-host.invalid", gone},
-		{"other size", "python of w.whl: package index http://", short},
+		{"no host", "python of the release: package index http://no-such-host.invalid", gone},
+		{"other size", "python of the release: package index http://", short},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

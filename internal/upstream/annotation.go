@@ -243,7 +243,8 @@ func (a *annotation) name(n *pyast.Node) string {
 func (x *extractor) typeNamed(m *module, function *pyast.Node, dotted string) (reference, error) {
 	ref, err := x.resolveIn(m, function, dotted)
 	for range maxHops {
-		if err != nil || ref.def == nil || ref.def.kind != aValue || ref.rest != "" || ref.def.again > 0 {
+		if err != nil || ref.def == nil || ref.def.kind != aValue || ref.rest != "" || ref.def.again > 0 ||
+			ref.def.condition != "" {
 			break
 		}
 		if n := ref.def.node; n.Kind != "identifier" && n.Kind != "attribute" {

@@ -120,17 +120,11 @@ func (x *extractor) suspicious(c *class) {
 		x.classGap(c, d.node, "it is declared more than once: also in line %d", d.again)
 	}
 	if c.module.runs != nil {
-		x.classGap(c, c.module.runs, "its module runs text as code by exec")
+		x.classGap(c, c.module.runs, "%s", c.module.how)
 	}
 	for _, e := range c.module.errors {
 		if near(c.module, d.statement, e) {
 			x.classGap(c, d.node, "syntax that is not known: %s", e.Error())
-		}
-	}
-	for n := range c.module.tree.Root.NamedChildren() {
-		if changed := changesClass(c.module.tree, n, c.name); changed != nil {
-			what := pyast.Canonical(c.module.tree, changed)
-			x.classGap(c, changed, "its module changes it after its declaration: %s", what)
 		}
 	}
 }
@@ -153,35 +147,6 @@ func near(m *module, statement *pyast.Node, e pyast.SyntaxError) bool {
 
 func lastLine(m *module, n *pyast.Node) int {
 	return n.Line + strings.Count(strings.TrimRight(m.tree.Text(n), "\r\n"), "\n")
-}
-
-// changesClass returns what in a statement of a module's top level sets an attribute of a class.
-func changesClass(t *pyast.Tree, statement *pyast.Node, name string) *pyast.Node {
-	switch statement.Kind {
-	case "class_definition", "function_definition", "decorated_definition":
-		return nil
-	}
-	for n := range statement.All() {
-		switch n.Kind {
-		case "assignment":
-			left := t.Text(n.ByField("left"))
-			if strings.HasPrefix(left, name+".__") {
-				return n
-			}
-		case "call":
-			arguments := n.ByField("arguments")
-			if t.Text(n.ByField("function")) != "setattr" || arguments == nil {
-				continue
-			}
-			for first := range arguments.NamedChildren() {
-				if t.Text(first) == name {
-					return n
-				}
-				break
-			}
-		}
-	}
-	return nil
 }
 
 // header reads the bases and the keywords of a class.
@@ -245,9 +210,12 @@ func (x *extractor) base(c *class, n *pyast.Node, depth int) error {
 	if n.Kind == "subscript" {
 		name = n.ByField("value")
 	}
-	ref, err := x.resolve(c.module, t.Text(name))
+	ref, err := x.typeNamed(c.module, nil, t.Text(name))
 	if err != nil {
 		return err
+	}
+	if ref.doubt != "" {
+		x.classGap(c, n, "which base %s is meant cannot be read: %s", t.Text(name), ref.doubt)
 	}
 	switch {
 	case ref.lost != "":
@@ -322,7 +290,7 @@ const (
 func (x *extractor) makesDataclass(m *module, name string) (answer, error) {
 	ref, err := x.resolve(m, name)
 	switch {
-	case err != nil || ref.lost != "" || ref.rest != "":
+	case err != nil || ref.lost != "" || ref.rest != "" || ref.doubt != "":
 		return unknown, err
 	case slices.Contains(dataDecorators, ref.external):
 		return yes, nil
@@ -408,7 +376,7 @@ func (x *extractor) compound(c *class, n *pyast.Node, what string) {
 		return
 	}
 	for at := range n.All() {
-		if at.Kind == "assignment" || at.Kind == "call" {
+		if at.Kind == "assignment" || at.Kind == "call" || at.Kind == "delete_statement" && c.setsField(at) {
 			x.classGap(c, n, "it declares %s under a condition", what)
 			return
 		}
@@ -432,7 +400,7 @@ func (x *extractor) member(c *class, statement *pyast.Node) error {
 		switch {
 		case n.Kind == "call":
 			x.classGap(c, n, "its body calls %s", pyast.Canonical(t, n.ByField("function")))
-		case n.Kind == "assignment" && t.Text(n.ByField("left")) == "__annotations__":
+		case strings.HasPrefix(t.Text(n.ByField("left")), "__annotations__"):
 			x.classGap(c, n, "its body sets __annotations__")
 		case n.Kind == "assignment" && n.ByField("type") != nil:
 			isField, err := x.isField(c.module, n.ByField("type"))
@@ -443,9 +411,33 @@ func (x *extractor) member(c *class, statement *pyast.Node) error {
 				name: t.Text(n.ByField("left")), module: c.module, line: n.Line, annotation: n.ByField("type"),
 				value: n.ByField("right"), keywordOnly: c.keywordOnly && c.kind == structClass,
 			})
+		case c.setsField(n):
+			x.classGap(c, n, "its body sets a field otherwise: %s", firstLine(t, n))
 		}
 	}
 	return nil
+}
+
+// setsField tells whether a node binds or deletes the name of a field.
+func (c *class) setsField(n *pyast.Node) bool {
+	t := c.module.tree
+	bound := n.ByField("left")
+	switch n.Kind {
+	case "assignment", "augmented_assignment":
+	case "named_expression":
+		bound = n.ByField("name")
+	case "delete_statement":
+		bound = n
+	default:
+		return false
+	}
+	for at := range bound.All() {
+		isField := func(f field) bool { return at.Kind == "identifier" && f.name == t.Text(at) }
+		if slices.ContainsFunc(c.fields, isField) {
+			return true
+		}
+	}
+	return false
 }
 
 // isField tells the annotations of fields from those of what the class alone has.

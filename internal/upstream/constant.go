@@ -114,6 +114,7 @@ func (x *extractor) doubtful(ref reference, what string) {
 }
 
 func (x *extractor) takeConstant(ref reference, value []byte) {
+	x.taken[ref.def] = true
 	x.profile.Constants[ref.name] = protocol.Constant{
 		Place: protocol.Place{Module: ref.module.path, At: ref.def.statement.Line}, Value: value,
 	}

@@ -57,6 +57,12 @@ func (x *extractor) derivesFrom(c *class, base string) bool {
 	return slices.ContainsFunc(c.bases, func(b *class) bool { return x.derivesFrom(b, base) })
 }
 
+// countsOtherwise tells whether auto() is not the next integer or the name in lower case.
+func (x *extractor) countsOtherwise(c *class) bool {
+	_, own := method(c, "_generate_next_value_")
+	return own != nil || x.derivesFrom(c, "enum.Flag") || x.derivesFrom(c, "enum.IntFlag")
+}
+
 func (x *extractor) enumMember(c *class, e *enumeration, name string, a *pyast.Node) error {
 	value, err := x.enumValue(c, e, name, a.ByField("right"))
 	if err != nil {
@@ -82,7 +88,7 @@ func (x *extractor) enumValue(c *class, e *enumeration, name string, n *pyast.No
 	t := c.module.tree
 	if n.Kind == "call" {
 		ref, err := x.resolve(c.module, t.Text(n.ByField("function")))
-		if err != nil || ref.external != "enum.auto" {
+		if err != nil || ref.external != "enum.auto" || x.countsOtherwise(c) {
 			return notKnown{}, err
 		}
 		if e.words {

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -62,6 +63,7 @@ type extractor struct {
 	classes map[*definition]*class
 	pending map[*definition][]Gap // of classes that may not be of the wire
 	reached map[*definition]bool
+	taken   map[*definition]bool // constants
 	queue   []wanted
 	origin  map[string]string // module that a name of the profile was found in
 }
@@ -93,12 +95,13 @@ func Extract(ctx context.Context, parser *pyast.Parser, source Source) (*protoco
 			Structs: map[string]protocol.Struct{},
 		},
 		classes: map[*definition]*class{}, pending: map[*definition][]Gap{}, reached: map[*definition]bool{},
+		taken:  map[*definition]bool{},
 		origin: map[string]string{},
 	}
 	steps := []func() error{
 		func() error { return x.fetch(usual) },
 		x.version, x.rootStructs, x.declaredByEngine, x.decodedTypes, x.encoderCodes, x.eventMedia, x.utilities,
-		x.messages, x.drain,
+		x.messages, x.drain, x.changes,
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -176,9 +179,15 @@ func (x *extractor) declaredByEngine() error {
 		return err // the roots are gaps already
 	}
 	names := map[string]bool{}
-	for name, d := range engine.defs {
-		if d.kind == aClass || d.kind == aValue {
-			names[name] = true
+	declaring, err := x.withStars(engine)
+	if err != nil {
+		return err
+	}
+	for _, m := range declaring {
+		for name, d := range m.defs {
+			if d.kind == aClass || d.kind == aValue {
+				names[name] = true
+			}
 		}
 	}
 	for _, user := range []string{coreModule, clientModule, utilsModule, coordinatorModule} {
@@ -207,6 +216,24 @@ func (x *extractor) declaredByEngine() error {
 	return nil
 }
 
+// withStars are a module and those of vLLM that it imports everything from: it declares what they do.
+func (x *extractor) withStars(m *module) ([]*module, error) {
+	all := []*module{m}
+	for _, s := range m.stars {
+		if !isOurs(s.from) {
+			continue
+		}
+		there, err := x.load(s.from)
+		if err != nil {
+			return nil, err
+		}
+		if there != nil && there.broken == nil {
+			all = append(all, there)
+		}
+	}
+	return all, nil
+}
+
 // reachDeclared reaches a name that nothing of the wire names, if it is of a kind that the wire has.
 func (x *extractor) reachDeclared(ref reference) error {
 	if ref.def == nil {
@@ -227,8 +254,8 @@ func (x *extractor) reachDeclared(ref reference) error {
 
 // reach takes a name into the profile.
 func (x *extractor) reach(ref reference, why reason) {
-	if ref.def != nil && ref.doubt != "" {
-		x.gap(why.module, why.line, why.what, "which "+ref.name+" is meant cannot be read: "+ref.doubt)
+	if doubt := cmp.Or(ref.doubt, ref.later); ref.def != nil && doubt != "" {
+		x.gap(why.module, why.line, why.what, "which "+ref.name+" is meant cannot be read: "+doubt)
 	}
 	if ref.def == nil || x.reached[ref.def] {
 		return

@@ -1,9 +1,11 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/pyast"
@@ -21,15 +23,23 @@ type module struct {
 	path   string // "vllm/v1/engine/__init__.py"
 	tree   *pyast.Tree
 	defs   map[string]*definition
-	stars  []string // modules of "from M import *"
+	stars  []star
 	errors []pyast.SyntaxError
-	runs   *pyast.Node // a call of exec at the top level
+	runs   *pyast.Node // what sets names that only running it tells; nil for nothing
+	how    string      // it does
 	broken error       // it could not be parsed at all
+}
+
+// A star is "from M import *".
+type star struct {
+	from      string
+	statement *pyast.Node
 }
 
 // A definition is what a name of a module's top level stands for: the last one, if several.
 type definition struct {
 	kind       definitionKind
+	declared   string        // the name
 	node       *pyast.Node   // the class, the function, or the value that is assigned; nil for a name without a value
 	statement  *pyast.Node   // that it is in, decorators included
 	decorators []*pyast.Node // expressions
@@ -84,7 +94,7 @@ func (l *library) load(name string) (*module, error) {
 		return m, nil
 	}
 	file := strings.ReplaceAll(name, ".", "/")
-	candidates := []string{file + ".py", file + "/__init__.py"}
+	candidates := []string{file + "/__init__.py", file + ".py"} // as Python prefers them
 	for _, p := range candidates {
 		if err := l.fetch([]string{p}); err != nil {
 			return nil, err
@@ -104,6 +114,10 @@ func (l *library) parse(name, path string, text []byte) (*module, error) {
 		return nil, fmt.Errorf("%s: more than %d modules are of the wire: this is no vLLM", l.source.Where(), maxModules)
 	}
 	m := &module{name: name, path: path, defs: map[string]*definition{}}
+	if encoding := encodingOf(text); encoding != "" {
+		m.broken = fmt.Errorf("its encoding is %s: want utf-8", encoding)
+		return m, nil
+	}
 	tree, err := l.parser.Parse(l.ctx, text)
 	if err != nil {
 		if l.ctx.Err() != nil {
@@ -114,7 +128,26 @@ func (l *library) parse(name, path string, text []byte) (*module, error) {
 	}
 	m.tree, m.errors = tree, tree.Errors()
 	m.collect(tree.Root, "")
+	m.runs, m.how = computesNames(tree)
 	return m, nil
+}
+
+// encodingLine is what the first two lines of a file may say of its encoding.
+var encodingLine = regexp.MustCompile(`^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)`)
+
+// encodingOf is what a file says that its encoding is, if that is another than UTF-8 or less than it.
+func encodingOf(text []byte) string {
+	lines := bytes.SplitN(text, []byte("\n"), 3)
+	for _, line := range lines[:min(2, len(lines))] {
+		if found := encodingLine.FindSubmatch(line); found != nil {
+			switch name := strings.ToLower(strings.ReplaceAll(string(found[1]), "_", "-")); name {
+			case "utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii":
+				return ""
+			}
+			return string(found[1])
+		}
+	}
+	return ""
 }
 
 // isPackage tells whether the module is the __init__.py of a folder, which relative imports start from.
@@ -161,9 +194,6 @@ func (m *module) branches(n *pyast.Node, condition string) {
 // expression notes the names that an assignment binds.
 func (m *module) expression(n *pyast.Node, condition string) {
 	for e := range n.NamedChildren() {
-		if e.Kind == "call" && m.tree.Text(e.ByField("function")) == "exec" {
-			m.runs = e
-		}
 		var names []*pyast.Node
 		value := e
 		for value != nil && value.Kind == "assignment" { // a = b = value
@@ -209,6 +239,7 @@ func (m *module) define(name string, d *definition) {
 			d.again = before.statement.Line
 		}
 	}
+	d.declared = name
 	m.defs[name] = d
 }
 
@@ -218,7 +249,7 @@ func (m *module) imports(n *pyast.Node, condition string) {
 	for child := range n.NamedChildren() {
 		switch {
 		case child.Kind == "wildcard_import":
-			m.stars = append(m.stars, from)
+			m.stars = append(m.stars, star{from, n})
 		case child.Field != "name":
 		case n.Kind == "import_from_statement":
 			m.importName(n, child, from, relative, condition)

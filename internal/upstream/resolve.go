@@ -15,6 +15,7 @@ type reference struct {
 	external string      // dotted name elsewhere: "msgspec.Struct", "builtins.int"
 	lost     string      // why it was not found, if so
 	doubt    string      // why it may be another, if so
+	later    string      // why it may become another when its module has run to the end, if so
 }
 
 // builtins are the names that need no import and may stand in annotations and class headers.
@@ -28,31 +29,71 @@ const maxHops = 16
 
 // resolve finds what a dotted name means in a module. It follows imports and re-exports within vLLM.
 func (l *library) resolve(m *module, dotted string) (reference, error) {
-	return l.follow(m, dotted, 0)
+	return l.follow(m, dotted, route{stars: true})
 }
 
-func (l *library) follow(m *module, dotted string, hops int) (reference, error) {
-	if hops > maxHops {
+// A route is how a name was followed until now.
+type route struct {
+	hops  int
+	stars bool // what imports everything behind a definition is looked at
+}
+
+func (r route) next() route { return route{r.hops + 1, r.stars} }
+
+func (l *library) follow(m *module, dotted string, way route) (reference, error) {
+	if way.hops > maxHops {
 		return reference{lost: "its imports lead in a circle"}, nil
 	}
 	head, rest, _ := strings.Cut(dotted, ".")
 	d := m.defs[head]
-	switch {
-	case d == nil:
-		return l.followStars(m, dotted, hops)
-	case d.kind == anImport:
-		ref, err := l.followImport(m, d, rest, hops)
+	if d == nil {
+		return l.followStars(m, dotted, way)
+	}
+	ref, err := reference{module: m, name: head, def: d, rest: rest}, error(nil)
+	if d.kind == anImport {
+		ref, err = l.followImport(m, d, rest, way)
 		if d.again > 0 && ref.doubt == "" {
 			ref.doubt = fmt.Sprintf("%s:%d imports it from elsewhere than line %d", m.path, d.statement.Line, d.again)
 		}
+	}
+	if err != nil || ref.later != "" || !way.stars {
 		return ref, err
 	}
-	return reference{module: m, name: head, def: d, rest: rest}, nil
+	ref.later, err = l.overridden(m, d, ref, dotted, way)
+	return ref, err
+}
+
+// overridden says why an import of everything, behind a definition, may put another in its place.
+func (l *library) overridden(m *module, d *definition, ref reference, dotted string, way route) (why string, err error) {
+	for _, s := range m.stars {
+		if s.statement.Start < d.statement.End {
+			continue
+		}
+		if isOurs(s.from) {
+			there, err := l.load(s.from)
+			if err != nil {
+				return "", err
+			}
+			if there != nil && there.broken == nil {
+				other, err := l.follow(there, dotted, route{hops: way.hops + 1})
+				if err != nil {
+					return "", err
+				}
+				if other.lost != "" || other.def == ref.def && other.external == ref.external {
+					continue
+				}
+			}
+		}
+		const format = "%s:%d imports everything from %s, which may have another"
+		return fmt.Sprintf(format, m.path, s.statement.Line, s.from), nil
+	}
+	return "", nil
 }
 
 // followStars looks where the module imports everything from, last first, and among the names that Python knows.
-func (l *library) followStars(m *module, dotted string, hops int) (reference, error) {
-	for _, from := range slices.Backward(m.stars) {
+func (l *library) followStars(m *module, dotted string, way route) (reference, error) {
+	for _, s := range slices.Backward(m.stars) {
+		from := s.from
 		if !isOurs(from) {
 			continue
 		}
@@ -63,7 +104,7 @@ func (l *library) followStars(m *module, dotted string, hops int) (reference, er
 		if there == nil || there.broken != nil {
 			return reference{lost: "it may come from " + from + ", which cannot be read"}, nil
 		}
-		if ref, err := l.follow(there, dotted, hops+1); err != nil || ref.def != nil || ref.external != "" {
+		if ref, err := l.follow(there, dotted, way.next()); err != nil || ref.def != nil || ref.external != "" {
 			return ref, err
 		}
 	}
@@ -81,28 +122,28 @@ func (m *module) excuse() string {
 	return ""
 }
 
-func (l *library) followImport(m *module, d *definition, rest string, hops int) (reference, error) {
+func (l *library) followImport(m *module, d *definition, rest string, way route) (reference, error) {
 	if !isOurs(d.module) {
 		return reference{external: joinDots(d.module, d.name, rest)}, nil
 	}
 	if d.name == "" {
-		return l.inModule(d.module, rest, hops)
+		return l.inModule(d.module, rest, way)
 	}
 	if d.module == m.name { // from . import name, in the package itself
-		return l.inModule(joinDots(d.module, d.name), rest, hops)
+		return l.inModule(joinDots(d.module, d.name), rest, way)
 	}
 	there, err := l.load(d.module)
 	if err != nil {
 		return reference{}, err
 	}
 	if there != nil && there.broken == nil {
-		ref, err := l.follow(there, joinDots(d.name, rest), hops+1)
+		ref, err := l.follow(there, joinDots(d.name, rest), way.next())
 		if err != nil || ref.lost == "" {
 			return ref, err
 		}
 		// The name may be that of a module in the package.
 		if below, err := l.load(joinDots(d.module, d.name)); err != nil || below != nil {
-			found, err := l.inModule(joinDots(d.module, d.name), rest, hops)
+			found, err := l.inModule(joinDots(d.module, d.name), rest, way)
 			return found, err
 		}
 		return ref, nil
@@ -111,7 +152,7 @@ func (l *library) followImport(m *module, d *definition, rest string, hops int) 
 }
 
 // inModule finds a dotted name that starts in the module itself, or in one below it.
-func (l *library) inModule(name, rest string, hops int) (reference, error) {
+func (l *library) inModule(name, rest string, way route) (reference, error) {
 	there, err := l.load(name)
 	if err != nil {
 		return reference{}, err
@@ -121,12 +162,12 @@ func (l *library) inModule(name, rest string, hops int) (reference, error) {
 	}
 	head, below, _ := strings.Cut(rest, ".")
 	if there != nil && there.broken == nil && (there.defs[head] != nil || below == "") {
-		return l.follow(there, rest, hops+1)
+		return l.follow(there, rest, way.next())
 	}
 	if below == "" {
 		return reference{lost: noModule(name, there)}, nil
 	}
-	return l.inModule(joinDots(name, head), below, hops+1)
+	return l.inModule(joinDots(name, head), below, way.next())
 }
 
 func noModule(name string, m *module) string {

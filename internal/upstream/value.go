@@ -26,7 +26,7 @@ func (x *extractor) evaluateAt(m *module, n *pyast.Node, hops int) (value any, k
 	}
 	name := strings.TrimSuffix(m.tree.Text(n), ".value")
 	ref, err := x.resolve(m, name)
-	if err != nil || ref.def == nil || ref.def.condition != "" || ref.def.again > 0 {
+	if err != nil || ref.def == nil || ref.doubt != "" || ref.def.condition != "" || ref.def.again > 0 {
 		return nil, false, err
 	}
 	switch {

@@ -1,7 +1,7 @@
 // The module's face to Go: one call parses a file and returns its syntax tree as one array.
 //
-// The module imports one function, env.stop, and nothing of WASI: what the C library would ask of a system is defined at
-// the end of this file.
+// The module imports one function, env.stop, and nothing of WASI: what the C library would ask of a system is defined
+// at the end of this file.
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,8 +22,8 @@ const TSLanguage *tree_sitter_python(void);
 // stop reports whether the caller has lost interest. at is the byte that the parser is at.
 __attribute__((import_module("env"), import_name("stop"))) uint32_t host_stop(uint32_t at);
 
-// A record is a node. Records are in pre-order, so that a parent is before its children. Go reads them as they lie here:
-// five little-endian words.
+// A record is a node. Records are in pre-order, so that a parent is before its children. Go reads them as they lie
+// here: five little-endian words.
 typedef struct {
   uint16_t symbol;
   uint8_t field; // 0 without one
@@ -58,18 +58,18 @@ typedef struct {
 
 static bool stop(TSParseState *state) {
   Text *text = state->payload;
-  text->stopped = text->stopped || host_stop(state->current_byte_offset) != 0;
+  if (host_stop(state->current_byte_offset)) text->stopped = true;
   return text->stopped;
 }
 
 enum { CHUNK = 64 << 10 };
 
-// read_chunk gives the parser the text piece by piece, and none of it any more once it was stopped: the parser asks between
-// tokens only, and looking for the next one may take it through the whole text each time.
+// read_chunk gives the parser the text piece by piece, and none of it any more once it was stopped: the parser asks
+// between tokens only, and looking for the next one may take it through the whole text each time.
 static const char *read_chunk(void *payload, uint32_t at, TSPoint point, uint32_t *length) {
   (void)point;
   Text *text = payload;
-  text->stopped = text->stopped || host_stop(at) != 0;
+  if (host_stop(at)) text->stopped = true;
   uint32_t rest = at < text->length && !text->stopped ? text->length - at : 0;
   *length = rest < CHUNK ? rest : CHUNK;
   return text->text + (rest ? at : 0);
@@ -156,8 +156,8 @@ static bool flatten(TSTree *parsed) {
   }
 }
 
-// parse parses the reserved source and returns how many records there are, or 0 if it was stopped, which leaves a module
-// that must not be used again.
+// parse parses the reserved source and returns how many records there are, or 0 if it was stopped, which leaves a
+// module that must not be used again.
 EXPORT(parse) uint32_t parse(uint32_t length) {
   TSParser *parser = ts_parser_new();
   if (!ts_parser_set_language(parser, tree_sitter_python())) abort();

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/drift"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// nightlyIndex is where the main branch of vLLM is built to.
+const nightlyIndex = "https://wheels.vllm.ai/nightly"
+
+// driftFlags are the flags of drift check.
+type driftFlags struct {
+	in           inputs
+	index        string
+	pre, nightly bool
+	frontend     string
+	layers       []string
+	engine       string
+	peers        string
+	bootTimeout  time.Duration
+	model        string
+	store        storeFlags
+	expectations string
+	layersJSON   string
+	report       reportFlags
+}
+
+func (a *app) driftCheckCommand() *cobra.Command {
+	var f driftFlags
+	cmd := &cobra.Command{
+		Use:   "check [VERSION|WHEEL|URL]",
+		Short: "Look at a release in layers: its sources, its frontend, its engine, and the goldens behind it",
+		Long: "Look at a release of vLLM, by default the newest stable one of the package index, in layers:\n\n" +
+			"  static   what its Python sources declare of the wire, compared with the profile of its line\n" +
+			"  live     its vllm-rs before the player: the frontend suite\n" +
+			"  goldens  the goldens of its line, replayed behind that vllm-rs\n" +
+			"  engine   its engine for the CPU under the live suite, and behind the tap; where it is installed\n" +
+			"  python   its own Python client before the player; where an engine is installed\n\n" +
+			"A release without a line of its own is judged as the newest line before it. Ends with one line: drift: none\n" +
+			"(exit code 0), found (1) or unknown (3, or 4 when nothing was asserted), which is the worst of the layers that\n" +
+			"were looked at, and why. What is not here, such as an engine, is not looked at and weighs nothing.\n\n" +
+			"What is downloaded runs with the rights of this command: run it where there are no secrets. There are wheels for\n" +
+			"linux only. docs/drift.md has more.",
+		Example: "  vllm-vcr drift check\n" +
+			"  vllm-vcr drift check 0.33.0 --report-dir report\n" +
+			"  vllm-vcr drift check --nightly --layers static\n" +
+			"  vllm-vcr drift check --frontend ./vllm-rs",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.driftCheck(cmd.Context(), f, args) },
+	}
+	f.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (f *driftFlags) addFlags(flags *pflag.FlagSet) {
+	f.in.addFlags(flags)
+	flags.StringVar(&f.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.BoolVar(&f.pre, "pre", false, "the newest release may be a candidate")
+	flags.BoolVar(&f.nightly, "nightly", false, "the newest build of the main branch, or the build VERSION, of --index or else "+nightlyIndex)
+	flags.StringVar(&f.frontend, "frontend", "", "look at this vllm-rs rather than one of the index; VERSION names its release if it does not tell (before 0.29)")
+	flags.StringSliceVar(&f.layers, "layers", layerNames(), "what to look at")
+	flags.StringVar(&f.engine, "engine", string(drift.EngineAuto), "engine for the CPU: auto (one that is installed), install (6 GB), never, or the path of an environment that has it")
+	flags.StringVar(&f.peers, "peers", "", "absolute path of the folder that engines are kept in (default that of vllm-vcr in the cache directory)")
+	flags.DurationVar(&f.bootTimeout, "boot-timeout", capture.DefaultBootTimeout, "how long the engine may take to start")
+	flags.StringVar(&f.model, "model", "", "model directory for the frontend (default the one in the binary)")
+	flags.StringVar(&f.expectations, "expectations", "", "what is known to fail (default nothing)")
+	flags.StringVar(&f.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+driftJSON)
+	f.store.addFlags(flags)
+	flags.Lookup("cache").Usage += "; frontends are kept in the folder frontends of it (default of vllm-vcr)"
+	f.report.addFlags(flags)
+}
+
+func layerNames() []string {
+	var names []string
+	for _, name := range drift.Layers() {
+		names = append(names, string(name))
+	}
+	return names
+}
+
+// check refuses flags that say nothing sensible together.
+func (f *driftFlags) check(args []string) error {
+	if err := f.report.check(); err != nil {
+		return err
+	}
+	if _, err := choose("--layers", f.layers, drift.Layers()...); err != nil {
+		return err
+	}
+	named := len(args) > 0
+	isWheel := named && isWheel(args[0])
+	switch {
+	case len(f.layers) == 0:
+		return errors.New("--layers names none: nothing would be looked at")
+	case f.frontend != "" && (f.index != "" || f.nightly):
+		return errors.New("--frontend and --index or --nightly: a local frontend needs no index")
+	case f.frontend != "" && isWheel:
+		return fmt.Errorf("--frontend and %s: want one of the two", args[0])
+	case isWheel && (f.index != "" || f.nightly):
+		return fmt.Errorf("--index and --nightly are for a version, but %s is a wheel", args[0])
+	case f.store.offline && f.frontend == "" && !(isWheel && !isURL(args[0])):
+		return errors.New("--offline: the frontend of a release comes from the index: name one by --frontend")
+	case f.pre && (named || f.frontend != ""):
+		return errors.New("--pre is for the newest release of the index, but another is named")
+	case f.pre && f.nightly:
+		return errors.New("--pre and --nightly: want one of the two")
+	case f.bootTimeout <= 0:
+		return fmt.Errorf("--boot-timeout %v: want more than 0", f.bootTimeout)
+	case f.model != "" && !exists(filepath.Join(f.model, "config.json")):
+		return fmt.Errorf("--model %s: want a directory with config.json and tokenizer.json", f.model)
+	}
+	return nil
+}
+
+// A driftRun is one check: what is looked at, as far as it is known, and what came out.
+type driftRun struct {
+	flags    driftFlags
+	window   *compat.Matrix
+	registry *manifest.Manifest
+	cache    string // folder
+	subject  driftSubject
+	line     compat.Line // that the release is judged as
+	own      bool        // it is its own
+
+	failed   error // why there is no release to look at
+	result   drift.Result
+	started  time.Time
+	took     time.Duration
+	document *report.Document // nil if nothing was run
+	body     *report.Document // the same without what differs between equal runs
+}
+
+func (a *app) driftCheck(ctx context.Context, f driftFlags, args []string) error {
+	run := &driftRun{flags: f, started: time.Now()}
+	if err := f.check(args); err != nil {
+		return err
+	}
+	if err := run.flags.store.resolve(a, &run.flags.in); err != nil {
+		return err
+	}
+	err := run.name(args)
+	if err != nil {
+		return err
+	}
+	if run.window, run.registry, err = a.load(run.flags.in); err != nil {
+		return err
+	}
+	live, err := a.liveLayers(run)
+	if err != nil {
+		return err
+	}
+	if run.failed = a.choose(ctx, run); run.failed != nil {
+		run.result.Verdict = drift.Unknown
+	} else if run.result, err = a.look(ctx, run, live); err != nil {
+		return err
+	}
+	run.took = time.Since(run.started)
+	if err := a.driftDocuments(run); err != nil {
+		return err
+	}
+	return a.tellDrift(run)
+}
+
+// look makes all layers.
+func (a *app) look(ctx context.Context, run *driftRun, live drift.Live) (drift.Result, error) {
+	f := &run.flags
+	self, err := os.Executable()
+	if err != nil {
+		return drift.Result{}, exitError{conformance.ExitInfra, err}
+	}
+	steps := a.openSteps()
+	defer steps.close()
+	var wanted []drift.LayerName
+	for _, name := range f.layers {
+		wanted = append(wanted, drift.LayerName(name))
+	}
+	check := drift.Check{
+		Build: run.subject.build, Line: run.line, Own: run.own, Layers: wanted, Live: live, VCR: self, BootTimeout: f.bootTimeout,
+		Source: run.subject.source, Cache: run.cache,
+		Frontend: func(ctx context.Context) (drift.Frontend, error) { return run.subject.fetch(ctx, run.cache, a.log) },
+		Extract:  run.subject.extract(),
+		Tell:     func(layer drift.LayerName, step string) { steps.tell(string(layer), step) },
+		Engines: drift.Engines{Mode: drift.EngineMode(f.engine), Options: cpuengine.Options{
+			Dir: f.peers, Index: f.index, Log: a.log,
+			Progress: func(step string) { steps.tell("engine "+run.subject.build.String(), step) },
+		}},
+	}
+	return check.Run(ctx), nil
+}
+
+// liveLayers are the layers of the player but for what is looked at.
+func (a *app) liveLayers(run *driftRun) (live drift.Live, err error) {
+	f := &run.flags
+	if run.cache, err = driftCache(f.store.cache); err != nil {
+		return live, err
+	}
+	if f.model == "" {
+		files, err := fs.Sub(vcr.Files, vcr.ModelPath)
+		if err != nil {
+			return live, err
+		}
+		if f.model, err = drift.Model(files, run.cache); err != nil {
+			return live, exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
+		}
+	}
+	if f.model, err = filepath.Abs(f.model); err != nil {
+		return live, err
+	}
+	live = drift.Live{Window: run.window, Registry: run.registry, Model: f.model, Log: a.log, Progress: a.progress}
+	if live.Store, err = a.openStore(&f.store); err != nil || f.expectations == "" {
+		return live, err
+	}
+	all, err := conformance.EveryCase(run.window, run.registry, conformance.Selection{})
+	if err != nil {
+		return live, err
+	}
+	live.Expectations, err = a.loadExpectations(f.expectations, all)
+	return live, err
+}
+
+func (run *driftRun) chooseLine() (err error) {
+	run.line, run.own, err = drift.LineFor(run.window, run.registry, run.subject.build.Version)
+	return err
+}

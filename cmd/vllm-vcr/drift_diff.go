@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/upstream"
+	"github.com/vllm-vcr/conformance/internal/wirediff"
+)
+
+// What makes drift diff end with exit code 1.
+const (
+	failBreaking = "breaking"
+	failAny      = "any"
+	failNever    = "never"
+)
+
+// diffFormats are the forms that drift diff writes.
+var diffFormats = map[string]func(io.Writer, *wirediff.Diff) error{
+	"text": wirediff.Text,
+	"json": wirediff.JSON,
+	"markdown": func(w io.Writer, d *wirediff.Diff) error {
+		return wirediff.Markdown(w, d, wirediff.MarkdownLimit)
+	},
+	"sarif": func(w io.Writer, d *wirediff.Diff) error { return wirediff.SARIF(w, d, buildVersion()) },
+}
+
+// diffFlags are the flags of drift diff.
+type diffFlags struct {
+	format string
+	output string
+	failOn string
+	index  string
+}
+
+func (a *app) driftDiffCommand() *cobra.Command {
+	var f diffFlags
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Say what changed on the wire from one release to another, and who fails of it",
+		Long: "Compare two wire profiles. Each change says whom it breaks of those who were written for A and meet B: engines,\n" +
+			"frontends, taps (consumers of KV events among them), or nobody; why; where upstream declares it; and what\n" +
+			"this build needs for it.\n\n" +
+			"A and B are each a line of this build (0.33, no network), a release (0.33.0), a wheel, a folder with the\n" +
+			"sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +
+			"Exit codes: 0 nothing breaks, 1 something does, 3 a side could not be read, or not all of it. --fail-on any\n" +
+			"makes every change exit code 1, --fail-on never none: what could not be read is 3 in any case.",
+		Example: "  vllm-vcr drift diff 0.32 0.33\n" +
+			"  vllm-vcr drift diff 0.33 0.34.0rc1 --format markdown -o changes.md\n" +
+			"  vllm-vcr drift diff 0.27.0 0.27.1 --fail-on any",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.driftDiff(cmd.Context(), f, args[0], args[1]) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.format, "format", "text", "text, json, markdown (at most 60 kB), or sarif")
+	flags.StringVarP(&f.output, "output", "o", "", "write to this file instead of stdout")
+	flags.StringVar(&f.failOn, "fail-on", failBreaking, "what makes the exit code 1: breaking, any, never")
+	flags.StringVar(&f.index, "index", "", "package index for releases (default as for drift check)")
+	return cmd
+}
+
+func (a *app) driftDiff(ctx context.Context, f diffFlags, from, to string) error {
+	if _, err := chooseOne("--fail-on", f.failOn, failBreaking, failAny, failNever); err != nil {
+		return err
+	}
+	if _, err := chooseOne("--format", f.format, "text", "json", "markdown", "sarif"); err != nil {
+		return err
+	}
+	before, gapsBefore, err := a.side(ctx, from, f.index)
+	if err != nil {
+		return err
+	}
+	after, gapsAfter, err := a.side(ctx, to, f.index)
+	if err != nil {
+		return err
+	}
+	d := wirediff.Compare(before, after)
+	d.Gaps = append(append(d.Gaps, gapsBefore...), gapsAfter...)
+	if err := a.writeDiff(f, d); err != nil {
+		return err
+	}
+	return f.outcome(d)
+}
+
+func (a *app) writeDiff(f diffFlags, d *wirediff.Diff) error {
+	write := func(w io.Writer) error { return diffFormats[f.format](w, d) }
+	if f.output != "" {
+		return report.WriteFile(f.output, write)
+	}
+	return write(a.stdout)
+}
+
+// outcome is the exit code of a comparison that was written.
+func (f *diffFlags) outcome(d *wirediff.Diff) error {
+	switch {
+	case len(d.Gaps) > 0:
+		return exitError{conformance.ExitInfra, fmt.Errorf(
+			"not all could be read: there may be more changes than these: %s", d.Headline())}
+	case f.failOn == failBreaking && d.Verdict() == wirediff.Breaks, f.failOn == failAny && len(d.Changes) > 0:
+		return exitError{conformance.ExitFail, errReported}
+	}
+	return nil
+}
+
+// linePattern is the name of a line.
+var linePattern = regexp.MustCompile(`^v?[0-9]+\.[0-9]+$`)
+
+// side is a profile that an argument names, and what could not be read of it.
+func (a *app) side(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
+	if linePattern.MatchString(name) {
+		p, err := protocol.LoadProfile(name)
+		if err != nil {
+			err = fmt.Errorf("%w: of another line name a release, as %s.0", err, name)
+		}
+		return p, nil, err
+	}
+	if strings.HasSuffix(name, ".json") {
+		p, err := readProfile(name)
+		if err != nil {
+			err = exitError{conformance.ExitInfra, err}
+		}
+		return p, nil, err
+	}
+	if protocol.HasProfile(name) {
+		if p, err := protocol.LoadProfile(name); err == nil && p.Version == strings.TrimPrefix(name, "v") {
+			return p, nil, nil
+		}
+	}
+	return a.extractSide(ctx, name, index)
+}
+
+// extractSide reads the sources of a release.
+func (a *app) extractSide(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
+	release, err := upstream.Open(ctx, name, upstream.Options{Index: &pypi.Index{URL: index, Log: a.log}})
+	if errors.Is(err, upstream.ErrNotNamed) {
+		return nil, nil, err
+	}
+	if err != nil {
+		return nil, nil, exitError{conformance.ExitInfra, err}
+	}
+	defer release.Close()
+	if release.Warning != "" {
+		a.log.Warn(release.Warning)
+	}
+	profile, found, err := extractFrom(ctx, release)
+	if err != nil {
+		return nil, nil, exitError{conformance.ExitInfra, err}
+	}
+	var gaps []wirediff.Gap
+	for _, g := range found {
+		place := protocol.Place{Module: g.Module, At: g.Line}
+		gaps = append(gaps, wirediff.Gap{Release: profile.Version, Place: place, What: g.What, Why: g.Why})
+	}
+	return profile, gaps, nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/pyast"
+	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/upstream"
+)
+
+// driftExtractFlags are the flags of drift extract.
+type driftExtractFlags struct {
+	index, output, format, version string
+	partial, yanked                bool
+}
+
+func (a *app) driftExtractCommand() *cobra.Command {
+	var f driftExtractFlags
+	cmd := &cobra.Command{
+		Use:   "extract WHEEL|VERSION|DIR|URL",
+		Short: "Read the wire profile of a release from its Python sources",
+		Long: "Read the Python sources of a release and print its wire profile: every struct that crosses the wire with its\n" +
+			"encoding, its fields in order, their types and defaults, and where each is declared; enums, constants, utility\n" +
+			"methods, and the messages without a struct. Of a release of the index a few members of one wheel are downloaded.\n" +
+			"Nothing of it is run, and no Python is needed.\n\n" +
+			"DIR is a checkout of vLLM, an unpacked wheel or the site-packages of an installation; --version names the release\n" +
+			"of a checkout, which does not tell.\n\n" +
+			"What could not be read is named on stderr with its place, and the exit code is 3: nothing is printed then, as half\n" +
+			"a profile looks like a whole one, unless --partial asks for it. A release that was yanked is refused with its\n" +
+			"reason, and exit code 3, unless --yanked asks for it.",
+		Example: "  vllm-vcr drift extract 0.33.0 -o 0.33.json\n" +
+			"  vllm-vcr drift extract --format text ./vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl\n" +
+			"  vllm-vcr drift extract ~/src/vllm --version 0.34.0",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.driftExtract(cmd.Context(), f, args[0]) },
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.output, "output", "o", "", "write the profile to this file instead of stdout")
+	flags.StringVar(&f.format, "format", "json", "json, which every command takes for a profile, or text, for people")
+	flags.StringVar(&f.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.StringVar(&f.version, "version", "", "release that the sources in DIR are of, if they do not tell")
+	flags.BoolVar(&f.partial, "partial", false, "print what could be read of a release that could not be read as a whole; the exit code stays 3")
+	flags.BoolVar(&f.yanked, "yanked", false, "read a release that was yanked")
+	return cmd
+}
+
+func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string) error {
+	if f.format != "json" && f.format != "text" {
+		return fmt.Errorf("--format %q: want json or text", f.format)
+	}
+	started := time.Now()
+	release, err := upstream.Open(ctx, name, upstream.Options{
+		Index: &pypi.Index{URL: f.index, Log: a.log}, Version: f.version, Yanked: f.yanked,
+	})
+	if errors.Is(err, upstream.ErrNotNamed) {
+		return err
+	}
+	if err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	defer release.Close()
+	if release.Warning != "" {
+		a.log.Warn(release.Warning)
+	}
+	profile, gaps, err := extractFrom(ctx, release)
+	if err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	took := time.Since(started)
+	a.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", took)
+	if len(gaps) == 0 || f.partial {
+		if err := a.writeProfile(f, profile); err != nil {
+			return exitError{conformance.ExitInfra, err}
+		}
+	}
+	if len(gaps) == 0 {
+		return nil
+	}
+	for _, g := range gaps {
+		a.tell("not read: " + g.String())
+	}
+	parts := "1 part of its wire is"
+	if len(gaps) > 1 {
+		parts = fmt.Sprintf("%d parts of its wire are", len(gaps))
+	}
+	return exitError{
+		conformance.ExitInfra,
+		fmt.Errorf("release %s could not be read as a whole: %s not known: see above", profile.Version, parts),
+	}
+}
+
+// extractFrom reads an open release with a parser of its own.
+func extractFrom(ctx context.Context, source upstream.Source) (*protocol.Profile, []upstream.Gap, error) {
+	parser, err := pyast.New(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer parser.Close(context.WithoutCancel(ctx))
+	return upstream.Extract(ctx, parser, source)
+}
+
+func (a *app) writeProfile(f driftExtractFlags, p *protocol.Profile) error {
+	write := func(w io.Writer) error { return protocol.WriteProfile(w, p) }
+	if f.format == "text" {
+		write = func(w io.Writer) error { return writeProfileText(w, p) }
+	}
+	if f.output == "" {
+		return write(a.stdout)
+	}
+	return writeFile(f.output, write)
+}
+
+// writeProfileText writes a profile as tables for people. Its names and types come from foreign sources.
+func writeProfileText(w io.Writer, p *protocol.Profile) error {
+	var b bytes.Buffer
+	commit := ""
+	if p.Commit != "" {
+		commit = ", commit " + p.Commit
+	}
+	fmt.Fprintf(&b, "vLLM %s, line %s%s\n", p.Version, p.Line, commit)
+	for _, section := range []func(io.Writer, *protocol.Profile){
+		textMessages, textEnums, textConstants, textUtilities, textStructs,
+	} {
+		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		section(t, p)
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	for line := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(w, report.OneLine(strings.TrimRight(line, " \n"))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain is a text in a table: one that has no line break or tab to break it.
+func plain(text string) string { return strings.ReplaceAll(report.OneLine(text), "\t", " ") }
+
+func place(p protocol.Place) string { return fmt.Sprintf("%s:%d", plain(p.Module), p.At) }
+
+func textMessages(w io.Writer, p *protocol.Profile) {
+	fmt.Fprintf(w, "\nMESSAGES WITHOUT A STRUCT\n")
+	for _, name := range slices.Sorted(maps.Keys(p.Messages)) {
+		m := p.Messages[name]
+		var keys []string
+		for _, k := range m.Keys {
+			key := plain(k.Name)
+			if k.Optional {
+				key += "?"
+			}
+			keys = append(keys, key)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", plain(name), plain(m.Encoding), place(m.Place), strings.Join(keys, ", "))
+	}
+}
+
+func textEnums(w io.Writer, p *protocol.Profile) {
+	fmt.Fprintf(w, "\nENUMS\n")
+	for _, name := range slices.Sorted(maps.Keys(p.Enums)) {
+		e := p.Enums[name]
+		var members []string
+		for _, m := range e.Members {
+			members = append(members, plain(m.Name)+"="+plain(string(m.Value)))
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", plain(name), place(e.Place), strings.Join(members, ", "))
+	}
+}
+
+func textConstants(w io.Writer, p *protocol.Profile) {
+	fmt.Fprintf(w, "\nCONSTANTS\n")
+	for _, name := range slices.Sorted(maps.Keys(p.Constants)) {
+		c := p.Constants[name]
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", plain(name), place(c.Place), plain(string(c.Value)))
+	}
+}
+
+func textUtilities(w io.Writer, p *protocol.Profile) {
+	fmt.Fprintf(w, "\nUTILITIES\n")
+	for _, name := range slices.Sorted(maps.Keys(p.Utilities)) {
+		u := p.Utilities[name]
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", plain(name), plain(string(u.Result)), place(u.Place), plain(u.Signature))
+	}
+}
+
+func textStructs(w io.Writer, p *protocol.Profile) {
+	fmt.Fprintf(w, "\nSTRUCTS\n")
+	for _, name := range slices.Sorted(maps.Keys(p.Structs)) {
+		s := p.Structs[name]
+		head := []string{s.Encoding}
+		if s.OmitDefaults {
+			head = append(head, "defaults left out")
+		}
+		if s.Tag != "" {
+			head = append(head, "tag "+s.Tag)
+		}
+		fmt.Fprintf(w, "%s (%s) %s\n", plain(name), plain(strings.Join(head, ", ")), place(s.Place))
+		for i, f := range s.Fields {
+			preset := "= None"
+			switch {
+			case f.Required:
+				preset = "required"
+			case f.Default != nil:
+				preset = "= " + plain(string(f.Default))
+			}
+			fmt.Fprintf(w, "  %d\t%s\t%s\t%s\n", i, plain(f.Name), plain(f.Type), preset)
+		}
+	}
+}

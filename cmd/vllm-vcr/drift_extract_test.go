@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+const (
+	tinyRelease    = "../../internal/upstream/testdata/tiny"
+	extractedWheel = "../../internal/upstream/testdata/wheels/vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl"
+)
+
+// damagedRelease is a folder with the sources of the tiny release, of which one text is another.
+func damagedRelease(t *testing.T, file, old, replacement string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(tinyRelease)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, file)
+	text, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(text), old) {
+		t.Fatalf("%s holds no %q: %v", path, old, err)
+	}
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), old, replacement)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestDriftExtract(t *testing.T) {
+	index := indexServer(t, map[string]string{
+		"vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl": "4ba787ec9", "vllm-0.32.0-cp38-abi3-manylinux1_x86_64.whl": "5df63a720!",
+	}) + "/simple"
+	forbidden := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(forbidden.Close)
+	computed := damagedRelease(t, "vllm/v1/engine/__init__.py", "logprobs: Logprobs | None", "logprobs: make('::error::x') | None")
+	for _, test := range []struct {
+		name   string
+		args   []string
+		code   int
+		stdout []string // parts of it; nothing may be printed if there are none
+		stderr []string
+	}{
+		{"a folder as text", []string{"--format", "text", tinyRelease}, conformance.ExitOK, []string{
+			"vLLM 9.9.0, line 9.9, commit 012345678\n", "vllm/v1/engine/core.py:19         status, local, hash?\n",
+			"\nEngineCoreRequest (array) vllm/v1/engine/__init__.py:41\n  0  request_id  RequestId", "  1  prompt      list[int] | None          required\n",
+		}, nil},
+		{"what cannot be read", []string{computed}, conformance.ExitInfra, nil, []string{
+			"not read: vllm/v1/engine/__init__.py:54: EngineCoreOutput.logprobs: its type make(", "is known only when it runs\n",
+			"vllm-vcr: error: release 9.9.0 could not be read as a whole: 1 part of its wire is not known: see above\n",
+		}},
+		{"half of it", []string{"--partial", computed}, conformance.ExitInfra, []string{`"EngineCoreOutputs": {`}, []string{"not read: "}},
+		{"half of it as text", []string{"--partial", "--format", "text", computed}, conformance.ExitInfra, []string{"EngineCoreOutputs (array)"}, []string{"not read: "}},
+		{"a wheel without sources", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{
+			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read as a whole: 17 parts",
+		}},
+		{"a yanked release", []string{"--index", index, "0.32.0"}, conformance.ExitInfra, nil, []string{"release 0.32.0: it was yanked (no reason is given): ", "pass --yanked"}},
+		{"an index without the project", []string{"--index", forbidden.URL, "0.33.0"}, conformance.ExitInfra, nil, []string{"has no project"}},
+		{"no release", []string{"--index", index, "0.99.0"}, conformance.ExitInfra, nil, []string{"has no release 0.99.0"}},
+		{"another format", []string{"--format", "yaml", tinyRelease}, conformance.ExitUsage, nil, []string{`--format "yaml": want json or text`}},
+		{"no name", []string{"newest"}, conformance.ExitUsage, nil, []string{`"newest" is no version, and there is no such file`}},
+		{"no argument", nil, conformance.ExitUsage, nil, []string{"accepts 1 arg"}},
+		{"an output that cannot be written", []string{tinyRelease, "-o", t.TempDir()}, conformance.ExitInfra, nil, []string{"is a directory"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
+			if code := a.main(t.Context(), append([]string{"drift", "extract"}, test.args...)); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for _, want := range test.stdout {
+				if !strings.Contains(stdout.String(), want) {
+					t.Errorf("stdout has no %q:\n%s", want, stdout.String())
+				}
+			}
+			if len(test.stdout) == 0 && stdout.Len() > 0 {
+				t.Errorf("stdout has %s", stdout.String())
+			}
+			for _, want := range test.stderr {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("stderr has no %q:\n%s", want, stderr.String())
+				}
+			}
+			for line := range strings.Lines(stdout.String() + stderr.String()) {
+				if strings.HasPrefix(strings.TrimSpace(line), "::") {
+					t.Errorf("a line is a command to a CI: %s", line)
+				}
+			}
+		})
+	}
+}
+
+// TestDriftExtractWritesTheProfile: the file is the profile that the binary has.
+func TestDriftExtractWritesTheProfile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.33.json")
+	var stdout, stderr bytes.Buffer
+	a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
+	if code := a.main(t.Context(), []string{"drift", "extract", "-o", path, extractedWheel}); code != conformance.ExitOK {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("../../internal/protocol/profiles/0.33.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" || stdout.Len() > 0 {
+		t.Errorf("-want +got:\n%s\nstdout %q", diff, stdout.String())
+	}
+}

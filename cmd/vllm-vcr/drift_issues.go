@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/canary"
+	"github.com/vllm-vcr/conformance/internal/github"
+)
+
+// driftIssuesFlags are the flags of drift issues.
+type driftIssuesFlags struct {
+	matrix string
+	labels []string
+	dryRun bool
+}
+
+func (a *app) driftIssuesCommand() *cobra.Command {
+	var f driftIssuesFlags
+	cmd := &cobra.Command{
+		Use:   "issues DIR",
+		Short: "Keep an issue on GitHub for each line that was looked at",
+		Long: "Open, update and close one issue a line, after what checks of releases have left in a directory: the file\n" +
+			"verdict-LINE/verdict.json holds the outputs of a step with drift check --github-output, as toJSON(steps.ID.outputs)\n" +
+			"of a workflow writes them. --matrix is what drift releases printed: it says which lines there are.\n\n" +
+			"found    there is an issue, with the text of the check\n" +
+			"unknown  there is one too, but the text of an open one stays: nothing was found out. A check that left no file,\n" +
+			"         or a broken one, is unknown\n" +
+			"none     there is none: an open one is closed\n\n" +
+			"A text that differs is replaced without a comment. Another state is commented: the verdict, the verdicts of the\n" +
+			"layers, or what the release declares on the wire. Issues of lines that are looked at no more are closed.\n\n" +
+			"The token is in GITHUB_TOKEN, the repository in GITHUB_REPOSITORY. The job needs the permission issues: write.",
+		Example: "  vllm-vcr drift issues verdicts --matrix '[{\"line\":\"0.33\",\"version\":\"0.33.0\",\"kind\":\"known\",\"check\":\"0.33.0\"}]'",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.driftIssues(cmd.Context(), args[0], f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.matrix, "matrix", "", "what drift releases printed")
+	flags.StringSliceVar(&f.labels, "label", nil, "label that each issue has at least")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	return cmd
+}
+
+// rowLine is what a line of a row is called: it is part of a path and of the key of an issue.
+var rowLine = regexp.MustCompile(`^([0-9]+\.[0-9]+|[a-z]+)$`)
+
+// readRows reads what drift releases printed.
+func readRows(text string) ([]canary.Release, error) {
+	var rows []canary.Release
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
+		return nil, fmt.Errorf("--matrix: want what drift releases printed: %w", err)
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("--matrix: there is no release in it: want what drift releases printed")
+	}
+	for i, r := range rows {
+		if !rowLine.MatchString(r.Line) {
+			return nil, fmt.Errorf("--matrix: line %q of row %d: want one such as 0.33, or nightly", r.Line, i)
+		}
+		if slices.ContainsFunc(rows[:i], func(other canary.Release) bool { return other.Line == r.Line }) {
+			return nil, fmt.Errorf("--matrix: line %s is there twice", r.Line)
+		}
+	}
+	return rows, nil
+}
+
+// driftIssues brings every issue to its state. One that fails does not keep the others from it.
+func (a *app) driftIssues(ctx context.Context, dir string, f driftIssuesFlags) error {
+	rows, err := readRows(f.matrix)
+	if err != nil {
+		return err
+	}
+	client, err := a.githubClient(f.dryRun)
+	if err != nil {
+		return err
+	}
+	wanted, err := a.driftWanted(ctx, client, dir, rows, f.labels)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, issue := range wanted {
+		done, err := client.EnsureIssue(ctx, issue)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("issue %s: %w", issue.Key, githubFailure(ctx, err)))
+			continue
+		}
+		if err := a.sayOutcome(issue.Key+": issue", done, f.dryRun); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	return nil
+}
+
+// driftWanted are the issues that there should be, and those that should be no more.
+func (a *app) driftWanted(
+	ctx context.Context, client *github.Client, dir string, rows []canary.Release, labels []string,
+) ([]github.Issue, error) {
+	folder, err := os.OpenRoot(dir) // a link in it leads nowhere else
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
+	var wanted []github.Issue
+	for _, row := range rows {
+		verdict, err := canary.Read(folder.FS(), row)
+		if err != nil {
+			a.tell("vllm-vcr: line " + row.Line + ": " + err.Error())
+		}
+		wanted = append(wanted, canary.Issue(row, verdict, labels))
+	}
+	keys, err := client.OpenKeys(ctx, canary.KeyPrefix)
+	if err != nil {
+		return nil, githubFailure(ctx, err)
+	}
+	for _, key := range keys {
+		if !slices.ContainsFunc(wanted, func(i github.Issue) bool { return i.Key == key }) {
+			wanted = append(wanted, canary.Unwatched(key))
+		}
+	}
+	return wanted, nil
+}

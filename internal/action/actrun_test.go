@@ -118,19 +118,25 @@ func (c *consumer) run(t *testing.T, workflow string) outcome {
 	t.Helper()
 	writeFile(t, filepath.Join(c.dir, ".github", "workflows", "conformance.yml"), []byte(workflow))
 	c.commit(t)
-	file, _ := readAction(t)
-	args := []string{
-		"push", "--json", "--rm", "-P", "ubuntu-latest=-self-hosted", "--container-daemon-socket", "-", "--no-cache-server",
+	return c.workflow(t, "conformance.yml", "push")
+}
+
+// workflow runs a workflow of the committed repository. Stand-ins take the place of other actions that it uses.
+func (c *consumer) workflow(t *testing.T, name, event string, more ...string) outcome {
+	t.Helper()
+	path := filepath.Join(".github", "workflows", name)
+	args := append([]string{
+		event, "--json", "--rm", "-W", path, "-P", "ubuntu-latest=-self-hosted", "--container-daemon-socket", "-", "--no-cache-server",
 		"--action-cache-path", c.cache, "--local-repository", "vllm-vcr/conformance@v1=" + c.action,
-	}
-	for _, s := range file.Runs.Steps {
-		if repository, ref, uses := strings.Cut(s.Uses, "@"); uses {
-			parts := strings.Split(repository, "/")
-			standin, err := filepath.Abs(filepath.Join("testdata", "act", parts[1]))
-			if err != nil {
-				t.Fatal(err)
-			}
-			args = append(args, "--local-repository", parts[0]+"/"+parts[1]+"@"+ref+"="+standin)
+	}, more...)
+	used := string(readFile(t, filepath.Join(root, "action.yml"))) + string(readFile(t, filepath.Join(c.dir, path)))
+	for _, found := range regexp.MustCompile(`uses: (actions/([a-z-]+))(?:/[a-z]+)?(@[0-9a-f]{40}) `).FindAllStringSubmatch(used, -1) {
+		standin, err := filepath.Abs(filepath.Join("testdata", "act", found[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(standin); err == nil { // act itself stands in for the checkout
+			args = append(args, "--local-repository", found[1]+found[3]+"="+standin)
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), c.act, args...)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -94,10 +96,14 @@ func (a *app) driftDiff(ctx context.Context, f diffFlags, from, to string) error
 
 func (a *app) writeDiff(f diffFlags, d *wirediff.Diff) error {
 	write := func(w io.Writer) error { return diffFormats[f.format](w, d) }
+	emit := func() error { return write(a.stdout) }
 	if f.output != "" {
-		return report.WriteFile(f.output, write)
+		emit = func() error { return report.WriteFile(f.output, write) }
 	}
-	return write(a.stdout)
+	if err := emit(); err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	return nil
 }
 
 // outcome is the exit code of a comparison that was written.
@@ -127,9 +133,12 @@ func (a *app) side(ctx context.Context, name, index string) (*protocol.Profile, 
 	if strings.HasSuffix(name, ".json") {
 		p, err := readProfile(name)
 		if err != nil {
-			err = exitError{conformance.ExitInfra, err}
+			return nil, nil, err
 		}
-		return p, nil, err
+		if err := plausible(p); err != nil {
+			return nil, nil, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", name, err)}
+		}
+		return p, nil, nil
 	}
 	if protocol.HasProfile(name) {
 		if p, err := protocol.LoadProfile(name); err == nil && p.Version == strings.TrimPrefix(name, "v") {
@@ -139,8 +148,31 @@ func (a *app) side(ctx context.Context, name, index string) (*protocol.Profile, 
 	return a.extractSide(ctx, name, index)
 }
 
+// plausible refuses a profile that no release has: a comparison with it would say nothing.
+func plausible(p *protocol.Profile) error {
+	if line := protocol.LineOf(p.Version); line == p.Version || line != p.Line {
+		return fmt.Errorf("it is of line %q and release %q: want a release of the line", p.Line, p.Version)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Structs)) {
+		s := p.Structs[name]
+		if s.Encoding != "array" && s.Encoding != "map" {
+			return fmt.Errorf("struct %q has the encoding %q: want array or map", name, s.Encoding)
+		}
+		seen := map[string]bool{}
+		for _, f := range s.Fields {
+			if seen[f.Name] {
+				return fmt.Errorf("struct %q has the field %q twice", name, f.Name)
+			}
+			seen[f.Name] = true
+		}
+	}
+	return nil
+}
+
 // extractSide reads the sources of a release.
 func (a *app) extractSide(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
+	ctx, cancel := upstream.Limited(ctx)
+	defer cancel()
 	release, err := upstream.Open(ctx, name, upstream.Options{Index: &pypi.Index{URL: index, Log: a.log}})
 	if errors.Is(err, upstream.ErrNotNamed) {
 		return nil, nil, err

@@ -63,6 +63,8 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 		return fmt.Errorf("--format %q: want json or text", f.format)
 	}
 	started := time.Now()
+	ctx, cancel := upstream.Limited(ctx)
+	defer cancel()
 	release, err := upstream.Open(ctx, name, upstream.Options{
 		Index: &pypi.Index{URL: f.index, Log: a.log}, Version: f.version, Yanked: f.yanked,
 	})
@@ -121,7 +123,7 @@ func (a *app) writeProfile(f driftExtractFlags, p *protocol.Profile) error {
 	if f.output == "" {
 		return write(a.stdout)
 	}
-	return writeFile(f.output, write)
+	return report.WriteFile(f.output, write)
 }
 
 // writeProfileText writes a profile as tables for people. Its names and types come from foreign sources.

@@ -44,6 +44,13 @@ func TestDriftExtract(t *testing.T) {
 	forbidden := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(forbidden.Close)
 	computed := damagedRelease(t, "vllm/v1/engine/__init__.py", "logprobs: Logprobs | None", "logprobs: make('::error::x') | None")
+	nothing := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(nothing, "vllm"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(nothing, "vllm", "_version.py"), []byte("__version__ = '0.33.0'\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		name   string
 		args   []string
@@ -61,8 +68,12 @@ func TestDriftExtract(t *testing.T) {
 		}},
 		{"half of it", []string{"--partial", computed}, conformance.ExitInfra, []string{`"EngineCoreOutputs": {`}, []string{"not read: "}},
 		{"half of it as text", []string{"--partial", "--format", "text", computed}, conformance.ExitInfra, []string{"EngineCoreOutputs (array)"}, []string{"not read: "}},
-		{"a wheel without sources", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{
+		{"a wheel that does not tell what it is", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{" is no wheel: it has 0 members *.dist-info/METADATA"}},
+		{"a folder without the module of the wire", []string{nothing}, conformance.ExitInfra, nil, []string{
 			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read as a whole: 17 parts",
+		}},
+		{"a version that the sources contradict", []string{"--version", "0.34.0", tinyRelease}, conformance.ExitInfra, nil, []string{
+			"it is of release 0.34.0, and its vllm/_version.py of 9.9.0+cpu: one of them is wrong",
 		}},
 		{"a yanked release", []string{"--index", index, "0.32.0"}, conformance.ExitInfra, nil, []string{"release 0.32.0: it was yanked (no reason is given): ", "pass --yanked"}},
 		{"an index without the project", []string{"--index", forbidden.URL, "0.33.0"}, conformance.ExitInfra, nil, []string{"has no project"}},

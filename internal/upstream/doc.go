@@ -38,8 +38,9 @@
 //
 // Whatever of the wire is not plainly declared is a [Gap] with its place and its reason: a root or a base class that
 // is not to be found, a class under a condition, one that a call makes, a field that a loop adds, a keyword of a
-// header that a profile cannot say, syntax that the parser does not know. What nothing refers to, and that is not
-// there, is no gap: an older release has less.
+// header that a profile cannot say, syntax that the parser does not know; what a module that was read binds anew,
+// deletes or changes after its declaration, whichever module that is. What nothing refers to, and that is not there, is
+// no gap: an older release has less.
 //
 // Out of reach of this package, because no declaration says it: what the Rust frontend sends and expects beside what
 // the Python one does, when a field is set, the SCALE_ELASTIC_EP notice of elastic expert parallelism, the tensors

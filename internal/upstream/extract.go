@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/pyast"
 )
@@ -433,8 +434,15 @@ func (x *extractor) version() error {
 	if err != nil {
 		return err
 	}
-	if version == "" {
-		version = x.source.Version()
+	named, err := x.source.Version()
+	if err != nil {
+		return err
+	}
+	switch {
+	case version == "":
+		version = named
+	case named != "" && !sameRelease(version, named):
+		return fmt.Errorf("%s: it is of release %s, and its vllm/_version.py of %s: one of them is wrong", x.source.Where(), named, version)
 	}
 	if version == "" {
 		const why = "no vllm/_version.py and no dist-info tells the release that it is of: name it by --version"
@@ -457,6 +465,18 @@ func withoutVariant(version string) string {
 		return version
 	}
 	return release
+}
+
+// sameRelease compares versions without what a build adds to them, which is not everywhere the same.
+func sameRelease(a, b string) bool {
+	a, _, _ = strings.Cut(a, "+")
+	b, _, _ = strings.Cut(b, "+")
+	one, errOne := compat.ParseBuild(a)
+	other, errOther := compat.ParseBuild(b)
+	if errOne != nil || errOther != nil {
+		return a == b
+	}
+	return one == other
 }
 
 const commitDigits = 9

@@ -113,7 +113,7 @@ func TestSameWire(t *testing.T) {
 		{"a module of the same name beside the folder", []edit{{"vllm/v1/engine.py", "", "x = 1\n"}}},
 		{"an answer for names that are not there", []edit{{engineFile, "class Logprobs", "def __getattr__(name):\n    globals()[name] = value = make(name)\n    return value\n\n\nclass Logprobs"}}},
 		{"everything imported behind it, and it too", []edit{{engineFile, "class UtilityOutput(", "from vllm.other import *\n\n\nclass UtilityOutput("}, {"vllm/other.py", "", "from vllm.v1.engine import *\nfrom vllm.v1.engine import EngineCoreOutput\n"}}},
-		{"a variable of its name in a function", []edit{{coreFile, "class DPEngineCoreProc", "def take(outputs):\n    for EngineCoreOutput in outputs:\n        EngineCoreOutput.__x__ = 1\n        setattr(EngineCoreOutput, 'x', 1)\n\n\nclass DPEngineCoreProc"}}},
+		{"a variable of its name in a function", []edit{{engineFile, "class UtilityOutput", "def take(outputs):\n    for EngineCoreOutput in outputs:\n        EngineCoreOutput.__x__ = 1\n        setattr(EngineCoreOutput, 'x', 1)\n\n\nclass UtilityOutput"}}},
 		{"the keys in one dictionary", []edit{{utilsFile, `{k: getattr(config, k) for k in ("master_ip", "master_port")}`, `{"master_ip": config.ip, "master_port": config.port}`}}},
 		{"the keys under a condition in one expression", []edit{{utilsFile, "    payload = {}\n    if coordinated:\n        payload = {k: getattr(config, k) for k in (\"master_ip\", \"master_port\")}", "    payload = {k: getattr(config, k) for k in [\"master_ip\", \"master_port\"]} if coordinated else {}"}}},
 		{"frames in a list", []edit{{eventsFile, `(client_id, b"", self.END_SEQ, b"")`, `[client_id, b'', self.END_SEQ, b""]`}}},

@@ -46,8 +46,8 @@ func (m memory) Read(_ context.Context, paths []string) (map[string][]byte, erro
 	return files, nil
 }
 
-func (memory) Version() string { return "" }
-func (memory) Where() string   { return "memory" }
+func (memory) Version() (string, error) { return "", nil }
+func (memory) Where() string            { return "memory" }
 
 // tiny is a release that has a little of everything, as real ones have it.
 func tiny(t testing.TB) memory {

@@ -19,8 +19,9 @@ const maxFile = 4 << 20
 type Source interface {
 	// Read returns those of the files that are there, by their path: "vllm/v1/engine/__init__.py".
 	Read(ctx context.Context, paths []string) (map[string][]byte, error)
-	// Version is the release, as what holds the files names it. It counts if vllm/_version.py tells none.
-	Version() string
+	// Version is the release, as what holds the files names it; "" if nothing does. What vllm/_version.py tells must be
+	// the same but for the variant.
+	Version() (string, error)
 	// Where names the source in errors: a path, or a URL without credentials.
 	Where() string
 }
@@ -34,14 +35,8 @@ func (w Wheel) Read(_ context.Context, paths []string) (map[string][]byte, error
 	return files, err
 }
 
-// Version implements [Source].
-func (w Wheel) Version() string {
-	parts := strings.Split(w.File.Name, "-")
-	if len(parts) < 2 {
-		return ""
-	}
-	return parts[1]
-}
+// Version implements [Source]. It is that of METADATA, which must be that of the name.
+func (w Wheel) Version() (string, error) { return w.Wheel.Version() }
 
 // Where implements [Source].
 func (w Wheel) Where() string { return w.File.Name }
@@ -101,7 +96,7 @@ func (f *Folder) Read(ctx context.Context, paths []string) (map[string][]byte, e
 }
 
 // Version implements [Source].
-func (f *Folder) Version() string { return f.version }
+func (f *Folder) Version() (string, error) { return f.version, nil }
 
 // Where implements [Source].
 func (f *Folder) Where() string { return f.path }

@@ -18,7 +18,8 @@
 // On Unix the process leads a process group of its own, every signal goes to the group, and when the process has ended by
 // itself the rest of its group is killed. A descendant that makes itself a new group is out of reach.
 //
-// On Linux the process is killed when its owner dies, however that dies. Elsewhere it lives on if the owner is killed.
+// On Linux the process is killed when its owner dies, however that dies. Elsewhere it lives on if the owner is killed. On
+// any Unix all of its group is killed with the owner if it is [Options.Guarded].
 //
 // On Windows there are no such groups and no SIGTERM: stopping kills the process at once, and its own children are left.
 package process

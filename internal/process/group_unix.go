@@ -4,6 +4,7 @@ package process
 
 import (
 	"os/exec"
+	"strconv"
 	"syscall"
 )
 
@@ -18,4 +19,23 @@ func leadGroup(cmd *exec.Cmd) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
+}
+
+// guardGroup has the group of cmd killed when this process dies: the kernel would only end the first of them. A shell in
+// a session of its own, which nothing that is meant for ours reaches, sees the end of its input then, unless release was
+// called before.
+func guardGroup(cmd *exec.Cmd) (release func()) {
+	shell := exec.Command("/bin/sh", "-c", `read -r _ || kill -s KILL -- "-$1"`, "sh", strconv.Itoa(cmd.Process.Pid))
+	shell.Env, shell.SysProcAttr = []string{}, &syscall.SysProcAttr{Setsid: true}
+	alive, err := shell.StdinPipe()
+	if err == nil {
+		err = shell.Start()
+	}
+	if err != nil {
+		return func() {}
+	}
+	return func() {
+		_, _ = alive.Write([]byte("released\n"))
+		_ = shell.Wait()
+	}
 }

@@ -24,6 +24,9 @@ type Options struct {
 	Output io.Writer
 	// Grace is the time between SIGTERM and SIGKILL, default 5 seconds.
 	Grace time.Duration
+	// Guarded has the whole group killed when this process dies, however that dies: for a program that starts others. It
+	// takes a Unix with /bin/sh.
+	Guarded bool
 }
 
 const (
@@ -41,6 +44,7 @@ type Process struct {
 	cmd   *exec.Cmd
 	tail  *tail
 	grace time.Duration
+	guard bool
 	done  chan struct{}
 	err   error // valid once done is closed
 
@@ -51,7 +55,9 @@ type Process struct {
 // elsewhere stays with the caller.
 func Start(cmd *exec.Cmd, opt Options) (*Process, error) {
 	opt = opt.withDefaults(cmd)
-	p := &Process{name: opt.Name, cmd: cmd, tail: newTail(opt.Tail, opt.Output), grace: opt.Grace, done: make(chan struct{})}
+	p := &Process{
+		name: opt.Name, cmd: cmd, tail: newTail(opt.Tail, opt.Output), grace: opt.Grace, guard: opt.Guarded, done: make(chan struct{}),
+	}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.tail
 	}
@@ -87,9 +93,13 @@ func (p *Process) start() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
+		release := func() {}
 		if err == nil {
 			running.Store(p, nil)
 			defer running.Delete(p)
+			if p.guard {
+				release = guardGroup(p.cmd)
+			}
 		}
 		started <- err
 		if err != nil {
@@ -99,6 +109,7 @@ func (p *Process) start() error {
 			p.err = err
 		}
 		killGroup(p.cmd) // what it started must not outlive it
+		release()
 		close(p.done)
 	}()
 	return <-started

@@ -182,19 +182,38 @@ func TestKillAll(t *testing.T) {
 	})
 }
 
-// The child of a killed owner must die: a helper process starts one, and is killed with SIGKILL.
+// What a killed owner started must die: a helper process starts it, and is killed with SIGKILL.
 func TestProcessDiesWithItsOwner(t *testing.T) {
-	if os.Getenv("PROCESS_TEST_HELPER") == "1" {
-		cmd := exec.Command("sleep", "600")
-		cmd.Stdout = os.Stdout // held until it dies
-		start(t, cmd, Options{})
-		os.Stdout.WriteString("ready\n")
-		select {}
+	tests := []struct {
+		name    string
+		command string // holds stdout until it dies
+		opt     Options
+		skip    bool
+	}{
+		{name: "one process", command: "echo ready; exec sleep 600", skip: !diesWithOwner},
+		{name: "a guarded family", command: "sleep 600 & echo ready; wait", opt: Options{Guarded: true}},
 	}
-	if !diesWithOwner {
-		t.Skip("no signal on the parent's death on this system")
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if os.Getenv("PROCESS_TEST_HELPER") == "1" {
+				cmd := exec.Command("sh", "-c", test.command)
+				cmd.Stdout = os.Stdout
+				start(t, cmd, test.opt)
+				select {}
+			}
+			if test.skip {
+				t.Skip("no signal on the parent's death on this system")
+			}
+			wantDeathWithOwner(t)
+		})
 	}
-	helper := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+}
+
+// wantDeathWithOwner has a helper run this test, and kills it.
+func wantDeathWithOwner(t *testing.T) {
+	t.Helper()
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	helper := exec.Command(os.Args[0], "-test.run="+pattern)
 	helper.Env = append(os.Environ(), "PROCESS_TEST_HELPER=1")
 	r := pipeStdout(t, helper)
 	if err := helper.Start(); err != nil {
@@ -205,6 +224,17 @@ func TestProcessDiesWithItsOwner(t *testing.T) {
 	helper.Process.Kill()
 	helper.Wait()
 	wantEverybodyGone(t, r)
+}
+
+// A guard does nothing to a group that ended, and is itself gone: the owner has no child left.
+func TestGuardGoesWithItsGroup(t *testing.T) {
+	p := start(t, exec.Command("true"), Options{Guarded: true})
+	if err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
+		t.Errorf("waiting for a child: %v, want none", err)
+	}
 }
 
 func start(t *testing.T, cmd *exec.Cmd, opt Options) *Process {

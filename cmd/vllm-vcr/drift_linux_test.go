@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -380,6 +381,51 @@ func TestDriftCheckEngine(t *testing.T) {
 				t.Logf("stdout:\n%s\nstderr:\n%s", stdout, stderr)
 			}
 		})
+	}
+}
+
+// TestDriftCheckEngineOfANewLine: the tap is another process, and has to know the line that this one has just learned.
+func TestDriftCheckEngineOfANewLine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs whole programs")
+	}
+	dir := t.TempDir()
+	p, err := protocol.LoadProfile("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Line, p.Version = "0.34", "0.34.0"
+	var profile bytes.Buffer
+	if err := protocol.WriteProfile(&profile, p); err != nil {
+		t.Fatal(err)
+	}
+	frontend, err := os.ReadFile(testenv.Frontend(t, "0.33.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wheel := filepath.Join(dir, "vllm-0.34.0-cp38-abi3-manylinux_2_28_x86_64.whl")
+	for path, data := range map[string][]byte{
+		wheel: releaseWheel(t, "0.34.0", frontend), filepath.Join(dir, "0.34.json"): profile.Bytes(),
+	} {
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	player := strings.Replace(testenv.PlayerForEngine, "0.33.0", "0.34.0 --profiles "+dir, 1)
+	home := filepath.Join(testenv.EnginePeers(t, player), "engines", "0.33.0")
+	stdout, stderr, code := driftOf(t, t.TempDir(), wheel, "--layers", "static,live,engine", "--engine", home)
+	for _, want := range []string{
+		"tap: none: 12 requests recorded and replayed", "a player that is taught its profile serves it", "drift: none: vLLM 0.34.0 speaks as line 0.33: ",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("stdout has no %q", want)
+		}
+	}
+	if !strings.Contains(stderr, "engine: tap: start frontend, tap and engine\n") {
+		t.Error("stderr does not tell what takes its time")
+	}
+	if code != 0 || t.Failed() {
+		t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, stdout, stderr)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/drift"
 	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream"
 	"github.com/vllm-vcr/conformance/internal/vllmrs"
 )
 
@@ -70,6 +71,8 @@ func (a *app) choose(ctx context.Context, run *driftRun) error {
 	case run.subject.wheel != "":
 		choose = a.chooseWheel
 	}
+	ctx, cancel := upstream.Limited(ctx)
+	defer cancel()
 	return choose(ctx, run)
 }
 

@@ -35,7 +35,7 @@ type Check struct {
 	VCR     string
 	// BootTimeout is how long the engine may take until it serves; default that of a capture.
 	BootTimeout time.Duration
-	// Tell is told what is being done, by several goroutines; may be nil.
+	// Tell is told what is being done where that takes more than seconds, by several goroutines; may be nil.
 	Tell func(layer LayerName, step string)
 }
 
@@ -95,11 +95,12 @@ type running struct {
 func (r *running) timed(name LayerName, look func() Layer) {
 	layer := notLooked(name, unwanted)
 	if slices.Contains(r.Layers, name) {
-		r.tell(name, "look")
 		start := time.Now()
 		layer = look()
 		layer.Took += time.Since(start)
-		r.tell(name, fmt.Sprintf("%s after %.1f s: %s", layer.Verdict, layer.Took.Seconds(), layer.Reason))
+		if slow := name == EngineLayer || name == PythonLayer; slow && layer.Verdict != Skipped {
+			r.tell(name, fmt.Sprintf("%s after %.1f s: %s", layer.Verdict, layer.Took.Seconds(), layer.Reason))
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,6 +203,7 @@ func (r *running) python(ctx context.Context) Layer {
 	}
 	return Python{
 		Build: r.Build, Line: r.Line, Source: r.Source, Cache: r.Cache, Model: r.Live.Model, Engines: r.Engines, Log: r.Live.Log,
+		Tell: func(step string) { r.tell(PythonLayer, step) },
 	}.Run(ctx)
 }
 

@@ -264,7 +264,7 @@ func (e Engine) replayed(ctx context.Context, engine cpuengine.Engine, line comp
 // profiles is a folder with the line's profile as this process knows it: what records is a process of its own, and may
 // never have heard of the line.
 func (e Engine) profiles(line compat.Line) (dir string, err error) {
-	p, err := protocol.LoadProfile(line.Tag)
+	p, err := protocol.LoadProfile(line.Name)
 	if err != nil {
 		return "", err
 	}

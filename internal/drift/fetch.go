@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/pypi"
 )
@@ -20,6 +21,7 @@ const (
 	maxFrontend    = 1 << 30 // bytes
 	entryBinary    = "vllm-rs"
 	entryFacts     = "facts.json"
+	fetchTime      = 15 * time.Minute // for some 25 MB; a server that sends a little now and then never stalls
 )
 
 // A Frontend is the vllm-rs of a release.
@@ -80,6 +82,8 @@ func Fetch(ctx context.Context, source Source, cache string, log *slog.Logger) (
 			log.Warn("frontend in the cache is of no use, and is fetched again", "folder", dir, "error", err)
 		}
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchTime, fmt.Errorf("vllm-rs could not be downloaded within %v", fetchTime))
+	defer cancel()
 	opened, err := source.Open(ctx)
 	if err != nil {
 		return Frontend{}, err

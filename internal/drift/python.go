@@ -22,6 +22,7 @@ type Python struct {
 	Model   string
 	Engines Engines
 	Log     *slog.Logger
+	Tell    func(step string) // is told what is being done; may be nil
 }
 
 // What the player registers with, and the number of tokens that it draws from.
@@ -40,6 +41,9 @@ func (p Python) Run(ctx context.Context) Layer {
 	}
 	if err != nil {
 		return Unjudged(PythonLayer, err)
+	}
+	if p.Tell != nil {
+		p.Tell("start its client on the packages of " + environment.Release)
 	}
 	wheel := pyclient.Wheel{Open: p.Source.Open}
 	if wheel.Key, wheel.Sure, err = p.Source.key(); err != nil {

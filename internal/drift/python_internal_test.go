@@ -1,6 +1,8 @@
 package drift
 
 import (
+	"archive/zip"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -41,6 +43,48 @@ func TestPythonThatDoesNotRun(t *testing.T) {
 				t.Errorf("got %s, %q, want %s", layer.Verdict, layer.Reason, test.want)
 			}
 		})
+	}
+}
+
+// TestPythonOfAWheelOnDisk: its sources are taken out of it, and driven.
+func TestPythonOfAWheelOnDisk(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the interpreter is a script for sh")
+	}
+	dir := t.TempDir()
+	python := filepath.Join(dir, "python")
+	script := "#!/bin/sh\nexit $(cat \"$PYTHONPATH/vllm/v1/engine/core_client.py\")\n"
+	if err := os.WriteFile(python, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "vllm.whl")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := zip.NewWriter(file)
+	member, err := archive.Create("vllm/v1/engine/core_client.py")
+	if err == nil {
+		_, err = member.Write([]byte("37"))
+	}
+	if err := errors.Join(err, archive.Close(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := Python{
+		Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Model: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+		Source: Source{Path: path}, Cache: t.TempDir(), Engines: Engines{Mode: EngineMode(python)},
+	}
+	layer := p.Run(t.Context())
+	if layer.Verdict != Unknown || layer.Downloaded != 0 || !strings.Contains(layer.Reason, "exit status 37") {
+		t.Errorf("got %+v", layer)
+	}
+	p.Source.Path += ".gone"
+	if layer := p.Run(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no such file") {
+		t.Errorf("without the wheel: %+v", layer)
+	}
+	p.Source.Path = ""
+	if layer := p.Run(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no wheel of the release is named") {
+		t.Errorf("without any source: %+v", layer)
 	}
 }
 

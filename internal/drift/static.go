@@ -23,6 +23,8 @@ type Extraction struct {
 
 // Extract reads the Python sources in the wheel. It runs no code of them.
 func (s Source) Extract(ctx context.Context) (x Extraction, err error) {
+	ctx, cancel := upstream.Limited(ctx)
+	defer cancel()
 	wheel, err := s.Open(ctx)
 	if err != nil {
 		return x, err

@@ -116,6 +116,9 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 	if err := decoder.Decode(p); err != nil {
 		return nil, fmt.Errorf("it cannot be read as a wire profile: %w", err)
 	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.New("it cannot be read as a wire profile: something follows it")
+	}
 	if p.Line == "" || len(p.Structs) == 0 {
 		return nil, errors.New("it is no wire profile: it names no line or no structs")
 	}

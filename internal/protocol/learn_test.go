@@ -107,6 +107,7 @@ func TestLearnAll(t *testing.T) {
 		{"of another name", "0.98.json", whole, "0.98.json holds the profile of line 0.99: want it in 0.99.json"},
 		{"cut off", "0.99.json", whole[:len(whole)/2], "0.99.json: it cannot be read as a wire profile: unexpected EOF"},
 		{"an unknown key", "0.99.json", strings.Replace(whole, `"commit"`, `"comit"`, 1), `0.99.json: it cannot be read as a wire profile: json: unknown field "comit"`},
+		{"something behind", "0.99.json", whole + "garbage", "0.99.json: it cannot be read as a wire profile: something follows it"},
 		{"no profile", "0.99.json", "{}", "0.99.json: it is no wire profile"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

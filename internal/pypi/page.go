@@ -77,6 +77,10 @@ func brokenJSON(err error, size int) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &syntax) && syntax.Offset >= int64(size) {
 		return endsEarly(size)
 	}
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		return fmt.Errorf("its answer is no page of a project: it has a JSON %s at byte %d", kind.Value, kind.Offset)
+	}
 	return fmt.Errorf("its answer cannot be read: %w", err)
 }
 

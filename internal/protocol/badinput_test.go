@@ -69,7 +69,7 @@ func realFrames(t testing.TB) map[string][]byte {
 	t.Helper()
 	frames := map[string][]byte{}
 	for _, v := range loadVectors(t) {
-		if LineOf(v.Release) != Newest() {
+		if LineOf(v.Release) != recorded {
 			continue
 		}
 		payload := v.Frames[0]
@@ -84,7 +84,7 @@ func realFrames(t testing.TB) map[string][]byte {
 // eachDecoder calls f with every decoder and each of its frames.
 func eachDecoder(t *testing.T, f func(t *testing.T, frame []byte, decode func([]byte) error)) {
 	t.Helper()
-	frames, c := realFrames(t), codecOf(t, Newest())
+	frames, c := realFrames(t), codecOf(t, recorded)
 	for _, d := range decoders {
 		for _, name := range d.frames {
 			t.Run(d.name+"/"+name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func killers() map[string][]byte {
 }
 
 func TestKillers(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	for name, killer := range killers() {
 		for _, d := range decoders {
 			t.Run(d.name+"/"+name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestKillers(t *testing.T) {
 
 // TestKillersInside puts the killers where a value is expected.
 func TestKillersInside(t *testing.T) {
-	c, frames := codecOf(t, Newest()), realFrames(t)
+	c, frames := codecOf(t, recorded), realFrames(t)
 	for name, killer := range killers() {
 		for _, test := range []struct {
 			name, frame string
@@ -252,7 +252,7 @@ func TestWrongKinds(t *testing.T) {
 }
 
 func TestBadValues(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	values := elements(t, c.AppendRequest(nil, plainRequest("a")))
 	sampling := func(key string, value []byte) []byte {
 		return append(pack.AppendString(pack.AppendMapHeader(nil, 1), key), value...)
@@ -349,7 +349,7 @@ func TestRequestLengths(t *testing.T) {
 
 // TestDecodeReuses: nothing of an earlier request shows in a later one.
 func TestDecodeReuses(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	frames := realFrames(t)
 	var reused Request
 	for _, name := range []string{

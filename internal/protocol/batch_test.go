@@ -47,7 +47,7 @@ func TestAddRefuses(t *testing.T) {
 		{"no such finish reason", NoLogprobs, NoLogprobs, Output{Finish: FinishRepetition + 1}, nil, "finish_reason(6) is not a finish reason"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := codecOf(t, Newest())
+			c := codecOf(t, recorded)
 			r := plainRequest("req-7")
 			r.Sampling.Logprobs, r.Sampling.PromptLogprobs = test.logprobs, test.prompt
 			b, s := c.NewBatch(0), c.NewStream(r)
@@ -78,7 +78,7 @@ func TestAddAccepts(t *testing.T) {
 		{"a prompt of one token has no rows", []Output{{PromptLogprobs: &Logprobs{Width: 1}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := codecOf(t, Newest())
+			c := codecOf(t, recorded)
 			r := plainRequest("a")
 			r.Sampling.Logprobs, r.Sampling.PromptLogprobs = 0, 0
 			b, s := c.NewBatch(0), c.NewStream(r)
@@ -93,7 +93,7 @@ func TestAddAccepts(t *testing.T) {
 }
 
 func TestStreamFinishesOnce(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	for _, reason := range []FinishReason{FinishStop, FinishLength, FinishAbort, FinishError, FinishRepetition} {
 		t.Run(reason.String(), func(t *testing.T) {
 			b, s := c.NewBatch(0), c.NewStream(plainRequest("a"))
@@ -124,7 +124,7 @@ func TestStreamFinishesOnce(t *testing.T) {
 // TestPoolingRequestNeedsNoLogprobs: without sampling parameters nothing is
 // asked for.
 func TestPoolingRequestNeedsNoLogprobs(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	sent := plainRequest("pool")
 	sent.HasSampling, sent.Pooling = false, pack.AppendArrayHeader(nil, 0)
 	var r Request
@@ -151,7 +151,7 @@ func TestFinishReasons(t *testing.T) {
 			t.Errorf("code %d: %v %v", code, f, err)
 		}
 	}
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	names := c.Profile().FinishReasons()
 	for f := FinishStop; f <= FinishRepetition; f++ {
 		if code, ok := names[strings.ToUpper(f.String())]; !ok || code != int(f)-1 {
@@ -164,7 +164,7 @@ func TestFinishReasons(t *testing.T) {
 }
 
 func TestBatchIsNeverEmpty(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	for _, test := range []struct {
 		name string
 		fill func(*Batch) *SchedulerStats
@@ -206,7 +206,7 @@ func TestBatchIsNeverEmpty(t *testing.T) {
 // TestFinishTwice: closing a batch again, or adding to a closed one, writes a
 // whole message again.
 func TestFinishTwice(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	b := c.NewBatch(3)
 	s := c.NewStream(plainRequest("a"))
 	for i := range uint32(3) {
@@ -228,7 +228,7 @@ func TestFinishTwice(t *testing.T) {
 // TestBatchHeaders walks the counts and engine indexes around the widths of a
 // MessagePack header: the head is written last, in front of the outputs.
 func TestBatchHeaders(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	for _, test := range []struct{ count, index int }{
 		{1, 0}, {1, 127}, {15, 128}, {16, 256}, {17, 65535}, {65535, 65536}, {65536, 1 << 31}, {65536, 1 << 40},
 	} {

@@ -16,7 +16,7 @@ type step struct {
 
 func newStep(tb testing.TB, n int) *step {
 	tb.Helper()
-	c := codecOf(tb, Newest())
+	c := codecOf(tb, recorded)
 	s := &step{batch: c.NewBatch(0), stats: SchedulerStats{Running: n, KVCacheUsage: 0.5, StepCounter: 1000}}
 	for i := range n {
 		s.streams = append(s.streams, c.NewStream(plainRequest(fmt.Sprintf("cmpl-0123456789abcdef-0-%08x", i))))
@@ -52,7 +52,7 @@ func longRequest(n int) *Request {
 // TestSteadyStateAllocatesNothing: a step of an engine, and reading it, cost no
 // garbage once buffers have grown.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	for _, n := range []int{1, 64} {
 		s := newStep(t, n)
 		m, err := s.encode()
@@ -89,7 +89,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 // TestDecodeRequestAllocatesLittle: what is kept of a request beyond the next
 // one is its two ids; the prompt lies in the reused slice.
 func TestDecodeRequestAllocatesLittle(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	payload := c.AppendRequest(nil, longRequest(10_000))
 	var r Request
 	got := testing.AllocsPerRun(100, func() {
@@ -126,7 +126,7 @@ func BenchmarkDecodeOutputs(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			c := codecOf(b, Newest())
+			c := codecOf(b, recorded)
 			var o Outputs
 			b.SetBytes(int64(len(m[0])))
 			b.ReportAllocs()
@@ -148,7 +148,7 @@ func perOutput(b *testing.B, n int) {
 func BenchmarkDecodeRequest(b *testing.B) {
 	for _, n := range []int{128, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			c := codecOf(b, Newest())
+			c := codecOf(b, recorded)
 			payload := c.AppendRequest(nil, longRequest(n))
 			var r Request
 			b.SetBytes(int64(len(payload)))
@@ -165,7 +165,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 func BenchmarkAppendRequest(b *testing.B) {
 	for _, n := range []int{128, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			c := codecOf(b, Newest())
+			c := codecOf(b, recorded)
 			r := longRequest(n)
 			var buf []byte
 			b.ReportAllocs()

@@ -45,7 +45,7 @@ func wellFormed(t *testing.T, data []byte) {
 // FuzzDecodeRequest: what is read of any bytes, written again, reads the same.
 func FuzzDecodeRequest(f *testing.F) {
 	seed(f, "-add-", "enc-request-")
-	c := codecOf(f, Newest())
+	c := codecOf(f, recorded)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var first, second Request
 		if err := c.DecodeRequest(data, &first); err != nil {
@@ -80,7 +80,7 @@ func rewritten(r Request) Request {
 // read as tokens, written by a batch, reads the same.
 func FuzzDecodeOutputs(f *testing.F) {
 	seed(f, "enc-outputs-", "-out-", "-utilres-", "-wave")
-	c := codecOf(f, Newest())
+	c := codecOf(f, recorded)
 	before := everything(f, c)[0]
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var fresh, reused Outputs
@@ -161,7 +161,7 @@ func FuzzDecodeCall(f *testing.F) {
 // FuzzDecodeHandshake covers the messages of the handshake, of both sides.
 func FuzzDecodeHandshake(f *testing.F) {
 	seed(f, "-init", "-hello", "-ready", "-register", "enc-ready-response")
-	c := codecOf(f, Newest())
+	c := codecOf(f, recorded)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if a, err := DecodeInit(data); err == nil {
 			wellFormed(t, data)

@@ -42,7 +42,7 @@ func addresses() Addresses {
 // after READY.
 func TestHandshake(t *testing.T) {
 	r := DefaultReady("0.33.0")
-	registration := codecOf(t, Newest()).AppendReady(nil, &r)
+	registration := codecOf(t, recorded).AppendReady(nil, &r)
 	for _, order := range []string{"01R", "10R", "0R1", "R01", "R10"} {
 		t.Run(order, func(t *testing.T) {
 			engine := EngineHandshake{ParallelConfigHash: "abc"}
@@ -125,7 +125,7 @@ func TestStatusOutOfTurn(t *testing.T) {
 
 func TestRegistrationRefused(t *testing.T) {
 	r := DefaultReady("0.33.0")
-	good := codecOf(t, Newest()).AppendReady(nil, &r)
+	good := codecOf(t, recorded).AppendReady(nil, &r)
 	for _, test := range []struct {
 		name   string
 		client int
@@ -237,7 +237,7 @@ func TestReadyOptional(t *testing.T) {
 	r.CoordinatorInputAddress, r.CoordinatorOutputAddress = &in, &out
 	r.SupportsLoRA, r.MaxLoRAs, r.EnableSleepMode, r.SupportsDraftWeightUpdates, r.InstanceID = true, 4, true, true, "pod-1"
 	r.DataParallelRank, r.DataParallelSize = 1, 2
-	payload := codecOf(t, Newest()).AppendReady(nil, &r)
+	payload := codecOf(t, recorded).AppendReady(nil, &r)
 	got, err := DecodeReady(payload)
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestReadyOptional(t *testing.T) {
 		Enable: true, Publisher: "zmq", Endpoint: "tcp://*:5557", ReplayEndpoint: &replay,
 		BufferSteps: 10000, HWM: 100000, MaxQueueSize: 100000, Topic: "kv",
 	}
-	events := member(t, codecOf(t, Newest()).AppendReady(nil, &r), "kv_events_config")
+	events := member(t, codecOf(t, recorded).AppendReady(nil, &r), "kv_events_config")
 	want := `{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://c:4", ` +
 		`"buffer_steps": 10000, "hwm": 100000, "max_queue_size": 100000, "topic": "kv"}`
 	if got := pack.Format(events); got != want {
@@ -257,7 +257,7 @@ func TestReadyOptional(t *testing.T) {
 	}
 	// Rust demands all eight keys, and the line declares no other.
 	var declared []string
-	for _, f := range codecOf(t, Newest()).Profile().Structs["KVEventsConfig"].Fields {
+	for _, f := range codecOf(t, recorded).Profile().Structs["KVEventsConfig"].Fields {
 		declared = append(declared, f.Name)
 	}
 	if diff := cmp.Diff(declared, keys(t, events)); diff != "" {

@@ -13,7 +13,7 @@ import (
 
 // TestOutputsReuse: nothing of an earlier envelope shows in a later one.
 func TestOutputsReuse(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	frames := realFrames(t)
 	version := func(v string) []byte {
 		b := c.NewBatch(1)
@@ -40,7 +40,7 @@ func TestOutputsReuse(t *testing.T) {
 }
 
 func TestOutputsWrong(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	envelope := elements(t, everything(t, c)[0])
 	output := elements(t, elements(t, envelope[1])[0])
 	inEnvelope := func(i int, value []byte) []byte { return array(replaced(envelope, i, value)...) }
@@ -132,7 +132,7 @@ func wantLength(t *testing.T, err error, want LengthError) {
 }
 
 func TestEngineDead(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	if err := c.DecodeOutputs([]byte(EngineDead), new(Outputs)); !errors.Is(err, ErrEngineDead) {
 		t.Errorf("got %v", err)
 	}

@@ -156,7 +156,7 @@ func TestNewOptionalField(t *testing.T) {
 				continue
 			}
 			t.Run(test.name+"/"+name, func(t *testing.T) {
-				p := changed(t, Newest(), name, func(s *Struct) {
+				p := changed(t, recorded, name, func(s *Struct) {
 					s.Fields = append(s.Fields, Field{Name: "brand_new", Type: test.annotation, Default: json.RawMessage(test.def)})
 				})
 				c, err := NewCodec(p)
@@ -195,7 +195,7 @@ func TestUnwritableDefault(t *testing.T) {
 				continue
 			}
 			t.Run(test.name+"/"+name, func(t *testing.T) {
-				p := changed(t, Newest(), name, func(s *Struct) {
+				p := changed(t, recorded, name, func(s *Struct) {
 					s.Fields = append(s.Fields, Field{Name: "brand_new", Type: test.annotation, Default: json.RawMessage(test.def)})
 				})
 				if _, err := NewCodec(p); err == nil || !strings.Contains(err.Error(), name+".brand_new: ") {
@@ -212,7 +212,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 	for _, name := range []string{"EngineCoreOutputs", "EngineCoreOutput", "EngineCoreRequest"} {
 		t.Run(name, func(t *testing.T) {
 			const at = 3
-			p := changed(t, Newest(), name, func(s *Struct) {
+			p := changed(t, recorded, name, func(s *Struct) {
 				fields := append([]Field{}, s.Fields[:at]...)
 				s.Fields = append(append(fields, Field{Name: "brand_new", Type: "str", Default: json.RawMessage(`"new"`)}), s.Fields[at:]...)
 			})
@@ -220,7 +220,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			before, after := elements(t, written[name](t, codecOf(t, Newest()))), elements(t, written[name](t, c))
+			before, after := elements(t, written[name](t, codecOf(t, recorded))), elements(t, written[name](t, c))
 			want := append(append(append([][]byte{}, before[:at]...), pack.AppendString(nil, "new")), before[at:]...)
 			if name == "EngineCoreOutputs" {
 				want[1] = after[1]

@@ -100,7 +100,7 @@ func TestLoRARoundTrip(t *testing.T) {
 // TestSamplingDefaults: what a frontend leaves out has vLLM's defaults
 // (vllm/sampling_params.py), and nil is not the same as absent for max_tokens.
 func TestSamplingDefaults(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	values := elements(t, c.AppendRequest(nil, plainRequest("a")))
 	maxTokens := func(value byte) []byte { return append(pack.AppendString([]byte{0x81}, "max_tokens"), value) }
 	for _, test := range []struct {
@@ -145,7 +145,7 @@ func TestAllStopTokenIDs(t *testing.T) {
 	} {
 		r := plainRequest("a")
 		r.Sampling.StopTokenIDs, r.Sampling.EOSTokenID = test.stops, test.eos
-		sampling := elements(t, codecOf(t, Newest()).AppendRequest(nil, r))[3]
+		sampling := elements(t, codecOf(t, recorded).AppendRequest(nil, r))[3]
 		if got := pack.Format(member(t, sampling, "_all_stop_token_ids")); got != test.want {
 			t.Errorf("%s: got %s, want %s", test.name, got, test.want)
 		}
@@ -155,7 +155,7 @@ func TestAllStopTokenIDs(t *testing.T) {
 // TestTensorsGoBesideTheMessage: from 256 bytes a table is a frame of its own,
 // numbered from 1, and the next batch begins anew.
 func TestTensorsGoBesideTheMessage(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	b := c.NewBatch(0)
 	for _, test := range []struct {
 		width  int // of one row: 4 bytes an id, 4 a value
@@ -192,7 +192,7 @@ func TestTensorsGoBesideTheMessage(t *testing.T) {
 // TestTokensAreTheirOwn: the tokens of all outputs share an array, and a caller
 // that appends to one output's must not write into the next one's.
 func TestTokensAreTheirOwn(t *testing.T) {
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	b := c.NewBatch(0)
 	for i := range uint32(3) {
 		if err := b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{i, i}}); err != nil {

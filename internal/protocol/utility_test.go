@@ -37,7 +37,7 @@ func TestUtilityResultKinds(t *testing.T) {
 		ResultNone: "reset_mm_cache", ResultBool: "is_sleeping", ResultStr: "get_weight_version", ResultInts: "list_loras",
 		ResultStrings: "get_supported_tasks", ResultList: "collective_rpc", ResultAny: "handle_fault_tolerance",
 	}
-	c := codecOf(t, Newest())
+	c := codecOf(t, recorded)
 	for kind, method := range kinds {
 		for _, v := range values {
 			t.Run(fmt.Sprintf("%s/%s", kind, v.name), func(t *testing.T) {

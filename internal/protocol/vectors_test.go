@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,23 @@ func loadVectors(t testing.TB) []vector {
 		vectors = append(vectors, v)
 	})
 	return vectors
+}
+
+// recorded is the newest line that real messages were recorded of for these tests. A newer one may have been adopted.
+const recorded = "0.33"
+
+// since names the lines from one on, as messages do.
+func since(line string) string {
+	if line == Newest() {
+		return line
+	}
+	return line + "–" + Newest()
+}
+
+// recordedLines are the lines until then, the newest first.
+func recordedLines() []string {
+	lines := Lines()
+	return lines[slices.Index(lines, recorded):]
 }
 
 // codecOf returns the codec of a release. 0.23 and 0.24 have no line of their

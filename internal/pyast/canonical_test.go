@@ -5,7 +5,10 @@ import "testing"
 // TestCanonical has what TestPython cannot compare: that formatting does not matter, and what Python itself rejects.
 func TestCanonical(t *testing.T) {
 	tests := []struct{ name, source, want string }{
-		{"formatting", "msgspec . field(  # why\n  default_factory = lambda :[ ],\n  name=\"a\", )", "msgspec.field(default_factory=lambda: [], name='a')"},
+		{
+			"formatting", "msgspec . field(  # why\n  default_factory = lambda :[ ],\n  name=\"a\", )",
+			"msgspec.field(default_factory=lambda: [], name='a')",
+		},
 		{"parentheses", "((a) | (b | c))", "a | (b | c)"},
 		{"numbers", "0x10 + 1_0e0", "16 + 10.0"},
 		{"quotes", `"a" 'b'`, "'ab'"},

@@ -23,6 +23,6 @@ func TestModuleIsBuiltFromItsSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(built, module) {
-		t.Errorf("wasm/build makes %d bytes that are not the %d of python.wasm: run it, and commit both", len(built), len(module))
+		t.Errorf("wasm/build makes %d bytes, not the %d of python.wasm: run it, and commit both", len(built), len(module))
 	}
 }

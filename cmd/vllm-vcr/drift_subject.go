@@ -156,7 +156,8 @@ func (a *app) chooseRelease(ctx context.Context, run *driftRun) error {
 	if err := run.chooseLine(); err != nil {
 		return err
 	}
-	wheel, err := release.Wheel(runtime.GOOS, runtime.GOARCH)
+	// Elsewhere too its sources can be read; that its programs do not run there, their layers say.
+	wheel, err := release.Wheel("linux", runtime.GOARCH)
 	if err != nil {
 		return fmt.Errorf("package index %s: %w", index.Where(), err)
 	}

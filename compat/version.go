@@ -96,6 +96,19 @@ func (v Version) Compare(w Version) int {
 	)
 }
 
+// Nearer reports whether v rather than w stands in for a release that is not
+// there: the newest before it, or the oldest if there is none before.
+func (v Version) Nearer(w, release Version) bool {
+	vBefore, wBefore := v.Compare(release) <= 0, w.Compare(release) <= 0
+	switch {
+	case vBefore != wBefore:
+		return vBefore
+	case vBefore:
+		return v.Compare(w) > 0
+	}
+	return v.Compare(w) < 0
+}
+
 // IsCandidate reports whether v is a release candidate (rcN).
 func (v Version) IsCandidate() bool { return v.stage == candidate }
 

@@ -150,3 +150,31 @@ func FuzzParseVersion(f *testing.F) {
 		}
 	})
 }
+
+func TestNearer(t *testing.T) {
+	for _, test := range []struct {
+		name, v, w, release string
+		want                bool
+	}{
+		{"both before, the newer", "0.32.0", "0.31.0", "0.33.0", true},
+		{"both before, the older", "0.31.0", "0.32.0", "0.33.0", false},
+		{"itself", "0.33.0", "0.32.0", "0.33.0", true},
+		{"before rather than after", "0.25.0", "0.34.0", "0.33.0", true},
+		{"after rather than before", "0.34.0", "0.25.0", "0.33.0", false},
+		{"both after, the older", "0.34.0", "0.35.0", "0.33.0", true},
+		{"the same", "0.32.0", "0.32.0", "0.33.0", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			parse := func(text string) Version {
+				v, err := ParseVersion(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			if got := parse(test.v).Nearer(parse(test.w), parse(test.release)); got != test.want {
+				t.Errorf("%s nearer than %s to %s: %v, want %v", test.v, test.w, test.release, got, test.want)
+			}
+		})
+	}
+}

@@ -69,7 +69,7 @@ func LineFor(
 		if err != nil || l.IsTracker() || !replays(registry, l) {
 			continue
 		}
-		if !found || nearer(v, best, version) {
+		if !found || v.Nearer(best, version) {
 			line, best, found = l, v, true
 		}
 	}
@@ -77,18 +77,6 @@ func LineFor(
 		return line, false, errors.New("no line of " + window.File + " has a golden to replay")
 	}
 	return line, false, nil
-}
-
-// nearer tells whether a line of release a is to be taken rather than one of b, for a release that has none.
-func nearer(a, b, release compat.Version) bool {
-	aBefore, bBefore := a.Compare(release) <= 0, b.Compare(release) <= 0
-	switch {
-	case aBefore != bBefore:
-		return aBefore
-	case aBefore:
-		return a.Compare(b) > 0
-	}
-	return a.Compare(b) < 0
 }
 
 // replays tells whether a line has a golden whose streams can be replayed.

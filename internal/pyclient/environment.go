@@ -33,7 +33,7 @@ func Nearest(dir string, release compat.Version) (Environment, error) {
 		if !whole(filepath.Dir(filepath.Dir(python)), python) {
 			continue
 		}
-		if found.Python == "" || nearer(v, best, release) {
+		if found.Python == "" || v.Nearer(best, release) {
 			best, found = v, Environment{Release: entry.Name(), Python: python}
 		}
 	}
@@ -48,16 +48,4 @@ func whole(home, python string) bool {
 	_, unfinished := os.Stat(filepath.Join(home, "whole"))
 	info, err := os.Stat(python)
 	return unfinished == nil && err == nil && info.Mode().IsRegular()
-}
-
-// nearer tells whether the environment of release a is to be taken rather than that of b.
-func nearer(a, b, release compat.Version) bool {
-	aBefore, bBefore := a.Compare(release) <= 0, b.Compare(release) <= 0
-	switch {
-	case aBefore != bBefore:
-		return aBefore
-	case aBefore:
-		return a.Compare(b) > 0
-	}
-	return a.Compare(b) < 0
 }

@@ -1,15 +1,12 @@
 package history
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"html"
 	"io"
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wirediff"
 )
@@ -20,36 +17,10 @@ const Schema = "vllm-vcr/wire-history/1"
 
 // JSON writes a history whole. What a terminal or a CI may act on is escaped, as in [wirediff.JSON].
 func JSON(w io.Writer, h *History) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	document := struct {
+	return wirediff.WriteJSON(w, struct {
 		Schema string `json:"schema"`
 		*History
-	}{Schema, h}
-	if err := enc.Encode(document); err != nil {
-		return err
-	}
-	_, err := w.Write(harmless(b.Bytes()))
-	return err
-}
-
-// harmless escapes in the strings of a JSON document what begins a command of a CI, and what is not printable. No other
-// part of a document has such letters.
-func harmless(document []byte) []byte {
-	out := make([]byte, 0, len(document))
-	last := rune(0)
-	for _, r := range string(document) {
-		isCommand := r == last && (r == ':' || r == '#')
-		if isCommand || r >= 0x7f && r <= 0xffff && !unicode.IsPrint(r) {
-			out = fmt.Appendf(out, `\u%04x`, r)
-		} else {
-			out = utf8.AppendRune(out, r)
-		}
-		last = r
-	}
-	return out
+	}{Schema, h})
 }
 
 // Markdown writes a history for people who read it where HTML is not shown: the table of changes, then what each release

@@ -33,10 +33,12 @@ func JSON(w io.Writer, d *Diff) error {
 	for _, p := range []Party{Engines, Frontends, Taps} {
 		doc.Counts.Breaks[p] = d.Breaking(p)
 	}
-	return encode(w, doc)
+	return WriteJSON(w, doc)
 }
 
-func encode(w io.Writer, v any) error {
+// WriteJSON writes a document with texts from the sources of a release. What is a
+// command to a terminal or a CI is escaped in them.
+func WriteJSON(w io.Writer, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")

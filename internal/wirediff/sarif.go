@@ -80,7 +80,7 @@ func SARIF(w io.Writer, d *Diff, tool string) error {
 	if tool != "" {
 		driver["version"] = tool
 	}
-	return encode(w, map[string]any{
+	return WriteJSON(w, map[string]any{
 		"$schema": "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json",
 		"version": "2.1.0",
 		"runs": []any{map[string]any{

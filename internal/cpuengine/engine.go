@@ -150,7 +150,7 @@ func newInstaller(opt Options) (*installer, error) {
 	if opt.Progress == nil {
 		opt.Progress = func(string) {}
 	}
-	dir, err := folder(opt.Dir)
+	dir, err := Folder(opt.Dir)
 	if err != nil {
 		return nil, optionsError{fmt.Errorf("engine %s: %w", opt.Release, err)}
 	}
@@ -159,8 +159,8 @@ func newInstaller(opt Options) (*installer, error) {
 	return &installer{Options: opt, index: &pypi.Index{URL: opt.Index, Log: opt.Log}}, nil
 }
 
-// folder is where engines are kept, an absolute path.
-func folder(named string) (string, error) {
+// Folder is where engines are kept, an absolute path: the one that was named, else the default of Options.Dir.
+func Folder(named string) (string, error) {
 	if dir := cmp.Or(named, os.Getenv(EnvDir)); dir != "" {
 		if !filepath.IsAbs(dir) {
 			return "", fmt.Errorf("the folder of engines is %q: want an absolute path", dir)

@@ -27,6 +27,3 @@ func Find(ctx context.Context, opt Options) (Engine, error) {
 	}
 	return engine, nil
 }
-
-// Folder is where engines are kept, an absolute path: the one that was named, else the default of Options.Dir.
-func Folder(named string) (string, error) { return folder(named) }

@@ -49,7 +49,7 @@ var arrows = map[string][]string{
 	"internal/openai":   {"player"},
 	"internal/monitor":  {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
 	"internal/drift": {
-		"internal/pypi", "internal/vllmrs", "internal/protocol", "internal/upstream", "internal/pyast", "internal/wirediff",
+		"internal/pypi", "internal/vllmrs", "internal/protocol", "internal/upstream", "internal/wirediff",
 		"internal/pyclient", "internal/cpuengine", "internal/capture", "internal/target", "internal/load", "player", "compat",
 		"manifest", "conformance",
 	},

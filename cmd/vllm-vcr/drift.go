@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 func (a *app) driftCommand() *cobra.Command {
@@ -25,4 +27,12 @@ func driftCache(named string) (string, error) {
 		return "", fmt.Errorf("find the cache directory: %w: name one by --cache", err)
 	}
 	return filepath.Join(dir, "vllm-vcr"), nil
+}
+
+// writeTo writes a result to a file, which is there whole or not at all, or to stdout if none is named.
+func (a *app) writeTo(path string, write func(io.Writer) error) error {
+	if path == "" {
+		return write(a.stdout)
+	}
+	return report.WriteFile(path, write)
 }

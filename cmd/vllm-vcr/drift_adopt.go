@@ -16,14 +16,15 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/adopt"
+	"github.com/vllm-vcr/conformance/internal/drift"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // What --engine takes.
 const (
-	engineAuto    = "auto"
-	engineInstall = "install"
-	engineNever   = "never"
+	engineAuto    = string(drift.EngineAuto)
+	engineInstall = string(drift.EngineInstall)
+	engineNever   = string(drift.EngineNever)
 )
 
 // Forms of a report of drift adopt.
@@ -323,12 +324,7 @@ func (run *adoption) tell() error {
 		}
 		return run.report.Text(w)
 	}
-	var err error
-	if run.flags.output != "" {
-		err = report.WriteFile(run.flags.output, write)
-	} else {
-		err = write(run.stdout)
-	}
+	err := run.writeTo(run.flags.output, write)
 	if run.flags.outputs {
 		err = errors.Join(err, run.setOutputs(run.stepOutputs()...))
 	}

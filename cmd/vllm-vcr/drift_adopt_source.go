@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/pypi"
 	"github.com/vllm-vcr/conformance/internal/upstream"
 )
 
@@ -19,19 +17,10 @@ func (a *app) profileOf(ctx context.Context, source, index string) (*protocol.Pr
 	if strings.HasSuffix(source, ".json") {
 		return readProfile(source)
 	}
-	release, err := upstream.Open(ctx, source, upstream.Options{Index: &pypi.Index{URL: index, Log: a.log}})
-	if errors.Is(err, upstream.ErrNotNamed) {
+	profile, gaps, err := a.extract(ctx, source, index, upstream.Options{})
+	if err != nil {
 		return nil, err
 	}
-	if err != nil {
-		return nil, exitError{conformance.ExitInfra, err}
-	}
-	defer release.Close()
-	profile, gaps, err := extractFrom(ctx, release)
-	if err != nil {
-		return nil, exitError{conformance.ExitInfra, err}
-	}
-	a.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded())
 	if len(gaps) == 0 {
 		return profile, nil
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,9 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/drift"
 	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/pypi"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream"
 	"github.com/vllm-vcr/conformance/internal/wirediff"
 )
@@ -96,11 +94,7 @@ func (a *app) driftDiff(ctx context.Context, f diffFlags, from, to string) error
 
 func (a *app) writeDiff(f diffFlags, d *wirediff.Diff) error {
 	write := func(w io.Writer) error { return diffFormats[f.format](w, d) }
-	emit := func() error { return write(a.stdout) }
-	if f.output != "" {
-		emit = func() error { return report.WriteFile(f.output, write) }
-	}
-	if err := emit(); err != nil {
+	if err := a.writeTo(f.output, write); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	return nil
@@ -171,27 +165,9 @@ func plausible(p *protocol.Profile) error {
 
 // extractSide reads the sources of a release.
 func (a *app) extractSide(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
-	ctx, cancel := upstream.Limited(ctx)
-	defer cancel()
-	release, err := upstream.Open(ctx, name, upstream.Options{Index: &pypi.Index{URL: index, Log: a.log}})
-	if errors.Is(err, upstream.ErrNotNamed) {
+	profile, gaps, err := a.extract(ctx, name, index, upstream.Options{})
+	if err != nil {
 		return nil, nil, err
 	}
-	if err != nil {
-		return nil, nil, exitError{conformance.ExitInfra, err}
-	}
-	defer release.Close()
-	if release.Warning != "" {
-		a.log.Warn(release.Warning)
-	}
-	profile, found, err := extractFrom(ctx, release)
-	if err != nil {
-		return nil, nil, exitError{conformance.ExitInfra, err}
-	}
-	var gaps []wirediff.Gap
-	for _, g := range found {
-		place := protocol.Place{Module: g.Module, At: g.Line}
-		gaps = append(gaps, wirediff.Gap{Release: profile.Version, Place: place, What: g.What, Why: g.Why})
-	}
-	return profile, gaps, nil
+	return profile, drift.Gaps(profile, gaps), nil
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/pyast"
 	"github.com/vllm-vcr/conformance/internal/pypi"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream"
@@ -62,28 +61,10 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 	if f.format != "json" && f.format != "text" {
 		return fmt.Errorf("--format %q: want json or text", f.format)
 	}
-	started := time.Now()
-	ctx, cancel := upstream.Limited(ctx)
-	defer cancel()
-	release, err := upstream.Open(ctx, name, upstream.Options{
-		Index: &pypi.Index{URL: f.index, Log: a.log}, Version: f.version, Yanked: f.yanked,
-	})
-	if errors.Is(err, upstream.ErrNotNamed) {
+	profile, gaps, err := a.extract(ctx, name, f.index, upstream.Options{Version: f.version, Yanked: f.yanked})
+	if err != nil {
 		return err
 	}
-	if err != nil {
-		return exitError{conformance.ExitInfra, err}
-	}
-	defer release.Close()
-	if release.Warning != "" {
-		a.log.Warn(release.Warning)
-	}
-	profile, gaps, err := extractFrom(ctx, release)
-	if err != nil {
-		return exitError{conformance.ExitInfra, err}
-	}
-	took := time.Since(started)
-	a.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", took)
 	if len(gaps) == 0 || f.partial {
 		if err := a.writeProfile(f, profile); err != nil {
 			return exitError{conformance.ExitInfra, err}
@@ -105,14 +86,29 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 	}
 }
 
-// extractFrom reads an open release with a parser of its own.
-func extractFrom(ctx context.Context, source upstream.Source) (*protocol.Profile, []upstream.Gap, error) {
-	parser, err := pyast.New(ctx)
-	if err != nil {
+// extract reads the sources of a release that an argument names, and what could not be read of them, within a time.
+func (a *app) extract(ctx context.Context, name, index string, opt upstream.Options) (*protocol.Profile, []upstream.Gap, error) {
+	started := time.Now()
+	ctx, cancel := upstream.Limited(ctx)
+	defer cancel()
+	opt.Index = &pypi.Index{URL: index, Log: a.log}
+	release, err := upstream.Open(ctx, name, opt)
+	if errors.Is(err, upstream.ErrNotNamed) {
 		return nil, nil, err
 	}
-	defer parser.Close(context.WithoutCancel(ctx))
-	return upstream.Extract(ctx, parser, source)
+	if err != nil {
+		return nil, nil, exitError{conformance.ExitInfra, err}
+	}
+	defer release.Close()
+	if release.Warning != "" {
+		a.log.Warn(release.Warning)
+	}
+	profile, gaps, err := upstream.Read(ctx, release)
+	if err != nil {
+		return nil, nil, exitError{conformance.ExitInfra, err}
+	}
+	a.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", time.Since(started))
+	return profile, gaps, nil
 }
 
 func (a *app) writeProfile(f driftExtractFlags, p *protocol.Profile) error {
@@ -120,10 +116,7 @@ func (a *app) writeProfile(f driftExtractFlags, p *protocol.Profile) error {
 	if f.format == "text" {
 		write = func(w io.Writer) error { return writeProfileText(w, p) }
 	}
-	if f.output == "" {
-		return write(a.stdout)
-	}
-	return report.WriteFile(f.output, write)
+	return a.writeTo(f.output, write)
 }
 
 // writeProfileText writes a profile as tables for people. Its names and types come from foreign sources.

@@ -12,7 +12,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/history"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/pypi"
-	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // The forms of a history.
@@ -66,20 +65,13 @@ func (a *app) driftHistory(ctx context.Context, f driftHistoryFlags, args []stri
 	write := map[string]func(io.Writer, *history.History) error{
 		historyHTML: history.HTML, historyJSON: history.JSON, historyMarkdown: history.Markdown,
 	}[format]
-	if err := a.writeHistory(f.output, func(w io.Writer) error { return write(w, h) }); err != nil {
+	if err := a.writeTo(f.output, func(w io.Writer) error { return write(w, h) }); err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
 	}
 	if n := h.Gaps(); n > 0 {
 		return exitError{conformance.ExitInfra, fmt.Errorf("%d places could not be read, which the history names: what is missing may have changed", n)}
 	}
 	return nil
-}
-
-func (a *app) writeHistory(path string, write func(io.Writer) error) error {
-	if path == "" {
-		return write(a.stdout)
-	}
-	return report.WriteFile(path, write)
 }
 
 // historySources are the lines of this build and the releases that were named. One that is named takes the place of the same

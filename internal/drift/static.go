@@ -8,7 +8,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream"
 	"github.com/vllm-vcr/conformance/internal/wirediff"
 )
@@ -30,12 +29,7 @@ func (s Source) Extract(ctx context.Context) (x Extraction, err error) {
 		return x, err
 	}
 	defer wheel.Close()
-	parser, err := pyast.New(ctx)
-	if err != nil {
-		return x, fmt.Errorf("parser of Python: %w", err)
-	}
-	defer parser.Close(context.WithoutCancel(ctx))
-	x.Profile, x.Gaps, err = upstream.Extract(ctx, parser, upstream.Wheel{Wheel: wheel})
+	x.Profile, x.Gaps, err = upstream.Read(ctx, upstream.Wheel{Wheel: wheel})
 	x.Downloaded = wheel.Downloaded()
 	return x, err
 }
@@ -80,11 +74,7 @@ func profileOf(l compat.Line) (*protocol.Profile, error) {
 // not be read, and that more than all else.
 func compare(known *protocol.Profile, got Extraction) Layer {
 	diff := wirediff.Compare(known, got.Profile)
-	for _, g := range got.Gaps {
-		diff.Gaps = append(diff.Gaps, wirediff.Gap{
-			Release: got.Profile.Version, Place: protocol.Place{Module: g.Module, At: g.Line}, What: g.What, Why: g.Why,
-		})
-	}
+	diff.Gaps = append(diff.Gaps, Gaps(got.Profile, got.Gaps)...)
 	l := Layer{Name: StaticLayer, Verdict: None, Diff: diff, Downloaded: got.Downloaded}
 	breaking := diff.At(wirediff.Breaking)
 	said := counted(len(diff.Changes), "change")
@@ -108,6 +98,16 @@ func compare(known *protocol.Profile, got Extraction) Layer {
 	}
 	l.Reason = firstLine(strings.Join(parts, "; "))
 	return l
+}
+
+// Gaps are what could not be read of a release's sources, for a comparison with the profile that was read of them.
+func Gaps(p *protocol.Profile, found []upstream.Gap) []wirediff.Gap {
+	var gaps []wirediff.Gap
+	for _, g := range found {
+		place := protocol.Place{Module: g.Module, At: g.Line}
+		gaps = append(gaps, wirediff.Gap{Release: p.Version, Place: place, What: g.What, Why: g.Why})
+	}
+	return gaps
 }
 
 // counted is "1 change", "2 changes".

@@ -82,6 +82,16 @@ type wanted struct {
 	why reason
 }
 
+// Read is [Extract] with a parser of its own.
+func Read(ctx context.Context, source Source) (*protocol.Profile, []Gap, error) {
+	parser, err := pyast.New(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parser of Python: %w", err)
+	}
+	defer parser.Close(context.WithoutCancel(ctx))
+	return Extract(ctx, parser, source)
+}
+
 // Extract reads the wire profile of a release from its Python sources: no code of it is run. The gaps say what of the
 // wire could not be read; a profile with gaps is not to be trusted as a whole. The error is of the source: a request
 // that failed, a version that nothing tells.

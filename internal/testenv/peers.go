@@ -54,7 +54,7 @@ var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)
 // Python returns the path of an interpreter that has pyzmq and msgspec.
 func Python(t testing.TB) string {
 	t.Helper()
-	dir := peersDir(t)
+	dir := PeersDir(t)
 	path, err := findPython(dir)
 	settle(t, err)
 	return path
@@ -63,7 +63,7 @@ func Python(t testing.TB) string {
 // Frontend returns the path of the vllm-rs binary of the given vLLM release, for example "0.33.0".
 func Frontend(t testing.TB, version string) string {
 	t.Helper()
-	dir := peersDir(t)
+	dir := PeersDir(t)
 	path, err := findFrontend(dir, version)
 	settle(t, err)
 	return path
@@ -72,7 +72,7 @@ func Frontend(t testing.TB, version string) string {
 // Frontends returns the versions of all installed frontends, newest first. None at all counts as an absent peer.
 func Frontends(t testing.TB) []string {
 	t.Helper()
-	dir := peersDir(t)
+	dir := PeersDir(t)
 	versions, err := listFrontends(dir)
 	settle(t, err)
 	return versions
@@ -135,7 +135,8 @@ func anySet(names ...string) bool {
 	return false
 }
 
-func peersDir(t testing.TB) string {
+// PeersDir is the folder that peers are installed in, an absolute path.
+func PeersDir(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv(envPeers); dir != "" {
 		if !filepath.IsAbs(dir) {

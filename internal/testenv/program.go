@@ -9,7 +9,7 @@ import (
 // Act returns the path of act, which runs GitHub workflows on this machine.
 func Act(t testing.TB) string {
 	t.Helper()
-	path, err := findInstalled(peersDir(t), "act", "act")
+	path, err := findInstalled(PeersDir(t), "act", "act")
 	settle(t, err)
 	return path
 }
@@ -19,7 +19,7 @@ func ImageTool(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		path, err = findInstalled(peersDir(t), name, "image")
+		path, err = findInstalled(PeersDir(t), name, "image")
 	}
 	settle(t, err)
 	return path

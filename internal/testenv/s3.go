@@ -53,7 +53,7 @@ func S3(t testing.TB) *S3Server {
 // S3With starts an S3 server as [S3] does, which can do more.
 func S3With(t testing.TB, config S3Config) *S3Server {
 	t.Helper()
-	path, err := findInstalled(peersDir(t), "versitygw", "s3")
+	path, err := findInstalled(PeersDir(t), "versitygw", "s3")
 	settle(t, err)
 	server := &S3Server{Dir: t.TempDir()}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t)))

@@ -2,7 +2,6 @@ package upstream_test
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -18,6 +17,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/upstream"
 )
 
@@ -144,7 +144,7 @@ func TestInstalledEngines(t *testing.T) {
 	}
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			home := filepath.Join(peersHome(t), "engines", version)
+			home := filepath.Join(testenv.PeersDir(t), "engines", version)
 			folders, err := filepath.Glob(filepath.Join(home, "lib", "python*", "site-packages"))
 			if err != nil || len(folders) != 1 {
 				t.Fatalf("%s has %d folders of packages: %v", home, len(folders), err)
@@ -226,16 +226,4 @@ func imported(t *testing.T, home string, p *protocol.Profile) map[string]runtime
 		t.Fatal(errors.Join(err, errors.New(stderr.String())))
 	}
 	return structs
-}
-
-func peersHome(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("VLLM_VCR_PEERS"); dir != "" {
-		return dir
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "vllm-vcr", "peers")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// The sidecar says in a file that it catches SIGTERM: killed or asked to end before that, it would leave nothing to see.
 const machinePod = `apiVersion: v1
 kind: Pod
 metadata: {name: pod}
@@ -20,12 +21,12 @@ spec:
   - name: tap
     image: "registry.example.com:5000/tap:1@sha256:%[1]s"
     restartPolicy: Always
-    command: [sh, -c, "cat /trace/model; trap 'echo ended >>/trace/tap; exit 0' TERM; while :; do sleep 0.1; done"]
+    command: [sh, -c, "trap 'echo ended >>/trace/tap; exit 0' TERM; cat /trace/model; echo >>/trace/started; while :; do sleep 0.1; done"]
     volumeMounts: [{name: trace, mountPath: /trace}]
   containers:
   - name: loadgen
     image: "loadgen@sha256:%[1]s"
-    command: [sh, -c, "touch /here 2>/dev/null || echo read-only >/trace/loadgen; until [ -e /trace/fetched ]; do sleep 0.1; done"]
+    command: [sh, -c, "started() { until [ \"$(cat /trace/started 2>/dev/null | wc -l)\" = $1 ]; do sleep 0.1; done; }; started 1; touch /here 2>/dev/null || echo read-only >/trace/loadgen; started 2; until [ -e /trace/fetched ]; do sleep 0.1; done"]
     securityContext: {readOnlyRootFilesystem: true}
     readinessProbe: {exec: {command: [test, -e, /trace/loadgen]}, periodSeconds: 1}
     volumeMounts: [{name: trace, mountPath: /trace}]

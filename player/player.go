@@ -1,60 +1,13 @@
 package player
 
 import (
-	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
 )
-
-// Options configures a player. The zero value needs at least Handshake.
-type Options struct {
-	// Handshake is the address that the frontend listens on, tcp:// or ipc://.
-	Handshake string
-	// VLLMVersion is the release to be: "v0.33.0", a line "0.33", "nightly",
-	// or empty for the release that the trace was recorded from, else the newest.
-	VLLMVersion string
-	// Codec is that of VLLMVersion's line, for a caller that has it already; nil
-	// compiles it.
-	Codec *protocol.Codec
-	// EngineIndex is the engine's data-parallel rank and socket identity.
-	EngineIndex int
-	// Trace is replayed by Match; nil answers with random tokens.
-	Trace *trace.Trace
-	Match Match
-	// Strict refuses requests that no record answers.
-	Strict bool
-	// Source replaces Trace and Match.
-	Source Source
-	Pace   Pace
-	Seed   uint64
-	Vocab  uint32 // for random ids, default 32000
-	// Registered values; 0 takes the recorded engine's, else a default.
-	MaxModelLen, MaxNumSeqs, MaxNumBatchedTokens int
-	BlockSize, NumGPUBlocks                      int
-	// ParallelConfigHash is sent with READY when set.
-	ParallelConfigHash string
-	// HandshakeTimeout bounds the wait for the frontend; default 5 minutes, as
-	// in a real engine.
-	HandshakeTimeout time.Duration
-	// Linger bounds how long a shutdown waits for the frontend to take what
-	// was said; default 4 seconds, as in a real engine.
-	Linger time.Duration
-	Clock  Clock
-	Log    *slog.Logger
-	// OnRefused is told why a request got an error output. It is called from
-	// the player's goroutine.
-	OnRefused func(id string, err error)
-}
 
 // Player is one engine core in front of one frontend.
 type Player struct {
@@ -98,102 +51,6 @@ func New(opt Options) (*Player, error) {
 		byID:   map[string]*request{}, state: engineState{weightVersion: "default"}, send: p.send,
 	}
 	return p, nil
-}
-
-func (o Options) withDefaults() Options {
-	if o.VLLMVersion == "" {
-		o.VLLMVersion = protocol.Newest()
-		if o.Trace != nil && trace.Or(o.Trace.Meta.VLLMVersion, "") != "" {
-			o.VLLMVersion = *o.Trace.Meta.VLLMVersion
-		}
-	}
-	if o.Match == "" {
-		o.Match = MatchIndex
-	}
-	if o.Pace == "" {
-		o.Pace = PaceInstant
-	}
-	if o.Vocab == 0 {
-		o.Vocab = defaultVocab
-	}
-	if o.HandshakeTimeout == 0 {
-		o.HandshakeTimeout = 5 * time.Minute
-	}
-	if o.Linger == 0 {
-		o.Linger = 4 * time.Second
-	}
-	if o.Clock == nil {
-		o.Clock = NewClock()
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
-	return o
-}
-
-func (o Options) source() (Source, error) {
-	random := Random{Seed: o.Seed, Vocab: o.Vocab}
-	switch {
-	case o.Source != nil:
-		return o.Source, nil
-	case o.Trace == nil:
-		return random, nil
-	case o.Match != MatchIndex && o.Match != MatchPrefix:
-		return nil, fmt.Errorf("match %q: want %s or %s", o.Match, MatchIndex, MatchPrefix)
-	}
-	return NewReplay(o.Trace, ReplayOptions{Match: o.Match, Strict: o.Strict, Fallback: random, BlockSize: o.BlockSize})
-}
-
-// readyResponse is what the recorded engine registered with, as far as the
-// trace knows, under the player's own name.
-func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, error) {
-	r := protocol.DefaultReady(o.version(codec))
-	if o.Trace != nil && o.Trace.Meta.ReadyResponseHex != nil {
-		raw, err := hex.DecodeString(*o.Trace.Meta.ReadyResponseHex)
-		if err == nil {
-			r, err = protocol.DecodeReady(raw)
-		}
-		if err != nil {
-			return r, fmt.Errorf("%s: meta.ready_response_hex: %w", o.Trace.Name, err)
-		}
-		r.VLLMVersion, r.KVEvents, r.DPStatsAddress = o.version(codec), nil, nil
-		r.CoordinatorInputAddress, r.CoordinatorOutputAddress = nil, nil
-	}
-	for _, set := range []struct {
-		field *int
-		value int
-	}{
-		{&r.MaxModelLen, o.MaxModelLen},
-		{&r.MaxNumSeqs, o.MaxNumSeqs},
-		{&r.BlockSize, o.BlockSize},
-		{&r.MaxNumBatchedTokens, o.MaxNumBatchedTokens},
-		{&r.NumGPUBlocks, o.NumGPUBlocks},
-	} {
-		if set.value != 0 {
-			*set.field = set.value
-		}
-	}
-	// Lines before 0.27 do not register these; a recording of theirs has none.
-	usual := protocol.DefaultReady("")
-	r.MaxNumSeqs = cmp.Or(max(r.MaxNumSeqs, 0), usual.MaxNumSeqs)
-	r.MaxNumBatchedTokens = cmp.Or(max(r.MaxNumBatchedTokens, 0), usual.MaxNumBatchedTokens)
-	r.DataParallelRank = o.EngineIndex
-	r.InstanceID = strconv.FormatInt(time.Now().UnixNano(), 10)
-	return r, nil
-}
-
-// version is the release to register as, without the tag's "v".
-func (o Options) version(codec *protocol.Codec) string {
-	v := strings.TrimPrefix(o.VLLMVersion, "v")
-	if strings.Count(v, ".") < 2 {
-		return codec.Profile().Version
-	}
-	return v
-}
-
-// caching tells whether the recorded engine had a prefix cache.
-func (o Options) caching() bool {
-	return o.Trace == nil || !strings.Contains(trace.Or(o.Trace.Meta.EngineConfig, ""), "enable_prefix_caching=false")
 }
 
 // Ready is closed when the engine has registered and said READY.

@@ -28,14 +28,6 @@ type Script struct {
 	Gaps       []time.Duration
 }
 
-// Source writes scripts. It is asked once a request, from one goroutine.
-type Source interface {
-	// Script returns the answer to a request, or why there is none; the
-	// request then ends with an error output that carries the reason on lines
-	// that have a place for it. The request is valid during the call only.
-	Script(r *protocol.Request) (Script, error)
-}
-
 // chunk returns the size of the output with number k, when left tokens remain.
 func (s *Script) chunk(k, left int) int {
 	n := 1
@@ -50,31 +42,4 @@ func (s *Script) gap(k int) time.Duration {
 		return max(s.Gaps[k], 0)
 	}
 	return 0
-}
-
-// Random is a [Source] of seeded random tokens: the same seed, request id and
-// position give the same token, whatever else runs.
-type Random struct {
-	Seed  uint64
-	Vocab uint32 // ids are drawn from 0 to Vocab-1
-}
-
-// Script answers with as many tokens as the request allows.
-func (s Random) Script(r *protocol.Request) (Script, error) {
-	return Script{Fill: s.fill(r.ID), Finish: protocol.FinishLength, Stops: true}, nil
-}
-
-func (s Random) fill(id string) func(int) uint32 {
-	state := s.Seed ^ 0xcbf29ce484222325
-	for i := range len(id) {
-		state = (state ^ uint64(id[i])) * 0x100000001b3
-	}
-	vocab := uint64(max(s.Vocab, 1))
-	return func(position int) uint32 {
-		// splitmix64: every position is drawn alone, nothing is kept.
-		z := state + uint64(position+1)*0x9e3779b97f4a7c15
-		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		return uint32((z ^ z>>31) % vocab)
-	}
 }

@@ -1,0 +1,194 @@
+package kvcache
+
+// Sequence is the cache's side of one request. It belongs to one pool.
+type Sequence struct {
+	// Tokens are those of the prompt and what was said since; the owner only appends.
+	Tokens []uint32
+	// Extra is what else decides about the content of the blocks. It is set before
+	// the first call with this sequence.
+	Extra Extra
+	// Uncached sequences are never looked up, as those whose prompt
+	// log-probabilities are asked for; what they compute others find.
+	Uncached bool
+	// Known tokens of the prompt count as cached whatever the pool holds, as in a
+	// recording. What the pool has of them is shared, for the rest there are fresh
+	// blocks. A negative number, -1 in a new sequence, lets the pool be looked up.
+	Known int
+
+	prompt  int      // length of the prompt
+	hashes  []digest // of the full blocks, as far as anyone has asked
+	feature int      // the first feature that the next block can have
+	blocks  []int32
+	stored  int // blocks from the front that are in the cache
+}
+
+// Extra is what decides about the content of KV blocks beside the tokens.
+type Extra struct {
+	LoRA LoRA
+	// Salt keeps those who do not know it out of the blocks; empty for none.
+	Salt string
+	// Features are images and the like, in order of their positions.
+	Features []Feature
+}
+
+// LoRA is an adapter; one without a name is none.
+type LoRA struct {
+	ID         int64
+	Name, Path string
+}
+
+// Feature is a multimodal input.
+type Feature struct {
+	ID             string // a hash of its content (the identifier of vLLM's MultiModalFeatureSpec)
+	Offset, Length int    // the placeholder tokens it stands for
+}
+
+// NewSequence returns the sequence of a request that has said nothing yet.
+func NewSequence(prompt []uint32) *Sequence {
+	return &Sequence{Tokens: prompt, Known: -1, prompt: len(prompt)}
+}
+
+// BlockIDs returns the ids of the blocks that s holds, in order.
+func (p *Pool) BlockIDs(s *Sequence) []int {
+	ids := make([]int, len(s.blocks))
+	for i, b := range s.blocks {
+		ids[i] = int(b)
+	}
+	return ids
+}
+
+// Lookup returns how many tokens of s need not be computed: whole blocks, or what is
+// [Sequence].Known. It is less than all, as the last token is computed to say the
+// next. Lookup changes nothing that others see.
+func (p *Pool) Lookup(s *Sequence) (cached int) {
+	if s.Known >= 0 {
+		return max(min(s.Known, len(s.Tokens)-1), 0)
+	}
+	p.find(s, len(s.Tokens))
+	return len(p.hits) * p.blockSize
+}
+
+// find puts the cached blocks that s begins with into p.hits, as far as they hold
+// so many tokens and not all of s.
+func (p *Pool) find(s *Sequence, tokens int) {
+	p.hits = p.hits[:0]
+	if !p.caching || s.Uncached {
+		return
+	}
+	for i := range max(min(tokens, len(s.Tokens)-1), 0) / p.blockSize {
+		b, ok := p.cached[p.hash(s, i)]
+		if !ok {
+			return
+		}
+		p.hits = append(p.hits, b)
+	}
+}
+
+// Admission is what a sequence that is not yet in the batch has to meet.
+type Admission struct {
+	// Whole demands room for all tokens of the sequence, not only for those of this
+	// step (full_sequence_must_fit).
+	Whole bool
+	// Watermark is the number of blocks to be left free.
+	Watermark int
+	// Reserve is the number of blocks to be left free that others count on; it does
+	// not add to what Whole demands.
+	Reserve int
+	// Delay keeps the blocks out of the cache until [Pool.Store], as their content
+	// arrives from elsewhere later.
+	Delay bool
+}
+
+// Allocate gives s slots for n tokens after the computed ones, and lookahead more for
+// guesses. Of a sequence that holds nothing the computed ones are what was found:
+// they are shared with others as far as the pool has them. Blocks that become full
+// enter the cache. It returns false if there are not enough free blocks, and has
+// changed nothing then.
+func (p *Pool) Allocate(s *Sequence, computed, n, lookahead int) bool {
+	return p.Admit(s, computed, n, lookahead, Admission{})
+}
+
+// Admit is Allocate for a sequence that has more to meet than room for these tokens.
+func (p *Pool) Admit(s *Sequence, computed, n, lookahead int, a Admission) bool {
+	p.hits = p.hits[:0]
+	if len(s.blocks) == 0 {
+		p.find(s, computed)
+	}
+	held, idle := len(s.blocks)+len(p.hits), p.idleHits()
+	fresh := max(p.blocksFor(computed+n+lookahead)-held, 0)
+	whole := max(p.blocksFor(len(s.Tokens))-held, 0)
+	if a.Whole && whole+idle+a.Watermark > p.free || fresh+idle+a.Watermark > p.free-a.Reserve {
+		return false
+	}
+	if len(p.hits) > 0 {
+		p.share(s)
+	}
+	for range fresh {
+		s.blocks = append(s.blocks, p.take())
+	}
+	if !a.Delay {
+		p.Store(s, computed+n)
+	}
+	return true
+}
+
+// idleHits counts the found blocks that are in the free queue.
+func (p *Pool) idleHits() int {
+	idle := 0
+	for _, b := range p.hits {
+		if p.blocks[b].refs == 0 {
+			idle++
+		}
+	}
+	return idle
+}
+
+// share gives s the blocks it found.
+func (p *Pool) share(s *Sequence) {
+	for _, b := range p.hits {
+		if p.blocks[b].refs == 0 {
+			p.unqueue(b)
+		}
+		p.blocks[b].refs++
+	}
+	s.blocks = append(s.blocks, p.hits...)
+	s.stored = len(s.blocks)
+}
+
+// Store puts the full blocks of the computed tokens of s into the cache. Allocate
+// does it unless told to delay.
+func (p *Pool) Store(s *Sequence, computed int) {
+	full := min(computed/p.blockSize, len(s.blocks))
+	if !p.caching || full <= s.stored {
+		return
+	}
+	for i := s.stored; i < full; i++ {
+		p.insert(p.hash(s, i), s.blocks[i])
+	}
+	if p.events {
+		p.queue = append(p.queue, p.storedEvent(s, s.stored, full))
+	}
+	s.stored = full
+}
+
+// Free gives back the blocks of s, its last first, so that the beginning of a prompt
+// is found longest. A sequence that holds nothing is left as it is; one that was
+// freed may be allocated again.
+func (p *Pool) Free(s *Sequence) {
+	front := int32(0) // the last block that this call put to the front
+	for i := len(s.blocks) - 1; i >= 0; i-- {
+		id := s.blocks[i]
+		b := &p.blocks[id]
+		if b.refs--; b.refs > 0 {
+			continue
+		}
+		if b.hashed || !p.caching && p.rules.FreedLast {
+			p.enqueueAfter(p.blocks[0].prev, id)
+			continue
+		}
+		// Nobody can find it: it is the first to be used anew.
+		p.enqueueAfter(front, id)
+		front = id
+	}
+	s.blocks, s.stored = s.blocks[:0], 0
+}

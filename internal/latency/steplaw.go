@@ -1,0 +1,345 @@
+package latency
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// A stepLaw is what a step takes, ms, learned from steps that were seen: by the number of
+// requests in it, the contexts of the decodes, and the chunks beside them.
+type stepLaw struct {
+	// levels are the times of steps with so many requests and no context, ascending by
+	// requests; perContext is added for each token of context.
+	levels     []level
+	perContext float64
+	// once is what chunks take in a step beyond what each of them does. If hides is set,
+	// chunks take no longer than their step's decodes where these are longer; else
+	// they are added.
+	once  float64
+	chunk chunkLaw
+	hides bool
+	// clean, mixed and full are what steps without chunks, with them, and with their
+	// budget used up took as a part of what the law says, sorted.
+	clean, mixed, full []float64
+}
+
+// A level is what steps with about so many requests take.
+type level struct {
+	requests, ms float64
+}
+
+const (
+	stepsLeast = 100  // clean steps without which there is no law
+	levelLeast = 20   // clean steps that make a level
+	levelMs    = 1e-3 // the least a level takes, so that times can be told as parts of it
+	noiseMost  = 4096 // factors that are kept
+	// hidesBetter is how much better the law must tell the recorded times with chunks
+	// hidden than with chunks added.
+	hidesBetter = 0.9
+	// So many steps at the start of a recording are left out if they took more than
+	// warmUpFactor times what the law says: the engine was warming up.
+	warmSteps = 20
+)
+
+// newStepLaw learns from steps with decodes. It returns nil if they are too few.
+func newStepLaw(steps []step) *stepLaw {
+	var clean, mixed []step
+	for _, s := range steps {
+		if s.chunks == 0 {
+			clean = append(clean, s)
+		} else {
+			mixed = append(mixed, s)
+		}
+	}
+	if len(clean) < stepsLeast {
+		return nil
+	}
+	l := &stepLaw{perContext: contextSlope(clean)}
+	l.levels = levelsOf(clean, l.perContext)
+	l.fitChunks(mixed)
+	l.deviate(steps)
+	return l
+}
+
+// deviate keeps how far the steps lie from the law.
+func (l *stepLaw) deviate(steps []step) {
+	for i := range steps {
+		s := &steps[i]
+		part := s.ms / l.of(s)
+		if s.position < warmSteps && part > warmUpFactor {
+			continue
+		}
+		if s.chunks == 0 {
+			l.clean = append(l.clean, part)
+			continue
+		}
+		l.mixed = append(l.mixed, part)
+		if s.full {
+			l.full = append(l.full, part)
+		}
+	}
+	l.clean, l.mixed, l.full = thinned(l.clean), thinned(l.mixed), thinned(l.full)
+}
+
+// byRequests sorts steps into groups of the same number of requests.
+func byRequests(steps []step) [][]step {
+	sorted := slices.SortedStableFunc(slices.Values(steps), func(x, y step) int {
+		return cmp.Or(cmp.Compare(x.requests(), y.requests()), cmp.Compare(x.ms, y.ms))
+	})
+	var groups [][]step
+	for from := 0; from < len(sorted); {
+		to := from
+		for to < len(sorted) && sorted[to].requests() == sorted[from].requests() {
+			to++
+		}
+		groups = append(groups, sorted[from:to])
+		from = to
+	}
+	return groups
+}
+
+// contextSlope is what a token of context adds to a step: the slope within the groups of
+// equally many requests, at least 0.
+func contextSlope(steps []step) float64 {
+	var xx, xy float64
+	for _, group := range byRequests(steps) {
+		// Sorted by time: the slowest tenth may have been slow for other reasons.
+		group = group[:len(group)-len(group)/10]
+		var x, y float64
+		for _, s := range group {
+			x += float64(s.context) / float64(len(group))
+			y += s.ms / float64(len(group))
+		}
+		for _, s := range group {
+			dx := float64(s.context) - x
+			xx += dx * dx
+			xy += dx * (s.ms - y)
+		}
+	}
+	if xx == 0 {
+		return 0
+	}
+	return max(xy/xx, 0)
+}
+
+// levelsOf groups the steps by requests, neighbours together until they are enough.
+func levelsOf(steps []step, perContext float64) []level {
+	var levels []level
+	var requests float64
+	var times []float64
+	groups := byRequests(steps)
+	for i, group := range groups {
+		for _, s := range group {
+			requests += float64(s.requests())
+			times = append(times, s.ms-perContext*float64(s.context))
+		}
+		if len(times) < levelLeast && (i < len(groups)-1 || len(levels) > 0) {
+			continue
+		}
+		slices.Sort(times)
+		levels = append(levels, level{requests / float64(len(times)), max(times[len(times)/2], levelMs)})
+		requests, times = 0, nil
+	}
+	return levels
+}
+
+// decodes is what a step takes without its chunks.
+func (l *stepLaw) decodes(requests, context int) float64 {
+	return l.level(float64(requests)) + l.perContext*float64(context)
+}
+
+// level is the time between those of the two nearest levels, in proportion. Beyond the
+// last it goes on as from the first to the last, and never falls.
+func (l *stepLaw) level(requests float64) float64 {
+	first, last := l.levels[0], l.levels[len(l.levels)-1]
+	if requests >= last.requests {
+		if first == last {
+			return last.ms
+		}
+		slope := (last.ms - first.ms) / (last.requests - first.requests)
+		return last.ms + max(slope, 0)*(requests-last.requests)
+	}
+	if requests <= first.requests {
+		return first.ms
+	}
+	i, _ := slices.BinarySearchFunc(l.levels, requests, func(v level, n float64) int { return cmp.Compare(v.requests, n) })
+	lower, upper := l.levels[i-1], l.levels[i]
+	return lower.ms + (upper.ms-lower.ms)*(requests-lower.requests)/(upper.requests-lower.requests)
+}
+
+// of is what the law says of a step.
+func (l *stepLaw) of(s *step) float64 {
+	return l.together(l.decodes(s.requests(), s.context), s.tokens, s.pairs)
+}
+
+// together is what decodes and chunks take in one step.
+func (l *stepLaw) together(decodes float64, tokens int, pairs float64) float64 {
+	if tokens == 0 {
+		return decodes
+	}
+	chunks := l.once + l.chunk.c0*float64(tokens) + l.chunk.c1*pairs
+	if l.hides {
+		return max(decodes, chunks)
+	}
+	return decodes + chunks
+}
+
+// fitChunks decides whether chunks are added to the decodes of their step or hide them,
+// and what they take.
+func (l *stepLaw) fitChunks(steps []step) {
+	if len(steps) < observationsLeast {
+		return
+	}
+	added, hidden := *l, *l
+	hidden.hides = true
+	added.solveChunks(steps)
+	hidden.solveChunks(steps)
+	*l = added
+	if hidden.error(steps) < hidesBetter*added.error(steps) {
+		*l = hidden
+	}
+}
+
+// error is the median of how far the law is off, as a part of the recorded time.
+func (l *stepLaw) error(steps []step) float64 {
+	var off []float64
+	for i := range steps {
+		off = append(off, math.Abs(l.of(&steps[i])/steps[i].ms-1))
+	}
+	slices.Sort(off)
+	return off[len(off)/2]
+}
+
+// solveChunks fits once and the chunk law, leaving out the worst fifth three times.
+func (l *stepLaw) solveChunks(steps []step) {
+	for range lawRounds {
+		var shown []step
+		for _, s := range steps {
+			// Chunks that are hidden show nothing.
+			if !l.hides || s.ms > l.decodes(s.requests(), s.context) {
+				shown = append(shown, s)
+			}
+		}
+		if len(shown) < observationsLeast {
+			return
+		}
+		l.once, l.chunk = l.coefficients(shown)
+		slices.SortStableFunc(shown, func(x, y step) int { return cmp.Compare(l.off(&x), l.off(&y)) })
+		steps = shown[:len(shown)*4/5]
+	}
+}
+
+func (l *stepLaw) off(s *step) float64 { return math.Abs(l.of(s)/s.ms - 1) }
+
+// coefficients are the least squares, each step weighing as the inverse of its time. What
+// would be negative is left out.
+func (l *stepLaw) coefficients(steps []step) (once float64, law chunkLaw) {
+	use := [3]bool{true, true, true}
+	for {
+		x, ok := l.normal(steps, use)
+		least := 0
+		for i := range x {
+			if x[i] < x[least] {
+				least = i
+			}
+		}
+		if ok && x[least] >= 0 {
+			return x[0], chunkLaw{x[1], x[2]}
+		}
+		if !ok { // the chunks are too much alike: tell their tokens only
+			least = 2
+			if !use[2] {
+				least = 0
+			}
+		}
+		if !use[least] {
+			return 0, chunkLaw{}
+		}
+		use[least] = false
+	}
+}
+
+// normal solves the normal equations of the coefficients in use; the others are 0.
+func (l *stepLaw) normal(steps []step, use [3]bool) (x [3]float64, ok bool) {
+	var scale [3]float64 // brings all columns to the same size
+	var index []int
+	for i := range use {
+		if use[i] {
+			index = append(index, i)
+		}
+	}
+	for i := range steps {
+		for j, v := range steps[i].columns() {
+			scale[j] = max(scale[j], v)
+		}
+	}
+	usual := steps[len(steps)/2].ms // brings the weights to about 1
+	var m [3][4]float64
+	for i := range steps {
+		s := &steps[i]
+		y := s.ms
+		if !l.hides {
+			y -= l.decodes(s.requests(), s.context)
+		}
+		columns, weight := s.columns(), usual*usual/(s.ms*s.ms)
+		for a, p := range index {
+			for b, q := range index {
+				m[a][b] += weight * columns[p] / scale[p] * columns[q] / scale[q]
+			}
+			m[a][3] += weight * columns[p] / scale[p] * y
+		}
+	}
+	solved, ok := solve(m, len(index))
+	for a, p := range index {
+		x[p] = solved[a] / scale[p]
+	}
+	return x, ok
+}
+
+// columns is what the coefficients of a step's chunks multiply.
+func (s *step) columns() [3]float64 { return [3]float64{1, float64(s.tokens), s.pairs} }
+
+// time is what a step with decodes takes.
+func (l *stepLaw) time(s *Step, pacer *Decode) float64 {
+	context, tokens, pair := 0, 0, 0.0
+	for i := range s.Decodes {
+		context += s.Decodes[i].Context
+	}
+	for i := range s.Chunks {
+		tokens += s.Chunks[i].Tokens
+		pair += pairs(s.Chunks[i].Tokens, s.Chunks[i].Depth)
+	}
+	ms := l.together(l.decodes(len(s.Decodes)+len(s.Chunks), context), tokens, pair)
+	return ms * quantile(l.noise(s), pacer.Request.uniform(drawStep, pacer.Context))
+}
+
+// noise is how much steps like this one deviate.
+func (l *stepLaw) noise(s *Step) []float64 {
+	switch {
+	case len(s.Chunks) == 0 || len(l.mixed) < observationsLeast:
+		return l.clean
+	case s.Left <= 0 && len(l.full) >= observationsLeast:
+		return l.full
+	}
+	return l.mixed
+}
+
+// chunks is what a step takes that computes chunks only, of so many requests.
+func (l *stepLaw) chunks(requests, tokens int, pairs float64) float64 {
+	return l.together(l.decodes(requests, 0), tokens, pairs)
+}
+
+// thinned sorts the factors, and keeps some of many, evenly.
+func thinned(factors []float64) []float64 {
+	slices.Sort(factors)
+	n := len(factors)
+	if n <= noiseMost {
+		return factors
+	}
+	kept := make([]float64, noiseMost)
+	for i := range kept {
+		kept[i] = factors[i*(n-1)/(noiseMost-1)]
+	}
+	return kept
+}

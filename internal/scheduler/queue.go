@@ -1,0 +1,129 @@
+package scheduler
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+)
+
+// queue holds the requests that wait. What is removed from the middle stays until
+// it comes to the front, so that a hundred thousand aborts cost no search.
+type queue struct {
+	priority bool
+	front    []*Request // put back: the last one is the next
+	back     []*Request // arrived: the one at head is the next
+	head     int
+	heap     byPriority // in place of both, under priority
+	count    int        // of those that still wait
+}
+
+func (q *queue) push(r *Request) {
+	q.count++
+	if q.priority {
+		heap.Push(&q.heap, r)
+		return
+	}
+	q.back = append(q.back, r)
+}
+
+// putBack makes a request the next one again.
+func (q *queue) putBack(r *Request) {
+	q.count++
+	if q.priority {
+		heap.Push(&q.heap, r)
+		return
+	}
+	q.front = append(q.front, r)
+}
+
+// removed tells the queue that one of its requests does not wait any more. What is
+// left over of such requests never outnumbers the others for long.
+func (q *queue) removed() {
+	q.count--
+	left := len(q.front) + len(q.back) - q.head + len(q.heap)
+	if left < 1024 || left < 2*q.count {
+		return
+	}
+	gone := func(r *Request) bool { return !r.waits() }
+	q.front = slices.DeleteFunc(q.front, gone)
+	q.back, q.head = slices.DeleteFunc(slices.Delete(q.back, 0, q.head), gone), 0
+	q.heap = slices.DeleteFunc(q.heap, gone)
+	heap.Init(&q.heap)
+}
+
+// peek returns the next request, nil when none waits.
+func (q *queue) peek() *Request {
+	for {
+		r := q.first()
+		if r == nil || r.waits() {
+			return r
+		}
+		q.drop()
+	}
+}
+
+func (q *queue) first() *Request {
+	switch {
+	case q.priority && len(q.heap) > 0:
+		return q.heap[0]
+	case len(q.front) > 0:
+		return q.front[len(q.front)-1]
+	case q.head < len(q.back):
+		return q.back[q.head]
+	}
+	return nil
+}
+
+// drop takes the first entry away.
+func (q *queue) drop() {
+	switch {
+	case q.priority:
+		heap.Pop(&q.heap)
+	case len(q.front) > 0:
+		q.front[len(q.front)-1] = nil
+		q.front = q.front[:len(q.front)-1]
+	default:
+		q.back[q.head] = nil
+		q.head++
+		q.compact()
+	}
+}
+
+// compact gives back the room of what has left the queue.
+func (q *queue) compact() {
+	if q.head == len(q.back) {
+		q.back, q.head = q.back[:0], 0
+	} else if q.head >= 1024 && q.head > len(q.back)/2 {
+		n := copy(q.back, q.back[q.head:])
+		clear(q.back[n:])
+		q.back, q.head = q.back[:n], 0
+	}
+}
+
+func (q *queue) pop() *Request {
+	r := q.peek()
+	if r != nil {
+		q.drop()
+		q.count--
+	}
+	return r
+}
+
+// byPriority orders by priority, then arrival (vllm/v1/request.py __lt__).
+type byPriority []*Request
+
+func (h byPriority) Len() int           { return len(h) }
+func (h byPriority) Less(i, j int) bool { return precedes(h[i], h[j]) }
+func (h byPriority) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byPriority) Push(r any)        { *h = append(*h, r.(*Request)) }
+func (h *byPriority) Pop() any {
+	old := *h
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return r
+}
+
+func precedes(a, b *Request) bool {
+	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Arrival, b.Arrival), cmp.Compare(a.ID, b.ID)) < 0
+}

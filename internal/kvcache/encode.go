@@ -1,6 +1,9 @@
 package kvcache
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // encoder writes what is hashed.
 type encoder interface {
@@ -34,8 +37,10 @@ func (e *plain) bytes(b []byte) {
 }
 
 func (e *plain) tokens(tokens []uint32) {
-	for _, t := range tokens {
-		e.buf = binary.LittleEndian.AppendUint32(e.buf, t)
+	start := len(e.buf)
+	e.buf = slices.Grow(e.buf, 4*len(tokens))[:start+4*len(tokens)]
+	for i, t := range tokens {
+		binary.LittleEndian.PutUint32(e.buf[start+4*i:], t)
 	}
 }
 

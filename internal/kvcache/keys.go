@@ -1,5 +1,7 @@
 package kvcache
 
+import "slices"
+
 // Key is one extra key of a block: what is in its hash beside its tokens.
 type Key struct {
 	Kind KeyKind
@@ -52,6 +54,9 @@ func (e *Extra) featureKeys(keys []Key, start, end, feature int) ([]Key, int) {
 
 // hash returns the hash of block i of s, which is full.
 func (p *Pool) hash(s *Sequence, i int) digest {
+	if len(s.hashes) <= i {
+		s.hashes = slices.Grow(s.hashes, len(s.Tokens)/p.blockSize-len(s.hashes))
+	}
 	for len(s.hashes) <= i {
 		start := len(s.hashes) * p.blockSize
 		end := start + p.blockSize
@@ -59,11 +64,11 @@ func (p *Pool) hash(s *Sequence, i int) digest {
 			s.feature = max(s.feature, len(s.Extra.Features)-1)
 		}
 		p.keys, s.feature = s.Extra.keys(p.keys[:0], start, end, s.feature)
-		parent := p.hasher.none
+		parent := &p.hasher.none
 		if start > 0 {
-			parent = s.hashes[len(s.hashes)-1]
+			parent = &s.hashes[len(s.hashes)-1]
 		}
-		s.hashes = append(s.hashes, p.hasher.block(&parent, s.Tokens[start:end], p.keys, s.Extra.LoRA.Path))
+		s.hashes = append(s.hashes, p.hasher.block(parent, s.Tokens[start:end], p.keys, s.Extra.LoRA.Path))
 	}
 	return s.hashes[i]
 }

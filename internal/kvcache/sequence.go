@@ -105,6 +105,10 @@ type Admission struct {
 // enter the cache. It returns false if there are not enough free blocks, and has
 // changed nothing then.
 func (p *Pool) Allocate(s *Sequence, computed, n, lookahead int) bool {
+	if room := len(s.blocks) * p.blockSize; room > 0 && computed+n+lookahead <= room &&
+		computed+n < (s.stored+1)*p.blockSize {
+		return true // a decode, mostly: it begins no block and fills none
+	}
 	return p.Admit(s, computed, n, lookahead, Admission{})
 }
 
@@ -115,9 +119,11 @@ func (p *Pool) Admit(s *Sequence, computed, n, lookahead int, a Admission) bool 
 		p.find(s, computed)
 	}
 	held, idle := len(s.blocks)+len(p.hits), p.idleHits()
+	if a.Whole && max(p.blocksFor(len(s.Tokens))-held, 0)+idle+a.Watermark > p.free {
+		return false
+	}
 	fresh := max(p.blocksFor(computed+n+lookahead)-held, 0)
-	whole := max(p.blocksFor(len(s.Tokens))-held, 0)
-	if a.Whole && whole+idle+a.Watermark > p.free || fresh+idle+a.Watermark > p.free-a.Reserve {
+	if fresh+idle+a.Watermark > p.free-a.Reserve {
 		return false
 	}
 	if len(p.hits) > 0 {
@@ -158,7 +164,7 @@ func (p *Pool) share(s *Sequence) {
 // Store puts the full blocks of the computed tokens of s into the cache. Allocate
 // does it unless told to delay.
 func (p *Pool) Store(s *Sequence, computed int) {
-	full := min(computed/p.blockSize, len(s.blocks))
+	full := min(min(computed, len(s.Tokens))/p.blockSize, len(s.blocks))
 	if !p.caching || full <= s.stored {
 		return
 	}

@@ -154,7 +154,11 @@ func (r *replay) hash(l line) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	s := sequence(get[[4]uint64](l, 4), get[extra](l, 5))
+	prompt := get[[4]uint64](l, 4)
+	s := sequence(prompt, get[extra](l, 5))
+	for range get[int](l, 6) {
+		s.Tokens = append(s.Tokens, token(prompt[2], uint64(len(s.Tokens))))
+	}
 	if !pool.Allocate(s, 0, len(s.Tokens), 0) {
 		r.t.Fatalf("no room for %s", l)
 	}
@@ -162,7 +166,7 @@ func (r *replay) hash(l line) {
 	for _, h := range pool.TakeEvents()[0].(kvcache.BlockStored).Hashes {
 		got = append(got, hex.EncodeToString(h))
 	}
-	r.same(got, get[[]string](l, 6))
+	r.same(got, get[[]string](l, 7))
 	r.hashes += len(got)
 }
 

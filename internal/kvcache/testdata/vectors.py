@@ -18,7 +18,7 @@ client of vLLM's KVCacheManager, with what came of them:
     ["reset", ok]
 
 and after each of the operations, what can be seen: ["is", free blocks, events]. Hashes are in the integer form there, in
-hex. Whole hashes: ["hash", algorithm, seed, block size, prompt, {...}, [hex, ...]].
+hex. Whole hashes: ["hash", algorithm, seed, block size, prompt, {...}, tokens said one by one, [hex, ...]].
 """
 
 import gzip
@@ -279,9 +279,9 @@ def cases():
             "algorithm": algorithm,
             "seed": rng.choice(["0", "42", "random"]),
             "blocks": rng.choice([16, 32, 64, 128]),
-            "block_size": rng.choice([4, 16]),
+            "block_size": (size := rng.choice([4, 16])),
             "caching": i % 6 != 5,
-            "max_model_len": rng.choice([100, 250]) if i % 2 else 1000,
+            "max_model_len": rng.choice([6, 20]) * size if i % 2 else 1000,
             "watermark": rng.choice([0.0, 0.1]),
         }
 
@@ -297,14 +297,23 @@ def hashes(out):
         {"features": [["i%d" % i, i, 1] for i in range(100)]},
         {"lora": [7, "ä" * 200, "/" + "x" * 300], "salt": "€" * 100, "features": [["image", 5, 1]]},
     ]
+    # Two features end in the block that is not full yet.
+    tail = {"features": [["image", 0, 33], ["sound", 33, 2], ["film", 36, 2]]}
     for algorithm in ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"]:
         for seed in ["0", "x" * 300] + ([""] if fixed and algorithm.startswith("sha") else []):
             for size in [1, 2, 3, 4, 16, 256]:
                 for extra in extras:
-                    prompt = [5, 0, 6, max(3 * size, 1) + 1 if size < 256 else 256]
-                    r = request("r", prompt, extra, block_hasher(algorithm, seed, size))
-                    line = ["hash", algorithm, seed, size, prompt, extra, [h.hex() for h in r.block_hashes]]
-                    out.write(json.dumps(line, separators=(",", ":")) + "\n")
+                    prompt = [5, 0, 6, 3 * size + 1 if size < 256 else 256]
+                    hash_line(out, algorithm, seed, size, prompt, extra, 0)
+        hash_line(out, algorithm, "0", 16, [5, 0, 6, 40], tail, 30)
+
+
+def hash_line(out, algorithm, seed, size, prompt, extra, said):
+    r = request("r", prompt, extra, block_hasher(algorithm, seed, size))
+    for _ in range(said):
+        r.append_output_token_ids(token(prompt[2], r.num_tokens))
+    line = ["hash", algorithm, seed, size, prompt, extra, said, [h.hex() for h in r.block_hashes]]
+    out.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def main():

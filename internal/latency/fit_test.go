@@ -120,16 +120,30 @@ func TestService(t *testing.T) {
 		at      []at
 	}{
 		{name: "quadratic", records: quiet(), curve: true, at: []at{
-			{0, 0, 22.010}, {1, 0, 22.010}, {100, 0, 22.010}, {500, 0, 30.25}, {2000, 0, 64}, {5000, 0, 145},
-			{7800, 0, 236.84}, {11000, 0, 361}, {20000, 0, 820},
+			{0, 0, 22.010},
+			{1, 0, 22.010},
+			{100, 0, 22.010},
+			{500, 0, 30.25},
+			{2000, 0, 64},
+			{5000, 0, 145},
+			{7800, 0, 236.84},
+			{11000, 0, 361},
+			{20000, 0, 820},
 		}},
 		{name: "loaded ones are left out", records: loaded, curve: true, at: []at{{500, 0, 30.25}, {20000, 0, 820}}},
-		{name: "line", records: line, curve: true, at: []at{{1, 0, 12}, {100, 0, 12}, {800, 0, 19}, {1500, 0, 26}, {3000, 0, 41}}},
+		{name: "line", records: line, curve: true, at: []at{
+			{1, 0, 12}, {100, 0, 12}, {800, 0, 19}, {1500, 0, 26}, {3000, 0, 41},
+		}},
 		{name: "falling", records: falling, at: []at{
 			{100, 0.5, 100}, {800, 0.5, 95}, {3600, 0, 75}, {3600, 1, 85}, {100_000, 0.5, 640},
 		}},
 		{name: "one record", records: single, at: []at{
-			{64, 0.3, 77}, {65, 0.3, 77 * 65 / 30.0}, {100, 0.3, 77 * 100 / 30.0}, {129, 0.3, 331.1}, {240, 0.3, 616}, {9999, 0.3, 616},
+			{64, 0.3, 77},
+			{65, 0.3, 77 * 65 / 30.0},
+			{100, 0.3, 77 * 100 / 30.0},
+			{129, 0.3, 331.1},
+			{240, 0.3, 616},
+			{9999, 0.3, 616},
 		}},
 		{name: "a warm-up is left out", records: cold, at: []at{{40, 0, 100 * 0.4}, {100, 0, 100}, {1000, 0, 800}}},
 		{name: "zero tokens are left out", records: append(quiet(), trace.Record{PromptTokens: 1}), curve: true, at: []at{
@@ -160,6 +174,57 @@ func TestServiceOfSeveralConcurrencies(t *testing.T) {
 	f := mustFit(t, 8192, records...)
 	if diff := cmp.Diff(820.0, f.service.time(20000, 0), exact); diff != "" || !f.service.curve {
 		t.Errorf("curve %v (-want +got):\n%s", f.service.curve, diff)
+	}
+}
+
+// A gap beside that of another prompt does not tell what one of them took, and one far
+// longer than a full chunk was not one.
+func TestChunksLeavesOut(t *testing.T) {
+	crowded := marked()
+	for i := range crowded {
+		crowded[i].ITLMs[6], crowded[i].ITLCtx.PrefillTokens[6] = 500, 600
+	}
+	paused := saturated()
+	for range 4 {
+		r := saturated()[0]
+		r.ITLMs = slices.Repeat([]float64{10, 10, 2000}, 14)[:40] // 2.5 full chunks take 413 ms
+		paused = append(paused, r)
+	}
+	gaps, _ := gapsOf(&crowded[0])
+	if n := len(observe(gaps, 8192)); n != 3 {
+		t.Errorf("%d chunks were observed, want the 3 that no other prompt is near", n)
+	}
+	f := mustFit(t, 8192, slices.Concat(quiet(), crowded, paused)...)
+	got := []float64{f.law.c0, f.law.c1, f.floor}
+	if diff := cmp.Diff([]float64{0.012, 2e-6, 186}, got, exact); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A step that has no token left of its budget takes at least what full steps took.
+func TestPremium(t *testing.T) {
+	f := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
+	chunk := []Chunk{{Request: NewRequest(1, "r", 9000, 0), Tokens: 8192}}
+	for left, want := range map[int]float64{0: 186, 1: 165.412864} {
+		if diff := cmp.Diff(want, f.compose(&Step{Left: left, Chunks: chunk}, nil), exact); diff != "" {
+			t.Errorf("%d left (-want +got):\n%s", left, diff)
+		}
+	}
+}
+
+// A pause within a recorded request is not drawn for others, where it is known not to
+// be one of the steps with prompts.
+func TestDonorWithoutOutliers(t *testing.T) {
+	r := saturated()[0]
+	r.ITLMs[0] = 5000
+	f := mustFit(t, 8192, r)
+	most := 0.0
+	for i := range 500 {
+		d := Decode{Request: NewRequest(1, "r", 500, 0), Context: i}
+		most = max(most, f.draw(&d, 16).ms)
+	}
+	if most > 40 {
+		t.Errorf("a step of %v ms was drawn; the median is 10", most)
 	}
 }
 
@@ -212,7 +277,9 @@ func TestTimeline(t *testing.T) {
 		{Running: 1, Left: budget - 4, Chunks: []Chunk{{Request: r1, Tokens: 4, Last: true}}},
 		{Running: 1, Left: budget - 1, Decodes: decode(5)},
 		{Running: 2, Left: 0, Decodes: decode(6), Chunks: []Chunk{{Request: r2, Tokens: 8191}}},
-		{Running: 2, Left: budget - 2, Decodes: decode(7), Chunks: []Chunk{{Request: r2, Tokens: 1, Depth: 8191, Last: true}}},
+		{Running: 2, Left: budget - 2, Decodes: decode(7), Chunks: []Chunk{
+			{Request: r2, Tokens: 1, Depth: 8191, Last: true},
+		}},
 	}
 	var now time.Duration
 	var ends []time.Duration

@@ -206,7 +206,10 @@ func warmUp(records []trace.Record) map[int]bool {
 	warm := make(map[int]bool)
 	for n, i := range order {
 		others := order[n+1:]
-		if len(others) < warmUpOthers || records[i].TTFTMs <= warmUpFactor*expected(records, others, uncachedOf(&records[i])) {
+		if len(others) < warmUpOthers {
+			break
+		}
+		if records[i].TTFTMs <= warmUpFactor*expected(records, others, uncachedOf(&records[i])) {
 			break
 		}
 		warm[i] = true

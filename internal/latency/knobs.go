@@ -203,12 +203,16 @@ func scaled(d time.Duration, part float64) time.Duration {
 	return nanoseconds(float64(d) * part)
 }
 
-// nanoseconds rounds to a whole one, within what a duration can be.
+// nanoseconds rounds to a whole one, within what a duration can be. It is 0 for what is no
+// number.
 func nanoseconds(ns float64) time.Duration {
-	if ns >= math.MaxInt64 {
+	switch {
+	case ns >= math.MaxInt64:
 		return math.MaxInt64
+	case ns > 0:
+		return time.Duration(math.Round(ns))
 	}
-	return time.Duration(math.Round(ns))
+	return 0
 }
 
 // pacerOf is the decode whose draw decides the time of a step: that with the

@@ -24,7 +24,10 @@ func TestKnobs(t *testing.T) {
 		want  time.Duration
 	}{
 		{name: "nothing"},
-		{name: "overhead and tokens", knobs: Knobs{PrefillOverhead: 100 * ms, PrefillPerToken: 2 * ms}, step: Step{Chunks: whole}, want: 180 * ms},
+		{
+			name: "overhead and tokens", knobs: Knobs{PrefillOverhead: 100 * ms, PrefillPerToken: 2 * ms},
+			step: Step{Chunks: whole}, want: 180 * ms,
+		},
 		{
 			name: "a part of a prompt", knobs: Knobs{PrefillOverhead: 100 * ms, PrefillPerToken: 2 * ms},
 			step: Step{Chunks: []Chunk{{Request: r, Tokens: 10, Depth: 10}}}, want: 25*ms + 20*ms,
@@ -106,7 +109,8 @@ func TestKnobsTransfer(t *testing.T) {
 func TestKnobsDeviation(t *testing.T) {
 	const mean, deviation, n = 10.0, 3.0, 20_000
 	knobs := Knobs{
-		TimeToFirstToken: 10 * ms, TimeToFirstTokenStdDev: 3 * ms, InterTokenLatency: 10 * ms, InterTokenLatencyStdDev: 3 * ms,
+		TimeToFirstToken: 10 * ms, TimeToFirstTokenStdDev: 3 * ms,
+		InterTokenLatency: 10 * ms, InterTokenLatencyStdDev: 3 * ms,
 		TransferLatency: 10 * ms, TransferLatencyStdDev: 3 * ms,
 	}
 	prefill := Knobs{PrefillOverhead: 9 * ms, PrefillPerToken: ms / 10, PrefillStdDev: 3 * ms}
@@ -166,7 +170,10 @@ func TestKnobsErrors(t *testing.T) {
 			want: "kv-cache-transfer-latency-std-dev is 1ns",
 		},
 		{name: "deviation of no prefill", knobs: Knobs{PrefillStdDev: 1}, want: "prefill-time-std-dev is 1ns, but neither"},
-		{name: "deviation of no transfer", knobs: Knobs{TransferStdDev: 1}, want: "kv-cache-transfer-time-std-dev is 1ns, but"},
+		{
+			name: "deviation of no transfer", knobs: Knobs{TransferStdDev: 1},
+			want: "kv-cache-transfer-time-std-dev is 1ns, but",
+		},
 		{
 			name: "two ways to the first token", knobs: Knobs{TimeToFirstToken: 1, PrefillPerToken: 1},
 			want: "prefill-time-per-token has no effect beside time-to-first-token",

@@ -2,6 +2,7 @@ package latency
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +26,8 @@ func models(t testing.TB) map[string]Model {
 	seen.steps.mixed = slices.Repeat([]float64{0.5, 1, 2}, 20)
 	return map[string]Model{
 		"knobs": &Knobs{
-			TimeToFirstToken: 10 * ms, TimeToFirstTokenStdDev: 3 * ms, InterTokenLatency: 10 * ms, InterTokenLatencyStdDev: 3 * ms,
+			TimeToFirstToken: 10 * ms, TimeToFirstTokenStdDev: 3 * ms,
+			InterTokenLatency: 10 * ms, InterTokenLatencyStdDev: 3 * ms,
 		},
 		"donors": mustFit(t, 8192, donors...),
 		"steps":  seen,
@@ -121,7 +123,8 @@ func TestSpokenTokens(t *testing.T) {
 			}
 			said := make(map[int]bool)
 			for i := range 200 {
-				s := Step{Running: 1, Decodes: []Decode{{Request: NewRequest(1, fmt.Sprint(i), 9, 0), Context: i, Tokens: test.scheduled}}}
+				r := NewRequest(1, fmt.Sprint(i), 9, 0)
+				s := Step{Running: 1, Decodes: []Decode{{Request: r, Context: i, Tokens: test.scheduled}}}
 				f.Duration(&s)
 				said[s.Decodes[0].Tokens] = true
 			}
@@ -148,17 +151,29 @@ func TestAcceptance(t *testing.T) {
 		want []float64
 		err  string
 	}{
-		{name: "rates", make: func() (*Acceptance, error) { return NewAcceptance(0.8, 0.5, 0) }, want: []float64{0.8, 0.5, 0}},
+		{
+			name: "rates", make: func() (*Acceptance, error) { return NewAcceptance(0.8, 0.5, 0) },
+			want: []float64{0.8, 0.5, 0},
+		},
 		{name: "length", make: func() (*Acceptance, error) { return AcceptanceOfLength(2.4, 3) }, want: []float64{1, 0.4, 0}},
-		{name: "whole length", make: func() (*Acceptance, error) { return AcceptanceOfLength(4, 3) }, want: []float64{1, 1, 1}},
+		{
+			name: "whole length", make: func() (*Acceptance, error) { return AcceptanceOfLength(4, 3) },
+			want: []float64{1, 1, 1},
+		},
 		{
 			name: "fitted", make: func() (*Acceptance, error) { return FitAcceptance(traceOf(fitted)), nil },
 			want: []float64{6 / 8.0, 6 / 8.0 * 3 / 5, 6 / 8.0 * 3 / 5 * 1 / 3},
 		},
 		{name: "no rates", make: func() (*Acceptance, error) { return NewAcceptance() }, err: "no acceptance rates"},
 		{name: "too likely", make: func() (*Acceptance, error) { return NewAcceptance(1.1) }, err: "position 0 is 1.1"},
-		{name: "rising", make: func() (*Acceptance, error) { return NewAcceptance(0.5, 0.6) }, err: "position 1 is 0.6, more than the 0.5"},
-		{name: "too long", make: func() (*Acceptance, error) { return AcceptanceOfLength(4.1, 3) }, err: "length is 4.1: want 1 to 4"},
+		{
+			name: "rising", make: func() (*Acceptance, error) { return NewAcceptance(0.5, 0.6) },
+			err: "position 1 is 0.6, more than the 0.5",
+		},
+		{
+			name: "too long", make: func() (*Acceptance, error) { return AcceptanceOfLength(4.1, 3) },
+			err: "length is 4.1: want 1 to 4",
+		},
 		{name: "no drafts", make: func() (*Acceptance, error) { return AcceptanceOfLength(1, 0) }, err: "0 draft tokens"},
 	}
 	for _, test := range tests {
@@ -193,6 +208,10 @@ func TestAcceptance(t *testing.T) {
 			}
 		})
 	}
+	varying := trace.Record{OutputTokens: 12, ITLMs: make([]float64, 4), ITLTokens: []uint32{3, 2, 3, 3}}
+	if FitAcceptance(traceOf(varying)) == nil {
+		t.Error("no speculation was seen in 3, 2, 3 and 3 tokens")
+	}
 	for name, sizes := range map[string][]uint32{"blocks": {64, 64, 3}, "one each": {1, 1, 1}} {
 		r := trace.Record{OutputTokens: 200, ITLMs: make([]float64, 3), ITLTokens: sizes}
 		if a := FitAcceptance(traceOf(r)); a != nil {
@@ -221,7 +240,8 @@ func TestOutputTokens(t *testing.T) {
 func large(multi int) *Step {
 	s := &Step{Running: 1026, Limit: 2048, Budget: 8192, Left: 100}
 	for i := range 1024 {
-		s.Decodes = append(s.Decodes, Decode{Request: NewRequest(1, fmt.Sprint(i), 100+7*i, 0), Context: 200 + 7*i, Tokens: multi})
+		r := NewRequest(1, fmt.Sprint(i), 100+7*i, 0)
+		s.Decodes = append(s.Decodes, Decode{Request: r, Context: 200 + 7*i, Tokens: multi})
 	}
 	for i := range 2 {
 		s.Chunks = append(s.Chunks, Chunk{Request: NewRequest(2, fmt.Sprint(i), 900, 0), Tokens: 900, Last: true})
@@ -276,8 +296,19 @@ var _ = []Model{Instant{}, &Knobs{}, &Fit{}}
 
 func TestInstant(t *testing.T) {
 	s := large(3)
-	if d := (Instant{}).Duration(s) + (Instant{}).Transfer(s.Decodes[0].Request); d != time.Duration(0) || s.Decodes[9].Tokens != 3 {
+	d := Instant{}.Duration(s) + Instant{}.Transfer(s.Decodes[0].Request)
+	if d != time.Duration(0) || s.Decodes[9].Tokens != 3 {
 		t.Errorf("took %v and said %d", d, s.Decodes[9].Tokens)
+	}
+}
+
+func TestNanoseconds(t *testing.T) {
+	for ns, want := range map[float64]time.Duration{
+		0.4: 0, 1.5: 2, -3: 0, math.Inf(1): math.MaxInt64, math.NaN(): 0, math.Inf(-1): 0,
+	} {
+		if got := nanoseconds(ns); got != want {
+			t.Errorf("%v: got %d, want %d", ns, got, want)
+		}
 	}
 }
 
@@ -290,7 +321,9 @@ func TestBuckets(t *testing.T) {
 			t.Errorf("a prompt of %d is in bucket %d, want %d", tokens, got, want)
 		}
 	}
-	for running, want := range map[int]int{0: 0, 1: 0, 2: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 3, 9: 4, 16: 4, 17: 5, 33: 6, 64: 6, 65: 7, 900: 7} {
+	for running, want := range map[int]int{
+		0: 0, 1: 0, 2: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 3, 9: 4, 16: 4, 17: 5, 33: 6, 64: 6, 65: 7, 900: 7,
+	} {
 		if got := concurrencyBucket(running); got != want {
 			t.Errorf("%d running are in bucket %d, want %d", running, got, want)
 		}
@@ -328,7 +361,10 @@ func TestChurn(t *testing.T) {
 			if got := f.draw(&d, 1).ms; got != test.churn {
 				t.Errorf("after a large prompt: %v ms, want %v", got, test.churn)
 			}
-			f.now += churnWindow + 1
+			chunk := Step{Chunks: []Chunk{{Request: NewRequest(1, "small", 10, 0), Tokens: 10, Last: true}}}
+			for range 2 * churnWindow / 5 { // each takes the 5 ms to the first token
+				f.Duration(&chunk)
+			}
 			if got := f.draw(&d, 1).ms; got != test.calm {
 				t.Errorf("long after a large prompt: %v ms, want %v", got, test.calm)
 			}
@@ -368,5 +404,49 @@ func TestNotes(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, f.Notes()); diff != "" {
 		t.Errorf("notes (-want +got):\n%s", diff)
+	}
+}
+
+// Records that make little sense, but which the format allows, make a model all the same.
+func TestOddRecords(t *testing.T) {
+	at := new(0.0)
+	odd := map[string]trace.Record{
+		"no prompt":  {OutputTokens: 2, ITLMs: []float64{1}},
+		"all cached": {PromptTokens: 9, CachedTokens: 90, OutputTokens: 2, ITLMs: []float64{1}, Concurrency: 1},
+		"no time":    {PromptTokens: 9, OutputTokens: 3, ITLMs: []float64{0, 0}, ArrivalMs: at},
+		"huge": {
+			PromptTokens: mostTokens, OutputTokens: mostTokens, TTFTMs: 1e300, ITLMs: []float64{1e300}, ArrivalMs: at,
+		},
+		"a mean only":    {PromptTokens: 9, OutputTokens: 5, ITLSummary: &trace.ITLSummary{MeanMs: 3, Count: math.MaxInt}},
+		"negative times": {PromptTokens: 9, OutputTokens: 3, TTFTMs: -5, ITLMs: []float64{-1, 4}, ArrivalMs: at},
+		"more gaps":      {PromptTokens: 9, OutputTokens: 1, TTFTMs: 5, ITLMs: []float64{1, 1, 1}, ArrivalMs: at},
+		"all at once":    {PromptTokens: 9, OutputTokens: 9, ITLMs: []float64{1e-9, 1e-9, 1e-9}, ArrivalMs: at},
+		"large chunks": {
+			PromptTokens: 9, OutputTokens: mostTokens, ITLMs: []float64{1, 1}, ITLTokens: []uint32{1 << 30, 9},
+		},
+		"huge concurrency": {PromptTokens: 9, OutputTokens: 2, TTFTMs: 5, ITLMs: []float64{1}, Concurrency: math.MaxUint64},
+		"marked, all of it": {
+			PromptTokens: 9, OutputTokens: 2, TTFTMs: 5, ITLMs: []float64{1}, Concurrency: 2,
+			ITLCtx: &trace.ITLCtx{NumRunning: []uint32{math.MaxUint32}, PrefillTokens: []uint32{math.MaxUint32}},
+		},
+	}
+	for name, record := range odd {
+		for _, n := range []int{1, 400} {
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				f := mustFit(t, 8192, slices.Repeat([]trace.Record{record}, n)...)
+				for i := range 20 {
+					r := NewRequest(1, fmt.Sprint(i), 100*i, 50*i)
+					s := Step{
+						Running: i, Limit: 5, Decodes: []Decode{{Request: r, Context: 100 * i, Tokens: 2}},
+						Chunks: []Chunk{{Request: NewRequest(2, "c", 1000, 0), Tokens: 400, Depth: 600, Last: true}},
+					}
+					took := f.Duration(&s)
+					s.Decodes, s.Left = nil, 10
+					if alone := f.Duration(&s); took < 0 || alone < 0 || f.OutputTokens(r) < 1 {
+						t.Fatalf("took %v, and %v without decodes", took, alone)
+					}
+				}
+			})
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -89,7 +90,11 @@ func inFlight(records []trace.Record, at float64) uint64 {
 	return n
 }
 
-func (e engineLaw) step(now float64, budget int, running []*task, records []trace.Record) (float64, []*task, []trace.Record) {
+// step makes one step of the running tasks. It returns its end, those that go on, and the
+// records with those of the ended ones.
+func (e engineLaw) step(
+	now float64, budget int, running []*task, records []trace.Record,
+) (float64, []*task, []trace.Record) {
 	var s step
 	left := budget
 	var speaking []*task
@@ -142,7 +147,9 @@ func TestStepLaw(t *testing.T) {
 			base: 2, perRequest: 0.2, perContext: 1e-4, once: 0.5, c0: 0.01, c1: 2e-6, wake: 1.5,
 		}},
 		{name: "small chunks hide", budget: 512, law: engineLaw{base: 10, c0: 0.05, c1: 1e-5, hides: true, wake: 1}},
-		{name: "neither contexts nor depth matter", budget: 2048, law: engineLaw{base: 5, perRequest: 0.1, c0: 0.02, wake: 2}},
+		{name: "neither contexts nor depth matter", budget: 2048, law: engineLaw{
+			base: 5, perRequest: 0.1, c0: 0.02, wake: 2,
+		}},
 	}
 	near := cmpopts.EquateApprox(0, 1e-6)
 	for _, test := range tests {
@@ -162,7 +169,8 @@ func TestStepLaw(t *testing.T) {
 					t.Errorf("%v requests (-want +got):\n%s", n, diff)
 				}
 			}
-			if diff := cmp.Diff([]float64{test.law.wake, test.law.wake}, []float64{f.idle[0], f.idle[len(f.idle)-1]}, near); diff != "" {
+			wake := []float64{test.law.wake, test.law.wake}
+			if diff := cmp.Diff(wake, []float64{f.idle[0], f.idle[len(f.idle)-1]}, near); diff != "" {
 				t.Errorf("idle (-want +got):\n%s", diff)
 			}
 			if len(l.clean) < 1000 || len(l.mixed) < 100 {
@@ -213,13 +221,163 @@ func TestStepLawOfRealEngine(t *testing.T) {
 	}
 	slices.Sort(clean)
 	slices.Sort(mixed)
-	t.Logf("unseen steps as a part of what the law says: median %.3f without chunks, %.3f with", quantile(clean, .5), quantile(mixed, .5))
+	t.Logf("unseen steps as a part of what the law says: median %.3f without chunks, %.3f with",
+		quantile(clean, .5), quantile(mixed, .5))
 	if len(clean) < 500 || len(mixed) < 100 {
 		t.Errorf("only %d and %d steps", len(clean), len(mixed))
 	}
 	for name, median := range map[string]float64{"without chunks": quantile(clean, .5), "with": quantile(mixed, .5)} {
 		if math.Abs(median-1) > 0.15 {
 			t.Errorf("the median step %s takes %.3f of what the law says", name, median)
+		}
+	}
+}
+
+// What steps are seen in a recording, by hand: a budget of 100 tokens.
+func TestStepsOf(t *testing.T) {
+	// said is a request of one token a chunk, at these times.
+	said := func(prompt int, arrival float64, at ...float64) trace.Record {
+		r := trace.Record{
+			PromptTokens: prompt, OutputTokens: len(at), TTFTMs: at[0] - arrival, ArrivalMs: new(arrival),
+			ITLMs: []float64{},
+		}
+		for i := range at[1:] {
+			r.ITLMs = append(r.ITLMs, at[i+1]-at[i])
+		}
+		return r
+	}
+	tests := []struct {
+		name    string
+		records []trace.Record
+		want    []step
+	}{
+		{name: "alone", records: []trace.Record{said(10, 0, 5, 7, 10)}, want: []step{
+			{at: 7, ms: 2, decodes: 1, context: 11, position: 1}, {at: 10, ms: 3, decodes: 1, context: 12, position: 2},
+		}},
+		{name: "another prompt", records: []trace.Record{said(10, 0, 5, 7, 10), said(30, 6, 10)}, want: []step{
+			{at: 7, ms: 2, decodes: 1, context: 11, position: 1},
+			{at: 10, ms: 3, decodes: 1, context: 12, chunks: 1, tokens: 30, pairs: 450, position: 2},
+		}},
+		{name: "in two chunks", records: []trace.Record{said(10, 0, 5, 7, 10), said(120, 5, 10)}, want: []step{
+			{at: 7, ms: 2, decodes: 1, context: 11, chunks: 1, tokens: 99, pairs: 99 * 99 / 2.0, full: true, position: 1},
+			{at: 10, ms: 3, decodes: 1, context: 12, chunks: 1, tokens: 21, pairs: (120*120 - 99*99) / 2.0, position: 2},
+		}},
+		{
+			// It waited for something else than room in the step.
+			name: "not begun at once", records: []trace.Record{said(10, 0, 5, 7, 10), said(50, 4, 10)}, want: []step{
+				{at: 7, ms: 2, decodes: 1, context: 11, position: 1},
+				{at: 10, ms: 3, decodes: 1, context: 12, chunks: 1, tokens: 50, pairs: 1250, position: 2},
+			},
+		},
+		{
+			// The rest of it was computed before anybody spoke.
+			name: "not seen", records: []trace.Record{said(10, 0, 5, 7, 10, 12), said(150, 6, 10)}, want: []step{
+				{at: 12, ms: 2, decodes: 1, context: 13, position: 3},
+			},
+		},
+		{
+			name: "ended when nobody spoke", records: []trace.Record{said(10, 0, 5, 7), said(150, 4, 10, 12)}, want: []step{
+				{at: 12, ms: 2, decodes: 1, context: 151, position: 3},
+			},
+		},
+		{
+			name:    "two at once, the earlier first",
+			records: []trace.Record{said(10, 0, 5, 7, 10, 14), said(60, 5.5, 10), said(130, 5, 10)},
+			want: []step{
+				{at: 7, ms: 2, decodes: 1, context: 11, chunks: 1, tokens: 99, pairs: 99 * 99 / 2.0, full: true, position: 1},
+				{at: 10, ms: 3, decodes: 1, context: 12, chunks: 2, tokens: 91, pairs: (130*130-99*99)/2.0 + 1800, position: 2},
+				{at: 14, ms: 4, decodes: 1, context: 13, position: 3},
+			},
+		},
+		{name: "held up", records: []trace.Record{said(10, 0, 5, 7, 9, 9, 12)}, want: []step{
+			{at: 7, ms: 2, decodes: 1, context: 11, position: 1}, {at: 12, ms: 3, decodes: 1, context: 14, position: 3},
+		}},
+		{name: "another engine's between", records: []trace.Record{said(10, 0, 5, 7), said(10, 0, 6, 8)}},
+		{name: "no arrivals", records: []trace.Record{{PromptTokens: 10, OutputTokens: 2, ITLMs: []float64{3}}}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := stepsOf(test.records, 100)
+			opts := cmp.Options{cmp.AllowUnexported(step{}), exact, cmpopts.EquateEmpty()}
+			if diff := cmp.Diff(test.want, got, opts); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestStepTime(t *testing.T) {
+	law := func(hides bool) *stepLaw {
+		return &stepLaw{
+			levels: []level{{2, 10}, {4, 20}, {6, 20}}, perContext: 0.01, once: 1, chunk: chunkLaw{0.1, 0.001}, hides: hides,
+			clean: []float64{1}, mixed: slices.Repeat([]float64{2}, observationsLeast),
+			full: slices.Repeat([]float64{3}, observationsLeast),
+		}
+	}
+	decodes := func(n int) (d []Decode) {
+		for range n {
+			d = append(d, Decode{Request: NewRequest(1, "d", 90, 0), Context: 100, Tokens: 1})
+		}
+		return d
+	}
+	chunks := []Chunk{{Request: NewRequest(1, "c", 300, 0), Tokens: 20, Depth: 80}} // 1 + 2 + 1.8 ms
+	tests := []struct {
+		name  string
+		hides bool
+		step  Step
+		want  time.Duration
+	}{
+		{name: "fewer than seen", step: Step{Decodes: decodes(1), Left: 1}, want: 11 * ms},
+		{name: "as seen", step: Step{Decodes: decodes(2), Left: 1}, want: 12 * ms},
+		{name: "between", step: Step{Decodes: decodes(3), Left: 1}, want: 18 * ms},
+		{name: "more than seen", step: Step{Decodes: decodes(8), Left: 1}, want: 33 * ms},
+		{
+			name: "with a chunk", step: Step{Decodes: decodes(3), Chunks: chunks, Left: 1},
+			want: 2 * (23*ms + 4800*time.Microsecond),
+		},
+		{name: "full", step: Step{Decodes: decodes(3), Chunks: chunks}, want: 3 * (23*ms + 4800*time.Microsecond)},
+		{name: "full of decodes", step: Step{Decodes: decodes(3)}, want: 18 * ms},
+		{name: "hidden", hides: true, step: Step{Decodes: decodes(3), Chunks: chunks, Left: 1}, want: 46 * ms},
+		{name: "chunks alone", step: Step{Chunks: chunks}, want: 10*ms + 4800*time.Microsecond},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := &Fit{budget: 100, steps: law(test.hides), lastLarge: math.Inf(-1)}
+			if diff := cmp.Diff(test.want, f.Duration(&test.step)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A pause while an engine warms up is no step that others may take; a later one is.
+func TestStepNoise(t *testing.T) {
+	var steps []step
+	for i := range 200 {
+		steps = append(steps, step{ms: 10, decodes: 1, position: i})
+	}
+	steps[3].ms, steps[150].ms = 900, 300
+	if diff := cmp.Diff(30.0, slices.Max(newStepLaw(steps).clean), exact); diff != "" {
+		t.Errorf("largest part (-want +got):\n%s", diff)
+	}
+}
+
+// Without prompts beside decodes, the times to the first token tell what chunks take.
+func TestChunksOfServiceCurve(t *testing.T) {
+	records := quiet()
+	for i := range records {
+		records[i].ArrivalMs = new(float64(10_000 * i))
+		records[i].ITLMs, records[i].OutputTokens = slices.Repeat([]float64{10}, 20), 21
+	}
+	f := mustFit(t, 100_000, records...)
+	if f.steps == nil {
+		t.Fatal("no law")
+	}
+	for _, u := range []int{800, 5000, 20_000} {
+		want := 20 + 0.02*float64(u) + 1e-6*float64(u*u)
+		got := f.compose(&Step{Chunks: []Chunk{{Request: NewRequest(1, "r", u, 0), Tokens: u, Last: true}}}, nil)
+		if diff := cmp.Diff(want, got, exact); diff != "" {
+			t.Errorf("%d tokens (-want +got):\n%s", u, diff)
 		}
 	}
 }

@@ -1,0 +1,11 @@
+// Package tokenizer turns text into token ids and back as a Hugging Face tokenizer.json says: byte-level BPE, the kind of
+// Qwen, Llama 3, GPT-2, DeepSeek and most others, with added tokens, Unicode normalisation and the patterns that split
+// a text before it is encoded.
+//
+// [Load] reads a file, or the folder of a model. The ids are those of the Rust library `tokenizers`: what it would do
+// differently is refused when the file is read, by the name of the part that is not supported, and never encoded
+// wrongly. That goes for other models (Unigram, WordPiece, BPE over characters) and for regular expressions beyond
+// those of package regexp and the one lookahead that all such patterns have, \s+(?!\S).
+//
+// A Tokenizer is safe for concurrent use.
+package tokenizer

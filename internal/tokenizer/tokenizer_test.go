@@ -1,0 +1,242 @@
+package tokenizer
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// small is a tokenizer of the bytes a to e, a space and two merges, with a part put in by its key.
+func small(parts ...string) string {
+	file := map[string]string{
+		"model": `{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"d":3,"e":4,"Ġ":5,"ab":6,"abc":7},"merges":["a b",["ab","c"]]}`,
+		"pre":   `{"type":"ByteLevel","add_prefix_space":false}`, "added": `[]`, "norm": `null`, "post": `null`, "dec": `null`,
+	}
+	for i := 0; i < len(parts); i += 2 {
+		file[parts[i]] = parts[i+1]
+	}
+	return `{"added_tokens":` + file["added"] + `,"normalizer":` + file["norm"] + `,"pre_tokenizer":` + file["pre"] +
+		`,"post_processor":` + file["post"] + `,"decoder":` + file["dec"] + `,"model":` + file["model"] + `}`
+}
+
+func split(regex string) []string {
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(regex)
+	return []string{"pre", `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"` + quoted +
+		`"},"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}`}
+}
+
+func TestParseRefuses(t *testing.T) {
+	model := func(keys string) []string { return []string{"model", `{"type":"BPE",` + keys + `}`} }
+	sequence := func(parts string) []string {
+		return []string{"pre", `{"type":"Sequence","pretokenizers":[` + parts + `]}`}
+	}
+	const vocab = `"vocab":{"a":0,"b":1}`
+	tests := []struct {
+		name  string
+		parts []string
+		want  string
+	}{
+		{"another model", []string{"model", `{"type":"Unigram","vocab":[["a",0.5]]}`}, `model: type "Unigram" is not supported: want BPE`},
+		{"a model of words", []string{"model", `{"type":"WordLevel","vocab":{"a":0}}`}, `type "WordLevel" is not supported`},
+		{"no model", []string{"model", `null`}, "model: missing"},
+		{"no merges", model(vocab), "model: merges are missing"},
+		{"an empty vocabulary", model(`"vocab":{},"merges":[]`), "model: vocab: it is empty"},
+		{"no vocabulary", model(`"merges":[]`), "model: vocab: "},
+		{"an id twice", model(`"vocab":{"a":0,"b":0},"merges":[]`), `vocab: tokens "a" and "b" both have id 0`},
+		{"a huge id", model(`"vocab":{"a":4294967295},"merges":[]`), `vocab: token "a" has id 4294967295: want at most 4194304`},
+		{"a negative id", model(`"vocab":{"a":-1},"merges":[]`), "vocab: json: cannot unmarshal number -1"},
+		{"a merge of nothing known", model(vocab + `,"merges":["a x"]`), `merges: entry 0: "x" is not in the vocabulary`},
+		{"a merge into nothing known", model(vocab + `,"merges":["a b"]`), `merges: entry 0: "ab" is not in the vocabulary`},
+		{"a merge of three", model(vocab + `,"merges":[["a","b","a"]]`), "merges: entry 0: 3 parts: want 2"},
+		{"a merge of one", model(vocab + `,"merges":["a"]`), "merges: entry 0: 1 parts: want 2"},
+		{"dropout", model(vocab + `,"merges":[],"dropout":0.1`), "dropout is not supported"},
+		{"a suffix", model(vocab + `,"merges":[],"end_of_word_suffix":"</w>"`), "end_of_word_suffix are not supported"},
+		{"an unknown that is none", model(vocab + `,"merges":[],"unk_token":"?"`), `unk_token "?" is not in the vocabulary`},
+		{"another normalizer", []string{"norm", `{"type":"Lowercase"}`}, `normalizer: type "Lowercase" is not supported: want NFC, NFD, NFKC, NFKD`},
+		{"one in a sequence", []string{"norm", `{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Prepend"}]}`}, `"Prepend" is not supported`},
+		{"null in a sequence", []string{"norm", `{"type":"Sequence","normalizers":[null]}`}, "null in a Sequence"},
+		{"no pre-tokenizer", []string{"pre", `null`}, "pre_tokenizer: [] is not supported: only a model over bytes"},
+		{"a model over characters", []string{"pre", `{"type":"Metaspace"}`}, `pre_tokenizer: ["Metaspace"] is not supported`},
+		{"bytes before the split", sequence(`{"type":"ByteLevel"},{"type":"Digits"}`), `["ByteLevel" "Digits"] is not supported`},
+		{"another split", sequence(`{"type":"Punctuation"},{"type":"ByteLevel"}`), `type "Punctuation" is not supported`},
+		{"another behavior", sequence(`{"type":"Split","pattern":{"Regex":"a"},"behavior":"MergedWithNext"},{"type":"ByteLevel"}`), `behavior "MergedWithNext" is not supported`},
+		{"no pattern", sequence(`{"type":"Split","pattern":{},"behavior":"Isolated"},{"type":"ByteLevel"}`), "without a pattern"},
+		{"lookbehind", split(`(?<=a)b`), `(?<= is not supported`},
+		{"another lookahead", split(`a(?!b)`), `pattern "a(?!b)": (?!b is not supported`},
+		{"the lookahead elsewhere", split(`\s+(?!\S)|\s+|a`), `is not supported`},
+		{"possessive", split(`a++`), "invalid nested repetition"},
+		{"intersection", split(`[\p{L}&&[^a]]`), "& at this place inside of [] is not supported"},
+		{"a set in a set", split(`[a[bc]]`), "[ at this place inside of [] is not supported"},
+		{"a bracket first", split(`[]a]`), "] at this place"},
+		{"a set without an end", split(`[a`), "[ without ]"},
+		{"a line's end", split(`a$`), "$ is not supported"},
+		{"a word", split(`\w+`), `\w is not supported`},
+		{"a trailing backslash", split(`a\`), `it ends in \`},
+		{"a long pattern", split(strings.Repeat("a", 20000)), "a pattern of 20000 bytes"},
+		{"much repetition", split(`(a{500}){500}`), "invalid repeat count"},
+		{"another decoder", []string{"dec", `{"type":"Metaspace"}`}, `decoder: ["Metaspace"] is not supported`},
+		{"another post-processor", []string{"post", `{"type":"BertProcessing"}`}, `post_processor: type "BertProcessing" is not supported`},
+		{"an added token twice", []string{"added", `[{"id":8,"content":"x"},{"id":9,"content":"x"}]`}, `added_tokens: entry 1: "x" is there twice`},
+		{"an added token of another id", []string{"added", `[{"id":9,"content":"x"}]`}, `added_tokens: entry 0: "x" has id 9, but the vocabulary makes it 8`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Parse([]byte(small(test.parts...)))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	dir := t.TempDir()
+	huge := filepath.Join(dir, "huge.json")
+	if err := os.WriteFile(huge, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(huge, maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(testenv.ModelDir(t), "config.json")
+	for _, test := range []struct{ name, path, want string }{
+		{"a folder without one", dir, filepath.Join(dir, "tokenizer.json")},
+		{"another file", config, config + ": model: missing: not a tokenizer.json"},
+		{"a huge file", huge, "larger than 256 MB"},
+		{"not json", "tokenizer.go", "tokenizer.go: not a tokenizer.json: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := Load(test.path); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestTokenizer(t *testing.T) {
+	tok, err := Parse([]byte(small(
+		"added", `[{"id":8,"content":"<s>","special":true},{"id":9,"content":"<x>"},{"id":10,"content":"<l>","lstrip":true}]`,
+		"post", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"<x>","type_id":0}}],"special_tokens":{"<s>":{"ids":[8]},"<x>":{"ids":[9,9]}}}`,
+	)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tok.VocabSize() != 11 {
+		t.Errorf("VocabSize is %d, want 11", tok.VocabSize())
+	}
+	for name, want := range map[string]int{"abc": 7, "<s>": 8, "Ġ": 5, " ": -1, "abcd": -1} {
+		got := -1
+		if id, ok := tok.TokenID(name); ok {
+			got = int(id)
+		}
+		if got != want {
+			t.Errorf("TokenID(%q) is %d, want %d", name, got, want)
+		}
+	}
+	if before, after := tok.Template(); !cmp.Equal(before, []uint32{8}) || !cmp.Equal(after, []uint32{9, 9}) {
+		t.Errorf("Template is %v, %v", before, after)
+	}
+	if diff := cmp.Diff([]uint32{8, 7, 9, 5, 6}, tok.Encode("<s>abc<x> ab")); diff != "" {
+		t.Errorf("Encode (-want +got):\n%s", diff)
+	}
+	if !tok.Added(9) || tok.Added(7) {
+		t.Error("Added does not tell added tokens")
+	}
+	for _, test := range []struct {
+		text string
+		want []uint32
+		ok   bool
+	}{
+		{"abc<x>", []uint32{7, 9}, true},
+		{"ab <l>", nil, false}, // white space before it would be lost, and the vocabulary has no <
+		{"xyz", nil, false},
+	} {
+		if got, ok := tok.EncodeOutput(test.text); ok != test.ok || ok && !cmp.Equal(got, test.want) {
+			t.Errorf("EncodeOutput(%q) is %v, %v", test.text, got, ok)
+		}
+	}
+}
+
+// What a model says comes back as it is: special tokens in it are spelt out, and nothing is normalised.
+func TestEncodeOutput(t *testing.T) {
+	for _, name := range []string{"qwen3", "gpt2", "digits", "deepseek"} {
+		tok, err := Load(filepath.Join("testdata", "tokenizers", name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"e\u0301 \u212b ﬁ", "a <|im_end|> b", "<think>\n x", "  12 34 ", "x <a b> y", "x [MASK] y", ""} {
+			ids, ok := tok.EncodeOutput(text)
+			if got := tok.Decode(ids); !ok || got != text {
+				t.Errorf("%s: %q comes back as %q, %v", name, text, got, ok)
+			}
+			for _, id := range ids {
+				if tok.special[id] {
+					t.Errorf("%s: %q has the special token %d", name, text, id)
+				}
+			}
+		}
+	}
+}
+
+// FuzzRoundTrip: the text of a text's ids is that text, whatever it is.
+func FuzzRoundTrip(f *testing.F) {
+	tok, err := Load(testenv.ModelDir(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range []string{"", "hello  world\n", "<|im_start|>user\nx<|im_end|>", "\xff\xfe", "日本語\u3000 1234", "'S \u00a0\u00a0x"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		want := strings.Join(strings.Split(strings.ToValidUTF8(text, "\ufffd"), ""), "")
+		if got := tok.Decode(tok.Encode(text)); got != want {
+			t.Errorf("%q comes back as %q", want, got)
+		}
+		if ids, ok := tok.EncodeOutput(want); !ok || tok.Decode(ids) != want {
+			t.Errorf("%q is said as %q, %v", want, tok.Decode(ids), ok)
+		}
+	})
+}
+
+// FuzzParse: whatever a file says, reading it and encoding by it end.
+func FuzzParse(f *testing.F) {
+	f.Add(small(), "abc ab")
+	f.Add(small(split(`\p{N}{1,3}|[^\s\p{L}]+|\s+(?!\S)|\s+`)...), "ab  c 12 ")
+	f.Add(small("added", `[{"id":8,"content":" ","lstrip":true,"rstrip":true,"single_word":true}]`, "norm", `{"type":"NFC"}`), " a  b")
+	f.Fuzz(func(t *testing.T, file, text string) {
+		tok, err := Parse([]byte(file))
+		if err != nil {
+			return
+		}
+		for _, id := range tok.Encode(text) {
+			if int(id) >= tok.VocabSize() {
+				t.Errorf("id %d of %d", id, tok.VocabSize())
+			}
+		}
+	})
+}
+
+func BenchmarkEncode(b *testing.B) {
+	raw, err := os.ReadFile("parse.go")
+	if err != nil {
+		b.Fatal(err)
+	}
+	long := strings.Repeat("a", len(raw))
+	for name, text := range map[string]string{"source": string(raw), "one word": long} {
+		b.Run(name, func(b *testing.B) {
+			tok, err := Load("testdata/tokenizers/llama3.json")
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				tok.Encode(text)
+			}
+		})
+	}
+}

@@ -1,0 +1,496 @@
+package grammar
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// ebnf reads a grammar: rules "name ::= …" of which the first to be applied is
+// root, or Lark's "name: …" with start (vllm/v1/structured_output/utils.py
+// grammar_is_likely_lark).
+type ebnf struct {
+	text  string
+	at    int
+	lark  bool
+	rules map[string]*node
+	// defined are the rules that were read, and used the names in the order in which
+	// they were met.
+	defined map[string]bool
+	used    []string
+}
+
+func compileGrammar(text string) (*node, error) {
+	g := &ebnf{text: text, lark: isLark(text), rules: map[string]*node{}, defined: map[string]bool{}}
+	if err := g.read(); err != nil {
+		return nil, fmt.Errorf("grammar: line %d: %w", 1+strings.Count(text[:min(g.at, len(text))], "\n"), err)
+	}
+	root := "root"
+	if g.lark {
+		root = "start"
+	}
+	if !g.defined[root] {
+		return nil, fmt.Errorf("grammar: no rule %s", root)
+	}
+	for _, name := range g.used {
+		if !g.defined[name] {
+			return nil, fmt.Errorf("grammar: rule %q is used and nowhere defined", name)
+		}
+	}
+	return g.rules[root], nil
+}
+
+var comment = regexp.MustCompile(`(#|//).*`)
+
+func isLark(text string) bool {
+	for line := range strings.Lines(text) {
+		if strings.Contains(comment.ReplaceAllString(line, ""), "::=") {
+			return false
+		}
+	}
+	return true
+}
+
+// rule is the node of a rule, which may be defined later.
+func (g *ebnf) rule(name string) *node {
+	n := g.rules[name]
+	if n == nil {
+		n = choice()
+		g.rules[name] = n
+	}
+	return n
+}
+
+func (g *ebnf) read() error {
+	for g.space(true); g.at < len(g.text); g.space(true) {
+		if g.lark && g.text[g.at] == '%' {
+			if err := g.directive(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := g.definition(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// definition reads one rule.
+func (g *ebnf) definition() error {
+	if g.lark {
+		g.take("?")
+		g.take("!")
+	}
+	name := g.name()
+	if name == "" {
+		return fmt.Errorf("expected a rule, found %s", g.here())
+	}
+	sign := "::="
+	if g.lark {
+		sign = ":"
+		if g.take(".") {
+			g.number()
+		}
+	}
+	g.space(false)
+	if !g.take(sign) {
+		return fmt.Errorf("expected %q after %s, found %s", sign, name, g.here())
+	}
+	if g.defined[name] {
+		return fmt.Errorf("rule %q is defined a second time", name)
+	}
+	g.defined[name] = true
+	body, err := g.alternatives(0)
+	if err != nil {
+		return fmt.Errorf("rule %s: %w", name, err)
+	}
+	g.rule(name).kids = append(g.rule(name).kids, body)
+	return nil
+}
+
+// alternatives reads up to a closing bracket or the next rule.
+func (g *ebnf) alternatives(depth int) (*node, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("nested more than %d deep", maxDepth)
+	}
+	all := choice()
+	for {
+		n, err := g.sequence(depth)
+		if err != nil {
+			return nil, err
+		}
+		all.kids = append(all.kids, n)
+		g.space(true)
+		if !g.take("|") {
+			return all, nil
+		}
+	}
+}
+
+func (g *ebnf) sequence(depth int) (*node, error) {
+	all := sequence()
+	for {
+		g.space(depth > 0)
+		if g.ended() {
+			return all, nil
+		}
+		if g.lark && g.take("->") {
+			g.space(false)
+			g.name()
+			continue
+		}
+		n, err := g.item(depth)
+		if err != nil {
+			return nil, err
+		}
+		if n, err = g.repeated(n); err != nil {
+			return nil, err
+		}
+		all.kids = append(all.kids, n)
+	}
+}
+
+// ended tells whether a sequence ends here. A line ends it unless the next one
+// goes on with an alternative, or is no rule.
+func (g *ebnf) ended() bool {
+	if g.at >= len(g.text) {
+		return true
+	}
+	switch g.text[g.at] {
+	case '|', ')', ']':
+		return true
+	case '\n', '\r':
+		return g.ruleFollows()
+	}
+	return false
+}
+
+var (
+	nextEBNF = regexp.MustCompile(`^\s*(?:(?:#[^\n]*)\s*)*(?:$|\||[\w.-]+\s*::=)`)
+	nextLark = regexp.MustCompile(`^\s*(?:(?:#|//)[^\n]*\s*)*(?:$|\||%|[?!]*[\w]+(?:\.\d+)?\s*:)`)
+)
+
+func (g *ebnf) ruleFollows() bool {
+	next := nextEBNF
+	if g.lark {
+		next = nextLark
+	}
+	if next.MatchString(g.text[g.at:]) {
+		return true
+	}
+	g.space(true)
+	return g.ended()
+}
+
+func (g *ebnf) item(depth int) (*node, error) {
+	switch c := g.text[g.at]; {
+	case c == '"' || c == '\'' && g.lark:
+		return g.quoted(c)
+	case c == '(':
+		return g.bracket(depth, ")")
+	case c == '[' && g.lark:
+		n, err := g.bracket(depth, "]")
+		return repeat(n, 0, 1), err
+	case c == '[':
+		return g.class()
+	case c == '/' && g.lark:
+		return g.slashed()
+	case c == '.' && !g.lark:
+		g.at++
+		return &node{op: opClass, ranges: []rune{' ', '~'}}, nil
+	}
+	name := g.name()
+	if name == "" {
+		return nil, fmt.Errorf("expected something to say, found %s", g.here())
+	}
+	g.used = append(g.used, name)
+	return g.rule(name), nil
+}
+
+func (g *ebnf) bracket(depth int, end string) (*node, error) {
+	g.at++
+	n, err := g.alternatives(depth + 1)
+	if err != nil {
+		return nil, err
+	}
+	if g.space(true); !g.take(end) {
+		return nil, fmt.Errorf("expected %q, found %s", end, g.here())
+	}
+	return n, nil
+}
+
+// repeated reads what stands after an item: * + ? {2,3}, or Lark's ~ 2..3.
+func (g *ebnf) repeated(n *node) (*node, error) {
+	for {
+		switch {
+		case g.take("*"):
+			n = repeat(n, 0, -1)
+		case g.take("+"):
+			n = repeat(n, 1, -1)
+		case g.take("?"):
+			n = repeat(n, 0, 1)
+		case !g.lark && g.at < len(g.text) && g.text[g.at] == '{', g.lark && g.tilde():
+			low, high, err := g.bounds()
+			if err != nil {
+				return nil, err
+			}
+			n = repeat(n, low, high)
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (g *ebnf) tilde() bool {
+	before := g.at
+	g.space(false)
+	if g.at < len(g.text) && g.text[g.at] == '~' {
+		return true
+	}
+	g.at = before
+	return false
+}
+
+var counted = regexp.MustCompile(`^(?:\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}|~\s*(\d+)(?:(\.\.)(\d+))?)`)
+
+func (g *ebnf) bounds() (low, high int, err error) {
+	m := counted.FindStringSubmatch(g.text[g.at:])
+	if m == nil {
+		return 0, 0, fmt.Errorf("expected a number of repetitions, found %s", g.here())
+	}
+	g.at += len(m[0])
+	low, err = strconv.Atoi(m[1] + m[4])
+	high = low
+	if m[2]+m[5] != "" {
+		if high = -1; m[3]+m[6] != "" {
+			high, _ = strconv.Atoi(m[3] + m[6])
+		}
+	}
+	if err != nil || low > longest || high >= 0 && high < low {
+		return 0, 0, fmt.Errorf("%s is no number of repetitions", m[0])
+	}
+	return low, high, nil
+}
+
+func (g *ebnf) quoted(quote byte) (*node, error) {
+	var text strings.Builder
+	for g.at++; g.at < len(g.text) && g.text[g.at] != quote; {
+		if g.text[g.at] == '\n' {
+			break
+		}
+		r, err := g.character()
+		if err != nil {
+			return nil, err
+		}
+		text.WriteRune(r)
+	}
+	if !g.take(string(quote)) {
+		return nil, fmt.Errorf("a text has no %c at its end", quote)
+	}
+	if g.lark {
+		g.take("i") // any case: this one, then
+	}
+	return literal(text.String()), nil
+}
+
+// character reads one rune, which may be escaped.
+func (g *ebnf) character() (rune, error) {
+	if g.text[g.at] != '\\' {
+		r, size := utf8.DecodeRuneInString(g.text[g.at:])
+		g.at += size
+		return r, nil
+	}
+	if g.at+1 >= len(g.text) {
+		return 0, fmt.Errorf("nothing follows a backslash")
+	}
+	c := g.text[g.at+1]
+	g.at += 2
+	switch c {
+	case 'n':
+		return '\n', nil
+	case 't':
+		return '\t', nil
+	case 'r':
+		return '\r', nil
+	case 'x', 'u', 'U':
+		return g.codePoint(map[byte]int{'x': 2, 'u': 4, 'U': 8}[c])
+	}
+	return rune(c), nil
+}
+
+func (g *ebnf) codePoint(digits int) (rune, error) {
+	end := min(g.at+digits, len(g.text))
+	code, err := strconv.ParseUint(g.text[g.at:end], 16, 32)
+	if err != nil || !utf8.ValidRune(rune(code)) {
+		return 0, fmt.Errorf("%q is no character", g.text[g.at:end])
+	}
+	g.at = end
+	return rune(code), nil
+}
+
+// class reads [a-z] or [^a-z].
+func (g *ebnf) class() (*node, error) {
+	g.at++
+	negated := g.take("^")
+	var ranges []rune
+	for g.at < len(g.text) && g.text[g.at] != ']' {
+		low, err := g.character()
+		if err != nil {
+			return nil, err
+		}
+		high := low
+		if g.at+1 < len(g.text) && g.text[g.at] == '-' && g.text[g.at+1] != ']' {
+			g.at++
+			if high, err = g.character(); err != nil {
+				return nil, err
+			}
+		}
+		if high < low {
+			return nil, fmt.Errorf("the range %c-%c is empty", low, high)
+		}
+		ranges = append(ranges, low, high)
+	}
+	if !g.take("]") {
+		return nil, fmt.Errorf("a class has no ] at its end")
+	}
+	if negated {
+		ranges = others(ranges)
+	}
+	return &node{op: opClass, ranges: ranges}, nil
+}
+
+// others are the printable runes that are not of a class.
+func others(ranges []rune) []rune {
+	var left []rune
+	for r := ' '; r <= 0x17f; r++ {
+		in := r >= 0x7f && r <= 0xa0
+		for i := 0; i < len(ranges) && !in; i += 2 {
+			in = ranges[i] <= r && r <= ranges[i+1]
+		}
+		if !in {
+			left = append(left, r, r)
+		}
+	}
+	return left
+}
+
+var slashedPattern = regexp.MustCompile(`^/((?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+)/([imslux]*)`)
+
+func (g *ebnf) slashed() (*node, error) {
+	m := slashedPattern.FindStringSubmatch(g.text[g.at:])
+	if m == nil {
+		return nil, fmt.Errorf("a regular expression has no / at its end")
+	}
+	g.at += len(m[0])
+	return compileRegex(strings.ReplaceAll(m[1], `\/`, "/"))
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z_][\w.-]*`)
+
+func (g *ebnf) name() string {
+	name := namePattern.FindString(g.text[g.at:])
+	if g.lark {
+		name, _, _ = strings.Cut(name, ".")
+		name, _, _ = strings.Cut(name, "-")
+	}
+	g.at += len(name)
+	return name
+}
+
+func (g *ebnf) number() {
+	for g.at < len(g.text) && g.text[g.at] >= '0' && g.text[g.at] <= '9' {
+		g.at++
+	}
+}
+
+func (g *ebnf) take(text string) bool {
+	if !strings.HasPrefix(g.text[g.at:], text) {
+		return false
+	}
+	g.at += len(text)
+	return true
+}
+
+// space skips white space and comments, and the ends of lines if asked.
+func (g *ebnf) space(lines bool) {
+	for g.at < len(g.text) {
+		switch c := g.text[g.at]; {
+		case c == ' ', c == '\t', lines && (c == '\n' || c == '\r'):
+			g.at++
+		case c == '#', g.lark && strings.HasPrefix(g.text[g.at:], "//"):
+			for g.at < len(g.text) && g.text[g.at] != '\n' {
+				g.at++
+			}
+		default:
+			return
+		}
+	}
+}
+
+// here is the beginning of what was not expected.
+func (g *ebnf) here() string {
+	rest := g.text[g.at:]
+	if rest == "" {
+		return "the end"
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.Quote(line[:min(len(line), 20)])
+}
+
+// common are the terminals of Lark's library.
+var common = map[string]string{
+	"WS": `\s+`, "WS_INLINE": `[ \t]+`, "NEWLINE": `\n`, "INT": `[0-9]+`, "SIGNED_INT": `[+-]?[0-9]+`, "DIGIT": `[0-9]`,
+	"HEXDIGIT": `[0-9a-fA-F]`, "DECIMAL": `[0-9]+\.[0-9]+`, "FLOAT": `[0-9]+\.[0-9]+`, "SIGNED_FLOAT": `[+-]?[0-9]+\.[0-9]+`,
+	"NUMBER": `[0-9]+(\.[0-9]+)?`, "SIGNED_NUMBER": `[+-]?[0-9]+(\.[0-9]+)?`, "ESCAPED_STRING": `"[a-z ]*"`,
+	"LCASE_LETTER": `[a-z]`, "UCASE_LETTER": `[A-Z]`, "LETTER": `[a-zA-Z]`, "WORD": `[a-zA-Z]+`, "CNAME": `[a-zA-Z_]\w*`,
+}
+
+var (
+	importPattern = regexp.MustCompile(`^%import\s+common(?:\.(\w+)(?:\s*->\s*(\w+))?|\s*\(([^)]*)\))`)
+	ignorePattern = regexp.MustCompile(`^%ignore[^\n]*`)
+)
+
+// directive reads a line that begins with a percent sign. What %ignore allows
+// between terminals is never written.
+func (g *ebnf) directive() error {
+	rest := g.text[g.at:]
+	if m := ignorePattern.FindString(rest); m != "" {
+		g.at += len(m)
+		return nil
+	}
+	m := importPattern.FindStringSubmatch(rest)
+	if m == nil {
+		return fmt.Errorf("directive not known: %s", g.here())
+	}
+	g.at += len(m[0])
+	if m[3] != "" {
+		for name := range strings.SplitSeq(m[3], ",") {
+			if err := g.library(strings.TrimSpace(name), strings.TrimSpace(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	as := m[2]
+	if as == "" {
+		as = m[1]
+	}
+	return g.library(m[1], as)
+}
+
+func (g *ebnf) library(name, as string) error {
+	pattern, ok := common[name]
+	if !ok {
+		return fmt.Errorf("%%import of unknown common.%s", name)
+	}
+	n, err := compileRegex(pattern)
+	if err != nil {
+		return err
+	}
+	g.defined[as] = true
+	g.rule(as).kids = []*node{n}
+	return nil
+}

@@ -1,0 +1,362 @@
+package grammar
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"unicode/utf8"
+)
+
+type op uint8
+
+const (
+	opLiteral op = iota // text
+	opClass             // one rune of ranges
+	opSeq               // all kids
+	opAlt               // one of the kids; none: impossible
+	opRepeat            // kids[0], min to max times; max -1: no bound
+	opLeaf              // what make returns
+	opQuoted            // kids[0] as a JSON string
+	opChecked           // kids[0], drawn again until check holds
+	opObject
+	opArray
+)
+
+// node stands for a set of texts. A node that is reached from itself is a
+// recursive rule.
+type node struct {
+	op       op
+	text     string
+	ranges   []rune // pairs, inclusive
+	kids     []*node
+	min, max int
+	make     func(d *draw) string
+	check    func(text []byte) error
+	object   *objectNode
+	array    *arrayNode
+
+	least int // bytes of the shortest text; never if there is none
+	best  int // of opAlt: the kid that has it
+}
+
+// never is the length of a text that does not exist. Sums saturate below it.
+const (
+	never   = math.MaxInt
+	longest = math.MaxInt32
+)
+
+func literal(text string) *node    { return &node{op: opLiteral, text: text} }
+func sequence(kids ...*node) *node { return &node{op: opSeq, kids: kids} }
+func choice(kids ...*node) *node   { return &node{op: opAlt, kids: kids} }
+func repeat(kid *node, low, high int) *node {
+	return &node{op: opRepeat, kids: []*node{kid}, min: low, max: high}
+}
+func quoted(kid *node) *node { return &node{op: opQuoted, kids: []*node{kid}} }
+func leaf(least int, make func(*draw) string) *node {
+	return &node{op: opLeaf, min: least, make: make}
+}
+
+func checked(kid *node, check func([]byte) error) *node {
+	return &node{op: opChecked, kids: []*node{kid}, check: check}
+}
+
+// plus adds lengths, of which any may be never.
+func plus(a, b int) int {
+	if a == never || b == never {
+		return never
+	}
+	return min(a+b, longest)
+}
+
+func times(n, length int) int {
+	switch {
+	case n == 0:
+		return 0
+	case length == never:
+		return never
+	case length > longest/n:
+		return longest
+	}
+	return n * length
+}
+
+// measure computes least for every node that is reached from the root, by rounds
+// until nothing gets shorter.
+func measure(root *node) error {
+	nodes := reach(root)
+	if len(nodes) > maxNodes {
+		return errTooLarge
+	}
+	for _, n := range nodes {
+		n.least = never
+	}
+	for changed := true; changed; {
+		changed = false
+		for i := len(nodes) - 1; i >= 0; i-- { // what is reached last is nearest to the leaves
+			if least := nodes[i].shortest(); least < nodes[i].least {
+				nodes[i].least, changed = least, true
+			}
+		}
+	}
+	return nil
+}
+
+// maxNodes bounds what a constraint may grow into.
+const maxNodes = 50_000
+
+var (
+	errTooLarge = fmt.Errorf("it is too large: more than %d nodes", maxNodes)
+	errNothing  = errors.New("no text conforms to it")
+)
+
+func reach(root *node) []*node {
+	seen := map[*node]bool{root: true}
+	nodes := []*node{root}
+	for i := 0; i < len(nodes) && len(nodes) <= maxNodes; i++ {
+		for _, kid := range nodes[i].kids {
+			if !seen[kid] {
+				seen[kid] = true
+				nodes = append(nodes, kid)
+			}
+		}
+	}
+	return nodes
+}
+
+// shortest is the length that follows from what is known of the kids so far.
+func (n *node) shortest() int {
+	switch n.op {
+	case opLiteral:
+		return len(n.text)
+	case opClass:
+		if len(n.ranges) == 0 {
+			return never
+		}
+		return utf8.RuneLen(max(n.ranges[0], 0))
+	case opSeq:
+		sum := 0
+		for _, kid := range n.kids {
+			sum = plus(sum, kid.least)
+		}
+		return sum
+	case opAlt:
+		return n.shortestKid()
+	case opRepeat:
+		return times(n.min, n.kids[0].least)
+	case opLeaf:
+		return n.min
+	case opQuoted:
+		return plus(2, n.kids[0].least)
+	case opChecked:
+		return n.kids[0].least
+	case opObject:
+		return n.object.shortest()
+	}
+	return n.array.shortest()
+}
+
+// shortestKid notes the kid as best only when it is shorter than what was known:
+// the best kids of a recursive rule then never lead back to it.
+func (n *node) shortestKid() int {
+	least := n.least
+	for i, kid := range n.kids {
+		if kid.least < least {
+			least, n.best = kid.least, i
+		}
+	}
+	return least
+}
+
+// draw is one text while it is written.
+type draw struct {
+	rand  *rand.Rand
+	out   []byte
+	purse int // bytes that the text may still be longer than the shortest
+	limit int // bytes after which the text is cut off
+	steps int // nodes that were written
+	depth int // of the node that is being written
+	err   error
+}
+
+// mostSteps bounds the search for a text. What is written once takes a few steps a
+// byte; only what is drawn again and again takes more.
+const mostSteps = 1 << 21
+
+// deepest bounds how deep texts are nested. The shortest of a constraint within
+// maxDepth is not as deep.
+const deepest = 20_000
+
+// done tells that there is no sense in going on.
+func (d *draw) done() bool { return d.err != nil || len(d.out) >= d.limit }
+
+func (d *draw) write(n *node) {
+	if d.done() {
+		return
+	}
+	d.steps++
+	d.depth++
+	defer func() { d.depth-- }()
+	if n.least == never || d.steps > mostSteps || d.depth > deepest {
+		d.err = errNothing
+		return
+	}
+	switch n.op {
+	case opLiteral:
+		d.out = append(d.out, n.text...)
+	case opClass:
+		d.out = utf8.AppendRune(d.out, d.pick(n.ranges))
+	case opSeq:
+		for _, kid := range n.kids {
+			d.write(kid)
+		}
+	case opAlt:
+		d.write(d.choose(n))
+	case opRepeat:
+		d.repeat(n)
+	case opLeaf:
+		d.out = append(d.out, n.make(d)...)
+	case opQuoted:
+		d.quote(n.kids[0])
+	case opChecked:
+		d.insist(n)
+	case opObject:
+		d.object(n)
+	case opArray:
+		d.array(n)
+	}
+}
+
+// choose takes one of the alternatives that the purse can pay, and pays it.
+func (d *draw) choose(n *node) *node {
+	cost := func(i int) int {
+		if i == n.best {
+			return 0
+		}
+		return max(plus(n.kids[i].least, -n.least), 1)
+	}
+	var open []int
+	for i := range n.kids {
+		if n.kids[i].least != never && cost(i) <= d.purse {
+			open = append(open, i)
+		}
+	}
+	if len(open) == 0 { // the purse is overdrawn
+		return n.kids[n.best]
+	}
+	i := open[d.rand.IntN(len(open))]
+	d.purse -= cost(i)
+	return n.kids[i]
+}
+
+// extra draws how many more of something there may be, at most so many, and pays
+// them.
+func (d *draw) extra(most, price int) int {
+	price = max(price, 1)
+	most = min(most, d.purse/price)
+	if most <= 0 {
+		return 0
+	}
+	n := d.rand.IntN(most + 1)
+	d.purse -= n * price
+	return n
+}
+
+// Bounds on what is repeated without need.
+const (
+	mostRunes = 12
+	mostItems = 3
+)
+
+func (d *draw) repeat(n *node) {
+	kid, most := n.kids[0], mostItems
+	if kid.op == opClass {
+		most = mostRunes
+	}
+	if n.max >= 0 {
+		most = min(most, n.max-n.min)
+	}
+	count := n.min
+	if kid.least != never {
+		count += d.extra(most, kid.least)
+	}
+	if kid.least == 0 {
+		count = min(count, mostRunes) // the others are empty
+	}
+	for ; count > 0 && !d.done(); count-- {
+		d.write(kid)
+	}
+}
+
+func (d *draw) quote(kid *node) {
+	start := len(d.out)
+	d.write(kid)
+	text := string(d.out[start:])
+	d.out = appendQuoted(d.out[:start], text)
+}
+
+// Tries of what is looked at afterwards. Each has more to spend than the last.
+const tries = 48
+
+// insist writes a text that the check accepts. One that is cut off is not looked
+// at: nobody gets to its end.
+func (d *draw) insist(n *node) {
+	start, purse := len(d.out), d.purse
+	var err error
+	for try := range tries {
+		d.out, d.purse = d.out[:start], purse+try
+		d.write(n.kids[0])
+		if d.done() {
+			return
+		}
+		if err = n.check(d.out[start:]); err == nil {
+			d.purse = min(d.purse, purse)
+			return
+		}
+		if errors.Is(err, errTooMuch) {
+			break
+		}
+	}
+	d.err = err
+}
+
+// pick returns a rune of a class, a letter or a digit if there is one: texts are
+// read by people, too.
+func (d *draw) pick(ranges []rune) rune {
+	for _, wanted := range [][2]rune{{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {' ', '~'}} {
+		if r, ok := d.within(ranges, wanted[0], wanted[1]); ok {
+			return r
+		}
+	}
+	r, _ := d.within(ranges, 0, utf8.MaxRune)
+	return r
+}
+
+// within draws a rune of the ranges between two others.
+func (d *draw) within(ranges []rune, low, high rune) (rune, bool) {
+	count := 0
+	for i := 0; i+1 < len(ranges); i += 2 {
+		count += max(int(min(high, ranges[i+1])-max(low, ranges[i]))+1, 0)
+	}
+	if count == 0 {
+		return 0, false
+	}
+	at := d.rand.IntN(count)
+	for i := 0; i+1 < len(ranges); i += 2 {
+		from := max(low, ranges[i])
+		size := max(int(min(high, ranges[i+1])-from)+1, 0)
+		if at < size {
+			return valid(from+rune(at), from), true
+		}
+		at -= size
+	}
+	return 0, false
+}
+
+// valid is the rune, or another one of its range in place of half a surrogate pair.
+func valid(r, low rune) rune {
+	if utf8.ValidRune(r) {
+		return r
+	}
+	return max(low, 0xe000)
+}

@@ -1,0 +1,434 @@
+package grammar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// schemas turns JSON schemas of one document into nodes. A schema is an *object,
+// or a bool.
+type schemas struct {
+	document any
+	anchors  map[string]any
+	nodes    map[string]*node // by the schemas that hold at the same time
+	style    style
+	err      error
+}
+
+func compileSchemaText(text string) (*node, error) {
+	document, err := parseJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	return compileSchema(document, style{})
+}
+
+// compileSchema returns the texts that conform to a schema, which is the whole
+// document that its references are looked up in.
+func compileSchema(document any, as style) (*node, error) {
+	s := &schemas{document: document, anchors: map[string]any{}, nodes: map[string]*node{}, style: as}
+	if err := s.learn(document); err != nil {
+		return nil, err
+	}
+	var root *node
+	if as.xml() {
+		root = s.parameters(document)
+	} else {
+		root = s.of([]any{document})
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	if as.xml() {
+		return root, nil
+	}
+	return checked(root, func(text []byte) error {
+		v, err := parseJSON(string(text))
+		if err != nil {
+			return err
+		}
+		ok, err := s.conforms(document, v)
+		if err == nil && !ok {
+			err = errors.New("no value was found that conforms to the schema")
+		}
+		return err
+	}), nil
+}
+
+// learn looks through the document for anchors, and for what is no schema.
+func (s *schemas) learn(v any) error {
+	o, ok := v.(*object)
+	if !ok {
+		if _, ok := v.(bool); ok {
+			return nil
+		}
+		return errors.New("a JSON schema is an object, true or false")
+	}
+	s.note(o)
+	return s.err
+}
+
+func (s *schemas) note(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			s.note(item)
+		}
+	case *object:
+		for _, key := range []string{"$anchor", "$dynamicAnchor", "$id", "id"} {
+			if name, ok := v.values[key].(string); ok && key[0] == '$' && key != "$id" {
+				s.anchors["#"+name] = v
+			} else if ok {
+				s.anchors[name] = v
+			}
+		}
+		for _, key := range v.keys {
+			s.note(v.values[key])
+		}
+	}
+}
+
+func (s *schemas) fail(format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format, args...)
+	}
+}
+
+// of returns the values that conform to all of the schemas.
+func (s *schemas) of(all []any) *node {
+	key := identity(all)
+	if n := s.nodes[key]; n != nil {
+		return n
+	}
+	n := choice()
+	s.nodes[key] = n
+	if len(s.nodes) > maxNodes/8 {
+		s.fail("JSON schema: %w", errTooLarge)
+	}
+	if s.err != nil {
+		return n
+	}
+	var cases [][]*object
+	s.expand(all, nil, &cases)
+	for _, c := range cases {
+		n.kids = append(n.kids, s.values(c)...)
+	}
+	return n
+}
+
+// identity tells sets of schemas apart by where they stand in the document.
+func identity(all []any) string {
+	var b strings.Builder
+	for _, schema := range all {
+		if o, ok := schema.(*object); ok {
+			fmt.Fprintf(&b, "%p|", o)
+		} else {
+			fmt.Fprintf(&b, "%v|", schema)
+		}
+	}
+	return b.String()
+}
+
+// mostCases bounds the ways in which anyOf and the like are combined.
+const mostCases = 64
+
+// expand resolves what combines schemas: each case is a list of schemas that all
+// hold, in which allOf, anyOf, oneOf, if and $ref are followed. What is left to
+// look at afterwards is that no second branch of oneOf holds.
+func (s *schemas) expand(todo []any, done []*object, cases *[][]*object) {
+	for len(todo) > 0 {
+		if s.err != nil || len(*cases) >= mostCases {
+			return
+		}
+		first := todo[0]
+		todo = todo[1:]
+		o, ok := first.(*object)
+		if !ok {
+			if first == true {
+				continue
+			}
+			if first != false {
+				s.fail("JSON schema: %s is no schema", appendJSON(nil, first))
+			}
+			return
+		}
+		if slices.Contains(done, o) {
+			continue
+		}
+		done = append(slices.Clip(done), o)
+		todo = append(s.implied(o), todo...)
+		if s.branch(o, todo, done, cases) {
+			return
+		}
+	}
+	*cases = append(*cases, done)
+}
+
+// implied are the schemas that hold wherever o does.
+func (s *schemas) implied(o *object) []any {
+	var all []any
+	for _, key := range []string{"$ref", "$dynamicRef"} {
+		if ref, ok := o.get(key); ok {
+			all = append(all, s.resolve(ref))
+		}
+	}
+	return append(all, s.list(o, "allOf")...)
+}
+
+// branch follows every branch of o, if it has any.
+func (s *schemas) branch(o *object, todo []any, done []*object, cases *[][]*object) bool {
+	ways := [][]any{nil}
+	for _, key := range []string{"anyOf", "oneOf"} {
+		if _, ok := o.get(key); ok {
+			ways = product(ways, single(s.list(o, key)))
+		}
+	}
+	if condition, ok := o.get("if"); ok {
+		ways = product(ways, [][]any{with(condition, o, "then"), with(nil, o, "else")})
+	}
+	if len(ways) == 1 && len(ways[0]) == 0 {
+		return false
+	}
+	for _, way := range ways {
+		s.expand(append(slices.Clone(way), todo...), done, cases)
+	}
+	return true
+}
+
+func single(all []any) [][]any {
+	var ways [][]any
+	for _, v := range all {
+		ways = append(ways, []any{v})
+	}
+	return ways
+}
+
+func with(first any, o *object, key string) []any {
+	var all []any
+	if first != nil {
+		all = append(all, first)
+	}
+	if v, ok := o.get(key); ok {
+		all = append(all, v)
+	}
+	return all
+}
+
+func product(a, b [][]any) [][]any {
+	var ways [][]any
+	for _, x := range a {
+		for _, y := range b {
+			if len(ways) < mostCases {
+				ways = append(ways, slices.Concat(x, y))
+			}
+		}
+	}
+	return ways
+}
+
+// list is a member that is a list of schemas.
+func (s *schemas) list(o *object, key string) []any {
+	v, ok := o.get(key)
+	if !ok {
+		return nil
+	}
+	all, ok := v.([]any)
+	if !ok {
+		s.fail("JSON schema: %s is not a list", key)
+	}
+	return all
+}
+
+// resolve follows a reference within the document.
+func (s *schemas) resolve(ref any) any {
+	name, ok := ref.(string)
+	if !ok {
+		s.fail("JSON schema: $ref is not a string")
+		return false
+	}
+	if target, ok := s.anchors[name]; ok {
+		return target
+	}
+	path, local := strings.CutPrefix(name, "#")
+	if !local {
+		s.fail("JSON schema: $ref %q leads out of the document", name)
+		return false
+	}
+	if unescaped, err := url.PathUnescape(path); err == nil {
+		path = unescaped
+	}
+	target := s.document
+	for i, part := range strings.Split(path, "/") {
+		if i == 0 && part == "" {
+			continue
+		}
+		if target, ok = member(target, strings.NewReplacer("~1", "/", "~0", "~").Replace(part)); !ok {
+			s.fail("JSON schema: $ref %q leads nowhere", name)
+			return false
+		}
+	}
+	return target
+}
+
+func member(v any, name string) (any, bool) {
+	switch v := v.(type) {
+	case *object:
+		return v.get(name)
+	case []any:
+		if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(v) {
+			return v[i], true
+		}
+	}
+	return nil, false
+}
+
+// jsonTypes are the types in the order in which they are offered.
+var jsonTypes = []string{"object", "array", "string", "number", "integer", "boolean", "null"}
+
+// values are the ways to conform to a case: one for each value that is listed,
+// or else for each type.
+func (s *schemas) values(all []*object) []*node {
+	if listed, ok := s.listed(all); ok {
+		var nodes []*node
+		for _, v := range listed {
+			nodes = append(nodes, literal(string(appendJSON(nil, v))))
+		}
+		return nodes
+	}
+	var nodes []*node
+	for _, name := range s.types(all) {
+		nodes = append(nodes, s.value(name, all))
+	}
+	return nodes
+}
+
+func (s *schemas) value(typeName string, all []*object) *node {
+	switch typeName {
+	case "object":
+		return s.objectOf(all)
+	case "array":
+		return s.arrayOf(all)
+	case "string":
+		return s.stringOf(all)
+	case "number", "integer":
+		return s.numberOf(all, typeName == "integer")
+	case "boolean":
+		return choice(literal("true"), literal("false"))
+	}
+	return literal("null")
+}
+
+// listed are the values that enum and const leave, if there is any such member.
+func (s *schemas) listed(all []*object) (values []any, ok bool) {
+	for _, o := range all {
+		list, isEnum := o.values["enum"].([]any)
+		if v, isConst := o.get("const"); isConst {
+			list, isEnum = []any{v}, true
+		}
+		if isEnum && !ok {
+			values, ok = list, true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(values), func(v any) bool {
+		return slices.ContainsFunc(all, func(o *object) bool {
+			conforms, err := s.conforms(o, v)
+			if err != nil {
+				s.fail("%w", err)
+			}
+			return !conforms
+		})
+	}), ok
+}
+
+// types are those that all schemas allow. Where none is named, the members that
+// are there tell what was meant, if they do.
+func (s *schemas) types(all []*object) []string {
+	left, named := slices.Clone(jsonTypes), false
+	for _, o := range all {
+		v, ok := o.get("type")
+		if !ok {
+			continue
+		}
+		named = true
+		names, ok := v.([]any)
+		if !ok {
+			names = []any{v}
+		}
+		for _, name := range names {
+			if text, ok := name.(string); !ok || !slices.Contains(jsonTypes, text) {
+				s.fail("JSON schema: %s is no type", appendJSON(nil, name))
+			}
+		}
+		left = slices.DeleteFunc(left, func(name string) bool {
+			return !slices.Contains(names, any(name)) && !(name == "integer" && slices.Contains(names, any("number")))
+		})
+	}
+	if slices.Contains(left, "number") {
+		left = slices.DeleteFunc(left, func(name string) bool { return named && name == "integer" })
+	}
+	if !named {
+		if meant := meantTypes(all); meant != nil {
+			return meant
+		}
+	}
+	return left
+}
+
+// typeOf tells which type a member is about.
+var typeOf = map[string]string{
+	"properties": "object", "required": "object", "additionalProperties": "object", "patternProperties": "object",
+	"propertyNames": "object", "minProperties": "object", "maxProperties": "object", "dependentRequired": "object",
+	"items": "array", "prefixItems": "array", "minItems": "array", "maxItems": "array", "uniqueItems": "array",
+	"contains": "array", "pattern": "string", "minLength": "string", "maxLength": "string", "format": "string",
+	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number",
+	"multipleOf": "number",
+}
+
+func meantTypes(all []*object) []string {
+	var meant []string
+	for _, name := range jsonTypes {
+		if slices.ContainsFunc(all, func(o *object) bool {
+			return slices.ContainsFunc(o.keys, func(key string) bool { return typeOf[key] == name })
+		}) {
+			meant = append(meant, name)
+		}
+	}
+	return meant
+}
+
+// count is a member that is a number of things, or the default.
+func (s *schemas) count(o *object, key string, otherwise int) int {
+	v, ok := o.get(key)
+	if !ok {
+		return otherwise
+	}
+	number, ok := v.(json.Number)
+	f, err := number.Float64()
+	if !ok || err != nil || f < 0 {
+		s.fail("JSON schema: %s is %s, which is no count", key, appendJSON(nil, v))
+		return otherwise
+	}
+	return int(min(f, longest))
+}
+
+// atLeast and atMost are the narrowest of a bound in all schemas.
+func (s *schemas) atLeast(all []*object, key string) int {
+	most := 0
+	for _, o := range all {
+		most = max(most, s.count(o, key, 0))
+	}
+	return most
+}
+
+func (s *schemas) atMost(all []*object, key string) int {
+	least := longest
+	for _, o := range all {
+		least = min(least, s.count(o, key, longest))
+	}
+	return least
+}

@@ -1,0 +1,259 @@
+package grammar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// compileTag reads the description of structural tags: xgrammar's formats, or the
+// older list of structures (vllm/v1/structured_output/backend_xgrammar.py).
+func compileTag(text string) (*node, error) {
+	v, err := parseJSON(text)
+	if err != nil {
+		return nil, fmt.Errorf("structural tag: %w", err)
+	}
+	o, ok := v.(*object)
+	if !ok {
+		return nil, errors.New("structural tag: not a JSON object")
+	}
+	var n *node
+	if structures, ok := o.values["structures"].([]any); ok {
+		n, err = compileStructures(structures)
+	} else if format, ok := o.values["format"].(*object); ok {
+		n, err = compileFormat(format)
+	} else {
+		err = errors.New("it has no format and no structures")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("structural tag: %w", err)
+	}
+	return n, nil
+}
+
+// compileStructures returns one of the structures: text without any conforms too,
+// but shows nothing.
+func compileStructures(structures []any) (*node, error) {
+	all := choice()
+	for i, v := range structures {
+		o, ok := v.(*object)
+		if !ok {
+			return nil, fmt.Errorf("structure %d is no object", i)
+		}
+		begin, _ := o.values["begin"].(string)
+		end, _ := o.values["end"].(string)
+		schema, err := compileSchema(argument(o.values["schema"]), style{})
+		if err != nil {
+			return nil, fmt.Errorf("structure %d: %w", i, err)
+		}
+		all.kids = append(all.kids, sequence(literal(begin), schema, literal(end)))
+	}
+	return all, nil
+}
+
+// argument is a schema of what a tool is called with: where it may be anything, it
+// is an object, which those who parse calls look for.
+func argument(schema any) any {
+	o, isObject := schema.(*object)
+	if schema == nil || schema == true || isObject && len(o.keys) == 0 {
+		return &object{keys: []string{"type"}, values: map[string]any{"type": "object"}}
+	}
+	if text, ok := schema.(string); ok { // the older description holds schemas as text, too
+		if v, err := parseJSON(text); err == nil {
+			return v
+		}
+	}
+	return schema
+}
+
+func compileFormat(v any) (*node, error) {
+	o, ok := v.(*object)
+	if !ok {
+		return nil, errors.New("a format is no object")
+	}
+	name, _ := o.values["type"].(string)
+	switch name {
+	case "const_string":
+		return compileConst(o)
+	case "json_schema", "qwen_xml_parameter":
+		return compileArgument(o, name)
+	case "any_text", "any_tokens", "exclude_token":
+		return words(0, longest), nil
+	case "token":
+		return compileToken(o)
+	case "grammar":
+		text, _ := o.values["grammar"].(string)
+		return compileGrammar(text)
+	case "regex":
+		text, _ := o.values["pattern"].(string)
+		return compileRegex(text)
+	case "tag":
+		return compileTagFormat(o)
+	}
+	return compileCompound(o, name)
+}
+
+func compileCompound(o *object, name string) (*node, error) {
+	switch name {
+	case "sequence", "or":
+		kids, err := compileFormats(o, "elements")
+		if name == "or" {
+			return choice(kids...), err
+		}
+		return sequence(kids...), err
+	case "triggered_tags", "token_triggered_tags", "tags_with_separator":
+		return compileTags(o)
+	case "dispatch", "token_dispatch":
+		return compileDispatch(o)
+	case "optional":
+		return compileRepeat(o, 0, 1)
+	case "star":
+		return compileRepeat(o, 0, -1)
+	case "plus":
+		return compileRepeat(o, 1, -1)
+	case "repeat":
+		low, high := wholeNumber(o.values["min"]), wholeNumber(o.values["max"])
+		if low < 0 || high >= 0 && high < low {
+			return nil, fmt.Errorf("repeat from %d to %d", low, high)
+		}
+		return compileRepeat(o, low, high)
+	}
+	return nil, fmt.Errorf("format of unknown type %q", name)
+}
+
+func wholeNumber(v any) int {
+	number, _ := v.(json.Number)
+	n, err := strconv.Atoi(string(number))
+	if err != nil {
+		return -1
+	}
+	return min(n, longest)
+}
+
+func compileConst(o *object) (*node, error) {
+	text, ok := o.values["value"].(string)
+	if !ok {
+		return nil, errors.New("const_string without a value")
+	}
+	return literal(text), nil
+}
+
+func compileArgument(o *object, name string) (*node, error) {
+	styleName, _ := o.values["style"].(string)
+	if name == "qwen_xml_parameter" {
+		styleName = "qwen_xml"
+	}
+	as, ok := styles[styleName]
+	if !ok {
+		return nil, fmt.Errorf("json_schema of unknown style %q", styleName)
+	}
+	return compileSchema(argument(o.values["json_schema"]), as)
+}
+
+func compileToken(o *object) (*node, error) {
+	text, ok := o.values["token"].(string)
+	if !ok {
+		return nil, errors.New("a token is given by number, and only its text can be written")
+	}
+	return literal(text), nil
+}
+
+func compileFormats(o *object, key string) ([]*node, error) {
+	var kids []*node
+	for _, v := range items(o.values[key]) {
+		kid, err := compileFormat(v)
+		if err != nil {
+			return nil, err
+		}
+		kids = append(kids, kid)
+	}
+	if kids == nil {
+		return nil, fmt.Errorf("%s is empty", key)
+	}
+	return kids, nil
+}
+
+func compileRepeat(o *object, low, high int) (*node, error) {
+	kid, err := compileFormat(o.values["content"])
+	if err != nil {
+		return nil, err
+	}
+	return repeat(kid, low, high), nil
+}
+
+// compileTags returns one tag or, where that is allowed, several.
+func compileTags(o *object) (*node, error) {
+	all := choice()
+	for i, v := range items(o.values["tags"]) {
+		tag, ok := v.(*object)
+		if !ok {
+			return nil, fmt.Errorf("tag %d is no object", i)
+		}
+		kid, err := compileTagFormat(tag)
+		if err != nil {
+			return nil, fmt.Errorf("tag %d: %w", i, err)
+		}
+		all.kids = append(all.kids, kid)
+	}
+	if len(all.kids) == 0 {
+		return nil, errors.New("tags is empty")
+	}
+	if o.values["stop_after_first"] == true {
+		return all, nil
+	}
+	separator, _ := o.values["separator"].(string)
+	return sequence(all, repeat(sequence(literal(separator), all), 0, 2)), nil
+}
+
+func compileTagFormat(o *object) (*node, error) {
+	begin, err := compileEdge(o.values["begin"])
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	content, err := compileFormat(o.values["content"])
+	if err != nil {
+		return nil, err
+	}
+	end := o.values["end"]
+	if list := items(end); len(list) > 0 {
+		end = list[0]
+	}
+	last, err := compileEdge(end)
+	if err != nil {
+		return nil, fmt.Errorf("end: %w", err)
+	}
+	return sequence(begin, content, last), nil
+}
+
+// compileEdge reads what begins or ends a tag: a text or a token.
+func compileEdge(v any) (*node, error) {
+	switch v := v.(type) {
+	case string:
+		return literal(v), nil
+	case *object:
+		return compileToken(v)
+	}
+	return nil, errors.New("it is neither a text nor a token")
+}
+
+// compileDispatch returns one of the rules' prefixes and what follows it.
+func compileDispatch(o *object) (*node, error) {
+	all := choice()
+	for i, v := range items(o.values["rules"]) {
+		rule := items(v)
+		if len(rule) != 2 {
+			return nil, fmt.Errorf("rule %d is no pair", i)
+		}
+		prefix, err := compileEdge(rule[0])
+		if err != nil {
+			return nil, fmt.Errorf("rule %d: %w", i, err)
+		}
+		content, err := compileFormat(rule[1])
+		if err != nil {
+			return nil, fmt.Errorf("rule %d: %w", i, err)
+		}
+		all.kids = append(all.kids, sequence(prefix, content))
+	}
+	return all, nil
+}

@@ -89,7 +89,7 @@ func (b *Batch) ReportFinished(id string) { b.finished = append(b.finished, id) 
 // plain tells whether every field but tokens and finish_reason is at its
 // default.
 func (o *Output) plain() bool {
-	return o.Logprobs == nil && o.PromptLogprobs == nil && o.Events == nil && o.Prefill == nil &&
+	return o.Logprobs == nil && o.PromptLogprobs == nil && o.PromptScores == nil && o.Pooling == nil && o.Events == nil && o.Prefill == nil &&
 		!o.HasStopToken && o.StopString == "" && o.KVTransfer == nil && o.Error == nil
 }
 
@@ -101,6 +101,10 @@ func (b *Batch) appendFields(out []byte, o *Output) []byte {
 			out = b.appendLogprobs(out, o.Logprobs, numpyTypes, l.sampled)
 		case outPromptLogprobs:
 			out = b.appendLogprobs(out, o.PromptLogprobs, torchTypes, l.prompt)
+		case outPromptScores:
+			out = b.appendFloats(out, o.PromptScores)
+		case outPooling:
+			out = b.appendFloats(out, o.Pooling)
 		case outFinish:
 			out = appendFinish(out, o.Finish)
 		case outStopReason:

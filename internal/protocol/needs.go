@@ -5,7 +5,8 @@ import "sync"
 // readSampling are the keys of SamplingParams that decoding looks up.
 var readSampling = []string{
 	"max_tokens", "min_tokens", "stop_token_ids", "_eos_token_id", "ignore_eos", "logprobs", "prompt_logprobs",
-	"temperature", "seed", "extra_args",
+	"temperature", "seed", "extra_args", "structured_outputs", "logprob_token_ids", "prompt_logprob_token_ids",
+	"prompt_logprob_start",
 }
 
 // ReadsByName tells whether a field is looked up by its name when messages are
@@ -21,6 +22,9 @@ var readFields = sync.OnceValue(func() map[string]bool {
 		"MultiModalFeatureSpec.mm_hash": true, "PrefillStats.num_local_cached_tokens": true,
 		"PrefillStats.num_external_cached_tokens": true, "SchedulerStats.num_running_reqs": true,
 		"LoRARequest.lora_name": true, "LoRARequest.lora_int_id": true, "LoRARequest.lora_path": true,
+		// What decoding pooling_params looks up.
+		"PoolingParams.task": true, "PoolingParams.dimensions": true, "PoolingParams.use_activation": true,
+		"PoolingParams.late_interaction_params": true, "PoolingParams.late_chunking_params": true,
 		"EngineCoreOutputs.engine_index": true, "EngineCoreOutputs.outputs": true,
 		"UtilityOutput.call_id": true, "UtilityOutput.failure_message": true, "UtilityOutput.result": true,
 	}

@@ -72,6 +72,8 @@ type Output struct {
 	StopString     string // a worded stop reason, such as "repetition_detected"
 	Logprobs       *Logprobs
 	PromptLogprobs *Logprobs
+	PromptScores   *Tensor // of prompt_logprob_token_ids: rows by ids; since 0.31
+	Pooling        *Tensor // what a pooling request gets, and no tokens
 	Events         []Event
 	Prefill        *PrefillStats // on the first output only
 	KVTransfer     []byte        // raw msgpack map
@@ -140,6 +142,10 @@ func (s *Stream) check(o *Output) error {
 	switch {
 	case s.finished:
 		return ErrStreamFinished
+	case o.Pooling.check() != nil:
+		return fmt.Errorf("pooling_output: %w", o.Pooling.check())
+	case o.PromptScores.check() != nil:
+		return fmt.Errorf("prompt_token_id_logprobs: %w", o.PromptScores.check())
 	case o.Finish > FinishRepetition:
 		return fmt.Errorf("%v is not a finish reason", o.Finish)
 	case o.Finish == FinishError, o.Finish == FinishAbort:
@@ -160,6 +166,8 @@ const (
 	outTokens
 	outLogprobs
 	outPromptLogprobs
+	outPromptScores
+	outPooling
 	outFinish
 	outStopReason
 	outEvents
@@ -170,7 +178,8 @@ const (
 
 var outputOps = map[string]outputOp{
 	"request_id": outID, "new_token_ids": outTokens, "new_logprobs": outLogprobs,
-	"new_prompt_logprobs_tensors": outPromptLogprobs, "finish_reason": outFinish,
+	"new_prompt_logprobs_tensors": outPromptLogprobs, "prompt_token_id_logprobs": outPromptScores,
+	"pooling_output": outPooling, "finish_reason": outFinish,
 	"stop_reason": outStopReason, "events": outEvents, "kv_transfer_params": outKVTransfer,
 	"prefill_stats": outPrefill, "error": outError,
 }

@@ -34,6 +34,8 @@ type RequestOutput struct {
 	StopReason     []byte
 	Logprobs       []byte
 	PromptLogprobs []byte
+	PromptScores   []byte
+	Pooling        []byte
 	Events         []byte
 	KVTransfer     []byte
 	Prefill        []byte
@@ -237,6 +239,10 @@ func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (
 		out.Logprobs, err = cur.Raw()
 	case outPromptLogprobs:
 		out.PromptLogprobs, err = cur.Raw()
+	case outPromptScores:
+		out.PromptScores, err = cur.Raw()
+	case outPooling:
+		out.Pooling, err = cur.Raw()
 	case outEvents:
 		out.Events, err = cur.Raw()
 	case outKVTransfer:

@@ -37,6 +37,9 @@ type Request struct {
 	MMFeatures       []byte // raw msgpack, nil when absent
 	PromptEmbeds     []byte // raw msgpack, nil when absent
 	Fields           int    // how many fields the frontend sent
+	// Aux are the auxiliary frames of the message, for what refers to them by number.
+	// Decoding leaves them nil: they are the caller's to set.
+	Aux [][]byte
 	// Tail holds the raw values past those the line declares: a newer
 	// frontend's fields, kept and not refused.
 	Tail [][]byte

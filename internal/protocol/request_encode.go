@@ -111,6 +111,7 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	for _, extra := range []bool{
 		c.sampling.watermarking, c.sampling.routedExperts, s.HasSeed, s.EOSTokenID >= 0,
 		s.Logprobs != NoLogprobs, s.PromptLogprobs != NoLogprobs, s.ExtraArgs != nil,
+		s.StructuredOutputs != nil, len(s.LogprobTokenIDs) > 0, s.PromptScores != nil, s.PromptScoreStart > 0,
 	} {
 		if extra {
 			n++
@@ -130,6 +131,7 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	b = pack.AppendInt(pack.AppendString(b, "min_tokens"), int64(s.MinTokens))
 	b = appendLogprobsCount(b, "logprobs", s.Logprobs)
 	b = appendLogprobsCount(b, "prompt_logprobs", s.PromptLogprobs)
+	b = appendLogprobIDs(b, s)
 	for _, key := range []string{"min_p", "frequency_penalty", "presence_penalty"} {
 		b = pack.AppendFloat32(pack.AppendString(b, key), 0)
 	}
@@ -143,11 +145,28 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 		b = pack.AppendInt(pack.AppendString(b, "_eos_token_id"), s.EOSTokenID)
 	}
 	b = appendAllStops(pack.AppendString(b, "_all_stop_token_ids"), s)
+	if s.StructuredOutputs != nil {
+		b = append(pack.AppendString(b, "structured_outputs"), s.StructuredOutputs...)
+	}
 	if s.ExtraArgs != nil {
 		b = append(pack.AppendString(b, "extra_args"), s.ExtraArgs...)
 	}
 	if c.sampling.routedExperts {
 		b = pack.AppendInt(pack.AppendString(b, "routed_experts_prompt_start"), 0)
+	}
+	return b
+}
+
+// appendLogprobIDs writes which ids a request wants to know the log-probabilities of.
+func appendLogprobIDs(b []byte, s *Sampling) []byte {
+	if len(s.LogprobTokenIDs) > 0 {
+		b = pack.AppendUint32s(pack.AppendString(b, "logprob_token_ids"), s.LogprobTokenIDs)
+	}
+	if s.PromptScores != nil {
+		b = append(pack.AppendString(b, "prompt_logprob_token_ids"), s.PromptScores...)
+	}
+	if s.PromptScoreStart > 0 {
+		b = pack.AppendInt(pack.AppendString(b, "prompt_logprob_start"), int64(s.PromptScoreStart))
 	}
 	return b
 }

@@ -17,11 +17,22 @@ type Sampling struct {
 	IgnoreEOS      bool
 	Logprobs       int // -1 none, -2 the whole vocabulary, else how many besides the sampled token
 	PromptLogprobs int // as Logprobs
-	Temperature    float64
-	Seed           int64
-	HasSeed        bool
-	ExtraArgs      []byte // raw msgpack map, nil when absent
-	Raw            []byte // the whole map
+	// LogprobTokenIDs are the ids whose log-probabilities are wanted in place of the
+	// most likely ones; Logprobs is then how many they are.
+	LogprobTokenIDs []uint32
+	// PromptScores asks for the log-probabilities of ids at places of the prompt after
+	// PromptScoreStart (0.31 and later): a raw msgpack value for [DecodePromptScores],
+	// nil when absent.
+	PromptScores     []byte
+	PromptScoreStart int
+	// StructuredOutputs is the raw msgpack map of what constrains the output, nil when
+	// absent.
+	StructuredOutputs []byte
+	Temperature       float64
+	Seed              int64
+	HasSeed           bool
+	ExtraArgs         []byte // raw msgpack map, nil when absent
+	Raw               []byte // the whole map
 }
 
 // NoLogprobs and AllLogprobs are the special values of Sampling.Logprobs.
@@ -59,6 +70,9 @@ func decodeSampling(cur *pack.Cursor, s *Sampling) error {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
+	if s.Logprobs == NoLogprobs && len(s.LogprobTokenIDs) > 0 {
+		s.Logprobs = len(s.LogprobTokenIDs) // vllm/sampling_params.py num_logprobs
+	}
 	size := cur.Offset() - start.Offset()
 	s.Raw = start.Rest()[:size:size]
 	return nil
@@ -93,6 +107,23 @@ func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) 
 		s.Seed, err = cur.Int()
 	case "extra_args":
 		s.ExtraArgs, err = cur.Raw()
+	case "structured_outputs":
+		s.StructuredOutputs, err = cur.Raw()
+	default:
+		return decodeLogprobIDs(cur, key, s)
+	}
+	return err
+}
+
+// decodeLogprobIDs reads which ids a request wants to know the log-probabilities of.
+func decodeLogprobIDs(cur *pack.Cursor, key string, s *Sampling) (err error) {
+	switch key {
+	case "logprob_token_ids":
+		s.LogprobTokenIDs, err = cur.Uint32s(nil)
+	case "prompt_logprob_token_ids":
+		s.PromptScores, err = cur.Raw()
+	case "prompt_logprob_start":
+		s.PromptScoreStart, err = smallInt(cur)
 	default:
 		err = cur.Skip()
 	}

@@ -89,6 +89,37 @@ func (b *Batch) appendLogprobs(out []byte, l *Logprobs, types tensorTypes, layou
 	return append(out, layout.tail...)
 }
 
+// Tensor holds numbers in rows: Values has as many as the product of Shape, which is
+// empty for a single number.
+type Tensor struct {
+	Shape  []int
+	Values []float32
+}
+
+// check tells whether the shape fits the values; no tensor at all fits.
+func (t *Tensor) check() error {
+	if t == nil {
+		return nil
+	}
+	n := 1
+	for _, size := range t.Shape {
+		n *= size
+	}
+	if n != len(t.Values) {
+		return fmt.Errorf("%d values for the shape %v", len(t.Values), t.Shape)
+	}
+	return nil
+}
+
+// appendFloats writes a torch tensor of float32 (vllm/v1/serial_utils.py
+// _encode_tensor).
+func (b *Batch) appendFloats(out []byte, t *Tensor) []byte {
+	if t == nil {
+		return pack.AppendNil(out)
+	}
+	return b.appendTensor(out, torchTypes.values, t.Shape, float32Bytes(t.Values))
+}
+
 // appendTensor writes [dtype, shape, data]: data inline when small, else the
 // number of the auxiliary frame, counted from the msgpack frame as 0.
 func (b *Batch) appendTensor(out []byte, dtype string, shape []int, data []byte) []byte {

@@ -26,6 +26,8 @@ type Conn struct {
 
 	// owner is the listener whose goroutine receives, nil for a dialed connection.
 	owner *Listener
+	// heed takes the commands that are not about the connection itself; nil ignores them.
+	heed func(command []byte) error
 
 	rmu sync.Mutex // held while receiving
 	fr  *frameReader
@@ -102,6 +104,8 @@ func (c *Conn) writeLocked(frames [][]byte) error {
 		return errNoFrames
 	case c.typ == Pull:
 		return errors.New("a PULL socket does not send")
+	case c.typ == Sub && !isSubscription(frames):
+		return errors.New("a SUB socket does not send: it subscribes")
 	case c.closed.Load():
 		return net.ErrClosed
 	case c.gone.Load():
@@ -215,6 +219,9 @@ func hungUp(err error) bool {
 // the peer sees traffic anyway.
 func (c *Conn) answer(command []byte) error {
 	body, err := pong(command)
+	if err == nil && body == nil && c.heed != nil {
+		return c.heed(command)
+	}
 	if err != nil || body == nil || !c.ponging.CompareAndSwap(false, true) {
 		return err
 	}

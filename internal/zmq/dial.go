@@ -20,9 +20,10 @@ const (
 // pair with typ is not tried again. The error names endpoint and the last cause.
 //
 // A PUSH connection needs no reader: it watches for the peer's departure itself,
-// and Recv on it waits for that.
+// and Recv on it waits for that. A SUB connection receives nothing until it has called
+// [Conn.Subscribe].
 func Dial(ctx context.Context, endpoint string, typ Type, opt Options) (*Conn, error) {
-	return connect(ctx, endpoint, typ, opt, pipelineTypes, func(c *Conn) {
+	return connect(ctx, endpoint, typ, opt, dialTypes, func(c *Conn) {
 		if typ == Push {
 			c.bg.Go(c.watch)
 		}

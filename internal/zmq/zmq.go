@@ -21,16 +21,20 @@ const (
 	Pull   Type = "PULL"
 )
 
-// The socket types that only a [Gate] and [DialAs] can be: what they say is relayed,
-// subscriptions too, and never interpreted.
+// The socket types of publishing. [Dial] can be a SUB or an XSUB and a [Publisher] is a
+// PUB. A [Gate] and [DialAs] only relay what XPUB, SUB and XSUB say, subscriptions too.
 const (
+	Pub  Type = "PUB"
 	XPub Type = "XPUB"
 	Sub  Type = "SUB"
 	XSub Type = "XSUB"
 )
 
-// pipelineTypes are the types that Dial and Listen can be.
-var pipelineTypes = []Type{Dealer, Router, Push, Pull}
+// pipelineTypes are the types that Listen can be, dialTypes those that Dial can be.
+var (
+	pipelineTypes = []Type{Dealer, Router, Push, Pull}
+	dialTypes     = []Type{Dealer, Router, Push, Pull, Sub, XSub}
+)
 
 // pairs reports whether t may talk to peer, by the table of ZMTP 3.0.
 // It is asked of our own type: zmq4 panics when asked of one it does not know.

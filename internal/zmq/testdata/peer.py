@@ -39,6 +39,11 @@ def close(c):
     return {}
 
 
+def unsubscribe(c):
+    sockets[c["name"]].unsubscribe(c["prefix"])
+    return {}
+
+
 def send(c):
     sockets[c["name"]].send_multipart([bytes.fromhex(f) for f in c["frames"]])
     return {}
@@ -163,7 +168,7 @@ def proxy(c):
 
 
 COMMANDS = {
-    "open": open_, "close": close, "send": send, "recv": recv, "send_big": send_big, "recv_big": recv_big,
+    "open": open_, "close": close, "unsubscribe": unsubscribe, "send": send, "recv": recv, "send_big": send_big, "recv_big": recv_big,
     "echo": echo, "blast": blast, "drain": drain, "crowd": crowd,
     "bench_recv": bench_recv, "bench_send": bench_send, "bench_ping": bench_ping,
     "bench_rtt": bench_rtt, "proxy": proxy,

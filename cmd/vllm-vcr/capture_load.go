@@ -38,10 +38,11 @@ func (a *app) captureLoadCommand() *cobra.Command {
 		Use:   "load URL",
 		Short: "Play a workload against an OpenAI-compatible server",
 		Long: "Ask a server all that a workload has, and count the answers. The seed decides what is asked.\n\n" +
-			"multiturn has 30 conversations of 6 turns, 8 at a time, half of them greedy and half sampled. edge has one\n" +
-			"request of each kind: every sampling parameter, logprobs, structured output, several choices, clients that\n" +
-			"hang up, calls that act on the engine. What an older line does not know it may refuse with a status 4xx,\n" +
-			"which is reported; anything else that goes without a whole answer ends the workload with exit code 3.\n\n" +
+			"multiturn has 30 conversations of 6 turns, 8 at a time, half of them greedy and half sampled; with lengths\n" +
+			"given, all greedy and as long as that. edge has one request of each kind: every sampling\n" +
+			"parameter, logprobs, structured output, several choices, clients that hang up, calls that act on the engine.\n" +
+			"What an older line does not know it may refuse with a status 4xx, which is reported; anything else that goes\n" +
+			"without a whole answer ends the workload with exit code 3.\n\n" +
 			"concurrency keeps a number of requests in flight, stairs one number after another, bursts sends many at once\n" +
 			"and again after a while, and arrivals repeats the load of a cassette: its times, its lengths, and the\n" +
 			"prefixes that its prompts share. All of these are greedy, ask for exactly so many tokens, and fail if the\n" +

@@ -52,6 +52,70 @@ func TestMultiturn(t *testing.T) {
 	}
 }
 
+// Conversations of given lengths are greedy, as long as asked, and as many as asked.
+func TestLongMultiturn(t *testing.T) {
+	tests := []struct {
+		name  string
+		shape Shape
+		want  map[string]int // requests that have a part of text
+		words int            // in the shortest prompt, at least
+	}{
+		{
+			name: "opening and answers", shape: Shape{PromptTokens: 500, OutputTokens: 3, Requests: 14},
+			want:  map[string]int{`"max_tokens":3,`: 14, `"ignore_eos":true`: 14, `"temperature":0}`: 14, `"seed"`: 0},
+			words: 500,
+		},
+		{
+			name: "opening", shape: Shape{PromptTokens: 300, Requests: 6},
+			want: map[string]int{`"ignore_eos":true`: 6, `"temperature":0}`: 6, `"seed"`: 0}, words: 300,
+		},
+		{
+			name: "answers", shape: Shape{OutputTokens: 2, Requests: 3},
+			want: map[string]int{`"max_tokens":2,`: 3, `"ignore_eos":true`: 3, `"seed"`: 0},
+		},
+		{
+			name: "requests", shape: Shape{Requests: 7},
+			want: map[string]int{`"ignore_eos":true`: 2, `"temperature":0}`: 1, `"temperature":0.8`: 6},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := newServer(t)
+			server.exact = true
+			cfg := config(server.URL, Multiturn, 7)
+			cfg.Shape = test.shape
+			report, err := Run(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked := server.questions()
+			if report.Completed != test.shape.Requests || len(asked) != test.shape.Requests {
+				t.Errorf("%d of %d requests completed, want %d", report.Completed, len(asked), test.shape.Requests)
+			}
+			for part, want := range test.want {
+				if got := count(asked, part); got != want {
+					t.Errorf("%d requests have %s, want %d", got, part, want)
+				}
+			}
+			for _, a := range asked {
+				if got := len(strings.Fields(a)); got < test.words {
+					t.Errorf("a request has %d words, want %d or more", got, test.words)
+				}
+			}
+		})
+	}
+}
+
+// An answer that is not as long as asked ends the workload.
+func TestMultiturnAnswerTooShort(t *testing.T) {
+	server := newServer(t) // always 3 tokens
+	cfg := config(server.URL, Multiturn, 7)
+	cfg.Shape = Shape{OutputTokens: 4}
+	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "3 tokens in an answer that was to have 4") {
+		t.Errorf("got %v, want the 3 tokens of the answer", err)
+	}
+}
+
 func TestEdge(t *testing.T) {
 	server := newServer(t)
 	report := mustLoad(t, server, Edge, 1)

@@ -23,7 +23,8 @@ type Shape struct {
 	// Bursts is how many bursts there are, and Every the time between the beginnings of two.
 	Bursts int
 	Every  time.Duration
-	// PromptTokens and OutputTokens are the length of each prompt and answer.
+	// PromptTokens and OutputTokens are the length of each prompt and answer; of multiturn, PromptTokens is about that of
+	// what a conversation begins with.
 	PromptTokens, OutputTokens int
 	// Text sends prompts as text, whose count of tokens is then the tokenizer's. Otherwise they are token ids.
 	Text bool
@@ -66,7 +67,7 @@ func ShapeFields() []ShapeField {
 			func(s *Shape) *int { return &s.Requests }),
 		intField("bursts", "how many bursts", mostRequests, func(s *Shape) *int { return &s.Bursts }),
 		everyField(),
-		intField("prompt_tokens", "tokens of each prompt", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
+		intField("prompt_tokens", "tokens of each prompt; of multiturn, about those that a conversation begins with", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
 		intField("output_tokens", "tokens of each answer", mostTokens, func(s *Shape) *int { return &s.OutputTokens }),
 		textField(),
 		intField("images", "images in each prompt, which is then a chat's, with text of about as many tokens beside them",

@@ -14,7 +14,8 @@ type Workload string
 const (
 	// Multiturn is what an assistant sees: 30 conversations of 6 turns, 8 at a time, each turn with all turns before it in
 	// its prompt. Every other conversation is greedy, the others are sampled from a seed, and one turn of three ignores
-	// the end of the sequence: 180 requests, some 4,800 tokens.
+	// the end of the sequence: 180 requests, some 4,800 tokens. A shape that gives lengths makes all of them greedy, and
+	// ignore the end.
 	Multiturn Workload = "multiturn"
 	// Edge is one request of each kind that a server may accept: every sampling parameter, logprobs, structured output,
 	// several choices, long and short prompts, clients that hang up, and the calls that act on the engine itself.
@@ -43,8 +44,12 @@ type kind struct {
 
 // kinds has an entry for each of [Workloads].
 var kinds = map[Workload]kind{
-	Multiturn: {play: playMultiturn, keys: []string{"concurrency", "images"}, usual: Shape{Concurrency: 8}},
-	Edge:      {play: playEdge},
+	Multiturn: {
+		play:  playMultiturn,
+		keys:  []string{"concurrency", "requests", "prompt_tokens", "output_tokens", "images"},
+		usual: Shape{Concurrency: 8},
+	},
+	Edge: {play: playEdge},
 	Concurrency: {
 		play:  playConcurrency,
 		keys:  []string{"concurrency", "requests", "prompt_tokens", "output_tokens", "text", "images"},

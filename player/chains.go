@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
 )
@@ -13,22 +14,22 @@ import (
 // and a record serves one request before it serves another.
 type chains struct {
 	blockSize int
+	minDepth  int // tokens that must be shared, at least a block
 	byHash    map[uint64][]int
 	records   []*trace.Record
-	used      []bool
-	hashes    []uint64 // of the prompt at hand
+	// The request at hand.
+	hashes []uint64
+	images []string
 }
 
-func newChains(t *trace.Trace, records []*trace.Record, blockSize int) (*chains, error) {
-	c := &chains{
-		blockSize: trace.Or(t.Meta.BlockSize, blockSize),
-		byHash:    map[uint64][]int{}, records: records, used: make([]bool, len(records)),
-	}
+func newChains(t *trace.Trace, records []*trace.Record, blockSize, minDepth int) (*chains, error) {
+	c := &chains{blockSize: trace.Or(t.Meta.BlockSize, blockSize), byHash: map[uint64][]int{}, records: records}
 	if c.blockSize < 1 {
 		return nil, fmt.Errorf("%s: meta.block_size is %d; prefix matching needs the tokens per block", t.Name, c.blockSize)
 	}
+	c.minDepth = max(minDepth, c.blockSize)
 	for i, rec := range records {
-		if len(rec.OutputTokenIDs) == 0 && rec.OutputTokens > 0 {
+		if !answers(rec) {
 			continue
 		}
 		for _, h := range rec.BlockHashes {
@@ -41,47 +42,172 @@ func newChains(t *trace.Trace, records []*trace.Record, blockSize int) (*chains,
 	return c, nil
 }
 
-// take returns the record that answers a prompt and marks it used.
-func (c *chains) take(r *protocol.Request) (*trace.Record, error) {
+// answers tells whether a record has what a request is answered with.
+func answers(rec *trace.Record) bool { return len(rec.OutputTokenIDs) > 0 || rec.OutputTokens == 0 }
+
+// find returns the record that answers a prompt.
+func (c *chains) find(r *protocol.Request, used []bool) (index, depth int, err error) {
 	c.hashes = trace.AppendBlockHashes(c.hashes[:0], r.PromptTokenIDs, c.blockSize)
-	for depth := len(c.hashes); depth > 0; depth-- {
-		if candidates := c.byHash[c.hashes[depth-1]]; len(candidates) > 0 {
-			i := c.choose(candidates, r.PromptTokenIDs)
-			c.used[i] = true
-			return c.records[i], nil
+	c.images = imageHashes(r.MMFeatures)
+	for blocks := len(c.hashes); blocks > 0; blocks-- {
+		if candidates := c.byHash[c.hashes[blocks-1]]; len(candidates) > 0 {
+			index = c.choose(candidates, r.PromptTokenIDs, used)
+			if depth = c.depth(c.records[index], blocks, r.PromptTokenIDs); depth >= c.minDepth {
+				return index, depth, nil
+			}
+			break
 		}
 	}
-	return nil, fmt.Errorf("%w: no record shares the first %d tokens of its prompt (%d tokens)",
-		errNoRecord, c.blockSize, len(r.PromptTokenIDs))
+	return 0, 0, fmt.Errorf("%w: no record shares the first %d tokens of its prompt (%d tokens)",
+		errNoRecord, c.minDepth, len(r.PromptTokenIDs))
+}
+
+// depth is how many tokens a prompt shares with a record: as many as its blocks
+// have, and more where the record has its ids.
+func (c *chains) depth(rec *trace.Record, blocks int, prompt []uint32) int {
+	n := blocks * c.blockSize
+	for n < min(len(prompt), len(rec.PromptTokenIDs)) && prompt[n] == rec.PromptTokenIDs[n] {
+		n++
+	}
+	return n
 }
 
 // choose ranks the candidates: the same prompt, then the same number of blocks
-// and of tokens, then the same number of blocks; among those an unused record
-// before a used one, so that a retry is served its own record again and not a
-// longer one; the earliest arrival decides among equals.
-func (c *chains) choose(candidates []int, prompt []uint32) int {
+// and of tokens, then the same number of blocks; among those the same images, then
+// an unused record before a used one, so that a retry is served its own record
+// again and not a longer one; the earliest arrival decides among equals.
+func (c *chains) choose(candidates []int, prompt []uint32, used []bool) int {
 	best, bestRank := candidates[0], -1
 	for _, i := range candidates {
-		if rank := c.rank(i, prompt); rank > bestRank {
+		if rank := c.rank(c.records[i], prompt, used[i]); rank > bestRank {
 			best, bestRank = i, rank
 		}
 	}
 	return best
 }
 
-func (c *chains) rank(i int, prompt []uint32) int {
-	rec, rank := c.records[i], 0
+func (c *chains) rank(rec *trace.Record, prompt []uint32, used bool) int {
+	rank := 0
 	switch {
 	case len(rec.BlockHashes) != len(c.hashes):
 	case rec.PromptTokens != len(prompt):
-		rank = 2
-	case rec.PromptTokenIDs == nil || !slices.Equal(rec.PromptTokenIDs, prompt):
 		rank = 4
+	case rec.PromptTokenIDs == nil || !slices.Equal(rec.PromptTokenIDs, prompt):
+		rank = 8
 	default:
-		rank = 6
+		rank = 12
 	}
-	if !c.used[i] {
+	if slices.Equal(rec.MMHashes, c.images) {
+		rank += 2
+	}
+	if !used {
 		rank++
 	}
 	return rank
+}
+
+// exact finds records by the whole prompt, and by its images.
+type exact struct {
+	blockSize int
+	// byIDs and byChain are keyed by what exactKey makes of a prompt's tokens, and
+	// of its last block.
+	byIDs, byChain map[exactKey][]int
+	records        []*trace.Record
+}
+
+// exactKey is the length of a prompt and a hash of it.
+type exactKey struct {
+	tokens int
+	hash   uint64
+}
+
+// wholePrompt is the key of a prompt by its ids: its chain in blocks of one token
+// ends in a hash of all.
+func wholePrompt(prompt []uint32) exactKey {
+	key := exactKey{tokens: len(prompt)}
+	if hashes := trace.BlockHashes(prompt, len(prompt)); hashes != nil {
+		key.hash = hashes[0]
+	}
+	return key
+}
+
+func newExact(t *trace.Trace, records []*trace.Record, blockSize int) (*exact, error) {
+	e := &exact{
+		blockSize: trace.Or(t.Meta.BlockSize, blockSize), records: records,
+		byIDs: map[exactKey][]int{}, byChain: map[exactKey][]int{},
+	}
+	for i, rec := range records {
+		n := len(rec.BlockHashes)
+		switch {
+		case !answers(rec):
+		case rec.PromptTokenIDs != nil:
+			key := wholePrompt(rec.PromptTokenIDs)
+			e.byIDs[key] = append(e.byIDs[key], i)
+		case n > 0 && e.blockSize > 0 && n == rec.PromptTokens/e.blockSize:
+			key := exactKey{rec.PromptTokens, rec.BlockHashes[n-1]}
+			e.byChain[key] = append(e.byChain[key], i)
+		}
+	}
+	if len(e.byIDs)+len(e.byChain) == 0 {
+		return nil, fmt.Errorf("%s: no record has prompt_token_ids, or block_hashes of its whole prompt; "+
+			"exact matching needs one of them", t.Name)
+	}
+	return e, nil
+}
+
+func (e *exact) find(r *protocol.Request, used []bool) (index, depth int, err error) {
+	prompt, images := r.PromptTokenIDs, imageHashes(r.MMFeatures)
+	candidates := slices.Clone(e.byIDs[wholePrompt(prompt)])
+	candidates = slices.DeleteFunc(candidates, func(i int) bool { return !slices.Equal(e.records[i].PromptTokenIDs, prompt) })
+	if len(candidates) == 0 {
+		if hashes := trace.BlockHashes(prompt, e.blockSize); hashes != nil {
+			candidates = slices.Clone(e.byChain[exactKey{len(prompt), hashes[len(hashes)-1]}])
+		}
+	}
+	candidates = slices.DeleteFunc(candidates, func(i int) bool { return !slices.Equal(e.records[i].MMHashes, images) })
+	if len(candidates) == 0 {
+		return 0, 0, fmt.Errorf("%w: no record has its prompt (%d tokens)", errNoRecord, len(prompt))
+	}
+	return firstUnused(candidates, used), len(prompt), nil
+}
+
+// firstUnused returns the first of the candidates that is not used, else the first.
+func firstUnused(candidates []int, used []bool) int {
+	for _, i := range candidates {
+		if !used[i] {
+			return i
+		}
+	}
+	return candidates[0]
+}
+
+// imageHashes returns the content hashes of a request's images and the like, in
+// their order; items without one are skipped. mm_features is a list of
+// MultiModalFeatureSpec (vllm/multimodal/inputs.py).
+func imageHashes(raw []byte) (hashes []string) {
+	if raw == nil {
+		return nil
+	}
+	cur := pack.NewCursor(raw)
+	n, err := cur.ArrayLen()
+	for ; n > 0 && err == nil; n-- {
+		var fields int
+		for fields, err = cur.MapLen(); fields > 0 && err == nil; fields-- {
+			var key, value []byte
+			if key, err = cur.Raw(); err != nil {
+				break
+			}
+			if value, err = cur.Raw(); err != nil {
+				break
+			}
+			name, hash := pack.NewCursor(key), pack.NewCursor(value)
+			if text, err := name.Str(); err != nil || string(text) != "mm_hash" {
+				continue
+			}
+			if text, err := hash.StrString(); err == nil {
+				hashes = append(hashes, text)
+			}
+		}
+	}
+	return hashes
 }

@@ -4,41 +4,78 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/kvcache"
+	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/scheduler"
 )
 
 // engine owns every request. It is not safe for concurrent use and touches no
 // socket: send takes what it says.
 type engine struct {
-	codec  *protocol.Codec
-	index  int
-	ready  protocol.ReadyResponse
-	source Source
-	clock  Clock
-	pace   Pace
-	vocab  uint32
-	log    *slog.Logger
-	fault  func(id string, err error)
-	send   func(client int, m protocol.ClientMessage)
+	codec *protocol.Codec
+	index int
+	ready protocol.ReadyResponse
+	opt   *Options
+	clock Clock
+	log   *slog.Logger
+	fault func(id string, err error)
+	send  func(client int, m protocol.ClientMessage)
 
-	byID    map[string]*request
-	waiting []*request
-	running []*request
-	batches []*protocol.Batch // one a client
-	cache   protocol.CacheStats
-	blocks  blockPool
-	stale   bool // running or waiting lists a request that is gone
-	ended   bool // a request has ended since the last step began
-	pause   pauseState
-	// prioritised is set by the first request that is not of priority 0: until
-	// then arrival order is the order.
-	prioritised bool
-	state       engineState
-	out         protocol.Output // scratch
-	events      [2]protocol.Event
+	source    Source
+	model     latency.Model // at PaceModelled
+	scheduler *scheduler.Scheduler
+	pool      *kvcache.Pool
+
+	byID     map[string]*request
+	batches  []*protocol.Batch // one a client
+	flight   flight
+	arrivals uint64
+	ended    bool // a request has ended since the last step began
+	reset    bool // the prefix cache was emptied since the last statistics
+	state    engineState
+	spec     protocol.SpecDecodingStats
+	out      protocol.Output // scratch
+	draws    latency.Step    // scratch
+	drawers  []*request      // scratch: of the decodes in draws
+
+	timers    timers
+	timed     uint64      // timers that were set
+	connector *connector  // nil without one
+	faults    *faultDraws // nil without any
+	troubled  int         // requests that a fault has befallen
+	killed    bool        // by a fault
+}
+
+// newEngine returns an engine without clients.
+func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse, source Source) (*engine, error) {
+	pool, err := kvcache.New(kvcache.Options{
+		Blocks: max(ready.NumGPUBlocks, 2), BlockSize: max(ready.BlockSize, 1), Caching: opt.caching(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{
+		codec: codec, index: opt.EngineIndex, ready: ready, opt: opt, clock: opt.Clock, log: opt.Log,
+		fault: opt.OnRefused, source: source, pool: pool,
+		scheduler: scheduler.New(scheduler.Options{
+			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: ready.MaxModelLen,
+			LongPrefillTokenThreshold: opt.LongPrefillTokenThreshold, MaxLoRAs: opt.MaxLoRAs,
+			Priority: opt.SchedulingPolicy == PolicyPriority, Caching: opt.caching(), Pool: pool,
+		}),
+		byID: map[string]*request{}, state: engineState{weightVersion: "default"},
+	}
+	if opt.Pace == PaceModelled {
+		e.model = opt.Latency
+	}
+	if len(opt.Faults) > 0 {
+		e.faults = newFaultDraws(opt.Faults, opt.Seed)
+	}
+	return e, nil
 }
 
 // addClients makes room for n output sockets.
@@ -57,7 +94,13 @@ func (e *engine) add(r *protocol.Request, client int) {
 		e.refuse(r, client, "bad_request", fmt.Errorf("client_index %d, but there are %d clients", r.ClientIndex, len(e.batches)))
 		return
 	}
+	transfer, err := e.transferOf(r)
+	if err != nil {
+		e.refuse(r, r.ClientIndex, "bad_request", err)
+		return
+	}
 	if r.AbortImmediately {
+		e.letGo(transfer)
 		return // a request to clean up after: nothing to answer
 	}
 	if _, known := e.byID[r.ID]; known {
@@ -70,6 +113,11 @@ func (e *engine) add(r *protocol.Request, client int) {
 	}
 	if e.state.refusesRequests {
 		e.refusePaused(r)
+		e.letGo(transfer)
+		return
+	}
+	if err := e.fits(r); err != nil {
+		e.refuse(r, r.ClientIndex, "validation_error", err)
 		return
 	}
 	script, err := e.source.Script(r)
@@ -77,11 +125,42 @@ func (e *engine) add(r *protocol.Request, client int) {
 		e.refuse(r, r.ClientIndex, "no_recording", err)
 		return
 	}
-	q := newRequest(e.codec, r, script, e.ready.MaxModelLen, e.vocab)
-	q.queued, q.chain = e.clock.Now(), e.blocks.chain(r)
+	q := e.newRequest(r, script)
+	e.takePart(q, transfer)
+	e.befall(q, r)
+}
+
+// fits refuses prompts that no step would ever be composed for.
+func (e *engine) fits(r *protocol.Request) error {
+	n := len(r.PromptTokenIDs)
+	if n >= e.ready.MaxModelLen {
+		return fmt.Errorf("the prompt has %d tokens, and max_model_len = %d leaves no room for an answer", n, e.ready.MaxModelLen)
+	}
+	if !e.pool.Fits(n) {
+		return fmt.Errorf("the prompt has %d tokens, the KV cache has room for %d",
+			n, (e.ready.NumGPUBlocks-1)*e.ready.BlockSize)
+	}
+	return nil
+}
+
+// accept queues a request.
+func (e *engine) accept(q *request) {
+	e.arrivals++
+	q.number, q.queued = e.arrivals, e.clock.Now()
+	q.note(protocol.EventQueued, q.queued)
 	e.byID[q.id] = q
-	e.waiting = append(e.waiting, q)
-	e.prioritised = e.prioritised || q.priority != 0
+	if q.trouble != nil && q.trouble.late > 0 {
+		e.after(q.queued+q.trouble.late, func() { e.enqueue(q) })
+		return
+	}
+	e.scheduler.Add(&q.Request)
+}
+
+// enqueue queues a request that was held back, if it is still there.
+func (e *engine) enqueue(q *request) {
+	if e.byID[q.id] == q {
+		e.scheduler.Add(&q.Request)
+	}
 }
 
 // refuse answers a request with an error output.
@@ -134,108 +213,64 @@ func (e *engine) finishNow(client int, stream *protocol.Stream, out *protocol.Ou
 func (e *engine) abort(ids []string) {
 	for _, id := range ids {
 		if q := e.byID[id]; q != nil {
-			e.drop(q)
+			e.leave(q)
 		}
 	}
 }
 
-// forget releases what a request holds. It stays in its list.
+// forget releases what a request holds.
 func (e *engine) forget(q *request) {
-	q.gone, e.ended = true, true
+	e.ended = true
 	delete(e.byID, q.id)
-	e.blocks.release(q)
-}
-
-// drop forgets a request between two steps; the next one begins with a sweep.
-func (e *engine) drop(q *request) {
-	e.forget(q)
-	e.stale = true
-}
-
-// sweep takes the dropped requests out of the lists: their places in the batch
-// are free at once, and the gauges do not count them.
-func (e *engine) sweep() {
-	if !e.stale {
-		return
+	e.setStage(q, notFetched)
+	if q.trouble != nil {
+		e.troubled--
 	}
-	gone := func(q *request) bool { return q.gone }
-	e.running = slices.DeleteFunc(e.running, gone)
-	e.waiting = slices.DeleteFunc(e.waiting, gone)
-	e.stale = false
+	if q.keeps {
+		e.keep(q)
+	}
+	e.scheduler.Remove(&q.Request)
+}
+
+// leave forgets a request that has not ended. The KV cache that another engine keeps
+// for it is not needed any more.
+func (e *engine) leave(q *request) {
+	if q.stage == waitingToStart {
+		e.letGo(q.transfer)
+	}
+	e.forget(q)
 }
 
 // abortAll ends every request with an abort output, as an engine that shuts
 // down or pauses does.
 func (e *engine) abortAll() {
-	for _, list := range [][]*request{e.running, e.waiting} {
-		for _, q := range list {
-			if !q.gone {
-				e.forget(q)
-				e.finishNow(q.client, q.stream, &protocol.Output{Finish: protocol.FinishAbort})
-			}
-		}
+	for _, q := range e.everyRequest() {
+		e.leave(q)
+		e.finishNow(q.client, q.stream, &protocol.Output{Finish: protocol.FinishAbort})
 	}
-	clear(e.running)
-	clear(e.waiting)
-	e.running, e.waiting = e.running[:0], e.waiting[:0]
+}
+
+// everyRequest lists the requests in the order of their arrival.
+func (e *engine) everyRequest() []*request {
+	all := slices.Collect(maps.Values(e.byID))
+	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.number, b.number) })
+	return all
 }
 
 // dropClient forgets the requests of a client that is gone.
 func (e *engine) dropClient(client int) {
-	for _, list := range [][]*request{e.running, e.waiting} {
-		for _, q := range list {
-			if q.client == client && !q.gone {
-				e.drop(q)
-			}
+	for _, q := range e.byID {
+		if q.client == client {
+			e.leave(q)
 		}
 	}
 }
 
-// share gives out the tokens of a step, of which there are max_num_batched_tokens:
-// one to each request that decodes, and to each that does not yet what is missing
-// of its prompt. It returns what is left for requests that wait
-// (vllm/v1/core/sched/scheduler.py schedule).
-func (e *engine) share() (left int) {
-	left = e.ready.MaxNumBatchedTokens
-	for _, q := range e.running {
-		q.share = min(q.needs(), left)
-		left -= q.share
-	}
-	return left
+// counts are what an engine tells a coordinator: requests that run and that wait,
+// and the share of the KV cache that is in use.
+func (e *engine) counts() (running, waiting int, usage float64) {
+	return len(e.scheduler.Running()), e.scheduler.Waiting() + e.scheduler.Deferred(), e.pool.Usage()
 }
 
-// admit moves waiting requests into the batch, by priority and then arrival,
-// as far as max_num_seqs and the tokens left in the step allow.
-func (e *engine) admit(now time.Duration, left int) {
-	room := max(e.ready.MaxNumSeqs, 1) - len(e.running)
-	if len(e.waiting) == 0 || room <= 0 || e.pause != unpaused {
-		return
-	}
-	if e.prioritised {
-		slices.SortStableFunc(e.waiting, func(a, b *request) int { return cmp.Compare(a.priority, b.priority) })
-	}
-	n := 0
-	for ; n < min(len(e.waiting), room) && left > 0; n++ {
-		q := e.waiting[n]
-		q.started = now
-		if e.pace == PaceRecorded {
-			q.due = max(now, q.queued+q.script.FirstToken)
-		}
-		q.share = min(q.needs(), left)
-		left -= q.share
-		e.blocks.hold(q, q.computed+q.share)
-		e.countLookup(q)
-		e.running = append(e.running, q)
-	}
-	e.waiting = slices.Delete(e.waiting, 0, n)
-}
-
-// countLookup counts a request that was looked up in the prefix cache: one whose
-// prompt's log-probabilities are asked for is computed anew.
-func (e *engine) countLookup(q *request) {
-	if e.blocks.cached && !q.uncached {
-		e.cache.Requests++
-		e.cache.Queries += q.prompt
-		e.cache.Hits += q.cached
-	}
-}
+// busy tells whether there is a request that has not ended.
+func (e *engine) busy() bool { return len(e.byID) > 0 }

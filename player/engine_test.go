@@ -24,28 +24,34 @@ func (r *rig) said() [][]string {
 
 func TestRequestsAreQueuedAndAdmittedInOrder(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		seqs int
-		asks []*protocol.Request
-		want [][]string // the ids in each step
+		name   string
+		seqs   int
+		policy SchedulingPolicy
+		asks   []*protocol.Request
+		want   [][]string // the ids in each step
 	}{
 		{
-			"room for all", 8,
+			"room for all", 8, PolicyFCFS,
 			[]*protocol.Request{ask("a", count(0, 4), 2), ask("b", count(0, 4), 1)},
 			[][]string{{"a", "b"}, {"a"}},
 		},
 		{
-			"arrival decides", 2,
+			"arrival decides", 2, PolicyFCFS,
 			[]*protocol.Request{ask("a", count(0, 4), 1), ask("b", count(0, 4), 3), ask("c", count(0, 4), 1), ask("d", count(0, 4), 1)},
 			[][]string{{"a", "b"}, {"b", "c"}, {"b", "d"}},
 		},
 		{
-			"one at a time", 1,
+			"one at a time", 1, PolicyFCFS,
 			[]*protocol.Request{ask("a", count(0, 4), 2), ask("b", count(0, 4), 1)},
 			[][]string{{"a"}, {"a"}, {"b"}},
 		},
 		{
-			"priority, then arrival", 1,
+			"priorities count only where they are asked for", 1, "",
+			[]*protocol.Request{ask("late", count(0, 4), 1, priority(5)), ask("first", count(0, 4), 1, priority(-3))},
+			[][]string{{"late"}, {"first"}},
+		},
+		{
+			"priority, then arrival", 1, PolicyPriority,
 			[]*protocol.Request{
 				ask("late", count(0, 4), 1, priority(5)), ask("a", count(0, 4), 1, priority(1)),
 				ask("first", count(0, 4), 1, priority(-3)), ask("b", count(0, 4), 1, priority(1)),
@@ -54,13 +60,13 @@ func TestRequestsAreQueuedAndAdmittedInOrder(t *testing.T) {
 			[][]string{{"first"}, {"plain"}, {"a"}, {"b"}, {"late"}},
 		},
 		{
-			"a running request is not displaced", 1,
+			"a running request is not displaced", 1, PolicyPriority,
 			[]*protocol.Request{ask("a", count(0, 4), 2, priority(9))},
 			[][]string{{"a"}, {"a"}},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{MaxNumSeqs: tt.seqs}, 1)
+			r := newRig(t, Options{MaxNumSeqs: tt.seqs, SchedulingPolicy: tt.policy}, 1)
 			r.submit(tt.asks...)
 			r.runAll()
 			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
@@ -103,8 +109,8 @@ func TestAbort(t *testing.T) {
 					t.Errorf("finished_requests names %q: a real engine says nothing of an aborted request", e.FinishedRequests)
 				}
 			}
-			if len(r.byID) != 0 || r.blocks.held != 0 {
-				t.Errorf("left behind: %d requests, %d blocks", len(r.byID), r.blocks.held)
+			if len(r.byID) != 0 || r.held() != 0 {
+				t.Errorf("left behind: %d requests, %d blocks", len(r.byID), r.held())
 			}
 		})
 	}

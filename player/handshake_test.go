@@ -111,8 +111,8 @@ func TestAHandshakeThatFails(t *testing.T) {
 		{"no inputs", init(protocol.Addresses{Outputs: far}), "handshake init: 0 input and 1 output addresses", false},
 		{"more inputs than outputs", init(protocol.Addresses{Inputs: append(far, far...), Outputs: far}), "handshake init: 2 input and 1 output addresses", false},
 		{
-			"a coordinator", init(protocol.Addresses{Inputs: far, Outputs: far, CoordinatorInput: &two, CoordinatorOutput: &three}),
-			"the frontend wants a data-parallel coordinator (tcp://127.0.0.1:2)", false,
+			"a coordinator that is not there", init(protocol.Addresses{Inputs: far, Outputs: far, CoordinatorInput: &two, CoordinatorOutput: &three}),
+			"coordinator: dial tcp://127.0.0.1:2 as XSUB", true,
 		},
 		{
 			"half a coordinator", init(protocol.Addresses{Inputs: far, Outputs: far, CoordinatorInput: &two}),

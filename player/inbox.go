@@ -6,8 +6,20 @@ import (
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
+// eventKind says what an event is of.
+type eventKind uint8
+
+const (
+	ofClient        eventKind = iota
+	waveBegan                 // of the coordinator: wave and exclude, or broken
+	waveEnded                 // of the ranks in this process: wave
+	coordinatorGone           // gone says why
+	ofEngine                  // do
+)
+
 // event is something that a socket's reader hands to the engine.
 type event struct {
+	kind    eventKind
 	client  int
 	request *protocol.Request
 	abort   []string
@@ -15,8 +27,12 @@ type event struct {
 	// broken is a message that did not decode; what could be read of it is in
 	// request or call.
 	broken error
-	// gone is set when the client's connection ended.
+	// gone is set when the connection ended.
 	gone error
+	// wave and exclude are what the kind says.
+	wave, exclude int
+	// do is what the engine asked to be done later.
+	do func()
 }
 
 // inbox is the unbounded queue between the sockets' readers and the engine:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -17,9 +18,12 @@ import (
 type link struct {
 	input  *zmq.Conn // DEALER
 	output *zmq.Conn // PUSH
+	out    *outbox   // of output
 	gone   bool
-	failed bool
-	done   sync.WaitGroup // the reader
+
+	done    sync.WaitGroup // who reads and writes
+	written chan struct{}  // closed when the writer has ended
+	lost    error          // why it did not write everything; valid from then on
 }
 
 // connect runs the start-up handshake (vllm/v1/engine/core.py startup_handshake):
@@ -81,14 +85,15 @@ func (p *Player) socketOptions(linger time.Duration) zmq.Options {
 
 // register connects every client's sockets and says what the engine is.
 func (p *Player) register(ctx context.Context, a protocol.Addresses) error {
-	if a.CoordinatorInput != nil {
-		return fmt.Errorf("handshake: the frontend wants a data-parallel coordinator (%s), which this player does not serve: run it with one engine", *a.CoordinatorInput)
+	if err := p.coordinate(ctx, a); err != nil {
+		return err
 	}
 	ready := p.ready
 	ready.DPStatsAddress = a.FrontendStatsPublish
+	ready.CoordinatorInputAddress, ready.CoordinatorOutputAddress = a.CoordinatorInput, a.CoordinatorOutput
 	payload := p.codec.AppendReady(nil, &ready)
 	for i := range a.Inputs {
-		l := new(link)
+		l := &link{written: make(chan struct{})}
 		var err error
 		if l.input, err = zmq.Dial(ctx, a.Inputs[i], zmq.Dealer, p.socketOptions(0)); err != nil {
 			return fmt.Errorf("input socket %d: %w", i, err)
@@ -97,12 +102,28 @@ func (p *Player) register(ctx context.Context, a protocol.Addresses) error {
 		if l.output, err = zmq.Dial(ctx, a.Outputs[i], zmq.Push, p.socketOptions(hangUpGrace)); err != nil {
 			return fmt.Errorf("output socket %d: %w", i, err)
 		}
+		l.out = newOutbox(l.output, p.opt.MaxUnread)
 		if err := l.input.Send(payload); err != nil {
 			return fmt.Errorf("input socket %d: registration: %w", i, err)
 		}
 	}
 	p.engine.addClients(len(p.links))
-	return nil
+	return p.awaitCoordinator(ctx)
+}
+
+// serveLinks starts the goroutines of all sockets.
+func (p *Player) serveLinks() {
+	for i, l := range p.links {
+		l.done.Add(3)
+		go p.read(i, l)
+		go p.watch(i, l)
+		go p.write(i, l)
+	}
+	if c := p.coordinator; c != nil {
+		c.done.Add(2)
+		go p.hear(c)
+		go p.report(c)
+	}
 }
 
 // read hands a client's messages to the engine until the connection ends.
@@ -161,46 +182,48 @@ func (p *Player) decode(m zmq.Message) (event, bool) {
 // one ends.
 var errNotText = errors.New("not UTF-8")
 
-// send writes a message into the client's buffer; flush lets it go. It blocks
-// while the client is slow: nothing is ever dropped.
-func (p *Player) send(client int, m protocol.ClientMessage) {
-	l := p.links[client]
-	if l.failed {
-		return
-	}
-	if err := l.output.Write(m...); err != nil {
-		p.outputFailed(client, err)
+// write writes what is said to a client, and reports a client that takes no answers
+// as one that left.
+func (p *Player) write(client int, l *link) {
+	defer l.done.Done()
+	defer close(l.written)
+	if l.lost = l.out.write(); l.lost != nil {
+		p.inbox.put(event{client: client, gone: fmt.Errorf("output socket %d: %w", client, l.lost)})
 	}
 }
+
+// send keeps a message for the client; flush lets it go. Nothing is ever dropped: see
+// outbox.
+func (p *Player) send(client int, m protocol.ClientMessage) { p.links[client].out.put(m) }
 
 func (p *Player) flush() {
-	for client, l := range p.links {
-		if l.failed {
-			continue
-		}
-		if err := l.output.Flush(); err != nil {
-			p.outputFailed(client, err)
-		}
+	for _, l := range p.links {
+		l.out.flush()
+	}
+	if p.coordinator != nil {
+		p.coordinator.out.flush()
 	}
 }
 
-// outputFailed treats a client that takes no answers as one that left.
-func (p *Player) outputFailed(client int, err error) {
-	p.links[client].failed = true
-	p.inbox.put(event{client: client, gone: fmt.Errorf("output socket %d: %w", client, err)})
-}
-
-// closeLinks closes every socket and waits for the readers. Each may linger, so
+// closeLinks closes every socket and waits for who uses them. Each may linger, so
 // they do it at the same time.
 func (p *Player) closeLinks() {
 	var closing sync.WaitGroup
-	for _, l := range p.links {
+	for _, l := range p.allLinks() {
 		closing.Go(func() { p.closeLink(l) })
 	}
 	closing.Wait()
 }
 
-// closeLink closes a client's sockets. What was said has been flushed before, so
+// allLinks are those to the clients, and to the coordinator if there is one.
+func (p *Player) allLinks() []*link {
+	if p.coordinator == nil {
+		return p.links
+	}
+	return append(slices.Clip(p.links), &p.coordinator.link)
+}
+
+// closeLink closes the sockets of a link. What was said has been written before, so
 // a frontend that does not hang up in turn has lost nothing.
 func (p *Player) closeLink(l *link) {
 	if l.output != nil {
@@ -209,15 +232,17 @@ func (p *Player) closeLink(l *link) {
 			p.opt.Log.Warn("output socket not closed cleanly", "error", err)
 		}
 	}
-	l.input.Close()
+	if l.input != nil {
+		l.input.Close()
+	}
 	l.done.Wait()
 }
 
-// stopWriting makes a blocked send return when the player is told to stop while
-// a client takes nothing.
+// stopWriting makes the writers give up when the player is told to stop while a
+// client takes nothing.
 func (p *Player) stopWriting(after time.Duration) {
 	deadline := time.Now().Add(after)
-	for _, l := range p.links {
+	for _, l := range p.allLinks() {
 		l.output.SetWriteDeadline(deadline)
 	}
 }

@@ -16,15 +16,31 @@ const defaultVocab = 32000
 type logprobs struct {
 	count  int // besides the sampled token; protocol.NoLogprobs if not asked
 	prompt int // likewise for the prompt
-	ids    []uint32
+	wanted []uint32
+	ids    []uint32 // the prompt
+	scores *protocol.PromptScores
+	start  int // place that the first row of scores follows
 }
 
+// mostCells bounds one table, in ids. What asks for more, such as the whole
+// vocabulary for each token of a long prompt, ends with an error: a player that is
+// out of memory answers nobody.
+const mostCells = 1 << 24
+
 func newLogprobs(r *protocol.Request, vocab uint32) *logprobs {
-	l := &logprobs{count: within(r.Sampling.Logprobs, vocab), prompt: within(r.Sampling.PromptLogprobs, vocab)}
-	if l.count == protocol.NoLogprobs && l.prompt == protocol.NoLogprobs {
+	s := &r.Sampling
+	if s.Logprobs == protocol.NoLogprobs && s.PromptLogprobs == protocol.NoLogprobs && s.PromptScores == nil {
 		return nil
 	}
-	if l.prompt != protocol.NoLogprobs {
+	l := &logprobs{count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
+	if len(s.LogprobTokenIDs) > 0 {
+		l.count, l.wanted = len(s.LogprobTokenIDs), append(l.wanted, s.LogprobTokenIDs...)
+	}
+	if s.PromptScores != nil {
+		l.start = s.PromptScoreStart
+		l.scores, _ = protocol.DecodePromptScores(s.PromptScores, r.Aux) // without them a frontend has none, too
+	}
+	if l.prompt != protocol.NoLogprobs || l.scores != nil {
 		l.ids = append(l.ids, r.PromptTokenIDs...)
 	}
 	return l
@@ -38,36 +54,88 @@ func within(count int, vocab uint32) int {
 	return min(count, int(vocab))
 }
 
-// attach adds what the request asked for to an output.
+// attach adds what the request asked for to an output. All that is asked of the
+// prompt comes with the first one, however many steps the prompt took
+// (vllm/v1/worker/gpu_model_runner.py _get_prompt_logprobs_dict).
 func (l *logprobs) attach(out *protocol.Output, first bool) {
 	if l == nil {
 		return
 	}
 	if l.count != protocol.NoLogprobs && len(out.Tokens) > 0 {
-		out.Logprobs = logprobTable(out.Tokens, l.count)
+		out.Logprobs = l.table(out.Tokens, l.count, l.wanted)
 	}
-	if first && l.prompt != protocol.NoLogprobs {
-		out.PromptLogprobs = logprobTable(l.ids[min(1, len(l.ids)):], l.prompt)
-		l.ids = nil
+	if !first {
+		return
 	}
+	if l.prompt != protocol.NoLogprobs {
+		out.PromptLogprobs = l.table(l.ids[min(1, len(l.ids)):], l.prompt, nil)
+	}
+	if l.scores != nil {
+		out.PromptScores = l.scored()
+	}
+	l.ids, l.scores = nil, nil
 }
 
-func logprobTable(tokens []uint32, count int) *protocol.Logprobs {
-	t := &protocol.Logprobs{Width: count + 1}
+// table has a row for each token: the token itself, then as many ids, the most
+// likely ones unless others are wanted. It is nil when it would be too large.
+func (l *logprobs) table(tokens []uint32, count int, wanted []uint32) *protocol.Logprobs {
+	if len(tokens)*(count+1) > mostCells {
+		return nil
+	}
+	cells := len(tokens) * (count + 1)
+	t := &protocol.Logprobs{
+		Width: count + 1, Ranks: make([]int64, 0, len(tokens)),
+		TokenIDs: make([]uint32, 0, cells), Values: make([]float32, 0, cells),
+	}
 	for _, token := range tokens {
 		t.Ranks = append(t.Ranks, 1)
-		t.TokenIDs, t.Values = append(t.TokenIDs, token), append(t.Values, -math.Ln2)
-		for k := range count {
-			t.TokenIDs = append(t.TokenIDs, neighbour(token, uint32(k)))
-			t.Values = append(t.Values, float32(-math.Ln2*float64(k+1)))
+		t.TokenIDs, t.Values = append(t.TokenIDs, token), append(t.Values, likelihood(0))
+		for k := range uint32(count) {
+			id := neighbour(token, k)
+			if wanted != nil {
+				id = wanted[k]
+			}
+			t.TokenIDs, t.Values = append(t.TokenIDs, id), append(t.Values, likelihood(neighbour(token, id)))
 		}
 	}
 	return t
 }
 
+// scored has a row for each place of the prompt that is to be scored; -inf stands
+// for the ids that pad a row (vllm/v1/worker/gpu/sample/prompt_logprob.py).
+func (l *logprobs) scored() *protocol.Tensor {
+	p := l.scores
+	rows := max(len(l.ids)-1-l.start, 0)
+	if p.Rows > 0 {
+		rows = min(rows, p.Rows)
+	}
+	if rows*p.Width > mostCells {
+		return nil
+	}
+	t := &protocol.Tensor{Shape: []int{rows, p.Width}, Values: make([]float32, 0, rows*p.Width)}
+	for row := range rows {
+		ids := p.IDs
+		if p.Rows > 0 {
+			ids = p.IDs[row*p.Width:]
+		}
+		for _, id := range ids[:p.Width] {
+			value := float32(math.Inf(-1))
+			if id >= 0 {
+				value = likelihood(neighbour(l.ids[l.start+row+1], uint32(id)))
+			}
+			t.Values = append(t.Values, value)
+		}
+	}
+	return t
+}
+
+// likelihood is the logarithm of the probability of the k-th most likely id, from 0.
+func likelihood(k uint32) float32 { return float32(-math.Ln2 * (float64(k) + 1)) }
+
 // neighbour returns the k-th most likely id: the sampled one first, as for
 // greedy sampling, then the ids below it, then those above, so that no id is
-// named twice or lies past the vocabulary.
+// named twice or lies past the vocabulary. It is its own inverse: given an id, it
+// returns how likely that is.
 func neighbour(token, k uint32) uint32 {
 	if k <= token {
 		return token - k

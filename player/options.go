@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
 )
@@ -26,11 +27,18 @@ type Options struct {
 	Codec *protocol.Codec
 	// EngineIndex is the engine's data-parallel rank and socket identity.
 	EngineIndex int
+	// DataParallelSize is how many engines the frontend has, this one included; 0
+	// takes those of its [Group], else what the recorded engine registered, else 1.
+	DataParallelSize int
 	// Trace is replayed by Match; nil answers with random tokens.
 	Trace *trace.Trace
 	Match Match
 	// Strict refuses requests that no record answers.
 	Strict bool
+	// Once lets each record answer one request; MinDepth is how many tokens of its
+	// prompt a request must share with a record. See [ReplayOptions].
+	Once     bool
+	MinDepth int
 	// Source replaces Trace and Match.
 	Source Source
 	Pace   Pace
@@ -39,6 +47,36 @@ type Options struct {
 	// Registered values; 0 takes the recorded engine's, else a default.
 	MaxModelLen, MaxNumSeqs, MaxNumBatchedTokens int
 	BlockSize, NumGPUBlocks                      int
+	// Latency says how long steps take, at PaceModelled. It belongs to this player.
+	Latency latency.Model
+	// TokensPerStep is how many tokens a request says in a step, unless its script
+	// knows: more than 1 as a diffusion model does; default 1.
+	TokensPerStep int
+	// SpeculativeTokens are guessed for each request and step; Acceptance says how
+	// many of them are right.
+	SpeculativeTokens int
+	Acceptance        *latency.Acceptance
+	// SchedulingPolicy orders the requests that wait; default PolicyFCFS.
+	SchedulingPolicy SchedulingPolicy
+	// LongPrefillTokenThreshold cuts longer prompts into chunks of so many tokens
+	// while others are there; 0 cuts none.
+	LongPrefillTokenThreshold int
+	// NoPrefixCaching computes every prompt anew; otherwise the recorded engine's
+	// configuration decides.
+	NoPrefixCaching bool
+	// MaxLoRAs is how many adapters run at once; 0 is any number.
+	MaxLoRAs int
+	// PoolingTasks are what a pooling model is asked for ("embed", "classify",
+	// "token_embed", "token_classify", "plugin", "embed&token_classify"); none is a model
+	// that generates. Embeddings have PoolingSize numbers, default 1024, and
+	// classifications PoolingLabels, default 1.
+	PoolingTasks               []string
+	PoolingSize, PoolingLabels int
+	// Transfer is the KV connector; nil has none, and ignores kv_transfer_params.
+	Transfer *Transfer
+	// Faults go wrong on purpose. A request may ask for faults of its own by the member
+	// vllm_vcr_fault of its extra arguments, see [ParseFaults].
+	Faults []Fault
 	// ParallelConfigHash is sent with READY when set.
 	ParallelConfigHash string
 	// HandshakeTimeout bounds the wait for the frontend; default 5 minutes, as
@@ -47,12 +85,25 @@ type Options struct {
 	// Linger bounds how long a shutdown waits for the frontend to take what
 	// was said; default 4 seconds, as in a real engine.
 	Linger time.Duration
-	Clock  Clock
-	Log    *slog.Logger
+	// MaxUnread bounds the bytes that are kept for a client that reads slower than
+	// the engine says; default 64 MiB. Beyond it the engine waits for that client.
+	MaxUnread int
+	Clock     Clock
+	Log       *slog.Logger
 	// OnRefused is told why a request got an error output. It is called from
 	// the player's goroutine.
 	OnRefused func(id string, err error)
 }
+
+// SchedulingPolicy orders the requests that wait.
+type SchedulingPolicy string
+
+const (
+	// PolicyFCFS goes by arrival.
+	PolicyFCFS SchedulingPolicy = "fcfs"
+	// PolicyPriority goes by priority, and among equals by arrival.
+	PolicyPriority SchedulingPolicy = "priority"
+)
 
 func (o Options) withDefaults() Options {
 	if o.VLLMVersion == "" {
@@ -67,6 +118,7 @@ func (o Options) withDefaults() Options {
 	if o.Pace == "" {
 		o.Pace = PaceInstant
 	}
+	o.TokensPerStep = max(o.TokensPerStep, 1)
 	if o.Vocab == 0 {
 		o.Vocab = defaultVocab
 	}
@@ -75,6 +127,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Linger == 0 {
 		o.Linger = 4 * time.Second
+	}
+	if o.MaxUnread == 0 {
+		o.MaxUnread = 64 << 20
 	}
 	if o.Clock == nil {
 		o.Clock = NewClock()
@@ -109,6 +164,7 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 		{&r.BlockSize, o.BlockSize},
 		{&r.MaxNumBatchedTokens, o.MaxNumBatchedTokens},
 		{&r.NumGPUBlocks, o.NumGPUBlocks},
+		{&r.DataParallelSize, o.DataParallelSize},
 	} {
 		if set.value != 0 {
 			*set.field = set.value
@@ -132,7 +188,10 @@ func (o Options) version(codec *protocol.Codec) string {
 	return v
 }
 
-// caching tells whether the recorded engine had a prefix cache.
+// caching tells whether there is a prefix cache: as in the recorded engine.
 func (o Options) caching() bool {
+	if o.NoPrefixCaching {
+		return false
+	}
 	return o.Trace == nil || !strings.Contains(trace.Or(o.Trace.Meta.EngineConfig, ""), "enable_prefix_caching=false")
 }

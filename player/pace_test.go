@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vllm-vcr/conformance/internal/scheduler"
 )
 
 const ms = time.Millisecond
@@ -129,7 +130,7 @@ func TestNextDue(t *testing.T) {
 	check("both run", 20*ms)
 	r.abort([]string{"replay-1"})
 	check("the earlier one aborted", 30*ms)
-	r.pause = pausedAll
+	r.scheduler.Pause = scheduler.PausedAll
 	if due, ok := r.nextDue(); ok {
 		t.Errorf("a paused engine is due at %v", due)
 	}

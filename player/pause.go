@@ -7,18 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
-)
-
-// pauseState says what an engine does although there are requests
-// (vllm/v1/core/sched/interface.py PauseState).
-type pauseState uint8
-
-const (
-	unpaused pauseState = iota
-	// pausedNew lets what runs go on and admits nothing new.
-	pausedNew
-	// pausedAll makes no steps.
-	pausedAll
+	"github.com/vllm-vcr/conformance/internal/scheduler"
 )
 
 // sleepTags are the parts of GPU memory that a sleeping engine has given up
@@ -47,12 +36,11 @@ func (e *engine) answerDrained() {
 
 // idle tells whether there is nothing to make steps for.
 func (e *engine) idle() bool {
-	switch e.pause {
-	case pausedAll:
-		return true
-	case pausedNew:
-		e.sweep()
-		return len(e.running) == 0
+	switch e.scheduler.Pause {
+	case scheduler.PausedAll:
+		return !e.flight.on
+	case scheduler.PausedNew:
+		return len(e.scheduler.Running()) == 0
 	}
 	return len(e.byID) == 0
 }
@@ -74,12 +62,12 @@ func (e *engine) pauseFor(call protocol.UtilityCall) error {
 // pauseIn stops the steps: "abort" ends every request, "wait" lets finish what
 // runs, "keep" freezes it. It returns errDeferred while something runs.
 func (e *engine) pauseIn(mode string) error {
-	e.pause = pausedNew
+	e.scheduler.Pause = scheduler.PausedNew
 	switch mode {
 	case "abort":
 		e.abortAll()
 	case "keep":
-		e.pause = pausedAll
+		e.scheduler.Pause = scheduler.PausedAll
 	}
 	if !e.idle() {
 		return errDeferred
@@ -87,7 +75,7 @@ func (e *engine) pauseIn(mode string) error {
 	return nil
 }
 
-func (e *engine) resume() { e.pause, e.state.refusesRequests = unpaused, false }
+func (e *engine) resume() { e.scheduler.Pause, e.state.refusesRequests = scheduler.Unpaused, false }
 
 // sleep frees the GPU in a real engine, from level 1 on; here requests wait
 // until wake_up.
@@ -153,7 +141,7 @@ func stillAsleep(asleep, tags []string) []string {
 // does only when it is paused and awake (0.31 and later).
 func (e *engine) releaseKVCache() error {
 	switch {
-	case e.pause == unpaused || !e.idle():
+	case e.scheduler.Pause == scheduler.Unpaused || !e.idle():
 		return errors.New("release_kv_cache_memory() requires a completed pause first")
 	case len(e.state.asleep) > 0:
 		return errors.New("release_kv_cache_memory() requires all executor memory to be resident")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
@@ -18,6 +19,13 @@ type Player struct {
 	inbox  *inbox
 	links  []*link
 	up     chan struct{}
+
+	coordinator *coordinator // nil without one
+	waves       *waves
+	rank        int // of the waves
+
+	serving context.Context // ends when no more KV caches are fetched
+	fetches sync.WaitGroup
 }
 
 // ErrFrontendGone is returned by Run when every client of the frontend has
@@ -43,14 +51,15 @@ func New(opt Options) (*Player, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Player{opt: opt, codec: codec, ready: ready, inbox: newInbox(), up: make(chan struct{})}
-	p.engine = &engine{
-		codec: codec, index: opt.EngineIndex, ready: ready, source: source, clock: opt.Clock, pace: opt.Pace,
-		vocab: opt.Vocab, log: opt.Log, fault: opt.OnRefused,
-		blocks: blockPool{size: max(ready.BlockSize, 1), cached: opt.caching(), users: map[uint64]int{}},
-		byID:   map[string]*request{}, state: engineState{weightVersion: "default"}, send: p.send,
+	p := &Player{
+		opt: opt, codec: codec, ready: ready, inbox: newInbox(), up: make(chan struct{}),
+		waves: newWaves(codec.Line(), 1, max(ready.DataParallelSize, opt.EngineIndex+1) == 1),
 	}
-	return p, nil
+	if p.engine, err = newEngine(&p.opt, codec, ready, source); err != nil {
+		return nil, err
+	}
+	p.engine.send = p.send
+	return p, p.attachConnector()
 }
 
 // Ready is closed when the engine has registered and said READY.
@@ -64,6 +73,7 @@ func (p *Player) Line() string { return p.codec.Line() }
 // it ends, open requests are answered with an abort and every client is told
 // that the engine is dead. A player runs once.
 func (p *Player) Run(ctx context.Context) error {
+	defer p.stopClock()
 	defer p.closeLinks()
 	if err := p.connect(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -73,15 +83,19 @@ func (p *Player) Run(ctx context.Context) error {
 	}
 	close(p.up)
 	p.opt.Log.Info("engine ready", "line", p.codec.Line(), "handshake", p.opt.Handshake, "clients", len(p.links))
-	for i, l := range p.links {
-		l.done.Add(2)
-		go p.read(i, l)
-		go p.watch(i, l)
-	}
+	p.serveLinks()
+	defer p.startFetching(ctx)()
 	defer context.AfterFunc(ctx, func() { p.stopWriting(p.opt.Linger) })()
 	err := p.serve(ctx)
 	p.shutDown()
 	return err
+}
+
+// stopClock ends the thread of a clock of our own.
+func (p *Player) stopClock() {
+	if c, ok := p.opt.Clock.(*wallClock); ok {
+		c.stop()
+	}
 }
 
 // flushEvery bounds how many steps may wait in the send buffers: less and small
@@ -90,14 +104,17 @@ const flushEvery = 16
 
 func (p *Player) serve(ctx context.Context) error {
 	for steps := 0; ; steps++ {
-		if err := p.handle(p.inbox.take()); err != nil {
+		err := p.handle(p.inbox.take())
+		if ctx.Err() != nil {
+			return nil // also when the frontend ends at the same time
+		}
+		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
+		p.tellCoordinator()
 		busy := p.engine.step()
 		p.engine.answerDrained()
+		p.tellCoordinator()
 		if busy && steps%flushEvery != 0 {
 			continue
 		}
@@ -128,6 +145,10 @@ func (p *Player) handle(events []event) error {
 	for i := range events {
 		e := &events[i]
 		switch {
+		case e.kind == ofEngine:
+			e.do()
+		case e.kind != ofClient:
+			p.onWave(e)
 		case e.gone != nil:
 			if err := p.clientGone(e.client, e.gone); err != nil {
 				return err
@@ -136,6 +157,7 @@ func (p *Player) handle(events []event) error {
 			p.answerBroken(e)
 		case e.request != nil:
 			p.engine.add(e.request, e.client)
+			p.countAdded(e.request.CurrentWave)
 			p.inbox.recycle(e.request)
 		case e.call != nil:
 			p.engine.utility(*e.call, e.client)
@@ -166,6 +188,7 @@ func (p *Player) clientGone(client int, cause error) error {
 	p.opt.Log.Warn("client disconnected", "client", client, "error", cause)
 	p.engine.dropClient(client)
 	p.links[client].gone = true
+	p.links[client].out.close()
 	for _, l := range p.links {
 		if !l.gone {
 			return nil
@@ -174,16 +197,23 @@ func (p *Player) clientGone(client int, cause error) error {
 	return fmt.Errorf("%w: %w", ErrFrontendGone, cause)
 }
 
-// shutDown answers what is open and tells every client that the engine is dead.
+// shutDown answers what is open, tells every client that the engine is dead, and waits
+// until they have taken everything, for a while.
 func (p *Player) shutDown() {
 	p.engine.abortAll()
 	for client := range p.links {
 		p.send(client, protocol.ClientMessage{[]byte(protocol.EngineDead)})
 	}
 	p.flush()
+	p.stopWriting(p.opt.Linger)
+	for _, l := range p.allLinks() {
+		l.out.close()
+	}
 	for client, l := range p.links {
-		if l.failed && !l.gone {
-			p.opt.Log.Warn("the client did not take everything before the shutdown", "client", client, "waited", p.opt.Linger)
+		<-l.written
+		if l.lost != nil && !l.gone {
+			p.opt.Log.Warn("the client did not take everything before the shutdown", "client", client, "waited", p.opt.Linger,
+				"error", l.lost)
 		}
 	}
 }

@@ -156,10 +156,9 @@ func (f *unixFrontend) read(client int, id string, each func()) []uint32 {
 	}
 }
 
-// A client that reads nothing holds the engine up when the buffers are full,
-// instead of making it keep what was said. When the client reads again, nothing
-// is missing, and the other client is served as well.
-func TestAClientThatStopsReadingLosesNothing(t *testing.T) {
+// A client that reads nothing holds the engine up when too much is kept for it. When
+// the client reads again, nothing is missing, and the other client is served as well.
+func TestWhatIsKeptForAClientIsBounded(t *testing.T) {
 	const (
 		said  = 10_000 // messages
 		ahead = 5_000  // messages that the buffers between the two have room for, at most
@@ -170,7 +169,7 @@ func TestAClientThatStopsReadingLosesNothing(t *testing.T) {
 	front := listenUnix(t, ctx, 2)
 	clock := &stepClock{Clock: NewClock(), notice: 1000, closed: make(chan struct{})}
 	ended := make(chan error, 1)
-	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Clock: clock}, ended)
+	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Clock: clock, MaxUnread: 1000}, ended)
 	front.accept()
 
 	front.submit(ask("deaf-x", count(0, 4), said))
@@ -193,6 +192,121 @@ func TestAClientThatStopsReadingLosesNothing(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// A client that has stopped reading holds up nobody else, and gets everything when it
+// reads again, also after the engine was told to stop.
+func TestAClientThatStopsReadingHoldsUpNobody(t *testing.T) {
+	const said = 50_000 // messages, several megabytes: more than the sockets have room for
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	front := listenUnix(t, ctx, 2)
+	ended := make(chan error, 1)
+	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Linger: patience}, ended)
+	front.accept()
+
+	front.submit(ask("deaf-x", count(0, 4), said))
+	// As long as the one that is not read, so that it ends after it.
+	front.submit(ask("other-x", count(0, 4), said+10, toClient(1)))
+	got := front.read(1, "other-x", func() {})
+	if diff := cmp.Diff(randomTokens(0, defaultVocab, "other-x", said+10), got); diff != "" {
+		t.Errorf("tokens of the other client (-want +got):\n%s", diff)
+	}
+	stop()
+	got = front.read(0, "deaf-x", func() {})
+	if diff := cmp.Diff(randomTokens(0, defaultVocab, "deaf-x", said), got); diff != "" {
+		t.Errorf("tokens of the client that stopped reading (-want +got):\n%s", diff)
+	}
+	for string(front.receive(front.outputs[0]).Message[0]) != protocol.EngineDead {
+		// The statistics of the last step may come before it.
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// A hundred thousand requests are added, aborted and some of them added again by one
+// client. Each is taken in the order it was sent, and another client notices nothing.
+func TestAHundredThousandAborts(t *testing.T) {
+	const (
+		storm = 100_000
+		again = 1000 // every so many is asked for once more
+	)
+	for _, tt := range []struct {
+		name  string
+		abort func(s *session, id func(int) string)
+	}{
+		{"each after its request", nil},
+		{"one by one, at the end", func(s *session, id func(int) string) {
+			for i := range storm {
+				s.abort(id(i))
+			}
+		}},
+		{"by a thousand, at the end", func(s *session, id func(int) string) {
+			for i := 0; i < storm; i += 1000 {
+				var ids []string
+				for n := range 1000 {
+					ids = append(ids, id(i+n))
+				}
+				s.abort(ids...)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := connect(t, Options{Source: sleepers{}, Pace: PaceRecorded, MaxNumSeqs: 1024}, 2)
+			id := func(i int) string { return fmt.Sprintf("r%d-x", i) }
+			s.submit(ask("steady-x", count(0, 4), 2000, toClient(1)))
+			for i := range storm {
+				s.submit(ask(id(i), count(0, 4), 1))
+				if tt.abort == nil {
+					s.abort(id(i))
+				}
+			}
+			if tt.abort != nil {
+				tt.abort(s, id)
+			}
+			for i := 0; i < storm; i += again {
+				s.submit(ask(id(i), count(0, 4), 3))
+			}
+			finished := map[string]bool{}
+			for len(finished) < storm/again {
+				for _, out := range s.next(0).Outputs {
+					switch out.Finish {
+					case protocol.Unfinished:
+					case protocol.FinishLength:
+						finished[string(out.ID)] = true
+					default:
+						t.Fatalf("%s finished by %v %s", out.ID, out.Finish, text(out.Error))
+					}
+				}
+			}
+			if got, _ := s.finished(1, 1); len(got["steady-x"].tokens) != 2000 {
+				t.Errorf("the other client got %d tokens, want 2000", len(got["steady-x"].tokens))
+			}
+			if reply := s.reply(0, "reset_prefix_cache"); text(reply.Result) != "true" {
+				t.Errorf("reset_prefix_cache: %s, want true: nothing is left that holds a block", text(reply.Result))
+			}
+		})
+	}
+}
+
+// sleepers is a source that keeps requests for one token waiting for an hour.
+type sleepers struct{}
+
+func (sleepers) Script(r *protocol.Request) (Script, error) {
+	script, err := Random{Vocab: defaultVocab}.Script(r)
+	if r.Sampling.MaxTokens == 1 {
+		script.FirstToken = time.Hour
+	}
+	return script, err
+}
+
+func (s *session) abort(ids ...string) {
+	s.t.Helper()
+	if err := s.front.Abort(0, ids...); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
@@ -228,7 +342,7 @@ func TestAClientThatLeavesMakesRoom(t *testing.T) {
 	ctx, done := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(done)
 	front := listenUnix(t, ctx, 2)
-	tr := cassette(t, never(), take{prompt: count(0, 4), output: []uint32{7}})
+	tr := cassette(t, hourAway(), take{prompt: count(0, 4), output: []uint32{7}})
 	ended := make(chan error, 1)
 	run(t, ctx, Options{Handshake: front.shake.Endpoint(), Trace: tr, Pace: PaceRecorded, MaxNumSeqs: 1}, ended)
 	front.accept()

@@ -162,12 +162,12 @@ func TestBlocksOfThePrefixCacheAreHeldOnce(t *testing.T) {
 				r.submit(ask(ids[i], one.prompt, 9, change...))
 			}
 			r.step()
-			if r.blocks.held != tt.want {
-				t.Errorf("%d blocks held, want %d", r.blocks.held, tt.want)
+			if r.held() != tt.want {
+				t.Errorf("%d blocks held, want %d", r.held(), tt.want)
 			}
 			r.abort(ids)
-			if r.blocks.held != 0 || len(r.blocks.users) != 0 {
-				t.Errorf("left behind: %d blocks, %d of them by number", r.blocks.held, len(r.blocks.users))
+			if r.held() != 0 {
+				t.Errorf("left behind: %d blocks", r.held())
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
@@ -21,7 +22,17 @@ const (
 	// MatchPrefix finds the record whose prompt shares the longest chain of
 	// blocks with the request's prompt.
 	MatchPrefix Match = "prefix"
+	// MatchExact finds the record of the whole prompt: by its ids where they
+	// were recorded, else by its chain of blocks and its length.
+	MatchExact Match = "exact"
+	// MatchRequestID finds the record whose recorded request id is the request's,
+	// or is what a frontend makes of the same id of a client. It needs a trace
+	// that was read with its extra keys.
+	MatchRequestID Match = "request-id"
 )
+
+// Matches are all ways to find a record.
+func Matches() []Match { return []Match{MatchIndex, MatchPrefix, MatchExact, MatchRequestID} }
 
 // ReplayOptions configures [NewReplay].
 type ReplayOptions struct {
@@ -30,20 +41,39 @@ type ReplayOptions struct {
 	// Fallback answers it.
 	Strict   bool
 	Fallback Source
+	// Once lets each record answer one request: when all that match have, no
+	// record answers. Otherwise they answer again, the first one first.
+	Once bool
+	// MinDepth is how many tokens of its prompt a request must share with a record
+	// at [MatchPrefix]; at least a block.
+	MinDepth int
 	// BlockSize is used for prefix matching when the trace names none.
 	BlockSize int
 }
 
-// Replay is a [Source] that says what a recorded engine said.
+// Replay is a [Source] that says what a recorded engine said. Several players may
+// share one: a record that has answered one of them is used for all.
 type Replay struct {
 	name    string
 	opt     ReplayOptions
 	records []*trace.Record // the replay subset, by index
-	chains  *chains
+	finder  finder
+
+	mu      sync.Mutex
+	used    []bool
+	summary ReplaySummary
+}
+
+// finder finds records. It is told which are used, and changes nothing.
+type finder interface {
+	// find returns the index of the record that answers a request, and how many
+	// tokens of the prompt it was found by.
+	find(r *protocol.Request, used []bool) (index, depth int, err error)
 }
 
 // NewReplay prepares a trace for replay. It fails when nothing in the trace can
-// be replayed: no record has both an arrival and token ids.
+// be replayed: no record has both an arrival and token ids, or none can be found
+// by opt.Match.
 func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
 	s := &Replay{name: t.Name, opt: opt}
 	if s.opt.Fallback == nil {
@@ -63,21 +93,35 @@ func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
 	case withTokens == 0:
 		return nil, fmt.Errorf("%s: no record has output_token_ids; record with --record-tokens", t.Name)
 	}
-	if opt.Match == MatchPrefix {
-		var err error
-		if s.chains, err = newChains(t, s.records, opt.BlockSize); err != nil {
-			return nil, err
-		}
+	s.used = make([]bool, len(s.records))
+	var err error
+	s.finder, err = newFinder(t, s.records, opt)
+	return s, err
+}
+
+func newFinder(t *trace.Trace, records []*trace.Record, opt ReplayOptions) (finder, error) {
+	switch opt.Match {
+	case MatchIndex, "":
+		return &indexed{records, opt.Strict}, nil
+	case MatchPrefix:
+		return newChains(t, records, opt.BlockSize, opt.MinDepth)
+	case MatchExact:
+		return newExact(t, records, opt.BlockSize)
+	case MatchRequestID:
+		return newNamed(t, records)
 	}
-	return s, nil
+	return nil, fmt.Errorf("match %q: want one of %q", opt.Match, Matches())
 }
 
 // errNoRecord marks a request that strict replay has no answer for.
 var errNoRecord = errors.New("no record answers it")
 
-// Script answers with the matching record.
+// Script answers with the matching record. It may be called by several players at
+// once.
 func (s *Replay) Script(r *protocol.Request) (Script, error) {
-	rec, err := s.find(r)
+	s.mu.Lock()
+	rec, err := s.take(r)
+	s.mu.Unlock()
 	if err == nil {
 		return scriptOf(rec), nil
 	}
@@ -87,26 +131,55 @@ func (s *Replay) Script(r *protocol.Request) (Script, error) {
 	return s.opt.Fallback.Script(r)
 }
 
-func (s *Replay) find(r *protocol.Request) (*trace.Record, error) {
-	if s.chains != nil {
-		return s.chains.take(r)
-	}
-	i, ok := ReplayIndex(r.ID, r.ExternalID)
-	if !ok {
-		return nil, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
-	}
-	if i >= len(s.records) {
-		return nil, fmt.Errorf("%w: the trace has records 0 to %d", errNoRecord, len(s.records)-1)
+// take returns the record that answers a request, marks it used and counts it.
+func (s *Replay) take(r *protocol.Request) (*trace.Record, error) {
+	s.summary.Requests++
+	i, depth, err := s.finder.find(r, s.used)
+	if err != nil {
+		s.summary.Unmatched++
+		return nil, err
 	}
 	rec := s.records[i]
-	if rec.OutputTokenIDs == nil {
-		return nil, fmt.Errorf("%w: record %d (line %d) has no output_token_ids", errNoRecord, i, rec.Line)
+	if s.used[i] && s.opt.Once {
+		s.summary.Exhausted++
+		return nil, fmt.Errorf("%w: record %d (line %d) has answered a request, and each may answer one", errNoRecord, i, rec.Line)
 	}
-	if n := len(r.PromptTokenIDs); s.opt.Strict && n != rec.PromptTokens {
-		return nil, fmt.Errorf("%w: its prompt has %d tokens, record %d (line %d) has %d",
+	s.summary.count(s.used[i], depth, len(r.PromptTokenIDs))
+	s.used[i] = true
+	return rec, nil
+}
+
+// Rewind makes every record unused, as if nothing had been asked. The summary goes
+// on counting.
+func (s *Replay) Rewind() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.used)
+}
+
+// indexed finds a record by the number in the request id.
+type indexed struct {
+	records []*trace.Record
+	strict  bool // compare the length of the prompt too
+}
+
+func (f *indexed) find(r *protocol.Request, _ []bool) (index, depth int, err error) {
+	i, ok := ReplayIndex(r.ID, r.ExternalID)
+	if !ok {
+		return 0, 0, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
+	}
+	if i >= len(f.records) {
+		return 0, 0, fmt.Errorf("%w: the trace has records 0 to %d", errNoRecord, len(f.records)-1)
+	}
+	rec := f.records[i]
+	if rec.OutputTokenIDs == nil {
+		return 0, 0, fmt.Errorf("%w: record %d (line %d) has no output_token_ids", errNoRecord, i, rec.Line)
+	}
+	if n := len(r.PromptTokenIDs); f.strict && n != rec.PromptTokens {
+		return 0, 0, fmt.Errorf("%w: its prompt has %d tokens, record %d (line %d) has %d",
 			errNoRecord, n, i, rec.Line, rec.PromptTokens)
 	}
-	return rec, nil
+	return i, len(r.PromptTokenIDs), nil
 }
 
 func scriptOf(rec *trace.Record) Script {

@@ -61,7 +61,7 @@ func TestReplayOfOneRecord(t *testing.T) {
 		},
 		{
 			name: "a prompt past max_model_len", take: spoken, max: 7, opt: Options{MaxModelLen: 5},
-			chunks: [][]uint32{{}}, finish: protocol.FinishLength,
+			chunks: [][]uint32{{}}, finish: protocol.FinishError,
 		},
 		{
 			name: "a record of no tokens", take: take{prompt: prompt, finish: trace.FinishStop}, max: 9,
@@ -118,8 +118,8 @@ func TestReplayOfOneRecord(t *testing.T) {
 			if got.finish != tt.finish || got.stop != tt.stop {
 				t.Errorf("finished by %v, stop_reason %q, want %v, %q", got.finish, got.stop, tt.finish, tt.stop)
 			}
-			if len(r.byID) != 0 || len(r.running) != 0 || r.blocks.held != 0 {
-				t.Errorf("left behind: %d requests, %d running, %d blocks", len(r.byID), len(r.running), r.blocks.held)
+			if len(r.byID) != 0 || len(r.scheduler.Running()) != 0 || r.held() != 0 {
+				t.Errorf("left behind: %d requests, %d running, %d blocks", len(r.byID), len(r.scheduler.Running()), r.held())
 			}
 		})
 	}
@@ -257,7 +257,7 @@ func TestNewReplayRefusesWhatCannotBeReplayed(t *testing.T) {
 			[]take{{prompt: count(0, 4), output: []uint32{1}}},
 			func(tr *trace.Trace) { tr.Meta.BlockSize = nil }, "test.jsonl: meta.block_size is 0",
 		},
-		{"unknown match", "order", []take{{prompt: count(0, 4), output: []uint32{1}}}, nil, `match "order": want index or prefix`},
+		{"unknown match", "order", []take{{prompt: count(0, 4), output: []uint32{1}}}, nil, `match "order": want one of`},
 		{
 			"garbled registration", MatchIndex,
 			[]take{{prompt: count(0, 4), output: []uint32{1}}},

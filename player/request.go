@@ -3,32 +3,35 @@ package player
 import (
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/kvcache"
+	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/scheduler"
 )
 
 // request is one request in the engine, from ADD to its last output.
 type request struct {
+	scheduler.Request
 	id       string
+	number   uint64 // of its arrival
 	client   int
 	stream   *protocol.Stream
 	script   Script
 	limit    int // tokens it may say; reaching it before the script ends is a length stop
 	said     int
 	outputs  int
-	prompt   int
-	cached   int
-	computed int  // tokens of the prompt that are computed or were cached
-	share    int  // tokens that the step has room for
-	uncached bool // not looked up in the prefix cache
-	priority int
 	queued   time.Duration
-	started  time.Duration
-	due      time.Duration // when the next output may leave
-	chain    []uint64      // the full blocks of the prompt, see blockPool
-	blocks   int           // KV blocks that it holds
-	gone     bool          // aborted: leave it out of the next step
+	due      time.Duration // when the next output may leave, at PaceRecorded
+	timing   *latency.Request
+	modelled int // tokens that the model lets it say in this step; 0 leaves it open
 	stops    stopRule
 	logprobs *logprobs
+	events   []protocol.Event // to be told with the next output
+	first    [2]protocol.Event
+	transfer *transferParams // nil when no other engine is involved
+	stage    fetchStage
+	keeps    bool     // its blocks when it ends
+	trouble  *trouble // nil when no fault has befallen it
 
 	tokens []uint32 // scratch for drawn tokens
 }
@@ -41,17 +44,25 @@ type stopRule struct {
 	minTokens int
 }
 
-func newRequest(codec *protocol.Codec, r *protocol.Request, script Script, maxModelLen int, vocab uint32) *request {
+func (e *engine) newRequest(r *protocol.Request, script Script) *request {
 	q := &request{
-		id: r.ID, client: r.ClientIndex, stream: codec.NewStream(r), script: script,
-		prompt: len(r.PromptTokenIDs), priority: r.Priority,
-		cached:   min(script.CachedTokens, max(len(r.PromptTokenIDs)-1, 0)),
-		limit:    tokenLimit(r, maxModelLen),
+		id: r.ID, client: r.ClientIndex, stream: e.codec.NewStream(r), script: script,
+		limit:    tokenLimit(r, e.ready.MaxModelLen),
 		stops:    stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens},
-		logprobs: newLogprobs(r, vocab),
+		logprobs: newLogprobs(r, e.opt.Vocab),
 	}
-	q.computed = q.cached
-	q.uncached = r.Sampling.PromptLogprobs != protocol.NoLogprobs
+	q.Request = scheduler.Request{
+		ID: r.ID, Owner: q, Prompt: len(r.PromptTokenIDs), Priority: r.Priority, Arrival: r.ArrivalTime,
+		Seq: e.sequence(r, q.limit),
+	}
+	if r.LoRA != nil {
+		q.LoRA = r.LoRA.ID
+	}
+	if script.CachedTokens != LookUp {
+		q.Seq.Known = min(script.CachedTokens, max(q.Prompt-1, 0))
+	}
+	q.timing = latency.NewRequest(e.opt.Seed, r.ID, q.Prompt, 0)
+	q.events = q.first[:0]
 	if q.script.Finish == protocol.Unfinished {
 		q.script.Finish = protocol.FinishLength // its tokens end, so must the request
 	}
@@ -60,6 +71,34 @@ func newRequest(codec *protocol.Codec, r *protocol.Request, script Script, maxMo
 	}
 	q.stops.ids = append(q.stops.ids, r.Sampling.StopTokenIDs...)
 	return q
+}
+
+// longestAnswer is the most tokens that room is made for when a request arrives.
+const longestAnswer = 512
+
+// sequence is what the KV cache knows of a request.
+func (e *engine) sequence(r *protocol.Request, limit int) *kvcache.Sequence {
+	s := kvcache.NewSequence(append(make([]uint32, 0, len(r.PromptTokenIDs)+min(limit, longestAnswer)), r.PromptTokenIDs...))
+	s.Extra.Salt = r.CacheSalt
+	if r.LoRA != nil {
+		s.Extra.LoRA = kvcache.LoRA{ID: r.LoRA.ID, Name: r.LoRA.Name, Path: r.LoRA.Path}
+	}
+	s.Uncached = r.Sampling.PromptLogprobs != protocol.NoLogprobs
+	return s
+}
+
+// note keeps an event for the next output.
+func (q *request) note(event int, at time.Duration) {
+	q.events = append(q.events, protocol.Event{Type: event, Timestamp: seconds(at)})
+}
+
+func (q *request) takeEvents() []protocol.Event {
+	taken := q.events
+	q.events = q.events[:0]
+	if len(taken) == 0 {
+		return nil
+	}
+	return taken
 }
 
 // tokenLimit is the smaller of max_tokens and what the context has room for.
@@ -71,13 +110,40 @@ func tokenLimit(r *protocol.Request, maxModelLen int) int {
 	return max(limit, 0)
 }
 
-// needs is how many tokens the request's next output takes to compute: the rest of
-// its prompt, or the last one said.
-func (q *request) needs() int { return max(q.prompt-q.computed, 1) }
+// drafts is how many tokens the next step computes as guesses, beside the last one
+// said.
+func (q *request) drafts(opt *Options) int {
+	n := 0
+	switch {
+	case q.outputs < len(q.script.Chunks):
+		n = q.script.Chunks[q.outputs] - 1
+	case opt.SpeculativeTokens > 0:
+		n = opt.SpeculativeTokens
+	default:
+		n = opt.TokensPerStep - 1
+	}
+	return max(min(n, q.end()-q.said-1), 0)
+}
 
-// cutShort tells whether the step has no room for the rest of the prompt. What
-// decodes is never kept waiting.
-func (q *request) cutShort() bool { return q.computed+q.share < q.prompt }
+// size is how many tokens the next output has, of which left remain.
+func (q *request) size(left int, opt *Options) int {
+	n := opt.TokensPerStep
+	switch {
+	case q.outputs < len(q.script.Chunks):
+		n = q.script.Chunks[q.outputs]
+	case q.outputs == 0 && opt.SpeculativeTokens > 0:
+		n = 1
+	case q.modelled > 0:
+		n = min(q.modelled, q.Share)
+	case opt.SpeculativeTokens > 0 && opt.Acceptance != nil:
+		n = 1 + opt.Acceptance.Accepted(q.timing, len(q.Seq.Tokens), max(q.Share-1, 0))
+	case opt.SpeculativeTokens > 0:
+		n = 1
+	case q.outputs > 0:
+		n = min(n, q.Share)
+	}
+	return min(max(n, 1), left)
+}
 
 // end is the number of tokens after which the request finishes.
 func (q *request) end() int {
@@ -88,14 +154,15 @@ func (q *request) end() int {
 }
 
 // say fills out with the next chunk and tells whether it is the last one.
-func (q *request) say(out *protocol.Output) (last bool) {
+func (q *request) say(out *protocol.Output, opt *Options) (last bool) {
 	left := q.end() - q.said
 	n := 0
 	if left > 0 {
-		n = q.script.chunk(q.outputs, left)
+		n = q.size(left, opt)
 	}
 	out.Tokens = q.next(n)
 	q.said += len(out.Tokens)
+	q.Seq.Tokens = append(q.Seq.Tokens, out.Tokens...)
 	q.outputs++
 	return q.finish(out)
 }

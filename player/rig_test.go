@@ -147,6 +147,9 @@ func (r *rig) runAll() {
 	r.t.Fatal("the engine does not come to an end")
 }
 
+// held is the number of KV blocks in use.
+func (r *rig) held() int { return r.ready.NumGPUBlocks - 1 - r.pool.FreeBlocks() }
+
 // answer is all that one request got.
 type answer struct {
 	chunks [][]uint32

@@ -20,7 +20,8 @@ type Script struct {
 	// Stops tells that drawn tokens obey the request's stop ids, as sampled
 	// ones do. A recording has stopped where it stopped.
 	Stops bool
-	// CachedTokens of the prompt were not computed but found in a cache.
+	// CachedTokens of the prompt count as found in the prefix cache, whatever is in
+	// it, as in a recording; [LookUp] looks them up.
 	CachedTokens int
 	// FirstToken and Gaps are the recorded times from arrival to the first
 	// output, and between outputs. They count at [PaceRecorded].
@@ -28,14 +29,8 @@ type Script struct {
 	Gaps       []time.Duration
 }
 
-// chunk returns the size of the output with number k, when left tokens remain.
-func (s *Script) chunk(k, left int) int {
-	n := 1
-	if k < len(s.Chunks) {
-		n = s.Chunks[k]
-	}
-	return min(max(n, 1), left)
-}
+// LookUp as [Script].CachedTokens counts what the player's own prefix cache has.
+const LookUp = -1
 
 func (s *Script) gap(k int) time.Duration {
 	if k < len(s.Gaps) {

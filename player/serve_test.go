@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must come; nothing is timed by it.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // session is a player and a frontend of its line over real sockets. When the
 // test ends both are stopped, and no goroutine may be left.
@@ -168,8 +168,8 @@ func (s *session) wait() error {
 	}
 }
 
-// never is a take whose first token is an hour away.
-func never() take {
+// hourAway is a take whose first token is an hour away.
+func hourAway() take {
 	return take{prompt: count(0, 4), output: []uint32{1}, ttft: float64(time.Hour / time.Millisecond)}
 }
 
@@ -208,7 +208,7 @@ func TestEachClientGetsItsOwn(t *testing.T) {
 func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 	for _, line := range []string{"0.25", "0.33"} {
 		t.Run(line, func(t *testing.T) {
-			s := connect(t, Options{VLLMVersion: line, Trace: cassette(t, never(), never(), never()), Pace: PaceRecorded, MaxNumSeqs: 1}, 3)
+			s := connect(t, Options{VLLMVersion: line, Trace: cassette(t, hourAway(), hourAway(), hourAway()), Pace: PaceRecorded, MaxNumSeqs: 1}, 3)
 			s.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1, toClient(1)), ask("replay-2", count(0, 4), 1, toClient(1)))
 			for client := range 2 {
 				s.reply(client, "is_sleeping")
@@ -278,7 +278,7 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 		{"idle", Options{}, func(*session) {}},
 		{
 			"while the engine waits",
-			Options{Trace: cassette(t, never()), Pace: PaceRecorded},
+			Options{Trace: cassette(t, hourAway()), Pace: PaceRecorded},
 			func(s *session) {
 				s.submit(ask("replay-0", count(0, 4), 1))
 				s.reply(0, "is_sleeping")

@@ -1,7 +1,7 @@
 package player
 
 import (
-	"fmt"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
@@ -13,13 +13,14 @@ func (o Options) source() (Source, error) {
 		return o.Source, nil
 	case o.Trace == nil:
 		return random, nil
-	case o.Match != MatchIndex && o.Match != MatchPrefix:
-		return nil, fmt.Errorf("match %q: want %s or %s", o.Match, MatchIndex, MatchPrefix)
 	}
-	return NewReplay(o.Trace, ReplayOptions{Match: o.Match, Strict: o.Strict, Fallback: random, BlockSize: o.BlockSize})
+	return NewReplay(o.Trace, ReplayOptions{
+		Match: o.Match, Strict: o.Strict, Once: o.Once, MinDepth: o.MinDepth, Fallback: random, BlockSize: o.BlockSize,
+	})
 }
 
-// Source writes scripts. It is asked once a request, from one goroutine.
+// Source writes scripts. It is asked once a request, from the one goroutine of each
+// player that it was given to.
 type Source interface {
 	// Script returns the answer to a request, or why there is none; the
 	// request then ends with an error output that carries the reason on lines
@@ -36,7 +37,7 @@ type Random struct {
 
 // Script answers with as many tokens as the request allows.
 func (s Random) Script(r *protocol.Request) (Script, error) {
-	return Script{Fill: s.fill(r.ID), Finish: protocol.FinishLength, Stops: true}, nil
+	return Script{Fill: s.fill(r.ID), Finish: protocol.FinishLength, Stops: true, CachedTokens: LookUp}, nil
 }
 
 func (s Random) fill(id string) func(int) uint32 {
@@ -52,4 +53,20 @@ func (s Random) fill(id string) func(int) uint32 {
 		z = (z ^ z>>27) * 0x94d049bb133111eb
 		return uint32((z ^ z>>31) % vocab)
 	}
+}
+
+// Echo is a [Source] that says the prompt again, from its beginning when it has
+// ended, for as many tokens as the request allows. Stop ids in a prompt stop nothing:
+// every prompt of a chat has some. An empty prompt, or one of embeddings, is answered
+// with no token and a stop.
+type Echo struct{}
+
+// Script answers with the prompt.
+func (Echo) Script(r *protocol.Request) (Script, error) {
+	prompt := slices.Clone(r.PromptTokenIDs)
+	if len(prompt) == 0 {
+		return Script{Finish: protocol.FinishStop, CachedTokens: LookUp}, nil
+	}
+	again := func(position int) uint32 { return prompt[position%len(prompt)] }
+	return Script{Tokens: prompt, Fill: again, Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
 }

@@ -147,18 +147,6 @@ func TestStatisticsForgetAbortedRequests(t *testing.T) {
 	}
 }
 
-func TestUsageStaysWithinThePool(t *testing.T) {
-	for _, blocks := range []int{1, 2} { // the pool of the first is empty: all it has is the null block
-		r := newRig(t, Options{BlockSize: blockSize, NumGPUBlocks: blocks}, 1)
-		r.submit(ask("a", count(0, 40), 2))
-		r.step()
-		want := float64(blocks - 1)
-		if got := r.gauges(t)[0].Usage; got != want {
-			t.Errorf("%d blocks: usage %v, want %v", blocks, got, want)
-		}
-	}
-}
-
 func TestStatisticsGoToOneClient(t *testing.T) {
 	r := newRig(t, Options{}, 3)
 	r.submit(ask("a", count(0, 4), 2, toClient(2)), ask("b", count(0, 5), 1, toClient(1)), ask("c", count(0, 6), 2, toClient(2)))

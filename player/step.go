@@ -1,9 +1,12 @@
 package player
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/scheduler"
 )
 
 // Pace says when outputs leave.
@@ -15,56 +18,175 @@ const (
 	// PaceRecorded lets each output leave when its recording did, counted from
 	// the request's arrival. Requests are paced alone: a step is what is due.
 	PaceRecorded Pace = "recorded"
+	// PaceModelled lets each step take as long as [Options].Latency says. A step
+	// begins when the one before it ends, so that delays do not add up.
+	PaceModelled Pace = "modelled"
 )
 
-// step makes one engine step: every running request that is due says one chunk,
-// each client gets one envelope. A step in which nobody says anything, because a
-// prompt is longer than a step or the last request has ended, is told to the first
-// client. It reports whether there was anything to do.
+// flight is the step that is being computed.
+type flight struct {
+	on         bool
+	busy       bool // it takes time, and the next one begins at its end
+	chunks     bool // it computes a part of a prompt
+	begin, end time.Duration
+}
+
+// lateness is how late a step may end without the next one beginning later: beyond
+// it the clock has jumped, or the machine slept, and nobody waits for what was missed.
+const lateness = time.Second
+
+// step ends the step that is being computed, when its time has come, and begins the
+// next one. It reports whether there was anything to do.
 func (e *engine) step() bool {
-	e.sweep()
-	if e.pause == pausedAll {
+	now := e.clock.Now()
+	begin := now
+	if e.flight.on {
+		if now < e.flight.end {
+			return false
+		}
+		e.land()
+	}
+	if e.flight.busy && now-e.flight.end < lateness {
+		begin = e.flight.end // the next step follows at once, however late that is noticed
+	}
+	landed := e.flight.busy
+	e.flight.busy = false
+	if e.killed {
 		return false
 	}
-	now := e.clock.Now()
-	e.admit(now, e.share())
-	if len(e.running) == 0 {
-		return e.endStep(now)
+	rung := e.ring(now)
+	return e.launch(begin, now) || landed || rung
+}
+
+// launch composes the step that begins at a moment. One that takes no time ends in
+// the same call.
+func (e *engine) launch(begin, now time.Duration) bool {
+	if e.scheduler.Pause == scheduler.PausedAll {
+		return false
 	}
-	e.ended = false // this step tells of it
-	said, computed, freed := false, false, false
-	kept := e.running[:0]
-	for _, q := range e.running {
-		switch {
-		case q.cutShort():
-			computed = e.compute(q) || computed
-		case q.due > now:
-			// What it waits for is not the room: that was its own for this step.
-			freed = freed || q.computed < q.prompt
-			q.computed = q.prompt
-		default:
-			said = true
-			if !e.speak(q, now) {
-				continue
-			}
+	e.guess()
+	step := e.scheduler.Schedule()
+	for _, r := range step.Preempted {
+		e.preempted(r.Owner.(*request), begin)
+	}
+	for _, r := range step.Admitted {
+		e.admitted(r.Owner.(*request), begin)
+	}
+	for _, r := range step.Pulls {
+		e.pull(r.Owner.(*request), begin)
+	}
+	if len(step.Scheduled) == 0 && !e.anyDue(now) {
+		return e.endStep(now) || len(step.Preempted) > 0 || len(step.Pulls) > 0
+	}
+	e.flight = flight{on: true, begin: begin, end: begin, chunks: hasChunks(step)}
+	if e.model != nil {
+		took := e.duration(step)
+		e.flight.end += took
+		e.flight.busy = took > 0
+	}
+	if !e.flight.busy {
+		e.flight.end = now
+		e.land()
+	}
+	return true
+}
+
+// anyDue tells whether a request has something to say that is computed already.
+func (e *engine) anyDue(now time.Duration) bool {
+	if e.opt.Pace != PaceRecorded && e.troubled == 0 {
+		return false
+	}
+	for _, r := range e.scheduler.Running() {
+		if r.Complete() && r.Owner.(*request).due <= now {
+			return true
 		}
-		kept = append(kept, q)
 	}
-	clear(e.running[len(kept):])
-	e.running = kept
+	return false
+}
+
+// hasChunks tells whether a step computes a part of a prompt, and not its end.
+func hasChunks(step *scheduler.Step) bool {
+	for _, r := range step.Scheduled {
+		if !r.Complete() {
+			return true
+		}
+	}
+	return false
+}
+
+// duration asks the model how long a step takes.
+func (e *engine) duration(step *scheduler.Step) time.Duration {
+	d := &e.draws
+	*d = latency.Step{
+		Running: len(e.scheduler.Running()), Limit: e.ready.MaxNumSeqs, Budget: e.ready.MaxNumBatchedTokens, Left: step.Left,
+		Decodes: d.Decodes[:0], Chunks: d.Chunks[:0],
+	}
+	e.drawers = e.drawers[:0]
+	for _, r := range step.Scheduled {
+		q := r.Owner.(*request)
+		before := r.Computed - r.Share
+		if before >= r.Prompt && r.Complete() {
+			d.Decodes = append(d.Decodes, latency.Decode{Request: q.timing, Context: before, Tokens: r.Share})
+			e.drawers = append(e.drawers, q)
+		} else {
+			d.Chunks = append(d.Chunks, latency.Chunk{Request: q.timing, Tokens: r.Share, Depth: before, Last: r.Complete()})
+		}
+	}
+	took := max(e.model.Duration(d), 0)
+	for i, q := range e.drawers {
+		q.modelled = d.Decodes[i].Tokens
+	}
+	return took
+}
+
+// preempted notes that a request has lost its place in the batch. One that is alone
+// with the KV cache and finds it too small would come back for ever: it ends.
+func (e *engine) preempted(q *request, at time.Duration) {
+	q.note(protocol.EventPreempted, at)
+	if !e.pool.Fits(len(q.Seq.Tokens) + 1) {
+		e.end(q, fmt.Errorf("its %d tokens fill the KV cache", len(q.Seq.Tokens)))
+	}
+}
+
+// admitted notes when a request has got its place in the batch.
+func (e *engine) admitted(q *request, at time.Duration) {
+	at = max(at, q.queued)
+	q.note(protocol.EventScheduled, at)
+	e.fetchedBefore(q)
+	if q.Preemptions > 0 {
+		return
+	}
+	q.timing.Cached = q.Cached + q.External
+	if e.opt.Pace == PaceRecorded {
+		q.due = max(at, q.queued+q.script.FirstToken)
+	}
+}
+
+// land ends a step: every request whose tokens are all computed says one chunk, each
+// client gets one envelope. A step in which nobody says anything, because a prompt is
+// longer than a step, is told to the first client.
+func (e *engine) land() {
+	now := e.flight.end
+	e.flight.on, e.ended = false, false
+	said := false
+	for _, r := range e.scheduler.Running() {
+		if q := r.Owner.(*request); r.Complete() && q.due <= now && (q.trouble == nil || !e.holds(q, now)) {
+			said = true
+			e.speak(q, now)
+		}
+	}
 	switch {
 	case said:
 		e.sendStep(now)
-	case computed:
+	case e.flight.chunks:
 		e.sendStats(now)
 	}
-	return said || computed || freed && len(e.waiting) > 0
 }
 
 // endStep is the step after the last request has ended, in which a real engine
 // gives up what it held (vllm/v1/core/sched/scheduler.py has_finished_requests).
 func (e *engine) endStep(now time.Duration) bool {
-	if !e.ended {
+	if !e.ended || len(e.scheduler.Running()) > 0 {
 		return false
 	}
 	e.ended = false
@@ -72,39 +194,72 @@ func (e *engine) endStep(now time.Duration) bool {
 	return true
 }
 
-// compute reads the share of a prompt that this step has room for. It reports
-// whether that is any.
-func (e *engine) compute(q *request) bool {
-	q.computed += q.share
-	e.blocks.hold(q, q.computed)
-	return q.share > 0
+// guess decides how many tokens each request will say in the next step: those beyond
+// the first are computed as guesses.
+func (e *engine) guess() {
+	for _, r := range e.scheduler.Running() {
+		if len(r.Seq.Tokens)-r.Computed == 1 {
+			r.Drafts = r.Owner.(*request).drafts(e.opt)
+		}
+	}
 }
 
-// speak adds the request's next output to its client's batch and reports
-// whether the request goes on.
-func (e *engine) speak(q *request, now time.Duration) bool {
+// speak adds the request's next output to its client's batch.
+func (e *engine) speak(q *request, now time.Duration) {
 	first := q.outputs == 0
-	q.computed = q.prompt
 	out := &e.out
-	*out = protocol.Output{}
-	last := q.say(out)
+	*out = protocol.Output{Events: q.takeEvents()}
+	last := q.say(out, e.opt)
 	if first {
-		e.introduce(q, out)
+		out.Prefill = e.prefillStats(q)
+	} else {
+		e.countGuesses(q, len(out.Tokens))
 	}
 	q.logprobs.attach(out, first)
 	if err := e.batches[q.client].Add(q.stream, out); err != nil {
 		e.fail(q, err)
 		last = true
 	}
+	if over := q.Computed - len(q.Seq.Tokens) + 1; over > 0 {
+		e.scheduler.Reject(&q.Request, over)
+	}
 	if last {
 		e.forget(q)
-		return false
-	}
-	e.blocks.hold(q, q.prompt+max(q.said-1, 0)) // the token just said is computed, and stored, in the next step
-	if e.pace == PaceRecorded {
+	} else if e.opt.Pace == PaceRecorded {
 		q.due += q.script.gap(q.outputs - 1) // of the last one's due time: a late step puts nothing off
 	}
-	return true
+}
+
+// countGuesses counts a step of speculative decoding in which a request said n
+// tokens (vllm/v1/spec_decode/metrics.py observe_draft).
+func (e *engine) countGuesses(q *request, n int) {
+	k := e.opt.SpeculativeTokens
+	if k == 0 || q.Share < 2 {
+		return
+	}
+	s := &e.spec
+	if s.AcceptedPerPos == nil {
+		*s = protocol.SpecDecodingStats{SpecTokens: k, AcceptedPerPos: make([]int, k), DraftTokensPerPos: make([]int, k)}
+	}
+	s.Drafts++
+	s.DraftTokens += q.Share - 1
+	s.AcceptedTokens += n - 1
+	for i := range min(q.Share-1, k) {
+		s.DraftTokensPerPos[i]++
+		if i < n-1 {
+			s.AcceptedPerPos[i]++
+		}
+	}
+}
+
+// end ends a request outside of a step with an error output.
+func (e *engine) end(q *request, err error) {
+	e.log.Error("request ended", "request", q.id, "error", err)
+	if e.fault != nil {
+		e.fault(q.id, err)
+	}
+	e.forget(q)
+	e.finishNow(q.client, q.stream, e.errorOutput(&protocol.RequestError{Code: "internal_error", Message: err.Error()}))
 }
 
 // fail ends a request whose next output cannot be said with an error output: a
@@ -120,25 +275,15 @@ func (e *engine) fail(q *request, err error) {
 	}
 }
 
-// introduce adds what only a first output has: when the request was queued and
-// scheduled, and what became of its prompt.
-func (e *engine) introduce(q *request, out *protocol.Output) {
-	e.events = [2]protocol.Event{
-		{Type: protocol.EventQueued, Timestamp: seconds(q.queued)},
-		{Type: protocol.EventScheduled, Timestamp: seconds(q.started)},
-	}
-	out.Events = e.events[:]
-	out.Prefill = e.prefillStats(q)
-}
-
 // prefillStats counts the prompt as vllm/v1/metrics/stats.py does: what was
 // computed and fills blocks has been added to the cache.
 func (e *engine) prefillStats(q *request) *protocol.PrefillStats {
+	cached := q.Cached + q.External
 	s := &protocol.PrefillStats{
-		Prompt: q.prompt, Computed: q.prompt - q.cached, Cached: q.cached, LocalCached: q.cached,
+		Prompt: q.Prompt, Computed: q.Prompt - cached, Cached: cached, LocalCached: q.Cached, ExternalCached: q.External,
 	}
-	if size := e.ready.BlockSize; e.blocks.cached && size > 0 {
-		s.CacheCreation = max(q.prompt/size*size-q.cached, 0)
+	if size := e.ready.BlockSize; e.opt.caching() && size > 0 {
+		s.CacheCreation = max(q.Prompt/size*size-q.Cached, 0)
 	}
 	return s
 }
@@ -162,6 +307,7 @@ func (e *engine) sendStep(now time.Duration) {
 		b.Reset()
 		stats = nil
 	}
+	e.told()
 }
 
 // sendStats tells of a step without outputs.
@@ -172,33 +318,48 @@ func (e *engine) sendStats(now time.Duration) {
 		e.send(0, m)
 	}
 	b.Reset()
+	e.told()
+}
+
+// told forgets what the statistics have counted.
+func (e *engine) told() {
+	s := &e.spec
+	clear(s.AcceptedPerPos)
+	clear(s.DraftTokensPerPos)
+	*s = protocol.SpecDecodingStats{SpecTokens: s.SpecTokens, AcceptedPerPos: s.AcceptedPerPos, DraftTokensPerPos: s.DraftTokensPerPos}
 }
 
 // takeStats returns the gauges as they are after the step, and the counters
 // since the last step.
 func (e *engine) takeStats() *protocol.SchedulerStats {
-	s := &e.state.stats
+	s, cache := &e.state.stats, e.scheduler.TakeStats()
 	*s = protocol.SchedulerStats{
-		Running: len(e.running), Waiting: len(e.waiting), PrefixCache: e.cache,
+		Running: len(e.scheduler.Running()), Waiting: e.scheduler.Waiting(), Skipped: e.scheduler.Deferred(),
+		KVCacheUsage: e.pool.Usage(),
+		PrefixCache: protocol.CacheStats{
+			Reset: e.reset, Requests: cache.Requests, Queries: cache.Queries, Hits: cache.Hits,
+			PreemptedRequests: cache.PreemptedRequests, PreemptedQueries: cache.PreemptedQueries, PreemptedHits: cache.PreemptedHits,
+		},
 	}
-	// One block of the pool is the null block, which no request gets
-	// (vllm/v1/core/block_pool.py get_usage).
-	if pool := e.ready.NumGPUBlocks - 1; pool > 0 {
-		s.KVCacheUsage = 1 - float64(max(pool-e.blocks.held, 0))/float64(pool)
+	e.reset = false
+	if e.spec.Drafts > 0 {
+		s.Spec = &e.spec
 	}
-	e.cache = protocol.CacheStats{}
 	return s
 }
 
 // nextDue returns when the next output may leave, and false when nothing runs.
 func (e *engine) nextDue() (time.Duration, bool) {
-	if e.pause == pausedAll {
+	switch {
+	case e.flight.on:
+		return e.flight.end, true
+	case e.opt.Pace != PaceRecorded || e.scheduler.Pause == scheduler.PausedAll:
 		return 0, false
 	}
 	var due time.Duration
 	found := false
-	for _, q := range e.running {
-		if !q.gone && (!found || q.due < due) {
+	for _, r := range e.scheduler.Running() {
+		if q := r.Owner.(*request); !found || q.due < due {
 			due, found = q.due, true
 		}
 	}

@@ -3,6 +3,7 @@ package player
 import (
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/kvcache"
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -20,10 +21,11 @@ func TestUsageOfRealEngines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := &engine{
-				ready: protocol.ReadyResponse{NumGPUBlocks: 8192}, byID: map[string]*request{},
-				blocks: blockPool{size: 128, cached: true, users: map[uint64]int{}},
+			pool, err := kvcache.New(kvcache.Options{Blocks: 8192, BlockSize: 128, Caching: true})
+			if err != nil {
+				t.Fatal(err)
 			}
+			followed := map[string]*kvcache.Sequence{}
 			steps := 0
 			for _, m := range testenv.Capture(t, name) {
 				switch {
@@ -32,10 +34,11 @@ func TestUsageOfRealEngines(t *testing.T) {
 					if err := codec.DecodeRequest(m.Frames[1], &r); err != nil {
 						t.Fatal(err)
 					}
-					e.byID[r.ID] = &request{id: r.ID, prompt: len(r.PromptTokenIDs), chain: e.blocks.chain(&r)}
+					followed[r.ID] = kvcache.NewSequence(r.PromptTokenIDs)
+					followed[r.ID].Uncached = r.Sampling.PromptLogprobs != protocol.NoLogprobs
 				case m.Channel == "output0":
 					steps++
-					followStep(t, codec, e, m.Frames[0], steps)
+					followStep(t, codec, pool, followed, m.Frames[0], steps)
 				}
 			}
 			if steps < 700 {
@@ -45,47 +48,57 @@ func TestUsageOfRealEngines(t *testing.T) {
 	}
 }
 
-func followStep(t *testing.T, codec *protocol.Codec, e *engine, frame []byte, step int) {
+func followStep(t *testing.T, codec *protocol.Codec, pool *kvcache.Pool, followed map[string]*kvcache.Sequence, frame []byte, step int) {
 	t.Helper()
 	var o protocol.Outputs
 	if err := codec.DecodeOutputs(frame, &o); err != nil {
 		t.Fatal(err)
 	}
 	for _, out := range o.Outputs {
-		q := e.byID[string(out.ID)]
-		e.blocks.hold(q, q.prompt+max(q.said-1, 0))
-		q.said += len(out.Tokens)
-		if e.blocks.hold(q, q.prompt+max(q.said-1, 0)); out.Finish != protocol.Unfinished {
-			e.forget(q)
+		q := followed[string(out.ID)]
+		computed := len(q.Tokens) - 1
+		if out.Prefill != nil {
+			computed = pool.Lookup(q)
+			if want := int(numberIn(t, out.Prefill, "num_cached_tokens")); computed != want {
+				t.Errorf("step %d: request %s found %d tokens, in the engine %d", step, out.ID, computed, want)
+			}
+		}
+		pool.Allocate(q, computed, len(q.Tokens)-computed, 0)
+		q.Tokens = append(q.Tokens, out.Tokens...)
+	}
+	for _, out := range o.Outputs {
+		if out.Finish != protocol.Unfinished {
+			pool.Free(followed[string(out.ID)])
 		}
 	}
 	if o.SchedulerStats == nil {
 		return
 	}
-	want := usageIn(t, o.SchedulerStats)
-	if got := e.takeStats().KVCacheUsage; got != want {
+	want := numberIn(t, o.SchedulerStats, "kv_cache_usage")
+	if got := pool.Usage(); got != want {
 		t.Errorf("step %d: usage %v, the engine said %v", step, got, want)
 	}
 }
 
-func usageIn(t *testing.T, stats []byte) float64 {
+// numberIn reads one number of a map.
+func numberIn(t *testing.T, encoded []byte, name string) float64 {
 	t.Helper()
-	cur := pack.NewCursor(stats)
+	cur := pack.NewCursor(encoded)
 	n, err := cur.MapLen()
 	for range n {
 		key, keyErr := cur.StrString()
 		if err != nil || keyErr != nil {
 			t.Fatal(err, keyErr)
 		}
-		if key == "kv_cache_usage" {
-			usage, err := cur.Float()
+		if key == name {
+			number, err := cur.Float()
 			if err != nil {
 				t.Fatal(err)
 			}
-			return usage
+			return number
 		}
 		err = cur.Skip()
 	}
-	t.Fatal("no kv_cache_usage")
+	t.Fatalf("no %s", name)
 	return 0
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/scheduler"
 )
 
 // engineState is what utility calls read and change.
@@ -54,9 +55,9 @@ func (e *engine) call(call protocol.UtilityCall) (any, error) {
 	case "get_supported_tasks":
 		return []string{"generate"}, nil
 	case "is_sleeping":
-		return e.pause != unpaused || len(e.state.asleep) > 0, nil
+		return e.scheduler.Pause != scheduler.Unpaused || len(e.state.asleep) > 0, nil
 	case "is_scheduler_paused":
-		return e.pause != unpaused, nil
+		return e.scheduler.Pause != scheduler.Unpaused, nil
 	case "sleep":
 		return nil, e.sleep(call)
 	case "wake_up":
@@ -115,9 +116,14 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 // (vllm/v1/core/sched/scheduler.py reset_prefix_cache). The next statistics tell
 // of it.
 func (e *engine) resetPrefixCache(running bool) bool {
-	free := e.blocks.held == 0 || running
-	e.cache.Reset = e.cache.Reset || free
-	return free
+	if running {
+		for _, r := range e.scheduler.PreemptAll() {
+			r.Owner.(*request).note(protocol.EventPreempted, e.clock.Now())
+		}
+	}
+	done := e.pool.Reset()
+	e.reset = e.reset || done
+	return done
 }
 
 func (e *engine) addLoRA(call protocol.UtilityCall) (any, error) {

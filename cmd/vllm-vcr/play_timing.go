@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// timingFlags say how long the player's steps take.
+type timingFlags struct {
+	pace   string
+	traces []string
+	knobs  latency.Knobs
+}
+
+const paceAuto = "auto"
+
+func (f *timingFlags) add(flags *pflag.FlagSet) {
+	k := &f.knobs
+	flags.StringVar(&f.pace, "pace", paceAuto, "when outputs leave: instant, recorded (as long after the request as in the recording), modelled\n"+
+		"(as --latency-trace or the times below say), or auto: modelled if there is a model, else instant")
+	flags.StringArrayVar(&f.traces, "latency-trace", nil, "trace that the times of steps are learned from, with --max-num-batched-tokens as in its engine; may be repeated")
+	durations := []struct {
+		value *time.Duration
+		name  string
+		usage string
+	}{
+		{&k.TimeToFirstToken, "time-to-first-token", "mean time that the computation of a prompt takes, such as 150ms"},
+		{&k.TimeToFirstTokenStdDev, "time-to-first-token-std-dev", "standard deviation of that"},
+		{&k.InterTokenLatency, "inter-token-latency", "mean time of a step with decodes"},
+		{&k.InterTokenLatencyStdDev, "inter-token-latency-std-dev", "standard deviation of that"},
+		{&k.PrefillOverhead, "prefill-overhead", "time that each prompt takes, in place of --time-to-first-token"},
+		{&k.PrefillPerToken, "prefill-time-per-token", "time that each token of a prompt takes that was not cached"},
+		{&k.PrefillStdDev, "prefill-time-std-dev", "standard deviation of these two together"},
+		{&k.TransferLatency, "kv-cache-transfer-latency", "mean time that the KV cache of a prompt takes to arrive from another engine"},
+		{&k.TransferLatencyStdDev, "kv-cache-transfer-latency-std-dev", "standard deviation of that"},
+		{&k.TransferPerToken, "kv-cache-transfer-time-per-token", "time that each token of such a prompt takes, in place of --kv-cache-transfer-latency"},
+		{&k.TransferStdDev, "kv-cache-transfer-time-std-dev", "standard deviation of that"},
+	}
+	for _, d := range durations {
+		flags.DurationVar(d.value, d.name, 0, d.usage)
+	}
+	flags.Float64Var(&k.LoadFactor, "time-factor-under-load", 1, "what these times are multiplied by with --max-num-seqs requests running; with one it is 1")
+}
+
+// model puts pace and model into the options. Each engine of a group has a model of its own.
+func (f *timingFlags) model(opt *player.Options) (func() (latency.Model, error), error) {
+	pace, err := chooseOne("--pace", player.Pace(f.pace), paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.knobs.Validate(); err != nil {
+		return nil, fmt.Errorf("--%w", err)
+	}
+	modelled := len(f.traces) > 0 || f.knobs != latency.Knobs{LoadFactor: f.knobs.LoadFactor}
+	switch {
+	case pace == paceAuto && modelled:
+		pace = player.PaceModelled
+	case pace == paceAuto:
+		pace = player.PaceInstant
+	case pace == player.PaceModelled && !modelled:
+		return nil, errors.New("--pace modelled: say how long steps take, by --latency-trace or by times such as --time-to-first-token")
+	case pace != player.PaceModelled && modelled:
+		return nil, fmt.Errorf("--pace %s: the times of --latency-trace and its like count at --pace modelled only", pace)
+	}
+	opt.Pace = pace
+	if pace != player.PaceModelled {
+		return func() (latency.Model, error) { return nil, nil }, nil
+	}
+	if len(f.traces) == 0 {
+		return func() (latency.Model, error) { knobs := f.knobs; return &knobs, nil }, nil
+	}
+	traces := make([]*trace.Trace, len(f.traces))
+	for i, path := range f.traces {
+		if traces[i], err = trace.Read(path, trace.Options{}); err != nil {
+			return nil, err
+		}
+	}
+	fit := latency.FitOptions{Budget: opt.MaxNumBatchedTokens, Knobs: f.knobs}
+	return func() (latency.Model, error) { return latency.NewFit(fit, traces...) }, nil
+}

@@ -1,0 +1,135 @@
+package player
+
+import (
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// benchEngine is an engine with n requests that decode, and says to nobody.
+func benchEngine(b *testing.B, opt Options, n int) *engine {
+	b.Helper()
+	opt.MaxNumSeqs, opt.MaxNumBatchedTokens, opt.NumGPUBlocks = n, 1<<20, 1<<17
+	p, err := New(opt)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := p.engine
+	e.addClients(1)
+	e.send = func(int, protocol.ClientMessage) {}
+	for i := range n {
+		fill(e, i)
+	}
+	for range 4 {
+		e.step()
+	}
+	return e
+}
+
+func fill(e *engine, i int) {
+	q := ask("bench-"+strconv.Itoa(i), count(uint32(i)*100, 100), 1<<20)
+	e.add(q, 0)
+}
+
+// BenchmarkStep is a step of 1,024 requests that decode: composed, said and encoded.
+func BenchmarkStep(b *testing.B) {
+	const running = 1024
+	for _, bb := range []struct {
+		name string
+		opt  Options
+	}{
+		{"instant", Options{MaxModelLen: 1 << 24}},
+		{"without prefix cache", Options{MaxModelLen: 1 << 24, NoPrefixCaching: true}},
+		{"speculative", Options{MaxModelLen: 1 << 24, SpeculativeTokens: 3, Acceptance: accepting(b)}},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			e := benchEngine(b, bb.opt, running)
+			b.ReportAllocs()
+			tokens := 0
+			for i := 0; b.Loop(); i++ {
+				if i%400 == 399 {
+					b.StopTimer() // the KV cache would be full: begin anew
+					e.abortAll()
+					for i := range running {
+						fill(e, i)
+					}
+					e.step()
+					b.StartTimer()
+				}
+				e.step()
+				tokens += running
+			}
+			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}
+
+func accepting(b *testing.B) *latency.Acceptance {
+	a, err := latency.NewAcceptance(0.8, 0.6, 0.4)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return a
+}
+
+// fixed is a model whose steps take a millisecond.
+type fixed struct{}
+
+func (fixed) Duration(*latency.Step) time.Duration    { return time.Millisecond }
+func (fixed) Transfer(*latency.Request) time.Duration { return 0 }
+
+// BenchmarkCompose is a step of 1,024 requests until it begins: what is computed, and how long it takes.
+func BenchmarkCompose(b *testing.B) {
+	clock := &fakeClock{now: start}
+	e := benchEngine(b, Options{MaxModelLen: 1 << 24, Pace: PaceModelled, Latency: fixed{}, Clock: clock, NumGPUBlocks: 1 << 17}, 1024)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		if i%400 == 399 {
+			e.abortAll()
+			for i := range 1024 {
+				fill(e, i)
+			}
+		}
+		clock.now = e.flight.end
+		if e.flight.on {
+			e.land()
+		}
+		b.StartTimer()
+		e.launch(clock.now, clock.now)
+	}
+}
+
+// BenchmarkInFlight tells what 10,000 requests weigh that are half through 1,000 tokens each after 1,000 of a prompt.
+func BenchmarkInFlight(b *testing.B) {
+	const requests = 10_000
+	for b.Loop() {
+		p, err := New(Options{MaxNumSeqs: requests, MaxNumBatchedTokens: 1 << 24, NumGPUBlocks: 1 << 21})
+		if err != nil {
+			b.Fatal(err)
+		}
+		e := p.engine
+		e.addClients(1)
+		e.send = func(int, protocol.ClientMessage) {}
+		before := heapInUse()
+		for i := range requests {
+			e.add(ask("load-"+strconv.Itoa(i), count(uint32(i)*1000, 1000), 1000), 0)
+		}
+		for range 500 {
+			e.step()
+		}
+		b.ReportMetric(float64(heapInUse()-before)/(1<<20), "MB")
+		runtime.KeepAlive(p)
+	}
+}
+
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,326 @@
+package player
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// FaultKind is what goes wrong.
+type FaultKind string
+
+// The kinds of faults. Positions count the tokens that a request has said before; the
+// token in question is then the next one.
+const (
+	// FaultRefuse ends the request at once with an error.
+	FaultRefuse FaultKind = "refuse"
+	// FaultFail refuses the first Times requests, with an error that invites to try
+	// again; later ones are served.
+	FaultFail FaultKind = "fail"
+	// FaultDelay lets the request wait for Delay before it is queued, or with HasAfter
+	// the output after After tokens.
+	FaultDelay FaultKind = "delay"
+	// FaultStall says nothing more after After tokens. The request keeps its place and
+	// its blocks until it is aborted.
+	FaultStall FaultKind = "stall"
+	// FaultDrop loses the tokens of the output that has token After.
+	FaultDrop FaultKind = "drop"
+	// FaultWrongToken says another token in the place of token After.
+	FaultWrongToken FaultKind = "wrong-token"
+	// FaultKill ends the engine before token After, without a last word: [Player.Run]
+	// returns [ErrKilled].
+	FaultKill FaultKind = "kill"
+)
+
+// faultForms are the kinds in the form that [ParseFaults] reads.
+var faultForms = []struct {
+	kind FaultKind
+	form string
+}{
+	{FaultRefuse, "refuse"}, {FaultFail, "fail:N"}, {FaultDelay, "delay:TIME[:AFTER]"}, {FaultStall, "stall[:AFTER]"},
+	{FaultDrop, "drop[:AFTER]"}, {FaultWrongToken, "wrong-token[:AFTER]"}, {FaultKill, "kill[:AFTER]"},
+}
+
+// Fault is something that goes wrong with some requests, on purpose. Others notice
+// nothing of it, but for a killed engine.
+type Fault struct {
+	Kind FaultKind
+	// After is a position in tokens; HasAfter says that one was given.
+	After    int
+	HasAfter bool
+	Times    int
+	Delay    time.Duration
+	// Probability is the share of requests that it befalls, above 0 and at most 1. Who
+	// they are depends on the seed and on how many requests came before.
+	Probability float64
+	// Requests is a pattern as of [path.Match] that the request's id matches; "" is any.
+	Requests string
+}
+
+// ErrKilled is returned by Run when a fault has killed the engine.
+var ErrKilled = errors.New("a fault has killed the engine")
+
+// ParseFaults reads faults separated by commas, each as kind[:value][@probability][~pattern]:
+//
+//	refuse@0.01             one in a hundred requests
+//	fail:3                  the first three requests
+//	delay:50ms@0.1          one in ten is queued 50 ms late
+//	delay:2s:20             the output after 20 tokens is 2 s late
+//	stall:20~*slow*         after 20 tokens, of requests whose id has "slow" in it
+//	drop, wrong-token:5, kill:100
+//
+// A position that is not given is 0, the first token.
+func ParseFaults(s string) ([]Fault, error) {
+	var faults []Fault
+	for i, text := range strings.Split(s, ",") {
+		text = strings.TrimSpace(text)
+		if text == "" && !strings.Contains(s, ",") {
+			return nil, nil
+		}
+		f, err := parseFault(text)
+		if err != nil {
+			return nil, fmt.Errorf("fault %d, %q: %w", i+1, text, err)
+		}
+		faults = append(faults, f)
+	}
+	return faults, nil
+}
+
+func parseFault(text string) (f Fault, err error) {
+	f.Probability = 1
+	text, pattern, has := strings.Cut(text, "~")
+	if _, err := path.Match(pattern, ""); err != nil || has && pattern == "" {
+		return f, fmt.Errorf("pattern %q is none that request ids can match", pattern)
+	}
+	f.Requests = pattern
+	text, share, has := strings.Cut(text, "@")
+	if has {
+		if f.Probability, err = strconv.ParseFloat(share, 64); err != nil || !(f.Probability > 0 && f.Probability <= 1) {
+			return f, fmt.Errorf("probability %q: want a number above 0 and up to 1", share)
+		}
+	}
+	kind, value, has := strings.Cut(text, ":")
+	f.Kind = FaultKind(kind)
+	for _, known := range faultForms {
+		if known.kind == f.Kind {
+			return f, f.parseValue(value, has, known.form)
+		}
+	}
+	forms := make([]string, len(faultForms))
+	for i, known := range faultForms {
+		forms[i] = known.form
+	}
+	return f, fmt.Errorf("no such fault: want one of %s", strings.Join(forms, ", "))
+}
+
+func (f *Fault) parseValue(value string, has bool, form string) (err error) {
+	switch f.Kind {
+	case FaultRefuse:
+		if has {
+			return fmt.Errorf("value %q: want %s, or with a probability refuse@0.01", value, form)
+		}
+		return nil
+	case FaultFail:
+		if f.Times, err = strconv.Atoi(value); err != nil || f.Times < 1 {
+			return fmt.Errorf("value %q: want %s, with a number of requests", value, form)
+		}
+		return nil
+	case FaultDelay:
+		var delay string
+		delay, value, has = strings.Cut(value, ":")
+		if f.Delay, err = time.ParseDuration(delay); err != nil || f.Delay <= 0 {
+			return fmt.Errorf("time %q: want %s, with a time such as 50ms", delay, form)
+		}
+	}
+	f.HasAfter = has
+	if has {
+		if f.After, err = strconv.Atoi(value); err != nil || f.After < 0 {
+			return fmt.Errorf("value %q: want %s, with a number of tokens", value, form)
+		}
+	}
+	return nil
+}
+
+// trouble is what has befallen one request.
+type trouble struct {
+	faults []Fault
+	lost   bool          // the tokens of the output that is being said
+	late   time.Duration // until it is queued
+}
+
+// faultDraws decides whom the player's own faults befall. Each fault has a source of
+// its own, so that none changes what another one does.
+type faultDraws struct {
+	faults []Fault
+	rands  []*rand.Rand
+	failed []int
+}
+
+func newFaultDraws(faults []Fault, seed uint64) *faultDraws {
+	d := &faultDraws{faults: faults, rands: make([]*rand.Rand, len(faults)), failed: make([]int, len(faults))}
+	for i := range faults {
+		d.rands[i] = rand.New(rand.NewPCG(seed, uint64(i)))
+	}
+	return d
+}
+
+// of returns the faults that befall a request.
+func (d *faultDraws) of(id string) []Fault {
+	var all []Fault
+	for i, f := range d.faults {
+		if f.Requests != "" {
+			if matches, err := path.Match(f.Requests, id); err != nil || !matches {
+				continue
+			}
+		}
+		if f.Probability < 1 && d.rands[i].Float64() >= f.Probability {
+			continue
+		}
+		if f.Kind == FaultFail {
+			if d.failed[i] >= f.Times {
+				continue
+			}
+			d.failed[i]++
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// faultArg is the member of a request's extra_args with which it asks for faults of its
+// own, as ParseFaults reads them.
+const faultArg = "vllm_vcr_fault"
+
+// troubleOf decides what befalls a request: the faults of the player, and those it asks
+// for itself. Nothing does, mostly, and then it is nil.
+func (e *engine) troubleOf(r *protocol.Request) (*trouble, error) {
+	var faults []Fault
+	if e.faults != nil {
+		faults = e.faults.of(r.ID)
+	}
+	raw, err := extraArg(r, faultArg)
+	if err != nil {
+		return nil, err
+	}
+	if raw != nil {
+		cur := pack.NewCursor(raw)
+		text, err := cur.StrString()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", faultArg, err)
+		}
+		own, err := ParseFaults(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", faultArg, err)
+		}
+		faults = append(faults, newFaultDraws(own, e.opt.Seed^e.arrivals).of(r.ID)...)
+	}
+	if faults == nil {
+		return nil, nil
+	}
+	t := &trouble{faults: faults}
+	for _, f := range faults {
+		if f.Kind == FaultDelay && !f.HasAfter {
+			t.late += f.Delay
+		}
+	}
+	return t, nil
+}
+
+// refusal is the error that a fault refuses the request with, nil when none does.
+func (t *trouble) refusal() *protocol.RequestError {
+	if t == nil {
+		return nil
+	}
+	for _, f := range t.faults {
+		switch f.Kind {
+		case FaultRefuse:
+			return &protocol.RequestError{Code: "injected_fault", Message: "refused by a fault"}
+		case FaultFail:
+			return &protocol.RequestError{Code: "injected_fault", Message: "refused by a fault, the next try may succeed", Retryable: true}
+		}
+	}
+	return nil
+}
+
+// holds tells whether a fault keeps the request from saying its next output now. An
+// output that is put off is put off once.
+func (e *engine) holds(q *request, now time.Duration) bool {
+	for i := range q.trouble.faults {
+		f := &q.trouble.faults[i]
+		if f.Kind == "" || !f.HasAfter && f.Kind == FaultDelay || q.said < f.After {
+			continue
+		}
+		switch f.Kind {
+		case FaultKill:
+			e.killed = true
+			return true
+		case FaultStall:
+			q.due = never
+			return true
+		case FaultDelay:
+			*f = Fault{} // has happened
+			q.due = now + f.Delay
+			return true
+		}
+	}
+	return false
+}
+
+// spoil changes what the request is about to say, the last of what it has said.
+func (q *request) spoil(out *protocol.Output, vocab uint32) {
+	first := q.said - len(out.Tokens)
+	q.trouble.lost = false
+	for _, f := range q.trouble.faults {
+		at := f.After - first
+		if at < 0 || at >= len(out.Tokens) {
+			continue
+		}
+		switch f.Kind {
+		case FaultWrongToken:
+			out.Tokens = append([]uint32(nil), out.Tokens...) // it may be the recording's own
+			out.Tokens[at] = anotherToken(out.Tokens[at], vocab)
+		case FaultDrop:
+			q.trouble.lost = true
+		}
+	}
+	if q.trouble.lost {
+		out.Tokens = nil
+	}
+}
+
+// anotherToken is a token of the vocabulary that is not this one.
+func anotherToken(token, vocab uint32) uint32 {
+	if token+1 < vocab {
+		return token + 1
+	}
+	if token > 0 {
+		return 0
+	}
+	return 1
+}
+
+// befall queues a request, or refuses it, as the faults have it.
+func (e *engine) befall(q *request, r *protocol.Request) {
+	t, err := e.troubleOf(r)
+	if err != nil {
+		e.refuse(r, r.ClientIndex, "bad_request", err)
+		return
+	}
+	if reason := t.refusal(); reason != nil {
+		e.log.Info("a fault refuses a request", "request", r.ID)
+		e.refuseWith(r, r.ClientIndex, reason)
+		return
+	}
+	if t != nil {
+		q.trouble = t
+		e.troubled++
+	}
+	e.accept(q)
+}

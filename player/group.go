@@ -1,0 +1,120 @@
+package player
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Group is several engine cores in one process, in front of one frontend: the ranks of
+// a data-parallel deployment, or a part of them. Each has sockets, requests and caches
+// of its own; the waves of their requests are shared, and so is a source.
+type Group struct {
+	players []*Player
+	up      chan struct{}
+}
+
+// NewGroup prepares one player for each of the options, which name different engines,
+// see [Ranks]. A source in the options must be safe for concurrent use.
+func NewGroup(options []Options) (*Group, error) {
+	if len(options) == 0 {
+		return nil, errors.New("a group of no engines")
+	}
+	g := &Group{up: make(chan struct{})}
+	taken := map[int]bool{}
+	for _, opt := range options {
+		if taken[opt.EngineIndex] {
+			return nil, fmt.Errorf("engine index %d is given twice", opt.EngineIndex)
+		}
+		taken[opt.EngineIndex] = true
+		if opt.DataParallelSize == 0 && len(options) > 1 {
+			opt.DataParallelSize = len(options)
+		}
+		p, err := New(opt)
+		if err != nil {
+			return nil, fmt.Errorf("engine %d: %w", opt.EngineIndex, err)
+		}
+		g.players = append(g.players, p)
+	}
+	g.share()
+	return g, nil
+}
+
+// share makes the players ranks of the same waves.
+func (g *Group) share() {
+	first := g.players[0]
+	w := newWaves(first.Line(), len(g.players), len(g.players) >= first.ready.DataParallelSize)
+	for rank, p := range g.players {
+		p.waves, p.rank = w, rank
+	}
+}
+
+// Ranks are the options of count engines with consecutive indexes, beginning with that
+// of opt, which answer out of one source.
+func Ranks(opt Options, count int) ([]Options, error) {
+	if count < 1 {
+		return nil, fmt.Errorf("%d engines: want at least one", count)
+	}
+	source, err := opt.withDefaults().source()
+	if err != nil {
+		return nil, err
+	}
+	opt.Source = source
+	if opt.DataParallelSize == 0 && count > 1 {
+		opt.DataParallelSize = opt.EngineIndex + count
+	}
+	if opt.DataParallelSize > 0 && opt.EngineIndex+count > opt.DataParallelSize {
+		return nil, fmt.Errorf("engines %d to %d in a group of %d", opt.EngineIndex, opt.EngineIndex+count-1, opt.DataParallelSize)
+	}
+	all := slices.Repeat([]Options{opt}, count)
+	for i := range all {
+		all[i].EngineIndex += i
+	}
+	return all, nil
+}
+
+// Ready is closed when every engine has registered and said READY.
+func (g *Group) Ready() <-chan struct{} { return g.up }
+
+// Line returns the vLLM line that the players speak.
+func (g *Group) Line() string { return g.players[0].Line() }
+
+// Run serves the frontend with all engines until ctx ends, which returns nil. When one
+// of them fails, or the frontend leaves it, the others are shut down, and the error of
+// the first one is returned. A group runs once.
+func (g *Group) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	failures := make(chan error, len(g.players))
+	for _, p := range g.players {
+		running.Go(func() {
+			if err := p.Run(ctx); err != nil {
+				failures <- fmt.Errorf("engine %d: %w", p.opt.EngineIndex, err)
+			}
+			cancel() // an engine that has ended leaves the others nothing to do
+		})
+	}
+	running.Go(func() { g.await(ctx) })
+	running.Wait()
+	select {
+	case err := <-failures:
+		return err
+	default:
+		return nil
+	}
+}
+
+// await tells when all are ready, unless ctx ends before.
+func (g *Group) await(ctx context.Context) {
+	for _, p := range g.players {
+		select {
+		case <-p.Ready():
+		case <-ctx.Done():
+			return
+		}
+	}
+	close(g.up)
+}

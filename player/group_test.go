@@ -1,0 +1,404 @@
+package player
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
+)
+
+// ranks is how many engines the frontends of these tests have.
+const ranks = 4
+
+// parrot is a source that says the prompt over and over, and counts what it is asked
+// for.
+type parrot struct{ requests, tokens atomic.Int64 }
+
+func (p *parrot) Script(r *protocol.Request) (Script, error) {
+	prompt := slices.Clone(r.PromptTokenIDs)
+	p.requests.Add(1)
+	p.tokens.Add(int64(r.Sampling.MaxTokens))
+	return Script{
+		Fill:   func(position int) uint32 { return prompt[position%len(prompt)] },
+		Finish: protocol.FinishLength,
+	}, nil
+}
+
+// waveLog is a log that tells how many waves have ended.
+type waveLog struct {
+	slog.Handler
+	ended chan struct{}
+}
+
+func (l waveLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l waveLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "wave complete" {
+		l.ended <- struct{}{}
+	}
+	return nil
+}
+
+// Real frontends spread requests over the ranks of a group, in one process or in
+// several, and each rank's counts stay its own. For a model with experts the frontend
+// runs a coordinator, too.
+func TestRealFrontendsServeAGroup(t *testing.T) {
+	for _, version := range testenv.FrontendVersions() {
+		for _, experts := range []bool{false, true} {
+			for _, together := range []bool{true, false} {
+				name := fmt.Sprintf("%s/experts=%v/together=%v", version, experts, together)
+				t.Run(name, func(t *testing.T) {
+					server := startFrontend(t, version, experts)
+					sources := [ranks]*parrot{}
+					waves := waveLog{slog.DiscardHandler, make(chan struct{}, 10_000)}
+					var options []Options
+					for i := range ranks {
+						sources[i] = new(parrot)
+						options = append(options, Options{
+							Handshake: server.Handshake(), VLLMVersion: "v" + version, EngineIndex: i, DataParallelSize: ranks,
+							Source: sources[i], Log: slog.New(waves),
+						})
+					}
+					groups := [][]Options{options}
+					if !together {
+						groups = slices.Collect(slices.Chunk(options, 1))
+					}
+					runGroups(t, server, groups)
+					for range 2 {
+						ask := 200
+						each(t, ask, func(ctx context.Context, i int) error { return parroted(ctx, server, i) })
+						if experts && together {
+							<-waves.ended // all ranks agree that there is nothing left to do
+						}
+					}
+					if !together && len(waves.ended) > 0 {
+						t.Error("a wave has ended, and nobody can know that")
+					}
+					checkSpread(t, server, sources)
+				})
+			}
+		}
+	}
+}
+
+// checkSpread compares what the frontend has counted for each engine with what the
+// engines were asked for.
+func checkSpread(t *testing.T, server *vllmrs.Server, sources [ranks]*parrot) {
+	t.Helper()
+	want := map[string]int64{}
+	for i, s := range sources {
+		want[strconv.Itoa(i)] = s.tokens.Load()
+		if n := s.requests.Load(); n < 10 {
+			t.Errorf("engine %d was asked %d of 400 times: the frontend has not spread the requests", i, n)
+		}
+	}
+	got := map[string]int64{}
+	for _, m := range generated.FindAllStringSubmatch(metrics(t, server), -1) {
+		tokens, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[m[1]] = int64(tokens)
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("tokens by engine (-asked for +in the frontend's metrics):\n%s", diff)
+	}
+}
+
+var generated = regexp.MustCompile(`(?m)^vllm:generation_tokens_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)$`)
+
+func metrics(t *testing.T, server *vllmrs.Server) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics: %s, %v", answer.Status, err)
+	}
+	return string(text)
+}
+
+// parroted asks for up to 60 tokens, whole or streamed, and compares.
+func parroted(ctx context.Context, server *vllmrs.Server, i int) error {
+	r := vllmrs.Request{Prompt: []uint32{5, 6, 7 + uint32(i%100)}, MaxTokens: 20 + i%40, Stream: i%2 == 0, IgnoreEOS: true}
+	got, err := server.Complete(ctx, r)
+	if err != nil {
+		return err
+	}
+	want := []uint32{}
+	for n := range r.MaxTokens {
+		want = append(want, r.Prompt[n%len(r.Prompt)])
+	}
+	if diff := gocmp.Diff(want, got.Tokens); diff != "" {
+		return fmt.Errorf("request %d (-want +got):\n%s", i, diff)
+	}
+	return nil
+}
+
+// each does something n times, 32 at a time.
+func each(t *testing.T, n int, do func(ctx context.Context, i int) error) {
+	t.Helper()
+	ctx, done := context.WithTimeout(t.Context(), patience)
+	defer done()
+	var running sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			if err := do(ctx, i); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+}
+
+// runGroups runs groups until the test ends, and waits until the frontend is healthy.
+func runGroups(t *testing.T, server *vllmrs.Server, groups [][]Options) {
+	t.Helper()
+	ctx, stop := context.WithCancelCause(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { stop(nil); running.Wait() })
+	for _, options := range groups {
+		g, err := NewGroup(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			if err := g.Run(ctx); err != nil {
+				t.Error(err)
+				stop(err)
+			}
+		})
+	}
+	if err := server.Healthy(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startFrontend starts the frontend of several engines.
+func startFrontend(t *testing.T, version string, experts bool) *vllmrs.Server {
+	t.Helper()
+	dir := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nexec %s $(echo \"$@\" | sed 's/--data-parallel-size 1/--data-parallel-size %d/')\n",
+		testenv.Frontend(t, version), ranks)
+	binary := filepath.Join(dir, "frontend")
+	if err := os.WriteFile(binary, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	model := testenv.ModelDir(t)
+	if experts {
+		model = withExperts(t, model)
+	}
+	server, err := vllmrs.Start(t.Context(), vllmrs.Options{Binary: binary, ModelDir: model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the last output of vllm-rs %s:\n%s", version, server.Tail())
+		}
+	})
+	return server
+}
+
+// withExperts copies a model's files and makes it a mixture of experts by name.
+func withExperts(t *testing.T, model string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(model)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := map[string]any{}
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	config["architectures"], config["model_type"] = []string{"Qwen3MoeForCausalLM"}, "qwen3_moe"
+	config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"] = 4, 2, 32
+	if text, err = json.Marshal(config); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// envHandshake makes the test binary a single engine of a group: "ADDRESS VERSION INDEX".
+const envHandshake = "VLLM_VCR_TEST_RANK"
+
+func TestMain(m *testing.M) {
+	if words := strings.Fields(os.Getenv(envHandshake)); len(words) == 3 {
+		os.Exit(beRank(words[0], words[1], words[2]))
+	}
+	os.Exit(m.Run())
+}
+
+func beRank(handshake, version, index string) int {
+	i, err := strconv.Atoi(index)
+	if err != nil {
+		return 2
+	}
+	p, err := New(Options{
+		Handshake: handshake, VLLMVersion: version, EngineIndex: i, DataParallelSize: ranks, Source: new(parrot),
+	})
+	if err == nil {
+		err = p.Run(context.Background())
+	}
+	if err != nil && !errors.Is(err, ErrFrontendGone) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// When the process of one engine is killed, the others go on. A real frontend does not
+// notice: what it has sent to the one, or sends to it later, fails or has no answer.
+func TestRealFrontendsLoseAnEngine(t *testing.T) {
+	for _, version := range testenv.FrontendVersions() {
+		for _, experts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/experts=%v", version, experts), func(t *testing.T) {
+				server := startFrontend(t, version, experts)
+				engines := [ranks]*exec.Cmd{}
+				peers := [ranks]*testenv.Peer{}
+				for i := range ranks {
+					engines[i] = exec.Command(os.Args[0])
+					engines[i].Env = append(os.Environ(), fmt.Sprintf("%s=%s v%s %d", envHandshake, server.Handshake(), version, i))
+					peers[i] = testenv.Process(t, fmt.Sprintf("engine %d", i), engines[i])
+				}
+				if err := server.Healthy(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				each(t, 40, func(ctx context.Context, i int) error { return parroted(ctx, server, i) })
+				if err := engines[1].Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				<-peers[1].Done()
+				// Whatever was given to the dead one is left behind when enough is answered.
+				ctx, enough := context.WithTimeout(t.Context(), patience)
+				defer enough()
+				var answered, asked atomic.Int64
+				var running sync.WaitGroup
+				for range 32 {
+					running.Go(func() {
+						for ctx.Err() == nil {
+							err := parroted(ctx, server, int(asked.Add(1)))
+							var status *vllmrs.StatusError
+							switch {
+							case err == nil:
+								if answered.Add(1) == 200 {
+									enough()
+								}
+							case ctx.Err() == nil && !errors.As(err, &status):
+								t.Error(err)
+							}
+						}
+					})
+				}
+				running.Wait()
+				if n := answered.Load(); n < 200 {
+					t.Errorf("%d requests were answered after the death of one engine in %d", n, ranks)
+				}
+				for i, p := range peers {
+					select {
+					case <-p.Done():
+						if i != 1 {
+							t.Errorf("engine %d ended, too: %v", i, p.Err())
+						}
+					default:
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestRanks(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		opt   Options
+		count int
+		want  [][2]int // index and size
+		err   string
+	}{
+		{name: "one", count: 1, want: [][2]int{{0, 0}}},
+		{name: "several", count: 3, want: [][2]int{{0, 3}, {1, 3}, {2, 3}}},
+		{name: "a part of a group", opt: Options{EngineIndex: 2, DataParallelSize: 6}, count: 2, want: [][2]int{{2, 6}, {3, 6}}},
+		{name: "the last of a group", opt: Options{EngineIndex: 2}, count: 2, want: [][2]int{{2, 4}, {3, 4}}},
+		{name: "none", count: 0, err: "0 engines"},
+		{name: "more than the group has", opt: Options{EngineIndex: 2, DataParallelSize: 3}, count: 2, err: "engines 2 to 3 in a group of 3"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all, err := Ranks(tt.opt, tt.count)
+			var got [][2]int
+			for _, o := range all {
+				got = append(got, [2]int{o.EngineIndex, o.DataParallelSize})
+			}
+			if diff := gocmp.Diff(tt.want, got); diff != "" || !strings.Contains(fmt.Sprint(err), cmp.Or(tt.err, "nil")) {
+				t.Errorf("%v; (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// An engine that cannot start ends the others, which are told nothing else.
+func TestAGroupEndsTogether(t *testing.T) {
+	s := connect(t, Options{}, 1)
+	all, err := Ranks(Options{Handshake: s.front.Handshake()}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[1].Handshake = "nowhere"
+	g, err := NewGroup(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Run(s.ctx); err == nil || !strings.Contains(err.Error(), "engine 1: handshake: ") {
+		t.Errorf("Run: %v, want what became of engine 1", err)
+	}
+	select {
+	case <-g.Ready():
+		t.Error("ready")
+	default:
+	}
+	all[1].EngineIndex = 0
+	if _, err := NewGroup(all); err == nil || !strings.Contains(err.Error(), "engine index 0 is given twice") {
+		t.Errorf("NewGroup: %v", err)
+	}
+}

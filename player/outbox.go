@@ -1,0 +1,207 @@
+package player
+
+import (
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/zmq"
+)
+
+// outbox keeps what is said to one peer until its own goroutine has written it, so
+// that a peer that reads slowly, or not at all, holds up nobody else. The engine puts
+// and flushes; write runs beside it.
+//
+// What is kept is bounded: beyond limit bytes put waits, as a message is never dropped.
+type outbox struct {
+	conn  *zmq.Conn
+	limit int
+
+	mu      sync.Mutex
+	changed sync.Cond // of everything below
+	kept    []*chunk  // what the writer has not taken yet, oldest first
+	size    int       // bytes in chunks that are not written yet
+	flushed bool      // the writer may take what is kept
+	closed  bool      // nothing more will be put
+	failed  bool      // nothing more can be written
+}
+
+// chunk is some messages behind each other.
+type chunk struct {
+	bytes []byte
+	// frames are the ends of all frames in bytes; that of a message's last frame has
+	// its bits inverted.
+	frames []int
+}
+
+// chunkSize is where a chunk is full. A longer message gets one of its own.
+const chunkSize = 64 << 10
+
+// chunks are those that are not in use, of all outboxes.
+var chunks = sync.Pool{New: func() any { return &chunk{bytes: make([]byte, 0, chunkSize)} }}
+
+func newOutbox(conn *zmq.Conn, limit int) *outbox {
+	b := &outbox{conn: conn, limit: limit}
+	b.changed.L = &b.mu
+	return b
+}
+
+// put adds a message, which may be reused when put returns. It waits while too much
+// is kept, and drops the message when the peer takes no more.
+func (b *outbox) put(frames [][]byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.size > b.limit && !b.failed {
+		b.release()
+		b.changed.Wait()
+	}
+	if b.failed || b.closed {
+		return
+	}
+	need := 0
+	for _, frame := range frames {
+		need += len(frame)
+	}
+	c := b.room(need)
+	for _, frame := range frames {
+		c.bytes = append(c.bytes, frame...)
+		c.frames = append(c.frames, len(c.bytes))
+	}
+	c.frames[len(c.frames)-1] ^= -1
+	b.size += need
+}
+
+// room returns the chunk that a message of so many bytes goes into.
+func (b *outbox) room(need int) *chunk {
+	if n := len(b.kept); n > 0 {
+		if last := b.kept[n-1]; len(last.bytes)+need <= chunkSize {
+			return last
+		}
+		b.release() // a full one need not wait for the flush
+	}
+	c := chunks.Get().(*chunk)
+	b.kept = append(b.kept, c)
+	return c
+}
+
+// release lets the writer take what is kept.
+func (b *outbox) release() {
+	if len(b.kept) > 0 && !b.flushed {
+		b.flushed = true
+		b.changed.Broadcast()
+	}
+}
+
+// flush lets go what was put.
+func (b *outbox) flush() {
+	b.mu.Lock()
+	b.release()
+	b.mu.Unlock()
+}
+
+// close says that no more will be put. What was put is still written.
+func (b *outbox) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.changed.Broadcast()
+	b.mu.Unlock()
+}
+
+// fail drops what is kept and all that is put from now on.
+func (b *outbox) fail() {
+	b.mu.Lock()
+	b.failed = true
+	for _, c := range b.kept {
+		c.recycle()
+	}
+	b.kept = nil
+	b.changed.Broadcast()
+	b.mu.Unlock()
+}
+
+// full tells whether so much is kept that the peer should be told no more.
+func (b *outbox) full() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.size > b.limit
+}
+
+// write writes what is put until the outbox is closed and empty, or until the peer
+// takes no more: then it returns why, and whatever is put later is dropped.
+func (b *outbox) write() error {
+	var taken []*chunk
+	var frames [][]byte
+	for {
+		var more bool
+		if taken, more = b.take(taken); !more {
+			return nil
+		}
+		for i, c := range taken {
+			var err error
+			if frames, err = c.writeTo(b.conn, frames); err != nil {
+				b.fail()
+				return err
+			}
+			b.written(c)
+			taken[i] = nil
+		}
+		if err := b.conn.Flush(); err != nil {
+			b.fail()
+			return err
+		}
+	}
+}
+
+// take waits for something to write. The slice of the last call is used again.
+func (b *outbox) take(last []*chunk) (taken []*chunk, more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !b.flushed && !b.closed && !b.failed {
+		b.changed.Wait()
+	}
+	if b.failed || len(b.kept) == 0 {
+		return nil, false
+	}
+	taken, b.kept, b.flushed = b.kept, last[:0], false
+	return taken, true
+}
+
+// written takes a chunk out of the count. Who waits to put goes on.
+func (b *outbox) written(c *chunk) {
+	b.mu.Lock()
+	held := b.size > b.limit
+	b.size -= len(c.bytes)
+	if held && b.size <= b.limit {
+		b.changed.Broadcast()
+	}
+	b.mu.Unlock()
+	c.recycle()
+}
+
+// writeTo writes all messages of the chunk. frames is scratch, returned for the next.
+func (c *chunk) writeTo(conn *zmq.Conn, frames [][]byte) ([][]byte, error) {
+	frames = frames[:0]
+	start := 0
+	for _, end := range c.frames {
+		last := end < 0
+		if last {
+			end = ^end
+		}
+		frames = append(frames, c.bytes[start:end])
+		start = end
+		if last {
+			if err := conn.Write(frames...); err != nil {
+				return frames, err
+			}
+			frames = frames[:0]
+		}
+	}
+	return frames, nil
+}
+
+// recycle gives the chunk back, unless it was made for one huge message.
+func (c *chunk) recycle() {
+	if cap(c.bytes) > chunkSize {
+		return
+	}
+	c.bytes, c.frames = c.bytes[:0], c.frames[:0]
+	chunks.Put(c)
+}

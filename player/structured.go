@@ -1,0 +1,154 @@
+package player
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+
+	"github.com/vllm-vcr/conformance/internal/grammar"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// Encoder turns a text into the ids of a model's tokenizer, without special tokens.
+type Encoder interface {
+	Encode(text string) []uint32
+}
+
+// Structured is a [Source] that answers requests with structured outputs (a JSON
+// schema, a regular expression, choices, a grammar, structural tags) with a text that
+// conforms, so that what a frontend parses it into can be used. All others it leaves
+// to Source, and without an Encoder all of them.
+//
+// It goes around sources that make answers up. A recording conforms already.
+type Structured struct {
+	Source  Source
+	Encoder Encoder
+	Seed    uint64
+	Log     *slog.Logger
+
+	warned    bool
+	languages map[string]*grammar.Language // by the raw constraint
+}
+
+// A Refusal is an error of a [Source] that is the request's own fault. Code is what
+// lines since 0.33 tell the frontend: "validation_error" becomes HTTP 400.
+type Refusal struct {
+	Code string
+	Err  error
+}
+
+func (r *Refusal) Error() string { return r.Err.Error() }
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Script answers a request. A constraint that cannot be understood, or that nothing
+// conforms to, is a [Refusal], as it ends the request in a real engine
+// (vllm/v1/core/sched/scheduler.py grammar_compile_error_reqs).
+func (s *Structured) Script(r *protocol.Request) (Script, error) {
+	if r.Sampling.StructuredOutputs == nil {
+		return s.Source.Script(r)
+	}
+	if s.Encoder == nil {
+		s.warn(r)
+		return s.Source.Script(r)
+	}
+	language, err := s.language(r.Sampling.StructuredOutputs)
+	if err != nil {
+		return Script{}, &Refusal{"validation_error", fmt.Errorf("Invalid structured outputs: %w", err)}
+	}
+	return s.answer(r, language)
+}
+
+func (s *Structured) warn(r *protocol.Request) {
+	if s.warned || s.Log == nil {
+		return
+	}
+	s.warned = true
+	s.Log.Warn("structured outputs are not honoured without a tokenizer: their frontend will not be able to parse them",
+		"request", r.ID)
+}
+
+// mostLanguages bounds how many compiled constraints are kept. Clients repeat theirs.
+const mostLanguages = 256
+
+func (s *Structured) language(raw []byte) (*grammar.Language, error) {
+	if l := s.languages[string(raw)]; l != nil {
+		return l, nil
+	}
+	constraint, err := decodeConstraint(raw)
+	if err != nil {
+		return nil, err
+	}
+	l, err := grammar.Compile(constraint)
+	if err != nil {
+		return nil, err
+	}
+	if s.languages == nil || len(s.languages) >= mostLanguages {
+		s.languages = map[string]*grammar.Language{}
+	}
+	s.languages[string(raw)] = l
+	return l, nil
+}
+
+// Bounds on texts, in bytes: how much longer than needed they are at most, and where
+// one ends that has no end of its own.
+const (
+	textSize   = 192
+	tokenBytes = 64
+	longestRun = 1 << 20
+)
+
+// answer says a text, and the token that ends it. A small budget gets a short text;
+// where not even the shortest fits, the text is cut off by max_tokens, as any is.
+func (s *Structured) answer(r *protocol.Request, language *grammar.Language) (Script, error) {
+	budget, limit := math.MaxInt, longestRun
+	if r.Sampling.HasMaxTokens {
+		budget = r.Sampling.MaxTokens
+		limit = min(limit, tokenBytes*(budget+1))
+	}
+	end, ends := endToken(&r.Sampling)
+	for size := textSize; ; size /= 4 {
+		text, whole, err := language.Text(s.seedOf(r), size, limit)
+		if err != nil {
+			return Script{}, &Refusal{"validation_error", fmt.Errorf("Invalid structured outputs: %w", err)}
+		}
+		tokens := s.Encoder.Encode(text)
+		fits := whole && len(tokens) < budget
+		switch {
+		case fits && ends:
+			return Script{Tokens: append(tokens, end), Finish: protocol.FinishStop, CachedTokens: LookUp}, nil
+		case fits:
+			return s.goOn(r, tokens)
+		case size == 0:
+			return Script{Tokens: tokens[:min(len(tokens), budget)], Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
+		}
+	}
+}
+
+// endToken is what ends a text: nothing else is allowed there by the grammar.
+func endToken(s *protocol.Sampling) (token uint32, ok bool) {
+	if s.EOSTokenID >= 0 && s.EOSTokenID <= math.MaxUint32 && !s.IgnoreEOS {
+		return uint32(s.EOSTokenID), true
+	}
+	if len(s.StopTokenIDs) > 0 {
+		return s.StopTokenIDs[0], true
+	}
+	return 0, false
+}
+
+// goOn says what a real engine says after a text that nothing may end: any token,
+// until max_tokens.
+func (s *Structured) goOn(r *protocol.Request, tokens []uint32) (Script, error) {
+	script, err := s.Source.Script(r)
+	if err != nil {
+		return script, err
+	}
+	return Script{Tokens: tokens, Fill: script.Fill, Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
+}
+
+// seedOf is the request's own seed, or else differs from request to request.
+func (s *Structured) seedOf(r *protocol.Request) uint64 {
+	if r.Sampling.HasSeed {
+		return scramble(s.Seed ^ uint64(r.Sampling.Seed))
+	}
+	return hashText(s.Seed, r.ID)
+}

@@ -1,0 +1,143 @@
+package player
+
+import "sync"
+
+// waves are the request waves of the ranks in this process: the times in which a
+// data-parallel group as a whole is at work (vllm/v1/engine/core.py
+// DPEngineCoreProc). The ranks of a real group find out by an all-reduce whether all
+// are done. The same is known here from what they share, and not at all by ranks in
+// other processes: where some are, a wave that has begun does not end.
+type waves struct {
+	starts starters
+	// whole is set when all ranks of the group are here.
+	whole bool
+
+	mu    sync.Mutex
+	ranks []waveRank
+}
+
+// waveRank is what one engine core knows of its group.
+type waveRank struct {
+	wave      int
+	joined    bool // it steps with the others, with or without requests of its own
+	busy      bool // it has unfinished requests
+	paused    bool
+	completed func(wave int)
+}
+
+// starters are the ranks that have a wave begin which a request of that wave reached
+// first. A request of an earlier wave makes any rank begin one.
+type starters uint8
+
+const (
+	everyStarts starters = iota
+	// firstStarts: the first rank does, for the others the frontend does.
+	firstStarts
+	// nobodyStarts: the frontend does.
+	nobodyStarts
+)
+
+// oldStarters are the lines whose engines did not begin every wave themselves.
+var oldStarters = map[string]starters{
+	"0.25": nobodyStarts, "0.26": nobodyStarts, "0.27": nobodyStarts, "0.28": nobodyStarts,
+	"0.29": firstStarts, "0.30": firstStarts, "0.31": firstStarts, "0.32": firstStarts,
+}
+
+func newWaves(line string, ranks int, whole bool) *waves {
+	return &waves{starts: oldStarters[line], whole: whole, ranks: make([]waveRank, ranks)}
+}
+
+// onEnd sets who is told, under the lock, of the waves that end while a rank is in them.
+func (w *waves) onEnd(rank int, completed func(wave int)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ranks[rank].completed = completed
+}
+
+// current returns the wave that a rank is in, or waits for.
+func (w *waves) current(rank int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ranks[rank].wave
+}
+
+// added is told of a request that a rank has taken in, which the frontend counted to a
+// wave. It returns the wave that the coordinator is to begin, or -1.
+func (w *waves) added(rank, index, wave int) (start int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := &w.ranks[rank]
+	stale := wave < r.wave
+	r.wave = max(r.wave, wave)
+	r.busy = true
+	if r.joined || r.paused {
+		return -1
+	}
+	r.joined = true
+	if w.starts == everyStarts || w.starts == firstStarts && index == 0 || stale {
+		return r.wave
+	}
+	return -1
+}
+
+// began is told by the coordinator that a wave has begun. The engine that is excluded
+// knows by its request.
+func (w *waves) began(rank, index, wave, exclude int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := &w.ranks[rank]
+	if index == exclude || wave < r.wave || r.paused {
+		return
+	}
+	r.wave, r.joined = wave, true
+	w.endIfDone()
+}
+
+// works says whether a rank has requests to work on, and whether it is paused.
+func (w *waves) works(rank int, busy, paused bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := &w.ranks[rank]
+	resumed := r.paused && !paused
+	r.busy, r.paused = busy, paused
+	if resumed {
+		w.resume()
+	}
+	w.endIfDone()
+}
+
+// resume lets the ranks that go on after a pause do it together: they agree among
+// themselves whether there is anything to do.
+func (w *waves) resume() {
+	work := false
+	for i := range w.ranks {
+		if w.ranks[i].paused {
+			return
+		}
+		work = work || w.ranks[i].busy
+	}
+	for i := range w.ranks {
+		w.ranks[i].joined = w.ranks[i].joined || work
+	}
+}
+
+// endIfDone ends the wave once every rank has joined it and none has anything left
+// to do.
+func (w *waves) endIfDone() {
+	if !w.whole {
+		return
+	}
+	for i := range w.ranks {
+		if !w.ranks[i].joined || w.ranks[i].busy {
+			return
+		}
+	}
+	for i := range w.ranks {
+		r := &w.ranks[i]
+		if r.completed != nil {
+			r.completed(r.wave)
+		}
+		r.joined = false
+		r.wave++
+	}
+}

@@ -1,0 +1,83 @@
+package dataset
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// readParquet reads rows as objects. What the library panics over is an error of the file.
+func (s *Set) readParquet(path string) (err error) {
+	row := 0
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("row %d: broken parquet file: %v", row+1, r)
+		}
+	}()
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
+	}
+	table, err := parquet.OpenFile(file, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
+	if err != nil {
+		return err
+	}
+	reader := parquet.NewGenericReader[any](table, table.Schema())
+	defer reader.Close()
+	for batch := make([]any, 16); ; {
+		n, err := reader.Read(batch)
+		for _, value := range batch[:n] {
+			row++
+			fields, _ := plain(value).(map[string]any)
+			s.add(row, fields)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("row %d: %w", row+1, err)
+		}
+		clear(batch)
+	}
+}
+
+// plain makes texts of bytes, and lists of what Parquet has for lists: {"list": [{"element": …}]}.
+func plain(value any) any {
+	switch v := value.(type) {
+	case []byte:
+		return string(v)
+	case []any:
+		for i := range v {
+			v[i] = plain(v[i])
+		}
+		return v
+	case map[string]any:
+		if inner, ok := v["list"].([]any); ok && len(v) == 1 {
+			return plain(elements(inner))
+		}
+		for key := range v {
+			v[key] = plain(v[key])
+		}
+	}
+	return value
+}
+
+// elements takes the wrapping off each element of a list.
+func elements(list []any) []any {
+	for i := range list {
+		if wrapped, ok := list[i].(map[string]any); ok && len(wrapped) == 1 {
+			for _, element := range wrapped {
+				list[i] = element
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,118 @@
+package dataset
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/ncruces/go-sqlite3"
+	_ "github.com/ncruces/go-sqlite3/embed" // SQLite, as WebAssembly
+)
+
+// The columns of the table llmd, and their types.
+var columns = []struct{ name, kind string }{
+	{"id", "INTEGER"}, {"prompt_hash", "BLOB"}, {"gen_tokens", "JSON"}, {"n_gen_tokens", "INTEGER"},
+}
+
+// readSQLite reads the table llmd.
+func (s *Set) readSQLite(path string) error {
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+		return err
+	}
+	db, err := sqlite3.OpenFlags(path, sqlite3.OPEN_READONLY)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	// A database of somebody else runs nothing of its own.
+	if err := db.Exec("PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON"); err != nil {
+		return locked(err)
+	}
+	if err := checkTable(db); err != nil {
+		return locked(err)
+	}
+	query, _, err := db.Prepare("SELECT id, prompt_hash, gen_tokens, n_gen_tokens FROM llmd ORDER BY id")
+	if err != nil {
+		return err
+	}
+	defer query.Close()
+	for query.Step() {
+		r, err := rowOf(query)
+		if err != nil {
+			return fmt.Errorf("row with id %d: %w", query.ColumnInt64(0), err)
+		}
+		if r.tokens == nil {
+			s.Skipped++
+			continue
+		}
+		s.rows = append(s.rows, r)
+	}
+	return locked(query.Err())
+}
+
+func locked(err error) error {
+	if errors.Is(err, sqlite3.BUSY) || errors.Is(err, sqlite3.LOCKED) {
+		return fmt.Errorf("the database is locked: end what writes to it: %w", err)
+	}
+	return err
+}
+
+// checkTable looks at the table before anything of it is run: a view could take for ever.
+func checkTable(db *sqlite3.Conn) error {
+	found, err := one(db, "SELECT count(*) FROM sqlite_schema WHERE name='llmd' AND type='table' AND sql LIKE 'CREATE TABLE%'")
+	if err != nil {
+		return err
+	}
+	if found != "1" {
+		return errors.New("no table llmd in the database")
+	}
+	for _, c := range columns {
+		kind, err := one(db, "SELECT upper(type) FROM pragma_table_info('llmd') WHERE name='"+c.name+"'")
+		switch {
+		case err != nil:
+			return err
+		case kind == "":
+			return fmt.Errorf("missing expected column in llmd table: %s", c.name)
+		case kind != c.kind:
+			return fmt.Errorf("column %s has incorrect type: expected %s, got %.40q", c.name, c.kind, kind)
+		}
+	}
+	return nil
+}
+
+// one returns the text of a query that has one value, or "" when there is none.
+func one(db *sqlite3.Conn, sql string) (string, error) {
+	query, _, err := db.Prepare(sql)
+	if err != nil {
+		return "", err
+	}
+	defer query.Close()
+	if query.Step() {
+		return query.ColumnText(0), nil
+	}
+	return "", query.Err()
+}
+
+func rowOf(query *sqlite3.Stmt) (row, error) {
+	r := row{number: query.ColumnInt(0)}
+	hash := query.ColumnRawBlob(1)
+	if len(hash) != len(r.hash) {
+		return r, fmt.Errorf("prompt_hash has %d bytes: want the %d of a SHA-256", len(hash), len(r.hash))
+	}
+	copy(r.hash[:], hash)
+	var said struct {
+		Numbers []uint32 `json:"numbers"`
+	}
+	if err := json.Unmarshal(query.ColumnRawBlob(2), &said); err != nil {
+		return r, fmt.Errorf("gen_tokens: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if n := query.ColumnInt(3); n != len(said.Numbers) {
+		return r, fmt.Errorf("gen_tokens has %d numbers, but n_gen_tokens is %d", len(said.Numbers), n)
+	}
+	if len(said.Numbers) > 0 {
+		r.tokens = said.Numbers
+	}
+	return r, nil
+}

@@ -1,0 +1,188 @@
+package dataset
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// bounded reads a file of which no row may be larger than maxRow.
+type bounded struct {
+	r    io.Reader
+	left int // bytes that the row at hand may still take
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("larger than %d MB", maxRow>>20)
+	}
+	n, err := b.r.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// next begins a row.
+func (b *bounded) next() { b.left = maxRow }
+
+// open opens a text file that is not compressed.
+func open(path string) (*os.File, *bounded, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := bufio.NewReaderSize(file, 1<<20)
+	if magic, _ := r.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		file.Close()
+		return nil, nil, errGzip
+	}
+	return file, &bounded{r: r, left: maxRow}, nil
+}
+
+func (s *Set) readLines(path string) error {
+	file, _, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, maxRow)
+	n := 0
+	for lines.Scan() {
+		n++
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(line, &fields); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		s.add(n, fields)
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("line %d: larger than %d MB", n+1, maxRow>>20)
+	}
+	return lines.Err()
+}
+
+// splits are the keys of an object that hold rows.
+var splits = []string{"data", "train", "validation", "test"}
+
+func (s *Set) readJSON(path string) error {
+	file, r, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	dec := json.NewDecoder(r)
+	first, err := dec.Token()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil && first == json.Delim('[') {
+		return s.readArray(dec, r)
+	}
+	if err != nil {
+		return err
+	}
+	if first != json.Delim('{') {
+		return errors.New("want an array of rows, or an object with one")
+	}
+	return s.readObject(dec, r)
+}
+
+// readObject reads the arrays of rows of the object that has begun.
+func (s *Set) readObject(dec *json.Decoder, r *bounded) error {
+	found := false
+	for dec.More() {
+		r.next()
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		if name, _ := key.(string); !slices.Contains(splits, name) {
+			var skipped json.RawMessage
+			if err := dec.Decode(&skipped); err != nil {
+				return fmt.Errorf("key %.100q: %w", name, err)
+			}
+			continue
+		}
+		if open, err := dec.Token(); err != nil || open != json.Delim('[') {
+			return fmt.Errorf("key %.100q: want an array of rows", key)
+		}
+		found = true
+		if err := s.readArray(dec, r); err != nil {
+			return err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("an object without an array of rows: want one under a key of %q", splits)
+	}
+	return nil
+}
+
+// readArray reads rows up to the end of the array that has begun.
+func (s *Set) readArray(dec *json.Decoder, r *bounded) error {
+	for n := 1; dec.More(); n++ {
+		r.next()
+		var fields map[string]any
+		if err := dec.Decode(&fields); err != nil {
+			return fmt.Errorf("row %d: %w", n, err)
+		}
+		s.add(n, fields)
+	}
+	_, err := dec.Token()
+	if err != nil {
+		return fmt.Errorf("after row %d: %w", len(s.rows)+s.Skipped, err)
+	}
+	return nil
+}
+
+func (s *Set) readCSV(path string) error {
+	file, r, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	table := csv.NewReader(r)
+	table.ReuseRecord = true
+	if extension(path) == ".tsv" {
+		table.Comma = '\t'
+	}
+	head, err := table.Read()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	names := slices.Clone(head)
+	names[0] = string(bytes.TrimPrefix([]byte(names[0]), []byte("\ufeff")))
+	for n := 1; ; n++ {
+		r.next()
+		values, err := table.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("row %d: %w", n, err)
+		}
+		fields := make(map[string]any, len(names))
+		for i, name := range names {
+			fields[name] = values[i]
+		}
+		s.add(n, fields)
+	}
+}

@@ -2,6 +2,7 @@ package player
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -25,6 +26,8 @@ type engine struct {
 	log   *slog.Logger
 	fault func(id string, err error)
 	send  func(client int, m protocol.ClientMessage)
+	// publish takes what happened in the prefix cache; nil without KV events.
+	publish func([]kvcache.Event)
 
 	source    Source
 	model     latency.Model // at PaceModelled
@@ -55,6 +58,7 @@ type engine struct {
 func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse, source Source) (*engine, error) {
 	pool, err := kvcache.New(kvcache.Options{
 		Blocks: max(ready.NumGPUBlocks, 2), BlockSize: max(ready.BlockSize, 1), Caching: opt.caching(),
+		Algorithm: opt.HashAlgorithm, Seed: opt.HashSeed, Events: opt.KVEvents != nil, Rules: kvcache.RulesOf(codec.Line()),
 	})
 	if err != nil {
 		return nil, err
@@ -107,10 +111,6 @@ func (e *engine) add(r *protocol.Request, client int) {
 		e.refuse(r, r.ClientIndex, "bad_request", fmt.Errorf("the request id is already in use"))
 		return
 	}
-	if !r.HasSampling {
-		e.refuse(r, r.ClientIndex, "bad_request", fmt.Errorf("no sampling parameters: a player generates, it does not pool"))
-		return
-	}
 	if e.state.refusesRequests {
 		e.refusePaused(r)
 		e.letGo(transfer)
@@ -120,20 +120,31 @@ func (e *engine) add(r *protocol.Request, client int) {
 		e.refuse(r, r.ClientIndex, "validation_error", err)
 		return
 	}
-	script, err := e.source.Script(r)
+	q, err := e.newRequest(r)
 	if err != nil {
-		e.refuse(r, r.ClientIndex, "no_recording", err)
+		e.refuse(r, r.ClientIndex, codeOf(err), err)
 		return
 	}
-	q := e.newRequest(r, script)
 	e.takePart(q, transfer)
 	e.befall(q, r)
+}
+
+// codeOf is the code that a frontend is told of a request that gets no answer.
+func codeOf(err error) string {
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return refusal.Code
+	}
+	return "no_recording"
 }
 
 // fits refuses prompts that no step would ever be composed for.
 func (e *engine) fits(r *protocol.Request) error {
 	n := len(r.PromptTokenIDs)
-	if n >= e.ready.MaxModelLen {
+	if n > e.ready.MaxModelLen {
+		return fmt.Errorf("the prompt has %d tokens, and max_model_len is %d", n, e.ready.MaxModelLen)
+	}
+	if n == e.ready.MaxModelLen && r.HasSampling {
 		return fmt.Errorf("the prompt has %d tokens, and max_model_len = %d leaves no room for an answer", n, e.ready.MaxModelLen)
 	}
 	if !e.pool.Fits(n) {

@@ -155,7 +155,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"client that is not there", ask("b", count(0, 4), 1, toClient(2)), 0, "bad_request: client_index 2, but there are 2 clients"},
 		{
 			"pooling", ask("b", count(0, 4), 1, toClient(1), func(r *protocol.Request) { r.HasSampling = false }), 1,
-			"bad_request: no sampling parameters: a player generates, it does not pool",
+			"bad_request: neither sampling nor pooling parameters",
 		},
 	} {
 		for _, line := range protocol.Lines() {

@@ -44,8 +44,13 @@ var faultForms = []struct {
 	kind FaultKind
 	form string
 }{
-	{FaultRefuse, "refuse"}, {FaultFail, "fail:N"}, {FaultDelay, "delay:TIME[:AFTER]"}, {FaultStall, "stall[:AFTER]"},
-	{FaultDrop, "drop[:AFTER]"}, {FaultWrongToken, "wrong-token[:AFTER]"}, {FaultKill, "kill[:AFTER]"},
+	{FaultRefuse, "refuse"},
+	{FaultFail, "fail:N"},
+	{FaultDelay, "delay:TIME[:AFTER]"},
+	{FaultStall, "stall[:AFTER]"},
+	{FaultDrop, "drop[:AFTER]"},
+	{FaultWrongToken, "wrong-token[:AFTER]"},
+	{FaultKill, "kill[:AFTER]"},
 }
 
 // Fault is something that goes wrong with some requests, on purpose. Others notice

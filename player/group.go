@@ -34,12 +34,20 @@ func NewGroup(options []Options) (*Group, error) {
 		}
 		p, err := New(opt)
 		if err != nil {
-			return nil, fmt.Errorf("engine %d: %w", opt.EngineIndex, err)
+			return nil, nameEngine(err, opt.EngineIndex, len(options))
 		}
 		g.players = append(g.players, p)
 	}
 	g.share()
 	return g, nil
+}
+
+// nameEngine says which one of several an error is of.
+func nameEngine(err error, index, count int) error {
+	if count == 1 {
+		return err
+	}
+	return fmt.Errorf("engine %d: %w", index, err)
 }
 
 // share makes the players ranks of the same waves.
@@ -92,7 +100,7 @@ func (g *Group) Run(ctx context.Context) error {
 	for _, p := range g.players {
 		running.Go(func() {
 			if err := p.Run(ctx); err != nil {
-				failures <- fmt.Errorf("engine %d: %w", p.opt.EngineIndex, err)
+				failures <- nameEngine(err, p.opt.EngineIndex, len(g.players))
 			}
 			cancel() // an engine that has ended leaves the others nothing to do
 		})

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/kvcache"
+	"github.com/vllm-vcr/conformance/internal/kvevents"
 	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/trace"
@@ -72,6 +74,13 @@ type Options struct {
 	// classifications PoolingLabels, default 1.
 	PoolingTasks               []string
 	PoolingSize, PoolingLabels int
+	// KVEvents publishes what happens in the prefix cache; nil does not. Profile and Rank
+	// are the player's to set.
+	KVEvents *kvevents.Options
+	// HashAlgorithm and HashSeed, which is PYTHONHASHSEED, say how the blocks of the
+	// prefix cache are hashed; only those who read KV events can tell.
+	HashAlgorithm kvcache.Algorithm
+	HashSeed      string
 	// Transfer is the KV connector; nil has none, and ignores kv_transfer_params.
 	Transfer *Transfer
 	// Faults go wrong on purpose. A request may ask for faults of its own by the member

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/kvcache"
+	"github.com/vllm-vcr/conformance/internal/kvevents"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
@@ -19,6 +21,8 @@ type Player struct {
 	inbox  *inbox
 	links  []*link
 	up     chan struct{}
+
+	kvEvents *kvevents.Publisher // nil without KV events
 
 	coordinator *coordinator // nil without one
 	waves       *waves
@@ -42,6 +46,9 @@ func New(opt Options) (*Player, error) {
 		if codec, err = protocol.CodecFor(opt.VLLMVersion); err != nil {
 			return nil, err
 		}
+	}
+	if err := opt.checkPooling(); err != nil {
+		return nil, err
 	}
 	source, err := opt.source()
 	if err != nil {
@@ -74,6 +81,10 @@ func (p *Player) Line() string { return p.codec.Line() }
 // that the engine is dead. A player runs once.
 func (p *Player) Run(ctx context.Context) error {
 	defer p.stopClock()
+	if err := p.openKVEvents(); err != nil {
+		return err
+	}
+	defer p.closeKVEvents()
 	defer p.closeLinks()
 	if err := p.connect(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -89,6 +100,39 @@ func (p *Player) Run(ctx context.Context) error {
 	err := p.serve(ctx)
 	p.shutDown()
 	return err
+}
+
+// openKVEvents begins to publish, if that is wanted.
+func (p *Player) openKVEvents() error {
+	if p.opt.KVEvents == nil {
+		return nil
+	}
+	opt := *p.opt.KVEvents
+	opt.Profile, opt.Rank = p.codec.Profile(), p.opt.EngineIndex
+	if opt.Log == nil {
+		opt.Log = p.opt.Log
+	}
+	pub, err := kvevents.New(opt)
+	if err != nil {
+		return err
+	}
+	p.kvEvents, p.ready.KVEvents = pub, pub.Config()
+	p.engine.publish = func(events []kvcache.Event) {
+		if err := pub.Publish(float64(time.Now().UnixNano())/1e9, events); err != nil {
+			p.opt.Log.Error("KV events not published", "error", err)
+		}
+	}
+	p.opt.Log.Info("KV events published", "endpoint", pub.Endpoint(), "replay", pub.ReplayEndpoint())
+	return nil
+}
+
+func (p *Player) closeKVEvents() {
+	if p.kvEvents == nil {
+		return
+	}
+	if err := p.kvEvents.Close(); err != nil {
+		p.opt.Log.Warn("not every subscriber took all KV events", "error", err)
+	}
 }
 
 // stopClock ends the thread of a clock of our own.

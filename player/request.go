@@ -26,6 +26,7 @@ type request struct {
 	modelled int // tokens that the model lets it say in this step; 0 leaves it open
 	stops    stopRule
 	logprobs *logprobs
+	pooling  *pooling         // nil of one that generates
 	events   []protocol.Event // to be told with the next output
 	first    [2]protocol.Event
 	transfer *transferParams // nil when no other engine is involved
@@ -44,13 +45,13 @@ type stopRule struct {
 	minTokens int
 }
 
-func (e *engine) newRequest(r *protocol.Request, script Script) *request {
-	q := &request{
-		id: r.ID, client: r.ClientIndex, stream: e.codec.NewStream(r), script: script,
-		limit:    tokenLimit(r, e.ready.MaxModelLen),
-		stops:    stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens},
-		logprobs: newLogprobs(r, e.opt.Vocab),
+// newRequest prepares the answer to a request. The error says why there is none.
+func (e *engine) newRequest(r *protocol.Request) (*request, error) {
+	q := &request{id: r.ID, client: r.ClientIndex}
+	if err := e.prepare(q, r); err != nil {
+		return nil, err
 	}
+	q.stream = e.codec.NewStream(r)
 	q.Request = scheduler.Request{
 		ID: r.ID, Owner: q, Prompt: len(r.PromptTokenIDs), Priority: r.Priority, Arrival: r.ArrivalTime,
 		Seq: e.sequence(r, q.limit),
@@ -58,19 +59,38 @@ func (e *engine) newRequest(r *protocol.Request, script Script) *request {
 	if r.LoRA != nil {
 		q.LoRA = r.LoRA.ID
 	}
-	if script.CachedTokens != LookUp {
-		q.Seq.Known = min(script.CachedTokens, max(q.Prompt-1, 0))
+	if q.script.CachedTokens != LookUp {
+		q.Seq.Known = min(q.script.CachedTokens, max(q.Prompt-1, 0))
 	}
 	q.timing = latency.NewRequest(e.opt.Seed, r.ID, q.Prompt, 0)
 	q.events = q.first[:0]
+	return q, nil
+}
+
+// prepare decides what a request is answered with.
+func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
+	if !r.HasSampling {
+		q.script.CachedTokens = LookUp
+		q.pooling, err = newPooling(e.codec, r, e.opt)
+		if err != nil {
+			err = &Refusal{"bad_request", err}
+		}
+		return err
+	}
+	if q.script, err = e.source.Script(r); err != nil {
+		return err
+	}
 	if q.script.Finish == protocol.Unfinished {
 		q.script.Finish = protocol.FinishLength // its tokens end, so must the request
 	}
+	q.limit = tokenLimit(r, e.ready.MaxModelLen)
+	q.stops = stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens}
 	if r.Sampling.IgnoreEOS {
 		q.stops.eos = -1
 	}
 	q.stops.ids = append(q.stops.ids, r.Sampling.StopTokenIDs...)
-	return q
+	q.logprobs = newLogprobs(r, e.opt.Vocab)
+	return nil
 }
 
 // longestAnswer is the most tokens that room is made for when a request arrives.
@@ -83,7 +103,7 @@ func (e *engine) sequence(r *protocol.Request, limit int) *kvcache.Sequence {
 	if r.LoRA != nil {
 		s.Extra.LoRA = kvcache.LoRA{ID: r.LoRA.ID, Name: r.LoRA.Name, Path: r.LoRA.Path}
 	}
-	s.Uncached = r.Sampling.PromptLogprobs != protocol.NoLogprobs
+	s.Uncached = r.HasSampling && r.Sampling.PromptLogprobs != protocol.NoLogprobs
 	return s
 }
 
@@ -155,6 +175,12 @@ func (q *request) end() int {
 
 // say fills out with the next chunk and tells whether it is the last one.
 func (q *request) say(out *protocol.Output, opt *Options) (last bool) {
+	if q.pooling != nil {
+		answer := q.pooling.output(q.Seq.Tokens)
+		out.Pooling, out.Finish = answer.Pooling, answer.Finish
+		q.outputs++
+		return true
+	}
 	left := q.end() - q.said
 	n := 0
 	if left > 0 {

@@ -181,6 +181,9 @@ func (e *engine) land() {
 	case e.flight.chunks:
 		e.sendStats(now)
 	}
+	if e.publish != nil {
+		e.publish(e.pool.TakeEvents()) // once a step (vllm/v1/core/sched/scheduler.py update_from_output)
+	}
 }
 
 // endStep is the step after the last request has ended, in which a real engine

@@ -53,7 +53,7 @@ func (e *engine) call(call protocol.UtilityCall) (any, error) {
 	}
 	switch call.Method {
 	case "get_supported_tasks":
-		return []string{"generate"}, nil
+		return e.opt.tasks(), nil
 	case "is_sleeping":
 		return e.scheduler.Pause != scheduler.Unpaused || len(e.state.asleep) > 0, nil
 	case "is_scheduler_paused":

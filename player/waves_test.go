@@ -48,8 +48,11 @@ func TestWaves(t *testing.T) {
 		{
 			name: "a wave ends when all have joined it and none works", line: "0.33",
 			does: []does{
-				{what: "add", rank: 1}, {what: "begin", rank: 0, by: 1}, {what: "begin", rank: 1, by: 1},
-				{what: "begin", rank: 2, by: 1}, {what: "idle", rank: 1},
+				{what: "add", rank: 1},
+				{what: "begin", rank: 0, by: 1},
+				{what: "begin", rank: 1, by: 1},
+				{what: "begin", rank: 2, by: 1},
+				{what: "idle", rank: 1},
 			},
 			start: []int{0}, end: []int{0}, at: [3]int{1, 1, 1},
 		},
@@ -77,15 +80,21 @@ func TestWaves(t *testing.T) {
 		{
 			name: "the beginning of a wave that is over", line: "0.33",
 			does: []does{
-				{what: "begin", rank: 0, by: frontend}, {what: "begin", rank: 1, by: frontend}, {what: "begin", rank: 2, by: frontend},
-				{what: "begin", rank: 0, by: frontend}, {what: "begin", rank: 1, by: frontend}, {what: "begin", rank: 2, by: frontend},
+				{what: "begin", rank: 0, by: frontend},
+				{what: "begin", rank: 1, by: frontend},
+				{what: "begin", rank: 2, by: frontend},
+				{what: "begin", rank: 0, by: frontend},
+				{what: "begin", rank: 1, by: frontend},
+				{what: "begin", rank: 2, by: frontend},
 			},
 			end: []int{0}, at: [3]int{1, 1, 1},
 		},
 		{
 			name: "a request of a wave that is over begins the next one on every line", line: "0.25",
 			does: []does{
-				{what: "begin", rank: 0, by: frontend}, {what: "begin", rank: 1, by: frontend}, {what: "begin", rank: 2, by: frontend},
+				{what: "begin", rank: 0, by: frontend},
+				{what: "begin", rank: 1, by: frontend},
+				{what: "begin", rank: 2, by: frontend},
 				{what: "add", rank: 2, wave: 0},
 			},
 			start: []int{1}, end: []int{0}, at: [3]int{1, 1, 1},
@@ -105,7 +114,10 @@ func TestWaves(t *testing.T) {
 		{
 			name: "ranks elsewhere may be at work", line: "0.33", part: true,
 			does: []does{
-				{what: "add", rank: 1}, {what: "begin", rank: 0, by: 1}, {what: "begin", rank: 2, by: 1}, {what: "idle", rank: 1},
+				{what: "add", rank: 1},
+				{what: "begin", rank: 0, by: 1},
+				{what: "begin", rank: 2, by: 1},
+				{what: "idle", rank: 1},
 				{what: "add", rank: 1},
 			},
 			start: []int{0},
@@ -113,16 +125,26 @@ func TestWaves(t *testing.T) {
 		{
 			name: "who is paused joins nothing", line: "0.33",
 			does: []does{
-				{what: "pause", rank: 0}, {what: "pause", rank: 1}, {what: "pause", rank: 2},
-				{what: "add", rank: 1}, {what: "begin", rank: 0, by: 1},
+				{what: "pause", rank: 0},
+				{what: "pause", rank: 1},
+				{what: "pause", rank: 2},
+				{what: "add", rank: 1},
+				{what: "begin", rank: 0, by: 1},
 			},
 		},
 		{
 			name: "a pause ends the wave, and whoever has work left goes on with the others", line: "0.33",
 			does: []does{
-				{what: "add", rank: 1}, {what: "begin", rank: 0, by: 1}, {what: "begin", rank: 2, by: 1},
-				{what: "pause", rank: 0}, {what: "pause", rank: 1}, {what: "pause", rank: 2},
-				{what: "resume", rank: 1}, {what: "resume", rank: 0}, {what: "resume", rank: 2}, {what: "idle", rank: 1},
+				{what: "add", rank: 1},
+				{what: "begin", rank: 0, by: 1},
+				{what: "begin", rank: 2, by: 1},
+				{what: "pause", rank: 0},
+				{what: "pause", rank: 1},
+				{what: "pause", rank: 2},
+				{what: "resume", rank: 1},
+				{what: "resume", rank: 0},
+				{what: "resume", rank: 2},
+				{what: "idle", rank: 1},
 			},
 			start: []int{0}, end: []int{0, 1}, at: [3]int{2, 2, 2},
 		},

@@ -46,6 +46,15 @@ type Rules struct {
 	FreedLast bool
 }
 
+// RulesOf returns the rules of a line's engines, such as "0.33".
+func RulesOf(line string) Rules {
+	switch line {
+	case "0.25", "0.26", "0.27":
+		return Rules{PlainKeys: true, LastFeature: true, FreedLast: true}
+	}
+	return Rules{}
+}
+
 // DefaultSeed is what vLLM 0.33 makes the hash before a first block of
 // (DEFAULT_NONE_HASH_SEED).
 const DefaultSeed = "vllm-none-hash"

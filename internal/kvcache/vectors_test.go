@@ -308,4 +308,3 @@ func vectors(t *testing.T, release string) func(func(line) bool) {
 		}
 	}
 }
-

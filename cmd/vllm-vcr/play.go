@@ -4,114 +4,98 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/player"
 )
 
 // playFlags are the flags of play.
 type playFlags struct {
-	opt          player.Options
-	replayTokens string
-	match, pace  string
-	vocab        uint32
+	engine coreFlags
+	source sourceFlags
+	timing timingFlags
 }
 
 func (a *app) playCommand() *cobra.Command {
 	var f playFlags
 	cmd := &cobra.Command{
 		Use:   "play",
-		Short: "Be the engine core of a vLLM line: replay a recording behind a frontend",
+		Short: "Be the engine core of a vLLM line behind a frontend",
 		Long: "Dial a vLLM frontend's handshake address, register as an engine of the chosen line, and answer its\n" +
-			"requests with recorded tokens in recorded chunks, or with seeded random tokens. Start the frontend\n" +
-			"with --data-parallel-size-local 0, so that it waits for an engine instead of starting one.\n\n" +
+			"requests: with what a recording or a dataset has, with the prompt again, or with random tokens. It\n" +
+			"schedules as vLLM does, and takes no time for it, or the time a recorded or described engine takes.\n" +
+			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine instead of\n" +
+			"starting one.\n\n" +
 			"Ends on SIGINT or SIGTERM, or when the frontend goes away.",
 		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
 			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 --port 8000 &\n" +
-			"  vllm-vcr play --handshake-address tcp://127.0.0.1:29550 --replay-tokens trace.jsonl.gz",
+			"  vllm-vcr play --handshake-address tcp://127.0.0.1:29550 --replay-tokens trace.jsonl.gz\n" +
+			"  vllm-vcr play --time-to-first-token 120ms --inter-token-latency 15ms --max-num-seqs 64\n" +
+			"  vllm-vcr play --latency-trace trace.jsonl.gz --engine-count 4",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.play(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.play(cmd.Context(), cmd.Flags(), f) },
 	}
-	f.addFlags(cmd.Flags())
+	f.engine.add(cmd.Flags())
+	f.source.add(cmd.Flags())
+	f.timing.add(cmd.Flags())
 	return cmd
 }
 
-func (f *playFlags) addFlags(flags *pflag.FlagSet) {
-	o := &f.opt
-	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
-	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "release or line to be, nightly, or auto: the recording's, else the newest")
-	flags.StringVar(&f.replayTokens, "replay-tokens", "", "trace whose recorded tokens are served (.gz is inflated)")
-	flags.StringVar(&f.match, "replay-match", string(player.MatchIndex), "how a request finds its record: index (the N of request id replay-N) or prefix (its prompt)")
-	flags.BoolVar(&o.Strict, "strict", false, "end a request that no record answers with an error, instead of random tokens")
-	flags.StringVar(&f.pace, "pace", string(player.PaceInstant), "when outputs leave: instant, or recorded (as long after the request as in the recording)")
-	flags.Uint64Var(&o.Seed, "seed", 0, "seed of random tokens")
-	flags.Uint32Var(&f.vocab, "vocab-size", 0, "random ids are drawn below this (default 32000)")
-	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the engine in its group, and its socket identity")
-	flags.IntVar(&o.MaxModelLen, "max-model-len", 0, "context length in tokens to register (default the recording's, else 1048576)")
-	flags.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
-	flags.IntVar(&o.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "token budget of a step to register (default the recording's, else 2048)")
-	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per KV block to register (default the recording's, else 16)")
-	flags.IntVar(&o.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks to register (default the recording's, else 8192)")
-	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "hash to say READY with, for a Python frontend of a MoE model")
-	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
-}
-
-// options are the player's options but for the trace and the log.
-func (f *playFlags) options() (opt player.Options, err error) {
-	opt = f.opt
-	opt.Vocab = f.vocab
-	if opt.Match, err = chooseOne("--replay-match", player.Match(f.match), player.MatchIndex, player.MatchPrefix); err != nil {
-		return opt, err
-	}
-	if opt.Pace, err = chooseOne("--pace", player.Pace(f.pace), player.PaceInstant, player.PaceRecorded); err != nil {
-		return opt, err
-	}
-	if opt.EngineIndex < 0 || opt.EngineIndex > math.MaxUint16 {
-		return opt, fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", opt.EngineIndex, math.MaxUint16)
-	}
-	if !strings.HasPrefix(opt.Handshake, "tcp://") && !strings.HasPrefix(opt.Handshake, "ipc://") {
-		return opt, fmt.Errorf("--handshake-address %q: want tcp://HOST:PORT or ipc://PATH", opt.Handshake)
-	}
-	if opt.VLLMVersion == "auto" {
-		opt.VLLMVersion = ""
-	}
-	return opt, nil
-}
-
-func (a *app) play(ctx context.Context, f playFlags) error {
-	opt, err := f.options()
+// prepare makes the engines. summary tells at the end what they answered with.
+func (f *playFlags) prepare(a *app, flags *pflag.FlagSet) (group *player.Group, summary func() string, err error) {
+	opt, err := f.engine.options(flags)
 	if err != nil {
-		return err
+		return nil, nil, err
+	}
+	if err := f.source.check(flags); err != nil {
+		return nil, nil, err
 	}
 	opt.Log = a.log
-	if f.replayTokens != "" {
-		t, err := trace.Read(f.replayTokens, trace.Options{})
-		if err != nil {
-			return err
-		}
-		for _, warning := range t.Warnings {
-			a.log.Warn(warning)
-		}
-		opt.Trace = t
+	if summary, err = f.source.source(a, &opt); err != nil {
+		return nil, nil, err
 	}
-	p, err := player.New(opt)
+	model, err := f.timing.model(&opt)
+	if err != nil {
+		return nil, nil, err
+	}
+	group, err = ranks(opt, f.engine.count, model)
+	return group, summary, err
+}
+
+// ranks makes a group of engines, each with a timing model of its own.
+func ranks(opt player.Options, count int, model func() (latency.Model, error)) (*player.Group, error) {
+	all, err := player.Ranks(opt, count)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].Latency, err = model(); err != nil {
+			return nil, err
+		}
+	}
+	return player.NewGroup(all)
+}
+
+func (a *app) play(ctx context.Context, flags *pflag.FlagSet, f playFlags) error {
+	group, summary, err := f.prepare(a, flags)
 	if err != nil {
 		return err
 	}
 	go func() {
 		select {
-		case <-p.Ready():
-			fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", p.Line(), opt.Handshake)
+		case <-group.Ready():
+			fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), f.engine.opt.Handshake)
 		case <-ctx.Done():
 		}
 	}()
-	err = p.Run(ctx)
+	err = group.Run(ctx)
+	if told := summary(); told != "" {
+		a.log.Info("answered", "requests", told)
+	}
 	if errors.Is(err, player.ErrFrontendGone) {
 		a.log.Warn("the frontend went away, so the player ends", "error", err)
 		return nil

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// coreFlags say what engine the player is. Their names are those of vLLM.
+type coreFlags struct {
+	opt         player.Options
+	count       int
+	policy      string
+	noCaching   bool
+	speculative string
+}
+
+func (f *coreFlags) add(flags *pflag.FlagSet) {
+	o := &f.opt
+	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
+	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "release or line to be, nightly, or auto: the recording's, else the newest")
+	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the engine, or the first of several, in its group")
+	flags.IntVar(&f.count, "engine-count", 1, "engines to be, with consecutive indexes: data-parallel ranks in one process")
+	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "engines that the frontend has, those of other processes included (default the recording's, else --engine-count)")
+	flags.IntVar(&o.MaxModelLen, "max-model-len", 0, "context length in tokens (default the recording's, else 1048576)")
+	flags.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
+	flags.IntVar(&o.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that a step computes at most (default the recording's, else 2048)")
+	flags.IntVar(&o.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "longer prompts are computed in chunks of so many tokens; 0 is any length")
+	flags.StringVar(&f.policy, "scheduling-policy", string(player.PolicyFCFS), "who runs first: fcfs, or priority (the lowest number)")
+	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per KV block (default the recording's, else 16)")
+	flags.IntVar(&o.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
+	flags.BoolVar(&f.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
+	flags.IntVar(&o.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
+	flags.StringVar(&f.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
+		"synthetic_acceptance_rates, for each position, or synthetic_acceptance_length, the mean said in a step")
+	flags.IntVar(&o.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
+	flags.StringSliceVar(&o.PoolingTasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
+	flags.IntVar(&o.PoolingSize, "pooling-size", 0, "numbers of an embedding (default 1024)")
+	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "hash to say READY with, for a Python frontend of a MoE model")
+	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
+}
+
+// options are the player's as far as these flags say them.
+func (f *coreFlags) options(flags *pflag.FlagSet) (opt player.Options, err error) {
+	if err := f.check(flags); err != nil {
+		return opt, err
+	}
+	opt = f.opt
+	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(f.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
+		return opt, err
+	}
+	if opt.VLLMVersion == "auto" {
+		opt.VLLMVersion = ""
+	}
+	opt.NoPrefixCaching = f.noCaching
+	if f.speculative == "" {
+		return opt, nil
+	}
+	if opt.TokensPerStep > 1 {
+		return opt, errors.New("--speculative-config and --output-token-chunk-size: a model has one of them")
+	}
+	opt.SpeculativeTokens, opt.Acceptance, err = speculation(f.speculative)
+	return opt, err
+}
+
+// check refuses numbers that no engine starts with.
+func (f *coreFlags) check(flags *pflag.FlagSet) error {
+	o := &f.opt
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{
+		{"engine-count", f.count},
+		{"data-parallel-size", o.DataParallelSize},
+		{"max-model-len", o.MaxModelLen},
+		{"max-num-seqs", o.MaxNumSeqs},
+		{"max-num-batched-tokens", o.MaxNumBatchedTokens},
+		{"block-size", o.BlockSize},
+		{"num-gpu-blocks", o.NumGPUBlocks},
+		{"output-token-chunk-size", o.TokensPerStep},
+		{"pooling-size", o.PoolingSize},
+	} {
+		if flags.Changed(n.flag) && n.value < 1 {
+			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
+		}
+	}
+	switch last := o.EngineIndex + f.count - 1; {
+	case o.EngineIndex < 0 || last > math.MaxUint16:
+		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-f.count+1)
+	case flags.Changed("num-gpu-blocks") && o.NumGPUBlocks < 2:
+		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.NumGPUBlocks)
+	case o.LongPrefillTokenThreshold < 0 || o.MaxLoRAs < 0:
+		return errors.New("--long-prefill-token-threshold and --max-loras: want 0 or more")
+	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
+		return fmt.Errorf("--handshake-address %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
+	}
+	return nil
+}
+
+// mostSpeculative bounds the guesses of a step.
+const mostSpeculative = 1023
+
+// speculation reads vLLM's speculative_config, as far as it says what comes out.
+func speculation(text string) (drafts int, acceptance *latency.Acceptance, err error) {
+	var config struct {
+		Drafts int       `json:"num_speculative_tokens"`
+		Rates  []float64 `json:"synthetic_acceptance_rates"`
+		Length *float64  `json:"synthetic_acceptance_length"`
+		// What chooses between these two in vLLM, and which drafts: neither matters here.
+		Method    string `json:"method"`
+		Rejection string `json:"rejection_sample_method"`
+		Model     string `json:"model"`
+	}
+	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&config); err != nil {
+		return 0, nil, fmt.Errorf("--speculative-config: %w", err)
+	}
+	switch n := config.Drafts; {
+	case n < 1 || n > mostSpeculative:
+		return 0, nil, fmt.Errorf("--speculative-config: num_speculative_tokens is %d: want 1 to %d", n, mostSpeculative)
+	case config.Rates != nil && config.Length != nil:
+		return 0, nil, errors.New("--speculative-config: give synthetic_acceptance_rates or synthetic_acceptance_length")
+	case config.Rates != nil && len(config.Rates) != n:
+		return 0, nil, fmt.Errorf("--speculative-config: %d synthetic_acceptance_rates for %d tokens: give one for each", len(config.Rates), n)
+	case config.Rates != nil:
+		acceptance, err = latency.NewAcceptance(config.Rates...)
+	case config.Length != nil:
+		acceptance, err = latency.AcceptanceOfLength(*config.Length, n)
+	}
+	if err != nil {
+		err = fmt.Errorf("--speculative-config: %w", err)
+	}
+	return config.Drafts, acceptance, err
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/internal/dataset"
+	"github.com/vllm-vcr/conformance/internal/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// sourceFlags say what the player answers with.
+type sourceFlags struct {
+	mode      string
+	recording string
+	match     string
+	dataset   string
+	tokenizer string
+	minDepth  int
+	once      bool
+	strict    bool
+	vocab     uint32
+	seed      uint64
+}
+
+const (
+	modeRandom = "random"
+	modeEcho   = "echo"
+)
+
+func (f *sourceFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.mode, "mode", modeRandom, "what is said where nothing recorded is: random tokens, or echo, the prompt again")
+	flags.StringVar(&f.recording, "replay-tokens", "", "trace whose recorded tokens are served (.gz is inflated)")
+	flags.StringVar(&f.match, "replay-match", string(player.MatchIndex), "how a request finds its record: index (the N of request id replay-N),\n"+
+		"prefix (the longest common beginning of their prompts), exact (its whole prompt) or request-id")
+	flags.IntVar(&f.minDepth, "replay-min-depth", 0, "tokens of its prompt that a request shares at least with its record, at prefix (default one block),\n"+
+		"or with its row in --dataset (default all)")
+	flags.BoolVar(&f.once, "replay-once", false, "let each record answer one request only")
+	flags.StringVar(&f.dataset, "dataset", "", "prompts and completions to be said: JSON Lines, JSON, CSV, Parquet or SQLite")
+	flags.StringVar(&f.tokenizer, "tokenizer", "", "the model's tokenizer.json, or the folder that has it: for --dataset, and for structured outputs that conform")
+	flags.BoolVar(&f.strict, "strict", false, "end a request that no record or row answers with an error, instead of by --mode")
+	flags.Uint64Var(&f.seed, "seed", 0, "seed of all that is drawn: tokens, times, faults")
+	flags.Uint32Var(&f.vocab, "vocab-size", 0, "random ids are drawn below this (default that of --tokenizer, else 32000)")
+}
+
+// check finds what no file has to be read for.
+func (f *sourceFlags) check(flags *pflag.FlagSet) error {
+	if flags.Changed("vocab-size") && f.vocab == 0 {
+		return errors.New("--vocab-size 0: a vocabulary has at least one token")
+	}
+	if _, err := chooseOne("--mode", f.mode, modeRandom, modeEcho); err != nil {
+		return err
+	}
+	if _, err := chooseOne("--replay-match", player.Match(f.match), player.Matches()...); err != nil {
+		return err
+	}
+	switch {
+	case f.minDepth < 0:
+		return fmt.Errorf("--replay-min-depth %d: want a number of tokens", f.minDepth)
+	case f.recording != "" && f.dataset != "":
+		return errors.New("--replay-tokens and --dataset: give one of them")
+	case f.strict && f.recording == "" && f.dataset == "":
+		return errors.New("--strict: there is nothing that could answer; give --replay-tokens or --dataset")
+	case f.once && f.recording == "":
+		return errors.New("--replay-once: there is no recording; give --replay-tokens")
+	case f.minDepth > 0 && f.dataset == "" && player.Match(f.match) != player.MatchPrefix:
+		return fmt.Errorf("--replay-min-depth counts with --replay-match %s, or --dataset", player.MatchPrefix)
+	}
+	return nil
+}
+
+// source puts what is said into the options. What it returns tells at the end how
+// requests were answered.
+func (f *sourceFlags) source(a *app, opt *player.Options) (summary func() string, err error) {
+	opt.Seed, opt.Vocab = f.seed, f.vocab
+	tok, err := f.loadTokenizer(opt)
+	if err != nil {
+		return nil, err
+	}
+	made := player.Source(player.Random{Seed: f.seed, Vocab: opt.Vocab})
+	if f.mode == modeEcho {
+		made = player.Echo{}
+	}
+	structured := &player.Structured{Source: made, Seed: f.seed, Log: a.log}
+	if tok != nil {
+		structured.Encoder = tok
+	}
+	switch {
+	case f.recording != "":
+		return f.replay(a, opt, structured)
+	case f.dataset != "":
+		return f.fromDataset(a, opt, tok, structured)
+	}
+	opt.Source = structured
+	return func() string { return "" }, nil
+}
+
+func (f *sourceFlags) loadTokenizer(opt *player.Options) (*tokenizer.Tokenizer, error) {
+	if f.tokenizer == "" {
+		return nil, nil
+	}
+	tok, err := tokenizer.Load(f.tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	if opt.Vocab == 0 {
+		opt.Vocab = uint32(tok.VocabSize())
+	}
+	return tok, nil
+}
+
+func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source) (func() string, error) {
+	t, err := trace.Read(f.recording, trace.Options{KeepExtra: player.Match(f.match) == player.MatchRequestID})
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range t.Warnings {
+		a.log.Warn(warning)
+	}
+	replay, err := player.NewReplay(t, player.ReplayOptions{
+		Match: player.Match(f.match), Strict: f.strict, Fallback: fallback, Once: f.once, MinDepth: f.minDepth, BlockSize: opt.BlockSize,
+	})
+	if err != nil {
+		return nil, err
+	}
+	opt.Trace, opt.Source = t, replay
+	return func() string { return replay.Summary().String() }, nil
+}
+
+func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (func() string, error) {
+	set, err := dataset.Load(f.dataset, tok)
+	if err != nil {
+		return nil, err
+	}
+	if set.Skipped > 0 {
+		a.log.Warn("rows without a prompt or a completion are not said", "dataset", f.dataset, "rows", set.Skipped)
+	}
+	source, err := set.Source(dataset.Options{Strict: f.strict, Fallback: fallback, MinDepth: f.minDepth})
+	if err != nil {
+		return nil, err
+	}
+	opt.Source = source
+	return func() string { return strings.TrimSpace(source.Summary().String()) }, nil
+}

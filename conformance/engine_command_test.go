@@ -58,13 +58,17 @@ func patient() Timeouts { return Timeouts{Connect: time.Minute, Idle: time.Minut
 func TestOurBinary(t *testing.T) {
 	window, registry := repository(t)
 	command := ourBinary(t, "--replay-tokens {trace} --replay-match {match} --strict")
+	goldens := []string{"multiturn-s7", "edge-s1"}
+	if testing.Short() {
+		goldens = goldens[1:]
+	}
 	for _, line := range someLines(window) {
 		t.Run(line.Name, func(t *testing.T) {
 			if len(registry.ForLine(line.Name)) == 0 {
 				t.Skip("the line has no goldens")
 			}
 			cases, err := NewPlan(window, registry, Selection{
-				Lines: []string{line.Name}, Goldens: []string{"multiturn-s7", "edge-s1"}, Matches: command.Matches(), Concurrency: []int{16},
+				Lines: []string{line.Name}, Goldens: goldens, Matches: command.Matches(), Concurrency: []int{16},
 				Assertions: []Assertion{Schema, Fidelity},
 			})
 			if err != nil {
@@ -80,7 +84,11 @@ func TestOurBinary(t *testing.T) {
 // TestMockReplays: so does an engine with a decoder, an encoder and sockets of
 // others.
 func TestMockReplays(t *testing.T) {
-	for _, g := range []*subjectGolden{usualGolden(t), olderGolden(t)} {
+	goldens := []*subjectGolden{olderGolden(t), usualGolden(t)}
+	if testing.Short() {
+		goldens = goldens[:1]
+	}
+	for _, g := range goldens {
 		t.Run(g.line.Name, func(t *testing.T) {
 			command := mock(t, "")
 			runner := Runner{Store: g, Engine: command.Engine, Timeouts: patient()}

@@ -51,11 +51,14 @@ type Options struct {
 	BlockSize, NumGPUBlocks                      int
 	// Latency says how long steps take, at PaceModelled. It belongs to this player.
 	Latency latency.Model
+	// TimeScale divides all times that are recorded or modelled: 100 plays an hour in
+	// 36 seconds; default 1.
+	TimeScale float64
 	// TokensPerStep is how many tokens a request says in a step, unless its script
 	// knows: more than 1 as a diffusion model does; default 1.
 	TokensPerStep int
 	// SpeculativeTokens are guessed for each request and step; Acceptance says how
-	// many of them are right.
+	// many of them are right, without one Latency does, and without that none is.
 	SpeculativeTokens int
 	Acceptance        *latency.Acceptance
 	// SchedulingPolicy orders the requests that wait; default PolicyFCFS.
@@ -104,6 +107,14 @@ type Options struct {
 	OnRefused func(id string, err error)
 }
 
+// scaled is how long something takes here that takes d in the recording, or the model.
+func (o *Options) scaled(d time.Duration) time.Duration {
+	if o.TimeScale == 1 {
+		return d
+	}
+	return time.Duration(float64(d) / o.TimeScale)
+}
+
 // SchedulingPolicy orders the requests that wait.
 type SchedulingPolicy string
 
@@ -128,6 +139,9 @@ func (o Options) withDefaults() Options {
 		o.Pace = PaceInstant
 	}
 	o.TokensPerStep = max(o.TokensPerStep, 1)
+	if o.TimeScale == 0 {
+		o.TimeScale = 1
+	}
 	if o.Vocab == 0 {
 		o.Vocab = defaultVocab
 	}

@@ -20,6 +20,7 @@ type request struct {
 	limit    int // tokens it may say; reaching it before the script ends is a length stop
 	said     int
 	outputs  int
+	told     bool // its client has got an output
 	queued   time.Duration
 	due      time.Duration // when the next output may leave, at PaceRecorded
 	timing   *latency.Request
@@ -153,10 +154,10 @@ func (q *request) size(left int, opt *Options) int {
 		n = q.script.Chunks[q.outputs]
 	case q.outputs == 0 && opt.SpeculativeTokens > 0:
 		n = 1
-	case q.modelled > 0:
-		n = min(q.modelled, q.Share)
 	case opt.SpeculativeTokens > 0 && opt.Acceptance != nil:
 		n = 1 + opt.Acceptance.Accepted(q.timing, len(q.Seq.Tokens), max(q.Share-1, 0))
+	case q.modelled > 0:
+		n = min(q.modelled, q.Share)
 	case opt.SpeculativeTokens > 0:
 		n = 1
 	case q.outputs > 0:

@@ -79,7 +79,7 @@ func (e *engine) launch(begin, now time.Duration) bool {
 		return e.endStep(now) || len(step.Preempted) > 0 || len(step.Pulls) > 0
 	}
 	e.flight = flight{on: true, begin: begin, end: begin, chunks: hasChunks(step)}
-	if e.model != nil {
+	if e.model != nil && len(step.Scheduled) > 0 {
 		took := e.duration(step)
 		e.flight.end += took
 		e.flight.busy = took > 0
@@ -93,7 +93,7 @@ func (e *engine) launch(begin, now time.Duration) bool {
 
 // anyDue tells whether a request has something to say that is computed already.
 func (e *engine) anyDue(now time.Duration) bool {
-	if e.opt.Pace != PaceRecorded && e.troubled == 0 {
+	if !e.holdsBack() {
 		return false
 	}
 	for _, r := range e.scheduler.Running() {
@@ -132,7 +132,7 @@ func (e *engine) duration(step *scheduler.Step) time.Duration {
 			d.Chunks = append(d.Chunks, latency.Chunk{Request: q.timing, Tokens: r.Share, Depth: before, Last: r.Complete()})
 		}
 	}
-	took := max(e.model.Duration(d), 0)
+	took := e.opt.scaled(max(e.model.Duration(d), 0))
 	for i, q := range e.drawers {
 		q.modelled = d.Decodes[i].Tokens
 	}
@@ -158,7 +158,7 @@ func (e *engine) admitted(q *request, at time.Duration) {
 	}
 	q.timing.Cached = q.Cached + q.External
 	if e.opt.Pace == PaceRecorded {
-		q.due = max(at, q.queued+q.script.FirstToken)
+		q.due = max(at, q.queued+e.opt.scaled(q.script.FirstToken))
 	}
 }
 
@@ -209,18 +209,17 @@ func (e *engine) guess() {
 
 // speak adds the request's next output to its client's batch.
 func (e *engine) speak(q *request, now time.Duration) {
-	first := q.outputs == 0
 	out := &e.out
-	*out = protocol.Output{Events: q.takeEvents()}
+	*out = protocol.Output{}
 	last := q.say(out, e.opt)
-	if first {
-		out.Prefill = e.prefillStats(q)
-	} else {
+	if q.outputs > 1 {
 		e.countGuesses(q, len(out.Tokens))
 	}
-	q.logprobs.attach(out, first)
-	if err := e.batches[q.client].Add(q.stream, out); err != nil {
-		e.fail(q, err)
+	lost := q.trouble != nil && q.spoil(out, e.opt.Vocab)
+	if last && q.transfer != nil {
+		e.offer(q, out)
+	}
+	if (!lost || last) && !e.tell(q, out) {
 		last = true
 	}
 	if over := q.Computed - len(q.Seq.Tokens) + 1; over > 0 {
@@ -229,8 +228,24 @@ func (e *engine) speak(q *request, now time.Duration) {
 	if last {
 		e.forget(q)
 	} else if e.opt.Pace == PaceRecorded {
-		q.due += q.script.gap(q.outputs - 1) // of the last one's due time: a late step puts nothing off
+		q.due += e.opt.scaled(q.script.gap(q.outputs - 1)) // of the last one's due time: a late step puts nothing off
 	}
+}
+
+// tell adds an output to its client's batch. The first one that the client gets says how
+// the prompt was computed. It reports false when the request has ended with an error.
+func (e *engine) tell(q *request, out *protocol.Output) bool {
+	out.Events = q.takeEvents()
+	if !q.told {
+		out.Prefill = e.prefillStats(q)
+	}
+	q.logprobs.attach(out, !q.told)
+	q.told = true
+	if err := e.batches[q.client].Add(q.stream, out); err != nil {
+		e.fail(q, err)
+		return false
+	}
+	return true
 }
 
 // countGuesses counts a step of speculative decoding in which a request said n
@@ -351,20 +366,25 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	return s
 }
 
-// nextDue returns when the next output may leave, and false when nothing runs.
+// nextDue returns when there is something to do again, and false when only a message
+// can bring that about.
 func (e *engine) nextDue() (time.Duration, bool) {
-	switch {
-	case e.flight.on:
+	if e.flight.on {
 		return e.flight.end, true
-	case e.opt.Pace != PaceRecorded || e.scheduler.Pause == scheduler.PausedAll:
-		return 0, false
 	}
-	var due time.Duration
-	found := false
-	for _, r := range e.scheduler.Running() {
-		if q := r.Owner.(*request); !found || q.due < due {
-			due, found = q.due, true
+	due := never
+	if len(e.timers) > 0 {
+		due = e.timers[0].at
+	}
+	if e.holdsBack() && e.scheduler.Pause != scheduler.PausedAll {
+		for _, r := range e.scheduler.Running() {
+			if r.Complete() {
+				due = min(due, r.Owner.(*request).due)
+			}
 		}
 	}
-	return due, found
+	return due, due != never
 }
+
+// holdsBack tells whether requests may have to wait with what is computed.
+func (e *engine) holdsBack() bool { return e.opt.Pace == PaceRecorded || e.troubled > 0 }

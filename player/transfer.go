@@ -311,7 +311,7 @@ func (e *engine) pull(q *request, at time.Duration) {
 	}
 	took := time.Duration(0)
 	if e.model != nil {
-		took = max(e.model.Transfer(q.timing), 0)
+		took = e.opt.scaled(max(e.model.Transfer(q.timing), 0))
 	}
 	if c.Plane == nil {
 		e.pulledAt(q, at+took, nil)

@@ -47,18 +47,19 @@ func (a *app) playCommand() *cobra.Command {
 
 // prepare makes the engines. summary tells at the end what they answered with.
 func (f *playFlags) prepare(a *app, flags *pflag.FlagSet) (group *player.Group, summary func() string, err error) {
-	opt, err := f.engine.options(flags)
+	learned := len(f.timing.traces) > 0
+	opt, err := f.engine.options(flags, learned)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := f.source.check(flags); err != nil {
+	if err := f.source.check(flags, learned); err != nil {
 		return nil, nil, err
 	}
 	opt.Log = a.log
 	if summary, err = f.source.source(a, &opt); err != nil {
 		return nil, nil, err
 	}
-	model, err := f.timing.model(&opt)
+	model, err := f.timing.model(&opt, f.source.configHash)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -48,8 +48,9 @@ func (f *coreFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
 }
 
-// options are the player's as far as these flags say them.
-func (f *coreFlags) options(flags *pflag.FlagSet) (opt player.Options, err error) {
+// options are the player's as far as these flags say them. learned tells that times, and
+// what is said in a step, are learned from a recording.
+func (f *coreFlags) options(flags *pflag.FlagSet, learned bool) (opt player.Options, err error) {
 	if err := f.check(flags); err != nil {
 		return opt, err
 	}
@@ -68,6 +69,9 @@ func (f *coreFlags) options(flags *pflag.FlagSet) (opt player.Options, err error
 		return opt, errors.New("--speculative-config and --output-token-chunk-size: a model has one of them")
 	}
 	opt.SpeculativeTokens, opt.Acceptance, err = speculation(f.speculative)
+	if err == nil && opt.Acceptance == nil && !learned {
+		err = errors.New("--speculative-config: say how many are right by synthetic_acceptance_rates or synthetic_acceptance_length, or have it learned by --latency-trace")
+	}
 	return opt, err
 }
 

@@ -25,6 +25,8 @@ type sourceFlags struct {
 	strict    bool
 	vocab     uint32
 	seed      uint64
+	// configHash is what all recordings must have been made with; empty is any.
+	configHash string
 }
 
 const (
@@ -42,13 +44,14 @@ func (f *sourceFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.once, "replay-once", false, "let each record answer one request only")
 	flags.StringVar(&f.dataset, "dataset", "", "prompts and completions to be said: JSON Lines, JSON, CSV, Parquet or SQLite")
 	flags.StringVar(&f.tokenizer, "tokenizer", "", "the model's tokenizer.json, or the folder that has it: for --dataset, and for structured outputs that conform")
+	flags.StringVar(&f.configHash, "expect-config-hash", "", "refuse recordings, of tokens or times, whose engine was configured differently")
 	flags.BoolVar(&f.strict, "strict", false, "end a request that no record or row answers with an error, instead of by --mode")
 	flags.Uint64Var(&f.seed, "seed", 0, "seed of all that is drawn: tokens, times, faults")
 	flags.Uint32Var(&f.vocab, "vocab-size", 0, "random ids are drawn below this (default that of --tokenizer, else 32000)")
 }
 
-// check finds what no file has to be read for.
-func (f *sourceFlags) check(flags *pflag.FlagSet) error {
+// check finds what no file has to be read for. timed tells that recordings of times are given.
+func (f *sourceFlags) check(flags *pflag.FlagSet, timed bool) error {
 	if flags.Changed("vocab-size") && f.vocab == 0 {
 		return errors.New("--vocab-size 0: a vocabulary has at least one token")
 	}
@@ -59,6 +62,8 @@ func (f *sourceFlags) check(flags *pflag.FlagSet) error {
 		return err
 	}
 	switch {
+	case f.configHash != "" && f.recording == "" && !timed:
+		return errors.New("--expect-config-hash: there is no recording; give --replay-tokens or --latency-trace")
 	case f.minDepth < 0:
 		return fmt.Errorf("--replay-min-depth %d: want a number of tokens", f.minDepth)
 	case f.recording != "" && f.dataset != "":
@@ -113,8 +118,25 @@ func (f *sourceFlags) loadTokenizer(opt *player.Options) (*tokenizer.Tokenizer, 
 	return tok, nil
 }
 
+// readTrace reads a recording; its extra keys hold the request ids. Unless configHash
+// is empty, it must have been made with that configuration.
+func readTrace(path, configHash string) (*trace.Trace, error) {
+	t, err := trace.Read(path, trace.Options{KeepExtra: true})
+	if err != nil || configHash == "" {
+		return t, err
+	}
+	switch recorded := trace.Or(t.Meta.ConfigHash, ""); recorded {
+	case configHash:
+		return t, nil
+	case "":
+		return nil, fmt.Errorf("%s: meta has no config_hash, and --expect-config-hash wants %s", path, configHash)
+	default:
+		return nil, fmt.Errorf("%s: config_hash mismatch: recorded with %s, --expect-config-hash wants %s", path, recorded, configHash)
+	}
+}
+
 func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source) (func() string, error) {
-	t, err := trace.Read(f.recording, trace.Options{KeepExtra: player.Match(f.match) == player.MatchRequestID})
+	t, err := readTrace(f.recording, f.configHash)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -17,6 +18,7 @@ type timingFlags struct {
 	pace   string
 	traces []string
 	knobs  latency.Knobs
+	scale  float64
 }
 
 const paceAuto = "auto"
@@ -46,15 +48,20 @@ func (f *timingFlags) add(flags *pflag.FlagSet) {
 	for _, d := range durations {
 		flags.DurationVar(d.value, d.name, 0, d.usage)
 	}
+	flags.Float64Var(&f.scale, "time-scale", 1, "all recorded and modelled times are divided by this: 100 plays an hour in 36 seconds")
 	flags.Float64Var(&k.LoadFactor, "time-factor-under-load", 1, "what these times are multiplied by with --max-num-seqs requests running; with one it is 1")
 }
 
 // model puts pace and model into the options. Each engine of a group has a model of its own.
-func (f *timingFlags) model(opt *player.Options) (func() (latency.Model, error), error) {
+func (f *timingFlags) model(opt *player.Options, configHash string) (func() (latency.Model, error), error) {
 	pace, err := chooseOne("--pace", player.Pace(f.pace), paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
 	if err != nil {
 		return nil, err
 	}
+	if !(f.scale > 0) || math.IsInf(f.scale, 0) {
+		return nil, fmt.Errorf("--time-scale %v: want a number above 0", f.scale)
+	}
+	opt.TimeScale = f.scale
 	if err := f.knobs.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
@@ -78,7 +85,7 @@ func (f *timingFlags) model(opt *player.Options) (func() (latency.Model, error),
 	}
 	traces := make([]*trace.Trace, len(f.traces))
 	for i, path := range f.traces {
-		if traces[i], err = trace.Read(path, trace.Options{}); err != nil {
+		if traces[i], err = readTrace(path, configHash); err != nil {
 			return nil, err
 		}
 	}

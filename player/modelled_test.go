@@ -1,0 +1,176 @@
+package player
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+)
+
+// A step takes what the model says, and the next one begins when it ends: so says
+// every timeline, to the nanosecond.
+func TestModelledPace(t *testing.T) {
+	plain := latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
+	type arrival struct {
+		at     time.Duration
+		id     string
+		prompt []uint32
+		tokens int
+	}
+	for _, tt := range []struct {
+		name     string
+		opt      Options
+		knobs    latency.Knobs
+		arrivals []arrival
+		want     map[string][]time.Duration // when each output left
+		chunks   map[string][]int           // tokens of each, if not one
+	}{
+		{
+			name: "one request", knobs: plain,
+			arrivals: []arrival{{0, "a", count(0, 4), 3}},
+			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms, 120 * ms}},
+		},
+		{
+			name: "a prompt in three chunks takes as long as in one", knobs: plain, opt: Options{MaxNumBatchedTokens: 100},
+			arrivals: []arrival{{0, "a", count(0, 250), 2}},
+			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms}},
+		},
+		{
+			name: "a prompt occupies the engine", knobs: plain,
+			arrivals: []arrival{{0, "a", count(0, 4), 5}, {105 * ms, "b", count(100, 4), 2}},
+			want: map[string][]time.Duration{
+				"a": {100 * ms, 110 * ms, 210 * ms, 220 * ms, 230 * ms}, "b": {210 * ms, 220 * ms},
+			},
+		},
+		{
+			name: "two prompts in one step take as long as the longer", knobs: plain,
+			arrivals: []arrival{{0, "a", count(0, 4), 2}, {0, "b", count(100, 40), 2}},
+			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms}, "b": {100 * ms, 110 * ms}},
+		},
+		{
+			name: "who waits for room waits", knobs: plain, opt: Options{MaxNumSeqs: 1},
+			arrivals: []arrival{{0, "a", count(0, 4), 2}, {0, "b", count(100, 4), 2}},
+			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms}, "b": {210 * ms, 220 * ms}},
+		},
+		{
+			name:     "tokens that are cached take no time",
+			knobs:    latency.Knobs{PrefillOverhead: 5 * ms, PrefillPerToken: ms, InterTokenLatency: 10 * ms},
+			arrivals: []arrival{{0, "a", count(0, 20), 1}, {100 * ms, "b", count(0, 20), 1}},
+			want:     map[string][]time.Duration{"a": {25 * ms}, "b": {109 * ms}},
+		},
+		{
+			name: "under load", opt: Options{MaxNumSeqs: 2},
+			knobs:    latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, LoadFactor: 2},
+			arrivals: []arrival{{0, "a", count(0, 4), 2}, {0, "b", count(100, 4), 3}},
+			want:     map[string][]time.Duration{"a": {200 * ms, 220 * ms}, "b": {200 * ms, 220 * ms, 230 * ms}},
+		},
+		{
+			name: "guesses", opt: Options{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}, knobs: plain,
+			arrivals: []arrival{{0, "a", count(0, 4), 8}},
+			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms, 120 * ms, 130 * ms}},
+			chunks:   map[string][]int{"a": {1, 3, 3, 1}},
+		},
+		{
+			name: "diffusion", opt: Options{TokensPerStep: 4}, knobs: plain,
+			arrivals: []arrival{{0, "a", count(0, 4), 9}},
+			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms, 120 * ms}},
+			chunks:   map[string][]int{"a": {4, 4, 1}},
+		},
+		{
+			name: "an hour in 36 seconds", opt: Options{TimeScale: 100}, knobs: plain,
+			arrivals: []arrival{{0, "a", count(0, 4), 3}},
+			want:     map[string][]time.Duration{"a": {ms, 1100 * time.Microsecond, 1200 * time.Microsecond}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.opt.Pace, tt.opt.Latency = PaceModelled, &tt.knobs
+			r := newRig(t, tt.opt, 1)
+			for _, a := range tt.arrivals {
+				r.runUntil(a.at)
+				r.clock.advance(start + a.at - r.clock.Now())
+				r.submit(ask(a.id, a.prompt, a.tokens))
+			}
+			r.runAll()
+			got, chunks := map[string][]time.Duration{}, map[string][]int{}
+			for id, a := range r.answers() {
+				got[id] = a.at
+				if tt.chunks != nil {
+					chunks[id] = sizes(a.chunks)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("outputs left at (-want +got):\n%s", diff)
+			}
+			if tt.chunks != nil && !cmp.Equal(tt.chunks, chunks) {
+				t.Errorf("outputs have %v tokens, want %v", chunks, tt.chunks)
+			}
+			for i, e := range r.envelopes {
+				if want := (start + e.at).Seconds(); e.Timestamp != want {
+					t.Errorf("envelope %d is stamped %v, want %v", i, e.Timestamp, want)
+				}
+			}
+		})
+	}
+}
+
+// runUntil makes the steps that end before a moment.
+func (r *rig) runUntil(moment time.Duration) {
+	for r.clock.Now()-start < moment {
+		r.run()
+		due, ok := r.nextDue()
+		if !ok || due-start >= moment {
+			return
+		}
+		r.clock.advance(due - r.clock.Now())
+	}
+}
+
+func sizes(chunks [][]uint32) []int {
+	var n []int
+	for _, c := range chunks {
+		n = append(n, len(c))
+	}
+	return n
+}
+
+func rates(t *testing.T, rates ...float64) *latency.Acceptance {
+	t.Helper()
+	a, err := latency.NewAcceptance(rates...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// However late the engine wakes up, 10,000 steps take 10,000 times as long as one.
+func TestModelledPaceDoesNotDrift(t *testing.T) {
+	const steps, late = 10_000, 300 * time.Microsecond
+	r := newRig(t, Options{
+		Pace: PaceModelled, Latency: &latency.Knobs{TimeToFirstToken: 5 * ms, InterTokenLatency: ms}, MaxModelLen: 2 * steps,
+	}, 1)
+	r.submit(ask("a", count(0, 4), steps))
+	r.run()
+	for range steps {
+		due, _ := r.nextDue()
+		r.clock.advance(due + late - r.clock.Now())
+		r.run()
+	}
+	a := r.answer("a")
+	if len(a.at) != steps || a.finish.String() != "length" {
+		t.Fatalf("%d outputs that end by %v, want %d by length", len(a.at), a.finish, steps)
+	}
+	if want := 5*ms + (steps-1)*ms + late; a.at[steps-1] != want {
+		t.Errorf("the last of %d steps ended at %v, want %v", steps, a.at[steps-1], want)
+	}
+	stamps := make([]time.Duration, 0, steps)
+	for _, e := range r.envelopes {
+		stamps = append(stamps, time.Duration(e.Timestamp*1e9+0.5)-start)
+	}
+	slices.Sort(stamps)
+	if last := stamps[len(stamps)-1]; last-(5*ms+(steps-1)*ms) > time.Microsecond {
+		t.Errorf("the last one is stamped %v", last)
+	}
+}

@@ -52,7 +52,7 @@ var arrows = map[string][]string{
 	"internal/tokenizer": {"golang.org/x/text"},
 	"internal/dataset": {
 		"player", "internal/protocol", "internal/trace", "internal/tokenizer", "github.com/parquet-go/parquet-go",
-		"github.com/ncruces/go-sqlite3",
+		"github.com/ncruces/go-sqlite3", "github.com/tetratelabs/wazero",
 	},
 	"internal/golden":  {"internal/retry", "internal/oidc", aws},
 	"internal/oidc":    {"internal/retry"},

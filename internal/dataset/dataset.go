@@ -3,8 +3,10 @@ package dataset
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/tokenizer"
@@ -21,6 +23,7 @@ type Set struct {
 	Skipped int
 
 	rows []row
+	keys []string             // of the first row
 	tok  *tokenizer.Tokenizer // nil: the rows have tokens
 }
 
@@ -58,7 +61,7 @@ func Load(path string, tok *tokenizer.Tokenizer) (*Set, error) {
 	case len(s.rows) == 0 && s.Skipped == 0:
 		return nil, fmt.Errorf("%s: a dataset without rows", path)
 	case len(s.rows) == 0:
-		return nil, fmt.Errorf("%s: none of the %d rows has a prompt and a completion", path, s.Skipped)
+		return nil, fmt.Errorf("%s: none of the %d rows has a prompt and a completion%s", path, s.Skipped, s.seen())
 	case tok == nil && s.rows[0].tokens == nil:
 		return nil, fmt.Errorf("%s: a dataset of texts needs a tokenizer.json", path)
 	}
@@ -80,11 +83,23 @@ func gzipped(path string) string {
 	return ""
 }
 
+// seen tells which keys the first row has, in place of those that were looked for.
+func (s *Set) seen() string {
+	if len(s.keys) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": the first has %.200q; want one of %q for the prompt, of %q for the completion, or of %q",
+		s.keys[:min(len(s.keys), 20)], promptKeys, completionKeys, messageKeys)
+}
+
 // errGzip is for a file that is compressed whatever its name says.
 var errGzip = errors.New("compressed by gzip: inflate it first")
 
 // add takes in what a row holds.
 func (s *Set) add(number int, fields map[string]any) {
+	if s.keys == nil {
+		s.keys = slices.Sorted(maps.Keys(fields))
+	}
 	pairs := pairsOf(fields)
 	if len(pairs) == 0 {
 		s.Skipped++

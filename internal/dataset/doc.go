@@ -14,7 +14,7 @@
 //
 // SQLite holds a table llmd with the SHA-256 of the ids of a prompt, each four bytes, the lowest first, and the ids of
 // the answer: (id INTEGER, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER), gen_tokens being
-// {"strings": […], "numbers": […]}. It needs no tokenizer.
+// {"strings": […], "numbers": […]}. It needs no tokenizer. Parquet compressed by LZ4 is refused.
 //
 // # Matching
 //

@@ -1,12 +1,14 @@
 package dataset
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 )
 
 // readParquet reads rows as objects. What the library panics over is an error of the file.
@@ -26,8 +28,14 @@ func (s *Set) readParquet(path string) (err error) {
 	if err != nil || info.Size() == 0 {
 		return err
 	}
+	if err := checkFooter(file, info.Size()); err != nil {
+		return err
+	}
 	table, err := parquet.OpenFile(file, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
+		return err
+	}
+	if err := checkCodecs(table); err != nil {
 		return err
 	}
 	reader := parquet.NewGenericReader[any](table, table.Schema())
@@ -47,6 +55,31 @@ func (s *Set) readParquet(path string) (err error) {
 		}
 		clear(batch)
 	}
+}
+
+// checkFooter compares the length of the footer, for which the library takes memory before it reads, with that of the file.
+func checkFooter(file io.ReaderAt, size int64) error {
+	const magic = "PAR1"
+	var end [8]byte
+	if _, err := file.ReadAt(end[:], size-int64(len(end))); err != nil || string(end[4:]) != magic {
+		return fmt.Errorf("not a parquet file: it does not end in %s", magic)
+	}
+	if n := int64(binary.LittleEndian.Uint32(end[:])); n > size-int64(len(end)+len(magic)) {
+		return fmt.Errorf("broken parquet file: a footer of %d bytes in a file of %d", n, size)
+	}
+	return nil
+}
+
+// checkCodecs refuses LZ4: of a broken block of it the library takes ever more memory.
+func checkCodecs(table *parquet.File) error {
+	for _, group := range table.Metadata().RowGroups {
+		for _, column := range group.Columns {
+			if codec := column.MetaData.Codec; codec == format.Lz4Raw {
+				return fmt.Errorf("compressed by %v, which is not supported: write it with snappy, zstd, gzip or brotli", codec)
+			}
+		}
+	}
+	return nil
 }
 
 // plain makes texts of bytes, and lists of what Parquet has for lists: {"list": [{"element": …}]}.

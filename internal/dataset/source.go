@@ -35,6 +35,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	used    []bool
+	said    map[int][]uint32 // completions that were asked for, encoded
 	summary Summary
 }
 
@@ -58,7 +59,7 @@ func (s *Set) Source(opt Options) (*Source, error) {
 		return nil, errors.New("a dataset that is not strict needs a source to fall back to")
 	}
 	src := &Source{
-		set: s, opt: opt, used: make([]bool, len(s.rows)),
+		set: s, opt: opt, used: make([]bool, len(s.rows)), said: map[int][]uint32{},
 		byHash: map[[sha256.Size]byte][]int{}, byText: map[string][]int{}, chains: map[uint64][]int{},
 	}
 	for i, r := range s.rows {
@@ -90,7 +91,7 @@ func (s *Source) Script(r *protocol.Request) (player.Script, error) {
 	s.mu.Unlock()
 	switch {
 	case ok:
-		return s.script(&s.set.rows[i], r)
+		return s.script(i, r)
 	case s.opt.Strict:
 		return player.Script{}, fmt.Errorf("%s: request %s: no row has its prompt (%d tokens)", s.set.Name, r.ID, len(r.PromptTokenIDs))
 	}
@@ -158,23 +159,24 @@ func Hash(prompt []uint32) [sha256.Size]byte {
 }
 
 // findText finds the rows of a prompt's whole text. A text that is equal as it stands goes before one that is equal but
-// for white space around it.
+// for white space around it, and a row of one message before the last message of many.
 func (s *Source) findText(prompt []uint32) []int {
 	if len(s.byText) == 0 {
 		return nil
 	}
 	text := s.set.tok.Decode(trimTemplate(prompt, s.set.tok))
-	candidates := s.byText[s.key(text)]
+	key := s.key(text)
+	candidates := s.byText[key]
 	var same []int
 	for _, i := range candidates {
 		if s.set.tok.Normalize(s.set.rows[i].prompt) == text {
 			same = append(same, i)
 		}
 	}
-	if len(same) > 0 {
-		return same
+	if len(same) > 0 || key == "" {
+		return s.sameConversation(same, "")
 	}
-	return candidates
+	return s.sameConversation(candidates, "")
 }
 
 // trimTemplate takes the special tokens off that a frontend puts around a text.
@@ -189,17 +191,17 @@ func trimTemplate(prompt []uint32, tok *tokenizer.Tokenizer) []uint32 {
 	return prompt
 }
 
-// maxMessages is how many pieces between added tokens are looked at, from the end. After the last message of the user
-// there are the beginning of the answer and at most a few switches, such as an empty thought.
-const maxMessages = 8
+// roles are the names that stand alone at the beginning of an answer.
+var roles = []string{"assistant", "model"}
 
-// findMessage finds the rows of the last message of a chat.
+// findMessage finds the rows of the last message of a chat. After it there are only the beginning of the answer, with or
+// without a role, and switches such as an empty thought.
 func (s *Source) findMessage(prompt []uint32) []int {
 	if len(s.byText) == 0 {
 		return nil
 	}
-	end := len(prompt)
-	for range maxMessages {
+	role := false
+	for end := len(prompt); ; {
 		start := end
 		for start > 0 && !s.set.tok.Added(prompt[start-1]) {
 			start--
@@ -207,12 +209,16 @@ func (s *Source) findMessage(prompt []uint32) []int {
 		if start == 0 {
 			return nil // no message, but the whole text or what precedes the first one
 		}
-		if candidates := s.message(s.set.tok.Decode(prompt[start:end])); len(candidates) > 0 {
-			return s.sameConversation(candidates, s.set.tok.Decode(prompt[:start]))
+		text := s.set.tok.Decode(prompt[start:end])
+		switch key := s.key(text); {
+		case key == "":
+		case !role && slices.Contains(roles, key):
+			role = true
+		default:
+			return s.sameConversation(s.message(text), s.set.tok.Decode(prompt[:start]))
 		}
 		end = start - 1
 	}
-	return nil
 }
 
 // message finds the rows of a message, as it stands or after a line that names the role.
@@ -272,15 +278,33 @@ func (s *Source) findPrefix(prompt []uint32) []int {
 	return nil
 }
 
+// tokens are those of a row's completion.
+func (s *Source) tokens(i int) ([]uint32, error) {
+	row := &s.set.rows[i]
+	if row.tokens != nil {
+		return row.tokens, nil
+	}
+	s.mu.Lock()
+	tokens, ok := s.said[i]
+	s.mu.Unlock()
+	if ok {
+		return tokens, nil
+	}
+	if tokens, ok = s.set.tok.EncodeOutput(row.completion); !ok {
+		return nil, fmt.Errorf("%s: row %d: the tokenizer cannot spell its completion", s.set.Name, row.number)
+	}
+	s.mu.Lock()
+	s.said[i] = tokens
+	s.mu.Unlock()
+	return tokens, nil
+}
+
 // script answers with a row: its completion, then the end of sequence that the request names. As of a model, stop ids end
 // it, and a request that wants more gets more.
-func (s *Source) script(row *row, r *protocol.Request) (player.Script, error) {
-	tokens := row.tokens
-	if tokens == nil {
-		var ok bool
-		if tokens, ok = s.set.tok.EncodeOutput(row.completion); !ok {
-			return player.Script{}, fmt.Errorf("%s: row %d: the tokenizer cannot spell its completion", s.set.Name, row.number)
-		}
+func (s *Source) script(i int, r *protocol.Request) (player.Script, error) {
+	tokens, err := s.tokens(i)
+	if err != nil {
+		return player.Script{}, err
 	}
 	eos, least := r.Sampling.EOSTokenID, r.Sampling.MinTokens
 	script := player.Script{Finish: protocol.FinishStop, Stops: true, CachedTokens: player.LookUp}

@@ -9,7 +9,14 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 	_ "github.com/ncruces/go-sqlite3/embed" // SQLite, as WebAssembly
+	"github.com/tetratelabs/wazero"
 )
+
+// init has SQLite interpreted. To compile it takes seconds of processor time at each start, to read a table does not.
+func init() {
+	const pages = 256 << 20 / (64 << 10) // what SQLite may take of memory
+	sqlite3.RuntimeConfig = wazero.NewRuntimeConfigInterpreter().WithMemoryLimitPages(pages)
+}
 
 // The columns of the table llmd, and their types.
 var columns = []struct{ name, kind string }{
@@ -26,6 +33,7 @@ func (s *Set) readSQLite(path string) error {
 		return err
 	}
 	defer db.Close()
+	db.Limit(sqlite3.LIMIT_LENGTH, maxRow)
 	// A database of somebody else runs nothing of its own.
 	if err := db.Exec("PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON"); err != nil {
 		return locked(err)

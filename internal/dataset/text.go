@@ -37,23 +37,24 @@ func open(path string) (*os.File, *bounded, error) {
 		return nil, nil, err
 	}
 	r := bufio.NewReaderSize(file, 1<<20)
-	if magic, _ := r.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+	magic, _ := r.Peek(3)
+	if bytes.HasPrefix(magic, []byte{0x1f, 0x8b}) {
 		file.Close()
 		return nil, nil, errGzip
+	}
+	if string(magic) == "\ufeff" { // what editors on Windows begin a text with
+		_, _ = r.Discard(len(magic))
 	}
 	return file, &bounded{r: r, left: maxRow}, nil
 }
 
 func (s *Set) readLines(path string) error {
-	file, _, err := open(path)
+	file, r, err := open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(file)
+	lines := bufio.NewScanner(r.r)
 	lines.Buffer(nil, maxRow)
 	n := 0
 	for lines.Scan() {
@@ -88,16 +89,23 @@ func (s *Set) readJSON(path string) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	if err == nil && first == json.Delim('[') {
-		return s.readArray(dec, r)
+	switch {
+	case err != nil:
+	case first == json.Delim('['):
+		err = s.readArray(dec, r)
+	case first == json.Delim('{'):
+		err = s.readObject(dec, r)
+	default:
+		err = errors.New("want an array of rows, or an object with one")
 	}
 	if err != nil {
 		return err
 	}
-	if first != json.Delim('{') {
-		return errors.New("want an array of rows, or an object with one")
+	r.next()
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON text: name a file with a row on each line .jsonl")
 	}
-	return s.readObject(dec, r)
+	return nil
 }
 
 // readObject reads the arrays of rows of the object that has begun.
@@ -128,7 +136,7 @@ func (s *Set) readObject(dec *json.Decoder, r *bounded) error {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("an object without an array of rows: want one under a key of %q", splits)
+		return fmt.Errorf("an object without an array of rows: want one under a key of %q; name a file with a row on each line .jsonl", splits)
 	}
 	return nil
 }
@@ -169,7 +177,6 @@ func (s *Set) readCSV(path string) error {
 		return err
 	}
 	names := slices.Clone(head)
-	names[0] = string(bytes.TrimPrefix([]byte(names[0]), []byte("\ufeff")))
 	for n := 1; ; n++ {
 		r.next()
 		values, err := table.Read()

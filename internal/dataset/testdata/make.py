@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 rows = {"instruction": ["Say hello", "Count", None, "No answer"], "input": ["", "to three", "x", None],
-        "output": ["Hello, wörld! 😀", "1\n2\n3", "nothing was asked", ""]}
+        "output": ["Hello, wörld! 😀", "1\n2\n3", "only an input", ""]}
 for codec in ["NONE", "SNAPPY", "GZIP", "ZSTD", "BROTLI", "LZ4"]:
     pq.write_table(pa.table(rows), f"flat-{codec.lower()}.parquet", compression=codec)
 chat = [[{"role": "system", "content": "Be short"}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"},

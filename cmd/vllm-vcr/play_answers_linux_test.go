@@ -1,0 +1,241 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/vllmrs"
+)
+
+// A pairOfTexts is a row of the dataset of these tests.
+type pairOfTexts struct {
+	Prompt     string `json:"prompt"`
+	Completion string `json:"completion"`
+}
+
+// answers are texts that a tokenizer or a template could spoil: white space at their ends, letters of several tokens,
+// what looks like special tokens, and long ones.
+var answers = []pairOfTexts{
+	{"Say hello", "Hello, wörld! 😀"},
+	{"Count\nto three", "1\n2\n3\n"},
+	{"  with space  ", "\n\n  indented\n\tand tabbed  "},
+	{"Write the end", "It is <|im_end|>, and then <|im_start|>user\nno more <|endoftext|>"},
+	{"日本語で", "はい、日本語です。👩‍👩‍👧 e\u0301 é \u00a0\u2028x"},
+	{"Be long", strings.Repeat("All work and no play makes Jack a dull boy. ", 60)},
+	{"Write JSON", `{"a": [1, 2.5, null], "b": "\"\\\u0000"}`},
+	{"One letter", "x"},
+}
+
+// answeringServer starts a frontend with the player of the binary behind it.
+func answeringServer(t *testing.T, version string, args ...string) (server *vllmrs.Server, player *command) {
+	t.Helper()
+	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
+		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	player = start(t, append([]string{
+		"play", "--handshake-address", server.Handshake(), "--vllm-version", version, "--tokenizer", testenv.ModelDir(t),
+	}, args...)...)
+	if err := server.Healthy(t.Context()); err != nil {
+		t.Fatalf("%v; the player said %s", err, &player.stderr)
+	}
+	return server, player
+}
+
+// stop ends a player as a user does, and returns what it has said.
+func (c *command) stop(t *testing.T) string {
+	t.Helper()
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("the player ended with %v: %s", err, &c.stderr)
+	}
+	return c.stderr.String()
+}
+
+// textOf asks for a text, and returns it with the reason why it ended.
+func textOf(t *testing.T, server *vllmrs.Server, path string, body map[string]any, stream bool) (text, reason string) {
+	t.Helper()
+	client := vllmrs.NewClient(server.URL(), "tiny")
+	defer client.Close()
+	asked := map[string]any{"model": "tiny", "max_tokens": 2000, "temperature": 0, "stream": stream}
+	for key, value := range body {
+		asked[key] = value
+	}
+	if !stream {
+		answer, err := client.Ask(t.Context(), "POST", path, asked)
+		if err != nil || answer.Status != 200 {
+			t.Errorf("%s: %v, %d: %s", path, err, answer.Status, answer.Body)
+		}
+		return piece(t, answer.Body)
+	}
+	events, err := client.Open(t.Context(), path, asked)
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+		return "", ""
+	}
+	defer events.Close()
+	for {
+		data, err := events.Next()
+		if errors.Is(err, io.EOF) || string(data) == "[DONE]" {
+			return text, reason
+		}
+		if err != nil {
+			t.Error(err)
+			return text, reason
+		}
+		more, why := piece(t, data)
+		text, reason = text+more, reason+why
+	}
+}
+
+// piece is what an answer or an event says, of completions or of chat.
+func piece(t *testing.T, body []byte) (text, reason string) {
+	t.Helper()
+	type message struct {
+		Content   string `json:"content"`
+		Reasoning string `json:"reasoning"`
+	}
+	var got struct {
+		Choices []struct {
+			Text    string  `json:"text"`
+			Message message `json:"message"`
+			Delta   message `json:"delta"`
+			Reason  string  `json:"finish_reason"`
+		} `json:"choices"`
+	}
+	if err := json.Unmarshal(body, &got); err != nil {
+		t.Errorf("%v: %s", err, body)
+	}
+	if len(got.Choices) == 0 {
+		return "", ""
+	}
+	c := got.Choices[0]
+	return c.Text + c.Message.Content + c.Delta.Content, c.Reason
+}
+
+func user(text string) map[string]any {
+	return map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}}
+}
+
+// writeAnswers writes the dataset in which a format a player reads it.
+func writeAnswers(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "answers.jsonl")
+	var b strings.Builder
+	for _, a := range answers {
+		line, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(append(line, '\n'))
+	}
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestPlayDataset: behind a real frontend the player gives each completion of a dataset back exactly, as a completion
+// and in a chat, streamed and not.
+func TestPlayDataset(t *testing.T) {
+	for _, version := range testenv.FrontendVersions() {
+		t.Run(version, func(t *testing.T) {
+			server, player := answeringServer(t, version, "--dataset", writeAnswers(t), "--strict", "--verbose")
+			var asking sync.WaitGroup
+			for _, a := range answers {
+				for _, stream := range []bool{false, true} {
+					for path, body := range map[string]map[string]any{
+						"/v1/completions": {"prompt": a.Prompt}, "/v1/chat/completions": user(a.Prompt),
+					} {
+						asking.Go(func() {
+							text, reason := textOf(t, server, path, body, stream)
+							if text != a.Completion || reason != "stop" {
+								t.Errorf("%s, stream %v: %q was answered with %q (%s), want %q", path, stream, a.Prompt, text, reason, a.Completion)
+							}
+						})
+					}
+				}
+			}
+			asking.Wait()
+			const want = "32 requests: 0 matched by tokens, 16 by text, 16 by their last message, 0 by a beginning, 0 nothing"
+			if log := player.stop(t); !strings.Contains(log, want) {
+				t.Errorf("the player said %s, want %q", log, want)
+			}
+		})
+	}
+}
+
+// TestPlayEcho: the text of a prompt comes back as it was, again and again, until the answer is long enough.
+func TestPlayEcho(t *testing.T) {
+	tok, err := tokenizer.Load(testenv.ModelDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range testenv.FrontendVersions() {
+		t.Run(version, func(t *testing.T) {
+			server, _ := answeringServer(t, version, "--mode", "echo")
+			for _, a := range answers {
+				if strings.Contains(a.Completion, "<|") {
+					continue // a frontend shows no special tokens
+				}
+				for _, stream := range []bool{false, true} {
+					tokens := len(tok.Encode(a.Completion))
+					text, reason := textOf(t, server, "/v1/completions", map[string]any{"prompt": a.Completion, "max_tokens": 2 * tokens}, stream)
+					if text != a.Completion+a.Completion || reason != "length" {
+						t.Errorf("stream %v: %q came back as %q (%s)", stream, a.Completion, text, reason)
+					}
+				}
+			}
+			text, _ := textOf(t, server, "/v1/chat/completions", merge(user("Say hello"), "max_tokens", len(tok.Encode("<|im_start|>user\nSay hello"))), false)
+			if text != "user\nSay hello" {
+				t.Errorf("a chat came back as %q", text)
+			}
+		})
+	}
+}
+
+func merge(body map[string]any, key string, value any) map[string]any {
+	body[key] = value
+	return body
+}
+
+// TestPlayDatasetStrictly: what no row answers is an error of that request alone, unless --mode answers it.
+func TestPlayDatasetStrictly(t *testing.T) {
+	version := testenv.FrontendVersions()[0]
+	for _, strict := range []bool{true, false} {
+		t.Run(fmt.Sprintf("strict=%v", strict), func(t *testing.T) {
+			args := []string{"--dataset", writeAnswers(t), "--mode", "echo"}
+			if strict {
+				args = append(args, "--strict")
+			}
+			server, _ := answeringServer(t, version, args...)
+			client := vllmrs.NewClient(server.URL(), "tiny")
+			defer client.Close()
+			answer, err := client.Ask(t.Context(), "POST", "/v1/completions", map[string]any{"model": "tiny", "prompt": "Who is it?", "max_tokens": 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strict != (answer.Status >= 500) {
+				t.Errorf("status %d: %s", answer.Status, answer.Body)
+			}
+			if text, _ := textOf(t, server, "/v1/completions", map[string]any{"prompt": "One letter"}, false); text != "x" {
+				t.Errorf("after that: %q", text)
+			}
+		})
+	}
+}

@@ -6,7 +6,7 @@ import "sync"
 var readSampling = []string{
 	"max_tokens", "min_tokens", "stop_token_ids", "_eos_token_id", "ignore_eos", "logprobs", "prompt_logprobs",
 	"temperature", "seed", "extra_args", "structured_outputs", "logprob_token_ids", "prompt_logprob_token_ids",
-	"prompt_logprob_start",
+	"prompt_logprob_start", "skip_reading_prefix_cache",
 }
 
 // ReadsByName tells whether a field is looked up by its name when messages are
@@ -25,6 +25,10 @@ var readFields = sync.OnceValue(func() map[string]bool {
 		// What decoding pooling_params looks up.
 		"PoolingParams.task": true, "PoolingParams.dimensions": true, "PoolingParams.use_activation": true,
 		"PoolingParams.late_interaction_params": true, "PoolingParams.late_chunking_params": true,
+		"PoolingParams.skip_reading_prefix_cache": true,
+		// What decoding mm_features looks up.
+		"MultiModalFeatureSpec.identifier": true, "MultiModalFeatureSpec.mm_position": true,
+		"PlaceholderRange.offset": true, "PlaceholderRange.length": true,
 		"EngineCoreOutputs.engine_index": true, "EngineCoreOutputs.outputs": true,
 		"UtilityOutput.call_id": true, "UtilityOutput.failure_message": true, "UtilityOutput.result": true,
 	}

@@ -21,6 +21,9 @@ type Pooling struct {
 	// LateInteraction is "cache_query" or "score_doc" for the two sides of a score
 	// that is computed in the engine; else empty. Query names what they share.
 	LateInteraction, Query string
+	// SkipReading says that the prompt is not looked up in the prefix cache, as for
+	// what is told of each token.
+	SkipReading bool
 }
 
 // DecodePooling reads the pooling_params of a request.
@@ -53,6 +56,8 @@ func decodePoolingField(cur *pack.Cursor, name string, p *Pooling) (err error) {
 		p.Task, err = cur.StrString()
 	case "dimensions":
 		p.Dimensions, err = smallInt(cur)
+	case "skip_reading_prefix_cache":
+		p.SkipReading, err = cur.Bool()
 	case "use_activation":
 		p.Activate, err = cur.Bool()
 	case "late_chunking_params":

@@ -47,6 +47,7 @@ func (p *PromptScores) setIDs(dtype string, data []byte) error {
 // decodePromptScores reads a list of ids, a list of lists, or an array: [dtype,
 // [rows, ids], data].
 func decodePromptScores(cur *pack.Cursor, aux [][]byte) (*PromptScores, error) {
+	start := *cur
 	n, err := cur.ArrayLen()
 	if err != nil || n == 0 {
 		return nil, err
@@ -54,10 +55,7 @@ func decodePromptScores(cur *pack.Cursor, aux [][]byte) (*PromptScores, error) {
 	p := new(PromptScores)
 	switch cur.Kind() {
 	case pack.String:
-		if n != 3 {
-			return nil, fmt.Errorf("an array of %d values, want its type, shape and data", n)
-		}
-		return p, p.decodeArray(cur, aux)
+		return p, p.decodeArray(&start, aux)
 	case pack.Array:
 		p.Rows = n
 		for range n {
@@ -98,36 +96,13 @@ func (p *PromptScores) decodeRow(cur *pack.Cursor) error {
 }
 
 func (p *PromptScores) decodeArray(cur *pack.Cursor, aux [][]byte) error {
-	dtype, err := cur.StrString()
+	dtype, shape, data, err := decodeTensor(cur, aux)
 	if err != nil {
 		return err
 	}
-	dims, err := cur.ArrayLen()
-	if err != nil {
-		return err
+	if len(shape) != 2 {
+		return fmt.Errorf("an array of %d dimensions, want 2", len(shape))
 	}
-	if dims != 2 {
-		return fmt.Errorf("an array of %d dimensions, want 2", dims)
-	}
-	if p.Rows, err = smallInt(cur); err != nil {
-		return err
-	}
-	if p.Width, err = smallInt(cur); err != nil {
-		return err
-	}
-	if cur.Kind() == pack.Int {
-		i, err := smallInt(cur)
-		if err != nil {
-			return err
-		}
-		if i < 1 || i > len(aux) {
-			return fmt.Errorf("auxiliary frame %d of %d", i, len(aux))
-		}
-		return p.setIDs(dtype, aux[i-1])
-	}
-	_, data, err := cur.Ext()
-	if err != nil {
-		return err
-	}
+	p.Rows, p.Width = shape[0], shape[1]
 	return p.setIDs(dtype, data)
 }

@@ -112,6 +112,7 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 		c.sampling.watermarking, c.sampling.routedExperts, s.HasSeed, s.EOSTokenID >= 0,
 		s.Logprobs != NoLogprobs, s.PromptLogprobs != NoLogprobs, s.ExtraArgs != nil,
 		s.StructuredOutputs != nil, len(s.LogprobTokenIDs) > 0, s.PromptScores != nil, s.PromptScoreStart > 0,
+		s.HasSkipReading,
 	} {
 		if extra {
 			n++
@@ -150,6 +151,9 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 	}
 	if s.ExtraArgs != nil {
 		b = append(pack.AppendString(b, "extra_args"), s.ExtraArgs...)
+	}
+	if s.HasSkipReading {
+		b = pack.AppendBool(pack.AppendString(b, "skip_reading_prefix_cache"), s.SkipReading)
 	}
 	if c.sampling.routedExperts {
 		b = pack.AppendInt(pack.AppendString(b, "routed_experts_prompt_start"), 0)

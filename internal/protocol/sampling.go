@@ -25,6 +25,9 @@ type Sampling struct {
 	// nil when absent.
 	PromptScores     []byte
 	PromptScoreStart int
+	// SkipReading, with HasSkipReading, says whether the prompt is looked up in the
+	// prefix cache; see [Sampling.SkipsCache].
+	SkipReading, HasSkipReading bool
 	// StructuredOutputs is the raw msgpack map of what constrains the output, nil when
 	// absent.
 	StructuredOutputs []byte
@@ -33,6 +36,16 @@ type Sampling struct {
 	HasSeed           bool
 	ExtraArgs         []byte // raw msgpack map, nil when absent
 	Raw               []byte // the whole map
+}
+
+// SkipsCache tells whether the prompt is computed anew, whatever of it the prefix cache
+// has: as the request says, else where something is to be said of each of its tokens
+// (vllm/sampling_params.py __post_init__).
+func (s *Sampling) SkipsCache() bool {
+	if s.HasSkipReading {
+		return s.SkipReading
+	}
+	return s.PromptLogprobs != NoLogprobs || s.PromptScores != nil
 }
 
 // NoLogprobs and AllLogprobs are the special values of Sampling.Logprobs.
@@ -115,7 +128,8 @@ func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) 
 	return err
 }
 
-// decodeLogprobIDs reads which ids a request wants to know the log-probabilities of.
+// decodeLogprobIDs reads which ids a request wants to know the log-probabilities of,
+// and what follows from such a wish.
 func decodeLogprobIDs(cur *pack.Cursor, key string, s *Sampling) (err error) {
 	switch key {
 	case "logprob_token_ids":
@@ -124,6 +138,9 @@ func decodeLogprobIDs(cur *pack.Cursor, key string, s *Sampling) (err error) {
 		s.PromptScores, err = cur.Raw()
 	case "prompt_logprob_start":
 		s.PromptScoreStart, err = smallInt(cur)
+	case "skip_reading_prefix_cache":
+		s.HasSkipReading = true
+		s.SkipReading, err = cur.Bool()
 	default:
 		err = cur.Skip()
 	}

@@ -15,7 +15,11 @@ type SchedulerStats struct {
 	CurrentWave  int
 	KVCacheUsage float64 // share of the KV blocks in use, 0 to 1
 	PrefixCache  CacheStats
-	Spec         *SpecDecodingStats
+	External     *CacheStats // look-ups in other engines' caches; nil without a KV connector
+	// Fetching counts the requests whose KV cache comes from another engine: those that
+	// have not begun to pull, those that do, and those that have it and wait.
+	Fetching [3]int
+	Spec     *SpecDecodingStats
 }
 
 // CacheStats counts prefix-cache look-ups; Queries and Hits are in tokens.
@@ -50,6 +54,8 @@ const (
 	statsWave
 	statsUsage
 	statsPrefix
+	statsExternal
+	statsFetching
 	statsSpec
 )
 
@@ -57,6 +63,7 @@ var statsOps = map[string]statsOp{
 	"num_running_reqs": statsRunning, "num_waiting_reqs": statsWaiting,
 	"num_skipped_waiting_reqs": statsSkipped, "step_counter": statsStepCounter, "current_wave": statsWave,
 	"kv_cache_usage": statsUsage, "prefix_cache_stats": statsPrefix, "spec_decoding_stats": statsSpec,
+	"connector_prefix_cache_stats": statsExternal, "num_kv_fetch_reqs_by_stage": statsFetching,
 }
 
 // kvFetchStages are the keys that the scheduler always fills
@@ -84,8 +91,6 @@ func (c *Codec) compileStats() error {
 		case known:
 			c.stats = append(c.stats, statsStep{bytes: run, op: op})
 			run = nil
-		case f.Name == "num_kv_fetch_reqs_by_stage":
-			run = appendKVFetchStages(run)
 		default:
 			def, err := c.defaultOf("SchedulerStats", f)
 			if err != nil {
@@ -105,10 +110,10 @@ func (c *Codec) compileStats() error {
 	return err
 }
 
-func appendKVFetchStages(b []byte) []byte {
+func appendKVFetchStages(b []byte, counts [len(kvFetchStages)]int) []byte {
 	b = pack.AppendMapHeader(b, len(kvFetchStages))
-	for _, stage := range kvFetchStages {
-		b = pack.AppendInt(pack.AppendString(b, stage), 0)
+	for i, stage := range kvFetchStages {
+		b = pack.AppendInt(pack.AppendString(b, stage), int64(counts[i]))
 	}
 	return b
 }
@@ -163,6 +168,10 @@ func (c *Codec) appendStats(b []byte, s *SchedulerStats) []byte {
 			b = pack.AppendFloat64(b, s.KVCacheUsage)
 		case statsPrefix:
 			b = appendMap(b, c.cache, &s.PrefixCache)
+		case statsExternal:
+			b = appendMapOrNil(b, c.cache, s.External)
+		case statsFetching:
+			b = appendKVFetchStages(b, s.Fetching)
 		case statsSpec:
 			b = appendMapOrNil(b, c.spec, s.Spec)
 		}

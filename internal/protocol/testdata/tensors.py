@@ -1,12 +1,16 @@
 """What an installed vLLM release makes of tensors on the wire.
 
     python tensors.py write > release.jsonl   requests with pooling or scoring parameters and outputs, as its encoder writes
-                                              them: {"name", "want", "frames": [hex, …]}
+                                              them: {"name", "frames": [hex, …]}
     python tensors.py read < frames.jsonl     what its decoder reads of the outputs in {"name", "frames"}
 """
 
 import json
+import os
 import sys
+
+OUT = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)  # a release logs to stdout
 
 import numpy as np
 import torch
@@ -44,6 +48,11 @@ def write():
         "output embed": output(pooling_output=torch.tensor([0.5, -0.25, 1.0])),
         "output scalar": output(pooling_output=torch.tensor(0.75)),
         "output rows": output(pooling_output=torch.arange(80, dtype=torch.float32).reshape(2, 40)),
+        "reads": request(SamplingParams()),
+        "prompt logprobs": request(SamplingParams(prompt_logprobs=1)),
+        "prompt logprobs read anyway": request(SamplingParams(prompt_logprobs=1, skip_reading_prefix_cache=False)),
+        "skips": request(SamplingParams(skip_reading_prefix_cache=True)),
+        "pooling skips": request(pooling=pooling(task="token_embed", skip_reading_prefix_cache=True)),
         "logprob ids": request(SamplingParams(logprob_token_ids=[7, 5])),
     }
     try:
@@ -53,13 +62,16 @@ def write():
     except ImportError:
         pass
     if hasattr(SamplingParams(), "prompt_logprob_token_ids"):
+        cases["scores read anyway"] = request(
+            SamplingParams(prompt_logprob_token_ids=np.array([[5]]), skip_reading_prefix_cache=False)
+        )
         cases["scores inline"] = request(SamplingParams(prompt_logprob_token_ids=np.array([[5, 6], [7, -1]]), prompt_logprob_start=1))
         cases["scores aside"] = request(SamplingParams(prompt_logprob_token_ids=np.arange(64).reshape(2, 32)))
         cases["output scores"] = output(prompt_token_id_logprobs=torch.tensor([[-0.5, float("-inf")], [-1.0, -2.0]]))
     encoder = MsgpackEncoder()
     for name, case in cases.items():
         frames = [bytes(f).hex() for f in encoder.encode(case)]
-        print(json.dumps({"name": name, "frames": frames}))
+        print(json.dumps({"name": name, "frames": frames}), file=OUT)
 
 
 def read():
@@ -71,7 +83,8 @@ def read():
         for field in ("pooling_output", "prompt_token_id_logprobs"):
             if (tensor := getattr(o, field, None)) is not None:
                 told[field] = {"type": str(tensor.dtype), "shape": list(tensor.shape), "values": [str(v) for v in tensor.flatten().tolist()]}
-        print(json.dumps(told))
+        print(json.dumps(told), file=OUT)
 
 
 {"write": write, "read": read}[sys.argv[1]]()
+OUT.flush()

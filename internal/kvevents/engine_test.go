@@ -47,9 +47,6 @@ type captureReplay struct {
 	frames [][][]byte
 }
 
-// rules are what engines do differently in the cache itself.
-var rules = map[string]kvcache.Rules{"0.27.1": {PlainKeys: true, LastFeature: true, FreedLast: true}}
-
 func captures(t *testing.T) []*capture {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/engine-*.jsonl.gz")
@@ -136,7 +133,7 @@ func (c *capture) run(t *testing.T, step func([]kvcache.Event)) {
 	t.Helper()
 	pool, err := kvcache.New(kvcache.Options{
 		Blocks: c.Arguments.Blocks, BlockSize: c.Arguments.BlockSize, Caching: true, Events: true, Seed: "0",
-		Algorithm: kvcache.Algorithm(c.Arguments.Algorithm), Rules: rules[c.Version],
+		Algorithm: kvcache.Algorithm(c.Arguments.Algorithm), Rules: kvcache.RulesOf(protocol.LineOf(c.Version)),
 	})
 	if err != nil {
 		t.Fatal(err)

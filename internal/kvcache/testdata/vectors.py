@@ -149,7 +149,7 @@ class Case:
     def admit(self):
         rng, m = self.rng, self.manager
         r = self.waiting.pop(rng.randrange(len(self.waiting)))
-        blocks, cached, _ = m.get_computed_blocks(r)
+        blocks, cached, *_ = m.get_computed_blocks(r)
         self.write("look", int(r.request_id), cached)
         self.seen()
         external, delay, n = 0, False, 0

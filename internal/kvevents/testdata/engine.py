@@ -36,7 +36,8 @@ def main(model, path, *arguments):
     arguments = {k: json.loads(v) for k, v in (a.split("=", 1) for a in arguments)}
     arguments = {
         "block_size": 32, "num_gpu_blocks_override": 14, "max_num_batched_tokens": 64, "max_num_seqs": 4,
-        "max_model_len": 256, "prefix_caching_hash_algo": "sha256_cbor", "async_scheduling": False, **arguments,
+        "max_model_len": 256, "prefix_caching_hash_algo": "sha256_cbor", "async_scheduling": False,
+        "gpu_memory_utilization": 0.3, **arguments,
     }
     context = zmq.Context.instance()
     sub = context.socket(zmq.SUB)

@@ -1,0 +1,86 @@
+package kvevents
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseConfig(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       *Options
+		err        string
+	}{
+		{name: "on", text: `{"enable_kv_cache_events": true}`, want: &Options{}},
+		{
+			name: "all", text: ` {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://indexer:5557",
+				"replay_endpoint": "tcp://*:5558", "buffer_steps": 1, "hwm": 2, "max_queue_size": 3, "topic": "kv@pod@model"} `,
+			want: &Options{
+				Endpoint: "tcp://indexer:5557", ReplayEndpoint: "tcp://*:5558", BufferSteps: 1, HWM: 2, MaxQueueSize: 3, Topic: "kv@pod@model",
+			},
+		},
+		{name: "null where it may be", text: `{"enable_kv_cache_events": true, "publisher": null, "replay_endpoint": null}`, want: &Options{}},
+		{name: "the last of two", text: `{"enable_kv_cache_events": true, "topic": "a", "topic": "b"}`, want: &Options{Topic: "b"}},
+		{name: "nothing", text: `{}`},
+		{name: "off", text: `{"enable_kv_cache_events": false, "publisher": "zmq"}`},
+		{name: "to nobody", text: `{"enable_kv_cache_events": true, "publisher": "null"}`},
+		{name: "empty", text: ``, err: "want a JSON object"},
+		{name: "no JSON", text: `{"topic": kv}`, err: "want a JSON object"},
+		{name: "no object", text: `[]`, err: "want a JSON object"},
+		{name: "null", text: `null`, err: "it is null: want a JSON object"},
+		{name: "two", text: `{} {}`, err: "something follows the object at byte 4"},
+		{name: "unknown", text: `{"enable_kv_cache_events": true, "topics": "kv"}`, err: `no member "topics": there are buffer_steps, `},
+		{name: "unknown though off", text: `{"bufferSteps": 1}`, err: `no member "bufferSteps"`},
+		{name: "a publisher of others", text: `{"publisher": "nats"}`, err: `publisher "nats": want "zmq" or "null"`},
+		{name: "a text for a number", text: `{"hwm": "1"}`, err: `hwm: "1": want a whole number`},
+		{name: "half a number", text: `{"hwm": 1.5}`, err: `hwm: 1.5: want a whole number`},
+		{name: "none kept", text: `{"buffer_steps": 0}`, err: "buffer_steps: 0: want a whole number, 1 at least"},
+		{name: "negative", text: `{"max_queue_size": -1}`, err: "max_queue_size: -1: "},
+		{name: "null for a text", text: `{"endpoint": null}`, err: "endpoint: null: want an address"},
+		{name: "a number for a flag", text: `{"enable_kv_cache_events": 1}`, err: "enable_kv_cache_events: 1: want true or false"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseConfig(tt.text)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("%v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestParseIntHashes(t *testing.T) {
+	tests := []struct {
+		name, value string
+		want, wrong bool
+	}{
+		{name: "unset"},
+		{name: "one", value: "1"},
+		{name: "zero", value: "0", want: true},
+		{name: "zero with space, as Python takes it", value: " 0 ", want: true},
+		{name: "another", value: "-3"},
+		{name: "a word", value: "false", wrong: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseIntHashes(tt.value)
+			if got != tt.want || err != nil != tt.wrong {
+				t.Errorf("%v, %v", got, err)
+			}
+			if tt.wrong && !strings.Contains(err.Error(), EnvIntHashes+`="`+tt.value+`"`) {
+				t.Errorf("%v does not name the variable", err)
+			}
+		})
+	}
+}

@@ -41,7 +41,7 @@ func (p *Player) coordinate(ctx context.Context, a protocol.Addresses) error {
 	if c.output, err = zmq.Dial(ctx, *a.CoordinatorOutput, zmq.Push, p.socketOptions(hangUpGrace)); err != nil {
 		return fmt.Errorf("coordinator: %w", err)
 	}
-	c.out = newOutbox(c.output, p.opt.MaxUnread)
+	c.out = newOutbox(c.output, p.opt.MaxUnread, p.inbox.ring)
 	if err := c.input.Subscribe(nil); err != nil {
 		return fmt.Errorf("coordinator: %w", err)
 	}
@@ -65,7 +65,9 @@ func (p *Player) awaitCoordinator(ctx context.Context) error {
 		return fmt.Errorf("coordinator %s: a message of %d frames instead of READY", c.input.Peer(), len(m))
 	}
 	if p.opt.EngineIndex == 0 {
-		c.waves.onEnd(c.rank, func(wave int) { p.inbox.put(event{kind: waveEnded, wave: wave}) })
+		c.waves.tell(c.rank,
+			func(wave int) { p.inbox.put(event{kind: waveJoined, wave: wave}) },
+			func(wave int) { p.inbox.put(event{kind: waveEnded, wave: wave}) })
 	}
 	return nil
 }
@@ -115,6 +117,8 @@ func (p *Player) onWave(e *event) {
 	case e.kind == coordinatorGone:
 		p.opt.Log.Warn("the data-parallel coordinator is gone: requests are served all the same", "error", e.gone)
 		c.out.close()
+	case e.kind == waveJoined:
+		c.out.put(p.codec.StartWave(p.opt.EngineIndex, e.wave, seconds(p.opt.Clock.Now())))
 	case e.kind == waveEnded:
 		p.opt.Log.Debug("wave complete", "wave", e.wave)
 		c.out.put(p.codec.WaveComplete(p.opt.EngineIndex, e.wave, seconds(p.opt.Clock.Now())))

@@ -26,6 +26,9 @@ type engine struct {
 	log   *slog.Logger
 	fault func(id string, err error)
 	send  func(client int, m protocol.ClientMessage)
+	// full tells whether a client has so much to read that it is told no more; nil
+	// without sockets.
+	full func(client int) bool
 	// publish takes what happened in the prefix cache; nil without KV events.
 	publish func([]kvcache.Event)
 
@@ -39,6 +42,7 @@ type engine struct {
 	flight   flight
 	arrivals uint64
 	ended    bool // a request has ended since the last step began
+	silent   bool // a request has said nothing because its client is full
 	reset    bool // the prefix cache was emptied since the last statistics
 	state    engineState
 	spec     protocol.SpecDecodingStats
@@ -56,6 +60,9 @@ type engine struct {
 
 // newEngine returns an engine without clients.
 func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse, source Source) (*engine, error) {
+	if err := opt.checkLoRAs(); err != nil {
+		return nil, err
+	}
 	pool, err := kvcache.New(kvcache.Options{
 		Blocks: max(ready.NumGPUBlocks, 2), BlockSize: max(ready.BlockSize, 1), Caching: opt.caching(),
 		Algorithm: opt.HashAlgorithm, Seed: opt.HashSeed, Events: opt.KVEvents != nil, Rules: kvcache.RulesOf(codec.Line()),
@@ -67,7 +74,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 		codec: codec, index: opt.EngineIndex, ready: ready, opt: opt, clock: opt.Clock, log: opt.Log,
 		fault: opt.OnRefused, source: source, pool: pool,
 		scheduler: scheduler.New(scheduler.Options{
-			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: ready.MaxModelLen,
+			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: opt.reach(ready.MaxModelLen),
 			LongPrefillTokenThreshold: opt.LongPrefillTokenThreshold, MaxLoRAs: opt.MaxLoRAs,
 			Priority: opt.SchedulingPolicy == PolicyPriority, Caching: opt.caching(), Pool: pool,
 		}),
@@ -103,30 +110,53 @@ func (e *engine) add(r *protocol.Request, client int) {
 		e.refuse(r, r.ClientIndex, "bad_request", err)
 		return
 	}
-	if r.AbortImmediately {
-		e.letGo(transfer)
-		return // a request to clean up after: nothing to answer
+	if r.AbortImmediately || !e.takeIn(r, transfer) {
+		e.letGo(transfer) // a request to clean up after, or one that will not pull it
 	}
-	if _, known := e.byID[r.ID]; known {
-		e.refuse(r, r.ClientIndex, "bad_request", fmt.Errorf("the request id is already in use"))
-		return
-	}
+}
+
+// takeIn queues a request, or answers with a refusal and returns false.
+func (e *engine) takeIn(r *protocol.Request, transfer *transferParams) bool {
 	if e.state.refusesRequests {
 		e.refusePaused(r)
-		e.letGo(transfer)
-		return
+		return false
 	}
-	if err := e.fits(r); err != nil {
-		e.refuse(r, r.ClientIndex, "validation_error", err)
-		return
+	code, err := e.acceptable(r)
+	if err != nil {
+		e.refuse(r, r.ClientIndex, code, err)
+		return false
+	}
+	trouble, err := e.troubleOf(r)
+	if err != nil {
+		e.refuse(r, r.ClientIndex, "bad_request", err)
+		return false
+	}
+	if reason := trouble.refusal(); reason != nil {
+		e.log.Info("a fault refuses a request", "request", r.ID)
+		e.refuseWith(r, r.ClientIndex, reason)
+		return false
 	}
 	q, err := e.newRequest(r)
 	if err != nil {
 		e.refuse(r, r.ClientIndex, codeOf(err), err)
-		return
+		return false
 	}
-	e.takePart(q, transfer)
-	e.befall(q, r)
+	e.accept(q, transfer, trouble)
+	return true
+}
+
+// acceptable says why a request is refused before anybody looks for its answer, and by
+// which code.
+func (e *engine) acceptable(r *protocol.Request) (code string, err error) {
+	if _, known := e.byID[r.ID]; known || e.kept(r.ID) {
+		return "bad_request", errors.New("the request id is already in use")
+	}
+	if r.LoRA != nil {
+		if err := e.knowLoRA(r.LoRA); err != nil {
+			return "bad_request", err
+		}
+	}
+	return "validation_error", e.fits(r)
 }
 
 // codeOf is the code that a frontend is told of a request that gets no answer.
@@ -155,23 +185,32 @@ func (e *engine) fits(r *protocol.Request) error {
 }
 
 // accept queues a request.
-func (e *engine) accept(q *request) {
+func (e *engine) accept(q *request, transfer *transferParams, trouble *trouble) {
 	e.arrivals++
-	q.number, q.queued = e.arrivals, e.clock.Now()
-	q.note(protocol.EventQueued, q.queued)
+	q.number = e.arrivals
 	e.byID[q.id] = q
-	if q.trouble != nil && q.trouble.late > 0 {
-		e.after(q.queued+q.trouble.late, func() { e.enqueue(q) })
+	e.takePart(q, transfer)
+	if trouble == nil {
+		e.enqueue(q)
 		return
 	}
-	e.scheduler.Add(&q.Request)
+	q.trouble = trouble
+	e.troubled++
+	if trouble.late == 0 {
+		e.enqueue(q)
+		return
+	}
+	e.after(e.clock.Now()+trouble.late, func() {
+		if e.byID[q.id] == q { // it may have been aborted
+			e.enqueue(q)
+		}
+	})
 }
 
-// enqueue queues a request that was held back, if it is still there.
 func (e *engine) enqueue(q *request) {
-	if e.byID[q.id] == q {
-		e.scheduler.Add(&q.Request)
-	}
+	q.queued = e.clock.Now()
+	q.note(protocol.EventQueued, q.queued)
+	e.scheduler.Add(&q.Request)
 }
 
 // refuse answers a request with an error output.
@@ -187,7 +226,7 @@ func (e *engine) refuse(r *protocol.Request, client int, code string, err error)
 // pause_generation (vllm/v1/engine/core.py at 0.33.0).
 func (e *engine) refusePaused(r *protocol.Request) {
 	e.refuseWith(r, r.ClientIndex, &protocol.RequestError{
-		Code: "engine_paused", Message: "the engine is paused", Retryable: true,
+		Code: "engine_paused", Message: "Generation is paused. Please retry after it resumes.", Retryable: true,
 	})
 }
 

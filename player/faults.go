@@ -156,7 +156,6 @@ func (f *Fault) parseValue(value string, has bool, form string) (err error) {
 // trouble is what has befallen one request.
 type trouble struct {
 	faults []Fault
-	lost   bool          // the tokens of the output that is being said
 	late   time.Duration // until it is queued
 }
 
@@ -270,18 +269,18 @@ func (e *engine) holds(q *request, now time.Duration) bool {
 			q.due = never
 			return true
 		case FaultDelay:
-			*f = Fault{} // has happened
 			q.due = now + f.Delay
+			*f = Fault{} // has happened
 			return true
 		}
 	}
 	return false
 }
 
-// spoil changes what the request is about to say, the last of what it has said.
-func (q *request) spoil(out *protocol.Output, vocab uint32) {
+// spoil changes what the request is about to say, the last of what it has said, and
+// tells whether its tokens are lost.
+func (q *request) spoil(out *protocol.Output, vocab uint32) (lost bool) {
 	first := q.said - len(out.Tokens)
-	q.trouble.lost = false
 	for _, f := range q.trouble.faults {
 		at := f.After - first
 		if at < 0 || at >= len(out.Tokens) {
@@ -292,12 +291,13 @@ func (q *request) spoil(out *protocol.Output, vocab uint32) {
 			out.Tokens = append([]uint32(nil), out.Tokens...) // it may be the recording's own
 			out.Tokens[at] = anotherToken(out.Tokens[at], vocab)
 		case FaultDrop:
-			q.trouble.lost = true
+			lost = true
 		}
 	}
-	if q.trouble.lost {
+	if lost {
 		out.Tokens = nil
 	}
+	return lost
 }
 
 // anotherToken is a token of the vocabulary that is not this one.
@@ -309,23 +309,4 @@ func anotherToken(token, vocab uint32) uint32 {
 		return 0
 	}
 	return 1
-}
-
-// befall queues a request, or refuses it, as the faults have it.
-func (e *engine) befall(q *request, r *protocol.Request) {
-	t, err := e.troubleOf(r)
-	if err != nil {
-		e.refuse(r, r.ClientIndex, "bad_request", err)
-		return
-	}
-	if reason := t.refusal(); reason != nil {
-		e.log.Info("a fault refuses a request", "request", r.ID)
-		e.refuseWith(r, r.ClientIndex, reason)
-		return
-	}
-	if t != nil {
-		q.trouble = t
-		e.troubled++
-	}
-	e.accept(q)
 }

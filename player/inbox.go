@@ -12,7 +12,8 @@ type eventKind uint8
 const (
 	ofClient        eventKind = iota
 	waveBegan                 // of the coordinator: wave and exclude, or broken
-	waveEnded                 // of the ranks in this process: wave
+	waveJoined                // of the ranks in this process: wave
+	waveEnded                 // likewise
 	coordinatorGone           // gone says why
 	ofEngine                  // do
 )
@@ -58,6 +59,11 @@ func (b *inbox) put(e event) {
 	b.mu.Lock()
 	b.events = append(b.events, e)
 	b.mu.Unlock()
+	b.ring()
+}
+
+// ring wakes the engine.
+func (b *inbox) ring() {
 	select {
 	case b.wake <- struct{}{}:
 	default:

@@ -102,12 +102,13 @@ func (p *Player) register(ctx context.Context, a protocol.Addresses) error {
 		if l.output, err = zmq.Dial(ctx, a.Outputs[i], zmq.Push, p.socketOptions(hangUpGrace)); err != nil {
 			return fmt.Errorf("output socket %d: %w", i, err)
 		}
-		l.out = newOutbox(l.output, p.opt.MaxUnread)
+		l.out = newOutbox(l.output, p.opt.MaxUnread, p.inbox.ring)
 		if err := l.input.Send(payload); err != nil {
 			return fmt.Errorf("input socket %d: registration: %w", i, err)
 		}
 	}
 	p.engine.addClients(len(p.links))
+	p.engine.full = func(client int) bool { return p.links[client].out.full() }
 	return p.awaitCoordinator(ctx)
 }
 
@@ -159,6 +160,9 @@ func (p *Player) decode(m zmq.Message) (event, bool) {
 	case protocol.TypeAdd:
 		r := p.inbox.request()
 		err := p.codec.DecodeRequest(m[1], r)
+		if r.Aux = m[2:]; err == nil {
+			err = setPrompt(r)
+		}
 		if !utf8.ValidString(r.ID) {
 			r.ID, err = "", fmt.Errorf("EngineCoreRequest.request_id: %q: %w", r.ID, errNotText)
 		}

@@ -27,23 +27,27 @@ type logprobs struct {
 // out of memory answers nobody.
 const mostCells = 1 << 24
 
-func newLogprobs(r *protocol.Request, vocab uint32) *logprobs {
+// newLogprobs returns nil when nothing is asked for.
+func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
 	s := &r.Sampling
 	if s.Logprobs == protocol.NoLogprobs && s.PromptLogprobs == protocol.NoLogprobs && s.PromptScores == nil {
-		return nil
+		return nil, nil
 	}
 	l := &logprobs{count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
 	if len(s.LogprobTokenIDs) > 0 {
 		l.count, l.wanted = len(s.LogprobTokenIDs), append(l.wanted, s.LogprobTokenIDs...)
 	}
 	if s.PromptScores != nil {
+		var err error
+		if l.scores, err = protocol.DecodePromptScores(s.PromptScores, r.Aux); err != nil {
+			return nil, err
+		}
 		l.start = s.PromptScoreStart
-		l.scores, _ = protocol.DecodePromptScores(s.PromptScores, r.Aux) // without them a frontend has none, too
 	}
 	if l.prompt != protocol.NoLogprobs || l.scores != nil {
 		l.ids = append(l.ids, r.PromptTokenIDs...)
 	}
-	return l
+	return l, nil
 }
 
 // within bounds how many ids are named by how many there are.

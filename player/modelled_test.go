@@ -1,13 +1,16 @@
 package player
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/frontend"
 	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
 // A step takes what the model says, and the next one begins when it ends: so says
@@ -172,5 +175,65 @@ func TestModelledPaceDoesNotDrift(t *testing.T) {
 	slices.Sort(stamps)
 	if last := stamps[len(stamps)-1]; last-(5*ms+(steps-1)*ms) > time.Microsecond {
 		t.Errorf("the last one is stamped %v", last)
+	}
+}
+
+// BenchmarkGaps tells how far the gaps between outputs are from what the model says, as
+// a frontend beyond real sockets sees them, and how late the last of all is.
+func BenchmarkGaps(b *testing.B) {
+	const itl = 2 * ms
+	ctx := b.Context()
+	opt := Options{Pace: PaceModelled, Latency: &latency.Knobs{InterTokenLatency: itl}}
+	probe, err := New(opt)
+	if err != nil {
+		b.Fatal(err)
+	}
+	front, err := frontend.Listen(frontend.Options{Codec: probe.codec, Clients: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer front.Close()
+	opt.Handshake = front.Handshake()
+	p, err := New(opt)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	running, stop := context.WithCancel(ctx)
+	go func() { ended <- p.Run(running) }()
+	if _, err := front.Accept(ctx); err != nil {
+		b.Fatal(err)
+	}
+	<-p.Ready()
+
+	next := func() time.Time {
+		var o protocol.Outputs
+		for len(o.Outputs) == 0 {
+			if _, err := front.Next(ctx, 0, &o); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return time.Now()
+	}
+	if err := front.Submit(ask("gaps", count(0, 4), b.N+1)); err != nil {
+		b.Fatal(err)
+	}
+	first := next()
+	b.ResetTimer()
+	var off []time.Duration
+	last := first
+	for range b.N {
+		now := next()
+		off = append(off, (now.Sub(last) - itl).Abs())
+		last = now
+	}
+	b.StopTimer()
+	slices.Sort(off)
+	b.ReportMetric(float64(off[len(off)/2].Microseconds()), "µs-off-p50")
+	b.ReportMetric(float64(off[len(off)*9/10].Microseconds()), "µs-off-p90")
+	b.ReportMetric(float64((last.Sub(first)-time.Duration(b.N)*itl).Microseconds())/float64(b.N), "µs-drift/step")
+	stop()
+	if err := <-ended; err != nil {
+		b.Error(err)
 	}
 }

@@ -69,8 +69,12 @@ type Options struct {
 	// NoPrefixCaching computes every prompt anew; otherwise the recorded engine's
 	// configuration decides.
 	NoPrefixCaching bool
-	// MaxLoRAs is how many adapters run at once; 0 is any number.
-	MaxLoRAs int
+	// MaxLoRAs is how many adapters run at once, and MaxCPULoRAs how many are loaded,
+	// which a request does for its adapter; default MaxLoRAs. 0 is any number.
+	MaxLoRAs, MaxCPULoRAs int
+	// LoRAs are the names of the adapters that can be loaded; nil loads any. A request
+	// for another one is refused, and so is add_lora.
+	LoRAs []string
 	// PoolingTasks are what a pooling model is asked for ("embed", "classify",
 	// "token_embed", "token_classify", "plugin", "embed&token_classify"); none is a model
 	// that generates. Embeddings have PoolingSize numbers, default 1024, and
@@ -98,7 +102,9 @@ type Options struct {
 	// was said; default 4 seconds, as in a real engine.
 	Linger time.Duration
 	// MaxUnread bounds the bytes that are kept for a client that reads slower than
-	// the engine says; default 64 MiB. Beyond it the engine waits for that client.
+	// the engine says; default 64 MiB. Beyond half of it the client's requests say no
+	// more until it has read some, and the others go on. Only what is no request's, such
+	// as the answers to utility calls, can fill the rest; then the engine waits.
 	MaxUnread int
 	Clock     Clock
 	Log       *slog.Logger
@@ -197,6 +203,7 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 	usual := protocol.DefaultReady("")
 	r.MaxNumSeqs = cmp.Or(max(r.MaxNumSeqs, 0), usual.MaxNumSeqs)
 	r.MaxNumBatchedTokens = cmp.Or(max(r.MaxNumBatchedTokens, 0), usual.MaxNumBatchedTokens)
+	o.offerLoRAs(&r)
 	r.DataParallelRank = o.EngineIndex
 	r.InstanceID = strconv.FormatInt(time.Now().UnixNano(), 10)
 	return r, nil

@@ -2,6 +2,7 @@ package player
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/vllm-vcr/conformance/internal/zmq"
 )
@@ -10,10 +11,13 @@ import (
 // that a peer that reads slowly, or not at all, holds up nobody else. The engine puts
 // and flushes; write runs beside it.
 //
-// What is kept is bounded: beyond limit bytes put waits, as a message is never dropped.
+// What is kept is bounded: beyond half of limit bytes the outbox is full, and drained is
+// called when it no longer is. Beyond limit bytes put waits, as a message is never dropped.
 type outbox struct {
-	conn  *zmq.Conn
-	limit int
+	conn    *zmq.Conn
+	limit   int
+	drained func()
+	crowded atomic.Bool // full
 
 	mu      sync.Mutex
 	changed sync.Cond // of everything below
@@ -38,8 +42,8 @@ const chunkSize = 64 << 10
 // chunks are those that are not in use, of all outboxes.
 var chunks = sync.Pool{New: func() any { return &chunk{bytes: make([]byte, 0, chunkSize)} }}
 
-func newOutbox(conn *zmq.Conn, limit int) *outbox {
-	b := &outbox{conn: conn, limit: limit}
+func newOutbox(conn *zmq.Conn, limit int, drained func()) *outbox {
+	b := &outbox{conn: conn, limit: limit, drained: drained}
 	b.changed.L = &b.mu
 	return b
 }
@@ -67,6 +71,10 @@ func (b *outbox) put(frames [][]byte) {
 	}
 	c.frames[len(c.frames)-1] ^= -1
 	b.size += need
+	if b.size > b.limit/2 && !b.crowded.Load() {
+		b.crowded.Store(true)
+		b.release() // what is not flushed now may have to wait for a step that does not come
+	}
 }
 
 // room returns the chunk that a message of so many bytes goes into.
@@ -109,6 +117,7 @@ func (b *outbox) close() {
 func (b *outbox) fail() {
 	b.mu.Lock()
 	b.failed = true
+	b.relax()
 	for _, c := range b.kept {
 		c.recycle()
 	}
@@ -118,10 +127,13 @@ func (b *outbox) fail() {
 }
 
 // full tells whether so much is kept that the peer should be told no more.
-func (b *outbox) full() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.size > b.limit
+func (b *outbox) full() bool { return b.crowded.Load() }
+
+// relax tells that the outbox is not full, if it was.
+func (b *outbox) relax() {
+	if b.crowded.CompareAndSwap(true, false) {
+		b.drained()
+	}
 }
 
 // write writes what is put until the outbox is closed and empty, or until the peer
@@ -169,6 +181,9 @@ func (b *outbox) written(c *chunk) {
 	b.mu.Lock()
 	held := b.size > b.limit
 	b.size -= len(c.bytes)
+	if b.size <= b.limit/2 {
+		b.relax()
+	}
 	if held && b.size <= b.limit {
 		b.changed.Broadcast()
 	}

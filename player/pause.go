@@ -29,9 +29,24 @@ func (e *engine) answerDrained() {
 		return
 	}
 	for _, p := range e.state.draining {
-		e.reply(p.call, p.client, nil, nil)
+		e.reply(p.call, p.client, nil, e.finishPause(p.call))
 	}
 	e.state.draining = nil
+}
+
+// finishPause empties the caches once nothing runs any more, unless the call that paused
+// does not want it (vllm/v1/engine/core.py _finish_pause).
+func (e *engine) finishPause(call protocol.UtilityCall) error {
+	clear := len(call.Args) < 2 || boolArg(call, 1)
+	if call.Method == "sleep" {
+		level, err := levelArg(call)
+		clear = err == nil && level >= 1
+	}
+	if !clear {
+		return nil
+	}
+	_, err := e.resetPrefixCache(true, true)
+	return err
 }
 
 // idle tells whether there is nothing to make steps for.
@@ -56,12 +71,12 @@ func (e *engine) pauseFor(call protocol.UtilityCall) error {
 	if call.Method == "pause_generation" {
 		e.state.refusesRequests = mode != "keep"
 	}
-	return e.pauseIn(mode)
+	return e.pauseIn(mode, call)
 }
 
 // pauseIn stops the steps: "abort" ends every request, "wait" lets finish what
 // runs, "keep" freezes it. It returns errDeferred while something runs.
-func (e *engine) pauseIn(mode string) error {
+func (e *engine) pauseIn(mode string, call protocol.UtilityCall) error {
 	e.scheduler.Pause = scheduler.PausedNew
 	switch mode {
 	case "abort":
@@ -72,7 +87,7 @@ func (e *engine) pauseIn(mode string) error {
 	if !e.idle() {
 		return errDeferred
 	}
-	return nil
+	return e.finishPause(call)
 }
 
 func (e *engine) resume() { e.scheduler.Pause, e.state.refusesRequests = scheduler.Unpaused, false }
@@ -80,12 +95,9 @@ func (e *engine) resume() { e.scheduler.Pause, e.state.refusesRequests = schedul
 // sleep frees the GPU in a real engine, from level 1 on; here requests wait
 // until wake_up.
 func (e *engine) sleep(call protocol.UtilityCall) error {
-	level := int64(1)
-	var err error
-	if len(call.Args) > 0 {
-		if level, err = intArg(call, 0); err != nil {
-			return err
-		}
+	level, err := levelArg(call)
+	if err != nil {
+		return err
 	}
 	mode, err := modeArg(call, 1)
 	if err != nil {
@@ -94,7 +106,15 @@ func (e *engine) sleep(call protocol.UtilityCall) error {
 	if level >= 1 {
 		e.state.asleep = sleepTags[:]
 	}
-	return e.pauseIn(mode)
+	return e.pauseIn(mode, call)
+}
+
+// levelArg reads how deep to sleep, by default as deep as keeps the weights.
+func levelArg(call protocol.UtilityCall) (int64, error) {
+	if len(call.Args) == 0 {
+		return 1, nil
+	}
+	return intArg(call, 0)
 }
 
 // wakeUp resumes once everything is back in memory: a frontend may wake up the

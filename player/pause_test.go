@@ -68,7 +68,7 @@ func TestPause(t *testing.T) {
 				t.Errorf("outputs while paused (-want +got):\n%s", diff)
 			}
 			if tt.refused {
-				if got, want := r.answer("new").err, "!engine_paused: the engine is paused"; got != want {
+				if got, want := r.answer("new").err, "!engine_paused: Generation is paused. Please retry after it resumes."; got != want {
 					t.Errorf("new was refused by %q, want %q", got, want)
 				}
 			}
@@ -224,5 +224,90 @@ func TestReleasedKVCacheComesBackByWakeUp(t *testing.T) {
 		if got := r.do(step.method, step.args...); got != step.want {
 			t.Errorf("%s: %s, want %s", step.method, got, step.want)
 		}
+	}
+}
+
+// A pause empties the caches, unless it is told not to, and what it freezes is computed
+// again. It fails while blocks are kept for another engine.
+func TestPauseEmptiesTheCache(t *testing.T) {
+	const keeps = "failed: Call to %s method failed: requests hold blocks that they pull, or keep, for another engine: the KV cache is not emptied"
+	for _, tt := range []struct {
+		name, method string
+		args         []any
+		kept         bool // blocks are, for another engine
+		want         string
+		found        int64 // tokens of the frozen request's prompt, afterwards
+		preempted    bool
+	}{
+		{"keep", "pause_scheduler", []any{"keep", true}, false, "nil", 0, true},
+		{"keep, by default", "pause_scheduler", []any{"keep"}, false, "nil", 0, true},
+		{"keep the cache, too", "pause_scheduler", []any{"keep", false}, false, "nil", 16, false},
+		{"abort", "pause_scheduler", []any{"abort", true}, false, "nil", 0, false},
+		{"abort, but keep the cache", "pause_scheduler", []any{"abort", false}, false, "nil", 16, false},
+		{"sleep", "sleep", []any{1, "keep"}, false, "nil", 0, true},
+		{"sleep lightly", "sleep", []any{0, "keep"}, false, "nil", 16, false},
+		{"another engine has not pulled yet", "pause_scheduler", []any{"abort", true}, true, keeps, 16, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{Transfer: &Transfer{}, MaxNumSeqs: 1}, 1)
+			if tt.kept {
+				r.submit(ask("kept", count(50, 4), 1, computing))
+				r.run()
+			}
+			r.submit(ask("a", count(0, 20), 3))
+			r.step()
+			want := tt.want
+			if tt.kept {
+				want = strings.ReplaceAll(want, "%s", tt.method)
+			}
+			if got := r.do(tt.method, tt.args...); got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+			r.do("wake_up", nil)
+			r.do("resume_scheduler")
+			preempted := false
+			for _, q := range r.byID {
+				preempted = q.Preemptions > 0
+			}
+			if preempted != tt.preempted {
+				t.Errorf("preempted: %v, want %v", preempted, tt.preempted)
+			}
+			if tt.preempted {
+				r.abort([]string{"a"})
+			}
+			r.submit(ask("b", count(0, 20), 1))
+			r.runAll()
+			if got := r.prefillOf("b")["num_cached_tokens"]; got != tt.found {
+				t.Errorf("%v tokens of the prompt are found, want %d", got, tt.found)
+			}
+		})
+	}
+}
+
+// A reset of the connector's cache is told by the next statistics, where there is one.
+func TestResetOfTheConnector(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		opt  Options
+		args []any
+		want any
+	}{
+		{"asked for", Options{Transfer: &Transfer{}}, []any{false, true}, true},
+		{"not asked for", Options{Transfer: &Transfer{}}, []any{false, false}, false},
+		{"without a connector", Options{}, []any{false, true}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, tt.opt, 1)
+			if got := r.do("reset_prefix_cache", tt.args...); got != "true" {
+				t.Error(got)
+			}
+			r.envelopes = nil
+			r.submit(ask("a", count(0, 4), 1))
+			r.runAll()
+			c, _ := r.envelopes[0].stats(t)["connector_prefix_cache_stats"].(map[string]any)
+			if c["reset"] != tt.want {
+				t.Errorf("reset %v, want %v", c["reset"], tt.want)
+			}
+		})
 	}
 }

@@ -78,7 +78,7 @@ func (p *Player) Line() string { return p.codec.Line() }
 // Run connects to the frontend and serves it until ctx ends, which is a clean
 // shutdown and returns nil, or until it fails or the frontend is gone. However
 // it ends, open requests are answered with an abort and every client is told
-// that the engine is dead. A player runs once.
+// that the engine is dead, unless a fault has killed it. A player runs once.
 func (p *Player) Run(ctx context.Context) error {
 	defer p.stopClock()
 	if err := p.openKVEvents(); err != nil {
@@ -98,7 +98,11 @@ func (p *Player) Run(ctx context.Context) error {
 	defer p.startFetching(ctx)()
 	defer context.AfterFunc(ctx, func() { p.stopWriting(p.opt.Linger) })()
 	err := p.serve(ctx)
-	p.shutDown()
+	if errors.Is(err, ErrKilled) {
+		p.finishWriting() // what was said before is on its way
+	} else {
+		p.shutDown()
+	}
 	return err
 }
 
@@ -157,6 +161,9 @@ func (p *Player) serve(ctx context.Context) error {
 		}
 		p.tellCoordinator()
 		busy := p.engine.step()
+		if p.engine.killed {
+			return ErrKilled
+		}
 		p.engine.answerDrained()
 		p.tellCoordinator()
 		if busy && steps%flushEvery != 0 {
@@ -248,6 +255,11 @@ func (p *Player) shutDown() {
 	for client := range p.links {
 		p.send(client, protocol.ClientMessage{[]byte(protocol.EngineDead)})
 	}
+	p.finishWriting()
+}
+
+// finishWriting waits until every client has taken what was said, for a while.
+func (p *Player) finishWriting() {
 	p.flush()
 	p.stopWriting(p.opt.Linger)
 	for _, l := range p.allLinks() {

@@ -27,6 +27,17 @@ func (o *Options) tasks() []string {
 	return []string{"generate"}
 }
 
+// reach is how many tokens a request may have: a model that pools says none after the
+// prompt, so that this may fill the context (vllm/v1/core/sched/scheduler.py
+// num_sampled_tokens_per_step). An engine of 0.27 waits for ever for the last
+// token of such a prompt, if that is computed in chunks.
+func (o *Options) reach(maxModelLen int) int {
+	if len(o.PoolingTasks) > 0 {
+		return maxModelLen + 1
+	}
+	return maxModelLen
+}
+
 // checkPooling tells whether the tasks are known.
 func (o *Options) checkPooling() error {
 	for _, task := range o.PoolingTasks {
@@ -67,8 +78,8 @@ func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pool
 	if r.LoRA != nil {
 		p.seed = hashText(p.seed, r.LoRA.Name)
 	}
-	if rows := p.rows(len(r.PromptTokenIDs)); rows*max(p.size, p.labels) > mostCells {
-		return nil, fmt.Errorf("%d rows of %d numbers are too large for one answer", rows, p.size)
+	if n := p.cells(len(r.PromptTokenIDs)); n > mostCells {
+		return nil, fmt.Errorf("%d numbers are too many for one answer: %d are told", n, mostCells)
 	}
 	return p, nil
 }
@@ -78,6 +89,17 @@ func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pool
 // prompt gets the same numbers.
 func (p *pooling) output(prompt []uint32) protocol.Output {
 	return protocol.Output{Pooling: p.tensor(prompt), Finish: protocol.FinishStop}
+}
+
+// cells is how many numbers the answer has at most.
+func (p *pooling) cells(prompt int) int {
+	switch p.Task {
+	case "embed", "classify":
+		return p.size + p.labels
+	case "embed&token_classify":
+		return p.size + prompt
+	}
+	return p.rows(prompt) * max(p.size, p.labels)
 }
 
 // rows is how many rows a task for each token has.
@@ -102,9 +124,10 @@ func (p *pooling) tensor(prompt []uint32) *protocol.Tensor {
 	case "classify":
 		return vectorOf(p.classes(all))
 	case "embed&token_classify":
-		values := p.embedding(all)
+		values, seed := p.embedding(all), p.seed
 		for i := range prompt {
-			values = append(values, p.classes(hashTokens(p.seed, prompt[:i+1]))[0])
+			seed = hashTokens(seed, prompt[i:i+1])
+			values = append(values, p.classes(seed)[0])
 		}
 		return vectorOf(values)
 	case "token_classify":

@@ -52,10 +52,13 @@ func (e *engine) newRequest(r *protocol.Request) (*request, error) {
 	if err := e.prepare(q, r); err != nil {
 		return nil, err
 	}
+	seq, err := e.sequence(q, r)
+	if err != nil {
+		return nil, &Refusal{"bad_request", err}
+	}
 	q.stream = e.codec.NewStream(r)
 	q.Request = scheduler.Request{
-		ID: r.ID, Owner: q, Prompt: len(r.PromptTokenIDs), Priority: r.Priority, Arrival: r.ArrivalTime,
-		Seq: e.sequence(r, q.limit),
+		ID: r.ID, Owner: q, Prompt: len(r.PromptTokenIDs), Priority: r.Priority, Arrival: r.ArrivalTime, Seq: seq,
 	}
 	if r.LoRA != nil {
 		q.LoRA = r.LoRA.ID
@@ -90,22 +93,25 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		q.stops.eos = -1
 	}
 	q.stops.ids = append(q.stops.ids, r.Sampling.StopTokenIDs...)
-	q.logprobs = newLogprobs(r, e.opt.Vocab)
-	return nil
+	if q.logprobs, err = newLogprobs(r, e.opt.Vocab); err != nil {
+		err = &Refusal{"bad_request", err}
+	}
+	return err
 }
 
 // longestAnswer is the most tokens that room is made for when a request arrives.
 const longestAnswer = 512
 
 // sequence is what the KV cache knows of a request.
-func (e *engine) sequence(r *protocol.Request, limit int) *kvcache.Sequence {
-	s := kvcache.NewSequence(append(make([]uint32, 0, len(r.PromptTokenIDs)+min(limit, longestAnswer)), r.PromptTokenIDs...))
+func (e *engine) sequence(q *request, r *protocol.Request) (s *kvcache.Sequence, err error) {
+	s = kvcache.NewSequence(append(make([]uint32, 0, len(r.PromptTokenIDs)+min(q.limit, longestAnswer)), r.PromptTokenIDs...))
 	s.Extra.Salt = r.CacheSalt
 	if r.LoRA != nil {
 		s.Extra.LoRA = kvcache.LoRA{ID: r.LoRA.ID, Name: r.LoRA.Name, Path: r.LoRA.Path}
 	}
-	s.Uncached = r.HasSampling && r.Sampling.PromptLogprobs != protocol.NoLogprobs
-	return s
+	s.Extra.Features, err = featuresOf(r, max(e.ready.BlockSize, 1))
+	s.Uncached = r.HasSampling && r.Sampling.SkipsCache() || q.pooling != nil && q.pooling.SkipReading
+	return s, err
 }
 
 // note keeps an event for the next output.

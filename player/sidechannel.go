@@ -20,6 +20,7 @@ import (
 // agents of NIXL speak with each other.
 type SideChannel struct {
 	servers []*http.Server
+	ports   []int
 	serving sync.WaitGroup
 	http    http.Client
 
@@ -36,17 +37,22 @@ type offerKey struct {
 const askTimeout = 10 * time.Second
 
 // ListenSideChannel listens on count ports from the given one on: one for each of the
-// engines that share the side channel. Close ends it.
+// engines that share the side channel. Port 0 is any that are free. Close ends it.
 func ListenSideChannel(host string, port, count int) (*SideChannel, error) {
 	s := &SideChannel{offers: map[offerKey]func(){}, http: http.Client{Timeout: askTimeout, Transport: &http.Transport{}}}
+	next := 0
 	for i := range count {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port+i)))
+		if port > 0 {
+			next = port + i
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(next)))
 		if err != nil {
 			s.Close()
 			return nil, fmt.Errorf("side channel: %w", err)
 		}
 		server := &http.Server{Handler: s, ReadHeaderTimeout: askTimeout}
 		s.servers = append(s.servers, server)
+		s.ports = append(s.ports, l.Addr().(*net.TCPAddr).Port)
 		s.serving.Go(func() { _ = server.Serve(l) }) // which ends by Close
 	}
 	return s, nil

@@ -64,7 +64,7 @@ type Echo struct{}
 // Script answers with the prompt.
 func (Echo) Script(r *protocol.Request) (Script, error) {
 	prompt := slices.Clone(r.PromptTokenIDs)
-	if len(prompt) == 0 {
+	if len(prompt) == 0 || r.PromptEmbeds != nil {
 		return Script{Finish: protocol.FinishStop, CachedTokens: LookUp}, nil
 	}
 	again := func(position int) uint32 { return prompt[position%len(prompt)] }

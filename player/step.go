@@ -97,7 +97,7 @@ func (e *engine) anyDue(now time.Duration) bool {
 		return false
 	}
 	for _, r := range e.scheduler.Running() {
-		if r.Complete() && r.Owner.(*request).due <= now {
+		if q := r.Owner.(*request); r.Complete() && q.due <= now && !e.unheard(q) {
 			return true
 		}
 	}
@@ -153,6 +153,9 @@ func (e *engine) admitted(q *request, at time.Duration) {
 	at = max(at, q.queued)
 	q.note(protocol.EventScheduled, at)
 	e.fetchedBefore(q)
+	if q.LoRA != 0 {
+		e.load(q.LoRA)
+	}
 	if q.Preemptions > 0 {
 		return
 	}
@@ -167,10 +170,11 @@ func (e *engine) admitted(q *request, at time.Duration) {
 // longer than a step, is told to the first client.
 func (e *engine) land() {
 	now := e.flight.end
-	e.flight.on, e.ended = false, false
+	e.flight.on, e.ended, e.silent = false, false, false
 	said := false
 	for _, r := range e.scheduler.Running() {
-		if q := r.Owner.(*request); r.Complete() && q.due <= now && (q.trouble == nil || !e.holds(q, now)) {
+		q := r.Owner.(*request)
+		if r.Complete() && q.due <= now && !e.unheard(q) && (q.trouble == nil || !e.holds(q, now)) {
 			said = true
 			e.speak(q, now)
 		}
@@ -242,6 +246,7 @@ func (e *engine) tell(q *request, out *protocol.Output) bool {
 	q.logprobs.attach(out, !q.told)
 	q.told = true
 	if err := e.batches[q.client].Add(q.stream, out); err != nil {
+		q.keeps = false
 		e.fail(q, err)
 		return false
 	}
@@ -360,6 +365,10 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 		},
 	}
 	e.reset = false
+	if c := e.connector; c != nil {
+		e.state.external, c.stats = c.stats, protocol.CacheStats{}
+		s.External, s.Fetching = &e.state.external, [3]int(c.stages[waitingToStart:])
+	}
 	if e.spec.Drafts > 0 {
 		s.Spec = &e.spec
 	}
@@ -378,8 +387,8 @@ func (e *engine) nextDue() (time.Duration, bool) {
 	}
 	if e.holdsBack() && e.scheduler.Pause != scheduler.PausedAll {
 		for _, r := range e.scheduler.Running() {
-			if r.Complete() {
-				due = min(due, r.Owner.(*request).due)
+			if q := r.Owner.(*request); r.Complete() && !e.unheard(q) {
+				due = min(due, q.due)
 			}
 		}
 	}
@@ -387,4 +396,14 @@ func (e *engine) nextDue() (time.Duration, bool) {
 }
 
 // holdsBack tells whether requests may have to wait with what is computed.
-func (e *engine) holdsBack() bool { return e.opt.Pace == PaceRecorded || e.troubled > 0 }
+func (e *engine) holdsBack() bool { return e.opt.Pace == PaceRecorded || e.troubled > 0 || e.silent }
+
+// unheard tells whether the request has to wait because its client reads too slowly.
+// The others go on.
+func (e *engine) unheard(q *request) bool {
+	if e.full == nil || !e.full(q.client) {
+		return false
+	}
+	e.silent = true
+	return true
+}

@@ -1,17 +1,22 @@
 package player
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
+	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/grammar"
 	"github.com/vllm-vcr/conformance/internal/protocol"
 )
 
-// Encoder turns a text into the ids of a model's tokenizer, without special tokens.
+// Encoder turns a text into ids of a model's tokenizer that a frontend decodes to exactly
+// this text. ok is false where the vocabulary cannot spell it. It is safe for concurrent
+// use.
 type Encoder interface {
-	Encode(text string) []uint32
+	EncodeOutput(text string) (ids []uint32, ok bool)
 }
 
 // Structured is a [Source] that answers requests with structured outputs (a JSON
@@ -19,14 +24,16 @@ type Encoder interface {
 // conforms, so that what a frontend parses it into can be used. All others it leaves
 // to Source, and without an Encoder all of them.
 //
-// It goes around sources that make answers up. A recording conforms already.
+// It goes around sources that make answers up. A recording conforms already. It is safe
+// for concurrent use if Source is.
 type Structured struct {
 	Source  Source
 	Encoder Encoder
 	Seed    uint64
 	Log     *slog.Logger
 
-	warned    bool
+	warned    sync.Once
+	mu        sync.Mutex
 	languages map[string]*grammar.Language // by the raw constraint
 }
 
@@ -53,26 +60,34 @@ func (s *Structured) Script(r *protocol.Request) (Script, error) {
 	}
 	language, err := s.language(r.Sampling.StructuredOutputs)
 	if err != nil {
-		return Script{}, &Refusal{"validation_error", fmt.Errorf("Invalid structured outputs: %w", err)}
+		return Script{}, refusal(err)
 	}
 	return s.answer(r, language)
 }
 
+func refusal(err error) *Refusal {
+	return &Refusal{"validation_error", fmt.Errorf("Invalid structured outputs: %w", err)}
+}
+
 func (s *Structured) warn(r *protocol.Request) {
-	if s.warned || s.Log == nil {
+	if s.Log == nil {
 		return
 	}
-	s.warned = true
-	s.Log.Warn("structured outputs are not honoured without a tokenizer: their frontend will not be able to parse them",
-		"request", r.ID)
+	s.warned.Do(func() {
+		s.Log.Warn("structured outputs are not honoured without a tokenizer: their frontend will not be able to parse them",
+			"request", r.ID)
+	})
 }
 
 // mostLanguages bounds how many compiled constraints are kept. Clients repeat theirs.
 const mostLanguages = 256
 
 func (s *Structured) language(raw []byte) (*grammar.Language, error) {
-	if l := s.languages[string(raw)]; l != nil {
-		return l, nil
+	s.mu.Lock()
+	known := s.languages[string(raw)]
+	s.mu.Unlock()
+	if known != nil {
+		return known, nil
 	}
 	constraint, err := decodeConstraint(raw)
 	if err != nil {
@@ -82,6 +97,8 @@ func (s *Structured) language(raw []byte) (*grammar.Language, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.languages == nil || len(s.languages) >= mostLanguages {
 		s.languages = map[string]*grammar.Language{}
 	}
@@ -107,11 +124,10 @@ func (s *Structured) answer(r *protocol.Request, language *grammar.Language) (Sc
 	}
 	end, ends := endToken(&r.Sampling)
 	for size := textSize; ; size /= 4 {
-		text, whole, err := language.Text(s.seedOf(r), size, limit)
+		tokens, whole, err := s.tokens(language, s.seedOf(r), size, limit)
 		if err != nil {
-			return Script{}, &Refusal{"validation_error", fmt.Errorf("Invalid structured outputs: %w", err)}
+			return Script{}, refusal(err)
 		}
-		tokens := s.Encoder.Encode(text)
 		fits := whole && len(tokens) < budget
 		switch {
 		case fits && ends:
@@ -122,6 +138,29 @@ func (s *Structured) answer(r *protocol.Request, language *grammar.Language) (Sc
 			return Script{Tokens: tokens[:min(len(tokens), budget)], Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
 		}
 	}
+}
+
+// spellings is how many texts are tried for one that the vocabulary can spell.
+const spellings = 16
+
+var errSpelling = errors.New("the tokenizer cannot spell a text that conforms to it")
+
+// tokens writes a text. One that is not whole ends with a whole character.
+func (s *Structured) tokens(language *grammar.Language, seed uint64, size, limit int) (ids []uint32, whole bool, err error) {
+	for range spellings {
+		text, whole, err := language.Text(seed, size, limit)
+		if err != nil {
+			return nil, false, err
+		}
+		if !whole {
+			text = strings.ToValidUTF8(text, "")
+		}
+		if ids, ok := s.Encoder.EncodeOutput(text); ok {
+			return ids, whole, nil
+		}
+		seed = scramble(seed + 1)
+	}
+	return nil, false, errSpelling
 }
 
 // endToken is what ends a text: nothing else is allowed there by the grammar.

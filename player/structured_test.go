@@ -3,11 +3,13 @@ package player
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +23,7 @@ import (
 type byteEncoder struct {
 	ids   [256]uint32
 	bytes map[uint32]byte
+	lacks string
 }
 
 func newByteEncoder(t testing.TB) *byteEncoder {
@@ -52,12 +55,12 @@ func newByteEncoder(t testing.TB) *byteEncoder {
 	return e
 }
 
-func (e *byteEncoder) Encode(text string) []uint32 {
-	var ids []uint32
+// EncodeOutput spells every text but those with a letter that is not to be had.
+func (e *byteEncoder) EncodeOutput(text string) (ids []uint32, ok bool) {
 	for i := range len(text) {
 		ids = append(ids, e.ids[text[i]])
 	}
-	return ids
+	return ids, e.lacks == "" || !strings.Contains(text, e.lacks)
 }
 
 func (e *byteEncoder) decode(ids []uint32) string {
@@ -219,6 +222,84 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 				t.Errorf("the next request gets %v, %v", script, err)
 			}
 		})
+	}
+}
+
+// A vocabulary that cannot spell one text may spell another.
+func TestTextsThatCannotBeSpelt(t *testing.T) {
+	e := newByteEncoder(t)
+	e.lacks = "é"
+	for seed := range uint64(8) {
+		s := structured(t, e)
+		s.Seed = seed
+		script, err := s.Script(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := e.decode(script.Tokens[:len(script.Tokens)-1]); text != "è" {
+			t.Errorf("seed %d: said %q", seed, text)
+		}
+	}
+	_, err := structured(t, e).Script(ask("a", nil, 10, constrainedText("regex", "é+"), eos(testEOS)))
+	var refused *Refusal
+	if !errors.As(err, &refused) || !errors.Is(err, errSpelling) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// A text that is cut off ends with a whole character: half of one cannot be spelt.
+func TestTextsAreCutBetweenCharacters(t *testing.T) {
+	e := newByteEncoder(t)
+	s := structured(t, e)
+	l, err := s.language(ask("a", nil, 1, constrainedText("regex", "€{200}")).Sampling.StructuredOutputs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit := 1; limit < 20; limit++ {
+		ids, whole, err := s.tokens(l, 1, 0, limit)
+		if want := strings.Repeat("€", limit/3); err != nil || whole || e.decode(ids) != want {
+			t.Errorf("limit %d: %q, whole %v, %v, want %q", limit, e.decode(ids), whole, err, want)
+		}
+	}
+}
+
+// Ranks of one process share a source.
+func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
+	var log strings.Builder
+	s := structured(t, newByteEncoder(t))
+	silent := &Structured{Source: s.Source, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	var requests []*protocol.Request
+	for i := range 8 {
+		pattern := fmt.Sprintf("[a-z]{%d}", i%3+1)
+		schema := fmt.Sprintf(`{"type":"array","items":{"$ref":"#/$defs/x"},"minItems":%d,"$defs":{"x":{"enum":["é",1]}}}`, i%2)
+		requests = append(requests, ask(fmt.Sprint(i), nil, 100, constrainedText("regex", pattern), eos(testEOS)),
+			ask(fmt.Sprint(i), nil, 100, constrainedText("json", schema), eos(testEOS)))
+	}
+	var want [][]uint32
+	for _, r := range requests {
+		script, err := structured(t, s.Encoder).Script(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, script.Tokens)
+	}
+	var running sync.WaitGroup
+	for range 4 {
+		running.Go(func() {
+			for i, r := range requests {
+				script, err := s.Script(r)
+				if err != nil || !slices.Equal(script.Tokens, want[i]) {
+					t.Errorf("request %d says %v, %v, want %v", i, script.Tokens, err, want[i])
+				}
+				if _, err := silent.Script(r); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if n := strings.Count(log.String(), "\n"); n != 1 {
+		t.Errorf("%d warnings: %s", n, log.String())
 	}
 }
 

@@ -1,6 +1,7 @@
 package player
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -82,12 +83,7 @@ func (t Transfer) withDefaults(index, ranks int) (*Transfer, error) {
 	if ranks > 1 {
 		t.EngineID += "_dp" + strconv.Itoa(index)
 	}
-	if t.Host == "" {
-		t.Host = "localhost"
-	}
-	if t.Port == 0 {
-		t.Port = 5600
-	}
+	t = t.withAddress()
 	t.Port += index
 	if t.Lease == 0 {
 		t.Lease = 30 * time.Second
@@ -103,6 +99,12 @@ func (t Transfer) withDefaults(index, ranks int) (*Transfer, error) {
 		return nil, fmt.Errorf("KV transfer port %d: want 1 to 65535", t.Port)
 	}
 	return &t, nil
+}
+
+// withAddress fills in where the first engine of a group listens.
+func (t Transfer) withAddress() Transfer {
+	t.Host, t.Port = cmp.Or(t.Host, "localhost"), cmp.Or(t.Port, 5600)
+	return t
 }
 
 // transferParams are the kv_transfer_params of a request.
@@ -411,6 +413,11 @@ func (e *engine) keep(q *request) {
 	if c.Plane != nil {
 		c.Plane.Offer(cache, func() { c.later(free) })
 	}
+}
+
+// kept tells whether the KV cache of a request is kept that has ended: its id is in use.
+func (e *engine) kept(id string) bool {
+	return e.connector != nil && e.connector.kept[id] != nil
 }
 
 func (e *engine) cacheOf(id string) KVCache {

@@ -1,8 +1,8 @@
 package player
 
 import (
+	"errors"
 	"fmt"
-	"sort"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/pack"
@@ -16,8 +16,10 @@ type engineState struct {
 	refusesRequests bool     // after pause_generation, until resumed (0.33)
 	draining        []pendingCall
 	weightVersion   string
-	loras           map[int64]string
+	loras           adapters
+	uses            uint64                  // of adapters
 	stats           protocol.SchedulerStats // scratch of takeStats
+	external        protocol.CacheStats     // likewise
 }
 
 // utility answers a call as the line's engine would; a method that the line's
@@ -70,7 +72,7 @@ func (e *engine) call(call protocol.UtilityCall) (any, error) {
 	case "release_kv_cache_memory":
 		return nil, e.releaseKVCache()
 	case "reset_prefix_cache":
-		return e.resetPrefixCache(boolArg(call, 0)), nil
+		return e.resetPrefixCache(boolArg(call, 0), boolArg(call, 1))
 	}
 	return e.callPassive(call)
 }
@@ -91,16 +93,9 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 	case "add_lora":
 		return e.addLoRA(call)
 	case "remove_lora":
-		id, err := intArg(call, 0)
-		_, loaded := e.state.loras[id]
-		if err == nil {
-			delete(e.state.loras, id)
-		}
-		return loaded, err
+		return e.removeLoRA(call)
 	case "pin_lora":
-		id, err := intArg(call, 0)
-		_, loaded := e.state.loras[id]
-		return loaded, err
+		return e.pinLoRA(call)
 	case "list_loras":
 		return e.loraIDs(), nil
 	case "collective_rpc":
@@ -115,7 +110,7 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 // hold blocks, unless these are to be computed again
 // (vllm/v1/core/sched/scheduler.py reset_prefix_cache). The next statistics tell
 // of it.
-func (e *engine) resetPrefixCache(running bool) bool {
+func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	if running {
 		for _, r := range e.scheduler.PreemptAll() {
 			r.Owner.(*request).note(protocol.EventPreempted, e.clock.Now())
@@ -123,31 +118,13 @@ func (e *engine) resetPrefixCache(running bool) bool {
 	}
 	done := e.pool.Reset()
 	e.reset = e.reset || done
-	return done
-}
-
-func (e *engine) addLoRA(call protocol.UtilityCall) (any, error) {
-	if len(call.Args) < 1 {
-		return nil, fmt.Errorf("no adapter given")
+	if running && !done {
+		return false, errors.New("requests hold blocks that they pull, or keep, for another engine: the KV cache is not emptied")
 	}
-	lora, err := protocol.DecodeLoRA(call.Args[0])
-	if err != nil {
-		return nil, fmt.Errorf("argument 0: %w", err)
+	if connector && e.connector != nil {
+		e.connector.stats.Reset = true // nothing else is there to forget
 	}
-	if e.state.loras == nil {
-		e.state.loras = map[int64]string{}
-	}
-	e.state.loras[lora.ID] = lora.Name
-	return true, nil
-}
-
-func (e *engine) loraIDs() []int64 {
-	ids := make([]int64, 0, len(e.state.loras))
-	for id := range e.state.loras {
-		ids = append(ids, id)
-	}
-	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
-	return ids
+	return done, nil
 }
 
 func stringArg(call protocol.UtilityCall, i int) (string, error) {

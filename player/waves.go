@@ -20,8 +20,10 @@ type waves struct {
 type waveRank struct {
 	wave      int
 	joined    bool // it steps with the others, with or without requests of its own
+	fresh     bool // it has joined, and nobody was told yet
 	busy      bool // it has unfinished requests
 	paused    bool
+	started   func(wave int)
 	completed func(wave int)
 }
 
@@ -31,7 +33,9 @@ type starters uint8
 
 const (
 	everyStarts starters = iota
-	// firstStarts: the first rank does, for the others the frontend does.
+	// firstStarts: the first rank does, for the others the frontend does. As in all
+	// later lines, it also tells of a wave that it has joined: the coordinator takes
+	// its word for it that the ranks work.
 	firstStarts
 	// nobodyStarts: the frontend does.
 	nobodyStarts
@@ -47,11 +51,12 @@ func newWaves(line string, ranks int, whole bool) *waves {
 	return &waves{starts: oldStarters[line], whole: whole, ranks: make([]waveRank, ranks)}
 }
 
-// onEnd sets who is told, under the lock, of the waves that end while a rank is in them.
-func (w *waves) onEnd(rank int, completed func(wave int)) {
+// tell sets who is told, under the lock, of the waves that a rank joins for others, and
+// of those that end while it is in them.
+func (w *waves) tell(rank int, started, completed func(wave int)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ranks[rank].completed = completed
+	w.ranks[rank].started, w.ranks[rank].completed = started, completed
 }
 
 // current returns the wave that a rank is in, or waits for.
@@ -89,8 +94,15 @@ func (w *waves) began(rank, index, wave, exclude int) {
 	if index == exclude || wave < r.wave || r.paused {
 		return
 	}
-	r.wave, r.joined = wave, true
-	w.endIfDone()
+	r.wave = wave
+	r.join()
+	w.settle()
+}
+
+// join lets a rank step with the others.
+func (r *waveRank) join() {
+	r.fresh = r.fresh || !r.joined
+	r.joined = true
 }
 
 // works says whether a rank has requests to work on, and whether it is paused.
@@ -98,12 +110,15 @@ func (w *waves) works(rank int, busy, paused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &w.ranks[rank]
-	resumed := r.paused && !paused
+	before := r.paused
 	r.busy, r.paused = busy, paused
-	if resumed {
+	switch {
+	case before && !paused:
 		w.resume()
+	case !before && paused && w.whole:
+		r.joined = true // the ranks step together until all of them are paused
 	}
-	w.endIfDone()
+	w.settle()
 }
 
 // resume lets the ranks that go on after a pause do it together: they agree among
@@ -117,27 +132,37 @@ func (w *waves) resume() {
 		work = work || w.ranks[i].busy
 	}
 	for i := range w.ranks {
-		w.ranks[i].joined = w.ranks[i].joined || work
+		if work {
+			w.ranks[i].join()
+		}
 	}
 }
 
-// endIfDone ends the wave once every rank has joined it and none has anything left
-// to do.
-func (w *waves) endIfDone() {
-	if !w.whole {
-		return
-	}
-	for i := range w.ranks {
-		if !w.ranks[i].joined || w.ranks[i].busy {
-			return
-		}
-	}
+// settle ends the wave if it is over, or tells who has joined it.
+func (w *waves) settle() {
+	over := w.over()
 	for i := range w.ranks {
 		r := &w.ranks[i]
-		if r.completed != nil {
-			r.completed(r.wave)
+		switch {
+		case over:
+			if r.completed != nil {
+				r.completed(r.wave)
+			}
+			r.joined = false
+			r.wave++
+		case r.fresh && r.started != nil && w.starts != nobodyStarts:
+			r.started(r.wave)
 		}
-		r.joined = false
-		r.wave++
+		r.fresh = false
 	}
+}
+
+// over tells whether every rank has joined the wave and none has anything left to do.
+func (w *waves) over() bool {
+	for i := range w.ranks {
+		if !w.ranks[i].joined || w.ranks[i].busy {
+			return false
+		}
+	}
+	return w.whole
 }

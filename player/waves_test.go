@@ -21,7 +21,7 @@ func TestWaves(t *testing.T) {
 		line  string
 		part  bool // the other ranks are elsewhere
 		does  []does
-		start []int // the waves that ranks asked the coordinator to begin
+		start []int // the waves that ranks asked the coordinator to begin, or told it that they have joined
 		end   []int // the waves that ended
 		at    [3]int
 	}{
@@ -42,8 +42,16 @@ func TestWaves(t *testing.T) {
 			does: []does{{what: "add", rank: 1}, {what: "add", rank: 0}}, start: []int{0},
 		},
 		{
-			name: "the first rank has nothing to tell of a wave it has joined", line: "0.32",
+			name: "the first rank tells of a wave it has joined, once", line: "0.32",
+			does: []does{{what: "begin", rank: 0, by: 1}, {what: "add", rank: 0}, {what: "begin", rank: 0, by: 1}}, start: []int{0},
+		},
+		{
+			name: "and did not, before 0.29", line: "0.28",
 			does: []does{{what: "begin", rank: 0, by: 1}, {what: "add", rank: 0}},
+		},
+		{
+			name: "the others never do", line: "0.33",
+			does: []does{{what: "begin", rank: 1, by: 0}, {what: "begin", rank: 2, by: 0}},
 		},
 		{
 			name: "a wave ends when all have joined it and none works", line: "0.33",
@@ -54,19 +62,19 @@ func TestWaves(t *testing.T) {
 				{what: "begin", rank: 2, by: 1},
 				{what: "idle", rank: 1},
 			},
-			start: []int{0}, end: []int{0}, at: [3]int{1, 1, 1},
+			start: []int{0, 0}, end: []int{0}, at: [3]int{1, 1, 1},
 		},
 		{
 			name: "whoever is slow to join is waited for", line: "0.33",
 			does:  []does{{what: "add", rank: 1}, {what: "begin", rank: 0, by: 1}, {what: "idle", rank: 1}},
-			start: []int{0},
+			start: []int{0, 0},
 		},
 		{
 			name: "and ends it", line: "0.33",
 			does: []does{
 				{what: "add", rank: 1}, {what: "begin", rank: 0, by: 1}, {what: "idle", rank: 1}, {what: "begin", rank: 2, by: 1},
 			},
-			start: []int{0}, end: []int{0}, at: [3]int{1, 1, 1},
+			start: []int{0, 0}, end: []int{0}, at: [3]int{1, 1, 1},
 		},
 		{
 			name: "the engine that is excluded has not joined", line: "0.27",
@@ -87,7 +95,7 @@ func TestWaves(t *testing.T) {
 				{what: "begin", rank: 1, by: frontend},
 				{what: "begin", rank: 2, by: frontend},
 			},
-			end: []int{0}, at: [3]int{1, 1, 1},
+			start: []int{0}, end: []int{0}, at: [3]int{1, 1, 1},
 		},
 		{
 			name: "a request of a wave that is over begins the next one on every line", line: "0.25",
@@ -120,17 +128,19 @@ func TestWaves(t *testing.T) {
 				{what: "idle", rank: 1},
 				{what: "add", rank: 1},
 			},
-			start: []int{0},
+			start: []int{0, 0},
 		},
 		{
-			name: "who is paused joins nothing", line: "0.33",
+			name: "a pause ends a wave that nobody began, and who is paused joins none", line: "0.33",
 			does: []does{
 				{what: "pause", rank: 0},
 				{what: "pause", rank: 1},
 				{what: "pause", rank: 2},
 				{what: "add", rank: 1},
 				{what: "begin", rank: 0, by: 1},
+				{what: "begin", rank: 0, wave: 1, by: 1},
 			},
+			end: []int{0}, at: [3]int{1, 1, 1},
 		},
 		{
 			name: "a pause ends the wave, and whoever has work left goes on with the others", line: "0.33",
@@ -146,14 +156,14 @@ func TestWaves(t *testing.T) {
 				{what: "resume", rank: 2},
 				{what: "idle", rank: 1},
 			},
-			start: []int{0}, end: []int{0, 1}, at: [3]int{2, 2, 2},
+			start: []int{0, 0, 1}, end: []int{0, 1}, at: [3]int{2, 2, 2},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWaves(tt.line, 3, !tt.part)
 			var start, end []int
-			w.onEnd(0, func(wave int) { end = append(end, wave) })
+			w.tell(0, func(wave int) { start = append(start, wave) }, func(wave int) { end = append(end, wave) })
 			left := [3]bool{} // requests, also while paused
 			for _, d := range tt.does {
 				switch d.what {

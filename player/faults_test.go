@@ -1,0 +1,316 @@
+package player
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// extra sets a member of the extra arguments to a packed value.
+func extra(name string, value []byte) change {
+	return func(r *protocol.Request) {
+		r.Sampling.ExtraArgs = append(pack.AppendString(pack.AppendMapHeader(nil, 1), name), value...)
+	}
+}
+
+// withFault lets a request ask for faults of its own.
+func withFault(text string) change { return extra(faultArg, pack.AppendString(nil, text)) }
+
+func faults(t *testing.T, text string) []Fault {
+	t.Helper()
+	f, err := ParseFaults(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestParseFaults(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want []Fault
+		err  string
+	}{
+		{text: ""},
+		{text: "  "},
+		{text: "refuse@0.01", want: []Fault{{Kind: FaultRefuse, Probability: 0.01}}},
+		{text: "fail:3", want: []Fault{{Kind: FaultFail, Times: 3, Probability: 1}}},
+		{text: "delay:50ms@0.1", want: []Fault{{Kind: FaultDelay, Delay: 50 * ms, Probability: 0.1}}},
+		{text: "delay:2s:20", want: []Fault{{Kind: FaultDelay, Delay: 2 * time.Second, After: 20, HasAfter: true, Probability: 1}}},
+		{text: "stall", want: []Fault{{Kind: FaultStall, Probability: 1}}},
+		{text: "stall:20@0.5~*slow*", want: []Fault{{Kind: FaultStall, After: 20, HasAfter: true, Probability: 0.5, Requests: "*slow*"}}},
+		{text: "drop, wrong-token:5 ,kill:100", want: []Fault{
+			{Kind: FaultDrop, Probability: 1},
+			{Kind: FaultWrongToken, After: 5, HasAfter: true, Probability: 1},
+			{Kind: FaultKill, After: 100, HasAfter: true, Probability: 1},
+		}},
+		{text: "crash", err: `fault 1, "crash": no such fault: want one of refuse, fail:N, delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]`},
+		{text: "drop,,stall", err: `fault 2, "": no such fault`},
+		{text: "drop,", err: `fault 2, ""`},
+		{text: "refuse:0.01", err: "with a probability refuse@0.01"},
+		{text: "refuse@0", err: `probability "0": want a number above 0`},
+		{text: "refuse@1.5", err: `probability "1.5"`},
+		{text: "refuse@NaN", err: `probability "NaN"`},
+		{text: "fail", err: "want fail:N"},
+		{text: "fail:0", err: "want fail:N"},
+		{text: "delay", err: "want delay:TIME[:AFTER], with a time such as 50ms"},
+		{text: "delay:-1s", err: `time "-1s"`},
+		{text: "delay:1s:x", err: `value "x"`},
+		{text: "stall:-1", err: `value "-1"`},
+		{text: "stall:", err: `value ""`},
+		{text: "stall~", err: `pattern ""`},
+		{text: "stall~[", err: `pattern "["`},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			got, err := ParseFaults(tt.text)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// outcome is all that one request got, as text.
+func outcome(a *answer) string {
+	if a == nil {
+		return "nothing"
+	}
+	text := fmt.Sprint(a.tokens())
+	if a.finish != protocol.Unfinished {
+		text += " " + a.finish.String()
+	}
+	if a.err != "" {
+		text += " " + a.err
+	}
+	return text
+}
+
+// counting says its prompt's last token and on.
+type counting struct{}
+
+func (counting) Script(r *protocol.Request) (Script, error) {
+	last := r.PromptTokenIDs[len(r.PromptTokenIDs)-1]
+	return Script{Fill: func(i int) uint32 { return last + 1 + uint32(i) }, CachedTokens: LookUp}, nil
+}
+
+// Each fault befalls the request that it is meant for, at every pace and on every line,
+// and the others notice nothing.
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		fault string
+		want  string
+		old   string                   // where there is no place for a reason
+		at    map[Pace][]time.Duration // of each output
+		open  bool                     // the request never ends
+	}{
+		{fault: "refuse", want: "[] error injected_fault: refused by a fault", old: "[] error"},
+		{fault: "fail:1", want: "[] error !injected_fault: refused by a fault, the next try may succeed", old: "[] error"},
+		{fault: "stall", want: "nothing", open: true},
+		{fault: "stall:2", want: "[4 5]", open: true},
+		{fault: "drop", want: "[5 6 7] length"},
+		{fault: "drop:2", want: "[4 5 7] length"},
+		{fault: "drop:3", want: "[4 5 6] length"},
+		{fault: "drop:4", want: "[4 5 6 7] length"},
+		{fault: "wrong-token", want: "[5 5 6 7] length"},
+		{fault: "wrong-token:2", want: "[4 5 7 7] length"},
+		{fault: "wrong-token:2,drop:0", want: "[5 7 7] length"},
+		{
+			fault: "delay:1s", want: "[4 5 6 7] length",
+			at: map[Pace][]time.Duration{
+				PaceInstant: {1000 * ms, 1000 * ms, 1000 * ms, 1000 * ms}, PaceModelled: {1100 * ms, 1110 * ms, 1120 * ms, 1130 * ms},
+				PaceRecorded: {1000 * ms, 1000 * ms, 1000 * ms, 1000 * ms},
+			},
+		},
+		{
+			fault: "delay:1s:2", want: "[4 5 6 7] length",
+			at: map[Pace][]time.Duration{
+				PaceInstant: {0, 0, 1000 * ms, 1000 * ms}, PaceModelled: {100 * ms, 110 * ms, 1120 * ms, 1130 * ms},
+				PaceRecorded: {0, 0, 1000 * ms, 1000 * ms},
+			},
+		},
+		{
+			fault: "delay:1s:1,delay:2s:1", want: "[4 5 6 7] length",
+			at: map[Pace][]time.Duration{PaceInstant: {0, 3000 * ms, 3000 * ms, 3000 * ms}},
+		},
+	} {
+		for _, line := range []string{"0.33", "0.27"} {
+			for _, pace := range []Pace{PaceInstant, PaceModelled, PaceRecorded} {
+				t.Run(fmt.Sprintf("%s/%s/%s", tt.fault, line, pace), func(t *testing.T) {
+					opt := Options{VLLMVersion: line, Pace: pace, Source: counting{}, Vocab: 1000}
+					opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
+					alone := newRig(t, opt, 1)
+					alone.submit(ask("other", []uint32{11, 12}, 5))
+					alone.runAll()
+
+					opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
+					r := newRig(t, opt, 1)
+					r.submit(ask("bad", []uint32{2, 3}, 4, withFault(tt.fault)), ask("other", []uint32{11, 12}, 5))
+					r.runAll()
+					want := tt.want
+					if line == "0.27" && tt.old != "" {
+						want = tt.old
+					}
+					all := r.answers()
+					if got := outcome(all["bad"]); got != want {
+						t.Errorf("the request got %s, want %s", got, want)
+					}
+					if at := tt.at[pace]; at != nil {
+						if diff := cmp.Diff(at, all["bad"].at); diff != "" {
+							t.Errorf("outputs (-want +got):\n%s", diff)
+						}
+					}
+					if diff := cmp.Diff(alone.answer("other"), all["other"], cmp.AllowUnexported(answer{})); diff != "" {
+						t.Errorf("the other one noticed (-want +got):\n%s", diff)
+					}
+					if r.busy() != tt.open || (r.held() > 0) != tt.open {
+						t.Errorf("busy %v with %d blocks, want %v", r.busy(), r.held(), tt.open)
+					}
+					r.abort([]string{"bad"})
+					r.runAll()
+					if r.busy() || r.held() > 0 || r.troubled != 0 {
+						t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.troubled)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The first output that a client gets tells how the prompt was computed, also when the
+// tokens of those before it are lost.
+func TestDroppedOutputLosesNothingElse(t *testing.T) {
+	for _, line := range []string{"0.33", "0.27"} {
+		r := newRig(t, Options{VLLMVersion: line, Source: counting{}, Faults: faults(t, "drop,drop:1")}, 1)
+		r.submit(ask("a", count(0, 20), 4, promptLogprobs(1)))
+		r.runAll()
+		first := r.envelopes[0].Outputs.Outputs[0]
+		if first.Prefill == nil || first.PromptLogprobs == nil || first.Events == nil {
+			t.Errorf("line %s: the first output lacks something: %+v", line, first)
+		}
+		if got := r.answer("a"); outcome(got) != "[22 23] length" {
+			t.Errorf("line %s: %s", line, outcome(got))
+		}
+	}
+}
+
+func TestFaultsByChance(t *testing.T) {
+	hit := func(seed uint64, text string) (ids []string) {
+		r := newRig(t, Options{Source: counting{}, Faults: faults(t, text), Seed: seed}, 1)
+		for i := range 1000 {
+			r.submit(ask(fmt.Sprint("a", i), []uint32{1}, 1))
+		}
+		r.runAll()
+		all := r.answers()
+		for i := range 1000 {
+			if id := fmt.Sprint("a", i); all[id].finish == protocol.FinishError {
+				ids = append(ids, id)
+			}
+		}
+		return ids
+	}
+	some := hit(1, "refuse@0.1")
+	if len(some) < 60 || len(some) > 140 {
+		t.Errorf("%d of 1000 refused, want about 100", len(some))
+	}
+	if diff := cmp.Diff(some, hit(1, "refuse@0.1,stall:9@0.5")); diff != "" {
+		t.Errorf("another fault changes who is refused:\n%s", diff)
+	}
+	if cmp.Equal(some, hit(2, "refuse@0.1")) {
+		t.Error("another seed refuses the same")
+	}
+	if diff := cmp.Diff([]string{"a0", "a1", "a2"}, hit(1, "fail:3")); diff != "" {
+		t.Errorf("fail:3 (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"a7", "a70", "a71"}, hit(1, "fail:3~a7*")); diff != "" {
+		t.Errorf("fail:3~a7* (-want +got):\n%s", diff)
+	}
+}
+
+func TestBadFaultOfARequest(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		value []byte
+		want  string
+	}{
+		{"unknown", pack.AppendString(nil, "explode"), `bad_request: vllm_vcr_fault: fault 1, "explode": no such fault`},
+		{"not text", pack.AppendInt(nil, 3), "bad_request: vllm_vcr_fault: msgpack: byte 0: expected str, found int"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{}, 1)
+			r.submit(ask("a", count(0, 3), 2, extra(faultArg, tt.value)))
+			r.runAll()
+			if got := r.answer("a").err; !strings.HasPrefix(got, tt.want) {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// A request that is held back does not keep a paused engine from going on later.
+func TestFaultWhilePaused(t *testing.T) {
+	r := newRig(t, Options{Source: counting{}}, 1)
+	r.submit(ask("a", []uint32{1}, 3, withFault("delay:1s:1")), ask("b", []uint32{1}, 3, withFault("delay:2s")))
+	r.run()
+	if got := r.do("pause_scheduler", "keep", false); got != "nil" {
+		t.Fatal(got)
+	}
+	r.runAll()
+	r.clock.advance(5 * time.Second)
+	r.run()
+	if got := outcome(r.answer("a")); got != "[2]" {
+		t.Errorf("paused: %s", got)
+	}
+	r.do("resume_scheduler")
+	r.runAll()
+	for _, id := range []string{"a", "b"} {
+		if got := outcome(r.answer(id)); got != "[2 3 4] length" {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+}
+
+// A killed engine says what it said before, and no last word.
+func TestKill(t *testing.T) {
+	for _, tt := range []struct {
+		fault string
+		want  int // tokens before
+	}{{"kill", 0}, {"kill:3", 3}} {
+		t.Run(tt.fault, func(t *testing.T) {
+			s := connect(t, Options{Source: counting{}}, 2)
+			s.submit(ask("a", []uint32{1}, 10, withFault(tt.fault)))
+			tokens := 0
+			for {
+				var o protocol.Outputs
+				if _, err := s.front.Next(s.ctx, 0, &o); err != nil {
+					if s.ctx.Err() != nil || errors.Is(err, protocol.ErrEngineDead) {
+						t.Errorf("the connection ended with %v", err)
+					}
+					break
+				}
+				for _, out := range o.Outputs {
+					tokens += len(out.Tokens)
+				}
+			}
+			if tokens != tt.want {
+				t.Errorf("%d tokens came before the end, want %d", tokens, tt.want)
+			}
+			if err := <-s.ended; !errors.Is(err, ErrKilled) {
+				t.Errorf("Run returned %v, want ErrKilled", err)
+			}
+		})
+	}
+}

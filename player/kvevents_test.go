@@ -1,0 +1,391 @@
+package player
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/vllm-vcr/conformance/internal/frontend"
+	"github.com/vllm-vcr/conformance/internal/kvcache"
+	"github.com/vllm-vcr/conformance/internal/kvevents"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/zmq"
+)
+
+// subscribed tells of each subscription that a log says.
+type subscribed chan struct{}
+
+func (s subscribed) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), "subscribed to") {
+		s <- struct{}{}
+	}
+	return len(line), nil
+}
+
+// subscribe returns a subscriber to an endpoint, whose publisher knows of it.
+func (s subscribed) subscribe(t *testing.T, endpoint, topic string) *zmq.Conn {
+	t.Helper()
+	c, err := zmq.Dial(t.Context(), endpoint, zmq.Sub, zmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.Subscribe([]byte(topic)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s:
+	case <-time.After(patience):
+		t.Fatal("no publisher knows of the subscriber")
+	}
+	return c
+}
+
+// batch is what a subscriber gets, but for the time.
+type batch struct {
+	Topic  string
+	Number uint64
+	Events []any
+	Rank   any
+}
+
+func nextBatch(t *testing.T, c *zmq.Conn) batch {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m) != 3 || len(m[1]) != 8 {
+		t.Fatalf("frames %q: want a topic, a number of 8 bytes and a batch", m)
+	}
+	said := loose(t, m[2]).([]any)
+	if ts, ok := said[0].(float64); !ok || len(said) != 3 || time.Since(time.Unix(int64(ts), 0)).Abs() > time.Hour {
+		t.Errorf("batch %v: want the time, events and a rank", said)
+	}
+	return batch{Topic: string(m[0]), Number: binary.BigEndian.Uint64(m[1]), Events: said[1].([]any), Rank: said[2]}
+}
+
+// loose decodes a value without types: its integers are 64 bits wide.
+func loose(t *testing.T, b []byte) any {
+	t.Helper()
+	d := msgpack.NewDecoder(bytes.NewReader(b))
+	d.UseLooseInterfaceDecoding(true)
+	v, err := d.DecodeInterface()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// registered is where the engine's registration says that its events are.
+func registered(t *testing.T, s *session) string {
+	t.Helper()
+	config, _ := loose(t, s.engine.RawReady).(map[string]any)["kv_events_config"].(map[string]any)
+	if config["enable_kv_cache_events"] != true || config["publisher"] != "zmq" || config["topic"] != "kv@pod@tiny" {
+		t.Fatalf("registered with %v", config)
+	}
+	return config["endpoint"].(string)
+}
+
+// seeker is a parrot that looks prompts up in the player's own prefix cache.
+type seeker struct{ parrot }
+
+func (f *seeker) Script(r *protocol.Request) (Script, error) {
+	script, err := f.parrot.Script(r)
+	script.CachedTokens = LookUp
+	return script, err
+}
+
+// kvEngine are options of an engine of 16 tokens a block that publishes, and whose
+// hashes can be foretold.
+func kvEngine(version string, events kvevents.Options) (Options, subscribed) {
+	log := make(subscribed, 16)
+	events.Topic = "kv@pod@tiny"
+	events.Log = slog.New(slog.NewTextHandler(log, nil))
+	return Options{
+		VLLMVersion: version, KVEvents: &events, HashAlgorithm: kvcache.SHA256CBOR, HashSeed: "0", BlockSize: 16, Source: new(seeker),
+	}, log
+}
+
+// kvPrompt is a request whose prompt fills two blocks, and whose answer a third one: all
+// but its last token are computed.
+func kvPrompt(id string, adapter *protocol.LoRA) *protocol.Request {
+	return ask(id, count(0, 40), 9, func(r *protocol.Request) { r.LoRA = adapter })
+}
+
+// hashesOf are the hashes that blocks of those 40 tokens and of 8 again have, from a pool
+// of their own, as numbers.
+func hashesOf(t *testing.T, line string, adapter *protocol.LoRA) (numbers []any) {
+	t.Helper()
+	pool, err := kvcache.New(kvcache.Options{
+		Blocks: 9, BlockSize: 16, Caching: true, Events: true, Algorithm: kvcache.SHA256CBOR, Seed: "0", Rules: kvcache.RulesOf(line),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := kvPrompt("", nil).PromptTokenIDs
+	s := kvcache.NewSequence(append(tokens, tokens[:8]...))
+	if adapter != nil {
+		s.Extra.LoRA = kvcache.LoRA{ID: adapter.ID, Name: adapter.Name, Path: adapter.Path}
+	}
+	if !pool.Allocate(s, 0, len(s.Tokens), 0) {
+		t.Fatal("no room in the pool")
+	}
+	for _, h := range pool.TakeEvents()[0].(kvcache.BlockStored).Hashes {
+		numbers = append(numbers, kvcache.IntHash(h))
+	}
+	return numbers
+}
+
+// The registration tells where the events are, and there they are: one batch for each
+// step that changed the cache, numbered, with the adapter's name.
+func TestKVEvents(t *testing.T) {
+	adapter := &protocol.LoRA{Name: "adapter", ID: 3, Path: "/adapters/3"}
+	for _, version := range []string{"0.27.1", "0.33.0"} {
+		t.Run(version, func(t *testing.T) {
+			opt, log := kvEngine(version, kvevents.Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
+			s := connect(t, opt, 1)
+			c := log.subscribe(t, registered(t, s), "kv@pod")
+			s.submit(kvPrompt("a", adapter))
+			s.finished(0, 1)
+			s.submit(kvPrompt("b", nil))
+			s.finished(0, 1)
+			s.submit(kvPrompt("again", nil)) // finds two blocks
+			s.finished(0, 1)
+			s.reply(0, "reset_prefix_cache", arg(false), arg(false))
+			s.submit(kvPrompt("c", nil))
+			s.finished(0, 1)
+
+			line := protocol.LineOf(version)
+			adapted, plain := hashesOf(t, line, adapter), hashesOf(t, line, nil)
+			want := [][]any{
+				{stored(adapted[:2], nil, 0, 32, adapter)},
+				{stored(adapted[2:], adapted[1], 32, 48, adapter)},
+				{stored(plain[:2], nil, 0, 32, nil)},
+				{stored(plain[2:], plain[1], 32, 48, nil)},
+				{stored(plain[2:], plain[1], 32, 48, nil)},
+				{map[string]any{"type": "AllBlocksCleared"}, stored(plain[:2], nil, 0, 32, nil)},
+				{stored(plain[2:], plain[1], 32, 48, nil)},
+			}
+			for i, events := range want {
+				want := batch{Topic: "kv@pod@tiny", Number: uint64(i), Events: events, Rank: int64(0)}
+				if d := gocmp.Diff(want, nextBatch(t, c)); d != "" {
+					t.Fatalf("(-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+// stored is the event of blocks of the tokens that [kvPrompt] has and then says again.
+func stored(hashes []any, parent any, from, to int, adapter *protocol.LoRA) map[string]any {
+	var id, name, key any
+	if adapter != nil {
+		id, name, key = adapter.ID, adapter.Name, []any{adapter.Name}
+	}
+	var tokens []any
+	for i := from; i < to; i++ {
+		tokens = append(tokens, int64(i%40))
+	}
+	return map[string]any{
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens, "block_size": int64(16),
+		"lora_id": id, "medium": "GPU", "lora_name": name, "extra_keys": slices.Repeat([]any{key}, len(hashes)),
+		"group_idx": int64(0), "kv_cache_spec_kind": "full_attention",
+	}
+}
+
+// Each rank of a group has a port of its own, numbers of its own, and names itself.
+func TestKVEventsOfRanks(t *testing.T) {
+	base := twoPorts(t)
+	opt, log := kvEngine("0.33.0", kvevents.Options{Endpoint: fmt.Sprintf("tcp://*:%d", base)})
+	opt.DataParallelSize = 2
+	plain := hashesOf(t, "0.33", nil)
+	ended := make(chan error, 2)
+	for rank := range 2 {
+		opt.EngineIndex = rank
+		s := connectBeside(t, opt, ended)
+		if got, want := registered(t, s), fmt.Sprintf("tcp://*:%d", base+rank); got != want {
+			t.Errorf("rank %d registered with %s, want %s", rank, got, want)
+		}
+		c := log.subscribe(t, fmt.Sprintf("tcp://127.0.0.1:%d", base+rank), "")
+		s.submit(kvPrompt(fmt.Sprint(rank), nil))
+		s.finished(0, 1)
+		want := batch{Topic: "kv@pod@tiny", Events: []any{stored(plain[:2], nil, 0, 32, nil)}, Rank: int64(rank)}
+		if d := gocmp.Diff(want, nextBatch(t, c)); d != "" {
+			t.Errorf("rank %d (-want +got):\n%s", rank, d)
+		}
+	}
+}
+
+// A captured engine is what internal/kvevents/testdata/engine.py wrote of a released one:
+// the requests that it was asked, one after the other, and what it then published.
+type capturedEngine struct {
+	Version   string
+	Digests   bool
+	Arguments struct {
+		BlockSize  int               `json:"block_size"`
+		Blocks     int               `json:"num_gpu_blocks_override"`
+		StepTokens int               `json:"max_num_batched_tokens"`
+		Seqs       int               `json:"max_num_seqs"`
+		Len        int               `json:"max_model_len"`
+		Algorithm  kvcache.Algorithm `json:"prefix_caching_hash_algo"`
+	}
+	requests []capturedRequest // one without a prompt is a reset of the cache
+	live     [][]string        // frames in hex
+}
+
+type capturedRequest struct {
+	prompt, answer []uint32
+	salt           string
+}
+
+func capturedEngineOf(t *testing.T, version string) (c capturedEngine) {
+	t.Helper()
+	testenv.GzipLines(t, "../internal/kvevents/testdata/engine-"+version+".jsonl.gz", func(text []byte) {
+		var (
+			kind string
+			r    capturedRequest
+			line []json.RawMessage
+			live []string
+			into []any
+		)
+		err := json.Unmarshal(text, &line)
+		switch {
+		case err != nil:
+		case line[0][0] == '{':
+			into = []any{&c}
+		case strings.HasPrefix(string(text), `["request"`):
+			into = []any{&kind, &r.prompt, &r.answer, &r.salt}
+		case strings.HasPrefix(string(text), `["reset"`):
+			into = []any{&kind}
+		case strings.HasPrefix(string(text), `["live"`):
+			into = []any{&kind, &live}
+		}
+		for i, v := range into {
+			err = errors.Join(err, json.Unmarshal(line[i], v))
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", text[:min(len(text), 80)], err)
+		}
+		switch kind {
+		case "request", "reset":
+			c.requests = append(c.requests, r)
+		case "live":
+			c.live = append(c.live, live)
+		}
+	})
+	return c
+}
+
+// capturedAnswers is a source that says what an engine said, by the number of the request.
+type capturedAnswers []capturedRequest
+
+func (a capturedAnswers) Script(r *protocol.Request) (Script, error) {
+	n, err := strconv.Atoi(r.ID)
+	return Script{
+		Fill: func(at int) uint32 { return a[n].answer[at] }, Finish: protocol.FinishLength, CachedTokens: LookUp,
+	}, err
+}
+
+// What released engines published for requests, the player publishes for them: the same
+// numbers, steps, blocks, hashes and bytes.
+func TestKVEventsAsEngines(t *testing.T) {
+	for _, version := range []string{"0.27.1", "0.32.0", "0.33.0"} {
+		t.Run(version, func(t *testing.T) {
+			c := capturedEngineOf(t, version)
+			if len(c.requests) < 20 || len(c.live) < 30 {
+				t.Fatalf("a capture of %d requests and %d messages", len(c.requests), len(c.live))
+			}
+			opt, log := kvEngine(version, kvevents.Options{Endpoint: "tcp://127.0.0.1:0", Digests: c.Digests})
+			opt.Source, opt.HashAlgorithm = capturedAnswers(c.requests), c.Arguments.Algorithm
+			opt.BlockSize, opt.NumGPUBlocks, opt.MaxModelLen = c.Arguments.BlockSize, c.Arguments.Blocks, c.Arguments.Len
+			opt.MaxNumSeqs, opt.MaxNumBatchedTokens = c.Arguments.Seqs, c.Arguments.StepTokens
+			s := connect(t, opt, 1)
+			sub := log.subscribe(t, registered(t, s), "")
+			for i, r := range c.requests {
+				if r.prompt == nil {
+					s.reply(0, "reset_prefix_cache", arg(false), arg(false))
+					continue
+				}
+				s.submit(ask(strconv.Itoa(i), r.prompt, len(r.answer), func(q *protocol.Request) { q.CacheSalt = r.salt }))
+				s.finished(0, 1)
+			}
+			if err := sub.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range c.live {
+				m, err := sub.Recv()
+				if err != nil {
+					t.Fatalf("message %d of %d: %v", i, len(c.live), err)
+				}
+				const after = 2 * (1 + 9) // digits of what begins a batch, and of its time
+				number, said := hex.EncodeToString(m[1]), hex.EncodeToString(m[2])
+				if number != want[1] || said[after:] != want[2][after:] {
+					t.Fatalf("message %d: number %s, want %s; batch\n%s, want\n%s", i, number, want[1], said, want[2])
+				}
+			}
+		})
+	}
+}
+
+// connectBeside is [connect] for one of several engines.
+func connectBeside(t *testing.T, opt Options, ended chan error) *session {
+	t.Helper()
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
+	codec, err := protocol.CodecFor(opt.VLLMVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, err := frontend.Listen(frontend.Options{Codec: codec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { front.Close() })
+	opt.Handshake = front.Handshake()
+	s := &session{t: t, ctx: ctx, front: front, ended: ended}
+	s.player, s.stop = run(t, ctx, opt, ended)
+	if s.engine, err = front.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-s.player.Ready()
+	return s
+}
+
+// twoPorts returns the first of two ports that follow each other and are free.
+func twoPorts(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		first, err := net.Listen("tcp", ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := first.Addr().(*net.TCPAddr).Port
+		second, err := net.Listen("tcp", fmt.Sprint(":", n+1))
+		first.Close()
+		if err == nil {
+			second.Close()
+			return n
+		}
+	}
+	t.Fatal("no two free ports")
+	return 0
+}

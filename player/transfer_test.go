@@ -1,0 +1,517 @@
+package player
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/protocol"
+)
+
+// plane moves nothing, and notes what it is asked for. A pull ends as ends says.
+type plane struct {
+	mu                           sync.Mutex
+	offered, withdrawn, released []string
+	taken                        map[string]func()
+	ends                         chan error
+}
+
+func newPlane() *plane { return &plane{taken: map[string]func(){}, ends: make(chan error, 10)} }
+
+func (p *plane) Offer(c KVCache, taken func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offered = append(p.offered, c.RequestID)
+	p.taken[c.RequestID] = taken
+}
+
+func (p *plane) Withdraw(c KVCache) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.withdrawn = append(p.withdrawn, c.RequestID)
+}
+
+func (p *plane) Pull(ctx context.Context, _ KVCache) error {
+	select {
+	case err := <-p.ends:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *plane) Release(_ context.Context, c KVCache) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.released = append(p.released, c.RequestID)
+	return nil
+}
+
+// transferRig is a rig whose pulls run until the test ends.
+func transferRig(t *testing.T, opt Options) *rig {
+	t.Helper()
+	r := newRig(t, opt, 1)
+	t.Cleanup(r.player.startFetching(t.Context()))
+	return r
+}
+
+// hear waits for something that comes from beside the engine.
+func (r *rig) hear() {
+	r.t.Helper()
+	<-r.player.inbox.wake
+	if err := r.player.handle(r.player.inbox.take()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// params packs kv_transfer_params.
+func params(members ...any) []byte {
+	b := pack.AppendMapHeader(nil, len(members)/2)
+	for i := 0; i < len(members); i += 2 {
+		b = append(pack.AppendString(b, members[i].(string)), arg(members[i+1])...)
+	}
+	return b
+}
+
+func transferred(b []byte) change { return extra("kv_transfer_params", b) }
+
+// computing asks for the prompt to be computed for another engine, as routers do.
+var computing = transferred(params("do_remote_decode", true, "do_remote_prefill", false,
+	"remote_engine_id", nil, "remote_block_ids", nil, "remote_host", nil, "remote_port", nil))
+
+// blockIDs packs the blocks of one group.
+func blockIDs(n int) []byte {
+	b := pack.AppendArrayHeader(pack.AppendArrayHeader(nil, 1), n)
+	for i := range n {
+		b = pack.AppendInt(b, int64(i+1))
+	}
+	return b
+}
+
+// pulling asks for the KV cache of another engine's request.
+func pulling(id string) change {
+	return transferred(params("do_remote_prefill", true, "remote_engine_id", "p", "remote_request_id", id,
+		"remote_host", "h", "remote_port", 5600, "remote_block_ids", blockIDs(2)))
+}
+
+// kvTransfer is what the request's last output says.
+func (r *rig) kvTransfer(id string) []byte {
+	r.t.Helper()
+	for _, e := range r.envelopes {
+		for _, out := range e.Outputs.Outputs {
+			if string(out.ID) == id && out.KVTransfer != nil {
+				return out.KVTransfer
+			}
+		}
+	}
+	return nil
+}
+
+// What an engine says that has computed a prompt is what the line's connector says.
+func TestOffer(t *testing.T) {
+	keys := map[string][]string{
+		"0.33": {"dcp_size", "pp_size", "remote_registration_generation", "transfer_mode"},
+		"0.32": {"dcp_size", "pp_size", "transfer_mode"},
+		"0.28": {"transfer_mode"},
+		"0.27": nil,
+	}
+	values := map[string]any{
+		"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": []any{[]any{int64(1), int64(2)}},
+		"remote_engine_id": "me", "remote_request_id": "a", "remote_host": "localhost", "remote_port": int64(5603),
+		"tp_size": int64(1), "remote_num_tokens": int64(20), "remote_blocks_expiry_time": nil,
+	}
+	more := map[string]any{
+		"dcp_size": int64(1), "pp_size": int64(1), "remote_registration_generation": int64(1), "transfer_mode": "pull",
+	}
+	for line, added := range keys {
+		t.Run(line, func(t *testing.T) {
+			r := transferRig(t, Options{VLLMVersion: line, EngineIndex: 3, Transfer: &Transfer{EngineID: "me"}})
+			r.submit(ask("a", count(0, 20), 1, computing))
+			r.runAll()
+			want := map[string]any{}
+			for k, v := range values {
+				want[k] = v
+			}
+			for _, k := range added {
+				want[k] = more[k]
+			}
+			if diff := cmp.Diff(want, decoded(t, r.kvTransfer("a"))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Blocks are kept for another engine until it has pulled them, or the lease ends.
+func TestKeep(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(r *rig, p *plane)
+		want []string // withdrawn
+	}{
+		{name: "pulled", do: func(r *rig, p *plane) {
+			p.taken["a"]()
+			r.hear()
+		}},
+		{name: "the lease ends", want: []string{"a"}, do: func(r *rig, _ *plane) { r.clock.advance(time.Second) }},
+		{name: "pulled when the lease has ended", want: []string{"a"}, do: func(r *rig, p *plane) {
+			r.clock.advance(time.Second)
+			r.run()
+			p.taken["a"]()
+			r.hear()
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlane()
+			r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: time.Second, Plane: p}})
+			r.submit(ask("a", count(0, 20), 1, computing))
+			r.run()
+			if diff := cmp.Diff([]string{"a"}, p.offered); diff != "" {
+				t.Errorf("offered (-want +got):\n%s", diff)
+			}
+			if r.held() != 2 || r.busy() {
+				t.Errorf("%d blocks kept, busy %v; want 2, false", r.held(), r.busy())
+			}
+			r.abort([]string{"a"})
+			if got := r.do("reset_prefix_cache", true, true); !strings.Contains(got, "keep, for another engine") {
+				t.Errorf("the cache was emptied: %s", got)
+			}
+			r.submit(ask("a", count(0, 20), 1))
+			r.run()
+			if diff := cmp.Diff([]string{"a: the request id is already in use"}, r.refused); diff != "" {
+				t.Errorf("refused (-want +got):\n%s", diff)
+			}
+			tt.do(r, p)
+			r.runAll()
+			if r.held() != 0 || len(r.connector.kept) > 0 {
+				t.Errorf("%d blocks left behind", r.held())
+			}
+			if diff := cmp.Diff(tt.want, p.withdrawn); diff != "" {
+				t.Errorf("withdrawn (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Nothing is kept of a request that does not end by itself.
+func TestNothingKept(t *testing.T) {
+	p := newPlane()
+	r := transferRig(t, Options{Transfer: &Transfer{Plane: p}})
+	r.submit(ask("aborted", count(0, 20), 5, computing), ask("whole", count(100, 20), 1))
+	r.step()
+	r.abort([]string{"aborted"})
+	r.runAll()
+	if p.offered != nil || r.held() != 0 || r.kvTransfer("whole") != nil {
+		t.Errorf("offered %q, %d blocks kept, %s", p.offered, r.held(), pack.Format(r.kvTransfer("whole")))
+	}
+	off := newRig(t, Options{}, 1)
+	off.submit(ask("a", count(0, 20), 1, computing))
+	off.runAll()
+	if off.kvTransfer("a") != nil || off.held() != 0 {
+		t.Error("an engine without a connector keeps blocks")
+	}
+}
+
+// prefillOf is what the request's first output says of its prompt.
+func (r *rig) prefillOf(id string) map[string]any {
+	r.t.Helper()
+	for _, e := range r.envelopes {
+		for _, out := range e.Outputs.Outputs {
+			if string(out.ID) == id && out.Prefill != nil {
+				return decoded(r.t, out.Prefill).(map[string]any)
+			}
+		}
+	}
+	r.t.Fatalf("request %s got no first output", id)
+	return nil
+}
+
+// A pull takes its time, and the engine does others meanwhile.
+func TestPull(t *testing.T) {
+	p := newPlane()
+	opt := Options{Source: counting{}, Pace: PaceModelled, Transfer: &Transfer{Plane: p}}
+	opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
+	r := transferRig(t, opt)
+	r.submit(ask("a", count(0, 20), 2, pulling("x")), ask("b", count(50, 20), 2))
+	r.run()
+	if got := r.connector.stages[1:]; !cmp.Equal(got, []int{0, 1, 0}) {
+		t.Errorf("stages %v, want one that pulls", got)
+	}
+	p.ends <- nil
+	r.hear()
+	r.runAll()
+	if diff := cmp.Diff([]time.Duration{200 * ms, 210 * ms}, r.answer("a").at); diff != "" {
+		t.Errorf("the one that pulls (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]time.Duration{100 * ms, 200 * ms}, r.answer("b").at); diff != "" {
+		t.Errorf("the other one (-want +got):\n%s", diff)
+	}
+	got := r.prefillOf("a")
+	want := map[string]any{
+		"num_prompt_tokens": int64(20), "num_computed_tokens": int64(0), "num_cached_tokens": int64(20),
+		"num_local_cached_tokens": int64(0), "num_external_cached_tokens": int64(20), "num_cache_creation_tokens": int64(16),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("prefill_stats (-want +got):\n%s", diff)
+	}
+	r.submit(ask("again", count(0, 18), 1))
+	r.runAll()
+	if got := r.prefillOf("again")["num_local_cached_tokens"]; got != int64(16) {
+		t.Errorf("%v tokens of what was pulled are found again, want 16", got)
+	}
+}
+
+// What the statistics say of pulls, message by message.
+func TestPullStatistics(t *testing.T) {
+	for _, line := range []string{"0.33", "0.27"} {
+		t.Run(line, func(t *testing.T) {
+			p := newPlane()
+			r := transferRig(t, Options{VLLMVersion: line, MaxNumSeqs: 1, Transfer: &Transfer{Plane: p}})
+			r.submit(ask("runs", count(100, 20), 3))
+			r.step()
+			r.submit(ask("a", count(0, 20), 1, pulling("x")))
+			r.step()
+			r.step()
+			p.ends <- nil
+			for r.step() {
+			}
+			r.hear()
+			r.runAll()
+			var got []string
+			for _, e := range append(r.envelopes, r.quiet...) {
+				s := e.stats(t)
+				c := s["connector_prefix_cache_stats"].(map[string]any)
+				got = append(got, fmt.Sprintf("%v, %d %d %d", stages(s), c["requests"], c["queries"], c["hits"]))
+			}
+			want := []string{
+				"[0 0 0], 1 20 0", "[1 0 0], 0 0 0", "[1 0 0], 0 0 0", "[0 0 0], 0 0 0", // with outputs
+				"[0 1 0], 1 20 20", "[0 0 0], 0 0 0", // without
+			}
+			if line == "0.27" {
+				for i := range want {
+					want[i] = "[]" + want[i][strings.Index(want[i], ","):]
+				}
+			}
+			if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
+				t.Errorf("stages, look-ups (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func stages(stats map[string]any) []any {
+	m, _ := stats["num_kv_fetch_reqs_by_stage"].(map[string]any)
+	if m == nil {
+		return nil
+	}
+	return []any{m["waiting_to_start"], m["in_progress"], m["completed_waiting"]}
+}
+
+// A KV cache that does not come ends its request, or lets it compute its prompt.
+func TestFailedPulls(t *testing.T) {
+	nobody := transferred(params("do_remote_prefill", true))
+	const missing = "kv_transfer_params have do_remote_prefill, but no remote_engine_id, remote_request_id, remote_host, " +
+		"remote_port, remote_block_ids: who has computed the prompt?"
+	for _, tt := range []struct {
+		name   string
+		params change
+		policy FailurePolicy
+		line   string
+		want   string
+	}{
+		{"never computed", nobody, "", "0.33", "[] error internal_error: its KV cache did not come from another engine: " + missing},
+		{"never computed", nobody, "", "0.27", "[] error"},
+		{"never computed", nobody, RecomputeOnLoadFailure, "0.33", "[20 21] length"},
+		{"lost", pulling("x"), FailOnLoadFailure, "0.33", "[] error internal_error: its KV cache did not come from another engine: gone"},
+		{"lost", pulling("x"), RecomputeOnLoadFailure, "0.33", "[20 21] length"},
+		{"wrong", transferred(params("remote_port", 70000)), "", "0.33", "[] error bad_request: kv_transfer_params: remote_port: 70000: want 1 to 65535"},
+		{
+			"wrong", transferred(arg("x")), "", "0.33",
+			"[] error bad_request: kv_transfer_params: msgpack: byte 0: expected map, found str",
+		},
+	} {
+		t.Run(fmt.Sprint(tt.name, " ", tt.line, " ", tt.policy), func(t *testing.T) {
+			p := newPlane()
+			r := transferRig(t, Options{VLLMVersion: tt.line, Source: counting{}, Transfer: &Transfer{FailurePolicy: tt.policy, Plane: p}})
+			r.submit(ask("a", count(0, 20), 2, tt.params), ask("b", count(50, 20), 2))
+			r.run()
+			if tt.name == "lost" {
+				p.ends <- errors.New("gone")
+				r.hear()
+			}
+			r.runAll()
+			if got := outcome(r.answer("a")); got != tt.want {
+				t.Errorf("%s\nwant %s", got, tt.want)
+			}
+			if got := outcome(r.answer("b")); got != "[70 71] length" {
+				t.Errorf("the other one got %s", got)
+			}
+			if r.held() != 0 || r.busy() || !cmp.Equal(r.connector.stages[1:], []int{0, 0, 0}) {
+				t.Errorf("left behind: %d blocks, stages %v", r.held(), r.connector.stages)
+			}
+			if tt.policy == RecomputeOnLoadFailure {
+				if got := r.prefillOf("a")["num_computed_tokens"]; got != int64(20) {
+					t.Errorf("%v tokens computed, want 20", got)
+				}
+			}
+		})
+	}
+}
+
+// Who will not pull a KV cache says so to the engine that keeps it.
+func TestRelease(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(r *rig)
+		want []string
+	}{
+		{"aborted before it pulls", func(r *rig) {
+			r.submit(ask("runs", count(0, 20), 1000), ask("a", count(100, 20), 1, pulling("x")))
+			r.step()
+			r.abort([]string{"a"})
+		}, []string{"x"}},
+		{"to clean up after", func(r *rig) {
+			r.submit(ask("a", count(100, 20), 1, pulling("x"), func(r *protocol.Request) { r.AbortImmediately = true }))
+		}, []string{"x"}},
+		{"too long", func(r *rig) { r.submit(ask("a", count(100, 5000), 1, pulling("x"))) }, []string{"x"}},
+		{"refused by a fault", func(r *rig) {
+			r.submit(ask("a", count(100, 20), 1, transferred(params()), pulling("x"), alsoFault("refuse")))
+		}, []string{"x"}},
+		{"the engine is paused", func(r *rig) {
+			r.do("pause_generation", "abort", false)
+			r.submit(ask("a", count(100, 20), 1, pulling("x")))
+		}, []string{"x"}},
+		{"aborted while it pulls", func(r *rig) {
+			r.submit(ask("a", count(100, 20), 1, pulling("x")))
+			r.step()
+			r.abort([]string{"a"})
+		}, nil},
+		{"nowhere to say so", func(r *rig) {
+			r.submit(ask("a", count(100, 20), 1, transferred(params("do_remote_prefill", true)), func(r *protocol.Request) { r.AbortImmediately = true }))
+		}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlane()
+			r := newRig(t, Options{MaxModelLen: 4096, MaxNumSeqs: 1, Transfer: &Transfer{Plane: p}}, 1)
+			stop := r.player.startFetching(t.Context())
+			tt.do(r)
+			p.ends <- nil
+			r.player.fetches.Wait()
+			stop()
+			if diff := cmp.Diff(tt.want, p.released); diff != "" {
+				t.Errorf("released (-want +got):\n%s", diff)
+			}
+			if tt.name != "aborted before it pulls" && (r.held() != 0 || r.busy()) {
+				t.Errorf("left behind: %d blocks", r.held())
+			}
+		})
+	}
+}
+
+// alsoFault adds a fault to the extra arguments that are there.
+func alsoFault(text string) change {
+	return func(r *protocol.Request) {
+		b := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), faultArg), text)
+		r.Sampling.ExtraArgs = append(b, r.Sampling.ExtraArgs[1:]...)
+	}
+}
+
+func TestParseTransfer(t *testing.T) {
+	const least = `{"kv_connector":"NixlConnector","kv_role":"kv_both"`
+	for _, tt := range []struct {
+		name, text string
+		env        map[string]string
+		want       *Transfer
+		err        string
+	}{
+		{name: "the least", text: least + `}`, want: &Transfer{}},
+		{
+			name: "all", text: least + `,"engine_id":"e","kv_load_failure_policy":"recompute","kv_buffer_device":"cpu","kv_buffer_size":1e9,` +
+				`"kv_rank":0,"kv_parallel_size":1,"kv_ip":"::1","kv_port":14579,"kv_connector_module_path":null,` +
+				`"enable_permute_local_kv":false,"kv_connector_extra_config":{"backends":["UCX"],"kv_lease_duration":7}}`,
+			env:  map[string]string{"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"},
+			want: &Transfer{EngineID: "e", Host: "10.0.0.1", Port: 5700, FailurePolicy: RecomputeOnLoadFailure, Lease: 7 * time.Second},
+		},
+		{name: "not JSON", text: "x", err: "KV transfer: invalid character"},
+		{name: "two", text: least + `}{}`, err: "want one JSON object"},
+		{name: "unknown key", text: least + `,"kv_rol":1}`, err: `unknown field "kv_rol"`},
+		{name: "another connector", text: `{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}`, err: `kv_connector "MooncakeConnector": a player has NixlConnector and NixlPullConnector`},
+		{name: "no role", text: `{"kv_connector":"NixlConnector"}`, err: `kv_role "": want one of kv_producer, kv_consumer, kv_both`},
+		{name: "no policy", text: least + `,"kv_load_failure_policy":"retry"}`, err: `kv_load_failure_policy "retry"`},
+		{name: "no lease", text: least + `,"kv_connector_extra_config":{"kv_lease_duration":"7"}}`, err: "kv_lease_duration 7: want a whole number"},
+		{name: "both ways", text: least + `,"kv_connector_extra_config":{"bidirectional_kv_xfer":true}}`, err: "bidirectional_kv_xfer"},
+		{name: "no port", text: least + `}`, env: map[string]string{"VLLM_NIXL_SIDE_CHANNEL_PORT": "http"}, err: `VLLM_NIXL_SIDE_CHANNEL_PORT "http"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseTransfer(tt.text, func(name string) string { return tt.env[name] })
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestSideChannel(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	s, err := ListenSideChannel("127.0.0.1", 0, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := KVCache{EngineID: "e", RequestID: "r", Host: "127.0.0.1", Port: s.ports[1]}
+	taken := 0
+	s.Offer(cache, func() { taken++ })
+	pull := func(c KVCache) string {
+		err := s.Pull(t.Context(), c)
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	other := cache
+	other.EngineID = "f"
+	if got := pull(other); !strings.Contains(got, `no KV cache of request \"r\" is kept for engine \"f\"`) {
+		t.Errorf("of another engine: %s", got)
+	}
+	if got := pull(cache); got != "" || taken != 1 {
+		t.Errorf("%s; taken %d times, want once", got, taken)
+	}
+	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
+		t.Errorf("the second time: %q, taken %d times", got, taken)
+	}
+	s.Offer(cache, func() { taken++ })
+	s.Withdraw(cache)
+	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
+		t.Errorf("withdrawn: %q, taken %d times", got, taken)
+	}
+	for path, want := range map[string]int{"/": http.StatusNotFound, "/kv/pull": http.StatusBadRequest} {
+		resp, err := http.Post("http://"+cache.Address()+path, "application/json", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("POST %s: status %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	s.Close()
+	if got := pull(cache); !strings.Contains(got, "connection refused") {
+		t.Errorf("closed: %q", got)
+	}
+}

@@ -18,6 +18,7 @@ type playFlags struct {
 	engine coreFlags
 	source sourceFlags
 	timing timingFlags
+	peers  peerFlags
 }
 
 func (a *app) playCommand() *cobra.Command {
@@ -42,29 +43,45 @@ func (a *app) playCommand() *cobra.Command {
 	f.engine.add(cmd.Flags())
 	f.source.add(cmd.Flags())
 	f.timing.add(cmd.Flags())
+	f.peers.add(cmd.Flags())
 	return cmd
 }
 
-// prepare makes the engines. summary tells at the end what they answered with.
-func (f *playFlags) prepare(a *app, flags *pflag.FlagSet) (group *player.Group, summary func() string, err error) {
+// played is what play runs. summary tells at the end what requests were answered with,
+// and closePeers ends what listens beside the engines.
+type played struct {
+	group      *player.Group
+	summary    func() string
+	closePeers func()
+}
+
+// prepare makes the engines.
+func (f *playFlags) prepare(a *app, flags *pflag.FlagSet) (*played, error) {
 	learned := len(f.timing.traces) > 0
 	opt, err := f.engine.options(flags, learned)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := f.source.check(flags, learned); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	opt.Log = a.log
-	if summary, err = f.source.source(a, &opt); err != nil {
-		return nil, nil, err
+	p := &played{}
+	if p.summary, err = f.source.source(a, &opt); err != nil {
+		return nil, err
 	}
 	model, err := f.timing.model(&opt, f.source.configHash)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	group, err = ranks(opt, f.engine.count, model)
-	return group, summary, err
+	if p.closePeers, err = f.peers.put(&opt, f.engine.count); err != nil {
+		return nil, err
+	}
+	if p.group, err = ranks(opt, f.engine.count, model); err != nil {
+		p.closePeers()
+		return nil, err
+	}
+	return p, nil
 }
 
 // ranks makes a group of engines, each with a timing model of its own.
@@ -82,19 +99,20 @@ func ranks(opt player.Options, count int, model func() (latency.Model, error)) (
 }
 
 func (a *app) play(ctx context.Context, flags *pflag.FlagSet, f playFlags) error {
-	group, summary, err := f.prepare(a, flags)
+	p, err := f.prepare(a, flags)
 	if err != nil {
 		return err
 	}
+	defer p.closePeers()
 	go func() {
 		select {
-		case <-group.Ready():
-			fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), f.engine.opt.Handshake)
+		case <-p.group.Ready():
+			fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", p.group.Line(), f.engine.opt.Handshake)
 		case <-ctx.Done():
 		}
 	}()
-	err = group.Run(ctx)
-	if told := summary(); told != "" {
+	err = p.group.Run(ctx)
+	if told := p.summary(); told != "" {
 		a.log.Info("answered", "requests", told)
 	}
 	if errors.Is(err, player.ErrFrontendGone) {

@@ -39,11 +39,14 @@ func (f *coreFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&o.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
 	flags.BoolVar(&f.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
 	flags.IntVar(&o.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
+	flags.IntVar(&o.MaxCPULoRAs, "max-cpu-loras", 0, "adapters that are loaded at once (default --max-loras)")
+	flags.StringSliceVar(&o.LoRAs, "lora-adapters", nil, "names of the adapters that can be loaded (default any)")
 	flags.StringVar(&f.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
 		"synthetic_acceptance_rates, for each position, or synthetic_acceptance_length, the mean said in a step")
 	flags.IntVar(&o.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
 	flags.StringSliceVar(&o.PoolingTasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
 	flags.IntVar(&o.PoolingSize, "pooling-size", 0, "numbers of an embedding (default 1024)")
+	flags.IntVar(&o.PoolingLabels, "pooling-labels", 0, "classes of a classification (default 1)")
 	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "hash to say READY with, for a Python frontend of a MoE model")
 	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
 }
@@ -91,6 +94,7 @@ func (f *coreFlags) check(flags *pflag.FlagSet) error {
 		{"num-gpu-blocks", o.NumGPUBlocks},
 		{"output-token-chunk-size", o.TokensPerStep},
 		{"pooling-size", o.PoolingSize},
+		{"pooling-labels", o.PoolingLabels},
 	} {
 		if flags.Changed(n.flag) && n.value < 1 {
 			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
@@ -101,8 +105,10 @@ func (f *coreFlags) check(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-f.count+1)
 	case flags.Changed("num-gpu-blocks") && o.NumGPUBlocks < 2:
 		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.NumGPUBlocks)
-	case o.LongPrefillTokenThreshold < 0 || o.MaxLoRAs < 0:
-		return errors.New("--long-prefill-token-threshold and --max-loras: want 0 or more")
+	case o.LongPrefillTokenThreshold < 0 || o.MaxLoRAs < 0 || o.MaxCPULoRAs < 0:
+		return errors.New("--long-prefill-token-threshold, --max-loras and --max-cpu-loras: want 0 or more")
+	case o.MaxCPULoRAs > 0 && o.MaxCPULoRAs < o.MaxLoRAs:
+		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.MaxCPULoRAs, o.MaxLoRAs)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
 		return fmt.Errorf("--handshake-address %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
 	}

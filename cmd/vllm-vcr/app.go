@@ -117,7 +117,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().StringVar(&a.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
 	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "text", "log as text or json")
-	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.driftCommand(), a.githubCommand(), a.actionCommand(), a.versionCommand(), a.referenceCommand(root))
+	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.driftCommand(), a.inspectCommand(), a.githubCommand(), a.actionCommand(), a.versionCommand(), a.referenceCommand(root))
 	return root
 }
 

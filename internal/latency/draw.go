@@ -13,6 +13,7 @@ const (
 	drawTransfer
 	drawLength
 	drawAccept
+	drawPause
 )
 
 // keyOf hashes a seed and an id (FNV-1a, then mixed).

@@ -22,6 +22,10 @@ type stepLaw struct {
 	// clean, mixed and full are what steps without chunks, with them, and with their
 	// budget used up took as a part of what the law says, sorted.
 	clean, mixed, full []float64
+	// pauses are how much longer, ms, steps took in which something else had the machine,
+	// sorted; there is one in every pausesEvery ms. Long steps meet more of them, and not longer ones.
+	pauses      []float64
+	pausesEvery float64
 }
 
 // A level is what steps with about so many requests take.
@@ -37,6 +41,8 @@ const (
 	// hidesBetter is how much better the law must tell the recorded times with chunks
 	// hidden than with chunks added.
 	hidesBetter = 0.9
+	// A step was paused that took so many times longer than a usual step does, beyond what the law says of it.
+	pauseFactor = 3
 	// So many steps at the start of a recording are left out if they took more than
 	// warmUpFactor times what the law says: the engine was warming up.
 	warmSteps = 20
@@ -62,12 +68,19 @@ func newStepLaw(steps []step) *stepLaw {
 	return l
 }
 
-// deviate keeps how far the steps lie from the law.
+// deviate keeps how far the steps lie from the law, and apart from that the pauses.
 func (l *stepLaw) deviate(steps []step) {
+	pause, total := pauseFactor*l.usual(steps), 0.0
 	for i := range steps {
 		s := &steps[i]
-		part := s.ms / l.of(s)
+		law := l.of(s)
+		part := s.ms / law
 		if s.position < warmSteps && part > warmUpFactor {
+			continue
+		}
+		total += law
+		if s.ms-law > pause {
+			l.pauses = append(l.pauses, s.ms-law)
 			continue
 		}
 		if s.chunks == 0 {
@@ -79,7 +92,36 @@ func (l *stepLaw) deviate(steps []step) {
 			l.full = append(l.full, part)
 		}
 	}
-	l.clean, l.mixed, l.full = thinned(l.clean), thinned(l.mixed), thinned(l.full)
+	slices.Sort(l.pauses)
+	// Seconds without the machine happen to none of its engines again.
+	if l.pauses = untilOutliers(l.pauses, 0); len(l.pauses) > 0 {
+		l.pausesEvery = total / float64(len(l.pauses))
+	}
+	l.clean, l.mixed, l.full, l.pauses = thinned(l.clean), thinned(l.mixed), thinned(l.full), thinned(l.pauses)
+}
+
+// usual is the median of what the law says of steps without chunks.
+func (l *stepLaw) usual(steps []step) float64 {
+	var all []float64
+	for i := range steps {
+		if steps[i].chunks == 0 {
+			all = append(all, l.of(&steps[i]))
+		}
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// paused is how much longer a step of so many ms takes because of pauses; u is a draw.
+func (l *stepLaw) paused(ms, u float64) float64 {
+	if len(l.pauses) == 0 {
+		return 0
+	}
+	chance := min(ms/l.pausesEvery, 1)
+	if u >= chance {
+		return 0
+	}
+	return quantile(l.pauses, u/chance)
 }
 
 // byRequests sorts steps into groups of the same number of requests.
@@ -311,7 +353,8 @@ func (l *stepLaw) time(s *Step, pacer *Decode) float64 {
 		pair += pairs(s.Chunks[i].Tokens, s.Chunks[i].Depth)
 	}
 	ms := l.together(l.decodes(len(s.Decodes)+len(s.Chunks), context), tokens, pair)
-	return ms * quantile(l.noise(s), pacer.Request.uniform(drawStep, pacer.Context))
+	ms *= quantile(l.noise(s), pacer.Request.uniform(drawStep, pacer.Context))
+	return ms + l.paused(ms, pacer.Request.uniform(drawPause, pacer.Context))
 }
 
 // noise is how much steps like this one deviate.

@@ -356,9 +356,38 @@ func TestStepNoise(t *testing.T) {
 	for i := range 200 {
 		steps = append(steps, step{ms: 10, decodes: 1, position: i})
 	}
-	steps[3].ms, steps[150].ms = 900, 300
-	if diff := cmp.Diff(30.0, slices.Max(newStepLaw(steps).clean), exact); diff != "" {
+	steps[3].ms, steps[150].ms, steps[170].ms, steps[180].ms = 900, 200, 39, 80
+	l := newStepLaw(steps)
+	if diff := cmp.Diff(3.9, slices.Max(l.clean), exact); diff != "" {
 		t.Errorf("largest part (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]float64{70, 190}, l.pauses, exact); diff != "" {
+		t.Errorf("pauses (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(1990.0/2, l.pausesEvery, exact); diff != "" {
+		t.Errorf("a pause every ms (-want +got):\n%s", diff)
+	}
+}
+
+// A step meets as many pauses as fit its length, and they do not grow with it.
+func TestPauses(t *testing.T) {
+	l := &stepLaw{pauses: []float64{20, 30}, pausesEvery: 100}
+	for _, test := range []struct {
+		name        string
+		ms, u, want float64
+	}{
+		{"none", 10, 0.1, 0},
+		{"the shortest", 10, 0, 20},
+		{"between", 10, 0.05, 25},
+		{"a longer step meets more", 50, 0.1, 22},
+		{"one at most", 500, 0.5, 25},
+	} {
+		if diff := cmp.Diff(test.want, l.paused(test.ms, test.u), exact); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+	if got := (&stepLaw{}).paused(10, 0); got != 0 {
+		t.Errorf("a law without pauses pauses for %v", got)
 	}
 }
 

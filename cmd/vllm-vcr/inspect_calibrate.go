@@ -1,0 +1,161 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/inspect"
+	"github.com/vllm-vcr/conformance/internal/report"
+)
+
+// calibrateFlags are the flags of inspect calibrate.
+type calibrateFlags struct {
+	opt     inspect.Options
+	fits    []string
+	predict string
+	plots   string
+	asJSON  bool
+	engine  inspect.Engine // fields of 0 are what the recording says
+	caching string
+}
+
+func (a *app) inspectCalibrateCommand() *cobra.Command {
+	var f calibrateFlags
+	cmd := &cobra.Command{
+		Use:   "calibrate",
+		Short: "Learn times from recordings, and predict another",
+		Long: "Learn how long steps of an engine take from the recordings of --fit, let a scheduler and a KV cache like the\n" +
+			"engine's answer the requests of --predict in virtual time, and compare what clients would have seen with\n" +
+			"what was recorded: the times to the first token and between two tokens. Of --predict only the requests are\n" +
+			"used: when they came, how long prompts and answers were, which of them wait for the answer to an earlier one,\n" +
+			"and how long after it they came. A recording is never learned from and predicted: records in both are an\n" +
+			"error.\n\n" +
+			"Beside it stands what knobs can say at their best: a mean and a deviation, set to those of --predict itself.\n\n" +
+			"Gaps above --band times the recorded median are the slow band: steps that computed prompts too. The prediction\n" +
+			"holds if both medians are within --median-tolerance, and the part of gaps in the band is within\n" +
+			"--band-tolerance points of a hundred. Else the exit code is 1.",
+		Example: "  vllm-vcr inspect calibrate --fit sweep.jsonl.gz --fit warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.inspectCalibrate(f)
+		},
+	}
+	f.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (f *calibrateFlags) addFlags(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&f.fits, "fit", nil, "recording to learn from; may be repeated")
+	flags.StringVar(&f.predict, "predict", "", "recording to predict")
+	flags.Uint64Var(&f.opt.Seed, "seed", 1, "seed of what the model draws")
+	flags.IntVar(&f.opt.Runs, "runs", inspect.DefaultRuns, "how often the requests are answered, each time with other draws: the prediction is all of them together")
+	flags.Float64Var(&f.opt.Band, "band", inspect.DefaultBand, "where the slow band of gaps begins, as a multiple of the recorded median gap")
+	flags.Float64Var(&f.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "by what part of itself a median may be off")
+	flags.Float64Var(&f.opt.BandTolerance, "band-tolerance", inspect.DefaultBandTolerance, "by how many points of a hundred the part of gaps in the slow band may be off")
+	flags.IntVar(&f.engine.MaxNumSeqs, "max-num-seqs", 0, "requests that the engine of --predict runs at once (default what the recording says, else 128)")
+	flags.IntVar(&f.engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that it computes in a step (default what the recording's engine_config says, else 8192)")
+	flags.IntVar(&f.engine.BlockSize, "kv-block-size", 0, "tokens of a block of its KV cache (default what the recording's engine_config says, else 16)")
+	flags.IntVar(&f.engine.Blocks, "kv-blocks", 0, "blocks of its KV cache (default as many as are needed)")
+	flags.StringVar(&f.caching, "prefix-caching", "auto", "whether prompts find the blocks of earlier ones: auto (what the recording's engine_config says, else yes), true, false")
+	flags.StringVar(&f.plots, "plots", "", "folder to write plots into, as SVG: how many times were longer, and quantiles")
+	flags.BoolVar(&f.asJSON, "json", false, "print the report as JSON")
+}
+
+func (a *app) inspectCalibrate(f calibrateFlags) error {
+	if err := f.read(a); err != nil {
+		return err
+	}
+	result, err := inspect.Calibrate(f.opt)
+	if err != nil {
+		return err
+	}
+	if f.asJSON {
+		err = result.JSON(a.stdout)
+	} else {
+		err = result.Text(a.stdout, report.OneLine)
+	}
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if f.plots != "" {
+		if err := writePlots(f.plots, result); err != nil {
+			return infra(err)
+		}
+	}
+	if !result.Pass {
+		return exitError{conformance.ExitFail, errReported}
+	}
+	return nil
+}
+
+// read reads the recordings.
+func (f *calibrateFlags) read(a *app) error {
+	switch {
+	case len(f.fits) == 0:
+		return errors.New("--fit is not given: name a recording to learn from")
+	case f.predict == "":
+		return errors.New("--predict is not given: name a recording to predict")
+	}
+	for _, path := range append(f.fits, f.predict) {
+		t, err := a.readRecording(path)
+		if err != nil {
+			return err
+		}
+		f.opt.Fit = append(f.opt.Fit, t)
+	}
+	last := len(f.opt.Fit) - 1
+	f.opt.Fit, f.opt.Predict = f.opt.Fit[:last], f.opt.Fit[last]
+	return f.readEngine()
+}
+
+// readEngine takes from the flags what they say of the engine, and the rest from the recording.
+func (f *calibrateFlags) readEngine() error {
+	engine, err := inspect.EngineOf(f.opt.Predict)
+	if err != nil {
+		return err
+	}
+	for _, limit := range []struct {
+		flag  string
+		value int
+		at    *int
+	}{
+		{"max-num-seqs", f.engine.MaxNumSeqs, &engine.MaxNumSeqs},
+		{"max-num-batched-tokens", f.engine.MaxNumBatchedTokens, &engine.MaxNumBatchedTokens},
+		{"kv-block-size", f.engine.BlockSize, &engine.BlockSize},
+		{"kv-blocks", f.engine.Blocks, &engine.Blocks},
+	} {
+		if limit.value < 0 {
+			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
+		}
+		if limit.value > 0 {
+			*limit.at = limit.value
+		}
+	}
+	switch f.caching {
+	case "auto":
+	case "true", "false":
+		engine.Caching = f.caching == "true"
+	default:
+		return fmt.Errorf("--prefix-caching %q: want auto, true or false", f.caching)
+	}
+	f.opt.Engine = &engine
+	return nil
+}
+
+func writePlots(dir string, result *inspect.Report) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("write plots: %w", err)
+	}
+	for _, plot := range result.Plots() {
+		if err := writeFile(filepath.Join(dir, plot.Name), plot.Write); err != nil {
+			return fmt.Errorf("write plots: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// steady is a recording of n requests, one after the other, whose steps took so many ms.
+func steady(name string, n int, ms float64) *trace.Trace {
+	t := &trace.Trace{Name: name}
+	at := 0.0
+	for i := range n {
+		gaps := make([]float64, 20)
+		for j := range gaps {
+			gaps[j] = ms + float64((7*i+j)%5)/100
+		}
+		r := record(at, 100+i, 2*ms+float64(i)/1000, gaps...)
+		t.Records = append(t.Records, r)
+		at = endOf(&r) + 1000
+	}
+	return t
+}
+
+// A faster machine than the one that was learned from is told from it, by each criterion.
+func TestVerdict(t *testing.T) {
+	fit := steady("fit.jsonl", 40, 10)
+	tests := []struct {
+		name    string
+		predict *trace.Trace
+		failed  []string
+	}{
+		{"the same machine", steady("p.jsonl", 30, 10.3), nil},
+		{"a faster one", steady("p.jsonl", 30, 8), []string{"median TTFT", "median ITL"}},
+		{"a slower one", steady("p.jsonl", 30, 12), []string{"median TTFT", "median ITL"}},
+		{"stalls that nothing explains", stalled(steady("p.jsonl", 30, 10.3)), []string{"band mass"}},
+		{"a slow start", started(steady("p.jsonl", 30, 10.3)), []string{"median TTFT"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := Calibrate(Options{Fit: []*trace.Trace{fit}, Predict: test.predict})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var failed []string
+			for _, c := range got.Criteria {
+				if !c.Pass {
+					failed = append(failed, c.Name)
+				}
+			}
+			if diff := cmp.Diff(test.failed, failed); diff != "" || got.Pass != (len(test.failed) == 0) {
+				t.Errorf("pass is %v; failed (-want +got):\n%s", got.Pass, diff)
+			}
+		})
+	}
+}
+
+// stalled makes every tenth gap a slow one.
+func stalled(t *trace.Trace) *trace.Trace {
+	for i := range t.Records {
+		t.Records[i].ITLMs[5] *= 5
+		t.Records[i].ITLMs[15] *= 5
+	}
+	return t
+}
+
+func started(t *trace.Trace) *trace.Trace {
+	for i := range t.Records {
+		t.Records[i].TTFTMs *= 1.3
+	}
+	return t
+}
+
+func TestNeverLearnFromWhatIsPredicted(t *testing.T) {
+	p := steady("p.jsonl", 30, 10)
+	other := func(change func(*trace.Trace)) []*trace.Trace {
+		copied := steady("elsewhere/other.jsonl", 30, 10)
+		change(copied)
+		return []*trace.Trace{steady("fit.jsonl", 40, 11), copied}
+	}
+	tests := []struct {
+		name string
+		fit  []*trace.Trace
+		want string
+	}{
+		{"itself", []*trace.Trace{p}, "p.jsonl has 30 records of p.jsonl"},
+		{"by another name", other(func(*trace.Trace) {}), "elsewhere/other.jsonl has 30 records of p.jsonl, the first is record 0 of elsewhere/other.jsonl and record 0 of p.jsonl: never learn"},
+		{"in another order", other(func(t *trace.Trace) { slices.Reverse(t.Records) }), "has 30 records"},
+		{"a part", other(func(t *trace.Trace) { t.Records = t.Records[7:8] }), "has 1 records of p.jsonl, the first is record 0 of elsewhere/other.jsonl and record 7 of p.jsonl"},
+		{"at another time", other(func(t *trace.Trace) {
+			for i := range t.Records {
+				*t.Records[i].ArrivalMs += 1e6
+				t.Records[i].Line, t.Records[i].OutputTokenIDs = i+2, nil
+			}
+		}), "the first is elsewhere/other.jsonl:2 and record 0"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := Calibrate(Options{Fit: test.fit, Predict: p}); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want …%s…", err, test.want)
+			}
+		})
+	}
+}
+
+func TestCalibrateErrors(t *testing.T) {
+	fit, p := steady("fit.jsonl", 40, 11), steady("p.jsonl", 30, 10)
+	config := "max_num_batched_tokens=512"
+	smaller := steady("small.jsonl", 20, 9)
+	smaller.Meta.EngineConfig = &config
+	tests := []struct {
+		name   string
+		change func(*Options)
+		want   string
+	}{
+		{"nothing to learn from", func(o *Options) { o.Fit = nil }, "no recording to learn from"},
+		{"runs below 0", func(o *Options) { o.Runs = -1 }, "runs is -1: want 1 to 1000"},
+		{"no band", func(o *Options) { o.Band = 1 }, "band is 1: want a multiple of the median gap above 1"},
+		{"a band of no number", func(o *Options) { o.Band = math.NaN() }, "band is NaN"},
+		{"a tolerance below 0", func(o *Options) { o.MedianTolerance = -1 }, "median-tolerance is -1: want a number above 0"},
+		{"an endless tolerance", func(o *Options) { o.BandTolerance = math.Inf(1) }, "band-tolerance is +Inf"},
+		{"nothing to predict", func(o *Options) { o.Predict = &trace.Trace{Name: "e.jsonl"} }, "e.jsonl: no record has an arrival_ms"},
+		{"steps of two sizes", func(o *Options) { o.Fit = append(o.Fit, smaller) }, "small.jsonl: max_num_batched_tokens is 512, and 8192 in fit.jsonl"},
+		{"an engine that cannot be", func(o *Options) { o.Engine = &Engine{} }, "max-num-seqs is 0"},
+		{"nothing in it", func(o *Options) { o.Fit = []*trace.Trace{{Name: "e.jsonl"}} }, "e.jsonl: no records"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			o := Options{Fit: []*trace.Trace{fit}, Predict: p}
+			test.change(&o)
+			if _, err := Calibrate(o); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+				t.Errorf("got %v, want %s…", err, test.want)
+			}
+		})
+	}
+}
+
+// The same seed says the same, to the byte.
+func TestCalibrateRepeats(t *testing.T) {
+	said := func(seed uint64) string {
+		r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: steady("p.jsonl", 30, 10.3), Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := r.JSON(&b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	first := said(1)
+	if first != said(1) {
+		t.Error("the same seed said something else")
+	}
+	if first == said(2) {
+		t.Error("another seed said the same")
+	}
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(first), &doc); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"fit", "predict", "real", "predicted", "knobs", "criteria", "pass", "band_from_ms"} {
+		if _, ok := doc[key]; !ok {
+			t.Errorf("the report has no key %s", key)
+		}
+	}
+}
+
+// Knobs have the mean of what they are set to, and no tail.
+func TestKnobs(t *testing.T) {
+	var s samples
+	for i := range 1000 {
+		s.itl = append(s.itl, 10)
+		if i%10 == 0 {
+			s.itl = append(s.itl, 100)
+		}
+		s.ttft = append(s.ttft, 50)
+	}
+	s.itl = sortedTimes(s.itl)
+	got := knobSamples(s, 1)
+	if mean, want := got.itl.mean(), s.itl.mean(); math.Abs(mean-want) > 0.05*want {
+		t.Errorf("mean %v, want about %v", mean, want)
+	}
+	if most := got.itl[len(got.itl)-1]; most > 1.701*s.itl.mean() {
+		t.Errorf("the longest is %v, of a mean of %v", most, s.itl.mean())
+	}
+	if got.ttft[0] != 50 || got.ttft[999] != 50 {
+		t.Errorf("times that are all 50 became %v to %v", got.ttft[0], got.ttft[999])
+	}
+}
+
+func TestTimes(t *testing.T) {
+	ten := sortedTimes([]float64{10, 9, 8, 7, 6, 5, 4, 3, 2, 1})
+	tests := []struct {
+		name      string
+		got, want float64
+	}{
+		{"median", ten.quantile(0.5), 5},
+		{"p90", ten.quantile(0.9), 9},
+		{"p99", ten.quantile(0.99), 10},
+		{"least", ten.quantile(0), 1},
+		{"of none", times(nil).quantile(0.5), 0},
+		{"mean", ten.mean(), 5.5},
+		{"mean of none", times(nil).mean(), 0},
+		{"above one of them", ten.above(8), 0.2},
+		{"above all", ten.above(10), 0},
+		{"above none", ten.above(0), 1},
+		{"deviation", math.Round(1e4 * ten.deviation()), 30277},
+	}
+	for _, test := range tests {
+		if test.got != test.want {
+			t.Errorf("%s: got %v, want %v", test.name, test.got, test.want)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package inspect
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// Engine is what decides which steps an engine makes.
+type Engine struct {
+	// MaxNumSeqs is how many requests run at once, MaxNumBatchedTokens how many tokens
+	// a step computes.
+	MaxNumSeqs, MaxNumBatchedTokens int
+	// MaxModelLen is how many tokens a request may have, 0 for no limit.
+	MaxModelLen int
+	// BlockSize is the tokens of a block of the KV cache, Blocks their number; 0 is as
+	// many as the workload could need.
+	BlockSize, Blocks int
+	// Caching lets prompts find the blocks of those before them.
+	Caching bool
+}
+
+// What vLLM takes for what nobody has set.
+const (
+	usualSeqs   = 128
+	usualTokens = 8192
+	usualBlock  = 16
+)
+
+// EngineOf is the engine of a recording: what its engine_config and max_num_seqs say,
+// and vLLM's defaults for the rest.
+func EngineOf(t *trace.Trace) (Engine, error) {
+	e := Engine{
+		MaxNumSeqs: usualSeqs, MaxNumBatchedTokens: usualTokens, BlockSize: usualBlock, Caching: true,
+	}
+	if n := trace.Or(t.Meta.MaxNumSeqs, 0); n > 0 {
+		e.MaxNumSeqs = int(min(n, 1<<20))
+	}
+	for pair := range strings.SplitSeq(trace.Or(t.Meta.EngineConfig, ""), ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		if err := e.set(key, value); err != nil {
+			return e, fmt.Errorf("%s: meta.engine_config: %w", t.Name, err)
+		}
+	}
+	return e, nil
+}
+
+// set takes over a key of engine_config, if it decides about steps.
+func (e *Engine) set(key, value string) (err error) {
+	var at *int
+	switch key {
+	case "enable_prefix_caching":
+		if e.Caching, err = strconv.ParseBool(value); err != nil {
+			return fmt.Errorf("%s is %q: want true or false", key, value)
+		}
+		return nil
+	case "max_num_seqs":
+		at = &e.MaxNumSeqs
+	case "max_num_batched_tokens":
+		at = &e.MaxNumBatchedTokens
+	case "max_model_len":
+		at = &e.MaxModelLen
+	case "block_size":
+		at = &e.BlockSize
+	case "num_gpu_blocks_override":
+		at = &e.Blocks
+	case "speculative":
+		if value != "none" && value != "" {
+			return fmt.Errorf("speculative is %q: engines that guess tokens ahead are not predicted", value)
+		}
+		return nil
+	default:
+		return nil
+	}
+	if *at, err = strconv.Atoi(value); err != nil || *at < 1 {
+		return fmt.Errorf("%s is %q: want a number above 0", key, value)
+	}
+	return nil
+}
+
+// check tells what is wrong with an engine.
+func (e *Engine) check() error {
+	for _, limit := range []struct {
+		name  string
+		value int
+	}{
+		{"max-num-seqs", e.MaxNumSeqs}, {"max-num-batched-tokens", e.MaxNumBatchedTokens}, {"block-size", e.BlockSize},
+	} {
+		if limit.value < 1 {
+			return fmt.Errorf("%s is %d: want at least 1", limit.name, limit.value)
+		}
+	}
+	return nil
+}

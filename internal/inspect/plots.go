@@ -1,0 +1,133 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+)
+
+// Colors of what is compared.
+const (
+	colorReal      = "#222222"
+	colorPredicted = "#d55e00"
+	colorKnobs     = "#0072b2"
+	colorEqual     = "#aaaaaa"
+)
+
+// Plot is a picture of a report.
+type Plot struct {
+	// Name is that of its file, such as itl-survival.svg.
+	Name string
+
+	figure figure
+}
+
+// Write writes the picture as SVG.
+func (p *Plot) Write(w io.Writer) error { return p.figure.write(w) }
+
+// Plots are how many gaps and first tokens took longer than a time, and the quantiles of
+// what was predicted over those of what was real. There are none of times that are all 0.
+func (r *Report) Plots() []Plot {
+	var plots []Plot
+	for _, kind := range []struct {
+		name, title string
+		of          func(*Outcome) times
+		band        bool
+	}{
+		{"itl", "Time between two tokens (ITL)", func(o *Outcome) times { return o.samples.itl }, true},
+		{"ttft", "Time to the first token (TTFT)", func(o *Outcome) times { return o.samples.ttft }, false},
+	} {
+		real, predicted, knobs := kind.of(&r.Real), kind.of(&r.Predicted), kind.of(&r.Knobs)
+		low, high, ok := span(real, predicted)
+		if !ok {
+			continue
+		}
+		x := axis{low: low, high: high, decades: true}
+		survival := figure{
+			title: kind.title, xName: "ms", yName: "part that took longer",
+			x: x, y: axis{low: 1 / float64(10*max(len(real), 10)), high: 1, decades: true},
+			lines: []line{
+				survivalOf("real", colorReal, real, x), survivalOf("predicted", colorPredicted, predicted, x),
+				survivalOf("best knobs", colorKnobs, knobs, x),
+			},
+		}
+		if kind.band {
+			survival.marks = []mark{{fmt.Sprintf("slow band from %.1f ms", r.BandFromMs), r.BandFromMs}}
+		}
+		plots = append(plots, Plot{kind.name + "-survival.svg", survival}, Plot{kind.name + "-qq.svg", figure{
+			title: kind.title + ", quantiles", xName: "real, ms", yName: "predicted, ms", x: x, y: x,
+			lines: []line{
+				{name: "equal", color: colorEqual, points: [][2]float64{{low, low}, {high, high}}, dashed: true},
+				quantilesOf("predicted", colorPredicted, real, predicted, x), quantilesOf("best knobs", colorKnobs, real, knobs, x),
+			},
+		}})
+	}
+	return plots
+}
+
+// span is from the 1000th to the longest of all times.
+func span(all ...times) (low, high float64, ok bool) {
+	for _, t := range all {
+		if len(t) == 0 || t[len(t)-1] <= 0 {
+			return 0, 0, false
+		}
+		from, to := t.quantile(0.001), t[len(t)-1]
+		if from <= 0 {
+			from = to / 1e4
+		}
+		if low == 0 || from < low {
+			low = from
+		}
+		high = max(high, to)
+	}
+	if high < 2*low { // a range that has a tick
+		high = 2 * low
+	}
+	return low, high, true
+}
+
+// survivalOf is the part of the times above each of them.
+func survivalOf(name, color string, t times, x axis) line {
+	l := line{name: name, color: color, steps: true, points: [][2]float64{{x.low, 1}}}
+	n := float64(len(t))
+	for _, i := range thinly(len(t)) {
+		// The last one stands half a step above nothing, which decades do not show.
+		left := max(1-float64(i+1)/n, 1/(2*n))
+		l.points = append(l.points, [2]float64{min(max(t[i], x.low), x.high), left})
+	}
+	return l
+}
+
+// thinly are indices from 0 to n-1, ascending: all of them, or of many half for the slowest tenth.
+func thinly(n int) []int {
+	var all []int
+	for k := range min(n, mostPoints) {
+		i := k
+		if n > mostPoints {
+			i = int(towardsSlow(float64(k)/(mostPoints-1)) * float64(n-1))
+		}
+		if len(all) == 0 || i > all[len(all)-1] {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// towardsSlow maps 0 to 1 onto itself: half of it to the slowest tenth, closer together towards 1.
+func towardsSlow(part float64) float64 {
+	if part < 0.5 {
+		return 1.8 * part
+	}
+	rest := 2 * (1 - part)
+	return 1 - 0.1*rest*rest*rest
+}
+
+// quantilesOf is one distribution over another.
+func quantilesOf(name, color string, real, other times, x axis) line {
+	l := line{name: name, color: color}
+	for i := 1; i < mostPoints; i++ {
+		q := float64(i) / mostPoints
+		inside := func(ms float64) float64 { return min(max(ms, x.low), x.high) }
+		l.points = append(l.points, [2]float64{inside(real.quantile(q)), inside(other.quantile(q))})
+	}
+	return l
+}

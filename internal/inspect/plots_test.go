@@ -1,0 +1,115 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+func TestPlots(t *testing.T) {
+	r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: stalled(steady("p.jsonl", 30, 10.3))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]int{}
+	for _, p := range r.Plots() {
+		var b bytes.Buffer
+		if err := p.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		lines[p.Name] = strings.Count(b.String(), "<path d=\"M") - strings.Count(b.String(), "stroke=\"#333\"/>\n") +
+			strings.Count(b.String(), "<rect x=")
+		wellFormed(t, p.Name, b.Bytes())
+		for _, word := range []string{"NaN", "Inf", "href", "script"} {
+			if strings.Contains(b.String(), word) {
+				t.Errorf("%s has %s", p.Name, word)
+			}
+		}
+		if n := b.Len(); n > 50_000 {
+			t.Errorf("%s has %d bytes", p.Name, n)
+		}
+	}
+	// Each curve has a path and one in the legend; the band has a mark.
+	want := map[string]int{"itl-survival.svg": 7, "itl-qq.svg": 6, "ttft-survival.svg": 6, "ttft-qq.svg": 6}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+}
+
+func wellFormed(t *testing.T, name string, svg []byte) {
+	t.Helper()
+	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+	}
+}
+
+// Times that do not vary, or are all 0, have no plot or one that is whole.
+func TestPlotsOfLittle(t *testing.T) {
+	one := samples{ttft: times{5}, itl: times{3, 3}}
+	r := Report{Real: Outcome{samples: one}, Predicted: Outcome{samples: one}, Knobs: Outcome{samples: one}}
+	for _, p := range r.Plots() {
+		var b bytes.Buffer
+		if err := p.Write(&b); err != nil || strings.Contains(b.String(), "NaN") || strings.Contains(b.String(), "Inf") {
+			t.Errorf("%s: %v, %s", p.Name, err, b.String())
+		}
+	}
+	zero := samples{ttft: times{0}, itl: times{0}}
+	none := Report{Real: Outcome{samples: zero}, Predicted: Outcome{samples: zero}, Knobs: Outcome{samples: zero}}
+	if got := none.Plots(); len(got) != 0 {
+		t.Errorf("%d plots of times that are 0", len(got))
+	}
+}
+
+// Where a curve is: half of the times are above the median.
+func TestSurvival(t *testing.T) {
+	ten := times{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	l := survivalOf("x", "#000", ten, axis{low: 1, high: 10, decades: true})
+	want := map[float64]float64{1: 0.9, 5: 0.5, 9: 0.1, 10: 0.05}
+	got := map[float64]float64{}
+	for _, p := range l.points[1:] {
+		if _, ok := want[p[0]]; ok {
+			got[p[0]] = round(p[1])
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTextEscapes(t *testing.T) {
+	var b bytes.Buffer
+	f := figure{title: `a<b>&"`, x: axis{0, 1, false}, y: axis{0, 1, false}}
+	if err := f.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	wellFormed(t, "figure", b.Bytes())
+	if !strings.Contains(b.String(), "a&lt;b&gt;&amp;") {
+		t.Errorf("the title is not quoted: %s", b.String())
+	}
+}
+
+// A plot that cannot be written says so.
+func TestPlotErrors(t *testing.T) {
+	f := figure{x: axis{0, 1, false}, y: axis{0, 1, false}}
+	if err := f.write(full{}); !errors.Is(err, errFull) {
+		t.Errorf("got %v, want %v", err, errFull)
+	}
+}
+
+var errFull = errors.New("full")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }

@@ -1,0 +1,215 @@
+package inspect
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/kvcache"
+	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/scheduler"
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// Simulate lets the engine answer the workload, taking the time that the model says, on a
+// clock that runs ahead from one event to the next. The records that it returns are
+// in the order in which requests end, with arrivals counted from the first. The seed
+// decides what the model draws.
+func Simulate(w *Workload, e Engine, m latency.Model, seed uint64) ([]trace.Record, error) {
+	s, err := newSimulation(w, e, m, seed)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		s.arrive()
+		step := s.scheduler.Schedule()
+		if len(step.Scheduled) > 0 {
+			s.take(step)
+			continue
+		}
+		if s.due.Len() == 0 {
+			break
+		}
+		s.now = s.due[0].at
+	}
+	if n := s.scheduler.Len(); n > 0 {
+		return nil, fmt.Errorf("%s: %d requests never get a place in %d blocks of %d tokens", w.Name, n, s.engine.Blocks, e.BlockSize)
+	}
+	return s.records, nil
+}
+
+// simulation is an engine at work in virtual time.
+type simulation struct {
+	workload  *Workload
+	engine    Engine
+	model     latency.Model
+	scheduler *scheduler.Scheduler
+	seed      uint64
+	now       time.Duration
+	due       arrivals
+	children  [][]int
+	inFlight  uint64
+	records   []trace.Record
+	shape     latency.Step
+}
+
+// running is one request in the engine.
+type running struct {
+	index   int
+	latency *latency.Request
+	record  trace.Record
+	last    time.Duration // of its last output, before that its arrival
+}
+
+func newSimulation(w *Workload, e Engine, m latency.Model, seed uint64) (*simulation, error) {
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	if e.Blocks == 0 {
+		e.Blocks = w.blocks(e.BlockSize)
+	}
+	pool, err := kvcache.New(kvcache.Options{
+		Blocks: e.Blocks, BlockSize: e.BlockSize, Caching: e.Caching, MaxModelLen: e.MaxModelLen,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &simulation{
+		workload: w, engine: e, model: m, seed: seed, children: make([][]int, len(w.asks)),
+		scheduler: scheduler.New(scheduler.Options{
+			MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens, MaxModelLen: e.MaxModelLen,
+			Caching: e.Caching, Pool: pool,
+		}),
+	}
+	for i := range w.asks {
+		if a := &w.asks[i]; a.parent >= 0 {
+			s.children[a.parent] = append(s.children[a.parent], i)
+		} else {
+			heap.Push(&s.due, arrival{milliseconds(a.at), i})
+		}
+	}
+	return s, nil
+}
+
+// blocks are as many as hold all of the workload, and the one that is never given out.
+func (w *Workload) blocks(size int) int {
+	n := 1
+	for i := range w.asks {
+		a := &w.asks[i]
+		n += (len(a.prompt)+a.record.OutputTokens)/size + 1
+	}
+	return max(n, 2)
+}
+
+// arrive hands over all requests that are due.
+func (s *simulation) arrive() {
+	for s.due.Len() > 0 && s.due[0].at <= s.now {
+		next := heap.Pop(&s.due).(arrival)
+		a := &s.workload.asks[next.index]
+		id := fmt.Sprintf("request-%d", next.index)
+		prompt := append(make([]uint32, 0, len(a.prompt)+a.record.OutputTokens), a.prompt...)
+		s.inFlight++
+		at := inMilliseconds(next.at)
+		s.scheduler.Add(&scheduler.Request{
+			ID: id, Seq: kvcache.NewSequence(prompt), Prompt: len(prompt), Arrival: next.at.Seconds(),
+			Owner: &running{
+				index: next.index, last: next.at, latency: latency.NewRequest(s.seed, id, len(prompt), 0),
+				record: trace.Record{PromptTokens: len(prompt), Concurrency: s.inFlight, ArrivalMs: &at},
+			},
+		})
+	}
+}
+
+// take lets a step take its time, and those that it completes say a token.
+func (s *simulation) take(step *scheduler.Step) {
+	for _, r := range step.Admitted {
+		own := r.Owner.(*running)
+		own.record.CachedTokens, own.latency.Cached = r.Cached, r.Cached
+	}
+	s.describe(step)
+	s.now += max(s.model.Duration(&s.shape), 0)
+	first := uint32(0) // tokens of the prompts that end here
+	for _, r := range step.Scheduled {
+		if r.Complete() && r.Owner.(*running).record.OutputTokens == 0 {
+			first += uint32(r.Prompt)
+		}
+	}
+	batch := uint32(max(len(s.scheduler.Running()), 1))
+	for _, r := range step.Scheduled {
+		if r.Complete() {
+			s.say(r, batch, first)
+		}
+	}
+}
+
+// describe tells the model what the step computes.
+func (s *simulation) describe(step *scheduler.Step) {
+	s.shape = latency.Step{
+		Running: len(s.scheduler.Running()), Limit: s.engine.MaxNumSeqs,
+		Budget: s.engine.MaxNumBatchedTokens, Left: step.Left,
+		Decodes: s.shape.Decodes[:0], Chunks: s.shape.Chunks[:0],
+	}
+	for _, r := range step.Scheduled {
+		own := r.Owner.(*running)
+		before := r.Computed - r.Share
+		if before >= r.Prompt && r.Complete() && r.Share == 1 {
+			s.shape.Decodes = append(s.shape.Decodes, latency.Decode{Request: own.latency, Context: len(r.Seq.Tokens), Tokens: 1})
+			continue
+		}
+		s.shape.Chunks = append(s.shape.Chunks, latency.Chunk{
+			Request: own.latency, Tokens: r.Share, Depth: before, Last: r.Complete(),
+		})
+	}
+}
+
+// say enters an output, and ends the request with its last.
+func (s *simulation) say(r *scheduler.Request, batch, first uint32) {
+	own := r.Owner.(*running)
+	rec, ask := &own.record, &s.workload.asks[own.index]
+	gap := inMilliseconds(s.now - own.last)
+	own.last = s.now
+	if rec.OutputTokens == 0 {
+		rec.TTFTMs, rec.ITLMs, rec.ITLCtx = gap, []float64{}, &trace.ITLCtx{}
+	} else {
+		rec.ITLMs = append(rec.ITLMs, gap)
+		rec.ITLCtx.NumRunning = append(rec.ITLCtx.NumRunning, batch)
+		rec.ITLCtx.PrefillTokens = append(rec.ITLCtx.PrefillTokens, first)
+	}
+	r.Seq.Tokens = append(r.Seq.Tokens, ask.said[rec.OutputTokens])
+	rec.OutputTokens++
+	if rec.OutputTokens < ask.record.OutputTokens {
+		return
+	}
+	s.scheduler.Remove(r)
+	s.inFlight--
+	s.records = append(s.records, *rec)
+	for _, child := range s.children[own.index] {
+		heap.Push(&s.due, arrival{s.now + milliseconds(s.workload.asks[child].at), child})
+	}
+}
+
+func milliseconds(ms float64) time.Duration  { return time.Duration(ms * float64(time.Millisecond)) }
+func inMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// arrival is a request that comes at a time.
+type arrival struct {
+	at    time.Duration
+	index int
+}
+
+// arrivals is a heap, the earliest first.
+type arrivals []arrival
+
+func (h arrivals) Len() int { return len(h) }
+func (h arrivals) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].index, h[j].index)) < 0
+}
+func (h arrivals) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *arrivals) Push(x any)   { *h = append(*h, x.(arrival)) }
+func (h *arrivals) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}

@@ -1,0 +1,112 @@
+package inspect
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/latency"
+)
+
+// Steps take 10 ms and 1 ms for each token of a prompt.
+func TestSimulate(t *testing.T) {
+	caching, one, tight := small, small, small
+	caching.Caching = true
+	one.MaxNumSeqs = 1
+	tight.Blocks = 5 // 4 of 4 tokens
+	tests := []struct {
+		name   string
+		engine Engine
+		trace  func() *Workload
+		want   []string
+	}{
+		{
+			name: "alone", engine: small,
+			trace: func() *Workload { return mustWorkload(t, recorded(record(500, 5, 1, 1, 1))) },
+			want:  []string{"0 +5 cached 0 beside 1: 15 25 35"},
+		},
+		{
+			name: "a prompt in chunks holds up who decodes", engine: small,
+			// The first decodes until 40; the second's 11 tokens take 7 of a step, then 4.
+			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 5, 1, 1, 1, 1, 1), record(20, 11, 1))) },
+			want:  []string{"20 +11 cached 0 beside 2: 56", "0 +5 cached 0 beside 1: 15 25 42 56 66"},
+		},
+		{
+			name: "no place in the batch", engine: one,
+			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 2, 1, 1), record(0, 3, 1))) },
+			want:  []string{"0 +2 cached 0 beside 1: 12 22", "0 +3 cached 0 beside 2: 35"},
+		},
+		{
+			name: "a turn comes so long after the answer", engine: small,
+			// Recorded, the answer ended at 30, and the next turn came at 37.
+			trace: func() *Workload {
+				return mustWorkload(t, recorded(hashed(record(0, 4, 20, 10), 1), hashed(record(37, 8, 9), 1, 2)))
+			},
+			want: []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 0 beside 1: 49"},
+		},
+		{
+			name: "a turn finds its beginning", engine: caching,
+			trace: func() *Workload {
+				return mustWorkload(t, recorded(hashed(record(0, 4, 20, 10), 1), hashed(record(37, 8, 9), 1, 2)))
+			},
+			want: []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 4 beside 1: 45"},
+		},
+		{
+			name: "who has no blocks waits", engine: tight,
+			// 8 tokens and an answer of 2 are 3 blocks: the second waits until the first has gone.
+			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 8, 1, 1), record(0, 8, 1))) },
+			want:  []string{"0 +8 cached 0 beside 1: 18 28", "0 +8 cached 0 beside 2: 46"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := Simulate(test.trace(), test.engine, ten{}, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.Join(test.want, "\n")+"\n", timeline(got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What a record says of a gap is what the tap says of it.
+func TestSimulateTellsContext(t *testing.T) {
+	w := mustWorkload(t, recorded(record(0, 5, 1, 1, 1, 1, 1), record(20, 11, 1)))
+	got, err := Simulate(w, small, ten{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := got[1].ITLCtx
+	if diff := cmp.Diff([]uint32{0, 0, 11, 0}, ctx.PrefillTokens); diff != "" {
+		t.Errorf("prefill tokens (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]uint32{1, 2, 2, 1}, ctx.NumRunning); diff != "" {
+		t.Errorf("running (-want +got):\n%s", diff)
+	}
+}
+
+func TestSimulateErrors(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*Engine)
+		want   string
+	}{
+		{"a prompt larger than the cache", func(e *Engine) { e.Blocks = 2 }, "t.jsonl: 1 requests never get a place in 2 blocks of 4 tokens"},
+		{"no batch", func(e *Engine) { e.MaxNumSeqs = 0 }, "max-num-seqs is 0: want at least 1"},
+		{"no step", func(e *Engine) { e.MaxNumBatchedTokens = -1 }, "max-num-batched-tokens is -1: want at least 1"},
+		{"no block", func(e *Engine) { e.BlockSize = 0 }, "block-size is 0: want at least 1"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			engine := small
+			test.change(&engine)
+			_, err := Simulate(mustWorkload(t, recorded(record(0, 9, 1))), engine, latency.Instant{}, 1)
+			if err == nil || err.Error() != test.want {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,98 @@
+package inspect
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// JSON writes the report as one indented object.
+func (r *Report) JSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// Text writes the report for people. Names of recordings are written by clean, which makes
+// foreign text harmless.
+func (r *Report) Text(w io.Writer, clean func(string) string) error {
+	out := &sticky{w: w}
+	for _, s := range r.Fit {
+		out.printf("learned from  %s: %d records\n", clean(s.Name), s.Records)
+	}
+	out.printf("predicted     %s: %d requests, %d of them turns that wait for an answer", clean(r.Predict.Name), r.Requests, r.Turns)
+	if r.Clients > 0 {
+		out.printf("; clients that ask one after the other: %d", r.Clients)
+	}
+	out.printf("\nruns          %d\n", r.Runs)
+	for _, note := range r.Notes {
+		out.printf("note          %s\n", clean(note))
+	}
+	out.printf("\n")
+	r.table(out)
+	out.printf("\n")
+	for _, c := range r.Criteria {
+		out.printf("%s\n", c)
+	}
+	verdict := "FAIL: the prediction is off"
+	if r.Pass {
+		verdict = "PASS: the prediction holds"
+	}
+	out.printf("\n%s\n", verdict)
+	return out.err
+}
+
+// table has a row for each figure, and a column for each outcome.
+func (r *Report) table(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	all := []*Outcome{&r.Real, &r.Predicted, &r.Knobs}
+	row := func(name string, figure func(*Outcome) string) {
+		fmt.Fprintf(t, "%s\t", name)
+		for _, o := range all {
+			fmt.Fprintf(t, "%s\t", figure(o))
+		}
+		fmt.Fprintln(t)
+	}
+	fmt.Fprintf(t, "\treal\tpredicted\tbest knobs\t\n")
+	times := func(prefix string, of func(*Outcome) Distribution) {
+		row(prefix+" mean ms", func(o *Outcome) string { return fmt.Sprintf("%.2f", of(o).Mean) })
+		row(prefix+" p50 ms", func(o *Outcome) string { return fmt.Sprintf("%.2f", of(o).P50) })
+		row(prefix+" p90 ms", func(o *Outcome) string { return fmt.Sprintf("%.2f", of(o).P90) })
+		row(prefix+" p99 ms", func(o *Outcome) string { return fmt.Sprintf("%.2f", of(o).P99) })
+	}
+	times("TTFT", func(o *Outcome) Distribution { return o.TTFT })
+	times("ITL", func(o *Outcome) Distribution { return o.ITL })
+	row(fmt.Sprintf("ITL above %.2f ms", r.BandFromMs), func(o *Outcome) string { return fmt.Sprintf("%.2f %%", 100*o.BandMass) })
+	row("ITL p99.9 / p50", func(o *Outcome) string { return fmt.Sprintf("%.1f", o.Tail) })
+	_ = t.Flush() // w keeps the error
+}
+
+// String is the criterion in a line.
+func (c Criterion) String() string {
+	verdict := "fail"
+	if c.Pass {
+		verdict = "pass"
+	}
+	if c.Unit == unitPoints {
+		return fmt.Sprintf("%s  %s: %.2f %% predicted, %.2f %% real: off by %.2f points, %.2f allowed",
+			verdict, c.Name, 100*c.Predicted, 100*c.Real, c.Off, c.Limit)
+	}
+	return fmt.Sprintf("%s  %s: %.2f ms predicted, %.2f ms real: off by %.1f %%, %.1f %% allowed",
+		verdict, c.Name, c.Predicted, c.Real, 100*c.Off, 100*c.Limit)
+}
+
+// sticky keeps the first error of a writer, and writes nothing after it.
+type sticky struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sticky) Write(p []byte) (int, error) {
+	if s.err == nil {
+		_, s.err = s.w.Write(p)
+	}
+	return len(p), nil
+}
+
+func (s *sticky) printf(format string, args ...any) { fmt.Fprintf(s, format, args...) }

@@ -1,0 +1,112 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// Timeline is when requests came, waited and answered, in the order of arrival.
+type Timeline struct {
+	rows []row
+	// from is the first arrival, to the last output, ms.
+	from, to float64
+}
+
+// row is one request.
+type row struct {
+	index                int // in the recording
+	arrival, first, last float64
+	prompt, cached, said int
+}
+
+// TimelineOf takes the times out of a recording: at most so many requests from the one that arrived as number
+// skip; most is 0 for all.
+func TimelineOf(t *trace.Trace, skip, most int) (*Timeline, error) {
+	order := trace.ReplaySubset(t.Records)
+	if len(order) == 0 {
+		return nil, fmt.Errorf("%s: no record has an arrival_ms: nothing tells when requests came", t.Name)
+	}
+	if skip < 0 || most < 0 {
+		return nil, errors.New("want requests from 0 on, and no fewer than 0 of them")
+	}
+	if skip >= len(order) {
+		return nil, fmt.Errorf("%s: it has %d requests, none from %d on", t.Name, len(order), skip)
+	}
+	order = order[skip:]
+	if most > 0 && most < len(order) {
+		order = order[:most]
+	}
+	var line Timeline
+	for _, i := range order {
+		r := &t.Records[i]
+		one := row{i, *r.ArrivalMs, *r.ArrivalMs + r.TTFTMs, endOf(r), r.PromptTokens, r.CachedTokens, r.OutputTokens}
+		if len(line.rows) == 0 {
+			line.from = one.arrival
+		}
+		line.rows, line.to = append(line.rows, one), max(line.to, one.last)
+	}
+	return &line, nil
+}
+
+// barWidth is that of a bar of text, in characters.
+const barWidth = 60
+
+// Text writes a line for each request: a dot for each part of the time that it waited for its first token, and a # for
+// each that it spoke in.
+func (t *Timeline) Text(w io.Writer) error {
+	out := &sticky{w: w}
+	out.printf("%7s %9s %9s %9s %7s %7s %7s\n", "request", "at ms", "first ms", "whole ms", "prompt", "cached", "output")
+	for _, r := range t.rows {
+		out.printf("%7d %9.0f %9.1f %9.1f %7d %7d %7d  %s\n",
+			r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.said, t.bar(r))
+	}
+	return out.err
+}
+
+// bar is the place of a request in the time of all of them.
+func (t *Timeline) bar(r row) string {
+	column := func(ms float64) int {
+		if t.to <= t.from {
+			return 0
+		}
+		return min(int((ms-t.from)/(t.to-t.from)*barWidth), barWidth-1)
+	}
+	begin, first, last := column(r.arrival), column(r.first), column(r.last)
+	return strings.Repeat(" ", begin) + strings.Repeat(".", first-begin) + strings.Repeat("#", last-first+1)
+}
+
+// Sizes of the picture, in its own units.
+const (
+	timelineWidth = 1000
+	rowHeight     = 6
+)
+
+// SVG writes the same as a picture, with nothing in it that a browser would fetch or run.
+func (t *Timeline) SVG(w io.Writer) error {
+	out := &sticky{w: w}
+	x := func(ms float64) float64 {
+		if t.to <= t.from {
+			return 0
+		}
+		return (ms - t.from) / (t.to - t.from) * timelineWidth
+	}
+	height := rowHeight*len(t.rows) + 24
+	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", timelineWidth, height)
+	out.printf("<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", timelineWidth, height)
+	for i, r := range t.rows {
+		for _, part := range []struct {
+			from, to float64
+			color    string
+		}{{r.arrival, r.first, "#bbb"}, {r.first, r.last, colorKnobs}} {
+			out.printf("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n",
+				x(part.from), rowHeight*i, max(x(part.to)-x(part.from), 0.3), rowHeight-1, part.color)
+		}
+	}
+	text(out, 4, float64(height-6), "start", fmt.Sprintf("%d requests in %.2f s: grey waits for the first token, blue speaks", len(t.rows), (t.to-t.from)/1000))
+	out.printf("</svg>\n")
+	return out.err
+}

@@ -1,0 +1,82 @@
+package inspect
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+func TestTimeline(t *testing.T) {
+	// 60 ms in all: a column is 1 ms.
+	tr := recorded(record(40, 8, 10, 10), record(0, 4, 20, 5, 5), record(10, 4, 0), record(50, 4, 1))
+	line, err := TimelineOf(tr, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := line.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"request     at ms  first ms  whole ms  prompt  cached  output",
+		"      1         0      20.0      30.0       4       0       3  " + strings.Repeat(".", 20) + strings.Repeat("#", 11),
+		"      2        10       0.0       0.0       4       0       1  " + strings.Repeat(" ", 10) + "#",
+		"      0        40      10.0      20.0       8       0       2  " + strings.Repeat(" ", 40) + strings.Repeat(".", 10) + strings.Repeat("#", 10),
+		"      3        50       1.0       1.0       4       0       1  " + strings.Repeat(" ", 50) + ".#",
+		"",
+	}
+	if diff := cmp.Diff(want, strings.Split(b.String(), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	b.Reset()
+	if err := line.SVG(&b); err != nil {
+		t.Fatal(err)
+	}
+	wellFormed(t, "timeline", b.Bytes())
+	if n := strings.Count(b.String(), "<rect x="); n != 8 {
+		t.Errorf("%d bars, want 8", n)
+	}
+	if !strings.Contains(b.String(), `<rect x="0.0" y="0" width="333.3" height="5" fill="#bbb"/>`) {
+		t.Errorf("the first request does not wait for a third of the time: %s", b.String())
+	}
+}
+
+func TestTimelineOfSome(t *testing.T) {
+	tr := recorded(record(0, 4, 1), record(10, 4, 1), record(20, 4, 1))
+	tests := []struct {
+		name       string
+		trace      *trace.Trace
+		skip, most int
+		want       []int
+		err        string
+	}{
+		{"all", tr, 0, 0, []int{0, 1, 2}, ""},
+		{"one", tr, 1, 1, []int{1}, ""},
+		{"more than there are", tr, 1, 9, []int{1, 2}, ""},
+		{"none", tr, 3, 0, nil, "t.jsonl: it has 3 requests, none from 3 on"},
+		{"below 0", tr, -1, 0, nil, "want requests from 0 on, and no fewer than 0 of them"},
+		{"no times", &trace.Trace{Name: "n.jsonl"}, 0, 0, nil, "n.jsonl: no record has an arrival_ms: nothing tells when requests came"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			line, err := TimelineOf(test.trace, test.skip, test.most)
+			if err != nil || test.err != "" {
+				if err == nil || err.Error() != test.err {
+					t.Fatalf("got %v, want %s", err, test.err)
+				}
+				return
+			}
+			var got []int
+			for _, r := range line.rows {
+				got = append(got, r.index)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/trace"
+)
+
+// Workload is what a recording asked of its engine, in the order of arrival.
+type Workload struct {
+	// Name is that of the recording.
+	Name string
+	asks []ask
+	// clients is how many asked one conversation after the other, 0 if they came at times of their own.
+	clients int
+}
+
+// Clients is the number of clients that began a conversation whenever they had ended one, and 0 if conversations came at
+// times that did not depend on answers.
+func (w *Workload) Clients() int { return w.clients }
+
+// Len is the number of requests.
+func (w *Workload) Len() int { return len(w.asks) }
+
+// Turns is the number of requests that wait for the answer to an earlier one.
+func (w *Workload) Turns() int {
+	n := 0
+	for i := range w.asks {
+		if w.asks[i].parent >= 0 && !w.asks[i].next {
+			n++
+		}
+	}
+	return n
+}
+
+// An ask is one request. It comes at a time, or so long after the end of its parent.
+type ask struct {
+	record *trace.Record
+	// parent is the index of the request whose answer it waits for, -1 for none.
+	parent int
+	// next is set if it does not go on from its parent, but is the same client's next conversation.
+	next bool
+	// at is the arrival after the first of the recording, or the time after the end of
+	// the parent, ms.
+	at     float64
+	prompt []uint32
+	said   []uint32 // what it answers, as far as a later prompt or the recording tells
+}
+
+// WorkloadOf takes the requests out of a recording. One whose prompt begins with the
+// whole prompt of an earlier request that has ended is a turn of a conversation: it
+// comes as long after that end as it was recorded, whenever that is. So does a conversation
+// of one of a fixed number of clients after the one before. The others come when they came.
+//
+// Prompts are those that were recorded, or else made of the block hashes, equal where
+// these are. What requests say then is in no later prompt.
+func WorkloadOf(t *trace.Trace) (*Workload, error) {
+	order := trace.ReplaySubset(t.Records)
+	if len(order) == 0 {
+		return nil, fmt.Errorf("%s: no record has an arrival_ms: nothing tells when requests came", t.Name)
+	}
+	w := &Workload{Name: t.Name}
+	blockSize := trace.Or(t.Meta.BlockSize, usualBlock)
+	ended := map[uint64]int{} // by the last hash of the prompt
+	for _, i := range order {
+		r := &t.Records[i]
+		if r.OutputTokens == 0 {
+			continue // given up before it said anything: when is not recorded
+		}
+		if err := predictable(t.Name, r); err != nil {
+			return nil, err
+		}
+		index := len(w.asks)
+		a := ask{
+			record: r, parent: parentOf(w.asks, ended, r), at: *r.ArrivalMs,
+			prompt: promptOf(r, blockSize, uint64(index)), said: r.OutputTokenIDs,
+		}
+		if a.said == nil {
+			a.said = made(^uint64(index), r.OutputTokens)
+		}
+		w.asks = append(w.asks, a)
+		if n := len(r.BlockHashes); n > 0 {
+			ended[r.BlockHashes[n-1]] = index
+		}
+	}
+	if len(w.asks) == 0 {
+		return nil, fmt.Errorf("%s: no record has an answer: nothing to predict", t.Name)
+	}
+	w.findClients()
+	w.relate()
+	return w, nil
+}
+
+// predictable refuses a record whose steps are not those of one token each.
+func predictable(name string, r *trace.Record) error {
+	place := name
+	if r.Line > 0 {
+		place = fmt.Sprintf("%s:%d", name, r.Line)
+	}
+	if r.PromptTokens == 0 {
+		return fmt.Errorf("%s: prompt_tokens is 0: there is nothing to compute", place)
+	}
+	if r.ITLMs == nil && r.OutputTokens > 1 {
+		return fmt.Errorf("%s: itl_ms: missing: there is nothing to compare with", place)
+	}
+	if outputs := len(r.ITLMs) + 1; outputs != r.OutputTokens {
+		return fmt.Errorf("%s: %d tokens in %d outputs: only engines that say one token in a step are predicted",
+			place, r.OutputTokens, outputs)
+	}
+	return nil
+}
+
+// parentOf is the latest earlier request that had ended when r came, and whose prompt's
+// blocks r's begin with; -1 if there is none.
+func parentOf(asks []ask, ended map[uint64]int, r *trace.Record) int {
+	for k := len(r.BlockHashes) - 1; k > 0; k-- {
+		i, ok := ended[r.BlockHashes[k-1]]
+		if ok && len(asks[i].record.BlockHashes) == k && endOf(asks[i].record) <= *r.ArrivalMs {
+			return i
+		}
+	}
+	return -1
+}
+
+// endOf is when the last output of a record came, ms.
+func endOf(r *trace.Record) float64 {
+	end := *r.ArrivalMs + r.TTFTMs
+	for _, ms := range r.ITLMs {
+		end += ms
+	}
+	return end
+}
+
+// relate makes times relative: to the end of the parent, or the first arrival.
+func (w *Workload) relate() {
+	zero := w.asks[0].at
+	for i := range w.asks {
+		a := &w.asks[i]
+		if a.parent >= 0 {
+			a.at -= endOf(w.asks[a.parent].record)
+		} else {
+			a.at -= zero
+		}
+	}
+}
+
+// promptOf is the prompt of a record: its ids, or ids that are equal where hashes are.
+func promptOf(r *trace.Record, blockSize int, index uint64) []uint32 {
+	if r.PromptTokenIDs != nil {
+		return r.PromptTokenIDs
+	}
+	var prompt []uint32
+	for _, hash := range r.BlockHashes {
+		prompt = append(prompt, made(hash, blockSize)...)
+	}
+	if len(prompt) < r.PromptTokens {
+		prompt = append(prompt, made(index, r.PromptTokens-len(prompt))...)
+	}
+	return prompt[:r.PromptTokens]
+}
+
+// made are n ids that depend on the source and the position.
+func made(source uint64, n int) []uint32 {
+	ids := make([]uint32, n)
+	for i := range ids {
+		x := source*0x9e3779b97f4a7c15 + uint64(i)*0xbf58476d1ce4e5b9
+		ids[i] = uint32(x ^ x>>33)
+	}
+	return ids
+}

@@ -1,15 +1,16 @@
 package player
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/vllm-vcr/conformance/internal/zmq"
 )
 
-// outbox keeps what is said to one peer until its own goroutine has written it, so
-// that a peer that reads slowly, or not at all, holds up nobody else. The engine puts
-// and flushes; write runs beside it.
+// outbox keeps what is said to one peer until it is written, so that a peer that reads
+// slowly, or not at all, holds up nobody else. The engine puts and flushes, which
+// writes what the kernel takes at once; write runs beside it, and waits for the rest.
 //
 // What is kept is bounded: beyond half of limit bytes the outbox is full, and drained is
 // called when it no longer is. Beyond limit bytes put waits, as a message is never dropped.
@@ -24,16 +25,15 @@ type outbox struct {
 	kept    []*chunk  // what the writer has not taken yet, oldest first
 	size    int       // bytes in chunks that are not written yet
 	flushed bool      // the writer may take what is kept
+	writing bool      // the writer has taken something that is not written yet
 	closed  bool      // nothing more will be put
 	failed  bool      // nothing more can be written
 }
 
-// chunk is some messages behind each other.
+// chunk is some messages behind each other, as they are on the wire.
 type chunk struct {
 	bytes []byte
-	// frames are the ends of all frames in bytes; that of a message's last frame has
-	// its bits inverted.
-	frames []int
+	sent  int // of bytes
 }
 
 // chunkSize is where a chunk is full. A longer message gets one of its own.
@@ -65,12 +65,9 @@ func (b *outbox) put(frames [][]byte) {
 		need += len(frame)
 	}
 	c := b.room(need)
-	for _, frame := range frames {
-		c.bytes = append(c.bytes, frame...)
-		c.frames = append(c.frames, len(c.bytes))
-	}
-	c.frames[len(c.frames)-1] ^= -1
-	b.size += need
+	before := len(c.bytes)
+	c.bytes = zmq.AppendMessage(c.bytes, frames)
+	b.size += len(c.bytes) - before
 	if b.size > b.limit/2 && !b.crowded.Load() {
 		b.crowded.Store(true)
 		b.release() // what is not flushed now may have to wait for a step that does not come
@@ -98,11 +95,26 @@ func (b *outbox) release() {
 	}
 }
 
-// flush lets go what was put.
+// flush lets go what was put. What the kernel takes at once is written here: to wake up
+// the writer would take longer.
 func (b *outbox) flush() {
 	b.mu.Lock()
-	b.release()
-	b.mu.Unlock()
+	defer b.mu.Unlock()
+	if b.flushed || b.writing || b.failed {
+		b.release()
+		return
+	}
+	for len(b.kept) > 0 {
+		c := b.kept[0]
+		n, err := b.conn.TryWire(c.bytes)
+		c.sent = n
+		if err != nil || n < len(c.bytes) {
+			b.release() // the writer waits, or finds out
+			return
+		}
+		b.kept = slices.Delete(b.kept, 0, 1)
+		b.wrote(c)
+	}
 }
 
 // close says that no more will be put. What was put is still written.
@@ -140,24 +152,20 @@ func (b *outbox) relax() {
 // takes no more: then it returns why, and whatever is put later is dropped.
 func (b *outbox) write() error {
 	var taken []*chunk
-	var frames [][]byte
 	for {
 		var more bool
 		if taken, more = b.take(taken); !more {
 			return nil
 		}
 		for i, c := range taken {
-			var err error
-			if frames, err = c.writeTo(b.conn, frames); err != nil {
+			if err := b.conn.WriteWire(c.bytes[c.sent:]); err != nil {
 				b.fail()
 				return err
 			}
-			b.written(c)
+			b.mu.Lock()
+			b.wrote(c)
+			b.mu.Unlock()
 			taken[i] = nil
-		}
-		if err := b.conn.Flush(); err != nil {
-			b.fail()
-			return err
 		}
 	}
 }
@@ -166,19 +174,19 @@ func (b *outbox) write() error {
 func (b *outbox) take(last []*chunk) (taken []*chunk, more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.writing = false
 	for !b.flushed && !b.closed && !b.failed {
 		b.changed.Wait()
 	}
 	if b.failed || len(b.kept) == 0 {
 		return nil, false
 	}
-	taken, b.kept, b.flushed = b.kept, last[:0], false
+	taken, b.kept, b.flushed, b.writing = b.kept, last[:0], false, true
 	return taken, true
 }
 
-// written takes a chunk out of the count. Who waits to put goes on.
-func (b *outbox) written(c *chunk) {
-	b.mu.Lock()
+// wrote takes a chunk out of the count. Who waits to put goes on.
+func (b *outbox) wrote(c *chunk) {
 	held := b.size > b.limit
 	b.size -= len(c.bytes)
 	if b.size <= b.limit/2 {
@@ -187,29 +195,7 @@ func (b *outbox) written(c *chunk) {
 	if held && b.size <= b.limit {
 		b.changed.Broadcast()
 	}
-	b.mu.Unlock()
 	c.recycle()
-}
-
-// writeTo writes all messages of the chunk. frames is scratch, returned for the next.
-func (c *chunk) writeTo(conn *zmq.Conn, frames [][]byte) ([][]byte, error) {
-	frames = frames[:0]
-	start := 0
-	for _, end := range c.frames {
-		last := end < 0
-		if last {
-			end = ^end
-		}
-		frames = append(frames, c.bytes[start:end])
-		start = end
-		if last {
-			if err := conn.Write(frames...); err != nil {
-				return frames, err
-			}
-			frames = frames[:0]
-		}
-	}
-	return frames, nil
 }
 
 // recycle gives the chunk back, unless it was made for one huge message.
@@ -217,6 +203,6 @@ func (c *chunk) recycle() {
 	if cap(c.bytes) > chunkSize {
 		return
 	}
-	c.bytes, c.frames = c.bytes[:0], c.frames[:0]
+	c.bytes, c.sent = c.bytes[:0], 0
 	chunks.Put(c)
 }

@@ -43,9 +43,11 @@ func TestAnOutboxKeepsMessages(t *testing.T) {
 		messages = append(messages, []string{fmt.Sprint(i), strings.Repeat("y", 100)})
 	}
 	written := make(chan error, 1)
-	go func() { written <- b.write() }()
 	go func() {
 		for i, m := range messages {
+			if i == 4 { // the long ones make it full
+				go func() { written <- b.write() }()
+			}
 			var frames [][]byte
 			for _, text := range m {
 				frames = append(frames, []byte(text))

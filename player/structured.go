@@ -66,7 +66,7 @@ func (s *Structured) Script(r *protocol.Request) (Script, error) {
 }
 
 func refusal(err error) *Refusal {
-	return &Refusal{"validation_error", fmt.Errorf("Invalid structured outputs: %w", err)}
+	return &Refusal{"validation_error", fmt.Errorf("invalid structured outputs: %w", err)}
 }
 
 func (s *Structured) warn(r *protocol.Request) {

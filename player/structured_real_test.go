@@ -170,7 +170,7 @@ func parseRefusals(t *testing.T, url, version string) {
 	}
 	if want == http.StatusBadRequest {
 		message := answer["error"].(map[string]any)["message"]
-		if diff := cmp.Diff("Invalid structured outputs: no text conforms to it", message); diff != "" {
+		if diff := cmp.Diff("invalid structured outputs: no text conforms to it", message); diff != "" {
 			t.Error(diff)
 		}
 	}

@@ -214,7 +214,7 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 			if !errors.As(err, &refusal) || refusal.Code != "validation_error" {
 				t.Fatalf("got %v, want a refusal", err)
 			}
-			if text := err.Error(); !strings.HasPrefix(text, "Invalid structured outputs: ") || !strings.Contains(text, tt.want) {
+			if text := err.Error(); !strings.HasPrefix(text, "invalid structured outputs: ") || !strings.Contains(text, tt.want) {
 				t.Errorf("got %q, want %q in it", text, tt.want)
 			}
 			// Others are not concerned.

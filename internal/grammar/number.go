@@ -10,7 +10,6 @@ type interval struct {
 	low, high         *big.Rat
 	openLow, openHigh bool
 	step              *big.Rat // it is a multiple of this
-	impossible        bool
 }
 
 func (s *schemas) numberOf(all []*object, integer bool) *node {

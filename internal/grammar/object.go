@@ -277,7 +277,7 @@ func (d *draw) members(o *objectNode) []int {
 			count++
 		}
 	}
-	count = o.fill(chosen, count)
+	o.fill(chosen, count)
 	o.accompany(chosen)
 	var order []int
 	for i := range chosen {

@@ -7,5 +7,7 @@
 // wrongly. That goes for other models (Unigram, WordPiece, BPE over characters) and for regular expressions beyond
 // those of package regexp and the one lookahead that all such patterns have, \s+(?!\S).
 //
+// The two may know different versions of Unicode: a character that was added to it of late can be normalised differently.
+//
 // A Tokenizer is safe for concurrent use.
 package tokenizer

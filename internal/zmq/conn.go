@@ -36,6 +36,7 @@ type Conn struct {
 	wmu    sync.Mutex // held while sending
 	bw     *bufio.Writer
 	header [longHeader]byte // scratch, under wmu
+	torn   bool             // a message is written in part, see TryWire; under wmu
 
 	gone    atomic.Bool // the connection ended, whoever noticed
 	ponging atomic.Bool // a PONG is on its way
@@ -106,10 +107,11 @@ func (c *Conn) writeLocked(frames [][]byte) error {
 		return errors.New("a PULL socket does not send")
 	case c.typ == Sub && !isSubscription(frames):
 		return errors.New("a SUB socket does not send: it subscribes")
-	case c.closed.Load():
-		return net.ErrClosed
-	case c.gone.Load():
-		return ErrPeerGone
+	case c.torn:
+		return errTorn
+	}
+	if err := c.endedLocked(); err != nil {
+		return err
 	}
 	last := len(frames) - 1
 	for _, frame := range frames[:last] {
@@ -216,7 +218,7 @@ func hungUp(err error) bool {
 // answer handles a command. The PONG is written by a goroutine of its own: were
 // receiving to wait for sending, two peers busy sending to each other could wait
 // forever. A PING that comes while a PONG is still being written gets none, as
-// the peer sees traffic anyway.
+// the peer sees traffic anyway, and so does one that comes in the middle of a message.
 func (c *Conn) answer(command []byte) error {
 	body, err := pong(command)
 	if err == nil && body == nil && c.heed != nil {
@@ -230,7 +232,7 @@ func (c *Conn) answer(command []byte) error {
 		c.wmu.Lock()
 		defer c.wmu.Unlock()
 		// What goes wrong here stays with the writer and comes up in the next Send.
-		if c.frameLocked(flagCommand, body) == nil {
+		if !c.torn && c.frameLocked(flagCommand, body) == nil {
 			_ = c.bw.Flush()
 		}
 	})

@@ -12,24 +12,24 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/trace"
 )
 
 // calibrateFlags are the flags of inspect calibrate.
 type calibrateFlags struct {
-	opt     inspect.Options
-	fits    []string
-	predict string
-	plots   string
-	asJSON  bool
-	engine  inspect.Engine // fields of 0 are what the recording says
-	caching string
+	opt      inspect.Options
+	fits     []string
+	predicts []string
+	plots    string
+	asJSON   bool
+	caching  string
 }
 
 func (a *app) inspectCalibrateCommand() *cobra.Command {
 	var f calibrateFlags
 	cmd := &cobra.Command{
 		Use:   "calibrate",
-		Short: "Learn times from recordings, and predict another",
+		Short: "Learn times from recordings, and predict others",
 		Long: "Learn how long steps of an engine take from the recordings of --fit, let a scheduler and a KV cache like the\n" +
 			"engine's answer the requests of --predict in virtual time, and compare what clients would have seen with\n" +
 			"what was recorded: the times to the first token and between two tokens. Of --predict only the requests are\n" +
@@ -39,7 +39,9 @@ func (a *app) inspectCalibrateCommand() *cobra.Command {
 			"Beside it stands what knobs can say at their best: a mean and a deviation, set to those of --predict itself.\n\n" +
 			"Gaps above --band times the recorded median are the slow band: steps that computed prompts too. The prediction\n" +
 			"holds if both medians are within --median-tolerance, and the part of gaps in the band is within\n" +
-			"--band-tolerance points of a hundred. Else the exit code is 1.",
+			"--band-tolerance points of a hundred. Else the exit code is 1.\n\n" +
+			"Of several --predict each is answered by an engine of its own, and what was recorded in all of them is compared\n" +
+			"with what was predicted for all of them. By how much each is off alone is shown as well, and decides nothing.",
 		Example: "  vllm-vcr inspect calibrate --fit sweep.jsonl.gz --fit warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,16 +54,16 @@ func (a *app) inspectCalibrateCommand() *cobra.Command {
 
 func (f *calibrateFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.fits, "fit", nil, "recording to learn from; may be repeated")
-	flags.StringVar(&f.predict, "predict", "", "recording to predict")
+	flags.StringArrayVar(&f.predicts, "predict", nil, "recording to predict; may be repeated: they are judged together")
 	flags.Uint64Var(&f.opt.Seed, "seed", 1, "seed of what the model draws")
 	flags.IntVar(&f.opt.Runs, "runs", inspect.DefaultRuns, "how often the requests are answered, each time with other draws: the prediction is all of them together")
-	flags.Float64Var(&f.opt.Band, "band", inspect.DefaultBand, "where the slow band of gaps begins, as a multiple of the recorded median gap")
+	flags.Float64Var(&f.opt.Band, "band", inspect.DefaultBand, "where the slow band of gaps begins, as a multiple of the median gap of all that was recorded")
 	flags.Float64Var(&f.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "by what part of itself a median may be off")
 	flags.Float64Var(&f.opt.BandTolerance, "band-tolerance", inspect.DefaultBandTolerance, "by how many points of a hundred the part of gaps in the slow band may be off")
-	flags.IntVar(&f.engine.MaxNumSeqs, "max-num-seqs", 0, "requests that the engine of --predict runs at once (default what the recording says, else 128)")
-	flags.IntVar(&f.engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that it computes in a step (default what the recording's engine_config says, else 8192)")
-	flags.IntVar(&f.engine.BlockSize, "kv-block-size", 0, "tokens of a block of its KV cache (default what the recording's engine_config says, else 16)")
-	flags.IntVar(&f.engine.Blocks, "kv-blocks", 0, "blocks of its KV cache (default as many as are needed)")
+	flags.IntVar(&f.opt.Engine.MaxNumSeqs, "max-num-seqs", 0, "requests that every engine of --predict runs at once (default what the recording says, else 128)")
+	flags.IntVar(&f.opt.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that it computes in a step (default what the recording's engine_config says, else 8192)")
+	flags.IntVar(&f.opt.Engine.BlockSize, "kv-block-size", 0, "tokens of a block of its KV cache (default what the recording's engine_config says, else 16)")
+	flags.IntVar(&f.opt.Engine.Blocks, "kv-blocks", 0, "blocks of its KV cache (default as many as are needed)")
 	flags.StringVar(&f.caching, "prefix-caching", "auto", "whether prompts find the blocks of earlier ones: auto (what the recording's engine_config says, else yes), true, false")
 	flags.StringVar(&f.plots, "plots", "", "folder to write plots into, as SVG: how many times were longer, and quantiles")
 	flags.BoolVar(&f.asJSON, "json", false, "print the report as JSON")
@@ -99,52 +101,50 @@ func (f *calibrateFlags) read(a *app) error {
 	switch {
 	case len(f.fits) == 0:
 		return errors.New("--fit is not given: name a recording to learn from")
-	case f.predict == "":
+	case len(f.predicts) == 0:
 		return errors.New("--predict is not given: name a recording to predict")
 	}
-	for _, path := range append(f.fits, f.predict) {
-		t, err := a.readRecording(path)
-		if err != nil {
-			return err
-		}
-		f.opt.Fit = append(f.opt.Fit, t)
-	}
-	last := len(f.opt.Fit) - 1
-	f.opt.Fit, f.opt.Predict = f.opt.Fit[:last], f.opt.Fit[last]
-	return f.readEngine()
-}
-
-// readEngine takes from the flags what they say of the engine, and the rest from the recording.
-func (f *calibrateFlags) readEngine() error {
-	engine, err := inspect.EngineOf(f.opt.Predict)
-	if err != nil {
+	if err := f.readEngine(); err != nil {
 		return err
 	}
+	for _, recordings := range []struct {
+		paths []string
+		to    *[]*trace.Trace
+	}{{f.fits, &f.opt.Fit}, {f.predicts, &f.opt.Predict}} {
+		for _, path := range recordings.paths {
+			t, err := a.readRecording(path)
+			if err != nil {
+				return err
+			}
+			*recordings.to = append(*recordings.to, t)
+		}
+	}
+	return nil
+}
+
+// readEngine checks what the flags say of the engines.
+func (f *calibrateFlags) readEngine() error {
 	for _, limit := range []struct {
 		flag  string
 		value int
-		at    *int
 	}{
-		{"max-num-seqs", f.engine.MaxNumSeqs, &engine.MaxNumSeqs},
-		{"max-num-batched-tokens", f.engine.MaxNumBatchedTokens, &engine.MaxNumBatchedTokens},
-		{"kv-block-size", f.engine.BlockSize, &engine.BlockSize},
-		{"kv-blocks", f.engine.Blocks, &engine.Blocks},
+		{"max-num-seqs", f.opt.Engine.MaxNumSeqs},
+		{"max-num-batched-tokens", f.opt.Engine.MaxNumBatchedTokens},
+		{"kv-block-size", f.opt.Engine.BlockSize},
+		{"kv-blocks", f.opt.Engine.Blocks},
 	} {
 		if limit.value < 0 {
 			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
-		}
-		if limit.value > 0 {
-			*limit.at = limit.value
 		}
 	}
 	switch f.caching {
 	case "auto":
 	case "true", "false":
-		engine.Caching = f.caching == "true"
+		caching := f.caching == "true"
+		f.opt.Engine.Caching = &caching
 	default:
 		return fmt.Errorf("--prefix-caching %q: want auto, true or false", f.caching)
 	}
-	f.opt.Engine = &engine
 	return nil
 }
 

@@ -12,11 +12,12 @@ import (
 
 // Options of [Calibrate].
 type Options struct {
-	// Fit are the recordings that are learned from, Predict the one that is predicted.
+	// Fit are the recordings that are learned from, Predict those that are predicted: each on
+	// an engine of its own, and all of them are judged together.
 	Fit     []*trace.Trace
-	Predict *trace.Trace
-	// Engine, if not nil, is the engine of Predict in place of what its meta says.
-	Engine *Engine
+	Predict []*trace.Trace
+	// Engine is what is set of the engines of Predict, in place of what their metas say.
+	Engine Override
 	// Seed decides what the model draws, and Runs how often the requests are answered, each time with other draws:
 	// the prediction is all of them together. 0 is DefaultRuns.
 	Seed uint64
@@ -52,6 +53,9 @@ func (o *Options) check() error {
 	if len(o.Fit) == 0 {
 		return errors.New("no recording to learn from")
 	}
+	if len(o.Predict) == 0 {
+		return errors.New("no recording to predict")
+	}
 	if o.Runs < 1 || o.Runs > mostRuns {
 		return fmt.Errorf("runs is %d: want 1 to %d", o.Runs, mostRuns)
 	}
@@ -71,21 +75,16 @@ func (o *Options) check() error {
 
 // Report is what [Calibrate] found. Times are in ms.
 type Report struct {
-	Fit      []Source `json:"fit"`
-	Predict  Source   `json:"predict"`
-	Requests int      `json:"requests"`
-	// Turns of the requests waited for the answer to an earlier one.
-	Turns int `json:"turns"`
-	// Clients is how many began a conversation whenever they had ended one, 0 if conversations came at times of their own.
-	Clients int `json:"clients,omitempty"`
-	// Runs is how often the requests were answered.
+	Fit     []Source     `json:"fit"`
+	Predict []Prediction `json:"predict"`
+	// Runs is how often the requests of each recording were answered.
 	Runs int    `json:"runs"`
 	Seed uint64 `json:"seed"`
-	// BandFromMs is where the slow band of gaps begins, in the recording as in what is
-	// compared with it.
+	// BandFromMs is where the slow band of gaps begins, in the recordings as in what is
+	// compared with them.
 	BandFromMs float64 `json:"band_from_ms"`
-	// Real is the recording, Predicted what the model makes of its requests, and Knobs
-	// what a mean and a deviation can be at their best: set to those of Real.
+	// Real is what was recorded in all of Predict, Predicted what the model makes of their requests, and
+	// Knobs what a mean and a deviation can be at their best: set to those of Real.
 	Real      Outcome     `json:"real"`
 	Predicted Outcome     `json:"predicted"`
 	Knobs     Outcome     `json:"knobs"`
@@ -94,6 +93,21 @@ type Report struct {
 	Pass bool `json:"pass"`
 	// Notes say what was left out of the recordings that were learned from.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// Prediction is what became of one of the recordings that were predicted.
+type Prediction struct {
+	Source
+	Requests int `json:"requests"`
+	// Turns of the requests waited for the answer to an earlier one.
+	Turns int `json:"turns"`
+	// Clients is how many began a conversation whenever they had ended one, 0 if conversations came at times of their own.
+	Clients int `json:"clients,omitempty"`
+	// BandFromMs and Criteria are those of this recording alone. They decide nothing if there are others.
+	BandFromMs float64     `json:"band_from_ms"`
+	Criteria   []Criterion `json:"criteria"`
+
+	real, predicted samples
 }
 
 // Source is a recording.
@@ -133,7 +147,7 @@ const (
 	unitPoints = "points"
 )
 
-// Calibrate learns a model from some recordings, predicts another with it, and compares.
+// Calibrate learns a model from some recordings, predicts others with it, and compares.
 // It refuses to learn from what it predicts.
 func Calibrate(o Options) (*Report, error) {
 	o = o.withDefaults()
@@ -144,26 +158,49 @@ func Calibrate(o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := WorkloadOf(o.Predict)
-	if err != nil {
-		return nil, err
+	r := &Report{Runs: o.Runs, Seed: o.Seed, Notes: fit.Notes()}
+	for _, t := range o.Fit {
+		r.Fit = append(r.Fit, Source{t.Name, len(t.Records)})
 	}
-	engine, err := EngineOf(o.Predict)
-	if o.Engine != nil {
-		engine, err = *o.Engine, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var predicted []trace.Record
-	for i := range o.Runs {
-		run, err := Simulate(w, engine, fit, o.Seed+uint64(i))
+	for _, t := range o.Predict {
+		p, err := o.predict(fit, t)
 		if err != nil {
 			return nil, err
 		}
-		predicted = append(predicted, run...)
+		r.Predict = append(r.Predict, *p)
 	}
-	return o.compare(w, predicted, fit.Notes()), nil
+	r.compare(&o)
+	return r, nil
+}
+
+// predict answers the requests of a recording, and compares with what was recorded.
+func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error) {
+	w, err := WorkloadOf(t)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := EngineOf(t)
+	if err != nil {
+		return nil, err
+	}
+	o.Engine.apply(&engine)
+	var records []trace.Record
+	for i := range o.Runs {
+		model := *fit // of an engine that has not worked yet
+		run, err := Simulate(w, engine, &model, o.Seed+uint64(i))
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, run...)
+	}
+	p := &Prediction{
+		Source: Source{t.Name, len(t.Records)}, Requests: w.Len(), Turns: w.Turns(), Clients: w.clients,
+		real: samplesOf(w.recorded()), predicted: samplesOf(records),
+	}
+	p.BandFromMs = o.Band * p.real.itl.quantile(0.5)
+	real, predicted := outcomeOf(p.real, p.BandFromMs), outcomeOf(p.predicted, p.BandFromMs)
+	p.Criteria = o.criteria(&real, &predicted)
+	return p, nil
 }
 
 // learn makes the model. All recordings must be of engines with steps of the same size.
@@ -183,29 +220,24 @@ func learn(traces []*trace.Trace) (*latency.Fit, error) {
 	return latency.NewFit(latency.FitOptions{Budget: budget}, traces...)
 }
 
-func (o *Options) compare(w *Workload, predicted []trace.Record, notes []string) *Report {
-	asked := make([]trace.Record, 0, len(w.asks))
-	for i := range w.asks {
-		asked = append(asked, *w.asks[i].record)
+// compare judges all predictions together: each has as much weight as it has times.
+func (r *Report) compare(o *Options) {
+	var real, predicted samples
+	for i := range r.Predict {
+		real, predicted = real.with(r.Predict[i].real), predicted.with(r.Predict[i].predicted)
 	}
-	truth := samplesOf(asked)
-	r := &Report{
-		Predict: Source{o.Predict.Name, len(o.Predict.Records)}, Requests: w.Len(), Turns: w.Turns(), Clients: w.clients,
-		Runs: o.Runs, Seed: o.Seed, BandFromMs: o.Band * truth.itl.quantile(0.5), Notes: notes,
+	r.BandFromMs = o.Band * real.itl.quantile(0.5)
+	r.Real, r.Predicted = outcomeOf(real, r.BandFromMs), outcomeOf(predicted, r.BandFromMs)
+	r.Knobs = outcomeOf(knobSamples(real, o.Seed), r.BandFromMs)
+	r.Criteria, r.Pass = o.criteria(&r.Real, &r.Predicted), true
+	for _, c := range r.Criteria {
+		r.Pass = r.Pass && c.Pass
 	}
-	for _, t := range o.Fit {
-		r.Fit = append(r.Fit, Source{t.Name, len(t.Records)})
-	}
-	r.Real = r.outcome(truth)
-	r.Predicted = r.outcome(samplesOf(predicted))
-	r.Knobs = r.outcome(knobSamples(truth, o.Seed))
-	r.judge(o)
-	return r
 }
 
-func (r *Report) outcome(s samples) Outcome {
+func outcomeOf(s samples, bandFrom float64) Outcome {
 	o := Outcome{
-		TTFT: s.ttft.distribution(), ITL: s.itl.distribution(), BandMass: s.itl.above(r.BandFromMs), samples: s,
+		TTFT: s.ttft.distribution(), ITL: s.itl.distribution(), BandMass: s.itl.above(bandFrom), samples: s,
 	}
 	if median := s.itl.quantile(0.5); median > 0 {
 		o.Tail = s.itl.quantile(0.999) / median
@@ -213,16 +245,12 @@ func (r *Report) outcome(s samples) Outcome {
 	return o
 }
 
-func (r *Report) judge(o *Options) {
-	real, predicted := &r.Real, &r.Predicted
-	r.Criteria = []Criterion{
+// criteria are what a prediction has to meet.
+func (o *Options) criteria(real, predicted *Outcome) []Criterion {
+	return []Criterion{
 		relative("median TTFT", real.TTFT.P50, predicted.TTFT.P50, o.MedianTolerance),
 		relative("median ITL", real.ITL.P50, predicted.ITL.P50, o.MedianTolerance),
 		points("band mass", real.BandMass, predicted.BandMass, o.BandTolerance),
-	}
-	r.Pass = true
-	for _, c := range r.Criteria {
-		r.Pass = r.Pass && c.Pass
 	}
 }
 

@@ -45,20 +45,106 @@ func TestVerdict(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Calibrate(Options{Fit: []*trace.Trace{fit}, Predict: test.predict})
+			got, err := Calibrate(Options{Fit: []*trace.Trace{fit}, Predict: []*trace.Trace{test.predict}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			var failed []string
-			for _, c := range got.Criteria {
-				if !c.Pass {
-					failed = append(failed, c.Name)
-				}
-			}
-			if diff := cmp.Diff(test.failed, failed); diff != "" || got.Pass != (len(test.failed) == 0) {
+			if diff := cmp.Diff(test.failed, failed(got.Criteria)); diff != "" || got.Pass != (len(test.failed) == 0) {
 				t.Errorf("pass is %v; failed (-want +got):\n%s", got.Pass, diff)
 			}
 		})
+	}
+}
+
+// Recordings are judged together: one from a faster machine and one from a slower may make up for each other, and how
+// far each is off is told beside it, as if it were the only one.
+func TestTogether(t *testing.T) {
+	fit := []*trace.Trace{steady("fit.jsonl", 40, 10)}
+	slow, fast := steady("slow.jsonl", 30, 11.8), steady("fast.jsonl", 30, 8.4)
+	few := steady("few.jsonl", 3, 8.4)
+	same := steady("same.jsonl", 30, 10.3)
+	tests := []struct {
+		name    string
+		predict []*trace.Trace
+		failed  []string
+		alone   []string
+	}{
+		{"one", []*trace.Trace{slow}, []string{"median TTFT", "median ITL"}, []string{"slow.jsonl median TTFT -15.2 %", "slow.jsonl median ITL -15.2 %"}},
+		{"most are slow", []*trace.Trace{few, slow}, []string{"median TTFT", "median ITL"}, []string{
+			"few.jsonl median TTFT +19.2 %", "few.jsonl median ITL +19.0 %", "slow.jsonl median TTFT -15.2 %", "slow.jsonl median ITL -15.2 %",
+		}},
+		{"around the truth", []*trace.Trace{slow, same, fast}, nil, []string{
+			"slow.jsonl median TTFT -15.2 %", "slow.jsonl median ITL -15.2 %", "fast.jsonl median TTFT +19.1 %", "fast.jsonl median ITL +19.0 %",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := Calibrate(Options{Fit: fit, Predict: test.predict})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.failed, failed(got.Criteria)); diff != "" || got.Pass != (test.failed == nil) {
+				t.Errorf("pass is %v; failed (-want +got):\n%s", got.Pass, diff)
+			}
+			var alone []string
+			count := 0
+			for _, p := range got.Predict {
+				count += p.Requests
+				for _, c := range p.Criteria {
+					if !c.Pass {
+						alone = append(alone, p.Name+" "+c.Name+" "+c.signed())
+					}
+				}
+			}
+			if diff := cmp.Diff(test.alone, alone); diff != "" {
+				t.Errorf("fail alone (-want +got):\n%s", diff)
+			}
+			if want := DefaultBand * got.Real.ITL.P50; got.BandFromMs != want {
+				t.Errorf("the band begins at %v ms, want %v", got.BandFromMs, want)
+			}
+			if got.Real.TTFT.Count != count || got.Predicted.TTFT.Count != count*DefaultRuns {
+				t.Errorf("%d real and %d predicted first tokens of %d requests", got.Real.TTFT.Count, got.Predicted.TTFT.Count, count)
+			}
+		})
+	}
+}
+
+// A recording beside others is answered by its own engine, as if it were alone.
+func TestEachOnItsOwnEngine(t *testing.T) {
+	fit := []*trace.Trace{steady("fit.jsonl", 40, 10)}
+	small := "max_num_seqs=1"
+	burst := func(name string, ms float64) *trace.Trace {
+		r := steady(name, 30, ms)
+		for i := range r.Records {
+			*r.Records[i].ArrivalMs = float64(i)
+		}
+		return r
+	}
+	many, one := burst("many.jsonl", 10.2), burst("one.jsonl", 10.1)
+	one.Meta.EngineConfig = &small
+	both := []*trace.Trace{many, one}
+	together, err := Calibrate(Options{Fit: fit, Predict: both})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, predict := range both {
+		alone, err := Calibrate(Options{Fit: fit, Predict: []*trace.Trace{predict}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(alone.Criteria, together.Predict[i].Criteria); diff != "" {
+			t.Errorf("%s (-alone +together):\n%s", predict.Name, diff)
+		}
+	}
+	if many, one := together.Predict[0].Criteria[0].Predicted, together.Predict[1].Criteria[0].Predicted; one < 10*many {
+		t.Errorf("first tokens took %v ms one after the other, and %v ms at once", one, many)
+	}
+	forced, err := Calibrate(Options{Fit: fit, Predict: both, Engine: Override{MaxNumSeqs: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, one := forced.Predict[0].Criteria[0].Predicted, forced.Predict[1].Criteria[0].Predicted; all != one {
+		t.Errorf("with one engine for all, first tokens took %v and %v ms", all, one)
 	}
 }
 
@@ -103,7 +189,7 @@ func TestNeverLearnFromWhatIsPredicted(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := Calibrate(Options{Fit: test.fit, Predict: p}); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := Calibrate(Options{Fit: test.fit, Predict: []*trace.Trace{p}}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want …%s…", err, test.want)
 			}
 		})
@@ -121,19 +207,23 @@ func TestCalibrateErrors(t *testing.T) {
 		want   string
 	}{
 		{"nothing to learn from", func(o *Options) { o.Fit = nil }, "no recording to learn from"},
+		{"no recording to predict", func(o *Options) { o.Predict = nil }, "no recording to predict"},
+		{"predicted twice", func(o *Options) { o.Predict = append(o.Predict, steady("q.jsonl", 1, 10)) }, "q.jsonl has 1 records of p.jsonl, the first is record 0 of q.jsonl and record 0 of p.jsonl: predict every recording once"},
+		{"learned from the second that is predicted", func(o *Options) { o.Predict = append([]*trace.Trace{steady("q.jsonl", 9, 12)}, o.Fit...) }, "fit.jsonl has 40 records of fit.jsonl"},
+		{"one of two that cannot be predicted", func(o *Options) { o.Predict = append(o.Predict, &trace.Trace{Name: "e.jsonl"}) }, "e.jsonl: no record has an arrival_ms"},
 		{"runs below 0", func(o *Options) { o.Runs = -1 }, "runs is -1: want 1 to 1000"},
 		{"no band", func(o *Options) { o.Band = 1 }, "band is 1: want a multiple of the median gap above 1"},
 		{"a band of no number", func(o *Options) { o.Band = math.NaN() }, "band is NaN"},
 		{"a tolerance below 0", func(o *Options) { o.MedianTolerance = -1 }, "median-tolerance is -1: want a number above 0"},
 		{"an endless tolerance", func(o *Options) { o.BandTolerance = math.Inf(1) }, "band-tolerance is +Inf"},
-		{"nothing to predict", func(o *Options) { o.Predict = &trace.Trace{Name: "e.jsonl"} }, "e.jsonl: no record has an arrival_ms"},
+		{"nothing to predict", func(o *Options) { o.Predict = []*trace.Trace{{Name: "e.jsonl"}} }, "e.jsonl: no record has an arrival_ms"},
 		{"steps of two sizes", func(o *Options) { o.Fit = append(o.Fit, smaller) }, "small.jsonl: max_num_batched_tokens is 512, and 8192 in fit.jsonl"},
-		{"an engine that cannot be", func(o *Options) { o.Engine = &Engine{} }, "max-num-seqs is 0"},
+		{"an engine that cannot be", func(o *Options) { o.Engine.MaxNumSeqs = -1 }, "max-num-seqs is -1"},
 		{"nothing in it", func(o *Options) { o.Fit = []*trace.Trace{{Name: "e.jsonl"}} }, "e.jsonl: no records"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			o := Options{Fit: []*trace.Trace{fit}, Predict: p}
+			o := Options{Fit: []*trace.Trace{fit}, Predict: []*trace.Trace{p}}
 			test.change(&o)
 			if _, err := Calibrate(o); err == nil || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("got %v, want %s…", err, test.want)
@@ -144,11 +234,13 @@ func TestCalibrateErrors(t *testing.T) {
 
 // The same seed says the same, to the byte.
 func TestCalibrateRepeats(t *testing.T) {
+	var predicted []Outcome
 	said := func(seed uint64) string {
-		r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: steady("p.jsonl", 30, 10.3), Seed: seed})
+		r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: []*trace.Trace{steady("p.jsonl", 30, 10.3)}, Seed: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
+		predicted = append(predicted, r.Predicted)
 		var b bytes.Buffer
 		if err := r.JSON(&b); err != nil {
 			t.Fatal(err)
@@ -159,7 +251,7 @@ func TestCalibrateRepeats(t *testing.T) {
 	if first != said(1) {
 		t.Error("the same seed said something else")
 	}
-	if first == said(2) {
+	if first == said(2) || predicted[0].ITL == predicted[2].ITL {
 		t.Error("another seed said the same")
 	}
 	var doc map[string]any

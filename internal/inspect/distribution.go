@@ -80,3 +80,8 @@ func samplesOf(records []trace.Record) samples {
 	}
 	return samples{sortedTimes(s.ttft), sortedTimes(s.itl)}
 }
+
+// with are the times of both.
+func (s samples) with(other samples) samples {
+	return samples{sortedTimes(slices.Concat(s.ttft, other.ttft)), sortedTimes(slices.Concat(s.itl, other.itl))}
+}

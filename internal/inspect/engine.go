@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,6 +21,22 @@ type Engine struct {
 	BlockSize, Blocks int
 	// Caching lets prompts find the blocks of those before them.
 	Caching bool
+}
+
+// Override is what is set of an engine in place of what a recording says; fields of 0 and nil are what it says.
+type Override struct {
+	MaxNumSeqs, MaxNumBatchedTokens, BlockSize, Blocks int
+	Caching                                            *bool
+}
+
+func (o *Override) apply(e *Engine) {
+	e.MaxNumSeqs = cmp.Or(o.MaxNumSeqs, e.MaxNumSeqs)
+	e.MaxNumBatchedTokens = cmp.Or(o.MaxNumBatchedTokens, e.MaxNumBatchedTokens)
+	e.BlockSize = cmp.Or(o.BlockSize, e.BlockSize)
+	e.Blocks = cmp.Or(o.Blocks, e.Blocks)
+	if o.Caching != nil {
+		e.Caching = *o.Caching
+	}
 }
 
 // What vLLM takes for what nobody has set.

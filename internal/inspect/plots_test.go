@@ -14,7 +14,7 @@ import (
 )
 
 func TestPlots(t *testing.T) {
-	r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: stalled(steady("p.jsonl", 30, 10.3))})
+	r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: []*trace.Trace{stalled(steady("p.jsonl", 30, 10.3))}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"text/tabwriter"
 )
 
@@ -21,11 +22,15 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 	for _, s := range r.Fit {
 		out.printf("learned from  %s: %d records\n", clean(s.Name), s.Records)
 	}
-	out.printf("predicted     %s: %d requests, %d of them turns that wait for an answer", clean(r.Predict.Name), r.Requests, r.Turns)
-	if r.Clients > 0 {
-		out.printf("; clients that ask one after the other: %d", r.Clients)
+	for i := range r.Predict {
+		p := &r.Predict[i]
+		out.printf("predicted     %s: %d requests, %d of them turns that wait for an answer", clean(p.Name), p.Requests, p.Turns)
+		if p.Clients > 0 {
+			out.printf("; clients that ask one after the other: %d", p.Clients)
+		}
+		out.printf("\n")
 	}
-	out.printf("\nruns          %d\n", r.Runs)
+	out.printf("runs          %d\n", r.Runs)
 	for _, note := range r.Notes {
 		out.printf("note          %s\n", clean(note))
 	}
@@ -34,6 +39,9 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 	out.printf("\n")
 	for _, c := range r.Criteria {
 		out.printf("%s\n", c)
+	}
+	if len(r.Predict) > 1 {
+		r.alone(out, clean)
 	}
 	verdict := "FAIL: the prediction is off"
 	if r.Pass {
@@ -66,6 +74,35 @@ func (r *Report) table(w io.Writer) {
 	row(fmt.Sprintf("ITL above %.2f ms", r.BandFromMs), func(o *Outcome) string { return fmt.Sprintf("%.2f %%", 100*o.BandMass) })
 	row("ITL p99.9 / p50", func(o *Outcome) string { return fmt.Sprintf("%.1f", o.Tail) })
 	_ = t.Flush() // w keeps the error
+}
+
+// alone tells how far each recording's prediction is off by itself.
+func (r *Report) alone(out *sticky, clean func(string) string) {
+	out.printf("\neach alone, which decides nothing:\n")
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for i := range r.Predict {
+		p := &r.Predict[i]
+		if i == 0 {
+			for _, c := range p.Criteria {
+				fmt.Fprintf(t, "%s\t", c.Name)
+			}
+			fmt.Fprintln(t)
+		}
+		for _, c := range p.Criteria {
+			fmt.Fprintf(t, "%s\t", c.signed())
+		}
+		fmt.Fprintf(t, "  %s\n", clean(p.Name))
+	}
+	_ = t.Flush() // out keeps the error
+}
+
+// signed is by how much more than the real value was predicted.
+func (c Criterion) signed() string {
+	off := math.Copysign(c.Off, c.Predicted-c.Real)
+	if c.Unit == unitPoints {
+		return fmt.Sprintf("%+.2f points", off)
+	}
+	return fmt.Sprintf("%+.1f %%", 100*off)
 }
 
 // String is the criterion in a line.

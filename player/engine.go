@@ -55,6 +55,7 @@ type engine struct {
 	connector *connector  // nil without one
 	faults    *faultDraws // nil without any
 	troubled  int         // requests that a fault has befallen
+	draw      uint64      // requests that asked for faults of their own, refused ones too
 	killed    bool        // by a fault
 }
 

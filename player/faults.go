@@ -223,7 +223,8 @@ func (e *engine) troubleOf(r *protocol.Request) (*trouble, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", faultArg, err)
 		}
-		faults = append(faults, newFaultDraws(own, e.opt.Seed^e.arrivals).of(r.ID)...)
+		e.draw++
+		faults = append(faults, newFaultDraws(own, e.opt.Seed^e.draw).of(r.ID)...)
 	}
 	if faults == nil {
 		return nil, nil

@@ -3,6 +3,7 @@ package player
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,9 @@ func TestFaults(t *testing.T) {
 					if got := outcome(all["bad"]); got != want {
 						t.Errorf("the request got %s, want %s", got, want)
 					}
+					if bad := all["bad"]; bad != nil && slices.ContainsFunc(bad.chunks[:len(bad.chunks)-1], isEmpty) {
+						t.Errorf("an output without tokens was told: %v", bad.chunks)
+					}
 					if at := tt.at[pace]; at != nil {
 						if diff := cmp.Diff(at, all["bad"].at); diff != "" {
 							t.Errorf("outputs (-want +got):\n%s", diff)
@@ -192,6 +196,8 @@ func TestFaults(t *testing.T) {
 
 // The first output that a client gets tells how the prompt was computed, also when the
 // tokens of those before it are lost.
+func isEmpty(tokens []uint32) bool { return len(tokens) == 0 }
+
 func TestDroppedOutputLosesNothingElse(t *testing.T) {
 	for _, line := range []string{"0.33", "0.27"} {
 		r := newRig(t, Options{VLLMVersion: line, Source: counting{}, Faults: faults(t, "drop,drop:1")}, 1)
@@ -260,6 +266,69 @@ func TestBadFaultOfARequest(t *testing.T) {
 	}
 }
 
+// Whom one fault befalls has nothing to do with whom another one does, and the seed
+// decides both.
+func TestFaultsAreDrawnApart(t *testing.T) {
+	both := faults(t, "refuse@0.5,stall@0.5")
+	befallen := func(faults []Fault, seed uint64) (all [2]string) {
+		d := newFaultDraws(faults, seed)
+		for i := range 100 {
+			got := [2]byte{'.', '.'}
+			for _, f := range d.of(pack1(uint32(i))) {
+				if f.Kind == FaultRefuse {
+					got[0] = 'x'
+				} else {
+					got[1] = 'x'
+				}
+			}
+			all[0], all[1] = all[0]+string(got[0]), all[1]+string(got[1])
+		}
+		return all
+	}
+	one := befallen(both, 1)
+	if one[0] == one[1] {
+		t.Errorf("both befall the same requests: %s", one[0])
+	}
+	if again := befallen(both, 1); again != one {
+		t.Errorf("equal seeds: %q, then %q", one, again)
+	}
+	if other := befallen(both, 2); other[0] == one[0] || other[1] == one[1] {
+		t.Errorf("seeds 1 and 2: %q and %q", one, other)
+	}
+	if alone := befallen(both[:1], 1); alone[0] != one[0] {
+		t.Errorf("alone the first one befalls %s, else %s", alone[0], one[0])
+	}
+}
+
+// A request that is aborted before it is queued is not, and its id may be used again.
+func TestAnAbortOfADelayedRequest(t *testing.T) {
+	r := newRig(t, Options{Source: counting{}}, 1)
+	r.submit(ask("a", count(0, 4), 2, withFault("delay:1s")))
+	r.abort([]string{"a"})
+	r.submit(ask("a", count(0, 6), 2, withFault("delay:5s")))
+	r.runAll()
+	got := r.answer("a")
+	if diff := cmp.Diff([]time.Duration{5000 * ms, 5000 * ms}, got.at); diff != "" {
+		t.Errorf("outputs left at (-want +got):\n%s", diff)
+	}
+	if r.busy() || r.held() > 0 || r.troubled != 0 {
+		t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.troubled)
+	}
+}
+
+// A wrong token is not written into the recording, which others are answered from.
+func TestWrongTokenOfARecording(t *testing.T) {
+	r := newRig(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}})}, 1)
+	r.submit(ask("replay-0", count(0, 4), 3, withFault("wrong-token:1")))
+	r.runAll()
+	r.envelopes = nil
+	r.submit(ask("replay-0", count(0, 4), 3))
+	r.runAll()
+	if diff := cmp.Diff([]uint32{1, 2, 3}, r.answer("replay-0").tokens()); diff != "" {
+		t.Errorf("tokens of the next request (-want +got):\n%s", diff)
+	}
+}
+
 // A request that is held back does not keep a paused engine from going on later.
 func TestFaultWhilePaused(t *testing.T) {
 	r := newRig(t, Options{Source: counting{}}, 1)
@@ -312,5 +381,55 @@ func TestKill(t *testing.T) {
 				t.Errorf("Run returned %v, want ErrKilled", err)
 			}
 		})
+	}
+}
+
+// prompts is a model in which only prompts take time.
+type prompts struct{ fixed }
+
+func (prompts) Duration(step *latency.Step) time.Duration {
+	return time.Duration(len(step.Chunks)) * ms
+}
+
+// An engine that is killed at the end of a step does not begin another one.
+func TestAKilledEngineIsSilent(t *testing.T) {
+	r := newRig(t, Options{Source: counting{}, Pace: PaceModelled, Latency: prompts{}}, 1)
+	r.submit(ask("other", []uint32{11}, 9), ask("bad", []uint32{2}, 9, withFault("kill")))
+	r.step()
+	r.clock.advance(2 * ms)
+	r.step()
+	if !r.killed || r.answers()["bad"] != nil {
+		t.Errorf("killed: %v, the request got %s", r.killed, outcome(r.answers()["bad"]))
+	}
+	if got := outcome(r.answer("other")); got != "[12]" {
+		t.Errorf("the other one got %s, want what it said in the step that killed", got)
+	}
+}
+
+// Each request draws the faults that it asks for itself.
+func TestOwnFaultsByChance(t *testing.T) {
+	refused := func(seed uint64) (ids []string) {
+		r := newRig(t, Options{Source: counting{}, Seed: seed}, 1)
+		for i := range 100 {
+			r.submit(ask(pack1(uint32(i)), []uint32{1}, 1, withFault("refuse@0.5")))
+			r.runAll()
+		}
+		for id, a := range r.answers() {
+			if a.finish == protocol.FinishError {
+				ids = append(ids, id)
+			}
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	some := refused(1)
+	if len(some) < 25 || len(some) > 75 {
+		t.Errorf("%d of 100 refused, want about 50", len(some))
+	}
+	if diff := cmp.Diff(some, refused(1)); diff != "" {
+		t.Errorf("equal seeds (-one +other):\n%s", diff)
+	}
+	if cmp.Equal(some, refused(2)) {
+		t.Error("another seed refuses the same")
 	}
 }

@@ -38,6 +38,27 @@ func TestPromptsThatNeverFit(t *testing.T) {
 	}
 }
 
+// What fits to the last token is served.
+func TestPromptsThatJustFit(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		opt    Options
+		prompt int
+	}{
+		{"one less than the context", Options{MaxModelLen: 40}, 39},
+		{"the whole KV cache", Options{BlockSize: 10, NumGPUBlocks: 4}, 30},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, tt.opt, 1)
+			r.submit(ask("a", count(0, tt.prompt), 1))
+			r.runAll()
+			if got := r.answer("a"); got.finish != protocol.FinishLength || len(got.tokens()) != 1 {
+				t.Errorf("finished by %v after %d tokens, want the one token that there is room for: %q", got.finish, len(got.tokens()), r.refused)
+			}
+		})
+	}
+}
+
 // A request that grows out of the KV cache would be computed anew for ever: it ends.
 func TestAnswerThatFillsTheKVCache(t *testing.T) {
 	r := newRig(t, Options{BlockSize: 10, NumGPUBlocks: 4}, 1)
@@ -68,18 +89,24 @@ func TestPreemption(t *testing.T) {
 			t.Errorf("%s says something else when it is preempted (-want +got):\n%s", id, diff)
 		}
 	}
+	want := []int{protocol.EventQueued, protocol.EventScheduled, protocol.EventPreempted, protocol.EventScheduled}
+	if diff := cmp.Diff(want, r.eventsOf("b")); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// eventsOf are the types of the events that a request was told.
+func (r *rig) eventsOf(id string) []int {
+	r.t.Helper()
 	var events []int
 	for _, e := range r.envelopes {
 		for _, out := range e.Outputs.Outputs {
-			if string(out.ID) == "b" && out.Events != nil {
-				for _, event := range decoded(t, out.Events).([]any) {
+			if string(out.ID) == id && out.Events != nil {
+				for _, event := range decoded(r.t, out.Events).([]any) {
 					events = append(events, int(event.(map[string]any)["type"].(int64)))
 				}
 			}
 		}
 	}
-	want := []int{protocol.EventQueued, protocol.EventScheduled, protocol.EventPreempted, protocol.EventScheduled}
-	if diff := cmp.Diff(want, events); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	return events
 }

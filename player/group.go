@@ -120,7 +120,12 @@ func (g *Group) await(ctx context.Context) {
 	for _, p := range g.players {
 		select {
 		case <-p.Ready():
+			continue
 		case <-ctx.Done():
+		}
+		select {
+		case <-p.Ready(): // it was, when it ended
+		default:
 			return
 		}
 	}

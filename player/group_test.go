@@ -222,7 +222,8 @@ func startFrontend(t *testing.T, version string, experts bool) *vllmrs.Server {
 	if experts {
 		model = withExperts(t, model)
 	}
-	server, err := vllmrs.Start(t.Context(), vllmrs.Options{Binary: binary, ModelDir: model})
+	// Not the context of the test, which ends before the engines are told to stop: they would miss the frontend.
+	server, err := vllmrs.Start(context.Background(), vllmrs.Options{Binary: binary, ModelDir: model})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func TestAHandshakeThatFails(t *testing.T) {
 			address, _ := greeter(t, tt.answer)
 			timeout := patience // which the test does not wait for
 			if tt.late {
-				timeout = 50 * time.Millisecond
+				timeout = 500 * time.Millisecond // enough to come to the step that waits, also on a busy machine
 			}
 			err := runToEnd(t, Options{Handshake: address, HandshakeTimeout: timeout})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -94,3 +94,29 @@ func TestTheClockStandsStill(t *testing.T) {
 		})
 	}
 }
+
+// A step that is noticed late puts off the next one only if the clock has jumped.
+func TestHowLateAStepIsAJump(t *testing.T) {
+	const second = time.Second
+	for _, tt := range []struct {
+		name string
+		late time.Duration // the end of the second step is noticed
+		want []time.Duration
+	}{
+		{"almost a second", second - 1, []time.Duration{1 * ms, second + 2*ms - 1, second + 2*ms - 1, second + 2*ms - 1}},
+		{"a second", second, []time.Duration{1 * ms, second + 2*ms, second + 3*ms, second + 4*ms}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{Pace: PaceModelled, Latency: fixed{}}, 1)
+			r.submit(ask("a", count(0, 4), 4))
+			r.run()
+			r.clock.advance(1 * ms)
+			r.run()
+			r.clock.advance(1*ms + tt.late)
+			r.runAll()
+			if diff := cmp.Diff(tt.want, r.answer("a").at); diff != "" {
+				t.Errorf("outputs left at (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -43,7 +43,7 @@ func (p *Player) connect(ctx context.Context) error {
 	}
 	answer, err := shake.Recv()
 	if err != nil {
-		return fmt.Errorf("handshake: no INIT from %s: %w", p.opt.Handshake, cause(ctx, err))
+		return p.noInit(cause(ctx, err))
 	}
 	addresses, err := steps.Init(lastFrame(answer))
 	if err != nil {
@@ -56,6 +56,17 @@ func (p *Player) connect(ctx context.Context) error {
 		return fmt.Errorf("handshake: READY to %s: %w", p.opt.Handshake, err)
 	}
 	return nil
+}
+
+// noInit says what may have kept the frontend from answering: one that is up answers no
+// new engine, and one that is greeted by an engine it has not, or has, may end.
+func (p *Player) noInit(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("handshake: no INIT from %s within %s: is that a frontend that waits for an engine %d? %w",
+			p.opt.Handshake, p.opt.HandshakeTimeout, p.opt.EngineIndex, err)
+	}
+	return fmt.Errorf("handshake: no INIT from %s: %w: does that frontend have %d engines, and is engine %d played once?",
+		p.opt.Handshake, err, max(p.ready.DataParallelSize, p.opt.EngineIndex+1), p.opt.EngineIndex)
 }
 
 // cause prefers the deadline, which closed the connection, over the error that

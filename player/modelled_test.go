@@ -148,6 +148,49 @@ func rates(t *testing.T, rates ...float64) *latency.Acceptance {
 	return a
 }
 
+// agreeing is a model that lets every decode say two tokens.
+type agreeing struct{ fixed }
+
+func (agreeing) Duration(step *latency.Step) time.Duration {
+	for i := range step.Decodes {
+		step.Decodes[i].Tokens = min(step.Decodes[i].Tokens, 2)
+	}
+	return ms
+}
+
+// Without acceptance rates the model says how many guesses are right.
+func TestTheModelAcceptsGuesses(t *testing.T) {
+	r := newRig(t, Options{Pace: PaceModelled, Latency: agreeing{}, SpeculativeTokens: 3}, 1)
+	r.submit(ask("a", count(0, 4), 6))
+	r.runAll()
+	if diff := cmp.Diff([]int{1, 2, 2, 1}, sizes(r.answer("a").chunks)); diff != "" {
+		t.Errorf("tokens of each output (-want +got):\n%s", diff)
+	}
+}
+
+// A request that comes while a step is late to end is not scheduled before it is queued.
+func TestNobodyIsScheduledBeforeBeingQueued(t *testing.T) {
+	r := newRig(t, Options{Pace: PaceModelled, Latency: fixed{}}, 1)
+	r.submit(ask("a", count(0, 4), 3))
+	r.run()
+	r.clock.advance(1500 * time.Microsecond)
+	r.submit(ask("b", count(100, 4), 1))
+	r.runAll()
+	for _, e := range r.envelopes {
+		for _, out := range e.Outputs.Outputs {
+			if string(out.ID) != "b" {
+				continue
+			}
+			queued := (start + 1500*time.Microsecond).Seconds()
+			want := []any{map[string]any{"type": int64(1), "timestamp": queued}, map[string]any{"type": int64(2), "timestamp": queued}}
+			if diff := cmp.Diff(want, decoded(t, out.Events)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		}
+	}
+	r.answer("b")
+}
+
 // However late the engine wakes up, 10,000 steps take 10,000 times as long as one.
 func TestModelledPaceDoesNotDrift(t *testing.T) {
 	const steps, late = 10_000, 300 * time.Microsecond

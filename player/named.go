@@ -51,3 +51,12 @@ func clientID(id string) string {
 	}
 	return id[:dash]
 }
+
+// drawID is the id that draws depend on: without what a frontend drew itself, so that a
+// client that names its requests gets the same again. Each of n answers has its own.
+func drawID(r *protocol.Request) string {
+	if id := clientID(r.ID); r.ExternalID != "" && strings.HasSuffix(id, r.ExternalID) {
+		return id
+	}
+	return r.ID
+}

@@ -1,14 +1,18 @@
 package player
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -113,6 +117,161 @@ func TestAnOutboxWhosePeerIsGone(t *testing.T) {
 	}
 	if b.full() || len(b.kept) > 0 {
 		t.Errorf("%d chunks are kept, full: %v", len(b.kept), b.full())
+	}
+}
+
+// unreadPipe is an output socket whose peer reads nothing, and the bare connection at the end.
+func unreadPipe(t *testing.T) (*zmq.Conn, net.Conn) {
+	t.Helper()
+	const (
+		greeting = "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x01NULL" // filled up with zeros
+		ready    = "\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL"
+	)
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	peers := make(chan net.Conn, 1)
+	go func() {
+		peer, err := l.Accept()
+		if err == nil {
+			_, err = peer.Write([]byte(greeting + strings.Repeat("\x00", 64-len(greeting)) + ready))
+		}
+		if err == nil {
+			_, err = io.ReadFull(peer, make([]byte, 64+len(ready))) // its READY names a PUSH
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		peers <- peer
+	}()
+	conn, err := zmq.Dial(t.Context(), "ipc://"+l.Addr().String(), zmq.Push, zmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	peer := <-peers
+	t.Cleanup(func() { peer.Close() })
+	return conn, peer
+}
+
+// What the kernel does not take at once is written from there on, and all that is put
+// meanwhile behind it: each byte once, in order.
+func TestAnOutboxWritesTheRestInOrder(t *testing.T) {
+	long := []byte(strings.Repeat("much more than the kernel takes at once ", 1<<18))
+	for _, tt := range []struct {
+		name   string
+		finish func(t *testing.T, conn *zmq.Conn, b *outbox)
+	}{
+		{"by the writer", func(t *testing.T, _ *zmq.Conn, b *outbox) {
+			b.put([][]byte{[]byte("late")})
+			b.flush()
+			b.close()
+			if err := b.write(); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"while the writer is in between", func(t *testing.T, conn *zmq.Conn, b *outbox) {
+			taken, _ := b.take(nil)
+			for i, c := range taken {
+				if err := conn.WriteWire(c.bytes[c.sent:]); err != nil {
+					t.Error(err)
+				}
+				if i == 0 { // the kernel has room, and not all is written
+					b.put([][]byte{[]byte("late")})
+					b.flush()
+				}
+			}
+			b.close()
+			if err := b.write(); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			conn, peer := unreadPipe(t)
+			b := newOutbox(conn, 1<<30, func() {})
+			var want []byte
+			for _, m := range [][]byte{long, bytes.Repeat([]byte("second"), chunkSize), []byte("late")} {
+				want = zmq.AppendMessage(want, [][]byte{m})
+			}
+			b.put([][]byte{long})
+			b.flush()
+			if len(b.kept) != 1 || b.kept[0].sent == 0 {
+				t.Fatalf("%d chunks are kept: the kernel has taken nothing, or all of %d bytes", len(b.kept), len(long))
+			}
+			b.put([][]byte{bytes.Repeat([]byte("second"), chunkSize)})
+			heard := make(chan []byte)
+			go func() {
+				all, _ := io.ReadAll(peer) // ends with the connection
+				heard <- all
+			}()
+			tt.finish(t, conn, b)
+			conn.Close()
+			if got := <-heard; !bytes.Equal(got, want) {
+				t.Errorf("%d bytes came, want the %d of three messages in order", len(got), len(want))
+			}
+		})
+	}
+}
+
+// More than the limit is not kept: who puts waits until some of it is written.
+func TestAnOutboxMakesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newOutbox(nil, 1000, func() {})
+		put := 0
+		go func() {
+			for range 3 {
+				b.put([][]byte{make([]byte, 1001)})
+				put++
+			}
+		}()
+		for want := 1; want <= 3; want++ {
+			synctest.Wait()
+			if put != want {
+				t.Fatalf("%d messages were put, want %d", put, want)
+			}
+			taken, _ := b.take(nil)
+			for _, c := range taken {
+				b.mu.Lock()
+				b.wrote(c)
+				b.mu.Unlock()
+			}
+		}
+	})
+}
+
+// The writer may take what is much before it is flushed.
+func TestAnOutboxReleasesWhatIsMuch(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit int
+		sizes []int
+		want  bool
+	}{
+		{"a little", 1000, []int{100}, false},
+		{"half of the limit", 1000, []int{600}, true},
+		{"more than a chunk", 1 << 30, []int{chunkSize / 2, chunkSize}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newOutbox(nil, tt.limit, func() {})
+			for _, n := range tt.sizes {
+				b.put([][]byte{make([]byte, n)})
+			}
+			if b.flushed != tt.want {
+				t.Errorf("the writer may take it: %v, want %v", b.flushed, tt.want)
+			}
+		})
+	}
+}
+
+// A chunk that was made for one huge message is not kept for small ones.
+func TestHugeChunksAreNotKept(t *testing.T) {
+	c := &chunk{bytes: make([]byte, 1, chunkSize+1)}
+	c.recycle()
+	if len(c.bytes) == 0 {
+		t.Error("a chunk larger than others is used again")
 	}
 }
 

@@ -181,3 +181,16 @@ func TestAPromptTakesTheRoomOfOneStep(t *testing.T) {
 		t.Errorf("outputs left at (-want +got):\n%s", diff)
 	}
 }
+
+// An hour of a recording passes in 36 seconds, and the arrivals are the frontend's.
+func TestRecordedPaceIsScaled(t *testing.T) {
+	one := take{prompt: count(0, 4), output: []uint32{1, 2, 3}, ttft: 1000, gaps: []float64{500, 250}}
+	r := newRig(t, Options{Trace: cassette(t, one), Pace: PaceRecorded, TimeScale: 100}, 1)
+	r.clock.advance(7 * ms)
+	r.submit(ask("replay-0", count(0, 4), 3))
+	r.runAll()
+	want := []time.Duration{17 * ms, 22 * ms, 24500 * time.Microsecond}
+	if diff := cmp.Diff(want, r.answer("replay-0").at); diff != "" {
+		t.Errorf("outputs left at (-want +got):\n%s", diff)
+	}
+}

@@ -114,6 +114,27 @@ func TestAPromptLongerThanAStepIsCutUp(t *testing.T) {
 	}
 }
 
+// While others wait, a long prompt leaves them a part of each step.
+func TestALongPromptLeavesRoom(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		threshold int
+		want      [][]string
+	}{
+		{"not asked for", 0, [][]string{{"long"}, {"long", "short"}}},
+		{"cut", 40, [][]string{{"short"}, {"long"}, {"long"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Options{MaxNumBatchedTokens: 100, LongPrefillTokenThreshold: tt.threshold}, 1)
+			r.submit(ask("long", count(0, 100), 2), ask("short", count(200, 10), 1))
+			r.runAll()
+			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // What is cached is not computed, so a long prompt may fit into one step.
 func TestACachedPromptFitsAStep(t *testing.T) {
 	long := count(0, 250)

@@ -40,15 +40,48 @@ func TestRandomTokensDependOnSeedAndIDOnly(t *testing.T) {
 			}
 		})
 	}
-	for _, vocab := range []uint32{0, 1, 2, 1000} {
+	for vocab, most := range map[uint32]uint32{0: defaultVocab, 1: 1, 2: 2, 1000: 1000} {
 		for _, token := range randomTokens(1, vocab, "a", 256) {
-			if token >= max(vocab, 1) {
+			if token >= most {
 				t.Fatalf("token %d with a vocabulary of %d", token, vocab)
 			}
 		}
 	}
 	if distinct := len(slices.Compact(slices.Sorted(slices.Values(base)))); distinct < 50 {
 		t.Errorf("%d different tokens of 64 from 1000: not much of a draw", distinct)
+	}
+}
+
+// TestRandomTokensOfAClientsID: a frontend appends random digits to the id that its client gave, and tells the latter
+// too; what it says must not depend on them, but on everything else.
+func TestRandomTokensOfAClientsID(t *testing.T) {
+	said := func(id, client string) []uint32 {
+		s, err := Random{Seed: 1}.Script(&protocol.Request{ID: id, ExternalID: client})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []uint32{s.Fill(0), s.Fill(1), s.Fill(2)}
+	}
+	base := said("cmpl-a-0123abcd", "cmpl-a")
+	for _, tt := range []struct {
+		name, id, client string
+		equal            bool
+	}{
+		{"other digits", "cmpl-a-ffffffff", "cmpl-a", true},
+		{"no digits", "cmpl-a", "cmpl-a", true},
+		{"another client's", "cmpl-b-0123abcd", "cmpl-b", false},
+		{"one of n answers", "1_cmpl-a-0123abcd", "cmpl-a", false},
+		{"digits that the client gave", "cmpl-a-0123abcd", "cmpl-a-0123abcd", false},
+		{"nobody says whose digits they are", "cmpl-a-ffffffff", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := slices.Equal(base, said(tt.id, tt.client)); got != tt.equal {
+				t.Errorf("equal: %v, want %v", got, tt.equal)
+			}
+		})
+	}
+	if base[0] < 2 && base[1] < 2 && base[2] < 2 {
+		t.Errorf("%v is no draw from %d tokens", base, defaultVocab)
 	}
 }
 

@@ -24,6 +24,7 @@ type request struct {
 	queued   time.Duration
 	due      time.Duration // when the next output may leave, at PaceRecorded
 	timing   *latency.Request
+	sampled  int // tokens in the last output, with those that a stop cut off
 	modelled int // tokens that the model lets it say in this step; 0 leaves it open
 	stops    stopRule
 	logprobs *logprobs
@@ -66,7 +67,7 @@ func (e *engine) newRequest(r *protocol.Request) (*request, error) {
 	if q.script.CachedTokens != LookUp {
 		q.Seq.Known = min(q.script.CachedTokens, max(q.Prompt-1, 0))
 	}
-	q.timing = latency.NewRequest(e.opt.Seed, r.ID, q.Prompt, 0)
+	q.timing = latency.NewRequest(e.opt.Seed, drawID(r), q.Prompt, 0)
 	q.events = q.first[:0]
 	return q, nil
 }
@@ -105,7 +106,7 @@ const longestAnswer = 512
 // sequence is what the KV cache knows of a request.
 func (e *engine) sequence(q *request, r *protocol.Request) (s *kvcache.Sequence, err error) {
 	s = kvcache.NewSequence(append(make([]uint32, 0, len(r.PromptTokenIDs)+min(q.limit, longestAnswer)), r.PromptTokenIDs...))
-	s.Extra.Salt = r.CacheSalt
+	s.Extra.Salt, s.Session = r.CacheSalt, r.SessionID
 	if r.LoRA != nil {
 		s.Extra.LoRA = kvcache.LoRA{ID: r.LoRA.ID, Name: r.LoRA.Name, Path: r.LoRA.Path}
 	}
@@ -193,6 +194,7 @@ func (q *request) say(out *protocol.Output, opt *Options) (last bool) {
 	if left > 0 {
 		n = q.size(left, opt)
 	}
+	q.sampled = n
 	out.Tokens = q.next(n)
 	q.said += len(out.Tokens)
 	q.Seq.Tokens = append(q.Seq.Tokens, out.Tokens...)

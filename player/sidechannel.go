@@ -48,7 +48,7 @@ func ListenSideChannel(host string, port, count int) (*SideChannel, error) {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(next)))
 		if err != nil {
 			s.Close()
-			return nil, fmt.Errorf("side channel: %w", err)
+			return nil, fmt.Errorf("side channel: %w: VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT say where it is", err)
 		}
 		server := &http.Server{Handler: s, ReadHeaderTimeout: askTimeout}
 		s.servers = append(s.servers, server)

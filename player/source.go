@@ -1,6 +1,7 @@
 package player
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/protocol"
@@ -29,15 +30,16 @@ type Source interface {
 }
 
 // Random is a [Source] of seeded random tokens: the same seed, request id and
-// position give the same token, whatever else runs.
+// position give the same token, whatever else runs. The id is the client's, without the
+// random digits that a frontend appends.
 type Random struct {
 	Seed  uint64
-	Vocab uint32 // ids are drawn from 0 to Vocab-1
+	Vocab uint32 // ids are drawn from 0 to Vocab-1; 0 is 32000
 }
 
 // Script answers with as many tokens as the request allows.
 func (s Random) Script(r *protocol.Request) (Script, error) {
-	return Script{Fill: s.fill(r.ID), Finish: protocol.FinishLength, Stops: true, CachedTokens: LookUp}, nil
+	return Script{Fill: s.fill(drawID(r)), Finish: protocol.FinishLength, Stops: true, CachedTokens: LookUp}, nil
 }
 
 func (s Random) fill(id string) func(int) uint32 {
@@ -45,7 +47,7 @@ func (s Random) fill(id string) func(int) uint32 {
 	for i := range len(id) {
 		state = (state ^ uint64(id[i])) * 0x100000001b3
 	}
-	vocab := uint64(max(s.Vocab, 1))
+	vocab := uint64(cmp.Or(s.Vocab, defaultVocab))
 	return func(position int) uint32 {
 		// splitmix64: every position is drawn alone, nothing is kept.
 		z := state + uint64(position+1)*0x9e3779b97f4a7c15

@@ -82,6 +82,21 @@ func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
 	}
 }
 
+// Without a prefix cache the same prompt is computed twice.
+func TestNoPrefixCaching(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		r := newRig(t, Options{BlockSize: blockSize, NoPrefixCaching: off}, 1)
+		r.submit(ask("a", count(0, 9), 1))
+		r.runAll()
+		r.submit(ask("b", count(0, 9), 1))
+		r.runAll()
+		want := map[bool]int64{false: 8, true: 0}[off]
+		if got := r.prefillOf("b")["num_cached_tokens"]; got != want {
+			t.Errorf("without cache: %v; %v tokens are cached, want %d", off, got, want)
+		}
+	}
+}
+
 // stats returns the envelope's scheduler statistics, nil when it has none.
 func (e *envelope) stats(t *testing.T) map[string]any {
 	t.Helper()
@@ -163,5 +178,37 @@ func TestStatisticsGoToOneClient(t *testing.T) {
 	want := []sent{{1, "b", true}, {2, "a c", false}, {2, "a c", true}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("envelopes (-want +got):\n%s", diff)
+	}
+}
+
+// Of three guesses for each step two are right. What was counted in one step is not
+// counted again in the next, and a step without guesses says nothing of them.
+func TestGuessesAreCounted(t *testing.T) {
+	r := newRig(t, Options{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}, 1)
+	r.submit(ask("a", count(0, 4), 8))
+	r.runAll()
+	each := map[string]any{
+		"num_spec_tokens": int64(3), "num_drafts": int64(1), "num_draft_tokens": int64(3), "num_accepted_tokens": int64(2),
+		"num_accepted_tokens_per_pos": []any{int64(1), int64(1), int64(0)}, "num_draft_tokens_per_pos": []any{int64(1), int64(1), int64(1)},
+	}
+	var got []any
+	for _, e := range r.envelopes {
+		got = append(got, e.stats(t)["spec_decoding_stats"])
+	}
+	if diff := cmp.Diff([]any{nil, each, each, nil}, got); diff != "" {
+		t.Errorf("spec_decoding_stats by step (-want +got):\n%s", diff)
+	}
+
+	// What a stop cuts off was accepted all the same.
+	r = newRig(t, Options{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0), Vocab: 1}, 1)
+	stopped := ask("a", count(0, 4), 8)
+	stopped.Sampling.StopTokenIDs, stopped.Sampling.MinTokens = []uint32{0}, 3
+	r.submit(stopped)
+	r.runAll()
+	if diff := cmp.Diff([]int{1, 2}, sizes(r.answer("a").chunks)); diff != "" {
+		t.Errorf("tokens of each output (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(each, r.envelopes[1].stats(t)["spec_decoding_stats"]); diff != "" {
+		t.Errorf("spec_decoding_stats of the last step (-want +got):\n%s", diff)
 	}
 }

@@ -217,7 +217,7 @@ func (e *engine) speak(q *request, now time.Duration) {
 	*out = protocol.Output{}
 	last := q.say(out, e.opt)
 	if q.outputs > 1 {
-		e.countGuesses(q, len(out.Tokens))
+		e.countGuesses(q, q.sampled)
 	}
 	lost := q.trouble != nil && q.spoil(out, e.opt.Vocab)
 	if last && q.transfer != nil {
@@ -253,8 +253,8 @@ func (e *engine) tell(q *request, out *protocol.Output) bool {
 	return true
 }
 
-// countGuesses counts a step of speculative decoding in which a request said n
-// tokens (vllm/v1/spec_decode/metrics.py observe_draft).
+// countGuesses counts a step of speculative decoding in which n tokens were sampled for a
+// request (vllm/v1/spec_decode/metrics.py observe_draft).
 func (e *engine) countGuesses(q *request, n int) {
 	k := e.opt.SpeculativeTokens
 	if k == 0 || q.Share < 2 {

@@ -189,5 +189,5 @@ func (s *Structured) seedOf(r *protocol.Request) uint64 {
 	if r.Sampling.HasSeed {
 		return scramble(s.Seed ^ uint64(r.Sampling.Seed))
 	}
-	return hashText(s.Seed, r.ID)
+	return hashText(s.Seed, drawID(r))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/internal/pack"
 	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/trace"
 )
 
 // plane moves nothing, and notes what it is asked for. A pull ends as ends says.
@@ -203,6 +204,30 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// An id that is used again has a lease of its own: the end of an earlier one does not
+// touch it.
+func TestKeepAgain(t *testing.T) {
+	p := newPlane()
+	r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: 10 * time.Second, Plane: p}})
+	r.submit(ask("a", count(0, 20), 1, computing))
+	r.run()
+	p.taken["a"]()
+	r.hear()
+	r.clock.advance(time.Second)
+	r.submit(ask("a", count(0, 20), 1, computing))
+	r.run()
+	r.clock.advance(9 * time.Second) // the end of the first lease
+	r.run()
+	if !r.kept("a") || r.held() != 2 || len(p.withdrawn) > 0 {
+		t.Errorf("kept: %v, %d blocks, withdrawn %q; want all of the second to be there", r.kept("a"), r.held(), p.withdrawn)
+	}
+	r.clock.advance(time.Second)
+	r.run()
+	if r.kept("a") || r.held() != 0 || len(p.withdrawn) != 1 {
+		t.Errorf("kept: %v, %d blocks, withdrawn %q; want nothing of the second to be there", r.kept("a"), r.held(), p.withdrawn)
+	}
+}
+
 // Nothing is kept of a request that does not end by itself.
 func TestNothingKept(t *testing.T) {
 	p := newPlane()
@@ -213,6 +238,14 @@ func TestNothingKept(t *testing.T) {
 	r.runAll()
 	if p.offered != nil || r.held() != 0 || r.kvTransfer("whole") != nil {
 		t.Errorf("offered %q, %d blocks kept, %s", p.offered, r.held(), pack.Format(r.kvTransfer("whole")))
+	}
+	// Who was stopped for repeating itself has no answer that another engine goes on with.
+	tr := cassette(t, take{prompt: count(0, 20), output: []uint32{1}, finish: trace.FinishRepetition})
+	looped := transferRig(t, Options{Trace: tr, Transfer: &Transfer{Plane: p}})
+	looped.submit(ask("replay-0", count(0, 20), 5, computing))
+	looped.runAll()
+	if looped.answer("replay-0").finish != protocol.FinishRepetition || p.offered != nil || looped.held() != 0 {
+		t.Errorf("finished by %v, offered %q, %d blocks kept", looped.answer("replay-0").finish, p.offered, looped.held())
 	}
 	off := newRig(t, Options{}, 1)
 	off.submit(ask("a", count(0, 20), 1, computing))
@@ -268,6 +301,65 @@ func TestPull(t *testing.T) {
 	r.runAll()
 	if got := r.prefillOf("again")["num_local_cached_tokens"]; got != int64(16) {
 		t.Errorf("%v tokens of what was pulled are found again, want 16", got)
+	}
+}
+
+// A KV cache that comes, or does not, for a request that was aborted is nobody's.
+func TestAPullOfAnAbortedRequest(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+	}{{"comes", nil}, {"does not come", errors.New("gone")}} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlane()
+			r := transferRig(t, Options{Source: counting{}, Transfer: &Transfer{Plane: p}})
+			r.submit(ask("a", count(0, 20), 2, pulling("x")))
+			r.run()
+			r.abort([]string{"a"})
+			p.ends <- tt.err
+			r.hear()
+			r.runAll()
+			if got := r.connector.stages[1:]; !cmp.Equal(got, []int{0, 0, 0}) || len(r.envelopes) > 0 || r.held() > 0 {
+				t.Errorf("stages %v, %d envelopes, %d blocks; want nothing of the request", got, len(r.envelopes), r.held())
+			}
+		})
+	}
+}
+
+// What another engine has computed takes as long as the model says, by a data plane and
+// without one, and in scaled time as much less.
+func TestTimeOfPulls(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		scale float64
+		plane bool
+		want  []time.Duration
+	}{
+		{"nothing moves", 1, false, []time.Duration{140 * ms, 150 * ms}},
+		{"a data plane", 1, true, []time.Duration{140 * ms, 150 * ms}},
+		{"ten times as fast", 10, false, []time.Duration{14 * ms, 15 * ms}},
+		{"ten times as fast by a data plane", 10, true, []time.Duration{14 * ms, 15 * ms}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPlane()
+			transfer := &Transfer{}
+			if tt.plane {
+				transfer.Plane = p
+				p.ends <- nil
+			}
+			opt := Options{Source: counting{}, Pace: PaceModelled, Transfer: transfer, TimeScale: tt.scale}
+			opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
+			r := transferRig(t, opt)
+			r.submit(ask("a", count(0, 20), 2, pulling("x")))
+			r.run()
+			if tt.plane {
+				r.hear()
+			}
+			r.runAll()
+			if diff := cmp.Diff(tt.want, r.answer("a").at); diff != "" {
+				t.Errorf("outputs left at (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -423,6 +515,29 @@ func alsoFault(text string) change {
 	return func(r *protocol.Request) {
 		b := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), faultArg), text)
 		r.Sampling.ExtraArgs = append(b, r.Sampling.ExtraArgs[1:]...)
+	}
+}
+
+// Each rank of a group is known by its own id and asked at its own port, as a real one.
+func TestTransferOfRanks(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		index, ranks int
+		want         string
+	}{
+		{"alone", 0, 1, "me h 5600"},
+		{"the first of two", 0, 2, "me_dp0 h 5600"},
+		{"the second of two", 1, 2, "me_dp1 h 5601"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Transfer{EngineID: "me", Host: "h"}.withDefaults(tt.index, tt.ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := fmt.Sprintf("%s %s %d", got.EngineID, got.Host, got.Port); text != tt.want {
+				t.Errorf("%s, want %s", text, tt.want)
+			}
+		})
 	}
 }
 

@@ -48,7 +48,7 @@ func ParseTransfer(text string, getenv func(string) string) (*Transfer, error) {
 	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&c); err != nil {
-		return nil, fmt.Errorf("KV transfer: %w", err)
+		return nil, fmt.Errorf(`KV transfer: %w: want a JSON object such as {"kv_connector":"NixlConnector","kv_role":"kv_both"}`, err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("KV transfer: want one JSON object, and nothing behind it")
@@ -95,6 +95,9 @@ func (c *transferConfig) check() error {
 // with first, and makes it the plane. Close ends it, after the players have ended.
 func (t *Transfer) Listen(first, count int) (*SideChannel, error) {
 	filled := t.withAddress()
+	if last := filled.Port + first + count - 1; last > math.MaxUint16 {
+		return nil, fmt.Errorf("side channel: there is no port %d for engine %d: give VLLM_NIXL_SIDE_CHANNEL_PORT a lower one", last, first+count-1)
+	}
 	s, err := ListenSideChannel(filled.Host, filled.Port+first, count)
 	if err == nil {
 		t.Plane = s

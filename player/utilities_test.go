@@ -289,3 +289,16 @@ func TestResetPrefixCache(t *testing.T) {
 		})
 	}
 }
+
+// A request that a reset pushes out of the batch is told of it, as of any preemption.
+func TestAResetPreempts(t *testing.T) {
+	r := newRig(t, Options{}, 1)
+	r.submit(ask("a", count(0, 4), 3))
+	r.step()
+	r.do("reset_prefix_cache", true, false)
+	r.runAll()
+	want := []int{protocol.EventQueued, protocol.EventScheduled, protocol.EventPreempted, protocol.EventScheduled}
+	if diff := cmp.Diff(want, r.eventsOf("a")); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -104,23 +106,61 @@ func (a *app) play(ctx context.Context, flags *pflag.FlagSet, f playFlags) error
 		return err
 	}
 	defer p.closePeers()
-	go func() {
-		select {
-		case <-p.group.Ready():
-			fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", p.group.Line(), f.engine.opt.Handshake)
-		case <-ctx.Done():
-		}
-	}()
+	ended := a.tellOfFrontend(ctx, p.group, &f.engine.opt)
 	err = p.group.Run(ctx)
+	ended()
 	if told := p.summary(); told != "" {
-		a.log.Info("answered", "requests", told)
+		fmt.Fprintf(a.stderr, "vllm-vcr: %s\n", told)
 	}
-	if errors.Is(err, player.ErrFrontendGone) {
+	switch gone := errors.Is(err, player.ErrFrontendGone); {
+	case err == nil:
+		return nil
+	case gone && wasReady(p.group):
 		a.log.Warn("the frontend went away, so the player ends", "error", err)
 		return nil
+	case gone:
+		err = fmt.Errorf("%w, before it had all %d engines: does it expect as many?", err, f.engine.count)
 	}
-	if err != nil {
-		return exitError{conformance.ExitInfra, err}
+	return exitError{conformance.ExitInfra, err}
+}
+
+func wasReady(group *player.Group) bool {
+	select {
+	case <-group.Ready():
+		return true
+	default:
+		return false
 	}
-	return nil
+}
+
+// longWait is after how long it is said that no frontend has answered, unless that is more than half of the wait.
+const longWait = 10 * time.Second
+
+// tellOfFrontend says when the engines are ready, and that they are not yet after a long wait. ended ends it.
+func (a *app) tellOfFrontend(ctx context.Context, group *player.Group, opt *player.Options) (ended func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	wait := longWait
+	if opt.HandshakeTimeout > 0 {
+		wait = min(wait, opt.HandshakeTimeout/2)
+	}
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		long := time.NewTimer(wait)
+		defer long.Stop()
+		for {
+			select {
+			case <-group.Ready():
+				fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), opt.Handshake)
+				return
+			case <-long.C:
+				fmt.Fprintf(a.stderr, "vllm-vcr: still waiting for a frontend at %s to start up with this engine; one that is up takes no more\n", opt.Handshake)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		telling.Wait()
+	}
 }

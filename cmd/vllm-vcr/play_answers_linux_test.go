@@ -7,10 +7,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/tokenizer"
@@ -36,8 +40,13 @@ var answers = []pairOfTexts{
 	{"One letter", "x"},
 }
 
-// answeringServer starts a frontend with the player of the binary behind it.
+// answeringServer starts a frontend with the player of the binary behind it, which has the model's tokenizer.
 func answeringServer(t *testing.T, version string, args ...string) (server *vllmrs.Server, player *command) {
+	t.Helper()
+	return playingServer(t, version, append([]string{"--tokenizer", testenv.ModelDir(t)}, args...)...)
+}
+
+func playingServer(t *testing.T, version string, args ...string) (server *vllmrs.Server, player *command) {
 	t.Helper()
 	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny",
@@ -47,7 +56,7 @@ func answeringServer(t *testing.T, version string, args ...string) (server *vllm
 	}
 	t.Cleanup(func() { server.Close() })
 	player = start(t, append([]string{
-		"play", "--handshake-address", server.Handshake(), "--vllm-version", version, "--tokenizer", testenv.ModelDir(t),
+		"play", "--handshake-address", server.Handshake(), "--vllm-version", version,
 	}, args...)...)
 	if err := server.Healthy(t.Context()); err != nil {
 		t.Fatalf("%v; the player said %s", err, &player.stderr)
@@ -155,7 +164,7 @@ func writeAnswers(t *testing.T) string {
 func TestPlayDataset(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
-			server, player := answeringServer(t, version, "--dataset", writeAnswers(t), "--strict", "--verbose")
+			server, player := answeringServer(t, version, "--dataset", writeAnswers(t), "--strict")
 			var asking sync.WaitGroup
 			for _, a := range answers {
 				for _, stream := range []bool{false, true} {
@@ -172,11 +181,57 @@ func TestPlayDataset(t *testing.T) {
 				}
 			}
 			asking.Wait()
-			const want = "32 requests: 0 matched by tokens, 16 by text, 16 by their last message, 0 by a beginning, 0 nothing"
+			const want = "\nvllm-vcr: 32 requests: 0 matched by tokens, 16 by text, 16 by their last message, 0 by a beginning, 0 nothing\n"
 			if log := player.stop(t); !strings.Contains(log, want) {
 				t.Errorf("the player said %s, want %q", log, want)
 			}
 		})
+	}
+}
+
+// TestPlayRandom: a client that names its request is told the same again, which a frontend does not show the engine as
+// the same; other requests, and other seeds, are told something else.
+func TestPlayRandom(t *testing.T) {
+	for _, version := range testenv.FrontendVersions() {
+		t.Run(version, func(t *testing.T) {
+			const vocab = 2048 // the model's: some lines fail with ids beyond
+			server, player := playingServer(t, version, "--seed", "5", "--vocab-size", strconv.Itoa(vocab))
+			client := vllmrs.NewClient(server.URL(), "tiny")
+			defer client.Close()
+			said := func(id string) []uint32 {
+				got, err := client.Complete(t.Context(), vllmrs.Request{ID: id, Prompt: []uint32{5, 6, 7}, MaxTokens: 16, IgnoreEOS: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got.Tokens
+			}
+			first := said("named")
+			if diff := cmp.Diff(first, said("named")); diff != "" {
+				t.Errorf("the same request again (-first +second):\n%s", diff)
+			}
+			if slices.Equal(first, said("other")) || slices.Max(first) < vocab/2 || len(first) != 16 {
+				t.Errorf("%v are no 16 draws of the request's own from %d tokens", first, vocab)
+			}
+			if log := player.stop(t); strings.Contains(log, "requests:") {
+				t.Errorf("the player told how requests found what it has not: %s", log)
+			}
+		})
+	}
+}
+
+// TestPlayMoreEnginesThanTheFrontendHas: it ends and says so, whatever the frontend does then.
+func TestPlayMoreEnginesThanTheFrontendHas(t *testing.T) {
+	version := testenv.FrontendVersions()[0]
+	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
+		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	player := start(t, "play", "--handshake-address", server.Handshake(), "--vllm-version", version, "--engine-count", "4", "--handshake-timeout", "30s")
+	if code := player.end(t); code != 3 || !strings.Contains(player.stderr.String(), "vllm-vcr: error: engine ") {
+		t.Errorf("exit code %d: %s", code, &player.stderr)
 	}
 }
 

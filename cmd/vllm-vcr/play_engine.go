@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/internal/kvcache"
 	"github.com/vllm-vcr/conformance/internal/latency"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -82,24 +82,28 @@ func (f *coreFlags) options(flags *pflag.FlagSet, learned bool) (opt player.Opti
 func (f *coreFlags) check(flags *pflag.FlagSet) error {
 	o := &f.opt
 	for _, n := range []struct {
-		flag  string
-		value int
+		flag        string
+		value, most int
 	}{
-		{"engine-count", f.count},
-		{"data-parallel-size", o.DataParallelSize},
-		{"max-model-len", o.MaxModelLen},
-		{"max-num-seqs", o.MaxNumSeqs},
-		{"max-num-batched-tokens", o.MaxNumBatchedTokens},
-		{"block-size", o.BlockSize},
-		{"num-gpu-blocks", o.NumGPUBlocks},
-		{"output-token-chunk-size", o.TokensPerStep},
-		{"pooling-size", o.PoolingSize},
-		{"pooling-labels", o.PoolingLabels},
+		{"engine-count", f.count, mostEngines},
+		{"data-parallel-size", o.DataParallelSize, math.MaxUint16 + 1},
+		{"max-model-len", o.MaxModelLen, math.MaxInt32},
+		{"max-num-seqs", o.MaxNumSeqs, math.MaxInt32},
+		{"max-num-batched-tokens", o.MaxNumBatchedTokens, math.MaxInt32},
+		{"block-size", o.BlockSize, math.MaxInt32},
+		{"num-gpu-blocks", o.NumGPUBlocks, kvcache.MostBlocks},
+		{"output-token-chunk-size", o.TokensPerStep, mostSpeculative + 1},
+		{"pooling-size", o.PoolingSize, mostNumbers},
+		{"pooling-labels", o.PoolingLabels, mostNumbers},
 	} {
 		if flags.Changed(n.flag) && n.value < 1 {
 			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
 		}
+		if n.value > n.most {
+			return fmt.Errorf("--%s %d: want at most %d", n.flag, n.value, n.most)
+		}
 	}
+	pooling := flags.Changed("pooling-size") || flags.Changed("pooling-labels")
 	switch last := o.EngineIndex + f.count - 1; {
 	case o.EngineIndex < 0 || last > math.MaxUint16:
 		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-f.count+1)
@@ -109,29 +113,58 @@ func (f *coreFlags) check(flags *pflag.FlagSet) error {
 		return errors.New("--long-prefill-token-threshold, --max-loras and --max-cpu-loras: want 0 or more")
 	case o.MaxCPULoRAs > 0 && o.MaxCPULoRAs < o.MaxLoRAs:
 		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.MaxCPULoRAs, o.MaxLoRAs)
+	case pooling && len(o.PoolingTasks) == 0:
+		return errors.New("--pooling-size and --pooling-labels: say by --pooling-tasks what for")
+	case flags.Changed("handshake-timeout") && o.HandshakeTimeout <= 0:
+		return fmt.Errorf("--handshake-timeout %s: want a time above 0", o.HandshakeTimeout)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
 		return fmt.Errorf("--handshake-address %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
 	}
 	return nil
 }
 
-// mostSpeculative bounds the guesses of a step.
-const mostSpeculative = 1023
+// Bounds of what a process can be, with room to spare.
+const (
+	mostEngines     = 1024
+	mostSpeculative = 1023    // guesses of a step
+	mostNumbers     = 1 << 20 // of an embedding or a classification
+)
 
-// speculation reads vLLM's speculative_config, as far as it says what comes out.
-func speculation(text string) (drafts int, acceptance *latency.Acceptance, err error) {
-	var config struct {
-		Drafts int       `json:"num_speculative_tokens"`
-		Rates  []float64 `json:"synthetic_acceptance_rates"`
-		Length *float64  `json:"synthetic_acceptance_length"`
-		// What chooses between these two in vLLM, and which drafts: neither matters here.
-		Method    string `json:"method"`
-		Rejection string `json:"rejection_sample_method"`
-		Model     string `json:"model"`
-	}
-	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
+// speculativeConfig is vLLM's speculative_config, as far as it says what comes out.
+type speculativeConfig struct {
+	Drafts int       `json:"num_speculative_tokens"`
+	Rates  []float64 `json:"synthetic_acceptance_rates"`
+	Length *float64  `json:"synthetic_acceptance_length"`
+	// What chooses between these two in vLLM, and which drafts: neither matters here.
+	Method    string `json:"method"`
+	Rejection string `json:"rejection_sample_method"`
+	Model     string `json:"model"`
+}
+
+// readSpeculation decodes one JSON object.
+func readSpeculation(text string) (config speculativeConfig, err error) {
+	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&config); err != nil {
+	err = dec.Decode(&config)
+	var other *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &other) && other.Field != "":
+		return config, fmt.Errorf("%s: a %s cannot be that", other.Field, other.Value)
+	case errors.As(err, &other):
+		err = fmt.Errorf("it is a JSON %s", other.Value)
+	case err == nil && dec.InputOffset() < int64(len(strings.TrimRight(text, " \t\r\n"))):
+		err = fmt.Errorf("something follows the object at byte %d", dec.InputOffset())
+	}
+	if err != nil {
+		err = fmt.Errorf(`%w: want a JSON object such as {"num_speculative_tokens":2,"synthetic_acceptance_length":1.8}`, err)
+	}
+	return config, err
+}
+
+// speculation is what --speculative-config says.
+func speculation(text string) (drafts int, acceptance *latency.Acceptance, err error) {
+	config, err := readSpeculation(text)
+	if err != nil {
 		return 0, nil, fmt.Errorf("--speculative-config: %w", err)
 	}
 	switch n := config.Drafts; {

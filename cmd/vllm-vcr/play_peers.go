@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/kvcache"
 	"github.com/vllm-vcr/conformance/internal/kvevents"
 	"github.com/vllm-vcr/conformance/player"
@@ -49,6 +51,9 @@ func (f *peerFlags) put(opt *player.Options, count int) (closeAll func(), err er
 		return func() {}, nil
 	}
 	side, err := t.Listen(opt.EngineIndex, count)
+	if network := (*net.OpError)(nil); errors.As(err, &network) {
+		return nil, exitError{conformance.ExitInfra, err}
+	}
 	if err != nil {
 		return nil, err
 	}

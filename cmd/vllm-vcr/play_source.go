@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -79,7 +78,7 @@ func (f *sourceFlags) check(flags *pflag.FlagSet, timed bool) error {
 }
 
 // source puts what is said into the options. What it returns tells at the end how
-// requests were answered.
+// requests found their answers; nothing if none was asked, or there was nothing to find.
 func (f *sourceFlags) source(a *app, opt *player.Options) (summary func() string, err error) {
 	opt.Seed, opt.Vocab = f.seed, f.vocab
 	tok, err := f.loadTokenizer(opt)
@@ -150,7 +149,12 @@ func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source
 		return nil, err
 	}
 	opt.Trace, opt.Source = t, replay
-	return func() string { return replay.Summary().String() }, nil
+	return func() string {
+		if s := replay.Summary(); s.Requests > 0 {
+			return s.String()
+		}
+		return ""
+	}, nil
 }
 
 func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (func() string, error) {
@@ -166,5 +170,10 @@ func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.To
 		return nil, err
 	}
 	opt.Source = source
-	return func() string { return strings.TrimSpace(source.Summary().String()) }, nil
+	return func() string {
+		if s := source.Summary(); s.Requests > 0 {
+			return s.String()
+		}
+		return ""
+	}, nil
 }

@@ -75,6 +75,8 @@ func (f *timingFlags) model(opt *player.Options, configHash string) (func() (lat
 		return nil, errors.New("--pace modelled: say how long steps take, by --latency-trace or by times such as --time-to-first-token")
 	case pace != player.PaceModelled && modelled:
 		return nil, fmt.Errorf("--pace %s: the times of --latency-trace and its like count at --pace modelled only", pace)
+	case pace == player.PaceRecorded && opt.Trace == nil:
+		return nil, errors.New("--pace recorded: there is no recording; give --replay-tokens")
 	}
 	opt.Pace = pace
 	if pace != player.PaceModelled {
@@ -87,6 +89,9 @@ func (f *timingFlags) model(opt *player.Options, configHash string) (func() (lat
 	for i, path := range f.traces {
 		if traces[i], err = readTrace(path, configHash); err != nil {
 			return nil, err
+		}
+		for _, warning := range traces[i].Warnings {
+			opt.Log.Warn(warning)
 		}
 	}
 	fit := latency.FitOptions{Budget: opt.MaxNumBatchedTokens, Knobs: f.knobs}

@@ -15,6 +15,8 @@ type BlockStored struct {
 	BlockSize int
 	// LoRA is the adapter; one without a name is none.
 	LoRA LoRA
+	// Session is that of the sequence; empty for none.
+	Session string
 	// Keys are the extra keys of each of the blocks; nil for none.
 	Keys [][]Key
 }
@@ -54,7 +56,7 @@ func (p *Pool) storedEvent(s *Sequence, from, to int) BlockStored {
 	e := BlockStored{
 		Hashes: make([][]byte, 0, to-from), Keys: make([][]Key, 0, to-from),
 		Tokens:    s.Tokens[from*p.blockSize : to*p.blockSize : to*p.blockSize],
-		BlockSize: p.blockSize, LoRA: s.Extra.LoRA,
+		BlockSize: p.blockSize, LoRA: s.Extra.LoRA, Session: s.Session,
 	}
 	if from > 0 {
 		e.Parent = p.hasher.bytes(s.hashes[from-1])

@@ -18,7 +18,7 @@ func TestNewRefuses(t *testing.T) {
 		{name: "block size 0", options: kvcache.Options{Blocks: 10}, want: "block size 0: give a block at least one token"},
 		{name: "no blocks", options: kvcache.Options{BlockSize: 16}, want: "0 blocks: one is never given out, so have at least 2"},
 		{name: "null block alone", options: kvcache.Options{Blocks: 1, BlockSize: 16}, want: "1 blocks: one is never"},
-		{name: "too many blocks", options: kvcache.Options{Blocks: 1 << 31, BlockSize: 16}, want: "have at most 2147483647"},
+		{name: "too many blocks", options: kvcache.Options{Blocks: 1<<24 + 1, BlockSize: 16}, want: "have at most 16777216"},
 		{
 			name: "negative length", options: kvcache.Options{Blocks: 2, BlockSize: 16, MaxModelLen: -1},
 			want: "max model length -1: it cannot be negative",

@@ -14,6 +14,8 @@ type Sequence struct {
 	// recording. What the pool has of them is shared, for the rest there are fresh
 	// blocks. A negative number, -1 in a new sequence, lets the pool be looked up.
 	Known int
+	// Session is the conversation that its events name; empty for none.
+	Session string
 
 	prompt  int      // length of the prompt
 	hashes  []digest // of the full blocks, as far as anyone has asked

@@ -3,6 +3,7 @@ package kvevents
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/kvcache"
 	"github.com/vllm-vcr/conformance/internal/pack"
@@ -27,13 +28,15 @@ type codec struct {
 
 // A layout is the order in which an event's fields are written.
 type layout struct {
-	head   []byte // header and tag
-	fields []field
+	head    []byte // header and tag
+	unnamed []byte // the same if there is no session to say
+	fields  []field
 }
 
 type field struct {
-	key   []byte // nothing in an array
-	value func(c *codec, b []byte, e *event) []byte
+	key     []byte // nothing in an array
+	value   func(c *codec, b []byte, e *event) []byte
+	session bool // in a map it is written of a session only
 }
 
 // event is a kvcache.Event whose kind the layout knows.
@@ -41,6 +44,8 @@ type event struct {
 	kvcache.BlockStored
 	removed kvcache.BlockRemoved
 }
+
+const sessionID = "session_id"
 
 // values says how the fields are written that an engine gives a value. The others of a
 // line are absent from a map and nil in an array.
@@ -56,6 +61,7 @@ var values = map[string]map[string]func(c *codec, b []byte, e *event) []byte{
 		"extra_keys":         appendExtraKeys,
 		"group_idx":          appendGroup,
 		"kv_cache_spec_kind": func(_ *codec, b []byte, _ *event) []byte { return pack.AppendString(b, groupKind) },
+		sessionID:            appendSession,
 	},
 	"BlockRemoved": {
 		"block_hashes": func(c *codec, b []byte, e *event) []byte {
@@ -109,14 +115,21 @@ func newLayout(s protocol.Struct, values map[string]func(*codec, []byte, *event)
 		if isMap {
 			key = pack.AppendString(nil, f.Name)
 		}
-		l.fields = append(l.fields, field{key: key, value: value})
+		l.fields = append(l.fields, field{key: key, value: value, session: isMap && f.Name == sessionID})
 	}
-	if isMap {
-		l.head = pack.AppendString(appendMapHeader(nil, 1+len(l.fields), 1+len(s.Fields)), tagKey)
-	} else {
-		l.head = pack.AppendArrayHeader(nil, 1+len(l.fields))
+	said := 1 + len(l.fields)
+	if !isMap {
+		l.head = pack.AppendString(pack.AppendArrayHeader(nil, said), s.Tag)
+		l.unnamed = l.head
+		return l, nil
 	}
-	l.head = pack.AppendString(l.head, s.Tag)
+	begin := func(n int) []byte {
+		return pack.AppendString(pack.AppendString(appendMapHeader(nil, n, 1+len(s.Fields)), tagKey), s.Tag)
+	}
+	l.head, l.unnamed = begin(said), begin(said)
+	if slices.ContainsFunc(l.fields, func(f field) bool { return f.session }) {
+		l.unnamed = begin(said - 1)
+	}
 	return l, nil
 }
 
@@ -155,9 +168,16 @@ func (c *codec) appendBatch(b []byte, ts float64, events []kvcache.Event) []byte
 }
 
 func (c *codec) append(b []byte, l *layout, e *event) []byte {
-	b = append(b, l.head...)
+	named := e.Session != ""
+	if named {
+		b = append(b, l.head...)
+	} else {
+		b = append(b, l.unnamed...)
+	}
 	for i := range l.fields {
-		b = l.fields[i].value(c, append(b, l.fields[i].key...), e)
+		if f := &l.fields[i]; named || !f.session {
+			b = f.value(c, append(b, f.key...), e)
+		}
 	}
 	return b
 }
@@ -196,6 +216,13 @@ func appendLoRAID(_ *codec, b []byte, e *event) []byte {
 		return pack.AppendNil(b)
 	}
 	return pack.AppendInt(b, e.LoRA.ID)
+}
+
+func appendSession(_ *codec, b []byte, e *event) []byte {
+	if e.Session == "" {
+		return pack.AppendNil(b)
+	}
+	return pack.AppendString(b, e.Session)
 }
 
 func appendLoRAName(_ *codec, b []byte, e *event) []byte {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/zmq"
 )
 
 // ParseConfig reads a value of vLLM's --kv-events-config: a JSON object with the members
@@ -50,11 +52,19 @@ func ParseConfig(text string) (*Options, error) {
 	if publisher != nil && *publisher != "zmq" && *publisher != "null" {
 		return nil, fmt.Errorf(`KV events: publisher %q: want "zmq" or "null"`, *publisher)
 	}
-	if !enable || publisher != nil && *publisher == "null" {
-		return nil, nil
-	}
 	if replay != nil {
 		o.ReplayEndpoint = *replay
+	}
+	for _, endpoint := range []string{o.Endpoint, o.ReplayEndpoint} {
+		if endpoint == "" {
+			continue
+		}
+		if err := zmq.CheckEndpoint(endpoint); err != nil {
+			return nil, fmt.Errorf("KV events: %w", err)
+		}
+	}
+	if !enable || publisher != nil && *publisher == "null" {
+		return nil, nil
 	}
 	return &o, nil
 }

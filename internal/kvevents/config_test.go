@@ -39,6 +39,13 @@ func TestParseConfig(t *testing.T) {
 		{name: "none kept", text: `{"buffer_steps": 0}`, err: "buffer_steps: 0: want a whole number, 1 at least"},
 		{name: "negative", text: `{"max_queue_size": -1}`, err: "max_queue_size: -1: "},
 		{name: "null for a text", text: `{"endpoint": null}`, err: "endpoint: null: want an address"},
+		{name: "no endpoint", text: `{"endpoint": "5557"}`, err: `endpoint "5557": want tcp://host:port or ipc://path`},
+		{name: "an endpoint without a port", text: `{"replay_endpoint": "tcp://*"}`, err: `endpoint "tcp://*": want tcp://host:port`},
+		{name: "no such port", text: `{"endpoint": "tcp://*:99999"}`, err: `endpoint "tcp://*:99999": port "99999": want a number up to 65535`},
+		{
+			name: "any port, and a path", text: `{"enable_kv_cache_events": true, "endpoint": "tcp://*:*", "replay_endpoint": "ipc:///tmp/a"}`,
+			want: &Options{Endpoint: "tcp://*:*", ReplayEndpoint: "ipc:///tmp/a"},
+		},
 		{name: "a number for a flag", text: `{"enable_kv_cache_events": 1}`, err: "enable_kv_cache_events: 1: want true or false"},
 	}
 	for _, tt := range tests {

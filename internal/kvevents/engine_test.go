@@ -270,6 +270,43 @@ func TestEncodesAsEngines(t *testing.T) {
 	}
 }
 
+// The session of a request is in its events since 0.30, and no key of others. The bytes are those of
+//
+//	BlockStored(block_hashes=[2**64-2], parent_block_hash=None, token_ids=[1], block_size=1, lora_id=None,
+//	    medium="GPU", lora_name=None, group_idx=0, kv_cache_spec_kind="full_attention", extra_keys=[None], session_id=…)
+//
+// for None and "s-1", in a KVEventBatch(ts=1.5, data_parallel_rank=0) that the encoder of msgspec wrote.
+func TestEncodesSessions(t *testing.T) {
+	const (
+		begin = "a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cffffffffffffffffeb1706172656e745f626c6f636b5f68617368c0" +
+			"a9746f6b656e5f6964739101aa626c6f636b5f73697a6501a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0" +
+			"aa65787472615f6b65797391c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e"
+		session = "aa73657373696f6e5f6964a3732d31"
+		batch   = "93cb3ff800000000000092"
+	)
+	block := kvcache.BlockStored{
+		Hashes: [][]byte{binary8(1<<64 - 2)}, Tokens: []uint32{1}, BlockSize: 1, Keys: [][]kvcache.Key{nil},
+	}
+	named := block
+	named.Session = "s-1"
+	for _, tt := range []struct{ name, line, want string }{
+		{name: "more than 15 keys", line: "0.33", want: batch + "de000b" + begin + "de000c" + begin + session + "00"},
+		{name: "15 keys", line: "0.32", want: batch + "8b" + begin + "8c" + begin + session + "00"},
+		{name: "before there were sessions", line: "0.29", want: batch + "8b" + begin + "8b" + begin + "00"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			codec, err := newCodec(profile(t, tt.line), 0, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := codec.appendBatch(nil, 1.5, []kvcache.Event{block, named})
+			if d := cmp.Diff(tt.want, hex.EncodeToString(got)); d != "" {
+				t.Errorf("(-engine +ours):\n%s", d)
+			}
+		})
+	}
+}
+
 func binary8(n uint64) []byte {
 	b := make([]byte, 8)
 	for i := range b {

@@ -217,6 +217,7 @@ func TestWrongKinds(t *testing.T) {
 		"resumable":          {pack.Nil, pack.Bool},
 		"external_req_id":    {pack.Nil, pack.String},
 		"abort_immediately":  {pack.Nil, pack.Bool},
+		"session_id":         {pack.Nil, pack.String},
 	}
 	sent := plainRequest("req-9")
 	sent.ClientIndex = 6

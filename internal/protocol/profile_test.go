@@ -244,6 +244,9 @@ func TestFieldsInTheMiddle(t *testing.T) {
 // has would be silently zero.
 func TestRequestLacksAField(t *testing.T) {
 	for name := range requestFieldNames {
+		if laterRequestFields[name] {
+			continue
+		}
 		p := changed(t, Newest(), "EngineCoreRequest", func(s *Struct) {
 			i := s.Index(name)
 			s.Fields = append(append([]Field{}, s.Fields[:i]...), s.Fields[i+1:]...)

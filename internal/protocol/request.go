@@ -27,8 +27,9 @@ type Request struct {
 	ArrivalTime      float64 // Unix seconds
 	LoRA             *LoRA
 	CacheSalt        string
-	DataParallelRank int // -1 when the frontend leaves the choice open
-	ClientIndex      int // which output socket takes the answer
+	SessionID        string // of the conversation; empty when absent, as in lines before 0.28
+	DataParallelRank int    // -1 when the frontend leaves the choice open
+	ClientIndex      int    // which output socket takes the answer
 	CurrentWave      int
 	Priority         int // lower runs first
 	Resumable        bool
@@ -77,6 +78,7 @@ const (
 	reqResumable
 	reqExternalID
 	reqAbortNow
+	reqSession
 )
 
 var requestFieldNames = map[string]requestField{
@@ -85,8 +87,11 @@ var requestFieldNames = map[string]requestField{
 	"lora_request": reqLoRA, "cache_salt": reqSalt, "data_parallel_rank": reqRank,
 	"prompt_embeds": reqEmbeds, "client_index": reqClient, "current_wave": reqWave,
 	"priority": reqPriority, "resumable": reqResumable, "external_req_id": reqExternalID,
-	"abort_immediately": reqAbortNow,
+	"abort_immediately": reqAbortNow, "session_id": reqSession,
 }
+
+// laterRequestFields are those that not every line has.
+var laterRequestFields = map[string]bool{"session_id": true} // since 0.28
 
 // requestLayout is EngineCoreRequest of a line.
 type requestLayout struct {
@@ -103,13 +108,16 @@ func (c *Codec) compileRequest() error {
 	found := 0
 	for i, f := range s.Fields {
 		l.fields[i] = requestFieldNames[f.Name]
-		if l.fields[i] != reqIgnored {
+		switch {
+		case l.fields[i] == reqIgnored:
+			if l.defaults[i], err = c.defaultOf("EngineCoreRequest", f); err != nil {
+				return err
+			}
+		case !laterRequestFields[f.Name]:
 			found++
-		} else if l.defaults[i], err = c.defaultOf("EngineCoreRequest", f); err != nil {
-			return err
 		}
 	}
-	if found != len(requestFieldNames) || l.fields[0] != reqID {
+	if found+len(laterRequestFields) != len(requestFieldNames) || l.fields[0] != reqID {
 		return fmt.Errorf("wire profile %s: EngineCoreRequest lacks a field this codec reads", c.profile.Line)
 	}
 	c.request = l
@@ -246,6 +254,8 @@ func decodeRequestScalar(cur *pack.Cursor, field requestField, r *Request) (err 
 		r.ExternalID, err = cur.StrString()
 	case reqAbortNow:
 		r.AbortImmediately, err = cur.Bool()
+	case reqSession:
+		r.SessionID, err = cur.StrString()
 	}
 	return err
 }
@@ -330,7 +340,8 @@ func AppendAbort(b []byte, ids ...string) []byte {
 
 // DecodeStartWave reads the payload of START_DP_WAVE, which the data-parallel
 // coordinator sends: the wave, and the engine that already knows, or -1
-// (vllm/v1/engine/coordinator.py).
+// (vllm/v1/engine/coordinator.py). Python's frontends before 0.33 write an identity in
+// place of the engine's index, which no engine takes for its own.
 func DecodeStartWave(payload []byte) (wave, exclude int, err error) {
 	cur := pack.NewCursor(payload)
 	n, err := cur.ArrayLen()
@@ -343,10 +354,15 @@ func DecodeStartWave(payload []byte) (wave, exclude int, err error) {
 	if wave, err = smallInt(&cur); err != nil {
 		return 0, 0, fmt.Errorf("start_dp_wave: wave: %w", err)
 	}
-	if exclude = -1; !cur.Nil() {
-		if exclude, err = smallInt(&cur); err != nil {
-			return 0, 0, fmt.Errorf("start_dp_wave: engine_index: %w", err)
-		}
+	switch exclude = -1; {
+	case cur.Nil():
+	case cur.Kind() == pack.Bin:
+		_, err = cur.Bin()
+	default:
+		exclude, err = smallInt(&cur)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("start_dp_wave: engine_index: %w", err)
 	}
 	if !cur.Done() {
 		return 0, 0, fmt.Errorf("start_dp_wave: %d bytes after the message", len(payload)-cur.Offset())

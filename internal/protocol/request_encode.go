@@ -79,6 +79,8 @@ func appendRequestScalar(b []byte, field requestField, r *Request) []byte {
 		return appendStringOrNil(b, r.ExternalID)
 	case reqAbortNow:
 		return pack.AppendBool(b, r.AbortImmediately)
+	case reqSession:
+		return appendStringOrNil(b, r.SessionID)
 	}
 	return pack.AppendNil(b)
 }

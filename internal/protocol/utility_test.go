@@ -177,6 +177,7 @@ func TestBadCalls(t *testing.T) {
 	}
 	for name, payload := range map[string][]byte{
 		"start wave of one": array(client), "of three": array(client, null, null), "wave nil": array(null, null), "engine text": array(client, str),
+		"engine cut short": array(client, []byte{0xc4, 2, 0}),
 	} {
 		if _, _, err := DecodeStartWave(payload); err == nil || !strings.HasPrefix(err.Error(), "start_dp_wave: ") || strings.Contains(err.Error(), "%!") {
 			t.Errorf("%s: %v", name, err)
@@ -185,7 +186,7 @@ func TestBadCalls(t *testing.T) {
 	for _, test := range []struct {
 		payload       []byte
 		wave, exclude int
-	}{{array(client, null), 2, -1}, {array(client, []byte{0}), 2, 0}} {
+	}{{array(client, null), 2, -1}, {array(client, []byte{0}), 2, 0}, {array(client, pack.AppendBin(nil, []byte{0, 0})), 2, -1}} {
 		if wave, exclude, err := DecodeStartWave(test.payload); wave != test.wave || exclude != test.exclude || err != nil {
 			t.Errorf("%x: wave %d, engine %d, %v", test.payload, wave, exclude, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -30,6 +31,19 @@ func parseEndpoint(endpoint string) (address, error) {
 		return parseIPC(endpoint, rest)
 	}
 	return address{}, fmt.Errorf("endpoint %q: transport %q is not supported, want tcp or ipc", endpoint, scheme)
+}
+
+// CheckEndpoint says what is wrong with an endpoint to listen on or to dial, as far as its text tells.
+func CheckEndpoint(endpoint string) error {
+	a, err := parseEndpoint(endpoint)
+	if err != nil || a.network != "tcp" {
+		return err
+	}
+	_, port, _ := net.SplitHostPort(a.addr)
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "*" {
+		return fmt.Errorf("endpoint %q: port %q: want a number up to 65535, or *", endpoint, port)
+	}
+	return nil
 }
 
 func parseTCP(endpoint, hostport string) (address, error) {

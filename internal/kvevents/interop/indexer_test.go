@@ -99,10 +99,18 @@ func (x *indexer) await(want ...string) {
 	}
 }
 
-// scores are how many blocks of the prompt each engine has, from its beginning on.
-func (x *indexer) scores(prompt []uint32, model string) map[string]float64 {
+// scores are how many blocks of the prompt each engine has, from its beginning on. The
+// indexer takes every text among a block's extra keys for an image, and vLLM's engines
+// say the adapter's name there: who asks for an adapter's prompt has to name it twice.
+func (x *indexer) scores(prompt []uint32, model, adapter string) map[string]float64 {
 	x.t.Helper()
-	scores, err := x.index.ScoreTokens(x.t.Context(), prompt, model, nil, nil)
+	var features []*kvblock.BlockExtraFeatures
+	if adapter != "" {
+		model = adapter
+		named := &kvblock.BlockExtraFeatures{MMHashes: []kvblock.MMHash{{Hash: adapter}}}
+		features = slices.Repeat([]*kvblock.BlockExtraFeatures{named}, len(prompt)/blockSize)
+	}
+	scores, err := x.index.ScoreTokens(x.t.Context(), prompt, model, nil, features)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -195,37 +203,37 @@ func TestIndexerOfLLMD(t *testing.T) {
 			t.Run(line+"/"+name, func(t *testing.T) {
 				x := newIndexer(t)
 				a, b := x.engine(line, "a", digests), x.engine(line, "b", digests)
-				score := func(p []uint32, model string, want map[string]float64) {
+				score := func(p []uint32, adapter string, want map[string]float64) {
 					t.Helper()
-					if got := x.scores(p, model); !maps.Equal(got, want) {
+					if got := x.scores(p, "model", adapter); !maps.Equal(got, want) {
 						t.Errorf("scores %v, want %v", got, want)
 					}
 				}
-				long, other := prompt(4, 0), prompt(7, 70_000)
+				long, other := prompt(4, 0), prompt(6, 70_000)
 				a.compute(long[:2*blockSize+1], "")
 				x.await("add")
 				a.compute(long, "") // the rest, whose parent the indexer has to know
 				x.await("add")
 				b.compute(long[:blockSize+1], "")
 				x.await("add")
-				score(long, "model", map[string]float64{"a": 4, "b": 1})
-				score(other, "model", map[string]float64{})
+				score(long, "", map[string]float64{"a": 4, "b": 1})
+				score(other, "", map[string]float64{})
 
 				b.compute(long, "adapter")
 				x.await("add")
 				score(long, "adapter", map[string]float64{"b": 4})
 
-				a.compute(other, "") // for which the last blocks of the other prompt go
+				a.compute(other, "") // takes 7 of 8 blocks: all but the first of the other prompt
 				x.await(append(slices.Repeat([]string{"evict"}, 3), "add")...)
-				score(other, "model", map[string]float64{"a": 7})
-				score(long, "model", map[string]float64{"a": 1, "b": 1})
+				score(other, "", map[string]float64{"a": 6})
+				score(long, "", map[string]float64{"a": 1, "b": 1})
 
 				if !a.pool.Reset() {
 					t.Fatal("the pool was not reset")
 				}
 				a.publish()
 				x.await("clear")
-				score(long, "model", map[string]float64{"b": 1})
+				score(long, "", map[string]float64{"b": 1})
 			})
 		}
 	}

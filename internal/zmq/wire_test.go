@@ -1,0 +1,180 @@
+//go:build unix
+
+package zmq
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// tooMuch is more than the kernel keeps for a peer that does not read.
+const tooMuch = 32 << 20
+
+// wires is a stream of messages whose frames are told apart by their content, of
+// changing lengths around the limits of headers, and at least n bytes in all.
+func wires(n int) []byte {
+	var b []byte
+	for i := 0; len(b) < n; i++ {
+		number := binary.LittleEndian.AppendUint32(nil, uint32(i))
+		b = AppendMessage(b, [][]byte{number, bytes.Repeat(number, i%100), {}, bytes.Repeat(number, 5000)})
+	}
+	return b
+}
+
+// What the kernel does not take at once is written later, and nothing comes between:
+// no message, and no PONG. Afterwards everything is as before.
+func TestWireInParts(t *testing.T) {
+	ping, pong := short(flagCommand, "\x04PING\x00\x0a"), short(flagCommand, "\x04PONG")
+	c, r := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
+	stream := wires(tooMuch)
+	n, err := c.TryWire(stream)
+	if err != nil || n == 0 || n >= len(stream) {
+		t.Fatalf("%d bytes of %d written to a peer that reads nothing, %v", n, len(stream), err)
+	}
+	if n, err := c.TryWire(stream); n != 0 || err != nil {
+		t.Errorf("%d bytes written in the middle of a message, %v", n, err)
+	}
+	if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
+		t.Errorf("send in the middle of a message: %v, want %v", err, errTorn)
+	}
+	r.say(ping + short(0, "after the ping"))
+	receive(t, c)
+
+	heard := make(chan string)
+	go func() { heard <- r.hear(len(stream)) }()
+	c.bg.Wait() // for the PONG that may not be written
+	if err := c.WriteWire(stream[n:]); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got != string(stream) {
+		t.Errorf("the %d bytes heard are not the %d written, of them %d at once", len(got), len(stream), n)
+	}
+
+	if err := c.Send([]byte("next")); err != nil {
+		t.Errorf("send after the rest: %v", err)
+	}
+	r.say(ping + short(0, "after the ping"))
+	receive(t, c)
+	want := short(0, "next") + pong
+	if got := r.hear(len(want)); got != want {
+		t.Errorf("heard %q, want %q", got, want)
+	}
+}
+
+// The rest of one message may be written behind others: what is buffered goes first, and
+// who sends at the moment is not disturbed.
+func TestTryWireGivesWay(t *testing.T) {
+	c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
+	wire := AppendMessage(nil, [][]byte{[]byte("wire")})
+	c.wmu.Lock()
+	if n, err := c.TryWire(wire); n != 0 || err != nil {
+		t.Errorf("%d bytes written while another one sends, %v", n, err)
+	}
+	c.wmu.Unlock()
+	if err := c.Write([]byte("buffered")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.TryWire(wire); n != 0 || err != nil {
+		t.Errorf("%d bytes written before what is buffered, %v", n, err)
+	}
+	if err := c.WriteWire(wire); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.TryWire(wire); n != len(wire) || err != nil {
+		t.Errorf("%d bytes written, %v; want %d", n, err, len(wire))
+	}
+	want := short(0, "buffered") + short(0, "wire") + short(0, "wire")
+	if got := r.hear(len(want)); got != want {
+		t.Errorf("heard %q, want %q", got, want)
+	}
+}
+
+// Once a part is written the rest must be, or nothing can.
+func TestWireThatEnds(t *testing.T) {
+	wire := AppendMessage(nil, [][]byte{[]byte("wire")})
+	for _, tt := range []struct {
+		name string
+		end  func(*Conn, *raw)
+		want error
+	}{
+		{"the peer left", func(c *Conn, r *raw) { r.Close(); _, _ = c.Recv() }, ErrPeerGone},
+		{"closed", func(c *Conn, _ *raw) { c.Close() }, net.ErrClosed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
+			tt.end(c, r)
+			if n, err := c.TryWire(wire); n != 0 || !errors.Is(err, tt.want) {
+				t.Errorf("TryWire: %d, %v; want %v", n, err, tt.want)
+			}
+			if err := c.WriteWire(wire); !errors.Is(err, tt.want) {
+				t.Errorf("WriteWire: %v; want %v", err, tt.want)
+			}
+		})
+	}
+	t.Run("in the middle", func(t *testing.T) {
+		c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
+		stream := wires(tooMuch)
+		n, err := c.TryWire(stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetWriteDeadline(time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WriteWire(stream[n:]); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("WriteWire: %v; want that the deadline has passed", err)
+		}
+		if err := c.SetWriteDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
+			t.Errorf("send behind half a message: %v, want %v", err, errTorn)
+		}
+		if got := r.hear(n); got != string(stream[:n]) {
+			t.Errorf("the %d bytes heard are not those written", n)
+		}
+	})
+}
+
+// libzmq reads what is written partly at once and partly later, with the answers to its
+// PINGs in between.
+func TestWireToLibzmq(t *testing.T) {
+	const messages = 50_000
+	py := startPyzmq(t)
+	pull := py.do(command{
+		"op": "open", "name": "pull", "type": Pull, "bind": "tcp://127.0.0.1:*",
+		"options": map[string]int{"HEARTBEAT_IVL": 1, "HEARTBEAT_TIMEOUT": 30_000, "RCVHWM": 10},
+	}).Endpoint
+	c := dial(t, pull, Push, Options{})
+	partly, b := 0, []byte(nil)
+	for i := range messages {
+		body := make([]byte, 8+i%900)
+		binary.LittleEndian.PutUint64(body, uint64(i))
+		b = AppendMessage(b, [][]byte{body})
+		if len(b) < 64<<10 && i < messages-1 {
+			continue
+		}
+		n, err := c.TryWire(b)
+		if err == nil && n < len(b) {
+			if partly++; partly == 1 {
+				py.start(command{"op": "drain", "name": "pull", "count": messages, "pause_every": 10_000, "pause": 0.02})
+			}
+			err = c.WriteWire(b[n:])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = b[:0]
+	}
+	if partly == 0 {
+		t.Fatal("nothing was left to write later, although libzmq did not read")
+	}
+	if a := py.finish(); a.Wrong != 0 {
+		t.Errorf("%d of %d messages are not in order", a.Wrong, messages)
+	}
+}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +36,8 @@ func (a *app) playCommand() *cobra.Command {
 			"schedules as vLLM does, and takes no time for it, or the time a recorded or described engine takes.\n" +
 			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine instead of\n" +
 			"starting one.\n\n" +
-			"Ends on SIGINT or SIGTERM, or when the frontend goes away.",
+			"Ends on SIGINT or SIGTERM, or when the frontend goes away. SIGHUP rewinds the recording or dataset: what has\n" +
+			"answered a request can answer another.",
 		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
 			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 --port 8000 &\n" +
 			"  vllm-vcr play --handshake-address tcp://127.0.0.1:29550 --replay-tokens trace.jsonl.gz\n" +
@@ -49,11 +53,11 @@ func (a *app) playCommand() *cobra.Command {
 	return cmd
 }
 
-// played is what play runs. summary tells at the end what requests were answered with,
-// and closePeers ends what listens beside the engines.
+// played is what play runs. found knows how requests found their answers, and
+// closePeers ends what listens beside the engines.
 type played struct {
 	group      *player.Group
-	summary    func() string
+	found      found // nil where there is nothing to find
 	closePeers func()
 }
 
@@ -69,7 +73,7 @@ func (f *playFlags) prepare(a *app, flags *pflag.FlagSet) (*played, error) {
 	}
 	opt.Log = a.log
 	p := &played{}
-	if p.summary, err = f.source.source(a, &opt); err != nil {
+	if p.found, err = f.source.source(a, &opt); err != nil {
 		return nil, err
 	}
 	model, err := f.timing.model(&opt, f.source.configHash)
@@ -107,10 +111,13 @@ func (a *app) play(ctx context.Context, flags *pflag.FlagSet, f playFlags) error
 	}
 	defer p.closePeers()
 	ended := a.tellOfFrontend(ctx, p.group, &f.engine.opt)
+	if p.found != nil {
+		defer a.rewindOnHangUp(p.found)()
+	}
 	err = p.group.Run(ctx)
 	ended()
-	if told := p.summary(); told != "" {
-		fmt.Fprintf(a.stderr, "vllm-vcr: %s\n", told)
+	if p.found != nil && p.found.Told() != "" {
+		fmt.Fprintf(a.stderr, "vllm-vcr: %s\n", p.found.Told())
 	}
 	switch gone := errors.Is(err, player.ErrFrontendGone); {
 	case err == nil:
@@ -122,6 +129,24 @@ func (a *app) play(ctx context.Context, flags *pflag.FlagSet, f playFlags) error
 		err = fmt.Errorf("%w, before it had all %d engines: does it expect as many?", err, f.engine.count)
 	}
 	return exitError{conformance.ExitInfra, err}
+}
+
+// rewindOnHangUp makes all answers unused at each SIGHUP, until stop is called.
+func (a *app) rewindOnHangUp(f found) (stop func()) {
+	hangUps := make(chan os.Signal, 1)
+	signal.Notify(hangUps, syscall.SIGHUP)
+	var rewinding sync.WaitGroup
+	rewinding.Go(func() {
+		for range hangUps {
+			f.Rewind()
+			a.log.Info("rewound")
+		}
+	})
+	return func() {
+		signal.Stop(hangUps)
+		close(hangUps)
+		rewinding.Wait()
+	}
 }
 
 func wasReady(group *player.Group) bool {

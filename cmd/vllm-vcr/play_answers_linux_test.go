@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -293,4 +294,48 @@ func TestPlayDatasetStrictly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPlayRewinds: a record that may answer once answers once more after SIGHUP.
+func TestPlayRewinds(t *testing.T) {
+	recording := filepath.Join(t.TempDir(), "once.jsonl")
+	const records = `{"meta":{"block_size":16}}
+{"prompt_tokens":1,"output_tokens":3,"ttft_ms":1.0,"itl_ms":[1.0,1.0],"arrival_ms":1.0,"output_token_ids":[70,71,72],"finish_reason":"length","request_id":"cmpl-named-0"}
+`
+	if err := os.WriteFile(recording, []byte(records), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	version := testenv.FrontendVersions()[0]
+	server, player := playingServer(t, version, "--replay-tokens", recording, "--replay-match", "index", "--replay-once", "--strict")
+	client := vllmrs.NewClient(server.URL(), "tiny")
+	defer client.Close()
+	ctx, done := context.WithTimeout(t.Context(), patience)
+	defer done()
+	ask := func() ([]uint32, error) {
+		got, err := client.Complete(ctx, vllmrs.Request{ID: "replay-0", Prompt: []uint32{5}, MaxTokens: 3, IgnoreEOS: true})
+		return got.Tokens, err
+	}
+	want := []uint32{70, 71, 72}
+	if got, err := ask(); err != nil || !slices.Equal(got, want) {
+		t.Fatalf("got %v, %v; want %v", got, err, want)
+	}
+	if got, err := ask(); err == nil {
+		t.Fatalf("the record has answered twice: %v", got)
+	}
+	if err := player.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		got, err := ask()
+		if err == nil {
+			if !slices.Equal(got, want) {
+				t.Errorf("after SIGHUP: %v, want %v", got, want)
+			}
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	player.stop(t)
 }

@@ -77,9 +77,34 @@ func (f *sourceFlags) check(flags *pflag.FlagSet, timed bool) error {
 	return nil
 }
 
-// source puts what is said into the options. What it returns tells at the end how
-// requests found their answers; nothing if none was asked, or there was nothing to find.
-func (f *sourceFlags) source(a *app, opt *player.Options) (summary func() string, err error) {
+// found is what knows how requests find their answers; nil where there is nothing to find.
+type found interface {
+	// Told is a line about it, empty if nothing was asked.
+	Told() string
+	// Rewind makes all answers unused.
+	Rewind()
+}
+
+type foundRecords struct{ *player.Replay }
+
+func (f foundRecords) Told() string {
+	if s := f.Summary(); s.Requests > 0 {
+		return s.String()
+	}
+	return ""
+}
+
+type foundRows struct{ *dataset.Source }
+
+func (f foundRows) Told() string {
+	if s := f.Summary(); s.Requests > 0 {
+		return s.String()
+	}
+	return ""
+}
+
+// source puts what is said into the options.
+func (f *sourceFlags) source(a *app, opt *player.Options) (found, error) {
 	opt.Seed, opt.Vocab = f.seed, f.vocab
 	tok, err := f.loadTokenizer(opt)
 	if err != nil {
@@ -100,7 +125,7 @@ func (f *sourceFlags) source(a *app, opt *player.Options) (summary func() string
 		return f.fromDataset(a, opt, tok, structured)
 	}
 	opt.Source = structured
-	return func() string { return "" }, nil
+	return nil, nil
 }
 
 func (f *sourceFlags) loadTokenizer(opt *player.Options) (*tokenizer.Tokenizer, error) {
@@ -134,7 +159,7 @@ func readTrace(path, configHash string) (*trace.Trace, error) {
 	}
 }
 
-func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source) (func() string, error) {
+func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source) (found, error) {
 	t, err := readTrace(f.recording, f.configHash)
 	if err != nil {
 		return nil, err
@@ -149,15 +174,10 @@ func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source
 		return nil, err
 	}
 	opt.Trace, opt.Source = t, replay
-	return func() string {
-		if s := replay.Summary(); s.Requests > 0 {
-			return s.String()
-		}
-		return ""
-	}, nil
+	return foundRecords{replay}, nil
 }
 
-func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (func() string, error) {
+func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
 	set, err := dataset.Load(f.dataset, tok)
 	if err != nil {
 		return nil, err
@@ -170,10 +190,5 @@ func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.To
 		return nil, err
 	}
 	opt.Source = source
-	return func() string {
-		if s := source.Summary(); s.Requests > 0 {
-			return s.String()
-		}
-		return ""
-	}, nil
+	return foundRows{source}, nil
 }

@@ -28,6 +28,10 @@ build: ## build the static binary into bin/
 test: ## run all tests; those whose peers are absent are skipped
 	$(GOTESTSUM) ./...
 
+.PHONY: race
+race: ## run the tests of every package under the race detector, which takes long
+	CGO_ENABLED=1 go test -race -short -timeout 30m ./...
+
 .PHONY: lint
 lint: ## vet, gofumpt, staticcheck, actionlint, shellcheck, zizmor
 	go vet ./...

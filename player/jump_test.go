@@ -57,22 +57,29 @@ func TestTheClockJumps(t *testing.T) {
 // shutdown. When it goes on, so do the requests.
 func TestTheClockStandsStill(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		opt  Options
+		name  string
+		opt   Options
+		hours int // until all that is asked is answered
 	}{
-		{"modelled", Options{Pace: PaceModelled, Latency: fixed{}}},
-		{"recorded", Options{Pace: PaceRecorded, Source: sleepers{}}},
+		{"modelled", Options{Pace: PaceModelled, Latency: fixed{}}, 2}, // one step of the request that is aborted, and one more
+		{"recorded", Options{Pace: PaceRecorded, Source: sleepers{}}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clock := &fakeClock{now: start}
 			tt.opt.Clock = clock
 			s := connect(t, tt.opt, 1)
-			s.submit(ask("gone-x", count(0, 4), 1), ask("stays-x", count(0, 4), 1))
+			s.submit(ask("gone-x", count(0, 4), 1))
+			s.reply(0, "is_sleeping") // its step has begun
+			s.submit(ask("stays-x", count(0, 4), 1))
 			if reply := s.reply(0, "is_sleeping"); text(reply.Result) != "false" {
 				t.Errorf("is_sleeping: %s, want false", text(reply.Result))
 			}
 			s.abort("gone-x")
 			s.reply(0, "is_sleeping")
+			for range tt.hours - 1 {
+				clock.advance(time.Hour)
+				s.reply(0, "is_sleeping")
+			}
 			clock.advance(time.Hour)
 			s.abort("nobody-x") // whatever the engine waits for, it looks at the clock now
 			got, _ := s.finished(0, 1)

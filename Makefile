@@ -12,7 +12,7 @@ BENCHCOUNT ?= 6
 VERSION ?=
 
 LINT := $${VLLM_VCR_PEERS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/vllm-vcr/peers}/lint/bin
-DIST := go run ./internal/dist
+DIST := go run ./internal/forge/dist
 TOOL := go tool -modfile=tools/go.mod
 GOTESTSUM := go tool gotestsum --format pkgname-and-test-fails --
 
@@ -77,8 +77,8 @@ kube-test: ## install a real Kubernetes with Kueue (13 minutes of CPU at first) 
 	.ci/peers kube-full
 	export VLLM_VCR_REQUIRE_KUBE=1; \
 	$(GOTESTSUM) -count=1 -run '^TestReal(Kube|Cluster)' ./internal/testenv; \
-	$(GOTESTSUM) -count=1 -run '^TestReal' ./internal/cluster; \
-	$(GOTESTSUM) -count=1 -run '^TestReal(Cluster|Server)' ./internal/deploy; \
+	$(GOTESTSUM) -count=1 -run '^TestReal' ./internal/capture/cluster; \
+	$(GOTESTSUM) -count=1 -run '^TestReal(Cluster|Server)' ./internal/capture/deploy; \
 	$(GOTESTSUM) -count=1 -run '^TestReal.*(Kube|Cluster)' ./internal/capture ./cmd/vllm-vcr
 
 .PHONY: real-frontends

@@ -6,7 +6,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // array is the name of the tables of the window.

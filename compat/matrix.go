@@ -1,6 +1,6 @@
 package compat
 
-import "github.com/vllm-vcr/conformance/internal/tomlfile"
+import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
 
 // The names of the trackers.
 const (

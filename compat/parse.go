@@ -1,6 +1,6 @@
 package compat
 
-import "github.com/vllm-vcr/conformance/internal/tomlfile"
+import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
 
 // Policy is what a project may decide about its window. The zero Policy is the
 // usual one.

@@ -1,6 +1,6 @@
 package compat
 
-import "github.com/vllm-vcr/conformance/internal/tomlfile"
+import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
 
 // CodeNoProfile is the code of the rule that only another version of this project can
 // satisfy.

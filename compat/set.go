@@ -112,7 +112,7 @@ func place(lines []Line, l Line) int {
 		return 0
 	}
 	at := slices.IndexFunc(lines, func(other Line) bool {
-		return !other.IsTracker() && (l.Name == RC || compareLines(other.Name, l.Name) < 0)
+		return !other.IsTracker() && (l.Name == RC || CompareLines(other.Name, l.Name) < 0)
 	})
 	if at < 0 {
 		return len(lines)
@@ -120,9 +120,9 @@ func place(lines []Line, l Line) int {
 	return at
 }
 
-// compareLines orders the names of stable lines, the older first. A name that is
+// CompareLines orders the names of stable lines, the older first. A name that is
 // none comes before all.
-func compareLines(a, b string) int {
+func CompareLines(a, b string) int {
 	v, _ := parseVersion(a + ".0")
 	w, _ := parseVersion(b + ".0")
 	return v.Compare(w)

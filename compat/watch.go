@@ -232,7 +232,7 @@ func (w *watch) trim(limit int) {
 				continue
 			}
 			count++
-			if oldest < 0 || compareLines(l.Name, w.Lines[oldest].Name) < 0 {
+			if oldest < 0 || CompareLines(l.Name, w.Lines[oldest].Name) < 0 {
 				oldest = i
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // releasesOf reads versions; one that was yanked has a "!" behind it.
@@ -362,7 +362,7 @@ func checkKept(t *testing.T, before, after []byte, m *Matrix) {
 		t.Errorf("nightly became %+v", l)
 	}
 	stable := slices.DeleteFunc(slices.Clone(m.Lines), Line.IsTracker)
-	if !slices.IsSortedFunc(stable, func(a, b Line) int { return cmp.Compare(0, compareLines(a.Name, b.Name)) }) {
+	if !slices.IsSortedFunc(stable, func(a, b Line) int { return cmp.Compare(0, CompareLines(a.Name, b.Name)) }) {
 		t.Errorf("not newest first: %v", m.names())
 	}
 }

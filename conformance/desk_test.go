@@ -12,8 +12,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // desk is a copy of the registry with one golden of it, and what the tap would

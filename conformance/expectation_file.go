@@ -3,7 +3,7 @@ package conformance
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // expectArray is the array of tables that the file of expectations is.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // maxRequestEntries is for how many failing requests a case gets an entry each.

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // checkFidelity replays every recorded stream of a golden through a player and
@@ -229,7 +229,7 @@ func (s *session) next(ctx context.Context) error {
 	if err == nil || ctx.Err() == nil || codeOf(context.Cause(s.ctx)) != CodeEngineEnded {
 		return err
 	}
-	for _, final := range []error{frontend.ErrUndecodable, frontend.ErrEngineGone, protocol.ErrEngineDead} {
+	for _, final := range []error{coreclient.ErrUndecodable, coreclient.ErrEngineGone, protocol.ErrEngineDead} {
 		if errors.Is(err, final) {
 			return err
 		}
@@ -247,7 +247,7 @@ func (s *session) next(ctx context.Context) error {
 // ended.
 func (s *session) receive(ctx context.Context) (ended int, err error) {
 	err = s.next(ctx)
-	if err != nil && !errors.Is(err, frontend.ErrUndecodable) {
+	if err != nil && !errors.Is(err, coreclient.ErrUndecodable) {
 		return 0, err
 	}
 	s.frames++

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // RealFrontend is the frontend binary of a vLLM release and a model directory

@@ -3,7 +3,7 @@ package conformance
 import (
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // promptOf is the recorded prompt where the golden carries it, else as many

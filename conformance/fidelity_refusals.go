@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // refusals collects why the player refused requests: before 0.33 the wire has

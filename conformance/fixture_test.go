@@ -16,9 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

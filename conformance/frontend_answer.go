@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
 // reply is an answer of the OpenAI side, put together if it was streamed.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
 // What a frontend answers is read to its end whatever it is, and what is quoted of it

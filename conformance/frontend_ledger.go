@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // ledger holds what a frontend under test has said to its engine, in its order. It

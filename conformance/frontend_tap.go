@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // tap stands between a frontend under test and the player and keeps a copy of what

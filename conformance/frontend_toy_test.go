@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // toy is a small frontend whose tokens are the bytes of a text. With a fault it does
@@ -24,7 +24,7 @@ import (
 type toy struct {
 	fault string
 	codec *protocol.Codec
-	front *frontend.Frontend
+	front *coreclient.Frontend
 
 	mu     sync.Mutex
 	next   int
@@ -56,7 +56,7 @@ func startToy(t *testing.T, line, fault string) *FrontendUnderTest {
 	y := &toy{
 		fault: fault, codec: codec, calls: map[uint64]chan *protocol.UtilityOutput{}, open: map[string]chan toyOutput{}, loaded: map[string]bool{},
 	}
-	if y.front, err = frontend.Listen(frontend.Options{Codec: codec}); err != nil {
+	if y.front, err = coreclient.Listen(coreclient.Options{Codec: codec}); err != nil {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()

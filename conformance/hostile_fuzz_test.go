@@ -3,8 +3,8 @@ package conformance
 import (
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Whatever an engine says in the place of a real one's message, comparing the two ends

@@ -7,7 +7,7 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // List writes a table of cases, a row each: its name, which is a pattern that selects

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // ask is a request of the live suite, and what came back of it.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // receive takes one message of the engine and checks what holds of every one.
@@ -17,7 +17,7 @@ func (l *live) receive() error {
 		infraError{coded(CodeSilence, fmt.Errorf("no output for %v", l.s.limits.Idle))})
 	defer stop()
 	aux, err := l.s.front.Next(ctx, 0, &l.out)
-	if errors.Is(err, frontend.ErrUndecodable) {
+	if errors.Is(err, coreclient.ErrUndecodable) {
 		l.messages++
 		l.fail("", problem(CodeUndecodable, "message %d: %v", l.messages, err).within(l.messages, ""))
 		l.checkLayout()

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // envEngines names the releases of real engines that the live suite is tested on,

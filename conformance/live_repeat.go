@@ -3,7 +3,7 @@ package conformance
 import (
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // checkRepeat asks twice for the same: greedily, and with a seed. Then it asks for

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
 // checkStatistics has four requests run and looks at what the engine says of

@@ -3,7 +3,7 @@ package conformance
 import (
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // checkStreaming has 16 requests in flight, of different lengths both ways.

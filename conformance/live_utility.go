@@ -3,8 +3,8 @@ package conformance
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // safeCall is a call of a utility method, with the arguments that frontends give.

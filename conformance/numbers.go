@@ -1,6 +1,6 @@
 package conformance
 
-import "github.com/vllm-vcr/conformance/internal/pack"
+import "github.com/vllm-vcr/conformance/internal/wire/pack"
 
 // integers reads the integers among the values of a map with text keys.
 func integers(raw []byte) (map[string]int64, error) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // filter keeps the cases that a pattern of Run matches, or all without one, and

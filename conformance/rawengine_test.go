@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -280,7 +280,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("got %v, want %v", err, reason)
 		}
 	})
-	for _, seen := range []error{frontend.ErrEngineGone, protocol.ErrEngineDead, zmq.ErrNoPeer} {
+	for _, seen := range []error{coreclient.ErrEngineGone, protocol.ErrEngineDead, zmq.ErrNoPeer} {
 		t.Run(strings.ReplaceAll(seen.Error(), " ", "_"), func(t *testing.T) {
 			s := session()
 			go s.cancel(reason)

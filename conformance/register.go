@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Registration is a capture that is to become a golden.

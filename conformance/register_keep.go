@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // ErrEdited is among the problems of a registration whose registry was edited by

@@ -8,9 +8,9 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -162,7 +162,7 @@ func (r *Runner) assertSchema(ctx context.Context, g *recording, c Case) (f find
 	}
 	// It registers, and plays nothing: a golden of role schema may have no tokens.
 	s, err := r.boot(ctx, g.codec, player.Options{VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: player.Random{}})
-	var refused *frontend.RegistrationError
+	var refused *coreclient.RegistrationError
 	if errors.As(err, &refused) && len(refused.Frames) == 1 {
 		// Nobody could take it: it is for this check to say what is wrong with it.
 		f.compareReady(g, want, refused.Frames[0])

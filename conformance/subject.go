@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/process"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -34,8 +34,8 @@ func Player(opt player.Options) (Subject, error) {
 
 // session is a subject under test, connected to a frontend of ours.
 type session struct {
-	front   *frontend.Frontend
-	engine  frontend.Engine
+	front   *coreclient.Frontend
+	engine  coreclient.Engine
 	subject Subject
 	remote  bool            // somebody else runs the subject
 	ctx     context.Context // ends with the subject, its error as the cause
@@ -134,7 +134,7 @@ func (r *Runner) start(ctx context.Context, codec *protocol.Codec, opt player.Op
 // listen opens the sockets of a session; address is where the engine is to dial,
 // empty for any port.
 func (r *Runner) listen(codec *protocol.Codec, address string) (*session, error) {
-	front, err := frontend.Listen(frontend.Options{
+	front, err := coreclient.Listen(coreclient.Options{
 		Codec: codec, HandshakeAddress: address, Address: dataAddress(address), MaxFrame: maxFrame,
 		HandshakeTimeout: min(r.Timeouts.Connect, mostZMQHandshake),
 	})
@@ -168,7 +168,7 @@ func (r *Runner) accept(s *session, version string) (*session, error) {
 // wrong message was not. A subject that is seen to go is waited for, so that its
 // reason is known.
 func (s *session) explain(err error) error {
-	gone := errors.Is(err, frontend.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
+	gone := errors.Is(err, coreclient.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
 	if gone && s.outlives(err) {
 		select {
 		case <-s.ctx.Done():

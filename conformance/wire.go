@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // framesMeta is what the first line of a frames file says of the capture: the

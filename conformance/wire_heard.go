@@ -1,6 +1,6 @@
 package conformance
 
-import "github.com/vllm-vcr/conformance/internal/pack"
+import "github.com/vllm-vcr/conformance/internal/wire/pack"
 
 // wireHeard is a message of the engine under test.
 type wireHeard struct {

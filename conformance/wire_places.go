@@ -3,7 +3,7 @@ package conformance
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // The reasons for which a message of the engine is not compared.

@@ -3,8 +3,8 @@ package conformance
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // wireSession is what the frames of a golden show: what a real frontend sent to a

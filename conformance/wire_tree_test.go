@@ -3,7 +3,7 @@ package conformance
 import (
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // node is a msgpack value that a test changes: an array or a map with its parts, a

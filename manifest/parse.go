@@ -3,7 +3,7 @@ package manifest
 import (
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // Policy is what a project may decide about its registry. The zero Policy is the

@@ -1,6 +1,6 @@
 package manifest
 
-import "github.com/vllm-vcr/conformance/internal/tomlfile"
+import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
 
 // The codes of the rules. They are stable: users filter by them.
 const (

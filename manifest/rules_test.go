@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/tomlfile/rulestest"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
 )
 
 // testFacts are the facts under which the files in testdata are checked.

@@ -17,8 +17,8 @@ import (
 	diff "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // goldensDir is what the bucket paths of the shipped registry are relative to.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/grammar"
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/engine/grammar"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // errManyConstraints and errNoConstraint are what vllm/sampling_params.py

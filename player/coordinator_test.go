@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // coordinated is a frontend with a data-parallel coordinator that a test plays.
@@ -118,7 +118,7 @@ func TestTheCoordinatorIsTold(t *testing.T) {
 	}
 
 	c.submit(ask("a-x", count(0, 8), 2))
-	c.read(0, "a-x", func() {})
+	c.read(0, "a-x", func(int) {})
 	c.hears(
 		"engine 0 starts wave 0",
 		"engine 0 in wave 0: 0 running, 1 waiting, 0.00 used",
@@ -138,7 +138,7 @@ func TestTheCoordinatorIsTold(t *testing.T) {
 	c.hears("engine 0: wave 3 complete")
 
 	c.submit(ask("b-x", count(0, 4), 1))
-	c.read(0, "b-x", func() {})
+	c.read(0, "b-x", func(int) {})
 	c.hears("engine 0 starts wave 4")
 	stop()
 	if err := <-ended; err != nil {
@@ -157,7 +157,7 @@ func TestACoordinatorThatLeavesIsNotMissed(t *testing.T) {
 	for i := range 3 {
 		id := fmt.Sprintf("r%d-x", i)
 		c.submit(ask(id, count(0, 4), 10))
-		if got := c.read(0, id, func() {}); len(got) != 10 {
+		if got := c.read(0, id, func(int) {}); len(got) != 10 {
 			t.Errorf("%s got %d tokens, want 10", id, len(got))
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/latency"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/scheduler"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // engine owns every request. It is not safe for concurrent use and touches no

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // FaultKind is what goes wrong.

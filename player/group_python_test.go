@@ -17,8 +17,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // dozer is a parrot that dozes for an hour when it is asked for one token.

@@ -3,7 +3,7 @@ package player
 import (
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // eventKind says what an event is of.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // A clock that jumps forward, as after a suspended machine, loses and doubles nothing.

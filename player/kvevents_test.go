@@ -19,12 +19,12 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/kvevents"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // subscribed tells of each subscription that a log says.
@@ -243,7 +243,7 @@ func TestKVEventsOfRanks(t *testing.T) {
 	}
 }
 
-// A captured engine is what internal/kvevents/testdata/engine.py wrote of a released one:
+// A captured engine is what internal/engine/kvevents/testdata/engine.py wrote of a released one:
 // the requests that it was asked, one after the other, and what it then published.
 type capturedEngine struct {
 	Version   string
@@ -267,7 +267,7 @@ type capturedRequest struct {
 
 func capturedEngineOf(t *testing.T, version string) (c capturedEngine) {
 	t.Helper()
-	testenv.GzipLines(t, "../internal/kvevents/testdata/engine-"+version+".jsonl.gz", func(text []byte) {
+	testenv.GzipLines(t, "../internal/engine/kvevents/testdata/engine-"+version+".jsonl.gz", func(text []byte) {
 		var (
 			kind string
 			r    capturedRequest
@@ -363,7 +363,7 @@ func connectBeside(t *testing.T, opt Options, ended chan error) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front, err := frontend.Listen(frontend.Options{Codec: codec})
+	front, err := coreclient.Listen(coreclient.Options{Codec: codec})
 	if err != nil {
 		t.Fatal(err)
 	}

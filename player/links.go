@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // link is the pair of sockets to one client of the frontend.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // TestManyRequestsAtOnce lets 250 and then 1,000 requests run at once. Every

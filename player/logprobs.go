@@ -3,7 +3,7 @@ package player
 import (
 	"math"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // defaultVocab is the vocabulary that ids are drawn from when nobody names one.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/latency"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // A step takes what the model says, and the next one begins when it ends: so says
@@ -231,7 +231,7 @@ func BenchmarkGaps(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	front, err := frontend.Listen(frontend.Options{Codec: probe.codec, Clients: 1})
+	front, err := coreclient.Listen(coreclient.Options{Codec: probe.codec, Clients: 1})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/kvevents"
-	"github.com/vllm-vcr/conformance/internal/latency"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Options configures a player. The zero value needs at least Handshake.

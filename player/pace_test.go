@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vllm-vcr/conformance/internal/scheduler"
+	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
 )
 
 const ms = time.Millisecond

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/kvevents"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Player is one engine core in front of one frontend.

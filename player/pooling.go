@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // poolingTasks are what a pooling model may be asked for (vllm/tasks.py

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // unixFrontend listens on Unix sockets, whose buffers are small, and reads no
@@ -119,16 +119,21 @@ func (f *unixFrontend) call(client int, method string, args ...[]byte) {
 }
 
 // read reads a client's messages until a request ends, and returns its tokens.
-// each is called before every message.
-func (f *unixFrontend) read(client int, id string, each func()) []uint32 {
+// each is called with the bytes of every message.
+func (f *unixFrontend) read(client int, id string, each func(size int)) []uint32 {
 	f.t.Helper()
 	var tokens []uint32
 	for {
-		each()
+		message := f.receive(f.outputs[client]).Message
 		var o protocol.Outputs
-		if err := f.codec.DecodeOutputs(f.receive(f.outputs[client]).Message[0], &o); err != nil {
+		if err := f.codec.DecodeOutputs(message[0], &o); err != nil {
 			f.t.Fatal(err)
 		}
+		size := 0
+		for _, frame := range message {
+			size += len(frame)
+		}
+		each(size)
 		for _, out := range o.Outputs {
 			if string(out.ID) != id {
 				f.t.Fatalf("client %d got an output of %s", client, out.ID)
@@ -157,17 +162,20 @@ func TestWhatIsKeptForAClientIsBounded(t *testing.T) {
 
 	front.submit(ask("deaf-x", count(0, 4), said))
 	front.submit(ask("other-x", count(0, 4), 2*said, toClient(1)))
-	got := front.read(1, "other-x", func() {})
+	got := front.read(1, "other-x", func(int) {})
 	if diff := cmp.Diff(randomTokens(0, defaultVocab, "other-x", 2*said), got); diff != "" {
 		t.Errorf("tokens of the other client (-want +got):\n%s", diff)
 	}
 	if kept := unread(p, 0); kept <= limit/2 {
 		t.Errorf("%d bytes are kept for the client that reads nothing, want more than %d", kept, limit/2)
 	}
-	most := 0
-	got = front.read(0, "deaf-x", func() { most = max(most, unread(p, 0)) })
-	if most > limit {
-		t.Errorf("up to %d bytes were kept for the client that stopped reading, want at most %d", most, limit)
+	// The message that crosses the limit is kept whole, so the bound is the limit and the longest message.
+	most, longest := 0, 0
+	got = front.read(0, "deaf-x", func(size int) {
+		most, longest = max(most, unread(p, 0)), max(longest, size)
+	})
+	if want := limit + longest + 16; most > want { // 16: the headers of its frames
+		t.Errorf("up to %d bytes were kept for the client that stopped reading, want at most %d", most, want)
 	}
 	if diff := cmp.Diff(randomTokens(0, defaultVocab, "deaf-x", said), got); diff != "" {
 		t.Errorf("tokens of the client that stopped reading (-want +got):\n%s", diff)
@@ -201,12 +209,12 @@ func TestAClientThatStopsReadingHoldsUpNobody(t *testing.T) {
 	front.submit(ask("deaf-x", count(0, 4), said))
 	// As long as the one that is not read, so that it ends after it.
 	front.submit(ask("other-x", count(0, 4), said+10, toClient(1)))
-	got := front.read(1, "other-x", func() {})
+	got := front.read(1, "other-x", func(int) {})
 	if diff := cmp.Diff(randomTokens(0, defaultVocab, "other-x", said+10), got); diff != "" {
 		t.Errorf("tokens of the other client (-want +got):\n%s", diff)
 	}
 	stop()
-	got = front.read(0, "deaf-x", func() {})
+	got = front.read(0, "deaf-x", func(int) {})
 	if diff := cmp.Diff(randomTokens(0, defaultVocab, "deaf-x", said), got); diff != "" {
 		t.Errorf("tokens of the client that stopped reading (-want +got):\n%s", diff)
 	}
@@ -341,7 +349,7 @@ func TestAClientThatLeavesMakesRoom(t *testing.T) {
 	front.call(0, "is_sleeping")
 	front.submit(ask("replay-1", count(0, 4), 1, toClient(1)))
 	front.inputs[0].Close()
-	if got := front.read(1, "replay-1", func() {}); len(got) != 1 || got[0] != 7 {
+	if got := front.read(1, "replay-1", func(int) {}); len(got) != 1 || got[0] != 7 {
 		t.Errorf("the other client got %v, want [7]", got)
 	}
 	front.inputs[1].Close()

@@ -9,8 +9,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 func TestRegistrationIsTheRecordedOne(t *testing.T) {

@@ -3,10 +3,10 @@ package player
 import (
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/latency"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/scheduler"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // request is one request in the engine, from ADD to its last output.

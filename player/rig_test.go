@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // fakeClock is virtual time: After delivers when the test moves the clock.

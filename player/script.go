@@ -3,7 +3,7 @@ package player
 import (
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Script is what one request will be answered with.

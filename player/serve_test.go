@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // patience is how long a test waits for what must come; nothing is timed by it.
@@ -26,8 +26,8 @@ const patience = 2 * time.Minute
 type session struct {
 	t      *testing.T
 	ctx    context.Context
-	front  *frontend.Frontend
-	engine frontend.Engine
+	front  *coreclient.Frontend
+	engine coreclient.Engine
 	player *Player
 	stop   context.CancelFunc
 	ended  chan error // what Run returned
@@ -44,7 +44,7 @@ func connect(t *testing.T, opt Options, clients int) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.front, err = frontend.Listen(frontend.Options{Codec: probe.codec, Clients: clients}); err != nil {
+	if s.front, err = coreclient.Listen(coreclient.Options{Codec: probe.codec, Clients: clients}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.front.Close() })
@@ -228,7 +228,7 @@ func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 				if _, err := s.front.Next(s.ctx, client, &o); !errors.Is(err, protocol.ErrEngineDead) {
 					t.Errorf("client %d was told %v, want that the engine is dead", client, err)
 				}
-				if _, err := s.front.Next(s.ctx, client, &o); !errors.Is(err, frontend.ErrEngineGone) {
+				if _, err := s.front.Next(s.ctx, client, &o); !errors.Is(err, coreclient.ErrEngineGone) {
 					t.Errorf("client %d was told %v, want that the engine is gone", client, err)
 				}
 			}

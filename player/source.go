@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 func (o Options) source() (Source, error) {

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/latency"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/scheduler"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Pace says when outputs leave.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/grammar"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/engine/grammar"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Encoder turns a text into ids of a model's tokenizer that a frontend decodes to exactly

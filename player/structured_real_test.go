@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
 )
 
 // hermes is a folder of the tiny model by whose name a frontend chooses its parser of

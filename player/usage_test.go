@@ -3,10 +3,10 @@ package player
 import (
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // TestUsageOfRealEngines follows two captured sessions and counts KV blocks as

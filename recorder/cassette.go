@@ -11,8 +11,8 @@ import (
 	"math"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // cassette writes the files of an observer. Each fails on its own: a failure is

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 var channelNames = [...]string{"handshake", "input", "output", "coordinator_input", "coordinator_output"}

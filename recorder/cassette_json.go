@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // appendJSON reads one msgpack value, which must be well formed, and appends it

@@ -3,7 +3,7 @@ package recorder
 import (
 	"context"
 
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // share is the gate of a coordinator's address. All engines are told the same one, as

@@ -8,7 +8,7 @@ import (
 	"io"
 	"log/slog"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // FrameOptions returns the options under which the frames file at path was

@@ -3,7 +3,7 @@ package recorder
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // LineError is an engine of another line than the recording was asked for.

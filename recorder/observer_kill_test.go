@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // obsKilled names, in the environment, the file that a child is to write.

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // TestDevFull: the kernel's own full device.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // queueMessage is a message that carries its number, and is that long.

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // A session is the tap's work for one engine, from its HELLO to the hang-up.

@@ -15,13 +15,13 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/trace"
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // tapPatience ends tests that hang; nothing that works comes near it.
@@ -138,9 +138,9 @@ func startPlayer(t *testing.T, opt player.Options) (ended <-chan error, stop fun
 	return end, cancel
 }
 
-func listenFrontend(t *testing.T, clients int) *frontend.Frontend {
+func listenFrontend(t *testing.T, clients int) *coreclient.Frontend {
 	t.Helper()
-	f, err := frontend.Listen(frontend.Options{Codec: codec(t), Clients: clients})
+	f, err := coreclient.Listen(coreclient.Options{Codec: codec(t), Clients: clients})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func oneToken(t *testing.T, rank int, id string) []byte {
 }
 
 // ask sends a request and reads its answer to the end.
-func ask(t *testing.T, f *frontend.Frontend, client int, id string, prompt []uint32, n int) []uint32 {
+func ask(t *testing.T, f *coreclient.Frontend, client int, id string, prompt []uint32, n int) []uint32 {
 	t.Helper()
 	if err := f.Submit(tapRequest(client, id, prompt, n)); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,7 @@ package recorder
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // A witness queues what passes one way of a link.

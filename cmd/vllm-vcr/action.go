@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/vllm-vcr/conformance/internal/action"
+	"github.com/vllm-vcr/conformance/internal/forge/action"
 )
 
 // actionCommand holds what the steps of action.yml run. It is hidden: nobody else has

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/action"
+	"github.com/vllm-vcr/conformance/internal/forge/action"
 )
 
 // actionPull brings what the mode watch has written into a pull request. Its number is the output pr. When there is none

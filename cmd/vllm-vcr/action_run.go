@@ -14,7 +14,7 @@ import (
 	"github.com/sethvargo/go-githubactions"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/action"
+	"github.com/vllm-vcr/conformance/internal/forge/action"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 

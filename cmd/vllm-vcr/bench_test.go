@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // BenchmarkSpawn is a player as its own process: from start to READY, and its
@@ -38,7 +38,7 @@ func BenchmarkSpawn(b *testing.B) {
 
 func spawn(b *testing.B, binary string, codec *protocol.Codec) (ready time.Duration, idle, loaded float64) {
 	b.Helper()
-	f, err := frontend.Listen(frontend.Options{Codec: codec})
+	f, err := coreclient.Listen(coreclient.Options{Codec: codec})
 	if err != nil {
 		b.Fatal(err)
 	}

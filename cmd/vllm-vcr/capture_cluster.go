@@ -4,8 +4,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/cluster"
-	"github.com/vllm-vcr/conformance/internal/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 )
 
 // clusterFlags say which cluster it is, and as whom to speak to it.

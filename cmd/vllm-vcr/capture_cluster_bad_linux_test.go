@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/cluster"
-	"github.com/vllm-vcr/conformance/internal/oidc"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 )
 
 func (a *app) captureCredentialCommand() *cobra.Command {

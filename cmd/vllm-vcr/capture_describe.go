@@ -11,8 +11,8 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 

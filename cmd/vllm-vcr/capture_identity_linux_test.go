@@ -20,7 +20,7 @@ import (
 	"time"
 
 	vcr "github.com/vllm-vcr/conformance"
-	"github.com/vllm-vcr/conformance/internal/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 

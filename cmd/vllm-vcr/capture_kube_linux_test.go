@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/deploy"
-	"github.com/vllm-vcr/conformance/internal/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 

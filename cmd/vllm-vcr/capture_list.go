@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/target"
-	"github.com/vllm-vcr/conformance/internal/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/load"
-	"github.com/vllm-vcr/conformance/internal/load/pod"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
 	"github.com/vllm-vcr/conformance/recorder"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // captureFlags are the flags of capture load.

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/internal/deploy"
-	"github.com/vllm-vcr/conformance/internal/load/pod"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
 )
 
 // loadInPod plays the workload beside a tap, and stays until its files are fetched.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/cluster"
-	"github.com/vllm-vcr/conformance/internal/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 

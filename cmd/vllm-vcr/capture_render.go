@@ -11,8 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 
 	vcr "github.com/vllm-vcr/conformance"
-	"github.com/vllm-vcr/conformance/internal/deploy"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // jobFlags say what the Jobs of a run have in common.

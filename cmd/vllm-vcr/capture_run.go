@@ -17,9 +17,9 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/target"
 )
 
 // runFlags are the flags of capture run.

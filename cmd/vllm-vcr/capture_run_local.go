@@ -14,9 +14,9 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/cpuengine"
-	"github.com/vllm-vcr/conformance/internal/drift"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // localFlags are the flags of capture run that are about this machine.

@@ -5,14 +5,14 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // TestCommandsOfTargetsAreOurs: what a target makes of the command lines of tap and load generator, this binary takes.
 func TestCommandsOfTargetsAreOurs(t *testing.T) {
 	window, _ := compat.Load("../../compat.toml")
 	targets := 0
-	for _, path := range []string{"../../capture/targets.toml", "../../internal/target/testdata/gpus.toml"} {
+	for _, path := range []string{"../../capture/targets.toml", "../../internal/capture/target/testdata/gpus.toml"} {
 		file, findings := target.Load(path, window)
 		for _, f := range findings {
 			if f.Severity != "warning" {

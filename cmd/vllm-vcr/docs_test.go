@@ -82,7 +82,7 @@ func TestGoldensPageMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, "../../internal/oidc/job.go")
+	files = append(files, "../../internal/forge/oidc/job.go")
 	var sources strings.Builder
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {

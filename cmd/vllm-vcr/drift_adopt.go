@@ -15,9 +15,9 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/adopt"
-	"github.com/vllm-vcr/conformance/internal/drift"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // What --engine takes.
@@ -59,7 +59,7 @@ func (a *app) driftAdoptCommand() *cobra.Command {
 			"Then its targets are captured, where there is an engine for the CPU, and conform runs on the whole. Comments and\n" +
 			"all else in the files stay. What is left to a person is told at the end, numbered.\n\n" +
 			"VERSION is a release (0.34.0), a wheel, a folder with the sources, a URL, or a profile that drift extract wrote.\n" +
-			"The profile goes to internal/protocol/profiles in the repository of vllm-vcr, elsewhere to " + adopt.ProfilesPath + " beside\n" +
+			"The profile goes to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + adopt.ProfilesPath + " beside\n" +
 			vcr.CompatPath + ", where every command finds it. Files are edited all or none, and before anything is captured. To\n" +
 			"adopt what is adopted already captures what is absent.\n\n" +
 			"--engine auto takes an engine that is installed, install installs one (6 GB), never leaves the capture to a\n" +
@@ -77,7 +77,7 @@ func (a *app) driftAdoptCommand() *cobra.Command {
 func (f *adoptFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.repo, "repo", ".", "folder of the repository; other paths that are not absolute begin there")
 	flags.StringVar(&f.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
-	flags.IntVar(&f.window, "window", adopt.DefaultWindow, "how many stable lines the window keeps")
+	flags.IntVar(&f.window, "window", adopt.DefaultLines, "how many stable lines the window keeps")
 	flags.StringVar(&f.rev, "rev", "", "commit of vllm.git that the release was built from (default what its wheel says)")
 	flags.StringVar(&f.engineUse, "engine", engineAuto, "engine for the CPU to capture with: auto (if it is installed), install, never")
 	f.engine.addFlags(flags)
@@ -193,7 +193,7 @@ func (run *adoption) prepare(ctx context.Context, source string) error {
 		return err
 	}
 	run.plan, err = adopt.Prepare(adopt.Options{
-		Tree: run.tree, Profile: profile, Rev: run.flags.rev, Window: run.flags.window, Prune: run.flags.prune,
+		Tree: run.tree, Profile: profile, Rev: run.flags.rev, Lines: run.flags.window, Prune: run.flags.prune,
 	})
 	var unfit *adopt.UnfitError
 	if errors.As(err, &unfit) {

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/cpuengine"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 

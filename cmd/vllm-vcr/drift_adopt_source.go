@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/upstream"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // profileOf is the wire profile of a release: out of a file that has one, or else read from the sources of the release. What
@@ -17,7 +17,7 @@ func (a *app) profileOf(ctx context.Context, source, index string) (*protocol.Pr
 	if strings.HasSuffix(source, ".json") {
 		return readProfile(source)
 	}
-	profile, gaps, err := a.extract(ctx, source, index, upstream.Options{})
+	profile, gaps, err := a.extract(ctx, source, index, extract.Options{})
 	if err != nil {
 		return nil, err
 	}

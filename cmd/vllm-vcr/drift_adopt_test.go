@@ -15,7 +15,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // newRelease makes a release that nobody has published: the newest one, with an optional field more at the end of each output.
@@ -45,7 +45,7 @@ func newRelease(t *testing.T, version string) (path string) {
 func newWheel(t *testing.T, version string) (path string) {
 	t.Helper()
 	const base = "0.33.0"
-	paths, err := filepath.Glob("../../internal/upstream/testdata/wheels/vllm-" + base + "-*.whl")
+	paths, err := filepath.Glob("../../internal/upstream/extract/testdata/wheels/vllm-" + base + "-*.whl")
 	if err != nil || len(paths) != 1 {
 		t.Fatalf("wheels of %s: %q, %v", base, paths, err)
 	}

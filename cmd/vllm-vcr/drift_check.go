@@ -16,10 +16,10 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/cpuengine"
-	"github.com/vllm-vcr/conformance/internal/drift"
-	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -196,7 +196,7 @@ func (a *app) look(ctx context.Context, run *driftRun, live drift.Live) (drift.R
 		Source: run.subject.source, Cache: run.cache,
 		Frontend: func(ctx context.Context) (drift.Frontend, error) { return run.subject.fetch(ctx, run.cache, a.log) },
 		Extract:  run.subject.extract(),
-		Tell:     func(layer drift.LayerName, step string) { steps.tell(string(layer), step) },
+		Step:     func(layer drift.LayerName, step string) { steps.tell(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(f.engine), Options: cpuengine.Options{
 			Dir: f.peers, Index: f.index, Log: a.log,
 			Progress: func(step string) { steps.tell("engine "+run.subject.build.String(), step) },
@@ -223,7 +223,7 @@ func (a *app) liveLayers(run *driftRun) (live drift.Live, err error) {
 	if f.model, err = filepath.Abs(f.model); err != nil {
 		return live, err
 	}
-	live = drift.Live{Window: run.window, Registry: run.registry, Model: f.model, Log: a.log, Progress: a.progress}
+	live = drift.Live{Matrix: run.window, Manifest: run.registry, Model: f.model, Log: a.log, Progress: a.progress}
 	if live.Store, err = a.openStore(&f.store); err != nil || f.expectations == "" {
 		return live, err
 	}

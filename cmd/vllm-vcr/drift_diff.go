@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/drift"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/upstream"
-	"github.com/vllm-vcr/conformance/internal/wirediff"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // What makes drift diff end with exit code 1.
@@ -165,7 +165,7 @@ func plausible(p *protocol.Profile) error {
 
 // extractSide reads the sources of a release.
 func (a *app) extractSide(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
-	profile, gaps, err := a.extract(ctx, name, index, upstream.Options{})
+	profile, gaps, err := a.extract(ctx, name, index, extract.Options{})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/pypi"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/upstream"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // driftExtractFlags are the flags of drift extract.
@@ -61,7 +61,7 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 	if f.format != "json" && f.format != "text" {
 		return fmt.Errorf("--format %q: want json or text", f.format)
 	}
-	profile, gaps, err := a.extract(ctx, name, f.index, upstream.Options{Version: f.version, Yanked: f.yanked})
+	profile, gaps, err := a.extract(ctx, name, f.index, extract.Options{Version: f.version, Yanked: f.yanked})
 	if err != nil {
 		return err
 	}
@@ -87,13 +87,13 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 }
 
 // extract reads the sources of a release that an argument names, and what could not be read of them, within a time.
-func (a *app) extract(ctx context.Context, name, index string, opt upstream.Options) (*protocol.Profile, []upstream.Gap, error) {
+func (a *app) extract(ctx context.Context, name, index string, opt extract.Options) (*protocol.Profile, []extract.Gap, error) {
 	started := time.Now()
-	ctx, cancel := upstream.Limited(ctx)
+	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
 	opt.Index = &pypi.Index{URL: index, Log: a.log}
-	release, err := upstream.Open(ctx, name, opt)
-	if errors.Is(err, upstream.ErrNotNamed) {
+	release, err := extract.Open(ctx, name, opt)
+	if errors.Is(err, extract.ErrNotNamed) {
 		return nil, nil, err
 	}
 	if err != nil {
@@ -103,7 +103,7 @@ func (a *app) extract(ctx context.Context, name, index string, opt upstream.Opti
 	if release.Warning != "" {
 		a.log.Warn(release.Warning)
 	}
-	profile, gaps, err := upstream.Read(ctx, release)
+	profile, gaps, err := extract.Read(ctx, release)
 	if err != nil {
 		return nil, nil, exitError{conformance.ExitInfra, err}
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	tinyRelease    = "../../internal/upstream/testdata/tiny"
-	extractedWheel = "../../internal/upstream/testdata/wheels/vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl"
+	tinyRelease    = "../../internal/upstream/extract/testdata/tiny"
+	extractedWheel = "../../internal/upstream/extract/testdata/wheels/vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl"
 )
 
 // damagedRelease is a folder with the sources of the tiny release, of which one text is another.
@@ -123,7 +123,7 @@ func TestDriftExtractWritesTheProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := os.ReadFile("../../internal/protocol/profiles/0.33.json")
+	want, err := os.ReadFile("../../internal/wire/protocol/profiles/0.33.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/canary"
-	"github.com/vllm-vcr/conformance/internal/github"
+	"github.com/vllm-vcr/conformance/internal/forge/github"
+	"github.com/vllm-vcr/conformance/internal/upstream/canary"
 )
 
 // driftIssuesFlags are the flags of drift issues.

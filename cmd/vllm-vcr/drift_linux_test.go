@@ -23,8 +23,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // An indexOf is a package index of wheels, by version; a "-" before one says that it was yanked.
@@ -66,7 +66,7 @@ func (x *indexOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // pythonOf are the Python sources of a release that its profile is read from.
 func pythonOf(t *testing.T, version string) map[string][]byte {
 	t.Helper()
-	found, err := filepath.Glob("../../internal/upstream/testdata/wheels/vllm-" + version + "-*.whl")
+	found, err := filepath.Glob("../../internal/upstream/extract/testdata/wheels/vllm-" + version + "-*.whl")
 	if err != nil || len(found) != 1 {
 		t.Fatalf("sources of %s: %q, %v", version, found, err)
 	}

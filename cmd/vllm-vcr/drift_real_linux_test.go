@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // driftDocumentOf runs drift check, and returns its JSON.

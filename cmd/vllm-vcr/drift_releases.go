@@ -8,8 +8,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/canary"
-	"github.com/vllm-vcr/conformance/internal/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/canary"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
 // driftReleasesFlags are the flags of drift releases.

@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/drift"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/wirediff"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
 // bodyLimit is how long the text of an issue may be, in bytes: GitHub refuses more than 65,536 characters.
@@ -336,7 +337,7 @@ func (run *driftRun) markdown(w io.Writer, limit int) error {
 // otherwise as SARIF.
 func (run *driftRun) writeFiles() error {
 	var failed []error
-	asJSON := func(w io.Writer) error { return drift.JSON(w, run.jsonDocument()) }
+	asJSON := func(w io.Writer) error { return jsonout.Write(w, run.jsonDocument()) }
 	if path := run.flags.layersJSON; path != "" {
 		failed = append(failed, report.WriteFile(path, asJSON))
 	}

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/drift"
-	"github.com/vllm-vcr/conformance/internal/pypi"
-	"github.com/vllm-vcr/conformance/internal/upstream"
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
 // A driftSubject is the release that is looked at.
@@ -71,7 +71,7 @@ func (a *app) choose(ctx context.Context, run *driftRun) error {
 	case run.subject.wheel != "":
 		choose = a.chooseWheel
 	}
-	ctx, cancel := upstream.Limited(ctx)
+	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
 	return choose(ctx, run)
 }

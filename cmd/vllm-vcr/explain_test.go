@@ -11,7 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -79,7 +79,7 @@ func TestPages(t *testing.T) {
 func findingsInTestdata(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
-	for _, room := range []string{"compat", "manifest", "conformance", "internal/target"} {
+	for _, room := range []string{"compat", "manifest", "conformance", "internal/capture/target"} {
 		files, err := filepath.Glob("../../" + room + "/testdata/*.findings")
 		if err != nil || len(files) < 4 {
 			t.Fatalf("%d files of findings in %s: %v", len(files), room, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/github"
+	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/vllm-vcr/conformance/internal/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
 )
 
 type githubKey struct{}

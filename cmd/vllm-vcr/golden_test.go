@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	vcr "github.com/vllm-vcr/conformance"
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // registryFixture is a copy of the shipped registry without its first fidelity

@@ -7,7 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 func (a *app) inspectSummaryCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
 func main() {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/internal/kvcache"
-	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/player"
 )
 

@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/internal/dataset"
-	"github.com/vllm-vcr/conformance/internal/tokenizer"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // sourceFlags say what the player answers with.

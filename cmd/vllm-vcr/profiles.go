@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	vcr "github.com/vllm-vcr/conformance"
-	"github.com/vllm-vcr/conformance/internal/adopt"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // profilesFlag names the folder of wire profiles that this build does not have.

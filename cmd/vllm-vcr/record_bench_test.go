@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // BenchmarkRecord is the tap as its own process between a player of its own and a
@@ -81,13 +81,13 @@ func buildBinary(b *testing.B) string {
 
 // startPair starts a player, with a tap before it if it is to be recorded, and returns
 // the frontend's side and the tap's process id.
-func startPair(b *testing.B, binary string, recorded bool) (f *frontend.Frontend, tap int) {
+func startPair(b *testing.B, binary string, recorded bool) (f *coreclient.Frontend, tap int) {
 	b.Helper()
 	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		b.Fatal(err)
 	}
-	if f, err = frontend.Listen(frontend.Options{Codec: codec}); err != nil {
+	if f, err = coreclient.Listen(coreclient.Options{Codec: codec}); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { f.Close() })
@@ -138,7 +138,7 @@ func startProcess(b *testing.B, binary string, args ...string) (pid int) {
 
 // generate runs requests of 128 tokens in and out, so many in flight, and counts the
 // engine's messages.
-func generate(b *testing.B, f *frontend.Frontend, requests, inFlight int) (messages int) {
+func generate(b *testing.B, f *coreclient.Frontend, requests, inFlight int) (messages int) {
 	b.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer stop()

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/recorder"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // TestGiven: each flag that is given, and no other, replaces the earlier run's.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontend"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // command is the vllm-vcr of this test binary as a process. patience is only
@@ -93,13 +93,13 @@ func TestPlayEndsOnSignal(t *testing.T) {
 }
 
 // frontendOf is a frontend of the newest line that waits for its engine.
-func frontendOf(t *testing.T) *frontend.Frontend {
+func frontendOf(t *testing.T) *coreclient.Frontend {
 	t.Helper()
 	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := frontend.Listen(frontend.Options{Codec: codec})
+	f, err := coreclient.Listen(coreclient.Options{Codec: codec})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package selftest
 
 import (
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // endFaults are engines that fall silent or end.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // stored is a golden as it is registered and as it lies there.

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // layoutFaults put something into a message that the line has not there.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // edits are the tokens that stand in the place of those at some positions.

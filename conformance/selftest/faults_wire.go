@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // wireFaults are those that a frontend of ours does not mind, and that only a look

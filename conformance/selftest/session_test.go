@@ -6,8 +6,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // TestSessionIsCutAtRest: of a session of recorded frames some is left, and in what is

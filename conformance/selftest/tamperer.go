@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/protocol"
-	"github.com/vllm-vcr/conformance/internal/zmq"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
 )
 

@@ -3,7 +3,7 @@ package selftest
 import (
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // node is a value of a MessagePack message: a container of nodes, or the bytes of

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // FuzzTree: what parses is written with the same values, and what does not is an

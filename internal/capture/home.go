@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/load"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // recordingFiles are what is fetched of a capture.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/cluster"
-	"github.com/vllm-vcr/conformance/internal/deploy"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 

@@ -13,10 +13,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/cpuengine"
-	"github.com/vllm-vcr/conformance/internal/load"
-	"github.com/vllm-vcr/conformance/internal/target"
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
 // DefaultBootTimeout is the default of LocalOptions.BootTimeout. An engine takes 20 s on a quiet machine.

@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/trace"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // A measure is what a cassette comes to: counts, times, and what its meta line says.

@@ -3,7 +3,7 @@ package capture
 import (
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Answers are told apart by prompt, tokens and end, and by neither order nor time.

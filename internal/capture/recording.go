@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/load"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // A Recording is what one capture left: the files of the tap and of the client, in one folder of this machine, under the

@@ -14,9 +14,9 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 
-	"github.com/vllm-vcr/conformance/internal/cluster"
-	"github.com/vllm-vcr/conformance/internal/deploy"
-	"github.com/vllm-vcr/conformance/internal/target"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // A Cluster is where captures run as jobs, one for each target. [*cluster.Client] is one.

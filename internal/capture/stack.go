@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/process"
-	"github.com/vllm-vcr/conformance/internal/target"
-	"github.com/vllm-vcr/conformance/internal/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
 // The programs of a capture.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/retry"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // download gets a remote source into the cache, in several tries if that may help.

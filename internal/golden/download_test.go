@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/retry"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 func TestDownloadTriesAgain(t *testing.T) {

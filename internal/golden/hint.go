@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/smithy-go"
-	"github.com/vllm-vcr/conformance/internal/retry"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // Causes of failures, as words that an error shows in brackets, and that can be searched for.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/oidc"
+	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/retry"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // Published says what became of a file that was to be published.

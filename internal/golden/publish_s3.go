@@ -14,7 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/vllm-vcr/conformance/internal/retry"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // maxPut is what S3 takes in one request: 5 GB

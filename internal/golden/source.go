@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/retry"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // A source is a place that bytes come from.

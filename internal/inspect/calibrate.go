@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/vllm-vcr/conformance/internal/latency"
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Options of [Calibrate].

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Distribution is what times were, ms.

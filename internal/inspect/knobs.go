@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
 )
 
 // knobSamples are as many times as in s, drawn by knobs that are set to the mean and the

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
 )
 
 // Steps take 10 ms and 1 ms for each token of a prompt.

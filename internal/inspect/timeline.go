@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Timeline is when requests came, waited and answered, in the order of arrival.

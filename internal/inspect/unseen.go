@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // unseen refuses recordings to learn from that have a record of those to predict, and recordings to

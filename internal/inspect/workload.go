@@ -3,7 +3,7 @@ package inspect
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/trace"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Workload is what a recording asked of its engine, in the order of arrival.

@@ -8,13 +8,13 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/page"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 var (
-	//go:embed page/style.css
+	//go:embed assets/style.css
 	pageStyle page.Markup
-	//go:embed page/script.js
+	//go:embed assets/script.js
 	pageScript page.Markup
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/page"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // htmlFailures is how many failures of a case the page shows.

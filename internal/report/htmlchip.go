@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/page"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // classOf is the style of a verdict.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/page"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // breakout leaves every place of a page where it is not escaped.

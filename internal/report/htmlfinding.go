@@ -2,7 +2,7 @@ package report
 
 import (
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/page"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // toFinding refers to the documentation of a code. Nothing else leads out of the

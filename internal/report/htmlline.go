@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/page"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // openCases is up to how many cases all lines are unfolded.

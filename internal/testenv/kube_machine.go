@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
 // A Machine is a namespace of a [Cluster] whose pods really run, one after another, as processes of this machine that see

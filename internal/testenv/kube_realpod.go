@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
 // A podObject is a pod as the API server has it.

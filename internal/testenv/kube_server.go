@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/process"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
 // A Peer is a running process that belongs to one test.

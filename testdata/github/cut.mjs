@@ -1,9 +1,9 @@
-// Cuts GitHub's own descriptions of its two APIs down to what package internal/github asks of them:
+// Cuts GitHub's own descriptions of its two APIs down to what package internal/forge/github asks of them:
 //
 //   npm install --prefix /tmp/github @octokit/openapi@23.0.2 @octokit/graphql-schema@15.26.1 graphql@16
 //   node testdata/github/cut.mjs /tmp/github/node_modules
 //
-// Writes openapi.json and graphql.json beside itself. A request of internal/github/graphql that does not fit the whole
+// Writes openapi.json and graphql.json beside itself. A request of internal/forge/github/graphql that does not fit the whole
 // schema is an error here.
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -11,7 +11,7 @@ import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const requests = join(here, "../../internal/github/graphql");
+const requests = join(here, "../../internal/forge/github/graphql");
 const modules = resolve(process.argv[2]);
 const require = createRequire(join(modules, "x.js"));
 const repo = "/repos/{owner}/{repo}";

@@ -1,0 +1,283 @@
+package vcr_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	module = "github.com/vllm-vcr/conformance"
+	aws    = "github.com/aws"
+	toml   = "github.com/BurntSushi/toml"
+	k8s    = "k8s.io"
+	wazero = "github.com/tetratelabs/wazero"
+)
+
+// importRules holds, for each folder, what the code in it and below may import beside the standard library, itself and
+// internal/base: packages of this module, named by their folder, and modules of others. A path stands for all packages below
+// it too. Of two rules that fit a package the longer one counts. Tests may import what they like, but no command.
+var importRules = map[string][]string{
+	".":            {},
+	"cmd/vllm-vcr": {"*"},
+	"conformance": {
+		"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden",
+	},
+	"compat":   {toml},
+	"manifest": {toml},
+	"trace":    {"github.com/klauspost/compress"},
+	"player":   {"trace", "internal/wire", "internal/engine", "golang.org/x/sys"},
+	"recorder": {"trace", "internal/wire"},
+
+	"internal/wire/pack":     {},
+	"internal/wire/zmq":      {"github.com/go-zeromq/zmq4"},
+	"internal/wire/pytype":   {},
+	"internal/wire/protocol": {"internal/wire/pack", "internal/wire/pytype", "github.com/vmihailenco/msgpack/v5"},
+
+	"internal/engine/scheduler": {"internal/engine/kvcache"},
+	"internal/engine/kvcache":   {"github.com/zeebo/xxh3"},
+	"internal/engine/kvevents":  {"internal/engine/kvcache", "internal/wire"},
+	"internal/engine/latency":   {"trace"},
+	"internal/engine/grammar":   {},
+	"internal/engine/tokenizer": {"golang.org/x/text"},
+	"internal/engine/dataset": {
+		"player", "trace", "internal/engine/tokenizer", "internal/wire/protocol", "github.com/parquet-go/parquet-go",
+		"github.com/ncruces/go-sqlite3", wazero,
+	},
+
+	"internal/frontends/coreclient": {"internal/wire"},
+	"internal/frontends/vllmrs":     {},
+	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
+
+	"internal/golden":          {"internal/forge/oidc", aws},
+	"internal/report":          {"conformance", "github.com/sethvargo/go-githubactions"},
+	"internal/report/page":     {},
+	"internal/inspect":         {"trace", "internal/engine"},
+	"internal/inspect/monitor": {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
+
+	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
+	"internal/upstream/pyast":    {wazero},
+	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
+	"internal/upstream/wirediff": {"compat", "internal/wire"},
+	"internal/upstream/drift": {
+		"player", "compat", "manifest", "conformance", "internal/frontends", "internal/wire/protocol", "internal/capture",
+		"internal/upstream",
+	},
+	"internal/upstream/adopt": {
+		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/wirediff", "internal/wire/protocol",
+	},
+	"internal/upstream/history": {"compat", "internal/report/page", "internal/upstream/wirediff", "internal/wire/protocol"},
+	"internal/upstream/canary":  {"compat", "internal/forge/github"},
+
+	"internal/capture": {
+		"conformance", "manifest", "compat", "trace", "internal/frontends/vllmrs", "internal/golden", k8s,
+	},
+	"internal/capture/target":    {"compat", "trace", "internal/capture/load", toml},
+	"internal/capture/load":      {"trace"},
+	"internal/capture/cpuengine": {"compat", "internal/upstream/pypi"},
+	"internal/capture/deploy":    {"internal/capture/target", "internal/capture/load", k8s, "sigs.k8s.io/yaml", "go.yaml.in/yaml/v2"},
+	"internal/capture/cluster":   {"internal/forge/oidc", k8s, "sigs.k8s.io/yaml"},
+
+	"internal/forge/action":            {"go.yaml.in/yaml/v3"}, // for docgen
+	"internal/forge/dist":              {},
+	"internal/forge/github":            {"github.com/google/go-github/v62"},
+	"internal/forge/github/githubtest": {"internal/forge/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi"},
+	"internal/forge/oidc":              {},
+
+	"internal/base":          {},
+	"internal/base/tomlfile": {toml, "github.com/google/go-cmp"}, // go-cmp for rulestest
+
+	"internal/testenv": {},
+}
+
+// forTests are the packages that only tests may import.
+var forTests = []string{"internal/testenv", "internal/base/tomlfile/rulestest", "internal/forge/github/githubtest"}
+
+// A goPackage is what `go list -json` says of one package.
+type goPackage struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func TestImports(t *testing.T) {
+	packages := listPackages(t)
+	if !slices.ContainsFunc(packages, func(p goPackage) bool { return p.ImportPath == module+"/internal/testenv" }) {
+		t.Fatalf("go list ./... shows no internal/testenv among %d packages: nothing was checked", len(packages))
+	}
+	for _, p := range packages {
+		for _, failure := range brokenRules(p) {
+			t.Error(failure)
+		}
+	}
+}
+
+func listPackages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	var packages []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// brokenRules returns one failure for each import of p that breaks a rule.
+func brokenRules(p goPackage) []string {
+	var failures []string
+	for _, path := range slices.Concat(p.TestImports, p.XTestImports) {
+		if within(path, module+"/cmd") {
+			failure := fmt.Sprintf("a test of %s imports %s: nothing may import a command", p.ImportPath, path)
+			failures = append(failures, failure)
+		}
+	}
+	folder, allowed, ok := ruleOf(p.ImportPath)
+	if !ok {
+		return append(failures, p.ImportPath+" has no rule: add its folder to importRules")
+	}
+	for _, path := range p.Imports {
+		if rule := broken(folder, allowed, path); rule != "" {
+			failures = append(failures, fmt.Sprintf("%s imports %s: %s", p.ImportPath, path, rule))
+		}
+	}
+	return failures
+}
+
+// broken names the rule that folder breaks by importing path, or returns "".
+func broken(folder string, allowed []string, path string) string {
+	ours, isOurs := strings.CutPrefix(path, module+"/")
+	switch {
+	case path == "C":
+		return "the binary is built without cgo"
+	case isStandard(path), isOurs && within(ours, folder):
+		return ""
+	case isOurs && within(ours, "cmd"):
+		return "nothing may import a command"
+	case slices.ContainsFunc(forTests, func(folder string) bool { return isOurs && within(ours, folder) }):
+		return "only tests may import it"
+	case isOurs && within(ours, "internal/base"), slices.Contains(allowed, "*"):
+		return ""
+	case slices.ContainsFunc(allowed, func(a string) bool { return within(path, a) || isOurs && within(ours, a) }):
+		return ""
+	case len(allowed) == 0:
+		return folder + " may import the standard library and internal/base only"
+	}
+	return fmt.Sprintf("%s may import the standard library, %s", folder, strings.Join(allowed, ", "))
+}
+
+// ruleOf returns the longest listed folder that holds the package. The top folder, ".", holds nothing but itself.
+func ruleOf(path string) (folder string, allowed []string, ok bool) {
+	if path == module {
+		return ".", importRules["."], true
+	}
+	for name, rule := range importRules {
+		if within(path, module+"/"+name) && len(name) > len(folder) {
+			folder, allowed, ok = name, rule, true
+		}
+	}
+	return folder, allowed, ok
+}
+
+// within reports whether path is the folder or below it.
+func within(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+// isStandard reports whether path is of the standard library: only other modules have a dot in their first element.
+func isStandard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+func TestBrokenRules(t *testing.T) {
+	tests := []struct {
+		name, pkg string // pkg, imports and tests: folders of this module, or paths of others after "="
+		imports   []string
+		tests     []string
+		want      []string // parts of the failures, one each
+	}{
+		{name: "standard library", pkg: "internal/wire/pack", imports: []string{"=encoding/binary"}},
+		{name: "its own inside", pkg: "internal/wire/protocol", imports: []string{"internal/wire/protocol/wire", "internal/wire/pack"}},
+		{name: "a folder below", pkg: "player", imports: []string{"trace"}},
+		{name: "below a module", pkg: "trace", imports: []string{"=github.com/klauspost/compress/gzip"}},
+		{name: "a leaf", pkg: "internal/wire/pack", imports: []string{"internal/base/retry"}},
+		{name: "commands import all", pkg: "cmd/vllm-vcr", imports: []string{"internal/report", "=github.com/spf13/cobra"}},
+		{
+			name: "a folder above", pkg: "player", imports: []string{"conformance"},
+			want: []string{"player imports " + module + "/conformance: player may import the standard library, trace"},
+		},
+		{
+			name: "a folder of similar name", pkg: "player", imports: []string{"internal/tracery"},
+			want: []string{"internal/tracery: player may import"},
+		},
+		{
+			name: "below a folder", pkg: "internal/wire/protocol/wire", imports: []string{"internal/wire/zmq"},
+			want: []string{"internal/wire/protocol/wire imports " + module + "/internal/wire/zmq: internal/wire/protocol may import"},
+		},
+		{
+			name: "another's module", pkg: "internal/wire/pack", imports: []string{"=github.com/google/go-cmp/cmp"},
+			want: []string{"go-cmp/cmp: internal/wire/pack may import the standard library and internal/base only"},
+		},
+		{
+			name: "the top folder", pkg: "internal/wire/pack", imports: []string{"=" + module},
+			want: []string{"standard library and internal/base only"},
+		},
+		{name: "cgo", pkg: "cmd/vllm-vcr", imports: []string{"=C"}, want: []string{"without cgo"}},
+		{
+			name: "testenv in code", pkg: "cmd/vllm-vcr", imports: []string{"internal/testenv"},
+			want: []string{"only tests may import it"},
+		},
+		{name: "testenv in tests", pkg: "internal/wire/pack", tests: []string{"internal/testenv", "player"}},
+		{
+			name: "a command", pkg: "conformance", imports: []string{"cmd/vllm-vcr"}, tests: []string{"cmd/vllm-vcr"},
+			want: []string{"a test of", "nothing may import a command"},
+		},
+		{name: "a folder without a rule", pkg: "internal/misc", want: []string{"add its folder to importRules"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := brokenRules(goPackage{
+				ImportPath:   module + "/" + test.pkg,
+				Imports:      fullPaths(test.imports),
+				XTestImports: fullPaths(test.tests),
+			})
+			if len(got) != len(test.want) {
+				t.Fatalf("got %q, want %d failures", got, len(test.want))
+			}
+			for i, want := range test.want {
+				if !strings.Contains(got[i], want) {
+					t.Errorf("got %q, want it to contain %q", got[i], want)
+				}
+			}
+		})
+	}
+}
+
+// fullPaths puts the module before each path that does not start with "=".
+func fullPaths(short []string) []string {
+	var paths []string
+	for _, path := range short {
+		if other, ok := strings.CutPrefix(path, "="); ok {
+			paths = append(paths, other)
+		} else {
+			paths = append(paths, module+"/"+path)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,294 @@
+//go:build unix
+
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A shell that ignores SIGTERM, with a child that does so too.
+const stubborn = `trap "" TERM; sleep 600 & echo ready; while :; do wait; done`
+
+func TestStopKillsAStubbornGroup(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	tests := []struct {
+		name  string
+		ctx   context.Context
+		grace time.Duration
+	}{
+		{name: "the grace is over", ctx: t.Context(), grace: time.Millisecond},
+		{name: "the context ends", ctx: ended, grace: time.Hour},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			p, stdout := startPiped(t, exec.Command("sh", "-c", stubborn), Options{Grace: test.grace})
+			readLine(t, stdout)
+
+			if err := p.Stop(test.ctx); err != nil {
+				t.Fatal(err)
+			}
+
+			if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL || !p.Killed() {
+				t.Errorf("ended by signal %v, killed: %v, want SIGKILL", got, p.Killed())
+			}
+			wantEverybodyGone(t, stdout)
+		})
+	}
+}
+
+func TestStopTerminatesFirst(t *testing.T) {
+	cmd := exec.Command("sh", "-c", `trap "echo closing >&2; exit 7" TERM; sleep 600 & echo ready; wait`)
+	p, stdout := startPiped(t, cmd, Options{Grace: time.Hour})
+	readLine(t, stdout)
+
+	for range 2 { // to stop what has ended is no error
+		if err := p.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var exit *ExitError
+	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Code != 7 || exit.Tail != "closing\n" {
+		t.Errorf("ended with %v, want exit code 7 and the words of its SIGTERM handler", err)
+	}
+	if p.Killed() {
+		t.Error("it ended by itself, and is said to be killed")
+	}
+	wantEverybodyGone(t, stdout)
+}
+
+func TestGroupGoesWithItsLeader(t *testing.T) {
+	p, stdout := startPiped(t, exec.Command("sh", "-c", `sleep 600 & echo ready`), Options{})
+
+	if err := p.Wait(t.Context()); err != nil {
+		t.Errorf("ended with %v, want exit code 0", err)
+	}
+	wantEverybodyGone(t, stdout)
+}
+
+// The child of the process holds its output open and would keep its owner waiting for ten minutes.
+func TestDoneInSpiteOfAnOpenOutput(t *testing.T) {
+	p := start(t, exec.Command("sh", "-c", `sleep 600 & echo last words; exit 3`), Options{})
+
+	var exit *ExitError
+	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Code != 3 || exit.Tail != "last words\n" {
+		t.Errorf("ended with %v, want exit code 3 and its last words", err)
+	}
+}
+
+func TestExitTellsHowItEnded(t *testing.T) {
+	tests := []struct {
+		name, script string
+		code         int
+		want         string
+		ok           bool
+	}{
+		{
+			name: "success", script: "echo to stdout; echo to stderr >&2", ok: true,
+			want: "demo (sh -c echo to stdout; echo to stderr >&2) ended: exit status 0; the last of its output:\n| to stdout\n| to stderr",
+		},
+		{name: "failure", script: "exit 3", code: 3, want: "demo (sh -c exit 3) ended: exit status 3, without any output"},
+		{name: "signal", script: "kill -9 $$", code: -1, want: "demo (sh -c kill -9 $$) ended: signal: killed, without any output"},
+		{
+			name: "more than the tail", script: "echo 0123456789; exit 1", code: 1,
+			want: "demo (sh -c echo 0123456789; exit 1) ended: exit status 1; the last of its output:\n| [3 bytes before this]\n| 3456789",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			opt := Options{Name: "demo", Tail: 8}
+			if test.ok {
+				opt.Tail = 0
+			}
+			p := start(t, exec.Command("sh", "-c", test.script), opt)
+			err := p.Wait(t.Context())
+			if (err == nil) != test.ok {
+				t.Errorf("Wait = %v, want no error: %v", err, test.ok)
+			}
+			exit := p.Exit()
+			if exit == nil {
+				t.Fatal("Exit is nil after Wait")
+			}
+			if exit.Code != test.code || exit.Error() != test.want {
+				t.Errorf("got code %d, %q\nwant %d, %q", exit.Code, exit, test.code, test.want)
+			}
+		})
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	p, stdout := startPiped(t, exec.Command("sh", "-c", `echo ready; exec sleep 600`), Options{Name: "demo"})
+	readLine(t, stdout)
+	enough := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(enough)
+
+	if err := p.Wait(ctx); !errors.Is(err, enough) || !strings.Contains(err.Error(), "demo") {
+		t.Errorf("Wait = %v, want the cause and the name", err)
+	}
+	if exit := p.Exit(); exit != nil {
+		t.Errorf("Exit = %v while it runs", exit)
+	}
+}
+
+func TestOutputIsCopied(t *testing.T) {
+	var copied bytes.Buffer
+	p := start(t, exec.Command("sh", "-c", "echo one; echo two >&2; echo three"), Options{Tail: 1, Output: &copied})
+	if err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := copied.String(); got != "one\ntwo\nthree\n" {
+		t.Errorf("copied %q", got)
+	}
+}
+
+func TestStartNamesWhatItCannotStart(t *testing.T) {
+	_, err := Start(exec.Command("/nonexistent/binary"), Options{Name: "demo"})
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "start demo") || !strings.Contains(err.Error(), "/nonexistent/binary") {
+		t.Errorf("got %v, want an error that names the process and the path", err)
+	}
+}
+
+// Whoever ends in the next moment takes everything along, whatever that thinks of SIGTERM.
+func TestKillAll(t *testing.T) {
+	var pipes []*bufio.Reader
+	var all []*Process
+	for range 2 {
+		p, stdout := startPiped(t, exec.Command("sh", "-c", stubborn), Options{Grace: time.Hour})
+		readLine(t, stdout)
+		all, pipes = append(all, p), append(pipes, stdout)
+	}
+	KillAll()
+	for i, p := range all {
+		if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL {
+			t.Errorf("process %d ended by signal %v, want SIGKILL", i, got)
+		}
+		wantEverybodyGone(t, pipes[i])
+	}
+	running.Range(func(p, _ any) bool {
+		t.Errorf("%v has ended, and is still held", p)
+		return true
+	})
+}
+
+// What a killed owner started must die: a helper process starts it, and is killed with SIGKILL.
+func TestProcessDiesWithItsOwner(t *testing.T) {
+	tests := []struct {
+		name    string
+		command string // holds stdout until it dies
+		opt     Options
+		skip    bool
+	}{
+		{name: "one process", command: "exec sleep 600", skip: !diesWithOwner},
+		{name: "a guarded family", command: "sleep 600 & wait", opt: Options{Guarded: true}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if os.Getenv("PROCESS_TEST_HELPER") == "1" {
+				cmd := exec.Command("sh", "-c", test.command)
+				cmd.Stdout = os.Stdout
+				start(t, cmd, test.opt)
+				// Not before: an owner that dies while it starts a process has not yet set the guard.
+				fmt.Println("ready")
+				select {}
+			}
+			if test.skip {
+				t.Skip("no signal on the parent's death on this system")
+			}
+			wantDeathWithOwner(t)
+		})
+	}
+}
+
+// wantDeathWithOwner has a helper run this test, and kills it.
+func wantDeathWithOwner(t *testing.T) {
+	t.Helper()
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	helper := exec.Command(os.Args[0], "-test.run="+pattern)
+	helper.Env = append(os.Environ(), "PROCESS_TEST_HELPER=1")
+	r := pipeStdout(t, helper)
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	helper.Stdout.(io.Closer).Close()
+	readLine(t, r)
+	helper.Process.Kill()
+	helper.Wait()
+	wantEverybodyGone(t, r)
+}
+
+// A guard does nothing to a group that ended, and is itself gone: the owner has no child left.
+func TestGuardGoesWithItsGroup(t *testing.T) {
+	p := start(t, exec.Command("true"), Options{Guarded: true})
+	if err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
+		t.Errorf("waiting for a child: %v, want none", err)
+	}
+}
+
+func start(t *testing.T, cmd *exec.Cmd, opt Options) *Process {
+	t.Helper()
+	p, err := Start(cmd, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Stop(context.Background()) })
+	return p
+}
+
+// startPiped starts cmd and returns a reader of its stdout, which ends when everybody who holds it has died.
+func startPiped(t *testing.T, cmd *exec.Cmd, opt Options) (*Process, *bufio.Reader) {
+	t.Helper()
+	r := pipeStdout(t, cmd)
+	p := start(t, cmd, opt)
+	cmd.Stdout.(io.Closer).Close()
+	return p, r
+}
+
+func pipeStdout(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	cmd.Stdout = w
+	return bufio.NewReader(r)
+}
+
+func readLine(t *testing.T, r *bufio.Reader) {
+	t.Helper()
+	if line, err := r.ReadString('\n'); err != nil || line != "ready\n" {
+		t.Fatalf("read %q, %v from the child, want \"ready\"", line, err)
+	}
+}
+
+// wantEverybodyGone blocks until the last holder of the stream has died; a survivor shows as a test that never ends.
+func wantEverybodyGone(t *testing.T, r *bufio.Reader) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func killedBy(err error) syscall.Signal {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return 0
+	}
+	return exit.Sys().(syscall.WaitStatus).Signal()
+}

@@ -1,0 +1,123 @@
+// Package safetext makes text of others fit for what we print: text from files, peers, processes and the sources of a
+// release. Such text must not become a command for the CI that reads our output, must not control a terminal, and must not
+// hide or reorder what stands beside it.
+//
+// [Line] is for a value inside a sentence of ours, [Block] for the output of a process, [Markdown] and [Code] for documents
+// that a renderer reads, [JSON] for encoded JSON. [Clip] bounds how much is shown.
+package safetext
+
+import (
+	"fmt"
+	"html"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Line returns text as one line. Escape sequences of terminals are removed; line ends, control characters, and characters
+// that hide text or turn its direction become spaces; bytes that are not UTF-8 become U+FFFD. What a CI service would take
+// for a command no longer is one: "##[" and "##vso[" anywhere (GitHub, Azure Pipelines, TeamCity), "::" at the beginning
+// (GitHub).
+func Line(text string) string {
+	text = printable(text)
+	if rest, found := strings.CutPrefix(strings.TrimLeft(text, " "), "::"); found {
+		text = ": :" + rest
+	}
+	return text
+}
+
+// printable is Line without the rule for the beginning of a line.
+func printable(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		text = terminalSequence.ReplaceAllString(strings.ToValidUTF8(text, string(utf8.RuneError)), "")
+		text = strings.Map(func(r rune) rune {
+			if unicode.IsPrint(r) || r == utf8.RuneError {
+				return r
+			}
+			return ' '
+		}, text)
+	}
+	if strings.Contains(text, "##") {
+		text = ciCommand.ReplaceAllString(text, "# #$1")
+	}
+	return text
+}
+
+var (
+	// terminalSequence is a control sequence (colours, cursor), or an operating system command (title, links) with its end.
+	terminalSequence = regexp.MustCompile("(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)")
+	ciCommand        = regexp.MustCompile(`##(\w*\[)`)
+)
+
+// What Block shows of an output is bounded, as it ends up in reports.
+const (
+	blockLines = 40
+	blockWidth = 400 // runes of a line
+)
+
+// Block returns the last 40 lines of output, each behind "| " and cut after 400 characters, without blank lines.
+func Block(output string) string {
+	lines := strings.FieldsFunc(output, isLineEnd)
+	before := max(len(lines)-blockLines, 0)
+	lines = lines[before:]
+	for i, line := range lines {
+		lines[i] = "| " + Clip(printable(line), blockWidth)
+	}
+	if before > 0 {
+		lines = append([]string{fmt.Sprintf("| [%d lines before these]", before)}, lines...)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// isLineEnd reports whether some viewer begins a new line at r.
+func isLineEnd(r rune) bool {
+	return r == '\n' || r == '\r' || r == '\v' || r == '\f' || r == '\u0085' || r == '\u2028' || r == '\u2029'
+}
+
+// Clip returns text, or its first characters and "…" if there are more than most of them. It never cuts inside a character.
+func Clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	count := 0
+	for at := range text {
+		if count == most {
+			return text[:at] + "…"
+		}
+		count++
+	}
+	return text
+}
+
+// Markdown returns text as one line that a Markdown renderer, in a table or outside, shows as it is: no markup, no HTML, no
+// link, no mention.
+func Markdown(text string) string { return markup.Replace(html.EscapeString(Line(text))) }
+
+var markup = strings.NewReplacer(
+	"|", "&#124;", "`", "&#96;", "*", "&#42;", "_", "&#95;", "[", "&#91;", "]", "&#93;", "\\", "&#92;", "~", "&#126;",
+	"@", "&#64;",
+)
+
+// Code returns text as a span of code that a Markdown renderer, in a table or outside, shows as it is.
+func Code(text string) string { return "<code>" + Markdown(text) + "</code>" }
+
+// JSON returns encoded JSON in which nothing is a command for a terminal or a CI service: characters that are not printable
+// and the second of two colons or hashes are escaped. Its value is the same, as only strings have such characters.
+func JSON(data []byte) []byte {
+	out := make([]byte, 0, len(data)+len(data)/64)
+	last := rune(0)
+	for _, r := range string(data) {
+		switch {
+		case r == last && (r == ':' || r == '#'), r >= 0x7f && !unicode.IsPrint(r):
+			for _, unit := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+		default:
+			out = utf8.AppendRune(out, r)
+		}
+		last = r
+	}
+	return out
+}

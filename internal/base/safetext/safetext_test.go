@@ -1,0 +1,141 @@
+package safetext_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+)
+
+func TestLine(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"nothing", "", ""},
+		{"plain", "std::string, ##, naïve 中文", "std::string, ##, naïve 中文"},
+		{"line ends", "one\r\ntwo\u2028three\u0085four", "one  two three four"},
+		{"colours", "\x1b[1;31mred\x1b[0m \u009b31mred", "red red"},
+		{"title and link", "\x1b]0;title\x07a \x1b]8;;http://x\x1b\\link", "a link"},
+		{"unfinished sequence", "a\x1b[", "a ["},
+		{"bell, delete, zero", "a\ab\x7fc\x00d", "a b c d"},
+		{"direction", "admin\u202e gpj.exe\u2066", "admin  gpj.exe "},
+		{"hidden", "a\u200bb\ufeffc", "a b c"},
+		{"not UTF-8", "a\xff\xfeb", "a\uFFFDb"},
+		{"command of GitHub", "::error::boo", ": :error::boo"},
+		{"command behind blanks", " \t\n::error::boo", ": :error::boo"},
+		{"command behind a colour", "\x1b[0m::error::boo", ": :error::boo"},
+		{"command anywhere", "a ##[error]b ##vso[task]c ##teamcity[x]", "a # #[error]b # #vso[task]c # #teamcity[x]"},
+		{"command put together by removing", "##\x1b[0m[error]boo", "# #[error]boo"},
+		{"command of three hashes", "###[error]", "## #[error]"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := safetext.Line(test.text); got != test.want {
+				t.Errorf("got %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestBlock(t *testing.T) {
+	long := strings.Repeat("é", 400)
+	var many, last []string
+	for i := range 43 {
+		many = append(many, fmt.Sprintf("line %d", i))
+	}
+	last = append(last, "| [3 lines before these]")
+	for _, line := range many[3:] {
+		last = append(last, "| "+line)
+	}
+	tests := []struct{ name, output, want string }{
+		{"nothing", "", ""},
+		{"blank lines", "\n\n\n", ""},
+		{"lines", "one\n\ntwo\n", "| one\n| two"},
+		{"commands of GitHub", "::error::boo\n  ::set-output name=a::b\n", "| ::error::boo\n|   ::set-output name=a::b"},
+		{"commands anywhere in a line", "say ##[error]boo and ##vso[task.setvariable]x\n", "| say # #[error]boo and # #vso[task.setvariable]x"},
+		{"a progress bar", "10%\r20%\r::error::30%", "| 10%\n| 20%\n| ::error::30%"},
+		{"other line ends", "a\u2028::error::b\v::error::c", "| a\n| ::error::b\n| ::error::c"},
+		{"colours and bells", "\x1b[31mred\x1b[0m\a\tdone", "| red  done"},
+		{"as long as can be", long, "| " + long},
+		{"too long", long + "y", "| " + long + "…"},
+		{"as many as can be", strings.Join(many[3:], "\n"), strings.Join(last[1:], "\n")},
+		{"too many", strings.Join(many, "\n"), strings.Join(last, "\n")},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := safetext.Block(test.output); got != test.want {
+				t.Errorf("got %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestClip(t *testing.T) {
+	for most, want := range []string{"…", "a…", "aé…", "aé中…", "aé中b", "aé中b"} {
+		if got := safetext.Clip("aé中b", most); got != want {
+			t.Errorf("%d: got %q, want %q", most, got, want)
+		}
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	got := safetext.Markdown("<b>|`*_[x](y)\\~@me\n::x")
+	if want := "&lt;b&gt;&#124;&#96;&#42;&#95;&#91;x&#93;(y)&#92;&#126;&#64;me ::x"; got != want {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+	if got, want := safetext.Code("a|b"), "<code>a&#124;b</code>"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// FuzzText holds each function to what its readers rely on.
+func FuzzText(f *testing.F) {
+	for _, seed := range []string{"", "::error::x", "##[x", "\x1b[31m", "\x1b]8;;\x07", "a\xff", "\u202e", "##\u200b[", "\x1b[\x1b[0m31m##[", "|`"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		line := safetext.Line(text)
+		for _, r := range line {
+			if r != utf8.RuneError && !unicode.IsPrint(r) {
+				t.Errorf("Line(%q) has %q", text, r)
+			}
+		}
+		if strings.HasPrefix(strings.TrimSpace(line), "::") || strings.Contains(line, "##[") || strings.Contains(line, "##vso[") {
+			t.Errorf("Line(%q) is the command %q", text, line)
+		}
+		if again := safetext.Line(line); again != line {
+			t.Errorf("Line(%q) is %q, and of that %q", text, line, again)
+		}
+		for _, quoted := range strings.Split(safetext.Block(text), "\n") {
+			if quoted != "" && (!strings.HasPrefix(quoted, "| ") || strings.Contains(quoted, "##[") || strings.ContainsRune(quoted, '\x1b')) {
+				t.Errorf("Block(%q) has the line %q", text, quoted)
+			}
+		}
+		if got := html.UnescapeString(safetext.Markdown(text)); got != line {
+			t.Errorf("Markdown(%q) shows %q, want %q", text, got, line)
+		}
+		if got := safetext.Clip(text, 3); utf8.ValidString(text) && !utf8.ValidString(got) || utf8.RuneCountInString(got) > 4 {
+			t.Errorf("Clip(%q) is %q", text, got)
+		}
+		data, err := json.Marshal(map[string]string{text: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got any
+		safe := safetext.JSON(data)
+		if err := json.Unmarshal(safe, &got); err != nil {
+			t.Fatalf("JSON(%s) is %s: %v", data, safe, err)
+		}
+		if err := json.Unmarshal(data, &want); err != nil || !reflect.DeepEqual(want, got) {
+			t.Errorf("JSON(%s) means %v", data, got)
+		}
+		if bytes.Contains(safe, []byte("::")) || bytes.Contains(safe, []byte("##")) || bytes.ContainsRune(safe, '\u202e') {
+			t.Errorf("JSON(%s) is %s", data, safe)
+		}
+	})
+}

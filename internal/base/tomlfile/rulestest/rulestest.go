@@ -1,0 +1,68 @@
+// Package rulestest checks the rules of a file format against files that break
+// them: testdata/x.toml is checked, and its findings are compared with
+// testdata/x.findings, one finding a line.
+package rulestest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+)
+
+var update = flag.Bool("update", false, "rewrite the .findings files in testdata")
+
+// Run checks every file in testdata. It fails when a rule is broken by no file,
+// but for the elsewhere ones, and when a finding has a code that no rule has.
+func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile.Finding, elsewhere ...string) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files in testdata: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, code := range elsewhere {
+		seen[code] = true
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".toml"), func(t *testing.T) {
+			var got strings.Builder
+			for _, f := range check(file) {
+				f.File = filepath.Base(f.File)
+				got.WriteString(f.String() + "\n")
+				seen[f.Code] = true
+			}
+			compare(t, strings.TrimSuffix(file, ".toml")+".findings", got.String())
+		})
+	}
+	for _, r := range rules {
+		if !seen[r.Code] {
+			t.Errorf("no file in testdata breaks rule %s", r.Code)
+		}
+		delete(seen, r.Code)
+	}
+	for code := range seen {
+		t.Errorf("code %s is not among the rules", code)
+	}
+}
+
+func compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}

@@ -1,0 +1,172 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+)
+
+// Jobs renders the Job of each target, in their order. All that is wrong is told at once.
+func Jobs(targets []target.Target, r Run) ([]*batchv1.Job, error) {
+	if _, err := r.withDefaults(); err != nil {
+		return nil, err
+	}
+	var jobs []*batchv1.Job
+	var wrong []error
+	of := map[string]string{} // the target of a name
+	for _, t := range targets {
+		job, err := Job(t, r)
+		if err != nil {
+			wrong = append(wrong, err)
+			continue
+		}
+		if other, taken := of[job.Name]; taken {
+			wrong = append(wrong, fmt.Errorf("%s and %s: both would be the Job %s", other, t.Name(), job.Name))
+		}
+		of[job.Name] = t.Name()
+		jobs = append(jobs, job)
+	}
+	return jobs, errors.Join(wrong...)
+}
+
+// Job renders the capture of a target: a suspended Job that the queue admits. The same target and run always give the
+// same Job.
+func Job(t target.Target, r Run) (*batchv1.Job, error) {
+	r, err := r.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	name, err := jobName(t, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkImages(t); err != nil {
+		return nil, err
+	}
+	pod, err := podOf(t, r)
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", t.Name(), err)
+	}
+	labels, annotations := labelsOf(t, r), annotationsOf(t, pod)
+	return &batchv1.Job{
+		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: r.Namespace, Labels: withQueue(labels, r.Queue), Annotations: annotations,
+		},
+		Spec: batchv1.JobSpec{
+			Suspend:                 new(true), // until the queue admits it
+			Parallelism:             new(int32(1)),
+			Completions:             new(int32(1)),
+			BackoffLimit:            new(int32(0)), // what a second pod would record is another run
+			ActiveDeadlineSeconds:   new(seconds(r.Start + r.Load + r.Fetch + slack)),
+			TTLSecondsAfterFinished: new(int32(seconds(keep))),
+			PodReplacementPolicy:    new(batchv1.Failed),
+			PodFailurePolicy:        failurePolicy(),
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
+				Spec:       pod,
+			},
+		},
+	}, nil
+}
+
+// failurePolicy makes the condition of a failed Job say which container failed, or what took the pod away, instead of
+// how many pods it may have.
+func failurePolicy() *batchv1.PodFailurePolicy {
+	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
+		{
+			Action: batchv1.PodFailurePolicyActionFailJob,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+				ContainerName: new(Loadgen), Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{0},
+			},
+		},
+		{
+			Action: batchv1.PodFailurePolicyActionFailJob,
+			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
+				{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
+			},
+		},
+	}}
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// jobName is the name of a target's Job in a run: capture-0-33-multiturn-s7-17. It is a label of the pod, too, which
+// bounds its length.
+func jobName(t target.Target, run string) (string, error) {
+	name := "capture-" + dashed(t.Line+"-"+t.ID) + "-" + run
+	if len(name) > validation.DNS1123LabelMaxLength {
+		return "", fmt.Errorf("target %s: the name of its Job, %s, has %d characters of at most %d: shorten its id or the "+
+			"run id", t.Name(), name, len(name), validation.DNS1123LabelMaxLength)
+	}
+	for _, label := range []string{t.Line, t.ID} {
+		if len(validation.IsValidLabelValue(label)) > 0 {
+			return "", fmt.Errorf("target %s: %q cannot be a label: want letters, digits and hyphens", t.Name(), label)
+		}
+	}
+	return name, nil
+}
+
+// dashed is a name in the characters that names in a cluster have.
+func dashed(name string) string { return notInNames.ReplaceAllString(strings.ToLower(name), "-") }
+
+func labelsOf(t target.Target, r Run) map[string]string {
+	return map[string]string{
+		labelName: "vllm-vcr", labelPart: "capture", labelManagedBy: managedBy,
+		LabelLine: t.Line, LabelTarget: t.ID, LabelRun: r.ID,
+	}
+}
+
+// withQueue are the labels of the Job: that of the queue is not on its pod, which is not queued by itself.
+func withQueue(labels map[string]string, queue string) map[string]string {
+	labels = maps.Clone(labels)
+	labels[labelQueue] = queue
+	return labels
+}
+
+func annotationsOf(t target.Target, pod corev1.PodSpec) map[string]string {
+	annotations := map[string]string{AnnotationTarget: t.Name(), AnnotationConfigHash: t.ConfigHash()}
+	for _, c := range pod.InitContainers {
+		if c.RestartPolicy != nil {
+			annotations[AnnotationImages+c.Name] = c.Image
+		}
+	}
+	return annotations
+}
+
+var byDigest = regexp.MustCompile(`^[a-z0-9][-a-zA-Z0-9._:/]*@sha256:[0-9a-f]{64}$`)
+
+// checkImages demands images that cannot change: what ran is a part of what a golden says of itself.
+func checkImages(t target.Target) error {
+	var wrong []error
+	for _, i := range []struct{ key, image string }{
+		{"engine_image", t.Images.Engine}, {"frontend_image", frontendImage(t)}, {"tap_image", t.Images.Tap},
+	} {
+		if err := checkImage(i.image); err != nil && (i.key != "frontend_image" || t.Images.Frontend != "") {
+			wrong = append(wrong, fmt.Errorf("target %s: %s of line %s: %w", t.Name(), i.key, t.Line, err))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+func checkImage(image string) error {
+	switch {
+	case image == "":
+		return errors.New("there is none: give the line one in the file of targets, or capture with --local")
+	case !byDigest.MatchString(image):
+		return fmt.Errorf("%q has no digest: want NAME:TAG@sha256:…", image)
+	}
+	return nil
+}
+
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

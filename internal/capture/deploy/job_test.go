@@ -1,0 +1,363 @@
+package deploy_test
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected files in testdata")
+
+func TestJobFiles(t *testing.T) {
+	ofFrontend := onGPU()
+	ofFrontend.Images.Frontend = "ghcr.io/vllm/frontend:v0.33.0@sha256:" + strings.Repeat("f", 64)
+	ofFrontend.ID, ofFrontend.Scenario = "qwen3-8b-multiturn-nocache-s7", target.NoCache
+	secret := run
+	secret.TokenSecret, secret.NodeSelector = "hub/token", map[string]string{"nvidia.com/gpu.product": "NVIDIA-H200-NVL"}
+	tests := []struct {
+		name   string
+		target target.Target
+		run    deploy.Run
+	}{
+		{name: "gpu", target: onGPU(), run: run},
+		{name: "cpu", target: onCPU(), run: run},
+		{name: "own-frontend", target: ofFrontend, run: secret},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			job, err := deploy.Job(test.target, test.run)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, "job-"+test.name, job)
+		})
+	}
+}
+
+// compare holds objects to a file of testdata, and to being the same a second time.
+func compare(t *testing.T, name string, objects ...any) {
+	t.Helper()
+	got := render(t, deploy.YAML, objects...)
+	if again := render(t, deploy.YAML, objects...); got != again {
+		t.Error("written twice, it differs:\n" + cmp.Diff(got, again))
+	}
+	file := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
+
+func render(t *testing.T, format deploy.Format, objects ...any) string {
+	t.Helper()
+	var text bytes.Buffer
+	if err := deploy.Write(&text, format, objects...); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+// TestJobOfEveryScenario holds to the Job what does not depend on the target.
+func TestJobOfEveryScenario(t *testing.T) {
+	for _, scenario := range target.Scenarios() {
+		t.Run(string(scenario), func(t *testing.T) {
+			tgt := onGPU()
+			tgt.Scenario = scenario
+			job, err := deploy.Job(tgt, run)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkStart(t, job)
+			checkSecurity(t, job.Spec.Template.Spec)
+			if got := job.Annotations[deploy.AnnotationConfigHash]; got != tgt.ConfigHash() {
+				t.Errorf("config hash %s, want %s", got, tgt.ConfigHash())
+			}
+			tap := container(t, job, deploy.Tap)
+			if at := slices.Index(tap.Args, "--engine-config"); at < 0 || tap.Args[at+1] != tgt.EngineConfig() {
+				t.Errorf("the tap is told another configuration than %s: %q", tgt.EngineConfig(), tap.Args)
+			}
+		})
+	}
+}
+
+// checkStart demands an order in which nobody waits for who is started later.
+func checkStart(t *testing.T, job *batchv1.Job) {
+	t.Helper()
+	pod := job.Spec.Template.Spec
+	var order []string
+	for _, c := range pod.InitContainers {
+		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			t.Errorf("%s does not end with the load generator", c.Name)
+		}
+		if c.StartupProbe != nil || c.Lifecycle != nil {
+			t.Errorf("%s holds up what is started after it, which it waits for", c.Name)
+		}
+		order = append(order, c.Name)
+	}
+	if diff := cmp.Diff([]string{deploy.Frontend, deploy.Tap, deploy.Engine}, order); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	if len(pod.Containers) != 1 || pod.Containers[0].Name != deploy.Loadgen || pod.Containers[0].ReadinessProbe == nil {
+		t.Errorf("want one main container with a readiness probe: %v", pod.Containers)
+	}
+	if !*job.Spec.Suspend || *job.Spec.BackoffLimit != 0 || job.Labels["kueue.x-k8s.io/queue-name"] != deploy.DefaultQueue {
+		t.Error("the Job is not left to the queue, or has a second pod")
+	}
+	if got, least := *job.Spec.ActiveDeadlineSeconds, int64(4*time.Hour/time.Second); got < least {
+		t.Errorf("deadline after %d s, want at least its budgets, %d s", got, least)
+	}
+}
+
+func checkSecurity(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	if *pod.AutomountServiceAccountToken || *pod.EnableServiceLinks || !*pod.SecurityContext.RunAsNonRoot {
+		t.Error("the pod has a token of the cluster, its services, or a privileged user")
+	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		s := c.SecurityContext
+		if *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("%s may become more than it is", c.Name)
+		}
+		if diff := cmp.Diff(c.Resources.Requests, c.Resources.Limits); diff != "" || len(c.Resources.Requests) == 0 {
+			t.Errorf("%s gets something else than it asks for: %s", c.Name, diff)
+		}
+	}
+}
+
+func container(t *testing.T, job *batchv1.Job, name string) corev1.Container {
+	t.Helper()
+	pod := job.Spec.Template.Spec
+	all := slices.Concat(pod.InitContainers, pod.Containers)
+	at := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == name })
+	if at < 0 {
+		t.Fatalf("there is no container %s", name)
+	}
+	return all[at]
+}
+
+// TestNoSecrets looks for what could be a secret in all that is rendered, with tokens in the environment.
+func TestNoSecrets(t *testing.T) {
+	const token = "hf_0123456789abcdefghijklmnopqrstuvwx"
+	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"} {
+		t.Setenv(name, token)
+	}
+	r := run
+	r.TokenSecret = "hub/token"
+	job, err := deploy.Job(onGPU(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := secretIn(render(t, deploy.JSON, job)); found != "" {
+		t.Errorf("the Job has %q", found)
+	}
+	refs := 0
+	pod := job.Spec.Template.Spec
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, env := range c.Env {
+			if suspicious.MatchString(env.Name) && env.Value != "" {
+				t.Errorf("%s has the value of %s", c.Name, env.Name)
+			}
+			if env.ValueFrom != nil && env.ValueFrom.SecretKeyRef.Name == "hub" {
+				refs++
+			}
+		}
+	}
+	if refs != 2 {
+		t.Errorf("%d containers get the hub's token, want engine and frontend", refs)
+	}
+	// What somebody took for the name of the secret is not shown.
+	r.TokenSecret = token
+	if _, err := deploy.Job(onGPU(), r); err == nil || strings.Contains(err.Error(), token) {
+		t.Errorf("got %v, want an error without the token", err)
+	}
+}
+
+var (
+	suspicious = regexp.MustCompile(`(?i)token|secret|password|credential|api_?key`)
+	secrets    = regexp.MustCompile(`hf_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{20,}|-----BEGIN|[?&]X-Amz-`)
+)
+
+func secretIn(text string) string { return secrets.FindString(text) }
+
+func TestSecretInIsAble(t *testing.T) {
+	for _, text := range []string{"hf_0123456789abcdefghijklmnopqrstuvwx", "AKIA0123456789ABCDEF", "-----BEGIN PRIVATE KEY-----"} {
+		if secretIn("x "+text) == "" {
+			t.Errorf("%q was not found", text)
+		}
+	}
+}
+
+// TestImageOfOurs holds the commands of our containers to the image that they are run in.
+func TestImageOfOurs(t *testing.T) {
+	text, err := os.ReadFile("../../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := deploy.Job(onGPU(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := `ENTRYPOINT ["` + container(t, job, deploy.Tap).Command[0] + `"]`
+	if !strings.Contains(string(text), entry) {
+		t.Errorf("Dockerfile has no %s", entry)
+	}
+	if !strings.Contains(string(text), "USER 65532:65532") || *job.Spec.Template.Spec.SecurityContext.RunAsUser != 65532 {
+		t.Error("the pod's user is not that of the image")
+	}
+	cpu, err := deploy.Job(onCPU(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cpu.Spec.Template.Spec.InitContainers[0].Name != "model" || vcr.ModelPath != "testdata/model/tiny" {
+		t.Errorf("the model of the program, %s, is not exported before the others start", vcr.ModelPath)
+	}
+}
+
+func TestJobErrors(t *testing.T) {
+	tests := []struct {
+		name   string
+		target func(*target.Target)
+		run    func(*deploy.Run)
+		want   []string
+	}{
+		{
+			name: "without images", target: func(t *target.Target) { t.Images = target.Images{} },
+			want: []string{"0.33/qwen3-8b-multiturn-s7: engine_image of line 0.33: there is none: give the line one", "tap_image of line 0.33: there is none"},
+		},
+		{
+			name: "image by tag", target: func(t *target.Target) { t.Images.Tap = "ghcr.io/vllm-vcr/vllm-vcr:latest" },
+			want: []string{`tap_image of line 0.33: "ghcr.io/vllm-vcr/vllm-vcr:latest" has no digest: want NAME:TAG@sha256:`},
+		},
+		{
+			name: "frontend by tag", target: func(t *target.Target) { t.Images.Frontend = "x:y" },
+			want: []string{`frontend_image of line 0.33: "x:y" has no digest: want NAME:TAG@sha256:`},
+		},
+		{
+			name: "name too long", target: func(t *target.Target) { t.ID = strings.Repeat("a", 60) },
+			want: []string{"has 76 characters of at most 63: shorten its id or the run id"},
+		},
+		{
+			name: "name of other letters", target: func(t *target.Target) { t.Line, t.ID = "0.33", "ä" },
+			want: []string{`target 0.33/ä: "ä" cannot be a label`},
+		},
+		{
+			name: "arrivals", target: func(t *target.Target) { t.Workload.Kind, t.Workload.Shape.Arrivals = load.Arrivals, "day.jsonl.gz" },
+			want: []string{"the file day.jsonl.gz of this machine, which no pod has"},
+		},
+		{name: "no run", run: func(r *deploy.Run) { r.ID = "" }, want: []string{`run id "": want`}},
+		{name: "run with letters of its own", run: func(r *deploy.Run) { r.ID = "A_b" }, want: []string{`run id "A_b": want`}},
+		{name: "run too long", run: func(r *deploy.Run) { r.ID = strings.Repeat("1", 21) }, want: []string{"at most 20"}},
+		{name: "namespace", run: func(r *deploy.Run) { r.Namespace = "a/b" }, want: []string{`namespace "a/b"`}},
+		{name: "queue", run: func(r *deploy.Run) { r.Queue = "a b" }, want: []string{`queue "a b"`}},
+		{name: "budget", run: func(r *deploy.Run) { r.Fetch = -time.Second }, want: []string{"fetch budget -1s"}},
+		{name: "cache", run: func(r *deploy.Run) { r.ModelCache = "much" }, want: []string{`model cache "much"`}},
+		{
+			name: "node", run: func(r *deploy.Run) { r.NodeSelector = map[string]string{"gpu": "H 200"} },
+			want: []string{`node selector "gpu"="H 200"`},
+		},
+		{name: "cpu", target: func(t *target.Target) { t.Model.CPU = "some" }, want: []string{`cpu "some": want a quantity`}},
+		{name: "memory", target: func(t *target.Target) { t.Model.Memory = "-1Gi" }, want: []string{`memory "-1Gi": want`}},
+		{name: "cpu with GPUs", target: func(t *target.Target) { t.Model.GPU = "cpu" }, want: []string{"gpu is cpu, and gpus is 1"}},
+		{
+			name: "a folder", target: func(t *target.Target) { t.Model.Source = "./weights" },
+			want: []string{"model qwen3-8b is the folder weights, which no pod has"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			tgt, r := onGPU(), run
+			if test.target != nil {
+				test.target(&tgt)
+			}
+			if test.run != nil {
+				test.run(&r)
+			}
+			_, err := deploy.Job(tgt, r)
+			if (err != nil) != (len(test.want) > 0) {
+				t.Fatalf("got %v, want %q", err, test.want)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want it to contain %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestJobs(t *testing.T) {
+	dotted, imageless := onGPU(), onGPU()
+	dotted.ID, imageless.ID, imageless.Images = "qwen3.8b-multiturn-s7", "other", target.Images{}
+	jobs, err := deploy.Jobs([]target.Target{onGPU(), onCPU(), dotted, imageless}, run)
+	for _, want := range []string{
+		"0.33/qwen3-8b-multiturn-s7 and 0.33/qwen3.8b-multiturn-s7: both would be the Job capture-0-33-qwen3-8b-multiturn-s7-17",
+		"target 0.33/other: engine_image",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want it to contain %q", err, want)
+		}
+	}
+	if len(jobs) != 3 {
+		t.Errorf("%d Jobs, want those of the targets that have one", len(jobs))
+	}
+}
+
+// BenchmarkJobs renders, checks and writes 200 targets.
+func BenchmarkJobs(b *testing.B) {
+	targets := make([]target.Target, 200)
+	for i := range targets {
+		targets[i] = onGPU()
+		targets[i].ID = "qwen3-8b-multiturn-s" + strings.Repeat("1", i%9+1) + string(rune('a'+i/9))
+	}
+	quota, err := shippedQuota()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		jobs, err := deploy.Jobs(targets, run)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := deploy.Check(jobs, quota); err != nil {
+			b.Fatal(err)
+		}
+		objects := make([]any, len(jobs))
+		for i, job := range jobs {
+			objects[i] = job
+		}
+		if err := deploy.Write(new(bytes.Buffer), deploy.YAML, objects...); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func shippedQuota() (deploy.Quota, error) {
+	objects, err := deploy.Setup(vcr.Files, vcr.DeployPath)
+	if err != nil {
+		return deploy.Quota{}, err
+	}
+	return deploy.QuotaOf(objects)
+}

@@ -1,0 +1,235 @@
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// A machine runs the containers of a pod as processes: their folders are below one of the test's, and their ports are
+// free ones of this machine.
+type machine struct {
+	root  string
+	names *strings.Replacer // of programs, folders and ports in the pod
+	http  string            // where the frontend serves
+}
+
+// newMachine has our program, and vllm-rs where the wheel of a release has it, in a package that cannot be imported.
+func newMachine(t *testing.T, rust, binary string) *machine {
+	t.Helper()
+	m := &machine{root: t.TempDir()}
+	for _, folder := range []string{"/trace", "/replay", "/model", "/models", "/home/vllm", "/tmp", "/site/vllm"} {
+		if err := os.MkdirAll(m.in(folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(rust, m.in("/site/vllm/vllm-rs")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.in("/site/vllm/__init__.py"), []byte("raise SystemExit('imported')\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	port := func() string { return strconv.Itoa(testenv.FreePort(t)) }
+	serve, frontend, engine := port(), port(), port()
+	m.http = "http://127.0.0.1:" + serve
+	m.names = strings.NewReplacer("8000", serve, "5570", frontend, "5580", engine, "0.0.0.0", "127.0.0.1",
+		"/vllm-vcr", binary, "/trace/", m.in("/trace")+"/", "/replay/", m.in("/replay")+"/")
+	return m
+}
+
+// in is where a path of the pod lies on this machine.
+func (m *machine) in(path string) string { return filepath.Join(m.root, filepath.FromSlash(path)) }
+
+// command is what a container runs.
+func (m *machine) command(c corev1.Container) *exec.Cmd {
+	var argv []string
+	for _, arg := range slices.Concat(c.Command, c.Args) {
+		if slices.Contains([]string{"/trace", "/model"}, arg) {
+			arg = m.in(arg)
+		}
+		argv = append(argv, m.names.Replace(arg))
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir = m.in(c.WorkingDir)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PYTHONPATH=" + m.in("/site")}
+	for _, env := range c.Env {
+		value := env.Value
+		if path.IsAbs(value) {
+			value = m.in(value)
+		}
+		cmd.Env = append(cmd.Env, env.Name+"="+value)
+	}
+	return cmd
+}
+
+// run runs a container to its end.
+func (m *machine) run(t *testing.T, c corev1.Container) {
+	t.Helper()
+	if out, err := m.command(c).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", c.Name, err, out)
+	}
+}
+
+// start starts a container.
+func (m *machine) start(t *testing.T, c corev1.Container) *testenv.Peer {
+	t.Helper()
+	return testenv.Process(t, c.Name, m.command(c))
+}
+
+// await asks until it is so. That one of the processes ends is an error.
+func await(t *testing.T, what string, peers []*testenv.Peer, isSo func() bool) {
+	t.Helper()
+	eventually(t, what, func() bool {
+		for _, p := range peers {
+			select {
+			case <-p.Done():
+				t.Fatalf("before %s, a process has ended: %v\n%s", what, p.Err(), p.Tail())
+			default:
+			}
+		}
+		return isSo()
+	})
+}
+
+func (m *machine) healthy() bool {
+	reply, err := http.Get(m.http + "/health")
+	if err != nil {
+		return false
+	}
+	reply.Body.Close()
+	return reply.StatusCode == http.StatusOK
+}
+
+// TestRealPods runs the containers of pods as processes, with the real Rust frontend.
+func TestRealPods(t *testing.T) {
+	rust := testenv.Frontend(t, "0.33.0")
+	binary := filepath.Join(t.TempDir(), "vllm-vcr")
+	if out, err := exec.Command("go", "build", "-o", binary, "../../../cmd/vllm-vcr").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	t.Run("replay", func(t *testing.T) { runReplay(t, newMachine(t, rust, binary)) })
+	t.Run("job", func(t *testing.T) { runJob(t, newMachine(t, rust, binary)) })
+}
+
+// runReplay runs the containers of an offline replay, and asks it what was recorded.
+func runReplay(t *testing.T, m *machine) {
+	objects, err := deploy.Replay{Target: onCPU(), Frontend: deploy.Rust}.Objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := objects[0].(*appsv1.Deployment).Spec.Template.Spec
+	for _, c := range pod.InitContainers {
+		m.run(t, c)
+	}
+	var peers []*testenv.Peer
+	for _, c := range pod.Containers {
+		peers = append(peers, m.start(t, c))
+	}
+	await(t, "the frontend is healthy", peers, m.healthy)
+	records := recorded(t, m.in("/replay/trace.jsonl.gz"))
+	for i, r := range records[:5] {
+		if diff := cmp.Diff(r.OutputTokenIDs, m.complete(t, r)); diff != "" {
+			t.Errorf("record %d (-recorded +served):\n%s", i, diff)
+		}
+	}
+}
+
+func recorded(t *testing.T, file string) []trace.Record {
+	t.Helper()
+	read, err := trace.Read(file, trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read.Records
+}
+
+// complete asks for the completion of a recorded prompt.
+func (m *machine) complete(t *testing.T, r trace.Record) []uint32 {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{
+		"model": "tiny", "prompt": r.PromptTokenIDs, "max_tokens": r.OutputTokens, "ignore_eos": true, "return_token_ids": true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := http.Post(m.http+"/v1/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	var answer struct {
+		Choices []struct {
+			TokenIDs []uint32 `json:"token_ids"`
+		}
+	}
+	if err := json.NewDecoder(reply.Body).Decode(&answer); err != nil || len(answer.Choices) != 1 {
+		t.Fatalf("status %d: %v", reply.StatusCode, err)
+	}
+	return answer.Choices[0].TokenIDs
+}
+
+// runJob runs the containers of a Job in the order of its pod, with the player in the engine's place, to its end.
+func runJob(t *testing.T, m *machine) {
+	tgt := onCPU()
+	job, err := deploy.Job(tgt, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := job.Spec.Template.Spec
+	var peers []*testenv.Peer
+	for _, c := range pod.InitContainers {
+		switch {
+		case c.RestartPolicy == nil:
+			m.run(t, c)
+			continue
+		case c.Name == deploy.Engine:
+			port := slices.Index(c.Args, "--data-parallel-rpc-port") + 1
+			c.Command = []string{"/vllm-vcr"}
+			c.Args = []string{"play", "--vllm-version", tgt.Release(), "--handshake-address", "tcp://127.0.0.1:" + c.Args[port]}
+		}
+		peers = append(peers, m.start(t, c))
+	}
+	loadgen := pod.Containers[0]
+	probe := loadgen
+	probe.Command, probe.Args = loadgen.ReadinessProbe.Exec.Command, nil
+	load := m.start(t, loadgen)
+	await(t, "the pod is ready", append(peers, load), func() bool { return m.command(probe).Run() == nil })
+	for _, name := range []string{target.FramesFile, target.StepsFile, target.LoadFile, target.RequestsFile} {
+		if info, err := os.Stat(m.in("/trace/" + name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := len(recorded(t, m.in("/trace/"+target.TraceFile))); got != 180 {
+		t.Errorf("%d records, want 180", got)
+	}
+	release := loadgen
+	release.Args = []string{"capture", "pod", "release", "--dir", "/trace"}
+	m.run(t, release)
+	if err := load.Err(); err != nil {
+		t.Errorf("the load generator: %v", err)
+	}
+	for _, p := range peers { // what they share with the main container ends after it, as in a pod
+		select {
+		case <-p.Done():
+			t.Errorf("ended before the pod: %v", p.Err())
+		default:
+		}
+	}
+}

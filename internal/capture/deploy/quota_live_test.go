@@ -1,0 +1,62 @@
+package deploy_test
+
+import (
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+)
+
+// TestCheckLive is about queues of clusters, which are not all as the one of the folder deploy.
+func TestCheckLive(t *testing.T) {
+	tests := []struct {
+		name, cohort string
+		flavors      []string // the resources of each
+		want         string   // of the error
+	}{
+		{name: "fits", flavors: []string{`{name: cpu, nominalQuota: 24}, {name: memory, nominalQuota: 96Gi}, {name: nvidia.com/gpu, nominalQuota: 1}`}},
+		{name: "only of GPUs", flavors: []string{`{name: nvidia.com/gpu, nominalQuota: 1}`}},
+		{name: "only of others", flavors: []string{`{name: cpu, nominalQuota: 24}`}, want: "1 of nvidia.com/gpu, 1 in container engine, of which cluster queue q has none"},
+		{name: "not enough", flavors: []string{`{name: cpu, nominalQuota: 1}, {name: nvidia.com/gpu, nominalQuota: 1}`}, want: "of which cluster queue q has 1:"},
+		{
+			name: "not enough in any flavor", want: "of which cluster queue q has 9:",
+			flavors: []string{`{name: cpu, nominalQuota: 9}, {name: nvidia.com/gpu, nominalQuota: 1}`, `{name: cpu, nominalQuota: 8}`},
+		},
+		{
+			name: "lent without end", cohort: "cohortName: all",
+			flavors: []string{`{name: cpu, nominalQuota: 0}, {name: nvidia.com/gpu, nominalQuota: 0}`},
+		},
+		{
+			name: "lent", cohort: "cohort: all",
+			flavors: []string{`{name: cpu, nominalQuota: 4, borrowingLimit: 20}, {name: nvidia.com/gpu, nominalQuota: 0, borrowingLimit: 1}`},
+		},
+		{
+			name: "not enough lent", cohort: "cohortName: all", want: "of which cluster queue q has 5:",
+			flavors: []string{`{name: cpu, nominalQuota: 4, borrowingLimit: 1}, {name: nvidia.com/gpu, nominalQuota: 1}`},
+		},
+		{
+			name: "nobody to borrow from", want: "of which cluster queue q has 4:",
+			flavors: []string{`{name: cpu, nominalQuota: 4, borrowingLimit: 20}, {name: nvidia.com/gpu, nominalQuota: 1}`},
+		},
+	}
+	job, err := deploy.Job(onGPU(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			flavors := "{resources: [" + strings.Join(test.flavors, "]}, {resources: [") + "]}"
+			quota, err := deploy.ReadQuota("it", []byte("kind: ClusterQueue\nmetadata: {name: q}\nspec:\n  "+test.cohort+
+				"\n  resourceGroups: [{flavors: ["+flavors+"]}]\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = deploy.CheckLive([]*batchv1.Job{job}, quota)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,208 @@
+package deploy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+)
+
+// A FrontendKind is one of the two frontends of vLLM.
+type FrontendKind string
+
+// Kinds of frontends.
+const (
+	Rust   FrontendKind = "rust"   // vllm-rs
+	Python FrontendKind = "python" // vllm serve
+)
+
+// FrontendKinds are both, the usual one first.
+func FrontendKinds() []FrontendKind { return []FrontendKind{Rust, Python} }
+
+// A Replay is a golden served over HTTP, by a real frontend with the player in the engine's place.
+type Replay struct {
+	// Target is what the golden was captured of. Its images are the frontend's and ours.
+	Target   target.Target
+	Frontend FrontendKind
+	// Source are flags of golden export that say where the golden is, if it is not in the binary.
+	Source []string
+
+	Namespace   string // that of the client unless given
+	TokenSecret string // as [Run.TokenSecret]
+	ModelCache  string // as [Run.ModelCache]
+}
+
+const replayDir = "/replay"
+
+// Objects are the Deployment and the Service of a replay.
+func (p Replay) Objects() ([]any, error) {
+	r := Run{ID: "replay", Namespace: p.Namespace, TokenSecret: p.TokenSecret, ModelCache: p.ModelCache}
+	r, err := r.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(FrontendKinds(), p.Frontend) {
+		return nil, fmt.Errorf("frontend %q: want one of %q", p.Frontend, FrontendKinds())
+	}
+	if err := checkReplayImages(p.Target); err != nil {
+		return nil, err
+	}
+	name, err := replayName(p.Target)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := p.pod(r)
+	if err != nil {
+		return nil, fmt.Errorf("golden %s: %w", p.Target.Name(), err)
+	}
+	labels := map[string]string{
+		labelName: "vllm-vcr", labelPart: "replay", labelManagedBy: managedBy,
+		LabelLine: p.Target.Line, LabelTarget: p.Target.ID,
+	}
+	meta := metav1.ObjectMeta{Name: name, Namespace: p.Namespace, Labels: labels}
+	return []any{
+		&appsv1.Deployment{
+			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
+			Spec: appsv1.DeploymentSpec{
+				Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+				// A player registers with one frontend, once: two pods side by side would be two replays.
+				Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+			},
+		},
+		&corev1.Service{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
+			Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{
+				{Name: "http", Port: httpPort, TargetPort: intstr.FromString("http")},
+			}},
+		},
+	}, nil
+}
+
+func checkReplayImages(t target.Target) error {
+	var wrong []error
+	for _, i := range []struct{ what, image string }{
+		{"image of the frontend", frontendImage(t)}, {"image of vllm-vcr", t.Images.Tap},
+	} {
+		switch {
+		case i.image == "":
+			wrong = append(wrong, fmt.Errorf("golden %s: no %s is given", t.Name(), i.what))
+		case !byDigest.MatchString(i.image):
+			wrong = append(wrong, fmt.Errorf("golden %s: %s: %w", t.Name(), i.what, checkImage(i.image)))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+func replayName(t target.Target) (string, error) {
+	name := "replay-" + dashed(t.Line+"-"+t.ID)
+	if len(validation.IsDNS1035Label(name)) > 0 {
+		return "", fmt.Errorf("golden %s: no Service can be called %s: want at most %d letters, digits and hyphens",
+			t.Name(), name, validation.DNS1035LabelMaxLength)
+	}
+	return name, nil
+}
+
+func (p Replay) pod(r Run) (corev1.PodSpec, error) {
+	volumes, err := volumesOf(r, "replay", "home", "tmp", "model-cache", "shm")
+	if err != nil {
+		return corev1.PodSpec{}, err
+	}
+	at := target.Addresses{Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake}
+	export := slices.Concat([]string{
+		"golden", "export", "--line", p.Target.Line, "--golden", p.Target.ID,
+		"--out", path.Join(replayDir, target.TraceFile),
+	}, p.Source)
+	if folder, isFolder := p.Target.Model.Folder(); isFolder {
+		if err := inBinary(p.Target.Model.Key, folder); err != nil {
+			return corev1.PodSpec{}, err
+		}
+		at.Model = path.Join(replayDir, "model")
+		export = append(export, "--model-out", at.Model)
+	}
+	pod := basePod()
+	pod.NodeSelector = map[string]string{corev1.LabelArchStable: "amd64"}
+	pod.Volumes = volumes
+	folders := mounts("replay", replayDir, "tmp", "/tmp")
+	pod.InitContainers = []corev1.Container{exporter("golden", p.Target.Images.Tap, export, folders)}
+	pod.Containers = []corev1.Container{p.player(), p.frontend(r, at)}
+	return pod, nil
+}
+
+// player takes the engine's place. When its frontend goes away it ends, and the one that is started after it registers
+// with the next frontend.
+func (p Replay) player() corev1.Container {
+	return corev1.Container{
+		Name: "play", Image: p.Target.Images.Tap, ImagePullPolicy: corev1.PullIfNotPresent,
+		Command: []string{binary},
+		Args: []string{
+			"play",
+			"--handshake-address", "tcp://127.0.0.1:" + strconv.Itoa(frontendHandshake), "--handshake-timeout", "10m",
+			"--replay-tokens", path.Join(replayDir, target.TraceFile), "--replay-match", "prefix",
+			"--pace", "recorded", "--strict",
+		},
+		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts:             []corev1.VolumeMount{readOnly("replay", replayDir)},
+	}
+}
+
+func (p Replay) frontend(r Run, at target.Addresses) corev1.Container {
+	folders := mounts("home", homeDir, "tmp", "/tmp", "model-cache", modelCacheDir, "shm", "/dev/shm")
+	c := corev1.Container{
+		Name: Frontend, Image: frontendImage(p.Target), ImagePullPolicy: corev1.PullIfNotPresent,
+		Command: rustCommand(p.Target), Args: p.Target.FrontendArgs(at),
+		WorkingDir: homeDir, Env: append(replayEnv(p.Target), r.hubEnv()...),
+		Ports:                    []corev1.ContainerPort{{Name: "http", ContainerPort: httpPort}},
+		Resources:                fixed("2", "4Gi"),
+		SecurityContext:          confined(p.Frontend == Rust),
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts:             append(folders, readOnly("replay", replayDir)),
+		StartupProbe:             health(5, 120), // ten minutes to import PyTorch and to have the tokenizer
+		ReadinessProbe:           health(5, 1),
+		LivenessProbe:            health(10, 6),
+	}
+	if p.Frontend == Python {
+		c.Command, c.Args = []string{"vllm"}, pythonArgs(p.Target, at)
+	}
+	return c
+}
+
+// replayEnv is the environment without the calls that act on the engine: others than the load generator reach a replay.
+func replayEnv(t target.Target) []corev1.EnvVar {
+	return slices.DeleteFunc(programEnv(t), func(e corev1.EnvVar) bool { return e.Name == "VLLM_SERVER_DEV_MODE" })
+}
+
+// pythonArgs are those of the engine, which the Python frontend takes, too, without an engine of its own.
+func pythonArgs(t target.Target, at target.Addresses) []string {
+	at.EngineHandshake = at.FrontendHandshake
+	args := slices.DeleteFunc(t.EngineArgs(at), func(arg string) bool { return arg == "--headless" })
+	args = append(args, "--data-parallel-size-local", "0", "--host", at.Host, "--port", strconv.Itoa(at.HTTP))
+	if t.Scenario != target.LoRA {
+		return args
+	}
+	args = append(args, "--lora-modules")
+	for _, a := range t.Model.Adapters {
+		args = append(args, a.Name+"="+a.Source)
+	}
+	return args
+}
+
+func health(period, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: "/health", Port: intstr.FromString("http"), Scheme: corev1.URISchemeHTTP,
+		}},
+		PeriodSeconds: period, TimeoutSeconds: 5, FailureThreshold: cmp.Or(failures, 1),
+	}
+}

@@ -1,0 +1,103 @@
+package load_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// The frontends take the images of every workload that has some, as many as are sent, and those that come again are the
+// same to an engine.
+func TestFrontendsTakeImages(t *testing.T) {
+	tests := []struct {
+		name     string
+		workload load.Workload
+		shape    load.Shape
+		requests int
+		images   int // that are different
+	}{
+		{"multiturn", load.Multiturn, load.Shape{Images: 1}, 180, 15 + 4},
+		{"concurrency", load.Concurrency, load.Shape{Requests: 32, Images: 2}, 32, 32 + 4},
+	}
+	for _, version := range testenv.FrontendVersions() {
+		for _, test := range tests {
+			t.Run(version+"/"+test.name, func(t *testing.T) {
+				server, until, ended := tapped(t, version, visionModel(t))
+				var records []load.Record
+				cfg := load.Config{URL: server.url, Model: "tiny", Workload: test.workload, Shape: test.shape, Seed: 1}
+				cfg.Each = func(rec load.Record) error {
+					records = append(records, rec)
+					return nil
+				}
+				if report, err := load.Run(t.Context(), cfg); err != nil || report.Completed != test.requests {
+					t.Fatalf("got %+v, %v", report, err)
+				}
+				close(until)
+				if err := <-ended; err != nil {
+					t.Fatal(err)
+				}
+				wantImages(t, server.cassette, test.requests, test.shape.Images, test.images)
+				wantAgreement(t, records, server.cassette)
+			})
+		}
+	}
+}
+
+// wantImages wants so many images in each request of a cassette, and so many different ones in all.
+func wantImages(t *testing.T, path string, requests, images, different int) {
+	t.Helper()
+	cassette, err := trace.Read(path, trace.Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, rec := range cassette.Records {
+		if len(rec.MMHashes) != images {
+			t.Errorf("%s:%d: %d mm_hashes, want %d", path, rec.Line, len(rec.MMHashes), images)
+		}
+		for _, hash := range rec.MMHashes {
+			seen[hash] = true
+		}
+	}
+	if len(seen) != different || len(cassette.Records) != requests {
+		t.Errorf("%d images in %d requests, want %d in %d", len(seen), len(cassette.Records), different, requests)
+	}
+}
+
+// visionModel is a Qwen2-VL of two layers: the tokenizer of the tiny model, which knows the words of images too.
+func visionModel(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "vision"))); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(testenv.ModelDir(t), "tokenizer.json"))
+	var tokenizer map[string]any
+	if err == nil {
+		err = json.Unmarshal(text, &tokenizer)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := tokenizer["added_tokens"].([]any)
+	words := []string{"<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|vision_pad|>"}
+	for i, word := range words {
+		added = append(added, map[string]any{
+			"id": 2048 + i, "content": word, "special": true, "normalized": false,
+			"single_word": false, "lstrip": false, "rstrip": false,
+		})
+	}
+	tokenizer["added_tokens"] = added
+	if text, err = json.Marshal(tokenizer); err == nil {
+		err = os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

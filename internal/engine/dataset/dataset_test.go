@@ -1,0 +1,318 @@
+package dataset
+
+import (
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/ncruces/go-sqlite3"
+
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+)
+
+var loadTiny = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../../../testdata/model/tiny") })
+
+func tiny(t testing.TB) *tokenizer.Tokenizer {
+	t.Helper()
+	tok, err := loadTiny()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+func write(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pair is what a test sees of a row.
+type pair struct {
+	Number             int
+	Prompt, Completion string
+	Before             []string
+}
+
+func pairs(s *Set) (pairs []pair) {
+	for _, r := range s.rows {
+		pairs = append(pairs, pair{r.number, r.prompt, r.completion, r.before})
+	}
+	return pairs
+}
+
+func TestLoad(t *testing.T) {
+	flat := []pair{{1, "Say hello", "Hello, wörld! 😀", nil}, {2, "Count\nto three", "1\n2\n3", nil}, {3, "x", "only an input", nil}}
+	chat := []pair{{1, "Hi", "Hello", []string{"Be short"}}, {1, "Bye", "Farewell", []string{"Be short", "Hi", "Hello"}}}
+	tests := []struct {
+		name, file, text string
+		want             []pair
+		skipped          int
+	}{
+		{
+			name: "lines", file: "a.jsonl",
+			text: `{"prompt":"p","completion":"c"}` + "\n\n" + `{"question":"q","answer":"a","input":"i"}` + "\n" + `{"prompt":"x"}`,
+			want: []pair{{1, "p", "c", nil}, {3, "q\ni", "a", nil}}, skipped: 1,
+		},
+		{name: "keys in their order", file: "a.ndjson", text: `{"target":"t","output":"o","context":"c","prompt":"p"}`, want: []pair{{1, "p", "o", nil}}},
+		{name: "marked as Unicode", file: "a.jsonl", text: "\ufeff" + `{"prompt":"p","output":"o"}`, want: []pair{{1, "p", "o", nil}}},
+		{name: "an array marked as Unicode", file: "a.json", text: "\ufeff" + `[{"prompt":"p","output":"o"}]`, want: []pair{{1, "p", "o", nil}}},
+		{name: "only an input", file: "a.jsonl", text: `{"inputs":"i","label":"l"}`, want: []pair{{1, "i", "l", nil}}},
+		{name: "what is no text is no prompt", file: "a.jsonl", text: `{"prompt":7,"query":"q","answer":"a"}` + "\n" + `{"prompt":"p","output":null}`, want: []pair{{1, "q", "a", nil}}, skipped: 1},
+		{name: "an array", file: "a.json", text: `[{"prompt":"p","completion":"c"},{"prompt":"","completion":"c"}]`, want: []pair{{1, "p", "c", nil}}, skipped: 1},
+		{
+			name: "an object of splits", file: "a.json", text: `{"version":[1],"train":[{"prompt":"p","completion":"c"}],"test":[{"prompt":"q","completion":"d"}]}`,
+			want: []pair{{1, "p", "c", nil}, {1, "q", "d", nil}},
+		},
+		{
+			name: "messages", file: "a.jsonl",
+			text: `{"messages":[{"role":"system","content":"Be short"},{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"},{"role":"user","content":"Bye"},{"role":"assistant","content":"Farewell"}]}` +
+				"\n" + `{"messages":[{"role":"user","content":"Hi"}]}`,
+			want: chat, skipped: 1,
+		},
+		{name: "conversations", file: "a.jsonl", text: `{"conversations":[{"from":"human","value":"Hi"},{"from":"gpt","value":"Hello"}]}`, want: []pair{{1, "Hi", "Hello", []string{}}}},
+		{
+			name: "csv", file: "a.csv", text: "\ufeffinstruction,id,response\n\"a, \"\"b\"\"\nc\",7,d\ne,8,\n",
+			want: []pair{{1, "a, \"b\"\nc", "d", nil}}, skipped: 1,
+		},
+		{name: "messages in a column", file: "a.tsv", text: "messages\n" + `"[{""role"":""user"",""content"":""Hi""},{""role"":""assistant"",""content"":""Hello""}]"`, want: []pair{{1, "Hi", "Hello", []string{}}}},
+		{name: "parquet", file: "testdata/flat-none.parquet", want: flat, skipped: 1},
+		{name: "parquet, snappy", file: "testdata/flat-snappy.parquet", want: flat, skipped: 1},
+		{name: "parquet, gzip", file: "testdata/flat-gzip.parquet", want: flat, skipped: 1},
+		{name: "parquet, zstd", file: "testdata/flat-zstd.parquet", want: flat, skipped: 1},
+		{name: "parquet, brotli", file: "testdata/flat-brotli.parquet", want: flat, skipped: 1},
+		{name: "messages in parquet", file: "testdata/messages.parquet", want: chat},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := test.file
+			if test.text != "" {
+				path = write(t, test.file, test.text)
+			}
+			if is, err := Is(path); !is || err != nil {
+				t.Errorf("Is: %v, %v", is, err)
+			}
+			set, err := Load(path, tiny(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, pairs(set)); diff != "" || set.Skipped != test.skipped || set.Len() != len(test.want) {
+				t.Errorf("%d rows, %d skipped, want %d (-want +got):\n%s", set.Len(), set.Skipped, test.skipped, diff)
+			}
+		})
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	var zipped strings.Builder
+	zw := gzip.NewWriter(&zipped)
+	_, _ = zw.Write([]byte(`{"prompt":"p","completion":"c"}`))
+	zw.Close()
+	parquet, err := os.ReadFile("testdata/flat-snappy.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lz4, err := os.ReadFile("testdata/flat-lz4.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, file, text, want string }{
+		{"empty lines", "a.jsonl", "", "a dataset without rows"},
+		{"empty json", "a.json", " ", "a dataset without rows"},
+		{"empty csv", "a.csv", "", "a dataset without rows"},
+		{"empty parquet", "a.parquet", "", "a dataset without rows"},
+		{"empty database", "a.db", "", "a dataset without rows"},
+		{"an empty array", "a.json", "[]", "a dataset without rows"},
+		{"only a head", "a.csv", "prompt,output\n", "a dataset without rows"},
+		{"no completion", "a.jsonl", "{\"prompt\":\"p\"}\n{}", "none of the 2 rows has a prompt and a completion"},
+		{"gzip inside", "a.jsonl", zipped.String(), "compressed by gzip: inflate it first"},
+		{"gzip", "a.jsonl.gz", zipped.String(), "inflate it first"},
+		{"another kind", "a.txt", "x", "not a dataset"},
+		{"broken line", "a.jsonl", "{\"prompt\":\"p\",\"output\":\"o\"}\n{\"prompt\"", "a.jsonl: line 2: unexpected end"},
+		{"a line that is no object", "a.jsonl", "[1]", "line 1: "},
+		{"broken array", "a.json", `[{"prompt":"p","output":"o"},{"prompt":`, "row 2: unexpected EOF"},
+		{"array without an end", "a.json", `[{"prompt":"p","output":"o"}`, "after row 1: EOF"},
+		{"array of texts", "a.json", `["p"]`, "row 1: "},
+		{"a number", "a.json", `7`, "want an array of rows"},
+		{"an object without rows", "a.json", `{"a":1}`, "an object without an array of rows"},
+		{"data is no array", "a.json", `{"data":1}`, `key "data": want an array of rows`},
+		{"too few columns", "a.csv", "prompt,output\np\n", "row 1: "},
+		{"an open quote", "a.csv", "prompt,output\np,\"o", "row 1: "},
+		{"no parquet", "a.parquet", "PAR1 is how it begins", "a.parquet: "},
+		{"half a parquet", "a.parquet", string(parquet[len(parquet)/2:]), "a.parquet: "},
+		{"a footer longer than the file", "a.parquet", string(parquet[:len(parquet)-8]) + "\xff\xff\xff\xffPAR1", "a footer of 4294967295 bytes in a file of 1012"},
+		{"a parquet file that is encrypted", "a.parquet", string(parquet[:len(parquet)-4]) + "PARE", "it does not end in PAR1"},
+		{"parquet of lz4", "a.parquet", string(lz4), "compressed by LZ4_RAW, which is not supported"},
+		{"two texts", "a.json", `[{"prompt":"p","output":"o"}] []`, "more than one JSON text"},
+		{"lines under the name of one", "a.json", `{"prompt":"p","output":"o"}` + "\n{}", "name a file with a row on each line .jsonl"},
+		{"other keys", "a.csv", "ask,say\na,b\n", `none of the 1 rows has a prompt and a completion: the first has ["ask" "say"]; want one of ["prompt"`},
+		{"no database", "a.sqlite", strings.Repeat("x", 5000), "a.sqlite: "},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := Load(write(t, test.file, test.text), tiny(t))
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.file) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+	t.Run("a folder", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "x.jsonl")
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(path, tiny(t)); err == nil || !strings.Contains(err.Error(), "a folder, not a dataset") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("nothing", func(t *testing.T) {
+		if _, err := Load(filepath.Join(t.TempDir(), "x.db"), nil); err == nil || !os.IsNotExist(unwrapAll(err)) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("no tokenizer", func(t *testing.T) {
+		_, err := Load(write(t, "a.jsonl", `{"prompt":"p","output":"o"}`), nil)
+		if err == nil || !strings.Contains(err.Error(), "needs a tokenizer.json") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func unwrapAll(err error) error {
+	for {
+		inner, ok := err.(interface{ Unwrap() error })
+		if !ok {
+			return err
+		}
+		if _, ok := err.(*os.PathError); ok {
+			return err
+		}
+		err = inner.Unwrap()
+	}
+}
+
+// allocated is how many bytes of memory f takes.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// A row of a gigabyte is refused before it is in memory. The files have holes.
+func TestLoadBoundsRows(t *testing.T) {
+	for _, file := range []string{"a.jsonl", "a.json", "a.csv"} {
+		t.Run(file, func(t *testing.T) {
+			head := map[string]string{"a.jsonl": "{\"prompt\":\"p\",\"output\":\"o\"}\n{\"prompt\":\"", "a.json": `[{"prompt":"`, "a.csv": "prompt,output\n\""}[file]
+			path := write(t, file, head)
+			if err := os.Truncate(path, 1<<30); err != nil {
+				t.Fatal(err)
+			}
+			tok := tiny(t)
+			var err error
+			took := allocated(func() { _, err = Load(path, tok) })
+			// A zero byte in a JSON text is an error of its own, that comes first.
+			if err == nil || !strings.Contains(err.Error(), "larger than 64 MB") && !strings.Contains(err.Error(), "invalid character") {
+				t.Errorf("got %v, want that it is larger than 64 MB", err)
+			}
+			if took > 512<<20 {
+				t.Errorf("%d MB were allocated", took>>20)
+			}
+		})
+	}
+}
+
+func TestSQLiteRefuses(t *testing.T) {
+	const table = "CREATE TABLE llmd (id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER);"
+	row := func(hash, tokens, n string) string {
+		return table + "INSERT INTO llmd VALUES (7, " + hash + ", " + tokens + ", " + n + ")"
+	}
+	tests := []struct{ name, sql, want string }{
+		{"no table", "CREATE TABLE other (id INTEGER)", "no table llmd"},
+		{"a view that never ends", "CREATE VIEW llmd AS WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id+1 FROM r) SELECT id, id AS prompt_hash, id AS gen_tokens, id AS n_gen_tokens FROM r", "no table llmd"},
+		{"a column is missing", "CREATE TABLE llmd (id INTEGER, gen_tokens JSON, n_gen_tokens INTEGER)", "missing expected column in llmd table: prompt_hash"},
+		{"a column of another type", "CREATE TABLE llmd (id INTEGER, prompt_hash TEXT, gen_tokens JSON, n_gen_tokens INTEGER)", `column prompt_hash has incorrect type: expected BLOB, got "TEXT"`},
+		{"a short hash", row("x'00'", "'{}'", "0"), "row with id 7: prompt_hash has 1 bytes"},
+		{"no json", row("zeroblob(32)", "'{'", "0"), "row with id 7: gen_tokens: unexpected end"},
+		{"an id that is none", row("zeroblob(32)", `'{"numbers":[-1]}'`, "1"), "row with id 7: gen_tokens: "},
+		{"another number", row("zeroblob(32)", `'{"numbers":[1,2]}'`, "3"), "row with id 7: gen_tokens has 2 numbers, but n_gen_tokens is 3"},
+		{"no answers", row("zeroblob(32)", `'{"numbers":[]}'`, "0"), "none of the 1 rows"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.sqlite")
+			db, err := sqlite3.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Exec(test.sql); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Load(path, nil); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestIs(t *testing.T) {
+	tests := []struct {
+		name, file, text string
+		want             bool
+	}{
+		{"a recording", "a.jsonl", `{"meta":{"model":"x"}}` + "\n" + `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`, false},
+		{"a recording without meta", "a.jsonl", `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1.5}`, false},
+		{"records in an array", "a.json", `[{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1.5}]`, false},
+		{"a report", "a.json", `{"args":{"a":[1]},"benchmarks":[]}`, false},
+		{"a row with counts", "a.jsonl", `{"prompt":"p","output_tokens":1}`, true},
+		{"compressed", "a.jsonl.gz", "x", false},
+		{"compressed under another name", "a.jsonl", "\x1f\x8b", false},
+		{"empty", "a.jsonl", "", false},
+		{"no json", "a.json", "hello", false},
+		{"csv", "a.csv", "", true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got, err := Is(write(t, test.file, test.text)); got != test.want || err != nil {
+				t.Errorf("got %v, %v, want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+// Whatever is in a file, Load returns.
+func FuzzLoad(f *testing.F) {
+	names := []string{"a.jsonl", "a.json", "a.csv", "a.parquet", "a.sqlite"}
+	parquet, err := os.ReadFile("testdata/messages.parquet")
+	if err != nil {
+		f.Fatal(err)
+	}
+	database, err := os.ReadFile("testdata/tokens.sqlite")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint8(0), []byte(`{"prompt":"p","completion":"c"}`))
+	f.Add(uint8(1), []byte(`{"data":[{"messages":[{"role":"user","content":"p"},{"role":"assistant","content":"c"}]}]}`))
+	f.Add(uint8(2), []byte("prompt,output\np,o\n"))
+	f.Add(uint8(3), parquet)
+	f.Add(uint8(4), database)
+	tok := tiny(f)
+	f.Fuzz(func(t *testing.T, kind uint8, text []byte) {
+		set, err := Load(write(t, names[int(kind)%len(names)], string(text)), tok)
+		if err == nil && set.Len() == 0 {
+			t.Error("a dataset without rows and without an error")
+		}
+	})
+}

@@ -1,0 +1,402 @@
+package dataset
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// endOfText is the id that requests of these tests name as the end of sequence.
+const endOfText = 2
+
+func request(id string, prompt []uint32, change ...func(*protocol.Request)) *protocol.Request {
+	r := &protocol.Request{ID: id, PromptTokenIDs: prompt}
+	r.Sampling.MaxTokens, r.Sampling.HasMaxTokens, r.Sampling.EOSTokenID = 100, true, endOfText
+	for _, f := range change {
+		f(r)
+	}
+	return r
+}
+
+// said is the text of an answer of at most so many tokens, with <end> where it ends by the end of sequence.
+func said(t testing.TB, tok *tokenizer.Tokenizer, script player.Script, most int) string {
+	t.Helper()
+	tokens := script.Tokens
+	for len(tokens) < most && script.Fill != nil {
+		next := script.Fill(len(tokens))
+		if next == endOfText {
+			return tok.Decode(tokens) + "<end>"
+		}
+		tokens = append(tokens, next)
+	}
+	return tok.Decode(tokens[:min(len(tokens), most)])
+}
+
+// source makes a strict source of rows that are written as JSON Lines.
+func source(t testing.TB, minDepth int, lines ...string) *Source {
+	t.Helper()
+	set, err := Load(write(t, "a.jsonl", strings.Join(lines, "\n")), tiny(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := set.Source(Options{Strict: true, MinDepth: minDepth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func row1(prompt, completion string) string {
+	return fmt.Sprintf(`{"prompt":%q,"completion":%q}`, prompt, completion)
+}
+
+func conversation(messages ...string) string {
+	var list []string
+	for i, m := range messages {
+		list = append(list, fmt.Sprintf(`{"role":%q,"content":%q}`, []string{"user", "assistant"}[i%2], m))
+	}
+	return `{"messages":[` + strings.Join(list, ",") + `]}`
+}
+
+// chatML is a conversation as the template of the tiny model, and that of Qwen, write it.
+func chatML(messages ...string) string {
+	var b strings.Builder
+	for i, m := range messages {
+		role := []string{"user", "assistant"}[i%2]
+		if strings.HasPrefix(m, "system:") {
+			role, m = "system", strings.TrimPrefix(m, "system:")
+		}
+		fmt.Fprintf(&b, "<|im_start|>%s\n%s<|im_end|>\n", role, m)
+	}
+	return b.String() + "<|im_start|>assistant\n"
+}
+
+// llama3 is a conversation as the template of Llama 3 writes it, with the added tokens of the tiny model: a role is
+// between two of them.
+func llama3(messages ...string) string {
+	var b strings.Builder
+	header := func(role string) { fmt.Fprintf(&b, "<|im_start|>%s<|im_end|>\n\n", role) }
+	b.WriteString("<|endoftext|>")
+	for i, m := range messages {
+		header([]string{"user", "assistant"}[i%2])
+		b.WriteString(m + "<|im_end|>")
+	}
+	header("assistant")
+	return b.String()
+}
+
+func TestSourceMatches(t *testing.T) {
+	long := strings.Repeat("all of this is the same in each of them ", 8)
+	tests := []struct {
+		name     string
+		rows     []string
+		minDepth int
+		asks     []string // prompts, in order
+		want     []string // answers; "": none
+		summary  Summary
+	}{
+		{
+			name: "a text", rows: []string{row1("Say hello", "Hello, wörld! 😀"), row1("Bye", "Farewell")},
+			asks: []string{"Bye", "Say hello", "Say"}, want: []string{"Farewell", "Hello, wörld! 😀", ""},
+			summary: Summary{Requests: 3, Text: 2, Unmatched: 1},
+		},
+		{
+			name: "one row after the other, then the first again", rows: []string{row1("Hi", "one"), row1("Hi", "two")},
+			asks: []string{"Hi", "Hi", "Hi"}, want: []string{"one", "two", "one"}, summary: Summary{Requests: 3, Text: 3},
+		},
+		{
+			name: "white space around a text", rows: []string{row1("Hi", "plain"), row1(" Hi\n", "with space")},
+			asks: []string{" Hi\n", "Hi", "Hi  "}, want: []string{"with space", "plain", "plain"}, summary: Summary{Requests: 3, Text: 3},
+		},
+		{
+			name: "the last message of a chat", rows: []string{row1("Hi", "Hello"), row1("Bye\nnow", "Farewell")},
+			asks: []string{chatML("Hi"), chatML("system:Be short", "Hi"), chatML("Hi", "Hello", "Bye\nnow"), chatML("Hi", "Hello", "more")},
+			want: []string{"Hello", "Hello", "Farewell", ""}, summary: Summary{Requests: 4, Message: 3, Unmatched: 1},
+		},
+		{
+			name: "an earlier message is not answered again, also where a role is the message", rows: []string{row1("Hi", "Hello"), row1("assistant", "yes?")},
+			asks: []string{llama3("Hi", "Hello", "assistant"), llama3("Hi", "Hello", "more"), llama3("Hi", "Hello", "user"), llama3("Hi")},
+			want: []string{"yes?", "", "", "Hello"}, summary: Summary{Requests: 4, Message: 2, Unmatched: 2},
+		},
+		{
+			name: "a message that a template trims", rows: []string{row1("  Hi ", "Hello")},
+			asks: []string{chatML("Hi")}, want: []string{"Hello"}, summary: Summary{Requests: 1, Message: 1},
+		},
+		{
+			name: "an empty thought after the message", rows: []string{row1("Hi", "Hello")},
+			asks: []string{chatML("Hi") + "<|endoftext|>\n\n<|endoftext|>\n\n"}, want: []string{"Hello"}, summary: Summary{Requests: 1, Message: 1},
+		},
+		{
+			name: "white space is no message", rows: []string{row1(" ", "nothing"), row1("Hi", "Hello")},
+			asks: []string{chatML("Hi"), chatML("other"), " "}, want: []string{"Hello", "", "nothing"},
+			summary: Summary{Requests: 3, Text: 1, Message: 1, Unmatched: 1},
+		},
+		{
+			name: "equal last messages: the whole conversation decides",
+			rows: []string{conversation("A", "a", "go on", "after A"), conversation("B", "b", "go on", "after B"), row1("go on", "alone")},
+			asks: []string{chatML("B", "b", "go on"), chatML("A", "a", "go on"), chatML("go on"), chatML("C", "c", "go on"), "go on", chatML("B")},
+			want: []string{"after B", "after A", "alone", "alone", "alone", "b"}, summary: Summary{Requests: 6, Text: 1, Message: 5},
+		},
+		{
+			name: "a beginning", minDepth: 32, rows: []string{row1(long+"one", "1"), row1(long+"and then two", "2"), row1("other", "3")},
+			asks: []string{long + "and more", "other than that", long[:60]}, want: []string{"1", "", ""},
+			summary: Summary{Requests: 3, Prefix: 1, Unmatched: 2},
+		},
+		{
+			name: "no beginning unless it is asked for", rows: []string{row1(long+"one", "1")},
+			asks: []string{long + "and more"}, want: []string{""}, summary: Summary{Requests: 1, Unmatched: 1},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s, tok := source(t, test.minDepth, test.rows...), tiny(t)
+			var got []string
+			for i, text := range test.asks {
+				script, err := s.Script(request(fmt.Sprint(i), tok.Encode(text)))
+				if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("a.jsonl: request %d: no row has its prompt", i)) {
+					t.Error(err)
+				}
+				got = append(got, strings.TrimSuffix(said(t, tok, script, 100), "<end>"))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("answers (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.summary, s.Summary()); diff != "" {
+				t.Errorf("summary (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSourceAnswers(t *testing.T) {
+	const whole = "Hello, wörld! 😀"
+	tests := []struct {
+		name   string
+		change func(*protocol.Request)
+		most   int
+		want   string
+	}{
+		{"to its end", func(*protocol.Request) {}, 100, whole + "<end>"},
+		{"no further than it is asked for", func(*protocol.Request) {}, 2, "Hel"},
+		{"again where the end is ignored", func(r *protocol.Request) { r.Sampling.IgnoreEOS = true }, 24, whole + "Hello, wörld"},
+		{"again where more is demanded", func(r *protocol.Request) { r.Sampling.MinTokens = 24 }, 100, whole + "Hello, wörld<end>"},
+		{"without an end of sequence", func(r *protocol.Request) { r.Sampling.EOSTokenID = -1 }, 100, whole},
+		{"without one, and more is demanded", func(r *protocol.Request) { r.Sampling.EOSTokenID, r.Sampling.MinTokens = -1, 24 }, 100, whole + "Hello, wörld"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s, tok := source(t, 0, row1("Say hello", whole)), tiny(t)
+			for range 2 { // the second time out of what was kept
+				script, err := s.Script(request("a", tok.Encode("Say hello"), test.change))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := said(t, tok, script, test.most); got != test.want {
+					t.Errorf("got %q, want %q", got, test.want)
+				}
+			}
+		})
+	}
+}
+
+// The ids in the table are those that the Rust library made of the same texts.
+func TestSourceOfTokens(t *testing.T) {
+	set, err := Load("testdata/tokens.sqlite", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := set.Source(Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok := tiny(t)
+	var got []string
+	for i, text := range []string{"Say hello", "Say hello", "Count", "Say hello", "hello"} {
+		script, err := s.Script(request(fmt.Sprint(i), tok.Encode(text)))
+		if (err != nil) != (text == "hello") {
+			t.Error(err)
+		}
+		got = append(got, said(t, tok, script, 100))
+	}
+	if diff := cmp.Diff([]string{"Hello, wörld!<end>", "Again<end>", "1\n2\n3<end>", "Hello, wörld!<end>", ""}, got); diff != "" {
+		t.Errorf("answers (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(Summary{Requests: 5, Hash: 4, Unmatched: 1}, s.Summary()); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+// What no row answers is answered by the fallback, and ids that the tokenizer does not have match nothing.
+func TestSourceFallsBack(t *testing.T) {
+	set, err := Load(write(t, "a.jsonl", row1("Hi", "Hello")), tiny(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := set.Source(Options{}); err == nil {
+		t.Error("a source without a fallback was made, that is not strict")
+	}
+	s, err := set.Source(Options{Fallback: player.Echo{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prompt := range [][]uint32{{1 << 30, 1<<32 - 1, endOfText}, {endOfText}, {}} {
+		script, err := s.Script(request("a", prompt))
+		if err != nil || !cmp.Equal(script.Tokens, prompt) && len(prompt) > 0 {
+			t.Errorf("%v was answered with %v, %v", prompt, script.Tokens, err)
+		}
+	}
+	if diff := cmp.Diff(Summary{Requests: 3, Unmatched: 3}, s.Summary()); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+// A completion that the vocabulary has no tokens for is an error that names its row.
+func TestSourceThatCannotBeSpelt(t *testing.T) {
+	const letters = `{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false}}`
+	tok, err := tokenizer.Parse([]byte(letters))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := Load(write(t, "a.jsonl", row1("a", "b")+"\n"+row1("b", "abc")), tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := set.Source(Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Script(request("x", tok.Encode("b"))); err == nil || !strings.Contains(err.Error(), "a.jsonl: row 2: the tokenizer cannot spell its completion") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Players of several engines share one source: each row answers once, until a rewind.
+func TestSourceIsShared(t *testing.T) {
+	const n = 100
+	var rows []string
+	for i := range n {
+		rows = append(rows, row1("Hi", fmt.Sprintf("%d", i)))
+	}
+	s, prompt := source(t, 0, rows...), tiny(t).Encode("Hi")
+	for range 2 {
+		served := make(chan string, n)
+		var players sync.WaitGroup
+		for p := range 4 {
+			players.Go(func() {
+				for i := range n / 4 {
+					script, err := s.Script(request(fmt.Sprintf("%d-%d", p, i), prompt))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					served <- said(t, s.set.tok, script, 10)
+				}
+			})
+		}
+		players.Wait()
+		close(served)
+		seen := map[string]bool{}
+		for text := range served {
+			seen[text] = true
+		}
+		if len(seen) != n {
+			t.Errorf("%d rows were said, want each of %d", len(seen), n)
+		}
+		s.Rewind()
+	}
+}
+
+func TestSummaryText(t *testing.T) {
+	const want = "15 requests: 1 matched by tokens, 2 by text, 3 by their last message, 4 by a beginning, 5 nothing"
+	if got := (Summary{15, 1, 2, 3, 4, 5}).String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Whatever byte of a binary file is another, it is read or refused, in little memory.
+func TestBrokenBinaries(t *testing.T) {
+	tok := tiny(t)
+	for name, most := range map[string]int{"flat-zstd.parquet": 1000, "messages.parquet": 500, "tokens.sqlite": 50} {
+		t.Run(name, func(t *testing.T) {
+			whole, err := os.ReadFile("testdata/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path, step, read := write(t, name, ""), 1+len(whole)/most, 0
+			for i := 0; i < len(whole); i += step {
+				broken := append([]byte(nil), whole...)
+				broken[i] ^= []byte{0xff, 0x80, 0x01}[i/step%3]
+				if err := os.WriteFile(path, broken, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				took := allocated(func() { _, err = Load(path, tok) })
+				if err == nil {
+					read++
+				}
+				if took > 128<<20 {
+					t.Errorf("byte %d: %d MB were allocated", i, took>>20)
+				}
+			}
+			if read == 0 || read == len(whole)/step {
+				t.Errorf("%d of %d were read: nothing was tested", read, len(whole)/step)
+			}
+		})
+	}
+}
+
+// TestSourceOfNothing: a request has no prompt when it has embeddings.
+func TestSourceOfNothing(t *testing.T) {
+	s := source(t, 16, row1("Hi", "Hello"))
+	if _, err := s.Script(request("a", nil)); err == nil || errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkSource(b *testing.B) {
+	var rows []string
+	for i := range 10_000 {
+		rows = append(rows, row1(fmt.Sprintf("What is %d and %d, and why? %s", i, i*i, strings.Repeat("Tell me more. ", i%20)), strings.Repeat("It is so. ", 50)))
+	}
+	path, tok := write(b, "a.jsonl", strings.Join(rows, "\n")), tiny(b)
+	b.Run("load", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := Load(path, tok); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	set, err := Load(path, tok)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("index beginnings", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := set.Source(Options{Strict: true, MinDepth: 16}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	s, err := set.Source(Options{Strict: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, prompt := range map[string]string{"text": set.rows[77].prompt, "chat": chatML(set.rows[77].prompt)} {
+		b.Run(name, func(b *testing.B) {
+			r := request("a", tok.Encode(prompt))
+			for b.Loop() {
+				if _, err := s.Script(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

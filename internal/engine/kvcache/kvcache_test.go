@@ -1,0 +1,232 @@
+package kvcache_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+)
+
+func TestNewRefuses(t *testing.T) {
+	tests := []struct {
+		name    string
+		options kvcache.Options
+		want    string
+	}{
+		{name: "block size 0", options: kvcache.Options{Blocks: 10}, want: "block size 0: give a block at least one token"},
+		{name: "no blocks", options: kvcache.Options{BlockSize: 16}, want: "0 blocks: one is never given out, so have at least 2"},
+		{name: "null block alone", options: kvcache.Options{Blocks: 1, BlockSize: 16}, want: "1 blocks: one is never"},
+		{name: "too many blocks", options: kvcache.Options{Blocks: 1<<24 + 1, BlockSize: 16}, want: "have at most 16777216"},
+		{
+			name: "negative length", options: kvcache.Options{Blocks: 2, BlockSize: 16, MaxModelLen: -1},
+			want: "max model length -1: it cannot be negative",
+		},
+		{
+			name: "unknown algorithm", options: kvcache.Options{Blocks: 2, BlockSize: 16, Algorithm: "md5"},
+			want: `hash algorithm "md5": want sha256, sha256_cbor, xxhash or xxhash_cbor`,
+		},
+		{
+			name: "block of several frames", options: kvcache.Options{Blocks: 2, BlockSize: 8193, Events: true},
+			want: "block size 8193: sha256 hashes at most 8192 tokens a block, choose sha256_cbor or xxhash_cbor",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := kvcache.New(test.options); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// newPool returns a pool of blocks of 4 tokens.
+func newPool(t *testing.T, o kvcache.Options) *kvcache.Pool {
+	t.Helper()
+	o.BlockSize = 4
+	pool, err := kvcache.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// counted returns n tokens, first and those after it.
+func counted(first uint32, n int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = first + uint32(i)
+	}
+	return tokens
+}
+
+func TestFits(t *testing.T) {
+	pool := newPool(t, kvcache.Options{Blocks: 4})
+	for tokens, want := range map[int]bool{-1: true, 0: true, 1: true, 11: true, 12: true, 13: false} {
+		if got := pool.Fits(tokens); got != want {
+			t.Errorf("Fits(%d): got %v, want %v", tokens, got, want)
+		}
+		if s := kvcache.NewSequence(counted(0, max(tokens, 0))); pool.Allocate(s, 0, len(s.Tokens), 0) != want {
+			t.Errorf("Allocate of %d tokens is not what Fits says", tokens)
+		} else {
+			pool.Free(s)
+		}
+	}
+}
+
+// TestKnown takes over what recordings say was cached.
+func TestKnown(t *testing.T) {
+	tests := []struct {
+		name         string
+		before       int // tokens of the same prompt that are in the cache
+		known        int
+		uncaching    bool
+		cached       int
+		shared, held int // blocks of the prompt's 4
+	}{
+		{name: "looked up", before: 16, known: -1, cached: 12, shared: 3, held: 4},
+		{name: "nothing, whatever the pool has", before: 16, known: 0, cached: 0, shared: 0, held: 4},
+		{name: "less than the pool has", before: 16, known: 8, cached: 8, shared: 2, held: 4},
+		{name: "more than the pool has", before: 8, known: 12, cached: 12, shared: 2, held: 4},
+		{name: "no whole blocks", before: 16, known: 6, cached: 6, shared: 1, held: 4},
+		{name: "all", before: 16, known: 16, cached: 15, shared: 3, held: 4},
+		{name: "without a cache", before: 16, known: 8, uncaching: true, cached: 8, shared: 0, held: 4},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			pool := newPool(t, kvcache.Options{Blocks: 20, Caching: !test.uncaching})
+			first := kvcache.NewSequence(counted(0, test.before))
+			pool.Allocate(first, 0, test.before, 0)
+			s := kvcache.NewSequence(counted(0, 16))
+			s.Known = test.known
+			if got := pool.Lookup(s); got != test.cached {
+				t.Errorf("Lookup: got %d, want %d", got, test.cached)
+			}
+			if !pool.Allocate(s, test.cached, 16-test.cached, 0) {
+				t.Fatal("no room")
+			}
+			ids := pool.BlockIDs(s)
+			shared := 0
+			for i, id := range pool.BlockIDs(first) {
+				if i < len(ids) && ids[i] == id {
+					shared++
+				}
+			}
+			if shared != test.shared || len(ids) != test.held {
+				t.Errorf("got %d blocks of which %d shared, want %d and %d", len(ids), shared, test.held, test.shared)
+			}
+			pool.Free(first)
+			next := kvcache.NewSequence(counted(0, 17))
+			if got := pool.Lookup(next); !test.uncaching && got != 16 {
+				t.Errorf("after it, %d tokens are in the cache, want 16", got)
+			}
+		})
+	}
+}
+
+// TestFreeTwice frees a sequence that holds nothing any more.
+func TestFreeTwice(t *testing.T) {
+	pool := newPool(t, kvcache.Options{Blocks: 10, Caching: true})
+	a, b := kvcache.NewSequence(counted(0, 8)), kvcache.NewSequence(counted(50, 8))
+	pool.Allocate(a, 0, 8, 0)
+	pool.Allocate(b, 0, 8, 0)
+	pool.Free(a)
+	pool.Free(a)
+	if free := pool.FreeBlocks(); free != 7 || pool.Usage() != 1-7.0/9 {
+		t.Errorf("%d free blocks, usage %v, want 7 of 9", free, pool.Usage())
+	}
+	if len(pool.BlockIDs(a)) != 0 || pool.Reset() {
+		t.Error("a freed sequence holds blocks, or a pool in use was reset")
+	}
+	if cached := pool.Lookup(a); cached != 4 {
+		t.Errorf("got %d tokens cached of the freed one, want 4", cached)
+	}
+	pool.Free(b)
+	if !pool.Reset() || pool.Lookup(a) != 0 {
+		t.Error("an unused pool is not reset")
+	}
+}
+
+// TestNoRoomChangesNothing asks for more than there is.
+func TestNoRoomChangesNothing(t *testing.T) {
+	pool := newPool(t, kvcache.Options{Blocks: 6, Caching: true, Events: true})
+	a := kvcache.NewSequence(counted(0, 8))
+	pool.Allocate(a, 0, 8, 0)
+	pool.Free(a)
+	pool.TakeEvents()
+	big := kvcache.NewSequence(counted(0, 24))
+	if pool.Allocate(big, pool.Lookup(big), 16, 0) {
+		t.Fatal("6 blocks of 5 were given out")
+	}
+	if pool.FreeBlocks() != 5 || len(pool.TakeEvents()) != 0 || pool.Lookup(big) != 8 || len(pool.BlockIDs(big)) != 0 {
+		t.Error("a refused allocation has changed the pool")
+	}
+}
+
+// TestSeeds tells pools of different seeds and algorithms apart, and those of the same not.
+func TestSeeds(t *testing.T) {
+	first := func(o kvcache.Options) string {
+		o.Blocks, o.Caching, o.Events = 10, true, true
+		pool := newPool(t, o)
+		pool.Allocate(kvcache.NewSequence(counted(0, 4)), 0, 4, 0)
+		return string(pool.TakeEvents()[0].(kvcache.BlockStored).Hashes[0])
+	}
+	seen := map[string]bool{}
+	for _, algorithm := range []kvcache.Algorithm{kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR} {
+		for _, seed := range []string{"", "0", "1"} {
+			seen[first(kvcache.Options{Algorithm: algorithm, Seed: seed})] = true
+		}
+	}
+	if len(seen) != 12 {
+		t.Errorf("got %d different hashes, want 12", len(seen))
+	}
+	byDefault := first(kvcache.Options{})
+	if diff := cmp.Diff(first(kvcache.Options{Algorithm: kvcache.SHA256, Seed: kvcache.DefaultSeed}), byDefault); diff != "" {
+		t.Errorf("default (-want +got):\n%s", diff)
+	}
+}
+
+// TestWholeContent finds nothing in the cache that differs in anything, by the fast
+// hash too.
+func TestWholeContent(t *testing.T) {
+	base := func() *kvcache.Sequence {
+		s := kvcache.NewSequence(counted(0, 9))
+		s.Extra = kvcache.Extra{
+			LoRA: kvcache.LoRA{ID: 1, Name: "a", Path: "/a"}, Salt: "salt",
+			Features: []kvcache.Feature{{ID: "image", Offset: 5, Length: 2}},
+		}
+		return s
+	}
+	tests := []struct {
+		name   string
+		change func(s *kvcache.Sequence)
+		want   int
+	}{
+		{name: "nothing", change: func(*kvcache.Sequence) {}, want: 8},
+		{name: "id of the adapter", change: func(s *kvcache.Sequence) { s.Extra.LoRA.ID = 2 }, want: 8},
+		{name: "last token", change: func(s *kvcache.Sequence) { s.Tokens[8] = 99 }, want: 8},
+		{name: "a token", change: func(s *kvcache.Sequence) { s.Tokens[7] = 99 }, want: 4},
+		{name: "first token", change: func(s *kvcache.Sequence) { s.Tokens[0] = 99 }, want: 0},
+		{name: "adapter", change: func(s *kvcache.Sequence) { s.Extra.LoRA.Name = "b" }, want: 0},
+		{name: "path of the adapter", change: func(s *kvcache.Sequence) { s.Extra.LoRA.Path = "/b" }, want: 0},
+		{name: "no adapter", change: func(s *kvcache.Sequence) { s.Extra.LoRA = kvcache.LoRA{} }, want: 0},
+		{name: "salt", change: func(s *kvcache.Sequence) { s.Extra.Salt = "" }, want: 0},
+		{name: "feature", change: func(s *kvcache.Sequence) { s.Extra.Features[0].ID = "other" }, want: 4},
+		{name: "place of the feature", change: func(s *kvcache.Sequence) { s.Extra.Features[0].Offset = 6 }, want: 4},
+		{name: "prompt log-probabilities", change: func(s *kvcache.Sequence) { s.Uncached = true }, want: 0},
+	}
+	for _, algorithm := range []kvcache.Algorithm{"", kvcache.SHA256, kvcache.XXHashCBOR} {
+		pool := newPool(t, kvcache.Options{Blocks: 10, Caching: true, Algorithm: algorithm})
+		pool.Allocate(base(), 0, 9, 0)
+		for _, test := range tests {
+			t.Run(string(algorithm)+" "+test.name, func(t *testing.T) {
+				s := base()
+				test.change(s)
+				if got := pool.Lookup(s); got != test.want {
+					t.Errorf("%d tokens are cached, want %d", got, test.want)
+				}
+			})
+		}
+	}
+}

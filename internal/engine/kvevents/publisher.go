@@ -1,0 +1,223 @@
+package kvevents
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+)
+
+// The defaults of vLLM's KVEventsConfig.
+const (
+	DefaultEndpoint     = "tcp://*:5557"
+	DefaultBufferSteps  = 10_000
+	DefaultHWM          = 100_000
+	DefaultMaxQueueSize = 100_000
+)
+
+// Options says where and how KV events are published. It is vLLM's KVEventsConfig; what
+// is left zero has the default there.
+type Options struct {
+	// Profile is that of the line. It is needed.
+	Profile *protocol.Profile
+	// Endpoint is where subscribers find the events. It is bound if it has a * or ::, is
+	// ipc:// or has port 0; else the one subscriber that listens there is dialed.
+	Endpoint string
+	// ReplayEndpoint is where subscribers ask for what they missed; it is always bound.
+	// Empty for none.
+	ReplayEndpoint string
+	// BufferSteps is how many batches can be asked for again.
+	BufferSteps int
+	// HWM is how many batches may wait for one subscriber before it misses some.
+	HWM int
+	// MaxQueueSize is only reported: there is no queue before the subscribers'.
+	MaxQueueSize int
+	// Topic is the first frame of each batch.
+	Topic string
+	// Rank is the data-parallel one: batches name it, and it is added to the ports.
+	Rank int
+	// Digests writes hashes in all their bytes, as VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
+	// does; else they are numbers, their last 8 bytes.
+	Digests bool
+	// Linger is how long Close lets subscribers take what waits for them. vLLM's drops it.
+	Linger time.Duration
+	// Log is told who subscribes and what is wrong with a peer; nil tells nobody.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Profile == nil {
+		return o, errors.New("KV events: no wire profile: name the line")
+	}
+	if o.BufferSteps < 0 || o.HWM < 0 || o.MaxQueueSize < 0 || o.Rank < 0 || o.Linger < 0 {
+		return o, fmt.Errorf("KV events: negative option: buffer_steps %d, hwm %d, max_queue_size %d, rank %d, linger %v",
+			o.BufferSteps, o.HWM, o.MaxQueueSize, o.Rank, o.Linger)
+	}
+	for _, d := range []struct {
+		value *int
+		is    int
+	}{{&o.BufferSteps, DefaultBufferSteps}, {&o.HWM, DefaultHWM}, {&o.MaxQueueSize, DefaultMaxQueueSize}} {
+		if *d.value == 0 {
+			*d.value = d.is
+		}
+	}
+	if o.Endpoint == "" {
+		o.Endpoint = DefaultEndpoint
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return o, nil
+}
+
+// Publisher publishes the KV events of one engine. Publish is for one goroutine; the
+// others may be called by any.
+type Publisher struct {
+	opt    Options
+	codec  *codec
+	frames []part
+	topic  []byte
+	pub    *zmq.Publisher
+	replay *replay // nil without an endpoint
+	config protocol.KVEventsConfig
+
+	next    uint64 // number of the next batch
+	scratch []byte
+}
+
+// New opens the sockets.
+func New(o Options) (*Publisher, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p := &Publisher{opt: o, topic: []byte(o.Topic)}
+	if p.codec, err = newCodec(o.Profile, o.Rank, o.Digests); err != nil {
+		return nil, err
+	}
+	if p.frames, err = partsOf(o.Profile, "KV events"); err != nil {
+		return nil, err
+	}
+	p.config = protocol.KVEventsConfig{
+		Enable: true, Publisher: "zmq", BufferSteps: o.BufferSteps, HWM: o.HWM, MaxQueueSize: o.MaxQueueSize, Topic: o.Topic,
+	}
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	if o.ReplayEndpoint == "" {
+		return p, nil
+	}
+	if err := p.openReplay(); err != nil {
+		return nil, errors.Join(err, p.pub.Close())
+	}
+	return p, nil
+}
+
+func (p *Publisher) open() error {
+	endpoint, err := ofRank(p.opt.Endpoint, p.opt.Rank)
+	if err != nil {
+		return err
+	}
+	opt := zmq.PubOptions{
+		Options: zmq.Options{Linger: p.opt.Linger}, HighWater: p.opt.HWM,
+		Subscribed: func(peer zmq.Peer, prefix []byte) {
+			p.opt.Log.Info("KV events subscribed to", "peer", peer.String(), "topic", string(prefix))
+		},
+		Refused: func(err error) { p.opt.Log.Warn("subscriber to KV events refused", "error", err) },
+	}
+	p.config.Endpoint = endpoint
+	if !binds(endpoint) {
+		p.pub, err = zmq.DialPub(endpoint, opt)
+	} else if p.pub, err = zmq.ListenPub(endpoint, opt); err == nil {
+		p.config.Endpoint = reported(endpoint, p.pub.Endpoint())
+	}
+	if err != nil {
+		return fmt.Errorf("KV events: %w", err)
+	}
+	return nil
+}
+
+func (p *Publisher) openReplay() error {
+	endpoint, err := ofRank(p.opt.ReplayEndpoint, p.opt.Rank)
+	if err != nil {
+		return err
+	}
+	r := &replay{topic: p.topic, history: &history{most: p.opt.BufferSteps}, log: p.opt.Log}
+	if r.entry, err = partsOf(p.opt.Profile, "KV events replay"); err != nil {
+		return err
+	}
+	if r.end, err = partsOf(p.opt.Profile, "KV events replay end"); err != nil {
+		return err
+	}
+	refused := func(err error) { p.opt.Log.Warn("asker for KV events refused", "error", err) }
+	if r.gate, err = zmq.OpenGate(endpoint, zmq.Router, zmq.Options{MaxFrame: maxRequest}, refused); err != nil {
+		return fmt.Errorf("replay of KV events: %w", err)
+	}
+	bound := reported(endpoint, r.gate.Endpoint())
+	p.config.ReplayEndpoint = &bound
+	p.replay = r
+	r.run()
+	return nil
+}
+
+// maxRequest bounds what is received from an asker: two frames, of 8 bytes in all.
+const maxRequest = 4 << 10
+
+// Endpoint is where subscribers find the events: as configured for the rank, or where
+// they are if the system chose the port.
+func (p *Publisher) Endpoint() string { return p.config.Endpoint }
+
+// ReplayEndpoint is where to ask for batches again; empty if nowhere.
+func (p *Publisher) ReplayEndpoint() string {
+	if p.config.ReplayEndpoint == nil {
+		return ""
+	}
+	return *p.config.ReplayEndpoint
+}
+
+// Config is what an engine reports of its publisher when it registers.
+func (p *Publisher) Config() *protocol.KVEventsConfig {
+	config := p.config
+	return &config
+}
+
+// Dropped is how many batches slow subscribers missed, counted for each.
+func (p *Publisher) Dropped() uint64 { return p.pub.Dropped() }
+
+// Publish says the events of one step, if there are any, at ts seconds since 1970. It
+// reads the events and does not keep them. The error is [net.ErrClosed] after Close.
+func (p *Publisher) Publish(ts float64, events []kvcache.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	seq := p.next
+	p.next++
+	if p.replay == nil && !p.pub.Wanted(p.topic) {
+		return nil
+	}
+	p.scratch = binary.BigEndian.AppendUint64(p.scratch[:0], seq)
+	p.scratch = p.codec.appendBatch(p.scratch, ts, events)
+	// Those who wait for it and the history share this copy.
+	b := make(batch, len(p.scratch))
+	copy(b, p.scratch)
+	if p.replay != nil {
+		p.replay.history.add(b)
+	}
+	return p.pub.Send(message(p.frames, p.topic, b))
+}
+
+// Close ends both sockets. The error says who did not take everything within
+// [Options.Linger].
+func (p *Publisher) Close() error {
+	err := p.pub.Close()
+	if p.replay != nil {
+		err = errors.Join(err, p.replay.close())
+	}
+	return err
+}

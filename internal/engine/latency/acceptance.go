@@ -1,0 +1,159 @@
+package latency
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// mostDrafts bounds what a recording can make a step's drafts.
+const mostDrafts = 1023
+
+// Acceptance says how many drafted tokens of a request are accepted.
+type Acceptance struct {
+	rates []float64
+}
+
+// NewAcceptance takes for each draft position the probability that it and all
+// before it are accepted, as vLLM's synthetic_acceptance_rates: none greater than
+// the one before. Further positions are never accepted.
+func NewAcceptance(rates ...float64) (*Acceptance, error) {
+	if len(rates) == 0 {
+		return nil, errors.New("no acceptance rates: give one for each draft position")
+	}
+	for i, rate := range rates {
+		switch {
+		case !(rate >= 0 && rate <= 1): // NaN is neither
+			return nil, fmt.Errorf("acceptance rate of draft position %d is %v: want 0 to 1", i, rate)
+		case i > 0 && rate > rates[i-1]:
+			return nil, fmt.Errorf("acceptance rate of draft position %d is %v, more than the %v before it: "+
+				"give the probability that all up to a position are accepted", i, rate, rates[i-1])
+		}
+	}
+	return &Acceptance{rates: rates}, nil
+}
+
+// AcceptanceOfLength spreads a mean number of tokens said in a step, 1 to drafts+1,
+// over the positions with the least variance, as vLLM's synthetic_acceptance_length.
+func AcceptanceOfLength(length float64, drafts int) (*Acceptance, error) {
+	if drafts < 1 {
+		return nil, fmt.Errorf("%d draft tokens: want at least 1", drafts)
+	}
+	if !(length >= 1 && length <= float64(drafts+1)) {
+		return nil, fmt.Errorf("acceptance length is %v: want 1 to %d, the draft tokens and 1", length, drafts+1)
+	}
+	rates := make([]float64, drafts)
+	for i := range rates {
+		rates[i] = min(max(length-1-float64(i), 0), 1)
+	}
+	return NewAcceptance(rates...)
+}
+
+// FitAcceptance learns the rates from how many tokens the chunks of recordings had.
+// The last chunk of a request counts only as far as it went, as it may have been cut.
+// It returns nil if no chunk had drafts, or if the recordings are of blocks that are
+// always full, as those of a diffusion model.
+func FitAcceptance(traces ...*trace.Trace) *Acceptance {
+	sizes := sizesOf(traces)
+	if sizes.drafts() == 0 {
+		return nil
+	}
+	// accepted[i] of tried[i] drafts at position i were, those before them being so.
+	tried, accepted := make([]float64, sizes.drafts()), make([]float64, sizes.drafts())
+	for said, n := range sizes.inner {
+		for i := range tried {
+			if i < said {
+				tried[i] += float64(n)
+			}
+			if i+1 < said {
+				accepted[i] += float64(n)
+			}
+		}
+	}
+	for said, n := range sizes.last {
+		for i := range min(said-1, len(tried)) {
+			tried[i] += float64(n)
+			accepted[i] += float64(n)
+		}
+	}
+	rates, rate := make([]float64, len(tried)), 1.0
+	for i := range rates {
+		if tried[i] == 0 {
+			rate = 0
+		} else {
+			rate *= accepted[i] / tried[i]
+		}
+		rates[i] = rate
+	}
+	return &Acceptance{rates: rates}
+}
+
+// Positions is the number of drafts that may be accepted.
+func (a *Acceptance) Positions() int { return len(a.rates) }
+
+// Rates returns the probability for each position that it and all before it are
+// accepted.
+func (a *Acceptance) Rates() []float64 { return append([]float64(nil), a.rates...) }
+
+// Accepted returns how many of so many drafts are accepted by the request at this
+// context.
+func (a *Acceptance) Accepted(r *Request, context, drafts int) int {
+	u := r.uniform(drawAccept, context)
+	n := 0
+	for n < min(drafts, len(a.rates)) && u < a.rates[n] {
+		n++
+	}
+	return n
+}
+
+// sizes counts the chunks after the first by their tokens.
+type sizes struct {
+	inner, last map[int]int
+	most        int
+}
+
+func sizesOf(traces []*trace.Trace) sizes {
+	s := sizes{inner: map[int]int{}, last: map[int]int{}}
+	for _, t := range traces {
+		for i := range t.Records {
+			s.add(t.Records[i].ITLTokens, len(t.Records[i].ITLMs))
+		}
+	}
+	return s
+}
+
+// add counts the chunks of a record; without sizes, each of its gaps brought one.
+func (s *sizes) add(tokens []uint32, gaps int) {
+	for i := range gaps {
+		n := 1
+		if i < len(tokens) {
+			n = int(min(tokens[i], math.MaxInt32))
+		}
+		s.most = max(s.most, n)
+		if i == gaps-1 {
+			s.last[n]++
+		} else {
+			s.inner[n]++
+		}
+	}
+}
+
+// block is the size of the blocks that are always said whole, but for a request's
+// last: those of a diffusion model. It is 0 if sizes vary.
+func (s *sizes) block() int {
+	if s.most > 1 && len(s.inner) == 1 && s.inner[s.most] > 1 {
+		return s.most
+	}
+	return 0
+}
+
+// drafts is the most tokens that were said in a step beyond the first, and 0 for
+// blocks.
+func (s *sizes) drafts() int {
+	if s.block() != 0 {
+		return 0
+	}
+	return min(max(s.most-1, 0), mostDrafts)
+}

@@ -1,0 +1,314 @@
+package latency
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// FitOptions says how recordings are read.
+type FitOptions struct {
+	// Budget is the captured engine's max_num_batched_tokens; 0 is 8192. Prompts
+	// were cut at it.
+	Budget int
+	// Knobs may set the transfer of KV blocks, which recordings do not tell, and
+	// nothing else.
+	Knobs Knobs
+}
+
+const usualBudget = 8192
+
+// Fit is a model learned from recordings.
+//
+// Where they show whole steps of the engine, a step with decodes takes what such
+// steps took, by the number of decodes, their contexts and the prompt tokens computed
+// beside them. Elsewhere it takes what a recorded request like the one with the longest
+// prompt saw between two chunks, at such a concurrency, or what its chunks of prompts
+// take if that is longer, and what a prompt that ends takes beyond its chunks.
+//
+// A step without decodes takes what its chunks take, and where a prompt ends, what an engine
+// without other work took to the first token of such a prompt beyond its chunks.
+type Fit struct {
+	budget   int
+	service  service
+	law      chunkLaw
+	floor    float64   // least cost of the chunks of a step that uses its whole budget, ms
+	steps    *stepLaw  // nil if the recordings do not show whole steps
+	idle     []float64 // ms from an idle engine's request to its first token beyond the steps, sorted
+	donors   grid
+	stalls   stalls
+	marginal [concurrencyBuckets][]float64
+	lengths  []float64
+	drafts   int
+	block    int
+	transfer Knobs
+	notes    []string
+
+	now       float64 // ms of all steps so far
+	lastLarge float64 // when a large prompt was last computed
+}
+
+// churnWindow is how long after a large prompt, ms, requests decode under churn.
+const churnWindow = 1000
+
+// NewFit learns from the recordings. Errors name the file, or the knob.
+func NewFit(opt FitOptions, traces ...*trace.Trace) (*Fit, error) {
+	if err := opt.Knobs.Validate(); err != nil {
+		return nil, err
+	}
+	for _, k := range opt.Knobs.compute() {
+		if k.value != 0 {
+			return nil, fmt.Errorf("%s cannot be set beside recordings to learn times from: leave out one of them", k.name)
+		}
+	}
+	if opt.Knobs.LoadFactor > 1 {
+		return nil, errors.New("time-factor-under-load cannot be set beside recordings to learn times from: " +
+			"leave out one of them")
+	}
+	if opt.Budget < 0 {
+		return nil, fmt.Errorf("max-num-batched-tokens is %d: want at least 1", opt.Budget)
+	}
+	budget := cmp.Or(opt.Budget, usualBudget)
+	g, err := gather(traces, budget)
+	if err != nil {
+		return nil, err
+	}
+	return newFit(budget, opt.Knobs, g), nil
+}
+
+func newFit(budget int, transfer Knobs, g *gathered) *Fit {
+	f := &Fit{
+		budget: budget, transfer: transfer, service: newService(g.points),
+		donors: g.donors, stalls: g.stalls, marginal: g.marginal, lengths: g.lengths,
+		drafts: g.sizes.drafts(), block: g.sizes.block(), notes: g.notes, lastLarge: math.Inf(-1),
+	}
+	var seen []observation
+	for _, gaps := range g.records {
+		seen = append(seen, observe(gaps, budget)...)
+	}
+	f.law = newChunkLaw(seen)
+	f.floor = premium(g.records, f.law, budget)
+	if f.steps = newStepLaw(g.steps); f.steps != nil {
+		f.borrowChunks()
+		f.idle = f.idleTimes(g.points)
+	}
+	return f
+}
+
+// borrowChunks lets chunks take what gaps or the service curve tell, where too few
+// steps had chunks beside decodes.
+func (f *Fit) borrowChunks() {
+	switch {
+	case f.steps.once != 0 || !f.steps.chunk.zero():
+	case !f.law.zero():
+		f.steps.chunk = f.law
+	case f.service.curve:
+		f.steps.chunk = chunkLaw{f.service.b, 2 * f.service.c}
+	}
+}
+
+// idleLeast is how many requests must have met an idle engine to tell what it takes beyond
+// its steps.
+const idleLeast = 5
+
+// idleTimes is what requests that met an idle engine waited for their first token beyond
+// what the steps take, sorted. Where they are too few it is one time: the fast end of
+// all requests, which hardly waited.
+func (f *Fit) idleTimes(points []point) []float64 {
+	var idle, all []float64
+	for _, p := range points {
+		beyond := max(0, p.ttft-f.charged(p.prompt, p.uncached))
+		all = append(all, beyond)
+		if p.alone {
+			idle = append(idle, beyond)
+		}
+	}
+	slices.Sort(all)
+	if len(idle) < idleLeast && len(all) > 0 {
+		return all[len(all)/windowFast:][:1]
+	}
+	slices.Sort(idle)
+	return thinned(untilOutliers(idle, f.charged(1, 1)))
+}
+
+// Drafts is the most tokens that the recordings saw accepted beyond the first in a step,
+// and 0 without speculation.
+func (f *Fit) Drafts() int { return f.drafts }
+
+// Block is the tokens of the blocks that the recordings' requests always said whole,
+// as those of a diffusion model; 0 if they did not.
+func (f *Fit) Block() int { return f.block }
+
+// OutputTokens is how long an answer is that ends by itself, at least 1, as in the
+// recordings.
+func (f *Fit) OutputTokens(r *Request) int {
+	if len(f.lengths) == 0 {
+		return 1
+	}
+	return max(1, int(math.Round(quantile(f.lengths, r.uniform(drawLength, 0)))))
+}
+
+// Notes says what of the recordings was left out, and why, one sentence each.
+func (f *Fit) Notes() []string { return f.notes }
+
+// Transfer implements [Model].
+func (f *Fit) Transfer(r *Request) time.Duration { return f.transfer.Transfer(r) }
+
+// Duration implements [Model].
+func (f *Fit) Duration(s *Step) time.Duration {
+	f.large(s)
+	f.say(s)
+	ms := 0.0
+	if pacer := pacerOf(s.Decodes); pacer != nil && f.steps != nil {
+		ms = f.steps.time(s, pacer)
+	} else {
+		ms = f.compose(s, pacer)
+	}
+	f.now += ms
+	return nanoseconds(ms * float64(time.Millisecond))
+}
+
+// large notes when a large prompt is computed.
+func (f *Fit) large(s *Step) {
+	for i := range s.Chunks {
+		if s.Chunks[i].Request.uncached() > largePrompt {
+			f.lastLarge = f.now
+		}
+	}
+}
+
+func (f *Fit) churn() bool { return f.now-f.lastLarge <= churnWindow }
+
+// say sets what each decode says, where the recordings had more than one token in a step.
+func (f *Fit) say(s *Step) {
+	if f.drafts == 0 && f.block == 0 || f.donors.empty() {
+		return
+	}
+	crowd := crowdOf(s.Running, f.churn())
+	for i := range s.Decodes {
+		d := &s.Decodes[i]
+		if d.Tokens > 1 {
+			u := d.Request.uniform(drawStep, d.Context)
+			d.Tokens = min(d.Tokens, f.donors.donorOf(d.Request, crowd).draw(u).tokens)
+		}
+	}
+}
+
+// draw is a step of the recorded request that d's is like.
+func (f *Fit) draw(d *Decode, running int) sample {
+	u := d.Request.uniform(drawStep, d.Context)
+	if f.donors.empty() {
+		return sample{quantile(f.marginalAt(running), u), 1}
+	}
+	return f.donors.donorOf(d.Request, crowdOf(running, f.churn())).draw(u)
+}
+
+// marginalAt holds all recorded gaps of the nearest concurrency.
+func (f *Fit) marginalAt(running int) []float64 {
+	own := concurrencyBucket(running)
+	nearest := -1
+	for b := range f.marginal {
+		if len(f.marginal[b]) == 0 {
+			continue
+		}
+		if nearest < 0 || max(b-own, own-b) < max(nearest-own, own-nearest) {
+			nearest = b
+		}
+	}
+	if nearest < 0 {
+		return []float64{0}
+	}
+	return f.marginal[nearest]
+}
+
+// compose is the time of a step from its parts, ms: what the pacer's recorded counterpart
+// saw, or the chunks, and what a first token takes beyond them.
+func (f *Fit) compose(s *Step, pacer *Decode) float64 {
+	decode, chunks, beyond := 0.0, f.chunks(s), 0.0
+	if pacer != nil {
+		decode = f.draw(pacer, s.Running).ms
+	}
+	ending := longestEnding(s.Chunks)
+	for i := range s.Chunks {
+		if s.Chunks[i].Last {
+			beyond = max(beyond, f.beyond(s.Chunks[i].Request))
+		}
+	}
+	if pacer != nil && ending != nil && f.law.zero() && f.stalls.any {
+		// Nothing tells what a chunk takes but how long such steps were as a whole.
+		u := ending.uniform(drawFirst, 1)
+		return max(decode, f.stalls.draw(ending.Prompt, s.Running, u), beyond)
+	}
+	return max(decode, chunks) + beyond
+}
+
+// longestEnding is the request with the longest prompt that ends, or nil.
+func longestEnding(chunks []Chunk) *Request {
+	var longest *Request
+	for i := range chunks {
+		c := &chunks[i]
+		if c.Last && (longest == nil || c.Request.Prompt > longest.Prompt ||
+			c.Request.Prompt == longest.Prompt && c.Request.key > longest.key) {
+			longest = c.Request
+		}
+	}
+	return longest
+}
+
+// chunks is what all chunks of a step take.
+func (f *Fit) chunks(s *Step) float64 {
+	if len(s.Chunks) == 0 {
+		return 0
+	}
+	ms, tokens, pair := 0.0, 0, 0.0
+	for i := range s.Chunks {
+		c := &s.Chunks[i]
+		ms += f.law.cost(c.Tokens, c.Depth)
+		tokens += c.Tokens
+		pair += pairs(c.Tokens, c.Depth)
+	}
+	if f.steps != nil {
+		return f.steps.chunks(len(s.Chunks), tokens, pair)
+	}
+	if s.Left <= 0 {
+		ms = max(ms, f.floor)
+	}
+	return ms
+}
+
+// cost is what a chunk takes by itself, ms; full is set if it uses the whole budget.
+func (f *Fit) cost(tokens, depth int, full bool) float64 {
+	switch {
+	case f.steps != nil:
+		return f.steps.chunks(1, tokens, pairs(tokens, depth))
+	case full:
+		return max(f.law.cost(tokens, depth), f.floor)
+	}
+	return f.law.cost(tokens, depth)
+}
+
+// beyond is what a prompt takes to its first token beyond what its chunks take on an
+// engine without other work, ms.
+func (f *Fit) beyond(r *Request) float64 {
+	u := r.uniform(drawFirst, 0)
+	if len(f.idle) > 0 {
+		return quantile(f.idle, u)
+	}
+	return max(0, f.service.time(r.uncached(), u)-f.charged(r.Prompt, r.uncached()))
+}
+
+// charged is what the chunks of a prompt take of which so many tokens are computed, alone.
+func (f *Fit) charged(prompt, uncached int) float64 {
+	sum, left, depth := 0.0, uncached, max(prompt-uncached, 0)
+	for left > f.budget {
+		sum += f.cost(f.budget, depth, true)
+		depth += f.budget
+		left -= f.budget
+	}
+	return sum + f.cost(left, depth, false)
+}

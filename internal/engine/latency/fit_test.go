@@ -1,0 +1,354 @@
+package latency
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// exact is how close a computed time must be, ms.
+var exact = cmpopts.EquateApprox(0, 1e-9)
+
+func traceOf(records ...trace.Record) *trace.Trace {
+	return &trace.Trace{Name: "some.jsonl", Records: records}
+}
+
+func mustFit(t testing.TB, budget int, records ...trace.Record) *Fit {
+	t.Helper()
+	f, err := NewFit(FitOptions{Budget: budget}, traceOf(records...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// quiet are requests one at a time whose times to the first token are exactly
+// 20 + 0.02·u + 1e-6·u² ms.
+func quiet() []trace.Record {
+	var records []trace.Record
+	for i := range 12 {
+		u := 100 + 700*i
+		for range 6 {
+			records = append(records, trace.Record{
+				PromptTokens: u, OutputTokens: 2, TTFTMs: 20 + 0.02*float64(u) + 1e-6*float64(u*u), ITLMs: []float64{10},
+				Concurrency: 1,
+			})
+		}
+	}
+	return records
+}
+
+// marked are requests of 40 gaps of 10 ms, but for four in which prompts ended, of which
+// the last chunk of f tokens took 0.012·f ms and 2e-6 for each pair of tokens.
+func marked() []trace.Record {
+	var records []trace.Record
+	for range 20 {
+		r := trace.Record{PromptTokens: 16384, OutputTokens: 41, TTFTMs: 900, Concurrency: 16, ITLCtx: &trace.ITLCtx{
+			NumRunning: make([]uint32, 40), PrefillTokens: make([]uint32, 40),
+		}}
+		r.ITLMs = slices.Repeat([]float64{10}, 40)
+		for i, prompt := range []int{2048, 4096, 16384, 11008} {
+			at := 5 + 10*i
+			last := (prompt-1)%8192 + 1
+			r.ITLCtx.PrefillTokens[at] = uint32(prompt)
+			d1, d0 := float64(prompt), float64(prompt-last)
+			r.ITLMs[at] += 0.012*float64(last) + 2e-6*(d1*d1-d0*d0)/2
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+// saturated are requests that saw four steps each, in which no prompt ended, of 200 ms
+// and more.
+func saturated() []trace.Record {
+	var records []trace.Record
+	for i := range 10 {
+		r := trace.Record{
+			PromptTokens: 500, OutputTokens: 41, TTFTMs: 900, Concurrency: 16, ITLMs: slices.Repeat([]float64{10}, 40),
+			ITLCtx: &trace.ITLCtx{NumRunning: make([]uint32, 40), PrefillTokens: make([]uint32, 40)},
+		}
+		for j := range 4 {
+			r.ITLMs[8*j+3] = float64(190 + i + j)
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+func TestService(t *testing.T) {
+	var line, falling []trace.Record
+	for i := range 3 {
+		for k := range 10 {
+			u := 100 + 700*i
+			line = append(line, trace.Record{
+				PromptTokens: u, OutputTokens: 2, TTFTMs: 10 + 0.01*float64(u) + float64(k), ITLMs: []float64{10}, Concurrency: 2,
+			})
+		}
+	}
+	for i := range 36 {
+		falling = append(falling, trace.Record{
+			PromptTokens: 100 + 700*(i/6), OutputTokens: 2, TTFTMs: float64(100 - 5*(i/6)), ITLMs: []float64{10}, Concurrency: 1,
+		})
+	}
+	single := []trace.Record{{PromptTokens: 30, OutputTokens: 2, TTFTMs: 77, ITLMs: []float64{11}, Concurrency: 1}}
+	loaded := append(quiet(), line...)
+	for i := range loaded[72:] {
+		loaded[72+i].Concurrency, loaded[72+i].TTFTMs = 30, 4000
+	}
+	cold := slices.Concat([]trace.Record{{
+		PromptTokens: 40, OutputTokens: 2, TTFTMs: 9000, ITLMs: []float64{10}, Concurrency: 1,
+	}}, falling[:3])
+
+	// quantile is the draw where there is no curve.
+	type at struct {
+		uncached int
+		quantile float64
+		want     float64
+	}
+	tests := []struct {
+		name    string
+		records []trace.Record
+		curve   bool
+		at      []at
+	}{
+		{name: "quadratic", records: quiet(), curve: true, at: []at{
+			{0, 0, 22.010},
+			{1, 0, 22.010},
+			{100, 0, 22.010},
+			{500, 0, 30.25},
+			{2000, 0, 64},
+			{5000, 0, 145},
+			{7800, 0, 236.84},
+			{11000, 0, 361},
+			{20000, 0, 820},
+		}},
+		{name: "loaded ones are left out", records: loaded, curve: true, at: []at{{500, 0, 30.25}, {20000, 0, 820}}},
+		{name: "line", records: line, curve: true, at: []at{
+			{1, 0, 12}, {100, 0, 12}, {800, 0, 19}, {1500, 0, 26}, {3000, 0, 41},
+		}},
+		{name: "falling", records: falling, at: []at{
+			{100, 0.5, 100}, {800, 0.5, 95}, {3600, 0, 75}, {3600, 1, 85}, {100_000, 0.5, 640},
+		}},
+		{name: "one record", records: single, at: []at{
+			{64, 0.3, 77},
+			{65, 0.3, 77 * 65 / 30.0},
+			{100, 0.3, 77 * 100 / 30.0},
+			{129, 0.3, 331.1},
+			{240, 0.3, 616},
+			{9999, 0.3, 616},
+		}},
+		{name: "a warm-up is left out", records: cold, at: []at{{40, 0, 100 * 0.4}, {100, 0, 100}, {1000, 0, 800}}},
+		{name: "zero tokens are left out", records: append(quiet(), trace.Record{PromptTokens: 1}), curve: true, at: []at{
+			{1, 0, 22.010},
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := mustFit(t, 8192, test.records...)
+			if f.service.curve != test.curve {
+				t.Errorf("got a curve: %v, want %v", f.service.curve, test.curve)
+			}
+			for _, at := range test.at {
+				if diff := cmp.Diff(at.want, f.service.time(at.uncached, at.quantile), exact); diff != "" {
+					t.Errorf("%d tokens (-want +got):\n%s", at.uncached, diff)
+				}
+			}
+		})
+	}
+}
+
+// A capture may have no request that ran alone often enough to make a curve.
+func TestServiceOfSeveralConcurrencies(t *testing.T) {
+	records := quiet()
+	for i := range records {
+		records[i].Concurrency = uint64(1 + i%4)
+	}
+	f := mustFit(t, 8192, records...)
+	if diff := cmp.Diff(820.0, f.service.time(20000, 0), exact); diff != "" || !f.service.curve {
+		t.Errorf("curve %v (-want +got):\n%s", f.service.curve, diff)
+	}
+}
+
+// A gap beside that of another prompt does not tell what one of them took, and one far
+// longer than a full chunk was not one.
+func TestChunksLeavesOut(t *testing.T) {
+	crowded := marked()
+	for i := range crowded {
+		crowded[i].ITLMs[6], crowded[i].ITLCtx.PrefillTokens[6] = 500, 600
+	}
+	paused := saturated()
+	for range 4 {
+		r := saturated()[0]
+		r.ITLMs = slices.Repeat([]float64{10, 10, 2000}, 14)[:40] // 2.5 full chunks take 413 ms
+		paused = append(paused, r)
+	}
+	gaps, _ := gapsOf(&crowded[0])
+	if n := len(observe(gaps, 8192)); n != 3 {
+		t.Errorf("%d chunks were observed, want the 3 that no other prompt is near", n)
+	}
+	f := mustFit(t, 8192, slices.Concat(quiet(), crowded, paused)...)
+	got := []float64{f.law.c0, f.law.c1, f.floor}
+	if diff := cmp.Diff([]float64{0.012, 2e-6, 186}, got, exact); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A step that has no token left of its budget takes at least what full steps took.
+func TestPremium(t *testing.T) {
+	f := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
+	chunk := []Chunk{{Request: NewRequest(1, "r", 9000, 0), Tokens: 8192}}
+	for left, want := range map[int]float64{0: 186, 1: 165.412864} {
+		if diff := cmp.Diff(want, f.compose(&Step{Left: left, Chunks: chunk}, nil), exact); diff != "" {
+			t.Errorf("%d left (-want +got):\n%s", left, diff)
+		}
+	}
+}
+
+// A pause within a recorded request is not drawn for others, where it is known not to
+// be one of the steps with prompts.
+func TestDonorWithoutOutliers(t *testing.T) {
+	r := saturated()[0]
+	r.ITLMs[0] = 5000
+	f := mustFit(t, 8192, r)
+	most := 0.0
+	for i := range 500 {
+		d := Decode{Request: NewRequest(1, "r", 500, 0), Context: i}
+		most = max(most, f.draw(&d, 16).ms)
+	}
+	if most > 40 {
+		t.Errorf("a step of %v ms was drawn; the median is 10", most)
+	}
+}
+
+func TestChunks(t *testing.T) {
+	f := mustFit(t, 8192, append(quiet(), marked()...)...)
+	premium := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
+	beyond := func(f *Fit, prompt, cached int) float64 { return f.beyond(NewRequest(1, "r", prompt, cached)) }
+	tests := []struct {
+		name      string
+		want, got float64
+	}{
+		{"8192 at 0", 165.412864, f.cost(8192, 0, false)},
+		{"2816 at 8192", 87.8592, f.cost(2816, 8192, false)},
+		{"2816 at 0", 41.721856, f.cost(2816, 0, false)},
+		{"no premium", 0, f.floor},
+		{"beyond 5000", 60, beyond(f, 5000, 0)},
+		{"beyond 5000, 4000 of them cached", 20, beyond(f, 5000, 4000)},
+		{"beyond 20000", 180, beyond(f, 20000, 0)},
+		{"beyond 8192", 85.536, beyond(f, 8192, 0)},
+		{"beyond 8193", 85.544, beyond(f, 8193, 0)},
+		{"premium", 186, premium.floor},
+		{"beyond 20000 with a premium", 159.412864, beyond(premium, 20000, 0)},
+	}
+	for _, test := range tests {
+		if diff := cmp.Diff(test.want, test.got, exact); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// timeline is a model of 10 ms a decode, 0.01 ms a token of a chunk and 1 ms to the first
+// token of any prompt.
+func timeline() *Fit {
+	f := &Fit{
+		budget: 8192, service: service{curve: true, a: 1}, law: chunkLaw{c0: 0.01}, lastLarge: math.Inf(-1),
+	}
+	f.donors.add(donor{steps: []sample{{10, 1}}, weight: 1}, 4, 1, false)
+	f.donors.finish()
+	return f
+}
+
+// The engine makes one step after the other; a prompt that comes beside a decode gets
+// what the decode leaves of the budget.
+func TestTimeline(t *testing.T) {
+	const budget = 8192
+	f := timeline()
+	r1, r2 := NewRequest(0, "r1", 4, 0), NewRequest(0, "r2", 8192, 0)
+	decode := func(context int) []Decode { return []Decode{{Request: r1, Context: context, Tokens: 1}} }
+	steps := []Step{
+		{Running: 1, Left: budget - 4, Chunks: []Chunk{{Request: r1, Tokens: 4, Last: true}}},
+		{Running: 1, Left: budget - 1, Decodes: decode(5)},
+		{Running: 2, Left: 0, Decodes: decode(6), Chunks: []Chunk{{Request: r2, Tokens: 8191}}},
+		{Running: 2, Left: budget - 2, Decodes: decode(7), Chunks: []Chunk{
+			{Request: r2, Tokens: 1, Depth: 8191, Last: true},
+		}},
+	}
+	var now time.Duration
+	var ends []time.Duration
+	for i := range steps {
+		steps[i].Budget, steps[i].Limit = budget, 128
+		now += f.Duration(&steps[i])
+		ends = append(ends, now)
+	}
+	want := []time.Duration{1_000_000, 11_000_000, 92_910_000, 102_910_000}
+	if diff := cmp.Diff(want, ends); diff != "" {
+		t.Errorf("ends of steps (-want +got):\n%s", diff)
+	}
+}
+
+func TestFitErrors(t *testing.T) {
+	good := quiet()
+	bad := func(change func(*trace.Record)) []trace.Record {
+		records := slices.Clone(good)
+		records[3].Line = 5
+		change(&records[3])
+		return records
+	}
+	tests := []struct {
+		name    string
+		opt     FitOptions
+		records []trace.Record
+		want    string // part of the error
+	}{
+		{name: "no records", want: "some.jsonl: no records"},
+		{
+			name: "no gaps", records: []trace.Record{{PromptTokens: 4, OutputTokens: 1, TTFTMs: 3}},
+			want: "some.jsonl: no inter-token times",
+		},
+		{
+			name: "time is no number", records: bad(func(r *trace.Record) { r.TTFTMs = math.NaN() }),
+			want: "some.jsonl:5: ttft_ms is NaN",
+		},
+		{
+			name: "gap is no number", records: bad(func(r *trace.Record) { r.ITLMs = []float64{math.Inf(1)} }),
+			want: "some.jsonl:5: itl_ms[0] is +Inf",
+		},
+		{
+			name: "counts disagree", records: bad(func(r *trace.Record) { r.ITLTokens = []uint32{1, 1} }),
+			want: "some.jsonl:5: itl_tokens",
+		},
+		{
+			name: "absurd prompt", records: bad(func(r *trace.Record) { r.PromptTokens = math.MaxInt }),
+			want: "some.jsonl:5: 9223372036854775807 prompt",
+		},
+		{
+			name: "knobs too", records: good, opt: FitOptions{Knobs: Knobs{InterTokenLatency: 1}},
+			want: "inter-token-latency cannot be set beside recordings",
+		},
+		{
+			name: "load factor too", records: good, opt: FitOptions{Knobs: Knobs{LoadFactor: 2}},
+			want: "time-factor-under-load cannot be set beside recordings",
+		},
+		{
+			name: "wrong transfer", records: good, opt: FitOptions{Knobs: Knobs{TransferLatency: -1}},
+			want: "kv-cache-transfer-latency is -1ns",
+		},
+		{name: "budget", records: good, opt: FitOptions{Budget: -1}, want: "max-num-batched-tokens is -1"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := NewFit(test.opt, traceOf(test.records...))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v, want it to contain %q", err, test.want)
+			}
+		})
+	}
+}

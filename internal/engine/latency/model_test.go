@@ -1,0 +1,452 @@
+package latency
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// models are one of each kind that draws.
+func models(t testing.TB) map[string]Model {
+	law := engineLaw{base: 2, perRequest: 0.2, perContext: 1e-4, once: 0.5, c0: 0.01, c1: 2e-6, wake: 1.5}
+	donors := quiet()
+	for i := range donors {
+		donors[i].ITLMs = []float64{10 + float64(i%13), 30 - float64(i%11)}
+		donors[i].OutputTokens = 3
+	}
+	seen := mustFit(t, 2048, law.run(1, 300, 2048, 60)...)
+	seen.steps.clean = []float64{0.5, 1, 2}
+	seen.steps.mixed = slices.Repeat([]float64{0.5, 1, 2}, 20)
+	return map[string]Model{
+		"knobs": &Knobs{
+			TimeToFirstToken: 10 * ms, TimeToFirstTokenStdDev: 3 * ms,
+			InterTokenLatency: 10 * ms, InterTokenLatencyStdDev: 3 * ms,
+		},
+		"donors": mustFit(t, 8192, donors...),
+		"steps":  seen,
+	}
+}
+
+// What a step takes depends on what is in it, and not on the order of it, on the
+// steps before, or on which other models were asked.
+func TestDrawsAreTheRequestsOwn(t *testing.T) {
+	compose := func(reverse bool) *Step {
+		s := &Step{Running: 12, Limit: 64, Budget: 8192, Left: 4000}
+		for i := range 10 {
+			s.Decodes = append(s.Decodes, Decode{Request: NewRequest(7, fmt.Sprint("d", i), 400, 0), Context: 450, Tokens: 1})
+		}
+		for i := range 2 {
+			r := NewRequest(7, fmt.Sprint("p", i), 300, 0)
+			s.Chunks = append(s.Chunks, Chunk{Request: r, Tokens: 300, Last: true})
+		}
+		if reverse {
+			slices.Reverse(s.Decodes)
+			slices.Reverse(s.Chunks)
+		}
+		return s
+	}
+	for name, m := range models(t) {
+		t.Run(name, func(t *testing.T) {
+			first := m.Duration(compose(false))
+			again := m.Duration(compose(false))
+			reversed := m.Duration(compose(true))
+			if first != again || first != reversed || first <= 0 {
+				t.Errorf("got %v, again %v, reversed %v", first, again, reversed)
+			}
+			other := compose(false)
+			for i := range other.Decodes {
+				other.Decodes[i].Context = 451
+			}
+			other.Chunks = nil
+			same := compose(false)
+			same.Chunks = nil
+			if a, b := m.Duration(same), m.Duration(other); a == b {
+				t.Errorf("the next step takes %v too: nothing was drawn", a)
+			}
+		})
+	}
+}
+
+func TestSeedsAndIDs(t *testing.T) {
+	seen := make(map[float64]string)
+	for seed := range uint64(10) {
+		for id := range 1000 {
+			name := fmt.Sprint(seed, "/", id)
+			u := NewRequest(seed, fmt.Sprint(id), 1, 0).uniform(drawStep, 5)
+			if u < 0 || u >= 1 || seen[u] != "" {
+				t.Fatalf("%s draws %v, as %q", name, u, seen[u])
+			}
+			seen[u] = name
+		}
+	}
+	sum := 0.0
+	for u := range seen {
+		sum += u
+	}
+	if mean := sum / float64(len(seen)); mean < 0.49 || mean > 0.51 {
+		t.Errorf("the mean is %v", mean)
+	}
+}
+
+// A speculating engine's tokens come from the recordings, and never exceed what was scheduled.
+func TestSpokenTokens(t *testing.T) {
+	tests := []struct {
+		name          string
+		sizes         []uint32
+		scheduled     int
+		drafts, block int
+		want          []int // that may be said
+	}{
+		{name: "one each", sizes: []uint32{1, 1, 1}, scheduled: 4, want: []int{4}},
+		{name: "speculation", sizes: []uint32{1, 3, 1, 4}, scheduled: 4, drafts: 3, want: []int{1, 3, 4}},
+		{name: "fewer scheduled", sizes: []uint32{1, 3, 1, 4}, scheduled: 2, drafts: 3, want: []int{1, 2}},
+		{name: "none drafted", sizes: []uint32{3, 3, 1, 4}, scheduled: 1, drafts: 3, want: []int{1}},
+		{name: "blocks", sizes: []uint32{64, 64, 64, 11}, scheduled: 64, block: 64, want: []int{64, 11}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := trace.Record{PromptTokens: 9, OutputTokens: 1, TTFTMs: 5, ITLTokens: test.sizes}
+			for i, n := range test.sizes {
+				r.ITLMs = append(r.ITLMs, float64(10*i+10))
+				r.OutputTokens += int(n)
+			}
+			f := mustFit(t, 8192, slices.Repeat([]trace.Record{r}, 4)...)
+			if f.Drafts() != test.drafts || f.Block() != test.block {
+				t.Errorf("got %d drafts, blocks of %d, want %d and %d", f.Drafts(), f.Block(), test.drafts, test.block)
+			}
+			said := make(map[int]bool)
+			for i := range 200 {
+				r := NewRequest(1, fmt.Sprint(i), 9, 0)
+				s := Step{Running: 1, Decodes: []Decode{{Request: r, Context: i, Tokens: test.scheduled}}}
+				f.Duration(&s)
+				said[s.Decodes[0].Tokens] = true
+			}
+			want := make(map[int]bool)
+			for _, n := range test.want {
+				want[n] = true
+			}
+			if diff := cmp.Diff(want, said); diff != "" {
+				t.Errorf("said (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAcceptance(t *testing.T) {
+	// Of 8 steps one was cut at the end of its request after two tokens.
+	fitted := trace.Record{
+		PromptTokens: 9, OutputTokens: 1 + 1 + 1 + 2 + 2 + 3 + 3 + 4 + 2, TTFTMs: 5, ITLMs: make([]float64, 8),
+		ITLTokens: []uint32{1, 1, 2, 2, 3, 3, 4, 2},
+	}
+	tests := []struct {
+		name string
+		make func() (*Acceptance, error)
+		want []float64
+		err  string
+	}{
+		{
+			name: "rates", make: func() (*Acceptance, error) { return NewAcceptance(0.8, 0.5, 0) },
+			want: []float64{0.8, 0.5, 0},
+		},
+		{name: "length", make: func() (*Acceptance, error) { return AcceptanceOfLength(2.4, 3) }, want: []float64{1, 0.4, 0}},
+		{
+			name: "whole length", make: func() (*Acceptance, error) { return AcceptanceOfLength(4, 3) },
+			want: []float64{1, 1, 1},
+		},
+		{
+			name: "fitted", make: func() (*Acceptance, error) { return FitAcceptance(traceOf(fitted)), nil },
+			want: []float64{6 / 8.0, 6 / 8.0 * 3 / 5, 6 / 8.0 * 3 / 5 * 1 / 3},
+		},
+		{name: "no rates", make: func() (*Acceptance, error) { return NewAcceptance() }, err: "no acceptance rates"},
+		{name: "too likely", make: func() (*Acceptance, error) { return NewAcceptance(1.1) }, err: "position 0 is 1.1"},
+		{
+			name: "rising", make: func() (*Acceptance, error) { return NewAcceptance(0.5, 0.6) },
+			err: "position 1 is 0.6, more than the 0.5",
+		},
+		{
+			name: "too long", make: func() (*Acceptance, error) { return AcceptanceOfLength(4.1, 3) },
+			err: "length is 4.1: want 1 to 4",
+		},
+		{name: "no drafts", make: func() (*Acceptance, error) { return AcceptanceOfLength(1, 0) }, err: "0 draft tokens"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			a, err := test.make()
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got error %v, want %q", err, test.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, a.Rates(), exact); diff != "" {
+				t.Errorf("rates (-want +got):\n%s", diff)
+			}
+			drawn := make([]float64, a.Positions())
+			const n = 20_000
+			for i := range n {
+				for p := range a.Accepted(NewRequest(3, fmt.Sprint(i), 1, 0), 77, a.Positions()) {
+					drawn[p] += 1.0 / n
+				}
+			}
+			for p, rate := range test.want {
+				if drawn[p] < rate-0.02 || drawn[p] > rate+0.02 {
+					t.Errorf("position %d was accepted in %.3f of the steps, want %.3f", p, drawn[p], rate)
+				}
+			}
+			if got := a.Accepted(NewRequest(3, "x", 1, 0), 1, 0); got != 0 {
+				t.Errorf("%d of 0 drafts were accepted", got)
+			}
+		})
+	}
+	varying := trace.Record{OutputTokens: 12, ITLMs: make([]float64, 4), ITLTokens: []uint32{3, 2, 3, 3}}
+	if FitAcceptance(traceOf(varying)) == nil {
+		t.Error("no speculation was seen in 3, 2, 3 and 3 tokens")
+	}
+	for name, sizes := range map[string][]uint32{"blocks": {64, 64, 3}, "one each": {1, 1, 1}} {
+		r := trace.Record{OutputTokens: 200, ITLMs: make([]float64, 3), ITLTokens: sizes}
+		if a := FitAcceptance(traceOf(r)); a != nil {
+			t.Errorf("%s are taken for speculation: %v", name, a.Rates())
+		}
+	}
+}
+
+func TestOutputTokens(t *testing.T) {
+	records := quiet()[:4]
+	for i := range records {
+		records[i].OutputTokens = []int{5, 0, 5, 4000}[i]
+	}
+	f := mustFit(t, 8192, records...)
+	least, most := 4000, 0
+	for i := range 500 {
+		n := f.OutputTokens(NewRequest(1, fmt.Sprint(i), 10, 0))
+		least, most = min(least, n), max(most, n)
+	}
+	if least != 5 || most < 3900 || most > 4000 {
+		t.Errorf("answers have %d to %d tokens, want 5 to 4000", least, most)
+	}
+}
+
+// large is a step of 1,024 decodes and two chunks.
+func large(multi int) *Step {
+	s := &Step{Running: 1026, Limit: 2048, Budget: 8192, Left: 100}
+	for i := range 1024 {
+		r := NewRequest(1, fmt.Sprint(i), 100+7*i, 0)
+		s.Decodes = append(s.Decodes, Decode{Request: r, Context: 200 + 7*i, Tokens: multi})
+	}
+	for i := range 2 {
+		s.Chunks = append(s.Chunks, Chunk{Request: NewRequest(2, fmt.Sprint(i), 900, 0), Tokens: 900, Last: true})
+	}
+	return s
+}
+
+// speculating is a fit whose every decode draws what it says.
+func speculating(t testing.TB) *Fit {
+	records := quiet()
+	for i := range records {
+		records[i].ITLMs, records[i].ITLTokens, records[i].OutputTokens = nil, nil, 1
+		for j := range 40 {
+			records[i].ITLMs = append(records[i].ITLMs, float64(10+j%5))
+			records[i].ITLTokens = append(records[i].ITLTokens, uint32(1+(i+j)%4))
+			records[i].OutputTokens += 1 + (i+j)%4
+		}
+	}
+	return mustFit(t, 8192, records...)
+}
+
+func TestNoAllocations(t *testing.T) {
+	all := models(t)
+	all["speculating"] = speculating(t)
+	for name, m := range all {
+		s := large(4)
+		m.Duration(s)
+		if n := testing.AllocsPerRun(20, func() { m.Duration(s) }); n != 0 {
+			t.Errorf("%s: %v allocations a step", name, n)
+		}
+	}
+}
+
+func BenchmarkDuration(b *testing.B) {
+	all := models(b)
+	all["speculating"] = speculating(b)
+	for name, m := range all {
+		b.Run(name, func(b *testing.B) {
+			s := large(4)
+			for b.Loop() {
+				for i := range s.Decodes {
+					s.Decodes[i].Context++
+					s.Decodes[i].Tokens = 4
+				}
+				m.Duration(s)
+			}
+		})
+	}
+}
+
+var _ = []Model{Instant{}, &Knobs{}, &Fit{}}
+
+func TestInstant(t *testing.T) {
+	s := large(3)
+	d := Instant{}.Duration(s) + Instant{}.Transfer(s.Decodes[0].Request)
+	if d != time.Duration(0) || s.Decodes[9].Tokens != 3 {
+		t.Errorf("took %v and said %d", d, s.Decodes[9].Tokens)
+	}
+}
+
+func TestNanoseconds(t *testing.T) {
+	for ns, want := range map[float64]time.Duration{
+		0.4: 0, 1.5: 2, -3: 0, math.Inf(1): math.MaxInt64, math.NaN(): 0, math.Inf(-1): 0,
+	} {
+		if got := nanoseconds(ns); got != want {
+			t.Errorf("%v: got %d, want %d", ns, got, want)
+		}
+	}
+}
+
+func TestBuckets(t *testing.T) {
+	for tokens, want := range map[int]int{
+		0: 0, 1: 0, 64: 0, 65: 1, 128: 1, 129: 2, 256: 2, 257: 3, 512: 3, 513: 4, 1024: 4, 1025: 5, 2049: 6, 4096: 6, 4097: 7,
+		8193: 8, 16384: 8, 16385: 9, 32768: 9, 32769: 10, 50_000: 10,
+	} {
+		if got := promptBucket(tokens); got != want {
+			t.Errorf("a prompt of %d is in bucket %d, want %d", tokens, got, want)
+		}
+	}
+	for running, want := range map[int]int{
+		0: 0, 1: 0, 2: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 3, 9: 4, 16: 4, 17: 5, 33: 6, 64: 6, 65: 7, 900: 7,
+	} {
+		if got := concurrencyBucket(running); got != want {
+			t.Errorf("%d running are in bucket %d, want %d", running, got, want)
+		}
+	}
+}
+
+// Under churn, requests that ran under churn are the donors, and only where there are
+// none others; and the other way round.
+func TestChurn(t *testing.T) {
+	calm := trace.Record{PromptTokens: 40_000, OutputTokens: 2, TTFTMs: 5, ITLMs: []float64{10}, Concurrency: 1}
+	churned := trace.Record{
+		PromptTokens: 10, OutputTokens: 3, TTFTMs: 5, ITLMs: []float64{50, 90}, Concurrency: 1,
+		ITLCtx: &trace.ITLCtx{NumRunning: []uint32{2, 2}, PrefillTokens: []uint32{0, 5000}},
+	}
+	tests := []struct {
+		name        string
+		records     []trace.Record
+		calm, churn float64
+	}{
+		{name: "both", records: []trace.Record{calm, churned}, calm: 10, churn: 50},
+		{name: "calm only", records: []trace.Record{calm}, calm: 10, churn: 10},
+		{name: "churn only", records: []trace.Record{churned}, calm: 50, churn: 50},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := mustFit(t, 8192, test.records...)
+			for _, prompt := range []int{10, 40_000} {
+				d := Decode{Request: NewRequest(1, "r", prompt, 0), Context: prompt + 1, Tokens: 1}
+				if got := f.draw(&d, 1).ms; got != test.calm {
+					t.Errorf("prompt of %d: %v ms, want %v", prompt, got, test.calm)
+				}
+			}
+			f.Duration(&Step{Running: 1, Chunks: []Chunk{{Request: NewRequest(1, "big", 5000, 0), Tokens: 2048}}})
+			d := Decode{Request: NewRequest(1, "r", 40_000, 0), Context: 40_001, Tokens: 1}
+			if got := f.draw(&d, 1).ms; got != test.churn {
+				t.Errorf("after a large prompt: %v ms, want %v", got, test.churn)
+			}
+			chunk := Step{Chunks: []Chunk{{Request: NewRequest(1, "small", 10, 0), Tokens: 10, Last: true}}}
+			for range 2 * churnWindow / 5 { // each takes the 5 ms to the first token
+				f.Duration(&chunk)
+			}
+			if got := f.draw(&d, 1).ms; got != test.calm {
+				t.Errorf("long after a large prompt: %v ms, want %v", got, test.calm)
+			}
+		})
+	}
+}
+
+// Where nothing tells what chunks take, a step in which a prompt ends takes what such
+// steps took.
+func TestStalls(t *testing.T) {
+	r := trace.Record{
+		PromptTokens: 10, OutputTokens: 4, TTFTMs: 5, ITLMs: []float64{10, 70, 10}, Concurrency: 2,
+		ITLCtx: &trace.ITLCtx{NumRunning: []uint32{2, 2, 2}, PrefillTokens: []uint32{0, 900, 0}},
+	}
+	f := mustFit(t, 8192, r)
+	s := Step{
+		Running: 2, Decodes: []Decode{{Request: NewRequest(1, "a", 10, 0), Context: 12, Tokens: 1}},
+		Chunks: []Chunk{{Request: NewRequest(1, "b", 800, 0), Tokens: 800, Last: true}},
+	}
+	if got := f.Duration(&s); got != 70*ms {
+		t.Errorf("took %v, want 70ms", got)
+	}
+	s.Chunks[0].Last = false
+	if got := f.Duration(&s); got != 10*ms {
+		t.Errorf("took %v before the prompt ends, want 10ms", got)
+	}
+}
+
+func TestNotes(t *testing.T) {
+	records := quiet()
+	records[5].TTFTMs, records[6].ITLMs = -1, []float64{-3}
+	records[0].TTFTMs = 90_000
+	f := mustFit(t, 8192, records...)
+	want := []string{
+		"some.jsonl: 1 requests at the start are left out of the times to the first token: the engine was warming up",
+		"some.jsonl: 2 negative times are left out: the clock of the recording went back",
+	}
+	if diff := cmp.Diff(want, f.Notes()); diff != "" {
+		t.Errorf("notes (-want +got):\n%s", diff)
+	}
+}
+
+// Records that make little sense, but which the format allows, make a model all the same.
+func TestOddRecords(t *testing.T) {
+	at := new(0.0)
+	odd := map[string]trace.Record{
+		"no prompt":  {OutputTokens: 2, ITLMs: []float64{1}},
+		"all cached": {PromptTokens: 9, CachedTokens: 90, OutputTokens: 2, ITLMs: []float64{1}, Concurrency: 1},
+		"no time":    {PromptTokens: 9, OutputTokens: 3, ITLMs: []float64{0, 0}, ArrivalMs: at},
+		"huge": {
+			PromptTokens: mostTokens, OutputTokens: mostTokens, TTFTMs: 1e300, ITLMs: []float64{1e300}, ArrivalMs: at,
+		},
+		"a mean only":    {PromptTokens: 9, OutputTokens: 5, ITLSummary: &trace.ITLSummary{MeanMs: 3, Count: math.MaxInt}},
+		"negative times": {PromptTokens: 9, OutputTokens: 3, TTFTMs: -5, ITLMs: []float64{-1, 4}, ArrivalMs: at},
+		"more gaps":      {PromptTokens: 9, OutputTokens: 1, TTFTMs: 5, ITLMs: []float64{1, 1, 1}, ArrivalMs: at},
+		"all at once":    {PromptTokens: 9, OutputTokens: 9, ITLMs: []float64{1e-9, 1e-9, 1e-9}, ArrivalMs: at},
+		"large chunks": {
+			PromptTokens: 9, OutputTokens: mostTokens, ITLMs: []float64{1, 1}, ITLTokens: []uint32{1 << 30, 9},
+		},
+		"huge concurrency": {PromptTokens: 9, OutputTokens: 2, TTFTMs: 5, ITLMs: []float64{1}, Concurrency: math.MaxUint64},
+		"marked, all of it": {
+			PromptTokens: 9, OutputTokens: 2, TTFTMs: 5, ITLMs: []float64{1}, Concurrency: 2,
+			ITLCtx: &trace.ITLCtx{NumRunning: []uint32{math.MaxUint32}, PrefillTokens: []uint32{math.MaxUint32}},
+		},
+	}
+	for name, record := range odd {
+		for _, n := range []int{1, 400} {
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				f := mustFit(t, 8192, slices.Repeat([]trace.Record{record}, n)...)
+				for i := range 20 {
+					r := NewRequest(1, fmt.Sprint(i), 100*i, 50*i)
+					s := Step{
+						Running: i, Limit: 5, Decodes: []Decode{{Request: r, Context: 100 * i, Tokens: 2}},
+						Chunks: []Chunk{{Request: NewRequest(2, "c", 1000, 0), Tokens: 400, Depth: 600, Last: true}},
+					}
+					took := f.Duration(&s)
+					s.Decodes, s.Left = nil, 10
+					if alone := f.Duration(&s); took < 0 || alone < 0 || f.OutputTokens(r) < 1 {
+						t.Fatalf("took %v, and %v without decodes", took, alone)
+					}
+				}
+			})
+		}
+	}
+}

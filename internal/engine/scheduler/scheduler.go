@@ -1,0 +1,306 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+)
+
+// Options are an engine's limits. Numbers below 1 count as 1, but for those that
+// say what 0 means.
+type Options struct {
+	// MaxNumSeqs is how many requests run at once.
+	MaxNumSeqs int
+	// MaxNumBatchedTokens is how many tokens a step computes.
+	MaxNumBatchedTokens int
+	// LongPrefillTokenThreshold cuts prompts that are longer, while more than one
+	// request is there; 0 cuts none.
+	LongPrefillTokenThreshold int
+	// MaxModelLen is how many tokens a request may have; 0 does not limit it.
+	MaxModelLen int
+	// MaxLoRAs is how many adapters the batch has room for; 0 does not limit it.
+	MaxLoRAs int
+	// Lookahead is how many slots beyond a step's tokens a request gets, for drafts
+	// that a model makes in the same step.
+	Lookahead int
+	// NoChunks keeps prompts whole: one that is longer than what is left of a step waits.
+	NoChunks bool
+	// Partly admits a prompt when its first chunk fits into the KV cache, not only
+	// when all of it does (scheduler_reserve_full_isl = false).
+	Partly bool
+	// Priority orders by [Request].Priority and then by arrival, not by arrival alone.
+	Priority bool
+	// Watermark is how many blocks of the KV cache stay free when a request is
+	// admitted beside others.
+	Watermark int
+	// Caching says that the pool looks prompts up, and counts them.
+	Caching bool
+	Pool    *kvcache.Pool
+}
+
+// Pause says what a paused scheduler does (vllm/v1/core/sched/interface.py PauseState).
+type Pause uint8
+
+// The states of a scheduler.
+const (
+	Unpaused Pause = iota
+	// PausedNew lets what runs go on and admits nothing.
+	PausedNew
+	// PausedAll makes no steps.
+	PausedAll
+)
+
+// Stats counts since the last call of [Scheduler.TakeStats]; queries and hits are
+// in tokens (vllm/v1/metrics/stats.py PrefixCacheStats).
+type Stats struct {
+	Requests, Queries, Hits                            int
+	PreemptedRequests, PreemptedQueries, PreemptedHits int
+}
+
+// Step is what one step computes.
+type Step struct {
+	// Scheduled are the requests with a share of the step's tokens, in the order in
+	// which they got it.
+	Scheduled []*Request
+	// Admitted are those that have just entered the batch, among Scheduled.
+	Admitted []*Request
+	// Preempted are those that were pushed out of the batch.
+	Preempted []*Request
+	// Pulls are those whose KV cache is to be pulled from elsewhere now:
+	// [Scheduler.Pulled] says when it has come.
+	Pulls []*Request
+	// Left is what the step would have had room for still, in tokens.
+	Left int
+}
+
+// Scheduler is the state of an engine's scheduler.
+type Scheduler struct {
+	Pause Pause
+
+	opt      Options
+	running  []*Request
+	waiting  queue
+	requests int
+	deferred int // of those that wait, those held back by something else than room
+	loras    map[int64]int
+	stats    Stats
+	step     Step
+	number   uint64
+	stale    bool // running lists requests that are gone
+	skipped  []*Request
+}
+
+// New returns a scheduler without requests.
+func New(opt Options) *Scheduler {
+	opt.MaxNumSeqs = max(opt.MaxNumSeqs, 1)
+	opt.MaxNumBatchedTokens = max(opt.MaxNumBatchedTokens, 1)
+	return &Scheduler{opt: opt, waiting: queue{priority: opt.Priority}, loras: map[int64]int{}}
+}
+
+// Add puts a request into the queue.
+func (s *Scheduler) Add(r *Request) {
+	r.state = waiting
+	s.requests++
+	s.waiting.push(r)
+}
+
+// Remove forgets a request that has finished or was aborted, and frees its blocks.
+func (s *Scheduler) Remove(r *Request) {
+	switch r.state {
+	case unknown:
+		return
+	case running:
+		s.stale = true
+		s.leave(r)
+	default:
+		r.state = unknown
+		s.undefer(r)
+		s.waiting.removed()
+	}
+	s.requests--
+	s.opt.Pool.Free(r.Seq)
+}
+
+// leave takes a request's adapter out of the batch.
+func (s *Scheduler) leave(r *Request) {
+	r.state = unknown
+	if r.LoRA == 0 {
+		return
+	}
+	if s.loras[r.LoRA]--; s.loras[r.LoRA] == 0 {
+		delete(s.loras, r.LoRA)
+	}
+}
+
+// Running returns the requests in the batch, in the order of their admission. The
+// slice is valid until the next call.
+func (s *Scheduler) Running() []*Request {
+	s.sweep()
+	return s.running
+}
+
+// Waiting is the number of requests that wait for room, Deferred of those that wait
+// for something else, such as an adapter's slot.
+func (s *Scheduler) Waiting() int  { return s.waiting.count - s.deferred }
+func (s *Scheduler) Deferred() int { return s.deferred }
+
+// Len is the number of requests that are there.
+func (s *Scheduler) Len() int { return s.requests }
+
+// TakeStats returns what was counted since the last call.
+func (s *Scheduler) TakeStats() Stats {
+	taken := s.stats
+	s.stats = Stats{}
+	return taken
+}
+
+// sweep takes requests that are gone out of the batch.
+func (s *Scheduler) sweep() {
+	if !s.stale {
+		return
+	}
+	s.running = slices.DeleteFunc(s.running, func(r *Request) bool { return r.state != running })
+	s.stale = false
+}
+
+// Schedule decides the next step. What it returns is valid until the next call. A
+// step without scheduled requests computes nothing.
+func (s *Scheduler) Schedule() *Step {
+	s.sweep()
+	s.number++
+	s.step = Step{
+		Scheduled: s.step.Scheduled[:0], Admitted: s.step.Admitted[:0], Preempted: s.step.Preempted[:0],
+		Pulls: s.step.Pulls[:0], Left: s.opt.MaxNumBatchedTokens,
+	}
+	if s.Pause == PausedAll {
+		return &s.step
+	}
+	threshold := s.opt.LongPrefillTokenThreshold
+	if len(s.running)+s.waiting.count <= 1 {
+		threshold = 0
+	}
+	s.goOn(threshold)
+	if len(s.step.Preempted) == 0 {
+		s.admit(threshold)
+	}
+	s.advance()
+	return &s.step
+}
+
+// advance counts what the step computes as computed: the next step may go on from
+// there (vllm/v1/core/sched/scheduler.py _update_after_schedule).
+func (s *Scheduler) advance() {
+	for _, r := range s.step.Scheduled {
+		r.Computed += r.Share
+		r.Drafts = 0
+	}
+}
+
+// Reject takes back the last n tokens that were computed of a request: guesses that
+// were wrong.
+func (s *Scheduler) Reject(r *Request, n int) { r.Computed -= n }
+
+// goOn gives the step's tokens to what runs.
+func (s *Scheduler) goOn(threshold int) {
+	for i := 0; i < len(s.running) && s.step.Left > 0; {
+		r := s.running[i]
+		n := s.shareOf(r, threshold)
+		if n == 0 {
+			i++
+			continue
+		}
+		for !s.opt.Pool.Allocate(r.Seq, r.Computed, n, s.opt.Lookahead) {
+			victim := s.victim()
+			at := slices.Index(s.running, victim)
+			s.preempt(victim)
+			if at < i {
+				i--
+			}
+			if victim == r {
+				break
+			}
+		}
+		if r.state != running {
+			if s.opt.Priority {
+				continue
+			}
+			return
+		}
+		s.schedule(r, n)
+		i++
+	}
+}
+
+// shareOf is how many tokens of a request in the batch the step computes.
+func (s *Scheduler) shareOf(r *Request, threshold int) int {
+	n := r.missing()
+	if threshold > 0 {
+		n = min(n, threshold)
+	}
+	n = min(n, s.step.Left)
+	if s.opt.MaxModelLen > 0 {
+		n = min(n, s.opt.MaxModelLen-1-r.Computed)
+	}
+	return max(n, 0)
+}
+
+func (s *Scheduler) schedule(r *Request, n int) {
+	r.Share, r.step = n, s.number
+	s.step.Left -= n
+	s.step.Scheduled = append(s.step.Scheduled, r)
+}
+
+// victim is who leaves the batch when the KV cache is full.
+func (s *Scheduler) victim() *Request {
+	if !s.opt.Priority {
+		return s.running[len(s.running)-1]
+	}
+	last := s.running[0]
+	for _, r := range s.running {
+		if outlasts(last, r) {
+			last = r
+		}
+	}
+	return last
+}
+
+// outlasts tells whether a stays in the batch rather than b. Of requests that are
+// alike the first in the batch goes, as Python's max takes the first.
+func outlasts(a, b *Request) bool {
+	return a.Priority < b.Priority || a.Priority == b.Priority && a.Arrival < b.Arrival
+}
+
+// preempt pushes a request out of the batch and puts it at the head of the queue.
+// What the step had for it already goes to others.
+func (s *Scheduler) preempt(r *Request) {
+	if r.step == s.number {
+		s.step.Left += r.Share
+		s.step.Scheduled = slices.DeleteFunc(s.step.Scheduled, func(q *Request) bool { return q == r })
+	}
+	s.running = slices.DeleteFunc(s.running, func(q *Request) bool { return q == r })
+	s.pushOut(r)
+	s.step.Preempted = append(s.step.Preempted, r)
+}
+
+func (s *Scheduler) pushOut(r *Request) {
+	s.opt.Pool.Free(r.Seq)
+	s.leave(r)
+	r.state = preempted
+	r.Computed, r.Share, r.Drafts, r.step = 0, 0, 0, 0
+	r.Seq.Known = -1 // what was recorded has been admitted once
+	r.Preemptions++
+	s.waiting.putBack(r)
+}
+
+// PreemptAll pushes everything out of the batch, the last one admitted first, so
+// that it comes back in the same order. It returns who that was.
+func (s *Scheduler) PreemptAll() []*Request {
+	s.sweep()
+	out := slices.Clone(s.running)
+	for len(s.running) > 0 {
+		r := s.running[len(s.running)-1]
+		s.running = s.running[:len(s.running)-1]
+		s.pushOut(r)
+	}
+	return out
+}

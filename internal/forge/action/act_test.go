@@ -1,0 +1,372 @@
+package action_test
+
+import (
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// job is a workflow with one job that uses the action with these inputs, which are lines of YAML.
+func job(with string) string {
+	return `on: push
+permissions:
+  contents: read
+jobs:
+  conformance:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v5
+      - id: vcr
+        uses: vllm-vcr/conformance@v1
+` + with + showOutputs
+}
+
+// with are the inputs of a step.
+func with(lines ...string) string {
+	return "        with:\n          " + strings.Join(lines, "\n          ") + "\n"
+}
+
+func TestActGreen(t *testing.T) {
+	c := newConsumer(t)
+	for _, again := range []bool{false, true} {
+		o := c.run(t, job(""))
+		o.want(t, map[string]string{
+			"verdict": "pass", "exit-code": "0", "failed": "0", "errors": "0", "passed": "[1-9][0-9]+", "tokens": "[1-9][0-9]+",
+			"lines": `\[.*"line":"0.33","tag":"v0.33.0","gating":true,"verdict":"pass".*\]`, "version": builtVersion,
+			"binary": ".*/vllm-vcr.[A-Za-z0-9]+/vllm-vcr", "report-junit": "/.*/junit.xml", "cache-hit": "", "artifact-name": "vllm-vcr-.*",
+			"reason": "every gate holds",
+		})
+		if len(o.annotations) > 0 || o.jobs["conformance.yml/conformance"] != "success" {
+			t.Errorf("annotations %v, jobs %v", o.annotations, o.jobs)
+		}
+		if got := strings.Contains(o.log, "is already in"); got != again {
+			t.Errorf("binary taken from the tool cache: %v, want %v", got, again)
+		}
+	}
+	if calls := c.calls(t); calls != nil {
+		t.Errorf("the run called %v, though nothing is remote and nothing is to be uploaded", calls)
+	}
+}
+
+func TestActRed(t *testing.T) {
+	c := newConsumer(t)
+	c.addGoldens(t)
+	flipGolden(t, c.dir, "0.33", "multiturn-s7")
+	o := c.run(t, job(with("line: 0.33", "golden: multiturn-s7, edge-s1", "upload-reports: true")))
+	o.want(t, map[string]string{
+		"verdict": "fail", "exit-code": "1", "failed": "1", "reason": "does not conform on 0.33",
+		"artifact-name": "vllm-vcr-conformance-0.33-Linux-[A-Z0-9]+-1-[a-z2-7]{8}", "artifact-url": "https://example.org/artifacts/vllm-vcr-.*",
+	})
+	if o.jobs["conformance.yml/conformance"] != "failure" {
+		t.Errorf("jobs %v, want a failure", o.jobs)
+	}
+	line := lineOf(t, filepath.Join(c.dir, "conformance", "manifest.toml"), `id = "multiturn-s7"`) - 2
+	found := slices.ContainsFunc(o.annotations, func(a annotation) bool {
+		return a.level == "error" && a.file == "conformance/manifest.toml" && a.line == strconv.Itoa(line) && strings.HasPrefix(a.text, "I001 ")
+	})
+	if !found || len(o.annotations) != 1 {
+		t.Errorf("annotations %+v, want one at conformance/manifest.toml:%d", o.annotations, line)
+	}
+	var suites struct {
+		Failures int `xml:"failures,attr"`
+	}
+	report := readFile(t, filepath.Join(c.standins, "artifacts", o.only(t)["artifact-name"], "junit.xml"))
+	if err := xml.Unmarshal(report, &suites); err != nil || suites.Failures != 1 {
+		t.Errorf("the uploaded report has %d failures, %v, want 1", suites.Failures, err)
+	}
+}
+
+// lineOf is the number of the first line of a file that has the text.
+func lineOf(t *testing.T, path, text string) int {
+	t.Helper()
+	before, _, found := strings.Cut(string(readFile(t, path)), text)
+	if !found {
+		t.Fatalf("%s has no %s", path, text)
+	}
+	return strings.Count(before, "\n") + 1
+}
+
+// flipGolden changes a bit of a golden.
+func flipGolden(t *testing.T, dir, line, id string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "testdata", "goldens", "conformance", "v"+line+".*", "cpu", "tiny", id+"-*.jsonl.gz"))
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("goldens %v, %v, want one", paths, err)
+	}
+	content := readFile(t, paths[0])
+	content[len(content)/2] ^= 1
+	writeFile(t, paths[0], content)
+}
+
+func TestActMatrix(t *testing.T) {
+	c := newConsumer(t)
+	o := c.run(t, `on: push
+permissions:
+  contents: read
+jobs:
+  lines:
+    runs-on: ubuntu-latest
+    outputs:
+      matrix: ${{ steps.vcr.outputs.matrix }}
+    steps:
+      - uses: actions/checkout@v5
+      - id: vcr
+        uses: vllm-vcr/conformance@v1
+        with:
+          mode: matrix
+          line: 0.33, 0.32
+  conformance:
+    needs: lines
+    strategy:
+      matrix:
+        include: ${{ fromJSON(needs.lines.outputs.matrix) }}
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v5
+      - id: vcr
+        uses: vllm-vcr/conformance@v1
+        with:
+          line: ${{ matrix.line }}
+          golden: multiturn-s7
+          upload-reports: true
+`+showOutputs)
+	if len(o.outputs) != 2 || len(o.jobs) != 3 {
+		t.Fatalf("jobs %v and outputs of %d, want three and two:\n%s", o.jobs, len(o.outputs), o.log)
+	}
+	seen := map[string]bool{}
+	for name, outputs := range o.outputs {
+		seen[outputs["lines"]] = true
+		if outputs["verdict"] != "pass" || strings.Contains(outputs["lines"], "},{") {
+			t.Errorf("job %s: verdict %s of %s, want pass of one line", name, outputs["verdict"], outputs["lines"])
+		}
+	}
+	artifacts, err := os.ReadDir(filepath.Join(c.standins, "artifacts"))
+	if err != nil || len(artifacts) != 2 || len(seen) != 2 {
+		t.Errorf("artifacts %v, %v, lines %v: want two", artifacts, err, seen)
+	}
+}
+
+func TestActExpectedFailure(t *testing.T) {
+	c := newConsumer(t)
+	c.addGoldens(t)
+	c.edit(t, "conformance/manifest.toml", `tokens_sha256 = "[0-9a-f]+"`, `tokens_sha256 = "`+strings.Repeat("0", 64)+`"`)
+	inputs := with("run: |", "  0.33/multiturn-s7/schema", "  0.33/multiturn-s7/fidelity-*")
+	c.run(t, job(inputs)).want(t, map[string]string{"verdict": "fail", "exit-code": "1", "passed": "1", "failed": "4", "expected": "0"})
+	writeFile(t, filepath.Join(c.dir, "conformance", "expectations.toml"), []byte(`[[expect]]
+pattern = "0.33/multiturn-s7/fidelity-*"
+outcome = "fail"
+reason = "the digest is wrong"
+issue = "#1"
+`))
+	c.run(t, job(inputs)).want(t, map[string]string{"verdict": "pass", "exit-code": "0", "passed": "1", "failed": "0", "expected": "4"})
+}
+
+func TestActEngineByCommand(t *testing.T) {
+	c := newConsumer(t)
+	engine := binary(t) + " play --handshake-address {handshake} --replay-tokens {trace} --replay-match {match}"
+	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "engine-command: "+engine))).want(t, map[string]string{
+		"verdict": "pass", "passed": "8", "failed": "0",
+	})
+	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "assertion: schema", "engine-command: /bin/false {handshake} {trace}"))).want(t, map[string]string{
+		"verdict": "error|fail", "exit-code": "[13]", "passed": "0",
+	})
+}
+
+// TestActHidesTheStep: the engine under test sees neither the inputs nor the files of the step.
+func TestActHidesTheStep(t *testing.T) {
+	c := newConsumer(t)
+	seen := filepath.Join(t.TempDir(), "seen")
+	writeFile(t, filepath.Join(c.dir, "engine"), []byte("#!/bin/sh\nenv >'"+seen+"'\nexec '"+binary(t)+
+		"' play --handshake-address \"$1\" --replay-tokens \"$2\"\n"))
+	c.run(t, job(with("run: 0.33/multiturn-s7/schema", "engine-command: ./engine {handshake} {trace}"))).want(t, map[string]string{
+		"verdict": "pass", "passed": "1", "report-json": "/.*/report.json",
+	})
+	env := string(readFile(t, seen))
+	if !strings.Contains(env, "\nGITHUB_WORKSPACE=") {
+		t.Errorf("not the environment of an engine: %s", env)
+	}
+	for line := range strings.Lines(env) {
+		if name, _, _ := strings.Cut(line, "="); regexp.MustCompile(`^(INPUT_.*|GITHUB_(OUTPUT|ENV|PATH|STATE|STEP_SUMMARY))$`).MatchString(name) {
+			t.Errorf("the engine sees %s", line)
+		}
+	}
+}
+
+func TestActBadInput(t *testing.T) {
+	tests := []struct {
+		name string
+		with []string
+		code string
+		says string
+	}{
+		{"mode", []string{"mode: confrom"}, "2", `input mode is "confrom": want conform, matrix,`},
+		{"of another mode", []string{"mode: validate", "engine-command: ./engine"}, "2", "input engine-command is for the mode conform, and the mode is validate"},
+		{"line", []string{"line: 0.99"}, "2", `has no line "0.99"`},
+		{"directory", []string{"working-directory: ../other"}, "2", `input working-directory is "../other"`},
+		{"args", []string{"args: --line $LINE"}, "2", "put it into single quotes"},
+		{"a command in a value", []string{`mode: "x\n##[warning]injected"`}, "2", "input mode is"},
+	}
+	c := newConsumer(t)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			o := c.run(t, job(with(test.with...)))
+			o.want(t, map[string]string{"verdict": "error", "exit-code": test.code, "passed": ""})
+			if len(o.annotations) != 1 || o.annotations[0].level != "error" || !strings.Contains(o.annotations[0].text, test.says) {
+				t.Errorf("annotations %+v, want one with %q", o.annotations, test.says)
+			}
+		})
+	}
+}
+
+func TestActValidate(t *testing.T) {
+	c := newConsumer(t)
+	c.addGoldens(t)
+	if err := os.Rename(filepath.Join(c.dir, "compat.toml"), filepath.Join(c.dir, "window.toml")); err != nil {
+		t.Fatal(err)
+	}
+	inputs := with("mode: validate", "compat: window.toml")
+	c.run(t, job(inputs)).want(t, map[string]string{"verdict": "pass", "exit-code": "0", "lines": ""})
+	c.edit(t, "window.toml", `tag = "v0\.33\.0"`, `tag = "v0.33"`)
+	o := c.run(t, job(inputs))
+	o.want(t, map[string]string{"verdict": "error", "exit-code": "2"})
+	line := strconv.Itoa(lineOf(t, filepath.Join(c.dir, "window.toml"), `tag = "v0.33"`))
+	if len(o.annotations) == 0 || o.annotations[0].file != "window.toml" || o.annotations[0].line != line {
+		t.Errorf("annotations %+v, want one at window.toml:%s", o.annotations, line)
+	}
+}
+
+func TestActBinary(t *testing.T) {
+	c := newConsumer(t)
+	c.env = append(c.env, "VLLM_VCR_RELEASES=http://127.0.0.1:1")
+	writeFile(t, filepath.Join(c.dir, "tools", "my vcr"), readFile(t, binary(t)))
+	c.run(t, job(with("binary: tools/my vcr", "line: 0.33", "golden: edge-s1"))).want(t, map[string]string{
+		"verdict": "pass", "version": builtVersion, "binary": ".*/tools/my vcr",
+	})
+}
+
+// TestActSource builds the action in the job, from a copy of this checkout.
+func TestActSource(t *testing.T) {
+	c := newConsumer(t)
+	c.env = append(c.env, "VLLM_VCR_RELEASES=http://127.0.0.1:1")
+	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	list.Dir = root
+	files, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
+		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() {
+			copyFile(t, path, c.action)
+		}
+	}
+	os.Remove(filepath.Join(c.action, "release", "VERSION"))
+	c.run(t, job(with("verify: source", "line: 0.33", "golden: edge-s1"))).want(t, map[string]string{
+		"verdict": "pass", "version": "0.0.0-source",
+	})
+}
+
+// TestActWatch: a new release becomes a pull request, whose number is an output; a token that is not good is told.
+func TestActWatch(t *testing.T) {
+	server, err := githubtest.Start("../../../testdata/github", map[string]string{"compat.toml": string(readFile(t, filepath.Join(root, "compat.toml")))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	c := newConsumer(t)
+	c.addGoldens(t)
+	c.own(t, githubtest.Owner+"/"+githubtest.Name)
+	tags := ""
+	for _, found := range regexp.MustCompile(`(?m)^tag = "(v.*)"$`).FindAllStringSubmatch(string(readFile(t, filepath.Join(root, "compat.toml"))), -1) {
+		tags += strings.Repeat("1", 40) + "\trefs/tags/" + found[1] + "\n"
+	}
+	writeFile(t, filepath.Join(c.dir, "tags.txt"), []byte(tags+strings.Repeat("2", 40)+"\trefs/tags/v0.33.7\n"))
+	// act sets GITHUB_API_URL and GITHUB_SHA itself.
+	writeFile(t, filepath.Join(c.dir, "vcr"), []byte("#!/bin/sh\nGITHUB_API_URL="+server.URL+" GITHUB_SHA="+server.Head("main").SHA+
+		" exec '"+binary(t)+"' \"$@\"\n"))
+	inputs := with("mode: watch", "tags-file: tags.txt", "pull-request: true", "github-token: ${{ env.TOKEN }}", "binary: vcr") +
+		"        env:\n          VLLM_VCR_LABEL: vllm\n"
+	for _, test := range []struct {
+		token string
+		want  map[string]string
+	}{
+		{"wrong", map[string]string{"verdict": "error", "exit-code": "3", "changed": "true", "pr": ""}},
+		{githubtest.Token, map[string]string{"verdict": "pass", "exit-code": "0", "changed": "true", "pr": "1", "tag": "v0.33.7"}},
+	} {
+		c.run(t, "env:\n  TOKEN: "+test.token+"\n"+job(inputs)).want(t, test.want)
+	}
+	if len(server.Issues) != 1 || !slices.Equal(server.Issues[0].Labels, []string{"vllm"}) || !strings.Contains(server.Issues[0].Body, "v0.33.7") {
+		t.Errorf("issues %+v, want one pull request", server.Issues)
+	}
+	if problems := server.Problems(); len(problems) > 0 {
+		t.Error(strings.Join(problems, "\n"))
+	}
+}
+
+// TestActCache: goldens out of a bucket are there for the next run, which needs no network any more.
+func TestActCache(t *testing.T) {
+	server := testenv.S3(t)
+	c := newConsumer(t)
+	c.addGoldens(t)
+	if err := os.Rename(filepath.Join(c.dir, "testdata", "goldens"), filepath.Join(server.Dir, "goldens")); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range server.Env() {
+		if name != "AWS_ENDPOINT_URL_S3" {
+			c.env = append(c.env, name+"="+value)
+		}
+	}
+	here := filepath.Join(c.cache, "tool_cache", "vllm-vcr", "goldens")
+	inputs := []string{"line: 0.33", "golden: multiturn-s7, edge-s1", "bucket: s3://goldens", "endpoint-url: " + server.Endpoint}
+	steps := []struct {
+		name    string
+		before  func() error
+		more    string
+		outputs map[string]string
+		calls   []string
+	}{
+		{
+			"a narrow run", nil, "run: 0.33/edge-s1/integrity",
+			map[string]string{"verdict": "pass", "passed": "1", "cache-hit": "false"},
+			[]string{"restore", "save"},
+		},
+		{"the first run", func() error { return os.RemoveAll(here) }, "", map[string]string{"verdict": "pass", "cache-hit": "false"}, []string{"restore", "save"}},
+		{"offline", func() error { server.Stop(); return os.RemoveAll(here) }, "offline: true", map[string]string{"verdict": "pass", "cache-hit": "true"}, []string{"restore"}},
+		{
+			"offline without a cache", func() error { return os.RemoveAll(here) }, "offline: true\n          cache: false",
+			map[string]string{"verdict": "error", "exit-code": "3", "cache-hit": ""},
+			nil,
+		},
+		{
+			"a bucket that does not answer", func() error { return os.RemoveAll(filepath.Join(c.standins, "cache")) }, "",
+			map[string]string{"verdict": "error", "exit-code": "3", "cache-hit": "false"},
+			[]string{"restore"},
+		},
+	}
+	for _, test := range steps {
+		t.Run(test.name, func(t *testing.T) {
+			if test.before != nil {
+				if err := test.before(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			os.Remove(filepath.Join(c.standins, "calls"))
+			more := inputs
+			if test.more != "" {
+				more = append(slices.Clone(inputs), test.more)
+			}
+			c.run(t, job(with(more...))).want(t, test.outputs)
+			if calls := c.calls(t); !slices.Equal(calls, test.calls) {
+				t.Errorf("called %v, want %v", calls, test.calls)
+			}
+		})
+	}
+}

@@ -1,0 +1,223 @@
+package action_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/vllm-vcr/conformance/internal/forge/action"
+)
+
+// root is the top of the repository, where action.yml is.
+const root = "../../.."
+
+// actionFile is action.yml, as far as the tests look at it.
+type actionFile struct {
+	Inputs  names
+	Outputs map[string]struct{ Description, Value string }
+	Runs    struct {
+		Using string
+		Steps []step
+	}
+}
+
+type step struct {
+	ID, If, Uses, Shell, Run string
+	Env, With                map[string]string
+}
+
+// names are the keys of a mapping in their order.
+type names []string
+
+func (n *names) UnmarshalYAML(node *yaml.Node) error {
+	for i := 0; i < len(node.Content); i += 2 {
+		*n = append(*n, node.Content[i].Value)
+	}
+	return nil
+}
+
+func readAction(t *testing.T) (actionFile, string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "action.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file actionFile
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Inputs) < 40 || len(file.Outputs) < 20 || len(file.Runs.Steps) < 6 {
+		t.Fatalf("action.yml was not read: %d inputs, %d outputs, %d steps", len(file.Inputs), len(file.Outputs), len(file.Runs.Steps))
+	}
+	return file, string(text)
+}
+
+func (f actionFile) step(t *testing.T, id string) step {
+	t.Helper()
+	at := slices.IndexFunc(f.Runs.Steps, func(s step) bool { return s.ID == id })
+	if at < 0 {
+		t.Fatalf("action.yml has no step %s", id)
+	}
+	return f.Runs.Steps[at]
+}
+
+// forInstaller are the inputs that scripts/install.sh reads.
+var forInstaller = []string{"verify", "version", "checksum", "binary", "github-token"}
+
+// TestInputsAreRead: an input that nobody reads is one that nobody misses, until somebody does.
+func TestInputsAreRead(t *testing.T) {
+	file, _ := readAction(t)
+	ours := slices.DeleteFunc(slices.Clone(file.Inputs), func(name string) bool { return slices.Contains(forInstaller, name) })
+	slices.Sort(ours)
+	known := action.Names()
+	slices.Sort(known)
+	if diff := cmp.Diff(known, []string(ours)); diff != "" {
+		t.Errorf("inputs that Go reads (-) and that action.yml has (+):\n%s", diff)
+	}
+	wantEnv(t, file.step(t, "run"), ours)
+	wantEnv(t, file.step(t, "install"), forInstaller)
+	script, err := os.ReadFile(filepath.Join(root, "scripts", "install.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range forInstaller {
+		if !regexp.MustCompile(`\$\{?` + action.Variable(name) + `\b`).Match(script) {
+			t.Errorf("scripts/install.sh does not read %s", action.Variable(name))
+		}
+	}
+}
+
+// wantEnv: a step gets exactly these inputs, each by its variable.
+func wantEnv(t *testing.T, s step, inputs []string) {
+	t.Helper()
+	got, want := map[string]string{}, map[string]string{}
+	for name, value := range s.Env {
+		if strings.HasPrefix(name, "INPUT_") {
+			got[name] = value
+		}
+	}
+	for _, name := range inputs {
+		want[action.Variable(name)] = "${{ inputs." + name + " }}"
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("env of the step %s (-want +got):\n%s", s.ID, diff)
+	}
+}
+
+// TestPlanSeesWhatDecidesTheKey: the step that names the cache must not look at other inputs than the run does.
+func TestPlanSeesWhatDecidesTheKey(t *testing.T) {
+	file, _ := readAction(t)
+	env := file.step(t, "plan").Env
+	all := map[string]string{}
+	for _, name := range action.Names() {
+		all[action.Variable(name)] = "${{ inputs." + name + " }}"
+	}
+	for name, value := range env {
+		if strings.HasPrefix(name, "INPUT_") && all[name] != value {
+			t.Errorf("the step plan has %s: %s", name, value)
+		}
+	}
+	for _, name := range action.KeyInputs() {
+		if env[action.Variable(name)] == "" {
+			t.Errorf("the step plan does not get the input %s, which decides the key", name)
+		}
+	}
+}
+
+// TestOutputsAreSet: each output comes from a step that sets it.
+func TestOutputsAreSet(t *testing.T) {
+	file, _ := readAction(t)
+	sources := readAll(t, "scripts/install.sh", "cmd/vllm-vcr/*.go")
+	reference := regexp.MustCompile(`steps\.([a-z]+)\.outputs\.([a-z-]+)`)
+	external := []string{"restore.cache-hit", "upload.artifact-url"}
+	for name, out := range file.Outputs {
+		found := reference.FindAllStringSubmatch(out.Value, -1)
+		if found == nil {
+			t.Errorf("output %s: %s is of no step", name, out.Value)
+		}
+		for _, ref := range found {
+			file.step(t, ref[1])
+			set := regexp.MustCompile(`(output\{"` + ref[2] + `",|\{"` + ref[2] + `", |output ` + ref[2] + ` )`)
+			computed := strings.HasPrefix(ref[2], "report-") && strings.Contains(sources, `"report-" + string(format)`) ||
+				ref[2] == "pr" && strings.Contains(sources, `"pull request", "pr", func(`)
+			if !slices.Contains(external, ref[1]+"."+ref[2]) && !set.MatchString(sources) && !computed {
+				t.Errorf("output %s is %s of the step %s, which sets no such output", name, ref[2], ref[1])
+			}
+		}
+	}
+}
+
+func readAll(t *testing.T, patterns ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no files %s: %v", pattern, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+	}
+	return all.String()
+}
+
+// TestStepsAreSafe: actions are pinned, scripts hold no expression and run in bash on every system.
+func TestStepsAreSafe(t *testing.T) {
+	file, text := readAction(t)
+	if file.Runs.Using != "composite" {
+		t.Errorf("the action is %s, not composite", file.Runs.Using)
+	}
+	pinned := regexp.MustCompile(`^[a-z-]+/[a-z/-]+@[0-9a-f]{40}$`)
+	for i, s := range file.Runs.Steps {
+		switch {
+		case s.Uses != "" && !pinned.MatchString(s.Uses):
+			t.Errorf("step %d uses %s: want a commit", i, s.Uses)
+		case s.Uses != "" && !regexp.MustCompile(regexp.QuoteMeta("uses: "+s.Uses)+` # v\d+\.\d+\.\d+\n`).MatchString(text):
+			t.Errorf("step %d uses %s without a comment that says the version", i, s.Uses)
+		case strings.Contains(s.Run, "${{"):
+			t.Errorf("step %d has an expression in its script: %s", i, s.Run)
+		case s.Run != "" && s.Shell != "bash":
+			t.Errorf("step %d runs in %q, not in bash", i, s.Shell)
+		}
+	}
+}
+
+// TestDocumentationIsCurrent: docs/action.md has the tables that action.yml gives.
+func TestDocumentationIsCurrent(t *testing.T) {
+	before, err := os.ReadFile(filepath.Join(root, "docs", "action.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := filepath.Join(t.TempDir(), "action.md")
+	if err := os.WriteFile(page, before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "run", "./docgen", "../../../action.yml", page).CombinedOutput(); err != nil {
+		t.Fatalf("docgen: %v\n%s", err, out)
+	}
+	after, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(before), string(after)); diff != "" {
+		t.Errorf("docs/action.md is not what go generate ./internal/forge/action writes:\n%s", diff)
+	}
+	file, _ := readAction(t)
+	for _, name := range file.Inputs {
+		if !strings.Contains(string(before), "\n| `"+name+"` |") {
+			t.Errorf("docs/action.md has no row for the input %s", name)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+//go:build unix
+
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// TestReleaseWorkflow runs the first job of the release workflow, as it is written, on a small product: whatever comes
+// after needs it. It must be green for what was committed, and red for anything else.
+func TestReleaseWorkflow(t *testing.T) {
+	act := testenv.Act(t)
+	standins := t.TempDir()
+	for _, name := range []string{"setup-go", "upload-artifact"} {
+		write(t, filepath.Join(standins, name), map[string]string{
+			"action.yml": "name: " + name + "\ndescription: does nothing here\nruns:\n  using: composite\n  steps:\n" +
+				"    - run: echo standing in for " + name + "\n      shell: bash\n",
+		})
+		git(t, filepath.Join(standins, name), "init", "--quiet", "--initial-branch", "main")
+		commit(t, filepath.Join(standins, name))
+	}
+	tests := []struct {
+		name, tag string
+		change    map[string]string // of files, behind the back of those who made the release
+		digest    func(string) string
+		want      string // part of the log
+		green     bool
+	}{
+		{name: "as committed", tag: "v1.2.3", want: "vllm-vcr 1.2.3: 6 archives have the committed digests", green: true},
+		{name: "a corrupted digest", tag: "v1.2.3", digest: flipFirstDigit, want: "vllm-vcr_1.2.3_darwin_amd64.tar.gz: committed "},
+		{name: "another source", tag: "v1.2.3", change: map[string]string{"README.md": "# another\n"}, want: "vllm-vcr_1.2.3_windows_arm64.tar.gz: committed "},
+		{name: "another tag", tag: "v1.2.4", want: `the tag is "v1.2.4", but release/VERSION says 1.2.3`},
+		{name: "no notes", tag: "v1.2.3", change: map[string]string{"CHANGELOG.md": "# Changelog\n"}, want: `no section "## 1.2.3"`},
+	}
+	released := releasedFixture(t)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "conformance")
+			git(t, released, "clone", "--quiet", released, dir)
+			git(t, dir, "remote", "set-url", "origin", "https://github.com/vllm-vcr/conformance")
+			write(t, dir, test.change)
+			if sums := filepath.Join(dir, "release", checksumsName); test.digest != nil {
+				write(t, dir, map[string]string{"release/" + checksumsName: test.digest(read(t, sums))})
+			}
+			if git(t, dir, "status", "--porcelain") != "" {
+				commit(t, dir)
+			}
+			git(t, dir, "tag", test.tag)
+			event := filepath.Join(t.TempDir(), "event.json")
+			write(t, filepath.Dir(event), map[string]string{"event.json": `{"ref": "refs/tags/` + test.tag + `"}`})
+			cmd := exec.Command(act, "push", "--job", "build", "--workflows", ".github/workflows/release.yml", "--eventpath", event,
+				"--platform", "ubuntu-latest=-self-hosted", "--container-daemon-socket", "-", "--no-cache-server", "--action-cache-path", t.TempDir(),
+				"--local-repository", pinned(t, "actions/setup-go")+"="+filepath.Join(standins, "setup-go"),
+				"--local-repository", pinned(t, "actions/upload-artifact")+"="+filepath.Join(standins, "upload-artifact"))
+			cmd.Dir = dir
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != test.green || !strings.Contains(string(out), test.want) {
+				t.Errorf("%v, want green %v and %q:\n%s", err, test.green, test.want, out)
+			}
+			if uploaded := strings.Contains(string(out), "standing in for upload-artifact"); uploaded != test.green {
+				t.Errorf("the archives went on to the next job: %v, want %v", uploaded, test.green)
+			}
+		})
+	}
+}
+
+// releasedFixture is a small product with this program, these tools and workflows, whose release 1.2.3 is committed.
+func releasedFixture(t *testing.T) string {
+	dir, root := fixture(t), repository(t)
+	program, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range program {
+		if !strings.HasSuffix(path, "_test.go") {
+			write(t, dir, map[string]string{"internal/forge/dist/" + path: read(t, path)})
+		}
+	}
+	for _, name := range []string{"Makefile", ".github/workflows/release.yml"} {
+		write(t, dir, map[string]string{name: read(t, filepath.Join(root, name))})
+	}
+	commit(t, dir)
+	mustDist(t, dir, "files", "-version", "1.2.3")
+	commit(t, dir)
+	t.Chdir(filepath.Join(root, "internal", "forge", "dist"))
+	return dir
+}
+
+func flipFirstDigit(sums string) string {
+	if sums[0] == '0' {
+		return "1" + sums[1:]
+	}
+	return "0" + sums[1:]
+}
+
+// pinned is an action as the release workflow names it.
+func pinned(t *testing.T, action string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, filepath.Join(repository(t), ".github", "workflows", "release.yml")), "uses: "+action+"@")
+	commit, _, _ := strings.Cut(rest, " ")
+	if !ok || len(commit) != 40 {
+		t.Fatalf("release.yml pins %s to %q", action, commit)
+	}
+	return action + "@" + commit
+}

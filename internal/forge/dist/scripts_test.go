@@ -1,0 +1,254 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// repository is the folder of this product's source.
+func repository(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// script runs one of scripts/, and returns what it said and its exit code.
+func script(t *testing.T, env []string, stdin, name string, args ...string) (string, int) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(repository(t), "scripts", name), args...)
+	cmd.Env, cmd.Stdin = append(os.Environ(), env...), strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	var failed *exec.ExitError
+	if err != nil && !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// command runs a program that has to succeed, and returns its output.
+func command(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s%s", name, args, err, out, stderr.String())
+	}
+	return string(out)
+}
+
+// fakeGH is a gh that writes its arguments down, a line a call, and answers as the environment says.
+const fakeGH = `#!/usr/bin/env bash
+echo "$*" >>"$GH_LOG"
+case "$1 $2" in
+  'release view')
+    [[ -n $RELEASE ]] || { echo 'release not found' >&2; exit 1; }
+    [[ $RELEASE != down ]] || { echo 'error connecting to api.github.com' >&2; exit 1; }
+    echo "$RELEASE" ;;
+  'api --paginate') printf '%s\n' $TAGS ;;
+esac
+`
+
+// withGH puts a fake gh before everything else, and returns the environment and what was asked of it.
+func withGH(t *testing.T, env ...string) (environment []string, calls func() []string) {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"bin/gh": fakeGH, "log": ""})
+	if err := os.Chmod(filepath.Join(dir, "bin", "gh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(dir, "log")
+	env = append(env, "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "GH_LOG="+log)
+	return env, func() []string { return strings.Split(strings.TrimSpace(read(t, log)), "\n") }
+}
+
+func TestPublishRelease(t *testing.T) {
+	create := func(flags string) string {
+		return "release create v" + flags + " DIST/vllm-vcr_1.tar.gz DIST/vllm-vcr_1.cdx.json DIST/checksums.txt"
+	}
+	tests := []struct {
+		name, version, release string
+		files                  map[string]string
+		code                   int
+		want                   string // part of what it says
+		calls                  []string
+	}{
+		{name: "first", version: "1.2.3", calls: []string{create("1.2.3 --verify-tag --title v1.2.3 --notes-file DIST/notes.md")}},
+		{name: "pre-release", version: "1.2.3-rc.1", calls: []string{create("1.2.3-rc.1 --verify-tag --title v1.2.3-rc.1 --notes-file DIST/notes.md --prerelease")}},
+		{
+			name: "after a draft", version: "1.2.3", release: "true",
+			calls: []string{"release delete v1.2.3 --yes", create("1.2.3 --verify-tag --title v1.2.3 --notes-file DIST/notes.md")},
+		},
+		{name: "public already", version: "1.2.3", release: "false", code: 1, want: "v1.2.3 is public already"},
+		{name: "no answer", version: "1.2.3", release: "down", code: 1, want: "error connecting to api.github.com"},
+		{name: "other bytes", version: "1.2.3", files: map[string]string{"vllm-vcr_1.tar.gz": "b"}, code: 1, want: "is not what checksums.txt says"},
+		{name: "no notes", version: "1.2.3", files: map[string]string{"notes.md": ""}, code: 1, want: "notes.md: want what dist notes prints"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir, map[string]string{
+				"vllm-vcr_1.tar.gz": "a", "vllm-vcr_1.cdx.json": "{}", "notes.md": "new\n",
+				"checksums.txt": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  vllm-vcr_1.tar.gz\n",
+			})
+			write(t, dir, test.files)
+			env, calls := withGH(t, "RELEASE="+test.release)
+			out, code := script(t, env, "", "publish-release", test.version, dir)
+			if code != test.code || !strings.Contains(out, test.want) {
+				t.Errorf("exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
+			}
+			var changes []string
+			for _, call := range calls() {
+				if call != "" && !strings.HasPrefix(call, "release view v"+test.version+" ") {
+					changes = append(changes, strings.ReplaceAll(call, dir, "DIST"))
+				}
+			}
+			if diff := cmp.Diff(test.calls, changes); diff != "" {
+				t.Errorf("gh (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMoveTags(t *testing.T) {
+	const commit = "0123456789012345678901234567890123456789"
+	tests := []struct {
+		name, version, tags string
+		code                int
+		calls               []string // after the list
+	}{
+		{name: "first of a major", version: "1.0.0", tags: "v1.0.0", calls: []string{
+			"api --silent --method POST repos/{owner}/{repo}/git/refs -f ref=refs/tags/v1 -f sha=" + commit,
+			"api --silent --method POST repos/{owner}/{repo}/git/refs -f ref=refs/tags/v1.0 -f sha=" + commit,
+		}},
+		{name: "patch of an older line", version: "1.2.4", tags: "v1 v1.2 v1.2.3 v1.2.4 v1.3 v1.3.0", calls: []string{
+			"api --silent --method PATCH repos/{owner}/{repo}/git/refs/tags/v1.2 -f sha=" + commit + " -F force=true",
+		}},
+		{name: "pre-release", version: "2.0.0-rc.1", tags: "v1 v2.0.0-rc.1"},
+		{name: "no such tag", version: "1.2.4", tags: "v1 v1.2.3", code: 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			env, calls := withGH(t, "TAGS="+test.tags)
+			out, code := script(t, env, "", "move-tags", test.version, commit)
+			if code != test.code {
+				t.Errorf("exit code %d, want %d:\n%s", code, test.code, out)
+			}
+			asked := calls()
+			if want := "api --paginate repos/{owner}/{repo}/git/matching-refs/tags/v "; !strings.HasPrefix(asked[0], want) {
+				t.Errorf("gh %s, want %s", asked[0], want)
+			}
+			if diff := cmp.Diff(test.calls, append([]string(nil), asked[1:]...)); diff != "" {
+				t.Errorf("gh (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestActionTestJudges holds scripts/action-test to its word.
+func TestActionTestJudges(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		// As long as a real one: whoever stops reading at the first verdict must not end whoever still writes.
+		"pass.json": "{\n\"verdict\": \"pass\"" + strings.Repeat(",\n\"verdict\": \"fail\"", 1e5) + "\n}\n",
+		"fail.json": `{"verdict": "fail", "lines": [{"verdict": "pass"}]}`,
+	})
+	pass, fail := "REPORT="+filepath.Join(dir, "pass.json"), "REPORT="+filepath.Join(dir, "fail.json")
+	green := []string{"OUTCOME=success", "VERDICT=pass", "EXIT_CODE=0", "PASSED=9", "FAILED=0", "EXPECTED=0", pass}
+	red := []string{"OUTCOME=failure", "VERDICT=fail", "EXIT_CODE=1", "PASSED=0", "FAILED=1", fail}
+	tests := []struct {
+		name, judge string
+		env, but    []string
+		want        string // the complaint; "" for none
+	}{
+		{name: "green", judge: "green", env: green},
+		{name: "green that failed", judge: "green", env: green, but: []string{"OUTCOME=failure"}, want: `OUTCOME is "failure": want success`},
+		{name: "green without a verdict", judge: "green", env: green, but: []string{"VERDICT="}, want: `VERDICT is "": want pass`},
+		{name: "green of nothing", judge: "green", env: green, but: []string{"PASSED=0"}, want: `PASSED is "0": want a number above 0`},
+		{name: "green without a report", judge: "green", env: green, but: []string{"REPORT=" + dir + "/none"}, want: `want the path of a report`},
+		{name: "green with a red report", judge: "green", env: green, but: []string{fail}, want: `fail.json has "verdict": "fail": want pass`},
+		{name: "red", judge: "red", env: red},
+		{name: "red that succeeded", judge: "red", env: red, but: []string{"OUTCOME=success"}, want: `OUTCOME is "success": want failure`},
+		{name: "red for another reason", judge: "red", env: red, but: []string{"EXIT_CODE=3"}, want: `EXIT_CODE is "3": want 1`},
+		{name: "expected", judge: "expected", env: green, but: []string{"EXPECTED=4"}},
+		{name: "nothing expected", judge: "expected", env: green, want: `EXPECTED is "0": want a number above 0`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			out, code := script(t, append(append([]string(nil), test.env...), test.but...), "", "action-test", test.judge)
+			if (code == 0) != (test.want == "") || !strings.Contains(out, test.want) {
+				t.Errorf("exit code %d, want the complaint %q:\n%s", code, test.want, out)
+			}
+		})
+	}
+}
+
+// TestActionTestInputs runs the product on what scripts/action-test prepares: each must end as the workflow demands.
+func TestActionTestInputs(t *testing.T) {
+	root, dir := repository(t), t.TempDir()
+	binary := filepath.Join(dir, "vllm-vcr")
+	command(t, nil, "go", "build", "-o", binary, filepath.Join(root, "cmd", "vllm-vcr"))
+	outputs := filepath.Join(dir, "outputs")
+	env := []string{"RUNNER_TEMP=" + strings.ReplaceAll(dir, "/", `\`), "BINARY=" + strings.ReplaceAll(binary, "/", `\`), "GITHUB_OUTPUT=" + outputs}
+	if out, code := script(t, env, "", "action-test", "prepare"); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	value := map[string]string{}
+	for line := range strings.Lines(read(t, outputs)) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), "=")
+		value[name] = text
+	}
+	tests := []struct {
+		name string
+		args []string
+		code int
+		want string
+	}{
+		{
+			name: "corrupted", args: []string{"--line", "0.33", "--golden", "multiturn-s7", "--goldens", value["corrupted"]}, code: 1,
+			want: "FAIL: ",
+		},
+		{
+			name: "another golden", args: []string{"--line", "0.33", "--golden", "multiturn-s13", "--goldens", value["corrupted"]},
+			want: "PASS: ",
+		},
+		{
+			name: "known", args: []string{
+				"--run", "0.33/multiturn-s7/**", "--manifest", value["manifest"], "--goldens", "testdata/goldens",
+				"--expectations", value["expectations"],
+			},
+			want: "PASS: ",
+		},
+		{
+			name: "not known", args: []string{"--run", "0.33/multiturn-s7/**", "--manifest", value["manifest"], "--goldens", "testdata/goldens"},
+			code: 1, want: "FAIL: ",
+		},
+		{
+			name: "engine", args: []string{"--line", "0.33", "--golden", "multiturn-s7", "--engine-command", value["engine"]},
+			want: "PASS: ",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.Command(binary, append([]string{"conform"}, test.args...)...)
+			cmd.Dir = root
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
+				t.Errorf("exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package oidc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
+)
+
+const (
+	maxAnswer = 64 << 10         // bytes
+	timeout   = 15 * time.Second // of a try
+)
+
+// ErrNone is why there is no token: GitHub offers this job none, or this is no job of GitHub.
+var ErrNone = errors.New("GitHub offers this job no identity token")
+
+// A Job is where a job of a workflow asks who it is.
+type Job struct {
+	// URL and Token are those of ACTIONS_ID_TOKEN_REQUEST_URL and ACTIONS_ID_TOKEN_REQUEST_TOKEN.
+	URL, Token string
+	// HTTP sends the requests, and must not follow redirects; one of its own unless given.
+	HTTP interface {
+		Do(*http.Request) (*http.Response, error)
+	}
+	// Backoff is the wait after a try that failed, [retry.Backoff] unless given.
+	Backoff func(try int) time.Duration
+	Log     *slog.Logger // of the tries that failed; may be nil
+}
+
+// ThisJob is the one that this process runs in, if any.
+func ThisJob() Job {
+	return Job{URL: os.Getenv("ACTIONS_ID_TOKEN_REQUEST_URL"), Token: os.Getenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN")}
+}
+
+// Ask asks GitHub for the identity of the job, for an audience. The token is a secret: it is neither kept nor shown. No
+// error has a secret in it; it is [ErrNone] if there is nobody to ask.
+func (j Job) Ask(ctx context.Context, audience string) (token string, err error) {
+	if j.URL == "" || j.Token == "" {
+		return "", ErrNone
+	}
+	where, err := url.Parse(j.URL)
+	if err != nil || where.Host == "" {
+		return "", errors.New("ACTIONS_ID_TOKEN_REQUEST_URL is not an URL")
+	}
+	query := where.Query()
+	query.Set("audience", audience)
+	where.RawQuery = query.Encode()
+	j.withDefaults()
+	for try := 1; ; try++ {
+		token, again, err := j.ask(ctx, where.String())
+		if err == nil {
+			return token, nil
+		}
+		if !again || try == retry.Tries || ctx.Err() != nil {
+			return "", fmt.Errorf("the identity token of GitHub: %w", err)
+		}
+		j.Log.Warn("no identity token from GitHub, trying again", "try", try, "error", err)
+		if err := retry.Pause(ctx, j.Backoff(try)); err != nil {
+			return "", err
+		}
+	}
+}
+
+func (j *Job) withDefaults() {
+	if j.HTTP == nil {
+		j.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	if j.Backoff == nil {
+		j.Backoff = retry.Backoff
+	}
+	if j.Log == nil {
+		j.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// ask makes one request, and tells whether another may end better.
+func (j *Job) ask(ctx context.Context, where string) (token string, again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
+	if err != nil {
+		return "", false, errors.New("ACTIONS_ID_TOKEN_REQUEST_URL is not an URL")
+	}
+	req.Header.Set("Authorization", "Bearer "+j.Token)
+	req.Header.Set("Accept", "application/json")
+	resp, err := j.HTTP.Do(req)
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err // without the address, which has parameters
+		}
+		return "", true, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		again := resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusTooManyRequests
+		return "", again, fmt.Errorf("HTTP status %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	}
+	var answer struct{ Value string }
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&answer); err != nil || answer.Value == "" {
+		return "", true, errors.New("the answer holds no token")
+	}
+	return answer.Value, false, nil
+}

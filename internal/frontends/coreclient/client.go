@@ -1,0 +1,262 @@
+package coreclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+)
+
+// Options configures [Listen].
+type Options struct {
+	// Codec is that of the line whose frontend this is.
+	Codec *protocol.Codec
+	// Address is where to listen, default "tcp://127.0.0.1:0". Every socket
+	// gets a port of its own.
+	Address string
+	// HandshakeAddress is where to listen for the handshake, default Address.
+	HandshakeAddress string
+	// MaxFrame is the most bytes of a message that is taken from an engine; 0 means
+	// 1 GiB. A longer one ends the connection with [zmq.ErrTooLarge].
+	MaxFrame int64
+	// Clients is the number of input and output socket pairs, default 1.
+	Clients int
+	// HandshakeTimeout bounds the ZeroMQ handshake of each connection.
+	HandshakeTimeout time.Duration
+}
+
+// Frontend listens for one engine.
+type Frontend struct {
+	codec   *protocol.Codec
+	shake   *zmq.Listener   // ROUTER
+	inputs  []*zmq.Listener // ROUTER, one a client
+	outputs []*zmq.Listener // PULL, one a client
+	steps   protocol.FrontendHandshake
+	engine  Engine
+	calls   uint64
+	buf     []byte
+	last    []zmq.Message // that Next took, one a client
+}
+
+// Engine is what the connected engine said of itself.
+type Engine struct {
+	Identity []byte
+	Index    int
+	// Ready is the registration, RawReady its bytes as they came.
+	Ready    protocol.ReadyResponse
+	RawReady []byte
+	// Statuses are HELLO and READY, as they came.
+	Statuses [][]byte
+}
+
+// Errors of [Frontend.Next] and [Frontend.Accept].
+var (
+	// ErrUndecodable means that the engine's message is none that a frontend of
+	// the line understands: a real one would not survive it.
+	ErrUndecodable = errors.New("the engine's message does not decode")
+	// ErrEngineGone means that the engine's connection ended.
+	ErrEngineGone = errors.New("the engine disconnected")
+)
+
+// Listen opens the handshake socket and every client's socket pair.
+func Listen(opt Options) (*Frontend, error) {
+	if opt.Address == "" {
+		opt.Address = "tcp://127.0.0.1:0"
+	}
+	if opt.HandshakeAddress == "" {
+		opt.HandshakeAddress = opt.Address
+	}
+	f := &Frontend{codec: opt.Codec}
+	zopt := zmq.Options{HandshakeTimeout: opt.HandshakeTimeout, MaxFrame: opt.MaxFrame}
+	var err error
+	if f.shake, err = zmq.Listen(opt.HandshakeAddress, zmq.Router, zopt); err != nil {
+		return nil, fmt.Errorf("handshake socket: %w", err)
+	}
+	for range max(opt.Clients, 1) {
+		if err := f.addClient(opt.Address, zopt); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (f *Frontend) addClient(address string, opt zmq.Options) error {
+	in, err := zmq.Listen(address, zmq.Router, opt)
+	if err != nil {
+		return fmt.Errorf("input socket: %w", err)
+	}
+	f.inputs = append(f.inputs, in)
+	out, err := zmq.Listen(address, zmq.Pull, opt)
+	if err != nil {
+		return fmt.Errorf("output socket: %w", err)
+	}
+	f.outputs, f.last = append(f.outputs, out), append(f.last, nil)
+	f.steps.Addresses.Inputs = append(f.steps.Addresses.Inputs, in.Endpoint())
+	f.steps.Addresses.Outputs = append(f.steps.Addresses.Outputs, out.Endpoint())
+	return nil
+}
+
+// Handshake is the address to give to the engine.
+func (f *Frontend) Handshake() string { return f.shake.Endpoint() }
+
+// Clients is the number of socket pairs.
+func (f *Frontend) Clients() int { return len(f.inputs) }
+
+// Accept waits for an engine to say HELLO, to register on every input socket
+// and to say READY.
+func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
+	if err := f.status(ctx); err != nil {
+		return f.engine, fmt.Errorf("waiting for HELLO: %w", err)
+	}
+	for i := range f.inputs {
+		if err := f.registration(ctx, i); err != nil {
+			return f.engine, err
+		}
+	}
+	if err := f.status(ctx); err != nil {
+		return f.engine, fmt.Errorf("waiting for READY: %w", err)
+	}
+	return f.engine, nil
+}
+
+// status takes one message of the handshake socket and answers it.
+func (f *Frontend) status(ctx context.Context) error {
+	d, err := receive(ctx, f.shake)
+	if err != nil {
+		return err
+	}
+	if len(d.Message) != 1 {
+		return fmt.Errorf("handshake message of %d frames, want 1", len(d.Message))
+	}
+	answer, err := f.steps.OnStatus(d.Message[0])
+	if err != nil {
+		return err
+	}
+	f.engine.Statuses = append(f.engine.Statuses, d.Message[0])
+	if answer == nil {
+		return nil
+	}
+	f.engine.Identity = d.Peer.Identity
+	if f.engine.Index, err = protocol.EngineIndex(d.Peer.Identity); err != nil {
+		return err
+	}
+	return f.shake.Send(d.Peer.Identity, answer)
+}
+
+func (f *Frontend) registration(ctx context.Context, client int) error {
+	d, err := receive(ctx, f.inputs[client])
+	if err != nil {
+		return fmt.Errorf("waiting for the registration on input socket %d: %w", client, err)
+	}
+	if string(d.Peer.Identity) != string(f.engine.Identity) {
+		return fmt.Errorf("input socket %d: identity %x, the handshake had %x", client, d.Peer.Identity, f.engine.Identity)
+	}
+	ready, err := f.steps.OnRegister(client, d.Message)
+	if err != nil {
+		return &RegistrationError{Frames: d.Message, Err: err}
+	}
+	f.engine.Ready, f.engine.RawReady = ready, d.Message[0]
+	return nil
+}
+
+// receive waits for a message. Connections that come up, or that fail before
+// they are one (a port scan, garbage), are none of a frontend's business; an
+// engine that goes away is.
+func receive(ctx context.Context, l *zmq.Listener) (zmq.Delivery, error) {
+	for {
+		d, err := l.Recv(ctx)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return d, err
+		}
+		switch d.Kind {
+		case zmq.Received:
+			return d, nil
+		case zmq.Gone:
+			return d, fmt.Errorf("%w: %w", ErrEngineGone, d.Err)
+		}
+	}
+}
+
+// Submit sends a request on the input socket that its ClientIndex names.
+func (f *Frontend) Submit(r *protocol.Request) error {
+	f.buf = f.codec.AppendRequest(f.buf[:0], r)
+	return f.send(r.ClientIndex, protocol.TypeAdd, f.buf)
+}
+
+// SubmitRaw sends a request's payload as it is: to see what an engine makes of
+// bytes that no frontend writes.
+func (f *Frontend) SubmitRaw(client int, payload []byte) error {
+	return f.send(client, protocol.TypeAdd, payload)
+}
+
+// Abort tells the engine to forget requests.
+func (f *Frontend) Abort(client int, ids ...string) error {
+	return f.send(client, protocol.TypeAbort, protocol.AppendAbort(nil, ids...))
+}
+
+// Call sends a utility call and returns its id; the answer comes through Next.
+// Arguments are raw msgpack values.
+func (f *Frontend) Call(client int, method string, args ...[]byte) (uint64, error) {
+	f.calls++
+	call := protocol.UtilityCall{ClientIndex: client, CallID: f.calls, Method: method, Args: args}
+	return f.calls, f.send(client, protocol.TypeUtility, protocol.AppendUtilityCall(nil, call))
+}
+
+// SendRaw sends any message on an input socket.
+func (f *Frontend) SendRaw(client int, frames ...[]byte) error {
+	if err := f.check(client); err != nil {
+		return err
+	}
+	if err := f.inputs[client].Send(f.engine.Identity, frames...); err != nil {
+		return fmt.Errorf("input socket %d: %w", client, err)
+	}
+	return nil
+}
+
+func (f *Frontend) send(client int, kind byte, payload []byte) error {
+	return f.SendRaw(client, []byte{kind}, payload)
+}
+
+// check refuses a client that has no sockets.
+func (f *Frontend) check(client int) error {
+	if client < 0 || client >= len(f.inputs) {
+		return fmt.Errorf("client %d: there are %d", client, len(f.inputs))
+	}
+	return nil
+}
+
+// Next waits for the engine's next message to a client and decodes it into o,
+// whose contents point into the message. Auxiliary frames are returned as they
+// came. Each client may have a goroutine of its own.
+func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (aux [][]byte, err error) {
+	if err := f.check(client); err != nil {
+		return nil, err
+	}
+	d, err := receive(ctx, f.outputs[client])
+	if err != nil {
+		return nil, err
+	}
+	f.last[client] = d.Message
+	if err := f.codec.DecodeOutputs(d.Message[0], o); errors.Is(err, protocol.ErrEngineDead) {
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return d.Message[1:], nil
+}
+
+// Close closes every socket.
+func (f *Frontend) Close() error {
+	var errs []error
+	for _, l := range append(append([]*zmq.Listener{f.shake}, f.inputs...), f.outputs...) {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

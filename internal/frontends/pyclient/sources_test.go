@@ -1,0 +1,270 @@
+package pyclient_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+)
+
+// wheel serves a wheel with the given members, and counts the requests for it.
+func wheel(t *testing.T, members map[string]string) (f pypi.File, requests *int) {
+	t.Helper()
+	data := archive(t, members)
+	requests = new(int)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*requests++
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+	}))
+	t.Cleanup(server.Close)
+	sum := sha256.Sum256(data)
+	return pypi.File{Name: "w.whl", URL: server.URL + "/w.whl", SHA256: hex.EncodeToString(sum[:]), Size: int64(len(data))}, requests
+}
+
+func archive(t *testing.T, members map[string]string) []byte {
+	t.Helper()
+	var data bytes.Buffer
+	writer := zip.NewWriter(&data)
+	for name, content := range members {
+		w, err := writer.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return data.Bytes()
+}
+
+// members are of a wheel, of which only the first five are Python of the release.
+var members = map[string]string{
+	"vllm/__init__.py": "a", "vllm/v1/engine/core_client.py": "b", "vllm/v1.py": "c", "vllm/v1/engine/__init__.py": "",
+	"vllm/platforms/x.py": "d", "vllm/_C.abi3.so": "ELF", "vllm/config.json": "{}", "torch/__init__.py": "e",
+	"vllm-9.9.9.data/x.py": "g",
+}
+
+func fetch(t *testing.T, f pypi.File, cache string) (pyclient.Tree, error) {
+	t.Helper()
+	open := func(ctx context.Context) (*pypi.Wheel, error) { return new(pypi.Index).OpenWheel(ctx, f) }
+	return sources(t, pyclient.Wheel{Key: f.SHA256, Sure: true, Open: open}, cache)
+}
+
+func sources(t *testing.T, w pyclient.Wheel, cache string) (pyclient.Tree, error) {
+	t.Helper()
+	return pyclient.Sources(t.Context(), w, cache, slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+// TestSourcesOnDisk: a wheel on disk is read as one of an index, and one that may be another the next time is read anew.
+func TestSourcesOnDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vllm.whl")
+	for _, sure := range []bool{true, false} {
+		cache, opened := t.TempDir(), 0
+		w := pyclient.Wheel{Key: "k", Sure: sure, Open: func(context.Context) (*pypi.Wheel, error) {
+			opened++
+			return pypi.OpenFile(path)
+		}}
+		for _, client := range []string{"old", "new"} {
+			data := archive(t, map[string]string{"vllm/v1/engine/core_client.py": client})
+			if err := os.WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			want := map[bool]string{true: "old", false: client}[sure]
+			tree, err := sources(t, w, cache)
+			if diff := cmp.Diff(map[string]string{"vllm/v1/engine/core_client.py": want}, filesOf(t, tree.Dir)); err != nil || diff != "" {
+				t.Errorf("sure %v: %v (-want +got):\n%s", sure, err, diff)
+			}
+			if tree.Downloaded != 0 || tree.Wheel != "vllm.whl" {
+				t.Errorf("got %+v", tree)
+			}
+		}
+		if want := map[bool]int{true: 1, false: 2}[sure]; opened != want {
+			t.Errorf("sure %v: opened %d times, want %d", sure, opened, want)
+		}
+	}
+}
+
+// TestSources: the Python of the release is there, and nothing else; what is in the cache is used while it is whole.
+func TestSources(t *testing.T) {
+	write := func(name, text string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(name)), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tests := []struct {
+		name    string
+		change  func(t *testing.T, dir string) // of the tree, after the first fetch
+		fetched bool                           // again
+	}{
+		{name: "untouched", change: func(*testing.T, string) {}},
+		{name: "state of the release beside it", change: func(t *testing.T, dir string) {
+			if err := os.MkdirAll(filepath.Join(filepath.Dir(dir), "state", "modelinfos"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{name: "a file changed", change: write("vllm/v1.py", "C"), fetched: true},
+		{name: "a file added", change: write("vllm/v2.py", ""), fetched: true},
+		{name: "a file moved", change: func(t *testing.T, dir string) {
+			if err := os.Rename(filepath.Join(dir, "vllm", "v1.py"), filepath.Join(dir, "vllm", "v2.py")); err != nil {
+				t.Fatal(err)
+			}
+		}, fetched: true},
+		{name: "a link instead of a file", change: func(t *testing.T, dir string) {
+			path := filepath.Join(dir, "vllm", "v1.py")
+			if err := os.Rename(path, filepath.Join(dir, "..", "c")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(filepath.Join(dir, "..", "c"), path); err != nil {
+				t.Skip(err)
+			}
+		}, fetched: true},
+		{name: "the tree gone", change: func(t *testing.T, dir string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}, fetched: true},
+		{name: "facts broken", change: write("../facts.json", "{"), fetched: true},
+		{name: "facts gone", change: func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, "..", "facts.json")); err != nil {
+				t.Fatal(err)
+			}
+		}, fetched: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f, requests := wheel(t, members)
+			cache := t.TempDir()
+			first, err := fetch(t, f, cache)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.change(t, first.Dir)
+			before := *requests
+			tree, err := fetch(t, f, cache)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again := *requests > before; again != test.fetched || again != (tree.Downloaded > 0) {
+				t.Errorf("fetched again: %v (%d bytes), want %v", again, tree.Downloaded, test.fetched)
+			}
+			want := map[string]string{}
+			for _, name := range []string{"__init__.py", "v1.py", "v1/engine/core_client.py", "v1/engine/__init__.py", "platforms/x.py"} {
+				want["vllm/"+name] = members["vllm/"+name]
+			}
+			if diff := cmp.Diff(want, filesOf(t, tree.Dir)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if tree.Files != 5 || tree.Bytes != 4 || tree.Wheel != "w.whl" || tree.SHA256 != first.SHA256 {
+				t.Errorf("got %+v after %+v", tree, first)
+			}
+		})
+	}
+}
+
+func filesOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		files[filepath.ToSlash(name)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestSourcesFail(t *testing.T) {
+	other, _ := wheel(t, map[string]string{"vllm/__init__.py": "", "vllm/v1/engine/client.py": ""})
+	outside, _ := wheel(t, map[string]string{"vllm/v1/engine/core_client.py": "", "vllm/../../x.py": ""})
+	gone, _ := wheel(t, members)
+	gone.URL += "/"
+	gone.URL = strings.Replace(gone.URL, "127.0.0.1", "no-such-host.invalid", 1)
+	short, _ := wheel(t, members)
+	short.Size -= 10
+	tests := []struct {
+		name, want string
+		file       pypi.File
+	}{
+		{"client moved", "python of w.whl: it has no vllm/v1/engine/core_client.py among its 2 Python files", other},
+		{"a place outside", `names "vllm/../../x.py"`, outside},
+		{"no host", "python of the release: package index http://no-such-host.invalid", gone},
+		{"other size", "python of the release: package index http://", short},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			cache := t.TempDir()
+			tree, err := fetch(t, test.file, cache)
+			checkError(t, err, test.want)
+			if tree.Dir != "" {
+				t.Errorf("got %+v", tree)
+			}
+			if left := filesOf(t, cache); len(left) > 0 {
+				t.Errorf("it left %v", left)
+			}
+		})
+	}
+}
+
+func TestNearest(t *testing.T) {
+	dir := t.TempDir()
+	lay := func(release string, files ...string) {
+		for _, name := range files {
+			path := filepath.Join(dir, "engines", release, filepath.FromSlash(name))
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, nil, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := pyclient.Nearest(dir, compat.Version{}); err == nil || !strings.Contains(err.Error(), "no environment with torch is installed in "+dir) {
+		t.Errorf("error %v", err)
+	}
+	for _, release := range []string{"0.27.1", "0.30.0", "0.33.0"} {
+		lay(release, "whole", "bin/python")
+	}
+	lay("0.31.0", "bin/python") // not finished
+	lay("0.29.0", "whole")      // without an interpreter
+	lay("party", "whole", "bin/python")
+	for release, want := range map[string]string{
+		"0.25.1": "0.27.1", "0.27.0": "0.27.1", "0.27.1": "0.27.1", "0.29.0": "0.27.1", "0.31.0": "0.30.0", "0.33.0": "0.33.0",
+		"0.34.0rc1": "0.33.0", "0.33.0rc1": "0.30.0",
+	} {
+		version, err := compat.ParseVersion(release)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := pyclient.Nearest(dir, version)
+		wanted := pyclient.Environment{Release: want, Python: filepath.Join(dir, "engines", want, "bin", "python")}
+		if err != nil || got != wanted {
+			t.Errorf("%s: got %+v, %v, want %s", release, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package canary
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/compat"
+)
+
+// A Kind says why a release is looked at.
+type Kind string
+
+// Kinds.
+const (
+	Known     Kind = "known"     // a line of the matrix stands for it
+	Patch     Kind = "patch"     // a newer release of a line of the matrix
+	Added     Kind = "added"     // of a line that is newer than the matrix
+	Candidate Kind = "candidate" // newer than all releases
+	Nightly   Kind = "nightly"   // a build of the main branch
+)
+
+// A Release is one that is looked at: a row of a job matrix.
+type Release struct {
+	Line    string `json:"line"`    // or the name of a tracker: there is one row of each
+	Version string `json:"version"` // "0.33.1"; "" of the tracker nightly
+	Kind    Kind   `json:"kind"`
+	Check   string `json:"check"` // argument of drift check
+}
+
+// Releases returns what is to be looked at: of each line of the compat matrix, and of each newer one, the newest release that
+// was not yanked; the newest candidate if no release is newer; and the nightly build, if it is wanted. The newest come
+// first. A line that nothing is published of is looked at as the release it stands for, so that this is found out. A line
+// goes back to an older release only from one that was yanked: a list may lack what is newer.
+func Releases(matrix *compat.Matrix, published []compat.Release, nightly bool) ([]Release, error) {
+	later := func(a, b compat.Version) compat.Version {
+		if b.Compare(a) > 0 {
+			return b
+		}
+		return a
+	}
+	best, yanked := map[string]compat.Version{}, map[compat.Version]bool{}
+	var newest, candidate compat.Version
+	for _, r := range published {
+		switch v := r.Version; {
+		case r.Yanked:
+			yanked[v] = true
+		case v.IsCandidate():
+			candidate = later(candidate, v)
+		default:
+			best[v.Line()] = later(best[v.Line()], v)
+			newest = later(newest, v)
+		}
+	}
+	if len(best) == 0 {
+		return nil, fmt.Errorf("none of %d releases is stable and not yanked", len(published))
+	}
+	chosen := map[compat.Version]Release{}
+	choose := func(line string, kind Kind, v compat.Version) {
+		chosen[v] = Release{Line: line, Version: v.String(), Kind: kind, Check: v.String()}
+	}
+	var top compat.Version // of the matrix
+	for _, l := range matrix.Lines {
+		if l.IsTracker() {
+			continue
+		}
+		current, err := compat.ParseVersion(l.Tag)
+		if err != nil {
+			return nil, fmt.Errorf("line %s: %w", l.Name, err)
+		}
+		top = later(top, current)
+		if v, ok := best[l.Name]; ok && (v.Compare(current) > 0 || yanked[current]) {
+			choose(l.Name, Patch, v)
+		} else {
+			choose(l.Name, Known, current)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, errors.New("the window has no stable line")
+	}
+	for line, v := range best {
+		if compat.CompareLines(line, top.Line()) > 0 {
+			choose(line, Added, v)
+		}
+	}
+	if candidate.Compare(newest) > 0 {
+		choose(compat.RC, Candidate, candidate)
+	}
+	rows := []Release{}
+	if nightly {
+		rows = append(rows, Release{Line: compat.Nightly, Kind: Nightly, Check: "--nightly"})
+	}
+	for _, v := range slices.SortedFunc(maps.Keys(chosen), func(a, b compat.Version) int { return b.Compare(a) }) {
+		rows = append(rows, chosen[v])
+	}
+	return rows, nil
+}
+
+// ToAdopt returns those of the rows that the compat matrix does not have yet, the oldest first.
+func ToAdopt(rows []Release) []Release {
+	all := []Release{}
+	for _, r := range slices.Backward(rows) {
+		if r.Kind == Patch || r.Kind == Added {
+			all = append(all, r)
+		}
+	}
+	return all
+}

@@ -1,0 +1,23 @@
+// Package drift checks whether a release of vLLM still speaks the wire that this build knows.
+//
+// A [Check] looks at one release in layers, of which each is a [Layer] with a [Verdict] of its own:
+//
+//   - static: the Python sources in its wheel are read ([Source.Extract]) and compared with the profile of the line
+//     ([Static]). A change that breaks somebody is drift; what could not be read leaves it unknown.
+//   - live: its frontend, vllm-rs, is taken out of its wheel ([Fetch]) and put before the embedded player ([Live]): the
+//     frontend suite.
+//   - goldens: those of the line are replayed behind that frontend.
+//   - engine: its engine for the CPU, where one is installed, under the live suite, and then behind the tap with its own
+//     vllm-rs in front. What the tap records must be whole, be what the client saw, and replay.
+//   - python: its own Python client before the player, on the packages of an engine.
+//
+// The outcome is the worst of the layers that were looked at. One that needs what is not here was not looked at
+// ([Skipped]): that weighs nothing, and where all are, nothing was asserted.
+//
+// A release is judged as its own line of the compat matrix. One that has none yet, which is what a nightly check
+// is for, is judged as the newest line before it ([LineFor]): if it declares the same, engines of that line serve it.
+// Whether adopting the line would be enough is another question, which [Live.Taught] answers beside the verdict: a player
+// that was taught the release's own profile stands behind its frontend.
+//
+// A verdict is never [None] unless something was asserted.
+package drift

@@ -1,0 +1,137 @@
+package extract_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+)
+
+// index is a package index with the releases 0.33.0, whose wheel is that of testdata, 0.27.1, which was yanked, and
+// 0.28.0, whose wheel ends early.
+func index(t *testing.T) *pypi.Index {
+	t.Helper()
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	type file struct {
+		Name   string            `json:"filename"`
+		URL    string            `json:"url"`
+		Hashes map[string]string `json:"hashes"`
+		Yanked any               `json:"yanked"`
+	}
+	cut := "vllm-0.28.0-cp38-abi3-manylinux_2_28_x86_64.whl"
+	files := []file{
+		{path.Base(wheelPath("0.33.0")), server.URL + "/" + path.Base(wheelPath("0.33.0")), map[string]string{}, false},
+		{path.Base(wheelPath("0.27.1")), server.URL + "/" + path.Base(wheelPath("0.27.1")), map[string]string{}, "it loses tokens"},
+		{cut, server.URL + "/" + cut, map[string]string{}, false},
+	}
+	mux.HandleFunc("/simple/vllm/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"meta": map[string]string{"api-version": "1.0"}, "name": "vllm", "files": files,
+		})
+	})
+	mux.HandleFunc("/forbidden/vllm/", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })
+	mux.Handle("/", http.FileServer(http.Dir("testdata/wheels")))
+	mux.HandleFunc("/"+cut, func(w http.ResponseWriter, r *http.Request) {
+		text := readText(t, wheelPath("0.33.0"))
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(text[:len(text)/2]))
+	})
+	return &pypi.Index{URL: server.URL + "/simple", Backoff: func(int) time.Duration { return 0 }}
+}
+
+func TestOpen(t *testing.T) {
+	x := index(t)
+	site := t.TempDir() // without _version.py, as a checkout
+	must(t, os.CopyFS(site, os.DirFS("testdata/tiny")))
+	must(t, os.Remove(filepath.Join(site, "vllm", "_version.py")))
+	empty := t.TempDir()
+	base := strings.TrimSuffix(x.URL, "/simple")
+	for _, test := range []struct {
+		name, arg string
+		options   extract.Options
+		version   string // of the profile
+		warning   string
+		wantErr   string
+		is        error
+	}{
+		{name: "a version", arg: "0.33.0", version: "0.33.0"},
+		{name: "a tag", arg: "v0.33.0", version: "0.33.0"},
+		{name: "a URL", arg: base + "/" + path.Base(wheelPath("0.27.1")), version: "0.27.1"},
+		{name: "a wheel on disk", arg: wheelPath("0.27.1"), version: "0.27.1"},
+		{name: "a folder", arg: "testdata/tiny", version: "9.9.0"},
+		{name: "a checkout", arg: site, options: extract.Options{Version: "0.34.0"}, version: "0.34.0"},
+		{name: "a yanked release that is wanted", arg: "0.27.1", options: extract.Options{Yanked: true}, version: "0.27.1", warning: "release 0.27.1 was yanked: it loses tokens"},
+		{name: "a yanked release", arg: "0.27.1", wantErr: "it was yanked (it loses tokens)", is: extract.ErrYanked},
+		{name: "no such release", arg: "0.99.0", wantErr: "has no release 0.99.0 of vllm"},
+		{name: "a wheel that ends early", arg: "0.28.0", wantErr: "vllm-0.28.0"},
+		{name: "an index that refuses", arg: "0.33.0", options: extract.Options{Index: &pypi.Index{URL: base + "/forbidden"}}, wantErr: "403"},
+		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is no version, and there is no such file`, is: extract.ErrNotNamed},
+		{name: "a wheel that is not there", arg: "none.whl", wantErr: "none.whl: no such file"},
+		{name: "a file that is no wheel", arg: "open_test.go", wantErr: "open_test.go cannot be read as a wheel"},
+		{name: "a folder without vllm", arg: empty, wantErr: "it holds no folder vllm: want a checkout"},
+		{name: "a checkout without a version", arg: site, wantErr: "name it by --version"},
+		{name: "a version beside a version", arg: "0.33.0", options: extract.Options{Version: "0.33.0"}, wantErr: "only a folder may need one", is: extract.ErrNotNamed},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.options.Index == nil {
+				test.options.Index = x
+			}
+			version, warning, err := openAndExtract(t, test.arg, test.options)
+			if test.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), test.wantErr) || test.is != nil && !errors.Is(err, test.is) {
+					t.Fatalf("error %v, want %q", err, test.wantErr)
+				}
+				return
+			}
+			if err != nil || version != test.version || warning != test.warning {
+				t.Errorf("version %q, warning %q, %v, want %q and %q", version, warning, err, test.version, test.warning)
+			}
+		})
+	}
+}
+
+func openAndExtract(t *testing.T, name string, o extract.Options) (version, warning string, err error) {
+	release, err := extract.Open(t.Context(), name, o)
+	if err != nil {
+		return "", "", err
+	}
+	defer release.Close()
+	p, gaps, err := extractFrom(t, release)
+	if err != nil {
+		return "", "", err
+	}
+	if len(gaps) > 0 {
+		return "", "", fmt.Errorf("gaps: %v", gaps)
+	}
+	return p.Version, release.Warning, nil
+}
+
+func TestFolderWithAnImpossibleFile(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "vllm", "_version.py"), 0o755))
+	if _, _, err := openAndExtract(t, dir, extract.Options{}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is no regular file") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+func TestInstalledVersion(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS("testdata/tiny")))
+	must(t, os.Remove(filepath.Join(dir, "vllm", "_version.py")))
+	must(t, os.Mkdir(filepath.Join(dir, "vllm-0.35.1+cpu.dist-info"), 0o755))
+	if version, _, err := openAndExtract(t, dir, extract.Options{}); err != nil || version != "0.35.1" {
+		t.Errorf("version %q, %v, want that of the dist-info", version, err)
+	}
+}

@@ -1,0 +1,239 @@
+package extract
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+)
+
+// maxFile bounds a Python file, in bytes.
+const maxFile = 4 << 20
+
+// A Source has the Python files of one release.
+type Source interface {
+	// Read returns those of the files that are there, by their path: "vllm/v1/engine/__init__.py".
+	Read(ctx context.Context, paths []string) (map[string][]byte, error)
+	// Version is the release, as what holds the files names it; "" if nothing does. That of vllm/_version.py must be the same
+	// but for the variant.
+	Version() (string, error)
+	// Where names the source in errors: a path, or a URL without credentials.
+	Where() string
+}
+
+// A Wheel is a source of the members of a wheel, on disk or in an index.
+type Wheel struct{ *pypi.Wheel }
+
+// Read implements [Source].
+func (w Wheel) Read(_ context.Context, paths []string) (map[string][]byte, error) {
+	files, _, err := w.ReadFiles(paths, maxFile)
+	return files, err
+}
+
+// Version implements [Source]. It is that of METADATA, which must be that of the name.
+func (w Wheel) Version() (string, error) { return w.Wheel.Version() }
+
+// Where implements [Source].
+func (w Wheel) Where() string { return w.File.Name }
+
+// A Folder is a source that holds a folder vllm: an unpacked wheel, a folder of installed packages, or a checkout.
+type Folder struct {
+	path    string
+	version string
+}
+
+// OpenFolder makes a source of a folder. The version counts if the folder itself has none, which is that of the one
+// vllm-VERSION.dist-info beside the package.
+func OpenFolder(path, version string) (*Folder, error) {
+	info, err := os.Stat(filepath.Join(path, ours))
+	if err != nil || !info.IsDir() {
+		const want = "want a checkout, an unpacked wheel, or the site-packages of an installation"
+		return nil, fmt.Errorf("folder %s: it holds no folder %s: %s", path, ours, want)
+	}
+	found, err := filepath.Glob(filepath.Join(path, ours+"-*.dist-info"))
+	if version == "" && err == nil && len(found) == 1 {
+		version = strings.TrimPrefix(strings.TrimSuffix(filepath.Base(found[0]), ".dist-info"), ours+"-")
+	}
+	return &Folder{path, version}, nil
+}
+
+// Read implements [Source].
+func (f *Folder) Read(ctx context.Context, paths []string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, p := range paths {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		info, err := os.Stat(filepath.Join(f.path, filepath.FromSlash(p)))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("folder %s: %w", f.path, err)
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("folder %s: %s is no regular file", f.path, p)
+		case info.Size() > maxFile:
+			return nil, fmt.Errorf("folder %s: %s has more than %d bytes", f.path, p, maxFile)
+		}
+		if files[p], err = os.ReadFile(filepath.Join(f.path, filepath.FromSlash(p))); err != nil {
+			return nil, fmt.Errorf("folder %s: %w", f.path, err)
+		}
+	}
+	return files, nil
+}
+
+// Version implements [Source].
+func (f *Folder) Version() (string, error) { return f.version, nil }
+
+// Where implements [Source].
+func (f *Folder) Where() string { return f.path }
+
+// ErrNotNamed is in the error of a name that no release can have, nor any file.
+var ErrNotNamed = errors.New("want a version, a wheel, a folder or a URL")
+
+// ErrYanked is in the error of a release that was withdrawn.
+var ErrYanked = errors.New("it was yanked")
+
+// Options say how a name is looked up.
+type Options struct {
+	Index   *pypi.Index // nil is the one that pip would ask
+	Version string      // of a folder that has none
+	Yanked  bool        // a release that was withdrawn is wanted all the same
+}
+
+// A Release is a source that was opened by its name. Close it after use.
+type Release struct {
+	Source
+	// Warning is what its reader should know: that it was yanked, and why. Mostly empty.
+	Warning string
+
+	wheel *pypi.Wheel // nil for a folder
+}
+
+// Close closes a wheel on disk.
+func (r *Release) Close() error {
+	if r.wheel == nil {
+		return nil
+	}
+	return r.wheel.Close()
+}
+
+// Downloaded is how many bytes were downloaded until now, the directory of the wheel included.
+func (r *Release) Downloaded() int64 {
+	if r.wheel == nil {
+		return 0
+	}
+	return r.wheel.Downloaded()
+}
+
+// Open finds what a person names: the URL of a wheel, a folder, a wheel on disk, or a version in the index, in this
+// order. A version that was yanked is [ErrYanked] unless the options want it.
+func Open(ctx context.Context, name string, o Options) (*Release, error) {
+	if o.Index == nil {
+		o.Index = &pypi.Index{}
+	}
+	info, err := os.Stat(name)
+	isFolder := err == nil && info.IsDir()
+	u, urlErr := url.Parse(name)
+	switch {
+	case o.Version != "" && !isFolder:
+		if urlErr == nil && u.Host != "" {
+			name = u.Redacted() // it may have credentials
+		}
+		return nil, fmt.Errorf("a version beside %s: only a folder may need one: %w", name, ErrNotNamed)
+	case strings.Contains(name, "://"):
+		if urlErr != nil {
+			return nil, fmt.Errorf("the URL of the wheel cannot be read: %w", ErrNotNamed)
+		}
+		return openWheel(ctx, o.Index, pypi.File{Name: path.Base(u.Path), URL: name}, "")
+	case isFolder:
+		folder, err := OpenFolder(name, o.Version)
+		if err != nil {
+			return nil, err
+		}
+		return &Release{Source: folder}, nil
+	case err == nil || strings.HasSuffix(name, ".whl"):
+		wheel, err := pypi.OpenFile(name)
+		if err != nil {
+			return nil, err
+		}
+		return &Release{Source: Wheel{wheel}, wheel: wheel}, nil
+	}
+	return openVersion(ctx, name, o)
+}
+
+func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning string) (*Release, error) {
+	wheel, err := index.OpenWheel(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	return &Release{Source: Wheel{wheel}, Warning: warning, wheel: wheel}, nil
+}
+
+// openVersion opens a wheel of a release. All of a release hold the same Python sources.
+func openVersion(ctx context.Context, name string, o Options) (*Release, error) {
+	build, err := compat.ParseBuild(name)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no version, and there is no such file: %w", name, ErrNotNamed)
+	}
+	releases, err := o.Index.ReleasesAndBuilds(ctx, ours)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range releases {
+		if b, err := compat.ParseBuild(r.Version); err != nil || b != build {
+			continue
+		}
+		file, warning, err := wheelOf(r, o.Yanked)
+		if err != nil {
+			return nil, fmt.Errorf("package index %s: release %s: %w", o.Index.Where(), r.Version, err)
+		}
+		return openWheel(ctx, o.Index, file, warning)
+	}
+	return nil, fmt.Errorf("package index %s has no release %s of %s", o.Index.Where(), build, ours)
+}
+
+// wheelOf chooses a wheel of a release: that for the most common platform first.
+func wheelOf(r pypi.Release, yanked bool) (file pypi.File, warning string, err error) {
+	if r.Yanked {
+		why := cmp.Or(r.Reason, "no reason is given")
+		if !yanked {
+			return file, "", fmt.Errorf("%w (%s): pass --yanked to read it all the same", ErrYanked, why)
+		}
+		warning = fmt.Sprintf("release %s was yanked: %s", r.Version, why)
+		r.Yanked, r.Files = false, slices.Clone(r.Files)
+		for i := range r.Files {
+			r.Files[i].Yanked = false
+		}
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		if file, err = r.Wheel("linux", arch); err == nil {
+			return file, warning, nil
+		}
+	}
+	return file, "", err
+}
+
+// releaseTime is how long a release may take to be found and read. A server that sends a byte now and then never stalls.
+const releaseTime = 5 * time.Minute
+
+// Limited returns a context for finding and reading one release, downloads included, which takes a few seconds. Its cause is
+// what took too long.
+func Limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return limited(ctx, releaseTime)
+}
+
+func limited(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("the release could not be read within %v", limit))
+}

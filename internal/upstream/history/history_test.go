@@ -1,0 +1,119 @@
+package history_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/upstream/history"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+func TestNew(t *testing.T) {
+	h := fixture(t)
+	var got []string
+	add := func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) }
+	for _, r := range h.Releases {
+		add("release %s %s %s, %d gaps", r.Name, r.Version, r.Commit, len(r.Gaps))
+	}
+	for _, s := range h.Steps {
+		add("%s to %s: %s, %d changes", s.From, s.To, s.Verdict, len(s.Changes))
+	}
+	for _, s := range h.Sizes {
+		add("%s %s %v", s.Encoding, s.Struct, s.Fields)
+	}
+	for _, k := range h.Handshake {
+		add("key %s.%s %q", k.Message, k.Name, k.Is)
+	}
+	for _, u := range h.Utilities {
+		add("method %s %v", u.Name, u.Is)
+	}
+	want := []string{
+		"release 1.0.0 1.0.0 aaaaaaaaa, 0 gaps", "release 1.0.1 1.0.1 aaaaaaaaa, 0 gaps", "release 1.1 1.1.0 aaaaaaaaa, 0 gaps",
+		"release 1.2 1.2.0 aaaaaaaaa, 1 gaps",
+		"1.0.0 to 1.0.1: none, 0 changes", "1.0.1 to 1.1: breaking, CHANGES changes", "1.1 to 1.2: breaking, CHANGES changes",
+		"array EngineCoreOutput [2 2 3 3]", "map EngineCoreReadyResponse [1 1 2 2]", "map Gone [0 0 -1 -1]", "map Same [1 1 1 1]",
+		`key EngineCoreReadyResponse.n ["required" "required" "required" "required"]`,
+		`key EngineCoreReadyResponse.world_size ["" "" "required" "required"]`,
+		`key READY.status ["required" "required" "required" "required"]`,
+		`key READY.lookahead ["" "" "optional" "optional"]`,
+		"method sleep [{none true} {none true} {none true} {bool true}]", "method wake_up [{ false} { false} { false} {none false}]",
+	}
+	for i, step := range []history.Step{h.Steps[1], h.Steps[2]} {
+		if len(step.Changes) == 0 {
+			t.Errorf("step %d has no changes", i+1)
+		}
+		want[5+i] = strings.Replace(want[5+i], "CHANGES", fmt.Sprint(len(step.Changes)), 1)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if h.Gaps() != 1 {
+		t.Errorf("%d gaps, want 1", h.Gaps())
+	}
+}
+
+// TestGapsAreNoSilence: a release that could not be read whole is never one that changed nothing.
+func TestGapsAreNoSilence(t *testing.T) {
+	all := sources(t)
+	gaps := all[1].Gaps
+	h, err := history.New([]history.Source{{Profile: all[3].Profile}, {Profile: all[2].Profile, Gaps: gaps}})
+	must(t, err)
+	if got := h.Steps[0].Verdict; got != "unknown" {
+		t.Errorf("verdict %s, want unknown", got)
+	}
+	page := render(t, history.HTML, h)
+	for _, want := range []string{"Nothing that could be read has changed.", "1.0.1 m.py:7: struct New: it is made by code"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %s", want)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	all := sources(t)
+	broken := change(t, all[0].Profile, "1.1", "eleven", func(*protocol.Profile) {})
+	tests := []struct {
+		name    string
+		sources []history.Source
+		want    string
+	}{
+		{"one release", all[:1], "two releases at least"},
+		{"twice", []history.Source{all[0], all[1], all[0]}, "release 1.1.0 is there twice"},
+		{"no version", []history.Source{all[0], {Profile: broken}}, `profile of line 1.1: "eleven" is not a version`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := history.New(test.sources); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want it to contain %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestOfBuild: the lines of the build make one history, in which this build can speak every line.
+func TestOfBuild(t *testing.T) {
+	h := ofBuild(t)
+	if len(h.Releases) != len(protocol.Lines()) || h.Releases[len(h.Releases)-1].Name != protocol.Newest() {
+		t.Fatalf("releases %v", h.Releases)
+	}
+	for _, r := range h.Releases {
+		if r.Codec != "" {
+			t.Errorf("%s: %s", r.Name, r.Codec)
+		}
+	}
+	at := slices.IndexFunc(h.Sizes, func(s history.Size) bool { return s.Struct == "EngineCoreOutput" })
+	if at < 0 {
+		t.Fatal("EngineCoreOutput has no size")
+	}
+	// By experiment with released engines.
+	known := map[string]int{"0.25": 13, "0.26": 14, "0.27": 14, "0.28": 16, "0.29": 17, "0.30": 17, "0.31": 18, "0.32": 18, "0.33": 19}
+	for i, r := range h.Releases {
+		if want, isKnown := known[r.Name]; isKnown && h.Sizes[at].Fields[i] != want {
+			t.Errorf("EngineCoreOutput of %s has %d fields, want %d", r.Name, h.Sizes[at].Fields[i], want)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package history_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"html"
+	"io"
+	"net/url"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/upstream/history"
+	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
+)
+
+// breakout leaves every place of a page where it is not escaped.
+const breakout = "\"'><img/src=x><!--&amp;%41\x00\n::error::"
+
+func render(t *testing.T, write func(io.Writer, *history.History) error, h *history.History) string {
+	t.Helper()
+	var b bytes.Buffer
+	must(t, write(&b, h))
+	return b.String()
+}
+
+// extended is the fixture with an end to each of its texts, but for those that decide what is shown.
+func extended(t *testing.T, end string) *history.History {
+	h := fixture(t)
+	extend(reflect.ValueOf(h), end)
+	return h
+}
+
+func extend(v reflect.Value, end string) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			extend(v.Elem(), end)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			// A URL is made of escaped parts.
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "URL" {
+				extend(v.Field(i), end)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			extend(v.Index(i), end)
+		}
+	case reflect.String:
+		if v.Type() == reflect.TypeFor[string]() && v.String() != "" {
+			v.SetString(v.String() + end)
+		}
+	}
+}
+
+// withoutScript leaves out what is not HTML.
+func withoutScript(t *testing.T, page string) string {
+	t.Helper()
+	for _, name := range []string{"style", "script"} {
+		before, rest, begins := strings.Cut(page, "<"+name+">")
+		_, after, ends := strings.Cut(rest, "</"+name+">")
+		if !begins || !ends {
+			t.Fatalf("the page has no %s", name)
+		}
+		page = before + after
+	}
+	return page
+}
+
+var (
+	tags   = regexp.MustCompile(`<[^>]*>`)
+	values = regexp.MustCompile(`"[^"]*"`)
+)
+
+// TestHTMLEscapes: no text of a history changes what the page is made of.
+func TestHTMLEscapes(t *testing.T) {
+	skeleton := func(end string) []string {
+		return tags.FindAllString(values.ReplaceAllString(withoutScript(t, render(t, history.HTML, extended(t, end))), `""`), -1)
+	}
+	if diff := cmp.Diff(skeleton("harmless"), skeleton(breakout)); diff != "" {
+		t.Errorf("-with harmless texts +with breakouts:\n%s", diff)
+	}
+	page := render(t, history.HTML, extended(t, breakout))
+	if want := "&#34;&#39;&gt;&lt;img/src=x&gt;&lt;!--&amp;amp;%41  ::error::"; !strings.Contains(page, want) {
+		t.Error("no text is shown as it came")
+	}
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(strings.TrimSpace(line), "::") {
+			t.Errorf("a line of the page is a command: %s", line)
+		}
+	}
+}
+
+// TestHTMLRefers: the page loads nothing, what refers into it refers to one element of it, and what leads out leads to vLLM.
+func TestHTMLRefers(t *testing.T) {
+	loads := regexp.MustCompile(`(?i)\b(src|action|data|poster|srcset)\s*=\s*"|url\(|@import|<link|<iframe|<img`)
+	reference := regexp.MustCompile(`\bhref="([^"]*)"`)
+	anchors := 0
+	for name, h := range map[string]*history.History{"fixture": fixture(t), "hostile": extended(t, breakout), "build": ofBuild(t)} {
+		text := withoutScript(t, render(t, history.HTML, h))
+		if found := loads.FindString(text); found != "" {
+			t.Errorf("%s: the page has %s", name, found)
+		}
+		for _, m := range reference.FindAllStringSubmatch(text, -1) {
+			at, into := strings.CutPrefix(m[1], "#")
+			if !into {
+				if !strings.HasPrefix(m[1], "https://github.com/vllm-project/vllm/") {
+					t.Errorf("%s: the page leads to %s", name, m[1])
+				}
+				continue
+			}
+			anchors++
+			id, err := url.PathUnescape(html.UnescapeString(at))
+			if err != nil {
+				t.Errorf("%s: %s: %v", name, m[0], err)
+			}
+			if n := strings.Count(text, ` id="`+page.Escape(id)+`"`); n != 1 {
+				t.Errorf("%s: %s leads to %d elements", name, m[0], n)
+			}
+		}
+	}
+	if anchors < 50 {
+		t.Errorf("only %d references were found", anchors)
+	}
+}
+
+// TestHTMLShowsEveryChange: the cells of the table count all changes, of everybody and of each party, and each change is
+// below with its place upstream.
+func TestHTMLShowsEveryChange(t *testing.T) {
+	for name, h := range map[string]*history.History{"fixture": fixture(t), "build": ofBuild(t)} {
+		text := render(t, history.HTML, h)
+		want := map[string]int{}
+		for _, s := range h.Steps {
+			for _, c := range s.Changes {
+				want["every"]++
+				for _, p := range c.Breaks {
+					want["one "+string(p)]++
+				}
+				if c.Where.URL != "" && !strings.Contains(text, page.Escape(c.Where.URL)) {
+					t.Errorf("%s: no link to %s", name, c.Where.URL)
+				}
+				if !strings.Contains(text, "<code>"+page.Escape(c.Subject)+"</code>") {
+					t.Errorf("%s: %s is not shown", name, c.Subject)
+				}
+			}
+		}
+		got := map[string]int{}
+		for _, m := range regexp.MustCompile(`<span class="(every|one [a-z]+)">\S+ (\d+)</span>`).FindAllStringSubmatch(text, -1) {
+			n, _ := strconv.Atoi(m[2])
+			got[m[1]] += n
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: counts in the table (-want +got):\n%s", name, diff)
+		}
+		if n := strings.Count(text, "<li data-breaks="); n != want["every"] {
+			t.Errorf("%s: %d changes below the table, want %d", name, n, want["every"])
+		}
+	}
+}
+
+func TestHTML(t *testing.T) {
+	page := render(t, history.HTML, fixture(t))
+	wanted := []string{
+		`id="1.1-EngineCoreOutput"`, `href="#1.1-EngineCoreOutput"`, `<td class="new">3<span class="sr"> changed</span></td>`,
+		`<td class="new">○<span class="sr">optional changed</span></td>`, `<td class="new">bool ●<span class="sr"> called changed</span></td>`,
+		`<td class="no">–</td>`, `scope="rowgroup"`, "Never changed: Same.", "Nothing has changed.", `id="of-engines"`,
+		`href="https://github.com/vllm-project/vllm/blob/aaaaaaaaa/m.py#L12"`, `id="1.2-constants"`, `id="1.2-utilities"`,
+	}
+	for _, p := range wirediff.Parties { // what the style hides is named as they are
+		shown := "body:has(#of-" + string(p) + ":checked) "
+		wanted = append(wanted, `id="of-`+string(p)+`"`, shown+".one."+string(p), shown+"[data-breaks]:not([data-breaks~="+string(p)+"])")
+	}
+	for _, want := range wanted {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+	if n := len(render(t, history.HTML, ofBuild(t))); n > 300_000 {
+		t.Errorf("the page of the build has %d bytes: it cannot be attached to anything", n)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	var got struct {
+		Schema string
+		history.History
+	}
+	text := render(t, history.JSON, extended(t, breakout+"##vso["))
+	must(t, json.Unmarshal([]byte(text), &got))
+	if got.Schema != "vllm-vcr/wire-history/1" || len(got.Steps) != 3 || len(got.Releases) != 4 {
+		t.Errorf("schema %s, %d steps, %d releases", got.Schema, len(got.Steps), len(got.Releases))
+	}
+	if want := "1.0.0" + breakout + "##vso["; got.Releases[0].Version != want {
+		t.Errorf("version %q, want %q", got.Releases[0].Version, want)
+	}
+	for _, bad := range []string{"::", "##", "\x00", "\x7f"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the document has %q", bad)
+		}
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	text := render(t, history.Markdown, fixture(t))
+	for _, want := range []string{
+		"| | 1.0.1 | 1.1 | 1.2 |\n|---|---|---|---|\n", "| EngineCoreOutput | | ✕ 2 | |", "## 1.2\n", "## 1.0.1\n", "Not read (1)",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	hostile := render(t, history.Markdown, extended(t, breakout))
+	for _, bad := range []string{"<img", "\n::", "\x00"} {
+		if strings.Contains(hostile, bad) {
+			t.Errorf("the text has %q:\n%s", bad, hostile)
+		}
+	}
+}

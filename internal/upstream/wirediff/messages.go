@@ -1,0 +1,210 @@
+package wirediff
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// firstRequest is the message that makes the coordinator of a frontend start a wave.
+const firstRequest = "coordinator first request"
+
+func (c *comparison) messages() {
+	eachName(c.a.Messages, c.b.Messages, c.messageAdded, c.messageRemoved, c.compareMessage)
+}
+
+func (c *comparison) messageAdded(name string, m protocol.Message) {
+	s := c.sides(name)
+	c.add(Change{
+		Kind: MessageAdded, Subject: name, Struct: name, After: m.Encoding, Breaks: s.parties(true, false),
+		Reason: s.readers + " do not know the message", Where: c.where(c.b, m.Place, 0),
+	})
+}
+
+func (c *comparison) messageRemoved(name string, m protocol.Message) {
+	s := c.sides(name)
+	ch := Change{
+		Kind: MessageRemoved, Subject: name, Struct: name, Before: m.Encoding, Breaks: s.parties(true, false),
+		Reason: fmt.Sprintf("it is not sent any more, and %s wait for it", s.readers), Where: c.where(c.a, m.Place, 0),
+	}
+	if name == firstRequest {
+		ch.Breaks = []Party{Engines}
+		ch.Reason = fmt.Sprintf("frontends of %s start no wave: in data parallel, an engine of %s that is idle waits for one in vain",
+			c.to, c.from)
+	}
+	c.add(ch)
+}
+
+// messagePair is a message that both profiles have.
+type messagePair struct {
+	*comparison
+	sides
+	name    string
+	a, b    protocol.Message
+	noun    string // for one of its parts
+	inOrder bool   // frames or an array, of a fixed number
+}
+
+func (c *comparison) compareMessage(name string, a, b protocol.Message) {
+	p := &messagePair{comparison: c, sides: c.sides(name), name: name, a: a, b: b, noun: "key", inOrder: b.Encoding != "map"}
+	switch b.Encoding {
+	case "frames":
+		p.noun = "frame"
+	case "array":
+		p.noun = "value"
+	}
+	if a.Encoding != b.Encoding {
+		c.add(Change{
+			Kind: MessageEncoding, Subject: name, Struct: name, Before: a.Encoding, After: b.Encoding, Breaks: p.parties(true, true),
+			Reason: fmt.Sprintf("%s cannot read it, nor %s what %s write", p.readers, p.newReader, p.writers),
+			Where:  c.where(c.b, b.Place, 0),
+		})
+	}
+	pairs, kept := p.pairs()
+	for i := range a.Keys {
+		if !kept[i] {
+			p.keyRemoved(i)
+		}
+	}
+	for i, key := range b.Keys {
+		if from, both := pairs[i]; !both {
+			p.keyAdded(i)
+		} else if a.Keys[from].Optional != key.Optional {
+			p.keyOptional(i)
+		}
+	}
+}
+
+// pairs returns, by index in B, the index in A of the same key, and which keys of A B has. The order of frames and values
+// counts, and a name may be there several times; the order of a map's keys means nothing.
+func (p *messagePair) pairs() (pairs map[int]int, kept map[int]bool) {
+	namesA, namesB := keyNames(p.a), keyNames(p.b)
+	kept = map[int]bool{}
+	if p.inOrder {
+		pairs = pairInOrder(namesA, namesB)
+		for _, from := range pairs {
+			kept[from] = true
+		}
+		return pairs, kept
+	}
+	pairs = map[int]int{}
+	for i, name := range namesB {
+		if from := slices.Index(namesA, name); from >= 0 {
+			pairs[i] = from
+		}
+	}
+	for i, name := range namesA {
+		kept[i] = slices.Contains(namesB, name)
+	}
+	return pairs, kept
+}
+
+func keyNames(m protocol.Message) []string {
+	names := make([]string, len(m.Keys))
+	for i, k := range m.Keys {
+		names[i] = k.Name
+	}
+	return names
+}
+
+// keyChange returns a change of the i-th key of a message in one of the profiles.
+func (p *messagePair) keyChange(kind Kind, of *protocol.Profile, m protocol.Message, i int) Change {
+	ch := Change{
+		Kind: kind, Subject: p.name + "." + m.Keys[i].Name, Struct: p.name, order: i, Where: p.where(of, m.Place, m.Keys[i].At),
+	}
+	if p.inOrder {
+		ch.Position = &i
+		ch.Breaks = p.parties(true, true)
+		ch.Reason = fmt.Sprintf("it has a fixed number of %ss: %s misread it, and %s what %s write",
+			p.noun, p.readers, p.newReader, p.writers)
+	}
+	return ch
+}
+
+func (p *messagePair) keyText(k protocol.Key) string {
+	if k.Optional {
+		return p.noun + ", under a condition"
+	}
+	return p.noun + ", always"
+}
+
+func (p *messagePair) keyAdded(i int) {
+	key := p.b.Keys[i]
+	ch := p.keyChange(KeyAdded, p.comparison.b, p.b, i)
+	ch.After = p.keyText(key)
+	switch {
+	case p.inOrder:
+	case key.Optional:
+		ch.Reason = fmt.Sprintf("it is written under a condition, and %s skip keys they do not know", p.readers)
+	default:
+		ch.Breaks = p.parties(false, true)
+		ch.Reason = fmt.Sprintf("it is always written: %s may rely on it, and %s do not write it", p.newReader, p.writers)
+	}
+	p.add(ch)
+}
+
+func (p *messagePair) keyRemoved(i int) {
+	key := p.a.Keys[i]
+	ch := p.keyChange(KeyRemoved, p.comparison.a, p.a, i)
+	ch.Before = p.keyText(key)
+	switch {
+	case p.inOrder:
+	case key.Optional:
+		ch.Reason = fmt.Sprintf("it was written under a condition only, so that %s do without it", p.readers)
+	default:
+		ch.Breaks = p.parties(true, false)
+		ch.Reason = fmt.Sprintf("it was always written, and %s may rely on it", p.readers)
+	}
+	p.add(ch)
+}
+
+func (p *messagePair) keyOptional(i int) {
+	ch := p.keyChange(KeyOptional, p.comparison.b, p.b, i)
+	if p.b.Keys[i].Optional {
+		ch.Before, ch.After = "always", "under a condition"
+		ch.Breaks = p.parties(true, false)
+		ch.Reason = fmt.Sprintf("%s may rely on it, and it is not always written", p.readers)
+	} else {
+		ch.Before, ch.After, ch.Breaks = "under a condition", "always", nil
+		ch.Reason = fmt.Sprintf("%s do without it, and so does %s, as far as it is declared", p.readers, p.newReader)
+	}
+	p.add(ch)
+}
+
+// maxPaired bounds the lists that are paired. A longer one is new from end to end.
+const maxPaired = 256
+
+// pairInOrder pairs the items of two short lists, in which a name may be several times, in their order: the result is, by
+// index in b, the index in a.
+func pairInOrder(a, b []string) map[int]int {
+	pairs := map[int]int{}
+	if len(a) > maxPaired || len(b) > maxPaired {
+		return pairs
+	}
+	// longest[i][j] is that of a[i:] and b[j:].
+	longest := make([][]int, len(a)+1)
+	for i := range longest {
+		longest[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			longest[i][j] = max(longest[i+1][j], longest[i][j+1])
+			if a[i] == b[j] {
+				longest[i][j] = longest[i+1][j+1] + 1
+			}
+		}
+	}
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		switch {
+		case a[i] == b[j]:
+			pairs[j] = i
+			i, j = i+1, j+1
+		case longest[i+1][j] >= longest[i][j+1]:
+			i++
+		default:
+			j++
+		}
+	}
+	return pairs
+}

@@ -1,0 +1,168 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// Feature is an image or the like in a prompt: the members of a MultiModalFeatureSpec
+// that decide about the prefix cache (vllm/multimodal/inputs.py).
+type Feature struct {
+	ID             string // identifier: a hash of its content
+	Offset, Length int    // of its placeholder tokens in the prompt
+}
+
+// errNoPlace is a feature of which nobody can tell where it is.
+var errNoPlace = errors.New("identifier, mm_position.offset and mm_position.length are required")
+
+// DecodeFeatures reads the MMFeatures of a request; nil has none. What the features
+// hold, which may be large, is passed over.
+func DecodeFeatures(raw []byte) ([]Feature, error) {
+	if raw == nil {
+		return nil, nil
+	}
+	cur := pack.NewCursor(raw)
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return nil, fmt.Errorf("mm_features: %w", err)
+	}
+	var features []Feature
+	for i := range n {
+		f, err := decodeFeature(&cur)
+		if err != nil {
+			return nil, fmt.Errorf("mm_features[%d]: %w", i, err)
+		}
+		features = append(features, f)
+	}
+	return features, nil
+}
+
+func decodeFeature(cur *pack.Cursor) (Feature, error) {
+	f := Feature{Offset: -1, Length: -1}
+	named := false
+	err := decodeMembers(cur, func(name []byte) (err error) {
+		switch string(name) {
+		case "identifier":
+			named = true
+			f.ID, err = cur.StrString()
+		case "mm_position":
+			err = decodeMembers(cur, func(name []byte) (err error) { return decodePlace(cur, name, &f) })
+		default:
+			err = cur.Skip()
+		}
+		return err
+	})
+	if err == nil && (!named || f.Offset < 0 || f.Length < 0) {
+		err = errNoPlace
+	}
+	return f, err
+}
+
+func decodePlace(cur *pack.Cursor, name []byte, f *Feature) (err error) {
+	switch string(name) {
+	case "offset":
+		f.Offset, err = smallInt(cur)
+	case "length":
+		f.Length, err = smallInt(cur)
+	default:
+		err = cur.Skip()
+	}
+	return err
+}
+
+// decodeMembers reads a map; member must read the value of the name. Its errors name
+// the member.
+func decodeMembers(cur *pack.Cursor, member func(name []byte) error) error {
+	n, err := cur.MapLen()
+	for ; n > 0 && err == nil; n-- {
+		var name []byte
+		if name, err = cur.Str(); err != nil {
+			break
+		}
+		if err = member(name); err != nil {
+			err = fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	return err
+}
+
+// Embeds are the embeddings that a request has in place of prompt tokens, one row for
+// each: the bytes of a torch tensor of two dimensions.
+type Embeds struct {
+	Rows int
+	data []byte
+}
+
+// Row returns the bytes of the rows from start to end.
+func (e *Embeds) Row(start, end int) []byte {
+	size := len(e.data) / e.Rows
+	return e.data[start*size : end*size]
+}
+
+// DecodeEmbeds reads the PromptEmbeds of a request. aux are the auxiliary frames of its
+// message, which hold them as a rule.
+func DecodeEmbeds(raw []byte, aux [][]byte) (*Embeds, error) {
+	cur := pack.NewCursor(raw)
+	_, shape, data, err := decodeTensor(&cur, aux)
+	if err != nil {
+		return nil, fmt.Errorf("prompt_embeds: %w", err)
+	}
+	if len(shape) != 2 {
+		return nil, fmt.Errorf("prompt_embeds: %d dimensions, want a row for each token", len(shape))
+	}
+	if rows := shape[0]; rows < 1 || rows > len(data) || len(data)%rows != 0 {
+		return nil, fmt.Errorf("prompt_embeds: %d bytes for %d rows", len(data), rows)
+	}
+	return &Embeds{Rows: shape[0], data: data}, nil
+}
+
+// mostDimensions bounds the shape of a tensor that is read.
+const mostDimensions = 8
+
+// decodeTensor reads [dtype, shape, data]: the bytes, or the number of the auxiliary
+// frame that has them, from 1 (vllm/v1/serial_utils.py _decode_tensor).
+func decodeTensor(cur *pack.Cursor, aux [][]byte) (dtype string, shape []int, data []byte, err error) {
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if n != 3 {
+		return "", nil, nil, fmt.Errorf("an array of %d values, want its type, shape and data", n)
+	}
+	if dtype, err = cur.StrString(); err != nil {
+		return "", nil, nil, err
+	}
+	dims, err := cur.ArrayLen()
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if dims > mostDimensions {
+		return "", nil, nil, fmt.Errorf("%d dimensions", dims)
+	}
+	for range dims {
+		size, err := smallInt(cur)
+		if err != nil {
+			return "", nil, nil, err
+		}
+		shape = append(shape, size)
+	}
+	data, err = decodeTensorData(cur, aux)
+	return dtype, shape, data, err
+}
+
+func decodeTensorData(cur *pack.Cursor, aux [][]byte) ([]byte, error) {
+	if cur.Kind() != pack.Int {
+		_, data, err := cur.Ext()
+		return data, err
+	}
+	i, err := smallInt(cur)
+	if err != nil {
+		return nil, err
+	}
+	if i < 1 || i > len(aux) {
+		return nil, fmt.Errorf("auxiliary frame %d of %d", i, len(aux))
+	}
+	return aux[i-1], nil
+}

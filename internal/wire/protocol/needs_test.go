@@ -1,0 +1,67 @@
+package protocol
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// TestReadsByNameSampling: the keys that are said to be read are those whose values
+// decoding notices.
+func TestReadsByNameSampling(t *testing.T) {
+	p, err := LoadProfile(Newest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := [][]byte{
+		pack.AppendInt(nil, 7), pack.AppendBool(nil, true), pack.AppendFloat64(nil, 0.5), pack.AppendString(nil, "x"),
+		pack.AppendInt(pack.AppendArrayHeader(nil, 1), 7), pack.AppendMapHeader(nil, 0),
+	}
+	var none Sampling
+	if err := decodeSamplingOf(pack.AppendMapHeader(nil, 0), &none); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range p.Structs["SamplingParams"].Fields {
+		noticed := false
+		for _, value := range values {
+			var got Sampling
+			err := decodeSamplingOf(append(pack.AppendString(pack.AppendMapHeader(nil, 1), f.Name), value...), &got)
+			noticed = noticed || err != nil || !cmp.Equal(none, got)
+		}
+		if said := ReadsByName("SamplingParams", f.Name); said != noticed {
+			t.Errorf("%s is noticed: %v, and said to be: %v", f.Name, noticed, said)
+		}
+	}
+}
+
+func decodeSamplingOf(message []byte, s *Sampling) error {
+	*s = defaultSampling(nil)
+	cur := pack.NewCursor(message)
+	err := decodeSampling(&cur, s)
+	s.Raw = nil
+	return err
+}
+
+// TestReadsByNameIsDeclared: what is said to be read is a field of the newest line.
+func TestReadsByNameIsDeclared(t *testing.T) {
+	p, err := LoadProfile(Newest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{}
+	for name, s := range p.Structs {
+		for _, f := range s.Fields {
+			declared[name+"."+f.Name] = true
+		}
+	}
+	for field := range readFields() {
+		if !declared[field] {
+			t.Errorf("%s is read, and no field", field)
+		}
+	}
+	if ReadsByName("EngineCoreOutput", "trace_headers") || !ReadsByName("EngineCoreOutput", "finish_reason") {
+		t.Error("finish_reason is read and trace_headers is skipped")
+	}
+}

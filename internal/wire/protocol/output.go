@@ -1,0 +1,260 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// FinishReason says why a request ended. The zero value is [Unfinished], so
+// that a forgotten field never ends a stream.
+type FinishReason uint8
+
+// Finish reasons; the wire code is the value minus one
+// (vllm/v1/engine/__init__.py FinishReason). Any other code ends a Rust
+// frontend for good.
+const (
+	Unfinished FinishReason = iota
+	FinishStop
+	FinishLength
+	FinishAbort
+	FinishError
+	FinishRepetition
+)
+
+// FinishFromWire converts a wire code, 0 to 4.
+func FinishFromWire(code int64) (FinishReason, error) {
+	if code < 0 || code > 4 {
+		return Unfinished, fmt.Errorf("finish_reason %d: want 0 to 4", code)
+	}
+	return FinishReason(code + 1), nil
+}
+
+func (f FinishReason) String() string {
+	switch f {
+	case Unfinished:
+		return "unfinished"
+	case FinishStop:
+		return "stop"
+	case FinishLength:
+		return "length"
+	case FinishAbort:
+		return "abort"
+	case FinishError:
+		return "error"
+	case FinishRepetition:
+		return "repetition"
+	}
+	return fmt.Sprintf("finish_reason(%d)", uint8(f))
+}
+
+// EngineCoreEvent types (vllm/v1/engine/__init__.py EngineCoreEventType).
+const (
+	EventQueued    = 1
+	EventScheduled = 2
+	EventPreempted = 3
+)
+
+// Event is an EngineCoreEvent. Timestamp is in seconds of the clock that
+// stamps the envelopes: frontends subtract the two.
+type Event struct {
+	Type      int
+	Timestamp float64
+}
+
+// Output is what one request gets in one engine step.
+type Output struct {
+	Tokens         []uint32
+	Finish         FinishReason
+	StopToken      int64  // with HasStopToken: the stop_token_ids member that was hit
+	HasStopToken   bool   //
+	StopString     string // a worded stop reason, such as "repetition_detected"
+	Logprobs       *Logprobs
+	PromptLogprobs *Logprobs
+	PromptScores   *Tensor // of prompt_logprob_token_ids: rows by ids; since 0.31
+	Pooling        *Tensor // what a pooling request gets, and no tokens
+	Events         []Event
+	Prefill        *PrefillStats // on the first output only
+	KVTransfer     []byte        // raw msgpack map
+	Error          *RequestError // with FinishError, written by lines that know the field (0.33)
+}
+
+// RequestError explains a FinishError (vllm/outputs.py, since 0.33). Code
+// "validation_error" becomes HTTP 400, Retryable HTTP 503, others 500.
+type RequestError struct {
+	Code      string
+	Message   string
+	Retryable bool
+}
+
+// PrefillStats counts prompt tokens (vllm/v1/metrics/stats.py). Computed plus
+// cached is the prompt; cached is local plus external.
+type PrefillStats struct {
+	Prompt         int
+	Computed       int
+	Cached         int
+	LocalCached    int
+	ExternalCached int
+	CacheCreation  int // tokens of newly stored full blocks, since 0.26
+}
+
+// Errors of [Batch.Add] and [Batch.Finish]: what a frontend would not survive.
+var (
+	ErrEmptyBatch      = errors.New("an envelope with no outputs, statistics or finished requests ends a frontend")
+	ErrStreamFinished  = errors.New("the request has already finished")
+	ErrLogprobsMissing = errors.New("the request asked for logprobs and the output has none")
+)
+
+// Stream is the engine's side of one request: what must be remembered to
+// answer it. It belongs to one goroutine.
+type Stream struct {
+	id             string
+	head           []byte // array header and request id, encoded once
+	logprobs       bool
+	promptLogprobs bool
+	started        bool
+	finished       bool
+}
+
+// NewStream prepares the answers to a decoded request.
+func (c *Codec) NewStream(r *Request) *Stream {
+	s := &Stream{
+		id:             r.ID,
+		logprobs:       r.Sampling.Logprobs != NoLogprobs,
+		promptLogprobs: r.Sampling.PromptLogprobs != NoLogprobs,
+	}
+	s.head = pack.AppendArrayHeader(make([]byte, 0, len(r.ID)+8), len(c.output.ops))
+	s.head = pack.AppendString(s.head, r.ID)
+	return s
+}
+
+// ID returns the request id.
+func (s *Stream) ID() string { return s.id }
+
+// Started tells whether an output was added, Finished whether the last one was.
+func (s *Stream) Started() bool  { return s.started }
+func (s *Stream) Finished() bool { return s.finished }
+
+// check refuses outputs that end or confuse a frontend. An error finish needs
+// no logprobs: real engines send none with it.
+func (s *Stream) check(o *Output) error {
+	switch {
+	case s.finished:
+		return ErrStreamFinished
+	case o.Pooling.check() != nil:
+		return fmt.Errorf("pooling_output: %w", o.Pooling.check())
+	case o.PromptScores.check() != nil:
+		return fmt.Errorf("prompt_token_id_logprobs: %w", o.PromptScores.check())
+	case o.Finish > FinishRepetition:
+		return fmt.Errorf("%v is not a finish reason", o.Finish)
+	case o.Finish == FinishError, o.Finish == FinishAbort:
+		return checkLogprobs(o)
+	case s.logprobs && len(o.Tokens) > 0 && o.Logprobs == nil:
+		return ErrLogprobsMissing
+	case s.promptLogprobs && !s.started && o.PromptLogprobs == nil:
+		return fmt.Errorf("prompt_logprobs: %w", ErrLogprobsMissing)
+	}
+	return checkLogprobs(o)
+}
+
+type outputOp uint8
+
+const (
+	outConst outputOp = iota
+	outID
+	outTokens
+	outLogprobs
+	outPromptLogprobs
+	outPromptScores
+	outPooling
+	outFinish
+	outStopReason
+	outEvents
+	outKVTransfer
+	outPrefill
+	outError
+)
+
+var outputOps = map[string]outputOp{
+	"request_id": outID, "new_token_ids": outTokens, "new_logprobs": outLogprobs,
+	"new_prompt_logprobs_tensors": outPromptLogprobs, "prompt_token_id_logprobs": outPromptScores,
+	"pooling_output": outPooling, "finish_reason": outFinish,
+	"stop_reason": outStopReason, "events": outEvents, "kv_transfer_params": outKVTransfer,
+	"prefill_stats": outPrefill, "error": outError,
+}
+
+// outputLayout is EngineCoreOutput of a line: one op a field, and the bytes of
+// the fields after new_token_ids when nothing special is in them, which is all
+// but a request's first and last output.
+type outputLayout struct {
+	ops      []outputOp
+	consts   [][]byte    // by position: the default's bytes
+	kinds    []pack.Kind // of the defaults; Nil: the field may be absent
+	plain    []byte
+	quiet    bool // plain says nothing: reading it leaves a RequestOutput as it is
+	finishAt int  // offset of finish_reason in plain
+	hasError bool
+	sampled  arrayLayout
+	prompt   arrayLayout
+}
+
+func (c *Codec) compileOutput() error {
+	s, err := c.profile.needStruct("EngineCoreOutput", "array")
+	if err != nil {
+		return err
+	}
+	l := outputLayout{finishAt: -1, quiet: true}
+	for i, f := range s.Fields {
+		op, known := outputOps[f.Name]
+		var def []byte
+		if !known || i >= 2 {
+			if def, err = c.defaultOf("EngineCoreOutput", f); err != nil {
+				return err
+			}
+		}
+		if op == outFinish {
+			l.finishAt = len(l.plain)
+		}
+		if i >= 2 {
+			l.plain = append(l.plain, def...)
+		}
+		kind := pack.NewCursor(def)
+		l.ops, l.consts, l.kinds = append(l.ops, op), append(l.consts, def), append(l.kinds, kind.Kind())
+		l.hasError = l.hasError || op == outError
+		l.quiet = l.quiet && (i < 2 || op == outConst || kind.Kind() == pack.Nil)
+	}
+	if l.finishAt < 0 || l.ops[0] != outID || l.ops[1] != outTokens {
+		return fmt.Errorf("wire profile %s: EngineCoreOutput does not begin with request_id, new_token_ids, or lacks finish_reason", c.profile.Line)
+	}
+	c.output = l
+	return nil
+}
+
+// compileOutputParts compiles the structs inside an output.
+func (c *Codec) compileOutputParts() (err error) {
+	if c.output.sampled, err = c.compileArray("LogprobsLists", "logprob_token_ids", "logprobs", "sampled_token_ranks"); err != nil {
+		return err
+	}
+	if c.output.prompt, err = c.compileArray("LogprobsTensors", "logprob_token_ids", "logprobs", "selected_token_ranks"); err != nil {
+		return err
+	}
+	if c.event, err = compileMap(c, "EngineCoreEvent", eventValues); err != nil {
+		return err
+	}
+	if c.output.hasError {
+		c.failure, err = compileMap(c, "RequestError", errorValues)
+	}
+	return err
+}
+
+var eventValues = mapValues[Event]{
+	"type":      intValue(func(e *Event) int { return e.Type }),
+	"timestamp": floatValue(func(e *Event) float64 { return e.Timestamp }),
+}
+
+var errorValues = mapValues[RequestError]{
+	"code":      stringValue(func(e *RequestError) string { return e.Code }),
+	"message":   stringValue(func(e *RequestError) string { return e.Message }),
+	"retryable": boolValue(func(e *RequestError) bool { return e.Retryable }),
+}

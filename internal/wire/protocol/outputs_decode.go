@@ -1,0 +1,308 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// Outputs is a decoded EngineCoreOutputs envelope. Decoding into the same
+// value again reuses its slices; every byte slice points into the frame.
+type Outputs struct {
+	EngineIndex      int
+	Outputs          []RequestOutput
+	SchedulerStats   []byte // raw msgpack, nil when absent
+	Timestamp        float64
+	Utility          *UtilityOutput
+	FinishedRequests [][]byte
+	WaveComplete     int // -1 when absent
+	StartWave        int // -1 when absent
+	WeightVersion    string
+	Fields           int
+
+	tokens  []uint32 // backs the Tokens of all outputs
+	version string   // the last WeightVersion, which every step repeats
+}
+
+// RequestOutput is a decoded EngineCoreOutput. The raw members are msgpack
+// values, nil when absent.
+type RequestOutput struct {
+	ID             []byte
+	Tokens         []uint32
+	Finish         FinishReason
+	StopReason     []byte
+	Logprobs       []byte
+	PromptLogprobs []byte
+	PromptScores   []byte
+	Pooling        []byte
+	Events         []byte
+	KVTransfer     []byte
+	Prefill        []byte
+	Error          []byte
+	Fields         int
+}
+
+// UtilityOutput is a decoded answer to a utility call.
+type UtilityOutput struct {
+	CallID  uint64
+	Failure string
+	Failed  bool
+	Result  []byte // raw msgpack value, nil when the engine sent none
+}
+
+// A LengthError reports an array-encoded struct that is longer than the line's
+// frontends know: a Rust frontend dies of it (EngineCoreOutputs in every line,
+// EngineCoreOutput up to 0.30).
+type LengthError struct {
+	Struct    string
+	Line      string
+	Got, Want int
+}
+
+func (e *LengthError) Error() string {
+	return fmt.Sprintf("%s has %d fields, line %s knows %d", e.Struct, e.Got, e.Line, e.Want)
+}
+
+// ErrEngineDead is returned by DecodeOutputs for the frame [EngineDead].
+var ErrEngineDead = errors.New("the engine reports that it is dead (ENGINE_CORE_DEAD)")
+
+// DecodeOutputs reads an engine's message as a frontend of the line would:
+// arrays may be shorter than the line's, not longer.
+func (c *Codec) DecodeOutputs(frame []byte, o *Outputs) error {
+	if string(frame) == EngineDead {
+		return ErrEngineDead
+	}
+	o.reset()
+	cur := pack.NewCursor(frame)
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return fmt.Errorf("EngineCoreOutputs: %w", err)
+	}
+	if o.Fields = n; n > len(c.envelope.ops) {
+		return &LengthError{"EngineCoreOutputs", c.profile.Line, n, len(c.envelope.ops)}
+	}
+	for i := range n {
+		if err := c.decodeEnvelopeField(&cur, i, o); err != nil {
+			name := c.profile.Structs["EngineCoreOutputs"].Fields[i].Name
+			return fmt.Errorf("EngineCoreOutputs.%s%w", name, err)
+		}
+	}
+	if !cur.Done() {
+		return fmt.Errorf("EngineCoreOutputs: %d bytes after the message", len(frame)-cur.Offset())
+	}
+	return nil
+}
+
+func (o *Outputs) reset() {
+	*o = Outputs{
+		Outputs: o.Outputs[:0], FinishedRequests: o.FinishedRequests[:0], tokens: o.tokens[:0],
+		WaveComplete: -1, StartWave: -1, version: o.version,
+	}
+}
+
+// decodeEnvelopeField reads field i. Its errors continue the path of the field:
+// "[2].finish_reason: …" or ": …".
+func (c *Codec) decodeEnvelopeField(cur *pack.Cursor, i int, o *Outputs) error {
+	if i == 1 {
+		return c.decodeOutputList(cur, o)
+	}
+	if err := c.decodeEnvelopeValue(cur, i, o); err != nil {
+		return fmt.Errorf(": %w", err)
+	}
+	return nil
+}
+
+func (c *Codec) decodeEnvelopeValue(cur *pack.Cursor, i int, o *Outputs) (err error) {
+	if i == 0 {
+		o.EngineIndex, err = smallInt(cur)
+		return err
+	}
+	op := c.envelope.ops[i]
+	if op != envTimestamp && cur.Nil() {
+		return nil
+	}
+	switch op {
+	case envStats:
+		o.SchedulerStats, err = cur.Raw()
+	case envTimestamp:
+		o.Timestamp, err = cur.Float()
+	case envUtility:
+		o.Utility, err = decodeUtilityOutput(cur)
+	case envFinished:
+		o.FinishedRequests, err = decodeIDs(cur, o.FinishedRequests)
+	case envWaveComplete:
+		o.WaveComplete, err = smallInt(cur)
+	case envStartWave:
+		o.StartWave, err = smallInt(cur)
+	case envWeightVersion:
+		var version []byte
+		if version, err = cur.Str(); string(version) != o.version {
+			o.version = string(version)
+		}
+		o.WeightVersion = o.version
+	default:
+		err = cur.Skip()
+	}
+	return err
+}
+
+func decodeIDs(cur *pack.Cursor, ids [][]byte) ([][]byte, error) {
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return ids, err
+	}
+	for range n {
+		id, err := cur.Str()
+		if err != nil {
+			return ids, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+func (c *Codec) decodeOutputList(cur *pack.Cursor, o *Outputs) error {
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return fmt.Errorf(": %w", err)
+	}
+	for i := range n {
+		o.Outputs = append(o.Outputs, RequestOutput{})
+		if err := c.decodeOutput(cur, o, &o.Outputs[i]); err != nil {
+			return fmt.Errorf("[%d]%w", i, err)
+		}
+	}
+	return nil
+}
+
+func (c *Codec) decodeOutput(cur *pack.Cursor, o *Outputs, out *RequestOutput) error {
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return fmt.Errorf(": %w", err)
+	}
+	if out.Fields = n; n > len(c.output.ops) {
+		return fmt.Errorf(": %w", &LengthError{"EngineCoreOutput", c.profile.Line, n, len(c.output.ops)})
+	}
+	if n < 2 {
+		return fmt.Errorf(": EngineCoreOutput has %d fields, at least request_id and new_token_ids are required", n)
+	}
+	if out.ID, err = cur.Str(); err != nil {
+		return fmt.Errorf(".request_id: %w", err)
+	}
+	if err := o.decodeTokens(cur, out); err != nil {
+		return fmt.Errorf(".new_token_ids: %w", err)
+	}
+	if n == len(c.output.ops) && c.output.quiet && cur.Same(c.output.plain) {
+		return nil // a token and no more, as nearly always
+	}
+	for i := 2; i < n; i++ {
+		if c.output.kinds[i] == pack.Nil && cur.Nil() {
+			continue
+		}
+		if err := c.decodeOutputField(cur, i, out); err != nil {
+			return fmt.Errorf(".%s: %w", c.profile.Structs["EngineCoreOutput"].Fields[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// decodeTokens appends to the envelope's arena, so that a step of many streams
+// costs no allocation. Outputs decoded before a growth keep the old array,
+// which stays correct.
+func (o *Outputs) decodeTokens(cur *pack.Cursor, out *RequestOutput) error {
+	n := len(o.tokens)
+	tokens, err := cur.Uint32s(o.tokens[n:])
+	if err != nil {
+		return err
+	}
+	if len(tokens) > cap(o.tokens)-n {
+		o.tokens = append(make([]uint32, 0, 2*(n+len(tokens))), o.tokens...)
+		o.tokens = append(o.tokens, tokens...)
+	} else {
+		o.tokens = o.tokens[:n+len(tokens)]
+	}
+	out.Tokens = tokens[:len(tokens):len(tokens)]
+	return nil
+}
+
+func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (err error) {
+	switch c.output.ops[i] {
+	case outFinish:
+		var code int64
+		if code, err = cur.Int(); err == nil {
+			out.Finish, err = FinishFromWire(code)
+		}
+	case outStopReason:
+		out.StopReason, err = cur.Raw()
+	case outLogprobs:
+		out.Logprobs, err = cur.Raw()
+	case outPromptLogprobs:
+		out.PromptLogprobs, err = cur.Raw()
+	case outPromptScores:
+		out.PromptScores, err = cur.Raw()
+	case outPooling:
+		out.Pooling, err = cur.Raw()
+	case outEvents:
+		out.Events, err = cur.Raw()
+	case outKVTransfer:
+		out.KVTransfer, err = cur.Raw()
+	case outPrefill:
+		out.Prefill, err = cur.Raw()
+	case outError:
+		out.Error, err = cur.Raw()
+	default:
+		if want := c.output.kinds[i]; want != pack.Nil && cur.Kind() != want {
+			return fmt.Errorf("expected %s, found %s", want, cur.Kind())
+		}
+		err = cur.Skip()
+	}
+	return err
+}
+
+func decodeUtilityOutput(cur *pack.Cursor) (*UtilityOutput, error) {
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return nil, err
+	}
+	if n < 1 {
+		return nil, errors.New("UtilityOutput has no fields, at least call_id is required")
+	}
+	u := new(UtilityOutput)
+	if u.CallID, err = callID(cur); err != nil {
+		return nil, fmt.Errorf("call_id: %w", err)
+	}
+	if n > 1 && !cur.Nil() {
+		u.Failed = true
+		if u.Failure, err = cur.StrString(); err != nil {
+			return nil, fmt.Errorf("failure_message: %w", err)
+		}
+	}
+	if n > 2 && !cur.Nil() {
+		if u.Result, err = decodeUtilityResult(cur); err != nil {
+			return nil, fmt.Errorf("result: %w", err)
+		}
+	}
+	for i := 3; i < n; i++ {
+		if err := cur.Skip(); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+// decodeUtilityResult reads [type_info, value]; type_info must be nil, Python
+// refuses anything else.
+func decodeUtilityResult(cur *pack.Cursor) ([]byte, error) {
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return nil, err
+	}
+	if n != 2 {
+		return nil, fmt.Errorf("%d values, want [type_info, value]", n)
+	}
+	if !cur.Nil() {
+		return nil, errors.New("type_info is not nil")
+	}
+	return cur.Raw()
+}

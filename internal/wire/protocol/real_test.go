@@ -1,0 +1,270 @@
+package protocol
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// decodeVector checks a vector as what its name says it holds.
+func decodeVector(t *testing.T, v vector) string {
+	c := codecOf(t, v.Release)
+	last := v.Frames[len(v.Frames)-1]
+	switch {
+	case strings.Contains(v.Name, "-add-") && !strings.HasPrefix(v.Name, "enc-utility-"), strings.HasPrefix(v.Name, "enc-request-"):
+		checkAdd(t, c, v)
+		return "add"
+	case strings.Contains(v.Name, "-util-") || strings.HasPrefix(v.Name, "enc-utility-"):
+		checkUtilityCall(t, last)
+		return "utility call"
+	case strings.Contains(v.Name, "-abort"):
+		checkAbort(t, last)
+		return "abort"
+	case strings.Contains(v.Name, "-init"):
+		checkInit(t, last)
+		return "init"
+	case strings.HasSuffix(v.Name, "-coord-ready"):
+		if string(last) != "READY" {
+			t.Errorf("coordinator said %q", last)
+		}
+		return "coordinator ready"
+	case strings.HasSuffix(v.Name, "-hello"), strings.HasSuffix(v.Name, "-ready"):
+		checkStatus(t, last)
+		return "status"
+	case strings.HasSuffix(v.Name, "-register"), strings.HasPrefix(v.Name, "enc-ready-response"):
+		checkReady(t, last)
+		return "registration"
+	case strings.HasPrefix(v.Name, "enc-outputs-"), strings.Contains(v.Name, "-out-"), strings.Contains(v.Name, "-utilres-"),
+		strings.HasSuffix(v.Name, "-wave-complete"), strings.HasSuffix(v.Name, "-start-wave"):
+		checkOutputs(t, c, v)
+		return "outputs"
+	case strings.Contains(v.Name, "-coord-msg"):
+		if _, _, err := DecodeStartWave(last); err != nil {
+			t.Error(err)
+		}
+		return "start wave"
+	case strings.HasPrefix(v.Name, "enc-kv-batch"):
+		if err := pack.Validate(last); err != nil {
+			t.Error(err)
+		}
+		return "kv events"
+	}
+	t.Errorf("no check for a vector of this name")
+	return ""
+}
+
+func TestDecodeEveryRealFrame(t *testing.T) {
+	seen := map[string]int{}
+	frames := 0
+	for _, v := range loadVectors(t) {
+		t.Run(v.Release+"/"+v.Name, func(t *testing.T) { seen[decodeVector(t, v)]++ })
+		frames += len(v.Frames)
+	}
+	if frames != 1483 {
+		t.Errorf("%d frames, want 1483", frames)
+	}
+	for _, kind := range []string{
+		"add", "utility call", "abort", "init", "status", "registration", "outputs",
+		"start wave", "coordinator ready", "kv events",
+	} {
+		if seen[kind] < 11 {
+			t.Errorf("%d vectors of kind %q, want at least one a release", seen[kind], kind)
+		}
+	}
+}
+
+func checkAdd(t *testing.T, c *Codec, v vector) {
+	payload := v.Frames[0]
+	if !strings.HasPrefix(v.Name, "enc-") {
+		if payload[0] != TypeAdd {
+			t.Fatalf("first frame %x, want 00", payload)
+		}
+		payload = v.Frames[1]
+	}
+	var r Request
+	if err := c.DecodeRequest(payload, &r); err != nil {
+		t.Fatal(err)
+	}
+	want := len(c.request.fields)
+	if r.Fields != want || len(r.Tail) != 0 || r.ID == "" {
+		t.Errorf("%d fields, %d unknown, id %q; the line has %d", r.Fields, len(r.Tail), r.ID, want)
+	}
+	if strings.HasPrefix(v.Name, "rust-10-add-") && (!r.HasSampling || r.ExternalID == "" || r.ArrivalTime == 0) {
+		t.Errorf("sampling %v, external id %q, arrival %v", r.HasSampling, r.ExternalID, r.ArrivalTime)
+	}
+	switch {
+	case strings.HasSuffix(v.Name, "rust-10-add-lora") && (r.LoRA == nil || r.LoRA.Name != "ad1" || r.LoRA.ID != 1):
+		t.Errorf("lora %+v", r.LoRA)
+	case strings.HasSuffix(v.Name, "rust-10-add-logprobs") && r.Sampling.Logprobs != 2:
+		t.Errorf("logprobs %d", r.Sampling.Logprobs)
+	case strings.HasSuffix(v.Name, "rust-10-add-kvparams") && r.Sampling.ExtraArgs == nil:
+		t.Error("no extra_args")
+	}
+}
+
+func checkUtilityCall(t *testing.T, payload []byte) {
+	call, err := DecodeUtilityCall(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := AppendUtilityCall(nil, call)
+	if equal, err := pack.Equal(payload, again); err != nil || !equal {
+		t.Errorf("re-encoded as %s, want %s (%v)", pack.Format(again), pack.Format(payload), err)
+	}
+}
+
+func checkAbort(t *testing.T, payload []byte) {
+	ids, err := DecodeAbort(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := AppendAbort(nil, ids...); string(again) != string(payload) {
+		t.Errorf("re-encoded as %x, want %x", again, payload)
+	}
+}
+
+func checkInit(t *testing.T, payload []byte) {
+	a, err := DecodeInit(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diffs, err := pack.Diff("INIT", payload, AppendInit(nil, a), pack.DiffOptions{
+		Ignore: func(path string) bool { return strings.HasPrefix(path, "INIT.parallel_config") },
+	})
+	if err != nil || len(diffs) > 0 {
+		t.Errorf("%v %v", diffs, err)
+	}
+}
+
+func checkStatus(t *testing.T, payload []byte) {
+	s, err := DecodeStatus(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := AppendStatus(nil, s); string(again) != string(payload) {
+		t.Errorf("re-encoded as %x, want %x", again, payload)
+	}
+}
+
+func checkReady(t *testing.T, payload []byte) {
+	r, err := DecodeReady(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.MaxModelLen == 0 || r.BlockSize == 0 || r.VLLMVersion == "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// checkOutputs decodes an envelope. TestReencodeCanonicalOutputs writes those of
+// vLLM's own encoder again; the rust-* ones came from a stand-in for an engine,
+// with fewer keys in the statistics, and are only decoded.
+func checkOutputs(t *testing.T, c *Codec, v vector) {
+	var o Outputs
+	if err := c.DecodeOutputs(v.Frames[0], &o); err != nil {
+		t.Fatal(err)
+	}
+	if o.Fields > len(c.envelope.ops) || (o.Utility == nil && len(o.Outputs) == 0 && o.SchedulerStats == nil && o.WaveComplete < 0 && o.StartWave < 0) {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestReencodeCaptures decodes every frame of four real sessions and writes
+// each message again: the engine's envelopes and registrations, the frontend's
+// requests. Same frames, same values, position by position.
+func TestReencodeCaptures(t *testing.T) {
+	for _, test := range []struct {
+		name, line string
+		messages   int
+	}{
+		{"0.27.1-edge-s1.jsonl.gz", "0.27", 369},
+		{"0.27.1-multiturn-s7.jsonl.gz", "0.27", 1027},
+		{"0.27.1-ngram-s7.jsonl.gz", "0.27", 922},
+		{"0.33.0-multiturn-s7.jsonl.gz", "0.33", 948},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := codecOf(t, test.line)
+			messages := testenv.Capture(t, test.name)
+			if len(messages) != test.messages {
+				t.Errorf("%d messages, want %d", len(messages), test.messages)
+			}
+			streams := map[string]*Stream{}
+			for i, m := range messages {
+				reencode(t, c, fmt.Sprintf("message %d", i), m, streams)
+			}
+		})
+	}
+}
+
+func reencode(t *testing.T, c *Codec, where string, m testenv.Captured, streams map[string]*Stream) {
+	t.Helper()
+	payload := m.Frames[len(m.Frames)-1]
+	switch {
+	case m.Channel == "handshake" && m.Direction == "f2e":
+		checkInit(t, payload)
+	case m.Channel == "handshake":
+		checkStatus(t, payload)
+	case m.Channel == "input0" && m.Direction == "e2f":
+		reencodeReady(t, c, where, payload)
+	case m.Channel == "input0":
+		reencodeInput(t, c, where, m.Frames, streams)
+	case m.Channel == "output0":
+		reencodeOutputs(t, c, where, m.Frames, streams)
+	default:
+		t.Fatalf("%s: channel %s", where, m.Channel)
+	}
+}
+
+func reencodeReady(t *testing.T, c *Codec, where string, payload []byte) {
+	t.Helper()
+	r, err := DecodeReady(payload)
+	if err != nil {
+		t.Fatalf("%s: %v", where, err)
+	}
+	if again := c.AppendReady(nil, &r); string(again) != string(payload) {
+		sameValue(t, c, "EngineCoreReadyResponse", where, payload, again)
+		t.Errorf("%s: registration differs in bytes", where)
+	}
+}
+
+func reencodeInput(t *testing.T, c *Codec, where string, frames [][]byte, streams map[string]*Stream) {
+	t.Helper()
+	switch frames[0][0] {
+	case TypeAbort:
+		checkAbort(t, frames[1])
+	case TypeUtility:
+		checkUtilityCall(t, frames[1])
+	case TypeAdd:
+		var r Request
+		if err := c.DecodeRequest(frames[1], &r); err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		streams[r.ID] = c.NewStream(&r)
+		diffs, err := pack.Diff("EngineCoreRequest", frames[1], c.AppendRequest(nil, &r), pack.DiffOptions{
+			Names: c.FieldName, Ignore: notWrittenByUs,
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		for _, d := range diffs {
+			t.Errorf("%s: %s: want %s, got %s", where, d.Path, d.Want, d.Got)
+		}
+	}
+}
+
+// notWrittenByUs lists what a load generator chose freely and a conformance
+// request never sets: sampling knobs that no engine core has to answer for.
+func notWrittenByUs(path string) bool {
+	for _, key := range []string{
+		"top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+		"logit_bias", "structured_outputs", "_all_stop_token_ids",
+	} {
+		if path == "EngineCoreRequest.sampling_params."+key {
+			return true
+		}
+	}
+	return strings.HasPrefix(path, "EngineCoreRequest.reasoning_parser_kwargs")
+}

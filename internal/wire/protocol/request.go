@@ -1,0 +1,371 @@
+package protocol
+
+import (
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// Request type bytes, the first frame of a frontend's message.
+// vllm/v1/engine/__init__.py EngineCoreRequestType, the same in every line.
+const (
+	TypeAdd         byte = 0x00
+	TypeAbort       byte = 0x01
+	TypeStartDPWave byte = 0x02
+	TypeUtility     byte = 0x03
+)
+
+// Request is an EngineCoreRequest: one generation request as the frontend
+// hands it to the engine (vllm/v1/engine/__init__.py). Decoding into the same
+// value again reuses its slices.
+type Request struct {
+	ID               string   // unique in the engine
+	ExternalID       string   // what the HTTP client sees; empty when absent
+	PromptTokenIDs   []uint32 // nil when the prompt is embeddings
+	Sampling         Sampling
+	HasSampling      bool
+	ArrivalTime      float64 // Unix seconds
+	LoRA             *LoRA
+	CacheSalt        string
+	SessionID        string // of the conversation; empty when absent, as in lines before 0.28
+	DataParallelRank int    // -1 when the frontend leaves the choice open
+	ClientIndex      int    // which output socket takes the answer
+	CurrentWave      int
+	Priority         int // lower runs first
+	Resumable        bool
+	AbortImmediately bool
+	Pooling          []byte // raw msgpack, nil when absent
+	MMFeatures       []byte // raw msgpack, nil when absent
+	PromptEmbeds     []byte // raw msgpack, nil when absent
+	Fields           int    // how many fields the frontend sent
+	// Aux are the auxiliary frames of the message, for what refers to them by number.
+	// Decoding leaves them nil: they are the caller's to set.
+	Aux [][]byte
+	// Tail holds the raw values past those the line declares: a newer
+	// frontend's fields, kept and not refused.
+	Tail [][]byte
+}
+
+// LoRA names the adapter of a request. The shape of LoRARequest changed in
+// 0.32, its first three fields never did (vllm/lora/request.py).
+type LoRA struct {
+	Name string
+	ID   int64
+	Path string
+	Raw  []byte // the whole array; nil lets a codec write it from the others
+}
+
+// minRequestFields is the number of fields without a default, in every line.
+const minRequestFields = 9
+
+type requestField uint8
+
+const (
+	reqIgnored requestField = iota
+	reqID
+	reqPrompt
+	reqMM
+	reqSampling
+	reqPooling
+	reqArrival
+	reqLoRA
+	reqSalt
+	reqRank
+	reqEmbeds
+	reqClient
+	reqWave
+	reqPriority
+	reqResumable
+	reqExternalID
+	reqAbortNow
+	reqSession
+)
+
+var requestFieldNames = map[string]requestField{
+	"request_id": reqID, "prompt_token_ids": reqPrompt, "mm_features": reqMM,
+	"sampling_params": reqSampling, "pooling_params": reqPooling, "arrival_time": reqArrival,
+	"lora_request": reqLoRA, "cache_salt": reqSalt, "data_parallel_rank": reqRank,
+	"prompt_embeds": reqEmbeds, "client_index": reqClient, "current_wave": reqWave,
+	"priority": reqPriority, "resumable": reqResumable, "external_req_id": reqExternalID,
+	"abort_immediately": reqAbortNow, "session_id": reqSession,
+}
+
+// laterRequestFields are those that not every line has.
+var laterRequestFields = map[string]bool{"session_id": true} // since 0.28
+
+// requestLayout is EngineCoreRequest of a line.
+type requestLayout struct {
+	fields   []requestField
+	defaults [][]byte // by position, of the fields that requests never set
+}
+
+func (c *Codec) compileRequest() error {
+	s, err := c.profile.needStruct("EngineCoreRequest", "array")
+	if err != nil {
+		return err
+	}
+	l := requestLayout{fields: make([]requestField, len(s.Fields)), defaults: make([][]byte, len(s.Fields))}
+	found := 0
+	for i, f := range s.Fields {
+		l.fields[i] = requestFieldNames[f.Name]
+		switch {
+		case l.fields[i] == reqIgnored:
+			if l.defaults[i], err = c.defaultOf("EngineCoreRequest", f); err != nil {
+				return err
+			}
+		case !laterRequestFields[f.Name]:
+			found++
+		}
+	}
+	if found+len(laterRequestFields) != len(requestFieldNames) || l.fields[0] != reqID {
+		return fmt.Errorf("wire profile %s: EngineCoreRequest lacks a field this codec reads", c.profile.Line)
+	}
+	c.request = l
+	c.lora, err = c.compileArray("LoRARequest", "lora_name", "lora_int_id", "lora_path")
+	return err
+}
+
+// DecodeRequest reads the payload of an ADD message into r. Auxiliary frames
+// hold tensors, which the request refers to by number, and are not needed
+// here. A request shorter than the line's is accepted down to the fields
+// without a default; a longer one keeps its Tail.
+//
+// On error, r.ID and r.ClientIndex hold what could be read before the bad
+// field, so that the sender can be answered.
+func (c *Codec) DecodeRequest(payload []byte, r *Request) error {
+	r.reset()
+	cur := pack.NewCursor(payload)
+	n, err := cur.ArrayLen()
+	if err != nil {
+		r.ID = truncatedID(payload)
+		return fmt.Errorf("EngineCoreRequest: %w", err)
+	}
+	r.Fields = n
+	for i := range n {
+		if err := c.decodeRequestField(&cur, i, r); err != nil {
+			return fmt.Errorf("EngineCoreRequest.%s: %w", c.requestFieldName(i), err)
+		}
+	}
+	if n < minRequestFields {
+		return fmt.Errorf("EngineCoreRequest: %d fields, the line %s requires %d", n, c.profile.Line, minRequestFields)
+	}
+	if !cur.Done() {
+		return fmt.Errorf("EngineCoreRequest: %d bytes after the message", len(payload)-cur.Offset())
+	}
+	return nil
+}
+
+// truncatedID reads the request id of a message that ends before the fields it
+// announces, or returns "": the id comes first, and whoever sent it waits for an
+// answer.
+func truncatedID(payload []byte) string {
+	if len(payload) == 0 {
+		return ""
+	}
+	header := map[byte]int{0xdc: 3, 0xdd: 5}[payload[0]] // array 16, array 32
+	if payload[0]&0xf0 == 0x90 {                         // fixarray
+		header = 1
+	}
+	if header == 0 || header > len(payload) {
+		return ""
+	}
+	cur := pack.NewCursor(payload[header:])
+	id, err := cur.StrString()
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+func (c *Codec) requestFieldName(i int) string {
+	if i < len(c.request.fields) {
+		return c.profile.Structs["EngineCoreRequest"].Fields[i].Name
+	}
+	return fmt.Sprintf("[%d]", i)
+}
+
+func (r *Request) reset() {
+	*r = Request{
+		PromptTokenIDs:   r.PromptTokenIDs[:0],
+		Sampling:         defaultSampling(r.Sampling.StopTokenIDs[:0]),
+		DataParallelRank: -1,
+	}
+}
+
+func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err error) {
+	if i >= len(c.request.fields) {
+		raw, err := cur.Raw()
+		if err == nil {
+			r.Tail = append(r.Tail, raw)
+		}
+		return err
+	}
+	field := c.request.fields[i]
+	if field == reqIgnored {
+		return cur.Skip()
+	}
+	if field != reqID && cur.Nil() {
+		if field == reqPrompt {
+			r.PromptTokenIDs = nil
+		}
+		return nil
+	}
+	switch field {
+	case reqID:
+		r.ID, err = cur.StrString()
+	case reqPrompt:
+		if r.PromptTokenIDs, err = cur.Uint32s(r.PromptTokenIDs); r.PromptTokenIDs == nil {
+			r.PromptTokenIDs = []uint32{} // an empty prompt is not one of embeddings
+		}
+	case reqMM:
+		r.MMFeatures, err = cur.Raw()
+	case reqSampling:
+		r.HasSampling = true
+		err = decodeSampling(cur, &r.Sampling)
+	case reqPooling:
+		r.Pooling, err = cur.Raw()
+	case reqArrival:
+		r.ArrivalTime, err = cur.Float()
+	case reqLoRA:
+		r.LoRA, err = decodeLoRA(cur)
+	default:
+		err = decodeRequestScalar(cur, field, r)
+	}
+	return err
+}
+
+func decodeRequestScalar(cur *pack.Cursor, field requestField, r *Request) (err error) {
+	switch field {
+	case reqSalt:
+		r.CacheSalt, err = cur.StrString()
+	case reqRank:
+		r.DataParallelRank, err = smallInt(cur)
+	case reqEmbeds:
+		r.PromptEmbeds, err = cur.Raw()
+	case reqClient:
+		r.ClientIndex, err = smallInt(cur)
+	case reqWave:
+		r.CurrentWave, err = smallInt(cur)
+	case reqPriority:
+		r.Priority, err = anyInt(cur)
+	case reqResumable:
+		r.Resumable, err = cur.Bool()
+	case reqExternalID:
+		r.ExternalID, err = cur.StrString()
+	case reqAbortNow:
+		r.AbortImmediately, err = cur.Bool()
+	case reqSession:
+		r.SessionID, err = cur.StrString()
+	}
+	return err
+}
+
+// smallInt reads a count or an index: 0 to 2^31-1.
+func smallInt(cur *pack.Cursor) (int, error) {
+	v, err := cur.Int()
+	if err == nil && (v < 0 || v > 1<<31-1) {
+		return 0, fmt.Errorf("%d is out of range", v)
+	}
+	return int(v), err
+}
+
+// anyInt reads a signed 64-bit integer.
+func anyInt(cur *pack.Cursor) (int, error) {
+	v, err := cur.Int()
+	return int(v), err
+}
+
+func decodeLoRA(cur *pack.Cursor) (*LoRA, error) {
+	raw, err := cur.Raw()
+	if err != nil {
+		return nil, err
+	}
+	return DecodeLoRA(raw)
+}
+
+// DecodeLoRA reads a LoRARequest, of a request or of an add_lora call.
+func DecodeLoRA(raw []byte) (*LoRA, error) {
+	in := pack.NewCursor(raw)
+	n, err := in.ArrayLen()
+	if err != nil {
+		return nil, err
+	}
+	if n < 2 {
+		return nil, fmt.Errorf("LoRARequest has %d fields, at least lora_name and lora_int_id are required", n)
+	}
+	l := &LoRA{Raw: raw}
+	if l.Name, err = in.StrString(); err != nil {
+		return nil, fmt.Errorf("lora_name: %w", err)
+	}
+	if l.ID, err = in.Int(); err != nil {
+		return nil, fmt.Errorf("lora_int_id: %w", err)
+	}
+	if n > 2 && !in.Nil() {
+		if l.Path, err = in.StrString(); err != nil {
+			return nil, fmt.Errorf("lora_path: %w", err)
+		}
+	}
+	return l, nil
+}
+
+// DecodeAbort reads the payload of an ABORT message: the ids to drop.
+func DecodeAbort(payload []byte) ([]string, error) {
+	cur := pack.NewCursor(payload)
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return nil, fmt.Errorf("abort: %w", err)
+	}
+	ids := make([]string, 0, n)
+	for i := range n {
+		id, err := cur.StrString()
+		if err != nil {
+			return nil, fmt.Errorf("abort: id %d: %w", i, err)
+		}
+		ids = append(ids, id)
+	}
+	if !cur.Done() {
+		return nil, fmt.Errorf("abort: %d bytes after the message", len(payload)-cur.Offset())
+	}
+	return ids, nil
+}
+
+// AppendAbort writes the payload of an ABORT message.
+func AppendAbort(b []byte, ids ...string) []byte {
+	b = pack.AppendArrayHeader(b, len(ids))
+	for _, id := range ids {
+		b = pack.AppendString(b, id)
+	}
+	return b
+}
+
+// DecodeStartWave reads the payload of START_DP_WAVE, which the data-parallel
+// coordinator sends: the wave, and the engine that already knows, or -1
+// (vllm/v1/engine/coordinator.py). Python's frontends before 0.33 write an identity in
+// place of the engine's index, which no engine takes for its own.
+func DecodeStartWave(payload []byte) (wave, exclude int, err error) {
+	cur := pack.NewCursor(payload)
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return 0, 0, fmt.Errorf("start_dp_wave: %w", err)
+	}
+	if n != 2 {
+		return 0, 0, fmt.Errorf("start_dp_wave: %d values, want [wave, engine_index]", n)
+	}
+	if wave, err = smallInt(&cur); err != nil {
+		return 0, 0, fmt.Errorf("start_dp_wave: wave: %w", err)
+	}
+	switch exclude = -1; {
+	case cur.Nil():
+	case cur.Kind() == pack.Bin:
+		_, err = cur.Bin()
+	default:
+		exclude, err = smallInt(&cur)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("start_dp_wave: engine_index: %w", err)
+	}
+	if !cur.Done() {
+		return 0, 0, fmt.Errorf("start_dp_wave: %d bytes after the message", len(payload)-cur.Offset())
+	}
+	return wave, exclude, nil
+}

@@ -1,0 +1,209 @@
+package protocol
+
+import (
+	"math"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// samplingLayout says which keys the line's Rust frontend sends that others do
+// not have.
+type samplingLayout struct {
+	watermarking  bool // since 0.30
+	routedExperts bool // sent since 0.29
+}
+
+func (c *Codec) compileSampling() error {
+	s, err := c.profile.needStruct("SamplingParams", "map")
+	if err != nil {
+		return err
+	}
+	c.sampling = samplingLayout{
+		watermarking:  s.Index("watermarking") >= 0,
+		routedExperts: s.Index("trace_decode_token_ids") >= 0,
+	}
+	return c.needKeys("SamplingParams", "max_tokens", "min_tokens", "temperature", "stop_token_ids")
+}
+
+// AppendRequest writes the payload of an ADD message as the line's frontend
+// would: every field of the line, sampling parameters with the keys a Rust
+// frontend always sends.
+func (c *Codec) AppendRequest(b []byte, r *Request) []byte {
+	b = pack.AppendArrayHeader(b, len(c.request.fields))
+	for i, field := range c.request.fields {
+		switch field {
+		case reqID:
+			b = pack.AppendString(b, r.ID)
+		case reqPrompt:
+			b = appendPrompt(b, r.PromptTokenIDs)
+		case reqMM:
+			b = appendRawOrNil(b, r.MMFeatures)
+		case reqSampling:
+			b = c.appendSampling(b, r)
+		case reqPooling:
+			b = appendRawOrNil(b, r.Pooling)
+		case reqArrival:
+			b = pack.AppendFloat64(b, r.ArrivalTime)
+		case reqLoRA:
+			b = c.appendLoRA(b, r.LoRA)
+		case reqIgnored:
+			b = append(b, c.request.defaults[i]...)
+		default:
+			b = appendRequestScalar(b, field, r)
+		}
+	}
+	return b
+}
+
+func appendRequestScalar(b []byte, field requestField, r *Request) []byte {
+	switch field {
+	case reqSalt:
+		return appendStringOrNil(b, r.CacheSalt)
+	case reqRank:
+		if r.DataParallelRank < 0 {
+			return pack.AppendNil(b)
+		}
+		return pack.AppendInt(b, int64(r.DataParallelRank))
+	case reqEmbeds:
+		return appendRawOrNil(b, r.PromptEmbeds)
+	case reqClient:
+		return pack.AppendInt(b, int64(r.ClientIndex))
+	case reqWave:
+		return pack.AppendInt(b, int64(r.CurrentWave))
+	case reqPriority:
+		return pack.AppendInt(b, int64(r.Priority))
+	case reqResumable:
+		return pack.AppendBool(b, r.Resumable)
+	case reqExternalID:
+		return appendStringOrNil(b, r.ExternalID)
+	case reqAbortNow:
+		return pack.AppendBool(b, r.AbortImmediately)
+	case reqSession:
+		return appendStringOrNil(b, r.SessionID)
+	}
+	return pack.AppendNil(b)
+}
+
+func appendPrompt(b []byte, ids []uint32) []byte {
+	if ids == nil {
+		return pack.AppendNil(b)
+	}
+	return pack.AppendUint32s(b, ids)
+}
+
+func (c *Codec) appendLoRA(b []byte, l *LoRA) []byte {
+	switch {
+	case l == nil:
+		return pack.AppendNil(b)
+	case l.Raw != nil:
+		return append(b, l.Raw...)
+	}
+	b = pack.AppendArrayHeader(b, c.lora.fields)
+	b = pack.AppendInt(pack.AppendString(b, l.Name), l.ID)
+	return append(pack.AppendString(b, l.Path), c.lora.tail...)
+}
+
+func (c *Codec) appendSampling(b []byte, r *Request) []byte {
+	if !r.HasSampling {
+		return pack.AppendNil(b)
+	}
+	s := &r.Sampling
+	n := 11
+	for _, extra := range []bool{
+		c.sampling.watermarking, c.sampling.routedExperts, s.HasSeed, s.EOSTokenID >= 0,
+		s.Logprobs != NoLogprobs, s.PromptLogprobs != NoLogprobs, s.ExtraArgs != nil,
+		s.StructuredOutputs != nil, len(s.LogprobTokenIDs) > 0, s.PromptScores != nil, s.PromptScoreStart > 0,
+		s.HasSkipReading,
+	} {
+		if extra {
+			n++
+		}
+	}
+	b = pack.AppendMapHeader(b, n)
+	b = pack.AppendFloat32(pack.AppendString(b, "temperature"), float32(s.Temperature))
+	if c.sampling.watermarking {
+		b = pack.AppendBool(pack.AppendString(b, "watermarking"), true)
+	}
+	b = pack.AppendFloat32(pack.AppendString(b, "top_p"), 1)
+	b = pack.AppendInt(pack.AppendString(b, "top_k"), 0)
+	if s.HasSeed {
+		b = pack.AppendInt(pack.AppendString(b, "seed"), s.Seed)
+	}
+	b = appendMaxTokens(b, s)
+	b = pack.AppendInt(pack.AppendString(b, "min_tokens"), int64(s.MinTokens))
+	b = appendLogprobsCount(b, "logprobs", s.Logprobs)
+	b = appendLogprobsCount(b, "prompt_logprobs", s.PromptLogprobs)
+	b = appendLogprobIDs(b, s)
+	for _, key := range []string{"min_p", "frequency_penalty", "presence_penalty"} {
+		b = pack.AppendFloat32(pack.AppendString(b, key), 0)
+	}
+	b = pack.AppendFloat32(pack.AppendString(b, "repetition_penalty"), 1)
+	return c.appendSamplingStops(b, s)
+}
+
+func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
+	b = pack.AppendUint32s(pack.AppendString(b, "stop_token_ids"), s.StopTokenIDs)
+	if s.EOSTokenID >= 0 {
+		b = pack.AppendInt(pack.AppendString(b, "_eos_token_id"), s.EOSTokenID)
+	}
+	b = appendAllStops(pack.AppendString(b, "_all_stop_token_ids"), s)
+	if s.StructuredOutputs != nil {
+		b = append(pack.AppendString(b, "structured_outputs"), s.StructuredOutputs...)
+	}
+	if s.ExtraArgs != nil {
+		b = append(pack.AppendString(b, "extra_args"), s.ExtraArgs...)
+	}
+	if s.HasSkipReading {
+		b = pack.AppendBool(pack.AppendString(b, "skip_reading_prefix_cache"), s.SkipReading)
+	}
+	if c.sampling.routedExperts {
+		b = pack.AppendInt(pack.AppendString(b, "routed_experts_prompt_start"), 0)
+	}
+	return b
+}
+
+// appendLogprobIDs writes which ids a request wants to know the log-probabilities of.
+func appendLogprobIDs(b []byte, s *Sampling) []byte {
+	if len(s.LogprobTokenIDs) > 0 {
+		b = pack.AppendUint32s(pack.AppendString(b, "logprob_token_ids"), s.LogprobTokenIDs)
+	}
+	if s.PromptScores != nil {
+		b = append(pack.AppendString(b, "prompt_logprob_token_ids"), s.PromptScores...)
+	}
+	if s.PromptScoreStart > 0 {
+		b = pack.AppendInt(pack.AppendString(b, "prompt_logprob_start"), int64(s.PromptScoreStart))
+	}
+	return b
+}
+
+// appendAllStops writes what an engine masks until min_tokens are out: the stop
+// token ids and the end of sequence.
+func appendAllStops(b []byte, s *Sampling) []byte {
+	if s.EOSTokenID < 0 || s.EOSTokenID > math.MaxUint32 || slices.Contains(s.StopTokenIDs, uint32(s.EOSTokenID)) {
+		return pack.AppendUint32s(b, s.StopTokenIDs)
+	}
+	b = pack.AppendArrayHeader(b, len(s.StopTokenIDs)+1)
+	for _, id := range s.StopTokenIDs {
+		b = pack.AppendUint(b, uint64(id))
+	}
+	return pack.AppendInt(b, s.EOSTokenID)
+}
+
+func appendMaxTokens(b []byte, s *Sampling) []byte {
+	b = pack.AppendString(b, "max_tokens")
+	if !s.HasMaxTokens {
+		return pack.AppendNil(b)
+	}
+	return pack.AppendInt(b, int64(s.MaxTokens))
+}
+
+func appendLogprobsCount(b []byte, key string, n int) []byte {
+	switch n {
+	case NoLogprobs:
+		return b
+	case AllLogprobs:
+		n = -1
+	}
+	return pack.AppendInt(pack.AppendString(b, key), int64(n))
+}

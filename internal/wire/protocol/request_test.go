@@ -1,0 +1,237 @@
+package protocol
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// TestRequestRoundTrip covers what no captured request has, in every line.
+func TestRequestRoundTrip(t *testing.T) {
+	raw := array(samples[pack.String], samples[pack.Int])
+	for _, test := range []struct {
+		name   string
+		change func(*Request)
+	}{
+		{"plain", func(*Request) {}},
+		{"empty prompt", func(r *Request) { r.PromptTokenIDs = []uint32{} }},
+		{"embeddings in place of a prompt", func(r *Request) { r.PromptTokenIDs, r.PromptEmbeds = nil, raw }},
+		{"pooling", func(r *Request) { r.HasSampling, r.Pooling = false, raw }},
+		{"multimodal", func(r *Request) { r.MMFeatures = raw }},
+		{"no limit", func(r *Request) { r.Sampling.MaxTokens, r.Sampling.HasMaxTokens = 0, false }},
+		{"limit 0", func(r *Request) { r.Sampling.MaxTokens = 0 }},
+		{"all logprobs", func(r *Request) { r.Sampling.Logprobs, r.Sampling.PromptLogprobs = AllLogprobs, AllLogprobs }},
+		{"only the sampled token's logprobs", func(r *Request) { r.Sampling.Logprobs, r.Sampling.PromptLogprobs = 0, 0 }},
+		{"seed 0", func(r *Request) { r.Sampling.HasSeed = true }},
+		{"negative seed", func(r *Request) { r.Sampling.HasSeed, r.Sampling.Seed = true, -1<<63 }},
+		{"extra arguments", func(r *Request) { r.Sampling.ExtraArgs = pack.AppendMapHeader(nil, 0) }},
+		{"stops", func(r *Request) { r.Sampling.StopTokenIDs, r.Sampling.MinTokens = []uint32{7, 1<<32 - 1}, 3 }},
+		{"end of sequence 0", func(r *Request) { r.Sampling.EOSTokenID = 0 }},
+		{"rank 0", func(r *Request) { r.DataParallelRank = 0 }},
+		{"scalars", func(r *Request) {
+			r.ExternalID, r.CacheSalt, r.ArrivalTime = "ext", "salt", 1.25
+			r.ClientIndex, r.CurrentWave, r.Priority, r.Resumable, r.AbortImmediately = 1, 2, -3, true, true
+		}},
+	} {
+		for _, line := range Lines() {
+			t.Run(test.name+"/"+line, func(t *testing.T) {
+				c := codecOf(t, line)
+				want := plainRequest("a")
+				test.change(want)
+				var got Request
+				payload := c.AppendRequest(nil, want)
+				if err := c.DecodeRequest(payload, &got); err != nil {
+					t.Fatal(err)
+				}
+				if raw := elements(t, payload)[3]; got.HasSampling && string(got.Sampling.Raw) != string(raw) {
+					t.Errorf("sampling parameters are %x, kept as %x", raw, got.Sampling.Raw)
+				}
+				got.Fields, got.Sampling.Raw = 0, nil
+				if len(got.Sampling.StopTokenIDs) == 0 {
+					got.Sampling.StopTokenIDs = nil
+				}
+				if diff := cmp.Diff(want, &got); diff != "" {
+					t.Errorf("-sent +received:\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+func TestLoRARoundTrip(t *testing.T) {
+	for _, line := range Lines() {
+		c := codecOf(t, line)
+		sent := plainRequest("a")
+		sent.LoRA = &LoRA{Name: "adapter", ID: 3, Path: "/p"}
+		var got, again Request
+		if err := c.DecodeRequest(c.AppendRequest(nil, sent), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.LoRA.Name != "adapter" || got.LoRA.ID != 3 || got.LoRA.Path != "/p" {
+			t.Errorf("line %s: %+v", line, got.LoRA)
+		}
+		// What was received is passed on as it came.
+		if err := c.DecodeRequest(c.AppendRequest(nil, &got), &again); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(got.LoRA, again.LoRA); diff != "" {
+			t.Errorf("line %s: -received +passed on:\n%s", line, diff)
+		}
+	}
+	for _, test := range []struct {
+		name string
+		raw  []byte
+		path string
+	}{
+		{"no path", array(samples[pack.String], samples[pack.Int]), ""},
+		{"path nil", array(samples[pack.String], samples[pack.Int], samples[pack.Nil]), ""},
+		{"path", array(samples[pack.String], samples[pack.Int], samples[pack.String]), "x"},
+	} {
+		l, err := DecodeLoRA(test.raw)
+		if err != nil || l.Path != test.path || l.Name != "x" || l.ID != 5 {
+			t.Errorf("%s: %+v %v", test.name, l, err)
+		}
+	}
+}
+
+// TestSamplingDefaults: what a frontend leaves out has vLLM's defaults
+// (vllm/sampling_params.py), and nil is not the same as absent for max_tokens.
+func TestSamplingDefaults(t *testing.T) {
+	c := codecOf(t, recorded)
+	values := elements(t, c.AppendRequest(nil, plainRequest("a")))
+	maxTokens := func(value byte) []byte { return append(pack.AppendString([]byte{0x81}, "max_tokens"), value) }
+	for _, test := range []struct {
+		name  string
+		raw   []byte
+		limit int
+		has   bool
+	}{
+		{"absent", []byte{0x80}, 16, true},
+		{"nil", maxTokens(0xc0), 0, false},
+		{"zero", maxTokens(0), 0, true},
+		{"set", maxTokens(9), 9, true},
+	} {
+		var r Request
+		if err := c.DecodeRequest(array(replaced(values, 3, test.raw)...), &r); err != nil {
+			t.Fatal(err)
+		}
+		want := defaultSampling(nil)
+		want.MaxTokens, want.HasMaxTokens = test.limit, test.has
+		r.Sampling.Raw = nil
+		if diff := cmp.Diff(want, r.Sampling); diff != "" {
+			t.Errorf("max_tokens %s: -want +got:\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestAllStopTokenIDs: the engine masks the end of sequence, too, until
+// min_tokens are out.
+func TestAllStopTokenIDs(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		stops []uint32
+		eos   int64
+		want  string
+	}{
+		{"nothing", nil, -1, "[]"},
+		{"stops", []uint32{9, 3}, -1, "[9, 3]"},
+		{"end of sequence", nil, 2, "[2]"},
+		{"both", []uint32{9}, 2, "[9, 2]"},
+		{"the same", []uint32{2, 9}, 2, "[2, 9]"},
+		{"no token id", []uint32{9}, 1 << 40, "[9]"},
+	} {
+		r := plainRequest("a")
+		r.Sampling.StopTokenIDs, r.Sampling.EOSTokenID = test.stops, test.eos
+		sampling := elements(t, codecOf(t, recorded).AppendRequest(nil, r))[3]
+		if got := pack.Format(member(t, sampling, "_all_stop_token_ids")); got != test.want {
+			t.Errorf("%s: got %s, want %s", test.name, got, test.want)
+		}
+	}
+}
+
+// TestTensorsGoBesideTheMessage: from 256 bytes a table is a frame of its own,
+// numbered from 1, and the next batch begins anew.
+func TestTensorsGoBesideTheMessage(t *testing.T) {
+	c := codecOf(t, recorded)
+	b := c.NewBatch(0)
+	for _, test := range []struct {
+		width  int // of one row: 4 bytes an id, 4 a value
+		frames []int
+	}{
+		{63, nil}, {64, []int{256, 256}}, {65, []int{260, 260}}, {1, nil},
+	} {
+		t.Run(fmt.Sprint(test.width), func(t *testing.T) {
+			b.Reset()
+			l := &Logprobs{Width: test.width, TokenIDs: make([]uint32, test.width), Values: make([]float32, test.width), Ranks: []int64{1}}
+			for range 2 {
+				if err := b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{0}, Logprobs: l}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m := finish(t, b, nil)
+			var sizes []int
+			for _, frame := range m[1:] {
+				sizes = append(sizes, len(frame))
+			}
+			if diff := cmp.Diff(append(append([]int(nil), test.frames...), test.frames...), sizes); diff != "" {
+				t.Errorf("auxiliary frames: -want +got:\n%s", diff)
+			}
+			for i, o := range mustDecode(t, c, m).Outputs {
+				got := readLogprobs(t, o.Logprobs, m)
+				if diff := cmp.Diff(l, got); diff != "" {
+					t.Errorf("output %d: -want +got:\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestTokensAreTheirOwn: the tokens of all outputs share an array, and a caller
+// that appends to one output's must not write into the next one's.
+func TestTokensAreTheirOwn(t *testing.T) {
+	c := codecOf(t, recorded)
+	b := c.NewBatch(0)
+	for i := range uint32(3) {
+		if err := b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{i, i}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := finish(t, b, nil)
+	var o Outputs
+	for range 2 { // afresh, then into the same arrays
+		if err := c.DecodeOutputs(m[0], &o); err != nil {
+			t.Fatal(err)
+		}
+		for i := range o.Outputs {
+			_ = append(o.Outputs[i].Tokens, 99)
+		}
+		for i := range o.Outputs {
+			if diff := cmp.Diff([]uint32{uint32(i), uint32(i)}, o.Outputs[i].Tokens); diff != "" {
+				t.Errorf("output %d: -want +got:\n%s", i, diff)
+			}
+		}
+	}
+}
+
+// A message that ends early still says whom to answer, whatever is missing.
+func TestTruncatedRequestKeepsItsID(t *testing.T) {
+	codec := codecOf(t, "0.33.0")
+	payload := codec.AppendRequest(nil, &Request{ID: "cmpl-replay-7-1a2b3c4d", PromptTokenIDs: []uint32{1, 2, 3}, DataParallelRank: -1})
+	const idEnd = 3 + 1 + len("cmpl-replay-7-1a2b3c4d") // array 16, fixstr
+	for n := range payload {
+		var r Request
+		if err := codec.DecodeRequest(payload[:n], &r); err == nil {
+			t.Fatalf("%d of %d bytes decode", n, len(payload))
+		}
+		want := ""
+		if n >= idEnd {
+			want = "cmpl-replay-7-1a2b3c4d"
+		}
+		if r.ID != want {
+			t.Errorf("%d bytes: id %q, want %q", n, r.ID, want)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package protocol
+
+import "github.com/vllm-vcr/conformance/internal/wire/pack"
+
+// SchedulerStats is what an engine says of its queues after a step
+// (vllm/v1/metrics/stats.py). It is always written with every key of the line:
+// a Rust frontend dies of a missing one. Running, Waiting, Skipped and
+// KVCacheUsage are gauges; PrefixCache and Spec are what happened since the
+// last message, frontends add them up.
+type SchedulerStats struct {
+	Running      int
+	Waiting      int
+	Skipped      int // waiting but held back, for instance by a LoRA limit
+	StepCounter  int
+	CurrentWave  int
+	KVCacheUsage float64 // share of the KV blocks in use, 0 to 1
+	PrefixCache  CacheStats
+	External     *CacheStats // look-ups in other engines' caches; nil without a KV connector
+	// Fetching counts the requests whose KV cache comes from another engine: those that
+	// have not begun to pull, those that do, and those that have it and wait.
+	Fetching [3]int
+	Spec     *SpecDecodingStats
+}
+
+// CacheStats counts prefix-cache look-ups; Queries and Hits are in tokens.
+type CacheStats struct {
+	Reset             bool
+	Requests          int
+	Queries           int
+	Hits              int
+	PreemptedRequests int
+	PreemptedQueries  int
+	PreemptedHits     int
+}
+
+// SpecDecodingStats counts speculative decoding (vllm/v1/spec_decode/metrics.py).
+type SpecDecodingStats struct {
+	SpecTokens        int // draft length K
+	Drafts            int
+	DraftTokens       int
+	AcceptedTokens    int
+	AcceptedPerPos    []int // K entries
+	DraftTokensPerPos []int // K entries, since 0.24
+}
+
+type statsOp uint8
+
+const (
+	statsEnd statsOp = iota // nothing but the bytes
+	statsRunning
+	statsWaiting
+	statsSkipped
+	statsStepCounter
+	statsWave
+	statsUsage
+	statsPrefix
+	statsExternal
+	statsFetching
+	statsSpec
+)
+
+var statsOps = map[string]statsOp{
+	"num_running_reqs": statsRunning, "num_waiting_reqs": statsWaiting,
+	"num_skipped_waiting_reqs": statsSkipped, "step_counter": statsStepCounter, "current_wave": statsWave,
+	"kv_cache_usage": statsUsage, "prefix_cache_stats": statsPrefix, "spec_decoding_stats": statsSpec,
+	"connector_prefix_cache_stats": statsExternal, "num_kv_fetch_reqs_by_stage": statsFetching,
+}
+
+// kvFetchStages are the keys that the scheduler always fills
+// (vllm/v1/core/sched/scheduler.py at 0.32.0), although the declared default is
+// an empty map.
+var kvFetchStages = [...]string{"waiting_to_start", "in_progress", "completed_waiting"}
+
+// statsStep is a run of constant bytes (keys, and values this package has
+// nothing to say about) and then one value.
+type statsStep struct {
+	bytes []byte
+	op    statsOp
+}
+
+func (c *Codec) compileStats() error {
+	s, err := c.profile.needStruct("SchedulerStats", "map")
+	if err != nil {
+		return err
+	}
+	run := pack.AppendMapHeader(nil, len(s.Fields))
+	for _, f := range s.Fields {
+		run = pack.AppendString(run, f.Name)
+		op, known := statsOps[f.Name]
+		switch {
+		case known:
+			c.stats = append(c.stats, statsStep{bytes: run, op: op})
+			run = nil
+		default:
+			def, err := c.defaultOf("SchedulerStats", f)
+			if err != nil {
+				return err
+			}
+			run = append(run, def...)
+		}
+	}
+	c.stats = append(c.stats, statsStep{bytes: run})
+	if c.cache, err = compileMap(c, "PrefixCacheStats", cacheValues); err != nil {
+		return err
+	}
+	if c.spec, err = compileMap(c, "SpecDecodingStats", specValues); err != nil {
+		return err
+	}
+	c.prefill, err = compileMap(c, "PrefillStats", prefillValues)
+	return err
+}
+
+func appendKVFetchStages(b []byte, counts [len(kvFetchStages)]int) []byte {
+	b = pack.AppendMapHeader(b, len(kvFetchStages))
+	for i, stage := range kvFetchStages {
+		b = pack.AppendInt(pack.AppendString(b, stage), int64(counts[i]))
+	}
+	return b
+}
+
+var cacheValues = mapValues[CacheStats]{
+	"reset":              boolValue(func(s *CacheStats) bool { return s.Reset }),
+	"requests":           intValue(func(s *CacheStats) int { return s.Requests }),
+	"queries":            intValue(func(s *CacheStats) int { return s.Queries }),
+	"hits":               intValue(func(s *CacheStats) int { return s.Hits }),
+	"preempted_requests": intValue(func(s *CacheStats) int { return s.PreemptedRequests }),
+	"preempted_queries":  intValue(func(s *CacheStats) int { return s.PreemptedQueries }),
+	"preempted_hits":     intValue(func(s *CacheStats) int { return s.PreemptedHits }),
+}
+
+var specValues = mapValues[SpecDecodingStats]{
+	"num_spec_tokens":             intValue(func(s *SpecDecodingStats) int { return s.SpecTokens }),
+	"num_drafts":                  intValue(func(s *SpecDecodingStats) int { return s.Drafts }),
+	"num_draft_tokens":            intValue(func(s *SpecDecodingStats) int { return s.DraftTokens }),
+	"num_accepted_tokens":         intValue(func(s *SpecDecodingStats) int { return s.AcceptedTokens }),
+	"num_accepted_tokens_per_pos": intsValue(func(s *SpecDecodingStats) []int { return s.AcceptedPerPos }),
+	"num_draft_tokens_per_pos":    intsValue(func(s *SpecDecodingStats) []int { return s.DraftTokensPerPos }),
+}
+
+var prefillValues = mapValues[PrefillStats]{
+	"num_prompt_tokens":          intValue(func(s *PrefillStats) int { return s.Prompt }),
+	"num_computed_tokens":        intValue(func(s *PrefillStats) int { return s.Computed }),
+	"num_cached_tokens":          intValue(func(s *PrefillStats) int { return s.Cached }),
+	"num_local_cached_tokens":    intValue(func(s *PrefillStats) int { return s.LocalCached }),
+	"num_external_cached_tokens": intValue(func(s *PrefillStats) int { return s.ExternalCached }),
+	"num_cache_creation_tokens":  intValue(func(s *PrefillStats) int { return s.CacheCreation }),
+}
+
+func (c *Codec) appendStats(b []byte, s *SchedulerStats) []byte {
+	if s == nil {
+		return pack.AppendNil(b)
+	}
+	for i := range c.stats {
+		step := &c.stats[i]
+		b = append(b, step.bytes...)
+		switch step.op {
+		case statsRunning:
+			b = pack.AppendInt(b, int64(s.Running))
+		case statsWaiting:
+			b = pack.AppendInt(b, int64(s.Waiting))
+		case statsSkipped:
+			b = pack.AppendInt(b, int64(s.Skipped))
+		case statsStepCounter:
+			b = pack.AppendInt(b, int64(s.StepCounter))
+		case statsWave:
+			b = pack.AppendInt(b, int64(s.CurrentWave))
+		case statsUsage:
+			b = pack.AppendFloat64(b, s.KVCacheUsage)
+		case statsPrefix:
+			b = appendMap(b, c.cache, &s.PrefixCache)
+		case statsExternal:
+			b = appendMapOrNil(b, c.cache, s.External)
+		case statsFetching:
+			b = appendKVFetchStages(b, s.Fetching)
+		case statsSpec:
+			b = appendMapOrNil(b, c.spec, s.Spec)
+		}
+	}
+	return b
+}
+
+func appendInts(b []byte, values []int) []byte {
+	b = pack.AppendArrayHeader(b, len(values))
+	for _, v := range values {
+		b = pack.AppendInt(b, int64(v))
+	}
+	return b
+}

@@ -1,0 +1,200 @@
+package protocol
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// TestUtilityResultKinds: a frontend answers HTTP 500 to a result of another
+// kind than the line's method has, so none can be written.
+func TestUtilityResultKinds(t *testing.T) {
+	list := pack.AppendNil(pack.AppendArrayHeader(nil, 1))
+	values := []struct {
+		name  string
+		value any
+		kinds []ResultKind // that take it
+	}{
+		{"nil", nil, []ResultKind{ResultNone, ResultAny}},
+		{"bool", true, []ResultKind{ResultBool, ResultAny}},
+		{"string", "default", []ResultKind{ResultStr, ResultAny}},
+		{"ints", []int64{1, -2}, []ResultKind{ResultInts, ResultAny}},
+		{"no ints", []int64{}, []ResultKind{ResultInts, ResultAny}},
+		{"strings", []string{"generate"}, []ResultKind{ResultStrings, ResultAny}},
+		{"raw list", list, []ResultKind{ResultList, ResultAny}},
+		{"raw map", pack.AppendMapHeader(nil, 0), []ResultKind{ResultAny}},
+		{"broken raw", []byte{0x92, 0xc0}, nil},
+		{"two raw values", []byte{0x90, 0x90}, nil},
+		{"no raw", []byte{}, nil},
+		{"int", 1, nil},
+	}
+	kinds := map[ResultKind]string{
+		ResultNone: "reset_mm_cache", ResultBool: "is_sleeping", ResultStr: "get_weight_version", ResultInts: "list_loras",
+		ResultStrings: "get_supported_tasks", ResultList: "collective_rpc", ResultAny: "handle_fault_tolerance",
+	}
+	c := codecOf(t, recorded)
+	for kind, method := range kinds {
+		for _, v := range values {
+			t.Run(fmt.Sprintf("%s/%s", kind, v.name), func(t *testing.T) {
+				m, err := c.UtilityResult(1, UtilityCall{CallID: 1 << 63, Method: method}, v.value, 1.5)
+				if !slices.Contains(v.kinds, kind) {
+					if err == nil || m != nil || !strings.Contains(err.Error(), "utility "+method+" of line "+Newest()+": ") {
+						t.Errorf("got %x %v, want an error naming method and line", m, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				o := mustDecode(t, c, m)
+				if o.Utility == nil || o.Utility.CallID != 1<<63 || o.Utility.Failed || o.Utility.Result == nil {
+					t.Errorf("%+v", o.Utility)
+				}
+			})
+		}
+	}
+}
+
+// TestUtilityResultPerLine walks the methods whose result changed: wake_up
+// returns whether all of the engine is awake since 0.31, the weight version is
+// there since 0.27. A method that the line's engine does not have is for the
+// caller to fail, its result can be anything.
+func TestUtilityResultPerLine(t *testing.T) {
+	for _, line := range Lines() {
+		c := codecOf(t, line)
+		for _, test := range []struct {
+			method string
+			value  any
+			ok     bool
+		}{
+			{"wake_up", nil, line <= "0.30"},
+			{"wake_up", true, line >= "0.31"},
+			{"get_weight_version", nil, line <= "0.26"}, // unknown there
+			{"get_weight_version", "default", true},
+			{"reset_prefix_cache", nil, false},
+			{"reset_prefix_cache", true, true},
+			{"sleep", false, false},
+			{"sleep", nil, true},
+			{"no_such_method", nil, true},
+			{"no_such_method", "x", true},
+		} {
+			t.Run(fmt.Sprintf("%s/%s/%v", line, test.method, test.value), func(t *testing.T) {
+				_, err := c.UtilityResult(0, UtilityCall{CallID: 1, Method: test.method}, test.value, 0)
+				if (err == nil) != test.ok {
+					t.Errorf("error %v, want none: %v", err, test.ok)
+				}
+			})
+		}
+	}
+}
+
+func TestUtilityFailure(t *testing.T) {
+	for _, line := range Lines() {
+		c := codecOf(t, line)
+		o := mustDecode(t, c, c.UtilityFailure(0, UtilityCall{CallID: 1<<64 - 1, Method: "fly"}, "no wings", 2))
+		want := &UtilityOutput{CallID: 1<<64 - 1, Failed: true, Failure: "Call to fly method failed: no wings"}
+		if diff := cmp.Diff(want, o.Utility); diff != "" {
+			t.Errorf("line %s: -want +got:\n%s", line, diff)
+		}
+		if len(o.Outputs) != 0 || o.SchedulerStats != nil || o.FinishedRequests != nil {
+			t.Errorf("line %s: something beside the answer: %+v", line, o)
+		}
+	}
+}
+
+// TestUtilityCallRoundTrip covers what no captured call has.
+func TestUtilityCallRoundTrip(t *testing.T) {
+	for _, call := range []UtilityCall{
+		{ClientIndex: 0, CallID: 0, Method: ""},
+		{ClientIndex: 1<<31 - 1, CallID: 1<<64 - 1, Method: strings.Repeat("m", 300)},
+		{ClientIndex: 1, CallID: 1 << 63, Method: "x", Args: [][]byte{{0xc0}, {0x90}, pack.AppendString(nil, "é")}},
+	} {
+		got, err := DecodeUtilityCall(AppendUtilityCall(nil, call))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(call, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+}
+
+// TestReservedCallIDs: a Python frontend keeps -1 and -2 for notifications of
+// its own; they are read as they would be written in 64 bits.
+func TestReservedCallIDs(t *testing.T) {
+	for _, test := range []struct {
+		id   []byte
+		want uint64
+	}{{[]byte{0xff}, 1<<64 - 1}, {[]byte{0xfe}, 1<<64 - 2}} {
+		call, err := DecodeUtilityCall(array([]byte{0}, test.id, samples[pack.String], array()))
+		if err != nil || call.CallID != test.want {
+			t.Errorf("%x: got %d %v, want %d", test.id, call.CallID, err, test.want)
+		}
+	}
+}
+
+func TestBadCalls(t *testing.T) {
+	str, null := samples[pack.String], samples[pack.Nil]
+	client, id := []byte{2}, pack.AppendUint(nil, 1<<63)
+	for _, test := range []struct {
+		name   string
+		values [][]byte
+		want   string
+		call   UtilityCall
+	}{
+		{"three values", [][]byte{client, id, str}, "utility call: 3 values, want [client_index, call_id, method, args]", UtilityCall{}},
+		{"five values", [][]byte{client, id, str, array(), null}, "utility call x: 1 bytes after [client_index,", UtilityCall{ClientIndex: 2, CallID: 1 << 63, Method: "x"}},
+		{"client nil", [][]byte{null, id, str, array()}, "utility call: client_index: ", UtilityCall{}},
+		{"client negative", [][]byte{{0xff}, id, str, array()}, "utility call: client_index: -1 is out of range", UtilityCall{}},
+		{"call id text", [][]byte{client, str, str, array()}, "utility call: call_id: ", UtilityCall{ClientIndex: 2}},
+		{"method nil", [][]byte{client, id, null, array()}, "utility call: method: ", UtilityCall{ClientIndex: 2, CallID: 1 << 63}},
+		{"args nil", [][]byte{client, id, str, null}, "utility call x: args: ", UtilityCall{ClientIndex: 2, CallID: 1 << 63, Method: "x"}},
+		{
+			"bad argument",
+			[][]byte{client, id, str, {0x92, 0xc0, 0xc1}},
+			"utility call x: argument 1: ",
+			UtilityCall{ClientIndex: 2, CallID: 1 << 63, Method: "x", Args: [][]byte{null}},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			call, err := DecodeUtilityCall(array(test.values...))
+			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			if diff := cmp.Diff(test.call, call); diff != "" {
+				t.Errorf("what could be read: -want +got:\n%s", diff)
+			}
+		})
+	}
+	claimed := append([]byte{0x95}, slices.Concat(client, id, str, array())...)
+	if _, err := DecodeUtilityCall(claimed); err == nil {
+		t.Error("a call that claims five values and has four is taken for whole")
+	}
+	for name, payload := range map[string][]byte{
+		"start wave of one": array(client), "of three": array(client, null, null), "wave nil": array(null, null), "engine text": array(client, str),
+		"engine cut short": array(client, []byte{0xc4, 2, 0}),
+	} {
+		if _, _, err := DecodeStartWave(payload); err == nil || !strings.HasPrefix(err.Error(), "start_dp_wave: ") || strings.Contains(err.Error(), "%!") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, test := range []struct {
+		payload       []byte
+		wave, exclude int
+	}{{array(client, null), 2, -1}, {array(client, []byte{0}), 2, 0}, {array(client, pack.AppendBin(nil, []byte{0, 0})), 2, -1}} {
+		if wave, exclude, err := DecodeStartWave(test.payload); wave != test.wave || exclude != test.exclude || err != nil {
+			t.Errorf("%x: wave %d, engine %d, %v", test.payload, wave, exclude, err)
+		}
+	}
+	if _, err := DecodeAbort(array(str, client)); err == nil || !strings.HasPrefix(err.Error(), "abort: id 1: ") {
+		t.Errorf("abort of an int: %v", err)
+	}
+	if ids, err := DecodeAbort(AppendAbort(nil)); err != nil || len(ids) != 0 {
+		t.Errorf("abort of nothing: %v %v", ids, err)
+	}
+}

@@ -35,13 +35,16 @@ func FrameOptions(path string) (Options, error) {
 //
 // A gzip stream that ends early, as a killed tap leaves it, is read to its last
 // whole line, with a warning. On any other fault, or when ctx ends, no output
-// comes to its place.
+// comes to its place. counts and log may be nil.
 func Derive(ctx context.Context, path string, opt Options, sinks func(rank int) (Sinks, error), counts *Counts, log *slog.Logger) error {
 	r, err := trace.OpenFrames(path, trace.Options{})
 	if err != nil {
 		return err
 	}
 	defer r.Close()
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	d := &derivation{opt: opt, sinks: sinks, counts: counts, log: log, observers: make(map[int]*Observer)}
 	if err := d.run(ctx, r); err != nil {
 		return d.abandon(err)

@@ -47,7 +47,7 @@ var importRules = map[string][]string{
 	"internal/engine/grammar":   {},
 	"internal/engine/tokenizer": {"golang.org/x/text"},
 	"internal/engine/dataset": {
-		"player", "trace", "internal/engine/tokenizer", "internal/wire/protocol", "github.com/parquet-go/parquet-go",
+		"player", "trace", "internal/engine/tokenizer", "github.com/parquet-go/parquet-go",
 		"github.com/ncruces/go-sqlite3", wazero,
 	},
 

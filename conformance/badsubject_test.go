@@ -16,10 +16,10 @@ import (
 // saboteur is a token source that answers some requests wrongly.
 type saboteur struct {
 	player.Source
-	sabotage func(r *protocol.Request, s *player.Script) error
+	sabotage func(r *player.Request, s *player.Script) error
 }
 
-func (s saboteur) Script(r *protocol.Request) (player.Script, error) {
+func (s saboteur) Script(r *player.Request) (player.Script, error) {
 	script, err := s.Source.Script(r)
 	if err != nil {
 		return script, err
@@ -29,7 +29,7 @@ func (s saboteur) Script(r *protocol.Request) (player.Script, error) {
 }
 
 // sabotaged makes players whose scripts are tampered with.
-func sabotaged(sabotage func(r *protocol.Request, s *player.Script) error) Engine {
+func sabotaged(sabotage func(r *player.Request, s *player.Script) error) Engine {
 	return func(opt player.Options) (Subject, error) {
 		if opt.Source == nil {
 			replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Match, Strict: true})
@@ -44,7 +44,7 @@ func sabotaged(sabotage func(r *protocol.Request, s *player.Script) error) Engin
 
 // inRequest tampers with the script of one request.
 func inRequest(id string, change func(*player.Script)) Engine {
-	return sabotaged(func(r *protocol.Request, s *player.Script) error {
+	return sabotaged(func(r *player.Request, s *player.Script) error {
 		if r.ID == id {
 			change(s)
 		}
@@ -61,7 +61,7 @@ func TestWrongEngine(t *testing.T) {
 		subject Engine
 		want    outcome
 	}{
-		{"none", sabotaged(func(*protocol.Request, *player.Script) error { return nil }), outcome{exit: ExitOK}},
+		{"none", sabotaged(func(*player.Request, *player.Script) error { return nil }), outcome{exit: ExitOK}},
 		{
 			"altered token", inRequest("replay-0", func(s *player.Script) { s.Tokens[3] = 7 }),
 			onlyFidelity(Fail, "request 0 (line 7): token 3 differs: expected [714 473 1767 722 1946 324 421 1802 1633 1873 1239 1385…], "+
@@ -99,7 +99,7 @@ func TestWrongEngine(t *testing.T) {
 			onlyFidelity(Fail, "request 0 (line 7): ", "chunk 0 differs: expected sizes [1 1 ", ", got [24]"),
 		},
 		{
-			"refused request", sabotaged(func(r *protocol.Request, _ *player.Script) error {
+			"refused request", sabotaged(func(r *player.Request, _ *player.Script) error {
 				if r.ID == "replay-0" {
 					return errors.New("no such record")
 				}
@@ -141,7 +141,7 @@ type exchange struct {
 	other map[string]string
 }
 
-func (e exchange) Script(r *protocol.Request) (player.Script, error) {
+func (e exchange) Script(r *player.Request) (player.Script, error) {
 	asked := *r
 	if id, ok := e.other[r.ID]; ok {
 		asked.ID, asked.ExternalID = id, id
@@ -152,7 +152,7 @@ func (e exchange) Script(r *protocol.Request) (player.Script, error) {
 // TestAllFailuresAreReported: one wrong stream does not hide another.
 func TestAllFailuresAreReported(t *testing.T) {
 	g := usualGolden(t)
-	runner := Runner{Store: g, Engine: sabotaged(func(_ *protocol.Request, s *player.Script) error {
+	runner := Runner{Store: g, Engine: sabotaged(func(_ *player.Request, s *player.Script) error {
 		s.Tokens[0]++
 		return nil
 	})}
@@ -197,7 +197,7 @@ func dyingAt(id string, reason error) Engine {
 	return func(opt player.Options) (Subject, error) {
 		m := mortal{die: make(chan error), dead: make(chan struct{})}
 		var err error
-		m.Subject, err = sabotaged(func(r *protocol.Request, _ *player.Script) error {
+		m.Subject, err = sabotaged(func(r *player.Request, _ *player.Script) error {
 			if r.ID == id {
 				m.die <- reason
 				<-m.dead
@@ -302,7 +302,7 @@ func TestBrokenEngine(t *testing.T) {
 func silentAfter(tokens int) Engine {
 	return func(opt player.Options) (Subject, error) {
 		opt.Pace = player.PaceRecorded
-		return sabotaged(func(_ *protocol.Request, s *player.Script) error {
+		return sabotaged(func(_ *player.Request, s *player.Script) error {
 			if s.FirstToken, s.Gaps = 0, nil; tokens == 0 {
 				s.FirstToken = never
 				return nil

@@ -132,7 +132,7 @@ func TestAddressBrokenOff(t *testing.T) {
 	var asked atomic.Int32
 	engine := func(opt player.Options) (Subject, error) {
 		opt.Pace = player.PaceRecorded
-		return sabotaged(func(r *protocol.Request, s *player.Script) error {
+		return sabotaged(func(r *player.Request, s *player.Script) error {
 			if s.FirstToken, s.Gaps = 0, nil; r.ID == "replay-5" && asked.Add(1) == 1 {
 				s.Gaps = []time.Duration{never}
 			}

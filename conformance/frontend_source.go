@@ -26,7 +26,7 @@ type plan struct {
 }
 
 // Script implements [player.Source].
-func (s *speaker) Script(r *protocol.Request) (player.Script, error) {
+func (s *speaker) Script(r *player.Request) (player.Script, error) {
 	s.mu.Lock()
 	p, planned := s.plans[promptKey(r.PromptTokenIDs)]
 	s.mu.Unlock()

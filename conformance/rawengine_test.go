@@ -115,7 +115,7 @@ func (e *rawEngine) handle(m zmq.Message) error {
 	if err := e.codec.DecodeRequest(m[1], &r); err != nil {
 		return err
 	}
-	script, err := e.source.Script(&r)
+	script, err := e.source.Script(&player.Request{ID: r.ID, ExternalID: r.ExternalID, PromptTokenIDs: r.PromptTokenIDs})
 	if err != nil {
 		return err
 	}

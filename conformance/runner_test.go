@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -184,7 +183,7 @@ func TestInterruptedReplay(t *testing.T) {
 	runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}}
 	runner.Engine = func(opt player.Options) (Subject, error) {
 		opt.Pace = player.PaceRecorded
-		return sabotaged(func(_ *protocol.Request, s *player.Script) error {
+		return sabotaged(func(_ *player.Request, s *player.Script) error {
 			s.FirstToken = never
 			cancel(errors.New("interrupted by the user"))
 			return nil

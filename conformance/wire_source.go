@@ -42,7 +42,7 @@ const foreverAfter = 1 << 20 * time.Hour
 
 // Script makes a session a [player.Source]: a request is answered as the real
 // engine answered the one with its id, each output at the time of its step.
-func (w *wireSession) Script(r *protocol.Request) (player.Script, error) {
+func (w *wireSession) Script(r *player.Request) (player.Script, error) {
 	q := w.byID[r.ID]
 	if q == nil {
 		return player.Script{}, fmt.Errorf("%s: no request has the id %q", w.name, r.ID)

@@ -35,7 +35,7 @@ func TestWireSubjects(t *testing.T) {
 	died := errors.New("out of memory")
 	sabotage := func(change func(*player.Script)) Engine {
 		return func(opt player.Options) (Subject, error) {
-			opt.Source = saboteur{opt.Source, func(r *protocol.Request, s *player.Script) error {
+			opt.Source = saboteur{opt.Source, func(r *player.Request, s *player.Script) error {
 				if strings.HasPrefix(r.ID, "cmpl-25c6b550-") {
 					change(s)
 				}
@@ -62,7 +62,7 @@ func TestWireSubjects(t *testing.T) {
 		}, Skip, "", "not judged: the engine under test does not take"},
 		{"the end of it", func(opt player.Options) (Subject, error) {
 			m := mortal{die: make(chan error), dead: make(chan struct{})}
-			opt.Source = saboteur{opt.Source, func(r *protocol.Request, _ *player.Script) error {
+			opt.Source = saboteur{opt.Source, func(r *player.Request, _ *player.Script) error {
 				if strings.HasPrefix(r.ID, "cmpl-25c6b550-") {
 					m.die <- died
 					<-m.dead

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -46,7 +45,7 @@ func newChains(t *trace.Trace, records []*trace.Record, blockSize, minDepth int)
 func answers(rec *trace.Record) bool { return len(rec.OutputTokenIDs) > 0 || rec.OutputTokens == 0 }
 
 // find returns the record that answers a prompt.
-func (c *chains) find(r *protocol.Request, used []bool) (index, depth int, err error) {
+func (c *chains) find(r *Request, used []bool) (index, depth int, err error) {
 	c.hashes = trace.AppendBlockHashes(c.hashes[:0], r.PromptTokenIDs, c.blockSize)
 	c.images = imageHashes(r.MMFeatures)
 	for blocks := len(c.hashes); blocks > 0; blocks-- {
@@ -155,7 +154,7 @@ func newExact(t *trace.Trace, records []*trace.Record, blockSize int) (*exact, e
 	return e, nil
 }
 
-func (e *exact) find(r *protocol.Request, used []bool) (index, depth int, err error) {
+func (e *exact) find(r *Request, used []bool) (index, depth int, err error) {
 	prompt, images := r.PromptTokenIDs, imageHashes(r.MMFeatures)
 	candidates := slices.Clone(e.byIDs[wholePrompt(prompt)])
 	candidates = slices.DeleteFunc(candidates, func(i int) bool { return !slices.Equal(e.records[i].PromptTokenIDs, prompt) })

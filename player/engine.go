@@ -47,6 +47,7 @@ type engine struct {
 	state    engineState
 	spec     protocol.SpecDecodingStats
 	out      protocol.Output // scratch
+	asked    Request         // scratch: what the source gets of a request
 	draws    latency.Step    // scratch
 	drawers  []*request      // scratch: of the decodes in draws
 

@@ -103,7 +103,7 @@ func outcome(a *answer) string {
 // counting says its prompt's last token and on.
 type counting struct{}
 
-func (counting) Script(r *protocol.Request) (Script, error) {
+func (counting) Script(r *Request) (Script, error) {
 	last := r.PromptTokenIDs[len(r.PromptTokenIDs)-1]
 	return Script{Fill: func(i int) uint32 { return last + 1 + uint32(i) }, CachedTokens: LookUp}, nil
 }

@@ -191,7 +191,7 @@ func TestEchoOfEmbeddings(t *testing.T) {
 	if err := setPrompt(r); err != nil || len(r.PromptTokenIDs) != 4 {
 		t.Fatalf("%d tokens, %v", len(r.PromptTokenIDs), err)
 	}
-	if script, err := (Echo{}).Script(r); err != nil || len(script.Tokens) > 0 || script.Finish != protocol.FinishStop {
+	if script, err := (Echo{}).Script(forSource(r)); err != nil || len(script.Tokens) > 0 || script.Finish != FinishStop {
 		t.Errorf("said %v, %v", script.Tokens, err)
 	}
 }

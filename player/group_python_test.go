@@ -18,13 +18,12 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // dozer is a parrot that dozes for an hour when it is asked for one token.
 type dozer struct{ parrot }
 
-func (d *dozer) Script(r *protocol.Request) (Script, error) {
+func (d *dozer) Script(r *Request) (Script, error) {
 	script, err := d.parrot.Script(r)
 	if r.Sampling.MaxTokens == 1 {
 		script.FirstToken = time.Hour

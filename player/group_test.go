@@ -34,7 +34,7 @@ const ranks = 4
 // for.
 type parrot struct{ requests, tokens atomic.Int64 }
 
-func (p *parrot) Script(r *protocol.Request) (Script, error) {
+func (p *parrot) Script(r *Request) (Script, error) {
 	prompt := slices.Clone(r.PromptTokenIDs)
 	p.requests.Add(1)
 	p.tokens.Add(int64(r.Sampling.MaxTokens))

@@ -108,7 +108,7 @@ func registered(t *testing.T, s *session) string {
 // seeker is a parrot that looks prompts up in the player's own prefix cache.
 type seeker struct{ parrot }
 
-func (f *seeker) Script(r *protocol.Request) (Script, error) {
+func (f *seeker) Script(r *Request) (Script, error) {
 	script, err := f.parrot.Script(r)
 	script.CachedTokens = LookUp
 	return script, err
@@ -306,7 +306,7 @@ func capturedEngineOf(t *testing.T, version string) (c capturedEngine) {
 // capturedAnswers is a source that says what an engine said, by the number of the request.
 type capturedAnswers []capturedRequest
 
-func (a capturedAnswers) Script(r *protocol.Request) (Script, error) {
+func (a capturedAnswers) Script(r *Request) (Script, error) {
 	n, err := strconv.Atoi(r.ID)
 	return Script{
 		Fill: func(at int) uint32 { return a[n].answer[at] }, Finish: protocol.FinishLength, CachedTokens: LookUp,

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -33,7 +32,7 @@ func newNamed(t *trace.Trace, records []*trace.Record) (*named, error) {
 }
 
 // find looks for the id of the engine, then for that of the client.
-func (f *named) find(r *protocol.Request, used []bool) (index, depth int, err error) {
+func (f *named) find(r *Request, used []bool) (index, depth int, err error) {
 	for _, id := range []string{r.ID, r.ExternalID, clientID(r.ID)} {
 		if candidates := f.byID[id]; id != "" && len(candidates) > 0 {
 			return firstUnused(candidates, used), len(r.PromptTokenIDs), nil
@@ -54,9 +53,9 @@ func clientID(id string) string {
 
 // drawID is the id that draws depend on: without what a frontend drew itself, so that a
 // client that names its requests gets the same again. Each of n answers has its own.
-func drawID(r *protocol.Request) string {
-	if id := clientID(r.ID); r.ExternalID != "" && strings.HasSuffix(id, r.ExternalID) {
-		return id
+func drawID(id, external string) string {
+	if client := clientID(id); external != "" && strings.HasSuffix(client, external) {
+		return client
 	}
-	return r.ID
+	return id
 }

@@ -294,7 +294,7 @@ func TestAHundredThousandAborts(t *testing.T) {
 // sleepers is a source that keeps requests for one token waiting for an hour.
 type sleepers struct{}
 
-func (sleepers) Script(r *protocol.Request) (Script, error) {
+func (sleepers) Script(r *Request) (Script, error) {
 	script, err := Random{Vocab: defaultVocab}.Script(r)
 	if r.Sampling.MaxTokens == 1 {
 		script.FirstToken = time.Hour

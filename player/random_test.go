@@ -12,7 +12,7 @@ import (
 
 // randomTokens draws what a player with the seed says to a request.
 func randomTokens(seed uint64, vocab uint32, id string, n int) []uint32 {
-	s, err := Random{Seed: seed, Vocab: vocab}.Script(&protocol.Request{ID: id})
+	s, err := Random{Seed: seed, Vocab: vocab}.Script(&Request{ID: id})
 	if err != nil {
 		return nil
 	}
@@ -56,7 +56,7 @@ func TestRandomTokensDependOnSeedAndIDOnly(t *testing.T) {
 // too; what it says must not depend on them, but on everything else.
 func TestRandomTokensOfAClientsID(t *testing.T) {
 	said := func(id, client string) []uint32 {
-		s, err := Random{Seed: 1}.Script(&protocol.Request{ID: id, ExternalID: client})
+		s, err := Random{Seed: 1}.Script(&Request{ID: id, ExternalID: client})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,9 +148,9 @@ func TestIgnoreEOS(t *testing.T) {
 }
 
 // sourceFunc makes a function a source.
-type sourceFunc func(*protocol.Request) (Script, error)
+type sourceFunc func(*Request) (Script, error)
 
-func (f sourceFunc) Script(r *protocol.Request) (Script, error) { return f(r) }
+func (f sourceFunc) Script(r *Request) (Script, error) { return f(r) }
 
 func TestScriptsOfASource(t *testing.T) {
 	fill := func(position int) uint32 { return uint32(100 + position) }
@@ -187,7 +187,7 @@ func TestScriptsOfASource(t *testing.T) {
 		{"a finish that is none", Script{Tokens: []uint32{1, 2}, Finish: 77}, nil, [][]uint32{{1}, {}}, protocol.FinishError},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			source := sourceFunc(func(*protocol.Request) (Script, error) { return tt.script, nil })
+			source := sourceFunc(func(*Request) (Script, error) { return tt.script, nil })
 			r := newRig(t, Options{Source: source}, 1)
 			r.submit(ask("a", count(0, 4), 6, tt.change...))
 			r.runAll()

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -68,7 +67,7 @@ type Replay struct {
 type finder interface {
 	// find returns the index of the record that answers a request, and how many
 	// tokens of the prompt it was found by.
-	find(r *protocol.Request, used []bool) (index, depth int, err error)
+	find(r *Request, used []bool) (index, depth int, err error)
 }
 
 // NewReplay prepares a trace for replay. It fails when nothing in the trace can
@@ -118,7 +117,7 @@ var errNoRecord = errors.New("no record answers it")
 
 // Script answers with the matching record. It may be called by several players at
 // once.
-func (s *Replay) Script(r *protocol.Request) (Script, error) {
+func (s *Replay) Script(r *Request) (Script, error) {
 	s.mu.Lock()
 	rec, err := s.take(r)
 	s.mu.Unlock()
@@ -132,7 +131,7 @@ func (s *Replay) Script(r *protocol.Request) (Script, error) {
 }
 
 // take returns the record that answers a request, marks it used and counts it.
-func (s *Replay) take(r *protocol.Request) (*trace.Record, error) {
+func (s *Replay) take(r *Request) (*trace.Record, error) {
 	s.summary.Requests++
 	i, depth, err := s.finder.find(r, s.used)
 	if err != nil {
@@ -163,7 +162,7 @@ type indexed struct {
 	strict  bool // compare the length of the prompt too
 }
 
-func (f *indexed) find(r *protocol.Request, _ []bool) (index, depth int, err error) {
+func (f *indexed) find(r *Request, _ []bool) (index, depth int, err error) {
 	i, ok := ReplayIndex(r.ID, r.ExternalID)
 	if !ok {
 		return 0, 0, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
@@ -186,7 +185,7 @@ func scriptOf(rec *trace.Record) Script {
 	s := Script{
 		Tokens:       rec.OutputTokenIDs,
 		Chunks:       rec.Chunks(),
-		Finish:       protocol.FinishReason(rec.FinishReason.Wire() + 1),
+		Finish:       FinishReason(rec.FinishReason.Wire() + 1),
 		CachedTokens: rec.CachedTokens,
 		FirstToken:   milliseconds(rec.TTFTMs),
 	}

@@ -67,7 +67,7 @@ func (e *engine) newRequest(r *protocol.Request) (*request, error) {
 	if q.script.CachedTokens != LookUp {
 		q.Seq.Known = min(q.script.CachedTokens, max(q.Prompt-1, 0))
 	}
-	q.timing = latency.NewRequest(e.opt.Seed, drawID(r), q.Prompt, 0)
+	q.timing = latency.NewRequest(e.opt.Seed, drawID(r.ID, r.ExternalID), q.Prompt, 0)
 	q.events = q.first[:0]
 	return q, nil
 }
@@ -82,11 +82,12 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		}
 		return err
 	}
-	if q.script, err = e.source.Script(r); err != nil {
+	e.asked.set(r)
+	if q.script, err = e.source.Script(&e.asked); err != nil {
 		return err
 	}
-	if q.script.Finish == protocol.Unfinished {
-		q.script.Finish = protocol.FinishLength // its tokens end, so must the request
+	if q.script.Finish == Unfinished {
+		q.script.Finish = FinishLength // its tokens end, so must the request
 	}
 	q.limit = tokenLimit(r, e.ready.MaxModelLen)
 	q.stops = stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens}

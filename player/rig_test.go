@@ -275,3 +275,10 @@ func members(cur *pack.Cursor) (any, error) {
 
 // pack1 formats an id as a stop reason.
 func pack1(id uint32) string { return fmt.Sprint(id) }
+
+// forSource is what a source gets of a request.
+func forSource(r *protocol.Request) *Request {
+	q := new(Request)
+	q.set(r)
+	return q
+}

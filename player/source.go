@@ -3,6 +3,7 @@ package player
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -20,14 +21,124 @@ func (o Options) source() (Source, error) {
 	})
 }
 
-// Source writes scripts. It is asked once a request, from the one goroutine of each
-// player that it was given to.
+// Source writes scripts. Each player that has the source calls it once for each
+// request, from its one goroutine.
 type Source interface {
-	// Script returns the answer to a request, or why there is none; the
-	// request then ends with an error output that carries the reason on lines
-	// that have a place for it. The request is valid during the call only.
-	Script(r *protocol.Request) (Script, error)
+	// Script returns the answer to a request. With an error, which may be a
+	// [Refusal], the request ends with an error output, which carries the reason on
+	// lines that have a field for it. The request is valid during the call only.
+	Script(r *Request) (Script, error)
 }
+
+// Request is a generation request of a frontend, as a [Source] gets it
+// (vllm/v1/engine/__init__.py EngineCoreRequest). A player uses one value, and the
+// slices in it, for all of its requests: a source that keeps something copies it.
+type Request struct {
+	// ID is the frontend's and unique in the engine. ExternalID is that of the HTTP
+	// request, empty if the frontend does not send it.
+	ID, ExternalID string
+	// PromptTokenIDs are the tokens of the prompt: one 0 for each embedding if
+	// PromptIsEmbeds.
+	PromptTokenIDs []uint32
+	PromptIsEmbeds bool
+	// LoRA is the name of the adapter, empty without one.
+	LoRA string
+	// Priority is the scheduling priority: a lower one runs first.
+	Priority int
+	// MMFeatures is the list of images and other multimodal items, as msgpack
+	// (vllm/multimodal/inputs.py MultiModalFeatureSpec); nil without any.
+	MMFeatures []byte
+	Sampling   Sampling
+}
+
+// Sampling are the sampling parameters that decide what may be answered
+// (vllm/sampling_params.py SamplingParams).
+type Sampling struct {
+	// MaxTokens is the most tokens of the answer, if HasMaxTokens; otherwise the
+	// context length bounds it.
+	MaxTokens    int
+	HasMaxTokens bool
+	MinTokens    int
+	// StopTokenIDs end the answer, as EOSTokenID does, which is -1 when no token ends
+	// it. IgnoreEOS says that the client wants tokens beyond it.
+	StopTokenIDs []uint32
+	EOSTokenID   int64
+	IgnoreEOS    bool
+	Temperature  float64
+	// Seed counts if HasSeed.
+	Seed    int64
+	HasSeed bool
+	// StructuredOutputs is the constraint on the answer (StructuredOutputsParams) and
+	// ExtraArgs are the arguments that vLLM does not know, both msgpack maps; nil
+	// when absent.
+	StructuredOutputs, ExtraArgs []byte
+}
+
+// set makes r what a source gets of a decoded request. Nothing is copied but
+// the value itself.
+func (r *Request) set(q *protocol.Request) {
+	s := &q.Sampling
+	*r = Request{
+		ID: q.ID, ExternalID: q.ExternalID, PromptTokenIDs: q.PromptTokenIDs, PromptIsEmbeds: q.PromptEmbeds != nil,
+		Priority: q.Priority, MMFeatures: q.MMFeatures,
+		Sampling: Sampling{
+			MaxTokens: s.MaxTokens, HasMaxTokens: s.HasMaxTokens, MinTokens: s.MinTokens,
+			StopTokenIDs: s.StopTokenIDs, EOSTokenID: s.EOSTokenID, IgnoreEOS: s.IgnoreEOS,
+			Temperature: s.Temperature, Seed: s.Seed, HasSeed: s.HasSeed,
+			StructuredOutputs: s.StructuredOutputs, ExtraArgs: s.ExtraArgs,
+		},
+	}
+	if q.LoRA != nil {
+		r.LoRA = q.LoRA.Name
+	}
+}
+
+// Script is what one request will be answered with.
+type Script struct {
+	// Tokens are the ids to say. Positions past them are drawn by Fill.
+	Tokens []uint32
+	// Fill draws the id at a position past Tokens; nil ends the stream there.
+	Fill func(position int) uint32
+	// Chunks are the token counts of the outputs; past them, one token each.
+	Chunks []int
+	// Finish is why a stream ends whose tokens are all sent; the zero value is
+	// FinishLength.
+	Finish FinishReason
+	// Stops tells that drawn tokens obey the request's stop ids, as sampled
+	// ones do. A recording has stopped where it stopped.
+	Stops bool
+	// CachedTokens of the prompt count as found in the prefix cache, whatever is in
+	// it, as in a recording; [LookUp] looks them up.
+	CachedTokens int
+	// FirstToken and Gaps are the recorded times from arrival to the first
+	// output, and between outputs. They count at [PaceRecorded].
+	FirstToken time.Duration
+	Gaps       []time.Duration
+}
+
+// LookUp as [Script].CachedTokens counts what the player's own prefix cache has.
+const LookUp = -1
+
+func (s *Script) gap(k int) time.Duration {
+	if k < len(s.Gaps) {
+		return max(s.Gaps[k], 0)
+	}
+	return 0
+}
+
+// FinishReason says why an answer ends. The zero value is Unfinished; its String is the
+// reason as OpenAI's API names it, such as "stop".
+type FinishReason = protocol.FinishReason
+
+// The finish reasons of vLLM (vllm/v1/engine/__init__.py FinishReason).
+const (
+	Unfinished       = protocol.Unfinished
+	FinishStop       = protocol.FinishStop
+	FinishLength     = protocol.FinishLength
+	FinishAbort      = protocol.FinishAbort
+	FinishError      = protocol.FinishError
+	FinishRepetition = protocol.FinishRepetition
+)
 
 // Random is a [Source] of seeded random tokens: the same seed, request id and
 // position give the same token, whatever else runs. The id is the client's, without the
@@ -38,8 +149,8 @@ type Random struct {
 }
 
 // Script answers with as many tokens as the request allows.
-func (s Random) Script(r *protocol.Request) (Script, error) {
-	return Script{Fill: s.fill(drawID(r)), Finish: protocol.FinishLength, Stops: true, CachedTokens: LookUp}, nil
+func (s Random) Script(r *Request) (Script, error) {
+	return Script{Fill: s.fill(drawID(r.ID, r.ExternalID)), Finish: FinishLength, Stops: true, CachedTokens: LookUp}, nil
 }
 
 func (s Random) fill(id string) func(int) uint32 {
@@ -64,11 +175,11 @@ func (s Random) fill(id string) func(int) uint32 {
 type Echo struct{}
 
 // Script answers with the prompt.
-func (Echo) Script(r *protocol.Request) (Script, error) {
+func (Echo) Script(r *Request) (Script, error) {
 	prompt := slices.Clone(r.PromptTokenIDs)
-	if len(prompt) == 0 || r.PromptEmbeds != nil {
-		return Script{Finish: protocol.FinishStop, CachedTokens: LookUp}, nil
+	if len(prompt) == 0 || r.PromptIsEmbeds {
+		return Script{Finish: FinishStop, CachedTokens: LookUp}, nil
 	}
 	again := func(position int) uint32 { return prompt[position%len(prompt)] }
-	return Script{Tokens: prompt, Fill: again, Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
+	return Script{Tokens: prompt, Fill: again, Finish: FinishLength, CachedTokens: LookUp}, nil
 }

@@ -18,7 +18,7 @@ import (
 // said asks a source and returns the first token of its answer, or 0 where there is none.
 func said(t *testing.T, s Source, r *protocol.Request) uint32 {
 	t.Helper()
-	script, err := s.Script(r)
+	script, err := s.Script(forSource(r))
 	if err != nil {
 		return 0
 	}
@@ -244,7 +244,7 @@ func TestReplaySummary(t *testing.T) {
 	for i, prompt := range [][]uint32{
 		count(0, 8), count(0, 8), slices.Concat(count(0, 10), count(90, 9)), count(90, 8), nil,
 	} {
-		if _, err := replay.Script(ask(fmt.Sprint(i), prompt, 1)); err != nil {
+		if _, err := replay.Script(forSource(ask(fmt.Sprint(i), prompt, 1))); err != nil {
 			t.Fatal(err)
 		}
 	}

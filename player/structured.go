@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/engine/grammar"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Encoder turns a text into ids of a model's tokenizer that a frontend decodes to exactly
@@ -50,7 +49,7 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // Script answers a request. A constraint that cannot be understood, or that nothing
 // conforms to, is a [Refusal], as it ends the request in a real engine
 // (vllm/v1/core/sched/scheduler.py grammar_compile_error_reqs).
-func (s *Structured) Script(r *protocol.Request) (Script, error) {
+func (s *Structured) Script(r *Request) (Script, error) {
 	if r.Sampling.StructuredOutputs == nil {
 		return s.Source.Script(r)
 	}
@@ -69,7 +68,7 @@ func refusal(err error) *Refusal {
 	return &Refusal{"validation_error", fmt.Errorf("invalid structured outputs: %w", err)}
 }
 
-func (s *Structured) warn(r *protocol.Request) {
+func (s *Structured) warn(r *Request) {
 	if s.Log == nil {
 		return
 	}
@@ -116,7 +115,7 @@ const (
 
 // answer says a text, and the token that ends it. A small budget gets a short text;
 // where not even the shortest fits, the text is cut off by max_tokens, as any is.
-func (s *Structured) answer(r *protocol.Request, language *grammar.Language) (Script, error) {
+func (s *Structured) answer(r *Request, language *grammar.Language) (Script, error) {
 	budget, limit := math.MaxInt, longestRun
 	if r.Sampling.HasMaxTokens {
 		budget = r.Sampling.MaxTokens
@@ -131,11 +130,11 @@ func (s *Structured) answer(r *protocol.Request, language *grammar.Language) (Sc
 		fits := whole && len(tokens) < budget
 		switch {
 		case fits && ends:
-			return Script{Tokens: append(tokens, end), Finish: protocol.FinishStop, CachedTokens: LookUp}, nil
+			return Script{Tokens: append(tokens, end), Finish: FinishStop, CachedTokens: LookUp}, nil
 		case fits:
 			return s.goOn(r, tokens)
 		case size == 0:
-			return Script{Tokens: tokens[:min(len(tokens), budget)], Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
+			return Script{Tokens: tokens[:min(len(tokens), budget)], Finish: FinishLength, CachedTokens: LookUp}, nil
 		}
 	}
 }
@@ -164,7 +163,7 @@ func (s *Structured) tokens(language *grammar.Language, seed uint64, size, limit
 }
 
 // endToken is what ends a text: nothing else is allowed there by the grammar.
-func endToken(s *protocol.Sampling) (token uint32, ok bool) {
+func endToken(s *Sampling) (token uint32, ok bool) {
 	if s.EOSTokenID >= 0 && s.EOSTokenID <= math.MaxUint32 && !s.IgnoreEOS {
 		return uint32(s.EOSTokenID), true
 	}
@@ -176,18 +175,18 @@ func endToken(s *protocol.Sampling) (token uint32, ok bool) {
 
 // goOn says what a real engine says after a text that nothing may end: any token,
 // until max_tokens.
-func (s *Structured) goOn(r *protocol.Request, tokens []uint32) (Script, error) {
+func (s *Structured) goOn(r *Request, tokens []uint32) (Script, error) {
 	script, err := s.Source.Script(r)
 	if err != nil {
 		return script, err
 	}
-	return Script{Tokens: tokens, Fill: script.Fill, Finish: protocol.FinishLength, CachedTokens: LookUp}, nil
+	return Script{Tokens: tokens, Fill: script.Fill, Finish: FinishLength, CachedTokens: LookUp}, nil
 }
 
 // seedOf is the request's own seed, or else differs from request to request.
-func (s *Structured) seedOf(r *protocol.Request) uint64 {
+func (s *Structured) seedOf(r *Request) uint64 {
 	if r.Sampling.HasSeed {
 		return scramble(s.Seed ^ uint64(r.Sampling.Seed))
 	}
-	return hashText(s.Seed, drawID(r))
+	return hashText(s.Seed, drawID(r.ID, r.ExternalID))
 }

@@ -173,7 +173,7 @@ func TestStructuredOutputsThatNothingEnds(t *testing.T) {
 func TestStructuredOutputsAreSeeded(t *testing.T) {
 	say := func(id string, changes ...change) []uint32 {
 		s := structured(t, newByteEncoder(t))
-		script, err := s.Script(ask(id, nil, 1000, append(changes, constrainedText("regex", "[a-z]{20}"), eos(testEOS))...))
+		script, err := s.Script(forSource(ask(id, nil, 1000, append(changes, constrainedText("regex", "[a-z]{20}"), eos(testEOS))...)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := structured(t, newByteEncoder(t))
-			_, err := s.Script(ask("a", count(0, 4), 10, tt.change, eos(testEOS)))
+			_, err := s.Script(forSource(ask("a", count(0, 4), 10, tt.change, eos(testEOS))))
 			var refusal *Refusal
 			if !errors.As(err, &refusal) || refusal.Code != "validation_error" {
 				t.Fatalf("got %v, want a refusal", err)
@@ -218,7 +218,7 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 				t.Errorf("got %q, want %q in it", text, tt.want)
 			}
 			// Others are not concerned.
-			if script, err := s.Script(ask("b", count(0, 4), 10)); err != nil || script.Fill == nil {
+			if script, err := s.Script(forSource(ask("b", count(0, 4), 10))); err != nil || script.Fill == nil {
 				t.Errorf("the next request gets %v, %v", script, err)
 			}
 		})
@@ -232,7 +232,7 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 	for seed := range uint64(8) {
 		s := structured(t, e)
 		s.Seed = seed
-		script, err := s.Script(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS)))
+		script, err := s.Script(forSource(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +240,7 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 			t.Errorf("seed %d: said %q", seed, text)
 		}
 	}
-	_, err := structured(t, e).Script(ask("a", nil, 10, constrainedText("regex", "é+"), eos(testEOS)))
+	_, err := structured(t, e).Script(forSource(ask("a", nil, 10, constrainedText("regex", "é+"), eos(testEOS))))
 	var refused *Refusal
 	if !errors.As(err, &refused) || !errors.Is(err, errSpelling) {
 		t.Errorf("got %v, want a refusal", err)
@@ -277,7 +277,7 @@ func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 	}
 	var want [][]uint32
 	for _, r := range requests {
-		script, err := structured(t, s.Encoder).Script(r)
+		script, err := structured(t, s.Encoder).Script(forSource(r))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,11 +287,11 @@ func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 	for range 4 {
 		running.Go(func() {
 			for i, r := range requests {
-				script, err := s.Script(r)
+				script, err := s.Script(forSource(r))
 				if err != nil || !slices.Equal(script.Tokens, want[i]) {
 					t.Errorf("request %d says %v, %v, want %v", i, script.Tokens, err, want[i])
 				}
-				if _, err := silent.Script(r); err != nil {
+				if _, err := silent.Script(forSource(r)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -307,7 +307,7 @@ func TestWithoutATokenizerOneWarning(t *testing.T) {
 	var log strings.Builder
 	s := &Structured{Source: Random{Seed: 1, Vocab: 200}, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	for range 3 {
-		if script, err := s.Script(ask("a", count(0, 4), 10, constrainedText("regex", "a"))); err != nil || script.Fill == nil {
+		if script, err := s.Script(forSource(ask("a", count(0, 4), 10, constrainedText("regex", "a")))); err != nil || script.Fill == nil {
 			t.Fatalf("got %v, %v, want what the source says", script, err)
 		}
 	}
@@ -324,7 +324,7 @@ func TestConstraintsAreCompiledOnce(t *testing.T) {
 		all = append(all, constrainedText("regex", strings.Repeat("a", i+1)))
 	}
 	for _, c := range all {
-		if _, err := s.Script(ask("a", nil, 10, c, eos(testEOS))); err != nil {
+		if _, err := s.Script(forSource(ask("a", nil, 10, c, eos(testEOS)))); err != nil {
 			t.Fatal(err)
 		}
 	}

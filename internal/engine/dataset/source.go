@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -82,7 +81,7 @@ func (s *Set) Source(opt Options) (*Source, error) {
 func (s *Source) key(text string) string { return strings.TrimSpace(s.set.tok.Normalize(text)) }
 
 // Script answers with the completion of the row that has the request's prompt.
-func (s *Source) Script(r *protocol.Request) (player.Script, error) {
+func (s *Source) Script(r *player.Request) (player.Script, error) {
 	s.mu.Lock()
 	i, ok := s.find(r.PromptTokenIDs)
 	if ok {
@@ -301,18 +300,18 @@ func (s *Source) tokens(i int) ([]uint32, error) {
 
 // script answers with a row: its completion, then the end of sequence that the request names. As of a model, stop ids end
 // it, and a request that wants more gets more.
-func (s *Source) script(i int, r *protocol.Request) (player.Script, error) {
+func (s *Source) script(i int, r *player.Request) (player.Script, error) {
 	tokens, err := s.tokens(i)
 	if err != nil {
 		return player.Script{}, err
 	}
 	eos, least := r.Sampling.EOSTokenID, r.Sampling.MinTokens
-	script := player.Script{Finish: protocol.FinishStop, Stops: true, CachedTokens: player.LookUp}
+	script := player.Script{Finish: player.FinishStop, Stops: true, CachedTokens: player.LookUp}
 	if eos < 0 && !r.Sampling.IgnoreEOS { // nothing tells the end but the end
 		script.Tokens = padded(tokens, least)
 		return script, nil
 	}
-	script.Finish = protocol.FinishLength
+	script.Finish = player.FinishLength
 	ignore := r.Sampling.IgnoreEOS // the request is valid during this call only
 	script.Fill = func(position int) uint32 {
 		if position < len(tokens) || position < least || ignore {

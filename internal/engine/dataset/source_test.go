@@ -11,15 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
 // endOfText is the id that requests of these tests name as the end of sequence.
 const endOfText = 2
 
-func request(id string, prompt []uint32, change ...func(*protocol.Request)) *protocol.Request {
-	r := &protocol.Request{ID: id, PromptTokenIDs: prompt}
+func request(id string, prompt []uint32, change ...func(*player.Request)) *player.Request {
+	r := &player.Request{ID: id, PromptTokenIDs: prompt}
 	r.Sampling.MaxTokens, r.Sampling.HasMaxTokens, r.Sampling.EOSTokenID = 100, true, endOfText
 	for _, f := range change {
 		f(r)
@@ -181,16 +180,16 @@ func TestSourceAnswers(t *testing.T) {
 	const whole = "Hello, wörld! 😀"
 	tests := []struct {
 		name   string
-		change func(*protocol.Request)
+		change func(*player.Request)
 		most   int
 		want   string
 	}{
-		{"to its end", func(*protocol.Request) {}, 100, whole + "<end>"},
-		{"no further than it is asked for", func(*protocol.Request) {}, 2, "Hel"},
-		{"again where the end is ignored", func(r *protocol.Request) { r.Sampling.IgnoreEOS = true }, 24, whole + "Hello, wörld"},
-		{"again where more is demanded", func(r *protocol.Request) { r.Sampling.MinTokens = 24 }, 100, whole + "Hello, wörld<end>"},
-		{"without an end of sequence", func(r *protocol.Request) { r.Sampling.EOSTokenID = -1 }, 100, whole},
-		{"without one, and more is demanded", func(r *protocol.Request) { r.Sampling.EOSTokenID, r.Sampling.MinTokens = -1, 24 }, 100, whole + "Hello, wörld"},
+		{"to its end", func(*player.Request) {}, 100, whole + "<end>"},
+		{"no further than it is asked for", func(*player.Request) {}, 2, "Hel"},
+		{"again where the end is ignored", func(r *player.Request) { r.Sampling.IgnoreEOS = true }, 24, whole + "Hello, wörld"},
+		{"again where more is demanded", func(r *player.Request) { r.Sampling.MinTokens = 24 }, 100, whole + "Hello, wörld<end>"},
+		{"without an end of sequence", func(r *player.Request) { r.Sampling.EOSTokenID = -1 }, 100, whole},
+		{"without one, and more is demanded", func(r *player.Request) { r.Sampling.EOSTokenID, r.Sampling.MinTokens = -1, 24 }, 100, whole + "Hello, wörld"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -11,7 +11,7 @@
 //	results, err := pyclient.Run(ctx, pyclient.Options{
 //		Python: engine.Python, Sources: tree, Model: dir, MaxModelLen: 2048, NumGPUBlocks: 100, BlockSize: 16,
 //		Says: func(id string) func(int) uint32 {
-//			script, _ := source.Script(&protocol.Request{ID: id})
+//			script, _ := source.Script(&player.Request{ID: id})
 //			return script.Fill
 //		},
 //		Engine: func(handshake string) (func(context.Context) error, error) {

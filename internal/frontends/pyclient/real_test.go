@@ -38,7 +38,7 @@ func engine(opt pyclient.Options, played player.Options) pyclient.Options {
 	source := player.Random{Seed: 1, Vocab: vocab}
 	opt.MaxModelLen, opt.NumGPUBlocks, opt.BlockSize = maxModelLen, numGPUBlocks, blockSize
 	opt.Says = func(id string) func(int) uint32 {
-		script, _ := source.Script(&protocol.Request{ID: id})
+		script, _ := source.Script(&player.Request{ID: id})
 		return script.Fill
 	}
 	opt.Engine = func(handshake string) (func(context.Context) error, error) {

@@ -301,7 +301,7 @@ func newScripts(n int) *scripts {
 	return s
 }
 
-func (s *scripts) Script(r *protocol.Request) (player.Script, error) {
+func (s *scripts) Script(r *player.Request) (player.Script, error) {
 	i, ok := player.ReplayIndex(r.ID, r.ExternalID)
 	if !ok || i >= len(s.scripts) {
 		return player.Script{}, fmt.Errorf("request %q names no script", r.ID)
@@ -317,7 +317,7 @@ func (*scripts) prompt(i int) []uint32 { return []uint32{5, 6, 7 + uint32(i%voca
 // stuck is a source whose answers never come.
 type stuck struct{ asked chan struct{} }
 
-func (s stuck) Script(*protocol.Request) (player.Script, error) {
+func (s stuck) Script(*player.Request) (player.Script, error) {
 	close(s.asked)
 	return player.Script{Tokens: []uint32{5}, FirstToken: time.Hour}, nil
 }

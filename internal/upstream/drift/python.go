@@ -9,7 +9,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -101,7 +100,7 @@ func (p Python) options(environment pyclient.Environment, tree pyclient.Tree) py
 		Python: environment.Python, Sources: tree, Model: p.Model, Log: p.Log,
 		MaxModelLen: pythonModelLen, NumGPUBlocks: pythonBlocks, BlockSize: pythonBlockSize,
 		Says: func(id string) func(int) uint32 {
-			script, _ := source.Script(&protocol.Request{ID: id}) // it refuses nothing
+			script, _ := source.Script(&player.Request{ID: id}) // it refuses nothing
 			return script.Fill
 		},
 		Engine: func(handshake string) (func(context.Context) error, error) {

@@ -14,20 +14,20 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/action"
 )
 
-// actionCommand holds what the steps of action.yml run. It is hidden: nobody else has
+// newActionCommand holds what the steps of action.yml run. It is hidden: nobody else has
 // a use for commands that read INPUT_ variables.
-func (a *app) actionCommand() *cobra.Command {
+func newActionCommand(env *environment) *cobra.Command {
 	run := &cobra.Command{
 		Use: "run", Short: "Do what the inputs of the action ask for", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.actionRun(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAction(cmd.Context(), env) },
 	}
 	plan := &cobra.Command{
 		Use: "plan", Short: "Tell the action which goldens it may restore from a cache", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.actionPlan(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runActionPlan(cmd.Context(), env) },
 	}
 	pull := &cobra.Command{
 		Use: "pull-request", Short: "Bring what watch has written into a pull request", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.actionPull(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runActionPullRequest(cmd.Context(), env) },
 	}
 	holder := group(&cobra.Command{Use: "action", Short: "The steps of the GitHub action"}, run, plan, pull)
 	holder.Hidden = true
@@ -35,8 +35,8 @@ func (a *app) actionCommand() *cobra.Command {
 }
 
 // readAction reads the inputs and goes where they say.
-func (a *app) readAction() (action.Inputs, action.Plan, error) {
-	in := action.Read(a.lookupEnv)
+func readAction(env *environment) (action.Inputs, action.Plan, error) {
+	in := action.Read(env.lookupEnv)
 	for _, name := range []string{"cache-dir", "report-dir"} {
 		if rest, ok := strings.CutPrefix(in[name], "~/"); ok {
 			home, err := os.UserHomeDir()
@@ -46,20 +46,20 @@ func (a *app) readAction() (action.Inputs, action.Plan, error) {
 			in[name] = filepath.Join(home, rest)
 		}
 	}
-	plan, err := in.Plan(a.usual())
+	plan, err := in.Plan(actionDefaults(env))
 	if err == nil {
-		err = a.enter(plan.Dir)
+		err = workspaceDir(env, plan.Dir)
 	}
 	return in, plan, err
 }
 
-// usual is what the runner has for goldens, reports and captures.
-func (a *app) usual() action.Usual {
-	tools := a.orEnv("", "RUNNER_TOOL_CACHE")
+// actionDefaults is what the runner has for goldens, reports and captures.
+func actionDefaults(env *environment) action.Usual {
+	tools := env.getenv("RUNNER_TOOL_CACHE")
 	if tools == "" {
 		tools, _ = os.UserCacheDir()
 	}
-	temp := cmp.Or(a.orEnv("", "RUNNER_TEMP"), os.TempDir())
+	temp := cmp.Or(env.getenv("RUNNER_TEMP"), os.TempDir())
 	return action.Usual{
 		CacheDir: filepath.Join(tools, "vllm-vcr", "goldens"),
 		// A job may use the action twice.
@@ -71,9 +71,9 @@ func (a *app) usual() action.Usual {
 // word is one that nobody else has.
 func word() string { return strings.ToLower(rand.Text()[:8]) }
 
-// enter goes to a directory of the workspace, links followed.
-func (a *app) enter(dir string) error {
-	workspace, err := filepath.EvalSymlinks(cmp.Or(a.orEnv("", "GITHUB_WORKSPACE"), "."))
+// workspaceDir goes to a directory of the workspace, links followed.
+func workspaceDir(env *environment, dir string) error {
+	workspace, err := filepath.EvalSymlinks(cmp.Or(env.getenv("GITHUB_WORKSPACE"), "."))
 	if err != nil {
 		return fmt.Errorf("GITHUB_WORKSPACE: %w", err)
 	}
@@ -87,13 +87,13 @@ func (a *app) enter(dir string) error {
 	return os.Chdir(place)
 }
 
-// job tells where this step runs.
-func (a *app) job() action.Job {
+// actionJob tells where this step runs.
+func actionJob(env *environment) action.Job {
 	return action.Job{
-		Name:    a.orEnv("", "GITHUB_JOB"),
-		OS:      cmp.Or(a.orEnv("", "RUNNER_OS"), runtime.GOOS),
-		Arch:    cmp.Or(a.orEnv("", "RUNNER_ARCH"), runtime.GOARCH),
-		Attempt: cmp.Or(a.orEnv("", "GITHUB_RUN_ATTEMPT"), "1"),
+		Name:    env.getenv("GITHUB_JOB"),
+		OS:      cmp.Or(env.getenv("RUNNER_OS"), runtime.GOOS),
+		Arch:    cmp.Or(env.getenv("RUNNER_ARCH"), runtime.GOARCH),
+		Attempt: cmp.Or(env.getenv("GITHUB_RUN_ATTEMPT"), "1"),
 		Step:    word(),
 	}
 }

@@ -83,13 +83,13 @@ func (l *actionLog) flush() {
 }
 
 // annotate marks findings in files of the repository where they are.
-func (l *actionLog) annotate(a *app, dir string) {
+func (l *actionLog) annotate(env *environment, dir string) {
 	marked := map[string]int{}
 	for _, f := range l.findings {
 		file, line, code, level, text := f[0], f[1], f[2], f[3], f[4]
 		if marked[level]++; marked[level] > placedFindings || !filepath.IsLocal(file) {
 			continue
 		}
-		a.issue(level, path.Join(dir, filepath.ToSlash(file)), line, code+" "+text)
+		printWorkflowCommand(env, level, path.Join(dir, filepath.ToSlash(file)), line, code+" "+text)
 	}
 }

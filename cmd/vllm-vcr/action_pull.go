@@ -10,40 +10,40 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/action"
 )
 
-// actionPull brings what the mode watch has written into a pull request. Its number is the output pr. When there is none
+// runActionPullRequest brings what the mode watch has written into a pull request. Its number is the output pr. When there is none
 // although there should be, the outputs verdict and exit-code say so.
-func (a *app) actionPull(ctx context.Context) error {
-	code, err := a.actionPulled(ctx)
+func runActionPullRequest(ctx context.Context, env *environment) error {
+	code, err := openPullRequest(ctx, env)
 	if code == conformance.ExitOK {
 		return nil
 	}
-	if set := a.setActionVerdict(code); set != nil {
+	if set := setActionVerdict(env, code); set != nil {
 		err = cmp.Or(err, set)
 	}
-	a.issue("error", "", "", fmt.Sprintf("the pull request: %v", err))
+	printWorkflowCommand(env, "error", "", "", fmt.Sprintf("the pull request: %v", err))
 	return exitError{code, err}
 }
 
-func (a *app) actionPulled(ctx context.Context) (int, error) {
-	in := action.Read(a.lookupEnv)
-	args, err := in.PullRequest(a.orEnv("", "GITHUB_REF"))
+func openPullRequest(ctx context.Context, env *environment) (int, error) {
+	in := action.Read(env.lookupEnv)
+	args, err := in.PullRequest(env.getenv("GITHUB_REF"))
 	if err == nil {
-		err = a.enter(".")
+		err = workspaceDir(env, ".")
 	}
 	if err != nil {
 		return conformance.ExitUsage, err
 	}
-	body, err := os.CreateTemp(a.orEnv("", "RUNNER_TEMP"), "vllm-vcr-*.md")
+	body, err := os.CreateTemp(env.getenv("RUNNER_TEMP"), "vllm-vcr-*.md")
 	if err != nil {
 		return conformance.ExitInfra, err
 	}
 	defer os.Remove(body.Name())
-	_, err = body.WriteString(a.orEnv("", "WATCH_BODY"))
+	_, err = body.WriteString(env.getenv("WATCH_BODY"))
 	if err = cmp.Or(err, body.Close()); err != nil {
 		return conformance.ExitInfra, err
 	}
 	// Also when nothing is to be changed: the pull request of an earlier run may be out of date.
-	title := cmp.Or(a.orEnv("", "WATCH_TITLE"), "The support window is current")
+	title := cmp.Or(env.getenv("WATCH_TITLE"), "The support window is current")
 	args = append(args, "--title="+title, "--body-file="+body.Name())
-	return newApp(a.stdout, a.stderr, a.lookupEnv).execute(ctx, args)
+	return newEnvironment(env.stdout, env.stderr, env.lookupEnv).execute(ctx, args)
 }

@@ -18,15 +18,15 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// actionRun does what the inputs ask for. Whatever happens, the outputs verdict and
+// runAction does what the inputs ask for. Whatever happens, the outputs verdict and
 // exit-code tell how it ended: until the end, that it did not.
-func (a *app) actionRun(ctx context.Context) error {
-	if err := a.setActionVerdict(conformance.ExitInfra); err != nil {
+func runAction(ctx context.Context, env *environment) error {
+	if err := setActionVerdict(env, conformance.ExitInfra); err != nil {
 		return err
 	}
-	a.hideStep()
-	code, err := a.actionServe(ctx)
-	if set := a.setActionVerdict(code); set != nil && code == conformance.ExitOK {
+	hideStepVariables(env)
+	code, err := runActionMode(ctx, env)
+	if set := setActionVerdict(env, code); set != nil && code == conformance.ExitOK {
 		code, err = conformance.ExitInfra, set
 	}
 	if code == conformance.ExitOK {
@@ -41,10 +41,10 @@ func (a *app) actionRun(ctx context.Context) error {
 // ofStep are variables by which a step hands something on.
 var ofStep = []string{"GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY"}
 
-// hideStep keeps the inputs, and the files by which a step hands something on, from the programs that this one starts:
+// hideStepVariables keeps the inputs, and the files by which a step hands something on, from the programs that this one starts:
 // an engine under test that is itself made for workflows would take them for its own.
-func (a *app) hideStep() {
-	hidden, lookup := map[string]string{}, a.lookupEnv
+func hideStepVariables(env *environment) {
+	hidden, lookup := map[string]string{}, env.lookupEnv
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
 		if strings.HasPrefix(name, "INPUT_") || slices.Contains(ofStep, name) {
@@ -52,7 +52,7 @@ func (a *app) hideStep() {
 			os.Unsetenv(name)
 		}
 	}
-	a.lookupEnv = func(name string) (string, bool) {
+	env.lookupEnv = func(name string) (string, bool) {
 		if value, found := hidden[name]; found {
 			return value, true
 		}
@@ -61,7 +61,7 @@ func (a *app) hideStep() {
 }
 
 // setActionVerdict sets the outputs of every mode.
-func (a *app) setActionVerdict(code int) error {
+func setActionVerdict(env *environment, code int) error {
 	verdict := "error"
 	switch code {
 	case conformance.ExitOK:
@@ -71,49 +71,49 @@ func (a *app) setActionVerdict(code int) error {
 	case conformance.ExitVacuous:
 		verdict = "vacuous"
 	}
-	return a.setOutputs(output{"verdict", verdict}, output{"exit-code", strconv.Itoa(code)})
+	return setOutputs(env, output{"verdict", verdict}, output{"exit-code", strconv.Itoa(code)})
 }
 
-// actionServe runs what serves the inputs, and returns its exit code, with the error
+// runActionMode runs what serves the inputs, and returns its exit code, with the error
 // unless a report has said everything.
-func (a *app) actionServe(ctx context.Context) (int, error) {
-	in, plan, err := a.readAction()
+func runActionMode(ctx context.Context, env *environment) (int, error) {
+	in, plan, err := readAction(env)
 	for _, secret := range in.Secrets() {
-		a.issue("add-mask", "", "", secret)
+		printWorkflowCommand(env, "add-mask", "", "", secret)
 	}
 	name := ""
 	if err == nil {
-		name, err = in.ArtifactName(a.job())
+		name, err = in.ArtifactName(actionJob(env))
 	}
 	if err != nil {
 		if in["annotations"] != "off" {
-			a.issue("error", "", "", err.Error())
+			printWorkflowCommand(env, "error", "", "", err.Error())
 		}
 		return conformance.ExitUsage, err
 	}
-	log := &actionLog{w: a.stdout}
-	a.issue("group", "", "", "vllm-vcr "+plan.Mode)
-	code, err := newApp(log.stream(logStdout), log.stream(logStderr), a.lookupEnv).execute(ctx, plan.Args)
+	log := &actionLog{w: env.stdout}
+	printWorkflowCommand(env, "group", "", "", "vllm-vcr "+plan.Mode)
+	code, err := newEnvironment(log.stream(logStdout), log.stream(logStderr), env.lookupEnv).execute(ctx, plan.Args)
 	log.flush()
-	a.issue("endgroup", "", "", "")
-	if kept := a.setArtifact(plan, name); kept != nil {
+	printWorkflowCommand(env, "endgroup", "", "", "")
+	if kept := setArtifactOutputs(env, plan, name); kept != nil {
 		code, err = cmp.Or(code, conformance.ExitInfra), cmp.Or(err, kept)
 	}
 	if plan.Annotate {
-		log.annotate(a, plan.Dir)
+		log.annotate(env, plan.Dir)
 		if err != nil && !errors.Is(err, errReported) {
-			a.issue("error", "", "", err.Error())
+			printWorkflowCommand(env, "error", "", "", err.Error())
 		}
 	}
 	// The verdict, which the group has hidden.
 	if log.last != "" && plan.ReportDir != "" {
-		fmt.Fprintln(a.stdout, log.last)
+		fmt.Fprintln(env.stdout, log.last)
 	}
 	return code, err
 }
 
-// setArtifact tells the step that keeps the report what to keep, and under which name.
-func (a *app) setArtifact(plan action.Plan, name string) error {
+// setArtifactOutputs tells the step that keeps the report what to keep, and under which name.
+func setArtifactOutputs(env *environment, plan action.Plan, name string) error {
 	if plan.ReportDir == "" || !exists(plan.ReportDir) {
 		return nil
 	}
@@ -121,11 +121,11 @@ func (a *app) setArtifact(plan action.Plan, name string) error {
 	if err != nil {
 		return err
 	}
-	return a.setOutputs(output{"artifact-name", name}, output{"report-dir", dir})
+	return setOutputs(env, output{"artifact-name", name}, output{"report-dir", dir})
 }
 
-// issue writes a command to GitHub's runner, with the place that it is about, if any.
-func (a *app) issue(name, file, line, message string) {
+// printWorkflowCommand writes a command to GitHub's runner, with the place that it is about, if any.
+func printWorkflowCommand(env *environment, name, file, line, message string) {
 	c := githubactions.Command{Name: name, Message: message}
 	if name == "error" || name == "warning" {
 		c.Properties = githubactions.CommandProperties{"title": "vllm-vcr"}
@@ -134,22 +134,22 @@ func (a *app) issue(name, file, line, message string) {
 	if file != "" {
 		c.Properties["file"], c.Properties["line"] = file, line
 	}
-	fmt.Fprintln(a.stdout, c.String())
+	fmt.Fprintln(env.stdout, c.String())
 }
 
-// actionPlan sets the outputs cache-key and cache-dir. Without anything to restore, or
+// runActionPlan sets the outputs cache-key and cache-dir. Without anything to restore, or
 // when that cannot be told, there is no key: what is wrong, the run will say.
-func (a *app) actionPlan(ctx context.Context) error {
-	in, _, err := a.readAction()
+func runActionPlan(ctx context.Context, env *environment) error {
+	in, _, err := readAction(env)
 	if err != nil {
 		return nil
 	}
-	args, err := in.Key(a.usual())
+	args, err := in.Key(actionDefaults(env))
 	if err != nil || args == nil {
 		return nil
 	}
 	var said strings.Builder
-	asked := newApp(&said, &strings.Builder{}, a.lookupEnv)
+	asked := newEnvironment(&said, &strings.Builder{}, env.lookupEnv)
 	if code, err := asked.execute(ctx, args); code != conformance.ExitOK || err != nil {
 		return nil
 	}
@@ -157,9 +157,9 @@ func (a *app) actionPlan(ctx context.Context) error {
 	if key == "" {
 		return nil
 	}
-	dir, err := filepath.Abs(in.CacheDir(a.usual()))
+	dir, err := filepath.Abs(in.CacheDir(actionDefaults(env)))
 	if err != nil {
 		return err
 	}
-	return a.setOutputs(output{"cache-key", key + in.KeySuffix()}, output{"cache-dir", dir})
+	return setOutputs(env, output{"cache-key", key + in.KeySuffix()}, output{"cache-dir", dir})
 }

@@ -11,13 +11,13 @@ import (
 func TestStderrIsNoCommand(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var stderr strings.Builder
-		a := newApp(nil, &stderr, func(string) (string, bool) { return "", false })
-		a.logFormat = format
-		if err := a.openLog(); err != nil {
+		env := newEnvironment(nil, &stderr, func(string) (string, bool) { return "", false })
+		env.logFormat = format
+		if err := env.openLog(); err != nil {
 			t.Fatal(err)
 		}
-		a.log.Warn("it says", "words", "##[error]a", "more", "b\n::error::c")
-		a.tell(errors.New("vllm-vcr: error: two\n\t::error::lines ##vso[d]\x1b[31m"))
+		env.log.Warn("it says", "words", "##[error]a", "more", "b\n::error::c")
+		env.printErr(errors.New("vllm-vcr: error: two\n\t::error::lines ##vso[d]\x1b[31m"))
 		if got := stderr.String(); live.MatchString(got) || !strings.HasSuffix(got, "\nvllm-vcr: error: two\n: :error::lines # #vso[d] [31m\n") ||
 			!strings.Contains(got, "# #[error]a") || strings.Count(got, "\n") != 3 {
 			t.Errorf("%s: stderr is %q", format, got)
@@ -28,8 +28,8 @@ func TestStderrIsNoCommand(t *testing.T) {
 // TestErrorIsNoCommand: so it is when a command fails.
 func TestErrorIsNoCommand(t *testing.T) {
 	var stdout, stderr strings.Builder
-	a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
-	if code := a.main(t.Context(), []string{"conform", "--line", "x\n::error::y ##[group]"}); code != 2 || live.MatchString(stderr.String()) {
+	env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
+	if code := env.main(t.Context(), []string{"conform", "--line", "x\n::error::y ##[group]"}); code != 2 || live.MatchString(stderr.String()) {
 		t.Errorf("exit code %d, stderr %q", code, &stderr)
 	}
 }

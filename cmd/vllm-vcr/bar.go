@@ -27,16 +27,16 @@ type bar struct {
 // it. It returns nil, on which the bar's methods do nothing, where nobody would see a
 // line redrawn: stderr is no terminal or a dumb one, NO_COLOR or CI is set, or every
 // case is logged anyway.
-func (a *app) openBar(cases []conformance.Case) *bar {
-	if a.verbose || a.logFormat != "text" || a.orEnv("", "NO_COLOR") != "" || a.orEnv("", "CI") != "" {
+func openBar(env *environment, cases []conformance.Case) *bar {
+	if env.verbose || env.logFormat != "text" || env.getenv("NO_COLOR") != "" || env.getenv("CI") != "" {
 		return nil
 	}
-	screen := monitor.NewScreen(a.stderr, a.lookupEnv)
+	screen := monitor.NewScreen(env.stderr, env.lookupEnv)
 	if screen == nil {
 		return nil
 	}
-	a.stderr = screen
-	if err := a.openLog(); err != nil {
+	env.stderr = screen
+	if err := env.openLog(); err != nil {
 		return nil // not reached: the format was read before
 	}
 	b := &bar{screen: screen, cases: cases}

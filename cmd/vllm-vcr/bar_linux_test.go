@@ -24,18 +24,18 @@ func barCases() []conformance.Case {
 // nothing of it at the end.
 func TestBarOnTerminal(t *testing.T) {
 	screen, programs := terminal(t, 60)
-	a := newApp(nil, programs, func(string) (string, bool) { return "", false })
-	a.logFormat = "text"
-	b := a.openBar(barCases())
+	env := newEnvironment(nil, programs, func(string) (string, bool) { return "", false })
+	env.logFormat = "text"
+	b := openBar(env, barCases())
 	if b == nil {
 		t.Fatal("no bar on a terminal")
 	}
 	b.add(conformance.Result{Verdict: conformance.Pass})
-	a.log.Warn("slow store")
+	env.log.Warn("slow store")
 	b.add(conformance.Result{Verdict: conformance.XPass})
 	b.add(conformance.Result{Verdict: conformance.XFail})
 	b.close()
-	if _, err := a.stderr.Write([]byte("the end\n")); err != nil {
+	if _, err := env.stderr.Write([]byte("the end\n")); err != nil {
 		t.Fatal(err)
 	}
 	programs.Close()
@@ -63,31 +63,31 @@ func TestNoBar(t *testing.T) {
 	tests := []struct {
 		name   string
 		env    map[string]string
-		change func(*app)
+		change func(*environment)
 		want   bool
 	}{
-		{name: "terminal", change: func(*app) {}, want: true},
+		{name: "terminal", change: func(*environment) {}, want: true},
 		{name: "CI", env: map[string]string{"CI": "true"}},
 		{name: "NO_COLOR", env: map[string]string{"NO_COLOR": "1"}},
 		{name: "empty CI", env: map[string]string{"CI": ""}, want: true},
 		{name: "dumb terminal", env: map[string]string{"TERM": "dumb"}},
-		{name: "every case is logged", change: func(a *app) { a.verbose = true }},
-		{name: "logs for machines", change: func(a *app) { a.logFormat = "json" }},
-		{name: "no terminal", change: func(a *app) { a.stderr = &bytes.Buffer{} }},
-		{name: "a file", change: func(a *app) { a.stderr, _ = os.Open(os.DevNull) }},
+		{name: "every case is logged", change: func(env *environment) { env.verbose = true }},
+		{name: "logs for machines", change: func(env *environment) { env.logFormat = "json" }},
+		{name: "no terminal", change: func(env *environment) { env.stderr = &bytes.Buffer{} }},
+		{name: "a file", change: func(env *environment) { env.stderr, _ = os.Open(os.DevNull) }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, programs := terminal(t, 60)
 			defer programs.Close()
-			a := newApp(nil, programs, func(name string) (string, bool) { v, ok := test.env[name]; return v, ok })
-			a.logFormat = "text"
+			env := newEnvironment(nil, programs, func(name string) (string, bool) { v, ok := test.env[name]; return v, ok })
+			env.logFormat = "text"
 			if test.change != nil {
-				test.change(a)
+				test.change(env)
 			}
-			before := a.stderr
-			b := a.openBar(barCases())
-			if (b != nil) != test.want || (a.stderr != before) != test.want {
+			before := env.stderr
+			b := openBar(env, barCases())
+			if (b != nil) != test.want || (env.stderr != before) != test.want {
 				t.Fatalf("bar %v, want %v", b != nil, test.want)
 			}
 			b.add(conformance.Result{}) // does nothing without one

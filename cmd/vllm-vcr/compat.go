@@ -12,11 +12,11 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-func (a *app) compatCommand() *cobra.Command {
+func newCompatCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "compat",
 		Short: "Look after the support window and the registry of goldens",
-	}, a.compatCheckCommand(), a.compatMatrixCommand(), a.compatSetCommand(), a.compatWatchCommand())
+	}, newCompatCheckCommand(env), newCompatMatrixCommand(env), newCompatSetCommand(env), newCompatWatchCommand(env))
 }
 
 // codes names the first and the last of some rules.
@@ -24,7 +24,7 @@ func codes(rules []tomlfile.Rule) string {
 	return rules[0].Code + " to " + rules[len(rules)-1].Code
 }
 
-func (a *app) compatCheckCommand() *cobra.Command {
+func newCompatCheckCommand(env *environment) *cobra.Command {
 	var in inputs
 	var targets string
 	cmd := &cobra.Command{
@@ -35,15 +35,15 @@ func (a *app) compatCheckCommand() *cobra.Command {
 			"Findings go to stderr, one a line, as file:line: CODE severity: message.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			window, registry, err := a.load(in)
+			window, registry, err := loadInputs(env, in)
 			if err != nil {
 				return err
 			}
-			checked, err := a.checkTargets(targets, window)
+			checked, err := checkTargets(env, targets, window)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s: %d lines; %s: %d goldens%s\n",
+			_, err = fmt.Fprintf(env.stdout, "%s: %d lines; %s: %d goldens%s\n",
 				window.File, len(window.Lines), registry.File, len(registry.Goldens), checked)
 			return err
 		},
@@ -54,12 +54,12 @@ func (a *app) compatCheckCommand() *cobra.Command {
 }
 
 // checkTargets checks the targets against the window, and returns the words that say so. A project may capture nothing.
-func (a *app) checkTargets(path string, window *compat.Matrix) (string, error) {
+func checkTargets(env *environment, path string, window *compat.Matrix) (string, error) {
 	if path == "" && !exists(vcr.TargetsPath) {
 		return "", nil
 	}
 	file, findings := loadTargets(path, window)
-	a.tellFindings(findings)
+	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
 		return "", fmt.Errorf("%s cannot be used as it is", file.Name)
 	}

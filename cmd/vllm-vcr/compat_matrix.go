@@ -22,8 +22,8 @@ const (
 	matrixCapture = "capture"
 )
 
-// compatMatrixFlags are the flags of compat matrix.
-type compatMatrixFlags struct {
+// compatMatrixOptions are the flags of compat matrix.
+type compatMatrixOptions struct {
 	in      inputs
 	kind    string
 	lines   []string
@@ -32,8 +32,8 @@ type compatMatrixFlags struct {
 	outputs bool
 }
 
-func (a *app) compatMatrixCommand() *cobra.Command {
-	var f compatMatrixFlags
+func newCompatMatrixCommand(env *environment) *cobra.Command {
+	var opts compatMatrixOptions
 	cmd := &cobra.Command{
 		Use:   "matrix",
 		Short: "Print the lines as the matrix of a workflow",
@@ -49,31 +49,31 @@ func (a *app) compatMatrixCommand() *cobra.Command {
 		Example: "  vllm-vcr compat matrix --kind ci --github-output\n" +
 			"  vllm-vcr compat matrix --kind capture --line 0.33",
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.compatMatrix(f) },
+		RunE: func(*cobra.Command, []string) error { return runCompatMatrix(env, opts) },
 	}
 	flags := cmd.Flags()
-	f.in.addFlags(flags)
-	flags.StringVar(&f.kind, "kind", matrixCI, "what the jobs are for: ci, docker, release, capture")
-	flags.StringSliceVar(&f.lines, "line", nil, "only these lines, by name or tag (default all)")
-	flags.StringVar(&f.version, "version", "", "version of this project in names, X.Y.Z (default the binary's)")
-	flags.BoolVar(&f.pending, "pending", false, "of capture, only lines that do not gate yet")
-	addOutputFlag(flags, &f.outputs)
+	opts.in.addFlags(flags)
+	flags.StringVar(&opts.kind, "kind", matrixCI, "what the jobs are for: ci, docker, release, capture")
+	flags.StringSliceVar(&opts.lines, "line", nil, "only these lines, by name or tag (default all)")
+	flags.StringVar(&opts.version, "version", "", "version of this project in names, X.Y.Z (default the binary's)")
+	flags.BoolVar(&opts.pending, "pending", false, "of capture, only lines that do not gate yet")
+	addOutputFlag(flags, &opts.outputs)
 	return cmd
 }
 
-func (a *app) compatMatrix(f compatMatrixFlags) error {
-	kind, err := chooseOne("--kind", f.kind, matrixCI, matrixDocker, matrixRelease, matrixCapture)
+func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
+	kind, err := chooseOne("--kind", opts.kind, matrixCI, matrixDocker, matrixRelease, matrixCapture)
 	if err != nil {
 		return err
 	}
-	window, registry, err := a.load(f.in)
+	window, registry, err := loadInputs(env, opts.in)
 	if err != nil {
 		return err
 	}
-	if f.pending && kind != matrixCapture {
+	if opts.pending && kind != matrixCapture {
 		return fmt.Errorf("--pending is for --kind %s", matrixCapture)
 	}
-	lines, err := window.Select(f.lines)
+	lines, err := window.Select(opts.lines)
 	if err != nil {
 		return err
 	}
@@ -82,20 +82,20 @@ func (a *app) compatMatrix(f compatMatrixFlags) error {
 	case matrixCI:
 		rows = compat.CIRows(lines, goldens)
 	case matrixDocker:
-		rows, err = dockerRows(lines, goldens, f.version)
+		rows, err = dockerRows(lines, goldens, opts.version)
 	case matrixRelease:
-		rows, err = releaseRows(f)
+		rows, err = releaseRows(opts)
 	case matrixCapture:
-		rows, err = captureRows(lines, goldens, f.pending)
+		rows, err = captureRows(lines, goldens, opts.pending)
 	}
 	if err != nil {
 		return err
 	}
-	return a.printMatrix(rows, f.outputs)
+	return printMatrix(env, rows, opts.outputs)
 }
 
 // printMatrix writes the array on one line, as it can be put into an expression.
-func (a *app) printMatrix(rows any, outputs bool) error {
+func printMatrix(env *environment, rows any, outputs bool) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
@@ -103,11 +103,11 @@ func (a *app) printMatrix(rows any, outputs bool) error {
 		return err
 	}
 	if outputs {
-		if err := a.setOutputs(output{"matrix", strings.TrimSpace(text.String())}); err != nil {
+		if err := setOutputs(env, output{"matrix", strings.TrimSpace(text.String())}); err != nil {
 			return err
 		}
 	}
-	_, err := a.stdout.Write(text.Bytes())
+	_, err := env.stdout.Write(text.Bytes())
 	return err
 }
 
@@ -156,11 +156,11 @@ var platforms = []releaseRow{
 	{OS: "windows", Arch: "arm64", Runner: "windows-11-arm"},
 }
 
-func releaseRows(f compatMatrixFlags) ([]releaseRow, error) {
-	if len(f.lines) > 0 {
+func releaseRows(opts compatMatrixOptions) ([]releaseRow, error) {
+	if len(opts.lines) > 0 {
 		return nil, fmt.Errorf("--line: a release has every line, so --kind %s takes none", matrixRelease)
 	}
-	version, err := releaseVersion(f.version)
+	version, err := releaseVersion(opts.version)
 	if err != nil {
 		return nil, err
 	}

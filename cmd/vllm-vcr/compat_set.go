@@ -19,8 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// compatSetFlags are the flags of compat set.
-type compatSetFlags struct {
+// compatSetOptions are the flags of compat set.
+type compatSetOptions struct {
 	in                       inputs
 	change                   compat.Change
 	tag, rev                 string
@@ -28,8 +28,8 @@ type compatSetFlags struct {
 	validated                bool
 }
 
-func (a *app) compatSetCommand() *cobra.Command {
-	var f compatSetFlags
+func newCompatSetCommand(env *environment) *cobra.Command {
+	var opts compatSetOptions
 	cmd := &cobra.Command{
 		Use:   "set",
 		Short: "Change a line of compat.toml",
@@ -43,37 +43,37 @@ func (a *app) compatSetCommand() *cobra.Command {
 			"  vllm-vcr compat set --line 0.34 --add --tag v0.34.0 --rev 0123456789ab --default\n" +
 			"  vllm-vcr compat set --line 0.25 --remove",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.compatSet(f, cmd.Flags()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runCompatSet(env, opts, cmd.Flags()) },
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *compatSetFlags) addFlags(flags *pflag.FlagSet) {
-	f.in.addFlags(flags)
-	flags.StringVar(&f.change.Line, "line", "", "name of the line: major.minor, nightly or rc")
-	flags.StringVar(&f.tag, "tag", "", "the release of vLLM that stands for the line")
-	flags.StringVar(&f.rev, "rev", "", "commit of vllm.git that the tag was built from")
-	flags.BoolVar(&f.validated, "validated", false, "whether failing goldens of the line fail the run")
-	flags.BoolVar(&f.change.Default, "default", false, "make it the default line")
-	flags.StringVar(&f.patchRepo, "patch-repo", "", "URL of a fork to read the protocol from; empty removes it")
-	flags.StringVar(&f.patchRevision, "patch-rev", "", "commit in that fork; empty removes it")
-	flags.BoolVar(&f.change.Add, "add", false, "make the line if there is none of that name")
-	flags.BoolVar(&f.change.Remove, "remove", false, "remove the line with the comments that stand directly at it")
+func (opts *compatSetOptions) addFlags(flags *pflag.FlagSet) {
+	opts.in.addFlags(flags)
+	flags.StringVar(&opts.change.Line, "line", "", "name of the line: major.minor, nightly or rc")
+	flags.StringVar(&opts.tag, "tag", "", "the release of vLLM that stands for the line")
+	flags.StringVar(&opts.rev, "rev", "", "commit of vllm.git that the tag was built from")
+	flags.BoolVar(&opts.validated, "validated", false, "whether failing goldens of the line fail the run")
+	flags.BoolVar(&opts.change.Default, "default", false, "make it the default line")
+	flags.StringVar(&opts.patchRepo, "patch-repo", "", "URL of a fork to read the protocol from; empty removes it")
+	flags.StringVar(&opts.patchRevision, "patch-rev", "", "commit in that fork; empty removes it")
+	flags.BoolVar(&opts.change.Add, "add", false, "make the line if there is none of that name")
+	flags.BoolVar(&opts.change.Remove, "remove", false, "remove the line with the comments that stand directly at it")
 }
 
 // complete takes over the flags that were given.
-func (f *compatSetFlags) complete(flags *pflag.FlagSet) error {
+func (opts *compatSetOptions) complete(flags *pflag.FlagSet) error {
 	for _, p := range []struct {
 		flag     string
 		value    *string
 		to       **string
 		canUnset bool
 	}{
-		{"tag", &f.tag, &f.change.Tag, false},
-		{"rev", &f.rev, &f.change.Rev, false},
-		{"patch-repo", &f.patchRepo, &f.change.PatchRepo, true},
-		{"patch-rev", &f.patchRevision, &f.change.PatchRev, true},
+		{"tag", &opts.tag, &opts.change.Tag, false},
+		{"rev", &opts.rev, &opts.change.Rev, false},
+		{"patch-repo", &opts.patchRepo, &opts.change.PatchRepo, true},
+		{"patch-rev", &opts.patchRevision, &opts.change.PatchRev, true},
 	} {
 		if !flags.Changed(p.flag) {
 			continue
@@ -84,50 +84,50 @@ func (f *compatSetFlags) complete(flags *pflag.FlagSet) error {
 		*p.to = p.value
 	}
 	if flags.Changed("validated") {
-		f.change.Validated = &f.validated
+		opts.change.Validated = &opts.validated
 	}
 	switch {
-	case f.change.Line == "":
+	case opts.change.Line == "":
 		return errors.New("--line is not given")
-	case flags.Changed("default") && !f.change.Default:
+	case flags.Changed("default") && !opts.change.Default:
 		return errors.New("--default=false: there must be a default line; make another one the default")
 	}
 	return nil
 }
 
-func (a *app) compatSet(f compatSetFlags, flags *pflag.FlagSet) error {
-	if err := f.complete(flags); err != nil {
+func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet) error {
+	if err := opts.complete(flags); err != nil {
 		return err
 	}
-	data, window, err := compat.LoadText(cmp.Or(f.in.compat, vcr.CompatPath))
+	data, window, err := compat.LoadText(cmp.Or(opts.in.compat, vcr.CompatPath))
 	if err != nil {
 		return err
 	}
-	lines, err := window.Set(f.change)
+	lines, err := window.Set(opts.change)
 	if err != nil {
 		return err
 	}
 	changes := compat.Diff(window.Lines, lines)
 	if len(changes) == 0 {
-		_, err := fmt.Fprintf(a.stdout, "%s: unchanged\n", window.File)
+		_, err := fmt.Fprintf(env.stdout, "%s: unchanged\n", window.File)
 		return err
 	}
 	edit := windowEdit{Matrix: window, before: data}
 	if edit.after, err = compat.Rewrite(window.File, data, lines); err != nil {
 		return err
 	}
-	if f.change.Tag != nil && f.change.Rev == nil {
-		a.tell(fmt.Sprintf("vllm-vcr: warning: the tag moves and the commit does not: "+
-			"give the one that %s was built from with --rev", f.tag))
+	if opts.change.Tag != nil && opts.change.Rev == nil {
+		env.printErr(fmt.Sprintf("vllm-vcr: warning: the tag moves and the commit does not: "+
+			"give the one that %s was built from with --rev", opts.tag))
 	}
-	if _, err := a.checkEdit(edit, f.in.manifest, false); err != nil {
+	if _, err := checkEdit(env, edit, opts.in.manifest, false); err != nil {
 		return err
 	}
 	if err := edit.write(); err != nil {
 		return err
 	}
 	for _, c := range changes {
-		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", window.File, report.OneLine(c.String())); err != nil {
+		if _, err := fmt.Fprintf(env.stdout, "%s: %s\n", window.File, report.OneLine(c.String())); err != nil {
 			return err
 		}
 	}
@@ -150,11 +150,11 @@ type checkedWindow struct {
 // checkEdit checks an edited window with all that compat check knows, and tells what it
 // finds. Errors of the window are refused, but for missing wire profiles where they may
 // be; those of the manifest are left to be mended there.
-func (a *app) checkEdit(edit windowEdit, manifestPath string, mayLackProfile bool) (checkedWindow, error) {
+func checkEdit(env *environment, edit windowEdit, manifestPath string, mayLackProfile bool) (checkedWindow, error) {
 	window, findings := compat.Parse(edit.File, edit.after)
-	registry, more := a.loadManifest(manifestPath, edit.Matrix)
+	registry, more := loadManifest(env, manifestPath, edit.Matrix)
 	if tomlfile.HasErrors(more) {
-		a.tellFindings(more)
+		printDiagnostics(env, more)
 		return checkedWindow{}, fmt.Errorf("%s cannot be used as it is", registry.File)
 	}
 	findings = slices.Concat(findings, more, conformance.CheckInputs(window, registry))
@@ -166,7 +166,7 @@ func (a *app) checkEdit(edit windowEdit, manifestPath string, mayLackProfile boo
 			refused = cmp.Or(refused, fmt.Errorf("the change would break a rule: %s", f))
 			continue
 		}
-		a.tell(f)
+		env.printErr(f)
 	}
 	return checkedWindow{window, registry, findings}, refused
 }

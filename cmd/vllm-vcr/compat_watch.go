@@ -32,8 +32,8 @@ const usualIndex = "default"
 // other refs has half of it.
 const maxTagsFile = 16 << 20
 
-// compatWatchFlags are the flags of compat watch.
-type compatWatchFlags struct {
+// compatWatchOptions are the flags of compat watch.
+type compatWatchOptions struct {
 	in              inputs
 	tagsFile, index string
 	maxStable       int
@@ -41,8 +41,8 @@ type compatWatchFlags struct {
 	outputs         bool
 }
 
-func (a *app) compatWatchCommand() *cobra.Command {
-	var f compatWatchFlags
+func newCompatWatchCommand(env *environment) *cobra.Command {
+	var opts compatWatchOptions
 	cmd := &cobra.Command{
 		Use:   "watch stable|rc",
 		Short: "Bring compat.toml up to the releases of vLLM",
@@ -60,22 +60,24 @@ func (a *app) compatWatchCommand() *cobra.Command {
 		Example: "  vllm-vcr compat watch stable --index --write --github-output\n" +
 			"  vllm-vcr compat watch rc --tags-file tags.txt",
 		Args: watchArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.compatWatch(cmd.Context(), args[0], f) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCompatWatch(cmd.Context(), env, args[0], opts)
+		},
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *compatWatchFlags) addFlags(flags *pflag.FlagSet) {
-	f.in.addFlags(flags)
-	flags.StringVar(&f.tagsFile, "tags-file", "", "file with what git ls-remote --tags printed")
-	flags.StringVar(&f.index, "index", "",
+func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
+	opts.in.addFlags(flags)
+	flags.StringVar(&opts.tagsFile, "tags-file", "", "file with what git ls-remote --tags printed")
+	flags.StringVar(&opts.index, "index", "",
 		"package index, as --index=URL; --index alone is $PIP_INDEX_URL, else "+pypi.DefaultURL)
 	flags.Lookup("index").NoOptDefVal = usualIndex
-	flags.IntVar(&f.maxStable, "max-stable", 9, "how many stable lines the window keeps")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "say what has to change, and write nothing; that is so without --write too")
-	flags.BoolVar(&f.write, "write", false, "edit compat.toml")
-	addOutputFlag(flags, &f.outputs)
+	flags.IntVar(&opts.maxStable, "max-stable", 9, "how many stable lines the window keeps")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what has to change, and write nothing; that is so without --write too")
+	flags.BoolVar(&opts.write, "write", false, "edit compat.toml")
+	addOutputFlag(flags, &opts.outputs)
 }
 
 func watchArgs(_ *cobra.Command, args []string) error {
@@ -89,17 +91,17 @@ func watchArgs(_ *cobra.Command, args []string) error {
 	return err
 }
 
-func (f *compatWatchFlags) check() error {
+func (opts *compatWatchOptions) check() error {
 	switch {
-	case f.write && f.dryRun:
+	case opts.write && opts.dryRun:
 		return errors.New("--write and --dry-run exclude each other")
-	case f.tagsFile == "" && f.index == "":
+	case opts.tagsFile == "" && opts.index == "":
 		return errors.New("where are the releases listed? --index, or --tags-file FILE")
-	case f.tagsFile != "" && f.index != "":
+	case opts.tagsFile != "" && opts.index != "":
 		return errors.New("--index and --tags-file exclude each other")
-	case f.maxStable < 1:
-		return fmt.Errorf("--max-stable %d: want 1 or more", f.maxStable)
-	case f.write && f.in.compat == "" && !exists(vcr.CompatPath):
+	case opts.maxStable < 1:
+		return fmt.Errorf("--max-stable %d: want 1 or more", opts.maxStable)
+	case opts.write && opts.in.compat == "" && !exists(vcr.CompatPath):
 		return fmt.Errorf("--write: there is no %s here: give it with --compat", vcr.CompatPath)
 	}
 	return nil
@@ -114,19 +116,19 @@ type releaseList struct {
 	failure  int // the exit code when nothing can be made of the list
 }
 
-func (a *app) compatWatch(ctx context.Context, axis string, f compatWatchFlags) error {
-	if err := f.check(); err != nil {
+func runCompatWatch(ctx context.Context, env *environment, axis string, opts compatWatchOptions) error {
+	if err := opts.check(); err != nil {
 		return err
 	}
-	window, data, err := a.watchedWindow(f.in.compat)
+	window, data, err := watchedWindow(env, opts.in.compat)
 	if err != nil {
 		return err
 	}
-	list, err := a.listReleases(ctx, f)
+	list, err := listReleases(ctx, env, opts)
 	if err != nil {
 		return err
 	}
-	decision, err := decide(window, axis, list, f.maxStable)
+	decision, err := decide(window, axis, list, opts.maxStable)
 	if err != nil {
 		return exitError{list.failure, fmt.Errorf("%s: %w", list.where, err)}
 	}
@@ -134,16 +136,16 @@ func (a *app) compatWatch(ctx context.Context, axis string, f compatWatchFlags) 
 		return exitError{conformance.ExitInfra, err}
 	}
 	for _, n := range decision.Notes {
-		a.tell("vllm-vcr: note: " + n)
+		env.printErr("vllm-vcr: note: " + n)
 	}
-	return a.conclude(f, windowEdit{Matrix: window, before: data}, announcement{Decision: decision, list: list})
+	return concludeWatch(env, opts, windowEdit{Matrix: window, before: data}, announcement{Decision: decision, list: list})
 }
 
 // watchedWindow loads a window without errors, and its text.
-func (a *app) watchedWindow(path string) (*compat.Matrix, []byte, error) {
-	window, findings := a.loadCompat(path)
+func watchedWindow(env *environment, path string) (*compat.Matrix, []byte, error) {
+	window, findings := loadCompat(env, path)
 	if tomlfile.HasErrors(findings) {
-		a.tellFindings(findings)
+		printDiagnostics(env, findings)
 		return nil, nil, fmt.Errorf("%s cannot be used as it is", window.File)
 	}
 	if strings.HasPrefix(window.File, "(embedded) ") {
@@ -160,14 +162,14 @@ func decide(window *compat.Matrix, axis string, list releaseList, maxStable int)
 	return window.WatchStable(list.releases, maxStable)
 }
 
-func (a *app) listReleases(ctx context.Context, f compatWatchFlags) (releaseList, error) {
-	if f.tagsFile != "" {
-		releases, err := readTags(f.tagsFile)
-		return releaseList{where: f.tagsFile, releases: releases, failure: conformance.ExitUsage}, err
+func listReleases(ctx context.Context, env *environment, opts compatWatchOptions) (releaseList, error) {
+	if opts.tagsFile != "" {
+		releases, err := readTags(opts.tagsFile)
+		return releaseList{where: opts.tagsFile, releases: releases, failure: conformance.ExitUsage}, err
 	}
-	index := &pypi.Index{Log: a.log}
-	if f.index != usualIndex && f.index != "true" {
-		index.URL = f.index
+	index := &pypi.Index{Log: env.log}
+	if opts.index != usualIndex && opts.index != "true" {
+		index.URL = opts.index
 	}
 	published, err := index.Releases(ctx, "vllm")
 	if err != nil {
@@ -206,32 +208,32 @@ func readTags(path string) ([]compat.Release, error) {
 	return compat.ParseTags(path, data)
 }
 
-// conclude says what was decided, and writes it. The outputs come before the file: once
+// concludeWatch says what was decided, and writes it. The outputs come before the file: once
 // it is edited, the next run says that nothing has changed.
-func (a *app) conclude(f compatWatchFlags, edit windowEdit, said announcement) (err error) {
+func concludeWatch(env *environment, opts compatWatchOptions, edit windowEdit, said announcement) (err error) {
 	done := "unchanged"
 	if said.Changed() {
 		done = "has to change, see --write"
 		if edit.after, err = compat.Rewrite(edit.File, edit.before, said.Lines); err != nil {
 			return err
 		}
-		checked, err := a.checkEdit(edit, f.in.manifest, true)
+		checked, err := checkEdit(env, edit, opts.in.manifest, true)
 		if err != nil {
 			return err
 		}
 		said.learn(checked)
 	}
-	if f.outputs {
-		if err := a.setOutputs(said.outputs()...); err != nil {
+	if opts.outputs {
+		if err := setOutputs(env, said.outputs()...); err != nil {
 			return err
 		}
 	}
-	if said.Changed() && f.write {
+	if said.Changed() && opts.write {
 		done = "edited"
 		if err := edit.write(); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s: %s\n%s", edit.File, done, said.text())
+	_, err = fmt.Fprintf(env.stdout, "%s: %s\n%s", edit.File, done, said.text())
 	return err
 }

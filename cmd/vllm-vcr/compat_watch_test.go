@@ -124,8 +124,8 @@ func TestWatchIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stdout, stderr bytes.Buffer
-			a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
-			code := a.main(context.Background(), []string{"compat", "watch", "stable", "--compat", path, "--write", "--index=" + indexServer(t, commits) + test.path})
+			env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
+			code := env.main(context.Background(), []string{"compat", "watch", "stable", "--compat", path, "--write", "--index=" + indexServer(t, commits) + test.path})
 			said := stdout.String()
 			if test.code != conformance.ExitOK {
 				if said != "" {
@@ -161,8 +161,8 @@ func TestWatchInterrupted(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
 	t.Cleanup(server.Close)
 	var stdout bytes.Buffer
-	a := newApp(&stdout, &bytes.Buffer{}, func(string) (string, bool) { return "", false })
-	if code := a.main(ctx, []string{"compat", "watch", "rc", "--index=" + server.URL}); code != conformance.ExitInfra || stdout.Len() > 0 {
+	env := newEnvironment(&stdout, &bytes.Buffer{}, func(string) (string, bool) { return "", false })
+	if code := env.main(ctx, []string{"compat", "watch", "rc", "--index=" + server.URL}); code != conformance.ExitInfra || stdout.Len() > 0 {
 		t.Errorf("exit code %d, %q, want %d and nothing", code, stdout.String(), conformance.ExitInfra)
 	}
 }

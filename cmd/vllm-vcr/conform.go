@@ -21,27 +21,27 @@ import (
 // conformGCPercent saves a sixth of the processor time for some 20 MB of memory.
 const conformGCPercent = 400
 
-// conformFlags are the flags of conform.
-type conformFlags struct {
+// conformOptions are the flags of conform.
+type conformOptions struct {
 	in         inputs
 	sel        conformance.Selection
 	assertions []string
 	matches    []string
 	enforce    string
-	store      storeFlags
+	store      storeOptions
 	frontends  []string
 	model      string
 	timeouts   conformance.Timeouts
-	report     reportFlags
-	plan       planFlags
-	subject    subjectFlags
+	report     reportOptions
+	plan       planOptions
+	subject    subjectOptions
 	selfTest   bool
 
 	given *pflag.FlagSet // those of the command
 }
 
-func (a *app) conformCommand() *cobra.Command {
-	f := conformFlags{timeouts: conformance.DefaultTimeouts()}
+func newConformCommand(env *environment) *cobra.Command {
+	opts := conformOptions{timeouts: conformance.DefaultTimeouts()}
 	cmd := &cobra.Command{
 		Use:   "conform",
 		Short: "Check every vLLM line against the goldens of its real engine",
@@ -60,71 +60,71 @@ func (a *app) conformCommand() *cobra.Command {
 			"  vllm-vcr conform --line 0.33 --frontend 0.33=./vllm-rs --model ./model\n" +
 			"  vllm-vcr conform --self-test",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.conform(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, opts) },
 	}
-	f.addFlags(cmd.Flags())
-	cmd.AddCommand(a.reportCommands()...)
+	opts.addFlags(cmd.Flags())
+	cmd.AddCommand(newReportCommands(env)...)
 	return cmd
 }
 
-func (f *conformFlags) addFlags(flags *pflag.FlagSet) {
-	f.in.addFlags(flags)
-	flags.StringSliceVar(&f.sel.Lines, "line", nil, "lines to check, by name or tag (default all)")
-	flags.StringSliceVar(&f.sel.Goldens, "golden", nil, "goldens to check, by id (default all)")
-	flags.StringSliceVar(&f.assertions, "assertion", nil, "assertions to make: integrity, line, provenance, schema, fidelity, wire, or those of --suite (default all)")
-	flags.StringSliceVar(&f.matches, "match", nil, "how fidelity requests find their record: index, prefix (default both)")
-	flags.IntSliceVar(&f.sel.Concurrency, "concurrency", nil, "requests in flight during fidelity (default 1,16)")
-	flags.StringVar(&f.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
-	flags.StringSliceVar(&f.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
-	flags.StringVar(&f.model, "model", "", "model directory for --frontend, and {model} of --frontend-command")
-	flags.DurationVar(&f.timeouts.Connect, "connect-timeout", f.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 10m for an engine under test and 5m for a frontend")
-	flags.DurationVar(&f.timeouts.Idle, "idle-timeout", f.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
-	flags.DurationVar(&f.timeouts.Golden, "golden-timeout", f.timeouts.Golden, "longest fetch of a golden, and longest case")
-	flags.BoolVar(&f.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
-	f.given = flags
-	f.store.addFlags(flags)
-	f.subject.addFlags(flags)
-	f.report.addFlags(flags)
-	f.plan.addFlags(flags)
+func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
+	opts.in.addFlags(flags)
+	flags.StringSliceVar(&opts.sel.Lines, "line", nil, "lines to check, by name or tag (default all)")
+	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to check, by id (default all)")
+	flags.StringSliceVar(&opts.assertions, "assertion", nil, "assertions to make: integrity, line, provenance, schema, fidelity, wire, or those of --suite (default all)")
+	flags.StringSliceVar(&opts.matches, "match", nil, "how fidelity requests find their record: index, prefix (default both)")
+	flags.IntSliceVar(&opts.sel.Concurrency, "concurrency", nil, "requests in flight during fidelity (default 1,16)")
+	flags.StringVar(&opts.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
+	flags.StringSliceVar(&opts.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
+	flags.StringVar(&opts.model, "model", "", "model directory for --frontend, and {model} of --frontend-command")
+	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 10m for an engine under test and 5m for a frontend")
+	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
+	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "longest fetch of a golden, and longest case")
+	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
+	opts.given = flags
+	opts.store.addFlags(flags)
+	opts.subject.addFlags(flags)
+	opts.report.addFlags(flags)
+	opts.plan.addFlags(flags)
 }
 
-func (a *app) conform(ctx context.Context, f conformFlags) error {
+func runConform(ctx context.Context, env *environment, opts conformOptions) error {
 	started := time.Now()
-	if _, given := a.lookupEnv("GOGC"); !given {
+	if _, given := env.lookupEnv("GOGC"); !given {
 		// A run makes much garbage that is dead at once, and keeps little.
 		defer debug.SetGCPercent(debug.SetGCPercent(conformGCPercent))
 	}
-	if err := f.plan.check(f.given); err != nil {
+	if err := opts.plan.check(opts.given); err != nil {
 		return err
 	}
-	if f.plan.explain != "" {
-		return a.explain(f.plan.explain)
+	if opts.plan.explain != "" {
+		return runExplain(env, opts.plan.explain)
 	}
-	if err := f.check(); err != nil {
+	if err := opts.check(); err != nil {
 		return err
 	}
-	if err := f.store.resolve(a, &f.in); err != nil {
+	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return err
 	}
-	window, registry, err := a.load(f.in)
+	window, registry, err := loadInputs(env, opts.in)
 	if err != nil {
 		return err
 	}
-	sel, err := f.selection(ctx)
+	sel, err := opts.selection(ctx)
 	if err != nil {
 		return err
 	}
-	if f.selfTest {
-		f.sel = sel
-		return a.selfTest(ctx, f, window, registry, started)
+	if opts.selfTest {
+		opts.sel = sel
+		return runSelfTest(ctx, env, opts, window, registry, started)
 	}
-	return a.judge(ctx, f, sel, window, registry, started)
+	return judgeCases(ctx, env, opts, sel, window, registry, started)
 }
 
-// judge plans the cases of a selection and runs them, or prints what it was asked to
+// judgeCases plans the cases of a selection and runs them, or prints what it was asked to
 // print of them.
-func (a *app) judge(
-	ctx context.Context, f conformFlags, sel conformance.Selection, window *compat.Matrix, registry *manifest.Manifest, started time.Time,
+func judgeCases(
+	ctx context.Context, env *environment, opts conformOptions, sel conformance.Selection, window *compat.Matrix, registry *manifest.Manifest, started time.Time,
 ) error {
 	cases, err := conformance.NewPlan(window, registry, sel)
 	if err != nil {
@@ -134,63 +134,63 @@ func (a *app) judge(
 	if err != nil {
 		return err
 	}
-	expected, err := a.loadExpectations(f.plan.expectations, all)
+	expected, err := loadExpectations(env, opts.plan.expectations, all)
 	if err != nil {
 		return err
 	}
-	runner := conformance.Runner{Timeouts: f.timeouts, Expectations: expected, All: all}
-	if err := f.subject.put(a, &runner, sel.Suite, f.model, cases); err != nil {
+	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all}
+	if err := opts.subject.put(env, &runner, sel.Suite, opts.model, cases); err != nil {
 		return err
 	}
-	if f.plan.prints() {
-		return a.printed(ctx, &f, &runner, cases)
+	if opts.plan.prints() {
+		return printPlanned(ctx, env, &opts, &runner, cases)
 	}
-	result, whole, err := a.runCases(ctx, &f, &runner, cases)
+	result, whole, err := runCases(ctx, env, &opts, &runner, cases)
 	if err != nil {
 		return err
 	}
 	if whole {
 		ctx = context.WithoutCancel(ctx) // nothing is left that could be interrupted
 	}
-	meta := a.reportMeta(f.report, started, window.File, registry.File, expected.File)
-	reported := a.finishReport(ctx, report.New(result, meta), f.report)
-	return a.updated(&f.plan, result, all, reported)
+	meta := newReportMeta(env, opts.report, started, window.File, registry.File, expected.File)
+	reported := finishReport(ctx, env, report.New(result, meta), opts.report)
+	return updateAfterRun(env, &opts.plan, result, all, reported)
 }
 
 // runCases runs the cases and shows how far they are. The report is whole when no case
 // of it was interrupted: what an interrupt ends after that is only what was kept alive.
-func (a *app) runCases(ctx context.Context, f *conformFlags, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
-	bar := a.openBar(cases) // from here on the log is written above it
+func runCases(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
+	bar := openBar(env, cases) // from here on the log is written above it
 	defer bar.close()
-	f.store.timeout = f.timeouts.Golden
-	if runner.Store, err = a.openStore(&f.store); err != nil {
+	opts.store.timeout = opts.timeouts.Golden
+	if runner.Store, err = openStore(env, &opts.store); err != nil {
 		return nil, false, err
 	}
-	runner.Log = a.log
-	f.subject.before(a)
+	runner.Log = env.log
+	opts.subject.before(env)
 	left := len(cases)
 	runner.Progress = func(r conformance.Result) {
-		a.progress(r)
+		logResult(env, r)
 		bar.add(r)
 		if left--; left == 0 && ctx.Err() == nil {
 			whole = true
-			f.subject.after(a, len(cases))
+			opts.subject.after(env, len(cases))
 		}
 	}
 	r = runner.Run(ctx, cases)
-	r.Flags = f.inputFlags()
+	r.Flags = opts.inputFlags()
 	return r, whole, nil
 }
 
 // check refuses flags that say nothing sensible together.
-func (f *conformFlags) check() error {
-	if err := f.checkTimeouts(); err != nil {
+func (opts *conformOptions) check() error {
+	if err := opts.checkTimeouts(); err != nil {
 		return err
 	}
-	if err := f.report.check(); err != nil {
+	if err := opts.report.check(); err != nil {
 		return err
 	}
-	if !f.selfTest {
+	if !opts.selfTest {
 		return nil
 	}
 	// A self-test chooses its own goldens and is its own subject.
@@ -199,7 +199,7 @@ func (f *conformFlags) check() error {
 		"suite", "engine-command", "engine-address", "frontend-command", "frontend-url", "frontend-handshake", "keep-alive",
 		"connect-timeout", "idle-timeout", "golden-timeout", "enforce",
 	} {
-		if f.given.Changed(name) {
+		if opts.given.Changed(name) {
 			return fmt.Errorf("--self-test has no use for --%s", name)
 		}
 	}
@@ -208,32 +208,32 @@ func (f *conformFlags) check() error {
 
 // inputFlags are the flags that name the inputs of a run, whether they came from
 // the command line or from the environment.
-func (f *conformFlags) inputFlags() []string {
+func (opts *conformOptions) inputFlags() []string {
 	var flags []string
 	for _, flag := range []struct{ name, value, usual string }{
-		{"--compat", f.in.compat, ""},
-		{"--manifest", f.in.manifest, ""},
-		{"--expectations", f.plan.expectations, ""},
-		{"--enforce", f.enforce, string(conformance.EnforceValidated)},
+		{"--compat", opts.in.compat, ""},
+		{"--manifest", opts.in.manifest, ""},
+		{"--expectations", opts.plan.expectations, ""},
+		{"--enforce", opts.enforce, string(conformance.EnforceValidated)},
 	} {
 		if flag.value != flag.usual {
 			flags = append(flags, flag.name, flag.value)
 		}
 	}
-	if f.model != "" && f.subject.frontendCommand != "" {
-		flags = append(flags, "--model", f.model)
+	if opts.model != "" && opts.subject.frontendCommand != "" {
+		flags = append(flags, "--model", opts.model)
 	}
-	return slices.Concat(flags, f.store.repeat(), f.subject.flags())
+	return slices.Concat(flags, opts.store.repeat(), opts.subject.flags())
 }
 
-func (f *conformFlags) checkTimeouts() error {
+func (opts *conformOptions) checkTimeouts() error {
 	for _, limit := range []struct {
 		flag  string
 		value time.Duration
 	}{
-		{"--connect-timeout", f.timeouts.Connect},
-		{"--idle-timeout", f.timeouts.Idle},
-		{"--golden-timeout", f.timeouts.Golden},
+		{"--connect-timeout", opts.timeouts.Connect},
+		{"--idle-timeout", opts.timeouts.Idle},
+		{"--golden-timeout", opts.timeouts.Golden},
 	} {
 		if limit.value <= 0 {
 			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
@@ -255,7 +255,7 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return file.Close()
 }
 
-func (a *app) printPlan(cases []conformance.Case) error {
+func printPlan(env *environment, cases []conformance.Case) error {
 	for _, c := range cases {
 		note := ""
 		if c.Gating {
@@ -264,13 +264,13 @@ func (a *app) printPlan(cases []conformance.Case) error {
 		if c.Skip != "" {
 			note = "  " + c.Skip
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%s%s\n", c.Name(), note); err != nil {
+		if _, err := fmt.Fprintf(env.stdout, "%s%s\n", c.Name(), note); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *app) progress(r conformance.Result) {
-	a.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
+func logResult(env *environment, r conformance.Result) {
+	env.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
 }

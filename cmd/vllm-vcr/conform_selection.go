@@ -15,17 +15,17 @@ import (
 )
 
 // realFrontends reads --frontend LINE=PATH.
-func (f *conformFlags) realFrontends(ctx context.Context) (map[string]conformance.RealFrontend, error) {
-	if f.model != "" && len(f.frontends) == 0 && f.subject.frontendCommand == "" {
+func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]conformance.RealFrontend, error) {
+	if opts.model != "" && len(opts.frontends) == 0 && opts.subject.frontendCommand == "" {
 		return nil, fmt.Errorf("--model is for --frontend or --frontend-command, of which none is given")
 	}
 	frontends := map[string]conformance.RealFrontend{}
-	for _, value := range f.frontends {
+	for _, value := range opts.frontends {
 		line, path, named := strings.Cut(value, "=")
 		if !named {
 			line, path = "", value
 		}
-		if f.model == "" {
+		if opts.model == "" {
 			return nil, fmt.Errorf("--frontend needs --model, a directory with config.json and tokenizer.json")
 		}
 		if _, err := os.Stat(path); err != nil {
@@ -36,23 +36,23 @@ func (f *conformFlags) realFrontends(ctx context.Context) (map[string]conformanc
 		}
 		var err error
 		if !named {
-			if line, err = f.frontendLine(ctx, path); err != nil {
+			if line, err = opts.frontendLine(ctx, path); err != nil {
 				return nil, err
 			}
 		}
 		if _, twice := frontends[line]; twice {
 			return nil, fmt.Errorf("--frontend: line %s has two", line)
 		}
-		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: f.model}
+		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: opts.model}
 	}
 	return frontends, nil
 }
 
 // frontendLine finds the line of a binary that is given without one: the line
 // that --line names, else that of the release which the binary says it is.
-func (f *conformFlags) frontendLine(ctx context.Context, path string) (string, error) {
-	if len(f.sel.Lines) == 1 {
-		return f.sel.Lines[0], nil
+func (opts *conformOptions) frontendLine(ctx context.Context, path string) (string, error) {
+	if len(opts.sel.Lines) == 1 {
+		return opts.sel.Lines[0], nil
 	}
 	version, err := vllmrs.Version(ctx, path)
 	if err != nil {
@@ -61,21 +61,21 @@ func (f *conformFlags) frontendLine(ctx context.Context, path string) (string, e
 	return protocol.LineOf(version), nil
 }
 
-func (f *conformFlags) selection(ctx context.Context) (sel conformance.Selection, err error) {
-	sel = f.sel
-	if sel.Suite, err = f.subject.chosenSuite(); err != nil {
+func (opts *conformOptions) selection(ctx context.Context) (sel conformance.Selection, err error) {
+	sel = opts.sel
+	if sel.Suite, err = opts.subject.chosenSuite(); err != nil {
 		return sel, err
 	}
-	if sel.Frontends, err = f.realFrontends(ctx); err != nil {
+	if sel.Frontends, err = opts.realFrontends(ctx); err != nil {
 		return sel, err
 	}
-	if sel.Assertions, err = choose("--assertion", f.assertions, conformance.AssertionsOf(sel.Suite)...); err != nil {
+	if sel.Assertions, err = choose("--assertion", opts.assertions, conformance.AssertionsOf(sel.Suite)...); err != nil {
 		return sel, err
 	}
-	if sel.Matches, err = choose("--match", f.matches, player.MatchIndex, player.MatchPrefix); err != nil {
+	if sel.Matches, err = choose("--match", opts.matches, player.MatchIndex, player.MatchPrefix); err != nil {
 		return sel, err
 	}
-	if err = f.subject.checkMatches(sel.Matches); err != nil {
+	if err = opts.subject.checkMatches(sel.Matches); err != nil {
 		return sel, err
 	}
 	for _, n := range sel.Concurrency {
@@ -84,12 +84,12 @@ func (f *conformFlags) selection(ctx context.Context) (sel conformance.Selection
 		}
 	}
 	if len(sel.Matches) == 0 && sel.Suite == conformance.SuiteReplay {
-		sel.Matches = f.subject.matches()
+		sel.Matches = opts.subject.matches()
 	}
-	if err = f.plan.sel(&sel); err != nil {
+	if err = opts.plan.sel(&sel); err != nil {
 		return sel, err
 	}
-	sel.Enforce, err = chooseOne("--enforce", conformance.Enforce(f.enforce),
+	sel.Enforce, err = chooseOne("--enforce", conformance.Enforce(opts.enforce),
 		conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone)
 	return sel, err
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-func (a *app) driftCommand() *cobra.Command {
+func newDriftCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "drift",
 		Short: "Tell whether a release of vLLM still speaks what this build knows",
-	}, a.driftCheckCommand(), a.driftExtractCommand(), a.driftDiffCommand(), a.driftAdoptCommand(), a.driftHistoryCommand(), a.driftReleasesCommand(), a.driftIssuesCommand())
+	}, newDriftCheckCommand(env), newDriftExtractCommand(env), newDriftDiffCommand(env), newDriftAdoptCommand(env), newDriftHistoryCommand(env), newDriftReleasesCommand(env), newDriftIssuesCommand(env))
 }
 
 // driftCache is the folder that frontends, models and sources are kept below.
@@ -29,10 +29,10 @@ func driftCache(named string) (string, error) {
 	return filepath.Join(dir, "vllm-vcr"), nil
 }
 
-// writeTo writes a result to a file, which is there whole or not at all, or to stdout if none is named.
-func (a *app) writeTo(path string, write func(io.Writer) error) error {
+// writeResult writes a result to a file, which is there whole or not at all, or to stdout if none is named.
+func writeResult(env *environment, path string, write func(io.Writer) error) error {
 	if path == "" {
-		return write(a.stdout)
+		return write(env.stdout)
 	}
 	return report.WriteFile(path, write)
 }

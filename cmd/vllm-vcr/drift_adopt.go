@@ -34,8 +34,8 @@ const (
 	formMarkdown = "markdown"
 )
 
-// adoptFlags are the flags of drift adopt.
-type adoptFlags struct {
+// adoptOptions are the flags of drift adopt.
+type adoptOptions struct {
 	repo, manifest string
 	window         int
 	rev            string
@@ -44,13 +44,13 @@ type adoptFlags struct {
 	work, upload   string
 	prune, dryRun  bool
 	validated      bool
-	store          storeFlags
+	store          storeOptions
 	format, output string
 	outputs        bool
 }
 
-func (a *app) driftAdoptCommand() *cobra.Command {
-	var f adoptFlags
+func newDriftAdoptCommand(env *environment) *cobra.Command {
+	var opts adoptOptions
 	cmd := &cobra.Command{
 		Use:   "adopt VERSION",
 		Short: "Bring a release of vLLM into a repository: profile, window, goldens",
@@ -68,51 +68,51 @@ func (a *app) driftAdoptCommand() *cobra.Command {
 		Example: "  vllm-vcr drift adopt 0.34.0 --dry-run\n" +
 			"  vllm-vcr drift adopt 0.34.0 --engine install --fidelity-validated",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.driftAdopt(cmd.Context(), f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return runDriftAdopt(cmd.Context(), env, opts, args[0]) },
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *adoptFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.repo, "repo", ".", "folder of the repository; other paths that are not absolute begin there")
-	flags.StringVar(&f.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
-	flags.IntVar(&f.window, "window", adopt.DefaultLines, "how many stable lines the window keeps")
-	flags.StringVar(&f.rev, "rev", "", "commit of vllm.git that the release was built from (default what its wheel says)")
-	flags.StringVar(&f.engineUse, "engine", engineAuto, "engine for the CPU to capture with: auto (if it is installed), install, never")
-	f.engine.addFlags(flags)
-	flags.StringVar(&f.work, "work", workPath, "where recordings, raw frames and logs stay, in a folder LINE/ID each")
-	flags.StringVar(&f.upload, "upload", "", "where to keep the goldens instead: s3://bucket/prefix, or file:///dir")
-	flags.BoolVar(&f.prune, "prune", false, "delete the files of goldens whose line leaves the window, too")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and write nothing")
-	flags.BoolVar(&f.validated, "fidelity-validated", false, "let the line gate, if all of its targets were captured and hold")
-	f.store.addFlags(flags)
-	flags.StringVar(&f.format, "format", formText, "form of the report: text, json, markdown")
-	flags.StringVarP(&f.output, "output", "o", "", "write the report to this file instead of stdout")
-	addOutputFlag(flags, &f.outputs)
+func (opts *adoptOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.repo, "repo", ".", "folder of the repository; other paths that are not absolute begin there")
+	flags.StringVar(&opts.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
+	flags.IntVar(&opts.window, "window", adopt.DefaultLines, "how many stable lines the window keeps")
+	flags.StringVar(&opts.rev, "rev", "", "commit of vllm.git that the release was built from (default what its wheel says)")
+	flags.StringVar(&opts.engineUse, "engine", engineAuto, "engine for the CPU to capture with: auto (if it is installed), install, never")
+	opts.engine.addFlags(flags)
+	flags.StringVar(&opts.work, "work", workPath, "where recordings, raw frames and logs stay, in a folder LINE/ID each")
+	flags.StringVar(&opts.upload, "upload", "", "where to keep the goldens instead: s3://bucket/prefix, or file:///dir")
+	flags.BoolVar(&opts.prune, "prune", false, "delete the files of goldens whose line leaves the window, too")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and write nothing")
+	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let the line gate, if all of its targets were captured and hold")
+	opts.store.addFlags(flags)
+	flags.StringVar(&opts.format, "format", formText, "form of the report: text, json, markdown")
+	flags.StringVarP(&opts.output, "output", "o", "", "write the report to this file instead of stdout")
+	addOutputFlag(flags, &opts.outputs)
 }
 
 // check refuses flags that say nothing sensible, before anything is read.
-func (f *adoptFlags) check() error {
-	if _, err := chooseOne("--format", f.format, formText, formJSON, formMarkdown); err != nil {
+func (opts *adoptOptions) check() error {
+	if _, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown); err != nil {
 		return err
 	}
-	if _, err := chooseOne("--engine", f.engineUse, engineAuto, engineInstall, engineNever); err != nil {
+	if _, err := chooseOne("--engine", opts.engineUse, engineAuto, engineInstall, engineNever); err != nil {
 		return err
 	}
 	switch {
-	case f.window < 1:
-		return fmt.Errorf("--window %d: want 1 or more", f.window)
-	case f.validated && f.engineUse == engineNever:
+	case opts.window < 1:
+		return fmt.Errorf("--window %d: want 1 or more", opts.window)
+	case opts.validated && opts.engineUse == engineNever:
 		return errors.New("--fidelity-validated and --engine never: a line gates by goldens, and none would be captured")
-	case f.rev != "" && (len(f.rev) < 9 || strings.Trim(f.rev, "0123456789abcdef") != ""):
-		return fmt.Errorf("--rev %q: want a commit of 9 to 40 hexadecimal digits", f.rev)
+	case opts.rev != "" && (len(opts.rev) < 9 || strings.Trim(opts.rev, "0123456789abcdef") != ""):
+		return fmt.Errorf("--rev %q: want a commit of 9 to 40 hexadecimal digits", opts.rev)
 	}
 	return nil
 }
 
 // enter goes to the folder of the repository, once the paths that begin here are known.
-func (f *adoptFlags) enter(source string) (string, error) {
+func (opts *adoptOptions) enter(source string) (string, error) {
 	if exists(source) {
 		path, err := filepath.Abs(source)
 		if err != nil {
@@ -120,52 +120,52 @@ func (f *adoptFlags) enter(source string) (string, error) {
 		}
 		source = path
 	}
-	if f.output != "" {
-		path, err := filepath.Abs(f.output)
+	if opts.output != "" {
+		path, err := filepath.Abs(opts.output)
 		if err != nil {
 			return "", err
 		}
-		f.output = path
+		opts.output = path
 	}
-	if err := os.Chdir(f.repo); err != nil {
+	if err := os.Chdir(opts.repo); err != nil {
 		return "", fmt.Errorf("--repo: %w", err)
 	}
 	if !exists(vcr.CompatPath) {
-		return "", fmt.Errorf("--repo %s: there is no %s: a repository has a support window, if only of one line", f.repo, vcr.CompatPath)
+		return "", fmt.Errorf("--repo %s: there is no %s: a repository has a support window, if only of one line", opts.repo, vcr.CompatPath)
 	}
 	return source, nil
 }
 
 // An adoption is one run of drift adopt.
 type adoption struct {
-	*app
-	flags  adoptFlags
+	env    *environment
+	flags  adoptOptions
 	tree   adopt.Tree
 	plan   *adopt.Plan
 	report *adopt.Report
 	code   int // exit code so far
 }
 
-func (a *app) driftAdopt(ctx context.Context, f adoptFlags, source string) error {
-	if err := f.check(); err != nil {
+func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, source string) error {
+	if err := opts.check(); err != nil {
 		return err
 	}
-	source, err := f.enter(source)
+	source, err := opts.enter(source)
 	if err != nil {
 		return err
 	}
 	var in inputs
-	if err := f.store.resolve(a, &in); err != nil {
+	if err := opts.store.resolve(env, &in); err != nil {
 		return err
 	}
-	run := &adoption{app: a, flags: f, tree: adopt.FindTree(".", a.orEnv(f.manifest, "CONFORMANCE_MANIFEST"))}
+	run := &adoption{env: env, flags: opts, tree: adopt.FindTree(".", cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST")))}
 	if err := run.learn(); err != nil {
 		return err
 	}
 	if err := run.prepare(ctx, source); err != nil {
 		return err
 	}
-	if run.report.Outcome == adopt.Planned && !f.dryRun {
+	if run.report.Outcome == adopt.Planned && !opts.dryRun {
 		if err := run.carryOut(ctx); err != nil {
 			return err
 		}
@@ -175,20 +175,20 @@ func (a *app) driftAdopt(ctx context.Context, f adoptFlags, source string) error
 
 // learn takes in the lines that the tree has, whatever this build has: the profile goes to where theirs are.
 func (run *adoption) learn() (err error) {
-	if run.profilesNamed {
-		run.tree.Profiles = run.profiles
+	if run.env.profilesNamed {
+		run.tree.Profiles = run.env.profiles
 		return nil
 	}
-	if err := run.learnLines(run.tree.Profiles); err != nil {
+	if err := loadLineProfiles(run.env, run.tree.Profiles); err != nil {
 		return err
 	}
-	run.profiles, err = filepath.Abs(run.tree.Profiles) // the tap is another process, and will need what is adopted
+	run.env.profiles, err = filepath.Abs(run.tree.Profiles) // the tap is another process, and will need what is adopted
 	return err
 }
 
 // prepare reads the release and makes the plan. A release that does not fit is a report; what cannot be read is an error.
 func (run *adoption) prepare(ctx context.Context, source string) error {
-	profile, err := run.profileOf(ctx, source, run.flags.engine.index)
+	profile, err := adoptedProfile(ctx, run.env, source, run.flags.engine.index)
 	if err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (run *adoption) judgeTree(ctx context.Context) (*conformance.Report, error)
 	if exists(run.tree.Manifest) {
 		in.manifest = run.tree.Manifest
 	}
-	window, registry, err := run.load(in)
+	window, registry, err := loadInputs(run.env, in)
 	if err != nil {
 		return nil, err
 	}
@@ -298,16 +298,16 @@ func (run *adoption) judgeTree(ctx context.Context) (*conformance.Report, error)
 	if err != nil {
 		return nil, err
 	}
-	expected, err := run.loadExpectations("", all)
+	expected, err := loadExpectations(run.env, "", all)
 	if err != nil {
 		return nil, err
 	}
-	store, err := run.openStore(&run.flags.store)
+	store, err := openStore(run.env, &run.flags.store)
 	if err != nil {
 		return nil, err
 	}
 	runner := conformance.Runner{
-		Store: store, Log: run.log, Progress: run.progress, Expectations: expected, All: all,
+		Store: store, Log: run.env.log, Progress: func(r conformance.Result) { logResult(run.env, r) }, Expectations: expected, All: all,
 		Subject: conformance.Description{Kind: "player"},
 	}
 	return runner.Run(ctx, cases), nil
@@ -324,9 +324,9 @@ func (run *adoption) tell() error {
 		}
 		return run.report.Text(w)
 	}
-	err := run.writeTo(run.flags.output, write)
+	err := writeResult(run.env, run.flags.output, write)
 	if run.flags.outputs {
-		err = errors.Join(err, run.setOutputs(run.stepOutputs()...))
+		err = errors.Join(err, setOutputs(run.env, run.stepOutputs()...))
 	}
 	if err != nil {
 		return exitError{cmp.Or(run.code, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}

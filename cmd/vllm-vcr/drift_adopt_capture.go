@@ -33,13 +33,13 @@ func (run *adoption) capture(ctx context.Context) (whole bool, err error) {
 		return false, nil
 	}
 	flags := run.captureFlags()
-	accept, err := flags.acceptor(run.app)
+	accept, err := flags.acceptor(run.env)
 	if err != nil {
 		return false, err
 	}
 	var outcomes []capture.Outcome
 	for _, t := range here { // one after the other, so that each is registered whatever becomes of the next
-		one, err := flags.outcomes(ctx, run.app, []target.Target{t}, accept)
+		one, err := flags.outcomes(ctx, run.env, []target.Target{t}, accept)
 		if err != nil {
 			return false, errors.Join(err, run.take(outcomes))
 		}
@@ -56,7 +56,7 @@ func (run *adoption) leave(format string, args ...any) {
 // uncaptured are the targets of the line that the registry has no golden of the release of: those of this machine, and
 // those that need a cluster.
 func (run *adoption) uncaptured() (here, elsewhere []target.Target, err error) {
-	_, file, err := targetFlags{targets: run.tree.Targets, compat: run.tree.Compat}.load(run.app)
+	_, file, err := targetFlags{targets: run.tree.Targets, compat: run.tree.Compat}.load(run.env)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -102,7 +102,7 @@ func (run *adoption) hasEngine(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	_, err := cpuengine.Find(ctx, cpuengine.Options{
-		Release: run.plan.Release, Dir: run.flags.engine.dir, Index: run.flags.engine.index, Log: run.log,
+		Release: run.plan.Release, Dir: run.flags.engine.dir, Index: run.flags.engine.index, Log: run.env.log,
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -126,13 +126,13 @@ func (run *adoption) leaveCapture(count int, err error) {
 
 // captureFlags are those of capture run --local.
 func (run *adoption) captureFlags() *runFlags {
-	f := &runFlags{
+	opts := &runFlags{
 		local: true, manifest: run.tree.Manifest, goldens: cmp.Or(run.flags.store.goldens, run.tree.Goldens),
 		upload: run.flags.upload, s3: run.flags.store.s3,
 		here: localFlags{engine: run.flags.engine, jobs: 1, bootTimeout: capture.DefaultBootTimeout, work: run.flags.work},
 	}
-	f.targets.compat = run.tree.Compat
-	return f
+	opts.targets.compat = run.tree.Compat
+	return opts
 }
 
 // take puts what became of the captures into the report.

@@ -11,13 +11,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// profileOf is the wire profile of a release: out of a file that has one, or else read from the sources of the release. What
+// adoptedProfile is the wire profile of a release: out of a file that has one, or else read from the sources of the release. What
 // could not be read of them is an error, as nobody may build on half a profile.
-func (a *app) profileOf(ctx context.Context, source, index string) (*protocol.Profile, error) {
+func adoptedProfile(ctx context.Context, env *environment, source, index string) (*protocol.Profile, error) {
 	if strings.HasSuffix(source, ".json") {
 		return readProfile(source)
 	}
-	profile, gaps, err := a.extract(ctx, source, index, extract.Options{})
+	profile, gaps, err := extractProfile(ctx, env, source, index, extract.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (a *app) profileOf(ctx context.Context, source, index string) (*protocol.Pr
 		return profile, nil
 	}
 	for _, g := range gaps {
-		a.tell("not read: " + g.String())
+		env.printErr("not read: " + g.String())
 	}
 	return nil, exitError{conformance.ExitInfra, fmt.Errorf("release %s could not be read as a whole: %d parts of its wire are not "+
 		"known, see above: nothing was written", profile.Version, len(gaps))}

@@ -26,8 +26,8 @@ import (
 // nightlyIndex is where the main branch of vLLM is built to.
 const nightlyIndex = "https://wheels.vllm.ai/nightly"
 
-// driftFlags are the flags of drift check.
-type driftFlags struct {
+// driftOptions are the flags of drift check.
+type driftOptions struct {
 	in           inputs
 	index        string
 	pre, nightly bool
@@ -37,14 +37,14 @@ type driftFlags struct {
 	peers        string
 	bootTimeout  time.Duration
 	model        string
-	store        storeFlags
+	store        storeOptions
 	expectations string
 	layersJSON   string
-	report       reportFlags
+	report       reportOptions
 }
 
-func (a *app) driftCheckCommand() *cobra.Command {
-	var f driftFlags
+func newDriftCheckCommand(env *environment) *cobra.Command {
+	var opts driftOptions
 	cmd := &cobra.Command{
 		Use:   "check [VERSION|WHEEL|URL]",
 		Short: "Look at a release in layers: its sources, its frontend, its engine, and the goldens behind it",
@@ -64,28 +64,28 @@ func (a *app) driftCheckCommand() *cobra.Command {
 			"  vllm-vcr drift check --nightly --layers static\n" +
 			"  vllm-vcr drift check --frontend ./vllm-rs",
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.driftCheck(cmd.Context(), f, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return runDriftCheck(cmd.Context(), env, opts, args) },
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *driftFlags) addFlags(flags *pflag.FlagSet) {
-	f.in.addFlags(flags)
-	flags.StringVar(&f.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.BoolVar(&f.pre, "pre", false, "the newest release may be a candidate")
-	flags.BoolVar(&f.nightly, "nightly", false, "the newest build of the main branch, or the build VERSION, of --index or else "+nightlyIndex)
-	flags.StringVar(&f.frontend, "frontend", "", "look at this vllm-rs rather than one of the index; VERSION names its release if it does not tell (before 0.29)")
-	flags.StringSliceVar(&f.layers, "layers", layerNames(), "what to look at")
-	flags.StringVar(&f.engine, "engine", string(drift.EngineAuto), "engine for the CPU: auto (one that is installed), install (6 GB), never, or the path of an environment that has it")
-	flags.StringVar(&f.peers, "peers", "", "absolute path of the folder that engines are kept in (default that of vllm-vcr in the cache directory)")
-	flags.DurationVar(&f.bootTimeout, "boot-timeout", capture.DefaultBootTimeout, "how long the engine may take to start")
-	flags.StringVar(&f.model, "model", "", "model directory for the frontend (default the one in the binary)")
-	flags.StringVar(&f.expectations, "expectations", "", "what is known to fail (default nothing)")
-	flags.StringVar(&f.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+driftJSON)
-	f.store.addFlags(flags)
+func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
+	opts.in.addFlags(flags)
+	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.BoolVar(&opts.pre, "pre", false, "the newest release may be a candidate")
+	flags.BoolVar(&opts.nightly, "nightly", false, "the newest build of the main branch, or the build VERSION, of --index or else "+nightlyIndex)
+	flags.StringVar(&opts.frontend, "frontend", "", "look at this vllm-rs rather than one of the index; VERSION names its release if it does not tell (before 0.29)")
+	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "what to look at")
+	flags.StringVar(&opts.engine, "engine", string(drift.EngineAuto), "engine for the CPU: auto (one that is installed), install (6 GB), never, or the path of an environment that has it")
+	flags.StringVar(&opts.peers, "peers", "", "absolute path of the folder that engines are kept in (default that of vllm-vcr in the cache directory)")
+	flags.DurationVar(&opts.bootTimeout, "boot-timeout", capture.DefaultBootTimeout, "how long the engine may take to start")
+	flags.StringVar(&opts.model, "model", "", "model directory for the frontend (default the one in the binary)")
+	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default nothing)")
+	flags.StringVar(&opts.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+driftJSON)
+	opts.store.addFlags(flags)
 	flags.Lookup("cache").Usage += "; frontends are kept in the folder frontends of it (default of vllm-vcr)"
-	f.report.addFlags(flags)
+	opts.report.addFlags(flags)
 }
 
 func layerNames() []string {
@@ -97,41 +97,41 @@ func layerNames() []string {
 }
 
 // check refuses flags that say nothing sensible together.
-func (f *driftFlags) check(args []string) error {
-	if err := f.report.check(); err != nil {
+func (opts *driftOptions) check(args []string) error {
+	if err := opts.report.check(); err != nil {
 		return err
 	}
-	if _, err := choose("--layers", f.layers, drift.Layers()...); err != nil {
+	if _, err := choose("--layers", opts.layers, drift.Layers()...); err != nil {
 		return err
 	}
 	named := len(args) > 0
 	isWheel := named && isWheel(args[0])
 	switch {
-	case len(f.layers) == 0:
+	case len(opts.layers) == 0:
 		return errors.New("--layers names none: nothing would be looked at")
-	case f.frontend != "" && (f.index != "" || f.nightly):
+	case opts.frontend != "" && (opts.index != "" || opts.nightly):
 		return errors.New("--frontend and --index or --nightly: a local frontend needs no index")
-	case f.frontend != "" && isWheel:
+	case opts.frontend != "" && isWheel:
 		return fmt.Errorf("--frontend and %s: want one of the two", args[0])
-	case isWheel && (f.index != "" || f.nightly):
+	case isWheel && (opts.index != "" || opts.nightly):
 		return fmt.Errorf("--index and --nightly are for a version, but %s is a wheel", args[0])
-	case f.store.offline && f.frontend == "" && !(isWheel && !isURL(args[0])):
+	case opts.store.offline && opts.frontend == "" && !(isWheel && !isURL(args[0])):
 		return errors.New("--offline: the frontend of a release comes from the index: name one by --frontend")
-	case f.pre && (named || f.frontend != ""):
+	case opts.pre && (named || opts.frontend != ""):
 		return errors.New("--pre is for the newest release of the index, but another is named")
-	case f.pre && f.nightly:
+	case opts.pre && opts.nightly:
 		return errors.New("--pre and --nightly: want one of the two")
-	case f.bootTimeout <= 0:
-		return fmt.Errorf("--boot-timeout %v: want more than 0", f.bootTimeout)
-	case f.model != "" && !exists(filepath.Join(f.model, "config.json")):
-		return fmt.Errorf("--model %s: want a directory with config.json and tokenizer.json", f.model)
+	case opts.bootTimeout <= 0:
+		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
+	case opts.model != "" && !exists(filepath.Join(opts.model, "config.json")):
+		return fmt.Errorf("--model %s: want a directory with config.json and tokenizer.json", opts.model)
 	}
 	return nil
 }
 
 // A driftRun is one check: what is looked at, as far as it is known, and what came out.
 type driftRun struct {
-	flags    driftFlags
+	flags    driftOptions
 	window   *compat.Matrix
 	registry *manifest.Manifest
 	cache    string // folder
@@ -147,58 +147,58 @@ type driftRun struct {
 	body     *report.Document // the same without what differs between equal runs
 }
 
-func (a *app) driftCheck(ctx context.Context, f driftFlags, args []string) error {
-	run := &driftRun{flags: f, started: time.Now()}
-	if err := f.check(args); err != nil {
+func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, args []string) error {
+	run := &driftRun{flags: opts, started: time.Now()}
+	if err := opts.check(args); err != nil {
 		return err
 	}
-	if err := run.flags.store.resolve(a, &run.flags.in); err != nil {
+	if err := run.flags.store.resolve(env, &run.flags.in); err != nil {
 		return err
 	}
 	err := run.name(args)
 	if err != nil {
 		return err
 	}
-	if run.window, run.registry, err = a.load(run.flags.in); err != nil {
+	if run.window, run.registry, err = loadInputs(env, run.flags.in); err != nil {
 		return err
 	}
-	live, err := a.liveLayers(run)
+	live, err := liveLayers(env, run)
 	if err != nil {
 		return err
 	}
-	if run.failed = a.choose(ctx, run); run.failed != nil {
+	if run.failed = chooseSubject(ctx, env, run); run.failed != nil {
 		run.result.Verdict = drift.Unknown
-	} else if run.result, err = a.look(ctx, run, live); err != nil {
+	} else if run.result, err = checkRelease(ctx, env, run, live); err != nil {
 		return err
 	}
 	run.took = time.Since(run.started)
-	if err := a.driftDocuments(run); err != nil {
+	if err := buildDriftDocuments(env, run); err != nil {
 		return err
 	}
-	return a.tellDrift(run)
+	return printDrift(env, run)
 }
 
-// look makes all layers.
-func (a *app) look(ctx context.Context, run *driftRun, live drift.Live) (drift.Result, error) {
-	f := &run.flags
+// checkRelease makes all layers.
+func checkRelease(ctx context.Context, env *environment, run *driftRun, live drift.Live) (drift.Result, error) {
+	opts := &run.flags
 	self, err := os.Executable()
 	if err != nil {
 		return drift.Result{}, exitError{conformance.ExitInfra, err}
 	}
-	steps := a.openSteps()
+	steps := env.openSteps()
 	defer steps.close()
 	var wanted []drift.LayerName
-	for _, name := range f.layers {
+	for _, name := range opts.layers {
 		wanted = append(wanted, drift.LayerName(name))
 	}
 	check := drift.Check{
-		Build: run.subject.build, Line: run.line, Own: run.own, Layers: wanted, Live: live, VCR: self, BootTimeout: f.bootTimeout,
+		Build: run.subject.build, Line: run.line, Own: run.own, Layers: wanted, Live: live, VCR: self, BootTimeout: opts.bootTimeout,
 		Source: run.subject.source, Cache: run.cache,
-		Frontend: func(ctx context.Context) (drift.Frontend, error) { return run.subject.fetch(ctx, run.cache, a.log) },
+		Frontend: func(ctx context.Context) (drift.Frontend, error) { return run.subject.fetch(ctx, run.cache, env.log) },
 		Extract:  run.subject.extract(),
 		Step:     func(layer drift.LayerName, step string) { steps.tell(string(layer), step) },
-		Engines: drift.Engines{Mode: drift.EngineMode(f.engine), Options: cpuengine.Options{
-			Dir: f.peers, Index: f.index, Log: a.log,
+		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
+			Dir: opts.peers, Index: opts.index, Log: env.log,
 			Progress: func(step string) { steps.tell("engine "+run.subject.build.String(), step) },
 		}},
 	}
@@ -206,32 +206,32 @@ func (a *app) look(ctx context.Context, run *driftRun, live drift.Live) (drift.R
 }
 
 // liveLayers are the layers of the player but for what is looked at.
-func (a *app) liveLayers(run *driftRun) (live drift.Live, err error) {
-	f := &run.flags
-	if run.cache, err = driftCache(f.store.cache); err != nil {
+func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
+	opts := &run.flags
+	if run.cache, err = driftCache(opts.store.cache); err != nil {
 		return live, err
 	}
-	if f.model == "" {
+	if opts.model == "" {
 		files, err := fs.Sub(vcr.Files, vcr.ModelPath)
 		if err != nil {
 			return live, err
 		}
-		if f.model, err = drift.Model(files, run.cache); err != nil {
+		if opts.model, err = drift.Model(files, run.cache); err != nil {
 			return live, exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
 		}
 	}
-	if f.model, err = filepath.Abs(f.model); err != nil {
+	if opts.model, err = filepath.Abs(opts.model); err != nil {
 		return live, err
 	}
-	live = drift.Live{Matrix: run.window, Manifest: run.registry, Model: f.model, Log: a.log, Progress: a.progress}
-	if live.Store, err = a.openStore(&f.store); err != nil || f.expectations == "" {
+	live = drift.Live{Matrix: run.window, Manifest: run.registry, Model: opts.model, Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) }}
+	if live.Store, err = openStore(env, &opts.store); err != nil || opts.expectations == "" {
 		return live, err
 	}
 	all, err := conformance.EveryCase(run.window, run.registry, conformance.Selection{})
 	if err != nil {
 		return live, err
 	}
-	live.Expectations, err = a.loadExpectations(f.expectations, all)
+	live.Expectations, err = loadExpectations(env, opts.expectations, all)
 	return live, err
 }
 

@@ -35,16 +35,16 @@ var diffFormats = map[string]func(io.Writer, *wirediff.Diff) error{
 	"sarif": func(w io.Writer, d *wirediff.Diff) error { return wirediff.SARIF(w, d, buildVersion()) },
 }
 
-// diffFlags are the flags of drift diff.
-type diffFlags struct {
+// diffOptions are the flags of drift diff.
+type diffOptions struct {
 	format string
 	output string
 	failOn string
 	index  string
 }
 
-func (a *app) driftDiffCommand() *cobra.Command {
-	var f diffFlags
+func newDriftDiffCommand(env *environment) *cobra.Command {
+	var opts diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Say what changed on the wire from one release to another, and who fails of it",
@@ -59,54 +59,56 @@ func (a *app) driftDiffCommand() *cobra.Command {
 			"  vllm-vcr drift diff 0.33 0.34.0rc1 --format markdown -o changes.md\n" +
 			"  vllm-vcr drift diff 0.27.0 0.27.1 --fail-on any",
 		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.driftDiff(cmd.Context(), f, args[0], args[1]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftDiff(cmd.Context(), env, opts, args[0], args[1])
+		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.format, "format", "text", "text, json, markdown (at most 60 kB), or sarif")
-	flags.StringVarP(&f.output, "output", "o", "", "write to this file instead of stdout")
-	flags.StringVar(&f.failOn, "fail-on", failBreaking, "what makes the exit code 1: breaking, any, never")
-	flags.StringVar(&f.index, "index", "", "package index for releases (default as for drift check)")
+	flags.StringVar(&opts.format, "format", "text", "text, json, markdown (at most 60 kB), or sarif")
+	flags.StringVarP(&opts.output, "output", "o", "", "write to this file instead of stdout")
+	flags.StringVar(&opts.failOn, "fail-on", failBreaking, "what makes the exit code 1: breaking, any, never")
+	flags.StringVar(&opts.index, "index", "", "package index for releases (default as for drift check)")
 	return cmd
 }
 
-func (a *app) driftDiff(ctx context.Context, f diffFlags, from, to string) error {
-	if _, err := chooseOne("--fail-on", f.failOn, failBreaking, failAny, failNever); err != nil {
+func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from, to string) error {
+	if _, err := chooseOne("--fail-on", opts.failOn, failBreaking, failAny, failNever); err != nil {
 		return err
 	}
-	if _, err := chooseOne("--format", f.format, "text", "json", "markdown", "sarif"); err != nil {
+	if _, err := chooseOne("--format", opts.format, "text", "json", "markdown", "sarif"); err != nil {
 		return err
 	}
-	before, gapsBefore, err := a.side(ctx, from, f.index)
+	before, gapsBefore, err := diffSide(ctx, env, from, opts.index)
 	if err != nil {
 		return err
 	}
-	after, gapsAfter, err := a.side(ctx, to, f.index)
+	after, gapsAfter, err := diffSide(ctx, env, to, opts.index)
 	if err != nil {
 		return err
 	}
 	d := wirediff.Compare(before, after)
 	d.Gaps = append(append(d.Gaps, gapsBefore...), gapsAfter...)
-	if err := a.writeDiff(f, d); err != nil {
+	if err := writeDiff(env, opts, d); err != nil {
 		return err
 	}
-	return f.outcome(d)
+	return opts.outcome(d)
 }
 
-func (a *app) writeDiff(f diffFlags, d *wirediff.Diff) error {
-	write := func(w io.Writer) error { return diffFormats[f.format](w, d) }
-	if err := a.writeTo(f.output, write); err != nil {
+func writeDiff(env *environment, opts diffOptions, d *wirediff.Diff) error {
+	write := func(w io.Writer) error { return diffFormats[opts.format](w, d) }
+	if err := writeResult(env, opts.output, write); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	return nil
 }
 
 // outcome is the exit code of a comparison that was written.
-func (f *diffFlags) outcome(d *wirediff.Diff) error {
+func (opts *diffOptions) outcome(d *wirediff.Diff) error {
 	switch {
 	case len(d.Gaps) > 0:
 		return exitError{conformance.ExitInfra, fmt.Errorf(
 			"not all could be read: there may be more changes than these: %s", d.Headline())}
-	case f.failOn == failBreaking && d.Verdict() == wirediff.Breaks, f.failOn == failAny && len(d.Changes) > 0:
+	case opts.failOn == failBreaking && d.Verdict() == wirediff.Breaks, opts.failOn == failAny && len(d.Changes) > 0:
 		return exitError{conformance.ExitFail, errReported}
 	}
 	return nil
@@ -115,8 +117,8 @@ func (f *diffFlags) outcome(d *wirediff.Diff) error {
 // linePattern is the name of a line.
 var linePattern = regexp.MustCompile(`^v?[0-9]+\.[0-9]+$`)
 
-// side is a profile that an argument names, and what could not be read of it.
-func (a *app) side(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
+// diffSide is a profile that an argument names, and what could not be read of it.
+func diffSide(ctx context.Context, env *environment, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
 	if linePattern.MatchString(name) {
 		p, err := protocol.LoadProfile(name)
 		if err != nil {
@@ -139,7 +141,7 @@ func (a *app) side(ctx context.Context, name, index string) (*protocol.Profile, 
 			return p, nil, nil
 		}
 	}
-	return a.extractSide(ctx, name, index)
+	return extractSide(ctx, env, name, index)
 }
 
 // plausible refuses a profile that no release has: a comparison with it would say nothing.
@@ -164,8 +166,8 @@ func plausible(p *protocol.Profile) error {
 }
 
 // extractSide reads the sources of a release.
-func (a *app) extractSide(ctx context.Context, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
-	profile, gaps, err := a.extract(ctx, name, index, extract.Options{})
+func extractSide(ctx context.Context, env *environment, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
+	profile, gaps, err := extractProfile(ctx, env, name, index, extract.Options{})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,14 +21,14 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// driftExtractFlags are the flags of drift extract.
-type driftExtractFlags struct {
+// driftExtractOptions are the flags of drift extract.
+type driftExtractOptions struct {
 	index, output, format, version string
 	partial, yanked                bool
 }
 
-func (a *app) driftExtractCommand() *cobra.Command {
-	var f driftExtractFlags
+func newDriftExtractCommand(env *environment) *cobra.Command {
+	var opts driftExtractOptions
 	cmd := &cobra.Command{
 		Use:   "extract WHEEL|VERSION|DIR|URL",
 		Short: "Read the wire profile of a release from its Python sources",
@@ -45,28 +45,30 @@ func (a *app) driftExtractCommand() *cobra.Command {
 			"  vllm-vcr drift extract --format text ./vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl\n" +
 			"  vllm-vcr drift extract ~/src/vllm --version 0.34.0",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.driftExtract(cmd.Context(), f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftExtract(cmd.Context(), env, opts, args[0])
+		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&f.output, "output", "o", "", "write the profile to this file instead of stdout")
-	flags.StringVar(&f.format, "format", "json", "json, which every command takes for a profile, or text, for people")
-	flags.StringVar(&f.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.StringVar(&f.version, "version", "", "release that the sources in DIR are of, if they do not tell")
-	flags.BoolVar(&f.partial, "partial", false, "print what could be read of a release that could not be read as a whole; the exit code stays 3")
-	flags.BoolVar(&f.yanked, "yanked", false, "read a release that was yanked")
+	flags.StringVarP(&opts.output, "output", "o", "", "write the profile to this file instead of stdout")
+	flags.StringVar(&opts.format, "format", "json", "json, which every command takes for a profile, or text, for people")
+	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.StringVar(&opts.version, "version", "", "release that the sources in DIR are of, if they do not tell")
+	flags.BoolVar(&opts.partial, "partial", false, "print what could be read of a release that could not be read as a whole; the exit code stays 3")
+	flags.BoolVar(&opts.yanked, "yanked", false, "read a release that was yanked")
 	return cmd
 }
 
-func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string) error {
-	if f.format != "json" && f.format != "text" {
-		return fmt.Errorf("--format %q: want json or text", f.format)
+func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOptions, name string) error {
+	if opts.format != "json" && opts.format != "text" {
+		return fmt.Errorf("--format %q: want json or text", opts.format)
 	}
-	profile, gaps, err := a.extract(ctx, name, f.index, extract.Options{Version: f.version, Yanked: f.yanked})
+	profile, gaps, err := extractProfile(ctx, env, name, opts.index, extract.Options{Version: opts.version, Yanked: opts.yanked})
 	if err != nil {
 		return err
 	}
-	if len(gaps) == 0 || f.partial {
-		if err := a.writeProfile(f, profile); err != nil {
+	if len(gaps) == 0 || opts.partial {
+		if err := writeProfile(env, opts, profile); err != nil {
 			return exitError{conformance.ExitInfra, err}
 		}
 	}
@@ -74,7 +76,7 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 		return nil
 	}
 	for _, g := range gaps {
-		a.tell("not read: " + g.String())
+		env.printErr("not read: " + g.String())
 	}
 	parts := "1 part of its wire is"
 	if len(gaps) > 1 {
@@ -86,12 +88,12 @@ func (a *app) driftExtract(ctx context.Context, f driftExtractFlags, name string
 	}
 }
 
-// extract reads the sources of a release that an argument names, and what could not be read of them, within a time.
-func (a *app) extract(ctx context.Context, name, index string, opt extract.Options) (*protocol.Profile, []extract.Gap, error) {
+// extractProfile reads the sources of a release that an argument names, and what could not be read of them, within a time.
+func extractProfile(ctx context.Context, env *environment, name, index string, opt extract.Options) (*protocol.Profile, []extract.Gap, error) {
 	started := time.Now()
 	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
-	opt.Index = &pypi.Index{URL: index, Log: a.log}
+	opt.Index = &pypi.Index{URL: index, Log: env.log}
 	release, err := extract.Open(ctx, name, opt)
 	if errors.Is(err, extract.ErrNotNamed) {
 		return nil, nil, err
@@ -101,22 +103,22 @@ func (a *app) extract(ctx context.Context, name, index string, opt extract.Optio
 	}
 	defer release.Close()
 	if release.Warning != "" {
-		a.log.Warn(release.Warning)
+		env.log.Warn(release.Warning)
 	}
 	profile, gaps, err := extract.Read(ctx, release)
 	if err != nil {
 		return nil, nil, exitError{conformance.ExitInfra, err}
 	}
-	a.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", time.Since(started))
+	env.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", time.Since(started))
 	return profile, gaps, nil
 }
 
-func (a *app) writeProfile(f driftExtractFlags, p *protocol.Profile) error {
+func writeProfile(env *environment, opts driftExtractOptions, p *protocol.Profile) error {
 	write := func(w io.Writer) error { return protocol.WriteProfile(w, p) }
-	if f.format == "text" {
+	if opts.format == "text" {
 		write = func(w io.Writer) error { return writeProfileText(w, p) }
 	}
-	return a.writeTo(f.output, write)
+	return writeResult(env, opts.output, write)
 }
 
 // writeProfileText writes a profile as tables for people. Its names and types come from foreign sources.

@@ -85,8 +85,8 @@ func TestDriftExtract(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
-			if code := a.main(t.Context(), append([]string{"drift", "extract"}, test.args...)); code != test.code {
+			env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
+			if code := env.main(t.Context(), append([]string{"drift", "extract"}, test.args...)); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
 			for _, want := range test.stdout {
@@ -115,8 +115,8 @@ func TestDriftExtract(t *testing.T) {
 func TestDriftExtractWritesTheProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.33.json")
 	var stdout, stderr bytes.Buffer
-	a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
-	if code := a.main(t.Context(), []string{"drift", "extract", "-o", path, extractedWheel}); code != conformance.ExitOK {
+	env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
+	if code := env.main(t.Context(), []string{"drift", "extract", "-o", path, extractedWheel}); code != conformance.ExitOK {
 		t.Fatalf("exit code %d: %s", code, stderr.String())
 	}
 	got, err := os.ReadFile(path)

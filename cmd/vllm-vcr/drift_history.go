@@ -21,13 +21,13 @@ const (
 	historyMarkdown = "markdown"
 )
 
-// driftHistoryFlags are the flags of drift history.
-type driftHistoryFlags struct {
+// driftHistoryOptions are the flags of drift history.
+type driftHistoryOptions struct {
 	index, format, output string
 }
 
-func (a *app) driftHistoryCommand() *cobra.Command {
-	var f driftHistoryFlags
+func newDriftHistoryCommand(env *environment) *cobra.Command {
+	var opts driftHistoryOptions
 	cmd := &cobra.Command{
 		Use:   "history [RELEASE...]",
 		Short: "Put the lines beside each other: what each release changed on the wire",
@@ -40,21 +40,21 @@ func (a *app) driftHistoryCommand() *cobra.Command {
 			"Exit code 3: of a release not all could be read. The page is written all the same, and says what is missing.",
 		Example: "  vllm-vcr drift history -o history.html\n" +
 			"  vllm-vcr drift history 0.23.0 0.24.0 --format markdown",
-		RunE: func(cmd *cobra.Command, args []string) error { return a.driftHistory(cmd.Context(), f, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return runDriftHistory(cmd.Context(), env, opts, args) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.index, "index", "", "package index of named versions (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.StringVar(&f.format, "format", historyHTML, "form of the history: html, json, markdown")
-	flags.StringVarP(&f.output, "output", "o", "", "write it to this file instead of stdout")
+	flags.StringVar(&opts.index, "index", "", "package index of named versions (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.StringVar(&opts.format, "format", historyHTML, "form of the history: html, json, markdown")
+	flags.StringVarP(&opts.output, "output", "o", "", "write it to this file instead of stdout")
 	return cmd
 }
 
-func (a *app) driftHistory(ctx context.Context, f driftHistoryFlags, args []string) error {
-	format, err := chooseOne("--format", f.format, historyHTML, historyJSON, historyMarkdown)
+func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOptions, args []string) error {
+	format, err := chooseOne("--format", opts.format, historyHTML, historyJSON, historyMarkdown)
 	if err != nil {
 		return err
 	}
-	sources, err := a.historySources(ctx, f.index, args)
+	sources, err := historySources(ctx, env, opts.index, args)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (a *app) driftHistory(ctx context.Context, f driftHistoryFlags, args []stri
 	write := map[string]func(io.Writer, *history.History) error{
 		historyHTML: history.HTML, historyJSON: history.JSON, historyMarkdown: history.Markdown,
 	}[format]
-	if err := a.writeTo(f.output, func(w io.Writer) error { return write(w, h) }); err != nil {
+	if err := writeResult(env, opts.output, func(w io.Writer) error { return write(w, h) }); err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
 	}
 	if n := h.Gaps(); n > 0 {
@@ -76,10 +76,10 @@ func (a *app) driftHistory(ctx context.Context, f driftHistoryFlags, args []stri
 
 // historySources are the lines of this build and the releases that were named. One that is named takes the place of the same
 // release of the build.
-func (a *app) historySources(ctx context.Context, index string, named []string) ([]history.Source, error) {
+func historySources(ctx context.Context, env *environment, index string, named []string) ([]history.Source, error) {
 	var sources []history.Source
 	for _, name := range named {
-		p, gaps, err := a.side(ctx, name, index)
+		p, gaps, err := diffSide(ctx, env, name, index)
 		if err != nil {
 			return nil, err
 		}

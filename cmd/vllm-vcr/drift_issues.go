@@ -16,15 +16,15 @@ import (
 	"github.com/vllm-vcr/conformance/internal/upstream/canary"
 )
 
-// driftIssuesFlags are the flags of drift issues.
-type driftIssuesFlags struct {
+// driftIssuesOptions are the flags of drift issues.
+type driftIssuesOptions struct {
 	matrix string
 	labels []string
 	dryRun bool
 }
 
-func (a *app) driftIssuesCommand() *cobra.Command {
-	var f driftIssuesFlags
+func newDriftIssuesCommand(env *environment) *cobra.Command {
+	var opts driftIssuesOptions
 	cmd := &cobra.Command{
 		Use:   "issues DIR",
 		Short: "Keep an issue on GitHub for each line that was looked at",
@@ -40,12 +40,14 @@ func (a *app) driftIssuesCommand() *cobra.Command {
 			"The token is in GITHUB_TOKEN, the repository in GITHUB_REPOSITORY. The job needs the permission issues: write.",
 		Example: "  vllm-vcr drift issues verdicts --matrix '[{\"line\":\"0.33\",\"version\":\"0.33.0\",\"kind\":\"known\",\"check\":\"0.33.0\"}]'",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.driftIssues(cmd.Context(), args[0], f) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftIssues(cmd.Context(), env, args[0], opts)
+		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.matrix, "matrix", "", "what drift releases printed")
-	flags.StringSliceVar(&f.labels, "label", nil, "label that each issue has at least")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	flags.StringVar(&opts.matrix, "matrix", "", "what drift releases printed")
+	flags.StringSliceVar(&opts.labels, "label", nil, "label that each issue has at least")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	return cmd
 }
 
@@ -72,17 +74,17 @@ func readRows(text string) ([]canary.Release, error) {
 	return rows, nil
 }
 
-// driftIssues brings every issue to its state. One that fails does not keep the others from it.
-func (a *app) driftIssues(ctx context.Context, dir string, f driftIssuesFlags) error {
-	rows, err := readRows(f.matrix)
+// runDriftIssues brings every issue to its state. One that fails does not keep the others from it.
+func runDriftIssues(ctx context.Context, env *environment, dir string, opts driftIssuesOptions) error {
+	rows, err := readRows(opts.matrix)
 	if err != nil {
 		return err
 	}
-	client, err := a.githubClient(f.dryRun)
+	client, err := newGitHubClient(env, opts.dryRun)
 	if err != nil {
 		return err
 	}
-	wanted, err := a.driftWanted(ctx, client, dir, rows, f.labels)
+	wanted, err := wantedIssues(ctx, env, client, dir, rows, opts.labels)
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func (a *app) driftIssues(ctx context.Context, dir string, f driftIssuesFlags) e
 			failed = append(failed, fmt.Errorf("issue %s: %w", issue.Key, githubFailure(ctx, err)))
 			continue
 		}
-		if err := a.sayOutcome(issue.Key+": issue", done, f.dryRun); err != nil {
+		if err := printOutcomeText(env, issue.Key+": issue", done, opts.dryRun); err != nil {
 			return err
 		}
 	}
@@ -103,9 +105,9 @@ func (a *app) driftIssues(ctx context.Context, dir string, f driftIssuesFlags) e
 	return nil
 }
 
-// driftWanted are the issues that there should be, and those that should be no more.
-func (a *app) driftWanted(
-	ctx context.Context, client *github.Client, dir string, rows []canary.Release, labels []string,
+// wantedIssues are the issues that there should be, and those that should be no more.
+func wantedIssues(
+	ctx context.Context, env *environment, client *github.Client, dir string, rows []canary.Release, labels []string,
 ) ([]github.Issue, error) {
 	folder, err := os.OpenRoot(dir) // a link in it leads nowhere else
 	if err != nil {
@@ -116,7 +118,7 @@ func (a *app) driftWanted(
 	for _, row := range rows {
 		verdict, err := canary.Read(folder.FS(), row)
 		if err != nil {
-			a.tell("vllm-vcr: line " + row.Line + ": " + err.Error())
+			env.printErr("vllm-vcr: line " + row.Line + ": " + err.Error())
 		}
 		wanted = append(wanted, canary.Issue(row, verdict, labels))
 	}

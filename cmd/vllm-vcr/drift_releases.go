@@ -12,16 +12,16 @@ import (
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
-// driftReleasesFlags are the flags of drift releases.
-type driftReleasesFlags struct {
+// driftReleasesOptions are the flags of drift releases.
+type driftReleasesOptions struct {
 	in      inputs
 	index   string
 	nightly bool
 	outputs bool
 }
 
-func (a *app) driftReleasesCommand() *cobra.Command {
-	var f driftReleasesFlags
+func newDriftReleasesCommand(env *environment) *cobra.Command {
+	var opts driftReleasesOptions
 	cmd := &cobra.Command{
 		Use:   "releases",
 		Short: "Print the releases that are worth a look, as the matrix of a workflow",
@@ -37,22 +37,22 @@ func (a *app) driftReleasesCommand() *cobra.Command {
 			"Exit code 3: the index could not be read.",
 		Example: "  vllm-vcr drift releases --github-output",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.driftReleases(cmd.Context(), f) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runDriftReleases(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
-	f.in.addFlags(flags)
-	flags.StringVar(&f.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.BoolVar(&f.nightly, "nightly", true, "the nightly build too")
-	addOutputFlag(flags, &f.outputs)
+	opts.in.addFlags(flags)
+	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.BoolVar(&opts.nightly, "nightly", true, "the nightly build too")
+	addOutputFlag(flags, &opts.outputs)
 	return cmd
 }
 
-func (a *app) driftReleases(ctx context.Context, f driftReleasesFlags) error {
-	window, _, err := a.load(f.in)
+func runDriftReleases(ctx context.Context, env *environment, opts driftReleasesOptions) error {
+	window, _, err := loadInputs(env, opts.in)
 	if err != nil {
 		return err
 	}
-	index := &pypi.Index{URL: f.index, Log: a.log}
+	index := &pypi.Index{URL: opts.index, Log: env.log}
 	published, err := index.Releases(ctx, "vllm")
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
@@ -65,18 +65,18 @@ func (a *app) driftReleases(ctx context.Context, f driftReleasesFlags) error {
 		}
 		known = append(known, compat.Release{Version: v, Yanked: r.Yanked})
 	}
-	rows, err := canary.Releases(window, known, f.nightly)
+	rows, err := canary.Releases(window, known, opts.nightly)
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	if f.outputs {
+	if opts.outputs {
 		adopt, err := json.Marshal(canary.ToAdopt(rows))
 		if err != nil {
 			return err
 		}
-		if err := a.setOutputs(output{"adopt", string(adopt)}); err != nil {
+		if err := setOutputs(env, output{"adopt", string(adopt)}); err != nil {
 			return err
 		}
 	}
-	return a.printMatrix(rows, f.outputs)
+	return printMatrix(env, rows, opts.outputs)
 }

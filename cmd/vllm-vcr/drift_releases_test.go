@@ -53,7 +53,7 @@ func TestDriftReleases(t *testing.T) {
 			}
 			var stdout, stderr bytes.Buffer
 			args := append([]string{"drift", "releases", "--index=" + index + "/simple", "--compat", window, "--manifest", manifest, "--github-output"}, test.args...)
-			if code := newApp(&stdout, &stderr, env).main(t.Context(), args); code != test.code {
+			if code := newEnvironment(&stdout, &stderr, env).main(t.Context(), args); code != test.code {
 				t.Fatalf("exit code %d, want %d: %s", code, test.code, stderr.String())
 			}
 			if test.code != 0 {

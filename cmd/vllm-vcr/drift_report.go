@@ -30,17 +30,17 @@ const (
 	driftSARIF    = "static.sarif"
 )
 
-// driftDocuments makes the documents of what was run.
-func (a *app) driftDocuments(run *driftRun) (err error) {
-	f := &run.flags
-	in := conformFlags{in: f.in, store: f.store, enforce: string(conformance.EnforceAll)}
-	in.plan.expectations = f.expectations
+// buildDriftDocuments makes the documents of what was run.
+func buildDriftDocuments(env *environment, run *driftRun) (err error) {
+	opts := &run.flags
+	in := conformOptions{in: opts.in, store: opts.store, enforce: string(conformance.EnforceAll)}
+	in.plan.expectations = opts.expectations
 	var parts, plain []report.Named
 	for _, layer := range run.result.Layers {
 		for _, r := range layer.Reports {
 			r.Flags = append(in.inputFlags(), r.Flags...)
-			meta := a.reportMeta(f.report, run.started, run.window.File, run.registry.File)
-			meta.Arguments = f.report.command("vllm-vcr", "drift", "check")
+			meta := newReportMeta(env, opts.report, run.started, run.window.File, run.registry.File)
+			meta.Arguments = opts.report.command("vllm-vcr", "drift", "check")
 			parts = append(parts, report.Named{Name: string(layer.Name), Document: report.New(r, meta)})
 			meta.Deterministic = true
 			plain = append(plain, report.Named{Name: string(layer.Name), Document: report.New(r, meta)})
@@ -237,7 +237,7 @@ func (run *driftRun) repeat() string {
 	return run.subject.String()
 }
 
-// document is the check as JSON.
+// jsonDocument is the check as JSON.
 func (run *driftRun) jsonDocument() drift.Document {
 	d := run.result.Document()
 	d.Release, d.Line, d.Own, d.Summary = run.subject.String(), run.line.Name, run.own, run.summary()
@@ -248,17 +248,17 @@ func (run *driftRun) jsonDocument() drift.Document {
 	return d
 }
 
-// tellDrift writes everything of a finished check. What cannot be written keeps neither the others from it nor a found
+// printDrift writes everything of a finished check. What cannot be written keeps neither the others from it nor a found
 // drift from its exit code.
-func (a *app) tellDrift(run *driftRun) error {
+func printDrift(env *environment, run *driftRun) error {
 	code := run.result.ExitCode()
-	failed := a.writeDrift(run)
+	failed := writeDriftReports(env, run)
 	summary := run.summary()
-	_, err := fmt.Fprintf(a.stdout, "drift: %s: %s\n", run.result.Verdict, summary)
+	_, err := fmt.Fprintf(env.stdout, "drift: %s: %s\n", run.result.Verdict, summary)
 	failed = append(failed, err)
 	if run.flags.report.githubOutput {
 		outputs, err := run.outputs(summary)
-		failed = append(failed, err, a.setOutputs(outputs...))
+		failed = append(failed, err, setOutputs(env, outputs...))
 	}
 	if err := errors.Join(failed...); err != nil {
 		return exitError{cmp.Or(code, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
@@ -293,9 +293,9 @@ func (run *driftRun) outputs(summary string) ([]output, error) {
 	}, errors.Join(err, failed)
 }
 
-// writeDrift writes the report, and what was looked at before it.
-func (a *app) writeDrift(run *driftRun) (failed []error) {
-	if path := a.orEnv("", "GITHUB_STEP_SUMMARY"); path != "" {
+// writeDriftReports writes the report, and what was looked at before it.
+func writeDriftReports(env *environment, run *driftRun) (failed []error) {
+	if path := env.getenv("GITHUB_STEP_SUMMARY"); path != "" {
 		failed = append(failed, appendSummary(path, run.markdown))
 	}
 	lines := run.facts()
@@ -303,18 +303,18 @@ func (a *app) writeDrift(run *driftRun) (failed []error) {
 		lines = slices.Concat(lines, []string{""}, run.layerLines())
 	}
 	for _, line := range lines {
-		_, err := fmt.Fprintln(a.stdout, report.OneLine(line))
+		_, err := fmt.Fprintln(env.stdout, report.OneLine(line))
 		failed = append(failed, err)
 	}
 	if d := run.diff(); d != nil {
-		_, err := fmt.Fprintln(a.stdout)
-		failed = append(failed, err, wirediff.Text(a.stdout, d))
+		_, err := fmt.Fprintln(env.stdout)
+		failed = append(failed, err, wirediff.Text(env.stdout, d))
 	}
 	failed = append(failed, run.writeFiles())
 	if run.document != nil {
-		_, err := fmt.Fprintln(a.stdout)
-		failed = append(failed, err, report.Text(a.stdout, run.document, report.TextOptions{Colour: a.colours(a.stdout)}))
-		failed = append(failed, a.writeReports(run.document, run.flags.report))
+		_, err := fmt.Fprintln(env.stdout)
+		failed = append(failed, err, report.Text(env.stdout, run.document, report.TextOptions{Colour: env.colours(env.stdout)}))
+		failed = append(failed, writeReports(env, run.document, run.flags.report))
 	}
 	return failed
 }

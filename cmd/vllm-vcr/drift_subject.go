@@ -62,22 +62,22 @@ func (run *driftRun) name(args []string) (err error) {
 	return err
 }
 
-// choose finds the release to look at, and the line that it is judged as.
-func (a *app) choose(ctx context.Context, run *driftRun) error {
-	choose := a.chooseRelease
+// chooseSubject finds the release to look at, and the line that it is judged as.
+func chooseSubject(ctx context.Context, env *environment, run *driftRun) error {
+	choose := chooseRelease
 	switch {
 	case run.flags.frontend != "":
-		choose = a.chooseLocal
+		choose = chooseLocalFrontend
 	case run.subject.wheel != "":
-		choose = a.chooseWheel
+		choose = chooseWheel
 	}
 	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
-	return choose(ctx, run)
+	return choose(ctx, env, run)
 }
 
-// chooseLocal takes the binary of --frontend.
-func (a *app) chooseLocal(ctx context.Context, run *driftRun) error {
+// chooseLocalFrontend takes the binary of --frontend.
+func chooseLocalFrontend(ctx context.Context, env *environment, run *driftRun) error {
 	path, err := filepath.Abs(run.flags.frontend)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func releaseOf(ctx context.Context, binary string) (compat.Build, error) {
 }
 
 // chooseWheel takes a wheel that was named by its path or its URL.
-func (a *app) chooseWheel(ctx context.Context, run *driftRun) error {
+func chooseWheel(ctx context.Context, env *environment, run *driftRun) error {
 	s := &run.subject
 	s.source = drift.Source{Path: s.wheel}
 	if isURL(s.wheel) {
@@ -121,7 +121,7 @@ func (a *app) chooseWheel(ctx context.Context, run *driftRun) error {
 		if err != nil {
 			return fmt.Errorf("the URL of the wheel is of no use: want http or https")
 		}
-		s.source = drift.Source{Index: &pypi.Index{Log: a.log}, File: pypi.File{Name: path.Base(u.Path), URL: s.wheel}}
+		s.source = drift.Source{Index: &pypi.Index{Log: env.log}, File: pypi.File{Name: path.Base(u.Path), URL: s.wheel}}
 	}
 	wheel, err := s.source.Open(ctx)
 	if err != nil {
@@ -139,8 +139,8 @@ func (a *app) chooseWheel(ctx context.Context, run *driftRun) error {
 }
 
 // chooseRelease takes a release of the index.
-func (a *app) chooseRelease(ctx context.Context, run *driftRun) error {
-	index := &pypi.Index{URL: run.flags.index, Log: a.log}
+func chooseRelease(ctx context.Context, env *environment, run *driftRun) error {
+	index := &pypi.Index{URL: run.flags.index, Log: env.log}
 	if run.flags.nightly {
 		index.URL = cmp.Or(index.URL, nightlyIndex)
 	}

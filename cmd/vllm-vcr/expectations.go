@@ -18,7 +18,7 @@ import (
 // directory, else the one in the binary. Findings that are errors end the command. What
 // the binary's own expects of goldens that all does not have is left out: the user did
 // not write it there.
-func (a *app) loadExpectations(path string, all []conformance.Case) (*conformance.Expectations, error) {
+func loadExpectations(env *environment, path string, all []conformance.Case) (*conformance.Expectations, error) {
 	var expected *conformance.Expectations
 	var findings []tomlfile.Finding
 	if path = expectationsPath(path); path != "" {
@@ -27,7 +27,7 @@ func (a *app) loadExpectations(path string, all []conformance.Case) (*conformanc
 		expected, findings = conformance.ParseExpectations("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
-	a.tellFindings(findings)
+	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
 		return nil, fmt.Errorf("%s cannot be used as it is", expected.File)
 	}
@@ -55,7 +55,7 @@ var errNoExpectations = errors.New("--update-expectations: there is no " + vcr.E
 
 // updateExpectations brings the file up to date with a report on some of all cases, and
 // says on stderr what it did and what is left to do.
-func (a *app) updateExpectations(path string, r *conformance.Report, all []conformance.Case) error {
+func updateExpectations(env *environment, path string, r *conformance.Report, all []conformance.Case) error {
 	if path = expectationsPath(path); path == "" {
 		return errNoExpectations
 	}
@@ -73,13 +73,13 @@ func (a *app) updateExpectations(path string, r *conformance.Report, all []confo
 		}
 	}
 	for _, p := range update.Removed {
-		fmt.Fprintf(a.stderr, "%s: removed %s\n", path, report.OneLine(p))
+		fmt.Fprintf(env.stderr, "%s: removed %s\n", path, report.OneLine(p))
 	}
 	for _, p := range update.Added {
-		fmt.Fprintf(a.stderr, "%s: added %s: fill in its reason and its issue\n", path, report.OneLine(p))
+		fmt.Fprintf(env.stderr, "%s: added %s: fill in its reason and its issue\n", path, report.OneLine(p))
 	}
 	for _, note := range update.Notes {
-		fmt.Fprintln(a.stderr, report.OneLine(strings.TrimSpace(note)))
+		fmt.Fprintln(env.stderr, report.OneLine(strings.TrimSpace(note)))
 	}
 	return nil
 }

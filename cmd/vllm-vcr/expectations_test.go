@@ -39,7 +39,7 @@ func TestLoadExpectations(t *testing.T) {
 				writeTestFile(t, path, text)
 			}
 			var stderr bytes.Buffer
-			e, err := newApp(nil, &stderr, nil).loadExpectations(test.flag, []conformance.Case{oneCase})
+			e, err := loadExpectations(newEnvironment(nil, &stderr, nil), test.flag, []conformance.Case{oneCase})
 			switch {
 			case test.err == "" && (err != nil || len(e.List) != test.want):
 				t.Errorf("%v, %v, want %d entries", e, err, test.want)
@@ -73,13 +73,13 @@ func TestKeepMatching(t *testing.T) {
 func TestUpdateExpectationsFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var stderr bytes.Buffer
-	a := newApp(nil, &stderr, nil)
+	env := newEnvironment(nil, &stderr, nil)
 	all := []conformance.Case{oneCase}
 	failed := conformance.NewReport([]conformance.Result{{
 		Case: oneCase, Verdict: conformance.Fail, Asserted: 1,
 		Failures: []conformance.Failure{{Code: conformance.CodeAbort, Request: -1, Message: "disturbed"}},
 	}}, 0)
-	if err := a.updateExpectations("", failed, all); err == nil || !strings.Contains(err.Error(), "name the file with --expectations") {
+	if err := updateExpectations(env, "", failed, all); err == nil || !strings.Contains(err.Error(), "name the file with --expectations") {
 		t.Errorf("without a file: %v", err)
 	}
 	const path = "conformance/expectations.toml"
@@ -87,7 +87,7 @@ func TestUpdateExpectationsFile(t *testing.T) {
 	if err := os.Symlink("expectations.toml", "conformance/link.toml"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.updateExpectations("conformance/link.toml", failed, all); err != nil {
+	if err := updateExpectations(env, "conformance/link.toml", failed, all); err != nil {
 		t.Fatal(err)
 	}
 	if want := "conformance/link.toml: added 0.33/live/abort: fill in its reason and its issue\n"; stderr.String() != want {
@@ -103,7 +103,7 @@ func TestUpdateExpectationsFile(t *testing.T) {
 	if files, _ := os.ReadDir("conformance"); len(files) != 2 {
 		t.Errorf("%d files are left beside it, want the file and the link", len(files))
 	}
-	if err := a.updateExpectations("", failed, all); err == nil || !strings.Contains(err.Error(), "X105 error: reason is empty") {
+	if err := updateExpectations(env, "", failed, all); err == nil || !strings.Contains(err.Error(), "X105 error: reason is empty") {
 		t.Errorf("a file that nobody has filled in: %v", err)
 	}
 }

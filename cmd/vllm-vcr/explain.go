@@ -36,14 +36,14 @@ func findingTitles() map[conformance.Code]string {
 	return titles
 }
 
-// explain prints the page on a code, in whatever case it is given.
-func (a *app) explain(code string) error {
+// runExplain prints the page on a code, in whatever case it is given.
+func runExplain(env *environment, code string) error {
 	all := findings()
 	at := slices.IndexFunc(all, func(f finding) bool { return strings.EqualFold(f.code, code) })
 	if at < 0 {
 		return fmt.Errorf("--explain %q: no finding has that code%s", code, nearCodes(code, all))
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s %s\n\n%s\n", all[at].code, all[at].title, all[at].text)
+	_, err := fmt.Fprintf(env.stdout, "%s %s\n\n%s\n", all[at].code, all[at].title, all[at].text)
 	return err
 }
 

@@ -108,8 +108,8 @@ func TestExplain(t *testing.T) {
 	var page bytes.Buffer
 	for _, code := range []string{"F001", "f001"} {
 		page.Reset()
-		a := newApp(&page, nil, nil)
-		if err := a.explain(code); err != nil {
+		env := newEnvironment(&page, nil, nil)
+		if err := runExplain(env, code); err != nil {
 			t.Fatal(err)
 		}
 		text := page.String()
@@ -124,7 +124,7 @@ func TestExplain(t *testing.T) {
 		{"", `--explain "": no finding has that code: codes begin with one of I, L, P, S, F, `},
 	}
 	for _, test := range tests {
-		err := newApp(&page, nil, nil).explain(test.code)
+		err := runExplain(newEnvironment(&page, nil, nil), test.code)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: %v, want %q", test.code, err, test.want)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,33 +17,33 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-func (a *app) githubCommand() *cobra.Command {
+func newGithubCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "github",
 		Short: "Keep an issue or a pull request on GitHub as it should be",
 		Long: "Keep an issue or a pull request of a repository on GitHub as it should be: what is so already is left alone.\n" +
 			"For the steps of a workflow: the token is in GITHUB_TOKEN, the repository in GITHUB_REPOSITORY, and the API in\n" +
 			"GITHUB_API_URL (default https://api.github.com). Limits of GitHub are waited for, for 3 minutes in all.",
-	}, a.githubIssueCommand(), a.githubPullRequestCommand())
+	}, newGithubIssueCommand(env), newGithubPullRequestCommand(env))
 }
 
-// githubFlags are those of both commands.
-type githubFlags struct {
+// githubOptions are those of both commands.
+type githubOptions struct {
 	title, bodyFile string
 	labels          []string
 	dryRun, output  bool
 }
 
-func (f *githubFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.title, "title", "", "title")
-	flags.StringVar(&f.bodyFile, "body-file", "", "file with the text, as Markdown")
-	flags.StringSliceVar(&f.labels, "label", nil, "label that it has at least")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
-	addOutputFlag(flags, &f.output)
+func (opts *githubOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.title, "title", "", "title")
+	flags.StringVar(&opts.bodyFile, "body-file", "", "file with the text, as Markdown")
+	flags.StringSliceVar(&opts.labels, "label", nil, "label that it has at least")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	addOutputFlag(flags, &opts.output)
 }
 
-func (a *app) githubIssueCommand() *cobra.Command {
-	var f githubFlags
+func newGithubIssueCommand(env *environment) *cobra.Command {
+	var opts githubOptions
 	var key, state string
 	cmd := &cobra.Command{
 		Use:   "issue",
@@ -58,12 +59,12 @@ func (a *app) githubIssueCommand() *cobra.Command {
 			if state != "open" && state != "closed" {
 				return fmt.Errorf("--state %q: want open or closed", state)
 			}
-			body, err := readBody(f.bodyFile)
+			body, err := readBody(opts.bodyFile)
 			if err != nil {
 				return err
 			}
-			issue := github.Issue{Key: key, Title: f.title, Body: body, Labels: f.labels, Open: state == "open"}
-			return a.ensure(cmd.Context(), f, "issue", "issue", func(c *github.Client) (github.Outcome, error) {
+			issue := github.Issue{Key: key, Title: opts.title, Body: body, Labels: opts.labels, Open: state == "open"}
+			return ensureOnGitHub(cmd.Context(), env, opts, "issue", "issue", func(c *github.Client) (github.Outcome, error) {
 				return c.EnsureIssue(cmd.Context(), issue)
 			})
 		},
@@ -71,19 +72,19 @@ func (a *app) githubIssueCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&key, "key", "", "name of the issue that never changes and that nobody sees, such as drift")
 	flags.StringVar(&state, "state", "", "what it should be: open or closed")
-	f.addFlags(flags)
+	opts.addFlags(flags)
 	return cmd
 }
 
-// pullRequestFlags are those of github pull-request.
-type pullRequestFlags struct {
-	githubFlags
+// pullRequestOptions are those of github pull-request.
+type pullRequestOptions struct {
+	githubOptions
 	pull     github.PullRequest
 	patterns []string
 }
 
-func (a *app) githubPullRequestCommand() *cobra.Command {
-	var f pullRequestFlags
+func newGithubPullRequestCommand(env *environment) *cobra.Command {
+	var opts pullRequestOptions
 	cmd := &cobra.Command{
 		Use:   "pull-request",
 		Short: "Open, update or close one pull request with files of the work tree",
@@ -98,38 +99,38 @@ func (a *app) githubPullRequestCommand() *cobra.Command {
 			"GITHUB_TOKEN the token of an App for that.",
 		Example: "  vllm-vcr github pull-request --branch auto/vllm-stable --title 'Roll vLLM' --body-file body.md --file compat.toml",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.pullRequest(cmd.Context(), f) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runPullRequest(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.pull.Branch, "branch", "", "branch of the pull request, which is nobody else's")
-	flags.StringVar(&f.pull.Base, "base", "main", "branch that it goes into")
-	flags.StringSliceVar(&f.patterns, "file", nil, "file that goes in; with the wildcards * ? [] in any part")
-	flags.BoolVar(&f.pull.Draft, "draft", false, "open it as a draft")
-	flags.StringVar(&f.pull.EditedFrom, "edited-from", "", "commit that was edited; refuse if the base has changed the files since (default $GITHUB_SHA)")
-	f.addFlags(flags)
+	flags.StringVar(&opts.pull.Branch, "branch", "", "branch of the pull request, which is nobody else's")
+	flags.StringVar(&opts.pull.Base, "base", "main", "branch that it goes into")
+	flags.StringSliceVar(&opts.patterns, "file", nil, "file that goes in; with the wildcards * ? [] in any part")
+	flags.BoolVar(&opts.pull.Draft, "draft", false, "open it as a draft")
+	flags.StringVar(&opts.pull.EditedFrom, "edited-from", "", "commit that was edited; refuse if the base has changed the files since (default $GITHUB_SHA)")
+	opts.addFlags(flags)
 	return cmd
 }
 
-func (a *app) pullRequest(ctx context.Context, f pullRequestFlags) error {
-	body, err := readBody(f.bodyFile)
+func runPullRequest(ctx context.Context, env *environment, opts pullRequestOptions) error {
+	body, err := readBody(opts.bodyFile)
 	if err != nil {
 		return err
 	}
-	f.pull.Title, f.pull.Body, f.pull.Labels = f.title, body, f.labels
-	f.pull.EditedFrom = a.orEnv(f.pull.EditedFrom, "GITHUB_SHA")
-	if f.pull.Files, err = github.ReadFiles(".", f.patterns); err != nil {
+	opts.pull.Title, opts.pull.Body, opts.pull.Labels = opts.title, body, opts.labels
+	opts.pull.EditedFrom = cmp.Or(opts.pull.EditedFrom, env.getenv("GITHUB_SHA"))
+	if opts.pull.Files, err = github.ReadFiles(".", opts.patterns); err != nil {
 		return fmt.Errorf("--file: %w", err)
 	}
-	return a.ensure(ctx, f.githubFlags, "pull request", "pr", func(c *github.Client) (github.Outcome, error) {
-		return c.EnsurePullRequest(ctx, f.pull)
+	return ensureOnGitHub(ctx, env, opts.githubOptions, "pull request", "pr", func(c *github.Client) (github.Outcome, error) {
+		return c.EnsurePullRequest(ctx, opts.pull)
 	})
 }
 
-// ensure runs do with a client of the workflow's repository, and says what it did.
-func (a *app) ensure(
-	ctx context.Context, f githubFlags, kind, number string, do func(*github.Client) (github.Outcome, error),
+// ensureOnGitHub runs do with a client of the workflow's repository, and says what it did.
+func ensureOnGitHub(
+	ctx context.Context, env *environment, opts githubOptions, kind, number string, do func(*github.Client) (github.Outcome, error),
 ) error {
-	client, err := a.githubClient(f.dryRun)
+	client, err := newGitHubClient(env, opts.dryRun)
 	if err != nil {
 		return err
 	}
@@ -137,14 +138,14 @@ func (a *app) ensure(
 	if err != nil {
 		return githubFailure(ctx, err)
 	}
-	return a.printOutcome(f, kind, number, done)
+	return printOutcome(env, opts, kind, number, done)
 }
 
-// githubClient is a client of the workflow's repository.
-func (a *app) githubClient(dryRun bool) (*github.Client, error) {
+// newGitHubClient is a client of the workflow's repository.
+func newGitHubClient(env *environment, dryRun bool) (*github.Client, error) {
 	client, err := github.New(github.Options{
-		Repository: a.orEnv("", "GITHUB_REPOSITORY"), Token: a.orEnv("", "GITHUB_TOKEN"), API: a.orEnv("", "GITHUB_API_URL"),
-		Run: a.runURL(), DryRun: dryRun, Log: a.log,
+		Repository: env.getenv("GITHUB_REPOSITORY"), Token: env.getenv("GITHUB_TOKEN"), API: env.getenv("GITHUB_API_URL"),
+		Run: workflowRunURL(env), DryRun: dryRun, Log: env.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL: %w", err)
@@ -164,19 +165,19 @@ func githubFailure(ctx context.Context, err error) error {
 	return exitError{conformance.ExitInfra, err}
 }
 
-func (a *app) printOutcome(f githubFlags, kind, number string, done github.Outcome) error {
-	if err := a.sayOutcome(kind, done, f.dryRun); err != nil || !f.output {
+func printOutcome(env *environment, opts githubOptions, kind, number string, done github.Outcome) error {
+	if err := printOutcomeText(env, kind, done, opts.dryRun); err != nil || !opts.output {
 		return err
 	}
 	id := ""
 	if done.Number != 0 {
 		id = strconv.Itoa(done.Number)
 	}
-	return a.setOutputs(output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
+	return setOutputs(env, output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
 }
 
-// sayOutcome prints what was done, and the notes on it.
-func (a *app) sayOutcome(kind string, done github.Outcome, dryRun bool) error {
+// printOutcomeText prints what was done, and the notes on it.
+func printOutcomeText(env *environment, kind string, done github.Outcome, dryRun bool) error {
 	text := kind
 	if done.Number != 0 {
 		text += " #" + strconv.Itoa(done.Number)
@@ -189,17 +190,17 @@ func (a *app) sayOutcome(kind string, done github.Outcome, dryRun bool) error {
 		text += ": " + done.URL
 	}
 	for _, line := range append([]string{text}, done.Notes...) {
-		if _, err := fmt.Fprintln(a.stdout, report.OneLine(line)); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, report.OneLine(line)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runURL is the page of the workflow run, or "".
-func (a *app) runURL() string {
-	server, repository := a.orEnv("", "GITHUB_SERVER_URL"), a.orEnv("", "GITHUB_REPOSITORY")
-	run := a.orEnv("", "GITHUB_RUN_ID")
+// workflowRunURL is the page of the workflow run, or "".
+func workflowRunURL(env *environment) string {
+	server, repository := env.getenv("GITHUB_SERVER_URL"), env.getenv("GITHUB_REPOSITORY")
+	run := env.getenv("GITHUB_RUN_ID")
 	if server == "" || repository == "" || run == "" {
 		return ""
 	}

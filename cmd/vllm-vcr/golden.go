@@ -18,25 +18,25 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-func (a *app) goldenCommand() *cobra.Command {
+func newGoldenCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "golden",
 		Short: "Look after the goldens: the recorded runs of real engines",
-	}, a.goldenAddCommand(), a.goldenListCommand(), a.goldenPullCommand(), a.goldenVerifyCommand(), a.goldenBundleCommand(),
-		a.goldenExportCommand())
+	}, newGoldenAddCommand(env), newGoldenListCommand(env), newGoldenPullCommand(env), newGoldenVerifyCommand(env), newGoldenBundleCommand(env),
+		newGoldenExportCommand(env))
 }
 
-// goldenAddFlags are the flags of golden add.
-type goldenAddFlags struct {
+// goldenAddOptions are the flags of golden add.
+type goldenAddOptions struct {
 	req    conformance.Registration
 	compat string
 	role   string
 	seed   int64
-	s3     s3Flags
+	s3     s3Options
 }
 
-func (a *app) goldenAddCommand() *cobra.Command {
-	var f goldenAddFlags
+func newGoldenAddCommand(env *environment) *cobra.Command {
+	var opts goldenAddOptions
 	cmd := &cobra.Command{
 		Use:   "add",
 		Short: "Register what the tap recorded as a golden",
@@ -50,64 +50,64 @@ func (a *app) goldenAddCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("seed") {
-				f.req.Seed = &f.seed
+				opts.req.Seed = &opts.seed
 			}
-			return a.goldenAdd(cmd.Context(), f)
+			return runGoldenAdd(cmd.Context(), env, opts)
 		},
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *goldenAddFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.req.Trace, "trace", "", "file that the tap wrote, .jsonl or .jsonl.gz")
-	flags.StringVar(&f.req.Line, "line", "", "line of the engine, by name or tag")
-	flags.StringVar(&f.req.ID, "id", "", "name of the golden in its line")
-	flags.StringVar(&f.req.Workload, "workload", "", "what was asked of the engine (default the id)")
-	flags.StringVar(&f.role, "role", string(manifest.Fidelity), "what the golden pins: fidelity, schema, wire")
-	flags.StringVar(&f.req.Scenario, "scenario", "", "variation of the engine, such as baseline or nocache (default that of the golden it replaces)")
-	flags.Int64Var(&f.seed, "seed", 0, "seed of the load generator (default that of the golden it replaces)")
-	flags.StringVar(&f.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
-	flags.StringVar(&f.req.Manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
-	flags.StringVar(&f.req.Goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
-	flags.StringVar(&f.req.Upload, "upload", "", "where to keep the golden instead: s3://bucket/prefix, or file:///dir")
-	f.s3.addFlags(flags)
-	flags.BoolVar(&f.req.AllowPatchDrift, "allow-patch-drift", false, "take a capture of another patch release than the one that stands for the line")
-	flags.BoolVar(&f.req.DryRun, "dry-run", false, "check and replay, and write nothing")
+func (opts *goldenAddOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.req.Trace, "trace", "", "file that the tap wrote, .jsonl or .jsonl.gz")
+	flags.StringVar(&opts.req.Line, "line", "", "line of the engine, by name or tag")
+	flags.StringVar(&opts.req.ID, "id", "", "name of the golden in its line")
+	flags.StringVar(&opts.req.Workload, "workload", "", "what was asked of the engine (default the id)")
+	flags.StringVar(&opts.role, "role", string(manifest.Fidelity), "what the golden pins: fidelity, schema, wire")
+	flags.StringVar(&opts.req.Scenario, "scenario", "", "variation of the engine, such as baseline or nocache (default that of the golden it replaces)")
+	flags.Int64Var(&opts.seed, "seed", 0, "seed of the load generator (default that of the golden it replaces)")
+	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
+	flags.StringVar(&opts.req.Manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
+	flags.StringVar(&opts.req.Goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
+	flags.StringVar(&opts.req.Upload, "upload", "", "where to keep the golden instead: s3://bucket/prefix, or file:///dir")
+	opts.s3.addFlags(flags)
+	flags.BoolVar(&opts.req.AllowPatchDrift, "allow-patch-drift", false, "take a capture of another patch release than the one that stands for the line")
+	flags.BoolVar(&opts.req.DryRun, "dry-run", false, "check and replay, and write nothing")
 }
 
-func (a *app) goldenAdd(ctx context.Context, f goldenAddFlags) error {
-	for _, needed := range []struct{ flag, value string }{{"--trace", f.req.Trace}, {"--line", f.req.Line}, {"--id", f.req.ID}} {
+func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) error {
+	for _, needed := range []struct{ flag, value string }{{"--trace", opts.req.Trace}, {"--line", opts.req.Line}, {"--id", opts.req.ID}} {
 		if needed.value == "" {
 			return fmt.Errorf("%s is not given", needed.flag)
 		}
 	}
-	if err := f.s3.resolve(); err != nil {
+	if err := opts.s3.resolve(); err != nil {
 		return err
 	}
-	f.req.S3 = f.s3.S3Options
-	window, findings := a.loadCompat(f.compat)
+	opts.req.S3 = opts.s3.S3Options
+	window, findings := loadCompat(env, opts.compat)
 	for _, finding := range findings {
-		a.tell(finding)
+		env.printErr(finding)
 	}
 	if tomlfile.HasErrors(findings) {
 		return fmt.Errorf("%s cannot be used as it is", window.File)
 	}
-	f.req.Window, f.req.Role = window, manifest.Role(f.role)
-	f.req.Manifest = cmp.Or(a.orEnv(f.req.Manifest, "CONFORMANCE_MANIFEST"), vcr.ManifestPath)
-	f.req.Log, f.req.Progress = a.log, a.progress
-	done, err := conformance.Register(ctx, f.req)
+	opts.req.Window, opts.req.Role = window, manifest.Role(opts.role)
+	opts.req.Manifest = cmp.Or(cmp.Or(opts.req.Manifest, env.getenv("CONFORMANCE_MANIFEST")), vcr.ManifestPath)
+	opts.req.Log, opts.req.Progress = env.log, func(r conformance.Result) { logResult(env, r) }
+	done, err := conformance.Register(ctx, opts.req)
 	if err != nil {
-		return a.refused(ctx, done, err)
+		return printRefusal(ctx, env, done, err)
 	}
 	for _, w := range done.Warnings {
-		a.tell(w)
+		env.printErr(w)
 	}
-	return a.printRegistered(f.req, done)
+	return printRegistered(env, opts.req, done)
 }
 
-// refused tells why nothing was registered: each problem is a line.
-func (a *app) refused(ctx context.Context, done conformance.Registered, err error) error {
+// printRefusal tells why nothing was registered: each problem is a line.
+func printRefusal(ctx context.Context, env *environment, done conformance.Registered, err error) error {
 	var refusal *conformance.RegistrationError
 	if !errors.As(err, &refusal) {
 		return err
@@ -115,13 +115,13 @@ func (a *app) refused(ctx context.Context, done conformance.Registered, err erro
 	if done.Report != nil && done.Report.ExitCode != conformance.ExitOK {
 		for _, r := range done.Report.Results {
 			for _, failure := range r.Failures {
-				fmt.Fprintf(a.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), report.OneLine(failure.Message))
+				fmt.Fprintf(env.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), report.OneLine(failure.Message))
 			}
 		}
-		fmt.Fprintln(a.stdout, report.Verdict(report.New(done.Report, report.Meta{})))
+		fmt.Fprintln(env.stdout, report.Verdict(report.New(done.Report, report.Meta{})))
 	}
 	for _, p := range refusal.Problems {
-		fmt.Fprintf(a.stderr, "vllm-vcr: error: %s\n", report.OneLine(p.Error()))
+		fmt.Fprintf(env.stderr, "vllm-vcr: error: %s\n", report.OneLine(p.Error()))
 	}
 	if ctx.Err() != nil {
 		return exitError{conformance.ExitInfra, errors.New("interrupted: nothing was registered")}
@@ -130,7 +130,7 @@ func (a *app) refused(ctx context.Context, done conformance.Registered, err erro
 }
 
 // printRegistered says what was checked and what was written.
-func (a *app) printRegistered(req conformance.Registration, done conformance.Registered) error {
+func printRegistered(env *environment, req conformance.Registration, done conformance.Registered) error {
 	g := done.Golden
 	stored, edited := "is there already", "has it already"
 	switch {
@@ -162,14 +162,14 @@ func (a *app) printRegistered(req conformance.Registration, done conformance.Reg
 		lines = append(lines, done.Removed+": removed")
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(a.stdout, report.OneLine(line)); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, report.OneLine(line)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *app) goldenListCommand() *cobra.Command {
+func newGoldenListCommand(env *environment) *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -177,24 +177,24 @@ func (a *app) goldenListCommand() *cobra.Command {
 		Long: "Print the goldens of the manifest as a table: line, id, role, requests, output tokens, bytes as stored, and\n" +
 			"where the bytes are.",
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.goldenList(path) },
+		RunE: func(*cobra.Command, []string) error { return runGoldenList(env, path) },
 	}
 	cmd.Flags().StringVar(&path, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
 	return cmd
 }
 
-func (a *app) goldenList(path string) error {
-	window, _ := a.loadCompat("") // only tells what to leave out of the embedded registry
-	registry, findings := a.loadManifest(path, window)
-	a.tellFindings(findings)
+func runGoldenList(env *environment, path string) error {
+	window, _ := loadCompat(env, "") // only tells what to leave out of the embedded registry
+	registry, findings := loadManifest(env, path, window)
+	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
 		return fmt.Errorf("%s cannot be used as it is", registry.File)
 	}
-	return a.printGoldens(registry.Goldens)
+	return printGoldens(env, registry.Goldens)
 }
 
-func (a *app) printGoldens(goldens []manifest.Golden) error {
-	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+func printGoldens(env *environment, goldens []manifest.Golden) error {
+	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "LINE\tID\tROLE\tRECORDS\tTOKENS\tSIZE\tPATH")
 	for _, g := range goldens {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Line, g.ID, g.Role,

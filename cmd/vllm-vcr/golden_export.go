@@ -16,14 +16,14 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// exportFlags are the flags of golden export.
-type exportFlags struct {
-	fetch         fetchFlags
+// exportOptions are the flags of golden export.
+type exportOptions struct {
+	fetch         fetchOptions
 	out, modelOut string
 }
 
-func (a *app) goldenExportCommand() *cobra.Command {
-	var f exportFlags
+func newGoldenExportCommand(env *environment) *cobra.Command {
+	var opts exportOptions
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write a golden to a file, or the model that goldens are played with",
@@ -33,38 +33,38 @@ func (a *app) goldenExportCommand() *cobra.Command {
 		Example: "  vllm-vcr golden export --line 0.33 --golden multiturn-s7 --out trace.jsonl.gz --model-out model\n" +
 			"  vllm-vcr play --replay-tokens trace.jsonl.gz",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.goldenExport(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenExport(cmd.Context(), env, opts) },
 	}
-	f.fetch.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.out, "out", "", "file to write the golden to")
-	cmd.Flags().StringVar(&f.modelOut, "model-out", "", "folder to write the model to")
+	opts.fetch.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&opts.out, "out", "", "file to write the golden to")
+	cmd.Flags().StringVar(&opts.modelOut, "model-out", "", "folder to write the model to")
 	return cmd
 }
 
-func (a *app) goldenExport(ctx context.Context, f exportFlags) error {
-	if f.out == "" && f.modelOut == "" {
+func runGoldenExport(ctx context.Context, env *environment, opts exportOptions) error {
+	if opts.out == "" && opts.modelOut == "" {
 		return errors.New("neither --out nor --model-out is given")
 	}
-	if f.out == "" && len(f.fetch.sel.Lines)+len(f.fetch.sel.Goldens) > 0 {
+	if opts.out == "" && len(opts.fetch.sel.Lines)+len(opts.fetch.sel.Goldens) > 0 {
 		return errors.New("a golden is named, but no --out to write it to")
 	}
-	if f.out != "" {
-		if err := a.exportGolden(ctx, &f); err != nil {
+	if opts.out != "" {
+		if err := exportGolden(ctx, env, &opts); err != nil {
 			return err
 		}
 	}
-	if f.modelOut == "" {
+	if opts.modelOut == "" {
 		return nil
 	}
-	if err := writeModel(f.modelOut); err != nil {
+	if err := writeModel(opts.modelOut); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s: the model\n", report.OneLine(filepath.ToSlash(f.modelOut)))
+	_, err := fmt.Fprintf(env.stdout, "%s: the model\n", report.OneLine(filepath.ToSlash(opts.modelOut)))
 	return err
 }
 
-func (a *app) exportGolden(ctx context.Context, f *exportFlags) error {
-	run, err := a.beginFetch(&f.fetch)
+func exportGolden(ctx context.Context, env *environment, opts *exportOptions) error {
+	run, err := beginFetch(env, &opts.fetch)
 	if err != nil {
 		return err
 	}
@@ -76,15 +76,15 @@ func (a *app) exportGolden(ctx context.Context, f *exportFlags) error {
 	if err != nil {
 		return exitError{worse(conformance.ExitOK, err), fmt.Errorf("golden %s/%s: %w", g.Line, g.ID, err)}
 	}
-	err = report.WriteFile(f.out, func(w io.Writer) error {
+	err = report.WriteFile(opts.out, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s: %s/%s, %d bytes, from %s\n",
-		report.OneLine(filepath.ToSlash(f.out)), g.Line, g.ID, len(data), report.OneLine(from))
+	_, err = fmt.Fprintf(env.stdout, "%s: %s/%s, %d bytes, from %s\n",
+		report.OneLine(filepath.ToSlash(opts.out)), g.Line, g.ID, len(data), report.OneLine(from))
 	return err
 }
 

@@ -24,26 +24,26 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// fetchFlags are the flags of the commands that get goldens.
-type fetchFlags struct {
+// fetchOptions are the flags of the commands that get goldens.
+type fetchOptions struct {
 	in           inputs
-	store        storeFlags
+	store        storeOptions
 	sel          conformance.Selection
 	cacheKey     bool
 	githubOutput bool
 	out          string
 }
 
-func (f *fetchFlags) addFlags(flags *pflag.FlagSet) {
-	f.in.addFlags(flags)
-	f.store.addFlags(flags)
-	flags.DurationVar(&f.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "longest fetch of a golden")
-	flags.StringSliceVar(&f.sel.Lines, "line", nil, "lines whose goldens are meant, by name or tag (default all)")
-	flags.StringSliceVar(&f.sel.Goldens, "golden", nil, "goldens that are meant, by id (default all)")
+func (opts *fetchOptions) addFlags(flags *pflag.FlagSet) {
+	opts.in.addFlags(flags)
+	opts.store.addFlags(flags)
+	flags.DurationVar(&opts.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "longest fetch of a golden")
+	flags.StringSliceVar(&opts.sel.Lines, "line", nil, "lines whose goldens are meant, by name or tag (default all)")
+	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens that are meant, by id (default all)")
 }
 
-func (a *app) goldenPullCommand() *cobra.Command {
-	var f fetchFlags
+func newGoldenPullCommand(env *environment) *cobra.Command {
+	var opts fetchOptions
 	cmd := &cobra.Command{
 		Use:   "pull",
 		Short: "Get goldens into the cache",
@@ -54,16 +54,16 @@ func (a *app) goldenPullCommand() *cobra.Command {
 		Example: "  vllm-vcr golden pull --line 0.33\n" +
 			"  vllm-vcr golden pull --bucket s3://name/prefix --cache-key",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.goldenPull(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenPull(cmd.Context(), env, opts) },
 	}
-	f.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&f.cacheKey, "cache-key", false, "only print a name for what the cache would hold")
-	addOutputFlag(cmd.Flags(), &f.githubOutput)
+	opts.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&opts.cacheKey, "cache-key", false, "only print a name for what the cache would hold")
+	addOutputFlag(cmd.Flags(), &opts.githubOutput)
 	return cmd
 }
 
-func (a *app) goldenVerifyCommand() *cobra.Command {
-	var f fetchFlags
+func newGoldenVerifyCommand(env *environment) *cobra.Command {
+	var opts fetchOptions
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Read goldens from wherever they are, and compare their bytes with the manifest",
@@ -72,14 +72,14 @@ func (a *app) goldenVerifyCommand() *cobra.Command {
 		Example: "  vllm-vcr golden verify --line 0.33\n" +
 			"  vllm-vcr golden verify --bundle goldens.tar",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.goldenVerify(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenVerify(cmd.Context(), env, opts) },
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (a *app) goldenBundleCommand() *cobra.Command {
-	var f fetchFlags
+func newGoldenBundleCommand(env *environment) *cobra.Command {
+	var opts fetchOptions
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Write goldens, compat.toml and the manifest into one file",
@@ -88,10 +88,10 @@ func (a *app) goldenBundleCommand() *cobra.Command {
 			"sha256sum checks, too.",
 		Example: "  vllm-vcr golden bundle --line 0.33 --out goldens.tar",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.goldenBundle(cmd.Context(), f) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runGoldenBundle(cmd.Context(), env, opts) },
 	}
-	f.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&f.out, "out", "", "file to write")
+	opts.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&opts.out, "out", "", "file to write")
 	return cmd
 }
 
@@ -103,28 +103,28 @@ type fetch struct {
 }
 
 // beginFetch reads the inputs and selects.
-func (a *app) beginFetch(f *fetchFlags) (*fetch, error) {
-	if err := f.store.resolve(a, &f.in); err != nil {
+func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
+	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return nil, err
 	}
-	if f.store.timeout <= 0 {
-		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", f.store.timeout)
+	if opts.store.timeout <= 0 {
+		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", opts.store.timeout)
 	}
-	window, registry, err := a.load(f.in)
+	window, registry, err := loadInputs(env, opts.in)
 	if err != nil {
 		return nil, err
 	}
 	var run fetch
-	if run.goldens, err = f.sel.Registered(window, registry); err != nil {
+	if run.goldens, err = opts.sel.Registered(window, registry); err != nil {
 		return nil, err
 	}
 	if len(run.goldens) == 0 {
 		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens on the selected lines", registry.File)}
 	}
-	if run.compat, err = a.fileText(window.File); err != nil {
+	if run.compat, err = readInput(env, window.File); err != nil {
 		return nil, err
 	}
-	run.store, err = a.openStore(&f.store)
+	run.store, err = openStore(env, &opts.store)
 	return &run, err
 }
 
@@ -136,16 +136,16 @@ func (r *fetch) objects() []golden.Object {
 	return objects
 }
 
-func (a *app) goldenPull(ctx context.Context, f fetchFlags) error {
-	run, err := a.beginFetch(&f)
+func runGoldenPull(ctx context.Context, env *environment, opts fetchOptions) error {
+	run, err := beginFetch(env, &opts)
 	if err != nil {
 		return err
 	}
-	if f.cacheKey {
-		return a.printCacheKey(run, f.githubOutput)
+	if opts.cacheKey {
+		return printCacheKey(env, run, opts.githubOutput)
 	}
 	start := time.Now()
-	pulled, err := a.pull(ctx, run)
+	pulled, err := pullGoldens(ctx, env, run)
 	if err != nil {
 		return err
 	}
@@ -161,39 +161,39 @@ func (a *app) goldenPull(ctx context.Context, f fetchFlags) error {
 			bytes += p.Bytes
 		}
 	}
-	_, err = fmt.Fprintf(a.stdout, "%d goldens: %d downloaded, %d cached, %d on this machine; %d bytes in %s\n",
+	_, err = fmt.Fprintf(env.stdout, "%d goldens: %d downloaded, %d cached, %d on this machine; %d bytes in %s\n",
 		len(pulled), len(pulled)-here-cached, cached, here, bytes, time.Since(start).Round(time.Millisecond))
 	return err
 }
 
-func (a *app) goldenVerify(ctx context.Context, f fetchFlags) error {
-	run, err := a.beginFetch(&f)
+func runGoldenVerify(ctx context.Context, env *environment, opts fetchOptions) error {
+	run, err := beginFetch(env, &opts)
 	if err != nil {
 		return err
 	}
-	if f.store.bundle != "" {
-		if err := run.verifyBundle(ctx, &f); err != nil {
+	if opts.store.bundle != "" {
+		if err := run.verifyBundle(ctx, &opts); err != nil {
 			return err
 		}
 	}
-	pulled, err := a.pull(ctx, run)
+	pulled, err := pullGoldens(ctx, env, run)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%d goldens have the registered bytes\n", len(pulled))
+	_, err = fmt.Fprintf(env.stdout, "%d goldens have the registered bytes\n", len(pulled))
 	return err
 }
 
 // verifyBundle reads all of a bundle. It has no goldens but those of its manifest.
-func (r *fetch) verifyBundle(ctx context.Context, f *fetchFlags) error {
-	file, err := golden.OpenBundle(f.store.bundle)
+func (r *fetch) verifyBundle(ctx context.Context, opts *fetchOptions) error {
+	file, err := golden.OpenBundle(opts.store.bundle)
 	if err != nil {
 		return err
 	}
 	if err := file.Verify(ctx); err != nil {
 		return exitError{conformance.ExitFail, err}
 	}
-	if len(f.sel.Lines)+len(f.sel.Goldens) > 0 || f.in.manifest != "" {
+	if len(opts.sel.Lines)+len(opts.sel.Goldens) > 0 || opts.in.manifest != "" {
 		return nil // the others may be those that are not meant
 	}
 	registered := map[string]bool{}
@@ -202,16 +202,16 @@ func (r *fetch) verifyBundle(ctx context.Context, f *fetchFlags) error {
 	}
 	for _, digest := range file.Digests() {
 		if !registered[digest] {
-			return exitError{conformance.ExitFail, fmt.Errorf("bundle %s: its manifest has no golden of sha256 %s", f.store.bundle, digest)}
+			return exitError{conformance.ExitFail, fmt.Errorf("bundle %s: its manifest has no golden of sha256 %s", opts.store.bundle, digest)}
 		}
 	}
 	return nil
 }
 
-// pull gets all goldens of a run and prints a line for each.
-func (a *app) pull(ctx context.Context, run *fetch) ([]golden.Pulled, error) {
+// pullGoldens gets all goldens of a run and prints a line for each.
+func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pulled, error) {
 	pulled := run.store.Bytes.Pull(ctx, run.objects())
-	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	code := conformance.ExitOK
 	for i, p := range pulled {
 		g := run.goldens[i]
@@ -223,7 +223,7 @@ func (a *app) pull(ctx context.Context, run *fetch) ([]golden.Pulled, error) {
 	}
 	for _, p := range pulled {
 		if p.Err != nil {
-			a.tell(fmt.Sprintf("vllm-vcr: error: %v", p.Err))
+			env.printErr(fmt.Sprintf("vllm-vcr: error: %v", p.Err))
 		}
 	}
 	if code != conformance.ExitOK {
@@ -261,7 +261,7 @@ func worse(code int, err error) int {
 
 // printCacheKey names what the cache would hold: the digests of all goldens that may come from the
 // network.
-func (a *app) printCacheKey(run *fetch, githubOutput bool) error {
+func printCacheKey(env *environment, run *fetch, githubOutput bool) error {
 	var digests []string
 	for _, o := range run.objects() {
 		if run.store.Bytes.IsRemote(o) {
@@ -274,23 +274,23 @@ func (a *app) printCacheKey(run *fetch, githubOutput bool) error {
 		key = fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(digests, "\n"))))
 	}
 	if githubOutput {
-		if err := a.setOutputs(output{"cache-key", key}); err != nil {
+		if err := setOutputs(env, output{"cache-key", key}); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(a.stdout, key)
+	_, err := fmt.Fprintln(env.stdout, key)
 	return err
 }
 
-func (a *app) goldenBundle(ctx context.Context, f fetchFlags) error {
-	if f.out == "" {
+func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) error {
+	if opts.out == "" {
 		return errors.New("--out is not given")
 	}
-	run, err := a.beginFetch(&f)
+	run, err := beginFetch(env, &opts)
 	if err != nil {
 		return err
 	}
-	if _, err := a.pull(ctx, run); err != nil {
+	if _, err := pullGoldens(ctx, env, run); err != nil {
 		return err
 	}
 	window, registry, err := run.narrowed()
@@ -300,14 +300,14 @@ func (a *app) goldenBundle(ctx context.Context, f fetchFlags) error {
 	bundle := golden.Bundle{Compat: window, Manifest: registry, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
 		return run.store.Bytes.Open(ctx, o)
 	}}
-	if err := report.WriteFile(f.out, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
+	if err := report.WriteFile(opts.out, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	info, err := os.Stat(f.out)
+	info, err := os.Stat(opts.out)
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s: %d goldens, %d bytes\n", report.OneLine(filepath.ToSlash(f.out)), len(run.goldens), info.Size())
+	_, err = fmt.Fprintf(env.stdout, "%s: %d goldens, %d bytes\n", report.OneLine(filepath.ToSlash(opts.out)), len(run.goldens), info.Size())
 	return err
 }
 
@@ -386,9 +386,9 @@ func (r *fetch) narrowedWindow(lines map[string]bool) ([]byte, error) {
 	return compat.Rewrite(compatName, r.compat, wanted)
 }
 
-// fileText is a file of a run, as [app.load] names it.
-func (a *app) fileText(path string) ([]byte, error) {
-	if text, ok := a.bundled[path]; ok {
+// readInput is a file of a run, as [loadInputs] names it.
+func readInput(env *environment, path string) ([]byte, error) {
+	if text, ok := env.bundled[path]; ok {
 		return text, nil
 	}
 	if inside, ok := strings.CutPrefix(path, "(embedded) "); ok {

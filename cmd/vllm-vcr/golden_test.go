@@ -82,7 +82,7 @@ func (f *registryFixture) add(more ...string) (code int, stdout, stderr string) 
 
 func runApp(args ...string) (code int, stdout, stderr string) {
 	var out, errs strings.Builder
-	code = newApp(&out, &errs, func(string) (string, bool) { return "", false }).main(context.Background(), args)
+	code = newEnvironment(&out, &errs, func(string) (string, bool) { return "", false }).main(context.Background(), args)
 	return code, out.String(), errs.String()
 }
 

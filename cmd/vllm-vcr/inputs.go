@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -31,18 +32,18 @@ func (in *inputs) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&in.manifest, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
 }
 
-// load reads and checks both files. Findings that are errors end the command.
-func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
-	if err := a.openBundle(&in); err != nil {
+// loadInputs reads and checks both files. Findings that are errors end the command.
+func loadInputs(env *environment, in inputs) (*compat.Matrix, *manifest.Manifest, error) {
+	if err := openBundle(env, &in); err != nil {
 		return nil, nil, err
 	}
-	window, findings := a.loadCompat(in.compat)
-	registry, more := a.loadManifest(in.manifest, window)
+	window, findings := loadCompat(env, in.compat)
+	registry, more := loadManifest(env, in.manifest, window)
 	findings = append(findings, more...)
 	if !tomlfile.HasErrors(findings) {
 		findings = append(findings, conformance.CheckInputs(window, registry)...)
 	}
-	a.tellFindings(findings)
+	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
 		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", window.File, registry.File)
 	}
@@ -52,23 +53,23 @@ func (a *app) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
 // mostFindings are how many findings of a file are shown: who has more has another kind of problem.
 const mostFindings = 100
 
-// tellFindings tells what is wrong with the inputs. Of too many, errors come first.
-func (a *app) tellFindings(findings []tomlfile.Finding) {
+// printDiagnostics tells what is wrong with the inputs. Of too many, errors come first.
+func printDiagnostics(env *environment, findings []tomlfile.Finding) {
 	if len(findings) > mostFindings {
 		findings = slices.Clone(findings)
 		slices.SortStableFunc(findings, func(x, y tomlfile.Finding) int { return strings.Compare(string(x.Severity), string(y.Severity)) })
 	}
 	for _, f := range findings[:min(len(findings), mostFindings)] {
-		a.tell(f)
+		env.printErr(f)
 	}
 	if more := len(findings) - mostFindings; more > 0 {
-		a.tell(fmt.Sprintf("%s: and %d more", findings[mostFindings].File, more))
+		env.printErr(fmt.Sprintf("%s: and %d more", findings[mostFindings].File, more))
 	}
 }
 
 // openBundle takes from the bundle the files that are not given. Their names begin with
 // that of the bundle.
-func (a *app) openBundle(in *inputs) error {
+func openBundle(env *environment, in *inputs) error {
 	if in.bundle == "" {
 		return nil
 	}
@@ -76,7 +77,7 @@ func (a *app) openBundle(in *inputs) error {
 	if err != nil {
 		return err
 	}
-	a.bundled = map[string][]byte{}
+	env.bundled = map[string][]byte{}
 	for _, member := range []struct {
 		path *string
 		name string
@@ -90,16 +91,16 @@ func (a *app) openBundle(in *inputs) error {
 			return err
 		}
 		*member.path = in.bundle + ":" + path.Base(member.name)
-		a.bundled[*member.path] = text
+		env.bundled[*member.path] = text
 	}
 	return nil
 }
 
-func (a *app) loadCompat(path string) (*compat.Matrix, []tomlfile.Finding) {
+func loadCompat(env *environment, path string) (*compat.Matrix, []tomlfile.Finding) {
 	if path == "" && exists(vcr.CompatPath) {
 		path = vcr.CompatPath
 	}
-	if text, ok := a.bundled[path]; ok {
+	if text, ok := env.bundled[path]; ok {
 		return compat.Parse(path, text)
 	}
 	if path != "" {
@@ -108,12 +109,12 @@ func (a *app) loadCompat(path string) (*compat.Matrix, []tomlfile.Finding) {
 	return compat.Parse("(embedded) "+vcr.CompatPath, embedded(vcr.CompatPath))
 }
 
-func (a *app) loadManifest(path string, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Finding) {
-	path = a.orEnv(path, "CONFORMANCE_MANIFEST")
+func loadManifest(env *environment, path string, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Finding) {
+	path = cmp.Or(path, env.getenv("CONFORMANCE_MANIFEST"))
 	if path == "" && exists(vcr.ManifestPath) {
 		path = vcr.ManifestPath
 	}
-	if text, ok := a.bundled[path]; ok {
+	if text, ok := env.bundled[path]; ok {
 		return manifest.Parse(path, text)
 	}
 	if path != "" {
@@ -133,14 +134,6 @@ func keepLines(registry *manifest.Manifest, window *compat.Matrix) {
 	}
 	registry.Goldens = slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
 	registry.Blocks = slices.DeleteFunc(registry.Blocks, func(b manifest.Block) bool { return !known[b.Label] })
-}
-
-// orEnv is the value of a flag, else that of an environment variable.
-func (a *app) orEnv(value, name string) string {
-	if env, ok := a.lookupEnv(name); ok && value == "" {
-		return env
-	}
-	return value
 }
 
 func exists(path string) bool {

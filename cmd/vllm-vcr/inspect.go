@@ -2,9 +2,9 @@ package main
 
 import "github.com/spf13/cobra"
 
-func (a *app) inspectCommand() *cobra.Command {
+func newInspectCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "inspect",
 		Short: "Look into recordings",
-	}, a.inspectCalibrateCommand(), a.inspectSummaryCommand(), a.inspectTimelineCommand())
+	}, newInspectCalibrateCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
 }

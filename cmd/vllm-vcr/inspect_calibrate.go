@@ -15,8 +15,8 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// calibrateFlags are the flags of inspect calibrate.
-type calibrateFlags struct {
+// calibrateOptions are the flags of inspect calibrate.
+type calibrateOptions struct {
 	opt      inspect.Options
 	fits     []string
 	predicts []string
@@ -25,8 +25,8 @@ type calibrateFlags struct {
 	caching  string
 }
 
-func (a *app) inspectCalibrateCommand() *cobra.Command {
-	var f calibrateFlags
+func newInspectCalibrateCommand(env *environment) *cobra.Command {
+	var opts calibrateOptions
 	cmd := &cobra.Command{
 		Use:   "calibrate",
 		Short: "Learn times from recordings, and predict others",
@@ -45,48 +45,48 @@ func (a *app) inspectCalibrateCommand() *cobra.Command {
 		Example: "  vllm-vcr inspect calibrate --fit sweep.jsonl.gz --fit warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.inspectCalibrate(f)
+			return runInspectCalibrate(env, opts)
 		},
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *calibrateFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.fits, "fit", nil, "recording to learn from; may be repeated")
-	flags.StringArrayVar(&f.predicts, "predict", nil, "recording to predict; may be repeated: they are judged together")
-	flags.Uint64Var(&f.opt.Seed, "seed", 1, "seed of what the model draws")
-	flags.IntVar(&f.opt.Runs, "runs", inspect.DefaultRuns, "how often the requests are answered, each time with other draws: the prediction is all of them together")
-	flags.Float64Var(&f.opt.Band, "band", inspect.DefaultBand, "where the slow band of gaps begins, as a multiple of the median gap of all that was recorded")
-	flags.Float64Var(&f.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "by what part of itself a median may be off")
-	flags.Float64Var(&f.opt.BandTolerance, "band-tolerance", inspect.DefaultBandTolerance, "by how many points of a hundred the part of gaps in the slow band may be off")
-	flags.IntVar(&f.opt.Engine.MaxNumSeqs, "max-num-seqs", 0, "requests that every engine of --predict runs at once (default what the recording says, else 128)")
-	flags.IntVar(&f.opt.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that it computes in a step (default what the recording's engine_config says, else 8192)")
-	flags.IntVar(&f.opt.Engine.BlockSize, "kv-block-size", 0, "tokens of a block of its KV cache (default what the recording's engine_config says, else 16)")
-	flags.IntVar(&f.opt.Engine.Blocks, "kv-blocks", 0, "blocks of its KV cache (default as many as are needed)")
-	flags.StringVar(&f.caching, "prefix-caching", "auto", "whether prompts find the blocks of earlier ones: auto (what the recording's engine_config says, else yes), true, false")
-	flags.StringVar(&f.plots, "plots", "", "folder to write plots into, as SVG: how many times were longer, and quantiles")
-	flags.BoolVar(&f.asJSON, "json", false, "print the report as JSON")
+func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&opts.fits, "fit", nil, "recording to learn from; may be repeated")
+	flags.StringArrayVar(&opts.predicts, "predict", nil, "recording to predict; may be repeated: they are judged together")
+	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of what the model draws")
+	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "how often the requests are answered, each time with other draws: the prediction is all of them together")
+	flags.Float64Var(&opts.opt.Band, "band", inspect.DefaultBand, "where the slow band of gaps begins, as a multiple of the median gap of all that was recorded")
+	flags.Float64Var(&opts.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "by what part of itself a median may be off")
+	flags.Float64Var(&opts.opt.BandTolerance, "band-tolerance", inspect.DefaultBandTolerance, "by how many points of a hundred the part of gaps in the slow band may be off")
+	flags.IntVar(&opts.opt.Engine.MaxNumSeqs, "max-num-seqs", 0, "requests that every engine of --predict runs at once (default what the recording says, else 128)")
+	flags.IntVar(&opts.opt.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that it computes in a step (default what the recording's engine_config says, else 8192)")
+	flags.IntVar(&opts.opt.Engine.BlockSize, "kv-block-size", 0, "tokens of a block of its KV cache (default what the recording's engine_config says, else 16)")
+	flags.IntVar(&opts.opt.Engine.Blocks, "kv-blocks", 0, "blocks of its KV cache (default as many as are needed)")
+	flags.StringVar(&opts.caching, "prefix-caching", "auto", "whether prompts find the blocks of earlier ones: auto (what the recording's engine_config says, else yes), true, false")
+	flags.StringVar(&opts.plots, "plots", "", "folder to write plots into, as SVG: how many times were longer, and quantiles")
+	flags.BoolVar(&opts.asJSON, "json", false, "print the report as JSON")
 }
 
-func (a *app) inspectCalibrate(f calibrateFlags) error {
-	if err := f.read(a); err != nil {
+func runInspectCalibrate(env *environment, opts calibrateOptions) error {
+	if err := opts.read(env); err != nil {
 		return err
 	}
-	result, err := inspect.Calibrate(f.opt)
+	result, err := inspect.Calibrate(opts.opt)
 	if err != nil {
 		return err
 	}
-	if f.asJSON {
-		err = result.JSON(a.stdout)
+	if opts.asJSON {
+		err = result.JSON(env.stdout)
 	} else {
-		err = result.Text(a.stdout, report.OneLine)
+		err = result.Text(env.stdout, report.OneLine)
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	if f.plots != "" {
-		if err := writePlots(f.plots, result); err != nil {
+	if opts.plots != "" {
+		if err := writePlots(opts.plots, result); err != nil {
 			return infra(err)
 		}
 	}
@@ -97,22 +97,22 @@ func (a *app) inspectCalibrate(f calibrateFlags) error {
 }
 
 // read reads the recordings.
-func (f *calibrateFlags) read(a *app) error {
+func (opts *calibrateOptions) read(env *environment) error {
 	switch {
-	case len(f.fits) == 0:
+	case len(opts.fits) == 0:
 		return errors.New("--fit is not given: name a recording to learn from")
-	case len(f.predicts) == 0:
+	case len(opts.predicts) == 0:
 		return errors.New("--predict is not given: name a recording to predict")
 	}
-	if err := f.readEngine(); err != nil {
+	if err := opts.readEngine(); err != nil {
 		return err
 	}
 	for _, recordings := range []struct {
 		paths []string
 		to    *[]*trace.Trace
-	}{{f.fits, &f.opt.Fit}, {f.predicts, &f.opt.Predict}} {
+	}{{opts.fits, &opts.opt.Fit}, {opts.predicts, &opts.opt.Predict}} {
 		for _, path := range recordings.paths {
-			t, err := a.readRecording(path)
+			t, err := readRecording(env, path)
 			if err != nil {
 				return err
 			}
@@ -123,27 +123,27 @@ func (f *calibrateFlags) read(a *app) error {
 }
 
 // readEngine checks what the flags say of the engines.
-func (f *calibrateFlags) readEngine() error {
+func (opts *calibrateOptions) readEngine() error {
 	for _, limit := range []struct {
 		flag  string
 		value int
 	}{
-		{"max-num-seqs", f.opt.Engine.MaxNumSeqs},
-		{"max-num-batched-tokens", f.opt.Engine.MaxNumBatchedTokens},
-		{"kv-block-size", f.opt.Engine.BlockSize},
-		{"kv-blocks", f.opt.Engine.Blocks},
+		{"max-num-seqs", opts.opt.Engine.MaxNumSeqs},
+		{"max-num-batched-tokens", opts.opt.Engine.MaxNumBatchedTokens},
+		{"kv-block-size", opts.opt.Engine.BlockSize},
+		{"kv-blocks", opts.opt.Engine.Blocks},
 	} {
 		if limit.value < 0 {
 			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
 		}
 	}
-	switch f.caching {
+	switch opts.caching {
 	case "auto":
 	case "true", "false":
-		caching := f.caching == "true"
-		f.opt.Engine.Caching = &caching
+		caching := opts.caching == "true"
+		opts.opt.Engine.Caching = &caching
 	default:
-		return fmt.Errorf("--prefix-caching %q: want auto, true or false", f.caching)
+		return fmt.Errorf("--prefix-caching %q: want auto, true or false", opts.caching)
 	}
 	return nil
 }

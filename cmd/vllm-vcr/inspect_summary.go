@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-func (a *app) inspectSummaryCommand() *cobra.Command {
+func newInspectSummaryCommand(env *environment) *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:   "summary TRACE",
@@ -20,15 +20,15 @@ func (a *app) inspectSummaryCommand() *cobra.Command {
 		Example: "  vllm-vcr inspect summary run.jsonl.gz",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			t, err := a.readRecording(args[0])
+			t, err := readRecording(env, args[0])
 			if err != nil {
 				return err
 			}
 			summary := inspect.Summarize(t)
 			if asJSON {
-				err = summary.JSON(a.stdout)
+				err = summary.JSON(env.stdout)
 			} else {
-				err = summary.Text(a.stdout, report.OneLine)
+				err = summary.Text(env.stdout, report.OneLine)
 			}
 			if err != nil {
 				return fmt.Errorf("write summary: %w", err)
@@ -41,13 +41,13 @@ func (a *app) inspectSummaryCommand() *cobra.Command {
 }
 
 // readRecording reads a recording, and tells what is odd about it.
-func (a *app) readRecording(path string) (*trace.Trace, error) {
+func readRecording(env *environment, path string) (*trace.Trace, error) {
 	t, err := trace.Read(path, trace.Options{})
 	if err != nil {
 		return nil, err
 	}
 	for _, warning := range t.Warnings {
-		a.tell(warning)
+		env.printErr(warning)
 	}
 	return t, nil
 }

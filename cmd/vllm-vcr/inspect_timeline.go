@@ -8,7 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/inspect"
 )
 
-func (a *app) inspectTimelineCommand() *cobra.Command {
+func newInspectTimelineCommand(env *environment) *cobra.Command {
 	var from, most int
 	var svg string
 	cmd := &cobra.Command{
@@ -19,7 +19,7 @@ func (a *app) inspectTimelineCommand() *cobra.Command {
 		Example: "  vllm-vcr inspect timeline run.jsonl.gz --requests 40 --svg run.svg",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			t, err := a.readRecording(args[0])
+			t, err := readRecording(env, args[0])
 			if err != nil {
 				return err
 			}
@@ -33,7 +33,7 @@ func (a *app) inspectTimelineCommand() *cobra.Command {
 				}
 				return nil
 			}
-			if err := timeline.Text(a.stdout); err != nil {
+			if err := timeline.Text(env.stdout); err != nil {
 				return fmt.Errorf("write timeline: %w", err)
 			}
 			return nil

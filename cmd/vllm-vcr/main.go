@@ -16,7 +16,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, endAtOnce(stop))
-	code := newApp(os.Stdout, os.Stderr, os.LookupEnv).main(ctx, os.Args[1:])
+	code := newEnvironment(os.Stdout, os.Stderr, os.LookupEnv).main(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
 }

@@ -22,8 +22,8 @@ func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
 }
 
 // setOutputs hands values on to the next steps of a workflow.
-func (a *app) setOutputs(outputs ...output) (err error) {
-	path := a.orEnv("", "GITHUB_OUTPUT")
+func setOutputs(env *environment, outputs ...output) (err error) {
+	path := env.getenv("GITHUB_OUTPUT")
 	if path == "" {
 		return errors.New("--github-output: GITHUB_OUTPUT is not set: this is no step of a GitHub workflow")
 	}
@@ -45,7 +45,7 @@ func (a *app) setOutputs(outputs ...output) (err error) {
 			err = fmt.Errorf("GITHUB_OUTPUT: %v", failed)
 		}
 	}()
-	action := githubactions.New(githubactions.WithGetenv(func(name string) string { return a.orEnv("", name) }))
+	action := githubactions.New(githubactions.WithGetenv(func(name string) string { return env.getenv(name) }))
 	for _, o := range outputs {
 		action.SetOutput(o.name, o.value)
 	}

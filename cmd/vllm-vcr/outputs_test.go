@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-func outputsTo(path string) *app {
-	return newApp(io.Discard, io.Discard, func(name string) (string, bool) { return path, name == "GITHUB_OUTPUT" && path != "" })
+func outputsTo(path string) *environment {
+	return newEnvironment(io.Discard, io.Discard, func(name string) (string, bool) { return path, name == "GITHUB_OUTPUT" && path != "" })
 }
 
 func TestSetOutputs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "output")
-	if err := outputsTo(path).setOutputs(output{"matrix", `[{"line":"0.33"}]`}, output{"note", "two\nlines"}); err != nil {
+	if err := setOutputs(outputsTo(path), output{"matrix", `[{"line":"0.33"}]`}, output{"note", "two\nlines"}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(path)
@@ -36,7 +36,7 @@ func TestSetOutputsRefuses(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			err := outputsTo(test.path).setOutputs(output{"a", test.value})
+			err := setOutputs(outputsTo(test.path), output{"a", test.value})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}

@@ -19,9 +19,9 @@ const (
 	planRequests = "requests"
 )
 
-// planFlags are the flags of conform about cases by their names: which to run, which
+// planOptions are the flags of conform about cases by their names: which to run, which
 // are known to fail, and what to print instead of running any.
-type planFlags struct {
+type planOptions struct {
 	run, skip    []string
 	expectations string
 	update       bool
@@ -30,53 +30,53 @@ type planFlags struct {
 	explain      string
 }
 
-func (p *planFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&p.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
-	flags.StringSliceVar(&p.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
-	flags.StringVar(&p.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
-	flags.BoolVar(&p.update, "update-expectations", false, "after the run, add what failed to the file of expectations and remove what nothing needs any more")
-	flags.BoolVar(&p.list, "list", false, "print the selected cases as a table, and end")
-	flags.StringVar(&p.printPlan, "print-plan", "", "print the cases that would run, or the requests of each fidelity case with =requests, and end")
+func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&opts.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
+	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
+	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
+	flags.BoolVar(&opts.update, "update-expectations", false, "after the run, add what failed to the file of expectations and remove what nothing needs any more")
+	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and end")
+	flags.StringVar(&opts.printPlan, "print-plan", "", "print the cases that would run, or the requests of each fidelity case with =requests, and end")
 	flags.Lookup("print-plan").NoOptDefVal = planCases
-	flags.StringVar(&p.explain, "explain", "", "print what a finding's code means, such as F001, and end")
+	flags.StringVar(&opts.explain, "explain", "", "print what a finding's code means, such as F001, and end")
 }
 
 // sel completes a selection with the patterns.
-func (p *planFlags) sel(sel *conformance.Selection) (err error) {
-	if p.update && expectationsPath(p.expectations) == "" {
+func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
+	if opts.update && expectationsPath(opts.expectations) == "" {
 		return errNoExpectations
 	}
-	switch p.printPlan {
+	switch opts.printPlan {
 	case "true": // it was a flag without a value, and can be set in the environment
-		p.printPlan = planCases
+		opts.printPlan = planCases
 	case "", "false":
-		p.printPlan = ""
+		opts.printPlan = ""
 	default:
-		if _, err := chooseOne("--print-plan", p.printPlan, planCases, planRequests); err != nil {
+		if _, err := chooseOne("--print-plan", opts.printPlan, planCases, planRequests); err != nil {
 			return err
 		}
 	}
-	if sel.Run, err = readPatterns("--run", p.run); err != nil {
+	if sel.Run, err = readPatterns("--run", opts.run); err != nil {
 		return err
 	}
-	sel.Skip, err = readPatterns("--skip", p.skip)
+	sel.Skip, err = readPatterns("--skip", opts.skip)
 	return err
 }
 
 // prints tells whether something is printed instead of a run.
-func (p *planFlags) prints() bool { return p.list || p.printPlan != "" }
+func (opts *planOptions) prints() bool { return opts.list || opts.printPlan != "" }
 
 // check refuses flags that would be without effect, as something is printed instead of
 // a run.
-func (p *planFlags) check(given *pflag.FlagSet) error {
+func (opts *planOptions) check(given *pflag.FlagSet) error {
 	var printing []string
 	for _, flag := range []struct {
 		name string
 		on   bool
 	}{
-		{"--explain", p.explain != ""},
-		{"--list", p.list},
-		{"--print-plan", p.printPlan != "" && p.printPlan != "false"},
+		{"--explain", opts.explain != ""},
+		{"--list", opts.list},
+		{"--print-plan", opts.printPlan != "" && opts.printPlan != "false"},
 	} {
 		if flag.on {
 			printing = append(printing, flag.name)
@@ -96,30 +96,30 @@ func (p *planFlags) check(given *pflag.FlagSet) error {
 	return nil
 }
 
-// printed prints what was asked for instead of a run.
-func (a *app) printed(ctx context.Context, f *conformFlags, runner *conformance.Runner, cases []conformance.Case) (err error) {
+// printPlanned prints what was asked for instead of a run.
+func printPlanned(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (err error) {
 	switch {
-	case f.plan.list:
-		return conformance.List(a.stdout, cases)
-	case f.plan.printPlan == planCases:
-		return a.printPlan(cases)
+	case opts.plan.list:
+		return conformance.List(env.stdout, cases)
+	case opts.plan.printPlan == planCases:
+		return printPlan(env, cases)
 	}
-	if runner.Store, err = a.openStore(&f.store); err != nil {
+	if runner.Store, err = openStore(env, &opts.store); err != nil {
 		return err
 	}
-	if err := runner.Requests(ctx, a.stdout, cases); err != nil {
+	if err := runner.Requests(ctx, env.stdout, cases); err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("--print-plan=%s: %w", planRequests, err)}
 	}
 	return nil
 }
 
-// updated brings the expectations up to date after a run, if that was asked for, and
+// updateAfterRun brings the expectations up to date after a run, if that was asked for, and
 // returns how the command ends: as the report said, unless that cannot be done.
-func (a *app) updated(p *planFlags, r *conformance.Report, all []conformance.Case, reported error) error {
-	if !p.update {
+func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, all []conformance.Case, reported error) error {
+	if !opts.update {
 		return reported
 	}
-	err := a.updateExpectations(p.expectations, r, all)
+	err := updateExpectations(env, opts.expectations, r, all)
 	switch {
 	case err == nil:
 		return reported

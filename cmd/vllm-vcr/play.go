@@ -18,16 +18,16 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// playFlags are the flags of play.
-type playFlags struct {
-	engine coreFlags
-	source sourceFlags
-	timing timingFlags
-	peers  peerFlags
+// playOptions are the flags of play.
+type playOptions struct {
+	engine coreOptions
+	source sourceOptions
+	timing timingOptions
+	peers  peerOptions
 }
 
-func (a *app) playCommand() *cobra.Command {
-	var f playFlags
+func newPlayCommand(env *environment) *cobra.Command {
+	var opts playOptions
 	cmd := &cobra.Command{
 		Use:   "play",
 		Short: "Be the engine core of a vLLM line behind a frontend",
@@ -44,12 +44,12 @@ func (a *app) playCommand() *cobra.Command {
 			"  vllm-vcr play --time-to-first-token 120ms --inter-token-latency 15ms --max-num-seqs 64\n" +
 			"  vllm-vcr play --latency-trace trace.jsonl.gz --engine-count 4",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.play(cmd.Context(), cmd.Flags(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runPlay(cmd.Context(), env, cmd.Flags(), opts) },
 	}
-	f.engine.add(cmd.Flags())
-	f.source.add(cmd.Flags())
-	f.timing.add(cmd.Flags())
-	f.peers.add(cmd.Flags())
+	opts.engine.add(cmd.Flags())
+	opts.source.add(cmd.Flags())
+	opts.timing.add(cmd.Flags())
+	opts.peers.add(cmd.Flags())
 	return cmd
 }
 
@@ -62,28 +62,28 @@ type played struct {
 }
 
 // prepare makes the engines.
-func (f *playFlags) prepare(a *app, flags *pflag.FlagSet) (*played, error) {
-	learned := len(f.timing.traces) > 0
-	opt, err := f.engine.options(flags, learned)
+func (opts *playOptions) prepare(env *environment, flags *pflag.FlagSet) (*played, error) {
+	learned := len(opts.timing.traces) > 0
+	opt, err := opts.engine.options(flags, learned)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.source.check(flags, learned); err != nil {
+	if err := opts.source.check(flags, learned); err != nil {
 		return nil, err
 	}
-	opt.Log = a.log
+	opt.Log = env.log
 	p := &played{}
-	if p.found, err = f.source.source(a, &opt); err != nil {
+	if p.found, err = opts.source.source(env, &opt); err != nil {
 		return nil, err
 	}
-	model, err := f.timing.model(&opt, f.source.configHash)
+	model, err := opts.timing.model(&opt, opts.source.configHash)
 	if err != nil {
 		return nil, err
 	}
-	if p.closePeers, err = f.peers.put(&opt, f.engine.count); err != nil {
+	if p.closePeers, err = opts.peers.put(&opt, opts.engine.count); err != nil {
 		return nil, err
 	}
-	if p.group, err = ranks(opt, f.engine.count, model); err != nil {
+	if p.group, err = ranks(opt, opts.engine.count, model); err != nil {
 		p.closePeers()
 		return nil, err
 	}
@@ -104,42 +104,42 @@ func ranks(opt player.Options, count int, model func() (latency.Model, error)) (
 	return player.NewGroup(all)
 }
 
-func (a *app) play(ctx context.Context, flags *pflag.FlagSet, f playFlags) error {
-	p, err := f.prepare(a, flags)
+func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts playOptions) error {
+	p, err := opts.prepare(env, flags)
 	if err != nil {
 		return err
 	}
 	defer p.closePeers()
-	ended := a.tellOfFrontend(ctx, p.group, &f.engine.opt)
+	ended := logFrontend(ctx, env, p.group, &opts.engine.opt)
 	if p.found != nil {
-		defer a.rewindOnHangUp(p.found)()
+		defer rewindOnHangUp(env, p.found)()
 	}
 	err = p.group.Run(ctx)
 	ended()
 	if p.found != nil && p.found.Told() != "" {
-		fmt.Fprintf(a.stderr, "vllm-vcr: %s\n", p.found.Told())
+		fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Told())
 	}
 	switch gone := errors.Is(err, player.ErrFrontendGone); {
 	case err == nil:
 		return nil
 	case gone && wasReady(p.group):
-		a.log.Warn("the frontend went away, so the player ends", "error", err)
+		env.log.Warn("the frontend went away, so the player ends", "error", err)
 		return nil
 	case gone:
-		err = fmt.Errorf("%w, before it had all %d engines: does it expect as many?", err, f.engine.count)
+		err = fmt.Errorf("%w, before it had all %d engines: does it expect as many?", err, opts.engine.count)
 	}
 	return exitError{conformance.ExitInfra, err}
 }
 
 // rewindOnHangUp makes all answers unused at each SIGHUP, until stop is called.
-func (a *app) rewindOnHangUp(f found) (stop func()) {
+func rewindOnHangUp(env *environment, f found) (stop func()) {
 	hangUps := make(chan os.Signal, 1)
 	signal.Notify(hangUps, syscall.SIGHUP)
 	var rewinding sync.WaitGroup
 	rewinding.Go(func() {
 		for range hangUps {
 			f.Rewind()
-			a.log.Info("rewound")
+			env.log.Info("rewound")
 		}
 	})
 	return func() {
@@ -161,8 +161,8 @@ func wasReady(group *player.Group) bool {
 // longWait is after how long it is said that no frontend has answered, unless that is more than half of the wait.
 const longWait = 10 * time.Second
 
-// tellOfFrontend says when the engines are ready, and that they are not yet after a long wait. ended ends it.
-func (a *app) tellOfFrontend(ctx context.Context, group *player.Group, opt *player.Options) (ended func()) {
+// logFrontend says when the engines are ready, and that they are not yet after a long wait. ended ends it.
+func logFrontend(ctx context.Context, env *environment, group *player.Group, opt *player.Options) (ended func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := longWait
 	if opt.HandshakeTimeout > 0 {
@@ -175,10 +175,10 @@ func (a *app) tellOfFrontend(ctx context.Context, group *player.Group, opt *play
 		for {
 			select {
 			case <-group.Ready():
-				fmt.Fprintf(a.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), opt.Handshake)
+				fmt.Fprintf(env.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), opt.Handshake)
 				return
 			case <-long.C:
-				fmt.Fprintf(a.stderr, "vllm-vcr: still waiting for a frontend at %s to start up with this engine; one that is up takes no more\n", opt.Handshake)
+				fmt.Fprintf(env.stderr, "vllm-vcr: still waiting for a frontend at %s to start up with this engine; one that is up takes no more\n", opt.Handshake)
 			case <-ctx.Done():
 				return
 			}

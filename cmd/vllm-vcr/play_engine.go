@@ -14,8 +14,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// coreFlags say what engine the player is. Their names are those of vLLM.
-type coreFlags struct {
+// coreOptions say what engine the player is. Their names are those of vLLM.
+type coreOptions struct {
 	opt         player.Options
 	count       int
 	policy      string
@@ -23,25 +23,25 @@ type coreFlags struct {
 	speculative string
 }
 
-func (f *coreFlags) add(flags *pflag.FlagSet) {
-	o := &f.opt
+func (opts *coreOptions) add(flags *pflag.FlagSet) {
+	o := &opts.opt
 	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
 	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "release or line to be, nightly, or auto: the recording's, else the newest")
 	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the engine, or the first of several, in its group")
-	flags.IntVar(&f.count, "engine-count", 1, "engines to be, with consecutive indexes: data-parallel ranks in one process")
+	flags.IntVar(&opts.count, "engine-count", 1, "engines to be, with consecutive indexes: data-parallel ranks in one process")
 	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "engines that the frontend has, those of other processes included (default the recording's, else --engine-count)")
 	flags.IntVar(&o.MaxModelLen, "max-model-len", 0, "context length in tokens (default the recording's, else 1048576)")
 	flags.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
 	flags.IntVar(&o.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that a step computes at most (default the recording's, else 2048)")
 	flags.IntVar(&o.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "longer prompts are computed in chunks of so many tokens; 0 is any length")
-	flags.StringVar(&f.policy, "scheduling-policy", string(player.PolicyFCFS), "who runs first: fcfs, or priority (the lowest number)")
+	flags.StringVar(&opts.policy, "scheduling-policy", string(player.PolicyFCFS), "who runs first: fcfs, or priority (the lowest number)")
 	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per KV block (default the recording's, else 16)")
 	flags.IntVar(&o.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
-	flags.BoolVar(&f.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
+	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
 	flags.IntVar(&o.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
 	flags.IntVar(&o.MaxCPULoRAs, "max-cpu-loras", 0, "adapters that are loaded at once (default --max-loras)")
 	flags.StringSliceVar(&o.LoRAs, "lora-adapters", nil, "names of the adapters that can be loaded (default any)")
-	flags.StringVar(&f.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
+	flags.StringVar(&opts.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
 		"synthetic_acceptance_rates, for each position, or synthetic_acceptance_length, the mean said in a step")
 	flags.IntVar(&o.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
 	flags.StringSliceVar(&o.PoolingTasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
@@ -53,25 +53,25 @@ func (f *coreFlags) add(flags *pflag.FlagSet) {
 
 // options are the player's as far as these flags say them. learned tells that times, and
 // what is said in a step, are learned from a recording.
-func (f *coreFlags) options(flags *pflag.FlagSet, learned bool) (opt player.Options, err error) {
-	if err := f.check(flags); err != nil {
+func (opts *coreOptions) options(flags *pflag.FlagSet, learned bool) (opt player.Options, err error) {
+	if err := opts.check(flags); err != nil {
 		return opt, err
 	}
-	opt = f.opt
-	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(f.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
+	opt = opts.opt
+	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(opts.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
 		return opt, err
 	}
 	if opt.VLLMVersion == "auto" {
 		opt.VLLMVersion = ""
 	}
-	opt.NoPrefixCaching = f.noCaching
-	if f.speculative == "" {
+	opt.NoPrefixCaching = opts.noCaching
+	if opts.speculative == "" {
 		return opt, nil
 	}
 	if opt.TokensPerStep > 1 {
 		return opt, errors.New("--speculative-config and --output-token-chunk-size: a model has one of them")
 	}
-	opt.SpeculativeTokens, opt.Acceptance, err = speculation(f.speculative)
+	opt.SpeculativeTokens, opt.Acceptance, err = speculation(opts.speculative)
 	if err == nil && opt.Acceptance == nil && !learned {
 		err = errors.New("--speculative-config: say how many are right by synthetic_acceptance_rates or synthetic_acceptance_length, or have it learned by --latency-trace")
 	}
@@ -79,13 +79,13 @@ func (f *coreFlags) options(flags *pflag.FlagSet, learned bool) (opt player.Opti
 }
 
 // check refuses numbers that no engine starts with.
-func (f *coreFlags) check(flags *pflag.FlagSet) error {
-	o := &f.opt
+func (opts *coreOptions) check(flags *pflag.FlagSet) error {
+	o := &opts.opt
 	for _, n := range []struct {
 		flag        string
 		value, most int
 	}{
-		{"engine-count", f.count, mostEngines},
+		{"engine-count", opts.count, mostEngines},
 		{"data-parallel-size", o.DataParallelSize, math.MaxUint16 + 1},
 		{"max-model-len", o.MaxModelLen, math.MaxInt32},
 		{"max-num-seqs", o.MaxNumSeqs, math.MaxInt32},
@@ -104,9 +104,9 @@ func (f *coreFlags) check(flags *pflag.FlagSet) error {
 		}
 	}
 	pooling := flags.Changed("pooling-size") || flags.Changed("pooling-labels")
-	switch last := o.EngineIndex + f.count - 1; {
+	switch last := o.EngineIndex + opts.count - 1; {
 	case o.EngineIndex < 0 || last > math.MaxUint16:
-		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-f.count+1)
+		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
 	case flags.Changed("num-gpu-blocks") && o.NumGPUBlocks < 2:
 		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.NumGPUBlocks)
 	case o.LongPrefillTokenThreshold < 0 || o.MaxLoRAs < 0 || o.MaxCPULoRAs < 0:

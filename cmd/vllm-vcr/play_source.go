@@ -12,8 +12,8 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// sourceFlags say what the player answers with.
-type sourceFlags struct {
+// sourceOptions say what the player answers with.
+type sourceOptions struct {
 	mode      string
 	recording string
 	match     string
@@ -33,45 +33,45 @@ const (
 	modeEcho   = "echo"
 )
 
-func (f *sourceFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.mode, "mode", modeRandom, "what is said where nothing recorded is: random tokens, or echo, the prompt again")
-	flags.StringVar(&f.recording, "replay-tokens", "", "trace whose recorded tokens are served (.gz is inflated)")
-	flags.StringVar(&f.match, "replay-match", string(player.MatchIndex), "how a request finds its record: index (the N of request id replay-N),\n"+
+func (opts *sourceOptions) add(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.mode, "mode", modeRandom, "what is said where nothing recorded is: random tokens, or echo, the prompt again")
+	flags.StringVar(&opts.recording, "replay-tokens", "", "trace whose recorded tokens are served (.gz is inflated)")
+	flags.StringVar(&opts.match, "replay-match", string(player.MatchIndex), "how a request finds its record: index (the N of request id replay-N),\n"+
 		"prefix (the longest common beginning of their prompts), exact (its whole prompt) or request-id")
-	flags.IntVar(&f.minDepth, "replay-min-depth", 0, "tokens of its prompt that a request shares at least with its record, at prefix (default one block),\n"+
+	flags.IntVar(&opts.minDepth, "replay-min-depth", 0, "tokens of its prompt that a request shares at least with its record, at prefix (default one block),\n"+
 		"or with its row in --dataset (default all)")
-	flags.BoolVar(&f.once, "replay-once", false, "let each record answer one request only")
-	flags.StringVar(&f.dataset, "dataset", "", "prompts and completions to be said: JSON Lines, JSON, CSV, Parquet or SQLite")
-	flags.StringVar(&f.tokenizer, "tokenizer", "", "the model's tokenizer.json, or the folder that has it: for --dataset, and for structured outputs that conform")
-	flags.StringVar(&f.configHash, "expect-config-hash", "", "refuse recordings, of tokens or times, whose engine was configured differently")
-	flags.BoolVar(&f.strict, "strict", false, "end a request that no record or row answers with an error, instead of by --mode")
-	flags.Uint64Var(&f.seed, "seed", 0, "seed of all that is drawn: tokens, times, faults")
-	flags.Uint32Var(&f.vocab, "vocab-size", 0, "random ids are drawn below this (default that of --tokenizer, else 32000)")
+	flags.BoolVar(&opts.once, "replay-once", false, "let each record answer one request only")
+	flags.StringVar(&opts.dataset, "dataset", "", "prompts and completions to be said: JSON Lines, JSON, CSV, Parquet or SQLite")
+	flags.StringVar(&opts.tokenizer, "tokenizer", "", "the model's tokenizer.json, or the folder that has it: for --dataset, and for structured outputs that conform")
+	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse recordings, of tokens or times, whose engine was configured differently")
+	flags.BoolVar(&opts.strict, "strict", false, "end a request that no record or row answers with an error, instead of by --mode")
+	flags.Uint64Var(&opts.seed, "seed", 0, "seed of all that is drawn: tokens, times, faults")
+	flags.Uint32Var(&opts.vocab, "vocab-size", 0, "random ids are drawn below this (default that of --tokenizer, else 32000)")
 }
 
 // check finds what no file has to be read for. timed tells that recordings of times are given.
-func (f *sourceFlags) check(flags *pflag.FlagSet, timed bool) error {
-	if flags.Changed("vocab-size") && f.vocab == 0 {
+func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
+	if flags.Changed("vocab-size") && opts.vocab == 0 {
 		return errors.New("--vocab-size 0: a vocabulary has at least one token")
 	}
-	if _, err := chooseOne("--mode", f.mode, modeRandom, modeEcho); err != nil {
+	if _, err := chooseOne("--mode", opts.mode, modeRandom, modeEcho); err != nil {
 		return err
 	}
-	if _, err := chooseOne("--replay-match", player.Match(f.match), player.Matches()...); err != nil {
+	if _, err := chooseOne("--replay-match", player.Match(opts.match), player.Matches()...); err != nil {
 		return err
 	}
 	switch {
-	case f.configHash != "" && f.recording == "" && !timed:
+	case opts.configHash != "" && opts.recording == "" && !timed:
 		return errors.New("--expect-config-hash: there is no recording; give --replay-tokens or --latency-trace")
-	case f.minDepth < 0:
-		return fmt.Errorf("--replay-min-depth %d: want a number of tokens", f.minDepth)
-	case f.recording != "" && f.dataset != "":
+	case opts.minDepth < 0:
+		return fmt.Errorf("--replay-min-depth %d: want a number of tokens", opts.minDepth)
+	case opts.recording != "" && opts.dataset != "":
 		return errors.New("--replay-tokens and --dataset: give one of them")
-	case f.strict && f.recording == "" && f.dataset == "":
+	case opts.strict && opts.recording == "" && opts.dataset == "":
 		return errors.New("--strict: there is nothing that could answer; give --replay-tokens or --dataset")
-	case f.once && f.recording == "":
+	case opts.once && opts.recording == "":
 		return errors.New("--replay-once: there is no recording; give --replay-tokens")
-	case f.minDepth > 0 && f.dataset == "" && player.Match(f.match) != player.MatchPrefix:
+	case opts.minDepth > 0 && opts.dataset == "" && player.Match(opts.match) != player.MatchPrefix:
 		return fmt.Errorf("--replay-min-depth counts with --replay-match %s, or --dataset", player.MatchPrefix)
 	}
 	return nil
@@ -104,35 +104,35 @@ func (f foundRows) Told() string {
 }
 
 // source puts what is said into the options.
-func (f *sourceFlags) source(a *app, opt *player.Options) (found, error) {
-	opt.Seed, opt.Vocab = f.seed, f.vocab
-	tok, err := f.loadTokenizer(opt)
+func (opts *sourceOptions) source(env *environment, opt *player.Options) (found, error) {
+	opt.Seed, opt.Vocab = opts.seed, opts.vocab
+	tok, err := opts.loadTokenizer(opt)
 	if err != nil {
 		return nil, err
 	}
-	made := player.Source(player.Random{Seed: f.seed, Vocab: opt.Vocab})
-	if f.mode == modeEcho {
+	made := player.Source(player.Random{Seed: opts.seed, Vocab: opt.Vocab})
+	if opts.mode == modeEcho {
 		made = player.Echo{}
 	}
-	structured := &player.Structured{Source: made, Seed: f.seed, Log: a.log}
+	structured := &player.Structured{Source: made, Seed: opts.seed, Log: env.log}
 	if tok != nil {
 		structured.Encoder = tok
 	}
 	switch {
-	case f.recording != "":
-		return f.replay(a, opt, structured)
-	case f.dataset != "":
-		return f.fromDataset(a, opt, tok, structured)
+	case opts.recording != "":
+		return opts.replay(env, opt, structured)
+	case opts.dataset != "":
+		return opts.fromDataset(env, opt, tok, structured)
 	}
 	opt.Source = structured
 	return nil, nil
 }
 
-func (f *sourceFlags) loadTokenizer(opt *player.Options) (*tokenizer.Tokenizer, error) {
-	if f.tokenizer == "" {
+func (opts *sourceOptions) loadTokenizer(opt *player.Options) (*tokenizer.Tokenizer, error) {
+	if opts.tokenizer == "" {
 		return nil, nil
 	}
-	tok, err := tokenizer.Load(f.tokenizer)
+	tok, err := tokenizer.Load(opts.tokenizer)
 	if err != nil {
 		return nil, err
 	}
@@ -159,16 +159,16 @@ func readTrace(path, configHash string) (*trace.Trace, error) {
 	}
 }
 
-func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source) (found, error) {
-	t, err := readTrace(f.recording, f.configHash)
+func (opts *sourceOptions) replay(env *environment, opt *player.Options, fallback player.Source) (found, error) {
+	t, err := readTrace(opts.recording, opts.configHash)
 	if err != nil {
 		return nil, err
 	}
 	for _, warning := range t.Warnings {
-		a.log.Warn(warning)
+		env.log.Warn(warning)
 	}
 	replay, err := player.NewReplay(t, player.ReplayOptions{
-		Match: player.Match(f.match), Strict: f.strict, Fallback: fallback, Once: f.once, MinDepth: f.minDepth, BlockSize: opt.BlockSize,
+		Match: player.Match(opts.match), Strict: opts.strict, Fallback: fallback, Once: opts.once, MinDepth: opts.minDepth, BlockSize: opt.BlockSize,
 	})
 	if err != nil {
 		return nil, err
@@ -177,15 +177,15 @@ func (f *sourceFlags) replay(a *app, opt *player.Options, fallback player.Source
 	return foundRecords{replay}, nil
 }
 
-func (f *sourceFlags) fromDataset(a *app, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
-	set, err := dataset.Load(f.dataset, tok)
+func (opts *sourceOptions) fromDataset(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
+	set, err := dataset.Load(opts.dataset, tok)
 	if err != nil {
 		return nil, err
 	}
 	if set.Skipped > 0 {
-		a.log.Warn("rows without a prompt or a completion are not said", "dataset", f.dataset, "rows", set.Skipped)
+		env.log.Warn("rows without a prompt or a completion are not said", "dataset", opts.dataset, "rows", set.Skipped)
 	}
-	source, err := set.Source(dataset.Options{Strict: f.strict, Fallback: fallback, MinDepth: f.minDepth})
+	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth})
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// timingFlags say how long the player's steps take.
-type timingFlags struct {
+// timingOptions say how long the player's steps take.
+type timingOptions struct {
 	pace   string
 	traces []string
 	knobs  latency.Knobs
@@ -23,11 +23,11 @@ type timingFlags struct {
 
 const paceAuto = "auto"
 
-func (f *timingFlags) add(flags *pflag.FlagSet) {
-	k := &f.knobs
-	flags.StringVar(&f.pace, "pace", paceAuto, "when outputs leave: instant, recorded (as long after the request as in the recording), modelled\n"+
+func (opts *timingOptions) add(flags *pflag.FlagSet) {
+	k := &opts.knobs
+	flags.StringVar(&opts.pace, "pace", paceAuto, "when outputs leave: instant, recorded (as long after the request as in the recording), modelled\n"+
 		"(as --latency-trace or the times below say), or auto: modelled if there is a model, else instant")
-	flags.StringArrayVar(&f.traces, "latency-trace", nil, "trace that the times of steps are learned from, with --max-num-batched-tokens as in its engine; may be repeated")
+	flags.StringArrayVar(&opts.traces, "latency-trace", nil, "trace that the times of steps are learned from, with --max-num-batched-tokens as in its engine; may be repeated")
 	durations := []struct {
 		value *time.Duration
 		name  string
@@ -48,24 +48,24 @@ func (f *timingFlags) add(flags *pflag.FlagSet) {
 	for _, d := range durations {
 		flags.DurationVar(d.value, d.name, 0, d.usage)
 	}
-	flags.Float64Var(&f.scale, "time-scale", 1, "all recorded and modelled times are divided by this: 100 plays an hour in 36 seconds")
+	flags.Float64Var(&opts.scale, "time-scale", 1, "all recorded and modelled times are divided by this: 100 plays an hour in 36 seconds")
 	flags.Float64Var(&k.LoadFactor, "time-factor-under-load", 1, "what these times are multiplied by with --max-num-seqs requests running; with one it is 1")
 }
 
 // model puts pace and model into the options. Each engine of a group has a model of its own.
-func (f *timingFlags) model(opt *player.Options, configHash string) (func() (latency.Model, error), error) {
-	pace, err := chooseOne("--pace", player.Pace(f.pace), paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
+func (opts *timingOptions) model(opt *player.Options, configHash string) (func() (latency.Model, error), error) {
+	pace, err := chooseOne("--pace", player.Pace(opts.pace), paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
 	if err != nil {
 		return nil, err
 	}
-	if !(f.scale > 0) || math.IsInf(f.scale, 0) {
-		return nil, fmt.Errorf("--time-scale %v: want a number above 0", f.scale)
+	if !(opts.scale > 0) || math.IsInf(opts.scale, 0) {
+		return nil, fmt.Errorf("--time-scale %v: want a number above 0", opts.scale)
 	}
-	opt.TimeScale = f.scale
-	if err := f.knobs.Validate(); err != nil {
+	opt.TimeScale = opts.scale
+	if err := opts.knobs.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
-	modelled := len(f.traces) > 0 || f.knobs != latency.Knobs{LoadFactor: f.knobs.LoadFactor}
+	modelled := len(opts.traces) > 0 || opts.knobs != latency.Knobs{LoadFactor: opts.knobs.LoadFactor}
 	switch {
 	case pace == paceAuto && modelled:
 		pace = player.PaceModelled
@@ -82,11 +82,11 @@ func (f *timingFlags) model(opt *player.Options, configHash string) (func() (lat
 	if pace != player.PaceModelled {
 		return func() (latency.Model, error) { return nil, nil }, nil
 	}
-	if len(f.traces) == 0 {
-		return func() (latency.Model, error) { knobs := f.knobs; return &knobs, nil }, nil
+	if len(opts.traces) == 0 {
+		return func() (latency.Model, error) { knobs := opts.knobs; return &knobs, nil }, nil
 	}
-	traces := make([]*trace.Trace, len(f.traces))
-	for i, path := range f.traces {
+	traces := make([]*trace.Trace, len(opts.traces))
+	for i, path := range opts.traces {
 		if traces[i], err = readTrace(path, configHash); err != nil {
 			return nil, err
 		}
@@ -94,6 +94,6 @@ func (f *timingFlags) model(opt *player.Options, configHash string) (func() (lat
 			opt.Log.Warn(warning)
 		}
 	}
-	fit := latency.FitOptions{Budget: opt.MaxNumBatchedTokens, Knobs: f.knobs}
+	fit := latency.FitOptions{Budget: opt.MaxNumBatchedTokens, Knobs: opts.knobs}
 	return func() (latency.Model, error) { return latency.NewFit(fit, traces...) }, nil
 }

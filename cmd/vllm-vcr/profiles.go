@@ -20,55 +20,55 @@ import (
 // profilesFlag names the folder of wire profiles that this build does not have.
 const profilesFlag = "profiles"
 
-// learnProfiles takes in the wire profiles of --profiles, or else those beside the support window that the command works
+// loadProfiles takes in the wire profiles of --profiles, or else those beside the support window that the command works
 // with: a line that somebody's window has is a line that every command of theirs knows.
-func (a *app) learnProfiles(cmd *cobra.Command) error {
-	if a.profiles == "" {
+func loadProfiles(env *environment, cmd *cobra.Command) error {
+	if env.profiles == "" {
 		window := ""
 		if flag := cmd.Flags().Lookup("compat"); flag != nil {
 			window = flag.Value.String()
 		}
-		return a.learnBeside(cmp.Or(window, vcr.CompatPath))
+		return loadProfilesBeside(env, cmp.Or(window, vcr.CompatPath))
 	}
-	a.profilesNamed = true
-	info, err := os.Stat(a.profiles)
+	env.profilesNamed = true
+	info, err := os.Stat(env.profiles)
 	if err == nil && !info.IsDir() {
 		err = errors.New("it is not a folder")
 	}
 	if err == nil {
-		err = a.learnFolder(a.profiles, os.DirFS(a.profiles))
+		err = loadProfileFolder(env, env.profiles, os.DirFS(env.profiles))
 	}
 	if err != nil {
-		return fmt.Errorf("--%s %s: %w", profilesFlag, a.profiles, err)
+		return fmt.Errorf("--%s %s: %w", profilesFlag, env.profiles, err)
 	}
 	return nil
 }
 
-// learnBeside takes in the profiles beside a support window, if it has any and no others were named.
-func (a *app) learnBeside(window string) error {
-	if a.profilesNamed || !exists(window) {
+// loadProfilesBeside takes in the profiles beside a support window, if it has any and no others were named.
+func loadProfilesBeside(env *environment, window string) error {
+	if env.profilesNamed || !exists(window) {
 		return nil
 	}
-	return a.learnLines(filepath.Join(filepath.Dir(window), adopt.ProfilesPath))
+	return loadLineProfiles(env, filepath.Join(filepath.Dir(window), adopt.ProfilesPath))
 }
 
-// learnLines takes in the profiles of a folder that may have none, or be about something else.
-func (a *app) learnLines(dir string) error {
+// loadLineProfiles takes in the profiles of a folder that may have none, or be about something else.
+func loadLineProfiles(env *environment, dir string) error {
 	files := ofLinesOnly{os.DirFS(dir)}
 	if names, err := fs.Glob(files, "*.json"); err != nil || len(names) == 0 {
 		return err
 	}
-	if err := a.learnFolder(dir, files); err != nil {
+	if err := loadProfileFolder(env, dir, files); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
 }
 
-func (a *app) learnFolder(dir string, files fs.FS) (err error) {
+func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
 	if err := protocol.LearnAll(files); err != nil {
 		return err
 	}
-	a.profiles, err = filepath.Abs(dir)
+	env.profiles, err = filepath.Abs(dir)
 	return err
 }
 

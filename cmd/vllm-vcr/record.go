@@ -24,8 +24,8 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// recordFlags are the flags of record.
-type recordFlags struct {
+// recordOptions are the flags of record.
+type recordOptions struct {
 	cfg         recorder.Config
 	outputs     [3]string // cassette, step statistics, frames
 	overwrite   bool
@@ -36,8 +36,8 @@ type recordFlags struct {
 	until       string
 }
 
-func (a *app) recordCommand() *cobra.Command {
-	var f recordFlags
+func newRecordCommand(env *environment) *cobra.Command {
+	var opts recordOptions
 	cmd := &cobra.Command{
 		Use:   "record",
 		Short: "Stand between a vLLM frontend and its engine, and write down what the engine says",
@@ -66,22 +66,22 @@ func (a *app) recordCommand() *cobra.Command {
 			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 5580\n\n" +
 			"  vllm-vcr record --from-frames run.frames.jsonl.gz --trace-out again.jsonl.gz",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.record(cmd.Context(), cmd.Flags(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runRecord(cmd.Context(), env, cmd.Flags(), opts) },
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *recordFlags) addFlags(flags *pflag.FlagSet) {
-	c, o := &f.cfg, &f.cfg.Observe
+func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
+	c, o := &opts.cfg, &opts.cfg.Observe
 	flags.StringVar(&c.Frontend, "frontend-handshake", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
 	flags.StringVar(&c.Listen, "engine-handshake", "tcp://127.0.0.1:5580", "where to listen for the engine, tcp://HOST:PORT or ipc://PATH")
 	flags.StringVar(&c.Data, "data-address", "", "where to listen for the engine's messages: tcp://HOST:0, tcp://HOST:PORT for that port and those behind it, or ipc://PATH (default any ports of the host of --engine-handshake)")
-	flags.StringVar(&f.outputs[0], "trace-out", "", "cassette to write, required")
-	flags.StringVar(&f.outputs[1], "step-stats-out", "", "scheduler statistics to write, a line per engine step")
-	flags.StringVar(&f.outputs[2], "frames-out", "", "raw messages to write, prompts included, see --from-frames")
-	flags.BoolVar(&f.overwrite, "overwrite", false, "replace files that exist")
-	flags.StringVar(&f.fromFrames, "from-frames", "", "derive the cassette from this file of raw messages, instead of tapping")
+	flags.StringVar(&opts.outputs[0], "trace-out", "", "cassette to write, required")
+	flags.StringVar(&opts.outputs[1], "step-stats-out", "", "scheduler statistics to write, a line per engine step")
+	flags.StringVar(&opts.outputs[2], "frames-out", "", "raw messages to write, prompts included, see --from-frames")
+	flags.BoolVar(&opts.overwrite, "overwrite", false, "replace files that exist")
+	flags.StringVar(&opts.fromFrames, "from-frames", "", "derive the cassette from this file of raw messages, instead of tapping")
 	flags.BoolVar(&o.RecordTokens, "record-tokens", false, "write the ids of generated tokens, which tell the text; a golden needs them")
 	flags.BoolVar(&o.RecordPrompts, "record-prompts", false, "write the ids of prompts, which tell the text")
 	flags.BoolVar(&o.RecordAborted, "record-aborted", false, "write requests that were given up, too")
@@ -96,42 +96,42 @@ func (f *recordFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the engine, and for each handshake (default 10m)")
 	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "bytes that may wait to be recorded before messages are held up (default 4 MiB)")
 	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "messages above this size are passed on but not recorded (default 256 MiB)")
-	flags.StringVar(&f.until, "until", "", "finish the recording when this file comes up, and go on passing messages")
-	flags.StringVar(&f.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
-	flags.BoolVar(&f.quiet, "quiet", false, "no progress line, even on a terminal")
-	flags.StringVar(&f.summaryJSON, "summary-json", "", "write the summary as JSON to this file")
+	flags.StringVar(&opts.until, "until", "", "finish the recording when this file comes up, and go on passing messages")
+	flags.StringVar(&opts.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
+	flags.BoolVar(&opts.quiet, "quiet", false, "no progress line, even on a terminal")
+	flags.StringVar(&opts.summaryJSON, "summary-json", "", "write the summary as JSON to this file")
 }
 
-func (a *app) record(ctx context.Context, flags *pflag.FlagSet, f recordFlags) error {
-	if err := f.check(flags); err != nil {
+func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts recordOptions) error {
+	if err := opts.check(flags); err != nil {
 		return err
 	}
-	f.cfg.Observe.Recorder = buildVersion()
-	f.cfg.Trace, f.cfg.Steps, f.cfg.Frames = a.destination(f, 0), a.destination(f, 1), a.destination(f, 2)
-	f.cfg.Counts = new(recorder.Counts)
-	run := a.tap
-	if f.fromFrames != "" {
-		opt, err := recorder.FrameOptions(f.fromFrames)
+	opts.cfg.Observe.Recorder = buildVersion()
+	opts.cfg.Trace, opts.cfg.Steps, opts.cfg.Frames = outputDestination(env, opts, 0), outputDestination(env, opts, 1), outputDestination(env, opts, 2)
+	opts.cfg.Counts = new(recorder.Counts)
+	run := runTap
+	if opts.fromFrames != "" {
+		opt, err := recorder.FrameOptions(opts.fromFrames)
 		if err != nil {
 			return err
 		}
-		f.cfg.Observe = given(flags, f.cfg.Observe, opt)
-		run = a.derive
+		opts.cfg.Observe = given(flags, opts.cfg.Observe, opt)
+		run = runDerive
 	}
 	start := time.Now()
-	summary, err := run(ctx, &f)
-	return a.finishRecord(f, monitor.Report{
-		Summary: summary, RecordAborted: f.cfg.Observe.RecordAborted, Duration: time.Since(start),
+	summary, err := run(ctx, env, &opts)
+	return finishRecord(env, opts, monitor.Report{
+		Summary: summary, RecordAborted: opts.cfg.Observe.RecordAborted, Duration: time.Since(start),
 		Err: err, ExitCode: recordExitCode(err), Recorder: buildVersion(),
 	})
 }
 
-// destination is where an output goes.
-func (a *app) destination(f recordFlags, output int) recorder.Destination {
-	d := recorder.Destination{Path: f.outputs[output], Overwrite: f.overwrite}
+// outputDestination is where an output goes.
+func outputDestination(env *environment, opts recordOptions, output int) recorder.Destination {
+	d := recorder.Destination{Path: opts.outputs[output], Overwrite: opts.overwrite}
 	if strings.HasPrefix(d.Path, "s3://") {
 		d.Upload = func(ctx context.Context, path, file string) (string, error) {
-			store := golden.Store{Log: a.log} // the log as it is by then: below a progress line it is another
+			store := golden.Store{Log: env.log} // the log as it is by then: below a progress line it is another
 			p, err := store.Publish(ctx, path, file)
 			return p.Location, err
 		}
@@ -142,42 +142,42 @@ func (a *app) destination(f recordFlags, output int) recorder.Destination {
 // tapGCPercent is how much a tap's heap may grow before it is collected.
 const tapGCPercent = 25
 
-// tap records what passes between frontend and engine.
-func (a *app) tap(ctx context.Context, f *recordFlags) (recorder.Summary, error) {
-	if _, given := a.lookupEnv("GOGC"); !given {
+// runTap records what passes between frontend and engine.
+func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
+	if _, given := env.lookupEnv("GOGC"); !given {
 		// A tap makes little garbage, so memory is had for nearly no time.
 		defer debug.SetGCPercent(debug.SetGCPercent(tapGCPercent))
 	}
-	stats := f.cfg.Counts.Snapshot
+	stats := opts.cfg.Counts.Snapshot
 	var screen *monitor.Screen
-	if !f.quiet {
-		screen = monitor.NewScreen(a.stderr, a.lookupEnv)
+	if !opts.quiet {
+		screen = monitor.NewScreen(env.stderr, env.lookupEnv)
 	}
 	if screen != nil {
-		a.stderr = screen
-		if err := a.openLog(); err != nil {
+		env.stderr = screen
+		if err := env.openLog(); err != nil {
 			return recorder.Summary{}, err
 		}
 	}
-	if f.metrics != "" {
-		server, err := monitor.Serve(f.metrics, stats, a.log)
+	if opts.metrics != "" {
+		server, err := monitor.Serve(opts.metrics, stats, env.log)
 		if err != nil {
 			return recorder.Summary{}, err
 		}
 		defer server.Close()
-		a.log.Info("serving metrics", "address", server.Address())
+		env.log.Info("serving metrics", "address", server.Address())
 	}
 	showing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
-		monitor.Progress{Stats: stats, Screen: screen, Log: a.log}.Run(showing)
+		monitor.Progress{Stats: stats, Screen: screen, Log: env.log}.Run(showing)
 	}()
-	f.cfg.Log = a.log
-	if f.until != "" {
-		f.cfg.Until, f.cfg.Finished = fileComesUp(showing, f.until, a.log), a.finishedEarly
+	opts.cfg.Log = env.log
+	if opts.until != "" {
+		opts.cfg.Until, opts.cfg.Finished = fileComesUp(showing, opts.until, env.log), func(summary recorder.Summary, err error) { logFinished(env, summary, err) }
 	}
-	summary, err := recorder.Run(ctx, f.cfg)
+	summary, err := recorder.Run(ctx, opts.cfg)
 	stop()
 	<-shown
 	if err == nil && len(summary.Ranks) == 0 {
@@ -212,29 +212,29 @@ func fileComesUp(ctx context.Context, path string, log *slog.Logger) <-chan stru
 	return there
 }
 
-// finishedEarly says that the recording has ended before the tap, and how.
-func (a *app) finishedEarly(summary recorder.Summary, err error) {
+// logFinished says that the recording has ended before the tap, and how.
+func logFinished(env *environment, summary recorder.Summary, err error) {
 	if err == nil && len(summary.Ranks) == 0 {
 		err = errors.New("no engine has connected: nothing was recorded")
 	}
 	if err != nil {
-		a.log.Error("the recording has ended and is not whole; messages are passed on", "cause", err)
+		env.log.Error("the recording has ended and is not whole; messages are passed on", "cause", err)
 		return
 	}
-	a.log.Info("the recording is whole; messages are passed on", "records", summary.Stats.Records)
+	env.log.Info("the recording is whole; messages are passed on", "records", summary.Stats.Records)
 }
 
-// derive makes the cassette of messages that were recorded earlier.
-func (a *app) derive(ctx context.Context, f *recordFlags) (recorder.Summary, error) {
+// runDerive makes the cassette of messages that were recorded earlier.
+func runDerive(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
 	var summary recorder.Summary
-	err := recorder.Derive(ctx, f.fromFrames, f.cfg.Observe, func(rank int) (recorder.Sinks, error) {
-		sinks, files, err := openSinks(f.cfg, rank)
+	err := recorder.Derive(ctx, opts.fromFrames, opts.cfg.Observe, func(rank int) (recorder.Sinks, error) {
+		sinks, files, err := openSinks(opts.cfg, rank)
 		if err == nil {
 			summary.Ranks = append(summary.Ranks, recorder.RankSummary{Rank: rank, Files: files})
 		}
 		return sinks, err
-	}, f.cfg.Counts, a.log)
-	summary.Stats = f.cfg.Counts.Snapshot()
+	}, opts.cfg.Counts, env.log)
+	summary.Stats = opts.cfg.Counts.Snapshot()
 	switch {
 	case err == nil:
 		return summary, nil
@@ -310,13 +310,13 @@ func recordExitCode(err error) int {
 	return conformance.ExitInfra
 }
 
-func (a *app) finishRecord(f recordFlags, r monitor.Report) error {
+func finishRecord(env *environment, opts recordOptions, r monitor.Report) error {
 	var errs []error
 	if len(r.Ranks) > 0 {
-		errs = append(errs, monitor.Text(a.stdout, r))
+		errs = append(errs, monitor.Text(env.stdout, r))
 	}
-	if f.summaryJSON != "" {
-		errs = append(errs, writeFile(f.summaryJSON, func(w io.Writer) error { return monitor.JSON(w, r) }))
+	if opts.summaryJSON != "" {
+		errs = append(errs, writeFile(opts.summaryJSON, func(w io.Writer) error { return monitor.JSON(w, r) }))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return exitError{cmp.Or(r.ExitCode, conformance.ExitInfra), errors.Join(r.Err, fmt.Errorf("write summary: %w", err))}

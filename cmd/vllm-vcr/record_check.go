@@ -17,7 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
-// tapFlags are of no use to a recording that is derived.
+// tapOptions are of no use to a recording that is derived.
 var tapFlags = []string{
 	"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
 	"max-observed-bytes", "metrics-address", "until",
@@ -27,11 +27,11 @@ var tapFlags = []string{
 var outputFlags = [3]string{"--trace-out", "--step-stats-out", "--frames-out"}
 
 // check finds what is wrong with a command line before anybody connects.
-func (f *recordFlags) check(flags *pflag.FlagSet) error {
-	if f.outputs[0] == "" {
+func (opts *recordOptions) check(flags *pflag.FlagSet) error {
+	if opts.outputs[0] == "" {
 		return errors.New("--trace-out is missing: want a path or s3://bucket/key for the cassette")
 	}
-	if f.fromFrames != "" {
+	if opts.fromFrames != "" {
 		for _, name := range tapFlags {
 			if flags.Changed(name) {
 				return fmt.Errorf("--%s is for tapping, and --from-frames taps nothing: leave one of them out", name)
@@ -42,34 +42,34 @@ func (f *recordFlags) check(flags *pflag.FlagSet) error {
 		flag  string
 		value int64
 	}{
-		{"--handshake-timeout", int64(f.cfg.HandshakeTimeout)},
-		{"--queue-limit", f.cfg.QueueLimit},
-		{"--max-observed-bytes", f.cfg.MaxObserved},
-		{"--block-size", int64(f.cfg.Observe.BlockSize)},
+		{"--handshake-timeout", int64(opts.cfg.HandshakeTimeout)},
+		{"--queue-limit", opts.cfg.QueueLimit},
+		{"--max-observed-bytes", opts.cfg.MaxObserved},
+		{"--block-size", int64(opts.cfg.Observe.BlockSize)},
 	} {
 		if limit.value < 0 {
 			return fmt.Errorf("%s %s: want more than 0", limit.flag, flags.Lookup(limit.flag[2:]).Value)
 		}
 	}
-	version := f.cfg.Observe.VLLMVersion
+	version := opts.cfg.Observe.VLLMVersion
 	if version != "" && !strings.HasPrefix(version, protocol.Nightly) && !lineName.MatchString(protocol.LineOf(version)) {
 		return fmt.Errorf("--vllm-version %q: want a release such as v0.33.0, or nightly", version)
 	}
-	if err := f.checkAddresses(); err != nil {
+	if err := opts.checkAddresses(); err != nil {
 		return err
 	}
-	if err := f.checkUntil(); err != nil {
+	if err := opts.checkUntil(); err != nil {
 		return err
 	}
-	return f.checkOutputs()
+	return opts.checkOutputs()
 }
 
 // lineName is a line that engines can be compared with.
 var lineName = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
 
-func (f *recordFlags) checkAddresses() error {
+func (opts *recordOptions) checkAddresses() error {
 	for _, address := range []struct{ flag, value string }{
-		{"--frontend-handshake", f.cfg.Frontend}, {"--engine-handshake", f.cfg.Listen}, {"--data-address", f.cfg.Data},
+		{"--frontend-handshake", opts.cfg.Frontend}, {"--engine-handshake", opts.cfg.Listen}, {"--data-address", opts.cfg.Data},
 	} {
 		if address.flag == "--data-address" && address.value == "" {
 			continue
@@ -80,35 +80,35 @@ func (f *recordFlags) checkAddresses() error {
 			return fmt.Errorf("%s %q: want tcp://HOST:PORT or ipc://PATH", address.flag, address.value)
 		}
 	}
-	if f.cfg.Frontend == f.cfg.Listen {
-		return fmt.Errorf("--frontend-handshake and --engine-handshake are both %s: the tap would dial itself", f.cfg.Listen)
+	if opts.cfg.Frontend == opts.cfg.Listen {
+		return fmt.Errorf("--frontend-handshake and --engine-handshake are both %s: the tap would dial itself", opts.cfg.Listen)
 	}
-	if f.metrics != "" {
-		if _, _, err := net.SplitHostPort(f.metrics); err != nil {
-			return fmt.Errorf("--metrics-address %q: want HOST:PORT", f.metrics)
+	if opts.metrics != "" {
+		if _, _, err := net.SplitHostPort(opts.metrics); err != nil {
+			return fmt.Errorf("--metrics-address %q: want HOST:PORT", opts.metrics)
 		}
 	}
 	return nil
 }
 
 // checkUntil refuses a file that would end the recording at once, or could never come up.
-func (f *recordFlags) checkUntil() error {
-	if f.until == "" {
+func (opts *recordOptions) checkUntil() error {
+	if opts.until == "" {
 		return nil
 	}
-	if _, err := os.Stat(f.until); err == nil {
-		return fmt.Errorf("--until %s: it is there already, so nothing would be recorded; remove it", f.until)
+	if _, err := os.Stat(opts.until); err == nil {
+		return fmt.Errorf("--until %s: it is there already, so nothing would be recorded; remove it", opts.until)
 	}
-	if _, err := os.Stat(filepath.Dir(f.until)); err != nil {
-		return fmt.Errorf("--until %s: there is no folder for it to come up in: %w", f.until, err)
+	if _, err := os.Stat(filepath.Dir(opts.until)); err != nil {
+		return fmt.Errorf("--until %s: there is no folder for it to come up in: %w", opts.until, err)
 	}
 	return nil
 }
 
 // checkOutputs finds what is wrong with the outputs before anybody connects.
-func (f *recordFlags) checkOutputs() error {
+func (opts *recordOptions) checkOutputs() error {
 	var places []string
-	for i, name := range f.outputs {
+	for i, name := range opts.outputs {
 		place := name
 		if !strings.Contains(name, "://") {
 			place = filepath.Clean(name)
@@ -120,14 +120,14 @@ func (f *recordFlags) checkOutputs() error {
 		if j := slices.Index(places, place); j < i {
 			return fmt.Errorf("%s and %s are both %s", outputFlags[j], outputFlags[i], name)
 		}
-		if err := f.checkOutput(name); err != nil {
+		if err := opts.checkOutput(name); err != nil {
 			return fmt.Errorf("%s %s: %w", outputFlags[i], name, err)
 		}
 	}
 	return nil
 }
 
-func (f *recordFlags) checkOutput(name string) error {
+func (opts *recordOptions) checkOutput(name string) error {
 	scheme, rest, remote := strings.Cut(name, "://")
 	if remote {
 		bucket, key, _ := strings.Cut(rest, "/")
@@ -151,7 +151,7 @@ func (f *recordFlags) checkOutput(name string) error {
 		return nil
 	case info.IsDir():
 		return errors.New("it is a folder, want a file")
-	case info.Mode().IsRegular() && !f.overwrite:
+	case info.Mode().IsRegular() && !opts.overwrite:
 		return errors.New("it exists already: move it away, or allow --overwrite")
 	}
 	return nil

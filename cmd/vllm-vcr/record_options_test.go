@@ -26,16 +26,16 @@ func TestGiven(t *testing.T) {
 		TP: 1, MaxNumSeqs: 1, VLLMVersion: "v0.1.0", EngineConfig: "old", ConfigHash: "old", Recorder: "old",
 	}
 	parse := func(t *testing.T, names ...string) recorder.Options {
-		var f recordFlags
+		var opts recordOptions
 		flags := pflag.NewFlagSet("record", pflag.ContinueOnError)
-		f.addFlags(flags)
+		opts.addFlags(flags)
 		for _, name := range names {
 			if err := flags.Set(name, values[name]); err != nil {
 				t.Fatal(err)
 			}
 		}
-		f.cfg.Observe.Recorder = "new"
-		return given(flags, f.cfg.Observe, earlier)
+		opts.cfg.Observe.Recorder = "new"
+		return given(flags, opts.cfg.Observe, earlier)
 	}
 	none := earlier
 	none.Recorder = "new"

@@ -13,15 +13,15 @@ import (
 
 //go:generate go run . cli-reference --output ../../docs/cli.md
 
-// referenceCommand writes the page of the documentation that lists every command
+// newReferenceCommand writes the page of the documentation that lists every command
 // and flag. It is hidden: only go generate has a use for it.
-func (a *app) referenceCommand(root *cobra.Command) *cobra.Command {
+func newReferenceCommand(env *environment, root *cobra.Command) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "cli-reference", Short: "Write docs/cli.md", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if output == "" {
-				_, err := io.WriteString(a.stdout, reference(root))
+				_, err := io.WriteString(env.stdout, reference(root))
 				return err
 			}
 			return writeFile(output, func(w io.Writer) error {

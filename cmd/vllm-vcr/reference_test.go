@@ -17,13 +17,13 @@ var update = flag.Bool("update", false, "rewrite docs/cli.md and the expected fi
 
 const referencePath = "../../docs/cli.md"
 
-// quietApp is an app that writes nowhere, in an empty environment.
-func quietApp() *app {
-	return newApp(&bytes.Buffer{}, &bytes.Buffer{}, func(string) (string, bool) { return "", false })
+// quietEnvironment has no variables, and discards what is written.
+func quietEnvironment() *environment {
+	return newEnvironment(&bytes.Buffer{}, &bytes.Buffer{}, func(string) (string, bool) { return "", false })
 }
 
 func TestReferenceIsCurrent(t *testing.T) {
-	got := reference(quietApp().root())
+	got := reference(newRootCommand(quietEnvironment()))
 	if *update {
 		if err := os.WriteFile(referencePath, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 
 // TestReferenceIsComplete: every command and flag that can be used is on the page.
 func TestReferenceIsComplete(t *testing.T) {
-	root := quietApp().root()
+	root := newRootCommand(quietEnvironment())
 	page := reference(root)
 	flags := 0
 	visit(root, func(cmd *cobra.Command) {
@@ -74,7 +74,7 @@ func visit(cmd *cobra.Command, f func(*cobra.Command)) {
 // TestReferenceDependsOnNothing: the page is the same twice, and names no place
 // of this machine.
 func TestReferenceDependsOnNothing(t *testing.T) {
-	first, second := reference(quietApp().root()), reference(quietApp().root())
+	first, second := reference(newRootCommand(quietEnvironment())), reference(newRootCommand(quietEnvironment()))
 	if first != second {
 		t.Errorf("differs between two runs:\n%s", cmp.Diff(first, second))
 	}
@@ -86,7 +86,7 @@ func TestReferenceDependsOnNothing(t *testing.T) {
 // TestHelp: commands and flags are described in the same way: a short text that
 // begins with a capital for commands and without for flags, and has no full stop.
 func TestHelp(t *testing.T) {
-	visit(quietApp().root(), func(cmd *cobra.Command) {
+	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
 		if s := cmd.Short; s == "" || s[:1] != strings.ToUpper(s[:1]) || strings.HasSuffix(s, ".") {
 			t.Errorf("%s: %q", cmd.CommandPath(), s)
 		}
@@ -100,7 +100,7 @@ func TestHelp(t *testing.T) {
 
 // TestEnvironmentTwinsAreUnique: one variable stands for one flag of a command.
 func TestEnvironmentTwinsAreUnique(t *testing.T) {
-	visit(quietApp().root(), func(cmd *cobra.Command) {
+	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
 		seen := map[string]string{}
 		add := func(f *pflag.Flag) {
 			name := envName(f.Name)

@@ -50,7 +50,7 @@ func TestRepeatRoundTrip(t *testing.T) {
 	}
 }
 
-func repeatAlone(t *testing.T, c conformance.Case, flags *conformFlags) {
+func repeatAlone(t *testing.T, c conformance.Case, flags *conformOptions) {
 	t.Helper()
 	line := report.Repeat(c, flags.inputFlags()...)
 	again := parseConform(t, shellWords(t, line))
@@ -66,13 +66,13 @@ func repeatAlone(t *testing.T, c conformance.Case, flags *conformFlags) {
 	}
 }
 
-func planOf(t *testing.T, f *conformFlags) []conformance.Case {
+func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	t.Helper()
-	window, registry, err := quietApp().load(f.in)
+	window, registry, err := loadInputs(quietEnvironment(), opts.in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sel, err := f.selection(t.Context())
+	sel, err := opts.selection(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,26 +84,26 @@ func planOf(t *testing.T, f *conformFlags) []conformance.Case {
 }
 
 // parseConform parses a command line with the real flags.
-func parseConform(t *testing.T, words []string) *conformFlags {
+func parseConform(t *testing.T, words []string) *conformOptions {
 	t.Helper()
 	if len(words) < 2 || words[0] != "vllm-vcr" {
 		t.Fatalf("%q does not begin with the command's name", words)
 	}
-	root := quietApp().root()
+	root := newRootCommand(quietEnvironment())
 	cmd, rest, err := root.Find(words[1:])
 	if err != nil || cmd.Name() != "conform" {
 		t.Fatalf("%q is not a conform command: %v", words, err)
 	}
-	f := &conformFlags{}
+	opts := &conformOptions{}
 	cmd.ResetFlags()
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	if err := cmd.ParseFlags(rest); err != nil {
 		t.Fatalf("%q: %v", words, err)
 	}
 	if left := cmd.Flags().Args(); len(left) > 0 {
 		t.Fatalf("%q: %q left over", words, left)
 	}
-	return f
+	return opts
 }
 
 // shellWords splits a line as a shell does whose only special characters are
@@ -149,8 +149,8 @@ func TestRepeatRuns(t *testing.T) {
 			continue
 		}
 		var stdout, stderr strings.Builder
-		a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
-		if code := a.main(context.Background(), shellWords(t, report.Repeat(c))[1:]); code != 0 {
+		env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
+		if code := env.main(context.Background(), shellWords(t, report.Repeat(c))[1:]); code != 0 {
 			t.Errorf("%s: exit code %d\n%s%s", report.Repeat(c), code, &stdout, &stderr)
 		}
 		if !strings.Contains(stdout.String(), "PASS: every gate holds: 1 passed") {

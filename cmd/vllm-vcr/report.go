@@ -17,8 +17,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// reportFlags say what is written of a report besides the text on stdout.
-type reportFlags struct {
+// reportOptions say what is written of a report besides the text on stdout.
+type reportOptions struct {
 	dir           string
 	formats       []string
 	json          string
@@ -35,47 +35,47 @@ type reportFlags struct {
 const summaryLimit = 1<<20 - 4<<10
 
 // addFlags adds those of a command that makes a report.
-func (f *reportFlags) addFlags(flags *pflag.FlagSet) {
-	f.addOutputFlags(flags)
-	flags.BoolVar(&f.deterministic, "deterministic", false, "leave out of the report what differs between equal runs: times, machine, ports, temporary paths")
+func (opts *reportOptions) addFlags(flags *pflag.FlagSet) {
+	opts.addOutputFlags(flags)
+	flags.BoolVar(&opts.deterministic, "deterministic", false, "leave out of the report what differs between equal runs: times, machine, ports, temporary paths")
 }
 
 // addOutputFlags adds those of a command that has a report made.
-func (f *reportFlags) addOutputFlags(flags *pflag.FlagSet) {
+func (opts *reportOptions) addOutputFlags(flags *pflag.FlagSet) {
 	var formats []string
 	for _, format := range report.Formats() {
 		formats = append(formats, string(format))
 	}
-	f.given = flags
-	flags.StringVar(&f.json, "json", "", "write the whole report as JSON to this file")
-	flags.StringVar(&f.dir, "report-dir", "", "write the report into this directory, in every format of --report-format")
-	flags.StringSliceVar(&f.formats, "report-format", formats, "formats for --report-dir")
-	flags.StringVar(&f.annotations, "annotations", "auto", "mark what is wrong by GitHub workflow commands on stderr: auto (in GitHub Actions), on, off")
-	flags.IntVar(&f.limit, "annotation-limit", report.AnnotationLimit, "most annotations of a level")
-	addOutputFlag(flags, &f.githubOutput)
+	opts.given = flags
+	flags.StringVar(&opts.json, "json", "", "write the whole report as JSON to this file")
+	flags.StringVar(&opts.dir, "report-dir", "", "write the report into this directory, in every format of --report-format")
+	flags.StringSliceVar(&opts.formats, "report-format", formats, "formats for --report-dir")
+	flags.StringVar(&opts.annotations, "annotations", "auto", "mark what is wrong by GitHub workflow commands on stderr: auto (in GitHub Actions), on, off")
+	flags.IntVar(&opts.limit, "annotation-limit", report.AnnotationLimit, "most annotations of a level")
+	addOutputFlag(flags, &opts.githubOutput)
 }
 
 // check refuses, before anything runs, what could not be done at the end.
-func (f *reportFlags) check() error {
-	if _, err := choose("--report-format", f.formats, report.Formats()...); err != nil {
+func (opts *reportOptions) check() error {
+	if _, err := choose("--report-format", opts.formats, report.Formats()...); err != nil {
 		return err
 	}
-	if f.dir == "" && f.given.Changed("report-format") {
+	if opts.dir == "" && opts.given.Changed("report-format") {
 		return errors.New("--report-format is for --report-dir, which is not given")
 	}
-	if f.limit < 0 {
-		return fmt.Errorf("--annotation-limit %d: want 0 or more", f.limit)
+	if opts.limit < 0 {
+		return fmt.Errorf("--annotation-limit %d: want 0 or more", opts.limit)
 	}
-	_, err := chooseOne("--annotations", f.annotations, "auto", "on", "off")
+	_, err := chooseOne("--annotations", opts.annotations, "auto", "on", "off")
 	return err
 }
 
 // finishReport writes everything of a finished report: the text to stdout, and what
 // the flags and the CI ask for. What cannot be written keeps neither the others from
 // it nor a failed run from its exit code.
-func (a *app) finishReport(ctx context.Context, d *report.Document, f reportFlags) error {
-	said := report.Text(a.stdout, d, report.TextOptions{Colour: a.colours(a.stdout)})
-	if err := errors.Join(said, a.writeReports(d, f)); err != nil {
+func finishReport(ctx context.Context, env *environment, d *report.Document, opts reportOptions) error {
+	said := report.Text(env.stdout, d, report.TextOptions{Colour: env.colours(env.stdout)})
+	if err := errors.Join(said, writeReports(env, d, opts)); err != nil {
 		return exitError{cmp.Or(d.ExitCode, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
 	}
 	if ctx.Err() != nil {
@@ -87,27 +87,27 @@ func (a *app) finishReport(ctx context.Context, d *report.Document, f reportFlag
 	return nil
 }
 
-func (a *app) writeReports(d *report.Document, f reportFlags) error {
+func writeReports(env *environment, d *report.Document, opts reportOptions) error {
 	var failed []error
-	if f.json != "" {
-		failed = append(failed, report.WriteFile(f.json, func(w io.Writer) error { return report.JSON(w, d) }))
+	if opts.json != "" {
+		failed = append(failed, report.WriteFile(opts.json, func(w io.Writer) error { return report.JSON(w, d) }))
 	}
-	if f.dir != "" {
+	if opts.dir != "" {
 		var formats []report.Format
-		for _, format := range f.formats {
+		for _, format := range opts.formats {
 			formats = append(formats, report.Format(format))
 		}
-		failed = append(failed, report.WriteDir(f.dir, d, formats))
+		failed = append(failed, report.WriteDir(opts.dir, d, formats))
 	}
-	if path := a.orEnv("", "GITHUB_STEP_SUMMARY"); path != "" {
+	if path := env.getenv("GITHUB_STEP_SUMMARY"); path != "" {
 		failed = append(failed, appendSummary(path, func(w io.Writer, limit int) error { return report.Markdown(w, d, limit) }))
 	}
-	if f.annotations == "on" || f.annotations == "auto" && a.orEnv("", "GITHUB_ACTIONS") == "true" {
-		failed = append(failed, report.Annotate(a.stderr, d, f.limit))
+	if opts.annotations == "on" || opts.annotations == "auto" && env.getenv("GITHUB_ACTIONS") == "true" {
+		failed = append(failed, report.Annotate(env.stderr, d, opts.limit))
 	}
-	if f.githubOutput {
-		outputs, err := reportOutputs(d, f)
-		failed = append(failed, err, a.setOutputs(outputs...))
+	if opts.githubOutput {
+		outputs, err := reportOutputs(d, opts)
+		failed = append(failed, err, setOutputs(env, outputs...))
 	}
 	return errors.Join(failed...)
 }
@@ -131,16 +131,16 @@ func appendSummary(path string, write func(w io.Writer, limit int) error) error 
 }
 
 // colours tells whether a stream is a terminal that shows colours.
-func (a *app) colours(w io.Writer) bool {
+func (env *environment) colours(w io.Writer) bool {
 	file, ok := w.(*os.File)
-	dumb := a.orEnv("", "TERM") == "dumb" || a.orEnv("", "NO_COLOR") != ""
+	dumb := env.getenv("TERM") == "dumb" || env.getenv("NO_COLOR") != ""
 	return ok && !dumb && term.IsTerminal(int(file.Fd()))
 }
 
 // command is the command line that set the flags, those of the environment
 // included, in the order of their names, without what must not be published.
-func (f *reportFlags) command(name ...string) []string {
-	f.given.Visit(func(flag *pflag.Flag) {
+func (opts *reportOptions) command(name ...string) []string {
+	opts.given.Visit(func(flag *pflag.Flag) {
 		values := []string{flag.Value.String()}
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			values = list.GetSlice()

@@ -10,12 +10,12 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// reportCommands are those that work on the JSON of finished runs.
-func (a *app) reportCommands() []*cobra.Command {
-	return []*cobra.Command{a.compareCommand(), a.mergeCommand(), a.schemaCommand()}
+// newReportCommands are those that work on the JSON of finished runs.
+func newReportCommands(env *environment) []*cobra.Command {
+	return []*cobra.Command{newCompareCommand(env), newMergeCommand(env), newSchemaCommand(env)}
 }
 
-func (a *app) compareCommand() *cobra.Command {
+func newCompareCommand(env *environment) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
@@ -29,23 +29,23 @@ func (a *app) compareCommand() *cobra.Command {
 			if _, err := chooseOne("--format", format, "text", "markdown"); err != nil {
 				return err
 			}
-			return a.compareReports(args[0], args[1], format)
+			return runCompare(env, args[0], args[1], format)
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "text", "text or markdown")
 	return cmd
 }
 
-func (a *app) compareReports(before, after, format string) error {
+func runCompare(env *environment, before, after, format string) error {
 	documents, err := readReports(before, after)
 	if err != nil {
 		return err
 	}
 	difference := report.Compare(documents[0].Document, documents[1].Document)
 	if format == "markdown" {
-		err = difference.Markdown(a.stdout, report.MarkdownLimit)
+		err = difference.Markdown(env.stdout, report.MarkdownLimit)
 	} else {
-		err = difference.Text(a.stdout)
+		err = difference.Text(env.stdout)
 	}
 	if err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("write comparison: %w", err)}
@@ -56,8 +56,8 @@ func (a *app) compareReports(before, after, format string) error {
 	return nil
 }
 
-func (a *app) mergeCommand() *cobra.Command {
-	var f reportFlags
+func newMergeCommand(env *environment) *cobra.Command {
+	var opts reportOptions
 	cmd := &cobra.Command{
 		Use:   "merge FILE...",
 		Short: "Make one report of the JSON reports of several jobs",
@@ -66,7 +66,7 @@ func (a *app) mergeCommand() *cobra.Command {
 		Example: "  vllm-vcr conform merge reports/*.json --report-dir report",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(); err != nil {
+			if err := opts.check(); err != nil {
 				return err
 			}
 			documents, err := readReports(args...)
@@ -77,10 +77,10 @@ func (a *app) mergeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.finishReport(cmd.Context(), merged, f)
+			return finishReport(cmd.Context(), env, merged, opts)
 		},
 	}
-	f.addOutputFlags(cmd.Flags())
+	opts.addOutputFlags(cmd.Flags())
 	return cmd
 }
 
@@ -103,13 +103,13 @@ func readReports(paths ...string) ([]report.Named, error) {
 	return documents, nil
 }
 
-func (a *app) schemaCommand() *cobra.Command {
+func newSchemaCommand(env *environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the JSON report",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := a.stdout.Write(report.Schema)
+			_, err := env.stdout.Write(report.Schema)
 			return err
 		},
 	}

@@ -14,8 +14,8 @@ func TestColours(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	with := func(name, value string) *app {
-		return newApp(programs, file, func(n string) (string, bool) { return value, n == name })
+	with := func(name, value string) *environment {
+		return newEnvironment(programs, file, func(n string) (string, bool) { return value, n == name })
 	}
 	for name, test := range map[string]struct{ got, want bool }{
 		"a terminal":      {with("", "").colours(programs), true},

@@ -13,21 +13,21 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// reportMeta is what a report says of a run that began at started. window is the
+// newReportMeta is what a report says of a run that began at started. window is the
 // support window as it was loaded, others the further files that decided what was
 // run; those of the binary begin with "(embedded) ".
-func (a *app) reportMeta(f reportFlags, started time.Time, window string, others ...string) report.Meta {
+func newReportMeta(env *environment, opts reportOptions, started time.Time, window string, others ...string) report.Meta {
 	dir, _ := os.Getwd()
 	host, _ := os.Hostname()
 	titles := findingTitles()
 	m := report.Meta{
 		Tool: report.Tool{Name: "vllm-vcr", Version: buildVersion(), Commit: buildCommit()}, Started: started,
-		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: f.command("vllm-vcr", "conform"),
-		Root: a.repository(dir), Dir: dir, Window: window, Deterministic: f.deterministic, TempDir: os.TempDir(), Host: host,
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: opts.command("vllm-vcr", "conform"),
+		Root: repositoryRoot(env, dir), Dir: dir, Window: window, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
 		Title: func(c conformance.Code) string { return titles[c] },
 	}
 	for _, path := range append([]string{window}, others...) {
-		if sum, ok := a.fileDigest(path); ok {
+		if sum, ok := fileDigest(env, path); ok {
 			m.Inputs = append(m.Inputs, report.Input{Path: path, SHA256: sum})
 		}
 	}
@@ -35,8 +35,8 @@ func (a *app) reportMeta(f reportFlags, started time.Time, window string, others
 }
 
 // fileDigest is the sha256 of a file. What cannot be read any more has none.
-func (a *app) fileDigest(path string) (sum string, ok bool) {
-	data, err := a.fileText(path)
+func fileDigest(env *environment, path string) (sum string, ok bool) {
+	data, err := readInput(env, path)
 	if err != nil {
 		return "", false
 	}
@@ -44,9 +44,9 @@ func (a *app) fileDigest(path string) (sum string, ok bool) {
 	return hex.EncodeToString(digest[:]), true
 }
 
-// repository is the top directory of the repository that a directory is in: the
+// repositoryRoot is the top directory of the repository that a directory is in: the
 // next one that Git keeps, else GitHub's workspace, else the directory itself.
-func (a *app) repository(dir string) string {
+func repositoryRoot(env *environment, dir string) string {
 	for up := dir; up != ""; up = filepath.Dir(up) {
 		if _, err := os.Stat(filepath.Join(up, ".git")); err == nil {
 			return up
@@ -55,7 +55,7 @@ func (a *app) repository(dir string) string {
 			break
 		}
 	}
-	if workspace := a.orEnv("", "GITHUB_WORKSPACE"); workspace != "" {
+	if workspace := env.getenv("GITHUB_WORKSPACE"); workspace != "" {
 		if below, err := filepath.Rel(workspace, dir); err == nil && filepath.IsLocal(below) {
 			return workspace
 		}

@@ -20,7 +20,7 @@ type lineOutput struct {
 
 // reportOutputs are what a workflow is told of a report: the verdict, how many cases
 // had which, and where the files are, by their complete paths.
-func reportOutputs(d *report.Document, f reportFlags) ([]output, error) {
+func reportOutputs(d *report.Document, opts reportOptions) ([]output, error) {
 	lines := []lineOutput{}
 	for _, l := range d.Lines {
 		lines = append(lines, lineOutput{l.Line, l.Tag, l.Gating, l.Verdict})
@@ -41,7 +41,7 @@ func reportOutputs(d *report.Document, f reportFlags) ([]output, error) {
 		{"tokens", strconv.Itoa(d.Tokens)},
 		{"lines", string(text)},
 	}
-	paths, err := f.pathOutputs()
+	paths, err := opts.pathOutputs()
 	return append(outputs, paths...), err
 }
 
@@ -54,17 +54,17 @@ func countOutput(d *report.Document, verdicts ...conformance.Verdict) string {
 }
 
 // pathOutputs name the directory of the report and its files: "report-junit" and so on.
-func (f reportFlags) pathOutputs() ([]output, error) {
-	if f.dir == "" {
+func (opts reportOptions) pathOutputs() ([]output, error) {
+	if opts.dir == "" {
 		return nil, nil
 	}
-	dir, err := filepath.Abs(f.dir)
+	dir, err := filepath.Abs(opts.dir)
 	if err != nil {
 		return nil, err
 	}
 	outputs := []output{{"report-dir", dir}}
 	for _, format := range report.Formats() {
-		if slices.Contains(f.formats, string(format)) {
+		if slices.Contains(opts.formats, string(format)) {
 			outputs = append(outputs, output{"report-" + string(format), filepath.Join(dir, format.FileName())})
 		}
 	}

@@ -23,7 +23,7 @@ func TestReportOutputs(t *testing.T) {
 	flags := reportFlagsOf(t, "--report-dir", filepath.Join(dir, "r"), "--report-format", "junit,badges,json", "--github-output")
 	path := filepath.Join(dir, "output")
 	app := outputsTo(path)
-	if err := app.writeReports(d, flags); err != nil {
+	if err := writeReports(app, d, flags); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)
@@ -54,16 +54,16 @@ func TestReportOutputs(t *testing.T) {
 
 // A report is published: it says how it was made, but not in whose account.
 func TestReportCommandHasNoAccount(t *testing.T) {
-	f := conformFlags{}
+	opts := conformOptions{}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.addFlags(flags)
+	opts.addFlags(flags)
 	err := flags.Parse([]string{
 		"--role-to-assume", "arn:aws:iam::123456789012:role/goldens", "--bucket", "https://me:secret@host/x?X-Amz-Signature=abc", "--line", "0.33",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(f.report.command("vllm-vcr", "conform"), " ")
+	got := strings.Join(opts.report.command("vllm-vcr", "conform"), " ")
 	want := "vllm-vcr conform --bucket=https://host/x?… --line=0.33 --role-to-assume=arn:aws:iam::…:role/goldens"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

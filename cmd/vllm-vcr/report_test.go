@@ -22,15 +22,15 @@ import (
 )
 
 // reportFlagsOf parses the report flags of a command line.
-func reportFlagsOf(t *testing.T, args ...string) reportFlags {
+func reportFlagsOf(t *testing.T, args ...string) reportOptions {
 	t.Helper()
-	var f reportFlags
+	var opts reportOptions
 	cmd := &cobra.Command{}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	return f
+	return opts
 }
 
 // TestFinishReportExitCode: the outcome of the run comes before what its report
@@ -56,9 +56,9 @@ func TestFinishReportExitCode(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			a := newApp(&stdout, &stderr, func(string) (string, bool) { return "", false })
+			env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
 			d := &report.Document{Verdict: conformance.Pass, Reason: "it is said", ExitCode: test.exit}
-			err := a.finishReport(test.ctx, d, reportFlagsOf(t, test.flags...))
+			err := finishReport(test.ctx, env, d, reportFlagsOf(t, test.flags...))
 			code := conformance.ExitOK
 			var coded exitError
 			if errors.As(err, &coded) {
@@ -80,9 +80,9 @@ func TestFinishReportExitCode(t *testing.T) {
 // success.
 func TestFullStdout(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report.json")
-	a := newApp(full{}, io.Discard, func(string) (string, bool) { return "", false })
+	env := newEnvironment(full{}, io.Discard, func(string) (string, bool) { return "", false })
 	d := &report.Document{Schema: report.SchemaVersion, Verdict: conformance.Pass}
-	err := a.finishReport(t.Context(), d, reportFlagsOf(t, "--json", path))
+	err := finishReport(t.Context(), env, d, reportFlagsOf(t, "--json", path))
 	var coded exitError
 	if !errors.As(err, &coded) || coded.code != conformance.ExitInfra || !errors.Is(err, errFull) {
 		t.Errorf("%v, want exit code 3 and the reason", err)
@@ -115,12 +115,12 @@ func TestStepSummary(t *testing.T) {
 	if err := report.WriteFile(dir+"/report.json", func(w io.Writer) error { return report.JSON(w, d) }); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": dir + "/step.md"}
+	variables := map[string]string{"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": dir + "/step.md"}
 	var stderr bytes.Buffer
-	a := newApp(io.Discard, &stderr, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	env := newEnvironment(io.Discard, &stderr, func(name string) (string, bool) { v, ok := variables[name]; return v, ok })
 	for range 3 { // a step may run the command more than once, with one summary
 		stderr.Reset()
-		if code := a.main(t.Context(), []string{"conform", "merge", dir + "/report.json"}); code != conformance.ExitFail {
+		if code := env.main(t.Context(), []string{"conform", "merge", dir + "/report.json"}); code != conformance.ExitFail {
 			t.Fatalf("exit code %d, want 1: %s", code, &stderr)
 		}
 	}
@@ -159,9 +159,9 @@ func TestAppendSummary(t *testing.T) {
 
 // TestCommandLine: a report tells the flags that were given, by whatever way.
 func TestCommandLine(t *testing.T) {
-	f := reportFlagsOf(t, "--report-dir", "a b", "--report-format", "json,sarif", "--deterministic")
+	opts := reportFlagsOf(t, "--report-dir", "a b", "--report-format", "json,sarif", "--deterministic")
 	want := []string{"vllm-vcr", "conform", "--deterministic=true", "--report-dir=a b", "--report-format=json", "--report-format=sarif"}
-	if diff := cmp.Diff(want, f.command("vllm-vcr", "conform")); diff != "" {
+	if diff := cmp.Diff(want, opts.command("vllm-vcr", "conform")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -189,8 +189,8 @@ func TestRepository(t *testing.T) {
 		{"neither", elsewhere, elsewhere, nowhere},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a := newApp(io.Discard, io.Discard, test.env)
-			if got := a.repository(test.dir); got != test.want {
+			env := newEnvironment(io.Discard, io.Discard, test.env)
+			if got := repositoryRoot(env, test.dir); got != test.want {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 		})

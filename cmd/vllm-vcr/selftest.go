@@ -15,36 +15,36 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// selfTest makes the runner prove that it can fail, and reports on each fault like
+// runSelfTest makes the runner prove that it can fail, and reports on each fault like
 // on a case; with list it only prints what it would play.
-func (a *app) selfTest(ctx context.Context, f conformFlags, window *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
-	store, err := a.openStore(&f.store)
+func runSelfTest(ctx context.Context, env *environment, opts conformOptions, window *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
+	store, err := openStore(env, &opts.store)
 	if err != nil {
 		return err
 	}
 	cfg := selftest.Config{
-		Window: window, Registry: registry, Store: store, Lines: f.sel.Lines, Run: f.sel.Run, Skip: f.sel.Skip,
-		Log: a.log, Progress: a.progress,
+		Window: window, Registry: registry, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
+		Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) },
 	}
-	if f.plan.list {
-		return a.listFaults(ctx, cfg)
+	if opts.plan.list {
+		return listFaults(ctx, env, cfg)
 	}
 	result, err := selftest.Run(ctx, cfg)
 	if err != nil {
 		return selfTestError(ctx, err)
 	}
-	result.Flags = f.inputFlags()
-	return a.finishReport(ctx, report.New(result, a.reportMeta(f.report, started, window.File, registry.File)), f.report)
+	result.Flags = opts.inputFlags()
+	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, started, window.File, registry.File)), opts.report)
 }
 
 // listFaults prints what the self-test would play: a case a line, and what is wrong
 // in it.
-func (a *app) listFaults(ctx context.Context, cfg selftest.Config) error {
+func listFaults(ctx context.Context, env *environment, cfg selftest.Config) error {
 	entries, err := selftest.List(ctx, cfg)
 	if err != nil {
 		return selfTestError(ctx, err)
 	}
-	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	for _, e := range entries {
 		says := e.Says
 		if e.Case.Skip != "" {

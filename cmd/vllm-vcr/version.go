@@ -14,7 +14,7 @@ import (
 // version is set by the linker for releases.
 var version string
 
-func (a *app) versionCommand() *cobra.Command {
+func newVersionCommand(env *environment) *cobra.Command {
 	var short bool
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -22,10 +22,10 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if short {
-				_, err := fmt.Fprintln(a.stdout, buildVersion())
+				_, err := fmt.Fprintln(env.stdout, buildVersion())
 				return err
 			}
-			_, err := fmt.Fprintf(a.stdout, "vllm-vcr %s (%s, %s/%s)\nvLLM lines: %s\n", buildVersion(), runtime.Version(),
+			_, err := fmt.Fprintf(env.stdout, "vllm-vcr %s (%s, %s/%s)\nvLLM lines: %s\n", buildVersion(), runtime.Version(),
 				runtime.GOOS, runtime.GOARCH, strings.Join(append([]string{protocol.Nightly}, protocol.Lines()...), " "))
 			return err
 		},

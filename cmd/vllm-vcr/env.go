@@ -20,7 +20,7 @@ import (
 //
 // Output rules: stdout is the result and nothing else; stderr is progress and
 // log. Messages are lower case, without a full stop.
-type app struct {
+type environment struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	log            *slog.Logger
@@ -31,8 +31,8 @@ type app struct {
 	profilesNamed  bool              // by --profiles
 }
 
-func newApp(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *app {
-	return &app{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
+func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
 }
 
 // exitError is an error that chooses the exit code.
@@ -48,17 +48,17 @@ func (e exitError) Unwrap() error { return e.err }
 var errReported = errors.New("")
 
 // main runs the command line and returns the exit code.
-func (a *app) main(ctx context.Context, args []string) int {
-	code, err := a.execute(ctx, args)
+func (env *environment) main(ctx context.Context, args []string) int {
+	code, err := env.execute(ctx, args)
 	if err != nil && !errors.Is(err, errReported) {
-		a.tell(fmt.Sprintf("vllm-vcr: error: %v", err))
+		env.printErr(fmt.Sprintf("vllm-vcr: error: %v", err))
 	}
 	return code
 }
 
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
-func (a *app) execute(ctx context.Context, args []string) (int, error) {
-	root := a.root()
+func (env *environment) execute(ctx context.Context, args []string) (int, error) {
+	root := newRootCommand(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -71,10 +71,16 @@ func (a *app) execute(ctx context.Context, args []string) (int, error) {
 	return conformance.ExitUsage, err
 }
 
-// tell writes lines to stderr that have parts of files and subjects in them.
-func (a *app) tell(text any) {
+// getenv is the value of an environment variable, "" if it is not set.
+func (env *environment) getenv(name string) string {
+	value, _ := env.lookupEnv(name)
+	return value
+}
+
+// printErr writes lines to stderr that have parts of files and subjects in them.
+func (env *environment) printErr(text any) {
 	for line := range strings.SplitSeq(fmt.Sprint(text), "\n") {
-		fmt.Fprintln(a.stderr, report.OneLine(line))
+		fmt.Fprintln(env.stderr, report.OneLine(line))
 	}
 }
 
@@ -86,8 +92,8 @@ func (l logLines) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// root is the command tree. Every flag has a twin in the environment.
-func (a *app) root() *cobra.Command {
+// newRootCommand is the command tree. Every flag has a twin in the environment.
+func newRootCommand(env *environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "vllm-vcr",
 		Short: "Check, replay and record the vLLM engine-core boundary",
@@ -100,32 +106,32 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.fromEnvironment(cmd.Flags()); err != nil {
+			if err := env.fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := a.openLog(); err != nil {
+			if err := env.openLog(); err != nil {
 				return err
 			}
-			return a.learnProfiles(cmd)
+			return loadProfiles(env, cmd)
 		},
 	}
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
-	root.PersistentFlags().StringVar(&a.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
-	root.PersistentFlags().StringVar(&a.logFormat, "log-format", "text", "log as text or json")
-	root.AddCommand(a.conformCommand(), a.playCommand(), a.recordCommand(), a.compatCommand(), a.goldenCommand(), a.captureCommand(), a.driftCommand(), a.inspectCommand(), a.githubCommand(), a.actionCommand(), a.versionCommand(), a.referenceCommand(root))
+	root.PersistentFlags().BoolVarP(&env.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
+	root.PersistentFlags().StringVar(&env.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
+	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
+	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), env.captureCommand(), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
 	return root
 }
 
 // fromEnvironment sets the flags that the command line left alone from their
 // twins. A CI passes on inputs that nobody filled in as empty variables.
-func (a *app) fromEnvironment(flags *pflag.FlagSet) (err error) {
+func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
-		value, set := a.lookupEnv(envName(f.Name))
+		value, set := env.lookupEnv(envName(f.Name))
 		if !set || value == "" || f.Changed || f.Name == "help" || err != nil {
 			return
 		}
@@ -153,18 +159,18 @@ func envName(flag string) string {
 	return "VLLM_VCR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-func (a *app) openLog() error {
+func (env *environment) openLog() error {
 	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
-	if a.verbose {
+	if env.verbose {
 		opt.Level = slog.LevelDebug
 	}
-	switch a.logFormat {
+	switch env.logFormat {
 	case "text":
-		a.log = slog.New(slog.NewTextHandler(logLines{a.stderr}, opt))
+		env.log = slog.New(slog.NewTextHandler(logLines{env.stderr}, opt))
 	case "json":
-		a.log = slog.New(slog.NewJSONHandler(logLines{a.stderr}, opt))
+		env.log = slog.New(slog.NewJSONHandler(logLines{env.stderr}, opt))
 	default:
-		return fmt.Errorf("--log-format %q: want text or json", a.logFormat)
+		return fmt.Errorf("--log-format %q: want text or json", env.logFormat)
 	}
 	return nil
 }

@@ -52,7 +52,8 @@ var importRules = map[string][]string{
 	},
 
 	"internal/frontends/coreclient": {"internal/wire"},
-	"internal/frontends/vllmrs":     {},
+	"internal/frontends/openai":     {},
+	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
 	"internal/golden":          {"internal/forge/oidc", aws},
@@ -76,10 +77,10 @@ var importRules = map[string][]string{
 	"internal/upstream/canary":  {"compat", "internal/forge/github"},
 
 	"internal/capture": {
-		"conformance", "manifest", "compat", "trace", "internal/frontends/vllmrs", "internal/golden", k8s,
+		"conformance", "manifest", "compat", "trace", "internal/frontends/openai", "internal/frontends/vllmrs", "internal/golden", k8s,
 	},
 	"internal/capture/target":    {"compat", "trace", "internal/capture/load", toml},
-	"internal/capture/load":      {"trace"},
+	"internal/capture/load":      {"trace", "internal/frontends/openai"},
 	"internal/capture/cpuengine": {"compat", "internal/upstream/pypi"},
 	"internal/capture/deploy":    {"internal/capture/target", "internal/capture/load", k8s, "sigs.k8s.io/yaml", "go.yaml.in/yaml/v2"},
 	"internal/capture/cluster":   {"internal/forge/oidc", k8s, "sigs.k8s.io/yaml"},

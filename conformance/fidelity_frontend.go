@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -117,7 +118,7 @@ func completeAll(ctx context.Context, server *vllmrs.Server, streams []*stream, 
 
 // complete sends one stream as a completion and takes what comes back.
 func (s *stream) complete(ctx context.Context, server *vllmrs.Server, streamed bool) error {
-	got, err := server.Complete(ctx, vllmrs.Request{
+	got, err := server.Complete(ctx, openai.Request{
 		ID: s.id(), Prompt: s.prompt, MaxTokens: max(len(s.record.OutputTokenIDs), 1), Stream: streamed,
 	})
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // aborts has clients hang up: in the middle of a stream, and while they wait for a
@@ -47,7 +49,7 @@ func (k *frontendCase) hangUpWaiting() {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = k.client.Ask(ctx, http.MethodPost, completionsRoute, body.with(object{"max_tokens": 10}))
+		_, _ = k.client.Send(ctx, http.MethodPost, completionsRoute, body.with(object{"max_tokens": 10}))
 	}()
 	k.await(mark, asks(prompt))
 	// Another request's answer shows that the frontend is done with sending this one.
@@ -83,11 +85,11 @@ func (k *frontendCase) firstWords(ctx context.Context, body object, want int) (g
 		if err != nil {
 			return got, errors.Join(context.Cause(ctx), err)
 		}
-		var p httpPart
+		var p openai.Response
 		if json.Unmarshal(data, &p) != nil {
 			return got, fmt.Errorf("an event that is no JSON: %q", excerpt(string(data)))
 		}
-		if len(p.Error) > 0 {
+		if p.Failed() {
 			return got, fmt.Errorf("an error: %s", excerpt(string(p.Error)))
 		}
 		for _, c := range p.Choices {

@@ -1,12 +1,11 @@
 package conformance
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // reply is an answer of the OpenAI side, put together if it was streamed.
@@ -21,7 +20,7 @@ type reply struct {
 	late     bool   // something was said after the first of them
 	parts    int    // with choices
 	choices  int    // most of one part
-	usage    *httpUsage
+	usage    *openai.Usage
 	failure  string // the error object, or the body of an answer that is none
 	logprobs int    // entries
 	role     string // of a chat message
@@ -32,46 +31,8 @@ type reply struct {
 // refused tells whether the answer says no, in whichever way.
 func (a *reply) refused() bool { return a.status != 200 || a.failure != "" || a.finish == "error" }
 
-type httpUsage struct {
-	Prompt     int `json:"prompt_tokens"`
-	Completion int `json:"completion_tokens"`
-	Total      int `json:"total_tokens"`
-	Details    *struct {
-		Cached *int `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
-}
-
-// httpPart is a whole answer, or an event of one.
-type httpPart struct {
-	Choices []httpChoice    `json:"choices"`
-	Usage   *httpUsage      `json:"usage"`
-	Error   json.RawMessage `json:"error"`
-}
-
-type httpChoice struct {
-	Index    int             `json:"index"`
-	Text     string          `json:"text"`
-	Message  *httpMessage    `json:"message"`
-	Delta    *httpMessage    `json:"delta"`
-	TokenIDs []uint32        `json:"token_ids"`
-	Finish   *string         `json:"finish_reason"`
-	Stop     json.RawMessage `json:"stop_reason"`
-	Logprobs *httpLogprobs   `json:"logprobs"`
-}
-
-type httpMessage struct {
-	Role    string  `json:"role"`
-	Content *string `json:"content"`
-}
-
-// httpLogprobs are those of completions, or of chat.
-type httpLogprobs struct {
-	Tokens  []json.RawMessage `json:"tokens"`
-	Content []json.RawMessage `json:"content"`
-}
-
 // readReply reads an answer, streamed or whole.
-func readReply(a vllmrs.Answer, streamed bool) *reply {
+func readReply(a openai.Answer, streamed bool) *reply {
 	r := &reply{status: a.Status}
 	switch {
 	case a.Status != 200:
@@ -89,7 +50,7 @@ func readReply(a vllmrs.Answer, streamed bool) *reply {
 
 // readEvents reads a stream to its end, strictly: what a lenient reader passes over
 // is listed in wrong.
-func (r *reply) readEvents(a vllmrs.Answer) {
+func (r *reply) readEvents(a openai.Answer) {
 	if !strings.HasPrefix(a.Type, "text/event-stream") {
 		r.complain("Content-Type is %q, want text/event-stream", a.Type)
 	}
@@ -109,7 +70,7 @@ func (r *reply) readEvents(a vllmrs.Answer) {
 			r.complain("event %d comes after [DONE]: %q", i, excerpt(block))
 		case !ok || strings.Contains(data, "\n"):
 			r.complain("event %d is not one line that begins with \"data: \": %q", i, excerpt(block))
-		case data == "[DONE]":
+		case data == openai.Done:
 			done = true
 		default:
 			r.take([]byte(data))
@@ -129,12 +90,12 @@ func (r *reply) complain(format string, args ...any) {
 
 // take adds the JSON text of one part.
 func (r *reply) take(text []byte) {
-	var p httpPart
+	var p openai.Response
 	if err := json.Unmarshal(text, &p); err != nil {
 		r.complain("%v in %q", err, excerpt(string(text)))
 		return
 	}
-	if len(p.Error) > 0 && !bytes.Equal(p.Error, []byte("null")) {
+	if p.Failed() {
 		r.failure = excerpt(string(p.Error))
 	}
 	if p.Usage != nil {
@@ -146,22 +107,16 @@ func (r *reply) take(text []byte) {
 	}
 	for _, c := range p.Choices {
 		if c.Index == 0 {
-			r.choose(c)
+			r.choose(&c)
 		}
 	}
 }
 
-func (r *reply) choose(c httpChoice) {
-	text := c.Text
-	for _, m := range []*httpMessage{c.Message, c.Delta} {
-		if m == nil {
-			continue
-		}
-		if m.Role != "" {
+func (r *reply) choose(c *openai.Choice) {
+	text := c.Content()
+	for _, m := range []*openai.Message{c.Message, c.Delta} {
+		if m != nil && m.Role != "" {
 			r.role = m.Role
-		}
-		if m.Content != nil {
-			text += *m.Content
 		}
 	}
 	r.late = r.late || r.ends > 0 && (text != "" || len(c.TokenIDs) > 0)
@@ -171,10 +126,10 @@ func (r *reply) choose(c httpChoice) {
 	if c.Logprobs != nil {
 		r.logprobs += len(c.Logprobs.Tokens) + len(c.Logprobs.Content)
 	}
-	if c.Finish != nil {
+	if c.FinishReason != nil {
 		r.ends++
-		r.finish = *c.Finish
-		r.stop = string(c.Stop)
+		r.finish = *c.FinishReason
+		r.stop = string(c.StopReason)
 	}
 }
 

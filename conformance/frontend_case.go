@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -61,14 +61,14 @@ var errNoAnswer = errors.New("nothing came in time")
 
 // ask sends an HTTP request and waits for the whole answer; nil, with the failure
 // recorded, if none came, and nil without more ado once the frontend is lost.
-func (k *frontendCase) ask(what, method, path string, body any) *vllmrs.Answer {
+func (k *frontendCase) ask(what, method, path string, body any) *openai.Answer {
 	if k.lostAt != "" {
 		return nil
 	}
 	ctx, stop := k.patience()
 	defer stop()
 	k.asserted++
-	a, err := k.client.Ask(ctx, method, path, body)
+	a, err := k.client.Send(ctx, method, path, body)
 	switch {
 	case err == nil:
 		if a.Status >= http.StatusInternalServerError {
@@ -314,7 +314,7 @@ func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
 		k.fail(problem(CodeHTTPUsage, "%s: no usage", what).within(-1, "usage").compared("usage", "none"))
 		return
 	}
-	want, got := []int{prompt, completion, prompt + completion}, []int{r.usage.Prompt, r.usage.Completion, r.usage.Total}
+	want, got := []int{prompt, completion, prompt + completion}, []int{r.usage.PromptTokens, r.usage.CompletionTokens, r.usage.TotalTokens}
 	if !slices.Equal(want, got) {
 		k.fail(problem(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, want %v", what, got, want).
 			within(-1, "usage").compared(want, got))

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // What a frontend answers is read to its end whatever it is, and what is quoted of it
@@ -20,7 +20,7 @@ func FuzzReadReply(f *testing.F) {
 		f.Add([]byte(seed), false)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, streamed bool) {
-		r := readReply(vllmrs.Answer{Status: http.StatusOK, Type: "text/event-stream", Body: body}, streamed)
+		r := readReply(openai.Answer{Status: http.StatusOK, Type: "text/event-stream", Body: body}, streamed)
 		if streamed && len(r.wrong) == 0 && !strings.Contains(string(body), "data: [DONE]") {
 			t.Error("a stream without [DONE] was taken for whole")
 		}

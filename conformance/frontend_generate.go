@@ -195,10 +195,10 @@ func (k *frontendCase) usage() {
 			continue
 		}
 		k.counted(what, r, len(prompt), len(script.Tokens))
-		if r.usage != nil && r.usage.Details != nil && r.usage.Details.Cached != nil {
+		if r.usage != nil && r.usage.PromptTokensDetails != nil && r.usage.PromptTokensDetails.CachedTokens != nil {
 			told = true
 			k.asserted++
-			if got := *r.usage.Details.Cached; got != script.CachedTokens {
+			if got := *r.usage.PromptTokensDetails.CachedTokens; got != script.CachedTokens {
 				k.fail(problem(CodeHTTPUsage, "%s: %d cached tokens, the engine said %d", what, got, script.CachedTokens).
 					within(-1, "usage.prompt_tokens_details.cached_tokens").compared(script.CachedTokens, got))
 			}
@@ -270,7 +270,7 @@ func (k *frontendCase) concurrency() {
 func (k *frontendCase) quietly(body object) *reply {
 	ctx, stop := k.patience()
 	defer stop()
-	a, err := k.client.Ask(ctx, http.MethodPost, completionsRoute, body)
+	a, err := k.client.Send(ctx, http.MethodPost, completionsRoute, body)
 	r := readReply(a, body["stream"] == true)
 	if err != nil {
 		r.err, r.failure = err, excerpt(err.Error())

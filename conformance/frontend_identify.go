@@ -35,6 +35,6 @@ func (s *frontendSession) identify(ctx context.Context) {
 
 // told200 reads the JSON of an answer with status 200.
 func (s *frontendSession) told200(ctx context.Context, path string, into any) bool {
-	a, err := s.client.Ask(ctx, http.MethodGet, path, nil)
+	a, err := s.client.Send(ctx, http.MethodGet, path, nil)
 	return err == nil && a.Status == http.StatusOK && json.Unmarshal(a.Body, into) == nil
 }

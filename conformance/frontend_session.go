@@ -11,7 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -24,7 +24,7 @@ type frontendSession struct {
 	codec    *protocol.Codec
 	trace    *trace.Trace // what the player may say; nil without a golden
 	frontend *frontendProcess
-	client   *vllmrs.Client
+	client   *openai.Client
 	ledger   *ledger
 	speaker  *speaker
 
@@ -79,7 +79,7 @@ func (r *Runner) openFrontend(ctx context.Context, g *recording, line compat.Lin
 		return nil, err
 	}
 	r.announceFrontend(s.frontend)
-	s.client = vllmrs.NewClient(s.frontend.url, "")
+	s.client = openai.NewClient(s.frontend.url, "")
 	s.ctx, s.cancel = context.WithCancelCause(r.whole)
 	patience := cmp.Or(r.Frontend.ReadyTimeout, r.Timeouts.Connect)
 	if err := s.play(r, patience); err != nil {

@@ -22,6 +22,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -147,7 +148,7 @@ func metrics(t *testing.T, server *vllmrs.Server) string {
 
 // parroted asks for up to 60 tokens, whole or streamed, and compares.
 func parroted(ctx context.Context, server *vllmrs.Server, i int) error {
-	r := vllmrs.Request{Prompt: []uint32{5, 6, 7 + uint32(i%100)}, MaxTokens: 20 + i%40, Stream: i%2 == 0, IgnoreEOS: true}
+	r := openai.Request{Prompt: []uint32{5, 6, 7 + uint32(i%100)}, MaxTokens: 20 + i%40, Stream: i%2 == 0, IgnoreEOS: true}
 	got, err := server.Complete(ctx, r)
 	if err != nil {
 		return err
@@ -324,7 +325,7 @@ func TestRealFrontendsLoseAnEngine(t *testing.T) {
 					running.Go(func() {
 						for ctx.Err() == nil {
 							err := parroted(ctx, server, int(asked.Add(1)))
-							var status *vllmrs.StatusError
+							var status *openai.StatusError
 							switch {
 							case err == nil:
 								if answered.Add(1) == 200 {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -593,7 +594,7 @@ func TestTapWhenTheEngineOfARealFrontendLeaves(t *testing.T) {
 	if err := server.Healthy(patient(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.Complete(patient(t), vllmrs.Request{ID: "a", Prompt: []uint32{1, 2}, MaxTokens: 4}); err != nil {
+	if _, err := server.Complete(patient(t), openai.Request{ID: "a", Prompt: []uint32{1, 2}, MaxTokens: 4}); err != nil {
 		t.Fatal(err)
 	}
 	leave()

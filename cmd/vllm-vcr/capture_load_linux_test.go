@@ -19,6 +19,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/trace"
@@ -136,7 +137,7 @@ func capturePodOf(t *testing.T, version string) {
 		}
 	}
 	// The tap still passes on what is said.
-	if _, err := p.server.Complete(t.Context(), vllmrs.Request{Prompt: []uint32{5}, MaxTokens: 3}); err != nil {
+	if _, err := p.server.Complete(t.Context(), openai.Request{Prompt: []uint32{5}, MaxTokens: 3}); err != nil {
 		t.Error(err)
 	}
 	if err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "release", "--dir", p.dir).Run(); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
@@ -80,14 +81,14 @@ func (c *command) stop(t *testing.T) string {
 // textOf asks for a text, and returns it with the reason why it ended.
 func textOf(t *testing.T, server *vllmrs.Server, path string, body map[string]any, stream bool) (text, reason string) {
 	t.Helper()
-	client := vllmrs.NewClient(server.URL(), "tiny")
+	client := openai.NewClient(server.URL(), "tiny")
 	defer client.Close()
 	asked := map[string]any{"model": "tiny", "max_tokens": 2000, "temperature": 0, "stream": stream}
 	for key, value := range body {
 		asked[key] = value
 	}
 	if !stream {
-		answer, err := client.Ask(t.Context(), "POST", path, asked)
+		answer, err := client.Send(t.Context(), "POST", path, asked)
 		if err != nil || answer.Status != 200 {
 			t.Errorf("%s: %v, %d: %s", path, err, answer.Status, answer.Body)
 		}
@@ -197,10 +198,10 @@ func TestPlayRandom(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			const vocab = 2048 // the model's: some lines fail with ids beyond
 			server, player := playingServer(t, version, "--seed", "5", "--vocab-size", strconv.Itoa(vocab))
-			client := vllmrs.NewClient(server.URL(), "tiny")
+			client := openai.NewClient(server.URL(), "tiny")
 			defer client.Close()
 			said := func(id string) []uint32 {
-				got, err := client.Complete(t.Context(), vllmrs.Request{ID: id, Prompt: []uint32{5, 6, 7}, MaxTokens: 16, IgnoreEOS: true})
+				got, err := client.Complete(t.Context(), openai.Request{ID: id, Prompt: []uint32{5, 6, 7}, MaxTokens: 16, IgnoreEOS: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -280,9 +281,9 @@ func TestPlayDatasetStrictly(t *testing.T) {
 				args = append(args, "--strict")
 			}
 			server, _ := answeringServer(t, version, args...)
-			client := vllmrs.NewClient(server.URL(), "tiny")
+			client := openai.NewClient(server.URL(), "tiny")
 			defer client.Close()
-			answer, err := client.Ask(t.Context(), "POST", "/v1/completions", map[string]any{"model": "tiny", "prompt": "Who is it?", "max_tokens": 4})
+			answer, err := client.Send(t.Context(), "POST", "/v1/completions", map[string]any{"model": "tiny", "prompt": "Who is it?", "max_tokens": 4})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,12 +308,12 @@ func TestPlayRewinds(t *testing.T) {
 	}
 	version := testenv.FrontendVersions()[0]
 	server, player := playingServer(t, version, "--replay-tokens", recording, "--replay-match", "index", "--replay-once", "--strict")
-	client := vllmrs.NewClient(server.URL(), "tiny")
+	client := openai.NewClient(server.URL(), "tiny")
 	defer client.Close()
 	ctx, done := context.WithTimeout(t.Context(), patience)
 	defer done()
 	ask := func() ([]uint32, error) {
-		got, err := client.Complete(ctx, vllmrs.Request{ID: "replay-0", Prompt: []uint32{5}, MaxTokens: 3, IgnoreEOS: true})
+		got, err := client.Complete(ctx, openai.Request{ID: "replay-0", Prompt: []uint32{5}, MaxTokens: 3, IgnoreEOS: true})
 		return got.Tokens, err
 	}
 	want := []uint32{70, 71, 72}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -100,11 +101,11 @@ func publishedBehind(t *testing.T, version string, run func(t *testing.T, server
 	if err := server.Healthy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	client := vllmrs.NewClient(server.URL(), "tiny")
+	client := openai.NewClient(server.URL(), "tiny")
 	defer client.Close()
 	bodies := kvPrompts()
 	for _, body := range bodies {
-		answer, err := client.Ask(t.Context(), "POST", "/v1/completions", body)
+		answer, err := client.Send(t.Context(), "POST", "/v1/completions", body)
 		if err != nil || answer.Status != 200 {
 			t.Fatalf("%v, %d: %s", err, answer.Status, answer.Body)
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -91,7 +92,7 @@ func complete(t *testing.T, ctx context.Context, server *vllmrs.Server) (streams
 	const requests = 24
 	type answer struct {
 		prompt []uint32
-		vllmrs.Completion
+		openai.Completion
 		err error
 	}
 	answers := make(chan answer)
@@ -101,7 +102,7 @@ func complete(t *testing.T, ctx context.Context, server *vllmrs.Server) (streams
 			prompt[j] = uint32(100 + i + j)
 		}
 		go func() {
-			c, err := server.Complete(ctx, vllmrs.Request{
+			c, err := server.Complete(ctx, openai.Request{
 				ID: fmt.Sprintf("replay-%d", i), Prompt: prompt, MaxTokens: 1 + i, Stream: i%2 == 0, IgnoreEOS: true,
 			})
 			answers <- answer{prompt, c, err}

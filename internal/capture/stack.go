@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
@@ -209,7 +210,7 @@ func (s *stack) healthy() error {
 	ctx, cancel := context.WithTimeoutCause(s.alive, s.opt.BootTimeout,
 		fmt.Errorf("the engine did not serve within %v", s.opt.BootTimeout))
 	defer cancel()
-	client := vllmrs.NewClient(s.url(), s.target.Model.Served)
+	client := openai.NewClient(s.url(), s.target.Model.Served)
 	tick := time.NewTicker(healthPause)
 	defer tick.Stop()
 	for {

@@ -1,14 +1,13 @@
 package load
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // answer is what has come of a completion.
@@ -29,35 +28,10 @@ type answer struct {
 	streaming bool
 }
 
-// part is a whole answer or an event of a stream, of completions and of chats.
-type part struct {
-	Choices []choice `json:"choices"`
-	Usage   *struct {
-		PromptTokens     int `json:"prompt_tokens"`
-		CompletionTokens int `json:"completion_tokens"`
-	} `json:"usage"`
-	Error json.RawMessage `json:"error"`
-}
-
-type choice struct {
-	Index        int     `json:"index"`
-	Text         string  `json:"text"`
-	Delta        message `json:"delta"`
-	Message      message `json:"message"`
-	FinishReason *string `json:"finish_reason"`
-}
-
-type message struct {
-	Content string `json:"content"`
-}
-
 func (a *answer) readWhole(r io.Reader) error {
-	text, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
+	text, err := openai.ReadAll(r)
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)
-	}
-	if len(text) > maxAnswer {
-		return fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
 	}
 	if err := a.add(text); err != nil {
 		return err
@@ -68,19 +42,13 @@ func (a *answer) readWhole(r io.Reader) error {
 // readStream reads server-sent events up to [DONE], or up to as many events with text as hangUp says.
 func (a *answer) readStream(r io.Reader, hangUp int) error {
 	a.streaming = true
-	lines := bufio.NewReader(r)
-	for {
-		line, err := readLine(lines)
-		if err != nil {
-			return fmt.Errorf("the stream broke off before [DONE], after %d events: %w", a.events, err)
-		}
-		data, isData := bytes.CutPrefix(line, []byte("data:"))
-		data = bytes.TrimSpace(data)
+	for events := openai.NewEvents(r); ; {
+		data, err := events.Next()
 		switch {
-		case !isData:
-			continue // an empty line, a comment or another field
-		case string(data) == "[DONE]":
-			discard(lines)
+		case err != nil:
+			return fmt.Errorf("the stream broke off before [DONE], after %d events: %w", a.events, err)
+		case string(data) == openai.Done:
+			events.Drain()
 			return a.complete()
 		}
 		if err := a.add(data); err != nil {
@@ -93,36 +61,20 @@ func (a *answer) readStream(r io.Reader, hangUp int) error {
 	}
 }
 
-// readLine returns a line without its end. A last line that has none is cut off.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
-	for {
-		piece, err := r.ReadSlice('\n')
-		line = append(line, piece...)
-		switch {
-		case err == nil:
-			return bytes.TrimRight(line, "\r\n"), nil
-		case len(line) > maxAnswer:
-			return nil, fmt.Errorf("a line is longer than %d bytes", maxAnswer)
-		case errors.Is(err, io.EOF) && len(line) > 0:
-			return nil, fmt.Errorf("within the line %s: %w", quote(line), io.ErrUnexpectedEOF)
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, err
-		}
-	}
-}
-
 func (a *answer) add(text []byte) error {
-	var p part
+	var p openai.Response
 	if err := json.Unmarshal(text, &p); err != nil {
-		return fmt.Errorf("after %d events: %w: %s", a.events, err, quote(text))
+		return fmt.Errorf("after %d events: %w: %s", a.events, err, openai.Quote(text))
 	}
-	if len(p.Error) > 0 && string(p.Error) != "null" {
-		return broken(p.Error)
+	if p.Failed() {
+		if code := p.ErrorCode(); code/100 == 4 {
+			return &refusal{status: code, answer: openai.Quote(p.Error)}
+		}
+		return fmt.Errorf("the server failed: %s", openai.Quote(p.Error))
 	}
-	for _, c := range p.Choices {
-		if err := a.choose(c); err != nil {
-			return fmt.Errorf("%w: %s", err, quote(text))
+	for i := range p.Choices {
+		if err := a.choose(&p.Choices[i]); err != nil {
+			return fmt.Errorf("%w: %s", err, openai.Quote(text))
 		}
 	}
 	if p.Usage != nil {
@@ -131,15 +83,15 @@ func (a *answer) add(text []byte) error {
 	return nil
 }
 
-func (a *answer) choose(c choice) error {
-	said := c.Text + c.Delta.Content + c.Message.Content
+func (a *answer) choose(c *openai.Choice) error {
+	text := c.Content()
 	if c.Index < 0 || c.Index >= a.wanted {
 		return fmt.Errorf("choice %d of %d", c.Index, a.wanted)
 	}
-	if said != "" || c.FinishReason != nil {
+	if text != "" || c.FinishReason != nil {
 		a.heard(time.Now())
 	}
-	a.text.WriteString(said)
+	a.text.WriteString(text)
 	if c.FinishReason == nil {
 		return nil
 	}
@@ -182,24 +134,4 @@ func (a *answer) complete() error {
 		return fmt.Errorf("%d tokens for %d choices", a.tokens, a.wanted)
 	}
 	return nil
-}
-
-// broken is the error object that takes the place of an answer. Its code is a number on some lines and a word on others.
-func broken(object []byte) error {
-	var coded struct {
-		Code int `json:"code"`
-	}
-	_ = json.Unmarshal(object, &coded) // a word leaves 0
-	if coded.Code/100 == 4 {
-		return &refusal{status: coded.Code, answer: quote(object)}
-	}
-	return fmt.Errorf("the server failed: %s", quote(object))
-}
-
-// quote is the head of a text for an error.
-func quote(text []byte) string {
-	if len(text) > maxQuote {
-		return string(text[:maxQuote]) + "…"
-	}
-	return string(text)
 }

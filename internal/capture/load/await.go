@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // serverPause is between two looks at a server that is not up: engines take a minute or many.
@@ -17,7 +18,7 @@ const serverPause = 200 * time.Millisecond
 // Await waits until the server at URL is healthy: GET /health answers with a status 2xx, or with a 4xx of a server that has
 // no such path. After patience it fails with what the server said last; an error is else the cause of the context's end.
 func Await(ctx context.Context, url string, patience time.Duration) error {
-	return await(ctx, url, patience, newTransport())
+	return await(ctx, url, patience, openai.NewTransport())
 }
 
 func await(ctx context.Context, url string, patience time.Duration, http client) error {
@@ -57,7 +58,7 @@ func health(ctx context.Context, url string, client client) error {
 		return err
 	}
 	defer response.Body.Close()
-	discard(io.LimitReader(response.Body, maxQuote))
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, openai.MaxQuote))
 	if response.StatusCode/100 != 2 && response.StatusCode/100 != 4 {
 		return fmt.Errorf("GET /health: status %d", response.StatusCode)
 	}

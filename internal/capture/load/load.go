@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // DefaultIdle is the default of Config.Idle. The first requests of an engine for the CPU take up to 20 seconds.
@@ -86,7 +87,7 @@ func (c Config) ready() (Config, kind, error) {
 // that fails, with its name and cause: an answer that is cut off, late or incomplete, a status 5xx, or a refusal (4xx) of
 // what every server takes. Refusals of the rest are in the report. The report is valid beside an error.
 func Run(ctx context.Context, cfg Config) (Report, error) {
-	return run(ctx, cfg, newTransport())
+	return run(ctx, cfg, openai.NewTransport())
 }
 
 func run(ctx context.Context, cfg Config, http client) (Report, error) {
@@ -221,6 +222,3 @@ func parallel(ctx context.Context, n, limit int, f func(ctx context.Context, i i
 	running.Wait()
 	return context.Cause(ctx)
 }
-
-// discard reads what is left of a body, within reason, so that its connection can serve again.
-func discard(r io.Reader) { _, _ = io.Copy(io.Discard, io.LimitReader(r, maxQuote)) }

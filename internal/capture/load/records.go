@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -99,7 +100,7 @@ func ReadRecords(path string) ([]Record, error) {
 		}
 	}
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxAnswer)
+	lines.Buffer(nil, openai.MaxAnswer)
 	var all []Record
 	for lines.Scan() {
 		var rec Record

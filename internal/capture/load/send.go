@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // client is the part of an HTTP transport that is used: no redirects, no cookies.
@@ -18,19 +20,6 @@ type client interface {
 	RoundTrip(*http.Request) (*http.Response, error)
 	CloseIdleConnections()
 }
-
-func newTransport() client {
-	return &http.Transport{ // no Proxy: nothing may stand between
-		MaxIdleConnsPerHost: mostAtOnce, DisableCompression: true,
-		// A frontend closes idle connections after 5 seconds. A request sent at that moment would be lost.
-		IdleConnTimeout: 2 * time.Second,
-	}
-}
-
-const (
-	maxAnswer = 64 << 20 // bytes of an answer in one piece, or of a line of a stream
-	maxQuote  = 2 << 10  // bytes of an answer that an error quotes
-)
 
 // refusal is an answer with a status 4xx, or a stream that ended with such a code.
 type refusal struct {
@@ -111,7 +100,7 @@ func (l *load) bareRequest(ctx context.Context, r request) (*http.Request, error
 
 // refused is the error of a status that is not 2xx.
 func refused(status int, body io.Reader) error {
-	head, err := io.ReadAll(io.LimitReader(body, maxQuote))
+	head, err := io.ReadAll(io.LimitReader(body, openai.MaxQuote))
 	if err != nil {
 		return fmt.Errorf("status %d, and then: %w", status, err)
 	}

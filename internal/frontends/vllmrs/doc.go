@@ -1,12 +1,12 @@
-// Package vllmrs runs the Rust frontend of a vLLM release, vllm-rs, as a child process, and is the client of its OpenAI
-// HTTP side.
+// Package vllmrs runs the Rust frontend of a vLLM release, vllm-rs, as a child process. Package openai is the
+// client of its HTTP side.
 //
 //	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: "…/vllm-rs", ModelDir: dir})
 //	…
 //	defer server.Close()
 //	// let an engine core dial server.Handshake(), then:
 //	err = server.Healthy(ctx)
-//	completion, err := server.Complete(ctx, vllmrs.Request{ID: "replay-7", Prompt: ids, MaxTokens: 16, Stream: true})
+//	completion, err := server.Complete(ctx, openai.Request{ID: "replay-7", Prompt: ids, MaxTokens: 16, Stream: true})
 //
 // The command line below makes it wait for one engine instead of starting its own; it is the same for every line from
 // 0.25 to 0.33:
@@ -17,21 +17,4 @@
 //
 // The frontend listens on P at once and on H only when the engine has registered. A lost engine is not noticed by
 // itself: open requests then hang, and only their context ends them.
-//
-// # What comes back
-//
-// Seen from the frontends of 0.25.1, 0.26.0, 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0, 0.32.0 and 0.33.0 with
-// "return_token_ids": true. A whole answer has all ids in choices[0].token_ids. A stream is, in this order:
-//
-//   - an opening event with prompt_token_ids, no text and no token ids;
-//   - one event for each output of the engine, in order, with its token ids, however small its text and however fast
-//     they come; an output without tokens is an event with "token_ids": [];
-//   - one terminal event with finish_reason and stop_reason, and no token ids;
-//   - one event without choices, with the usage;
-//   - [DONE].
-//
-// Up to 0.31 the opening and the terminal event have no token_ids, from 0.32 an empty list. Ids are reported as the
-// engine said them: the EOS or stop id that ended a stream is among them and counted in the usage, special ids are too,
-// though their text is left out, and the frontend cuts nothing at max_tokens. Up to 0.29 an id that its tokenizer does
-// not know fails the request with status 500. A failure after the first event is an event with an error object.
 package vllmrs

@@ -6,25 +6,30 @@ import (
 	"syscall"
 )
 
-// port is a TCP port on 127.0.0.1 that is ours until release.
-type port struct {
-	number int
-	fd     int
-}
+// A Port is a TCP port of 127.0.0.1 that is kept for a server that is yet to start. On Linux nobody else is given it, and
+// the server may listen on it all the same if it allows the reuse of addresses, as servers do; elsewhere it was free a
+// moment ago.
+type Port struct{ number, fd int }
 
-// reserve takes a port that nobody else gets while it is held. The socket is bound and does not listen, and it allows
+// Number returns the number of the port.
+func (p Port) Number() int { return p.number }
+
+// Release gives the port back.
+func (p Port) Release() { _ = syscall.Close(p.fd) }
+
+// Reserve takes a port. The caller releases it when the server is gone. The socket is bound and does not listen, and it allows
 // reuse of its address: so the kernel gives the port to nobody who asks for a free one, neither to listen nor to connect
 // from, while a program that asks for this very number, allowing reuse as every server does, may listen on it. The
 // frontend opens its HTTP port only when the engine has registered, far too late for a port that was merely free before.
-func reserve() (*port, error) {
+func Reserve() (Port, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return Port{}, os.NewSyscallError("socket", err)
 	}
-	p := &port{fd: fd}
+	p := Port{fd: fd}
 	if p.number, err = bind(fd); err != nil {
-		p.release()
-		return nil, err
+		p.Release()
+		return Port{}, err
 	}
 	return p, nil
 }
@@ -46,5 +51,3 @@ func bind(fd int) (int, error) {
 	}
 	return local.Port, nil
 }
-
-func (p *port) release() { _ = syscall.Close(p.fd) }

@@ -10,11 +10,11 @@ func TestReservedPortsAreLeftAlone(t *testing.T) {
 	const n = 300 // of the 28,232 that Linux gives out by default
 	reserved := map[int]bool{}
 	for range n {
-		p, err := reserve()
+		p, err := Reserve()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.release()
+		defer p.Release()
 		if reserved[p.number] {
 			t.Fatalf("port %d reserved twice", p.number)
 		}

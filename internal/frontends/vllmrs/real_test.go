@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -33,14 +34,14 @@ func TestRealFrontendsReportEveryToken(t *testing.T) {
 			t.Run(fmt.Sprintf("stream=%v", stream), func(t *testing.T) {
 				each(len(source.scripts), func(i int) {
 					s := source.scripts[i]
-					got, err := server.Complete(t.Context(), vllmrs.Request{
+					got, err := server.Complete(t.Context(), openai.Request{
 						ID: fmt.Sprintf("replay-%d", i), Prompt: source.prompt(i), MaxTokens: len(s.Tokens), Stream: stream,
 					})
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					want := vllmrs.Completion{
+					want := openai.Completion{
 						Tokens: s.Tokens, FinishReason: finishWords[s.Finish], PromptTokens: len(source.prompt(i)),
 						CompletionTokens: len(s.Tokens), Terminal: 1,
 					}
@@ -88,14 +89,14 @@ func replay(t *testing.T, version, file string) {
 		t.Run(fmt.Sprintf("stream=%v", stream), func(t *testing.T) {
 			each(len(subset), func(i int) {
 				record := &golden.Records[subset[i]]
-				got, err := server.Complete(t.Context(), vllmrs.Request{
+				got, err := server.Complete(t.Context(), openai.Request{
 					ID: fmt.Sprintf("replay-%d", i), Prompt: promptOf(record), MaxTokens: record.OutputTokens, Stream: stream,
 				})
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				want := vllmrs.Completion{
+				want := openai.Completion{
 					Tokens: record.OutputTokenIDs, FinishReason: record.FinishReason.String(),
 					PromptTokens: record.PromptTokens, CompletionTokens: record.OutputTokens, Terminal: 1,
 				}
@@ -127,18 +128,18 @@ func TestRealFrontendsRefuse(t *testing.T) {
 		server := behind(t, version, player.Options{Vocab: vocabulary, MaxModelLen: 100})
 		tests := []struct {
 			name    string
-			request vllmrs.Request
+			request openai.Request
 			want    string
 		}{
-			{name: "an id beyond the vocabulary", request: vllmrs.Request{Prompt: []uint32{5000}}, want: "5000"},
-			{name: "a prompt beyond the context", request: vllmrs.Request{Prompt: make([]uint32, 101), MaxTokens: 1}, want: "100"},
+			{name: "an id beyond the vocabulary", request: openai.Request{Prompt: []uint32{5000}}, want: "5000"},
+			{name: "a prompt beyond the context", request: openai.Request{Prompt: make([]uint32, 101), MaxTokens: 1}, want: "100"},
 		}
 		for _, test := range tests {
 			for _, stream := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/stream=%v", test.name, stream), func(t *testing.T) {
 					test.request.Stream = stream
 					_, err := server.Complete(t.Context(), test.request)
-					var status *vllmrs.StatusError
+					var status *openai.StatusError
 					if !errors.As(err, &status) || status.Status != 400 || !strings.Contains(status.Body, test.want) {
 						t.Errorf("got %v, want status 400 with %q", err, test.want)
 					}
@@ -154,13 +155,13 @@ func TestRealFrontendsPassErrorsOn(t *testing.T) {
 		source := newScripts(1)
 		server := behind(t, version, player.Options{Source: source})
 		for _, stream := range []bool{false, true} {
-			_, err := server.Complete(t.Context(), vllmrs.Request{ID: "nobody", Prompt: []uint32{5}, Stream: stream})
-			var status *vllmrs.StatusError
+			_, err := server.Complete(t.Context(), openai.Request{ID: "nobody", Prompt: []uint32{5}, Stream: stream})
+			var status *openai.StatusError
 			if !errors.As(err, &status) {
 				t.Errorf("stream=%v: got %v, want a StatusError", stream, err)
 			}
 		}
-		if _, err := server.Complete(t.Context(), vllmrs.Request{ID: "replay-0", Prompt: []uint32{5}}); err != nil {
+		if _, err := server.Complete(t.Context(), openai.Request{ID: "replay-0", Prompt: []uint32{5}}); err != nil {
 			t.Errorf("after that: %v", err)
 		}
 	})
@@ -187,7 +188,7 @@ func TestRealFrontendsDeathIsReported(t *testing.T) {
 			<-asked
 			server.Close()
 		}()
-		_, err := server.Complete(t.Context(), vllmrs.Request{Prompt: []uint32{5}})
+		_, err := server.Complete(t.Context(), openai.Request{Prompt: []uint32{5}})
 		var exit *process.ExitError
 		if !errors.As(err, &exit) {
 			t.Errorf("got %v, want the end of the process", err)

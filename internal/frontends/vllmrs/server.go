@@ -1,6 +1,7 @@
 package vllmrs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 // Options configures [Start].
@@ -30,7 +32,7 @@ type Options struct {
 	// Env is added to the environment, as "NAME=value". The frontend inherits none of the owner's VLLM_ variables: an
 	// API key or a data-parallel rank that happens to be set would change what it does.
 	Env []string
-	// Log tells of start and stop, and at debug level every line that the frontend writes; nil logs nothing.
+	// Log gets start and stop, and at debug level every line that the frontend writes; nil logs nothing.
 	Log *slog.Logger
 }
 
@@ -45,7 +47,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.ReadyTimeout = time.Minute
 	}
 	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o, nil
 }
@@ -54,8 +56,8 @@ func (o Options) withDefaults() (Options, error) {
 type Server struct {
 	opt             Options
 	process         *process.Process
-	client          *Client
-	handshake, http *port
+	client          *openai.Client
+	handshake, http Port
 	detach          func() bool // from the context that was given to Start
 	released        sync.Once
 }
@@ -74,8 +76,12 @@ func Start(ctx context.Context, opt Options) (*Server, error) {
 		return nil, fmt.Errorf("start vllm-rs: %w", err)
 	}
 	s := &Server{opt: opt}
-	if err := s.reserve(); err != nil {
-		return nil, err
+	if s.handshake, err = Reserve(); err != nil {
+		return nil, fmt.Errorf("reserve a handshake port for vllm-rs: %w", err)
+	}
+	if s.http, err = Reserve(); err != nil {
+		s.handshake.Release()
+		return nil, fmt.Errorf("reserve an HTTP port for vllm-rs: %w", err)
 	}
 	cmd := exec.Command(opt.Binary, s.arguments()...)
 	cmd.Env = opt.environment(os.Environ())
@@ -84,27 +90,16 @@ func Start(ctx context.Context, opt Options) (*Server, error) {
 		s.release()
 		return nil, err
 	}
-	s.client = NewClient(s.URL(), opt.ServedName)
+	s.client = openai.NewClient(s.URL(), opt.ServedName)
 	s.detach = context.AfterFunc(ctx, func() { _ = s.process.Stop(context.Background()) })
 	opt.Log.Info("frontend started", "binary", opt.Binary, "pid", s.process.Pid(), "handshake", s.Handshake(), "url", s.URL())
 	return s, nil
 }
 
-func (s *Server) reserve() (err error) {
-	if s.handshake, err = reserve(); err != nil {
-		return fmt.Errorf("reserve a handshake port for vllm-rs: %w", err)
-	}
-	if s.http, err = reserve(); err != nil {
-		s.handshake.release()
-		return fmt.Errorf("reserve an HTTP port for vllm-rs: %w", err)
-	}
-	return nil
-}
-
 func (s *Server) release() {
 	s.released.Do(func() {
-		s.handshake.release()
-		s.http.release()
+		s.handshake.Release()
+		s.http.Release()
 	})
 }
 
@@ -152,7 +147,89 @@ func (s *Server) Close() error {
 	s.detach()
 	err := s.process.Stop(context.Background())
 	s.release()
-	s.client.http.CloseIdleConnections()
+	s.client.Close()
 	s.opt.Log.Info("frontend stopped", "pid", s.process.Pid())
 	return err
+}
+
+// The pauses between two requests for /health: short at first, as a frontend is up within a tenth of a second of its
+// engine, and longer when the engine takes its time.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = 200 * time.Millisecond
+)
+
+// Healthy waits until GET /health answers 200, which it does when an engine has registered. It returns at once, with the
+// last of the output, when the frontend ends; and when ctx ends, with its cause and what the frontend last answered.
+func (s *Server) Healthy(ctx context.Context) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := s.client.Health(ctx)
+		if err == nil {
+			return nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-s.process.Done():
+			timer.Stop()
+			return fmt.Errorf("wait for the frontend to be healthy: %w", s.process.Exit())
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("wait for the frontend to be healthy: %w: %w; the last of its output:\n%s",
+				context.Cause(ctx), err, process.Quote(s.Tail()))
+		}
+	}
+}
+
+// exitDelay is how long the end of the frontend may take to be known after a connection to it broke.
+const exitDelay = time.Second
+
+// Complete sends a request and reads the whole answer, see [openai.Client.Complete]. When the frontend ends meanwhile, the
+// error has a [*process.ExitError] with the last of its output.
+func (s *Server) Complete(ctx context.Context, r openai.Request) (openai.Completion, error) {
+	completion, err := s.client.Complete(ctx, r)
+	var status *openai.StatusError
+	if err == nil || errors.As(err, &status) || ctx.Err() != nil {
+		return completion, err
+	}
+	timer := time.NewTimer(exitDelay)
+	defer timer.Stop()
+	select {
+	case <-s.process.Done():
+		err = fmt.Errorf("%w: %w", err, s.process.Exit())
+	case <-timer.C:
+	}
+	return completion, err
+}
+
+// maxLogLine bounds the part of a line that is kept until its end comes, in bytes.
+const maxLogLine = 64 << 10
+
+// lineLog returns a writer that logs each line at debug level, or nil if the logger leaves out that level.
+func lineLog(log *slog.Logger) io.Writer {
+	if !log.Enabled(context.Background(), slog.LevelDebug) {
+		return nil
+	}
+	return &lineWriter{log: log}
+}
+
+type lineWriter struct {
+	log  *slog.Logger
+	rest []byte // of a line without its end
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for {
+		line, rest, ended := bytes.Cut(p, []byte("\n"))
+		w.rest = append(w.rest, line...)
+		if ended || len(w.rest) > maxLogLine {
+			w.log.Debug("vllm-rs", "line", string(bytes.TrimRight(w.rest, "\r")))
+			w.rest = w.rest[:0]
+		}
+		if !ended {
+			return n, nil
+		}
+		p = rest
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 func TestStartNeedsItsPaths(t *testing.T) {
@@ -77,7 +78,7 @@ func TestDeathIsReported(t *testing.T) {
 	}{
 		{name: "for health", wait: func(ctx context.Context, s *Server) error { return s.Healthy(ctx) }},
 		{name: "for a completion", wait: func(ctx context.Context, s *Server) error {
-			_, err := s.Complete(ctx, Request{Prompt: []uint32{5}})
+			_, err := s.Complete(ctx, openai.Request{Prompt: []uint32{5}})
 			return err
 		}},
 	}

@@ -1,4 +1,4 @@
-package vllmrs
+package openai
 
 import (
 	"context"
@@ -151,7 +151,7 @@ func TestStatusErrorQuotesTheBody(t *testing.T) {
 	}{
 		{name: "bad request", status: 400, body: `{"error":{"message":"too long"}}` + "\n", want: `/v1/completions: status 400 Bad Request: {"error":{"message":"too long"}}`},
 		{name: "no body", status: 503, want: `/v1/completions: status 503 Service Unavailable: (no body)`},
-		{name: "a large body", status: 500, body: strings.Repeat("x", maxQuote+1), want: `/v1/completions: status 500 Internal Server Error: ` + strings.Repeat("x", maxQuote)},
+		{name: "a large body", status: 500, body: strings.Repeat("x", MaxQuote+1), want: `/v1/completions: status 500 Internal Server Error: ` + strings.Repeat("x", MaxQuote)},
 		{name: "another success", status: 202, body: "later", want: "/v1/completions: status 202 Accepted: later"},
 	}
 	for _, test := range tests {

@@ -1,4 +1,4 @@
-package vllmrs
+package openai
 
 import (
 	"errors"
@@ -28,11 +28,11 @@ func TestEvents(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
-			events := newEvents(strings.NewReader(test.text))
+			events := NewEvents(strings.NewReader(test.text))
 			for {
-				data, err := events.next()
+				data, err := events.Next()
 				if err != nil {
-					if !errors.Is(err, io.EOF) {
+					if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 						t.Error(err)
 					}
 					break

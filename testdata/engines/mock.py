@@ -212,6 +212,8 @@ class Engine:
             self.output = self.socket(zmq.PUSH, addresses["outputs"][0])
             self.input.send(self.registration())
         shake.send(self.encoder.encode({"status": "READY"} | status))
+        if self.fault == "ready-first":
+            hang()  # an engine that ended here might take its message with it
 
     def registration(self):
         if self.recording and self.recording.meta.get("ready_response_hex"):

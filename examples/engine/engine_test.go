@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io/fs"
+	"log/slog"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -28,7 +29,7 @@ func TestEngineBehindOwnFrontend(t *testing.T) {
 	}
 	defer front.Close()
 
-	p, err := player.New(player.Options{Handshake: front.Handshake(), VLLMVersion: "0.33", Source: Counter{Vocab: 32000}})
+	p, err := player.New(player.Options{Handshake: front.Handshake(), VLLMVersion: "0.33", Source: Counter{Vocab: 32000}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,6 +151,9 @@ func outputOf(payload []byte, id string) (tokens []uint32, finished bool, err er
 		var ids []uint32
 		var finish *int
 		for field, value := range map[int]any{0: &of, 1: &ids, 5: &finish} {
+			if len(output[field]) == 0 { // nil
+				continue
+			}
 			if err := msgpack.Unmarshal(output[field], value); err != nil {
 				return nil, false, err
 			}

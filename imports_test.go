@@ -56,7 +56,8 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/golden":          {"internal/forge/oidc", aws},
+	"internal/golden":          {},
+	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", aws},
 	"internal/report":          {"conformance", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
 	"internal/inspect":         {"trace", "internal/engine"},
@@ -114,6 +115,19 @@ func TestImports(t *testing.T) {
 	for _, p := range packages {
 		for _, failure := range brokenRules(p) {
 			t.Error(failure)
+		}
+	}
+}
+
+// A module that imports conformance for its tests links neither the AWS SDK nor the client of Kubernetes.
+func TestConformanceIsLean(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./conformance").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for path := range strings.Lines(string(out)) {
+		if within(strings.TrimSpace(path), aws) || within(strings.TrimSpace(path), k8s) {
+			t.Errorf("conformance depends on %s", path)
 		}
 	}
 }

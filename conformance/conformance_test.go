@@ -13,6 +13,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -75,9 +76,9 @@ func inputsOfRun(t *testing.T) (*compat.Matrix, *manifest.Manifest, Store) {
 			t.Fatal(err)
 		}
 	}
-	opt := StoreOptions{Dir: repoGoldens}
+	opt := StoreOptions{Dir: repoGoldens, S3: s3store.Options{}}
 	if bucket := os.Getenv("CONFORMANCE_BUCKET"); bucket != "" {
-		opt = StoreOptions{Bucket: fromRoot(bucket)}
+		opt = StoreOptions{Bucket: fromRoot(bucket), S3: s3store.Options{}}
 	}
 	return window, registry, NewStore(opt)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -40,7 +41,7 @@ func newDesk(t *testing.T) *desk {
 	d.golden = g
 	d.Registration = Registration{
 		Trace: filepath.Join(dir, "run.jsonl.gz"), Line: g.Line, ID: g.ID, Workload: g.Workload,
-		Window: window, Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
+		Window: window, Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"), S3: s3store.Options{},
 	}
 	d.edit(t, "manifest.toml", func(e *manifest.Editor) error { return e.Put(g) })
 	writeTo(t, filepath.Join(d.Goldens, g.BucketPath), d.capture.data)

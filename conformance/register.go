@@ -48,8 +48,8 @@ type Registration struct {
 	// Upload, if not empty, is where to keep the bytes instead: s3://bucket/prefix
 	// or file:///dir. The registry then has the complete location.
 	Upload string
-	// S3 says how S3 is reached for that where the environment does not.
-	S3 golden.S3Options
+	// S3 writes to s3:// locations; without it they are errors.
+	S3 golden.Connector
 	// AllowPatchDrift takes a capture of another patch release than the line's tag.
 	AllowPatchDrift bool
 	// DryRun checks everything and writes nothing.

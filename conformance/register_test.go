@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -112,7 +113,7 @@ func TestRegisterInABucket(t *testing.T) {
 		t.Errorf("left here: %v", slices.Collect(maps.Keys(d.files(t))))
 	}
 	t.Setenv("VLLM_VCR_CACHE", t.TempDir())
-	d.conform(t, NewStore(StoreOptions{}))
+	d.conform(t, NewStore(StoreOptions{S3: s3store.Options{}}))
 	if again := d.register(t); again.Stored || again.Changed {
 		t.Errorf("again: %+v", again)
 	}

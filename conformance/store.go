@@ -35,8 +35,8 @@ type StoreOptions struct {
 	Timeout time.Duration
 	// MaxSize is the number of bytes that a golden may have; 0 is 256 MiB.
 	MaxSize int64
-	// S3 says how S3 is reached where the environment does not.
-	S3  golden.S3Options
+	// S3 reads s3:// locations; without it they are errors.
+	S3  golden.Connector
 	Log *slog.Logger
 }
 

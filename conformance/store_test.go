@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -187,7 +188,7 @@ func TestStoreOptionsReachTheStore(t *testing.T) {
 	bundle := filepath.Join(t.TempDir(), "b.tar")
 	writeGoldenBundle(t, bundle, g.Golden)
 	cache := t.TempDir()
-	s3 := golden.S3Options{Endpoint: server.Endpoint}
+	s3 := s3store.Options{Endpoint: server.Endpoint}
 	tests := []struct {
 		name     string
 		golden   *subjectGolden

@@ -114,7 +114,7 @@ func (f *describeFlags) options(a *app) (opt capture.DescribeOptions, err error)
 		return opt, err
 	}
 	store := func(dir string) conformance.Store {
-		return conformance.NewStore(conformance.StoreOptions{Dir: dir, S3: f.s3.S3Options, Log: a.log})
+		return conformance.NewStore(conformance.StoreOptions{Dir: dir, S3: f.s3.Options, Log: a.log})
 	}
 	opt.NewStore, opt.BaseStore = store(f.goldens), store(f.goldens)
 	if f.baseGoldens != "" {

@@ -126,8 +126,8 @@ func (f *runFlags) acceptor(a *app) (func(context.Context, capture.Recording) (c
 	}
 	opt := capture.AcceptOptions{
 		Manifest: cmp.Or(a.orEnv(f.manifest, "CONFORMANCE_MANIFEST"), vcr.ManifestPath), Goldens: f.goldens, Upload: f.upload,
-		S3: f.s3.S3Options, Run: a.runURL(), Log: a.log, Progress: a.progress,
-		Store: conformance.NewStore(conformance.StoreOptions{Dir: f.goldens, S3: f.s3.S3Options, Log: a.log}),
+		S3: f.s3.Options, Run: a.runURL(), Log: a.log, Progress: a.progress,
+		Store: conformance.NewStore(conformance.StoreOptions{Dir: f.goldens, S3: f.s3.Options, Log: a.log}),
 	}
 	opt.Window, _ = a.loadCompat(f.targets.compat) // its findings were told when targets were chosen
 	return func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {

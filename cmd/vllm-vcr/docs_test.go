@@ -78,11 +78,14 @@ func TestGoldensPageMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob("../../internal/golden/*.go")
-	if err != nil {
-		t.Fatal(err)
+	files := []string{"../../internal/forge/oidc/job.go"}
+	for _, folder := range []string{"golden", "golden/s3store"} {
+		found, err := filepath.Glob("../../internal/" + folder + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
-	files = append(files, "../../internal/forge/oidc/job.go")
 	var sources strings.Builder
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {

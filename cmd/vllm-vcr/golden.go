@@ -85,7 +85,7 @@ func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) 
 	if err := opts.s3.resolve(); err != nil {
 		return err
 	}
-	opts.req.S3 = opts.s3.S3Options
+	opts.req.S3 = opts.s3.Options
 	window, findings := loadCompat(env, opts.compat)
 	for _, finding := range findings {
 		env.printErr(finding)

@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
@@ -131,7 +132,7 @@ func outputDestination(env *environment, opts recordOptions, output int) recorde
 	d := recorder.Destination{Path: opts.outputs[output], Overwrite: opts.overwrite}
 	if strings.HasPrefix(d.Path, "s3://") {
 		d.Upload = func(ctx context.Context, path, file string) (string, error) {
-			store := golden.Store{Log: env.log} // the log as it is by then: below a progress line it is another
+			store := golden.Store{S3: s3store.Options{}, Log: env.log} // the log as it is by then: below a progress line it is another
 			p, err := store.Publish(ctx, path, file)
 			return p.Location, err
 		}

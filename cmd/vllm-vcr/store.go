@@ -12,6 +12,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 )
 
 // storeOptions say where goldens are and how they are fetched.
@@ -26,7 +27,7 @@ type storeOptions struct {
 
 // s3Options say how S3 is reached.
 type s3Options struct {
-	golden.S3Options
+	s3store.Options
 	anonymous, pathStyle string
 }
 
@@ -41,13 +42,13 @@ func (opts *s3Options) addFlags(flags *pflag.FlagSet) {
 
 // resolve reads the words of the flags.
 func (opts *s3Options) resolve() (err error) {
-	if opts.Anonymous, err = golden.ParseSwitch(opts.anonymous); err != nil {
+	if opts.Anonymous, err = s3store.ParseSwitch(opts.anonymous); err != nil {
 		return fmt.Errorf("--anonymous %w", err)
 	}
-	if opts.PathStyle, err = golden.ParseSwitch(opts.pathStyle); err != nil {
+	if opts.PathStyle, err = s3store.ParseSwitch(opts.pathStyle); err != nil {
 		return fmt.Errorf("--path-style %w", err)
 	}
-	if opts.Role != "" && opts.Anonymous == golden.On {
+	if opts.Role != "" && opts.Anonymous == s3store.On {
 		return fmt.Errorf("--role-to-assume and --anonymous true: want one of the two")
 	}
 	return opts.Check()
@@ -98,7 +99,7 @@ func (opts *storeOptions) options(env *environment) (conformance.StoreOptions, e
 	files, err := fs.Sub(vcr.Files, vcr.GoldensPath)
 	return conformance.StoreOptions{
 		Bucket: opts.bucket, Dir: dir, Files: files, Bundle: opts.bundle, Cache: opts.cache, Offline: opts.offline,
-		MaxSize: opts.maxSize, Timeout: opts.timeout, S3: opts.s3.S3Options, Log: env.log,
+		MaxSize: opts.maxSize, Timeout: opts.timeout, S3: opts.s3.Options, Log: env.log,
 	}, err
 }
 

@@ -21,9 +21,9 @@ type AcceptOptions struct {
 	Window   *compat.Matrix
 	Manifest string // path of the registry, which is edited
 	Goldens  string // directory that bucket paths are relative to
-	// Upload, if not empty, is where the bytes go instead: s3://bucket/prefix or file:///dir. S3 says how S3 is reached.
+	// Upload, if not empty, is where the bytes go instead: s3://bucket/prefix or file:///dir. S3 writes to s3:// locations.
 	Upload string
-	S3     golden.S3Options
+	S3     golden.Connector
 	// Run is the URL of the run that captured, for the registry; may be empty.
 	Run string
 	// Store has the goldens that are registered, to compare with; nil compares with none.

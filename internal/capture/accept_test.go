@@ -15,7 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
-	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -358,7 +358,7 @@ func TestAcceptUploads(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	opt, rec := newDesk(t), recordingOf(t, "0.33/edge-s1")
-	opt.S3 = golden.S3Options{Endpoint: server.Endpoint, PathStyle: golden.On}
+	opt.S3 = s3store.Options{Endpoint: server.Endpoint, PathStyle: s3store.On}
 	before := filesOf(t, opt)
 	opt.Upload = "s3://absent/prefix"
 	_, err := Accept(t.Context(), opt, rec)

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // A BundleFile is a bundle that was opened: what it holds, and where. Nothing of it stays open.
@@ -55,7 +57,7 @@ func (b *BundleFile) index(f *os.File) error {
 			return fmt.Errorf("not a whole tar: %w", err)
 		}
 		if err := b.acceptable(h); err != nil {
-			return fmt.Errorf("member %q: %w", clip(printable(h.Name)), err)
+			return fmt.Errorf("member %q: %w", clip(safetext.Line(h.Name)), err)
 		}
 		offset, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
@@ -169,7 +171,7 @@ func (b *BundleFile) Verify(ctx context.Context) error {
 		delete(sums, name)
 	}
 	for name := range sums {
-		problems = append(problems, fmt.Errorf("bundle %s: %s: it has a sum and is missing", b.Path, clip(printable(name))))
+		problems = append(problems, fmt.Errorf("bundle %s: %s: it has a sum and is missing", b.Path, clip(safetext.Line(name))))
 	}
 	slices.SortStableFunc(problems, func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
 	return errors.Join(problems...)

@@ -6,7 +6,7 @@
 //
 // A location is what manifest.Golden.Location(store.Bucket, "") gives:
 //
-//	s3://bucket/key           an object of S3 or of a server that speaks its protocol
+//	s3://bucket/key           an object of S3 or of a server that uses its protocol: see [Store.S3]
 //	https://host/path         an object of any web server
 //	hf://org/repo/path        a file of a dataset repository of the hub at $HF_ENDPOINT, by default
 //	                          huggingface.co; hf://org/repo@revision/path one of another revision than
@@ -51,16 +51,6 @@
 //
 // A bundle is one file that holds goldens with the registry and the support window that name them:
 // [WriteBundle] tells how. It is a plain tar, so that other tools can look into it.
-//
-// # S3
-//
-// Credentials, region and endpoint are found as by any AWS tool: AWS_ACCESS_KEY_ID and so on,
-// AWS_PROFILE, web identity, a container's or a machine's role. Where there are none at all the
-// request is not signed, which is enough for a public bucket. Where there are some that do not work,
-// it is an error. The region is us-east-1 unless AWS_REGION or the profile says otherwise. With
-// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL the bucket goes into the path, not into the host name. The
-// SDK's own checksums are off unless an operation requires them: stores other than AWS reject them,
-// and our digest covers more.
 //
 // # Errors
 //

@@ -23,7 +23,7 @@ func (s *Store) download(ctx context.Context, p pin, src source, version string,
 		return got{}, p.cannot(err, 0)
 	}
 	defer out.discard()
-	t := transfer{store: s, pin: p, src: src, out: out, from: span{version: version}, size: -1}
+	t := transfer{store: s, pin: p, src: src, out: out, from: Span{Version: version}, size: -1}
 	if err := t.run(ctx); err != nil {
 		return got{}, p.cannot(err, t.tries)
 	}
@@ -39,7 +39,7 @@ func (s *Store) download(ctx context.Context, p pin, src source, version string,
 func (t *transfer) describe(err error) error {
 	var mismatch *MismatchError
 	if errors.As(err, &mismatch) {
-		mismatch.Modified, mismatch.ETag, mismatch.VersionID = t.last.modified, t.last.etag, t.last.version
+		mismatch.Modified, mismatch.ETag, mismatch.VersionID = t.last.Modified, t.last.ETag, t.last.Version
 	}
 	return err
 }
@@ -50,9 +50,9 @@ type transfer struct {
 	pin   pin
 	src   source
 	out   *sink
-	from  span  // that the next try asks for
+	from  Span  // that the next try asks for
 	size  int64 // of the whole object in bytes; -1: not known
-	last  body  // that was read from; closed
+	last  Body  // that was read from; closed
 	tries int
 }
 
@@ -64,7 +64,7 @@ func (t *transfer) run(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if t.tries == retry.Tries || ctx.Err() != nil || !temporary(err) {
+		if t.tries == retry.Tries || ctx.Err() != nil || !Temporary(err) {
 			return err
 		}
 		if err := t.prepare(err); err != nil {
@@ -72,7 +72,7 @@ func (t *transfer) run(ctx context.Context) error {
 		}
 		wait := t.store.wait(t.tries, err)
 		t.store.log().Warn("golden not downloaded, trying again", "golden", t.pin.location, "try", t.tries, "wait", wait,
-			"from", t.from.offset, "error", reason(err))
+			"from", t.from.Offset, "error", Reason(err))
 		if err := retry.Pause(ctx, wait); err != nil {
 			return err
 		}
@@ -82,8 +82,8 @@ func (t *transfer) run(ctx context.Context) error {
 // prepare says where the next try begins: behind what there is, if the server can be asked for the rest of that very
 // object. A weak ETag does not name bytes.
 func (t *transfer) prepare(err error) error {
-	if !errors.As(err, new(*changedError)) && t.out.size > 0 && t.from.etag != "" && !strings.HasPrefix(t.from.etag, "W/") {
-		t.from.offset = t.out.size
+	if !errors.As(err, new(*changedError)) && t.out.size > 0 && t.from.ETag != "" && !strings.HasPrefix(t.from.ETag, "W/") {
+		t.from.Offset = t.out.size
 		return nil
 	}
 	return t.restart()
@@ -91,7 +91,7 @@ func (t *transfer) prepare(err error) error {
 
 // restart forgets what there is.
 func (t *transfer) restart() error {
-	t.from.offset, t.from.etag, t.size = 0, "", -1
+	t.from.Offset, t.from.ETag, t.size = 0, "", -1
 	return t.out.restart()
 }
 
@@ -122,9 +122,9 @@ func (t *transfer) readOnce(ctx context.Context, alive func()) error {
 
 // refusedRest tells the refusal of the rest of an object from that of an object.
 func (t *transfer) refusedRest(err error) error {
-	var refused *refusal
-	if t.from.offset > 0 && errors.As(err, &refused) {
-		switch refused.status {
+	var refused *Refusal
+	if t.from.Offset > 0 && errors.As(err, &refused) {
+		switch refused.Status {
 		case http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable:
 			return &changedError{err}
 		}
@@ -141,21 +141,21 @@ func (e *changedError) Error() string {
 func (e *changedError) Unwrap() error { return e.err }
 
 // accept looks at what is about to come. Bytes of different objects must never be put together.
-func (t *transfer) accept(body *body) error {
+func (t *transfer) accept(body *Body) error {
 	switch {
-	case body.offset == 0 && t.out.size > 0: // the server sends all of it again
+	case body.Offset == 0 && t.out.size > 0: // the server sends all of it again
 		if err := t.restart(); err != nil {
 			return err
 		}
-	case body.offset != t.out.size:
-		return &changedError{fmt.Errorf("asked for what is behind %d bytes, got what is behind %d", t.out.size, body.offset)}
-	case body.size >= 0 && t.size >= 0 && body.size != t.size:
-		return &changedError{fmt.Errorf("it had %d bytes, and has %d", t.size, body.size)}
-	case body.etag != "" && t.from.etag != "" && body.etag != t.from.etag:
-		return &changedError{fmt.Errorf("its ETag was %s, and is %s", clip(t.from.etag), clip(body.etag))}
+	case body.Offset != t.out.size:
+		return &changedError{fmt.Errorf("asked for what is behind %d bytes, got what is behind %d", t.out.size, body.Offset)}
+	case body.Size >= 0 && t.size >= 0 && body.Size != t.size:
+		return &changedError{fmt.Errorf("it had %d bytes, and has %d", t.size, body.Size)}
+	case body.ETag != "" && t.from.ETag != "" && body.ETag != t.from.ETag:
+		return &changedError{fmt.Errorf("its ETag was %s, and is %s", clip(t.from.ETag), clip(body.ETag))}
 	}
-	t.size, t.from.etag, t.last = body.size, body.etag, *body
-	if t.pin.size == 0 && body.size > t.pin.max {
+	t.size, t.from.ETag, t.last = body.Size, body.ETag, *body
+	if t.pin.size == 0 && body.Size > t.pin.max {
 		return t.pin.tooLarge()
 	}
 	return nil
@@ -197,12 +197,12 @@ type brokenBody struct {
 func (e *brokenBody) Error() string { return fmt.Sprintf("after %d bytes: %v", e.read, e.err) }
 func (e *brokenBody) Unwrap() error { return e.err }
 
-// temporary tells whether another try may end better: yes if the server is overloaded or the
+// Temporary reports whether another try may end better: yes if the server is overloaded or the
 // connection broke, no if the server has decided, or the connection cannot be.
-func temporary(err error) bool {
+func Temporary(err error) bool {
 	var (
-		refused     *refusal
-		credentials *credentialsError
+		refused     *Refusal
+		adviser     Adviser
 		dns         *net.DNSError
 		certificate *tls.CertificateVerificationError
 		body        *brokenBody
@@ -218,7 +218,7 @@ func temporary(err error) bool {
 		return refused.temporary()
 	case errors.As(err, &proxy):
 		return proxy.status >= http.StatusInternalServerError
-	case errors.As(err, &credentials), errors.As(err, &certificate), errors.As(err, &redirect), errors.Is(err, http.ErrSchemeMismatch):
+	case errors.As(err, &adviser), errors.As(err, &certificate), errors.As(err, &redirect), errors.Is(err, http.ErrSchemeMismatch):
 		return false
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return false
@@ -226,8 +226,8 @@ func temporary(err error) bool {
 	return errors.Is(err, retry.ErrStalled) || errors.As(err, &body) || errors.As(err, &transport)
 }
 
-func (r *refusal) temporary() bool {
-	switch r.status {
+func (r *Refusal) temporary() bool {
+	switch r.Status {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
 		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
@@ -246,9 +246,9 @@ func (s *Store) backoff(try int) time.Duration {
 // wait is the time to the next try, as long as the server asked for if that is not too long.
 func (s *Store) wait(try int, err error) time.Duration {
 	wait := s.backoff(try)
-	var refused *refusal
-	if errors.As(err, &refused) && refused.retryAfter <= retry.LongestWait {
-		return max(wait, refused.retryAfter)
+	var refused *Refusal
+	if errors.As(err, &refused) && refused.RetryAfter <= retry.LongestWait {
+		return max(wait, refused.RetryAfter)
 	}
 	return wait
 }

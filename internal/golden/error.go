@@ -2,16 +2,23 @@ package golden
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // MismatchError is a golden whose bytes were read and are not the registered ones.
@@ -53,10 +60,10 @@ func (e *MismatchError) found() string {
 		parts = append(parts, "was stored "+stamp(e.Modified)+e.replaced())
 	}
 	if e.VersionID != "" {
-		parts = append(parts, "is version "+clip(printable(e.VersionID)))
+		parts = append(parts, "is version "+clip(safetext.Line(e.VersionID)))
 	}
 	if e.ETag != "" {
-		parts = append(parts, "has ETag "+clip(printable(e.ETag)))
+		parts = append(parts, "has ETag "+clip(safetext.Line(e.ETag)))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -93,13 +100,13 @@ func (e *FetchError) Error() string {
 	cause := e.Err
 	var atPath *fs.PathError
 	if errors.As(cause, &atPath) && strings.HasSuffix(e.Location, filepath.ToSlash(atPath.Path)) {
-		cause = atPath.Err // the path is told already
+		cause = atPath.Err // the location ends with the path
 	}
-	text := "golden " + e.Location + ": " + reason(cause)
+	text := "golden " + e.Location + ": " + Reason(cause)
 	if e.Tries > 1 {
 		text += fmt.Sprintf(" (%d tries)", e.Tries)
 	}
-	return text + advice{e.Cause, e.Hint}.String()
+	return text + Advice{e.Cause, e.Hint}.String()
 }
 
 // Unwrap returns the cause.
@@ -118,61 +125,175 @@ func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
 // failed is the error of a fetch that ended after the given number of tries.
 func (p pin) failed(err error, tries int) error {
 	known := adviceOn(err)
-	e := &FetchError{Location: p.location, Tries: tries, Cause: known.cause, Hint: known.hint, Err: err}
-	var refused *refusal
+	e := &FetchError{Location: p.location, Tries: tries, Cause: known.Cause, Hint: known.Hint, Err: err}
+	var refused *Refusal
 	if errors.As(err, &refused) {
-		e.Status = refused.status
+		e.Status = refused.Status
 	}
 	return e
 }
 
-// A refusal is what a server answered instead of sending the object.
-type refusal struct {
-	status    int
-	s3        bool
-	anonymous bool   // the request was not signed
-	code      string // S3's word for it, such as NoSuchKey
-	message   string // S3's sentence
-	// Where the bucket is, if the server said so, and where it was looked for.
-	region, askedRegion string
-	skew                time.Duration // what our clock is ahead of the server's; 0: not known
-	retryAfter          time.Duration // how long the server wants to be left alone; 0: it does not say
+// Causes of failures, as words that an error shows in brackets, and that can be searched for.
+const (
+	CauseNoKey    = "no-key" // or version, or file
+	CauseBusy     = "server-busy"
+	CauseRedirect = "redirect" // that is not followed
+
+	causeServer      = "server-error"
+	causeChanged     = "object-changed"    // while it was read
+	causeAuthority   = "unknown-authority" // of a certificate
+	causeCertificate = "wrong-certificate"
+	causeProxy       = "proxy"
+	causeNoHost      = "no-host"
+	causeNetwork     = "network"
+	causeWeb         = "web-credentials" // an https location that wants some
+	causeExists      = "exists"          // and is something else
+
+	// Those that lie on this machine.
+	causeCache    = "cache"
+	causeOffline  = "offline"
+	causeTooLarge = "too-large"
+)
+
+// A Refusal is what a server answered instead of sending or storing the object.
+type Refusal struct {
+	Status     int
+	RetryAfter time.Duration // how long the server wants to be left alone; 0: it does not say
 }
 
-func (r *refusal) Error() string {
-	text := "HTTP status " + strconv.Itoa(r.status)
-	if known := http.StatusText(r.status); known != "" {
+func (r *Refusal) Error() string {
+	text := "HTTP status " + strconv.Itoa(r.Status)
+	if known := http.StatusText(r.Status); known != "" {
 		text += " " + known
-	}
-	for _, part := range []string{r.code, r.message} {
-		if part != "" {
-			text += ": " + part
-		}
 	}
 	return text
 }
 
-// credentialsError is a failure to get credentials.
-type credentialsError struct {
-	err     error
-	cause   string // empty: those that are configured cannot be had
-	subject string // who the identity that was shown is about; empty: not known
+// Cause is what the status means for an object, whatever the server is; it may be empty.
+func (r *Refusal) Cause() string {
+	switch {
+	case r.Status >= http.StatusMultipleChoices && r.Status < http.StatusBadRequest:
+		return CauseRedirect
+	case r.Status == http.StatusPreconditionFailed, r.Status == http.StatusRequestedRangeNotSatisfiable:
+		return causeChanged
+	case r.Status == http.StatusProxyAuthRequired:
+		return causeProxy
+	case r.Status == http.StatusServiceUnavailable, r.Status == http.StatusTooManyRequests:
+		return CauseBusy
+	case r.Status >= http.StatusInternalServerError:
+		return causeServer
+	}
+	return ""
 }
 
-func (e *credentialsError) Error() string { return "AWS credentials: " + e.err.Error() }
-func (e *credentialsError) Unwrap() error { return e.err }
+func (r *Refusal) advice() Advice {
+	switch r.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return Advice{causeWeb, "the server wants credentials, but https locations are read without: make the golden public, or put it into a bucket"}
+	case http.StatusNotFound, http.StatusGone:
+		return Advice{CauseNoKey, "check the location in the manifest"}
+	}
+	if hint := HintOn(r.Cause()); hint != "" {
+		return Advice{r.Cause(), hint}
+	}
+	return Advice{}
+}
 
-// reason renders the text of an error without what must not be printed. The error of a request is
-// cut down to its cause, as what is before it is the whole URL.
-func reason(err error) string {
+// HintOn is the hint on a cause of [Refusal.Cause]; it may be empty.
+func HintOn(cause string) string {
+	switch cause {
+	case CauseBusy:
+		return "the server has too many requests: try later, or keep the cache between runs"
+	case causeServer:
+		return "the server has a fault of its own: try later, or name a mirror"
+	case causeChanged:
+		return "the object was replaced while it was read"
+	case causeProxy:
+		return "the proxy wants credentials: put them into HTTPS_PROXY, or except the host in NO_PROXY"
+	}
+	return ""
+}
+
+// An Adviser is an error that knows what to look at.
+type Adviser interface {
+	error
+	Advice() Advice
+}
+
+// Advice is what can be said about a failure beside its text. Both parts may be empty.
+type Advice struct{ Cause, Hint string }
+
+func (a Advice) String() string {
+	var text string
+	if a.Hint != "" {
+		text = ": " + a.Hint
+	}
+	if a.Cause != "" {
+		text += " [" + a.Cause + "]"
+	}
+	return text
+}
+
+// adviceOn says what to look at after a failure.
+func adviceOn(err error) Advice {
 	var (
-		credentials *credentialsError
-		transport   *url.Error
+		adviser Adviser
+		refused *Refusal
 	)
-	if !errors.As(err, &credentials) && errors.As(err, &transport) {
+	switch {
+	case errors.As(err, &adviser):
+		return adviser.Advice()
+	case errors.As(err, &refused):
+		return refused.advice()
+	case errors.As(err, new(*redirectError)):
+		return Advice{CauseRedirect, "name the place itself in the manifest"}
+	case errors.Is(err, fs.ErrNotExist):
+		return Advice{CauseNoKey, "check bucket_path in the manifest, the directory of goldens and CONFORMANCE_BUCKET"}
+	}
+	return networkAdvice(err)
+}
+
+// networkAdvice is about a server that could not be talked to.
+func networkAdvice(err error) Advice {
+	var (
+		dns       *net.DNSError
+		op        *net.OpError
+		authority x509.UnknownAuthorityError
+		invalid   x509.CertificateInvalidError
+		host      x509.HostnameError
+		rejected  *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.As(err, new(*proxyError)), errors.As(err, &op) && op.Op == "proxyconnect",
+		strings.Contains(err.Error(), "Proxy Authentication Required"): // of a client that was given
+		return Advice{causeProxy, "the proxy that HTTPS_PROXY or HTTP_PROXY names does not serve: correct it, or except the host in NO_PROXY"}
+	case errors.As(err, &authority):
+		return Advice{causeAuthority, "the certificate of the server, or of a proxy before it, is of an authority that is not known here: " +
+			"put the file of the authority into SSL_CERT_FILE, or for S3 into AWS_CA_BUNDLE"}
+	case errors.As(err, &host):
+		return Advice{causeCertificate, "the certificate is of another host: check the endpoint, and whether the bucket belongs into the path"}
+	case errors.As(err, &invalid), errors.As(err, &rejected):
+		return Advice{causeCertificate, "the certificate of the server does not hold: check the clock of this machine, and the server"}
+	case errors.As(err, &dns):
+		return Advice{causeNoHost, "check the name of the host or bucket, AWS_REGION, AWS_ENDPOINT_URL and the network" +
+			"; a server that knows no bucket in the host's name wants it in the path"}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, retry.ErrStalled):
+		return Advice{causeNetwork, "check the network and the proxy"}
+	}
+	return Advice{}
+}
+
+// Reason renders the text of an error without what must not be printed. The error of a request is
+// cut down to its cause, as what is before it is the whole URL.
+func Reason(err error) string {
+	var (
+		adviser   Adviser
+		transport *url.Error
+	)
+	if !errors.As(err, &adviser) && errors.As(err, &transport) {
 		err = transport.Err
 	}
-	return shortened(printable(scrub(err.Error())), longest)
+	return safetext.Clip(shown(err.Error()), longest)
 }
 
 // Characters of foreign text that are shown.
@@ -181,50 +302,37 @@ const (
 	clipped = 80  // of a value
 )
 
-var (
-	queryPattern    = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*)[?#](?:…|[^\s"'<>]*)`)
-	userinfoPattern = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>/?#]*@`)
-	// An account is a part of ARNs, and elsewhere twelve digits beside that word.
-	accountPattern = regexp.MustCompile(`(?i)(arn:[a-z0-9-]*:[a-z0-9-]*:[a-z0-9-]*:|\baccount\W{0,3}(?:id|number)?\W{0,4})[0-9]{12}\b`)
-	// Keys and roles have names of their own: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
-	keyPattern   = regexp.MustCompile(`\b(AKIA|ASIA|AROA|AIDA|AIPA|ANPA|ABIA|ACCA|AGPA|ASCA)[A-Z0-9]{12,}`)
-	tokenPattern = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?`)
-	fieldPattern = regexp.MustCompile(`(?i)\b((?:x-amz-)?(?:signature|credential|security-token)\s*[=:]\s*|bearer\s+)[^\s"'<>&,;]+`)
-)
+// secrets are the parts of text that are replaced, in this order: the parts of URLs that may carry a secret, and what is known
+// to be one wherever it stands.
+var secrets = sync.OnceValue(func() []struct {
+	pattern     *regexp.Regexp
+	replacement string
+} {
+	return []struct {
+		pattern     *regexp.Regexp
+		replacement string
+	}{
+		{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s"'<>/?#]*@`), "$1"},
+		{regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>?#]*)[?#](?:…|[^\s"'<>]*)`), "$1?…"},
+		{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)?`), "…"}, // tokens
+		{regexp.MustCompile(`(?i)\b((?:x-amz-)?(?:signature|credential|security-token)\s*[=:]\s*|bearer\s+)[^\s"'<>&,;]+`), "${1}…"},
+		// Keys and roles have names of their own: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
+		{regexp.MustCompile(`\b(AKIA|ASIA|AROA|AIDA|AIPA|ANPA|ABIA|ACCA|AGPA|ASCA)[A-Z0-9]{12,}`), "${1}…"},
+		// An account is a part of ARNs, and elsewhere twelve digits beside that word.
+		{regexp.MustCompile(`(?i)(arn:[a-z0-9-]*:[a-z0-9-]*:[a-z0-9-]*:|\baccount\W{0,3}(?:id|number)?\W{0,4})[0-9]{12}\b`), "${1}…"},
+	}
+})
 
-// scrub removes from text the parts of URLs that may carry secrets, and what is known to be one wherever it stands:
-// account numbers, keys, tokens, signatures.
-func scrub(text string) string {
-	text = userinfoPattern.ReplaceAllString(text, "$1")
-	text = queryPattern.ReplaceAllString(text, "$1?…")
-	text = tokenPattern.ReplaceAllString(text, "…")
-	text = fieldPattern.ReplaceAllString(text, "${1}…")
-	text = keyPattern.ReplaceAllString(text, "${1}…")
-	return accountPattern.ReplaceAllString(text, "${1}…")
-}
-
-// clip makes a foreign value fit for a message that quotes it.
-func clip(value string) string {
-	return shortened(value, clipped)
-}
-
-// printable makes foreign text fit for one line: a line of a server's could be a command to the CI
-// that reads ours.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
-}
-
-func shortened(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
+// Scrub returns text without the secrets, the queries of URLs and the account numbers that may be in it.
+func Scrub(text string) string {
+	for _, s := range secrets() {
+		text = s.pattern.ReplaceAllString(text, s.replacement)
 	}
 	return text
 }
 
-// Scrub returns text without the secrets, the queries of URLs and the account numbers that may be in it.
-func Scrub(text string) string { return scrub(text) }
+// clip shortens text of others that a message quotes.
+func clip(text string) string { return safetext.Clip(text, clipped) }
+
+// shown makes text of others fit for a message: one line without secrets.
+func shown(text string) string { return safetext.Line(Scrub(text)) }

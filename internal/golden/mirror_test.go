@@ -64,22 +64,6 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// Of a version of the object at the first location a mirror knows nothing.
-func TestMirrorsHaveNoVersion(t *testing.T) {
-	fake, s := newFakeS3(t, status(404), serve(content))
-	o := contentAt("s3://bucket/a", "s3://other/b")
-	o.VersionID = "v1"
-	if _, err := s.Fetch(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	if got := fake.requests[0].URL.Query().Get("versionId"); got != "v1" {
-		t.Errorf("asked for version %q, want v1", got)
-	}
-	if got := fake.requests[1].URL.RawQuery; strings.Contains(got, "versionId") {
-		t.Errorf("the mirror was asked for %q", got)
-	}
-}
-
 func TestOffline(t *testing.T) {
 	server := newScript(t, true, serve(content))
 	s := newStore(t)

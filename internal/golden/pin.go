@@ -145,8 +145,8 @@ func (p pin) cannot(err error, tries int) error {
 		return e
 	}
 	e := p.failed(err, tries)
-	var refused *refusal
-	if isHub(p.location) && errors.As(err, &refused) && refused.status < http.StatusInternalServerError {
+	var refused *Refusal
+	if isHub(p.location) && errors.As(err, &refused) && refused.Status < http.StatusInternalServerError {
 		known = e.(*FetchError)
 		known.Hint = "check the location, and for a repository that is not public " + envHubToken
 	}
@@ -162,13 +162,6 @@ func (p pin) offline() error {
 		Hint: "run `vllm-vcr golden pull` while online, and keep the cache",
 	}
 }
-
-// Causes that lie on this machine, as those of servers.
-const (
-	causeCache    = "cache"
-	causeOffline  = "offline"
-	causeTooLarge = "too-large"
-)
 
 // readUpTo reads one byte more than limit at most, which shows that there is more. It allocates as
 // bytes come, by nobody's claim but the file system's.

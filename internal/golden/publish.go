@@ -8,13 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
-
-	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // Published says what became of a file that was to be published.
@@ -26,22 +22,13 @@ type Published struct {
 	Existed bool
 }
 
-// Publish is [Store.Publish] of a store as the environment says. It returns the location.
-func Publish(ctx context.Context, location, file string) (where string, err error) {
-	p, err := new(Store).Publish(ctx, location, file)
-	return p.Location, err
-}
-
 // Publish copies a regular file to a location: s3://bucket/key, file:///path or a path, a relative one below
 // [Store.Dir]. It only ever creates. Where the location holds something, that must be the same bytes, which is no error;
 // other bytes are one that is [fs.ErrExist], and stay as they are. What is published appears whole or not at all.
 //
-// To S3 the file goes with If-None-Match and its SHA-256, so the server refuses other bytes than were hashed. It is
-// one request up to 5 GB, which is the most that S3 takes, and an upload in parts above.
-//
 // An error is a [*PublishError].
 func (s *Store) Publish(ctx context.Context, location, file string) (Published, error) {
-	p := &publication{store: s, shown: printable(scrub(location)), file: file}
+	p := &publication{store: s, shown: shown(location), file: file}
 	p.result.Location = location
 	err := context.Cause(ctx)
 	if err == nil {
@@ -67,11 +54,11 @@ type PublishError struct {
 }
 
 func (e *PublishError) Error() string {
-	text := "publish to " + e.Location + ": " + reason(e.Err)
+	text := "publish to " + e.Location + ": " + Reason(e.Err)
 	if e.Tries > 1 {
 		text += fmt.Sprintf(" (%d tries)", e.Tries)
 	}
-	return text + advice{e.Cause, e.Hint}.String()
+	return text + Advice{e.Cause, e.Hint}.String()
 }
 
 // Unwrap returns the cause.
@@ -86,12 +73,16 @@ type publication struct {
 	result Published
 }
 
+func (p *publication) upload() Upload {
+	return Upload{File: p.file, SHA256: p.result.SHA256, Size: p.result.Size, Shown: p.shown}
+}
+
 func (p *publication) failed(err error) error {
 	known := publishAdvice(err)
-	e := &PublishError{Location: p.shown, Tries: p.tries, Cause: known.cause, Hint: known.hint, Err: err}
-	var refused *refusal
+	e := &PublishError{Location: p.shown, Tries: p.tries, Cause: known.Cause, Hint: known.Hint, Err: err}
+	var refused *Refusal
 	if errors.As(err, &refused) {
-		e.Status = refused.status
+		e.Status = refused.Status
 	}
 	return e
 }
@@ -117,34 +108,48 @@ func (p *publication) to(ctx context.Context, location string) error {
 		if bucket == "" || key == "" {
 			return errors.New("an S3 location is s3://bucket/key")
 		}
-		return p.toS3(ctx, bucket, key)
+		if err := p.measure(); err != nil {
+			return err
+		}
+		objects, err := p.store.objects()
+		if err != nil {
+			return err
+		}
+		created, err := objects.Create(ctx, bucket, key, p.upload())
+		p.result.Existed, p.tries = created.Existed, created.Tries
+		return err
 	}
 	return fmt.Errorf("%w: scheme %q is not one of s3 and file", errors.ErrUnsupported, clip(scheme))
 }
 
-// otherBytes is the error of a place that is taken.
-func (p *publication) otherBytes(size int64, digest string) error {
-	if digest == "" {
-		return fmt.Errorf("%w with other bytes: %d of them, not %d", fs.ErrExist, size, p.result.Size)
-	}
-	return fmt.Errorf("%w with other bytes: their sha256 is %s, not %s", fs.ErrExist, digest, p.result.SHA256)
+// An Upload is a file that is to become an object.
+type Upload struct {
+	File   string // its path
+	SHA256 string // of its bytes, 64 lowercase hexadecimal digits
+	Size   int64  // bytes
+	Shown  string // its location, fit for messages
 }
 
-// open opens the file that is to be published.
-func (p *publication) open() (*os.File, error) {
-	info, err := os.Stat(p.file)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: p.file, Err: errors.New("not a regular file")}
-	}
-	return os.Open(p.file)
+// Created says what became of an upload.
+type Created struct {
+	Existed bool // the object with these very bytes was there already
+	Tries   int  // uploads tried
 }
+
+// OtherBytes is the error of a location that holds other bytes: so many, or if the number is the same, of a digest.
+func (u Upload) OtherBytes(size int64, digest string) error {
+	if digest == "" {
+		return fmt.Errorf("%w with other bytes: %d of them, not %d", fs.ErrExist, size, u.Size)
+	}
+	return fmt.Errorf("%w with other bytes: their sha256 is %s, not %s", fs.ErrExist, digest, u.SHA256)
+}
+
+// Open opens the file. It refuses anything but a regular one.
+func (u Upload) Open() (*os.File, error) { return openRegular(u.File) }
 
 // measure hashes the file.
 func (p *publication) measure() error {
-	f, err := p.open()
+	f, err := openRegular(p.file)
 	if err != nil {
 		return err
 	}
@@ -159,50 +164,86 @@ func digestOf(r io.Reader) (digest string, size int64, err error) {
 	return hex.EncodeToString(h.Sum(nil)), size, err
 }
 
-// again waits before the next try, or returns err if there is to be none.
-func (p *publication) again(ctx context.Context, try int, err error) error {
-	var final *finalError
-	if try == retry.Tries || ctx.Err() != nil || errors.As(err, &final) || !temporary(err) && !isConflict(err) {
-		return err
-	}
-	wait := p.store.backoff(try)
-	p.store.log().Warn("golden not published, trying again", "golden", p.shown, "try", try,
-		"wait", wait.Round(time.Millisecond), "error", reason(err))
-	return retry.Pause(ctx, wait)
-}
-
-// isConflict tells whether another upload of the same key was under way, which says nothing about this one.
-func isConflict(err error) bool {
-	var refused *refusal
-	return errors.As(err, &refused) && refused.status == http.StatusConflict
-}
-
 // publishAdvice says what to look at after a failure.
-func publishAdvice(err error) advice {
-	var refused *refusal
+func publishAdvice(err error) Advice {
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return advice{causeExists, "nothing is ever overwritten: choose another name, or remove what is there"}
-	case errors.As(err, &refused):
-		return refused.writeAdvice()
+		return Advice{causeExists, "nothing is ever overwritten: choose another name, or remove what is there"}
+	case errors.As(err, new(*Refusal)):
+		return adviceOn(err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
-		return advice{}
+		return Advice{}
 	}
 	return adviceOn(err)
 }
 
-// writeAdvice is what s3Advice is for those who read.
-func (r *refusal) writeAdvice() advice {
-	known := r.s3Advice()
-	switch {
-	case r.status == http.StatusNotImplemented:
-		return advice{causeNoCondition, "the store does not know If-None-Match, without which it might overwrite"}
-	case known.cause == causeNoBucket:
-		known.hint = "there is no such bucket: check the location and AWS_ENDPOINT_URL"
-	case known.cause == causeDenied:
-		known.hint = "the credentials may not write this key, or not read it to compare"
-	case known.cause == causeNoCredentials, known.cause == causeFork:
-		known.hint = "no AWS credentials were found, so the request was not signed" + forkHint()
+// toFile publishes to a path of this machine.
+func (p *publication) toFile(name string) error {
+	// Nothing is written, and no permission to is needed, where the bytes are already.
+	if _, err := os.Lstat(name); err == nil {
+		if err := p.measure(); err != nil {
+			return err
+		}
+		return p.compareFile(name)
 	}
-	return known
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".partial-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	if err := errors.Join(p.copyTo(temp), temp.Close()); err != nil {
+		return err
+	}
+	err = create(temp.Name(), name)
+	if errors.Is(err, fs.ErrExist) { // somebody was faster
+		return p.compareFile(name)
+	}
+	return err
+}
+
+// copyTo copies the file and hashes what it copies.
+func (p *publication) copyTo(temp *os.File) error {
+	f, err := openRegular(p.file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p.result.SHA256, p.result.Size, err = digestOf(io.TeeReader(f, temp))
+	if err == nil {
+		err = temp.Chmod(0o644) // it was made for this user alone
+	}
+	if err == nil {
+		err = temp.Sync()
+	}
+	return err
+}
+
+// create gives a whole file its name, unless something has that name: a link is made or is not, while a rename would
+// replace. On file systems without links the name is taken first.
+func create(temp, name string) error {
+	err := os.Link(temp, name)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Rename(temp, name))
+}
+
+// compareFile compares what has the name already with the file.
+func (p *publication) compareFile(name string) error {
+	there := publication{file: name}
+	if err := there.measure(); err != nil {
+		return err
+	}
+	if there.result.SHA256 != p.result.SHA256 {
+		return p.upload().OtherBytes(there.result.Size, there.result.SHA256)
+	}
+	p.result.Existed = true
+	return nil
 }

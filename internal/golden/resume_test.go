@@ -164,7 +164,7 @@ func TestDownloadWaitsAsAsked(t *testing.T) {
 			if test.header != "" {
 				header.Set("Retry-After", test.header)
 			}
-			_, err := webBody(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header}, span{})
+			_, err := webBody(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header}, Span{})
 			if got := s.wait(1, err); got != test.want {
 				t.Errorf("waits %v, want %v", got, test.want)
 			}

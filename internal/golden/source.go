@@ -6,51 +6,83 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-
-	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // A source is a place that bytes come from.
 type source struct {
-	open   func(context.Context, span) (*body, error)
+	open   func(context.Context, Span) (*Body, error)
 	remote bool // worth retrying and caching
 }
 
-// A span is the part of an object that is asked for: all from an offset on. The zero span is the whole object.
-type span struct {
-	offset  int64  // bytes
-	etag    string // of the object that the bytes before the offset came from; empty: any
-	version string // of the object in S3; empty: the newest
+// A Span is the part of an object that is requested: all from an offset on. The zero Span is the whole object.
+type Span struct {
+	Offset  int64  // bytes
+	ETag    string // of the object that the bytes before the offset came from; empty: any
+	Version string // of the object in S3; empty: the newest
 }
 
-// A body is the bytes of an object from some offset on.
-type body struct {
+// A Body is the bytes of an object from some offset on.
+type Body struct {
 	io.ReadCloser
-	offset   int64     // of the first byte; 0 if the server cannot begin elsewhere
-	size     int64     // of the whole object in bytes; -1: not known
-	etag     string    // empty: not known
-	modified time.Time // when the object was stored; zero: not known
-	version  string    // of the object in S3; empty: not known
+	Offset   int64     // of the first byte; 0 if the server cannot begin elsewhere
+	Size     int64     // of the whole object in bytes; -1: not known
+	ETag     string    // empty: not known
+	Modified time.Time // when the object was stored; zero: not known
+	Version  string    // of the object in S3; empty: not known
+}
+
+// An ObjectStore holds objects in buckets, as S3 does.
+type ObjectStore interface {
+	// Open returns the bytes of an object. It makes one try.
+	Open(ctx context.Context, bucket, key string, part Span) (*Body, error)
+	// Create makes an object of a file, in several tries if that may help. It never overwrites: where there is an object
+	// of other bytes, the error is that of [Upload.OtherBytes].
+	Create(ctx context.Context, bucket, key string, file Upload) (Created, error)
+}
+
+// A Connector makes the ObjectStore of a Store, without a request. That of S3 is s3store.Options.
+type Connector interface {
+	Connect(Transport) ObjectStore
+}
+
+// A Transport is how a Store reaches servers.
+type Transport struct {
+	HTTP    *http.Client // nil: none was given
+	Backoff func(try int) time.Duration
+	Stall   time.Duration // 0: the default of [retry.Watch]
+	Log     *slog.Logger
+}
+
+// objects is the store of the objects of s3:// locations.
+func (s *Store) objects() (ObjectStore, error) {
+	if s.S3 == nil {
+		return nil, fmt.Errorf("%w: this program cannot read s3:// locations", errors.ErrUnsupported)
+	}
+	s.connect.Do(func() {
+		s.connected = s.S3.Connect(Transport{HTTP: s.HTTP, Backoff: s.backoff, Stall: s.Stall, Log: s.log()})
+	})
+	return s.connected, nil
 }
 
 // wholeFile is the body of a file, read from its start.
-func wholeFile(f io.ReadCloser, err error) (*body, error) {
+func wholeFile(f io.ReadCloser, err error) (*Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &body{ReadCloser: f, size: -1}, nil
+	return &Body{ReadCloser: f, Size: -1}, nil
 }
 
-// source tells from a location how to read it. It touches neither disk nor network.
+// source returns how a location is read. It touches neither disk nor network.
 func (s *Store) source(location string) (source, error) {
 	scheme, rest, hasScheme := strings.Cut(location, "://")
 	if !hasScheme {
@@ -67,7 +99,14 @@ func (s *Store) source(location string) (source, error) {
 		if bucket == "" || key == "" {
 			return source{}, errors.New("an S3 location is s3://bucket/key")
 		}
-		return source{open: s.openS3(bucket, key), remote: true}, nil
+		open := func(ctx context.Context, part Span) (*Body, error) {
+			objects, err := s.objects()
+			if err != nil {
+				return nil, err
+			}
+			return objects.Open(ctx, bucket, key, part)
+		}
+		return source{open: open, remote: true}, nil
 	case "https":
 		where, err := url.Parse("https://" + rest)
 		switch {
@@ -101,11 +140,11 @@ func (s *Store) relative(location string) (source, error) {
 	if !fs.ValidPath(name) {
 		return source{}, errors.New("the location leads out of the goldens that are built in")
 	}
-	return source{open: func(context.Context, span) (*body, error) { return wholeFile(s.FS.Open(name)) }}, nil
+	return source{open: func(context.Context, Span) (*Body, error) { return wholeFile(s.FS.Open(name)) }}, nil
 }
 
 func fileSource(name string) source {
-	return source{open: func(context.Context, span) (*body, error) {
+	return source{open: func(context.Context, Span) (*Body, error) {
 		f, err := openRegular(name)
 		if err != nil {
 			return nil, err
@@ -126,65 +165,11 @@ func openRegular(name string) (*os.File, error) {
 	return os.Open(name)
 }
 
-// openHTTPS reads a web server, with the given headers.
-func (s *Store) openHTTPS(where *url.URL, header http.Header) func(context.Context, span) (*body, error) {
-	return func(ctx context.Context, part span) (*body, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(req.Header, header)
-		// Without this the transport asks for gzip and undoes it, and then also undoes that of a
-		// golden which is stored with a Content-Encoding.
-		req.Header.Set("Accept-Encoding", "identity")
-		if part.offset > 0 {
-			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", part.offset))
-			req.Header.Set("If-Match", part.etag)
-		}
-		resp, err := s.client(header).Do(req)
-		if err != nil {
-			return nil, err
-		}
-		b, err := webBody(resp, part)
-		if err != nil {
-			resp.Body.Close()
-			return nil, err
-		}
-		return b, nil
-	}
-}
-
-// webBody is what a web server answered to the question for a part.
-func webBody(resp *http.Response, part span) (*body, error) {
-	b := &body{ReadCloser: resp.Body, size: resp.ContentLength, etag: resp.Header.Get("Etag")}
-	if modified, err := http.ParseTime(resp.Header.Get("Last-Modified")); err == nil {
-		b.modified = modified
-	}
-	switch {
-	case resp.StatusCode == http.StatusOK:
-		return b, nil
-	case resp.StatusCode == http.StatusPartialContent && part.offset > 0:
-		var err error
-		b.offset, b.size, err = parseContentRange(resp.Header.Get("Content-Range"))
-		return b, err
-	}
-	return nil, &refusal{status: resp.StatusCode, retryAfter: retry.After(resp.Header)}
-}
-
-// client is the one for requests with the given headers.
-func (s *Store) client(header http.Header) *http.Client {
-	client := s.HTTP
-	if client == nil {
-		client = webClient()
-	}
-	return keepingToHTTPS(client, header)
-}
-
 // CheckBucket finds in a bucket what no location can have, before anything is looked for in it.
 func CheckBucket(bucket string) error {
 	scheme, rest, hasScheme := strings.Cut(bucket, "://")
 	switch {
-	case printable(bucket) != bucket:
+	case strings.ContainsFunc(bucket, func(r rune) bool { return !strconv.IsPrint(r) }):
 		return errors.New("it has a character that is not printable")
 	case !hasScheme:
 		return nil // a directory
@@ -206,7 +191,7 @@ func isWeb(scheme string) bool {
 	return slices.Contains([]string{"s3", "https", "hf"}, strings.ToLower(scheme))
 }
 
-// hasDots tells whether a path has a segment that servers and clients may read as another path.
+// hasDots reports whether a path has a segment that servers and clients may read as another path.
 func hasDots(path string) bool {
 	return slices.ContainsFunc(strings.Split(path, "/"), func(segment string) bool { return segment == "." || segment == ".." })
 }

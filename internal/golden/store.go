@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -17,7 +18,7 @@ import (
 // some hundred times the size of a usual one.
 const DefaultMaxSize = 256 << 20
 
-// Store gets goldens. Its zero value reads files, and S3 and the web as the environment says; its
+// Store gets goldens. Its zero value reads files and the web; its
 // fields are to be set before the first use. It is safe for use by several goroutines, and must not
 // be copied.
 type Store struct {
@@ -47,20 +48,20 @@ type Store struct {
 	Log *slog.Logger
 
 	// HTTP makes all requests for goldens. By default they are made as http.DefaultClient does, and
-	// as the AWS SDK does.
+	// those of S3 as the AWS SDK does.
 	HTTP *http.Client
-	// S3 says how S3 is reached where the environment does not.
-	S3 S3Options
+	// S3 reads and writes s3:// locations; without it they are errors. Package s3store has one.
+	S3 Connector
 	// Backoff is the time to wait after the given try, of which the first is 1; by default random, up
 	// to 0.5 s, 1 s, 2 s. A server that asks for up to 30 s gets them.
 	Backoff func(try int) time.Duration
 	// Stall is how long a server may send nothing before the request is given up; by default 30 s.
 	Stall time.Duration
 
-	busy        digestLocks
-	s3          s3Cache
-	bundle      bundleCache
-	roleTimeout time.Duration // for tests; 0: the constant
+	busy      digestLocks
+	connect   sync.Once
+	connected ObjectStore // by S3
+	bundle    bundleCache
 }
 
 // An Object is a golden as it is registered.
@@ -149,9 +150,6 @@ func (s *Store) get(ctx context.Context, o Object, form form) (got, error) {
 	return got{}, everywhere(q.failures)
 }
 
-// shown is a location as messages show it.
-func shown(location string) string { return printable(scrub(location)) }
-
 // A quest is the search for one golden.
 type quest struct {
 	store    *Store
@@ -204,7 +202,7 @@ func (q *quest) warn(g got) {
 }
 
 func readLocal(ctx context.Context, p pin, src source, form form) (got, error) {
-	body, err := src.open(ctx, span{})
+	body, err := src.open(ctx, Span{})
 	if err != nil {
 		return got{}, p.failed(err, 0)
 	}

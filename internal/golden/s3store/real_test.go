@@ -1,15 +1,19 @@
-package golden
+package s3store
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -51,7 +55,7 @@ func put(t testing.TB, client *s3.Client, key string, data []byte) {
 // Every golden of this repository, by its manifest, from a bucket with a prefix.
 func TestRealS3ServesTheGoldens(t *testing.T) {
 	_, client := startS3(t)
-	root := filepath.Join("..", "..")
+	root := filepath.Join("..", "..", "..")
 	registry, findings := manifest.Load(filepath.Join(root, "conformance", "manifest.toml"))
 	for _, finding := range findings {
 		t.Log(finding)
@@ -68,7 +72,7 @@ func TestRealS3ServesTheGoldens(t *testing.T) {
 		}
 		put(t, client, "ci/"+g.BucketPath, want)
 		for range 2 { // the second from the cache
-			got, err := s.Fetch(t.Context(), Object{Location: g.Location(s.Bucket, ""), SHA256: g.SHA256, Size: g.Size})
+			got, err := s.Fetch(t.Context(), golden.Object{Location: g.Location(s.Bucket, ""), SHA256: g.SHA256, Size: g.Size})
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: got %d bytes, %v; want %d", g.BucketPath, len(got), err, len(want))
 			}
@@ -102,7 +106,7 @@ func TestRealS3LargeObject(t *testing.T) {
 	_, client := startS3(t)
 	large := bytes.Repeat(content, 8<<20/len(content))
 	put(t, client, "large", large)
-	got, err := newStore(t).Fetch(t.Context(), Object{Location: "s3://" + bucket + "/large", SHA256: digest(large), Size: int64(len(large))})
+	got, err := newStore(t).Fetch(t.Context(), golden.Object{Location: "s3://" + bucket + "/large", SHA256: digest(large), Size: int64(len(large))})
 	if err != nil || !bytes.Equal(got, large) {
 		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(large))
 	}
@@ -195,8 +199,77 @@ func TestRealS3Gone(t *testing.T) {
 	wantContent(t, s, "s3://"+bucket+"/key")
 	server.Stop()
 	wantContent(t, s, "s3://"+bucket+"/key")
-	_, err := s.Fetch(t.Context(), Object{Location: "s3://" + bucket + "/key", SHA256: digest(content[1:])})
+	_, err := s.Fetch(t.Context(), golden.Object{Location: "s3://" + bucket + "/key", SHA256: digest(content[1:])})
 	if failed := wantFetchError(t, err, "connection refused (4 tries)"); failed.Tries != 4 {
 		t.Errorf("%d tries, want 4", failed.Tries)
 	}
+}
+
+// BenchmarkPull is what a run pays for 30 goldens of 5 MB that it has not, from a real S3 server on this machine, beside
+// what curl takes for the same objects in the same run: vs-curl is how many times as long.
+func BenchmarkPull(b *testing.B) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		b.Skip("no curl here")
+	}
+	server, client := startS3(b)
+	const policy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::goldens/*"}]}`
+	if _, err := client.PutBucketPolicy(b.Context(), &s3.PutBucketPolicyInput{Bucket: ptr(bucket), Policy: ptr(policy)}); err != nil {
+		b.Fatal(err)
+	}
+	var objects []golden.Object
+	arguments := []string{"--silent", "--show-error", "--fail", "--parallel"}
+	for i := range 30 {
+		data := noise(5_000_000 + i)
+		key := fmt.Sprintf("golden-%d", i)
+		put(b, client, key, data)
+		objects = append(objects, golden.Object{Location: "s3://" + bucket + "/" + key, SHA256: digest(data), Size: int64(len(data))})
+		arguments = append(arguments, "--output", key, server.Endpoint+"/"+bucket+"/"+key)
+	}
+	var ours, theirs time.Duration
+	for b.Loop() {
+		ours += pullAll(b, objects)
+		theirs += run(b, curl, arguments...)
+	}
+	n := float64(b.N)
+	b.ReportMetric(float64(ours.Milliseconds())/n, "pull-ms/op")
+	b.ReportMetric(float64(theirs.Milliseconds())/n, "curl-ms/op")
+	b.ReportMetric(ours.Seconds()/theirs.Seconds(), "vs-curl")
+}
+
+// pullAll pulls objects into a new cache, and tells how long that took.
+func pullAll(b *testing.B, objects []golden.Object) time.Duration {
+	dir, err := os.MkdirTemp(b.TempDir(), "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := newStore(b)
+	s.Cache = dir
+	start := time.Now()
+	for _, p := range s.Pull(b.Context(), objects) {
+		if p.Err != nil || p.Cached {
+			b.Fatal(p.Cached, p.Err)
+		}
+	}
+	took := time.Since(start)
+	os.RemoveAll(dir)
+	return took
+}
+
+// run runs a command in a new directory, and tells how long that took.
+func run(b *testing.B, name string, arguments ...string) time.Duration {
+	dir, err := os.MkdirTemp(b.TempDir(), "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(name, arguments...)
+	cmd.Dir = dir
+	start := time.Now()
+	out, err := cmd.CombinedOutput()
+	took := time.Since(start)
+	if err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	os.RemoveAll(dir)
+	return took
 }

@@ -1,4 +1,4 @@
-package golden
+package s3store
 
 import (
 	"bytes"
@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -54,17 +55,17 @@ func TestParseSwitch(t *testing.T) {
 func TestS3OptionsThatCannotBe(t *testing.T) {
 	tests := []struct {
 		name    string
-		options S3Options
+		options Options
 		want    string
 	}{
-		{name: "endpoint without a scheme", options: S3Options{Endpoint: "s3.test:9000"}, want: `the S3 endpoint "s3.test:9000" is not an URL such as https://s3.example.org`},
-		{name: "endpoint of another kind", options: S3Options{Endpoint: "ftp://s3.test"}, want: "is not an URL"},
-		{name: "endpoint that is none", options: S3Options{Endpoint: "http://%"}, want: "is not an URL"},
-		{name: "region", options: S3Options{Region: "eu-west-1.evil.test/"}, want: "is not one such as eu-west-1"},
-		{name: "role", options: S3Options{Role: "arn:aws:iam::123456789012:user/x"}, want: `the role "arn:aws:iam::…:user/x" is not an ARN such as`},
-		{name: "role without a signature", options: S3Options{Role: roleARN, Anonymous: On}, want: "choose one of the two"},
-		{name: "session", options: S3Options{Role: roleARN, RoleSession: "a b"}, want: `the name "a b" of a session`},
-		{name: "session without a role", options: S3Options{RoleSession: "ab"}, want: "but no role"},
+		{name: "endpoint without a scheme", options: Options{Endpoint: "s3.test:9000"}, want: `the S3 endpoint "s3.test:9000" is not an URL such as https://s3.example.org`},
+		{name: "endpoint of another kind", options: Options{Endpoint: "ftp://s3.test"}, want: "is not an URL"},
+		{name: "endpoint that is none", options: Options{Endpoint: "http://%"}, want: "is not an URL"},
+		{name: "region", options: Options{Region: "eu-west-1.evil.test/"}, want: "is not one such as eu-west-1"},
+		{name: "role", options: Options{Role: "arn:aws:iam::123456789012:user/x"}, want: `the role "arn:aws:iam::…:user/x" is not an ARN such as`},
+		{name: "role without a signature", options: Options{Role: roleARN, Anonymous: On}, want: "choose one of the two"},
+		{name: "session", options: Options{Role: roleARN, RoleSession: "a b"}, want: `the name "a b" of a session`},
+		{name: "session without a role", options: Options{RoleSession: "ab"}, want: "but no role"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -92,14 +93,14 @@ func TestDefaultSession(t *testing.T) {
 func TestS3PathStyle(t *testing.T) {
 	tests := []struct {
 		name    string
-		options S3Options
+		options Options
 		want    string
 	}{
 		{name: "AWS", want: "bucket.s3.us-east-1.amazonaws.com/key"},
-		{name: "AWS, on", options: S3Options{PathStyle: On}, want: "s3.us-east-1.amazonaws.com/bucket/key"},
-		{name: "endpoint", options: S3Options{Endpoint: "http://s3.test"}, want: "s3.test/bucket/key"},
-		{name: "endpoint, off", options: S3Options{Endpoint: "http://s3.test", PathStyle: Off}, want: "bucket.s3.test/key"},
-		{name: "region", options: S3Options{Region: "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
+		{name: "AWS, on", options: Options{PathStyle: On}, want: "s3.us-east-1.amazonaws.com/bucket/key"},
+		{name: "endpoint", options: Options{Endpoint: "http://s3.test"}, want: "s3.test/bucket/key"},
+		{name: "endpoint, off", options: Options{Endpoint: "http://s3.test", PathStyle: Off}, want: "bucket.s3.test/key"},
+		{name: "region", options: Options{Region: "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -131,7 +132,7 @@ func TestRealS3PathStyle(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	s := newStore(t)
-	s.S3 = S3Options{Endpoint: "http://s3.test", PathStyle: Off}
+	s.S3 = Options{Endpoint: "http://s3.test", PathStyle: Off}
 	s.HTTP = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	wantKey(t, s, "key")
 	if len(hosts) != 1 || hosts[0] != bucket+".s3.test:80" {
@@ -141,7 +142,7 @@ func TestRealS3PathStyle(t *testing.T) {
 	wantFetchError(t, err, "NoSuchBucket", "[no-bucket]")
 	// Without a server for the name of the bucket, the typo is one of a host.
 	s = newStore(t)
-	s.S3 = S3Options{Endpoint: "http://s3.invalid", PathStyle: Off}
+	s.S3 = Options{Endpoint: "http://s3.invalid", PathStyle: Off}
 	_, err = fetchContent(t, s, "s3://goldesn/key")
 	wantFetchError(t, err, "no such host", "check the name of the host or bucket", "[no-host]")
 }
@@ -211,55 +212,31 @@ func TestRealS3Parts(t *testing.T) {
 	_, client := startS3(t)
 	put(t, client, "key", content)
 	s := newStore(t)
-	whole, first, err := openKey(t.Context(), s, "key", span{})
-	if err != nil || !bytes.Equal(whole, content) || first.offset != 0 || first.size != 3500 || first.etag == "" {
+	whole, first, err := openKey(t.Context(), s, "key", golden.Span{})
+	if err != nil || !bytes.Equal(whole, content) || first.Offset != 0 || first.Size != 3500 || first.ETag == "" {
 		t.Fatalf("got %d bytes and %+v, %v", len(whole), first, err)
 	}
-	if age := time.Since(first.modified); age < -time.Minute || age > time.Hour {
-		t.Errorf("was stored %v", first.modified)
+	if age := time.Since(first.Modified); age < -time.Minute || age > time.Hour {
+		t.Errorf("was stored %v", first.Modified)
 	}
-	rest, second, err := openKey(t.Context(), s, "key", span{offset: 3000, etag: first.etag})
-	if err != nil || !bytes.Equal(rest, content[3000:]) || second.offset != 3000 || second.size != 3500 || second.etag != first.etag {
+	rest, second, err := openKey(t.Context(), s, "key", golden.Span{Offset: 3000, ETag: first.ETag})
+	if err != nil || !bytes.Equal(rest, content[3000:]) || second.Offset != 3000 || second.Size != 3500 || second.ETag != first.ETag {
 		t.Errorf("got %d bytes and %+v, %v", len(rest), second, err)
 	}
 	tests := []struct {
 		name   string
-		part   span
+		part   golden.Span
 		status int
 	}{
-		{name: "changed", part: span{offset: 10, etag: `"0123456789abcdef0123456789abcdef"`}, status: 412},
-		{name: "beyond the end", part: span{offset: 3500, etag: first.etag}, status: 416},
+		{name: "changed", part: golden.Span{Offset: 10, ETag: `"0123456789abcdef0123456789abcdef"`}, status: 412},
+		{name: "beyond the end", part: golden.Span{Offset: 3500, ETag: first.ETag}, status: 416},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, _, err := openKey(t.Context(), s, "key", test.part)
 			var refused *refusal
-			if !asRefusal(err, &refused) || refused.status != test.status || refused.cause() != causeChanged {
+			if !asRefusal(err, &refused) || refused.Status != test.status || refused.cause() != "object-changed" {
 				t.Errorf("got %v, want status %d", err, test.status)
-			}
-		})
-	}
-}
-
-func TestParseContentRange(t *testing.T) {
-	tests := []struct {
-		name, text   string
-		offset, size int64
-		fails        bool
-	}{
-		{name: "whole", text: "bytes 0-9/10", size: 10},
-		{name: "end", text: "bytes 5-9/10", offset: 5, size: 10},
-		{name: "size not known", text: "bytes 5-9/*", offset: 5, size: -1},
-		{name: "nothing", fails: true},
-		{name: "not satisfied", text: "bytes */10", fails: true},
-		{name: "negative", text: "bytes -5-9/10", fails: true},
-		{name: "no size", text: "bytes 5-9", fails: true},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			offset, size, err := parseContentRange(test.text)
-			if offset != test.offset || size != test.size || (err != nil) != test.fails {
-				t.Errorf("got %d, %d, %v", offset, size, err)
 			}
 		})
 	}
@@ -276,22 +253,22 @@ func TestRealS3Versions(t *testing.T) {
 	}
 	put(t, client, "key", content)
 	s := newStore(t)
-	_, old, err := openKey(t.Context(), s, "key", span{})
-	if err != nil || old.version == "" {
+	_, old, err := openKey(t.Context(), s, "key", golden.Span{})
+	if err != nil || old.Version == "" {
 		t.Fatalf("%+v, %v", old, err)
 	}
 	put(t, client, "key", content[1:])
-	data, now, err := openKey(t.Context(), s, "key", span{})
-	if err != nil || !bytes.Equal(data, content[1:]) || now.version == old.version {
-		t.Errorf("got %d bytes of version %q, %v", len(data), now.version, err)
+	data, now, err := openKey(t.Context(), s, "key", golden.Span{})
+	if err != nil || !bytes.Equal(data, content[1:]) || now.Version == old.Version {
+		t.Errorf("got %d bytes of version %q, %v", len(data), now.Version, err)
 	}
-	data, then, err := openKey(t.Context(), s, "key", span{version: old.version})
-	if err != nil || !bytes.Equal(data, content) || then.version != old.version {
-		t.Errorf("got %d bytes of version %q, %v", len(data), then.version, err)
+	data, then, err := openKey(t.Context(), s, "key", golden.Span{Version: old.Version})
+	if err != nil || !bytes.Equal(data, content) || then.Version != old.Version {
+		t.Errorf("got %d bytes of version %q, %v", len(data), then.Version, err)
 	}
-	_, _, err = openKey(t.Context(), s, "key", span{version: "01M6K00000000000000000000A"})
+	_, _, err = openKey(t.Context(), s, "key", golden.Span{Version: "01M6K00000000000000000000A"})
 	var refused *refusal
-	if !asRefusal(err, &refused) || refused.cause() != causeNoKey {
+	if !asRefusal(err, &refused) || refused.cause() != golden.CauseNoKey {
 		t.Errorf("a version that does not exist: %v", err)
 	}
 }

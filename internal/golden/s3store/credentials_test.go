@@ -1,4 +1,4 @@
-package golden
+package s3store
 
 import (
 	"bytes"
@@ -28,6 +28,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -223,7 +224,7 @@ func iamRequest(t *testing.T, server *testenv.S3Server, form url.Values) {
 }
 
 // startRole starts a server with a bucket, an object and a role that may read it.
-func startRole(t *testing.T) (*testenv.S3Server, *fakeGitHub, *fakeSTS, *Store) {
+func startRole(t *testing.T) (*testenv.S3Server, *fakeGitHub, *fakeSTS, *goldenStore) {
 	t.Helper()
 	server, client := startS3With(t, testenv.S3Config{IAM: true})
 	put(t, client, "key", content)
@@ -245,8 +246,12 @@ func startRole(t *testing.T) (*testenv.S3Server, *fakeGitHub, *fakeSTS, *Store) 
 }
 
 // openKey reads an object of the usual bucket past the cache.
-func openKey(ctx context.Context, s *Store, key string, part span) ([]byte, *body, error) {
-	b, err := s.openS3(bucket, key)(ctx, part)
+func openKey(ctx context.Context, s *goldenStore, key string, part golden.Span) ([]byte, *golden.Body, error) {
+	c, err := s.s3(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := c.open(ctx, bucket, key, part)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -255,9 +260,9 @@ func openKey(ctx context.Context, s *Store, key string, part span) ([]byte, *bod
 	return data, b, err
 }
 
-func wantKey(t *testing.T, s *Store, key string) {
+func wantKey(t *testing.T, s *goldenStore, key string) {
 	t.Helper()
-	data, _, err := openKey(t.Context(), s, key, span{})
+	data, _, err := openKey(t.Context(), s, key, golden.Span{})
 	if err != nil || !bytes.Equal(data, content) {
 		t.Fatalf("got %d bytes, %v", len(data), err)
 	}
@@ -388,7 +393,7 @@ func TestRoleIsRenewedAsTimePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late int
 		s := newStore(t)
-		s.S3 = S3Options{Role: roleARN, Endpoint: "http://s3.test"}
+		s.S3 = Options{Role: roleARN, Endpoint: "http://s3.test"}
 		s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			answer := httptest.NewRecorder()
 			switch {
@@ -448,7 +453,7 @@ func TestRealRoleIsRenewedAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if data, _, err := openKey(t.Context(), s, "key", span{}); err != nil || len(data) != len(content) {
+			if data, _, err := openKey(t.Context(), s, "key", golden.Span{}); err != nil || len(data) != len(content) {
 				t.Errorf("got %d bytes, %v", len(data), err)
 			}
 		})
@@ -456,5 +461,58 @@ func TestRealRoleIsRenewedAtOnce(t *testing.T) {
 	group.Wait()
 	if len(sts.keys) != 2 || github.asked != 2 {
 		t.Errorf("%d sessions and %d tokens, want 2 of each", len(sts.keys), github.asked)
+	}
+}
+
+// As GitHub writes them, but for most of it.
+const (
+	forkEvent = `{"action":"opened","pull_request":{"head":{"repo":{"full_name":"guest/name","fork":true}},"base":{"repo":{"full_name":"owner/name","fork":false}}}}`
+	ownEvent  = `{"pull_request":{"head":{"repo":{"full_name":"owner/name","fork":true}},"base":{"repo":{"full_name":"Owner/name","fork":true}}}}`
+)
+
+func TestFromFork(t *testing.T) {
+	tests := []struct {
+		name, event, content string
+		want                 bool
+	}{
+		{name: "fork", event: "pull_request", content: forkEvent, want: true},
+		{name: "branch of a repository that is a fork", event: "pull_request", content: ownEvent},
+		{name: "with the rights of the base", event: "pull_request_target", content: forkEvent},
+		{name: "push", event: "push", content: forkEvent},
+		{name: "fork was deleted", event: "pull_request", content: `{"pull_request":{"head":{"repo":null},"base":{"repo":{"full_name":"o/n"}}}}`, want: true},
+		{name: "only the flag", event: "pull_request", content: `{"pull_request":{"head":{"repo":{"fork":true}}}}`, want: true},
+		{name: "not an event", event: "pull_request", content: `[`},
+		{name: "empty", event: "pull_request", content: `{}`},
+		{name: "no file", event: "pull_request"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "event.json")
+			if test.content != "" {
+				write(t, file, []byte(test.content))
+			}
+			setenv(t, map[string]string{"GITHUB_EVENT_NAME": test.event, "GITHUB_EVENT_PATH": file})
+			if got := fromFork(); got != test.want {
+				t.Errorf("got %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+func TestSubjectOf(t *testing.T) {
+	tests := []struct{ name, token, want string }{
+		{name: "token", token: "e30.eyJzdWIiOiJyZXBvOm8vbjpyZWY6eCJ9.c2ln", want: "repo:o/n:ref:x"},
+		{name: "control characters", token: "e30.eyJzdWIiOiJhXG46OmVycm9yOjoifQ.c2ln", want: "a ::error::"},
+		{name: "no subject", token: "e30.e30.c2ln"},
+		{name: "not a token", token: "topsecret"},
+		{name: "not base64", token: "a.!.c"},
+		{name: "not JSON", token: "a.YWJj.c"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := subjectOf(test.token); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package golden
+package s3store
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -175,7 +176,7 @@ func TestFaultsBeforeRealS3(t *testing.T) {
 			if test.name == "stalled" {
 				s.Stall = patience
 			}
-			got, err := s.Fetch(t.Context(), Object{Location: "s3://" + bucket + "/key", SHA256: digest(data), Size: int64(len(data))})
+			got, err := s.Fetch(t.Context(), golden.Object{Location: "s3://" + bucket + "/key", SHA256: digest(data), Size: int64(len(data))})
 			switch {
 			case test.mismatch:
 				if m := wantMismatch(t, err); m.ETag == "" || m.Modified.IsZero() {
@@ -208,7 +209,7 @@ func TestRealS3ChangesMeanwhile(t *testing.T) {
 			})
 			s := newStore(t)
 			for range 2 {
-				got, err := s.Fetch(t.Context(), Object{Location: "s3://" + bucket + "/key", SHA256: digest(newer)})
+				got, err := s.Fetch(t.Context(), golden.Object{Location: "s3://" + bucket + "/key", SHA256: digest(newer)})
 				if err != nil || !bytes.Equal(got, newer) {
 					t.Errorf("got %d bytes, %v; want what is there now", len(got), err)
 				}

@@ -1,12 +1,17 @@
-package golden
+package s3store
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
 // envLargeObject asks for an object of so many bytes, such as 5368709120, instead of one that takes a second.
@@ -34,20 +39,21 @@ func TestLargeObjectInConstantMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum, _, err := digestOf(f)
-	f.Close()
-	if err != nil {
+	defer f.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
 		t.Fatal(err)
 	}
+	sum := hex.EncodeToString(hash.Sum(nil))
 	way := newFaultyWay(t, server, nil, cutAfter(size/2))
 	s := newStore(t)
 	s.MaxSize = size
-	o := Object{Location: "s3://" + bucket + "/large", SHA256: sum, Size: size}
-	s.Pull(t.Context(), []Object{{Location: "s3://" + bucket + "/none", SHA256: digest(nil)}}) // finding credentials takes memory too
+	o := golden.Object{Location: "s3://" + bucket + "/large", SHA256: sum, Size: size}
+	s.Pull(t.Context(), []golden.Object{{Location: "s3://" + bucket + "/none", SHA256: digest(nil)}}) // finding credentials takes memory too
 
 	const most = 64 << 20 // all that is ever allocated, also what is free again
 	wantLittleMemory(t, "Pull", most, func() {
-		if p := s.Pull(t.Context(), []Object{o})[0]; p.Err != nil || p.Bytes != size || p.Cached {
+		if p := s.Pull(t.Context(), []golden.Object{o})[0]; p.Err != nil || p.Bytes != size || p.Cached {
 			t.Errorf("got %+v", p)
 		}
 	})

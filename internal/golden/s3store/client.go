@@ -1,0 +1,411 @@
+package s3store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/golden"
+)
+
+// defaultRegion is where a bucket is looked for first, unless a region is given.
+const defaultRegion = "us-east-1"
+
+// roleTimeout is how long to look for the role of an EC2 machine, which is the last place where
+// credentials are looked for. Elsewhere nobody answers there.
+const roleTimeout = 2 * time.Second
+
+// A store is the S3 of one [golden.Store].
+type store struct {
+	opt Options
+	golden.Transport
+
+	mu     sync.Mutex
+	client *client // nil: not made yet
+
+	roleTimeout     time.Duration // for tests; 0: the constant
+	maxPut, minPart int64         // for tests; 0: the constants
+}
+
+// Connect returns the S3 of a store of goldens. It makes no request: credentials are looked for at the first use.
+func (o Options) Connect(t golden.Transport) golden.ObjectStore { return &store{opt: o, Transport: t} }
+
+// A client makes requests about objects.
+type client struct {
+	*s3.Client
+	golden.Transport
+	credentials aws.CredentialsProvider // nil: requests are not signed
+	regions     bucketRegions
+	renewing    sync.Mutex
+}
+
+// connect makes the client at the first use, as looking for credentials may take seconds.
+func (s *store) connect(ctx context.Context) (*client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		return s.client, nil
+	}
+	if err := s.opt.Check(); err != nil {
+		return nil, err
+	}
+	cfg, err := s.awsConfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	provider, err := s.credentials(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	made := s3.NewFromConfig(cfg, func(o *s3.Options) {
+		o.Credentials = provider
+		if provider == nil {
+			o.Credentials = aws.AnonymousCredentials{}
+		}
+		if s.opt.Endpoint != "" {
+			o.BaseEndpoint = &s.opt.Endpoint
+		}
+		// By now it is also that of the environment or of the profile.
+		o.UsePathStyle = s.opt.PathStyle == On || s.opt.PathStyle == Auto && o.BaseEndpoint != nil
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+		// The SDK repeats requests but not broken bodies; golden.Store repeats both.
+		o.Retryer = aws.NopRetryer{}
+		o.RetryMaxAttempts = 0
+	})
+	if err := validEndpoint(aws.ToString(made.Options().BaseEndpoint)); err != nil {
+		return nil, err
+	}
+	s.client = &client{
+		Client: made, Transport: s.Transport, credentials: provider,
+		regions: bucketRegions{first: cfg.Region, named: s.opt.Region != "" || namesRegion(cfg)},
+	}
+	return s.client, nil
+}
+
+// awsConfig is what the environment and the profile say.
+func (s *store) awsConfig(ctx context.Context) (aws.Config, error) {
+	options := []func(*config.LoadOptions) error{config.WithDefaultRegion(defaultRegion), config.WithLogger(logging.Nop{})}
+	if s.opt.Region != "" {
+		options = append(options, config.WithRegion(s.opt.Region))
+	}
+	if s.opt.Anonymous == On || s.opt.Role != "" {
+		options = append(options, config.WithCredentialsProvider(aws.AnonymousCredentials{}))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return cfg, &credentialsError{err: err}
+	}
+	if s.HTTP != nil {
+		cfg.HTTPClient = s.HTTP
+	}
+	cfg.HTTPClient = notRedirected(cfg.HTTPClient)
+	return cfg, nil
+}
+
+// notRedirected is the client without redirects: what is signed, or shows who we are, is for one server. Nil is the
+// default client of the AWS SDK.
+func notRedirected(client aws.HTTPClient) aws.HTTPClient {
+	if client == nil {
+		client = awshttp.NewBuildableClient()
+	}
+	if buildable, ok := client.(*awshttp.BuildableClient); ok {
+		client = buildable.WithTransportOptions(golden.ReportProxy).Freeze()
+	}
+	known, ok := client.(*http.Client)
+	if !ok {
+		return client
+	}
+	own := *known
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &own
+}
+
+// namesRegion reports whether the environment or the profile names a region.
+func namesRegion(cfg aws.Config) bool {
+	for _, source := range cfg.ConfigSources {
+		switch c := source.(type) {
+		case config.EnvConfig:
+			if c.Region != "" {
+				return true
+			}
+		case config.SharedConfig:
+			if c.Region != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Open requests an object from an offset on.
+func (s *store) Open(ctx context.Context, bucket, key string, part golden.Span) (*golden.Body, error) {
+	c, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.open(ctx, bucket, key, part)
+}
+
+func (c *client) open(ctx context.Context, bucket, key string, part golden.Span) (*golden.Body, error) {
+	input := &s3.GetObjectInput{Bucket: &bucket, Key: &key}
+	if part.Offset > 0 {
+		input.Range = aws.String(fmt.Sprintf("bytes=%d-", part.Offset))
+	}
+	if part.ETag != "" {
+		input.IfMatch = &part.ETag
+	}
+	if part.Version != "" {
+		input.VersionId = &part.Version
+	}
+	var object *s3.GetObjectOutput
+	err := c.call(ctx, bucket, func(in func(*s3.Options)) (err error) {
+		object, err = c.GetObject(ctx, input, in)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b := &golden.Body{
+		ReadCloser: object.Body, Size: -1, ETag: aws.ToString(object.ETag),
+		Modified: aws.ToTime(object.LastModified), Version: aws.ToString(object.VersionId),
+	}
+	if object.ContentLength != nil {
+		b.Size = *object.ContentLength
+	}
+	if object.ContentRange != nil {
+		if b.Offset, b.Size, err = golden.ParseContentRange(*object.ContentRange); err != nil {
+			object.Body.Close()
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// call makes a request about a bucket, in the region where the bucket is as far as that is known. From a refusal it
+// learns each thing once, and repeats the request: where the bucket is, what time it is, that the credentials have
+// expired.
+func (c *client) call(ctx context.Context, bucket string, request func(in func(*s3.Options)) error) error {
+	learned := make(map[string]bool)
+	for {
+		used, err := c.signable(ctx)
+		if err != nil {
+			return err
+		}
+		region := c.regions.of(bucket)
+		if err = request(func(o *s3.Options) { o.Region = region }); err == nil {
+			return nil
+		}
+		refused := c.refused(err, used, region)
+		if refused == nil {
+			return err
+		}
+		cause := refused.cause()
+		if learned[cause] || !c.learn(ctx, bucket, used, refused) {
+			return refused
+		}
+		learned[cause] = true
+	}
+}
+
+// learn reports whether a request that was refused is worth repeating, now that the client knows why.
+func (c *client) learn(ctx context.Context, bucket string, used aws.Credentials, r *refusal) bool {
+	switch r.cause() {
+	case causeRegion:
+		return c.follow(ctx, bucket, r)
+	case causeClock:
+		return c.setClock(r)
+	case causeExpired, causeUnknownKey:
+		return c.renew(ctx, used, r)
+	}
+	return false
+}
+
+// signable returns what requests are signed with, which is nothing if they are not. It distinguishes an error of the credentials
+// from one of the bucket: in the request itself, the error of the provider, which has a cache, would look like the
+// bucket's, as both are of the same types.
+func (c *client) signable(ctx context.Context) (aws.Credentials, error) {
+	if c.credentials == nil {
+		return aws.Credentials{}, nil
+	}
+	own, err := c.credentials.Retrieve(ctx)
+	if err == nil {
+		return own, nil
+	}
+	if ctx.Err() != nil {
+		return own, context.Cause(ctx)
+	}
+	var known *credentialsError
+	if errors.As(err, &known) {
+		return own, known
+	}
+	return own, &credentialsError{err: err}
+}
+
+// refused takes out of an SDK's error what the server said, or returns nil if it said nothing.
+func (c *client) refused(err error, used aws.Credentials, region string) *refusal {
+	var response *smithyhttp.ResponseError
+	// Without a status there was no answer: the SDK makes a response up.
+	if !errors.As(err, &response) || response.HTTPStatusCode() == 0 {
+		return nil
+	}
+	header := response.Response.Header
+	r := &refusal{
+		Refusal:   golden.Refusal{Status: response.HTTPStatusCode(), RetryAfter: retry.After(header)},
+		anonymous: c.credentials == nil, askedRegion: region,
+	}
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		r.code, r.message = without(used, api.ErrorCode()), without(used, api.ErrorMessage())
+	}
+	r.region = regionIn(header.Get("X-Amz-Bucket-Region"), r.message)
+	if server, err := smithyhttp.ParseTime(header.Get("Date")); err == nil {
+		r.skew = time.Since(server)
+	}
+	return r
+}
+
+// without takes credentials out of what a server says.
+func without(used aws.Credentials, text string) string {
+	for _, secret := range []string{used.AccessKeyID, used.SecretAccessKey, used.SessionToken} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "…")
+		}
+	}
+	return text
+}
+
+// setClock repeats a request that was signed at a wrong time: the SDK has read the server's time in the answer, and goes
+// by that from now on.
+func (c *client) setClock(r *refusal) bool {
+	if r.skew == 0 {
+		return false
+	}
+	c.Log.Warn("the clock of this machine is wrong, requests are signed with the time of the S3 server",
+		"skew", r.skew.Round(time.Second))
+	return true
+}
+
+// renew requests other credentials than those that were used, and reports whether there are. Of many requests that are
+// refused at the same time, one does so.
+func (c *client) renew(ctx context.Context, used aws.Credentials, r *refusal) bool {
+	cache, ok := c.credentials.(*aws.CredentialsCache)
+	if !ok {
+		return false
+	}
+	c.renewing.Lock()
+	defer c.renewing.Unlock()
+	if now, err := cache.Retrieve(ctx); err == nil && !same(now, used) {
+		return true
+	}
+	cache.Invalidate()
+	now, err := cache.Retrieve(ctx)
+	if err == nil && same(now, used) {
+		return false
+	}
+	c.Log.Info("the AWS credentials were refused, and were asked for anew", "error", golden.Reason(r))
+	return true // an error of the provider is told by the next request
+}
+
+func same(a, b aws.Credentials) bool {
+	return a.AccessKeyID == b.AccessKeyID && a.SessionToken == b.SessionToken
+}
+
+// bucketRegions knows where buckets are.
+type bucketRegions struct {
+	first string // where a bucket is looked for first
+	named bool   // that was given, and is not the default
+
+	mu    sync.Mutex
+	found map[string]string // by bucket
+}
+
+func (b *bucketRegions) of(bucket string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if region, ok := b.found[bucket]; ok {
+		return region
+	}
+	return b.first
+}
+
+// learn reports whether it is news that the bucket is there.
+func (b *bucketRegions) learn(bucket, region string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.found[bucket] == region {
+		return false
+	}
+	if b.found == nil {
+		b.found = make(map[string]string)
+	}
+	b.found[bucket] = region
+	return true
+}
+
+// expecting is how a server names a bucket's region that does not name it in the header.
+var expecting = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`expecting ['"]([^'"]+)['"]`) })
+
+// regionIn finds the region of a bucket in an answer, or "". It becomes a part of the host's name that the next request
+// goes to, so it must not be anything else.
+func regionIn(header, message string) string {
+	if header == "" {
+		if found := expecting().FindStringSubmatch(message); found != nil {
+			header = found[1]
+		}
+	}
+	if !regionPattern().MatchString(header) {
+		return ""
+	}
+	return header
+}
+
+// follow remembers where a bucket is that is not where it was looked for, and reports whether that is known now. A region
+// that was given and is wrong is worth a warning: failing for it would help nobody, as the golden has its digest.
+func (c *client) follow(ctx context.Context, bucket string, r *refusal) bool {
+	if r.region == "" {
+		r.region = c.regionOf(ctx, bucket)
+	}
+	if r.region == "" || r.region == r.askedRegion {
+		return false
+	}
+	switch {
+	case !c.regions.learn(bucket, r.region):
+	case c.regions.named:
+		c.Log.Warn("the bucket is in another region than is set, and is asked there", "bucket", shown(bucket),
+			"region", r.region, "set", r.askedRegion)
+	default:
+		c.Log.Debug("the bucket is in another region", "bucket", shown(bucket), "region", r.region)
+	}
+	return true
+}
+
+// regionOf finds out where a bucket is. S3 answers everybody, so the request is not signed: for a signature the region would
+// have to be known.
+func (c *client) regionOf(ctx context.Context, bucket string) string {
+	head, err := c.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &bucket}, func(o *s3.Options) {
+		o.Credentials = nil
+	})
+	if err == nil {
+		return regionIn(aws.ToString(head.BucketRegion), "")
+	}
+	var response *smithyhttp.ResponseError
+	if errors.As(err, &response) && response.Response != nil {
+		return regionIn(response.Response.Header.Get("X-Amz-Bucket-Region"), "")
+	}
+	return ""
+}

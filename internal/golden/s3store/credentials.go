@@ -1,0 +1,165 @@
+package s3store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+
+	"github.com/vllm-vcr/conformance/internal/forge/oidc"
+	"github.com/vllm-vcr/conformance/internal/golden"
+)
+
+// credentials returns what signs requests, or nil if nothing does.
+func (s *store) credentials(ctx context.Context, cfg aws.Config) (aws.CredentialsProvider, error) {
+	switch {
+	case s.opt.Role != "":
+		return s.roleCredentials(cfg), nil
+	case s.opt.Anonymous == On:
+		return nil, nil
+	case s.hasCredentials(ctx, cfg.Credentials):
+		return cfg.Credentials, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case s.opt.Anonymous == Off:
+		return nil, &credentialsError{err: errors.New("none were found"), cause: causeNoCredentials}
+	}
+	return nil, nil
+}
+
+// hasCredentials reports whether there are any. The role of an EC2 machine is the one source that the
+// SDK only assumes to be there, for want of all others: so it is asked for, in limited time.
+func (s *store) hasCredentials(ctx context.Context, provider aws.CredentialsProvider) bool {
+	if !aws.IsCredentialsProvider(provider, (*ec2rolecreds.Provider)(nil)) {
+		return provider != nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.roleTimeout, roleTimeout))
+	defer cancel()
+	start := time.Now()
+	_, err := provider.Retrieve(ctx)
+	if err != nil {
+		s.Log.Debug("no AWS credentials, requests are not signed", "duration", time.Since(start).Round(time.Millisecond))
+	}
+	return err == nil
+}
+
+// renewBefore is how long before they expire credentials of a role are replaced, at the earliest. It covers a request
+// and a wrong clock; the shortest session is of 15 minutes.
+const renewBefore = 5 * time.Minute
+
+// roleCredentials assumes the role of the options with the identity that GitHub gives to this job. The session ends after
+// an hour or so, and the identity after minutes, so both are asked for again as long as the run goes on.
+func (s *store) roleCredentials(cfg aws.Config) aws.CredentialsProvider {
+	role := &gitHubRole{
+		store: s, arn: s.opt.Role, client: sts.NewFromConfig(cfg),
+		session: cmp.Or(s.opt.RoleSession, defaultSession(os.Getenv("GITHUB_RUN_ID"))),
+	}
+	return aws.NewCredentialsCache(role, func(o *aws.CredentialsCacheOptions) {
+		o.ExpiryWindow = renewBefore
+		o.ExpiryWindowJitterFrac = 0.5
+	})
+}
+
+func defaultSession(run string) string {
+	const name = "vllm-vcr"
+	if session := name + "-" + run; run != "" && sessionPattern().MatchString(session) {
+		return session
+	}
+	return name
+}
+
+// gitHubRole gives credentials of a role.
+type gitHubRole struct {
+	store        *store
+	arn, session string
+	client       *sts.Client
+}
+
+// Retrieve asks GitHub for a token, and AWS for credentials in exchange. An error is a [*credentialsError].
+func (r *gitHubRole) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	token, err := r.store.identityToken(ctx)
+	if err != nil {
+		return aws.Credentials{}, err
+	}
+	provider := stscreds.NewWebIdentityRoleProvider(r.client, r.arn, identityToken(token), func(o *stscreds.WebIdentityRoleOptions) {
+		o.RoleSessionName = r.session
+	})
+	credentials, err := provider.Retrieve(ctx)
+	if err != nil {
+		return aws.Credentials{}, &credentialsError{err: err, cause: causeRole, subject: subjectOf(token)}
+	}
+	r.store.Log.Info("AWS role assumed", "role", shown(r.arn), "session", r.session,
+		"expires", credentials.Expires.UTC().Format(time.RFC3339))
+	return credentials, nil
+}
+
+// identityToken is a token that was had already.
+type identityToken string
+
+func (t identityToken) GetIdentityToken() ([]byte, error) { return []byte(t), nil }
+
+const (
+	identityAudience = "sts.amazonaws.com"
+	maxEvent         = 25 << 20 // bytes, which is what GitHub sends at most
+)
+
+// identityToken asks GitHub who this job is, whenever it is needed.
+func (s *store) identityToken(ctx context.Context) (string, error) {
+	client := s.HTTP
+	if client == nil {
+		client = golden.DefaultHTTP()
+	}
+	job := oidc.ThisJob()
+	job.HTTP, job.Backoff, job.Log = notRedirected(client), s.Backoff, s.Log
+	token, err := job.Ask(ctx, identityAudience)
+	if err == nil || ctx.Err() != nil {
+		return token, err
+	}
+	return "", &credentialsError{err: err, cause: causeNoIdentity}
+}
+
+// subjectOf is what a token says that it is about: what the trust policy of a role must name.
+func subjectOf(token string) string { return shown(oidc.Read(token).Subject) }
+
+// fromFork reports whether this job is about a pull request from another repository. GitHub gives it neither secrets nor
+// an identity.
+func fromFork() bool {
+	if os.Getenv("GITHUB_EVENT_NAME") != "pull_request" {
+		return false
+	}
+	file, err := os.Open(os.Getenv("GITHUB_EVENT_PATH"))
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	type side struct {
+		Repo *struct {
+			FullName string `json:"full_name"`
+			Fork     bool
+		}
+	}
+	var event struct {
+		PullRequest struct{ Head, Base side } `json:"pull_request"`
+	}
+	if json.NewDecoder(io.LimitReader(file, maxEvent)).Decode(&event) != nil {
+		return false
+	}
+	head, base := event.PullRequest.Head.Repo, event.PullRequest.Base.Repo
+	switch {
+	case head == nil: // the fork was deleted
+		return base != nil
+	case base == nil || base.FullName == "":
+		return head.Fork
+	}
+	// A repository that is itself a fork has pull requests of its own.
+	return !strings.EqualFold(head.FullName, base.FullName)
+}

@@ -78,13 +78,14 @@ var importRules = map[string][]string{
 	"internal/upstream/canary":  {"compat", "internal/forge/github"},
 
 	"internal/capture": {
-		"conformance", "manifest", "compat", "trace", "internal/frontends/openai", "internal/frontends/vllmrs", "internal/golden", k8s,
+		"conformance", "manifest", "compat", "trace", "internal/frontends/openai", "internal/frontends/vllmrs", "internal/golden",
 	},
 	"internal/capture/target":    {"compat", "trace", "internal/capture/load", toml},
 	"internal/capture/load":      {"trace", "internal/frontends/openai"},
 	"internal/capture/cpuengine": {"compat", "internal/upstream/pypi"},
-	"internal/capture/deploy":    {"internal/capture/target", "internal/capture/load", k8s, "sigs.k8s.io/yaml", "go.yaml.in/yaml/v2"},
-	"internal/capture/cluster":   {"internal/forge/oidc", k8s, "sigs.k8s.io/yaml"},
+	"internal/capture/kube":      {},
+	"internal/capture/deploy":    {"internal/capture/kube", "internal/capture/target", "internal/capture/load", "go.yaml.in/yaml/v2"},
+	"internal/capture/cluster":   {"internal/capture/kube", "internal/forge/oidc", k8s},
 
 	"internal/forge/action":            {"go.yaml.in/yaml/v3"}, // for docgen
 	"internal/forge/dist":              {},

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	batchv1 "k8s.io/api/batch/v1"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
@@ -105,7 +105,7 @@ func (a *app) captureFetchCommand() *cobra.Command {
 // submitted is a cluster that takes no more Jobs.
 type submitted struct{ *cluster.Client }
 
-func (s submitted) Submit(ctx context.Context, job *batchv1.Job) (cluster.State, bool, error) {
+func (s submitted) Submit(ctx context.Context, job *kube.Job) (cluster.State, bool, error) {
 	state, err := s.Get(ctx, job.Name)
 	if err == nil {
 		return state, false, nil

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	batchv1 "k8s.io/api/batch/v1"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -29,7 +29,7 @@ func (f *jobFlags) addFlags(flags *pflag.FlagSet) {
 }
 
 // jobs renders what is submitted for the targets in a namespace.
-func (f *jobFlags) jobs(targets []target.Target, id, namespace string) ([]*batchv1.Job, error) {
+func (f *jobFlags) jobs(targets []target.Target, id, namespace string) ([]*kube.Job, error) {
 	f.run.ID, f.run.Namespace = id, namespace
 	return deploy.Jobs(targets, f.run)
 }

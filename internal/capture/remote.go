@@ -12,10 +12,9 @@ import (
 	"sync"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -23,7 +22,7 @@ import (
 type Cluster interface {
 	Preflight(ctx context.Context, queue string) error
 	ClusterQueue(ctx context.Context, queue string) (cluster.ClusterQueue, error)
-	Submit(ctx context.Context, job *batchv1.Job) (state cluster.State, created bool, err error)
+	Submit(ctx context.Context, job *kube.Job) (state cluster.State, created bool, err error)
 	Watch(ctx context.Context, name string, budgets cluster.Budgets, tell func(cluster.State)) (cluster.State, error)
 	Get(ctx context.Context, name string) (cluster.State, error)
 	Fetch(ctx context.Context, pod, container, dir, file, dst string) (cluster.Fetched, error)
@@ -34,7 +33,7 @@ type Cluster interface {
 // RemoteOptions say how captures run in a cluster.
 type RemoteOptions struct {
 	// Jobs are what is submitted for the targets, in their order, and Queue is the LocalQueue that all of them wait in.
-	Jobs  []*batchv1.Job
+	Jobs  []*kube.Job
 	Queue string
 	// Dir is where recordings come to, each in LINE/ID below it. What lies there whole, of an earlier attempt at the same
 	// run, is not captured again: so Dir is a folder of this run alone.
@@ -100,7 +99,7 @@ func Remote(ctx context.Context, c Cluster, opt RemoteOptions, targets []target.
 
 // Preflight checks all that can be known before jobs are submitted to a queue: that the cluster is there and lets us, that
 // the queue takes jobs, and that its quota, as far as this account may see it, is enough for each of them.
-func Preflight(ctx context.Context, c Cluster, queue string, jobs []*batchv1.Job) error {
+func Preflight(ctx context.Context, c Cluster, queue string, jobs []*kube.Job) error {
 	if err := c.Preflight(ctx, queue); err != nil {
 		return err
 	}
@@ -144,7 +143,7 @@ func (r *remote) tell(t target.Target, format string, args ...any) {
 }
 
 // run takes one target to its end.
-func (r *remote) run(ctx context.Context, o *Outcome, job *batchv1.Job) {
+func (r *remote) run(ctx context.Context, o *Outcome, job *kube.Job) {
 	err := r.guarded(func() (err error) {
 		o.Recording, err = r.recording(ctx, o, job)
 		if err == nil {
@@ -181,7 +180,7 @@ func (r *remote) guarded(do func() error) (err error) {
 }
 
 // recording brings the files of a target home, unless they are.
-func (r *remote) recording(ctx context.Context, o *Outcome, job *batchv1.Job) (Recording, error) {
+func (r *remote) recording(ctx context.Context, o *Outcome, job *kube.Job) (Recording, error) {
 	dir := filepath.Join(r.Dir, o.Target.Line, o.Target.ID)
 	rec, err := loadRecording(dir, o.Target)
 	if err != nil {
@@ -196,7 +195,7 @@ func (r *remote) recording(ctx context.Context, o *Outcome, job *batchv1.Job) (R
 }
 
 // capture runs the job of a target.
-func (r *remote) capture(ctx context.Context, o *Outcome, job *batchv1.Job, dir string) (rec Recording, err error) {
+func (r *remote) capture(ctx context.Context, o *Outcome, job *kube.Job, dir string) (rec Recording, err error) {
 	state, created, err := r.cluster.Submit(ctx, job)
 	if errors.Is(err, cluster.ErrTwoCaptures) {
 		return Recording{}, err // it is not ours to delete

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	batchv1 "k8s.io/api/batch/v1"
 
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -39,7 +39,7 @@ type fakeCluster struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	jobs    []*batchv1.Job // that are there, oldest first
+	jobs    []*kube.Job // that are there, oldest first
 	images  map[string]string
 	calls   []string
 }
@@ -82,9 +82,9 @@ func (f *fakeCluster) Get(_ context.Context, name string) (cluster.State, error)
 	return state, nil
 }
 
-func nameOf(job *batchv1.Job) string { return job.Annotations[deploy.AnnotationTarget] }
+func nameOf(job *kube.Job) string { return job.Annotations[deploy.AnnotationTarget] }
 
-func (f *fakeCluster) find(name string) *batchv1.Job {
+func (f *fakeCluster) find(name string) *kube.Job {
 	for _, job := range f.jobs {
 		if job.Name == name {
 			return job
@@ -93,7 +93,7 @@ func (f *fakeCluster) find(name string) *batchv1.Job {
 	return nil
 }
 
-func (f *fakeCluster) Submit(_ context.Context, job *batchv1.Job) (cluster.State, bool, error) {
+func (f *fakeCluster) Submit(_ context.Context, job *kube.Job) (cluster.State, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.submit[nameOf(job)]; err != nil {
@@ -188,7 +188,7 @@ func (f *fakeCluster) Delete(ctx context.Context, name string) error {
 	if job := f.find(name); job != nil {
 		f.note("delete %s", nameOf(job))
 	}
-	f.jobs = slices.DeleteFunc(f.jobs, func(job *batchv1.Job) bool { return job.Name == name })
+	f.jobs = slices.DeleteFunc(f.jobs, func(job *kube.Job) bool { return job.Name == name })
 	f.changed.Broadcast()
 	return nil
 }
@@ -235,7 +235,7 @@ func newRun(t *testing.T) *run {
 }
 
 // jobsOf are the jobs of targets, in a run of always the same name.
-func jobsOf(t *testing.T, targets []target.Target) []*batchv1.Job {
+func jobsOf(t *testing.T, targets []target.Target) []*kube.Job {
 	t.Helper()
 	jobs, err := deploy.Jobs(targets, deploy.Run{ID: "r1"})
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	batchv1 "k8s.io/api/batch/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -67,13 +67,13 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 }
 
 // jobOf is a Job of a target and a run that wants a GPU, whose pod behaves.
-func jobOf(t *testing.T, target, run, behaviour string) *batchv1.Job {
+func jobOf(t *testing.T, target, run, behaviour string) *kube.Job {
 	t.Helper()
 	text, err := os.ReadFile("testdata/job.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var job batchv1.Job
+	var job kube.Job
 	replace := strings.NewReplacer("TARGET", target, "RUN", run, "BEHAVIOUR", behaviour)
 	if err := yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func jobOf(t *testing.T, target, run, behaviour string) *batchv1.Job {
 	return &job
 }
 
-func submit(t *testing.T, c *cluster.Client, job *batchv1.Job) cluster.State {
+func submit(t *testing.T, c *cluster.Client, job *kube.Job) cluster.State {
 	t.Helper()
 	state, created, err := c.Submit(t.Context(), job)
 	if err != nil || !created {
@@ -222,10 +222,7 @@ func TestRealFailures(t *testing.T) {
 			job := jobOf(t, "one", "r1", test.behaviour)
 			if test.gpus == -1 {
 				two := job.Spec.Template.Spec.Containers[0].Resources.Limits
-				two["nvidia.com/gpu"] = two["cpu"].DeepCopy()
-				q := two["nvidia.com/gpu"]
-				q.Set(2)
-				two["nvidia.com/gpu"] = q
+				two["nvidia.com/gpu"] = kube.MustParseQuantity("2")
 			}
 			submit(t, c, job)
 			changed := false

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -11,12 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // Submit creates a Job. One of the same name, run and annotations is taken up instead, with created false. If another
 // run captures the same target, the error wraps [ErrTwoCaptures] and names its Job, and nothing is left of ours.
-func (c *Client) Submit(ctx context.Context, job *batchv1.Job) (state State, created bool, err error) {
+func (c *Client) Submit(ctx context.Context, job *kube.Job) (state State, created bool, err error) {
 	if job.Namespace != "" && job.Namespace != c.namespace {
 		return State{}, false, fmt.Errorf("job %s is for namespace %s, not %s", job.Name, job.Namespace, c.namespace)
 	}
@@ -38,16 +40,16 @@ func (c *Client) Submit(ctx context.Context, job *batchv1.Job) (state State, cre
 	return stateOf(objects{job: ours}), true, nil
 }
 
-func (c *Client) create(ctx context.Context, job *batchv1.Job) (*batchv1.Job, error) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
+func (c *Client) create(ctx context.Context, job *kube.Job) (*batchv1.Job, error) {
+	text, err := json.Marshal(job)
 	if err != nil {
 		return nil, err
 	}
-	object := &unstructured.Unstructured{Object: fields}
-	object.SetAPIVersion("batch/v1")
-	object.SetKind("Job")
+	object := new(unstructured.Unstructured)
+	if err := object.UnmarshalJSON(text); err != nil {
+		return nil, err
+	}
 	object.SetNamespace(c.namespace)
-	unstructured.RemoveNestedField(object.Object, "status")
 	made, err := call(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
 		return c.in(jobs).Create(ctx, object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	})
@@ -58,7 +60,7 @@ func (c *Client) create(ctx context.Context, job *batchv1.Job) (*batchv1.Job, er
 }
 
 // takeUp is for a Job that is there already.
-func (c *Client) takeUp(ctx context.Context, job *batchv1.Job) (State, error) {
+func (c *Client) takeUp(ctx context.Context, job *kube.Job) (State, error) {
 	state, err := c.Get(ctx, job.Name)
 	if err != nil {
 		return State{}, err
@@ -77,7 +79,7 @@ func (c *Client) takeUp(ctx context.Context, job *batchv1.Job) (State, error) {
 }
 
 // alone looks for another run's capture of the same target. Once ours exists, only an older one counts.
-func (c *Client) alone(ctx context.Context, job, ours *batchv1.Job) error {
+func (c *Client) alone(ctx context.Context, job *kube.Job, ours *batchv1.Job) error {
 	target := labels.Set{}
 	for _, label := range c.opt.TargetLabels {
 		target[label] = job.Labels[label]

@@ -8,20 +8,16 @@ import (
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
-
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // Jobs renders the Job of each target, in their order. All that is wrong is told at once.
-func Jobs(targets []target.Target, r Run) ([]*batchv1.Job, error) {
+func Jobs(targets []target.Target, r Run) ([]*kube.Job, error) {
 	if _, err := r.withDefaults(); err != nil {
 		return nil, err
 	}
-	var jobs []*batchv1.Job
+	var jobs []*kube.Job
 	var wrong []error
 	of := map[string]string{} // the target of a name
 	for _, t := range targets {
@@ -41,7 +37,7 @@ func Jobs(targets []target.Target, r Run) ([]*batchv1.Job, error) {
 
 // Job renders the capture of a target: a suspended Job that the queue admits. The same target and run always give the
 // same Job.
-func Job(t target.Target, r Run) (*batchv1.Job, error) {
+func Job(t target.Target, r Run) (*kube.Job, error) {
 	r, err := r.withDefaults()
 	if err != nil {
 		return nil, err
@@ -58,22 +54,22 @@ func Job(t target.Target, r Run) (*batchv1.Job, error) {
 		return nil, fmt.Errorf("target %s: %w", t.Name(), err)
 	}
 	labels, annotations := labelsOf(t, r), annotationsOf(t, pod)
-	return &batchv1.Job{
-		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: metav1.ObjectMeta{
+	return &kube.Job{
+		TypeMeta: kube.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: kube.ObjectMeta{
 			Name: name, Namespace: r.Namespace, Labels: withQueue(labels, r.Queue), Annotations: annotations,
 		},
-		Spec: batchv1.JobSpec{
-			Suspend:                 new(true), // until the queue admits it
-			Parallelism:             new(int32(1)),
-			Completions:             new(int32(1)),
-			BackoffLimit:            new(int32(0)), // what a second pod would record is another run
-			ActiveDeadlineSeconds:   new(seconds(r.Start + r.Load + r.Fetch + slack)),
-			TTLSecondsAfterFinished: new(int32(seconds(keep))),
-			PodReplacementPolicy:    new(batchv1.Failed),
+		Spec: kube.JobSpec{
+			Suspend:                 true, // until the queue admits it
+			Parallelism:             1,
+			Completions:             1,
+			BackoffLimit:            0, // what a second pod would record is another run
+			ActiveDeadlineSeconds:   seconds(r.Start + r.Load + r.Fetch + slack),
+			TTLSecondsAfterFinished: int32(seconds(keep)),
+			PodReplacementPolicy:    "Failed",
 			PodFailurePolicy:        failurePolicy(),
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
+			Template: kube.PodTemplateSpec{
+				ObjectMeta: kube.ObjectMeta{Labels: labels, Annotations: annotations},
 				Spec:       pod,
 			},
 		},
@@ -82,19 +78,15 @@ func Job(t target.Target, r Run) (*batchv1.Job, error) {
 
 // failurePolicy makes the condition of a failed Job say which container failed, or what took the pod away, instead of
 // how many pods it may have.
-func failurePolicy() *batchv1.PodFailurePolicy {
-	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
+func failurePolicy() kube.PodFailurePolicy {
+	return kube.PodFailurePolicy{Rules: []kube.PodFailurePolicyRule{
 		{
-			Action: batchv1.PodFailurePolicyActionFailJob,
-			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
-				ContainerName: new(Loadgen), Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{0},
-			},
+			Action:      "FailJob",
+			OnExitCodes: &kube.OnExitCodes{ContainerName: Loadgen, Operator: "NotIn", Values: []int32{0}},
 		},
 		{
-			Action: batchv1.PodFailurePolicyActionFailJob,
-			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
-				{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
-			},
+			Action:          "FailJob",
+			OnPodConditions: []kube.PodConditionPattern{{Type: "DisruptionTarget", Status: "True"}},
 		},
 	}}
 }
@@ -105,12 +97,12 @@ var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 // bounds its length.
 func jobName(t target.Target, run string) (string, error) {
 	name := "capture-" + dashed(t.Line+"-"+t.ID) + "-" + run
-	if len(name) > validation.DNS1123LabelMaxLength {
+	if len(name) > kube.MaxLabel {
 		return "", fmt.Errorf("target %s: the name of its Job, %s, has %d characters of at most %d: shorten its id or the "+
-			"run id", t.Name(), name, len(name), validation.DNS1123LabelMaxLength)
+			"run id", t.Name(), name, len(name), kube.MaxLabel)
 	}
 	for _, label := range []string{t.Line, t.ID} {
-		if len(validation.IsValidLabelValue(label)) > 0 {
+		if !kube.IsLabelValue(label) {
 			return "", fmt.Errorf("target %s: %q cannot be a label: want letters, digits and hyphens", t.Name(), label)
 		}
 	}
@@ -134,10 +126,10 @@ func withQueue(labels map[string]string, queue string) map[string]string {
 	return labels
 }
 
-func annotationsOf(t target.Target, pod corev1.PodSpec) map[string]string {
+func annotationsOf(t target.Target, pod kube.PodSpec) map[string]string {
 	annotations := map[string]string{AnnotationTarget: t.Name(), AnnotationConfigHash: t.ConfigHash()}
 	for _, c := range pod.InitContainers {
-		if c.RestartPolicy != nil {
+		if c.RestartPolicy != "" {
 			annotations[AnnotationImages+c.Name] = c.Image
 		}
 	}

@@ -9,11 +9,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
@@ -73,7 +72,7 @@ func TestRealServer(t *testing.T) {
 }
 
 // everyJob is a Job of each scenario on a GPU, and one without.
-func everyJob(t *testing.T) []*batchv1.Job {
+func everyJob(t *testing.T) []*kube.Job {
 	t.Helper()
 	targets := []target.Target{onCPU()}
 	for _, scenario := range target.Scenarios() {
@@ -90,10 +89,17 @@ func everyJob(t *testing.T) []*batchv1.Job {
 	return jobs
 }
 
-func podOf(job *batchv1.Job) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
-	pod.APIVersion, pod.Kind, pod.Name, pod.Namespace = "v1", "Pod", job.Name, job.Namespace
-	return pod
+// A pod is what a controller makes of a Job.
+type pod struct {
+	kube.TypeMeta
+	kube.ObjectMeta `json:"metadata"`
+	Spec            kube.PodSpec `json:"spec"`
+}
+
+func podOf(job *kube.Job) pod {
+	p := pod{kube.TypeMeta{APIVersion: "v1", Kind: "Pod"}, job.Spec.Template.ObjectMeta, job.Spec.Template.Spec}
+	p.Name, p.Namespace = job.Name, job.Namespace
+	return p
 }
 
 // create has an object created, first as a trial, and reads it back. A namespace stays for the next test: without
@@ -169,27 +175,26 @@ func lost(sent, back any) string {
 
 // checkRefusals shows that the server is one that refuses.
 func checkRefusals(t *testing.T, k *testenv.Kube) {
-	job, err := deploy.Job(onGPU(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
 	tests := []struct {
 		name string
-		edit func(pod *corev1.PodSpec)
-		kind func(*batchv1.Job) any
+		edit func(pod *kube.PodSpec)
+		kind func(*kube.Job) any
 		want string
 	}{
-		{name: "restart policy", edit: func(p *corev1.PodSpec) { p.RestartPolicy = corev1.RestartPolicyAlways }, want: "restartPolicy"},
+		{name: "restart policy", edit: func(p *kube.PodSpec) { p.RestartPolicy = "Always" }, want: "restartPolicy"},
 		{
-			name: "pod as root", edit: func(p *corev1.PodSpec) { p.InitContainers[2].SecurityContext.RunAsUser = new(int64(0)) },
-			kind: func(j *batchv1.Job) any { return podOf(j) }, want: "runAsUser=0",
+			name: "pod as root", edit: func(p *kube.PodSpec) { p.SecurityContext.RunAsUser = 0 },
+			kind: func(j *kube.Job) any { return podOf(j) }, want: "runAsUser=0",
 		},
-		{name: "volume", edit: func(p *corev1.PodSpec) { p.Volumes = p.Volumes[1:] }, want: "volumeMounts"},
-		{name: "failure policy", edit: func(p *corev1.PodSpec) { p.Containers[0].Name = "load" }, want: "podFailurePolicy"},
+		{name: "volume", edit: func(p *kube.PodSpec) { p.Volumes = p.Volumes[1:] }, want: "volumeMounts"},
+		{name: "failure policy", edit: func(p *kube.PodSpec) { p.Containers[0].Name = "load" }, want: "podFailurePolicy"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			broken := job.DeepCopy()
+			broken, err := deploy.Job(onGPU(), run)
+			if err != nil {
+				t.Fatal(err)
+			}
 			test.edit(&broken.Spec.Template.Spec)
 			var object any = broken
 			if test.kind != nil {

@@ -6,13 +6,19 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+)
+
+// Values of fields that all containers have.
+const (
+	pullIfNotPresent = "IfNotPresent"
+	fallbackToLogs   = "FallbackToLogsOnError" // the end of the log is the message of a container that failed
+	archLabel        = "kubernetes.io/arch"
 )
 
 // binary is where our image has its only program, and nobody the user that it runs as: see Dockerfile.
@@ -48,17 +54,17 @@ os.execv(program, [program] + sys.argv[1:])`
 const modelOfBinary = "testdata/model/tiny"
 
 // podOf is the pod of a capture.
-func podOf(t target.Target, r Run) (corev1.PodSpec, error) {
+func podOf(t target.Target, r Run) (kube.PodSpec, error) {
 	if t.Workload.Kind == load.Arrivals {
-		return corev1.PodSpec{}, fmt.Errorf("its arrivals are in the file %s of this machine, which no pod has: capture it with --local", t.Workload.Shape.Arrivals)
+		return kube.PodSpec{}, fmt.Errorf("its arrivals are in the file %s of this machine, which no pod has: capture it with --local", t.Workload.Shape.Arrivals)
 	}
 	needs, err := engineNeeds(t.Model)
 	if err != nil {
-		return corev1.PodSpec{}, err
+		return kube.PodSpec{}, err
 	}
 	at, prepare, err := addresses(t, r)
 	if err != nil {
-		return corev1.PodSpec{}, err
+		return kube.PodSpec{}, err
 	}
 	names := []string{"trace", "home", "tmp", "model-cache", "shm"}
 	if at.Model != "" {
@@ -66,44 +72,43 @@ func podOf(t target.Target, r Run) (corev1.PodSpec, error) {
 	}
 	volumes, err := volumesOf(r, names...)
 	if err != nil {
-		return corev1.PodSpec{}, err
+		return kube.PodSpec{}, err
 	}
 	pod := basePod()
-	pod.RestartPolicy = corev1.RestartPolicyNever
-	pod.TerminationGracePeriodSeconds = new(int64(60)) // the tap may still write what it has when the pod is taken away
-	pod.NodeSelector = map[string]string{corev1.LabelArchStable: "amd64"}
+	pod.RestartPolicy = "Never"
+	pod.TerminationGracePeriodSeconds = 60 // the tap may still write what it has when the pod is taken away
+	pod.NodeSelector = map[string]string{archLabel: "amd64"}
 	maps.Copy(pod.NodeSelector, r.NodeSelector)
 	pod.Affinity, pod.Tolerations = gpuNode(t.Model, r)
 	pod.Volumes = volumes
 	pod.InitContainers = append(prepare, frontendOf(t, r, at), tapOf(t, r, at), engineOf(t, r, at, needs))
-	pod.Containers = []corev1.Container{loadgenOf(t, r, at)}
+	pod.Containers = []kube.Container{loadgenOf(t, r, at)}
 	return pod, nil
 }
 
 // basePod is what all pods have: the restricted profile of the pod security standards, and nothing of the cluster's.
-func basePod() corev1.PodSpec {
-	return corev1.PodSpec{
-		AutomountServiceAccountToken: new(false),
+func basePod() kube.PodSpec {
+	return kube.PodSpec{
+		AutomountServiceAccountToken: false,
 		// Otherwise a Service called "vllm" would set VLLM_PORT, which the engine takes for its own.
-		EnableServiceLinks: new(false),
-		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
-			FSGroup:        new(int64(nobody)),
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		EnableServiceLinks: false,
+		SecurityContext: kube.PodSecurityContext{
+			RunAsNonRoot: true, RunAsUser: nobody, RunAsGroup: nobody, FSGroup: nobody,
+			SeccompProfile: kube.SeccompProfile{Type: "RuntimeDefault"},
 		},
 	}
 }
 
 // confined is the security of a container. The engine's own files stay writable: its libraries compile what they run.
-func confined(readOnly bool) *corev1.SecurityContext {
-	return &corev1.SecurityContext{
-		AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(readOnly), RunAsNonRoot: new(true),
-		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+func confined(readOnly bool) kube.SecurityContext {
+	return kube.SecurityContext{
+		AllowPrivilegeEscalation: false, ReadOnlyRootFilesystem: readOnly, RunAsNonRoot: true,
+		Capabilities: kube.Capabilities{Drop: []string{"ALL"}},
 	}
 }
 
 // addresses are where the programs meet, and the init containers that must have run before.
-func addresses(t target.Target, r Run) (target.Addresses, []corev1.Container, error) {
+func addresses(t target.Target, r Run) (target.Addresses, []kube.Container, error) {
 	at := target.Addresses{
 		Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake, EngineHandshake: engineHandshake,
 		ReadyTimeout: r.Start,
@@ -117,16 +122,16 @@ func addresses(t target.Target, r Run) (target.Addresses, []corev1.Container, er
 	}
 	at.Model = modelDir
 	export := []string{"golden", "export", "--model-out", modelDir}
-	return at, []corev1.Container{exporter("model", t.Images.Tap, export, mounts("model", modelDir))}, nil
+	return at, []kube.Container{exporter("model", t.Images.Tap, export, mounts("model", modelDir))}, nil
 }
 
 // exporter is an init container that writes what our program has in itself, or fetches.
-func exporter(name, image string, args []string, at []corev1.VolumeMount) corev1.Container {
-	return corev1.Container{
-		Name: name, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-		Command: []string{binary}, Args: args, Env: []corev1.EnvVar{{Name: "VLLM_VCR_CACHE", Value: "/tmp/cache"}},
+func exporter(name, image string, args []string, at []kube.VolumeMount) kube.Container {
+	return kube.Container{
+		Name: name, Image: image, ImagePullPolicy: pullIfNotPresent,
+		Command: []string{binary}, Args: args, Env: []kube.EnvVar{{Name: "VLLM_VCR_CACHE", Value: "/tmp/cache"}},
 		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		TerminationMessagePolicy: fallbackToLogs,
 		VolumeMounts:             at,
 	}
 }
@@ -141,16 +146,16 @@ func inBinary(key, folder string) error {
 }
 
 // sidecar is a container that runs as long as the load generator does.
-func sidecar(name, image string, readOnly bool) corev1.Container {
-	return corev1.Container{
-		Name: name, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
-		RestartPolicy:            new(corev1.ContainerRestartPolicyAlways),
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+func sidecar(name, image string, readOnly bool) kube.Container {
+	return kube.Container{
+		Name: name, Image: image, ImagePullPolicy: pullIfNotPresent,
+		RestartPolicy:            "Always",
+		TerminationMessagePolicy: fallbackToLogs,
 		SecurityContext:          confined(readOnly),
 	}
 }
 
-func frontendOf(t target.Target, r Run, at target.Addresses) corev1.Container {
+func frontendOf(t target.Target, r Run, at target.Addresses) kube.Container {
 	c := sidecar(Frontend, frontendImage(t), true)
 	c.Command, c.Args, c.WorkingDir = rustCommand(t), t.FrontendArgs(at), homeDir
 	c.Env = append(programEnv(t), r.hubEnv()...)
@@ -161,7 +166,7 @@ func frontendOf(t target.Target, r Run, at target.Addresses) corev1.Container {
 	}
 	// Not a startup probe: the containers behind it would wait for what only they can bring about. The kubelet asks at the
 	// pod's address; others are kept away by the network policy of the folder deploy.
-	c.Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: httpPort}}
+	c.Ports = []kube.ContainerPort{{Name: "http", ContainerPort: httpPort}}
 	c.ReadinessProbe = health(5, 3)
 	return c
 }
@@ -178,7 +183,7 @@ func rustCommand(t target.Target) []string {
 	return []string{"vllm-rs"}
 }
 
-func tapOf(t target.Target, r Run, at target.Addresses) corev1.Container {
+func tapOf(t target.Target, r Run, at target.Addresses) kube.Container {
 	c := sidecar(Tap, t.Images.Tap, true)
 	c.Command = []string{binary}
 	c.Args = append(t.TapArgs(at, TraceDir),
@@ -188,12 +193,12 @@ func tapOf(t target.Target, r Run, at target.Addresses) corev1.Container {
 	return c
 }
 
-func engineOf(t target.Target, r Run, at target.Addresses, needs corev1.ResourceList) corev1.Container {
+func engineOf(t target.Target, r Run, at target.Addresses, needs kube.ResourceList) kube.Container {
 	c := sidecar(Engine, t.Images.Engine, false)
 	// Images start in a folder with parts of vLLM's sources, which Python would take for the package.
 	c.Command, c.Args, c.WorkingDir = []string{"vllm"}, t.EngineArgs(at), homeDir
 	c.Env = append(programEnv(t), r.hubEnv()...)
-	c.Resources = corev1.ResourceRequirements{Requests: needs, Limits: needs}
+	c.Resources = kube.ResourceRequirements{Requests: needs, Limits: needs}
 	c.VolumeMounts = mounts("home", homeDir, "model-cache", modelCacheDir, "shm", "/dev/shm")
 	if at.Model != "" {
 		c.VolumeMounts = append(c.VolumeMounts, readOnly("model", modelDir))
@@ -201,54 +206,51 @@ func engineOf(t target.Target, r Run, at target.Addresses, needs corev1.Resource
 	return c
 }
 
-func loadgenOf(t target.Target, r Run, at target.Addresses) corev1.Container {
-	return corev1.Container{
-		Name: Loadgen, Image: t.Images.Tap, ImagePullPolicy: corev1.PullIfNotPresent,
+func loadgenOf(t target.Target, r Run, at target.Addresses) kube.Container {
+	return kube.Container{
+		Name: Loadgen, Image: t.Images.Tap, ImagePullPolicy: pullIfNotPresent,
 		Command: []string{binary},
 		Args: append(t.LoadArgs(at, TraceDir),
 			"--trace-dir", TraceDir, "--server-timeout", r.Start.String(), "--wait-for-fetch", r.Fetch.String()),
 		Resources:                fixed("2", "2Gi"),
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		TerminationMessagePolicy: fallbackToLogs,
 		SecurityContext:          confined(true),
 		VolumeMounts:             mounts("trace", TraceDir),
-		ReadinessProbe: &corev1.Probe{
-			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
-				Command: []string{binary, "capture", "pod", "ready", "--dir", TraceDir},
-			}},
+		ReadinessProbe: &kube.Probe{
+			Exec:          &kube.ExecAction{Command: []string{binary, "capture", "pod", "ready", "--dir", TraceDir}},
 			PeriodSeconds: 5, TimeoutSeconds: 10, SuccessThreshold: 1, FailureThreshold: 1,
 		},
 	}
 }
 
 // programEnv is the environment of engine and frontend. Their user is in no list of users, hence the name and the home.
-func programEnv(t target.Target) []corev1.EnvVar {
-	env := []corev1.EnvVar{
+func programEnv(t target.Target) []kube.EnvVar {
+	env := []kube.EnvVar{
 		{Name: "HOME", Value: homeDir}, {Name: "USER", Value: "vllm"}, {Name: "LOGNAME", Value: "vllm"},
 	}
 	for _, pair := range t.EngineEnv() {
 		name, value, _ := strings.Cut(pair, "=")
-		env = append(env, corev1.EnvVar{Name: name, Value: value})
+		env = append(env, kube.EnvVar{Name: name, Value: value})
 	}
 	return env
 }
 
 // engineNeeds is what the engine's container asks for.
-func engineNeeds(m target.Model) (corev1.ResourceList, error) {
+func engineNeeds(m target.Model) (kube.ResourceList, error) {
 	usual := [2]string{"8", "64Gi"}
 	if m.OnCPU() {
 		usual = [2]string{"4", "16Gi"}
 	}
-	needs := corev1.ResourceList{}
+	needs := kube.ResourceList{}
 	for _, n := range []struct {
-		name        corev1.ResourceName
-		what, value string
+		name, value string
 	}{
-		{corev1.ResourceCPU, "cpu", cmp.Or(m.CPU, usual[0])},
-		{corev1.ResourceMemory, "memory", cmp.Or(m.Memory, usual[1])},
+		{"cpu", cmp.Or(m.CPU, usual[0])},
+		{"memory", cmp.Or(m.Memory, usual[1])},
 	} {
-		q, err := resource.ParseQuantity(n.value)
+		q, err := kube.ParseQuantity(n.value)
 		if err != nil || q.Sign() <= 0 {
-			return nil, fmt.Errorf("model %s: %s %q: want a quantity such as %s", m.Key, n.what, n.value, usual[0])
+			return nil, fmt.Errorf("model %s: %s %q: want a quantity such as %s", m.Key, n.name, n.value, usual[0])
 		}
 		needs[n.name] = q
 	}
@@ -258,7 +260,7 @@ func engineNeeds(m target.Model) (corev1.ResourceList, error) {
 	case m.GPUs < 0:
 		return nil, errors.New("less than no GPU")
 	case !m.OnCPU():
-		needs[gpuResource] = *resource.NewQuantity(int64(max(1, m.GPUs)), resource.DecimalSI)
+		needs[gpuResource] = kube.MustParseQuantity(strconv.Itoa(max(1, m.GPUs)))
 	}
 	return needs, nil
 }
@@ -270,66 +272,64 @@ const (
 
 // gpuNode demands a node with the GPU that the target names, as its configuration hash says that it ran there. Nodes
 // are labelled with the product, mostly with the maker before it. A run that selects the product itself knows better.
-func gpuNode(m target.Model, r Run) (*corev1.Affinity, []corev1.Toleration) {
+func gpuNode(m target.Model, r Run) (*kube.Affinity, []kube.Toleration) {
 	if m.OnCPU() {
 		return nil, nil
 	}
-	tolerations := []corev1.Toleration{{
-		Key: gpuResource, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+	tolerations := []kube.Toleration{{
+		Key: gpuResource, Operator: "Exists", Effect: "NoSchedule",
 	}}
 	if _, chosen := r.NodeSelector[gpuProduct]; chosen {
 		return nil, tolerations
 	}
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
-				Key: gpuProduct, Operator: corev1.NodeSelectorOpIn, Values: []string{m.GPU, "NVIDIA-" + m.GPU},
+	return &kube.Affinity{NodeAffinity: kube.NodeAffinity{
+		Required: kube.NodeSelector{
+			NodeSelectorTerms: []kube.NodeSelectorTerm{{MatchExpressions: []kube.NodeSelectorRequirement{{
+				Key: gpuProduct, Operator: "In", Values: []string{m.GPU, "NVIDIA-" + m.GPU},
 			}}}},
 		},
 	}}, tolerations
 }
 
 // volumesOf are the named volumes. All of them end with the pod.
-func volumesOf(r Run, names ...string) ([]corev1.Volume, error) {
-	var all []corev1.Volume
+func volumesOf(r Run, names ...string) ([]kube.Volume, error) {
+	var all []kube.Volume
 	for _, name := range names {
-		size, medium := "20Gi", corev1.StorageMediumDefault
+		size, medium := "20Gi", ""
 		switch name {
 		case "model-cache":
 			size = r.ModelCache
 		case "shm":
-			size, medium = "8Gi", corev1.StorageMediumMemory
+			size, medium = "8Gi", "Memory"
 		case "tmp", "model":
 			size = "1Gi"
 		}
-		limit, err := resource.ParseQuantity(size)
+		limit, err := kube.ParseQuantity(size)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: medium, SizeLimit: &limit},
-		}})
+		all = append(all, kube.Volume{Name: name, EmptyDir: kube.EmptyDir{Medium: medium, SizeLimit: limit}})
 	}
 	return all, nil
 }
 
 // mounts are of pairs of volume and folder.
-func mounts(pairs ...string) []corev1.VolumeMount {
-	var all []corev1.VolumeMount
+func mounts(pairs ...string) []kube.VolumeMount {
+	var all []kube.VolumeMount
 	for i := 0; i+1 < len(pairs); i += 2 {
-		all = append(all, corev1.VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
+		all = append(all, kube.VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
 	}
 	return all
 }
 
-func readOnly(volume, folder string) corev1.VolumeMount {
-	return corev1.VolumeMount{Name: volume, MountPath: folder, ReadOnly: true}
+func readOnly(volume, folder string) kube.VolumeMount {
+	return kube.VolumeMount{Name: volume, MountPath: folder, ReadOnly: true}
 }
 
 // fixed asks for so much and gets no more: a capture that others hold up has wrong times.
-func fixed(cpu, memory string) corev1.ResourceRequirements {
-	list := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+func fixed(cpu, memory string) kube.ResourceRequirements {
+	list := kube.ResourceList{
+		"cpu": kube.MustParseQuantity(cpu), "memory": kube.MustParseQuantity(memory),
 	}
-	return corev1.ResourceRequirements{Requests: list, Limits: list}
+	return kube.ResourceRequirements{Requests: list, Limits: list}
 }

@@ -14,10 +14,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/trace"
@@ -58,7 +57,7 @@ func newMachine(t *testing.T, rust, binary string) *machine {
 func (m *machine) in(path string) string { return filepath.Join(m.root, filepath.FromSlash(path)) }
 
 // command is what a container runs.
-func (m *machine) command(c corev1.Container) *exec.Cmd {
+func (m *machine) command(c kube.Container) *exec.Cmd {
 	var argv []string
 	for _, arg := range slices.Concat(c.Command, c.Args) {
 		if slices.Contains([]string{"/trace", "/model"}, arg) {
@@ -80,7 +79,7 @@ func (m *machine) command(c corev1.Container) *exec.Cmd {
 }
 
 // run runs a container to its end.
-func (m *machine) run(t *testing.T, c corev1.Container) {
+func (m *machine) run(t *testing.T, c kube.Container) {
 	t.Helper()
 	if out, err := m.command(c).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", c.Name, err, out)
@@ -88,7 +87,7 @@ func (m *machine) run(t *testing.T, c corev1.Container) {
 }
 
 // start starts a container.
-func (m *machine) start(t *testing.T, c corev1.Container) *testenv.Peer {
+func (m *machine) start(t *testing.T, c kube.Container) *testenv.Peer {
 	t.Helper()
 	return testenv.Process(t, c.Name, m.command(c))
 }
@@ -134,7 +133,7 @@ func runReplay(t *testing.T, m *machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := objects[0].(*appsv1.Deployment).Spec.Template.Spec
+	pod := objects[0].(*kube.Deployment).Spec.Template.Spec
 	for _, c := range pod.InitContainers {
 		m.run(t, c)
 	}
@@ -196,7 +195,7 @@ func runJob(t *testing.T, m *machine) {
 	var peers []*testenv.Peer
 	for _, c := range pod.InitContainers {
 		switch {
-		case c.RestartPolicy == nil:
+		case c.RestartPolicy == "":
 			m.run(t, c)
 			continue
 		case c.Name == deploy.Engine:

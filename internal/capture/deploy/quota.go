@@ -7,19 +7,16 @@ import (
 	"slices"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"sigs.k8s.io/yaml"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // A Quota is the most that a cluster queue can ever give to one pod, of each resource. A pod has all of a resource of one
 // flavor.
 type Quota struct {
 	Queue string // name of the cluster queue
-	Has   corev1.ResourceList
+	Has   kube.ResourceList
 	// Unbounded are those of which there is more in the cohort of the queue, nobody here knows how much.
-	Unbounded map[corev1.ResourceName]bool
+	Unbounded map[string]bool
 }
 
 const clusterQueueKind = "ClusterQueue"
@@ -33,9 +30,9 @@ type clusterQueue struct {
 		ResourceGroups     []struct {
 			Flavors []struct {
 				Resources []struct {
-					Name           corev1.ResourceName
-					NominalQuota   resource.Quantity
-					BorrowingLimit *resource.Quantity
+					Name           string
+					NominalQuota   kube.Quantity
+					BorrowingLimit *kube.Quantity
 				}
 			}
 		}
@@ -45,22 +42,22 @@ type clusterQueue struct {
 // ReadQuota reads a ClusterQueue of Kueue, as YAML or JSON. The file is named in errors.
 func ReadQuota(file string, text []byte) (Quota, error) {
 	var q clusterQueue
-	if err := yaml.Unmarshal(text, &q); err != nil {
+	if err := readYAML(text, &q); err != nil {
 		return Quota{}, fmt.Errorf("%s: read a ClusterQueue: %w", file, err)
 	}
 	if q.Kind != clusterQueueKind || q.Metadata.Name == "" {
 		return Quota{}, fmt.Errorf("%s: is a %q called %q: want a ClusterQueue", file, q.Kind, q.Metadata.Name)
 	}
 	inCohort := q.Spec.CohortName != "" || q.Spec.Cohort != ""
-	quota := Quota{Queue: q.Metadata.Name, Has: corev1.ResourceList{}, Unbounded: map[corev1.ResourceName]bool{}}
+	quota := Quota{Queue: q.Metadata.Name, Has: kube.ResourceList{}, Unbounded: map[string]bool{}}
 	for _, group := range q.Spec.ResourceGroups {
 		for _, flavor := range group.Flavors {
 			for _, r := range flavor.Resources {
 				most := r.NominalQuota
 				if inCohort && r.BorrowingLimit != nil {
-					most.Add(*r.BorrowingLimit)
+					most = most.Plus(*r.BorrowingLimit)
 				}
-				raise(quota.Has, corev1.ResourceList{r.Name: most})
+				raise(quota.Has, kube.ResourceList{r.Name: most})
 				if inCohort && r.BorrowingLimit == nil {
 					quota.Unbounded[r.Name] = true
 				}
@@ -75,18 +72,18 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 
 // Check demands that the queue can admit each Job by itself: one that asks for more than there ever is would wait
 // for good. All that is wrong is told at once.
-func Check(jobs []*batchv1.Job, quota Quota) error {
-	return check(jobs, quota, func(corev1.ResourceName) bool { return false })
+func Check(jobs []*kube.Job, quota Quota) error {
+	return check(jobs, quota, func(string) bool { return false })
 }
 
 // CheckLive is the same for the queue of a cluster that is there. Kueue can be told to leave resources out of account,
 // which is done with those that every node has, and not with devices.
-func CheckLive(jobs []*batchv1.Job, quota Quota) error {
-	return check(jobs, quota, func(name corev1.ResourceName) bool { return !strings.Contains(string(name), "/") })
+func CheckLive(jobs []*kube.Job, quota Quota) error {
+	return check(jobs, quota, func(name string) bool { return !strings.Contains(name, "/") })
 }
 
 // check is told which resources the queue need not have.
-func check(jobs []*batchv1.Job, quota Quota, optional func(corev1.ResourceName) bool) error {
+func check(jobs []*kube.Job, quota Quota, optional func(string) bool) error {
 	var wrong []error
 	for _, job := range jobs {
 		pod := job.Spec.Template.Spec
@@ -111,14 +108,14 @@ func check(jobs []*batchv1.Job, quota Quota, optional func(corev1.ResourceName) 
 
 // podNeeds is what a pod asks for: the containers that run together, or an init container that runs before some of
 // them, if that is more.
-func podNeeds(pod corev1.PodSpec) corev1.ResourceList {
-	together, alone := corev1.ResourceList{}, corev1.ResourceList{}
+func podNeeds(pod kube.PodSpec) kube.ResourceList {
+	together, alone := kube.ResourceList{}, kube.ResourceList{}
 	for _, c := range pod.InitContainers {
-		if c.RestartPolicy != nil {
+		if c.RestartPolicy != "" {
 			add(together, c.Resources.Requests)
 			continue
 		}
-		then := together.DeepCopy()
+		then := maps.Clone(together)
 		add(then, c.Resources.Requests)
 		raise(alone, then)
 	}
@@ -129,16 +126,14 @@ func podNeeds(pod corev1.PodSpec) corev1.ResourceList {
 	return together
 }
 
-func add(sum, more corev1.ResourceList) {
+func add(sum, more kube.ResourceList) {
 	for name, q := range more {
-		s := sum[name]
-		s.Add(q)
-		sum[name] = s
+		sum[name] = sum[name].Plus(q)
 	}
 }
 
 // raise makes each resource at least as much as the other list has.
-func raise(list, other corev1.ResourceList) {
+func raise(list, other kube.ResourceList) {
 	for name, q := range other {
 		if has, ok := list[name]; !ok || q.Cmp(has) > 0 {
 			list[name] = q
@@ -147,7 +142,7 @@ func raise(list, other corev1.ResourceList) {
 }
 
 // largest is the container that asks for most of a resource.
-func largest(pod corev1.PodSpec, name corev1.ResourceName) (container string, most resource.Quantity) {
+func largest(pod kube.PodSpec, name string) (container string, most kube.Quantity) {
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if q, ok := c.Resources.Requests[name]; ok && (container == "" || q.Cmp(most) > 0) {
 			container, most = c.Name, q

@@ -4,9 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
-
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // TestCheckLive is about queues of clusters, which are not all as the one of the folder deploy.
@@ -53,7 +52,7 @@ func TestCheckLive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = deploy.CheckLive([]*batchv1.Job{job}, quota)
+			err = deploy.CheckLive([]*kube.Job{job}, quota)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}

@@ -4,11 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -17,7 +14,7 @@ func TestShippedQuota(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[corev1.ResourceName]string{"cpu": "24", "memory": "96Gi", "nvidia.com/gpu": "1", "pods": "1"} {
+	for name, want := range map[string]string{"cpu": "24", "memory": "96Gi", "nvidia.com/gpu": "1", "pods": "1"} {
 		if got := quota.Has[name]; got.String() != want {
 			t.Errorf("%s: %s, want %s", name, got.String(), want)
 		}
@@ -32,7 +29,7 @@ func TestCheck(t *testing.T) {
 	tests := []struct {
 		name   string
 		target func(*target.Target)
-		job    func(*batchv1.Job)
+		job    func(*kube.Job)
 		want   []string // what the error has in it; none without
 	}{
 		{name: "fits"},
@@ -50,28 +47,28 @@ func TestCheck(t *testing.T) {
 			want: []string{"25 of cpu, 19 in " + gpu + " has 24", "2 of nvidia.com/gpu"},
 		},
 		{
-			name: "not covered", job: func(j *batchv1.Job) {
-				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = resource.MustParse("1Gi")
+			name: "not covered", job: func(j *kube.Job) {
+				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = kube.MustParseQuantity("1Gi")
 			},
 			want: []string{"1Gi of ephemeral-storage, 1Gi in container loadgen, of which cluster queue conformance-queue has none"},
 		},
 		{
-			name: "a large init container behind a sidecar", job: func(j *batchv1.Job) {
+			name: "a large init container behind a sidecar", job: func(j *kube.Job) {
 				pod := &j.Spec.Template.Spec
-				c := corev1.Container{Name: "prepare", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-					"cpu": resource.MustParse("23"),
+				c := kube.Container{Name: "prepare", Resources: kube.ResourceRequirements{Requests: kube.ResourceList{
+					"cpu": kube.MustParseQuantity("23"),
 				}}}
-				pod.InitContainers = []corev1.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
+				pod.InitContainers = []kube.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
 			},
 			want: []string{"25 of cpu, 23 in container prepare"},
 		},
 		{
-			name: "a large init container before all", job: func(j *batchv1.Job) {
+			name: "a large init container before all", job: func(j *kube.Job) {
 				pod := &j.Spec.Template.Spec
-				c := corev1.Container{Name: "prepare", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-					"cpu": resource.MustParse("24"),
+				c := kube.Container{Name: "prepare", Resources: kube.ResourceRequirements{Requests: kube.ResourceList{
+					"cpu": kube.MustParseQuantity("24"),
 				}}}
-				pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
+				pod.InitContainers = append([]kube.Container{c}, pod.InitContainers...)
 			},
 		},
 	}
@@ -92,7 +89,7 @@ func TestCheck(t *testing.T) {
 			if test.job != nil {
 				test.job(job)
 			}
-			err = deploy.Check([]*batchv1.Job{job}, quota)
+			err = deploy.Check([]*kube.Job{job}, quota)
 			if (err != nil) != (len(test.want) > 0) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}

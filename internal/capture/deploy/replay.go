@@ -8,12 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation"
-
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -69,21 +64,21 @@ func (p Replay) Objects() ([]any, error) {
 		labelName: "vllm-vcr", labelPart: "replay", labelManagedBy: managedBy,
 		LabelLine: p.Target.Line, LabelTarget: p.Target.ID,
 	}
-	meta := metav1.ObjectMeta{Name: name, Namespace: p.Namespace, Labels: labels}
+	meta := kube.ObjectMeta{Name: name, Namespace: p.Namespace, Labels: labels}
 	return []any{
-		&appsv1.Deployment{
-			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
-			Spec: appsv1.DeploymentSpec{
-				Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		&kube.Deployment{
+			TypeMeta: kube.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
+			Spec: kube.DeploymentSpec{
+				Replicas: 1, Selector: kube.LabelSelector{MatchLabels: labels},
 				// A player registers with one frontend, once: two pods side by side would be two replays.
-				Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
-				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+				Strategy: kube.DeploymentStrategy{Type: "Recreate"},
+				Template: kube.PodTemplateSpec{ObjectMeta: kube.ObjectMeta{Labels: labels}, Spec: pod},
 			},
 		},
-		&corev1.Service{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
-			Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{
-				{Name: "http", Port: httpPort, TargetPort: intstr.FromString("http")},
+		&kube.Service{
+			TypeMeta: kube.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
+			Spec: kube.ServiceSpec{Selector: labels, Ports: []kube.ServicePort{
+				{Name: "http", Port: httpPort, TargetPort: "http"},
 			}},
 		},
 	}, nil
@@ -106,17 +101,17 @@ func checkReplayImages(t target.Target) error {
 
 func replayName(t target.Target) (string, error) {
 	name := "replay-" + dashed(t.Line+"-"+t.ID)
-	if len(validation.IsDNS1035Label(name)) > 0 {
+	if !kube.IsServiceName(name) {
 		return "", fmt.Errorf("golden %s: no Service can be called %s: want at most %d letters, digits and hyphens",
-			t.Name(), name, validation.DNS1035LabelMaxLength)
+			t.Name(), name, kube.MaxLabel)
 	}
 	return name, nil
 }
 
-func (p Replay) pod(r Run) (corev1.PodSpec, error) {
+func (p Replay) pod(r Run) (kube.PodSpec, error) {
 	volumes, err := volumesOf(r, "replay", "home", "tmp", "model-cache", "shm")
 	if err != nil {
-		return corev1.PodSpec{}, err
+		return kube.PodSpec{}, err
 	}
 	at := target.Addresses{Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake}
 	export := slices.Concat([]string{
@@ -125,25 +120,25 @@ func (p Replay) pod(r Run) (corev1.PodSpec, error) {
 	}, p.Source)
 	if folder, isFolder := p.Target.Model.Folder(); isFolder {
 		if err := inBinary(p.Target.Model.Key, folder); err != nil {
-			return corev1.PodSpec{}, err
+			return kube.PodSpec{}, err
 		}
 		at.Model = path.Join(replayDir, "model")
 		export = append(export, "--model-out", at.Model)
 	}
 	pod := basePod()
-	pod.NodeSelector = map[string]string{corev1.LabelArchStable: "amd64"}
+	pod.NodeSelector = map[string]string{archLabel: "amd64"}
 	pod.Volumes = volumes
 	folders := mounts("replay", replayDir, "tmp", "/tmp")
-	pod.InitContainers = []corev1.Container{exporter("golden", p.Target.Images.Tap, export, folders)}
-	pod.Containers = []corev1.Container{p.player(), p.frontend(r, at)}
+	pod.InitContainers = []kube.Container{exporter("golden", p.Target.Images.Tap, export, folders)}
+	pod.Containers = []kube.Container{p.player(), p.frontend(r, at)}
 	return pod, nil
 }
 
 // player takes the engine's place. When its frontend goes away it ends, and the one that is started after it registers
 // with the next frontend.
-func (p Replay) player() corev1.Container {
-	return corev1.Container{
-		Name: "play", Image: p.Target.Images.Tap, ImagePullPolicy: corev1.PullIfNotPresent,
+func (p Replay) player() kube.Container {
+	return kube.Container{
+		Name: "play", Image: p.Target.Images.Tap, ImagePullPolicy: pullIfNotPresent,
 		Command: []string{binary},
 		Args: []string{
 			"play",
@@ -152,21 +147,21 @@ func (p Replay) player() corev1.Container {
 			"--pace", "recorded", "--strict",
 		},
 		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		VolumeMounts:             []corev1.VolumeMount{readOnly("replay", replayDir)},
+		TerminationMessagePolicy: fallbackToLogs,
+		VolumeMounts:             []kube.VolumeMount{readOnly("replay", replayDir)},
 	}
 }
 
-func (p Replay) frontend(r Run, at target.Addresses) corev1.Container {
+func (p Replay) frontend(r Run, at target.Addresses) kube.Container {
 	folders := mounts("home", homeDir, "tmp", "/tmp", "model-cache", modelCacheDir, "shm", "/dev/shm")
-	c := corev1.Container{
-		Name: Frontend, Image: frontendImage(p.Target), ImagePullPolicy: corev1.PullIfNotPresent,
+	c := kube.Container{
+		Name: Frontend, Image: frontendImage(p.Target), ImagePullPolicy: pullIfNotPresent,
 		Command: rustCommand(p.Target), Args: p.Target.FrontendArgs(at),
 		WorkingDir: homeDir, Env: append(replayEnv(p.Target), r.hubEnv()...),
-		Ports:                    []corev1.ContainerPort{{Name: "http", ContainerPort: httpPort}},
+		Ports:                    []kube.ContainerPort{{Name: "http", ContainerPort: httpPort}},
 		Resources:                fixed("2", "4Gi"),
 		SecurityContext:          confined(p.Frontend == Rust),
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		TerminationMessagePolicy: fallbackToLogs,
 		VolumeMounts:             append(folders, readOnly("replay", replayDir)),
 		StartupProbe:             health(5, 120), // ten minutes to import PyTorch and to have the tokenizer
 		ReadinessProbe:           health(5, 1),
@@ -179,8 +174,8 @@ func (p Replay) frontend(r Run, at target.Addresses) corev1.Container {
 }
 
 // replayEnv is the environment without the calls that act on the engine: others than the load generator reach a replay.
-func replayEnv(t target.Target) []corev1.EnvVar {
-	return slices.DeleteFunc(programEnv(t), func(e corev1.EnvVar) bool { return e.Name == "VLLM_SERVER_DEV_MODE" })
+func replayEnv(t target.Target) []kube.EnvVar {
+	return slices.DeleteFunc(programEnv(t), func(e kube.EnvVar) bool { return e.Name == "VLLM_SERVER_DEV_MODE" })
 }
 
 // pythonArgs are those of the engine, which the Python frontend takes, too, without an engine of its own.
@@ -198,11 +193,9 @@ func pythonArgs(t target.Target, at target.Addresses) []string {
 	return args
 }
 
-func health(period, failures int32) *corev1.Probe {
-	return &corev1.Probe{
-		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-			Path: "/health", Port: intstr.FromString("http"), Scheme: corev1.URISchemeHTTP,
-		}},
+func health(period, failures int32) *kube.Probe {
+	return &kube.Probe{
+		HTTPGet:       &kube.HTTPGet{Path: "/health", Port: "http", Scheme: "HTTP"},
 		PeriodSeconds: period, TimeoutSeconds: 5, FailureThreshold: cmp.Or(failures, 1),
 	}
 }

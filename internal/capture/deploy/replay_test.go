@@ -5,9 +5,8 @@ import (
 	"testing"
 	"testing/fstest"
 
-	appsv1 "k8s.io/api/apps/v1"
-
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -30,9 +29,9 @@ func TestReplayFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			compare(t, "replay-"+test.name, objects...)
-			pod := objects[0].(*appsv1.Deployment).Spec.Template.Spec
+			pod := objects[0].(*kube.Deployment).Spec.Template.Spec
 			checkSecurity(t, pod)
-			if objects[0].(*appsv1.Deployment).Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+			if objects[0].(*kube.Deployment).Spec.Strategy.Type != "Recreate" {
 				t.Error("two players would register with one frontend")
 			}
 		})

@@ -8,9 +8,7 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/validation"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // Names that a cluster knows a capture by.
@@ -97,14 +95,14 @@ func (r Run) checkNames() error {
 		wrong = append(wrong,
 			fmt.Errorf("run id %q: want at most %d lower-case letters, digits and hyphens", r.ID, longestRunID))
 	}
-	if r.Namespace != "" && len(validation.IsDNS1123Label(r.Namespace)) > 0 {
+	if r.Namespace != "" && !kube.IsLabel(r.Namespace) {
 		wrong = append(wrong, fmt.Errorf("namespace %q: no such name is possible", r.Namespace))
 	}
-	if len(validation.IsDNS1123Subdomain(r.Queue)) > 0 || len(r.Queue) > validation.LabelValueMaxLength {
+	if !kube.IsSubdomain(r.Queue) || len(r.Queue) > kube.MaxLabel {
 		wrong = append(wrong, fmt.Errorf("queue %q: no such name is possible", r.Queue))
 	}
 	for key, value := range r.NodeSelector {
-		if len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
+		if !kube.IsLabelKey(key) || !kube.IsLabelValue(value) {
 			wrong = append(wrong, fmt.Errorf("node selector %q=%q: no such label is possible", key, value))
 		}
 	}
@@ -124,11 +122,11 @@ func (r Run) checkBudgets() error {
 }
 
 func (r Run) checkVolumes() error {
-	if size, err := resource.ParseQuantity(r.ModelCache); err != nil || size.Sign() <= 0 {
+	if size, err := kube.ParseQuantity(r.ModelCache); err != nil || size.Sign() <= 0 {
 		return fmt.Errorf("size of the model cache %q: want one such as 100Gi", r.ModelCache)
 	}
 	name, key := r.token()
-	if r.TokenSecret != "" && (len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsConfigMapKey(key)) > 0) {
+	if r.TokenSecret != "" && (!kube.IsSubdomain(name) || !kube.IsDataKey(key)) {
 		// What was given may be the token itself, which must not be shown.
 		return errors.New("secret of the model hub's token: want the name of a Secret, NAME or NAME/KEY, not the token")
 	}
@@ -142,13 +140,13 @@ func (r Run) token() (name, key string) {
 }
 
 // hubEnv is the environment of a program that loads models of the hub.
-func (r Run) hubEnv() []corev1.EnvVar {
-	env := []corev1.EnvVar{{Name: "HF_HOME", Value: modelCacheDir}}
+func (r Run) hubEnv() []kube.EnvVar {
+	env := []kube.EnvVar{{Name: "HF_HOME", Value: modelCacheDir}}
 	if r.TokenSecret == "" {
 		return env
 	}
 	name, key := r.token()
-	return append(env, corev1.EnvVar{Name: "HF_TOKEN", ValueFrom: &corev1.EnvVarSource{
-		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: key},
+	return append(env, kube.EnvVar{Name: "HF_TOKEN", ValueFrom: &kube.EnvVarSource{
+		SecretKeyRef: kube.SecretKeyRef{Name: name, Key: key},
 	}})
 }

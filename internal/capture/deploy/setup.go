@@ -2,12 +2,11 @@ package deploy
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
-
-	"sigs.k8s.io/yaml"
 )
 
 // Setup reads what a cluster needs before the first capture: the objects in the files that the kustomization of a folder
@@ -19,7 +18,7 @@ func Setup(fsys fs.FS, folder string) ([]any, error) {
 		return nil, err
 	}
 	var kustomization struct{ Resources []string }
-	if err := yaml.Unmarshal(text, &kustomization); err != nil {
+	if err := readYAML(text, &kustomization); err != nil {
 		return nil, fmt.Errorf("%s: %w", list, err)
 	}
 	var all []any
@@ -46,7 +45,7 @@ func documents(file string, text []byte) ([]any, error) {
 	var all []any
 	for _, part := range bytes.Split(text, []byte("\n---\n")) {
 		var object map[string]any
-		if err := yaml.Unmarshal(part, &object); err != nil {
+		if err := readYAML(part, &object); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if object["kind"] == nil {
@@ -66,7 +65,7 @@ func QuotaOf(objects []any) (Quota, error) {
 	if at < 0 {
 		return Quota{}, fmt.Errorf("there is no %s", clusterQueueKind)
 	}
-	text, err := yaml.Marshal(objects[at])
+	text, err := json.Marshal(objects[at])
 	if err != nil {
 		return Quota{}, err
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"go.yaml.in/yaml/v2"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
 
 // Format is how objects are written.
@@ -41,13 +43,10 @@ func Write(w io.Writer, format Format, objects ...any) error {
 
 func encode(w *bytes.Buffer, format Format, objects []any) error {
 	if format == JSON {
-		enc := json.NewEncoder(w)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
 		if len(objects) == 1 {
-			return enc.Encode(objects[0])
+			return jsonout.Write(w, objects[0])
 		}
-		return enc.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		return jsonout.Write(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
 	for i, o := range objects {
 		text, err := yaml.Marshal(o)
@@ -62,8 +61,7 @@ func encode(w *bytes.Buffer, format Format, objects []any) error {
 	return nil
 }
 
-// Plain is an object as the API server is told of it: without its status, and without fields that are there only because
-// Go has no absent ones.
+// Plain is an object as it is sent to the API server: without its status, and without nulls.
 func Plain(object any) (map[string]any, error) {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -77,14 +75,12 @@ func Plain(object any) (map[string]any, error) {
 	return tidy(plain).(map[string]any), nil
 }
 
-// tidy takes out nulls, and the maps in which nothing else can be meant by being empty: an empty selector, for one, means
-// everything. Whole numbers become whole in Go, too.
+// tidy takes out nulls, and makes whole numbers whole in Go, too.
 func tidy(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for key, inner := range v {
-			empty, isMap := inner.(map[string]any)
-			if inner == nil || isMap && len(empty) == 0 && (key == "resources" || key == "strategy") {
+			if inner == nil {
 				delete(v, key)
 				continue
 			}
@@ -97,6 +93,36 @@ func tidy(value any) any {
 	case float64:
 		if whole := int64(v); float64(whole) == v {
 			return whole
+		}
+	}
+	return value
+}
+
+// readYAML reads a YAML document as the JSON that says the same.
+func readYAML(text []byte, into any) error {
+	var document any
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return err
+	}
+	same, err := json.Marshal(withStringKeys(document))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(same, into)
+}
+
+// withStringKeys makes the maps of a YAML document those of JSON.
+func withStringKeys(value any) any {
+	switch v := value.(type) {
+	case map[any]any:
+		object := make(map[string]any, len(v))
+		for key, inner := range v {
+			object[fmt.Sprint(key)] = withStringKeys(inner)
+		}
+		return object
+	case []any:
+		for i, inner := range v {
+			v[i] = withStringKeys(inner)
 		}
 	}
 	return value

@@ -61,7 +61,7 @@ var importRules = map[string][]string{
 	"internal/report":          {"conformance", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
 	"internal/inspect":         {"trace", "internal/engine"},
-	"internal/inspect/monitor": {"recorder", "github.com/prometheus/client_golang", "golang.org/x/term"},
+	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pyast":    {wazero},

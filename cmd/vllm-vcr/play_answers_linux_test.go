@@ -102,7 +102,7 @@ func textOf(t *testing.T, server *vllmrs.Server, path string, body map[string]an
 	defer events.Close()
 	for {
 		data, err := events.Next()
-		if errors.Is(err, io.EOF) || string(data) == "[DONE]" {
+		if errors.Is(err, io.EOF) || string(data) == openai.Done {
 			return text, reason
 		}
 		if err != nil {
@@ -117,18 +117,7 @@ func textOf(t *testing.T, server *vllmrs.Server, path string, body map[string]an
 // piece is what an answer or an event says, of completions or of chat.
 func piece(t *testing.T, body []byte) (text, reason string) {
 	t.Helper()
-	type message struct {
-		Content   string `json:"content"`
-		Reasoning string `json:"reasoning"`
-	}
-	var got struct {
-		Choices []struct {
-			Text    string  `json:"text"`
-			Message message `json:"message"`
-			Delta   message `json:"delta"`
-			Reason  string  `json:"finish_reason"`
-		} `json:"choices"`
-	}
+	var got openai.Response
 	if err := json.Unmarshal(body, &got); err != nil {
 		t.Errorf("%v: %s", err, body)
 	}
@@ -136,7 +125,10 @@ func piece(t *testing.T, body []byte) (text, reason string) {
 		return "", ""
 	}
 	c := got.Choices[0]
-	return c.Text + c.Message.Content + c.Delta.Content, c.Reason
+	if c.FinishReason != nil {
+		reason = *c.FinishReason
+	}
+	return c.Content(), reason
 }
 
 func user(text string) map[string]any {

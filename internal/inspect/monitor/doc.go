@@ -4,6 +4,6 @@
 //
 //   - [Progress] keeps one line on a terminal up to date, or, where there is none, logs the state now and then. A
 //     [Screen] keeps that line and the lines of a log apart.
-//   - [Serve] answers Prometheus: GET /metrics, from a registry of its own, and GET /healthz.
+//   - [Serve] answers Prometheus: GET /metrics and GET /healthz.
 //   - [Text] and [JSON] are the summary at the end.
 package monitor

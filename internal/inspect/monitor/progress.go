@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
@@ -90,7 +91,7 @@ func line(s recorder.Stats, since time.Duration, tokensPerSecond float64) string
 	parts = append(parts,
 		fmt.Sprintf("%d in flight, %d done", s.InFlight, s.Done),
 		fmt.Sprintf("%.0f tok/s", tokensPerSecond),
-		counted(s.Records, "record"))
+		plural.Count(int(s.Records), "record"))
 	if s.Aborted > 0 {
 		parts[1] += fmt.Sprintf(", %d aborted", s.Aborted)
 	}
@@ -152,11 +153,3 @@ func size(bytes uint64) string {
 
 // units are the prefixes of a kilobyte and above.
 const units = "kMGTPE"
-
-// counted is a number and its noun: "1 record", "2 records".
-func counted[N int | int64 | uint64](n N, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}

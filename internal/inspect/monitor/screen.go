@@ -12,8 +12,8 @@ import (
 // eraseLine moves to the start of the line and clears it: ECMA-48, CR and EL.
 const eraseLine = "\r\x1b[K"
 
-// usualWidth is assumed of a terminal that does not tell its width.
-const usualWidth = 80
+// defaultWidth is assumed of a terminal that does not report its width.
+const defaultWidth = 80
 
 // A Screen is a terminal with one line at the bottom that is redrawn, below the lines that are written to it. A log that
 // writes to it and a line that is drawn on it do not garble each other. It is safe for use by several goroutines.
@@ -41,7 +41,7 @@ func NewScreen(w io.Writer, lookupEnv func(string) (string, bool)) *Screen {
 	return &Screen{w: w, colour: noColour == "", width: func() int {
 		width, _, err := term.GetSize(int(file.Fd()))
 		if err != nil || width < 1 {
-			return usualWidth
+			return defaultWidth
 		}
 		return width
 	}}

@@ -117,7 +117,7 @@ func TestScreen(t *testing.T) {
 // TestScreenDrawsOnce: what is shown already is not sent again.
 func TestScreenDrawsOnce(t *testing.T) {
 	var sent bytes.Buffer
-	s := &Screen{w: &sent, width: func() int { return usualWidth }}
+	s := &Screen{w: &sent, width: func() int { return defaultWidth }}
 	s.Draw("", "one")
 	s.Draw("", "one")
 	if got := sent.String(); got != eraseLine+"one" {
@@ -154,7 +154,7 @@ type brokenWriter struct{}
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("gone") }
 
 func TestScreenReportsLostLogs(t *testing.T) {
-	s := &Screen{w: brokenWriter{}, width: func() int { return usualWidth }}
+	s := &Screen{w: brokenWriter{}, width: func() int { return defaultWidth }}
 	s.Draw("", "one")
 	if _, err := fmt.Fprintln(s, "log"); err == nil {
 		t.Error("no error from a terminal that is gone")

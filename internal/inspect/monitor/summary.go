@@ -2,13 +2,14 @@ package monitor
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
-	"unicode"
 
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
@@ -27,17 +28,39 @@ type Report struct {
 	Recorder string
 }
 
+// A miss is a reason for which something that passed the tap is not in the recording.
+type miss struct {
+	name  string // in logs, in metrics and in JSON
+	short string // behind a count, on one line
+	why   string // before a count, in the summary
+	count uint64
+}
+
+// misses are all reasons, in a fixed order.
+func misses(s recorder.Stats) []miss {
+	return []miss{
+		{"undecodable_messages", "undecodable", "messages that the line's codec refused", s.Undecodable},
+		{"too_large_messages", "too large", "messages too large to be observed", s.TooLarge},
+		{"lost_requests", "lost", "requests with a message that could not be read", s.Lost},
+		{"refused_records", "refused", "records that their own writer refused", s.Refused},
+		{"unknown_outputs", "unknown", "outputs for requests that never arrived here", s.Unknown},
+		{"late_outputs", "late", "outputs for requests that had ended", s.Late},
+		{"duplicate_requests", "duplicate", "requests with the id of one in flight", s.Duplicates},
+		{"wrong_engine_messages", "of another engine", "messages that name another engine", s.WrongEngine},
+	}
+}
+
 // Text writes the report for people: a line each on what was recorded, what passed, where the files of each engine are,
 // and what is not in them and why. The error is not in it.
 func Text(w io.Writer, r Report) error {
 	var b bytes.Buffer
 	s := r.Stats
-	fmt.Fprintf(&b, "%s in %v: %s, %s, %s\n", counted(len(r.Ranks), "engine"), r.Duration.Round(time.Millisecond),
-		counted(s.Requests, "request"), counted(s.Tokens, "output token"), counted(s.Records, "record"))
+	fmt.Fprintf(&b, "%s in %v: %s, %s, %s\n", plural.Count(len(r.Ranks), "engine"), r.Duration.Round(time.Millisecond),
+		plural.Count(int(s.Requests), "request"), plural.Count(int(s.Tokens), "output token"), plural.Count(int(s.Records), "record"))
 	if s.Messages != [2]uint64{} {
 		fmt.Fprintf(&b, "forwarded: %s (%s) from the engine, %s (%s) from the frontend\n",
-			counted(s.Messages[recorder.FromEngine], "message"), size(s.Bytes[recorder.FromEngine]),
-			counted(s.Messages[recorder.FromFrontend], "message"), size(s.Bytes[recorder.FromFrontend]))
+			plural.Count(int(s.Messages[recorder.FromEngine]), "message"), size(s.Bytes[recorder.FromEngine]),
+			plural.Count(int(s.Messages[recorder.FromFrontend]), "message"), size(s.Bytes[recorder.FromFrontend]))
 	}
 	for _, rank := range r.Ranks {
 		fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
@@ -54,7 +77,7 @@ func Text(w io.Writer, r Report) error {
 		}
 	}
 	if s.Stopped > 0 {
-		fmt.Fprintf(&b, "RECORDING STOPPED before the end, in %s\n", counted(s.Stopped, "file"))
+		fmt.Fprintf(&b, "RECORDING STOPPED before the end, in %s\n", plural.Count(int(s.Stopped), "file"))
 	}
 	_, err := w.Write(b.Bytes())
 	return err
@@ -66,19 +89,9 @@ func files(r recorder.RankSummary) string {
 		text = "no file is whole"
 	}
 	if r.Err != nil {
-		text += ": " + oneLine(r.Err.Error())
+		text += ": " + safetext.Line(strings.ReplaceAll(r.Err.Error(), "\n", "; "))
 	}
 	return text
-}
-
-// oneLine makes a message, of which parts may come from a peer, one line of text.
-func oneLine(message string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ReplaceAll(message, "\n", "; "))
 }
 
 // JSON writes the report for machines. Times are milliseconds; counts are of requests, messages and so on as they are
@@ -101,12 +114,7 @@ func JSON(w io.Writer, r Report) error {
 	for _, one := range r.Ranks {
 		doc.Ranks = append(doc.Ranks, rank{one.Rank, append([]string{}, one.Files...), text(one.Err)})
 	}
-	data, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(data, '\n'))
-	return err
+	return jsonout.Write(w, doc)
 }
 
 // document is the form of the JSON.

@@ -55,7 +55,7 @@ func TestText(t *testing.T) {
 		{"poor", poor(), "2 engines in 2m5.679s: 126 requests, 4800 output tokens, 120 records\n" +
 			"forwarded: 4801 messages (3.4 MB) from the engine, 1 message (999 B) from the frontend\n" +
 			"engine 0: run.jsonl.gz, s3://b/steps.jsonl\n" +
-			"engine 1: no file is whole: disk full; of  [31mthings\n" +
+			"engine 1: no file is whole: disk full; of things\n" +
 			"not recorded: requests that were aborted, see --record-aborted: 2\n" +
 			"not recorded: requests in flight at the end: 3\n" +
 			"not recorded: messages that the line's codec refused: 10\n" +

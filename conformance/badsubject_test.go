@@ -32,7 +32,7 @@ func (s saboteur) Script(r *player.Request) (player.Script, error) {
 func sabotaged(sabotage func(r *player.Request, s *player.Script) error) Engine {
 	return func(opt player.Options) (Subject, error) {
 		if opt.Source == nil {
-			replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Match, Strict: true})
+			replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Replay.Match, Strict: true})
 			if err != nil {
 				return nil, err
 			}
@@ -301,7 +301,7 @@ func TestBrokenEngine(t *testing.T) {
 // their own time, and the next one tomorrow.
 func silentAfter(tokens int) Engine {
 	return func(opt player.Options) (Subject, error) {
-		opt.Pace = player.PaceRecorded
+		opt.Timing.Pace = player.PaceRecorded
 		return sabotaged(func(_ *player.Request, s *player.Script) error {
 			if s.FirstToken, s.Gaps = 0, nil; tokens == 0 {
 				s.FirstToken = never

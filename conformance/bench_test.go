@@ -40,7 +40,7 @@ func benchSession(b *testing.B, opt player.Options) *session {
 func BenchmarkPlayer(b *testing.B) {
 	for _, inFlight := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("in-flight=%d", inFlight), func(b *testing.B) {
-			s := benchSession(b, player.Options{MaxNumSeqs: 1024, Vocab: 2048})
+			s := benchSession(b, player.Options{Limits: player.Limits{MaxNumSeqs: 1024}, Vocab: 2048})
 			const tokens = 128
 			prompt := make([]uint32, tokens)
 			for i := range prompt {

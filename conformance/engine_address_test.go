@@ -45,7 +45,7 @@ var byIndex = Selection{Assertions: []Assertion{Schema, Fidelity}, Matches: []pl
 func TestAddress(t *testing.T) {
 	g := usualGolden(t)
 	cases := g.plan(t, byIndex)
-	address := elsewhere(t, Player, player.Options{VLLMVersion: "0.33", Trace: g.read(t), Strict: true})
+	address := elsewhere(t, Player, player.Options{VLLMVersion: "0.33", Trace: g.read(t), Replay: player.ReplayOptions{Strict: true}})
 	if err := CheckAddress(address, cases); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestAddressBrokenOff(t *testing.T) {
 	g := usualGolden(t)
 	var asked atomic.Int32
 	engine := func(opt player.Options) (Subject, error) {
-		opt.Pace = player.PaceRecorded
+		opt.Timing.Pace = player.PaceRecorded
 		return sabotaged(func(r *player.Request, s *player.Script) error {
 			if s.FirstToken, s.Gaps = 0, nil; r.ID == "replay-5" && asked.Add(1) == 1 {
 				s.Gaps = []time.Duration{never}

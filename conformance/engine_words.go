@@ -136,7 +136,7 @@ func placeholderValues(opt player.Options) (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("handshake address %s: %w", opt.Handshake, err)
 	}
-	match := opt.Match
+	match := opt.Replay.Match
 	if match == "" {
 		match = player.MatchIndex
 	}

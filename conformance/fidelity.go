@@ -29,7 +29,7 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 	f.checkPin(g)
 	var faults refusals
 	s, err := r.boot(ctx, g.codec, player.Options{
-		VLLMVersion: playedVersion(c.Line), Trace: t, Match: c.Variant.Match, Strict: true, OnRefused: faults.add,
+		VLLMVersion: playedVersion(c.Line), Trace: t, Replay: player.ReplayOptions{Match: c.Variant.Match, Strict: true}, OnRefused: faults.add,
 	})
 	if err != nil {
 		return f, err

@@ -36,7 +36,7 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 	defer server.Close()
 	var faults refusals
 	ctx, stop, err := r.playBehind(ctx, server, player.Options{
-		Codec: g.codec, VLLMVersion: playedVersion(c.Line), Trace: g.trace, Strict: true, OnRefused: faults.add,
+		Codec: g.codec, VLLMVersion: playedVersion(c.Line), Trace: g.trace, Replay: player.ReplayOptions{Strict: true}, OnRefused: faults.add,
 	})
 	if err != nil {
 		return f, err

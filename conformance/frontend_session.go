@@ -114,7 +114,7 @@ func (s *frontendSession) play(r *Runner, patience time.Duration) error {
 	registration := s.registration()
 	engine, err := Player(player.Options{
 		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: playedVersion(s.line), Codec: s.codec,
-		Trace: registration, Source: s.speaker, Pace: player.PaceRecorded, Log: slog.New(demoted{r.Log.Handler()}),
+		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(demoted{r.Log.Handler()}),
 	})
 	if err != nil {
 		tap.gate.Close()

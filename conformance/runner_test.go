@@ -182,7 +182,7 @@ func TestInterruptedReplay(t *testing.T) {
 	g := usualGolden(t)
 	runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}}
 	runner.Engine = func(opt player.Options) (Subject, error) {
-		opt.Pace = player.PaceRecorded
+		opt.Timing.Pace = player.PaceRecorded
 		return sabotaged(func(_ *player.Request, s *player.Script) error {
 			s.FirstToken = never
 			cancel(errors.New("interrupted by the user"))

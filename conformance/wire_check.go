@@ -56,7 +56,7 @@ func (r *Runner) bootWire(ctx context.Context, g *recording, c Case, w *wireSess
 	run := &wireReplay{recorded: w, comparison: newWireComparison(g.location, g.codec, clock), clock: clock}
 	var err error
 	run.session, err = r.boot(ctx, g.codec, player.Options{
-		VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: w, Pace: player.PaceRecorded, Clock: run.clock,
+		VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: w, Timing: player.Timing{Pace: player.PaceRecorded}, Clock: run.clock,
 	})
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 func TestRepeatedDifferences(t *testing.T) {
 	g := pinnedWire(t)
 	runner := Runner{Store: g, Engine: func(opt player.Options) (Subject, error) {
-		opt.BlockSize = 64
+		opt.KVCache.BlockSize = 64
 		return player.New(opt)
 	}}
 	report := runner.Run(t.Context(), g.plan(t, onlyWire))

@@ -13,7 +13,7 @@ import (
 // benchEngine is an engine with n requests that decode, and says to nobody.
 func benchEngine(b *testing.B, opt Options, n int) *engine {
 	b.Helper()
-	opt.MaxNumSeqs, opt.MaxNumBatchedTokens, opt.NumGPUBlocks = n, 1<<20, 1<<17
+	opt.Limits.MaxNumSeqs, opt.Limits.MaxNumBatchedTokens, opt.KVCache.NumGPUBlocks = n, 1<<20, 1<<17
 	p, err := New(opt)
 	if err != nil {
 		b.Fatal(err)
@@ -42,9 +42,9 @@ func BenchmarkStep(b *testing.B) {
 		name string
 		opt  Options
 	}{
-		{"instant", Options{MaxModelLen: 1 << 24}},
-		{"without prefix cache", Options{MaxModelLen: 1 << 24, NoPrefixCaching: true}},
-		{"speculative", Options{MaxModelLen: 1 << 24, SpeculativeTokens: 3, Acceptance: accepting(b)}},
+		{"instant", Options{Limits: Limits{MaxModelLen: 1 << 24}}},
+		{"without prefix cache", Options{Limits: Limits{MaxModelLen: 1 << 24}, KVCache: KVCacheOptions{NoPrefixCaching: true}}},
+		{"speculative", Options{Limits: Limits{MaxModelLen: 1 << 24}, Decoding: Decoding{SpeculativeTokens: 3, Acceptance: accepting(b)}}},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			e := benchEngine(b, bb.opt, running)
@@ -85,7 +85,7 @@ func (fixed) Transfer(*latency.Request) time.Duration { return 0 }
 // BenchmarkCompose is a step of 1,024 requests until it begins: what is computed, and how long it takes.
 func BenchmarkCompose(b *testing.B) {
 	clock := &fakeClock{now: start}
-	e := benchEngine(b, Options{MaxModelLen: 1 << 24, Pace: PaceModelled, Latency: fixed{}, Clock: clock, NumGPUBlocks: 1 << 17}, 1024)
+	e := benchEngine(b, Options{Limits: Limits{MaxModelLen: 1 << 24}, Timing: Timing{Pace: PaceModelled, Latency: fixed{}}, Clock: clock, KVCache: KVCacheOptions{NumGPUBlocks: 1 << 17}}, 1024)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		b.StopTimer()
@@ -108,7 +108,7 @@ func BenchmarkCompose(b *testing.B) {
 func BenchmarkInFlight(b *testing.B) {
 	const requests = 10_000
 	for b.Loop() {
-		p, err := New(Options{MaxNumSeqs: requests, MaxNumBatchedTokens: 1 << 24, NumGPUBlocks: 1 << 21})
+		p, err := New(Options{Limits: Limits{MaxNumSeqs: requests, MaxNumBatchedTokens: 1 << 24}, KVCache: KVCacheOptions{NumGPUBlocks: 1 << 21}})
 		if err != nil {
 			b.Fatal(err)
 		}

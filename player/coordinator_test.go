@@ -110,7 +110,7 @@ func (c *coordinated) hears(want ...string) {
 func TestTheCoordinatorIsTold(t *testing.T) {
 	c := listenCoordinated(t)
 	ended := make(chan error, 1)
-	_, stop := run(t, c.ctx, Options{Handshake: c.shake.Endpoint(), NumGPUBlocks: 101, BlockSize: 4}, ended)
+	_, stop := run(t, c.ctx, Options{Handshake: c.shake.Endpoint(), KVCache: KVCacheOptions{NumGPUBlocks: 101, BlockSize: 4}}, ended)
 	ready := c.join()
 	if ready.CoordinatorInputAddress == nil || *ready.CoordinatorInputAddress != c.publish.Endpoint() ||
 		ready.CoordinatorOutputAddress == nil || *ready.CoordinatorOutputAddress != c.collect.Endpoint() {

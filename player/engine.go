@@ -67,7 +67,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 	}
 	pool, err := kvcache.New(kvcache.Options{
 		Blocks: max(ready.NumGPUBlocks, 2), BlockSize: max(ready.BlockSize, 1), Caching: opt.caching(),
-		Algorithm: opt.HashAlgorithm, Seed: opt.HashSeed, Events: opt.KVEvents != nil, Rules: kvcache.RulesOf(codec.Line()),
+		Algorithm: opt.KVCache.HashAlgorithm, Seed: opt.KVCache.HashSeed, Events: opt.KVCache.Events != nil, Rules: kvcache.RulesOf(codec.Line()),
 	})
 	if err != nil {
 		return nil, err
@@ -77,13 +77,13 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 		fault: opt.OnRefused, source: source, pool: pool,
 		scheduler: scheduler.New(scheduler.Options{
 			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: opt.reach(ready.MaxModelLen),
-			LongPrefillTokenThreshold: opt.LongPrefillTokenThreshold, MaxLoRAs: opt.MaxLoRAs,
+			LongPrefillTokenThreshold: opt.Limits.LongPrefillTokenThreshold, MaxLoRAs: opt.LoRA.MaxLoRAs,
 			Priority: opt.SchedulingPolicy == PolicyPriority, Caching: opt.caching(), Pool: pool,
 		}),
 		byID: map[string]*request{}, state: engineState{weightVersion: "default"},
 	}
-	if opt.Pace == PaceModelled {
-		e.model = opt.Latency
+	if opt.Timing.Pace == PaceModelled {
+		e.model = opt.Timing.Latency
 	}
 	if len(opt.Faults) > 0 {
 		e.faults = newFaultDraws(opt.Faults, opt.Seed)

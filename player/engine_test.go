@@ -66,7 +66,7 @@ func TestRequestsAreQueuedAndAdmittedInOrder(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{MaxNumSeqs: tt.seqs, SchedulingPolicy: tt.policy}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxNumSeqs: tt.seqs}, SchedulingPolicy: tt.policy}, 1)
 			r.submit(tt.asks...)
 			r.runAll()
 			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
@@ -94,7 +94,7 @@ func TestAbort(t *testing.T) {
 		{"nothing", 2, 1, nil, [][]string{{"a", "b"}, {"a", "b"}, {"a", "b"}, {"c"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{MaxNumSeqs: tt.seqs}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxNumSeqs: tt.seqs}}, 1)
 			r.submit(ask("a", count(0, 4), 3), ask("b", count(0, 4), 3), ask("c", count(0, 4), 1))
 			for range tt.steps {
 				r.step()
@@ -134,7 +134,7 @@ func TestAnAbortedIDMayBeUsedAgain(t *testing.T) {
 
 func TestAnAbortLetsTheNextOneInWhileOthersWaitForTheirTime(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}, ttft: 60_000}, take{prompt: count(0, 4), output: []uint32{2}, ttft: 5})
-	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded, MaxNumSeqs: 1}, 1)
+	r := newRig(t, Options{Trace: tr, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, 1)
 	r.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1))
 	r.run()
 	r.abort([]string{"replay-0"})

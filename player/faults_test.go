@@ -151,13 +151,13 @@ func TestFaults(t *testing.T) {
 		for _, line := range []string{"0.33", "0.27"} {
 			for _, pace := range []Pace{PaceInstant, PaceModelled, PaceRecorded} {
 				t.Run(fmt.Sprintf("%s/%s/%s", tt.fault, line, pace), func(t *testing.T) {
-					opt := Options{VLLMVersion: line, Pace: pace, Source: counting{}, Vocab: 1000}
-					opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
+					opt := Options{VLLMVersion: line, Timing: Timing{Pace: pace}, Source: counting{}, Vocab: 1000}
+					opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
 					alone := newRig(t, opt, 1)
 					alone.submit(ask("other", []uint32{11, 12}, 5))
 					alone.runAll()
 
-					opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
+					opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
 					r := newRig(t, opt, 1)
 					r.submit(ask("bad", []uint32{2, 3}, 4, withFault(tt.fault)), ask("other", []uint32{11, 12}, 5))
 					r.runAll()
@@ -393,7 +393,7 @@ func (prompts) Duration(step *latency.Step) time.Duration {
 
 // An engine that is killed at the end of a step does not begin another one.
 func TestAKilledEngineIsSilent(t *testing.T) {
-	r := newRig(t, Options{Source: counting{}, Pace: PaceModelled, Latency: prompts{}}, 1)
+	r := newRig(t, Options{Source: counting{}, Timing: Timing{Pace: PaceModelled, Latency: prompts{}}}, 1)
 	r.submit(ask("other", []uint32{11}, 9), ask("bad", []uint32{2}, 9, withFault("kill")))
 	r.step()
 	r.clock.advance(2 * ms)

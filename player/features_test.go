@@ -55,7 +55,7 @@ func TestImagesAreInTheHashesOfBlocks(t *testing.T) {
 		{"none", image("a", 20, 10), func(*protocol.Request) {}, 16},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := cachedOf(t, Options{BlockSize: 16}, ask("a", count(0, 70), 1, tt.first), ask("b", count(0, 70), 1, tt.second))
+			got := cachedOf(t, Options{KVCache: KVCacheOptions{BlockSize: 16}}, ask("a", count(0, 70), 1, tt.first), ask("b", count(0, 70), 1, tt.second))
 			if diff := cmp.Diff([]int64{0, tt.want}, got); diff != "" {
 				t.Errorf("cached (-want +got):\n%s", diff)
 			}
@@ -97,7 +97,7 @@ func TestWhetherThePrefixCacheIsRead(t *testing.T) {
 		{"prompt scores, read anyway", []change{scored, explicit(false)}, 32},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := cachedOf(t, Options{BlockSize: 16}, ask("a", count(0, 40), 1), ask("b", count(0, 40), 1, tt.changes...))
+			got := cachedOf(t, Options{KVCache: KVCacheOptions{BlockSize: 16}}, ask("a", count(0, 40), 1), ask("b", count(0, 40), 1, tt.changes...))
 			if diff := cmp.Diff([]int64{0, tt.want}, got); diff != "" {
 				t.Errorf("cached (-want +got):\n%s", diff)
 			}
@@ -124,7 +124,7 @@ func (s *session) sendBeside(r *protocol.Request, aux []byte) {
 // A prompt of embeddings counts as many tokens as it has rows. The prefix cache knows
 // it by its numbers.
 func TestPromptsOfEmbeddings(t *testing.T) {
-	s := connect(t, Options{VLLMVersion: "v0.33.0", Seed: 1, BlockSize: 16}, 1)
+	s := connect(t, Options{VLLMVersion: "v0.33.0", Seed: 1, KVCache: KVCacheOptions{BlockSize: 16}}, 1)
 	rows := func(n int, last byte) []byte {
 		data := make([]byte, n*4)
 		data[len(data)-1] = last
@@ -200,7 +200,7 @@ func TestEchoOfEmbeddings(t *testing.T) {
 func TestPromptScoresOverSockets(t *testing.T) {
 	for _, line := range []string{"0.32", "0.33"} {
 		t.Run(line, func(t *testing.T) {
-			s := connect(t, Options{VLLMVersion: line, MaxNumBatchedTokens: 16}, 1)
+			s := connect(t, Options{VLLMVersion: line, Limits: Limits{MaxNumBatchedTokens: 16}}, 1)
 			const prompt, width = 40, 30
 			r := ask("a", count(100, prompt), 1)
 			var ids []byte

@@ -18,8 +18,8 @@ func TestPromptsThatNeverFit(t *testing.T) {
 		prompt int
 		want   string
 	}{
-		{"as long as the context", Options{MaxModelLen: 40}, 40, "a: the prompt has 40 tokens, and max_model_len = 40 leaves no room for an answer"},
-		{"longer than the KV cache", Options{BlockSize: 10, NumGPUBlocks: 4}, 31, "a: the prompt has 31 tokens, the KV cache has room for 30"},
+		{"as long as the context", Options{Limits: Limits{MaxModelLen: 40}}, 40, "a: the prompt has 40 tokens, and max_model_len = 40 leaves no room for an answer"},
+		{"longer than the KV cache", Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, 31, "a: the prompt has 31 tokens, the KV cache has room for 30"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, tt.opt, 1)
@@ -45,8 +45,8 @@ func TestPromptsThatJustFit(t *testing.T) {
 		opt    Options
 		prompt int
 	}{
-		{"one less than the context", Options{MaxModelLen: 40}, 39},
-		{"the whole KV cache", Options{BlockSize: 10, NumGPUBlocks: 4}, 30},
+		{"one less than the context", Options{Limits: Limits{MaxModelLen: 40}}, 39},
+		{"the whole KV cache", Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, 30},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, tt.opt, 1)
@@ -61,7 +61,7 @@ func TestPromptsThatJustFit(t *testing.T) {
 
 // A request that grows out of the KV cache would be computed anew for ever: it ends.
 func TestAnswerThatFillsTheKVCache(t *testing.T) {
-	r := newRig(t, Options{BlockSize: 10, NumGPUBlocks: 4}, 1)
+	r := newRig(t, Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, 1)
 	r.submit(ask("a", count(0, 25), 20))
 	r.runAll()
 	if got := r.answer("a"); got.finish != protocol.FinishError || len(slices.Concat(got.chunks...)) != 6 {
@@ -81,7 +81,7 @@ func TestPreemption(t *testing.T) {
 	alone.submit(ask("a", count(0, 10), 12), ask("b", count(0, 10), 12))
 	alone.runAll()
 
-	r := newRig(t, Options{BlockSize: 5, NumGPUBlocks: 8}, 1) // 7 blocks: room for 35 tokens, of 44
+	r := newRig(t, Options{KVCache: KVCacheOptions{BlockSize: 5, NumGPUBlocks: 8}}, 1) // 7 blocks: room for 35 tokens, of 44
 	r.submit(ask("a", count(0, 10), 12), ask("b", count(0, 10), 12))
 	r.runAll()
 	for _, id := range []string{"a", "b"} {

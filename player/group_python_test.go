@@ -139,7 +139,7 @@ func playBehind(t *testing.T, begun pythonEvent, release string, together bool) 
 	for i := range ranks {
 		options = append(options, Options{
 			Handshake: begun.Address, VLLMVersion: "v" + release, EngineIndex: i, DataParallelSize: ranks, Source: new(dozer),
-			Pace: PaceRecorded, ParallelConfigHash: begun.Hash, MaxModelLen: 2048,
+			Timing: Timing{Pace: PaceRecorded}, ParallelConfigHash: begun.Hash, Limits: Limits{MaxModelLen: 2048},
 		})
 	}
 	groups := [][]Options{options}

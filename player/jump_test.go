@@ -22,12 +22,12 @@ func TestTheClockJumps(t *testing.T) {
 	}{
 		{
 			"modelled",
-			Options{Pace: PaceModelled, Latency: fixed{}},
+			Options{Timing: Timing{Pace: PaceModelled, Latency: fixed{}}},
 			[]time.Duration{1 * ms, jump + 1*ms, jump + 2*ms, jump + 3*ms},
 		},
 		{
 			"recorded",
-			Options{Pace: PaceRecorded, Trace: cassette(t, recorded)},
+			Options{Timing: Timing{Pace: PaceRecorded}, Trace: cassette(t, recorded)},
 			[]time.Duration{1 * ms, jump + 1*ms, jump + 1*ms, jump + 8*ms},
 		},
 		{"instant", Options{}, []time.Duration{0, 0, 0, 0}},
@@ -61,8 +61,8 @@ func TestTheClockStandsStill(t *testing.T) {
 		opt   Options
 		hours int // until all that is asked is answered
 	}{
-		{"modelled", Options{Pace: PaceModelled, Latency: fixed{}}, 2}, // one step of the request that is aborted, and one more
-		{"recorded", Options{Pace: PaceRecorded, Source: sleepers{}}, 1},
+		{"modelled", Options{Timing: Timing{Pace: PaceModelled, Latency: fixed{}}}, 2}, // one step of the request that is aborted, and one more
+		{"recorded", Options{Timing: Timing{Pace: PaceRecorded}, Source: sleepers{}}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clock := &fakeClock{now: start}
@@ -114,7 +114,7 @@ func TestHowLateAStepIsAJump(t *testing.T) {
 		{"a second", second, []time.Duration{1 * ms, second + 2*ms, second + 3*ms, second + 4*ms}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Pace: PaceModelled, Latency: fixed{}}, 1)
+			r := newRig(t, Options{Timing: Timing{Pace: PaceModelled, Latency: fixed{}}}, 1)
 			r.submit(ask("a", count(0, 4), 4))
 			r.run()
 			r.clock.advance(1 * ms)

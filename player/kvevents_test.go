@@ -121,7 +121,7 @@ func kvEngine(version string, events kvevents.Options) (Options, subscribed) {
 	events.Topic = "kv@pod@tiny"
 	events.Log = slog.New(slog.NewTextHandler(log, nil))
 	return Options{
-		VLLMVersion: version, KVEvents: &events, HashAlgorithm: kvcache.SHA256CBOR, HashSeed: "0", BlockSize: 16, Source: new(seeker),
+		VLLMVersion: version, KVCache: KVCacheOptions{Events: &events, HashAlgorithm: kvcache.SHA256CBOR, HashSeed: "0", BlockSize: 16}, Source: new(seeker),
 	}, log
 }
 
@@ -323,9 +323,9 @@ func TestKVEventsAsEngines(t *testing.T) {
 				t.Fatalf("a capture of %d requests and %d messages", len(c.requests), len(c.live))
 			}
 			opt, log := kvEngine(version, kvevents.Options{Endpoint: "tcp://127.0.0.1:0", Digests: c.Digests})
-			opt.Source, opt.HashAlgorithm = capturedAnswers(c.requests), c.Arguments.Algorithm
-			opt.BlockSize, opt.NumGPUBlocks, opt.MaxModelLen = c.Arguments.BlockSize, c.Arguments.Blocks, c.Arguments.Len
-			opt.MaxNumSeqs, opt.MaxNumBatchedTokens = c.Arguments.Seqs, c.Arguments.StepTokens
+			opt.Source, opt.KVCache.HashAlgorithm = capturedAnswers(c.requests), c.Arguments.Algorithm
+			opt.KVCache.BlockSize, opt.KVCache.NumGPUBlocks, opt.Limits.MaxModelLen = c.Arguments.BlockSize, c.Arguments.Blocks, c.Arguments.Len
+			opt.Limits.MaxNumSeqs, opt.Limits.MaxNumBatchedTokens = c.Arguments.Seqs, c.Arguments.StepTokens
 			s := connect(t, opt, 1)
 			sub := log.subscribe(t, registered(t, s), "")
 			for i, r := range c.requests {

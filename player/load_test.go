@@ -26,7 +26,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 
 // runMany returns by how many bytes the heap had grown at its peak.
 func runMany(t *testing.T, requests, tokens int) uint64 {
-	s := connect(t, Options{MaxNumSeqs: 1024, Seed: 9}, 1)
+	s := connect(t, Options{Limits: Limits{MaxNumSeqs: 1024}, Seed: 9}, 1)
 	base := liveHeap()
 	// All run in the same steps, as none begins before all are there.
 	s.reply(0, "pause_scheduler", pack.AppendString(nil, "keep"))

@@ -20,7 +20,7 @@ type adapter struct {
 // the first step of a request, and dies of it with all others: here only those end that
 // ask for such an adapter.
 func (e *engine) knowLoRA(l *protocol.LoRA) error {
-	if e.opt.LoRAs == nil || slices.Contains(e.opt.LoRAs, l.Name) {
+	if e.opt.LoRA.Names == nil || slices.Contains(e.opt.LoRA.Names, l.Name) {
 		return nil
 	}
 	return noAdapter{l.Name, l.Path}
@@ -43,23 +43,23 @@ func (e notLoaded) Error() string {
 
 // checkLoRAs refuses numbers of adapters that no engine starts with.
 func (o *Options) checkLoRAs() error {
-	if o.MaxCPULoRAs > 0 && o.MaxCPULoRAs < o.MaxLoRAs {
-		return fmt.Errorf("%d adapters can be loaded, and %d run at once: want at least as many", o.MaxCPULoRAs, o.MaxLoRAs)
+	if o.LoRA.MaxCPULoRAs > 0 && o.LoRA.MaxCPULoRAs < o.LoRA.MaxLoRAs {
+		return fmt.Errorf("%d adapters can be loaded, and %d run at once: want at least as many", o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs)
 	}
 	return nil
 }
 
 // offerLoRAs registers that there are adapters.
 func (o *Options) offerLoRAs(r *protocol.ReadyResponse) {
-	if o.MaxLoRAs == 0 && o.LoRAs == nil {
+	if o.LoRA.MaxLoRAs == 0 && o.LoRA.Names == nil {
 		return
 	}
 	r.SupportsLoRA = true
-	r.MaxLoRAs = cmp.Or(o.MaxLoRAs, r.MaxLoRAs, len(o.LoRAs), 1)
+	r.MaxLoRAs = cmp.Or(o.LoRA.MaxLoRAs, r.MaxLoRAs, len(o.LoRA.Names), 1)
 }
 
 // mostLoaded is how many adapters are loaded at a time; 0 is any number.
-func (o *Options) mostLoaded() int { return cmp.Or(o.MaxCPULoRAs, o.MaxLoRAs) }
+func (o *Options) mostLoaded() int { return cmp.Or(o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs) }
 
 // load makes an adapter the one that was used last. When there are as many as fit, the
 // one that was not used for the longest time goes

@@ -28,7 +28,7 @@ func TestUnknownLoRA(t *testing.T) {
 		{"0.27", "[] error"},
 	} {
 		t.Run(tt.line, func(t *testing.T) {
-			r := newRig(t, Options{VLLMVersion: tt.line, Source: counting{}, LoRAs: []string{"a"}}, 1)
+			r := newRig(t, Options{VLLMVersion: tt.line, Source: counting{}, LoRA: LoRAOptions{Names: []string{"a"}}}, 1)
 			const unknown = "failed: Call to add_lora method failed: Loading lora x failed: No adapter found for /adapters/x"
 			if got := r.do("add_lora", lora("x", 9)); got != unknown {
 				t.Error(got)
@@ -46,7 +46,7 @@ func TestUnknownLoRA(t *testing.T) {
 // A request loads its adapter. When no more fit, the one goes that was not used for the
 // longest time, unless it is pinned or runs.
 func TestLoadedLoRAs(t *testing.T) {
-	r := newRig(t, Options{MaxLoRAs: 2, MaxCPULoRAs: 3}, 1)
+	r := newRig(t, Options{LoRA: LoRAOptions{MaxLoRAs: 2, MaxCPULoRAs: 3}}, 1)
 	one := func(id int64) {
 		r.submit(ask(fmt.Sprint("r", r.arrivals), count(0, 3), 1, adapted(fmt.Sprint(id), id)))
 		r.runAll()
@@ -80,7 +80,7 @@ func TestLoadedLoRAs(t *testing.T) {
 // A request whose adapter has no place in the batch waits, and is counted apart; those
 // behind it do not wait for it.
 func TestLoRASlots(t *testing.T) {
-	r := newRig(t, Options{MaxLoRAs: 1}, 1)
+	r := newRig(t, Options{LoRA: LoRAOptions{MaxLoRAs: 1}}, 1)
 	r.submit(ask("a", count(0, 3), 2, adapted("a", 1)), ask("b", count(0, 3), 1, adapted("b", 2)),
 		ask("a2", count(0, 3), 1, adapted("a", 1)), ask("none", count(0, 3), 1))
 	r.runAll()
@@ -105,10 +105,10 @@ func TestRegisteredLoRAs(t *testing.T) {
 		want int // 0 is no support
 	}{
 		{"none", Options{}, 0},
-		{"some run at once", Options{MaxLoRAs: 3}, 3},
-		{"some exist", Options{LoRAs: []string{"a", "b"}}, 2},
-		{"none exists yet", Options{LoRAs: []string{}}, 1},
-		{"both", Options{MaxLoRAs: 4, LoRAs: []string{"a"}}, 4},
+		{"some run at once", Options{LoRA: LoRAOptions{MaxLoRAs: 3}}, 3},
+		{"some exist", Options{LoRA: LoRAOptions{Names: []string{"a", "b"}}}, 2},
+		{"none exists yet", Options{LoRA: LoRAOptions{Names: []string{}}}, 1},
+		{"both", Options{LoRA: LoRAOptions{MaxLoRAs: 4, Names: []string{"a"}}}, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ready := newRig(t, tt.opt, 1).player.ready
@@ -117,7 +117,7 @@ func TestRegisteredLoRAs(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Options{MaxLoRAs: 3, MaxCPULoRAs: 2}); err == nil || !strings.Contains(err.Error(), "2 adapters can be loaded, and 3 run at once") {
+	if _, err := New(Options{LoRA: LoRAOptions{MaxLoRAs: 3, MaxCPULoRAs: 2}}); err == nil || !strings.Contains(err.Error(), "2 adapters can be loaded, and 3 run at once") {
 		t.Errorf("less loaded than run: %v", err)
 	}
 }
@@ -126,7 +126,7 @@ func TestRegisteredLoRAs(t *testing.T) {
 func TestRealFrontendsLoadLoRAs(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
-			f := fronted(t, version, Options{Source: counting{}, MaxLoRAs: 2, LoRAs: []string{"known"}},
+			f := fronted(t, version, Options{Source: counting{}, LoRA: LoRAOptions{MaxLoRAs: 2, Names: []string{"known"}}},
 				"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES="+os.TempDir())
 			named := func(name string) object { return object{"lora_name": name, "lora_path": t.TempDir()} }
 			if status, answer := f.post("/v1/load_lora_adapter", named("unknown")); status == http.StatusOK {

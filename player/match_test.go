@@ -139,7 +139,7 @@ func TestPrefixChoice(t *testing.T) {
 		{"one block shared is enough", []take{say(1, turn1)}, [][]uint32{tail(turn1[:4], 99, 99, 99, 99)}, []uint32{1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, tt.takes...), Match: MatchPrefix, Strict: true}, 1)
+			r := newRig(t, Options{Trace: cassette(t, tt.takes...), Replay: ReplayOptions{Match: MatchPrefix, Strict: true}}, 1)
 			var got []uint32
 			for i, prompt := range tt.asks {
 				id := string(rune('a' + i))
@@ -157,7 +157,7 @@ func TestPrefixChoice(t *testing.T) {
 func TestPrefixBlockSizeFromOptionsWhenTheTraceHasNone(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 8), output: []uint32{1}})
 	tr.Meta.BlockSize = nil
-	r := newRig(t, Options{Trace: tr, Match: MatchPrefix, Strict: true, BlockSize: blockSize}, 1)
+	r := newRig(t, Options{Trace: tr, Replay: ReplayOptions{Match: MatchPrefix, Strict: true}, KVCache: KVCacheOptions{BlockSize: blockSize}}, 1)
 	r.submit(ask("a", count(0, 8), 1))
 	r.runAll()
 	if diff := cmp.Diff([]uint32{1}, r.answer("a").tokens()); diff != "" {

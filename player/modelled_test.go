@@ -37,7 +37,7 @@ func TestModelledPace(t *testing.T) {
 			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms, 120 * ms}},
 		},
 		{
-			name: "a prompt in three chunks takes as long as in one", knobs: plain, opt: Options{MaxNumBatchedTokens: 100},
+			name: "a prompt in three chunks takes as long as in one", knobs: plain, opt: Options{Limits: Limits{MaxNumBatchedTokens: 100}},
 			arrivals: []arrival{{0, "a", count(0, 250), 2}},
 			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms}},
 		},
@@ -54,7 +54,7 @@ func TestModelledPace(t *testing.T) {
 			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms}, "b": {100 * ms, 110 * ms}},
 		},
 		{
-			name: "who waits for room waits", knobs: plain, opt: Options{MaxNumSeqs: 1},
+			name: "who waits for room waits", knobs: plain, opt: Options{Limits: Limits{MaxNumSeqs: 1}},
 			arrivals: []arrival{{0, "a", count(0, 4), 2}, {0, "b", count(100, 4), 2}},
 			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms}, "b": {210 * ms, 220 * ms}},
 		},
@@ -65,31 +65,31 @@ func TestModelledPace(t *testing.T) {
 			want:     map[string][]time.Duration{"a": {25 * ms}, "b": {109 * ms}},
 		},
 		{
-			name: "under load", opt: Options{MaxNumSeqs: 2},
+			name: "under load", opt: Options{Limits: Limits{MaxNumSeqs: 2}},
 			knobs:    latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, LoadFactor: 2},
 			arrivals: []arrival{{0, "a", count(0, 4), 2}, {0, "b", count(100, 4), 3}},
 			want:     map[string][]time.Duration{"a": {200 * ms, 220 * ms}, "b": {200 * ms, 220 * ms, 230 * ms}},
 		},
 		{
-			name: "guesses", opt: Options{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}, knobs: plain,
+			name: "guesses", opt: Options{Decoding: Decoding{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}}, knobs: plain,
 			arrivals: []arrival{{0, "a", count(0, 4), 8}},
 			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms, 120 * ms, 130 * ms}},
 			chunks:   map[string][]int{"a": {1, 3, 3, 1}},
 		},
 		{
-			name: "diffusion", opt: Options{TokensPerStep: 4}, knobs: plain,
+			name: "diffusion", opt: Options{Decoding: Decoding{TokensPerStep: 4}}, knobs: plain,
 			arrivals: []arrival{{0, "a", count(0, 4), 9}},
 			want:     map[string][]time.Duration{"a": {100 * ms, 110 * ms, 120 * ms}},
 			chunks:   map[string][]int{"a": {4, 4, 1}},
 		},
 		{
-			name: "an hour in 36 seconds", opt: Options{TimeScale: 100}, knobs: plain,
+			name: "an hour in 36 seconds", opt: Options{Timing: Timing{Scale: 100}}, knobs: plain,
 			arrivals: []arrival{{0, "a", count(0, 4), 3}},
 			want:     map[string][]time.Duration{"a": {ms, 1100 * time.Microsecond, 1200 * time.Microsecond}},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.opt.Pace, tt.opt.Latency = PaceModelled, &tt.knobs
+			tt.opt.Timing.Pace, tt.opt.Timing.Latency = PaceModelled, &tt.knobs
 			r := newRig(t, tt.opt, 1)
 			for _, a := range tt.arrivals {
 				r.runUntil(a.at)
@@ -160,7 +160,7 @@ func (agreeing) Duration(step *latency.Step) time.Duration {
 
 // Without acceptance rates the model says how many guesses are right.
 func TestTheModelAcceptsGuesses(t *testing.T) {
-	r := newRig(t, Options{Pace: PaceModelled, Latency: agreeing{}, SpeculativeTokens: 3}, 1)
+	r := newRig(t, Options{Timing: Timing{Pace: PaceModelled, Latency: agreeing{}}, Decoding: Decoding{SpeculativeTokens: 3}}, 1)
 	r.submit(ask("a", count(0, 4), 6))
 	r.runAll()
 	if diff := cmp.Diff([]int{1, 2, 2, 1}, sizes(r.answer("a").chunks)); diff != "" {
@@ -170,7 +170,7 @@ func TestTheModelAcceptsGuesses(t *testing.T) {
 
 // A request that comes while a step is late to end is not scheduled before it is queued.
 func TestNobodyIsScheduledBeforeBeingQueued(t *testing.T) {
-	r := newRig(t, Options{Pace: PaceModelled, Latency: fixed{}}, 1)
+	r := newRig(t, Options{Timing: Timing{Pace: PaceModelled, Latency: fixed{}}}, 1)
 	r.submit(ask("a", count(0, 4), 3))
 	r.run()
 	r.clock.advance(1500 * time.Microsecond)
@@ -195,7 +195,7 @@ func TestNobodyIsScheduledBeforeBeingQueued(t *testing.T) {
 func TestModelledPaceDoesNotDrift(t *testing.T) {
 	const steps, late = 10_000, 300 * time.Microsecond
 	r := newRig(t, Options{
-		Pace: PaceModelled, Latency: &latency.Knobs{TimeToFirstToken: 5 * ms, InterTokenLatency: ms}, MaxModelLen: 2 * steps,
+		Timing: Timing{Pace: PaceModelled, Latency: &latency.Knobs{TimeToFirstToken: 5 * ms, InterTokenLatency: ms}}, Limits: Limits{MaxModelLen: 2 * steps},
 	}, 1)
 	r.submit(ask("a", count(0, 4), steps))
 	r.run()
@@ -226,7 +226,7 @@ func TestModelledPaceDoesNotDrift(t *testing.T) {
 func BenchmarkGaps(b *testing.B) {
 	const itl = 2 * ms
 	ctx := b.Context()
-	opt := Options{Pace: PaceModelled, Latency: &latency.Knobs{InterTokenLatency: itl}}
+	opt := Options{Timing: Timing{Pace: PaceModelled, Latency: &latency.Knobs{InterTokenLatency: itl}}}
 	probe, err := New(opt)
 	if err != nil {
 		b.Fatal(err)

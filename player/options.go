@@ -17,108 +17,198 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Options configures a player. The zero value needs at least Handshake.
+// Options configures a player. Handshake is needed; the zero value of everything else
+// is a default.
 type Options struct {
 	// Handshake is the address that the frontend listens on, tcp:// or ipc://.
 	Handshake string
-	// VLLMVersion is the release to be: "v0.33.0", a line "0.33", "nightly",
-	// or empty for the release that the trace was recorded from, else the newest.
-	VLLMVersion string
-	// Codec is that of VLLMVersion's line, for a caller that has it already; nil
-	// compiles it.
-	Codec *protocol.Codec
+	// HandshakeTimeout bounds the wait for the frontend; default 5 minutes, as
+	// in a real engine.
+	HandshakeTimeout time.Duration
+	// ParallelConfigHash is sent with READY when set.
+	ParallelConfigHash string
 	// EngineIndex is the engine's data-parallel rank and socket identity.
 	EngineIndex int
-	// DataParallelSize is how many engines the frontend has, this one included; 0
-	// takes those of its [Group], else what the recorded engine registered, else 1.
+	// DataParallelSize is how many engines the frontend has, this one included; default
+	// those of its [Group], else what the recorded engine registered, else 1.
 	DataParallelSize int
-	// Trace is replayed by Match; nil answers with random tokens.
-	Trace *trace.Trace
-	Match Match
-	// Strict refuses requests that no record answers.
-	Strict bool
-	// Once lets each record answer one request; MinDepth is how many tokens of its
-	// prompt a request must share with a record. See [ReplayOptions].
-	Once     bool
-	MinDepth int
-	// Source replaces Trace and Match.
+
+	// VLLMVersion is the release to be: "v0.33.0", a line "0.33", "nightly"; default
+	// the release that the trace was recorded from, else the newest.
+	VLLMVersion string
+	// Codec is that of VLLMVersion, for several players that share one; default a new one.
+	Codec *Codec
+
+	// Trace is replayed as Replay says, and registered as the recorded engine was; nil
+	// answers with random tokens. Source answers in place of the trace.
+	Trace  *trace.Trace
+	Replay ReplayOptions
 	Source Source
-	Pace   Pace
-	Seed   uint64
-	Vocab  uint32 // for random ids, default 32000
-	// Registered values; 0 takes the recorded engine's, else a default.
-	MaxModelLen, MaxNumSeqs, MaxNumBatchedTokens int
-	BlockSize, NumGPUBlocks                      int
-	// Latency says how long steps take, at PaceModelled. It belongs to this player.
-	Latency latency.Model
-	// TimeScale divides all times that are recorded or modelled: 100 plays an hour in
-	// 36 seconds; default 1.
-	TimeScale float64
-	// TokensPerStep is how many tokens a request says in a step, unless its script
-	// knows: more than 1 as a diffusion model does; default 1.
-	TokensPerStep int
-	// SpeculativeTokens are guessed for each request and step; Acceptance says how
-	// many of them are right, without one Latency does, and without that none is.
-	SpeculativeTokens int
-	Acceptance        *latency.Acceptance
+	// Seed is that of everything that is drawn: tokens, times, faults. Random tokens
+	// are below Vocab, default 32000.
+	Seed  uint64
+	Vocab uint32
+
+	Timing   Timing
+	Decoding Decoding
+	Limits   Limits
 	// SchedulingPolicy orders the requests that wait; default PolicyFCFS.
 	SchedulingPolicy SchedulingPolicy
-	// LongPrefillTokenThreshold cuts longer prompts into chunks of so many tokens
-	// while others are there; 0 cuts none.
-	LongPrefillTokenThreshold int
-	// NoPrefixCaching computes every prompt anew; otherwise the recorded engine's
-	// configuration decides.
-	NoPrefixCaching bool
-	// MaxLoRAs is how many adapters run at once, and MaxCPULoRAs how many are loaded,
-	// which a request does for its adapter; default MaxLoRAs. 0 is any number.
-	MaxLoRAs, MaxCPULoRAs int
-	// LoRAs are the names of the adapters that can be loaded; nil loads any. A request
-	// for another one is refused, and so is add_lora.
-	LoRAs []string
-	// PoolingTasks are what a pooling model is asked for ("embed", "classify",
-	// "token_embed", "token_classify", "plugin", "embed&token_classify"); none is a model
-	// that generates. Embeddings have PoolingSize numbers, default 1024, and
-	// classifications PoolingLabels, default 1.
-	PoolingTasks               []string
-	PoolingSize, PoolingLabels int
-	// KVEvents publishes what happens in the prefix cache; nil does not. Profile and Rank
-	// are the player's to set.
-	KVEvents *kvevents.Options
-	// HashAlgorithm and HashSeed, which is PYTHONHASHSEED, say how the blocks of the
-	// prefix cache are hashed; only those who read KV events can tell.
-	HashAlgorithm kvcache.Algorithm
-	HashSeed      string
+	KVCache          KVCacheOptions
+	LoRA             LoRAOptions
+	Pooling          PoolingOptions
 	// Transfer is the KV connector; nil has none, and ignores kv_transfer_params.
 	Transfer *Transfer
 	// Faults go wrong on purpose. A request may ask for faults of its own by the member
 	// vllm_vcr_fault of its extra arguments, see [ParseFaults].
 	Faults []Fault
-	// ParallelConfigHash is sent with READY when set.
-	ParallelConfigHash string
-	// HandshakeTimeout bounds the wait for the frontend; default 5 minutes, as
-	// in a real engine.
-	HandshakeTimeout time.Duration
+
 	// Linger bounds how long a shutdown waits for the frontend to take what
-	// was said; default 4 seconds, as in a real engine.
+	// was sent; default 4 seconds, as in a real engine.
 	Linger time.Duration
 	// MaxUnread bounds the bytes that are kept for a client that reads slower than
-	// the engine says; default 64 MiB. Beyond half of it the client's requests say no
-	// more until it has read some, and the others go on. Only what is no request's, such
-	// as the answers to utility calls, can fill the rest; then the engine waits.
+	// the engine sends; default 64 MiB. Beyond half of it the client's requests get no
+	// more tokens until it has read some, and the others go on. Only what is no
+	// request's, such as the answers to utility calls, can fill the rest; then the
+	// engine waits.
 	MaxUnread int
-	Clock     Clock
-	Log       *slog.Logger
-	// OnRefused is told why a request got an error output. It is called from
-	// the player's goroutine.
+	// Clock is default the machine's, see [NewClock].
+	Clock Clock
+	// Log takes what the player logs; nil drops it.
+	Log *slog.Logger
+	// OnRefused gets the reason of each error output. It is called from the player's
+	// goroutine.
 	OnRefused func(id string, err error)
+}
+
+// Codec is the compiled wire profile of a vLLM line. It is immutable.
+type Codec = protocol.Codec
+
+// CodecFor compiles the profile of a line ("0.33"), release ("v0.33.0") or "nightly".
+func CodecFor(version string) (*Codec, error) { return protocol.CodecFor(version) }
+
+// Timing says when outputs are sent.
+type Timing struct {
+	// Pace is default PaceInstant.
+	Pace Pace
+	// Latency says how long steps take, at PaceModelled. It belongs to one player.
+	Latency LatencyModel
+	// Scale divides all times that are recorded or modelled: 100 plays an hour in
+	// 36 seconds; default 1.
+	Scale float64
+}
+
+// Pace says when outputs are sent.
+type Pace string
+
+const (
+	// PaceInstant makes one step after the other.
+	PaceInstant Pace = "instant"
+	// PaceRecorded sends each output when the recorded engine did, counted from
+	// the request's arrival. Requests are paced alone: a step is what is due.
+	PaceRecorded Pace = "recorded"
+	// PaceModelled lets each step take as long as [Timing].Latency says. A step
+	// begins when the one before it ends, so that delays do not add up.
+	PaceModelled Pace = "modelled"
+)
+
+// A LatencyModel says how long the steps of an engine take. [LatencyTimes] is one, and
+// [LearnLatency] makes one of traces; what a model of one's own gets are
+// [LatencyStep], [LatencyDecode], [LatencyChunk] and [LatencyRequest].
+type (
+	LatencyModel   = latency.Model
+	LatencyTimes   = latency.Knobs
+	LatencyStep    = latency.Step
+	LatencyDecode  = latency.Decode
+	LatencyChunk   = latency.Chunk
+	LatencyRequest = latency.Request
+)
+
+// LearnLatency learns a model from traces of engines with so many
+// max_num_batched_tokens; 0 is 8192.
+func LearnLatency(maxNumBatchedTokens int, traces ...*trace.Trace) (LatencyModel, error) {
+	return latency.NewFit(latency.FitOptions{Budget: maxNumBatchedTokens}, traces...)
+}
+
+// Decoding says how many tokens a request gets in a step.
+type Decoding struct {
+	// TokensPerStep is how many they are, unless the script has chunks: more than 1 as
+	// of a diffusion model; default 1.
+	TokensPerStep int
+	// SpeculativeTokens are drafted for each request and step; Acceptance says how
+	// many of them are accepted. Without one the latency model does, and without that
+	// none is.
+	SpeculativeTokens int
+	Acceptance        *Acceptance
+}
+
+// Acceptance says how many drafted tokens of a request are accepted.
+type Acceptance = latency.Acceptance
+
+// NewAcceptance takes for each draft position the probability that it and all
+// before it are accepted, as vLLM's synthetic_acceptance_rates.
+func NewAcceptance(rates ...float64) (*Acceptance, error) { return latency.NewAcceptance(rates...) }
+
+// Limits are an engine's; the default of each but the last is what the recorded engine
+// registered, else that of vLLM.
+type Limits struct {
+	MaxModelLen, MaxNumSeqs, MaxNumBatchedTokens int
+	// LongPrefillTokenThreshold cuts longer prompts into chunks of so many tokens
+	// while other requests are there; 0 cuts none.
+	LongPrefillTokenThreshold int
+}
+
+// KVCacheOptions describe the prefix cache.
+type KVCacheOptions struct {
+	// BlockSize is in tokens. Both are default what the recorded engine registered,
+	// else that of vLLM.
+	BlockSize, NumGPUBlocks int
+	// NoPrefixCaching computes every prompt anew; otherwise the recorded engine's
+	// configuration decides.
+	NoPrefixCaching bool
+	// HashAlgorithm and HashSeed, which is PYTHONHASHSEED, say how blocks are hashed;
+	// only subscribers to KV events see the hashes. The algorithm is default sha256.
+	HashAlgorithm HashAlgorithm
+	HashSeed      string
+	// Events publishes what happens in the prefix cache; nil does not. The player sets
+	// the rank.
+	Events *KVEvents
+}
+
+// HashAlgorithm is vLLM's --prefix-caching-hash-algo: sha256, sha256_cbor, xxhash or
+// xxhash_cbor.
+type HashAlgorithm = kvcache.Algorithm
+
+// KVEvents is vLLM's KVEventsConfig.
+type KVEvents = kvevents.Options
+
+// LoRAOptions describe the LoRA adapters.
+type LoRAOptions struct {
+	// MaxLoRAs is how many adapters run at once, and MaxCPULoRAs how many are loaded,
+	// which a request does for its adapter; default MaxLoRAs. 0 is any number.
+	MaxLoRAs, MaxCPULoRAs int
+	// Names are those of the adapters that can be loaded; nil loads any. A request
+	// for another one is refused, and so is add_lora.
+	Names []string
+}
+
+// PoolingOptions describe a pooling model.
+type PoolingOptions struct {
+	// Tasks are what the model supports ("embed", "classify", "token_embed",
+	// "token_classify", "plugin", "embed&token_classify"); none is a model that
+	// generates.
+	Tasks []string
+	// Size is how many numbers an embedding has, default 1024, and Labels how many a
+	// classification has, default 1.
+	Size, Labels int
 }
 
 // scaled is how long something takes here that takes d in the recording, or the model.
 func (o *Options) scaled(d time.Duration) time.Duration {
-	if o.TimeScale == 1 {
+	if o.Timing.Scale == 1 {
 		return d
 	}
-	return time.Duration(float64(d) / o.TimeScale)
+	return time.Duration(float64(d) / o.Timing.Scale)
 }
 
 // SchedulingPolicy orders the requests that wait.
@@ -138,15 +228,9 @@ func (o Options) withDefaults() Options {
 			o.VLLMVersion = *o.Trace.Meta.VLLMVersion
 		}
 	}
-	if o.Match == "" {
-		o.Match = MatchIndex
-	}
-	if o.Pace == "" {
-		o.Pace = PaceInstant
-	}
-	o.TokensPerStep = max(o.TokensPerStep, 1)
-	if o.TimeScale == 0 {
-		o.TimeScale = 1
+	o.Decoding.TokensPerStep = max(o.Decoding.TokensPerStep, 1)
+	if o.Timing.Scale == 0 {
+		o.Timing.Scale = 1
 	}
 	if o.Vocab == 0 {
 		o.Vocab = defaultVocab
@@ -188,11 +272,11 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 		field *int
 		value int
 	}{
-		{&r.MaxModelLen, o.MaxModelLen},
-		{&r.MaxNumSeqs, o.MaxNumSeqs},
-		{&r.BlockSize, o.BlockSize},
-		{&r.MaxNumBatchedTokens, o.MaxNumBatchedTokens},
-		{&r.NumGPUBlocks, o.NumGPUBlocks},
+		{&r.MaxModelLen, o.Limits.MaxModelLen},
+		{&r.MaxNumSeqs, o.Limits.MaxNumSeqs},
+		{&r.BlockSize, o.KVCache.BlockSize},
+		{&r.MaxNumBatchedTokens, o.Limits.MaxNumBatchedTokens},
+		{&r.NumGPUBlocks, o.KVCache.NumGPUBlocks},
 		{&r.DataParallelSize, o.DataParallelSize},
 	} {
 		if set.value != 0 {
@@ -220,7 +304,7 @@ func (o Options) version(codec *protocol.Codec) string {
 
 // caching tells whether there is a prefix cache: as in the recorded engine.
 func (o Options) caching() bool {
-	if o.NoPrefixCaching {
+	if o.KVCache.NoPrefixCaching {
 		return false
 	}
 	return o.Trace == nil || !strings.Contains(trace.Or(o.Trace.Meta.EngineConfig, ""), "enable_prefix_caching=false")

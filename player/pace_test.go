@@ -67,7 +67,7 @@ func TestRecordedPace(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, tt.takes...), Pace: PaceRecorded, MaxNumSeqs: tt.seqs}, 1)
+			r := newRig(t, Options{Trace: cassette(t, tt.takes...), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: tt.seqs}}, 1)
 			for _, a := range tt.arrivals {
 				r.clock.advance(start + a.at - r.clock.Now())
 				r.submit(ask(a.id, count(0, 4), 9))
@@ -92,7 +92,7 @@ func TestRecordedPace(t *testing.T) {
 
 func TestALateStepDoesNotPutOffWhatFollows(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3, 4}, ttft: 10, gaps: []float64{5, 5, 5}})
-	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded}, 1)
+	r := newRig(t, Options{Trace: tr, Timing: Timing{Pace: PaceRecorded}}, 1)
 	r.submit(ask("replay-0", count(0, 4), 9))
 	for _, at := range []time.Duration{0, 12 * ms, 14 * ms, 21 * ms, 25 * ms} {
 		r.clock.advance(start + at - r.clock.Now())
@@ -115,7 +115,7 @@ func TestInstantPaceIgnoresRecordedTimes(t *testing.T) {
 
 func TestNextDue(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}, ttft: 30}, take{prompt: count(0, 4), output: []uint32{1}, ttft: 20})
-	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded}, 1)
+	r := newRig(t, Options{Trace: tr, Timing: Timing{Pace: PaceRecorded}}, 1)
 	if due, ok := r.nextDue(); ok {
 		t.Errorf("an idle engine is due at %v", due)
 	}
@@ -139,7 +139,7 @@ func TestNextDue(t *testing.T) {
 // The loop sleeps exactly until the next output, and an arrival wakes it.
 func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2}, ttft: 10, gaps: []float64{5}}, take{prompt: count(0, 4), output: []uint32{3}, ttft: 2})
-	r := newRig(t, Options{Trace: tr, Pace: PaceRecorded}, 1)
+	r := newRig(t, Options{Trace: tr, Timing: Timing{Pace: PaceRecorded}}, 1)
 	r.clock.armed = make(chan time.Duration)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
@@ -169,7 +169,7 @@ func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
 func TestAPromptTakesTheRoomOfOneStep(t *testing.T) {
 	slow := take{prompt: count(0, 100), output: []uint32{1, 2}, ttft: 1000, gaps: []float64{1}}
 	quick := take{prompt: count(0, 90), output: []uint32{3, 4}, ttft: 10, gaps: []float64{1}}
-	r := newRig(t, Options{Trace: cassette(t, slow, quick), Pace: PaceRecorded, MaxNumBatchedTokens: 100, BlockSize: 10}, 1)
+	r := newRig(t, Options{Trace: cassette(t, slow, quick), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10}}, 1)
 	r.submit(ask("replay-0", slow.prompt, 9), ask("replay-1", quick.prompt, 9))
 	r.runAll()
 	got := map[string][]time.Duration{}
@@ -185,7 +185,7 @@ func TestAPromptTakesTheRoomOfOneStep(t *testing.T) {
 // An hour of a recording passes in 36 seconds, and the arrivals are the frontend's.
 func TestRecordedPaceIsScaled(t *testing.T) {
 	one := take{prompt: count(0, 4), output: []uint32{1, 2, 3}, ttft: 1000, gaps: []float64{500, 250}}
-	r := newRig(t, Options{Trace: cassette(t, one), Pace: PaceRecorded, TimeScale: 100}, 1)
+	r := newRig(t, Options{Trace: cassette(t, one), Timing: Timing{Pace: PaceRecorded, Scale: 100}}, 1)
 	r.clock.advance(7 * ms)
 	r.submit(ask("replay-0", count(0, 4), 3))
 	r.runAll()

@@ -48,7 +48,7 @@ func TestPause(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{MaxNumSeqs: 1}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxNumSeqs: 1}}, 1)
 			r.submit(ask("running", count(0, 4), 3), ask("waiting", count(0, 4), 1))
 			r.step()
 			r.envelopes = nil
@@ -249,7 +249,7 @@ func TestPauseEmptiesTheCache(t *testing.T) {
 		{"another engine has not pulled yet", "pause_scheduler", []any{"abort", true}, true, keeps, 16, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Transfer: &Transfer{}, MaxNumSeqs: 1}, 1)
+			r := newRig(t, Options{Transfer: &Transfer{}, Limits: Limits{MaxNumSeqs: 1}}, 1)
 			if tt.kept {
 				r.submit(ask("kept", count(50, 4), 1, computing))
 				r.run()

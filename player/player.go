@@ -108,15 +108,15 @@ func (p *Player) Run(ctx context.Context) error {
 
 // openKVEvents begins to publish, if that is wanted.
 func (p *Player) openKVEvents() error {
-	if p.opt.KVEvents == nil {
+	if p.opt.KVCache.Events == nil {
 		return nil
 	}
-	opt := *p.opt.KVEvents
-	opt.Profile, opt.Rank = p.codec.Profile(), p.opt.EngineIndex
+	opt := *p.opt.KVCache.Events
+	opt.Rank = p.opt.EngineIndex
 	if opt.Log == nil {
 		opt.Log = p.opt.Log
 	}
-	pub, err := kvevents.New(opt)
+	pub, err := kvevents.New(p.codec.Profile(), opt)
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ const (
 
 // tasks are what the player says it supports: a real engine generates or pools.
 func (o *Options) tasks() []string {
-	if len(o.PoolingTasks) > 0 {
-		return o.PoolingTasks
+	if len(o.Pooling.Tasks) > 0 {
+		return o.Pooling.Tasks
 	}
 	return []string{"generate"}
 }
@@ -32,7 +32,7 @@ func (o *Options) tasks() []string {
 // num_sampled_tokens_per_step). An engine of 0.27 waits for ever for the last
 // token of such a prompt, if that is computed in chunks.
 func (o *Options) reach(maxModelLen int) int {
-	if len(o.PoolingTasks) > 0 {
+	if len(o.Pooling.Tasks) > 0 {
 		return maxModelLen + 1
 	}
 	return maxModelLen
@@ -40,7 +40,7 @@ func (o *Options) reach(maxModelLen int) int {
 
 // checkPooling tells whether the tasks are known.
 func (o *Options) checkPooling() error {
-	for _, task := range o.PoolingTasks {
+	for _, task := range o.Pooling.Tasks {
 		if !slices.Contains(poolingTasks, task) {
 			return fmt.Errorf("pooling task %q: want one of %s", task, strings.Join(poolingTasks, ", "))
 		}
@@ -65,10 +65,10 @@ func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pool
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(opt.PoolingTasks, params.Task) {
+	if !slices.Contains(opt.Pooling.Tasks, params.Task) {
 		return nil, fmt.Errorf("unsupported task %q: this engine's are %s", params.Task, strings.Join(opt.tasks(), ", "))
 	}
-	p := &pooling{Pooling: params, seed: opt.Seed, size: opt.PoolingSize, labels: opt.PoolingLabels}
+	p := &pooling{Pooling: params, seed: opt.Seed, size: opt.Pooling.Size, labels: opt.Pooling.Labels}
 	if p.size <= 0 {
 		p.size = defaultPoolingSize
 	}

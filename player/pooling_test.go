@@ -60,7 +60,7 @@ func pool(id string, prompt []uint32, p pooled) *protocol.Request {
 
 // poolingOptions are those of a model that does every task.
 func poolingOptions() Options {
-	return Options{VLLMVersion: "v0.33.0", PoolingTasks: poolingTasks, PoolingSize: 6, PoolingLabels: 3}
+	return Options{VLLMVersion: "v0.33.0", Pooling: PoolingOptions{Tasks: poolingTasks, Size: 6, Labels: 3}}
 }
 
 // floats reads a tensor of float32.
@@ -214,7 +214,7 @@ func TestPoolingIsSeededByThePrompt(t *testing.T) {
 
 // One class is a score by itself: a sigmoid, as of models that rank.
 func TestOneClassIsAScore(t *testing.T) {
-	one := func(o *Options) { o.PoolingLabels = 0 }
+	one := func(o *Options) { o.Pooling.Labels = 0 }
 	_, score := poolOnce(t, pool("a", count(3, 5), pooled{task: "classify"}), one)
 	_, logit := poolOnce(t, pool("a", count(3, 5), pooled{task: "classify", raw: true}), one)
 	if len(score) != 1 || math.Abs(float64(score[0])-1/(1+math.Exp(-float64(logit[0])))) > 1e-6 {
@@ -227,7 +227,7 @@ func TestOneClassIsAScore(t *testing.T) {
 func TestPoolingOfTheWholeContext(t *testing.T) {
 	for _, budget := range []int{4096, 100, 1} {
 		t.Run(fmt.Sprint(budget), func(t *testing.T) {
-			full := func(o *Options) { o.MaxModelLen, o.MaxNumBatchedTokens = 300, budget }
+			full := func(o *Options) { o.Limits.MaxModelLen, o.Limits.MaxNumBatchedTokens = 300, budget }
 			shape, _ := poolOnce(t, pool("a", count(3, 300), pooled{task: "token_classify"}), full)
 			if !slices.Equal(shape, []int{300, 3}) {
 				t.Errorf("shape %v", shape)
@@ -237,7 +237,7 @@ func TestPoolingOfTheWholeContext(t *testing.T) {
 }
 
 func TestPoolingOfALongPromptIsNotTooLarge(t *testing.T) {
-	long := func(o *Options) { o.PoolingSize, o.NumGPUBlocks = 1024, 16384 }
+	long := func(o *Options) { o.Pooling.Size, o.KVCache.NumGPUBlocks = 1024, 16384 }
 	for _, task := range []string{"embed", "classify", "embed&token_classify"} {
 		if _, values := poolOnce(t, pool("a", count(0, 100_000), pooled{task: task}), long); len(values) < 3 {
 			t.Errorf("%s: %d numbers", task, len(values))
@@ -254,19 +254,19 @@ func TestPoolingThatIsRefused(t *testing.T) {
 		want   string
 	}{
 		{
-			"another task", func(o *Options) { o.PoolingTasks = []string{"embed"} },
+			"another task", func(o *Options) { o.Pooling.Tasks = []string{"embed"} },
 			pool("a", count(0, 3), pooled{task: "classify"}), unsupported + "embed",
 		},
 		{
-			"a model that generates", func(o *Options) { o.PoolingTasks = nil },
+			"a model that generates", func(o *Options) { o.Pooling.Tasks = nil },
 			pool("a", count(0, 3), pooled{task: "classify"}), unsupported + "generate",
 		},
 		{
-			"too large", func(o *Options) { o.PoolingSize, o.NumGPUBlocks = 1<<20, 64 },
+			"too large", func(o *Options) { o.Pooling.Size, o.KVCache.NumGPUBlocks = 1<<20, 64 },
 			pool("a", count(0, 17), pooled{task: "token_embed"}), "bad_request: 17825792 numbers are too many for one answer",
 		},
 		{
-			"too long", func(o *Options) { o.MaxModelLen = 10 },
+			"too long", func(o *Options) { o.Limits.MaxModelLen = 10 },
 			pool("a", count(0, 11), pooled{task: "embed"}), "validation_error: the prompt has 11 tokens, and max_model_len is 10",
 		},
 		{"nothing asked for", nil, &protocol.Request{ID: "a", PromptTokenIDs: count(0, 3)}, "bad_request: neither sampling nor"},
@@ -288,7 +288,7 @@ func TestPoolingThatIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Options{PoolingTasks: []string{"embed", "score"}}); err == nil || !strings.Contains(err.Error(), `"score"`) {
+	if _, err := New(Options{Pooling: PoolingOptions{Tasks: []string{"embed", "score"}}}); err == nil || !strings.Contains(err.Error(), `"score"`) {
 		t.Errorf("a task that is none: %v", err)
 	}
 }
@@ -313,7 +313,7 @@ func TestPoolingReadsThePrefixCacheUnlessItSaysOtherwise(t *testing.T) {
 func TestSupportedTasks(t *testing.T) {
 	for _, tasks := range [][]string{{"embed"}, {"token_classify", "classify"}} {
 		t.Run(tasks[0], func(t *testing.T) {
-			s := connect(t, Options{PoolingTasks: tasks}, 1)
+			s := connect(t, Options{Pooling: PoolingOptions{Tasks: tasks}}, 1)
 			var want []any
 			for _, task := range tasks {
 				want = append(want, task)

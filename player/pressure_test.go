@@ -254,7 +254,7 @@ func TestAHundredThousandAborts(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := connect(t, Options{Source: sleepers{}, Pace: PaceRecorded, MaxNumSeqs: 1024}, 2)
+			s := connect(t, Options{Source: sleepers{}, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1024}}, 2)
 			id := func(i int) string { return fmt.Sprintf("r%d-x", i) }
 			s.submit(ask("steady-x", count(0, 4), 2000, toClient(1)))
 			for i := range storm {
@@ -343,7 +343,7 @@ func TestAClientThatLeavesMakesRoom(t *testing.T) {
 	front := listenUnix(t, ctx, 2)
 	tr := cassette(t, hourAway(), take{prompt: count(0, 4), output: []uint32{7}})
 	ended := make(chan error, 1)
-	run(t, ctx, Options{Handshake: front.shake.Endpoint(), Trace: tr, Pace: PaceRecorded, MaxNumSeqs: 1}, ended)
+	run(t, ctx, Options{Handshake: front.shake.Endpoint(), Trace: tr, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, ended)
 	front.accept()
 	front.submit(ask("replay-0", count(0, 4), 1))
 	front.call(0, "is_sleeping")

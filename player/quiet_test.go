@@ -82,7 +82,7 @@ func addSome(limits ...int) func(*rig) {
 }
 
 func TestAPromptLongerThanAStepIsCutUp(t *testing.T) {
-	r := newRig(t, Options{MaxNumBatchedTokens: 100, BlockSize: 10, NumGPUBlocks: 101}, 1)
+	r := newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 101}}, 1)
 	r.submit(ask("short", count(0, 30), 9), ask("long", count(0, 250), 3), ask("late", count(0, 10), 3))
 	r.step() // 30 + 70
 	r.step() // 1 + 99
@@ -98,7 +98,7 @@ func TestAPromptLongerThanAStepIsCutUp(t *testing.T) {
 		t.Errorf("%d steps without outputs", len(r.quiet))
 	}
 
-	r = newRig(t, Options{MaxNumBatchedTokens: 100, BlockSize: 10, NumGPUBlocks: 101}, 1)
+	r = newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 101}}, 1)
 	r.submit(ask("long", count(0, 250), 1), ask("late", count(0, 10), 1))
 	r.runAll()
 	if diff := cmp.Diff([][]string{{"long", "late"}}, r.said()); diff != "" {
@@ -125,7 +125,7 @@ func TestALongPromptLeavesRoom(t *testing.T) {
 		{"cut", 40, [][]string{{"short"}, {"long"}, {"long"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{MaxNumBatchedTokens: 100, LongPrefillTokenThreshold: tt.threshold}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: 100, LongPrefillTokenThreshold: tt.threshold}}, 1)
 			r.submit(ask("long", count(0, 100), 2), ask("short", count(200, 10), 1))
 			r.runAll()
 			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
@@ -139,7 +139,7 @@ func TestALongPromptLeavesRoom(t *testing.T) {
 func TestACachedPromptFitsAStep(t *testing.T) {
 	long := count(0, 250)
 	tr := cassette(t, take{prompt: long, output: []uint32{1}, cached: 160})
-	r := newRig(t, Options{Trace: tr, MaxNumBatchedTokens: 100, BlockSize: 10, NumGPUBlocks: 101}, 1)
+	r := newRig(t, Options{Trace: tr, Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 101}}, 1)
 	r.submit(ask("replay-0", long, 1))
 	r.step()
 	if len(r.quiet) != 0 || len(r.said()) != 1 {
@@ -172,7 +172,7 @@ func TestBlocksOfThePrefixCacheAreHeldOnce(t *testing.T) {
 		{"two of different adapters", []take{found(prompt, 30), found(prompt, 30)}, []change{adapted}, 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, tt.takes...), BlockSize: 10}, 1)
+			r := newRig(t, Options{Trace: cassette(t, tt.takes...), KVCache: KVCacheOptions{BlockSize: 10}}, 1)
 			var ids []string
 			for i, one := range tt.takes {
 				ids = append(ids, "replay-"+pack1(uint32(i)))
@@ -208,7 +208,7 @@ func TestAPromptWithLogprobsIsNotLookedUp(t *testing.T) {
 // answered by that.
 func TestAStepHasTokens(t *testing.T) {
 	for _, n := range []int{0, -5} {
-		r := newRig(t, Options{MaxNumBatchedTokens: n}, 1)
+		r := newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: n}}, 1)
 		r.submit(ask("a", count(0, 40), 2))
 		r.runAll()
 		if got := len(r.answer("a").at); got != 2 {

@@ -89,7 +89,7 @@ func TestRandomTokensDoNotDependOnWhatElseRuns(t *testing.T) {
 	alone := newRig(t, Options{Seed: 5}, 1)
 	alone.submit(ask("a", count(0, 4), 20))
 	alone.runAll()
-	crowd := newRig(t, Options{Seed: 5, MaxNumSeqs: 2}, 1)
+	crowd := newRig(t, Options{Seed: 5, Limits: Limits{MaxNumSeqs: 2}}, 1)
 	crowd.submit(ask("x", count(0, 9), 7), ask("y", count(0, 1), 3), ask("a", count(0, 4), 20), ask("z", count(0, 2), 30))
 	crowd.runAll()
 	if diff := cmp.Diff(alone.answer("a").tokens(), crowd.answer("a").tokens()); diff != "" {
@@ -122,7 +122,7 @@ func TestRandomTokensStopAsSampledOnesDo(t *testing.T) {
 		{"min_tokens is over", []change{stopAt(drawn[1], drawn[4]), minTokens(3)}, 8, 5, protocol.FinishStop, pack1(drawn[4])},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Seed: 1, Vocab: 1000, MaxModelLen: 12}, 1)
+			r := newRig(t, Options{Seed: 1, Vocab: 1000, Limits: Limits{MaxModelLen: 12}}, 1)
 			r.submit(ask("a", count(0, 4), tt.max, tt.change...))
 			r.runAll()
 			got := r.answer("a")

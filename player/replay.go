@@ -35,9 +35,10 @@ func Matches() []Match { return []Match{MatchIndex, MatchPrefix, MatchExact, Mat
 
 // ReplayOptions configures [NewReplay].
 type ReplayOptions struct {
+	// Match is default MatchIndex.
 	Match Match
 	// Strict ends a request that no record answers with an error. Otherwise
-	// Fallback answers it.
+	// Fallback answers it, by default with random tokens.
 	Strict   bool
 	Fallback Source
 	// Once lets each record answer one request: when all that match have, no
@@ -46,7 +47,8 @@ type ReplayOptions struct {
 	// MinDepth is how many tokens of its prompt a request must share with a record
 	// at [MatchPrefix]; at least a block.
 	MinDepth int
-	// BlockSize is used for prefix matching when the trace names none.
+	// BlockSize is used for prefix matching when the trace names none; in [Options] it
+	// is default that of the KV cache.
 	BlockSize int
 }
 

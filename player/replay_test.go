@@ -52,15 +52,15 @@ func TestReplayOfOneRecord(t *testing.T) {
 			chunks: [][]uint32{{}}, finish: protocol.FinishLength,
 		},
 		{
-			name: "max_model_len cuts", take: spoken, max: 1000, opt: Options{MaxModelLen: 10},
+			name: "max_model_len cuts", take: spoken, max: 1000, opt: Options{Limits: Limits{MaxModelLen: 10}},
 			chunks: [][]uint32{{1, 2}, {3}, {4}}, finish: protocol.FinishLength,
 		},
 		{
-			name: "max_model_len cuts without max_tokens", take: spoken, opt: Options{MaxModelLen: 8},
+			name: "max_model_len cuts without max_tokens", take: spoken, opt: Options{Limits: Limits{MaxModelLen: 8}},
 			change: []change{unlimited}, chunks: [][]uint32{{1, 2}}, finish: protocol.FinishLength,
 		},
 		{
-			name: "a prompt past max_model_len", take: spoken, max: 7, opt: Options{MaxModelLen: 5},
+			name: "a prompt past max_model_len", take: spoken, max: 7, opt: Options{Limits: Limits{MaxModelLen: 5}},
 			chunks: [][]uint32{{}}, finish: protocol.FinishError,
 		},
 		{
@@ -158,7 +158,7 @@ func TestRequestsThatNoRecordAnswers(t *testing.T) {
 		{"no prompt ids", MatchPrefix, ask("a", nil, 4), "no record shares"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, takes...), Match: tt.match, Strict: true}, 1)
+			r := newRig(t, Options{Trace: cassette(t, takes...), Replay: ReplayOptions{Match: tt.match, Strict: true}}, 1)
 			r.submit(tt.request)
 			r.runAll()
 			got := r.answer(tt.request.ID)
@@ -176,7 +176,7 @@ func TestRequestsThatNoRecordAnswers(t *testing.T) {
 			continue // a match by index that is not strict takes any prompt
 		}
 		t.Run(tt.name+", not strict", func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, takes...), Match: tt.match, Seed: 3, Vocab: 50}, 1)
+			r := newRig(t, Options{Trace: cassette(t, takes...), Replay: ReplayOptions{Match: tt.match}, Seed: 3, Vocab: 50}, 1)
 			r.submit(tt.request)
 			r.runAll()
 			want := randomTokens(3, 50, tt.request.ID, 4)
@@ -206,7 +206,7 @@ func TestIndexIsThePositionByArrival(t *testing.T) {
 	)
 	late, early := 9.0, 3.0
 	tr.Records[0].ArrivalMs, tr.Records[1].ArrivalMs, tr.Records[2].ArrivalMs = &late, nil, &early
-	r := newRig(t, Options{Trace: tr, Strict: true}, 1)
+	r := newRig(t, Options{Trace: tr, Replay: ReplayOptions{Strict: true}}, 1)
 	r.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1), ask("replay-2", count(0, 4), 1))
 	r.runAll()
 	for id, want := range map[string][]uint32{"replay-0": {13}, "replay-1": {11}, "replay-2": {}} {
@@ -218,7 +218,7 @@ func TestIndexIsThePositionByArrival(t *testing.T) {
 
 func TestIndexIsReadFromTheExternalID(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{10}}, take{prompt: count(0, 4), output: []uint32{11}})
-	r := newRig(t, Options{Trace: tr, Strict: true}, 1)
+	r := newRig(t, Options{Trace: tr, Replay: ReplayOptions{Strict: true}}, 1)
 	r.submit(ask("req-1-00000000", count(0, 4), 1, func(r *protocol.Request) { r.ExternalID = "req-1" }))
 	r.runAll()
 	if diff := cmp.Diff([]uint32{11}, r.answer("req-1-00000000").tokens()); diff != "" {
@@ -279,7 +279,7 @@ func TestNewReplayRefusesWhatCannotBeReplayed(t *testing.T) {
 			if tt.alter != nil {
 				tt.alter(tr)
 			}
-			_, err := New(Options{Trace: tr, Match: tt.match})
+			_, err := New(Options{Trace: tr, Replay: ReplayOptions{Match: tt.match}})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("New: %v, want an error with %q", err, tt.want)
 			}

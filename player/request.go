@@ -146,27 +146,27 @@ func (q *request) drafts(opt *Options) int {
 	switch {
 	case q.outputs < len(q.script.Chunks):
 		n = q.script.Chunks[q.outputs] - 1
-	case opt.SpeculativeTokens > 0:
-		n = opt.SpeculativeTokens
+	case opt.Decoding.SpeculativeTokens > 0:
+		n = opt.Decoding.SpeculativeTokens
 	default:
-		n = opt.TokensPerStep - 1
+		n = opt.Decoding.TokensPerStep - 1
 	}
 	return max(min(n, q.end()-q.said-1), 0)
 }
 
 // size is how many tokens the next output has, of which left remain.
 func (q *request) size(left int, opt *Options) int {
-	n := opt.TokensPerStep
+	n := opt.Decoding.TokensPerStep
 	switch {
 	case q.outputs < len(q.script.Chunks):
 		n = q.script.Chunks[q.outputs]
-	case q.outputs == 0 && opt.SpeculativeTokens > 0:
+	case q.outputs == 0 && opt.Decoding.SpeculativeTokens > 0:
 		n = 1
-	case opt.SpeculativeTokens > 0 && opt.Acceptance != nil:
-		n = 1 + opt.Acceptance.Accepted(q.timing, len(q.Seq.Tokens), max(q.Share-1, 0))
+	case opt.Decoding.SpeculativeTokens > 0 && opt.Decoding.Acceptance != nil:
+		n = 1 + opt.Decoding.Acceptance.Accepted(q.timing, len(q.Seq.Tokens), max(q.Share-1, 0))
 	case q.modelled > 0:
 		n = min(q.modelled, q.Share)
-	case opt.SpeculativeTokens > 0:
+	case opt.Decoding.SpeculativeTokens > 0:
 		n = 1
 	case q.outputs > 0:
 		n = min(n, q.Share)

@@ -176,7 +176,7 @@ func hourAway() take {
 func TestEachClientGetsItsOwn(t *testing.T) {
 	for _, line := range []string{"0.25", "0.33"} {
 		t.Run(line, func(t *testing.T) {
-			s := connect(t, Options{VLLMVersion: line, Seed: 1, MaxNumSeqs: 5}, 2)
+			s := connect(t, Options{VLLMVersion: line, Seed: 1, Limits: Limits{MaxNumSeqs: 5}}, 2)
 			const each = 10
 			for i := range each {
 				s.submit(ask(fmt.Sprintf("a%d-x", i), count(0, 10), 20+i), ask(fmt.Sprintf("b%d-x", i), count(0, 7), 30-i, toClient(1)))
@@ -208,7 +208,7 @@ func TestEachClientGetsItsOwn(t *testing.T) {
 func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 	for _, line := range []string{"0.25", "0.33"} {
 		t.Run(line, func(t *testing.T) {
-			s := connect(t, Options{VLLMVersion: line, Trace: cassette(t, hourAway(), hourAway(), hourAway()), Pace: PaceRecorded, MaxNumSeqs: 1}, 3)
+			s := connect(t, Options{VLLMVersion: line, Trace: cassette(t, hourAway(), hourAway(), hourAway()), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, 3)
 			s.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1, toClient(1)), ask("replay-2", count(0, 4), 1, toClient(1)))
 			for client := range 2 {
 				s.reply(client, "is_sleeping")
@@ -240,7 +240,7 @@ func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 }
 
 func TestShutdownInTheMiddleOfMuchWork(t *testing.T) {
-	s := connect(t, Options{MaxModelLen: 1 << 30}, 1)
+	s := connect(t, Options{Limits: Limits{MaxModelLen: 1 << 30}}, 1)
 	for i := range 20 {
 		s.submit(ask(fmt.Sprintf("r%d-x", i), count(0, 4), 1<<29))
 	}
@@ -278,7 +278,7 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 		{"idle", Options{}, func(*session) {}},
 		{
 			"while the engine waits",
-			Options{Trace: cassette(t, hourAway()), Pace: PaceRecorded},
+			Options{Trace: cassette(t, hourAway()), Timing: Timing{Pace: PaceRecorded}},
 			func(s *session) {
 				s.submit(ask("replay-0", count(0, 4), 1))
 				s.reply(0, "is_sleeping")
@@ -286,7 +286,7 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 		},
 		{
 			"in the middle of two streams",
-			Options{MaxModelLen: 1 << 30},
+			Options{Limits: Limits{MaxModelLen: 1 << 30}},
 			func(s *session) {
 				s.submit(ask("x", count(0, 4), 1<<29))
 				s.next(0)
@@ -307,7 +307,7 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 
 // What is said to one client leaves although there is more to say to another.
 func TestAShortAnswerDoesNotWaitForALongOne(t *testing.T) {
-	s := connect(t, Options{MaxModelLen: 1 << 30}, 2)
+	s := connect(t, Options{Limits: Limits{MaxModelLen: 1 << 30}}, 2)
 	s.submit(ask("long-x", count(0, 4), 1<<29, toClient(1)))
 	s.next(1)
 	read := make(chan struct{})
@@ -329,7 +329,7 @@ func TestAShortAnswerDoesNotWaitForALongOne(t *testing.T) {
 }
 
 func TestAnAbortReachesABusyEngine(t *testing.T) {
-	s := connect(t, Options{MaxModelLen: 1 << 30}, 2)
+	s := connect(t, Options{Limits: Limits{MaxModelLen: 1 << 30}}, 2)
 	s.submit(ask("endless-x", count(0, 4), 1<<29))
 	s.next(0)
 	if err := s.front.Abort(0, "endless-x"); err != nil {

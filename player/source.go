@@ -16,9 +16,12 @@ func (o Options) source() (Source, error) {
 	case o.Trace == nil:
 		return random, nil
 	}
-	return NewReplay(o.Trace, ReplayOptions{
-		Match: o.Match, Strict: o.Strict, Once: o.Once, MinDepth: o.MinDepth, Fallback: random, BlockSize: o.BlockSize,
-	})
+	opt := o.Replay
+	if opt.Fallback == nil {
+		opt.Fallback = random
+	}
+	opt.BlockSize = cmp.Or(opt.BlockSize, o.KVCache.BlockSize)
+	return NewReplay(o.Trace, opt)
 }
 
 // Source writes scripts. Each player that has the source calls it once for each

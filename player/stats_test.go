@@ -10,7 +10,7 @@ import (
 
 func TestTheFirstOutputTellsOfQueueAndPrompt(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 11), output: []uint32{1, 2, 3}, cached: 4}, take{prompt: count(0, 3), output: []uint32{1, 2}, cached: 9})
-	r := newRig(t, Options{Trace: tr, BlockSize: blockSize, MaxNumSeqs: 1}, 1)
+	r := newRig(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize}, Limits: Limits{MaxNumSeqs: 1}}, 1)
 	r.submit(ask("replay-0", count(0, 11), 9))
 	r.clock.advance(1e9)
 	r.step()
@@ -67,7 +67,7 @@ func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := cassette(t, take{prompt: count(0, 8), output: []uint32{1}})
 			tr.Meta.EngineConfig = &tt.config
-			r := newRig(t, Options{Trace: tr, BlockSize: blockSize}, 1)
+			r := newRig(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize}}, 1)
 			r.submit(ask("replay-0", count(0, 8), 9))
 			r.runAll()
 			prefill := decoded(t, r.envelopes[0].Outputs.Outputs[0].Prefill).(map[string]any)
@@ -85,7 +85,7 @@ func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
 // Without a prefix cache the same prompt is computed twice.
 func TestNoPrefixCaching(t *testing.T) {
 	for _, off := range []bool{false, true} {
-		r := newRig(t, Options{BlockSize: blockSize, NoPrefixCaching: off}, 1)
+		r := newRig(t, Options{KVCache: KVCacheOptions{BlockSize: blockSize, NoPrefixCaching: off}}, 1)
 		r.submit(ask("a", count(0, 9), 1))
 		r.runAll()
 		r.submit(ask("b", count(0, 9), 1))
@@ -137,7 +137,7 @@ func TestSchedulerStatistics(t *testing.T) {
 		take{prompt: count(0, 12), output: []uint32{1}, cached: 12},     // waits for one of them
 	)
 	// 11 blocks, of which one is the null block.
-	r := newRig(t, Options{Trace: tr, BlockSize: blockSize, NumGPUBlocks: 11, MaxNumSeqs: 2}, 1)
+	r := newRig(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize, NumGPUBlocks: 11}, Limits: Limits{MaxNumSeqs: 2}}, 1)
 	r.submit(ask("replay-0", count(0, 8), 9), ask("replay-1", count(0, 3), 9), ask("replay-2", count(0, 12), 9))
 	r.runAll()
 	want := []gauges{
@@ -151,7 +151,7 @@ func TestSchedulerStatistics(t *testing.T) {
 }
 
 func TestStatisticsForgetAbortedRequests(t *testing.T) {
-	r := newRig(t, Options{BlockSize: blockSize, NumGPUBlocks: 11, MaxNumSeqs: 1}, 1)
+	r := newRig(t, Options{KVCache: KVCacheOptions{BlockSize: blockSize, NumGPUBlocks: 11}, Limits: Limits{MaxNumSeqs: 1}}, 1)
 	r.submit(ask("a", count(0, 4), 3), ask("b", count(0, 4), 3), ask("c", count(0, 4), 3))
 	r.step()
 	r.abort([]string{"b"})
@@ -184,7 +184,7 @@ func TestStatisticsGoToOneClient(t *testing.T) {
 // Of three guesses for each step two are right. What was counted in one step is not
 // counted again in the next, and a step without guesses says nothing of them.
 func TestGuessesAreCounted(t *testing.T) {
-	r := newRig(t, Options{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}, 1)
+	r := newRig(t, Options{Decoding: Decoding{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}}, 1)
 	r.submit(ask("a", count(0, 4), 8))
 	r.runAll()
 	each := map[string]any{
@@ -200,7 +200,7 @@ func TestGuessesAreCounted(t *testing.T) {
 	}
 
 	// What a stop cuts off was accepted all the same.
-	r = newRig(t, Options{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0), Vocab: 1}, 1)
+	r = newRig(t, Options{Decoding: Decoding{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}, Vocab: 1}, 1)
 	stopped := ask("a", count(0, 4), 8)
 	stopped.Sampling.StopTokenIDs, stopped.Sampling.MinTokens = []uint32{0}, 3
 	r.submit(stopped)

@@ -9,20 +9,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Pace says when outputs leave.
-type Pace string
-
-const (
-	// PaceInstant makes one step after the other.
-	PaceInstant Pace = "instant"
-	// PaceRecorded lets each output leave when its recording did, counted from
-	// the request's arrival. Requests are paced alone: a step is what is due.
-	PaceRecorded Pace = "recorded"
-	// PaceModelled lets each step take as long as [Options].Latency says. A step
-	// begins when the one before it ends, so that delays do not add up.
-	PaceModelled Pace = "modelled"
-)
-
 // flight is the step that is being computed.
 type flight struct {
 	on         bool
@@ -160,7 +146,7 @@ func (e *engine) admitted(q *request, at time.Duration) {
 		return
 	}
 	q.timing.Cached = q.Cached + q.External
-	if e.opt.Pace == PaceRecorded {
+	if e.opt.Timing.Pace == PaceRecorded {
 		q.due = max(at, q.queued+e.opt.scaled(q.script.FirstToken))
 	}
 }
@@ -231,7 +217,7 @@ func (e *engine) speak(q *request, now time.Duration) {
 	}
 	if last {
 		e.forget(q)
-	} else if e.opt.Pace == PaceRecorded {
+	} else if e.opt.Timing.Pace == PaceRecorded {
 		q.due += e.opt.scaled(q.script.gap(q.outputs - 1)) // of the last one's due time: a late step puts nothing off
 	}
 }
@@ -256,7 +242,7 @@ func (e *engine) tell(q *request, out *protocol.Output) bool {
 // countGuesses counts a step of speculative decoding in which n tokens were sampled for a
 // request (vllm/v1/spec_decode/metrics.py observe_draft).
 func (e *engine) countGuesses(q *request, n int) {
-	k := e.opt.SpeculativeTokens
+	k := e.opt.Decoding.SpeculativeTokens
 	if k == 0 || q.Share < 2 {
 		return
 	}
@@ -396,7 +382,9 @@ func (e *engine) nextDue() (time.Duration, bool) {
 }
 
 // holdsBack tells whether requests may have to wait with what is computed.
-func (e *engine) holdsBack() bool { return e.opt.Pace == PaceRecorded || e.troubled > 0 || e.silent }
+func (e *engine) holdsBack() bool {
+	return e.opt.Timing.Pace == PaceRecorded || e.troubled > 0 || e.silent
+}
 
 // unheard tells whether the request has to wait because its client reads too slowly.
 // The others go on.

@@ -39,7 +39,7 @@ func behindFrontend(t *testing.T, version string, opt Options) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt.Handshake, opt.VLLMVersion, opt.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
+	opt.Handshake, opt.VLLMVersion, opt.Limits.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
 	p, err := New(opt)
 	if err != nil {
 		t.Fatal(err)

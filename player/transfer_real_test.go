@@ -35,7 +35,7 @@ func fronted(t *testing.T, version string, opt Options, env ...string) *played {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opt.Handshake, opt.VLLMVersion, opt.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
+	opt.Handshake, opt.VLLMVersion, opt.Limits.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
 	p, err := New(opt)
 	if err != nil {
 		t.Fatal(err)

@@ -272,8 +272,8 @@ func (r *rig) prefillOf(id string) map[string]any {
 // A pull takes its time, and the engine does others meanwhile.
 func TestPull(t *testing.T) {
 	p := newPlane()
-	opt := Options{Source: counting{}, Pace: PaceModelled, Transfer: &Transfer{Plane: p}}
-	opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
+	opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled}, Transfer: &Transfer{Plane: p}}
+	opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
 	r := transferRig(t, opt)
 	r.submit(ask("a", count(0, 20), 2, pulling("x")), ask("b", count(50, 20), 2))
 	r.run()
@@ -347,8 +347,8 @@ func TestTimeOfPulls(t *testing.T) {
 				transfer.Plane = p
 				p.ends <- nil
 			}
-			opt := Options{Source: counting{}, Pace: PaceModelled, Transfer: transfer, TimeScale: tt.scale}
-			opt.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
+			opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled, Scale: tt.scale}, Transfer: transfer}
+			opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
 			r := transferRig(t, opt)
 			r.submit(ask("a", count(0, 20), 2, pulling("x")))
 			r.run()
@@ -368,7 +368,7 @@ func TestPullStatistics(t *testing.T) {
 	for _, line := range []string{"0.33", "0.27"} {
 		t.Run(line, func(t *testing.T) {
 			p := newPlane()
-			r := transferRig(t, Options{VLLMVersion: line, MaxNumSeqs: 1, Transfer: &Transfer{Plane: p}})
+			r := transferRig(t, Options{VLLMVersion: line, Limits: Limits{MaxNumSeqs: 1}, Transfer: &Transfer{Plane: p}})
 			r.submit(ask("runs", count(100, 20), 3))
 			r.step()
 			r.submit(ask("a", count(0, 20), 1, pulling("x")))
@@ -494,7 +494,7 @@ func TestRelease(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlane()
-			r := newRig(t, Options{MaxModelLen: 4096, MaxNumSeqs: 1, Transfer: &Transfer{Plane: p}}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxModelLen: 4096, MaxNumSeqs: 1}, Transfer: &Transfer{Plane: p}}, 1)
 			stop := r.player.startFetching(t.Context())
 			tt.do(r)
 			p.ends <- nil

@@ -97,7 +97,7 @@ func ranks(opt player.Options, count int, model func() (latency.Model, error)) (
 		return nil, err
 	}
 	for i := range all {
-		if all[i].Latency, err = model(); err != nil {
+		if all[i].Timing.Latency, err = model(); err != nil {
 			return nil, err
 		}
 	}

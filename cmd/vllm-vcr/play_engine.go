@@ -30,23 +30,23 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the engine, or the first of several, in its group")
 	flags.IntVar(&opts.count, "engine-count", 1, "engines to be, with consecutive indexes: data-parallel ranks in one process")
 	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "engines that the frontend has, those of other processes included (default the recording's, else --engine-count)")
-	flags.IntVar(&o.MaxModelLen, "max-model-len", 0, "context length in tokens (default the recording's, else 1048576)")
-	flags.IntVar(&o.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
-	flags.IntVar(&o.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that a step computes at most (default the recording's, else 2048)")
-	flags.IntVar(&o.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "longer prompts are computed in chunks of so many tokens; 0 is any length")
+	flags.IntVar(&o.Limits.MaxModelLen, "max-model-len", 0, "context length in tokens (default the recording's, else 1048576)")
+	flags.IntVar(&o.Limits.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
+	flags.IntVar(&o.Limits.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that a step computes at most (default the recording's, else 2048)")
+	flags.IntVar(&o.Limits.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "longer prompts are computed in chunks of so many tokens; 0 is any length")
 	flags.StringVar(&opts.policy, "scheduling-policy", string(player.PolicyFCFS), "who runs first: fcfs, or priority (the lowest number)")
-	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per KV block (default the recording's, else 16)")
-	flags.IntVar(&o.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
+	flags.IntVar(&o.KVCache.BlockSize, "block-size", 0, "tokens per KV block (default the recording's, else 16)")
+	flags.IntVar(&o.KVCache.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
 	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
-	flags.IntVar(&o.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
-	flags.IntVar(&o.MaxCPULoRAs, "max-cpu-loras", 0, "adapters that are loaded at once (default --max-loras)")
-	flags.StringSliceVar(&o.LoRAs, "lora-adapters", nil, "names of the adapters that can be loaded (default any)")
+	flags.IntVar(&o.LoRA.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
+	flags.IntVar(&o.LoRA.MaxCPULoRAs, "max-cpu-loras", 0, "adapters that are loaded at once (default --max-loras)")
+	flags.StringSliceVar(&o.LoRA.Names, "lora-adapters", nil, "names of the adapters that can be loaded (default any)")
 	flags.StringVar(&opts.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
 		"synthetic_acceptance_rates, for each position, or synthetic_acceptance_length, the mean said in a step")
-	flags.IntVar(&o.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
-	flags.StringSliceVar(&o.PoolingTasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
-	flags.IntVar(&o.PoolingSize, "pooling-size", 0, "numbers of an embedding (default 1024)")
-	flags.IntVar(&o.PoolingLabels, "pooling-labels", 0, "classes of a classification (default 1)")
+	flags.IntVar(&o.Decoding.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
+	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
+	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "numbers of an embedding (default 1024)")
+	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "classes of a classification (default 1)")
 	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "hash to say READY with, for a Python frontend of a MoE model")
 	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
 }
@@ -64,15 +64,15 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, learned bool) (opt player
 	if opt.VLLMVersion == "auto" {
 		opt.VLLMVersion = ""
 	}
-	opt.NoPrefixCaching = opts.noCaching
+	opt.KVCache.NoPrefixCaching = opts.noCaching
 	if opts.speculative == "" {
 		return opt, nil
 	}
-	if opt.TokensPerStep > 1 {
+	if opt.Decoding.TokensPerStep > 1 {
 		return opt, errors.New("--speculative-config and --output-token-chunk-size: a model has one of them")
 	}
-	opt.SpeculativeTokens, opt.Acceptance, err = speculation(opts.speculative)
-	if err == nil && opt.Acceptance == nil && !learned {
+	opt.Decoding.SpeculativeTokens, opt.Decoding.Acceptance, err = speculation(opts.speculative)
+	if err == nil && opt.Decoding.Acceptance == nil && !learned {
 		err = errors.New("--speculative-config: say how many are right by synthetic_acceptance_rates or synthetic_acceptance_length, or have it learned by --latency-trace")
 	}
 	return opt, err
@@ -87,14 +87,14 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 	}{
 		{"engine-count", opts.count, mostEngines},
 		{"data-parallel-size", o.DataParallelSize, math.MaxUint16 + 1},
-		{"max-model-len", o.MaxModelLen, math.MaxInt32},
-		{"max-num-seqs", o.MaxNumSeqs, math.MaxInt32},
-		{"max-num-batched-tokens", o.MaxNumBatchedTokens, math.MaxInt32},
-		{"block-size", o.BlockSize, math.MaxInt32},
-		{"num-gpu-blocks", o.NumGPUBlocks, kvcache.MostBlocks},
-		{"output-token-chunk-size", o.TokensPerStep, mostSpeculative + 1},
-		{"pooling-size", o.PoolingSize, mostNumbers},
-		{"pooling-labels", o.PoolingLabels, mostNumbers},
+		{"max-model-len", o.Limits.MaxModelLen, math.MaxInt32},
+		{"max-num-seqs", o.Limits.MaxNumSeqs, math.MaxInt32},
+		{"max-num-batched-tokens", o.Limits.MaxNumBatchedTokens, math.MaxInt32},
+		{"block-size", o.KVCache.BlockSize, math.MaxInt32},
+		{"num-gpu-blocks", o.KVCache.NumGPUBlocks, kvcache.MostBlocks},
+		{"output-token-chunk-size", o.Decoding.TokensPerStep, mostSpeculative + 1},
+		{"pooling-size", o.Pooling.Size, mostNumbers},
+		{"pooling-labels", o.Pooling.Labels, mostNumbers},
 	} {
 		if flags.Changed(n.flag) && n.value < 1 {
 			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
@@ -107,13 +107,13 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 	switch last := o.EngineIndex + opts.count - 1; {
 	case o.EngineIndex < 0 || last > math.MaxUint16:
 		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
-	case flags.Changed("num-gpu-blocks") && o.NumGPUBlocks < 2:
-		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.NumGPUBlocks)
-	case o.LongPrefillTokenThreshold < 0 || o.MaxLoRAs < 0 || o.MaxCPULoRAs < 0:
+	case flags.Changed("num-gpu-blocks") && o.KVCache.NumGPUBlocks < 2:
+		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.KVCache.NumGPUBlocks)
+	case o.Limits.LongPrefillTokenThreshold < 0 || o.LoRA.MaxLoRAs < 0 || o.LoRA.MaxCPULoRAs < 0:
 		return errors.New("--long-prefill-token-threshold, --max-loras and --max-cpu-loras: want 0 or more")
-	case o.MaxCPULoRAs > 0 && o.MaxCPULoRAs < o.MaxLoRAs:
-		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.MaxCPULoRAs, o.MaxLoRAs)
-	case pooling && len(o.PoolingTasks) == 0:
+	case o.LoRA.MaxCPULoRAs > 0 && o.LoRA.MaxCPULoRAs < o.LoRA.MaxLoRAs:
+		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs)
+	case pooling && len(o.Pooling.Tasks) == 0:
 		return errors.New("--pooling-size and --pooling-labels: say by --pooling-tasks what for")
 	case flags.Changed("handshake-timeout") && o.HandshakeTimeout <= 0:
 		return fmt.Errorf("--handshake-timeout %s: want a time above 0", o.HandshakeTimeout)

@@ -62,24 +62,24 @@ func (opts *peerOptions) put(opt *player.Options, count int) (closeAll func(), e
 }
 
 func (opts *peerOptions) putKVEvents(opt *player.Options) (err error) {
-	opt.HashSeed, opt.HashAlgorithm = os.Getenv("PYTHONHASHSEED"), kvcache.Algorithm(opts.hash)
+	opt.KVCache.HashSeed, opt.KVCache.HashAlgorithm = os.Getenv("PYTHONHASHSEED"), kvcache.Algorithm(opts.hash)
 	if opts.hash != "" {
-		if _, err := chooseOne("--prefix-caching-hash-algo", opt.HashAlgorithm, kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR); err != nil {
+		if _, err := chooseOne("--prefix-caching-hash-algo", opt.KVCache.HashAlgorithm, kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR); err != nil {
 			return err
 		}
 	}
 	if opts.kvEvents == "" {
 		return nil
 	}
-	if opt.KVEvents, err = kvevents.ParseConfig(opts.kvEvents); err != nil {
+	if opt.KVCache.Events, err = kvevents.ParseConfig(opts.kvEvents); err != nil {
 		return fmt.Errorf("--kv-events-config: %w", err)
 	}
-	if opt.KVEvents == nil {
+	if opt.KVCache.Events == nil {
 		return nil
 	}
-	if opt.NoPrefixCaching {
+	if opt.KVCache.NoPrefixCaching {
 		return errors.New("--kv-events-config: without prefix caching there is nothing to tell")
 	}
-	opt.KVEvents.Digests, err = kvevents.ParseIntHashes(os.Getenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"))
+	opt.KVCache.Events.Digests, err = kvevents.ParseIntHashes(os.Getenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"))
 	return err
 }

@@ -168,7 +168,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, fallbac
 		env.log.Warn(warning)
 	}
 	replay, err := player.NewReplay(t, player.ReplayOptions{
-		Match: player.Match(opts.match), Strict: opts.strict, Fallback: fallback, Once: opts.once, MinDepth: opts.minDepth, BlockSize: opt.BlockSize,
+		Match: player.Match(opts.match), Strict: opts.strict, Fallback: fallback, Once: opts.once, MinDepth: opts.minDepth, BlockSize: opt.KVCache.BlockSize,
 	})
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func (opts *timingOptions) model(opt *player.Options, configHash string) (func()
 	if !(opts.scale > 0) || math.IsInf(opts.scale, 0) {
 		return nil, fmt.Errorf("--time-scale %v: want a number above 0", opts.scale)
 	}
-	opt.TimeScale = opts.scale
+	opt.Timing.Scale = opts.scale
 	if err := opts.knobs.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
@@ -78,7 +78,7 @@ func (opts *timingOptions) model(opt *player.Options, configHash string) (func()
 	case pace == player.PaceRecorded && opt.Trace == nil:
 		return nil, errors.New("--pace recorded: there is no recording; give --replay-tokens")
 	}
-	opt.Pace = pace
+	opt.Timing.Pace = pace
 	if pace != player.PaceModelled {
 		return func() (latency.Model, error) { return nil, nil }, nil
 	}
@@ -94,6 +94,6 @@ func (opts *timingOptions) model(opt *player.Options, configHash string) (func()
 			opt.Log.Warn(warning)
 		}
 	}
-	fit := latency.FitOptions{Budget: opt.MaxNumBatchedTokens, Knobs: opts.knobs}
+	fit := latency.FitOptions{Budget: opt.Limits.MaxNumBatchedTokens, Knobs: opts.knobs}
 	return func() (latency.Model, error) { return latency.NewFit(fit, traces...) }, nil
 }

@@ -102,7 +102,7 @@ func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}
 	address := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	// Ids that every tokenizer of the lines knows: up to 0.29 another one is an error of the frontend.
 	engine, err := player.New(player.Options{
-		Handshake: address, VLLMVersion: "v" + version, Seed: 7, Vocab: 2048, MaxModelLen: 4096,
+		Handshake: address, VLLMVersion: "v" + version, Seed: 7, Vocab: 2048, Limits: player.Limits{MaxModelLen: 4096},
 	})
 	if err != nil {
 		t.Fatal(err)

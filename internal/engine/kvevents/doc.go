@@ -2,7 +2,7 @@
 // PUB socket that says one batch for each step that changed the cache, numbered from 0,
 // and a ROUTER that says earlier batches again to those who missed some.
 //
-//	pub, err := kvevents.New(kvevents.Options{Profile: profile, Endpoint: "tcp://*:5557"})
+//	pub, err := kvevents.New(profile, kvevents.Options{Endpoint: "tcp://*:5557"})
 //	ready.KVEvents = pub.Config()
 //	…
 //	err = pub.Publish(now, pool.TakeEvents()) // after each step; never waits for anybody

@@ -174,8 +174,8 @@ func (c *capture) run(t *testing.T, step func([]kvcache.Event)) {
 func TestAsEngines(t *testing.T) {
 	for _, c := range captures(t) {
 		t.Run(c.Version, func(t *testing.T) {
-			p := publisher(t, Options{
-				Profile: profile(t, c.Version), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0",
+			p := publisher(t, profile(t, c.Version), Options{
+				Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0",
 				BufferSteps: c.Config.BufferSteps, Topic: c.Config.Topic, Digests: c.Digests,
 			})
 			sub := p.subscribe("kv@pod")

@@ -24,8 +24,6 @@ const (
 // Options says where and how KV events are published. It is vLLM's KVEventsConfig; what
 // is left zero has the default there.
 type Options struct {
-	// Profile is that of the line. It is needed.
-	Profile *protocol.Profile
 	// Endpoint is where subscribers find the events. It is bound if it has a * or ::, is
 	// ipc:// or has port 0; else the one subscriber that listens there is dialed.
 	Endpoint string
@@ -52,9 +50,6 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Profile == nil {
-		return o, errors.New("KV events: no wire profile: name the line")
-	}
 	if o.BufferSteps < 0 || o.HWM < 0 || o.MaxQueueSize < 0 || o.Rank < 0 || o.Linger < 0 {
 		return o, fmt.Errorf("KV events: negative option: buffer_steps %d, hwm %d, max_queue_size %d, rank %d, linger %v",
 			o.BufferSteps, o.HWM, o.MaxQueueSize, o.Rank, o.Linger)
@@ -91,17 +86,17 @@ type Publisher struct {
 	scratch []byte
 }
 
-// New opens the sockets.
-func New(o Options) (*Publisher, error) {
+// New opens the sockets. The profile is that of the line.
+func New(profile *protocol.Profile, o Options) (*Publisher, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	p := &Publisher{opt: o, topic: []byte(o.Topic)}
-	if p.codec, err = newCodec(o.Profile, o.Rank, o.Digests); err != nil {
+	if p.codec, err = newCodec(profile, o.Rank, o.Digests); err != nil {
 		return nil, err
 	}
-	if p.frames, err = partsOf(o.Profile, "KV events"); err != nil {
+	if p.frames, err = partsOf(profile, "KV events"); err != nil {
 		return nil, err
 	}
 	p.config = protocol.KVEventsConfig{
@@ -113,7 +108,7 @@ func New(o Options) (*Publisher, error) {
 	if o.ReplayEndpoint == "" {
 		return p, nil
 	}
-	if err := p.openReplay(); err != nil {
+	if err := p.openReplay(profile); err != nil {
 		return nil, errors.Join(err, p.pub.Close())
 	}
 	return p, nil
@@ -143,16 +138,16 @@ func (p *Publisher) open() error {
 	return nil
 }
 
-func (p *Publisher) openReplay() error {
+func (p *Publisher) openReplay(profile *protocol.Profile) error {
 	endpoint, err := ofRank(p.opt.ReplayEndpoint, p.opt.Rank)
 	if err != nil {
 		return err
 	}
 	r := &replay{topic: p.topic, history: &history{most: p.opt.BufferSteps}, log: p.opt.Log}
-	if r.entry, err = partsOf(p.opt.Profile, "KV events replay"); err != nil {
+	if r.entry, err = partsOf(profile, "KV events replay"); err != nil {
 		return err
 	}
-	if r.end, err = partsOf(p.opt.Profile, "KV events replay end"); err != nil {
+	if r.end, err = partsOf(profile, "KV events replay end"); err != nil {
 		return err
 	}
 	refused := func(err error) { p.opt.Log.Warn("asker for KV events refused", "error", err) }

@@ -36,12 +36,12 @@ type pub struct {
 	log chan string
 }
 
-func publisher(t testing.TB, o Options) *pub {
+func publisher(t testing.TB, profile *protocol.Profile, o Options) *pub {
 	t.Helper()
 	p := &pub{t: t, log: make(chan string, 1024)}
 	o.Log = slog.New(slog.NewTextHandler(p, nil))
 	var err error
-	if p.Publisher, err = New(o); err != nil {
+	if p.Publisher, err = New(profile, o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Publisher.Close() })
@@ -139,7 +139,7 @@ func stored(n int) (events []kvcache.Event) {
 }
 
 func TestNumbers(t *testing.T) {
-	p := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: "tcp://127.0.0.1:0", Topic: "kv", Rank: 2})
+	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", Topic: "kv", Rank: 2})
 	publish := func(n int) {
 		t.Helper()
 		if err := p.Publish(1, stored(n)); err != nil {
@@ -175,8 +175,8 @@ func TestReplayOfLines(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.line, func(t *testing.T) {
-			p := publisher(t, Options{
-				Profile: profile(t, tt.line), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", Topic: "kv", BufferSteps: 4,
+			p := publisher(t, profile(t, tt.line), Options{
+				Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", Topic: "kv", BufferSteps: 4,
 			})
 			for n := range 10 {
 				if err := p.Publish(float64(n), stored(1)); err != nil {
@@ -249,7 +249,7 @@ func TestAskersMistakes(t *testing.T) {
 		{name: "ten bytes", frames: zmq.Message{{}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, start: 1},
 		{name: "a number too large", frames: zmq.Message{{}, {1, 0, 0, 0, 0, 0, 0, 0, 0}}, start: 3},
 	}
-	p := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
+	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 	for range 3 {
 		if err := p.Publish(0, stored(1)); err != nil {
 			t.Fatal(err)
@@ -277,7 +277,7 @@ func TestAskersMistakes(t *testing.T) {
 
 // One who asks for much and does not read holds up neither others nor Close.
 func TestSlowAsker(t *testing.T) {
-	p := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
+	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 	events := stored(1000)
 	for range 300 {
 		if err := p.Publish(0, events); err != nil {
@@ -302,7 +302,7 @@ func TestSlowAsker(t *testing.T) {
 
 // Closed with a linger, nothing that was published is lost.
 func TestCloseLingers(t *testing.T) {
-	p := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: "tcp://127.0.0.1:0", Linger: patience})
+	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", Linger: patience})
 	sub := p.subscribe("")
 	events := stored(1000)
 	go func() {
@@ -333,7 +333,7 @@ func TestDials(t *testing.T) {
 	}
 	defer gate.Close()
 	endpoint := "tcp://" + gate.Addr().String()
-	p := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: endpoint})
+	p := publisher(t, profile(t, "0.33"), Options{Endpoint: endpoint})
 	if p.Endpoint() != endpoint || p.Config().Endpoint != endpoint {
 		t.Errorf("endpoint %s, reported %s, want %s", p.Endpoint(), p.Config().Endpoint, endpoint)
 	}
@@ -377,8 +377,7 @@ func TestConfig(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.o.Profile = profile(t, "0.33")
-			p := publisher(t, tt.o)
+			p := publisher(t, profile(t, "0.33"), tt.o)
 			got := p.Config()
 			got.Endpoint = hidePort(t, got.Endpoint)
 			if got.ReplayEndpoint != nil {
@@ -441,7 +440,7 @@ func TestEndpoints(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
-	taken := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: "tcp://127.0.0.1:0"})
+	taken := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0"})
 	// A replay endpoint is always bound.
 	tests := []struct {
 		name, text string
@@ -476,17 +475,14 @@ func TestMistakes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.o.Profile = profile(t, "0.33")
+			profile := profile(t, "0.33")
 			if tt.change != nil {
-				tt.change(tt.o.Profile)
+				tt.change(profile)
 			}
-			if _, err := New(tt.o); err == nil || !strings.Contains(err.Error(), tt.text) {
+			if _, err := New(profile, tt.o); err == nil || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("%v, want %q", err, tt.text)
 			}
 		})
-	}
-	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "name the line") {
-		t.Errorf("without a profile: %v", err)
 	}
 }
 
@@ -494,7 +490,7 @@ func TestMistakes(t *testing.T) {
 func TestAllLines(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		t.Run(line, func(t *testing.T) {
-			p := publisher(t, Options{Profile: profile(t, line), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
+			p := publisher(t, profile(t, line), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 			if err := p.Publish(1, stored(1)); err != nil {
 				t.Fatal(err)
 			}
@@ -532,7 +528,7 @@ func TestAllLines(t *testing.T) {
 func TestPublishingAllocates(t *testing.T) {
 	for _, events := range []int{1, 1000} {
 		t.Run(fmt.Sprint(events), func(t *testing.T) {
-			p := publisher(t, Options{Profile: profile(t, "0.33"), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", BufferSteps: 10})
+			p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", BufferSteps: 10})
 			batch := stored(events)
 			publish := func() {
 				if err := p.Publish(1, batch); err != nil {
@@ -554,7 +550,7 @@ func TestPublishingAllocates(t *testing.T) {
 func BenchmarkPublish(b *testing.B) {
 	for _, events := range []int{1, 64} {
 		b.Run(fmt.Sprint(events), func(b *testing.B) {
-			p := publisher(b, Options{Profile: profile(b, "0.33"), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", BufferSteps: 1000})
+			p := publisher(b, profile(b, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", BufferSteps: 1000})
 			sub := p.subscribe("")
 			go func() {
 				for {

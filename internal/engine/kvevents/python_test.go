@@ -38,8 +38,8 @@ func TestPythonSubscribers(t *testing.T) {
 // follow publishes to the subscriber, and asks it what it got.
 func (s *pythonSubscriber) follow(t *testing.T, version string, digests bool) {
 	t.Helper()
-	p := publisher(t, Options{
-		Profile: profile(t, version), Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", Topic: "kv@pod",
+	p := publisher(t, profile(t, version), Options{
+		Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", Topic: "kv@pod",
 		BufferSteps: 2, Rank: 3, Digests: digests,
 	})
 	s.ask(fmt.Sprint("subscribe ", p.Endpoint(), " ", p.ReplayEndpoint(), " kv@pod"), 0)

@@ -43,7 +43,7 @@ func engine(opt pyclient.Options, played player.Options) pyclient.Options {
 	}
 	opt.Engine = func(handshake string) (func(context.Context) error, error) {
 		played.Handshake, played.Source, played.Vocab = handshake, source, vocab
-		played.MaxModelLen, played.NumGPUBlocks, played.BlockSize = maxModelLen, numGPUBlocks, blockSize
+		played.Limits.MaxModelLen, played.KVCache.NumGPUBlocks, played.KVCache.BlockSize = maxModelLen, numGPUBlocks, blockSize
 		p, err := player.New(played)
 		return p.Run, err
 	}

@@ -83,7 +83,7 @@ func replay(t *testing.T, version, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := behind(t, version, player.Options{Trace: golden, Strict: true})
+	server := behind(t, version, player.Options{Trace: golden, Replay: player.ReplayOptions{Strict: true}})
 	subset := trace.ReplaySubset(golden.Records)
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stream=%v", stream), func(t *testing.T) {
@@ -125,7 +125,7 @@ func promptOf(r *trace.Record) []uint32 {
 // What the real frontends refuse is an error with their own words.
 func TestRealFrontendsRefuse(t *testing.T) {
 	eachFrontend(t, func(t *testing.T, version string) {
-		server := behind(t, version, player.Options{Vocab: vocabulary, MaxModelLen: 100})
+		server := behind(t, version, player.Options{Vocab: vocabulary, Limits: player.Limits{MaxModelLen: 100}})
 		tests := []struct {
 			name    string
 			request openai.Request
@@ -183,7 +183,7 @@ func TestRealFrontendsGiveUpWithoutAnEngine(t *testing.T) {
 func TestRealFrontendsDeathIsReported(t *testing.T) {
 	eachFrontend(t, func(t *testing.T, version string) {
 		asked := make(chan struct{})
-		server := behind(t, version, player.Options{Source: stuck{asked}, Pace: player.PaceRecorded})
+		server := behind(t, version, player.Options{Source: stuck{asked}, Timing: player.Timing{Pace: player.PaceRecorded}})
 		go func() {
 			<-asked
 			server.Close()

@@ -27,8 +27,9 @@ var importRules = map[string][]string{
 	".":            {},
 	"cmd/vllm-vcr": {"*"},
 	"conformance": {
-		"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden",
+		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
+	"internal/check": {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire"},
 	"compat":   {toml},
 	"manifest": {toml},
 	"trace":    {"github.com/klauspost/compress"},
@@ -58,7 +59,7 @@ var importRules = map[string][]string{
 
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", aws},
-	"internal/report":          {"conformance", "github.com/sethvargo/go-githubactions"},
+	"internal/report":          {"conformance", "internal/check", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
 	"internal/inspect":         {"trace", "internal/engine"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
@@ -68,7 +69,7 @@ var importRules = map[string][]string{
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
 	"internal/upstream/wirediff": {"compat", "internal/wire"},
 	"internal/upstream/drift": {
-		"player", "compat", "manifest", "conformance", "internal/frontends", "internal/wire/protocol", "internal/capture",
+		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
 		"internal/upstream",
 	},
 	"internal/upstream/adopt": {

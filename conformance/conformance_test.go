@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -45,9 +47,9 @@ func TestConformance(t *testing.T) {
 }
 
 // expectationsOfRun are what the repository's file says is known to fail.
-func expectationsOfRun(t *testing.T, window *compat.Matrix, registry *manifest.Manifest, sel Selection) *judge {
+func expectationsOfRun(t *testing.T, window *compat.Matrix, registry *manifest.Manifest, sel Selection) *expect.Judge {
 	t.Helper()
-	expected, findings := LoadExpectations("expectations.toml")
+	expected, findings := expect.Load("expectations.toml")
 	if err := errorsOf(findings); err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +57,8 @@ func expectationsOfRun(t *testing.T, window *compat.Matrix, registry *manifest.M
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := newJudge(expected, all, time.Now())
-	for _, wrong := range j.problems {
+	j := expect.NewJudge(expected, all, time.Now())
+	for _, wrong := range j.Failures {
 		t.Error(wrong.Message)
 	}
 	return j
@@ -113,17 +115,17 @@ func groups(cases []Case, key func(Case) string) [][]Case {
 	return all
 }
 
-func conformLine(t *testing.T, runner *Runner, expected *judge, cases []Case) {
+func conformLine(t *testing.T, runner *Runner, expected *expect.Judge, cases []Case) {
 	var results []Result
 	if cases[0].Golden.ID == "" {
-		results = append(results, runner.runCase(t.Context(), &recording{}, cases[0]))
+		results = append(results, runner.runCase(t.Context(), &check.Golden{}, cases[0]))
 	} else {
 		for _, golden := range groups(cases, func(c Case) string { return c.Golden.ID }) {
 			t.Run(golden[0].Golden.ID, func(t *testing.T) {
 				g := runner.load(t.Context(), golden[0])
 				for _, c := range golden {
 					t.Run(c.Check(), func(t *testing.T) {
-						result := expected.judge(runner.runCase(t.Context(), g, c))
+						result := expected.Apply(runner.runCase(t.Context(), g, c))
 						results = append(results, result)
 						settle(t, result)
 					})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -110,9 +111,9 @@ func (r *Runner) share(key string, open func() (*session, error)) (*session, err
 // reason is told once, by the case that saw it.
 func lostBefore(reason error) error {
 	first, _, _ := strings.Cut(reason.Error(), "\n")
-	err := coded(CodeEngineSessionLost, fmt.Errorf("the engine was lost before this case: %s", first))
-	if infra := (infraError{}); errors.As(reason, &infra) {
-		return infraError{err}
+	err := check.WithCode(check.CodeEngineSessionLost, fmt.Errorf("the engine was lost before this case: %s", first))
+	if infra := (check.InfraError{}); errors.As(reason, &infra) {
+		return check.Infra(err)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -81,7 +82,7 @@ func TestAddressLost(t *testing.T) {
 			"fidelity-index-16": {"the engine was lost before this case: "},
 		},
 	}.check(t, report)
-	for i, want := range []Code{"", CodeEngineEnded, CodeEngineSessionLost} {
+	for i, want := range []Code{"", check.CodeEngineEnded, check.CodeEngineSessionLost} {
 		if failures := report.Results[i].Failures; want != "" && failures[len(failures)-1].Code != want {
 			t.Errorf("%s: code %s, want %s", report.Results[i].Case.Name(), failures[len(failures)-1].Code, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -114,11 +115,11 @@ type commandSubject struct {
 func (s *commandSubject) Run(ctx context.Context) error {
 	words, tidy, err := s.command()
 	if err != nil {
-		return infraError{coded(CodeStart, err)}
+		return check.Infra(check.WithCode(check.CodeStart, err))
 	}
 	defer tidy()
 	if s.process, err = process.Start(exec.Command(words[0], words[1:]...), process.Options{Grace: s.grace, Guarded: true}); err != nil {
-		return infraError{coded(CodeStart, err)} // there is nothing to judge
+		return check.Infra(check.WithCode(check.CodeStart, err)) // there is nothing to judge
 	}
 	close(s.started)
 	select {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -113,21 +114,21 @@ func TestFaultyProcess(t *testing.T) {
 		code    Code
 		says    []string
 	}{
-		{"dies-at-once", patient(), Error, ExitFail, CodeEngineEnded, []string{"ended: exit status 1; the last of its output:\n| loading weights\n| ValueError: no such model"}},
-		{"daemon", patient(), Error, ExitFail, CodeEngineEnded, []string{"ended: exit status 0"}},
-		{"dies-later", patient(), Error, ExitFail, CodeEngineEnded, []string{"ended: exit status 1", "| CUDA error", "\n1 open: request 4 (line "}},
+		{"dies-at-once", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"ended: exit status 1; the last of its output:\n| loading weights\n| ValueError: no such model"}},
+		{"daemon", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"ended: exit status 0"}},
+		{"dies-later", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"ended: exit status 1", "| CUDA error", "\n1 open: request 4 (line "}},
 		{
 			"hangs-before-hello",
 			Timeouts{Connect: 4 * time.Second, Idle: never, Golden: never},
-			Error, ExitInfra, CodeNoHandshake,
+			Error, ExitInfra, check.CodeNoHandshake,
 			[]string{"waiting for HELLO: ", "no handshake within 4s; the last of the engine's output:\n| waiting for a GPU that never comes"},
 		},
-		{"silent", soon, Error, ExitInfra, CodeSilence, []string{"no output for 500ms; 1 open: request 0 (line 7) after 0 of 24 tokens"}},
-		{"other-layout", patient(), Fail, ExitFail, CodeUndecodable, []string{"the engine's message does not decode: ", "EngineCoreOutput has 20 fields, line 0.33 knows 19"}},
-		{"ready-first", patient(), Error, ExitFail, CodeHandshake, []string{`waiting for HELLO: handshake: "READY" out of turn`}},
-		{"flood-strays", patient(), Fail, ExitFail, CodeStray, []string{`an output names request "stray-1", which was never sent`}},
+		{"silent", soon, Error, ExitInfra, check.CodeSilence, []string{"no output for 500ms; 1 open: request 0 (line 7) after 0 of 24 tokens"}},
+		{"other-layout", patient(), Fail, ExitFail, check.CodeUndecodable, []string{"the engine's message does not decode: ", "EngineCoreOutput has 20 fields, line 0.33 knows 19"}},
+		{"ready-first", patient(), Error, ExitFail, check.CodeHandshake, []string{`waiting for HELLO: handshake: "READY" out of turn`}},
+		{"flood-strays", patient(), Fail, ExitFail, check.CodeStray, []string{`an output names request "stray-1", which was never sent`}},
 		{"flood-outputs", patient(), Error, ExitFail, CodeEngineFlood, []string{"the engine said 20000 outputs beyond what was asked for, and goes on"}},
-		{"flood-bytes", patient(), Error, ExitFail, CodeEngineEnded, []string{"the engine disconnected", "the limit is 67108864"}},
+		{"flood-bytes", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"the engine disconnected", "the limit is 67108864"}},
 		{"ignores-sigterm", patient(), Pass, ExitOK, "", nil},
 		{"forks", patient(), Pass, ExitOK, "", nil},
 		{"flood-logs", patient(), Pass, ExitOK, "", nil},
@@ -178,8 +179,8 @@ func TestNoSuchCommand(t *testing.T) {
 	outcome{exit: ExitInfra, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
 		"schema": {"start engine: ", "/no/such/engine", "no such file"},
 	}}.check(t, report)
-	if code := report.Results[0].Failures[0].Code; code != CodeStart {
-		t.Errorf("code %s, want %s", code, CodeStart)
+	if code := report.Results[0].Failures[0].Code; code != check.CodeStart {
+		t.Errorf("code %s, want %s", code, check.CodeStart)
 	}
 }
 

@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
+
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -21,12 +24,12 @@ const (
 
 // token is the failure of a request.
 func token(request int) Failure {
-	return problem(CodeToken, "request %d differs", request).of(request)
+	return check.Failed(check.CodeToken, "request %d differs", request).Of(request)
 }
 
 // reportOf is the report of cases with these failures, judged by expectations.
-func reportOf(e *Expectations, all []Case, outcomes map[string][]Failure, now time.Time) *Report {
-	j := newJudge(e, all, now)
+func reportOf(e *expect.Expectations, all []Case, outcomes map[string][]Failure, now time.Time) *Report {
+	j := expect.NewJudge(e, all, now)
 	var results []Result
 	for _, c := range all {
 		failures, ran := outcomes[c.Name()]
@@ -40,26 +43,26 @@ func reportOf(e *Expectations, all []Case, outcomes map[string][]Failure, now ti
 		case len(failures) > 0:
 			result.Verdict = Fail
 		}
-		results = append(results, j.judge(result))
+		results = append(results, j.Apply(result))
 	}
 	r := NewReport(results, 0)
-	r.Blame(j.problems...)
+	r.Blame(j.Failures...)
 	return r
 }
 
-func expect(outcome Verdict, patterns ...string) []Expectation {
-	var list []Expectation
+func listed(outcome Verdict, patterns ...string) []expect.Expectation {
+	var list []expect.Expectation
 	for i, p := range patterns {
-		list = append(list, Expectation{Pattern: p, Outcome: outcome, Reason: "a race", Issue: "#1", Pos: fmt.Sprintf("e.toml:%d", i+1)})
+		list = append(list, expect.Expectation{Pattern: p, Outcome: outcome, Reason: "a race", Issue: "#1", Pos: fmt.Sprintf("e.toml:%d", i+1)})
 	}
 	return list
 }
 
 func TestJudgeByExpectations(t *testing.T) {
-	broken := problem(CodeSilence, "no output for 10s")
+	broken := check.Failed(check.CodeSilence, "no output for 10s")
 	tests := []struct {
 		name     string
-		expected []Expectation
+		expected []expect.Expectation
 		caseName string // default caseA
 		failures []Failure
 		want     Verdict
@@ -69,42 +72,42 @@ func TestJudgeByExpectations(t *testing.T) {
 	}{
 		{name: "not listed, fails", failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
 		{name: "not listed, passes", want: Pass},
-		{name: "fails as expected", expected: expect(Fail, caseA), failures: []Failure{token(3)}, want: XFail, by: caseA},
-		{name: "a wider pattern", expected: expect(Fail, "0.33/**"), failures: []Failure{token(3), token(4)}, want: XFail, by: "0.33/**"},
-		{name: "another case is listed", expected: expect(Fail, caseB), failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
-		{name: "passes, but was to fail", expected: expect(Fail, caseA), want: XPass, by: caseA, exit: ExitFail, stale: "[-1]"},
-		{name: "flaky, fails", expected: expect(Flaky, caseA), failures: []Failure{token(3)}, want: Flaky, by: caseA},
-		{name: "flaky, passes", expected: expect(Flaky, caseA), want: Pass},
-		{name: "could not be judged", expected: expect(Fail, caseA), failures: []Failure{broken}, want: Error, exit: ExitFail},
-		{name: "failed, and broke off", expected: expect(Fail, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
-		{name: "flaky, and broke off", expected: expect(Flaky, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
-		{name: "a request's failure in another assertion", expected: expect(Fail, "**/replay-3"), caseName: "0.33/b/schema", failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
-		{name: "after an earlier case ended the session", expected: expect(Fail, caseA), failures: []Failure{problem(CodeEngineSessionLost, "gone")}, want: Fail, exit: ExitFail},
-		{name: "wrong bytes under a wider pattern", expected: expect(Fail, "0.33/**"), caseName: "0.33/b/integrity", failures: []Failure{problem(CodeDigest, "d")}, want: Fail, exit: ExitFail},
-		{name: "right bytes under a wider pattern", expected: expect(Fail, "0.33/**"), caseName: "0.33/b/integrity", want: Pass},
-		{name: "other line under a wider pattern", expected: expect(Flaky, "0.33/**"), caseName: "0.33/b/line", failures: []Failure{problem(CodeOtherLine, "l")}, want: Fail, exit: ExitFail},
-		{name: "provenance under a wider pattern", expected: expect(Flaky, "0.33/**"), caseName: "0.33/b/provenance", failures: []Failure{problem(CodeNoConfigHash, "p")}, want: Fail, exit: ExitFail},
+		{name: "fails as expected", expected: listed(Fail, caseA), failures: []Failure{token(3)}, want: XFail, by: caseA},
+		{name: "a wider pattern", expected: listed(Fail, "0.33/**"), failures: []Failure{token(3), token(4)}, want: XFail, by: "0.33/**"},
+		{name: "another case is listed", expected: listed(Fail, caseB), failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
+		{name: "passes, but was to fail", expected: listed(Fail, caseA), want: XPass, by: caseA, exit: ExitFail, stale: "[-1]"},
+		{name: "flaky, fails", expected: listed(Flaky, caseA), failures: []Failure{token(3)}, want: Flaky, by: caseA},
+		{name: "flaky, passes", expected: listed(Flaky, caseA), want: Pass},
+		{name: "could not be judged", expected: listed(Fail, caseA), failures: []Failure{broken}, want: Error, exit: ExitFail},
+		{name: "failed, and broke off", expected: listed(Fail, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
+		{name: "flaky, and broke off", expected: listed(Flaky, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
+		{name: "a request's failure in another assertion", expected: listed(Fail, "**/replay-3"), caseName: "0.33/b/schema", failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
+		{name: "after an earlier case ended the session", expected: listed(Fail, caseA), failures: []Failure{check.Failed(check.CodeEngineSessionLost, "gone")}, want: Fail, exit: ExitFail},
+		{name: "wrong bytes under a wider pattern", expected: listed(Fail, "0.33/**"), caseName: "0.33/b/integrity", failures: []Failure{check.Failed(check.CodeDigest, "d")}, want: Fail, exit: ExitFail},
+		{name: "right bytes under a wider pattern", expected: listed(Fail, "0.33/**"), caseName: "0.33/b/integrity", want: Pass},
+		{name: "other line under a wider pattern", expected: listed(Flaky, "0.33/**"), caseName: "0.33/b/line", failures: []Failure{check.Failed(check.CodeOtherLine, "l")}, want: Fail, exit: ExitFail},
+		{name: "provenance under a wider pattern", expected: listed(Flaky, "0.33/**"), caseName: "0.33/b/provenance", failures: []Failure{check.Failed(check.CodeNoConfigHash, "p")}, want: Fail, exit: ExitFail},
 
-		{name: "a request fails as expected", expected: expect(Fail, caseA+"/replay-3"), failures: []Failure{token(3), token(3)}, want: XFail, by: caseA + "/replay-3"},
-		{name: "two requests, both listed", expected: expect(Fail, caseA+"/replay-3", caseA+"/replay-4"), failures: []Failure{token(4), token(3)}, want: XFail, by: caseA + "/replay-4"},
-		{name: "another request fails too", expected: expect(Fail, caseA+"/replay-3"), failures: []Failure{token(3), token(4)}, want: Fail, exit: ExitFail},
-		{name: "another request fails instead", expected: expect(Fail, caseA+"/replay-3"), failures: []Failure{token(4)}, want: Fail, exit: ExitFail},
-		{name: "something of no request fails too", expected: expect(Fail, caseA+"/replay-3"), failures: []Failure{token(3), problem(CodePin, "pin")}, want: Fail, exit: ExitFail},
-		{name: "a listed request passes", expected: expect(Fail, caseA+"/replay-3"), want: XPass, by: caseA + "/replay-3", exit: ExitFail, stale: "[3]"},
-		{name: "one of two listed requests passes", expected: expect(Fail, caseA+"/replay-3", caseA+"/replay-4"), failures: []Failure{token(3)}, want: XPass, by: caseA + "/replay-4", exit: ExitFail, stale: "[4]"},
-		{name: "two listed requests pass", expected: expect(Fail, caseA+"/replay-3", caseA+"/replay-4"), want: XPass, by: caseA + "/replay-3", exit: ExitFail, stale: "[3 4]"},
-		{name: "a flaky request passes", expected: expect(Flaky, caseA+"/replay-3"), want: Pass},
-		{name: "a flaky request fails", expected: expect(Flaky, "**/replay-3"), failures: []Failure{token(3)}, want: Flaky, by: "**/replay-3"},
+		{name: "a request fails as expected", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), token(3)}, want: XFail, by: caseA + "/replay-3"},
+		{name: "two requests, both listed", expected: listed(Fail, caseA+"/replay-3", caseA+"/replay-4"), failures: []Failure{token(4), token(3)}, want: XFail, by: caseA + "/replay-4"},
+		{name: "another request fails too", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), token(4)}, want: Fail, exit: ExitFail},
+		{name: "another request fails instead", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(4)}, want: Fail, exit: ExitFail},
+		{name: "something of no request fails too", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), check.Failed(check.CodePin, "pin")}, want: Fail, exit: ExitFail},
+		{name: "a listed request passes", expected: listed(Fail, caseA+"/replay-3"), want: XPass, by: caseA + "/replay-3", exit: ExitFail, stale: "[3]"},
+		{name: "one of two listed requests passes", expected: listed(Fail, caseA+"/replay-3", caseA+"/replay-4"), failures: []Failure{token(3)}, want: XPass, by: caseA + "/replay-4", exit: ExitFail, stale: "[4]"},
+		{name: "two listed requests pass", expected: listed(Fail, caseA+"/replay-3", caseA+"/replay-4"), want: XPass, by: caseA + "/replay-3", exit: ExitFail, stale: "[3 4]"},
+		{name: "a flaky request passes", expected: listed(Flaky, caseA+"/replay-3"), want: Pass},
+		{name: "a flaky request fails", expected: listed(Flaky, "**/replay-3"), failures: []Failure{token(3)}, want: Flaky, by: "**/replay-3"},
 		{
-			name: "a flaky request beside one that fails", expected: slices.Concat(expect(Fail, caseA+"/replay-3"), expect(Flaky, caseA+"/replay-4")),
+			name: "a flaky request beside one that fails", expected: slices.Concat(listed(Fail, caseA+"/replay-3"), listed(Flaky, caseA+"/replay-4")),
 			failures: []Failure{token(3), token(4)}, want: Flaky, by: caseA + "/replay-4",
 		},
 		{
-			name: "a request that fails within a flaky case passes", expected: slices.Concat(expect(Fail, caseA+"/replay-3"), expect(Flaky, caseA)),
+			name: "a request that fails within a flaky case passes", expected: slices.Concat(listed(Fail, caseA+"/replay-3"), listed(Flaky, caseA)),
 			want: Pass,
 		},
-		{name: "flaky wins, fails", expected: slices.Concat(expect(Fail, "0.33/**"), expect(Flaky, caseA)), failures: []Failure{token(3)}, want: Flaky, by: caseA},
-		{name: "flaky wins, passes", expected: slices.Concat(expect(Fail, "0.33/**"), expect(Flaky, caseA)), want: Pass},
+		{name: "flaky wins, fails", expected: slices.Concat(listed(Fail, "0.33/**"), listed(Flaky, caseA)), failures: []Failure{token(3)}, want: Flaky, by: caseA},
+		{name: "flaky wins, passes", expected: slices.Concat(listed(Fail, "0.33/**"), listed(Flaky, caseA)), want: Pass},
 	}
 	all, err := EveryCase(smallWindow, smallRegistry, Selection{})
 	if err != nil {
@@ -116,7 +119,7 @@ func TestJudgeByExpectations(t *testing.T) {
 			if name == "" {
 				name = caseA
 			}
-			r := reportOf(&Expectations{List: test.expected}, all, map[string][]Failure{name: test.failures}, time.Now())
+			r := reportOf(&expect.Expectations{List: test.expected}, all, map[string][]Failure{name: test.failures}, time.Now())
 			if len(r.Results) != 1 || len(r.Problems) != 0 {
 				t.Fatalf("%d results, problems %v", len(r.Results), r.Problems)
 			}
@@ -126,7 +129,7 @@ func TestJudgeByExpectations(t *testing.T) {
 			}
 			var stale []int
 			for _, f := range got.Failures {
-				if f.Code == CodeStale {
+				if f.Code == expect.CodeStale {
 					stale = append(stale, f.Request)
 				}
 			}
@@ -139,7 +142,7 @@ func TestJudgeByExpectations(t *testing.T) {
 
 func TestStaleSaysWhere(t *testing.T) {
 	all, _ := EveryCase(smallWindow, smallRegistry, Selection{})
-	r := reportOf(&Expectations{List: expect(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
+	r := reportOf(&expect.Expectations{List: listed(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
 	const want = `passes, but e.toml:1 expects it to fail: remove the expectation of "0.33/b/fidelity-index-1", or narrow it (a race; #1)`
 	if got := saidBy(r.Results[0]); got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -188,10 +191,10 @@ func TestExpectationProblems(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			list := expect(Fail, test.pattern)
+			list := listed(Fail, test.pattern)
 			list[0].Expires = test.expires
 			// A narrow run of another case: what it does not select is no problem.
-			r := reportOf(&Expectations{List: list}, all, map[string][]Failure{"0.32/a/schema": nil}, test.now)
+			r := reportOf(&expect.Expectations{List: list}, all, map[string][]Failure{"0.32/a/schema": nil}, test.now)
 			got := ""
 			if len(r.Problems) > 0 {
 				got = string(r.Problems[0].Code) + " " + r.Problems[0].Message
@@ -209,9 +212,9 @@ func TestExpectationProblems(t *testing.T) {
 // TestExpiredIsNotApplied: what has expired counts for nothing.
 func TestExpiredIsNotApplied(t *testing.T) {
 	all, _ := EveryCase(smallWindow, smallRegistry, Selection{})
-	list := expect(Fail, caseA)
+	list := listed(Fail, caseA)
 	list[0].Expires = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
-	r := reportOf(&Expectations{List: list}, all, map[string][]Failure{caseA: {token(1)}}, list[0].Expires)
+	r := reportOf(&expect.Expectations{List: list}, all, map[string][]Failure{caseA: {token(1)}}, list[0].Expires)
 	if r.Results[0].Verdict != Fail || len(r.Problems) != 1 || r.Reason != "does not conform on 0.33 (problems of the run: 1)" {
 		t.Errorf("%s, problems %v: %q", r.Results[0].Verdict, r.Problems, r.Reason)
 	}
@@ -226,24 +229,24 @@ func TestRunByExpectations(t *testing.T) {
 	name := func(check string) string { return "0.33/multiturn-s7/" + check }
 	tests := []struct {
 		name     string
-		expected []Expectation
+		expected []expect.Expectation
 		want     map[string]Verdict
 		exit     int
 	}{
-		{"as a whole", expect(Fail, name("fidelity-*")), map[string]Verdict{
+		{"as a whole", listed(Fail, name("fidelity-*")), map[string]Verdict{
 			"fidelity-index-1": XFail, "fidelity-index-16": XFail, "fidelity-prefix-1": XFail, "fidelity-prefix-16": XFail,
 		}, ExitOK},
-		{"too much", expect(Fail, "0.33/**"), map[string]Verdict{
+		{"too much", listed(Fail, "0.33/**"), map[string]Verdict{
 			"schema": XPass, "fidelity-index-1": XFail, "fidelity-index-16": XFail, "fidelity-prefix-1": XFail, "fidelity-prefix-16": XFail,
 		}, ExitFail},
-		{"in part", expect(Fail, name("fidelity-prefix-*")), map[string]Verdict{
+		{"in part", listed(Fail, name("fidelity-prefix-*")), map[string]Verdict{
 			"fidelity-index-1": Fail, "fidelity-index-16": Fail, "fidelity-prefix-1": XFail, "fidelity-prefix-16": XFail,
 		}, ExitFail},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			shown := map[string]Verdict{}
-			runner := Runner{Store: g, Expectations: &Expectations{List: test.expected}, Progress: func(r Result) {
+			runner := Runner{Store: g, Expectations: &expect.Expectations{List: test.expected}, Progress: func(r Result) {
 				if r.Verdict != Pass {
 					shown[r.Case.Check()] = r.Verdict
 				}

@@ -7,23 +7,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 func TestExpectationRules(t *testing.T) {
-	rulestest.Run(t, ExpectationRules(), func(path string) []tomlfile.Finding {
-		_, findings := LoadExpectations(path)
+	rulestest.Run(t, expect.Rules(), func(path string) []tomlfile.Finding {
+		_, findings := expect.Load(path)
 		return findings
 	})
 }
 
 func TestLoadExpectations(t *testing.T) {
-	got, findings := LoadExpectations("testdata/expectations.toml")
+	got, findings := expect.Load("testdata/expectations.toml")
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	want := &Expectations{File: "testdata/expectations.toml", List: []Expectation{
+	want := &expect.Expectations{File: "testdata/expectations.toml", List: []expect.Expectation{
 		{
 			Pattern: "0.33/multiturn-s7/fidelity-index-1", Outcome: Fail, Reason: "the scheduler preempts", Issue: "12",
 			Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "testdata/expectations.toml:1",
@@ -33,7 +35,7 @@ func TestLoadExpectations(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if _, findings := LoadExpectations("testdata/none.toml"); !tomlfile.HasErrors(findings) {
+	if _, findings := expect.Load("testdata/none.toml"); !tomlfile.HasErrors(findings) {
 		t.Error("a file that is not there has no findings")
 	}
 }
@@ -41,7 +43,7 @@ func TestLoadExpectations(t *testing.T) {
 // TestShippedExpectations: the repository's own file is in order, and expects nothing
 // that the goldens do not need.
 func TestShippedExpectations(t *testing.T) {
-	e, findings := LoadExpectations("expectations.toml")
+	e, findings := expect.Load("expectations.toml")
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
@@ -50,7 +52,7 @@ func TestShippedExpectations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, problem := range newJudge(e, all, time.Now()).problems {
+	for _, problem := range expect.NewJudge(e, all, time.Now()).Failures {
 		t.Error(problem.Message)
 	}
 }
@@ -73,12 +75,12 @@ func TestUpdateExpectations(t *testing.T) {
 	}{
 		{name: "nothing to do", before: head + entry(caseA, "fail"), outcomes: map[string][]Failure{caseA: {token(3)}, caseB: nil}, after: head + entry(caseA, "fail")},
 		{
-			name: "a case", before: head, outcomes: map[string][]Failure{caseA: {problem(CodePin, "pin"), token(3)}},
+			name: "a case", before: head, outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin"), token(3)}},
 			after: head + empty(caseA), added: caseA,
 		},
-		{name: "in an empty file", outcomes: map[string][]Failure{caseA: {problem(CodePin, "pin")}}, after: empty(caseA), added: caseA},
+		{name: "in an empty file", outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin")}}, after: empty(caseA), added: caseA},
 		{
-			name: "without a line end", before: "# known", outcomes: map[string][]Failure{caseA: {problem(CodePin, "pin")}},
+			name: "without a line end", before: "# known", outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin")}},
 			after: "# known\n\n" + empty(caseA), added: caseA,
 		},
 		{
@@ -113,11 +115,11 @@ func TestUpdateExpectations(t *testing.T) {
 			after: head + entry("0.33/b/fidelity-index-*", "fail"), notes: `is needed by no case that ran, but 1 did not run`,
 		},
 		{
-			name: "not to be expected", before: head, outcomes: map[string][]Failure{"0.33/b/integrity": {problem(CodeDigest, "d")}, caseA: {token(1), problem(CodeSilence, "s")}},
+			name: "not to be expected", before: head, outcomes: map[string][]Failure{"0.33/b/integrity": {check.Failed(check.CodeDigest, "d")}, caseA: {token(1), check.Failed(check.CodeSilence, "s")}},
 			after: head, notes: "0.33/b/integrity failed, and may not be expected to|could not be judged to its end (R006)",
 		},
 		{
-			name: "expired", before: head + entry(caseA, "fail") + "expires = 2026-01-01\n", outcomes: map[string][]Failure{caseA: {problem(CodePin, "pin")}},
+			name: "expired", before: head + entry(caseA, "fail") + "expires = 2026-01-01\n", outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin")}},
 			after: head + entry(caseA, "fail") + "expires = 2026-01-01\n", notes: "is listed already: see why it is not applied",
 		},
 	}
@@ -128,11 +130,11 @@ func TestUpdateExpectations(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			e, findings := ParseExpectations("f.toml", []byte(test.before))
+			e, findings := expect.Parse("f.toml", []byte(test.before))
 			if len(findings) > 0 {
 				t.Fatal(findings)
 			}
-			got, err := UpdateExpectations("f.toml", []byte(test.before), reportOf(e, all, test.outcomes, now), all, now)
+			got, err := expect.Update("f.toml", []byte(test.before), reportOf(e, all, test.outcomes, now).Results, all, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,13 +156,13 @@ func TestUpdateExpectations(t *testing.T) {
 					t.Errorf("note %q, want %q", got.Notes[i], part)
 				}
 			}
-			_, after := ParseExpectations("f.toml", got.Data)
+			_, after := expect.Parse("f.toml", got.Data)
 			if (len(got.Added) > 0) != tomlfile.HasErrors(after) {
 				t.Errorf("with %q added, the file has the findings %v", got.Added, after)
 			}
 		})
 	}
-	if _, err := UpdateExpectations("f.toml", []byte("[[expect]]\n"), &Report{}, all, now); err == nil || !strings.Contains(err.Error(), "f.toml:1: X105") {
+	if _, err := expect.Update("f.toml", []byte("[[expect]]\n"), nil, all, now); err == nil || !strings.Contains(err.Error(), "f.toml:1: X105") {
 		t.Errorf("a file with findings: %v", err)
 	}
 }

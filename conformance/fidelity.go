@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -18,18 +19,18 @@ import (
 
 // checkFidelity replays every recorded stream of a golden through a player and
 // compares what comes back.
-func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f finding, err error) {
-	if g.streams == 0 {
+func (r *Runner) checkFidelity(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
+	if g.Streams == 0 {
 		return f, nothingToReplay(g)
 	}
-	t, streams := f.replayable(g, c.Variant.Match)
+	t, streams := replayableStreams(&f, g, c.Variant.Match)
 	if len(streams) == 0 {
 		return f, nil
 	}
-	f.checkPin(g)
+	checkPin(&f, g)
 	var faults refusals
-	s, err := r.boot(ctx, g.codec, player.Options{
-		VLLMVersion: playedVersion(c.Line), Trace: t, Replay: player.ReplayOptions{Match: c.Variant.Match, Strict: true}, OnRefused: faults.add,
+	s, err := r.boot(ctx, g.Codec, player.Options{
+		VLLMVersion: check.PlayedVersion(c.Line), Trace: t, Replay: player.ReplayOptions{Match: c.Variant.Match, Strict: true}, OnRefused: faults.add,
 	})
 	if err != nil {
 		return f, err
@@ -37,97 +38,97 @@ func (r *Runner) checkFidelity(ctx context.Context, g *recording, c Case) (f fin
 	defer s.close()
 	err = s.replay(streams, c.Variant.Concurrency)
 	faults.explain(streams)
-	f.strays(s.strays)
+	reportStrays(&f, s.strays)
 	if err != nil {
-		f.compareEnded(streams)
-		var wrong wrongMessage
+		compareEnded(&f, streams)
+		var wrong check.MessageError
 		if errors.As(err, &wrong) {
-			f.fail(failureOf(err))
+			f.Fail(check.FailureOf(err))
 			err = nil
 		}
 		s.reportLayout(&f)
 		return f, err
 	}
 	s.reportLayout(&f)
-	f.engineIndexes(s)
-	f.compareStreams(g, streams, true)
+	checkEngineIndexes(&f, s)
+	compareStreams(&f, g, streams, true)
 	return f, nil
 }
 
-func nothingToReplay(g *recording) error {
-	return fmt.Errorf("%s: no record has both arrival_ms and output_token_ids, so there is nothing to replay", g.location)
+func nothingToReplay(g *check.Golden) error {
+	return fmt.Errorf("%s: no record has both arrival_ms and output_token_ids, so there is nothing to replay", g.Location)
 }
 
-// replayable returns the streams that a match can find, and the trace to find
+// replayableStreams returns the streams that a match can find, and the trace to find
 // them in.
-func (f *finding) replayable(g *recording, match player.Match) (*trace.Trace, []*stream) {
+func replayableStreams(f *check.Outcome, g *check.Golden, match player.Match) (*trace.Trace, []*stream) {
 	if match == player.MatchPrefix {
-		return f.findable(g)
+		return findable(f, g)
 	}
-	return g.trace, recordedStreams(g.trace)
+	return g.Trace, recordedStreams(g.Trace)
 }
 
 // findable returns the streams whose prompts can be matched, and the trace to
 // match them in. What is shorter than a block has no hash to be found by,
 // neither here nor in an engine.
-func (f *finding) findable(g *recording) (*trace.Trace, []*stream) {
-	blockSize := trace.Or(g.trace.Meta.BlockSize, 0)
+func findable(f *check.Outcome, g *check.Golden) (*trace.Trace, []*stream) {
+	blockSize := trace.Or(g.Trace.Meta.BlockSize, 0)
 	if blockSize < 1 {
-		f.add("not matched by prompt: the golden has no block_size")
+		f.AddNote("not matched by prompt: the golden has no block_size")
 		return nil, nil
 	}
-	t := prefixPrompts(g.trace, blockSize)
+	t := prefixPrompts(g.Trace, blockSize)
 	streams := recordedStreams(t)
 	streams = slices.DeleteFunc(streams, func(s *stream) bool { return len(s.prompt) < blockSize })
-	if left := g.streams - len(streams); left > 0 {
-		f.add(fmt.Sprintf("%d of %d streams not matched by prompt: shorter than a block of %d tokens", left, g.streams, blockSize))
+	if left := g.Streams - len(streams); left > 0 {
+		f.AddNote(fmt.Sprintf("%d of %d streams not matched by prompt: shorter than a block of %d tokens", left, g.Streams, blockSize))
 	}
 	return t, streams
 }
 
 // checkPin compares the golden's own streams with the digest in the manifest:
 // what the player is going to say must not be what decides what is right.
-func (f *finding) checkPin(g *recording) {
-	if pin := g.registered.TokensSHA256; pin == "" {
-		f.add("tokens_sha256 is not pinned in the manifest: it is " + g.digest)
-	} else if f.asserted++; g.digest != pin {
-		f.fail(problem(CodePin, "%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
-			g.location, g.digest, pin).compared(pin, g.digest))
+func checkPin(f *check.Outcome, g *check.Golden) {
+	if pin := g.Registered.TokensSHA256; pin == "" {
+		f.AddNote("tokens_sha256 is not pinned in the manifest: it is " + g.Digest)
+	} else if f.Asserted++; g.Digest != pin {
+		f.Fail(check.Failed(check.CodePin, "%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
+			g.Location, g.Digest, pin).Compared(pin, g.Digest))
 	}
-	f.checkCount(g, "records", g.registered.Records, len(g.trace.Records))
-	f.checkCount(g, "streams", g.registered.Streams, g.streams)
-	f.checkCount(g, "tokens", g.registered.Tokens, g.tokens)
+	checkCount(f, g, "records", g.Registered.Records, len(g.Trace.Records))
+	checkCount(f, g, "streams", g.Registered.Streams, g.Streams)
+	checkCount(f, g, "tokens", g.Registered.Tokens, g.Tokens)
 }
 
 // checkCount compares a count with the manifest's, which has 0 where it has none.
-func (f *finding) checkCount(g *recording, key string, want, got int) {
+func checkCount(f *check.Outcome, g *check.Golden, key string, want, got int) {
 	if want == 0 {
 		return
 	}
-	f.asserted++
+	f.Asserted++
 	if got != want {
-		f.fail(problem(CodeCount, "%s: %d %s, the manifest has %s = %d", g.location, got, key, key, want).compared(want, got))
+		f.Fail(check.Failed(check.CodeCount, "%s: %d %s, the manifest has %s = %d", g.Location, got, key, key, want).Compared(want, got))
 	}
 }
 
 // compareStreams compares what came back with the records and, when these are
 // all streams of the golden, with the manifest's digest.
-func (f *finding) compareStreams(g *recording, streams []*stream, framed bool) {
+func compareStreams(f *check.Outcome, g *check.Golden, streams []*stream, framed bool) {
 	for _, s := range streams {
 		s.compare(f, framed)
 	}
-	pin := g.registered.TokensSHA256
-	if pin == "" || len(f.failures) > 0 || len(streams) < g.streams {
+	pin := g.Registered.TokensSHA256
+	if pin == "" || len(f.Failures) > 0 || len(streams) < g.Streams {
 		return
 	}
 	if got := digest(streams); got != pin {
-		f.fail(problem(CodeReplayDigest, "%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.location, got, pin).compared(pin, got))
+		f.Fail(check.Failed(check.CodeReplayDigest, "%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.Location, got, pin).Compared(pin, got))
 	}
 }
 
 // compareEnded compares the streams that came to their end before the replay
 // broke off: what they show is not lost with the others.
-func (f *finding) compareEnded(streams []*stream) {
+func compareEnded(f *check.Outcome, streams []*stream) {
 	for _, s := range streams {
 		if s.ended() {
 			s.compare(f, true)
@@ -136,19 +137,19 @@ func (f *finding) compareEnded(streams []*stream) {
 }
 
 // strays reports outputs for requests that were never sent.
-func (f *finding) strays(ids []string) {
+func reportStrays(f *check.Outcome, ids []string) {
 	for _, id := range ids {
-		f.fail(problem(CodeStray, "an output names request %q, which was never sent", id).within(-1, "EngineCoreOutputs.outputs[].request_id").compared("a request that was sent", id))
+		f.Fail(check.Failed(check.CodeStray, "an output names request %q, which was never sent", id).Within(-1, "EngineCoreOutputs.outputs[].request_id").Compared("a request that was sent", id))
 	}
 }
 
 // engineIndexes reports messages that name another engine than the one that
 // registered.
-func (f *finding) engineIndexes(s *session) {
+func checkEngineIndexes(f *check.Outcome, s *session) {
 	for _, index := range slices.Sorted(maps.Keys(s.indexes)) {
 		if index != s.engine.Index {
-			f.fail(problem(CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", s.indexes[index], index, s.engine.Index).
-				within(s.indexes[index], "EngineCoreOutputs.engine_index").compared(s.engine.Index, index))
+			f.Fail(check.Failed(check.CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", s.indexes[index], index, s.engine.Index).
+				Within(s.indexes[index], "EngineCoreOutputs.engine_index").Compared(s.engine.Index, index))
 		}
 	}
 }
@@ -159,7 +160,7 @@ func (s *session) replay(streams []*stream, concurrency int) error {
 	ctx, stop := context.WithCancelCause(s.ctx)
 	defer stop(nil)
 	s.quiet = time.AfterFunc(s.limits.Idle, func() {
-		stop(infraError{coded(CodeSilence, fmt.Errorf("no output for %v", s.limits.Idle))})
+		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", s.limits.Idle))))
 	})
 	defer s.quiet.Stop()
 	s.byID = make(map[string]*stream, len(streams))
@@ -208,7 +209,7 @@ func (s *session) lastWords(err error) error {
 	defer stop()
 	for {
 		_, next := s.receive(ctx)
-		var wrong wrongMessage
+		var wrong check.MessageError
 		switch {
 		case errors.As(next, &wrong):
 			return next
@@ -226,7 +227,7 @@ const lingering = 5 * time.Second
 // connection is seen to end, too.
 func (s *session) next(ctx context.Context) error {
 	_, err := s.front.Next(ctx, 0, &s.outputs)
-	if err == nil || ctx.Err() == nil || codeOf(context.Cause(s.ctx)) != CodeEngineEnded {
+	if err == nil || ctx.Err() == nil || check.CodeOf(context.Cause(s.ctx)) != check.CodeEngineEnded {
 		return err
 	}
 	for _, final := range []error{coreclient.ErrUndecodable, coreclient.ErrEngineGone, protocol.ErrEngineDead} {
@@ -270,7 +271,7 @@ func (s *session) receive(ctx context.Context) (ended int, err error) {
 // never stops would never be judged.
 const maxSurplus = 20_000
 
-var errFlood = coded(CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", maxSurplus))
+var errFlood = check.WithCode(CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", maxSurplus))
 
 // noteIndex remembers the engine index of the message.
 func (s *session) noteIndex() {

@@ -5,38 +5,32 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// RealFrontend is the frontend binary of a vLLM release and a model directory
-// for it.
-type RealFrontend struct {
-	Binary   string
-	ModelDir string
-}
-
 // checkThroughFrontend replays a golden behind the real frontend of its line:
 // the requests go in as OpenAI completions by token ids, and the same streams
 // must come out of HTTP.
-func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case) (f finding, err error) {
-	if g.streams == 0 {
+func (r *Runner) checkThroughFrontend(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
+	if g.Streams == 0 {
 		return f, nothingToReplay(g)
 	}
-	f.checkPin(g)
-	streams := recordedStreams(g.trace)
+	checkPin(&f, g)
+	streams := recordedStreams(g.Trace)
 	server, err := vllmrs.Start(ctx, vllmrs.Options{
 		Binary: c.Variant.Frontend.Binary, ModelDir: c.Variant.Frontend.ModelDir, ReadyTimeout: r.Timeouts.Connect, Log: r.Log,
 	})
 	if err != nil {
-		return f, infraError{coded(CodeFrontend, err)}
+		return f, check.Infra(check.WithCode(check.CodeFrontend, err))
 	}
 	defer server.Close()
 	var faults refusals
 	ctx, stop, err := r.playBehind(ctx, server, player.Options{
-		Codec: g.codec, VLLMVersion: playedVersion(c.Line), Trace: g.trace, Replay: player.ReplayOptions{Strict: true}, OnRefused: faults.add,
+		Codec: g.Codec, VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Replay: player.ReplayOptions{Strict: true}, OnRefused: faults.add,
 	})
 	if err != nil {
 		return f, err
@@ -50,7 +44,7 @@ func (r *Runner) checkThroughFrontend(ctx context.Context, g *recording, c Case)
 	if err != nil {
 		return f, explainCause(ctx, err)
 	}
-	f.compareStreams(g, streams, c.Variant.Stream)
+	compareStreams(&f, g, streams, c.Variant.Stream)
 	return f, nil
 }
 
@@ -60,7 +54,7 @@ func (r *Runner) playBehind(ctx context.Context, server *vllmrs.Server, opt play
 	opt.Handshake, opt.HandshakeTimeout, opt.Log = server.Handshake(), 2*r.Timeouts.Connect, r.Log
 	engine, err := r.Engine(opt)
 	if err != nil {
-		return nil, nil, coded(CodeStart, fmt.Errorf("engine: %w", err))
+		return nil, nil, check.WithCode(check.CodeStart, fmt.Errorf("engine: %w", err))
 	}
 	running, cancel, done := launch(ctx, engine)
 	return running, func() { cancel(context.Canceled); <-done }, nil
@@ -73,7 +67,7 @@ func (r *Runner) awaitFrontend(ctx context.Context, server *vllmrs.Server) error
 	defer stop()
 	err := server.Healthy(ready)
 	if err != nil && ctx.Err() == nil {
-		return infraError{coded(CodeFrontend, err)}
+		return check.Infra(check.WithCode(check.CodeFrontend, err))
 	}
 	if err != nil {
 		return explainCause(ctx, err)
@@ -127,14 +121,14 @@ func (s *stream) complete(ctx context.Context, server *vllmrs.Server, streamed b
 	s.got, s.gotChunks, s.terminals = got.Tokens, got.Chunks, got.Terminal
 	reason, known := trace.ParseFinishReason(got.FinishReason)
 	if !known {
-		s.wrong = append(s.wrong, s.problem(CodeFinishReason, "finish_reason %q through HTTP", got.FinishReason).
-			compared(s.record.FinishReason, got.FinishReason))
+		s.wrong = append(s.wrong, s.problem(check.CodeFinishReason, "finish_reason %q through HTTP", got.FinishReason).
+			Compared(s.record.FinishReason, got.FinishReason))
 	}
 	s.finish = reason
 	if got.PromptTokens != len(s.prompt) || got.CompletionTokens != len(got.Tokens) {
-		s.wrong = append(s.wrong, s.problem(CodeUsage, "usage counts %d prompt and %d completion tokens, want %d and %d",
+		s.wrong = append(s.wrong, s.problem(check.CodeUsage, "usage counts %d prompt and %d completion tokens, want %d and %d",
 			got.PromptTokens, got.CompletionTokens, len(s.prompt), len(got.Tokens)).
-			compared([]int{len(s.prompt), len(got.Tokens)}, []int{got.PromptTokens, got.CompletionTokens}))
+			Compared([]int{len(s.prompt), len(got.Tokens)}, []int{got.PromptTokens, got.CompletionTokens}))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -78,18 +79,18 @@ func (s *stream) ended() bool {
 // problem makes a failure about the stream.
 func (s *stream) problem(code Code, format string, args ...any) Failure {
 	where := fmt.Sprintf("request %d (line %d): ", s.index, s.record.Line)
-	return problem(code, "%s%s", where, fmt.Sprintf(format, args...)).of(s.index)
+	return check.Failed(code, "%s%s", where, fmt.Sprintf(format, args...)).Of(s.index)
 }
 
-func (s *stream) fail(f *finding, code Code, at int, expected, actual any, format string, args ...any) {
-	f.fail(s.problem(code, format, args...).at(at).compared(expected, actual))
+func (s *stream) fail(f *check.Outcome, code Code, at int, expected, actual any, format string, args ...any) {
+	f.Fail(s.problem(code, format, args...).At(at).Compared(expected, actual))
 }
 
 // refused notes that the engine would not answer. What is known last is known
 // best.
 func (s *stream) refused(reason string) {
-	s.wrong = slices.DeleteFunc(s.wrong, func(f Failure) bool { return f.Code == CodeRefused })
-	s.wrong = append(s.wrong, s.problem(CodeRefused, "%s", reason).compared("an answer", reason))
+	s.wrong = slices.DeleteFunc(s.wrong, func(f Failure) bool { return f.Code == check.CodeRefused })
+	s.wrong = append(s.wrong, s.problem(check.CodeRefused, "%s", reason).Compared("an answer", reason))
 }
 
 // window is how many ids either side of a difference a message shows.
@@ -97,14 +98,14 @@ const window = 8
 
 // compare reports every way in which the stream differs from its record.
 // Chunks are only compared when they were seen one by one.
-func (s *stream) compare(f *finding, framed bool) {
-	f.asserted++
-	f.tokens += len(s.record.OutputTokenIDs)
+func (s *stream) compare(f *check.Outcome, framed bool) {
+	f.Asserted++
+	f.Tokens += len(s.record.OutputTokenIDs)
 	want := s.record.OutputTokenIDs
-	f.failures = append(f.failures, s.wrong...)
+	f.Failures = append(f.Failures, s.wrong...)
 	if !slices.Equal(s.got, want) {
 		at := firstDifference(want, s.got)
-		s.fail(f, CodeToken, at, around(want, at), around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
+		s.fail(f, check.CodeToken, at, around(want, at), around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
 			at, around(want, at), around(s.got, at), len(want), len(s.got))
 	}
 	expected := s.record.FinishReason
@@ -113,18 +114,18 @@ func (s *stream) compare(f *finding, framed bool) {
 	}
 	switch {
 	case s.terminals == 0:
-		s.fail(f, CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))
+		s.fail(f, check.CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))
 	case s.terminals > 1:
-		s.fail(f, CodeTerminals, len(s.got), 1, s.terminals, "%d terminal outputs, expected exactly one", s.terminals)
+		s.fail(f, check.CodeTerminals, len(s.got), 1, s.terminals, "%d terminal outputs, expected exactly one", s.terminals)
 	case s.finish != expected:
-		s.fail(f, CodeFinishReason, len(s.got), expected, s.finish, "finish reason is %v, expected %v", s.finish, expected)
+		s.fail(f, check.CodeFinishReason, len(s.got), expected, s.finish, "finish reason is %v, expected %v", s.finish, expected)
 	}
 	if s.late > 0 {
-		s.fail(f, CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
+		s.fail(f, check.CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
 	}
 	if framed && s.chunks != nil && !slices.Equal(s.gotChunks, s.chunks) {
 		at := firstDifference(s.chunks, s.gotChunks)
-		s.fail(f, CodeChunks, at, around(s.chunks, at), around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, around(s.chunks, at), around(s.gotChunks, at))
+		s.fail(f, check.CodeChunks, at, around(s.chunks, at), around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, around(s.chunks, at), around(s.gotChunks, at))
 	}
 }
 

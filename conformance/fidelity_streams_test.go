@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -182,11 +183,11 @@ func TestDeliver(t *testing.T) {
 			if ended != test.ended {
 				t.Errorf("%d streams ended, want %d", ended, test.ended)
 			}
-			var f finding
-			f.strays(s.strays)
+			var f check.Outcome
+			reportStrays(&f, s.strays)
 			st.compare(&f, true)
 			var got []string
-			for _, failure := range f.failures {
+			for _, failure := range f.Failures {
 				got = append(got, failure.Message)
 			}
 			if !slices.Equal(got, test.want) {

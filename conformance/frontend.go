@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -90,13 +91,13 @@ func spokenGolden(goldens []manifest.Golden) (manifest.Golden, bool) {
 
 // assertFrontend makes one assertion about the frontend under test. The cases of a
 // line share one frontend and one player behind it.
-func (r *Runner) assertFrontend(ctx context.Context, g *recording, c Case) (f finding, err error) {
+func (r *Runner) assertFrontend(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
 	s, err := r.frontendSession(ctx, g, c)
 	if err != nil {
 		return f, err
 	}
 	if at := s.lostAt; at != "" {
-		f.note = "not judged: the frontend does not serve, see " + at
+		f.Note = "not judged: the frontend does not serve, see " + at
 		return f, nil
 	}
 	check, known := map[Assertion]func(*frontendCase){
@@ -111,7 +112,7 @@ func (r *Runner) assertFrontend(ctx context.Context, g *recording, c Case) (f fi
 	if !known {
 		return f, fmt.Errorf("unknown assertion %q of the frontend suite", c.Assertion)
 	}
-	k := &frontendCase{frontendSession: s, finding: &f, limit: r.Timeouts.Idle, name: string(c.Assertion), whole: ctx}
+	k := &frontendCase{frontendSession: s, Outcome: &f, limit: r.Timeouts.Idle, name: string(c.Assertion), whole: ctx}
 	var stop context.CancelCauseFunc
 	k.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
@@ -27,10 +28,10 @@ func (k *frontendCase) hangUpStreaming() {
 	prompt, body := k.says(stalling(k.words(3)))
 	ctx, stop := k.patience()
 	defer stop()
-	k.asserted++
+	k.Asserted++
 	got, err := k.firstWords(ctx, body.with(object{"max_tokens": 10, "stream": true}), 1)
 	if err != nil {
-		k.fail(problem(CodeHTTP, "%s: %s", what, excerpt(err.Error())).compared("a token", fmt.Sprintf("%d tokens", got)))
+		k.fail(check.Failed(CodeHTTP, "%s: %s", what, excerpt(err.Error())).Compared("a token", fmt.Sprintf("%d tokens", got)))
 		return
 	}
 	if h := k.sent(what, mark, prompt); h != nil {
@@ -64,11 +65,11 @@ func (k *frontendCase) hangUpWaiting() {
 
 // aborted checks that a request is aborted, by its own id.
 func (k *frontendCase) aborted(what string, mark int, request *heard) {
-	k.asserted++
+	k.Asserted++
 	if k.await(mark, abortOf(request.request.ID)) == nil {
 		others := len(k.ledger.since(mark, func(h *heard) bool { return h.aborted != nil }))
-		k.fail(problem(CodeNoAbort, "%s: no ABORT of %q came within %v (%d of others)", what, request.request.ID, k.limit, others).
-			within(request.number, "EngineCoreRequest.request_id").compared(request.request.ID, "no abort"))
+		k.fail(check.Failed(CodeNoAbort, "%s: no ABORT of %q came within %v (%d of others)", what, request.request.ID, k.limit, others).
+			Within(request.number, "EngineCoreRequest.request_id").Compared(request.request.ID, "no abort"))
 	}
 }
 
@@ -122,10 +123,10 @@ func (k *frontendCase) errors() {
 		prompt := k.prompt(0)
 		k.speaker.plan(prompt, plan{refuse: errRefusedByPlan})
 		r := k.attempt(what, completionsRoute, k.body(prompt, 5).with(form))
-		k.asserted++
+		k.Asserted++
 		if r != nil && !r.refused() {
-			k.fail(problem(CodeAccepted, "%s: status %d, finish_reason %q, %d tokens", what, r.status, r.finish, len(r.tokens)).
-				within(-1, "choices[0].finish_reason").compared("an error", r.finish))
+			k.fail(check.Failed(CodeAccepted, "%s: status %d, finish_reason %q, %d tokens", what, r.status, r.finish, len(r.tokens)).
+				Within(-1, "choices[0].finish_reason").Compared("an error", r.finish))
 		}
 	}
 	sound := k.body(k.prompt(0), 5)
@@ -152,9 +153,9 @@ func (k *frontendCase) refuses(name string, body any) {
 		return
 	}
 	if a.Status < 400 || a.Status >= 500 {
-		k.fail(problem(CodeAccepted, "a bad request (%s): status %d, want 4xx: %s", name, a.Status, excerpt(string(a.Body))).compared("4xx", a.Status))
+		k.fail(check.Failed(CodeAccepted, "a bad request (%s): status %d, want 4xx: %s", name, a.Status, excerpt(string(a.Body))).Compared("4xx", a.Status))
 	}
 	if n := len(k.ledger.since(mark, isAdd)); n > 0 {
-		k.fail(problem(CodeAccepted, "a bad request (%s) reached the engine", name).compared(0, n))
+		k.fail(check.Failed(CodeAccepted, "a bad request (%s) reached the engine", name).Compared(0, n))
 	}
 }

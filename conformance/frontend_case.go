@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -17,7 +18,7 @@ import (
 // frontendCase is one assertion about the frontend under test, as it is made.
 type frontendCase struct {
 	*frontendSession
-	*finding
+	*check.Outcome
 	whole context.Context // ends with the case
 	ctx   context.Context // ends with the case, or the session
 	limit time.Duration   // for an answer, or a message, to come
@@ -48,7 +49,7 @@ func (o object) with(more object) object {
 // then is not the frontend's fault.
 func (k *frontendCase) fail(wrong Failure) {
 	if k.whole.Err() == nil {
-		k.finding.fail(wrong)
+		k.Outcome.Fail(wrong)
 	}
 }
 
@@ -67,7 +68,7 @@ func (k *frontendCase) ask(what, method, path string, body any) *openai.Answer {
 	}
 	ctx, stop := k.patience()
 	defer stop()
-	k.asserted++
+	k.Asserted++
 	a, err := k.client.Send(ctx, method, path, body)
 	switch {
 	case err == nil:
@@ -76,10 +77,10 @@ func (k *frontendCase) ask(what, method, path string, body any) *openai.Answer {
 		}
 		return &a
 	case errors.Is(err, errNoAnswer):
-		k.fail(problem(CodeHangs, "%s: %s %s: no answer within %v", what, method, path, k.limit).compared("an answer", "none"))
+		k.fail(check.Failed(CodeHangs, "%s: %s %s: no answer within %v", what, method, path, k.limit).Compared("an answer", "none"))
 		k.stillServes(what, "no answer")
 	case k.stillServes(what, err.Error()):
-		k.fail(problem(CodeHTTP, "%s: %s %s: %v", what, method, path, err).compared("an answer", "none"))
+		k.fail(check.Failed(CodeHTTP, "%s: %s %s: %v", what, method, path, err).Compared("an answer", "none"))
 	}
 	return nil
 }
@@ -97,8 +98,8 @@ func (k *frontendCase) stillServes(what, answer string) bool {
 		return err == nil
 	}
 	k.lostAt = k.name
-	k.fail(problem(CodeHealth, "the frontend serves no more after: %s: %s (GET /health: %s)\n%s", what, answer, excerpt(firstLine(err)), k.lastWords()).
-		compared("GET /health: 200", excerpt(firstLine(err))))
+	k.fail(check.Failed(CodeHealth, "the frontend serves no more after: %s: %s (GET /health: %s)\n%s", what, answer, excerpt(firstLine(err)), k.lastWords()).
+		Compared("GET /health: 200", excerpt(firstLine(err))))
 	return false
 }
 
@@ -120,11 +121,11 @@ func (k *frontendCase) post(what, path string, body object) *reply {
 		return nil
 	}
 	if r.status != http.StatusOK || r.failure != "" {
-		k.fail(problem(CodeHTTP, "%s: POST %s: status %d: %s", what, path, r.status, r.failure).compared(http.StatusOK, r.status))
+		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, path, r.status, r.failure).Compared(http.StatusOK, r.status))
 		return nil
 	}
 	for _, wrong := range r.wrong {
-		k.fail(problem(CodeEvents, "%s: %s", what, wrong))
+		k.fail(check.Failed(CodeEvents, "%s: %s", what, wrong))
 	}
 	return r
 }
@@ -153,14 +154,14 @@ func (k *frontendCase) single(what, path string, mark int, match func(*heard) bo
 	if k.lostAt != "" {
 		return nil
 	}
-	k.asserted++
+	k.Asserted++
 	found := k.ledger.since(mark, match)
 	if len(found) == 1 {
 		return found[0]
 	}
 	others := len(k.ledger.since(mark, isAdd)) - len(found)
-	k.fail(problem(CodeNoRequest, "%s: %d such requests reached the engine, and %d others, want one", what, len(found), others).
-		within(-1, path).compared(1, len(found)))
+	k.fail(check.Failed(CodeNoRequest, "%s: %d such requests reached the engine, and %d others, want one", what, len(found), others).
+		Within(-1, path).Compared(1, len(found)))
 	return nil
 }
 
@@ -181,20 +182,20 @@ func (k *frontendCase) judgeMessages() {
 	var wrong []Failure
 	for _, h := range k.ledger.since(k.judged, func(*heard) bool { return true }) {
 		k.judged = h.number
-		k.asserted++
+		k.Asserted++
 		for _, m := range h.mismatches {
 			if key := m.Path + m.Expected; !k.told[key] {
 				k.told[key] = true
-				wrong = append(wrong, problem(CodeMessage, "message %d, %s: %v", h.number, h.subject(), m).
-					within(h.number, m.Path).compared(m.Expected, m.Actual))
+				wrong = append(wrong, check.Failed(CodeMessage, "message %d, %s: %v", h.number, h.subject(), m).
+					Within(h.number, m.Path).Compared(m.Expected, m.Actual))
 			}
 		}
 	}
 	if text := k.ledger.overflow(); text != "" && !k.told[text] {
 		k.told[text] = true
-		wrong = append(wrong, problem(CodeMessage, "%s", text))
+		wrong = append(wrong, check.Failed(CodeMessage, "%s", text))
 	}
-	k.failures = append(wrong, k.failures...)
+	k.Failures = append(wrong, k.Failures...)
 }
 
 // subject says in words what the message is.
@@ -278,45 +279,45 @@ var streamed = object{"stream": true, "stream_options": object{"include_usage": 
 // sameTokens compares the ids through HTTP with what the engine said.
 func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
 	if !r.ids {
-		if note := "token ids are not in its answers (return_token_ids), so only texts and counts were compared"; !strings.Contains(k.note, note) {
-			k.add(note)
+		if note := "token ids are not in its answers (return_token_ids), so only texts and counts were compared"; !strings.Contains(k.Note, note) {
+			k.AddNote(note)
 		}
 		return
 	}
-	k.tokens += len(want)
-	k.asserted++
+	k.Tokens += len(want)
+	k.Asserted++
 	if !slices.Equal(r.tokens, want) {
 		at := firstDifference(want, r.tokens)
-		k.fail(problem(CodeHTTPTokens, "%s: token %d differs: the engine said %s, HTTP has %s (%d said, %d received)",
+		k.fail(check.Failed(CodeHTTPTokens, "%s: token %d differs: the engine said %s, HTTP has %s (%d said, %d received)",
 			what, at, around(want, at), around(r.tokens, at), len(want), len(r.tokens)).
-			at(at).within(-1, "choices[0].token_ids").compared(around(want, at), around(r.tokens, at)))
+			At(at).Within(-1, "choices[0].token_ids").Compared(around(want, at), around(r.tokens, at)))
 	}
 }
 
 // ended checks that the answer ended once, and how.
 func (k *frontendCase) ended(what string, r *reply, want string) {
-	k.asserted++
+	k.Asserted++
 	switch {
 	case r.ends != 1:
-		k.fail(problem(CodeHTTPFinish, "%s: %d parts with a finish_reason, want one", what, r.ends).within(-1, "choices[0].finish_reason").compared(1, r.ends))
+		k.fail(check.Failed(CodeHTTPFinish, "%s: %d parts with a finish_reason, want one", what, r.ends).Within(-1, "choices[0].finish_reason").Compared(1, r.ends))
 	case r.late:
-		k.fail(problem(CodeEvents, "%s: text or tokens after the finish_reason", what).within(-1, "choices[0]"))
+		k.fail(check.Failed(CodeEvents, "%s: text or tokens after the finish_reason", what).Within(-1, "choices[0]"))
 	case r.finish != want:
-		k.fail(problem(CodeHTTPFinish, "%s: finish_reason is %q, the engine said %q", what, r.finish, want).
-			within(-1, "choices[0].finish_reason").compared(want, r.finish))
+		k.fail(check.Failed(CodeHTTPFinish, "%s: finish_reason is %q, the engine said %q", what, r.finish, want).
+			Within(-1, "choices[0].finish_reason").Compared(want, r.finish))
 	}
 }
 
 // counted checks the usage.
 func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
-	k.asserted++
+	k.Asserted++
 	if r.usage == nil {
-		k.fail(problem(CodeHTTPUsage, "%s: no usage", what).within(-1, "usage").compared("usage", "none"))
+		k.fail(check.Failed(CodeHTTPUsage, "%s: no usage", what).Within(-1, "usage").Compared("usage", "none"))
 		return
 	}
 	want, got := []int{prompt, completion, prompt + completion}, []int{r.usage.PromptTokens, r.usage.CompletionTokens, r.usage.TotalTokens}
 	if !slices.Equal(want, got) {
-		k.fail(problem(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, want %v", what, got, want).
-			within(-1, "usage").compared(want, got))
+		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, want %v", what, got, want).
+			Within(-1, "usage").Compared(want, got))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -151,7 +152,7 @@ func TestFrontendCasesThatAreCutShort(t *testing.T) {
 		Timeouts: Timeouts{Connect: 10 * time.Second, Idle: time.Minute, Golden: 200 * time.Millisecond},
 	}
 	r := runner.Run(t.Context(), cases).Results[0]
-	if r.Verdict != Error || len(r.Failures) != 1 || r.Failures[0].Code != CodeDeadline {
+	if r.Verdict != Error || len(r.Failures) != 1 || r.Failures[0].Code != check.CodeDeadline {
 		t.Errorf("%s, want an error for the deadline alone: %+v", r.Verdict, r.Failures)
 	}
 }

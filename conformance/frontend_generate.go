@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -70,10 +71,10 @@ func (k *frontendCase) echo() {
 	if r == nil {
 		return
 	}
-	k.asserted++
+	k.Asserted++
 	if strings.TrimSpace(r.text) != sampler {
-		k.fail(problem(CodeHTTPText, "the engine said the tokens of the prompt, but the text is %q, want %q", excerpt(r.text), sampler).
-			within(-1, "choices[0].text").compared(sampler, excerpt(r.text)))
+		k.fail(check.Failed(CodeHTTPText, "the engine said the tokens of the prompt, but the text is %q, want %q", excerpt(r.text), sampler).
+			Within(-1, "choices[0].text").Compared(sampler, excerpt(r.text)))
 	}
 }
 
@@ -92,12 +93,12 @@ func (k *frontendCase) chat() {
 			return
 		}
 		if r.status == 400 || r.status == 404 {
-			k.asserted = 0
-			k.add(fmt.Sprintf("no chat: status %d: %s", r.status, r.failure))
+			k.Asserted = 0
+			k.AddNote(fmt.Sprintf("no chat: status %d: %s", r.status, r.failure))
 			return
 		}
 		if r.failure != "" {
-			k.fail(problem(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).compared(200, r.status))
+			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).Compared(200, r.status))
 			continue
 		}
 		h := k.single(what, "EngineCoreRequest", mark, isAdd)
@@ -108,26 +109,26 @@ func (k *frontendCase) chat() {
 		texts = append(texts, r.text)
 	}
 	if len(texts) == 2 && texts[0] != texts[1] {
-		k.fail(problem(CodeStreamed, "chat: the text is %q whole and %q streamed", excerpt(texts[0]), excerpt(texts[1])).
-			within(-1, "choices[0].message.content").compared(excerpt(texts[0]), excerpt(texts[1])))
+		k.fail(check.Failed(CodeStreamed, "chat: the text is %q whole and %q streamed", excerpt(texts[0]), excerpt(texts[1])).
+			Within(-1, "choices[0].message.content").Compared(excerpt(texts[0]), excerpt(texts[1])))
 	}
 }
 
 // chatted checks one answer that echoes its prompt.
 func (k *frontendCase) chatted(what string, r *reply, prompt []uint32) {
 	for _, wrong := range r.wrong {
-		k.fail(problem(CodeEvents, "%s: %s", what, wrong))
+		k.fail(check.Failed(CodeEvents, "%s: %s", what, wrong))
 	}
 	k.sameTokens(what, r, prompt)
 	k.ended(what, r, "length")
 	k.counted(what, r, len(prompt), len(prompt))
-	k.asserted++
+	k.Asserted++
 	if r.role != "assistant" {
-		k.fail(problem(CodeHTTP, "%s: the role is %q, want \"assistant\"", what, r.role).within(-1, "choices[0].message.role").compared("assistant", r.role))
+		k.fail(check.Failed(CodeHTTP, "%s: the role is %q, want \"assistant\"", what, r.role).Within(-1, "choices[0].message.role").Compared("assistant", r.role))
 	}
 	if !strings.Contains(r.text, sampler) {
-		k.fail(problem(CodeHTTPText, "%s: the engine said the tokens of the prompt, but its text %q is not in %q", what, sampler, excerpt(r.text)).
-			within(-1, "choices[0].message.content").compared(sampler, excerpt(r.text)))
+		k.fail(check.Failed(CodeHTTPText, "%s: the engine said the tokens of the prompt, but its text %q is not in %q", what, sampler, excerpt(r.text)).
+			Within(-1, "choices[0].message.content").Compared(sampler, excerpt(r.text)))
 	}
 }
 
@@ -141,19 +142,19 @@ func (k *frontendCase) streaming() {
 		if whole == nil || parts == nil {
 			continue
 		}
-		k.asserted++
+		k.Asserted++
 		k.ended(what, parts, script.Finish.String())
 		if parts.text != whole.text {
-			k.fail(problem(CodeStreamed, "stream %d: the text is %q whole and %q streamed", i, excerpt(whole.text), excerpt(parts.text)).
-				within(-1, "choices[0].text").compared(excerpt(whole.text), excerpt(parts.text)))
+			k.fail(check.Failed(CodeStreamed, "stream %d: the text is %q whole and %q streamed", i, excerpt(whole.text), excerpt(parts.text)).
+				Within(-1, "choices[0].text").Compared(excerpt(whole.text), excerpt(parts.text)))
 		}
 		if !slices.Equal(parts.tokens, whole.tokens) {
-			k.fail(problem(CodeStreamed, "stream %d: %d token ids streamed, %d whole", i, len(parts.tokens), len(whole.tokens)).
-				within(-1, "choices[0].token_ids").compared(len(whole.tokens), len(parts.tokens)))
+			k.fail(check.Failed(CodeStreamed, "stream %d: %d token ids streamed, %d whole", i, len(parts.tokens), len(whole.tokens)).
+				Within(-1, "choices[0].token_ids").Compared(len(whole.tokens), len(parts.tokens)))
 		}
 		if parts.stop != whole.stop && parts.stop+whole.stop != "null" {
-			k.fail(problem(CodeStreamed, "stream %d: stop_reason is %s whole and %s streamed", i, whole.stop, parts.stop).
-				within(-1, "choices[0].stop_reason").compared(whole.stop, parts.stop))
+			k.fail(check.Failed(CodeStreamed, "stream %d: stop_reason is %s whole and %s streamed", i, whole.stop, parts.stop).
+				Within(-1, "choices[0].stop_reason").Compared(whole.stop, parts.stop))
 		}
 	}
 	k.arrivesAtOnce()
@@ -168,10 +169,10 @@ func (k *frontendCase) arrivesAtOnce() {
 	_, body := k.says(stalling(k.words(3)))
 	ctx, stop := k.patience()
 	defer stop()
-	k.asserted++
+	k.Asserted++
 	if _, err := k.firstWords(ctx, body.with(object{"max_tokens": 10, "stream": true}), 3); err != nil {
-		k.fail(problem(CodeHangs, "streaming: the engine has said 3 tokens and says no more for now, but they did not come within %v: %s", k.limit, excerpt(err.Error())).
-			within(-1, "choices[0]"))
+		k.fail(check.Failed(CodeHangs, "streaming: the engine has said 3 tokens and says no more for now, but they did not come within %v: %s", k.limit, excerpt(err.Error())).
+			Within(-1, "choices[0]"))
 	}
 }
 
@@ -188,24 +189,24 @@ func (k *frontendCase) usage() {
 			continue
 		}
 		if _, asked := form["stream_options"]; form["stream"] == true && (!asked || form["stream_options"].(object)["include_usage"] == false) {
-			k.asserted++
+			k.Asserted++
 			if r.usage != nil {
-				k.fail(problem(CodeHTTPUsage, "%s: there is a usage that was not asked for", what).within(-1, "usage").compared("none", "usage"))
+				k.fail(check.Failed(CodeHTTPUsage, "%s: there is a usage that was not asked for", what).Within(-1, "usage").Compared("none", "usage"))
 			}
 			continue
 		}
 		k.counted(what, r, len(prompt), len(script.Tokens))
 		if r.usage != nil && r.usage.PromptTokensDetails != nil && r.usage.PromptTokensDetails.CachedTokens != nil {
 			told = true
-			k.asserted++
+			k.Asserted++
 			if got := *r.usage.PromptTokensDetails.CachedTokens; got != script.CachedTokens {
-				k.fail(problem(CodeHTTPUsage, "%s: %d cached tokens, the engine said %d", what, got, script.CachedTokens).
-					within(-1, "usage.prompt_tokens_details.cached_tokens").compared(script.CachedTokens, got))
+				k.fail(check.Failed(CodeHTTPUsage, "%s: %d cached tokens, the engine said %d", what, got, script.CachedTokens).
+					Within(-1, "usage.prompt_tokens_details.cached_tokens").Compared(script.CachedTokens, got))
 			}
 		}
 	}
 	if !told {
-		k.add("cached tokens are not in its usage (prompt_tokens_details)")
+		k.AddNote("cached tokens are not in its usage (prompt_tokens_details)")
 	}
 }
 
@@ -250,11 +251,11 @@ func (k *frontendCase) concurrency() {
 		what := fmt.Sprintf("request %d of %d at a time", i, interleaved)
 		r := <-t.answer
 		if r.status != 200 || r.failure != "" {
-			k.asserted++
+			k.Asserted++
 			if !k.stillServes(what, r.failure) {
 				continue
 			}
-			k.fail(problem(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).of(i).compared(200, r.status))
+			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).Of(i).Compared(200, r.status))
 			continue
 		}
 		k.sameTokens(what, r, t.tokens)
@@ -262,7 +263,7 @@ func (k *frontendCase) concurrency() {
 		k.counted(what, r, len(t.prompt), len(t.tokens))
 	}
 	if together < interleaved {
-		k.add(fmt.Sprintf("the frontend had %d of %d requests in the engine at a time", together, interleaved))
+		k.AddNote(fmt.Sprintf("the frontend had %d of %d requests in the engine at a time", together, interleaved))
 	}
 }
 

@@ -6,29 +6,30 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // handshake checks the answer to HELLO. That the frontend serves, a session that is
 // open has shown.
 func (k *frontendCase) handshake() {
-	k.asserted++
+	k.Asserted++
 	k.checkInit(k.ledger.initial())
 }
 
 func (k *frontendCase) checkInit(init []byte) {
-	k.asserted++
+	k.Asserted++
 	for _, m := range k.codec.CheckInit(init) {
-		k.fail(problem(CodeInit, "the answer to HELLO: %v", m).within(-1, m.Path).compared(m.Expected, m.Actual))
+		k.fail(check.Failed(CodeInit, "the answer to HELLO: %v", m).Within(-1, m.Path).Compared(m.Expected, m.Actual))
 	}
 	if _, err := protocol.DecodeInit(init); err != nil {
-		k.fail(problem(CodeInit, "the answer to HELLO: %v", err).within(-1, "EngineHandshakeMetadata.addresses"))
+		k.fail(check.Failed(CodeInit, "the answer to HELLO: %v", err).Within(-1, "EngineHandshakeMetadata.addresses"))
 	}
 }
 
 // refusal tells why the frontend has never served, whatever the case was to be.
 func (k *frontendCase) refusal() {
-	k.asserted++
+	k.Asserted++
 	k.lostAt = k.name
 	did := "did not answer HELLO on " + k.frontend.handshake
 	if init := k.ledger.initial(); init != nil {
@@ -38,8 +39,8 @@ func (k *frontendCase) refusal() {
 			did += " (" + hint + ")"
 		}
 	}
-	k.fail(problem(CodeNoRegistration, "the frontend %s: %v", did, k.refused).
-		within(-1, "EngineCoreReadyResponse").compared("GET /health: 200", firstLine(k.refused)))
+	k.fail(check.Failed(CodeNoRegistration, "the frontend %s: %v", did, k.refused).
+		Within(-1, "EngineCoreReadyResponse").Compared("GET /health: 200", firstLine(k.refused)))
 }
 
 // requiredElsewhere names what other lines require of a registration that this line
@@ -82,11 +83,11 @@ func firstLine(err error) string {
 // player says that it is dead, and nobody may wait for it any longer.
 func (k *frontendCase) health() {
 	if a := k.ask("health", http.MethodGet, "/health", nil); a != nil && a.Status != http.StatusOK {
-		k.fail(problem(CodeHealth, "GET /health: status %d with an engine that serves", a.Status).compared(http.StatusOK, a.Status))
+		k.fail(check.Failed(CodeHealth, "GET /health: status %d with an engine that serves", a.Status).Compared(http.StatusOK, a.Status))
 	}
-	k.asserted++
+	k.Asserted++
 	if k.model == "" {
-		k.fail(problem(CodeHealth, "GET /v1/models names no model").within(-1, "data[0].id").compared("a name", "none"))
+		k.fail(check.Failed(CodeHealth, "GET /v1/models names no model").Within(-1, "data[0].id").Compared("a name", "none"))
 	}
 	_, body := k.says(stalling(k.words(2)))
 	ctx, stop := k.patience()
@@ -96,13 +97,13 @@ func (k *frontendCase) health() {
 	go func() { open <- k.quietly(body.with(object{"max_tokens": 10})) }()
 	k.ledger.await(ctx, mark, 1, isAdd)
 	k.takeEngine()
-	k.asserted += 2
+	k.Asserted += 2
 	r := <-open
 	if errors.Is(r.err, errNoAnswer) {
-		k.fail(problem(CodeHangs, "the engine said that it is dead, and a request that was open got no answer within %v", k.limit).compared("an error", "nothing"))
+		k.fail(check.Failed(CodeHangs, "the engine said that it is dead, and a request that was open got no answer within %v", k.limit).Compared("an error", "nothing"))
 	} else if !r.refused() && r.finish != "abort" {
-		k.fail(problem(CodeHealth, "the engine said that it is dead, and a request that was open ended with %q", r.finish).
-			within(-1, "choices[0].finish_reason").compared("an error or abort", r.finish))
+		k.fail(check.Failed(CodeHealth, "the engine said that it is dead, and a request that was open ended with %q", r.finish).
+			Within(-1, "choices[0].finish_reason").Compared("an error or abort", r.finish))
 	}
 	k.unhealthy()
 }
@@ -117,6 +118,6 @@ func (k *frontendCase) unhealthy() {
 		}
 	}
 	if ctx.Err() != nil {
-		k.fail(problem(CodeHealth, "the engine said that it is dead, and GET /health says 200 for %v more", k.limit).compared("not 200", 200))
+		k.fail(check.Failed(CodeHealth, "the engine said that it is dead, and GET /health says 200 for %v more", k.limit).Compared("not 200", 200))
 	}
 }

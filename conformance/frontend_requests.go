@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -74,11 +75,11 @@ func (k *frontendCase) request(a asked) *heard {
 		return nil
 	}
 	if a.extra && r.status >= 400 && r.status < 500 {
-		k.add(fmt.Sprintf("%s: not taken (status %d)", a.name, r.status))
+		k.AddNote(fmt.Sprintf("%s: not taken (status %d)", a.name, r.status))
 		return nil
 	}
 	if r.refused() {
-		k.fail(problem(CodeHTTP, "%s: status %d: %s", what, r.status, cmp.Or(r.failure, "finish_reason "+r.finish)).compared(http.StatusOK, r.status))
+		k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, cmp.Or(r.failure, "finish_reason "+r.finish)).Compared(http.StatusOK, r.status))
 	}
 	h := k.sent(what, mark, prompt)
 	if h == nil {
@@ -92,8 +93,8 @@ func (k *frontendCase) request(a asked) *heard {
 		k.carries(what, h, path, want[path])
 	}
 	if a.body["logprobs"] != nil && !r.refused() && r.logprobs != tokens {
-		k.fail(problem(CodeHTTPTokens, "%s: %d entries of logprobs for %d tokens", what, r.logprobs, tokens).
-			within(-1, "choices[0].logprobs").compared(tokens, r.logprobs))
+		k.fail(check.Failed(CodeHTTPTokens, "%s: %d entries of logprobs for %d tokens", what, r.logprobs, tokens).
+			Within(-1, "choices[0].logprobs").Compared(tokens, r.logprobs))
 	}
 	return h
 }
@@ -101,12 +102,12 @@ func (k *frontendCase) request(a asked) *heard {
 // carries checks one value of a request.
 func (k *frontendCase) carries(what string, h *heard, path string, want any) {
 	got, ok := carried(k.codec.Profile(), h.frames[1], path)
-	k.asserted++
+	k.Asserted++
 	if ok && sameCarried(want, got) {
 		return
 	}
-	k.fail(problem(CodeCarried, "%s: the engine is told %s = %s, HTTP asked for %s", what, path, asJSON(got), asJSON(want)).
-		within(h.number, "EngineCoreRequest."+path).compared(asJSON(want), asJSON(got)))
+	k.fail(check.Failed(CodeCarried, "%s: the engine is told %s = %s, HTTP asked for %s", what, path, asJSON(got), asJSON(want)).
+		Within(h.number, "EngineCoreRequest."+path).Compared(asJSON(want), asJSON(got)))
 }
 
 func asJSON(v any) string {
@@ -119,21 +120,21 @@ func asJSON(v any) string {
 
 // identity checks what tells requests apart.
 func (k *frontendCase) identity(what string, h *heard, ids map[string]int) {
-	k.asserted++
+	k.Asserted++
 	id := h.request.ID
 	if earlier, twice := ids[id]; twice || id == "" {
-		k.fail(problem(CodeCarried, "request with %s: its id %q is empty, or that of message %d", what, id, earlier).
-			within(h.number, "EngineCoreRequest.request_id").compared("an id of its own", id))
+		k.fail(check.Failed(CodeCarried, "request with %s: its id %q is empty, or that of message %d", what, id, earlier).
+			Within(h.number, "EngineCoreRequest.request_id").Compared("an id of its own", id))
 	}
 	ids[id] = h.number
 	if h.request.ClientIndex != h.client {
-		k.fail(problem(CodeCarried, "request with %s: client_index is %d, on input socket %d", what, h.request.ClientIndex, h.client).
-			within(h.number, "EngineCoreRequest.client_index").compared(h.client, h.request.ClientIndex))
+		k.fail(check.Failed(CodeCarried, "request with %s: client_index is %d, on input socket %d", what, h.request.ClientIndex, h.client).
+			Within(h.number, "EngineCoreRequest.client_index").Compared(h.client, h.request.ClientIndex))
 	}
 	const year2020 = 1577836800 // in Unix seconds
 	if h.request.ArrivalTime < year2020 {
-		k.fail(problem(CodeCarried, "request with %s: arrival_time is %v, not in Unix seconds", what, h.request.ArrivalTime).
-			within(h.number, "EngineCoreRequest.arrival_time").compared("Unix seconds", h.request.ArrivalTime))
+		k.fail(check.Failed(CodeCarried, "request with %s: arrival_time is %v, not in Unix seconds", what, h.request.ArrivalTime).
+			Within(h.number, "EngineCoreRequest.arrival_time").Compared("Unix seconds", h.request.ArrivalTime))
 	}
 }
 
@@ -147,14 +148,14 @@ func (k *frontendCase) several() {
 		return
 	}
 	if r.status >= 400 && r.status < 500 {
-		k.add(fmt.Sprintf("n=2: not taken (status %d)", r.status))
+		k.AddNote(fmt.Sprintf("n=2: not taken (status %d)", r.status))
 		return
 	}
 	found := k.ledger.since(mark, asks(prompt))
-	k.asserted++
+	k.Asserted++
 	if r.choices != 2 || len(found) != 2 {
-		k.fail(problem(CodeNoRequest, "two choices: %d choices came of %d requests, want 2 of 2", r.choices, len(found)).
-			within(-1, "choices").compared(2, r.choices))
+		k.fail(check.Failed(CodeNoRequest, "two choices: %d choices came of %d requests, want 2 of 2", r.choices, len(found)).
+			Within(-1, "choices").Compared(2, r.choices))
 	}
 }
 
@@ -205,9 +206,9 @@ func (k *frontendCase) finish(name string, script player.Script, more object, wa
 		}
 		k.ended(what, r, want)
 		k.counted(what, r, len(prompt), len(script.Tokens))
-		k.asserted++
+		k.Asserted++
 		if stop != anyStop && r.stop != stop && (stop != "" || r.stop != "null") {
-			k.fail(problem(CodeHTTPFinish, "%s: stop_reason is %q, want %q", what, r.stop, stop).within(-1, "choices[0].stop_reason").compared(stop, r.stop))
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, want %q", what, r.stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.stop))
 		}
 	}
 }
@@ -234,13 +235,13 @@ func (k *frontendCase) stopString() {
 			continue
 		}
 		k.ended(what, r, "stop")
-		k.asserted++
+		k.Asserted++
 		if r.stop != asJSON(word) {
-			k.fail(problem(CodeHTTPFinish, "%s: stop_reason is %s, want %q", what, r.stop, word).within(-1, "choices[0].stop_reason").compared(asJSON(word), r.stop))
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, want %q", what, r.stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.stop))
 		}
 		// Some tokenizers begin every word with its blank, the first one too.
 		if want := "one two "; strings.TrimPrefix(r.text, " ") != want {
-			k.fail(problem(CodeHTTPText, "%s: the text is %q, want %q", what, r.text, want).within(-1, "choices[0].text").compared(want, r.text))
+			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, want %q", what, r.text, want).Within(-1, "choices[0].text").Compared(want, r.text))
 		}
 		k.aborted(what, mark, request)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -47,18 +48,18 @@ type frontendSession struct {
 // frontendSession returns the session of a case's line, and opens it for the first
 // one. Where the engine was taken away, a frontend that is started by a command is
 // started again.
-func (r *Runner) frontendSession(ctx context.Context, g *recording, c Case) (*frontendSession, error) {
+func (r *Runner) frontendSession(ctx context.Context, g *check.Golden, c Case) (*frontendSession, error) {
 	if s := r.frontend; s != nil && s.line.Name == c.Line.Name && (!s.over || r.Frontend.Command == "") {
 		return s, nil
 	}
 	r.closeFrontend()
 	if r.Frontend == nil {
-		return nil, coded(CodeFrontend, errors.New("no frontend under test: set Runner.Frontend"))
+		return nil, check.WithCode(check.CodeFrontend, errors.New("no frontend under test: set Runner.Frontend"))
 	}
 	s, err := r.openFrontend(ctx, g, c.Line)
 	if err != nil {
 		r.frontend = &frontendSession{line: c.Line, lostAt: string(c.Assertion)}
-		return nil, infraError{coded(CodeFrontend, fmt.Errorf("frontend: %w", err))}
+		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
 	}
 	r.frontend = s
 	if s.version != "" {
@@ -69,12 +70,12 @@ func (r *Runner) frontendSession(ctx context.Context, g *recording, c Case) (*fr
 
 // openFrontend starts the frontend and a player, and waits until the one serves or
 // it is known why not.
-func (r *Runner) openFrontend(ctx context.Context, g *recording, line compat.Line) (*frontendSession, error) {
-	codec, err := codecOf(line)
+func (r *Runner) openFrontend(ctx context.Context, g *check.Golden, line compat.Line) (*frontendSession, error) {
+	codec, err := check.CodecFor(line)
 	if err != nil {
 		return nil, err
 	}
-	s := &frontendSession{line: line, codec: codec, trace: g.trace, ledger: newLedger(codec), speaker: new(speaker), told: map[string]bool{}}
+	s := &frontendSession{line: line, codec: codec, trace: g.Trace, ledger: newLedger(codec), speaker: new(speaker), told: map[string]bool{}}
 	if s.frontend, err = r.Frontend.start(line); err != nil {
 		return nil, err
 	}
@@ -100,7 +101,7 @@ func (r *Runner) openFrontend(ctx context.Context, g *recording, line compat.Lin
 func (s *frontendSession) watch() {
 	select {
 	case <-s.frontend.done():
-		s.cancel(coded(CodeFrontend, fmt.Errorf("the frontend ended: %w", s.frontend.exit())))
+		s.cancel(check.WithCode(check.CodeFrontend, fmt.Errorf("the frontend ended: %w", s.frontend.exit())))
 	case <-s.ctx.Done():
 	}
 }
@@ -113,7 +114,7 @@ func (s *frontendSession) play(r *Runner, patience time.Duration) error {
 	}
 	registration := s.registration()
 	engine, err := Player(player.Options{
-		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: playedVersion(s.line), Codec: s.codec,
+		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
 		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(demoted{r.Log.Handler()}),
 	})
 	if err != nil {
@@ -157,7 +158,7 @@ func (s *frontendSession) lost(err error) {
 	select {
 	case <-s.frontend.done():
 	case <-time.After(exitPatience):
-		s.cancel(coded(CodeFrontend, fmt.Errorf("the engine side ended: %w; %s", err, s.frontend.said())))
+		s.cancel(check.WithCode(check.CodeFrontend, fmt.Errorf("the engine side ended: %w; %s", err, s.frontend.said())))
 	case <-s.ctx.Done():
 	}
 }

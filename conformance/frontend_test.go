@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -40,7 +41,7 @@ func underTest(t *testing.T, front *FrontendUnderTest, lineName string, limits T
 }
 
 // underExpectations is underTest of a frontend that is known to fail.
-func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, known *Expectations, assertions ...Assertion) *Report {
+func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, known *expect.Expectations, assertions ...Assertion) *Report {
 	t.Helper()
 	window, err := compat.Load("../compat.toml")
 	if err != nil {
@@ -93,7 +94,7 @@ func absentRoutes(version string) string {
 // TestFrontendSuiteOnRealFrontends makes every assertion of the vllm-rs of each
 // release, before a player of its line.
 func TestFrontendSuiteOnRealFrontends(t *testing.T) {
-	known, findings := LoadExpectations(knownOfFrontends)
+	known, findings := expect.Load(knownOfFrontends)
 	for _, f := range findings {
 		t.Error(f)
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // adminRoute is an HTTP route that stands for a call on the engine. Not every
@@ -44,10 +46,10 @@ func (k *frontendCase) utilities() {
 	var absent, made []string
 	wrong := 0
 	for _, route := range adminRoutes {
-		if route.chained && len(k.failures) > wrong {
+		if route.chained && len(k.Failures) > wrong {
 			continue
 		}
-		wrong = len(k.failures)
+		wrong = len(k.Failures)
 		if k.admin(route) {
 			made = append(made, route.path)
 		} else {
@@ -55,14 +57,14 @@ func (k *frontendCase) utilities() {
 		}
 	}
 	if len(absent) > 0 {
-		k.add("no route " + strings.Join(slices.Compact(absent), ", "))
+		k.AddNote("no route " + strings.Join(slices.Compact(absent), ", "))
 	}
 	if len(own) == 0 && len(made) == 0 {
-		k.asserted = 0
+		k.Asserted = 0
 		return
 	}
 	if len(own) > 0 {
-		k.add("calls on its own: " + methodsOf(own))
+		k.AddNote("calls on its own: " + methodsOf(own))
 	}
 	_, body := k.says(plainly(k.words(3)))
 	k.post("a request after these calls", completionsRoute, body)
@@ -86,27 +88,27 @@ var noRoute = []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.Statu
 // false for a frontend without the route.
 func (k *frontendCase) admin(route adminRoute) bool {
 	mark := k.ledger.mark()
-	before := k.asserted
+	before := k.Asserted
 	what := route.method + " " + route.path
 	a := k.ask("an administrative route", route.method, route.path, route.body)
 	if a == nil || k.lostAt != "" {
 		return true
 	}
 	if slices.Contains(noRoute, a.Status) {
-		k.asserted = before
+		k.Asserted = before
 		return false
 	}
-	k.asserted++
+	k.Asserted++
 	h := k.made(mark, a.Status, calls(route.calls...))
 	if h == nil {
-		k.fail(problem(CodeNoCall, "%s: status %d, and the engine was not called (%s), but: %s",
+		k.fail(check.Failed(CodeNoCall, "%s: status %d, and the engine was not called (%s), but: %s",
 			what, a.Status, strings.Join(route.calls, " or "), methodsOf(k.ledger.since(mark, isUtility))).
-			within(-1, "UtilityCall.method").compared(strings.Join(route.calls, " or "), "no call"))
+			Within(-1, "UtilityCall.method").Compared(strings.Join(route.calls, " or "), "no call"))
 		return true
 	}
 	if a.Status != http.StatusOK {
-		k.fail(problem(CodeHTTP, "%s: the engine answered the call of %s, and the status is %d: %s", what, h.call.Method, a.Status, excerpt(string(a.Body))).
-			within(h.number, "UtilityCall."+h.call.Method).compared(http.StatusOK, a.Status))
+		k.fail(check.Failed(CodeHTTP, "%s: the engine answered the call of %s, and the status is %d: %s", what, h.call.Method, a.Status, excerpt(string(a.Body))).
+			Within(h.number, "UtilityCall."+h.call.Method).Compared(http.StatusOK, a.Status))
 	}
 	return true
 }
@@ -133,12 +135,12 @@ func (k *frontendCase) lora() {
 		return
 	}
 	if a.Status >= 400 && a.Status < 500 {
-		k.asserted = 0
-		k.add(fmt.Sprintf("no adapters at run time: POST /v1/load_lora_adapter: status %d: %s", a.Status, excerpt(string(a.Body))))
+		k.Asserted = 0
+		k.AddNote(fmt.Sprintf("no adapters at run time: POST /v1/load_lora_adapter: status %d: %s", a.Status, excerpt(string(a.Body))))
 		return
 	}
 	if a.Status != http.StatusOK {
-		k.fail(problem(CodeHTTP, "POST /v1/load_lora_adapter: status %d: %s", a.Status, excerpt(string(a.Body))).compared(http.StatusOK, a.Status))
+		k.fail(check.Failed(CodeHTTP, "POST /v1/load_lora_adapter: status %d: %s", a.Status, excerpt(string(a.Body))).Compared(http.StatusOK, a.Status))
 		return
 	}
 	k.called("load an adapter", mark, "add_lora")
@@ -146,17 +148,17 @@ func (k *frontendCase) lora() {
 	prompt, body := k.says(plainly(k.words(3)))
 	r := k.attempt("a request with an adapter", completionsRoute, body.with(object{"model": name}))
 	if r != nil && r.status >= 400 && r.status < 500 {
-		k.add(fmt.Sprintf("the adapter was loaded, but requests cannot name it: status %d: %s", r.status, r.failure))
+		k.AddNote(fmt.Sprintf("the adapter was loaded, but requests cannot name it: status %d: %s", r.status, r.failure))
 		return
 	}
 	if r != nil && r.refused() {
-		k.fail(problem(CodeHTTP, "a request with an adapter: status %d: %s", r.status, r.failure).compared(http.StatusOK, r.status))
+		k.fail(check.Failed(CodeHTTP, "a request with an adapter: status %d: %s", r.status, r.failure).Compared(http.StatusOK, r.status))
 	}
 	if h := k.sent("a request with an adapter", mark, prompt); h != nil {
-		k.asserted++
+		k.Asserted++
 		if h.request.LoRA == nil || h.request.LoRA.Name != name {
-			k.fail(problem(CodeCarried, "a request with the adapter %q: lora_request names %+v", name, h.request.LoRA).
-				within(h.number, "EngineCoreRequest.lora_request.lora_name").compared(name, h.request.LoRA))
+			k.fail(check.Failed(CodeCarried, "a request with the adapter %q: lora_request names %+v", name, h.request.LoRA).
+				Within(h.number, "EngineCoreRequest.lora_request.lora_name").Compared(name, h.request.LoRA))
 		}
 	}
 	k.ask("unload an adapter", http.MethodPost, "/v1/unload_lora_adapter", object{"lora_name": name})
@@ -164,8 +166,8 @@ func (k *frontendCase) lora() {
 
 // called checks that a method was called after a mark.
 func (k *frontendCase) called(what string, mark int, method string) {
-	k.asserted++
+	k.Asserted++
 	if k.await(mark, calls(method)) == nil {
-		k.fail(problem(CodeNoCall, "%s: %s was not called", what, method).within(-1, "UtilityCall.method").compared(method, "no call"))
+		k.fail(check.Failed(CodeNoCall, "%s: %s was not called", what, method).Within(-1, "UtilityCall.method").Compared(method, "no call"))
 	}
 }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -40,12 +41,12 @@ func FuzzWireMessage(f *testing.F) {
 		seen := w.look(got)
 		c.message("EngineCoreOutputs", &want.wireMessage, want.requests, got)
 		c.stray(want, seen)
-		var found finding
+		var found check.Outcome
 		c.report(&found)
-		if len(found.failures) == 0 || len(found.failures) > maxWireFailures || found.asserted != 1 {
-			t.Errorf("%d failures, %d asserted", len(found.failures), found.asserted)
+		if len(found.Failures) == 0 || len(found.Failures) > maxWireFailures || found.Asserted != 1 {
+			t.Errorf("%d failures, %d asserted", len(found.Failures), found.Asserted)
 		}
-		if seen.class == wireStep && len(found.failures) == 1 && pack.Validate(payload) != nil {
+		if seen.class == wireStep && len(found.Failures) == 1 && pack.Validate(payload) != nil {
 			t.Errorf("%x is no message, and nothing is wrong with it", payload)
 		}
 	})

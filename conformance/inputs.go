@@ -3,6 +3,7 @@ package conformance
 import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -20,7 +21,7 @@ func CheckInputs(window *compat.Matrix, registry *manifest.Manifest) []tomlfile.
 func windowFacts(registry *manifest.Manifest) compat.Facts {
 	facts := compat.Facts{
 		Goldens:    map[string][]compat.Capture{},
-		HasProfile: func(l compat.Line) bool { return protocol.HasProfile(profileName(l)) },
+		HasProfile: func(l compat.Line) bool { return protocol.HasProfile(check.ProfileName(l)) },
 	}
 	for _, g := range registry.Goldens {
 		facts.Goldens[g.Line] = append(facts.Goldens[g.Line], compat.Capture{
@@ -36,13 +37,4 @@ func registryFacts(window *compat.Matrix) manifest.Facts {
 		facts.Lines[l.Name] = manifest.Line{Tag: l.Tag, Validated: l.FidelityValidated}
 	}
 	return facts
-}
-
-// profileName names the wire profile of a line. A release candidate has that of
-// the release it leads to.
-func profileName(l compat.Line) string {
-	if l.Name == compat.RC {
-		return l.Tag
-	}
-	return l.Name
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -101,7 +102,7 @@ func TestPlayedVersion(t *testing.T) {
 		{"0.33", "v0.33.0", "v0.33.0"}, {"rc", "v0.34.0rc1", "v0.34.0rc1"}, {"nightly", "nightly", "nightly"},
 	} {
 		t.Run(test.line, func(t *testing.T) {
-			if got := playedVersion(compat.Line{Name: test.line, Tag: test.tag}); got != test.want {
+			if got := check.PlayedVersion(compat.Line{Name: test.line, Tag: test.tag}); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})

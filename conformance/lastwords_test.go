@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -93,25 +94,25 @@ func TestLastWords(t *testing.T) {
 	}{
 		{"in a stream", "replay-0", func(e *rawEngine) error {
 			return says(e, 5, protocol.Unfinished, nil)
-		}, []Code{CodeEngineEnded}, "1 open: request 0 (line 7) after 5 of 24 tokens", [2]int{0, 5}},
-		{"nothing", "replay-0", func(*rawEngine) error { return nil }, []Code{CodeEngineEnded}, "1 open: request 0 (line 7) after 0 of 24 tokens", [2]int{0, 0}},
+		}, []Code{check.CodeEngineEnded}, "1 open: request 0 (line 7) after 5 of 24 tokens", [2]int{0, 5}},
+		{"nothing", "replay-0", func(*rawEngine) error { return nil }, []Code{check.CodeEngineEnded}, "1 open: request 0 (line 7) after 0 of 24 tokens", [2]int{0, 0}},
 		{
 			"the end of a stream, wrong", "replay-0", func(e *rawEngine) error {
 				return says(e, 24, protocol.FinishLength, func(words []uint32) { words[7] = 7 })
 			},
-			[]Code{CodeToken, CodeEngineEnded},
+			[]Code{check.CodeToken, check.CodeEngineEnded},
 			"engine: killed; 1 open: request 1 (line ",
 			[2]int{0, 7},
 		},
 		{
 			"garbage", "replay-0", func(e *rawEngine) error { return e.output.Send([]byte{0xc1}) },
-			[]Code{CodeUndecodable},
+			[]Code{check.CodeUndecodable},
 			"the engine's message does not decode",
 			[2]int{0, 0},
 		},
 		{
 			"that it is dead", "replay-0", func(e *rawEngine) error { return e.output.Send([]byte(protocol.EngineDead)) },
-			[]Code{CodeEngineEnded},
+			[]Code{check.CodeEngineEnded},
 			"engine: killed; 1 open: request 0 (line 7) after 0 of 24 tokens",
 			[2]int{0, 0},
 		},
@@ -120,7 +121,7 @@ func TestLastWords(t *testing.T) {
 				e.input.Close()
 				return errors.Join(says(e, 24, protocol.FinishLength, nil), e.say("replay-0", protocol.Unfinished, 5))
 			},
-			[]Code{CodeToken, CodeLate, CodeChunks, CodeEngineEnded},
+			[]Code{check.CodeToken, check.CodeLate, check.CodeChunks, check.CodeEngineEnded},
 			"engine: killed; 1 open: request 1 (line ",
 			[2]int{0, 24},
 		},

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -63,9 +64,9 @@ func (l *layoutCheck) outputs(number int, frames [][]byte, request func(id strin
 			l.passOver(m)
 			continue
 		}
-		wrong := layoutProblem(fmt.Sprintf("message %d", number), m).within(number, m.Path)
+		wrong := layoutProblem(fmt.Sprintf("message %d", number), m).Within(number, m.Path)
 		if at := outputOf(m.Path); at >= 0 {
-			wrong = wrong.of(request(outputID(frames[0], at)))
+			wrong = wrong.Of(request(outputID(frames[0], at)))
 		}
 		l.add(m, wrong)
 	}
@@ -80,7 +81,7 @@ func (l *layoutCheck) passOver(m protocol.Mismatch) {
 }
 
 func layoutProblem(what string, m protocol.Mismatch) Failure {
-	return problem(CodeLayout, "%s: %v", what, m).compared(m.Expected, m.Actual)
+	return check.Failed(CodeLayout, "%s: %v", what, m).Compared(m.Expected, m.Actual)
 }
 
 // indexes are those of a path.
@@ -104,15 +105,15 @@ func layoutPlace(m protocol.Mismatch) string {
 }
 
 // report adds what was found.
-func (l *layoutCheck) report(f *finding) {
+func (l *layoutCheck) report(f *check.Outcome) {
 	for _, k := range l.kinds {
 		if k.messages > 1 {
 			k.first.Message += fmt.Sprintf(" (the first of %d messages)", k.messages)
 		}
-		f.fail(k.first)
+		f.Fail(k.first)
 	}
 	if len(l.spare) > 0 {
-		f.add(fmt.Sprintf("keys that line %s does not know, and frontends skip: %s", l.codec.Line(), strings.Join(l.spare, ", ")))
+		f.AddNote(fmt.Sprintf("keys that line %s does not know, and frontends skip: %s", l.codec.Line(), strings.Join(l.spare, ", ")))
 	}
 }
 
@@ -136,12 +137,12 @@ func (l *live) checkLayout() {
 		if m.Unknown {
 			continue
 		}
-		l.fail(layoutPlace(m), layoutProblem(fmt.Sprintf("message %d", l.messages), m).within(l.messages, m.Path))
+		l.fail(layoutPlace(m), layoutProblem(fmt.Sprintf("message %d", l.messages), m).Within(l.messages, m.Path))
 	}
 }
 
 // reportLayout tells what the messages showed.
-func (s *session) reportLayout(f *finding) {
+func (s *session) reportLayout(f *check.Outcome) {
 	if s.layout != nil {
 		s.layout.report(f)
 	}
@@ -149,13 +150,13 @@ func (s *session) reportLayout(f *finding) {
 
 // checkRegistration checks what the engine registered with. What the finding has of a
 // place is not said again.
-func (s *session) checkRegistration(f *finding) {
+func (s *session) checkRegistration(f *check.Outcome) {
 	if s.layout == nil {
 		return
 	}
 	for _, m := range s.layout.codec.CheckReady(s.engine.RawReady) {
-		if !m.Unknown && !slices.ContainsFunc(f.failures, func(f Failure) bool { return f.Path == m.Path }) {
-			f.fail(layoutProblem("the ready response of the engine under test", m).within(-1, m.Path))
+		if !m.Unknown && !slices.ContainsFunc(f.Failures, func(f Failure) bool { return f.Path == m.Path }) {
+			f.Fail(layoutProblem("the ready response of the engine under test", m).Within(-1, m.Path))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -23,7 +24,7 @@ func recordedSession(t *testing.T, path string) (*protocol.Codec, []trace.Messag
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta, messages, err := readFrames(data, path, true)
+	meta, messages, err := check.ReadFrames(data, path, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,9 +70,9 @@ func TestLayoutOfRealEngines(t *testing.T) {
 					ready++
 					s := session{layout: &layoutCheck{codec: codec}}
 					s.engine.RawReady = m.Frames[0]
-					var f finding
+					var f check.Outcome
 					s.checkRegistration(&f)
-					for _, wrong := range f.failures {
+					for _, wrong := range f.Failures {
 						t.Errorf("line %d: %s", m.Line, wrong.Message)
 					}
 				}
@@ -190,13 +191,13 @@ func TestUnknownKeysAreNoted(t *testing.T) {
 	for number := range 3 {
 		layout.outputs(number, [][]byte{frame}, func(string) int { return 0 })
 	}
-	var f finding
+	var f check.Outcome
 	layout.report(&f)
 	const want = "keys that line 0.33 does not know, and frontends skip: EngineCoreOutputs.scheduler_stats.num_sitting_reqs"
-	if f.note != want {
-		t.Errorf("note %q, want %q", f.note, want)
+	if f.Note != want {
+		t.Errorf("note %q, want %q", f.Note, want)
 	}
-	for _, wrong := range f.failures {
+	for _, wrong := range f.Failures {
 		if strings.Contains(wrong.Path, "sitting") {
 			t.Errorf("it fails: %v", wrong)
 		}
@@ -230,12 +231,12 @@ func TestLayoutIsToldOnce(t *testing.T) {
 	for number := 1; number < 4; number++ {
 		layout.outputs(number, message("b", "a"), func(id string) int { return requests[id] })
 	}
-	var f finding
+	var f check.Outcome
 	layout.report(&f)
-	if len(f.failures) != 1 {
-		t.Fatalf("%d failures: %v", len(f.failures), f.failures)
+	if len(f.Failures) != 1 {
+		t.Fatalf("%d failures: %v", len(f.Failures), f.Failures)
 	}
-	got := f.failures[0]
+	got := f.Failures[0]
 	want := Failure{
 		Code: CodeLayout, Request: 5, Position: -1, Frame: 1, Path: "EngineCoreOutputs.outputs[0]",
 		Expected: "19 fields", Actual: got.Actual, Message: got.Message,

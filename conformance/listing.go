@@ -7,6 +7,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -35,7 +36,7 @@ func (r *Runner) Requests(ctx context.Context, w io.Writer, cases []Case) error 
 	r.setDefaults()
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "REQUEST\tLINE\tPROMPT TOKENS\tTOKENS\tCHUNKS\tFINISH")
-	var g *recording
+	var g *check.Golden
 	var last Case
 	for _, c := range cases {
 		if c.Assertion != Fidelity {
@@ -44,11 +45,11 @@ func (r *Runner) Requests(ctx context.Context, w io.Writer, cases []Case) error 
 		if g == nil || !sameGolden(c, last) {
 			g, last = r.load(ctx, c), c
 		}
-		if err := g.problem(Fidelity); err != nil {
+		if err := g.Unusable(Fidelity); err != nil {
 			return fmt.Errorf("%s: %w", c.Name(), err)
 		}
-		var f finding
-		_, streams := f.replayable(g, c.Variant.Match)
+		var f check.Outcome
+		_, streams := replayableStreams(&f, g, c.Variant.Match)
 		for _, s := range streams {
 			finish, chunks := s.record.FinishReason, "-"
 			if finish == trace.FinishAbsent {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -66,7 +67,7 @@ type live struct {
 	// Of the case:
 	s     *session
 	ctx   context.Context
-	f     *finding
+	f     *check.Outcome
 	noted map[string]bool // what has been reported once
 	noise int             // outputs that nobody asked for
 }
@@ -75,20 +76,20 @@ type live struct {
 var errUnreadable = errors.New("the engine's message does not decode")
 
 // assertLive makes one assertion of the live suite.
-func (r *Runner) assertLive(ctx context.Context, g *recording, c Case) (f finding, err error) {
+func (r *Runner) assertLive(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
 	l, err := r.liveEngine(ctx, c)
 	switch {
-	case err != nil && c.Assertion == Handshake && codeOf(err) == CodeHandshake:
-		f.asserted = 1
-		f.fail(problem(CodeEngineOrder, "%v", err))
+	case err != nil && c.Assertion == Handshake && check.CodeOf(err) == check.CodeHandshake:
+		f.Asserted = 1
+		f.Fail(check.Failed(CodeEngineOrder, "%v", err))
 		return f, nil
 	case err != nil:
 		return f, err
 	}
 	l.begin(ctx, &f)
 	defer l.leave()
-	if g.codec == nil {
-		g.codec = l.codec
+	if g.Codec == nil {
+		g.Codec = l.codec
 	}
 	if err = l.check(g, c.Assertion); errors.Is(err, errUnreadable) {
 		err = nil
@@ -96,7 +97,7 @@ func (r *Runner) assertLive(ctx context.Context, g *recording, c Case) (f findin
 	return f, err
 }
 
-func (l *live) check(g *recording, a Assertion) error {
+func (l *live) check(g *check.Golden, a Assertion) error {
 	switch a {
 	case Handshake:
 		return l.checkHandshake()
@@ -122,12 +123,12 @@ func (l *live) check(g *recording, a Assertion) error {
 
 // liveEngine returns the engine of the line, which the first case starts.
 func (r *Runner) liveEngine(ctx context.Context, c Case) (*live, error) {
-	codec, err := codecOf(c.Line)
+	codec, err := check.CodecFor(c.Line)
 	if err != nil {
 		return nil, err
 	}
 	s, err := r.share("live "+c.Line.Name, func() (*session, error) {
-		opt := player.Options{VLLMVersion: playedVersion(c.Line)}
+		opt := player.Options{VLLMVersion: check.PlayedVersion(c.Line)}
 		if r.Address != "" {
 			return r.join(r.run(ctx), codec, opt)
 		}
@@ -146,7 +147,7 @@ func (r *Runner) liveEngine(ctx context.Context, c Case) (*live, error) {
 }
 
 // begin starts a case.
-func (l *live) begin(ctx context.Context, f *finding) {
+func (l *live) begin(ctx context.Context, f *check.Outcome) {
 	l.s = l.s.owner().during(ctx)
 	l.ctx, l.f, l.noted, l.noise = l.s.ctx, f, map[string]bool{}, 0
 }
@@ -159,7 +160,7 @@ func (l *live) leave() {
 	if owner.lost != nil || owner.ctx.Err() != nil || !l.anyOpen() {
 		return
 	}
-	var unheard finding
+	var unheard check.Outcome
 	ctx, stop := context.WithTimeout(owner.ctx, l.s.limits.Idle)
 	defer stop()
 	l.ctx, l.f = ctx, &unheard
@@ -173,6 +174,6 @@ func (l *live) leave() {
 func (l *live) fail(place string, wrong Failure) {
 	if key := string(wrong.Code) + place; !l.noted[key] {
 		l.noted[key] = true
-		l.f.fail(wrong)
+		l.f.Fail(wrong)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -151,13 +152,13 @@ func (l *live) take(o *protocol.RequestOutput, aux [][]byte) {
 	switch {
 	case a == nil:
 		l.noise++
-		l.fail("", problem(CodeStray, "an output names request %q, which was never sent", o.ID).
-			within(l.messages, outputPath("request_id")).compared("a request that was sent", string(o.ID)))
+		l.fail("", check.Failed(check.CodeStray, "an output names request %q, which was never sent", o.ID).
+			Within(l.messages, outputPath("request_id")).Compared("a request that was sent", string(o.ID)))
 		return
 	case a.closed:
 		l.noise++
-		l.fail(a.id, problem(CodeAfterEnd, "request %s: an output of %s comes after %s", a.id, counted(len(o.Tokens), "token"), a.over()).
-			within(l.messages, outputPath("request_id")).compared("nothing more", counted(len(o.Tokens), "token")))
+		l.fail(a.id, check.Failed(CodeAfterEnd, "request %s: an output of %s comes after %s", a.id, counted(len(o.Tokens), "token"), a.over()).
+			Within(l.messages, outputPath("request_id")).Compared("nothing more", counted(len(o.Tokens), "token")))
 		return
 	case a.aborted: // until the engine has read it, it may say what it likes
 		a.closed = o.Finish != protocol.Unfinished
@@ -197,8 +198,8 @@ func (l *live) takeTokens(a *ask, tokens []uint32) {
 	}
 	a.tokens = append(a.tokens, tokens...)
 	if len(a.tokens) > a.sampling.MaxTokens {
-		l.fail(a.id, problem(CodeTooMany, "request %s: more tokens than max_tokens = %d", a.id, a.sampling.MaxTokens).
-			within(l.messages, outputPath("new_token_ids")).compared(a.sampling.MaxTokens, "more"))
+		l.fail(a.id, check.Failed(CodeTooMany, "request %s: more tokens than max_tokens = %d", a.id, a.sampling.MaxTokens).
+			Within(l.messages, outputPath("new_token_ids")).Compared(a.sampling.MaxTokens, "more"))
 	}
 }
 
@@ -207,15 +208,15 @@ func (l *live) checkPrefill(a *ask, raw []byte) {
 	if l.codec.Profile().Structs["EngineCoreOutput"].Index("prefill_stats") < 0 {
 		return
 	}
-	l.f.asserted++
+	l.f.Asserted++
 	path := outputPath("prefill_stats")
 	if raw == nil {
-		l.fail("", problem(CodePrefill, "request %s: the first output has no prefill_stats", a.id).within(l.messages, path))
+		l.fail("", check.Failed(CodePrefill, "request %s: the first output has no prefill_stats", a.id).Within(l.messages, path))
 		return
 	}
 	counts, err := integers(raw)
 	if got := counts["num_prompt_tokens"]; err != nil || got != int64(len(a.prompt)) {
-		l.fail("", problem(CodePrefill, "request %s: prefill_stats count %d prompt tokens, the prompt has %d: %s", a.id, got, len(a.prompt), describe(raw)).
-			within(l.messages, path+".num_prompt_tokens").compared(len(a.prompt), got))
+		l.fail("", check.Failed(CodePrefill, "request %s: prefill_stats count %d prompt tokens, the prompt has %d: %s", a.id, got, len(a.prompt), describe(raw)).
+			Within(l.messages, path+".num_prompt_tokens").Compared(len(a.prompt), got))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -12,8 +13,8 @@ import (
 // (vllm/v1/core/sched/utils.py check_stop). The rules are those of the request
 // alone, so they hold for any tokens.
 func (l *live) checkEnd(a *ask, stopReason, failure []byte) {
-	l.f.asserted++
-	l.f.tokens += len(a.tokens)
+	l.f.Asserted++
+	l.f.Tokens += len(a.tokens)
 	stopAt := a.firstStop()
 	switch {
 	case a.finish == protocol.FinishError:
@@ -85,8 +86,8 @@ func shown(raw []byte) string {
 
 // end reports how a request should not have ended.
 func (l *live) end(a *ask, code Code, field string, want, got any, format string, args ...any) {
-	l.fail(a.id, problem(code, "request %s: %s", a.id, fmt.Sprintf(format, args...)).
-		at(len(a.tokens)).within(l.messages, outputPath(field)).compared(want, got))
+	l.fail(a.id, check.Failed(code, "request %s: %s", a.id, fmt.Sprintf(format, args...)).
+		At(len(a.tokens)).Within(l.messages, outputPath(field)).Compared(want, got))
 }
 
 // firstStop is where the first token is at which the request is to stop, else the

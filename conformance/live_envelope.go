@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -14,12 +15,12 @@ import (
 // receive takes one message of the engine and checks what holds of every one.
 func (l *live) receive() error {
 	ctx, stop := context.WithTimeoutCause(l.ctx, l.s.limits.Idle,
-		infraError{coded(CodeSilence, fmt.Errorf("no output for %v", l.s.limits.Idle))})
+		check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", l.s.limits.Idle))))
 	defer stop()
 	aux, err := l.s.front.Next(ctx, 0, &l.out)
 	if errors.Is(err, coreclient.ErrUndecodable) {
 		l.messages++
-		l.fail("", problem(CodeUndecodable, "message %d: %v", l.messages, err).within(l.messages, ""))
+		l.fail("", check.Failed(check.CodeUndecodable, "message %d: %v", l.messages, err).Within(l.messages, ""))
 		l.checkLayout()
 		return errUnreadable
 	}
@@ -45,12 +46,12 @@ func (l *live) receive() error {
 func (l *live) checkEnvelope() {
 	o := &l.out
 	if o.EngineIndex != l.s.engine.Index {
-		l.fail("", problem(CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", l.messages, o.EngineIndex, l.s.engine.Index).
-			within(l.messages, "EngineCoreOutputs.engine_index").compared(l.s.engine.Index, o.EngineIndex))
+		l.fail("", check.Failed(check.CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", l.messages, o.EngineIndex, l.s.engine.Index).
+			Within(l.messages, "EngineCoreOutputs.engine_index").Compared(l.s.engine.Index, o.EngineIndex))
 	}
 	if o.Timestamp <= 0 || o.Timestamp < l.timestamp {
-		l.fail("", problem(CodeTimestamp, "message %d: timestamp %v comes after %v: an engine takes it from a clock that never goes back", l.messages, o.Timestamp, l.timestamp).
-			within(l.messages, "EngineCoreOutputs.timestamp").compared(fmt.Sprintf("at least %v", l.timestamp), o.Timestamp))
+		l.fail("", check.Failed(CodeTimestamp, "message %d: timestamp %v comes after %v: an engine takes it from a clock that never goes back", l.messages, o.Timestamp, l.timestamp).
+			Within(l.messages, "EngineCoreOutputs.timestamp").Compared(fmt.Sprintf("at least %v", l.timestamp), o.Timestamp))
 	}
 	l.timestamp = max(l.timestamp, o.Timestamp)
 	batch := len(o.Outputs) > 0 || o.SchedulerStats != nil || len(o.FinishedRequests) > 0
@@ -74,7 +75,7 @@ func (l *live) checkEnvelope() {
 
 func (l *live) envelope(why string) {
 	l.noise++
-	l.fail(why, problem(CodeEnvelope, "message %d: %s: a real frontend dies of it", l.messages, why).within(l.messages, "EngineCoreOutputs"))
+	l.fail(why, check.Failed(CodeEnvelope, "message %d: %s: a real frontend dies of it", l.messages, why).Within(l.messages, "EngineCoreOutputs"))
 }
 
 // gauges are the values of scheduler_stats that say how things are.
@@ -128,7 +129,7 @@ func (l *live) statistics(key, why string) {
 	if key != "" {
 		path += "." + key
 	}
-	l.fail(key, problem(CodeStatistics, "message %d: scheduler_stats: %s: %s", l.messages, key, why).within(l.messages, path))
+	l.fail(key, check.Failed(CodeStatistics, "message %d: scheduler_stats: %s: %s", l.messages, key, why).Within(l.messages, path))
 }
 
 // takeAnswer keeps the answer to a call.
@@ -139,8 +140,8 @@ func (l *live) takeAnswer() {
 	}
 	if waiting, asked := l.calls[u.CallID]; !asked || waiting != nil {
 		l.noise++
-		l.fail("", problem(CodeUtilityAnswer, "message %d: the answer to call %d, which nobody waits for: a Python frontend dies of it", l.messages, u.CallID).
-			within(l.messages, "EngineCoreOutputs.utility_output.call_id"))
+		l.fail("", check.Failed(CodeUtilityAnswer, "message %d: the answer to call %d, which nobody waits for: a Python frontend dies of it", l.messages, u.CallID).
+			Within(l.messages, "EngineCoreOutputs.utility_output.call_id"))
 		return
 	}
 	answer := *u

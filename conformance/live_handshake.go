@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -15,14 +16,14 @@ import (
 func (l *live) checkHandshake() error {
 	e := l.s.engine
 	for i, name := range []string{"HELLO", "READY"} {
-		l.f.asserted++
+		l.f.Asserted++
 		shape, err := shapeOf(e.Statuses[i])
 		if err != nil {
 			return err
 		}
 		for _, key := range []string{"status", "local", "headless"} {
 			if _, ok := shape[key]; !ok {
-				l.f.fail(problem(CodeEngineHello, "%s has no key %q: a Python frontend ends at it", name, key).within(-1, name+"."+key).compared("a value", "missing"))
+				l.f.Fail(check.Failed(CodeEngineHello, "%s has no key %q: a Python frontend ends at it", name, key).Within(-1, name+"."+key).Compared("a value", "missing"))
 			}
 		}
 		status, err := protocol.DecodeStatus(e.Statuses[i])
@@ -30,8 +31,8 @@ func (l *live) checkHandshake() error {
 			return err
 		}
 		if status.Local || shape["headless"] == pack.Bool && !status.Headless {
-			l.f.fail(problem(CodeEngineHello, "%s says local = %v, headless = %v: an engine that a frontend did not start is headless, and not local", name, status.Local, status.Headless).
-				within(-1, name).compared("local = false, headless = true", fmt.Sprintf("local = %v, headless = %v", status.Local, status.Headless)))
+			l.f.Fail(check.Failed(CodeEngineHello, "%s says local = %v, headless = %v: an engine that a frontend did not start is headless, and not local", name, status.Local, status.Headless).
+				Within(-1, name).Compared("local = false, headless = true", fmt.Sprintf("local = %v, headless = %v", status.Local, status.Headless)))
 		}
 	}
 	l.checkIdentity()
@@ -41,37 +42,37 @@ func (l *live) checkHandshake() error {
 // checkIdentity: the engine is number 0 of one.
 func (l *live) checkIdentity() {
 	e := l.s.engine
-	l.f.asserted++
+	l.f.Asserted++
 	if e.Index != 0 {
-		l.f.fail(problem(CodeEngineIdentity, "the identity %x names engine %d, there is only engine 0", e.Identity, e.Index).compared(0, e.Index))
+		l.f.Fail(check.Failed(CodeEngineIdentity, "the identity %x names engine %d, there is only engine 0", e.Identity, e.Index).Compared(0, e.Index))
 	}
 	if e.Ready.DataParallelRank != e.Index {
-		l.f.fail(problem(CodeEngineIdentity, "it registers as data_parallel_rank %d, its identity names engine %d", e.Ready.DataParallelRank, e.Index).
-			within(-1, readyPath("data_parallel_rank")).compared(e.Index, e.Ready.DataParallelRank))
+		l.f.Fail(check.Failed(CodeEngineIdentity, "it registers as data_parallel_rank %d, its identity names engine %d", e.Ready.DataParallelRank, e.Index).
+			Within(-1, readyPath("data_parallel_rank")).Compared(e.Index, e.Ready.DataParallelRank))
 	}
 	if said := e.Ready.VLLMVersion; protocol.LineOf(said) != l.codec.Line() {
-		l.f.add(fmt.Sprintf("it says that it is vLLM %q", said))
+		l.f.AddNote(fmt.Sprintf("it says that it is vLLM %q", said))
 	}
 }
 
 // checkSchema compares what the engine registered with with what the line declares
 // and, where the line has a golden, with what the captured engine did.
-func (l *live) checkSchema(g *recording) error {
+func (l *live) checkSchema(g *check.Golden) error {
 	got, err := shapeOf(l.s.engine.RawReady)
 	if err != nil {
-		l.f.asserted++
-		l.f.fail(problem(CodeReadyUnreadable, "the registration is no msgpack map with text keys: %v", err))
+		l.f.Asserted++
+		l.f.Fail(check.Failed(check.CodeReadyUnreadable, "the registration is no msgpack map with text keys: %v", err))
 		return nil
 	}
 	var want map[string]pack.Kind
-	if g.trace != nil {
-		want = l.f.capturedShape(g)
+	if g.Trace != nil {
+		want = capturedShape(l.f, g)
 	}
-	if g.location == "" {
-		g.location = "line " + l.line.Name
+	if g.Location == "" {
+		g.Location = "line " + l.line.Name
 	}
-	if l.f.compareShapes(g, want, got); want == nil {
-		l.f.note = "" // of what no captured engine sent
+	if compareShapes(l.f, g, want, got); want == nil {
+		l.f.Note = "" // of what no captured engine sent
 	}
 	for _, field := range l.codec.Profile().Structs["EngineCoreReadyResponse"].Fields {
 		kind, there := got[field.Name]
@@ -79,10 +80,10 @@ func (l *live) checkSchema(g *recording) error {
 		if !there || len(allowed) == 0 {
 			continue
 		}
-		l.f.asserted++
+		l.f.Asserted++
 		if !allowed[kind] {
-			l.f.fail(problem(CodeEngineReadyKind, "registration: %s is %v, line %s declares %s", field.Name, kind, l.codec.Line(), field.Type).
-				within(-1, readyPath(field.Name)).compared(field.Type, kind))
+			l.f.Fail(check.Failed(CodeEngineReadyKind, "registration: %s is %v, line %s declares %s", field.Name, kind, l.codec.Line(), field.Type).
+				Within(-1, readyPath(field.Name)).Compared(field.Type, kind))
 		}
 	}
 	return nil

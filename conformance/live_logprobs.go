@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -13,7 +14,7 @@ import (
 // column for the token itself and one for each of the most likely.
 func (l *live) takeLogprobs(a *ask, o *protocol.RequestOutput, aux [][]byte) {
 	if n := a.sampling.Logprobs; n != protocol.NoLogprobs && len(o.Tokens) > 0 {
-		l.f.asserted++
+		l.f.Asserted++
 		ids, err := logprobTable(o.Logprobs, aux, len(o.Tokens), n+1)
 		if err == nil {
 			err = firstColumn(ids, n+1, o.Tokens)
@@ -22,7 +23,7 @@ func (l *live) takeLogprobs(a *ask, o *protocol.RequestOutput, aux [][]byte) {
 		a.logprobs += len(o.Tokens)
 	}
 	if n := a.sampling.PromptLogprobs; n != protocol.NoLogprobs && a.outputs == 1 {
-		l.f.asserted++
+		l.f.Asserted++
 		ids, err := logprobTable(o.PromptLogprobs, aux, len(a.prompt)-1, n+1)
 		if err == nil {
 			err = firstColumn(ids, n+1, a.prompt[1:])
@@ -33,7 +34,7 @@ func (l *live) takeLogprobs(a *ask, o *protocol.RequestOutput, aux [][]byte) {
 
 func (l *live) logprobs(a *ask, field string, err error) {
 	if err != nil {
-		l.fail(field, problem(CodeLogprobs, "request %s: %s: %v: a real frontend answers HTTP 500", a.id, field, err).within(l.messages, outputPath(field)))
+		l.fail(field, check.Failed(CodeLogprobs, "request %s: %s: %v: a real frontend answers HTTP 500", a.id, field, err).Within(l.messages, outputPath(field)))
 	}
 }
 

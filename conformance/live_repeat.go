@@ -3,6 +3,7 @@ package conformance
 import (
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -59,12 +60,12 @@ func (l *live) repeat(prompt []uint32, sampling protocol.Sampling) error {
 	if err != nil {
 		return err
 	}
-	l.f.asserted++
+	l.f.Asserted++
 	if !slices.Equal(first.tokens, again.tokens) {
 		at := firstDifference(first.tokens, again.tokens)
-		l.fail(first.id, problem(CodeRepeat, "request %s, temperature %v: asked again, token %d differs: first %s, then %s",
+		l.fail(first.id, check.Failed(CodeRepeat, "request %s, temperature %v: asked again, token %d differs: first %s, then %s",
 			first.id, sampling.Temperature, at, around(first.tokens, at), around(again.tokens, at)).
-			at(at).compared(around(first.tokens, at), around(again.tokens, at)))
+			At(at).Compared(around(first.tokens, at), around(again.tokens, at)))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // checkStatistics has four requests run and looks at what the engine says of
@@ -26,15 +27,15 @@ func (l *live) checkStatistics() error {
 		return err
 	}
 	if l.statsSeen == before {
-		l.f.asserted = 0
-		l.f.add("the engine sends no scheduler_stats")
+		l.f.Asserted = 0
+		l.f.AddNote("the engine sends no scheduler_stats")
 		return nil
 	}
-	l.f.asserted++
+	l.f.Asserted++
 	if l.gauges != (gauges{}) {
-		l.f.fail(problem(CodeGauges, "all requests have ended, and scheduler_stats say %d running, %d waiting, KV cache usage %v",
+		l.f.Fail(check.Failed(CodeGauges, "all requests have ended, and scheduler_stats say %d running, %d waiting, KV cache usage %v",
 			l.gauges.running, l.gauges.waiting, l.gauges.usage).
-			within(l.messages, "EngineCoreOutputs.scheduler_stats").compared("0 running, 0 waiting, 0 used", fmt.Sprint(l.gauges)))
+			Within(l.messages, "EngineCoreOutputs.scheduler_stats").Compared("0 running, 0 waiting, 0 used", fmt.Sprint(l.gauges)))
 	}
 	return nil
 }
@@ -45,10 +46,10 @@ func (l *live) checkShutdown() error {
 	owner := l.s.owner()
 	switch {
 	case owner.remote:
-		l.f.add("somebody else runs the engine")
+		l.f.AddNote("somebody else runs the engine")
 		return nil
 	case l.runner.KeepAlive != nil:
-		l.f.add("the engine is kept alive")
+		l.f.AddNote("the engine is kept alive")
 		return nil
 	}
 	a, err := l.ask(l.prompt(8), greedy(min(512, max(l.s.engine.Ready.MaxModelLen/2, 2))))
@@ -61,12 +62,12 @@ func (l *live) checkShutdown() error {
 	owner.lost = errShutDown
 	owner.cancel(context.Canceled)
 	<-owner.done
-	l.f.asserted++
+	l.f.Asserted++
 	l.checkExit()
 	return nil
 }
 
-var errShutDown = coded(CodeEngineEnded, fmt.Errorf("the shutdown case has ended it"))
+var errShutDown = check.WithCode(check.CodeEngineEnded, fmt.Errorf("the shutdown case has ended it"))
 
 // checkExit looks at how a process ended.
 func (l *live) checkExit() {
@@ -79,11 +80,11 @@ func (l *live) checkExit() {
 	exit, killed := ended.End()
 	switch {
 	case exit == nil:
-		l.f.fail(problem(CodeShutdown, "the engine has not ended, not even by SIGKILL"))
+		l.f.Fail(check.Failed(CodeShutdown, "the engine has not ended, not even by SIGKILL"))
 	case killed:
-		l.f.fail(problem(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", firstLine(exit), process.Quote(exit.Tail)).
-			compared("an end within the grace", exit.Status))
+		l.f.Fail(check.Failed(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", firstLine(exit), process.Quote(exit.Tail)).
+			Compared("an end within the grace", exit.Status))
 	default:
-		l.f.add("ended by SIGTERM: " + exit.Status)
+		l.f.AddNote("ended by SIGTERM: " + exit.Status)
 	}
 }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -77,7 +78,7 @@ func (l *live) checkAbort() error {
 			return err
 		}
 	}
-	l.f.add("every request had ended before the engine read its abort, so only the use of their ids was judged")
+	l.f.AddNote("every request had ended before the engine read its abort, so only the use of their ids was judged")
 	return nil
 }
 
@@ -133,10 +134,10 @@ func (l *live) useAgain(ended []*ask) error {
 		return err
 	}
 	for _, a := range again {
-		l.f.asserted++
+		l.f.Asserted++
 		if a.finish != protocol.FinishLength {
-			l.fail(a.id, problem(CodeAbort, "the id %s cannot be used again after an abort: the request ended by %s", a.id, a.finish).
-				compared(protocol.FinishLength, a.finish))
+			l.fail(a.id, check.Failed(CodeAbort, "the id %s cannot be used again after an abort: the request ended by %s", a.id, a.finish).
+				Compared(protocol.FinishLength, a.finish))
 		}
 	}
 	return l.barrier()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -109,8 +110,8 @@ func TestLiveFaults(t *testing.T) {
 		{"local", CodeEngineHello, []Assertion{Handshake}, "HELLO says local = true, headless = true"},
 		{"other-identity", CodeEngineIdentity, []Assertion{Handshake}, "the identity 0500 names engine 5"},
 		{"ready-kind", CodeEngineReadyKind, []Assertion{Schema}, "mamba_block_size is str, line 0.33 declares int | None"},
-		{"ready-missing", CodeReadyRequired, []Assertion{Schema}, "block_size is missing"},
-		{"other-index", CodeEngineIndex, append([]Assertion{Handshake}, everywhere...), "engine_index is 3, but engine 0 registered"},
+		{"ready-missing", check.CodeReadyRequired, []Assertion{Schema}, "block_size is missing"},
+		{"other-index", check.CodeEngineIndex, append([]Assertion{Handshake}, everywhere...), "engine_index is 3, but engine 0 registered"},
 		{"clock-goes-back", CodeTimestamp, everywhere, "comes after"},
 		{"wave", CodeEnvelope, asking, "wave_complete and start_wave are for a coordinator"},
 		{"empty-envelope", CodeEnvelope, asking, "it has neither outputs, nor statistics"},
@@ -131,7 +132,7 @@ func TestLiveFaults(t *testing.T) {
 		{"logprobs-of-others", CodeLogprobs, []Assertion{Repeat}, "row 0 begins with id"},
 		{"stuck-gauges", CodeGauges, []Assertion{Statistics}, "1 running, 0 waiting"},
 		{"statistics-without-wave", CodeStatistics, everywhere, "current_wave: it is missing"},
-		{"other-layout", CodeUndecodable, everywhere, "EngineCoreOutput has 20 fields, line 0.33 knows 19"},
+		{"other-layout", check.CodeUndecodable, everywhere, "EngineCoreOutput has 20 fields, line 0.33 knows 19"},
 		{"ignores-sigterm", CodeShutdown, []Assertion{Shutdown}, "did not end within the grace after SIGTERM and was killed"},
 	}
 	for _, test := range tests {
@@ -199,14 +200,14 @@ func TestLiveLost(t *testing.T) {
 		exit   int
 		says   string
 	}{
-		{"dies-at-once", patient(), Handshake, CodeEngineEnded, ExitFail, "| ValueError: no such model"},
+		{"dies-at-once", patient(), Handshake, check.CodeEngineEnded, ExitFail, "| ValueError: no such model"},
 		{"ready-first", patient(), Handshake, CodeEngineOrder, ExitFail, `"READY" out of turn`},
-		{"dies-later", patient(), Streaming, CodeEngineEnded, ExitFail, "| CUDA error"},
-		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Streaming, CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
-		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Abort, CodeSilence, ExitInfra, "no output for 2s; request live-3 is open after 0 of 512 tokens"},
+		{"dies-later", patient(), Streaming, check.CodeEngineEnded, ExitFail, "| CUDA error"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Streaming, check.CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Abort, check.CodeSilence, ExitInfra, "no output for 2s; request live-3 is open after 0 of 512 tokens"},
 		{"flood-answers", patient(), Streaming, CodeUtilityAnswer, ExitFail, "the answer to call 7, which nobody waits for"},
-		{"flood-bytes", patient(), Streaming, CodeEngineEnded, ExitFail, "the limit is 67108864"},
-		{"flood-strays", patient(), Streaming, CodeStray, ExitFail, `an output names request "stray-1"`},
+		{"flood-bytes", patient(), Streaming, check.CodeEngineEnded, ExitFail, "the limit is 67108864"},
+		{"flood-strays", patient(), Streaming, check.CodeStray, ExitFail, `an output names request "stray-1"`},
 		{"flood-outputs", patient(), Streaming, CodeAfterEnd, ExitFail, "an output of 10 tokens comes after it had ended"},
 	}
 	for _, test := range tests {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -41,17 +42,17 @@ func (l *live) checkUtilities() error {
 		if err != nil {
 			return err
 		}
-		l.f.asserted++
+		l.f.Asserted++
 		path := "EngineCoreOutputs.utility_output"
 		switch {
 		case answer.Failed && call.mayFail:
-			l.f.add(fmt.Sprintf("%s is not available", call.method))
+			l.f.AddNote(fmt.Sprintf("%s is not available", call.method))
 		case answer.Failed:
-			l.fail(call.method, problem(CodeUtilityAnswer, "%s: answered with a failure: %q", call.method, answer.Failure).
-				within(l.messages, path+".failure_message").compared(declared.Result, "a failure"))
+			l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with a failure: %q", call.method, answer.Failure).
+				Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
 		case !isResult(declared.Result, answer.Result):
-			l.fail(call.method, problem(CodeUtilityAnswer, "%s: answered with %s, a frontend expects a result of kind %s", call.method, shown(answer.Result), declared.Result).
-				within(l.messages, path+".result").compared(declared.Result, shown(answer.Result)))
+			l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with %s, a frontend expects a result of kind %s", call.method, shown(answer.Result), declared.Result).
+				Within(l.messages, path+".result").Compared(declared.Result, shown(answer.Result)))
 		}
 	}
 	return l.checkUnknownCall()
@@ -64,10 +65,10 @@ func (l *live) checkUnknownCall() error {
 	if err != nil {
 		return err
 	}
-	l.f.asserted++
+	l.f.Asserted++
 	if !answer.Failed || answer.Failure == "" {
-		l.fail("", problem(CodeUtilityUnknown, "%s: answered with %s, want a failure message: a frontend must not take it for done", unknown, shown(answer.Result)).
-			within(l.messages, "EngineCoreOutputs.utility_output.failure_message").compared("a message", shown(answer.Result)))
+		l.fail("", check.Failed(CodeUtilityUnknown, "%s: answered with %s, want a failure message: a frontend must not take it for done", unknown, shown(answer.Result)).
+			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", shown(answer.Result)))
 	}
 	if _, err := l.askAndAwait(l.prompt(5), greedy(3)); err != nil {
 		return err

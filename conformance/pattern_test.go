@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance/expect"
 )
 
 func TestPatternMatch(t *testing.T) {
@@ -53,7 +55,7 @@ func TestPatternMatch(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.pattern+" "+test.name, func(t *testing.T) {
-			p, err := ParsePattern(test.pattern)
+			p, err := expect.ParsePattern(test.pattern)
 			if err != nil {
 				if test.name != "" {
 					t.Fatal(err)
@@ -93,7 +95,7 @@ func TestParsePattern(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			p, err := ParsePattern(test.pattern)
+			p, err := expect.ParsePattern(test.pattern)
 			switch {
 			case test.err == "" && (err != nil || p.Request() != test.request):
 				t.Errorf("request %d, %v, want %d", p.Request(), err, test.request)
@@ -112,7 +114,7 @@ func TestNamesAreTheirPatterns(t *testing.T) {
 		t.Fatalf("%d cases, %v", len(all), err)
 	}
 	for i, c := range all {
-		p, err := ParsePattern(c.Name())
+		p, err := expect.ParsePattern(c.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,25 +135,25 @@ func FuzzPattern(f *testing.F) {
 		if len(pattern) > 200 || len(name) > 1000 || !utf8.ValidString(pattern) || !utf8.ValidString(name) || strings.ContainsAny(name, "\n\r") {
 			return
 		}
-		p, err := ParsePattern(pattern)
+		p, err := expect.ParsePattern(pattern)
 		if err != nil {
 			return
 		}
 		if got, want := p.Match(name), reference(p).MatchString("/"+name); got != want {
 			t.Errorf("%q matches %q: %v, want %v", pattern, name, got, want)
 		}
-		if self, err := ParsePattern(name); err == nil && self.Request() < 0 && !self.Match(name) {
+		if self, err := expect.ParsePattern(name); err == nil && self.Request() < 0 && !self.Match(name) {
 			t.Errorf("%q does not match itself", name)
 		}
 	})
 }
 
 // reference is the pattern as a regular expression for "/" and a name.
-func reference(p Pattern) *regexp.Regexp {
+func reference(p expect.Pattern) *regexp.Regexp {
 	var b strings.Builder
 	b.WriteString(`\A`)
-	for _, c := range p.components {
-		if c == anyComponents {
+	for _, c := range p.Components {
+		if c == expect.AnyComponents {
 			b.WriteString(`(/[^/]*)*`)
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -21,7 +22,7 @@ func halfway(index, got int, ended bool) *stream {
 // TestFailureOf: an error keeps its places on the way to a failure, through
 // whatever wraps it.
 func TestFailureOf(t *testing.T) {
-	silence := coded(CodeSilence, errors.New("no output for 1s"))
+	silence := check.WithCode(check.CodeSilence, errors.New("no output for 1s"))
 	session := &session{frames: 42}
 	garbage := session.undecodable(errors.New("it does not decode: EngineCoreOutputs.outputs[3].new_token_ids: expected array, found str"))
 	tests := []struct {
@@ -29,24 +30,24 @@ func TestFailureOf(t *testing.T) {
 		err  error
 		want Failure
 	}{
-		{"nothing known", errors.New("x"), Failure{Code: CodeUnjudged, Request: -1, Position: -1, Frame: -1}},
+		{"nothing known", errors.New("x"), Failure{Code: check.CodeUnjudged, Request: -1, Position: -1, Frame: -1}},
 		{
 			"one open", placed([]*stream{halfway(0, 8, true), halfway(1, 3, false)}, silence),
-			Failure{Code: CodeSilence, Request: 1, Position: 3, Frame: -1, Expected: "8 tokens and a terminal output", Actual: "3 tokens"},
+			Failure{Code: check.CodeSilence, Request: 1, Position: 3, Frame: -1, Expected: "8 tokens and a terminal output", Actual: "3 tokens"},
 		},
-		{"several open", placed([]*stream{halfway(0, 1, false), halfway(1, 3, false)}, silence), Failure{Code: CodeSilence, Request: -1, Position: -1, Frame: -1}},
-		{"none open", placed([]*stream{halfway(0, 8, true)}, silence), Failure{Code: CodeSilence, Request: -1, Position: -1, Frame: -1}},
+		{"several open", placed([]*stream{halfway(0, 1, false), halfway(1, 3, false)}, silence), Failure{Code: check.CodeSilence, Request: -1, Position: -1, Frame: -1}},
+		{"none open", placed([]*stream{halfway(0, 8, true)}, silence), Failure{Code: check.CodeSilence, Request: -1, Position: -1, Frame: -1}},
 		{
 			"a message", garbage,
 			Failure{
-				Code: CodeUndecodable, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.outputs[3].new_token_ids",
+				Code: check.CodeUndecodable, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.outputs[3].new_token_ids",
 				Expected: "a message of the line", Actual: "none",
 			},
 		},
 		{
 			"a message while one was open", fmt.Errorf("and: %w", placed([]*stream{halfway(7, 2, false)}, garbage)),
 			Failure{
-				Code: CodeUndecodable, Request: 7, Position: 2, Frame: 42, Path: "EngineCoreOutputs.outputs[3].new_token_ids",
+				Code: check.CodeUndecodable, Request: 7, Position: 2, Frame: 42, Path: "EngineCoreOutputs.outputs[3].new_token_ids",
 				Expected: "a message of the line", Actual: "none",
 			},
 		},
@@ -61,7 +62,7 @@ func TestFailureOf(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := failureOf(test.err)
+			got := check.FailureOf(test.err)
 			test.want.Message = test.err.Error()
 			if got != test.want {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
@@ -81,8 +82,8 @@ func TestIntegrityOfAnyStore(t *testing.T) {
 		damage func(*subjectGolden)
 		code   Code
 	}{
-		{"other bytes", func(g *subjectGolden) { g.data = append([]byte{g.data[0] ^ 1}, g.data[1:]...) }, CodeDigest},
-		{"other size", func(g *subjectGolden) { g.Size++ }, CodeSize},
+		{"other bytes", func(g *subjectGolden) { g.data = append([]byte{g.data[0] ^ 1}, g.data[1:]...) }, check.CodeDigest},
+		{"other size", func(g *subjectGolden) { g.Size++ }, check.CodeSize},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -3,76 +3,12 @@ package conformance
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
-
-// Case is one assertion about one golden of one line. A line without goldens
-// has one case without golden and assertion, which is skipped.
-type Case struct {
-	Line  compat.Line
-	Suite Suite
-	// Golden is what is replayed, or what the player says to a frontend under
-	// test. Of the live suite only schema has one: what its engine registered with.
-	Golden    manifest.Golden
-	Assertion Assertion
-	// Variant tells the fidelity cases of a golden apart.
-	Variant Variant
-	// Gating cases decide the exit code.
-	Gating bool
-	// Entry is where the registry has the golden: "manifest.toml:14".
-	Entry string
-	// Skip, when not empty, says why the case will not run.
-	Skip string
-}
-
-// Variant is how a fidelity case replays.
-type Variant struct {
-	Match       player.Match
-	Concurrency int
-	// Frontend, unless zero, is the real frontend whose HTTP side the requests
-	// go through, Stream as server-sent events.
-	Frontend RealFrontend
-	Stream   bool
-}
-
-// ThroughFrontend tells whether a real frontend stands before the player.
-func (v Variant) ThroughFrontend() bool { return v.Frontend.Binary != "" }
-
-// String tells the variants of a golden apart: "index-16", "frontend-stream-index-16".
-func (v Variant) String() string {
-	s := string(v.Match) + "-" + strconv.Itoa(v.Concurrency)
-	switch {
-	case v.Stream:
-		return "frontend-stream-" + s
-	case v.ThroughFrontend():
-		return "frontend-" + s
-	}
-	return s
-}
-
-// Check names the assertion and its variant: "fidelity-index-16".
-func (c Case) Check() string {
-	if c.Assertion == Fidelity {
-		return string(Fidelity) + "-" + c.Variant.String()
-	}
-	return string(c.Assertion)
-}
-
-// Name is the path of the case: "0.33/multiturn-s7/fidelity-index-1",
-// "0.33/live/abort".
-func (c Case) Name() string {
-	switch {
-	case c.Assertion == "":
-		return c.Line.Name
-	case c.Suite == SuiteReplay:
-		return c.Line.Name + "/" + c.Golden.ID + "/" + c.Check()
-	}
-	return c.Line.Name + "/" + string(c.Suite) + "/" + c.Check()
-}
 
 // NewPlan lists every case of the selected lines and goldens, in the order of
 // the window, of the registry, and of the assertions. Every case is listed once.
@@ -139,7 +75,7 @@ func (s Selection) every(window *compat.Matrix, registry *manifest.Manifest) []C
 func (s Selection) cases(lines []compat.Line, registry *manifest.Manifest) []Case {
 	var cases []Case
 	for _, line := range lines {
-		gating := s.Enforce.gates(line.FidelityValidated)
+		gating := s.Enforce.Gates(line.FidelityValidated)
 		switch s.Suite {
 		case SuiteLive:
 			cases = append(cases, s.asserted(liveCases(line, registry, gating))...)
@@ -220,4 +156,47 @@ func (s Selection) variants(line compat.Line) []Variant {
 		variants = append(variants, v, streamed)
 	}
 	return variants
+}
+
+// filter keeps the cases that a pattern of Run matches, or all without one, and
+// leaves out those that one of Skip matches. A pattern that matches none of every
+// case there is, is an error, and so is a filter that leaves nothing.
+func (s Selection) filter(cases []Case, every func() []Case) ([]Case, error) {
+	if len(s.Run)+len(s.Skip) == 0 {
+		return cases, nil
+	}
+	all := every()
+	run, err := casePatterns("run", s.Run, all)
+	if err != nil {
+		return nil, err
+	}
+	skip, err := casePatterns("skip", s.Skip, all)
+	if err != nil {
+		return nil, err
+	}
+	left := slices.DeleteFunc(slices.Clone(cases), func(c Case) bool {
+		return len(run) > 0 && !expect.MatchAny(run, c) || expect.MatchAny(skip, c)
+	})
+	if len(left) == 0 {
+		return nil, fmt.Errorf("nothing is left to run: of the %d selected cases, run %q and skip %q leave none", len(cases), s.Run, s.Skip)
+	}
+	return left, nil
+}
+
+// casePatterns reads patterns that are about whole cases and match at least one.
+func casePatterns(what string, texts []string, all []Case) ([]expect.Pattern, error) {
+	var patterns []expect.Pattern
+	for _, text := range texts {
+		p, err := expect.ParsePattern(text)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", what, err)
+		case p.Request() >= 0:
+			return nil, fmt.Errorf("%s: pattern %q names a request: a case runs as a whole", what, text)
+		case !slices.ContainsFunc(all, func(c Case) bool { return p.Match(c.Name()) }):
+			return nil, fmt.Errorf("%s: pattern %q matches no case%s", what, text, expect.NearestCase(text, all))
+		}
+		patterns = append(patterns, p)
+	}
+	return patterns, nil
 }

@@ -239,7 +239,7 @@ func TestIdleStartsAnew(t *testing.T) {
 	runner := Runner{Store: g}
 	runner.setDefaults()
 	loaded := runner.load(t.Context(), Case{Line: g.line, Golden: g.Golden})
-	s, err := runner.boot(t.Context(), loaded.codec, player.Options{VLLMVersion: g.line.Tag, Trace: loaded.trace})
+	s, err := runner.boot(t.Context(), loaded.Codec, player.Options{VLLMVersion: g.line.Tag, Trace: loaded.Trace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestIdleStartsAnew(t *testing.T) {
 	s.limits.Idle = never
 	s.quiet = time.NewTimer(0)
 	<-s.quiet.C
-	if err := s.front.Submit(recordedStreams(loaded.trace)[0].request()); err != nil {
+	if err := s.front.Submit(recordedStreams(loaded.Trace)[0].request()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.receive(t.Context()); err != nil {

@@ -250,7 +250,7 @@ func (r *registrar) read(context.Context) error {
 	if err := trace.Archive(&packed, bytes.NewReader(raw), trace.IsGzip(r.Trace)); err != nil {
 		return refuse(ExitFail, fmt.Errorf("%s: %w", r.Trace, err))
 	}
-	r.data, r.meta = packed.Bytes(), c.trace.Meta
+	r.data, r.meta = packed.Bytes(), c.Trace.Meta
 	r.describe(c)
 	if problems := r.check(c); len(problems) > 0 {
 		return refuse(ExitFail, problems...)

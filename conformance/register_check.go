@@ -10,53 +10,54 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
 // capture reads the bytes of a capture to their end.
-func (r *registrar) capture(raw []byte) (*recording, error) {
-	c := &recording{registered: manifest.Golden{Role: r.Role}, location: r.Trace}
+func (r *registrar) capture(raw []byte) (*check.Golden, error) {
+	c := &check.Golden{Registered: manifest.Golden{Role: r.Role}, Location: r.Trace}
 	var err error
-	if c.codec, err = codecOf(r.line); err != nil {
+	if c.Codec, err = check.CodecFor(r.line); err != nil {
 		return nil, err
 	}
 	if r.Role == manifest.Wire {
-		c.trace = &trace.Trace{Name: r.Trace}
-		c.trace.Meta, c.frames, err = readFrames(raw, r.Trace, trace.IsGzip(r.Trace))
-		r.result.Messages = len(c.frames)
+		c.Trace = &trace.Trace{Name: r.Trace}
+		c.Trace.Meta, c.Frames, err = check.ReadFrames(raw, r.Trace, trace.IsGzip(r.Trace))
+		r.result.Messages = len(c.Frames)
 		return c, err
 	}
-	reader, err := cassetteReader(raw, r.Trace)
+	reader, err := check.TraceReader(raw, r.Trace)
 	if err != nil {
 		return nil, err
 	}
-	if c.trace, err = reader.ReadAll(); err != nil {
+	if c.Trace, err = reader.ReadAll(); err != nil {
 		return nil, err
 	}
 	if !reader.HasMeta() {
 		return nil, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record it with `vllm-vcr record`", r.Trace)
 	}
-	c.measure()
+	c.Measure()
 	return c, nil
 }
 
 // describe fills in the entry of the registry.
-func (r *registrar) describe(c *recording) {
+func (r *registrar) describe(c *check.Golden) {
 	sum := sha256.Sum256(r.data)
-	meta := c.trace.Meta
+	meta := c.Trace.Meta
 	g := &r.result.Golden
 	*g = manifest.Golden{
 		Line: r.line.Name, ID: r.ID, Workload: r.Workload, Role: r.Role, Scenario: r.Scenario, Seed: r.Seed,
 		SHA256: hex.EncodeToString(sum[:]), Size: int64(len(r.data)),
-		Records: len(c.trace.Records), Streams: c.streams, Tokens: c.tokens,
+		Records: len(c.Trace.Records), Streams: c.Streams, Tokens: c.Tokens,
 		ConfigHash: trace.Or(meta.ConfigHash, ""), VLLMVersion: trace.Or(meta.VLLMVersion, ""),
 		GPU: trace.Or(meta.GPU, ""), Model: trace.Or(meta.Model, ""), EngineConfig: trace.Or(meta.EngineConfig, ""),
 		RecorderVersion: metaText(meta, "recorder_version"), EngineImage: r.EngineImage, CaptureRun: r.CaptureRun,
 	}
-	if c.streams > 0 {
-		g.TokensSHA256 = c.digest
+	if c.Streams > 0 {
+		g.TokensSHA256 = c.Digest
 	}
 	g.CapturedAt = r.CapturedAt
 	if at := metaText(meta, "captured_at"); at != "" {
@@ -105,45 +106,45 @@ func metaText(meta trace.Meta, key string) string {
 
 // check returns everything that keeps a capture from becoming a golden, apart from
 // its replay.
-func (r *registrar) check(c *recording) []error {
-	meta := c.trace.Meta
+func (r *registrar) check(c *check.Golden) []error {
+	meta := c.Trace.Meta
 	f := checkLine(r.line, r.Trace, meta)
 	r.checkPatch(&f, meta)
 	r.checkConfig(&f, meta)
 	r.checkReady(&f, c)
 	r.checkRecords(&f, c)
 	if at := metaText(meta, "captured_at"); at != "" && r.result.Golden.CapturedAt.IsZero() {
-		f.fail(problem(CodeRegistration, "%s: meta.captured_at is %q, not a time as in 2026-01-31T12:00:00Z", r.Trace, at))
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.captured_at is %q, not a time as in 2026-01-31T12:00:00Z", r.Trace, at))
 	}
 	var problems []error
-	for _, failure := range f.failures {
+	for _, failure := range f.Failures {
 		problems = append(problems, errors.New(failure.Message))
 	}
 	return problems
 }
 
 // checkPatch compares the captured release with the one that stands for the line.
-func (r *registrar) checkPatch(f *finding, meta trace.Meta) {
+func (r *registrar) checkPatch(f *check.Outcome, meta trace.Meta) {
 	release, err := compat.ParseVersion(r.line.Tag)
 	captured := trace.Or(meta.VLLMVersion, "")
-	if err != nil || release.IsCandidate() || r.line.IsTracker() || r.AllowPatchDrift || len(f.failures) > 0 {
+	if err != nil || release.IsCandidate() || r.line.IsTracker() || r.AllowPatchDrift || len(f.Failures) > 0 {
 		return
 	}
 	public, _, _ := strings.Cut(captured, "+") // 0.33.0+cpu is a build of 0.33.0
 	got, err := compat.ParseVersion(public)
 	if err != nil || got.Major != release.Major || got.Minor != release.Minor || got.Patch != release.Patch || got.IsCandidate() {
-		f.fail(problem(CodeRegistration, "%s: meta.vllm_version is %q, but %s stands for line %s: capture that release, or allow patch drift",
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.vllm_version is %q, but %s stands for line %s: capture that release, or allow patch drift",
 			r.Trace, captured, r.line.Tag, r.line.Name))
 		return
 	}
 	if tag := trace.Or(meta.VLLMTag, r.line.Tag); tag != r.line.Tag {
-		f.fail(problem(CodeRegistration, "%s: meta.vllm_tag is %q, but line %s is %s: record with --vllm-version %s", r.Trace, tag, r.line.Name, r.line.Tag, r.line.Tag))
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.vllm_tag is %q, but line %s is %s: record with --vllm-version %s", r.Trace, tag, r.line.Name, r.line.Tag, r.line.Tag))
 	}
 }
 
 // checkConfig wants the fingerprint of the engine's configuration and everything
 // that it is made of.
-func (r *registrar) checkConfig(f *finding, meta trace.Meta) {
+func (r *registrar) checkConfig(f *check.Outcome, meta trace.Meta) {
 	complete := true
 	for _, needed := range []struct {
 		key, flag string
@@ -163,58 +164,58 @@ func (r *registrar) checkConfig(f *finding, meta trace.Meta) {
 		if needed.flag != "" {
 			hint = ": record with " + needed.flag
 		}
-		f.fail(problem(CodeRegistration, "%s: meta.%s is missing%s", r.Trace, needed.key, hint))
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.%s is missing%s", r.Trace, needed.key, hint))
 	}
 	if !complete {
 		return
 	}
 	if want := trace.ConfigHash(*meta.GPU, *meta.VLLMTag, *meta.EngineConfig); want != *meta.ConfigHash {
-		f.fail(problem(CodeRegistration, "%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s: record without --config-hash",
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s: record without --config-hash",
 			r.Trace, *meta.ConfigHash, want))
 	}
 }
 
 // checkReady wants a registration of the engine that has all that the line's
 // frontends require, and that is of the engine which the meta line names.
-func (r *registrar) checkReady(f *finding, c *recording) {
-	if trace.Or(c.trace.Meta.ReadyResponseHex, "") == "" {
-		f.fail(problem(CodeRegistration, "%s: meta.ready_response_hex is missing: what the engine registered with was not recorded", r.Trace))
+func (r *registrar) checkReady(f *check.Outcome, c *check.Golden) {
+	if trace.Or(c.Trace.Meta.ReadyResponseHex, "") == "" {
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.ready_response_hex is missing: what the engine registered with was not recorded", r.Trace))
 		return
 	}
-	failures := len(f.failures)
-	shape := f.capturedShape(c)
-	if len(f.failures) > failures {
+	failures := len(f.Failures)
+	shape := capturedShape(f, c)
+	if len(f.Failures) > failures {
 		return
 	}
-	declared := c.codec.Profile().Structs["EngineCoreReadyResponse"]
+	declared := c.Codec.Profile().Structs["EngineCoreReadyResponse"]
 	for _, field := range declared.Fields {
 		if _, ok := shape[field.Name]; field.Required && !ok {
-			f.fail(problem(CodeRegistration, "%s: meta.ready_response_hex has no %s, which frontends of line %s require (%s)", r.Trace, field.Name, r.line.Name, declared.Module))
+			f.Fail(check.Failed(check.CodeRegistration, "%s: meta.ready_response_hex has no %s, which frontends of line %s require (%s)", r.Trace, field.Name, r.line.Name, declared.Module))
 		}
 	}
-	raw, _ := hex.DecodeString(*c.trace.Meta.ReadyResponseHex) // it has a shape
+	raw, _ := hex.DecodeString(*c.Trace.Meta.ReadyResponseHex) // it has a shape
 	ready, err := protocol.DecodeReady(raw)
 	switch {
 	case err != nil:
-		f.fail(problem(CodeRegistration, "%s: meta.ready_response_hex: %v", r.Trace, err))
-	case ready.VLLMVersion != trace.Or(c.trace.Meta.VLLMVersion, ""):
-		f.fail(problem(CodeRegistration, "%s: meta.vllm_version is %q, but in meta.ready_response_hex the engine says %q", r.Trace, trace.Or(c.trace.Meta.VLLMVersion, ""), ready.VLLMVersion))
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.ready_response_hex: %v", r.Trace, err))
+	case ready.VLLMVersion != trace.Or(c.Trace.Meta.VLLMVersion, ""):
+		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.vllm_version is %q, but in meta.ready_response_hex the engine says %q", r.Trace, trace.Or(c.Trace.Meta.VLLMVersion, ""), ready.VLLMVersion))
 	}
 }
 
 // checkRecords wants streams that a replay can tell right from wrong.
-func (r *registrar) checkRecords(f *finding, c *recording) {
+func (r *registrar) checkRecords(f *check.Outcome, c *check.Golden) {
 	if r.Role != manifest.Fidelity {
 		return
 	}
-	if c.streams == 0 {
-		f.fail(problem(CodeRegistration, "%v: record with --record-tokens", nothingToReplay(c)))
+	if c.Streams == 0 {
+		f.Fail(check.Failed(check.CodeRegistration, "%v: record with --record-tokens", nothingToReplay(c)))
 	}
-	for index, i := range trace.ReplaySubset(c.trace.Records) {
-		rec := &c.trace.Records[i]
+	for index, i := range trace.ReplaySubset(c.Trace.Records) {
+		rec := &c.Trace.Records[i]
 		// How far an aborted request came is its client's doing.
 		if rec.FinishReason == trace.FinishAbort && rec.OutputTokenIDs != nil {
-			f.fail(problem(CodeRegistration, "%s: line %d: the request was aborted, so a replay cannot tell what it should say: record without aborted requests", r.Trace, rec.Line).of(index))
+			f.Fail(check.Failed(check.CodeRegistration, "%s: line %d: the request was aborted, so a replay cannot tell what it should say: record without aborted requests", r.Trace, rec.Line).Of(index))
 		}
 	}
 }

@@ -8,26 +8,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 )
 
-// Result is the outcome of a case.
-type Result struct {
-	Case     Case
-	Verdict  Verdict
-	Failures []Failure
-	// Note says what a skipped case lacks, or what else is worth knowing.
-	Note string
-	// Asserted counts what was compared: streams, keys, bytes' digests. A case
-	// that passes has compared at least one.
-	Asserted int
-	Tokens   int // tokens compared
-	Duration time.Duration
-	// Location is where the golden's bytes are.
-	Location string
-	// Expected is the expectation that decided the verdict, nil when none did.
-	Expected *Expectation
-	// infra marks an Error whose cause lies around the subject.
-	infra bool
-}
-
 // Description says what is under test.
 type Description struct {
 	// Kind is "player" for the embedded one, "engine" or "frontend" for what the
@@ -113,7 +93,7 @@ func (l *LineSummary) add(result Result) {
 	l.Counts[result.Verdict]++
 	l.Asserted += result.Asserted
 	l.Tokens += result.Tokens
-	l.infra = l.infra && (result.Verdict != Error || result.infra)
+	l.infra = l.infra && (result.Verdict != Error || result.Infra)
 	if id := result.Case.Golden.ID; id != l.golden {
 		l.Goldens++
 		l.golden = id

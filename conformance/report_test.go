@@ -18,7 +18,7 @@ func resultOf(line, golden string, gating bool, v Verdict, asserted int) Result 
 	}
 }
 
-func besides(r Result) Result { r.infra = true; return r }
+func besides(r Result) Result { r.Infra = true; return r }
 
 func TestJudge(t *testing.T) {
 	const gates, informs = true, false

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -63,7 +65,7 @@ type Runner struct {
 
 	// Expectations are what is known to fail; may be nil. All are the cases that
 	// their patterns must be of, see [EveryCase], default the cases of the run.
-	Expectations *Expectations
+	Expectations *expect.Expectations
 	All          []Case
 	// Now tells which expectations have expired, default [time.Now].
 	Now func() time.Time
@@ -77,11 +79,6 @@ type Runner struct {
 	versions map[string]string // what the subject says it is, line by line
 }
 
-// infraError marks an error around the subject.
-type infraError struct{ error }
-
-func (e infraError) Unwrap() error { return e.error }
-
 // Run runs the cases in order and reports on each: one whose golden cannot be
 // fetched or read, or that the end of ctx came before, is an error, not a
 // silence.
@@ -94,14 +91,14 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	if all == nil {
 		all = cases
 	}
-	expected := newJudge(r.Expectations, all, r.Now())
+	expected := expect.NewJudge(r.Expectations, all, r.Now())
 	var results []Result
-	var g *recording
+	var g *check.Golden
 	for i, c := range cases {
 		if i == 0 || !sameGolden(c, cases[i-1]) {
 			g = r.load(ctx, c)
 		}
-		result := expected.judge(r.runCase(ctx, g, c))
+		result := expected.Apply(r.runCase(ctx, g, c))
 		if r.Progress != nil {
 			r.Progress(result)
 		}
@@ -112,7 +109,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	report := NewReport(results, took)
 	report.Subject = r.Subject
 	report.Subject.Versions = r.versions
-	report.Blame(expected.problems...)
+	report.Blame(expected.Failures...)
 	return report
 }
 
@@ -124,7 +121,7 @@ func (r *Runner) prefetch(ctx context.Context, cases []Case) (stop func()) {
 	}
 	var goldens []manifest.Golden
 	for i, c := range cases {
-		if needsGolden(c) && (i == 0 || !sameGolden(c, cases[i-1]) || !needsGolden(cases[i-1])) {
+		if check.NeedsGolden(c) && (i == 0 || !sameGolden(c, cases[i-1]) || !check.NeedsGolden(cases[i-1])) {
 			goldens = append(goldens, c.Golden)
 		}
 	}
@@ -161,51 +158,51 @@ func sameGolden(a, b Case) bool {
 // withDeadline bounds a case.
 func (r *Runner) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, r.Timeouts.Golden,
-		infraError{coded(CodeDeadline, fmt.Errorf("the case took longer than %v", r.Timeouts.Golden))})
+		check.Infra(check.WithCode(check.CodeDeadline, fmt.Errorf("the case took longer than %v", r.Timeouts.Golden))))
 }
 
-func (r *Runner) runCase(ctx context.Context, g *recording, c Case) Result {
-	result := Result{Case: c, Location: g.location}
-	skip, broken := c.Skip, g.problem(c.Assertion)
-	if skip == "" && broken != nil && g.blamed != "" {
-		skip = "not judged: see " + g.blamed
+func (r *Runner) runCase(ctx context.Context, g *check.Golden, c Case) Result {
+	result := Result{Case: c, Location: g.Location}
+	skip, broken := c.Skip, g.Unusable(c.Assertion)
+	if skip == "" && broken != nil && g.Blamed != "" {
+		skip = "not judged: see " + g.Blamed
 	}
 	if skip != "" {
 		result.Verdict, result.Note = Skip, skip
 		return result
 	}
 	if broken != nil {
-		g.blamed = c.Check()
+		g.Blamed = c.Check()
 	}
 	start := time.Now()
 	f, err := r.assert(ctx, g, c)
-	result.Failures, result.Asserted, result.Tokens, result.Note = f.failures, f.asserted, f.tokens, f.note
+	result.Failures, result.Asserted, result.Tokens, result.Note = f.Failures, f.Asserted, f.Tokens, f.Note
 	result.Duration = time.Since(start)
-	var infra infraError
+	var infra check.InfraError
 	switch {
-	case len(f.failures) > 0:
+	case len(f.Failures) > 0:
 		result.Verdict = Fail
 	case err != nil:
-		result.Verdict, result.infra = Error, errors.As(err, &infra) || ctx.Err() != nil
-	case f.asserted == 0:
+		result.Verdict, result.Infra = Error, errors.As(err, &infra) || ctx.Err() != nil
+	case f.Asserted == 0:
 		result.Verdict = Skip
 	default:
 		result.Verdict = Pass
 	}
 	if err != nil {
-		result.Failures = append(result.Failures, failureOf(err))
+		result.Failures = append(result.Failures, check.FailureOf(err))
 	}
 	return result
 }
 
 // assert makes one assertion.
-func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, err error) {
+func (r *Runner) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
 	if ctx.Err() != nil {
 		return f, notRun(ctx)
 	}
-	if err := g.problem(c.Assertion); err != nil {
-		if c.Assertion == Integrity && g.mismatch != nil {
-			return g.integrity, nil
+	if err := g.Unusable(c.Assertion); err != nil {
+		if c.Assertion == Integrity && g.Mismatch != nil {
+			return g.Integrity, nil
 		}
 		return f, err
 	}
@@ -219,11 +216,11 @@ func (r *Runner) assert(ctx context.Context, g *recording, c Case) (f finding, e
 	}
 	switch c.Assertion {
 	case Integrity:
-		return g.integrity, nil
+		return g.Integrity, nil
 	case SameLine:
-		return checkLine(c.Line, g.location, g.trace.Meta), nil
+		return checkLine(c.Line, g.Location, g.Trace.Meta), nil
 	case Provenance:
-		return checkProvenance(g.registered, c.Line, g.location, g.trace.Meta), nil
+		return checkProvenance(g.Registered, c.Line, g.Location, g.Trace.Meta), nil
 	case Schema:
 		return r.assertSchema(ctx, g, c)
 	case Fidelity:

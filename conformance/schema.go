@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -17,53 +18,53 @@ import (
 
 // capturedShape reads what the captured engine registered with. The shape is nil
 // when the golden does not tell.
-func (f *finding) capturedShape(g *recording) map[string]pack.Kind {
-	text := g.trace.Meta.ReadyResponseHex
+func capturedShape(f *check.Outcome, g *check.Golden) map[string]pack.Kind {
+	text := g.Trace.Meta.ReadyResponseHex
 	if text == nil {
-		if g.registered.Role == manifest.Schema {
-			f.fail(problem(CodeNoReady, "%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.location))
+		if g.Registered.Role == manifest.Schema {
+			f.Fail(check.Failed(check.CodeNoReady, "%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.Location))
 			return nil
 		}
-		f.note = "the golden has no ready_response_hex"
+		f.Note = "the golden has no ready_response_hex"
 		return nil
 	}
 	raw, err := hex.DecodeString(*text)
 	if err != nil {
-		f.fail(problem(CodeBadReady, "%s: line 1: meta.ready_response_hex: %v", g.location, err))
+		f.Fail(check.Failed(check.CodeBadReady, "%s: line 1: meta.ready_response_hex: %v", g.Location, err))
 		return nil
 	}
 	shape, err := shapeOf(raw)
 	if err != nil {
-		f.fail(problem(CodeBadReady, "%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.location, err))
+		f.Fail(check.Failed(check.CodeBadReady, "%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.Location, err))
 		return nil
 	}
 	return shape
 }
 
-func (f *finding) compareShapes(g *recording, want, got map[string]pack.Kind) {
-	declared := g.codec.Profile().Structs["EngineCoreReadyResponse"]
+func compareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.Kind) {
+	declared := g.Codec.Profile().Structs["EngineCoreReadyResponse"]
 	for _, path := range sortedPaths(want) {
-		f.asserted++
+		f.Asserted++
 		kind, ok := got[path]
 		switch {
 		case !ok && underNil(got, path): // the kind of what it is nested in decides
 		case !ok:
-			f.fail(problem(CodeReadyMissing, "%s: ready response: %s is missing, the captured engine sent %v", g.location, path, want[path]).
-				within(-1, readyPath(path)).compared(want[path], "missing"))
+			f.Fail(check.Failed(check.CodeReadyMissing, "%s: ready response: %s is missing, the captured engine sent %v", g.Location, path, want[path]).
+				Within(-1, readyPath(path)).Compared(want[path], "missing"))
 		case !sameKind(declared, path, want[path], kind):
-			f.fail(problem(CodeReadyKind, "%s: ready response: %s is %v, the captured engine sent %v", g.location, path, kind, want[path]).
-				within(-1, readyPath(path)).compared(want[path], kind))
+			f.Fail(check.Failed(check.CodeReadyKind, "%s: ready response: %s is %v, the captured engine sent %v", g.Location, path, kind, want[path]).
+				Within(-1, readyPath(path)).Compared(want[path], kind))
 		}
 	}
 	for _, field := range declared.Fields {
 		if !field.Required {
 			continue
 		}
-		f.asserted++
+		f.Asserted++
 		if _, ok := got[field.Name]; !ok {
 			if _, captured := want[field.Name]; !captured {
-				f.fail(problem(CodeReadyRequired, "%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.location, field.Name, declared.Module).
-					within(-1, readyPath(field.Name)).compared(field.Type, "missing"))
+				f.Fail(check.Failed(check.CodeReadyRequired, "%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.Location, field.Name, declared.Module).
+					Within(-1, readyPath(field.Name)).Compared(field.Type, "missing"))
 			}
 		}
 	}
@@ -74,7 +75,7 @@ func (f *finding) compareShapes(g *recording, want, got map[string]pack.Kind) {
 		}
 	}
 	if len(extra) > 0 {
-		f.note = "not sent by the captured engine: " + strings.Join(extra, ", ")
+		f.Note = "not sent by the captured engine: " + strings.Join(extra, ", ")
 	}
 }
 
@@ -155,37 +156,37 @@ func sortedPaths(shape map[string]pack.Kind) []string {
 // every captured key must be there with a value of the same kind, nested keys
 // included. Keys that the captured engine did not have are noted, not refused:
 // frontends skip them.
-func (r *Runner) assertSchema(ctx context.Context, g *recording, c Case) (f finding, err error) {
-	want := f.capturedShape(g)
+func (r *Runner) assertSchema(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
+	want := capturedShape(&f, g)
 	if want == nil {
 		return f, nil
 	}
 	// It registers, and plays nothing: a golden of role schema may have no tokens.
-	s, err := r.boot(ctx, g.codec, player.Options{VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: player.Random{}})
+	s, err := r.boot(ctx, g.Codec, player.Options{VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Source: player.Random{}})
 	var refused *coreclient.RegistrationError
 	if errors.As(err, &refused) && len(refused.Frames) == 1 {
 		// Nobody could take it: it is for this check to say what is wrong with it.
-		f.compareReady(g, want, refused.Frames[0])
+		compareReady(&f, g, want, refused.Frames[0])
 	}
-	if len(f.failures) > 0 {
+	if len(f.Failures) > 0 {
 		return f, nil
 	}
 	if err != nil {
 		return f, err
 	}
 	defer s.close()
-	f.compareReady(g, want, s.engine.RawReady)
+	compareReady(&f, g, want, s.engine.RawReady)
 	s.checkRegistration(&f)
 	return f, nil
 }
 
 // compareReady compares what the engine under test registered with, as it came.
-func (f *finding) compareReady(g *recording, want map[string]pack.Kind, raw []byte) {
+func compareReady(f *check.Outcome, g *check.Golden, want map[string]pack.Kind, raw []byte) {
 	got, err := shapeOf(raw)
 	if err != nil {
-		f.fail(problem(CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.location, err).
-			within(-1, "EngineCoreReadyResponse").compared("a map with text keys", err))
+		f.Fail(check.Failed(check.CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.Location, err).
+			Within(-1, "EngineCoreReadyResponse").Compared("a map with text keys", err))
 		return
 	}
-	f.compareShapes(g, want, got)
+	compareShapes(f, g, want, got)
 }

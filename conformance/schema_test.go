@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -65,10 +66,10 @@ func capturedReady(tb testing.TB, g *subjectGolden) []byte {
 	r := &Runner{Store: g}
 	r.setDefaults()
 	loaded := r.load(tb.Context(), Case{Line: g.line, Golden: g.Golden})
-	if loaded.readErr != nil {
-		tb.Fatal(loaded.readErr)
+	if loaded.ReadErr != nil {
+		tb.Fatal(loaded.ReadErr)
 	}
-	raw, err := hex.DecodeString(*loaded.trace.Meta.ReadyResponseHex)
+	raw, err := hex.DecodeString(*loaded.Trace.Meta.ReadyResponseHex)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -148,20 +149,20 @@ func TestCompareShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &recording{location: "file", codec: codec}
+	g := &check.Golden{Location: "file", Codec: codec}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			var f finding
-			f.compareShapes(g, overlaid(all, test.want), overlaid(all, test.got))
+			var f check.Outcome
+			compareShapes(&f, g, overlaid(all, test.want), overlaid(all, test.got))
 			var got []string
-			for _, failure := range f.failures {
+			for _, failure := range f.Failures {
 				got = append(got, strings.TrimPrefix(failure.Message, "file: ready response: "))
 			}
-			if !slices.Equal(got, test.fails) || f.note != test.note {
-				t.Errorf("got %q, note %q\nwant %q, note %q", got, f.note, test.fails, test.note)
+			if !slices.Equal(got, test.fails) || f.Note != test.note {
+				t.Errorf("got %q, note %q\nwant %q, note %q", got, f.Note, test.fails, test.note)
 			}
-			if f.asserted < len(all)-1 {
-				t.Errorf("%d asserted of %d fields", f.asserted, len(all))
+			if f.Asserted < len(all)-1 {
+				t.Errorf("%d asserted of %d fields", f.Asserted, len(all))
 			}
 		})
 	}

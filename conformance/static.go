@@ -7,75 +7,57 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// finding collects what a case finds.
-type finding struct {
-	failures []Failure
-	asserted int
-	tokens   int
-	note     string
-}
-
-// fail records something wrong.
-func (f *finding) fail(wrong Failure) { f.failures = append(f.failures, wrong) }
-
-// add adds a note.
-func (f *finding) add(note string) {
-	if f.note != "" {
-		f.note += "; "
-	}
-	f.note += note
-}
-
 // wrongBytes is what a golden's integrity finds when its store did.
-func wrongBytes(mismatch error) (f finding) {
-	f.asserted = 1
-	wrong := problem(CodeDigest, "%v", mismatch)
+func wrongBytes(mismatch error) (f check.Outcome) {
+	f.Asserted = 1
+	wrong := check.Failed(check.CodeDigest, "%v", mismatch)
 	var m *golden.MismatchError
 	switch {
 	case !errors.As(mismatch, &m):
 	case m.GotSHA256 == m.WantSHA256:
-		wrong.Code = CodeSize
-		wrong = wrong.compared(m.WantSize, m.GotSize)
+		wrong.Code = check.CodeSize
+		wrong = wrong.Compared(m.WantSize, m.GotSize)
 	default:
-		wrong = wrong.compared(m.WantSHA256, m.GotSHA256)
+		wrong = wrong.Compared(m.WantSHA256, m.GotSHA256)
 	}
-	f.fail(wrong)
+	f.Fail(wrong)
 	return f
 }
 
 // checkIntegrity compares the stored bytes with the registered digest and size.
-func checkIntegrity(g manifest.Golden, location string, data []byte) (f finding) {
-	f.asserted = 1
+func checkIntegrity(g manifest.Golden, location string, data []byte) (f check.Outcome) {
+	f.Asserted = 1
 	sum := sha256.Sum256(data)
 	if got := hex.EncodeToString(sum[:]); !strings.EqualFold(got, g.SHA256) {
-		f.fail(problem(CodeDigest, "%s: sha256 of %d bytes is %s, the manifest has %s: the file is not the one that was registered",
-			location, len(data), got, g.SHA256).compared(g.SHA256, got))
+		f.Fail(check.Failed(check.CodeDigest, "%s: sha256 of %d bytes is %s, the manifest has %s: the file is not the one that was registered",
+			location, len(data), got, g.SHA256).Compared(g.SHA256, got))
 	}
 	if g.Size != 0 && g.Size != int64(len(data)) {
-		f.fail(problem(CodeSize, "%s: %d bytes, the manifest has size = %d", location, len(data), g.Size).compared(g.Size, len(data)))
+		f.Fail(check.Failed(check.CodeSize, "%s: %d bytes, the manifest has size = %d", location, len(data), g.Size).Compared(g.Size, len(data)))
 	}
 	return f
 }
 
 // checkLine compares the version that the captured engine reported with the
 // line. A tracker stands for any version.
-func checkLine(line compat.Line, location string, meta trace.Meta) (f finding) {
-	f.asserted = 1
+func checkLine(line compat.Line, location string, meta trace.Meta) (f check.Outcome) {
+	f.Asserted = 1
 	captured := trace.Or(meta.VLLMVersion, "")
 	if captured == "" {
-		f.fail(problem(CodeNoVersion, "%s: meta.vllm_version is missing, so the captured engine's line is unknown", location))
+		f.Fail(check.Failed(check.CodeNoVersion, "%s: meta.vllm_version is missing, so the captured engine's line is unknown", location))
 		return f
 	}
 	if compat.IsTracker(line.Name) {
 		return f
 	}
 	if got, ok := compat.MinorLine(captured); !ok || got != line.Name {
-		f.fail(problem(CodeOtherLine, "%s: meta.vllm_version is %q, which is not of line %s", location, captured, line.Name).compared(line.Name, captured))
+		f.Fail(check.Failed(check.CodeOtherLine, "%s: meta.vllm_version is %q, which is not of line %s", location, captured, line.Name).Compared(line.Name, captured))
 	}
 	return f
 }
@@ -83,27 +65,27 @@ func checkLine(line compat.Line, location string, meta trace.Meta) (f finding) {
 // checkProvenance compares the stamped config hash with the registered one, and
 // both with what follows from the configuration, where the trace or the
 // manifest names it.
-func checkProvenance(g manifest.Golden, line compat.Line, location string, meta trace.Meta) (f finding) {
-	f.asserted = 1
+func checkProvenance(g manifest.Golden, line compat.Line, location string, meta trace.Meta) (f check.Outcome) {
+	f.Asserted = 1
 	stamped := trace.Or(meta.ConfigHash, "")
 	if stamped == "" {
-		f.fail(problem(CodeNoConfigHash, "%s: meta.config_hash is missing", location))
+		f.Fail(check.Failed(check.CodeNoConfigHash, "%s: meta.config_hash is missing", location))
 		return f
 	}
 	if stamped != g.ConfigHash {
-		f.fail(problem(CodeOtherConfigHash, "%s: meta.config_hash is %q, the manifest has %s", location, stamped, g.ConfigHash).compared(g.ConfigHash, stamped))
+		f.Fail(check.Failed(check.CodeOtherConfigHash, "%s: meta.config_hash is %q, the manifest has %s", location, stamped, g.ConfigHash).Compared(g.ConfigHash, stamped))
 	}
 	if meta.GPU != nil && meta.VLLMTag != nil && meta.EngineConfig != nil {
-		f.asserted++
+		f.Asserted++
 		if want := trace.ConfigHash(*meta.GPU, *meta.VLLMTag, *meta.EngineConfig); want != stamped {
-			f.fail(problem(CodeTraceConfig, "%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s", location, stamped, want).compared(want, stamped))
+			f.Fail(check.Failed(check.CodeTraceConfig, "%s: meta.config_hash is %q, but gpu, vllm_tag and engine_config of the same meta give %s", location, stamped, want).Compared(want, stamped))
 		}
 	}
 	if g.GPU != "" && g.EngineConfig != "" {
-		f.asserted++
+		f.Asserted++
 		tag := trace.Or(meta.VLLMTag, line.Tag)
 		if want := trace.ConfigHash(g.GPU, tag, g.EngineConfig); want != g.ConfigHash {
-			f.fail(problem(CodeManifestConfig, "%s: gpu, engine_config and tag %s of the manifest give config_hash %s, the manifest has %s", location, tag, want, g.ConfigHash).compared(want, g.ConfigHash))
+			f.Fail(check.Failed(check.CodeManifestConfig, "%s: gpu, engine_config and tag %s of the manifest give config_hash %s, the manifest has %s", location, tag, want, g.ConfigHash).Compared(want, g.ConfigHash))
 		}
 	}
 	return f

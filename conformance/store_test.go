@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -254,7 +255,7 @@ func TestGoldenBomb(t *testing.T) {
 		g := goldenOf(t, "0.33", "wire-edge-s1")
 		g.register(bomb.Bytes())
 		report := (&Runner{Store: g}).Run(t.Context(), g.plan(t, onlyWire))
-		if r := report.Results[0]; report.ExitCode != ExitFail || r.Failures[0].Code != CodeGolden || !strings.Contains(saidBy(r), says[1]) {
+		if r := report.Results[0]; report.ExitCode != ExitFail || r.Failures[0].Code != check.CodeGolden || !strings.Contains(saidBy(r), says[1]) {
 			t.Errorf("exit code %d, %v", report.ExitCode, r.Failures)
 		}
 	})

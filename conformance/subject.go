@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -71,7 +72,7 @@ func launch(ctx context.Context, s Subject) (running context.Context, cancel con
 		if err == nil {
 			err = errSubjectEnded
 		}
-		cancel(coded(CodeEngineEnded, fmt.Errorf("engine: %w", err)))
+		cancel(check.WithCode(check.CodeEngineEnded, fmt.Errorf("engine: %w", err)))
 	}()
 	return running, cancel, done
 }
@@ -124,7 +125,7 @@ func (r *Runner) start(ctx context.Context, codec *protocol.Codec, opt player.Op
 	opt.Codec = codec
 	if s.subject, err = r.Engine(opt); err != nil {
 		s.front.Close()
-		return nil, coded(CodeStart, fmt.Errorf("engine: %w", err))
+		return nil, check.WithCode(check.CodeStart, fmt.Errorf("engine: %w", err))
 	}
 	s.ctx, s.cancel, s.done = launch(ctx, s.subject)
 	r.announce(s)
@@ -139,7 +140,7 @@ func (r *Runner) listen(codec *protocol.Codec, address string) (*session, error)
 		HandshakeTimeout: min(r.Timeouts.Connect, mostZMQHandshake),
 	})
 	if err != nil {
-		return nil, infraError{coded(CodeFrontend, fmt.Errorf("frontend: %w", err))}
+		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
 	}
 	return &session{front: front, limits: r.Timeouts}, nil
 }
@@ -150,13 +151,13 @@ const mostZMQHandshake = 30 * time.Second
 // accept takes the subject through the handshake; version is what it is to be.
 func (r *Runner) accept(s *session, version string) (*session, error) {
 	connect, stop := context.WithTimeoutCause(s.ctx, r.Timeouts.Connect,
-		infraError{coded(CodeNoHandshake, fmt.Errorf("no handshake within %v", r.Timeouts.Connect))})
+		check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake within %v", r.Timeouts.Connect))))
 	defer stop()
 	var err error
 	if s.engine, err = s.front.Accept(connect); err != nil {
 		err = s.withOutput(s.explain(err))
 		s.close()
-		return nil, coded(CodeHandshake, err)
+		return nil, check.WithCode(check.CodeHandshake, err)
 	}
 	if r.versions != nil {
 		r.versions[protocol.LineOf(version)] = s.engine.Ready.VLLMVersion
@@ -175,14 +176,14 @@ func (s *session) explain(err error) error {
 		case <-time.After(s.limits.Idle):
 		}
 	}
-	var wrong wrongMessage
+	var wrong check.MessageError
 	if errors.As(err, &wrong) {
 		return err
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
 		err = cause
 	} else if gone {
-		err = coded(CodeEngineEnded, err)
+		err = check.WithCode(check.CodeEngineEnded, err)
 	}
 	if gone {
 		s.lose(err)

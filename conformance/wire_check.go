@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -22,20 +23,20 @@ import (
 // Clock, as the player does, whoever stands between: only then are its steps those
 // of the real engine. One that has a time of its own is not judged. It would need
 // to be told, besides the tokens, in which step each output leaves.
-func (r *Runner) checkWire(ctx context.Context, g *recording, c Case) (f finding, err error) {
-	w, err := newWireSession(g.location, g.codec, g.frames)
+func (r *Runner) checkWire(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
+	w, err := newWireSession(g.Location, g.Codec, g.Frames)
 	if err != nil {
-		return f, coded(CodeGolden, err)
+		return f, check.WithCode(check.CodeGolden, err)
 	}
 	f, err = r.replayWire(ctx, g, c, w)
 	if errors.Is(err, errNotStepped) {
-		return finding{note: "not judged: " + errNotStepped.Error()}, nil
+		return check.Outcome{Note: "not judged: " + errNotStepped.Error()}, nil
 	}
 	return f, err
 }
 
 // replayWire replays a session and says what was found.
-func (r *Runner) replayWire(ctx context.Context, g *recording, c Case, w *wireSession) (f finding, err error) {
+func (r *Runner) replayWire(ctx context.Context, g *check.Golden, c Case, w *wireSession) (f check.Outcome, err error) {
 	run, err := r.bootWire(ctx, g, c, w)
 	if err != nil {
 		return f, err
@@ -44,19 +45,19 @@ func (r *Runner) replayWire(ctx context.Context, g *recording, c Case, w *wireSe
 	err = run.all()
 	run.comparison.report(&f)
 	if left := w.leftOut(); left != "" {
-		f.add(left)
+		f.AddNote(left)
 	}
 	return f, err
 }
 
 // bootWire starts the engine under test on a session.
-func (r *Runner) bootWire(ctx context.Context, g *recording, c Case, w *wireSession) (*wireReplay, error) {
+func (r *Runner) bootWire(ctx context.Context, g *check.Golden, c Case, w *wireSession) (*wireReplay, error) {
 	clock := new(stepClock)
 	clock.set(beforeStep(0))
-	run := &wireReplay{recorded: w, comparison: newWireComparison(g.location, g.codec, clock), clock: clock}
+	run := &wireReplay{recorded: w, comparison: newWireComparison(g.Location, g.Codec, clock), clock: clock}
 	var err error
-	run.session, err = r.boot(ctx, g.codec, player.Options{
-		VLLMVersion: playedVersion(c.Line), Trace: g.trace, Source: w, Timing: player.Timing{Pace: player.PaceRecorded}, Clock: run.clock,
+	run.session, err = r.boot(ctx, g.Codec, player.Options{
+		VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Source: w, Timing: player.Timing{Pace: player.PaceRecorded}, Clock: run.clock,
 	})
 	if err != nil {
 		return nil, err
@@ -89,7 +90,7 @@ func (w *wireReplay) all() error {
 	defer stop(nil)
 	w.ctx = ctx
 	w.quiet = time.AfterFunc(w.limits.Idle, func() {
-		stop(infraError{coded(CodeSilence, fmt.Errorf("no message for %v", w.limits.Idle))})
+		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no message for %v", w.limits.Idle))))
 	})
 	defer w.quiet.Stop()
 	w.handshake()

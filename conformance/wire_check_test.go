@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -42,10 +43,10 @@ func bootedWire(tb testing.TB, g *subjectGolden) *wireReplay {
 	runner.setDefaults()
 	c := Case{Line: g.line, Golden: g.Golden}
 	loaded := runner.load(tb.Context(), c)
-	if loaded.readErr != nil {
-		tb.Fatal(loaded.readErr)
+	if loaded.ReadErr != nil {
+		tb.Fatal(loaded.ReadErr)
 	}
-	w, err := newWireSession("golden", loaded.codec, loaded.frames)
+	w, err := newWireSession("golden", loaded.Codec, loaded.Frames)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -63,13 +64,13 @@ func (r *wireReplay) mustAgree(t *testing.T, atLeast int) {
 	if err := r.all(); err != nil {
 		t.Fatal(err)
 	}
-	var f finding
+	var f check.Outcome
 	r.comparison.report(&f)
-	for _, wrong := range f.failures {
+	for _, wrong := range f.Failures {
 		t.Errorf("%s %s", wrong.Code, wrong.Message)
 	}
-	if f.asserted < atLeast {
-		t.Errorf("%d messages compared, want those of a whole session", f.asserted)
+	if f.Asserted < atLeast {
+		t.Errorf("%d messages compared, want those of a whole session", f.Asserted)
 	}
 }
 
@@ -251,12 +252,12 @@ func TestTamperedWire(t *testing.T) {
 			if err := run.all(); err != nil {
 				t.Fatal(err)
 			}
-			var f finding
+			var f check.Outcome
 			run.comparison.report(&f)
-			if len(f.failures) == 0 {
+			if len(f.Failures) == 0 {
 				t.Fatal("nothing was found")
 			}
-			first, path := f.failures[0], test.path
+			first, path := f.Failures[0], test.path
 			if path == "" || path[0] == '.' {
 				path = "EngineCoreOutputs" + path
 			}
@@ -273,16 +274,16 @@ func TestTamperedWire(t *testing.T) {
 				t.Errorf("the message does not name the place: %s", first.Message)
 			}
 			var others []Code
-			for _, wrong := range f.failures[1:] {
+			for _, wrong := range f.Failures[1:] {
 				if others = append(others, wrong.Code); len(others) == len(test.others) {
 					break
 				}
 			}
-			if len(f.failures)-1 < len(test.others) || !slices.Equal(others[:len(test.others)], test.others) {
+			if len(f.Failures)-1 < len(test.others) || !slices.Equal(others[:len(test.others)], test.others) {
 				t.Errorf("followed by %v, want %v", others, test.others)
 			}
-			if len(test.others) == 0 && len(f.failures) > 1 {
-				t.Errorf("and besides %+v", f.failures[1:])
+			if len(test.others) == 0 && len(f.Failures) > 1 {
+				t.Errorf("and besides %+v", f.Failures[1:])
 			}
 		})
 	}
@@ -318,16 +319,16 @@ func TestTamperedStart(t *testing.T) {
 			run := bootedWire(t, g)
 			test.change(run)
 			run.handshake()
-			var f finding
+			var f check.Outcome
 			run.comparison.report(&f)
 			if test.code == "" {
-				if len(f.failures) > 0 {
-					t.Errorf("found %+v", f.failures)
+				if len(f.Failures) > 0 {
+					t.Errorf("found %+v", f.Failures)
 				}
 				return
 			}
-			if len(f.failures) != 1 || f.failures[0].Code != test.code || f.failures[0].Frame != test.frame || f.failures[0].Path != test.path {
-				t.Errorf("found %+v", f.failures)
+			if len(f.Failures) != 1 || f.Failures[0].Code != test.code || f.Failures[0].Frame != test.frame || f.Failures[0].Path != test.path {
+				t.Errorf("found %+v", f.Failures)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -164,10 +165,10 @@ func (c *wireComparison) fail(want *wireMessage, r *wireRequest, code Code, path
 	if r != nil {
 		about = fmt.Sprintf("request %d: ", r.index)
 	}
-	f := problem(code, "%s: line %d: %s%s: expected %s, got %s", c.name, want.Line, about, path, expected, actual).
-		within(want.number, path).compared(expected, actual)
+	f := check.Failed(code, "%s: line %d: %s%s: expected %s, got %s", c.name, want.Line, about, path, expected, actual).
+		Within(want.number, path).Compared(expected, actual)
 	if r != nil {
-		f = f.of(r.index)
+		f = f.Of(r.index)
 	}
 	c.collect(wirePlace(path), f)
 }
@@ -187,8 +188,8 @@ func (c *wireComparison) stray(beside *wireSaid, m wireHeard) {
 	if len(m.frames) > 0 {
 		got += ": " + pack.Format(m.frames[0])
 	}
-	c.collect(string(m.class), problem(CodeWireStray, "%s: line %d: beside it a message that the real engine did not send: %s", c.name, beside.Line, got).
-		within(beside.number, "EngineCoreOutputs").compared("no message", got))
+	c.collect(string(m.class), check.Failed(CodeWireStray, "%s: line %d: beside it a message that the real engine did not send: %s", c.name, beside.Line, got).
+		Within(beside.number, "EngineCoreOutputs").Compared("no message", got))
 }
 
 // collect adds a failure, or counts it as one more of its place.
@@ -203,16 +204,16 @@ func (c *wireComparison) collect(place string, f Failure) {
 }
 
 // report hands over what was found.
-func (c *wireComparison) report(f *finding) {
-	f.asserted += c.compared
+func (c *wireComparison) report(f *check.Outcome) {
+	f.Asserted += c.compared
 	for i, found := range c.found {
 		if i == maxWireFailures {
-			f.add(fmt.Sprintf("%d more kinds of differences are not listed", len(c.found)-i))
+			f.AddNote(fmt.Sprintf("%d more kinds of differences are not listed", len(c.found)-i))
 			return
 		}
 		if found.more > 0 {
 			found.Message += fmt.Sprintf(" (and %d more like it)", found.more)
 		}
-		f.fail(found.Failure)
+		f.Fail(found.Failure)
 	}
 }

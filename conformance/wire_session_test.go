@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -14,7 +15,7 @@ import (
 // messagesOf reads the frames of a golden, which are the caller's to change.
 func messagesOf(tb testing.TB, g *subjectGolden) []trace.Message {
 	tb.Helper()
-	_, messages, err := readFrames(g.data, g.BucketPath, true)
+	_, messages, err := check.ReadFrames(g.data, g.BucketPath, true)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -121,8 +122,8 @@ func TestBadWireGolden(t *testing.T) {
 			runner := Runner{Store: g}
 			report := runner.Run(t.Context(), g.plan(t, onlyWire))
 			r := report.Results[0]
-			if r.Verdict != Error || r.Failures[0].Code != CodeGolden || !strings.Contains(saidBy(r), test.says) || !strings.Contains(saidBy(r), "wire-edge-s1") {
-				t.Errorf("%s %v, want an error %s that says %q", r.Verdict, r.Failures, CodeGolden, test.says)
+			if r.Verdict != Error || r.Failures[0].Code != check.CodeGolden || !strings.Contains(saidBy(r), test.says) || !strings.Contains(saidBy(r), "wire-edge-s1") {
+				t.Errorf("%s %v, want an error %s that says %q", r.Verdict, r.Failures, check.CodeGolden, test.says)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -72,7 +73,7 @@ func TestWireSubjects(t *testing.T) {
 			var err error
 			m.Subject, err = player.New(opt)
 			return m, err
-		}, Error, CodeEngineEnded, "while it was replayed: engine: out of memory"},
+		}, Error, check.CodeEngineEnded, "while it was replayed: engine: out of memory"},
 	}
 	g := pinnedWire(t)
 	for _, test := range tests {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -215,7 +216,7 @@ func FuzzReadFrames(f *testing.F) {
 	f.Add(inflated(f, capturedFrames(f, framesMetaText, func(i int, m *trace.Message) bool { return i < 12 })))
 	f.Add([]byte("{\"meta\":{}}\n{\"t\":1,\"note\":\"gone\"}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		meta, messages, err := readFrames(text, "f.jsonl", false)
+		meta, messages, err := check.ReadFrames(text, "f.jsonl", false)
 		if err == nil && (meta.VLLMVersion == nil || meta.ReadyResponseHex == nil || *meta.ConfigHash == "") {
 			t.Errorf("%q gives %+v", text, meta)
 		}

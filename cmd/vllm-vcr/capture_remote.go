@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
@@ -161,7 +163,7 @@ func (a *app) captures(ctx context.Context, client *cluster.Client, runID string
 	if err != nil {
 		return nil, err
 	}
-	var wanted []conformance.Pattern
+	var wanted []expect.Pattern
 	for _, text := range texts {
 		pattern, err := targetPattern(text)
 		if err != nil {
@@ -179,7 +181,7 @@ func (a *app) captures(ctx context.Context, client *cluster.Client, runID string
 	}
 	return slices.DeleteFunc(states, func(s cluster.State) bool {
 		name := s.Annotations[deploy.AnnotationTarget]
-		matches := func(p conformance.Pattern) bool { return p.Match(name) }
+		matches := func(p expect.Pattern) bool { return p.Match(name) }
 		return name == "" || len(wanted) > 0 && !slices.ContainsFunc(wanted, matches)
 	}), nil
 }

@@ -8,9 +8,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
+
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
@@ -120,11 +121,11 @@ func lineNames(window *compat.Matrix) []string {
 }
 
 // targetPattern is a pattern of targets. Without a slash it is an id, of whatever line.
-func targetPattern(text string) (conformance.Pattern, error) {
+func targetPattern(text string) (expect.Pattern, error) {
 	if !strings.Contains(text, "/") && text != "**" {
 		text = "*/" + text
 	}
-	return conformance.ParsePattern(text)
+	return expect.ParsePattern(text)
 }
 
 // choosePattern marks the targets that a pattern selects.

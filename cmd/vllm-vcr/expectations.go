@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
+
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
@@ -18,13 +20,13 @@ import (
 // directory, else the one in the binary. Findings that are errors end the command. What
 // the binary's own expects of goldens that all does not have is left out: the user did
 // not write it there.
-func loadExpectations(env *environment, path string, all []conformance.Case) (*conformance.Expectations, error) {
-	var expected *conformance.Expectations
+func loadExpectations(env *environment, path string, all []conformance.Case) (*expect.Expectations, error) {
+	var expected *expect.Expectations
 	var findings []tomlfile.Finding
 	if path = expectationsPath(path); path != "" {
-		expected, findings = conformance.LoadExpectations(path)
+		expected, findings = expect.Load(path)
 	} else {
-		expected, findings = conformance.ParseExpectations("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		expected, findings = expect.Parse("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
 	printDiagnostics(env, findings)
@@ -43,9 +45,9 @@ func expectationsPath(path string) string {
 }
 
 // keepMatching leaves out the expectations that match no case.
-func keepMatching(expected *conformance.Expectations, all []conformance.Case) {
-	expected.List = slices.DeleteFunc(expected.List, func(e conformance.Expectation) bool {
-		p, err := conformance.ParsePattern(e.Pattern)
+func keepMatching(expected *expect.Expectations, all []conformance.Case) {
+	expected.List = slices.DeleteFunc(expected.List, func(e expect.Expectation) bool {
+		p, err := expect.ParsePattern(e.Pattern)
 		return err == nil && !slices.ContainsFunc(all, func(c conformance.Case) bool { return p.Match(c.Name()) })
 	})
 }
@@ -63,7 +65,7 @@ func updateExpectations(env *environment, path string, r *conformance.Report, al
 	if err != nil {
 		return err
 	}
-	update, err := conformance.UpdateExpectations(path, data, r, all, time.Now())
+	update, err := expect.Update(path, data, r.Results, all, time.Now())
 	if err != nil {
 		return err
 	}

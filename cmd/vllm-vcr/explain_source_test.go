@@ -13,19 +13,18 @@ import (
 	"testing"
 )
 
-// sourceOfFindings is what the code of package conformance, and below it, says of the
-// codes.
+// sourceOfFindings is what the code of the packages conformance and internal/check, and below them, says of the codes.
 type sourceOfFindings struct {
 	codes   []string            // the values of the constants of type Code
 	named   map[string]string   // the same by the names of the constants
 	formats map[string][]string // the messages that are made with a constant
 }
 
-// readSource parses package conformance and what is below it, without the tests.
+// readSource parses the packages conformance and internal/check and what is below them, without the tests.
 func readSource(t *testing.T) *sourceOfFindings {
 	t.Helper()
 	s := &sourceOfFindings{named: map[string]string{}, formats: map[string][]string{}}
-	err := filepath.WalkDir("../../conformance", func(path string, d fs.DirEntry, err error) error {
+	parse := func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -43,9 +42,11 @@ func readSource(t *testing.T) *sourceOfFindings {
 			return true
 		})
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	}
+	for _, root := range []string{"../../conformance", "../../internal/check"} {
+		if err := filepath.WalkDir(root, parse); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return s
 }

@@ -10,21 +10,22 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // TestEveryCodeHasAPage: the codes of the code and the pages on findings are the same.
 func TestEveryCodeHasAPage(t *testing.T) {
 	codes := readSource(t).codes
-	if len(codes) < 40 || !slices.Contains(codes, string(conformance.CodeToken)) || !slices.Contains(codes, "T001") {
+	if len(codes) < 40 || !slices.Contains(codes, string(check.CodeToken)) || !slices.Contains(codes, "T001") {
 		t.Fatalf("the source has the codes %q: some were not found", codes)
 	}
 	for _, rule := range slices.Concat(compat.Rules(), manifest.Rules(), target.Rules()) {
 		codes = append(codes, rule.Code)
 	}
-	for _, rule := range conformance.ExpectationRules() {
+	for _, rule := range expect.Rules() {
 		if !slices.Contains(codes, rule.Code) {
 			t.Errorf("rule %s is no code of the source", rule.Code)
 		}
@@ -99,7 +100,7 @@ func findingsInTestdata(t *testing.T) map[string]bool {
 
 // TestTitles: every title is the one that reports link to.
 func TestTitles(t *testing.T) {
-	if got := findingTitles()[conformance.CodeToken]; got != "a token id differs" {
+	if got := findingTitles()[check.CodeToken]; got != "a token id differs" {
 		t.Errorf("the title of F001 is %q", got)
 	}
 }

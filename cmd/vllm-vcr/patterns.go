@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 )
 
 // maxPatternFile bounds a file of patterns, in bytes.
@@ -20,7 +20,7 @@ func readPatterns(flag string, values []string) ([]string, error) {
 	for _, value := range values {
 		path, isFile := strings.CutPrefix(value, "@")
 		if !isFile {
-			if _, err := conformance.ParsePattern(value); err != nil {
+			if _, err := expect.ParsePattern(value); err != nil {
 				return nil, fmt.Errorf("%s: %w", flag, err)
 			}
 			patterns = append(patterns, value)
@@ -58,7 +58,7 @@ func patternFile(path string) ([]string, error) {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		if _, err := conformance.ParsePattern(text); err != nil {
+		if _, err := expect.ParsePattern(text); err != nil {
 			wrong = append(wrong, fmt.Errorf("%s:%d: %w", path, i+1, err))
 		}
 		patterns = append(patterns, text)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -108,7 +109,7 @@ func TestStepSummary(t *testing.T) {
 		results = append(results, conformance.Result{
 			Case:    conformance.Case{Line: line, Suite: conformance.SuiteReplay, Gating: true, Golden: manifest.Golden{ID: fmt.Sprintf("g-%d", i)}, Assertion: conformance.Schema},
 			Verdict: conformance.Fail, Asserted: 1,
-			Failures: []conformance.Failure{{Code: conformance.CodeReadyMissing, Request: -1, Position: -1, Frame: -1, Message: strings.Repeat("long ", 100)}},
+			Failures: []conformance.Failure{{Code: check.CodeReadyMissing, Request: -1, Position: -1, Frame: -1, Message: strings.Repeat("long ", 100)}},
 		})
 	}
 	d := report.New(conformance.NewReport(results, time.Second), report.Meta{Tool: report.Tool{Name: "vllm-vcr"}})

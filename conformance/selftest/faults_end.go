@@ -2,13 +2,14 @@ package selftest
 
 import (
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // endFaults are engines that fall silent or end.
 func endFaults(s *scene) []Fault {
 	died := func(parts ...string) want {
-		return nowhere(conformance.CodeEngineEnded, append([]string{"engine: ", errDies.Error()}, parts...)...)
+		return nowhere(check.CodeEngineEnded, append([]string{"engine: ", errDies.Error()}, parts...)...)
 	}
 	// The target has come to the chunk of its middle, and whatever was said before has
 	// been heard.
@@ -26,29 +27,29 @@ func endFaults(s *scene) []Fault {
 		{Name: "dies-before-ready", Says: "the engine ends between its registration and READY", red: started(died()), wire: status(ready, dies)},
 		{
 			Name: "dies-in-stream", Says: "the engine ends in the middle of a stream, without a word",
-			red:  open(conformance.CodeEngineEnded, middle, "engine: ", errDies.Error()),
+			red:  open(check.CodeEngineEnded, middle, "engine: ", errDies.Error()),
 			wire: inMiddle(func(o *spoken) { o.held, o.end = true, errDies }),
 		},
 		{
 			Name: "says-dead-and-dies", Says: "the engine says that it is dead in the middle of a stream, and ends",
-			red:  open(conformance.CodeEngineEnded, middle, "engine: ", errDies.Error()),
+			red:  open(check.CodeEngineEnded, middle, "engine: ", errDies.Error()),
 			wire: inMiddle(func(o *spoken) { o.raw, o.end = dead, errDies }),
 		},
 		{
 			Name: "says-dead", Says: "the engine says that it is dead in the middle of a stream, and stays",
-			red: open(conformance.CodeEngineEnded, middle, "ENGINE_CORE_DEAD"), waits: idle,
+			red: open(check.CodeEngineEnded, middle, "ENGINE_CORE_DEAD"), waits: idle,
 			wire: func(s *scene) tamper {
 				return silentAfter(s, func(o *spoken) { o.raw = dead })
 			},
 		},
 		{
 			Name: "silent-from-start", Says: "the engine takes requests and never answers",
-			red: open(conformance.CodeSilence, nil, "no output for ", "request 0 ", " after 0 of "), waits: idle,
+			red: open(check.CodeSilence, nil, "no output for ", "request 0 ", " after 0 of "), waits: idle,
 			wire: on(output, func(_ int, m message) ([]message, error) { return nothing(m) }),
 		},
 		{
 			Name: "silent-in-stream", Says: "the engine falls silent in the middle of a stream",
-			red: open(conformance.CodeSilence, middle, "no output for "), waits: idle,
+			red: open(check.CodeSilence, middle, "no output for "), waits: idle,
 			wire: func(s *scene) tamper {
 				return silentAfter(s, func(o *spoken) { o.held = true })
 			},

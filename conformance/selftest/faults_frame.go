@@ -2,11 +2,12 @@ package selftest
 
 import (
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // frameFaults are messages that are wrong as a whole.
 func frameFaults(s *scene) []Fault {
-	index := nowhere(conformance.CodeEngineIndex, "message ")
+	index := nowhere(check.CodeEngineIndex, "message ")
 	index = index.in("engine_index").compares("0", "1")
 	index.inFrame = true
 	call := nowhere(conformance.CodeUtility, "is_sleeping")
@@ -45,7 +46,7 @@ func frameFaults(s *scene) []Fault {
 		{
 			Name: "call-type-info", Says: "the result of a utility call claims to be of a Python type",
 			red: only(conformance.Fidelity, want{
-				code: conformance.CodeUndecodable, request: -1, position: -1, inFrame: true, path: "utility_output",
+				code: check.CodeUndecodable, request: -1, position: -1, inFrame: true, path: "utility_output",
 				says: []string{"type_info"},
 			}),
 			wire: s.answer(func(utility *node) { utility.items[2].items[0] = text("bool") }),

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -70,7 +71,7 @@ func (s *scene) layoutLike(framed want) map[conformance.Assertion]want {
 // unreadable is what is wanted of a message that does not decode.
 func unreadable(path string) want {
 	return want{
-		code: conformance.CodeUndecodable, request: anywhere, position: anywhere, inFrame: true, path: path,
+		code: check.CodeUndecodable, request: anywhere, position: anywhere, inFrame: true, path: path,
 		says: []string{"does not decode: ", path, " open: request "},
 	}
 }
@@ -78,7 +79,7 @@ func unreadable(path string) want {
 // driftFaults shift fields, so that what is read in their place is something else
 // of a kind that fits: the end of a stream is not seen.
 func (s *scene) driftFaults() []Fault {
-	unseen := about(conformance.CodeSilence, s.target.index, len(s.target.tokens))
+	unseen := about(check.CodeSilence, s.target.index, len(s.target.tokens))
 	unseen.says = append(unseen.says, "no output for ")
 	finishKind := differingOutput(conformance.CodeWireKind, "EngineCoreOutputs.outputs[0].finish_reason")
 	return []Fault{

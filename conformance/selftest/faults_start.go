@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -62,10 +63,10 @@ func says(word string) func(message) ([]message, error) {
 // handshakeFaults are about HELLO, the identity and READY.
 func handshakeFaults(*scene) []Fault {
 	silent := func(waiting string) map[conformance.Assertion]want {
-		return started(nowhere(conformance.CodeNoHandshake, waiting, "no handshake within "))
+		return started(nowhere(check.CodeNoHandshake, waiting, "no handshake within "))
 	}
 	wrong := func(parts ...string) map[conformance.Assertion]want {
-		return started(nowhere(conformance.CodeHandshake, parts...))
+		return started(nowhere(check.CodeHandshake, parts...))
 	}
 	identity := protocol.Identity(1)
 	return []Fault{
@@ -118,7 +119,7 @@ func register(edit func(ready *node)) func(*scene) tamper {
 // the line requires is missing in turn.
 func registrationFaults(s *scene) []Fault {
 	missing := func(key string) map[conformance.Assertion]want {
-		w := nowhere(conformance.CodeReadyMissing, key).in("EngineCoreReadyResponse." + key)
+		w := nowhere(check.CodeReadyMissing, key).in("EngineCoreReadyResponse." + key)
 		return only(conformance.Schema, w.compares("", "missing"))
 	}
 	var faults []Fault
@@ -131,11 +132,11 @@ func registrationFaults(s *scene) []Fault {
 		}
 	}
 	kind := func(key, expected, actual string) want {
-		return nowhere(conformance.CodeReadyKind, key).in("EngineCoreReadyResponse."+key).compares(expected, actual)
+		return nowhere(check.CodeReadyKind, key).in("EngineCoreReadyResponse."+key).compares(expected, actual)
 	}
 	// What no frontend can read keeps it from every request too.
 	unreadable := func(schema want, parts ...string) map[conformance.Assertion]want {
-		red := started(nowhere(conformance.CodeHandshake, parts...))
+		red := started(nowhere(check.CodeHandshake, parts...))
 		red[conformance.Schema] = schema
 		return red
 	}
@@ -175,12 +176,12 @@ func registrationFaults(s *scene) []Fault {
 		},
 		{
 			Name: "registration-not-a-map", Says: "the engine registers with an array",
-			red:  unreadable(nowhere(conformance.CodeReadyUnreadable, "expected map, found array"), "ready response: ", "expected map, found array"),
+			red:  unreadable(nowhere(check.CodeReadyUnreadable, "expected map, found array"), "ready response: ", "expected map, found array"),
 			wire: register(func(ready *node) { ready.become(array(number(7))) }),
 		},
 		{
 			Name: "registration-frames", Says: "the registration has a second frame",
-			red: started(nowhere(conformance.CodeHandshake, "registration", "2 frames, want 1")),
+			red: started(nowhere(check.CodeHandshake, "registration", "2 frames, want 1")),
 			wire: on(input, func(_ int, m message) ([]message, error) {
 				m.frames = append(m.frames, []byte{0xc0})
 				return faithful(m)

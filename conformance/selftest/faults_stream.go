@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -80,7 +81,7 @@ func (s *scene) differs(got []uint32) want {
 	for at < len(expected) && at < len(got) && expected[at] == got[at] {
 		at++
 	}
-	w := about(conformance.CodeToken, s.target.index, at)
+	w := about(check.CodeToken, s.target.index, at)
 	w.says = append(w.says, fmt.Sprintf("token %d differs", at), fmt.Sprintf("(%d expected, %d received)", len(expected), len(got)))
 	return w.compares(tokenAt(expected, at), tokenAt(got, at))
 }
@@ -101,15 +102,15 @@ func streamFaults(s *scene) []Fault {
 	if s.target.finish == trace.FinishStop {
 		reason = trace.FinishLength
 	}
-	finish := about(conformance.CodeFinishReason, r, n).compares(s.target.finish.String(), reason.String())
+	finish := about(check.CodeFinishReason, r, n).compares(s.target.finish.String(), reason.String())
 	const finishAt = "EngineCoreOutputs.outputs[0].finish_reason"
-	twice := about(conformance.CodeTerminals, r, n)
+	twice := about(check.CodeTerminals, r, n)
 	twice.expected, twice.actual = "1", "2"
 	twice.says = append(twice.says, "expected exactly one")
-	late := about(conformance.CodeLate, r, n)
+	late := about(check.CodeLate, r, n)
 	late.expected, late.actual = "0", "1"
 	open := func(tokens int) want {
-		w := about(conformance.CodeSilence, r, tokens)
+		w := about(check.CodeSilence, r, tokens)
 		w.says = append(w.says, "no output for ", fmt.Sprintf("after %d of %d tokens", tokens, n))
 		return w
 	}

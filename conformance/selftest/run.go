@@ -184,7 +184,7 @@ func (cfg *Config) judged(ctx context.Context, t *task) conformance.Result {
 		var err error
 		if result, err = cfg.try(ctx, t, limits, result); err != nil {
 			result.Verdict, result.Failures = conformance.Error, []conformance.Failure{wrong(CodeNotPlayed, "%v", err)}
-			result = result.WithInfra(ctx.Err() != nil)
+			result.Infra = ctx.Err() != nil
 			break
 		}
 	}

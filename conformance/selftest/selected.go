@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 )
 
 // selected are the tasks that the patterns leave. A pattern that matches no case,
@@ -28,14 +28,14 @@ func (cfg *Config) selected(tasks []*task) ([]*task, error) {
 }
 
 // patterns reads patterns, each of which matches a task.
-func patterns(what string, texts []string, tasks []*task) ([]conformance.Pattern, error) {
-	var all []conformance.Pattern
+func patterns(what string, texts []string, tasks []*task) ([]expect.Pattern, error) {
+	var all []expect.Pattern
 	for _, text := range texts {
-		p, err := conformance.ParsePattern(text)
+		p, err := expect.ParsePattern(text)
 		if err != nil {
 			return nil, fmt.Errorf("self-test: %s: %w", what, err)
 		}
-		one := []conformance.Pattern{p}
+		one := []expect.Pattern{p}
 		if !slices.ContainsFunc(tasks, func(t *task) bool { return t.matches(one) }) {
 			return nil, fmt.Errorf("self-test: %s: pattern %q matches no case", what, text)
 		}
@@ -44,7 +44,7 @@ func patterns(what string, texts []string, tasks []*task) ([]conformance.Pattern
 	return all, nil
 }
 
-func (t *task) matches(patterns []conformance.Pattern) bool {
+func (t *task) matches(patterns []expect.Pattern) bool {
 	c := t.fault.in(t.scene.cases[0].Line)
-	return slices.ContainsFunc(patterns, func(p conformance.Pattern) bool { return p.Match(c.Name()) })
+	return slices.ContainsFunc(patterns, func(p expect.Pattern) bool { return p.Match(c.Name()) })
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 func annotations(t *testing.T, d *Document, limit int) []string {
@@ -26,7 +27,7 @@ func TestAnnotationLimit(t *testing.T) {
 			line = oldest
 		}
 		c := goldenCase(line, fmt.Sprintf("golden-%d", i), conformance.Schema)
-		results = append(results, with(passed(c, 0), conformance.Fail, conformance.CodeReadyMissing, "x is missing"))
+		results = append(results, with(passed(c, 0), conformance.Fail, check.CodeReadyMissing, "x is missing"))
 	}
 	d := New(conformance.NewReport(results, 0), someRun())
 	for _, test := range []struct{ limit, errors, warnings, more int }{{10, 10, 10, 6}, {1, 1, 1, 15}, {15, 15, 15, 0}, {0, 0, 0, 0}} {
@@ -53,7 +54,7 @@ func TestAnnotationsOnce(t *testing.T) {
 	for _, n := range []int{1, 4, 16} {
 		c := goldenCase(newest, "a", conformance.Fidelity)
 		c.Variant.Concurrency = n
-		results = append(results, with(passed(c, 1), conformance.Fail, conformance.CodeToken, "request 0: 100% of it, differs"))
+		results = append(results, with(passed(c, 1), conformance.Fail, check.CodeToken, "request 0: 100% of it, differs"))
 	}
 	got := annotations(t, New(conformance.NewReport(results, 0), someRun()), AnnotationLimit)
 	want := "::error file=conformance/manifest.toml,line=14,title=0.33/a/fidelity::F001 request 0: 100%25 of it, differs (and 2 cases more)"

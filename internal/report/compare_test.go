@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // outcome is a case for comparisons; it fails with the codes, if there are any.
@@ -29,7 +30,7 @@ func documentOf(results ...conformance.Result) *Document {
 func TestCompare(t *testing.T) {
 	const (
 		pass, fail, skip, xfail = conformance.Pass, conformance.Fail, conformance.Skip, conformance.XFail
-		i, f                    = conformance.CodeDigest, conformance.CodeToken
+		i, f                    = check.CodeDigest, check.CodeToken
 	)
 	repinned := outcomeOf("repinned", pass)
 	repinned.Case.Golden.TokensSHA256 = "77"
@@ -72,7 +73,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestCompareWorse(t *testing.T) {
-	pass, fail := outcomeOf("a", conformance.Pass), outcomeOf("a", conformance.Fail, conformance.CodeDigest)
+	pass, fail := outcomeOf("a", conformance.Pass), outcomeOf("a", conformance.Fail, check.CodeDigest)
 	skip, none := outcomeOf("a", conformance.Skip), outcomeOf("b", conformance.Pass)
 	tests := []struct {
 		name          string

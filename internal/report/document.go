@@ -110,7 +110,7 @@ type Case struct {
 }
 
 // Expectation is the expectation that decided a verdict, see
-// [conformance.Expectation].
+// [expect.Expectation].
 type Expectation struct {
 	Pattern string              `json:"pattern"`
 	Outcome conformance.Verdict `json:"outcome"`

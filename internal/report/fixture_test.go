@@ -7,6 +7,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -26,7 +28,7 @@ func someRun() Meta {
 		Inputs:    []Input{{"compat.toml", strings.Repeat("ab", 32)}},
 		Root:      "/repo", Dir: "/repo/ci", Window: "../compat.toml",
 		Title: func(c conformance.Code) string {
-			return map[conformance.Code]string{conformance.CodeToken: "a token id differs", conformance.CodeReadyMissing: "a key is missing: it was sent"}[c]
+			return map[conformance.Code]string{check.CodeToken: "a token id differs", check.CodeReadyMissing: "a key is missing: it was sent"}[c]
 		},
 	}
 }
@@ -92,7 +94,7 @@ func allSortsOfWrong() *conformance.Report {
 		long[i] = fmt.Sprintf("request %d (line %d): token 11 differs: expected [1 2], got [1 3] (2 expected, 2 received)", i, i+2)
 	}
 	long[1] = hostile
-	fidelity := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 24), conformance.Fail, conformance.CodeToken, long...)
+	fidelity := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 24), conformance.Fail, check.CodeToken, long...)
 	fidelity.Note = "tokens_sha256 is not pinned in the manifest: it is 00"
 	fidelity.Failures[0].Position = 11
 	fidelity.Failures[0].Expected, fidelity.Failures[0].Actual = "[…4 5 6 7 8 9 10 11 1200 13 14…]", "[…4 5 6 7 8 9 10 11 99]"
@@ -102,19 +104,20 @@ func allSortsOfWrong() *conformance.Report {
 	wire := with(passed(goldenCase(newest, "wire-edge-s1", conformance.Wire), 0), conformance.Fail, "W003", "message 12 (line 14): the path has another value")
 	wire.Failures[0].Frame, wire.Failures[0].Path = 12, "EngineCoreOutputs.outputs[0].prefill_stats.num_cached_tokens"
 	wire.Failures[0].Expected, wire.Failures[0].Actual = "16", "nil"
-	behind := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 0), conformance.Error, conformance.CodeFrontend, "vllm-rs: exit status 1")
+	behind := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 0), conformance.Error, check.CodeFrontend, "vllm-rs: exit status 1")
 	behind.Case.Variant = conformance.Variant{
 		Match: player.MatchIndex, Concurrency: 16, Stream: true,
 		Frontend: conformance.RealFrontend{Binary: "/opt/it's here/vllm-rs", ModelDir: "model"},
 	}
-	unfetched := with(passed(goldenCase(oldest, "multiturn-s13", conformance.Integrity), 0), conformance.Error, conformance.CodeFetch, "golden x: no such file").WithInfra(true)
+	unfetched := with(passed(goldenCase(oldest, "multiturn-s13", conformance.Integrity), 0), conformance.Error, check.CodeFetch, "golden x: no such file")
+	unfetched.Infra = true
 	unfetched.Location, unfetched.Case.Entry = "", ""
 	unjudged := passed(goldenCase(oldest, "multiturn-s13", conformance.SameLine), 0)
 	unjudged.Verdict, unjudged.Note, unjudged.Asserted = conformance.Skip, "not judged: see integrity", 0
 	r := conformance.NewReport([]conformance.Result{
 		passed(goldenCase(newest, "multiturn-s7", conformance.Integrity), 0),
 		schema, fidelity, behind, wire,
-		with(passed(goldenCase(oldest, "multiturn-s7", conformance.Schema), 0), conformance.Fail, conformance.CodeReadyMissing, "ready response: x is missing"),
+		with(passed(goldenCase(oldest, "multiturn-s7", conformance.Schema), 0), conformance.Fail, check.CodeReadyMissing, "ready response: x is missing"),
 		unfetched, unjudged,
 	}, 20*time.Millisecond)
 	r.Flags = []string{"--manifest", "my manifest.toml", "--bucket", "s3://goldens/main"}
@@ -123,13 +126,13 @@ func allSortsOfWrong() *conformance.Report {
 
 // expectations is a run with cases that are known to fail, and a problem.
 func expectations() *conformance.Report {
-	known := &conformance.Expectation{
+	known := &expect.Expectation{
 		Pattern: "0.33/**", Outcome: conformance.Fail, Reason: "the engine rounds", Issue: "https://example.org/7",
 		Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "conformance/expectations.toml:4",
 	}
-	xfail := with(passed(goldenCase(newest, "a", conformance.Fidelity), 10), conformance.XFail, conformance.CodeToken, "request 0: token 0 differs")
+	xfail := with(passed(goldenCase(newest, "a", conformance.Fidelity), 10), conformance.XFail, check.CodeToken, "request 0: token 0 differs")
 	xpass := with(passed(goldenCase(newest, "b", conformance.Fidelity), 10), conformance.XPass, "")
-	flaky := with(passed(goldenCase(newest, "c", conformance.Fidelity), 10), conformance.Flaky, conformance.CodeToken, "request 0: token 0 differs")
+	flaky := with(passed(goldenCase(newest, "c", conformance.Fidelity), 10), conformance.Flaky, check.CodeToken, "request 0: token 0 differs")
 	xfail.Expected, xpass.Expected, flaky.Expected = known, known, known
 	r := conformance.NewReport([]conformance.Result{xfail, xpass, flaky}, time.Millisecond)
 	r.Blame(conformance.Failure{
@@ -172,7 +175,7 @@ func large(n int) *conformance.Report {
 		c.Variant.Concurrency = i%8 + 1
 		r := passed(c, 5000)
 		if i%10 == 3 {
-			r = with(r, conformance.Fail, conformance.CodeToken, fmt.Sprintf("request %d (line %d): token 40 differs: expected […1 2 3…], got […1 2 4…] (128 expected, 128 received)", i%65, i%65+2))
+			r = with(r, conformance.Fail, check.CodeToken, fmt.Sprintf("request %d (line %d): token 40 differs: expected […1 2 3…], got […1 2 4…] (128 expected, 128 received)", i%65, i%65+2))
 			r.Failures[0].Position = 40
 			r.Failures[0].Expected = "[…911 1022 33 41 5 16 207 18 1733 640 11 1202 13 14 15 16 17…]"
 			r.Failures[0].Actual = "[…911 1022 33 41 5 16 207 18 99 640 11 1202 13 14 15 16 17…]"

@@ -157,5 +157,6 @@ func (c *Case) result() conformance.Result {
 	r := conformance.Result{Verdict: c.Verdict, Asserted: c.Asserted, Tokens: c.Tokens}
 	r.Case.Line.Name, r.Case.Line.Tag, r.Case.Gating = c.Line, c.Tag, c.Gating
 	r.Case.Suite, r.Case.Golden.ID, r.Case.Assertion = c.Suite, c.Golden, c.Assertion
-	return r.WithInfra(c.Infra)
+	r.Infra = c.Infra
+	return r
 }

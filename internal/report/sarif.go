@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // project is where the documentation of the finding codes is.
@@ -137,7 +138,7 @@ func (c *Case) redCodes() []conformance.Code {
 	case c.Verdict == conformance.XPass:
 		return []conformance.Code{codeXPass}
 	}
-	return []conformance.Code{conformance.CodeUnjudged}
+	return []conformance.Code{check.CodeUnjudged}
 }
 
 // rules are the codes of all results, by name.
@@ -165,7 +166,7 @@ func (d *Document) rules() []sarifRule {
 	return rules
 }
 
-func ruleOf(code conformance.Code) conformance.Code { return cmp.Or(code, conformance.CodeUnjudged) }
+func ruleOf(code conformance.Code) conformance.Code { return cmp.Or(code, check.CodeUnjudged) }
 
 // HelpURL is where a finding code is documented. Its section is headed by the code
 // and its title.

@@ -12,6 +12,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // compile makes a JSON Schema ready. Formats, such as dates, are checked too.
@@ -166,9 +167,9 @@ func TestSARIFResults(t *testing.T) {
 // TestFingerprints: they depend on the case and the code, and on nothing else.
 func TestFingerprints(t *testing.T) {
 	first := allSortsOfWrong()
-	first.Results[2].Failures[3].Code = conformance.CodeCount // a second finding of the case
+	first.Results[2].Failures[3].Code = check.CodeCount // a second finding of the case
 	again := allSortsOfWrong()
-	again.Results[2].Failures[3].Code = conformance.CodeCount
+	again.Results[2].Failures[3].Code = check.CodeCount
 	again.Results[2].Failures[0].Message = "request 3: token 1 differs"
 	again.Results[2].Location = "elsewhere"
 	_, a := readSARIF(t, New(first, someRun()))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // TestJSONIsNoCommand: what a subject says is in the document as it was said, and no
@@ -13,7 +14,7 @@ import (
 func TestJSONIsNoCommand(t *testing.T) {
 	const said = "##[error]a ##vso[b]\x7f\u009b31m\u202e ü\u2028 \U000e0001"
 	d := New(conformance.NewReport([]conformance.Result{{
-		Verdict: conformance.Fail, Failures: []conformance.Failure{{Code: conformance.CodeStray, Actual: said, Message: "m"}},
+		Verdict: conformance.Fail, Failures: []conformance.Failure{{Code: check.CodeStray, Actual: said, Message: "m"}},
 	}}, 0), Meta{})
 	var b bytes.Buffer
 	if err := JSON(&b, d); err != nil {

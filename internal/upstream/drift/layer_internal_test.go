@@ -26,7 +26,8 @@ func reportOf(verdicts ...conformance.Verdict) *conformance.Report {
 		if v.Red() {
 			r.Failures = []conformance.Failure{{Code: "H001", Message: "it says\nmuch"}}
 		}
-		results = append(results, r.WithInfra(v == conformance.Error))
+		r.Infra = v == conformance.Error
+		results = append(results, r)
 	}
 	return conformance.NewReport(results, 0)
 }

@@ -1,16 +1,17 @@
-package conformance
+package expect
 
 import (
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // expectArray is the array of tables that the file of expectations is.
 const expectArray = "expect"
 
-// ExpectationRules lists what is checked of a file of expectations, by code.
-func ExpectationRules() []tomlfile.Rule {
+// Rules lists what is checked of a file of expectations, by code.
+func Rules() []tomlfile.Rule {
 	return []tomlfile.Rule{
 		{Code: string(CodeExpectUnreadable), Text: "the file exists and is UTF-8 text of a reasonable size"},
 		{Code: string(CodeExpectSyntax), Text: "the file is TOML"},
@@ -23,16 +24,16 @@ func ExpectationRules() []tomlfile.Rule {
 	}
 }
 
-// LoadExpectations reads a file of expectations and checks it alone; what needs the
+// Load reads a file of expectations and checks it alone; what needs the
 // cases, such as a pattern that matches none, is found when they are run. The result
 // is never nil; it is fit for use when no finding is an error.
-func LoadExpectations(path string) (*Expectations, []tomlfile.Finding) {
+func Load(path string) (*Expectations, []tomlfile.Finding) {
 	return readExpectations(tomlfile.Load(path, expectationCodes()))
 }
 
-// ParseExpectations is [LoadExpectations] for text that is already in memory; name is
+// Parse is [LoadExpectations] for text that is already in memory; name is
 // the path that findings mention.
-func ParseExpectations(name string, data []byte) (*Expectations, []tomlfile.Finding) {
+func Parse(name string, data []byte) (*Expectations, []tomlfile.Finding) {
 	return readExpectations(tomlfile.Parse(name, data, expectationCodes()))
 }
 
@@ -62,10 +63,10 @@ func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Finding
 	return e, doc.Findings()
 }
 
-func readExpectation(t *tomlfile.Table) Expectation {
-	one := Expectation{
+func readExpectation(t *tomlfile.Table) check.Expectation {
+	one := check.Expectation{
 		Pattern: t.Required("pattern", string(CodeExpectMissing)),
-		Outcome: Verdict(t.Required("outcome", string(CodeExpectMissing))),
+		Outcome: check.Verdict(t.Required("outcome", string(CodeExpectMissing))),
 		Reason:  t.Required("reason", string(CodeExpectMissing)),
 		Issue:   t.Required("issue", string(CodeExpectMissing)),
 		Expires: t.Date("expires"),
@@ -73,12 +74,12 @@ func readExpectation(t *tomlfile.Table) Expectation {
 	if _, err := ParsePattern(one.Pattern); err != nil && one.Pattern != "" {
 		report(t, CodeExpectPattern, "pattern", err.Error(), `write the name of a case, such as 0.33/multiturn-s7/fidelity-index-1, "*" for any text, "**" for any components`)
 	}
-	if one.Outcome != "" && one.Outcome != Fail && one.Outcome != Flaky {
+	if one.Outcome != "" && one.Outcome != check.Fail && one.Outcome != check.Flaky {
 		report(t, CodeExpectOutcome, "outcome", fmt.Sprintf("outcome is %q", one.Outcome), `write "fail", or "flaky" for what fails now and then`)
 	}
 	return one
 }
 
-func report(t *tomlfile.Table, code Code, key, message, hint string) {
+func report(t *tomlfile.Table, code check.Code, key, message, hint string) {
 	t.Report(string(code), tomlfile.Error, key, message, hint)
 }

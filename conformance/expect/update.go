@@ -1,4 +1,4 @@
-package conformance
+package expect
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // maxRequestEntries is for how many failing requests a case gets an entry each.
@@ -17,8 +18,8 @@ const maxRequestEntries = 3
 // expectKeys is the order of the keys of an entry.
 var expectKeys = []string{"pattern", "outcome", "reason", "issue", "expires"}
 
-// ExpectationUpdate is a file of expectations after a run.
-type ExpectationUpdate struct {
+// Updated is a file of expectations after a run.
+type Updated struct {
 	Data           []byte   // the text of the file
 	Added, Removed []string // patterns
 	// Notes are what a person has to see to, a sentence each.
@@ -27,26 +28,26 @@ type ExpectationUpdate struct {
 
 // updater is an update at work.
 type updater struct {
-	ExpectationUpdate
+	Updated
 	editor *tomlfile.Editor
 	known  map[string]bool // the patterns of the file
-	ran    map[string]Result
-	all    []Case
+	ran    map[string]check.Result
+	all    []check.Case
 }
 
-// UpdateExpectations brings a file of expectations up to date with a report on some of
+// Update brings a file of expectations up to date with the results of some of
 // all cases: it removes the entries that nothing fails by any more, and adds one for
 // each case, or each of few requests, that failed unexpectedly. Every other byte stays,
 // comments included. The reason and the issue of a new entry are left empty, so that
 // the file cannot be used before a person has filled them in.
-func UpdateExpectations(name string, data []byte, r *Report, all []Case, now time.Time) (*ExpectationUpdate, error) {
-	e, findings := ParseExpectations(name, data)
+func Update(name string, data []byte, results []check.Result, all []check.Case, now time.Time) (*Updated, error) {
+	e, findings := Parse(name, data)
 	for _, f := range findings {
 		if f.Severity == tomlfile.Error {
 			return nil, errors.New(f.String())
 		}
 	}
-	u := &updater{known: map[string]bool{}, ran: map[string]Result{}, all: all}
+	u := &updater{known: map[string]bool{}, ran: map[string]check.Result{}, all: all}
 	var err error
 	if u.editor, err = tomlfile.NewEditor(name, data, nil); err != nil {
 		return nil, err
@@ -54,26 +55,26 @@ func UpdateExpectations(name string, data []byte, r *Report, all []Case, now tim
 	for _, one := range e.List {
 		u.known[one.Pattern] = true
 	}
-	for _, result := range r.Results {
-		if result.Verdict != Skip && result.Verdict != Error {
+	for _, result := range results {
+		if result.Verdict != check.Skip && result.Verdict != check.Error {
 			u.ran[result.Case.Name()] = result
 		}
 	}
 	if err := u.removeStale(e); err != nil {
 		return nil, err
 	}
-	if err := u.addFailed(r, newJudge(e, all, now)); err != nil {
+	if err := u.addFailed(results, NewJudge(e, all, now)); err != nil {
 		return nil, err
 	}
 	u.Data = u.editor.Bytes()
-	return &u.ExpectationUpdate, nil
+	return &u.Updated, nil
 }
 
 // removeStale removes the entries of which all cases ran, and nothing failed.
 func (u *updater) removeStale(e *Expectations) error {
 	for i := len(e.List) - 1; i >= 0; i-- {
 		one := e.List[i]
-		if one.Outcome == Flaky {
+		if one.Outcome == check.Flaky {
 			continue
 		}
 		switch needed, idle, unknown := u.use(one); {
@@ -95,11 +96,11 @@ func (u *updater) removeStale(e *Expectations) error {
 
 // use counts the cases of an expectation that it was needed by, that passed without,
 // and of which nothing is known.
-func (u *updater) use(e Expectation) (needed, idle, unknown int) {
+func (u *updater) use(e check.Expectation) (needed, idle, unknown int) {
 	p, _ := ParsePattern(e.Pattern)
 	r := rule{e, p}
 	for _, c := range u.all {
-		if !c.mayFail() || !p.Match(c.Name()) || !p.hasRequest(c) {
+		if !mayFail(c) || !p.Match(c.Name()) || !p.hasRequest(c) {
 			continue
 		}
 		result, ran := u.ran[c.Name()]
@@ -116,9 +117,9 @@ func (u *updater) use(e Expectation) (needed, idle, unknown int) {
 }
 
 // addFailed adds entries for what failed although nobody expected it.
-func (u *updater) addFailed(r *Report, j *judge) error {
-	for _, result := range r.Results {
-		if result.Verdict != Fail {
+func (u *updater) addFailed(results []check.Result, j *Judge) error {
+	for _, result := range results {
+		if result.Verdict != check.Fail {
 			continue
 		}
 		for _, pattern := range u.patternsFor(result, j.about(result.Case)) {
@@ -135,9 +136,9 @@ func (u *updater) addFailed(r *Report, j *judge) error {
 }
 
 // patternsFor names what failed unexpectedly in a case.
-func (u *updater) patternsFor(result Result, rules []rule) []string {
+func (u *updater) patternsFor(result check.Result, rules []rule) []string {
 	name := result.Case.Name()
-	if !result.Case.mayFail() {
+	if !mayFail(result.Case) {
 		u.note("%s failed, and may not be expected to", name)
 		return nil
 	}
@@ -146,12 +147,12 @@ func (u *updater) patternsFor(result Result, rules []rule) []string {
 		if slices.ContainsFunc(rules, func(r rule) bool { return r.covers(f) }) {
 			continue
 		}
-		if !f.mayBeExpected() {
+		if !mayBeExpected(f) {
 			u.note("%s could not be judged to its end (%s), so nothing of it is expected", name, f.Code)
 			return nil
 		}
 		pattern := fmt.Sprintf("%s/%s%d", name, requestPrefix, f.Request)
-		if result.Case.Assertion != Fidelity || f.Request < 0 || len(patterns) == maxRequestEntries && !slices.Contains(patterns, pattern) {
+		if result.Case.Assertion != check.Fidelity || f.Request < 0 || len(patterns) == maxRequestEntries && !slices.Contains(patterns, pattern) {
 			return []string{name}
 		}
 		if !slices.Contains(patterns, pattern) {
@@ -172,7 +173,7 @@ func (u *updater) add(pattern string) error {
 		return err
 	}
 	last := len(u.editor.Lines(expectArray)) - 1
-	for _, pair := range [][2]string{{"outcome", string(Fail)}, {"reason", ""}, {"issue", ""}} {
+	for _, pair := range [][2]string{{"outcome", string(check.Fail)}, {"reason", ""}, {"issue", ""}} {
 		if err := u.editor.Set(expectArray, last, pair[0], pair[1], expectKeys); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package conformance
+package check
 
 // Verdict is the outcome of a case.
 type Verdict string
@@ -77,6 +77,6 @@ const (
 	EnforceNone      Enforce = "none"
 )
 
-func (e Enforce) gates(validated bool) bool {
+func (e Enforce) Gates(validated bool) bool {
 	return e == EnforceAll || e != EnforceNone && validated
 }

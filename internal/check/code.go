@@ -1,4 +1,4 @@
-package conformance
+package check
 
 import (
 	"context"
@@ -72,7 +72,9 @@ const (
 	CodeNotRun      Code = "R008" // the run was interrupted before
 	CodeFrontend    Code = "R009" // the frontend could not be started, or ended
 	CodeHandshake   Code = "R010" // what came in the handshake is none of the protocol
-	CodeUnjudged    Code = "R099" // any other reason
+	// An earlier case of the session ended the engine, or it ended by itself.
+	CodeEngineSessionLost Code = "E025"
+	CodeUnjudged          Code = "R099" // any other reason
 )
 
 // codedError is an error with its code.
@@ -83,16 +85,16 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-// coded gives an error its code, unless it has one.
-func coded(code Code, err error) error {
-	if err == nil || codeOf(err) != CodeUnjudged {
+// WithCode gives an error its code, unless it has one.
+func WithCode(code Code, err error) error {
+	if err == nil || CodeOf(err) != CodeUnjudged {
 		return err
 	}
 	return codedError{code, err}
 }
 
-// codeOf returns the code of an error.
-func codeOf(err error) Code {
+// CodeOf returns the code of an error.
+func CodeOf(err error) Code {
 	var known codedError
 	switch {
 	case errors.As(err, &known):

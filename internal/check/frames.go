@@ -1,4 +1,4 @@
-package conformance
+package check
 
 import (
 	"bytes"
@@ -27,11 +27,31 @@ type framesMeta struct {
 	CapturedAt      *string `json:"captured_at"`
 }
 
-// readFrames reads the frames of a golden of role wire to their end and returns,
+// meta is that of the cassette which was recorded with the frames.
+func (h *framesMeta) meta(s *engineStart) trace.Meta {
+	version, ready := s.response.VLLMVersion, hex.EncodeToString(s.payload)
+	hash := trace.Or(h.ConfigHash, "")
+	if hash == "" {
+		hash = trace.ConfigHash(trace.Or(h.GPU, ""), trace.Or(h.VLLMTag, version), trace.Or(h.EngineConfig, ""))
+	}
+	m := trace.Meta{
+		Model: h.Model, GPU: h.GPU, TP: h.TP, MaxNumSeqs: h.MaxNumSeqs, BlockSize: h.BlockSize, ConfigHash: &hash,
+		VLLMVersion: &version, ReadyResponseHex: &ready, VLLMTag: h.VLLMTag, EngineConfig: h.EngineConfig,
+		Extra: map[string]json.RawMessage{},
+	}
+	for key, text := range map[string]*string{"recorder_version": h.RecorderVersion, "captured_at": h.CapturedAt} {
+		if text != nil {
+			m.Extra[key], _ = json.Marshal(*text) // a string always can be
+		}
+	}
+	return m
+}
+
+// ReadFrames reads the frames of a golden of role wire to their end and returns,
 // as the meta of a cassette, what its first line and the engine's registration
 // say, and the messages, notes included. A golden that does not show a whole start
 // of an engine is an error.
-func readFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages []trace.Message, err error) {
+func ReadFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages []trace.Message, err error) {
 	opt, err := trace.GoldenOptions(data, name, gzip)
 	if err != nil {
 		return meta, nil, err
@@ -150,24 +170,4 @@ func (s *engineStart) complete() error {
 		return fmt.Errorf("%s: no output of an engine is in it", s.name)
 	}
 	return nil
-}
-
-// meta is that of the cassette which was recorded with the frames.
-func (h *framesMeta) meta(s *engineStart) trace.Meta {
-	version, ready := s.response.VLLMVersion, hex.EncodeToString(s.payload)
-	hash := trace.Or(h.ConfigHash, "")
-	if hash == "" {
-		hash = trace.ConfigHash(trace.Or(h.GPU, ""), trace.Or(h.VLLMTag, version), trace.Or(h.EngineConfig, ""))
-	}
-	m := trace.Meta{
-		Model: h.Model, GPU: h.GPU, TP: h.TP, MaxNumSeqs: h.MaxNumSeqs, BlockSize: h.BlockSize, ConfigHash: &hash,
-		VLLMVersion: &version, ReadyResponseHex: &ready, VLLMTag: h.VLLMTag, EngineConfig: h.EngineConfig,
-		Extra: map[string]json.RawMessage{},
-	}
-	for key, text := range map[string]*string{"recorder_version": h.RecorderVersion, "captured_at": h.CapturedAt} {
-		if text != nil {
-			m.Extra[key], _ = json.Marshal(*text) // a string always can be
-		}
-	}
-	return m
 }

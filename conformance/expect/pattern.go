@@ -1,4 +1,4 @@
-package conformance
+package expect
 
 import (
 	"errors"
@@ -6,12 +6,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // Wildcards of a pattern.
 const (
 	anyText       = "*"  // within a component: any text, also none
-	anyComponents = "**" // as a component: any number of components, also none
+	AnyComponents = "**" // as a component: any number of components, also none
 )
 
 // requestPrefix begins the component that names a request of a case.
@@ -24,7 +27,7 @@ const requestPrefix = "replay-"
 // rest matches.
 type Pattern struct {
 	text       string
-	components []string // of the cases
+	Components []string // of the cases
 	request    int      // -1 for whole cases
 }
 
@@ -34,14 +37,14 @@ func ParsePattern(text string) (Pattern, error) {
 	if text == "" {
 		return p, errors.New(`a pattern is empty: "**" matches every case`)
 	}
-	p.components = strings.Split(text, "/")
-	for i, c := range p.components {
+	p.Components = strings.Split(text, "/")
+	for i, c := range p.Components {
 		if wrong := wrongComponent(c); wrong != "" {
 			return p, fmt.Errorf("pattern %q: component %d %s", text, i+1, wrong)
 		}
 	}
-	last := len(p.components) - 1
-	index, ok := strings.CutPrefix(p.components[last], requestPrefix)
+	last := len(p.Components) - 1
+	index, ok := strings.CutPrefix(p.Components[last], requestPrefix)
 	if !ok {
 		return p, nil
 	}
@@ -49,11 +52,11 @@ func ParsePattern(text string) (Pattern, error) {
 	switch {
 	case err != nil || index != strconv.FormatUint(n, 10):
 		return p, fmt.Errorf("pattern %q: component %d is %q: a request is %s and its index, such as %s7",
-			text, last+1, p.components[last], requestPrefix, requestPrefix)
+			text, last+1, p.Components[last], requestPrefix, requestPrefix)
 	case last == 0:
 		return p, fmt.Errorf("pattern %q: names a request, but no case of it: **/%s is that request of every case", text, text)
 	}
-	p.components, p.request = p.components[:last], int(n)
+	p.Components, p.request = p.Components[:last], int(n)
 	return p, nil
 }
 
@@ -64,7 +67,7 @@ func wrongComponent(c string) string {
 		return "is empty"
 	case c != strings.TrimSpace(c):
 		return fmt.Sprintf("is %q: it begins or ends with a blank", c)
-	case c != anyComponents && strings.Contains(c, anyComponents):
+	case c != AnyComponents && strings.Contains(c, AnyComponents):
 		return fmt.Sprintf("is %q: ** is a component of its own", c)
 	}
 	return ""
@@ -80,8 +83,8 @@ func (p Pattern) Request() int { return p.request }
 // Match tells whether the pattern selects the case of that name or, when it is
 // about a request, one of its requests.
 func (p Pattern) Match(name string) bool {
-	return matchStars(p.components, strings.Split(name, "/"),
-		func(component string) bool { return component == anyComponents }, matchText)
+	return matchStars(p.Components, strings.Split(name, "/"),
+		func(component string) bool { return component == AnyComponents }, matchText)
 }
 
 // matchText matches a component. Any byte but the star stands for itself.
@@ -113,7 +116,25 @@ func matchStars[E any](pattern, elements []E, isStar func(E) bool, one func(patt
 	return !slices.ContainsFunc(pattern[p:], func(e E) bool { return !isStar(e) })
 }
 
-// matchAny tells whether any of the patterns selects the case.
-func matchAny(patterns []Pattern, c Case) bool {
+// MatchAny tells whether any of the patterns selects the case.
+func MatchAny(patterns []Pattern, c check.Case) bool {
 	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.Match(c.Name()) })
+}
+
+// NearestCase suggests the name of the case that a pattern without wildcards may
+// have meant.
+func NearestCase(text string, all []check.Case) string {
+	if strings.Contains(text, anyText) {
+		return ""
+	}
+	var names []string
+	for _, c := range all {
+		if name := c.Name(); name != text {
+			names = append(names, name)
+		}
+	}
+	if near, ok := tomlfile.Nearest(text, names); ok {
+		return fmt.Sprintf(": did you mean %q?", near)
+	}
+	return ""
 }

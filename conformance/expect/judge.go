@@ -1,28 +1,30 @@
-package conformance
+package expect
 
 import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
-// judge applies expectations to the results of a run.
-type judge struct {
+// Judge applies expectations to the results of a run.
+type Judge struct {
 	inForce []rule
-	// problems are the expectations that cannot be applied.
-	problems []Failure
+	// Failures are the expectations that cannot be applied.
+	Failures []check.Failure
 }
 
 // rule is an expectation that holds.
 type rule struct {
-	Expectation
+	check.Expectation
 	pattern Pattern
 }
 
-// newJudge takes the expectations that hold now. Those that match none of all cases,
+// NewJudge takes the expectations that hold now. Those that match none of all cases,
 // have expired, or are about what may not fail, become problems instead.
-func newJudge(e *Expectations, all []Case, now time.Time) *judge {
-	j := &judge{}
+func NewJudge(e *Expectations, all []check.Case, now time.Time) *Judge {
+	j := &Judge{}
 	if e == nil {
 		return j
 	}
@@ -30,7 +32,7 @@ func newJudge(e *Expectations, all []Case, now time.Time) *judge {
 		p, err := ParsePattern(one.Pattern)
 		switch wrong := ruledOut(one, p, all, now); {
 		case err != nil:
-			j.blame(one, problem(CodeExpectPattern, "%v", err))
+			j.blame(one, check.Failed(CodeExpectPattern, "%v", err))
 		case wrong.Code != "":
 			j.blame(one, wrong)
 		default:
@@ -44,39 +46,39 @@ func newJudge(e *Expectations, all []Case, now time.Time) *judge {
 }
 
 func (r rule) rank() int {
-	if r.Outcome == Flaky {
+	if r.Outcome == check.Flaky {
 		return 0
 	}
 	return 1
 }
 
 // ruledOut returns why an expectation is not applied, a Failure without code if it is.
-func ruledOut(e Expectation, p Pattern, all []Case, now time.Time) Failure {
-	matched := slices.DeleteFunc(slices.Clone(all), func(c Case) bool { return c.Assertion == "" || !p.Match(c.Name()) })
-	expectable := slices.DeleteFunc(slices.Clone(matched), func(c Case) bool { return !c.mayFail() })
+func ruledOut(e check.Expectation, p Pattern, all []check.Case, now time.Time) check.Failure {
+	matched := slices.DeleteFunc(slices.Clone(all), func(c check.Case) bool { return c.Assertion == "" || !p.Match(c.Name()) })
+	expectable := slices.DeleteFunc(slices.Clone(matched), func(c check.Case) bool { return !mayFail(c) })
 	switch {
 	case len(matched) == 0:
-		return problem(CodeUnmatched, "pattern %q matches no case%s", p, nearestCase(e.Pattern, all))
+		return check.Failed(CodeUnmatched, "pattern %q matches no case%s", p, NearestCase(e.Pattern, all))
 	case len(expectable) == 0:
-		return problem(CodeUnexpectable, "pattern %q matches only cases that may not be expected to fail, such as %s: what is stored is mended, not expected to be wrong", p, matched[0].Name())
+		return check.Failed(CodeUnexpectable, "pattern %q matches only cases that may not be expected to fail, such as %s: what is stored is mended, not expected to be wrong", p, matched[0].Name())
 	case !slices.ContainsFunc(expectable, p.hasRequest):
-		return problem(CodeUnmatched, "pattern %q matches no request: %s has %d", p, expectable[0].Name(), expectable[0].requests())
+		return check.Failed(CodeUnmatched, "pattern %q matches no request: %s has %d", p, expectable[0].Name(), requestsOf(expectable[0]))
 	case !e.Expires.IsZero() && !now.Before(e.Expires):
-		return problem(CodeExpired, "the expectation of %q expired on %s: mend what fails, or look at it anew and set another date (%s; %s)",
+		return check.Failed(CodeExpired, "the expectation of %q expired on %s: mend what fails, or look at it anew and set another date (%s; %s)",
 			p, e.Expires.Format(time.DateOnly), e.Reason, e.Issue)
 	}
-	return Failure{}
+	return check.Failure{}
 }
 
 // hasRequest tells whether the case may have the request that the pattern is about,
 // as every case has what a pattern of whole cases is about.
-func (p Pattern) hasRequest(c Case) bool { return p.request < c.requests() }
+func (p Pattern) hasRequest(c check.Case) bool { return p.request < requestsOf(c) }
 
 // requests is how many requests of a case can be told apart, at most: those that
 // fidelity replays. Not every registration counts its records.
-func (c Case) requests() int {
+func requestsOf(c check.Case) int {
 	switch {
-	case c.Assertion != Fidelity:
+	case c.Assertion != check.Fidelity:
 		return 0
 	case c.Golden.Records == 0:
 		return math.MaxInt
@@ -84,14 +86,14 @@ func (c Case) requests() int {
 	return c.Golden.Records
 }
 
-func (j *judge) blame(e Expectation, wrong Failure) {
+func (j *Judge) blame(e check.Expectation, wrong check.Failure) {
 	wrong.Message = e.Pos + ": " + wrong.Message
-	j.problems = append(j.problems, wrong)
+	j.Failures = append(j.Failures, wrong)
 }
 
 // about returns the expectations that hold of a case, or of one of its requests.
-func (j *judge) about(c Case) []rule {
-	if !c.mayFail() {
+func (j *Judge) about(c check.Case) []rule {
+	if !mayFail(c) {
 		return nil
 	}
 	name := c.Name()
@@ -99,16 +101,16 @@ func (j *judge) about(c Case) []rule {
 }
 
 // covers tells whether the failure is one that was expected.
-func (r rule) covers(f Failure) bool {
-	return f.mayBeExpected() && (r.pattern.request < 0 || r.pattern.request == f.Request)
+func (r rule) covers(f check.Failure) bool {
+	return mayBeExpected(f) && (r.pattern.request < 0 || r.pattern.request == f.Request)
 }
 
-// judge turns the verdict on a case into the one by the expectations. A case whose
+// Apply turns the verdict on a case into the one by the expectations. A case whose
 // failures were all expected is [XFail], or [Flaky]; one that shows that an
 // expectation is stale is [XPass]. A failure that nobody expected weighs most.
-func (j *judge) judge(result Result) Result {
+func (j *Judge) Apply(result check.Result) check.Result {
 	rules := j.about(result.Case)
-	if len(rules) == 0 || result.Verdict != Fail && result.Verdict != Pass {
+	if len(rules) == 0 || result.Verdict != check.Fail && result.Verdict != check.Pass {
 		return result
 	}
 	decisive, covered := cover(rules, result.Failures)
@@ -116,7 +118,7 @@ func (j *judge) judge(result Result) Result {
 		return result
 	}
 	if stale := staleOf(rules, result.Failures); len(stale) > 0 {
-		result.Verdict, result.Expected = XPass, &stale[0].Expectation
+		result.Verdict, result.Expected = check.XPass, &stale[0].Expectation
 		for _, r := range stale {
 			result.Failures = append(slices.Clone(result.Failures), r.stale())
 		}
@@ -125,16 +127,16 @@ func (j *judge) judge(result Result) Result {
 	if decisive == nil {
 		return result
 	}
-	result.Expected, result.Verdict = &decisive.Expectation, XFail
-	if decisive.Outcome == Flaky {
-		result.Verdict = Flaky
+	result.Expected, result.Verdict = &decisive.Expectation, check.XFail
+	if decisive.Outcome == check.Flaky {
+		result.Verdict = check.Flaky
 	}
 	return result
 }
 
 // cover finds an expectation for every failure, and returns the one that decides: of
 // several, one of what fails now and then.
-func cover(rules []rule, failures []Failure) (decisive *rule, covered bool) {
+func cover(rules []rule, failures []check.Failure) (decisive *rule, covered bool) {
 	for _, f := range failures {
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.covers(f) })
 		if i < 0 {
@@ -149,11 +151,11 @@ func cover(rules []rule, failures []Failure) (decisive *rule, covered bool) {
 
 // staleOf returns the expectations of a case that ran which nothing fails by any
 // more. What may fail now and then is never stale, nor what lies within that.
-func staleOf(rules []rule, failures []Failure) []rule {
+func staleOf(rules []rule, failures []check.Failure) []rule {
 	var stale []rule
 	for _, r := range rules {
 		within := func(wider rule) bool {
-			return wider.Outcome == Flaky && (wider.pattern.request < 0 || wider.pattern.request == r.pattern.request)
+			return wider.Outcome == check.Flaky && (wider.pattern.request < 0 || wider.pattern.request == r.pattern.request)
 		}
 		if !slices.ContainsFunc(rules, within) && !slices.ContainsFunc(failures, r.covers) {
 			stale = append(stale, r)
@@ -163,7 +165,7 @@ func staleOf(rules []rule, failures []Failure) []rule {
 }
 
 // stale is the failure of a case, or of one of its requests, that passes.
-func (r rule) stale() Failure {
-	return problem(CodeStale, "passes, but %s expects it to fail: remove the expectation of %q, or narrow it (%s; %s)",
-		r.Pos, r.pattern, r.Reason, r.Issue).of(r.pattern.request).compared(Fail, Pass)
+func (r rule) stale() check.Failure {
+	return check.Failed(CodeStale, "passes, but %s expects it to fail: remove the expectation of %q, or narrow it (%s; %s)",
+		r.Pos, r.pattern, r.Reason, r.Issue).Of(r.pattern.request).Compared(check.Fail, check.Pass)
 }

@@ -1,0 +1,81 @@
+package conformance
+
+import "github.com/vllm-vcr/conformance/internal/check"
+
+// A Case is one assertion about one golden of one line; it ends with a [Result].
+type (
+	Case         = check.Case
+	Variant      = check.Variant
+	RealFrontend = check.RealFrontend
+	Result       = check.Result
+	Failure      = check.Failure
+	Code         = check.Code
+)
+
+// Suite is a group of assertions about one kind of subject, [Assertion] names one of them, [Verdict] says how a case
+// ended, and [Enforce] which lines gate.
+type (
+	Suite     = check.Suite
+	Assertion = check.Assertion
+	Verdict   = check.Verdict
+	Enforce   = check.Enforce
+)
+
+// Verdicts. Error means that the case could not be judged; Skip means that there was nothing to judge. The last three are
+// of cases that the expectations list.
+const (
+	Pass  = check.Pass
+	Fail  = check.Fail
+	Error = check.Error
+	Skip  = check.Skip
+	XFail = check.XFail // fails, as expected
+	XPass = check.XPass // passes, but was expected to fail: the expectation is stale, which is a failure
+	Flaky = check.Flaky // fails, which is allowed now and then
+)
+
+// Verdicts are all verdicts, in the order in which reports count them.
+func Verdicts() []Verdict { return check.Verdicts() }
+
+// Exit codes of a run.
+const (
+	ExitOK      = check.ExitOK      // every gate holds
+	ExitFail    = check.ExitFail    // the subject does not conform
+	ExitUsage   = check.ExitUsage   // usage or configuration
+	ExitInfra   = check.ExitInfra   // something around the subject failed: a fetch, a deadline, an interruption
+	ExitVacuous = check.ExitVacuous // nothing was asserted
+)
+
+// Suites.
+const (
+	// SuiteReplay replays goldens through an engine under test that plays
+	// recordings: the embedded player, or another.
+	SuiteReplay = check.SuiteReplay
+	// SuiteLive asks an engine under test that generates tokens of its own, as a
+	// real one does, for what must hold whatever these are.
+	SuiteLive = check.SuiteLive
+	// SuiteFrontend puts a frontend under test before the player.
+	SuiteFrontend = check.SuiteFrontend
+	// SuiteSelfTest injects faults into the player and demands that the replay
+	// suite finds each.
+	SuiteSelfTest = check.SuiteSelfTest
+)
+
+// Assertions of the replay suite, in the order they are made of a golden.
+const (
+	Integrity  = check.Integrity
+	SameLine   = check.SameLine
+	Provenance = check.Provenance
+	Schema     = check.Schema
+	Fidelity   = check.Fidelity
+	Wire       = check.Wire
+)
+
+// Assertions are those of the replay suite, in their order.
+func Assertions() []Assertion { return check.Assertions() }
+
+// Enforcement policies.
+const (
+	EnforceValidated = check.EnforceValidated // lines with fidelity_validated
+	EnforceAll       = check.EnforceAll
+	EnforceNone      = check.EnforceNone
+)

@@ -1,0 +1,127 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Failure is one thing that a case found wrong.
+type Failure struct {
+	// Code names the kind of finding; docs/findings.md has a page on each.
+	Code Code `json:"code"`
+	// Request is the replay index of the request, -1 when it is not about one.
+	Request int `json:"request"`
+	// Position counts from 0 in what was compared: tokens, chunks, outputs. It is
+	// -1 when the failure has none.
+	Position int `json:"position"`
+	// Frame is the number of the message, as the frames file counts them from 1
+	// after its meta line, or as the engine sent them; -1 when it is not about one.
+	Frame int `json:"frame"`
+	// Path leads to a value within a message:
+	// "EngineCoreOutputs.outputs[0].finish_reason".
+	Path string `json:"path,omitempty"`
+	// Expected and Actual are the two values, as the message shows them.
+	Expected string `json:"expected,omitempty"`
+	Actual   string `json:"actual,omitempty"`
+	// Message says it all in a sentence.
+	Message string `json:"message"`
+}
+
+// Failed makes a failure that is not about one request, position or frame.
+func Failed(code Code, format string, args ...any) Failure {
+	return Failure{Code: code, Request: -1, Position: -1, Frame: -1, Message: fmt.Sprintf(format, args...)}
+}
+
+// Of says which request the failure is about.
+func (f Failure) Of(request int) Failure {
+	f.Request = request
+	return f
+}
+
+// At says where in what was compared the failure is.
+func (f Failure) At(position int) Failure {
+	f.Position = position
+	return f
+}
+
+// Compared says what was expected and what came.
+func (f Failure) Compared(expected, actual any) Failure {
+	f.Expected, f.Actual = fmt.Sprint(expected), fmt.Sprint(actual)
+	return f
+}
+
+// Within says in which message, and where in it, the failure is.
+func (f Failure) Within(frame int, path string) Failure {
+	f.Frame, f.Path = frame, path
+	return f
+}
+
+// Fail records something wrong.
+func (f *Outcome) Fail(wrong Failure) { f.Failures = append(f.Failures, wrong) }
+
+// AddNote adds a note.
+func (f *Outcome) AddNote(note string) {
+	if f.Note != "" {
+		f.Note += "; "
+	}
+	f.Note += note
+}
+
+// Outcome collects what a case finds.
+type Outcome struct {
+	Failures []Failure
+	Asserted int
+	Tokens   int
+	Note     string
+}
+
+// InfraError marks an error around the subject.
+type InfraError struct{ Err error }
+
+// Infra says that an error lies around the subject: it is not the subject that is wrong.
+func Infra(err error) error { return InfraError{err} }
+
+func (e InfraError) Error() string { return e.Err.Error() }
+
+func (e InfraError) Unwrap() error { return e.Err }
+
+// RequestError is an error about one request.
+type RequestError struct {
+	Err   error
+	Place Failure // its request, position and values
+}
+
+// AboutRequest says which request an error is about.
+func AboutRequest(err error, place Failure) error { return RequestError{err, place} }
+
+func (e RequestError) Error() string { return e.Err.Error() }
+
+func (e RequestError) Unwrap() error { return e.Err }
+
+// MessageError is an error about one message of the subject: it is the subject
+// that is wrong, and no frontend could go on after it.
+type MessageError struct {
+	Err   error
+	Place Failure // its frame, path and values
+}
+
+// AboutMessage says which message an error is about.
+func AboutMessage(err error, place Failure) error { return MessageError{err, place} }
+
+func (e MessageError) Error() string { return e.Err.Error() }
+
+func (e MessageError) Unwrap() error { return e.Err }
+
+// FailureOf makes an error a failure, with the places it is about.
+func FailureOf(err error) Failure {
+	f := Failed(CodeOf(err), "%v", err)
+	var request RequestError
+	if errors.As(err, &request) {
+		f = f.Of(request.Place.Request).At(request.Place.Position).Compared(request.Place.Expected, request.Place.Actual)
+	}
+	var message MessageError
+	if errors.As(err, &message) {
+		f = f.Within(message.Place.Frame, message.Place.Path).Compared(message.Place.Expected, message.Place.Actual)
+	}
+	return f
+}

@@ -42,7 +42,7 @@ var importRules = map[string][]string{
 	"internal/wire/protocol": {"internal/wire/pack", "internal/wire/pytype", "github.com/vmihailenco/msgpack/v5"},
 
 	"internal/engine/scheduler": {"internal/engine/kvcache"},
-	"internal/engine/kvcache":   {"github.com/zeebo/xxh3"},
+	"internal/engine/kvcache":   {},
 	"internal/engine/kvevents":  {"internal/engine/kvcache", "internal/wire"},
 	"internal/engine/latency":   {"trace"},
 	"internal/engine/grammar":   {},

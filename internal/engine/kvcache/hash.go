@@ -4,7 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 
-	"github.com/zeebo/xxh3"
+	"github.com/vllm-vcr/conformance/internal/base/xxh3"
 )
 
 // Algorithm names how blocks are hashed, as --prefix-caching-hash-algo does.
@@ -67,7 +67,7 @@ func newHasher(o *Options) (*hasher, error) {
 }
 
 func sumXXH3(b []byte) (d digest) {
-	sum := xxh3.Hash128(b).Bytes()
+	sum := xxh3.Sum128(b)
 	copy(d[:], sum[:])
 	return d
 }

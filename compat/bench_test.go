@@ -36,12 +36,12 @@ func BenchmarkCheck(b *testing.B) {
 	registry := manyGoldens(1000, window)
 	b.SetBytes(int64(len(registry)))
 	for b.Loop() {
-		window, findings := compat.Parse("compat.toml", text)
+		window, diagnostics := compat.Parse("compat.toml", text)
 		goldens, more := manifest.Parse("manifest.toml", registry)
-		findings = append(findings, more...)
-		findings = append(findings, conformance.CheckInputs(window, goldens)...)
-		if len(findings) > 0 || len(goldens.Goldens) != 1000 {
-			b.Fatalf("%d goldens, findings %v", len(goldens.Goldens), findings)
+		diagnostics = append(diagnostics, more...)
+		diagnostics = append(diagnostics, conformance.CheckInputs(window, goldens)...)
+		if len(diagnostics) > 0 || len(goldens.Goldens) != 1000 {
+			b.Fatalf("%d goldens, diagnostics %v", len(goldens.Goldens), diagnostics)
 		}
 	}
 }
@@ -58,9 +58,9 @@ func BenchmarkCheckWindow(b *testing.B) {
 	}
 	b.SetBytes(int64(text.Len()))
 	for b.Loop() {
-		_, findings := compat.Policy{MaxStable: 1000}.Parse("compat.toml", []byte(text.String()))
-		if len(findings) > 0 {
-			b.Fatal(findings[0])
+		_, diagnostics := compat.Policy{MaxStable: 1000}.Parse("compat.toml", []byte(text.String()))
+		if len(diagnostics) > 0 {
+			b.Fatal(diagnostics[0])
 		}
 	}
 }

@@ -3,8 +3,6 @@ package compat
 import (
 	"fmt"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 const (
@@ -28,11 +26,11 @@ func (e *entry) check() {
 }
 
 func (e *entry) fail(code, key, message, hint string) {
-	e.table.Report(code, tomlfile.Error, key, message, hint)
+	e.table.Report(code, Error, key, message, hint)
 }
 
 func (e *entry) warn(code, key, message, hint string) {
-	e.table.Report(code, tomlfile.Warning, key, message, hint)
+	e.table.Report(code, Warning, key, message, hint)
 }
 
 // title names the entry in a message.

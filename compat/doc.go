@@ -29,9 +29,9 @@
 //
 // # Use
 //
-// [Load] and [Parse] return the lines and all findings that need nothing but the
+// [Load] and [Parse] return the lines and all diagnostics that need nothing but the
 // file; [Policy.Check] adds those that need facts from elsewhere, such as which
-// goldens exist. A [Matrix] is fit for use when no finding is an error
+// goldens exist. A [Matrix] is fit for use when no diagnostic is an error
 // (Severity == "error"). [Rules] lists what is checked.
 //
 // [Matrix.Set] says what a change of one line makes of the window, and

@@ -20,20 +20,20 @@ func keys() []string {
 // LoadText reads a compat.toml that is to be edited. It may break rules, which a change
 // may mend, but must be TOML.
 func LoadText(path string) ([]byte, *Matrix, error) {
-	_, findings := Load(path) // has the bounds of a file
-	if err := unfit(findings); err != nil {
+	_, diagnostics := Load(path) // has the bounds of a file
+	if err := unfit(diagnostics); err != nil {
 		return nil, nil, err
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	m, findings := Parse(path, data)
-	return data, m, unfit(findings)
+	m, diagnostics := Parse(path, data)
+	return data, m, unfit(diagnostics)
 }
 
-func unfit(findings []Finding) error {
-	for _, f := range findings {
+func unfit(diagnostics []Diagnostic) error {
+	for _, f := range diagnostics {
 		if f.Code == codeUnreadable || f.Code == codeSyntax {
 			return errors.New(f.String())
 		}
@@ -59,9 +59,9 @@ func Rewrite(name string, data []byte, wanted []Line) ([]byte, error) {
 	if err := e.become(wanted); err != nil {
 		return nil, err
 	}
-	m, findings := Parse(name, e.Bytes())
-	for _, f := range findings {
-		if f.Severity == tomlfile.Error {
+	m, diagnostics := Parse(name, e.Bytes())
+	for _, f := range diagnostics {
+		if f.Severity == Error {
 			return nil, fmt.Errorf("the change would break a rule: %s", f)
 		}
 	}

@@ -14,8 +14,8 @@ tag = "v0.33.0"
 protocol_rev = "4ba787ec9"
 defualt = true
 `
-	_, findings := compat.Parse("compat.toml", []byte(file))
-	for _, f := range findings {
+	_, diagnostics := compat.Parse("compat.toml", []byte(file))
+	for _, f := range diagnostics {
 		fmt.Println(f)
 	}
 	// Output:

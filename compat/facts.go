@@ -24,15 +24,15 @@ type Capture struct {
 }
 
 // Check checks a window against facts from outside its file: C019, C020 and C021.
-// Its findings come on top of those of [Policy.Load].
-func (p Policy) Check(m *Matrix, facts Facts) []Finding {
-	var findings []Finding
-	report := func(code string, severity tomlfile.Severity, l Line, message, hint string) {
-		findings = append(findings, Finding{Code: code, Severity: severity, File: m.File, Line: l.Pos, Message: message, Hint: hint})
+// Its diagnostics come on top of those of [Policy.Load].
+func (p Policy) Check(m *Matrix, facts Facts) []Diagnostic {
+	var diagnostics []Diagnostic
+	report := func(code string, severity Severity, l Line, message, hint string) {
+		diagnostics = append(diagnostics, Diagnostic{Code: code, Severity: severity, File: m.File, Line: l.Pos, Message: message, Hint: hint})
 	}
 	for _, l := range m.Lines {
 		if facts.HasProfile != nil && !facts.HasProfile(l) {
-			report(CodeNoProfile, tomlfile.Error, l, fmt.Sprintf("line %s has no wire profile, so nothing of it can be decoded", l.Name),
+			report(CodeNoProfile, Error, l, fmt.Sprintf("line %s has no wire profile, so nothing of it can be decoded", l.Name),
 				"upgrade to a version that knows the line, or remove it")
 		}
 		if facts.Goldens == nil || !l.FidelityValidated {
@@ -40,7 +40,7 @@ func (p Policy) Check(m *Matrix, facts Facts) []Finding {
 		}
 		captures := fidelity(facts.Goldens[l.Name])
 		if len(captures) == 0 {
-			report(codeNoGoldens, tomlfile.Error, l, fmt.Sprintf("line %s is validated, but has no fidelity golden", l.Name),
+			report(codeNoGoldens, Error, l, fmt.Sprintf("line %s is validated, but has no fidelity golden", l.Name),
 				"register one, or set fidelity_validated = false")
 		}
 		if other := fromOtherPatch(l.Tag, captures); len(other) > 0 {
@@ -48,16 +48,16 @@ func (p Policy) Check(m *Matrix, facts Facts) []Finding {
 				l.Name, l.Tag, strings.Join(other, ", ")), "capture them anew, or set fidelity_validated = false")
 		}
 	}
-	tomlfile.Sort(findings)
-	return findings
+	tomlfile.Sort(diagnostics)
+	return diagnostics
 }
 
 // drift is the severity of a rule that only a strict policy insists on.
-func (p Policy) drift() tomlfile.Severity {
+func (p Policy) drift() Severity {
 	if p.Strict {
-		return tomlfile.Error
+		return Error
 	}
-	return tomlfile.Warning
+	return Warning
 }
 
 func fidelity(captures []Capture) []Capture {

@@ -32,8 +32,22 @@ type Matrix struct {
 	Lines []Line
 }
 
-// Finding is one complaint about a file, with its place.
-type Finding = tomlfile.Finding
+// The diagnostics of a file, their severities, and the rules that they name.
+type (
+	// Diagnostic is one defect of a file, with its place.
+	Diagnostic = tomlfile.Diagnostic
+	// Severity is Error or Warning.
+	Severity = tomlfile.Severity
+	// Rule is one check of the file format.
+	Rule = tomlfile.Rule
+)
+
+const (
+	// Error means that the file cannot be used as it is.
+	Error = tomlfile.Error
+	// Warning means that the file can be used, but somebody should look.
+	Warning = tomlfile.Warning
+)
 
 // Default returns the default line.
 func (m *Matrix) Default() (Line, bool) {

@@ -34,9 +34,9 @@ patch_rev = "0123456789abcdef0123456789abcdef01234567"
 
 func parse(t *testing.T, src string) *Matrix {
 	t.Helper()
-	m, findings := Parse("compat.toml", []byte(src))
-	if len(findings) != 0 {
-		t.Fatalf("findings: %v", findings)
+	m, diagnostics := Parse("compat.toml", []byte(src))
+	if len(diagnostics) != 0 {
+		t.Fatalf("diagnostics: %v", diagnostics)
 	}
 	return m
 }

@@ -14,20 +14,20 @@ type Policy struct {
 }
 
 // Load reads a compat.toml and checks it under the usual [Policy]. The matrix is
-// never nil; it is fit for use when no finding is an error.
-func Load(path string) (*Matrix, []Finding) { return Policy{}.Load(path) }
+// never nil; it is fit for use when no diagnostic is an error.
+func Load(path string) (*Matrix, []Diagnostic) { return Policy{}.Load(path) }
 
 // Parse is [Load] for text that is already in memory; name is the path that
-// findings mention.
-func Parse(name string, data []byte) (*Matrix, []Finding) { return Policy{}.Parse(name, data) }
+// diagnostics mention.
+func Parse(name string, data []byte) (*Matrix, []Diagnostic) { return Policy{}.Parse(name, data) }
 
 // Load reads a compat.toml and checks it.
-func (p Policy) Load(path string) (*Matrix, []Finding) {
+func (p Policy) Load(path string) (*Matrix, []Diagnostic) {
 	return p.read(tomlfile.Load(path, codes()))
 }
 
 // Parse reads and checks the text of a compat.toml.
-func (p Policy) Parse(name string, data []byte) (*Matrix, []Finding) {
+func (p Policy) Parse(name string, data []byte) (*Matrix, []Diagnostic) {
 	return p.read(tomlfile.Parse(name, data, codes()))
 }
 
@@ -45,10 +45,10 @@ type entry struct {
 	isValid bool    // a stable line whose name and tag agree, so it can be ordered
 }
 
-func (p Policy) read(doc *tomlfile.Document) (*Matrix, []Finding) {
+func (p Policy) read(doc *tomlfile.Document) (*Matrix, []Diagnostic) {
 	m := &Matrix{File: doc.Name()}
 	if doc.Root() == nil {
-		return m, doc.Findings()
+		return m, doc.Diagnostics()
 	}
 	var entries []entry
 	for _, t := range doc.Root().Tables("vllm") {
@@ -58,10 +58,10 @@ func (p Policy) read(doc *tomlfile.Document) (*Matrix, []Finding) {
 		m.Lines = append(m.Lines, e.Line)
 	}
 	if len(entries) == 0 {
-		doc.Report(codeNoEntries, tomlfile.Error, 1, "defines no [[vllm]] lines", "add an entry for each line of vLLM you support")
+		doc.Report(codeNoEntries, Error, 1, "defines no [[vllm]] lines", "add an entry for each line of vLLM you support")
 	}
 	p.checkWindow(entries)
-	return m, doc.Findings()
+	return m, doc.Diagnostics()
 }
 
 func readLine(t *tomlfile.Table) Line {

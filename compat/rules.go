@@ -1,7 +1,5 @@
 package compat
 
-import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
-
 // CodeNoProfile is the code of the rule that only another version of this project can
 // satisfy.
 const CodeNoProfile = "C020"
@@ -32,8 +30,8 @@ const (
 )
 
 // Rules lists what is checked, by code.
-func Rules() []tomlfile.Rule {
-	return []tomlfile.Rule{
+func Rules() []Rule {
+	return []Rule{
 		{Code: codeUnreadable, Text: "the file exists and is UTF-8 text of a reasonable size"},
 		{Code: codeSyntax, Text: "the file is TOML"},
 		{Code: codeNoEntries, Text: "the file has at least one [[vllm]] entry"},

@@ -33,19 +33,19 @@ func testFacts() Facts {
 }
 
 func TestRules(t *testing.T) {
-	check := func(path string) []Finding {
-		m, findings := Load(path)
-		findings = append(findings, Policy{}.Check(m, testFacts())...)
-		tomlfile.Sort(findings)
-		return findings
+	check := func(path string) []Diagnostic {
+		m, diagnostics := Load(path)
+		diagnostics = append(diagnostics, Policy{}.Check(m, testFacts())...)
+		tomlfile.Sort(diagnostics)
+		return diagnostics
 	}
 	rulestest.Run(t, Rules(), check, codeUnreadable) // see TestLoadMissing
 }
 
 func TestLoadMissing(t *testing.T) {
-	m, findings := Load("testdata/none")
-	if len(findings) != 1 || findings[0].Code != codeUnreadable || findings[0].Severity != tomlfile.Error {
-		t.Errorf("findings %v, want C001", findings)
+	m, diagnostics := Load("testdata/none")
+	if len(diagnostics) != 1 || diagnostics[0].Code != codeUnreadable || diagnostics[0].Severity != tomlfile.Error {
+		t.Errorf("diagnostics %v, want C001", diagnostics)
 	}
 	if m == nil || m.File != "testdata/none" || len(m.Lines) != 0 {
 		t.Errorf("matrix %+v, want an empty one", m)
@@ -53,30 +53,30 @@ func TestLoadMissing(t *testing.T) {
 }
 
 func TestPolicy(t *testing.T) {
-	count := func(findings []Finding, code string, severity tomlfile.Severity) (n int) {
-		for _, f := range findings {
+	count := func(diagnostics []Diagnostic, code string, severity tomlfile.Severity) (n int) {
+		for _, f := range diagnostics {
 			if f.Code == code && f.Severity == severity {
 				n++
 			}
 		}
 		return n
 	}
-	m, findings := Policy{MaxStable: 1}.Parse("compat.toml", []byte(window))
-	if count(findings, codeTooMany, tomlfile.Warning) != 1 {
-		t.Errorf("findings %v, want C017 with one stable line allowed", findings)
+	m, diagnostics := Policy{MaxStable: 1}.Parse("compat.toml", []byte(window))
+	if count(diagnostics, codeTooMany, tomlfile.Warning) != 1 {
+		t.Errorf("diagnostics %v, want C017 with one stable line allowed", diagnostics)
 	}
-	if _, findings = (Policy{MaxStable: 2}).Parse("compat.toml", []byte(window)); len(findings) != 0 {
-		t.Errorf("findings %v, want none with two stable lines allowed", findings)
+	if _, diagnostics = (Policy{MaxStable: 2}).Parse("compat.toml", []byte(window)); len(diagnostics) != 0 {
+		t.Errorf("diagnostics %v, want none with two stable lines allowed", diagnostics)
 	}
 	facts := Facts{Goldens: map[string][]Capture{"0.33": {{ID: "a", VLLMVersion: "0.33.1", Fidelity: true}}}}
 	if f := (Policy{}).Check(m, facts); count(f, codeOtherPatch, tomlfile.Warning) != 1 {
-		t.Errorf("findings %v, want C021 as a warning", f)
+		t.Errorf("diagnostics %v, want C021 as a warning", f)
 	}
 	if f := (Policy{Strict: true}).Check(m, facts); count(f, codeOtherPatch, tomlfile.Error) != 1 {
-		t.Errorf("findings %v, want C021 as an error under strict", f)
+		t.Errorf("diagnostics %v, want C021 as an error under strict", f)
 	}
 	if f := (Policy{Strict: true}).Check(m, Facts{}); len(f) != 0 {
-		t.Errorf("findings %v, want none without facts", f)
+		t.Errorf("diagnostics %v, want none without facts", f)
 	}
 }
 
@@ -84,12 +84,12 @@ func TestPolicy(t *testing.T) {
 // newest release is the default, and the lines that gate are exactly those of
 // which the release that stands for them was captured.
 func TestShippedFile(t *testing.T) {
-	registry, findings := manifest.Load("../conformance/manifest.toml")
-	if len(findings) != 0 {
-		t.Fatalf("findings: %v", findings)
+	registry, diagnostics := manifest.Load("../conformance/manifest.toml")
+	if len(diagnostics) != 0 {
+		t.Fatalf("diagnostics: %v", diagnostics)
 	}
 	goldens, want := make(map[string][]Capture), make(map[string]bool)
-	m, findings := Policy{Strict: true}.Load("../compat.toml")
+	m, diagnostics := Policy{Strict: true}.Load("../compat.toml")
 	for _, g := range registry.Goldens {
 		goldens[g.Line] = append(goldens[g.Line], Capture{ID: g.ID, VLLMVersion: g.VLLMVersion, Fidelity: g.Role == manifest.Fidelity})
 		l, ok := m.ByName(g.Line)
@@ -101,9 +101,9 @@ func TestShippedFile(t *testing.T) {
 		t.Error("no line of the window was captured")
 	}
 	hasProfile := func(l Line) bool { _, err := protocol.CodecFor(l.Name); return err == nil }
-	findings = append(findings, Policy{Strict: true}.Check(m, Facts{Goldens: goldens, HasProfile: hasProfile})...)
-	if len(findings) != 0 {
-		t.Errorf("findings: %v", findings)
+	diagnostics = append(diagnostics, Policy{Strict: true}.Check(m, Facts{Goldens: goldens, HasProfile: hasProfile})...)
+	if len(diagnostics) != 0 {
+		t.Errorf("diagnostics: %v", diagnostics)
 	}
 	newest := m.Lines[slices.IndexFunc(m.Lines, func(l Line) bool { return !l.IsTracker() })]
 	if l, ok := m.Default(); !ok || l != newest {
@@ -130,9 +130,9 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, findings := Parse("compat.toml", data)
-		findings = append(findings, Policy{}.Check(m, testFacts())...)
-		if tomlfile.HasErrors(findings) {
+		m, diagnostics := Parse("compat.toml", data)
+		diagnostics = append(diagnostics, Policy{}.Check(m, testFacts())...)
+		if tomlfile.HasErrors(diagnostics) {
 			return
 		}
 		// Without errors there is one default, and every tag finds its own line.

@@ -149,16 +149,3 @@ func leadingDigits(s string) int {
 	}
 	return n
 }
-
-// LineAtLeast reports whether a tag is of the given line or a newer one. A tag
-// without a major.minor, such as "nightly", is newer than every line.
-func LineAtLeast(tag string, major, minor uint32) bool {
-	line, ok := MinorLine(tag)
-	if !ok {
-		return true
-	}
-	// A line is a version without a patch. One whose numbers do not fit is newer
-	// than any that exists.
-	v, err := parseVersion(line + ".0")
-	return err != nil || v.Compare(Version{Major: major, Minor: minor}) >= 0
-}

@@ -106,31 +106,6 @@ func mustParse(t *testing.T, s string) Version {
 
 func sign(n int) int { return min(max(n, -1), 1) }
 
-func TestLineAtLeast(t *testing.T) {
-	tests := []struct {
-		name, tag    string
-		major, minor uint32
-		want         bool
-	}{
-		{name: "same", tag: "v0.26.0", minor: 26, want: true},
-		{name: "newer", tag: "v0.27.1", minor: 26, want: true},
-		{name: "older", tag: "v0.25.1", minor: 26},
-		{name: "two digits are more than one", tag: "v0.10.0", minor: 9, want: true},
-		{name: "next major", tag: "v1.0.0", minor: 26, want: true},
-		{name: "older major", tag: "v0.99.0", major: 1},
-		{name: "candidate counts as its line", tag: "v0.26.0rc1", minor: 26, want: true},
-		{name: "nightly is newest", tag: "nightly", major: 99, minor: 99, want: true},
-		{name: "number too large is newest", tag: "0.99999999999.0", major: 99, want: true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := LineAtLeast(tt.tag, tt.major, tt.minor); got != tt.want {
-				t.Errorf("LineAtLeast(%q, %d, %d) = %v, want %v", tt.tag, tt.major, tt.minor, got, tt.want)
-			}
-		})
-	}
-}
-
 func FuzzParseVersion(f *testing.F) {
 	for _, seed := range []string{"v0.33.0", "0.26.1rc0", "0.25.1.post1", "0.23.0.dev1+g16e9117", "v", "rc", "..."} {
 		f.Add(seed)

@@ -266,10 +266,10 @@ func TestWatchProperties(t *testing.T) {
 			releases, limit := randomReleases(random), 1+random.IntN(12)
 			text := checkWatch(t, shipped, releases, func(m *Matrix) (*Decision, error) { return m.WatchStable(releases, limit) })
 			text = checkWatch(t, text, releases, func(m *Matrix) (*Decision, error) { return m.WatchRC(releases) })
-			m, findings := Policy{MaxStable: limit}.Parse("compat.toml", text)
-			for _, f := range findings {
+			m, diagnostics := Policy{MaxStable: limit}.Parse("compat.toml", text)
+			for _, f := range diagnostics {
 				if f.Code != codeGap && f.Code != codeRCTag {
-					t.Errorf("finding: %s", f)
+					t.Errorf("diagnostic: %s", f)
 				}
 			}
 			checkKept(t, shipped, text, m)
@@ -309,9 +309,9 @@ func checkWatch(t *testing.T, text []byte, releases []Release, decide func(*Matr
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, findings := Parse("compat.toml", edited)
-	if tomlfile.HasErrors(findings) {
-		t.Errorf("findings: %v", findings)
+	after, diagnostics := Parse("compat.toml", edited)
+	if tomlfile.HasErrors(diagnostics) {
+		t.Errorf("diagnostics: %v", diagnostics)
 	}
 	if got := Diff(d.Lines, after.Lines); len(got) > 0 {
 		t.Errorf("the text is not what was decided: %v", got)

@@ -69,7 +69,7 @@ func inputsOfRun(t *testing.T) (*compat.Matrix, *manifest.Manifest, Store) {
 	t.Helper()
 	window, registry := repository(t)
 	if path := os.Getenv("CONFORMANCE_MANIFEST"); path != "" {
-		var findings []manifest.Finding
+		var findings []manifest.Diagnostic
 		registry, findings = manifest.Load(fromRoot(path))
 		if errorsOf(findings) == nil {
 			findings = append(findings, CheckInputs(window, registry)...)
@@ -93,7 +93,7 @@ func fromRoot(path string) string {
 	return filepath.Join(repoRoot, path)
 }
 
-func errorsOf(findings []manifest.Finding) error {
+func errorsOf(findings []manifest.Diagnostic) error {
 	var errs []error
 	for _, f := range findings {
 		if f.Severity == tomlfile.Error {

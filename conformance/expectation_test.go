@@ -14,7 +14,7 @@ import (
 )
 
 func TestExpectationRules(t *testing.T) {
-	rulestest.Run(t, expect.Rules(), func(path string) []tomlfile.Finding {
+	rulestest.Run(t, expect.Rules(), func(path string) []tomlfile.Diagnostic {
 		_, findings := expect.Load(path)
 		return findings
 	})

@@ -11,7 +11,7 @@ import (
 
 // CheckInputs checks the support window and the registry against each other and
 // against what this build knows: wire profiles and the config hash.
-func CheckInputs(window *compat.Matrix, registry *manifest.Manifest) []tomlfile.Finding {
+func CheckInputs(window *compat.Matrix, registry *manifest.Manifest) []tomlfile.Diagnostic {
 	findings := compat.Policy{}.Check(window, windowFacts(registry))
 	findings = append(findings, manifest.Policy{}.Check(registry, registryFacts(window))...)
 	tomlfile.Sort(findings)

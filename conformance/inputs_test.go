@@ -84,7 +84,7 @@ func TestUnreadableInputs(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.toml")
 	window, findings := compat.Load(missing)
 	registry, more := manifest.Load(missing)
-	for _, found := range [][]tomlfile.Finding{findings, more} {
+	for _, found := range [][]tomlfile.Diagnostic{findings, more} {
 		if !tomlfile.HasErrors(found) || !strings.HasPrefix(found[0].String(), missing+": ") {
 			t.Errorf("got %v, want an error that names %s", found, missing)
 		}

@@ -77,7 +77,7 @@ type Registered struct {
 	Replaced bool    // a golden of the same name was registered before
 	Removed  string  // path of the file of the golden that was replaced, if that was removed
 	// Warnings are the findings about the registry that it did not have before.
-	Warnings []manifest.Finding
+	Warnings []manifest.Diagnostic
 }
 
 // RegistrationError is a refusal. Nothing was registered then.

@@ -59,7 +59,7 @@ func (r *registrar) plan(text []byte) ([]byte, error) {
 	var problems []error
 	for _, f := range CheckInputs(r.Window, editor.Manifest()) {
 		switch {
-		case slices.ContainsFunc(known, func(k manifest.Finding) bool { return k.Code == f.Code && k.Message == f.Message }):
+		case slices.ContainsFunc(known, func(k manifest.Diagnostic) bool { return k.Code == f.Code && k.Message == f.Message }):
 		case f.Severity == tomlfile.Error:
 			problems = append(problems, errors.New(f.String()))
 		default:

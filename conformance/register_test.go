@@ -207,7 +207,7 @@ func TestRegisterAllowsPatchDrift(t *testing.T) {
 	d.AllowPatchDrift = true
 	d.rewrite(t, otherPatch)
 	done := d.register(t)
-	if !slices.ContainsFunc(done.Warnings, func(f manifest.Finding) bool { return f.Code == "C021" }) {
+	if !slices.ContainsFunc(done.Warnings, func(f manifest.Diagnostic) bool { return f.Code == "C021" }) {
 		t.Errorf("warnings %v, want C021", done.Warnings)
 	}
 }

@@ -13,7 +13,7 @@ func readBlocks(doc *tomlfile.Document) []Block {
 	var blocks []Block
 	open := Block{}
 	report := func(line int, message, hint string) {
-		doc.Report(codeBlock, tomlfile.Error, line, message, hint)
+		doc.Report(codeBlock, Error, line, message, hint)
 	}
 	for _, c := range doc.Comments() {
 		word, label := marker(c.Text)

@@ -29,11 +29,11 @@ func (e *entry) check() {
 }
 
 func (e *entry) fail(code, key, message, hint string) {
-	e.table.Report(code, tomlfile.Error, key, message, hint)
+	e.table.Report(code, Error, key, message, hint)
 }
 
 func (e *entry) warn(code, key, message, hint string) {
-	e.table.Report(code, tomlfile.Warning, key, message, hint)
+	e.table.Report(code, Warning, key, message, hint)
 }
 
 // checkDigest accepts an absent digest: the required ones are reported as missing.

@@ -34,9 +34,9 @@
 //
 // # Use
 //
-// [Load] and [Parse] return the goldens and all findings that need nothing but
+// [Load] and [Parse] return the goldens and all diagnostics that need nothing but
 // the file; [Policy.Check] adds those that need facts from elsewhere, such as
-// which lines there are. A [Manifest] is fit for use when no finding is an error
+// which lines there are. A [Manifest] is fit for use when no diagnostic is an error
 // (Severity == "error"). [Rules] lists what is checked. An [Editor] adds, replaces
 // and removes goldens in the text of the file, and keeps all else in it.
 package manifest

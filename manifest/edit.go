@@ -27,8 +27,8 @@ type Editor struct {
 // Lines are the names of the lines of compat.toml in its order, which is that of
 // the blocks: a new block is put before that of the first line that comes later.
 func NewEditor(name string, data []byte, lines []string) (*Editor, error) {
-	_, findings := Parse(name, data)
-	if err := firstError(findings); err != nil {
+	_, diagnostics := Parse(name, data)
+	if err := firstError(diagnostics); err != nil {
 		return nil, err
 	}
 	text, err := tomlfile.NewEditor(name, data, isMarker)
@@ -47,9 +47,9 @@ func (e *Editor) Manifest() *Manifest {
 	return m
 }
 
-func firstError(findings []Finding) error {
-	for _, f := range findings {
-		if f.Severity == tomlfile.Error {
+func firstError(diagnostics []Diagnostic) error {
+	for _, f := range diagnostics {
+		if f.Severity == Error {
 			return fmt.Errorf("%s", f)
 		}
 	}
@@ -114,8 +114,8 @@ func (e *Editor) change(wanted []Golden, make func() error) error {
 }
 
 func (e *Editor) verify(wanted []Golden) error {
-	m, findings := Parse(e.name, e.text.Bytes())
-	if err := firstError(findings); err != nil {
+	m, diagnostics := Parse(e.name, e.text.Bytes())
+	if err := firstError(diagnostics); err != nil {
 		return fmt.Errorf("the change would break a rule: %w", err)
 	}
 	if !reflect.DeepEqual(byName(m.Goldens), byName(wanted)) || len(m.Goldens) != len(wanted) {

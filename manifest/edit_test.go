@@ -61,8 +61,8 @@ func edited(t *testing.T, src string, change func(*Editor) error) string {
 		return "error: " + err.Error()
 	}
 	text := string(e.Bytes())
-	if _, findings := Parse("m.toml", e.Bytes()); tomlfile.HasErrors(findings) {
-		t.Errorf("the rules do not accept the result: %v", findings)
+	if _, diagnostics := Parse("m.toml", e.Bytes()); tomlfile.HasErrors(diagnostics) {
+		t.Errorf("the rules do not accept the result: %v", diagnostics)
 	}
 	return text
 }

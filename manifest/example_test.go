@@ -16,8 +16,8 @@ config_hash = "38d9474a790dfce6e1cb349c6ffe6076f82666c5c3cf09413a8489b55521155f"
 workload = "ready"
 role = "schema"
 `
-	m, findings := manifest.Parse("manifest.toml", []byte(file))
-	for _, f := range findings {
+	m, diagnostics := manifest.Parse("manifest.toml", []byte(file))
+	for _, f := range diagnostics {
 		fmt.Println(f)
 	}
 	fmt.Println(m.Goldens[0].Location("s3://goldens", ""))

@@ -26,17 +26,17 @@ type Line struct {
 	Validated bool   // failing goldens of the line fail the run
 }
 
-// checker collects the findings of one [Policy.Check].
+// checker collects the diagnostics of one [Policy.Check].
 type checker struct {
 	*Manifest
 	Facts
-	strict   bool
-	findings []Finding
+	strict      bool
+	diagnostics []Diagnostic
 }
 
 // Check checks a registry against facts from outside its file: M008, M013, M016,
-// M017, and the labels of M014. Its findings come on top of those of [Load].
-func (p Policy) Check(m *Manifest, facts Facts) []Finding {
+// M017, and the labels of M014. Its diagnostics come on top of those of [Load].
+func (p Policy) Check(m *Manifest, facts Facts) []Diagnostic {
 	c := checker{Manifest: m, Facts: facts, strict: p.Strict}
 	for _, g := range m.Goldens {
 		line, known := facts.Lines[g.Line]
@@ -52,18 +52,18 @@ func (p Policy) Check(m *Manifest, facts Facts) []Finding {
 		c.labels()
 		c.seeds()
 	}
-	tomlfile.Sort(c.findings)
-	return c.findings
+	tomlfile.Sort(c.diagnostics)
+	return c.diagnostics
 }
 
-func (c *checker) report(code string, severity tomlfile.Severity, pos int, message, hint string) {
-	c.findings = append(c.findings, Finding{Code: code, Severity: severity, File: c.File, Line: pos, Message: message, Hint: hint})
+func (c *checker) report(code string, severity Severity, pos int, message, hint string) {
+	c.diagnostics = append(c.diagnostics, Diagnostic{Code: code, Severity: severity, File: c.File, Line: pos, Message: message, Hint: hint})
 }
 
 func (c *checker) orphan(g Golden) {
-	severity := tomlfile.Warning
+	severity := Warning
 	if c.strict {
-		severity = tomlfile.Error
+		severity = Error
 	}
 	hint := "remove the golden, or add the line"
 	if near, ok := tomlfile.Nearest(g.Line, c.lineNames()); ok && !strings.Contains(g.Line, ".") {
@@ -81,7 +81,7 @@ func (c *checker) pathTag(g Golden, line Line) {
 			continue
 		}
 		if segment != line.Tag {
-			c.report(codePathTag, tomlfile.Warning, g.Pos, fmt.Sprintf("golden %s lies under %s, but line %s stands for %s", g.ID, segment, g.Line, line.Tag),
+			c.report(codePathTag, Warning, g.Pos, fmt.Sprintf("golden %s lies under %s, but line %s stands for %s", g.ID, segment, g.Line, line.Tag),
 				"capture it anew, or correct its line")
 		}
 		return
@@ -104,7 +104,7 @@ func (c *checker) recomputed(g Golden, line Line) {
 	if g.ConfigHash == want || g.VLLMVersion != "" && g.ConfigHash == c.ConfigHash(g.GPU, "v"+g.VLLMVersion, g.EngineConfig) {
 		return
 	}
-	c.report(codeRecomputed, tomlfile.Error, g.Pos, fmt.Sprintf("golden %s has config_hash %s, but gpu %s, tag %s and its engine_config give %s",
+	c.report(codeRecomputed, Error, g.Pos, fmt.Sprintf("golden %s has config_hash %s, but gpu %s, tag %s and its engine_config give %s",
 		g.ID, clip(g.ConfigHash), g.GPU, line.Tag, want), "take all of them from the meta line of its trace")
 }
 
@@ -121,7 +121,7 @@ func (c *checker) labels() {
 		if upper := strings.ToUpper(b.Label); slices.Contains(labels, upper) {
 			hint = "write " + upper
 		}
-		c.report(codeBlock, tomlfile.Error, b.Begin, fmt.Sprintf("a block of %s, which is no line of compat.toml", b.Label), hint)
+		c.report(codeBlock, Error, b.Begin, fmt.Sprintf("a block of %s, which is no line of compat.toml", b.Label), hint)
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *checker) seeds() {
 			}
 		}
 		if len(seeds) == 1 {
-			c.report(codeOneSeed, tomlfile.Warning, first, fmt.Sprintf("line %s is validated by goldens of a single seed", name), "capture another seed")
+			c.report(codeOneSeed, Warning, first, fmt.Sprintf("line %s is validated by goldens of a single seed", name), "capture another seed")
 		}
 	}
 }

@@ -34,9 +34,9 @@ func TestLocation(t *testing.T) {
 }
 
 func TestParseEveryKey(t *testing.T) {
-	m, findings := Load("testdata/clean.toml")
-	if len(findings) != 0 {
-		t.Fatalf("findings: %v", findings)
+	m, diagnostics := Load("testdata/clean.toml")
+	if len(diagnostics) != 0 {
+		t.Fatalf("diagnostics: %v", diagnostics)
 	}
 	zero := int64(0)
 	want := Golden{

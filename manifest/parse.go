@@ -15,14 +15,14 @@ type Policy struct {
 }
 
 // Load reads a manifest.toml and checks it. The manifest is never nil; it is fit
-// for use when no finding is an error.
-func Load(path string) (*Manifest, []Finding) {
+// for use when no diagnostic is an error.
+func Load(path string) (*Manifest, []Diagnostic) {
 	return read(tomlfile.Load(path, codes()))
 }
 
 // Parse is [Load] for text that is already in memory; name is the path that
-// findings mention.
-func Parse(name string, data []byte) (*Manifest, []Finding) {
+// diagnostics mention.
+func Parse(name string, data []byte) (*Manifest, []Diagnostic) {
 	return read(tomlfile.Parse(name, data, codes()))
 }
 
@@ -38,10 +38,10 @@ type entry struct {
 	table *tomlfile.Table
 }
 
-func read(doc *tomlfile.Document) (*Manifest, []Finding) {
+func read(doc *tomlfile.Document) (*Manifest, []Diagnostic) {
 	m := &Manifest{File: doc.Name()}
 	if doc.Root() == nil {
-		return m, doc.Findings()
+		return m, doc.Diagnostics()
 	}
 	tables := doc.Root().Tables(array)
 	entries := slices.Grow([]entry(nil), len(tables))
@@ -57,7 +57,7 @@ func read(doc *tomlfile.Document) (*Manifest, []Finding) {
 	checkDuplicates(entries)
 	checkSharedHash(entries)
 	checkRC(entries)
-	return m, doc.Findings()
+	return m, doc.Diagnostics()
 }
 
 func readGolden(t *tomlfile.Table) Golden {

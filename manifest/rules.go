@@ -1,7 +1,5 @@
 package manifest
 
-import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
-
 // The codes of the rules. They are stable: users filter by them.
 const (
 	codeUnreadable = "M001"
@@ -29,8 +27,8 @@ const (
 )
 
 // Rules lists what is checked, by code.
-func Rules() []tomlfile.Rule {
-	return []tomlfile.Rule{
+func Rules() []Rule {
+	return []Rule{
 		{Code: codeUnreadable, Text: "the file exists and is UTF-8 text of a reasonable size"},
 		{Code: codeSyntax, Text: "the file is TOML"},
 		{Code: codeUnknownKey, Text: "every key is known, or starts with x_"},

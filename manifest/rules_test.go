@@ -45,19 +45,19 @@ func TestFingerprintOfTests(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	check := func(path string) []Finding {
-		m, findings := Load(path)
-		findings = append(findings, Policy{}.Check(m, testFacts())...)
-		tomlfile.Sort(findings)
-		return findings
+	check := func(path string) []Diagnostic {
+		m, diagnostics := Load(path)
+		diagnostics = append(diagnostics, Policy{}.Check(m, testFacts())...)
+		tomlfile.Sort(diagnostics)
+		return diagnostics
 	}
 	rulestest.Run(t, Rules(), check, codeUnreadable) // see TestLoadMissing
 }
 
 func TestLoadMissing(t *testing.T) {
-	m, findings := Load("testdata/none")
-	if len(findings) != 1 || findings[0].Code != codeUnreadable || findings[0].Severity != tomlfile.Error {
-		t.Errorf("findings %v, want M001", findings)
+	m, diagnostics := Load("testdata/none")
+	if len(diagnostics) != 1 || diagnostics[0].Code != codeUnreadable || diagnostics[0].Severity != tomlfile.Error {
+		t.Errorf("diagnostics %v, want M001", diagnostics)
 	}
 	if m == nil || m.File != "testdata/none" || len(m.Goldens) != 0 {
 		t.Errorf("manifest %+v, want an empty one", m)
@@ -67,13 +67,13 @@ func TestLoadMissing(t *testing.T) {
 func TestStrict(t *testing.T) {
 	m := &Manifest{File: "m.toml", Goldens: []Golden{{Line: "0.24", ID: "a", Pos: 3}}}
 	for strict, want := range map[bool]tomlfile.Severity{false: tomlfile.Warning, true: tomlfile.Error} {
-		findings := Policy{Strict: strict}.Check(m, testFacts())
-		if len(findings) != 1 || findings[0].Code != codeOrphan || findings[0].Severity != want || findings[0].Line != 3 {
-			t.Errorf("strict %v: findings %v, want one M008 %s at line 3", strict, findings, want)
+		diagnostics := Policy{Strict: strict}.Check(m, testFacts())
+		if len(diagnostics) != 1 || diagnostics[0].Code != codeOrphan || diagnostics[0].Severity != want || diagnostics[0].Line != 3 {
+			t.Errorf("strict %v: diagnostics %v, want one M008 %s at line 3", strict, diagnostics, want)
 		}
 	}
-	if findings := (Policy{Strict: true}).Check(m, Facts{}); len(findings) != 0 {
-		t.Errorf("findings %v, want none without facts", findings)
+	if diagnostics := (Policy{Strict: true}).Check(m, Facts{}); len(diagnostics) != 0 {
+		t.Errorf("diagnostics %v, want none without facts", diagnostics)
 	}
 }
 
@@ -83,15 +83,15 @@ func TestFingerprintOfAnEarlierPatch(t *testing.T) {
 	m := &Manifest{File: "m.toml", Goldens: []Golden{g}}
 	lines := map[string]Line{"0.33": {Tag: "v0.33.0"}}
 	facts := Facts{Lines: lines, ConfigHash: fingerprint}
-	if findings := (Policy{}).Check(m, facts); len(findings) != 0 {
-		t.Errorf("findings %v, want none", findings)
+	if diagnostics := (Policy{}).Check(m, facts); len(diagnostics) != 0 {
+		t.Errorf("diagnostics %v, want none", diagnostics)
 	}
 	m.Goldens[0].VLLMVersion = ""
-	if findings := (Policy{}).Check(m, facts); len(findings) != 1 || findings[0].Code != codeRecomputed {
-		t.Errorf("findings %v, want M016 when the golden does not name its version", findings)
+	if diagnostics := (Policy{}).Check(m, facts); len(diagnostics) != 1 || diagnostics[0].Code != codeRecomputed {
+		t.Errorf("diagnostics %v, want M016 when the golden does not name its version", diagnostics)
 	}
-	if findings := (Policy{}).Check(m, Facts{Lines: lines}); len(findings) != 0 {
-		t.Errorf("findings %v, want none when the fingerprint is not known", findings)
+	if diagnostics := (Policy{}).Check(m, Facts{Lines: lines}); len(diagnostics) != 0 {
+		t.Errorf("diagnostics %v, want none when the fingerprint is not known", diagnostics)
 	}
 }
 
@@ -105,9 +105,9 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, findings := Parse("manifest.toml", data)
-		findings = append(findings, Policy{}.Check(m, testFacts())...)
-		if tomlfile.HasErrors(findings) {
+		m, diagnostics := Parse("manifest.toml", data)
+		diagnostics = append(diagnostics, Policy{}.Check(m, testFacts())...)
+		if tomlfile.HasErrors(diagnostics) {
 			return
 		}
 		// Without errors, a golden can be named and found.

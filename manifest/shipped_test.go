@@ -27,9 +27,9 @@ const goldensDir = "../testdata/goldens"
 // shippedWindow is the shipped compat.toml.
 func shippedWindow(t *testing.T) *compat.Matrix {
 	t.Helper()
-	window, findings := compat.Load("../compat.toml")
-	if len(findings) != 0 || len(window.Lines) == 0 {
-		t.Fatalf("%d lines, findings: %v", len(window.Lines), findings)
+	window, diagnostics := compat.Load("../compat.toml")
+	if len(diagnostics) != 0 || len(window.Lines) == 0 {
+		t.Fatalf("%d lines, diagnostics: %v", len(window.Lines), diagnostics)
 	}
 	return window
 }
@@ -40,10 +40,10 @@ func loadShipped(t *testing.T) *Manifest {
 	for _, l := range shippedWindow(t).Lines {
 		facts.Lines[l.Name] = Line{Tag: l.Tag, Validated: l.FidelityValidated}
 	}
-	m, findings := Load("../conformance/manifest.toml")
-	findings = append(findings, Policy{Strict: true}.Check(m, facts)...)
-	if len(findings) != 0 {
-		t.Fatalf("findings: %v", findings)
+	m, diagnostics := Load("../conformance/manifest.toml")
+	diagnostics = append(diagnostics, Policy{Strict: true}.Check(m, facts)...)
+	if len(diagnostics) != 0 {
+		t.Fatalf("diagnostics: %v", diagnostics)
 	}
 	if len(m.Goldens) == 0 {
 		t.Fatal("no goldens")

@@ -45,7 +45,7 @@ func (f targetFlags) load(a *app) (*compat.Matrix, *target.File, error) {
 
 // loadTargets reads a file of targets. Of the one in the binary only errors are findings: a window without one of its
 // lines is the user's.
-func loadTargets(path string, window *compat.Matrix) (*target.File, []tomlfile.Finding) {
+func loadTargets(path string, window *compat.Matrix) (*target.File, []tomlfile.Diagnostic) {
 	if path == "" && exists(vcr.TargetsPath) {
 		path = vcr.TargetsPath
 	}
@@ -53,7 +53,7 @@ func loadTargets(path string, window *compat.Matrix) (*target.File, []tomlfile.F
 		return target.Load(path, window)
 	}
 	file, findings := target.Parse("(embedded) "+vcr.TargetsPath, embedded(vcr.TargetsPath), window)
-	return file, slices.DeleteFunc(findings, func(f tomlfile.Finding) bool { return f.Severity != tomlfile.Error })
+	return file, slices.DeleteFunc(findings, func(f tomlfile.Diagnostic) bool { return f.Severity != tomlfile.Error })
 }
 
 // resolve returns the targets that patterns such as 0.33/multiturn-* select, in the order of the file, or all if there is

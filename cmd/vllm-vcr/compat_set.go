@@ -144,7 +144,7 @@ type windowEdit struct {
 type checkedWindow struct {
 	window   *compat.Matrix
 	registry *manifest.Manifest
-	findings []tomlfile.Finding
+	findings []tomlfile.Diagnostic
 }
 
 // checkEdit checks an edited window with all that compat check knows, and tells what it

@@ -22,7 +22,7 @@ import (
 // not write it there.
 func loadExpectations(env *environment, path string, all []conformance.Case) (*expect.Expectations, error) {
 	var expected *expect.Expectations
-	var findings []tomlfile.Finding
+	var findings []tomlfile.Diagnostic
 	if path = expectationsPath(path); path != "" {
 		expected, findings = expect.Load(path)
 	} else {

@@ -332,7 +332,7 @@ func (r *fetch) narrowed() (window, registry []byte, err error) {
 	if !tomlfile.HasErrors(findings) {
 		findings = conformance.CheckInputs(m, all)
 	}
-	if at := slices.IndexFunc(findings, func(f tomlfile.Finding) bool { return f.Severity == tomlfile.Error }); at >= 0 {
+	if at := slices.IndexFunc(findings, func(f tomlfile.Diagnostic) bool { return f.Severity == tomlfile.Error }); at >= 0 {
 		return nil, nil, fmt.Errorf("a bundle of these goldens alone could not be used: %v", findings[at])
 	}
 	return window, registry, nil

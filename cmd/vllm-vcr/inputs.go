@@ -54,10 +54,10 @@ func loadInputs(env *environment, in inputs) (*compat.Matrix, *manifest.Manifest
 const mostFindings = 100
 
 // printDiagnostics tells what is wrong with the inputs. Of too many, errors come first.
-func printDiagnostics(env *environment, findings []tomlfile.Finding) {
+func printDiagnostics(env *environment, findings []tomlfile.Diagnostic) {
 	if len(findings) > mostFindings {
 		findings = slices.Clone(findings)
-		slices.SortStableFunc(findings, func(x, y tomlfile.Finding) int { return strings.Compare(string(x.Severity), string(y.Severity)) })
+		slices.SortStableFunc(findings, func(x, y tomlfile.Diagnostic) int { return strings.Compare(string(x.Severity), string(y.Severity)) })
 	}
 	for _, f := range findings[:min(len(findings), mostFindings)] {
 		env.printErr(f)
@@ -96,7 +96,7 @@ func openBundle(env *environment, in *inputs) error {
 	return nil
 }
 
-func loadCompat(env *environment, path string) (*compat.Matrix, []tomlfile.Finding) {
+func loadCompat(env *environment, path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	if path == "" && exists(vcr.CompatPath) {
 		path = vcr.CompatPath
 	}
@@ -109,7 +109,7 @@ func loadCompat(env *environment, path string) (*compat.Matrix, []tomlfile.Findi
 	return compat.Parse("(embedded) "+vcr.CompatPath, embedded(vcr.CompatPath))
 }
 
-func loadManifest(env *environment, path string, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Finding) {
+func loadManifest(env *environment, path string, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
 	path = cmp.Or(path, env.getenv("CONFORMANCE_MANIFEST"))
 	if path == "" && exists(vcr.ManifestPath) {
 		path = vcr.ManifestPath

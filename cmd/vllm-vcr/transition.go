@@ -27,7 +27,7 @@ func (env *environment) root() *cobra.Command              { return newRootComma
 func (env *environment) runURL() string                    { return workflowRunURL(env) }
 func (env *environment) progress(r conformance.Result)     { logResult(env, r) }
 func (env *environment) learnBeside(matrix string) error   { return loadProfilesBeside(env, matrix) }
-func (env *environment) tellFindings(f []tomlfile.Finding) { printDiagnostics(env, f) }
+func (env *environment) tellFindings(f []tomlfile.Diagnostic) { printDiagnostics(env, f) }
 
 func (env *environment) orEnv(value, name string) string {
 	if set := env.getenv(name); value == "" {
@@ -40,10 +40,10 @@ func (env *environment) load(in inputs) (*compat.Matrix, *manifest.Manifest, err
 	return loadInputs(env, in)
 }
 
-func (env *environment) loadCompat(path string) (*compat.Matrix, []tomlfile.Finding) {
+func (env *environment) loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	return loadCompat(env, path)
 }
 
-func (env *environment) loadManifest(path string, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Finding) {
+func (env *environment) loadManifest(path string, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
 	return loadManifest(env, path, matrix)
 }

@@ -27,13 +27,13 @@ func Rules() []tomlfile.Rule {
 // Load reads a file of expectations and checks it alone; what needs the
 // cases, such as a pattern that matches none, is found when they are run. The result
 // is never nil; it is fit for use when no finding is an error.
-func Load(path string) (*Expectations, []tomlfile.Finding) {
+func Load(path string) (*Expectations, []tomlfile.Diagnostic) {
 	return readExpectations(tomlfile.Load(path, expectationCodes()))
 }
 
 // Parse is [LoadExpectations] for text that is already in memory; name is
 // the path that findings mention.
-func Parse(name string, data []byte) (*Expectations, []tomlfile.Finding) {
+func Parse(name string, data []byte) (*Expectations, []tomlfile.Diagnostic) {
 	return readExpectations(tomlfile.Parse(name, data, expectationCodes()))
 }
 
@@ -44,10 +44,10 @@ func expectationCodes() tomlfile.Codes {
 	}
 }
 
-func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Finding) {
+func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Diagnostic) {
 	e := &Expectations{File: doc.Name()}
 	if doc.Root() == nil {
-		return e, doc.Findings()
+		return e, doc.Diagnostics()
 	}
 	lines := map[string]int{}
 	for _, t := range doc.Root().Tables(expectArray) {
@@ -60,7 +60,7 @@ func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Finding
 		}
 		e.List = append(e.List, one)
 	}
-	return e, doc.Findings()
+	return e, doc.Diagnostics()
 }
 
 func readExpectation(t *tomlfile.Table) check.Expectation {

@@ -133,7 +133,7 @@ func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure,
 		return
 	}
 	registry, findings := manifest.Load(opt.Manifest)
-	if registry == nil || slices.ContainsFunc(findings, func(f manifest.Finding) bool { return f.Code == "M002" }) {
+	if registry == nil || slices.ContainsFunc(findings, func(f manifest.Diagnostic) bool { return f.Code == "M002" }) {
 		return // Register says what is wrong with it
 	}
 	for _, g := range registry.Goldens {

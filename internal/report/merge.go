@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
@@ -128,6 +129,18 @@ func inOrder(cases []Case) func(a, b Case) int {
 			assertionOrder(a)-assertionOrder(b),
 		)
 	}
+}
+
+// compareLines orders the names of lines as compat.toml does: trackers first, then the newest. Names of no known form come
+// last, by the alphabet.
+func compareLines(a, b string) int {
+	rank := func(name string) int {
+		if i := slices.Index([]string{compat.Nightly, compat.RC}, name); i >= 0 {
+			return i - 2
+		}
+		return 0
+	}
+	return cmp.Or(rank(a)-rank(b), compat.CompareLines(b, a), strings.Compare(a, b))
 }
 
 // assertionOrder is the place of a replayed golden's assertion. Other suites have

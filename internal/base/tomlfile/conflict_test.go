@@ -9,7 +9,7 @@ import (
 
 func TestConflictMarks(t *testing.T) {
 	const whole = "[[golden]]\n<<<<<<< HEAD\nname = 'a'\n=======\nname = 'b'\n>>>>>>> theirs\n"
-	finding := func(place, mark string) []string {
+	diagnostic := func(place, mark string) []string {
 		return []string{"f.toml:" + place + ": T002 error: not valid TOML: " + mark + " is of a merge that was not finished; " +
 			"finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, |||||||, ======= and >>>>>>>"}
 	}
@@ -17,14 +17,14 @@ func TestConflictMarks(t *testing.T) {
 		name, src string
 		want      []string
 	}{
-		{name: "whole", src: whole, want: finding("2", "<<<<<<<")},
-		{name: "Windows line ends", src: strings.ReplaceAll(whole, "\n", "\r\n"), want: finding("2", "<<<<<<<")},
-		{name: "byte order mark", src: "\xef\xbb\xbf" + whole, want: finding("2", "<<<<<<<")},
-		{name: "half removed", src: "[[golden]]\nname = 'a'\n=======\nname = 'b'\n>>>>>>> theirs\n", want: finding("3", "=======")},
-		{name: "the last mark alone, without a name", src: "[[golden]]\nname = 'a'\n>>>>>>>", want: finding("3", ">>>>>>>")},
-		{name: "three-way", src: "[[golden]]\nname = 'a'\n||||||| base\n", want: finding("3", "|||||||")},
-		{name: "within an array", src: "[[golden]]\nname = 'a'\ntags = [\n<<<<<<< HEAD\n 'a',\n=======\n 'b',\n>>>>>>> theirs\n]\n", want: finding("4", "<<<<<<<")},
-		{name: "in a value that has no end", src: "[[golden]]\nname = 'a\n<<<<<<< HEAD\n'\n>>>>>>> theirs\n", want: finding("3", "<<<<<<<")},
+		{name: "whole", src: whole, want: diagnostic("2", "<<<<<<<")},
+		{name: "Windows line ends", src: strings.ReplaceAll(whole, "\n", "\r\n"), want: diagnostic("2", "<<<<<<<")},
+		{name: "byte order mark", src: "\xef\xbb\xbf" + whole, want: diagnostic("2", "<<<<<<<")},
+		{name: "half removed", src: "[[golden]]\nname = 'a'\n=======\nname = 'b'\n>>>>>>> theirs\n", want: diagnostic("3", "=======")},
+		{name: "the last mark alone, without a name", src: "[[golden]]\nname = 'a'\n>>>>>>>", want: diagnostic("3", ">>>>>>>")},
+		{name: "three-way", src: "[[golden]]\nname = 'a'\n||||||| base\n", want: diagnostic("3", "|||||||")},
+		{name: "within an array", src: "[[golden]]\nname = 'a'\ntags = [\n<<<<<<< HEAD\n 'a',\n=======\n 'b',\n>>>>>>> theirs\n]\n", want: diagnostic("4", "<<<<<<<")},
+		{name: "in a value that has no end", src: "[[golden]]\nname = 'a\n<<<<<<< HEAD\n'\n>>>>>>> theirs\n", want: diagnostic("3", "<<<<<<<")},
 		{name: "in a string that is whole", src: "[[golden]]\nname = '''\n<<<<<<< HEAD\n=======\n>>>>>>> x\n'''\n"},
 		{
 			name: "a rule in a string is no conflict", src: "[[golden]]\nname = '''\n=======\n'''\nsize =\n",
@@ -37,8 +37,8 @@ func TestConflictMarks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, complaints(tt.src)); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tt.want, diagnosticsOf(tt.src)); diff != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", diff)
 			}
 		})
 	}

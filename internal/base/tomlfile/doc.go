@@ -17,7 +17,7 @@
 //
 // [Load] or [Parse] returns a [Document]. Its [Document.Root] and the tables
 // below it are read by key: [Table.String], [Table.Bool], [Table.Tables] and so
-// on. Reading a key declares it: [Document.Findings] reports every key nobody
+// on. Reading a key declares it: [Document.Diagnostics] reports every key nobody
 // asked for, with the nearest declared name as a suggestion. Keys that start
 // with x_ belong to the user and are never reported. Rules of the caller add
 // their own complaints with [Document.Report].
@@ -26,5 +26,5 @@
 //
 // A file has at most 1 MiB; a key with all its parents at most 256 bytes; values
 // nest at most 32 deep. Anything larger, anything that is not UTF-8 text, and
-// anything that is not a regular file, is a finding.
+// anything that is not a regular file, is a diagnostic.
 package tomlfile

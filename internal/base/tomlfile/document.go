@@ -22,19 +22,19 @@ type Codes struct {
 	WrongType  string // a value that is not of its key's type
 }
 
-// Document is one file: its values, the place of each, and the findings about
+// Document is one file: its values, the place of each, and the diagnostics about
 // it. It is not safe for concurrent use.
 type Document struct {
-	name     string
-	codes    Codes
-	root     *Table // nil when the file could not be read as TOML
-	tables   []*Table
-	comments []Comment
-	findings []Finding
+	name        string
+	codes       Codes
+	root        *Table // nil when the file could not be read as TOML
+	tables      []*Table
+	comments    []Comment
+	diagnostics []Diagnostic
 }
 
 // Load reads and parses a file. It never fails: what is wrong with the file is
-// among the findings.
+// among the diagnostics.
 func Load(path string, codes Codes) *Document {
 	data, err := read(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func read(path string) ([]byte, error) {
 	return data, cause(err)
 }
 
-// cause drops the path from an error of package os: findings begin with it.
+// cause drops the path from an error of package os: diagnostics begin with it.
 func cause(err error) error {
 	var pathErr *fs.PathError
 	if errors.As(err, &pathErr) {
@@ -73,7 +73,7 @@ func cause(err error) error {
 	return err
 }
 
-// Parse reads the text of a file. Name is the path that findings mention.
+// Parse reads the text of a file. Name is the path that diagnostics mention.
 func Parse(name string, data []byte, codes Codes) *Document {
 	d := &Document{name: name, codes: codes}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
@@ -150,7 +150,7 @@ func (d *Document) unreadable(line int, message, hint string) {
 }
 
 func (d *Document) syntax(src string, err error) {
-	f := Finding{Code: d.codes.Syntax, Severity: Error, File: d.name, Line: 1, Message: "not valid TOML: " + err.Error()}
+	f := Diagnostic{Code: d.codes.Syntax, Severity: Error, File: d.name, Line: 1, Message: "not valid TOML: " + err.Error()}
 	var parseErr toml.ParseError
 	if errors.As(err, &parseErr) {
 		// The decoder's own line number is one too small when the text ends
@@ -163,7 +163,7 @@ func (d *Document) syntax(src string, err error) {
 		f.Message = "not valid TOML: " + mark + " is of a merge that was not finished"
 		f.Hint = "finish it: keep one side of each conflict, or both, and delete the lines with <<<<<<<, |||||||, ======= and >>>>>>>"
 	}
-	d.findings = append(d.findings, f)
+	d.diagnostics = append(d.diagnostics, f)
 }
 
 // position turns a byte offset into a line and a column, both 1-based.
@@ -173,27 +173,27 @@ func position(src string, offset int) (line, column int) {
 	return 1 + strings.Count(before, "\n"), 1 + utf8.RuneCountInString(before[start:])
 }
 
-// Name is the path that findings mention.
+// Name is the path that diagnostics mention.
 func (d *Document) Name() string { return d.name }
 
 // Root is the table of top-level keys, or nil when the file is not readable
-// TOML; then the findings say why, and there is nothing else to check.
+// TOML; then the diagnostics say why, and there is nothing else to check.
 func (d *Document) Root() *Table { return d.root }
 
 // Comments are the comments that have a line for themselves, in order.
 func (d *Document) Comments() []Comment { return d.comments }
 
-// Report adds a finding about a line of the file; line 0 means the whole file.
+// Report adds a diagnostic about a line of the file; line 0 means the whole file.
 func (d *Document) Report(code string, severity Severity, line int, message, hint string) {
-	d.findings = append(d.findings, Finding{
+	d.diagnostics = append(d.diagnostics, Diagnostic{
 		Code: code, Severity: severity, File: d.name, Line: line, Message: message, Hint: hint,
 	})
 }
 
-// Findings returns everything reported so far, sorted, together with every key
+// Diagnostics returns everything reported so far, sorted, together with every key
 // of the visited tables that nobody read. Call it last.
-func (d *Document) Findings() []Finding {
-	all := slices.Clone(d.findings)
+func (d *Document) Diagnostics() []Diagnostic {
+	all := slices.Clone(d.diagnostics)
 	for _, t := range d.tables {
 		all = append(all, t.unknown()...)
 	}

@@ -21,20 +21,20 @@ func visit(t *Table) {
 	t.Strings("tags")
 }
 
-// complaints parses src as a file of [[golden]] tables and returns its findings.
-func complaints(src string) []string {
+// diagnosticsOf parses src as a file of [[golden]] tables and returns its diagnostics.
+func diagnosticsOf(src string) []string {
 	d := Parse("f.toml", []byte(src), testCodes)
 	if d.Root() != nil {
 		for _, g := range d.Root().Tables("golden") {
 			visit(g)
 		}
 	}
-	return render(d.Findings())
+	return render(d.Diagnostics())
 }
 
-func render(findings []Finding) []string {
+func render(diagnostics []Diagnostic) []string {
 	var out []string
-	for _, f := range findings {
+	for _, f := range diagnostics {
 		out = append(out, f.String())
 	}
 	return out
@@ -60,7 +60,7 @@ func TestFindings(t *testing.T) {
 			},
 		},
 		{
-			name: "an unknown table is one finding", src: "[other]\na = 1\nb = 2\n",
+			name: "an unknown table is one diagnostic", src: "[other]\na = 1\nb = 2\n",
 			want: []string{`f.toml:1: T003 error: unknown key "other" in the top level; known are golden; ` + own},
 		},
 		{
@@ -98,8 +98,8 @@ func TestFindings(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, complaints(tt.src)); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tt.want, diagnosticsOf(tt.src)); diff != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -112,8 +112,8 @@ func TestAKeyReadTwiceIsSuggestedOnce(t *testing.T) {
 		d.Root().Int("size")
 	}
 	want := []string{`f.toml:1: T003 error: unknown key "zzzzzzzz" in the top level; known are name, size; keys of your own start with x_`}
-	if diff := cmp.Diff(want, render(d.Findings())); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, render(d.Diagnostics())); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
 }
 
@@ -160,8 +160,8 @@ func TestFindingsOfTextThatIsNotTOML(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, complaints(tt.src)); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tt.want, diagnosticsOf(tt.src)); diff != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -191,8 +191,8 @@ func TestTableValues(t *testing.T) {
 	if got := g.String("absent") + g.Time("absent").Format("2006"); got != "0001" {
 		t.Errorf("absent keys read as %q, want zero values", got)
 	}
-	if f := d.Findings(); len(f) != 0 {
-		t.Errorf("findings %v, want none", f)
+	if f := d.Diagnostics(); len(f) != 0 {
+		t.Errorf("diagnostics %v, want none", f)
 	}
 }
 
@@ -211,8 +211,8 @@ func TestDate(t *testing.T) {
 			d := Parse("f.toml", []byte("[[golden]]\non = "+test.value+"\n"), testCodes)
 			g := d.Root().Tables("golden")[0]
 			got := g.Date("on").String()
-			if findings := d.Findings(); len(findings) > 0 {
-				got = findings[0].String()
+			if diagnostics := d.Diagnostics(); len(diagnostics) > 0 {
+				got = diagnostics[0].String()
 			}
 			if got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
@@ -232,13 +232,13 @@ func TestLoad(t *testing.T) {
 	}
 	d := Load(good, testCodes)
 	if d.Root() == nil {
-		t.Fatalf("no root: %v", d.Findings())
+		t.Fatalf("no root: %v", d.Diagnostics())
 	}
 	if got := d.Root().Tables("golden")[0].String("name"); got != "a" {
 		t.Errorf("name = %q, want a", got)
 	}
-	if f := d.Findings(); len(f) != 0 {
-		t.Errorf("findings %v, want none", f)
+	if f := d.Diagnostics(); len(f) != 0 {
+		t.Errorf("diagnostics %v, want none", f)
 	}
 	checkUnreadable(t, filepath.Join(dir, "none.toml"), "no such file or directory")
 	checkUnreadable(t, dir, "it is not a regular file")
@@ -249,8 +249,8 @@ func checkUnreadable(t *testing.T, path, reason string) {
 	t.Helper()
 	d := Load(path, testCodes)
 	want := []string{path + ": T001 error: cannot be read: " + reason + "; check the path and its permissions"}
-	if diff := cmp.Diff(want, render(d.Findings())); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, render(d.Diagnostics())); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
 	if d.Root() != nil {
 		t.Errorf("%s has a root, want none", path)
@@ -258,7 +258,7 @@ func checkUnreadable(t *testing.T, path, reason string) {
 }
 
 func TestSort(t *testing.T) {
-	findings := []Finding{
+	diagnostics := []Diagnostic{
 		{File: "b", Line: 1, Code: "C001"},
 		{File: "a", Line: 2, Code: "C001"},
 		{File: "a", Line: 1, Code: "C002"},
@@ -266,21 +266,21 @@ func TestSort(t *testing.T) {
 		{File: "a", Line: 1, Code: "C001", Message: "x"},
 		{File: "a", Line: 1, Column: 1, Code: "C001"},
 	}
-	Sort(findings)
+	Sort(diagnostics)
 	want := []string{
 		"a:1: C001 : x", "a:1: C001 : y", "a:1: C002 : ", "a:1:1: C001 : ", "a:2: C001 : ", "b:1: C001 : ",
 	}
-	if diff := cmp.Diff(want, render(findings)); diff != "" {
+	if diff := cmp.Diff(want, render(diagnostics)); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 }
 
 func TestHasErrors(t *testing.T) {
-	warning, failure := Finding{Severity: Warning}, Finding{Severity: Error}
-	if HasErrors(nil) || HasErrors([]Finding{warning}) {
+	warning, failure := Diagnostic{Severity: Warning}, Diagnostic{Severity: Error}
+	if HasErrors(nil) || HasErrors([]Diagnostic{warning}) {
 		t.Error("a warning counts as an error")
 	}
-	if !HasErrors([]Finding{warning, failure}) {
+	if !HasErrors([]Diagnostic{warning, failure}) {
 		t.Error("an error does not count")
 	}
 }

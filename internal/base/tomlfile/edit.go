@@ -37,7 +37,7 @@ func NewEditor(name string, data []byte, isFence func(comment string) bool) (*Ed
 	// The usual reader words what is wrong with a text, and has its bounds.
 	d := Parse(name, data, Codes{Unreadable: "unreadable", Syntax: "syntax"})
 	if d.root == nil {
-		return nil, errors.New(d.Findings()[0].String())
+		return nil, errors.New(d.Diagnostics()[0].String())
 	}
 	if isFence == nil {
 		isFence = func(string) bool { return false }

@@ -52,7 +52,7 @@ func (t *Table) Nested(key string) *Table {
 // bareKey are the characters of a key that needs no quotes.
 const bareKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 
-// Mistyped reports whether the value of a key was read as another type than it has, which is among the findings.
+// Mistyped reports whether the value of a key was read as another type than it has, which is among the diagnostics.
 func (t *Table) Mistyped(key string) bool { return t.wrong[key] }
 
 // Keys are the keys of the table in the order of the file, but for those that belong to the user.

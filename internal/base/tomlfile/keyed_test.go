@@ -40,8 +40,8 @@ func TestKeyed(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("keys and texts (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string(nil), render(d.Findings())); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]string(nil), render(d.Diagnostics())); diff != "" {
+		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
 }
 
@@ -76,8 +76,8 @@ func TestKeyedFindings(t *testing.T) {
 				}
 				m.Float("speed")
 			}
-			if diff := cmp.Diff([]string{test.want}, render(d.Findings())); diff != "" {
-				t.Errorf("findings (-want +got):\n%s", diff)
+			if diff := cmp.Diff([]string{test.want}, render(d.Diagnostics())); diff != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", diff)
 			}
 		})
 	}

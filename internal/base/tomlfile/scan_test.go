@@ -234,7 +234,7 @@ func FuzzParse(f *testing.F) {
 		}
 		meta, err := strictDecode(data, &strict)
 		if d.Root() == nil {
-			if !HasErrors(d.Findings()) {
+			if !HasErrors(d.Diagnostics()) {
 				t.Fatalf("no root and no error for %q", data)
 			}
 			return
@@ -243,16 +243,16 @@ func FuzzParse(f *testing.F) {
 		for _, g := range d.Root().Tables("golden") {
 			visit(g)
 		}
-		findings := d.Findings()
+		diagnostics := d.Diagnostics()
 		lines := 1 + strings.Count(string(data), "\n")
-		for _, found := range findings {
+		for _, found := range diagnostics {
 			if found.Line < 1 || found.Line > lines {
 				t.Errorf("line %d of %d: %s", found.Line, lines, found)
 			}
 		}
 		// What the decoder itself calls undecoded, we must have called unknown.
 		if err == nil {
-			checkUndecoded(t, meta, findings)
+			checkUndecoded(t, meta, diagnostics)
 		}
 	})
 }
@@ -266,16 +266,16 @@ func strictDecode(data []byte, v any) (meta toml.MetaData, err error) {
 	return toml.Decode(string(data), v)
 }
 
-// checkUndecoded demands a finding for each top-level key that the decoder found
+// checkUndecoded demands a diagnostic for each top-level key that the decoder found
 // no field for.
-func checkUndecoded(t *testing.T, meta toml.MetaData, findings []Finding) {
+func checkUndecoded(t *testing.T, meta toml.MetaData, diagnostics []Diagnostic) {
 	t.Helper()
 	for _, key := range meta.Undecoded() {
 		if len(key) != 1 || strings.HasPrefix(key[0], freePrefix) {
 			continue
 		}
-		if !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, fmt.Sprintf("%q", key[0])) }) {
-			t.Errorf("no finding for the undecoded key %q in %v", key[0], findings)
+		if !slices.ContainsFunc(diagnostics, func(f Diagnostic) bool { return strings.Contains(f.Message, fmt.Sprintf("%q", key[0])) }) {
+			t.Errorf("no diagnostic for the undecoded key %q in %v", key[0], diagnostics)
 		}
 	}
 }

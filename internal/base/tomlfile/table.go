@@ -22,7 +22,7 @@ type Table struct {
 	wrong  map[string]bool // the keys whose value has the wrong type; nil while there is none
 }
 
-// table makes the table of the given values and remembers it for [Document.Findings].
+// table makes the table of the given values and remembers it for [Document.Diagnostics].
 func (d *Document) table(name string, values map[string]any, place *node) *Table {
 	t := &Table{doc: d, name: name, values: values, place: place, known: make([]string, 0, 2*len(values))}
 	d.tables = append(d.tables, t)
@@ -46,7 +46,7 @@ func (t *Table) Has(key string) bool {
 	return ok
 }
 
-// Report adds a finding about a key of the table.
+// Report adds a diagnostic about a key of the table.
 func (t *Table) Report(code string, severity Severity, key, message, hint string) {
 	t.doc.Report(code, severity, t.LineOf(key), message, hint)
 }
@@ -226,7 +226,7 @@ func kindOf(value any) string {
 
 // unknown reports the keys of the table that nobody asked for, with all below
 // them counted as one.
-func (t *Table) unknown() []Finding {
+func (t *Table) unknown() []Diagnostic {
 	var keys []string
 	for key := range t.values {
 		if !slices.Contains(t.known, key) && !strings.HasPrefix(key, freePrefix) {
@@ -234,15 +234,15 @@ func (t *Table) unknown() []Finding {
 		}
 	}
 	slices.Sort(keys)
-	var findings []Finding
+	var diagnostics []Diagnostic
 	for _, key := range keys {
-		findings = append(findings, Finding{
+		diagnostics = append(diagnostics, Diagnostic{
 			Code: t.doc.codes.UnknownKey, Severity: Error, File: t.doc.name, Line: t.LineOf(key),
 			Message: fmt.Sprintf("unknown key %q in %s", key, t.title()),
 			Hint:    t.suggestion(key),
 		})
 	}
-	return findings
+	return diagnostics
 }
 
 func (t *Table) suggestion(key string) string {

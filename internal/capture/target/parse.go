@@ -23,12 +23,12 @@ type File struct {
 
 // Load reads a file of targets and checks it, alone and against the support window. The file is never nil; it is fit for
 // use when no finding is an error.
-func Load(path string, window *compat.Matrix) (*File, []tomlfile.Finding) {
+func Load(path string, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
 	return read(tomlfile.Load(path, codes()), window)
 }
 
 // Parse is [Load] for text that is already in memory; name is the path that findings mention.
-func Parse(name string, data []byte, window *compat.Matrix) (*File, []tomlfile.Finding) {
+func Parse(name string, data []byte, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
 	return read(tomlfile.Parse(name, data, codes()), window)
 }
 
@@ -64,10 +64,10 @@ type entry struct {
 	block *block
 }
 
-func read(doc *tomlfile.Document, window *compat.Matrix) (*File, []tomlfile.Finding) {
+func read(doc *tomlfile.Document, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
 	file := &File{Name: doc.Name()}
 	if doc.Root() == nil {
-		return file, doc.Findings()
+		return file, doc.Diagnostics()
 	}
 	r := &reader{window: window, root: path.Dir(filepath.ToSlash(doc.Name())), lines: map[string]Images{}}
 	r.readDefaults(doc.Root())
@@ -90,7 +90,7 @@ func read(doc *tomlfile.Document, window *compat.Matrix) (*File, []tomlfile.Find
 		place[l.Name] = i
 	}
 	slices.SortStableFunc(file.Targets, func(a, b Target) int { return cmp.Compare(place[a.Line], place[b.Line]) })
-	return file, doc.Findings()
+	return file, doc.Diagnostics()
 }
 
 func (r *reader) readDefaults(root *tomlfile.Table) {

@@ -22,7 +22,7 @@ func testWindow() *compat.Matrix {
 }
 
 func TestRules(t *testing.T) {
-	check := func(path string) []tomlfile.Finding {
+	check := func(path string) []tomlfile.Diagnostic {
 		_, findings := Load(path, testWindow())
 		return findings
 	}

@@ -47,7 +47,7 @@ type Plan struct {
 
 	version     compat.Version
 	before      *compat.Matrix
-	diagnostics struct{ before, after []tomlfile.Finding } // of the compat matrix alone
+	diagnostics struct{ before, after []tomlfile.Diagnostic } // of the compat matrix alone
 	lines       []compat.Line                              // of Matrix
 	manifest    *manifest.Manifest                         // as it will be; nil if there is none
 }
@@ -398,7 +398,7 @@ func (p *Plan) check(Options) error {
 	}
 	known := slices.Concat(p.diagnostics.before, conformance.CheckInputs(p.before, goldens))
 	for _, d := range slices.Concat(p.diagnostics.after, conformance.CheckInputs(p.Matrix, goldens)) {
-		isKnown := slices.ContainsFunc(known, func(k tomlfile.Finding) bool { return k.Code == d.Code && k.Message == d.Message })
+		isKnown := slices.ContainsFunc(known, func(k tomlfile.Diagnostic) bool { return k.Code == d.Code && k.Message == d.Message })
 		switch {
 		case isKnown:
 		case d.Severity == tomlfile.Error:

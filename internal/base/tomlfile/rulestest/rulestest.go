@@ -1,6 +1,6 @@
 // Package rulestest checks the rules of a file format against files that break
-// them: testdata/x.toml is checked, and its findings are compared with
-// testdata/x.findings, one finding a line.
+// them: testdata/x.toml is checked, and its diagnostics are compared with
+// testdata/x.diagnostics, one diagnostic a line.
 package rulestest
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-var update = flag.Bool("update", false, "rewrite the .findings files in testdata")
+var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
 
 // Run checks every file in testdata. It fails when a rule is broken by no file,
-// but for the elsewhere ones, and when a finding has a code that no rule has.
-func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile.Finding, elsewhere ...string) {
+// but for the elsewhere ones, and when a diagnostic has a code that no rule has.
+func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile.Diagnostic, elsewhere ...string) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.toml")
 	if err != nil || len(files) == 0 {
@@ -37,7 +37,7 @@ func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile
 				got.WriteString(f.String() + "\n")
 				seen[f.Code] = true
 			}
-			compare(t, strings.TrimSuffix(file, ".toml")+".findings", got.String())
+			compare(t, strings.TrimSuffix(file, ".toml")+".diagnostics", got.String())
 		})
 	}
 	for _, r := range rules {

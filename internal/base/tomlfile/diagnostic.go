@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Severity says whether a finding may be lived with.
+// Severity says how much a diagnostic weighs.
 type Severity string
 
 const (
@@ -17,8 +17,8 @@ const (
 	Warning Severity = "warning"
 )
 
-// Finding is one complaint about one place of a file.
-type Finding struct {
+// Diagnostic is one defect at one place of a file.
+type Diagnostic struct {
 	Code     string   // the rule that was broken, such as "C005"
 	Severity Severity // Error or Warning
 	File     string   // path as the caller gave it
@@ -28,29 +28,29 @@ type Finding struct {
 	Hint     string   // what to do about it; may be empty
 }
 
-// String renders the finding on one line, in the form that editors and problem
+// String renders the diagnostic on one line, in the form that editors and problem
 // matchers know: "file:line:column: CODE severity: message; hint". Line and
 // column are left out when they are not known.
-func (f Finding) String() string {
+func (d Diagnostic) String() string {
 	var b strings.Builder
-	b.WriteString(f.File)
-	if f.Line > 0 {
-		fmt.Fprintf(&b, ":%d", f.Line)
-		if f.Column > 0 {
-			fmt.Fprintf(&b, ":%d", f.Column)
+	b.WriteString(d.File)
+	if d.Line > 0 {
+		fmt.Fprintf(&b, ":%d", d.Line)
+		if d.Column > 0 {
+			fmt.Fprintf(&b, ":%d", d.Column)
 		}
 	}
-	fmt.Fprintf(&b, ": %s %s: %s", f.Code, f.Severity, f.Message)
-	if f.Hint != "" {
-		b.WriteString("; " + f.Hint)
+	fmt.Fprintf(&b, ": %s %s: %s", d.Code, d.Severity, d.Message)
+	if d.Hint != "" {
+		b.WriteString("; " + d.Hint)
 	}
 	return b.String()
 }
 
-// Sort puts findings in the order of a reader: by file, line, column, code and
+// Sort puts diagnostics in the order of a reader: by file, line, column, code and
 // message.
-func Sort(findings []Finding) {
-	slices.SortStableFunc(findings, func(a, b Finding) int {
+func Sort(diagnostics []Diagnostic) {
+	slices.SortStableFunc(diagnostics, func(a, b Diagnostic) int {
 		return cmp.Or(
 			cmp.Compare(a.File, b.File),
 			cmp.Compare(a.Line, b.Line),
@@ -61,9 +61,9 @@ func Sort(findings []Finding) {
 	})
 }
 
-// HasErrors reports whether any finding is an [Error].
-func HasErrors(findings []Finding) bool {
-	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Error })
+// HasErrors reports whether any diagnostic is an [Error].
+func HasErrors(diagnostics []Diagnostic) bool {
+	return slices.ContainsFunc(diagnostics, func(d Diagnostic) bool { return d.Severity == Error })
 }
 
 // Rule is one check of a file format, for reports that list what was checked.

@@ -79,7 +79,16 @@ var importRules = map[string][]string{
 	"internal/upstream/canary":  {"compat", "internal/forge/github"},
 
 	"internal/capture": {
-		"conformance", "manifest", "compat", "trace", "internal/frontends/openai", "internal/frontends/vllmrs", "internal/golden",
+		"conformance", "manifest", "compat", "trace", "internal/capture/load", "internal/capture/target", "internal/golden",
+	},
+	"internal/capture/local": {
+		"internal/capture", "internal/capture/cpuengine", "internal/capture/load", "internal/capture/target", "internal/frontends",
+	},
+	"internal/capture/remote": {
+		"internal/capture", "internal/capture/cluster", "internal/capture/deploy", "internal/capture/kube", "internal/capture/target",
+	},
+	"internal/capture/capturetest": {
+		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture", "internal/capture/load", "internal/capture/target",
 	},
 	"internal/capture/target":    {"compat", "trace", "internal/capture/load", toml},
 	"internal/capture/load":      {"trace", "internal/frontends/openai"},
@@ -101,7 +110,7 @@ var importRules = map[string][]string{
 }
 
 // forTests are the packages that only tests may import.
-var forTests = []string{"internal/testenv", "internal/base/tomlfile/rulestest", "internal/forge/github/githubtest"}
+var forTests = []string{"internal/testenv", "internal/base/tomlfile/rulestest", "internal/forge/github/githubtest", "internal/capture/capturetest"}
 
 // A goPackage is what `go list -json` says of one package.
 type goPackage struct {

@@ -10,13 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
-
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
+	"github.com/vllm-vcr/conformance/internal/capture/remote"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
@@ -48,7 +47,7 @@ func (a *app) captureSubmit(ctx context.Context, f remoteFlags, args []string) e
 	if err != nil {
 		return err
 	}
-	if err := capture.Preflight(ctx, client, f.jobs.run.Queue, jobs); err != nil {
+	if err := remote.Preflight(ctx, client, f.jobs.run.Queue, jobs); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	failed := 0
@@ -91,7 +90,7 @@ func (a *app) captureFetchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			outcomes, err := f.remote(cmd.Context(), a, targets, work, capture.RemoteOptions{KeepFailed: true, Budgets: f.budgets(admission)})
+			outcomes, err := f.remote(cmd.Context(), a, targets, work, remote.Options{KeepFailed: true, Budgets: f.budgets(admission)})
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/remote"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -142,7 +143,7 @@ func (f *runFlags) outcomes(
 	ctx context.Context, a *app, targets []target.Target, accept func(context.Context, capture.Recording) (capture.Accepted, error),
 ) ([]capture.Outcome, error) {
 	if !f.local {
-		opt := capture.RemoteOptions{
+		opt := remote.Options{
 			Accept: accept, FailFast: f.failFast,
 			Budgets: f.budgets(f.admission),
 		}
@@ -177,7 +178,7 @@ func acceptAll(
 
 // remote captures targets in the cluster. Recordings come to a folder of the run below work.
 func (f *remoteFlags) remote(
-	ctx context.Context, a *app, targets []target.Target, work string, opt capture.RemoteOptions,
+	ctx context.Context, a *app, targets []target.Target, work string, opt remote.Options,
 ) ([]capture.Outcome, error) {
 	client, err := f.cluster.connect(a)
 	if err != nil {
@@ -190,11 +191,11 @@ func (f *remoteFlags) remote(
 	a.tell(fmt.Sprintf("run %s: %d targets in namespace %s of %s; if this is killed, take it up with --run-id %s",
 		id, len(targets), client.Namespace(), client.Server(), id))
 	opt.Queue, opt.Dir, opt.Log, opt.Tell = f.jobs.run.Queue, filepath.Join(work, id), a.log, a.tellTarget
-	var c capture.Cluster = client
+	var c remote.Cluster = client
 	if opt.KeepFailed {
 		c = submitted{client}
 	}
-	outcomes, err := capture.Remote(ctx, c, opt, targets)
+	outcomes, err := remote.Capture(ctx, c, opt, targets)
 	if err != nil {
 		return nil, exitError{conformance.ExitInfra, err}
 	}

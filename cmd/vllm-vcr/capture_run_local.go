@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
@@ -34,7 +35,7 @@ const workPath = ".cache/goldens"
 func (f *localFlags) addFlags(flags *pflag.FlagSet) {
 	f.engine.addFlags(flags)
 	flags.IntVar(&f.jobs, "jobs", 1, "with --local, how many engines run at a time: those that share two cores spoil each other's times")
-	flags.DurationVar(&f.bootTimeout, "boot-timeout", capture.DefaultBootTimeout, "with --local, how long an engine may take to start")
+	flags.DurationVar(&f.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "with --local, how long an engine may take to start")
 	flags.StringVar(&f.work, "work", workPath, "where recordings, raw frames and logs stay, in a folder LINE/ID each")
 	flags.StringVar(&f.out, "out", "", "be in this folder: its support window, targets and registry count")
 	flags.BoolVar(&f.noRegister, "no-register", false, "leave the recordings where they are")
@@ -74,13 +75,13 @@ func (a *app) runLocal(ctx context.Context, targets []target.Target, f localFlag
 		return nil, errors.New("no target is chosen: nothing would be captured")
 	}
 	for _, t := range targets {
-		if err := capture.CheckLocal(t); err != nil {
+		if err := local.CheckTarget(t); err != nil {
 			return nil, err
 		}
 	}
 	steps := a.openSteps()
 	defer steps.close()
-	opt := capture.LocalOptions{
+	opt := local.Options{
 		Dir: f.work, Engines: map[string]cpuengine.Engine{}, Models: map[string]string{}, Jobs: f.jobs, BootTimeout: f.bootTimeout,
 		Profiles: a.profiles, FailFast: failFast, Log: a.log, Progress: func(t target.Target, step string) { steps.tell(t.Name(), step) },
 	}
@@ -93,7 +94,7 @@ func (a *app) runLocal(ctx context.Context, targets []target.Target, f localFlag
 			return nil, err
 		}
 	}
-	outcomes, err := capture.LocalAll(ctx, opt, targets)
+	outcomes, err := local.CaptureAll(ctx, opt, targets)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: nothing was registered")
 	}
@@ -121,7 +122,7 @@ func (a *app) timed(
 }
 
 // prepareLocal finds the engine and the model of a target.
-func prepareLocal(ctx context.Context, a *app, f localFlags, s *steps, t target.Target, opt capture.LocalOptions) (err error) {
+func prepareLocal(ctx context.Context, a *app, f localFlags, s *steps, t target.Target, opt local.Options) (err error) {
 	release, key := t.Release(), t.Model.Key
 	if _, ok := opt.Engines[release]; !ok {
 		if opt.Engines[release], err = f.engine.ensure(ctx, a, s, release); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -67,7 +68,7 @@ func (run *adoption) uncaptured() (here, elsewhere []target.Target, err error) {
 	for _, t := range file.Targets {
 		switch {
 		case t.Line != run.plan.Line || isCaptured(registry, t):
-		case capture.CheckLocal(t) == nil:
+		case local.CheckTarget(t) == nil:
 			here = append(here, t)
 		default:
 			elsewhere = append(elsewhere, t)
@@ -129,7 +130,7 @@ func (run *adoption) captureFlags() *runFlags {
 	opts := &runFlags{
 		local: true, manifest: run.tree.Manifest, goldens: cmp.Or(run.flags.store.goldens, run.tree.Goldens),
 		upload: run.flags.upload, s3: run.flags.store.s3,
-		here: localFlags{engine: run.flags.engine, jobs: 1, bootTimeout: capture.DefaultBootTimeout, work: run.flags.work},
+		here: localFlags{engine: run.flags.engine, jobs: 1, bootTimeout: local.DefaultBootTimeout, work: run.flags.work},
 	}
 	opts.targets.compat = run.tree.Compat
 	return opts

@@ -15,8 +15,8 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -79,7 +79,7 @@ func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "what to look at")
 	flags.StringVar(&opts.engine, "engine", string(drift.EngineAuto), "engine for the CPU: auto (one that is installed), install (6 GB), never, or the path of an environment that has it")
 	flags.StringVar(&opts.peers, "peers", "", "absolute path of the folder that engines are kept in (default that of vllm-vcr in the cache directory)")
-	flags.DurationVar(&opts.bootTimeout, "boot-timeout", capture.DefaultBootTimeout, "how long the engine may take to start")
+	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "how long the engine may take to start")
 	flags.StringVar(&opts.model, "model", "", "model directory for the frontend (default the one in the binary)")
 	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default nothing)")
 	flags.StringVar(&opts.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+driftJSON)

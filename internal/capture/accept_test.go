@@ -1,4 +1,4 @@
-package capture
+package capture_test
 
 import (
 	"context"
@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
@@ -21,25 +22,11 @@ import (
 )
 
 // entryOf is what a desk's registry has of a golden.
-func entryOf(t *testing.T, opt AcceptOptions, line, id string) manifest.Golden {
-	t.Helper()
-	m, findings := manifest.Load(opt.Manifest)
-	if tomlfile.HasErrors(findings) {
-		t.Fatal(findings)
-	}
-	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.Line == line && g.ID == id })
-	if at < 0 {
-		t.Fatalf("the registry has no %s/%s", line, id)
-	}
-	return m.Goldens[at]
-}
-
-// A recording becomes the goldens of its target, and becomes nothing more when it comes again.
 func TestAccept(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/edge-s1")
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
 	opt.Run = "https://ci.example/runs/1"
-	before := entryOf(t, opt, "0.33", "edge-s1")
-	done, err := Accept(t.Context(), opt, rec)
+	before := capturetest.Entry(t, opt, "0.33", "edge-s1")
+	done, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,36 +38,36 @@ func TestAccept(t *testing.T) {
 		t.Errorf("registered %q, want %q", names, want)
 	}
 	// It is the session of the golden that is registered, so it says the same.
-	now := entryOf(t, opt, "0.33", "edge-s1")
+	now := capturetest.Entry(t, opt, "0.33", "edge-s1")
 	if now.TokensSHA256 != before.TokensSHA256 || now.Records != before.Records || now.ConfigHash != before.ConfigHash {
 		t.Errorf("registered %+v, was %+v", now, before)
 	}
-	if wire := entryOf(t, opt, "0.33", "wire-edge-s1"); wire.Workload != "edge-s1" || *wire.Seed != 1 {
+	if wire := capturetest.Entry(t, opt, "0.33", "wire-edge-s1"); wire.Workload != "edge-s1" || *wire.Seed != 1 {
 		t.Errorf("%+v", wire)
 	}
-	files := filesOf(t, opt)
-	again, err := Accept(t.Context(), opt, rec)
+	files := capturetest.Files(t, opt)
+	again, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if again.Goldens[0].Changed || again.Goldens[1].Changed {
 		t.Errorf("again: %+v", again)
 	}
-	if diff := cmp.Diff(files, filesOf(t, opt)); diff != "" {
+	if diff := cmp.Diff(files, capturetest.Files(t, opt)); diff != "" {
 		t.Errorf("again changed:\n%s", diff)
 	}
 }
 
 // The registry tells where the engine came from, as far as a digest tells it.
 func TestAcceptFromAnImage(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	rec.Target.Images.Engine = "docker.io/vllm/vllm-openai:v0.33.0@" + digest
 	rec.EngineImage, opt.Run = rec.Target.Images.Engine, "https://ci.example/runs/1"
-	if _, err := Accept(t.Context(), opt, rec); err != nil {
+	if _, err := capture.Accept(t.Context(), opt, rec); err != nil {
 		t.Fatal(err)
 	}
-	g := entryOf(t, opt, "0.33", "multiturn-s7")
+	g := capturetest.Entry(t, opt, "0.33", "multiturn-s7")
 	if g.EngineImage != rec.EngineImage || g.CaptureRun != opt.Run || !g.CapturedAt.Equal(rec.CapturedAt) {
 		t.Errorf("%+v", g)
 	}
@@ -88,12 +75,12 @@ func TestAcceptFromAnImage(t *testing.T) {
 
 // Captures that models are fitted to are kept, and gate nothing but how an engine registers.
 func TestAcceptFit(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	rec.Target.Fit, rec.Target.ID = true, "fit-s7"
-	if _, err := Accept(t.Context(), opt, rec); err != nil {
+	if _, err := capture.Accept(t.Context(), opt, rec); err != nil {
 		t.Fatal(err)
 	}
-	if g := entryOf(t, opt, "0.33", "fit-s7"); g.Role != manifest.Schema {
+	if g := capturetest.Entry(t, opt, "0.33", "fit-s7"); g.Role != manifest.Schema {
 		t.Errorf("role %s", g.Role)
 	}
 }
@@ -102,24 +89,24 @@ func TestAcceptRefuses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine")
 	}
-	first := func(change func(line string) string) func(*testing.T, *Recording) {
-		return func(t *testing.T, r *Recording) {
-			edited(t, r.Trace, func(lines []string) []string { lines[0] = change(lines[0]); return lines })
+	first := func(change func(line string) string) func(*testing.T, *capture.Recording) {
+		return func(t *testing.T, r *capture.Recording) {
+			capturetest.Edit(t, r.Trace, func(lines []string) []string { lines[0] = change(lines[0]); return lines })
 		}
 	}
 	tests := []struct {
 		name   string
-		damage func(*testing.T, *Recording)
+		damage func(*testing.T, *capture.Recording)
 		says   []string
 	}{
-		{"a request that failed", func(_ *testing.T, r *Recording) { r.Load.Failed = 2 }, []string{"load.json: 2 requests failed"}},
-		{"a client that was answered nothing", func(_ *testing.T, r *Recording) { r.Load.Completed = 0 }, []string{"no request was completed"}},
+		{"a request that failed", func(_ *testing.T, r *capture.Recording) { r.Load.Failed = 2 }, []string{"load.json: 2 requests failed"}},
+		{"a client that was answered nothing", func(_ *testing.T, r *capture.Recording) { r.Load.Completed = 0 }, []string{"no request was completed"}},
 		{
-			"another seed", func(_ *testing.T, r *Recording) { r.Load.Seed = 8 },
+			"another seed", func(_ *testing.T, r *capture.Recording) { r.Load.Seed = 8 },
 			[]string{"multiturn with seed 8 was played, but the target asks for multiturn with seed 7"},
 		},
-		{"another workload", func(_ *testing.T, r *Recording) { r.Load.Workload = load.Edge }, []string{"edge with seed 7 was played"}},
-		{"more completed than recorded", func(_ *testing.T, r *Recording) { r.Load.Completed++ }, []string{"has 180 requests, but the client completed 181"}},
+		{"another workload", func(_ *testing.T, r *capture.Recording) { r.Load.Workload = load.Edge }, []string{"edge with seed 7 was played"}},
+		{"more completed than recorded", func(_ *testing.T, r *capture.Recording) { r.Load.Completed++ }, []string{"has 180 requests, but the client completed 181"}},
 		{
 			"another line", first(func(meta string) string {
 				return strings.Replace(meta, `"vllm_version":"0.33.0"`, `"vllm_version":"0.32.0"`, 1)
@@ -127,18 +114,18 @@ func TestAcceptRefuses(t *testing.T) {
 			[]string{`trace.jsonl.gz: the engine said it is "0.32.0", but the target is of vLLM 0.33.0`},
 		},
 		{
-			"another configuration", func(_ *testing.T, r *Recording) { r.Target.Scenario = target.NoCache },
+			"another configuration", func(_ *testing.T, r *capture.Recording) { r.Target.Scenario = target.NoCache },
 			[]string{`meta.config_hash is "38d9474a`, "but the configuration of the target gives", "enable_prefix_caching=false"},
 		},
 		{
-			"a tap that recorded nothing", func(t *testing.T, r *Recording) {
-				edited(t, r.Trace, func(lines []string) []string { return lines[:1] })
+			"a tap that recorded nothing", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Trace, func(lines []string) []string { return lines[:1] })
 			},
 			[]string{"trace.jsonl.gz: the tap recorded no request"},
 		},
 		{
-			"a record without tokens", func(t *testing.T, r *Recording) {
-				edited(t, r.Trace, func(lines []string) []string {
+			"a record without tokens", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Trace, func(lines []string) []string {
 					head, tail, _ := strings.Cut(lines[3], `,"output_token_ids":[`)
 					_, tail, _ = strings.Cut(tail, "]")
 					lines[3] = head + tail
@@ -147,54 +134,54 @@ func TestAcceptRefuses(t *testing.T) {
 			},
 			[]string{"trace.jsonl.gz:4: a request that was aborted, or has no tokens"},
 		},
-		{"a truncated trace", truncated(func(r *Recording) string { return r.Trace }), []string{"trace.jsonl.gz: line ", "gzip stream ends"}},
-		{"no trace", gone(func(r *Recording) string { return r.Trace }), []string{"trace.jsonl.gz: no such file"}},
-		{"no statistics", func(_ *testing.T, r *Recording) { r.Steps = "" }, []string{"no statistics of steps: record with --step-stats-out"}},
-		{"statistics that are missing", gone(func(r *Recording) string { return r.Steps }), []string{"steps.jsonl.gz: no such file"}},
+		{"a truncated trace", truncated(func(r *capture.Recording) string { return r.Trace }), []string{"trace.jsonl.gz: line ", "gzip stream ends"}},
+		{"no trace", gone(func(r *capture.Recording) string { return r.Trace }), []string{"trace.jsonl.gz: no such file"}},
+		{"no statistics", func(_ *testing.T, r *capture.Recording) { r.Steps = "" }, []string{"no statistics of steps: record with --step-stats-out"}},
+		{"statistics that are missing", gone(func(r *capture.Recording) string { return r.Steps }), []string{"steps.jsonl.gz: no such file"}},
 		{
-			"statistics of nothing", func(t *testing.T, r *Recording) {
-				edited(t, r.Steps, func([]string) []string { return nil })
+			"statistics of nothing", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Steps, func([]string) []string { return nil })
 			},
 			[]string{"steps.jsonl.gz: there are no statistics in it"},
 		},
 		{
-			"statistics of an idle engine", func(t *testing.T, r *Recording) {
-				edited(t, r.Steps, func(lines []string) []string { return lines[len(lines)-1:] })
+			"statistics of an idle engine", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Steps, func(lines []string) []string { return lines[len(lines)-1:] })
 			},
 			[]string{"in none of 1 steps was a request running"},
 		},
 		{
-			"statistics that end early", func(t *testing.T, r *Recording) {
-				edited(t, r.Steps, func(lines []string) []string { return lines[:len(lines)/2] })
+			"statistics that end early", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Steps, func(lines []string) []string { return lines[:len(lines)/2] })
 			},
 			[]string{"steps.jsonl.gz: ends at ", "of another engine, or cut off"},
 		},
-		{"no frames", func(_ *testing.T, r *Recording) { r.Frames = "" }, []string{"no raw frames"}},
+		{"no frames", func(_ *testing.T, r *capture.Recording) { r.Frames = "" }, []string{"no raw frames"}},
 		{
-			"two lives of the engine", func(t *testing.T, r *Recording) {
-				edited(t, r.Frames, func(lines []string) []string { return append(lines, lines[0]) })
+			"two lives of the engine", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Frames, func(lines []string) []string { return append(lines, lines[0]) })
 			},
 			[]string{"frames.jsonl.gz: 1 engines came 2 times"},
 		},
 		{"two engines", besides("trace.rank1.jsonl.gz"), []string{"trace.rank1.jsonl.gz: a second engine was recorded"}},
 		{"a tap that was killed", besides("frames.partial-1a2b3c4d.jsonl.gz"), []string{"the tap did not finish it"}},
 		{
-			"another image", func(_ *testing.T, r *Recording) {
+			"another image", func(_ *testing.T, r *capture.Recording) {
 				r.Target.Images.Engine = "host/engine:v0.33.0@sha256:" + strings.Repeat("0a", 32)
 				r.EngineImage = "host/engine@sha256:" + strings.Repeat("0b", 32)
 			},
 			[]string{"the engine ran sha256:0b0b", "the target asks for sha256:0a0a"},
 		},
 		{
-			"an unknown image", func(_ *testing.T, r *Recording) {
+			"an unknown image", func(_ *testing.T, r *capture.Recording) {
 				r.Target.Images.Engine = "host/engine:v0.33.0@sha256:" + strings.Repeat("0a", 32)
 				r.EngineImage = ""
 			},
 			[]string{"nobody knows which image the engine ran"},
 		},
 		{
-			"a client that saw less", func(t *testing.T, r *Recording) {
-				edited(t, r.Requests, func(lines []string) []string {
+			"a client that saw less", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Requests, func(lines []string) []string {
 					lines[5] = strings.Replace(lines[5], `"completion_tokens":`, `"completion_tokens":1`, 1)
 					return lines
 				})
@@ -202,24 +189,24 @@ func TestAcceptRefuses(t *testing.T) {
 			[]string{"requests.jsonl.gz: "},
 		},
 		{
-			"a client that asked more", func(t *testing.T, r *Recording) {
-				edited(t, r.Trace, func(lines []string) []string { return append(lines[:8], lines[9:]...) })
+			"a client that asked more", func(t *testing.T, r *capture.Recording) {
+				capturetest.Edit(t, r.Trace, func(lines []string) []string { return append(lines[:8], lines[9:]...) })
 				r.Load.Completed--
 			},
 			[]string{"requests.jsonl.gz: "},
 		},
 		{
-			"several at once", func(_ *testing.T, r *Recording) { r.Load.Failed, r.Steps = 1, "" },
+			"several at once", func(_ *testing.T, r *capture.Recording) { r.Load.Failed, r.Steps = 1, "" },
 			[]string{"1 requests failed", "no statistics of steps"},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			opt, rec := newDesk(t), recordingOf(t, "0.33/multiturn-s7")
+			opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
 			test.damage(t, &rec)
-			before := filesOf(t, opt)
-			_, err := Accept(t.Context(), opt, rec)
-			var refused *RefusedError
+			before := capturetest.Files(t, opt)
+			_, err := capture.Accept(t.Context(), opt, rec)
+			var refused *capture.RefusedError
 			if !errors.As(err, &refused) {
 				t.Fatalf("got %v, want a refusal", err)
 			}
@@ -233,23 +220,23 @@ func TestAcceptRefuses(t *testing.T) {
 					t.Errorf("line %q does not name the target", line)
 				}
 			}
-			if diff := cmp.Diff(before, filesOf(t, opt)); diff != "" {
+			if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
 				t.Errorf("refused, but changed:\n%s", diff)
 			}
 		})
 	}
 }
 
-func gone(path func(*Recording) string) func(*testing.T, *Recording) {
-	return func(t *testing.T, r *Recording) {
+func gone(path func(*capture.Recording) string) func(*testing.T, *capture.Recording) {
+	return func(t *testing.T, r *capture.Recording) {
 		if err := os.Remove(path(r)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func truncated(path func(*Recording) string) func(*testing.T, *Recording) {
-	return func(t *testing.T, r *Recording) {
+func truncated(path func(*capture.Recording) string) func(*testing.T, *capture.Recording) {
+	return func(t *testing.T, r *capture.Recording) {
 		info, err := os.Stat(path(r))
 		if err == nil {
 			err = os.Truncate(path(r), info.Size()-20)
@@ -260,28 +247,28 @@ func truncated(path func(*Recording) string) func(*testing.T, *Recording) {
 	}
 }
 
-func besides(name string) func(*testing.T, *Recording) {
-	return func(t *testing.T, r *Recording) { copyFile(t, r.Trace, filepath.Join(r.Dir, name)) }
+func besides(name string) func(*testing.T, *capture.Recording) {
+	return func(t *testing.T, r *capture.Recording) { capturetest.CopyFile(t, r.Trace, filepath.Join(r.Dir, name)) }
 }
 
 // The cassette of a run whose frames do not conform is not registered either.
 func TestAcceptBothOrNone(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/edge-s1")
-	edited(t, rec.Frames, func(lines []string) []string { return slices.Delete(lines, 40, 44) })
-	before := filesOf(t, opt)
-	_, err := Accept(t.Context(), opt, rec)
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
+	capturetest.Edit(t, rec.Frames, func(lines []string) []string { return slices.Delete(lines, 40, 44) })
+	before := capturetest.Files(t, opt)
+	_, err := capture.Accept(t.Context(), opt, rec)
 	var refused *conformance.RegistrationError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "0.33/edge-s1: ") {
 		t.Errorf("got %v", err)
 	}
-	if diff := cmp.Diff(before, filesOf(t, opt)); diff != "" {
+	if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
 		t.Errorf("refused, but changed:\n%s", diff)
 	}
 }
 
 // A colleague's edit is kept, and so is the golden.
 func TestAcceptWhileOthersEdit(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	edits := 0
 	opt.Progress = func(conformance.Result) {
 		if edits++; edits > 1 {
@@ -295,32 +282,32 @@ func TestAcceptWhileOthersEdit(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	done, err := Accept(t.Context(), opt, rec)
+	done, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := filesOf(t, opt)["manifest.toml"]; !strings.Contains(text, "a colleague was here") || !strings.Contains(text, done.Goldens[0].Golden.SHA256) {
+	if text := capturetest.Files(t, opt)["manifest.toml"]; !strings.Contains(text, "a colleague was here") || !strings.Contains(text, done.Goldens[0].Golden.SHA256) {
 		t.Error("one of the two edits is lost")
 	}
 }
 
 func TestAcceptInterrupted(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/multiturn-s7")
-	before := filesOf(t, opt)
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	before := capturetest.Files(t, opt)
 	ctx, cancel := context.WithCancel(t.Context())
 	opt.Progress = func(conformance.Result) { cancel() }
-	if _, err := Accept(ctx, opt, rec); err == nil {
+	if _, err := capture.Accept(ctx, opt, rec); err == nil {
 		t.Error("no error")
 	}
-	if diff := cmp.Diff(before, filesOf(t, opt)); diff != "" {
+	if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
 		t.Errorf("interrupted, but changed:\n%s", diff)
 	}
 }
 
 // What differs from sibling captures is said, and decides nothing.
 func TestAcceptWarns(t *testing.T) {
-	opt, rec := newDesk(t), recordingOf(t, "0.33/multiturn-s7")
-	edited(t, rec.Trace, func(lines []string) []string {
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	capturetest.Edit(t, rec.Trace, func(lines []string) []string {
 		for i := range lines[1:] {
 			at := strings.Index(lines[i+1], `"ttft_ms":`) + len(`"ttft_ms":`)
 			lines[i+1] = lines[i+1][:at] + "9" + lines[i+1][at:]
@@ -328,12 +315,12 @@ func TestAcceptWarns(t *testing.T) {
 		return lines
 	})
 	rec.Requests = "" // the client's times are of the engine's, as it was
-	edited(t, rec.Steps, func(lines []string) []string {
+	capturetest.Edit(t, rec.Steps, func(lines []string) []string {
 		last := lines[len(lines)-1]
 		_, tail, _ := strings.Cut(last, ",")
 		return append(lines, `{"ts_ms":99999999,`+tail)
 	})
-	done, err := Accept(t.Context(), opt, rec)
+	done, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,19 +344,19 @@ func TestAcceptUploads(t *testing.T) {
 	for name, value := range server.Env() {
 		t.Setenv(name, value)
 	}
-	opt, rec := newDesk(t), recordingOf(t, "0.33/edge-s1")
+	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
 	opt.S3 = s3store.Options{Endpoint: server.Endpoint, PathStyle: s3store.On}
-	before := filesOf(t, opt)
+	before := capturetest.Files(t, opt)
 	opt.Upload = "s3://absent/prefix"
-	_, err := Accept(t.Context(), opt, rec)
+	_, err := capture.Accept(t.Context(), opt, rec)
 	if err == nil || !strings.Contains(err.Error(), "publish to s3://absent/prefix/") {
 		t.Errorf("a bucket that is not there: %v", err)
 	}
-	if diff := cmp.Diff(before, filesOf(t, opt)); diff != "" {
+	if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
 		t.Errorf("refused, but changed:\n%s", diff)
 	}
 	opt.Upload = "s3://captured/prefix"
-	done, err := Accept(t.Context(), opt, rec)
+	done, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,18 +370,8 @@ func TestAcceptUploads(t *testing.T) {
 			t.Error(g.Location)
 		}
 	}
-	again, err := Accept(t.Context(), opt, rec)
+	again, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil || again.Goldens[0].Stored {
 		t.Errorf("again: %v, %+v", err, again)
-	}
-}
-
-func TestFamily(t *testing.T) {
-	for id, want := range map[string]string{
-		"multiturn-s7": "multiturn", "multiturn-nocache-s13": "multiturn-nocache", "edge": "edge", "a-small": "a-small", "a-s": "a-s",
-	} {
-		if got := family(id); got != want {
-			t.Errorf("family of %q is %q, want %q", id, got, want)
-		}
 	}
 }

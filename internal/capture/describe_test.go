@@ -1,8 +1,7 @@
-package capture
+package capture_test
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -33,22 +34,22 @@ func manifestOf(t *testing.T, path string) *manifest.Manifest {
 }
 
 // description is of a desk compared with the repository.
-func description(t *testing.T, desk AcceptOptions) DescribeOptions {
+func description(t *testing.T, desk capture.AcceptOptions) capture.DescribeOptions {
 	t.Helper()
-	goldens := filepath.Join(root, "testdata", "goldens")
-	return DescribeOptions{
-		Line: "0.33", Window: desk.Window, New: manifestOf(t, desk.Manifest), Base: registry(t),
+	goldens := filepath.Join(capturetest.Root(), "testdata", "goldens")
+	return capture.DescribeOptions{
+		Line: "0.33", Window: desk.Window, New: manifestOf(t, desk.Manifest), Base: capturetest.Manifest(t),
 		NewStore: storeOf(desk.Goldens), BaseStore: storeOf(goldens), Run: "https://ci.example/runs/7",
 	}
 }
 
 // captured is a desk on which two targets were captured again, one with other times and other tokens.
-func captured(t *testing.T) AcceptOptions {
+func captured(t *testing.T) capture.AcceptOptions {
 	t.Helper()
-	desk := newDesk(t)
+	desk := capturetest.Registry(t)
 	for _, name := range []string{"0.33/multiturn-s7", "0.33/edge-s1"} {
-		rec := recordingOf(t, name)
-		if _, err := Accept(t.Context(), desk, rec); err != nil {
+		rec := capturetest.Recording(t, name)
+		if _, err := capture.Accept(t.Context(), desk, rec); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,14 +61,14 @@ func TestDescribe(t *testing.T) {
 		t.Skip("one goroutine")
 	}
 	opt := description(t, captured(t))
-	d, err := Describe(t.Context(), opt)
+	d, err := capture.Describe(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if d.Report.ExitCode != conformance.ExitOK || d.Dropped != 0 || len(d.Elsewhere) != 0 {
 		t.Errorf("%+v", d)
 	}
-	again, err := Describe(t.Context(), opt)
+	again, err := capture.Describe(t.Context(), opt)
 	if err != nil || again.Body != d.Body {
 		t.Errorf("twice the same goldens, but twice another text: %v", cmp.Diff(d.Body, again.Body))
 	}
@@ -87,16 +88,16 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestDescribeNothing(t *testing.T) {
-	d, err := Describe(t.Context(), description(t, newDesk(t)))
+	d, err := capture.Describe(t.Context(), description(t, capturetest.Registry(t)))
 	if err != nil || d.Changed != 0 || d.Report != nil {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
 
 func TestDescribeUnknownLine(t *testing.T) {
-	opt := description(t, newDesk(t))
+	opt := description(t, capturetest.Registry(t))
 	opt.Line = "0.1"
-	if _, err := Describe(t.Context(), opt); err == nil || !strings.Contains(err.Error(), `line "0.1"`) {
+	if _, err := capture.Describe(t.Context(), opt); err == nil || !strings.Contains(err.Error(), `line "0.1"`) {
 		t.Error(err)
 	}
 }
@@ -106,15 +107,15 @@ func TestDescribeTrustsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine")
 	}
-	change := func(id string, f func(*manifest.Golden)) func(*testing.T, *DescribeOptions) {
-		return func(t *testing.T, opt *DescribeOptions) {
+	change := func(id string, f func(*manifest.Golden)) func(*testing.T, *capture.DescribeOptions) {
+		return func(t *testing.T, opt *capture.DescribeOptions) {
 			at := slices.IndexFunc(opt.New.Goldens, func(g manifest.Golden) bool { return g.Line == "0.33" && g.ID == id })
 			f(&opt.New.Goldens[at])
 		}
 	}
 	tests := []struct {
 		name   string
-		damage func(*testing.T, *DescribeOptions)
+		damage func(*testing.T, *capture.DescribeOptions)
 		says   []string
 		code   int
 	}{
@@ -138,10 +139,10 @@ func TestDescribeTrustsNothing(t *testing.T) {
 			[]string{"`edge-s1` cannot be read: "},
 			conformance.ExitInfra,
 		},
-		{"one less", func(_ *testing.T, opt *DescribeOptions) {
+		{"one less", func(_ *testing.T, opt *capture.DescribeOptions) {
 			opt.New.Goldens = slices.DeleteFunc(opt.New.Goldens, func(g manifest.Golden) bool { return g.Line == "0.33" && g.ID == "multiturn-s13" })
 		}, []string{"**Gone from the line:** `multiturn-s13`"}, conformance.ExitOK},
-		{"another line", func(_ *testing.T, opt *DescribeOptions) {
+		{"another line", func(_ *testing.T, opt *capture.DescribeOptions) {
 			for i := range opt.New.Goldens {
 				if g := &opt.New.Goldens[i]; g.Line == "0.27" {
 					g.Notes = "so"
@@ -164,7 +165,7 @@ func TestDescribeTrustsNothing(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			opt := description(t, desk)
 			test.damage(t, &opt)
-			d, err := Describe(t.Context(), opt)
+			d, err := capture.Describe(t.Context(), opt)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,25 +178,5 @@ func TestDescribeTrustsNothing(t *testing.T) {
 				t.Errorf("exit code %d, want %d: %s", d.Report.ExitCode, test.code, d.Report.Reason)
 			}
 		})
-	}
-}
-
-// A text of however many goldens fits into a pull request.
-func TestDescribeIsBounded(t *testing.T) {
-	d := describer{DescribeOptions: DescribeOptions{Line: "0.33", Run: "https://ci.example/" + strings.Repeat("x", 500)}}
-	for i := range 3000 {
-		d.rows = append(d.rows, &row{now: manifest.Golden{ID: fmt.Sprintf("%0200d", i), EngineImage: strings.Repeat("y", 300)}})
-		d.warnf("%s", quote(strings.Repeat("z", 300)))
-		d.gone = append(d.gone, strings.Repeat("|", 300))
-		d.result.Elsewhere = append(d.result.Elsewhere, strings.Repeat("w", 300))
-	}
-	body := d.body()
-	if len(body) > MaxDescription {
-		t.Errorf("%d bytes", len(body))
-	}
-	for _, want := range []string{"more, for which there is no space here", "- and ", "Run: https://ci.example/"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %q", want)
-		}
 	}
 }

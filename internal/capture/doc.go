@@ -1,6 +1,6 @@
-// Package capture takes captures to their end: from a target to registered goldens and the text of a pull request.
+// Package capture makes registered goldens of recordings.
 //
-// A target is captured on this machine, or by a job of a cluster ([Run]). Either leaves a [Recording]: what the tap and
-// the client of one engine's life wrote. [Accept] holds a recording to its target and makes goldens of it, or tells
-// everything that is against it; [Describe] says what came of it, for whoever reviews the change.
+// A [Recording] is what the tap and the client of one engine's life wrote. Package local makes one on this machine,
+// package remote with a Job of a cluster. [Accept] compares a recording with its target and registers its goldens, or
+// returns everything that is wrong with it; [Describe] writes the text of the pull request.
 package capture

@@ -1,8 +1,11 @@
 package capture
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -46,5 +49,35 @@ func TestSameAnswers(t *testing.T) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+func TestFamily(t *testing.T) {
+	for id, want := range map[string]string{
+		"multiturn-s7": "multiturn", "multiturn-nocache-s13": "multiturn-nocache", "edge": "edge", "a-small": "a-small", "a-s": "a-s",
+	} {
+		if got := family(id); got != want {
+			t.Errorf("family of %q is %q, want %q", id, got, want)
+		}
+	}
+}
+
+// A text of however many goldens fits into a pull request.
+func TestDescribeIsBounded(t *testing.T) {
+	d := describer{DescribeOptions: DescribeOptions{Line: "0.33", Run: "https://ci.example/" + strings.Repeat("x", 500)}}
+	for i := range 3000 {
+		d.rows = append(d.rows, &row{now: manifest.Golden{ID: fmt.Sprintf("%0200d", i), EngineImage: strings.Repeat("y", 300)}})
+		d.warnf("%s", quote(strings.Repeat("z", 300)))
+		d.gone = append(d.gone, strings.Repeat("|", 300))
+		d.result.Elsewhere = append(d.result.Elsewhere, strings.Repeat("w", 300))
+	}
+	body := d.body()
+	if len(body) > MaxDescription {
+		t.Errorf("%d bytes", len(body))
+	}
+	for _, want := range []string{"more, for which there is no space here", "- and ", "Run: https://ci.example/"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q", want)
+		}
 	}
 }

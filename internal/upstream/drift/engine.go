@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -227,7 +228,7 @@ const loadTime = 5 * time.Minute
 // recordAndReplay has frontend, tap and engine serve a small load, compares the trace with what the client saw, and replays
 // it as if it were to be registered. It returns what was recorded, in a sentence.
 func (e Engine) recordAndReplay(ctx context.Context, engine cpuengine.Engine, line compat.Line) (recorded string, err error) {
-	limit := cmp.Or(e.BootTimeout, capture.DefaultBootTimeout) + loadTime
+	limit := cmp.Or(e.BootTimeout, local.DefaultBootTimeout) + loadTime
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("its load did not end within %v", limit))
 	defer cancel()
 	profiles, err := e.profiles(line)
@@ -239,7 +240,7 @@ func (e Engine) recordAndReplay(ctx context.Context, engine cpuengine.Engine, li
 		log = slog.New(slog.DiscardHandler)
 	}
 	t := e.target(line)
-	rec, err := capture.Local(ctx, capture.LocalOptions{
+	rec, err := local.Capture(ctx, local.Options{
 		Dir: e.Dir, Engines: map[string]cpuengine.Engine{t.Release(): engine}, Models: map[string]string{modelKey: e.Model},
 		VCR: e.VCR, Profiles: profiles, BootTimeout: e.BootTimeout, Log: log,
 		Progress: func(_ target.Target, step string) { e.step("tap: " + step) },

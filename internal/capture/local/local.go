@@ -1,4 +1,4 @@
-package capture
+package local
 
 import (
 	"compress/gzip"
@@ -13,17 +13,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
-// DefaultBootTimeout is the default of LocalOptions.BootTimeout. An engine takes 20 s on a quiet machine.
+// DefaultBootTimeout is the default of Options.BootTimeout. An engine takes 20 s on a quiet machine.
 const DefaultBootTimeout = 10 * time.Minute
 
-// LocalOptions configure captures on this machine.
-type LocalOptions struct {
+// Options configure captures on this machine.
+type Options struct {
 	// Dir is where each target has its folder, DIR/LINE/ID: recordings, reports and the logs of all programs.
 	Dir string
 	// Engines are the engines of the targets, by release.
@@ -48,7 +49,7 @@ type LocalOptions struct {
 	reserve func() (vllmrs.Port, error) // tests have ports that are taken
 }
 
-func (o LocalOptions) withDefaults() LocalOptions {
+func (o Options) withDefaults() Options {
 	o.Jobs = max(o.Jobs, 1)
 	if o.BootTimeout <= 0 {
 		o.BootTimeout = DefaultBootTimeout
@@ -65,8 +66,8 @@ func (o LocalOptions) withDefaults() LocalOptions {
 	return o
 }
 
-// CheckLocal tells why a target cannot be captured on this machine.
-func CheckLocal(t target.Target) error {
+// CheckTarget tells why a target cannot be captured on this machine.
+func CheckTarget(t target.Target) error {
 	switch {
 	case !t.Model.OnCPU():
 		return fmt.Errorf("%s: its engine needs a GPU, %s: capture it on a cluster", t.Name(), t.Model.GPU)
@@ -76,9 +77,9 @@ func CheckLocal(t target.Target) error {
 	return nil
 }
 
-// LocalAll captures targets on this machine, and returns what became of each, in their order, with nothing accepted yet.
+// CaptureAll captures targets on this machine, and returns what became of each, in their order, with nothing accepted yet.
 // An error is about all of them.
-func LocalAll(ctx context.Context, opt LocalOptions, targets []target.Target) ([]Outcome, error) {
+func CaptureAll(ctx context.Context, opt Options, targets []target.Target) ([]capture.Outcome, error) {
 	opt = opt.withDefaults()
 	unlock, err := opt.lock(targets)
 	if err != nil {
@@ -87,19 +88,19 @@ func LocalAll(ctx context.Context, opt LocalOptions, targets []target.Target) ([
 	defer unlock()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	outcomes := make([]Outcome, len(targets))
+	outcomes := make([]capture.Outcome, len(targets))
 	free := make(chan struct{}, opt.Jobs)
 	var running sync.WaitGroup
 	for i, t := range targets {
 		free <- struct{}{}
 		running.Go(func() {
 			defer func() { <-free }()
-			outcomes[i] = Outcome{Target: t, Err: context.Cause(ctx)}
+			outcomes[i] = capture.Outcome{Target: t, Err: context.Cause(ctx)}
 			if ctx.Err() == nil {
-				outcomes[i].Recording, outcomes[i].Err = Local(ctx, opt, t)
+				outcomes[i].Recording, outcomes[i].Err = Capture(ctx, opt, t)
 			}
 			if outcomes[i].Err != nil && opt.FailFast {
-				cancel(errGivenUp)
+				cancel(capture.ErrGivenUp)
 			}
 		})
 	}
@@ -108,7 +109,7 @@ func LocalAll(ctx context.Context, opt LocalOptions, targets []target.Target) ([
 }
 
 // lock makes sure that nobody else captures the lines of the targets into the same folders.
-func (o LocalOptions) lock(targets []target.Target) (unlock func(), err error) {
+func (o Options) lock(targets []target.Target) (unlock func(), err error) {
 	var unlocks []func()
 	unlock = func() {
 		for _, u := range unlocks {
@@ -141,9 +142,9 @@ func (o LocalOptions) lock(targets []target.Target) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// Local captures a target on this machine: frontend, tap and engine serve one workload, once. Nothing runs any more when
+// Capture captures a target on this machine: frontend, tap and engine serve one workload, once. Nothing runs any more when
 // it returns. An error has the end of each program's log.
-func Local(ctx context.Context, opt LocalOptions, t target.Target) (Recording, error) {
+func Capture(ctx context.Context, opt Options, t target.Target) (capture.Recording, error) {
 	opt = opt.withDefaults()
 	rec, err := opt.prepare(t)
 	if err != nil {
@@ -176,27 +177,27 @@ func Local(ctx context.Context, opt LocalOptions, t target.Target) (Recording, e
 }
 
 // prepare says where the recording of a target will be.
-func (o LocalOptions) prepare(t target.Target) (Recording, error) {
-	if err := CheckLocal(t); err != nil {
-		return Recording{}, err
+func (o Options) prepare(t target.Target) (capture.Recording, error) {
+	if err := CheckTarget(t); err != nil {
+		return capture.Recording{}, err
 	}
 	engine, ok := o.Engines[t.Release()]
 	if !ok {
-		return Recording{}, fmt.Errorf("no engine of release %s", t.Release())
+		return capture.Recording{}, fmt.Errorf("no engine of release %s", t.Release())
 	}
 	dir, err := filepath.Abs(filepath.Join(o.Dir, t.Line, t.ID))
 	if err != nil {
-		return Recording{}, err
+		return capture.Recording{}, err
 	}
-	rec := Recording{
+	rec := capture.Recording{
 		Target: t, EngineImage: "CPU engine: " + engine.Origin, CapturedAt: time.Now().UTC(), Where: "this machine",
 	}
-	rec.in(dir)
+	rec.Files(dir)
 	return rec, nil
 }
 
 // play plays the workload of the target, until it is done or a program ends, and writes what the client saw.
-func (s *stack) play(rec Recording) (load.Report, error) {
+func (s *stack) play(rec capture.Recording) (load.Report, error) {
 	records, err := os.Create(rec.Requests)
 	if err != nil {
 		return load.Report{}, err

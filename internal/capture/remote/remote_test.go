@@ -1,4 +1,4 @@
-package capture
+package remote
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
@@ -208,8 +210,8 @@ func onCluster(tg target.Target) target.Target {
 
 // A run is everything that Remote needs, for two targets.
 type run struct {
-	RemoteOptions
-	desk    AcceptOptions
+	Options
+	desk    capture.AcceptOptions
 	cluster *fakeCluster
 	targets []target.Target
 	told    []string
@@ -217,17 +219,17 @@ type run struct {
 
 func newRun(t *testing.T) *run {
 	t.Helper()
-	r := &run{desk: newDesk(t), cluster: newCluster(t)}
+	r := &run{desk: capturetest.Registry(t), cluster: newCluster(t)}
 	for _, name := range []string{"0.33/edge-s1", "0.33/multiturn-s7"} {
-		rec := recordingOf(t, name)
+		rec := capturetest.Recording(t, name)
 		r.cluster.files[name] = rec.Dir
 		r.targets = append(r.targets, onCluster(rec.Target))
 	}
-	r.RemoteOptions = RemoteOptions{
+	r.Options = Options{
 		Dir: t.TempDir(), Queue: "q",
 		Tell: func(t target.Target, text string) { r.told = append(r.told, t.Name()+": "+text) },
-		Accept: func(ctx context.Context, rec Recording) (Accepted, error) {
-			return Accept(ctx, r.desk, rec)
+		Accept: func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
+			return capture.Accept(ctx, r.desk, rec)
 		},
 		Now: func() time.Time { return time.Unix(1_760_000_000, 0) },
 	}
@@ -244,10 +246,10 @@ func jobsOf(t *testing.T, targets []target.Target) []*kube.Job {
 	return jobs
 }
 
-func (r *run) start(ctx context.Context, t *testing.T) []Outcome {
+func (r *run) start(ctx context.Context, t *testing.T) []capture.Outcome {
 	t.Helper()
 	r.Jobs = jobsOf(t, r.targets)
-	outcomes, err := Remote(ctx, r.cluster, r.RemoteOptions, r.targets)
+	outcomes, err := Capture(ctx, r.cluster, r.Options, r.targets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +260,7 @@ func (r *run) start(ctx context.Context, t *testing.T) []Outcome {
 func TestRemote(t *testing.T) {
 	r := newRun(t)
 	accept := r.Accept
-	r.Accept = func(ctx context.Context, rec Recording) (Accepted, error) {
+	r.Accept = func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
 		r.cluster.mu.Lock()
 		if !slices.Contains(r.cluster.calls, "delete "+rec.Target.Name()) {
 			t.Errorf("%s is looked at while its job is there", rec.Target.Name())
@@ -273,7 +275,7 @@ func TestRemote(t *testing.T) {
 		if len(o.Accepted.Goldens) == 0 || !o.Accepted.Goldens[0].Changed {
 			t.Errorf("%s: %+v", o.Target.Name(), o.Accepted)
 		}
-		g := entryOf(t, r.desk, "0.33", o.Target.ID)
+		g := capturetest.Entry(t, r.desk, "0.33", o.Target.ID)
 		if g.EngineImage != o.Target.Images.Engine || g.CapturedAt.Unix() != 1_760_000_000 {
 			t.Errorf("%+v", g)
 		}
@@ -357,12 +359,12 @@ func TestRemoteFails(t *testing.T) {
 		},
 		{
 			"tap that recorded nothing", func(t *testing.T, r *run) {
-				edited(t, filepath.Join(r.cluster.files[bad], target.TraceFile), func(lines []string) []string { return lines[:1] })
+				capturetest.Edit(t, filepath.Join(r.cluster.files[bad], target.TraceFile), func(lines []string) []string { return lines[:1] })
 			}, "the tap recorded no request",
 		},
 		{
 			"trace of another line", func(t *testing.T, r *run) {
-				edited(t, filepath.Join(r.cluster.files[bad], target.TraceFile), func(lines []string) []string {
+				capturetest.Edit(t, filepath.Join(r.cluster.files[bad], target.TraceFile), func(lines []string) []string {
 					lines[0] = strings.Replace(lines[0], `"vllm_version":"0.33.0"`, `"vllm_version":"0.32.0"`, 1)
 					return lines
 				})
@@ -370,7 +372,7 @@ func TestRemoteFails(t *testing.T) {
 		},
 		{
 			"step statistics missing", func(t *testing.T, r *run) {
-				edited(t, filepath.Join(r.cluster.files[bad], target.StepsFile), func([]string) []string { return nil })
+				capturetest.Edit(t, filepath.Join(r.cluster.files[bad], target.StepsFile), func([]string) []string { return nil })
 			}, "there are no statistics in it",
 		},
 		{
@@ -389,9 +391,9 @@ func TestRemoteFails(t *testing.T) {
 		{
 			"upload refused", func(_ *testing.T, r *run) {
 				accept := r.Accept
-				r.Accept = func(ctx context.Context, rec Recording) (Accepted, error) {
+				r.Accept = func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
 					if rec.Target.Name() == bad {
-						return Accepted{}, errors.New("upload refused: access denied")
+						return capture.Accepted{}, errors.New("upload refused: access denied")
 					}
 					return accept(ctx, rec)
 				}
@@ -412,14 +414,14 @@ func TestRemoteFails(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRun(t)
 			accept := r.Accept
-			r.Accept = func(ctx context.Context, rec Recording) (Accepted, error) {
+			r.Accept = func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
 				if rec.Target.Name() != bad {
-					return Accepted{}, nil // TestRemote has the whole of it
+					return capture.Accepted{}, nil // TestRemote has the whole of it
 				}
 				return accept(ctx, rec)
 			}
 			test.damage(t, r)
-			before := filesOf(t, r.desk)
+			before := capturetest.Files(t, r.desk)
 			outcomes := r.start(t.Context(), t)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
@@ -430,7 +432,7 @@ func TestRemoteFails(t *testing.T) {
 			if len(r.cluster.jobs) != 0 {
 				t.Errorf("%d jobs are left", len(r.cluster.jobs))
 			}
-			if diff := cmp.Diff(before, filesOf(t, r.desk)); diff != "" {
+			if diff := cmp.Diff(before, capturetest.Files(t, r.desk)); diff != "" {
 				t.Errorf("failed, but registered:\n%s", diff)
 			}
 			if !slices.ContainsFunc(r.told, func(s string) bool { return strings.Contains(s, test.says) }) {
@@ -460,7 +462,7 @@ func TestRemoteWithoutQueue(t *testing.T) {
 	r := newRun(t)
 	r.cluster.queue = errors.New("no LocalQueue conformance-queue: kubectl apply -k deploy/")
 	r.Jobs = jobsOf(t, r.targets)
-	_, err := Remote(t.Context(), r.cluster, r.RemoteOptions, r.targets)
+	_, err := Capture(t.Context(), r.cluster, r.Options, r.targets)
 	if !errors.Is(err, r.cluster.queue) {
 		t.Errorf("got %v", err)
 	}
@@ -496,7 +498,7 @@ func TestRemoteFailFast(t *testing.T) {
 	r.cluster.watch["0.33/edge-s1"] = errors.New("broken")
 	r.cluster.jobs = jobsOf(t, r.targets) // so that the one that fails gets the GPU first
 	outcomes := r.start(t.Context(), t)
-	if outcomes[0].Err == nil || !errors.Is(outcomes[1].Err, errGivenUp) {
+	if outcomes[0].Err == nil || !errors.Is(outcomes[1].Err, capture.ErrGivenUp) {
 		t.Errorf("%v, %v", outcomes[0].Err, outcomes[1].Err)
 	}
 	if len(r.cluster.jobs) != 0 {
@@ -507,7 +509,7 @@ func TestRemoteFailFast(t *testing.T) {
 // An interrupt leaves no job behind, and registers nothing.
 func TestRemoteInterrupted(t *testing.T) {
 	r := newRun(t)
-	before := filesOf(t, r.desk)
+	before := capturetest.Files(t, r.desk)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cluster.atWatch = func(string) { cancel() }
 	for _, o := range r.start(ctx, t) {
@@ -518,7 +520,7 @@ func TestRemoteInterrupted(t *testing.T) {
 	if len(r.cluster.jobs) != 0 {
 		t.Errorf("%d jobs are left", len(r.cluster.jobs))
 	}
-	if diff := cmp.Diff(before, filesOf(t, r.desk)); diff != "" {
+	if diff := cmp.Diff(before, capturetest.Files(t, r.desk)); diff != "" {
 		t.Errorf("interrupted, but changed:\n%s", diff)
 	}
 }
@@ -534,7 +536,7 @@ func TestRemoteResumes(t *testing.T) {
 	rest := newRun(t)
 	rest.Dir, rest.cluster = r.Dir, r.cluster
 	name := rest.targets[1].Name()
-	rec := recordingOf(t, name)
+	rec := capturetest.Recording(t, name)
 	r.cluster.files[name] = rec.Dir
 	delete(r.cluster.files, rest.targets[0].Name()) // it cannot be fetched any more
 	r.cluster.jobs = jobsOf(t, rest.targets)        // the first was fetched, and not yet deleted

@@ -1,4 +1,4 @@
-package capture
+package remote
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
@@ -30,8 +31,8 @@ type Cluster interface {
 	Delete(ctx context.Context, name string) error
 }
 
-// RemoteOptions say how captures run in a cluster.
-type RemoteOptions struct {
+// Options say how captures run in a cluster.
+type Options struct {
 	// Jobs are what is submitted for the targets, in their order, and Queue is the LocalQueue that all of them wait in.
 	Jobs  []*kube.Job
 	Queue string
@@ -40,7 +41,7 @@ type RemoteOptions struct {
 	Dir     string
 	Budgets cluster.Budgets
 	// Accept makes goldens of a recording; nil leaves it at the recording. It is called for one recording at a time.
-	Accept func(context.Context, Recording) (Accepted, error)
+	Accept func(context.Context, capture.Recording) (capture.Accepted, error)
 	// KeepFailed leaves jobs whose files did not come home in the cluster, for another attempt.
 	KeepFailed bool
 	// FailFast gives up all targets when one fails.
@@ -52,23 +53,10 @@ type RemoteOptions struct {
 	Log *slog.Logger
 }
 
-// An Outcome is what became of one target.
-type Outcome struct {
-	Target    target.Target
-	Recording Recording // zero if nothing came home
-	Accepted  Accepted
-	Err       error
-	// Left says what could not be cleaned up, with its cause. It is no failure of the capture.
-	Left error
-}
-
-// errGivenUp is the cause of the end of those that did not fail themselves.
-var errGivenUp = errors.New("given up, as another target failed")
-
 // cleanupTime bounds what is done for one job once its capture is over, whatever way.
 const cleanupTime = cluster.DeleteTime + time.Minute
 
-// Remote captures targets in a cluster, to the end. All jobs are submitted at once, for the queue to order. As soon as
+// Capture captures targets in a cluster, to the end. All jobs are submitted at once, for the queue to order. As soon as
 // one is ready its files are fetched, then it is deleted, so that the next can have its GPU, and only then is the
 // recording looked at. A job is deleted whatever happens to its capture; only that of another run is left alone.
 //
@@ -77,8 +65,8 @@ const cleanupTime = cluster.DeleteTime + time.Minute
 //
 // There is an outcome for each target, in their order. The error is of what concerns all of them; nothing was submitted
 // then.
-func Remote(ctx context.Context, c Cluster, opt RemoteOptions, targets []target.Target) ([]Outcome, error) {
-	r := &remote{RemoteOptions: opt, cluster: c, outcomes: make([]Outcome, len(targets))}
+func Capture(ctx context.Context, c Cluster, opt Options, targets []target.Target) ([]capture.Outcome, error) {
+	r := &remote{Options: opt, cluster: c, outcomes: make([]capture.Outcome, len(targets))}
 	r.withDefaults()
 	if len(opt.Jobs) != len(targets) {
 		return nil, fmt.Errorf("%d jobs for %d targets", len(opt.Jobs), len(targets))
@@ -114,12 +102,12 @@ func Preflight(ctx context.Context, c Cluster, queue string, jobs []*kube.Job) e
 	return deploy.CheckLive(jobs, quota)
 }
 
-// remote is one call of [Remote].
+// remote is one call of [Capture].
 type remote struct {
-	RemoteOptions
+	Options
 	cluster  Cluster
 	cancel   context.CancelCauseFunc
-	outcomes []Outcome
+	outcomes []capture.Outcome
 	talk     sync.Mutex // around Tell
 	desk     sync.Mutex // around Accept
 }
@@ -143,7 +131,7 @@ func (r *remote) tell(t target.Target, format string, args ...any) {
 }
 
 // run takes one target to its end.
-func (r *remote) run(ctx context.Context, o *Outcome, job *kube.Job) {
+func (r *remote) run(ctx context.Context, o *capture.Outcome, job *kube.Job) {
 	err := r.guarded(func() (err error) {
 		o.Recording, err = r.recording(ctx, o, job)
 		if err == nil {
@@ -164,7 +152,7 @@ func (r *remote) run(ctx context.Context, o *Outcome, job *kube.Job) {
 		r.tell(o.Target, "%s", strings.TrimRight(failed.Text(), "\n"))
 	}
 	if r.FailFast {
-		r.cancel(errGivenUp)
+		r.cancel(capture.ErrGivenUp)
 	}
 }
 
@@ -180,11 +168,11 @@ func (r *remote) guarded(do func() error) (err error) {
 }
 
 // recording brings the files of a target home, unless they are.
-func (r *remote) recording(ctx context.Context, o *Outcome, job *kube.Job) (Recording, error) {
+func (r *remote) recording(ctx context.Context, o *capture.Outcome, job *kube.Job) (capture.Recording, error) {
 	dir := filepath.Join(r.Dir, o.Target.Line, o.Target.ID)
-	rec, err := loadRecording(dir, o.Target)
+	rec, err := capture.LoadRecording(dir, o.Target)
 	if err != nil {
-		return Recording{}, err
+		return capture.Recording{}, err
 	}
 	if rec != nil {
 		r.tell(o.Target, "captured already: %s", dir)
@@ -195,10 +183,10 @@ func (r *remote) recording(ctx context.Context, o *Outcome, job *kube.Job) (Reco
 }
 
 // capture runs the job of a target.
-func (r *remote) capture(ctx context.Context, o *Outcome, job *kube.Job, dir string) (rec Recording, err error) {
+func (r *remote) capture(ctx context.Context, o *capture.Outcome, job *kube.Job, dir string) (rec capture.Recording, err error) {
 	state, created, err := r.cluster.Submit(ctx, job)
 	if errors.Is(err, cluster.ErrTwoCaptures) {
-		return Recording{}, err // it is not ours to delete
+		return capture.Recording{}, err // it is not ours to delete
 	}
 	home := false
 	defer func() { // also of a panic
@@ -207,7 +195,7 @@ func (r *remote) capture(ctx context.Context, o *Outcome, job *kube.Job, dir str
 		}
 	}()
 	if err != nil {
-		return Recording{}, err
+		return capture.Recording{}, err
 	}
 	if created {
 		r.tell(o.Target, "submitted: job %s", job.Name)
@@ -216,10 +204,10 @@ func (r *remote) capture(ctx context.Context, o *Outcome, job *kube.Job, dir str
 	}
 	state, err = r.cluster.Watch(ctx, job.Name, r.Budgets, r.watcher(o.Target))
 	if err != nil {
-		return Recording{}, err
+		return capture.Recording{}, err
 	}
 	if state.Phase != cluster.Ready {
-		return Recording{}, fmt.Errorf("job %s: it is over (%s) and nobody fetched its files: capture the target again", job.Name, state.Phase)
+		return capture.Recording{}, fmt.Errorf("job %s: it is over (%s) and nobody fetched its files: capture the target again", job.Name, state.Phase)
 	}
 	rec, err = r.fetch(ctx, o.Target, state, dir)
 	home = err == nil
@@ -242,27 +230,27 @@ func (r *remote) watcher(t target.Target) func(cluster.State) {
 }
 
 // fetch brings the files of a job that is ready home and lets it end.
-func (r *remote) fetch(ctx context.Context, t target.Target, state cluster.State, dir string) (Recording, error) {
+func (r *remote) fetch(ctx context.Context, t target.Target, state cluster.State, dir string) (capture.Recording, error) {
 	if err := emptied(dir); err != nil {
-		return Recording{}, err
+		return capture.Recording{}, err
 	}
 	var bytes int64
-	for _, file := range recordingFiles {
+	for _, file := range capture.RecordingFiles {
 		got, err := r.cluster.Fetch(ctx, state.Pod, deploy.Loadgen, deploy.TraceDir, file, filepath.Join(dir, file))
 		if err != nil {
-			return Recording{}, err
+			return capture.Recording{}, err
 		}
 		bytes += got.Size
 	}
 	if err := r.sameStill(ctx, state); err != nil {
-		return Recording{}, err
+		return capture.Recording{}, err
 	}
-	rec := Recording{
+	rec := capture.Recording{
 		Target: t, EngineImage: ranImage(t, state.Images[deploy.Engine]), CapturedAt: r.Now().UTC().Truncate(time.Second),
 		Where: "job " + state.Name,
 	}
-	if err := saveRecording(dir, &rec); err != nil {
-		return Recording{}, err
+	if err := rec.Save(dir); err != nil {
+		return capture.Recording{}, err
 	}
 	if err := r.cluster.Release(ctx, state.Pod, deploy.Loadgen, deploy.TraceDir); err != nil {
 		r.Log.Info("not released, so it is only deleted", "job", state.Name, "error", err)
@@ -315,7 +303,7 @@ func (r *remote) remove(ctx context.Context, t target.Target, name string) error
 }
 
 // accept registers a recording. The replay and the registry are for one at a time.
-func (r *remote) accept(ctx context.Context, o *Outcome) error {
+func (r *remote) accept(ctx context.Context, o *capture.Outcome) error {
 	if r.Accept == nil {
 		return nil
 	}
@@ -327,4 +315,15 @@ func (r *remote) accept(ctx context.Context, o *Outcome) error {
 	var err error
 	o.Accepted, err = r.Accept(ctx, o.Recording)
 	return err
+}
+
+// ranImage is the engine's image under the name that the target has for it, with the digest of what ran: runtimes give
+// an id such as "docker.io/vllm/vllm-openai@sha256:…", or the digest alone.
+func ranImage(t target.Target, id string) string {
+	at := strings.LastIndex(id, "sha256:")
+	if at < 0 {
+		return ""
+	}
+	name, _, _ := strings.Cut(t.Images.Engine, "@")
+	return name + "@" + id[at:]
 }

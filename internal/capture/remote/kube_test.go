@@ -1,4 +1,4 @@
-package capture
+package remote
 
 import (
 	"bufio"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
@@ -112,10 +114,10 @@ func (k *kubeRun) pod(t *testing.T, tg target.Target) string {
 	return pods.Items[0].Metadata.Name
 }
 
-func (k *kubeRun) start(ctx context.Context, t *testing.T) []Outcome {
+func (k *kubeRun) start(ctx context.Context, t *testing.T) []capture.Outcome {
 	t.Helper()
 	k.Jobs = jobsOf(t, k.targets)
-	outcomes, err := Remote(ctx, k.client, k.RemoteOptions, k.targets)
+	outcomes, err := Capture(ctx, k.client, k.Options, k.targets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +141,7 @@ func TestRealKubeRun(t *testing.T) {
 			t.Errorf("%s: %v, %v, %d goldens", o.Target.Name(), o.Err, o.Left, len(o.Accepted.Goldens))
 			continue
 		}
-		if g := entryOf(t, k.desk, "0.33", o.Target.ID); g.EngineImage != o.Target.Images.Engine {
+		if g := capturetest.Entry(t, k.desk, "0.33", o.Target.ID); g.EngineImage != o.Target.Images.Engine {
 			t.Errorf("%s: engine image %q", o.Target.Name(), g.EngineImage)
 		}
 	}
@@ -174,13 +176,13 @@ func TestRealKubeRunFails(t *testing.T) {
 				return testenv.PodReady
 			}
 			accept := k.Accept
-			k.Accept = func(ctx context.Context, rec Recording) (Accepted, error) {
+			k.Accept = func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
 				if rec.Target.Name() == bad {
 					return accept(ctx, rec)
 				}
-				return Accepted{}, nil
+				return capture.Accepted{}, nil
 			}
-			before := filesOf(t, k.desk)
+			before := capturetest.Files(t, k.desk)
 			outcomes := k.start(t.Context(), t)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
@@ -188,7 +190,7 @@ func TestRealKubeRunFails(t *testing.T) {
 			if outcomes[1].Err != nil || outcomes[1].Recording.Trace == "" {
 				t.Errorf("the other: %v", outcomes[1].Err)
 			}
-			if diff := cmp.Diff(before, filesOf(t, k.desk)); diff != "" {
+			if diff := cmp.Diff(before, capturetest.Files(t, k.desk)); diff != "" {
 				t.Errorf("failed, but registered:\n%s", diff)
 			}
 			if test.does == testenv.PodCrash && !slices.Contains(k.told, bad+": frontend | its last words") {
@@ -209,9 +211,9 @@ func TestKubeHelper(t *testing.T) {
 	}
 	var targets []target.Target
 	for _, name := range []string{"0.33/edge-s1", "0.33/multiturn-s7"} {
-		targets = append(targets, forKube(onCluster(targetOf(t, name))))
+		targets = append(targets, forKube(onCluster(capturetest.Target(t, name))))
 	}
-	_, err := Remote(t.Context(), kubeClient(t, where[0], where[1]), RemoteOptions{
+	_, err := Capture(t.Context(), kubeClient(t, where[0], where[1]), Options{
 		Dir: where[2], Queue: deploy.DefaultQueue, Jobs: jobsOf(t, targets),
 		Tell: func(tg target.Target, text string) { fmt.Printf("%s: %s\n", tg.Name(), text) },
 	}, targets)

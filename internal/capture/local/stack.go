@@ -1,4 +1,4 @@
-package capture
+package local
 
 import (
 	"context"
@@ -59,7 +59,7 @@ type program struct {
 
 // A stack is frontend, tap and engine of a capture, from their start to their end.
 type stack struct {
-	opt       LocalOptions
+	opt       Options
 	target    target.Target
 	dir       string
 	addresses target.Addresses
@@ -85,7 +85,7 @@ func (e *endedError) Error() string { return "the " + e.name + " ended: " + e.st
 var errClash = errors.New("a port was taken by somebody else")
 
 // boot empties the folder, starts frontend, tap and engine, and returns when they serve. The caller stops what it returns.
-func boot(ctx context.Context, opt LocalOptions, t target.Target, dir string) (*stack, error) {
+func boot(ctx context.Context, opt Options, t target.Target, dir string) (*stack, error) {
 	for try := 1; ; try++ {
 		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package capture
+package local
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
@@ -30,7 +31,7 @@ const localVersion = "0.33.0"
 // A bench is the programs of captures on this machine: the frontend of a release, this vllm-vcr, and in place of the
 // engine its player. Each is behind a script that notes its process id in a file of its name.
 type bench struct {
-	opt  LocalOptions
+	opt  Options
 	pids string // folder
 }
 
@@ -52,7 +53,7 @@ func newBench(t *testing.T, vcr, engine string) bench {
 		return path
 	}
 	port := `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
-	b.opt = LocalOptions{
+	b.opt = Options{
 		Dir: filepath.Join(dir, "work"),
 		Engines: map[string]cpuengine.Engine{localVersion: {
 			Release: localVersion, Home: dir, Python: script(engineName, port+engine), Origin: "a player",
@@ -127,14 +128,14 @@ func testLocalRecords(t *testing.T, vcr string) {
 			wantLight(t, b.pid(t, engineName))
 		}
 		once.Do(func() {
-			_, err := LocalAll(t.Context(), b.opt, []target.Target{localTarget(7)})
+			_, err := CaptureAll(t.Context(), b.opt, []target.Target{localTarget(7)})
 			if err == nil || !strings.Contains(err.Error(), "line 0.33 is being captured already") {
 				t.Errorf("a second capture of the line meanwhile: %v", err)
 			}
 		})
 	}
 	targets := []target.Target{localTarget(7), localTarget(13)}
-	outcomes, err := LocalAll(t.Context(), b.opt, targets)
+	outcomes, err := CaptureAll(t.Context(), b.opt, targets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +208,7 @@ func testLocalBreaks(t *testing.T, vcr string) {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, vcr, test.engine)
 			b.opt.BootTimeout, b.opt.FailFast = test.timeout, test.failFast
-			outcomes, err := LocalAll(t.Context(), b.opt, []target.Target{localTarget(7), localTarget(13)})
+			outcomes, err := CaptureAll(t.Context(), b.opt, []target.Target{localTarget(7), localTarget(13)})
 			if err != nil || outcomes[0].Err == nil || outcomes[1].Err == nil {
 				t.Fatalf("captured: %v, %+v", err, outcomes)
 			}
@@ -218,7 +219,7 @@ func testLocalBreaks(t *testing.T, vcr string) {
 			}
 			b.wantNobody(t)
 			_, err = os.Stat(filepath.Join(b.opt.Dir, "0.33", "multiturn-s13"))
-			if begun := err == nil; begun == test.failFast || errors.Is(outcomes[1].Err, errGivenUp) != test.failFast {
+			if begun := err == nil; begun == test.failFast || errors.Is(outcomes[1].Err, capture.ErrGivenUp) != test.failFast {
 				t.Errorf("the next target was begun: %v, and ended with %v", begun, outcomes[1].Err)
 			}
 		})
@@ -237,7 +238,7 @@ func testLocalKilled(t *testing.T, vcr string) {
 					}
 				}
 			}
-			_, err := Local(t.Context(), b.opt, localTarget(7))
+			_, err := Capture(t.Context(), b.opt, localTarget(7))
 			if want := "the " + name + " ended: signal: killed"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %q", err, want)
 			}
@@ -257,7 +258,7 @@ func testLocalInterrupted(t *testing.T, vcr string) {
 					cancel(enough)
 				}
 			}
-			if _, err := Local(ctx, b.opt, localTarget(7)); !errors.Is(err, enough) {
+			if _, err := Capture(ctx, b.opt, localTarget(7)); !errors.Is(err, enough) {
 				t.Errorf("got %v, want the cause", err)
 			}
 			b.wantNobody(t)
@@ -288,7 +289,7 @@ func testLocalPorts(t *testing.T, vcr string) {
 		t.Cleanup(func() { listener.Close() })
 		return port, nil
 	}
-	rec, err := Local(t.Context(), b.opt, localTarget(7))
+	rec, err := Capture(t.Context(), b.opt, localTarget(7))
 	if err != nil || rec.Load.Completed != 180 || len(again) != 2 {
 		t.Errorf("%d requests after %d clashes, %v", rec.Load.Completed, len(again), err)
 	}

@@ -1,4 +1,4 @@
-package capture
+package remote
 
 import (
 	"slices"
@@ -22,7 +22,7 @@ func TestRemoteQuota(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRun(t)
 			r.cluster.quota, r.Accept, r.Jobs = test.quota, nil, jobsOf(t, r.targets)
-			_, err := Remote(t.Context(), r.cluster, r.RemoteOptions, r.targets)
+			_, err := Capture(t.Context(), r.cluster, r.Options, r.targets)
 			submitted := slices.Contains(r.cluster.calls, "submit 0.33/edge-s1")
 			if submitted != (test.want == "") || (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q; submitted: %v", err, test.want, submitted)

@@ -42,7 +42,7 @@ var importRules = map[string][]string{
 	"internal/wire/protocol": {"internal/wire/pack", "internal/wire/pytype", "github.com/vmihailenco/msgpack/v5"},
 
 	"internal/engine/scheduler": {"internal/engine/kvcache"},
-	"internal/engine/kvcache":   {},
+	"internal/engine/kvcache":   {"internal/wire/protocol"},
 	"internal/engine/kvevents":  {"internal/engine/kvcache", "internal/wire"},
 	"internal/engine/latency":   {"trace"},
 	"internal/engine/grammar":   {},
@@ -90,7 +90,7 @@ var importRules = map[string][]string{
 	"internal/capture/capturetest": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture", "internal/capture/load", "internal/capture/target",
 	},
-	"internal/capture/target":    {"compat", "trace", "internal/capture/load", toml},
+	"internal/capture/target":    {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
 	"internal/capture/load":      {"trace", "internal/frontends/openai"},
 	"internal/capture/cpuengine": {"compat", "internal/upstream/pypi"},
 	"internal/capture/kube":      {},

@@ -388,7 +388,7 @@ func (e *engine) offer(q *request, out *protocol.Output) {
 	size := e.pool.BlockSize()
 	blocks := e.pool.BlockIDs(q.Seq)
 	blocks = blocks[:min(len(blocks), (q.Computed+size-1)/size)]
-	out.KVTransfer = e.appendOffer(nil, q, blocks)
+	out.KVTransfer = e.encodeOffer(q, blocks)
 	q.keeps = len(blocks) > 0
 }
 
@@ -425,21 +425,9 @@ func (e *engine) cacheOf(id string) KVCache {
 	return KVCache{EngineID: c.EngineID, RequestID: id, Host: c.Host, Port: c.Port}
 }
 
-// olderOffers are the keys that lines did not write yet.
-var olderOffers = map[string][]string{
-	"0.25": {"dcp_size", "pp_size", "remote_blocks_expiry_time", "remote_registration_generation", "transfer_mode"},
-	"0.26": {"dcp_size", "pp_size", "remote_registration_generation", "transfer_mode"},
-	"0.27": {"dcp_size", "pp_size", "remote_registration_generation", "transfer_mode"},
-	"0.28": {"dcp_size", "pp_size", "remote_registration_generation"},
-	"0.29": {"remote_registration_generation"},
-	"0.30": {"remote_registration_generation"},
-	"0.31": {"remote_registration_generation"},
-	"0.32": {"remote_registration_generation"},
-}
-
-// appendOffer writes kv_transfer_params for the engine that goes on, with the keys of
+// encodeOffer writes kv_transfer_params for the engine that goes on, with the keys of
 // the line (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py).
-func (e *engine) appendOffer(b []byte, q *request, blocks []int) []byte {
+func (e *engine) encodeOffer(q *request, blocks []int) []byte {
 	cache, computed := e.cacheOf(q.id), 0
 	if len(blocks) > 0 {
 		computed = q.Computed
@@ -449,6 +437,13 @@ func (e *engine) appendOffer(b []byte, q *request, blocks []int) []byte {
 		ids = pack.AppendInt(ids, int64(id))
 	}
 	number := func(n int) []byte { return pack.AppendInt(nil, int64(n)) }
+	line := e.codec.Line()
+	since := func(r protocol.LineRule, value []byte) []byte {
+		if r.Holds(line) {
+			return value
+		}
+		return nil // a key that the line does not write
+	}
 	members := []struct {
 		key   string
 		value []byte
@@ -461,21 +456,22 @@ func (e *engine) appendOffer(b []byte, q *request, blocks []int) []byte {
 		{"remote_host", pack.AppendString(nil, cache.Host)},
 		{"remote_port", number(cache.Port)},
 		{"tp_size", number(max(e.ready.TensorParallelSize, 1))},
-		{"dcp_size", number(max(e.ready.DecodeContextParallelSize, 1))},
-		{"pp_size", number(max(e.ready.PipelineParallelSize, 1))},
+		{"dcp_size", since(protocol.TransferHasParallelSizes, number(max(e.ready.DecodeContextParallelSize, 1)))},
+		{"pp_size", since(protocol.TransferHasParallelSizes, number(max(e.ready.PipelineParallelSize, 1)))},
 		{"remote_num_tokens", number(computed)},
-		{"remote_blocks_expiry_time", pack.AppendNil(nil)},
-		{"remote_registration_generation", number(1)},
-		{"transfer_mode", pack.AppendString(nil, "pull")},
+		{"remote_blocks_expiry_time", since(protocol.TransferHasExpiry, pack.AppendNil(nil))},
+		{"remote_registration_generation", since(protocol.TransferHasGeneration, number(1))},
+		{"transfer_mode", since(protocol.TransferHasMode, pack.AppendString(nil, "pull"))},
 	}
-	older := olderOffers[e.codec.Line()]
-	b = pack.AppendMapHeader(b, len(members)-len(older))
+	n := 0
+	var body []byte
 	for _, m := range members {
-		if !slices.Contains(older, m.key) {
-			b = append(pack.AppendString(b, m.key), m.value...)
+		if m.value != nil {
+			n++
+			body = append(pack.AppendString(body, m.key), m.value...)
 		}
 	}
-	return b
+	return append(pack.AppendMapHeader(nil, n), body...)
 }
 
 // attachConnector gives the engine its KV connector, if it has one.

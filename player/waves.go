@@ -1,6 +1,10 @@
 package player
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
 
 // waves are the request waves of the ranks in this process: the times in which a
 // data-parallel group as a whole is at work (vllm/v1/engine/core.py
@@ -8,7 +12,10 @@ import "sync"
 // are done. The same is known here from what they share, and not at all by ranks in
 // other processes: where some are, a wave that has begun does not end.
 type waves struct {
-	starts starters
+	// byFrontend and byFirst are protocol.FrontendBeginsWaves and FirstRankBeginsWaves: who
+	// begins a wave that a request of that wave reached first, if not any rank. A request
+	// of an earlier wave makes any rank begin one.
+	byFrontend, byFirst bool
 	// whole is set when all ranks of the group are here.
 	whole bool
 
@@ -27,28 +34,11 @@ type waveRank struct {
 	completed func(wave int)
 }
 
-// starters are the ranks that have a wave begin which a request of that wave reached
-// first. A request of an earlier wave makes any rank begin one.
-type starters uint8
-
-const (
-	everyStarts starters = iota
-	// firstStarts: the first rank does, for the others the frontend does. As in all
-	// later lines, it also tells of a wave that it has joined: the coordinator takes
-	// its word for it that the ranks work.
-	firstStarts
-	// nobodyStarts: the frontend does.
-	nobodyStarts
-)
-
-// oldStarters are the lines whose engines did not begin every wave themselves.
-var oldStarters = map[string]starters{
-	"0.25": nobodyStarts, "0.26": nobodyStarts, "0.27": nobodyStarts, "0.28": nobodyStarts,
-	"0.29": firstStarts, "0.30": firstStarts, "0.31": firstStarts, "0.32": firstStarts,
-}
-
 func newWaves(line string, ranks int, whole bool) *waves {
-	return &waves{starts: oldStarters[line], whole: whole, ranks: make([]waveRank, ranks)}
+	return &waves{
+		byFrontend: protocol.FrontendBeginsWaves.Holds(line), byFirst: protocol.FirstRankBeginsWaves.Holds(line),
+		whole: whole, ranks: make([]waveRank, ranks),
+	}
 }
 
 // tell sets who is told, under the lock, of the waves that a rank joins for others, and
@@ -79,7 +69,7 @@ func (w *waves) added(rank, index, wave int) (start int) {
 		return -1
 	}
 	r.joined = true
-	if w.starts == everyStarts || w.starts == firstStarts && index == 0 || stale {
+	if !w.byFrontend && (!w.byFirst || index == 0) || stale {
 		return r.wave
 	}
 	return -1
@@ -150,7 +140,7 @@ func (w *waves) settle() {
 			}
 			r.joined = false
 			r.wave++
-		case r.fresh && r.started != nil && w.starts != nobodyStarts:
+		case r.fresh && r.started != nil && !w.byFrontend:
 			r.started(r.wave)
 		}
 		r.fresh = false

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 const (
@@ -118,11 +119,11 @@ func (t Target) impossible() string {
 		return "model " + t.Model.Key + " has no adapters: add [models." + t.Model.Key + ".adapters]"
 	case t.Scenario == LoRA && !enough(t.options()[optMaxLoRAs], len(t.Model.Adapters)):
 		return fmt.Sprintf("%d adapters are more than %s %s", len(t.Model.Adapters), optMaxLoRAs, t.options()[optMaxLoRAs])
-	case t.Scenario == LoRA && !t.since(adaptersSince):
-		return fmt.Sprintf("the frontend of %s serves no adapters: those of line %s and newer do", t.Tag, adaptersSince)
-	case t.Scenario == Structured && t.options()[optGrammar] != defaultGrammar && !t.since(structuredSince):
+	case t.Scenario == LoRA && !protocol.RustServesAdapters.Holds(t.Tag):
+		return fmt.Sprintf("the frontend of %s serves no adapters: those of line %s and newer do", t.Tag, protocol.RustServesAdapters.Since())
+	case t.Scenario == Structured && t.options()[optGrammar] != defaultGrammar && !protocol.RustChoosesGrammar.Holds(t.Tag):
 		return fmt.Sprintf("the frontend of %s knows only %s: those of line %s and newer take %s",
-			t.Tag, defaultGrammar, structuredSince, optGrammar)
+			t.Tag, defaultGrammar, protocol.RustChoosesGrammar.Since(), optGrammar)
 	case t.Scenario == Structured && t.Workload.Kind != load.Edge:
 		return fmt.Sprintf("workload %s asks for no structured output: one of kind %s does", t.Workload.Name, load.Edge)
 	}

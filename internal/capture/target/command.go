@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Files that a capture leaves in its folder.
@@ -55,7 +56,7 @@ func (t Target) FrontendArgs(a Addresses) []string {
 	if a.ReadyTimeout > 0 {
 		args = append(args, "--engine-ready-timeout-secs", strconv.Itoa(int(a.ReadyTimeout/time.Second)))
 	}
-	if t.Scenario == Structured && t.since(structuredSince) {
+	if t.Scenario == Structured && protocol.RustChoosesGrammar.Holds(t.Tag) {
 		args = append(args, "--structured-outputs-config", grammar(t.options()[optGrammar]))
 	}
 	if t.Scenario == LoRA {

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -49,27 +48,6 @@ const (
 	defaultRank    = "16"
 	defaultGrammar = "xgrammar"
 )
-
-// Lines whose frontends were the first to do what a scenario needs. Frontends before structuredSince compile every
-// grammar with the default backend.
-const (
-	adaptersSince   = "0.30"
-	structuredSince = "0.33"
-)
-
-// since reports whether the release is of a line or a newer one, as nightly is.
-func (t Target) since(line string) bool {
-	first, err := compat.ParseVersion(line + ".0")
-	if err != nil {
-		return false // not reached: lines are constants
-	}
-	mine, ok := compat.MinorLine(t.Tag)
-	if !ok {
-		return true
-	}
-	v, err := compat.ParseVersion(mine + ".0")
-	return err == nil && v.Compare(first) >= 0
-}
 
 // options are what the engine is started with, by name: those of the model, of the scenario, and what the file says of
 // the model in the scenario. Three of them are no flags of the engine but values within one, see [flagsOf].

@@ -28,6 +28,6 @@
 //
 // testdata/vectors.py asks an installed vLLM for the vectors that the tests replay.
 //
-// The package knows no scheduler, no time and no wire. A Pool is not safe for
+// The package knows no scheduler and no time, and of the wire only the rules of lines. A Pool is not safe for
 // concurrent use.
 package kvcache

@@ -3,6 +3,8 @@ package kvcache
 import (
 	"fmt"
 	"math"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Options describe a pool.
@@ -31,30 +33,21 @@ type Options struct {
 	Rules Rules
 }
 
-// Rules are those in which the pools of released engines differ. The zero value is
-// vLLM 0.31 to 0.33.
+// Rules are those in which the pools of released engines differ; each is a rule of
+// [protocol.LineRule].
 type Rules struct {
-	// PlainKeys puts the extra keys into a hash as they are, and an adapter by its
-	// name alone; otherwise each is told apart by its kind, and an adapter has its
-	// path beside its name. Until 0.30.
-	PlainKeys bool
-	// LastFeature lets the hashes of blocks that fill after the prompt, but for the
-	// first block, know of the last multimodal feature only. Until 0.30.
-	LastFeature bool
-	// FreedLast puts freed blocks at the end of the free queue if there is no
-	// prefix caching, not to its front. In 0.27.
-	FreedLast bool
+	PlainKeys   bool // protocol.PlainBlockKeys
+	LastFeature bool // protocol.LastFeatureHashed
+	FreedLast   bool // protocol.FreedBlocksLast
 }
 
 // RulesOf returns the rules of a line's engines, such as "0.33".
 func RulesOf(line string) Rules {
-	switch line {
-	case "0.27":
-		return Rules{PlainKeys: true, LastFeature: true, FreedLast: true}
-	case "0.25", "0.26", "0.28", "0.29", "0.30":
-		return Rules{PlainKeys: true, LastFeature: true}
+	return Rules{
+		PlainKeys:   protocol.PlainBlockKeys.Holds(line),
+		LastFeature: protocol.LastFeatureHashed.Holds(line),
+		FreedLast:   protocol.FreedBlocksLast.Holds(line),
 	}
-	return Rules{}
 }
 
 // DefaultSeed is what vLLM 0.33 makes the hash before a first block of

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
@@ -33,7 +32,7 @@ func frontendRefusesLonger(structName, line string) bool {
 	case "EngineCoreOutputs":
 		return true
 	case "EngineCoreOutput":
-		return compat.CompareLines(line, "0.30") <= 0
+		return protocol.RustRefusesLongerOutput.Holds(line)
 	}
 	return false
 }

@@ -8,7 +8,8 @@
 // that crosses the wire, its encoding (array or map), defaults, and the result
 // kind of each utility method, generated from the published wheel and embedded
 // from profiles/*.json. [NewCodec] compiles a profile once; the hot paths then
-// index arrays and look up no names.
+// index arrays and look up no names. In what lines differ beyond their
+// declarations is a table of [LineRule], the only place that names lines.
 //
 // # Which call first
 //

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -145,11 +144,7 @@ func Lines() []string {
 			lines = append(lines, line)
 		}
 	}
-	slices.SortFunc(lines, func(a, b string) int {
-		majorA, minorA := lineNumbers(a)
-		majorB, minorB := lineNumbers(b)
-		return cmp.Or(cmp.Compare(majorB, majorA), cmp.Compare(minorB, minorA))
-	})
+	slices.SortFunc(lines, func(a, b string) int { return compareLines(b, a) })
 	return lines
 }
 
@@ -157,11 +152,12 @@ func Lines() []string {
 // tracker follows until a release names a newer one.
 func Newest() string { return Lines()[0] }
 
-func lineNumbers(line string) (major, minor int) {
+// lineNumbers reads a line. A tracker has no numbers.
+func lineNumbers(line string) (major, minor int, ok bool) {
 	a, b, _ := strings.Cut(line, ".")
-	major, _ = strconv.Atoi(a)
-	minor, _ = strconv.Atoi(b)
-	return major, minor
+	major, errMajor := strconv.Atoi(a)
+	minor, errMinor := strconv.Atoi(b)
+	return major, minor, errMajor == nil && errMinor == nil
 }
 
 // LineOf reduces a release tag or version ("v0.27.1", "0.33.0.dev1") to its

@@ -1,0 +1,96 @@
+package protocol
+
+import "cmp"
+
+// A LineRule is a way in which the engines or frontends of released lines differ
+// that no declaration of their wheels shows. Code asks whether a rule holds for a
+// line, and never compares lines itself: a new line changes the table alone.
+type LineRule uint8
+
+// The rules.
+const (
+	// PlainBlockKeys: the hash of a block of the prefix cache has its extra keys as they
+	// are, and an adapter by its name alone. Elsewhere each key is told apart by its
+	// kind, and an adapter has its path beside its name.
+	PlainBlockKeys LineRule = iota
+	// LastFeatureHashed: the hashes of blocks that fill after the prompt, but for the
+	// first block, include the last multimodal feature only.
+	LastFeatureHashed
+	// FreedBlocksLast: freed blocks go to the end of the free queue if there is no
+	// prefix caching. Elsewhere they go to its front.
+	FreedBlocksLast
+	// FrontendBeginsWaves: an engine begins a wave of data-parallel requests only for a
+	// request of an earlier wave. The frontend begins all others.
+	FrontendBeginsWaves
+	// FirstRankBeginsWaves: the first engine begins waves too, and reports those that
+	// it joins. Elsewhere every engine does.
+	FirstRankBeginsWaves
+	// TransferHasExpiry, TransferHasMode, TransferHasParallelSizes and
+	// TransferHasGeneration: the kv_transfer_params of an engine that has computed a
+	// prompt have the keys remote_blocks_expiry_time; transfer_mode; dcp_size and
+	// pp_size; remote_registration_generation.
+	TransferHasExpiry
+	TransferHasMode
+	TransferHasParallelSizes
+	TransferHasGeneration
+	// RustServesAdapters: vllm-rs takes --lora-modules.
+	RustServesAdapters
+	// RustChoosesGrammar: vllm-rs takes --structured-outputs-config; those before it
+	// compile every grammar with the default backend.
+	RustChoosesGrammar
+	// RustRefusesLongerOutput: vllm-rs refuses an EngineCoreOutput with more fields than
+	// it knows, and fails every open request.
+	RustRefusesLongerOutput
+)
+
+// lineRules says from which line to which a rule holds, both included, and from where
+// that is known; "" is without end. The sources are files of vLLM as released, or
+// experiments with what was released.
+var lineRules = map[LineRule]struct{ since, until, source string }{
+	PlainBlockKeys:    {"", "0.30", kvCacheSource},
+	LastFeatureHashed: {"", "0.30", kvCacheSource},
+	FreedBlocksLast:   {"0.27", "0.27", kvCacheSource},
+
+	FrontendBeginsWaves:  {"", "0.28", wavesSource},
+	FirstRankBeginsWaves: {"0.29", "0.32", wavesSource},
+
+	TransferHasExpiry:        {"0.26", "", nixlSource},
+	TransferHasMode:          {"0.28", "", nixlSource},
+	TransferHasParallelSizes: {"0.29", "", nixlSource},
+	TransferHasGeneration:    {"0.33", "", nixlSource},
+
+	RustServesAdapters:      {"0.30", "", rustSource},
+	RustChoosesGrammar:      {"0.33", "", rustSource},
+	RustRefusesLongerOutput: {"", "0.30", rustSource},
+}
+
+const (
+	kvCacheSource = "the KV cache managers of 0.25 to 0.33 (vllm/v1/core), run by internal/engine/kvcache/testdata/vectors.py"
+	wavesSource   = "vllm/v1/engine/core.py DPEngineCoreProc, compared at 0.27.1, 0.32.0 and 0.33.0"
+	nixlSource    = "vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py request_finished, of each line"
+	rustSource    = "the released binaries of vllm-rs, run by hand"
+)
+
+// Holds tells whether the rule holds for a line, release tag or tracker. A tracker has
+// the rules of the newest line.
+func (r LineRule) Holds(line string) bool {
+	rule, name := lineRules[r], LineOf(line)
+	_, _, numbered := lineNumbers(name)
+	if !numbered {
+		return rule.until == ""
+	}
+	return (rule.since == "" || compareLines(name, rule.since) >= 0) && (rule.until == "" || compareLines(name, rule.until) <= 0)
+}
+
+// Since is the first line for which the rule holds, "" if all older ones have it.
+func (r LineRule) Since() string { return lineRules[r].since }
+
+// Source is where the rule is taken from.
+func (r LineRule) Source() string { return lineRules[r].source }
+
+// compareLines orders numbered lines, the older first.
+func compareLines(a, b string) int {
+	majorA, minorA, _ := lineNumbers(a)
+	majorB, minorB, _ := lineNumbers(b)
+	return cmp.Or(cmp.Compare(majorA, majorB), cmp.Compare(minorA, minorB))
+}

@@ -1,0 +1,102 @@
+package protocol
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestLineRules(t *testing.T) {
+	tests := []struct {
+		rule LineRule
+		line string
+		want bool
+	}{
+		{PlainBlockKeys, "0.25", true},
+		{PlainBlockKeys, "0.30", true},
+		{PlainBlockKeys, "v0.31.0", false},
+		{FreedBlocksLast, "0.26", false},
+		{FreedBlocksLast, "v0.27.1", true},
+		{FreedBlocksLast, "0.28", false},
+		{FirstRankBeginsWaves, "0.28", false},
+		{FirstRankBeginsWaves, "0.29", true},
+		{FirstRankBeginsWaves, "0.33", false},
+		{TransferHasGeneration, "0.9", false},
+		{TransferHasGeneration, "v0.33.0rc1", true},
+		{TransferHasGeneration, "1.0", true},
+		{TransferHasGeneration, Nightly, true},
+		{RustRefusesLongerOutput, Nightly, false},
+	}
+	for _, tt := range tests {
+		if got := tt.rule.Holds(tt.line); got != tt.want {
+			t.Errorf("rule %d holds for %s: %t, want %t", tt.rule, tt.line, got, tt.want)
+		}
+	}
+}
+
+// TestLineRuleTable: every rule has a row and a source, and changes with some line.
+func TestLineRuleTable(t *testing.T) {
+	for r := range RustRefusesLongerOutput + 1 {
+		row := lineRules[r]
+		if row.source == "" || r.Source() != row.source {
+			t.Errorf("rule %d has no source", r)
+		}
+		if row.since == "" && row.until == "" {
+			t.Errorf("rule %d holds for every line", r)
+		}
+	}
+	if n := int(RustRefusesLongerOutput) + 1; len(lineRules) != n {
+		t.Errorf("%d rules have a row, want %d", len(lineRules), n)
+	}
+}
+
+// aLine is a line or a release as a literal.
+var aLine = regexp.MustCompile(`^v?0\.[1-9][0-9](\.[0-9]+)?$`)
+
+// TestNoLineInCode: no product code but the table names a line, so that none can be compared.
+func TestNoLineInCode(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	files := 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			_, notNested := os.Stat(filepath.Join(path, "go.mod"))
+			nested := notNested == nil && path != root
+			if nested || slices.Contains([]string{"testdata", "testenv", ".git", "tools"}, d.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || d.Name() == "linerules.go" {
+			return nil
+		}
+		files++
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if text, _ := strconv.Unquote(lit.Value); aLine.MatchString(text) {
+					t.Errorf("%s: %s: give what depends on the line a name in linerules.go", fset.Position(lit.Pos()), lit.Value)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || files < 100 {
+		t.Fatalf("%d files read: %v", files, err)
+	}
+}

@@ -21,7 +21,7 @@ func TestWriteProfile(t *testing.T) {
 		if err := WriteProfile(&text, p); err != nil {
 			t.Fatal(err)
 		}
-		committed, _ := profileText(line)
+		committed, _ := profileFiles.ReadFile("profiles/" + line + ".json")
 		if diff := cmp.Diff(string(committed), text.String()); diff != "" {
 			t.Errorf("profiles/%s.json (-committed +written):\n%s", line, diff)
 		}
@@ -31,6 +31,33 @@ func TestWriteProfile(t *testing.T) {
 		}
 		if diff := cmp.Diff(p, again); diff != "" {
 			t.Errorf("%s (-written +read):\n%s", line, diff)
+		}
+	}
+}
+
+// TestParseBuiltin: a text that is damaged is refused, wherever the damage is.
+func TestParseBuiltin(t *testing.T) {
+	whole, err := profileFiles.ReadFile("profiles/" + Newest() + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.TrimSpace(string(whole))
+	for end := 0; end < len(text); end += 1 + end/100 {
+		if _, err := parseBuiltin(text[:end]); err == nil {
+			t.Errorf("the first %d of %d bytes are taken for a profile", end, len(text))
+		}
+		_, _ = parseBuiltin(text[:end] + "\\" + text[end:])
+	}
+	for _, test := range []struct{ text, want string }{
+		{`{"lines":"0.33"}`, "an unknown key lines"},
+		{`{"line":33}`, "byte 8: want \""},
+		{`{"line":"0.33"} {}`, "the end"},
+		{`{"structs":{"A":{"fields":[{"name":"a","default":[1,{"b":"]"}],"required":1}]}}}`, "true or false"},
+		{`{"messages":{"A":{"at":"1"}}}`, "a number"},
+		{`{"enums":{"A":{"members":[{"value":"\q"}]}}}`, "a string"},
+	} {
+		if _, err := parseBuiltin(test.text); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.text, err, test.want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -179,13 +180,20 @@ func LineOf(tag string) string {
 // or [Nightly].
 func LoadProfile(line string) (*Profile, error) {
 	name := profileOf(line)
-	data, known := profileText(name)
-	if !known {
+	if text, known := learned.text(name); known {
+		p := new(Profile)
+		if err := json.Unmarshal(text, p); err != nil {
+			return nil, fmt.Errorf("wire profile %s: %w", name, err)
+		}
+		return p, nil
+	}
+	text, err := profileFiles.ReadFile("profiles/" + name + ".json")
+	if err != nil {
 		return nil, fmt.Errorf("no wire profile for vLLM line %q: this build knows %s and %s",
 			line, strings.Join(Lines(), ", "), Nightly)
 	}
-	p := new(Profile)
-	if err := json.Unmarshal(data, p); err != nil {
+	p, err := parseBuiltin(string(text))
+	if err != nil {
 		return nil, fmt.Errorf("wire profile %s: %w", name, err)
 	}
 	return p, nil
@@ -194,17 +202,12 @@ func LoadProfile(line string) (*Profile, error) {
 // HasProfile tells whether LoadProfile has a profile for the line, without
 // reading it.
 func HasProfile(line string) bool {
-	_, known := profileText(profileOf(line))
-	return known
-}
-
-// profileText is the JSON of a line's profile.
-func profileText(name string) (text []byte, known bool) {
-	if text, known = learned.text(name); known {
-		return text, true
+	name := profileOf(line)
+	if _, known := learned.text(name); known {
+		return true
 	}
-	text, err := profileFiles.ReadFile("profiles/" + name + ".json")
-	return text, err == nil
+	_, err := fs.Stat(profileFiles, "profiles/"+name+".json")
+	return err == nil
 }
 
 // profileOf is the line whose profile a line, tag or tracker has.

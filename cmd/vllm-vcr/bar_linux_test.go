@@ -24,9 +24,9 @@ func barCases() []conformance.Case {
 // nothing of it at the end.
 func TestBarOnTerminal(t *testing.T) {
 	screen, programs := terminal(t, 60)
-	env := newEnvironment(nil, programs, func(string) (string, bool) { return "", false })
-	env.logFormat = "text"
-	b := openBar(env, barCases())
+	outer := newEnvironment(nil, programs, func(string) (string, bool) { return "", false })
+	outer.logFormat = "text"
+	b, env := openBar(outer, barCases())
 	if b == nil {
 		t.Fatal("no bar on a terminal")
 	}
@@ -85,9 +85,8 @@ func TestNoBar(t *testing.T) {
 			if test.change != nil {
 				test.change(env)
 			}
-			before := env.stderr
-			b := openBar(env, barCases())
-			if (b != nil) != test.want || (env.stderr != before) != test.want {
+			b, inner := openBar(env, barCases())
+			if (b != nil) != test.want || (inner.stderr != env.stderr) != test.want {
 				t.Fatalf("bar %v, want %v", b != nil, test.want)
 			}
 			b.add(conformance.Result{}) // does nothing without one

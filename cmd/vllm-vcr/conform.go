@@ -2,11 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,8 +19,14 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/selftest"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // conformGCPercent saves a sixth of the processor time for some 20 MB of memory.
@@ -89,7 +100,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 }
 
 func runConform(ctx context.Context, env *environment, opts conformOptions) error {
-	started := time.Now()
+	started := env.now()
 	if _, given := env.lookupEnv("GOGC"); !given {
 		// A run makes much garbage that is dead at once, and keeps little.
 		defer debug.SetGCPercent(debug.SetGCPercent(conformGCPercent))
@@ -106,7 +117,7 @@ func runConform(ctx context.Context, env *environment, opts conformOptions) erro
 	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return err
 	}
-	window, registry, err := loadInputs(env, opts.in)
+	window, registry, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
@@ -152,7 +163,7 @@ func judgeCases(
 	if whole {
 		ctx = context.WithoutCancel(ctx) // nothing is left that could be interrupted
 	}
-	meta := newReportMeta(env, opts.report, started, window.File, registry.File, expected.File)
+	meta := newReportMeta(env, opts.report, &opts.in, started, window.File, registry.File, expected.File)
 	reported := finishReport(ctx, env, report.New(result, meta), opts.report)
 	return updateAfterRun(env, &opts.plan, result, all, reported)
 }
@@ -160,7 +171,7 @@ func judgeCases(
 // runCases runs the cases and shows how far they are. The report is whole when no case
 // of it was interrupted: what an interrupt ends after that is only what was kept alive.
 func runCases(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
-	bar := openBar(env, cases) // from here on the log is written above it
+	bar, env := openBar(env, cases)
 	defer bar.close()
 	opts.store.timeout = opts.timeouts.Golden
 	if runner.Store, err = openStore(env, &opts.store); err != nil {
@@ -273,4 +284,219 @@ func printPlan(env *environment, cases []conformance.Case) error {
 
 func logResult(env *environment, r conformance.Result) {
 	env.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
+}
+
+// realFrontends reads --frontend LINE=PATH.
+func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]conformance.RealFrontend, error) {
+	if opts.model != "" && len(opts.frontends) == 0 && opts.subject.frontendCommand == "" {
+		return nil, fmt.Errorf("--model is for --frontend or --frontend-command, of which none is given")
+	}
+	frontends := map[string]conformance.RealFrontend{}
+	for _, value := range opts.frontends {
+		line, path, named := strings.Cut(value, "=")
+		if !named {
+			line, path = "", value
+		}
+		if opts.model == "" {
+			return nil, fmt.Errorf("--frontend needs --model, a directory with config.json and tokenizer.json")
+		}
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("--frontend: %w", err)
+		}
+		if filepath.Base(path) == path {
+			path = "." + string(filepath.Separator) + path // the file that is there, not one of $PATH
+		}
+		var err error
+		if !named {
+			if line, err = opts.frontendLine(ctx, path); err != nil {
+				return nil, err
+			}
+		}
+		if _, twice := frontends[line]; twice {
+			return nil, fmt.Errorf("--frontend: line %s has two", line)
+		}
+		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: opts.model}
+	}
+	return frontends, nil
+}
+
+// frontendLine finds the line of a binary that is given without one: the line
+// that --line names, else that of the release which the binary says it is.
+func (opts *conformOptions) frontendLine(ctx context.Context, path string) (string, error) {
+	if len(opts.sel.Lines) == 1 {
+		return opts.sel.Lines[0], nil
+	}
+	version, err := vllmrs.Version(ctx, path)
+	if err != nil {
+		return "", fmt.Errorf("--frontend: %w; its line can be named: LINE=PATH", err)
+	}
+	return protocol.LineOf(version), nil
+}
+
+func (opts *conformOptions) selection(ctx context.Context) (sel conformance.Selection, err error) {
+	sel = opts.sel
+	if sel.Suite, err = opts.subject.chosenSuite(); err != nil {
+		return sel, err
+	}
+	if sel.Frontends, err = opts.realFrontends(ctx); err != nil {
+		return sel, err
+	}
+	if sel.Assertions, err = choose("--assertion", opts.assertions, conformance.AssertionsOf(sel.Suite)...); err != nil {
+		return sel, err
+	}
+	if sel.Matches, err = choose("--match", opts.matches, player.MatchIndex, player.MatchPrefix); err != nil {
+		return sel, err
+	}
+	if err = opts.subject.checkMatches(sel.Matches); err != nil {
+		return sel, err
+	}
+	for _, n := range sel.Concurrency {
+		if n < 1 {
+			return sel, fmt.Errorf("--concurrency %d: want at least 1", n)
+		}
+	}
+	if len(sel.Matches) == 0 && sel.Suite == conformance.SuiteReplay {
+		sel.Matches = opts.subject.matches()
+	}
+	if err = opts.plan.sel(&sel); err != nil {
+		return sel, err
+	}
+	sel.Enforce, err = chooseOne("--enforce", conformance.Enforce(opts.enforce),
+		conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone)
+	return sel, err
+}
+
+// choose converts words and refuses those that are not among the known ones.
+func choose[T ~string](flag string, words []string, known ...T) ([]T, error) {
+	var chosen []T
+	for _, word := range words {
+		one, err := chooseOne(flag, T(word), known...)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, one)
+	}
+	return chosen, nil
+}
+
+func chooseOne[T ~string](flag string, word T, known ...T) (T, error) {
+	if !slices.Contains(known, word) {
+		return "", fmt.Errorf("%s %q: want one of %v", flag, word, known)
+	}
+	return word, nil
+}
+
+// runSelfTest makes the runner prove that it can fail, and reports on each fault like
+// on a case; with list it only prints what it would play.
+func runSelfTest(ctx context.Context, env *environment, opts conformOptions, window *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
+	store, err := openStore(env, &opts.store)
+	if err != nil {
+		return err
+	}
+	cfg := selftest.Config{
+		Window: window, Registry: registry, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
+		Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) },
+	}
+	if opts.plan.list {
+		return listFaults(ctx, env, cfg)
+	}
+	result, err := selftest.Run(ctx, cfg)
+	if err != nil {
+		return selfTestError(ctx, err)
+	}
+	result.Flags = opts.inputFlags()
+	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, window.File, registry.File)), opts.report)
+}
+
+// listFaults prints what the self-test would play: a case a line, and what is wrong
+// in it.
+func listFaults(ctx context.Context, env *environment, cfg selftest.Config) error {
+	entries, err := selftest.List(ctx, cfg)
+	if err != nil {
+		return selfTestError(ctx, err)
+	}
+	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	for _, e := range entries {
+		says := e.Says
+		if e.Case.Skip != "" {
+			says += " (skipped: " + e.Case.Skip + ")"
+		}
+		fmt.Fprintf(tw, "%s\t%s\n", e.Case.Name(), says)
+	}
+	return tw.Flush()
+}
+
+// selfTestError chooses the exit code of a self-test that could not begin: a golden
+// that cannot be had lies around the runner, anything else in what was asked for.
+func selfTestError(ctx context.Context, err error) error {
+	var fetch *golden.FetchError
+	var mismatch *golden.MismatchError
+	if errors.As(err, &fetch) || errors.As(err, &mismatch) || ctx.Err() != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	return err
+}
+
+// barColumns is how wide the bar itself is.
+const barColumns = 24
+
+// bar is the last line of a terminal during a run: how much of it is done, what failed,
+// and the case that runs.
+type bar struct {
+	screen *monitor.Screen
+	cases  []conformance.Case
+
+	mu          sync.Mutex
+	done, wrong int
+}
+
+// openBar shows a bar on stderr, and returns the environment that writes everything else
+// above it. The bar is nil, on which its methods do nothing, where nobody would see a
+// line redrawn: stderr is no terminal or a dumb one, NO_COLOR or CI is set, or every
+// case is logged anyway.
+func openBar(env *environment, cases []conformance.Case) (*bar, *environment) {
+	if env.verbose || env.logFormat != "text" || env.getenv("NO_COLOR") != "" || env.getenv("CI") != "" {
+		return nil, env
+	}
+	screen := monitor.NewScreen(env.stderr, env.lookupEnv)
+	if screen == nil {
+		return nil, env
+	}
+	b := &bar{screen: screen, cases: cases}
+	b.draw()
+	return b, env.above(screen)
+}
+
+// add counts a result.
+func (b *bar) add(r conformance.Result) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.done++
+	if r.Verdict.Red() {
+		b.wrong++
+	}
+	b.draw()
+}
+
+// close takes the line away.
+func (b *bar) close() {
+	if b != nil {
+		b.screen.Draw("", "")
+	}
+}
+
+func (b *bar) draw() {
+	alarm, now := "", ""
+	if b.wrong > 0 {
+		alarm = fmt.Sprintf("%d failed", b.wrong)
+	}
+	if b.done < len(b.cases) {
+		now = " " + report.OneLine(b.cases[b.done].Name())
+	}
+	filled := barColumns * b.done / max(len(b.cases), 1)
+	line := "[" + strings.Repeat("#", filled) + strings.Repeat(".", barColumns-filled) + "]"
+	b.screen.Draw(alarm, fmt.Sprintf("%s %d/%d%s", line, b.done, len(b.cases), now))
 }

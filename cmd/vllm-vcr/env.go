@@ -6,33 +6,45 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
+	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/sethvargo/go-githubactions"
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 )
 
-// app is the command line: its effects on the outside are its fields.
+// environment is what a command has of the process that runs it: what it writes to, what it asks, and the flags that every
+// command has.
 //
 // Output rules: stdout is the result and nothing else; stderr is progress and
 // log. Messages are lower case, without a full stop.
 type environment struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
+	now            func() time.Time
+	chdir          func(dir string) error
 	log            *slog.Logger
 	logFormat      string
 	verbose        bool
-	bundled        map[string][]byte // files out of a bundle, by the names that they are given
-	profiles       string            // folder of wire profiles besides the build's own; empty if there is none
-	profilesNamed  bool              // by --profiles
+	profiles       string // folder of wire profiles besides the build's own; empty if there is none
+	profilesNamed  bool   // by --profiles
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
-	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, chdir: os.Chdir}
+}
+
+// above is the environment of a command whose terminal has a last line that is redrawn: it writes to stderr above that line.
+func (env *environment) above(screen *monitor.Screen) *environment {
+	inner := *env
+	inner.stderr = screen
+	_ = inner.openLog() // its format was read before
+	return &inner
 }
 
 // exitError is an error that chooses the exit code.
@@ -92,41 +104,6 @@ func (l logLines) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// newRootCommand is the command tree. Every flag has a twin in the environment.
-func newRootCommand(env *environment) *cobra.Command {
-	root := &cobra.Command{
-		Use:   "vllm-vcr",
-		Short: "Check, replay and record the vLLM engine-core boundary",
-		Long: "vllm-vcr tells whether a side of the vLLM engine-core boundary still speaks, and says, exactly\n" +
-			"what the real engine of each vLLM line did. No GPU is needed.\n\n" +
-			"Every flag can be set in the environment: --golden is VLLM_VCR_GOLDEN. The command line wins, and an\n" +
-			"empty variable is as good as none.\n" +
-			"Exit codes: 0 all gates hold, 1 conformance failure, 2 usage or configuration,\n" +
-			"3 infrastructure, 4 nothing was asserted.",
-		SilenceErrors: true, SilenceUsage: true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := env.fromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
-			if err := env.openLog(); err != nil {
-				return err
-			}
-			return loadProfiles(env, cmd)
-		},
-	}
-	root.SetOut(env.stdout)
-	root.SetErr(env.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
-	})
-	root.PersistentFlags().BoolVarP(&env.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
-	root.PersistentFlags().StringVar(&env.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
-	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
-	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), env.captureCommand(), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
-	return root
-}
-
 // fromEnvironment sets the flags that the command line left alone from their
 // twins. A CI passes on inputs that nobody filled in as empty variables.
 func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
@@ -140,19 +117,6 @@ func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
 		}
 	})
 	return err
-}
-
-// group makes a command that only holds others refuse to do nothing.
-func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
-	cmd.AddCommand(children...)
-	cmd.Args = cobra.ArbitraryArgs
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return fmt.Errorf("unknown command %q for %q: see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
-		}
-		return fmt.Errorf("%s needs a command: see %s --help", cmd.CommandPath(), cmd.CommandPath())
-	}
-	return cmd
 }
 
 func envName(flag string) string {
@@ -171,6 +135,48 @@ func (env *environment) openLog() error {
 		env.log = slog.New(slog.NewJSONHandler(logLines{env.stderr}, opt))
 	default:
 		return fmt.Errorf("--log-format %q: want text or json", env.logFormat)
+	}
+	return nil
+}
+
+// An output is a value that a step of a GitHub workflow hands on to others.
+type output struct{ name, value string }
+
+// outputFence ends a value in the file that GitHub reads: a value that has it could set other outputs.
+const outputFence = "_GitHubActionsFileCommandDelimeter_"
+
+// addOutputFlag adds the flag of the commands that set outputs.
+func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
+	flags.BoolVar(wanted, "github-output", false, "also set the outputs of a GitHub step, in the file that $GITHUB_OUTPUT names")
+}
+
+// setOutputs hands values on to the next steps of a workflow.
+func setOutputs(env *environment, outputs ...output) (err error) {
+	path := env.getenv("GITHUB_OUTPUT")
+	if path == "" {
+		return errors.New("--github-output: GITHUB_OUTPUT is not set: this is no step of a GitHub workflow")
+	}
+	for _, o := range outputs {
+		if strings.Contains(o.value, outputFence) {
+			return fmt.Errorf("output %s: its value has %s in it", o.name, outputFence)
+		}
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("GITHUB_OUTPUT: %w", err)
+	}
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("GITHUB_OUTPUT: %w", err)
+	}
+	// The library panics when it cannot write.
+	defer func() {
+		if failed := recover(); failed != nil {
+			err = fmt.Errorf("GITHUB_OUTPUT: %v", failed)
+		}
+	}()
+	action := githubactions.New(githubactions.WithGetenv(func(name string) string { return env.getenv(name) }))
+	for _, o := range outputs {
+		action.SetOutput(o.name, o.value)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
 	if opts.store.timeout <= 0 {
 		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", opts.store.timeout)
 	}
-	window, registry, err := loadInputs(env, opts.in)
+	window, registry, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
 	if len(run.goldens) == 0 {
 		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens on the selected lines", registry.File)}
 	}
-	if run.compat, err = readInput(env, window.File); err != nil {
+	if run.compat, err = opts.in.read(window.File); err != nil {
 		return nil, err
 	}
 	run.store, err = openStore(env, &opts.store)
@@ -384,15 +384,4 @@ func (r *fetch) narrowedWindow(lines map[string]bool) ([]byte, error) {
 		}
 	}
 	return compat.Rewrite(compatName, r.compat, wanted)
-}
-
-// readInput is a file of a run, as [loadInputs] names it.
-func readInput(env *environment, path string) ([]byte, error) {
-	if text, ok := env.bundled[path]; ok {
-		return text, nil
-	}
-	if inside, ok := strings.CutPrefix(path, "(embedded) "); ok {
-		return embedded(inside), nil
-	}
-	return os.ReadFile(path)
 }

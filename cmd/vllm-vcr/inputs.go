@@ -2,21 +2,27 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -25,6 +31,8 @@ import (
 type inputs struct {
 	compat, manifest string
 	bundle           string // has both, unless they are given
+
+	bundled map[string][]byte // what loadInputs took out of the bundle, by the names that it gave
 }
 
 func (in *inputs) addFlags(flags *pflag.FlagSet) {
@@ -33,12 +41,12 @@ func (in *inputs) addFlags(flags *pflag.FlagSet) {
 }
 
 // loadInputs reads and checks both files. Findings that are errors end the command.
-func loadInputs(env *environment, in inputs) (*compat.Matrix, *manifest.Manifest, error) {
-	if err := openBundle(env, &in); err != nil {
+func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifest, error) {
+	if err := in.openBundle(); err != nil {
 		return nil, nil, err
 	}
-	window, findings := loadCompat(env, in.compat)
-	registry, more := loadManifest(env, in.manifest, window)
+	window, findings := in.loadCompat()
+	registry, more := in.loadManifest(env, window)
 	findings = append(findings, more...)
 	if !tomlfile.HasErrors(findings) {
 		findings = append(findings, conformance.CheckInputs(window, registry)...)
@@ -67,9 +75,8 @@ func printDiagnostics(env *environment, findings []tomlfile.Diagnostic) {
 	}
 }
 
-// openBundle takes from the bundle the files that are not given. Their names begin with
-// that of the bundle.
-func openBundle(env *environment, in *inputs) error {
+// openBundle reads from the bundle the files that are not given.
+func (in *inputs) openBundle() error {
 	if in.bundle == "" {
 		return nil
 	}
@@ -77,31 +84,54 @@ func openBundle(env *environment, in *inputs) error {
 	if err != nil {
 		return err
 	}
-	env.bundled = map[string][]byte{}
+	in.bundled = map[string][]byte{}
 	for _, member := range []struct {
-		path *string
-		name string
-		text func() ([]byte, error)
-	}{{&in.compat, vcr.CompatPath, file.Compat}, {&in.manifest, vcr.ManifestPath, file.Manifest}} {
-		if *member.path != "" {
+		given, name string
+		text        func() ([]byte, error)
+	}{{in.compat, vcr.CompatPath, file.Compat}, {in.manifest, vcr.ManifestPath, file.Manifest}} {
+		if member.given != "" {
 			continue
 		}
-		text, err := member.text()
-		if err != nil {
+		if in.bundled[in.memberName(member.name)], err = member.text(); err != nil {
 			return err
 		}
-		*member.path = in.bundle + ":" + path.Base(member.name)
-		env.bundled[*member.path] = text
 	}
 	return nil
 }
 
-func loadCompat(env *environment, path string) (*compat.Matrix, []tomlfile.Diagnostic) {
+// memberName is what a file of the bundle is called in messages and reports.
+func (in *inputs) memberName(name string) string { return in.bundle + ":" + path.Base(name) }
+
+func (in *inputs) loadCompat() (*compat.Matrix, []tomlfile.Diagnostic) {
+	name := in.memberName(vcr.CompatPath)
+	if text, ok := in.bundled[name]; ok {
+		return compat.Parse(name, text)
+	}
+	return loadCompat(in.compat)
+}
+
+func (in *inputs) loadManifest(env *environment, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
+	name := in.memberName(vcr.ManifestPath)
+	if text, ok := in.bundled[name]; ok {
+		return manifest.Parse(name, text)
+	}
+	return loadManifest(env, in.manifest, window)
+}
+
+// read is a file of a run, as [loadInputs] names it.
+func (in *inputs) read(path string) ([]byte, error) {
+	if text, ok := in.bundled[path]; ok {
+		return text, nil
+	}
+	if inside, ok := strings.CutPrefix(path, "(embedded) "); ok {
+		return embedded(inside), nil
+	}
+	return os.ReadFile(path)
+}
+
+func loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	if path == "" && exists(vcr.CompatPath) {
 		path = vcr.CompatPath
-	}
-	if text, ok := env.bundled[path]; ok {
-		return compat.Parse(path, text)
 	}
 	if path != "" {
 		return compat.Load(path)
@@ -113,9 +143,6 @@ func loadManifest(env *environment, path string, window *compat.Matrix) (*manife
 	path = cmp.Or(path, env.getenv("CONFORMANCE_MANIFEST"))
 	if path == "" && exists(vcr.ManifestPath) {
 		path = vcr.ManifestPath
-	}
-	if text, ok := env.bundled[path]; ok {
-		return manifest.Parse(path, text)
 	}
 	if path != "" {
 		return manifest.Load(path)
@@ -148,4 +175,131 @@ func embedded(path string) []byte {
 		return nil // not reached: the build fails without the file
 	}
 	return data
+}
+
+// maxPatternFile bounds a file of patterns, in bytes.
+const maxPatternFile = 1 << 20
+
+// readPatterns reads the values of a flag that takes patterns: one that begins with @
+// names a file that holds one a line, with # before comments. A pattern that cannot be
+// read is an error that names its place.
+func readPatterns(flag string, values []string) ([]string, error) {
+	var patterns []string
+	for _, value := range values {
+		path, isFile := strings.CutPrefix(value, "@")
+		if !isFile {
+			if _, err := expect.ParsePattern(value); err != nil {
+				return nil, fmt.Errorf("%s: %w", flag, err)
+			}
+			patterns = append(patterns, value)
+			continue
+		}
+		more, err := patternFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", flag, err)
+		}
+		patterns = append(patterns, more...)
+	}
+	return patterns, nil
+}
+
+// patternFile reads a file of patterns. One without any is an error: it would select
+// nothing, which a flag that is not given does not mean.
+func patternFile(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	case info.Size() > maxPatternFile:
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, maxPatternFile)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var patterns []string
+	var wrong []error
+	for i, line := range strings.Split(string(data), "\n") {
+		text, _, _ := strings.Cut(line, "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		if _, err := expect.ParsePattern(text); err != nil {
+			wrong = append(wrong, fmt.Errorf("%s:%d: %w", path, i+1, err))
+		}
+		patterns = append(patterns, text)
+	}
+	if len(patterns) == 0 {
+		return nil, fmt.Errorf("%s: has no pattern", path)
+	}
+	return patterns, errors.Join(wrong...)
+}
+
+// profilesFlag names the folder of wire profiles that this build does not have.
+const profilesFlag = "profiles"
+
+// loadProfiles takes in the wire profiles of --profiles, or else those beside the support window that the command works
+// with: a line that somebody's window has is a line that every command of theirs knows.
+func loadProfiles(env *environment, cmd *cobra.Command) error {
+	if env.profiles == "" {
+		window := ""
+		if flag := cmd.Flags().Lookup("compat"); flag != nil {
+			window = flag.Value.String()
+		}
+		return loadProfilesBeside(env, cmp.Or(window, vcr.CompatPath))
+	}
+	env.profilesNamed = true
+	info, err := os.Stat(env.profiles)
+	if err == nil && !info.IsDir() {
+		err = errors.New("it is not a folder")
+	}
+	if err == nil {
+		err = loadProfileFolder(env, env.profiles, os.DirFS(env.profiles))
+	}
+	if err != nil {
+		return fmt.Errorf("--%s %s: %w", profilesFlag, env.profiles, err)
+	}
+	return nil
+}
+
+// loadProfilesBeside takes in the profiles beside a support window, if it has any and no others were named.
+func loadProfilesBeside(env *environment, window string) error {
+	if env.profilesNamed || !exists(window) {
+		return nil
+	}
+	return loadLineProfiles(env, filepath.Join(filepath.Dir(window), adopt.ProfilesPath))
+}
+
+// loadLineProfiles takes in the profiles of a folder that may have none, or be about something else.
+func loadLineProfiles(env *environment, dir string) error {
+	files := ofLinesOnly{os.DirFS(dir)}
+	if names, err := fs.Glob(files, "*.json"); err != nil || len(names) == 0 {
+		return err
+	}
+	if err := loadProfileFolder(env, dir, files); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return nil
+}
+
+func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
+	if err := protocol.LearnAll(files); err != nil {
+		return err
+	}
+	env.profiles, err = filepath.Abs(dir)
+	return err
+}
+
+// profileName is the name of a line's profile.
+var profileName = regexp.MustCompile(`^[0-9]+\.[0-9]+\.json$`)
+
+// ofLinesOnly shows of a folder the files that have the name of a line's profile.
+type ofLinesOnly struct{ fs.FS }
+
+// ReadDir makes it an [fs.ReadDirFS].
+func (f ofLinesOnly) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(f.FS, name)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() || !profileName.MatchString(e.Name()) }), err
 }

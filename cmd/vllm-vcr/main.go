@@ -4,13 +4,21 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 func main() {
@@ -36,4 +44,86 @@ func endAtOnce(stop func()) func() {
 		}
 		os.Exit(conformance.ExitInfra)
 	}
+}
+
+// newRootCommand is the command tree. Every flag has a twin in the environment.
+func newRootCommand(env *environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "vllm-vcr",
+		Short: "Check, replay and record the vLLM engine-core boundary",
+		Long: "vllm-vcr tells whether a side of the vLLM engine-core boundary still speaks, and says, exactly\n" +
+			"what the real engine of each vLLM line did. No GPU is needed.\n\n" +
+			"Every flag can be set in the environment: --golden is VLLM_VCR_GOLDEN. The command line wins, and an\n" +
+			"empty variable is as good as none.\n" +
+			"Exit codes: 0 all gates hold, 1 conformance failure, 2 usage or configuration,\n" +
+			"3 infrastructure, 4 nothing was asserted.",
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := env.fromEnvironment(cmd.Flags()); err != nil {
+				return err
+			}
+			if err := env.openLog(); err != nil {
+				return err
+			}
+			return loadProfiles(env, cmd)
+		},
+	}
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().BoolVarP(&env.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
+	root.PersistentFlags().StringVar(&env.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
+	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
+	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), env.captureCommand(), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
+	return root
+}
+
+// group makes a command that only holds others refuse to do nothing.
+func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(children...)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("unknown command %q for %q: see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+		}
+		return fmt.Errorf("%s needs a command: see %s --help", cmd.CommandPath(), cmd.CommandPath())
+	}
+	return cmd
+}
+
+// version is set by the linker for releases.
+var version string
+
+func newVersionCommand(env *environment) *cobra.Command {
+	var short bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version and the vLLM lines this binary speaks",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if short {
+				_, err := fmt.Fprintln(env.stdout, buildVersion())
+				return err
+			}
+			_, err := fmt.Fprintf(env.stdout, "vllm-vcr %s (%s, %s/%s)\nvLLM lines: %s\n", buildVersion(), runtime.Version(),
+				runtime.GOOS, runtime.GOARCH, strings.Join(append([]string{protocol.Nightly}, protocol.Lines()...), " "))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&short, "short", false, "print the version alone")
+	return cmd
+}
+
+// buildVersion is the linked version, else the module's.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
 }

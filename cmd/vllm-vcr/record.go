@@ -8,8 +8,13 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
+	"path"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +26,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -108,7 +114,6 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 		return err
 	}
 	opts.cfg.Observe.Recorder = buildVersion()
-	opts.cfg.Trace, opts.cfg.Steps, opts.cfg.Frames = outputDestination(env, opts, 0), outputDestination(env, opts, 1), outputDestination(env, opts, 2)
 	opts.cfg.Counts = new(recorder.Counts)
 	run := runTap
 	if opts.fromFrames != "" {
@@ -127,17 +132,18 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 	})
 }
 
-// outputDestination is where an output goes.
-func outputDestination(env *environment, opts recordOptions, output int) recorder.Destination {
-	d := recorder.Destination{Path: opts.outputs[output], Overwrite: opts.overwrite}
-	if strings.HasPrefix(d.Path, "s3://") {
-		d.Upload = func(ctx context.Context, path, file string) (string, error) {
-			store := golden.Store{S3: s3store.Options{}, Log: env.log} // the log as it is by then: below a progress line it is another
-			p, err := store.Publish(ctx, path, file)
-			return p.Location, err
+// setDestinations sets where the outputs go.
+func (opts *recordOptions) setDestinations(env *environment) {
+	for i, to := range []*recorder.Destination{&opts.cfg.Trace, &opts.cfg.Steps, &opts.cfg.Frames} {
+		*to = recorder.Destination{Path: opts.outputs[i], Overwrite: opts.overwrite}
+		if strings.HasPrefix(to.Path, "s3://") {
+			store := golden.Store{S3: s3store.Options{}, Log: env.log}
+			to.Upload = func(ctx context.Context, path, file string) (string, error) {
+				p, err := store.Publish(ctx, path, file)
+				return p.Location, err
+			}
 		}
 	}
-	return d
 }
 
 // tapGCPercent is how much a tap's heap may grow before it is collected.
@@ -155,11 +161,9 @@ func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorde
 		screen = monitor.NewScreen(env.stderr, env.lookupEnv)
 	}
 	if screen != nil {
-		env.stderr = screen
-		if err := env.openLog(); err != nil {
-			return recorder.Summary{}, err
-		}
+		env = env.above(screen)
 	}
+	opts.setDestinations(env)
 	if opts.metrics != "" {
 		server, err := monitor.Serve(opts.metrics, stats, env.log)
 		if err != nil {
@@ -227,6 +231,7 @@ func logFinished(env *environment, summary recorder.Summary, err error) {
 
 // runDerive makes the cassette of messages that were recorded earlier.
 func runDerive(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
+	opts.setDestinations(env)
 	var summary recorder.Summary
 	err := recorder.Derive(ctx, opts.fromFrames, opts.cfg.Observe, func(rank int) (recorder.Sinks, error) {
 		sinks, files, err := openSinks(opts.cfg, rank)
@@ -325,6 +330,146 @@ func finishRecord(env *environment, opts recordOptions, r monitor.Report) error 
 	if r.Err != nil {
 		// Several engines may have an error each; the command has one line for them.
 		return exitError{r.ExitCode, errors.New(strings.ReplaceAll(r.Err.Error(), "\n", "; "))}
+	}
+	return nil
+}
+
+// tapOptions are of no use to a recording that is derived.
+var tapFlags = []string{
+	"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
+	"max-observed-bytes", "metrics-address", "until",
+}
+
+// outputFlags name the outputs of recordFlags.
+var outputFlags = [3]string{"--trace-out", "--step-stats-out", "--frames-out"}
+
+// check finds what is wrong with a command line before anybody connects.
+func (opts *recordOptions) check(flags *pflag.FlagSet) error {
+	if opts.outputs[0] == "" {
+		return errors.New("--trace-out is missing: want a path or s3://bucket/key for the cassette")
+	}
+	if opts.fromFrames != "" {
+		for _, name := range tapFlags {
+			if flags.Changed(name) {
+				return fmt.Errorf("--%s is for tapping, and --from-frames taps nothing: leave one of them out", name)
+			}
+		}
+	}
+	for _, limit := range []struct {
+		flag  string
+		value int64
+	}{
+		{"--handshake-timeout", int64(opts.cfg.HandshakeTimeout)},
+		{"--queue-limit", opts.cfg.QueueLimit},
+		{"--max-observed-bytes", opts.cfg.MaxObserved},
+		{"--block-size", int64(opts.cfg.Observe.BlockSize)},
+	} {
+		if limit.value < 0 {
+			return fmt.Errorf("%s %s: want more than 0", limit.flag, flags.Lookup(limit.flag[2:]).Value)
+		}
+	}
+	version := opts.cfg.Observe.VLLMVersion
+	if version != "" && !strings.HasPrefix(version, protocol.Nightly) && !lineName.MatchString(protocol.LineOf(version)) {
+		return fmt.Errorf("--vllm-version %q: want a release such as v0.33.0, or nightly", version)
+	}
+	if err := opts.checkAddresses(); err != nil {
+		return err
+	}
+	if err := opts.checkUntil(); err != nil {
+		return err
+	}
+	return opts.checkOutputs()
+}
+
+// lineName is a line that engines can be compared with.
+var lineName = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+
+func (opts *recordOptions) checkAddresses() error {
+	for _, address := range []struct{ flag, value string }{
+		{"--frontend-handshake", opts.cfg.Frontend}, {"--engine-handshake", opts.cfg.Listen}, {"--data-address", opts.cfg.Data},
+	} {
+		if address.flag == "--data-address" && address.value == "" {
+			continue
+		}
+		scheme, rest, _ := strings.Cut(address.value, "://")
+		_, _, err := net.SplitHostPort(rest)
+		if rest == "" || scheme != "ipc" && (scheme != "tcp" || err != nil) {
+			return fmt.Errorf("%s %q: want tcp://HOST:PORT or ipc://PATH", address.flag, address.value)
+		}
+	}
+	if opts.cfg.Frontend == opts.cfg.Listen {
+		return fmt.Errorf("--frontend-handshake and --engine-handshake are both %s: the tap would dial itself", opts.cfg.Listen)
+	}
+	if opts.metrics != "" {
+		if _, _, err := net.SplitHostPort(opts.metrics); err != nil {
+			return fmt.Errorf("--metrics-address %q: want HOST:PORT", opts.metrics)
+		}
+	}
+	return nil
+}
+
+// checkUntil refuses a file that would end the recording at once, or could never come up.
+func (opts *recordOptions) checkUntil() error {
+	if opts.until == "" {
+		return nil
+	}
+	if _, err := os.Stat(opts.until); err == nil {
+		return fmt.Errorf("--until %s: it is there already, so nothing would be recorded; remove it", opts.until)
+	}
+	if _, err := os.Stat(filepath.Dir(opts.until)); err != nil {
+		return fmt.Errorf("--until %s: there is no folder for it to come up in: %w", opts.until, err)
+	}
+	return nil
+}
+
+// checkOutputs finds what is wrong with the outputs before anybody connects.
+func (opts *recordOptions) checkOutputs() error {
+	var places []string
+	for i, name := range opts.outputs {
+		place := name
+		if !strings.Contains(name, "://") {
+			place = filepath.Clean(name)
+		}
+		places = append(places, place)
+		if name == "" {
+			continue
+		}
+		if j := slices.Index(places, place); j < i {
+			return fmt.Errorf("%s and %s are both %s", outputFlags[j], outputFlags[i], name)
+		}
+		if err := opts.checkOutput(name); err != nil {
+			return fmt.Errorf("%s %s: %w", outputFlags[i], name, err)
+		}
+	}
+	return nil
+}
+
+func (opts *recordOptions) checkOutput(name string) error {
+	scheme, rest, remote := strings.Cut(name, "://")
+	if remote {
+		bucket, key, _ := strings.Cut(rest, "/")
+		switch {
+		case scheme != "s3":
+			return fmt.Errorf("%s is not something to write to: want a path or s3://bucket/key", scheme)
+		case bucket == "" || key == "" || strings.HasSuffix(key, "/"):
+			return errors.New("want s3://bucket/key")
+		case strings.Contains(path.Dir(rest), "{rank}"):
+			return errors.New("{rank} may stand behind the last slash only")
+		}
+		return nil
+	}
+	name = recorder.RankPath(name, 0)
+	if _, err := os.Stat(filepath.Dir(name)); err != nil {
+		return fmt.Errorf("there is no folder to write it to: %w", err)
+	}
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil
+	case info.IsDir():
+		return errors.New("it is a folder, want a file")
+	case info.Mode().IsRegular() && !opts.overwrite:
+		return errors.New("it exists already: move it away, or allow --overwrite")
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func repeatAlone(t *testing.T, c conformance.Case, flags *conformOptions) {
 
 func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	t.Helper()
-	window, registry, err := loadInputs(quietEnvironment(), opts.in)
+	window, registry, err := loadInputs(quietEnvironment(), &opts.in)
 	if err != nil {
 		t.Fatal(err)
 	}

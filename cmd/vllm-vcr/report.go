@@ -3,11 +3,19 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -150,4 +158,129 @@ func (opts *reportOptions) command(name ...string) []string {
 		}
 	})
 	return slices.Clip(name)
+}
+
+// newReportMeta is what a report says of a run that began at started. window is the
+// support window as it was loaded, others the further files that decided what was
+// run; those of the binary begin with "(embedded) ".
+func newReportMeta(env *environment, opts reportOptions, in *inputs, started time.Time, window string, others ...string) report.Meta {
+	dir, _ := os.Getwd()
+	host, _ := os.Hostname()
+	titles := findingTitles()
+	m := report.Meta{
+		Tool: report.Tool{Name: "vllm-vcr", Version: buildVersion(), Commit: buildCommit()}, Started: started,
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: opts.command("vllm-vcr", "conform"),
+		Root: repositoryRoot(env, dir), Dir: dir, Window: window, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
+		Title: func(c conformance.Code) string { return titles[c] },
+	}
+	for _, path := range append([]string{window}, others...) {
+		if sum, ok := in.digest(path); ok {
+			m.Inputs = append(m.Inputs, report.Input{Path: path, SHA256: sum})
+		}
+	}
+	return m
+}
+
+// digest is the sha256 of a file. What cannot be read any more has none.
+func (in *inputs) digest(path string) (sum string, ok bool) {
+	data, err := in.read(path)
+	if err != nil {
+		return "", false
+	}
+	digest := sha256.Sum256(data)
+	return hex.EncodeToString(digest[:]), true
+}
+
+// repositoryRoot is the top directory of the repository that a directory is in: the
+// next one that Git keeps, else GitHub's workspace, else the directory itself.
+func repositoryRoot(env *environment, dir string) string {
+	for up := dir; up != ""; up = filepath.Dir(up) {
+		if _, err := os.Stat(filepath.Join(up, ".git")); err == nil {
+			return up
+		}
+		if up == filepath.Dir(up) {
+			break
+		}
+	}
+	if workspace := env.getenv("GITHUB_WORKSPACE"); workspace != "" {
+		if below, err := filepath.Rel(workspace, dir); err == nil && filepath.IsLocal(below) {
+			return workspace
+		}
+	}
+	return dir
+}
+
+// buildCommit is the commit that the binary was built from, "" when it is unknown.
+func buildCommit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+// lineOutput is a line in the output "lines".
+type lineOutput struct {
+	Line    string              `json:"line"`
+	Tag     string              `json:"tag"`
+	Gating  bool                `json:"gating"`
+	Verdict conformance.Verdict `json:"verdict"`
+}
+
+// reportOutputs are what a workflow is told of a report: the verdict, how many cases
+// had which, and where the files are, by their complete paths.
+func reportOutputs(d *report.Document, opts reportOptions) ([]output, error) {
+	lines := []lineOutput{}
+	for _, l := range d.Lines {
+		lines = append(lines, lineOutput{l.Line, l.Tag, l.Gating, l.Verdict})
+	}
+	text, err := json.Marshal(lines)
+	if err != nil {
+		return nil, err
+	}
+	outputs := []output{
+		{"verdict", string(d.Verdict)},
+		{"exit-code", strconv.Itoa(d.ExitCode)},
+		{"reason", report.OneLine(d.Reason)},
+		{"passed", countOutput(d, conformance.Pass)},
+		{"failed", countOutput(d, conformance.Fail, conformance.XPass)},
+		{"errors", countOutput(d, conformance.Error)},
+		{"expected", countOutput(d, conformance.XFail, conformance.Flaky)},
+		{"skipped", countOutput(d, conformance.Skip)},
+		{"tokens", strconv.Itoa(d.Tokens)},
+		{"lines", string(text)},
+	}
+	paths, err := opts.pathOutputs()
+	return append(outputs, paths...), err
+}
+
+func countOutput(d *report.Document, verdicts ...conformance.Verdict) string {
+	n := 0
+	for _, v := range verdicts {
+		n += d.Counts[v]
+	}
+	return strconv.Itoa(n)
+}
+
+// pathOutputs name the directory of the report and its files: "report-junit" and so on.
+func (opts reportOptions) pathOutputs() ([]output, error) {
+	if opts.dir == "" {
+		return nil, nil
+	}
+	dir, err := filepath.Abs(opts.dir)
+	if err != nil {
+		return nil, err
+	}
+	outputs := []output{{"report-dir", dir}}
+	for _, format := range report.Formats() {
+		if slices.Contains(opts.formats, string(format)) {
+			outputs = append(outputs, output{"report-" + string(format), filepath.Join(dir, format.FileName())})
+		}
+	}
+	return outputs, nil
 }

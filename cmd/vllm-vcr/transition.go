@@ -37,11 +37,11 @@ func (env *environment) orEnv(value, name string) string {
 }
 
 func (env *environment) load(in inputs) (*compat.Matrix, *manifest.Manifest, error) {
-	return loadInputs(env, in)
+	return loadInputs(env, &in)
 }
 
 func (env *environment) loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
-	return loadCompat(env, path)
+	return loadCompat(path)
 }
 
 func (env *environment) loadManifest(path string, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/report"
+)
+
+// What --print-plan prints.
+const (
+	planCases    = "cases"
+	planRequests = "requests"
+)
+
+// planOptions are the flags of conform about cases by their names: which to run, which
+// are known to fail, and what to print instead of running any.
+type planOptions struct {
+	run, skip    []string
+	expectations string
+	update       bool
+	list         bool
+	printPlan    string
+	explain      string
+}
+
+func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&opts.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
+	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
+	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
+	flags.BoolVar(&opts.update, "update-expectations", false, "after the run, add what failed to the file of expectations and remove what nothing needs any more")
+	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and end")
+	flags.StringVar(&opts.printPlan, "print-plan", "", "print the cases that would run, or the requests of each fidelity case with =requests, and end")
+	flags.Lookup("print-plan").NoOptDefVal = planCases
+	flags.StringVar(&opts.explain, "explain", "", "print what a finding's code means, such as F001, and end")
+}
+
+// sel completes a selection with the patterns.
+func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
+	if opts.update && expectationsPath(opts.expectations) == "" {
+		return errNoExpectations
+	}
+	switch opts.printPlan {
+	case "true": // it was a flag without a value, and can be set in the environment
+		opts.printPlan = planCases
+	case "", "false":
+		opts.printPlan = ""
+	default:
+		if _, err := chooseOne("--print-plan", opts.printPlan, planCases, planRequests); err != nil {
+			return err
+		}
+	}
+	if sel.Run, err = readPatterns("--run", opts.run); err != nil {
+		return err
+	}
+	sel.Skip, err = readPatterns("--skip", opts.skip)
+	return err
+}
+
+// prints tells whether something is printed instead of a run.
+func (opts *planOptions) prints() bool { return opts.list || opts.printPlan != "" }
+
+// check refuses flags that would be without effect, as something is printed instead of
+// a run.
+func (opts *planOptions) check(given *pflag.FlagSet) error {
+	var printing []string
+	for _, flag := range []struct {
+		name string
+		on   bool
+	}{
+		{"--explain", opts.explain != ""},
+		{"--list", opts.list},
+		{"--print-plan", opts.printPlan != "" && opts.printPlan != "false"},
+	} {
+		if flag.on {
+			printing = append(printing, flag.name)
+		}
+	}
+	if len(printing) > 1 {
+		return fmt.Errorf("%s: want one of these", strings.Join(printing, " and "))
+	}
+	if len(printing) == 0 {
+		return nil
+	}
+	for _, name := range []string{"json", "report-dir", "update-expectations", "keep-alive"} {
+		if flag := given.Lookup(name); flag.Changed && flag.Value.String() != "false" {
+			return fmt.Errorf("%s runs nothing, so it has no use for --%s", printing[0], name)
+		}
+	}
+	return nil
+}
+
+// printPlanned prints what was asked for instead of a run.
+func printPlanned(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (err error) {
+	switch {
+	case opts.plan.list:
+		return conformance.List(env.stdout, cases)
+	case opts.plan.printPlan == planCases:
+		return printPlan(env, cases)
+	}
+	if runner.Store, err = openStore(env, &opts.store); err != nil {
+		return err
+	}
+	if err := runner.Requests(ctx, env.stdout, cases); err != nil {
+		return exitError{conformance.ExitInfra, fmt.Errorf("--print-plan=%s: %w", planRequests, err)}
+	}
+	return nil
+}
+
+// updateAfterRun brings the expectations up to date after a run, if that was asked for, and
+// returns how the command ends: as the report said, unless that cannot be done.
+func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, all []conformance.Case, reported error) error {
+	if !opts.update {
+		return reported
+	}
+	err := updateExpectations(env, opts.expectations, r, all)
+	switch {
+	case err == nil:
+		return reported
+	case reported == nil, errors.Is(reported, errReported):
+		return exitError{cmp.Or(r.ExitCode, conformance.ExitUsage), err}
+	}
+	return errors.Join(reported, err)
+}
+
+// loadExpectations reads what is known to fail: the file, else that of the working
+// directory, else the one in the binary. Findings that are errors end the command. What
+// the binary's own expects of goldens that all does not have is left out: the user did
+// not write it there.
+func loadExpectations(env *environment, path string, all []conformance.Case) (*expect.Expectations, error) {
+	var expected *expect.Expectations
+	var findings []tomlfile.Diagnostic
+	if path = expectationsPath(path); path != "" {
+		expected, findings = expect.Load(path)
+	} else {
+		expected, findings = expect.Parse("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		keepMatching(expected, all)
+	}
+	printDiagnostics(env, findings)
+	if tomlfile.HasErrors(findings) {
+		return nil, fmt.Errorf("%s cannot be used as it is", expected.File)
+	}
+	return expected, nil
+}
+
+// expectationsPath is the file, empty when there is none but in the binary.
+func expectationsPath(path string) string {
+	if path == "" && exists(vcr.ExpectationsPath) {
+		return vcr.ExpectationsPath
+	}
+	return path
+}
+
+// keepMatching leaves out the expectations that match no case.
+func keepMatching(expected *expect.Expectations, all []conformance.Case) {
+	expected.List = slices.DeleteFunc(expected.List, func(e expect.Expectation) bool {
+		p, err := expect.ParsePattern(e.Pattern)
+		return err == nil && !slices.ContainsFunc(all, func(c conformance.Case) bool { return p.Match(c.Name()) })
+	})
+}
+
+// errNoExpectations is why there is no file to bring up to date.
+var errNoExpectations = errors.New("--update-expectations: there is no " + vcr.ExpectationsPath + " here: name the file with --expectations")
+
+// updateExpectations brings the file up to date with a report on some of all cases, and
+// says on stderr what it did and what is left to do.
+func updateExpectations(env *environment, path string, r *conformance.Report, all []conformance.Case) error {
+	if path = expectationsPath(path); path == "" {
+		return errNoExpectations
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	update, err := expect.Update(path, data, r.Results, all, env.now())
+	if err != nil {
+		return err
+	}
+	if string(update.Data) != string(data) {
+		if err := tomlfile.Replace(path, update.Data); err != nil {
+			return err
+		}
+	}
+	for _, p := range update.Removed {
+		fmt.Fprintf(env.stderr, "%s: removed %s\n", path, report.OneLine(p))
+	}
+	for _, p := range update.Added {
+		fmt.Fprintf(env.stderr, "%s: added %s: fill in its reason and its issue\n", path, report.OneLine(p))
+	}
+	for _, note := range update.Notes {
+		fmt.Fprintln(env.stderr, report.OneLine(strings.TrimSpace(note)))
+	}
+	return nil
+}
+
+// finding is the page on a code: a section of docs/findings.md.
+type finding struct {
+	code, title string
+	text        string // what is below the heading
+}
+
+// findings reads the pages, in their order.
+func findings() []finding {
+	var all []finding
+	for _, section := range strings.Split(string(embedded(vcr.FindingsPath)), "\n## ")[1:] {
+		heading, text, _ := strings.Cut(section, "\n")
+		code, title, _ := strings.Cut(heading, " ")
+		all = append(all, finding{code, title, strings.TrimSpace(text)})
+	}
+	return all
+}
+
+// findingTitles are the titles of the pages, by code.
+func findingTitles() map[conformance.Code]string {
+	titles := map[conformance.Code]string{}
+	for _, f := range findings() {
+		titles[conformance.Code(f.code)] = f.title
+	}
+	return titles
+}
+
+// runExplain prints the page on a code, in whatever case it is given.
+func runExplain(env *environment, code string) error {
+	all := findings()
+	at := slices.IndexFunc(all, func(f finding) bool { return strings.EqualFold(f.code, code) })
+	if at < 0 {
+		return fmt.Errorf("--explain %q: no finding has that code%s", code, nearCodes(code, all))
+	}
+	_, err := fmt.Fprintf(env.stdout, "%s %s\n\n%s\n", all[at].code, all[at].title, all[at].text)
+	return err
+}
+
+// nearCodes suggests the code that was meant among those of the same letter, or names
+// the letters that there are.
+func nearCodes(code string, all []finding) string {
+	var family, letters []string
+	for _, f := range all {
+		if !slices.Contains(letters, f.code[:1]) {
+			letters = append(letters, f.code[:1])
+		}
+		if code != "" && strings.EqualFold(f.code[:1], code[:1]) {
+			family = append(family, f.code)
+		}
+	}
+	if len(family) == 0 {
+		return ": codes begin with one of " + strings.Join(letters, ", ")
+	}
+	if near, ok := tomlfile.Nearest(code, family); ok {
+		return fmt.Sprintf(": did you mean %s? There are %s", near, strings.Join(family, ", "))
+	}
+	return ": there are " + strings.Join(family, ", ")
+}

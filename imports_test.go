@@ -70,7 +70,7 @@ var importRules = map[string][]string{
 	"internal/upstream/wirediff": {"compat", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
-		"internal/upstream",
+		"internal/report", "internal/upstream",
 	},
 	"internal/upstream/adopt": {
 		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/wirediff", "internal/wire/protocol",

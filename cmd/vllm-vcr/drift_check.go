@@ -24,7 +24,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -90,7 +89,7 @@ func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "how long the engine may take to start")
 	flags.StringVar(&opts.model, "model", "", "model directory for the frontend (default the one in the binary)")
 	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default nothing)")
-	flags.StringVar(&opts.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+driftJSON)
+	flags.StringVar(&opts.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+drift.JSONFile)
 	opts.store.addFlags(flags)
 	flags.Lookup("cache").Usage += "; frontends are kept in the folder frontends of it (default of vllm-vcr)"
 	opts.report.addFlags(flags)
@@ -147,12 +146,9 @@ type driftRun struct {
 	line     compat.Line // that the release is judged as
 	own      bool        // it is its own
 
-	failed   error // why there is no release to look at
-	result   drift.Result
-	started  time.Time
-	took     time.Duration
-	document *report.Document // nil if nothing was run
-	body     *report.Document // the same without what differs between equal runs
+	failed  error // why there is no release to look at
+	result  drift.Result
+	started time.Time
 }
 
 func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, args []string) error {
@@ -179,11 +175,11 @@ func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, arg
 	} else if run.result, err = checkRelease(ctx, env, run, live); err != nil {
 		return err
 	}
-	run.took = time.Since(run.started)
-	if err := buildDriftDocuments(env, run); err != nil {
+	r, err := newDriftReport(env, run)
+	if err != nil {
 		return err
 	}
-	return printDrift(env, run)
+	return printDrift(env, r, &run.flags)
 }
 
 // checkRelease makes all layers.

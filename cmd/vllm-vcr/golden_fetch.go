@@ -16,9 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -293,7 +291,7 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	if _, err := pullGoldens(ctx, env, run); err != nil {
 		return err
 	}
-	window, registry, err := run.narrowed()
+	window, registry, err := conformance.NarrowInputs(run.compat, run.goldens)
 	if err != nil {
 		return err
 	}
@@ -309,79 +307,4 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s: %d goldens, %d bytes\n", report.OneLine(filepath.ToSlash(opts.out)), len(run.goldens), info.Size())
 	return err
-}
-
-// narrowed are the support window and the registry of the selected goldens alone, as a run would
-// otherwise miss the others.
-func (r *fetch) narrowed() (window, registry []byte, err error) {
-	lines := map[string]bool{}
-	var names []string
-	for _, g := range r.goldens {
-		if !lines[g.Line] {
-			lines[g.Line], names = true, append(names, g.Line)
-		}
-	}
-	if window, err = r.narrowedWindow(lines); err != nil {
-		return nil, nil, err
-	}
-	if registry, err = r.narrowedRegistry(names); err != nil {
-		return nil, nil, err
-	}
-	m, _ := compat.Parse(compatName, window)
-	all, findings := manifest.Parse(manifestName, registry)
-	if !tomlfile.HasErrors(findings) {
-		findings = conformance.CheckInputs(m, all)
-	}
-	if at := slices.IndexFunc(findings, func(f tomlfile.Diagnostic) bool { return f.Severity == tomlfile.Error }); at >= 0 {
-		return nil, nil, fmt.Errorf("a bundle of these goldens alone could not be used: %v", findings[at])
-	}
-	return window, registry, nil
-}
-
-// narrowedRegistry is a block for each line. Each golden is written alone: an editor looks at the whole text at every
-// change, which would take minutes with a thousand goldens.
-func (r *fetch) narrowedRegistry(names []string) ([]byte, error) {
-	var blocks []string
-	for _, name := range names {
-		var begin, entries, end string
-		for _, g := range r.goldens {
-			if g.Line != name {
-				continue
-			}
-			editor, err := manifest.NewEditor(manifestName, nil, names)
-			if err == nil {
-				err = editor.Put(g)
-			}
-			if err != nil {
-				return nil, err
-			}
-			// A marker, an empty line, the golden, an empty line, a marker.
-			written := strings.SplitAfter(string(editor.Bytes()), "\n\n")
-			begin, end = written[0], written[len(written)-1]
-			entries += strings.Join(written[1:len(written)-1], "")
-		}
-		blocks = append(blocks, begin+entries+end)
-	}
-	return []byte(strings.Join(blocks, "\n")), nil
-}
-
-// Names of the files in a bundle.
-const (
-	compatName   = "compat.toml"
-	manifestName = "manifest.toml"
-)
-
-func (r *fetch) narrowedWindow(lines map[string]bool) ([]byte, error) {
-	m, findings := compat.Parse(compatName, r.compat)
-	if tomlfile.HasErrors(findings) {
-		return nil, fmt.Errorf("%v", findings[0]) // not reached: it was loaded
-	}
-	whole := slices.ContainsFunc(m.Lines, func(l compat.Line) bool { return l.Default && lines[l.Name] })
-	wanted := slices.DeleteFunc(m.Lines, func(l compat.Line) bool { return !lines[l.Name] })
-	for i := range wanted {
-		if !whole && !wanted[i].IsTracker() {
-			wanted[i].Default, whole = true, true // the newest comes first
-		}
-	}
-	return compat.Rewrite(compatName, r.compat, wanted)
 }

@@ -3,9 +3,10 @@ package compat
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // Build is what a wheel of vLLM is called: by the version that it is a release of,
@@ -33,16 +34,16 @@ func ParseBuild(s string) (Build, error) {
 }
 
 var (
-	localPattern = regexp.MustCompile(`^[a-z0-9]+(\.[a-z0-9]+)*$`)
+	localPattern = lazyregexp.New(`^[a-z0-9]+(\.[a-z0-9]+)*$`)
 	toDots       = strings.NewReplacer("-", ".", "_", ".")
-	digits       = regexp.MustCompile(`^[0-9]+$`)
+	digits       = lazyregexp.New(`^[0-9]+$`)
 )
 
 func parseBuild(s string) (b Build, err error) {
 	public, local, isLocal := strings.Cut(s, "+")
 	if isLocal {
 		b.local = toDots.Replace(strings.ToLower(local))
-		if !localPattern.MatchString(b.local) {
+		if !localPattern().MatchString(b.local) {
 			return b, errNotVersion
 		}
 	}
@@ -106,7 +107,7 @@ func compareLocal(a, b string) int {
 }
 
 func comparePart(a, b string) int {
-	aNumber, bNumber := digits.MatchString(a), digits.MatchString(b)
+	aNumber, bNumber := digits().MatchString(a), digits().MatchString(b)
 	switch {
 	case aNumber && bNumber:
 		a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
@@ -132,14 +133,14 @@ func (b Build) IsCandidate() bool { return b.Version.IsCandidate() && !b.develop
 func (b Build) Line() string { return b.Version.Line() }
 
 // revision is the commit, or the day of a tree that was changed since.
-var revision = regexp.MustCompile(`^(g[0-9a-f]{7,}|d[0-9]{8})$`)
+var revision = lazyregexp.New(`^(g[0-9a-f]{7,}|d[0-9]{8})$`)
 
 // Variant is which of several wheels of one and the same source b is, such as "cpu"
 // or "cu130": its local part but for the commit. It is "" for the usual one.
 func (b Build) Variant() string {
 	var kept []string
 	for part := range strings.SplitSeq(b.local, ".") {
-		if !revision.MatchString(part) {
+		if !revision().MatchString(part) {
 			kept = append(kept, part)
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
@@ -105,13 +105,13 @@ func (e *entry) checkPaths() {
 
 // Parts of a location that may hold secrets: who asks, and a query, as a signed URL has one.
 var (
-	userinfo = regexp.MustCompile(`(://)[^/@]*@`)
-	query    = regexp.MustCompile(`\?.+`)
+	userinfo = lazyregexp.New(`(://)[^/@]*@`)
+	query    = lazyregexp.New(`\?.+`)
 )
 
 // shown is a location as messages show it.
 func shown(location string) string {
-	return clip(query.ReplaceAllString(userinfo.ReplaceAllString(location, "$1"), "?…"))
+	return clip(query().ReplaceAllString(userinfo().ReplaceAllString(location, "$1"), "?…"))
 }
 
 // pathProblem says what is wrong with the path or location of a golden; it

@@ -9,11 +9,12 @@ package safetext
 import (
 	"fmt"
 	"html"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // Line returns text as one line. Escape sequences of terminals are removed; line ends, control characters, and characters
@@ -31,7 +32,7 @@ func Line(text string) string {
 // printable is Line without the rule for the beginning of a line.
 func printable(text string) string {
 	if strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
-		text = terminalSequence.ReplaceAllString(strings.ToValidUTF8(text, string(utf8.RuneError)), "")
+		text = terminalSequence().ReplaceAllString(strings.ToValidUTF8(text, string(utf8.RuneError)), "")
 		text = strings.Map(func(r rune) rune {
 			if unicode.IsPrint(r) || r == utf8.RuneError {
 				return r
@@ -40,15 +41,15 @@ func printable(text string) string {
 		}, text)
 	}
 	if strings.Contains(text, "##") {
-		text = ciCommand.ReplaceAllString(text, "# #$1")
+		text = ciCommand().ReplaceAllString(text, "# #$1")
 	}
 	return text
 }
 
 var (
 	// terminalSequence is a control sequence (colours, cursor), or an operating system command (title, links) with its end.
-	terminalSequence = regexp.MustCompile("(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)")
-	ciCommand        = regexp.MustCompile(`##(\w*\[)`)
+	terminalSequence = lazyregexp.New("(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)")
+	ciCommand        = lazyregexp.New(`##(\w*\[)`)
 )
 
 // What Block shows of an output is bounded, as it ends up in reports.

@@ -8,11 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	gh "github.com/google/go-github/v62/github"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // Options say which repository a [Client] works on, as whom, and by what effects.
@@ -70,11 +70,11 @@ type Client struct {
 	log         *slog.Logger
 }
 
-var repositoryName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9-]{0,38})/([A-Za-z0-9._-]{1,100})$`)
+var repositoryName = lazyregexp.New(`^([A-Za-z0-9][A-Za-z0-9-]{0,38})/([A-Za-z0-9._-]{1,100})$`)
 
 // New checks the options. It asks GitHub nothing yet.
 func New(o Options) (*Client, error) {
-	parts := repositoryName.FindStringSubmatch(o.Repository)
+	parts := repositoryName().FindStringSubmatch(o.Repository)
 	if parts == nil || strings.Trim(parts[2], ".") == "" {
 		return nil, fmt.Errorf("repository %q: want owner/name", o.Repository)
 	}

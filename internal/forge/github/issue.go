@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	gh "github.com/google/go-github/v62/github"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // An Issue is what there should be under a key: open with this title and body, or not open.
@@ -34,15 +34,15 @@ type Issue struct {
 const maxPages = 50
 
 var (
-	issueKey   = regexp.MustCompile(`^[a-z0-9]+([-._/][a-z0-9]+)*$`)
-	issueState = regexp.MustCompile(`^[a-z0-9]+( [a-z0-9]+)*$`)
+	issueKey   = lazyregexp.New(`^[a-z0-9]+([-._/][a-z0-9]+)*$`)
+	issueState = lazyregexp.New(`^[a-z0-9]+( [a-z0-9]+)*$`)
 )
 
 func (i Issue) check() error {
-	if !issueKey.MatchString(i.Key) || len(i.Key) > 100 {
+	if !issueKey().MatchString(i.Key) || len(i.Key) > 100 {
 		return usage("key %q: want small letters and digits, with single - . _ or / between", i.Key)
 	}
-	if i.State != "" && (!issueState.MatchString(i.State) || len(i.State) > 100) {
+	if i.State != "" && (!issueState().MatchString(i.State) || len(i.State) > 100) {
 		return usage("state %q: want small letters and digits, in words with single blanks between", i.State)
 	}
 	if !i.Open {
@@ -94,7 +94,7 @@ func (c *Client) OpenKeys(ctx context.Context, prefix string) ([]string, error) 
 	var keys []string
 	for _, issue := range all {
 		key := keyOf(issue.GetBody())
-		if issue.GetState() == "open" && issueKey.MatchString(key) && strings.HasPrefix(key, prefix) {
+		if issue.GetState() == "open" && issueKey().MatchString(key) && strings.HasPrefix(key, prefix) {
 			keys = append(keys, key)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"regexp"
 	"strings"
 
 	gh "github.com/google/go-github/v62/github"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // A PullRequest is what there should be on a branch: one commit on the base that brings it the files.
@@ -26,18 +26,18 @@ type PullRequest struct {
 }
 
 var (
-	branchName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$`)
-	commitID   = regexp.MustCompile(`^[0-9a-f]{40}$`)
+	branchName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$`)
+	commitID   = lazyregexp.New(`^[0-9a-f]{40}$`)
 )
 
 func (p PullRequest) check() error {
 	for _, name := range []string{p.Branch, p.Base} {
 		bad := strings.Contains(name, "..") || strings.HasSuffix(name, ".") || strings.Contains(name+"/", ".lock/")
-		if bad || !branchName.MatchString(name) {
+		if bad || !branchName().MatchString(name) {
 			return usage("branch %q: want a name of letters, digits and - . _ /", name)
 		}
 	}
-	if p.EditedFrom != "" && !commitID.MatchString(p.EditedFrom) {
+	if p.EditedFrom != "" && !commitID().MatchString(p.EditedFrom) {
 		return usage("commit %q: want 40 hex digits", p.EditedFrom)
 	}
 	if len(p.Files.Patterns) == 0 {

@@ -4,9 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
-	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
@@ -65,9 +64,9 @@ func (s Switch) String() string {
 }
 
 var (
-	rolePattern    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`) })
-	sessionPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\w+=,.@-]{2,64}$`) })
-	regionPattern  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9-]{1,40}$`) })
+	rolePattern    = lazyregexp.New(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`)
+	sessionPattern = lazyregexp.New(`^[\w+=,.@-]{2,64}$`)
+	regionPattern  = lazyregexp.New(`^[a-z0-9-]{1,40}$`)
 )
 
 // Check finds options that cannot be right, without a request.

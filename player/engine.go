@@ -34,7 +34,7 @@ type engine struct {
 
 	source    Source
 	model     latency.Model // at PaceModelled
-	scheduler *scheduler.Scheduler
+	scheduler *scheduler.Scheduler[*request]
 	pool      *kvcache.Pool
 
 	byID     map[string]*request
@@ -75,7 +75,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 	e := &engine{
 		codec: codec, index: opt.EngineIndex, ready: ready, opt: opt, clock: opt.Clock, log: opt.Log,
 		fault: opt.OnRefused, source: source, pool: pool,
-		scheduler: scheduler.New(scheduler.Options{
+		scheduler: scheduler.New[*request](scheduler.Options{
 			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: opt.reach(ready.MaxModelLen),
 			LongPrefillTokenThreshold: opt.Limits.LongPrefillTokenThreshold, MaxLoRAs: opt.LoRA.MaxLoRAs,
 			Priority: opt.SchedulingPolicy == PolicyPriority, Caching: opt.caching(), Pool: pool,

@@ -11,7 +11,7 @@ import (
 
 // request is one request in the engine, from ADD to its last output.
 type request struct {
-	scheduler.Request
+	scheduler.Request[*request]
 	id       string
 	number   uint64 // of its arrival
 	client   int
@@ -58,7 +58,7 @@ func (e *engine) newRequest(r *protocol.Request) (*request, error) {
 		return nil, &Refusal{"bad_request", err}
 	}
 	q.stream = e.codec.NewStream(r)
-	q.Request = scheduler.Request{
+	q.Request = scheduler.Request[*request]{
 		ID: r.ID, Owner: q, Prompt: len(r.PromptTokenIDs), Priority: r.Priority, Arrival: r.ArrivalTime, Seq: seq,
 	}
 	if r.LoRA != nil {

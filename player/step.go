@@ -53,13 +53,13 @@ func (e *engine) launch(begin, now time.Duration) bool {
 	e.guess()
 	step := e.scheduler.Schedule()
 	for _, r := range step.Preempted {
-		e.preempted(r.Owner.(*request), begin)
+		e.preempted(r.Owner, begin)
 	}
 	for _, r := range step.Admitted {
-		e.admitted(r.Owner.(*request), begin)
+		e.admitted(r.Owner, begin)
 	}
 	for _, r := range step.Pulls {
-		e.pull(r.Owner.(*request), begin)
+		e.pull(r.Owner, begin)
 	}
 	if len(step.Scheduled) == 0 && !e.anyDue(now) {
 		return e.endStep(now) || len(step.Preempted) > 0 || len(step.Pulls) > 0
@@ -83,7 +83,7 @@ func (e *engine) anyDue(now time.Duration) bool {
 		return false
 	}
 	for _, r := range e.scheduler.Running() {
-		if q := r.Owner.(*request); r.Complete() && q.due <= now && !e.unheard(q) {
+		if q := r.Owner; r.Complete() && q.due <= now && !e.unheard(q) {
 			return true
 		}
 	}
@@ -91,7 +91,7 @@ func (e *engine) anyDue(now time.Duration) bool {
 }
 
 // hasChunks tells whether a step computes a part of a prompt, and not its end.
-func hasChunks(step *scheduler.Step) bool {
+func hasChunks(step *scheduler.Step[*request]) bool {
 	for _, r := range step.Scheduled {
 		if !r.Complete() {
 			return true
@@ -101,7 +101,7 @@ func hasChunks(step *scheduler.Step) bool {
 }
 
 // duration asks the model how long a step takes.
-func (e *engine) duration(step *scheduler.Step) time.Duration {
+func (e *engine) duration(step *scheduler.Step[*request]) time.Duration {
 	d := &e.draws
 	*d = latency.Step{
 		Running: len(e.scheduler.Running()), Limit: e.ready.MaxNumSeqs, Budget: e.ready.MaxNumBatchedTokens, Left: step.Left,
@@ -109,7 +109,7 @@ func (e *engine) duration(step *scheduler.Step) time.Duration {
 	}
 	e.drawers = e.drawers[:0]
 	for _, r := range step.Scheduled {
-		q := r.Owner.(*request)
+		q := r.Owner
 		before := r.Computed - r.Share
 		if before >= r.Prompt && r.Complete() {
 			d.Decodes = append(d.Decodes, latency.Decode{Request: q.timing, Context: before, Tokens: r.Share})
@@ -159,7 +159,7 @@ func (e *engine) land() {
 	e.flight.on, e.ended, e.silent = false, false, false
 	said := false
 	for _, r := range e.scheduler.Running() {
-		q := r.Owner.(*request)
+		q := r.Owner
 		if r.Complete() && q.due <= now && !e.unheard(q) && (q.trouble == nil || !e.holds(q, now)) {
 			said = true
 			e.speak(q, now)
@@ -192,7 +192,7 @@ func (e *engine) endStep(now time.Duration) bool {
 func (e *engine) guess() {
 	for _, r := range e.scheduler.Running() {
 		if len(r.Seq.Tokens)-r.Computed == 1 {
-			r.Drafts = r.Owner.(*request).drafts(e.opt)
+			r.Drafts = r.Owner.drafts(e.opt)
 		}
 	}
 }
@@ -373,7 +373,7 @@ func (e *engine) nextDue() (time.Duration, bool) {
 	}
 	if e.holdsBack() && e.scheduler.Pause != scheduler.PausedAll {
 		for _, r := range e.scheduler.Running() {
-			if q := r.Owner.(*request); r.Complete() && !e.unheard(q) {
+			if q := r.Owner; r.Complete() && !e.unheard(q) {
 				due = min(due, q.due)
 			}
 		}

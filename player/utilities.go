@@ -113,7 +113,7 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	if running {
 		for _, r := range e.scheduler.PreemptAll() {
-			r.Owner.(*request).note(protocol.EventPreempted, e.clock.Now())
+			r.Owner.note(protocol.EventPreempted, e.clock.Now())
 		}
 	}
 	done := e.pool.Reset()

@@ -44,7 +44,7 @@ type simulation struct {
 	workload  *Workload
 	engine    Engine
 	model     latency.Model
-	scheduler *scheduler.Scheduler
+	scheduler *scheduler.Scheduler[*running]
 	seed      uint64
 	now       time.Duration
 	due       arrivals
@@ -77,7 +77,7 @@ func newSimulation(w *Workload, e Engine, m latency.Model, seed uint64) (*simula
 	}
 	s := &simulation{
 		workload: w, engine: e, model: m, seed: seed, children: make([][]int, len(w.asks)),
-		scheduler: scheduler.New(scheduler.Options{
+		scheduler: scheduler.New[*running](scheduler.Options{
 			MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens, MaxModelLen: e.MaxModelLen,
 			Caching: e.Caching, Pool: pool,
 		}),
@@ -111,7 +111,7 @@ func (s *simulation) arrive() {
 		prompt := append(make([]uint32, 0, len(a.prompt)+a.record.OutputTokens), a.prompt...)
 		s.inFlight++
 		at := inMilliseconds(next.at)
-		s.scheduler.Add(&scheduler.Request{
+		s.scheduler.Add(&scheduler.Request[*running]{
 			ID: id, Seq: kvcache.NewSequence(prompt), Prompt: len(prompt), Arrival: next.at.Seconds(),
 			Owner: &running{
 				index: next.index, last: next.at, latency: latency.NewRequest(s.seed, id, len(prompt), 0),
@@ -122,16 +122,16 @@ func (s *simulation) arrive() {
 }
 
 // take lets a step take its time, and those that it completes say a token.
-func (s *simulation) take(step *scheduler.Step) {
+func (s *simulation) take(step *scheduler.Step[*running]) {
 	for _, r := range step.Admitted {
-		own := r.Owner.(*running)
+		own := r.Owner
 		own.record.CachedTokens, own.latency.Cached = r.Cached, r.Cached
 	}
 	s.describe(step)
 	s.now += max(s.model.Duration(&s.shape), 0)
 	first := uint32(0) // tokens of the prompts that end here
 	for _, r := range step.Scheduled {
-		if r.Complete() && r.Owner.(*running).record.OutputTokens == 0 {
+		if r.Complete() && r.Owner.record.OutputTokens == 0 {
 			first += uint32(r.Prompt)
 		}
 	}
@@ -144,14 +144,14 @@ func (s *simulation) take(step *scheduler.Step) {
 }
 
 // describe tells the model what the step computes.
-func (s *simulation) describe(step *scheduler.Step) {
+func (s *simulation) describe(step *scheduler.Step[*running]) {
 	s.shape = latency.Step{
 		Running: len(s.scheduler.Running()), Limit: s.engine.MaxNumSeqs,
 		Budget: s.engine.MaxNumBatchedTokens, Left: step.Left,
 		Decodes: s.shape.Decodes[:0], Chunks: s.shape.Chunks[:0],
 	}
 	for _, r := range step.Scheduled {
-		own := r.Owner.(*running)
+		own := r.Owner
 		before := r.Computed - r.Share
 		if before >= r.Prompt && r.Complete() && r.Share == 1 {
 			s.shape.Decodes = append(s.shape.Decodes, latency.Decode{Request: own.latency, Context: len(r.Seq.Tokens), Tokens: 1})
@@ -164,8 +164,8 @@ func (s *simulation) describe(step *scheduler.Step) {
 }
 
 // say enters an output, and ends the request with its last.
-func (s *simulation) say(r *scheduler.Request, batch, first uint32) {
-	own := r.Owner.(*running)
+func (s *simulation) say(r *scheduler.Request[*running], batch, first uint32) {
+	own := r.Owner
 	rec, ask := &own.record, &s.workload.asks[own.index]
 	gap := inMilliseconds(s.now - own.last)
 	own.last = s.now

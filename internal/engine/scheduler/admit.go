@@ -3,7 +3,7 @@ package scheduler
 import "github.com/vllm-vcr/conformance/internal/engine/kvcache"
 
 // admit moves waiting requests into the batch while there is room.
-func (s *Scheduler) admit(threshold int) {
+func (s *Scheduler[T]) admit(threshold int) {
 	for s.step.Left > 0 && s.Pause == Unpaused && len(s.running) < s.opt.MaxNumSeqs {
 		r := s.waiting.peek()
 		if r == nil {
@@ -25,7 +25,7 @@ func (s *Scheduler) admit(threshold int) {
 }
 
 // skip passes over the next request in this step.
-func (s *Scheduler) skip() {
+func (s *Scheduler[T]) skip() {
 	r := s.waiting.pop()
 	if !r.deferred {
 		r.deferred = true
@@ -35,7 +35,7 @@ func (s *Scheduler) skip() {
 }
 
 // undefer counts a request as one that nothing but room holds back.
-func (s *Scheduler) undefer(r *Request) {
+func (s *Scheduler[T]) undefer(r *Request[T]) {
 	if r.deferred {
 		r.deferred = false
 		s.deferred--
@@ -43,13 +43,13 @@ func (s *Scheduler) undefer(r *Request) {
 }
 
 // hasSlot tells whether the batch has a slot for the request's adapter.
-func (s *Scheduler) hasSlot(r *Request) bool {
+func (s *Scheduler[T]) hasSlot(r *Request[T]) bool {
 	return r.LoRA == 0 || s.opt.MaxLoRAs == 0 || len(s.loras) < s.opt.MaxLoRAs || s.loras[r.LoRA] > 0
 }
 
 // enter admits the next request, or starts to pull its KV cache. It reports false
 // when there is no room, so that nobody behind it is asked.
-func (s *Scheduler) enter(r *Request, threshold int) bool {
+func (s *Scheduler[T]) enter(r *Request[T], threshold int) bool {
 	cached := r.Computed
 	if cached == 0 {
 		cached = s.opt.Pool.Lookup(r.Seq)
@@ -69,7 +69,7 @@ func (s *Scheduler) enter(r *Request, threshold int) bool {
 	if len(s.running) > 0 {
 		room.Watermark = s.opt.Watermark
 	}
-	if !s.opt.Pool.Admit(r.Seq, cached, n, s.opt.Lookahead, room) {
+	if !s.opt.Pool.Admit(r.Seq, cached, n, 0, room) {
 		return false
 	}
 	if r.Computed == 0 {
@@ -82,7 +82,7 @@ func (s *Scheduler) enter(r *Request, threshold int) bool {
 	return true
 }
 
-func (s *Scheduler) join(r *Request, computed int) {
+func (s *Scheduler[T]) join(r *Request[T], computed int) {
 	s.undefer(r)
 	if r.Preemptions == 0 && r.state != pulled {
 		r.Cached = computed
@@ -95,7 +95,7 @@ func (s *Scheduler) join(r *Request, computed int) {
 }
 
 // count adds a look-up of the prefix cache to the statistics.
-func (s *Scheduler) count(r *Request, cached int) {
+func (s *Scheduler[T]) count(r *Request[T], cached int) {
 	switch {
 	case !s.opt.Caching || r.Seq.Uncached:
 	case r.Preemptions > 0:
@@ -111,7 +111,7 @@ func (s *Scheduler) count(r *Request, cached int) {
 
 // pull allocates the blocks that a remote KV cache is pulled into. All but the last
 // token of the prompt need not be computed then.
-func (s *Scheduler) pull(r *Request, cached int) bool {
+func (s *Scheduler[T]) pull(r *Request[T], cached int) bool {
 	whole := len(r.Seq.Tokens)
 	if !s.opt.Pool.Admit(r.Seq, cached, whole-cached, 0, kvcache.Admission{Delay: true}) {
 		return false
@@ -127,7 +127,7 @@ func (s *Scheduler) pull(r *Request, cached int) bool {
 
 // Pulled says that the KV cache of a request has come, or, with failed, that it has
 // not: its prompt is then computed here.
-func (s *Scheduler) Pulled(r *Request, failed bool) {
+func (s *Scheduler[T]) Pulled(r *Request[T], failed bool) {
 	if r.state != pulling {
 		return
 	}

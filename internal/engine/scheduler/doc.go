@@ -10,7 +10,7 @@
 // it. In a step without such a preemption waiting requests are admitted, as long as
 // the batch, the step, the KV cache and the adapters' slots have room.
 //
-//	s := scheduler.New(scheduler.Options{MaxNumSeqs: 128, MaxNumBatchedTokens: 2048, Pool: pool})
+//	s := scheduler.New[*answer](scheduler.Options{MaxNumSeqs: 128, MaxNumBatchedTokens: 2048, Pool: pool})
 //	s.Add(request)
 //	for step := s.Schedule(); len(step.Scheduled) > 0; step = s.Schedule() {
 //		// compute it; a request whose Computed is the length of its Tokens says the next one

@@ -8,16 +8,16 @@ import (
 
 // queue holds the requests that wait. What is removed from the middle stays until
 // it comes to the front, so that a hundred thousand aborts cost no search.
-type queue struct {
+type queue[T any] struct {
 	priority bool
-	front    []*Request // put back: the last one is the next
-	back     []*Request // arrived: the one at head is the next
+	front    []*Request[T] // put back: the last one is the next
+	back     []*Request[T] // arrived: the one at head is the next
 	head     int
-	heap     byPriority // in place of both, under priority
-	count    int        // of those that still wait
+	heap     byPriority[T] // in place of both, under priority
+	count    int           // of those that still wait
 }
 
-func (q *queue) push(r *Request) {
+func (q *queue[T]) push(r *Request[T]) {
 	q.count++
 	if q.priority {
 		heap.Push(&q.heap, r)
@@ -27,7 +27,7 @@ func (q *queue) push(r *Request) {
 }
 
 // putBack makes a request the next one again.
-func (q *queue) putBack(r *Request) {
+func (q *queue[T]) putBack(r *Request[T]) {
 	q.count++
 	if q.priority {
 		heap.Push(&q.heap, r)
@@ -38,13 +38,13 @@ func (q *queue) putBack(r *Request) {
 
 // removed tells the queue that one of its requests does not wait any more. What is
 // left over of such requests never outnumbers the others for long.
-func (q *queue) removed() {
+func (q *queue[T]) removed() {
 	q.count--
 	left := len(q.front) + len(q.back) - q.head + len(q.heap)
 	if left < 1024 || left < 2*q.count {
 		return
 	}
-	gone := func(r *Request) bool { return !r.waits() }
+	gone := func(r *Request[T]) bool { return !r.waits() }
 	q.front = slices.DeleteFunc(q.front, gone)
 	q.back, q.head = slices.DeleteFunc(slices.Delete(q.back, 0, q.head), gone), 0
 	q.heap = slices.DeleteFunc(q.heap, gone)
@@ -52,7 +52,7 @@ func (q *queue) removed() {
 }
 
 // peek returns the next request, nil when none waits.
-func (q *queue) peek() *Request {
+func (q *queue[T]) peek() *Request[T] {
 	for {
 		r := q.first()
 		if r == nil || r.waits() {
@@ -62,7 +62,7 @@ func (q *queue) peek() *Request {
 	}
 }
 
-func (q *queue) first() *Request {
+func (q *queue[T]) first() *Request[T] {
 	switch {
 	case q.priority && len(q.heap) > 0:
 		return q.heap[0]
@@ -75,7 +75,7 @@ func (q *queue) first() *Request {
 }
 
 // drop takes the first entry away.
-func (q *queue) drop() {
+func (q *queue[T]) drop() {
 	switch {
 	case q.priority:
 		heap.Pop(&q.heap)
@@ -90,7 +90,7 @@ func (q *queue) drop() {
 }
 
 // compact gives back the room of what has left the queue.
-func (q *queue) compact() {
+func (q *queue[T]) compact() {
 	if q.head == len(q.back) {
 		q.back, q.head = q.back[:0], 0
 	} else if q.head >= 1024 && q.head > len(q.back)/2 {
@@ -100,7 +100,7 @@ func (q *queue) compact() {
 	}
 }
 
-func (q *queue) pop() *Request {
+func (q *queue[T]) pop() *Request[T] {
 	r := q.peek()
 	if r != nil {
 		q.drop()
@@ -110,13 +110,13 @@ func (q *queue) pop() *Request {
 }
 
 // byPriority orders by priority, then arrival (vllm/v1/request.py __lt__).
-type byPriority []*Request
+type byPriority[T any] []*Request[T]
 
-func (h byPriority) Len() int           { return len(h) }
-func (h byPriority) Less(i, j int) bool { return precedes(h[i], h[j]) }
-func (h byPriority) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *byPriority) Push(r any)        { *h = append(*h, r.(*Request)) }
-func (h *byPriority) Pop() any {
+func (h byPriority[T]) Len() int           { return len(h) }
+func (h byPriority[T]) Less(i, j int) bool { return precedes(h[i], h[j]) }
+func (h byPriority[T]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byPriority[T]) Push(r any)        { *h = append(*h, r.(*Request[T])) }
+func (h *byPriority[T]) Pop() any {
 	old := *h
 	r := old[len(old)-1]
 	old[len(old)-1] = nil
@@ -124,6 +124,6 @@ func (h *byPriority) Pop() any {
 	return r
 }
 
-func precedes(a, b *Request) bool {
+func precedes[T any](a, b *Request[T]) bool {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Arrival, b.Arrival), cmp.Compare(a.ID, b.ID)) < 0
 }

@@ -5,13 +5,13 @@ import "github.com/vllm-vcr/conformance/internal/engine/kvcache"
 // Request is one request in the scheduler, from [Scheduler.Add] to
 // [Scheduler.Remove]. The owner sets the first fields, and appends to Tokens of
 // its sequence what the request says.
-type Request struct {
+type Request[T any] struct {
 	// ID decides between requests that are otherwise alike.
 	ID string
 	// Seq holds the tokens of the prompt and of what was said, and the blocks.
 	Seq *kvcache.Sequence
-	// Owner is whatever the owner needs to find the rest of it.
-	Owner any
+	// Owner is what the engine knows of the request beside this.
+	Owner T
 	// Prompt is the number of tokens of the prompt.
 	Prompt int
 	// Priority: lower runs first under [Options].Priority.
@@ -55,13 +55,13 @@ const (
 )
 
 // Running tells whether the request is in the batch.
-func (r *Request) Running() bool { return r.state == running }
+func (r *Request[T]) Running() bool { return r.state == running }
 
 // Complete tells whether all its tokens are computed, so that it says the next.
-func (r *Request) Complete() bool { return r.state == running && r.Computed >= len(r.Seq.Tokens) }
+func (r *Request[T]) Complete() bool { return r.state == running && r.Computed >= len(r.Seq.Tokens) }
 
 // waits tells whether the request waits for a place in the batch.
-func (r *Request) waits() bool { return r.state != unknown && r.state != running }
+func (r *Request[T]) waits() bool { return r.state != unknown && r.state != running }
 
 // missing is how many tokens are still to be computed, guesses included.
-func (r *Request) missing() int { return len(r.Seq.Tokens) + r.Drafts - r.Computed }
+func (r *Request[T]) missing() int { return len(r.Seq.Tokens) + r.Drafts - r.Computed }

@@ -20,9 +20,6 @@ type Options struct {
 	MaxModelLen int
 	// MaxLoRAs is how many adapters the batch has room for; 0 does not limit it.
 	MaxLoRAs int
-	// Lookahead is how many slots beyond a step's tokens a request gets, for drafts
-	// that a model makes in the same step.
-	Lookahead int
 	// NoChunks keeps prompts whole: one that is longer than what is left of a step waits.
 	NoChunks bool
 	// Partly admits a prompt when its first chunk fits into the KV cache, not only
@@ -58,54 +55,54 @@ type Stats struct {
 }
 
 // Step is what one step computes.
-type Step struct {
+type Step[T any] struct {
 	// Scheduled are the requests with a share of the step's tokens, in the order in
 	// which they got it.
-	Scheduled []*Request
+	Scheduled []*Request[T]
 	// Admitted are those that have just entered the batch, among Scheduled.
-	Admitted []*Request
+	Admitted []*Request[T]
 	// Preempted are those that were pushed out of the batch.
-	Preempted []*Request
+	Preempted []*Request[T]
 	// Pulls are those whose KV cache is to be pulled from elsewhere now:
 	// [Scheduler.Pulled] says when it has come.
-	Pulls []*Request
+	Pulls []*Request[T]
 	// Left is what the step would have had room for still, in tokens.
 	Left int
 }
 
 // Scheduler is the state of an engine's scheduler.
-type Scheduler struct {
+type Scheduler[T any] struct {
 	Pause Pause
 
 	opt      Options
-	running  []*Request
-	waiting  queue
+	running  []*Request[T]
+	waiting  queue[T]
 	requests int
 	deferred int // of those that wait, those held back by something else than room
 	loras    map[int64]int
 	stats    Stats
-	step     Step
+	step     Step[T]
 	number   uint64
 	stale    bool // running lists requests that are gone
-	skipped  []*Request
+	skipped  []*Request[T]
 }
 
 // New returns a scheduler without requests.
-func New(opt Options) *Scheduler {
+func New[T any](opt Options) *Scheduler[T] {
 	opt.MaxNumSeqs = max(opt.MaxNumSeqs, 1)
 	opt.MaxNumBatchedTokens = max(opt.MaxNumBatchedTokens, 1)
-	return &Scheduler{opt: opt, waiting: queue{priority: opt.Priority}, loras: map[int64]int{}}
+	return &Scheduler[T]{opt: opt, waiting: queue[T]{priority: opt.Priority}, loras: map[int64]int{}}
 }
 
 // Add puts a request into the queue.
-func (s *Scheduler) Add(r *Request) {
+func (s *Scheduler[T]) Add(r *Request[T]) {
 	r.state = waiting
 	s.requests++
 	s.waiting.push(r)
 }
 
 // Remove forgets a request that has finished or was aborted, and frees its blocks.
-func (s *Scheduler) Remove(r *Request) {
+func (s *Scheduler[T]) Remove(r *Request[T]) {
 	switch r.state {
 	case unknown:
 		return
@@ -122,7 +119,7 @@ func (s *Scheduler) Remove(r *Request) {
 }
 
 // leave takes a request's adapter out of the batch.
-func (s *Scheduler) leave(r *Request) {
+func (s *Scheduler[T]) leave(r *Request[T]) {
 	r.state = unknown
 	if r.LoRA == 0 {
 		return
@@ -134,41 +131,41 @@ func (s *Scheduler) leave(r *Request) {
 
 // Running returns the requests in the batch, in the order of their admission. The
 // slice is valid until the next call.
-func (s *Scheduler) Running() []*Request {
+func (s *Scheduler[T]) Running() []*Request[T] {
 	s.sweep()
 	return s.running
 }
 
 // Waiting is the number of requests that wait for room, Deferred of those that wait
 // for something else, such as an adapter's slot.
-func (s *Scheduler) Waiting() int  { return s.waiting.count - s.deferred }
-func (s *Scheduler) Deferred() int { return s.deferred }
+func (s *Scheduler[T]) Waiting() int  { return s.waiting.count - s.deferred }
+func (s *Scheduler[T]) Deferred() int { return s.deferred }
 
 // Len is the number of requests that are there.
-func (s *Scheduler) Len() int { return s.requests }
+func (s *Scheduler[T]) Len() int { return s.requests }
 
 // TakeStats returns what was counted since the last call.
-func (s *Scheduler) TakeStats() Stats {
+func (s *Scheduler[T]) TakeStats() Stats {
 	taken := s.stats
 	s.stats = Stats{}
 	return taken
 }
 
 // sweep takes requests that are gone out of the batch.
-func (s *Scheduler) sweep() {
+func (s *Scheduler[T]) sweep() {
 	if !s.stale {
 		return
 	}
-	s.running = slices.DeleteFunc(s.running, func(r *Request) bool { return r.state != running })
+	s.running = slices.DeleteFunc(s.running, func(r *Request[T]) bool { return r.state != running })
 	s.stale = false
 }
 
 // Schedule decides the next step. What it returns is valid until the next call. A
 // step without scheduled requests computes nothing.
-func (s *Scheduler) Schedule() *Step {
+func (s *Scheduler[T]) Schedule() *Step[T] {
 	s.sweep()
 	s.number++
-	s.step = Step{
+	s.step = Step[T]{
 		Scheduled: s.step.Scheduled[:0], Admitted: s.step.Admitted[:0], Preempted: s.step.Preempted[:0],
 		Pulls: s.step.Pulls[:0], Left: s.opt.MaxNumBatchedTokens,
 	}
@@ -189,7 +186,7 @@ func (s *Scheduler) Schedule() *Step {
 
 // advance counts what the step computes as computed: the next step may go on from
 // there (vllm/v1/core/sched/scheduler.py _update_after_schedule).
-func (s *Scheduler) advance() {
+func (s *Scheduler[T]) advance() {
 	for _, r := range s.step.Scheduled {
 		r.Computed += r.Share
 		r.Drafts = 0
@@ -198,10 +195,10 @@ func (s *Scheduler) advance() {
 
 // Reject takes back the last n tokens that were computed of a request: guesses that
 // were wrong.
-func (s *Scheduler) Reject(r *Request, n int) { r.Computed -= n }
+func (s *Scheduler[T]) Reject(r *Request[T], n int) { r.Computed -= n }
 
 // goOn gives the step's tokens to what runs.
-func (s *Scheduler) goOn(threshold int) {
+func (s *Scheduler[T]) goOn(threshold int) {
 	for i := 0; i < len(s.running) && s.step.Left > 0; {
 		r := s.running[i]
 		n := s.shareOf(r, threshold)
@@ -209,7 +206,7 @@ func (s *Scheduler) goOn(threshold int) {
 			i++
 			continue
 		}
-		for !s.opt.Pool.Allocate(r.Seq, r.Computed, n, s.opt.Lookahead) {
+		for !s.opt.Pool.Allocate(r.Seq, r.Computed, n, 0) {
 			victim := s.victim()
 			at := slices.Index(s.running, victim)
 			s.preempt(victim)
@@ -232,7 +229,7 @@ func (s *Scheduler) goOn(threshold int) {
 }
 
 // shareOf is how many tokens of a request in the batch the step computes.
-func (s *Scheduler) shareOf(r *Request, threshold int) int {
+func (s *Scheduler[T]) shareOf(r *Request[T], threshold int) int {
 	n := r.missing()
 	if threshold > 0 {
 		n = min(n, threshold)
@@ -244,14 +241,14 @@ func (s *Scheduler) shareOf(r *Request, threshold int) int {
 	return max(n, 0)
 }
 
-func (s *Scheduler) schedule(r *Request, n int) {
+func (s *Scheduler[T]) schedule(r *Request[T], n int) {
 	r.Share, r.step = n, s.number
 	s.step.Left -= n
 	s.step.Scheduled = append(s.step.Scheduled, r)
 }
 
 // victim is who leaves the batch when the KV cache is full.
-func (s *Scheduler) victim() *Request {
+func (s *Scheduler[T]) victim() *Request[T] {
 	if !s.opt.Priority {
 		return s.running[len(s.running)-1]
 	}
@@ -266,23 +263,23 @@ func (s *Scheduler) victim() *Request {
 
 // outlasts tells whether a stays in the batch rather than b. Of requests that are
 // alike the first in the batch goes, as Python's max takes the first.
-func outlasts(a, b *Request) bool {
+func outlasts[T any](a, b *Request[T]) bool {
 	return a.Priority < b.Priority || a.Priority == b.Priority && a.Arrival < b.Arrival
 }
 
 // preempt pushes a request out of the batch and puts it at the head of the queue.
 // What the step had for it already goes to others.
-func (s *Scheduler) preempt(r *Request) {
+func (s *Scheduler[T]) preempt(r *Request[T]) {
 	if r.step == s.number {
 		s.step.Left += r.Share
-		s.step.Scheduled = slices.DeleteFunc(s.step.Scheduled, func(q *Request) bool { return q == r })
+		s.step.Scheduled = slices.DeleteFunc(s.step.Scheduled, func(q *Request[T]) bool { return q == r })
 	}
-	s.running = slices.DeleteFunc(s.running, func(q *Request) bool { return q == r })
+	s.running = slices.DeleteFunc(s.running, func(q *Request[T]) bool { return q == r })
 	s.pushOut(r)
 	s.step.Preempted = append(s.step.Preempted, r)
 }
 
-func (s *Scheduler) pushOut(r *Request) {
+func (s *Scheduler[T]) pushOut(r *Request[T]) {
 	s.opt.Pool.Free(r.Seq)
 	s.leave(r)
 	r.state = preempted
@@ -294,7 +291,7 @@ func (s *Scheduler) pushOut(r *Request) {
 
 // PreemptAll pushes everything out of the batch, the last one admitted first, so
 // that it comes back in the same order. It returns who that was.
-func (s *Scheduler) PreemptAll() []*Request {
+func (s *Scheduler[T]) PreemptAll() []*Request[T] {
 	s.sweep()
 	out := slices.Clone(s.running)
 	for len(s.running) > 0 {

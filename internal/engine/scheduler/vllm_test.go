@@ -46,7 +46,7 @@ type schedule struct {
 
 // answer is one request of a schedule.
 type answer struct {
-	scheduler.Request
+	scheduler.Request[*answer]
 	number, left int
 }
 
@@ -86,7 +86,7 @@ func (s *schedule) replay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sched := scheduler.New(scheduler.Options{
+	sched := scheduler.New[*answer](scheduler.Options{
 		MaxNumSeqs: o.Seqs, MaxNumBatchedTokens: o.Budget, MaxModelLen: o.Len, LongPrefillTokenThreshold: o.Threshold,
 		NoChunks: o.NoChunks, Partly: o.Partly, Priority: o.Priority, Watermark: int(o.Watermark * float64(o.Blocks)),
 		MaxLoRAs: o.MaxLoRAs, Caching: o.Caching, Pool: pool,
@@ -112,7 +112,7 @@ func (s *schedule) replay(t *testing.T) {
 		shares := map[int]int{}
 		var order []int
 		for _, r := range got.Scheduled {
-			n := r.Owner.(*answer).number
+			n := r.Owner.number
 			shares[n] = r.Share
 			order = append(order, n)
 		}
@@ -128,7 +128,7 @@ func (s *schedule) replay(t *testing.T) {
 		}
 		var said, ended []int
 		for _, r := range sched.Running() {
-			q := r.Owner.(*answer)
+			q := r.Owner
 			if !r.Complete() {
 				continue
 			}
@@ -171,7 +171,7 @@ func newAnswer(a [8]int) *answer {
 		}
 	}
 	q := &answer{number: number, left: a[4]}
-	q.Request = scheduler.Request{
+	q.Request = scheduler.Request[*answer]{
 		ID: strconv.Itoa(number), Owner: q, Prompt: n, Priority: a[5], Arrival: float64(number), LoRA: int64(a[6]),
 		Seq: kvcache.NewSequence(tokens),
 	}

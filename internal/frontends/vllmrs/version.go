@@ -12,11 +12,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
-var (
-	versionLine = regexp.MustCompile(`(?m)^vllm-rs (\d+\.\d+\S*)$`)
-	distFolder  = regexp.MustCompile(`^vllm-(\d+\.\d+[^-]*)\.dist-info$`)
-)
-
 // Version returns the release of a vllm-rs binary, such as "0.33.0". It needs no engine, so that the answer can decide
 // which line the engine speaks.
 //
@@ -29,6 +24,7 @@ func Version(ctx context.Context, binary string) (string, error) {
 		return "", fmt.Errorf("version of vllm-rs: %w", err)
 	}
 	if err := p.Wait(ctx); err == nil {
+		versionLine := regexp.MustCompile(`(?m)^vllm-rs (\d+\.\d+\S*)$`)
 		if found := versionLine.FindStringSubmatch(p.Tail()); found != nil {
 			return found[1], nil
 		}
@@ -60,6 +56,7 @@ func packageVersion(binary string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	distFolder := regexp.MustCompile(`^vllm-(\d+\.\d+[^-]*)\.dist-info$`)
 	var versions []string
 	for _, entry := range entries {
 		if found := distFolder.FindStringSubmatch(entry.Name()); found != nil {

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"encoding/json"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -38,10 +39,28 @@ func obsDerive(t *testing.T, frames string, opt Options) obsRun {
 	if run.trace, err = trace.Read(path, trace.Options{Strict: true, KeepExtra: true}); err != nil {
 		t.Fatal(err)
 	}
-	if run.steps, err = trace.ReadSteps(stepsPath, trace.Options{Strict: true}); err != nil {
+	if run.steps, err = readSteps(stepsPath, trace.Options{Strict: true}); err != nil {
 		t.Fatal(err)
 	}
 	return run
+}
+
+// readSteps reads a whole file of step statistics.
+func readSteps(path string, opt trace.Options) (all []trace.StepStats, err error) {
+	r, err := trace.OpenSteps(path, opt)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	for {
+		var line trace.StepStats
+		if err := r.Next(&line); err == io.EOF {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, line)
+	}
 }
 
 func obsCreate(t testing.TB, path string) *File {

@@ -55,7 +55,7 @@ func TestObserveWritesWhatHappened(t *testing.T) {
 	if diff := cmp.Diff(wantStats, stats); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
-	steps, err := trace.ReadSteps(s.file("steps.jsonl"), trace.Options{Strict: true})
+	steps, err := readSteps(s.file("steps.jsonl"), trace.Options{Strict: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -273,7 +273,7 @@ func obsReadable(t *testing.T, path, what string, stats Stats) {
 			t.Errorf("%d records, counted %d", n, stats.Records)
 		}
 	case "step statistics":
-		got, err := trace.ReadSteps(path, trace.Options{})
+		got, err := readSteps(path, trace.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

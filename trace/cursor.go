@@ -316,3 +316,13 @@ func (c *cursor) skip(depth int) error {
 	}
 	return err
 }
+
+// inRange tells whether a number fits a float64, for values nobody reads. What
+// has fewer than 300 digits and no exponent does.
+func inRange(text []byte) bool {
+	if len(text) < 300 && bytes.IndexByte(text, 'e') < 0 && bytes.IndexByte(text, 'E') < 0 {
+		return true
+	}
+	_, err := strconv.ParseFloat(string(text), 64)
+	return err == nil
+}

@@ -1,4 +1,4 @@
-// Package trace reads and writes the cassette: what a real vLLM engine did,
+// Package trace reads and writes traces: what a real vLLM engine did,
 // one JSON object per line, optionally gzipped.
 //
 // # The file
@@ -12,10 +12,10 @@
 //
 // # Which call
 //
-// [Read] loads a whole trace, [Open] and [Reader.Next] stream one, [ReadMeta]
-// looks at the header only. [NewWriter] writes. [ReplaySubset] gives the
-// canonical order in which records are replayed, [TokensDigest] pins what they
-// said, [BlockHashes] is the prompt's prefix chain and [ConfigHash] the
+// [Read] loads a whole trace, [Open] and [Reader.Next] stream one, whose header
+// is read by Open. [NewWriter] writes. [ReplaySubset] gives the canonical order
+// in which records are replayed, [TokensDigest] pins the tokens they generated,
+// [BlockHashes] is the prompt's prefix chain and [ConfigHash] the
 // fingerprint of the capture's configuration.
 //
 // # Rules of the reader

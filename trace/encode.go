@@ -114,13 +114,6 @@ func appendKey(b []byte, open int, key string) []byte {
 	return append(b, `":`...)
 }
 
-func appendInt[T int | uint32 | uint64](b []byte, v T) ([]byte, error) {
-	if v < 0 {
-		return nil, invalid("", "want at least 0, got %d", v)
-	}
-	return strconv.AppendUint(b, uint64(v), 10), nil
-}
-
 // appendUints appends an array. What is the same in step after step of an engine
 // is copied, not formatted again.
 func appendUints[T uint32 | uint64](b []byte, vs []T) []byte {

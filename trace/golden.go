@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
 )
 
 // What a golden may inflate to. Of those that there are the tightest inflates to 13 times its size, and nothing that an
@@ -42,4 +45,23 @@ func (o Options) tooLarge() error {
 	}
 	return fmt.Errorf("the %d bytes of the golden inflate to more than %d: the limit is %d times its size and 1 MiB, and 1 GiB of any",
 		o.stored, o.MaxBytes, goldenRatio)
+}
+
+// Archive copies a trace, sidecar or frames file to w in the form in which goldens
+// are kept: one gzip member without sync points, name or time. The lines stay as
+// they are, so that the same lines give the same bytes however they were recorded.
+// gzipped tells whether r is; its stream must be whole, as [Options.Strict] asks.
+func Archive(w io.Writer, r io.Reader, gzipped bool) error {
+	z, err := gzip.NewWriterLevel(w, gzipLevel)
+	if err != nil {
+		return fmt.Errorf("trace: not archived: %w", err)
+	}
+	z.ModTime = time.Unix(0, 0)
+	if _, err := io.Copy(z, newSource(r, gzipped, true)); err != nil {
+		return fmt.Errorf("trace: not archived: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return fmt.Errorf("trace: not archived: %w", err)
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Meta says what was captured. Every key is optional; nil means absent, so an
@@ -199,4 +200,11 @@ func appendExtra(b []byte, open int, extra map[string]json.RawMessage, depth int
 		}
 	}
 	return b, nil
+}
+
+func appendInt[T int | uint32 | uint64](b []byte, v T) ([]byte, error) {
+	if v < 0 {
+		return nil, invalid("", "want at least 0, got %d", v)
+	}
+	return strconv.AppendUint(b, uint64(v), 10), nil
 }

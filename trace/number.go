@@ -108,16 +108,6 @@ func (c *cursor) longFloat(start int) (float64, error) {
 	return f, nil
 }
 
-// inRange tells whether a number fits a float64, for values nobody reads. What
-// has fewer than 300 digits and no exponent does.
-func inRange(text []byte) bool {
-	if len(text) < 300 && bytes.IndexByte(text, 'e') < 0 && bytes.IndexByte(text, 'E') < 0 {
-		return true
-	}
-	_, err := strconv.ParseFloat(string(text), 64)
-	return err == nil
-}
-
 // number consumes a number by the grammar of RFC 8259 and returns its text.
 func (c *cursor) number() ([]byte, error) {
 	start := c.i
@@ -192,27 +182,6 @@ func uints[T uint32 | uint64](c *cursor, old []T) ([]T, error) {
 			return nil, err
 		}
 		out = append(out, T(v))
-		if !c.accept(',') {
-			return out, c.expect(']', "',' or ']'")
-		}
-	}
-}
-
-// floats consumes an array of numbers into the storage of old.
-func floats(c *cursor, old []float64) ([]float64, error) {
-	if err := c.expect('[', "an array of numbers"); err != nil {
-		return nil, err
-	}
-	out := room(c, old)
-	if c.accept(']') {
-		return out, nil
-	}
-	for {
-		v, err := c.float()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, v)
 		if !c.accept(',') {
 			return out, c.expect(']', "',' or ']'")
 		}

@@ -281,3 +281,24 @@ func (o *once) need(key string) error {
 	}
 	return invalid(key, "missing")
 }
+
+// floats consumes an array of numbers into the storage of old.
+func floats(c *cursor, old []float64) ([]float64, error) {
+	if err := c.expect('[', "an array of numbers"); err != nil {
+		return nil, err
+	}
+	out := room(c, old)
+	if c.accept(']') {
+		return out, nil
+	}
+	for {
+		v, err := c.float()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+		if !c.accept(',') {
+			return out, c.expect(']', "',' or ']'")
+		}
+	}
+}

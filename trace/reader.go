@@ -164,13 +164,3 @@ func (r *Reader) ReadAll() (*Trace, error) {
 		t.Records = append(t.Records, rec)
 	}
 }
-
-// ReadMeta reads the first line of the trace at path that is not blank. An
-// empty trace, and one whose first line is no meta line, has an empty Meta.
-func ReadMeta(path string) (Meta, error) {
-	r, err := Open(path, Options{})
-	if err != nil {
-		return Meta{}, err
-	}
-	return r.Meta(), r.Close()
-}

@@ -370,7 +370,7 @@ func TestOpen(t *testing.T) {
 	wantError(t, err, dir+": line 1")
 }
 
-func TestReadMeta(t *testing.T) {
+func TestHead(t *testing.T) {
 	tests := []struct {
 		name, file, text string
 		want             Meta
@@ -391,7 +391,7 @@ func TestReadMeta(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got, err := ReadMeta(path)
+			r, err := Open(path, Options{})
 			if tt.reject != "" {
 				wantError(t, err, path, tt.reject)
 				return
@@ -399,7 +399,8 @@ func TestReadMeta(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			defer r.Close()
+			if diff := cmp.Diff(tt.want, r.Meta()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -54,8 +54,8 @@ func TestClients(t *testing.T) {
 			if diff := cmp.Diff(test.after, after); diff != "" {
 				t.Errorf("times (-want +got):\n%s", diff)
 			}
-			if w.Clients() != test.clients {
-				t.Errorf("%d clients, want %d", w.Clients(), test.clients)
+			if w.clients != test.clients {
+				t.Errorf("%d clients, want %d", w.clients, test.clients)
 			}
 		})
 	}
@@ -65,7 +65,7 @@ func TestClients(t *testing.T) {
 func TestTurnsAmongClients(t *testing.T) {
 	w := mustWorkload(t, recorded(
 		hashed(record(0, 4, 20, 10), 1), hashed(record(31, 8, 20, 10), 1, 2), hashed(record(62, 4, 20, 10), 3)))
-	if w.Turns() != 1 || w.Clients() != 1 {
-		t.Errorf("%d turns of %d clients, want 1 of 1", w.Turns(), w.Clients())
+	if w.Turns() != 1 || w.clients != 1 {
+		t.Errorf("%d turns of %d clients, want 1 of 1", w.Turns(), w.clients)
 	}
 }

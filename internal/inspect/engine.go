@@ -43,14 +43,14 @@ func (o *Override) apply(e *Engine) {
 const (
 	usualSeqs   = 128
 	usualTokens = 8192
-	usualBlock  = 16
+	defaultBlock  = 16
 )
 
 // EngineOf is the engine of a recording: what its engine_config and max_num_seqs say,
 // and vLLM's defaults for the rest.
 func EngineOf(t *trace.Trace) (Engine, error) {
 	e := Engine{
-		MaxNumSeqs: usualSeqs, MaxNumBatchedTokens: usualTokens, BlockSize: usualBlock, Caching: true,
+		MaxNumSeqs: usualSeqs, MaxNumBatchedTokens: usualTokens, BlockSize: defaultBlock, Caching: true,
 	}
 	if n := trace.Or(t.Meta.MaxNumSeqs, 0); n > 0 {
 		e.MaxNumSeqs = int(min(n, 1<<20))

@@ -103,7 +103,7 @@ func TestSimulateErrors(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			engine := small
 			test.change(&engine)
-			_, err := Simulate(mustWorkload(t, recorded(record(0, 9, 1))), engine, latency.Instant{}, 1)
+			_, err := Simulate(mustWorkload(t, recorded(record(0, 9, 1))), engine, &latency.Knobs{}, 1)
 			if err == nil || err.Error() != test.want {
 				t.Errorf("got %v, want %s", err, test.want)
 			}

@@ -15,10 +15,6 @@ type Workload struct {
 	clients int
 }
 
-// Clients is the number of clients that began a conversation whenever they had ended one, and 0 if conversations came at
-// times that did not depend on answers.
-func (w *Workload) Clients() int { return w.clients }
-
 // Len is the number of requests.
 func (w *Workload) Len() int { return len(w.asks) }
 
@@ -69,7 +65,7 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 		return nil, fmt.Errorf("%s: no record has an arrival_ms: nothing tells when requests came", t.Name)
 	}
 	w := &Workload{Name: t.Name}
-	blockSize := trace.Or(t.Meta.BlockSize, usualBlock)
+	blockSize := trace.Or(t.Meta.BlockSize, defaultBlock)
 	ended := map[uint64]int{} // by the last hash of the prompt
 	for _, i := range order {
 		r := &t.Records[i]

@@ -3,7 +3,7 @@
 // A scheduler composes a [Step]: which requests decode, which prompts are
 // computed and how much of each. A [Model] tells the time the step occupies the
 // engine, and how many tokens each decode says if that is the model's to say.
-// There are three: [Instant], [Knobs], which are set by a person, and [Fit],
+// There are two: [Knobs], which are set by a person, and [Fit],
 // which is learned from recordings.
 //
 // All chance of a request comes from the request's own key and from how much it

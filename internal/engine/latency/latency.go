@@ -65,12 +65,3 @@ func NewRequest(seed uint64, id string, prompt, cached int) *Request {
 // uncached is the tokens of the prompt that are to be computed, at least 1: the
 // last token always is.
 func (r *Request) uncached() int { return max(r.Prompt-r.Cached, 1) }
-
-// Instant takes no time and lets every decode say what was scheduled.
-type Instant struct{}
-
-// Duration implements [Model].
-func (Instant) Duration(*Step) time.Duration { return 0 }
-
-// Transfer implements [Model].
-func (Instant) Transfer(*Request) time.Duration { return 0 }

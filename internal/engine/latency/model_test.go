@@ -292,15 +292,7 @@ func BenchmarkDuration(b *testing.B) {
 	}
 }
 
-var _ = []Model{Instant{}, &Knobs{}, &Fit{}}
-
-func TestInstant(t *testing.T) {
-	s := large(3)
-	d := Instant{}.Duration(s) + Instant{}.Transfer(s.Decodes[0].Request)
-	if d != time.Duration(0) || s.Decodes[9].Tokens != 3 {
-		t.Errorf("took %v and said %d", d, s.Decodes[9].Tokens)
-	}
-}
+var _ = []Model{&Knobs{}, &Fit{}}
 
 func TestNanoseconds(t *testing.T) {
 	for ns, want := range map[float64]time.Duration{

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -118,7 +119,7 @@ func (e *engine) add(r *protocol.Request, client int) {
 }
 
 // takeIn queues a request, or answers with a refusal and returns false.
-func (e *engine) takeIn(r *protocol.Request, transfer *transferParams) bool {
+func (e *engine) takeIn(r *protocol.Request, transfer *kvtransfer.Params) bool {
 	if e.state.refusesRequests {
 		e.refusePaused(r)
 		return false
@@ -187,7 +188,7 @@ func (e *engine) fits(r *protocol.Request) error {
 }
 
 // accept queues a request.
-func (e *engine) accept(q *request, transfer *transferParams, trouble *trouble) {
+func (e *engine) accept(q *request, transfer *kvtransfer.Params, trouble *trouble) {
 	e.arrivals++
 	q.number = e.arrivals
 	e.byID[q.id] = q

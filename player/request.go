@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -31,7 +32,7 @@ type request struct {
 	pooling  *pooling         // nil of one that generates
 	events   []protocol.Event // to be told with the next output
 	first    [2]protocol.Event
-	transfer *transferParams // nil when no other engine is involved
+	transfer *kvtransfer.Params // nil when no other engine is involved
 	stage    fetchStage
 	keeps    bool     // its blocks when it ends
 	trouble  *trouble // nil when no fault has befallen it

@@ -1,210 +1,37 @@
 package player
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Transfer is an engine's KV connector, with which one engine computes prompts and
-// another one goes on from there: vLLM's NixlConnector, as far as a frontend and the
-// router before it see it (vllm/distributed/kv_transfer/kv_connector/v1/nixl). Every
-// engine that has one may be asked for both.
-type Transfer struct {
-	// EngineID is by what others know this engine; default a random one. Of several
-	// data-parallel ranks each adds its own number, as a real engine does.
-	EngineID string
-	// Host and Port are where others ask for KV caches; default localhost and 5600. Each
-	// data-parallel rank adds its index to the port.
-	Host string
-	Port int
-	// FailurePolicy says what becomes of a request whose KV cache does not come;
-	// default FailOnLoadFailure, as in a real engine.
-	FailurePolicy FailurePolicy
-	// Lease is how long a KV cache is kept for one that does not ask for it; default
-	// 30 seconds.
-	Lease time.Duration
-	// Plane moves the KV caches. Without one they count as moved when the time that
-	// [Options].Latency tells has passed, whether or not anybody has computed them.
-	Plane DataPlane
-}
-
-// FailurePolicy is vLLM's kv_load_failure_policy.
-type FailurePolicy string
-
-const (
-	// FailOnLoadFailure ends the request with an error.
-	FailOnLoadFailure FailurePolicy = "fail"
-	// RecomputeOnLoadFailure computes its prompt here.
-	RecomputeOnLoadFailure FailurePolicy = "recompute"
+// The parts of a KV connector, see [ParseTransfer].
+type (
+	Transfer      = kvtransfer.Config
+	FailurePolicy = kvtransfer.FailurePolicy
+	DataPlane     = kvtransfer.DataPlane
+	KVCache       = kvtransfer.Cache
+	SideChannel   = kvtransfer.SideChannel
 )
 
-// DataPlane is the way that KV caches take from engine to engine. Its methods are
-// called by several goroutines.
-type DataPlane interface {
-	// Offer makes known that the KV cache of a request is kept for who asks. taken is
-	// called once, from any goroutine, when one has pulled it or lets it go.
-	Offer(cache KVCache, taken func())
-	// Withdraw says that it is kept no longer.
-	Withdraw(cache KVCache)
-	// Pull fetches a KV cache and lets it go where it was. It returns when all of it is
-	// here, or why it does not come.
-	Pull(ctx context.Context, cache KVCache) error
-	// Release lets a KV cache go that is not wanted any more.
-	Release(ctx context.Context, cache KVCache) error
-}
+// The failure policies: to end the request with an error, or to compute its prompt here.
+const (
+	FailOnLoadFailure      = kvtransfer.FailOnLoadFailure
+	RecomputeOnLoadFailure = kvtransfer.RecomputeOnLoadFailure
+)
 
-// KVCache names the KV cache of a prompt on the engine that computed it.
-type KVCache struct {
-	EngineID, RequestID string
-	Host                string
-	Port                int
-}
-
-// Address is where to ask for it.
-func (c KVCache) Address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
-
-// withDefaults fills in what is open, for one engine of a group.
-func (t Transfer) withDefaults(index, ranks int) (*Transfer, error) {
-	if t.EngineID == "" {
-		t.EngineID = strings.ToLower(rand.Text())
-	}
-	if ranks > 1 {
-		t.EngineID += "_dp" + strconv.Itoa(index)
-	}
-	t = t.withAddress()
-	t.Port += index
-	if t.Lease == 0 {
-		t.Lease = 30 * time.Second
-	}
-	switch t.FailurePolicy {
-	case "":
-		t.FailurePolicy = FailOnLoadFailure
-	case FailOnLoadFailure, RecomputeOnLoadFailure:
-	default:
-		return nil, fmt.Errorf("KV load failure policy %q: want %s or %s", t.FailurePolicy, FailOnLoadFailure, RecomputeOnLoadFailure)
-	}
-	if t.Port < 1 || t.Port > 65535 {
-		return nil, fmt.Errorf("KV transfer port %d: want 1 to 65535", t.Port)
-	}
-	return &t, nil
-}
-
-// withAddress fills in where the first engine of a group listens.
-func (t Transfer) withAddress() Transfer {
-	t.Host, t.Port = cmp.Or(t.Host, "localhost"), cmp.Or(t.Port, 5600)
-	return t
-}
-
-// transferParams are the kv_transfer_params of a request.
-type transferParams struct {
-	produce bool // do_remote_decode: keep the KV cache for another engine
-	consume bool // do_remote_prefill: pull it from another engine
-	cache   KVCache
-	blocks  bool     // remote_block_ids names some
-	present []string // keys of cache that are there
-}
-
-// neededToPull are the keys without which nobody knows what to pull from where.
-var neededToPull = []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port"}
-
-// decodeTransfer reads a msgpack map. Keys that it does not know are no error.
-func decodeTransfer(raw []byte) (*transferParams, error) {
-	cur := pack.NewCursor(raw)
-	if cur.Nil() {
-		return nil, nil
-	}
-	n, err := cur.MapLen()
-	if err != nil {
-		return nil, err
-	}
-	t := &transferParams{}
-	for range n {
-		key, err := cur.StrString()
-		if err != nil {
-			return nil, err
-		}
-		if cur.Nil() {
-			continue
-		}
-		if err := t.decode(&cur, key); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	return t, nil
-}
-
-func (t *transferParams) decode(cur *pack.Cursor, key string) (err error) {
-	switch key {
-	case "do_remote_decode":
-		t.produce, err = cur.Bool()
-	case "do_remote_prefill":
-		t.consume, err = cur.Bool()
-	case "remote_engine_id":
-		t.cache.EngineID, err = cur.StrString()
-	case "remote_request_id":
-		t.cache.RequestID, err = cur.StrString()
-	case "remote_host":
-		t.cache.Host, err = cur.StrString()
-	case "remote_port":
-		t.cache.Port, err = port(cur)
-	case "remote_block_ids":
-		t.blocks, err = anyBlocks(cur)
-	default:
-		return cur.Skip()
-	}
-	if slices.Contains(neededToPull, key) {
-		t.present = append(t.present, key)
-	}
-	return err
-}
-
-func port(cur *pack.Cursor) (int, error) {
-	n, err := cur.Int()
-	if err == nil && (n < 1 || n > 65535) {
-		err = fmt.Errorf("%d: want 1 to 65535", n)
-	}
-	return int(n), err
-}
-
-// anyBlocks tells whether a list of block ids, or of such lists, is not empty.
-func anyBlocks(cur *pack.Cursor) (bool, error) {
-	raw, err := cur.Raw()
-	if err != nil {
-		return false, err
-	}
-	list := pack.NewCursor(raw)
-	n, err := list.ArrayLen()
-	return n > 0, err
-}
-
-// incomplete says what is missing to pull, nil when all is there. A real engine fails
-// an assertion without block ids, and without one of the others waits for ever.
-func (t *transferParams) incomplete() error {
-	var missing []string
-	for _, key := range neededToPull {
-		if !slices.Contains(t.present, key) {
-			missing = append(missing, key)
-		}
-	}
-	if !t.blocks {
-		missing = append(missing, "remote_block_ids")
-	}
-	if missing == nil {
-		return nil
-	}
-	return fmt.Errorf("kv_transfer_params have do_remote_prefill, but no %s: who has computed the prompt?", strings.Join(missing, ", "))
+// ParseTransfer reads what vLLM's --kv-transfer-config takes, a JSON object, for a
+// connector that pulls by NIXL. getenv looks up VLLM_NIXL_SIDE_CHANNEL_HOST and
+// VLLM_NIXL_SIDE_CHANNEL_PORT, as [os.Getenv] does.
+func ParseTransfer(text string, getenv func(string) string) (*Transfer, error) {
+	return kvtransfer.Parse(text, getenv)
 }
 
 // fetchStage is where the KV cache of a request is (vllm/v1/core/sched/scheduler.py
@@ -220,20 +47,20 @@ const (
 
 // connector is the state of an engine's KV connector.
 type connector struct {
-	*Transfer
+	*kvtransfer.Config
 	kept   map[string]*kvcache.Sequence // by request id: not freed yet, as another engine may ask for it
 	stages [completedWaiting + 1]int
 	stats  protocol.CacheStats
 	// fetch and release ask the data plane, beside the engine; fetched is called in turn.
-	fetch   func(c KVCache, fetched func(error))
-	release func(c KVCache)
+	fetch   func(c kvtransfer.Cache, fetched func(error))
+	release func(c kvtransfer.Cache)
 	// later has something done by the engine's goroutine; any goroutine may call it.
 	later func(func())
 }
 
 // transferOf reads the kv_transfer_params of a request; nil when there are none, or no
 // connector that would heed them.
-func (e *engine) transferOf(r *protocol.Request) (*transferParams, error) {
+func (e *engine) transferOf(r *protocol.Request) (*kvtransfer.Params, error) {
 	raw, err := extraArg(r, "kv_transfer_params")
 	if err != nil || raw == nil {
 		return nil, err
@@ -242,7 +69,7 @@ func (e *engine) transferOf(r *protocol.Request) (*transferParams, error) {
 		e.log.Warn("a request has kv_transfer_params, and there is no KV connector: they are ignored", "request", r.ID)
 		return nil, nil
 	}
-	t, err := decodeTransfer(raw)
+	t, err := kvtransfer.DecodeParams(raw)
 	if err != nil {
 		return nil, fmt.Errorf("kv_transfer_params: %w", err)
 	}
@@ -274,12 +101,12 @@ func extraArg(r *protocol.Request, name string) ([]byte, error) {
 
 // takePart makes a request pull its KV cache, or keep it for another engine. A request
 // that may not use a cache has no use for another engine's either.
-func (e *engine) takePart(q *request, t *transferParams) {
+func (e *engine) takePart(q *request, t *kvtransfer.Params) {
 	if t == nil {
 		return
 	}
 	q.transfer = t
-	if t.consume {
+	if t.Consume {
 		q.Remote = !q.Seq.Uncached
 		e.setStage(q, waitingToStart)
 	}
@@ -296,9 +123,9 @@ func (e *engine) setStage(q *request, stage fetchStage) {
 
 // letGo tells the engine that keeps the KV cache of a request that nobody will pull it
 // (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py request_finished).
-func (e *engine) letGo(t *transferParams) {
-	if t != nil && t.consume && t.incomplete() == nil && e.connector.Plane != nil {
-		e.connector.release(t.cache)
+func (e *engine) letGo(t *kvtransfer.Params) {
+	if t != nil && t.Consume && t.Incomplete() == nil && e.connector.DataPlane != nil {
+		e.connector.release(t.Cache)
 	}
 }
 
@@ -307,7 +134,7 @@ func (e *engine) pull(q *request, at time.Duration) {
 	c := e.connector
 	e.setStage(q, inProgress)
 	e.countExternal(q, len(q.Seq.Tokens)-q.Cached, q.External)
-	if err := q.transfer.incomplete(); err != nil {
+	if err := q.transfer.Incomplete(); err != nil {
 		e.pulled(q, err)
 		return
 	}
@@ -315,11 +142,11 @@ func (e *engine) pull(q *request, at time.Duration) {
 	if e.model != nil {
 		took = e.opt.scaled(max(e.model.Transfer(q.timing), 0))
 	}
-	if c.Plane == nil {
+	if c.DataPlane == nil {
 		e.pulledAt(q, at+took, nil)
 		return
 	}
-	c.fetch(q.transfer.cache, func(err error) { e.pulledAt(q, at+took, err) })
+	c.fetch(q.transfer.Cache, func(err error) { e.pulledAt(q, at+took, err) })
 }
 
 // pulledAt ends a pull when its time has come.
@@ -379,7 +206,7 @@ func (e *engine) fetchedBefore(q *request) {
 
 // offer tells with the last output where the KV cache of a request is kept.
 func (e *engine) offer(q *request, out *protocol.Output) {
-	if q.transfer == nil || !q.transfer.produce {
+	if q.transfer == nil || !q.transfer.Produce {
 		return
 	}
 	if out.Finish != protocol.FinishLength && out.Finish != protocol.FinishStop {
@@ -388,7 +215,11 @@ func (e *engine) offer(q *request, out *protocol.Output) {
 	size := e.pool.BlockSize()
 	blocks := e.pool.BlockIDs(q.Seq)
 	blocks = blocks[:min(len(blocks), (q.Computed+size-1)/size)]
-	out.KVTransfer = e.encodeOffer(q, blocks)
+	offer := kvtransfer.Offer{
+		Cache: e.cacheOf(q.id), Blocks: blocks, Computed: q.Computed, TensorParallel: e.ready.TensorParallelSize,
+		DecodeContextParallel: e.ready.DecodeContextParallelSize, PipelineParallel: e.ready.PipelineParallelSize,
+	}
+	out.KVTransfer = offer.Encode(e.codec.Line())
 	q.keeps = len(blocks) > 0
 }
 
@@ -405,13 +236,13 @@ func (e *engine) keep(q *request) {
 		}
 	}
 	e.after(e.clock.Now()+c.Lease, func() {
-		if c.Plane != nil && c.kept[cache.RequestID] == kept {
-			c.Plane.Withdraw(cache)
+		if c.DataPlane != nil && c.kept[cache.RequestID] == kept {
+			c.DataPlane.Withdraw(cache)
 		}
 		free()
 	})
-	if c.Plane != nil {
-		c.Plane.Offer(cache, func() { c.later(free) })
+	if c.DataPlane != nil {
+		c.DataPlane.Offer(cache, func() { c.later(free) })
 	}
 }
 
@@ -420,58 +251,9 @@ func (e *engine) kept(id string) bool {
 	return e.connector != nil && e.connector.kept[id] != nil
 }
 
-func (e *engine) cacheOf(id string) KVCache {
+func (e *engine) cacheOf(id string) kvtransfer.Cache {
 	c := e.connector
-	return KVCache{EngineID: c.EngineID, RequestID: id, Host: c.Host, Port: c.Port}
-}
-
-// encodeOffer writes kv_transfer_params for the engine that goes on, with the keys of
-// the line (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py).
-func (e *engine) encodeOffer(q *request, blocks []int) []byte {
-	cache, computed := e.cacheOf(q.id), 0
-	if len(blocks) > 0 {
-		computed = q.Computed
-	}
-	ids := pack.AppendArrayHeader(pack.AppendArrayHeader(nil, 1), len(blocks)) // a list for each group of layers
-	for _, id := range blocks {
-		ids = pack.AppendInt(ids, int64(id))
-	}
-	number := func(n int) []byte { return pack.AppendInt(nil, int64(n)) }
-	line := e.codec.Line()
-	since := func(r protocol.LineRule, value []byte) []byte {
-		if r.Holds(line) {
-			return value
-		}
-		return nil // a key that the line does not write
-	}
-	members := []struct {
-		key   string
-		value []byte
-	}{
-		{"do_remote_prefill", pack.AppendBool(nil, true)},
-		{"do_remote_decode", pack.AppendBool(nil, false)},
-		{"remote_block_ids", ids},
-		{"remote_engine_id", pack.AppendString(nil, cache.EngineID)},
-		{"remote_request_id", pack.AppendString(nil, cache.RequestID)},
-		{"remote_host", pack.AppendString(nil, cache.Host)},
-		{"remote_port", number(cache.Port)},
-		{"tp_size", number(max(e.ready.TensorParallelSize, 1))},
-		{"dcp_size", since(protocol.TransferHasParallelSizes, number(max(e.ready.DecodeContextParallelSize, 1)))},
-		{"pp_size", since(protocol.TransferHasParallelSizes, number(max(e.ready.PipelineParallelSize, 1)))},
-		{"remote_num_tokens", number(computed)},
-		{"remote_blocks_expiry_time", since(protocol.TransferHasExpiry, pack.AppendNil(nil))},
-		{"remote_registration_generation", since(protocol.TransferHasGeneration, number(1))},
-		{"transfer_mode", since(protocol.TransferHasMode, pack.AppendString(nil, "pull"))},
-	}
-	n := 0
-	var body []byte
-	for _, m := range members {
-		if m.value != nil {
-			n++
-			body = append(pack.AppendString(body, m.key), m.value...)
-		}
-	}
-	return append(pack.AppendMapHeader(nil, n), body...)
+	return kvtransfer.Cache{EngineID: c.EngineID, RequestID: id, Host: c.Host, Port: c.Port}
 }
 
 // attachConnector gives the engine its KV connector, if it has one.
@@ -479,12 +261,12 @@ func (p *Player) attachConnector() error {
 	if p.opt.Transfer == nil {
 		return nil
 	}
-	t, err := p.opt.Transfer.withDefaults(p.opt.EngineIndex, max(p.ready.DataParallelSize, p.opt.DataParallelSize))
+	t, err := p.opt.Transfer.OfEngine(p.opt.EngineIndex, max(p.ready.DataParallelSize, p.opt.DataParallelSize))
 	if err != nil {
 		return err
 	}
 	p.engine.connector = &connector{
-		Transfer: t, kept: map[string]*kvcache.Sequence{},
+		Config: t, kept: map[string]*kvcache.Sequence{},
 		fetch: p.fetch, release: p.release, later: p.later,
 	}
 	return nil
@@ -494,16 +276,16 @@ func (p *Player) attachConnector() error {
 func (p *Player) later(do func()) { p.inbox.put(event{kind: ofEngine, do: do}) }
 
 // fetch pulls a KV cache beside the engine.
-func (p *Player) fetch(c KVCache, fetched func(error)) {
+func (p *Player) fetch(c kvtransfer.Cache, fetched func(error)) {
 	p.fetches.Go(func() {
-		err := p.engine.connector.Plane.Pull(p.serving, c)
+		err := p.engine.connector.DataPlane.Pull(p.serving, c)
 		p.later(func() { fetched(err) })
 	})
 }
 
-func (p *Player) release(c KVCache) {
+func (p *Player) release(c kvtransfer.Cache) {
 	p.fetches.Go(func() {
-		if err := p.engine.connector.Plane.Release(p.serving, c); err != nil && !errors.Is(err, context.Canceled) {
+		if err := p.engine.connector.DataPlane.Release(p.serving, c); err != nil && !errors.Is(err, context.Canceled) {
 			p.opt.Log.Warn("the engine that keeps a KV cache could not be told to let it go", "at", c.Address(), "error", err)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
@@ -138,12 +139,12 @@ func (f *played) metric(name string) float64 {
 // transferring opens a side channel for one engine, and returns its connector.
 func transferring(t *testing.T, id string) *Transfer {
 	t.Helper()
-	s, err := ListenSideChannel("127.0.0.1", 0, 1)
+	s, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return &Transfer{EngineID: id, Host: "127.0.0.1", Port: s.ports[0], Plane: s}
+	return &Transfer{EngineID: id, Host: "127.0.0.1", Port: s.Port(0), DataPlane: s}
 }
 
 // asking are the kv_transfer_params with which llm-d's sidecar asks for a prefill.
@@ -198,12 +199,12 @@ func throughSidecar(t *testing.T, prefill, decode *played) {
 	if binary == "" {
 		t.Skip("VLLM_VCR_PD_SIDECAR names no sidecar")
 	}
-	free, err := ListenSideChannel("127.0.0.1", 0, 1)
+	free, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	free.Close()
-	port := fmt.Sprint(free.ports[0])
+	port := fmt.Sprint(free.Port(0))
 	_, vllmPort, _ := strings.Cut(strings.TrimPrefix(decode.url, "http://"), ":")
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := exec.CommandContext(ctx, binary, "-secure-proxy=false", "-port", port, "-vllm-port", vllmPort)

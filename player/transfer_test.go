@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -174,7 +172,7 @@ func TestKeep(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlane()
-			r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: time.Second, Plane: p}})
+			r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: time.Second, DataPlane: p}})
 			r.submit(ask("a", count(0, 20), 1, computing))
 			r.run()
 			if diff := cmp.Diff([]string{"a"}, p.offered); diff != "" {
@@ -208,7 +206,7 @@ func TestKeep(t *testing.T) {
 // touch it.
 func TestKeepAgain(t *testing.T) {
 	p := newPlane()
-	r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: 10 * time.Second, Plane: p}})
+	r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: 10 * time.Second, DataPlane: p}})
 	r.submit(ask("a", count(0, 20), 1, computing))
 	r.run()
 	p.taken["a"]()
@@ -231,7 +229,7 @@ func TestKeepAgain(t *testing.T) {
 // Nothing is kept of a request that does not end by itself.
 func TestNothingKept(t *testing.T) {
 	p := newPlane()
-	r := transferRig(t, Options{Transfer: &Transfer{Plane: p}})
+	r := transferRig(t, Options{Transfer: &Transfer{DataPlane: p}})
 	r.submit(ask("aborted", count(0, 20), 5, computing), ask("whole", count(100, 20), 1))
 	r.step()
 	r.abort([]string{"aborted"})
@@ -241,7 +239,7 @@ func TestNothingKept(t *testing.T) {
 	}
 	// Who was stopped for repeating itself has no answer that another engine goes on with.
 	tr := cassette(t, take{prompt: count(0, 20), output: []uint32{1}, finish: trace.FinishRepetition})
-	looped := transferRig(t, Options{Trace: tr, Transfer: &Transfer{Plane: p}})
+	looped := transferRig(t, Options{Trace: tr, Transfer: &Transfer{DataPlane: p}})
 	looped.submit(ask("replay-0", count(0, 20), 5, computing))
 	looped.runAll()
 	if looped.answer("replay-0").finish != protocol.FinishRepetition || p.offered != nil || looped.held() != 0 {
@@ -272,7 +270,7 @@ func (r *rig) prefillOf(id string) map[string]any {
 // A pull takes its time, and the engine does others meanwhile.
 func TestPull(t *testing.T) {
 	p := newPlane()
-	opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled}, Transfer: &Transfer{Plane: p}}
+	opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled}, Transfer: &Transfer{DataPlane: p}}
 	opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
 	r := transferRig(t, opt)
 	r.submit(ask("a", count(0, 20), 2, pulling("x")), ask("b", count(50, 20), 2))
@@ -312,7 +310,7 @@ func TestAPullOfAnAbortedRequest(t *testing.T) {
 	}{{"comes", nil}, {"does not come", errors.New("gone")}} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlane()
-			r := transferRig(t, Options{Source: counting{}, Transfer: &Transfer{Plane: p}})
+			r := transferRig(t, Options{Source: counting{}, Transfer: &Transfer{DataPlane: p}})
 			r.submit(ask("a", count(0, 20), 2, pulling("x")))
 			r.run()
 			r.abort([]string{"a"})
@@ -344,7 +342,7 @@ func TestTimeOfPulls(t *testing.T) {
 			p := newPlane()
 			transfer := &Transfer{}
 			if tt.plane {
-				transfer.Plane = p
+				transfer.DataPlane = p
 				p.ends <- nil
 			}
 			opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled, Scale: tt.scale}, Transfer: transfer}
@@ -368,7 +366,7 @@ func TestPullStatistics(t *testing.T) {
 	for _, line := range []string{"0.33", "0.27"} {
 		t.Run(line, func(t *testing.T) {
 			p := newPlane()
-			r := transferRig(t, Options{VLLMVersion: line, Limits: Limits{MaxNumSeqs: 1}, Transfer: &Transfer{Plane: p}})
+			r := transferRig(t, Options{VLLMVersion: line, Limits: Limits{MaxNumSeqs: 1}, Transfer: &Transfer{DataPlane: p}})
 			r.submit(ask("runs", count(100, 20), 3))
 			r.step()
 			r.submit(ask("a", count(0, 20), 1, pulling("x")))
@@ -434,7 +432,7 @@ func TestFailedPulls(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.name, " ", tt.line, " ", tt.policy), func(t *testing.T) {
 			p := newPlane()
-			r := transferRig(t, Options{VLLMVersion: tt.line, Source: counting{}, Transfer: &Transfer{FailurePolicy: tt.policy, Plane: p}})
+			r := transferRig(t, Options{VLLMVersion: tt.line, Source: counting{}, Transfer: &Transfer{FailurePolicy: tt.policy, DataPlane: p}})
 			r.submit(ask("a", count(0, 20), 2, tt.params), ask("b", count(50, 20), 2))
 			r.run()
 			if tt.name == "lost" {
@@ -494,7 +492,7 @@ func TestRelease(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlane()
-			r := newRig(t, Options{Limits: Limits{MaxModelLen: 4096, MaxNumSeqs: 1}, Transfer: &Transfer{Plane: p}}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxModelLen: 4096, MaxNumSeqs: 1}, Transfer: &Transfer{DataPlane: p}}, 1)
 			stop := r.player.startFetching(t.Context())
 			tt.do(r)
 			p.ends <- nil
@@ -515,118 +513,5 @@ func alsoFault(text string) change {
 	return func(r *protocol.Request) {
 		b := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), faultArg), text)
 		r.Sampling.ExtraArgs = append(b, r.Sampling.ExtraArgs[1:]...)
-	}
-}
-
-// Each rank of a group is known by its own id and asked at its own port, as a real one.
-func TestTransferOfRanks(t *testing.T) {
-	for _, tt := range []struct {
-		name         string
-		index, ranks int
-		want         string
-	}{
-		{"alone", 0, 1, "me h 5600"},
-		{"the first of two", 0, 2, "me_dp0 h 5600"},
-		{"the second of two", 1, 2, "me_dp1 h 5601"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := Transfer{EngineID: "me", Host: "h"}.withDefaults(tt.index, tt.ranks)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text := fmt.Sprintf("%s %s %d", got.EngineID, got.Host, got.Port); text != tt.want {
-				t.Errorf("%s, want %s", text, tt.want)
-			}
-		})
-	}
-}
-
-func TestParseTransfer(t *testing.T) {
-	const least = `{"kv_connector":"NixlConnector","kv_role":"kv_both"`
-	for _, tt := range []struct {
-		name, text string
-		env        map[string]string
-		want       *Transfer
-		err        string
-	}{
-		{name: "the least", text: least + `}`, want: &Transfer{}},
-		{
-			name: "all", text: least + `,"engine_id":"e","kv_load_failure_policy":"recompute","kv_buffer_device":"cpu","kv_buffer_size":1e9,` +
-				`"kv_rank":0,"kv_parallel_size":1,"kv_ip":"::1","kv_port":14579,"kv_connector_module_path":null,` +
-				`"enable_permute_local_kv":false,"kv_connector_extra_config":{"backends":["UCX"],"kv_lease_duration":7}}`,
-			env:  map[string]string{"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"},
-			want: &Transfer{EngineID: "e", Host: "10.0.0.1", Port: 5700, FailurePolicy: RecomputeOnLoadFailure, Lease: 7 * time.Second},
-		},
-		{name: "not JSON", text: "x", err: "KV transfer: invalid character"},
-		{name: "two", text: least + `}{}`, err: "want one JSON object"},
-		{name: "unknown key", text: least + `,"kv_rol":1}`, err: `unknown field "kv_rol"`},
-		{name: "another connector", text: `{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}`, err: `kv_connector "MooncakeConnector": a player has NixlConnector and NixlPullConnector`},
-		{name: "no role", text: `{"kv_connector":"NixlConnector"}`, err: `kv_role "": want one of kv_producer, kv_consumer, kv_both`},
-		{name: "no policy", text: least + `,"kv_load_failure_policy":"retry"}`, err: `kv_load_failure_policy "retry"`},
-		{name: "no lease", text: least + `,"kv_connector_extra_config":{"kv_lease_duration":"7"}}`, err: "kv_lease_duration 7: want a whole number"},
-		{name: "both ways", text: least + `,"kv_connector_extra_config":{"bidirectional_kv_xfer":true}}`, err: "bidirectional_kv_xfer"},
-		{name: "no port", text: least + `}`, env: map[string]string{"VLLM_NIXL_SIDE_CHANNEL_PORT": "http"}, err: `VLLM_NIXL_SIDE_CHANNEL_PORT "http"`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := ParseTransfer(tt.text, func(name string) string { return tt.env[name] })
-			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) {
-					t.Fatalf("error %v, want %q", err, tt.err)
-				}
-				return
-			}
-			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-				t.Errorf("%v (-want +got):\n%s", err, diff)
-			}
-		})
-	}
-}
-
-func TestSideChannel(t *testing.T) {
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	s, err := ListenSideChannel("127.0.0.1", 0, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache := KVCache{EngineID: "e", RequestID: "r", Host: "127.0.0.1", Port: s.ports[1]}
-	taken := 0
-	s.Offer(cache, func() { taken++ })
-	pull := func(c KVCache) string {
-		err := s.Pull(t.Context(), c)
-		if err == nil {
-			return ""
-		}
-		return err.Error()
-	}
-	other := cache
-	other.EngineID = "f"
-	if got := pull(other); !strings.Contains(got, `no KV cache of request \"r\" is kept for engine \"f\"`) {
-		t.Errorf("of another engine: %s", got)
-	}
-	if got := pull(cache); got != "" || taken != 1 {
-		t.Errorf("%s; taken %d times, want once", got, taken)
-	}
-	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
-		t.Errorf("the second time: %q, taken %d times", got, taken)
-	}
-	s.Offer(cache, func() { taken++ })
-	s.Withdraw(cache)
-	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
-		t.Errorf("withdrawn: %q, taken %d times", got, taken)
-	}
-	for path, want := range map[string]int{"/": http.StatusNotFound, "/kv/pull": http.StatusBadRequest} {
-		resp, err := http.Post("http://"+cache.Address()+path, "application/json", strings.NewReader("x"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("POST %s: status %d, want %d", path, resp.StatusCode, want)
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
-	s.Close()
-	if got := pull(cache); !strings.Contains(got, "connection refused") {
-		t.Errorf("closed: %q", got)
 	}
 }

@@ -1,4 +1,4 @@
-package player
+package kvtransfer
 
 import (
 	"bytes"
@@ -58,7 +58,10 @@ func ListenSideChannel(host string, port, count int) (*SideChannel, error) {
 	return s, nil
 }
 
-// Close lets all KV caches go unheard, and answers nobody any more.
+// Port is that of the i-th engine.
+func (s *SideChannel) Port(i int) int { return s.ports[i] }
+
+// Close ends all offers, and answers no more requests.
 func (s *SideChannel) Close() {
 	for _, server := range s.servers {
 		server.Close()
@@ -68,14 +71,14 @@ func (s *SideChannel) Close() {
 }
 
 // Offer makes a KV cache known.
-func (s *SideChannel) Offer(cache KVCache, taken func()) {
+func (s *SideChannel) Offer(cache Cache, taken func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.offers[offerKey{cache.EngineID, cache.RequestID}] = taken
 }
 
 // Withdraw makes it unknown.
-func (s *SideChannel) Withdraw(cache KVCache) { s.take(offerKey{cache.EngineID, cache.RequestID}) }
+func (s *SideChannel) Withdraw(cache Cache) { s.take(offerKey{cache.EngineID, cache.RequestID}) }
 
 func (s *SideChannel) take(key offerKey) (taken func()) {
 	s.mu.Lock()
@@ -86,7 +89,7 @@ func (s *SideChannel) take(key offerKey) (taken func()) {
 }
 
 // Pull asks where the KV cache is kept, which lets it go.
-func (s *SideChannel) Pull(ctx context.Context, cache KVCache) error {
+func (s *SideChannel) Pull(ctx context.Context, cache Cache) error {
 	body, err := json.Marshal(offerKey{cache.EngineID, cache.RequestID})
 	if err != nil {
 		return err
@@ -109,7 +112,7 @@ func (s *SideChannel) Pull(ctx context.Context, cache KVCache) error {
 }
 
 // Release lets it go without pulling.
-func (s *SideChannel) Release(ctx context.Context, cache KVCache) error { return s.Pull(ctx, cache) }
+func (s *SideChannel) Release(ctx context.Context, cache Cache) error { return s.Pull(ctx, cache) }
 
 // ServeHTTP answers who asks for a KV cache.
 func (s *SideChannel) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,125 @@
+package kvtransfer
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+// Each rank of a group is known by its own id and asked at its own port, as a real one.
+func TestOfEngine(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		index, ranks int
+		want         string
+	}{
+		{"alone", 0, 1, "me h 5600"},
+		{"the first of two", 0, 2, "me_dp0 h 5600"},
+		{"the second of two", 1, 2, "me_dp1 h 5601"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Config{EngineID: "me", Host: "h"}.OfEngine(tt.index, tt.ranks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := fmt.Sprintf("%s %s %d", got.EngineID, got.Host, got.Port); text != tt.want {
+				t.Errorf("%s, want %s", text, tt.want)
+			}
+		})
+	}
+}
+
+func TestParse(t *testing.T) {
+	const least = `{"kv_connector":"NixlConnector","kv_role":"kv_both"`
+	for _, tt := range []struct {
+		name, text string
+		env        map[string]string
+		want       *Config
+		err        string
+	}{
+		{name: "the least", text: least + `}`, want: &Config{}},
+		{
+			name: "all", text: least + `,"engine_id":"e","kv_load_failure_policy":"recompute","kv_buffer_device":"cpu","kv_buffer_size":1e9,` +
+				`"kv_rank":0,"kv_parallel_size":1,"kv_ip":"::1","kv_port":14579,"kv_connector_module_path":null,` +
+				`"enable_permute_local_kv":false,"kv_connector_extra_config":{"backends":["UCX"],"kv_lease_duration":7}}`,
+			env:  map[string]string{"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"},
+			want: &Config{EngineID: "e", Host: "10.0.0.1", Port: 5700, FailurePolicy: RecomputeOnLoadFailure, Lease: 7 * time.Second},
+		},
+		{name: "not JSON", text: "x", err: "KV transfer: invalid character"},
+		{name: "two", text: least + `}{}`, err: "want one JSON object"},
+		{name: "unknown key", text: least + `,"kv_rol":1}`, err: `unknown field "kv_rol"`},
+		{name: "another connector", text: `{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}`, err: `kv_connector "MooncakeConnector": a player has NixlConnector and NixlPullConnector`},
+		{name: "no role", text: `{"kv_connector":"NixlConnector"}`, err: `kv_role "": want one of kv_producer, kv_consumer, kv_both`},
+		{name: "no policy", text: least + `,"kv_load_failure_policy":"retry"}`, err: `kv_load_failure_policy "retry"`},
+		{name: "no lease", text: least + `,"kv_connector_extra_config":{"kv_lease_duration":"7"}}`, err: "kv_lease_duration 7: want a whole number"},
+		{name: "both ways", text: least + `,"kv_connector_extra_config":{"bidirectional_kv_xfer":true}}`, err: "bidirectional_kv_xfer"},
+		{name: "no port", text: least + `}`, env: map[string]string{"VLLM_NIXL_SIDE_CHANNEL_PORT": "http"}, err: `VLLM_NIXL_SIDE_CHANNEL_PORT "http"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Parse(tt.text, func(name string) string { return tt.env[name] })
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestSideChannel(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	s, err := ListenSideChannel("127.0.0.1", 0, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := Cache{EngineID: "e", RequestID: "r", Host: "127.0.0.1", Port: s.Port(1)}
+	taken := 0
+	s.Offer(cache, func() { taken++ })
+	pull := func(c Cache) string {
+		err := s.Pull(t.Context(), c)
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	other := cache
+	other.EngineID = "f"
+	if got := pull(other); !strings.Contains(got, `no KV cache of request \"r\" is kept for engine \"f\"`) {
+		t.Errorf("of another engine: %s", got)
+	}
+	if got := pull(cache); got != "" || taken != 1 {
+		t.Errorf("%s; taken %d times, want once", got, taken)
+	}
+	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
+		t.Errorf("the second time: %q, taken %d times", got, taken)
+	}
+	s.Offer(cache, func() { taken++ })
+	s.Withdraw(cache)
+	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
+		t.Errorf("withdrawn: %q, taken %d times", got, taken)
+	}
+	for path, want := range map[string]int{"/": http.StatusNotFound, "/kv/pull": http.StatusBadRequest} {
+		resp, err := http.Post("http://"+cache.Address()+path, "application/json", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("POST %s: status %d, want %d", path, resp.StatusCode, want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	s.Close()
+	if got := pull(cache); !strings.Contains(got, "connection refused") {
+		t.Errorf("closed: %q", got)
+	}
+}

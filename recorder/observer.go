@@ -3,6 +3,8 @@ package recorder
 import (
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -256,3 +258,76 @@ func (o *Observer) Close() error {
 // Files returns where the outputs lie that are whole, once Close has put them
 // there: cassette, step statistics, frames.
 func (o *Observer) Files() []string { return o.cassette.places }
+
+// A Channel is one of the links between an engine and its frontend.
+type Channel uint8
+
+// The channels, named as the files of raw frames name them. Inputs and outputs are
+// counted by client index.
+const (
+	Handshake Channel = iota
+	Input
+	Output
+	CoordinatorInput
+	CoordinatorOutput
+)
+
+// A Direction is who said something.
+type Direction uint8
+
+// The directions.
+const (
+	FromEngine Direction = iota
+	FromFrontend
+)
+
+// An Event is one message that passed the tap.
+type Event struct {
+	// At is when the last byte of the message arrived, since the tap started.
+	At time.Duration
+	// Rank is the engine's index.
+	Rank int
+	// Channel and Client say on which link; Client is 0 where there is one only.
+	Channel   Channel
+	Client    int
+	Direction Direction
+	// Frames are the message as it was on the wire, without the routing id. They are
+	// valid until the call they are given to returns.
+	Frames [][]byte
+	// Elided is how many bytes the tap left out: whole frames behind the second,
+	// which are empty then, or everything, if Frames is nil, because the message was
+	// above the limit of what is observed.
+	Elided int64
+}
+
+// mostLogged is how often a cause is logged one by one.
+const mostLogged = 3
+
+// undecodable counts and logs a message that could not be read.
+func (o *Observer) undecodable(ev *Event, what string, err error, args ...any) {
+	o.counts.Undecodable.Add(1)
+	o.complain(ev, what+" could not be read; it was forwarded all the same", err, args...)
+}
+
+// complain logs the first few events of a cause. The message number counts the
+// events of this observer from 1: line number + 1 of a frames file without notes.
+func (o *Observer) complain(ev *Event, cause string, err error, args ...any) {
+	o.logged[cause]++
+	if o.logged[cause] > mostLogged {
+		return
+	}
+	args = append(args, "channel", ev.Channel.String(), "client", ev.Client, "message", o.events)
+	if err != nil {
+		args = append(args, slog.Any("cause", err))
+	}
+	o.log.Warn(cause, args...)
+}
+
+// tellSuppressed logs how often what was not logged any more has happened.
+func (o *Observer) tellSuppressed() {
+	for _, cause := range slices.Sorted(maps.Keys(o.logged)) {
+		if n := o.logged[cause]; n > mostLogged {
+			o.log.Warn(cause, "times", n, "not_logged", n-mostLogged)
+		}
+	}
+}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -299,4 +302,152 @@ func (s *session) saw(l *link, d Direction, msg zmq.Message) {
 	wire := zmq.JoinFrames(nil, msg)
 	s.tap.queue.put(s.source(l, d), zmq.Sighting{At: time.Now(), Wire: wire, Owned: true, Size: int64(len(wire))})
 	s.tap.queue.signal()
+}
+
+// share is the gate of a coordinator's address. All engines are told the same one, as
+// a frontend compares what they say of it; so a connection to it is nobody's in
+// particular, and its messages count as those of the engine that was first.
+func (s *session) share(l *link, typ zmq.Type) (string, error) {
+	t := s.tap
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if gate := t.shared[l.upstream]; gate != nil {
+		return gate.Endpoint(), nil
+	}
+	gate, err := t.openGate(s.host, l.channel.String(), typ)
+	if err != nil {
+		return "", err
+	}
+	l.gate = gate
+	t.shared[l.upstream] = gate
+	t.wg.Go(func() { s.serveShared(t.coordinator, l) })
+	return gate.Endpoint(), nil
+}
+
+// serveShared relays the connections of all engines until ctx ends.
+func (s *session) serveShared(ctx context.Context, l *link) {
+	defer l.gate.Close()
+	for {
+		engine, err := l.gate.Accept(ctx)
+		if err != nil {
+			return
+		}
+		s.tap.wg.Go(func() { s.coordinate(ctx, l, engine) })
+	}
+}
+
+// coordinate relays the connection of one engine. That it ends means nothing: the
+// engine's other links tell what has become of it.
+func (s *session) coordinate(ctx context.Context, l *link, engine *zmq.Conn) {
+	frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{})
+	if err != nil {
+		engine.Close()
+		s.tap.log.Error("the coordinator does not answer", "link", l.String(), "cause", err)
+		return
+	}
+	_, _ = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+}
+
+// A witness queues what passes one way of a link.
+type witness struct {
+	session *session
+	src     *source
+}
+
+func (s *session) witness(l *link, d Direction) zmq.Witness {
+	return &witness{session: s, src: s.source(l, d)}
+}
+
+// Message implements [zmq.Witness].
+func (w *witness) Message(s zmq.Sighting) { w.session.tap.queue.put(w.src, s) }
+
+// Passed implements [zmq.Witness].
+func (w *witness) Passed() { w.session.tap.queue.signal() }
+
+// HungUp implements [zmq.Witness]. The handshake ends first, and that means nothing;
+// of the other links the first says who went.
+func (w *witness) HungUp() {
+	if w.src.channel != Input && w.src.channel != Output || !w.src.rank.left.CompareAndSwap(false, true) {
+		return
+	}
+	w.session.tap.queue.note(w.src, w.what())
+	w.session.left <- w
+}
+
+// what says who has hung up.
+func (w *witness) what() string {
+	who := "the engine"
+	if w.src.direction == FromFrontend {
+		who = "the frontend"
+	}
+	return fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client)
+}
+
+// Limits implements [zmq.Witness]: tensors behind the second frame are of use to the
+// raw frames alone.
+func (w *witness) Limits() (message int64, tails bool) {
+	return w.session.tap.cfg.MaxObserved, w.session.tap.cfg.Frames.Path != ""
+}
+
+// LineError is an engine of another line than the recording was asked for.
+type LineError struct {
+	// Want is the tag that was asked for, Got the version the engine reported.
+	Want, Got string
+}
+
+func (e *LineError) Error() string {
+	return fmt.Sprintf("line mismatch: the engine reports vLLM %s, the recording is to be of %s; nothing was served", e.Got, e.Want)
+}
+
+// guard refuses a registration of another line than tag's. What tells no line, a
+// nightly's version for one, passes.
+func guard(tag string, registration []byte) error {
+	ready, err := protocol.DecodeReady(registration)
+	if err != nil {
+		return nil // to be forwarded and reported as undecodable
+	}
+	want, got := protocol.LineOf(tag), protocol.LineOf(ready.VLLMVersion)
+	if isLine(want) && isLine(got) && want != got {
+		return &LineError{Want: tag, Got: ready.VLLMVersion}
+	}
+	return nil
+}
+
+// isLine tells a line from the name of a nightly, and from nothing.
+func isLine(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
+
+// openGate binds a socket for the engine's messages, where [Config.Data] says. host is
+// how the engine reached the tap, which is what it is told if the tap listens
+// everywhere; name tells ipc sockets apart.
+func (t *tap) openGate(host, name string, typ zmq.Type) (*zmq.Gate, error) {
+	endpoint, err := t.dataEndpoint(host, name)
+	if err != nil {
+		return nil, err
+	}
+	return zmq.OpenGate(endpoint, typ, zmq.Options{}, t.refused)
+}
+
+func (t *tap) dataEndpoint(host, name string) (string, error) {
+	data := t.cfg.Data
+	if data == "" {
+		data = t.cfg.Listen
+	}
+	if path, ok := strings.CutPrefix(data, "ipc://"); ok {
+		return "ipc://" + path + "." + name, nil
+	}
+	bound, port, err := net.SplitHostPort(strings.TrimPrefix(data, "tcp://"))
+	if err != nil {
+		return "", fmt.Errorf("address %q for the engine's messages: want tcp://host:port or ipc://path", data)
+	}
+	if host != "" && (bound == "*" || net.ParseIP(bound).IsUnspecified()) {
+		bound = host
+	}
+	if t.cfg.Data == "" || port == "0" || port == "*" {
+		return "tcp://" + net.JoinHostPort(bound, "0"), nil
+	}
+	first, err := strconv.Atoi(port)
+	if err != nil {
+		return "", fmt.Errorf("address %q for the engine's messages: %q is no port", data, port)
+	}
+	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(first+int(t.ports.Add(1))-1)), nil
 }

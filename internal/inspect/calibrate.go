@@ -2,9 +2,14 @@ package inspect
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/trace"
@@ -267,4 +272,180 @@ func relative(name string, real, predicted, limit float64) Criterion {
 func points(name string, real, predicted, limit float64) Criterion {
 	off := 100 * math.Abs(predicted-real)
 	return Criterion{name, real, predicted, off, limit, unitPoints, off <= limit}
+}
+
+// knobSamples are as many times as in s, drawn by knobs that are set to the mean and the
+// deviation of s itself: no prediction, but the most that such knobs can say. A
+// deviation larger than they take is the largest that they take.
+func knobSamples(s samples, seed uint64) samples {
+	const mostDeviation = 0.3 // of the mean
+	knobs := latency.Knobs{
+		TimeToFirstToken:  milliseconds(s.ttft.mean()),
+		InterTokenLatency: milliseconds(s.itl.mean()),
+	}
+	knobs.TimeToFirstTokenStdDev = min(milliseconds(s.ttft.deviation()), part(knobs.TimeToFirstToken, mostDeviation))
+	knobs.InterTokenLatencyStdDev = min(milliseconds(s.itl.deviation()), part(knobs.InterTokenLatency, mostDeviation))
+	var drawn samples
+	for i := range s.ttft {
+		r := latency.NewRequest(seed, "first-"+strconv.Itoa(i), 1, 0)
+		step := latency.Step{Running: 1, Limit: 1, Chunks: []latency.Chunk{{Request: r, Tokens: 1, Last: true}}}
+		drawn.ttft = append(drawn.ttft, inMilliseconds(knobs.Duration(&step)))
+	}
+	for i := range s.itl {
+		r := latency.NewRequest(seed, "next-"+strconv.Itoa(i), 1, 0)
+		step := latency.Step{Running: 1, Limit: 1, Decodes: []latency.Decode{{Request: r, Context: 1, Tokens: 1}}}
+		drawn.itl = append(drawn.itl, inMilliseconds(knobs.Duration(&step)))
+	}
+	return samples{sortedTimes(drawn.ttft), sortedTimes(drawn.itl)}
+}
+
+func part(d time.Duration, of float64) time.Duration { return time.Duration(float64(d) * of) }
+
+// unseen refuses recordings to learn from that have a record of those to predict, and recordings to
+// predict that have a record of each other, whatever their names and in whatever order.
+func unseen(fits, predicts []*trace.Trace) error {
+	seen := map[[sha256.Size]byte]origin{}
+	for _, t := range predicts {
+		if s := sharedWith(t, seen); s != nil {
+			return fmt.Errorf("%w: predict every recording once", s)
+		}
+		for i := range t.Records {
+			if print, ok := timesPrint(&t.Records[i]); ok {
+				seen[print] = origin{t, i}
+			}
+		}
+	}
+	for _, t := range fits {
+		if s := sharedWith(t, seen); s != nil {
+			return fmt.Errorf("%w: never learn from what is predicted, give a recording of another load", s)
+		}
+	}
+	return nil
+}
+
+// origin is a record of a recording.
+type origin struct {
+	trace *trace.Trace
+	index int
+}
+
+func (o origin) String() string {
+	if line := o.trace.Records[o.index].Line; line > 0 {
+		return fmt.Sprintf("%s:%d", o.trace.Name, line)
+	}
+	return fmt.Sprintf("record %d of %s", o.index, o.trace.Name)
+}
+
+// sharedWith tells which records of a recording were seen in others, nil if none.
+func sharedWith(t *trace.Trace, seen map[[sha256.Size]byte]origin) error {
+	shared := 0
+	var here, there origin
+	for i := range t.Records {
+		print, ok := timesPrint(&t.Records[i])
+		if !ok {
+			continue
+		}
+		if from, ok := seen[print]; ok {
+			if shared == 0 {
+				here, there = origin{t, i}, from
+			}
+			shared++
+		}
+	}
+	if shared == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s has %d records of %s, the first is %s and %s", t.Name, shared, there.trace.Name, here, there)
+}
+
+// timesPrint tells a record by its recorded times, which never come twice. One of a single
+// gap or none is told apart from no other.
+func timesPrint(r *trace.Record) (print [sha256.Size]byte, ok bool) {
+	if len(r.ITLMs) < 2 {
+		return print, false
+	}
+	var b []byte
+	for _, ms := range append([]float64{r.TTFTMs}, r.ITLMs...) {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(ms))
+	}
+	return sha256.Sum256(b), true
+}
+
+// Distribution is what times were, ms.
+type Distribution struct {
+	Count int     `json:"count"`
+	Mean  float64 `json:"mean_ms"`
+	P50   float64 `json:"p50_ms"`
+	P90   float64 `json:"p90_ms"`
+	P99   float64 `json:"p99_ms"`
+}
+
+// times are times in ms, sorted.
+type times []float64
+
+func sortedTimes(ms []float64) times {
+	slices.Sort(ms)
+	return ms
+}
+
+// quantile is the value that so much of the times does not exceed (nearest rank).
+func (t times) quantile(q float64) float64 {
+	if len(t) == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(q*float64(len(t)))) - 1
+	return t[min(max(rank, 0), len(t)-1)]
+}
+
+func (t times) mean() float64 {
+	sum := 0.0
+	for _, ms := range t {
+		sum += ms
+	}
+	return sum / float64(max(len(t), 1))
+}
+
+// deviation is the standard deviation of the sample.
+func (t times) deviation() float64 {
+	mean, sum := t.mean(), 0.0
+	for _, ms := range t {
+		sum += (ms - mean) * (ms - mean)
+	}
+	return math.Sqrt(sum / float64(max(len(t)-1, 1)))
+}
+
+// above is the part of the times that exceed a limit, 0 to 1.
+func (t times) above(limit float64) float64 {
+	at, _ := slices.BinarySearchFunc(t, limit, func(ms, limit float64) int {
+		if ms <= limit {
+			return -1
+		}
+		return 1
+	})
+	return float64(len(t)-at) / float64(max(len(t), 1))
+}
+
+func (t times) distribution() Distribution {
+	return Distribution{len(t), t.mean(), t.quantile(0.5), t.quantile(0.9), t.quantile(0.99)}
+}
+
+// samples are the times of records: to the first token, and between two outputs.
+type samples struct {
+	ttft, itl times
+}
+
+func samplesOf(records []trace.Record) samples {
+	var s samples
+	for i := range records {
+		if r := &records[i]; r.OutputTokens > 0 {
+			s.ttft = append(s.ttft, r.TTFTMs)
+			s.itl = append(s.itl, r.ITLMs...)
+		}
+	}
+	return samples{sortedTimes(s.ttft), sortedTimes(s.itl)}
+}
+
+// with are the times of both.
+func (s samples) with(other samples) samples {
+	return samples{sortedTimes(slices.Concat(s.ttft, other.ttft)), sortedTimes(slices.Concat(s.itl, other.itl))}
 }

@@ -41,9 +41,9 @@ func (o *Override) apply(e *Engine) {
 
 // What vLLM takes for what nobody has set.
 const (
-	usualSeqs   = 128
-	usualTokens = 8192
-	defaultBlock  = 16
+	usualSeqs    = 128
+	usualTokens  = 8192
+	defaultBlock = 16
 )
 
 // EngineOf is the engine of a recording: what its engine_config and max_num_seqs say,

@@ -1,6 +1,7 @@
 package pyclient
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -11,8 +12,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
@@ -172,3 +175,90 @@ func environment(inherited []string, tree Tree, home string) []string {
 		"OMP_NUM_THREADS=1", "VLLM_LOGGING_LEVEL=WARNING",
 	)
 }
+
+// An Environment is an installed CPU engine, whose packages a release can run on.
+type Environment struct {
+	Release string // of the engine: "0.33.0"
+	Python  string // path of its interpreter
+}
+
+// Nearest returns the environment for a release among those of the CPU engines that are installed below a folder: that
+// of the release, else of the newest release before it, else of the oldest.
+func Nearest(dir string, release compat.Version) (Environment, error) {
+	engines := filepath.Join(dir, "engines")
+	entries, err := os.ReadDir(engines)
+	if err != nil && !os.IsNotExist(err) {
+		return Environment{}, fmt.Errorf("look for environments: %w", err)
+	}
+	var best compat.Version
+	var found Environment
+	for _, entry := range entries {
+		v, err := compat.ParseVersion(entry.Name())
+		if err != nil {
+			continue
+		}
+		python := filepath.Join(engines, entry.Name(), "bin", "python")
+		if !whole(filepath.Dir(filepath.Dir(python)), python) {
+			continue
+		}
+		if found.Python == "" || v.Nearer(best, release) {
+			best, found = v, Environment{Release: entry.Name(), Python: python}
+		}
+	}
+	if found.Python == "" {
+		return found, fmt.Errorf("no environment with torch is installed in %s: a CPU engine has one", engines)
+	}
+	return found, nil
+}
+
+// whole tells whether an environment was finished, and its interpreter is there.
+func whole(home, python string) bool {
+	_, unfinished := os.Stat(filepath.Join(home, "whole"))
+	info, err := os.Stat(python)
+	return unfinished == nil && err == nil && info.Mode().IsRegular()
+}
+
+// mostLine bounds a line of the driver's, in bytes. A longer one is passed on in pieces, of which none is a message.
+const mostLine = 4 << 20
+
+// lines hands on what a process writes, line by line. The process waits until a line is taken, or until nobody will.
+type lines struct {
+	whole   chan []byte
+	dropped chan struct{}
+	once    sync.Once
+	begun   []byte
+}
+
+func newLines() *lines {
+	return &lines{whole: make(chan []byte), dropped: make(chan struct{})}
+}
+
+// Write never fails: an error would end the reading of a process that goes on writing.
+func (l *lines) Write(p []byte) (int, error) {
+	size := len(p)
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, '\n')
+		if end < 0 {
+			if l.begun = append(l.begun, p...); len(l.begun) > mostLine {
+				l.pass()
+			}
+			break
+		}
+		l.begun = append(l.begun, p[:end]...)
+		p = p[end+1:]
+		l.pass()
+	}
+	return size, nil
+}
+
+func (l *lines) pass() {
+	line := l.begun
+	l.begun = nil
+	select {
+	case l.whole <- line:
+	case <-l.dropped:
+	}
+}
+
+// drop takes no more lines.
+func (l *lines) drop() { l.once.Do(func() { close(l.dropped) }) }

@@ -2,9 +2,15 @@ package protocol
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"unicode/utf8"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // Mismatch is one place where a message is not exactly what the line's profile
@@ -144,4 +150,294 @@ func (m *Mismatch) hint(text string) {
 		text = m.Hint + "; " + text
 	}
 	m.Hint = text
+}
+
+// A shape is what an annotation allows.
+type shape interface {
+	// String is the annotation.
+	String() string
+	// takes tells whether a value of the kind can be meant by it.
+	takes(k pack.Kind) bool
+	// check walks over the next value, which is well formed, and reports what is
+	// wrong with it.
+	check(x *examination)
+}
+
+// examination is one walk over one message. The bytes are well formed: [Codec.check]
+// has seen to that, so that no read of a value of known kind fails.
+type examination struct {
+	rules  *rules
+	cur    pack.Cursor
+	aux    [][]byte
+	path   []place
+	found  []Mismatch
+	others func() []*rules // for hints; nil asks for none
+}
+
+// place is one step of a path: a field, or an index where the name is empty.
+type place struct {
+	name  string
+	index int
+}
+
+// examine returns what is wrong with a well-formed message.
+func (r *rules) examine(root, annotation string, payload []byte, aux [][]byte, others func() []*rules) []Mismatch {
+	x := &examination{rules: r, cur: pack.NewCursor(payload), aux: aux, path: []place{{name: root}}, others: others}
+	x.value(r.parse(annotation))
+	return x.found
+}
+
+// value checks the next value.
+func (x *examination) value(s shape) {
+	if k := x.cur.Kind(); !s.takes(k) {
+		x.mismatch(s.String())
+		x.skip()
+		return
+	}
+	s.check(x)
+}
+
+// at checks the next value as a part of the current one.
+func (x *examination) at(s place, part shape) {
+	x.path = append(x.path, s)
+	x.value(part)
+	x.path = x.path[:len(x.path)-1]
+}
+
+// mismatch reports the next value, which stays unread.
+func (x *examination) mismatch(expected string) *Mismatch {
+	ahead := x.cur
+	raw, _ := ahead.Raw()
+	return x.report(expected, pack.Format(raw))
+}
+
+// report adds a mismatch at the current path. What is over the limit goes nowhere.
+func (x *examination) report(expected, actual string) *Mismatch {
+	m := Mismatch{Path: x.where(), Expected: expected, Actual: actual, Offset: x.cur.Offset()}
+	if len(x.found) == maxMismatches {
+		return &m
+	}
+	x.found = append(x.found, m)
+	return &x.found[len(x.found)-1]
+}
+
+func (x *examination) where() string {
+	var b strings.Builder
+	for i, s := range x.path {
+		switch {
+		case s.name == "":
+			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		case i > 0:
+			b.WriteString("." + s.name)
+		default:
+			b.WriteString(s.name)
+		}
+	}
+	return b.String()
+}
+
+func (x *examination) skip() { _ = x.cur.Skip() } // well formed
+
+// str reads a str that is one, for msgspec refuses other bytes.
+func (x *examination) str(expected string) (string, bool) {
+	ahead := x.cur
+	s, err := ahead.Str()
+	if err != nil || !utf8.Valid(s) {
+		x.mismatch(expected)
+		x.skip()
+		return "", false
+	}
+	x.cur = ahead
+	return string(s), true
+}
+
+// linesWith lists the other lines for which f holds.
+func (x *examination) linesWith(f func(*rules) bool) []string {
+	if x.others == nil {
+		return nil
+	}
+	var lines []string
+	for _, r := range x.others() {
+		if f(r) {
+			lines = append(lines, r.profile.Line)
+		}
+	}
+	return lines
+}
+
+// hintField names the other fields that other lines have at a position.
+func (x *examination) hintField(m *Mismatch, structName, own string, index int) {
+	if x.others == nil {
+		return
+	}
+	var names []string
+	lines := map[string][]string{}
+	for _, r := range x.others() {
+		s := r.profile.Structs[structName]
+		if s.Encoding != "array" || index >= len(s.Fields) {
+			continue
+		}
+		name := s.Fields[index].Name
+		if name == own {
+			continue
+		}
+		if lines[name] == nil {
+			names = append(names, name)
+		}
+		lines[name] = append(lines[name], r.profile.Line)
+	}
+	for _, name := range names {
+		m.hint(fmt.Sprintf("field %d is %s in %s", index, name, LineRanges(lines[name])))
+	}
+}
+
+// callShape is the payload of a UTILITY message: [client_index, call_id, method,
+// args] (vllm/v1/engine/core_client.py call_utility_async).
+type callShape struct{}
+
+func (callShape) String() string         { return "[client_index, call_id, method, args]" }
+func (callShape) takes(k pack.Kind) bool { return k == pack.Array }
+
+func (s callShape) check(x *examination) {
+	ahead := x.cur
+	if n, _ := ahead.ArrayLen(); n != 4 {
+		x.mismatch(s.String())
+		x.skip()
+		return
+	}
+	x.cur = ahead
+	x.at(place{name: "client_index"}, plainTypes["int"])
+	x.at(place{name: "call_id"}, plainTypes["int"])
+	method := x.method()
+	parameters, known := x.rules.methods[method]
+	if !known || x.cur.Kind() != pack.Array {
+		x.at(place{name: "args"}, listShape{text: "list of arguments", element: anyShape{}})
+		return
+	}
+	x.arguments(method, parameters)
+}
+
+// method reads the name of a method that the line's engine has, else "".
+func (x *examination) method() string {
+	x.path = append(x.path, place{name: "method"})
+	defer func() { x.path = x.path[:len(x.path)-1] }()
+	at := x.cur.Offset()
+	name, ok := x.str("str, the name of a method")
+	if _, known := x.rules.methods[name]; !ok || known {
+		return name
+	}
+	m := x.report("a method of the engine of line "+x.rules.profile.Line, fmt.Sprintf("%q", keyStep(name)))
+	m.Offset = at
+	if lines := x.linesWith(func(r *rules) bool { return r.methods[name] != nil }); len(lines) > 0 {
+		m.hint("a method of " + LineRanges(lines))
+	}
+	return ""
+}
+
+// arguments checks the values that a method is called with. They are positional.
+func (x *examination) arguments(method string, parameters []parameter) {
+	signature := x.rules.profile.Utilities[method].Signature
+	n, _ := x.cur.ArrayLen()
+	required := len(parameters)
+	if i := slices.IndexFunc(parameters, func(p parameter) bool { return !p.required }); i >= 0 {
+		required = i
+	}
+	x.path = append(x.path, place{name: method})
+	if n < required || n > len(parameters) {
+		x.report("the arguments of "+method+signature, plural.Count(n, "argument"))
+	}
+	for i := range n {
+		if i < len(parameters) {
+			x.at(place{name: parameters[i].name}, parameters[i].typ)
+		} else {
+			x.skip()
+		}
+	}
+	x.path = x.path[:len(x.path)-1]
+}
+
+// rules are a profile with its annotations read: what may stand where.
+type rules struct {
+	profile *Profile
+	structs map[string]*structShape
+	methods map[string][]parameter
+	// unknown are the names in annotations that mean nothing to this package. A
+	// value of such a type may be anything.
+	unknown map[string]bool
+}
+
+// parameter is one of an engine method's, self left out.
+type parameter struct {
+	name     string
+	typ      shape
+	required bool
+}
+
+// newRules reads every annotation of a profile.
+func newRules(p *Profile) *rules {
+	r := &rules{profile: p, structs: map[string]*structShape{}, methods: map[string][]parameter{}, unknown: map[string]bool{}}
+	for name, declared := range p.Structs {
+		r.structs[name] = &structShape{name: name, declared: declared}
+	}
+	for _, s := range r.structs {
+		for _, f := range s.declared.Fields {
+			s.types = append(s.types, r.parse(f.Type))
+		}
+	}
+	for name, u := range p.Utilities {
+		r.methods[name] = r.parameters(u.Signature)
+	}
+	return r
+}
+
+// parameters reads a signature such as
+// (self, level: int=1, mode: PauseMode='abort') -> None.
+func (r *rules) parameters(signature string) (parameters []parameter) {
+	for _, p := range pytype.ParseSignature(signature).Params {
+		parameters = append(parameters, parameter{name: p.Name, typ: r.shape(p.Type), required: !p.Optional})
+	}
+	return parameters
+}
+
+// allRules reads the profiles of all lines, newest first.
+func allRules() []*rules {
+	var all []*rules
+	for _, line := range Lines() {
+		if p, err := LoadProfile(line); err == nil {
+			all = append(all, newRules(p))
+		}
+	}
+	return all
+}
+
+// lazyRules defers the reading of annotations to the first check: who only encodes
+// and decodes does without.
+func lazyRules(p *Profile) (own func() *rules, others func() []*rules) {
+	own = sync.OnceValue(func() *rules { return newRules(p) })
+	others = sync.OnceValue(func() []*rules {
+		return slices.DeleteFunc(allRules(), func(r *rules) bool { return r.profile.Line == p.Line })
+	})
+	return own, others
+}
+
+// LineRanges writes lines, in any order, as ranges: "0.25, 0.28–0.33".
+func LineRanges(lines []string) string {
+	all := Lines()
+	slices.Reverse(all)
+	var ranges []string
+	for i := 0; i < len(all); i++ {
+		if !slices.Contains(lines, all[i]) {
+			continue
+		}
+		from := i
+		for i+1 < len(all) && slices.Contains(lines, all[i+1]) {
+			i++
+		}
+		if from == i {
+			ranges = append(ranges, all[i])
+		} else {
+			ranges = append(ranges, all[from]+"–"+all[i])
+		}
+	}
+	return strings.Join(ranges, ", ")
 }

@@ -1,5 +1,16 @@
 package protocol
 
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
 // Codec reads and writes the messages of one line. It is immutable and safe
 // for concurrent use.
 type Codec struct {
@@ -57,3 +68,245 @@ func (c *Codec) Line() string { return c.profile.Line }
 // HasRequestError tells whether an output of the line can carry a
 // [RequestError]; before 0.33 a refused request has only its finish reason.
 func (c *Codec) HasRequestError() bool { return c.output.hasError }
+
+// mapField writes one key of a map-encoded struct and its value.
+type mapField[T any] struct {
+	key   []byte
+	value func([]byte, *T) []byte
+}
+
+// mapValues says, by key, how the values of a map-encoded struct are written.
+type mapValues[T any] map[string]func([]byte, *T) []byte
+
+// compileMap pairs the fields that the line's struct has with what writes
+// them, in the line's order. An optional field that this package knows nothing
+// of is written with its default, as a real engine writes it.
+func compileMap[T any](c *Codec, name string, values mapValues[T]) ([]mapField[T], error) {
+	s, err := c.profile.needStruct(name, "map")
+	if err != nil {
+		return nil, err
+	}
+	var fields []mapField[T]
+	for _, f := range s.Fields {
+		value, known := values[f.Name]
+		if !known {
+			def, err := c.defaultOf(name, f)
+			if err != nil {
+				return nil, err
+			}
+			value = func(b []byte, _ *T) []byte { return append(b, def...) }
+		}
+		fields = append(fields, mapField[T]{key: pack.AppendString(nil, f.Name), value: value})
+	}
+	return fields, nil
+}
+
+func appendMap[T any](b []byte, fields []mapField[T], v *T) []byte {
+	b = pack.AppendMapHeader(b, len(fields))
+	for i := range fields {
+		b = fields[i].value(append(b, fields[i].key...), v)
+	}
+	return b
+}
+
+// appendMapOrNil is appendMap for a struct that may be absent.
+func appendMapOrNil[T any](b []byte, fields []mapField[T], v *T) []byte {
+	if v == nil {
+		return pack.AppendNil(b)
+	}
+	return appendMap(b, fields, v)
+}
+
+func intValue[T any](get func(*T) int) func([]byte, *T) []byte {
+	return func(b []byte, v *T) []byte { return pack.AppendInt(b, int64(get(v))) }
+}
+
+func intsValue[T any](get func(*T) []int) func([]byte, *T) []byte {
+	return func(b []byte, v *T) []byte { return appendInts(b, get(v)) }
+}
+
+func stringValue[T any](get func(*T) string) func([]byte, *T) []byte {
+	return func(b []byte, v *T) []byte { return pack.AppendString(b, get(v)) }
+}
+
+func boolValue[T any](get func(*T) bool) func([]byte, *T) []byte {
+	return func(b []byte, v *T) []byte { return pack.AppendBool(b, get(v)) }
+}
+
+func floatValue[T any](get func(*T) float64) func([]byte, *T) []byte {
+	return func(b []byte, v *T) []byte { return pack.AppendFloat64(b, get(v)) }
+}
+
+func optionalValue[T any](get func(*T) *string) func([]byte, *T) []byte {
+	return func(b []byte, v *T) []byte { return appendOptional(b, get(v)) }
+}
+
+// arrayLayout is an array-encoded struct of which this package writes the
+// first fields in code; the others of the line are at their defaults.
+type arrayLayout struct {
+	fields int
+	tail   []byte
+}
+
+// compileArray checks that the line's struct begins with the fields that are
+// written in code.
+func (c *Codec) compileArray(name string, written ...string) (arrayLayout, error) {
+	var l arrayLayout
+	s, err := c.profile.needStruct(name, "array")
+	if err != nil {
+		return l, err
+	}
+	for i, f := range s.Fields {
+		if i < len(written) {
+			if f.Name != written[i] {
+				return l, fmt.Errorf("wire profile %s: field %d of %s is %s, this codec writes %s", c.profile.Line, i, name, f.Name, written[i])
+			}
+			continue
+		}
+		def, err := c.defaultOf(name, f)
+		if err != nil {
+			return l, err
+		}
+		l.tail = append(l.tail, def...)
+	}
+	if l.fields = len(s.Fields); l.fields < len(written) {
+		return l, fmt.Errorf("wire profile %s: %s has %d fields, this codec writes %d", c.profile.Line, name, l.fields, len(written))
+	}
+	return l, nil
+}
+
+// needKeys refuses a map-encoded struct with a required field other than those
+// that are written in code. Optional ones may be left out of a map.
+func (c *Codec) needKeys(name string, written ...string) error {
+	s, err := c.profile.needStruct(name, "map")
+	if err != nil {
+		return err
+	}
+	for _, f := range s.Fields {
+		if f.Required && !slices.Contains(written, f.Name) {
+			return c.unknownRequired(name, f.Name)
+		}
+	}
+	return nil
+}
+
+// compileHandshake checks the messages that are the same in every line and so
+// are written without a codec (vllm/v1/engine/utils.py, vllm/config/kv_events.py).
+func (c *Codec) compileHandshake() error {
+	if err := c.needKeys("EngineHandshakeMetadata", "addresses", "parallel_config"); err != nil {
+		return err
+	}
+	if err := c.needKeys("EngineZmqAddresses", "inputs", "outputs", "coordinator_input", "coordinator_output",
+		"frontend_stats_publish_address"); err != nil {
+		return err
+	}
+	return c.needKeys("KVEventsConfig", "enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint",
+		"buffer_steps", "hwm", "max_queue_size", "topic")
+}
+
+// defaultOf encodes the default of a field that this package has no value for:
+// a real engine writes every field, defaults included. A required field has
+// none and is refused.
+func (c *Codec) defaultOf(structName string, f Field) ([]byte, error) {
+	if f.Required {
+		return nil, c.unknownRequired(structName, f.Name)
+	}
+	def, err := defaultBytes(f)
+	if err != nil {
+		return nil, fmt.Errorf("wire profile %s: %s.%s: %w", c.profile.Line, structName, f.Name, err)
+	}
+	return def, nil
+}
+
+// unknownRequired is the error for a profile field that a newer release
+// requires and this package has no value for.
+func (c *Codec) unknownRequired(structName, field string) error {
+	return fmt.Errorf("wire profile %s: %s.%s is required and this build has no value for it: teach internal/wire/protocol the field",
+		c.profile.Line, structName, field)
+}
+
+func defaultBytes(f Field) ([]byte, error) {
+	if len(f.Default) == 0 {
+		return pack.AppendNil(nil), nil
+	}
+	var v any
+	if err := json.Unmarshal(f.Default, &v); err != nil {
+		return nil, err
+	}
+	switch v := v.(type) {
+	case nil:
+		return pack.AppendNil(nil), nil
+	case bool:
+		return pack.AppendBool(nil, v), nil
+	case string:
+		if strings.HasPrefix(f.Type, "str") {
+			return pack.AppendString(nil, v), nil
+		}
+	case float64:
+		if strings.HasPrefix(f.Type, "float") {
+			return pack.AppendFloat64(nil, v), nil
+		}
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return pack.AppendInt(nil, int64(v)), nil
+		}
+	case []any:
+		if len(v) == 0 {
+			return pack.AppendArrayHeader(nil, 0), nil
+		}
+	case map[string]any:
+		if len(v) == 0 && strings.HasPrefix(f.Type, "dict[") {
+			return pack.AppendMapHeader(nil, 0), nil
+		}
+	}
+	return nil, fmt.Errorf("default %s of type %s cannot be written", f.Default, f.Type)
+}
+
+// readSampling are the keys of SamplingParams that decoding looks up.
+var readSampling = []string{
+	"max_tokens", "min_tokens", "stop_token_ids", "_eos_token_id", "ignore_eos", "logprobs", "prompt_logprobs",
+	"temperature", "seed", "extra_args", "structured_outputs", "logprob_token_ids", "prompt_logprob_token_ids",
+	"prompt_logprob_start", "skip_reading_prefix_cache",
+}
+
+// ReadsByName tells whether a field is looked up by its name when messages are
+// decoded or recorded, so that without it something is lost. All others are
+// skipped, or kept as they are.
+func ReadsByName(structName, field string) bool {
+	return readFields()[structName+"."+field]
+}
+
+var readFields = sync.OnceValue(func() map[string]bool {
+	read := map[string]bool{
+		// What the recorder looks into raw values for.
+		"MultiModalFeatureSpec.mm_hash": true, "PrefillStats.num_local_cached_tokens": true,
+		"PrefillStats.num_external_cached_tokens": true, "SchedulerStats.num_running_reqs": true,
+		"LoRARequest.lora_name": true, "LoRARequest.lora_int_id": true, "LoRARequest.lora_path": true,
+		// What decoding pooling_params looks up.
+		"PoolingParams.task": true, "PoolingParams.dimensions": true, "PoolingParams.use_activation": true,
+		"PoolingParams.late_interaction_params": true, "PoolingParams.late_chunking_params": true,
+		"PoolingParams.skip_reading_prefix_cache": true,
+		// What decoding mm_features looks up.
+		"MultiModalFeatureSpec.identifier": true, "MultiModalFeatureSpec.mm_position": true,
+		"PlaceholderRange.offset": true, "PlaceholderRange.length": true,
+		"EngineCoreOutputs.engine_index": true, "EngineCoreOutputs.outputs": true,
+		"UtilityOutput.call_id": true, "UtilityOutput.failure_message": true, "UtilityOutput.result": true,
+	}
+	for _, key := range readSampling {
+		read["SamplingParams."+key] = true
+	}
+	mark(read, "EngineCoreRequest", requestFieldNames)
+	mark(read, "EngineCoreOutputs", envelopeOps)
+	mark(read, "EngineCoreOutput", outputOps)
+	ready := new(ReadyResponse).targets()
+	mark(read, "EngineCoreReadyResponse", ready.ints)
+	mark(read, "EngineCoreReadyResponse", ready.strs)
+	mark(read, "EngineCoreReadyResponse", ready.bools)
+	mark(read, "EngineCoreReadyResponse", ready.optional)
+	return read
+})
+
+func mark[T any](read map[string]bool, structName string, fields map[string]T) {
+	for field := range fields {
+		read[structName+"."+field] = true
+	}
+}

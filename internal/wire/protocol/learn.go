@@ -2,10 +2,8 @@ package protocol
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -96,31 +94,4 @@ func readProfile(folder fs.FS, name string) (*Profile, error) {
 	}
 	defer file.Close()
 	return ReadProfile(file)
-}
-
-// maxProfile bounds the text of a profile, in bytes.
-const maxProfile = 8 << 20
-
-// ReadProfile reads a profile that [WriteProfile] wrote.
-func ReadProfile(r io.Reader) (*Profile, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxProfile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxProfile {
-		return nil, fmt.Errorf("it has more than %d bytes: no wire profile", maxProfile)
-	}
-	p := new(Profile)
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(p); err != nil {
-		return nil, fmt.Errorf("it cannot be read as a wire profile: %w", err)
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return nil, errors.New("it cannot be read as a wire profile: something follows it")
-	}
-	if p.Line == "" || len(p.Structs) == 0 {
-		return nil, errors.New("it is no wire profile: it names no line or no structs")
-	}
-	return p, nil
 }

@@ -2,8 +2,10 @@ package zmq
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 )
@@ -184,4 +186,314 @@ func (l *Listener) close() error {
 	}
 	l.wg.Wait()
 	return errors.Join(errs...)
+}
+
+// acceptAll serves the connections of ln, each in a goroutine of wg, until ln is
+// closed. A failure (out of file descriptors) is told and tried again, until ctx ends.
+func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, serve func(net.Conn), failed func(error)) {
+	pause := firstBackoff
+	for {
+		nc, err := ln.Accept()
+		switch {
+		case err == nil:
+			pause = firstBackoff
+			wg.Go(func() { serve(nc) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			failed(fmt.Errorf("accept on %s: %w", endpointOf(ln.Addr()), err))
+			if !wait(ctx, pause) {
+				return
+			}
+			pause = min(2*pause, maxBackoff)
+		}
+	}
+}
+
+// accept takes connections until Close.
+func (l *Listener) accept() {
+	acceptAll(l.ctx, l.ln, &l.wg, l.serve, func(err error) { l.inbox.put(Delivery{Kind: Refused, Err: err}) })
+}
+
+// serve is the life of one connection.
+func (l *Listener) serve(nc net.Conn) {
+	c := newConn(nc, l.typ, l.opt, remote(nc))
+	c.owner = l
+	if err := l.admit(c); err != nil {
+		l.refuse(c, err)
+		return
+	}
+	if l.inbox.put(Delivery{Kind: Joined, Peer: c.peer, Conn: c}) {
+		l.inbox.put(Delivery{Kind: Gone, Peer: c.peer, Conn: c, Err: l.pump(c)})
+	}
+	// Whoever began to close the peer gets the error, if there is one.
+	_ = c.Close()
+	l.leave(c)
+}
+
+// refuse hangs up first: the peer shall not wait for a receiver.
+func (l *Listener) refuse(c *Conn, cause error) {
+	c.gone.Store(true)
+	_ = c.Close()
+	l.leave(c)
+	err := fmt.Errorf("%s on %s: %w", c.peer, l.endpoint, cause)
+	l.inbox.put(Delivery{Kind: Refused, Peer: c.peer, Err: err})
+}
+
+// remote is where a connection comes from; a Unix socket does not say.
+func remote(nc net.Conn) string {
+	if addr := nc.RemoteAddr(); addr.Network() != "unix" {
+		return addr.String()
+	}
+	return ""
+}
+
+// admit shakes hands and makes c one of the listener's connections.
+func (l *Listener) admit(c *Conn) error {
+	stop := hangUp(l.ctx, c.nc)
+	defer stop()
+	ctx, cancel := context.WithTimeout(l.ctx, l.opt.HandshakeTimeout)
+	defer cancel()
+	if err := c.handshake(func(p *Peer) error { return l.claim(ctx, p, c) }); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return net.ErrClosed
+	}
+	l.conns[c] = true
+	if l.table != nil {
+		l.table.join(c.peer.Identity)
+	}
+	return nil
+}
+
+func (l *Listener) claim(ctx context.Context, p *Peer, c *Conn) error {
+	if l.table == nil {
+		return nil
+	}
+	return l.table.claim(ctx, p, c)
+}
+
+// pump moves messages to the inbox and returns why there are no more.
+func (l *Listener) pump(c *Conn) error {
+	for {
+		msg, err := c.recv()
+		if err != nil {
+			return err
+		}
+		if !l.inbox.put(Delivery{Kind: Received, Peer: c.peer, Conn: c, Message: msg}) {
+			return net.ErrClosed
+		}
+	}
+}
+
+func (l *Listener) leave(c *Conn) {
+	l.mu.Lock()
+	delete(l.conns, c)
+	l.mu.Unlock()
+	if l.table != nil {
+		l.table.leave(c.peer.Identity, c)
+	}
+}
+
+// table is a ROUTER's way from an identity to a connection.
+type table struct {
+	mu      sync.RWMutex
+	entries map[string]*entry
+	next    uint32 // of the identities given to peers that have none
+}
+
+// entry holds an identity from before the peer's READY is answered until after
+// its Gone is in the inbox, so that Gone of one peer comes before Joined of the
+// next.
+type entry struct {
+	conn   *Conn
+	joined bool          // may be sent to
+	left   chan struct{} // closed when the identity is free again
+}
+
+func newTable() *table {
+	// As in libzmq, made-up identities begin at random: those of an earlier run are
+	// unlikely to mean somebody else now.
+	return &table{entries: make(map[string]*entry), next: rand.Uint32()}
+}
+
+// claim reserves the identity peer announced, or gives it one. A peer that is on
+// its way out is waited for until ctx ends; one that is connected keeps the
+// identity.
+func (t *table) claim(ctx context.Context, peer *Peer, conn *Conn) error {
+	for {
+		holder := t.reserve(peer, conn)
+		if holder == nil {
+			return nil
+		}
+		if !holder.conn.gone.Load() && !holder.conn.closed.Load() {
+			return fmt.Errorf("%w: %x, by %s", ErrIdentityTaken, peer.Identity, holder.conn.peer)
+		}
+		select {
+		case <-holder.left:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %x, by a peer that is leaving", ErrIdentityTaken, peer.Identity)
+		}
+	}
+}
+
+// reserve returns the holder of the identity, or nil when conn has become it.
+func (t *table) reserve(peer *Peer, conn *Conn) *entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(peer.Identity) == 0 {
+		peer.Identity = t.unusedLocked()
+	}
+	if holder := t.entries[string(peer.Identity)]; holder != nil {
+		return holder
+	}
+	t.entries[string(peer.Identity)] = &entry{conn: conn, left: make(chan struct{})}
+	return nil
+}
+
+// unusedLocked makes up an identity as libzmq does: a zero byte and a number.
+func (t *table) unusedLocked() []byte {
+	for {
+		id := binary.BigEndian.AppendUint32([]byte{0}, t.next)
+		t.next++
+		if t.entries[string(id)] == nil {
+			return id
+		}
+	}
+}
+
+// join opens the way to a peer whose handshake is over.
+func (t *table) join(identity []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.entries[string(identity)].joined = true
+}
+
+// leave frees the identity if conn holds it.
+func (t *table) leave(identity []byte, conn *Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[string(identity)]; e != nil && e.conn == conn {
+		delete(t.entries, string(identity))
+		close(e.left)
+	}
+}
+
+// find returns the connection to a peer, nil when there is none.
+func (t *table) find(identity []byte) *Conn {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if e := t.entries[string(identity)]; e != nil && e.joined {
+		return e.conn
+	}
+	return nil
+}
+
+// An inbox is full at either bound; a message above the second one passes alone.
+// What the receiver took and has not handed out counts apart, so at most twice as
+// much is in memory.
+const (
+	inboxEvents = 1024
+	inboxBytes  = 16 << 20
+)
+
+// inbox hands what all peers' goroutines found to one receiver, in the order of
+// each peer. The receiver takes everything there is at once, which costs one lock
+// for many messages when they come fast. A full inbox blocks the goroutines, and
+// so, through TCP, the peers.
+type inbox struct {
+	mu     sync.Mutex
+	room   sync.Cond
+	events []Delivery
+	bytes  int
+	closed bool
+
+	arrived chan struct{} // holds a token when events may be non-empty
+	done    chan struct{} // closed by close
+
+	recv  sync.Mutex // one receiver at a time
+	taken []Delivery
+	next  int // in taken
+}
+
+func newInbox() *inbox {
+	b := &inbox{arrived: make(chan struct{}, 1), done: make(chan struct{})}
+	b.room.L = &b.mu
+	return b
+}
+
+// put appends d, waiting for room. It reports false when the inbox is closed.
+func (b *inbox) put(d Delivery) bool {
+	size := d.Message.size()
+	b.mu.Lock()
+	for !b.closed && b.full(size) {
+		b.room.Wait()
+	}
+	if b.closed {
+		b.mu.Unlock()
+		return false
+	}
+	b.events = append(b.events, d)
+	b.bytes += size
+	first := len(b.events) == 1
+	b.mu.Unlock()
+	if first {
+		select {
+		case b.arrived <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+func (b *inbox) full(size int) bool {
+	return len(b.events) >= inboxEvents || len(b.events) > 0 && b.bytes+size > inboxBytes
+}
+
+// take waits for the next event.
+func (b *inbox) take(ctx context.Context) (Delivery, error) {
+	b.recv.Lock()
+	defer b.recv.Unlock()
+	for b.next == len(b.taken) {
+		if b.refill() {
+			break
+		}
+		select {
+		case <-b.arrived:
+		case <-ctx.Done():
+			return Delivery{}, context.Cause(ctx)
+		case <-b.done:
+			return Delivery{}, net.ErrClosed
+		}
+	}
+	d := b.taken[b.next]
+	b.taken[b.next] = Delivery{} // the receiver owns the message now
+	b.next++
+	return d, nil
+}
+
+// refill swaps what has been received for what has arrived, if anything.
+func (b *inbox) refill() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.events) == 0 || b.closed {
+		return false
+	}
+	b.taken, b.events = b.events, b.taken[:0]
+	b.next, b.bytes = 0, 0
+	b.room.Broadcast()
+	return true
+}
+
+// close drops what has not been received and lets everybody go.
+func (b *inbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.events = nil
+	b.room.Broadcast()
+	close(b.done)
 }

@@ -1,10 +1,12 @@
 package zmq
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -264,4 +266,288 @@ func (p *Publisher) close() error {
 	p.cancel()
 	p.wg.Wait()
 	return errors.Join(errs...)
+}
+
+// A subscriber is one that a [Publisher] says its messages to. It outlives the
+// connection if that is one the publisher dials again.
+type subscriber struct {
+	highWater  int64
+	subscribed func(Peer, []byte)
+	wake       chan struct{} // holds a token when queue may be non-empty
+	now        *session      // nil between connections; under the publisher's mu
+
+	mu      sync.Mutex
+	asked   subscriptions
+	queue   []Message
+	stalled bool // high water was reached, and half of it not yet again
+
+	waiting atomic.Int64 // queued or taken, and not written
+
+	// What the writer took from the queue and has written of it.
+	taken []Message
+	next  int
+}
+
+func newSubscriber(opt PubOptions) *subscriber {
+	return &subscriber{highWater: int64(opt.HighWater), subscribed: opt.Subscribed, wake: make(chan struct{}, 1)}
+}
+
+// A session is one connection of a subscriber.
+type session struct {
+	conn    *Conn
+	gone    chan struct{} // closed when the peer went
+	written chan struct{} // closed when nothing more will be written
+}
+
+// end waits at most linger until everything is written, and closes the connection.
+func (s *session) end(linger time.Duration) error {
+	if linger == 0 {
+		return s.conn.Close()
+	}
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	select {
+	case <-s.written:
+		return s.conn.Close()
+	case <-timer.C:
+		// Closing would linger once more.
+		s.conn.gone.Store(true)
+		_ = s.conn.Close()
+		return fmt.Errorf("close %s: not everything was taken within %v: %w", s.conn.peer, linger, os.ErrDeadlineExceeded)
+	}
+}
+
+// offer queues m if the subscriber asked for it, and reports false if it had to drop it.
+func (s *subscriber) offer(m Message) bool {
+	s.mu.Lock()
+	if !s.asked.match(m[0]) {
+		s.mu.Unlock()
+		return true
+	}
+	if s.fullLocked() {
+		s.mu.Unlock()
+		return false
+	}
+	s.queue = append(s.queue, m)
+	s.waiting.Add(1)
+	first := len(s.queue) == 1
+	s.mu.Unlock()
+	if first {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// fullLocked reports whether the subscriber is to miss a message. It then misses those
+// behind it too until half of what waits is written, so that there is one gap to close
+// and not many.
+func (s *subscriber) fullLocked() bool {
+	if s.highWater == 0 {
+		return false
+	}
+	if waiting := s.waiting.Load(); s.stalled {
+		s.stalled = waiting > s.highWater/2
+	} else {
+		s.stalled = waiting >= s.highWater
+	}
+	return s.stalled
+}
+
+func (s *subscriber) wants(topic []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked.match(topic)
+}
+
+// read takes the messages of the peer and returns why there are no more.
+func (s *subscriber) read(c *Conn) error {
+	for {
+		m, err := c.recv()
+		if err != nil {
+			return err
+		}
+		if err = s.heed(c, readMessage(m)); err != nil {
+			c.gone.Store(true)
+			c.nc.Close()
+			return err
+		}
+	}
+}
+
+// heedCommand takes a command of the peer.
+func (s *subscriber) heedCommand(c *Conn, command []byte) error {
+	w, err := readCommand(command)
+	if err != nil {
+		return err
+	}
+	return s.heed(c, w)
+}
+
+// heed changes what the peer is said.
+func (s *subscriber) heed(c *Conn, w wish) error {
+	s.mu.Lock()
+	added, err := s.asked.change(w)
+	s.mu.Unlock()
+	if added && s.subscribed != nil {
+		s.subscribed(c.peer, w.prefix)
+	}
+	return err
+}
+
+// write writes what is queued until the peer goes, or until everything is written and
+// the publisher is ending.
+func (s *subscriber) write(now *session, ending <-chan struct{}) {
+	defer close(now.written)
+	for {
+		for s.more() {
+			if now.conn.Write(s.taken[s.next]...) != nil {
+				return
+			}
+			s.taken[s.next] = nil
+			s.next++
+			s.waiting.Add(-1)
+		}
+		if now.conn.Flush() != nil {
+			return
+		}
+		select {
+		case <-s.wake:
+		case <-now.gone:
+			return
+		case <-ending:
+			if !s.more() {
+				return
+			}
+		}
+	}
+}
+
+// more reports whether there is a message to write, and takes all that are queued when
+// those taken before are written.
+func (s *subscriber) more() bool {
+	if s.next < len(s.taken) {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken, s.queue = s.queue, s.taken[:0]
+	s.next = 0
+	return len(s.taken) > 0
+}
+
+// What the first byte of a message to a publisher means; the prefix follows.
+// https://rfc.zeromq.org/spec/23/ "The Publish-Subscribe Pattern".
+const (
+	cancelByte    = 0
+	subscribeByte = 1
+)
+
+// Names of the commands that say the same from version 3.1 of ZMTP on. Publishers
+// understand both; what we dial is told that we speak 3.0, and is sent messages.
+const (
+	subscribeCommand = "SUBSCRIBE"
+	cancelCommand    = "CANCEL"
+)
+
+// Subscribe asks the publisher that a SUB or XSUB connection leads to for the messages
+// whose first frame begins with prefix; an empty one asks for all. What is published
+// before the publisher has read this is missed, and nothing says when it has.
+func (c *Conn) Subscribe(prefix []byte) error { return c.subscription(subscribeByte, prefix) }
+
+// Unsubscribe takes back a Subscribe with the same prefix.
+func (c *Conn) Unsubscribe(prefix []byte) error { return c.subscription(cancelByte, prefix) }
+
+func (c *Conn) subscription(kind byte, prefix []byte) error {
+	if c.typ != Sub && c.typ != XSub {
+		return fmt.Errorf("subscribe at %s: a %s socket does not subscribe", c.peer, c.typ)
+	}
+	return c.Send(append([]byte{kind}, prefix...))
+}
+
+// isSubscription reports whether frames are what Subscribe and Unsubscribe send.
+func isSubscription(frames [][]byte) bool {
+	return len(frames) == 1 && len(frames[0]) > 0 && frames[0][0] <= subscribeByte
+}
+
+// A subscriptions is the set of prefixes a subscriber asked for. As in libzmq,
+// subscribing twice is subscribing once.
+type subscriptions struct {
+	prefixes [][]byte
+	size     int // bytes of all prefixes
+}
+
+// What a subscriber may ask for: far above any use, and no more than a misled peer
+// may make a publisher keep and compare.
+const (
+	maxPrefixes    = 1024
+	maxPrefixBytes = 1 << 20
+)
+
+// A wish is what a subscriber says: that it wants a prefix, or no more. The zero wish
+// is none: as in libzmq, what is no subscription is ignored.
+type wish struct {
+	kind   byte // subscribeByte or cancelByte, if some
+	some   bool
+	prefix []byte
+}
+
+func readMessage(m Message) wish {
+	if !isSubscription(m) {
+		return wish{}
+	}
+	return wish{some: true, kind: m[0][0], prefix: m[0][1:]}
+}
+
+func readCommand(body []byte) (wish, error) {
+	name, prefix, err := splitCommand(body)
+	switch {
+	case err != nil:
+		return wish{}, err
+	case name == subscribeCommand:
+		return wish{some: true, kind: subscribeByte, prefix: prefix}, nil
+	case name == cancelCommand:
+		return wish{some: true, kind: cancelByte, prefix: prefix}, nil
+	}
+	return wish{}, nil
+}
+
+// change grants a wish and reports whether there is a prefix more.
+func (s *subscriptions) change(w wish) (added bool, err error) {
+	at := s.index(w.prefix)
+	switch {
+	case !w.some || (w.kind == subscribeByte) == (at >= 0):
+		return false, nil
+	case w.kind == cancelByte:
+		s.size -= len(w.prefix)
+		s.prefixes = append(s.prefixes[:at], s.prefixes[at+1:]...)
+		return false, nil
+	case len(s.prefixes) == maxPrefixes || s.size+len(w.prefix) > maxPrefixBytes:
+		return false, fmt.Errorf("%w: more than %d subscriptions, or %d bytes of them", ErrTooLarge, maxPrefixes, maxPrefixBytes)
+	}
+	s.size += len(w.prefix)
+	s.prefixes = append(s.prefixes, bytes.Clone(w.prefix))
+	return true, nil
+}
+
+func (s *subscriptions) index(prefix []byte) int {
+	for i, p := range s.prefixes {
+		if bytes.Equal(p, prefix) {
+			return i
+		}
+	}
+	return -1
+}
+
+// match reports whether topic, the first frame of a message, begins with a prefix that
+// was asked for.
+func (s *subscriptions) match(topic []byte) bool {
+	for _, p := range s.prefixes {
+		if bytes.HasPrefix(topic, p) {
+			return true
+		}
+	}
+	return false
 }

@@ -29,7 +29,7 @@ var importRules = map[string][]string{
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
-	"internal/check": {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire"},
+	"internal/check": {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden"},
 	"compat":         {toml},
 	"manifest":       {toml},
 	"trace":          {"github.com/klauspost/compress"},

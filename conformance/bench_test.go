@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -19,19 +20,17 @@ import (
 
 // benchSession is a player of the newest line with random tokens and a frontend
 // of ours in front of it, over loopback TCP.
-func benchSession(b *testing.B, opt player.Options) *session {
+func benchSession(b *testing.B, opt player.Options) *replay.Replaying {
 	b.Helper()
 	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := &Runner{}
-	r.setDefaults()
-	s, err := r.boot(context.Background(), codec, opt)
+	s, err := replay.Boot(context.Background(), new(Runner).begin(context.Background()).env, codec, opt)
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(s.close)
+	b.Cleanup(s.Close)
 	return s
 }
 
@@ -75,17 +74,17 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 // generate runs n requests, so many in flight, and counts the tokens.
-func generate(s *session, n, inFlight int, prompt []uint32, tokens int) (int, error) {
+func generate(s *replay.Replaying, n, inFlight int, prompt []uint32, tokens int) (int, error) {
 	var outputs protocol.Outputs
 	sent, done, got := 0, 0, 0
 	for done < n {
 		for ; sent < n && sent-done < inFlight; sent++ {
-			if err := s.front.Submit(benchRequest(sent, prompt, tokens)); err != nil {
+			if err := s.Front.Submit(benchRequest(sent, prompt, tokens)); err != nil {
 				return got, err
 			}
 		}
-		if _, err := s.front.Next(s.ctx, 0, &outputs); err != nil {
-			return got, s.explain(err)
+		if _, err := s.Front.Next(s.Context, 0, &outputs); err != nil {
+			return got, s.Explain(err)
 		}
 		for i := range outputs.Outputs {
 			o := &outputs.Outputs[i]
@@ -145,13 +144,12 @@ func BenchmarkReady(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := &Runner{}
-	r.setDefaults()
+	e := new(Runner).begin(context.Background()).env
 	for b.Loop() {
-		s, err := r.boot(context.Background(), codec, player.Options{})
+		s, err := replay.Boot(context.Background(), e, codec, player.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}
-		s.close()
+		s.Close()
 	}
 }

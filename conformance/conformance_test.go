@@ -38,8 +38,7 @@ func TestConformance(t *testing.T) {
 	if len(cases) == 0 {
 		t.Fatal("the plan is empty")
 	}
-	runner := &Runner{Store: store, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	runner.setDefaults()
+	runner := (&Runner{Store: store, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}).begin(t.Context())
 	expected := expectationsOfRun(t, window, registry, sel)
 	for _, line := range groups(cases, func(c Case) string { return c.Line.Name }) {
 		t.Run(line[0].Line.Name, func(t *testing.T) { conformLine(t, runner, expected, line) })
@@ -115,7 +114,7 @@ func groups(cases []Case, key func(Case) string) [][]Case {
 	return all
 }
 
-func conformLine(t *testing.T, runner *Runner, expected *expect.Judge, cases []Case) {
+func conformLine(t *testing.T, runner *run, expected *expect.Judge, cases []Case) {
 	var results []Result
 	if cases[0].Golden.ID == "" {
 		results = append(results, runner.runCase(t.Context(), &check.Golden{}, cases[0]))

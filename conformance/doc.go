@@ -40,7 +40,7 @@
 //
 // These are the assertions of the replay suite. An engine that generates tokens
 // of its own is asked those of [SuiteLive], a frontend those of [SuiteFrontend];
-// see [LiveAssertions] and [FrontendAssertions]. Engine and frontend under test
+// see [AssertionsOf]. Engine and frontend under test
 // are named by [Runner.Engine] ([CommandEngine]), [Runner.Address] and
 // [Runner.Frontend]; the default is the embedded player.
 package conformance

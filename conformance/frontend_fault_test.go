@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -18,7 +19,7 @@ func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...As
 	t.Helper()
 	front := startToy(t, "0.33", fault)
 	line := compat.Line{Name: "0.33", Tag: "v0.33.0"}
-	cases := frontendSuiteCases(line, &manifest.Manifest{}, assertions, true)
+	cases := frontendsuite.Cases(line, &manifest.Manifest{}, assertions, true)
 	if err := front.Check(cases); err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +29,7 @@ func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...As
 
 func TestFrontendSuiteOnAToy(t *testing.T) {
 	front := startToy(t, "0.33", "")
-	cases := frontendSuiteCases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, nil, true)
+	cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, nil, true)
 	var log bytes.Buffer
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	report := runner.Run(t.Context(), cases)
@@ -40,14 +41,14 @@ func TestFrontendSuiteOnAToy(t *testing.T) {
 			t.Errorf("%s: %s (%s), %d asserted: %+v", r.Case.Name(), r.Verdict, r.Note, r.Asserted, r.Failures)
 		}
 	}
-	if len(report.Results) != len(FrontendAssertions()) {
+	if len(report.Results) != len(frontendsuite.Assertions()) {
 		t.Errorf("%d results, want one an assertion", len(report.Results))
 	}
 }
 
 func TestDemotedLog(t *testing.T) {
 	var log bytes.Buffer
-	quiet := slog.New(demoted{slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})})
+	quiet := slog.New(frontendsuite.Demoted{Handler: slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})})
 	if quiet.Error("refused"); log.Len() > 0 {
 		t.Errorf("a log of warnings has %s", &log)
 	}
@@ -65,8 +66,8 @@ func TestFrontendSuiteOnOtherToys(t *testing.T) {
 		{"no ids", false, "token ids are not in its answers"},
 	} {
 		t.Run(test.kind, func(t *testing.T) {
-			for _, r := range toyReport(t, test.kind, 10*time.Second, FrontendCompletions, FrontendChat, FrontendFinish).Results {
-				told := r.Case.Assertion != FrontendFinish
+			for _, r := range toyReport(t, test.kind, 10*time.Second, frontendsuite.Completions, frontendsuite.Chat, frontendsuite.Finish).Results {
+				told := r.Case.Assertion != frontendsuite.Finish
 				if r.Verdict != Pass || (r.Tokens > 0) != (test.tokens && told) || told && !strings.Contains(r.Note, test.note) {
 					t.Errorf("%s: %s (%s), %d tokens: %+v", r.Case.Name(), r.Verdict, r.Note, r.Tokens, r.Failures)
 				}
@@ -84,48 +85,48 @@ func TestFrontendSuiteFindsFaults(t *testing.T) {
 		code      Code
 		path      string
 	}{
-		{"words for numbers", FrontendRequests, CodeMessage, "EngineCoreRequest.sampling_params.max_tokens"},
-		{"unknown key", FrontendRequests, CodeMessage, "EngineCoreRequest.sampling_params.best_of"},
-		{"no temperature", FrontendRequests, CodeCarried, "EngineCoreRequest.sampling_params.temperature"},
-		{"arrival in the past", FrontendRequests, CodeCarried, "EngineCoreRequest.arrival_time"},
-		{"one id for all", FrontendRequests, CodeCarried, "EngineCoreRequest.request_id"},
-		{"a prompt of another", FrontendRequests, CodeNoRequest, "EngineCoreRequest.prompt_token_ids"},
-		{"keeps requests", FrontendRequests, CodeHangs, ""},
-		{"loses tokens", FrontendCompletions, CodeHTTPTokens, "choices[0].token_ids"},
-		{"miscounts", FrontendCompletions, CodeHTTPUsage, "usage"},
-		{"no usage in streams", FrontendUsage, CodeHTTPUsage, "usage"},
-		{"usage unasked", FrontendUsage, CodeHTTPUsage, "usage"},
-		{"miscounts the cache", FrontendUsage, CodeHTTPUsage, "usage.prompt_tokens_details.cached_tokens"},
-		{"always stops", FrontendChat, CodeHTTPFinish, "choices[0].finish_reason"},
-		{"shouts in streams", FrontendChat, CodeStreamed, "choices[0].message.content"},
-		{"shouts in streams", FrontendStreaming, CodeStreamed, "choices[0].text"},
-		{"plain streams", FrontendStreaming, CodeEvents, ""},
-		{"no space after data", FrontendStreaming, CodeEvents, ""},
-		{"no DONE", FrontendStreaming, CodeEvents, ""},
-		{"ends twice", FrontendStreaming, CodeHTTPFinish, "choices[0].finish_reason"},
-		{"streams at the end", FrontendStreaming, CodeHangs, "choices[0]"},
-		{"no stop reason", FrontendFinish, CodeHTTPFinish, "choices[0].stop_reason"},
-		{"no stop strings", FrontendFinish, CodeHangs, ""},
-		{"no abort", FrontendAborts, CodeNoAbort, "EngineCoreRequest.request_id"},
-		{"aborts another", FrontendAborts, CodeNoAbort, "EngineCoreRequest.request_id"},
-		{"no abort", FrontendFinish, CodeNoAbort, "EngineCoreRequest.request_id"},
-		{"no call", FrontendUtilities, CodeNoCall, "UtilityCall.method"},
-		{"another call", FrontendUtilities, CodeNoCall, "UtilityCall.method"},
-		{"a call with words", FrontendUtilities, CodeMessage, "UtilityCall.reset_prefix_cache.reset_running_requests"},
-		{"fails after the call", FrontendUtilities, CodeHTTP, "UtilityCall.reset_prefix_cache"},
-		{"an adapter of 0.31", FrontendLoRA, CodeMessage, "UtilityCall.add_lora.lora_request.load_inplace"},
-		{"errors are fine", FrontendErrors, CodeAccepted, "choices[0].finish_reason"},
-		{"any model", FrontendErrors, CodeAccepted, ""},
-		{"takes anything", FrontendErrors, CodeAccepted, ""},
-		{"healthy for ever", FrontendHealth, CodeHealth, ""},
-		{"waits for the dead", FrontendHealth, CodeHangs, ""},
-		{"loses tokens", FrontendConcurrency, CodeHTTPTokens, "choices[0].token_ids"},
+		{"words for numbers", frontendsuite.Requests, frontendsuite.CodeMessage, "EngineCoreRequest.sampling_params.max_tokens"},
+		{"unknown key", frontendsuite.Requests, frontendsuite.CodeMessage, "EngineCoreRequest.sampling_params.best_of"},
+		{"no temperature", frontendsuite.Requests, frontendsuite.CodeCarried, "EngineCoreRequest.sampling_params.temperature"},
+		{"arrival in the past", frontendsuite.Requests, frontendsuite.CodeCarried, "EngineCoreRequest.arrival_time"},
+		{"one id for all", frontendsuite.Requests, frontendsuite.CodeCarried, "EngineCoreRequest.request_id"},
+		{"a prompt of another", frontendsuite.Requests, frontendsuite.CodeNoRequest, "EngineCoreRequest.prompt_token_ids"},
+		{"keeps requests", frontendsuite.Requests, frontendsuite.CodeHangs, ""},
+		{"loses tokens", frontendsuite.Completions, frontendsuite.CodeHTTPTokens, "choices[0].token_ids"},
+		{"miscounts", frontendsuite.Completions, frontendsuite.CodeHTTPUsage, "usage"},
+		{"no usage in streams", frontendsuite.Usage, frontendsuite.CodeHTTPUsage, "usage"},
+		{"usage unasked", frontendsuite.Usage, frontendsuite.CodeHTTPUsage, "usage"},
+		{"miscounts the cache", frontendsuite.Usage, frontendsuite.CodeHTTPUsage, "usage.prompt_tokens_details.cached_tokens"},
+		{"always stops", frontendsuite.Chat, frontendsuite.CodeHTTPFinish, "choices[0].finish_reason"},
+		{"shouts in streams", frontendsuite.Chat, frontendsuite.CodeStreamed, "choices[0].message.content"},
+		{"shouts in streams", frontendsuite.Streaming, frontendsuite.CodeStreamed, "choices[0].text"},
+		{"plain streams", frontendsuite.Streaming, frontendsuite.CodeEvents, ""},
+		{"no space after data", frontendsuite.Streaming, frontendsuite.CodeEvents, ""},
+		{"no DONE", frontendsuite.Streaming, frontendsuite.CodeEvents, ""},
+		{"ends twice", frontendsuite.Streaming, frontendsuite.CodeHTTPFinish, "choices[0].finish_reason"},
+		{"streams at the end", frontendsuite.Streaming, frontendsuite.CodeHangs, "choices[0]"},
+		{"no stop reason", frontendsuite.Finish, frontendsuite.CodeHTTPFinish, "choices[0].stop_reason"},
+		{"no stop strings", frontendsuite.Finish, frontendsuite.CodeHangs, ""},
+		{"no abort", frontendsuite.Aborts, frontendsuite.CodeNoAbort, "EngineCoreRequest.request_id"},
+		{"aborts another", frontendsuite.Aborts, frontendsuite.CodeNoAbort, "EngineCoreRequest.request_id"},
+		{"no abort", frontendsuite.Finish, frontendsuite.CodeNoAbort, "EngineCoreRequest.request_id"},
+		{"no call", frontendsuite.Utilities, frontendsuite.CodeNoCall, "UtilityCall.method"},
+		{"another call", frontendsuite.Utilities, frontendsuite.CodeNoCall, "UtilityCall.method"},
+		{"a call with words", frontendsuite.Utilities, frontendsuite.CodeMessage, "UtilityCall.reset_prefix_cache.reset_running_requests"},
+		{"fails after the call", frontendsuite.Utilities, frontendsuite.CodeHTTP, "UtilityCall.reset_prefix_cache"},
+		{"an adapter of 0.31", frontendsuite.LoRA, frontendsuite.CodeMessage, "UtilityCall.add_lora.lora_request.load_inplace"},
+		{"errors are fine", frontendsuite.Errors, frontendsuite.CodeAccepted, "choices[0].finish_reason"},
+		{"any model", frontendsuite.Errors, frontendsuite.CodeAccepted, ""},
+		{"takes anything", frontendsuite.Errors, frontendsuite.CodeAccepted, ""},
+		{"healthy for ever", frontendsuite.Health, frontendsuite.CodeHealth, ""},
+		{"waits for the dead", frontendsuite.Health, frontendsuite.CodeHangs, ""},
+		{"loses tokens", frontendsuite.Concurrency, frontendsuite.CodeHTTPTokens, "choices[0].token_ids"},
 	}
 	for _, test := range tests {
 		t.Run(test.fault+"/"+string(test.assertion), func(t *testing.T) {
 			t.Parallel()
 			limit := 10 * time.Second
-			if slices.Contains([]Code{CodeHangs, CodeNoAbort, CodeNoCall, CodeHealth}, test.code) {
+			if slices.Contains([]Code{frontendsuite.CodeHangs, frontendsuite.CodeNoAbort, frontendsuite.CodeNoCall, frontendsuite.CodeHealth}, test.code) {
 				limit = soon
 			}
 			r := toyReport(t, test.fault, limit, test.assertion).Results[0]
@@ -146,7 +147,7 @@ func TestFrontendSuiteFindsFaults(t *testing.T) {
 // did not come any more, and neither is one whose run is interrupted.
 func TestFrontendCasesThatAreCutShort(t *testing.T) {
 	front := startToy(t, "0.33", "keeps requests")
-	cases := frontendSuiteCases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{FrontendCompletions}, true)
+	cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{frontendsuite.Completions}, true)
 	runner := Runner{
 		Store: NewStore(StoreOptions{}), Frontend: front,
 		Timeouts: Timeouts{Connect: 10 * time.Second, Idle: time.Minute, Golden: 200 * time.Millisecond},
@@ -161,7 +162,7 @@ func TestFrontendCasesThatAreCutShort(t *testing.T) {
 // not judged, and says why.
 func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
 	front := startToy(t, "0.33", "")
-	cases := frontendSuiteCases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{FrontendChat, FrontendHealth}, true)
+	cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{frontendsuite.Chat, frontendsuite.Health}, true)
 	slices.Reverse(cases)
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front}
 	results := runner.Run(t.Context(), cases).Results

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -55,7 +56,7 @@ func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, 
 	if !ok {
 		t.Fatalf("compat.toml has no line %s", lineName)
 	}
-	cases := frontendSuiteCases(line, registry, assertions, true)
+	cases := frontendsuite.Cases(line, registry, assertions, true)
 	if err := front.Check(cases); err != nil {
 		t.Fatal(err)
 	}
@@ -118,9 +119,9 @@ func TestFrontendSuiteOnRealFrontends(t *testing.T) {
 					notes[r.Case.Assertion] = r.Note
 				}
 			}
-			want := map[Assertion]string{FrontendRequests: "n=2: not taken (status 400)"}
+			want := map[Assertion]string{frontendsuite.Requests: "n=2: not taken (status 400)"}
 			if absent := absentRoutes(version); absent != "" {
-				want[FrontendUtilities] = absent
+				want[frontendsuite.Utilities] = absent
 			}
 			if diff := cmp.Diff(want, notes); diff != "" {
 				t.Errorf("notes (-want +got):\n%s", diff)
@@ -145,16 +146,16 @@ func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
 		at             Assertion // that fails; what comes after it is not judged
 		want           []string  // code, path, and what the message says
 	}{
-		{"0.33.0", "0.27", FrontendHandshake, []string{
+		{"0.33.0", "0.27", frontendsuite.Handshake, []string{
 			"H001 EngineCoreReadyResponse registers without supports_lora, max_loras, which frontends of 0.29–" + protocol.Newest() + " require",
 			"H001 EngineCoreReadyResponse missing field `supports_lora`",
 		}},
-		{"0.27.1", "0.33", FrontendRequests, []string{
+		{"0.27.1", "0.33", frontendsuite.Requests, []string{
 			"H003 EngineCoreRequest expected 22 fields, found 20 fields: without session_id, kv_hints",
 			"H003 EngineCoreRequest this is the layout of 0.25–0.27",
 			"H017  array had incorrect length, expected 14",
 		}},
-		{"0.33.0", "0.32", FrontendUtilities, []string{
+		{"0.33.0", "0.32", frontendsuite.Utilities, []string{
 			`H003 UtilityCall.method found "pause_generation" (byte 3): a method of 0.33`,
 		}},
 	}
@@ -193,7 +194,7 @@ func tells(f Failure, want string) bool {
 func TestFrontendsAreStartedAgain(t *testing.T) {
 	window, _ := compat.Load("../compat.toml")
 	line, _ := window.ByName(protocol.Newest())
-	cases := frontendSuiteCases(line, &manifest.Manifest{}, []Assertion{FrontendChat, FrontendHealth}, true)
+	cases := frontendsuite.Cases(line, &manifest.Manifest{}, []Assertion{frontendsuite.Chat, frontendsuite.Health}, true)
 	slices.Reverse(cases)
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: realUnderTest(t, line.Tag[1:])}
 	report := runner.Run(t.Context(), cases)

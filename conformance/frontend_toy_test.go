@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -132,7 +133,7 @@ func (y *toy) deliver(o *protocol.Outputs) {
 		}
 		if out.Prefill != nil {
 			cur := pack.NewCursor(out.Prefill)
-			if stats, err := plainMap(&cur); err == nil {
+			if stats, err := frontendsuite.PlainMap(&cur); err == nil {
 				got.cached = int(stats.(map[string]any)["num_cached_tokens"].(float64))
 			}
 		}
@@ -330,7 +331,7 @@ func (y *toy) request(id string, q *toyRequest, adapter bool) []byte {
 		case "request_id", "external_req_id":
 			v = id
 		case "prompt_token_ids":
-			v = listOf(q.ids)
+			v = frontendsuite.ListOf(q.ids)
 		case "sampling_params":
 			v = sampling
 		case "arrival_time":

@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -15,12 +18,12 @@ func FuzzWireMessage(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	w, err := newWireSession("golden", codec, messagesOf(f, pinnedWire(f)))
+	w, err := replay.NewWireSession("golden", codec, messagesOf(f, pinnedWire(f)))
 	if err != nil {
 		f.Fatal(err)
 	}
-	var answers []*wireSaid
-	for _, m := range w.said {
+	var answers []*replay.WireSaid
+	for _, m := range w.Said {
 		// A first output, log-probabilities, tables in frames, a step of nobody, an answer.
 		switch m.Line {
 		case 7, 24, 43, 287, 713:
@@ -35,18 +38,18 @@ func FuzzWireMessage(f *testing.F) {
 		if len(want.Frames) > 1 {
 			got = append(got, aux, aux)
 		}
-		clock := new(stepClock)
-		clock.set(stepTime(1 << 20))
-		c := newWireComparison("golden", codec, clock)
-		seen := w.look(got)
-		c.message("EngineCoreOutputs", &want.wireMessage, want.requests, got)
-		c.stray(want, seen)
+		clock := new(replay.StepClock)
+		clock.Set(replay.StepTime(1 << 20))
+		c := replay.NewWireComparison("golden", codec, clock)
+		seen := w.Look(got)
+		c.Message("EngineCoreOutputs", &want.WireMessage, want.Requests, got)
+		c.Stray(want, seen)
 		var found check.Outcome
-		c.report(&found)
-		if len(found.Failures) == 0 || len(found.Failures) > maxWireFailures || found.Asserted != 1 {
+		c.Report(&found)
+		if len(found.Failures) == 0 || len(found.Failures) > replay.MaxWireFailures || found.Asserted != 1 {
 			t.Errorf("%d failures, %d asserted", len(found.Failures), found.Asserted)
 		}
-		if seen.class == wireStep && len(found.Failures) == 1 && pack.Validate(payload) != nil {
+		if seen.Class == replay.WireStep && len(found.Failures) == 1 && pack.Validate(payload) != nil {
 			t.Errorf("%x is no message, and nothing is wrong with it", payload)
 		}
 	})
@@ -68,19 +71,19 @@ func FuzzLiveValues(f *testing.F) {
 			return // refused before anybody looks at it
 		}
 		rows, columns = rows&0xff, columns&0xff
-		if found, err := logprobTable(raw, nil, rows, columns); err == nil {
+		if found, err := live.LogprobTable(raw, nil, rows, columns); err == nil {
 			if len(found) != rows*columns {
 				t.Errorf("%d ids of %d rows and %d columns", len(found), rows, columns)
 			}
-			_ = firstColumn(found, columns, make([]uint32, rows))
+			_ = live.FirstColumn(found, columns, make([]uint32, rows))
 		}
-		if first := firstIDs(raw, nil); len(first) > len(raw) {
+		if first := replay.FirstIDs(raw, nil); len(first) > len(raw) {
 			t.Errorf("%d rows out of %d bytes", len(first), len(raw))
 		}
-		_, _ = integers(raw)
-		_ = floatOf(raw, "kv_cache_usage")
+		_, _ = message.Integers(raw)
+		_ = message.FloatOf(raw, "kv_cache_usage")
 		for _, kind := range []protocol.ResultKind{protocol.ResultNone, protocol.ResultBool, protocol.ResultStr, protocol.ResultInts, protocol.ResultStrings, protocol.ResultList} {
-			_ = isResult(kind, raw)
+			_ = live.IsResult(kind, raw)
 		}
 	})
 }

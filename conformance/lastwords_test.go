@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -65,7 +67,7 @@ func (p posthumous) speakAfter(ctx context.Context) {
 
 // says sends the first tokens of the first recorded stream, one by one.
 func says(e *rawEngine, tokens int, finish protocol.FinishReason, change func([]uint32)) error {
-	words := slices.Clone(recordedStreams(e.opt.Trace)[0].record.OutputTokenIDs[:tokens])
+	words := slices.Clone(replay.RecordedStreams(e.opt.Trace)[0].Record.OutputTokenIDs[:tokens])
 	if change != nil {
 		change(words)
 	}
@@ -126,7 +128,7 @@ func TestLastWords(t *testing.T) {
 			[2]int{0, 24},
 		},
 		{"the answer to the last call", "", func(e *rawEngine) error {
-			m, err := e.codec.UtilityResult(0, protocol.UtilityCall{CallID: 1, Method: lastCall}, false, 1)
+			m, err := e.codec.UtilityResult(0, protocol.UtilityCall{CallID: 1, Method: sut.LastCall}, false, 1)
 			return errors.Join(err, e.output.Send(m...))
 		}, nil, "", [2]int{}},
 	}

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -63,15 +66,15 @@ func TestLayoutOfRealEngines(t *testing.T) {
 				case m.Channel == "output":
 					outputs++
 					framed += min(len(m.Frames)-1, 1)
-					for _, wrong := range outputsLayout(codec, m.Frames) {
+					for _, wrong := range message.OutputsLayout(codec, m.Frames) {
 						t.Errorf("line %d: %v", m.Line, wrong)
 					}
 				case m.Channel == "input":
 					ready++
-					s := session{layout: &layoutCheck{codec: codec}}
-					s.engine.RawReady = m.Frames[0]
+					s := replay.Replaying{Session: new(sut.Session), Layout: &replay.LayoutCheck{Codec: codec}}
+					s.Engine.RawReady = m.Frames[0]
 					var f check.Outcome
-					s.checkRegistration(&f)
+					s.CheckRegistration(&f)
 					for _, wrong := range f.Failures {
 						t.Errorf("line %d: %s", m.Line, wrong.Message)
 					}
@@ -158,7 +161,7 @@ func TestLayoutFinds(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			found := outputsLayout(codec, test.frames)
+			found := message.OutputsLayout(codec, test.frames)
 			if test.path == "" {
 				if len(found) > 0 {
 					t.Errorf("found %v", found)
@@ -187,12 +190,12 @@ func TestUnknownKeysAreNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 	frame := bytes.Replace(m[0], []byte("num_running_reqs"), []byte("num_sitting_reqs"), 1)
-	layout := layoutCheck{codec: codec}
+	layout := replay.LayoutCheck{Codec: codec}
 	for number := range 3 {
-		layout.outputs(number, [][]byte{frame}, func(string) int { return 0 })
+		layout.Outputs(number, [][]byte{frame}, func(string) int { return 0 })
 	}
 	var f check.Outcome
-	layout.report(&f)
+	layout.Report(&f)
 	const want = "keys that line 0.33 does not know, and frontends skip: EngineCoreOutputs.scheduler_stats.num_sitting_reqs"
 	if f.Note != want {
 		t.Errorf("note %q, want %q", f.Note, want)
@@ -226,38 +229,38 @@ func TestLayoutIsToldOnce(t *testing.T) {
 		}
 		return [][]byte{b}
 	}
-	layout := layoutCheck{codec: codec}
+	layout := replay.LayoutCheck{Codec: codec}
 	requests := map[string]int{"a": 4, "b": 5}
 	for number := 1; number < 4; number++ {
-		layout.outputs(number, message("b", "a"), func(id string) int { return requests[id] })
+		layout.Outputs(number, message("b", "a"), func(id string) int { return requests[id] })
 	}
 	var f check.Outcome
-	layout.report(&f)
+	layout.Report(&f)
 	if len(f.Failures) != 1 {
 		t.Fatalf("%d failures: %v", len(f.Failures), f.Failures)
 	}
 	got := f.Failures[0]
 	want := Failure{
-		Code: CodeLayout, Request: 5, Position: -1, Frame: 1, Path: "EngineCoreOutputs.outputs[0]",
+		Code: check.CodeLayout, Request: 5, Position: -1, Frame: 1, Path: "EngineCoreOutputs.outputs[0]",
 		Expected: "19 fields", Actual: got.Actual, Message: got.Message,
 	}
 	if got != want || !strings.HasPrefix(got.Actual, "2 fields: without ") ||
 		!strings.HasPrefix(got.Message, "message 1: EngineCoreOutputs.outputs[0]: expected 19 fields, found 2 fields") || !strings.HasSuffix(got.Message, " (the first of 3 messages)") {
 		t.Errorf("got %+v", got)
 	}
-	if at := outputID(message("b", "a")[0], 1); at != "a" {
+	if at := replay.OutputID(message("b", "a")[0], 1); at != "a" {
 		t.Errorf("output 1 is of %q, want a", at)
 	}
 	for _, broken := range [][]byte{{}, {0x90}, {0x92, 0x00}, {0x92, 0x00, 0x91, 0x07}, {0x92, 0x00, 0x91, 0x90}, {0x92, 0x00, 0x91, 0x91, 0x07}} {
-		if id := outputID(broken, 0); id != "" {
+		if id := replay.OutputID(broken, 0); id != "" {
 			t.Errorf("%x names %q", broken, id)
 		}
 	}
-	for range 2 * maxLayoutKinds { // of another protocol
-		at := len(layout.kinds)
-		layout.add(protocol.Mismatch{Path: fmt.Sprint("x", at)}, Failure{})
+	for range 2 * replay.MaxLayoutKinds { // of another protocol
+		at := len(layout.Kinds)
+		layout.Add(protocol.Mismatch{Path: fmt.Sprint("x", at)}, Failure{})
 	}
-	if len(layout.kinds) != maxLayoutKinds {
-		t.Errorf("%d kinds are kept, want %d", len(layout.kinds), maxLayoutKinds)
+	if len(layout.Kinds) != replay.MaxLayoutKinds {
+		t.Errorf("%d kinds are kept, want %d", len(layout.Kinds), replay.MaxLayoutKinds)
 	}
 }

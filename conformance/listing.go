@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -33,7 +34,7 @@ func List(w io.Writer, cases []Case) error {
 // stream. Goldens are fetched; one that cannot be read is an error. Other cases have
 // no requests of their own.
 func (r *Runner) Requests(ctx context.Context, w io.Writer, cases []Case) error {
-	r.setDefaults()
+	run := r.begin(ctx)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "REQUEST\tLINE\tPROMPT TOKENS\tTOKENS\tCHUNKS\tFINISH")
 	var g *check.Golden
@@ -43,23 +44,23 @@ func (r *Runner) Requests(ctx context.Context, w io.Writer, cases []Case) error 
 			continue
 		}
 		if g == nil || !sameGolden(c, last) {
-			g, last = r.load(ctx, c), c
+			g, last = run.load(ctx, c), c
 		}
 		if err := g.Unusable(Fidelity); err != nil {
 			return fmt.Errorf("%s: %w", c.Name(), err)
 		}
 		var f check.Outcome
-		_, streams := replayableStreams(&f, g, c.Variant.Match)
+		_, streams := replay.ReplayableStreams(&f, g, c.Variant.Match)
 		for _, s := range streams {
-			finish, chunks := s.record.FinishReason, "-"
+			finish, chunks := s.Record.FinishReason, "-"
 			if finish == trace.FinishAbsent {
 				finish = trace.FinishLength
 			}
-			if s.chunks != nil {
-				chunks = fmt.Sprint(len(s.chunks))
+			if s.Chunks != nil {
+				chunks = fmt.Sprint(len(s.Chunks))
 			}
-			fmt.Fprintf(tw, "%s/%s\t%d\t%d\t%d\t%s\t%v\n", c.Name(), s.id(), s.record.Line,
-				len(s.prompt), len(s.record.OutputTokenIDs), chunks, finish)
+			fmt.Fprintf(tw, "%s/%s\t%d\t%d\t%d\t%s\t%v\n", c.Name(), s.ID(), s.Record.Line,
+				len(s.Prompt), len(s.Record.OutputTokenIDs), chunks, finish)
 		}
 	}
 	return tw.Flush()

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -56,7 +57,7 @@ func TestRequests(t *testing.T) {
 	}
 	record := firstStream(g.read(t))
 	// Request 0 is on line 7, with 24 tokens in chunks of one.
-	want := []string{"7", fmt.Sprint(len(promptOf(record))), "24", "24", record.FinishReason.String()}
+	want := []string{"7", fmt.Sprint(len(replay.PromptOf(record))), "24", "24", record.FinishReason.String()}
 	if diff := cmp.Diff(want, rows["0.33/multiturn-s7/fidelity-index-1/replay-0"]); diff != "" {
 		t.Errorf("request 0 -want +got:\n%s", diff)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -22,7 +23,7 @@ func livePlan(tb testing.TB, line string) []Case {
 	if !ok {
 		tb.Fatalf("no line %s", line)
 	}
-	return liveCases(l, registry, true)
+	return live.Cases(l, registry, true)
 }
 
 // liveRunner has the goldens of the repository.
@@ -98,42 +99,42 @@ func withoutGolden(cases []Case) []Case {
 // TestLiveFaults: an engine that is wrong in one way is red in the cases that are
 // about it, with the code of it, and green in the others.
 func TestLiveFaults(t *testing.T) {
-	asking := []Assertion{Streaming, Stop, Abort, Utilities, Repeat, Statistics}
-	everywhere := append(slices.Clone(asking), Shutdown)
+	asking := []Assertion{live.Streaming, live.Stop, live.Abort, live.Utilities, live.Repeat, live.Statistics}
+	everywhere := append(slices.Clone(asking), live.Shutdown)
 	tests := []struct {
 		fault string
 		code  Code
 		red   []Assertion
 		says  string
 	}{
-		{"hello-without-headless", CodeEngineHello, []Assertion{Handshake}, `HELLO has no key "headless"`},
-		{"local", CodeEngineHello, []Assertion{Handshake}, "HELLO says local = true, headless = true"},
-		{"other-identity", CodeEngineIdentity, []Assertion{Handshake}, "the identity 0500 names engine 5"},
-		{"ready-kind", CodeEngineReadyKind, []Assertion{Schema}, "mamba_block_size is str, line 0.33 declares int | None"},
+		{"hello-without-headless", live.CodeEngineHello, []Assertion{live.Handshake}, `HELLO has no key "headless"`},
+		{"local", live.CodeEngineHello, []Assertion{live.Handshake}, "HELLO says local = true, headless = true"},
+		{"other-identity", live.CodeEngineIdentity, []Assertion{live.Handshake}, "the identity 0500 names engine 5"},
+		{"ready-kind", live.CodeEngineReadyKind, []Assertion{Schema}, "mamba_block_size is str, line 0.33 declares int | None"},
 		{"ready-missing", check.CodeReadyRequired, []Assertion{Schema}, "block_size is missing"},
-		{"other-index", check.CodeEngineIndex, append([]Assertion{Handshake}, everywhere...), "engine_index is 3, but engine 0 registered"},
-		{"clock-goes-back", CodeTimestamp, everywhere, "comes after"},
-		{"wave", CodeEnvelope, asking, "wave_complete and start_wave are for a coordinator"},
-		{"empty-envelope", CodeEnvelope, asking, "it has neither outputs, nor statistics"},
-		{"late-output", CodeAfterEnd, asking, "an output of 1 token comes after it had ended"},
-		{"too-many", CodeTooMany, asking, "more tokens than max_tokens = "},
-		{"too-few", CodeTooFew, []Assertion{Streaming, Stop, Abort, Repeat, Statistics}, "it ended by length after 3 tokens, max_tokens is"},
-		{"no-prefill-stats", CodePrefill, everywhere, "the first output has no prefill_stats"},
-		{"no-stop", CodeStopRule, []Assertion{Stop}, " to stop at"},
-		{"no-stop-reason", CodeStopReason, []Assertion{Stop}, "stop_reason is nil, it stopped at token"},
-		{"no-min-tokens", CodeMinTokens, []Assertion{Stop}, "min_tokens is"},
-		{"deaf-to-aborts", CodeAfterEnd, []Assertion{Abort}, "comes after it was aborted, and the engine had read that"},
-		{"abort-spoils-the-id", CodeUnanswered, []Assertion{Abort}, "it was answered with an error: it says no more"},
-		{"failing-utility", CodeUtilityAnswer, []Assertion{Utilities}, "reset_mm_cache: answered with a failure"},
-		{"none-for-bool", CodeUtilityAnswer, []Assertion{Utilities}, "answered with nil, a frontend expects a result of kind strings"},
-		{"unknown-is-done", CodeUtilityUnknown, []Assertion{Utilities}, "want a failure message"},
-		{"never-the-same", CodeRepeat, []Assertion{Repeat}, "asked again, token 0 differs"},
-		{"no-logprobs", CodeLogprobs, []Assertion{Repeat}, "missing, although asked for"},
-		{"logprobs-of-others", CodeLogprobs, []Assertion{Repeat}, "row 0 begins with id"},
-		{"stuck-gauges", CodeGauges, []Assertion{Statistics}, "1 running, 0 waiting"},
-		{"statistics-without-wave", CodeStatistics, everywhere, "current_wave: it is missing"},
+		{"other-index", check.CodeEngineIndex, append([]Assertion{live.Handshake}, everywhere...), "engine_index is 3, but engine 0 registered"},
+		{"clock-goes-back", live.CodeTimestamp, everywhere, "comes after"},
+		{"wave", live.CodeEnvelope, asking, "wave_complete and start_wave are for a coordinator"},
+		{"empty-envelope", live.CodeEnvelope, asking, "it has neither outputs, nor statistics"},
+		{"late-output", live.CodeAfterEnd, asking, "an output of 1 token comes after it had ended"},
+		{"too-many", live.CodeTooMany, asking, "more tokens than max_tokens = "},
+		{"too-few", live.CodeTooFew, []Assertion{live.Streaming, live.Stop, live.Abort, live.Repeat, live.Statistics}, "it ended by length after 3 tokens, max_tokens is"},
+		{"no-prefill-stats", live.CodePrefill, everywhere, "the first output has no prefill_stats"},
+		{"no-stop", live.CodeStopRule, []Assertion{live.Stop}, " to stop at"},
+		{"no-stop-reason", live.CodeStopReason, []Assertion{live.Stop}, "stop_reason is nil, it stopped at token"},
+		{"no-min-tokens", live.CodeMinTokens, []Assertion{live.Stop}, "min_tokens is"},
+		{"deaf-to-aborts", live.CodeAfterEnd, []Assertion{live.Abort}, "comes after it was aborted, and the engine had read that"},
+		{"abort-spoils-the-id", live.CodeUnanswered, []Assertion{live.Abort}, "it was answered with an error: it says no more"},
+		{"failing-utility", live.CodeUtilityAnswer, []Assertion{live.Utilities}, "reset_mm_cache: answered with a failure"},
+		{"none-for-bool", live.CodeUtilityAnswer, []Assertion{live.Utilities}, "answered with nil, a frontend expects a result of kind strings"},
+		{"unknown-is-done", live.CodeUtilityUnknown, []Assertion{live.Utilities}, "want a failure message"},
+		{"never-the-same", live.CodeRepeat, []Assertion{live.Repeat}, "asked again, token 0 differs"},
+		{"no-logprobs", live.CodeLogprobs, []Assertion{live.Repeat}, "missing, although asked for"},
+		{"logprobs-of-others", live.CodeLogprobs, []Assertion{live.Repeat}, "row 0 begins with id"},
+		{"stuck-gauges", live.CodeGauges, []Assertion{live.Statistics}, "1 running, 0 waiting"},
+		{"statistics-without-wave", live.CodeStatistics, everywhere, "current_wave: it is missing"},
 		{"other-layout", check.CodeUndecodable, everywhere, "EngineCoreOutput has 20 fields, line 0.33 knows 19"},
-		{"ignores-sigterm", CodeShutdown, []Assertion{Shutdown}, "did not end within the grace after SIGTERM and was killed"},
+		{"ignores-sigterm", live.CodeShutdown, []Assertion{live.Shutdown}, "did not end within the grace after SIGTERM and was killed"},
 	}
 	for _, test := range tests {
 		t.Run(test.fault, func(t *testing.T) {
@@ -168,14 +169,14 @@ func TestLiveWithoutStatistics(t *testing.T) {
 	runner := liveRunner()
 	runner.Engine, runner.Timeouts = liveMock(t, "no-statistics").Engine, patient()
 	report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))
-	wantAllPass(t, report, map[Assertion]string{Statistics: "the engine sends no scheduler_stats"})
+	wantAllPass(t, report, map[Assertion]string{live.Statistics: "the engine sends no scheduler_stats"})
 }
 
 // TestLiveDoneBefore: an abort that comes after the end shows nothing, and that is told.
 func TestLiveDoneBefore(t *testing.T) {
 	runner := liveRunner()
 	runner.Engine, runner.Timeouts = liveMock(t, "done-before-aborts").Engine, patient()
-	report := runner.Run(t.Context(), slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool { return c.Assertion != Abort }))
+	report := runner.Run(t.Context(), slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool { return c.Assertion != live.Abort }))
 	if r := report.Results[0]; r.Verdict != Pass || !strings.Contains(r.Note, "every request had ended before the engine read its abort") {
 		t.Errorf("%s (%s) %v", r.Verdict, r.Note, r.Failures)
 	}
@@ -200,15 +201,15 @@ func TestLiveLost(t *testing.T) {
 		exit   int
 		says   string
 	}{
-		{"dies-at-once", patient(), Handshake, check.CodeEngineEnded, ExitFail, "| ValueError: no such model"},
-		{"ready-first", patient(), Handshake, CodeEngineOrder, ExitFail, `"READY" out of turn`},
-		{"dies-later", patient(), Streaming, check.CodeEngineEnded, ExitFail, "| CUDA error"},
-		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Streaming, check.CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
-		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, Abort, check.CodeSilence, ExitInfra, "no output for 2s; request live-3 is open after 0 of 512 tokens"},
-		{"flood-answers", patient(), Streaming, CodeUtilityAnswer, ExitFail, "the answer to call 7, which nobody waits for"},
-		{"flood-bytes", patient(), Streaming, check.CodeEngineEnded, ExitFail, "the limit is 67108864"},
-		{"flood-strays", patient(), Streaming, check.CodeStray, ExitFail, `an output names request "stray-1"`},
-		{"flood-outputs", patient(), Streaming, CodeAfterEnd, ExitFail, "an output of 10 tokens comes after it had ended"},
+		{"dies-at-once", patient(), live.Handshake, check.CodeEngineEnded, ExitFail, "| ValueError: no such model"},
+		{"ready-first", patient(), live.Handshake, live.CodeEngineOrder, ExitFail, `"READY" out of turn`},
+		{"dies-later", patient(), live.Streaming, check.CodeEngineEnded, ExitFail, "| CUDA error"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, live.Streaming, check.CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, live.Abort, check.CodeSilence, ExitInfra, "no output for 2s; request live-3 is open after 0 of 512 tokens"},
+		{"flood-answers", patient(), live.Streaming, live.CodeUtilityAnswer, ExitFail, "the answer to call 7, which nobody waits for"},
+		{"flood-bytes", patient(), live.Streaming, check.CodeEngineEnded, ExitFail, "the limit is 67108864"},
+		{"flood-strays", patient(), live.Streaming, check.CodeStray, ExitFail, `an output names request "stray-1"`},
+		{"flood-outputs", patient(), live.Streaming, live.CodeAfterEnd, ExitFail, "an output of 10 tokens comes after it had ended"},
 	}
 	for _, test := range tests {
 		t.Run(test.fault, func(t *testing.T) {
@@ -217,7 +218,7 @@ func TestLiveLost(t *testing.T) {
 			runner.Engine, runner.Timeouts = liveMock(t, test.fault).Engine, test.limits
 			// Each case that waits in vain takes its time.
 			cases := slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool {
-				return !slices.Contains([]Assertion{Handshake, test.seen, Utilities, Repeat}, c.Assertion)
+				return !slices.Contains([]Assertion{live.Handshake, test.seen, live.Utilities, live.Repeat}, c.Assertion)
 			})
 			report := runner.Run(t.Context(), cases)
 			seen := false
@@ -245,13 +246,13 @@ func TestLiveInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	runner := liveRunner()
 	runner.Progress = func(r Result) {
-		if r.Case.Assertion == Streaming {
+		if r.Case.Assertion == live.Streaming {
 			cancel(errors.New("interrupted by the user"))
 		}
 	}
 	report := runner.Run(ctx, livePlan(t, "0.33"))
 	for _, r := range report.Results {
-		passes := r.Case.Assertion == Handshake || r.Case.Assertion == Schema || r.Case.Assertion == Streaming
+		passes := r.Case.Assertion == live.Handshake || r.Case.Assertion == Schema || r.Case.Assertion == live.Streaming
 		if passes && r.Verdict != Pass || !passes && (r.Verdict != Error || !strings.Contains(r.Failures[0].Message, "interrupted by the user")) {
 			t.Errorf("%s: %s %v", r.Case.Name(), r.Verdict, r.Failures)
 		}
@@ -265,8 +266,8 @@ func TestLiveInterrupted(t *testing.T) {
 // is compared with that of a golden where the line has one.
 func TestLiveCases(t *testing.T) {
 	_, registry := repository(t)
-	with, without := livePlan(t, "0.33"), liveCases(compat.Line{Name: "0.99"}, registry, false)
-	for i, a := range LiveAssertions() {
+	with, without := livePlan(t, "0.33"), live.Cases(compat.Line{Name: "0.99"}, registry, false)
+	for i, a := range live.Assertions() {
 		if name, want := with[i].Name(), fmt.Sprintf("0.33/live/%s", a); name != want {
 			t.Errorf("case %d is %s, want %s", i, name, want)
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -78,9 +80,9 @@ func (s Selection) cases(lines []compat.Line, registry *manifest.Manifest) []Cas
 		gating := s.Enforce.Gates(line.FidelityValidated)
 		switch s.Suite {
 		case SuiteLive:
-			cases = append(cases, s.asserted(liveCases(line, registry, gating))...)
+			cases = append(cases, s.asserted(live.Cases(line, registry, gating))...)
 		case SuiteFrontend:
-			cases = append(cases, frontendSuiteCases(line, registry, s.Assertions, gating)...)
+			cases = append(cases, frontendsuite.Cases(line, registry, s.Assertions, gating)...)
 		default:
 			cases = append(cases, s.lineCases(line, registry, gating)...)
 		}

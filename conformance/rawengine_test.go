@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -236,24 +238,23 @@ func TestRawEngine(t *testing.T) {
 // TestIdleStartsAnew: every message of the subject gives it the idle time again.
 func TestIdleStartsAnew(t *testing.T) {
 	g := usualGolden(t)
-	runner := Runner{Store: g}
-	runner.setDefaults()
+	runner := (&Runner{Store: g}).begin(t.Context())
 	loaded := runner.load(t.Context(), Case{Line: g.line, Golden: g.Golden})
-	s, err := runner.boot(t.Context(), loaded.Codec, player.Options{VLLMVersion: g.line.Tag, Trace: loaded.Trace})
+	s, err := replay.Boot(t.Context(), runner.env, loaded.Codec, player.Options{VLLMVersion: g.line.Tag, Trace: loaded.Trace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
-	s.limits.Idle = never
-	s.quiet = time.NewTimer(0)
-	<-s.quiet.C
-	if err := s.front.Submit(recordedStreams(loaded.Trace)[0].request()); err != nil {
+	defer s.Close()
+	s.Limits.Idle = never
+	s.Quiet = time.NewTimer(0)
+	<-s.Quiet.C
+	if err := s.Front.Submit(replay.RecordedStreams(loaded.Trace)[0].Request()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.receive(t.Context()); err != nil {
+	if _, err := s.Receive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !s.quiet.Stop() {
+	if !s.Quiet.Stop() {
 		t.Error("a message came, and the idle time runs on from before")
 	}
 }
@@ -262,37 +263,37 @@ func TestIdleStartsAnew(t *testing.T) {
 // and an end that is seen before its reason is known is waited for.
 func TestExplain(t *testing.T) {
 	reason := errors.New("engine: out of memory")
-	session := func() *session {
-		s := &session{limits: Timeouts{Idle: never}}
-		s.ctx, s.cancel = context.WithCancelCause(t.Context())
+	session := func() *sut.Session {
+		s := &sut.Session{Limits: Timeouts{Idle: never}}
+		s.Context, s.Cancel = context.WithCancelCause(t.Context())
 		return s
 	}
 	other := errors.New("other")
 	t.Run("nothing known", func(t *testing.T) {
-		if err := session().explain(other); err != other {
+		if err := session().Explain(other); err != other {
 			t.Errorf("got %v, want %v", err, other)
 		}
 	})
 	t.Run("reason known", func(t *testing.T) {
 		s := session()
-		s.cancel(reason)
-		if err := s.explain(other); err != reason {
+		s.Cancel(reason)
+		if err := s.Explain(other); err != reason {
 			t.Errorf("got %v, want %v", err, reason)
 		}
 	})
 	for _, seen := range []error{coreclient.ErrEngineGone, protocol.ErrEngineDead, zmq.ErrNoPeer} {
 		t.Run(strings.ReplaceAll(seen.Error(), " ", "_"), func(t *testing.T) {
 			s := session()
-			go s.cancel(reason)
-			if err := s.explain(fmt.Errorf("next: %w", seen)); err != reason {
+			go s.Cancel(reason)
+			if err := s.Explain(fmt.Errorf("next: %w", seen)); err != reason {
 				t.Errorf("got %v, want %v", err, reason)
 			}
 		})
 	}
 	t.Run("a reason that never comes", func(t *testing.T) {
 		s := session()
-		s.limits.Idle = time.Millisecond
-		if err := s.explain(zmq.ErrNoPeer); !errors.Is(err, zmq.ErrNoPeer) {
+		s.Limits.Idle = time.Millisecond
+		if err := s.Explain(zmq.ErrNoPeer); !errors.Is(err, zmq.ErrNoPeer) {
 			t.Errorf("got %v, want %v", err, zmq.ErrNoPeer)
 		}
 	})

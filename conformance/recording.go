@@ -6,11 +6,12 @@ import (
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
 // load fetches and reads a case's golden.
-func (r *Runner) load(ctx context.Context, c Case) *check.Golden {
+func (r *run) load(ctx context.Context, c Case) *check.Golden {
 	g := &check.Golden{Registered: c.Golden}
 	if !check.NeedsGolden(c) {
 		return g
@@ -32,14 +33,14 @@ func (r *Runner) load(ctx context.Context, c Case) *check.Golden {
 	case g.FetchErr != nil:
 		g.FetchErr = check.Infra(check.WithCode(check.CodeFetch, g.FetchErr))
 	default:
-		if g.Integrity = checkIntegrity(c.Golden, g.Location, data); len(g.Integrity.Failures) > 0 {
+		if g.Integrity = replay.CheckIntegrity(c.Golden, g.Location, data); len(g.Integrity.Failures) > 0 {
 			g.Mismatch = errors.New(g.Integrity.Failures[0].Message)
 		} else {
 			g.ReadErr = check.WithCode(check.CodeGolden, g.Read(c.Line, data))
 		}
 	}
 	if g.Mismatch != nil && len(g.Integrity.Failures) == 0 {
-		g.Integrity = wrongBytes(g.Mismatch)
+		g.Integrity = replay.WrongBytes(g.Mismatch)
 	}
 	return g
 }

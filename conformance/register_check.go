@@ -11,6 +11,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -108,7 +110,7 @@ func metaText(meta trace.Meta, key string) string {
 // its replay.
 func (r *registrar) check(c *check.Golden) []error {
 	meta := c.Trace.Meta
-	f := checkLine(r.line, r.Trace, meta)
+	f := replay.CheckLine(r.line, r.Trace, meta)
 	r.checkPatch(&f, meta)
 	r.checkConfig(&f, meta)
 	r.checkReady(&f, c)
@@ -183,7 +185,7 @@ func (r *registrar) checkReady(f *check.Outcome, c *check.Golden) {
 		return
 	}
 	failures := len(f.Failures)
-	shape := capturedShape(f, c)
+	shape := message.CapturedShape(f, c)
 	if len(f.Failures) > failures {
 		return
 	}
@@ -209,7 +211,7 @@ func (r *registrar) checkRecords(f *check.Outcome, c *check.Golden) {
 		return
 	}
 	if c.Streams == 0 {
-		f.Fail(check.Failed(check.CodeRegistration, "%v: record with --record-tokens", nothingToReplay(c)))
+		f.Fail(check.Failed(check.CodeRegistration, "%v: record with --record-tokens", replay.NothingToReplay(c)))
 	}
 	for index, i := range trace.ReplaySubset(c.Trace.Records) {
 		rec := &c.Trace.Records[i]

@@ -10,21 +10,12 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/manifest"
 )
-
-// Timeouts bound every wait of a run. What is not positive has its default. A
-// deadline that passes is an [Error] that lies around the subject.
-type Timeouts struct {
-	Connect time.Duration // start of a subject, up to READY
-	Idle    time.Duration // no output while a request is open
-	Golden  time.Duration // the fetch of a golden, and each of its cases
-}
-
-// DefaultTimeouts are generous for a loaded CI machine.
-func DefaultTimeouts() Timeouts {
-	return Timeouts{Connect: 30 * time.Second, Idle: 10 * time.Second, Golden: 10 * time.Minute}
-}
 
 // Store yields the bytes of goldens.
 type Store interface {
@@ -72,49 +63,60 @@ type Runner struct {
 
 	// Frontend is what the cases of the frontend suite are made of; nil for the others.
 	Frontend *FrontendUnderTest
+}
 
-	frontend *frontendSession  // of the line at hand
-	whole    context.Context   // of the run
-	sharing  *sharing          // the session that cases share
-	versions map[string]string // what the subject says it is, line by line
+// run is one run of a [Runner], whose settings it has with the defaults filled in.
+type run struct {
+	Runner
+	env *sut.Env
+}
+
+// begin starts a run. It leaves the runner as it is.
+func (r *Runner) begin(ctx context.Context) *run {
+	started := &run{Runner: *r}
+	started.setDefaults()
+	started.env = &sut.Env{
+		Engine: started.Engine, Address: r.Address, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
+		Log: started.Log, Context: ctx, Versions: map[string]string{},
+	}
+	return started
 }
 
 // Run runs the cases in order and reports on each: one whose golden cannot be
 // fetched or read, or that the end of ctx came before, is an error, not a
-// silence.
+// silence. A Runner can run several times, also at once.
 func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
-	r.setDefaults()
-	r.whole, r.versions = ctx, map[string]string{}
-	defer r.prefetch(ctx, cases)()
+	run := r.begin(ctx)
+	defer run.prefetch(ctx, cases)()
 	start := time.Now()
 	all := r.All
 	if all == nil {
 		all = cases
 	}
-	expected := expect.NewJudge(r.Expectations, all, r.Now())
+	expected := expect.NewJudge(r.Expectations, all, run.Now())
 	var results []Result
 	var g *check.Golden
 	for i, c := range cases {
 		if i == 0 || !sameGolden(c, cases[i-1]) {
-			g = r.load(ctx, c)
+			g = run.load(ctx, c)
 		}
-		result := expected.Apply(r.runCase(ctx, g, c))
+		result := expected.Apply(run.runCase(ctx, g, c))
 		if r.Progress != nil {
 			r.Progress(result)
 		}
 		results = append(results, result)
 	}
 	took := time.Since(start)
-	r.finish(ctx)
+	run.env.Finish()
 	report := NewReport(results, took)
 	report.Subject = r.Subject
-	report.Subject.Versions = r.versions
+	report.Subject.Versions = run.env.Versions
 	report.Blame(expected.Failures...)
 	return report
 }
 
 // prefetch lets the store get the goldens ahead of the cases, if it can.
-func (r *Runner) prefetch(ctx context.Context, cases []Case) (stop func()) {
+func (r *run) prefetch(ctx context.Context, cases []Case) (stop func()) {
 	store, ok := r.Store.(Prefetcher)
 	if !ok {
 		return func() {}
@@ -128,7 +130,7 @@ func (r *Runner) prefetch(ctx context.Context, cases []Case) (stop func()) {
 	return store.Prefetch(ctx, goldens)
 }
 
-func (r *Runner) setDefaults() {
+func (r *run) setDefaults() {
 	usual := DefaultTimeouts()
 	for _, limit := range []struct{ set, usual *time.Duration }{
 		{&r.Timeouts.Connect, &usual.Connect}, {&r.Timeouts.Idle, &usual.Idle}, {&r.Timeouts.Golden, &usual.Golden},
@@ -138,7 +140,7 @@ func (r *Runner) setDefaults() {
 		}
 	}
 	if r.KeepAlive != nil {
-		r.Timeouts = withoutDeadlines()
+		r.Timeouts = sut.WithoutDeadlines()
 	}
 	if r.Log == nil {
 		r.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -156,12 +158,12 @@ func sameGolden(a, b Case) bool {
 }
 
 // withDeadline bounds a case.
-func (r *Runner) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+func (r *run) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, r.Timeouts.Golden,
 		check.Infra(check.WithCode(check.CodeDeadline, fmt.Errorf("the case took longer than %v", r.Timeouts.Golden))))
 }
 
-func (r *Runner) runCase(ctx context.Context, g *check.Golden, c Case) Result {
+func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 	result := Result{Case: c, Location: g.Location}
 	skip, broken := c.Skip, g.Unusable(c.Assertion)
 	if skip == "" && broken != nil && g.Blamed != "" {
@@ -196,7 +198,7 @@ func (r *Runner) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 }
 
 // assert makes one assertion.
-func (r *Runner) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
+func (r *run) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
 	if ctx.Err() != nil {
 		return f, notRun(ctx)
 	}
@@ -209,27 +211,27 @@ func (r *Runner) assert(ctx context.Context, g *check.Golden, c Case) (f check.O
 	ctx, stop := r.withDeadline(ctx)
 	defer stop()
 	if c.Suite == SuiteLive {
-		return r.assertLive(ctx, g, c)
+		return live.Check(ctx, r.env, g, c)
 	}
 	if c.Suite == SuiteFrontend {
-		return r.assertFrontend(ctx, g, c)
+		return frontendsuite.Check(ctx, r.env, g, c)
 	}
 	switch c.Assertion {
 	case Integrity:
 		return g.Integrity, nil
 	case SameLine:
-		return checkLine(c.Line, g.Location, g.Trace.Meta), nil
+		return replay.CheckLine(c.Line, g.Location, g.Trace.Meta), nil
 	case Provenance:
-		return checkProvenance(g.Registered, c.Line, g.Location, g.Trace.Meta), nil
+		return replay.CheckProvenance(g.Registered, c.Line, g.Location, g.Trace.Meta), nil
 	case Schema:
-		return r.assertSchema(ctx, g, c)
+		return replay.CheckSchema(ctx, r.env, g, c)
 	case Fidelity:
 		if c.Variant.ThroughFrontend() {
-			return r.checkThroughFrontend(ctx, g, c)
+			return replay.CheckThroughFrontend(ctx, r.env, g, c)
 		}
-		return r.checkFidelity(ctx, g, c)
+		return replay.CheckFidelity(ctx, r.env, g, c)
 	case Wire:
-		return r.checkWire(ctx, g, c)
+		return replay.CheckWire(ctx, r.env, g, c)
 	}
 	return f, fmt.Errorf("unknown assertion %q", c.Assertion)
 }

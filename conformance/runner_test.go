@@ -236,12 +236,11 @@ func TestTimeoutDefaults(t *testing.T) {
 		{"none", Timeouts{}, DefaultTimeouts()},
 		{"one", Timeouts{Idle: 1}, Timeouts{Connect: DefaultTimeouts().Connect, Idle: 1, Golden: DefaultTimeouts().Golden}},
 		{"negative", Timeouts{Connect: -1, Idle: -1, Golden: -1}, DefaultTimeouts()},
-		{"all", Timeouts{1, 2, 3}, Timeouts{1, 2, 3}},
+		{"all", Timeouts{Connect: 1, Idle: 2, Golden: 3}, Timeouts{Connect: 1, Idle: 2, Golden: 3}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			r := Runner{Timeouts: test.set}
-			if r.setDefaults(); r.Timeouts != test.want {
+			if r := (&Runner{Timeouts: test.set}).begin(t.Context()); r.Timeouts != test.want {
 				t.Errorf("got %v, want %v", r.Timeouts, test.want)
 			}
 		})

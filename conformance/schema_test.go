@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -32,7 +33,7 @@ func TestShapeOf(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := shapeOf([]byte(test.message))
+			got, err := message.ShapeOf([]byte(test.message))
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -49,22 +50,21 @@ func FuzzShapeOf(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Add(capturedReady(f, g))
-	f.Fuzz(func(t *testing.T, message []byte) {
-		shape, err := shapeOf(message)
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		shape, err := message.ShapeOf(raw)
 		if (err == nil) != (shape != nil) {
 			t.Fatalf("shape %v and error %v", shape, err)
 		}
 		// Every key takes three bytes of the message.
-		if 3*len(shape) > len(message)+3 {
-			t.Fatalf("%d keys out of %d bytes", len(shape), len(message))
+		if 3*len(shape) > len(raw)+3 {
+			t.Fatalf("%d keys out of %d bytes", len(shape), len(raw))
 		}
 	})
 }
 
 func capturedReady(tb testing.TB, g *subjectGolden) []byte {
 	tb.Helper()
-	r := &Runner{Store: g}
-	r.setDefaults()
+	r := (&Runner{Store: g}).begin(tb.Context())
 	loaded := r.load(tb.Context(), Case{Line: g.line, Golden: g.Golden})
 	if loaded.ReadErr != nil {
 		tb.Fatal(loaded.ReadErr)
@@ -153,7 +153,7 @@ func TestCompareShapes(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var f check.Outcome
-			compareShapes(&f, g, overlaid(all, test.want), overlaid(all, test.got))
+			message.CompareShapes(&f, g, overlaid(all, test.want), overlaid(all, test.got))
 			var got []string
 			for _, failure := range f.Failures {
 				got = append(got, strings.TrimPrefix(failure.Message, "file: ready response: "))

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -37,9 +39,9 @@ func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
 func AssertionsOf(suite Suite) []Assertion {
 	switch suite {
 	case SuiteLive:
-		return LiveAssertions()
+		return live.Assertions()
 	case SuiteFrontend:
-		return FrontendAssertions()
+		return frontendsuite.Assertions()
 	}
 	return Assertions()
 }

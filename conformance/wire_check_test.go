@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -37,35 +38,34 @@ const pinnedWirePath = repoCaptures + "/0.33.0-wire-edge-s1.jsonl.gz"
 var onlyWire = Selection{Assertions: []Assertion{Wire}}
 
 // bootedWire starts a player on a session, ready to be replayed.
-func bootedWire(tb testing.TB, g *subjectGolden) *wireReplay {
+func bootedWire(tb testing.TB, g *subjectGolden) *replay.WireReplay {
 	tb.Helper()
-	runner := Runner{Store: g}
-	runner.setDefaults()
+	runner := (&Runner{Store: g}).begin(tb.Context())
 	c := Case{Line: g.line, Golden: g.Golden}
 	loaded := runner.load(tb.Context(), c)
 	if loaded.ReadErr != nil {
 		tb.Fatal(loaded.ReadErr)
 	}
-	w, err := newWireSession("golden", loaded.Codec, loaded.Frames)
+	w, err := replay.NewWireSession("golden", loaded.Codec, loaded.Frames)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	run, err := runner.bootWire(tb.Context(), loaded, c, w)
+	run, err := replay.BootWire(tb.Context(), runner.env, loaded, c, w)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(run.close)
+	tb.Cleanup(run.Close)
 	return run
 }
 
 // mustAgree replays the whole session of at least so many messages.
-func (r *wireReplay) mustAgree(t *testing.T, atLeast int) {
+func mustAgree(r *replay.WireReplay, t *testing.T, atLeast int) {
 	t.Helper()
-	if err := r.all(); err != nil {
+	if err := r.All(); err != nil {
 		t.Fatal(err)
 	}
 	var f check.Outcome
-	r.comparison.report(&f)
+	r.Comparison.Report(&f)
 	for _, wrong := range f.Failures {
 		t.Errorf("%s %s", wrong.Code, wrong.Message)
 	}
@@ -86,38 +86,38 @@ func TestWireOfEveryLine(t *testing.T) {
 		}
 		t.Run(line, func(t *testing.T) {
 			run := bootedWire(t, wireGolden(t, line))
-			run.mustAgree(t, 700)
+			mustAgree(run, t, 700)
 			left := 0
-			for _, m := range run.recorded.said {
-				if m.left != "" {
+			for _, m := range run.Recorded.Said {
+				if m.Left != "" {
 					left++
 				}
 			}
-			if all := len(run.recorded.said); left > all/8 { // of a busy machine there are more without outputs
+			if all := len(run.Recorded.Said); left > all/8 { // of a busy machine there are more without outputs
 				t.Errorf("%d of %d messages not compared", left, all)
 			}
-			for place, n := range run.comparison.masked {
+			for place, n := range run.Comparison.Masked {
 				needed[place] += n
 			}
 		})
 	}
-	for _, m := range wireMasks {
-		if needed[m.path] == 0 {
-			t.Errorf("the mask of %s is not needed on any line: take it out", m.path)
+	for _, m := range replay.WireMasks {
+		if needed[m.Path] == 0 {
+			t.Errorf("the mask of %s is not needed on any line: take it out", m.Path)
 		}
-		if m.reason == "" {
-			t.Errorf("the mask of %s has no reason", m.path)
+		if m.Reason == "" {
+			t.Errorf("the mask of %s has no reason", m.Path)
 		}
 	}
 }
 
 // tamper changes the messages of a player on their way: of those that are no
 // answers to our own calls, the one with index at.
-func (w *wireReplay) tamper(at int, change func([][]byte) [][][]byte) {
-	honest := w.listen
+func tamper(w *replay.WireReplay, at int, change func([][]byte) [][][]byte) {
+	honest := w.Listen
 	heard := 0
 	var queue [][][]byte
-	w.listen = func(ctx context.Context) ([][]byte, error) {
+	w.Listen = func(ctx context.Context) ([][]byte, error) {
 		for {
 			if len(queue) > 0 {
 				m := queue[0]
@@ -128,7 +128,7 @@ func (w *wireReplay) tamper(at int, change func([][]byte) [][][]byte) {
 			if err != nil {
 				return nil, err
 			}
-			if seen := w.recorded.look(m); seen.class == wireUtility && seen.call >= firstPoke {
+			if seen := w.Recorded.Look(m); seen.Class == replay.WireUtility && seen.Call >= replay.FirstPoke {
 				return m, nil
 			}
 			if heard++; heard-1 != at {
@@ -141,14 +141,14 @@ func (w *wireReplay) tamper(at int, change func([][]byte) [][][]byte) {
 
 // saidIn is the index of the engine's message in a line, among those that are
 // compared.
-func (w *wireSession) saidIn(tb testing.TB, line int) int {
+func saidIn(w *replay.WireSession, tb testing.TB, line int) int {
 	tb.Helper()
 	at := 0
-	for _, m := range w.said {
+	for _, m := range w.Said {
 		if m.Line == line {
 			return at
 		}
-		if m.left == "" {
+		if m.Left == "" {
 			at++
 		}
 	}
@@ -182,78 +182,78 @@ func TestTamperedWire(t *testing.T) {
 		got     string
 		others  []Code // that follow
 	}{
-		{"envelope one short", 7, edit(drops(8, 1)), CodeWireLength, -1, "", "array of 9 elements", "array of 8 elements", nil},
-		{"envelope one long", 7, edit(inserts(9, leaf(null))), CodeWireLength, -1, "", "array of 9 elements", "array of 10 elements", nil},
-		{"output one short", 7, edit(drops(18, 1), 1, 0), CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 18 elements", nil},
-		{"output one long", 7, edit(inserts(19, leaf(null)), 1, 0), CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 20 elements", nil},
-		{"outputs one short", 676, edit(drops(9, 1), 1), CodeWireLength, -1, ".outputs", "array of 10 elements", "array of 9 elements", nil},
+		{"envelope one short", 7, edit(drops(8, 1)), replay.CodeWireLength, -1, "", "array of 9 elements", "array of 8 elements", nil},
+		{"envelope one long", 7, edit(inserts(9, leaf(null))), replay.CodeWireLength, -1, "", "array of 9 elements", "array of 10 elements", nil},
+		{"output one short", 7, edit(drops(18, 1), 1, 0), replay.CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 18 elements", nil},
+		{"output one long", 7, edit(inserts(19, leaf(null)), 1, 0), replay.CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 20 elements", nil},
+		{"outputs one short", 676, edit(drops(9, 1), 1), replay.CodeWireLength, -1, ".outputs", "array of 10 elements", "array of 9 elements", nil},
 		{
 			"output shifted", 8, edit(func(n *node) { inserts(5, leaf(null))(n); drops(19, 1)(n) }, 1, 0),
-			CodeWireKind, 0, ".outputs[0].num_nans_in_logits", "0", "nil",
-			[]Code{CodeWireKind},
+			replay.CodeWireKind, 0, ".outputs[0].num_nans_in_logits", "0", "nil",
+			[]Code{replay.CodeWireKind},
 		},
-		{"another engine", 7, edit(becomes([]byte{1}), 0), CodeWireValue, -1, ".engine_index", "0", "1", nil},
-		{"another id", 7, edit(becomes(text), 1, 0, 0), CodeWireValue, 0, ".outputs[0].request_id", `"chatcmpl-f9d5b72f-f3aa3857"`, `"x"`, nil},
-		{"a token of another value", 7, edit(becomes([]byte{7}), 1, 0, 1, 0), CodeWireValue, 0, ".outputs[0].new_token_ids[0]", "201", "7", nil},
-		{"a token as text", 7, edit(becomes(text), 1, 0, 1, 0), CodeWireKind, 0, ".outputs[0].new_token_ids[0]", "201", `"x"`, nil},
-		{"one token more", 7, edit(inserts(0, leaf([]byte{7})), 1, 0, 1), CodeWireLength, 0, ".outputs[0].new_token_ids", "array of 1 element", "array of 2 elements", []Code{CodeWireValue}},
-		{"another finish reason", 22, edit(becomes([]byte{0}), 1, 0, 5), CodeWireValue, 0, ".outputs[0].finish_reason", "1", "0", nil},
-		{"no stop reason", 509, edit(becomes(null), 1, 0, 6), CodeWireKind, 20, ".outputs[0].stop_reason", "304", "nil", nil},
-		{"another event", 7, edit(becomes([]byte{3}), 1, 0, 7, 0, "type"), CodeWireValue, 0, ".outputs[0].events[0].type", "1", "3", nil},
-		{"other cached tokens", 743, edit(becomes([]byte{0}), 1, 0, 11, "num_cached_tokens"), CodeWireValue, 45, ".outputs[0].prefill_stats.num_cached_tokens", "256", "0", nil},
-		{"a default left out", 7, edit(drops(24, 2), stats), CodeWireMissing, -1, ".scheduler_stats.", "nil", "absent", nil},
-		{"a key too many", 7, edit(inserts(0, leaf(text), leaf(null)), 1, 0, 11), CodeWireExtra, 0, ".outputs[0].prefill_stats.x", "absent", "nil", nil},
-		{"a key of another name", 7, edit(becomes(text), 1, 0, 7, 1, 0), CodeWireMissing, 0, ".outputs[0].events[1].type", "2", "absent", []Code{CodeWireExtra}},
-		{"keys in another order", 7, edit(func(n *node) { swaps(0, 2)(n); swaps(1, 3)(n) }, 1, 0, 7, 0), CodeWireOrder, 0, ".outputs[0].events[0]", "keys in the order type, timestamp", "keys in the order timestamp, type", nil},
-		{"a gauge", 7, edit(becomes([]byte{9}), stats, "num_running_reqs"), CodeWireValue, -1, ".scheduler_stats.num_running_reqs", "1", "9", nil},
-		{"a statistic of no kind", 24, edit(becomes(null), stats), CodeWireKind, -1, ".scheduler_stats", "{", "nil", nil},
-		{"no time", 7, edit(becomes(pack.AppendFloat64(nil, 0)), 3), CodeWireValue, -1, ".timestamp", "", "0", nil},
-		{"a time before the last", 8, edit(becomes(pack.AppendFloat64(nil, 1)), 3), CodeWireValue, -1, ".timestamp", "a time from that of the message before", "1", nil},
-		{"a time to come", 7, edit(becomes(pack.AppendFloat64(nil, 1e9)), 3), CodeWireValue, -1, ".timestamp", "a time from that of the message before up to now", "1000000000.0", nil},
-		{"an event to come", 7, edit(becomes(pack.AppendFloat64(nil, 1e9)), 1, 0, 7, 0, "timestamp"), CodeWireValue, 0, ".outputs[0].events[0].timestamp", "a time up to now", "1000000000.0", nil},
-		{"a time of another kind", 7, edit(becomes([]byte{1}), 3), CodeWireKind, -1, ".timestamp", "", "1", nil},
-		{"another version of the weights", 7, edit(becomes(text), 8), CodeWireValue, -1, ".weight_version", `"default"`, `"x"`, nil},
-		{"a wave", 7, edit(becomes([]byte{1}), 6), CodeWireKind, -1, ".wave_complete", "nil", "1", nil},
-		{"logprobs as bytes", 43, edit(becomes(pack.AppendBin(nil, make([]byte, 16))), 1, 0, 2, 0, 2), CodeWireKind, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
-		{"another ext code", 43, edit(becomes(ext(4, 16)), 1, 0, 2, 1, 2), CodeWireKind, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
-		{"a tensor too small", 43, edit(becomes(ext(3, 12)), 1, 0, 2, 1, 2), CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
-		{"logprobs of another token", 43, edit(becomes(ext(3, 16)), 1, 0, 2, 0, 2), CodeWireValue, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
-		{"another type of numbers", 43, edit(becomes(pack.AppendString(nil, "<f8")), 1, 0, 2, 1, 0), CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[0]", `"<f4"`, `"<f8"`, nil},
-		{"no logprobs", 43, edit(becomes(null), 1, 0, 2), CodeWireKind, 2, ".outputs[0].new_logprobs", "", "nil", nil},
-		{"a frame too many", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{append(slices.Clone(m), nil)} }), CodeWireFrames, -1, "frames", "1 frame", "2 frames", nil},
-		{"a frame too few", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{m[:2]} }), CodeWireFrames, -1, "frames", "3 frames", "2 frames", nil},
+		{"another engine", 7, edit(becomes([]byte{1}), 0), replay.CodeWireValue, -1, ".engine_index", "0", "1", nil},
+		{"another id", 7, edit(becomes(text), 1, 0, 0), replay.CodeWireValue, 0, ".outputs[0].request_id", `"chatcmpl-f9d5b72f-f3aa3857"`, `"x"`, nil},
+		{"a token of another value", 7, edit(becomes([]byte{7}), 1, 0, 1, 0), replay.CodeWireValue, 0, ".outputs[0].new_token_ids[0]", "201", "7", nil},
+		{"a token as text", 7, edit(becomes(text), 1, 0, 1, 0), replay.CodeWireKind, 0, ".outputs[0].new_token_ids[0]", "201", `"x"`, nil},
+		{"one token more", 7, edit(inserts(0, leaf([]byte{7})), 1, 0, 1), replay.CodeWireLength, 0, ".outputs[0].new_token_ids", "array of 1 element", "array of 2 elements", []Code{replay.CodeWireValue}},
+		{"another finish reason", 22, edit(becomes([]byte{0}), 1, 0, 5), replay.CodeWireValue, 0, ".outputs[0].finish_reason", "1", "0", nil},
+		{"no stop reason", 509, edit(becomes(null), 1, 0, 6), replay.CodeWireKind, 20, ".outputs[0].stop_reason", "304", "nil", nil},
+		{"another event", 7, edit(becomes([]byte{3}), 1, 0, 7, 0, "type"), replay.CodeWireValue, 0, ".outputs[0].events[0].type", "1", "3", nil},
+		{"other cached tokens", 743, edit(becomes([]byte{0}), 1, 0, 11, "num_cached_tokens"), replay.CodeWireValue, 45, ".outputs[0].prefill_stats.num_cached_tokens", "256", "0", nil},
+		{"a default left out", 7, edit(drops(24, 2), stats), replay.CodeWireMissing, -1, ".scheduler_stats.", "nil", "absent", nil},
+		{"a key too many", 7, edit(inserts(0, leaf(text), leaf(null)), 1, 0, 11), replay.CodeWireExtra, 0, ".outputs[0].prefill_stats.x", "absent", "nil", nil},
+		{"a key of another name", 7, edit(becomes(text), 1, 0, 7, 1, 0), replay.CodeWireMissing, 0, ".outputs[0].events[1].type", "2", "absent", []Code{replay.CodeWireExtra}},
+		{"keys in another order", 7, edit(func(n *node) { swaps(0, 2)(n); swaps(1, 3)(n) }, 1, 0, 7, 0), replay.CodeWireOrder, 0, ".outputs[0].events[0]", "keys in the order type, timestamp", "keys in the order timestamp, type", nil},
+		{"a gauge", 7, edit(becomes([]byte{9}), stats, "num_running_reqs"), replay.CodeWireValue, -1, ".scheduler_stats.num_running_reqs", "1", "9", nil},
+		{"a statistic of no kind", 24, edit(becomes(null), stats), replay.CodeWireKind, -1, ".scheduler_stats", "{", "nil", nil},
+		{"no time", 7, edit(becomes(pack.AppendFloat64(nil, 0)), 3), replay.CodeWireValue, -1, ".timestamp", "", "0", nil},
+		{"a time before the last", 8, edit(becomes(pack.AppendFloat64(nil, 1)), 3), replay.CodeWireValue, -1, ".timestamp", "a time from that of the message before", "1", nil},
+		{"a time to come", 7, edit(becomes(pack.AppendFloat64(nil, 1e9)), 3), replay.CodeWireValue, -1, ".timestamp", "a time from that of the message before up to now", "1000000000.0", nil},
+		{"an event to come", 7, edit(becomes(pack.AppendFloat64(nil, 1e9)), 1, 0, 7, 0, "timestamp"), replay.CodeWireValue, 0, ".outputs[0].events[0].timestamp", "a time up to now", "1000000000.0", nil},
+		{"a time of another kind", 7, edit(becomes([]byte{1}), 3), replay.CodeWireKind, -1, ".timestamp", "", "1", nil},
+		{"another version of the weights", 7, edit(becomes(text), 8), replay.CodeWireValue, -1, ".weight_version", `"default"`, `"x"`, nil},
+		{"a wave", 7, edit(becomes([]byte{1}), 6), replay.CodeWireKind, -1, ".wave_complete", "nil", "1", nil},
+		{"logprobs as bytes", 43, edit(becomes(pack.AppendBin(nil, make([]byte, 16))), 1, 0, 2, 0, 2), replay.CodeWireKind, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
+		{"another ext code", 43, edit(becomes(ext(4, 16)), 1, 0, 2, 1, 2), replay.CodeWireKind, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
+		{"a tensor too small", 43, edit(becomes(ext(3, 12)), 1, 0, 2, 1, 2), replay.CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
+		{"logprobs of another token", 43, edit(becomes(ext(3, 16)), 1, 0, 2, 0, 2), replay.CodeWireValue, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
+		{"another type of numbers", 43, edit(becomes(pack.AppendString(nil, "<f8")), 1, 0, 2, 1, 0), replay.CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[0]", `"<f4"`, `"<f8"`, nil},
+		{"no logprobs", 43, edit(becomes(null), 1, 0, 2), replay.CodeWireKind, 2, ".outputs[0].new_logprobs", "", "nil", nil},
+		{"a frame too many", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{append(slices.Clone(m), nil)} }), replay.CodeWireFrames, -1, "frames", "1 frame", "2 frames", nil},
+		{"a frame too few", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{m[:2]} }), replay.CodeWireFrames, -1, "frames", "3 frames", "2 frames", nil},
 		{"another token of the prompt", 287, frames(func(m [][]byte) [][][]byte {
 			ids := slices.Clone(m[1])
 			ids[len(ids)-8]++ // the last row
 			return [][][]byte{{m[0], ids, m[2]}}
-		}), CodeWireValue, 16, ".outputs[0].new_prompt_logprobs_tensors.logprob_token_ids[2]", "id ", "", nil},
-		{"a buffer too short", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0], m[1][1:], m[2]}} }), CodeWireFrames, -1, "frames[1]", "352 bytes", "351 bytes", nil},
-		{"no message", 7, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, 0, "", "a step with outputs", "no such message", nil},
-		{"no message when all is done", 24, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, -1, "", "a step without outputs", "no such message", nil},
-		{"no answer", 713, frames(func([][]byte) [][][]byte { return nil }), CodeWireUnsaid, -1, "", "an answer to a utility call", "no such message", nil},
-		{"a message twice", 8, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "a step with outputs: [0, [[", nil},
-		{"a step too many", 24, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
-		{"a step after the last", 780, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
-		{"an answer twice", 713, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), CodeWireStray, -1, "", "no message", "an answer to a utility call: ", nil},
-		{"another result", 713, edit(becomes([]byte{0xc2}), 4, 2, 1), CodeWireValue, -1, ".utility_output.result[1]", "true", "false", nil},
-		{"the answer to another call", 713, edit(becomes([]byte{9}), 4, 0), CodeWireValue, -1, ".utility_output.call_id", "1", "9", nil},
-		{"a failure", 713, edit(func(n *node) { n.parts[1], n.parts[2] = leaf(text), leaf(null) }, 4), CodeWireKind, -1, ".utility_output.failure_message", "nil", `"x"`, []Code{CodeWireKind}},
-		{"no msgpack", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0xc1}}} }), CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
-		{"cut off", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0][:20]}} }), CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
-		{"no array", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0x80}}} }), CodeWireKind, -1, "", "", "{}", nil},
-		{"no frame", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{}} }), CodeWireFrames, -1, "frames", "1 frame", "0 frames", nil},
-		{"outputs that are none", 7, edit(becomes(null), 1), CodeWireKind, -1, ".outputs", "", "nil", nil},
+		}), replay.CodeWireValue, 16, ".outputs[0].new_prompt_logprobs_tensors.logprob_token_ids[2]", "id ", "", nil},
+		{"a buffer too short", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0], m[1][1:], m[2]}} }), replay.CodeWireFrames, -1, "frames[1]", "352 bytes", "351 bytes", nil},
+		{"no message", 7, frames(func([][]byte) [][][]byte { return nil }), replay.CodeWireUnsaid, 0, "", "a step with outputs", "no such message", nil},
+		{"no message when all is done", 24, frames(func([][]byte) [][][]byte { return nil }), replay.CodeWireUnsaid, -1, "", "a step without outputs", "no such message", nil},
+		{"no answer", 713, frames(func([][]byte) [][][]byte { return nil }), replay.CodeWireUnsaid, -1, "", "an answer to a utility call", "no such message", nil},
+		{"a message twice", 8, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "a step with outputs: [0, [[", nil},
+		{"a step too many", 24, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
+		{"a step after the last", 780, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
+		{"an answer twice", 713, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "an answer to a utility call: ", nil},
+		{"another result", 713, edit(becomes([]byte{0xc2}), 4, 2, 1), replay.CodeWireValue, -1, ".utility_output.result[1]", "true", "false", nil},
+		{"the answer to another call", 713, edit(becomes([]byte{9}), 4, 0), replay.CodeWireValue, -1, ".utility_output.call_id", "1", "9", nil},
+		{"a failure", 713, edit(func(n *node) { n.parts[1], n.parts[2] = leaf(text), leaf(null) }, 4), replay.CodeWireKind, -1, ".utility_output.failure_message", "nil", `"x"`, []Code{replay.CodeWireKind}},
+		{"no msgpack", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0xc1}}} }), replay.CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
+		{"cut off", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0][:20]}} }), replay.CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
+		{"no array", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0x80}}} }), replay.CodeWireKind, -1, "", "", "{}", nil},
+		{"no frame", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{}} }), replay.CodeWireFrames, -1, "frames", "1 frame", "0 frames", nil},
+		{"outputs that are none", 7, edit(becomes(null), 1), replay.CodeWireKind, -1, ".outputs", "", "nil", nil},
 	}
 	g := pinnedWire(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			run := bootedWire(t, g)
-			run.tamper(run.recorded.saidIn(t, test.line), func(m [][]byte) [][][]byte { return test.change(t, m) })
-			if err := run.all(); err != nil {
+			tamper(run, saidIn(run.Recorded, t, test.line), func(m [][]byte) [][][]byte { return test.change(t, m) })
+			if err := run.All(); err != nil {
 				t.Fatal(err)
 			}
 			var f check.Outcome
-			run.comparison.report(&f)
+			run.Comparison.Report(&f)
 			if len(f.Failures) == 0 {
 				t.Fatal("nothing was found")
 			}
@@ -297,30 +297,36 @@ func TestTamperedStart(t *testing.T) {
 	false1, other := []byte{0xc2}, pack.AppendString(nil, "other")
 	tests := []struct {
 		name   string
-		change func(w *wireReplay)
+		change func(w *replay.WireReplay)
 		code   Code
 		frame  int
 		path   string
 	}{
-		{"another instance", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes(other), "instance_id") }, "", 0, ""},
-		{"an instance without a name", func(w *wireReplay) {
-			w.engine.RawReady = edit(w.engine.RawReady, becomes(pack.AppendString(nil, "")), "instance_id")
-		}, CodeWireValue, 3, "EngineCoreReadyResponse.instance_id"},
-		{"HELLO", func(w *wireReplay) { w.engine.Statuses[0] = edit(w.engine.Statuses[0], becomes(false1), "headless") }, CodeWireValue, 1, "EngineStatus.headless"},
-		{"READY", func(w *wireReplay) { w.engine.Statuses[1] = edit(w.engine.Statuses[1], drops(2, 2)) }, CodeWireMissing, 4, "EngineStatus.local"},
-		{"no READY", func(w *wireReplay) { w.engine.Statuses = w.engine.Statuses[:1] }, CodeWireFrames, 4, "frames"},
-		{"a value", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes([]byte{7}), "block_size") }, CodeWireValue, 3, "EngineCoreReadyResponse.block_size"},
-		{"a key too few", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, drops(0, 2)) }, CodeWireMissing, 3, "EngineCoreReadyResponse.max_model_len"},
-		{"an instance of another kind", func(w *wireReplay) { w.engine.RawReady = edit(w.engine.RawReady, becomes([]byte{7}), "instance_id") }, CodeWireKind, 3, "EngineCoreReadyResponse.instance_id"},
+		{"another instance", func(w *replay.WireReplay) { w.Engine.RawReady = edit(w.Engine.RawReady, becomes(other), "instance_id") }, "", 0, ""},
+		{"an instance without a name", func(w *replay.WireReplay) {
+			w.Engine.RawReady = edit(w.Engine.RawReady, becomes(pack.AppendString(nil, "")), "instance_id")
+		}, replay.CodeWireValue, 3, "EngineCoreReadyResponse.instance_id"},
+		{"HELLO", func(w *replay.WireReplay) {
+			w.Engine.Statuses[0] = edit(w.Engine.Statuses[0], becomes(false1), "headless")
+		}, replay.CodeWireValue, 1, "EngineStatus.headless"},
+		{"READY", func(w *replay.WireReplay) { w.Engine.Statuses[1] = edit(w.Engine.Statuses[1], drops(2, 2)) }, replay.CodeWireMissing, 4, "EngineStatus.local"},
+		{"no READY", func(w *replay.WireReplay) { w.Engine.Statuses = w.Engine.Statuses[:1] }, replay.CodeWireFrames, 4, "frames"},
+		{"a value", func(w *replay.WireReplay) {
+			w.Engine.RawReady = edit(w.Engine.RawReady, becomes([]byte{7}), "block_size")
+		}, replay.CodeWireValue, 3, "EngineCoreReadyResponse.block_size"},
+		{"a key too few", func(w *replay.WireReplay) { w.Engine.RawReady = edit(w.Engine.RawReady, drops(0, 2)) }, replay.CodeWireMissing, 3, "EngineCoreReadyResponse.max_model_len"},
+		{"an instance of another kind", func(w *replay.WireReplay) {
+			w.Engine.RawReady = edit(w.Engine.RawReady, becomes([]byte{7}), "instance_id")
+		}, replay.CodeWireKind, 3, "EngineCoreReadyResponse.instance_id"},
 	}
 	g := pinnedWire(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			run := bootedWire(t, g)
 			test.change(run)
-			run.handshake()
+			run.Handshake()
 			var f check.Outcome
-			run.comparison.report(&f)
+			run.Comparison.Report(&f)
 			if test.code == "" {
 				if len(f.Failures) > 0 {
 					t.Errorf("found %+v", f.Failures)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -22,7 +23,7 @@ func TestRepeatedDifferences(t *testing.T) {
 	}}
 	report := runner.Run(t.Context(), g.plan(t, onlyWire))
 	r := report.Results[0]
-	if r.Verdict != Fail || len(r.Failures) > maxWireFailures {
+	if r.Verdict != Fail || len(r.Failures) > replay.MaxWireFailures {
 		t.Fatalf("%s with %d failures", r.Verdict, len(r.Failures))
 	}
 	at := slices.IndexFunc(r.Failures, func(f Failure) bool { return f.Path == "EngineCoreOutputs.scheduler_stats.kv_cache_usage" })
@@ -53,10 +54,10 @@ func TestWireSubjects(t *testing.T) {
 		says    string
 	}{
 		{"a player", Player, Pass, "", ""},
-		{"another token", sabotage(func(s *player.Script) { s.Tokens[3]++ }), Fail, CodeWireValue, "line 318: request 20: EngineCoreOutputs.outputs[0].new_token_ids[0]: expected "},
-		{"another end", sabotage(func(s *player.Script) { s.Finish = protocol.FinishLength }), Fail, CodeWireValue, "line 509: request 20: EngineCoreOutputs.outputs[0].finish_reason: expected 0, got 1"},
-		{"none of the cached tokens", sabotage(func(s *player.Script) { s.CachedTokens = 16 }), Fail, CodeWireValue, "line 315: request 20: EngineCoreOutputs.outputs[0].prefill_stats.num_computed_tokens: expected 52, got 36"},
-		{"a refusal", sabotage(func(s *player.Script) { s.Tokens = nil; s.Chunks = nil }), Fail, CodeWireLength, "line 315: request 20: EngineCoreOutputs.outputs[0].new_token_ids: expected array of 1 element, got array of 0 elements"},
+		{"another token", sabotage(func(s *player.Script) { s.Tokens[3]++ }), Fail, replay.CodeWireValue, "line 318: request 20: EngineCoreOutputs.outputs[0].new_token_ids[0]: expected "},
+		{"another end", sabotage(func(s *player.Script) { s.Finish = protocol.FinishLength }), Fail, replay.CodeWireValue, "line 509: request 20: EngineCoreOutputs.outputs[0].finish_reason: expected 0, got 1"},
+		{"none of the cached tokens", sabotage(func(s *player.Script) { s.CachedTokens = 16 }), Fail, replay.CodeWireValue, "line 315: request 20: EngineCoreOutputs.outputs[0].prefill_stats.num_computed_tokens: expected 52, got 36"},
+		{"a refusal", sabotage(func(s *player.Script) { s.Tokens = nil; s.Chunks = nil }), Fail, replay.CodeWireLength, "line 315: request 20: EngineCoreOutputs.outputs[0].new_token_ids: expected array of 1 element, got array of 0 elements"},
 		{"a time of its own", func(opt player.Options) (Subject, error) {
 			opt.Clock = nil
 			return player.New(opt)
@@ -100,7 +101,7 @@ func TestWireOfBusySessions(t *testing.T) {
 			g := &subjectGolden{line: compat.Line{Name: protocol.LineOf(test.tag), Tag: test.tag}}
 			g.Line, g.ID, g.Role, g.BucketPath = g.line.Name, test.file, manifest.Wire, test.file+".jsonl.gz"
 			g.register(framesOf(t, test.file, framesMetaText, nil))
-			bootedWire(t, g).mustAgree(t, 300)
+			mustAgree(bootedWire(t, g), t, 300)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -223,13 +224,13 @@ func FuzzReadFrames(f *testing.F) {
 		if err != nil {
 			return
 		}
-		w, err := newWireSession("f.jsonl", codec, messages)
+		w, err := replay.NewWireSession("f.jsonl", codec, messages)
 		if err != nil {
 			return
 		}
-		for i, s := range w.sent {
-			if s.place < 0 || s.place > len(w.said) || i > 0 && s.place < w.sent[i-1].place {
-				t.Errorf("%q: message %d is sent before message %d of the engine", text, i, s.place)
+		for i, s := range w.Sent {
+			if s.Place < 0 || s.Place > len(w.Said) || i > 0 && s.Place < w.Sent[i-1].Place {
+				t.Errorf("%q: message %d is sent before message %d of the engine", text, i, s.Place)
 			}
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	livesuite "github.com/vllm-vcr/conformance/internal/check/live"
 )
 
 // oneCase is a case of the live suite, which fails in these tests.
@@ -78,7 +79,7 @@ func TestUpdateExpectationsFile(t *testing.T) {
 	all := []conformance.Case{oneCase}
 	failed := conformance.NewReport([]conformance.Result{{
 		Case: oneCase, Verdict: conformance.Fail, Asserted: 1,
-		Failures: []conformance.Failure{{Code: conformance.CodeAbort, Request: -1, Message: "disturbed"}},
+		Failures: []conformance.Failure{{Code: livesuite.CodeAbort, Request: -1, Message: "disturbed"}},
 	}}, 0)
 	if err := updateExpectations(env, "", failed, all); err == nil || !strings.Contains(err.Error(), "name the file with --expectations") {
 		t.Errorf("without a file: %v", err)

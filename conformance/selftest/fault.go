@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // Fault is one thing wrong with an engine or a golden, and who must see it.
@@ -127,7 +128,7 @@ func differingOutput(code conformance.Code, path string) want {
 
 // layoutAt is what is wanted of the check by the line's profile, at a path.
 func layoutAt(path string) want {
-	w := nowhere(conformance.CodeLayout, path, ": expected ", ", found ").in(path)
+	w := nowhere(check.CodeLayout, path, ": expected ", ", found ").in(path)
 	w.inFrame, w.distinct, w.besides = true, true, true
 	return w
 }

@@ -3,6 +3,7 @@ package selftest
 import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 )
 
 // frameFaults are messages that are wrong as a whole.
@@ -10,17 +11,17 @@ func frameFaults(s *scene) []Fault {
 	index := nowhere(check.CodeEngineIndex, "message ")
 	index = index.in("engine_index").compares("0", "1")
 	index.inFrame = true
-	call := nowhere(conformance.CodeUtility, "is_sleeping")
+	call := nowhere(replay.CodeUtility, "is_sleeping")
 	call = call.in("utility_output.call_id").compares("1", "424242")
 	call.inFrame = true
 	instead := func(name, says string, code conformance.Code, frames func(message []byte) [][]byte) Fault {
 		return s.undecodable(name, says, "EngineCoreOutputs", differing(code, "EngineCoreOutputs"), func(o *spoken) { o.raw = frames(o.root.bytes()) })
 	}
-	syntax := conformance.CodeWireSyntax
+	syntax := replay.CodeWireSyntax
 	return []Fault{
 		instead("garbage", "a message is no MessagePack", syntax, func([]byte) [][]byte { return [][]byte{{0xc1, 0xff, 0x00}} }),
 		instead("empty-frame", "a message is empty", syntax, func([]byte) [][]byte { return [][]byte{{}} }),
-		instead("not-an-array", "a message is a number", conformance.CodeWireKind, func([]byte) [][]byte { return [][]byte{number(7).bytes()} }),
+		instead("not-an-array", "a message is a number", replay.CodeWireKind, func([]byte) [][]byte { return [][]byte{number(7).bytes()} }),
 		instead("truncated-message", "a message ends in its middle", syntax, func(m []byte) [][]byte { return [][]byte{m[:len(m)/2]} }),
 		instead("trailing-bytes", "a message is two", syntax, func(m []byte) [][]byte { return [][]byte{append(m, m...)} }),
 		instead("lying-length", "an array claims 4294967295 elements", syntax, func([]byte) [][]byte {
@@ -29,7 +30,7 @@ func frameFaults(s *scene) []Fault {
 		instead("deep-nesting", "arrays are nested a thousand deep", syntax, func([]byte) [][]byte { return [][]byte{nested(1000)} }),
 		{
 			Name: "engine-index", Says: "a message names another engine",
-			red:  and(only(conformance.Fidelity, index), conformance.Wire, differing(conformance.CodeWireValue, "EngineCoreOutputs.engine_index")),
+			red:  and(only(conformance.Fidelity, index), conformance.Wire, differing(replay.CodeWireValue, "EngineCoreOutputs.engine_index")),
 			wire: inMiddle(func(o *spoken) { o.root.items[0] = number(1) }),
 		},
 		{
@@ -55,7 +56,7 @@ func frameFaults(s *scene) []Fault {
 }
 
 func failedCall() want {
-	w := nowhere(conformance.CodeUtility, "is_sleeping")
+	w := nowhere(replay.CodeUtility, "is_sleeping")
 	w.inFrame, w.path, w.actual = true, "utility_output.failure_message", "method failed: no"
 	return w
 }

@@ -6,12 +6,13 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // layoutFaults put something into a message that the line has not there.
 func layoutFaults(s *scene) []Fault {
-	length, kind := conformance.CodeWireLength, conformance.CodeWireKind
+	length, kind := replay.CodeWireLength, replay.CodeWireKind
 	const outputAt, tokensAt = "EngineCoreOutputs.outputs[0]", "EngineCoreOutputs.outputs[0].new_token_ids"
 	faults := []Fault{
 		s.undecodable("long-output", "an output has a field more than the line knows", "outputs[", differingOutput(length, outputAt), func(o *spoken) {
@@ -23,7 +24,7 @@ func layoutFaults(s *scene) []Fault {
 		s.undecodable("token-as-text", "a token id is a str", "new_token_ids", differingOutput(kind, tokensAt+"[0]"), func(o *spoken) {
 			o.tokens.items[0] = text("7")
 		}),
-		s.undecodable("negative-token", "a token id is negative", "new_token_ids", differingOutput(conformance.CodeWireValue, tokensAt+"[0]"), func(o *spoken) {
+		s.undecodable("negative-token", "a token id is negative", "new_token_ids", differingOutput(replay.CodeWireValue, tokensAt+"[0]"), func(o *spoken) {
 			o.tokens.items[0] = &node{kind: pack.Int, leaf: pack.AppendInt(nil, -1)}
 		}),
 		s.undecodable("tokens-as-number", "the token ids are no array", "new_token_ids", differingOutput(kind, tokensAt), func(o *spoken) {
@@ -60,7 +61,7 @@ func (s *scene) undecodable(name, says, path string, framed want, edit func(*spo
 // an output that names its request by none is of no request.
 func (s *scene) layoutLike(framed want) map[conformance.Assertion]want {
 	switch {
-	case framed.code == conformance.CodeWireValue:
+	case framed.code == replay.CodeWireValue:
 		return nil
 	case framed.request == someone && !strings.HasSuffix(framed.path, ".request_id"):
 		return only(conformance.Fidelity, s.layoutOf(framed.path))
@@ -81,7 +82,7 @@ func unreadable(path string) want {
 func (s *scene) driftFaults() []Fault {
 	unseen := about(check.CodeSilence, s.target.index, len(s.target.tokens))
 	unseen.says = append(unseen.says, "no output for ")
-	finishKind := differingOutput(conformance.CodeWireKind, "EngineCoreOutputs.outputs[0].finish_reason")
+	finishKind := differingOutput(replay.CodeWireKind, "EngineCoreOutputs.outputs[0].finish_reason")
 	return []Fault{
 		{
 			Name: "swapped-fields", Says: "finish_reason and stop_reason have changed places",

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -86,7 +87,7 @@ func handshakeFaults(*scene) []Fault {
 		{Name: "status-not-a-map", Says: "HELLO is a number", red: wrong("handshake status", "expected map, found int"), wire: status(hello, frames(number(7).bytes()))},
 		{
 			Name: "hello-key", Says: "HELLO has a key that the real engine does not send",
-			red:  only(conformance.Wire, differing(conformance.CodeWireExtra, "Status.surprise")),
+			red:  only(conformance.Wire, differing(replay.CodeWireExtra, "Status.surprise")),
 			wire: status(hello, edited(func(root *node) { root.items = append(root.items, text("surprise"), number(1)) })),
 		},
 		{Name: "status-frames", Says: "HELLO has a second frame", red: wrong("2 frames, want 1"), wire: status(hello, func(m message) ([]message, error) {
@@ -166,12 +167,12 @@ func registrationFaults(s *scene) []Fault {
 		},
 		{
 			Name: "extra-field", Says: "the engine registers with a key that the real engine does not send",
-			red:  only(conformance.Wire, differing(conformance.CodeWireExtra, "EngineCoreReadyResponse.surprise")),
+			red:  only(conformance.Wire, differing(replay.CodeWireExtra, "EngineCoreReadyResponse.surprise")),
 			wire: register(func(ready *node) { ready.items = append(ready.items, text("surprise"), number(1)) }),
 		},
 		{
 			Name: "field-order", Says: "the engine registers with its keys in another order",
-			red:  only(conformance.Wire, differing(conformance.CodeWireOrder, "EngineCoreReadyResponse")),
+			red:  only(conformance.Wire, differing(replay.CodeWireOrder, "EngineCoreReadyResponse")),
 			wire: register(func(ready *node) { ready.items = append(slices.Clone(ready.items[2:]), ready.items[:2]...) }),
 		},
 		{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -117,12 +118,12 @@ func streamFaults(s *scene) []Fault {
 	return []Fault{
 		{
 			Name: "wrong-finish-reason", Says: "a stream ends for another reason",
-			red:  and(only(conformance.Fidelity, finish), conformance.Wire, differingOutput(conformance.CodeWireValue, finishAt)),
+			red:  and(only(conformance.Fidelity, finish), conformance.Wire, differingOutput(replay.CodeWireValue, finishAt)),
 			wire: atEnd(func(o *spoken) { o.finish().become(o.otherFinish()) }),
 		},
 		{
 			Name: "missing-terminal", Says: "the last output of a stream does not say that it ends",
-			red: and(only(conformance.Fidelity, open(n)), conformance.Wire, differingOutput(conformance.CodeWireKind, finishAt)), waits: idle,
+			red: and(only(conformance.Fidelity, open(n)), conformance.Wire, differingOutput(replay.CodeWireKind, finishAt)), waits: idle,
 			wire: atEnd(func(o *spoken) { o.finish().become(null()) }),
 		},
 		{

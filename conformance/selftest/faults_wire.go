@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -19,43 +20,43 @@ func wireFaults(s *scene) []Fault {
 	}
 	return []Fault{
 		{
-			Name: "short-output", Says: "an output lacks the last field of the line", red: key(conformance.CodeWireLength, outputAt),
+			Name: "short-output", Says: "an output lacks the last field of the line", red: key(replay.CodeWireLength, outputAt),
 			layout: only(conformance.Fidelity, s.layoutOf(outputAt)),
 			wire:   inMiddle(func(o *spoken) { o.node().items = o.node().items[:len(o.node().items)-1] }),
 		},
 		{
-			Name: "short-envelope", Says: "a message lacks the last field of the line", red: wire(differing(conformance.CodeWireLength, root)),
+			Name: "short-envelope", Says: "a message lacks the last field of the line", red: wire(differing(replay.CodeWireLength, root)),
 			layout: only(conformance.Fidelity, layoutAt(root)),
 			wire:   inMiddle(func(o *spoken) { o.root.items = o.root.items[:len(o.root.items)-1] }),
 		},
 		{
-			Name: "extra-frame", Says: "a message has an auxiliary frame that nothing refers to", red: wire(differing(conformance.CodeWireFrames, "frames")),
+			Name: "extra-frame", Says: "a message has an auxiliary frame that nothing refers to", red: wire(differing(replay.CodeWireFrames, "frames")),
 			layout: only(conformance.Fidelity, layoutAt("frames[1]")),
 			wire:   inMiddle(func(o *spoken) { o.aux = append(o.aux, []byte{0}) }),
 		},
 		{
-			Name: "whole-seconds", Says: "the time of a message is an int", red: wire(differing(conformance.CodeWireKind, root+".timestamp")),
+			Name: "whole-seconds", Says: "the time of a message is an int", red: wire(differing(replay.CodeWireKind, root+".timestamp")),
 			wire: inMiddle(func(o *spoken) { o.root.items[timestamp] = number(7) }),
 		},
 		{
-			Name: "extra-key", Says: "the statistics of a prompt have a key more", red: key(conformance.CodeWireExtra, prefillAt),
+			Name: "extra-key", Says: "the statistics of a prompt have a key more", red: key(replay.CodeWireExtra, prefillAt),
 			wire: atPrefill(func(stats *node) { stats.items = append(stats.items, text("surprise"), number(1)) }),
 		},
 		{
-			Name: "missing-key", Says: "the statistics of a prompt lack a key", red: key(conformance.CodeWireMissing, prefillAt),
+			Name: "missing-key", Says: "the statistics of a prompt lack a key", red: key(replay.CodeWireMissing, prefillAt),
 			wire: atPrefill(func(stats *node) { stats.items = stats.items[:len(stats.items)-2] }),
 		},
 		{
-			Name: "key-order", Says: "the statistics of a prompt come in another order", red: key(conformance.CodeWireOrder, prefillAt),
+			Name: "key-order", Says: "the statistics of a prompt come in another order", red: key(replay.CodeWireOrder, prefillAt),
 			wire: atPrefill(func(stats *node) { stats.items = append(slices.Clone(stats.items[2:]), stats.items[:2]...) }),
 		},
 		{
 			Name: "cached-tokens", Says: "the statistics of a prompt count other cached tokens",
-			red:  key(conformance.CodeWireValue, prefillAt+".num_cached_tokens"),
+			red:  key(replay.CodeWireValue, prefillAt+".num_cached_tokens"),
 			wire: atPrefill(func(stats *node) { stats.value("num_cached_tokens").become(number(otherToken)) }),
 		},
 		{
-			Name: "extension-code", Says: "a tensor has another extension code", red: key(conformance.CodeWireKind, outputAt),
+			Name: "extension-code", Says: "a tensor has another extension code", red: key(replay.CodeWireKind, outputAt),
 			wire: extension,
 		},
 	}
@@ -72,12 +73,12 @@ func messageFaults(*scene) []Fault {
 			return inMiddle(edit)(s)
 		}
 	}
-	stray := nowhere(conformance.CodeWireStray, "did not send").in("EngineCoreOutputs").compares("no message", "a step with outputs")
+	stray := nowhere(replay.CodeWireStray, "did not send").in("EngineCoreOutputs").compares("no message", "a step with outputs")
 	stray.says = []string{"a message that the real engine did not send", "a step with outputs"}
 	return []Fault{
 		{
 			Name: "lost-message", Says: "a whole message is lost",
-			red:  only(conformance.Wire, differingOutput(conformance.CodeWireUnsaid, "EngineCoreOutputs")),
+			red:  only(conformance.Wire, differingOutput(replay.CodeWireUnsaid, "EngineCoreOutputs")),
 			wire: framed(func(o *spoken) { o.held = true }),
 		},
 		{

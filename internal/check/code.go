@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"strings"
 )
 
 // Code names a kind of finding. docs/findings.md has a page on each, which
@@ -55,6 +56,7 @@ const (
 	CodePin          Code = "F012" // the golden's streams are not those that were registered
 	CodeCount        Code = "F013" // the golden has other counts than registered
 	CodeReplayDigest Code = "F014" // the replayed streams have another digest
+	CodeLayout Code = "F016" // a message is not exactly what the line's profile declares
 )
 
 // What is wrong with a trace that is to be registered.
@@ -72,6 +74,7 @@ const (
 	CodeNotRun      Code = "R008" // the run was interrupted before
 	CodeFrontend    Code = "R009" // the frontend could not be started, or ended
 	CodeHandshake   Code = "R010" // what came in the handshake is none of the protocol
+	CodeEngineFlood Code = "E024" // far more outputs than anybody asked for
 	// An earlier case of the session ended the engine, or it ended by itself.
 	CodeEngineSessionLost Code = "E025"
 	CodeUnjudged          Code = "R099" // any other reason
@@ -103,4 +106,10 @@ func CodeOf(err error) Code {
 		return CodeNotRun
 	}
 	return CodeUnjudged
+}
+
+// FirstLine is an error without the output that it may quote.
+func FirstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -120,7 +121,7 @@ func (e Engine) Run(ctx context.Context) Layer {
 	layer.Compared = "its CPU engine with what line " + e.Line + " demands: " + asserted(suite)
 	handshake := conformance.Result{Verdict: conformance.Error} // all other cases need it, and the tap too
 	for _, r := range suite.Results {
-		if r.Case.Assertion == conformance.Handshake {
+		if r.Case.Assertion == live.Handshake {
 			handshake = r
 			break
 		}

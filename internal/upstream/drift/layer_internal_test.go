@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 )
 
 // reportOf makes a report of cases by their verdicts, in a line each of which gates.
@@ -18,7 +19,7 @@ func reportOf(verdicts ...conformance.Verdict) *conformance.Report {
 	var results []conformance.Result
 	for _, v := range verdicts {
 		r := conformance.Result{Verdict: v, Tokens: 10, Case: conformance.Case{
-			Line: compat.Line{Name: "0.33"}, Suite: conformance.SuiteFrontend, Assertion: conformance.FrontendHandshake, Gating: true,
+			Line: compat.Line{Name: "0.33"}, Suite: conformance.SuiteFrontend, Assertion: frontendsuite.Handshake, Gating: true,
 		}}
 		if v == conformance.Pass {
 			r.Asserted = 1

@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -66,7 +67,7 @@ func (l Live) Replay(ctx context.Context, live Layer) Layer {
 	serves := live.Verdict == Skipped
 	for _, report := range live.Reports {
 		for _, r := range report.Results {
-			serves = serves || r.Case.Assertion == conformance.FrontendHandshake && !r.Verdict.Red()
+			serves = serves || r.Case.Assertion == frontendsuite.Handshake && !r.Verdict.Red()
 		}
 	}
 	if !serves {

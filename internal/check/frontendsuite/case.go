@@ -1,0 +1,324 @@
+package frontendsuite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// frontendCase is one assertion about the frontend under test, as it is made.
+type frontendCase struct {
+	*frontendSession
+	*check.Outcome
+	whole context.Context // ends with the case
+	ctx   context.Context // ends with the case, or the session
+	limit time.Duration   // for an answer, or a message, to come
+	name  string
+}
+
+// Routes of the OpenAI side.
+const (
+	completionsRoute = "/v1/completions"
+	chatRoute        = "/v1/chat/completions"
+)
+
+// object is the JSON body of a request.
+type object map[string]any
+
+// with returns a copy with some more members.
+func (o object) with(more object) object {
+	all := object{}
+	for _, members := range []object{o, more} {
+		for k, v := range members {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+// fail records something wrong, unless the case was cut short: what does not come
+// then is not the frontend's fault.
+func (k *frontendCase) fail(wrong check.Failure) {
+	if k.whole.Err() == nil {
+		k.Outcome.Fail(wrong)
+	}
+}
+
+// patience bounds one wait of the case.
+func (k *frontendCase) patience() (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(k.ctx, k.limit, errNoAnswer)
+}
+
+var errNoAnswer = errors.New("nothing came in time")
+
+// ask sends an HTTP request and waits for the whole answer; nil, with the failure
+// recorded, if none came, and nil without more ado once the frontend is lost.
+func (k *frontendCase) ask(what, method, path string, body any) *openai.Answer {
+	if k.lostAt != "" {
+		return nil
+	}
+	ctx, stop := k.patience()
+	defer stop()
+	k.Asserted++
+	a, err := k.client.Send(ctx, method, path, body)
+	switch {
+	case err == nil:
+		if a.Status >= http.StatusInternalServerError {
+			k.stillServes(what, fmt.Sprintf("status %d: %s", a.Status, excerpt(string(a.Body))))
+		}
+		return &a
+	case errors.Is(err, errNoAnswer):
+		k.fail(check.Failed(CodeHangs, "%s: %s %s: no answer within %v", what, method, path, k.limit).Compared("an answer", "none"))
+		k.stillServes(what, "no answer")
+	case k.stillServes(what, err.Error()):
+		k.fail(check.Failed(CodeHTTP, "%s: %s %s: %v", what, method, path, err).Compared("an answer", "none"))
+	}
+	return nil
+}
+
+// stillServes looks at the health after something went wrong. What comes after the
+// loss of a frontend says nothing, so the loss is told and the rest left out.
+func (k *frontendCase) stillServes(what, answer string) bool {
+	if k.lostAt != "" || k.over {
+		return false
+	}
+	ctx, stop := k.patience()
+	defer stop()
+	err := k.client.Health(ctx)
+	if err == nil || k.whole.Err() != nil {
+		return err == nil
+	}
+	k.lostAt = k.name
+	k.fail(check.Failed(CodeHealth, "the frontend serves no more after: %s: %s (GET /health: %s)\n%s", what, answer, excerpt(check.FirstLine(err)), k.lastWords()).
+		Compared("GET /health: 200", excerpt(check.FirstLine(err))))
+	return false
+}
+
+// lastWords is how the frontend ended, else the last of what it wrote.
+func (k *frontendCase) lastWords() string {
+	select {
+	case <-k.frontend.Done():
+		return k.frontend.Exit().Error()
+	default:
+		return k.frontend.Said()
+	}
+}
+
+// post sends a generation request, and nil, with the failure recorded, is what it
+// returns for any but a sound answer.
+func (k *frontendCase) post(what, path string, body object) *reply {
+	r := k.attempt(what, path, body)
+	if r == nil || k.lostAt != "" {
+		return nil
+	}
+	if r.status != http.StatusOK || r.failure != "" {
+		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, path, r.status, r.failure).Compared(http.StatusOK, r.status))
+		return nil
+	}
+	for _, wrong := range r.wrong {
+		k.fail(check.Failed(CodeEvents, "%s: %s", what, wrong))
+	}
+	return r
+}
+
+// attempt is post for a request that may be refused.
+func (k *frontendCase) attempt(what, path string, body object) *reply {
+	a := k.ask(what, http.MethodPost, path, body)
+	if a == nil {
+		return nil
+	}
+	r := readReply(*a, body["stream"] == true)
+	if a.Status == http.StatusOK && r.failure != "" {
+		k.stillServes(what, r.failure)
+	}
+	return r
+}
+
+// sent returns the request for a prompt that came after a mark; nil, with the
+// failure recorded, if there is not just one. Who has an answer need not wait for it:
+// a message is heard before it is passed on.
+func (k *frontendCase) sent(what string, mark int, prompt []uint32) *heard {
+	return k.single(what, "EngineCoreRequest.prompt_token_ids", mark, asks(prompt))
+}
+
+func (k *frontendCase) single(what, path string, mark int, match func(*heard) bool) *heard {
+	if k.lostAt != "" {
+		return nil
+	}
+	k.Asserted++
+	found := k.ledger.since(mark, match)
+	if len(found) == 1 {
+		return found[0]
+	}
+	others := len(k.ledger.since(mark, isAdd)) - len(found)
+	k.fail(check.Failed(CodeNoRequest, "%s: %d such requests reached the engine, and %d others, want one", what, len(found), others).
+		Within(-1, path).Compared(1, len(found)))
+	return nil
+}
+
+// await waits for a message after a mark; nil if none comes in time.
+func (k *frontendCase) await(mark int, match func(*heard) bool) *heard {
+	ctx, stop := k.patience()
+	defer stop()
+	if found := k.ledger.await(ctx, mark, 1, match); len(found) > 0 {
+		return found[0]
+	}
+	return nil
+}
+
+// judgeMessages reports what is wrong with the messages that were not looked at
+// yet, before all else, as the rest may follow from it. The same place is told once a
+// session: every request repeats it.
+func (k *frontendCase) judgeMessages() {
+	var wrong []check.Failure
+	for _, h := range k.ledger.since(k.judged, func(*heard) bool { return true }) {
+		k.judged = h.number
+		k.Asserted++
+		for _, m := range h.mismatches {
+			if key := m.Path + m.Expected; !k.told[key] {
+				k.told[key] = true
+				wrong = append(wrong, check.Failed(CodeMessage, "message %d, %s: %v", h.number, h.subject(), m).
+					Within(h.number, m.Path).Compared(m.Expected, m.Actual))
+			}
+		}
+	}
+	if text := k.ledger.overflow(); text != "" && !k.told[text] {
+		k.told[text] = true
+		wrong = append(wrong, check.Failed(CodeMessage, "%s", text))
+	}
+	k.Failures = append(wrong, k.Failures...)
+}
+
+// subject says in words what the message is.
+func (h *heard) subject() string {
+	switch h.kind {
+	case protocol.TypeAdd:
+		return fmt.Sprintf("the request %q", h.request.ID)
+	case protocol.TypeAbort:
+		return fmt.Sprintf("the abort of %q", h.aborted)
+	case protocol.TypeUtility:
+		return fmt.Sprintf("the call of %q", h.call.Method)
+	}
+	return "of an unknown kind"
+}
+
+// sampler is a text of many tokens.
+const sampler = "the quick brown fox jumps over the lazy dog, 0 1 2 3 4 5 6 7 8 9: AND SO ON"
+
+// learn finds ids that the tokenizer knows: those of a text.
+func (k *frontendCase) learn() {
+	if k.alphabet != nil {
+		return
+	}
+	mark := k.ledger.mark()
+	k.attempt("a text prompt", completionsRoute, object{"model": k.model, "prompt": sampler, "max_tokens": 1})
+	if found := k.ledger.since(mark, isAdd); len(found) > 0 {
+		h := found[0]
+		k.alphabet = slices.Compact(slices.Sorted(slices.Values(h.request.PromptTokenIDs)))
+	}
+	const least = 4
+	for id := uint32(10); len(k.alphabet) < least; id++ { // no tokenizer: low ids are of any
+		k.alphabet = append(k.alphabet, id)
+	}
+}
+
+// prompt makes one that no request had yet, of 6 tokens or more.
+func (k *frontendCase) prompt(n int) []uint32 {
+	k.learn()
+	k.prompts++
+	const digits = 6
+	base := len(k.alphabet)
+	var p []uint32
+	for rest := k.prompts; len(p) < digits; rest /= base {
+		p = append(p, k.alphabet[rest%base])
+	}
+	for len(p) < n {
+		p = append(p, k.alphabet[len(p)%base])
+	}
+	return p
+}
+
+// words are n ids to say.
+func (k *frontendCase) words(n int) []uint32 {
+	k.learn()
+	var ids []uint32
+	for i := range n {
+		ids = append(ids, k.alphabet[(7*i+k.prompts)%len(k.alphabet)])
+	}
+	return ids
+}
+
+// says plans an answer to a new prompt and returns the body that asks for it.
+func (k *frontendCase) says(script player.Script) (prompt []uint32, body object) {
+	prompt = k.prompt(0)
+	k.speaker.plan(prompt, plan{script: script})
+	return prompt, k.body(prompt, max(len(script.Tokens), 1))
+}
+
+// body asks for a completion of token ids.
+func (k *frontendCase) body(prompt []uint32, tokens int) object {
+	return object{"model": k.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "return_token_ids": true}
+}
+
+// plainly says tokens one by one and ends by length.
+func plainly(tokens []uint32) player.Script {
+	return player.Script{Tokens: tokens, Finish: protocol.FinishLength}
+}
+
+var streamed = object{"stream": true, "stream_options": object{"include_usage": true}}
+
+// sameTokens compares the ids through HTTP with what the engine said.
+func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
+	if !r.ids {
+		if note := "token ids are not in its answers (return_token_ids), so only texts and counts were compared"; !strings.Contains(k.Note, note) {
+			k.AddNote(note)
+		}
+		return
+	}
+	k.Tokens += len(want)
+	k.Asserted++
+	if !slices.Equal(r.tokens, want) {
+		at := message.FirstDifference(want, r.tokens)
+		k.fail(check.Failed(CodeHTTPTokens, "%s: token %d differs: the engine said %s, HTTP has %s (%d said, %d received)",
+			what, at, message.Around(want, at), message.Around(r.tokens, at), len(want), len(r.tokens)).
+			At(at).Within(-1, "choices[0].token_ids").Compared(message.Around(want, at), message.Around(r.tokens, at)))
+	}
+}
+
+// ended checks that the answer ended once, and how.
+func (k *frontendCase) ended(what string, r *reply, want string) {
+	k.Asserted++
+	switch {
+	case r.ends != 1:
+		k.fail(check.Failed(CodeHTTPFinish, "%s: %d parts with a finish_reason, want one", what, r.ends).Within(-1, "choices[0].finish_reason").Compared(1, r.ends))
+	case r.late:
+		k.fail(check.Failed(CodeEvents, "%s: text or tokens after the finish_reason", what).Within(-1, "choices[0]"))
+	case r.finish != want:
+		k.fail(check.Failed(CodeHTTPFinish, "%s: finish_reason is %q, the engine said %q", what, r.finish, want).
+			Within(-1, "choices[0].finish_reason").Compared(want, r.finish))
+	}
+}
+
+// counted checks the usage.
+func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
+	k.Asserted++
+	if r.usage == nil {
+		k.fail(check.Failed(CodeHTTPUsage, "%s: no usage", what).Within(-1, "usage").Compared("usage", "none"))
+		return
+	}
+	want, got := []int{prompt, completion, prompt + completion}, []int{r.usage.PromptTokens, r.usage.CompletionTokens, r.usage.TotalTokens}
+	if !slices.Equal(want, got) {
+		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, want %v", what, got, want).
+			Within(-1, "usage").Compared(want, got))
+	}
+}

@@ -1,0 +1,3 @@
+// Package frontendsuite holds the checks of the frontend suite: a frontend under test stands before the player, is asked
+// over HTTP, and is judged by what it answers and by what it sends to the engine.
+package frontendsuite

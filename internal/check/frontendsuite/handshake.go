@@ -1,0 +1,117 @@
+package frontendsuite
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// handshake checks the answer to HELLO. That the frontend serves, a session that is
+// open has shown.
+func (k *frontendCase) handshake() {
+	k.Asserted++
+	k.checkInit(k.ledger.initial())
+}
+
+func (k *frontendCase) checkInit(init []byte) {
+	k.Asserted++
+	for _, m := range k.codec.CheckInit(init) {
+		k.fail(check.Failed(CodeInit, "the answer to HELLO: %v", m).Within(-1, m.Path).Compared(m.Expected, m.Actual))
+	}
+	if _, err := protocol.DecodeInit(init); err != nil {
+		k.fail(check.Failed(CodeInit, "the answer to HELLO: %v", err).Within(-1, "EngineHandshakeMetadata.addresses"))
+	}
+}
+
+// refusal tells why the frontend has never served, whatever the case was to be.
+func (k *frontendCase) refusal() {
+	k.Asserted++
+	k.lostAt = k.name
+	did := "did not answer HELLO on " + k.frontend.Handshake
+	if init := k.ledger.initial(); init != nil {
+		k.checkInit(init)
+		did = "does not serve after an engine of line " + k.line.Name + " has registered"
+		if hint := requiredElsewhere(k.codec.Profile()); hint != "" {
+			did += " (" + hint + ")"
+		}
+	}
+	k.fail(check.Failed(CodeNoRegistration, "the frontend %s: %v", did, k.refused).
+		Within(-1, "EngineCoreReadyResponse").Compared("GET /health: 200", check.FirstLine(k.refused)))
+}
+
+// requiredElsewhere names what other lines require of a registration that this line
+// does not have: a frontend of theirs refuses its engines.
+func requiredElsewhere(own *protocol.Profile) string {
+	var order []string
+	lines := map[string][]string{}
+	for _, line := range protocol.Lines() {
+		other, err := protocol.LoadProfile(line)
+		if err != nil {
+			continue
+		}
+		var missing []string
+		for _, f := range other.Structs["EngineCoreReadyResponse"].Fields {
+			if f.Required && own.Structs["EngineCoreReadyResponse"].Index(f.Name) < 0 {
+				missing = append(missing, f.Name)
+			}
+		}
+		if key := strings.Join(missing, ", "); key != "" {
+			if lines[key] == nil {
+				order = append(order, key)
+			}
+			lines[key] = append(lines[key], line)
+		}
+	}
+	var hints []string
+	for _, key := range order {
+		hints = append(hints, fmt.Sprintf("it registers without %s, which frontends of %s require", key, protocol.LineRanges(lines[key])))
+	}
+	return strings.Join(hints, "; ")
+}
+
+// health checks what the frontend says of itself, then takes the engine away: the
+// player says that it is dead, and nobody may wait for it any longer.
+func (k *frontendCase) health() {
+	if a := k.ask("health", http.MethodGet, "/health", nil); a != nil && a.Status != http.StatusOK {
+		k.fail(check.Failed(CodeHealth, "GET /health: status %d with an engine that serves", a.Status).Compared(http.StatusOK, a.Status))
+	}
+	k.Asserted++
+	if k.model == "" {
+		k.fail(check.Failed(CodeHealth, "GET /v1/models names no model").Within(-1, "data[0].id").Compared("a name", "none"))
+	}
+	_, body := k.says(stalling(k.words(2)))
+	ctx, stop := k.patience()
+	defer stop()
+	open := make(chan *reply, 1)
+	mark := k.ledger.mark()
+	go func() { open <- k.quietly(body.with(object{"max_tokens": 10})) }()
+	k.ledger.await(ctx, mark, 1, isAdd)
+	k.takeEngine()
+	k.Asserted += 2
+	r := <-open
+	if errors.Is(r.err, errNoAnswer) {
+		k.fail(check.Failed(CodeHangs, "the engine said that it is dead, and a request that was open got no answer within %v", k.limit).Compared("an error", "nothing"))
+	} else if !r.refused() && r.finish != "abort" {
+		k.fail(check.Failed(CodeHealth, "the engine said that it is dead, and a request that was open ended with %q", r.finish).
+			Within(-1, "choices[0].finish_reason").Compared("an error or abort", r.finish))
+	}
+	k.unhealthy()
+}
+
+// unhealthy waits until the frontend says that it does not serve, or is gone.
+func (k *frontendCase) unhealthy() {
+	ctx, stop := k.patience()
+	defer stop()
+	for k.client.Health(ctx) == nil {
+		if ctx.Err() != nil || !pauseFor(ctx, lastLook/4) {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		k.fail(check.Failed(CodeHealth, "the engine said that it is dead, and GET /health says 200 for %v more", k.limit).Compared("not 200", 200))
+	}
+}

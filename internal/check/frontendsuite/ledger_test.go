@@ -1,0 +1,62 @@
+package frontendsuite
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+)
+
+// What a frontend says and nobody looks at is counted, and told.
+func TestNothingIsUnheard(t *testing.T) {
+	codec, err := protocol.CodecFor(protocol.Newest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name    string
+		say     zmq.Sighting
+		dropped bool
+	}{
+		{"a message", zmq.Sighting{Wire: []byte{0, 1, protocol.TypeAbort}}, false},
+		{"a part of one", zmq.Sighting{Wire: []byte{0, 1, protocol.TypeAbort}, Size: 1 << 30, Elided: 1<<30 - 1}, true},
+		{"nothing of one", zmq.Sighting{Size: 1 << 30, Elided: 1 << 30}, true},
+		{"no frames", zmq.Sighting{Wire: []byte{0, 200, 1}, Size: 1}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLedger(codec)
+			hearing{l, 0}.Message(test.say)
+			if text := l.overflow(); (text != "") != test.dropped || (l.mark() == 0) != test.dropped || test.dropped && !strings.Contains(text, "1 message to the engine not looked at") {
+				t.Errorf("%d messages kept, %q", l.mark(), text)
+			}
+		})
+	}
+}
+
+// Whatever a request is, looking for what it carries comes to an end.
+func FuzzCarried(f *testing.F) {
+	codec, err := protocol.CodecFor(protocol.Newest())
+	if err != nil {
+		f.Fatal(err)
+	}
+	paths := []string{"prompt_token_ids", "sampling_params.temperature", "sampling_params.logit_bias", "priority", "cache_salt", "no_such_field"}
+	sound := codec.AppendRequest(nil, &protocol.Request{ID: "a", PromptTokenIDs: []uint32{1, 2}, HasSampling: true})
+	f.Add(sound)
+	f.Add(sound[:len(sound)-1])
+	f.Add(append([]byte{0x92, 0xa0}, slices.Repeat([]byte{0x91}, 1<<20)...)) // arrays in arrays
+	f.Add([]byte{0xdd, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		for _, path := range paths {
+			value, ok := carried(codec.Profile(), payload, path)
+			if ok && pack.Validate(payload) != nil {
+				t.Errorf("%s of %x is %v, which is no message", path, payload, value)
+			}
+			if ok && path == "no_such_field" {
+				t.Errorf("%x has a field of that name: %v", payload, value)
+			}
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package frontendsuite
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// asked is a request for which the engine must be told certain things.
+type asked struct {
+	name string
+	body object         // besides model, prompt and max_tokens
+	want map[string]any // by path in EngineCoreRequest
+	// extra requests are of parameters that a frontend need not take.
+	extra bool
+}
+
+// askedRequests are of every group of parameters that reaches an engine.
+func (k *frontendCase) askedRequests() []asked {
+	stop := k.words(2)
+	return []asked{
+		{name: "greedy", body: object{"temperature": 0}, want: map[string]any{"sampling_params.temperature": 0}},
+		{name: "sampled", body: object{"temperature": 0.7, "top_p": 0.9, "seed": 1234}, want: map[string]any{
+			"sampling_params.temperature": 0.7, "sampling_params.top_p": 0.9, "sampling_params.seed": 1234,
+		}},
+		{name: "penalties", body: object{"presence_penalty": 0.5, "frequency_penalty": 0.25}, want: map[string]any{
+			"sampling_params.presence_penalty": 0.5, "sampling_params.frequency_penalty": 0.25,
+		}},
+		{name: "stop string", body: object{"stop": []string{"\u0001no such text"}}},
+		{name: "logprobs", body: object{"logprobs": 3}, want: map[string]any{"sampling_params.logprobs": 3}},
+		{name: "logit_bias", extra: true, body: object{"logit_bias": object{fmt.Sprint(stop[0]): 1.5}}, want: map[string]any{
+			"sampling_params.logit_bias": map[string]any{fmt.Sprint(stop[0]): 1.5},
+		}},
+		{name: "top_k, min_p and repetition_penalty", extra: true, body: object{"temperature": 0.7, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}, want: map[string]any{
+			"sampling_params.top_k": 5, "sampling_params.min_p": 0.1, "sampling_params.repetition_penalty": 1.1,
+		}},
+		{name: "stop_token_ids and min_tokens", extra: true, body: object{"stop_token_ids": stop, "min_tokens": 2, "ignore_eos": true}, want: map[string]any{
+			"sampling_params.stop_token_ids": ListOf(stop), "sampling_params.min_tokens": 2,
+		}},
+		{name: "prompt_logprobs", extra: true, body: object{"prompt_logprobs": 1}, want: map[string]any{"sampling_params.prompt_logprobs": 1}},
+		{name: "priority", extra: true, body: object{"priority": 3}, want: map[string]any{"priority": 3}},
+		{name: "cache_salt", extra: true, body: object{"cache_salt": "pepper"}, want: map[string]any{"cache_salt": "pepper"}},
+	}
+}
+
+// requests sends requests of all kinds and looks at what reaches the engine. Whether
+// each is exactly of the line is judged for all messages, see judgeMessages.
+func (k *frontendCase) requests() {
+	ids := map[string]int{}
+	k.learn()
+	for _, a := range k.askedRequests() {
+		if h := k.request(a); h != nil {
+			k.identity(a.name, h, ids)
+		}
+	}
+	k.several()
+}
+
+// request makes one request and returns what reached the engine.
+func (k *frontendCase) request(a asked) *heard {
+	const tokens = 5
+	what := "request with " + a.name
+	prompt, body := k.says(plainly(k.words(tokens)))
+	mark := k.ledger.mark()
+	r := k.attempt(what, completionsRoute, body.with(a.body))
+	if r == nil || k.lostAt != "" {
+		return nil
+	}
+	if a.extra && r.status >= 400 && r.status < 500 {
+		k.AddNote(fmt.Sprintf("%s: not taken (status %d)", a.name, r.status))
+		return nil
+	}
+	if r.refused() {
+		k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, cmp.Or(r.failure, "finish_reason "+r.finish)).Compared(http.StatusOK, r.status))
+	}
+	h := k.sent(what, mark, prompt)
+	if h == nil {
+		return nil
+	}
+	want := map[string]any{"prompt_token_ids": ListOf(prompt), "sampling_params.max_tokens": tokens, "abort_immediately": false}
+	for path, v := range a.want {
+		want[path] = v
+	}
+	for _, path := range slices.Sorted(maps.Keys(want)) {
+		k.carries(what, h, path, want[path])
+	}
+	if a.body["logprobs"] != nil && !r.refused() && r.logprobs != tokens {
+		k.fail(check.Failed(CodeHTTPTokens, "%s: %d entries of logprobs for %d tokens", what, r.logprobs, tokens).
+			Within(-1, "choices[0].logprobs").Compared(tokens, r.logprobs))
+	}
+	return h
+}
+
+// carries checks one value of a request.
+func (k *frontendCase) carries(what string, h *heard, path string, want any) {
+	got, ok := carried(k.codec.Profile(), h.frames[1], path)
+	k.Asserted++
+	if ok && sameCarried(want, got) {
+		return
+	}
+	k.fail(check.Failed(CodeCarried, "%s: the engine is told %s = %s, HTTP asked for %s", what, path, asJSON(got), asJSON(want)).
+		Within(h.number, "EngineCoreRequest."+path).Compared(asJSON(want), asJSON(got)))
+}
+
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return excerpt(string(text))
+}
+
+// identity checks what tells requests apart.
+func (k *frontendCase) identity(what string, h *heard, ids map[string]int) {
+	k.Asserted++
+	id := h.request.ID
+	if earlier, twice := ids[id]; twice || id == "" {
+		k.fail(check.Failed(CodeCarried, "request with %s: its id %q is empty, or that of message %d", what, id, earlier).
+			Within(h.number, "EngineCoreRequest.request_id").Compared("an id of its own", id))
+	}
+	ids[id] = h.number
+	if h.request.ClientIndex != h.client {
+		k.fail(check.Failed(CodeCarried, "request with %s: client_index is %d, on input socket %d", what, h.request.ClientIndex, h.client).
+			Within(h.number, "EngineCoreRequest.client_index").Compared(h.client, h.request.ClientIndex))
+	}
+	const year2020 = 1577836800 // in Unix seconds
+	if h.request.ArrivalTime < year2020 {
+		k.fail(check.Failed(CodeCarried, "request with %s: arrival_time is %v, not in Unix seconds", what, h.request.ArrivalTime).
+			Within(h.number, "EngineCoreRequest.arrival_time").Compared("Unix seconds", h.request.ArrivalTime))
+	}
+}
+
+// several asks for two choices, which a frontend makes of two requests if it takes
+// that at all.
+func (k *frontendCase) several() {
+	prompt, body := k.says(plainly(k.words(3)))
+	mark := k.ledger.mark()
+	r := k.attempt("two choices", completionsRoute, body.with(object{"n": 2, "temperature": 0.5}))
+	if r == nil {
+		return
+	}
+	if r.status >= 400 && r.status < 500 {
+		k.AddNote(fmt.Sprintf("n=2: not taken (status %d)", r.status))
+		return
+	}
+	found := k.ledger.since(mark, asks(prompt))
+	k.Asserted++
+	if r.choices != 2 || len(found) != 2 {
+		k.fail(check.Failed(CodeNoRequest, "two choices: %d choices came of %d requests, want 2 of 2", r.choices, len(found)).
+			Within(-1, "choices").Compared(2, r.choices))
+	}
+}
+
+// finishReasons has the engine end in every way, and the frontend by a stop string.
+func (k *frontendCase) finishReasons() {
+	tokens := k.words(4)
+	k.finish("length", plainly(tokens), nil, "length", "")
+	last := tokens[len(tokens)-1]
+	stopped := plainly(tokens)
+	stopped.Finish = protocol.FinishStop
+	k.finish("a stop token", stopped, object{"max_tokens": 20, "stop_token_ids": []uint32{last}}, "stop", fmt.Sprint(last))
+	k.finish("end of sequence", k.endOfSequence(tokens), object{"max_tokens": 20}, "stop", "")
+	for reason, finish := range map[string]protocol.FinishReason{"abort": protocol.FinishAbort, "repetition": protocol.FinishRepetition} {
+		script := plainly(tokens)
+		script.Finish = finish
+		k.finish("the engine's "+reason, script, object{"max_tokens": 20}, reason, anyStop)
+	}
+	k.stopString()
+}
+
+// endOfSequence ends with the token that the frontend itself named as the end.
+func (k *frontendCase) endOfSequence(tokens []uint32) (script player.Script) {
+	script = plainly(tokens)
+	script.Finish = protocol.FinishStop
+	mark := k.ledger.mark()
+	prompt, body := k.says(plainly(tokens))
+	k.attempt("end of sequence", completionsRoute, body)
+	if found := k.ledger.since(mark, asks(prompt)); len(found) > 0 && found[0].request.Sampling.EOSTokenID >= 0 {
+		h := found[0]
+		script.Tokens = append(script.Tokens[:len(tokens):len(tokens)], uint32(h.request.Sampling.EOSTokenID))
+	}
+	return script
+}
+
+// anyStop leaves the stop_reason open: frontends have words of their own for an end
+// that neither a token nor a text brought about.
+const anyStop = "*"
+
+// finish checks one finish reason, whole and streamed. stop is the stop_reason as
+// JSON, empty for none.
+func (k *frontendCase) finish(name string, script player.Script, more object, want, stop string) {
+	for _, form := range []object{{}, streamed} {
+		what := fmt.Sprintf("finish by %s, %s", name, formName(form))
+		prompt, body := k.says(script)
+		r := k.post(what, completionsRoute, body.with(more).with(form))
+		if r == nil {
+			continue
+		}
+		k.ended(what, r, want)
+		k.counted(what, r, len(prompt), len(script.Tokens))
+		k.Asserted++
+		if stop != anyStop && r.stop != stop && (stop != "" || r.stop != "null") {
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, want %q", what, r.stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.stop))
+		}
+	}
+}
+
+// stopString has the engine echo a text that holds a stop string, and then say
+// nothing more: the frontend must find the string and let go of the request.
+func (k *frontendCase) stopString() {
+	const text, word = "one two three four five", "three"
+	mark := k.ledger.mark()
+	if k.post("a stop string: its text", completionsRoute, object{"model": k.model, "prompt": text, "max_tokens": 1}) == nil {
+		return
+	}
+	h := k.single("a stop string: its text", "EngineCoreRequest", mark, isAdd)
+	if h == nil {
+		return
+	}
+	for _, form := range []object{{}, streamed} {
+		what := "finish by a stop string, " + formName(form)
+		prompt, body := k.says(stalling(h.request.PromptTokenIDs))
+		mark := k.ledger.mark()
+		r := k.post(what, completionsRoute, body.with(object{"max_tokens": 50, "stop": []string{word}}).with(form))
+		request := k.sent(what, mark, prompt)
+		if r == nil || request == nil {
+			continue
+		}
+		k.ended(what, r, "stop")
+		k.Asserted++
+		if r.stop != asJSON(word) {
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, want %q", what, r.stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.stop))
+		}
+		// Some tokenizers begin every word with its blank, the first one too.
+		if want := "one two "; strings.TrimPrefix(r.text, " ") != want {
+			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, want %q", what, r.text, want).Within(-1, "choices[0].text").Compared(want, r.text))
+		}
+		k.aborted(what, mark, request)
+	}
+}

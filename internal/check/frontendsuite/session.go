@@ -1,0 +1,252 @@
+package frontendsuite
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// frontendSession is a frontend under test with a player behind it, for all cases of
+// a line.
+type frontendSession struct {
+	env      *sut.Env
+	line     compat.Line
+	codec    *protocol.Codec
+	trace    *trace.Trace // what the player may say; nil without a golden
+	frontend *sut.FrontendProcess
+	client   *openai.Client
+	ledger   *ledger
+	speaker  *speaker
+
+	ctx     context.Context // ends with the frontend or the player, the reason as its cause
+	cancel  context.CancelCauseFunc
+	player  context.CancelFunc
+	ended   chan struct{} // the player and the tap have
+	refused error         // why the frontend has never served, nil if it has
+	lostAt  string        // the assertion that saw that it does not serve, or no more
+	over    bool          // the engine was taken away
+
+	model    string          // as requests name it
+	version  string          // what the frontend says it is, "" if it does not
+	alphabet []uint32        // ids that the tokenizer knows
+	prompts  int             // made so far
+	judged   int             // messages of the ledger that were looked at
+	told     map[string]bool // what was found wrong with messages
+}
+
+// openedFrontend returns the session of a case's line, and opens it for the first
+// one. Where the engine was taken away, a frontend that is started by a command is
+// started again.
+func openedFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (*frontendSession, error) {
+	if s, ok := e.Kept.(*frontendSession); ok && s.line.Name == c.Line.Name && (!s.over || e.Frontend.Command == "") {
+		return s, nil
+	}
+	e.Keep(nil)
+	if e.Frontend == nil {
+		return nil, check.WithCode(check.CodeFrontend, errors.New("no frontend under test: set Runner.Frontend"))
+	}
+	s, err := openFrontend(ctx, e, g, c.Line)
+	if err != nil {
+		e.Kept = &frontendSession{line: c.Line, lostAt: string(c.Assertion)}
+		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
+	}
+	e.Kept = s
+	if s.version != "" {
+		e.Versions[c.Line.Name] = s.version
+	}
+	return s, nil
+}
+
+// openFrontend starts the frontend and a player, and waits until the one serves or
+// it is known why not.
+func openFrontend(ctx context.Context, e *sut.Env, g *check.Golden, line compat.Line) (*frontendSession, error) {
+	codec, err := check.CodecFor(line)
+	if err != nil {
+		return nil, err
+	}
+	s := &frontendSession{env: e, line: line, codec: codec, trace: g.Trace, ledger: newLedger(codec), speaker: new(speaker), told: map[string]bool{}}
+	if s.frontend, err = e.Frontend.Start(line); err != nil {
+		return nil, err
+	}
+	e.AnnounceFrontend(s.frontend)
+	s.client = openai.NewClient(s.frontend.URL, "")
+	s.ctx, s.cancel = context.WithCancelCause(e.Context)
+	patience := cmp.Or(e.Frontend.ReadyTimeout, e.Timeouts.Connect)
+	if err := s.play(e, patience); err != nil {
+		s.Close()
+		return nil, err
+	}
+	go s.watch()
+	starting, stop := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("it does not serve within %v", patience))
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	if s.refused = s.healthy(starting); s.refused == nil {
+		s.identify(starting)
+	}
+	return s, nil
+}
+
+// watch ends the session with the process.
+func (s *frontendSession) watch() {
+	select {
+	case <-s.frontend.Done():
+		s.cancel(check.WithCode(check.CodeFrontend, fmt.Errorf("the frontend ended: %w", s.frontend.Exit())))
+	case <-s.ctx.Done():
+	}
+}
+
+// play starts the player, and the tap before it.
+func (s *frontendSession) play(e *sut.Env, patience time.Duration) error {
+	tap, err := openTap(s.frontend.Handshake, s.ledger)
+	if err != nil {
+		return err
+	}
+	registration := s.registration()
+	engine, err := sut.Player(player.Options{
+		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
+		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(Demoted{e.Log.Handler()}),
+	})
+	if err != nil {
+		tap.gate.Close()
+		return err
+	}
+	playing, stop := context.WithCancel(s.ctx)
+	s.player, s.ended = stop, make(chan struct{})
+	tapped := make(chan error, 1)
+	go func() { tapped <- tap.run(s.ctx) }()
+	go func() {
+		defer close(s.ended)
+		if err := engine.Run(playing); err != nil {
+			s.lost(err)
+		}
+		if err := <-tapped; err != nil && playing.Err() == nil {
+			s.lost(err)
+		}
+	}()
+	return nil
+}
+
+// Demoted is the log of a player whose refusals and losses are a part of the plan: the
+// cases tell what is wrong of them.
+type Demoted struct{ slog.Handler }
+
+// Enabled implements [slog.Handler].
+func (d Demoted) Enabled(ctx context.Context, level slog.Level) bool {
+	return d.Handler.Enabled(ctx, min(level, slog.LevelInfo))
+}
+
+// Handle implements [slog.Handler].
+func (d Demoted) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = min(r.Level, slog.LevelInfo)
+	return d.Handler.Handle(ctx, r)
+}
+
+// lost ends the session. A frontend that goes hangs up before its end is known, and
+// how it ended says more than that it hung up.
+func (s *frontendSession) lost(err error) {
+	select {
+	case <-s.frontend.Done():
+	case <-time.After(exitPatience):
+		s.cancel(check.WithCode(check.CodeFrontend, fmt.Errorf("the engine side ended: %w; %s", err, s.frontend.Said())))
+	case <-s.ctx.Done():
+	}
+}
+
+// exitPatience is how long the end of a process may take to be known after its
+// connections broke.
+const exitPatience = time.Second
+
+// registration is what the player registers with: as the golden's engine did, and
+// as one that has adapters and can sleep, so that the frontend offers both.
+func (s *frontendSession) registration() *trace.Trace {
+	ready := protocol.DefaultReady(s.codec.Profile().Version)
+	t := &trace.Trace{}
+	if s.trace != nil {
+		t.Name, t.Meta = s.trace.Name, s.trace.Meta
+		if text := t.Meta.ReadyResponseHex; text != nil {
+			if raw, err := hex.DecodeString(*text); err == nil {
+				if recorded, err := protocol.DecodeReady(raw); err == nil {
+					ready = recorded
+				}
+			}
+		}
+	}
+	ready.SupportsLoRA, ready.MaxLoRAs, ready.EnableSleepMode = true, 4, true
+	text := hex.EncodeToString(s.codec.AppendReady(nil, &ready))
+	t.Meta.ReadyResponseHex = &text
+	return t
+}
+
+// Pauses between two looks at /health.
+const (
+	firstLook = 5 * time.Millisecond
+	lastLook  = 200 * time.Millisecond
+)
+
+// healthy waits until the frontend serves, and says why it does not.
+func (s *frontendSession) healthy(ctx context.Context) error {
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		err := s.client.Health(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+			continue
+		case <-s.frontend.Done():
+			return s.frontend.Exit()
+		case <-ctx.Done():
+		}
+		var exit *process.ExitError
+		if cause := context.Cause(ctx); errors.As(cause, &exit) {
+			return cause
+		}
+		return fmt.Errorf("%w; GET /health: %s; %s", context.Cause(ctx), excerpt(err.Error()), s.frontend.Said())
+	}
+}
+
+// Close ends the player, then the frontend.
+func (s *frontendSession) Close() {
+	if s.frontend == nil {
+		return // it could not be started
+	}
+	s.takeEngine()
+	s.cancel(context.Canceled)
+	if s.ended != nil {
+		<-s.ended
+	}
+	s.frontend.Close()
+	s.client.Close()
+	if p := s.frontend.Process; p != nil && p.Killed() {
+		s.env.Log.Warn("the frontend did not end by SIGTERM and was killed", "command", s.env.Frontend.Command)
+	}
+}
+
+// Done is closed when the frontend has ended.
+func (s *frontendSession) Done() <-chan struct{} {
+	if s.frontend == nil {
+		return nil
+	}
+	return s.frontend.Done()
+}
+
+// takeEngine ends the player, which tells the frontend that the engine is dead.
+func (s *frontendSession) takeEngine() {
+	s.over = true
+	if s.player != nil {
+		s.player()
+	}
+}

@@ -1,0 +1,151 @@
+package frontendsuite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+)
+
+// tap stands between a frontend under test and the player and keeps a copy of what
+// the frontend says. It passes bytes, so that neither side can tell.
+type tap struct {
+	upstream string // the frontend's handshake address
+	gate     *zmq.Gate
+	ledger   *ledger
+	running  sync.WaitGroup
+}
+
+// openTap listens for the player.
+func openTap(upstream string, l *ledger) (*tap, error) {
+	gate, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Router, zmq.Options{}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &tap{upstream: upstream, gate: gate, ledger: l}, nil
+}
+
+// run serves one engine until ctx ends, or one of the two hangs up. The frontend is
+// dialed until it listens, which may take it as long as ctx lasts.
+func (t *tap) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer t.running.Wait()
+	defer stop()
+	defer t.gate.Close()
+	engine, err := t.gate.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	hello, err := within(ctx, engine, engine.Recv)
+	if err != nil {
+		return fmt.Errorf("HELLO: %w", err)
+	}
+	frontend, err := zmq.DialAs(ctx, t.upstream, engine.Peer(), zmq.Options{})
+	if err != nil {
+		return err
+	}
+	defer frontend.Close()
+	if err := frontend.Send(hello...); err != nil {
+		return fmt.Errorf("HELLO to the frontend: %w", err)
+	}
+	answer, err := within(ctx, frontend, frontend.Recv)
+	if err != nil {
+		return fmt.Errorf("the frontend's answer to HELLO: %w", err)
+	}
+	links, rewritten, err := t.links(answer)
+	if err != nil {
+		return err
+	}
+	defer closeGates(links)
+	if err := engine.Send(rewritten); err != nil {
+		return err
+	}
+	t.running.Go(func() { _, _ = zmq.Relay(ctx, engine, frontend, nil, nil) }) // over when both are ready
+	return serveLinks(ctx, &t.running, links)
+}
+
+// within receives, but not beyond the end of ctx.
+func within(ctx context.Context, c *zmq.Conn, receive func() (zmq.Message, error)) (zmq.Message, error) {
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	m, err := receive()
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return m, err
+}
+
+// tapLink is one socket of the player, and the frontend's that it belongs to.
+type tapLink struct {
+	gate     *zmq.Gate
+	upstream string
+	witness  zmq.Witness // of the frontend; nil on an output socket
+}
+
+// links opens a socket for each address of INIT and puts its own address there.
+func (t *tap) links(answer zmq.Message) (links []*tapLink, rewritten []byte, err error) {
+	if len(answer) != 1 {
+		return nil, nil, fmt.Errorf("the frontend's answer to HELLO has %d frames, want 1", len(answer))
+	}
+	t.ledger.setInit(answer[0])
+	rewritten, err = protocol.RewriteInit(answer[0], func(key protocol.AddressKey, client int, address string) (string, error) {
+		l, typ := &tapLink{upstream: address}, zmq.Pull
+		switch key {
+		case protocol.InputAddresses:
+			typ, l.witness = zmq.Router, hearing{t.ledger, client}
+		case protocol.OutputAddresses:
+		default: // a coordinator, which the player refuses
+			return address, nil
+		}
+		gate, err := zmq.OpenGate("tcp://127.0.0.1:0", typ, zmq.Options{}, nil)
+		if err != nil {
+			return "", err
+		}
+		l.gate = gate
+		links = append(links, l)
+		return gate.Endpoint(), nil
+	})
+	if err != nil {
+		closeGates(links)
+	}
+	return links, rewritten, err
+}
+
+func closeGates(links []*tapLink) {
+	for _, l := range links {
+		l.gate.Close()
+	}
+}
+
+// errHungUp is why the links end when one of them has.
+var errHungUp = errors.New("the frontend or the player hung up")
+
+// serveLinks relays on all links until the first has ended.
+func serveLinks(ctx context.Context, running *sync.WaitGroup, links []*tapLink) error {
+	ends := make(chan error, len(links))
+	for _, l := range links {
+		running.Go(func() { ends <- l.serve(ctx) })
+	}
+	if err := <-ends; err != nil {
+		return err
+	}
+	return errHungUp
+}
+
+func (l *tapLink) serve(ctx context.Context) error {
+	engine, err := l.gate.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{})
+	if err != nil {
+		engine.Close()
+		return fmt.Errorf("a socket that the frontend named: %w", err)
+	}
+	_, err = zmq.Relay(ctx, engine, frontend, nil, l.witness)
+	return err
+}

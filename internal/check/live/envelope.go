@@ -1,0 +1,186 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// receive takes one message of the engine and checks what holds of every one.
+func (l *live) receive() error {
+	ctx, stop := context.WithTimeoutCause(l.ctx, l.s.Limits.Idle,
+		check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", l.s.Limits.Idle))))
+	defer stop()
+	aux, err := l.s.Front.Next(ctx, 0, &l.out)
+	if errors.Is(err, coreclient.ErrUndecodable) {
+		l.messages++
+		l.fail("", check.Failed(check.CodeUndecodable, "message %d: %v", l.messages, err).Within(l.messages, ""))
+		l.checkLayout()
+		return errUnreadable
+	}
+	if err != nil {
+		return l.s.WithOutput(l.s.Explain(err))
+	}
+	l.messages++
+	for i := range l.out.Outputs {
+		l.take(&l.out.Outputs[i], aux)
+	}
+	l.checkEnvelope()
+	l.takeAnswer()
+	l.checkLayout()
+	if l.noise > sut.MaxSurplus {
+		return sut.ErrFlood
+	}
+	return nil
+}
+
+// checkEnvelope looks at what a real frontend looks at: it dies of an envelope that
+// is of none of its kinds (rust/src/engine-core-client), or that lacks what it needs
+// of the statistics.
+func (l *live) checkEnvelope() {
+	o := &l.out
+	if o.EngineIndex != l.s.Engine.Index {
+		l.fail("", check.Failed(check.CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", l.messages, o.EngineIndex, l.s.Engine.Index).
+			Within(l.messages, "EngineCoreOutputs.engine_index").Compared(l.s.Engine.Index, o.EngineIndex))
+	}
+	if o.Timestamp <= 0 || o.Timestamp < l.timestamp {
+		l.fail("", check.Failed(CodeTimestamp, "message %d: timestamp %v comes after %v: an engine takes it from a clock that never goes back", l.messages, o.Timestamp, l.timestamp).
+			Within(l.messages, "EngineCoreOutputs.timestamp").Compared(fmt.Sprintf("at least %v", l.timestamp), o.Timestamp))
+	}
+	l.timestamp = max(l.timestamp, o.Timestamp)
+	batch := len(o.Outputs) > 0 || o.SchedulerStats != nil || len(o.FinishedRequests) > 0
+	switch {
+	case o.WaveComplete >= 0 || o.StartWave >= 0:
+		l.envelope("wave_complete and start_wave are for a coordinator, this is a client")
+	case o.Utility != nil && batch:
+		l.envelope("the answer to a utility call stands alone")
+	case o.Utility == nil && !batch:
+		l.envelope("it has neither outputs, nor statistics, nor finished requests, nor the answer to a call")
+	}
+	if o.SchedulerStats != nil {
+		l.takeStats(o.SchedulerStats)
+	}
+	for _, id := range o.FinishedRequests {
+		if a := l.asks[string(id)]; a != nil && !a.closed && !a.aborted {
+			l.envelope(fmt.Sprintf("finished_requests names %s before its last output", a.id))
+		}
+	}
+}
+
+func (l *live) envelope(why string) {
+	l.noise++
+	l.fail(why, check.Failed(CodeEnvelope, "message %d: %s: a real frontend dies of it", l.messages, why).Within(l.messages, "EngineCoreOutputs"))
+}
+
+// gauges are the values of scheduler_stats that say how things are.
+type gauges struct {
+	running, waiting int64
+	usage            float64
+}
+
+// requiredStats are the keys that every Rust frontend needs.
+var requiredStats = []string{
+	"num_running_reqs", "num_waiting_reqs", "step_counter", "current_wave", "kv_cache_usage",
+	"prefix_cache_stats", "kv_cache_eviction_events",
+}
+
+// requiredCacheStats are those within prefix_cache_stats.
+var requiredCacheStats = []string{
+	"reset", "requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits",
+}
+
+// takeStats reads the gauges, and finds out what a frontend would miss.
+func (l *live) takeStats(raw []byte) {
+	l.statsSeen++
+	shape, err := message.ShapeOf(raw)
+	if err != nil {
+		l.statistics("", fmt.Sprintf("it is no map with text keys: %v", err))
+		return
+	}
+	for _, key := range requiredStats {
+		if _, ok := shape[key]; !ok {
+			l.statistics(key, "it is missing, and a real frontend dies of that")
+		}
+	}
+	for _, key := range requiredCacheStats {
+		if _, ok := shape["prefix_cache_stats."+key]; !ok && shape["prefix_cache_stats"] == pack.Map {
+			l.statistics("prefix_cache_stats."+key, "it is missing, and a real frontend dies of that")
+		}
+	}
+	counts, err := message.Integers(raw)
+	if err != nil {
+		l.statistics("", err.Error())
+	}
+	l.gauges = gauges{running: counts["num_running_reqs"], waiting: counts["num_waiting_reqs"], usage: message.FloatOf(raw, "kv_cache_usage")}
+	open := int64(len(l.asks))
+	if g := l.gauges; min(g.running, g.waiting) < 0 || g.running+g.waiting > open || g.usage < 0 || g.usage > 1 {
+		l.statistics("num_running_reqs", fmt.Sprintf("%d running, %d waiting, KV cache usage %v: of %d requests ever sent", g.running, g.waiting, g.usage, open))
+	}
+}
+
+func (l *live) statistics(key, why string) {
+	path := "EngineCoreOutputs.scheduler_stats"
+	if key != "" {
+		path += "." + key
+	}
+	l.fail(key, check.Failed(CodeStatistics, "message %d: scheduler_stats: %s: %s", l.messages, key, why).Within(l.messages, path))
+}
+
+// takeAnswer keeps the answer to a call.
+func (l *live) takeAnswer() {
+	u := l.out.Utility
+	if u == nil {
+		return
+	}
+	if waiting, asked := l.calls[u.CallID]; !asked || waiting != nil {
+		l.noise++
+		l.fail("", check.Failed(CodeUtilityAnswer, "message %d: the answer to call %d, which nobody waits for: a Python frontend dies of it", l.messages, u.CallID).
+			Within(l.messages, "EngineCoreOutputs.utility_output.call_id"))
+		return
+	}
+	answer := *u
+	answer.Result = slices.Clone(u.Result)
+	l.calls[u.CallID] = &answer
+}
+
+// call makes a utility call and receives until it is answered. The upper half of
+// the ids is as good as the lower one: a Python frontend uses it.
+func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, error) {
+	id := uint64(1)<<63 + uint64(len(l.calls))
+	l.calls[id] = nil
+	payload := protocol.AppendUtilityCall(nil, protocol.UtilityCall{CallID: id, Method: method, Args: args})
+	if err := l.s.Front.SendRaw(0, []byte{protocol.TypeUtility}, payload); err != nil {
+		return nil, l.s.Explain(err)
+	}
+	for l.calls[id] == nil {
+		if err := l.receive(); err != nil {
+			return nil, fmt.Errorf("%w; the call of %s is not answered", err, method)
+		}
+	}
+	return l.calls[id], nil
+}
+
+// barrier returns when the engine has read all that it was sent, and what it said
+// before has been received.
+func (l *live) barrier() error {
+	_, err := l.call(sut.LastCall)
+	return err
+}
+
+// checkLayout checks the message that came last, whether it decodes or not.
+func (l *live) checkLayout() {
+	for _, m := range message.OutputsLayout(l.codec, l.s.Front.Last(0)) {
+		if m.Unknown {
+			continue
+		}
+		l.fail(message.LayoutPlace(m), message.LayoutProblem(fmt.Sprintf("message %d", l.messages), m).Within(l.messages, m.Path))
+	}
+}

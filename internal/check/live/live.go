@@ -1,0 +1,181 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Assertions of the live suite, besides [Schema].
+const (
+	Handshake  check.Assertion = "handshake"
+	Streaming  check.Assertion = "streaming"
+	Stop       check.Assertion = "stop"
+	Abort      check.Assertion = "abort"
+	Utilities  check.Assertion = "utilities"
+	Repeat     check.Assertion = "repeat"
+	Statistics check.Assertion = "statistics"
+	Shutdown   check.Assertion = "shutdown"
+)
+
+// Assertions are those of the live suite, in their order: what ends the engine
+// comes last.
+func Assertions() []check.Assertion {
+	return []check.Assertion{Handshake, check.Schema, Streaming, Stop, Abort, Utilities, Repeat, Statistics, Shutdown}
+}
+
+// Cases lists the cases of the live suite on a line. What the engine registers
+// with is compared with what the first of the line's goldens has, if there is one.
+func Cases(line compat.Line, registry *manifest.Manifest, gating bool) []check.Case {
+	var cases []check.Case
+	for _, a := range Assertions() {
+		c := check.Case{Line: line, Suite: check.SuiteLive, Assertion: a, Gating: gating}
+		if goldens := registry.ForLine(line.Name); a == check.Schema && len(goldens) > 0 {
+			c.Golden = goldens[0]
+			c.Entry = fmt.Sprintf("%s:%d", registry.File, c.Golden.Pos)
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+// live is an engine that generates tokens of its own, and what the cases of its
+// line know of it. Whatever it is asked for, what it says is checked; what is wrong
+// is a finding of the case that sees it.
+type live struct {
+	env    *sut.Env
+	line   compat.Line
+	codec  *protocol.Codec
+	asks   map[string]*ask // by id, the last one of an id that is used again
+	number int             // of asks, which names them
+	random *rand.Rand      // of prompts, the same in every run
+
+	out       protocol.Outputs // scratch
+	calls     map[uint64]*protocol.UtilityOutput
+	timestamp float64 // of the last message
+	messages  int
+	gauges    gauges
+	statsSeen int
+
+	// Of the case:
+	s     *sut.Session
+	ctx   context.Context
+	f     *check.Outcome
+	noted map[string]bool // what has been reported once
+	noise int             // outputs that nobody asked for
+}
+
+// errUnreadable ends a case whose finding says why.
+var errUnreadable = errors.New("the engine's message does not decode")
+
+// Check makes one assertion of the live suite.
+func Check(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+	l, err := liveEngine(ctx, e, c)
+	switch {
+	case err != nil && c.Assertion == Handshake && check.CodeOf(err) == check.CodeHandshake:
+		f.Asserted = 1
+		f.Fail(check.Failed(CodeEngineOrder, "%v", err))
+		return f, nil
+	case err != nil:
+		return f, err
+	}
+	l.begin(ctx, &f)
+	defer l.leave()
+	if g.Codec == nil {
+		g.Codec = l.codec
+	}
+	if err = l.check(g, c.Assertion); errors.Is(err, errUnreadable) {
+		err = nil
+	}
+	return f, err
+}
+
+func (l *live) check(g *check.Golden, a check.Assertion) error {
+	switch a {
+	case Handshake:
+		return l.checkHandshake()
+	case check.Schema:
+		return l.checkSchema(g)
+	case Streaming:
+		return l.checkStreaming()
+	case Stop:
+		return l.checkStop()
+	case Abort:
+		return l.checkAbort()
+	case Utilities:
+		return l.checkUtilities()
+	case Repeat:
+		return l.checkRepeat()
+	case Statistics:
+		return l.checkStatistics()
+	case Shutdown:
+		return l.checkShutdown()
+	}
+	return fmt.Errorf("the live suite has no assertion %q", a)
+}
+
+// liveEngine returns the engine of the line, which the first case starts.
+func liveEngine(ctx context.Context, e *sut.Env, c check.Case) (*live, error) {
+	codec, err := check.CodecFor(c.Line)
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.Share("live "+c.Line.Name, func() (*sut.Session, error) {
+		opt := player.Options{VLLMVersion: check.PlayedVersion(c.Line)}
+		if e.Address != "" {
+			return e.Join(e.Context, codec, opt)
+		}
+		return e.Start(e.Context, codec, opt)
+	})
+	if err != nil {
+		return nil, err
+	}
+	state := e.State()
+	if *state == nil {
+		*state = &live{
+			env: e, line: c.Line, codec: codec, asks: map[string]*ask{}, s: s,
+			random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
+		}
+	}
+	return (*state).(*live), nil
+}
+
+// begin starts a case.
+func (l *live) begin(ctx context.Context, f *check.Outcome) {
+	l.s = l.s.Owner().During(ctx)
+	l.ctx, l.f, l.noted, l.noise = l.s.Context, f, map[string]bool{}, 0
+}
+
+// leave ends a case. Requests that it left open are aborted, and what the engine
+// still says of them belongs to no other case.
+func (l *live) leave() {
+	defer l.s.Close()
+	owner := l.s.Owner()
+	if owner.Lost != nil || owner.Context.Err() != nil || !l.anyOpen() {
+		return
+	}
+	var unheard check.Outcome
+	ctx, stop := context.WithTimeout(owner.Context, l.s.Limits.Idle)
+	defer stop()
+	l.ctx, l.f = ctx, &unheard
+	if err := l.abortOpen(); err != nil && !errors.Is(err, errUnreadable) {
+		l.s.Lose(fmt.Errorf("it did not come to rest after a case that broke off: %w", err))
+	}
+}
+
+// fail reports something wrong, of its kind and place once a case: an engine that
+// is wrong in one way is so in every message.
+func (l *live) fail(place string, wrong check.Failure) {
+	if key := string(wrong.Code) + place; !l.noted[key] {
+		l.noted[key] = true
+		l.f.Fail(wrong)
+	}
+}

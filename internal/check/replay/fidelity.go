@@ -1,0 +1,390 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// CheckFidelity replays every recorded stream of a golden through a player and
+// compares what comes back.
+func CheckFidelity(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+	if g.Streams == 0 {
+		return f, NothingToReplay(g)
+	}
+	t, streams := ReplayableStreams(&f, g, c.Variant.Match)
+	if len(streams) == 0 {
+		return f, nil
+	}
+	checkPin(&f, g)
+	var faults refusals
+	s, err := Boot(ctx, e, g.Codec, player.Options{
+		VLLMVersion: check.PlayedVersion(c.Line), Trace: t, Replay: player.ReplayOptions{Match: c.Variant.Match, Strict: true}, OnRefused: faults.add,
+	})
+	if err != nil {
+		return f, err
+	}
+	defer s.Close()
+	err = s.replay(streams, c.Variant.Concurrency)
+	faults.explain(streams)
+	reportStrays(&f, s.strays)
+	if err != nil {
+		compareEnded(&f, streams)
+		var wrong check.MessageError
+		if errors.As(err, &wrong) {
+			f.Fail(check.FailureOf(err))
+			err = nil
+		}
+		s.reportLayout(&f)
+		return f, err
+	}
+	s.reportLayout(&f)
+	checkEngineIndexes(&f, s)
+	compareStreams(&f, g, streams, true)
+	return f, nil
+}
+
+func NothingToReplay(g *check.Golden) error {
+	return fmt.Errorf("%s: no record has both arrival_ms and output_token_ids, so there is nothing to replay", g.Location)
+}
+
+// ReplayableStreams returns the streams that a match can find, and the trace to find
+// them in.
+func ReplayableStreams(f *check.Outcome, g *check.Golden, match player.Match) (*trace.Trace, []*Stream) {
+	if match == player.MatchPrefix {
+		return findable(f, g)
+	}
+	return g.Trace, RecordedStreams(g.Trace)
+}
+
+// findable returns the streams whose prompts can be matched, and the trace to
+// match them in. What is shorter than a block has no hash to be found by,
+// neither here nor in an engine.
+func findable(f *check.Outcome, g *check.Golden) (*trace.Trace, []*Stream) {
+	blockSize := trace.Or(g.Trace.Meta.BlockSize, 0)
+	if blockSize < 1 {
+		f.AddNote("not matched by prompt: the golden has no block_size")
+		return nil, nil
+	}
+	t := prefixPrompts(g.Trace, blockSize)
+	streams := RecordedStreams(t)
+	streams = slices.DeleteFunc(streams, func(s *Stream) bool { return len(s.Prompt) < blockSize })
+	if left := g.Streams - len(streams); left > 0 {
+		f.AddNote(fmt.Sprintf("%d of %d streams not matched by prompt: shorter than a block of %d tokens", left, g.Streams, blockSize))
+	}
+	return t, streams
+}
+
+// checkPin compares the golden's own streams with the digest in the manifest:
+// what the player is going to say must not be what decides what is right.
+func checkPin(f *check.Outcome, g *check.Golden) {
+	if pin := g.Registered.TokensSHA256; pin == "" {
+		f.AddNote("tokens_sha256 is not pinned in the manifest: it is " + g.Digest)
+	} else if f.Asserted++; g.Digest != pin {
+		f.Fail(check.Failed(check.CodePin, "%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
+			g.Location, g.Digest, pin).Compared(pin, g.Digest))
+	}
+	checkCount(f, g, "records", g.Registered.Records, len(g.Trace.Records))
+	checkCount(f, g, "streams", g.Registered.Streams, g.Streams)
+	checkCount(f, g, "tokens", g.Registered.Tokens, g.Tokens)
+}
+
+// checkCount compares a count with the manifest's, which has 0 where it has none.
+func checkCount(f *check.Outcome, g *check.Golden, key string, want, got int) {
+	if want == 0 {
+		return
+	}
+	f.Asserted++
+	if got != want {
+		f.Fail(check.Failed(check.CodeCount, "%s: %d %s, the manifest has %s = %d", g.Location, got, key, key, want).Compared(want, got))
+	}
+}
+
+// compareStreams compares what came back with the records and, when these are
+// all streams of the golden, with the manifest's digest.
+func compareStreams(f *check.Outcome, g *check.Golden, streams []*Stream, framed bool) {
+	for _, s := range streams {
+		s.compare(f, framed)
+	}
+	pin := g.Registered.TokensSHA256
+	if pin == "" || len(f.Failures) > 0 || len(streams) < g.Streams {
+		return
+	}
+	if got := digest(streams); got != pin {
+		f.Fail(check.Failed(check.CodeReplayDigest, "%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.Location, got, pin).Compared(pin, got))
+	}
+}
+
+// compareEnded compares the streams that came to their end before the replay
+// broke off: what they show is not lost with the others.
+func compareEnded(f *check.Outcome, streams []*Stream) {
+	for _, s := range streams {
+		if s.ended() {
+			s.compare(f, true)
+		}
+	}
+}
+
+// strays reports outputs for requests that were never sent.
+func reportStrays(f *check.Outcome, ids []string) {
+	for _, id := range ids {
+		f.Fail(check.Failed(check.CodeStray, "an output names request %q, which was never sent", id).Within(-1, "EngineCoreOutputs.outputs[].request_id").Compared("a request that was sent", id))
+	}
+}
+
+// engineIndexes reports messages that name another engine than the one that
+// registered.
+func checkEngineIndexes(f *check.Outcome, s *Replaying) {
+	for _, index := range slices.Sorted(maps.Keys(s.indexes)) {
+		if index != s.Engine.Index {
+			f.Fail(check.Failed(check.CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", s.indexes[index], index, s.Engine.Index).
+				Within(s.indexes[index], "EngineCoreOutputs.engine_index").Compared(s.Engine.Index, index))
+		}
+	}
+}
+
+// Replaying is a session in which recorded streams are replayed.
+type Replaying struct {
+	*sut.Session
+	byID    map[string]*Stream
+	outputs protocol.Outputs // scratch
+	strays  []string         // ids of outputs that belong to no request
+	surplus int              // outputs beyond what was asked for
+	indexes map[int]int      // the engine indexes of messages, and the first message that had each
+	Frames  int              // messages received
+	Quiet   *time.Timer      // ends the replay when nothing comes
+	Layout  *LayoutCheck     // of every message; nil for an engine that takes its time from us
+}
+
+// Boot yields a session for a case. The messages of an engine with a time of its own
+// are checked in it.
+func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Options) (*Replaying, error) {
+	s, err := e.Session(ctx, codec, opt)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replaying{Session: s}
+	if s.HasOwnTime() {
+		r.Layout = &LayoutCheck{Codec: codec}
+	}
+	return r, nil
+}
+
+// Close ends the case's use of the session. Requests that the case left open in a
+// shared one are aborted, and what the engine still says of them is taken off the wire.
+func (s *Replaying) Close() {
+	s.Session.Close()
+	var open []string
+	for id, st := range s.byID {
+		if !st.ended() {
+			open = append(open, id)
+		}
+	}
+	if s.Shared == nil || len(open) == 0 || s.Shared.Lost != nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(s.Shared.Context, s.Limits.Idle)
+	defer stop()
+	err := s.Front.Abort(0, open...)
+	if err == nil {
+		s.Quiet = time.NewTimer(s.Limits.Idle)
+		err = s.barrier(ctx)
+	}
+	if err != nil {
+		s.Lose(fmt.Errorf("it did not come to rest after a case that broke off: %w", err))
+	}
+}
+
+// replay sends every stream's request, so many at a time, in replay order, and
+// collects the outputs until each has ended.
+func (s *Replaying) replay(streams []*Stream, concurrency int) error {
+	ctx, stop := context.WithCancelCause(s.Context)
+	defer stop(nil)
+	s.Quiet = time.AfterFunc(s.Limits.Idle, func() {
+		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", s.Limits.Idle))))
+	})
+	defer s.Quiet.Stop()
+	s.byID = make(map[string]*Stream, len(streams))
+	for next, open := 0, 0; open > 0 || next < len(streams); {
+		for ; open < concurrency && next < len(streams); next++ {
+			st := streams[next]
+			s.byID[st.ID()] = st
+			if err := s.Front.Submit(st.Request()); err != nil {
+				return s.brokenOff(err, streams[:next+1])
+			}
+			open++
+		}
+		ended, err := s.Receive(ctx)
+		if err != nil {
+			return s.brokenOff(err, streams[:next])
+		}
+		open -= ended
+	}
+	if err := s.barrier(ctx); err != nil {
+		return s.brokenOff(err, nil)
+	}
+	return nil
+}
+
+// brokenOff says why a replay did not come to its end, and where it was.
+func (s *Replaying) brokenOff(err error, sent []*Stream) error {
+	err = s.Explain(s.lastWords(err))
+	if at := unfinished(sent); at != "" {
+		separator := "; "
+		if strings.Contains(err.Error(), "\n") { // what the engine wrote is quoted
+			separator = "\n"
+		}
+		err = Placed(sent, fmt.Errorf("%w%s%s", err, separator, at))
+	}
+	return s.WithOutput(err)
+}
+
+// lastWords receives what an engine that can be sent no more had said until then, so
+// that how far it came, and which streams had ended, does not depend on when it was
+// noticed.
+func (s *Replaying) lastWords(err error) error {
+	if !errors.Is(err, zmq.ErrNoPeer) {
+		return err
+	}
+	ctx, stop := context.WithTimeout(s.Context, min(s.Limits.Idle, lingering))
+	defer stop()
+	for {
+		_, next := s.Receive(ctx)
+		var wrong check.MessageError
+		switch {
+		case errors.As(next, &wrong):
+			return next
+		case next != nil:
+			return err
+		}
+	}
+}
+
+// lingering is how long what an engine had said before it ended may take to arrive.
+const lingering = 5 * time.Second
+
+// next waits for a message of the subject. That the subject has ended is often known
+// before its last messages have been read, so they are waited for until its
+// connection is seen to end, too.
+func (s *Replaying) next(ctx context.Context) error {
+	_, err := s.Front.Next(ctx, 0, &s.outputs)
+	if err == nil || ctx.Err() == nil || check.CodeOf(context.Cause(s.Context)) != check.CodeEngineEnded {
+		return err
+	}
+	for _, final := range []error{coreclient.ErrUndecodable, coreclient.ErrEngineGone, protocol.ErrEngineDead} {
+		if errors.Is(err, final) {
+			return err
+		}
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), min(s.Limits.Idle, lingering))
+	defer stop()
+	_, more := s.Front.Next(ctx, 0, &s.outputs)
+	if more != nil && ctx.Err() != nil {
+		return err
+	}
+	return more
+}
+
+// Receive takes one message of the subject and returns how many streams it
+// ended.
+func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
+	err = s.next(ctx)
+	if err != nil && !errors.Is(err, coreclient.ErrUndecodable) {
+		return 0, err
+	}
+	s.Frames++
+	s.checkLayout()
+	if err != nil {
+		return 0, s.Undecodable(err)
+	}
+	s.Quiet.Reset(s.Limits.Idle)
+	s.noteIndex()
+	for i := range s.outputs.Outputs {
+		ended += s.deliver(&s.outputs.Outputs[i])
+	}
+	if s.surplus > sut.MaxSurplus {
+		return 0, sut.ErrFlood
+	}
+	return ended, nil
+}
+
+// noteIndex remembers the engine index of the message.
+func (s *Replaying) noteIndex() {
+	if _, known := s.indexes[s.outputs.EngineIndex]; known || len(s.indexes) == maxStrays {
+		return
+	}
+	if s.indexes == nil {
+		s.indexes = map[int]int{}
+	}
+	s.indexes[s.outputs.EngineIndex] = s.Frames
+}
+
+// maxStrays bounds what is kept of a subject that talks nonsense.
+const maxStrays = 16
+
+// deliver hands an output to its stream and returns 1 if it is the stream's end.
+func (s *Replaying) deliver(o *protocol.RequestOutput) (ended int) {
+	st := s.byID[string(o.ID)]
+	if st == nil {
+		if len(s.strays) < maxStrays {
+			s.strays = append(s.strays, string(o.ID))
+		}
+		s.surplus++
+		return 0
+	}
+	if st.surfeited() {
+		s.surplus++
+	}
+	finished := o.Finish != protocol.Unfinished
+	if finished && st.terminals == 0 {
+		ended = 1
+	}
+	st.Take(o.Tokens, finished, trace.FinishReason(o.Finish-1))
+	if o.Error != nil {
+		st.refused("the engine reports " + message.Describe(o.Error))
+	}
+	return ended
+}
+
+// barrier makes one utility call: what the engine said before its answer has
+// then been received, so nothing late goes unseen.
+func (s *Replaying) barrier(ctx context.Context) error {
+	id, err := s.Front.Call(0, sut.LastCall)
+	if err != nil {
+		return err
+	}
+	for {
+		if _, err := s.Receive(ctx); err != nil {
+			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, sut.LastCall)
+		}
+		if u := s.outputs.Utility; u != nil && u.CallID >= id {
+			return s.Answered(u, id)
+		}
+	}
+}
+
+// Request asks for the recorded stream: as many tokens as were recorded, no
+// stop rule of its own.
+func (s *Stream) Request() *protocol.Request {
+	return &protocol.Request{
+		ID: s.ID(), ExternalID: s.ID(), PromptTokenIDs: s.Prompt, DataParallelRank: -1, HasSampling: true,
+		ArrivalTime: float64(time.Now().UnixMicro()) / 1e6,
+		Sampling: protocol.Sampling{
+			MaxTokens: max(len(s.Record.OutputTokenIDs), 1), HasMaxTokens: true, EOSTokenID: -1,
+			Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs, Temperature: 1,
+		},
+	}
+}

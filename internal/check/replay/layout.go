@@ -1,0 +1,148 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// LayoutCheck is what was found wrong with the layout of an engine's messages: every
+// kind of it once, for an engine that writes one wrong writes all so.
+type LayoutCheck struct {
+	Codec *protocol.Codec
+	Kinds []*layoutKind
+	spare []string // paths of keys that the line does not know
+}
+
+// layoutKind is one way of being wrong: at a place, indexes aside.
+type layoutKind struct {
+	place    string
+	first    check.Failure
+	messages int // that are wrong so
+	last     int // the number of the last one
+}
+
+// MaxLayoutKinds bounds what is kept of an engine of another protocol.
+const MaxLayoutKinds = maxStrays
+
+// Outputs checks the frames of the message with this number. request tells what the
+// failures are about, by the id that an output names.
+func (l *LayoutCheck) Outputs(number int, frames [][]byte, request func(id string) int) {
+	for _, m := range message.OutputsLayout(l.Codec, frames) {
+		if m.Unknown {
+			l.passOver(m)
+			continue
+		}
+		wrong := message.LayoutProblem(fmt.Sprintf("message %d", number), m).Within(number, m.Path)
+		if at := outputOf(m.Path); at >= 0 {
+			wrong = wrong.Of(request(OutputID(frames[0], at)))
+		}
+		l.Add(m, wrong)
+	}
+}
+
+// passOver notes a key that the line does not know. Frontends skip such keys, so an
+// engine may write them; but a misspelt one looks the same.
+func (l *LayoutCheck) passOver(m protocol.Mismatch) {
+	if at := message.Indexes.ReplaceAllString(m.Path, "[]"); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
+		l.spare = append(l.spare, at)
+	}
+}
+
+func (l *LayoutCheck) Add(m protocol.Mismatch, wrong check.Failure) {
+	place := message.LayoutPlace(m)
+	i := slices.IndexFunc(l.Kinds, func(k *layoutKind) bool { return k.place == place })
+	switch {
+	case i < 0 && len(l.Kinds) < MaxLayoutKinds:
+		l.Kinds = append(l.Kinds, &layoutKind{place, wrong, 1, wrong.Frame})
+	case i >= 0 && l.Kinds[i].last != wrong.Frame:
+		l.Kinds[i].messages++
+		l.Kinds[i].last = wrong.Frame
+	}
+}
+
+// Report adds what was found.
+func (l *LayoutCheck) Report(f *check.Outcome) {
+	for _, k := range l.Kinds {
+		if k.messages > 1 {
+			k.first.Message += fmt.Sprintf(" (the first of %d messages)", k.messages)
+		}
+		f.Fail(k.first)
+	}
+	if len(l.spare) > 0 {
+		f.AddNote(fmt.Sprintf("keys that line %s does not know, and frontends skip: %s", l.Codec.Line(), strings.Join(l.spare, ", ")))
+	}
+}
+
+// checkLayout checks the message of the subject that came last, whether it decodes
+// or not.
+func (s *Replaying) checkLayout() {
+	if s.Layout == nil {
+		return
+	}
+	s.Layout.Outputs(s.Frames, s.Front.Last(0), func(id string) int {
+		if st := s.byID[id]; st != nil {
+			return st.Index
+		}
+		return -1
+	})
+}
+
+// reportLayout tells what the messages showed.
+func (s *Replaying) reportLayout(f *check.Outcome) {
+	if s.Layout != nil {
+		s.Layout.Report(f)
+	}
+}
+
+// CheckRegistration checks what the engine registered with. What the finding has of a
+// place is not said again.
+func (s *Replaying) CheckRegistration(f *check.Outcome) {
+	if s.Layout == nil {
+		return
+	}
+	for _, m := range s.Layout.Codec.CheckReady(s.Engine.RawReady) {
+		if !m.Unknown && !slices.ContainsFunc(f.Failures, func(f check.Failure) bool { return f.Path == m.Path }) {
+			f.Fail(message.LayoutProblem("the ready response of the engine under test", m).Within(-1, m.Path))
+		}
+	}
+}
+
+// outputOf is which of the outputs a path leads to, -1 for none.
+func outputOf(path string) int {
+	m := outputIndex.FindStringSubmatch(path)
+	if m == nil {
+		return -1
+	}
+	at, err := strconv.Atoi(m[1])
+	if err != nil {
+		return -1
+	}
+	return at
+}
+
+// OutputID reads the request id of an output, empty if it has none that reads.
+func OutputID(payload []byte, at int) string {
+	cur := pack.NewCursor(payload)
+	if n, err := cur.ArrayLen(); err != nil || n < 2 || cur.Skip() != nil {
+		return ""
+	}
+	n, err := cur.ArrayLen()
+	for ; err == nil && at > 0 && at < n; at, n = at-1, n-1 {
+		err = cur.Skip()
+	}
+	if err != nil || n < 1 {
+		return ""
+	}
+	if _, err = cur.ArrayLen(); err != nil {
+		return ""
+	}
+	id, _ := cur.StrString() // empty on error
+	return id
+}

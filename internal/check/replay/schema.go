@@ -1,0 +1,53 @@
+package replay
+
+import (
+	"context"
+	"errors"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// CheckSchema boots a player on the golden and compares what it really registers
+// with with what the captured engine did and what the line's frontend requires:
+// every captured key must be there with a value of the same kind, nested keys
+// included. Keys that the captured engine did not have are noted, not refused:
+// frontends skip them.
+func CheckSchema(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+	want := message.CapturedShape(&f, g)
+	if want == nil {
+		return f, nil
+	}
+	// It registers, and plays nothing: a golden of role schema may have no tokens.
+	s, err := Boot(ctx, e, g.Codec, player.Options{VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Source: player.Random{}})
+	var refused *coreclient.RegistrationError
+	if errors.As(err, &refused) && len(refused.Frames) == 1 {
+		// Nobody could take it: it is for this check to say what is wrong with it.
+		compareReady(&f, g, want, refused.Frames[0])
+	}
+	if len(f.Failures) > 0 {
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	defer s.Close()
+	compareReady(&f, g, want, s.Engine.RawReady)
+	s.CheckRegistration(&f)
+	return f, nil
+}
+
+// compareReady compares what the engine under test registered with, as it came.
+func compareReady(f *check.Outcome, g *check.Golden, want map[string]pack.Kind, raw []byte) {
+	got, err := message.ShapeOf(raw)
+	if err != nil {
+		f.Fail(check.Failed(check.CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.Location, err).
+			Within(-1, "EngineCoreReadyResponse").Compared("a map with text keys", err))
+		return
+	}
+	message.CompareShapes(f, g, want, got)
+}

@@ -1,0 +1,160 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// Stream is one recorded stream to be replayed, and what came back of it.
+type Stream struct {
+	Index  int // replay index
+	Record *trace.Record
+	Prompt []uint32
+	Chunks []int // expected sizes, nil when the recording does not tell
+
+	got       []uint32
+	gotChunks []int
+	Finish    trace.FinishReason // FinishAbsent until the terminal output
+	terminals int
+	late      int             // outputs after the terminal one
+	wrong     []check.Failure // what was seen besides
+}
+
+// RecordedStreams lists the streams of a trace in replay order, with the
+// prompts to send.
+func RecordedStreams(t *trace.Trace) []*Stream {
+	var streams []*Stream
+	for index, i := range trace.ReplaySubset(t.Records) {
+		r := &t.Records[i]
+		if r.OutputTokenIDs == nil {
+			continue
+		}
+		streams = append(streams, &Stream{
+			Index: index, Record: r, Prompt: PromptOf(r), Chunks: r.Chunks(), Finish: trace.FinishAbsent,
+		})
+	}
+	return streams
+}
+
+// ID is the request id that names the record.
+func (s *Stream) ID() string { return fmt.Sprintf("replay-%d", s.Index) }
+
+// Take adds one output.
+func (s *Stream) Take(tokens []uint32, finished bool, reason trace.FinishReason) {
+	if s.terminals > 0 {
+		s.late++
+	}
+	if s.surfeited() {
+		tokens = nil
+	}
+	s.got = append(s.got, tokens...)
+	if len(tokens) > 0 {
+		s.gotChunks = append(s.gotChunks, len(tokens))
+	}
+	if finished {
+		s.terminals++
+		if s.terminals == 1 {
+			s.Finish = reason
+		}
+	}
+}
+
+// surfeited tells whether the stream has so many more tokens than its record that
+// no more are kept.
+func (s *Stream) surfeited() bool {
+	const spare = 1000
+	return len(s.got) > len(s.Record.OutputTokenIDs)+spare
+}
+
+// ended tells whether the stream came to an end of its own. An engine that goes
+// down aborts what is open, which says nothing about the stream.
+func (s *Stream) ended() bool {
+	return s.terminals > 0 && (s.Finish != trace.FinishAbort || s.Record.FinishReason == trace.FinishAbort)
+}
+
+// problem makes a failure about the stream.
+func (s *Stream) problem(code check.Code, format string, args ...any) check.Failure {
+	where := fmt.Sprintf("request %d (line %d): ", s.Index, s.Record.Line)
+	return check.Failed(code, "%s%s", where, fmt.Sprintf(format, args...)).Of(s.Index)
+}
+
+func (s *Stream) fail(f *check.Outcome, code check.Code, at int, expected, actual any, format string, args ...any) {
+	f.Fail(s.problem(code, format, args...).At(at).Compared(expected, actual))
+}
+
+// refused notes that the engine would not answer. What is known last is known
+// best.
+func (s *Stream) refused(reason string) {
+	s.wrong = slices.DeleteFunc(s.wrong, func(f check.Failure) bool { return f.Code == check.CodeRefused })
+	s.wrong = append(s.wrong, s.problem(check.CodeRefused, "%s", reason).Compared("an answer", reason))
+}
+
+// compare reports every way in which the stream differs from its record.
+// Chunks are only compared when they were seen one by one.
+func (s *Stream) compare(f *check.Outcome, framed bool) {
+	f.Asserted++
+	f.Tokens += len(s.Record.OutputTokenIDs)
+	want := s.Record.OutputTokenIDs
+	f.Failures = append(f.Failures, s.wrong...)
+	if !slices.Equal(s.got, want) {
+		at := message.FirstDifference(want, s.got)
+		s.fail(f, check.CodeToken, at, message.Around(want, at), message.Around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
+			at, message.Around(want, at), message.Around(s.got, at), len(want), len(s.got))
+	}
+	expected := s.Record.FinishReason
+	if expected == trace.FinishAbsent {
+		expected = trace.FinishLength
+	}
+	switch {
+	case s.terminals == 0:
+		s.fail(f, check.CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))
+	case s.terminals > 1:
+		s.fail(f, check.CodeTerminals, len(s.got), 1, s.terminals, "%d terminal outputs, expected exactly one", s.terminals)
+	case s.Finish != expected:
+		s.fail(f, check.CodeFinishReason, len(s.got), expected, s.Finish, "finish reason is %v, expected %v", s.Finish, expected)
+	}
+	if s.late > 0 {
+		s.fail(f, check.CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
+	}
+	if framed && s.Chunks != nil && !slices.Equal(s.gotChunks, s.Chunks) {
+		at := message.FirstDifference(s.Chunks, s.gotChunks)
+		s.fail(f, check.CodeChunks, at, message.Around(s.Chunks, at), message.Around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, message.Around(s.Chunks, at), message.Around(s.gotChunks, at))
+	}
+}
+
+// unfinished names the first of the streams whose end has not come.
+func unfinished(sent []*Stream) string {
+	const shown = 3
+	var places []string
+	open := 0
+	for _, s := range sent {
+		if s.ended() {
+			continue
+		}
+		if open++; open <= shown {
+			places = append(places, fmt.Sprintf("request %d (line %d) after %d of %d tokens",
+				s.Index, s.Record.Line, len(s.got), len(s.Record.OutputTokenIDs)))
+		}
+	}
+	if open == 0 {
+		return ""
+	}
+	if open > shown {
+		places = append(places, "…")
+	}
+	return fmt.Sprintf("%d open: %s", open, strings.Join(places, ", "))
+}
+
+// digest is the stream digest of what came back.
+func digest(streams []*Stream) string {
+	d := trace.NewStreamDigest()
+	for _, s := range streams {
+		d.Add(s.Index, s.got, s.Finish)
+	}
+	return d.Hex()
+}

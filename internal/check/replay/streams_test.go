@@ -1,0 +1,210 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+func TestAround(t *testing.T) {
+	ids := make([]int, 30)
+	for i := range ids {
+		ids[i] = i
+	}
+	tests := []struct {
+		name   string
+		values []int
+		at     int
+		want   string
+	}{
+		{"all", ids[:3], 1, "[0 1 2]"},
+		{"none", nil, 0, "[]"},
+		{"past the end", ids[:3], 3, "[0 1 2]"},
+		{"far past the end", ids[:3], 20, "[…]"},
+		{"beginning", ids, 0, "[0 1 2 3 4 5 6 7 8…]"},
+		{"middle", ids, 15, "[…7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23…]"},
+		{"last before the window moves", ids, message.Window, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16…]"},
+		{"first after the window moved", ids, message.Window + 1, "[…1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17…]"},
+		{"end", ids, 29, "[…21 22 23 24 25 26 27 28 29]"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := message.Around(test.values, test.at); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestFirstDifference(t *testing.T) {
+	tests := []struct {
+		name string
+		a, b []int
+		want int
+	}{
+		{"equal", []int{1, 2}, []int{1, 2}, 2},
+		{"first", []int{1, 2}, []int{2, 2}, 0},
+		{"shorter", []int{1, 2}, []int{1}, 1},
+		{"longer", []int{1}, []int{1, 2}, 1},
+		{"empty", nil, []int{1}, 0},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := message.FirstDifference(test.a, test.b); got != test.want {
+				t.Errorf("got %d, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+// TestRecordedStreams: streams are numbered in the order of arrival, and those
+// without tokens keep their number.
+func TestRecordedStreams(t *testing.T) {
+	at := func(ms float64) *float64 { return &ms }
+	tr := &trace.Trace{Records: []trace.Record{
+		{Line: 2, ArrivalMs: at(30), OutputTokenIDs: []uint32{3}, OutputTokens: 1, PromptTokens: 2},
+		{Line: 3, ArrivalMs: at(20)},
+		{Line: 4, OutputTokenIDs: []uint32{9}, OutputTokens: 1},
+		{Line: 5, ArrivalMs: at(10), OutputTokenIDs: []uint32{1}, OutputTokens: 1, PromptTokens: 1, PromptTokenIDs: []uint32{8}},
+	}}
+	type shown struct {
+		ID     string
+		Line   int
+		Prompt []uint32
+		Chunks []int
+	}
+	want := []shown{
+		{"replay-0", 5, []uint32{8}, []int{1}},
+		{"replay-2", 2, []uint32{plainToken, plainToken}, []int{1}},
+	}
+	var got []shown
+	for _, s := range RecordedStreams(tr) {
+		got = append(got, shown{s.ID(), s.Record.Line, s.Prompt, s.Chunks})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestSynthesizedPrompts: prompts made up for a golden that has none share
+// prefixes exactly where the recorded ones did, and are as long.
+func TestSynthesizedPrompts(t *testing.T) {
+	tr := &trace.Trace{Records: []trace.Record{
+		{PromptTokens: 9, BlockHashes: []uint64{100, 200}},
+		{PromptTokens: 8, BlockHashes: []uint64{100, 300}},
+		{PromptTokens: 3},
+		{PromptTokens: 9, BlockHashes: []uint64{100, 200}},
+	}}
+	made := prefixPrompts(tr, 4)
+	var got [][]uint32
+	for i := range made.Records {
+		r := &made.Records[i]
+		got = append(got, PromptOf(r))
+		if len(r.PromptTokenIDs) != tr.Records[i].PromptTokens || tr.Records[i].PromptTokenIDs != nil {
+			t.Errorf("record %d: %d prompt ids in the copy, %v in the original", i, len(r.PromptTokenIDs), tr.Records[i].PromptTokenIDs)
+		}
+		if !cmp.Equal(r.BlockHashes, trace.BlockHashes(r.PromptTokenIDs, 4)) {
+			t.Errorf("record %d: the chain is not that of its prompt", i)
+		}
+	}
+	want := [][]uint32{{1, 0, 0, 0, 2, 0, 0, 0, 0}, {1, 0, 0, 0, 3, 0, 0, 0}, {0, 0, 0}, {1, 0, 0, 0, 2, 0, 0, 0, 0}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestPrefixPromptsOfTheGolden: where the golden has prompts and hashes, it is
+// used as it is.
+func TestPrefixPromptsOfTheGolden(t *testing.T) {
+	tr := &trace.Trace{Records: []trace.Record{{PromptTokens: 2, PromptTokenIDs: []uint32{5, 6}, BlockHashes: []uint64{}}}}
+	made := prefixPrompts(tr, 4)
+	if got := PromptOf(&made.Records[0]); made != tr || !cmp.Equal(got, []uint32{5, 6}) {
+		t.Errorf("prompt %v of a copy: %v, want the recorded one", got, made != tr)
+	}
+}
+
+// TestDeliver is about outputs that no player of ours sends.
+func TestDeliver(t *testing.T) {
+	const length = protocol.FinishLength
+	output := func(id string, finish protocol.FinishReason, tokens ...uint32) protocol.RequestOutput {
+		return protocol.RequestOutput{ID: []byte(id), Tokens: tokens, Finish: finish}
+	}
+	right := []protocol.RequestOutput{output("replay-0", protocol.Unfinished, 1), output("replay-0", length, 2)}
+	tests := []struct {
+		name    string
+		outputs []protocol.RequestOutput
+		ended   int
+		want    []string
+	}{
+		{"right", right, 1, nil},
+		{"two terminal outputs", append(slices.Clone(right), output("replay-0", length)), 1, []string{
+			"request 0 (line 5): 2 terminal outputs, expected exactly one",
+			"request 0 (line 5): 1 outputs after the terminal one, expected 0",
+		}},
+		{"late output", append(slices.Clone(right), output("replay-0", protocol.Unfinished, 3)), 1, []string{
+			"request 0 (line 5): token 2 differs: expected [1 2], got [1 2 3] (2 expected, 3 received)",
+			"request 0 (line 5): 1 outputs after the terminal one, expected 0",
+			"request 0 (line 5): chunk 2 differs: expected sizes [1 1], got [1 1 1]",
+		}},
+		{"no terminal output", right[:1], 0, []string{
+			"request 0 (line 5): token 1 differs: expected [1 2], got [1] (2 expected, 1 received)",
+			"request 0 (line 5): no terminal output after 1 of 2 tokens",
+			"request 0 (line 5): chunk 1 differs: expected sizes [1 1], got [1]",
+		}},
+		{"output of another request", append([]protocol.RequestOutput{output("replay-7", length)}, right...), 1, []string{
+			`an output names request "replay-7", which was never sent`,
+		}},
+		{"engine's own error", []protocol.RequestOutput{{
+			ID: []byte("replay-0"), Finish: protocol.FinishError, Error: []byte("\x81\xa4code\xa3bad"),
+		}}, 1, []string{
+			`request 0 (line 5): the engine reports {"code": "bad"}`,
+			"request 0 (line 5): token 0 differs: expected [1 2], got [] (2 expected, 0 received)",
+			"request 0 (line 5): finish reason is error, expected length",
+			"request 0 (line 5): chunk 0 differs: expected sizes [1 1], got []",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			st := &Stream{
+				Record: &trace.Record{Line: 5, OutputTokens: 2, OutputTokenIDs: []uint32{1, 2}, FinishReason: trace.FinishLength},
+				Chunks: []int{1, 1}, Finish: trace.FinishAbsent,
+			}
+			s := &Replaying{byID: map[string]*Stream{st.ID(): st}}
+			ended := 0
+			for i := range test.outputs {
+				ended += s.deliver(&test.outputs[i])
+			}
+			if ended != test.ended {
+				t.Errorf("%d streams ended, want %d", ended, test.ended)
+			}
+			var f check.Outcome
+			reportStrays(&f, s.strays)
+			st.compare(&f, true)
+			var got []string
+			for _, failure := range f.Failures {
+				got = append(got, failure.Message)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestStraysAreBounded: what is kept of a subject that talks nonsense is little.
+func TestStraysAreBounded(t *testing.T) {
+	var s Replaying
+	for i := range 10 * maxStrays {
+		s.deliver(&protocol.RequestOutput{ID: fmt.Appendf(nil, "stray-%d", i)})
+	}
+	if len(s.strays) != maxStrays {
+		t.Errorf("%d strays kept, want %d", len(s.strays), maxStrays)
+	}
+}

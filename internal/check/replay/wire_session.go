@@ -1,0 +1,236 @@
+package replay
+
+import (
+	"fmt"
+
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// WireSession is what the frames of a golden show: what a real frontend sent to a
+// real engine, what that said, and which request each output answers.
+type WireSession struct {
+	name         string
+	codec        *protocol.Codec
+	utilityField int           // the position of utility_output in EngineCoreOutputs
+	statuses     []WireMessage // HELLO and READY
+	registration WireMessage
+	Sent         []*wireSend // on the input socket, in order
+	Said         []*WireSaid // on the output socket, in order
+	requests     []*wireRequest
+	byID         map[string]*wireRequest
+}
+
+// WireMessage is a message with its number in the frames file, from 1, notes
+// included.
+type WireMessage struct {
+	trace.Message
+	number int
+}
+
+// wireSend is a message of the frontend.
+type wireSend struct {
+	WireMessage
+	request *wireRequest   // of an ADD
+	aborted []*wireRequest // of an ABORT
+	answer  int            // of a UTILITY: the index of its answer in said, -1 without one
+	passed  int            // it passed the tap before said[passed]
+	Place   int            // it is to be sent before said[place], see wirePlaces
+}
+
+// WireSaid is a message of the engine.
+type WireSaid struct {
+	WireMessage
+	class wireClass
+	// Requests are those that the outputs answer, in order.
+	Requests []*wireRequest
+	// Left says why the message is not compared; empty for most.
+	Left string
+	// drains: nothing is left to do after it, of which an engine tells in one more
+	// message. drained: that message was recorded.
+	drains, drained bool
+}
+
+// wireClass tells the messages of an engine apart.
+type wireClass string
+
+const (
+	WireStep    wireClass = "a step with outputs"
+	wireIdle    wireClass = "a step without outputs"
+	WireUtility wireClass = "an answer to a utility call"
+	wireOther   wireClass = "a message that is no EngineCoreOutputs"
+)
+
+// wireRequest is one request and what the engine answered.
+type wireRequest struct {
+	index  int // in the order of the first ADD
+	id     string
+	added  *wireSend
+	tokens []uint32
+	chunks []int
+	steps  []int // the index in said of each output
+	finish protocol.FinishReason
+	cached int  // tokens of the prompt
+	tables bool // of log-probabilities were asked for
+}
+
+// lastStep is the index in said of the last output, -1 without one.
+func (r *wireRequest) lastStep() int {
+	if len(r.steps) == 0 {
+		return -1
+	}
+	return r.steps[len(r.steps)-1]
+}
+
+// NewWireSession reads the messages of a golden of role wire. What no player could
+// be asked to repeat is an error that names the line.
+func NewWireSession(name string, codec *protocol.Codec, messages []trace.Message) (*WireSession, error) {
+	w := &WireSession{
+		name: name, codec: codec, byID: map[string]*wireRequest{},
+		utilityField: codec.Profile().Structs["EngineCoreOutputs"].Index("utility_output"),
+	}
+	for i := range messages {
+		m := WireMessage{messages[i], i + 1}
+		if m.Note != "" {
+			continue
+		}
+		if err := w.add(m); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", name, m.Line, err)
+		}
+	}
+	if len(w.requests) == 0 || len(w.Said) == 0 {
+		return nil, fmt.Errorf("%s: no request of a frontend and no output of an engine is in it, so there is nothing to replay", name)
+	}
+	if err := w.arrange(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// add takes one message.
+func (w *WireSession) add(m WireMessage) error {
+	switch {
+	case m.Rank != 0 || m.Client != 0:
+		return fmt.Errorf("a message of engine %d and client %d: only the frames of one engine and one client can be replayed", m.Rank, m.Client)
+	case m.Elided > 0:
+		return fmt.Errorf("%d bytes of a message were left out", m.Elided)
+	case m.Channel == "coordinator_input" || m.Channel == "coordinator_output":
+		return fmt.Errorf("a message of a data-parallel coordinator, which no player has")
+	case m.Channel == "handshake" && m.Direction == trace.EngineToFrontend:
+		w.statuses = append(w.statuses, m)
+	case m.Channel == "input" && m.Direction == trace.EngineToFrontend:
+		w.registration = m
+	case m.Channel == "input":
+		return w.addSent(m)
+	case m.Channel == "output" && m.Direction == trace.EngineToFrontend:
+		return w.addSaid(m)
+	}
+	return nil
+}
+
+// addSent takes a message of the frontend: [type, payload, auxiliary frames...].
+func (w *WireSession) addSent(m WireMessage) error {
+	if len(m.Frames) < 2 || len(m.Frames[0]) != 1 {
+		return fmt.Errorf("a message of %d frames does not begin with a request type and a payload", len(m.Frames))
+	}
+	s := &wireSend{WireMessage: m, passed: len(w.Said), answer: -1}
+	w.Sent = append(w.Sent, s)
+	switch m.Frames[0][0] {
+	case protocol.TypeAdd:
+		return w.addRequest(s)
+	case protocol.TypeAbort:
+		ids, err := protocol.DecodeAbort(m.Frames[1])
+		for _, id := range ids {
+			if r := w.byID[id]; r != nil {
+				s.aborted = append(s.aborted, r)
+			}
+		}
+		return err
+	case protocol.TypeUtility:
+		_, err := protocol.DecodeUtilityCall(m.Frames[1])
+		return err
+	}
+	return nil
+}
+
+func (w *WireSession) addRequest(s *wireSend) error {
+	var r protocol.Request
+	if err := w.codec.DecodeRequest(s.Frames[1], &r); err != nil {
+		return err
+	}
+	if known := w.byID[r.ID]; known != nil {
+		return fmt.Errorf("request %q is added for the second time, first in line %d", r.ID, known.added.Line)
+	}
+	s.request = &wireRequest{
+		index: len(w.requests), id: r.ID, added: s,
+		tables: r.Sampling.Logprobs != protocol.NoLogprobs || r.Sampling.PromptLogprobs != protocol.NoLogprobs,
+	}
+	w.requests = append(w.requests, s.request)
+	w.byID[r.ID] = s.request
+	return nil
+}
+
+// addSaid takes a message of the engine.
+func (w *WireSession) addSaid(m WireMessage) error {
+	if len(m.Frames) == 0 {
+		return fmt.Errorf("a message of the engine without frames")
+	}
+	var o protocol.Outputs
+	if err := w.codec.DecodeOutputs(m.Frames[0], &o); err != nil {
+		return err
+	}
+	s := &WireSaid{WireMessage: m, class: wireIdle}
+	w.Said = append(w.Said, s)
+	switch {
+	case o.Utility != nil:
+		s.class = WireUtility
+		return w.answer(o.Utility.CallID)
+	case len(o.Outputs) > 0:
+		s.class = WireStep
+	}
+	for i := range o.Outputs {
+		if err := w.addOutput(s, &o.Outputs[i]); err != nil {
+			return fmt.Errorf("EngineCoreOutputs.outputs[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// answer finds the call that the last message answers.
+func (w *WireSession) answer(id uint64) error {
+	for _, s := range w.Sent {
+		if s.Frames[0][0] != protocol.TypeUtility || s.answer >= 0 {
+			continue
+		}
+		if call, err := protocol.DecodeUtilityCall(s.Frames[1]); err == nil && call.CallID == id {
+			s.answer = len(w.Said) - 1
+			return nil
+		}
+	}
+	return fmt.Errorf("it answers utility call %d, which the frontend has not made", id)
+}
+
+// addOutput takes an output of the last message.
+func (w *WireSession) addOutput(s *WireSaid, o *protocol.RequestOutput) error {
+	r := w.byID[string(o.ID)]
+	switch {
+	case r == nil:
+		return fmt.Errorf("an output for request %q, which the frontend has not added", o.ID)
+	case r.finish != protocol.Unfinished:
+		return fmt.Errorf("an output for request %q, which has finished", o.ID)
+	}
+	if o.Prefill != nil && len(r.steps) == 0 {
+		counts, err := message.Integers(o.Prefill)
+		if err != nil {
+			return fmt.Errorf("prefill_stats: %w", err)
+		}
+		r.cached = int(counts["num_cached_tokens"])
+	}
+	s.Requests = append(s.Requests, r)
+	r.tokens = append(r.tokens, o.Tokens...)
+	r.chunks = append(r.chunks, len(o.Tokens))
+	r.steps = append(r.steps, len(w.Said)-1)
+	r.finish = o.Finish
+	return nil
+}

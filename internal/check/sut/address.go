@@ -1,0 +1,137 @@
+package sut
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// CheckAddress refuses an address that no engine can be awaited at, and cases that
+// one engine, started by somebody else, cannot serve: it is of one line, and in
+// the replay suite it has been given one recording.
+func CheckAddress(address string, cases []check.Case) error {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "tcp://"))
+	number, notNumber := strconv.ParseUint(port, 10, 16)
+	switch {
+	case err != nil || !strings.HasPrefix(address, "tcp://") || notNumber != nil || number == 0:
+		return fmt.Errorf("engine address %q: want tcp://HOST:PORT, which the engine dials", address)
+	case host == "" || host == "*" || host == "0.0.0.0" || host == "::":
+		return fmt.Errorf("engine address %q: want a host that the engine can dial, as it is told of more ports there", address)
+	}
+	lines, goldens := map[string]bool{}, map[string]bool{}
+	for _, c := range cases {
+		if c.Skip != "" || c.Assertion == "" {
+			continue
+		}
+		lines[c.Line.Name] = true
+		if c.Suite != check.SuiteReplay {
+			continue
+		}
+		if c.Golden.Role == manifest.Fidelity {
+			goldens[c.Line.Name+"/"+c.Golden.ID] = true
+		}
+		if c.Variant.ThroughFrontend() {
+			return fmt.Errorf("engine address %s: %s has a frontend of its own: leave one of the two out", address, c.Name())
+		}
+		if c.Assertion == check.Fidelity && c.Variant.Match == player.MatchPrefix {
+			return fmt.Errorf("engine address %s: %s cannot be asked of it: it has the recording, not one with the prompts of this match; select match index", address, c.Name())
+		}
+	}
+	if len(lines) != 1 {
+		return fmt.Errorf("engine address %s: an engine is of one line, the selected cases are of %d: select one line", address, len(lines))
+	}
+	if cases[0].Suite == check.SuiteReplay && len(goldens) != 1 {
+		return fmt.Errorf("engine address %s: the engine has been given one recording, the selection has %d goldens of role fidelity: select that one", address, len(goldens))
+	}
+	return nil
+}
+
+// dataAddress is where the sockets besides the handshake listen: any port of the
+// same host.
+func dataAddress(handshake string) string {
+	host, _, err := net.SplitHostPort(strings.TrimPrefix(handshake, "tcp://"))
+	if handshake == "" || err != nil {
+		return ""
+	}
+	return "tcp://" + net.JoinHostPort(host, "0")
+}
+
+// Join waits at the address of the run for an engine that somebody else starts.
+func (e *Env) Join(ctx context.Context, codec *protocol.Codec, opt player.Options) (*Session, error) {
+	s, err := e.Listen(codec, e.Address)
+	if err != nil {
+		return nil, err
+	}
+	s.Remote = true
+	s.Context, s.Cancel = context.WithCancelCause(ctx)
+	e.announce(s)
+	return e.accept(s, opt.VLLMVersion)
+}
+
+// sharing is the session that cases share, or why there is none.
+type sharing struct {
+	key     string
+	session *Session
+	err     error
+	state   any // what the suite that opened the session keeps with it
+}
+
+// Share returns the session of a key, and opens it for the first case that asks.
+// Once it is lost, or could not be opened, nobody gets another.
+func (e *Env) Share(key string, open func() (*Session, error)) (*Session, error) {
+	if e.sharing == nil || e.sharing.key != key {
+		e.release()
+		e.sharing = &sharing{key: key}
+		e.sharing.session, e.sharing.err = open()
+		return e.sharing.session, e.sharing.err
+	}
+	if e.sharing.err != nil {
+		return nil, lostBefore(e.sharing.err)
+	}
+	s := e.sharing.session
+	if s.Lost == nil && s.Context.Err() != nil {
+		s.Lost = context.Cause(s.Context)
+	}
+	if s.Lost != nil {
+		return nil, lostBefore(s.Lost)
+	}
+	return s, nil
+}
+
+// lostBefore is the error of a case that comes after the engine was lost. The
+// reason is told once, by the case that saw it.
+func lostBefore(reason error) error {
+	err := check.WithCode(check.CodeEngineSessionLost, fmt.Errorf("the engine was lost before this case: %s", check.FirstLine(reason)))
+	if infra := (check.InfraError{}); errors.As(reason, &infra) {
+		return check.Infra(err)
+	}
+	return err
+}
+
+// release ends the shared session.
+func (e *Env) release() {
+	if e.sharing != nil && e.sharing.session != nil {
+		e.sharing.session.Close()
+	}
+	e.sharing = nil
+}
+
+// During is what one case sees of a shared session: its waits end with the case,
+// too.
+func (s *Session) During(ctx context.Context) *Session {
+	view := &Session{Front: s.Front, Engine: s.Engine, Subject: s.Subject, Limits: s.Limits, Shared: s}
+	view.Context, view.Cancel = context.WithCancelCause(ctx)
+	context.AfterFunc(s.Context, func() { view.Cancel(context.Cause(s.Context)) })
+	return view
+}
+
+// State is what the suite that opened the shared session keeps with it.
+func (e *Env) State() *any { return &e.sharing.state }

@@ -1,0 +1,215 @@
+package sut
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// CommandEngine starts an engine under test by a command: [CommandEngine.Engine]
+// is the [Engine] of a [Runner]. Every session has a process of its own, in a
+// process group of its own, which ends with the session: by SIGTERM, and by
+// SIGKILL after Grace. What it writes is kept as far as a report needs it.
+type CommandEngine struct {
+	// Template is the command: words as a shell splits them, quotes and backslashes
+	// included, but no shell runs. These placeholders are replaced within words:
+	//
+	//	{handshake}       address to dial, tcp://127.0.0.1:PORT
+	//	{handshake_host}  its host
+	//	{handshake_port}  its port
+	//	{trace}           file with the recording to play, .jsonl.gz
+	//	{match}           how a request finds its record: index or prefix
+	//	{line}            line to be: 0.33
+	//	{tag}             release to be: v0.33.0
+	//	{index}           index of the engine, which its identity is made of
+	Template string
+	// Grace is the time between SIGTERM and SIGKILL, default [DefaultGrace].
+	Grace time.Duration
+}
+
+// DefaultGrace is how long an engine may take to end: a CPU engine of vLLM on a busy
+// machine needs a dozen seconds.
+const DefaultGrace = 30 * time.Second
+
+// EngineTimeouts are for engines that load a model, and that prepare themselves at
+// the first request of a kind: a CPU engine of vLLM needs a minute to start and half
+// a minute for its first log-probabilities.
+func EngineTimeouts() Timeouts {
+	return Timeouts{Connect: 10 * time.Minute, Idle: 2 * time.Minute, Golden: 10 * time.Minute}
+}
+
+// Matches are the ways in which the engine can be asked to find the record of a
+// request: one that is not told how, by {match}, is taken to go by the index in
+// the request's id.
+func (c CommandEngine) Matches() []player.Match {
+	if c.names("match") {
+		return []player.Match{player.MatchIndex, player.MatchPrefix}
+	}
+	return []player.Match{player.MatchIndex}
+}
+
+// Check refuses a command that the cases of a suite cannot use.
+func (c CommandEngine) Check(suite check.Suite) error {
+	words, err := splitWords(c.Template)
+	if err != nil {
+		return fmt.Errorf("engine command: %w", err)
+	}
+	if len(words) == 0 {
+		return errors.New("engine command: it is empty")
+	}
+	if err := checkPlaceholders(words, enginePlaceholders); err != nil {
+		return fmt.Errorf("engine command: %w", err)
+	}
+	if !c.names("handshake") && !c.names("handshake_port") {
+		return errors.New("engine command: it has neither {handshake} nor {handshake_port}, so the engine cannot know where to dial")
+	}
+	for _, name := range []string{"trace", "match"} {
+		if suite == check.SuiteLive && c.names(name) {
+			return fmt.Errorf("engine command: {%s} is of the replay suite: an engine under the live suite has no recording to play", name)
+		}
+	}
+	return nil
+}
+
+// Engine makes a process that plays what the options say.
+func (c CommandEngine) Engine(opt player.Options) (Subject, error) {
+	if opt.Clock != nil {
+		return nil, ErrNotStepped // a process has a time of its own
+	}
+	suite := check.SuiteReplay
+	if opt.Trace == nil {
+		suite = check.SuiteLive
+	}
+	if err := c.Check(suite); err != nil {
+		return nil, err
+	}
+	words, err := splitWords(c.Template)
+	if err != nil {
+		return nil, err
+	}
+	return &commandSubject{words: words, names: c.names, opt: opt, grace: cmp.Or(c.Grace, DefaultGrace), started: make(chan struct{})}, nil
+}
+
+// commandSubject is the process of one session.
+type commandSubject struct {
+	words   []string
+	names   func(placeholder string) bool
+	opt     player.Options
+	grace   time.Duration
+	started chan struct{} // closed when there is a process
+	process *process.Process
+}
+
+// Run starts the process and ends it with ctx. A process that ends before is an
+// error that says how.
+func (s *commandSubject) Run(ctx context.Context) error {
+	words, tidy, err := s.command()
+	if err != nil {
+		return check.Infra(check.WithCode(check.CodeStart, err))
+	}
+	defer tidy()
+	if s.process, err = process.Start(exec.Command(words[0], words[1:]...), process.Options{Grace: s.grace, Guarded: true}); err != nil {
+		return check.Infra(check.WithCode(check.CodeStart, err)) // there is nothing to judge
+	}
+	close(s.started)
+	select {
+	case <-s.process.Done():
+		return s.process.Exit()
+	case <-ctx.Done():
+	}
+	err = s.process.Stop(context.Background())
+	if s.process.Killed() {
+		s.opt.Log.Warn("the engine did not end by SIGTERM and was killed", "command", words, "grace", s.grace)
+		return err
+	}
+	s.opt.Log.Info("the engine was stopped", "command", words, "how", s.process.Exit())
+	return err
+}
+
+// command fills in the placeholders, for which it may write a file that tidy
+// removes.
+func (s *commandSubject) command() (words []string, tidy func(), err error) {
+	values, err := placeholderValues(s.opt)
+	if err != nil {
+		return nil, nil, err
+	}
+	tidy = func() {}
+	if s.names("trace") {
+		dir, err := os.MkdirTemp("", "vllm-vcr-engine-")
+		if err != nil {
+			return nil, nil, fmt.Errorf("write {trace}: %w", err)
+		}
+		tidy = func() { _ = os.RemoveAll(dir) }
+		values["trace"] = filepath.Join(dir, "trace.jsonl.gz")
+		if err := writeTrace(values["trace"], s.opt.Trace); err != nil {
+			tidy()
+			return nil, nil, fmt.Errorf("write {trace}: %w", err)
+		}
+	}
+	for _, word := range s.words {
+		words = append(words, fillPlaceholders(word, values))
+	}
+	return words, tidy, nil
+}
+
+// writeTrace writes a recording as a golden is stored.
+func writeTrace(path string, t *trace.Trace) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w, err := trace.NewWriter(file, true, t.Meta)
+	for i := 0; err == nil && i < len(t.Records); i++ {
+		err = w.Gather(&t.Records[i])
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// Pid is 0 until there is a process.
+func (s *commandSubject) Pid() int {
+	select {
+	case <-s.started:
+		return s.process.Pid()
+	default:
+		return 0
+	}
+}
+
+// Started is closed when there is a process.
+func (s *commandSubject) Started() <-chan struct{} { return s.started }
+
+// Output is the last of what the process wrote, to be shown.
+func (s *commandSubject) Output() string {
+	select {
+	case <-s.started:
+		return process.Quote(s.process.Tail())
+	default:
+		return ""
+	}
+}
+
+// End tells how the process ended, nil while it runs, and whether force was needed.
+func (s *commandSubject) End() (exit *process.ExitError, killed bool) {
+	select {
+	case <-s.started:
+		return s.process.Exit(), s.process.Killed()
+	default:
+		return nil, false
+	}
+}
+
+// OwnTime is true: a process takes its time from nobody.
+func (*commandSubject) OwnTime() bool { return true }

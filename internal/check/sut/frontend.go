@@ -1,0 +1,181 @@
+package sut
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+)
+
+// FrontendUnderTest says how to start a frontend that waits for one engine, or where
+// one that somebody else has started is waiting.
+type FrontendUnderTest struct {
+	// Command is the command line: words as a shell splits them, quotes and
+	// backslashes included, but no shell runs. These placeholders are replaced within
+	// words:
+	//
+	//	{handshake}       address to listen on for the engine, tcp://127.0.0.1:PORT
+	//	{handshake_host}  its host
+	//	{handshake_port}  its port
+	//	{http_port}       port of the HTTP side, on 127.0.0.1
+	//	{line}            line of the engine: 0.33
+	//	{model}           Model
+	//
+	// Empty means that the frontend is running: Handshake and URL then say where.
+	Command string
+	// URL is the base of the HTTP side, default http://127.0.0.1:{http_port}.
+	URL string
+	// Handshake is where a running frontend listens for its engine.
+	Handshake string
+	// Dir is the command's working directory, default that of the runner. Env is
+	// added to the runner's environment, as "NAME=value".
+	Dir string
+	Env []string
+	// Model stands for {model}: a directory with the model's configuration and
+	// tokenizer.
+	Model string
+	// ReadyTimeout is how long the frontend may take to serve, from its start;
+	// default Timeouts.Connect of the runner.
+	ReadyTimeout time.Duration
+}
+
+// frontendPlaceholders are what the command and the URL can ask for.
+var frontendPlaceholders = []string{"handshake", "handshake_host", "handshake_port", "http_port", "line", "model"}
+
+// Check refuses what no frontend can be started by or found at, for the cases that
+// were selected.
+func (u FrontendUnderTest) Check(cases []check.Case) error {
+	words, err := splitWords(u.Command)
+	if err != nil {
+		return fmt.Errorf("frontend command: %w", err)
+	}
+	if err := checkPlaceholders(append(words, u.URL), frontendPlaceholders); err != nil {
+		return fmt.Errorf("frontend: %w", err)
+	}
+	if len(words) == 0 {
+		return u.checkRunning(cases)
+	}
+	return u.checkCommand()
+}
+
+func (u FrontendUnderTest) checkCommand() error {
+	switch {
+	case u.Handshake != "":
+		return errors.New("frontend: a handshake address is of a frontend that is running; a command is told one by {handshake}")
+	case !strings.Contains(u.Command, "{handshake}") && !strings.Contains(u.Command, "{handshake_port}"):
+		return errors.New("frontend command: it has neither {handshake} nor {handshake_port}, so the frontend cannot know where to listen for the engine")
+	case u.URL == "" && !strings.Contains(u.Command, "{http_port}"):
+		return errors.New("frontend command: it has no {http_port}, and there is no URL: where is its HTTP side?")
+	case strings.Contains(u.Command, "{model}") && u.Model == "":
+		return errors.New("frontend command: {model} needs a model")
+	}
+	return nil
+}
+
+func (u FrontendUnderTest) checkRunning(cases []check.Case) error {
+	if u.URL == "" || u.Handshake == "" {
+		return errors.New("frontend: want a command, or the URL and the handshake address of one that is running")
+	}
+	if strings.Contains(u.URL, "{") {
+		return fmt.Errorf("frontend URL %s: placeholders are of a command", u.URL)
+	}
+	if _, _, err := net.SplitHostPort(strings.TrimPrefix(u.Handshake, "tcp://")); err != nil || !strings.HasPrefix(u.Handshake, "tcp://") {
+		return fmt.Errorf("frontend handshake address %q: want tcp://HOST:PORT", u.Handshake)
+	}
+	lines := map[string]bool{}
+	for _, c := range cases {
+		lines[c.Line.Name] = true
+	}
+	if len(lines) != 1 {
+		return fmt.Errorf("frontend %s: a running frontend takes one engine, of one line; the selected cases are of %d lines: select one", u.URL, len(lines))
+	}
+	return nil
+}
+
+// FrontendProcess is a frontend under test that was started, or found.
+type FrontendProcess struct {
+	Handshake, URL string
+	Process        *process.Process // nil if somebody else started it
+	ports          []vllmrs.Port
+}
+
+// Start starts the frontend for a line.
+func (u FrontendUnderTest) Start(line compat.Line) (*FrontendProcess, error) {
+	p := &FrontendProcess{Handshake: u.Handshake, URL: u.URL}
+	words, err := splitWords(u.Command)
+	if err != nil || len(words) == 0 {
+		return p, err
+	}
+	for range 2 {
+		port, err := vllmrs.Reserve()
+		if err != nil {
+			p.Close()
+			return nil, fmt.Errorf("reserve a port for the frontend: %w", err)
+		}
+		p.ports = append(p.ports, port)
+	}
+	handshake, http := strconv.Itoa(p.ports[0].Number()), strconv.Itoa(p.ports[1].Number())
+	p.Handshake = "tcp://127.0.0.1:" + handshake
+	values := map[string]string{
+		"handshake": p.Handshake, "handshake_host": "127.0.0.1", "handshake_port": handshake, "http_port": http,
+		"line": line.Name, "model": u.Model,
+	}
+	p.URL = fillPlaceholders(cmp.Or(u.URL, "http://127.0.0.1:{http_port}"), values)
+	for i := range words {
+		words[i] = fillPlaceholders(words[i], values)
+	}
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Dir, cmd.Env = u.Dir, append(os.Environ(), u.Env...)
+	if p.Process, err = process.Start(cmd, process.Options{Tail: frontendTail, Guarded: true}); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// frontendTail is how much of what a frontend writes is kept, in bytes.
+const frontendTail = 64 << 10
+
+// Done is closed when the process has ended; it is nil, and never ready, of a
+// frontend that somebody else started.
+func (p *FrontendProcess) Done() <-chan struct{} {
+	if p.Process == nil {
+		return nil
+	}
+	return p.Process.Done()
+}
+
+// Exit tells how the process ended.
+func (p *FrontendProcess) Exit() error { return p.Process.Exit() }
+
+// Said is what the frontend last wrote, to be shown.
+func (p *FrontendProcess) Said() string {
+	if p.Process == nil {
+		return "it was started by somebody else, so its output is not known"
+	}
+	if text := process.Quote(p.Process.Tail()); text != "" {
+		return "the last of its output:\n" + text
+	}
+	return "without any output"
+}
+
+// Close ends the process and its group.
+func (p *FrontendProcess) Close() {
+	if p.Process != nil {
+		_ = p.Process.Stop(context.Background())
+	}
+	for _, port := range p.ports {
+		port.Release()
+	}
+}

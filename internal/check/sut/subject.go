@@ -1,0 +1,284 @@
+package sut
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Subject is an engine under test.
+type Subject interface {
+	// Run serves the frontend until ctx ends, which is no error, or it fails.
+	Run(ctx context.Context) error
+}
+
+// Engine makes a subject that is to play what the options say, and to dial their
+// Handshake. What it cannot play it refuses before any socket is opened.
+type Engine func(player.Options) (Subject, error)
+
+// Player is the embedded engine, [player.Player].
+func Player(opt player.Options) (Subject, error) {
+	p, err := player.New(opt)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Session is a subject under test, connected to a frontend of ours.
+type Session struct {
+	Front   *coreclient.Frontend
+	Engine  coreclient.Engine
+	Subject Subject
+	Remote  bool            // somebody else runs the subject
+	Context context.Context // ends with the subject, its error as the cause
+	Cancel  context.CancelCauseFunc
+	Done    chan struct{} // the subject has ended; nil when remote
+	Limits  Timeouts
+	Lost    error    // why the engine is not to be talked to any more
+	Shared  *Session // what this is a case's view of, nil when the case has it alone
+}
+
+// Env is what the subjects of one run have in common: how they are started and for how long they are waited for, and the
+// one that several cases use. It is used by one goroutine.
+type Env struct {
+	Engine    Engine // makes the engine of a case
+	Address   string // where an engine that somebody else starts is awaited instead
+	Frontend  *FrontendUnderTest
+	KeepAlive func(Attached) // nil unless subjects are kept alive
+	Timeouts  Timeouts
+	Log       *slog.Logger
+
+	Context  context.Context   // of the whole run, which sessions live in that several cases use
+	Versions map[string]string // what the subject calls itself, by line
+	Kept     Kept              // what the cases of a suite share; the suite puts it there
+
+	sharing *sharing
+}
+
+// Kept is a subject that the cases of a suite share. A suite that replaces it closes it first.
+type Kept interface {
+	Close()
+	Done() <-chan struct{} // closed when the subject has ended, nil if somebody else started it
+}
+
+// errSubjectEnded is the cause when a subject returns without an error while it
+// is needed.
+var errSubjectEnded = errors.New("it ended while it was needed")
+
+// Launch runs a subject. A subject that ends ends the returned context at once,
+// with its error as the cause; done is closed after that.
+func Launch(ctx context.Context, s Subject) (running context.Context, cancel context.CancelCauseFunc, done chan struct{}) {
+	running, cancel = context.WithCancelCause(ctx)
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		err := s.Run(running)
+		if err == nil {
+			err = errSubjectEnded
+		}
+		cancel(check.WithCode(check.CodeEngineEnded, fmt.Errorf("engine: %w", err)))
+	}()
+	return running, cancel, done
+}
+
+// Session is a session with a subject of the case's own, or with the engine that
+// all cases share.
+func (e *Env) Session(ctx context.Context, codec *protocol.Codec, opt player.Options) (*Session, error) {
+	switch {
+	case e.Address != "" && opt.Clock != nil:
+		return nil, ErrNotStepped
+	case e.Address != "":
+		s, err := e.Share(e.Address, func() (*Session, error) { return e.Join(e.Context, codec, opt) })
+		if err != nil {
+			return nil, err
+		}
+		return s.During(ctx), nil
+	case e.KeepAlive != nil:
+		e.release()
+		s, err := e.Share("", func() (*Session, error) { return e.Start(e.Context, codec, opt) })
+		if err != nil {
+			return nil, err
+		}
+		return s.During(ctx), nil
+	}
+	return e.Start(ctx, codec, opt)
+}
+
+// maxFrame bounds a message of a subject, in bytes: what a session asks for is
+// answered with much less.
+const maxFrame = 64 << 20
+
+// Start starts a subject and takes it through the handshake.
+func (e *Env) Start(ctx context.Context, codec *protocol.Codec, opt player.Options) (*Session, error) {
+	s, err := e.Listen(codec, "")
+	if err != nil {
+		return nil, err
+	}
+	// Ours is the deadline that counts; the player's lies behind it.
+	opt.Handshake, opt.HandshakeTimeout, opt.Log = s.Front.Handshake(), 2*e.Timeouts.Connect, e.Log
+	opt.Codec = codec
+	if s.Subject, err = e.Engine(opt); err != nil {
+		s.Front.Close()
+		return nil, check.WithCode(check.CodeStart, fmt.Errorf("engine: %w", err))
+	}
+	s.Context, s.Cancel, s.Done = Launch(ctx, s.Subject)
+	e.announce(s)
+	return e.accept(s, opt.VLLMVersion)
+}
+
+// Listen opens the sockets of a session; address is where the engine is to dial,
+// empty for any port.
+func (e *Env) Listen(codec *protocol.Codec, address string) (*Session, error) {
+	front, err := coreclient.Listen(coreclient.Options{
+		Codec: codec, HandshakeAddress: address, Address: dataAddress(address), MaxFrame: maxFrame,
+		HandshakeTimeout: min(e.Timeouts.Connect, mostZMQHandshake),
+	})
+	if err != nil {
+		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
+	}
+	return &Session{Front: front, Limits: e.Timeouts}, nil
+}
+
+// mostZMQHandshake bounds what peers of ZeroMQ do in a moment.
+const mostZMQHandshake = 30 * time.Second
+
+// accept takes the subject through the handshake; version is what it is to be.
+func (e *Env) accept(s *Session, version string) (*Session, error) {
+	connect, stop := context.WithTimeoutCause(s.Context, e.Timeouts.Connect,
+		check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
+	defer stop()
+	var err error
+	if s.Engine, err = s.Front.Accept(connect); err != nil {
+		err = s.WithOutput(s.Explain(err))
+		s.Close()
+		return nil, check.WithCode(check.CodeHandshake, err)
+	}
+	e.Versions[protocol.LineOf(version)] = s.Engine.Ready.VLLMVersion
+	return s, nil
+}
+
+// Explain prefers the reason why the subject ended over what its end caused, which a
+// wrong message was not. A subject that is seen to go is waited for, so that its
+// reason is known.
+func (s *Session) Explain(err error) error {
+	gone := errors.Is(err, coreclient.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
+	if gone && s.outlives(err) {
+		select {
+		case <-s.Context.Done():
+		case <-time.After(s.Limits.Idle):
+		}
+	}
+	var wrong check.MessageError
+	if errors.As(err, &wrong) {
+		return err
+	}
+	if cause := context.Cause(s.Context); cause != nil {
+		err = cause
+	} else if gone {
+		err = check.WithCode(check.CodeEngineEnded, err)
+	}
+	if gone {
+		s.Lose(err)
+	}
+	return err
+}
+
+// outlives tells whether a reason is still to come: not where nobody is there to
+// tell it, nor when it was we who hung up.
+func (s *Session) outlives(err error) bool {
+	return !s.Owner().Remote && !errors.Is(err, zmq.ErrTooLarge)
+}
+
+// Owner is the session that a case's view is of.
+func (s *Session) Owner() *Session {
+	if s.Shared != nil {
+		return s.Shared
+	}
+	return s
+}
+
+func (s *Session) Lose(err error) {
+	if owner := s.Owner(); owner.Lost == nil {
+		owner.Lost = err
+	}
+}
+
+// WithOutput adds what the subject wrote last to an error that does not tell.
+func (s *Session) WithOutput(err error) error {
+	writer, ok := s.Subject.(interface{ Output() string })
+	var exit *process.ExitError
+	if !ok || errors.As(err, &exit) {
+		return err
+	}
+	if text := writer.Output(); text != "" {
+		return fmt.Errorf("%w; the last of the engine's output:\n%s", err, text)
+	}
+	return err
+}
+
+// Close ends a case's use of a session, and the session itself unless others use
+// it too.
+func (s *Session) Close() {
+	s.Cancel(context.Canceled)
+	if s.Shared != nil {
+		return
+	}
+	if !s.Remote {
+		<-s.Done
+	}
+	s.Front.Close()
+}
+
+// OwnTimed is what a [Subject] may be besides: one that has a time of its own, as
+// every engine has that is started by a command or awaited at an address. The
+// assertion wire cannot judge it, so the replay suite checks everything that it says
+// by the line's profile. That is less than to compare it with the real engine's words,
+// and finds what a lenient frontend would not mind.
+type OwnTimed interface {
+	// OwnTime tells whether it has.
+	OwnTime() bool
+}
+
+// HasOwnTime tells whether the engine of the session has a time of its own.
+func (s *Session) HasOwnTime() bool {
+	if s.Owner().Remote {
+		return true
+	}
+	timed, ok := s.Subject.(OwnTimed)
+	return ok && timed.OwnTime()
+}
+
+// ErrNotStepped is the error of an engine that has a time of its own.
+var ErrNotStepped = errors.New("the engine under test does not take its answers and its time from the runner, without which its messages are not those of the recorded steps")
+
+// MaxSurplus is how many outputs nobody asked for are listened to: an engine that
+// never stops would never be judged.
+const MaxSurplus = 20_000
+
+var ErrFlood = check.WithCode(check.CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", MaxSurplus))
+
+// LastCall ends a replay. Every line has it, and it changes nothing.
+const LastCall = "is_sleeping"
+
+// Timeouts bound every wait of a run. What is not positive has its default. A
+// deadline that passes is an [Error] that lies around the subject.
+type Timeouts struct {
+	Connect time.Duration // start of a subject, up to READY
+	Idle    time.Duration // no output while a request is open
+	Golden  time.Duration // the fetch of a golden, and each of its cases
+}
+
+// DefaultTimeouts are generous for a loaded CI machine.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{Connect: 30 * time.Second, Idle: 10 * time.Second, Golden: 10 * time.Minute}
+}

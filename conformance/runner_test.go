@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -256,5 +257,27 @@ func TestSchemaGolden(t *testing.T) {
 	outcome{exit: ExitOK}.check(t, report)
 	if n := len(report.Results); n != 4 {
 		t.Errorf("%d cases, want integrity, line, provenance and schema", n)
+	}
+}
+
+// TestRunTwiceAtOnce: what a run knows is its own, so one Runner serves several.
+func TestRunTwiceAtOnce(t *testing.T) {
+	g := usualGolden(t)
+	cases := g.plan(t, Selection{Assertions: []Assertion{Integrity, Schema}})
+	runner := Runner{Store: g}
+	var runs sync.WaitGroup
+	for range 2 {
+		runs.Go(func() {
+			for range 2 {
+				report := runner.Run(t.Context(), cases)
+				if report.Counts[Pass] != len(cases) || len(report.Subject.Versions) != 1 {
+					t.Errorf("%s: %v, subject %+v", report.Reason, report.Counts, report.Subject)
+				}
+			}
+		})
+	}
+	runs.Wait()
+	if runner.Timeouts != (Timeouts{}) || runner.Engine != nil || runner.Log != nil || runner.Subject.Versions != nil {
+		t.Errorf("the runs changed their runner: %+v", runner)
 	}
 }

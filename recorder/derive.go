@@ -125,3 +125,34 @@ func (d *derivation) abandon(err error) error {
 	}
 	return err
 }
+
+// eventOf is the event of a line of a frames file; its frames are those of m.
+func eventOf(m *trace.Message) Event {
+	ev := Event{
+		At: m.At, Rank: m.Rank, Client: m.Client, Direction: FromEngine,
+		Frames: m.Frames, Elided: m.Elided,
+	}
+	for i, name := range channelNames {
+		if name == m.Channel {
+			ev.Channel = Channel(i)
+		}
+	}
+	if m.Direction == trace.FrontendToEngine {
+		ev.Direction = FromFrontend
+	}
+	return ev
+}
+
+// abandon ends all files without putting them in their places.
+func (c *cassette) abandon() (partial []string) {
+	c.closed = true
+	for _, s := range c.files {
+		if s == nil {
+			continue
+		}
+		if name := s.file.Abandon(); name != "" {
+			partial = append(partial, name)
+		}
+	}
+	return partial
+}

@@ -348,20 +348,6 @@ func (c *cassette) stop(cause error) {
 	}
 }
 
-// abandon ends all files without putting them in their places.
-func (c *cassette) abandon() (partial []string) {
-	c.closed = true
-	for _, s := range c.files {
-		if s == nil {
-			continue
-		}
-		if name := s.file.Abandon(); name != "" {
-			partial = append(partial, name)
-		}
-	}
-	return partial
-}
-
 var channelNames = [...]string{"handshake", "input", "output", "coordinator_input", "coordinator_output"}
 
 // String names the channel as files of raw frames do, without the client index.
@@ -415,21 +401,41 @@ func (c *cassette) raw(m *trace.Message) {
 	}
 }
 
-// eventOf is the event of a line of a frames file; its frames are those of m.
-func eventOf(m *trace.Message) Event {
-	ev := Event{
-		At: m.At, Rank: m.Rank, Client: m.Client, Direction: FromEngine,
-		Frames: m.Frames, Elided: m.Elided,
+func validText(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
+// Close writes what ends the files, and puts them in their places. It returns
+// everything that went wrong, with the names of what is left where a file is not
+// whole. An upload is given as long as it takes.
+func (o *Observer) Close() error {
+	if n := len(o.tracked); n > 0 {
+		o.log.Warn("requests were still in flight; they are not in the cassette", "requests", n)
 	}
-	for i, name := range channelNames {
-		if name == m.Channel {
-			ev.Channel = Channel(i)
-		}
-	}
-	if m.Direction == trace.FrontendToEngine {
-		ev.Direction = FromFrontend
-	}
-	return ev
+	o.tellSuppressed()
+	return o.cassette.close()
 }
 
-func validText(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+// Flush hands everything to the operating system. Call it when no event waits:
+// records are on their way when Observe returns, step statistics and raw messages
+// are gathered.
+func (o *Observer) Flush() { o.cassette.flush() }
+
+// Stop ends the recording because of what happened elsewhere: cause is kept as if
+// an output had failed, and the files are left under their temporary names.
+// What is observed after it is counted, but not written.
+func (o *Observer) Stop(cause error) { o.cassette.stop(cause) }
+
+// Note records that the engine or its frontend has hung up.
+func (o *Observer) Note(at time.Duration, what string) {
+	o.left = true
+	o.counts.Notes.Add(1)
+	o.log.Warn(what, "at", at)
+	o.cassette.note(o.rank, at, what)
+}
+
+// Err returns why an output could not be written on, nil while all are.
+// It may be called at any time.
+func (o *Observer) Err() error { return o.cassette.failure() }
+
+// Files returns where the outputs lie that are whole, once Close has put them
+// there: cassette, step statistics, frames.
+func (o *Observer) Files() []string { return o.cassette.places }

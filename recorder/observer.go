@@ -222,43 +222,6 @@ func (o *Observer) sinceZero(t time.Duration) float64 { return ms(t - o.zero) }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// Note records that the engine or its frontend has hung up.
-func (o *Observer) Note(at time.Duration, what string) {
-	o.left = true
-	o.counts.Notes.Add(1)
-	o.log.Warn(what, "at", at)
-	o.cassette.note(o.rank, at, what)
-}
-
-// Flush hands everything to the operating system. Call it when no event waits:
-// records are on their way when Observe returns, step statistics and raw messages
-// are gathered.
-func (o *Observer) Flush() { o.cassette.flush() }
-
-// Err returns why an output could not be written on, nil while all are.
-// It may be called at any time.
-func (o *Observer) Err() error { return o.cassette.failure() }
-
-// Stop ends the recording because of what happened elsewhere: cause is kept as if
-// an output had failed, and the files are left under their temporary names.
-// What is observed after it is counted, but not written.
-func (o *Observer) Stop(cause error) { o.cassette.stop(cause) }
-
-// Close writes what ends the files, and puts them in their places. It returns
-// everything that went wrong, with the names of what is left where a file is not
-// whole. An upload is given as long as it takes.
-func (o *Observer) Close() error {
-	if n := len(o.tracked); n > 0 {
-		o.log.Warn("requests were still in flight; they are not in the cassette", "requests", n)
-	}
-	o.tellSuppressed()
-	return o.cassette.close()
-}
-
-// Files returns where the outputs lie that are whole, once Close has put them
-// there: cassette, step statistics, frames.
-func (o *Observer) Files() []string { return o.cassette.places }
-
 // A Channel is one of the links between an engine and its frontend.
 type Channel uint8
 

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
@@ -239,34 +240,6 @@ func (t *tap) refused(err error) {
 	t.log.Warn("a connection was refused", "cause", err)
 }
 
-// join makes an engine that said HELLO one of the tap's.
-func (t *tap) join(index int) (*rank, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ranks[index] != nil {
-		return nil, fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
-	}
-	t.first.Stop()
-	r := t.newRank(index)
-	t.ranks[index] = r
-	t.alive++
-	t.cfg.Counts.Engines.Add(1)
-	return r, nil
-}
-
-// leave takes the end of a session.
-func (t *tap) leave(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err != nil {
-		t.ends = append(t.ends, err)
-	}
-	t.alive--
-	if t.alive == 0 {
-		t.last.Do(func() { close(t.over) })
-	}
-}
-
 // observe feeds the observers until the queue ends. It alone touches them.
 func (t *tap) observe() {
 	var frames [][]byte
@@ -473,4 +446,41 @@ func RankPath(path string, rank int) string {
 func (d Destination) forRank(rank int) Destination {
 	d.Path = RankPath(d.Path, rank)
 	return d
+}
+
+// meet is the life of a connection to the handshake socket. An engine that is told to
+// end the handshake may well connect again and say nothing: that is not an error.
+func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
+	stop := context.AfterFunc(ctx, func() { engine.Close() })
+	hello, err := engine.Recv()
+	if !stop() || err != nil {
+		engine.Close()
+		if ctx.Err() == nil && !errors.Is(err, zmq.ErrPeerGone) {
+			t.log.Warn("a connection said nothing", "cause", err)
+		}
+		return
+	}
+	index, err := protocol.EngineIndex(engine.Peer().Identity)
+	if err != nil {
+		engine.Close()
+		t.log.Warn("a connection is no engine's", "peer", engine.Peer(), "cause", err)
+		return
+	}
+	r, err := t.join(index)
+	if err != nil {
+		engine.Close()
+		t.log.Error("an engine was refused", "cause", err)
+		return
+	}
+	s := &session{
+		tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(),
+		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *witness, 1),
+	}
+	err = s.run(ctx, engine, hello)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("engine %d: %w", index, err)
+	} else {
+		err = nil
+	}
+	t.leave(err)
 }

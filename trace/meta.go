@@ -99,29 +99,6 @@ func intField[T int | uint32 | uint64](key string, at **T, most uint64) metaFiel
 	return f
 }
 
-// parseHead reads the first line of a trace. ok is false, and m empty, if it
-// is not a meta line: anything but an object with a key "meta".
-func parseHead(line []byte) (m Meta, ok bool, err error) {
-	c := &cursor{b: line}
-	if len(line) == 0 || line[0] != '{' {
-		return m, false, nil
-	}
-	err = c.object(func(key []byte) error {
-		if string(key) != "meta" {
-			return inKey(c.skip(2), key)
-		}
-		if ok {
-			return within(c.fail("the key occurs twice"), "meta")
-		}
-		ok = true
-		return within(m.parse(c), "meta")
-	})
-	if err == nil {
-		err = c.end()
-	}
-	return m, ok, err
-}
-
 // parse fills m from the object at c.
 func (m *Meta) parse(c *cursor) error {
 	fields := m.fields()

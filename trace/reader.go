@@ -164,3 +164,43 @@ func (r *Reader) ReadAll() (*Trace, error) {
 		t.Records = append(t.Records, rec)
 	}
 }
+
+// complete checks what only a pinned golden must hold, see Options.Strict.
+// Other readers do not compare the number of gaps with output_tokens, nor the
+// number of hashes with anything.
+func (r *Record) complete(blockSize *int) error {
+	if err := r.validateFirstChunk("itl_ms"); err != nil {
+		return err
+	}
+	if blockSize == nil || *blockSize == 0 || r.BlockHashes == nil {
+		return nil
+	}
+	if want := r.PromptTokens / *blockSize; len(r.BlockHashes) != want {
+		return invalid("block_hashes", "want %d entries for %d prompt tokens in blocks of %d, got %d",
+			want, r.PromptTokens, *blockSize, len(r.BlockHashes))
+	}
+	return nil
+}
+
+// parseHead reads the first line of a trace. ok is false, and m empty, if it
+// is not a meta line: anything but an object with a key "meta".
+func parseHead(line []byte) (m Meta, ok bool, err error) {
+	c := &cursor{b: line}
+	if len(line) == 0 || line[0] != '{' {
+		return m, false, nil
+	}
+	err = c.object(func(key []byte) error {
+		if string(key) != "meta" {
+			return inKey(c.skip(2), key)
+		}
+		if ok {
+			return within(c.fail("the key occurs twice"), "meta")
+		}
+		ok = true
+		return within(m.parse(c), "meta")
+	})
+	if err == nil {
+		err = c.end()
+	}
+	return m, ok, err
+}

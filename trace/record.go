@@ -175,23 +175,6 @@ func (r *Record) validateFirstChunk(field string) error {
 	return nil
 }
 
-// complete checks what only a pinned golden must hold, see Options.Strict.
-// Other readers do not compare the number of gaps with output_tokens, nor the
-// number of hashes with anything.
-func (r *Record) complete(blockSize *int) error {
-	if err := r.validateFirstChunk("itl_ms"); err != nil {
-		return err
-	}
-	if blockSize == nil || *blockSize == 0 || r.BlockHashes == nil {
-		return nil
-	}
-	if want := r.PromptTokens / *blockSize; len(r.BlockHashes) != want {
-		return invalid("block_hashes", "want %d entries for %d prompt tokens in blocks of %d, got %d",
-			want, r.PromptTokens, *blockSize, len(r.BlockHashes))
-	}
-	return nil
-}
-
 // lengthIs compares the length of an array of ids, if there is one, with the
 // count that announces it.
 func lengthIs(field string, ids []uint32, want int, as string) error {

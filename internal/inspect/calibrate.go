@@ -449,3 +449,22 @@ func samplesOf(records []trace.Record) samples {
 func (s samples) with(other samples) samples {
 	return samples{sortedTimes(slices.Concat(s.ttft, other.ttft)), sortedTimes(slices.Concat(s.itl, other.itl))}
 }
+
+func (o *Override) apply(e *Engine) {
+	e.MaxNumSeqs = cmp.Or(o.MaxNumSeqs, e.MaxNumSeqs)
+	e.MaxNumBatchedTokens = cmp.Or(o.MaxNumBatchedTokens, e.MaxNumBatchedTokens)
+	e.BlockSize = cmp.Or(o.BlockSize, e.BlockSize)
+	e.Blocks = cmp.Or(o.Blocks, e.Blocks)
+	if o.Caching != nil {
+		e.Caching = *o.Caching
+	}
+}
+
+// recorded are the records of its requests.
+func (w *Workload) recorded() []trace.Record {
+	records := make([]trace.Record, len(w.asks))
+	for i := range w.asks {
+		records[i] = *w.asks[i].record
+	}
+	return records
+}

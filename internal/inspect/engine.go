@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -29,28 +28,18 @@ type Override struct {
 	Caching                                            *bool
 }
 
-func (o *Override) apply(e *Engine) {
-	e.MaxNumSeqs = cmp.Or(o.MaxNumSeqs, e.MaxNumSeqs)
-	e.MaxNumBatchedTokens = cmp.Or(o.MaxNumBatchedTokens, e.MaxNumBatchedTokens)
-	e.BlockSize = cmp.Or(o.BlockSize, e.BlockSize)
-	e.Blocks = cmp.Or(o.Blocks, e.Blocks)
-	if o.Caching != nil {
-		e.Caching = *o.Caching
-	}
-}
-
-// What vLLM takes for what nobody has set.
+// vLLM's defaults.
 const (
-	usualSeqs    = 128
-	usualTokens  = 8192
-	defaultBlock = 16
+	defaultSeqs   = 128
+	defaultTokens = 8192
+	defaultBlock  = 16
 )
 
 // EngineOf is the engine of a recording: what its engine_config and max_num_seqs say,
 // and vLLM's defaults for the rest.
 func EngineOf(t *trace.Trace) (Engine, error) {
 	e := Engine{
-		MaxNumSeqs: usualSeqs, MaxNumBatchedTokens: usualTokens, BlockSize: defaultBlock, Caching: true,
+		MaxNumSeqs: defaultSeqs, MaxNumBatchedTokens: defaultTokens, BlockSize: defaultBlock, Caching: true,
 	}
 	if n := trace.Or(t.Meta.MaxNumSeqs, 0); n > 0 {
 		e.MaxNumSeqs = int(min(n, 1<<20))
@@ -93,21 +82,6 @@ func (e *Engine) set(key, value string) (err error) {
 	}
 	if *at, err = strconv.Atoi(value); err != nil || *at < 1 {
 		return fmt.Errorf("%s is %q: want a number above 0", key, value)
-	}
-	return nil
-}
-
-// check tells what is wrong with an engine.
-func (e *Engine) check() error {
-	for _, limit := range []struct {
-		name  string
-		value int
-	}{
-		{"max-num-seqs", e.MaxNumSeqs}, {"max-num-batched-tokens", e.MaxNumBatchedTokens}, {"block-size", e.BlockSize},
-	} {
-		if limit.value < 1 {
-			return fmt.Errorf("%s is %d: want at least 1", limit.name, limit.value)
-		}
 	}
 	return nil
 }

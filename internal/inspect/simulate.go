@@ -213,3 +213,18 @@ func (h *arrivals) Pop() any {
 	*h = old[:len(old)-1]
 	return last
 }
+
+// check tells what is wrong with an engine.
+func (e *Engine) check() error {
+	for _, limit := range []struct {
+		name  string
+		value int
+	}{
+		{"max-num-seqs", e.MaxNumSeqs}, {"max-num-batched-tokens", e.MaxNumBatchedTokens}, {"block-size", e.BlockSize},
+	} {
+		if limit.value < 1 {
+			return fmt.Errorf("%s is %d: want at least 1", limit.name, limit.value)
+		}
+	}
+	return nil
+}

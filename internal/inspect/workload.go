@@ -20,15 +20,6 @@ type Workload struct {
 // Len is the number of requests.
 func (w *Workload) Len() int { return len(w.asks) }
 
-// recorded are the records of its requests.
-func (w *Workload) recorded() []trace.Record {
-	records := make([]trace.Record, len(w.asks))
-	for i := range w.asks {
-		records[i] = *w.asks[i].record
-	}
-	return records
-}
-
 // Turns is the number of requests that wait for the answer to an earlier one.
 func (w *Workload) Turns() int {
 	n := 0

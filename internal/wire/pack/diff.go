@@ -565,3 +565,20 @@ func formatKeys(b []byte, list []entry) string {
 	}
 	return s.String()
 }
+
+// compare orders integers by value.
+func (i integer) compare(j integer) int {
+	switch {
+	case i == j:
+		return 0
+	case i.negative != j.negative:
+		if i.negative {
+			return -1
+		}
+		return 1
+	case i.bits < j.bits: // two's complement orders negatives too
+		return -1
+	default:
+		return 1
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
@@ -295,7 +294,8 @@ func (x *examination) hintField(m *Mismatch, structName, own string, index int) 
 // args] (vllm/v1/engine/core_client.py call_utility_async).
 type callShape struct{}
 
-func (callShape) String() string         { return "[client_index, call_id, method, args]" }
+func (callShape) String() string { return "[client_index, call_id, method, args]" }
+
 func (callShape) takes(k pack.Kind) bool { return k == pack.Array }
 
 func (s callShape) check(x *examination) {
@@ -408,16 +408,6 @@ func allRules() []*rules {
 		}
 	}
 	return all
-}
-
-// lazyRules defers the reading of annotations to the first check: who only encodes
-// and decodes does without.
-func lazyRules(p *Profile) (own func() *rules, others func() []*rules) {
-	own = sync.OnceValue(func() *rules { return newRules(p) })
-	others = sync.OnceValue(func() []*rules {
-		return slices.DeleteFunc(allRules(), func(r *rules) bool { return r.profile.Line == p.Line })
-	})
-	return own, others
 }
 
 // LineRanges writes lines, in any order, as ranges: "0.25, 0.28–0.33".

@@ -310,3 +310,13 @@ func mark[T any](read map[string]bool, structName string, fields map[string]T) {
 		read[structName+"."+field] = true
 	}
 }
+
+// lazyRules defers the reading of annotations to the first check: who only encodes
+// and decodes does without.
+func lazyRules(p *Profile) (own func() *rules, others func() []*rules) {
+	own = sync.OnceValue(func() *rules { return newRules(p) })
+	others = sync.OnceValue(func() []*rules {
+		return slices.DeleteFunc(allRules(), func(r *rules) bool { return r.profile.Line == p.Line })
+	})
+	return own, others
+}

@@ -38,30 +38,6 @@ func (l *Logprobs) check() error {
 	return nil
 }
 
-func checkLogprobs(o *Output) error {
-	if o.PromptLogprobs != nil {
-		if err := o.PromptLogprobs.check(); err != nil {
-			return fmt.Errorf("prompt logprobs: %w", err)
-		}
-	}
-	l := o.Logprobs
-	if l == nil {
-		return nil
-	}
-	if err := l.check(); err != nil {
-		return fmt.Errorf("logprobs: %w", err)
-	}
-	if l.Rows() != len(o.Tokens) {
-		return fmt.Errorf("logprobs: %d rows for %d tokens", l.Rows(), len(o.Tokens))
-	}
-	for i, token := range o.Tokens {
-		if first := l.TokenIDs[i*l.Width]; first != token {
-			return fmt.Errorf("logprobs: row %d begins with id %d, the token is %d", i, first, token)
-		}
-	}
-	return nil
-}
-
 // tensorTypes names the element types of ids, values and ranks as the line
 // writes them: sampled logprobs are numpy arrays, prompt logprobs are torch
 // tensors (vllm/v1/outputs.py LogprobsLists, LogprobsTensors).
@@ -72,52 +48,11 @@ var (
 	torchTypes = tensorTypes{"int32", "float32", "int32"}
 )
 
-// appendLogprobs writes a LogprobsLists or LogprobsTensors; the fields after
-// the three tables are nil for a single request.
-func (b *Batch) appendLogprobs(out []byte, l *Logprobs, types tensorTypes, layout arrayLayout) []byte {
-	if l == nil {
-		return pack.AppendNil(out)
-	}
-	out = pack.AppendArrayHeader(out, layout.fields)
-	out = b.appendTensor(out, types.ids, []int{l.Rows(), l.Width}, int32Bytes(l.TokenIDs))
-	out = b.appendTensor(out, types.values, []int{l.Rows(), l.Width}, float32Bytes(l.Values))
-	ranks := int64Bytes(l.Ranks)
-	if types.ranks == "int32" {
-		ranks = int32Bytes(l.Ranks)
-	}
-	out = b.appendTensor(out, types.ranks, []int{l.Rows()}, ranks)
-	return append(out, layout.tail...)
-}
-
 // Tensor holds numbers in rows: Values has as many as the product of Shape, which is
 // empty for a single number.
 type Tensor struct {
 	Shape  []int
 	Values []float32
-}
-
-// check tells whether the shape fits the values; no tensor at all fits.
-func (t *Tensor) check() error {
-	if t == nil {
-		return nil
-	}
-	n := 1
-	for _, size := range t.Shape {
-		n *= size
-	}
-	if n != len(t.Values) {
-		return fmt.Errorf("%d values for the shape %v", len(t.Values), t.Shape)
-	}
-	return nil
-}
-
-// appendFloats writes a torch tensor of float32 (vllm/v1/serial_utils.py
-// _encode_tensor).
-func (b *Batch) appendFloats(out []byte, t *Tensor) []byte {
-	if t == nil {
-		return pack.AppendNil(out)
-	}
-	return b.appendTensor(out, torchTypes.values, t.Shape, float32Bytes(t.Values))
 }
 
 // appendTensor writes [dtype, shape, data]: data inline when small, else the

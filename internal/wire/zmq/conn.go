@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/go-zeromq/zmq4"
 )
 
 // Conn is one ZMTP connection to one peer. One goroutine may receive while any
@@ -328,3 +330,21 @@ func (c *Conn) drain(deadline time.Time) error {
 
 // onlyReader hides the fast paths of io.Copy that would splice between sockets.
 type onlyReader struct{ net.Conn }
+
+// pong is the answer to a command, or nil when it wants none.
+// https://rfc.zeromq.org/spec/37/ "Heartbeat": a PONG returns the PING's context.
+func pong(command []byte) ([]byte, error) {
+	name, data, err := splitCommand(command)
+	if err != nil || name != zmq4.CmdPing {
+		return nil, err
+	}
+	if len(data) < pingTTL {
+		return nil, fmt.Errorf("%w: PING without a time to live", ErrProtocol)
+	}
+	context := data[pingTTL:]
+	if len(context) > maxContext {
+		return nil, fmt.Errorf("%w: PING with %d bytes of context, at most %d are allowed", ErrProtocol, len(context), maxContext)
+	}
+	answer := append([]byte{byte(len(zmq4.CmdPong))}, zmq4.CmdPong...)
+	return append(answer, context...), nil
+}

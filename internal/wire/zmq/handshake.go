@@ -240,20 +240,8 @@ const (
 	maxContext = 16 // bytes of context a PONG returns
 )
 
-// pong is the answer to a command, or nil when it wants none.
-// https://rfc.zeromq.org/spec/37/ "Heartbeat": a PONG returns the PING's context.
-func pong(command []byte) ([]byte, error) {
-	name, data, err := splitCommand(command)
-	if err != nil || name != zmq4.CmdPing {
-		return nil, err
-	}
-	if len(data) < pingTTL {
-		return nil, fmt.Errorf("%w: PING without a time to live", ErrProtocol)
-	}
-	context := data[pingTTL:]
-	if len(context) > maxContext {
-		return nil, fmt.Errorf("%w: PING with %d bytes of context, at most %d are allowed", ErrProtocol, len(context), maxContext)
-	}
-	answer := append([]byte{byte(len(zmq4.CmdPong))}, zmq4.CmdPong...)
-	return append(answer, context...), nil
+// pairs reports whether t may talk to peer, by the table of ZMTP 3.0.
+// It is asked of our own type: zmq4 panics when asked of one it does not know.
+func (t Type) pairs(peer Type) bool {
+	return zmq4.SocketType(t).IsCompatible(zmq4.SocketType(peer))
 }

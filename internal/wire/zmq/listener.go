@@ -497,3 +497,12 @@ func (b *inbox) close() {
 	b.room.Broadcast()
 	close(b.done)
 }
+
+// size is the number of bytes in all frames.
+func (m Message) size() int {
+	n := 0
+	for _, frame := range m {
+		n += len(frame)
+	}
+	return n
+}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-
-	"github.com/go-zeromq/zmq4"
 )
 
 // Type is a socket type by its name on the wire.
@@ -36,24 +34,9 @@ var (
 	dialTypes     = []Type{Dealer, Router, Push, Pull, Sub, XSub}
 )
 
-// pairs reports whether t may talk to peer, by the table of ZMTP 3.0.
-// It is asked of our own type: zmq4 panics when asked of one it does not know.
-func (t Type) pairs(peer Type) bool {
-	return zmq4.SocketType(t).IsCompatible(zmq4.SocketType(peer))
-}
-
 // Message is the frames of one message, at least one, each possibly empty but
 // never nil. The receiver owns it and may keep or change it.
 type Message [][]byte
-
-// size is the number of bytes in all frames.
-func (m Message) size() int {
-	n := 0
-	for _, frame := range m {
-		n += len(frame)
-	}
-	return n
-}
 
 // Peer is the other end of a connection.
 type Peer struct {

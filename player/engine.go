@@ -63,9 +63,6 @@ type engine struct {
 
 // newEngine returns an engine without clients.
 func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse, source Source) (*engine, error) {
-	if err := opt.checkLoRAs(); err != nil {
-		return nil, err
-	}
 	pool, err := kvcache.New(kvcache.Options{
 		Blocks: max(ready.NumGPUBlocks, 2), BlockSize: max(ready.BlockSize, 1), Caching: opt.caching(),
 		Algorithm: opt.KVCache.HashAlgorithm, Seed: opt.KVCache.HashSeed, Events: opt.KVCache.Events != nil, Rules: kvcache.RulesOf(codec.Line()),
@@ -73,11 +70,18 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 	if err != nil {
 		return nil, err
 	}
+	longest := ready.MaxModelLen
+	if len(opt.Pooling.Tasks) > 0 {
+		// A model that pools says nothing after the prompt, which may so fill the context
+		// (vllm/v1/core/sched/scheduler.py num_sampled_tokens_per_step). An engine of 0.27
+		// waits for ever for the last token of such a prompt, if that is computed in chunks.
+		longest++
+	}
 	e := &engine{
 		codec: codec, index: opt.EngineIndex, ready: ready, opt: opt, clock: opt.Clock, log: opt.Log,
 		fault: opt.OnRefused, source: source, pool: pool,
 		scheduler: scheduler.New[*request](scheduler.Options{
-			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: opt.reach(ready.MaxModelLen),
+			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: longest,
 			LongPrefillTokenThreshold: opt.Limits.LongPrefillTokenThreshold, MaxLoRAs: opt.LoRA.MaxLoRAs,
 			Priority: opt.SchedulingPolicy == PolicyPriority, Caching: opt.caching(), Pool: pool,
 		}),
@@ -324,6 +328,3 @@ func (e *engine) dropClient(client int) {
 func (e *engine) counts() (running, waiting int, usage float64) {
 	return len(e.scheduler.Running()), e.scheduler.Waiting() + e.scheduler.Deferred(), e.pool.Usage()
 }
-
-// busy tells whether there is a request that has not ended.
-func (e *engine) busy() bool { return len(e.byID) > 0 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -253,6 +254,19 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// check refuses what no engine starts with.
+func (o *Options) check() error {
+	for _, task := range o.Pooling.Tasks {
+		if !slices.Contains(poolingTasks, task) {
+			return fmt.Errorf("pooling task %q: want one of %s", task, strings.Join(poolingTasks, ", "))
+		}
+	}
+	if l := o.LoRA; l.MaxCPULoRAs > 0 && l.MaxCPULoRAs < l.MaxLoRAs {
+		return fmt.Errorf("%d adapters can be loaded, and %d run at once: want at least as many", l.MaxCPULoRAs, l.MaxLoRAs)
+	}
+	return nil
+}
+
 // readyResponse is what the recorded engine registered with, as far as the
 // trace knows, under the player's own name.
 func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, error) {
@@ -287,7 +301,10 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 	usual := protocol.DefaultReady("")
 	r.MaxNumSeqs = cmp.Or(max(r.MaxNumSeqs, 0), usual.MaxNumSeqs)
 	r.MaxNumBatchedTokens = cmp.Or(max(r.MaxNumBatchedTokens, 0), usual.MaxNumBatchedTokens)
-	o.offerLoRAs(&r)
+	if o.LoRA.MaxLoRAs != 0 || o.LoRA.Names != nil {
+		r.SupportsLoRA = true
+		r.MaxLoRAs = cmp.Or(o.LoRA.MaxLoRAs, r.MaxLoRAs, len(o.LoRA.Names), 1)
+	}
 	r.DataParallelRank = o.EngineIndex
 	r.InstanceID = strconv.FormatInt(time.Now().UnixNano(), 10)
 	return r, nil

@@ -47,7 +47,7 @@ func New(opt Options) (*Player, error) {
 			return nil, err
 		}
 	}
-	if err := opt.checkPooling(); err != nil {
+	if err := opt.check(); err != nil {
 		return nil, err
 	}
 	source, err := opt.source()

@@ -27,27 +27,6 @@ func (o *Options) tasks() []string {
 	return []string{"generate"}
 }
 
-// reach is how many tokens a request may have: a model that pools says none after the
-// prompt, so that this may fill the context (vllm/v1/core/sched/scheduler.py
-// num_sampled_tokens_per_step). An engine of 0.27 waits for ever for the last
-// token of such a prompt, if that is computed in chunks.
-func (o *Options) reach(maxModelLen int) int {
-	if len(o.Pooling.Tasks) > 0 {
-		return maxModelLen + 1
-	}
-	return maxModelLen
-}
-
-// checkPooling tells whether the tasks are known.
-func (o *Options) checkPooling() error {
-	for _, task := range o.Pooling.Tasks {
-		if !slices.Contains(poolingTasks, task) {
-			return fmt.Errorf("pooling task %q: want one of %s", task, strings.Join(poolingTasks, ", "))
-		}
-	}
-	return nil
-}
-
 // pooling is what a pooling request asks for.
 type pooling struct {
 	protocol.Pooling

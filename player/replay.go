@@ -1,37 +1,15 @@
 package player
 
 import (
-	"errors"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/trace"
 )
-
-// Match says how a request finds its record.
-type Match string
-
-const (
-	// MatchIndex takes the number in the request id ("replay-7") as the
-	// position in the trace's replay subset.
-	MatchIndex Match = "index"
-	// MatchPrefix finds the record whose prompt shares the longest chain of
-	// blocks with the request's prompt.
-	MatchPrefix Match = "prefix"
-	// MatchExact finds the record of the whole prompt: by its ids where they
-	// were recorded, else by its chain of blocks and its length.
-	MatchExact Match = "exact"
-	// MatchRequestID finds the record whose recorded request id is the request's,
-	// or is what a frontend makes of the same id of a client. It needs a trace
-	// that was read with its extra keys.
-	MatchRequestID Match = "request-id"
-)
-
-// Matches are all ways to find a record.
-func Matches() []Match { return []Match{MatchIndex, MatchPrefix, MatchExact, MatchRequestID} }
 
 // ReplayOptions configures [NewReplay].
 type ReplayOptions struct {
@@ -65,13 +43,6 @@ type Replay struct {
 	summary ReplaySummary
 }
 
-// finder finds records. It is told which are used, and changes nothing.
-type finder interface {
-	// find returns the index of the record that answers a request, and how many
-	// tokens of the prompt it was found by.
-	find(r *Request, used []bool) (index, depth int, err error)
-}
-
 // NewReplay prepares a trace for replay. It fails when nothing in the trace can
 // be replayed: no record has both an arrival and token ids, or none can be found
 // by opt.Match.
@@ -99,23 +70,6 @@ func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
 	s.finder, err = newFinder(t, s.records, opt)
 	return s, err
 }
-
-func newFinder(t *trace.Trace, records []*trace.Record, opt ReplayOptions) (finder, error) {
-	switch opt.Match {
-	case MatchIndex, "":
-		return &indexed{records, opt.Strict}, nil
-	case MatchPrefix:
-		return newChains(t, records, opt.BlockSize, opt.MinDepth)
-	case MatchExact:
-		return newExact(t, records, opt.BlockSize)
-	case MatchRequestID:
-		return newNamed(t, records)
-	}
-	return nil, fmt.Errorf("match %q: want one of %q", opt.Match, Matches())
-}
-
-// errNoRecord marks a request that strict replay has no answer for.
-var errNoRecord = errors.New("no record answers it")
 
 // Script answers with the matching record. It may be called by several players at
 // once.
@@ -158,31 +112,6 @@ func (s *Replay) Rewind() {
 	clear(s.used)
 }
 
-// indexed finds a record by the number in the request id.
-type indexed struct {
-	records []*trace.Record
-	strict  bool // compare the length of the prompt too
-}
-
-func (f *indexed) find(r *Request, _ []bool) (index, depth int, err error) {
-	i, ok := ReplayIndex(r.ID, r.ExternalID)
-	if !ok {
-		return 0, 0, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
-	}
-	if i >= len(f.records) {
-		return 0, 0, fmt.Errorf("%w: the trace has records 0 to %d", errNoRecord, len(f.records)-1)
-	}
-	rec := f.records[i]
-	if rec.OutputTokenIDs == nil {
-		return 0, 0, fmt.Errorf("%w: record %d (line %d) has no output_token_ids", errNoRecord, i, rec.Line)
-	}
-	if n := len(r.PromptTokenIDs); f.strict && n != rec.PromptTokens {
-		return 0, 0, fmt.Errorf("%w: its prompt has %d tokens, record %d (line %d) has %d",
-			errNoRecord, n, i, rec.Line, rec.PromptTokens)
-	}
-	return i, len(r.PromptTokenIDs), nil
-}
-
 func scriptOf(rec *trace.Record) Script {
 	s := Script{
 		Tokens:       rec.OutputTokenIDs,
@@ -201,38 +130,73 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(ms * float64(time.Millisecond))
 }
 
-// ReplayIndex reads the record number out of a request id. A frontend wraps the
-// client's id: "replay-7" arrives as cmpl-replay-7-1a2b3c4d from vllm-rs and as
-// cmpl-replay-7-0-1a2b3c4d from the Python frontend, with eight random hex
-// digits that may all be decimal, so they are cut off first where the external
-// id shows them; the children of a request for n>1 have a "1_" in front as well.
-// Without a "replay-" the number after the last dash counts, unless it may be
-// those digits, or a frontend made the id: every completion of the Python
-// frontend ends in the number of its prompt, which is no record's.
-func ReplayIndex(id, external string) (index int, ok bool) {
-	wrapped := true
-	if external != "" && strings.Contains(id+"-", external+"-") {
-		id, wrapped = external, false
-	}
-	if at := strings.LastIndex(id, "replay-"); at >= 0 {
-		digits, _, _ := strings.Cut(id[at+len("replay-"):], "-")
-		return parseIndex(digits)
-	}
-	if strings.Contains(id, "cmpl-") {
-		return 0, false
-	}
-	dash := strings.LastIndexByte(id, '-')
-	if wrapped && dash >= 0 && len(id)-dash-1 == randomDigits {
-		return 0, false
-	}
-	return parseIndex(id[dash+1:])
+// ReplaySummary counts how requests found their records.
+type ReplaySummary struct {
+	Requests int // all that were asked
+	Whole    int // matched by their whole prompt, or by an id
+	Partial  int // matched by the beginning of their prompt
+	Again    int // of those matched, by a record that had answered before
+	// Unmatched found no record; Exhausted found those used that may answer once.
+	Unmatched, Exhausted int
+	// Depths counts the partial matches by the tokens they share with their record.
+	Depths map[int]int
+	// Records can be asked for; Unused of them have answered nothing since the last
+	// rewind.
+	Records, Unused int
 }
 
-// randomDigits is the number of hex digits that frontends append to an id
-// (vllm/v1/engine/input_processor.py assign_request_id).
-const randomDigits = 8
+// count adds a match by depth of so many tokens of a prompt.
+func (s *ReplaySummary) count(again bool, depth, prompt int) {
+	if again {
+		s.Again++
+	}
+	if depth == prompt {
+		s.Whole++
+		return
+	}
+	s.Partial++
+	if s.Depths == nil {
+		s.Depths = map[int]int{}
+	}
+	s.Depths[depth]++
+}
 
-func parseIndex(digits string) (int, bool) {
-	n, err := strconv.ParseUint(digits, 10, 31)
-	return int(n), err == nil
+// Summary returns what was matched so far.
+func (s *Replay) Summary() ReplaySummary {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum := s.summary
+	sum.Depths = maps.Clone(sum.Depths)
+	for i, rec := range s.records {
+		if answers(rec) {
+			sum.Records++
+			if !s.used[i] {
+				sum.Unused++
+			}
+		}
+	}
+	return sum
+}
+
+// mostDepths is how many depths a summary names.
+const mostDepths = 8
+
+// String is one line for a person.
+func (s ReplaySummary) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d requests: %d matched a whole prompt or an id, %d a beginning", s.Requests, s.Whole, s.Partial)
+	if len(s.Depths) > 0 {
+		depths := slices.Sorted(maps.Keys(s.Depths))
+		var parts []string
+		for _, d := range depths[:min(len(depths), mostDepths)] {
+			parts = append(parts, fmt.Sprintf("%d of %d tokens", s.Depths[d], d))
+		}
+		if len(depths) > mostDepths {
+			parts = append(parts, fmt.Sprintf("the others of up to %d", depths[len(depths)-1]))
+		}
+		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
+	}
+	fmt.Fprintf(&b, ", %d nothing, %d only used records; %d were answered again; %d of %d records unused",
+		s.Unmatched, s.Exhausted, s.Again, s.Unused, s.Records)
+	return b.String()
 }

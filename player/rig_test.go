@@ -282,3 +282,6 @@ func forSource(r *protocol.Request) *Request {
 	q.set(r)
 	return q
 }
+
+// busy tells whether there is a request that has not ended.
+func (e *engine) busy() bool { return len(e.byID) > 0 }

@@ -97,9 +97,6 @@ func TestLoad(t *testing.T) {
 			if test.text != "" {
 				path = write(t, test.file, test.text)
 			}
-			if is, err := Is(path); !is || err != nil {
-				t.Errorf("Is: %v, %v", is, err)
-			}
 			set, err := Load(path, tiny(t))
 			if err != nil {
 				t.Fatal(err)
@@ -262,31 +259,6 @@ func TestSQLiteRefuses(t *testing.T) {
 			}
 			if _, err := Load(path, nil); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
-			}
-		})
-	}
-}
-
-func TestIs(t *testing.T) {
-	tests := []struct {
-		name, file, text string
-		want             bool
-	}{
-		{"a recording", "a.jsonl", `{"meta":{"model":"x"}}` + "\n" + `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`, false},
-		{"a recording without meta", "a.jsonl", `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1.5}`, false},
-		{"records in an array", "a.json", `[{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1.5}]`, false},
-		{"a report", "a.json", `{"args":{"a":[1]},"benchmarks":[]}`, false},
-		{"a row with counts", "a.jsonl", `{"prompt":"p","output_tokens":1}`, true},
-		{"compressed", "a.jsonl.gz", "x", false},
-		{"compressed under another name", "a.jsonl", "\x1f\x8b", false},
-		{"empty", "a.jsonl", "", false},
-		{"no json", "a.json", "hello", false},
-		{"csv", "a.csv", "", true},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got, err := Is(write(t, test.file, test.text)); got != test.want || err != nil {
-				t.Errorf("got %v, %v, want %v", got, err, test.want)
 			}
 		})
 	}

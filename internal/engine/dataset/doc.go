@@ -2,7 +2,7 @@
 // JSON Lines, JSON, CSV, Parquet or SQLite. A Hugging Face tokenizer.json turns them into tokens, so that a real
 // frontend before the player shows the completion's text, byte for byte.
 //
-// [Is] tells a dataset from a recording, [Load] reads one, and [Set.Source] makes the source for a player.
+// [Load] reads a dataset, and [Set.Source] makes the source for a player.
 //
 // # Rows
 //

@@ -200,3 +200,136 @@ func (p *Pool) Free(s *Sequence) {
 	}
 	s.blocks, s.stored = s.blocks[:0], 0
 }
+
+// unqueue takes a block out of the free queue.
+func (p *Pool) unqueue(id int32) {
+	b := &p.blocks[id]
+	p.blocks[b.prev].next, p.blocks[b.next].prev = b.next, b.prev
+	p.free--
+}
+
+// enqueueAfter puts a block into the free queue behind another. Behind block 0 is
+// the front.
+func (p *Pool) enqueueAfter(before, id int32) {
+	after := p.blocks[before].next
+	p.blocks[id].prev, p.blocks[id].next = before, after
+	p.blocks[before].next, p.blocks[after].prev = id, id
+	p.free++
+}
+
+// take returns the block that was free longest, and lets the cache forget it. There
+// is a free one.
+func (p *Pool) take() int32 {
+	id := p.blocks[0].next
+	p.unqueue(id)
+	b := &p.blocks[id]
+	if b.hashed {
+		p.remove(id)
+	}
+	b.refs = 1
+	return id
+}
+
+// insert lets a block be found by its hash. Of several with the same content the
+// oldest is.
+func (p *Pool) insert(hash digest, id int32) {
+	b := &p.blocks[id]
+	b.hash, b.hashed = hash, true
+	first, ok := p.cached[hash]
+	if !ok {
+		b.prevTwin, b.nextTwin = id, id
+		p.cached[hash] = id
+		return
+	}
+	last := p.blocks[first].prevTwin
+	b.prevTwin, b.nextTwin = last, first
+	p.blocks[last].nextTwin, p.blocks[first].prevTwin = id, id
+}
+
+// remove takes a block's hash away.
+func (p *Pool) remove(id int32) {
+	b := &p.blocks[id]
+	if b.nextTwin == id {
+		delete(p.cached, b.hash)
+	} else {
+		if p.cached[b.hash] == id {
+			p.cached[b.hash] = b.nextTwin
+		}
+		p.blocks[b.prevTwin].nextTwin, p.blocks[b.nextTwin].prevTwin = b.nextTwin, b.prevTwin
+	}
+	b.hashed = false
+	if p.events {
+		p.queue = append(p.queue, BlockRemoved{Hash: p.hasher.bytes(b.hash)})
+	}
+}
+
+// Event is a [BlockStored], [BlockRemoved] or [AllBlocksCleared].
+type Event interface{ isEvent() }
+
+// BlockStored says that consecutive blocks of one sequence entered the cache.
+type BlockStored struct {
+	// Hashes of the blocks: 32 bytes each, or 16 of the xxhash algorithms.
+	Hashes [][]byte
+	// Parent is the hash of the block before them; nil if they begin the sequence.
+	Parent []byte
+	// Tokens are those of all the blocks. They are the sequence's own: to be read
+	// until its owner uses their memory for something else.
+	Tokens    []uint32
+	BlockSize int
+	// LoRA is the adapter; one without a name is none.
+	LoRA LoRA
+	// Session is that of the sequence; empty for none.
+	Session string
+	// Keys are the extra keys of each of the blocks; nil for none.
+	Keys [][]Key
+}
+
+// BlockRemoved says that a block left the cache. Another with the same hash may
+// still be in it.
+type BlockRemoved struct {
+	Hash []byte
+}
+
+// AllBlocksCleared says that the cache was reset.
+type AllBlocksCleared struct{}
+
+func (BlockStored) isEvent()      {}
+func (BlockRemoved) isEvent()     {}
+func (AllBlocksCleared) isEvent() {}
+
+// IntHash is the form of a hash that publishers use under
+// VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES: its last 8 bytes, big-endian.
+func IntHash(hash []byte) uint64 {
+	var n uint64
+	for _, b := range hash {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// TakeEvents returns what happened since the last call, in order.
+func (p *Pool) TakeEvents() []Event {
+	events := p.queue
+	p.queue = nil
+	return events
+}
+
+// storedEvent tells of blocks from up to to of s.
+func (p *Pool) storedEvent(s *Sequence, from, to int) BlockStored {
+	e := BlockStored{
+		Hashes: make([][]byte, 0, to-from), Keys: make([][]Key, 0, to-from),
+		Tokens:    s.Tokens[from*p.blockSize : to*p.blockSize : to*p.blockSize],
+		BlockSize: p.blockSize, LoRA: s.Extra.LoRA, Session: s.Session,
+	}
+	if from > 0 {
+		e.Parent = p.hasher.bytes(s.hashes[from-1])
+	}
+	feature := 0
+	for i := from; i < to; i++ {
+		var keys []Key
+		keys, feature = s.Extra.keys(nil, i*p.blockSize, (i+1)*p.blockSize, feature)
+		e.Keys = append(e.Keys, keys)
+		e.Hashes = append(e.Hashes, p.hasher.bytes(s.hashes[i]))
+	}
+	return e
+}

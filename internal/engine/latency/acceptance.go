@@ -51,52 +51,6 @@ func AcceptanceOfLength(length float64, drafts int) (*Acceptance, error) {
 	return NewAcceptance(rates...)
 }
 
-// FitAcceptance learns the rates from how many tokens the chunks of recordings had.
-// The last chunk of a request counts only as far as it went, as it may have been cut.
-// It returns nil if no chunk had drafts, or if the recordings are of blocks that are
-// always full, as those of a diffusion model.
-func FitAcceptance(traces ...*trace.Trace) *Acceptance {
-	sizes := sizesOf(traces)
-	if sizes.drafts() == 0 {
-		return nil
-	}
-	// accepted[i] of tried[i] drafts at position i were, those before them being so.
-	tried, accepted := make([]float64, sizes.drafts()), make([]float64, sizes.drafts())
-	for said, n := range sizes.inner {
-		for i := range tried {
-			if i < said {
-				tried[i] += float64(n)
-			}
-			if i+1 < said {
-				accepted[i] += float64(n)
-			}
-		}
-	}
-	for said, n := range sizes.last {
-		for i := range min(said-1, len(tried)) {
-			tried[i] += float64(n)
-			accepted[i] += float64(n)
-		}
-	}
-	rates, rate := make([]float64, len(tried)), 1.0
-	for i := range rates {
-		if tried[i] == 0 {
-			rate = 0
-		} else {
-			rate *= accepted[i] / tried[i]
-		}
-		rates[i] = rate
-	}
-	return &Acceptance{rates: rates}
-}
-
-// Positions is the number of drafts that may be accepted.
-func (a *Acceptance) Positions() int { return len(a.rates) }
-
-// Rates returns the probability for each position that it and all before it are
-// accepted.
-func (a *Acceptance) Rates() []float64 { return append([]float64(nil), a.rates...) }
-
 // Accepted returns how many of so many drafts are accepted by the request at this
 // context.
 func (a *Acceptance) Accepted(r *Request, context, drafts int) int {

@@ -1,6 +1,10 @@
 package latency
 
-import "time"
+import (
+	"math"
+	"math/bits"
+	"time"
+)
 
 // Model says how long an engine takes. A model is not safe for concurrent use.
 type Model interface {
@@ -65,3 +69,80 @@ func NewRequest(seed uint64, id string, prompt, cached int) *Request {
 // uncached is the tokens of the prompt that are to be computed, at least 1: the
 // last token always is.
 func (r *Request) uncached() int { return max(r.Prompt-r.Cached, 1) }
+
+// What is recorded is kept by the size of the prompt and the number of requests
+// that ran beside each other.
+const (
+	promptBuckets      = 11
+	concurrencyBuckets = 8
+)
+
+// concurrencyEdges are the least concurrencies of the buckets.
+var concurrencyEdges = [concurrencyBuckets]int{0, 2, 5, 7, 9, 17, 33, 65}
+
+// promptBucket returns the bucket of a prompt of so many tokens: up to 64, up to 128
+// and so on, doubling.
+func promptBucket(tokens int) int {
+	return min(max(bits.Len(uint(max(tokens-1, 0)))-6, 0), promptBuckets-1)
+}
+
+// concurrencyBucket returns the bucket of so many running requests. None counts
+// as one: who asks is running.
+func concurrencyBucket(running int) int {
+	b := 0
+	for i, edge := range concurrencyEdges {
+		if running >= edge {
+			b = i
+		}
+	}
+	return b
+}
+
+// A purpose keeps the draws of one request apart.
+type purpose uint64
+
+const (
+	drawDonor purpose = iota + 1
+	drawStep
+	drawSize
+	drawFirst
+	drawTransfer
+	drawLength
+	drawAccept
+	drawPause
+)
+
+// keyOf hashes a seed and an id (FNV-1a, then mixed).
+func keyOf(seed uint64, id string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range 8 {
+		h = (h ^ seed>>(8*i)&0xff) * 0x100000001b3
+	}
+	for i := range len(id) {
+		h = (h ^ uint64(id[i])) * 0x100000001b3
+	}
+	return mix(h)
+}
+
+// mix is the finalizer of SplitMix64: every bit of x decides every bit of the result.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// uniform is the request's number in [0, 1) for a purpose and a position, such as
+// the context it decodes at.
+func (r *Request) uniform(p purpose, position int) float64 {
+	const golden = 0x9e3779b97f4a7c15
+	x := mix(r.key + golden*uint64(p))
+	return float64(mix(x+golden*uint64(position+1))>>11) / (1 << 53)
+}
+
+// normal is the request's standard normal number for a purpose and a position (Box
+// and Muller).
+func (r *Request) normal(p purpose, position int) float64 {
+	u1 := 1 - r.uniform(p, 2*position) // in (0, 1]
+	u2 := r.uniform(p, 2*position+1)
+	return math.Sqrt(-2*math.Log(u1)) * math.Cos(2*math.Pi*u2)
+}

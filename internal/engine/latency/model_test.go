@@ -141,10 +141,6 @@ func TestSpokenTokens(t *testing.T) {
 
 func TestAcceptance(t *testing.T) {
 	// Of 8 steps one was cut at the end of its request after two tokens.
-	fitted := trace.Record{
-		PromptTokens: 9, OutputTokens: 1 + 1 + 1 + 2 + 2 + 3 + 3 + 4 + 2, TTFTMs: 5, ITLMs: make([]float64, 8),
-		ITLTokens: []uint32{1, 1, 2, 2, 3, 3, 4, 2},
-	}
 	tests := []struct {
 		name string
 		make func() (*Acceptance, error)
@@ -159,10 +155,6 @@ func TestAcceptance(t *testing.T) {
 		{
 			name: "whole length", make: func() (*Acceptance, error) { return AcceptanceOfLength(4, 3) },
 			want: []float64{1, 1, 1},
-		},
-		{
-			name: "fitted", make: func() (*Acceptance, error) { return FitAcceptance(traceOf(fitted)), nil },
-			want: []float64{6 / 8.0, 6 / 8.0 * 3 / 5, 6 / 8.0 * 3 / 5 * 1 / 3},
 		},
 		{name: "no rates", make: func() (*Acceptance, error) { return NewAcceptance() }, err: "no acceptance rates"},
 		{name: "too likely", make: func() (*Acceptance, error) { return NewAcceptance(1.1) }, err: "position 0 is 1.1"},
@@ -188,13 +180,13 @@ func TestAcceptance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, a.Rates(), exact); diff != "" {
+			if diff := cmp.Diff(test.want, a.rates, exact); diff != "" {
 				t.Errorf("rates (-want +got):\n%s", diff)
 			}
-			drawn := make([]float64, a.Positions())
+			drawn := make([]float64, len(a.rates))
 			const n = 20_000
 			for i := range n {
-				for p := range a.Accepted(NewRequest(3, fmt.Sprint(i), 1, 0), 77, a.Positions()) {
+				for p := range a.Accepted(NewRequest(3, fmt.Sprint(i), 1, 0), 77, len(a.rates)) {
 					drawn[p] += 1.0 / n
 				}
 			}
@@ -207,16 +199,6 @@ func TestAcceptance(t *testing.T) {
 				t.Errorf("%d of 0 drafts were accepted", got)
 			}
 		})
-	}
-	varying := trace.Record{OutputTokens: 12, ITLMs: make([]float64, 4), ITLTokens: []uint32{3, 2, 3, 3}}
-	if FitAcceptance(traceOf(varying)) == nil {
-		t.Error("no speculation was seen in 3, 2, 3 and 3 tokens")
-	}
-	for name, sizes := range map[string][]uint32{"blocks": {64, 64, 3}, "one each": {1, 1, 1}} {
-		r := trace.Record{OutputTokens: 200, ITLMs: make([]float64, 3), ITLTokens: sizes}
-		if a := FitAcceptance(traceOf(r)); a != nil {
-			t.Errorf("%s are taken for speculation: %v", name, a.Rates())
-		}
 	}
 }
 

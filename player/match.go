@@ -1,12 +1,123 @@
 package player
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/trace"
 )
+
+// Match says how a request finds its record.
+type Match string
+
+const (
+	// MatchIndex takes the number in the request id ("replay-7") as the
+	// position in the trace's replay subset.
+	MatchIndex Match = "index"
+	// MatchPrefix finds the record whose prompt shares the longest chain of
+	// blocks with the request's prompt.
+	MatchPrefix Match = "prefix"
+	// MatchExact finds the record of the whole prompt: by its ids where they
+	// were recorded, else by its chain of blocks and its length.
+	MatchExact Match = "exact"
+	// MatchRequestID finds the record whose recorded request id is the request's,
+	// or is what a frontend makes of the same id of a client. It needs a trace
+	// that was read with its extra keys.
+	MatchRequestID Match = "request-id"
+)
+
+// Matches are all ways to find a record.
+func Matches() []Match { return []Match{MatchIndex, MatchPrefix, MatchExact, MatchRequestID} }
+
+// finder finds records. It is told which are used, and changes nothing.
+type finder interface {
+	// find returns the index of the record that answers a request, and how many
+	// tokens of the prompt it was found by.
+	find(r *Request, used []bool) (index, depth int, err error)
+}
+
+func newFinder(t *trace.Trace, records []*trace.Record, opt ReplayOptions) (finder, error) {
+	switch opt.Match {
+	case MatchIndex, "":
+		return &indexed{records, opt.Strict}, nil
+	case MatchPrefix:
+		return newChains(t, records, opt.BlockSize, opt.MinDepth)
+	case MatchExact:
+		return newExact(t, records, opt.BlockSize)
+	case MatchRequestID:
+		return newNamed(t, records)
+	}
+	return nil, fmt.Errorf("match %q: want one of %q", opt.Match, Matches())
+}
+
+// errNoRecord marks a request that strict replay has no answer for.
+var errNoRecord = errors.New("no record answers it")
+
+// indexed finds a record by the number in the request id.
+type indexed struct {
+	records []*trace.Record
+	strict  bool // compare the length of the prompt too
+}
+
+func (f *indexed) find(r *Request, _ []bool) (index, depth int, err error) {
+	i, ok := ReplayIndex(r.ID, r.ExternalID)
+	if !ok {
+		return 0, 0, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
+	}
+	if i >= len(f.records) {
+		return 0, 0, fmt.Errorf("%w: the trace has records 0 to %d", errNoRecord, len(f.records)-1)
+	}
+	rec := f.records[i]
+	if rec.OutputTokenIDs == nil {
+		return 0, 0, fmt.Errorf("%w: record %d (line %d) has no output_token_ids", errNoRecord, i, rec.Line)
+	}
+	if n := len(r.PromptTokenIDs); f.strict && n != rec.PromptTokens {
+		return 0, 0, fmt.Errorf("%w: its prompt has %d tokens, record %d (line %d) has %d",
+			errNoRecord, n, i, rec.Line, rec.PromptTokens)
+	}
+	return i, len(r.PromptTokenIDs), nil
+}
+
+// ReplayIndex reads the record number out of a request id. A frontend wraps the
+// client's id: "replay-7" arrives as cmpl-replay-7-1a2b3c4d from vllm-rs and as
+// cmpl-replay-7-0-1a2b3c4d from the Python frontend, with eight random hex
+// digits that may all be decimal, so they are cut off first where the external
+// id shows them; the children of a request for n>1 have a "1_" in front as well.
+// Without a "replay-" the number after the last dash counts, unless it may be
+// those digits, or a frontend made the id: every completion of the Python
+// frontend ends in the number of its prompt, which is no record's.
+func ReplayIndex(id, external string) (index int, ok bool) {
+	wrapped := true
+	if external != "" && strings.Contains(id+"-", external+"-") {
+		id, wrapped = external, false
+	}
+	if at := strings.LastIndex(id, "replay-"); at >= 0 {
+		digits, _, _ := strings.Cut(id[at+len("replay-"):], "-")
+		return parseIndex(digits)
+	}
+	if strings.Contains(id, "cmpl-") {
+		return 0, false
+	}
+	dash := strings.LastIndexByte(id, '-')
+	if wrapped && dash >= 0 && len(id)-dash-1 == randomDigits {
+		return 0, false
+	}
+	return parseIndex(id[dash+1:])
+}
+
+// randomDigits is the number of hex digits that frontends append to an id
+// (vllm/v1/engine/input_processor.py assign_request_id).
+const randomDigits = 8
+
+func parseIndex(digits string) (int, bool) {
+	n, err := strconv.ParseUint(digits, 10, 31)
+	return int(n), err == nil
+}
 
 // chains finds records by prompt. Each record is listed under every hash of its
 // block chain; the deepest hash that a prompt shares with any record decides,
@@ -209,4 +320,56 @@ func imageHashes(raw []byte) (hashes []string) {
 		}
 	}
 	return hashes
+}
+
+// named finds records by their recorded request id.
+type named struct {
+	byID map[string][]int
+}
+
+func newNamed(t *trace.Trace, records []*trace.Record) (*named, error) {
+	f := &named{byID: map[string][]int{}}
+	for i, rec := range records {
+		var id string
+		if raw, ok := rec.Extra["request_id"]; !ok || !answers(rec) || json.Unmarshal(raw, &id) != nil || id == "" {
+			continue
+		}
+		f.byID[id] = append(f.byID[id], i)
+		if client := clientID(id); client != id {
+			f.byID[client] = append(f.byID[client], i)
+		}
+	}
+	if len(f.byID) == 0 {
+		return nil, fmt.Errorf("%s: no record has a request_id; matching by it needs a trace that vllm-vcr recorded", t.Name)
+	}
+	return f, nil
+}
+
+// find looks for the id of the engine, then for that of the client.
+func (f *named) find(r *Request, used []bool) (index, depth int, err error) {
+	for _, id := range []string{r.ID, r.ExternalID, clientID(r.ID)} {
+		if candidates := f.byID[id]; id != "" && len(candidates) > 0 {
+			return firstUnused(candidates, used), len(r.PromptTokenIDs), nil
+		}
+	}
+	return 0, 0, fmt.Errorf("%w: no record has its request id", errNoRecord)
+}
+
+// clientID is an engine's request id without the random digits that a frontend
+// appends to the client's.
+func clientID(id string) string {
+	dash := strings.LastIndexByte(id, '-')
+	if dash < 1 || len(id)-dash-1 != randomDigits || strings.Trim(id[dash+1:], "0123456789abcdef") != "" {
+		return id
+	}
+	return id[:dash]
+}
+
+// drawID is the id that draws depend on: without what a frontend drew itself, so that a
+// client that names its requests gets the same again. Each of n answers has its own.
+func drawID(id, external string) string {
+	if client := clientID(id); external != "" && strings.HasSuffix(client, external) {
+		return client
+	}
+	return id
 }

@@ -24,8 +24,9 @@ const (
 // internal/base: packages of this module, named by their folder, and modules of others. A path stands for all packages below
 // it too. Of two rules that fit a package the longer one counts. Tests may import what they like, but no command.
 var importRules = map[string][]string{
-	".":            {},
-	"cmd/vllm-vcr": {"*"},
+	".":                    {},
+	"cmd/vllm-vcr":         {"*"},
+	"cmd/vllm-vcr-cluster": {"internal/capture/remote"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
@@ -86,17 +87,19 @@ var importRules = map[string][]string{
 		"internal/capture", "internal/capture/cpuengine", "internal/capture/load", "internal/capture/target", "internal/frontends",
 	},
 	"internal/capture/remote": {
-		"internal/capture", "internal/capture/cluster", "internal/capture/deploy", "internal/capture/kube", "internal/capture/target",
+		"conformance", "compat", "internal/capture", "internal/capture/cluster", "internal/capture/deploy", "internal/capture/helper",
+		"internal/capture/kube", "internal/capture/target", "internal/wire/protocol",
 	},
+	"internal/capture/helper": {"internal/capture/deploy", "internal/capture/target", "internal/golden/s3store"},
 	"internal/capture/capturetest": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture", "internal/capture/load", "internal/capture/target",
 	},
 	"internal/capture/target":    {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
 	"internal/capture/load":      {"trace", "internal/frontends/openai"},
 	"internal/capture/cpuengine": {"compat", "internal/upstream/pypi"},
-	"internal/capture/kube":      {},
+	"internal/capture/kube":      {"internal/forge/oidc"},
 	"internal/capture/deploy":    {"internal/capture/kube", "internal/capture/target", "internal/capture/load", "go.yaml.in/yaml/v2"},
-	"internal/capture/cluster":   {"internal/capture/kube", "internal/forge/oidc", k8s},
+	"internal/capture/cluster":   {"internal/capture/kube", k8s},
 
 	"internal/forge/action":            {"go.yaml.in/yaml/v3"}, // for docgen
 	"internal/forge/dist":              {},

@@ -1,12 +1,14 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+)
 
-func (a *app) captureCommand() *cobra.Command {
+func newCaptureCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "capture",
 		Short: "Capture goldens of released engines",
-	}, a.captureLoadCommand(), a.capturePodCommand(), a.captureListCommand(), a.captureRenderCommand(), a.captureEngineCommand(),
-		a.captureRunCommand(), a.captureSubmitCommand(), a.captureStatusCommand(), a.captureFetchCommand(), a.captureCleanCommand(),
-		a.captureDescribeCommand(), a.captureCredentialCommand())
+	}, newCaptureLoadCommand(env), newCapturePodCommand(env), newCaptureListCommand(env), newCaptureRenderCommand(env), newCaptureEngineCommand(env),
+		newCaptureRunCommand(env), newCaptureSubmitCommand(env), newCaptureStatusCommand(env), newCaptureFetchCommand(env), newCaptureCleanCommand(env),
+		newCaptureDescribeCommand(env), newCaptureCredentialCommand(env))
 }

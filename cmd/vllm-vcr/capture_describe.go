@@ -16,17 +16,17 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// describeFlags are the flags of capture describe.
-type describeFlags struct {
+// describeOptions are the flags of capture describe.
+type describeOptions struct {
 	line, compat      string
 	manifest, goldens string
 	base, baseGoldens string
-	s3                s3Flags
+	s3                s3Options
 	body              string
 }
 
-func (a *app) captureDescribeCommand() *cobra.Command {
-	var f describeFlags
+func newCaptureDescribeCommand(env *environment) *cobra.Command {
+	var opts describeOptions
 	cmd := &cobra.Command{
 		Use:   "describe",
 		Short: "Write the text of a pull request with the goldens of a line",
@@ -38,22 +38,22 @@ func (a *app) captureDescribeCommand() *cobra.Command {
 		Example: "  vllm-vcr capture describe --line 0.33 --base /tmp/base/conformance/manifest.toml \\\n" +
 			"      --base-goldens /tmp/base/testdata/goldens --body body.md",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.captureDescribe(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runCaptureDescribe(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.line, "line", "", "line of the goldens, by name or tag")
-	flags.StringVar(&f.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
-	flags.StringVar(&f.manifest, "manifest", "", "registry with the change (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
-	flags.StringVar(&f.goldens, "goldens", vcr.GoldensPath, "directory that its bucket_path is relative to")
-	flags.StringVar(&f.base, "base", "", "registry without the change")
-	flags.StringVar(&f.baseGoldens, "base-goldens", "", "directory that bucket_path of --base is relative to (default that of --goldens)")
-	flags.StringVar(&f.body, "body", "", "file to write (default standard output)")
-	f.s3.addFlags(flags)
+	flags.StringVar(&opts.line, "line", "", "line of the goldens, by name or tag")
+	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
+	flags.StringVar(&opts.manifest, "manifest", "", "registry with the change (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
+	flags.StringVar(&opts.goldens, "goldens", vcr.GoldensPath, "directory that its bucket_path is relative to")
+	flags.StringVar(&opts.base, "base", "", "registry without the change")
+	flags.StringVar(&opts.baseGoldens, "base-goldens", "", "directory that bucket_path of --base is relative to (default that of --goldens)")
+	flags.StringVar(&opts.body, "body", "", "file to write (default standard output)")
+	opts.s3.addFlags(flags)
 	return cmd
 }
 
-func (a *app) captureDescribe(ctx context.Context, f describeFlags) error {
-	opt, err := f.options(a)
+func runCaptureDescribe(ctx context.Context, env *environment, opts describeOptions) error {
+	opt, err := opts.options(env)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (a *app) captureDescribe(ctx context.Context, f describeFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := a.writeBody(f.body, d.Body); err != nil {
+	if err := writeBody(env, opts.body, d.Body); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	switch {
@@ -77,9 +77,9 @@ func (a *app) captureDescribe(ctx context.Context, f describeFlags) error {
 	return nil
 }
 
-func (a *app) writeBody(path, body string) error {
+func writeBody(env *environment, path, body string) error {
 	if path == "" {
-		_, err := io.WriteString(a.stdout, body)
+		_, err := io.WriteString(env.stdout, body)
 		return err
 	}
 	return writeFile(path, func(w io.Writer) error {
@@ -88,45 +88,45 @@ func (a *app) writeBody(path, body string) error {
 	})
 }
 
-func (f *describeFlags) options(a *app) (opt capture.DescribeOptions, err error) {
-	for _, needed := range []struct{ flag, value string }{{"--line", f.line}, {"--base", f.base}} {
+func (opts *describeOptions) options(env *environment) (opt capture.DescribeOptions, err error) {
+	for _, needed := range []struct{ flag, value string }{{"--line", opts.line}, {"--base", opts.base}} {
 		if needed.value == "" {
 			return opt, fmt.Errorf("%s is not given", needed.flag)
 		}
 	}
-	if err := f.s3.resolve(); err != nil {
+	if err := opts.s3.resolve(); err != nil {
 		return opt, err
 	}
-	window, findings := a.loadCompat(f.compat)
-	a.tellFindings(findings)
+	window, findings := loadCompat(opts.compat)
+	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
 		return opt, fmt.Errorf("%s cannot be used as it is", window.File)
 	}
-	line, ok := window.Lookup(f.line)
+	line, ok := window.Lookup(opts.line)
 	if !ok {
-		return opt, fmt.Errorf("--line %s: %s has no such line%s", f.line, window.File, nearText(f.line, lineNames(window)))
+		return opt, fmt.Errorf("--line %s: %s has no such line%s", opts.line, window.File, nearText(opts.line, lineNames(window)))
 	}
-	opt = capture.DescribeOptions{Line: line.Name, Window: window, Run: a.runURL(), Log: a.log}
-	if opt.New, err = a.registryAt(f.manifest, window); err != nil {
+	opt = capture.DescribeOptions{Line: line.Name, Window: window, Run: workflowRunURL(env), Log: env.log}
+	if opt.New, err = manifestAt(env, opts.manifest, window); err != nil {
 		return opt, err
 	}
-	if opt.Base, err = a.registryAt(f.base, window); err != nil {
+	if opt.Base, err = manifestAt(env, opts.base, window); err != nil {
 		return opt, err
 	}
 	store := func(dir string) conformance.Store {
-		return conformance.NewStore(conformance.StoreOptions{Dir: dir, S3: f.s3.Options, Log: a.log})
+		return conformance.NewStore(conformance.StoreOptions{Dir: dir, S3: opts.s3.Options, Log: env.log})
 	}
-	opt.NewStore, opt.BaseStore = store(f.goldens), store(f.goldens)
-	if f.baseGoldens != "" {
-		opt.BaseStore = store(f.baseGoldens)
+	opt.NewStore, opt.BaseStore = store(opts.goldens), store(opts.goldens)
+	if opts.baseGoldens != "" {
+		opt.BaseStore = store(opts.baseGoldens)
 	}
 	return opt, nil
 }
 
-// registryAt reads a registry that must have no errors.
-func (a *app) registryAt(path string, window *compat.Matrix) (*manifest.Manifest, error) {
-	registry, findings := a.loadManifest(path, window)
-	a.tellFindings(findings)
+// manifestAt reads a registry that must have no errors.
+func manifestAt(env *environment, path string, window *compat.Matrix) (*manifest.Manifest, error) {
+	registry, findings := loadManifest(env, path, window)
+	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
 		return nil, fmt.Errorf("%s cannot be used as it is", registry.File)
 	}

@@ -45,7 +45,7 @@ exec /vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.3
 func newSite(t *testing.T, engine string) *site {
 	t.Helper()
 	c := testenv.KubeCluster(t)
-	s := &site{cluster: c, vcr: testenv.VCR(t), checkout: newCheckout(t), image: newImage(t, engine)}
+	s := &site{cluster: c, vcr: testenv.VCRAndHelper(t), checkout: newCheckout(t), image: newImage(t, engine)}
 	s.machine = c.Machine(t, testenv.MachineOptions{
 		Files:   map[string]string{"/vllm-vcr": s.vcr, "/image": s.image},
 		Env:     imageEnv,

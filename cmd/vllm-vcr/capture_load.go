@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,14 +15,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// captureFlags are the flags of capture load.
-type captureFlags struct {
+// loadOptions are the flags of capture load.
+type loadOptions struct {
 	cfg                       load.Config
 	workload, report, records string
 	serverTimeout             time.Duration
@@ -32,8 +34,8 @@ type captureFlags struct {
 	waitForFetch, tapTime time.Duration
 }
 
-func (a *app) captureLoadCommand() *cobra.Command {
-	var f captureFlags
+func newCaptureLoadCommand(env *environment) *cobra.Command {
+	var opts loadOptions
 	cmd := &cobra.Command{
 		Use:   "load URL",
 		Short: "Play a workload against an OpenAI-compatible server",
@@ -56,31 +58,31 @@ func (a *app) captureLoadCommand() *cobra.Command {
 			"  vllm-vcr capture load http://127.0.0.1:8000 --model tiny --workload stairs --stairs 1,4,16 --records requests.jsonl.gz",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.cfg.URL = strings.TrimSuffix(args[0], "/")
-			return a.captureLoad(cmd.Context(), f)
+			opts.cfg.URL = strings.TrimSuffix(args[0], "/")
+			return runCaptureLoad(cmd.Context(), env, opts)
 		},
 	}
-	f.addFlags(cmd.Flags())
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (f *captureFlags) addFlags(flags *pflag.FlagSet) {
+func (opts *loadOptions) addFlags(flags *pflag.FlagSet) {
 	var names []string
 	for _, w := range load.Workloads() {
 		names = append(names, string(w))
 	}
-	flags.StringVar(&f.workload, "workload", string(load.Multiturn), "what to play: "+strings.Join(names, ", "))
-	flags.Uint64Var(&f.cfg.Seed, "seed", 7, "seed of all that is asked")
-	flags.StringVar(&f.cfg.Model, "model", "", "name that the server knows the model by")
-	flags.DurationVar(&f.cfg.Idle, "idle-timeout", load.DefaultIdle, "longest silence of the server within a request")
-	flags.DurationVar(&f.serverTimeout, "server-timeout", 0, "how long to wait for the server to be healthy (default not at all)")
-	flags.StringVar(&f.report, "report", "", "write the report as JSON to this file (default load.json in --trace-dir)")
-	flags.StringVar(&f.records, "records", "", "write what the client saw of each request to this file, a line of JSON each, gzipped if it ends in .gz (default requests.jsonl.gz in --trace-dir)")
-	flags.StringVar(&f.traceDir, "trace-dir", "", "folder that is shared with the tap of a pod")
-	flags.DurationVar(&f.waitForFetch, "wait-for-fetch", 2*time.Hour, "how long to wait in --trace-dir for somebody to fetch what is there")
-	flags.DurationVar(&f.tapTime, "tap-timeout", 5*time.Minute, "how long the tap may take to finish its files in --trace-dir")
+	flags.StringVar(&opts.workload, "workload", string(load.Multiturn), "what to play: "+strings.Join(names, ", "))
+	flags.Uint64Var(&opts.cfg.Seed, "seed", 7, "seed of all that is asked")
+	flags.StringVar(&opts.cfg.Model, "model", "", "name that the server knows the model by")
+	flags.DurationVar(&opts.cfg.Idle, "idle-timeout", load.DefaultIdle, "longest silence of the server within a request")
+	flags.DurationVar(&opts.serverTimeout, "server-timeout", 0, "how long to wait for the server to be healthy (default not at all)")
+	flags.StringVar(&opts.report, "report", "", "write the report as JSON to this file (default load.json in --trace-dir)")
+	flags.StringVar(&opts.records, "records", "", "write what the client saw of each request to this file, a line of JSON each, gzipped if it ends in .gz (default requests.jsonl.gz in --trace-dir)")
+	flags.StringVar(&opts.traceDir, "trace-dir", "", "folder that is shared with the tap of a pod")
+	flags.DurationVar(&opts.waitForFetch, "wait-for-fetch", 2*time.Hour, "how long to wait in --trace-dir for somebody to fetch what is there")
+	flags.DurationVar(&opts.tapTime, "tap-timeout", 5*time.Minute, "how long the tap may take to finish its files in --trace-dir")
 	for _, field := range load.ShapeFields() {
-		flag := flags.VarPF(shapeFlag{&f.cfg.Shape, field}, field.Flag(), "", field.Usage+usedBy(field))
+		flag := flags.VarPF(shapeFlag{&opts.cfg.Shape, field}, field.Flag(), "", field.Usage+usedBy(field))
 		if field.Kind == "bool" {
 			flag.NoOptDefVal = "true"
 		}
@@ -120,33 +122,33 @@ func (f shapeFlag) String() string {
 }
 
 // check finds what is wrong with a command line before anything is sent or written.
-func (f *captureFlags) check() (err error) {
-	if f.cfg.Workload, err = chooseOne("--workload", load.Workload(f.workload), load.Workloads()...); err != nil {
+func (opts *loadOptions) check() (err error) {
+	if opts.cfg.Workload, err = chooseOne("--workload", load.Workload(opts.workload), load.Workloads()...); err != nil {
 		return err
 	}
 	for _, limit := range []struct {
 		flag  string
 		value time.Duration
-	}{{"--idle-timeout", f.cfg.Idle}, {"--wait-for-fetch", f.waitForFetch}, {"--tap-timeout", f.tapTime}} {
+	}{{"--idle-timeout", opts.cfg.Idle}, {"--wait-for-fetch", opts.waitForFetch}, {"--tap-timeout", opts.tapTime}} {
 		if limit.value <= 0 {
 			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
 		}
 	}
-	if f.serverTimeout < 0 {
-		return fmt.Errorf("--server-timeout %v: want 0 or more", f.serverTimeout)
+	if opts.serverTimeout < 0 {
+		return fmt.Errorf("--server-timeout %v: want 0 or more", opts.serverTimeout)
 	}
-	return f.cfg.Check()
+	return opts.cfg.Check()
 }
 
-func (a *app) captureLoad(ctx context.Context, f captureFlags) error {
-	f.cfg.Log = a.log
-	if err := f.check(); err != nil {
+func runCaptureLoad(ctx context.Context, env *environment, opts loadOptions) error {
+	opts.cfg.Log = env.log
+	if err := opts.check(); err != nil {
 		return err
 	}
-	if f.traceDir == "" {
-		return infra(a.playLoad(ctx, f))
+	if opts.traceDir == "" {
+		return infra(playLoad(ctx, env, opts))
 	}
-	return a.loadInPod(ctx, f, pod.Dir{Path: f.traceDir})
+	return loadInPod(ctx, env, opts, pod.Dir{Path: opts.traceDir})
 }
 
 // infra is an error of what is outside.
@@ -158,30 +160,30 @@ func infra(err error) error {
 }
 
 // playLoad plays the workload and writes what came of it, whatever that is.
-func (a *app) playLoad(ctx context.Context, f captureFlags) error {
-	if f.serverTimeout > 0 {
-		a.log.Info("waiting for the server", "url", f.cfg.URL)
-		if err := load.Await(ctx, f.cfg.URL, f.serverTimeout); err != nil {
+func playLoad(ctx context.Context, env *environment, opts loadOptions) error {
+	if opts.serverTimeout > 0 {
+		env.log.Info("waiting for the server", "url", opts.cfg.URL)
+		if err := load.Await(ctx, opts.cfg.URL, opts.serverTimeout); err != nil {
 			return err
 		}
 	}
-	records, err := openRecords(f.records)
+	records, err := openRecords(opts.records)
 	if err != nil {
 		return err
 	}
-	f.cfg.Each = records.write
-	report, err := load.Run(ctx, f.cfg)
+	opts.cfg.Each = records.write
+	report, err := load.Run(ctx, opts.cfg)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: the report covers what was asked until then")
 	}
 	if failed := records.close(); failed != nil {
 		err = cmp.Or(err, failed)
 	}
-	if failed := report.Text(a.stdout); failed != nil {
+	if failed := report.Text(env.stdout); failed != nil {
 		err = cmp.Or(err, fmt.Errorf("write report: %w", failed))
 	}
-	if f.report != "" {
-		if failed := writeFile(f.report, func(w io.Writer) error { return report.JSON(w) }); failed != nil {
+	if opts.report != "" {
+		if failed := writeFile(opts.report, func(w io.Writer) error { return report.JSON(w) }); failed != nil {
 			err = cmp.Or(err, fmt.Errorf("write report: %w", failed))
 		}
 	}
@@ -225,4 +227,88 @@ func (r *recordsFile) close() error {
 		return fmt.Errorf("write records: %w", err)
 	}
 	return nil
+}
+
+// loadInPod plays the workload beside a tap, and stays until its files are fetched.
+func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir pod.Dir) error {
+	if err := dir.Begin(); err != nil {
+		return infra(err)
+	}
+	opts.report = cmp.Or(opts.report, filepath.Join(dir.Path, pod.Report))
+	opts.records = cmp.Or(opts.records, filepath.Join(dir.Path, pod.Requests))
+	err := loadAndTap(ctx, env, opts, dir)
+	if err != nil {
+		// Where not even this can be told, the exit code tells it.
+		return infra(errors.Join(err, dir.Tell(pod.Failed, err.Error()+"\n")))
+	}
+	env.printErr("phases done, waiting for fetch")
+	err = dir.Wait(ctx, opts.waitForFetch, pod.Fetched)
+	var late *pod.LateError
+	if errors.As(err, &late) {
+		err = fmt.Errorf("nobody has fetched what was captured within %v", late.Patience)
+	} else if err != nil {
+		err = fmt.Errorf("ended before anybody had fetched what was captured: %w", err)
+	}
+	return infra(err)
+}
+
+// loadAndTap returns when both, load generator and tap, have their files in their places.
+func loadAndTap(ctx context.Context, env *environment, opts loadOptions, dir pod.Dir) error {
+	if err := playLoad(ctx, env, opts); err != nil {
+		return err
+	}
+	if err := dir.Tell(pod.Done, ""); err != nil {
+		return err
+	}
+	if err := dir.Wait(ctx, opts.tapTime, pod.Trace, pod.Steps, pod.Frames); err != nil {
+		return fmt.Errorf("the tap has not finished its files: %w", err)
+	}
+	return dir.Tell(pod.Ready, "")
+}
+
+// capturePodCommand has what is called inside a capture's pod: by its readiness probe, and by who fetches its files.
+func newCapturePodCommand(env *environment) *cobra.Command {
+	var dir pod.Dir
+	var offset int64
+	ready := &cobra.Command{
+		Use:   "ready",
+		Short: "Tell whether everything is there to be fetched",
+		Long:  "Exit code 0: it is. 3: not yet, or never, if the load has failed.",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return infra(dir.IsReady()) },
+	}
+	send := &cobra.Command{
+		Use:   "send FILE",
+		Short: "Write a file to stdout, behind a line that tells its size and digest",
+		Long: "The line is {\"file\":…,\"size\":…,\"offset\":…,\"sha256\":…}, of the whole file; behind it are exactly\n" +
+			"size-offset bytes. A file that changes meanwhile is an error. Needs no memory for the file.",
+		Example: "  vllm-vcr capture pod send trace.jsonl.gz --dir /trace --offset 1048576",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			err := dir.Send(env.stdout, args[0], offset)
+			if errors.Is(err, pod.ErrUsage) {
+				return err
+			}
+			return infra(err)
+		},
+	}
+	send.Flags().Int64Var(&offset, "offset", 0, "how many bytes are there already")
+	release := &cobra.Command{
+		Use:   "release",
+		Short: "Let the pod end: everything was fetched",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return infra(dir.Release()) },
+	}
+	for _, cmd := range []*cobra.Command{ready, send, release} {
+		addPodFlags(cmd.Flags(), &dir)
+	}
+	return group(&cobra.Command{
+		Use:    "pod",
+		Short:  "What is called inside a capture's pod",
+		Hidden: true,
+	}, ready, send, release)
+}
+
+func addPodFlags(flags *pflag.FlagSet, dir *pod.Dir) {
+	flags.StringVar(&dir.Path, "dir", deploy.TraceDir, "folder that load generator and tap share")
 }

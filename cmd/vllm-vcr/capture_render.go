@@ -1,68 +1,75 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// jobFlags say what the Jobs of a run have in common.
-type jobFlags struct{ run deploy.Run }
+// jobOptions say what the Jobs of a run have in common.
+type jobOptions struct{ run deploy.Run }
 
-func (f *jobFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.run.Queue, "queue", deploy.DefaultQueue, "local queue that admits the Jobs")
-	flags.DurationVar(&f.run.Start, "start-timeout", time.Hour, "how long the engine may take to serve, model and all")
-	flags.DurationVar(&f.run.Load, "load-timeout", time.Hour, "how long the load may take after that")
-	flags.DurationVar(&f.run.Fetch, "fetch-timeout", 2*time.Hour, "how long the files wait to be fetched before the pod gives up its GPU")
-	flags.StringVar(&f.run.ModelCache, "model-cache", "100Gi", "size of the pod's volume for models of the hub")
-	flags.StringVar(&f.run.TokenSecret, "hub-token-secret", "", "secret in the cluster that has the model hub's token, NAME or NAME/KEY (default no token)")
-	flags.StringToStringVar(&f.run.NodeSelector, "node-selector", nil, "label that nodes must have, KEY=VALUE; may be repeated")
+func (opts *jobOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.run.Queue, "queue", deploy.DefaultQueue, "local queue that admits the Jobs")
+	flags.DurationVar(&opts.run.Start, "start-timeout", time.Hour, "how long the engine may take to serve, model and all")
+	flags.DurationVar(&opts.run.Load, "load-timeout", time.Hour, "how long the load may take after that")
+	flags.DurationVar(&opts.run.Fetch, "fetch-timeout", 2*time.Hour, "how long the files wait to be fetched before the pod gives up its GPU")
+	flags.StringVar(&opts.run.ModelCache, "model-cache", "100Gi", "size of the pod's volume for models of the hub")
+	flags.StringVar(&opts.run.TokenSecret, "hub-token-secret", "", "secret in the cluster that has the model hub's token, NAME or NAME/KEY (default no token)")
+	flags.StringToStringVar(&opts.run.NodeSelector, "node-selector", nil, "label that nodes must have, KEY=VALUE; may be repeated")
 }
 
 // jobs renders what is submitted for the targets in a namespace.
-func (f *jobFlags) jobs(targets []target.Target, id, namespace string) ([]*kube.Job, error) {
-	f.run.ID, f.run.Namespace = id, namespace
-	return deploy.Jobs(targets, f.run)
+func (opts *jobOptions) jobs(targets []target.Target, id, namespace string) ([]*kube.Job, error) {
+	opts.run.ID, opts.run.Namespace = id, namespace
+	return deploy.Jobs(targets, opts.run)
 }
 
 // quota is that of the file of a cluster queue. A cluster that is there is asked for its own.
-func (f *renderFlags) quota() (deploy.Quota, error) {
-	if f.clusterQueue == "" {
+func (opts *renderOptions) quota() (deploy.Quota, error) {
+	if opts.clusterQueue == "" {
 		objects, err := deploy.Setup(vcr.Files, vcr.DeployPath)
 		if err != nil {
 			return deploy.Quota{}, err
 		}
 		return deploy.QuotaOf(objects)
 	}
-	text, err := os.ReadFile(f.clusterQueue)
+	text, err := os.ReadFile(opts.clusterQueue)
 	if err != nil {
 		return deploy.Quota{}, fmt.Errorf("--cluster-queue: %w", err)
 	}
-	return deploy.ReadQuota(f.clusterQueue, text)
+	return deploy.ReadQuota(opts.clusterQueue, text)
 }
 
-// renderFlags are the flags of capture render.
-type renderFlags struct {
-	targets              targetFlags
-	jobs                 jobFlags
+// renderOptions are the flags of capture render.
+type renderOptions struct {
+	targets              targetOptions
+	jobs                 jobOptions
 	clusterQueue         string
 	runID, namespace     string
 	format               string
 	setup, offlineReplay bool
-	replay               replayFlags
+	replay               replayOptions
 }
 
-func (a *app) captureRenderCommand() *cobra.Command {
-	var f renderFlags
+func newCaptureRenderCommand(env *environment) *cobra.Command {
+	var opts renderOptions
 	cmd := &cobra.Command{
 		Use:   "render [TARGET…]",
 		Short: "Print what a capture is in a Kubernetes cluster",
@@ -76,58 +83,58 @@ func (a *app) captureRenderCommand() *cobra.Command {
 			"  vllm-vcr capture render 0.33/qwen3-8b-multiturn-s7 --run-id 17 | kubectl create -f -\n" +
 			"  vllm-vcr capture render --offline-replay --golden 0.33/multiturn-s7 --frontend rust \\\n" +
 			"      --image ghcr.io/vllm-vcr/vllm-vcr:1.1.0@sha256:… --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
-		RunE: func(_ *cobra.Command, args []string) error { return a.captureRender(f, args) },
+		RunE: func(_ *cobra.Command, args []string) error { return runCaptureRender(env, opts, args) },
 	}
 	flags := cmd.Flags()
-	f.targets.addFlags(flags)
-	f.jobs.addFlags(flags)
-	f.replay.addFlags(flags)
-	flags.StringVar(&f.clusterQueue, "cluster-queue", "", "file of the ClusterQueue, whose quota the Jobs must fit into (default that of "+vcr.DeployPath+"/ in the binary)")
-	flags.StringVar(&f.runID, "run-id", "preview", "name of the run, in the names of its Jobs")
-	flags.StringVar(&f.namespace, "namespace", deploy.DefaultNamespace, "namespace of the objects")
-	flags.StringVar(&f.format, "format", string(deploy.YAML), "yaml or json")
-	flags.BoolVar(&f.setup, "setup", false, "print what the cluster needs before the first capture")
-	flags.BoolVar(&f.offlineReplay, "offline-replay", false, "print the Deployment that serves a golden without an engine")
+	opts.targets.addFlags(flags)
+	opts.jobs.addFlags(flags)
+	opts.replay.addFlags(flags)
+	flags.StringVar(&opts.clusterQueue, "cluster-queue", "", "file of the ClusterQueue, whose quota the Jobs must fit into (default that of "+vcr.DeployPath+"/ in the binary)")
+	flags.StringVar(&opts.runID, "run-id", "preview", "name of the run, in the names of its Jobs")
+	flags.StringVar(&opts.namespace, "namespace", deploy.DefaultNamespace, "namespace of the objects")
+	flags.StringVar(&opts.format, "format", string(deploy.YAML), "yaml or json")
+	flags.BoolVar(&opts.setup, "setup", false, "print what the cluster needs before the first capture")
+	flags.BoolVar(&opts.offlineReplay, "offline-replay", false, "print the Deployment that serves a golden without an engine")
 	return cmd
 }
 
-func (a *app) captureRender(f renderFlags, args []string) error {
-	format, err := chooseOne("--format", deploy.Format(f.format), deploy.Formats()...)
+func runCaptureRender(env *environment, opts renderOptions, args []string) error {
+	format, err := chooseOne("--format", deploy.Format(opts.format), deploy.Formats()...)
 	if err != nil {
 		return err
 	}
-	objects, err := a.renderObjects(f, args)
+	objects, err := renderObjects(env, opts, args)
 	if err != nil {
 		return err
 	}
-	return deploy.Write(a.stdout, format, objects...)
+	return deploy.Write(env.stdout, format, objects...)
 }
 
-func (a *app) renderObjects(f renderFlags, args []string) ([]any, error) {
+func renderObjects(env *environment, opts renderOptions, args []string) ([]any, error) {
 	switch {
-	case f.setup && f.offlineReplay:
+	case opts.setup && opts.offlineReplay:
 		return nil, errors.New("--setup and --offline-replay: want one of the two")
-	case f.setup || f.offlineReplay:
+	case opts.setup || opts.offlineReplay:
 		if len(args) > 0 {
 			return nil, fmt.Errorf("target %q: --setup and --offline-replay print no Jobs", args[0])
 		}
-		if f.setup {
+		if opts.setup {
 			return deploy.Setup(vcr.Files, vcr.DeployPath)
 		}
-		return a.renderReplay(f)
+		return renderReplay(env, opts)
 	}
-	if f.replay.golden != "" || f.replay.frontend != "" {
+	if opts.replay.golden != "" || opts.replay.frontend != "" {
 		return nil, errors.New("--golden and --frontend are of --offline-replay, which is not given")
 	}
-	targets, err := f.targets.resolve(a, args)
+	targets, err := opts.targets.resolve(env, args)
 	if err != nil {
 		return nil, err
 	}
-	quota, err := f.quota()
+	quota, err := opts.quota()
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := f.jobs.jobs(targets, f.runID, f.namespace)
+	jobs, err := opts.jobs.jobs(targets, opts.runID, opts.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -139,4 +146,96 @@ func (a *app) renderObjects(f renderFlags, args []string) ([]any, error) {
 		objects[i] = job
 	}
 	return objects, nil
+}
+
+// replayOptions are the flags of capture render --offline-replay.
+type replayOptions struct {
+	golden, frontend string
+	manifest         string
+	image, vllmImage string
+	store            storeOptions // only the bucket, and how to reach it
+}
+
+func (opts *replayOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.golden, "golden", "", "golden that is replayed, LINE/ID")
+	flags.StringVar(&opts.frontend, "frontend", "", "frontend that serves it: rust (vllm-rs, the default) or python (vllm serve)")
+	flags.StringVar(&opts.manifest, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
+	flags.StringVar(&opts.image, "image", "", "image of vllm-vcr for the replay, by digest (default the line's tap_image)")
+	flags.StringVar(&opts.vllmImage, "vllm-image", "", "image of vLLM for the replay's frontend, by digest; python needs one for the CPU (default that of the line)")
+	flags.StringVar(&opts.store.bucket, "bucket", "", "bucket that the golden is in, s3://name/prefix or https://host/path (default $CONFORMANCE_BUCKET)")
+	opts.store.s3.addFlags(flags)
+}
+
+// renderReplay are the objects that serve a golden.
+func renderReplay(env *environment, opts renderOptions) ([]any, error) {
+	kind, err := chooseOne("--frontend", deploy.FrontendKind(cmp.Or(opts.replay.frontend, string(deploy.Rust))), deploy.FrontendKinds()...)
+	if err != nil {
+		return nil, err
+	}
+	registered, err := replayedGolden(env, opts)
+	if err != nil {
+		return nil, err
+	}
+	source, err := opts.replay.source(env, registered)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := opts.targets.resolve(env, []string{opts.replay.golden})
+	if err != nil {
+		return nil, err
+	}
+	t := targets[0]
+	t.Images.Tap = cmp.Or(opts.replay.image, t.Images.Tap)
+	if opts.replay.vllmImage != "" {
+		t.Images.Engine, t.Images.Frontend = opts.replay.vllmImage, ""
+	}
+	objects, err := deploy.Replay{
+		Target: t, Frontend: kind, Source: source,
+		Namespace: opts.namespace, TokenSecret: opts.jobs.run.TokenSecret, ModelCache: opts.jobs.run.ModelCache,
+	}.Objects()
+	if err != nil {
+		return nil, fmt.Errorf("%w; --image and --vllm-image give images", err)
+	}
+	return objects, nil
+}
+
+// replayedGolden is the golden that is named, which must be one that play takes.
+func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, error) {
+	line, id, ok := strings.Cut(opts.replay.golden, "/")
+	if !ok || strings.ContainsAny(opts.replay.golden, "*@") {
+		return manifest.Golden{}, fmt.Errorf("--golden %q: want LINE/ID of one", opts.replay.golden)
+	}
+	_, registry, err := loadInputs(env, &inputs{compat: opts.targets.compat, manifest: cmp.Or(opts.replay.manifest, env.getenv("CONFORMANCE_MANIFEST"))})
+	if err != nil {
+		return manifest.Golden{}, err
+	}
+	var names []string
+	for _, g := range registry.Goldens {
+		if g.Line != line || g.ID != id {
+			names = append(names, g.Line+"/"+g.ID)
+			continue
+		}
+		if g.Role == manifest.Wire {
+			return g, fmt.Errorf("--golden %s: it has raw frames, which no frontend can be served with: name one of tokens", opts.replay.golden)
+		}
+		return g, nil
+	}
+	near := ""
+	if name, ok := tomlfile.Nearest(opts.replay.golden, names); ok {
+		near = fmt.Sprintf("; did you mean %s?", name)
+	}
+	return manifest.Golden{}, fmt.Errorf("--golden %s: %s has no such golden%s", opts.replay.golden, registry.File, near)
+}
+
+// source are the flags by which the pod finds the golden. It has no files but those in the binary.
+func (opts *replayOptions) source(env *environment, g manifest.Golden) ([]string, error) {
+	opts.store.maxSize = golden.DefaultMaxSize
+	if err := opts.store.resolve(env, new(inputs)); err != nil {
+		return nil, err
+	}
+	_, err := fs.Stat(vcr.Files, path.Join(vcr.GoldensPath, g.BucketPath))
+	if opts.store.bucket == "" && err != nil && !strings.Contains(g.BucketPath, "://") {
+		return nil, errors.New("golden " + g.Line + "/" + g.ID + " is not in the binary, and so not in its image: say with --bucket where it is")
+	}
+	return opts.store.repeat(), nil
 }

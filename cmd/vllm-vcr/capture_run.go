@@ -3,12 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,51 +16,36 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/capture/cluster"
-	"github.com/vllm-vcr/conformance/internal/capture/remote"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/helper"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
-	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
-// runFlags are the flags of capture run.
-type runFlags struct {
-	remoteFlags
-	local     bool
-	here      localFlags
-	manifest  string
-	goldens   string
-	upload    string
-	s3        s3Flags
-	failFast  bool
-	admission time.Duration
+// workPath is where captures of this machine keep their files.
+const workPath = ".cache/goldens"
+
+// captureRunOptions are those of capture run.
+type captureRunOptions struct {
+	remoteOptions
+	local bool
+
+	engine      engineOptions
+	engines     int // at a time
+	bootTimeout time.Duration
+
+	work, out  string
+	noRegister bool
+	manifest   string
+	goldens    string
+	upload     string
+	s3         s3Options
+	failFast   bool
 }
 
-// remoteFlags are what all commands have that are about captures in a cluster.
-type remoteFlags struct {
-	targets targetFlags
-	cluster clusterFlags
-	jobs    jobFlags
-	runID   string
-}
-
-func (f *remoteFlags) addFlags(flags *pflag.FlagSet) {
-	f.targets.addFlags(flags)
-	f.cluster.addFlags(flags)
-	f.jobs.addFlags(flags)
-	flags.StringVar(&f.runID, "run-id", "", "name of the run, at most 20 letters, digits and hyphens (default $GITHUB_RUN_ID, else a new one)")
-}
-
-func addAdmissionFlag(flags *pflag.FlagSet, admission *time.Duration) {
-	flags.DurationVar(admission, "admission-timeout", 6*time.Hour, "how long a Job may wait for quota")
-}
-
-// budgets are how long each stage of a Job may last. Once the frontend is ready, the engine serves.
-func (f *remoteFlags) budgets(admission time.Duration) cluster.Budgets {
-	return cluster.Budgets{Admission: admission, Start: f.jobs.run.Start, Load: f.jobs.run.Load}
-}
-
-func (a *app) captureRunCommand() *cobra.Command {
-	var f runFlags
+func newCaptureRunCommand(env *environment) *cobra.Command {
+	var opts captureRunOptions
 	cmd := &cobra.Command{
 		Use:   "run TARGET…",
 		Short: "Capture targets, and register what they say as goldens",
@@ -72,231 +56,185 @@ func (a *app) captureRunCommand() *cobra.Command {
 			"--run-id. With --local they run on this machine, one after another, with the line's engine for the CPU.\n\n" +
 			"Nothing of a target is registered unless all of it is in order. The others are not held up by one that fails.",
 		Example: "  vllm-vcr capture run --local --line 0.33\n  vllm-vcr capture run '0.33/*' --upload s3://bucket/prefix",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.captureRun(cmd.Context(), f, args) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return runCaptureRun(cmd.Context(), env, opts, args) },
 	}
-	flags := cmd.Flags()
-	f.remoteFlags.addFlags(flags)
-	f.here.addFlags(flags)
-	flags.BoolVar(&f.local, "local", false, "run on this machine, without a GPU")
-	flags.StringVar(&f.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
-	flags.StringVar(&f.goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
-	flags.StringVar(&f.upload, "upload", "", "where to keep the goldens instead: s3://bucket/prefix, or file:///dir")
-	f.s3.addFlags(flags)
-	flags.BoolVar(&f.failFast, "fail-fast", false, "give up all targets when one fails")
-	addAdmissionFlag(flags, &f.admission)
+	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
-func (a *app) captureRun(ctx context.Context, f runFlags, args []string) error {
-	if err := f.here.enter(); err != nil {
+func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
+	opts.remoteOptions.addFlags(flags)
+	opts.engine.addFlags(flags)
+	flags.IntVar(&opts.engines, "jobs", 1, "with --local, how many engines run at a time: those that share two cores spoil each other's times")
+	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "with --local, how long an engine may take to start")
+	flags.StringVar(&opts.work, "work", workPath, "where recordings, raw frames and logs stay, in a folder LINE/ID each")
+	flags.StringVar(&opts.out, "out", "", "be in this folder: its support window, targets and registry count")
+	flags.BoolVar(&opts.noRegister, "no-register", false, "leave the recordings where they are")
+	flags.BoolVar(&opts.local, "local", false, "run on this machine, without a GPU")
+	flags.StringVar(&opts.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
+	flags.StringVar(&opts.goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
+	flags.StringVar(&opts.upload, "upload", "", "where to keep the goldens instead: s3://bucket/prefix, or file:///dir")
+	opts.s3.addFlags(flags)
+	flags.BoolVar(&opts.failFast, "fail-fast", false, "give up all targets when one fails")
+	opts.addAdmissionFlag(flags)
+}
+
+func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions, args []string) error {
+	if opts.engines < 1 {
+		return fmt.Errorf("--jobs %d: want 1 or more", opts.engines)
+	}
+	if opts.bootTimeout <= 0 {
+		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
+	}
+	if opts.out != "" {
+		if err := os.Chdir(opts.out); err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+	}
+	if err := loadProfilesBeside(env, cmp.Or(opts.targets.compat, vcr.CompatPath)); err != nil {
 		return err
 	}
-	if err := a.learnBeside(cmp.Or(f.targets.compat, vcr.CompatPath)); err != nil {
+	if err := opts.s3.resolve(); err != nil {
 		return err
 	}
-	if err := f.s3.resolve(); err != nil {
-		return err
-	}
-	targets, err := f.chosen(a, args)
+	opts.manifest = cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST"), vcr.ManifestPath)
+	request, err := opts.request(env, helper.Run, args)
 	if err != nil {
 		return err
 	}
-	accept, err := f.acceptor(a)
+	if !opts.local {
+		request.Work, request.FailFast = opts.work, opts.failFast
+		if request.Accept, err = opts.accept(env); err != nil {
+			return err
+		}
+		return callHelper(ctx, env, request)
+	}
+	outcomes, err := captureHere(ctx, env, opts, request.Targets)
 	if err != nil {
 		return err
 	}
-	outcomes, err := f.outcomes(ctx, a, targets, accept)
+	code, err := capture.Report(env.stdout, env.stderr, outcomes)
+	if ctx.Err() != nil {
+		return infra(errors.New("interrupted"))
+	}
 	if err != nil {
-		return err
-	}
-	return a.printOutcomes(ctx, outcomes)
-}
-
-// chosen are the targets of the command line, of which there must be some: all of all lines is never meant.
-func (f *remoteFlags) chosen(a *app, args []string) ([]target.Target, error) {
-	if len(args) == 0 && len(f.targets.lines) == 0 {
-		return nil, errors.New("no target is given: want such as 0.33/multiturn-s7, or --line 0.33; `vllm-vcr capture list` shows all")
-	}
-	return f.targets.resolve(a, args)
-}
-
-// acceptor makes goldens of recordings, or is nil if they are not wanted.
-func (f *runFlags) acceptor(a *app) (func(context.Context, capture.Recording) (capture.Accepted, error), error) {
-	if f.here.noRegister {
-		return nil, nil
-	}
-	opt := capture.AcceptOptions{
-		Manifest: cmp.Or(a.orEnv(f.manifest, "CONFORMANCE_MANIFEST"), vcr.ManifestPath), Goldens: f.goldens, Upload: f.upload,
-		S3: f.s3.Options, Run: a.runURL(), Log: a.log, Progress: a.progress,
-		Store: conformance.NewStore(conformance.StoreOptions{Dir: f.goldens, S3: f.s3.Options, Log: a.log}),
-	}
-	opt.Window, _ = a.loadCompat(f.targets.compat) // its findings were told when targets were chosen
-	return func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
-		if err := beginRegistry(opt.Manifest); err != nil {
-			return capture.Accepted{}, err
-		}
-		return capture.Accept(ctx, opt, rec)
-	}, nil
-}
-
-func (f *runFlags) outcomes(
-	ctx context.Context, a *app, targets []target.Target, accept func(context.Context, capture.Recording) (capture.Accepted, error),
-) ([]capture.Outcome, error) {
-	if !f.local {
-		opt := remote.Options{
-			Accept: accept, FailFast: f.failFast,
-			Budgets: f.budgets(f.admission),
-		}
-		return f.remote(ctx, a, targets, f.here.work, opt)
-	}
-	outcomes, err := a.runLocal(ctx, targets, f.here, f.failFast)
-	if err != nil {
-		return nil, err
-	}
-	acceptAll(ctx, outcomes, a.timed(accept), f.failFast)
-	return outcomes, nil
-}
-
-// acceptAll takes the recordings of this machine.
-func acceptAll(
-	ctx context.Context, outcomes []capture.Outcome, accept func(context.Context, capture.Recording) (capture.Accepted, error), failFast bool,
-) {
-	var failed error
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.Err == nil && failed != nil {
-			o.Err = failed
-		}
-		if o.Err == nil && accept != nil {
-			o.Accepted, o.Err = accept(ctx, o.Recording)
-		}
-		if o.Err != nil && failFast {
-			failed = errors.New("not registered, as another target failed")
-		}
-	}
-}
-
-// remote captures targets in the cluster. Recordings come to a folder of the run below work.
-func (f *remoteFlags) remote(
-	ctx context.Context, a *app, targets []target.Target, work string, opt remote.Options,
-) ([]capture.Outcome, error) {
-	client, err := f.cluster.connect(a)
-	if err != nil {
-		return nil, err
-	}
-	id := f.run(a)
-	if opt.Jobs, err = f.jobs.jobs(targets, id, client.Namespace()); err != nil {
-		return nil, err
-	}
-	a.tell(fmt.Sprintf("run %s: %d targets in namespace %s of %s; if this is killed, take it up with --run-id %s",
-		id, len(targets), client.Namespace(), client.Server(), id))
-	opt.Queue, opt.Dir, opt.Log, opt.Tell = f.jobs.run.Queue, filepath.Join(work, id), a.log, a.tellTarget
-	var c remote.Cluster = client
-	if opt.KeepFailed {
-		c = submitted{client}
-	}
-	outcomes, err := remote.Capture(ctx, c, opt, targets)
-	if err != nil {
-		return nil, exitError{conformance.ExitInfra, err}
-	}
-	return outcomes, nil
-}
-
-// run is the name of the run.
-func (f *remoteFlags) run(a *app) string {
-	id := cmp.Or(f.runID, a.orEnv("", "GITHUB_RUN_ID"))
-	if id == "" {
-		var random [3]byte
-		_, _ = rand.Read(random[:]) // never fails
-		id = time.Now().UTC().Format("20060102") + "-" + hex.EncodeToString(random[:])
-	}
-	return id
-}
-
-// tellTarget tells of progress with one target, in lines of whoever wrote them.
-func (a *app) tellTarget(t target.Target, text string) {
-	prefix := t.Name() + ": "
-	for line := range strings.SplitSeq(text, "\n") {
-		a.tell(prefix + strings.TrimPrefix(line, prefix))
-	}
-}
-
-// printOutcomes says what became of each target, and chooses the exit code.
-func (a *app) printOutcomes(ctx context.Context, outcomes []capture.Outcome) error {
-	failed, code := 0, conformance.ExitOK
-	for _, o := range outcomes {
-		for _, w := range o.Accepted.Warnings {
-			a.tellTarget(o.Target, "warning: "+w)
-		}
-		for line := range strings.SplitSeq(outcomeText(o), "\n") {
-			if _, err := fmt.Fprintln(a.stdout, report.OneLine(line)); err != nil {
-				return err
-			}
-		}
-		if o.Err != nil {
-			failed++
-			code = worseFailure(code, exitCodeOf(o.Err))
-		}
-	}
-	switch {
-	case ctx.Err() != nil:
-		return exitError{conformance.ExitInfra, errors.New("interrupted")}
-	case failed > 0:
-		return exitError{code, fmt.Errorf("%d of %d targets failed", failed, len(outcomes))}
+		return exitError{code, err}
 	}
 	return nil
 }
 
-// outcomeText is the result of one target.
-func outcomeText(o capture.Outcome) string {
-	name := o.Target.Name()
-	if o.Err != nil {
-		prefix := name + ": "
-		lines := strings.Split(o.Err.Error(), "\n")
-		for i, line := range lines {
-			lines[i] = prefix + "failed: " + strings.TrimPrefix(line, prefix)
-		}
-		return strings.Join(lines, "\n")
+// accept says how the helper registers recordings; nil if it does not.
+func (opts *captureRunOptions) accept(env *environment) (*helper.Accept, error) {
+	if opts.noRegister {
+		return nil, nil
 	}
-	if len(o.Accepted.Goldens) == 0 {
-		return name + ": captured: " + o.Recording.Dir
+	accept := &helper.Accept{
+		CompatFile: "(embedded) " + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
+		Upload: opts.upload, S3: opts.s3.Options, RunURL: workflowRunURL(env), Profiles: env.profiles, AllProfiles: env.profilesNamed,
 	}
-	var goldens []string
-	for _, done := range o.Accepted.Goldens {
-		g := done.Golden
-		what := "registered already"
-		if done.Changed {
-			what = "registered"
-		}
-		content := fmt.Sprintf("%d messages", done.Messages)
-		if done.Messages == 0 {
-			content = fmt.Sprintf("%d requests, %d tokens", g.Records, g.Tokens)
-			if o.Accepted.Before != "" {
-				content += ", " + o.Accepted.Before + " answers as before"
+	path := opts.targets.compat
+	if path == "" && exists(vcr.CompatPath) {
+		path = vcr.CompatPath
+	}
+	if path == "" {
+		return accept, nil
+	}
+	accept.CompatFile = path
+	var err error
+	accept.Compat, err = os.ReadFile(path)
+	return accept, err
+}
+
+// captureHere captures targets on this machine, and accepts the recordings once all are made.
+func captureHere(ctx context.Context, env *environment, opts captureRunOptions, targets []target.Target) ([]capture.Outcome, error) {
+	outcomes, err := record(ctx, env, opts, targets)
+	if err != nil || opts.noRegister {
+		return outcomes, err
+	}
+	matrix, _ := loadCompat(opts.targets.compat) // its diagnostics were printed when targets were chosen
+	accept := capture.AcceptOptions{
+		Window: matrix, Manifest: opts.manifest, NewManifest: true, Goldens: opts.goldens, Upload: opts.upload,
+		S3: opts.s3.Options, Run: workflowRunURL(env), Log: env.log,
+		Progress: func(r conformance.Result) { logResult(env, r) },
+		Store:    conformance.NewStore(conformance.StoreOptions{Dir: opts.goldens, S3: opts.s3.Options, Log: env.log}),
+	}
+	var failed error
+	for i := range outcomes {
+		o := &outcomes[i]
+		o.Err = cmp.Or(o.Err, failed)
+		if o.Err == nil {
+			began := time.Now()
+			if o.Accepted, o.Err = capture.Accept(ctx, accept, o.Recording); o.Err == nil {
+				capture.PrintAbout(env.stderr, o.Target, fmt.Sprintf("checked, replayed and registered in %.1f s", time.Since(began).Seconds()))
 			}
 		}
-		goldens = append(goldens, fmt.Sprintf("%s: %s %s: %s, sha256 %s, %s", name, what, g.ID, content, g.SHA256, done.Location))
+		if o.Err != nil && opts.failFast {
+			failed = errors.New("not registered, as another target failed")
+		}
 	}
-	return strings.Join(goldens, "\n")
+	return outcomes, nil
 }
 
-// exitCodeOf is the code of a target that failed.
-func exitCodeOf(err error) int {
-	var refused *capture.RefusedError
-	var registration *conformance.RegistrationError
-	switch {
-	case errors.As(err, &refused):
-		return conformance.ExitFail
-	case errors.As(err, &registration):
-		return registration.ExitCode
+// record captures targets on this machine, and returns what became of each, with nothing accepted yet.
+func record(ctx context.Context, env *environment, opts captureRunOptions, targets []target.Target) ([]capture.Outcome, error) {
+	for _, t := range targets {
+		if err := local.CheckTarget(t); err != nil {
+			return nil, err
+		}
 	}
-	return conformance.ExitInfra
+	self, err := os.Executable()
+	if err != nil {
+		return nil, infra(err)
+	}
+	steps := openSteps(env)
+	defer steps.close()
+	options := local.Options{
+		Dir: opts.work, Engines: map[string]cpuengine.Engine{}, Models: map[string]string{}, VCR: self, Jobs: opts.engines,
+		BootTimeout: opts.bootTimeout, Profiles: env.profiles, FailFast: opts.failFast, Log: steps.env.log,
+		Progress: func(t target.Target, step string) { steps.show(t.Name(), step) },
+	}
+	for _, t := range targets {
+		release, key := t.Release(), t.Model.Key
+		if _, ok := options.Engines[release]; !ok {
+			if options.Engines[release], err = opts.engine.ensure(ctx, steps, release); err != nil {
+				return nil, err
+			}
+		}
+		folder, isFolder := t.Model.Folder()
+		if _, ok := options.Models[key]; ok || !isFolder {
+			continue
+		}
+		if options.Models[key], err = modelFolder(folder); err != nil {
+			return nil, infra(fmt.Errorf("model %s: %w", key, err))
+		}
+	}
+	outcomes, err := local.CaptureAll(ctx, options, targets)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted: nothing was registered")
+	}
+	if err != nil {
+		return nil, infra(err)
+	}
+	return outcomes, nil
 }
 
-// worseFailure is the code of two failures: what says least about the engine wins, so that 1 means that all of them are about it.
-func worseFailure(a, b int) int {
-	if a == conformance.ExitOK || a == conformance.ExitFail {
-		return b
+// modelFolder is the absolute path of a model's folder. The one in the binary is written to the cache where there is none
+// of that path here.
+func modelFolder(path string) (string, error) {
+	dir := filepath.FromSlash(path)
+	if exists(filepath.Join(dir, "config.json")) {
+		return filepath.Abs(dir)
 	}
-	return a
+	if path != vcr.ModelPath {
+		return "", fmt.Errorf("there is no %s", filepath.Join(dir, "config.json"))
+	}
+	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
+	if err != nil {
+		return "", err
+	}
+	cache, err := driftCache("")
+	if err != nil {
+		return "", err
+	}
+	return drift.Model(files, cache)
 }

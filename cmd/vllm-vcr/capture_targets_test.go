@@ -34,7 +34,7 @@ func TestCommandsOfTargetsAreOurs(t *testing.T) {
 // wantTaken wants a command that takes the arguments.
 func wantTaken(t *testing.T, target, name string, args []string) {
 	t.Helper()
-	cmd, rest, err := newApp(io.Discard, io.Discard, nil).root().Find(args)
+	cmd, rest, err := newRootCommand(newEnvironment(io.Discard, io.Discard, nil)).Find(args)
 	if err != nil || cmd.Name() != name {
 		t.Fatalf("%s: %v is %v: %v", target, args, cmd.Name(), err)
 	}

@@ -49,7 +49,7 @@ type adoptOptions struct {
 	window         int
 	rev            string
 	engineUse      string
-	engine         engineFlags
+	engine         engineOptions
 	work, upload   string
 	prune, dryRun  bool
 	validated      bool
@@ -376,14 +376,10 @@ func (run *adoption) capture(ctx context.Context) (whole bool, err error) {
 		run.leaveCapture(len(here), err)
 		return false, nil
 	}
-	flags := run.captureFlags()
-	accept, err := flags.acceptor(run.env)
-	if err != nil {
-		return false, err
-	}
+	opts := run.captureOptions()
 	var outcomes []capture.Outcome
 	for _, t := range here { // one after the other, so that each is registered whatever becomes of the next
-		one, err := flags.outcomes(ctx, run.env, []target.Target{t}, accept)
+		one, err := captureHere(ctx, run.env, opts, []target.Target{t})
 		if err != nil {
 			return false, errors.Join(err, run.take(outcomes))
 		}
@@ -400,7 +396,7 @@ func (run *adoption) leave(format string, args ...any) {
 // uncaptured are the targets of the line that the registry has no golden of the release of: those of this machine, and
 // those that need a cluster.
 func (run *adoption) uncaptured() (here, elsewhere []target.Target, err error) {
-	_, file, err := targetFlags{targets: run.tree.Targets, compat: run.tree.Compat}.load(run.env)
+	_, file, err := targetOptions{targets: run.tree.Targets, compat: run.tree.Compat}.load(run.env)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -468,12 +464,12 @@ func (run *adoption) leaveCapture(count int, err error) {
 		run.plan.Line, run.plan.Line)
 }
 
-// captureFlags are those of capture run --local.
-func (run *adoption) captureFlags() *runFlags {
-	opts := &runFlags{
-		local: true, manifest: run.tree.Manifest, goldens: cmp.Or(run.flags.store.goldens, run.tree.Goldens),
+// captureOptions are those of capture run --local.
+func (run *adoption) captureOptions() captureRunOptions {
+	opts := captureRunOptions{
+		engine: run.flags.engine, engines: 1, bootTimeout: local.DefaultBootTimeout, work: run.flags.work,
+		manifest: run.tree.Manifest, goldens: cmp.Or(run.flags.store.goldens, run.tree.Goldens),
 		upload: run.flags.upload, s3: run.flags.store.s3,
-		here: localFlags{engine: run.flags.engine, jobs: 1, bootTimeout: local.DefaultBootTimeout, work: run.flags.work},
 	}
 	opts.targets.compat = run.tree.Compat
 	return opts
@@ -490,7 +486,7 @@ func (run *adoption) take(outcomes []capture.Outcome) error {
 			failed = append(failed, o.Err.Error())
 			continue
 		}
-		run.report.Goldens = append(run.report.Goldens, strings.Split(outcomeText(o), "\n")...)
+		run.report.Goldens = append(run.report.Goldens, strings.Split(o.Text(), "\n")...)
 	}
 	if len(failed) > 0 {
 		return oneLine(fmt.Errorf("%d of %d targets failed: %s", len(failed), len(outcomes), strings.Join(failed, "; ")))

@@ -189,7 +189,7 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 	if err != nil {
 		return drift.Result{}, exitError{conformance.ExitInfra, err}
 	}
-	steps := env.openSteps()
+	steps := openSteps(env)
 	defer steps.close()
 	var wanted []drift.LayerName
 	for _, name := range opts.layers {
@@ -200,10 +200,10 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 		Source: run.subject.source, Cache: run.cache,
 		Frontend: func(ctx context.Context) (drift.Frontend, error) { return run.subject.fetch(ctx, run.cache, env.log) },
 		Extract:  run.subject.extract(),
-		Step:     func(layer drift.LayerName, step string) { steps.tell(string(layer), step) },
+		Step:     func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
 			Dir: opts.peers, Index: opts.index, Log: env.log,
-			Progress: func(step string) { steps.tell("engine "+run.subject.build.String(), step) },
+			Progress: func(step string) { steps.show("engine "+run.subject.build.String(), step) },
 		}},
 	}
 	return check.Run(ctx), nil

@@ -26,6 +26,7 @@ import (
 type environment struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
+	args           []string // of the command line
 	now            func() time.Time
 	chdir          func(dir string) error
 	log            *slog.Logger
@@ -71,6 +72,7 @@ func (env *environment) main(ctx context.Context, args []string) int {
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
 func (env *environment) execute(ctx context.Context, args []string) (int, error) {
 	root := newRootCommand(env)
+	env.args = args
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {

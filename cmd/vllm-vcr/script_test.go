@@ -11,12 +11,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/capture/helper"
+	"github.com/vllm-vcr/conformance/internal/capture/remote"
 )
 
-// TestMain makes the command itself available to the scripts, and to tests that
+// TestMain makes the command itself and its helper available to the scripts, and to tests that
 // start it as a process.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"vllm-vcr": main})
+	testscript.Main(m, map[string]func(){"vllm-vcr": main, helper.Program: func() { os.Exit(remote.Main(version)) }})
 }
 
 // TestScripts runs testdata/script/*.txtar. Besides the usual commands they have

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +22,9 @@ import (
 type AcceptOptions struct {
 	Window   *compat.Matrix
 	Manifest string // path of the registry, which is edited
-	Goldens  string // directory that bucket paths are relative to
+	// NewManifest makes an empty manifest where there is none, so that the first golden has a place.
+	NewManifest bool
+	Goldens     string // directory that bucket paths are relative to
 	// Upload, if not empty, is where the bytes go instead: s3://bucket/prefix or file:///dir. S3 writes to s3:// locations.
 	Upload string
 	S3     golden.Connector
@@ -72,6 +76,11 @@ func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, er
 	if len(findings) > 0 {
 		return Accepted{}, &RefusedError{rec.Target.Name(), findings}
 	}
+	if opt.NewManifest {
+		if err := createManifest(opt.Manifest); err != nil {
+			return Accepted{}, err
+		}
+	}
 	var accepted Accepted
 	opt.screen(ctx, rec.Target, m, &accepted)
 	for try := 1; ; try++ {
@@ -90,6 +99,17 @@ func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, er
 		}
 	}
 	return accepted, nil
+}
+
+// createManifest writes an empty manifest unless there is one.
+func createManifest(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o644)
 }
 
 // registrations are the goldens that a recording becomes.

@@ -14,19 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
-// An Outcome is what became of one target.
-type Outcome struct {
-	Target    target.Target
-	Recording Recording // zero if no files were fetched
-	Accepted  Accepted
-	Err       error
-	// Left says what could not be cleaned up, with its cause. It is no failure of the capture.
-	Left error
-}
-
-// ErrGivenUp is the cause of the end of those that did not fail themselves.
-var ErrGivenUp = errors.New("given up, as another target failed")
-
 // A Recording is what one capture left: the files of the tap and of the client, in one folder of this machine, under the
 // names that package target gives them.
 type Recording struct {

@@ -19,6 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 const (
@@ -175,7 +176,7 @@ func (o Options) direct() (*rest.Config, error) {
 		TLSClientConfig: rest.TLSClientConfig{CAFile: o.CAFile},
 		ExecProvider: &clientcmdapi.ExecConfig{
 			Command: command[0], Args: append(command[1:len(command):len(command)], "--audience", o.TokenAudience),
-			APIVersion: credentialVersion, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			APIVersion: kube.CredentialVersion, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 		},
 	}, nil
 }

@@ -1,6 +1,8 @@
 package kube
 
-import "regexp"
+import (
+	"regexp"
+)
 
 // Longest names, in bytes.
 const (

@@ -131,7 +131,7 @@ func (r *reader) readModel(t tomlfile.Keyed) {
 		GPU: cmp.Or(t.String("gpu"), r.defaults.gpu), CPU: cmp.Or(t.String("cpu"), r.defaults.cpu),
 		Memory: cmp.Or(t.String("memory"), r.defaults.memory), GPUs: int(t.Int("gpus")),
 		Engine: merged(r.defaults.engine, readOptions(t.Nested("engine"), "")), Multimodal: t.Bool("multimodal"),
-		Scenarios: readScenarios(t.Table), Adapters: readAdapters(t.Table), root: r.root,
+		Scenarios: readScenarios(t.Table), Adapters: readAdapters(t.Table), Root: r.root,
 	}
 	if t.Bool("unprefixed") {
 		m.Prefix = ""

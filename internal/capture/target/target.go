@@ -75,7 +75,7 @@ type Model struct {
 	CPU, Memory string
 	GPUs        int
 
-	root string // the folder of the file of targets, with slashes
+	Root string // folder of the file of targets, with slashes
 }
 
 // An Adapter is a low-rank adapter: the name in requests, and what the engine loads.
@@ -87,7 +87,7 @@ func (m Model) Folder() (string, bool) {
 	if !strings.HasPrefix(m.Source, "./") && !strings.HasPrefix(m.Source, "../") {
 		return "", false
 	}
-	return path.Join(m.root, m.Source), true
+	return path.Join(m.Root, m.Source), true
 }
 
 // OnCPU reports whether the engine needs no GPU.

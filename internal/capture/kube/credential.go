@@ -1,4 +1,4 @@
-package cluster
+package kube
 
 import (
 	"context"
@@ -10,7 +10,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 )
 
-const credentialVersion = "client.authentication.k8s.io/v1"
+// CredentialVersion is the version of an ExecCredential.
+const CredentialVersion = "client.authentication.k8s.io/v1"
 
 // Credential asks GitHub for the identity of a job, for an audience, and returns it as the ExecCredential that an exec
 // plugin prints. No error has a secret in it.
@@ -40,7 +41,7 @@ func execCredential(token string) ([]byte, error) {
 		APIVersion string   `json:"apiVersion"`
 		Spec       struct{} `json:"spec"`
 		Status     status   `json:"status"`
-	}{Kind: "ExecCredential", APIVersion: credentialVersion, Status: status{Token: token}}
+	}{Kind: "ExecCredential", APIVersion: CredentialVersion, Status: status{Token: token}}
 	if at := oidc.Read(token).Expires; !at.IsZero() {
 		credential.Status.Expires = at.UTC().Format(time.RFC3339)
 	}

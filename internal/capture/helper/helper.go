@@ -1,0 +1,193 @@
+// Package helper is how vllm-vcr calls vllm-vcr-cluster, the program that captures in a Kubernetes cluster, as git calls
+// its helpers. The helper has the libraries of Kubernetes, which would double the size and the start time of vllm-vcr.
+//
+// vllm-vcr reads the command line and finds the targets. It hands the helper the same arguments, environment, and standard
+// streams, and what it made of them as a [Request], in a file that the environment names. Both programs must be of the same
+// version. On Unix the helper takes the process over, with its signals and its exit code.
+package helper
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/golden/s3store"
+)
+
+// Program is the name of the helper, without the suffix of an executable.
+const Program = "vllm-vcr-cluster"
+
+// requestVariable names the file of the request in the environment of the helper.
+const requestVariable = "VLLM_VCR_CLUSTER_REQUEST"
+
+// A Command is what the helper is to do.
+type Command string
+
+// The commands.
+const (
+	Submit Command = "submit"
+	Status Command = "status"
+	Fetch  Command = "fetch"
+	Clean  Command = "clean"
+	Run    Command = "run"
+)
+
+// A Request is a command line as vllm-vcr read it.
+type Request struct {
+	Command   Command
+	Program   string // path of vllm-vcr, which prints the credential of a GitHub job
+	Verbose   bool
+	LogFormat string // text or json
+	Cluster   Cluster
+	// RunID is the name of the run; of status and clean it may be empty, which means all.
+	RunID string
+
+	// Patterns select targets by name, of status and clean; none means all.
+	Patterns []string
+
+	// Targets are those of submit, fetch and run, and Jobs what their Jobs have in common but for the name of the run and the
+	// namespace.
+	Targets   []target.Target
+	Jobs      deploy.Run
+	Admission time.Duration // how long a Job may wait for quota
+	Work      string        // recordings come to RunID/LINE/ID below it
+	FailFast  bool
+	// Accept says how recordings are registered; nil if they are not.
+	Accept *Accept
+}
+
+// Cluster says which cluster it is, and as whom to talk to it.
+type Cluster struct {
+	Kubeconfig, Context, Namespace string
+	Server, CAFile, TokenAudience  string
+}
+
+// Accept are the options of [capture.Accept].
+type Accept struct {
+	CompatFile                string // name of the compat matrix
+	Compat                    []byte // its text
+	Manifest, Goldens, Upload string
+	S3                        s3store.Options
+	RunURL                    string
+	// Profiles is a folder of wire profiles that the binary does not have, or empty. All files of it are profiles, or only
+	// those that have the name of a line, as 0.34.json.
+	Profiles    string
+	AllProfiles bool
+}
+
+// Version is the version of this binary: the linked one, else that of its module.
+func Version(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+// Find returns the path of the helper: in the folder of this program, else on $PATH. It must be of the same version. An
+// error says where Find looked, and how to get the helper.
+func Find(ctx context.Context, version string) (string, error) {
+	name := Program
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program, which %s lies beside: %w", Program, err)
+	}
+	folder := filepath.Dir(self)
+	path := filepath.Join(folder, name)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		path, err = exec.LookPath(name)
+		if err != nil {
+			return "", fmt.Errorf("captures in a cluster need the program %s, which is neither in %s nor on PATH: %s", name, folder, howToGet(version))
+		}
+	}
+	has, err := versionOf(ctx, path)
+	if err != nil {
+		return "", fmt.Errorf("%s does not tell its version: %w: %s", path, err, howToGet(version))
+	}
+	if strings.TrimPrefix(has, "v") != strings.TrimPrefix(version, "v") {
+		return "", fmt.Errorf("%s is of version %s, but vllm-vcr of %s: %s", path, safetext.Line(has), version, howToGet(version))
+	}
+	return path, nil
+}
+
+// howToGet says where the helper of a version comes from.
+func howToGet(version string) string {
+	number := strings.TrimPrefix(version, "v")
+	if number == "(devel)" || strings.ContainsAny(number, "-+") {
+		return "build both in a checkout (go build -o bin/ ./cmd/...) and call bin/vllm-vcr"
+	}
+	return fmt.Sprintf("it is in the archive of vllm-vcr %s, or: go install github.com/vllm-vcr/conformance/cmd/%s@v%[1]s", number, Program)
+}
+
+// versionTime bounds the question for the version.
+const versionTime = 30 * time.Second
+
+func versionOf(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "version", "--short")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w %s", err, safetext.Clip(safetext.Line(strings.TrimSpace(stderr.String())), 200))
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// Call has the helper at path carry out a request. On Unix it returns only if the helper cannot be started; elsewhere it
+// returns the exit code of the helper.
+func Call(path string, args []string, request Request) (code int, err error) {
+	text, err := json.Marshal(request)
+	if err != nil {
+		return 0, err
+	}
+	file, err := os.CreateTemp("", Program+"-*.json")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(file.Name()) // unless the helper has taken over, which removes it
+	_, err = file.Write(text)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return 0, err
+	}
+	return start(path, args, append(os.Environ(), requestVariable+"="+file.Name()))
+}
+
+// ErrNoRequest is the error of a helper that was not started by vllm-vcr.
+var ErrNoRequest = errors.New("there is no request: this program is started by `vllm-vcr capture`, see vllm-vcr capture --help")
+
+// Receive reads the request that this process was started with, and removes its file.
+func Receive() (Request, error) {
+	path := os.Getenv(requestVariable)
+	if path == "" {
+		return Request{}, ErrNoRequest
+	}
+	os.Unsetenv(requestVariable)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Request{}, err
+	}
+	os.Remove(path)
+	var request Request
+	if err := json.Unmarshal(text, &request); err != nil {
+		return Request{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return request, nil
+}

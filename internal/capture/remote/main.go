@@ -1,0 +1,320 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/helper"
+	"github.com/vllm-vcr/conformance/internal/capture/kube"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// Main is vllm-vcr-cluster: it carries out the request of vllm-vcr and returns the exit code. version is that which the
+// linker set, if it did.
+func Main(version string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if len(os.Args) > 1 && os.Args[1] == "version" {
+		fmt.Println(helper.Version(version))
+		return conformance.ExitOK
+	}
+	p := process{stdout: os.Stdout, stderr: os.Stderr}
+	err := p.run(ctx)
+	if err == nil {
+		return conformance.ExitOK
+	}
+	p.print(fmt.Sprintf("vllm-vcr: error: %v", err))
+	var coded codeError
+	if errors.As(err, &coded) {
+		return coded.code
+	}
+	return conformance.ExitUsage
+}
+
+// A codeError is an error with an exit code other than that of wrong usage.
+type codeError struct {
+	error
+	code int
+}
+
+func (e codeError) Unwrap() error { return e.error }
+
+// infra is an error of what is outside this program.
+func infra(err error) error { return codeError{err, conformance.ExitInfra} }
+
+// A process carries out one request.
+type process struct {
+	helper.Request
+	stdout, stderr io.Writer
+	log            *slog.Logger
+	client         *cluster.Client
+}
+
+// print writes lines to stderr that have text of others in them.
+func (p *process) print(text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		fmt.Fprintln(p.stderr, safetext.Line(line))
+	}
+}
+
+func (p *process) run(ctx context.Context) (err error) {
+	if p.Request, err = helper.Receive(); err != nil {
+		return err
+	}
+	p.openLog()
+	p.client, err = cluster.Connect(cluster.Options{
+		Kubeconfig: p.Cluster.Kubeconfig, Context: p.Cluster.Context, Namespace: p.Cluster.Namespace,
+		Server: p.Cluster.Server, CAFile: p.Cluster.CAFile, TokenAudience: p.Cluster.TokenAudience,
+		Credential:   []string{p.Request.Program, "capture", "credential"},
+		TargetLabels: []string{deploy.LabelLine, deploy.LabelTarget}, RunLabel: deploy.LabelRun, Log: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	switch p.Command {
+	case helper.Submit:
+		return p.submit(ctx)
+	case helper.Status:
+		return p.status(ctx)
+	case helper.Clean:
+		return p.clean(ctx)
+	case helper.Fetch, helper.Run:
+		return p.capture(ctx)
+	}
+	return fmt.Errorf("%w (command %q)", helper.ErrNoRequest, p.Command)
+}
+
+func (p *process) openLog() {
+	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
+	if p.Verbose {
+		opt.Level = slog.LevelDebug
+	}
+	p.log = slog.New(slog.NewTextHandler(lineWriter{p.stderr}, opt))
+	if p.LogFormat == "json" {
+		p.log = slog.New(slog.NewJSONHandler(lineWriter{p.stderr}, opt))
+	}
+}
+
+// lineWriter writes a line of a log a call.
+type lineWriter struct{ w io.Writer }
+
+func (l lineWriter) Write(line []byte) (int, error) {
+	_, err := fmt.Fprintln(l.w, safetext.Line(strings.TrimSuffix(string(line), "\n")))
+	return len(line), err
+}
+
+// jobs renders the Jobs of the targets, in the client's namespace.
+func (p *process) jobs() ([]*kube.Job, error) {
+	p.Jobs.ID, p.Jobs.Namespace = p.RunID, p.client.Namespace()
+	return deploy.Jobs(p.Targets, p.Jobs)
+}
+
+// submit leaves the Jobs of all targets in the cluster.
+func (p *process) submit(ctx context.Context) error {
+	jobs, err := p.jobs()
+	if err != nil {
+		return err
+	}
+	if err := Preflight(ctx, p.client, p.Jobs.Queue, jobs); err != nil {
+		return infra(err)
+	}
+	failed := 0
+	for i, job := range jobs {
+		state, created, err := p.client.Submit(ctx, job)
+		text := fmt.Sprintf("submitted: job %s of run %s", job.Name, p.RunID)
+		switch {
+		case err != nil:
+			failed++
+			text = fmt.Sprintf("failed: %v", err)
+		case !created:
+			text = fmt.Sprintf("there already: job %s of run %s is %s", job.Name, p.RunID, state.Phase)
+		}
+		if _, err := fmt.Fprintln(p.stdout, safetext.Line(p.Targets[i].Name()+": "+text)); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return infra(fmt.Errorf("%d of %d targets were not submitted", failed, len(jobs)))
+	}
+	return nil
+}
+
+// submitted is a cluster that takes no more Jobs.
+type submitted struct{ *cluster.Client }
+
+func (s submitted) Submit(ctx context.Context, job *kube.Job) (cluster.State, bool, error) {
+	state, err := s.Get(ctx, job.Name)
+	if err == nil {
+		return state, false, nil
+	}
+	return state, false, fmt.Errorf("%w: submit the target, or give the --run-id under which it was submitted", err)
+}
+
+// capture captures the targets to the end, or of fetch from where they were submitted. Recordings come to a folder of the
+// run below that for all.
+func (p *process) capture(ctx context.Context) error {
+	jobs, err := p.jobs()
+	if err != nil {
+		return err
+	}
+	opt := Options{
+		Jobs: jobs, Queue: p.Jobs.Queue, Dir: filepath.Join(p.Work, p.RunID), FailFast: p.FailFast, Log: p.log,
+		// Once the frontend is ready, the engine serves.
+		Budgets: cluster.Budgets{Admission: p.Admission, Start: p.Jobs.Start, Load: p.Jobs.Load},
+		Tell:    func(t target.Target, text string) { capture.PrintAbout(p.stderr, t, text) },
+	}
+	if p.Accept != nil {
+		if opt.Accept, err = p.acceptor(); err != nil {
+			return err
+		}
+	}
+	var c Cluster = p.client
+	if p.Command == helper.Fetch {
+		opt.KeepFailed, c = true, submitted{p.client}
+	}
+	p.print(fmt.Sprintf("run %s: %d targets in namespace %s of %s; if this is killed, take it up with --run-id %s",
+		p.RunID, len(p.Targets), p.client.Namespace(), p.client.Server(), p.RunID))
+	outcomes, err := Capture(ctx, c, opt, p.Targets)
+	if err != nil {
+		return infra(err)
+	}
+	code, err := capture.Report(p.stdout, p.stderr, outcomes)
+	if ctx.Err() != nil {
+		return infra(errors.New("interrupted"))
+	}
+	if err != nil {
+		return codeError{err, code}
+	}
+	return nil
+}
+
+// acceptor registers the goldens of recordings.
+func (p *process) acceptor() (func(context.Context, capture.Recording) (capture.Accepted, error), error) {
+	if dir := p.Accept.Profiles; dir != "" {
+		if err := protocol.LearnAll(lineProfiles{os.DirFS(dir), p.Accept.AllProfiles}); err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	matrix, diagnostics := compat.Parse(p.Accept.CompatFile, p.Accept.Compat)
+	if tomlfile.HasErrors(diagnostics) {
+		return nil, fmt.Errorf("%s cannot be used as it is", matrix.File)
+	}
+	opt := capture.AcceptOptions{
+		Window: matrix, Manifest: p.Accept.Manifest, NewManifest: true, Goldens: p.Accept.Goldens, Upload: p.Accept.Upload,
+		S3: p.Accept.S3, Run: p.Accept.RunURL, Log: p.log, Progress: func(r conformance.Result) {
+			p.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
+		},
+		Store: conformance.NewStore(conformance.StoreOptions{Dir: p.Accept.Goldens, S3: p.Accept.S3, Log: p.log}),
+	}
+	return func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
+		return capture.Accept(ctx, opt, rec)
+	}, nil
+}
+
+// lineProfiles shows of a folder all files, or those that have the name of a line's profile.
+type lineProfiles struct {
+	fs.FS
+	all bool
+}
+
+var profileName = regexp.MustCompile(`^[0-9]+\.[0-9]+\.json$`)
+
+// ReadDir makes it an [fs.ReadDirFS].
+func (f lineProfiles) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(f.FS, name)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return !f.all && (e.IsDir() || !profileName.MatchString(e.Name()))
+	}), err
+}
+
+// status prints the Jobs of captures as a table.
+func (p *process) status(ctx context.Context) error {
+	states, err := p.list(ctx)
+	if err != nil {
+		return err
+	}
+	tw := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "TARGET\tRUN\tPHASE\tSINCE\tNODE\tWHY")
+	for _, s := range states {
+		since := "-"
+		if !s.Since.IsZero() {
+			since = s.Since.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", safetext.Line(s.Annotations[deploy.AnnotationTarget]),
+			safetext.Line(s.Labels[deploy.LabelRun]), s.Phase, since, safetext.Line(cmp.Or(s.Node, "-")), safetext.Line(s.Why()))
+	}
+	return tw.Flush()
+}
+
+// clean deletes the Jobs of captures.
+func (p *process) clean(ctx context.Context) error {
+	states, err := p.list(ctx)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for _, s := range states {
+		text := fmt.Sprintf("%s: job %s of run %s deleted", s.Annotations[deploy.AnnotationTarget], s.Name, s.Labels[deploy.LabelRun])
+		if err := p.client.Delete(ctx, s.Name); err != nil {
+			failed++
+			text = fmt.Sprintf("%s: %v", s.Annotations[deploy.AnnotationTarget], err)
+		}
+		if _, err := fmt.Fprintln(p.stdout, safetext.Line(text)); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return infra(fmt.Errorf("%d of %d jobs could not be deleted", failed, len(states)))
+	}
+	return nil
+}
+
+// list returns the Jobs of captures in the namespace: those of the run, unless it has no name, and of targets that the
+// patterns select, unless there are none.
+func (p *process) list(ctx context.Context) ([]cluster.State, error) {
+	var wanted []expect.Pattern
+	for _, text := range p.Patterns {
+		pattern, err := expect.ParsePattern(text)
+		if err != nil {
+			return nil, err
+		}
+		wanted = append(wanted, pattern)
+	}
+	selector := "app.kubernetes.io/managed-by=vllm-vcr," + deploy.LabelRun
+	if p.RunID != "" {
+		selector += "=" + p.RunID
+	}
+	states, err := p.client.List(ctx, selector)
+	if err != nil {
+		return nil, infra(err)
+	}
+	return slices.DeleteFunc(states, func(s cluster.State) bool {
+		name := s.Annotations[deploy.AnnotationTarget]
+		matches := func(pattern expect.Pattern) bool { return pattern.Match(name) }
+		return name == "" || len(wanted) > 0 && !slices.ContainsFunc(wanted, matches)
+	}), nil
+}

@@ -23,12 +23,12 @@ type Counts struct {
 	// Done is the requests that the engine ended, Aborted those that the client
 	// gave up or the engine ended with the reason abort.
 	Done, Aborted atomic.Uint64
-	// Lost is the requests left out of the cassette because a message of theirs
+	// Lost is the requests left out of the trace because a message of theirs
 	// could not be read.
 	Lost atomic.Uint64
 	// Tokens is the output tokens of requests in flight or ended.
 	Tokens atomic.Uint64
-	// Records and Steps are the lines written to cassettes and sidecars.
+	// Records and Steps are the lines written to traces and sidecars.
 	Records, Steps atomic.Uint64
 
 	// Unknown is the outputs for requests that never arrived here, Late those

@@ -12,7 +12,7 @@ import (
 )
 
 // FrameOptions returns the options under which the frames file at path was
-// written: with them [Derive] gives the very cassette that was recorded then.
+// written: with them [Derive] gives the very trace that was recorded then.
 // A file without a meta line has the zero Options.
 func FrameOptions(path string) (Options, error) {
 	r, err := trace.OpenFrames(path, trace.Options{})
@@ -29,7 +29,7 @@ func FrameOptions(path string) (Options, error) {
 	return opt, nil
 }
 
-// Derive reads the frames file at path and writes the cassettes of its engines,
+// Derive reads the frames file at path and writes the traces of its engines,
 // as if they were recorded now. sinks makes the outputs of a rank when its first
 // message is met.
 //
@@ -119,7 +119,7 @@ func (d *derivation) close(path string) error {
 // abandon ends the outputs without giving them their names.
 func (d *derivation) abandon(err error) error {
 	for _, o := range d.order {
-		if partial := o.cassette.abandon(); len(partial) > 0 {
+		if partial := o.files.abandon(); len(partial) > 0 {
 			err = fmt.Errorf("%w; what was derived before is in %q", err, partial)
 		}
 	}
@@ -144,9 +144,9 @@ func eventOf(m *trace.Message) Event {
 }
 
 // abandon ends all files without putting them in their places.
-func (c *cassette) abandon() (partial []string) {
+func (c *fileSet) abandon() (partial []string) {
 	c.closed = true
-	for _, s := range c.files {
+	for _, s := range c.sinks {
 		if s == nil {
 			continue
 		}

@@ -165,7 +165,7 @@ func obsMessages(t *testing.T, path string) (all []trace.Message) {
 	}
 }
 
-// TestDeriveSeveralEngines: two sessions in one file, each with its own cassette.
+// TestDeriveSeveralEngines: two sessions in one file, each with its own trace.
 func TestDeriveSeveralEngines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "both.jsonl")
 	f, err := os.Create(path)
@@ -210,7 +210,7 @@ func TestDeriveSeveralEngines(t *testing.T) {
 	}
 }
 
-// obsRankName names the cassette of a rank in a folder.
+// obsRankName names the trace of a rank in a folder.
 func obsRankName(rank int) string { return string(rune('0'+rank)) + ".jsonl.gz" }
 
 // TestDeriveFaults: what ends Derive, and what is left then.
@@ -261,7 +261,7 @@ func TestDeriveFaults(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, test.want)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "out.jsonl")); err == nil {
-				t.Error("the cassette is in its place after a fault")
+				t.Error("the trace is in its place after a fault")
 			}
 		})
 	}

@@ -1,9 +1,9 @@
 // Package recorder is the tap between a vLLM frontend and its engine cores: it
-// forwards every message as it is, and writes down what was said as a cassette.
+// forwards every message as it is, and writes down what was said as a trace.
 //
 // [Run] does all of it. [Observer] is the half that writes, without sockets: it
 // takes the messages of one engine as [Event] values, and [Derive] feeds it from a
-// file of raw messages instead of a wire, so that a cassette can be made again.
+// file of raw messages instead of a wire, so that a trace can be made again.
 //
 // # What is observed
 //

@@ -17,14 +17,14 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// cassette writes the files of an observer. Each fails on its own: a failure is
+// fileSet is the files of an observer. Each fails on its own: a failure is
 // logged and kept, and ends that file only.
-type cassette struct {
+type fileSet struct {
 	opt    Options
 	counts *Counts
 	log    *slog.Logger
 
-	files  [3]*sink // by what
+	sinks  [3]*sink // by what
 	trace  *trace.Writer
 	steps  *trace.StepWriter
 	frames *trace.FrameWriter
@@ -47,7 +47,7 @@ type cassette struct {
 	tallied struct{ records, steps int } // lines that are in counts
 }
 
-// The files of a cassette.
+// The places of sinks.
 const (
 	traceFile = iota
 	stepsFile
@@ -61,39 +61,39 @@ type sink struct {
 	dead bool
 }
 
-func newCassette(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *cassette {
-	c := &cassette{opt: opt, counts: counts, log: log, extra: make(map[string]json.RawMessage)}
+func newFileSet(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *fileSet {
+	c := &fileSet{opt: opt, counts: counts, log: log, extra: make(map[string]json.RawMessage)}
 	if sinks.Trace != nil {
-		c.files[traceFile] = &sink{file: sinks.Trace, name: "cassette"}
+		c.sinks[traceFile] = &sink{file: sinks.Trace, name: "trace"}
 	}
 	if sinks.Steps != nil {
-		c.files[stepsFile] = &sink{file: sinks.Steps, name: "step statistics file"}
+		c.sinks[stepsFile] = &sink{file: sinks.Steps, name: "step statistics file"}
 		c.steps = trace.NewStepWriter(sinks.Steps, sinks.Steps.Gzip())
 	}
 	if sinks.Frames != nil {
-		c.files[framesFile] = &sink{file: sinks.Frames, name: "frames file"}
+		c.sinks[framesFile] = &sink{file: sinks.Frames, name: "frames file"}
 		c.beginFrames(sinks.Frames)
 	}
 	return c
 }
 
-// usable tells whether a file is wanted and has not failed.
-func (c *cassette) usable(i int) bool { return c.files[i] != nil && !c.files[i].dead }
+// usable reports whether a file is wanted and has not failed.
+func (c *fileSet) usable(i int) bool { return c.sinks[i] != nil && !c.sinks[i].dead }
 
 // register remembers what the engine registered with.
-func (c *cassette) register(payload []byte, version string) {
+func (c *fileSet) register(payload []byte, version string) {
 	if c.trace != nil {
-		c.log.Warn("the engine registered after the cassette was begun; the meta line does not have what it said", "vllm_version", version)
+		c.log.Warn("the engine registered after the trace was begun; the meta line does not have what it said", "vllm_version", version)
 	}
 	c.ready, c.version = append([]byte{}, payload...), version
 }
 
 // begin writes the meta line, unless it is there.
-func (c *cassette) begin() {
+func (c *fileSet) begin() {
 	if c.trace != nil || !c.usable(traceFile) {
 		return
 	}
-	file := c.files[traceFile].file
+	file := c.sinks[traceFile].file
 	w, err := trace.NewWriter(file, file.Gzip(), c.meta())
 	if err != nil {
 		c.fail(traceFile, err)
@@ -104,7 +104,7 @@ func (c *cassette) begin() {
 
 // meta is the meta line: everything from which config_hash can be computed again
 // stands in it, and so does the line whose codec read the messages.
-func (c *cassette) meta() trace.Meta {
+func (c *fileSet) meta() trace.Meta {
 	source, blockSize := "tap", c.opt.BlockSize
 	version, ready := validText(c.version), hex.EncodeToString(c.ready)
 	hash := c.opt.ConfigHash
@@ -147,7 +147,7 @@ func unlessEmpty(s string) *string {
 
 // record writes a record, and what else is known of its request. It is on its way
 // with the next settle.
-func (c *cassette) record(rec *trace.Record, q *request) {
+func (c *fileSet) record(rec *trace.Record, q *request) {
 	c.begin()
 	if !c.usable(traceFile) {
 		return
@@ -159,7 +159,7 @@ func (c *cassette) record(rec *trace.Record, q *request) {
 }
 
 // settle lets the records reach the operating system.
-func (c *cassette) settle() {
+func (c *fileSet) settle() {
 	if c.trace == nil || !c.usable(traceFile) {
 		return
 	}
@@ -170,7 +170,7 @@ func (c *cassette) settle() {
 }
 
 // tally counts the records and lines that are safe by now.
-func (c *cassette) tally() {
+func (c *fileSet) tally() {
 	if c.trace != nil {
 		c.counts.Records.Add(uint64(c.trace.Records() - c.tallied.records))
 		c.tallied.records = c.trace.Records()
@@ -182,7 +182,7 @@ func (c *cassette) tally() {
 }
 
 // extras collects the keys of this recorder; their values stand in c.text.
-func (c *cassette) extras(q *request) map[string]json.RawMessage {
+func (c *fileSet) extras(q *request) map[string]json.RawMessage {
 	clear(c.extra)
 	c.text = c.text[:0]
 	c.textExtra("request_id", q.id)
@@ -199,7 +199,7 @@ func (c *cassette) extras(q *request) map[string]json.RawMessage {
 	return c.extra
 }
 
-func (c *cassette) textExtra(key, text string) {
+func (c *fileSet) textExtra(key, text string) {
 	if text == "" {
 		return
 	}
@@ -208,7 +208,7 @@ func (c *cassette) textExtra(key, text string) {
 	c.extra[key] = c.text[start:len(c.text):len(c.text)]
 }
 
-func (c *cassette) intExtra(key string, n int) {
+func (c *fileSet) intExtra(key string, n int) {
 	if n == 0 {
 		return
 	}
@@ -219,7 +219,7 @@ func (c *cassette) intExtra(key string, n int) {
 
 // step writes a line of the sidecar: the statistics of one message, ms after the
 // capture's zero, with all keys that the engine sent.
-func (c *cassette) step(at float64, stats []byte) {
+func (c *fileSet) step(at float64, stats []byte) {
 	if !c.usable(stepsFile) {
 		return
 	}
@@ -233,8 +233,8 @@ func (c *cassette) step(at float64, stats []byte) {
 
 // fail tells what became of a file that could not be written on. What its writer
 // only refused is counted, and the file goes on.
-func (c *cassette) fail(i int, err error) {
-	s := c.files[i]
+func (c *fileSet) fail(i int, err error) {
+	s := c.sinks[i]
 	var broken *trace.WriteError
 	if !errors.As(err, &broken) {
 		if c.counts.Refused.Add(1) <= mostLogged {
@@ -251,20 +251,20 @@ func (c *cassette) fail(i int, err error) {
 	c.keep(err)
 }
 
-func (c *cassette) keep(err error) {
+func (c *fileSet) keep(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed = errors.Join(c.failed, err)
 }
 
-func (c *cassette) failure() error {
+func (c *fileSet) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed
 }
 
 // flush lets the step statistics and the raw messages reach the operating system.
-func (c *cassette) flush() {
+func (c *fileSet) flush() {
 	if c.steps != nil && c.usable(stepsFile) {
 		if err := c.steps.Flush(); err != nil {
 			c.fail(stepsFile, err)
@@ -280,12 +280,12 @@ func (c *cassette) flush() {
 }
 
 // close ends each file, and returns all failures.
-func (c *cassette) close() error {
+func (c *fileSet) close() error {
 	if c.closed {
 		return c.failure()
 	}
 	c.closed = true
-	for i := range c.files {
+	for i := range c.sinks {
 		if place := c.finish(i); place != "" {
 			c.places = append(c.places, place)
 		}
@@ -294,9 +294,9 @@ func (c *cassette) close() error {
 }
 
 // finish writes a file's end and commits it, or leaves what there is of it.
-func (c *cassette) finish(i int) (where string) {
+func (c *fileSet) finish(i int) (where string) {
 	c.end(i)
-	s := c.files[i]
+	s := c.sinks[i]
 	switch {
 	case s == nil:
 		return ""
@@ -316,7 +316,7 @@ func (c *cassette) finish(i int) (where string) {
 }
 
 // end writes the end of a file that has not failed.
-func (c *cassette) end(i int) {
+func (c *fileSet) end(i int) {
 	var end io.Closer
 	switch i {
 	case traceFile:
@@ -337,8 +337,8 @@ func (c *cassette) end(i int) {
 }
 
 // stop ends the files where they are: they are readable, and not whole.
-func (c *cassette) stop(cause error) {
-	for i, s := range c.files {
+func (c *fileSet) stop(cause error) {
+	for i, s := range c.sinks {
 		if c.end(i); !c.usable(i) {
 			continue
 		}
@@ -358,9 +358,9 @@ func (c Channel) String() string {
 	return channelNames[c]
 }
 
-// beginFrames writes the meta line of the frames file, from which a cassette can
+// beginFrames writes the meta line of the frames file, from which a trace can
 // be derived again.
-func (c *cassette) beginFrames(file *File) {
+func (c *fileSet) beginFrames(file *File) {
 	meta, err := json.Marshal(c.opt)
 	if err == nil {
 		c.frames, err = trace.NewFrameWriter(file, file.Gzip(), meta)
@@ -371,7 +371,7 @@ func (c *cassette) beginFrames(file *File) {
 }
 
 // message writes an event to the frames file.
-func (c *cassette) message(ev *Event) {
+func (c *fileSet) message(ev *Event) {
 	if c.frames == nil {
 		return
 	}
@@ -388,11 +388,11 @@ func (c *cassette) message(ev *Event) {
 }
 
 // note writes what the tap noted to the frames file.
-func (c *cassette) note(rank int, at time.Duration, what string) {
+func (c *fileSet) note(rank int, at time.Duration, what string) {
 	c.raw(&trace.Message{At: max(at, 0), Rank: rank, Note: what})
 }
 
-func (c *cassette) raw(m *trace.Message) {
+func (c *fileSet) raw(m *trace.Message) {
 	if c.frames == nil || !c.usable(framesFile) {
 		return
 	}
@@ -408,34 +408,34 @@ func validText(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 // whole. An upload is given as long as it takes.
 func (o *Observer) Close() error {
 	if n := len(o.tracked); n > 0 {
-		o.log.Warn("requests were still in flight; they are not in the cassette", "requests", n)
+		o.log.Warn("requests were still in flight; they are not in the trace", "requests", n)
 	}
-	o.tellSuppressed()
-	return o.cassette.close()
+	o.logSuppressed()
+	return o.files.close()
 }
 
 // Flush hands everything to the operating system. Call it when no event waits:
 // records are on their way when Observe returns, step statistics and raw messages
 // are gathered.
-func (o *Observer) Flush() { o.cassette.flush() }
+func (o *Observer) Flush() { o.files.flush() }
 
 // Stop ends the recording because of what happened elsewhere: cause is kept as if
 // an output had failed, and the files are left under their temporary names.
 // What is observed after it is counted, but not written.
-func (o *Observer) Stop(cause error) { o.cassette.stop(cause) }
+func (o *Observer) Stop(cause error) { o.files.stop(cause) }
 
 // Note records that the engine or its frontend has hung up.
 func (o *Observer) Note(at time.Duration, what string) {
 	o.left = true
 	o.counts.Notes.Add(1)
 	o.log.Warn(what, "at", at)
-	o.cassette.note(o.rank, at, what)
+	o.files.note(o.rank, at, what)
 }
 
 // Err returns why an output could not be written on, nil while all are.
 // It may be called at any time.
-func (o *Observer) Err() error { return o.cassette.failure() }
+func (o *Observer) Err() error { return o.files.failure() }
 
 // Files returns where the outputs lie that are whole, once Close has put them
-// there: cassette, step statistics, frames.
-func (o *Observer) Files() []string { return o.cassette.places }
+// there: trace, step statistics, frames.
+func (o *Observer) Files() []string { return o.files.places }

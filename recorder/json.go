@@ -211,7 +211,7 @@ func (w *samplingWriter) member(b []byte, open int, key string, raw []byte) []by
 	return append(appendName(b, open, key), w.value...)
 }
 
-// isContent tells whether a parameter may say what a request is about.
+// isContent reports whether a parameter may say what a request is about.
 func isContent(key string, raw []byte) bool {
 	cur := pack.NewCursor(raw)
 	switch cur.Kind() {

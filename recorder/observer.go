@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Options say what goes into a cassette.
+// Options say what goes into a trace.
 type Options struct {
 	// RecordTokens writes output_token_ids, and stop reasons in words.
 	RecordTokens bool `json:"record_tokens,omitempty"`
@@ -44,19 +44,19 @@ const defaultBlockSize = 16
 
 // Sinks are the outputs of an observer, which closes them.
 type Sinks struct {
-	// Trace takes the cassette, Steps the step statistics, Frames the raw messages;
+	// Trace takes the trace, Steps the step statistics, Frames the raw messages;
 	// nil if not wanted.
 	Trace, Steps, Frames *File
 }
 
-// Observer turns the messages of one engine into a cassette. Its methods belong
+// Observer turns the messages of one engine into a trace. Its methods belong
 // to one goroutine, but for Err.
 type Observer struct {
-	opt      Options
-	counts   *Counts
-	log      *slog.Logger
-	logged   map[string]int // by cause
-	cassette *cassette
+	opt    Options
+	counts *Counts
+	log    *slog.Logger
+	logged map[string]int // by cause
+	files  *fileSet
 
 	rank   int           // of the last event
 	events uint64        // so far
@@ -68,7 +68,7 @@ type Observer struct {
 	codec    *protocol.Codec
 	sampling *samplingWriter
 	tracked  map[string]*request // in flight, by id
-	seats    map[int][]*request  // by client: who the last envelope was about, in its order
+	order    map[int][]*request  // by client: the requests of the last envelope, in its order
 	finished finishedIDs
 	steps    uint64
 	tokens   uint64
@@ -95,9 +95,9 @@ func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Ob
 	}
 	return &Observer{
 		opt: opt, counts: counts, log: log, logged: make(map[string]int),
-		cassette: newCassette(opt, sinks, counts, log),
-		tracked:  make(map[string]*request),
-		seats:    make(map[int][]*request),
+		files:   newFileSet(opt, sinks, counts, log),
+		tracked: make(map[string]*request),
+		order:   make(map[int][]*request),
 	}
 }
 
@@ -107,7 +107,7 @@ func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Ob
 func (o *Observer) Observe(ev *Event) {
 	o.events++
 	o.rank = ev.Rank
-	o.cassette.message(ev)
+	o.files.message(ev)
 	if ev.At < o.now {
 		o.counts.Clamped.Add(1)
 	}
@@ -126,9 +126,9 @@ func (o *Observer) Observe(ev *Event) {
 	case ev.Channel == Output && ev.Direction == FromEngine:
 		o.answer(ev)
 	}
-	o.cassette.settle()
+	o.files.settle()
 	for _, q := range o.ended {
-		o.giveBack(q)
+		o.release(q)
 	}
 	o.ended = o.ended[:0]
 }
@@ -136,7 +136,7 @@ func (o *Observer) Observe(ev *Event) {
 // register takes the first message of an engine on an input: its registration,
 // the same on all of them, tells the line.
 func (o *Observer) register(ev *Event) {
-	if o.cassette.ready != nil || len(ev.Frames) == 0 {
+	if o.files.ready != nil || len(ev.Frames) == 0 {
 		return
 	}
 	payload := ev.Frames[0]
@@ -144,9 +144,9 @@ func (o *Observer) register(ev *Event) {
 	if err != nil {
 		o.undecodable(ev, "the registration", err)
 	}
-	o.cassette.register(payload, ready.VLLMVersion)
+	o.files.register(payload, ready.VLLMVersion)
 	o.chooseLine(ready.VLLMVersion)
-	o.cassette.begin()
+	o.files.begin()
 }
 
 // chooseLine takes the codec of the line that the engine reports, of the one the
@@ -168,7 +168,7 @@ func (o *Observer) chooseLine(reported string) {
 	}
 	o.codec = codec
 	o.sampling = newSamplingWriter(codec.Profile(), o.opt.RecordPrompts)
-	o.cassette.line = codec.Line()
+	o.files.line = codec.Line()
 }
 
 // known makes sure that there is a codec, for what comes before a registration.
@@ -286,8 +286,8 @@ func (o *Observer) complain(ev *Event, cause string, err error, args ...any) {
 	o.log.Warn(cause, args...)
 }
 
-// tellSuppressed logs how often what was not logged any more has happened.
-func (o *Observer) tellSuppressed() {
+// logSuppressed logs how often what was not logged any more has happened.
+func (o *Observer) logSuppressed() {
 	for _, cause := range slices.Sorted(maps.Keys(o.logged)) {
 		if n := o.logged[cause]; n > mostLogged {
 			o.log.Warn(cause, "times", n, "not_logged", n-mostLogged)

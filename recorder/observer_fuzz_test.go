@@ -121,10 +121,10 @@ func obsPlay(t *testing.T, opt Options, data []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var cassette, steps, frames bytes.Buffer
+	var records, steps, frames bytes.Buffer
 	s := &obsScript{obsSession: &obsSession{t: t, codec: codec, at: time.Second}, data: data}
 	open := func(name string, to *bytes.Buffer) *File { return obsMemory(t, name, to) }
-	s.o = NewObserver(opt, Sinks{open("a.jsonl", &cassette), open("b.jsonl", &steps), open("c.jsonl", &frames)}, &s.counts, slog.New(slog.DiscardHandler))
+	s.o = NewObserver(opt, Sinks{open("a.jsonl", &records), open("b.jsonl", &steps), open("c.jsonl", &frames)}, &s.counts, slog.New(slog.DiscardHandler))
 	s.register("0.33.0")
 	for len(s.data) > 0 {
 		s.act()
@@ -145,13 +145,13 @@ func obsPlay(t *testing.T, opt Options, data []byte) {
 	if c.Records != want || c.Stopped != 0 {
 		t.Errorf("want %d records, counts %+v", want, c)
 	}
-	got, err := trace.NewReader(bytes.NewReader(cassette.Bytes()), "a", false, trace.Options{Strict: true})
+	got, err := trace.NewReader(bytes.NewReader(records.Bytes()), "a", false, trace.Options{Strict: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := got.ReadAll()
 	if err != nil || uint64(len(all.Records)) != c.Records {
-		t.Errorf("%d records counted, %v in\n%s", c.Records, err, cassette.Bytes())
+		t.Errorf("%d records counted, %v in\n%s", c.Records, err, records.Bytes())
 	}
 	obsWhole(t, trace.NewStepReader(&steps, "b", false, trace.Options{Strict: true}).Next, c.Steps)
 	fr, err := trace.NewFrameReader(&frames, "c", false, trace.Options{Strict: true})

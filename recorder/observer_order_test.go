@@ -78,9 +78,9 @@ func TestOrderOfOutputs(t *testing.T) {
 	}
 }
 
-// TestSeats: the requests of a step are found where they stood in the one before it,
+// TestOrderOfRequests: the requests of a step are found where they stood in the one before it,
 // without a look at the ids in flight, also when one has gone.
-func TestSeats(t *testing.T) {
+func TestOrderOfRequests(t *testing.T) {
 	s := obsStart(t, Options{})
 	var outs []obsOut
 	for i := range 6 {
@@ -97,9 +97,9 @@ func TestSeats(t *testing.T) {
 	}
 }
 
-// TestSeatOfTheDead: a request that was given up is not the one that comes under the
+// TestOrderAfterAnAbort: a request that was given up is not the one that comes under the
 // same id, though its storage is used by nobody.
-func TestSeatOfTheDead(t *testing.T) {
+func TestOrderAfterAnAbort(t *testing.T) {
 	s := obsStart(t, Options{RecordTokens: true})
 	s.add(obsRequest("a", 4))
 	s.add(obsRequest("b", 4))

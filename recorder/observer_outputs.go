@@ -55,7 +55,7 @@ func (o *Observer) beginStep(ev *Event, out *protocol.Outputs) step {
 		if n, ok := mapCount(out.SchedulerStats, "num_running_reqs"); ok {
 			running = n
 		}
-		o.cassette.step(o.sinceZero(o.now), out.SchedulerStats)
+		o.files.step(o.sinceZero(o.now), out.SchedulerStats)
 	}
 	o.meant(ev.Client, out.Outputs)
 	prefill := 0
@@ -76,18 +76,18 @@ func clampUint32(n int) uint32 { return uint32(min(n, math.MaxUint32)) }
 // but for those that have come or gone: they are looked for first where they stood
 // the last time.
 func (o *Observer) meant(client int, outs []protocol.RequestOutput) {
-	seats := o.seats[client]
+	last := o.order[client]
 	at, hits := 0, 0
 	o.step = o.step[:0]
 	for i := range outs {
 		id := outs[i].ID
-		for at < len(seats) && !seats[at].live {
+		for at < len(last) && !last[at].live {
 			at++
 		}
 		q := (*request)(nil)
-		for ahead := at; ahead < min(at+2, len(seats)); ahead++ {
-			if seats[ahead].is(id) {
-				q, at = seats[ahead], ahead+1
+		for ahead := at; ahead < min(at+2, len(last)); ahead++ {
+			if last[ahead].is(id) {
+				q, at = last[ahead], ahead+1
 				hits++
 				break
 			}
@@ -97,24 +97,24 @@ func (o *Observer) meant(client int, outs []protocol.RequestOutput) {
 		}
 		o.step = append(o.step, q)
 	}
-	if hits < len(outs) || hits < len(seats) {
-		o.seat(client, seats)
+	if hits < len(outs) || hits < len(last) {
+		o.keepOrder(client, last)
 	}
 }
 
-// is tells whether q is the request in flight with the id.
+// is reports whether q is the request in flight with the id.
 func (q *request) is(id []byte) bool { return q.live && q.id == string(id) }
 
-// seat remembers the order of o.step.
-func (o *Observer) seat(client int, seats []*request) {
-	clear(seats)
-	seats = seats[:0]
+// keepOrder remembers the order of o.step.
+func (o *Observer) keepOrder(client int, last []*request) {
+	clear(last)
+	last = last[:0]
 	for _, q := range o.step {
 		if q != nil {
-			seats = append(seats, q)
+			last = append(last, q)
 		}
 	}
-	o.seats[client] = seats
+	o.order[client] = last
 }
 
 // output takes what one request gets in a step.
@@ -226,7 +226,7 @@ func (o *Observer) write(q *request, reason trace.FinishReason) {
 	if len(rec.PromptTokenIDs) == 0 {
 		rec.PromptTokenIDs = nil
 	}
-	o.cassette.record(&rec, q)
+	o.files.record(&rec, q)
 }
 
 func orEmpty[T any](s []T) []T {

@@ -65,8 +65,8 @@ func (o *Observer) takeRequest() *request {
 	return q
 }
 
-// giveBack keeps the storage of an ended request.
-func (o *Observer) giveBack(q *request) {
+// release keeps the storage of an ended request.
+func (o *Observer) release(q *request) {
 	if len(o.spare) >= mostKept || cap(q.gaps) > keptGaps || cap(q.rec.PromptTokenIDs) > 4*keptGaps {
 		return
 	}
@@ -167,7 +167,7 @@ func mmHashes(raw []byte) (hashes []string) {
 	return hashes
 }
 
-// remotePrefill tells whether another engine has filled the request's KV blocks
+// remotePrefill reports whether another engine has filled the request's KV blocks
 // (extra_args.kv_transfer_params.do_remote_prefill).
 func remotePrefill(extraArgs []byte) bool {
 	cur := pack.NewCursor(mapValue(mapValue(extraArgs, "kv_transfer_params"), "do_remote_prefill"))

@@ -343,7 +343,7 @@ func TestFinishedIDsAreBounded(t *testing.T) {
 // come and go leave nothing behind.
 func TestObserveAllocatesNothing(t *testing.T) {
 	s := obsStart(t, Options{RecordTokens: true})
-	s.o.cassette.files[stepsFile], s.o.cassette.files[framesFile] = nil, nil
+	s.o.files.sinks[stepsFile], s.o.files.sinks[framesFile] = nil, nil
 	var outs []obsOut
 	for i := range 64 {
 		outs = append(outs, obsTokens(fmt.Sprint("r", i), uint32(i)))

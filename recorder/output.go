@@ -69,7 +69,7 @@ func Create(d Destination) (*File, error) {
 	return createBeside(d, d.Path)
 }
 
-// Probe tells whether an output can be made, and leaves nothing behind. What is
+// Probe reports whether an output can be made, and leaves nothing behind. What is
 // written in place is not opened: that could end what somebody reads from it.
 func Probe(d Destination) error {
 	if info, err := os.Stat(d.Path); d.Upload == nil && err == nil && !info.IsDir() && !info.Mode().IsRegular() {
@@ -123,7 +123,7 @@ func beforeSuffix(path, mark string) string {
 // Name returns the path of the bytes written so far.
 func (o *File) Name() string { return o.f.Name() }
 
-// Gzip tells whether the destination's name asks for gzip.
+// Gzip reports whether the destination's name asks for gzip.
 func (o *File) Gzip() bool { return trace.IsGzip(o.dest.Path) }
 
 // Write appends p. After a failure every further call returns it.

@@ -215,11 +215,11 @@ func TestFullDisk(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		disk  func(s *obsSession) *File
-		trace bool // the cassette is the broken one
+		trace bool // the trace is the broken one
 	}{
-		{name: "cassette", trace: true, disk: func(s *obsSession) *File { return s.o.cassette.files[traceFile].file }},
-		{name: "step statistics", disk: func(s *obsSession) *File { return s.o.cassette.files[stepsFile].file }},
-		{name: "frames", disk: func(s *obsSession) *File { return s.o.cassette.files[framesFile].file }},
+		{name: "trace", trace: true, disk: func(s *obsSession) *File { return s.o.files.sinks[traceFile].file }},
+		{name: "step statistics", disk: func(s *obsSession) *File { return s.o.files.sinks[stepsFile].file }},
+		{name: "frames", disk: func(s *obsSession) *File { return s.o.files.sinks[framesFile].file }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := obsStart(t, Options{})
@@ -264,7 +264,7 @@ func obsReadable(t *testing.T, path, what string, stats Stats) {
 	t.Helper()
 	n := uint64(0)
 	switch what {
-	case "cassette":
+	case "trace":
 		got, err := trace.Read(path, trace.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -313,7 +313,7 @@ func TestStop(t *testing.T) {
 	if err := s.o.Close(); !errors.Is(err, cause) || len(s.o.Files()) != 0 {
 		t.Errorf("Close %v, files %q", err, s.o.Files())
 	}
-	left := s.o.cassette.files[traceFile].file.Name()
+	left := s.o.files.sinks[traceFile].file.Name()
 	got, err := trace.Read(left, trace.Options{Strict: true})
 	if err != nil || len(got.Records) != 1 || !strings.Contains(s.o.Err().Error(), left) {
 		t.Errorf("%v in %s: %v", got, left, err)

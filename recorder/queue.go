@@ -98,7 +98,7 @@ func newQueue(start time.Time, limit int64, waiting *atomic.Int64) *queue {
 }
 
 // put takes a copy of a message. It is small work, as the message is held up by it.
-func (q *queue) put(src *source, s zmq.Sighting) {
+func (q *queue) put(src *source, s zmq.Relayed) {
 	e := entry{src: src, at: s.At.Sub(q.start), size: s.Size, elided: s.Elided}
 	if s.Owned || s.Wire == nil {
 		e.more = &more{wire: s.Wire, release: s.Release, tooLarge: s.Wire == nil}

@@ -18,7 +18,7 @@ func queueMessage(n, size int) []byte {
 }
 
 func queuePut(q *queue, src *source, wire []byte, owned bool) {
-	q.put(src, zmq.Sighting{At: time.Now(), Wire: wire, Owned: owned, Size: int64(len(wire))})
+	q.put(src, zmq.Relayed{At: time.Now(), Wire: wire, Owned: owned, Size: int64(len(wire))})
 }
 
 // drain takes everything until the queue ends, and returns the numbers.
@@ -134,7 +134,7 @@ func TestQueueGivesBack(t *testing.T) {
 	q := newQueue(time.Now(), 1, &waiting)
 	given := 0
 	wire := queueMessage(7, 100)
-	q.put(&source{rank: &rank{}}, zmq.Sighting{At: time.Now(), Wire: wire, Owned: true, Release: func() { given++ }, Size: int64(len(wire))})
+	q.put(&source{rank: &rank{}}, zmq.Relayed{At: time.Now(), Wire: wire, Owned: true, Release: func() { given++ }, Size: int64(len(wire))})
 	q.close()
 	if n := q.drain(t, func() {
 		if given != 0 {

@@ -23,9 +23,9 @@ type session struct {
 
 	gates []*zmq.Gate
 	links chan linkEnd
-	ready chan struct{} // one for each link that stands
-	left  chan *witness // who saw the first hang-up
-	count int           // links whose end ends the session
+	ready chan struct{}      // one for each link that stands
+	left  chan *linkObserver // who saw the first hang-up
+	count int                // links whose end ends the session
 }
 
 // linkEnd is how a link ended.
@@ -97,8 +97,8 @@ var errSessionOver = errors.New("the session is over")
 // end follows the end of the first link: the others have a moment to end by
 // themselves, so that last words are passed on.
 func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first linkEnd, stood bool) error {
-	told := ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSessionOver)
-	if !told && stood && first.err != nil && !leftAbruptly(first.err) {
+	stopped := ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSessionOver)
+	if !stopped && stood && first.err != nil && !leftAbruptly(first.err) {
 		s.tap.log.Warn("a link has failed", "engine", s.rank.index, "link", first.link.String(), "cause", first.err)
 	}
 	timer := time.AfterFunc(leaveTime, func() { cancel(errSessionOver) })
@@ -113,7 +113,7 @@ func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first
 			left--
 		}
 	}
-	if told || leftAbruptly(first.err) {
+	if stopped || leftAbruptly(first.err) {
 		return nil
 	}
 	return first.err
@@ -151,7 +151,7 @@ func (s *session) handshake(deadline, ctx context.Context, engine *zmq.Conn, hel
 	}
 	// Its end means nothing: both sides leave this socket once they are ready.
 	s.tap.wg.Go(func() {
-		_, _ = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+		_, _ = zmq.Relay(ctx, engine, frontend, s.observer(l, FromEngine), s.observer(l, FromFrontend))
 	})
 	return links, nil
 }
@@ -224,7 +224,7 @@ func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
 	case s.ready <- struct{}{}:
 	case <-ctx.Done():
 	}
-	_, err = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+	_, err = zmq.Relay(ctx, engine, frontend, s.observer(l, FromEngine), s.observer(l, FromFrontend))
 	return linkEnd{l, err}
 }
 
@@ -263,11 +263,11 @@ func (s *session) source(l *link, d Direction) *source {
 // saw queues a message that was received whole, not relayed.
 func (s *session) saw(l *link, d Direction, msg zmq.Message) {
 	wire := zmq.JoinFrames(nil, msg)
-	s.tap.queue.put(s.source(l, d), zmq.Sighting{At: time.Now(), Wire: wire, Owned: true, Size: int64(len(wire))})
+	s.tap.queue.put(s.source(l, d), zmq.Relayed{At: time.Now(), Wire: wire, Owned: true, Size: int64(len(wire))})
 	s.tap.queue.signal()
 }
 
-// share is the gate of a coordinator's address. All engines are told the same one, as
+// share is the gate of a coordinator's address. All engines get the same one, as
 // a frontend compares what they say of it; so a connection to it is nobody's in
 // particular, and its messages count as those of the engine that was first.
 func (s *session) share(l *link, typ zmq.Type) (string, error) {
@@ -308,28 +308,28 @@ func (s *session) coordinate(ctx context.Context, l *link, engine *zmq.Conn) {
 		s.tap.log.Error("the coordinator does not answer", "link", l.String(), "cause", err)
 		return
 	}
-	_, _ = zmq.Relay(ctx, engine, frontend, s.witness(l, FromEngine), s.witness(l, FromFrontend))
+	_, _ = zmq.Relay(ctx, engine, frontend, s.observer(l, FromEngine), s.observer(l, FromFrontend))
 }
 
-// A witness queues what passes one way of a link.
-type witness struct {
+// A linkObserver queues what passes one way of a link.
+type linkObserver struct {
 	session *session
 	src     *source
 }
 
-func (s *session) witness(l *link, d Direction) zmq.Witness {
-	return &witness{session: s, src: s.source(l, d)}
+func (s *session) observer(l *link, d Direction) zmq.Observer {
+	return &linkObserver{session: s, src: s.source(l, d)}
 }
 
-// Message implements [zmq.Witness].
-func (w *witness) Message(s zmq.Sighting) { w.session.tap.queue.put(w.src, s) }
+// Message implements [zmq.Observer].
+func (w *linkObserver) Message(s zmq.Relayed) { w.session.tap.queue.put(w.src, s) }
 
-// Passed implements [zmq.Witness].
-func (w *witness) Passed() { w.session.tap.queue.signal() }
+// Passed implements [zmq.Observer].
+func (w *linkObserver) Passed() { w.session.tap.queue.signal() }
 
-// HungUp implements [zmq.Witness]. The handshake ends first, and that means nothing;
+// HungUp implements [zmq.Observer]. The handshake ends first, and that means nothing;
 // of the other links the first says who went.
-func (w *witness) HungUp() {
+func (w *linkObserver) HungUp() {
 	if w.src.channel != Input && w.src.channel != Output || !w.src.rank.left.CompareAndSwap(false, true) {
 		return
 	}
@@ -338,7 +338,7 @@ func (w *witness) HungUp() {
 }
 
 // what says who has hung up.
-func (w *witness) what() string {
+func (w *linkObserver) what() string {
 	who := "the engine"
 	if w.src.direction == FromFrontend {
 		who = "the frontend"
@@ -346,9 +346,9 @@ func (w *witness) what() string {
 	return fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client)
 }
 
-// Limits implements [zmq.Witness]: tensors behind the second frame are of use to the
+// Limits implements [zmq.Observer]: tensors behind the second frame are of use to the
 // raw frames alone.
-func (w *witness) Limits() (message int64, tails bool) {
+func (w *linkObserver) Limits() (message int64, tails bool) {
 	return w.session.tap.cfg.MaxObserved, w.session.tap.cfg.Frames.Path != ""
 }
 
@@ -380,7 +380,7 @@ func guard(tag string, registration []byte) error {
 func isLine(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
 // openGate binds a socket for the engine's messages, where [Config.Data] says. host is
-// how the engine reached the tap, which is what it is told if the tap listens
+// how the engine reached the tap, which is the host it gets if the tap listens
 // everywhere; name tells ipc sockets apart.
 func (t *tap) openGate(host, name string, typ zmq.Type) (*zmq.Gate, error) {
 	endpoint, err := t.dataEndpoint(host, name)

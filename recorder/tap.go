@@ -40,7 +40,7 @@ type Config struct {
 
 	// Observe is what is written of a request.
 	Observe Options
-	// Trace, Steps and Frames are where the cassette, its step statistics and the raw
+	// Trace, Steps and Frames are where the trace, its step statistics and the raw
 	// frames go; an empty Path is not wanted. With several engines, each has files of
 	// its own, see [RankPath].
 	Trace, Steps, Frames Destination
@@ -100,7 +100,7 @@ type Summary struct {
 // RankSummary is what was recorded of one engine.
 type RankSummary struct {
 	Rank int
-	// Files are where its outputs lie, in the order cassette, step statistics, frames.
+	// Files are where its outputs lie, in the order trace, step statistics, frames.
 	Files []string
 	// Err is why its recording is not whole, nil if it is.
 	Err error
@@ -133,7 +133,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 
 	err := t.serve(ctx)
-	told := ctx.Err() != nil
+	stopped := ctx.Err() != nil
 	cancel(errors.New("the tap ends"))
 	t.wg.Wait()
 	t.queue.close()
@@ -145,7 +145,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 		}
 		<-observed
 	}
-	summary, finishing := t.finish(told)
+	summary, finishing := t.finish(stopped)
 	return summary, errors.Join(err, finishing)
 }
 
@@ -220,7 +220,7 @@ func (t *tap) serve(ctx context.Context) error {
 		case err == nil:
 			t.wg.Go(func() { t.meet(ctx, conn) })
 		case ctx.Err() != nil:
-			return nil // told to end
+			return nil // stopped
 		case accepting.Err() != nil:
 			return t.why()
 		default:
@@ -388,7 +388,7 @@ func (t *tap) endEarly(b batch) {
 
 // finish ends the recordings. An engine that dies of the tap's own departure, told
 // to the tap, is nobody's loss.
-func (t *tap) finish(told bool) (Summary, error) {
+func (t *tap) finish(stopped bool) (Summary, error) {
 	ranks, already := t.closing()
 	if already {
 		return t.summary, t.failure
@@ -410,7 +410,7 @@ func (t *tap) finish(told bool) (Summary, error) {
 	if n := s.Stats.InFlight; n > 0 {
 		errs = append(errs, fmt.Errorf("requests in flight at the end, which are not in the recording: %d", n))
 	}
-	if s.Stats.Dead > 0 && !told {
+	if s.Stats.Dead > 0 && !stopped {
 		errs = append(errs, errors.New("the engine died: it said ENGINE_CORE_DEAD"))
 	}
 	t.summary, t.failure = s, errors.Join(errs...)
@@ -474,7 +474,7 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 	}
 	s := &session{
 		tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(),
-		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *witness, 1),
+		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *linkObserver, 1),
 	}
 	err = s.run(ctx, engine, hello)
 	if err != nil && ctx.Err() == nil {

@@ -99,9 +99,9 @@ func TestRecordingEndsBeforeTheTap(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	cassette, err := trace.Read(u.path("run.jsonl.gz"), trace.Options{Strict: true, KeepExtra: true})
-	if err != nil || len(cassette.Records) != 2 || string(cassette.Records[1].Extra["request_id"]) != `"in flight"` {
-		t.Fatalf("got %+v, %v; want two records", cassette, err)
+	whole, err := trace.Read(u.path("run.jsonl.gz"), trace.Options{Strict: true, KeepExtra: true})
+	if err != nil || len(whole.Records) != 2 || string(whole.Records[1].Extra["request_id"]) != `"in flight"` {
+		t.Fatalf("got %+v, %v; want two records", whole, err)
 	}
 	messages := len(readFrames(t, u.path("frames.jsonl.gz")))
 	f.submit(t, e, "after")

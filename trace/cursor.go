@@ -317,7 +317,7 @@ func (c *cursor) skip(depth int) error {
 	return err
 }
 
-// inRange tells whether a number fits a float64, for values nobody reads. What
+// inRange reports whether a number fits a float64, for values nobody reads. What
 // has fewer than 300 digits and no exponent does.
 func inRange(text []byte) bool {
 	if len(text) < 300 && bytes.IndexByte(text, 'e') < 0 && bytes.IndexByte(text, 'E') < 0 {

@@ -174,7 +174,7 @@ func (r *FrameReader) next(m *Message) (err error) {
 	return nil
 }
 
-// Truncated tells whether the gzip stream ended without its trailer, once Next
+// Truncated reports whether the gzip stream ended without its trailer, once Next
 // has returned io.EOF.
 func (r *FrameReader) Truncated() bool { return r.lines.cut }
 

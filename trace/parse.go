@@ -264,7 +264,7 @@ func (c *cursor) itlCtx(x *ITLCtx) (*ITLCtx, error) {
 	return x, err
 }
 
-// once tells whether a key of a small object was seen, and refuses a second.
+// once reports whether a key of a small object was seen, and refuses a second.
 type once bool
 
 func (o *once) mark(c *cursor) error {

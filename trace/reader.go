@@ -53,7 +53,7 @@ func Open(path string, opt Options) (*Reader, error) {
 }
 
 // NewReader reads a trace from r, and its meta line at once. name is for
-// messages; gzip tells whether r is gzipped.
+// messages; gzip reports whether r is gzipped.
 func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
 	tr := &Reader{lines: newLineReader(r, name, gzip, opt), opt: opt}
 	line, err := tr.lines.next()
@@ -79,7 +79,7 @@ func (r *Reader) Name() string { return r.lines.name }
 // Meta returns the meta line's content, empty if the trace has none.
 func (r *Reader) Meta() Meta { return r.meta }
 
-// HasMeta tells whether the trace has a meta line.
+// HasMeta reports whether the trace has a meta line.
 func (r *Reader) HasMeta() bool { return r.hasMeta }
 
 // Next fills rec with the next record, or returns io.EOF after the last. It
@@ -113,7 +113,7 @@ func (r *Reader) next(rec *Record) (err error) {
 	return nil
 }
 
-// Truncated tells whether the gzip stream ended without its trailer. It is
+// Truncated reports whether the gzip stream ended without its trailer. It is
 // only known once Next has returned io.EOF.
 func (r *Reader) Truncated() bool { return r.lines.cut }
 

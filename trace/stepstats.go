@@ -220,7 +220,7 @@ func (r *StepReader) Next(s *StepStats) error {
 	return nil
 }
 
-// Truncated tells whether the gzip stream ended without its trailer, once Next
+// Truncated reports whether the gzip stream ended without its trailer, once Next
 // has returned io.EOF.
 func (r *StepReader) Truncated() bool { return r.lines.cut }
 

@@ -336,7 +336,7 @@ func (o origin) String() string {
 	return fmt.Sprintf("record %d of %s", o.index, o.trace.Name)
 }
 
-// sharedWith tells which records of a recording were seen in others, nil if none.
+// sharedWith reports which records of a recording were seen in others, nil if none.
 func sharedWith(t *trace.Trace, seen map[[sha256.Size]byte]origin) error {
 	shared := 0
 	var here, there origin

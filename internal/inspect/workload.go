@@ -214,7 +214,7 @@ func most(all []conversation) int {
 	return peak
 }
 
-// findClients tells whether the load had a fixed number of clients, each of which began its next
+// findClients reports whether the load had a fixed number of clients, each of which began its next
 // conversation when it had ended one. That is so if every conversation beyond as many as there ever were
 // at a time began so soon after another had ended that hardly any client was idle. Then it comes so long
 // after that end, whenever that is.

@@ -171,8 +171,8 @@ type hearing struct {
 	client int
 }
 
-// Message implements [zmq.Witness].
-func (w hearing) Message(s zmq.Sighting) {
+// Message implements [zmq.Observer].
+func (w hearing) Message(s zmq.Relayed) {
 	// What is not owned is gone when this returns.
 	wire := s.Wire
 	if !s.Owned {
@@ -186,11 +186,11 @@ func (w hearing) Message(s zmq.Sighting) {
 	w.ledger.take(w.client, frames)
 }
 
-// Passed implements [zmq.Witness].
+// Passed implements [zmq.Observer].
 func (hearing) Passed() {}
 
-// HungUp implements [zmq.Witness].
+// HungUp implements [zmq.Observer].
 func (hearing) HungUp() {}
 
-// Limits implements [zmq.Witness].
+// Limits implements [zmq.Observer].
 func (hearing) Limits() (message int64, tails bool) { return maxHeardBytes / 4, true }

@@ -18,13 +18,13 @@ func TestNothingIsUnheard(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name    string
-		say     zmq.Sighting
+		say     zmq.Relayed
 		dropped bool
 	}{
-		{"a message", zmq.Sighting{Wire: []byte{0, 1, protocol.TypeAbort}}, false},
-		{"a part of one", zmq.Sighting{Wire: []byte{0, 1, protocol.TypeAbort}, Size: 1 << 30, Elided: 1<<30 - 1}, true},
-		{"nothing of one", zmq.Sighting{Size: 1 << 30, Elided: 1 << 30}, true},
-		{"no frames", zmq.Sighting{Wire: []byte{0, 200, 1}, Size: 1}, true},
+		{"a message", zmq.Relayed{Wire: []byte{0, 1, protocol.TypeAbort}}, false},
+		{"a part of one", zmq.Relayed{Wire: []byte{0, 1, protocol.TypeAbort}, Size: 1 << 30, Elided: 1<<30 - 1}, true},
+		{"nothing of one", zmq.Relayed{Size: 1 << 30, Elided: 1 << 30}, true},
+		{"no frames", zmq.Relayed{Wire: []byte{0, 200, 1}, Size: 1}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l := newLedger(codec)

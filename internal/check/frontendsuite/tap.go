@@ -83,7 +83,7 @@ func within(ctx context.Context, c *zmq.Conn, receive func() (zmq.Message, error
 type tapLink struct {
 	gate     *zmq.Gate
 	upstream string
-	witness  zmq.Witness // of the frontend; nil on an output socket
+	witness  zmq.Observer // of the frontend; nil on an output socket
 }
 
 // links opens a socket for each address of INIT and puts its own address there.

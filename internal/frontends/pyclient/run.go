@@ -212,7 +212,7 @@ func Nearest(dir string, release compat.Version) (Environment, error) {
 	return found, nil
 }
 
-// whole tells whether an environment was finished, and its interpreter is there.
+// whole reports whether an environment was finished, and its interpreter is there.
 func whole(home, python string) bool {
 	_, unfinished := os.Stat(filepath.Join(home, "whole"))
 	info, err := os.Stat(python)

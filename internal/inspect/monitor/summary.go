@@ -16,7 +16,7 @@ import (
 // Report is what came of a recording.
 type Report struct {
 	recorder.Summary
-	// RecordAborted tells that aborted requests are in the cassette.
+	// RecordAborted tells that aborted requests are in the trace.
 	RecordAborted bool
 	// Duration is that of the run.
 	Duration time.Duration

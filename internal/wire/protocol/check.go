@@ -155,7 +155,7 @@ func (m *Mismatch) hint(text string) {
 type shape interface {
 	// String is the annotation.
 	String() string
-	// takes tells whether a value of the kind can be meant by it.
+	// takes reports whether a value of the kind can be meant by it.
 	takes(k pack.Kind) bool
 	// check walks over the next value, which is well formed, and reports what is
 	// wrong with it.

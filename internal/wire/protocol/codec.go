@@ -65,7 +65,7 @@ func (c *Codec) Profile() *Profile { return c.profile }
 // Line returns the line's name, such as "0.33".
 func (c *Codec) Line() string { return c.profile.Line }
 
-// HasRequestError tells whether an output of the line can carry a
+// HasRequestError reports whether an output of the line can carry a
 // [RequestError]; before 0.33 a refused request has only its finish reason.
 func (c *Codec) HasRequestError() bool { return c.output.hasError }
 
@@ -268,7 +268,7 @@ var readSampling = []string{
 	"prompt_logprob_start", "skip_reading_prefix_cache",
 }
 
-// ReadsByName tells whether a field is looked up by its name when messages are
+// ReadsByName reports whether a field is looked up by its name when messages are
 // decoded or recorded, so that without it something is lost. All others are
 // skipped, or kept as they are.
 func ReadsByName(structName, field string) bool {

@@ -259,7 +259,7 @@ func (h *FrontendHandshake) OnRegister(client int, frames [][]byte) (ReadyRespon
 	return r, nil
 }
 
-// Done tells whether the engine may be sent requests.
+// Done reports whether the engine may be sent requests.
 func (h *FrontendHandshake) Done() bool {
 	return h.ready && len(h.registered) == len(h.Addresses.Inputs)
 }

@@ -71,7 +71,7 @@ const (
 	rustSource    = "the released binaries of vllm-rs, run by hand"
 )
 
-// Holds tells whether the rule holds for a line, release tag or tracker. A tracker has
+// Holds reports whether the rule holds for a line, release tag or tracker. A tracker has
 // the rules of the newest line.
 func (r LineRule) Holds(line string) bool {
 	rule, name := lineRules[r], LineOf(line)

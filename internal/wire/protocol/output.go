@@ -132,7 +132,7 @@ func (c *Codec) NewStream(r *Request) *Stream {
 // ID returns the request id.
 func (s *Stream) ID() string { return s.id }
 
-// Started tells whether an output was added, Finished whether the last one was.
+// Started reports whether an output was added, Finished whether the last one was.
 func (s *Stream) Started() bool  { return s.started }
 func (s *Stream) Finished() bool { return s.finished }
 
@@ -339,7 +339,7 @@ func (b *Batch) Add(s *Stream, o *Output) error {
 // envelope.
 func (b *Batch) ReportFinished(id string) { b.finished = append(b.finished, id) }
 
-// plain tells whether every field but tokens and finish_reason is at its
+// plain reports whether every field but tokens and finish_reason is at its
 // default.
 func (o *Output) plain() bool {
 	return o.Logprobs == nil && o.PromptLogprobs == nil && o.PromptScores == nil && o.Pooling == nil && o.Events == nil && o.Prefill == nil &&
@@ -484,7 +484,7 @@ func checkLogprobs(o *Output) error {
 	return nil
 }
 
-// check tells whether the shape fits the values; no tensor at all fits.
+// check reports whether the shape fits the values; no tensor at all fits.
 func (t *Tensor) check() error {
 	if t == nil {
 		return nil

@@ -23,7 +23,7 @@ type Pooling struct {
 	// that is computed in the engine; else empty. Query names what they share.
 	LateInteraction, Query string
 	// SkipReading says that the prompt is not looked up in the prefix cache, as for
-	// what is told of each token.
+	// what gets each token.
 	SkipReading bool
 }
 

@@ -199,7 +199,7 @@ func LoadProfile(line string) (*Profile, error) {
 	return p, nil
 }
 
-// HasProfile tells whether LoadProfile has a profile for the line, without
+// HasProfile reports whether LoadProfile has a profile for the line, without
 // reading it.
 func HasProfile(line string) bool {
 	name := profileOf(line)

@@ -402,7 +402,7 @@ type Sampling struct {
 	Raw               []byte // the whole map
 }
 
-// SkipsCache tells whether the prompt is computed anew, whatever of it the prefix cache
+// SkipsCache reports whether the prompt is computed anew, whatever of it the prefix cache
 // has: as the request says, else where something is to be said of each of its tokens
 // (vllm/sampling_params.py __post_init__).
 func (s *Sampling) SkipsCache() bool {

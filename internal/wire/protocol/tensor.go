@@ -30,7 +30,7 @@ type Logprobs struct {
 // Rows returns the number of rows.
 func (l *Logprobs) Rows() int { return len(l.Ranks) }
 
-// check tells whether the tables fit each other.
+// check reports whether the tables fit each other.
 func (l *Logprobs) check() error {
 	if n := l.Rows() * l.Width; l.Width < 1 || len(l.TokenIDs) != n || len(l.Values) != n {
 		return fmt.Errorf("%d ids and %d values for %d rows of %d", len(l.TokenIDs), len(l.Values), l.Rows(), l.Width)

@@ -28,8 +28,8 @@ type Conn struct {
 
 	// owner is the listener whose goroutine receives, nil for a dialed connection.
 	owner *Listener
-	// heed takes the commands that are not about the connection itself; nil ignores them.
-	heed func(command []byte) error
+	// handle takes the commands that are not about the connection itself; nil ignores them.
+	handle func(command []byte) error
 
 	rmu sync.Mutex // held while receiving
 	fr  *frameReader
@@ -223,8 +223,8 @@ func hungUp(err error) bool {
 // the peer sees traffic anyway, and so does one that comes in the middle of a message.
 func (c *Conn) answer(command []byte) error {
 	body, err := pong(command)
-	if err == nil && body == nil && c.heed != nil {
-		return c.heed(command)
+	if err == nil && body == nil && c.handle != nil {
+		return c.handle(command)
 	}
 	if err != nil || body == nil || !c.ponging.CompareAndSwap(false, true) {
 		return err

@@ -32,7 +32,7 @@ func TestBytesOnTheWire(t *testing.T) {
 			if err := c.Send(tt.frames...); err != nil {
 				t.Fatal(err)
 			}
-			if got := r.hear(len(tt.want)); got != tt.want {
+			if got := r.receive(len(tt.want)); got != tt.want {
 				t.Errorf("sent %x, want %x", got, tt.want)
 			}
 		})
@@ -57,20 +57,20 @@ func TestReadyOnTheWire(t *testing.T) {
 				done <- err
 			}()
 			r := accept()
-			r.say(greeting)
+			r.send(greeting)
 			want := "\xff" + strings.Repeat("\x00", 8) + "\x7f\x03\x00NULL"
-			if got := r.hear(len(greeting)); !strings.HasPrefix(got, want) {
+			if got := r.receive(len(greeting)); !strings.HasPrefix(got, want) {
 				t.Errorf("greeting is %x, want %x first", got, want)
 			}
-			head := r.hear(shortHeader)
-			body := r.hear(int(head[1]))
+			head := r.receive(shortHeader)
+			body := r.receive(int(head[1]))
 			if head[0] != flagCommand || !strings.Contains(body, "\x0bSocket-Type\x00\x00\x00"+string(rune(len(tt.typ)))+string(tt.typ)) {
 				t.Errorf("command is %x %q", head[0], body)
 			}
 			if got := strings.Contains(body, "\x08Identity\x00\x00\x00\x02\x02\x00"); got != tt.identity {
 				t.Errorf("identity announced: %v, want %v: %q", got, tt.identity, body)
 			}
-			r.say(ready("Socket-Type", tt.peer))
+			r.send(ready("Socket-Type", tt.peer))
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
@@ -82,7 +82,7 @@ func TestReadyOnTheWire(t *testing.T) {
 func TestBytesBehindReady(t *testing.T) {
 	endpoint, accept := rawListen(t)
 	dialed := dialLater(t, endpoint, Pull, Options{})
-	accept().say(greeting + ready("Socket-Type", "PUSH") + short(flagMore, "a") + short(0, "b"))
+	accept().send(greeting + ready("Socket-Type", "PUSH") + short(flagMore, "a") + short(0, "b"))
 	c := dialed()
 	if m := receive(t, c); len(m) != 2 || string(m[0])+string(m[1]) != "ab" {
 		t.Errorf("received %q", m)
@@ -108,7 +108,7 @@ func TestRecvErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c, r := rawPeer(t, tt.typ, Options{MaxFrame: 5000}, "Socket-Type", tt.peer)
-			r.say(tt.bytes)
+			r.send(tt.bytes)
 			if tt.errs[0] == ErrPeerGone {
 				r.Close()
 			}
@@ -143,14 +143,14 @@ func TestReadDeadline(t *testing.T) {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
 			c, r := rawPeer(t, Pull, Options{}, "Socket-Type", "PUSH")
 			stream := long(0, uint64(len(body)), body)
-			r.say(stream[:cut])
+			r.send(stream[:cut])
 			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 				t.Fatal(err)
 			}
 			if m, err := c.Recv(); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("recv: %d frames, %v, want a deadline", len(m), err)
 			}
-			r.say(stream[cut:] + short(0, "next"))
+			r.send(stream[cut:] + short(0, "next"))
 			if m := receive(t, c); string(m[0]) != body {
 				t.Errorf("received %d bytes, want %d", len(m[0]), len(body))
 			}
@@ -191,7 +191,7 @@ func TestWriteWaitsForFlush(t *testing.T) {
 	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := r.hear(6), "\x00\x01a\x00\x01b"; got != want {
+	if got, want := r.receive(6), "\x00\x01a\x00\x01b"; got != want {
 		t.Errorf("heard %x, want %x", got, want)
 	}
 }
@@ -238,11 +238,11 @@ func TestManyWriters(t *testing.T) {
 // A PING between two frames of a message is answered and does not show.
 func TestPingInsideMessage(t *testing.T) {
 	c, r := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
-	r.say(short(flagMore, "a") + short(flagCommand, "\x04PING\x00\x0actx") + short(0, "b") + short(flagCommand, "\x09SUBSCRIBEx"))
+	r.send(short(flagMore, "a") + short(flagCommand, "\x04PING\x00\x0actx") + short(0, "b") + short(flagCommand, "\x09SUBSCRIBEx"))
 	if m := receive(t, c); len(m) != 2 || string(m[0])+string(m[1]) != "ab" {
 		t.Errorf("received %q, want a and b", m)
 	}
-	if got, want := r.hear(10), short(flagCommand, "\x04PONGctx"); got != want {
+	if got, want := r.receive(10), short(flagCommand, "\x04PONGctx"); got != want {
 		t.Errorf("heard %q, want %q", got, want)
 	}
 }
@@ -253,16 +253,16 @@ func TestPingDoesNotHoldUpReceiving(t *testing.T) {
 	c, r := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
 	sent := make(chan error, 1)
 	go func() { sent <- c.Send(make([]byte, 64<<20)) }()
-	r.hear(longHeader) // sending has begun and will not end by itself
+	r.receive(longHeader) // sending has begun and will not end by itself
 	for range 3 {
-		r.say(short(flagCommand, "\x04PING\x00\x0a") + short(0, "a"))
+		r.send(short(flagCommand, "\x04PING\x00\x0a") + short(0, "a"))
 		receive(t, c)
 	}
-	r.hear(64 << 20)
+	r.receive(64 << 20)
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	if got, want := r.hear(7), short(flagCommand, "\x04PONG"); got != want {
+	if got, want := r.receive(7), short(flagCommand, "\x04PONG"); got != want {
 		t.Errorf("heard %q, want %q", got, want)
 	}
 }
@@ -279,7 +279,7 @@ func TestSendRefusals(t *testing.T) {
 	if err := push.Send([]byte("a")); err != nil {
 		t.Errorf("send after a refusal: %v", err)
 	}
-	r.hear(3)
+	r.receive(3)
 }
 
 // A PUSH connection learns of its peer's departure although nobody receives.
@@ -305,7 +305,7 @@ func TestCloseUnblocks(t *testing.T) {
 			received <- err
 		}()
 		go func() { sent <- c.Send(make([]byte, 64<<20)) }()
-		r.hear(longHeader)
+		r.receive(longHeader)
 		first := c.Close()
 		for name, ch := range map[string]chan error{"recv": received, "send": sent} {
 			if err := <-ch; !errors.Is(err, net.ErrClosed) {

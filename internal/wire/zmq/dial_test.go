@@ -87,7 +87,7 @@ func TestDialCancelledInHandshake(t *testing.T) {
 		_, err := Dial(ctx, endpoint, Push, Options{HandshakeTimeout: time.Hour})
 		failed <- err
 	}()
-	accept().hear(len(greeting))
+	accept().receive(len(greeting))
 	cancel(reason)
 	if err := <-failed; !errors.Is(err, reason) {
 		t.Errorf("dial: %v, want %v", err, reason)

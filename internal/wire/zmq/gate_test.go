@@ -98,7 +98,7 @@ func TestGateRefuses(t *testing.T) {
 			refused := make(chan error, 1)
 			gate := openGate(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: 20 * time.Millisecond}, func(err error) { refused <- err })
 			r := gateDial(t, gate)
-			r.say(tt.bytes)
+			r.send(tt.bytes)
 			err := <-refused
 			if !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), gate.Endpoint()) {
 				t.Errorf("refused with %v, want %v with %q on %s", err, tt.err, tt.text, gate.Endpoint())
@@ -114,7 +114,7 @@ func TestGateOfManyIsHeldUpByNobody(t *testing.T) {
 	const many = 200
 	gate := openGate(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: patience}, nil)
 	for range 50 {
-		gateDial(t, gate).say(greeting[:20])
+		gateDial(t, gate).send(greeting[:20])
 	}
 	var wg sync.WaitGroup
 	for i := range many {
@@ -141,8 +141,8 @@ func TestGateClose(t *testing.T) {
 	refused := make(chan error, 8)
 	gate := openGate(t, "tcp://127.0.0.1:0", Router, Options{HandshakeTimeout: patience}, func(err error) { refused <- err })
 	shaking, waiting := gateDial(t, gate), gateDial(t, gate)
-	shaking.say(greeting)
-	shaking.hear(len(greeting))
+	shaking.send(greeting)
+	shaking.receive(len(greeting))
 	waiting.greet("Socket-Type", "DEALER")
 	failed := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -229,10 +229,10 @@ func TestDialAsOnTheWire(t *testing.T) {
 				dialed <- err
 			}()
 			r := accept()
-			r.say(greeting + ready("Socket-Type", tt.to))
-			r.hear(len(greeting))
-			head := r.hear(shortHeader)
-			if said := r.hear(int(head[1])); !strings.Contains(said, tt.want) {
+			r.send(greeting + ready("Socket-Type", tt.to))
+			r.receive(len(greeting))
+			head := r.receive(shortHeader)
+			if said := r.receive(int(head[1])); !strings.Contains(said, tt.want) {
 				t.Errorf("said %q, want %q in it", said, tt.want)
 			}
 			if err := <-dialed; err != nil {

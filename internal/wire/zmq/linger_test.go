@@ -14,7 +14,7 @@ import (
 func TestLingerDeliversEverything(t *testing.T) {
 	body := strings.Repeat("b", 8<<20)
 	c, r := rawPeer(t, Dealer, Options{Linger: patience}, "Socket-Type", "ROUTER")
-	r.say(short(0, "unread"))
+	r.send(short(0, "unread"))
 	closed := make(chan error, 1)
 	go func() {
 		if err := c.Send([]byte(body)); err != nil {
@@ -25,14 +25,14 @@ func TestLingerDeliversEverything(t *testing.T) {
 		}
 		closed <- c.Close()
 	}()
-	r.hear(longHeader)
-	if got := r.hear(len(body)); got != body {
+	r.receive(longHeader)
+	if got := r.receive(len(body)); got != body {
 		t.Error("the body is not what was sent")
 	}
-	if got := r.hear(6); got != short(0, "last") {
+	if got := r.receive(6); got != short(0, "last") {
 		t.Errorf("heard %q", got)
 	}
-	r.say(short(0, "still unread"))
+	r.send(short(0, "still unread"))
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("after the last message: %v, want EOF", err)
 	}

@@ -47,7 +47,7 @@ func TestRefusedHandshakes(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rawDial(t, l)
-				r.say(tt.bytes)
+				r.send(tt.bytes)
 				if tt.err == ErrPeerGone {
 					r.Close()
 				}
@@ -70,7 +70,7 @@ func TestSilentClientsBlockNobody(t *testing.T) {
 	for range 50 {
 		rawDial(t, l)
 	}
-	rawDial(t, l).say(greeting[:20])
+	rawDial(t, l).send(greeting[:20])
 	c := dial(t, l.Endpoint(), Dealer, Options{})
 	expect(t, l, Joined)
 	if err := c.Send([]byte("hello")); err != nil {
@@ -119,7 +119,7 @@ func TestBrokenPeerLeavesOthersAlone(t *testing.T) {
 			r := rawDial(t, l)
 			r.greet("Socket-Type", "DEALER", "Identity", "\x00\x00")
 			expect(t, l, Joined)
-			r.say(short(0, "fine") + tt.bytes)
+			r.send(short(0, "fine") + tt.bytes)
 			if tt.err == ErrPeerGone {
 				r.Close()
 			}
@@ -148,12 +148,12 @@ func TestSameIdentity(t *testing.T) {
 	expect(t, l, Joined)
 
 	r := rawDial(t, l)
-	r.say(greeting + ready("Socket-Type", "DEALER", "Identity", string(id)))
+	r.send(greeting + ready("Socket-Type", "DEALER", "Identity", string(id)))
 	d := expect(t, l, Refused)
 	if !errors.Is(d.Err, ErrIdentityTaken) || !bytes.Equal(d.Peer.Identity, id) || !strings.Contains(d.Err.Error(), "0000, by DEALER 0000 at 127.0.0.1") {
 		t.Errorf("refused %x: %v, want ErrIdentityTaken naming who has it", d.Peer.Identity, d.Err)
 	}
-	r.hear(len(greeting)) // and no READY
+	r.receive(len(greeting)) // and no READY
 	if b, err := io.ReadAll(r); len(b) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Errorf("after the greeting: %x, %v, want the end of the connection", b, err)
 	}
@@ -372,8 +372,8 @@ func TestListenerClose(t *testing.T) {
 	c := dial(t, l.Endpoint(), Dealer, Options{})
 	d := expect(t, l, Joined)
 	silent := rawDial(t, l)
-	silent.say(greeting)
-	silent.hear(len(greeting)) // its handshake is under way
+	silent.send(greeting)
+	silent.receive(len(greeting)) // its handshake is under way
 	sent := make(chan error, 1)
 	go func() { sent <- d.Conn.Send(make([]byte, 64<<20)) }()
 	go func() { // more than the inbox holds: the peer's goroutine is stuck in it

@@ -9,12 +9,12 @@ import (
 )
 
 // A passage is one way through a relay. It follows the framing of what passes, and
-// keeps a copy of a message only for a witness.
+// keeps a copy of a message only for a observer.
 type passage struct {
 	from, to *Conn
-	witness  Witness // nil: nobody looks
-	limit    int64   // bytes of a message that are kept
-	tails    bool    // whether frames behind the second are kept
+	observer Observer // nil: nobody looks
+	limit    int64    // bytes of a message that are kept
+	tails    bool     // whether frames behind the second are kept
 
 	mu     sync.Mutex  // deadlines against cut
 	cut    bool        // the deadlines stay as they are
@@ -24,10 +24,10 @@ type passage struct {
 	extended bool // it is to pass on the rest of one message and no more
 	lost     bool // to is gone
 
-	chunk  []byte
-	inPart bool      // the last room was in part
-	at     time.Time // when chunk was read
-	told   bool      // the witness was told of a message in this chunk
+	chunk    []byte
+	inPart   bool      // the last room was in part
+	at       time.Time // when chunk was read
+	reported bool      // the observer was told of a message in this chunk
 
 	head   [longHeader]byte
 	headed int    // bytes of head that have arrived
@@ -40,14 +40,14 @@ type passage struct {
 	leaving bool        // the body that passes is left out
 	over    bool        // the message is above the limit
 	part    []byte      // what is kept of it so far
-	spare   chan []byte // what the witness gave back
+	spare   chan []byte // what the observer gave back
 }
 
 // sighted is what is known of a message while it passes.
 type sighted struct{ size, elided int64 }
 
 const (
-	// ownedSize is where a copy is given to the witness rather than reused.
+	// ownedSize is where a copy is given to the observer rather than reused.
 	ownedSize = relayBuffer
 	// bigBody is how much of a body must be outstanding for it to be read straight into
 	// the copy, which then costs no time, and bodyRead how much of it is read at once:
@@ -58,13 +58,13 @@ const (
 	// once, and a false length costs at most 256 KiB or 64 times what was sent.
 	partGrowth = 64
 	// spares is how many copies are kept for reuse, each of maxSpare bytes at most: one
-	// fills while the witness has the other.
+	// fills while the observer has the other.
 	spares   = 2
 	maxSpare = 32 << 20
 )
 
-func newPassage(from, to *Conn, w Witness) *passage {
-	p := &passage{from: from, to: to, witness: w, chunk: make([]byte, relayBuffer), spare: make(chan []byte, spares)}
+func newPassage(from, to *Conn, w Observer) *passage {
+	p := &passage{from: from, to: to, observer: w, chunk: make([]byte, relayBuffer), spare: make(chan []byte, spares)}
 	if w != nil {
 		p.limit, p.tails = w.Limits()
 	}
@@ -76,11 +76,11 @@ func (p *passage) between() bool { return p.frames == 0 && p.headed == 0 && !p.i
 
 // keeps reports whether the body that passes is copied.
 func (p *passage) keeps() bool {
-	return p.witness != nil && p.flags&flagCommand == 0 && !p.over && !p.leaving
+	return p.observer != nil && p.flags&flagCommand == 0 && !p.over && !p.leaving
 }
 
 // room is where the next bytes are to be read.
-func (p *passage) room() []byte {
+func (p *passage) buffer() []byte {
 	p.inPart = p.inBody && p.left >= bigBody && p.keeps()
 	if !p.inPart {
 		return p.chunk[:p.wanted()]
@@ -106,7 +106,7 @@ func (p *passage) wanted() int {
 	return longHeader - p.headed
 }
 
-// growPart makes room: in what the witness gave back, for clearing new memory takes as
+// growPart makes room: in what the observer gave back, for clearing new memory takes as
 // long as passing the frame on, else in proportion to what has arrived.
 func (p *passage) growPart() {
 	select {
@@ -135,9 +135,9 @@ func (p *passage) release(part []byte) {
 
 // took follows the n bytes that were read into room, and returns them. An error ends
 // them: it is about the byte behind.
-func (p *passage) took(n int) ([]byte, error) {
-	p.told = false
-	if p.witness != nil {
+func (p *passage) received(n int) ([]byte, error) {
+	p.reported = false
+	if p.observer != nil {
 		p.at = time.Now()
 	}
 	if !p.inPart {
@@ -158,7 +158,7 @@ func (p *passage) follow(chunk []byte) (at int, err error) {
 	for at < len(chunk) {
 		if p.between() {
 			if n, size := p.whole(chunk[at:]); n > 0 {
-				p.tell(Sighting{Wire: chunk[at : at+n], Size: size})
+				p.report(Relayed{Wire: chunk[at : at+n], Size: size})
 				at += n
 				continue
 			}
@@ -180,8 +180,8 @@ func (p *passage) whole(chunk []byte) (n int, size int64) {
 		switch {
 		case !ok || flags&^(flagMore|flagLong) != 0 || frame > maxFrames,
 			uint64(len(chunk)-n-header) < body,
-			frame > 2 && !p.tails && body > 0 && p.witness != nil,
-			p.witness != nil && int64(body) > p.limit-size:
+			frame > 2 && !p.tails && body > 0 && p.observer != nil,
+			p.observer != nil && int64(body) > p.limit-size:
 			return 0, 0
 		}
 		n += header + int(body)
@@ -242,7 +242,7 @@ func (p *passage) beginFrame(header []byte, flags byte, body uint64) {
 	if flags&flagCommand == 0 {
 		p.frames++
 		p.begun.size += int64(min(body, 1<<62))
-		p.over = p.over || p.witness != nil && p.tooMuch()
+		p.over = p.over || p.observer != nil && p.tooMuch()
 		p.keepHeader(header, body)
 	}
 	if p.left == 0 {
@@ -260,7 +260,7 @@ func (p *passage) tooMuch() bool {
 // of one that is left out.
 func (p *passage) keepHeader(header []byte, body uint64) {
 	switch {
-	case p.witness == nil:
+	case p.observer == nil:
 		return
 	case p.over:
 		p.part = nil
@@ -279,7 +279,7 @@ func (p *passage) endFrame() {
 	if p.flags&(flagCommand|flagMore) != 0 {
 		return
 	}
-	s := Sighting{Wire: p.part, Size: p.begun.size, Elided: p.begun.elided, Owned: len(p.part) >= ownedSize}
+	s := Relayed{Wire: p.part, Size: p.begun.size, Elided: p.begun.elided, Owned: len(p.part) >= ownedSize}
 	if p.over {
 		s.Wire, s.Elided = nil, s.Size
 	}
@@ -287,21 +287,21 @@ func (p *passage) endFrame() {
 		s.Release = func() { p.release(part) }
 		p.part = nil
 	}
-	p.tell(s)
+	p.report(s)
 	p.part = p.part[:0]
 	p.begun, p.frames, p.over = sighted{}, 0, false
 }
 
-func (p *passage) tell(s Sighting) {
-	if p.witness == nil {
+func (p *passage) report(s Relayed) {
+	if p.observer == nil {
 		return
 	}
 	s.At = p.at
-	p.witness.Message(s)
-	p.told = true
+	p.observer.Message(s)
+	p.reported = true
 }
 
-// SplitFrames appends the frames of a message as [Sighting.Wire] has them to dst.
+// SplitFrames appends the frames of a message as [Relayed.Wire] has them to dst.
 // They lie in wire. The error says where wire is not whole frames.
 func SplitFrames(dst [][]byte, wire []byte) ([][]byte, error) {
 	for at := 0; at < len(wire); {

@@ -36,18 +36,18 @@ func (c *pieces) Read(p []byte) (int, error) {
 
 func (c *pieces) Write(p []byte) (int, error) { return c.heard.Write(p) }
 
-// A witnessed message is a Sighting that can be compared.
-type witnessed struct {
+// A observed message is a Relayed that can be compared.
+type observed struct {
 	Wire         string
 	None         bool // Wire is nil
 	Size, Elided int64
 }
 
-// notes is a witness that keeps everything, and gives every copy back at once.
+// notes is a observer that keeps everything, and gives every copy back at once.
 type notes struct {
 	limit  int64
 	tails  bool
-	seen   []witnessed
+	seen   []observed
 	passed int
 	t      testing.TB
 }
@@ -56,21 +56,21 @@ func (n *notes) Limits() (int64, bool) { return n.limit, n.tails }
 func (n *notes) HungUp()               {}
 func (n *notes) Passed()               { n.passed = len(n.seen) }
 
-func (n *notes) Message(s Sighting) {
+func (n *notes) Message(s Relayed) {
 	if s.At.IsZero() {
 		n.t.Error("a message without its time")
 	}
 	if s.Owned != (s.Release != nil) {
 		n.t.Errorf("%d bytes: owned %v, with release %v", len(s.Wire), s.Owned, s.Release != nil)
 	}
-	n.seen = append(n.seen, witnessed{Wire: string(s.Wire), None: s.Wire == nil, Size: s.Size, Elided: s.Elided})
+	n.seen = append(n.seen, observed{Wire: string(s.Wire), None: s.Wire == nil, Size: s.Size, Elided: s.Elided})
 	if s.Release != nil {
 		s.Release()
 	}
 }
 
 // walk lets stream through a passage.
-func walk(t testing.TB, stream string, limit int64, tails bool, next func() int) (seen []witnessed, heard string, err error) {
+func walk(t testing.TB, stream string, limit int64, tails bool, next func() int) (seen []observed, heard string, err error) {
 	t.Helper()
 	opt, _ := Options{}.withDefaults()
 	from, to := &pieces{stream: stream, next: next}, &pieces{}
@@ -110,7 +110,7 @@ func cuts(n int) map[string]func() int {
 
 func whole() int { return 0 }
 
-func message(wire string, size int) witnessed { return witnessed{Wire: wire, Size: int64(size)} }
+func message(wire string, size int) observed { return observed{Wire: wire, Size: int64(size)} }
 
 func TestPassage(t *testing.T) {
 	ping := short(flagCommand, "\x04PING\x00\x00ctx")
@@ -121,68 +121,68 @@ func TestPassage(t *testing.T) {
 		stream string
 		limit  int64 // 0: none
 		heads  bool  // tails are left out
-		want   []witnessed
+		want   []observed
 		heard  int // bytes that are passed on, if not all
 		err    error
 	}{
 		{name: "nothing"},
-		{name: "empty frame", stream: short(0, ""), want: []witnessed{message(short(0, ""), 0)}},
-		{name: "short", stream: short(0, "abc"), want: []witnessed{message(short(0, "abc"), 3)}},
-		{name: "long", stream: long(0, 300, big[:300]), want: []witnessed{message(long(0, 300, big[:300]), 300)}},
-		{name: "long header, small body", stream: long(0, 2, "ab"), want: []witnessed{message(long(0, 2, "ab"), 2)}},
-		{name: "long header, no body", stream: long(0, 0, ""), want: []witnessed{message(long(0, 0, ""), 0)}},
+		{name: "empty frame", stream: short(0, ""), want: []observed{message(short(0, ""), 0)}},
+		{name: "short", stream: short(0, "abc"), want: []observed{message(short(0, "abc"), 3)}},
+		{name: "long", stream: long(0, 300, big[:300]), want: []observed{message(long(0, 300, big[:300]), 300)}},
+		{name: "long header, small body", stream: long(0, 2, "ab"), want: []observed{message(long(0, 2, "ab"), 2)}},
+		{name: "long header, no body", stream: long(0, 0, ""), want: []observed{message(long(0, 0, ""), 0)}},
 		{
 			name: "many", stream: strings.Repeat(short(flagMore, "a")+short(0, "bc"), 3),
-			want: []witnessed{message(short(flagMore, "a")+short(0, "bc"), 3), message(short(flagMore, "a")+short(0, "bc"), 3), message(short(flagMore, "a")+short(0, "bc"), 3)},
+			want: []observed{message(short(flagMore, "a")+short(0, "bc"), 3), message(short(flagMore, "a")+short(0, "bc"), 3), message(short(flagMore, "a")+short(0, "bc"), 3)},
 		},
 		{
 			name: "empty frames", stream: short(flagMore, "") + long(flagMore, 0, "") + short(0, ""),
-			want: []witnessed{message(short(flagMore, "")+long(flagMore, 0, "")+short(0, ""), 0)},
+			want: []observed{message(short(flagMore, "")+long(flagMore, 0, "")+short(0, ""), 0)},
 		},
 		{
 			name: "commands around messages", stream: ping + short(0, "a") + ping + ping + short(0, "b") + ping,
-			want: []witnessed{message(short(0, "a"), 1), message(short(0, "b"), 1)},
+			want: []observed{message(short(0, "a"), 1), message(short(0, "b"), 1)},
 		},
 		{
 			name: "commands inside a message", stream: short(flagMore, "a") + ping + short(flagMore, "") + long(flagCommand, 300, big[:300]) + short(0, "b"),
-			want: []witnessed{message(short(flagMore, "a")+short(flagMore, "")+short(0, "b"), 2)},
+			want: []observed{message(short(flagMore, "a")+short(flagMore, "")+short(0, "b"), 2)},
 		},
-		{name: "owned", stream: owned + short(0, "z") + owned, want: []witnessed{message(owned, 4+len(big)), message(short(0, "z"), 1), message(owned, 4+len(big))}},
+		{name: "owned", stream: owned + short(0, "z") + owned, want: []observed{message(owned, 4+len(big)), message(short(0, "z"), 1), message(owned, 4+len(big))}},
 		{
 			name: "elided tails", heads: true,
 			stream: short(flagMore, "a") + short(flagMore, "b") + short(flagMore, "tail") + long(flagMore, 0, "") + long(0, 300, big[:300]) + short(0, "z"),
-			want: []witnessed{
+			want: []observed{
 				{Wire: short(flagMore, "a") + short(flagMore, "b") + short(flagMore, "") + long(flagMore, 0, "") + short(0, ""), Size: 306, Elided: 304},
 				message(short(0, "z"), 1),
 			},
 		},
 		{
 			name: "elided owned tail", heads: true, stream: short(flagMore, "a") + short(flagMore, "") + long(0, uint64(len(big)), big) + short(0, "z"),
-			want: []witnessed{{Wire: short(flagMore, "a") + short(flagMore, "") + short(0, ""), Size: 1 + int64(len(big)), Elided: int64(len(big))}, message(short(0, "z"), 1)},
+			want: []observed{{Wire: short(flagMore, "a") + short(flagMore, "") + short(0, ""), Size: 1 + int64(len(big)), Elided: int64(len(big))}, message(short(0, "z"), 1)},
 		},
 		{
 			name: "tails do not count", heads: true, limit: 4, stream: short(flagMore, "ab") + short(flagMore, "cd") + short(0, "tail"),
-			want: []witnessed{{Wire: short(flagMore, "ab") + short(flagMore, "cd") + short(0, ""), Size: 8, Elided: 4}},
+			want: []observed{{Wire: short(flagMore, "ab") + short(flagMore, "cd") + short(0, ""), Size: 8, Elided: 4}},
 		},
-		{name: "at the limit", limit: 4, stream: short(flagMore, "ab") + short(0, "cd"), want: []witnessed{message(short(flagMore, "ab")+short(0, "cd"), 4)}},
+		{name: "at the limit", limit: 4, stream: short(flagMore, "ab") + short(0, "cd"), want: []observed{message(short(flagMore, "ab")+short(0, "cd"), 4)}},
 		{
 			name: "above the limit", limit: 4, stream: short(flagMore, "ab") + short(flagMore, "cde") + short(0, "f") + short(0, "fine"),
-			want: []witnessed{{None: true, Size: 6, Elided: 6}, message(short(0, "fine"), 4)},
+			want: []observed{{None: true, Size: 6, Elided: 6}, message(short(0, "fine"), 4)},
 		},
 		{
 			name: "big above the limit", limit: 4, stream: owned + short(0, "fine"),
-			want: []witnessed{{None: true, Size: 4 + int64(len(big)), Elided: 4 + int64(len(big))}, message(short(0, "fine"), 4)},
+			want: []observed{{None: true, Size: 4 + int64(len(big)), Elided: 4 + int64(len(big))}, message(short(0, "fine"), 4)},
 		},
-		{name: "half a header", stream: short(0, "a") + "\x00", want: []witnessed{message(short(0, "a"), 1)}, err: ErrPeerGone},
-		{name: "half a body", stream: short(0, "a") + "\x00\x02b", want: []witnessed{message(short(0, "a"), 1)}, err: ErrPeerGone},
+		{name: "half a header", stream: short(0, "a") + "\x00", want: []observed{message(short(0, "a"), 1)}, err: ErrPeerGone},
+		{name: "half a body", stream: short(0, "a") + "\x00\x02b", want: []observed{message(short(0, "a"), 1)}, err: ErrPeerGone},
 		{name: "half a message", stream: short(flagMore, "a"), err: ErrPeerGone},
-		{name: "half a command", stream: short(0, "a") + ping[:4], want: []witnessed{message(short(0, "a"), 1)}, err: ErrPeerGone},
+		{name: "half a command", stream: short(0, "a") + ping[:4], want: []observed{message(short(0, "a"), 1)}, err: ErrPeerGone},
 		{name: "claim", stream: long(0, 1<<62, "x"), err: ErrPeerGone},
 		{name: "largest claim", stream: long(flagMore, math.MaxUint64, "x"), err: ErrPeerGone},
 		{name: "claim above the limit", limit: 4, stream: long(flagMore, math.MaxUint64, "x"), err: ErrPeerGone},
 		{name: "claim of a command", stream: long(flagCommand, 1<<62, "x"), err: ErrPeerGone},
 		{name: "claim of a tail", heads: true, stream: short(flagMore, "") + short(flagMore, "") + long(0, math.MaxUint64, "x"), err: ErrPeerGone},
-		{name: "reserved flag", stream: short(0, "a") + short(0x08, "b"), want: []witnessed{message(short(0, "a"), 1)}, heard: 3, err: ErrProtocol},
+		{name: "reserved flag", stream: short(0, "a") + short(0x08, "b"), want: []observed{message(short(0, "a"), 1)}, heard: 3, err: ErrProtocol},
 		{name: "reserved flag inside a message", stream: short(flagMore, "a") + short(0x80, "b"), heard: 3, err: ErrProtocol},
 		{name: "command of several frames", stream: short(flagCommand|flagMore, "b"), heard: -1, err: ErrProtocol},
 	}
@@ -200,7 +200,7 @@ func TestPassage(t *testing.T) {
 			for name, next := range all {
 				seen, got, err := walk(t, tt.stream, limit, !tt.heads, next)
 				if d := diff(tt.want, seen); d != "" {
-					t.Fatalf("%s: witnessed (-want +got):\n%.2000s", name, d)
+					t.Fatalf("%s: observed (-want +got):\n%.2000s", name, d)
 				}
 				if got != heard {
 					t.Fatalf("%s: %d bytes were passed on, want %d, or other ones", name, len(got), len(heard))
@@ -221,7 +221,7 @@ func TestPassage(t *testing.T) {
 func TestPassageCountsFrames(t *testing.T) {
 	for _, frames := range []int{maxFrames, maxFrames + 1} {
 		stream := strings.Repeat(short(flagMore, ""), frames-1) + short(0, "")
-		want := []witnessed{{None: frames > maxFrames, Wire: stream}}
+		want := []observed{{None: frames > maxFrames, Wire: stream}}
 		if frames > maxFrames {
 			want[0].Wire = ""
 		}
@@ -251,7 +251,7 @@ func TestPassageGrowsByWhatArrives(t *testing.T) {
 	}
 }
 
-// What a witness gives back is used again.
+// What a observer gives back is used again.
 func TestPassageReusesCopies(t *testing.T) {
 	body := strings.Repeat("x", 4<<20)
 	stream := strings.Repeat(long(0, uint64(len(body)), body), 4)
@@ -260,7 +260,7 @@ func TestPassageReusesCopies(t *testing.T) {
 		n := &notes{limit: 1, tails: true, t: t}
 		p := newPassage(newConn(&pieces{stream: stream, next: whole}, Router, opt, "a"), newConn(discarding{}, Dealer, opt, "b"), n)
 		n.limit, p.limit = math.MaxInt64, math.MaxInt64
-		p.witness = releasing{n}
+		p.observer = releasing{n}
 		if err := p.run(); err != nil {
 			t.Error(err)
 		}
@@ -277,7 +277,7 @@ func (discarding) Write(p []byte) (int, error) { return len(p), nil }
 
 type releasing struct{ *notes }
 
-func (r releasing) Message(s Sighting) { s.Release() }
+func (r releasing) Message(s Relayed) { s.Release() }
 
 func TestSplitFrames(t *testing.T) {
 	tests := []struct {
@@ -308,7 +308,7 @@ func TestSplitFrames(t *testing.T) {
 	}
 }
 
-// FuzzPassage takes the reader of frames as the oracle of what a witness is to see.
+// FuzzPassage takes the reader of frames as the oracle of what a observer is to see.
 func FuzzPassage(f *testing.F) {
 	for _, seed := range []string{
 		"", short(0, ""), short(flagMore, "a") + short(flagMore, "b") + short(0, "tail"), long(0, 300, strings.Repeat("x", 300)),
@@ -347,7 +347,7 @@ func FuzzPassage(f *testing.F) {
 }
 
 // sameMessage checks a sighting of m.
-func sameMessage(t *testing.T, seen witnessed, m Message, limit int64, tails bool) {
+func sameMessage(t *testing.T, seen observed, m Message, limit int64, tails bool) {
 	t.Helper()
 	want, size := make([][]byte, len(m)), int64(m.size())
 	kept := int64(0)

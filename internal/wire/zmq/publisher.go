@@ -19,11 +19,11 @@ type PubOptions struct {
 	// buffers not counted. As in libzmq, what comes when so many wait is dropped for
 	// that subscriber, until it has taken half of them. 0 is no limit.
 	HighWater int
-	// Subscribed is told of each prefix that a subscriber newly asks for, and may not
+	// Subscribed gets each prefix that a subscriber newly asks for, and may not
 	// change it; from then on it is said what it asked for. Like Refused it is called by
 	// any goroutine until Close returns, and may be nil.
 	Subscribed func(p Peer, prefix []byte)
-	// Refused is told why a connection did not become a subscriber, or that none could
+	// Refused gets the reason why a connection did not become a subscriber, or that none could
 	// be accepted.
 	Refused func(error)
 }
@@ -198,7 +198,7 @@ func (p *Publisher) refuse(err error) {
 
 // serve says to s over c what it asks for, until the peer goes or Close ends it.
 func (p *Publisher) serve(c *Conn, s *subscriber) {
-	c.heed = func(command []byte) error { return s.heedCommand(c, command) }
+	c.handle = func(command []byte) error { return s.handleCommand(c, command) }
 	end := &session{conn: c, written: make(chan struct{}), gone: make(chan struct{})}
 	if p.join(s, end) {
 		p.wg.Go(func() { s.write(end, p.ending) })
@@ -369,7 +369,7 @@ func (s *subscriber) read(c *Conn) error {
 		if err != nil {
 			return err
 		}
-		if err = s.heed(c, readMessage(m)); err != nil {
+		if err = s.handle(c, readMessage(m)); err != nil {
 			c.gone.Store(true)
 			c.nc.Close()
 			return err
@@ -377,17 +377,17 @@ func (s *subscriber) read(c *Conn) error {
 	}
 }
 
-// heedCommand takes a command of the peer.
-func (s *subscriber) heedCommand(c *Conn, command []byte) error {
+// handleCommand takes a command of the peer.
+func (s *subscriber) handleCommand(c *Conn, command []byte) error {
 	w, err := readCommand(command)
 	if err != nil {
 		return err
 	}
-	return s.heed(c, w)
+	return s.handle(c, w)
 }
 
-// heed changes what the peer is said.
-func (s *subscriber) heed(c *Conn, w wish) error {
+// handle changes what the peer is said.
+func (s *subscriber) handle(c *Conn, w wish) error {
 	s.mu.Lock()
 	added, err := s.asked.change(w)
 	s.mu.Unlock()

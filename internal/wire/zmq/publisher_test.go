@@ -50,7 +50,7 @@ func (p *pub) await(prefix string) {
 	}
 }
 
-func (p *pub) say(texts ...string) {
+func (p *pub) send(texts ...string) {
 	p.t.Helper()
 	if err := p.Send(frames(texts...)); err != nil {
 		p.t.Fatal(err)
@@ -71,7 +71,7 @@ func TestPublishToLibzmq(t *testing.T) {
 			transports(t, func(t *testing.T, endpoint string) {
 				py := startPyzmq(t)
 				p := startPub(t, ListenPub, endpoint, PubOptions{})
-				p.say("news", "before anybody came")
+				p.send("news", "before anybody came")
 				subscribeLibzmq(py, typ, "a", p.Endpoint(), "news")
 				p.await("news")
 				subscribeLibzmq(py, typ, "b", p.Endpoint(), "")
@@ -81,8 +81,8 @@ func TestPublishToLibzmq(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.say("olds", "not for a")
-				p.say("news", "end")
+				p.send("olds", "not for a")
+				p.send("news", "end")
 				for _, m := range messages() {
 					want := append([][]byte{[]byte("news of a")}, m...)
 					for _, name := range []string{"a", "b"} {
@@ -122,15 +122,15 @@ func TestLibzmqUnsubscribes(t *testing.T) {
 	p.await("a")
 	py.send("s", []byte("\x01b"))
 	p.await("b")
-	p.say("a", "1")
+	p.send("a", "1")
 	py.send("s", []byte("\x00a"))
 	// What is subscribed behind it has been read behind it.
 	py.send("s", []byte("\x01c"))
 	p.await("c")
 	for _, topic := range []string{"a", "b", "c", "ab", "d", ""} {
-		p.say(topic, "2")
+		p.send(topic, "2")
 	}
-	p.say("b", "end")
+	p.send("b", "end")
 	var got []string
 	for len(got) == 0 || got[len(got)-1] != "b end" {
 		m := py.recv("s")
@@ -161,17 +161,17 @@ func TestDialPub(t *testing.T) {
 		// A libzmq that listens says what it wants when it is asked for a message.
 		first.start(command{"op": "recv", "name": "s", "timeout": patience.Milliseconds()})
 		p.await("kv")
-		p.say("kv", "first")
+		p.send("kv", "first")
 		if got := first.finish().Frames; got[1] != "6669727374" {
 			t.Fatalf("received %q", got)
 		}
 		first.kill()
 		for p.connected() {
 			// The connection ends when the kernel says so.
-			p.say("other", "nothing")
+			p.send("other", "nothing")
 		}
 		for i := range 15 {
-			p.say("kv", fmt.Sprint(i))
+			p.send("kv", fmt.Sprint(i))
 		}
 		second := startPyzmq(t)
 		open(second)
@@ -208,7 +208,7 @@ func TestSlowSubscriberMisses(t *testing.T) {
 		say := func() {
 			body := bytes.Repeat([]byte{byte(said)}, size)
 			body[0], body[1] = byte(said>>8), byte(said)
-			p.say("kv", string(body))
+			p.send("kv", string(body))
 			if got := receive(t, quick); !bytes.Equal(got[1], body) {
 				t.Fatalf("the quick subscriber received another message than number %d", said)
 			}
@@ -269,7 +269,7 @@ func TestSubscriptionForms(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
 			r := greetPub(t, p, "SUB")
-			r.say(tt.bytes + short(0, "\x01end"))
+			r.send(tt.bytes + short(0, "\x01end"))
 			told := ""
 			for prefix := ""; prefix != "end"; {
 				prefix = <-p.subscribed
@@ -327,14 +327,14 @@ func TestPublisherRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := newRaw(t, nc)
-			r.say(tt.bytes)
+			r.send(tt.bytes)
 			if err := <-p.refused; !errors.Is(err, tt.err) || !strings.Contains(err.Error(), p.Endpoint()) {
 				t.Errorf("refused with %v, want %v on %s", err, tt.err, p.Endpoint())
 			}
 			if _, err := io.Copy(io.Discard, r); err != nil && !hungUp(err) {
 				t.Errorf("the peer sees %v, want the end of the connection", err)
 			}
-			p.say("kv", "still")
+			p.send("kv", "still")
 			if got := receive(t, good); string(got[1]) != "still" {
 				t.Errorf("the other subscriber received %q", got)
 			}
@@ -350,7 +350,7 @@ func TestClosedPublisherLingers(t *testing.T) {
 	subscribeLibzmq(py, Sub, "s", p.Endpoint(), "")
 	p.await("")
 	for i := range count {
-		p.say(string([]byte{byte(i), byte(i >> 8), 0, 0, 0, 0, 0, 0}))
+		p.send(string([]byte{byte(i), byte(i >> 8), 0, 0, 0, 0, 0, 0}))
 	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
@@ -377,17 +377,17 @@ func TestClosedPublisherEnds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{Options: Options{Linger: tt.linger}})
-			greetPub(t, p, "SUB").say(short(0, "\x01"))
+			greetPub(t, p, "SUB").send(short(0, "\x01"))
 			p.await("")
 			big := strings.Repeat("x", 1<<20)
 			for range 64 {
-				p.say(big)
+				p.send(big)
 			}
 			if err := p.Close(); !errors.Is(err, tt.want) {
 				t.Errorf("close: %v, want %v", err, tt.want)
 			}
 			unreached := startPub(t, DialPub, "tcp://127.0.0.1:1", PubOptions{Options: Options{Linger: tt.linger}})
-			unreached.say("lost")
+			unreached.send("lost")
 			if err := unreached.Close(); err != nil {
 				t.Errorf("close of one that was never connected: %v", err)
 			}
@@ -403,7 +403,7 @@ func TestDialPubToAnother(t *testing.T) {
 	if err := <-p.refused; !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("refused with %v, want %v at %s", err, ErrIncompatible, endpoint)
 	}
-	p.say("lost")
+	p.send("lost")
 }
 
 func TestPubMistakes(t *testing.T) {
@@ -490,7 +490,7 @@ func TestPublishingAllocatesNothing(t *testing.T) {
 	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 1000})
 	for range 3 {
 		r := greetPub(t, p, "SUB")
-		r.say(short(0, "\x01kv"))
+		r.send(short(0, "\x01kv"))
 		p.await("kv")
 		go func() { _, _ = io.Copy(io.Discard, r.Conn) }()
 	}
@@ -517,7 +517,7 @@ func BenchmarkPublish(b *testing.B) {
 			p := startPub(b, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 100_000})
 			for range subscribers {
 				r := greetPub(b, p, "SUB")
-				r.say(short(0, "\x01kv"))
+				r.send(short(0, "\x01kv"))
 				p.await("kv")
 				go func() { _, _ = io.Copy(io.Discard, r.Conn) }()
 			}

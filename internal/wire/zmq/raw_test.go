@@ -57,7 +57,7 @@ func newRaw(t testing.TB, nc net.Conn) *raw {
 	return &raw{Conn: nc, t: t}
 }
 
-func (r *raw) say(bytes string) {
+func (r *raw) send(bytes string) {
 	r.t.Helper()
 	if _, err := io.WriteString(r, bytes); err != nil {
 		r.t.Fatal(err)
@@ -65,7 +65,7 @@ func (r *raw) say(bytes string) {
 }
 
 // hear reads exactly n bytes.
-func (r *raw) hear(n int) string {
+func (r *raw) receive(n int) string {
 	r.t.Helper()
 	b := make([]byte, n)
 	if got, err := io.ReadFull(r, b); err != nil {
@@ -77,10 +77,10 @@ func (r *raw) hear(n int) string {
 // greet does a whole handshake.
 func (r *raw) greet(metadata ...string) {
 	r.t.Helper()
-	r.say(greeting + ready(metadata...))
-	r.hear(len(greeting))
-	head := r.hear(shortHeader)
-	if body := r.hear(int(head[1])); !strings.HasPrefix(body, "\x05READY") {
+	r.send(greeting + ready(metadata...))
+	r.receive(len(greeting))
+	head := r.receive(shortHeader)
+	if body := r.receive(int(head[1])); !strings.HasPrefix(body, "\x05READY") {
 		r.t.Fatalf("heard %q, want READY", body)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 const (
 	// relayBuffer is how much one read of a relay takes at most, unless it is the
-	// inside of a frame that is witnessed.
+	// inside of a frame that is observed.
 	relayBuffer = 64 << 10
 	// drainTime is how long a relay that is told to end still passes on what keeps
 	// coming, finishTime how long it waits for the rest of a message it has begun.
@@ -20,12 +20,12 @@ const (
 	finishTime = 5 * time.Second
 )
 
-// A Witness sees the messages that pass one way through a relay. Its methods are
-// called by one goroutine, and hold up what they witness.
-type Witness interface {
-	// Message is told of each message before its last byte is passed on, so that who
-	// witnesses both ways sees a question before its answer.
-	Message(Sighting)
+// A Observer sees the messages that pass one way through a relay. Its methods are
+// called by one goroutine, and hold up what they observer.
+type Observer interface {
+	// Message gets each message before its last byte is passed on, so that who
+	// observes both ways sees a question before its answer.
+	Message(Relayed)
 	// Passed: everything that Message was told of is on its way. The moment to wake
 	// whoever works on it, at no cost to the peers.
 	Passed()
@@ -35,8 +35,8 @@ type Witness interface {
 	Limits() (message int64, tails bool)
 }
 
-// A Sighting is one message as a Witness sees it.
-type Sighting struct {
+// A Relayed is one message as a Observer sees it.
+type Relayed struct {
 	// At is when its last byte was read.
 	At time.Time
 	// Wire is the message as it is on the wire, for [SplitFrames]: commands are left
@@ -54,7 +54,7 @@ type Sighting struct {
 // Relay passes on what a and b say to each other, byte for byte: no frame is
 // taken apart and put together again, a large message is passed on while it is
 // still arriving, and a slow peer holds up the other through the kernel's buffers.
-// A witness may be nil.
+// A observer may be nil.
 //
 // When one side hangs up, the other is told so and what it still says is passed
 // on; what can no longer be delivered is dropped, as libzmq does, and not an error.
@@ -66,7 +66,7 @@ type Sighting struct {
 //
 // Nothing else may use the connections from here on. What was received by
 // [Conn.Recv] before is not relayed.
-func Relay(ctx context.Context, a, b *Conn, fromA, fromB Witness) (first *Conn, err error) {
+func Relay(ctx context.Context, a, b *Conn, fromA, fromB Observer) (first *Conn, err error) {
 	ways := []*passage{newPassage(a, b, fromA), newPassage(b, a, fromB)}
 	stop := context.AfterFunc(ctx, func() {
 		now := time.Now()
@@ -91,7 +91,7 @@ func Relay(ctx context.Context, a, b *Conn, fromA, fromB Witness) (first *Conn, 
 		// The other way is over too: there is nobody to say it to.
 		interrupt(ways)
 	case !one.p.drained:
-		one.p.sayGoodbye()
+		one.p.sendEnd()
 	}
 	two := <-ends
 	interrupt(ways)
@@ -204,22 +204,22 @@ func (p *passage) run() error {
 // read reads into room, first what the handshake or Recv has read ahead.
 func (p *passage) read() (int, error) {
 	if p.from.fr.br.Buffered() > 0 {
-		return p.from.fr.br.Read(p.room())
+		return p.from.fr.br.Read(p.buffer())
 	}
-	return p.from.nc.Read(p.room())
+	return p.from.nc.Read(p.buffer())
 }
 
-// pass shows the n bytes just read into room to the witness and passes them on, up to
+// pass shows the n bytes just read into room to the observer and passes them on, up to
 // a byte that is no ZMTP.
 func (p *passage) pass(n int) error {
-	chunk, wrong := p.took(n)
+	chunk, wrong := p.received(n)
 	if _, err := p.to.nc.Write(chunk); hungUp(err) {
 		p.lost = true
 	} else if err != nil {
 		return &writeError{fmt.Errorf("relay to %s: %w", p.to.peer, p.to.cause(err))}
 	}
-	if p.told {
-		p.witness.Passed()
+	if p.reported {
+		p.observer.Passed()
 	}
 	if wrong != nil {
 		return fmt.Errorf("relay from %s: %w", p.from.peer, wrong)
@@ -253,10 +253,10 @@ func (p *passage) unfinished(err error) error {
 	return fmt.Errorf("relay from %s: the rest of a message did not come within %v: %w", p.from.peer, finishTime, err)
 }
 
-// hungUp tells the witness that from has, unless it is the relay that ends.
+// hungUp tells the observer that from has, unless it is the relay that ends.
 func (p *passage) hungUp() {
-	if p.witness != nil && !p.ending.Load() && !p.isCut() {
-		p.witness.HungUp()
+	if p.observer != nil && !p.ending.Load() && !p.isCut() {
+		p.observer.HungUp()
 	}
 }
 
@@ -266,9 +266,9 @@ func (p *passage) isCut() bool {
 	return p.cut
 }
 
-// sayGoodbye tells to that from will say no more, and leaves the other way open. That
+// sendEnd tells to that from will say no more, and leaves the other way open. That
 // to is gone already is for the other way to learn.
-func (p *passage) sayGoodbye() {
+func (p *passage) sendEnd() {
 	if half, ok := p.to.nc.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}

@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// BenchmarkRelay measures a relay with a witness beside libzmq's own proxy, each in
+// BenchmarkRelay measures a relay with a observer beside libzmq's own proxy, each in
 // a process of its own, between the same two pyzmq ends. They take turns, b.N times,
 // and what is reported are medians and their ratios, ours to libzmq's, because the
 // machine's mood moves figures more than code does:

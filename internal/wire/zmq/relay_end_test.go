@@ -12,21 +12,21 @@ import (
 
 // Whoever hangs up has its last word delivered, and hears the last words of the other.
 func TestRelayHalfClose(t *testing.T) {
-	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+	stands(t, func(t *testing.T, start func(_, _ Observer) *stand) {
 		for _, last := range []string{hello, large() + hello} {
 			near, far := &departure{}, &departure{}
 			s := start(near, far)
-			go s.near.say(last)
-			if got := s.far.hear(len(last)); got != last {
+			go s.near.send(last)
+			if got := s.far.receive(len(last)); got != last {
 				t.Fatal("other bytes")
 			}
 			s.near.hangUp()
 			s.far.end()
 			if near.times.Load() != 1 || far.times.Load() != 0 {
-				t.Errorf("far knows of the end before the witness: near hung up %d times, far %d", near.times.Load(), far.times.Load())
+				t.Errorf("far knows of the end before the observer: near hung up %d times, far %d", near.times.Load(), far.times.Load())
 			}
-			go func() { s.far.say(last + hello); s.far.hangUp() }()
-			if got := s.near.hear(len(last + hello)); got != last+hello {
+			go func() { s.far.send(last + hello); s.far.hangUp() }()
+			if got := s.near.receive(len(last + hello)); got != last+hello {
 				t.Fatal("other bytes")
 			}
 			s.near.end()
@@ -37,18 +37,18 @@ func TestRelayHalfClose(t *testing.T) {
 	})
 }
 
-// A departure is a witness of that alone.
+// A departure is a observer of that alone.
 type departure struct{ times atomic.Int32 }
 
 func (d *departure) Limits() (int64, bool) { return 1 << 20, false }
-func (d *departure) Message(Sighting)      {}
+func (d *departure) Message(Relayed)       {}
 func (d *departure) HungUp()               { d.times.Add(1) }
 func (d *departure) Passed()               {}
 
 // Who closed has its last words delivered even if the other talks on and is slow to
 // listen, as libzmq may. What it did not want to hear is dropped without error.
 func TestRelayClosedWhileTheOtherTalks(t *testing.T) {
-	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+	stands(t, func(t *testing.T, start func(_, _ Observer) *stand) {
 		told := make(tally, 100)
 		s := start(told, nil)
 		m := long(0, 4000, large()[:4000])
@@ -58,15 +58,15 @@ func TestRelayClosedWhileTheOtherTalks(t *testing.T) {
 			// near begins to fail. A TCP that is closed and spoken to would lose that itself.
 			last = strings.Repeat(m, 75)
 		}
-		s.near.say(last)
+		s.near.send(last)
 		for range 15 {
 			<-told
 		}
 		s.near.Close()
 		for range 1000 {
-			s.far.say(hello)
+			s.far.send(hello)
 		}
-		if got := s.far.hear(len(last)); got != last {
+		if got := s.far.receive(len(last)); got != last {
 			t.Fatal("other bytes")
 		}
 		s.far.end()
@@ -84,8 +84,8 @@ func TestRelayEndsWithoutReset(t *testing.T) {
 	s := startStand(t, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0", told, nil)
 	s.far.fill(hello)
 	last := strings.Repeat(long(0, 4000, large()[:4000]), 15)
-	s.near.say(last + "\x08\x00")
-	if got := s.far.hear(len(last)); got != last {
+	s.near.send(last + "\x08\x00")
+	if got := s.far.receive(len(last)); got != last {
 		t.Fatal("other bytes")
 	}
 	s.far.end()
@@ -94,11 +94,11 @@ func TestRelayEndsWithoutReset(t *testing.T) {
 	}
 }
 
-// A tally is a witness that passes on that there was a message.
+// A tally is a observer that passes on that there was a message.
 type tally chan struct{}
 
 func (c tally) Limits() (int64, bool) { return 1 << 20, true }
-func (c tally) Message(Sighting)      { c <- struct{}{} }
+func (c tally) Message(Relayed)       { c <- struct{}{} }
 func (c tally) HungUp()               {}
 func (c tally) Passed()               {}
 
@@ -118,7 +118,7 @@ func TestRelayBroken(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+			stands(t, func(t *testing.T, start func(_, _ Observer) *stand) {
 				for _, back := range []bool{false, true} {
 					near, far := &departure{}, &departure{}
 					s := start(near, far)
@@ -127,8 +127,8 @@ func TestRelayBroken(t *testing.T) {
 						says, hears, blamed, name = s.far, s.near, s.b, "ROUTER"
 						near, far = far, near
 					}
-					says.say(tt.last)
-					if got := hears.hear(len(tt.heard)); got != tt.heard {
+					says.send(tt.last)
+					if got := hears.receive(len(tt.heard)); got != tt.heard {
 						t.Errorf("heard %.100q", got)
 					}
 					tt.end(says)
@@ -147,12 +147,12 @@ func TestRelayBroken(t *testing.T) {
 }
 
 func TestRelayEndsWithContext(t *testing.T) {
-	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+	stands(t, func(t *testing.T, start func(_, _ Observer) *stand) {
 		t.Run("idle", func(t *testing.T) {
 			d := &departure{}
 			s := start(d, d)
-			s.near.say(hello)
-			s.far.hear(len(hello))
+			s.near.send(hello)
+			s.far.receive(len(hello))
 			s.stop()
 			s.near.end()
 			s.far.end()
@@ -160,11 +160,11 @@ func TestRelayEndsWithContext(t *testing.T) {
 				t.Errorf("ended with %v, first %v", s.err, s.first)
 			}
 		})
-		for name, w := range map[string]Witness{"in a message": nil, "in a witnessed message": newQueue(patient(t), 1<<30)} {
+		for name, w := range map[string]Observer{"in a message": nil, "in a observed message": newQueue(patient(t), 1<<30)} {
 			t.Run(name, func(t *testing.T) {
 				s := start(w, nil)
-				s.near.say(large()[:1000])
-				s.far.hear(1000)
+				s.near.send(large()[:1000])
+				s.far.receive(1000)
 				s.stop()
 				// Nobody hears of the end before the message is whole: libzmq would hang up.
 				s.near.silence(3 * drainTime)
@@ -188,7 +188,7 @@ func TestRelayEndsWithContext(t *testing.T) {
 					}
 				}
 			}()
-			s.far.hear(1 << 20)
+			s.far.receive(1 << 20)
 			s.stop()
 			got, err := io.ReadAll(s.far)
 			if err != nil {

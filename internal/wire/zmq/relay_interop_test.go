@@ -22,7 +22,7 @@ func TestRelayBetweenLibzmq(t *testing.T) {
 // through starts a libzmq socket and a tap before it.
 func through(t *testing.T, py *pyzmq, far Type, gate Type, endpoint string) string {
 	t.Helper()
-	return tapped{Listen: endpoint, Type: gate, To: py.bind("far", far, another(t, endpoint)), witness: func() (Witness, Witness) {
+	return tapped{Listen: endpoint, Type: gate, To: py.bind("far", far, another(t, endpoint)), observer: func() (Observer, Observer) {
 		return newQueue(patient(t), 1<<30), newQueue(patient(t), 1<<30)
 	}}.start(t)
 }

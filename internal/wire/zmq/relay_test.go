@@ -33,7 +33,7 @@ func another(t *testing.T, endpoint string) string {
 	return endpoint
 }
 
-func startStand(t *testing.T, near, far string, fromNear, fromFar Witness) *stand {
+func startStand(t *testing.T, near, far string, fromNear, fromFar Observer) *stand {
 	t.Helper()
 	s := &stand{ended: make(chan struct{})}
 	gate := openGate(t, near, Router, Options{}, nil)
@@ -86,10 +86,10 @@ func (s *stand) wait(t *testing.T) {
 }
 
 // stands runs a test over tcp and ipc, whose ends differ.
-func stands(t *testing.T, test func(t *testing.T, start func(fromNear, fromFar Witness) *stand)) {
+func stands(t *testing.T, test func(t *testing.T, start func(fromNear, fromFar Observer) *stand)) {
 	t.Helper()
 	transports(t, func(t *testing.T, endpoint string) {
-		test(t, func(fromNear, fromFar Witness) *stand {
+		test(t, func(fromNear, fromFar Observer) *stand {
 			return startStand(t, another(t, endpoint), another(t, endpoint), fromNear, fromFar)
 		})
 	})
@@ -163,39 +163,39 @@ var (
 	large = sync.OnceValue(func() string { return long(0, 10<<20, strings.Repeat("0123456789abcdef", 10<<16)) })
 )
 
-// A witness that does not answer before the message may pass.
+// A observer that does not answer before the message may pass.
 type gatekeeper struct {
-	told   chan Sighting
+	told   chan Relayed
 	pass   chan struct{}
 	passed chan struct{}
 }
 
 func newGatekeeper() *gatekeeper {
-	return &gatekeeper{told: make(chan Sighting), pass: make(chan struct{}), passed: make(chan struct{}, 1)}
+	return &gatekeeper{told: make(chan Relayed), pass: make(chan struct{}), passed: make(chan struct{}, 1)}
 }
 
 func (g *gatekeeper) Limits() (int64, bool) { return 1 << 30, true }
-func (g *gatekeeper) Message(s Sighting)    { g.told <- s; <-g.pass }
+func (g *gatekeeper) Message(s Relayed)     { g.told <- s; <-g.pass }
 func (g *gatekeeper) HungUp()               {}
 func (g *gatekeeper) Passed()               { g.passed <- struct{}{} }
 
-// The witness knows of a message before its last byte reaches the peer.
+// The observer knows of a message before its last byte reaches the peer.
 func TestRelayTellsBeforeItPasses(t *testing.T) {
-	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+	stands(t, func(t *testing.T, start func(_, _ Observer) *stand) {
 		g := newGatekeeper()
 		s := start(g, nil)
 		for _, m := range []string{hello, large()} {
 			heard := make(chan string, 1)
-			go func() { heard <- s.far.hear(len(m)) }()
-			go s.near.say(m)
+			go func() { heard <- s.far.receive(len(m)) }()
+			go s.near.send(m)
 			// All but the last read of a large message has passed by now.
 			told := <-g.told
 			if string(told.Wire) != m {
-				t.Errorf("%d bytes were witnessed, want %d, or other ones", len(told.Wire), len(m))
+				t.Errorf("%d bytes were observed, want %d, or other ones", len(told.Wire), len(m))
 			}
 			select {
 			case <-heard:
-				t.Error("the last byte passed before its witness was done")
+				t.Error("the last byte passed before its observer was done")
 			case <-g.passed:
 				t.Error("Passed before the message passed")
 			default:
@@ -211,12 +211,12 @@ func TestRelayTellsBeforeItPasses(t *testing.T) {
 
 // A reader that does not read holds the writer up, and nothing is lost.
 func TestRelayHoldsUp(t *testing.T) {
-	stands(t, func(t *testing.T, start func(_, _ Witness) *stand) {
+	stands(t, func(t *testing.T, start func(_, _ Observer) *stand) {
 		s := start(newQueue(patient(t), 1<<20), nil)
 		m := short(0, strings.Repeat("m", 200))
 		written := s.near.fill(m)
 		rest := written % len(m)
-		go func() { s.near.say(m[rest:] + hello); s.near.hangUp() }()
+		go func() { s.near.send(m[rest:] + hello); s.near.hangUp() }()
 		got, err := io.ReadAll(s.far)
 		if err != nil {
 			t.Fatal(err)
@@ -233,9 +233,9 @@ func TestRelayHoldsUp(t *testing.T) {
 func TestRelayOfWhatWasReadAhead(t *testing.T) {
 	gate := openGate(t, "tcp://127.0.0.1:0", Router, Options{}, nil)
 	near := gateDial(t, gate)
-	near.say(greeting + ready("Socket-Type", "DEALER") + short(flagCommand, "\x04PING\x00\x00ctx") + hello + hello + large()[:100])
-	near.hear(len(greeting))
-	near.hear(int(near.hear(shortHeader)[1]))
+	near.send(greeting + ready("Socket-Type", "DEALER") + short(flagCommand, "\x04PING\x00\x00ctx") + hello + hello + large()[:100])
+	near.receive(len(greeting))
+	near.receive(int(near.receive(shortHeader)[1]))
 	a := accept(t, gate)
 	if m := receive(t, a); len(m) != 2 {
 		t.Errorf("received %q", m)
@@ -251,17 +251,17 @@ func TestRelayOfWhatWasReadAhead(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	go func() { near.say(large()[100:]); near.hangUp() }()
-	if got := far.hear(len(hello + large())); got != hello+large() {
+	go func() { near.send(large()[100:]); near.hangUp() }()
+	if got := far.receive(len(hello + large())); got != hello+large() {
 		t.Error("other bytes")
 	}
-	far.say(hello)
+	far.send(hello)
 	far.Close()
-	if pong := short(flagCommand, "\x04PONGctx"); near.hear(len(pong)) != pong || near.hear(len(hello)) != hello {
+	if pong := short(flagCommand, "\x04PONGctx"); near.receive(len(pong)) != pong || near.receive(len(hello)) != hello {
 		t.Error("near did not hear the PONG and then far")
 	}
 	wg.Wait()
-	if want := []witnessed{message(hello, 5), message(large(), 10<<20)}; len(n.seen) != 2 || n.seen[0] != want[0] || n.seen[1] != want[1] {
-		t.Errorf("%d messages were witnessed, want 2, or other ones", len(n.seen))
+	if want := []observed{message(hello, 5), message(large(), 10<<20)}; len(n.seen) != 2 || n.seen[0] != want[0] || n.seen[1] != want[1] {
+		t.Errorf("%d messages were observed, want 2, or other ones", len(n.seen))
 	}
 }

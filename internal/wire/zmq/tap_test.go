@@ -20,9 +20,9 @@ type tapped struct {
 	Listen string // endpoint of the gate
 	Type   Type   // of the gate
 	To     string // endpoint that is dialed
-	Limit  int64  // of the witnesses of a process
+	Limit  int64  // of the observes of a process
 
-	witness func() (fromNear, fromFar Witness)
+	observer func() (fromNear, fromFar Observer)
 }
 
 // serve relays whoever connects to gate until it is closed or ctx ends.
@@ -42,7 +42,7 @@ func (l tapped) serve(ctx context.Context, gate *Gate, failed func(error)) {
 				return
 			}
 			defer far.Close()
-			fromNear, fromFar := l.witness()
+			fromNear, fromFar := l.observer()
 			if _, err := Relay(ctx, near, far, fromNear, fromFar); err != nil {
 				failed(err)
 			}
@@ -58,8 +58,8 @@ func (l tapped) start(t testing.TB) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.witness == nil {
-		l.witness = func() (Witness, Witness) { return nil, nil }
+	if l.observer == nil {
+		l.observer = func() (Observer, Observer) { return nil, nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -90,7 +90,7 @@ func tapMain(in io.Reader, out io.Writer) {
 		if err := dec.Decode(&l); err != nil {
 			return
 		}
-		l.witness = func() (Witness, Witness) { return newQueue(ctx, l.Limit), newQueue(ctx, l.Limit) }
+		l.observer = func() (Observer, Observer) { return newQueue(ctx, l.Limit), newQueue(ctx, l.Limit) }
 		gate, err := OpenGate(l.Listen, l.Type, Options{}, nil)
 		if err != nil {
 			_ = json.NewEncoder(out).Encode(answer{Error: err.Error()})
@@ -137,7 +137,7 @@ func startTap(t testing.TB) (pid int, link func(tapped) (endpoint string)) {
 	}
 }
 
-// A queue is a witness as a recorder is one: what passes is copied into a buffer
+// A queue is a observer as a recorder is one: what passes is copied into a buffer
 // that a goroutine empties.
 type queue struct {
 	limit int64
@@ -173,7 +173,7 @@ func (q *queue) work(ctx context.Context) {
 	}
 }
 
-func (q *queue) Message(s Sighting) {
+func (q *queue) Message(s Relayed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if s.Owned {

@@ -42,11 +42,11 @@ func TestWireInParts(t *testing.T) {
 	if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
 		t.Errorf("send in the middle of a message: %v, want %v", err, errTorn)
 	}
-	r.say(ping + short(0, "after the ping"))
+	r.send(ping + short(0, "after the ping"))
 	receive(t, c)
 
 	heard := make(chan string)
-	go func() { heard <- r.hear(len(stream)) }()
+	go func() { heard <- r.receive(len(stream)) }()
 	c.bg.Wait() // for the PONG that may not be written
 	if err := c.WriteWire(stream[n:]); err != nil {
 		t.Fatal(err)
@@ -58,10 +58,10 @@ func TestWireInParts(t *testing.T) {
 	if err := c.Send([]byte("next")); err != nil {
 		t.Errorf("send after the rest: %v", err)
 	}
-	r.say(ping + short(0, "after the ping"))
+	r.send(ping + short(0, "after the ping"))
 	receive(t, c)
 	want := short(0, "next") + pong
-	if got := r.hear(len(want)); got != want {
+	if got := r.receive(len(want)); got != want {
 		t.Errorf("heard %q, want %q", got, want)
 	}
 }
@@ -89,7 +89,7 @@ func TestTryWireGivesWay(t *testing.T) {
 		t.Errorf("%d bytes written, %v; want %d", n, err, len(wire))
 	}
 	want := short(0, "buffered") + short(0, "wire") + short(0, "wire")
-	if got := r.hear(len(want)); got != want {
+	if got := r.receive(len(want)); got != want {
 		t.Errorf("heard %q, want %q", got, want)
 	}
 }
@@ -135,7 +135,7 @@ func TestWireThatEnds(t *testing.T) {
 		if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
 			t.Errorf("send behind half a message: %v, want %v", err, errTorn)
 		}
-		if got := r.hear(n); got != string(stream[:n]) {
+		if got := r.receive(n); got != string(stream[:n]) {
 			t.Errorf("the %d bytes heard are not those written", n)
 		}
 	})

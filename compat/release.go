@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // Release is a release of vLLM, or a candidate, as some list of them has it.
@@ -54,14 +56,14 @@ func (t *tagRefs) add(line int, row string) error {
 	isCommit := len(commit) == fullRev && strings.Trim(commit, "0123456789abcdef") == ""
 	if !isCommit || ref == "" || strings.TrimSpace(ref) != ref {
 		return fmt.Errorf("%s:%d: %q is not a line of git ls-remote: want 40 hexadecimal digits, a tab and a ref",
-			t.name, line, clip(row))
+			t.name, line, safetext.Clip(row, 80))
 	}
 	tag, ok := strings.CutPrefix(ref, tagPrefix)
 	if !ok {
 		return nil // a branch, or HEAD
 	}
 	if old, ok := t.commits[tag]; ok && old != commit {
-		return fmt.Errorf("%s:%d: %q is another commit than at line %d", t.name, line, clip(ref), t.at[tag])
+		return fmt.Errorf("%s:%d: %q is another commit than at line %d", t.name, line, safetext.Clip(ref, 80), t.at[tag])
 	}
 	t.commits[tag], t.at[tag] = commit, line
 	return nil
@@ -87,13 +89,4 @@ func (t *tagRefs) releases() []Release {
 	}
 	slices.SortFunc(all, func(a, b Release) int { return a.Compare(b.Version) })
 	return all
-}
-
-// clip shortens foreign text for a message.
-func clip(s string) string {
-	const limit = 80
-	if len(s) <= limit {
-		return s
-	}
-	return s[:limit] + "…"
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -189,7 +189,7 @@ func (r *registrar) prepare(context.Context) error {
 		r.Role = manifest.Fidelity
 	}
 	if r.write == nil {
-		r.write = tomlfile.Replace
+		r.write = atomicfile.Replace
 	}
 	var problems []error
 	switch r.Role {

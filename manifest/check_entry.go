@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
@@ -48,13 +49,7 @@ func isDigest(s string) bool {
 }
 
 // clip shortens a value for a message.
-func clip(s string) string {
-	const limit = 80
-	if runes := []rune(s); len(runes) > limit {
-		return string(runes[:limit]) + "…"
-	}
-	return s
-}
+func clip(s string) string { return safetext.Clip(s, 80) }
 
 func (e *entry) checkRole() {
 	if e.Role == "" || slices.Contains(Roles(), e.Role) {

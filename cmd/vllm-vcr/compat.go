@@ -17,6 +17,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -412,5 +413,5 @@ func (e windowEdit) write() error {
 	if !bytes.Equal(now, e.before) {
 		return fmt.Errorf("%s was changed by somebody else in the meantime: run this again", e.File)
 	}
-	return tomlfile.Replace(e.File, e.after)
+	return atomicfile.Replace(e.File, e.after)
 }

@@ -14,6 +14,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -188,7 +189,7 @@ func updateExpectations(env *environment, path string, r *conformance.Report, al
 		return err
 	}
 	if string(update.Data) != string(data) {
-		if err := tomlfile.Replace(path, update.Data); err != nil {
+		if err := atomicfile.Replace(path, update.Data); err != nil {
 			return err
 		}
 	}

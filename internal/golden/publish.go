@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // Published says what became of a file that was to be published.
@@ -189,50 +191,19 @@ func (p *publication) toFile(name string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".partial-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name())
-	if err := errors.Join(p.copyTo(temp), temp.Close()); err != nil {
-		return err
-	}
-	err = create(temp.Name(), name)
-	if errors.Is(err, fs.ErrExist) { // somebody was faster
-		return p.compareFile(name)
-	}
-	return err
-}
-
-// copyTo copies the file and hashes what it copies.
-func (p *publication) copyTo(temp *os.File) error {
 	f, err := openRegular(p.file)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	p.result.SHA256, p.result.Size, err = digestOf(io.TeeReader(f, temp))
-	if err == nil {
-		err = temp.Chmod(0o644) // it was made for this user alone
-	}
-	if err == nil {
-		err = temp.Sync()
+	err = atomicfile.Create(name, 0o644, func(w io.Writer) error {
+		p.result.SHA256, p.result.Size, err = digestOf(io.TeeReader(f, w))
+		return err
+	})
+	if errors.Is(err, fs.ErrExist) { // somebody was faster
+		return p.compareFile(name)
 	}
 	return err
-}
-
-// create gives a whole file its name, unless something has that name: a link is made or is not, while a rename would
-// replace. On file systems without links the name is taken first.
-func create(temp, name string) error {
-	err := os.Link(temp, name)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Rename(temp, name))
 }
 
 // compareFile compares what has the name already with the file.

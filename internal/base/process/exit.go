@@ -3,6 +3,8 @@ package process
 import (
 	"fmt"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // ExitError is the end of a process, as an error: for whoever needed it alive.
@@ -19,10 +21,10 @@ type ExitError struct {
 	Err error
 }
 
-// Error is one line, followed by the tail, as [Quote] shows it, if there is one.
+// Error is one line, followed by the tail, as [safetext.Block] shows it, if there is one.
 func (e *ExitError) Error() string {
 	text := fmt.Sprintf("%s (%s) ended: %s", e.Name, strings.Join(e.Command, " "), e.Status)
-	if tail := Quote(e.Tail); tail != "" {
+	if tail := safetext.Block(e.Tail); tail != "" {
 		return text + "; the last of its output:\n" + tail
 	}
 	return text + ", without any output"

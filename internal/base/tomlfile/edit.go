@@ -115,13 +115,6 @@ func (e *Editor) Comments() []Comment {
 	return comments
 }
 
-// Has reports whether an entry has the key.
-func (e *Editor) Has(array string, index int, key string) bool {
-	table, _, err := e.entry(array, index)
-	_, ok := table[key]
-	return err == nil && ok
-}
-
 // entry returns the values and the place of an entry.
 func (e *Editor) entry(array string, index int) (map[string]any, extent, error) {
 	tables, ok := e.values[array].([]map[string]any)

@@ -143,9 +143,6 @@ func TestEditorPlaces(t *testing.T) {
 	if diff := cmp.Diff([]Comment{{1, "= one"}, {8, "two"}}, e.Comments()); diff != "" {
 		t.Errorf("comments, -want +got:\n%s", diff)
 	}
-	if !e.Has("golden", 0, "name") || e.Has("golden", 1, "name") || e.Has("golden", 2, "name") {
-		t.Error("Has is wrong")
-	}
 }
 
 // written lists the lines of a text that are not blank.

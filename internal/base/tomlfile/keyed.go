@@ -97,12 +97,3 @@ func (t *Table) Ints(key string) []int64 {
 	}
 	return values
 }
-
-// Float reads a number.
-func (t *Table) Float(key string) float64 {
-	if value, ok := t.values[key].(int64); ok {
-		t.ask(key)
-		return float64(value)
-	}
-	return get[float64](t, key, "a number", key+" = 1.5")
-}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
@@ -316,7 +317,7 @@ func (s *stack) failed(err error) error {
 	var text strings.Builder
 	for _, p := range s.endedFirst() {
 		fmt.Fprintf(&text, "\nthe last of %s", p.log.Name())
-		if tail := process.Quote(wholeLines(p.Tail())); tail != "" {
+		if tail := safetext.Block(wholeLines(p.Tail())); tail != "" {
 			text.WriteString(":\n" + strings.TrimSuffix(tail, "\n"))
 		} else {
 			text.WriteString(": nothing")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
@@ -82,7 +83,7 @@ func (l *live) checkExit() {
 	case exit == nil:
 		l.f.Fail(check.Failed(CodeShutdown, "the engine has not ended, not even by SIGKILL"))
 	case killed:
-		l.f.Fail(check.Failed(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", check.FirstLine(exit), process.Quote(exit.Tail)).
+		l.f.Fail(check.Failed(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", check.FirstLine(exit), safetext.Block(exit.Tail)).
 			Compared("an end within the grace", exit.Status))
 	default:
 		l.f.AddNote("ended by SIGTERM: " + exit.Status)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -195,7 +196,7 @@ func (s *commandSubject) Started() <-chan struct{} { return s.started }
 func (s *commandSubject) Output() string {
 	select {
 	case <-s.started:
-		return process.Quote(s.process.Tail())
+		return safetext.Block(s.process.Tail())
 	default:
 		return ""
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
@@ -164,7 +165,7 @@ func (p *FrontendProcess) Said() string {
 	if p.Process == nil {
 		return "it was started by somebody else, so its output is not known"
 	}
-	if text := process.Quote(p.Process.Tail()); text != "" {
+	if text := safetext.Block(p.Process.Tail()); text != "" {
 		return "the last of its output:\n" + text
 	}
 	return "without any output"

@@ -133,11 +133,6 @@ var (
 	narrowing = []string{"assertion", "suite", "run", "skip", "self-test", "args"}
 )
 
-// KeyInputs are the inputs that decide under which key goldens are kept, and where.
-func KeyInputs() []string {
-	return slices.Concat([]string{"mode", "cache", "cache-dir", "working-directory"}, selecting, narrowing)
-}
-
 // Key is the command that tells which goldens a run would fetch, or nil when there is nothing to keep.
 func (in Inputs) Key(usual Usual) ([]string, error) {
 	p, err := in.Plan(usual)

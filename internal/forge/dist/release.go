@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // A version is MAJOR.MINOR.PATCH, or that with a suffix such as -rc.1, which comes before it.
@@ -59,10 +61,10 @@ func (p *product) filesCommand(ctx context.Context, o options) error {
 	if err := os.MkdirAll(p.path("release"), 0o755); err != nil {
 		return err
 	}
-	if err := replaceFile(p.path(filepath.Join("release", checksumsName)), sums.String()); err != nil {
+	if err := atomicfile.Write(p.path(filepath.Join("release", checksumsName)), []byte(sums.String()), 0o644); err != nil {
 		return err
 	}
-	return replaceFile(p.path(filepath.Join("release", versionName)), o.version+"\n")
+	return atomicfile.Write(p.path(filepath.Join("release", versionName)), []byte(o.version+"\n"), 0o644)
 }
 
 // requireCommitted fails when something but release/ differs from the last commit: the digests would be of files that
@@ -76,15 +78,6 @@ func (p *product) requireCommitted(ctx context.Context) error {
 		return fmt.Errorf("commit these first, as the digests are of what is built from a commit:\n%s", out)
 	}
 	return nil
-}
-
-// replaceFile writes a file that nobody sees half written.
-func replaceFile(path, text string) error {
-	fresh := path + ".new"
-	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(fresh, path)
 }
 
 // tagCommand checks a tag before anything is built from it.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 //go:embed driver.py
@@ -154,7 +155,7 @@ func (r *run) follow(ctx context.Context, p *process.Process, lines *lines) erro
 
 // tailOf is what a process wrote last, as an error shows it.
 func tailOf(p *process.Process) string {
-	if tail := process.Quote(p.Tail()); tail != "" {
+	if tail := safetext.Block(p.Tail()); tail != "" {
 		return "; the last of its output:\n" + tail
 	}
 	return ""

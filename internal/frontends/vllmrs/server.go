@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
@@ -176,7 +177,7 @@ func (s *Server) Healthy(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return fmt.Errorf("wait for the frontend to be healthy: %w: %w; the last of its output:\n%s",
-				context.Cause(ctx), err, process.Quote(s.Tail()))
+				context.Cause(ctx), err, safetext.Block(s.Tail()))
 		}
 	}
 }

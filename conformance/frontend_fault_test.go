@@ -41,7 +41,7 @@ func TestFrontendSuiteOnAToy(t *testing.T) {
 			t.Errorf("%s: %s (%s), %d asserted: %+v", r.Case.Name(), r.Verdict, r.Note, r.Asserted, r.Failures)
 		}
 	}
-	if len(report.Results) != len(frontendsuite.Assertions()) {
+	if len(report.Results) != len(AssertionsOf(SuiteFrontend)) {
 		t.Errorf("%d results, want one an assertion", len(report.Results))
 	}
 }

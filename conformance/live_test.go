@@ -267,7 +267,7 @@ func TestLiveInterrupted(t *testing.T) {
 func TestLiveCases(t *testing.T) {
 	_, registry := repository(t)
 	with, without := livePlan(t, "0.33"), live.Cases(compat.Line{Name: "0.99"}, registry, false)
-	for i, a := range live.Assertions() {
+	for i, a := range AssertionsOf(SuiteLive) {
 		if name, want := with[i].Name(), fmt.Sprintf("0.33/live/%s", a); name != want {
 			t.Errorf("case %d is %s, want %s", i, name, want)
 		}

@@ -10,9 +10,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
-	"github.com/vllm-vcr/conformance/internal/check/live"
-	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -210,28 +207,9 @@ func (r *run) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outc
 	}
 	ctx, stop := r.withDeadline(ctx)
 	defer stop()
-	if c.Suite == SuiteLive {
-		return live.Check(ctx, r.env, g, c)
+	judge, known := checkOf(c)
+	if !known {
+		return f, fmt.Errorf("suite %s has no assertion %q", c.Suite, c.Assertion)
 	}
-	if c.Suite == SuiteFrontend {
-		return frontendsuite.Check(ctx, r.env, g, c)
-	}
-	switch c.Assertion {
-	case Integrity:
-		return g.Integrity, nil
-	case SameLine:
-		return replay.CheckLine(c.Line, g.Location, g.Trace.Meta), nil
-	case Provenance:
-		return replay.CheckProvenance(g.Registered, c.Line, g.Location, g.Trace.Meta), nil
-	case Schema:
-		return replay.CheckSchema(ctx, r.env, g, c)
-	case Fidelity:
-		if c.Variant.ThroughFrontend() {
-			return replay.CheckThroughFrontend(ctx, r.env, g, c)
-		}
-		return replay.CheckFidelity(ctx, r.env, g, c)
-	case Wire:
-		return replay.CheckWire(ctx, r.env, g, c)
-	}
-	return f, fmt.Errorf("unknown assertion %q", c.Assertion)
+	return judge.Run(ctx, r.env, g, c)
 }

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
-	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -33,18 +31,6 @@ type Selection struct {
 
 // Suites are those that a plan is made of.
 func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
-
-// AssertionsOf are the assertions of a suite, in their order; without one, those of
-// the replay suite.
-func AssertionsOf(suite Suite) []Assertion {
-	switch suite {
-	case SuiteLive:
-		return live.Assertions()
-	case SuiteFrontend:
-		return frontendsuite.Assertions()
-	}
-	return Assertions()
-}
 
 // other tells whether another suite than replay is selected.
 func (s Selection) other() bool { return s.Suite != "" && s.Suite != SuiteReplay }

@@ -74,9 +74,6 @@ const (
 	Wire       = check.Wire
 )
 
-// Assertions are those of the replay suite, in their order.
-func Assertions() []Assertion { return check.Assertions() }
-
 // Enforcement policies.
 const (
 	EnforceValidated = check.EnforceValidated // lines with fidelity_validated

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/conformance"
+
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
@@ -98,8 +100,19 @@ func findingsInTestdata(t *testing.T) map[string]bool {
 	return known
 }
 
-// TestTitles: every title is the one that reports link to.
+// TestTitles: the titles of the pages are those of the checks, and reports link to them.
 func TestTitles(t *testing.T) {
+	pages := findingTitles()
+	for code, title := range conformance.Titles() {
+		if pages[code] != title {
+			t.Errorf("the page on %s has the title %q, its check %q", code, pages[code], title)
+		}
+	}
+	for code := range pages {
+		if _, known := conformance.Titles()[code]; !known && strings.ContainsAny(string(code[:1]), "ILPSFWEHR") {
+			t.Errorf("%s is a code of no check", code)
+		}
+	}
 	if got := findingTitles()[check.CodeToken]; got != "a token id differs" {
 		t.Errorf("the title of F001 is %q", got)
 	}

@@ -56,7 +56,7 @@ const (
 	CodePin          Code = "F012" // the golden's streams are not those that were registered
 	CodeCount        Code = "F013" // the golden has other counts than registered
 	CodeReplayDigest Code = "F014" // the replayed streams have another digest
-	CodeLayout Code = "F016" // a message is not exactly what the line's profile declares
+	CodeLayout       Code = "F016" // a message is not exactly what the line's profile declares
 )
 
 // What is wrong with a trace that is to be registered.

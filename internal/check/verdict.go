@@ -44,11 +44,6 @@ const (
 	Wire       Assertion = "wire"
 )
 
-// Assertions are those of the replay suite, in their order.
-func Assertions() []Assertion {
-	return []Assertion{Integrity, SameLine, Provenance, Schema, Fidelity, Wire}
-}
-
 // Suite is what a run asks of whom.
 type Suite string
 

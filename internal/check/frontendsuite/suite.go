@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -49,13 +50,62 @@ const (
 	Health      check.Assertion = "health"
 )
 
-// Assertions are those of the frontend suite, in their order. The last one
-// takes the engine away.
-func Assertions() []check.Assertion {
-	return []check.Assertion{
-		Handshake, Requests, Completions, Chat, Streaming, Usage,
-		Finish, Aborts, Utilities, LoRA, Concurrency, Errors, Health,
-	}
+// assertion is a check of the frontend suite.
+type assertion struct {
+	name   check.Assertion
+	titles suite.Titles
+	judge  func(*frontendCase)
+}
+
+// Name implements [suite.Check], as the other methods do.
+func (a assertion) Name() check.Assertion { return a.name }
+func (a assertion) Suite() check.Suite    { return check.SuiteFrontend }
+func (a assertion) Titles() suite.Titles  { return a.titles }
+
+// Checks are those of the frontend suite, in their order. The last one takes the engine away.
+func Checks() []suite.Check { return suite.List(assertions) }
+
+var assertions = []assertion{
+	{Handshake, suite.Titles{
+		CodeNoRegistration: "the frontend does not serve after the engine registered",
+		CodeInit:           "the answer to HELLO is not that of the line",
+		CodeMessage:        "a message to the engine is not exactly of the line",
+	}, (*frontendCase).handshake},
+	{Requests, suite.Titles{
+		CodeCarried:   "a request does not carry what HTTP asked for",
+		CodeNoRequest: "what HTTP asked for did not reach the engine",
+	}, (*frontendCase).requests},
+	{Completions, suite.Titles{
+		CodeHTTP:       "an HTTP request that should succeed does not",
+		CodeHTTPTokens: "the token ids through HTTP are not those of the engine",
+		CodeHTTPText:   "the text through HTTP is not that of the tokens",
+	}, (*frontendCase).completions},
+	{Chat, nil, (*frontendCase).chat},
+	{Streaming, suite.Titles{
+		CodeEvents:   "a stream is not framed as server-sent events",
+		CodeStreamed: "an answer differs between streamed and whole",
+	}, (*frontendCase).streaming},
+	{Usage, suite.Titles{
+		CodeHTTPUsage: "the usage is missing or counts other tokens",
+	}, (*frontendCase).usage},
+	{Finish, suite.Titles{
+		CodeHTTPFinish: "the finish reason through HTTP is not the engine's",
+	}, (*frontendCase).finishReasons},
+	{Aborts, suite.Titles{
+		CodeNoAbort: "an abandoned request is not aborted",
+	}, (*frontendCase).aborts},
+	{Utilities, suite.Titles{
+		CodeNoCall: "an HTTP route does not make its utility call",
+	}, (*frontendCase).utilities},
+	{LoRA, nil, (*frontendCase).lora},
+	{Concurrency, nil, (*frontendCase).concurrency},
+	{Errors, suite.Titles{
+		CodeHangs:    "no answer comes",
+		CodeAccepted: "a bad request is not refused",
+	}, (*frontendCase).errors},
+	{Health, suite.Titles{
+		CodeHealth: "what the frontend says of its health or models is not so",
+	}, (*frontendCase).health},
 }
 
 // Cases are the cases of a line under the frontend suite. The player
@@ -66,7 +116,7 @@ func Cases(line compat.Line, registry *manifest.Manifest, assertions []check.Ass
 		c.Golden, c.Entry = g, fmt.Sprintf("%s:%d", registry.File, g.Pos)
 	}
 	var cases []check.Case
-	for _, a := range Assertions() {
+	for _, a := range suite.Names(Checks()) {
 		if len(assertions) == 0 || slices.Contains(assertions, a) {
 			c.Assertion = a
 			cases = append(cases, c)
@@ -90,9 +140,8 @@ func spokenGolden(goldens []manifest.Golden) (manifest.Golden, bool) {
 	return fidelity[0], true
 }
 
-// Check makes one assertion about the frontend under test. The cases of a
-// line share one frontend and one player behind it.
-func Check(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+// Run judges the frontend of the line. The cases of a line share one frontend and one player behind it.
+func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	s, err := openedFrontend(ctx, e, g, c)
 	if err != nil {
 		return f, err
@@ -101,27 +150,16 @@ func Check(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f ch
 		f.Note = "not judged: the frontend does not serve, see " + at
 		return f, nil
 	}
-	check, known := map[check.Assertion]func(*frontendCase){
-		Handshake: (*frontendCase).handshake, Requests: (*frontendCase).requests,
-		Completions: (*frontendCase).completions, Chat: (*frontendCase).chat,
-		Streaming: (*frontendCase).streaming, Usage: (*frontendCase).usage,
-		Finish: (*frontendCase).finishReasons, Aborts: (*frontendCase).aborts,
-		Utilities: (*frontendCase).utilities, LoRA: (*frontendCase).lora,
-		Concurrency: (*frontendCase).concurrency, Errors: (*frontendCase).errors,
-		Health: (*frontendCase).health,
-	}[c.Assertion]
-	if !known {
-		return f, fmt.Errorf("unknown assertion %q of the frontend suite", c.Assertion)
-	}
-	k := &frontendCase{frontendSession: s, Outcome: &f, limit: e.Timeouts.Idle, name: string(c.Assertion), whole: ctx}
+	k := &frontendCase{frontendSession: s, Outcome: &f, limit: e.Timeouts.Idle, name: string(a.name), whole: ctx}
 	var stop context.CancelCauseFunc
 	k.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
 	if s.refused != nil {
-		check = (*frontendCase).refusal // whichever case comes first tells why
+		k.refusal() // whichever case comes first tells why
+	} else {
+		a.judge(k)
 	}
-	check(k)
 	k.judgeMessages()
 	if s.over && s.lostAt == "" {
 		s.lostAt = k.name

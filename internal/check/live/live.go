@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -26,17 +27,70 @@ const (
 	Shutdown   check.Assertion = "shutdown"
 )
 
-// Assertions are those of the live suite, in their order: what ends the engine
-// comes last.
-func Assertions() []check.Assertion {
-	return []check.Assertion{Handshake, check.Schema, Streaming, Stop, Abort, Utilities, Repeat, Statistics, Shutdown}
+// assertion is a check of the live suite.
+type assertion struct {
+	name   check.Assertion
+	titles suite.Titles
+	judge  func(*live, *check.Golden) error
+}
+
+// Name implements [suite.Check], as the other methods do.
+func (a assertion) Name() check.Assertion { return a.name }
+func (a assertion) Suite() check.Suite    { return check.SuiteLive }
+func (a assertion) Titles() suite.Titles  { return a.titles }
+
+// Checks are those of the live suite, in their order: what ends the engine comes last.
+func Checks() []suite.Check { return suite.List(assertions) }
+
+var assertions = []assertion{
+	{Handshake, suite.Titles{
+		CodeEngineHello:    "HELLO or READY lacks what a frontend demands",
+		CodeEngineIdentity: "the engine has another identity than it was started with",
+		CodeEngineOrder:    "the handshake came in another order",
+	}, func(l *live, _ *check.Golden) error { return l.checkHandshake() }},
+	{check.Schema, suite.Titles{
+		CodeEngineReadyKind: "a value of the registration is of another kind than the line declares",
+	}, (*live).checkSchema},
+	{Streaming, suite.Titles{
+		CodeEnvelope:   "an envelope that a real frontend dies of",
+		CodeTimestamp:  "a timestamp is missing or goes back",
+		CodeAfterEnd:   "an output for a request that had ended",
+		CodeTooMany:    "more tokens than max_tokens",
+		CodeTooFew:     "a request ended by length with too few tokens",
+		CodeFinish:     "a request ended for a reason that it had not given",
+		CodePrefill:    "prefill_stats are missing or count another prompt",
+		CodeLogprobs:   "logprobs are missing or of another shape",
+		CodeUnanswered: "a request got an error instead of tokens",
+	}, func(l *live, _ *check.Golden) error { return l.checkStreaming() }},
+	{Stop, suite.Titles{
+		CodeStopRule:   "a stop token was not obeyed",
+		CodeStopReason: "stop_reason does not name the token",
+		CodeMinTokens:  "a request stopped before min_tokens",
+	}, func(l *live, _ *check.Golden) error { return l.checkStop() }},
+	{Abort, suite.Titles{
+		CodeAbort: "an abort disturbed others",
+	}, func(l *live, _ *check.Golden) error { return l.checkAbort() }},
+	{Utilities, suite.Titles{
+		CodeUtilityAnswer:  "a utility call was answered wrongly",
+		CodeUtilityUnknown: "an unknown utility method was not refused",
+	}, func(l *live, _ *check.Golden) error { return l.checkUtilities() }},
+	{Repeat, suite.Titles{
+		CodeRepeat: "the same greedy request gave other tokens",
+	}, func(l *live, _ *check.Golden) error { return l.checkRepeat() }},
+	{Statistics, suite.Titles{
+		CodeStatistics: "scheduler_stats are wrong",
+		CodeGauges:     "the gauges do not return to 0",
+	}, func(l *live, _ *check.Golden) error { return l.checkStatistics() }},
+	{Shutdown, suite.Titles{
+		CodeShutdown: "the engine did not end when told to",
+	}, func(l *live, _ *check.Golden) error { return l.checkShutdown() }},
 }
 
 // Cases lists the cases of the live suite on a line. What the engine registers
 // with is compared with what the first of the line's goldens has, if there is one.
 func Cases(line compat.Line, registry *manifest.Manifest, gating bool) []check.Case {
 	var cases []check.Case
-	for _, a := range Assertions() {
+	for _, a := range suite.Names(Checks()) {
 		c := check.Case{Line: line, Suite: check.SuiteLive, Assertion: a, Gating: gating}
 		if goldens := registry.ForLine(line.Name); a == check.Schema && len(goldens) > 0 {
 			c.Golden = goldens[0]
@@ -49,7 +103,7 @@ func Cases(line compat.Line, registry *manifest.Manifest, gating bool) []check.C
 
 // live is an engine that generates tokens of its own, and what the cases of its
 // line know of it. Whatever it is asked for, what it says is checked; what is wrong
-// is a finding of the case that sees it.
+// is a failure of the case that sees it.
 type live struct {
 	env    *sut.Env
 	line   compat.Line
@@ -73,14 +127,14 @@ type live struct {
 	noise int             // outputs that nobody asked for
 }
 
-// errUnreadable ends a case whose finding says why.
+// errUnreadable ends a case whose failures say why.
 var errUnreadable = errors.New("the engine's message does not decode")
 
-// Check makes one assertion of the live suite.
-func Check(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+// Run asks the engine of the line, which the first case starts.
+func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	l, err := liveEngine(ctx, e, c)
 	switch {
-	case err != nil && c.Assertion == Handshake && check.CodeOf(err) == check.CodeHandshake:
+	case err != nil && a.name == Handshake && check.CodeOf(err) == check.CodeHandshake:
 		f.Asserted = 1
 		f.Fail(check.Failed(CodeEngineOrder, "%v", err))
 		return f, nil
@@ -92,34 +146,10 @@ func Check(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f ch
 	if g.Codec == nil {
 		g.Codec = l.codec
 	}
-	if err = l.check(g, c.Assertion); errors.Is(err, errUnreadable) {
+	if err = a.judge(l, g); errors.Is(err, errUnreadable) {
 		err = nil
 	}
 	return f, err
-}
-
-func (l *live) check(g *check.Golden, a check.Assertion) error {
-	switch a {
-	case Handshake:
-		return l.checkHandshake()
-	case check.Schema:
-		return l.checkSchema(g)
-	case Streaming:
-		return l.checkStreaming()
-	case Stop:
-		return l.checkStop()
-	case Abort:
-		return l.checkAbort()
-	case Utilities:
-		return l.checkUtilities()
-	case Repeat:
-		return l.checkRepeat()
-	case Statistics:
-		return l.checkStatistics()
-	case Shutdown:
-		return l.checkShutdown()
-	}
-	return fmt.Errorf("the live suite has no assertion %q", a)
 }
 
 // liveEngine returns the engine of the line, which the first case starts.

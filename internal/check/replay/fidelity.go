@@ -19,9 +19,17 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// CheckFidelity replays every recorded stream of a golden through a player and
+// fidelity replays every recorded stream of a golden, behind a frontend of ours or behind the real one of the case.
+func fidelity(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	if c.Variant.ThroughFrontend() {
+		return throughFrontend(ctx, e, g, c)
+	}
+	return throughPlayer(ctx, e, g, c)
+}
+
+// throughPlayer replays every recorded stream of a golden through a player and
 // compares what comes back.
-func CheckFidelity(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func throughPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	if g.Streams == 0 {
 		return f, NothingToReplay(g)
 	}

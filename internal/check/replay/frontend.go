@@ -13,10 +13,10 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// CheckThroughFrontend replays a golden behind the real frontend of its line:
+// throughFrontend replays a golden behind the real frontend of its line:
 // the requests go in as OpenAI completions by token ids, and the same streams
 // must come out of HTTP.
-func CheckThroughFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func throughFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	if g.Streams == 0 {
 		return f, NothingToReplay(g)
 	}

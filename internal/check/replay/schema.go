@@ -12,12 +12,12 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// CheckSchema boots a player on the golden and compares what it really registers
+// checkSchema boots a player on the golden and compares what it really registers
 // with with what the captured engine did and what the line's frontend requires:
 // every captured key must be there with a value of the same kind, nested keys
 // included. Keys that the captured engine did not have are noted, not refused:
 // frontends skip them.
-func CheckSchema(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func checkSchema(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	want := message.CapturedShape(&f, g)
 	if want == nil {
 		return f, nil

@@ -1,10 +1,13 @@
 package replay
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -44,6 +47,19 @@ func CheckIntegrity(g manifest.Golden, location string, data []byte) (f check.Ou
 	return f
 }
 
+// integrity is what came of the bytes when they were fetched.
+func integrity(_ context.Context, _ *sut.Env, g *check.Golden, _ check.Case) (check.Outcome, error) {
+	return g.Integrity, nil
+}
+
+func sameLine(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	return CheckLine(c.Line, g.Location, g.Trace.Meta), nil
+}
+
+func provenance(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	return checkProvenance(g.Registered, c.Line, g.Location, g.Trace.Meta), nil
+}
+
 // CheckLine compares the version that the captured engine reported with the
 // line. A tracker stands for any version.
 func CheckLine(line compat.Line, location string, meta trace.Meta) (f check.Outcome) {
@@ -62,10 +78,10 @@ func CheckLine(line compat.Line, location string, meta trace.Meta) (f check.Outc
 	return f
 }
 
-// CheckProvenance compares the stamped config hash with the registered one, and
+// checkProvenance compares the stamped config hash with the registered one, and
 // both with what follows from the configuration, where the trace or the
 // manifest names it.
-func CheckProvenance(g manifest.Golden, line compat.Line, location string, meta trace.Meta) (f check.Outcome) {
+func checkProvenance(g manifest.Golden, line compat.Line, location string, meta trace.Meta) (f check.Outcome) {
 	f.Asserted = 1
 	stamped := trace.Or(meta.ConfigHash, "")
 	if stamped == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// CheckWire lets the engine under test go through the session that a golden of
+// checkWire lets the engine under test go through the session that a golden of
 // role wire recorded: it is sent the real frontend's messages byte for byte, says
 // to each request what the real engine said, and every message of it is compared
 // with the real engine's.
@@ -24,7 +24,7 @@ import (
 // Clock, as the player does, whoever stands between: only then are its steps those
 // of the real engine. One that has a time of its own is not judged. It would need
 // to be told, besides the tokens, in which step each output leaves.
-func CheckWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func checkWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	w, err := NewWireSession(g.Location, g.Codec, g.Frames)
 	if err != nil {
 		return f, check.WithCode(check.CodeGolden, err)

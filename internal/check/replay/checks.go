@@ -1,0 +1,83 @@
+package replay
+
+import (
+	"context"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/suite"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+)
+
+// assertion is a check of the replay suite.
+type assertion struct {
+	name   check.Assertion
+	titles suite.Titles
+	run    func(context.Context, *sut.Env, *check.Golden, check.Case) (check.Outcome, error)
+}
+
+// Name implements [suite.Check], as the other methods do.
+func (a assertion) Name() check.Assertion { return a.name }
+func (a assertion) Suite() check.Suite    { return check.SuiteReplay }
+func (a assertion) Titles() suite.Titles  { return a.titles }
+
+func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	return a.run(ctx, e, g, c)
+}
+
+// Checks are those of the replay suite, in the order they are made of a golden.
+func Checks() []suite.Check { return suite.List(assertions) }
+
+var assertions = []assertion{
+	{check.Integrity, suite.Titles{
+		check.CodeDigest: "the sha256 of a golden is not the registered one",
+		check.CodeSize:   "the size of a golden is not the registered one",
+	}, integrity},
+	{check.SameLine, suite.Titles{
+		check.CodeNoVersion: "the version of the captured engine is unknown",
+		check.CodeOtherLine: "the captured engine was of another line",
+	}, sameLine},
+	{check.Provenance, suite.Titles{
+		check.CodeNoConfigHash:    "a golden has no config_hash",
+		check.CodeOtherConfigHash: "the config_hash is not the registered one",
+		check.CodeTraceConfig:     "the config_hash does not follow from the configuration in the golden",
+		check.CodeManifestConfig:  "the config_hash does not follow from the registered configuration",
+	}, provenance},
+	{check.Schema, suite.Titles{
+		check.CodeNoReady:         "a golden of role schema has no ready response",
+		check.CodeBadReady:        "the golden's ready response cannot be read",
+		check.CodeReadyUnreadable: "the engine's ready response cannot be read",
+		check.CodeReadyMissing:    "a key of the registration is missing",
+		check.CodeReadyKind:       "a value of the registration is of another kind",
+		check.CodeReadyRequired:   "a key that the frontend requires is missing",
+	}, checkSchema},
+	{check.Fidelity, suite.Titles{
+		check.CodeToken:        "a token id differs",
+		check.CodeNoTerminal:   "a stream has no terminal output",
+		check.CodeTerminals:    "a stream has more than one terminal output",
+		check.CodeFinishReason: "the finish reason differs",
+		check.CodeLate:         "outputs come after the terminal one",
+		check.CodeChunks:       "the tokens come in other chunks",
+		check.CodeRefused:      "the engine refused the request",
+		check.CodeStray:        "an output names a request that was never sent",
+		check.CodeUndecodable:  "a frontend of the line cannot read the message",
+		check.CodeEngineIndex:  "a message names another engine",
+		check.CodeUsage:        "the usage in HTTP counts other tokens",
+		check.CodePin:          "the golden's streams are not those that were registered",
+		check.CodeCount:        "the golden has other counts than registered",
+		check.CodeReplayDigest: "the replayed streams have another digest",
+		CodeUtility:            "a utility call is not answered as a real engine does",
+		check.CodeLayout:       "a message is not exactly of the line's layout",
+	}, fidelity},
+	{check.Wire, suite.Titles{
+		CodeWireValue:   "a value of a message differs",
+		CodeWireKind:    "a value of a message is of another kind",
+		CodeWireLength:  "an array of a message has another length",
+		CodeWireMissing: "a key of a message is missing",
+		CodeWireExtra:   "a message has a key that the real engine does not send",
+		CodeWireOrder:   "the keys of a map come in another order",
+		CodeWireFrames:  "a message has other auxiliary frames",
+		CodeWireSyntax:  "a message is not MessagePack",
+		CodeWireUnsaid:  "a message of the real engine has no counterpart",
+		CodeWireStray:   "a message that the real engine did not send",
+	}, checkWire},
+}

@@ -1,0 +1,62 @@
+// Package suite describes the checks that suites are made of. A check is one assertion that a run makes of a golden, an engine
+// or a frontend; each suite lists its checks in the order in which they are made.
+package suite
+
+import (
+	"context"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+)
+
+// Check makes one assertion.
+type Check interface {
+	// Name is what patterns and reports call the check. It is unique in its suite.
+	Name() check.Assertion
+	Suite() check.Suite
+	// Titles are of the codes of what the check finds wrong. A code that several checks find belongs to
+	// the first of them; those in [Shared] belong to none.
+	Titles() Titles
+	// Run judges a case on its golden, which is empty where the case has none. An error says why it could not be judged.
+	Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error)
+}
+
+// Titles say in a few words what codes stand for: they are the titles of the pages in docs/findings.md.
+type Titles map[check.Code]string
+
+// List makes a list of the checks of one suite.
+func List[C Check](checks []C) []Check {
+	list := make([]Check, len(checks))
+	for i, c := range checks {
+		list[i] = c
+	}
+	return list
+}
+
+// Names are the names of checks, in their order.
+func Names(checks []Check) []check.Assertion {
+	names := make([]check.Assertion, len(checks))
+	for i, c := range checks {
+		names[i] = c.Name()
+	}
+	return names
+}
+
+// Shared are the codes of what keeps a case of any suite from being judged.
+func Shared() Titles {
+	return Titles{
+		check.CodeFetch:             "the golden could not be fetched",
+		check.CodeGolden:            "the golden cannot be read",
+		check.CodeStart:             "the engine under test could not be started",
+		check.CodeNoHandshake:       "no handshake in time",
+		check.CodeEngineEnded:       "the engine ended while it was needed",
+		check.CodeSilence:           "no output for too long",
+		check.CodeDeadline:          "the case took too long",
+		check.CodeNotRun:            "the run was interrupted before",
+		check.CodeFrontend:          "the frontend could not be started, or ended",
+		check.CodeHandshake:         "what came in the handshake is none of the protocol",
+		check.CodeUnjudged:          "the case could not be judged for another reason",
+		check.CodeEngineFlood:       "far more outputs than anybody asked for",
+		check.CodeEngineSessionLost: "the session is lost",
+	}
+}

@@ -95,12 +95,12 @@ func BenchmarkCompose(b *testing.B) {
 				fill(e, i)
 			}
 		}
-		clock.now = e.flight.end
-		if e.flight.on {
-			e.land()
+		clock.now = e.current.end
+		if e.current.active {
+			e.finishStep()
 		}
 		b.StartTimer()
-		e.launch(clock.now, clock.now)
+		e.beginStep(clock.now, clock.now)
 	}
 }
 

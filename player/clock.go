@@ -28,16 +28,45 @@ func NewClock() Clock { return &wallClock{zero: time.Now().Add(-time.Hour)} }
 func (c *wallClock) Now() time.Duration                     { return time.Since(c.zero) }
 func (c *wallClock) After(d time.Duration) <-chan time.Time { return c.alarm.after(d) }
 
-// stop lets go of what the clock holds between two waits. It can still be used.
+// stop ends the thread that the clock keeps between two waits. It can still be used.
 func (c *wallClock) stop() { c.alarm.stop() }
 
 // never is a moment that does not come.
 const never = time.Duration(1<<63 - 1)
 
 // timers are what an engine does at moments that no step brings about: a KV cache
-// has come, a lease has ended, a fault holds something back no longer. What is not
-// wanted any more stays, and finds out when its time has come.
-type timers []timer
+// has come, a lease has ended, a fault withholds something no longer. What is not
+// wanted any more stays, and does nothing when its time has come.
+type timers struct {
+	queue timerQueue
+	set   uint64 // how many were
+}
+
+// callAt calls do at a moment, between two steps.
+func (t *timers) callAt(at time.Duration, do func()) {
+	t.set++
+	heap.Push(&t.queue, timer{at: at, number: t.set, do: do})
+}
+
+// run calls what is due, and reports whether there was anything.
+func (t *timers) run(now time.Duration) bool {
+	ran := false
+	for t.next() <= now {
+		heap.Pop(&t.queue).(timer).do()
+		ran = true
+	}
+	return ran
+}
+
+// next is when the next one is due, or never.
+func (t *timers) next() time.Duration {
+	if len(t.queue) == 0 {
+		return never
+	}
+	return t.queue[0].at
+}
+
+type timerQueue []timer
 
 type timer struct {
 	at     time.Duration
@@ -45,32 +74,16 @@ type timer struct {
 	do     func()
 }
 
-func (t timers) Len() int { return len(t) }
-func (t timers) Less(i, j int) bool {
-	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].number < t[j].number
+func (q timerQueue) Len() int { return len(q) }
+func (q timerQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].number < q[j].number
 }
-func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
-func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
-func (t *timers) Pop() any {
-	old := *t
+func (q timerQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *timerQueue) Push(x any)   { *q = append(*q, x.(timer)) }
+func (q *timerQueue) Pop() any {
+	old := *q
 	last := old[len(old)-1]
 	old[len(old)-1] = timer{}
-	*t = old[:len(old)-1]
+	*q = old[:len(old)-1]
 	return last
-}
-
-// after has something done at a moment, between two steps.
-func (e *engine) after(at time.Duration, do func()) {
-	e.timed++
-	heap.Push(&e.timers, timer{at: at, number: e.timed, do: do})
-}
-
-// ring does what is due, and reports whether there was anything.
-func (e *engine) ring(now time.Duration) bool {
-	rung := false
-	for len(e.timers) > 0 && e.timers[0].at <= now {
-		heap.Pop(&e.timers).(timer).do()
-		rung = true
-	}
-	return rung
 }

@@ -20,7 +20,7 @@ type coordinator struct {
 	waves *waves
 	rank  int // of the waves
 
-	running, waiting int // as told last
+	running, waiting int // as sent last
 	busy, paused     bool
 }
 
@@ -28,8 +28,8 @@ type coordinator struct {
 // group has subscribed.
 const ready = "READY"
 
-// coordinate connects to the coordinator and waits until it has heard of all engines.
-func (p *Player) coordinate(ctx context.Context, a protocol.Addresses) error {
+// dialCoordinator connects to the coordinator and waits until it has heard of all engines.
+func (p *Player) dialCoordinator(ctx context.Context, a protocol.Addresses) error {
 	if a.CoordinatorInput == nil {
 		return nil
 	}
@@ -66,15 +66,15 @@ func (p *Player) awaitCoordinator(ctx context.Context) error {
 		return fmt.Errorf("coordinator %s: a message of %d frames instead of READY", c.input.Peer(), len(m))
 	}
 	if p.opt.EngineIndex == 0 {
-		c.waves.tell(c.rank,
+		c.waves.subscribe(c.rank,
 			func(wave int) { p.inbox.put(event{kind: waveJoined, wave: wave}) },
 			func(wave int) { p.inbox.put(event{kind: waveEnded, wave: wave}) })
 	}
 	return nil
 }
 
-// hear hands on what the coordinator says until the connection ends.
-func (p *Player) hear(c *coordinator) {
+// readCoordinator hands on what the coordinator sends until the connection ends.
+func (p *Player) readCoordinator(c *coordinator) {
 	defer c.done.Done()
 	for {
 		m, err := c.input.Recv()
@@ -85,12 +85,12 @@ func (p *Player) hear(c *coordinator) {
 		if len(m) == 1 && string(m[0]) == ready {
 			continue // another engine joined
 		}
-		p.inbox.put(startOf(m))
+		p.inbox.put(decodeStartWave(m))
 	}
 }
 
-// report writes what the coordinator is told.
-func (p *Player) report(c *coordinator) {
+// writeCoordinator writes what is sent to the coordinator.
+func (p *Player) writeCoordinator(c *coordinator) {
 	defer c.done.Done()
 	defer close(c.written)
 	if err := c.out.write(); err != nil {
@@ -98,8 +98,8 @@ func (p *Player) report(c *coordinator) {
 	}
 }
 
-// startOf reads START_DP_WAVE.
-func startOf(m zmq.Message) event {
+// decodeStartWave reads START_DP_WAVE.
+func decodeStartWave(m zmq.Message) event {
 	e := event{kind: waveBegan}
 	if len(m) != 2 || len(m[0]) != 1 || m[0][0] != protocol.TypeStartDPWave {
 		e.broken = fmt.Errorf("coordinator: a message of %d frames is no START_DP_WAVE", len(m))
@@ -109,8 +109,8 @@ func startOf(m zmq.Message) event {
 	return e
 }
 
-// onWave is what the inbox brought of the coordinator.
-func (p *Player) onWave(e *event) {
+// handleWave takes what the inbox brought of the coordinator.
+func (p *Player) handleWave(e *event) {
 	c := p.coordinator
 	switch {
 	case e.broken != nil:
@@ -124,39 +124,38 @@ func (p *Player) onWave(e *event) {
 		p.opt.Log.Debug("wave complete", "wave", e.wave)
 		c.out.put(p.codec.WaveComplete(p.opt.EngineIndex, e.wave, seconds(p.opt.Clock.Now())))
 	default:
-		c.waves.began(c.rank, p.opt.EngineIndex, e.wave, e.exclude)
+		c.waves.begin(c.rank, p.opt.EngineIndex, e.wave, e.exclude)
 	}
 }
 
-// countAdded is told of a request that the engine was given, after it was taken in, or
-// refused.
-func (p *Player) countAdded(wave int) {
+// joinWave counts a request that the engine has accepted or refused to its wave.
+func (p *Player) joinWave(wave int) {
 	c := p.coordinator
 	if c == nil || p.engine.idle() {
 		return
 	}
 	c.busy = true
-	if start := c.waves.added(c.rank, p.opt.EngineIndex, wave); start >= 0 {
+	if start := c.waves.requestAdded(c.rank, p.opt.EngineIndex, wave); start >= 0 {
 		c.out.put(p.codec.StartWave(p.opt.EngineIndex, start, seconds(p.opt.Clock.Now())))
 	}
 }
 
-// tellCoordinator tells of the queues if their lengths have changed, as a real engine
-// does before and after each step, and then the other ranks of the end of the work.
-func (p *Player) tellCoordinator() {
+// reportToCoordinator sends the lengths of the queues if they have changed, as a real engine
+// does before and after each step, and then whether there is work to the other ranks.
+func (p *Player) reportToCoordinator() {
 	c := p.coordinator
 	if c == nil {
 		return
 	}
-	p.tellCounts(c)
+	p.reportCounts(c)
 	busy, paused := !p.engine.idle(), p.engine.scheduler.Pause != scheduler.Unpaused
 	if busy != c.busy || paused != c.paused {
 		c.busy, c.paused = busy, paused
-		c.waves.works(c.rank, busy, paused)
+		c.waves.setWork(c.rank, busy, paused)
 	}
 }
 
-func (p *Player) tellCounts(c *coordinator) {
+func (p *Player) reportCounts(c *coordinator) {
 	running, waiting, usage := p.engine.counts()
 	if running == c.running && waiting == c.waiting {
 		return
@@ -191,7 +190,7 @@ type waves struct {
 type waveRank struct {
 	wave      int
 	joined    bool // it steps with the others, with or without requests of its own
-	fresh     bool // it has joined, and nobody was told yet
+	fresh     bool // it has joined, and its subscriber was not called yet
 	busy      bool // it has unfinished requests
 	paused    bool
 	started   func(wave int)
@@ -205,9 +204,9 @@ func newWaves(line string, ranks int, whole bool) *waves {
 	}
 }
 
-// tell sets who is told, under the lock, of the waves that a rank joins for others, and
-// of those that end while it is in them.
-func (w *waves) tell(rank int, started, completed func(wave int)) {
+// subscribe sets what is called, under the lock, for the waves that a rank joins for
+// others, and for those that end while it is in them.
+func (w *waves) subscribe(rank int, started, completed func(wave int)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ranks[rank].started, w.ranks[rank].completed = started, completed
@@ -220,9 +219,9 @@ func (w *waves) current(rank int) int {
 	return w.ranks[rank].wave
 }
 
-// added is told of a request that a rank has taken in, which the frontend counted to a
-// wave. It returns the wave that the coordinator is to begin, or -1.
-func (w *waves) added(rank, index, wave int) (start int) {
+// requestAdded counts a request of a rank to the wave that the frontend names. It
+// returns the wave that the coordinator is to begin, or -1.
+func (w *waves) requestAdded(rank, index, wave int) (start int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &w.ranks[rank]
@@ -239,9 +238,9 @@ func (w *waves) added(rank, index, wave int) (start int) {
 	return -1
 }
 
-// began is told by the coordinator that a wave has begun. The engine that is excluded
-// knows by its request.
-func (w *waves) began(rank, index, wave, exclude int) {
+// begin joins a wave that has begun, as the coordinator says. The engine that is
+// excluded knows by its request.
+func (w *waves) begin(rank, index, wave, exclude int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &w.ranks[rank]
@@ -259,8 +258,8 @@ func (r *waveRank) join() {
 	r.joined = true
 }
 
-// works says whether a rank has requests to work on, and whether it is paused.
-func (w *waves) works(rank int, busy, paused bool) {
+// setWork sets whether a rank has requests to work on, and whether it is paused.
+func (w *waves) setWork(rank int, busy, paused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &w.ranks[rank]
@@ -292,7 +291,7 @@ func (w *waves) resume() {
 	}
 }
 
-// settle ends the wave if it is over, or tells who has joined it.
+// settle ends the wave if it is over, or calls the subscribers of the ranks that joined.
 func (w *waves) settle() {
 	over := w.over()
 	for i := range w.ranks {

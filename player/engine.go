@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
-	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -25,40 +24,47 @@ type engine struct {
 	opt   *Options
 	clock Clock
 	log   *slog.Logger
-	fault func(id string, err error)
-	send  func(client int, m protocol.ClientMessage)
-	// full tells whether a client has so much to read that it is told no more; nil
-	// without sockets.
-	full func(client int) bool
-	// publish takes what happened in the prefix cache; nil without KV events.
-	publish func([]kvcache.Event)
+
+	// The ways out: to a client, to subscribers of KV events (nil without any), and to
+	// [Options].OnRefused (nil without one). full tells whether a client has so much to
+	// read that it gets no more; nil without sockets.
+	send      func(client int, m protocol.ClientMessage)
+	full      func(client int) bool
+	publish   func([]kvcache.Event)
+	onRefused func(id string, err error)
 
 	source    Source
 	model     latency.Model // at PaceModelled
 	scheduler *scheduler.Scheduler[*request]
 	pool      *kvcache.Pool
-
-	byID     map[string]*request
-	batches  []*protocol.Batch // one a client
-	flight   flight
-	arrivals uint64
-	ended    bool // a request has ended since the last step began
-	silent   bool // a request has said nothing because its client is full
-	reset    bool // the prefix cache was emptied since the last statistics
-	state    engineState
-	spec     protocol.SpecDecodingStats
-	out      protocol.Output // scratch
-	asked    Request         // scratch: what the source gets of a request
-	draws    latency.Step    // scratch
-	drawers  []*request      // scratch: of the decodes in draws
-
-	timers    timers
-	timed     uint64      // timers that were set
 	connector *connector  // nil without one
 	faults    *faultDraws // nil without any
-	troubled  int         // requests that a fault has befallen
-	draw      uint64      // requests that asked for faults of their own, refused ones too
-	killed    bool        // by a fault
+	timers    timers
+	state     engineState
+
+	byID     map[string]*request
+	arrivals uint64            // requests that were accepted
+	faulty   int               // requests with a fault
+	ownDraws uint64            // requests that asked for faults of their own, refused ones too
+	batches  []*protocol.Batch // one a client
+	current  runningStep
+	ended    bool // a request has ended since the last step began
+	withheld bool // an output has waited in the last step because its client is full
+	killed   bool // by a fault
+	counters counters
+
+	scratch struct {
+		out     protocol.Output
+		asked   Request // what the source gets of a request
+		draws   latency.Step
+		drawers []*request // of the decodes in draws
+	}
+}
+
+// counters are reset when they have been sent with statistics.
+type counters struct {
+	spec  protocol.SpecDecodingStats
+	reset bool // the prefix cache was emptied
 }
 
 // newEngine returns an engine without clients.
@@ -79,7 +85,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 	}
 	e := &engine{
 		codec: codec, index: opt.EngineIndex, ready: ready, opt: opt, clock: opt.Clock, log: opt.Log,
-		fault: opt.OnRefused, source: source, pool: pool,
+		onRefused: opt.OnRefused, source: source, pool: pool,
 		scheduler: scheduler.New[*request](scheduler.Options{
 			MaxNumSeqs: ready.MaxNumSeqs, MaxNumBatchedTokens: ready.MaxNumBatchedTokens, MaxModelLen: longest,
 			LongPrefillTokenThreshold: opt.Limits.LongPrefillTokenThreshold, MaxLoRAs: opt.LoRA.MaxLoRAs,
@@ -106,7 +112,8 @@ func (e *engine) addClients(n int) {
 // seconds is the timestamp of the envelopes and events of a moment.
 func seconds(t time.Duration) float64 { return t.Seconds() }
 
-// add takes a decoded request in. client is the socket it came by.
+// add queues a decoded request, or answers it with an error. client is the socket it
+// came by.
 func (e *engine) add(r *protocol.Request, client int) {
 	if r.ClientIndex >= len(e.batches) {
 		e.refuse(r, client, "bad_request", fmt.Errorf("client_index %d, but there are %d clients", r.ClientIndex, len(e.batches)))
@@ -117,62 +124,85 @@ func (e *engine) add(r *protocol.Request, client int) {
 		e.refuse(r, r.ClientIndex, "bad_request", err)
 		return
 	}
-	if r.AbortImmediately || !e.takeIn(r, transfer) {
-		e.letGo(transfer) // a request to clean up after, or one that will not pull it
+	if r.AbortImmediately {
+		e.releaseRemote(transfer) // all that such a request is for
+		return
 	}
+	q := e.accept(r)
+	if q == nil {
+		e.releaseRemote(transfer) // it will not pull it
+		return
+	}
+	e.arrivals++
+	q.number = e.arrivals
+	e.byID[q.id] = q
+	e.setTransfer(q, transfer)
+	if q.faults == nil {
+		e.enqueue(q)
+		return
+	}
+	e.faulty++
+	if q.faults.delay == 0 {
+		e.enqueue(q)
+		return
+	}
+	e.timers.callAt(e.clock.Now()+q.faults.delay, func() {
+		if e.byID[q.id] == q { // it may have been aborted
+			e.enqueue(q)
+		}
+	})
 }
 
-// takeIn queues a request, or answers with a refusal and returns false.
-func (e *engine) takeIn(r *protocol.Request, transfer *kvtransfer.Params) bool {
+// accept prepares the answer to a request. It sends a refusal and returns nil where
+// there is none.
+func (e *engine) accept(r *protocol.Request) *request {
 	if e.state.refusesRequests {
-		e.refusePaused(r)
-		return false
+		// As an engine whose scheduler was paused by pause_generation
+		// (vllm/v1/engine/core.py at 0.33.0).
+		e.sendRefusal(r, r.ClientIndex, &protocol.RequestError{
+			Code: "engine_paused", Message: "Generation is paused. Please retry after it resumes.", Retryable: true,
+		})
+		return nil
 	}
-	code, err := e.acceptable(r)
-	if err != nil {
+	if code, err := e.acceptable(r); err != nil {
 		e.refuse(r, r.ClientIndex, code, err)
-		return false
+		return nil
 	}
-	trouble, err := e.troubleOf(r)
+	faults, err := e.faultsFor(r)
 	if err != nil {
 		e.refuse(r, r.ClientIndex, "bad_request", err)
-		return false
+		return nil
 	}
-	if reason := trouble.refusal(); reason != nil {
+	if reason := faults.refusal(); reason != nil {
 		e.log.Info("a fault refuses a request", "request", r.ID)
-		e.refuseWith(r, r.ClientIndex, reason)
-		return false
+		e.sendRefusal(r, r.ClientIndex, reason)
+		return nil
 	}
 	q, err := e.newRequest(r)
 	if err != nil {
-		e.refuse(r, r.ClientIndex, codeOf(err), err)
-		return false
+		code := "no_recording"
+		if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+			code = refusal.Code
+		}
+		e.refuse(r, r.ClientIndex, code, err)
+		return nil
 	}
-	e.accept(q, transfer, trouble)
-	return true
+	q.faults = faults
+	return q
 }
 
-// acceptable says why a request is refused before anybody looks for its answer, and by
-// which code.
+// acceptable returns why a request is refused before its answer is looked for, and the
+// code of the error.
 func (e *engine) acceptable(r *protocol.Request) (code string, err error) {
-	if _, known := e.byID[r.ID]; known || e.kept(r.ID) {
+	if _, known := e.byID[r.ID]; known || e.keepsBlocksOf(r.ID) {
 		return "bad_request", errors.New("the request id is already in use")
 	}
 	if r.LoRA != nil {
-		if err := e.knowLoRA(r.LoRA); err != nil {
+		if err := e.checkLoRA(r.LoRA); err != nil {
 			return "bad_request", err
 		}
 	}
 	return "validation_error", e.fits(r)
-}
-
-// codeOf is the code that a frontend is told of a request that gets no answer.
-func codeOf(err error) string {
-	var refusal *Refusal
-	if errors.As(err, &refusal) {
-		return refusal.Code
-	}
-	return "no_recording"
 }
 
 // fits refuses prompts that no step would ever be composed for.
@@ -191,57 +221,43 @@ func (e *engine) fits(r *protocol.Request) error {
 	return nil
 }
 
-// accept queues a request.
-func (e *engine) accept(q *request, transfer *kvtransfer.Params, trouble *trouble) {
-	e.arrivals++
-	q.number = e.arrivals
-	e.byID[q.id] = q
-	e.takePart(q, transfer)
-	if trouble == nil {
-		e.enqueue(q)
-		return
-	}
-	q.trouble = trouble
-	e.troubled++
-	if trouble.late == 0 {
-		e.enqueue(q)
-		return
-	}
-	e.after(e.clock.Now()+trouble.late, func() {
-		if e.byID[q.id] == q { // it may have been aborted
-			e.enqueue(q)
-		}
-	})
-}
-
+// enqueue gives a request to the scheduler.
 func (e *engine) enqueue(q *request) {
 	q.queued = e.clock.Now()
-	q.note(protocol.EventQueued, q.queued)
+	q.addEvent(protocol.EventQueued, q.queued)
 	e.scheduler.Add(&q.Request)
 }
 
 // refuse answers a request with an error output.
 func (e *engine) refuse(r *protocol.Request, client int, code string, err error) {
 	e.log.Error("request refused", "request", r.ID, "code", code, "error", err)
-	if e.fault != nil {
-		e.fault(r.ID, err)
+	if e.onRefused != nil {
+		e.onRefused(r.ID, err)
 	}
-	e.refuseWith(r, client, &protocol.RequestError{Code: code, Message: err.Error()})
+	e.sendRefusal(r, client, &protocol.RequestError{Code: code, Message: err.Error()})
 }
 
-// refusePaused answers as an engine whose scheduler was paused by
-// pause_generation (vllm/v1/engine/core.py at 0.33.0).
-func (e *engine) refusePaused(r *protocol.Request) {
-	e.refuseWith(r, r.ClientIndex, &protocol.RequestError{
-		Code: "engine_paused", Message: "Generation is paused. Please retry after it resumes.", Retryable: true,
-	})
+func (e *engine) sendRefusal(r *protocol.Request, client int, reason *protocol.RequestError) {
+	e.sendFinal(client, e.codec.NewStream(r), e.errorOutput(reason))
 }
 
-func (e *engine) refuseWith(r *protocol.Request, client int, reason *protocol.RequestError) {
-	e.finishNow(client, e.codec.NewStream(r), e.errorOutput(reason))
+// endWithError ends a request outside of a step with an error output.
+func (e *engine) endWithError(q *request, err error) {
+	e.log.Error("request ended", "request", q.id, "error", err)
+	out := e.internalError(q.id, err)
+	e.remove(q)
+	e.sendFinal(q.client, q.stream, out)
 }
 
-// errorOutput ends a request with an error. Lines before 0.33 have no place for
+// internalError is the last output of a request that cannot go on.
+func (e *engine) internalError(id string, err error) *protocol.Output {
+	if e.onRefused != nil {
+		e.onRefused(id, err)
+	}
+	return e.errorOutput(&protocol.RequestError{Code: "internal_error", Message: err.Error()})
+}
+
+// errorOutput ends a request with an error. Lines before 0.33 have no field for
 // the reason.
 func (e *engine) errorOutput(reason *protocol.RequestError) *protocol.Output {
 	out := &protocol.Output{Finish: protocol.FinishError}
@@ -251,9 +267,9 @@ func (e *engine) errorOutput(reason *protocol.RequestError) *protocol.Output {
 	return out
 }
 
-// finishNow sends one finishing output in an envelope of its own, with the id
+// sendFinal sends the last output of a request in an envelope of its own, with the id
 // in finished_requests, as an engine does outside its steps.
-func (e *engine) finishNow(client int, stream *protocol.Stream, out *protocol.Output) {
+func (e *engine) sendFinal(client int, stream *protocol.Stream, out *protocol.Output) {
 	b := e.codec.NewBatch(e.index)
 	b.WeightVersion = ""
 	if err := b.Add(stream, out); err != nil {
@@ -266,64 +282,59 @@ func (e *engine) finishNow(client int, stream *protocol.Stream, out *protocol.Ou
 	}
 }
 
-// abort forgets requests. A real engine says nothing of them.
+// abort cancels requests. A real engine sends no output for them.
 func (e *engine) abort(ids []string) {
 	for _, id := range ids {
 		if q := e.byID[id]; q != nil {
-			e.leave(q)
+			e.cancel(q)
 		}
 	}
 }
 
-// forget releases what a request holds.
-func (e *engine) forget(q *request) {
+// abortAll ends every request with an abort output, in the order of their arrival, as an
+// engine that shuts down or pauses does.
+func (e *engine) abortAll() {
+	all := slices.Collect(maps.Values(e.byID))
+	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.number, b.number) })
+	for _, q := range all {
+		e.cancel(q)
+		e.sendFinal(q.client, q.stream, &protocol.Output{Finish: protocol.FinishAbort})
+	}
+}
+
+// dropClient cancels the requests of a client that is gone.
+func (e *engine) dropClient(client int) {
+	for _, q := range e.byID {
+		if q.client == client {
+			e.cancel(q)
+		}
+	}
+}
+
+// cancel removes a request that has not ended. The KV cache that another engine keeps
+// for it is not needed any more.
+func (e *engine) cancel(q *request) {
+	if q.stage == waitingToStart {
+		e.releaseRemote(q.transfer)
+	}
+	e.remove(q)
+}
+
+// remove frees what a request holds.
+func (e *engine) remove(q *request) {
 	e.ended = true
 	delete(e.byID, q.id)
-	e.setStage(q, notFetched)
-	if q.trouble != nil {
-		e.troubled--
+	e.setFetchStage(q, notFetched)
+	if q.faults != nil {
+		e.faulty--
 	}
-	if q.keeps {
-		e.keep(q)
+	if q.keepsBlocks {
+		e.keepBlocks(q)
 	}
 	e.scheduler.Remove(&q.Request)
 }
 
-// leave forgets a request that has not ended. The KV cache that another engine keeps
-// for it is not needed any more.
-func (e *engine) leave(q *request) {
-	if q.stage == waitingToStart {
-		e.letGo(q.transfer)
-	}
-	e.forget(q)
-}
-
-// abortAll ends every request with an abort output, as an engine that shuts
-// down or pauses does.
-func (e *engine) abortAll() {
-	for _, q := range e.everyRequest() {
-		e.leave(q)
-		e.finishNow(q.client, q.stream, &protocol.Output{Finish: protocol.FinishAbort})
-	}
-}
-
-// everyRequest lists the requests in the order of their arrival.
-func (e *engine) everyRequest() []*request {
-	all := slices.Collect(maps.Values(e.byID))
-	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.number, b.number) })
-	return all
-}
-
-// dropClient forgets the requests of a client that is gone.
-func (e *engine) dropClient(client int) {
-	for _, q := range e.byID {
-		if q.client == client {
-			e.leave(q)
-		}
-	}
-}
-
-// counts are what an engine tells a coordinator: requests that run and that wait,
+// counts are what an engine reports to a coordinator: requests that run and that wait,
 // and the share of the KV cache that is in use.
 func (e *engine) counts() (running, waiting int, usage float64) {
 	return len(e.scheduler.Running()), e.scheduler.Waiting() + e.scheduler.Deferred(), e.pool.Usage()

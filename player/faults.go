@@ -16,7 +16,7 @@ import (
 // FaultKind is what goes wrong.
 type FaultKind string
 
-// The kinds of faults. Positions count the tokens that a request has said before; the
+// The kinds of faults. Positions count the tokens of a request's answer before; the
 // token in question is then the next one.
 const (
 	// FaultRefuse ends the request at once with an error.
@@ -27,14 +27,14 @@ const (
 	// FaultDelay lets the request wait for Delay before it is queued, or with HasAfter
 	// the output after After tokens.
 	FaultDelay FaultKind = "delay"
-	// FaultStall says nothing more after After tokens. The request keeps its place and
+	// FaultStall sends nothing more after After tokens. The request keeps its place and
 	// its blocks until it is aborted.
 	FaultStall FaultKind = "stall"
 	// FaultDrop loses the tokens of the output that has token After.
 	FaultDrop FaultKind = "drop"
-	// FaultWrongToken says another token in the place of token After.
+	// FaultWrongToken sends another token in the place of token After.
 	FaultWrongToken FaultKind = "wrong-token"
-	// FaultKill ends the engine before token After, without a last word: [Player.Run]
+	// FaultKill ends the engine before token After, without a last message: [Player.Run]
 	// returns [ErrKilled].
 	FaultKill FaultKind = "kill"
 )
@@ -62,7 +62,7 @@ type Fault struct {
 	HasAfter bool
 	Times    int
 	Delay    time.Duration
-	// Probability is the share of requests that it befalls, above 0 and at most 1. Who
+	// Probability is the share of requests that have it, above 0 and at most 1. Which
 	// they are depends on the seed and on how many requests came before.
 	Probability float64
 	// Requests is a pattern as of [path.Match] that the request's id matches; "" is any.
@@ -153,14 +153,14 @@ func (f *Fault) parseValue(value string, has bool, form string) (err error) {
 	return nil
 }
 
-// trouble is what has befallen one request.
-type trouble struct {
+// requestFaults are those that are injected into one request.
+type requestFaults struct {
 	faults []Fault
-	late   time.Duration // until it is queued
+	delay  time.Duration // until it is queued
 }
 
-// faultDraws decides whom the player's own faults befall. Each fault has a source of
-// its own, so that none changes what another one does.
+// faultDraws decides into which requests faults are injected. Each fault has a random
+// source of its own, so that none changes what another one does.
 type faultDraws struct {
 	faults []Fault
 	rands  []*rand.Rand
@@ -175,7 +175,7 @@ func newFaultDraws(faults []Fault, seed uint64) *faultDraws {
 	return d
 }
 
-// of returns the faults that befall a request.
+// of returns the faults of a request.
 func (d *faultDraws) of(id string) []Fault {
 	var all []Fault
 	for i, f := range d.faults {
@@ -202,9 +202,9 @@ func (d *faultDraws) of(id string) []Fault {
 // own, as ParseFaults reads them.
 const faultArg = "vllm_vcr_fault"
 
-// troubleOf decides what befalls a request: the faults of the player, and those it asks
-// for itself. Nothing does, mostly, and then it is nil.
-func (e *engine) troubleOf(r *protocol.Request) (*trouble, error) {
+// faultsFor decides which faults are injected into a request: those of the player, and
+// those it asks for itself; nil without any.
+func (e *engine) faultsFor(r *protocol.Request) (*requestFaults, error) {
 	var faults []Fault
 	if e.faults != nil {
 		faults = e.faults.of(r.ID)
@@ -223,23 +223,23 @@ func (e *engine) troubleOf(r *protocol.Request) (*trouble, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", faultArg, err)
 		}
-		e.draw++
-		faults = append(faults, newFaultDraws(own, e.opt.Seed^e.draw).of(r.ID)...)
+		e.ownDraws++
+		faults = append(faults, newFaultDraws(own, e.opt.Seed^e.ownDraws).of(r.ID)...)
 	}
 	if faults == nil {
 		return nil, nil
 	}
-	t := &trouble{faults: faults}
+	t := &requestFaults{faults: faults}
 	for _, f := range faults {
 		if f.Kind == FaultDelay && !f.HasAfter {
-			t.late += f.Delay
+			t.delay += f.Delay
 		}
 	}
 	return t, nil
 }
 
 // refusal is the error that a fault refuses the request with, nil when none does.
-func (t *trouble) refusal() *protocol.RequestError {
+func (t *requestFaults) refusal() *protocol.RequestError {
 	if t == nil {
 		return nil
 	}
@@ -254,12 +254,12 @@ func (t *trouble) refusal() *protocol.RequestError {
 	return nil
 }
 
-// holds tells whether a fault keeps the request from saying its next output now. An
-// output that is put off is put off once.
-func (e *engine) holds(q *request, now time.Duration) bool {
-	for i := range q.trouble.faults {
-		f := &q.trouble.faults[i]
-		if f.Kind == "" || !f.HasAfter && f.Kind == FaultDelay || q.said < f.After {
+// heldByFault tells whether a fault withholds the next output of a request now. An
+// output is delayed once.
+func (e *engine) heldByFault(q *request, now time.Duration) bool {
+	for i := range q.faults.faults {
+		f := &q.faults.faults[i]
+		if f.Kind == "" || !f.HasAfter && f.Kind == FaultDelay || q.sent < f.After {
 			continue
 		}
 		switch f.Kind {
@@ -278,11 +278,11 @@ func (e *engine) holds(q *request, now time.Duration) bool {
 	return false
 }
 
-// spoil changes what the request is about to say, the last of what it has said, and
-// tells whether its tokens are lost.
+// spoil changes an output that is about to be sent, and tells whether its tokens are
+// lost.
 func (q *request) spoil(out *protocol.Output, vocab uint32) (lost bool) {
-	first := q.said - len(out.Tokens)
-	for _, f := range q.trouble.faults {
+	first := q.sent - len(out.Tokens)
+	for _, f := range q.faults.faults {
 		at := f.After - first
 		if at < 0 || at >= len(out.Tokens) {
 			continue

@@ -185,8 +185,8 @@ func TestFaults(t *testing.T) {
 					}
 					r.abort([]string{"bad"})
 					r.runAll()
-					if r.busy() || r.held() > 0 || r.troubled != 0 {
-						t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.troubled)
+					if r.busy() || r.held() > 0 || r.faulty != 0 {
+						t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.faulty)
 					}
 				})
 			}
@@ -311,8 +311,8 @@ func TestAnAbortOfADelayedRequest(t *testing.T) {
 	if diff := cmp.Diff([]time.Duration{5000 * ms, 5000 * ms}, got.at); diff != "" {
 		t.Errorf("outputs left at (-want +got):\n%s", diff)
 	}
-	if r.busy() || r.held() > 0 || r.troubled != 0 {
-		t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.troubled)
+	if r.busy() || r.held() > 0 || r.faulty != 0 {
+		t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.faulty)
 	}
 }
 

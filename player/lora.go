@@ -16,10 +16,10 @@ type adapter struct {
 	pinned bool   // never gives its place to another one
 }
 
-// knowLoRA says why an adapter cannot be used. A real engine finds out when it computes
+// checkLoRA says why an adapter cannot be used. A real engine finds out when it computes
 // the first step of a request, and dies of it with all others: here only those end that
 // ask for such an adapter.
-func (e *engine) knowLoRA(l *protocol.LoRA) error {
+func (e *engine) checkLoRA(l *protocol.LoRA) error {
 	if e.opt.LoRA.Names == nil || slices.Contains(e.opt.LoRA.Names, l.Name) {
 		return nil
 	}
@@ -41,10 +41,10 @@ func (e notLoaded) Error() string {
 	return fmt.Sprintf("Pinning failed. LoRA %d is not registered.", e.id)
 }
 
-// load makes an adapter the one that was used last. When there are as many as fit, the
+// loadLoRA makes an adapter the one that was used last. When there are as many as fit, the
 // one that was not used for the longest time goes
 // (vllm/lora/worker_manager.py LRUCacheWorkerLoRAManager.add_adapter).
-func (e *engine) load(id int64) {
+func (e *engine) loadLoRA(id int64) {
 	s := &e.state
 	if s.loras == nil {
 		s.loras = adapters{}
@@ -61,7 +61,7 @@ func (e *engine) load(id int64) {
 	a.used = s.uses
 }
 
-// dropOldest makes room for an adapter. Those in the batch have just been used.
+// dropOldest frees a place for an adapter. Those in the batch have just been used.
 func (e *engine) dropOldest() {
 	s := &e.state
 	for _, r := range e.scheduler.Running() {

@@ -69,7 +69,7 @@ func New(opt Options) (*Player, error) {
 	return p, p.attachConnector()
 }
 
-// Ready is closed when the engine has registered and said READY.
+// Ready is closed when the engine has registered and sent READY.
 func (p *Player) Ready() <-chan struct{} { return p.up }
 
 // Line returns the vLLM line that the player speaks.
@@ -77,7 +77,7 @@ func (p *Player) Line() string { return p.codec.Line() }
 
 // Run connects to the frontend and serves it until ctx ends, which is a clean
 // shutdown and returns nil, or until it fails or the frontend is gone. However
-// it ends, open requests are answered with an abort and every client is told
+// it ends, open requests are answered with an abort and every client is sent
 // that the engine is dead, unless a fault has killed it. A player runs once.
 func (p *Player) Run(ctx context.Context) error {
 	defer p.stopClock()
@@ -99,7 +99,7 @@ func (p *Player) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { p.stopWriting(p.opt.Linger) })()
 	err := p.serve(ctx)
 	if errors.Is(err, ErrKilled) {
-		p.finishWriting() // what was said before is on its way
+		p.finishWriting() // what was sent before is written
 	} else {
 		p.shutDown()
 	}
@@ -159,13 +159,13 @@ func (p *Player) serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.tellCoordinator()
+		p.reportToCoordinator()
 		busy := p.engine.step()
 		if p.engine.killed {
 			return ErrKilled
 		}
 		p.engine.answerDrained()
-		p.tellCoordinator()
+		p.reportToCoordinator()
 		if busy && steps%flushEvery != 0 {
 			continue
 		}
@@ -191,7 +191,7 @@ func (p *Player) wait(ctx context.Context) bool {
 	return true
 }
 
-// handle gives the engine what the sockets brought.
+// handle gives the engine what the sockets received.
 func (p *Player) handle(events []event) error {
 	for i := range events {
 		e := &events[i]
@@ -199,7 +199,7 @@ func (p *Player) handle(events []event) error {
 		case e.kind == ofEngine:
 			e.do()
 		case e.kind != ofClient:
-			p.onWave(e)
+			p.handleWave(e)
 		case e.gone != nil:
 			if err := p.clientGone(e.client, e.gone); err != nil {
 				return err
@@ -208,7 +208,7 @@ func (p *Player) handle(events []event) error {
 			p.answerBroken(e)
 		case e.request != nil:
 			p.engine.add(e.request, e.client)
-			p.countAdded(e.request.CurrentWave)
+			p.joinWave(e.request.CurrentWave)
 			p.inbox.recycle(e.request)
 		case e.call != nil:
 			p.engine.utility(*e.call, e.client)
@@ -219,8 +219,7 @@ func (p *Player) handle(events []event) error {
 	return nil
 }
 
-// answerBroken answers a message that did not decode, if it says enough to
-// answer to.
+// answerBroken answers a message that did not decode, if it names its sender.
 func (p *Player) answerBroken(e *event) {
 	switch {
 	case e.request != nil && e.request.ID != "":
@@ -248,8 +247,8 @@ func (p *Player) clientGone(client int, cause error) error {
 	return fmt.Errorf("%w: %w", ErrFrontendGone, cause)
 }
 
-// shutDown answers what is open, tells every client that the engine is dead, and waits
-// until they have taken everything, for a while.
+// shutDown answers what is open, sends every client that the engine is dead, and waits
+// until they have read everything, for a while.
 func (p *Player) shutDown() {
 	p.engine.abortAll()
 	for client := range p.links {
@@ -258,7 +257,7 @@ func (p *Player) shutDown() {
 	p.finishWriting()
 }
 
-// finishWriting waits until every client has taken what was said, for a while.
+// finishWriting waits until every client has read everything, for a while.
 func (p *Player) finishWriting() {
 	p.flush()
 	p.stopWriting(p.opt.Linger)

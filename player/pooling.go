@@ -63,13 +63,6 @@ func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pool
 	return p, nil
 }
 
-// output is the whole answer: a pooling request ends with the step that computes the
-// last of its prompt (vllm/v1/core/sched/scheduler.py update_from_output). The same
-// prompt gets the same numbers.
-func (p *pooling) output(prompt []uint32) protocol.Output {
-	return protocol.Output{Pooling: p.tensor(prompt), Finish: protocol.FinishStop}
-}
-
 // cells is how many numbers the answer has at most.
 func (p *pooling) cells(prompt int) int {
 	switch p.Task {
@@ -89,6 +82,7 @@ func (p *pooling) rows(prompt int) int {
 	return prompt
 }
 
+// tensor is the answer. The same prompt gets the same numbers.
 func (p *pooling) tensor(prompt []uint32) *protocol.Tensor {
 	all := hashTokens(p.seed, prompt)
 	switch {

@@ -21,10 +21,10 @@ type request struct {
 	client   int
 	stream   *protocol.Stream
 	script   Script
-	limit    int // tokens it may say; reaching it before the script ends is a length stop
-	said     int
+	limit    int // of its tokens; reaching it before the script ends is a length stop
+	sent     int
 	outputs  int
-	told     bool // its client has got an output
+	answered bool // its client has got an output
 	queued   time.Duration
 	due      time.Duration // when the next output may leave, at PaceRecorded
 	timing   *latency.Request
@@ -33,12 +33,13 @@ type request struct {
 	stops    stopRule
 	logprobs *logprobs
 	pooling  *pooling         // nil of one that generates
-	events   []protocol.Event // to be told with the next output
+	events   []protocol.Event // to be sent with the next output
 	first    [2]protocol.Event
 	transfer *kvtransfer.Params // nil when no other engine is involved
 	stage    fetchStage
-	keeps    bool     // its blocks when it ends
-	trouble  *trouble // nil when no fault has befallen it
+	// keepsBlocks leaves its blocks to another engine when it ends.
+	keepsBlocks bool
+	faults      *requestFaults // nil without any
 
 	tokens []uint32 // scratch for drawn tokens
 }
@@ -86,8 +87,8 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		}
 		return err
 	}
-	e.asked.set(r)
-	if q.script, err = e.source.Script(&e.asked); err != nil {
+	e.scratch.asked.set(r)
+	if q.script, err = e.source.Script(&e.scratch.asked); err != nil {
 		return err
 	}
 	if q.script.Finish == Unfinished {
@@ -120,8 +121,8 @@ func (e *engine) sequence(q *request, r *protocol.Request) (s *kvcache.Sequence,
 	return s, err
 }
 
-// note keeps an event for the next output.
-func (q *request) note(event int, at time.Duration) {
+// addEvent keeps an event for the next output.
+func (q *request) addEvent(event int, at time.Duration) {
 	q.events = append(q.events, protocol.Event{Type: event, Timestamp: seconds(at)})
 }
 
@@ -155,7 +156,7 @@ func (q *request) drafts(opt *Options) int {
 	default:
 		n = opt.Decoding.TokensPerStep - 1
 	}
-	return max(min(n, q.end()-q.said-1), 0)
+	return max(min(n, q.end()-q.sent-1), 0)
 }
 
 // size is how many tokens the next output has, of which left remain.
@@ -186,64 +187,60 @@ func (q *request) end() int {
 	return q.limit
 }
 
-// say fills out with the next chunk and tells whether it is the last one.
-func (q *request) say(out *protocol.Output, opt *Options) (last bool) {
+// next fills out with the next chunk of tokens, recorded ones without a copy, and tells
+// whether it is the last one: for a stop id that was drawn, at the end of the script,
+// or at the request's limit.
+func (q *request) next(out *protocol.Output, opt *Options) (last bool) {
 	if q.pooling != nil {
-		answer := q.pooling.output(q.Seq.Tokens)
-		out.Pooling, out.Finish = answer.Pooling, answer.Finish
+		// The whole answer: a pooling request ends with the step that computes the last of
+		// its prompt (vllm/v1/core/sched/scheduler.py update_from_output).
+		out.Pooling, out.Finish = q.pooling.tensor(q.Seq.Tokens), protocol.FinishStop
 		q.outputs++
 		return true
 	}
-	left := q.end() - q.said
 	n := 0
-	if left > 0 {
+	if left := q.end() - q.sent; left > 0 {
 		n = q.size(left, opt)
 	}
 	q.sampled = n
-	out.Tokens = q.next(n)
-	q.said += len(out.Tokens)
+	if q.sent+n <= len(q.script.Tokens) {
+		out.Tokens = q.script.Tokens[q.sent : q.sent+n]
+	} else {
+		out.Tokens = q.draw(n)
+	}
+	q.sent += len(out.Tokens)
 	q.Seq.Tokens = append(q.Seq.Tokens, out.Tokens...)
 	q.outputs++
-	return q.finish(out)
-}
-
-// next returns n tokens from the script: recorded ones without a copy.
-func (q *request) next(n int) []uint32 {
-	if q.said+n <= len(q.script.Tokens) {
-		return q.script.Tokens[q.said : q.said+n]
-	}
-	q.tokens = q.tokens[:0]
-	for i := range n {
-		token := q.token(q.said + i)
-		q.tokens = append(q.tokens, token)
-		if q.script.Stops && q.stops.hit(token, q.said+i+1) {
-			break
-		}
-	}
-	return q.tokens
-}
-
-func (q *request) token(position int) uint32 {
-	if position < len(q.script.Tokens) {
-		return q.script.Tokens[position]
-	}
-	return q.script.Fill(position)
-}
-
-// finish sets the reason on the last output: a stop id that was drawn, the end
-// of the recording with its own reason, or the request's limit.
-func (q *request) finish(out *protocol.Output) bool {
-	if n := len(out.Tokens); n > 0 && q.script.Stops && q.stops.hit(out.Tokens[n-1], q.said) {
+	if n := len(out.Tokens); n > 0 && q.script.Stops && q.stops.hit(out.Tokens[n-1], q.sent) {
 		out.Finish = protocol.FinishStop
-	} else if q.said < q.end() {
+	} else if q.sent < q.end() {
 		return false
-	} else if q.script.Fill == nil && q.said == len(q.script.Tokens) {
+	} else if q.script.Fill == nil && q.sent == len(q.script.Tokens) {
 		out.Finish = q.script.Finish
 	} else {
 		out.Finish = protocol.FinishLength
 	}
 	q.setStopToken(out)
 	return true
+}
+
+// draw returns the next n tokens where the script does not have all of them, or fewer
+// that end in a stop id.
+func (q *request) draw(n int) []uint32 {
+	q.tokens = q.tokens[:0]
+	for at := q.sent; at < q.sent+n; at++ {
+		var token uint32
+		if at < len(q.script.Tokens) {
+			token = q.script.Tokens[at]
+		} else {
+			token = q.script.Fill(at)
+		}
+		q.tokens = append(q.tokens, token)
+		if q.script.Stops && q.stops.hit(token, at+1) {
+			break
+		}
+	}
+	return q.tokens
 }
 
 // setStopToken names the stop id that ended the stream, or the repetition; an
@@ -262,8 +259,8 @@ func (q *request) setStopToken(out *protocol.Output) {
 	}
 }
 
-func (s *stopRule) hit(token uint32, said int) bool {
-	return said >= s.minTokens && (int64(token) == s.eos || s.has(token))
+func (s *stopRule) hit(token uint32, sent int) bool {
+	return sent >= s.minTokens && (int64(token) == s.eos || s.has(token))
 }
 
 func (s *stopRule) has(token uint32) bool {

@@ -21,7 +21,7 @@ type link struct {
 	out    *outbox   // of output
 	gone   bool
 
-	done    sync.WaitGroup // who reads and writes
+	done    sync.WaitGroup // the goroutines that read and write
 	written chan struct{}  // closed when the writer has ended
 	lost    error          // why it did not write everything; valid from then on
 }
@@ -43,7 +43,7 @@ func (p *Player) connect(ctx context.Context) error {
 	}
 	answer, err := shake.Recv()
 	if err != nil {
-		return p.noInit(cause(ctx, err))
+		return p.explainNoInit(cause(ctx, err))
 	}
 	addresses, err := steps.Init(lastFrame(answer))
 	if err != nil {
@@ -58,9 +58,9 @@ func (p *Player) connect(ctx context.Context) error {
 	return nil
 }
 
-// noInit says what may have kept the frontend from answering: one that is up answers no
+// explainNoInit says what may have kept the frontend from answering: one that is up answers no
 // new engine, and one that is greeted by an engine it has not, or has, may end.
-func (p *Player) noInit(err error) error {
+func (p *Player) explainNoInit(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("handshake: no INIT from %s within %s: is that a frontend that waits for an engine %d? %w",
 			p.opt.Handshake, p.opt.HandshakeTimeout, p.opt.EngineIndex, err)
@@ -94,9 +94,9 @@ func (p *Player) socketOptions(linger time.Duration) zmq.Options {
 	return zmq.Options{Identity: protocol.Identity(p.opt.EngineIndex), Linger: linger}
 }
 
-// register connects every client's sockets and says what the engine is.
+// register connects every client's sockets and registers the engine.
 func (p *Player) register(ctx context.Context, a protocol.Addresses) error {
-	if err := p.coordinate(ctx, a); err != nil {
+	if err := p.dialCoordinator(ctx, a); err != nil {
 		return err
 	}
 	ready := p.ready
@@ -133,8 +133,8 @@ func (p *Player) serveLinks() {
 	}
 	if c := p.coordinator; c != nil {
 		c.done.Add(2)
-		go p.hear(c)
-		go p.report(c)
+		go p.readCoordinator(c)
+		go p.writeCoordinator(c)
 	}
 }
 
@@ -154,7 +154,7 @@ func (p *Player) read(client int, l *link) {
 	}
 }
 
-// watch notices that a client has closed its output socket, on which it says
+// watch notices that a client has closed its output socket, on which it sends
 // nothing.
 func (p *Player) watch(client int, l *link) {
 	defer l.done.Done()
@@ -197,7 +197,7 @@ func (p *Player) decode(m zmq.Message) (event, bool) {
 // one ends.
 var errNotText = errors.New("not UTF-8")
 
-// write writes what is said to a client, and reports a client that takes no answers
+// write writes what is sent to a client, and reports a client that takes no answers
 // as one that left.
 func (p *Player) write(client int, l *link) {
 	defer l.done.Done()
@@ -220,7 +220,7 @@ func (p *Player) flush() {
 	}
 }
 
-// closeLinks closes every socket and waits for who uses them. Each may linger, so
+// closeLinks closes every socket and waits for the goroutines that use them. Each may linger, so
 // they do it at the same time.
 func (p *Player) closeLinks() {
 	var closing sync.WaitGroup
@@ -238,7 +238,7 @@ func (p *Player) allLinks() []*link {
 	return append(slices.Clip(p.links), &p.coordinator.link)
 }
 
-// closeLink closes the sockets of a link. What was said has been written before, so
+// closeLink closes the sockets of a link. What was sent has been written before, so
 // a frontend that does not hang up in turn has lost nothing.
 func (p *Player) closeLink(l *link) {
 	if l.output != nil {

@@ -99,20 +99,20 @@ func extraArg(r *protocol.Request, name string) ([]byte, error) {
 	return nil, nil
 }
 
-// takePart makes a request pull its KV cache, or keep it for another engine. A request
+// setTransfer makes a request pull its KV cache, or keep it for another engine. A request
 // that may not use a cache has no use for another engine's either.
-func (e *engine) takePart(q *request, t *kvtransfer.Params) {
+func (e *engine) setTransfer(q *request, t *kvtransfer.Params) {
 	if t == nil {
 		return
 	}
 	q.transfer = t
 	if t.Consume {
 		q.Remote = !q.Seq.Uncached
-		e.setStage(q, waitingToStart)
+		e.setFetchStage(q, waitingToStart)
 	}
 }
 
-func (e *engine) setStage(q *request, stage fetchStage) {
+func (e *engine) setFetchStage(q *request, stage fetchStage) {
 	if e.connector == nil || q.stage == stage {
 		return
 	}
@@ -121,21 +121,21 @@ func (e *engine) setStage(q *request, stage fetchStage) {
 	q.stage = stage
 }
 
-// letGo tells the engine that keeps the KV cache of a request that nobody will pull it
+// releaseRemote makes the engine that keeps a KV cache for a request free it, as it is not pulled
 // (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py request_finished).
-func (e *engine) letGo(t *kvtransfer.Params) {
+func (e *engine) releaseRemote(t *kvtransfer.Params) {
 	if t != nil && t.Consume && t.Incomplete() == nil && e.connector.DataPlane != nil {
 		e.connector.release(t.Cache)
 	}
 }
 
-// pull fetches the KV cache of a request for which blocks have been set aside.
-func (e *engine) pull(q *request, at time.Duration) {
+// startPull fetches the KV cache of a request for which blocks have been set aside.
+func (e *engine) startPull(q *request, at time.Duration) {
 	c := e.connector
-	e.setStage(q, inProgress)
+	e.setFetchStage(q, inProgress)
 	e.countExternal(q, len(q.Seq.Tokens)-q.Cached, q.External)
 	if err := q.transfer.Incomplete(); err != nil {
-		e.pulled(q, err)
+		e.finishPull(q, err)
 		return
 	}
 	took := time.Duration(0)
@@ -143,35 +143,35 @@ func (e *engine) pull(q *request, at time.Duration) {
 		took = e.opt.scaled(max(e.model.Transfer(q.timing), 0))
 	}
 	if c.DataPlane == nil {
-		e.pulledAt(q, at+took, nil)
+		e.finishPullAt(q, at+took, nil)
 		return
 	}
-	c.fetch(q.transfer.Cache, func(err error) { e.pulledAt(q, at+took, err) })
+	c.fetch(q.transfer.Cache, func(err error) { e.finishPullAt(q, at+took, err) })
 }
 
-// pulledAt ends a pull when its time has come.
-func (e *engine) pulledAt(q *request, at time.Duration, err error) {
+// finishPullAt ends a pull when its time has come.
+func (e *engine) finishPullAt(q *request, at time.Duration, err error) {
 	if at <= e.clock.Now() {
-		e.pulled(q, err)
+		e.finishPull(q, err)
 		return
 	}
-	e.after(at, func() { e.pulled(q, err) })
+	e.timers.callAt(at, func() { e.finishPull(q, err) })
 }
 
-// pulled lets a request go on whose KV cache has come. When it has not, the policy
+// finishPull lets a request go on whose KV cache has come. When it has not, the policy
 // says what becomes of it.
-func (e *engine) pulled(q *request, err error) {
+func (e *engine) finishPull(q *request, err error) {
 	if e.byID[q.id] != q {
 		return // aborted meanwhile
 	}
-	e.setStage(q, completedWaiting)
+	e.setFetchStage(q, completedWaiting)
 	if err == nil {
 		e.scheduler.Pulled(&q.Request, false)
 		return
 	}
 	err = fmt.Errorf("its KV cache did not come from another engine: %w", err)
 	if e.connector.FailurePolicy == FailOnLoadFailure {
-		e.end(q, err)
+		e.endWithError(q, err)
 		return
 	}
 	e.log.Warn("the prompt is computed here", "request", q.id, "error", err)
@@ -192,20 +192,20 @@ func (e *engine) countExternal(q *request, queries, hits int) {
 	s.Hits += hits
 }
 
-// fetchedBefore notes that a request has got its place in the batch, with the KV
+// countFetch records that a request has got its place in the batch, with the KV
 // cache of another engine or without.
-func (e *engine) fetchedBefore(q *request) {
+func (e *engine) countFetch(q *request) {
 	if e.connector == nil {
 		return
 	}
 	if q.stage != completedWaiting || q.External == 0 {
 		e.countExternal(q, len(q.Seq.Tokens)-(q.Computed-q.Share), 0)
 	}
-	e.setStage(q, notFetched)
+	e.setFetchStage(q, notFetched)
 }
 
-// offer tells with the last output where the KV cache of a request is kept.
-func (e *engine) offer(q *request, out *protocol.Output) {
+// offerBlocks writes into the last output where the KV cache of a request is kept.
+func (e *engine) offerBlocks(q *request, out *protocol.Output) {
 	if q.transfer == nil || !q.transfer.Produce {
 		return
 	}
@@ -220,12 +220,12 @@ func (e *engine) offer(q *request, out *protocol.Output) {
 		DecodeContextParallel: e.ready.DecodeContextParallelSize, PipelineParallel: e.ready.PipelineParallelSize,
 	}
 	out.KVTransfer = offer.Encode(e.codec.Line())
-	q.keeps = len(blocks) > 0
+	q.keepsBlocks = len(blocks) > 0
 }
 
-// keep holds back the blocks of a request that ends until another engine has pulled
+// keepBlocks holds back the blocks of a request that ends until another engine has pulled
 // them, or the lease has ended.
-func (e *engine) keep(q *request) {
+func (e *engine) keepBlocks(q *request) {
 	c, kept, cache := e.connector, q.Seq, e.cacheOf(q.id)
 	q.Seq = kvcache.NewSequence(nil) // which the scheduler frees in its place
 	c.kept[q.id] = kept
@@ -235,7 +235,7 @@ func (e *engine) keep(q *request) {
 			e.pool.Free(kept)
 		}
 	}
-	e.after(e.clock.Now()+c.Lease, func() {
+	e.timers.callAt(e.clock.Now()+c.Lease, func() {
 		if c.DataPlane != nil && c.kept[cache.RequestID] == kept {
 			c.DataPlane.Withdraw(cache)
 		}
@@ -246,8 +246,8 @@ func (e *engine) keep(q *request) {
 	}
 }
 
-// kept tells whether the KV cache of a request is kept that has ended: its id is in use.
-func (e *engine) kept(id string) bool {
+// keepsBlocksOf tells whether the KV cache of a request is kept that has ended: its id is in use.
+func (e *engine) keepsBlocksOf(id string) bool {
 	return e.connector != nil && e.connector.kept[id] != nil
 }
 

@@ -216,13 +216,13 @@ func TestKeepAgain(t *testing.T) {
 	r.run()
 	r.clock.advance(9 * time.Second) // the end of the first lease
 	r.run()
-	if !r.kept("a") || r.held() != 2 || len(p.withdrawn) > 0 {
-		t.Errorf("kept: %v, %d blocks, withdrawn %q; want all of the second to be there", r.kept("a"), r.held(), p.withdrawn)
+	if !r.keepsBlocksOf("a") || r.held() != 2 || len(p.withdrawn) > 0 {
+		t.Errorf("kept: %v, %d blocks, withdrawn %q; want all of the second to be there", r.keepsBlocksOf("a"), r.held(), p.withdrawn)
 	}
 	r.clock.advance(time.Second)
 	r.run()
-	if r.kept("a") || r.held() != 0 || len(p.withdrawn) != 1 {
-		t.Errorf("kept: %v, %d blocks, withdrawn %q; want nothing of the second to be there", r.kept("a"), r.held(), p.withdrawn)
+	if r.keepsBlocksOf("a") || r.held() != 0 || len(p.withdrawn) != 1 {
+		t.Errorf("kept: %v, %d blocks, withdrawn %q; want nothing of the second to be there", r.keepsBlocksOf("a"), r.held(), p.withdrawn)
 	}
 }
 

@@ -116,10 +116,10 @@ func (e *engine) addLoRA(call protocol.UtilityCall) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("argument 0: %w", err)
 	}
-	if err := e.knowLoRA(lora); err != nil {
+	if err := e.checkLoRA(lora); err != nil {
 		return nil, err
 	}
-	e.load(lora.ID)
+	e.loadLoRA(lora.ID)
 	return true, nil
 }
 
@@ -163,11 +163,11 @@ func (e *engine) loraIDs() []int64 {
 func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	if running {
 		for _, r := range e.scheduler.PreemptAll() {
-			r.Owner.note(protocol.EventPreempted, e.clock.Now())
+			r.Owner.addEvent(protocol.EventPreempted, e.clock.Now())
 		}
 	}
 	done := e.pool.Reset()
-	e.reset = e.reset || done
+	e.counters.reset = e.counters.reset || done
 	if running && !done {
 		return false, errors.New("requests hold blocks that they pull, or keep, for another engine: the KV cache is not emptied")
 	}
@@ -256,7 +256,7 @@ func (e *engine) finishPause(call protocol.UtilityCall) error {
 func (e *engine) idle() bool {
 	switch e.scheduler.Pause {
 	case scheduler.PausedAll:
-		return !e.flight.on
+		return !e.current.active
 	case scheduler.PausedNew:
 		return len(e.scheduler.Running()) == 0
 	}

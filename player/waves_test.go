@@ -163,24 +163,24 @@ func TestWaves(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWaves(tt.line, 3, !tt.part)
 			var start, end []int
-			w.tell(0, func(wave int) { start = append(start, wave) }, func(wave int) { end = append(end, wave) })
+			w.subscribe(0, func(wave int) { start = append(start, wave) }, func(wave int) { end = append(end, wave) })
 			left := [3]bool{} // requests, also while paused
 			for _, d := range tt.does {
 				switch d.what {
 				case "add":
 					left[d.rank] = true
-					if wave := w.added(d.rank, d.rank, d.wave); wave >= 0 {
+					if wave := w.requestAdded(d.rank, d.rank, d.wave); wave >= 0 {
 						start = append(start, wave)
 					}
 				case "begin":
-					w.began(d.rank, d.rank, d.wave, d.by)
+					w.begin(d.rank, d.rank, d.wave, d.by)
 				case "idle":
 					left[d.rank] = false
-					w.works(d.rank, false, false)
+					w.setWork(d.rank, false, false)
 				case "pause":
-					w.works(d.rank, false, true)
+					w.setWork(d.rank, false, true)
 				case "resume":
-					w.works(d.rank, left[d.rank], false)
+					w.setWork(d.rank, left[d.rank], false)
 				default:
 					t.Fatal(d.what)
 				}

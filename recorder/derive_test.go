@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -55,9 +56,7 @@ func TestEdgeCapture(t *testing.T) {
 // obsCensus counts a session's ADDs, and its distinct ids in ABORTs of them.
 func obsCensus(t *testing.T, name string) (adds, aborted int) {
 	codec, err := protocol.CodecFor("0.27")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ids := map[string]bool{}
 	for _, m := range testenv.Capture(t, name) {
 		if m.Channel != "input0" || m.Direction != "f2e" {
@@ -66,16 +65,12 @@ func obsCensus(t *testing.T, name string) (adds, aborted int) {
 		switch m.Frames[0][0] {
 		case protocol.TypeAdd:
 			var r protocol.Request
-			if err := codec.DecodeRequest(m.Frames[1], &r); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, codec.DecodeRequest(m.Frames[1], &r))
 			adds++
 			ids[r.ID] = true
 		case protocol.TypeAbort:
 			named, err := protocol.DecodeAbort(m.Frames[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, id := range named {
 				if ids[id] {
 					aborted++
@@ -107,9 +102,7 @@ func TestDeriveGivesTheSameFiles(t *testing.T) {
 
 	frames := s.file("frames.jsonl.gz")
 	opt, err := FrameOptions(frames)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	var counts Counts
 	err = Derive(t.Context(), frames, opt, func(int) (Sinks, error) {
@@ -119,9 +112,7 @@ func TestDeriveGivesTheSameFiles(t *testing.T) {
 			Frames: obsCreate(t, filepath.Join(dir, "frames.jsonl")),
 		}, nil
 	}, &counts, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, name := range []string{"run.jsonl", "steps.jsonl"} {
 		want, got := obsRead(t, s.file(name)), obsRead(t, filepath.Join(dir, name))
 		if diff := cmp.Diff(want, got); diff != "" || want == "" {
@@ -140,18 +131,14 @@ func TestDeriveGivesTheSameFiles(t *testing.T) {
 func obsRead(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(data)
 }
 
 func obsMessages(t *testing.T, path string) (all []trace.Message) {
 	t.Helper()
 	r, err := trace.OpenFrames(path, trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	for {
 		var m trace.Message
@@ -169,13 +156,9 @@ func obsMessages(t *testing.T, path string) (all []trace.Message) {
 func TestDeriveSeveralEngines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "both.jsonl")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w, err := trace.NewFrameWriter(f, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for rank, s := range []*obsSession{obsStart(t, Options{}), obsStart(t, Options{})} {
 		for range rank + 1 {
 			s.add(obsRequest("a", 4))
@@ -184,21 +167,15 @@ func TestDeriveSeveralEngines(t *testing.T) {
 		s.finish()
 		for _, m := range obsMessages(t, s.file("frames.jsonl.gz")) {
 			m.Rank = rank
-			if err := w.Write(&m); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Write(&m))
 		}
 	}
-	if err := errors.Join(w.Write(&trace.Message{Rank: 7, Note: "of an engine never seen"}), w.Close(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(w.Write(&trace.Message{Rank: 7, Note: "of an engine never seen"}), w.Close(), f.Close()))
 	dir := t.TempDir()
 	err = Derive(t.Context(), path, Options{}, func(rank int) (Sinks, error) {
 		return Sinks{Trace: obsCreate(t, filepath.Join(dir, obsRankName(rank)))}, nil
 	}, nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for rank := range 2 {
 		got, err := trace.Read(filepath.Join(dir, obsRankName(rank)), trace.Options{Strict: true})
 		if err != nil || len(got.Records) != rank+1 {
@@ -240,9 +217,7 @@ func TestDeriveFaults(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "in-"+test.file)
 			if test.file != "" {
-				if err := os.WriteFile(path, []byte(test.data), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(path, []byte(test.data), 0o600))
 			}
 			if test.ctx == nil {
 				test.ctx = t.Context()
@@ -276,20 +251,12 @@ func TestDeriveLeavesWhatItHad(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "f.jsonl")
 	var lines strings.Builder
 	w, err := trace.NewFrameWriter(&lines, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, m := range obsMessages(t, s.file("frames.jsonl.gz")) {
-		if err := w.Write(&m); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Write(&m))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(plain, []byte(lines.String()+"oops\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
+	require.NoError(t, os.WriteFile(plain, []byte(lines.String()+"oops\n"), 0o600))
 	dir := t.TempDir()
 	err = Derive(t.Context(), plain, Options{}, func(int) (Sinks, error) {
 		return Sinks{Trace: obsCreate(t, filepath.Join(dir, "out.jsonl.gz"))}, nil

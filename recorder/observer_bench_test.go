@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -34,9 +35,7 @@ func obsEvents(tb testing.TB, name string) (events []Event) {
 func obsBench(b *testing.B, opt Options, names ...string) *obsSession {
 	b.Helper()
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	s := &obsSession{t: b, codec: codec, at: time.Second}
 	var files [3]*File
 	for i, name := range names {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -32,9 +33,7 @@ func obsDerive(t *testing.T, frames string, opt Options) obsRun {
 	err := Derive(t.Context(), frames, opt, func(int) (Sinks, error) {
 		return Sinks{Trace: obsCreate(t, path), Steps: obsCreate(t, stepsPath)}, nil
 	}, &counts, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	run := obsRun{stats: counts.Snapshot()}
 	if run.trace, err = trace.Read(path, trace.Options{Strict: true, KeepExtra: true}); err != nil {
 		t.Fatal(err)
@@ -66,9 +65,7 @@ func readSteps(path string, opt trace.Options) (all []trace.StepStats, err error
 func obsCreate(t testing.TB, path string) *File {
 	t.Helper()
 	f, err := Create(Destination{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return f
 }
 
@@ -86,9 +83,7 @@ func TestCapturesGiveTheirGoldens(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			want, err := trace.Read(capturePath(test.name+".trace.jsonl.gz"), trace.Options{Strict: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			m := want.Meta
 			run := obsDerive(t, capturePath(test.name+".jsonl.gz"), Options{
 				RecordTokens: true, RecordPrompts: test.prompts, BlockSize: *m.BlockSize,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -123,9 +124,7 @@ func TestObserveKeepsContentOut(t *testing.T) {
 			}
 			for _, name := range []string{"run.jsonl", "steps.jsonl"} {
 				data, err := os.ReadFile(s.file(name))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				text := string(data)
 				for _, word := range test.allowed {
 					if name == "run.jsonl" && !strings.Contains(text, word) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -18,9 +19,7 @@ import (
 func obsMemory(t testing.TB, name string, to io.Writer) *File {
 	t.Helper()
 	f, err := Create(Destination{Path: os.DevNull})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f.dest.Path, f.w = name, to
 	return f
 }
@@ -118,9 +117,7 @@ func (s *obsScript) step(op byte) {
 // obsPlay runs a script and checks what must hold of every session.
 func obsPlay(t *testing.T, opt Options, data []byte) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var records, steps, frames bytes.Buffer
 	s := &obsScript{obsSession: &obsSession{t: t, codec: codec, at: time.Second}, data: data}
 	open := func(name string, to *bytes.Buffer) *File { return obsMemory(t, name, to) }
@@ -130,9 +127,7 @@ func obsPlay(t *testing.T, opt Options, data []byte) {
 		s.act()
 	}
 	in := len(s.o.tracked)
-	if err := s.o.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.o.Close())
 	c := s.counts.Snapshot()
 	if c.Requests != c.Done+c.Aborted+c.Lost+uint64(in) || c.InFlight != int64(in) {
 		t.Errorf("%d in flight, counts %+v", in, c)
@@ -146,18 +141,14 @@ func obsPlay(t *testing.T, opt Options, data []byte) {
 		t.Errorf("want %d records, counts %+v", want, c)
 	}
 	got, err := trace.NewReader(bytes.NewReader(records.Bytes()), "a", false, trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all, err := got.ReadAll()
 	if err != nil || uint64(len(all.Records)) != c.Records {
 		t.Errorf("%d records counted, %v in\n%s", c.Records, err, records.Bytes())
 	}
 	obsWhole(t, trace.NewStepReader(&steps, "b", false, trace.Options{Strict: true}).Next, c.Steps)
 	fr, err := trace.NewFrameReader(&frames, "c", false, trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	obsWhole(t, fr.Next, 0)
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -32,9 +33,7 @@ func obsStart(t testing.TB, opt Options) *obsSession {
 func obsUnregistered(t testing.TB, opt Options, line string) *obsSession {
 	t.Helper()
 	codec, err := protocol.CodecFor(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	s := &obsSession{t: t, codec: codec, path: filepath.Join(dir, "run.jsonl"), at: time.Second}
 	sinks := Sinks{

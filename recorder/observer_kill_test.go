@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -83,12 +84,8 @@ func obsKill(t *testing.T, path string, after int) (said int) {
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestObserverChild$")
 	child.Env = append(os.Environ(), obsKilled+"="+path)
 	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
 	lines := bufio.NewReader(out)
 	for {
 		line, err := lines.ReadString('\n')
@@ -100,9 +97,7 @@ func obsKill(t *testing.T, path string, after int) (said int) {
 			break
 		}
 		if said == after || after == 0 {
-			if err := child.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, child.Process.Kill())
 		}
 	}
 	_ = child.Wait() // killed, by intention
@@ -114,9 +109,7 @@ func obsKill(t *testing.T, path string, after int) (said int) {
 func obsCountRecords(t *testing.T, path string) (n int) {
 	t.Helper()
 	r, err := trace.Open(path, trace.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	var rec trace.Record
 	for ; ; n++ {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -157,9 +158,7 @@ func (w *obsWrites) Write(p []byte) (int, error) {
 func obsWhatReads(t *testing.T, data []byte, gz bool) (n int) {
 	t.Helper()
 	r, err := trace.NewReader(bytes.NewReader(data), "a", gz, trace.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var rec trace.Record
 	for ; ; n++ {
 		if err := r.Next(&rec); err == io.EOF {

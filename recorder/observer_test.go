@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -56,9 +57,7 @@ func TestObserveWritesWhatHappened(t *testing.T) {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 	steps, err := readSteps(s.file("steps.jsonl"), trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var at []float64
 	for _, line := range steps {
 		at = append(at, line.TsMs)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -14,9 +15,7 @@ import (
 // TestDevFull: the kernel's own full device.
 func TestDevFull(t *testing.T) {
 	f, err := Create(Destination{Path: "/dev/full"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := obsUnregistered(t, Options{}, "0.33")
 	s.o = NewObserver(Options{}, Sinks{Trace: f}, &s.counts, s.o.log)
 	s.register("0.33.0")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -39,9 +40,7 @@ func obsWrite(t *testing.T, f *File, text string) {
 func obsFiles(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -53,14 +52,10 @@ func TestOutputCommit(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "run.jsonl")
 		if overwrite {
-			if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
 		}
 		f, err := Create(Destination{Path: path, Overwrite: overwrite})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		obsWrite(t, f, "new")
 		if text, _ := os.ReadFile(path); string(text) == "new" || obsRead(t, f.Name()) != "new" {
 			t.Errorf("%s has %q before the commit, %s has %q", path, text, f.Name(), obsRead(t, f.Name()))
@@ -84,9 +79,7 @@ func TestOutputCommit(t *testing.T) {
 func TestCreateRefuses(t *testing.T) {
 	dir := t.TempDir()
 	there := filepath.Join(dir, "there.jsonl")
-	if err := os.WriteFile(there, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(there, nil, 0o600))
 	for _, test := range []struct {
 		name string
 		d    Destination
@@ -114,9 +107,7 @@ func TestCommitDoesNotClobber(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.jsonl")
 	f := obsCreate(t, path)
 	obsWrite(t, f, "mine")
-	if err := os.WriteFile(path, []byte("theirs"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o600))
 	_, err := f.Commit(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "exists already") || !strings.Contains(err.Error(), f.Name()) {
 		t.Errorf("error %v", err)
@@ -139,9 +130,7 @@ func TestOutputUpload(t *testing.T) {
 				return path, test.err
 			}}
 			f, err := Create(d.forRank(2))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if filepath.Dir(f.Name()) != os.TempDir() || !f.Gzip() {
 				t.Errorf("spooled in %s, gzip %v", f.Name(), f.Gzip())
 			}
@@ -180,9 +169,7 @@ func TestOutputAbandon(t *testing.T) {
 // TestOutputInPlace: a device is written, not replaced.
 func TestOutputInPlace(t *testing.T) {
 	f, err := Create(Destination{Path: os.DevNull})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	obsWrite(t, f, "x")
 	if where, err := f.Commit(t.Context()); where != os.DevNull || err != nil {
 		t.Errorf("%q, %v", where, err)
@@ -266,25 +253,19 @@ func obsReadable(t *testing.T, path, what string, stats Stats) {
 	switch what {
 	case "trace":
 		got, err := trace.Read(path, trace.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if n = uint64(len(got.Records)); n != stats.Records {
 			t.Errorf("%d records, counted %d", n, stats.Records)
 		}
 	case "step statistics":
 		got, err := readSteps(path, trace.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if n = uint64(len(got)); n != stats.Steps {
 			t.Errorf("%d lines, counted %d", n, stats.Steps)
 		}
 	default:
 		r, err := trace.OpenFrames(path, trace.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer r.Close()
 		var m trace.Message
 		for ; r.Next(&m) == nil; n++ {
@@ -328,9 +309,7 @@ func TestFailedUploadKeepsTheCassette(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	refused := errors.New("503 slow down")
 	f, err := Create(Destination{Path: "run.jsonl", Upload: func(context.Context, string, string) (string, error) { return "", refused }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := obsUnregistered(t, Options{}, "0.33")
 	s.o = NewObserver(Options{}, Sinks{Trace: f}, nil, s.o.log)
 	err = s.o.Close()

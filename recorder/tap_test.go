@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
@@ -43,9 +44,7 @@ type running struct {
 func freeEndpoint(t *testing.T) string {
 	t.Helper()
 	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
 	return l.Endpoint()
 }
@@ -114,9 +113,7 @@ func patient(t *testing.T) context.Context {
 func codec(t *testing.T) *protocol.Codec {
 	t.Helper()
 	c, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -125,9 +122,7 @@ func startPlayer(t *testing.T, opt player.Options) (ended <-chan error, stop fun
 	t.Helper()
 	opt.Codec, opt.VLLMVersion = codec(t), "v0.33.0"
 	p, err := player.New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	end := make(chan error, 1)
 	go func() { end <- p.Run(ctx); close(end) }()
@@ -142,9 +137,7 @@ func startPlayer(t *testing.T, opt player.Options) (ended <-chan error, stop fun
 func listenFrontend(t *testing.T, clients int) *coreclient.Frontend {
 	t.Helper()
 	f, err := coreclient.Listen(coreclient.Options{Codec: codec(t), Clients: clients})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -165,22 +158,16 @@ func oneToken(t *testing.T, rank int, id string) []byte {
 	batch := codec(t).NewBatch(rank)
 	stream := codec(t).NewStream(tapRequest(0, id, []uint32{7}, 1))
 	err := batch.Add(stream, &protocol.Output{Tokens: []uint32{5}, Finish: protocol.FinishLength, Prefill: &protocol.PrefillStats{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	msg, err := batch.Finish(nil, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return bytes.Clone(msg[0])
 }
 
 // ask sends a request and reads its answer to the end.
 func ask(t *testing.T, f *coreclient.Frontend, client int, id string, prompt []uint32, n int) []uint32 {
 	t.Helper()
-	if err := f.Submit(tapRequest(client, id, prompt, n)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Submit(tapRequest(client, id, prompt, n)))
 	var said []uint32
 	var out protocol.Outputs
 	for {
@@ -213,9 +200,7 @@ func TestTapBetweenFrontendAndPlayer(t *testing.T) {
 			}
 			tap.stop()
 			got, err := trace.Read(tap.path("run.jsonl.gz"), trace.Options{Strict: true, KeepExtra: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if len(got.Records) != len(want) {
 				t.Fatalf("%d records, want %d", len(got.Records), len(want))
 			}
@@ -241,9 +226,7 @@ func newRawFrontend(t *testing.T) *rawFrontend {
 	t.Helper()
 	listen := func(typ zmq.Type) *zmq.Listener {
 		l, err := zmq.Listen("tcp://127.0.0.1:0", typ, zmq.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { l.Close() })
 		return l
 	}
@@ -255,9 +238,7 @@ func next(t *testing.T, l *zmq.Listener) zmq.Delivery {
 	t.Helper()
 	for {
 		d, err := l.Recv(patient(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if d.Kind == zmq.Received {
 			return d
 		}
@@ -284,9 +265,7 @@ func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registra
 	id := protocol.Identity(index)
 	dial := func(endpoint string, typ zmq.Type) *zmq.Conn {
 		c, err := zmq.Dial(ctx, endpoint, typ, zmq.Options{Identity: id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -300,17 +279,11 @@ func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registra
 	f.identity = d.Peer.Identity
 	addresses := f.coordinator
 	addresses.Inputs, addresses.Outputs = []string{f.in.Endpoint()}, []string{cmp.Or(f.outAt, f.out.Endpoint())}
-	if err := f.shake.Send(id, protocol.AppendInit(nil, addresses)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.shake.Send(id, protocol.AppendInit(nil, addresses)))
 	answer, err := e.shake.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a, err := protocol.DecodeInit(answer[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if a.Inputs[0] == f.in.Endpoint() || a.Outputs[0] == f.out.Endpoint() {
 		t.Fatal("the engine was told the frontend's own addresses")
 	}
@@ -330,9 +303,7 @@ func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registra
 
 func mustSend(t *testing.T, c *zmq.Conn, frames ...[]byte) {
 	t.Helper()
-	if err := c.Send(frames...); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send(frames...))
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -363,14 +334,10 @@ func TestTapForwardsVerbatim(t *testing.T) {
 		go func() { sent <- f.in.Send(f.identity, msg...) }()
 		go func() { sent <- e.out.Send(msg...) }()
 		got, err := e.in.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		same(t, fmt.Sprintf("message %d to the engine", i), got, msg)
 		same(t, fmt.Sprintf("message %d to the frontend", i), next(t, f.out).Message, msg)
-		if err := errors.Join(<-sent, <-sent); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(<-sent, <-sent))
 	}
 	e.hangUp()
 	err := tap.end()
@@ -413,9 +380,7 @@ func same(t *testing.T, what string, got, want zmq.Message) {
 func readFrames(t *testing.T, path string) []trace.Message {
 	t.Helper()
 	r, err := trace.OpenFrames(path, trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	var all []trace.Message
 	for {
@@ -458,9 +423,7 @@ func TestTapGuardsTheLine(t *testing.T) {
 	// Nothing of it has reached the frontend.
 	for range 2 { // the connection came and went
 		d, err := f.in.Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if d.Kind == zmq.Received {
 			t.Errorf("the frontend was sent %x", d.Message)
 		}
@@ -487,16 +450,12 @@ func TestTapWithoutPeers(t *testing.T) {
 		f := newRawFrontend(t)
 		tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.HandshakeTimeout = 500 * time.Millisecond })
 		e, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(0)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer e.Close()
 		mustSend(t, e, protocol.EngineHandshake{}.Hello())
 		next(t, f.shake)
 		init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
-		if err := f.shake.Send(protocol.Identity(0), init); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.shake.Send(protocol.Identity(0), init))
 		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "the engine did not connect its") ||
 			!strings.Contains(err.Error(), "the handshake took more than 500ms") {
 			t.Errorf("error %v", err)
@@ -537,17 +496,13 @@ func TestTapSeesHangUps(t *testing.T) {
 	t.Run("frontend, without reading all", func(t *testing.T) {
 		f := newRawFrontend(t)
 		out, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Pull, zmq.Options{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer out.Close()
 		f.outAt = out.Endpoint()
 		tap := startTap(t, f.shake.Endpoint(), nil)
 		e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
 		pull, err := out.Accept(patient(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		mustSend(t, e.out, oneToken(t, 0, "read"), []byte("unread"))
 		if _, err := pull.Recv(); err != nil {
 			t.Fatal(err)
@@ -565,9 +520,7 @@ func TestTapSeesHangUps(t *testing.T) {
 		f := newRawFrontend(t)
 		tap := startTap(t, f.shake.Endpoint(), nil)
 		e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
-		if err := f.in.Send(f.identity, []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, "a", []uint32{1}, 5))); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.in.Send(f.identity, []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, "a", []uint32{1}, 5))))
 		if _, err := e.in.Recv(); err != nil {
 			t.Fatal(err)
 		}
@@ -585,15 +538,11 @@ func TestTapSeesHangUps(t *testing.T) {
 func TestTapWhenTheEngineOfARealFrontendLeaves(t *testing.T) {
 	binary, model := testenv.Frontend(t, "0.33.0"), testenv.ModelDir(t)
 	server, err := vllmrs.Start(patient(t), vllmrs.Options{Binary: binary, ModelDir: model})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer server.Close()
 	tap := startTap(t, server.Handshake(), nil)
 	_, leave := startPlayer(t, player.Options{Handshake: tap.engine, Vocab: 2000})
-	if err := server.Healthy(patient(t)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Healthy(patient(t)))
 	if _, err := server.Complete(patient(t), openai.Request{ID: "a", Prompt: []uint32{1, 2}, MaxTokens: 4}); err != nil {
 		t.Fatal(err)
 	}
@@ -623,9 +572,7 @@ func notesOf(t *testing.T, tap *running) []string {
 func countRecords(t *testing.T, path string) int {
 	t.Helper()
 	tr, err := trace.Read(path, trace.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return len(tr.Records)
 }
 
@@ -640,9 +587,7 @@ func TestTapKeepsEnginesApart(t *testing.T) {
 	for i, rank := range []int{0, 3} {
 		for k := range i + 1 { // one request to engine 0, two to engine 3
 			id := fmt.Sprintf("r%d-%d", rank, k)
-			if err := f.in.Send(protocol.Identity(rank), []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, id, []uint32{7}, 1))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, f.in.Send(protocol.Identity(rank), []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, id, []uint32{7}, 1))))
 			if _, err := engines[i].in.Recv(); err != nil {
 				t.Fatal(err)
 			}
@@ -685,14 +630,10 @@ func TestTapRelaysTheCoordinator(t *testing.T) {
 	noLeaks(t)
 	f := newRawFrontend(t)
 	in, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.XPub, zmq.Options{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer in.Close()
 	out, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Pull, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer out.Close()
 	f.coordinator = protocol.Addresses{
 		CoordinatorInput: ptr(in.Endpoint()), CoordinatorOutput: ptr(out.Endpoint()), FrontendStatsPublish: ptr("tcp://127.0.0.1:9"),
@@ -703,22 +644,16 @@ func TestTapRelaysTheCoordinator(t *testing.T) {
 		e := f.dialRaw(t, tap.engine, rank, registration(t, "0.33.0"))
 		told = append(told, e.told)
 		sub, err := zmq.DialAs(patient(t), *e.told.CoordinatorInput, zmq.Peer{Type: zmq.XSub}, zmq.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer sub.Close()
 		pub, err := in.Accept(patient(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer pub.Close()
 		if pub.Peer().Type != zmq.XSub {
 			t.Errorf("the coordinator sees a %s", pub.Peer())
 		}
 		push, err := zmq.DialAs(patient(t), *e.told.CoordinatorOutput, zmq.Peer{Type: zmq.Push}, zmq.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer push.Close()
 
 		mustSend(t, sub, []byte{1}) // subscribes to everything
@@ -778,13 +713,9 @@ func TestTapForwardsWhatIsTooLargeToObserve(t *testing.T) {
 	prompts := map[string][]uint32{"small": {1, 2, 3}, "large": make([]uint32, 2000)}
 	for _, id := range []string{"large", "small"} {
 		want := codec(t).AppendRequest(nil, tapRequest(0, id, prompts[id], 1))
-		if err := f.in.Send(f.identity, []byte{protocol.TypeAdd}, want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, f.in.Send(f.identity, []byte{protocol.TypeAdd}, want))
 		got, err := e.in.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		same(t, id, got, zmq.Message{{protocol.TypeAdd}, want})
 		mustSend(t, e.out, oneToken(t, 0, id))
 		next(t, f.out)
@@ -811,9 +742,7 @@ func TestTapWhenTheFrontendRestarts(t *testing.T) {
 	if err := <-ended; !errors.Is(err, player.ErrFrontendGone) {
 		t.Errorf("the engine ended with %v, want that its frontend is gone", err)
 	}
-	if err := tap.end(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tap.end())
 	again := listenFrontend(t, 1)
 	second := startTap(t, again.Handshake(), func(c *Config) { c.Listen = tap.engine })
 	startPlayer(t, player.Options{Handshake: tap.engine})
@@ -836,9 +765,7 @@ func TestTapRefusesAnEngineTwice(t *testing.T) {
 	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
 	e.shake.Close() // as an engine that has shaken hands does
 	twin, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer twin.Close()
 	mustSend(t, twin, protocol.EngineHandshake{}.Hello())
 	if _, err := twin.Recv(); !errors.Is(err, zmq.ErrPeerGone) {

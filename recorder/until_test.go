@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -65,9 +66,7 @@ func (u *untilTap) awaitEnd() error {
 func (f *rawFrontend) submit(t *testing.T, e *rawEngine, id string) {
 	t.Helper()
 	request := codec(t).AppendRequest(nil, tapRequest(0, id, []uint32{7}, 1))
-	if err := f.in.Send(f.identity, []byte{protocol.TypeAdd}, request); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.in.Send(f.identity, []byte{protocol.TypeAdd}, request))
 	if _, err := e.in.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -95,9 +94,7 @@ func TestRecordingEndsBeforeTheTap(t *testing.T) {
 	close(u.until)
 	u.await(u.asked)
 	f.answer(t, e, "in flight")
-	if err := u.awaitEnd(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, u.awaitEnd())
 
 	whole, err := trace.Read(u.path("run.jsonl.gz"), trace.Options{Strict: true, KeepExtra: true})
 	if err != nil || len(whole.Records) != 2 || string(whole.Records[1].Extra["request_id"]) != `"in flight"` {
@@ -148,9 +145,7 @@ func TestRecordingEndsBeforeTheEngine(t *testing.T) {
 	f := newRawFrontend(t)
 	u := startUntil(t, f, nil)
 	close(u.until)
-	if err := u.awaitEnd(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, u.awaitEnd())
 	e := f.dialRaw(t, u.engine, 0, registration(t, "0.33.0"))
 	f.submit(t, e, "a")
 	f.answer(t, e, "a")

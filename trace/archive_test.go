@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/gzip"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // However the lines of a golden were compressed, the archive is the same, and
@@ -16,9 +18,7 @@ func TestArchive(t *testing.T) {
 	for _, path := range goldenPaths(t) {
 		text := inflate(t, path)
 		stored, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		want := archive(t, text, false)
 		if got := archive(t, stored, true); !bytes.Equal(got, want) {
 			t.Errorf("%s: the archive depends on how it was compressed", path)
@@ -27,9 +27,7 @@ func TestArchive(t *testing.T) {
 			t.Errorf("%s: the archive of the archive is another", path)
 		}
 		z, err := gzip.NewReader(bytes.NewReader(want))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got, err := io.ReadAll(z)
 		if err != nil || !bytes.Equal(got, text) {
 			t.Errorf("%s: the archive has other lines, %v", path, err)
@@ -43,9 +41,7 @@ func TestArchive(t *testing.T) {
 func archive(t *testing.T, data []byte, gzipped bool) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Archive(&b, bytes.NewReader(data), gzipped); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Archive(&b, bytes.NewReader(data), gzipped))
 	return b.Bytes()
 }
 

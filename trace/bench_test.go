@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // corpus is all goldens in one trace, repeated to be worth measuring.
@@ -24,9 +26,7 @@ func corpus(b *testing.B) []byte {
 func readThrough(b *testing.B, data []byte, gz bool) {
 	b.Helper()
 	r, err := NewReader(bytes.NewReader(data), "corpus", gz, Options{Strict: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	var rec Record
 	for {
 		if err := r.Next(&rec); err == io.EOF {
@@ -51,12 +51,8 @@ func BenchmarkNextGzip(b *testing.B) {
 	data := corpus(b)
 	var packed bytes.Buffer
 	w := newLineWriter(&packed, true)
-	if err := w.write(data, "all"); err != nil {
-		b.Fatal(err)
-	}
-	if err := w.close(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, w.write(data, "all"))
+	require.NoError(b, w.close())
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -70,9 +66,7 @@ func BenchmarkReadAllPlain(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		if _, err := r.ReadAll(); err != nil {
 			b.Fatal(err)
 		}
@@ -118,9 +112,7 @@ func BenchmarkEncodingJSON(b *testing.B) {
 	for b.Loop() {
 		for _, line := range lines {
 			var rec jsonRecord
-			if err := json.Unmarshal(line, &rec); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, json.Unmarshal(line, &rec))
 		}
 	}
 }
@@ -128,28 +120,18 @@ func BenchmarkEncodingJSON(b *testing.B) {
 func benchmarkWrite(b *testing.B, gz bool) {
 	data := corpus(b)
 	r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	tr, err := r.ReadAll()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
 		w, err := NewWriter(io.Discard, gz, tr.Meta)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		for i := range tr.Records {
-			if err := w.Write(&tr.Records[i]); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, w.Write(&tr.Records[i]))
 		}
-		if err := w.Close(); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, w.Close())
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // sampleMessages is one message of every form.
@@ -30,17 +32,11 @@ func writeFrames(tb testing.TB, gz bool, meta string, messages ...Message) []byt
 	tb.Helper()
 	var out bytes.Buffer
 	w, err := NewFrameWriter(&out, gz, rawOrNil(meta))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	for i := range messages {
-		if err := w.Write(&messages[i]); err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, w.Write(&messages[i]))
 	}
-	if err := w.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, w.Close())
 	return out.Bytes()
 }
 
@@ -73,9 +69,7 @@ func TestFramesRoundTrip(t *testing.T) {
 		t.Run(fmt.Sprintf("gzip=%v", gz), func(t *testing.T) {
 			data := writeFrames(t, gz, `{"model":"tiny","n":[1]}`, sampleMessages()...)
 			r, got, err := readFrames(data, gz, Options{Strict: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(sampleMessages(), got); diff != "" {
 				t.Errorf("messages (-want +got):\n%s", diff)
 			}
@@ -109,9 +103,7 @@ func TestFramesReadCaptures(t *testing.T) {
 	for name, messages := range map[string]int{"0.27.1-edge-s1": 369, "0.33.0-multiturn-s7": 948} {
 		t.Run(name, func(t *testing.T) {
 			r, err := OpenFrames(filepath.Join("..", "testdata", "captures", name+".jsonl.gz"), Options{Strict: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer r.Close()
 			var m Message
 			n, last := 0, time.Duration(0)
@@ -196,15 +188,11 @@ func TestFramesTolerate(t *testing.T) {
 func TestFramesCut(t *testing.T) {
 	var out bytes.Buffer
 	w, err := NewFrameWriter(&out, true, json.RawMessage(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	flushed := []int{out.Len()} // bytes after n messages
 	for range 3 {
 		for _, m := range sampleMessages() {
-			if err := errors.Join(w.Write(&m), w.Flush()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(w.Write(&m), w.Flush()))
 			flushed = append(flushed, out.Len())
 		}
 	}
@@ -239,14 +227,10 @@ func TestFramesGather(t *testing.T) {
 		t.Run(fmt.Sprintf("gzip=%v", gz), func(t *testing.T) {
 			var sizes writeSizes
 			w, err := NewFrameWriter(&sizes, gz, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			m := Message{Channel: "input", Direction: FrontendToEngine, Frames: [][]byte{make([]byte, 100)}}
 			for range 100 {
-				if err := w.Write(&m); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, w.Write(&m))
 			}
 			if len(sizes) != 0 || w.Safe() != 0 || w.Messages() != 100 {
 				t.Errorf("writes %v, %d safe of %d", sizes, w.Safe(), w.Messages())
@@ -278,9 +262,7 @@ func (w *writeSizes) Write(p []byte) (int, error) {
 
 func TestFrameWriterRefuses(t *testing.T) {
 	w, err := NewFrameWriter(io.Discard, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range []struct {
 		name string
 		m    Message
@@ -309,13 +291,9 @@ func TestFrameWriterFails(t *testing.T) {
 	for _, gz := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gzip=%v", gz), func(t *testing.T) {
 			w, err := NewFrameWriter(&failAfter{n: 2, err: broken}, gz, json.RawMessage(`{}`))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			m := Message{Note: "x"}
-			if err := errors.Join(w.Write(&m), w.Flush(), w.Write(&m)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(w.Write(&m), w.Flush(), w.Write(&m)))
 			err = w.Flush()
 			var we *WriteError
 			if !errors.As(err, &we) || !errors.Is(err, broken) || we.Records != 1 || !strings.Contains(err.Error(), "message 2") {

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // reference reads a record line with encoding/json alone, by the rules of the
@@ -291,15 +293,11 @@ func FuzzSteps(f *testing.F) {
 		var out bytes.Buffer
 		w := NewStepWriter(&out, false)
 		for i := range steps {
-			if err := w.Write(&steps[i]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Write(&steps[i]))
 			steps[i].Line = i + 1
 		}
 		back, err := readSteps(out.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if diff := cmp.Diff(steps, back); diff != "" {
 			t.Fatalf("(-read +read again):\n%s", diff)
 		}

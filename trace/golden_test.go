@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // bomb is a gzip member of so many copies of a text.
@@ -21,9 +23,7 @@ func bomb(t *testing.T, text string, copies int) []byte {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	return out.Bytes()
 }
 
@@ -72,9 +72,7 @@ func TestGoldensStayWithinBounds(t *testing.T) {
 	worst := 0.0
 	for _, path := range goldenPaths(t) {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		plain := inflate(t, path)
 		worst = max(worst, float64(len(plain))/float64(len(data)))
 		for name, data := range map[string][]byte{path: data, strings.TrimSuffix(path, ".gz"): plain} {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -80,18 +81,12 @@ func capturePaths() []string {
 func inflate(tb testing.TB, path string) []byte {
 	tb.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	b, err := io.ReadAll(z)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return b
 }
 
@@ -107,9 +102,7 @@ func TestGoldens(t *testing.T) {
 func checkGolden(t *testing.T, path string, want pinned) {
 	t.Helper()
 	tr, err := Read(path, Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	checkGoldenMeta(t, path, tr)
 	for i := range tr.Records {
 		checkGoldenRecord(t, &tr.Records[i])
@@ -176,9 +169,7 @@ func checkGoldenPrompt(t *testing.T, blockSize int, r *Record) {
 func TestGoldensRoundTrip(t *testing.T) {
 	for _, path := range slices.Concat(goldenPaths(t), capturePaths()) {
 		tr, err := Read(path, Options{Strict: true, KeepExtra: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		wantLines(t, path, writeTrace(t, false, tr.Meta, tr.Records...))
 	}
 }
@@ -188,27 +179,19 @@ func TestGoldenFramesRoundTrip(t *testing.T) {
 	for _, g := range shipped(t, true) {
 		path := g.Location("", goldenRoot)
 		r, err := OpenFrames(path, Options{Strict: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer r.Close()
 		var out bytes.Buffer
 		w, err := NewFrameWriter(&out, false, r.Meta())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var m Message
 		for err = r.Next(&m); err == nil; err = r.Next(&m) {
-			if err := w.Write(&m); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Write(&m))
 		}
 		if err != io.EOF {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Close())
 		wantLines(t, path, out.Bytes())
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestGzipCutAnywhere cuts a written trace at every byte. Whatever the place,
@@ -15,18 +17,12 @@ func TestGzipCutAnywhere(t *testing.T) {
 	var ends []int // the length of the stream after each record
 	var out bytes.Buffer
 	w, err := NewWriter(&out, true, Meta{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := range records {
-		if err := w.Write(&records[i]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Write(&records[i]))
 		ends = append(ends, out.Len())
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	whole := out.Bytes()
 	for n := range len(whole) {
 		want := 0
@@ -92,9 +88,7 @@ func TestGzipForms(t *testing.T) {
 					wantError(t, err, "t.jsonl: line", reject)
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if len(tr.Records) != tt.records {
 					t.Errorf("want %d records, got %d", tt.records, len(tr.Records))
 				}

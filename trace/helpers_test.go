@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/gzip"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // readText reads a plain trace from text.
@@ -28,17 +30,11 @@ func writeTrace(tb testing.TB, gz bool, meta Meta, records ...Record) []byte {
 	tb.Helper()
 	var out bytes.Buffer
 	w, err := NewWriter(&out, gz, meta)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	for i := range records {
-		if err := w.Write(&records[i]); err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, w.Write(&records[i]))
 	}
-	if err := w.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, w.Close())
 	return out.Bytes()
 }
 
@@ -50,9 +46,7 @@ func pack(tb testing.TB, text string) []byte {
 	if _, err := io.WriteString(z, text); err != nil {
 		tb.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, z.Close())
 	return out.Bytes()
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 type jsonRaw = json.RawMessage
@@ -36,9 +38,7 @@ func TestMetaRoundTrip(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tr, err := readText(tt.line+"\n", Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(tt.meta, tr.Meta); diff != "" {
 				t.Errorf("read (-want +got):\n%s", diff)
 			}
@@ -51,9 +51,7 @@ func TestMetaRoundTrip(t *testing.T) {
 
 func TestMetaNullIsAbsent(t *testing.T) {
 	tr, err := readText(`{"meta":{"model":null,"tp":null,"block_size":null}}`, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := cmp.Diff(Meta{}, tr.Meta); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -66,9 +64,7 @@ func TestHasMeta(t *testing.T) {
 		`{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`: false,
 	} {
 		r, err := NewReader(strings.NewReader(text), "t", false, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if r.HasMeta() != want {
 			t.Errorf("%q: want %v", text, want)
 		}

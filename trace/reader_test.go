@@ -11,6 +11,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // acceptCases is what readers in the field accept and refuse, one line
@@ -177,9 +179,7 @@ func TestRecordFields(t *testing.T) {
 		`"itl_ctx":{"num_running":[1,2],"prefill_tokens":[0,4294967295],"other":{}},"block_hashes":[1,18446744073709551615],` +
 		`"mm_hashes":["a","\u00e9\ud83d\ude00"],"output_token_ids":[0,1,2,4294967295],"finish_reason":"repetition","mine":{"a": [1]}}`
 	tr, err := readText("\n"+line+"\n", Options{KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []Record{{
 		PromptTokens: 32, CachedTokens: 16, OutputTokens: 4, TTFTMs: 1.25,
 		ITLMs: []float64{2, 3.5}, ITLTokens: []uint32{2, 1},
@@ -201,9 +201,7 @@ func TestRecordFields(t *testing.T) {
 func TestEscapes(t *testing.T) {
 	line := `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1,"finish_reason":"\u0073top","mm_hashes":["\"\\\/\b\f\n\r\t\u0000\u20aC\ud83D\uDe00","é😀"]}`
 	tr, err := readText(line, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []string{"\"\\/\b\f\n\r\t\x00€😀", "é😀"}
 	if diff := cmp.Diff(want, tr.Records[0].MMHashes); diff != "" || tr.Records[0].FinishReason != FinishStop {
 		t.Errorf("%v (-want +got):\n%s", tr.Records[0].FinishReason, diff)
@@ -212,9 +210,7 @@ func TestEscapes(t *testing.T) {
 
 func TestAbsentAndEmpty(t *testing.T) {
 	tr, err := readText(`{"prompt_tokens":0,"output_tokens":0,"ttft_ms":0,"itl_ms":[],"block_hashes":[],"mm_hashes":[],"output_token_ids":[ ],"x":1}`, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []Record{{
 		Concurrency: 1, ITLMs: []float64{}, BlockHashes: []uint64{}, MMHashes: []string{},
 		OutputTokenIDs: []uint32{}, FinishReason: FinishAbsent, Line: 1,
@@ -231,18 +227,12 @@ func TestNextReuse(t *testing.T) {
 	bare := `{"prompt_tokens":2,"output_tokens":0,"ttft_ms":2}`
 	text := fmt.Sprintf(full+"\n"+bare+"\n"+full+"\n", 1, 3)
 	whole, err := readText(text, Options{KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r, err := NewReader(strings.NewReader(text), "t", false, Options{KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var rec Record
 	for i := range whole.Records {
-		if err := r.Next(&rec); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Next(&rec))
 		if diff := cmp.Diff(whole.Records[i], rec); diff != "" {
 			t.Errorf("record %d (-fresh +reused):\n%s", i, diff)
 		}
@@ -300,13 +290,9 @@ func TestLines(t *testing.T) {
 func TestErrorNamesLineAndField(t *testing.T) {
 	rec := `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`
 	r, err := NewReader(strings.NewReader("\n"+rec+"\n\n"+`{"prompt_tokens":1,"output_tokens":1,"ttft_ms":x}`+"\n"+rec+"\n"), "dir/a.jsonl", false, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got Record
-	if err := r.Next(&got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Next(&got))
 	first := r.Next(&got)
 	if want := "dir/a.jsonl: line 4, column 48: ttft_ms: want a value, got 'x'"; first == nil || first.Error() != want {
 		t.Errorf("want %q, got %v", want, first)
@@ -326,9 +312,7 @@ func TestReadFault(t *testing.T) {
 		// A body that breaks off must not pass for a recorder that was killed.
 		src := io.MultiReader(strings.NewReader(string(data[:len(data)-4])), iotest.ErrReader(io.ErrUnexpectedEOF))
 		r, err := NewReader(src, "body", gz, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, err = r.ReadAll()
 		wantError(t, err, "body: line")
 		if !errors.Is(err, io.ErrUnexpectedEOF) || r.Truncated() {
@@ -388,17 +372,13 @@ func TestHead(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), tt.file)
-			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte(tt.text), 0o600))
 			r, err := Open(path, Options{})
 			if tt.reject != "" {
 				wantError(t, err, path, tt.reject)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer r.Close()
 			if diff := cmp.Diff(tt.want, r.Meta()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

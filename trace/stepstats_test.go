@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // stepLine has the fields of a recent line, most of which stay opaque.
@@ -37,9 +39,7 @@ func readSteps(text string) ([]StepStats, error) {
 
 func TestStepStats(t *testing.T) {
 	steps, err := readSteps("\n" + stepLine + "\n" + `{"ts_ms":1,"scheduler":{"spec_decoding_stats":null}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	raw := strings.TrimSuffix(strings.TrimPrefix(stepLine, `{"ts_ms":12.5,"scheduler":`), "}")
 	want := []StepStats{
 		{
@@ -96,33 +96,21 @@ func TestStepRoundTrip(t *testing.T) {
 	for _, name := range []string{"s.jsonl", "s.jsonl.gz"} {
 		path := filepath.Join(t.TempDir(), name)
 		steps, err := readSteps(stepLine + "\n" + stepLine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		steps[1].Raw = nil // written from what is understood
 		f, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		w := NewStepWriter(f, IsGzip(path))
-		if err := errors.Join(w.Write(&steps[0]), w.Write(&steps[1])); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(w.Write(&steps[0]), w.Write(&steps[1])))
 		cut, err := OpenSteps(path, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		checkSteps(t, cut, steps)
 		if cut.Truncated() != IsGzip(path) || len(cut.Warnings()) > 0 != IsGzip(path) {
 			t.Errorf("%s: before Close: truncated %v, warnings %q", name, cut.Truncated(), cut.Warnings())
 		}
-		if err := errors.Join(w.Close(), f.Close(), cut.Close()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(w.Close(), f.Close(), cut.Close()))
 		whole, err := OpenSteps(path, Options{Strict: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var got StepStats
 		if err := whole.Next(&got); err != nil || string(got.Raw) != string(steps[0].Raw) {
 			t.Errorf("%s: %v; opaque fields changed:\n%s\n%s", name, err, steps[0].Raw, got.Raw)
@@ -138,9 +126,7 @@ func checkSteps(t *testing.T, r *StepReader, want []StepStats) {
 	t.Helper()
 	var s StepStats
 	for i := range want {
-		if err := r.Next(&s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Next(&s))
 		if diff := cmp.Diff(want[i].Scheduler, s.Scheduler); diff != "" || s.TsMs != want[i].TsMs {
 			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
@@ -153,9 +139,7 @@ func checkSteps(t *testing.T, r *StepReader, want []StepStats) {
 func TestStepWriterForm(t *testing.T) {
 	var out bytes.Buffer
 	w := NewStepWriter(&out, false)
-	if err := w.Write(&StepStats{TsMs: 2}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Write(&StepStats{TsMs: 2}))
 	want := `{"ts_ms":2.0,"scheduler":{"num_running_reqs":0,"num_waiting_reqs":0,"num_skipped_waiting_reqs":0,"step_counter":0,` +
 		`"current_wave":0,"kv_cache_usage":0.0,"prefix_cache_stats":null,"spec_decoding_stats":null}}` + "\n"
 	if out.String() != want {

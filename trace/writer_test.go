@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestWriterSamples are lines as traces in the field have them, then rarer keys.
@@ -88,9 +90,7 @@ func TestFloatExact(t *testing.T) {
 		"3.4028234663852886e38", "21.444938999999998", strings.Repeat("9", 300), "0." + strings.Repeat("0", 400) + "1",
 	} {
 		want, err := strconv.ParseFloat(s, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c := &cursor{b: []byte(s)}
 		got, err := c.float()
 		if err != nil || math.Float64bits(got) != math.Float64bits(want) || c.i != len(s) {
@@ -114,9 +114,7 @@ func TestWriterRefuses(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		w, err := NewWriter(&out, false, Meta{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		bad, good := small(1), small(2)
 		change(&bad)
 		wantError(t, w.Write(&bad), "record 1 not written: "+field)
@@ -220,9 +218,7 @@ func TestWriteFailureText(t *testing.T) {
 	line := int64(len(writeTrace(t, false, Meta{}, small(1)))) // the meta line and a record
 	q := &quota{n: int(line) + 3}
 	w, err := NewWriter(q, false, Meta{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec := small(1)
 	err = errors.Join(w.Write(&rec), w.Write(&rec))
 	want := "trace: record 2 not written: no space left on device; the 1 records before it are safe (the first " + strconv.FormatInt(line, 10) + " bytes)"
@@ -261,13 +257,9 @@ func TestShortWrite(t *testing.T) {
 
 func TestWriteAfterClose(t *testing.T) {
 	w, err := NewWriter(io.Discard, true, Meta{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	rec := small(1)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	if err := w.Write(&rec); err == nil {
 		t.Error("a closed writer takes records")
 	}
@@ -278,26 +270,18 @@ func TestKilledWriter(t *testing.T) {
 	for _, name := range []string{"a.jsonl", "a.jsonl.gz"} {
 		path := filepath.Join(t.TempDir(), name)
 		f, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer f.Close()
 		w, err := NewWriter(f, IsGzip(path), Meta{Source: new("tap")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for n := range 4 {
 			tr, err := Read(path, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if len(tr.Records) != n || *tr.Meta.Source != "tap" {
 				t.Errorf("%s: after %d records: read %d", name, n, len(tr.Records))
 			}
 			rec := small(n)
-			if err := w.Write(&rec); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Write(&rec))
 		}
 	}
 }
@@ -305,9 +289,7 @@ func TestKilledWriter(t *testing.T) {
 func TestGzipWriteRead(t *testing.T) {
 	records := []Record{small(1), small(2)}
 	tr, err := readBytes(writeTrace(t, true, Meta{TP: new(uint32(2))}, records...), true, Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	records[0].Line, records[1].Line = 2, 3
 	if diff := cmp.Diff(records, tr.Records); diff != "" || *tr.Meta.TP != 2 {
 		t.Errorf("(-written +read):\n%s", diff)

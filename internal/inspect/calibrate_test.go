@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -46,9 +47,7 @@ func TestVerdict(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := Calibrate(Options{Fit: []*trace.Trace{fit}, Predict: []*trace.Trace{test.predict}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(test.failed, failed(got.Criteria)); diff != "" || got.Pass != (len(test.failed) == 0) {
 				t.Errorf("pass is %v; failed (-want +got):\n%s", got.Pass, diff)
 			}
@@ -80,9 +79,7 @@ func TestTogether(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := Calibrate(Options{Fit: fit, Predict: test.predict})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(test.failed, failed(got.Criteria)); diff != "" || got.Pass != (test.failed == nil) {
 				t.Errorf("pass is %v; failed (-want +got):\n%s", got.Pass, diff)
 			}
@@ -124,14 +121,10 @@ func TestEachOnItsOwnEngine(t *testing.T) {
 	one.Meta.EngineConfig = &small
 	both := []*trace.Trace{many, one}
 	together, err := Calibrate(Options{Fit: fit, Predict: both})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, predict := range both {
 		alone, err := Calibrate(Options{Fit: fit, Predict: []*trace.Trace{predict}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if diff := cmp.Diff(alone.Criteria, together.Predict[i].Criteria); diff != "" {
 			t.Errorf("%s (-alone +together):\n%s", predict.Name, diff)
 		}
@@ -140,9 +133,7 @@ func TestEachOnItsOwnEngine(t *testing.T) {
 		t.Errorf("first tokens took %v ms one after the other, and %v ms at once", one, many)
 	}
 	forced, err := Calibrate(Options{Fit: fit, Predict: both, Engine: Override{MaxNumSeqs: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if all, one := forced.Predict[0].Criteria[0].Predicted, forced.Predict[1].Criteria[0].Predicted; all != one {
 		t.Errorf("with one engine for all, first tokens took %v and %v ms", all, one)
 	}
@@ -237,14 +228,10 @@ func TestCalibrateRepeats(t *testing.T) {
 	var predicted []Outcome
 	said := func(seed uint64) string {
 		r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: []*trace.Trace{steady("p.jsonl", 30, 10.3)}, Seed: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		predicted = append(predicted, r.Predicted)
 		var b bytes.Buffer
-		if err := r.JSON(&b); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.JSON(&b))
 		return b.String()
 	}
 	first := said(1)
@@ -255,9 +242,7 @@ func TestCalibrateRepeats(t *testing.T) {
 		t.Error("another seed said the same")
 	}
 	var doc map[string]any
-	if err := json.Unmarshal([]byte(first), &doc); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(first), &doc))
 	for _, key := range []string{"fit", "predict", "real", "predicted", "knobs", "criteria", "pass", "band_from_ms"} {
 		if _, ok := doc[key]; !ok {
 			t.Errorf("the report has no key %s", key)

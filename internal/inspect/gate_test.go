@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -28,9 +29,7 @@ var cold = []string{
 func captured(t *testing.T, name string) *trace.Trace {
 	t.Helper()
 	tr, err := trace.Read(filepath.Join("testdata", filepath.FromSlash(name)+".jsonl.gz"), trace.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return tr
 }
 
@@ -59,13 +58,9 @@ func judged(t *testing.T, o Options) *Report {
 	t.Helper()
 	o.Seed = 1
 	r, err := Calibrate(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var said bytes.Buffer
-	if err := r.Text(&said, strings.TrimSpace); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Text(&said, strings.TrimSpace))
 	t.Log("\n" + said.String())
 	return r
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -49,9 +50,7 @@ func hashed(r trace.Record, hashes ...uint64) trace.Record {
 func mustWorkload(t *testing.T, tr *trace.Trace) *Workload {
 	t.Helper()
 	w, err := WorkloadOf(tr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return w
 }
 

@@ -10,20 +10,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
 func TestPlots(t *testing.T) {
 	r, err := Calibrate(Options{Fit: []*trace.Trace{steady("fit.jsonl", 40, 10)}, Predict: []*trace.Trace{stalled(steady("p.jsonl", 30, 10.3))}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lines := map[string]int{}
 	for _, p := range r.Plots() {
 		var b bytes.Buffer
-		if err := p.Write(&b); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Write(&b))
 		lines[p.Name] = strings.Count(b.String(), "<path d=\"M") - strings.Count(b.String(), "stroke=\"#333\"/>\n") +
 			strings.Count(b.String(), "<rect x=")
 		wellFormed(t, p.Name, b.Bytes())
@@ -91,9 +88,7 @@ func TestSurvival(t *testing.T) {
 func TestTextEscapes(t *testing.T) {
 	var b bytes.Buffer
 	f := figure{title: `a<b>&"`, x: axis{0, 1, false}, y: axis{0, 1, false}}
-	if err := f.write(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.write(&b))
 	wellFormed(t, "figure", b.Bytes())
 	if !strings.Contains(b.String(), "a&lt;b&gt;&amp;") {
 		t.Errorf("the title is not quoted: %s", b.String())

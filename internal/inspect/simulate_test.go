@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Steps take 10 ms and 1 ms for each token of a prompt.
@@ -62,9 +63,7 @@ func TestSimulate(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := Simulate(test.trace(), test.engine, ten{}, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(strings.Join(test.want, "\n")+"\n", timeline(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -76,9 +75,7 @@ func TestSimulate(t *testing.T) {
 func TestSimulateTellsContext(t *testing.T) {
 	w := mustWorkload(t, recorded(record(0, 5, 1, 1, 1, 1, 1), record(20, 11, 1)))
 	got, err := Simulate(w, small, ten{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx := got[1].ITLCtx
 	if diff := cmp.Diff([]uint32{0, 0, 11, 0}, ctx.PrefillTokens); diff != "" {
 		t.Errorf("prefill tokens (-want +got):\n%s", diff)

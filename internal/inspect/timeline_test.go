@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -14,13 +15,9 @@ func TestTimeline(t *testing.T) {
 	// 60 ms in all: a column is 1 ms.
 	tr := recorded(record(40, 8, 10, 10), record(0, 4, 20, 5, 5), record(10, 4, 0), record(50, 4, 1))
 	line, err := TimelineOf(tr, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var b bytes.Buffer
-	if err := line.Text(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, line.Text(&b))
 	want := []string{
 		"request     at ms  first ms  whole ms  prompt  cached  output",
 		"      1         0      20.0      30.0       4       0       3  " + strings.Repeat(".", 20) + strings.Repeat("#", 11),
@@ -33,9 +30,7 @@ func TestTimeline(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	b.Reset()
-	if err := line.SVG(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, line.SVG(&b))
 	wellFormed(t, "timeline", b.Bytes())
 	if n := strings.Count(b.String(), "<rect x="); n != 8 {
 		t.Errorf("%d bars, want 8", n)

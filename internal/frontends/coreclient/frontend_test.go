@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -37,15 +38,11 @@ func newBench(t *testing.T, line string, clients int) *bench {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	codec, err := protocol.CodecFor(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, done := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(done)
 	front, err := Listen(Options{Codec: codec, Clients: clients})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { front.Close() })
 	return &bench{t: t, ctx: ctx, codec: codec, front: front}
 }
@@ -161,13 +158,9 @@ func TestAccept(t *testing.T) {
 				t.Errorf("%d clients, want 3", b.front.Clients())
 			}
 			got, err := b.accept(b.start)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			ready, err := protocol.DecodeReady(b.registration())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			want := Engine{
 				Identity: []byte{7, 0}, Index: 7, Ready: ready, RawReady: b.registration(),
 				Statuses: [][]byte{protocol.EngineHandshake{}.Hello(), protocol.EngineHandshake{}.Ready()},
@@ -326,9 +319,7 @@ func TestStrangersAreIgnored(t *testing.T) {
 	b := newBench(t, "0.33", 1)
 	stranger := func(address, words string) {
 		c, err := net.Dial("tcp", strings.TrimPrefix(address, "tcp://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		if words != "" {
 			fmt.Fprint(c, words)
@@ -402,13 +393,9 @@ func TestNext(t *testing.T) {
 	request := &protocol.Request{ID: "r-1", Sampling: protocol.Sampling{Logprobs: 40, PromptLogprobs: protocol.NoLogprobs}}
 	table := &protocol.Logprobs{Width: 64, TokenIDs: make([]uint32, 64), Values: make([]float32, 64), Ranks: []int64{1}}
 	table.TokenIDs[0] = 5
-	if err := batch.Add(b.codec.NewStream(request), &protocol.Output{Tokens: []uint32{5}, Logprobs: table, Finish: protocol.FinishStop}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, batch.Add(b.codec.NewStream(request), &protocol.Output{Tokens: []uint32{5}, Logprobs: table, Finish: protocol.FinishStop}))
 	m, err := batch.Finish(nil, 2.5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	long := pack.AppendArrayHeader(nil, 9) // 0.30 knows 8 fields
 	for range 9 {
 		long = append(long, 0)
@@ -422,9 +409,7 @@ func TestNext(t *testing.T) {
 
 	var o protocol.Outputs
 	aux, err := b.front.Next(b.ctx, 1, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(o.Outputs) != 1 || string(o.Outputs[0].ID) != "r-1" || o.Outputs[0].Finish != protocol.FinishStop || o.EngineIndex != 7 || o.Timestamp != 2.5 {
 		t.Errorf("got %+v", o)
 	}
@@ -493,14 +478,10 @@ func TestAClientThatIsNotThere(t *testing.T) {
 
 func TestListenFails(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	port := taken.Addr().String()
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, tt := range []struct {
 		name, address, want string
 		free                bool // the port, for the first socket
@@ -541,14 +522,10 @@ func TestCloseTwice(t *testing.T) {
 // have ports of theirs.
 func TestHandshakeAddress(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	path := "ipc://" + t.TempDir() + "/handshake"
 	front, err := Listen(Options{Codec: codec, HandshakeAddress: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer front.Close()
 	if got := front.Handshake(); got != path {
 		t.Errorf("listens at %s, want %s", got, path)
@@ -561,20 +538,14 @@ func TestHandshakeAddress(t *testing.T) {
 // TestMaxFrame: a message that is too long is the end of the engine, and says so.
 func TestMaxFrame(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	front, err := Listen(Options{Codec: codec, MaxFrame: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer front.Close()
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	conn, err := zmq.Dial(ctx, front.Handshake(), zmq.Dealer, zmq.Options{Identity: engine7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Close()
 	// Whether the end of the connection is seen while sending does not matter.
 	_ = conn.Send(make([]byte, 1001))

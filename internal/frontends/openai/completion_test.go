@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Bodies as the frontends of 0.27.1 and 0.33.0 write them, shortened to two chunks.
@@ -76,9 +78,7 @@ func TestCompleteReadsWhatFrontendsWrite(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := serve(t, http.StatusOK, test.body).Complete(t.Context(), Request{ID: "replay-7", Prompt: []uint32{5, 6, 7}, Stream: test.stream})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("completion (-want +got):\n%s", diff)
 			}
@@ -278,9 +278,7 @@ func TestConnectionsAreKept(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := client.Health(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, client.Health(t.Context()))
 	}
 	if n := opened.Load(); n != 1 {
 		t.Errorf("%d connections for requests one after the other, want 1", n)

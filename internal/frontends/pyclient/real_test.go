@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -54,34 +55,26 @@ func engine(opt pyclient.Options, played player.Options) pyclient.Options {
 func release(t *testing.T, name string) pyclient.Options {
 	t.Helper()
 	version, err := compat.ParseVersion(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	environment, err := pyclient.Nearest(testenv.PeersDir(t), version)
 	if err != nil {
 		t.Fatalf("%v: install it with: .ci/peers engine %s", err, name)
 	}
 	index := &pypi.Index{}
 	releases, err := index.Releases(t.Context(), "vllm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at := slices.IndexFunc(releases, func(r pypi.Release) bool { return r.Version == name })
 	if at < 0 {
 		t.Fatalf("the index has no release %s", name)
 	}
 	wheel, err := releases[at].Wheel("linux", "amd64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	cache := cmp.Or(os.Getenv("VLLM_VCR_TEST_CACHE"), t.TempDir())
 	tree, err := pyclient.Sources(t.Context(), pyclient.Wheel{Key: wheel.SHA256, Sure: true, Open: func(ctx context.Context) (*pypi.Wheel, error) {
 		return index.OpenWheel(ctx, wheel)
 	}}, cache, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Logf("release %s on the environment of %s: %d files, %d bytes, %d downloaded", name, environment.Release, tree.Files,
 		tree.Bytes, tree.Downloaded)
 	return pyclient.Options{Python: environment.Python, Sources: tree, Model: testenv.ModelDir(t), Log: log}
@@ -155,9 +148,7 @@ func TestOthers(t *testing.T) {
 				test.change(&opt)
 			}
 			results, err := pyclient.Run(t.Context(), opt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			failed := slices.DeleteFunc(red(results), func(line string) bool { return !strings.HasPrefix(line, "failed ") })
 			checkPrefixes(t, failed, test.want)
 		})
@@ -184,15 +175,11 @@ func mishear(id string, position int) func(*pyclient.Options) {
 func without(t *testing.T, line, name, field string) *protocol.Codec {
 	t.Helper()
 	profile, err := protocol.LoadProfile(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := profile.Structs[name]
 	s.Fields = slices.DeleteFunc(slices.Clone(s.Fields), func(f protocol.Field) bool { return f.Name == field })
 	profile.Structs[name] = s
 	codec, err := protocol.NewCodec(profile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return codec
 }

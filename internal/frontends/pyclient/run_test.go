@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // python is any Python 3 of this machine.
@@ -58,21 +59,15 @@ func line(handshake string) (func(context.Context) error, error) {
 func standIn(t *testing.T, changes ...[3]string) pyclient.Options {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "release"))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "release"))))
 	for _, c := range changes {
 		path := filepath.Join(dir, filepath.FromSlash(c[0]))
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !strings.Contains(string(text), c[1]) {
 			t.Fatalf("%s has no %q", c[0], c[1])
 		}
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), c[1], c[2])), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(text), c[1], c[2])), 0o644))
 	}
 	return pyclient.Options{
 		Python: python(t), Sources: pyclient.Tree{Dir: dir, State: t.TempDir(), Wheel: "vllm-9.9.9.whl"}, Model: "/nowhere",
@@ -108,9 +103,7 @@ func TestAllCasesPass(t *testing.T) {
 	// A release logs to stdout, from other processes too.
 	logs := "import os\nos.system('echo I log')\nprint('I log')\n"
 	results, err := pyclient.Run(t.Context(), standIn(t, [3]string{"vllm/__init__.py", "__version__", logs + "__version__"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := cmp.Diff([]string{absent, absent2}, red(results)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -254,9 +247,7 @@ func TestFindings(t *testing.T) {
 			opt := standIn(t, test.change)
 			opt.Patience = test.patience
 			results, err := pyclient.Run(t.Context(), opt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got []string
 			for _, line := range red(results) {
 				if !strings.HasPrefix(line, "skipped ") {
@@ -304,9 +295,7 @@ func TestEngineEnds(t *testing.T) {
 		return func(context.Context) error { return errors.New("unexpected init message") }, nil
 	}
 	results, err := pyclient.Run(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := red(results)
 	if len(got) != 32 || !strings.HasPrefix(got[0], "failed async/handshake: no answer within 1 s; the engine ended: unexpected init message (") {
 		t.Errorf("got %d: %s", len(got), got[0])
@@ -324,9 +313,7 @@ func TestEngineEndsUnnoticed(t *testing.T) {
 		}, err
 	}
 	results, err := pyclient.Run(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	checkPrefixes(t, red(results), []string{
 		absent, absent2, "failed async/death: meanwhile the engine ended: tired",
 		"failed sync/death: meanwhile the engine ended: tired",
@@ -337,16 +324,12 @@ func TestEngineEndsUnnoticed(t *testing.T) {
 func TestUnusable(t *testing.T) {
 	remove := func(name string) func(*testing.T, *pyclient.Options) {
 		return func(t *testing.T, opt *pyclient.Options) {
-			if err := os.Remove(filepath.Join(opt.Sources.Dir, filepath.FromSlash(name))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Remove(filepath.Join(opt.Sources.Dir, filepath.FromSlash(name))))
 		}
 	}
 	write := func(name, text string) func(*testing.T, *pyclient.Options) {
 		return func(t *testing.T, opt *pyclient.Options) {
-			if err := os.WriteFile(filepath.Join(opt.Sources.Dir, filepath.FromSlash(name)), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(filepath.Join(opt.Sources.Dir, filepath.FromSlash(name)), []byte(text), 0o644))
 		}
 	}
 	tests := []struct {
@@ -403,13 +386,9 @@ func TestDriverOutOfOrder(t *testing.T) {
 		t.Skip("there are no scripts that can be executed")
 	}
 	text, err := os.ReadFile(filepath.Join("testdata", "fake_driver.py"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	fake := filepath.Join(t.TempDir(), "python")
-	if err := os.WriteFile(fake, append([]byte("#!"+python(t)+"\n"), text...), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(fake, append([]byte("#!"+python(t)+"\n"), text...), 0o755))
 	tests := []struct {
 		name    string
 		want    string
@@ -470,9 +449,7 @@ func TestEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	home, err := os.ReadFile(homes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := os.Stat(string(home)); !errors.Is(err, os.ErrNotExist) || string(home) == os.Getenv("HOME") {
 		t.Errorf("home folder %s: %v", home, err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -42,16 +43,12 @@ func archive(t *testing.T, members map[string]string) []byte {
 	writer := zip.NewWriter(&data)
 	for name, content := range members {
 		w, err := writer.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if _, err := w.Write([]byte(content)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, writer.Close())
 	return data.Bytes()
 }
 
@@ -84,9 +81,7 @@ func TestSourcesOnDisk(t *testing.T) {
 		}}
 		for _, client := range []string{"old", "new"} {
 			data := archive(t, map[string]string{"vllm/v1/engine/core_client.py": client})
-			if err := os.WriteFile(path, data, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, data, 0o644))
 			want := map[bool]string{true: "old", false: client}[sure]
 			tree, err := sources(t, w, cache)
 			if diff := cmp.Diff(map[string]string{"vllm/v1/engine/core_client.py": want}, filesOf(t, tree.Dir)); err != nil || diff != "" {
@@ -106,9 +101,7 @@ func TestSourcesOnDisk(t *testing.T) {
 func TestSources(t *testing.T) {
 	write := func(name, text string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
-			if err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(name)), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.FromSlash(name)), []byte(text), 0o644))
 		}
 	}
 	tests := []struct {
@@ -118,36 +111,26 @@ func TestSources(t *testing.T) {
 	}{
 		{name: "untouched", change: func(*testing.T, string) {}},
 		{name: "state of the release beside it", change: func(t *testing.T, dir string) {
-			if err := os.MkdirAll(filepath.Join(filepath.Dir(dir), "state", "modelinfos"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(filepath.Join(filepath.Dir(dir), "state", "modelinfos"), 0o755))
 		}},
 		{name: "a file changed", change: write("vllm/v1.py", "C"), fetched: true},
 		{name: "a file added", change: write("vllm/v2.py", ""), fetched: true},
 		{name: "a file moved", change: func(t *testing.T, dir string) {
-			if err := os.Rename(filepath.Join(dir, "vllm", "v1.py"), filepath.Join(dir, "vllm", "v2.py")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Rename(filepath.Join(dir, "vllm", "v1.py"), filepath.Join(dir, "vllm", "v2.py")))
 		}, fetched: true},
 		{name: "a link instead of a file", change: func(t *testing.T, dir string) {
 			path := filepath.Join(dir, "vllm", "v1.py")
-			if err := os.Rename(path, filepath.Join(dir, "..", "c")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Rename(path, filepath.Join(dir, "..", "c")))
 			if err := os.Symlink(filepath.Join(dir, "..", "c"), path); err != nil {
 				t.Skip(err)
 			}
 		}, fetched: true},
 		{name: "the tree gone", change: func(t *testing.T, dir string) {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.RemoveAll(dir))
 		}, fetched: true},
 		{name: "facts broken", change: write("../facts.json", "{"), fetched: true},
 		{name: "facts gone", change: func(t *testing.T, dir string) {
-			if err := os.Remove(filepath.Join(dir, "..", "facts.json")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Remove(filepath.Join(dir, "..", "facts.json")))
 		}, fetched: true},
 	}
 	for _, test := range tests {
@@ -155,15 +138,11 @@ func TestSources(t *testing.T) {
 			f, requests := wheel(t, members)
 			cache := t.TempDir()
 			first, err := fetch(t, f, cache)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			test.change(t, first.Dir)
 			before := *requests
 			tree, err := fetch(t, f, cache)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if again := *requests > before; again != test.fetched || again != (tree.Downloaded > 0) {
 				t.Errorf("fetched again: %v (%d bytes), want %v", again, tree.Downloaded, test.fetched)
 			}
@@ -193,9 +172,7 @@ func filesOf(t *testing.T, dir string) map[string]string {
 		files[filepath.ToSlash(name)] = string(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return files
 }
 
@@ -236,12 +213,8 @@ func TestNearest(t *testing.T) {
 	lay := func(release string, files ...string) {
 		for _, name := range files {
 			path := filepath.Join(dir, "engines", release, filepath.FromSlash(name))
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, nil, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			require.NoError(t, os.WriteFile(path, nil, 0o755))
 		}
 	}
 	if _, err := pyclient.Nearest(dir, compat.Version{}); err == nil || !strings.Contains(err.Error(), "no environment with torch is installed in "+dir) {
@@ -258,9 +231,7 @@ func TestNearest(t *testing.T) {
 		"0.34.0rc1": "0.33.0", "0.33.0rc1": "0.30.0",
 	} {
 		version, err := compat.ParseVersion(release)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got, err := pyclient.Nearest(dir, version)
 		wanted := pyclient.Environment{Release: want, Python: filepath.Join(dir, "engines", want, "bin", "python")}
 		if err != nil || got != wanted {

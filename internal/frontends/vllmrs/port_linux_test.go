@@ -3,6 +3,8 @@ package vllmrs
 import (
 	"net"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Whoever asks for any free port does not get a reserved one; whoever asks for its number does.
@@ -11,9 +13,7 @@ func TestReservedPortsAreLeftAlone(t *testing.T) {
 	reserved := map[int]bool{}
 	for range n {
 		p, err := Reserve()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer p.Release()
 		if reserved[p.number] {
 			t.Fatalf("port %d reserved twice", p.number)
@@ -35,9 +35,7 @@ func TestReservedPortsAreLeftAlone(t *testing.T) {
 			t.Fatalf("a listener got the reserved port %d", port)
 		}
 		conn, err := net.Dial("tcp", target.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer conn.Close()
 		if port := conn.LocalAddr().(*net.TCPAddr).Port; reserved[port] {
 			t.Fatalf("a connection got the reserved port %d", port)

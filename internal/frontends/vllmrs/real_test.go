@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -80,9 +81,7 @@ func TestRealFrontendsReportGoldens(t *testing.T) {
 
 func replay(t *testing.T, version, file string) {
 	golden, err := trace.Read(file, trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := behind(t, version, player.Options{Trace: golden, Replay: player.ReplayOptions{Strict: true}})
 	subset := trace.ReplaySubset(golden.Records)
 	for _, stream := range []bool{false, true} {
@@ -223,9 +222,7 @@ func start(t *testing.T, version string, opt vllmrs.Options) *vllmrs.Server {
 	t.Helper()
 	opt.Binary, opt.ModelDir = testenv.Frontend(t, version), testenv.ModelDir(t)
 	server, err := vllmrs.Start(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
@@ -243,9 +240,7 @@ func behind(t *testing.T, version string, opt player.Options) *vllmrs.Server {
 	server := start(t, version, vllmrs.Options{})
 	opt.Handshake, opt.VLLMVersion = server.Handshake(), "v"+version
 	engine, err := player.New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -253,9 +248,7 @@ func behind(t *testing.T, version string, opt player.Options) *vllmrs.Server {
 		cancel(fmt.Errorf("player: %w", engine.Run(ctx)))
 	}()
 	t.Cleanup(func() { cancel(nil); <-done })
-	if err := server.Healthy(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Healthy(ctx))
 	return server
 }
 

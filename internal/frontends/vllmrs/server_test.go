@@ -22,6 +22,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestStartNeedsItsPaths(t *testing.T) {
@@ -125,9 +126,7 @@ func TestHealthyWaitsForStatus200(t *testing.T) {
 	}
 	go front.Serve(listen(t, server.http.number))
 	defer front.Close()
-	if err := server.Healthy(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Healthy(t.Context()))
 	if n := len(answers); n != 0 {
 		t.Errorf("healthy with %d answers left", n)
 	}
@@ -136,9 +135,7 @@ func TestHealthyWaitsForStatus200(t *testing.T) {
 func TestServerEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server, err := Start(ctx, Options{Binary: script(t, `exec sleep 600`), ModelDir: "some/model"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cancel()
 	<-server.Done()
 	for range 2 {
@@ -193,9 +190,7 @@ func startScript(t *testing.T, opt Options, body string) *Server {
 	t.Helper()
 	opt.Binary, opt.ModelDir = script(t, body), "some/model"
 	server, err := Start(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	return server
 }
@@ -204,18 +199,14 @@ func startScript(t *testing.T, opt Options, body string) *Server {
 func script(t *testing.T, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "vllm-rs")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
 	return path
 }
 
 func listen(t *testing.T, port int) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { listener.Close() })
 	return listener
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestVersion(t *testing.T) {
@@ -31,14 +33,10 @@ func TestVersion(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			site := filepath.Join(t.TempDir(), "site-packages")
 			for _, name := range append(test.dist, "vllm") {
-				if err := os.MkdirAll(filepath.Join(site, name), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.MkdirAll(filepath.Join(site, name), 0o755))
 			}
 			binary := filepath.Join(site, "vllm", "vllm-rs")
-			if err := os.Rename(script(t, test.script), binary); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Rename(script(t, test.script), binary))
 			got, err := Version(t.Context(), binary)
 			if got != test.want || (err != nil) != (test.wantErr != nil) {
 				t.Errorf("got %q, %v; want %q", got, err, test.want)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A terminal shows what a person would see: lines that scrolled up, and the one with the cursor.
@@ -163,14 +165,10 @@ func TestScreenReportsLostLogs(t *testing.T) {
 
 func TestNoScreen(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer null.Close()
 	noEnv := func(string) (string, bool) { return "", false }
 	if NewScreen(&bytes.Buffer{}, noEnv) != nil || NewScreen(file, noEnv) != nil || NewScreen(null, noEnv) != nil {

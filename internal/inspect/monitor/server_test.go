@@ -11,15 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
 func serve(t *testing.T, stats func() recorder.Stats) *Server {
 	t.Helper()
 	s, err := Serve("127.0.0.1:0", stats, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -27,9 +26,7 @@ func serve(t *testing.T, stats func() recorder.Stats) *Server {
 func get(t *testing.T, url string) string {
 	t.Helper()
 	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
@@ -83,9 +80,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	problems, err := promlint.New(strings.NewReader(page)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -134,9 +129,7 @@ func TestAddressTaken(t *testing.T) {
 func TestServerCloses(t *testing.T) {
 	s := serve(t, func() recorder.Stats { return recorder.Stats{} })
 	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Close())
 	}
 	ln, err := net.Listen("tcp", s.Address())
 	if err != nil {

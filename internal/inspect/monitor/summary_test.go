@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
@@ -71,9 +72,7 @@ func TestText(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var b bytes.Buffer
-			if err := Text(&b, test.report); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, Text(&b, test.report))
 			if diff := cmp.Diff(test.want, b.String()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -139,16 +138,12 @@ const poorJSON = `{
 
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
-	if err := JSON(&b, poor()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, JSON(&b, poor()))
 	if diff := cmp.Diff(poorJSON, b.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	b.Reset()
-	if err := JSON(&b, Report{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, JSON(&b, Report{}))
 	for _, part := range []string{`"whole": true`, `"ranks": []`, `"late_outputs": 0`} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("an empty report lacks %s:\n%s", part, b.String())

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAppendInts(t *testing.T) {
@@ -118,15 +120,11 @@ func TestAppendReadByOthers(t *testing.T) {
 	b = AppendString(b, strings.Repeat("é", 100))
 	b = AppendBin(b, bytes.Repeat([]byte{0xff}, 300))
 	var got []any
-	if err := msgpack.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, msgpack.Unmarshal(b, &got))
 	want := []any{nil, true, int16(-129), uint64(math.MaxUint64), 1.5, strings.Repeat("é", 100), bytes.Repeat([]byte{0xff}, 300)}
 	for i := range want {
 		w, err := msgpack.Marshal(want[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		g, err := msgpack.Marshal(got[i])
 		if err != nil || !bytes.Equal(w, g) {
 			t.Errorf("element %d: got %v, want %v (%v)", i, got[i], want[i], err)

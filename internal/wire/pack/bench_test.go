@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // sampleRequest is an array of six with 10,000 token ids, shaped like a long
@@ -31,9 +33,7 @@ func BenchmarkValidate(b *testing.B) {
 			b.SetBytes(int64(len(in.bytes)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := Validate(in.bytes); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, Validate(in.bytes))
 			}
 		})
 		b.Run(in.name+"/msgpack-v5-skip", func(b *testing.B) {
@@ -44,9 +44,7 @@ func BenchmarkValidate(b *testing.B) {
 			for b.Loop() {
 				r.Reset(in.bytes)
 				d.Reset(r)
-				if err := d.Skip(); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, d.Skip())
 			}
 		})
 	}
@@ -77,15 +75,11 @@ func BenchmarkUint32s(b *testing.B) {
 			r.Reset(in)
 			d.Reset(r)
 			n, err := d.DecodeArrayLen()
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			dst = dst[:0]
 			for range n {
 				v, err := d.DecodeUint32()
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				dst = append(dst, v)
 			}
 		}
@@ -110,13 +104,9 @@ func BenchmarkAppendUint32s(b *testing.B) {
 		e := msgpack.NewEncoder(&out)
 		for b.Loop() {
 			out.Reset()
-			if err := e.EncodeArrayLen(len(ids)); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, e.EncodeArrayLen(len(ids)))
 			for _, id := range ids {
-				if err := e.EncodeUint(uint64(id)); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, e.EncodeUint(uint64(id)))
 			}
 		}
 	})

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // cursorReads are the typed reads, each as one call with a printable result.
@@ -111,9 +113,7 @@ func TestCursorReads(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if d := cmp.Diff(tt.want, got); d != "" {
 				t.Errorf("-want +got\n%s", d)
 			}
@@ -152,9 +152,7 @@ func TestCursorErrorTypes(t *testing.T) {
 	if v, ok := errors.AsType[*ValueError](err); !ok || v.Offset != 1 {
 		t.Errorf("-1 as Uint: got %v, want a *ValueError at byte 1", err)
 	}
-	if err := c.Skip(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Skip())
 	_, err = c.ArrayLen()
 	if s, ok := errors.AsType[*SyntaxError](err); !ok || s.Offset != 2 {
 		t.Errorf("huge array: got %v, want a *SyntaxError at byte 2", err)
@@ -187,9 +185,7 @@ func TestCursorWalk(t *testing.T) {
 	step(func() (e error) { got.Tokens, e = c.Uint32s(nil); return e })
 	got.NoLogprobs = c.Nil()
 	got.Next = c.Kind()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := outputs{
 		Fields: 9, Outputs: 1, OutputFields: 19,
 		RequestID: "req-1", Tokens: []uint32{43}, NoLogprobs: true, Next: Nil,
@@ -224,9 +220,7 @@ func TestCursorTruncations(t *testing.T) {
 	}
 	for _, f := range realFrames(t) {
 		t.Run(f.name, func(t *testing.T) {
-			if err := walk(f.bytes); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, walk(f.bytes))
 			for n := range f.bytes {
 				if walk(f.bytes[:n:n]) == nil {
 					t.Errorf("the first %d of %d bytes read to the end", n, len(f.bytes))

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestDiff(t *testing.T) {
@@ -85,9 +87,7 @@ func TestDiff(t *testing.T) {
 func diffLines(t *testing.T, want, got []byte, opt DiffOptions) []string {
 	t.Helper()
 	found, err := Diff("m", want, got, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var lines []string
 	for _, d := range found {
 		lines = append(lines, d.String())
@@ -134,9 +134,7 @@ func TestDiffOptions(t *testing.T) {
 
 func TestDiffOffsets(t *testing.T) {
 	found, err := Diff("", unhex(t, "82 a161 9101 a162 02"), unhex(t, "82 a161 91cc02 a163 02"), DiffOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := []Difference{
 		{Path: "a[0]", Want: "1", Got: "2", WantOffset: 4, GotOffset: 4},
 		{Path: "b", Want: "2", Got: "absent", WantOffset: 7, GotOffset: -1},

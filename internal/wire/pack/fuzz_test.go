@@ -10,6 +10,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // killers are messages of a few bytes that take a general decoder down.
@@ -117,18 +119,14 @@ func readOurs(t *testing.T, c *Cursor) string {
 	default:
 		err = fmt.Errorf("kind %v in a valid message", k)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return fmt.Sprint(k, v)
 }
 
 func readTheirs(t *testing.T, d *msgpack.Decoder) string {
 	t.Helper()
 	code, err := d.PeekCode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k := forms[code].kind
 	var v any
 	switch k {

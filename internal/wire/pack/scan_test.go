@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestValidate(t *testing.T) {
@@ -108,9 +110,7 @@ func TestValidateDepth(t *testing.T) {
 func TestValidateRealFrames(t *testing.T) {
 	for _, f := range realFrames(t) {
 		t.Run(f.name, func(t *testing.T) {
-			if err := Validate(f.bytes); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, Validate(f.bytes))
 			for n := range f.bytes {
 				// The capacity is cut too: reading on into the rest must not go unseen.
 				if Validate(f.bytes[:n:n]) == nil {
@@ -127,9 +127,7 @@ func TestValidateRealFrames(t *testing.T) {
 func TestValidateDoesNotAllocate(t *testing.T) {
 	in := append(bytes.Repeat([]byte{fixArray | 1}, DefaultDepth), tagNil)
 	if n := testing.AllocsPerRun(100, func() {
-		if err := Validate(in); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, Validate(in))
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -99,9 +100,7 @@ func eachDecoder(t *testing.T, f func(t *testing.T, frame []byte, decode func([]
 
 func TestTruncated(t *testing.T) {
 	eachDecoder(t, func(t *testing.T, frame []byte, decode func([]byte) error) {
-		if err := decode(frame); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, decode(frame))
 		for n := range frame {
 			if err := decode(frame[:n:n]); err == nil {
 				t.Errorf("the first %d of %d bytes are taken for the message", n, len(frame))
@@ -358,12 +357,8 @@ func TestDecodeReuses(t *testing.T) {
 		"rust-11-add-image", "pyfe-10-add-kvparams", "pyfe-10-add-basic", "rust-10-add-basic",
 	} {
 		var fresh Request
-		if err := c.DecodeRequest(frames[name], &fresh); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.DecodeRequest(frames[name], &reused); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeRequest(frames[name], &fresh))
+		require.NoError(t, c.DecodeRequest(frames[name], &reused))
 		if diff := cmp.Diff(fresh, reused, cmp.Transformer("stops", func(s Sampling) any {
 			ids := fmt.Sprint(s.StopTokenIDs)
 			s.StopTokenIDs = nil

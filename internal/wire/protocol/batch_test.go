@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -101,9 +102,7 @@ func TestStreamFinishesOnce(t *testing.T) {
 				t.Errorf("fresh stream: id %s, started %v, finished %v", s.ID(), s.Started(), s.Finished())
 			}
 			for i, finish := range []FinishReason{Unfinished, reason} {
-				if err := b.Add(s, &Output{Tokens: []uint32{1}, Finish: finish}); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, b.Add(s, &Output{Tokens: []uint32{1}, Finish: finish}))
 				if !s.Started() || s.Finished() != (i == 1) {
 					t.Errorf("after output %d: started %v, finished %v", i, s.Started(), s.Finished())
 				}
@@ -128,9 +127,7 @@ func TestPoolingRequestNeedsNoLogprobs(t *testing.T) {
 	sent := plainRequest("pool")
 	sent.HasSampling, sent.Pooling = false, pack.AppendArrayHeader(nil, 0)
 	var r Request
-	if err := c.DecodeRequest(c.AppendRequest(nil, sent), &r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, sent), &r))
 	if r.HasSampling {
 		t.Fatal("sampling parameters out of nothing")
 	}
@@ -192,9 +189,7 @@ func TestBatchIsNeverEmpty(t *testing.T) {
 			b := c.NewBatch(0)
 			m, err := b.Finish(test.fill(b), 1)
 			if test.ok {
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				mustDecode(t, c, m)
 			} else if !errors.Is(err, ErrEmptyBatch) || m != nil {
 				t.Errorf("got %x %v, want ErrEmptyBatch", m, err)
@@ -210,9 +205,7 @@ func TestFinishTwice(t *testing.T) {
 	b := c.NewBatch(3)
 	s := c.NewStream(plainRequest("a"))
 	for i := range uint32(3) {
-		if err := b.Add(s, &Output{Tokens: []uint32{i}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Add(s, &Output{Tokens: []uint32{i}}))
 		first := append([]byte(nil), finish(t, b, &SchedulerStats{Running: 1})[0]...)
 		second := finish(t, b, &SchedulerStats{Running: 1})[0]
 		if diff := cmp.Diff(first, second); diff != "" {
@@ -235,9 +228,7 @@ func TestBatchHeaders(t *testing.T) {
 		b := c.NewBatch(test.index)
 		s := c.NewStream(plainRequest("a"))
 		for range test.count {
-			if err := b.Add(s, &Output{}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, b.Add(s, &Output{}))
 		}
 		envelope := elements(t, finish(t, b, nil)[0])
 		cur := pack.NewCursor(envelope[0])
@@ -253,9 +244,7 @@ func TestErrorsOnlyOfLinesThatHaveThem(t *testing.T) {
 	for _, line := range Lines() {
 		c := codecOf(t, line)
 		b := c.NewBatch(0)
-		if err := b.Add(c.NewStream(plainRequest("a")), &Output{Finish: FinishError, Error: &RequestError{Code: "validation_error", Message: "no"}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Add(c.NewStream(plainRequest("a")), &Output{Finish: FinishError, Error: &RequestError{Code: "validation_error", Message: "no"}}))
 		o := mustDecode(t, c, finish(t, b, nil))
 		if got := o.Outputs[0].Error != nil; got != c.HasRequestError() {
 			t.Errorf("line %s: error written %v, the line has it %v", line, got, c.HasRequestError())
@@ -308,9 +297,7 @@ func TestCoordinatorMessages(t *testing.T) {
 func finish(t testing.TB, b *Batch, stats *SchedulerStats) ClientMessage {
 	t.Helper()
 	m, err := b.Finish(stats, 1.5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return m
 }
 

@@ -3,6 +3,8 @@ package protocol
 import (
 	"fmt"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // step is what an engine says of one step in steady state: a token for each of
@@ -56,9 +58,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, n := range []int{1, 64} {
 		s := newStep(t, n)
 		m, err := s.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		frame := append([]byte(nil), m[0]...)
 		var o Outputs
 		sent := longRequest(1000)
@@ -74,9 +74,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s/%d", test.name, n), func(t *testing.T) {
 				got := testing.AllocsPerRun(100, func() {
-					if err := test.run(); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, test.run())
 				})
 				if got != 0 {
 					t.Errorf("%v allocations a step, want none", got)
@@ -93,9 +91,7 @@ func TestDecodeRequestAllocatesLittle(t *testing.T) {
 	payload := c.AppendRequest(nil, longRequest(10_000))
 	var r Request
 	got := testing.AllocsPerRun(100, func() {
-		if err := c.DecodeRequest(payload, &r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeRequest(payload, &r))
 	})
 	if got > 2 {
 		t.Errorf("%v allocations a request, want 2 at most: request_id and external_req_id", got)
@@ -109,9 +105,7 @@ func BenchmarkEncodeOutputs(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				m, err := s.encode()
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				b.SetBytes(int64(len(m[0])))
 			}
 			perOutput(b, n)
@@ -123,17 +117,13 @@ func BenchmarkDecodeOutputs(b *testing.B) {
 	for _, n := range []int{1, 64} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			m, err := newStep(b, n).encode()
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			c := codecOf(b, recorded)
 			var o Outputs
 			b.SetBytes(int64(len(m[0])))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := c.DecodeOutputs(m[0], &o); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, c.DecodeOutputs(m[0], &o))
 			}
 			perOutput(b, n)
 		})
@@ -154,9 +144,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 			b.SetBytes(int64(len(payload)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := c.DecodeRequest(payload, &r); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, c.DecodeRequest(payload, &r))
 			}
 		})
 	}

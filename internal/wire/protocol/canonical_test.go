@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -83,17 +84,13 @@ func writeBatch(t *testing.T, c *Codec, o *Outputs, frames [][]byte) [][]byte {
 		if out.Logprobs != nil {
 			out.Tokens = []uint32{out.Logprobs.TokenIDs[0]}
 		}
-		if err := b.Add(c.NewStream(plainRequest(string(o.Outputs[i].ID))), out); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Add(c.NewStream(plainRequest(string(o.Outputs[i].ID))), out))
 	}
 	for _, id := range o.FinishedRequests {
 		b.ReportFinished(string(id))
 	}
 	got, err := b.Finish(engineStats(t, o.SchedulerStats), o.Timestamp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return got
 }
 
@@ -102,9 +99,7 @@ func writeResult(method string, result any) func(*testing.T, *Codec, *Outputs, [
 		t.Helper()
 		call := UtilityCall{CallID: o.Utility.CallID, Method: method}
 		got, err := c.UtilityResult(o.EngineIndex, call, result, o.Timestamp)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return got
 	}
 }
@@ -142,9 +137,7 @@ func TestReencodeCanonicalOutputs(t *testing.T) {
 				}
 				c := codecOf(t, v.Release)
 				var o Outputs
-				if err := c.DecodeOutputs(v.Frames[0], &o); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, c.DecodeOutputs(v.Frames[0], &o))
 				var want []string
 				if test.differs != nil {
 					want = test.differs(line)
@@ -168,9 +161,7 @@ func differences(t *testing.T, c *Codec, want, got [][]byte) []string {
 		return []string{fmt.Sprintf("%d frames, want %d", len(got), len(want))}
 	}
 	found, err := pack.Diff("EngineCoreOutputs", want[0], got[0], pack.DiffOptions{Names: c.FieldName, MapOrder: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var list []string
 	for _, d := range found {
 		list = append(list, d.String())
@@ -196,9 +187,7 @@ func TestReencodeCanonicalReady(t *testing.T) {
 		t.Run(v.Release+"/"+v.Name, func(t *testing.T) {
 			c := codecOf(t, v.Release)
 			r, err := DecodeReady(v.Frames[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got := c.AppendReady(nil, &r)
 			diffs, err := pack.Diff("EngineCoreReadyResponse", v.Frames[0], got, pack.DiffOptions{MapOrder: true})
 			if err != nil || len(diffs) > 0 {
@@ -232,13 +221,9 @@ func TestReencodeRustRequests(t *testing.T) {
 		t.Run(v.Release+"/"+v.Name, func(t *testing.T) {
 			c := codecOf(t, v.Release)
 			var r Request
-			if err := c.DecodeRequest(v.Frames[1], &r); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.DecodeRequest(v.Frames[1], &r))
 			found, err := pack.Diff("EngineCoreRequest", v.Frames[1], c.AppendRequest(nil, &r), pack.DiffOptions{Names: c.FieldName})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, d := range found {
 				if reason := rustMayDiffer(&r, d); reason == "" {
 					t.Error(d)
@@ -283,15 +268,11 @@ func TestReencodePythonRequests(t *testing.T) {
 		t.Run(v.Release+"/"+v.Name, func(t *testing.T) {
 			c := codecOf(t, v.Release)
 			var r Request
-			if err := c.DecodeRequest(v.Frames[1], &r); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.DecodeRequest(v.Frames[1], &r))
 			found, err := pack.Diff("EngineCoreRequest", v.Frames[1], c.AppendRequest(nil, &r), pack.DiffOptions{
 				Names: c.FieldName, Mask: func(string) bool { return true },
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, d := range found {
 				inSampling := strings.HasPrefix(d.Path, "EngineCoreRequest.sampling_params.")
 				onOneSide := d.WantOffset < 0 || d.GotOffset < 0

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // checkVector checks a vector strictly, as what its name says it holds; known is
@@ -104,9 +105,7 @@ func TestRealSessionsAreExactlyOfTheirLine(t *testing.T) {
 			checked := map[string]int{}
 			testenv.GzipLines(t, path, func(line []byte) {
 				var m testenv.Captured
-				if err := json.Unmarshal(line, &m); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, json.Unmarshal(line, &m))
 				if m.Frames == nil {
 					return // the meta line
 				}

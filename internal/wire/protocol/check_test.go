@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -246,9 +247,7 @@ func spans(t *testing.T, message []byte, path string, base int) []span {
 	for i := range n * width {
 		from := cur.Offset()
 		raw, err := cur.Raw()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if width == 2 && i%2 == 0 {
 			name = keyText(raw)
 		}

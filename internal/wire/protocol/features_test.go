@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -31,9 +32,7 @@ func TestFeaturesOfRealFrontends(t *testing.T) {
 			payload = v.Frames[1]
 		}
 		r := new(Request)
-		if err := codecOf(t, v.Release).DecodeRequest(payload, r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, codecOf(t, v.Release).DecodeRequest(payload, r))
 		got, err := DecodeFeatures(r.MMFeatures)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s %s: %v, -want +got:\n%s", v.Release, v.Name, err, diff)
@@ -102,9 +101,7 @@ func TestEmbedsOfRealEncoders(t *testing.T) {
 			continue
 		}
 		r := new(Request)
-		if err := codecOf(t, v.Release).DecodeRequest(v.Frames[0], r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, codecOf(t, v.Release).DecodeRequest(v.Frames[0], r))
 		e, err := DecodeEmbeds(r.PromptEmbeds, v.Frames[1:])
 		if err != nil || e.Rows != 3 || len(e.Row(1, 3)) != 2*64*2 || r.PromptTokenIDs != nil {
 			t.Errorf("%s: %+v, %v, tokens %v, want 3 rows of 64 numbers of 2 bytes", v.Release, e, err, r.PromptTokenIDs)

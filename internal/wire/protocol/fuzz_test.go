@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -107,9 +108,7 @@ func batchRoundTrip(t *testing.T, c *Codec, o *Outputs) {
 	b := c.NewBatch(o.EngineIndex)
 	b.WeightVersion = o.WeightVersion
 	for _, out := range o.Outputs {
-		if err := b.Add(c.NewStream(plainRequest(string(out.ID))), &Output{Tokens: out.Tokens, Finish: out.Finish}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Add(c.NewStream(plainRequest(string(out.ID))), &Output{Tokens: out.Tokens, Finish: out.Finish}))
 	}
 	for _, id := range o.FinishedRequests {
 		b.ReportFinished(string(id))

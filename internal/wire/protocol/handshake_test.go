@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -48,13 +49,9 @@ func TestHandshake(t *testing.T) {
 			engine := EngineHandshake{ParallelConfigHash: "abc"}
 			frontend := FrontendHandshake{Addresses: addresses()}
 			init, err := frontend.OnStatus(engine.Hello())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got, err := engine.Init(init)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(addresses(), got); diff != "" {
 				t.Errorf("addresses: -sent +received:\n%s", diff)
 			}
@@ -69,9 +66,7 @@ func TestHandshake(t *testing.T) {
 					continue
 				}
 				got, err := frontend.OnRegister(int(step-'0'), [][]byte{registration})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if diff := cmp.Diff(r, got); diff != "" {
 					t.Errorf("registration: -sent +received:\n%s", diff)
 				}
@@ -239,9 +234,7 @@ func TestReadyOptional(t *testing.T) {
 	r.DataParallelRank, r.DataParallelSize = 1, 2
 	payload := codecOf(t, recorded).AppendReady(nil, &r)
 	got, err := DecodeReady(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := cmp.Diff(r, got); diff != "" {
 		t.Errorf("-sent +received:\n%s", diff)
 	}

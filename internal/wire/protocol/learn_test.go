@@ -7,6 +7,8 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestWriteProfile: what is written is read again as it was, and the committed
@@ -14,21 +16,15 @@ import (
 func TestWriteProfile(t *testing.T) {
 	for _, line := range Lines() {
 		p, err := LoadProfile(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var text bytes.Buffer
-		if err := WriteProfile(&text, p); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, WriteProfile(&text, p))
 		committed, _ := profileFiles.ReadFile("profiles/" + line + ".json")
 		if diff := cmp.Diff(string(committed), text.String()); diff != "" {
 			t.Errorf("profiles/%s.json (-committed +written):\n%s", line, diff)
 		}
 		again, err := ReadProfile(&text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if diff := cmp.Diff(p, again); diff != "" {
 			t.Errorf("%s (-written +read):\n%s", line, diff)
 		}
@@ -38,9 +34,7 @@ func TestWriteProfile(t *testing.T) {
 // TestParseBuiltin: a text that is damaged is refused, wherever the damage is.
 func TestParseBuiltin(t *testing.T) {
 	whole, err := profileFiles.ReadFile("profiles/" + Newest() + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text := strings.TrimSpace(string(whole))
 	for end := 0; end < len(text); end += 1 + end/100 {
 		if _, err := parseBuiltin(text[:end]); err == nil {
@@ -83,16 +77,12 @@ func future(t *testing.T) *Profile {
 
 func TestLearn(t *testing.T) {
 	forget(t)
-	if err := Learn(future(t)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Learn(future(t)))
 	if Newest() != "0.99" || !HasProfile("v0.99.3") || Lines()[0] != "0.99" {
 		t.Errorf("newest %s, lines %v: want 0.99", Newest(), Lines())
 	}
 	nightly, err := LoadProfile(Nightly)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if nightly.Version != "0.99.0" || nightly.Structs["EngineCoreOutput"].Index("mood") < 0 {
 		t.Errorf("nightly is of %s, want what was learned", nightly.Version)
 	}
@@ -124,9 +114,7 @@ func TestLearnRefuses(t *testing.T) {
 
 func TestLearnAll(t *testing.T) {
 	var text bytes.Buffer
-	if err := WriteProfile(&text, future(t)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, WriteProfile(&text, future(t)))
 	whole := text.String()
 	for _, test := range []struct{ name, file, text, want string }{
 		{"whole", "0.99.json", whole, ""},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -80,13 +81,9 @@ func everything(t testing.TB, c *Codec) ClientMessage {
 		KVTransfer: pack.AppendMapHeader(nil, 0),
 		Error:      &RequestError{Code: "c", Message: "m"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m, err := b.Finish(&SchedulerStats{Running: 1, Spec: &SpecDecodingStats{SpecTokens: 1, AcceptedPerPos: []int{1}}}, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return m
 }
 
@@ -241,9 +238,7 @@ func TestLineOf(t *testing.T) {
 
 func TestLoadProfile(t *testing.T) {
 	newest, err := LoadProfile(Newest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range []struct{ name, line, want string }{
 		{"line", "0.25", "0.25.1"},
 		{"tag", "v0.27.1", "0.27.1"},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -12,17 +13,13 @@ import (
 // decoding notices.
 func TestReadsByNameSampling(t *testing.T) {
 	p, err := LoadProfile(Newest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	values := [][]byte{
 		pack.AppendInt(nil, 7), pack.AppendBool(nil, true), pack.AppendFloat64(nil, 0.5), pack.AppendString(nil, "x"),
 		pack.AppendInt(pack.AppendArrayHeader(nil, 1), 7), pack.AppendMapHeader(nil, 0),
 	}
 	var none Sampling
-	if err := decodeSamplingOf(pack.AppendMapHeader(nil, 0), &none); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, decodeSamplingOf(pack.AppendMapHeader(nil, 0), &none))
 	for _, f := range p.Structs["SamplingParams"].Fields {
 		noticed := false
 		for _, value := range values {
@@ -47,9 +44,7 @@ func decodeSamplingOf(message []byte, s *Sampling) error {
 // TestReadsByNameIsDeclared: what is said to be read is a field of the newest line.
 func TestReadsByNameIsDeclared(t *testing.T) {
 	p, err := LoadProfile(Newest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	declared := map[string]bool{}
 	for name, s := range p.Structs {
 		for _, f := range s.Fields {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -27,12 +28,8 @@ func TestOutputsReuse(t *testing.T) {
 		frames["enc-outputs-start-wave"], everything(t, c)[0],
 	} {
 		var fresh Outputs
-		if err := c.DecodeOutputs(frame, &fresh); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.DecodeOutputs(frame, &reused); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeOutputs(frame, &fresh))
+		require.NoError(t, c.DecodeOutputs(frame, &reused))
 		if diff := cmp.Diff(fresh, reused, cmpopts.IgnoreUnexported(Outputs{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("envelope %d: -fresh +reused:\n%s", i, diff)
 		}

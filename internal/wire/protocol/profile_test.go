@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -55,9 +56,7 @@ func partOfStats(key string) func(testing.TB, *Codec) []byte {
 
 func answer(t testing.TB, c *Codec) []byte {
 	m, err := c.UtilityResult(0, UtilityCall{CallID: 7, Method: "is_sleeping"}, true, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return elements(t, m[0])[4]
 }
 
@@ -70,9 +69,7 @@ func ready(_ testing.TB, c *Codec) []byte {
 func changed(t *testing.T, line, name string, change func(*Struct)) *Profile {
 	t.Helper()
 	p, err := LoadProfile(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, ok := p.Structs[name]
 	if !ok {
 		t.Fatalf("line %s has no %s", line, name)
@@ -123,9 +120,7 @@ func TestNewCodecRefuses(t *testing.T) {
 func TestNewCodecRefusesAMissingStruct(t *testing.T) {
 	for name := range written {
 		p, err := LoadProfile(Newest())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		delete(p.Structs, name)
 		if _, err := NewCodec(p); err == nil || !strings.Contains(err.Error(), "wire profile "+Newest()+" has no struct "+name) {
 			t.Errorf("without %s: %v", name, err)
@@ -160,9 +155,7 @@ func TestNewOptionalField(t *testing.T) {
 					s.Fields = append(s.Fields, Field{Name: "brand_new", Type: test.annotation, Default: json.RawMessage(test.def)})
 				})
 				c, err := NewCodec(p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				raw := locate(t, c)
 				var got []byte
 				if s := p.Structs[name]; s.Encoding == "array" {
@@ -217,9 +210,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 				s.Fields = append(append(fields, Field{Name: "brand_new", Type: "str", Default: json.RawMessage(`"new"`)}), s.Fields[at:]...)
 			})
 			c, err := NewCodec(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			before, after := elements(t, written[name](t, codecOf(t, recorded))), elements(t, written[name](t, c))
 			want := append(append(append([][]byte{}, before[:at]...), pack.AppendString(nil, "new")), before[at:]...)
 			if name == "EngineCoreOutputs" {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestQuietOutputs: an output with nothing but tokens is read in one piece, in every
@@ -26,9 +28,7 @@ func TestQuietOutputs(t *testing.T) {
 			b := quick.NewBatch(0)
 			for i, id := range []string{"a", "cmpl-0123456789abcdef-0-0123abcd-0123abcd", ""} {
 				s := quick.NewStream(plainRequest(id))
-				if err := b.Add(s, &Output{Tokens: []uint32{uint32(i), 300, 70_000}}); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, b.Add(s, &Output{Tokens: []uint32{uint32(i), 300, 70_000}}))
 			}
 			frame := slices.Clone(finish(t, b, &SchedulerStats{Running: 3})[0])
 			compareDecoding(t, quick, &slow, frame)

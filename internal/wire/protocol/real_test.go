@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -85,9 +86,7 @@ func checkAdd(t *testing.T, c *Codec, v vector) {
 		payload = v.Frames[1]
 	}
 	var r Request
-	if err := c.DecodeRequest(payload, &r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.DecodeRequest(payload, &r))
 	want := len(c.request.fields)
 	if r.Fields != want || len(r.Tail) != 0 || r.ID == "" {
 		t.Errorf("%d fields, %d unknown, id %q; the line has %d", r.Fields, len(r.Tail), r.ID, want)
@@ -107,9 +106,7 @@ func checkAdd(t *testing.T, c *Codec, v vector) {
 
 func checkUtilityCall(t *testing.T, payload []byte) {
 	call, err := DecodeUtilityCall(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	again := AppendUtilityCall(nil, call)
 	if equal, err := pack.Equal(payload, again); err != nil || !equal {
 		t.Errorf("re-encoded as %s, want %s (%v)", pack.Format(again), pack.Format(payload), err)
@@ -118,9 +115,7 @@ func checkUtilityCall(t *testing.T, payload []byte) {
 
 func checkAbort(t *testing.T, payload []byte) {
 	ids, err := DecodeAbort(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if again := AppendAbort(nil, ids...); string(again) != string(payload) {
 		t.Errorf("re-encoded as %x, want %x", again, payload)
 	}
@@ -128,9 +123,7 @@ func checkAbort(t *testing.T, payload []byte) {
 
 func checkInit(t *testing.T, payload []byte) {
 	a, err := DecodeInit(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	diffs, err := pack.Diff("INIT", payload, AppendInit(nil, a), pack.DiffOptions{
 		Ignore: func(path string) bool { return strings.HasPrefix(path, "INIT.parallel_config") },
 	})
@@ -141,9 +134,7 @@ func checkInit(t *testing.T, payload []byte) {
 
 func checkStatus(t *testing.T, payload []byte) {
 	s, err := DecodeStatus(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if again := AppendStatus(nil, s); string(again) != string(payload) {
 		t.Errorf("re-encoded as %x, want %x", again, payload)
 	}
@@ -151,9 +142,7 @@ func checkStatus(t *testing.T, payload []byte) {
 
 func checkReady(t *testing.T, payload []byte) {
 	r, err := DecodeReady(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if r.MaxModelLen == 0 || r.BlockSize == 0 || r.VLLMVersion == "" {
 		t.Errorf("%+v", r)
 	}
@@ -164,9 +153,7 @@ func checkReady(t *testing.T, payload []byte) {
 // with fewer keys in the statistics, and are only decoded.
 func checkOutputs(t *testing.T, c *Codec, v vector) {
 	var o Outputs
-	if err := c.DecodeOutputs(v.Frames[0], &o); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.DecodeOutputs(v.Frames[0], &o))
 	if o.Fields > len(c.envelope.ops) || (o.Utility == nil && len(o.Outputs) == 0 && o.SchedulerStats == nil && o.WaveComplete < 0 && o.StartWave < 0) {
 		t.Errorf("%+v", o)
 	}

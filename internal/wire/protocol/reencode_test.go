@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -86,9 +87,7 @@ func engineOutput(t *testing.T, o *RequestOutput, frames [][]byte) *Output {
 	if o.StopReason != nil {
 		cur := pack.NewCursor(o.StopReason)
 		id, err := cur.Int()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		out.StopToken, out.HasStopToken = id, true
 	}
 	if o.Events != nil {
@@ -122,9 +121,7 @@ func readError(t *testing.T, raw []byte) *RequestError {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return e
 }
 
@@ -132,15 +129,11 @@ func readEvents(t *testing.T, raw []byte) []Event {
 	t.Helper()
 	cur := pack.NewCursor(raw)
 	n, err := cur.ArrayLen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var events []Event
 	for range n {
 		value, err := cur.Raw()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var e Event
 		err = eachKey(value, func(key string, cur *pack.Cursor) (err error) {
 			if key == "type" {
@@ -150,9 +143,7 @@ func readEvents(t *testing.T, raw []byte) []Event {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		events = append(events, e)
 	}
 	return events
@@ -177,9 +168,7 @@ func readInts(t *testing.T, raw []byte) map[string]int {
 		}
 		return cur.Skip()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return ints
 }
 
@@ -213,9 +202,7 @@ func engineStats(t *testing.T, raw []byte) *SchedulerStats {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -294,13 +281,9 @@ func readTensor(t *testing.T, cur *pack.Cursor, frames [][]byte) (dtype string, 
 		t.Fatal(err)
 	}
 	dtype, err := cur.StrString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dims, err := cur.Uint32s(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, d := range dims {
 		shape = append(shape, int(d))
 	}

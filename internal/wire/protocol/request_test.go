@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -43,9 +44,7 @@ func TestRequestRoundTrip(t *testing.T) {
 				test.change(want)
 				var got Request
 				payload := c.AppendRequest(nil, want)
-				if err := c.DecodeRequest(payload, &got); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, c.DecodeRequest(payload, &got))
 				if raw := elements(t, payload)[3]; got.HasSampling && string(got.Sampling.Raw) != string(raw) {
 					t.Errorf("sampling parameters are %x, kept as %x", raw, got.Sampling.Raw)
 				}
@@ -67,16 +66,12 @@ func TestLoRARoundTrip(t *testing.T) {
 		sent := plainRequest("a")
 		sent.LoRA = &LoRA{Name: "adapter", ID: 3, Path: "/p"}
 		var got, again Request
-		if err := c.DecodeRequest(c.AppendRequest(nil, sent), &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, sent), &got))
 		if got.LoRA.Name != "adapter" || got.LoRA.ID != 3 || got.LoRA.Path != "/p" {
 			t.Errorf("line %s: %+v", line, got.LoRA)
 		}
 		// What was received is passed on as it came.
-		if err := c.DecodeRequest(c.AppendRequest(nil, &got), &again); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, &got), &again))
 		if diff := cmp.Diff(got.LoRA, again.LoRA); diff != "" {
 			t.Errorf("line %s: -received +passed on:\n%s", line, diff)
 		}
@@ -115,9 +110,7 @@ func TestSamplingDefaults(t *testing.T) {
 		{"set", maxTokens(9), 9, true},
 	} {
 		var r Request
-		if err := c.DecodeRequest(array(replaced(values, 3, test.raw)...), &r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeRequest(array(replaced(values, 3, test.raw)...), &r))
 		want := defaultSampling(nil)
 		want.MaxTokens, want.HasMaxTokens = test.limit, test.has
 		r.Sampling.Raw = nil
@@ -167,9 +160,7 @@ func TestTensorsGoBesideTheMessage(t *testing.T) {
 			b.Reset()
 			l := &Logprobs{Width: test.width, TokenIDs: make([]uint32, test.width), Values: make([]float32, test.width), Ranks: []int64{1}}
 			for range 2 {
-				if err := b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{0}, Logprobs: l}); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{0}, Logprobs: l}))
 			}
 			m := finish(t, b, nil)
 			var sizes []int
@@ -195,16 +186,12 @@ func TestTokensAreTheirOwn(t *testing.T) {
 	c := codecOf(t, recorded)
 	b := c.NewBatch(0)
 	for i := range uint32(3) {
-		if err := b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{i, i}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Add(c.NewStream(plainRequest("a")), &Output{Tokens: []uint32{i, i}}))
 	}
 	m := finish(t, b, nil)
 	var o Outputs
 	for range 2 { // afresh, then into the same arrays
-		if err := c.DecodeOutputs(m[0], &o); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.DecodeOutputs(m[0], &o))
 		for i := range o.Outputs {
 			_ = append(o.Outputs[i].Tokens, 99)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -40,9 +41,7 @@ func TestRewriteInit(t *testing.T) {
 				asked = append(asked, fmt.Sprintf("%s %d %s", k, client, a))
 				return "T" + a[1:], nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			want := strings.NewReplacer("tcp://h:7", "tcp://h:7", "tcp:", "Tcp:").Replace(string(payload))
 			if string(got) != want {
 				t.Errorf("got\n%s\nwant\n%s", pack.Format(got), pack.Format([]byte(want)))

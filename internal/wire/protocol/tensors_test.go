@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // tensorFrames are the messages that testdata/tensors.py wrote by the encoder of a
@@ -23,9 +24,7 @@ import (
 func tensorFrames(t testing.TB, path string) map[string][][]byte {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	all := map[string][][]byte{}
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -33,14 +32,10 @@ func tensorFrames(t testing.TB, path string) map[string][][]byte {
 			Name   string
 			Frames []string
 		}
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &c))
 		for _, text := range c.Frames {
 			frame, err := hex.DecodeString(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			all[c.Name] = append(all[c.Name], frame)
 		}
 	}
@@ -140,9 +135,7 @@ func TestPromptScoresOfRealEncoders(t *testing.T) {
 		}
 		for name, want := range want {
 			r := new(Request)
-			if err := c.DecodeRequest(frames[name][0], r); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.DecodeRequest(frames[name][0], r))
 			got, err := DecodePromptScores(r.Sampling.PromptScores, frames[name][1:])
 			if diff := cmp.Diff(want, got); err != nil || diff != "" {
 				t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
@@ -176,9 +169,7 @@ func messageOf(t *testing.T, c *Codec, o *Output) ClientMessage {
 	r := plainRequest("a")
 	r.HasSampling = false
 	o.Finish = FinishStop
-	if err := b.Add(c.NewStream(r), o); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Add(c.NewStream(r), o))
 	return finish(t, b, nil)
 }
 
@@ -216,17 +207,13 @@ func TestRealDecodersReadTensors(t *testing.T) {
 				for _, frame := range messageOf(t, c, o) {
 					frames = append(frames, hex.EncodeToString(frame))
 				}
-				if err := json.NewEncoder(&in).Encode(map[string]any{"name": name, "frames": frames}); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, json.NewEncoder(&in).Encode(map[string]any{"name": name, "frames": frames}))
 			}
 			python := filepath.Join(testenv.PeersDir(t), "engines", release, "bin", "python")
 			cmd := exec.Command(python, "testdata/tensors.py", "read")
 			cmd.Stdin, cmd.Stderr = &in, t.Output()
 			out, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			compareTold(t, asked, out)
 		})
 	}
@@ -247,9 +234,7 @@ func compareTold(t *testing.T, asked map[string]*Output, out []byte) {
 			Pooling      *tensor `json:"pooling_output"`
 			Scores       *tensor `json:"prompt_token_id_logprobs"`
 		}
-		if err := d.Decode(&told); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, d.Decode(&told))
 		o := asked[told.Name]
 		delete(asked, told.Name)
 		for _, pair := range []struct {

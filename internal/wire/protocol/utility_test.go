@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -48,9 +49,7 @@ func TestUtilityResultKinds(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				o := mustDecode(t, c, m)
 				if o.Utility == nil || o.Utility.CallID != 1<<63 || o.Utility.Failed || o.Utility.Result == nil {
 					t.Errorf("%+v", o.Utility)
@@ -115,9 +114,7 @@ func TestUtilityCallRoundTrip(t *testing.T) {
 		{ClientIndex: 1, CallID: 1 << 63, Method: "x", Args: [][]byte{{0xc0}, {0x90}, pack.AppendString(nil, "é")}},
 	} {
 		got, err := DecodeUtilityCall(AppendUtilityCall(nil, call))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if diff := cmp.Diff(call, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}

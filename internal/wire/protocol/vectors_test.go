@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -28,15 +29,11 @@ func loadVectors(t testing.TB) []vector {
 			Release, Name string
 			Frames        []string
 		}
-		if err := json.Unmarshal(line, &raw); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(line, &raw))
 		v := vector{Release: raw.Release, Name: raw.Name}
 		for _, f := range raw.Frames {
 			b, err := hex.DecodeString(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			v.Frames = append(v.Frames, b)
 		}
 		vectors = append(vectors, v)
@@ -69,9 +66,7 @@ func codecOf(t testing.TB, release string) *Codec {
 		release = "0.25.1"
 	}
 	c, err := CodecFor(release)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 

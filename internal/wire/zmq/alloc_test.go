@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // repeating is a stream without end.
@@ -71,9 +73,7 @@ func TestSendingAllocatesNothing(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := testing.AllocsPerRun(1000, func() {
-				if err := tt.send(); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, tt.send())
 			})
 			if got != 0 {
 				t.Errorf("%v allocations a message, want none", got)

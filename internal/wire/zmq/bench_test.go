@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // The benchmarks measure our side against libzmq's in one run, because the
@@ -172,9 +174,7 @@ func oursPing(b *testing.B, endpoint string) time.Duration {
 	c, body := dial(b, endpoint, Dealer, Options{Identity: []byte{0, 0}}), make([]byte, 200)
 	start := time.Now()
 	for range b.N {
-		if err := c.Send(body); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, c.Send(body))
 		if _, err := c.Recv(); err != nil {
 			b.Fatal(err)
 		}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // The bytes of frames, written out.
@@ -29,9 +31,7 @@ func TestBytesOnTheWire(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := c.Send(tt.frames...); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.Send(tt.frames...))
 			if got := r.receive(len(tt.want)); got != tt.want {
 				t.Errorf("sent %x, want %x", got, tt.want)
 			}
@@ -144,9 +144,7 @@ func TestReadDeadline(t *testing.T) {
 			c, r := rawPeer(t, Pull, Options{}, "Socket-Type", "PUSH")
 			stream := long(0, uint64(len(body)), body)
 			r.send(stream[:cut])
-			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
 			if m, err := c.Recv(); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("recv: %d frames, %v, want a deadline", len(m), err)
 			}
@@ -164,15 +162,11 @@ func TestReadDeadline(t *testing.T) {
 // The raw peer reads nothing: sending blocks until the deadline, and is over.
 func TestWriteDeadline(t *testing.T) {
 	c, _ := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
-	if err := c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 	if err := c.Send(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("send: %v, want a deadline", err)
 	}
-	if err := c.SetWriteDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.SetWriteDeadline(time.Time{}))
 	if err := c.Send([]byte("more")); err == nil {
 		t.Error("send after half a message: no error")
 	}
@@ -181,16 +175,12 @@ func TestWriteDeadline(t *testing.T) {
 func TestWriteWaitsForFlush(t *testing.T) {
 	c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
 	for _, frame := range []string{"a", "b"} {
-		if err := c.Write([]byte(frame)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Write([]byte(frame)))
 	}
 	if got := c.bw.Buffered(); got != 6 {
 		t.Errorf("%d bytes wait, want 6", got)
 	}
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Flush())
 	if got, want := r.receive(6), "\x00\x01a\x00\x01b"; got != want {
 		t.Errorf("heard %x, want %x", got, want)
 	}
@@ -259,9 +249,7 @@ func TestPingDoesNotHoldUpReceiving(t *testing.T) {
 		receive(t, c)
 	}
 	r.receive(64 << 20)
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-sent)
 	if got, want := r.receive(7), short(flagCommand, "\x04PONG"); got != want {
 		t.Errorf("heard %q, want %q", got, want)
 	}

@@ -9,26 +9,22 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A dialer outlasts peers that are not there, hang up, or are something else.
 func TestDialRetries(t *testing.T) {
 	transports(t, func(t *testing.T, endpoint string) {
 		addr, err := parseEndpoint(endpoint)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ln, err := addr.listen()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		endpoint = endpointOf(ln.Addr())
 		dialed := dialLater(t, endpoint, Push, Options{})
 		for _, greeting := range []string{"", "HTTP/1.1 200 OK\r\n", greeting[:10], greeting} {
 			nc, err := ln.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if _, err := nc.Write([]byte(greeting)); err != nil {
 				t.Fatal(err)
 			}
@@ -38,9 +34,7 @@ func TestDialRetries(t *testing.T) {
 		l := listen(t, endpoint, Pull, Options{})
 		for {
 			d, err := l.Recv(patient(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if d.Kind == Joined {
 				break
 			}
@@ -109,9 +103,7 @@ func TestDialIncompatiblePeer(t *testing.T) {
 func TestDealerToLibzmqRep(t *testing.T) {
 	py := startPyzmq(t)
 	c := dial(t, py.bind("rep", "REP", "tcp://127.0.0.1:*"), Dealer, Options{})
-	if err := c.Send(nil, []byte("question")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send(nil, []byte("question")))
 	if got := py.recv("rep"); len(got) != 1 || string(got[0]) != "question" {
 		t.Errorf("libzmq received %q", got)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseEndpoint(t *testing.T) {
@@ -62,9 +64,7 @@ func TestListenOnUsedPath(t *testing.T) {
 	endpoint := ipc(t)
 	path := strings.TrimPrefix(endpoint, "ipc://")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
 	if _, err := os.Stat(path); err != nil {
@@ -88,9 +88,7 @@ func TestListenOnUsedPath(t *testing.T) {
 func TestListenSparesFiles(t *testing.T) {
 	endpoint := ipc(t)
 	path := strings.TrimPrefix(endpoint, "ipc://")
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
 	if _, err := Listen(endpoint, Pull, Options{}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listen: %v, want address in use", err)
 	}

@@ -10,14 +10,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func openGate(t testing.TB, endpoint string, typ Type, opt Options, refused func(error)) *Gate {
 	t.Helper()
 	gate, err := OpenGate(endpoint, typ, opt, refused)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { gate.Close() })
 	return gate
 }
@@ -25,9 +25,7 @@ func openGate(t testing.TB, endpoint string, typ Type, opt Options, refused func
 func accept(t testing.TB, gate *Gate) *Conn {
 	t.Helper()
 	c, err := gate.Accept(patient(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -35,9 +33,7 @@ func accept(t testing.TB, gate *Gate) *Conn {
 func gateDial(t testing.TB, gate *Gate) *raw {
 	t.Helper()
 	nc, err := net.Dial(gate.ln.Addr().Network(), gate.ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return newRaw(t, nc)
 }
 

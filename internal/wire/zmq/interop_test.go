@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // identities as vLLM and others use them: two bytes little-endian, the longest
@@ -51,9 +53,7 @@ func TestDealerToLibzmqRouter(t *testing.T) {
 					t.Errorf("peer is a %s, want ROUTER", got)
 				}
 				for _, want := range messages() {
-					if err := c.Send(want...); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, c.Send(want...))
 					enveloped := append([][]byte{tt.id}, want...)
 					if d := diff(enveloped, py.recv("router")); d != "" {
 						t.Fatalf("libzmq received (-want +got):\n%s", d)
@@ -86,9 +86,7 @@ func TestRouterToLibzmqDealer(t *testing.T) {
 					if d := diff(Message(want), d.Message); d != "" {
 						t.Fatalf("received (-want +got):\n%s", d)
 					}
-					if err := l.Send(tt.id, want...); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, l.Send(tt.id, want...))
 					if d := diff(want, py.recv("dealer")); d != "" {
 						t.Fatalf("libzmq received (-want +got):\n%s", d)
 					}
@@ -113,9 +111,7 @@ func TestRouterNamesTheNameless(t *testing.T) {
 			t.Errorf("identity %x, want 5 bytes, the first 0, of its own", id)
 		}
 		seen[string(id)] = true
-		if err := l.Send(id, []byte(name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Send(id, []byte(name)))
 		if diff := cmp.Diff([][]byte{[]byte(name)}, py.recv(name)); diff != "" {
 			t.Errorf("libzmq received (-want +got):\n%s", diff)
 		}
@@ -125,9 +121,7 @@ func TestRouterNamesTheNameless(t *testing.T) {
 func TestDealerWithoutIdentityAtLibzmqRouter(t *testing.T) {
 	py := startPyzmq(t)
 	c := dial(t, py.bind("router", Router, "tcp://127.0.0.1:*"), Dealer, Options{})
-	if err := c.Send([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send([]byte("hello")))
 	got := py.recv("router")
 	if len(got) != 2 || len(got[0]) != 5 || got[0][0] != 0 {
 		t.Errorf("libzmq received %x, want its own 5 byte identity and one frame", got)
@@ -149,9 +143,7 @@ func TestBigFrames(t *testing.T) {
 			t.Fatalf("received (-want +got):\n%s", diff)
 		}
 		py.start(command{"op": "recv_big", "name": "dealer"})
-		if err := l.Send([]byte{0, 0}, msg...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Send([]byte{0, 0}, msg...))
 		if diff := cmp.Diff(want, py.finish().Digests); diff != "" {
 			t.Errorf("libzmq received (-want +got):\n%s", diff)
 		}
@@ -192,9 +184,7 @@ func TestPushHeldUpBySlowLibzmqPull(t *testing.T) {
 		default:
 		}
 		py.start(command{"op": "drain", "name": "pull", "first": 10, "count": count - 10, "pause_every": 1000, "pause": 0.005})
-		if err := <-sent; err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, <-sent)
 		if a := py.finish(); a.Wrong != 0 {
 			t.Errorf("%d messages out of order", a.Wrong)
 		}
@@ -257,9 +247,7 @@ func TestCrowd(t *testing.T) {
 		joined, gone := 0, 0
 		for gone < peers {
 			d, err := l.Recv(patient(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			id := string(d.Peer.Identity)
 			switch d.Kind {
 			case Joined:
@@ -273,9 +261,7 @@ func TestCrowd(t *testing.T) {
 					t.Fatalf("peer %x: message %d of peer %x, want message %d", id, n, d.Message[1], next[id])
 				}
 				next[id]++
-				if err := l.Send(d.Peer.Identity, d.Message...); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, l.Send(d.Peer.Identity, d.Message...))
 			}
 		}
 		if a := py.finish(); a.Wrong != 0 {
@@ -315,9 +301,7 @@ func TestLibzmqPeerKilled(t *testing.T) {
 		if got := expect(t, l, Received).Message; string(got[0]) != "again" {
 			t.Errorf("received %q from the new peer", got)
 		}
-		if err := l.Send([]byte{0, 0}, []byte("welcome")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Send([]byte{0, 0}, []byte("welcome")))
 		if got := second.recv("dealer"); string(got[0]) != "welcome" {
 			t.Errorf("the new peer received %q", got)
 		}
@@ -344,9 +328,7 @@ func TestDialedLibzmqPeerKilled(t *testing.T) {
 		again := startPyzmq(t)
 		again.bind("pull", Pull, endpoint)
 		c := dial(t, endpoint, Push, Options{})
-		if err := c.Send([]byte("found")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Send([]byte("found")))
 		if got := again.recv("pull"); string(got[0]) != "found" {
 			t.Errorf("the new peer received %q", got)
 		}
@@ -369,9 +351,7 @@ func TestLibzmqNewcomerWaitsForItsIdentity(t *testing.T) {
 	kinds, got := map[Kind]int{}, ""
 	for kinds[Joined] == 0 || kinds[Received] < 2 {
 		d, err := l.Recv(patient(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		kinds[d.Kind]++
 		if d.Kind == Received {
 			got += string(d.Message[0]) + " "
@@ -409,9 +389,7 @@ func TestLibzmqHeartbeat(t *testing.T) {
 	if got := expect(t, l, Received).Message; string(got[0]) != "alive" {
 		t.Errorf("received %q", got)
 	}
-	if err := c.Send([]byte("alive")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send([]byte("alive")))
 	if got := py.recv("pull"); string(got[0]) != "alive" {
 		t.Errorf("libzmq received %q", got)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Everything written before Close arrives, flushed or not, although the peer had
@@ -99,9 +101,7 @@ func TestLingerTowardsLibzmq(t *testing.T) {
 	transports(t, func(t *testing.T, endpoint string) {
 		py := startPyzmq(t)
 		c := dial(t, py.bind("router", Router, endpoint), Dealer, Options{Identity: []byte{0, 0}, Linger: patience})
-		if err := c.Write([]byte("READY")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Write([]byte("READY")))
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

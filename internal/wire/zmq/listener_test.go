@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Whatever arrives instead of a handshake is refused with its reason, and the
@@ -73,9 +75,7 @@ func TestSilentClientsBlockNobody(t *testing.T) {
 	rawDial(t, l).send(greeting[:20])
 	c := dial(t, l.Endpoint(), Dealer, Options{})
 	expect(t, l, Joined)
-	if err := c.Send([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send([]byte("hello")))
 	if m := expect(t, l, Received).Message; string(m[0]) != "hello" {
 		t.Errorf("received %q", m)
 	}
@@ -157,9 +157,7 @@ func TestSameIdentity(t *testing.T) {
 	if b, err := io.ReadAll(r); len(b) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Errorf("after the greeting: %x, %v, want the end of the connection", b, err)
 	}
-	if err := l.Send(id, []byte("to the first")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Send(id, []byte("to the first")))
 	receive(t, first)
 
 	// The newcomer's Dial goes on trying, until the first has left.
@@ -178,9 +176,7 @@ func TestSameIdentity(t *testing.T) {
 		t.Error("the second joined before the first was gone")
 	}
 	second := dialed()
-	if err := l.Send(id, []byte("to the second")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Send(id, []byte("to the second")))
 	receive(t, second)
 }
 
@@ -190,9 +186,7 @@ func TestNewcomerWaitsForGone(t *testing.T) {
 	table := newTable()
 	peer := Peer{Identity: []byte{0, 0}}
 	old, young := &Conn{}, &Conn{}
-	if err := table.claim(context.Background(), &peer, old); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, table.claim(context.Background(), &peer, old))
 	old.gone.Store(true)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -227,13 +221,9 @@ func TestNewcomerWaitsForReceiver(t *testing.T) {
 	id := []byte{0, 0}
 	first := dial(t, l.Endpoint(), Dealer, Options{Identity: id, Linger: patience})
 	for range inboxEvents - 1 {
-		if err := first.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, first.Write([]byte("x")))
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, first.Close())
 	var err error
 	for err == nil {
 		err = l.Send(id, []byte("x"))
@@ -267,13 +257,9 @@ func (f *flaky) Accept() (net.Conn, error) {
 
 func TestAcceptFailsAndRecovers(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	opt, err := Options{}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l := serveOn(&flaky{Listener: ln, failures: 2}, Pull, opt)
 	t.Cleanup(func() { l.Close() })
 	for range 2 {
@@ -289,9 +275,7 @@ func TestMadeUpIdentitiesAvoidTaken(t *testing.T) {
 	table := newTable()
 	table.next = 1<<32 - 1
 	taken := Peer{Identity: []byte{0, 0, 0, 0, 0}}
-	if err := table.claim(context.Background(), &taken, &Conn{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, table.claim(context.Background(), &taken, &Conn{}))
 	for _, want := range [][]byte{{0, 0xff, 0xff, 0xff, 0xff}, {0, 0, 0, 0, 1}} {
 		var peer Peer
 		if err := table.claim(context.Background(), &peer, &Conn{}); err != nil || !bytes.Equal(peer.Identity, want) {
@@ -313,16 +297,10 @@ func TestListenerSend(t *testing.T) {
 	c := dial(t, router.Endpoint(), Dealer, Options{Identity: id})
 	joined := expect(t, router, Joined)
 	for _, text := range []string{"a", "b"} {
-		if err := router.Write(id, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, router.Write(id, []byte(text)))
 	}
-	if err := router.Flush(id); err != nil {
-		t.Fatal(err)
-	}
-	if err := joined.Conn.Send([]byte("c")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, router.Flush(id))
+	require.NoError(t, joined.Conn.Send([]byte("c")))
 	for _, want := range []string{"a", "b", "c"} {
 		if m := receive(t, c); string(m[0]) != want {
 			t.Errorf("received %q, want %q", m, want)
@@ -359,9 +337,7 @@ func TestListenerSend(t *testing.T) {
 func TestBoundPush(t *testing.T) {
 	l := listen(t, "tcp://127.0.0.1:0", Push, Options{})
 	c := dial(t, l.Endpoint(), Pull, Options{})
-	if err := expect(t, l, Joined).Conn.Send([]byte("work")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, expect(t, l, Joined).Conn.Send([]byte("work")))
 	if m := receive(t, c); string(m[0]) != "work" {
 		t.Errorf("received %q", m)
 	}

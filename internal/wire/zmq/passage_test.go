@@ -10,6 +10,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // pieces is a connection whose reads are cut where the test wants, and which keeps
@@ -365,9 +367,7 @@ func sameMessage(t *testing.T, seen observed, m Message, limit int64, tails bool
 		want, kept = nil, 0
 	}
 	got, err := SplitFrames(nil, []byte(seen.Wire))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d := diff(want, got); d != "" || seen.Size != size || seen.Elided != size-kept {
 		t.Fatalf("size %d, elided %d of %d, %d kept (-want +got):\n%s", seen.Size, seen.Elided, size, kept, d)
 	}

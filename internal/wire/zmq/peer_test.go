@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestMain(m *testing.M) {
@@ -65,14 +66,10 @@ func startPyzmq(t testing.TB) *pyzmq {
 	t.Helper()
 	cmd := exec.Command(testenv.Python(t), filepath.Join("testdata", "peer.py"))
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Not StdoutPipe: that one is closed under the reader when the process ends.
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd.Stdout = w
 	testenv.Process(t, "pyzmq peer", cmd)
 	w.Close()
@@ -186,9 +183,7 @@ func transports(t *testing.T, test func(t *testing.T, endpoint string)) {
 func ipc(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "zmq")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return "ipc://" + filepath.Join(dir, "socket")
 }
@@ -196,9 +191,7 @@ func ipc(t testing.TB) string {
 func listen(t testing.TB, endpoint string, typ Type, opt Options) *Listener {
 	t.Helper()
 	l, err := Listen(endpoint, typ, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -206,9 +199,7 @@ func listen(t testing.TB, endpoint string, typ Type, opt Options) *Listener {
 func dial(t testing.TB, endpoint string, typ Type, opt Options) *Conn {
 	t.Helper()
 	c, err := Dial(patient(t), endpoint, typ, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -217,9 +208,7 @@ func dial(t testing.TB, endpoint string, typ Type, opt Options) *Conn {
 func expect(t testing.TB, l *Listener, kind Kind) Delivery {
 	t.Helper()
 	d, err := l.Recv(patient(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d.Kind != kind {
 		t.Fatalf("event is %s of %s (%v), want %s", d.Kind, d.Peer, d.Err, kind)
 	}
@@ -229,13 +218,9 @@ func expect(t testing.TB, l *Listener, kind Kind) Delivery {
 // receive is Recv with the test's patience.
 func receive(t testing.TB, c *Conn) Message {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	m, err := c.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return m
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A pub is a publisher and what it tells.
@@ -77,9 +79,7 @@ func TestPublishToLibzmq(t *testing.T) {
 				subscribeLibzmq(py, typ, "b", p.Endpoint(), "")
 				p.await("")
 				for _, m := range messages() {
-					if err := p.Send(append(Message{[]byte("news of a")}, m...)); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, p.Send(append(Message{[]byte("news of a")}, m...)))
 				}
 				p.send("olds", "not for a")
 				p.send("news", "end")
@@ -243,9 +243,7 @@ func TestSlowSubscriberMisses(t *testing.T) {
 func dialPub(t testing.TB, p *pub, prefix string) *Conn {
 	t.Helper()
 	c := dial(t, p.Endpoint(), Sub, Options{})
-	if err := c.Subscribe([]byte(prefix)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Subscribe([]byte(prefix)))
 	p.await(prefix)
 	return c
 }
@@ -292,9 +290,7 @@ func TestSubscriptionForms(t *testing.T) {
 func greetPub(t testing.TB, p *pub, typ string) *raw {
 	t.Helper()
 	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := newRaw(t, nc)
 	r.greet("Socket-Type", typ)
 	return r
@@ -323,9 +319,7 @@ func TestPublisherRefuses(t *testing.T) {
 			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
 			good := dialPub(t, p, "kv")
 			nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			r := newRaw(t, nc)
 			r.send(tt.bytes)
 			if err := <-p.refused; !errors.Is(err, tt.err) || !strings.Contains(err.Error(), p.Endpoint()) {
@@ -352,9 +346,7 @@ func TestClosedPublisherLingers(t *testing.T) {
 	for i := range count {
 		p.send(string([]byte{byte(i), byte(i >> 8), 0, 0, 0, 0, 0, 0}))
 	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Close())
 	if a := py.do(command{"op": "drain", "name": "s", "count": count}); a.Wrong != 0 {
 		t.Errorf("%d messages out of order", a.Wrong)
 	}
@@ -448,18 +440,14 @@ func TestSubscribeToLibzmq(t *testing.T) {
 						t.Fatalf("the publisher is told %q, want %q", got, want)
 					}
 				}
-				if err := c.Subscribe(nil); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, c.Subscribe(nil))
 				hear("\x01")
 				want := [][]byte{[]byte("READY")}
 				py.send("pub", want...)
 				if d := diff(Message(want), receive(t, c)); d != "" {
 					t.Errorf("received (-want +got):\n%s", d)
 				}
-				if err := errors.Join(c.Subscribe([]byte("a")), c.Unsubscribe(nil)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, errors.Join(c.Subscribe([]byte("a")), c.Unsubscribe(nil)))
 				hear("\x01a")
 				hear("\x00")
 				py.send("pub", []byte("b"))
@@ -497,14 +485,10 @@ func TestPublishingAllocatesNothing(t *testing.T) {
 	m := frames("kv", "12345678", strings.Repeat("x", 1000))
 	// Far more than the high-water mark, so that the queues have grown before it counts.
 	for range 10_000 {
-		if err := p.Send(m); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Send(m))
 	}
 	if got := testing.AllocsPerRun(1000, func() {
-		if err := p.Send(m); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Send(m))
 	}); got != 0 {
 		t.Errorf("%v allocations a message, want none", got)
 	}
@@ -524,9 +508,7 @@ func BenchmarkPublish(b *testing.B) {
 			m := frames("kv", "12345678", strings.Repeat("x", 1000))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := p.Send(m); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, p.Send(m))
 			}
 			b.ReportMetric(float64(p.Dropped())/float64(b.N), "dropped/op")
 		})

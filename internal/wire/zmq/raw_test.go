@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // The greeting of libzmq 4.3.5, byte by byte: signature, version 3.1, mechanism,
@@ -43,17 +45,13 @@ type raw struct {
 func rawDial(t testing.TB, l *Listener) *raw {
 	t.Helper()
 	nc, err := net.Dial(l.ln.Addr().Network(), l.ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return newRaw(t, nc)
 }
 
 func newRaw(t testing.TB, nc net.Conn) *raw {
 	t.Cleanup(func() { nc.Close() })
-	if err := nc.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
 	return &raw{Conn: nc, t: t}
 }
 
@@ -89,16 +87,12 @@ func (r *raw) greet(metadata ...string) {
 func rawListen(t testing.TB) (endpoint string, accept func() *raw) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { ln.Close() })
 	return endpointOf(ln.Addr()), func() *raw {
 		t.Helper()
 		nc, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return newRaw(t, nc)
 	}
 }
@@ -125,9 +119,7 @@ func dialLater(t testing.TB, endpoint string, typ Type, opt Options) func() *Con
 	return func() *Conn {
 		t.Helper()
 		c, err := <-dialed, <-failed
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -144,9 +136,7 @@ type relay struct {
 func startRelay(t testing.TB, to net.Addr) *relay {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &relay{endpoint: endpointOf(ln.Addr()), seen: make(chan []byte, 1024)}
 	t.Cleanup(func() { ln.Close() })
 	go func() {
@@ -204,8 +194,6 @@ func (r *relay) wait(t testing.TB, text string) {
 func tcpAddr(t testing.TB, endpoint string) net.Addr {
 	t.Helper()
 	addr, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return addr
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // BenchmarkRelay measures a relay with a observer beside libzmq's own proxy, each in
@@ -166,9 +168,7 @@ func cpu(b *testing.B, pid int) float64 {
 func resident(b *testing.B, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); fields[0] == "VmHWM:" {
 			kb, _ := strconv.ParseFloat(fields[1], 64)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Whoever hangs up has its last word delivered, and hears the last words of the other.
@@ -191,9 +193,7 @@ func TestRelayEndsWithContext(t *testing.T) {
 			s.far.receive(1 << 20)
 			s.stop()
 			got, err := io.ReadAll(s.far)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got = got[(len(hello)-(1<<20)%len(hello))%len(hello):]
 			if len(got)%len(hello) != 0 || !bytes.Equal(got, bytes.Repeat([]byte(hello), len(got)/len(hello))) {
 				t.Errorf("%d bytes arrived after the end, want whole messages", len(got))

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A stand is a relay between two peers whose every byte the test writes: near, a
@@ -42,13 +44,9 @@ func startStand(t *testing.T, near, far string, fromNear, fromFar Observer) *sta
 	s.a = accept(t, gate)
 
 	addr, err := parseEndpoint(far)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ln, err := addr.forListening().listen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { ln.Close() })
 	dialed := make(chan error, 1)
 	go func() {
@@ -57,14 +55,10 @@ func startStand(t *testing.T, near, far string, fromNear, fromFar Observer) *sta
 		dialed <- err
 	}()
 	nc, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.far = newRaw(t, nc)
 	s.far.greet("Socket-Type", "ROUTER")
-	if err := <-dialed; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-dialed)
 
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
@@ -218,9 +212,7 @@ func TestRelayHoldsUp(t *testing.T) {
 		rest := written % len(m)
 		go func() { s.near.send(m[rest:] + hello); s.near.hangUp() }()
 		got, err := io.ReadAll(s.far)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		want := append(bytes.Repeat([]byte(m), written/len(m)+1), hello...)
 		if !bytes.Equal(got, want) {
 			t.Errorf("%d bytes arrived, want %d, or other ones", len(got), len(want))

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // tapped is a link that a tap stands in: whoever connects to the gate is led on to
@@ -55,9 +56,7 @@ func (l tapped) serve(ctx context.Context, gate *Gate, failed func(error)) {
 func (l tapped) start(t testing.TB) (endpoint string) {
 	t.Helper()
 	gate, err := OpenGate(l.Listen, l.Type, Options{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if l.observer == nil {
 		l.observer = func() (Observer, Observer) { return nil, nil }
 	}
@@ -114,13 +113,9 @@ func startTap(t testing.TB) (pid int, link func(tapped) (endpoint string)) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), tapProcess+"=1")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd.Stdout = w
 	testenv.Process(t, "tap", cmd)
 	w.Close()

@@ -10,6 +10,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // tooMuch is more than the kernel keeps for a peer that does not read.
@@ -48,9 +50,7 @@ func TestWireInParts(t *testing.T) {
 	heard := make(chan string)
 	go func() { heard <- r.receive(len(stream)) }()
 	c.bg.Wait() // for the PONG that may not be written
-	if err := c.WriteWire(stream[n:]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.WriteWire(stream[n:]))
 	if got := <-heard; got != string(stream) {
 		t.Errorf("the %d bytes heard are not the %d written, of them %d at once", len(got), len(stream), n)
 	}
@@ -76,15 +76,11 @@ func TestTryWireGivesWay(t *testing.T) {
 		t.Errorf("%d bytes written while another one sends, %v", n, err)
 	}
 	c.wmu.Unlock()
-	if err := c.Write([]byte("buffered")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Write([]byte("buffered")))
 	if n, err := c.TryWire(wire); n != 0 || err != nil {
 		t.Errorf("%d bytes written before what is buffered, %v", n, err)
 	}
-	if err := c.WriteWire(wire); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.WriteWire(wire))
 	if n, err := c.TryWire(wire); n != len(wire) || err != nil {
 		t.Errorf("%d bytes written, %v; want %d", n, err, len(wire))
 	}
@@ -120,18 +116,12 @@ func TestWireThatEnds(t *testing.T) {
 		c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
 		stream := wires(tooMuch)
 		n, err := c.TryWire(stream)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.SetWriteDeadline(time.Unix(1, 0)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, c.SetWriteDeadline(time.Unix(1, 0)))
 		if err := c.WriteWire(stream[n:]); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("WriteWire: %v; want that the deadline has passed", err)
 		}
-		if err := c.SetWriteDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.SetWriteDeadline(time.Time{}))
 		if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
 			t.Errorf("send behind half a message: %v, want %v", err, errTorn)
 		}
@@ -166,9 +156,7 @@ func TestWireToLibzmq(t *testing.T) {
 			}
 			err = c.WriteWire(b[n:])
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b = b[:0]
 	}
 	if partly == 0 {

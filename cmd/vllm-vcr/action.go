@@ -1,22 +1,27 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/sethvargo/go-githubactions"
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/forge/action"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -111,7 +116,7 @@ func runAction(ctx context.Context, env *environment) error {
 	if err := setActionVerdict(env, conformance.ExitInfra); err != nil {
 		return err
 	}
-	hideStepVariables(env)
+	env = hideStepVariables(env)
 	code, err := runActionMode(ctx, env)
 	if set := setActionVerdict(env, code); set != nil && code == conformance.ExitOK {
 		code, err = conformance.ExitInfra, set
@@ -125,26 +130,29 @@ func runAction(ctx context.Context, env *environment) error {
 	return exitError{code, err}
 }
 
-// ofStep are variables by which a step hands something on.
-var ofStep = []string{"GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY"}
+// stepVariables are variables by which a step hands something on.
+var stepVariables = []string{"GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_STEP_SUMMARY"}
 
-// hideStepVariables keeps the inputs, and the files by which a step hands something on, from the programs that this one starts:
-// an engine under test that is itself made for workflows would take them for its own.
-func hideStepVariables(env *environment) {
+// hideStepVariables removes the inputs, and the files by which a step hands something on, from the environment of the programs
+// that this one starts: an engine under test that is itself made for workflows would take them for its own. The environment
+// that it returns still has them.
+func hideStepVariables(env *environment) *environment {
 	hidden, lookup := map[string]string{}, env.lookupEnv
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
-		if strings.HasPrefix(name, "INPUT_") || slices.Contains(ofStep, name) {
+		if strings.HasPrefix(name, "INPUT_") || slices.Contains(stepVariables, name) {
 			hidden[name] = value
 			os.Unsetenv(name)
 		}
 	}
-	env.lookupEnv = func(name string) (string, bool) {
+	inner := *env
+	inner.lookupEnv = func(name string) (string, bool) {
 		if value, found := hidden[name]; found {
 			return value, true
 		}
 		return lookup(name)
 	}
+	return &inner
 }
 
 // setActionVerdict sets the outputs of every mode.
@@ -287,4 +295,86 @@ func openPullRequest(ctx context.Context, env *environment) (int, error) {
 	title := cmp.Or(env.getenv("WATCH_TITLE"), "The support window is current")
 	args = append(args, "--title="+title, "--body-file="+body.Name())
 	return newEnvironment(env.stdout, env.stderr, env.lookupEnv).execute(ctx, args)
+}
+
+// maxMarked are how many findings of a level are marked where they are. Another
+// annotation says how the run ended.
+const maxMarked = report.AnnotationLimit - 1
+
+// placed is how a finding of compat.toml or the manifest is printed.
+var diagnosticLine = lazyregexp.New(`^(.+):(\d+): ([A-Z]\d{3}) (error|warning): (.*)$`)
+
+// actionLog passes on what a command writes, all into one stream so that the order
+// stays, a line at a time. It remembers what the action repeats.
+type actionLog struct {
+	mu          sync.Mutex
+	w           io.Writer
+	part        [logStreams][]byte // the line that is not yet whole
+	last        string             // line of stdout
+	diagnostics [][]string
+}
+
+// What an actionLog takes. Its lines are harmless already, and the annotations among them must stay what they are.
+const (
+	logStdout = iota
+	logStderr
+	logStreams
+)
+
+// stream is a writer for one of the streams.
+func (l *actionLog) stream(number int) io.Writer { return logStream{l, number} }
+
+type logStream struct {
+	log    *actionLog
+	number int
+}
+
+func (s logStream) Write(p []byte) (int, error) {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	part := append(s.log.part[s.number], p...)
+	defer func() { s.log.part[s.number] = part }()
+	for {
+		end := bytes.IndexByte(part, '\n')
+		if end < 0 {
+			return len(p), nil
+		}
+		line := string(part[:end])
+		part = part[end+1:]
+		if err := s.log.pass(s.number, line); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (l *actionLog) pass(stream int, line string) error {
+	switch finding := diagnosticLine().FindStringSubmatch(line); {
+	case stream == logStderr && finding != nil:
+		l.diagnostics = append(l.diagnostics, finding[1:])
+	case stream == logStdout && line != "":
+		l.last = line
+	}
+	_, err := fmt.Fprintln(l.w, line)
+	return err
+}
+
+// flush ends lines that were not ended.
+func (l *actionLog) flush() {
+	for number, part := range l.part {
+		if len(part) > 0 {
+			fmt.Fprintln(l.stream(number))
+		}
+	}
+}
+
+// annotate marks findings in files of the repository where they are.
+func (l *actionLog) annotate(env *environment, dir string) {
+	marked := map[string]int{}
+	for _, f := range l.diagnostics {
+		file, line, code, level, text := f[0], f[1], f[2], f[3], f[4]
+		if marked[level]++; marked[level] > maxMarked || !filepath.IsLocal(file) {
+			continue
+		}
+		printWorkflowCommand(env, level, path.Join(dir, filepath.ToSlash(file)), line, code+" "+text)
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -47,16 +47,16 @@ func newCompatCheckCommand(env *environment) *cobra.Command {
 			"Findings go to stderr, one a line, as file:line: CODE severity: message.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			window, registry, err := loadInputs(env, &in)
+			matrix, registry, err := loadInputs(env, &in)
 			if err != nil {
 				return err
 			}
-			checked, err := checkTargets(env, targets, window)
+			checked, err := checkTargets(env, targets, matrix)
 			if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(env.stdout, "%s: %d lines; %s: %d goldens%s\n",
-				window.File, len(window.Lines), registry.File, len(registry.Goldens), checked)
+				matrix.File, len(matrix.Lines), registry.File, len(registry.Goldens), checked)
 			return err
 		},
 	}
@@ -65,14 +65,14 @@ func newCompatCheckCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// checkTargets checks the targets against the window, and returns the words that say so. A project may capture nothing.
-func checkTargets(env *environment, path string, window *compat.Matrix) (string, error) {
+// checkTargets checks the targets against the compat matrix, and returns the words that say so. A project may capture nothing.
+func checkTargets(env *environment, path string, matrix *compat.Matrix) (string, error) {
 	if path == "" && !exists(vcr.TargetsPath) {
 		return "", nil
 	}
-	file, findings := loadTargets(path, window)
-	printDiagnostics(env, findings)
-	if tomlfile.HasErrors(findings) {
+	file, diagnostics := loadTargets(path, matrix)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
 		return "", fmt.Errorf("%s cannot be used as it is", file.Name)
 	}
 	return fmt.Sprintf("; %s: %d targets", file.Name, len(file.Targets)), nil
@@ -130,14 +130,14 @@ func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
 	if err != nil {
 		return err
 	}
-	window, registry, err := loadInputs(env, &opts.in)
+	matrix, registry, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
 	if opts.pending && kind != matrixCapture {
 		return fmt.Errorf("--pending is for --kind %s", matrixCapture)
 	}
-	lines, err := window.Select(opts.lines)
+	lines, err := matrix.Select(opts.lines)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func releaseRows(opts compatMatrixOptions) ([]releaseRow, error) {
 	return rows, nil
 }
 
-var releasePattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
+var releasePattern = lazyregexp.New(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
 // releaseVersion is a version as it stands in the names of assets and images.
 func releaseVersion(given string) (string, error) {
@@ -245,7 +245,7 @@ func releaseVersion(given string) (string, error) {
 		source, version = "this build is no release, so that --version is needed", buildVersion()
 	}
 	bare := strings.TrimPrefix(version, "v")
-	if len(bare) > 64 || !releasePattern.MatchString(bare) {
+	if len(bare) > 64 || !releasePattern().MatchString(bare) {
 		return "", fmt.Errorf("%s: %q is not a version of the form 1.0.0", source, version)
 	}
 	return bare, nil
@@ -331,21 +331,21 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	if err := opts.complete(flags); err != nil {
 		return err
 	}
-	data, window, err := compat.LoadText(cmp.Or(opts.in.compat, vcr.CompatPath))
+	data, matrix, err := compat.LoadText(cmp.Or(opts.in.compat, vcr.CompatPath))
 	if err != nil {
 		return err
 	}
-	lines, err := window.Set(opts.change)
+	lines, err := matrix.Set(opts.change)
 	if err != nil {
 		return err
 	}
-	changes := compat.Diff(window.Lines, lines)
+	changes := compat.Diff(matrix.Lines, lines)
 	if len(changes) == 0 {
-		_, err := fmt.Fprintf(env.stdout, "%s: unchanged\n", window.File)
+		_, err := fmt.Fprintf(env.stdout, "%s: unchanged\n", matrix.File)
 		return err
 	}
-	edit := windowEdit{Matrix: window, before: data}
-	if edit.after, err = compat.Rewrite(window.File, data, lines); err != nil {
+	edit := matrixEdit{Matrix: matrix, before: data}
+	if edit.after, err = compat.Rewrite(matrix.File, data, lines); err != nil {
 		return err
 	}
 	if opts.change.Tag != nil && opts.change.Rev == nil {
@@ -359,40 +359,40 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 		return err
 	}
 	for _, c := range changes {
-		if _, err := fmt.Fprintf(env.stdout, "%s: %s\n", window.File, report.OneLine(c.String())); err != nil {
+		if _, err := fmt.Fprintf(env.stdout, "%s: %s\n", matrix.File, report.OneLine(c.String())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// windowEdit is a window, and the text of its file before and after an edit.
-type windowEdit struct {
+// matrixEdit is a compat matrix, and the text of its file before and after an edit.
+type matrixEdit struct {
 	*compat.Matrix
 	before, after []byte
 }
 
-// checkedWindow is an edited window with what it was checked against.
-type checkedWindow struct {
-	window   *compat.Matrix
-	registry *manifest.Manifest
-	findings []tomlfile.Diagnostic
+// checkedMatrix is an edited compat matrix with what it was checked against.
+type checkedMatrix struct {
+	matrix      *compat.Matrix
+	registry    *manifest.Manifest
+	diagnostics []tomlfile.Diagnostic
 }
 
-// checkEdit checks an edited window with all that compat check knows, and tells what it
-// finds. Errors of the window are refused, but for missing wire profiles where they may
+// checkEdit checks an edited compat matrix with all that compat check knows, and tells what it
+// finds. Errors of the compat matrix are refused, but for missing wire profiles where they may
 // be; those of the manifest are left to be mended there.
-func checkEdit(env *environment, edit windowEdit, manifestPath string, mayLackProfile bool) (checkedWindow, error) {
-	window, findings := compat.Parse(edit.File, edit.after)
+func checkEdit(env *environment, edit matrixEdit, manifestPath string, mayLackProfile bool) (checkedMatrix, error) {
+	matrix, diagnostics := compat.Parse(edit.File, edit.after)
 	registry, more := loadManifest(env, manifestPath, edit.Matrix)
 	if tomlfile.HasErrors(more) {
 		printDiagnostics(env, more)
-		return checkedWindow{}, fmt.Errorf("%s cannot be used as it is", registry.File)
+		return checkedMatrix{}, fmt.Errorf("%s cannot be used as it is", registry.File)
 	}
-	findings = slices.Concat(findings, more, conformance.CheckInputs(window, registry))
-	tomlfile.Sort(findings)
+	diagnostics = slices.Concat(diagnostics, more, conformance.CheckInputs(matrix, registry))
+	tomlfile.Sort(diagnostics)
 	var refused error
-	for _, f := range findings {
+	for _, f := range diagnostics {
 		isLeft := f.File != edit.File || mayLackProfile && f.Code == compat.CodeNoProfile
 		if f.Severity == tomlfile.Error && !isLeft {
 			refused = cmp.Or(refused, fmt.Errorf("the change would break a rule: %s", f))
@@ -400,12 +400,12 @@ func checkEdit(env *environment, edit windowEdit, manifestPath string, mayLackPr
 		}
 		env.printErr(f)
 	}
-	return checkedWindow{window, registry, findings}, refused
+	return checkedMatrix{matrix, registry, diagnostics}, refused
 }
 
 // write puts the edited text in the place of the file, unless somebody else has changed
 // that since it was read.
-func (e windowEdit) write() error {
+func (e matrixEdit) write() error {
 	now, err := os.ReadFile(e.File)
 	if err != nil {
 		return err

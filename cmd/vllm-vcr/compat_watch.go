@@ -27,8 +27,8 @@ const (
 	watchRC     = "rc"
 )
 
-// usualIndex is what --index without a URL means.
-const usualIndex = "default"
+// defaultIndex is what --index without a URL means.
+const defaultIndex = "default"
 
 // maxTagsFile is the size of a list of tags that is still read. One of vllm.git with all
 // other refs has half of it.
@@ -75,7 +75,7 @@ func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.tagsFile, "tags-file", "", "file with what git ls-remote --tags printed")
 	flags.StringVar(&opts.index, "index", "",
 		"package index, as --index=URL; --index alone is $PIP_INDEX_URL, else "+pypi.DefaultURL)
-	flags.Lookup("index").NoOptDefVal = usualIndex
+	flags.Lookup("index").NoOptDefVal = defaultIndex
 	flags.IntVar(&opts.maxStable, "max-stable", 9, "how many stable lines the window keeps")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what has to change, and write nothing; that is so without --write too")
 	flags.BoolVar(&opts.write, "write", false, "edit compat.toml")
@@ -122,7 +122,7 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	if err := opts.check(); err != nil {
 		return err
 	}
-	window, data, err := watchedWindow(env, opts.in.compat)
+	matrix, data, err := watchedMatrix(env, opts.in.compat)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	if err != nil {
 		return err
 	}
-	decision, err := decide(window, axis, list, opts.maxStable)
+	decision, err := decide(matrix, axis, list, opts.maxStable)
 	if err != nil {
 		return exitError{list.failure, fmt.Errorf("%s: %w", list.where, err)}
 	}
@@ -140,28 +140,28 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	for _, n := range decision.Notes {
 		env.printErr("vllm-vcr: note: " + n)
 	}
-	return concludeWatch(env, opts, windowEdit{Matrix: window, before: data}, announcement{Decision: decision, list: list})
+	return concludeWatch(env, opts, matrixEdit{Matrix: matrix, before: data}, announcement{Decision: decision, list: list})
 }
 
-// watchedWindow loads a window without errors, and its text.
-func watchedWindow(env *environment, path string) (*compat.Matrix, []byte, error) {
-	window, findings := loadCompat(path)
-	if tomlfile.HasErrors(findings) {
-		printDiagnostics(env, findings)
-		return nil, nil, fmt.Errorf("%s cannot be used as it is", window.File)
+// watchedMatrix loads a compat matrix without errors, and its text.
+func watchedMatrix(env *environment, path string) (*compat.Matrix, []byte, error) {
+	matrix, diagnostics := loadCompat(path)
+	if tomlfile.HasErrors(diagnostics) {
+		printDiagnostics(env, diagnostics)
+		return nil, nil, fmt.Errorf("%s cannot be used as it is", matrix.File)
 	}
-	if strings.HasPrefix(window.File, "(embedded) ") {
-		return window, embedded(vcr.CompatPath), nil
+	if strings.HasPrefix(matrix.File, "(embedded) ") {
+		return matrix, embedded(vcr.CompatPath), nil
 	}
-	data, window, err := compat.LoadText(window.File)
-	return window, data, err
+	data, matrix, err := compat.LoadText(matrix.File)
+	return matrix, data, err
 }
 
-func decide(window *compat.Matrix, axis string, list releaseList, maxStable int) (*compat.Decision, error) {
+func decide(matrix *compat.Matrix, axis string, list releaseList, maxStable int) (*compat.Decision, error) {
 	if axis == watchRC {
-		return window.WatchRC(list.releases)
+		return matrix.WatchRC(list.releases)
 	}
-	return window.WatchStable(list.releases, maxStable)
+	return matrix.WatchStable(list.releases, maxStable)
 }
 
 func listReleases(ctx context.Context, env *environment, opts compatWatchOptions) (releaseList, error) {
@@ -170,7 +170,7 @@ func listReleases(ctx context.Context, env *environment, opts compatWatchOptions
 		return releaseList{where: opts.tagsFile, releases: releases, failure: conformance.ExitUsage}, err
 	}
 	index := &pypi.Index{Log: env.log}
-	if opts.index != usualIndex && opts.index != "true" {
+	if opts.index != defaultIndex && opts.index != "true" {
 		index.URL = opts.index
 	}
 	published, err := index.Releases(ctx, "vllm")
@@ -212,7 +212,7 @@ func readTags(path string) ([]compat.Release, error) {
 
 // concludeWatch says what was decided, and writes it. The outputs come before the file: once
 // it is edited, the next run says that nothing has changed.
-func concludeWatch(env *environment, opts compatWatchOptions, edit windowEdit, said announcement) (err error) {
+func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, said announcement) (err error) {
 	done := "unchanged"
 	if said.Changed() {
 		done = "has to change, see --write"
@@ -240,7 +240,7 @@ func concludeWatch(env *environment, opts compatWatchOptions, edit windowEdit, s
 	return err
 }
 
-// announcement is a decision about the window, and what is to be told of it.
+// announcement is a decision about the compat matrix, and what is to be told of it.
 type announcement struct {
 	*compat.Decision
 	list            releaseList
@@ -248,12 +248,12 @@ type announcement struct {
 	toDo            []string // for a person
 }
 
-// learn takes from the check of the edited window what a person has to do about it.
-func (n *announcement) learn(checked checkedWindow) {
-	for _, f := range checked.findings {
-		at := slices.IndexFunc(checked.window.Lines, func(l compat.Line) bool { return l.Pos == f.Line })
+// learn takes from the check of the edited compat matrix what a person has to do about it.
+func (n *announcement) learn(checked checkedMatrix) {
+	for _, f := range checked.diagnostics {
+		at := slices.IndexFunc(checked.matrix.Lines, func(l compat.Line) bool { return l.Pos == f.Line })
 		if f.Code == compat.CodeNoProfile && at >= 0 {
-			n.missingProfiles = append(n.missingProfiles, checked.window.Lines[at].Name)
+			n.missingProfiles = append(n.missingProfiles, checked.matrix.Lines[at].Name)
 		}
 	}
 	for _, name := range n.missingProfiles {

@@ -173,7 +173,7 @@ func TestEditYields(t *testing.T) {
 	if err := os.WriteFile(path, []byte(watchedFile), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	edit := windowEdit{Matrix: &compat.Matrix{File: path}, before: []byte("as it was read"), after: []byte("edited")}
+	edit := matrixEdit{Matrix: &compat.Matrix{File: path}, before: []byte("as it was read"), after: []byte("edited")}
 	if err := edit.write(); err == nil || !strings.Contains(err.Error(), "was changed by somebody else") {
 		t.Errorf("got %v", err)
 	}

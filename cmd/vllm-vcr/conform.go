@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -20,13 +19,10 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 // conformGCPercent saves a sixth of the processor time for some 20 MB of memory.
@@ -117,7 +113,7 @@ func runConform(ctx context.Context, env *environment, opts conformOptions) erro
 	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return err
 	}
-	window, registry, err := loadInputs(env, &opts.in)
+	matrix, registry, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
@@ -127,21 +123,21 @@ func runConform(ctx context.Context, env *environment, opts conformOptions) erro
 	}
 	if opts.selfTest {
 		opts.sel = sel
-		return runSelfTest(ctx, env, opts, window, registry, started)
+		return runSelfTest(ctx, env, opts, matrix, registry, started)
 	}
-	return judgeCases(ctx, env, opts, sel, window, registry, started)
+	return judgeCases(ctx, env, opts, sel, matrix, registry, started)
 }
 
 // judgeCases plans the cases of a selection and runs them, or prints what it was asked to
 // print of them.
 func judgeCases(
-	ctx context.Context, env *environment, opts conformOptions, sel conformance.Selection, window *compat.Matrix, registry *manifest.Manifest, started time.Time,
+	ctx context.Context, env *environment, opts conformOptions, sel conformance.Selection, matrix *compat.Matrix, registry *manifest.Manifest, started time.Time,
 ) error {
-	cases, err := conformance.NewPlan(window, registry, sel)
+	cases, err := conformance.NewPlan(matrix, registry, sel)
 	if err != nil {
 		return err
 	}
-	all, err := conformance.EveryCase(window, registry, sel)
+	all, err := conformance.EveryCase(matrix, registry, sel)
 	if err != nil {
 		return err
 	}
@@ -153,7 +149,7 @@ func judgeCases(
 	if err := opts.subject.put(env, &runner, sel.Suite, opts.model, cases); err != nil {
 		return err
 	}
-	if opts.plan.prints() {
+	if opts.plan.list || opts.plan.printPlan != "" {
 		return printPlanned(ctx, env, &opts, &runner, cases)
 	}
 	result, whole, err := runCases(ctx, env, &opts, &runner, cases)
@@ -163,7 +159,7 @@ func judgeCases(
 	if whole {
 		ctx = context.WithoutCancel(ctx) // nothing is left that could be interrupted
 	}
-	meta := newReportMeta(env, opts.report, &opts.in, started, window.File, registry.File, expected.File)
+	meta := newReportMeta(env, opts.report, &opts.in, started, matrix.File, registry.File, expected.File)
 	reported := finishReport(ctx, env, report.New(result, meta), opts.report)
 	return updateAfterRun(env, &opts.plan, result, all, reported)
 }
@@ -178,14 +174,18 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 		return nil, false, err
 	}
 	runner.Log = env.log
-	opts.subject.before(env)
+	if address := opts.subject.engineAddress; address != "" {
+		fmt.Fprintf(env.stderr, "waiting for an engine at %s\n", address)
+	}
 	left := len(cases)
 	runner.Progress = func(r conformance.Result) {
 		logResult(env, r)
 		bar.add(r)
 		if left--; left == 0 && ctx.Err() == nil {
 			whole = true
-			opts.subject.after(env, len(cases))
+			if opts.subject.keepAlive {
+				fmt.Fprintf(env.stderr, "the results of all cases (%d) are there: interrupt (^C) for the report and the end of what is kept alive\n", len(cases))
+			}
 		}
 	}
 	r = runner.Run(ctx, cases)
@@ -195,8 +195,17 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 
 // check refuses flags that say nothing sensible together.
 func (opts *conformOptions) check() error {
-	if err := opts.checkTimeouts(); err != nil {
-		return err
+	for _, limit := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--connect-timeout", opts.timeouts.Connect},
+		{"--idle-timeout", opts.timeouts.Idle},
+		{"--golden-timeout", opts.timeouts.Golden},
+	} {
+		if limit.value <= 0 {
+			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
+		}
 	}
 	if err := opts.report.check(); err != nil {
 		return err
@@ -237,22 +246,6 @@ func (opts *conformOptions) inputFlags() []string {
 	return slices.Concat(flags, opts.store.repeat(), opts.subject.flags())
 }
 
-func (opts *conformOptions) checkTimeouts() error {
-	for _, limit := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"--connect-timeout", opts.timeouts.Connect},
-		{"--idle-timeout", opts.timeouts.Idle},
-		{"--golden-timeout", opts.timeouts.Golden},
-	} {
-		if limit.value <= 0 {
-			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
-		}
-	}
-	return nil
-}
-
 // writeFile creates a file and reports a failed write or close.
 func writeFile(path string, write func(io.Writer) error) error {
 	file, err := os.Create(path)
@@ -266,135 +259,19 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return file.Close()
 }
 
-func printPlan(env *environment, cases []conformance.Case) error {
-	for _, c := range cases {
-		note := ""
-		if c.Gating {
-			note = "  gating"
-		}
-		if c.Skip != "" {
-			note = "  " + c.Skip
-		}
-		if _, err := fmt.Fprintf(env.stdout, "%s%s\n", c.Name(), note); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func logResult(env *environment, r conformance.Result) {
 	env.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
 }
 
-// realFrontends reads --frontend LINE=PATH.
-func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]conformance.RealFrontend, error) {
-	if opts.model != "" && len(opts.frontends) == 0 && opts.subject.frontendCommand == "" {
-		return nil, fmt.Errorf("--model is for --frontend or --frontend-command, of which none is given")
-	}
-	frontends := map[string]conformance.RealFrontend{}
-	for _, value := range opts.frontends {
-		line, path, named := strings.Cut(value, "=")
-		if !named {
-			line, path = "", value
-		}
-		if opts.model == "" {
-			return nil, fmt.Errorf("--frontend needs --model, a directory with config.json and tokenizer.json")
-		}
-		if _, err := os.Stat(path); err != nil {
-			return nil, fmt.Errorf("--frontend: %w", err)
-		}
-		if filepath.Base(path) == path {
-			path = "." + string(filepath.Separator) + path // the file that is there, not one of $PATH
-		}
-		var err error
-		if !named {
-			if line, err = opts.frontendLine(ctx, path); err != nil {
-				return nil, err
-			}
-		}
-		if _, twice := frontends[line]; twice {
-			return nil, fmt.Errorf("--frontend: line %s has two", line)
-		}
-		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: opts.model}
-	}
-	return frontends, nil
-}
-
-// frontendLine finds the line of a binary that is given without one: the line
-// that --line names, else that of the release which the binary says it is.
-func (opts *conformOptions) frontendLine(ctx context.Context, path string) (string, error) {
-	if len(opts.sel.Lines) == 1 {
-		return opts.sel.Lines[0], nil
-	}
-	version, err := vllmrs.Version(ctx, path)
-	if err != nil {
-		return "", fmt.Errorf("--frontend: %w; its line can be named: LINE=PATH", err)
-	}
-	return protocol.LineOf(version), nil
-}
-
-func (opts *conformOptions) selection(ctx context.Context) (sel conformance.Selection, err error) {
-	sel = opts.sel
-	if sel.Suite, err = opts.subject.chosenSuite(); err != nil {
-		return sel, err
-	}
-	if sel.Frontends, err = opts.realFrontends(ctx); err != nil {
-		return sel, err
-	}
-	if sel.Assertions, err = choose("--assertion", opts.assertions, conformance.AssertionsOf(sel.Suite)...); err != nil {
-		return sel, err
-	}
-	if sel.Matches, err = choose("--match", opts.matches, player.MatchIndex, player.MatchPrefix); err != nil {
-		return sel, err
-	}
-	if err = opts.subject.checkMatches(sel.Matches); err != nil {
-		return sel, err
-	}
-	for _, n := range sel.Concurrency {
-		if n < 1 {
-			return sel, fmt.Errorf("--concurrency %d: want at least 1", n)
-		}
-	}
-	if len(sel.Matches) == 0 && sel.Suite == conformance.SuiteReplay {
-		sel.Matches = opts.subject.matches()
-	}
-	if err = opts.plan.sel(&sel); err != nil {
-		return sel, err
-	}
-	sel.Enforce, err = chooseOne("--enforce", conformance.Enforce(opts.enforce),
-		conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone)
-	return sel, err
-}
-
-// choose converts words and refuses those that are not among the known ones.
-func choose[T ~string](flag string, words []string, known ...T) ([]T, error) {
-	var chosen []T
-	for _, word := range words {
-		one, err := chooseOne(flag, T(word), known...)
-		if err != nil {
-			return nil, err
-		}
-		chosen = append(chosen, one)
-	}
-	return chosen, nil
-}
-
-func chooseOne[T ~string](flag string, word T, known ...T) (T, error) {
-	if !slices.Contains(known, word) {
-		return "", fmt.Errorf("%s %q: want one of %v", flag, word, known)
-	}
-	return word, nil
-}
-
 // runSelfTest makes the runner prove that it can fail, and reports on each fault like
 // on a case; with list it only prints what it would play.
-func runSelfTest(ctx context.Context, env *environment, opts conformOptions, window *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
+func runSelfTest(ctx context.Context, env *environment, opts conformOptions, matrix *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
 	store, err := openStore(env, &opts.store)
 	if err != nil {
 		return err
 	}
 	cfg := selftest.Config{
-		Window: window, Registry: registry, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
+		Window: matrix, Registry: registry, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
 		Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) },
 	}
 	if opts.plan.list {
@@ -405,7 +282,7 @@ func runSelfTest(ctx context.Context, env *environment, opts conformOptions, win
 		return selfTestError(ctx, err)
 	}
 	result.Flags = opts.inputFlags()
-	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, window.File, registry.File)), opts.report)
+	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, matrix.File, registry.File)), opts.report)
 }
 
 // listFaults prints what the self-test would play: a case a line, and what is wrong

@@ -69,9 +69,6 @@ func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
 	return err
 }
 
-// prints tells whether something is printed instead of a run.
-func (opts *planOptions) prints() bool { return opts.list || opts.printPlan != "" }
-
 // check refuses flags that would be without effect, as something is printed instead of
 // a run.
 func (opts *planOptions) check(given *pflag.FlagSet) error {
@@ -119,6 +116,23 @@ func printPlanned(ctx context.Context, env *environment, opts *conformOptions, r
 	return nil
 }
 
+// printPlan prints the names of cases, a line each.
+func printPlan(env *environment, cases []conformance.Case) error {
+	for _, c := range cases {
+		note := ""
+		if c.Gating {
+			note = "  gating"
+		}
+		if c.Skip != "" {
+			note = "  " + c.Skip
+		}
+		if _, err := fmt.Fprintf(env.stdout, "%s%s\n", c.Name(), note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // updateAfterRun brings the expectations up to date after a run, if that was asked for, and
 // returns how the command ends: as the report said, unless that cannot be done.
 func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, all []conformance.Case, reported error) error {
@@ -136,7 +150,7 @@ func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, 
 }
 
 // loadExpectations reads what is known to fail: the file, else that of the working
-// directory, else the one in the binary. Findings that are errors end the command. What
+// directory, else the one in the binary. Diagnostics that are errors end the command. What
 // the binary's own expects of goldens that all does not have is left out: the user did
 // not write it there.
 func loadExpectations(env *environment, path string, all []conformance.Case) (*expect.Expectations, error) {
@@ -220,15 +234,6 @@ func findings() []finding {
 		all = append(all, finding{code, title, strings.TrimSpace(text)})
 	}
 	return all
-}
-
-// findingTitles are the titles of the pages, by code.
-func findingTitles() map[conformance.Code]string {
-	titles := map[conformance.Code]string{}
-	for _, f := range findings() {
-		titles[conformance.Code(f.code)] = f.title
-	}
-	return titles
 }
 
 // runExplain prints the page on a code, in whatever case it is given.

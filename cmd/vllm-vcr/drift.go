@@ -1,13 +1,28 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/history"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 func newDriftCommand(env *environment) *cobra.Command {
@@ -35,4 +50,322 @@ func writeResult(env *environment, path string, write func(io.Writer) error) err
 		return write(env.stdout)
 	}
 	return report.WriteFile(path, write)
+}
+
+// What makes drift diff end with exit code 1.
+const (
+	failBreaking = "breaking"
+	failAny      = "any"
+	failNever    = "never"
+)
+
+// diffFormats are the forms that drift diff writes.
+var diffFormats = map[string]func(io.Writer, *wirediff.Diff) error{
+	"text": wirediff.Text,
+	"json": wirediff.JSON,
+	"markdown": func(w io.Writer, d *wirediff.Diff) error {
+		return wirediff.Markdown(w, d, wirediff.MarkdownLimit)
+	},
+	"sarif": func(w io.Writer, d *wirediff.Diff) error { return wirediff.SARIF(w, d, buildVersion()) },
+}
+
+// diffOptions are the flags of drift diff.
+type diffOptions struct {
+	format string
+	output string
+	failOn string
+	index  string
+}
+
+func newDriftDiffCommand(env *environment) *cobra.Command {
+	var opts diffOptions
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Say what changed on the wire from one release to another, and who fails of it",
+		Long: "Compare two wire profiles. Each change says whom it breaks of those who were written for A and meet B: engines,\n" +
+			"frontends, taps (consumers of KV events among them), or nobody; why; where upstream declares it; and what\n" +
+			"this build needs for it.\n\n" +
+			"A and B are each a line of this build (0.33, no network), a release (0.33.0), a wheel, a folder with the\n" +
+			"sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +
+			"Exit codes: 0 nothing breaks, 1 something does, 3 a side could not be read, or not all of it. --fail-on any\n" +
+			"makes every change exit code 1, --fail-on never none: what could not be read is 3 in any case.",
+		Example: "  vllm-vcr drift diff 0.32 0.33\n" +
+			"  vllm-vcr drift diff 0.33 0.34.0rc1 --format markdown -o changes.md\n" +
+			"  vllm-vcr drift diff 0.27.0 0.27.1 --fail-on any",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftDiff(cmd.Context(), env, opts, args[0], args[1])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.format, "format", "text", "text, json, markdown (at most 60 kB), or sarif")
+	flags.StringVarP(&opts.output, "output", "o", "", "write to this file instead of stdout")
+	flags.StringVar(&opts.failOn, "fail-on", failBreaking, "what makes the exit code 1: breaking, any, never")
+	flags.StringVar(&opts.index, "index", "", "package index for releases (default as for drift check)")
+	return cmd
+}
+
+func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from, to string) error {
+	if _, err := chooseOne("--fail-on", opts.failOn, failBreaking, failAny, failNever); err != nil {
+		return err
+	}
+	if _, err := chooseOne("--format", opts.format, "text", "json", "markdown", "sarif"); err != nil {
+		return err
+	}
+	before, gapsBefore, err := diffSide(ctx, env, from, opts.index)
+	if err != nil {
+		return err
+	}
+	after, gapsAfter, err := diffSide(ctx, env, to, opts.index)
+	if err != nil {
+		return err
+	}
+	d := wirediff.Compare(before, after)
+	d.Gaps = append(append(d.Gaps, gapsBefore...), gapsAfter...)
+	if err := writeResult(env, opts.output, func(w io.Writer) error { return diffFormats[opts.format](w, d) }); err != nil {
+		return exitError{conformance.ExitInfra, err}
+	}
+	switch {
+	case len(d.Gaps) > 0:
+		return exitError{conformance.ExitInfra, fmt.Errorf(
+			"not all could be read: there may be more changes than these: %s", d.Headline())}
+	case opts.failOn == failBreaking && d.Verdict() == wirediff.Breaks, opts.failOn == failAny && len(d.Changes) > 0:
+		return exitError{conformance.ExitFail, errReported}
+	}
+	return nil
+}
+
+// linePattern is the name of a line.
+var linePattern = lazyregexp.New(`^v?[0-9]+\.[0-9]+$`)
+
+// diffSide is a profile that an argument names, and what could not be read of it.
+func diffSide(ctx context.Context, env *environment, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
+	if linePattern().MatchString(name) {
+		p, err := protocol.LoadProfile(name)
+		if err != nil {
+			err = fmt.Errorf("%w: of another line name a release, as %s.0", err, name)
+		}
+		return p, nil, err
+	}
+	if strings.HasSuffix(name, ".json") {
+		p, err := readProfile(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := plausible(p); err != nil {
+			return nil, nil, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", name, err)}
+		}
+		return p, nil, nil
+	}
+	if protocol.HasProfile(name) {
+		if p, err := protocol.LoadProfile(name); err == nil && p.Version == strings.TrimPrefix(name, "v") {
+			return p, nil, nil
+		}
+	}
+	profile, gaps, err := extractProfile(ctx, env, name, index, extract.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	return profile, drift.Gaps(profile, gaps), nil
+}
+
+// plausible refuses a profile that no release has: a comparison with it would say nothing.
+func plausible(p *protocol.Profile) error {
+	if line := protocol.LineOf(p.Version); line == p.Version || line != p.Line {
+		return fmt.Errorf("it is of line %q and release %q: want a release of the line", p.Line, p.Version)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Structs)) {
+		s := p.Structs[name]
+		if s.Encoding != "array" && s.Encoding != "map" {
+			return fmt.Errorf("struct %q has the encoding %q: want array or map", name, s.Encoding)
+		}
+		seen := map[string]bool{}
+		for _, f := range s.Fields {
+			if seen[f.Name] {
+				return fmt.Errorf("struct %q has the field %q twice", name, f.Name)
+			}
+			seen[f.Name] = true
+		}
+	}
+	return nil
+}
+
+// driftExtractOptions are the flags of drift extract.
+type driftExtractOptions struct {
+	index, output, format, version string
+	partial, yanked                bool
+}
+
+func newDriftExtractCommand(env *environment) *cobra.Command {
+	var opts driftExtractOptions
+	cmd := &cobra.Command{
+		Use:   "extract WHEEL|VERSION|DIR|URL",
+		Short: "Read the wire profile of a release from its Python sources",
+		Long: "Read the Python sources of a release and print its wire profile: every struct that crosses the wire with its\n" +
+			"encoding, its fields in order, their types and defaults, and where each is declared; enums, constants, utility\n" +
+			"methods, and the messages without a struct. Of a release of the index a few members of one wheel are downloaded.\n" +
+			"Nothing of it is run, and no Python is needed.\n\n" +
+			"DIR is a checkout of vLLM, an unpacked wheel or the site-packages of an installation; --version names the release\n" +
+			"of a checkout, which does not tell.\n\n" +
+			"What could not be read is named on stderr with its place, and the exit code is 3: nothing is printed then, as half\n" +
+			"a profile looks like a whole one, unless --partial asks for it. A release that was yanked is refused with its\n" +
+			"reason, and exit code 3, unless --yanked asks for it.",
+		Example: "  vllm-vcr drift extract 0.33.0 -o 0.33.json\n" +
+			"  vllm-vcr drift extract --format text ./vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl\n" +
+			"  vllm-vcr drift extract ~/src/vllm --version 0.34.0",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftExtract(cmd.Context(), env, opts, args[0])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&opts.output, "output", "o", "", "write the profile to this file instead of stdout")
+	flags.StringVar(&opts.format, "format", "json", "json, which every command takes for a profile, or text, for people")
+	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.StringVar(&opts.version, "version", "", "release that the sources in DIR are of, if they do not tell")
+	flags.BoolVar(&opts.partial, "partial", false, "print what could be read of a release that could not be read as a whole; the exit code stays 3")
+	flags.BoolVar(&opts.yanked, "yanked", false, "read a release that was yanked")
+	return cmd
+}
+
+func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOptions, name string) error {
+	if opts.format != "json" && opts.format != "text" {
+		return fmt.Errorf("--format %q: want json or text", opts.format)
+	}
+	profile, gaps, err := extractProfile(ctx, env, name, opts.index, extract.Options{Version: opts.version, Yanked: opts.yanked})
+	if err != nil {
+		return err
+	}
+	if len(gaps) == 0 || opts.partial {
+		write := protocol.WriteProfile
+		if opts.format == "text" {
+			write = extract.Text
+		}
+		if err := writeResult(env, opts.output, func(w io.Writer) error { return write(w, profile) }); err != nil {
+			return exitError{conformance.ExitInfra, err}
+		}
+	}
+	if len(gaps) == 0 {
+		return nil
+	}
+	for _, g := range gaps {
+		env.printErr("not read: " + g.String())
+	}
+	parts := "1 part of its wire is"
+	if len(gaps) > 1 {
+		parts = fmt.Sprintf("%d parts of its wire are", len(gaps))
+	}
+	return exitError{
+		conformance.ExitInfra,
+		fmt.Errorf("release %s could not be read as a whole: %s not known: see above", profile.Version, parts),
+	}
+}
+
+// extractProfile reads the sources of a release that an argument names, and what could not be read of them, within a time.
+func extractProfile(ctx context.Context, env *environment, name, index string, opt extract.Options) (*protocol.Profile, []extract.Gap, error) {
+	started := time.Now()
+	ctx, cancel := extract.Limited(ctx)
+	defer cancel()
+	opt.Index = &pypi.Index{URL: index, Log: env.log}
+	release, err := extract.Open(ctx, name, opt)
+	if errors.Is(err, extract.ErrNotNamed) {
+		return nil, nil, err
+	}
+	if err != nil {
+		return nil, nil, exitError{conformance.ExitInfra, err}
+	}
+	defer release.Close()
+	if release.Warning != "" {
+		env.log.Warn(release.Warning)
+	}
+	profile, gaps, err := extract.Read(ctx, release)
+	if err != nil {
+		return nil, nil, exitError{conformance.ExitInfra, err}
+	}
+	env.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", time.Since(started))
+	return profile, gaps, nil
+}
+
+// The forms of a history.
+const (
+	historyHTML     = "html"
+	historyJSON     = "json"
+	historyMarkdown = "markdown"
+)
+
+// driftHistoryOptions are the flags of drift history.
+type driftHistoryOptions struct {
+	index, format, output string
+}
+
+func newDriftHistoryCommand(env *environment) *cobra.Command {
+	var opts driftHistoryOptions
+	cmd := &cobra.Command{
+		Use:   "history [RELEASE...]",
+		Short: "Put the lines beside each other: what each release changed on the wire",
+		Long: "Write a page that needs nothing else: a table of what each line changed, struct by struct, each change with its\n" +
+			"reason, whom it breaks and its place upstream, how long every array is, which keys the handshake has, and what\n" +
+			"the engine's methods answer. A reader can choose whose trouble is shown. Every cell has an address, such as\n" +
+			"#0.28-EngineCoreOutput.\n\n" +
+			"It has the lines that this build knows, for which no network is needed, and the releases that are named beside\n" +
+			"them, as drift diff takes them: a version, a wheel, a folder, a URL, or the file of a profile.\n\n" +
+			"Exit code 3: of a release not all could be read. The page is written all the same, and says what is missing.",
+		Example: "  vllm-vcr drift history -o history.html\n" +
+			"  vllm-vcr drift history 0.23.0 0.24.0 --format markdown",
+		RunE: func(cmd *cobra.Command, args []string) error { return runDriftHistory(cmd.Context(), env, opts, args) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.index, "index", "", "package index of named versions (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.StringVar(&opts.format, "format", historyHTML, "form of the history: html, json, markdown")
+	flags.StringVarP(&opts.output, "output", "o", "", "write it to this file instead of stdout")
+	return cmd
+}
+
+func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOptions, args []string) error {
+	format, err := chooseOne("--format", opts.format, historyHTML, historyJSON, historyMarkdown)
+	if err != nil {
+		return err
+	}
+	sources, err := historySources(ctx, env, opts.index, args)
+	if err != nil {
+		return err
+	}
+	h, err := history.New(sources)
+	if err != nil {
+		return err
+	}
+	write := map[string]func(io.Writer, *history.History) error{
+		historyHTML: history.HTML, historyJSON: history.JSON, historyMarkdown: history.Markdown,
+	}[format]
+	if err := writeResult(env, opts.output, func(w io.Writer) error { return write(w, h) }); err != nil {
+		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
+	}
+	if n := h.Gaps(); n > 0 {
+		return exitError{conformance.ExitInfra, fmt.Errorf("%d places could not be read, which the history names: what is missing may have changed", n)}
+	}
+	return nil
+}
+
+// historySources are the lines of this build and the releases that were named. One that is named takes the place of the same
+// release of the build.
+func historySources(ctx context.Context, env *environment, index string, named []string) ([]history.Source, error) {
+	var sources []history.Source
+	for _, name := range named {
+		p, gaps, err := diffSide(ctx, env, name, index)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, history.Source{Profile: p, Gaps: gaps})
+	}
+	for _, line := range protocol.Lines() {
+		p, err := protocol.LoadProfile(line)
+		if err != nil {
+			return nil, err
+		}
+		isNamed := func(s history.Source) bool { return s.Profile.Version == p.Version }
+		if !slices.ContainsFunc(sources, isNamed) {
+			sources = append(sources, history.Source{Profile: p})
+		}
+	}
+	return sources, nil
 }

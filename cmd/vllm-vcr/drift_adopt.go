@@ -275,18 +275,18 @@ func (run *adoption) conform(ctx context.Context, whole bool) {
 	shown := 0
 	for _, r := range result.Results {
 		for _, failure := range r.Failures {
-			if shown++; shown <= mostRed {
+			if shown++; shown <= maxFailures {
 				run.report.ToDo = append(run.report.ToDo, fmt.Sprintf("%s %s: %s", r.Verdict, r.Case.Name(), failure.Message))
 			}
 		}
 	}
-	if shown > mostRed {
-		run.report.ToDo = append(run.report.ToDo, fmt.Sprintf("and %d more: vllm-vcr conform", shown-mostRed))
+	if shown > maxFailures {
+		run.report.ToDo = append(run.report.ToDo, fmt.Sprintf("and %d more: vllm-vcr conform", shown-maxFailures))
 	}
 }
 
-// mostRed are how many failures of conform a report has.
-const mostRed = 20
+// maxFailures are how many failures of conform a report has.
+const maxFailures = 20
 
 // judgeTree runs conform with what is in the tree now.
 func (run *adoption) judgeTree(ctx context.Context) (*conformance.Report, error) {

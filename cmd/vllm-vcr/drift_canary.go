@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/upstream/canary"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -54,7 +54,7 @@ func newDriftIssuesCommand(env *environment) *cobra.Command {
 }
 
 // rowLine is what a line of a row is called: it is part of a path and of the key of an issue.
-var rowLine = regexp.MustCompile(`^([0-9]+\.[0-9]+|[a-z]+)$`)
+var rowLine = lazyregexp.New(`^([0-9]+\.[0-9]+|[a-z]+)$`)
 
 // readRows reads what drift releases printed.
 func readRows(text string) ([]canary.Release, error) {
@@ -66,7 +66,7 @@ func readRows(text string) ([]canary.Release, error) {
 		return nil, errors.New("--matrix: there is no release in it: want what drift releases printed")
 	}
 	for i, r := range rows {
-		if !rowLine.MatchString(r.Line) {
+		if !rowLine().MatchString(r.Line) {
 			return nil, fmt.Errorf("--matrix: line %q of row %d: want one such as 0.33, or nightly", r.Line, i)
 		}
 		if slices.ContainsFunc(rows[:i], func(other canary.Release) bool { return other.Line == r.Line }) {

@@ -3,15 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -139,7 +141,7 @@ func (opts *driftOptions) check(args []string) error {
 // A driftRun is one check: what is looked at, as far as it is known, and what came out.
 type driftRun struct {
 	flags    driftOptions
-	window   *compat.Matrix
+	matrix   *compat.Matrix
 	registry *manifest.Manifest
 	cache    string // folder
 	subject  driftSubject
@@ -163,7 +165,7 @@ func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, arg
 	if err != nil {
 		return err
 	}
-	if run.window, run.registry, err = loadInputs(env, &run.flags.in); err != nil {
+	if run.matrix, run.registry, err = loadInputs(env, &run.flags.in); err != nil {
 		return err
 	}
 	live, err := liveLayers(env, run)
@@ -198,13 +200,18 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 	check := drift.Check{
 		Build: run.subject.build, Line: run.line, Own: run.own, Layers: wanted, Live: live, VCR: self, BootTimeout: opts.bootTimeout,
 		Source: run.subject.source, Cache: run.cache,
-		Frontend: func(ctx context.Context) (drift.Frontend, error) { return run.subject.fetch(ctx, run.cache, env.log) },
-		Extract:  run.subject.extract(),
-		Step:     func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
+		Frontend: func(ctx context.Context) (drift.Frontend, error) {
+			return drift.Fetch(ctx, run.subject.source, run.cache, env.log)
+		},
+		Extract: run.subject.source.Extract,
+		Step:    func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
 			Dir: opts.peers, Index: opts.index, Log: env.log,
 			Progress: func(step string) { steps.show("engine "+run.subject.build.String(), step) },
 		}},
+	}
+	if local := run.subject.frontend; local.Binary != "" { // it has no sources beside it
+		check.Frontend, check.Extract = func(context.Context) (drift.Frontend, error) { return local, nil }, nil
 	}
 	return check.Run(ctx), nil
 }
@@ -227,11 +234,11 @@ func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
 	if opts.model, err = filepath.Abs(opts.model); err != nil {
 		return live, err
 	}
-	live = drift.Live{Matrix: run.window, Manifest: run.registry, Model: opts.model, Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) }}
+	live = drift.Live{Matrix: run.matrix, Manifest: run.registry, Model: opts.model, Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) }}
 	if live.Store, err = openStore(env, &opts.store); err != nil || opts.expectations == "" {
 		return live, err
 	}
-	all, err := conformance.EveryCase(run.window, run.registry, conformance.Selection{})
+	all, err := conformance.EveryCase(run.matrix, run.registry, conformance.Selection{})
 	if err != nil {
 		return live, err
 	}
@@ -240,7 +247,7 @@ func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
 }
 
 func (run *driftRun) chooseLine() (err error) {
-	run.line, run.own, err = drift.LineFor(run.window, run.registry, run.subject.build.Version)
+	run.line, run.own, err = drift.LineFor(run.matrix, run.registry, run.subject.build.Version)
 	return err
 }
 
@@ -414,18 +421,100 @@ func (run *driftRun) release(ctx context.Context, index *pypi.Index) (release py
 	return release, err
 }
 
-// fetch gets the frontend of the release.
-func (s *driftSubject) fetch(ctx context.Context, cache string, log *slog.Logger) (drift.Frontend, error) {
-	if s.frontend.Binary != "" {
-		return s.frontend, nil
+// bodyLimit is how long the text of an issue may be, in bytes: GitHub refuses more than 65,536 characters.
+const bodyLimit = 60_000
+
+// newDriftReport is the report on a check, with those of all cases that ran.
+func newDriftReport(env *environment, run *driftRun) (*drift.Report, error) {
+	opts, s := &run.flags, &run.subject
+	r := &drift.Report{
+		Build: s.build, Uploaded: s.uploaded, Wheel: cmp.Or(s.source.File.Name, filepath.Base(s.wheel)),
+		Compat: run.matrix.File, Line: run.line, Own: run.own, Failed: run.failed, Result: run.result, Took: time.Since(run.started),
 	}
-	return drift.Fetch(ctx, s.source, cache, log)
+	if s.known() && opts.frontend == "" && s.wheel == "" {
+		r.Repeat = s.String()
+		if opts.nightly {
+			r.Repeat += " --nightly"
+		}
+	}
+	in := conformOptions{in: opts.in, store: opts.store, enforce: string(conformance.EnforceAll)}
+	in.plan.expectations = opts.expectations
+	var parts, stable []report.Named
+	for _, layer := range run.result.Layers {
+		for _, ran := range layer.Reports {
+			ran.Flags = append(in.inputFlags(), ran.Flags...)
+			meta := newReportMeta(env, opts.report, &opts.in, run.started, run.matrix.File, run.registry.File)
+			meta.Arguments = opts.report.command("vllm-vcr", "drift", "check")
+			parts = append(parts, report.Named{Name: string(layer.Name), Document: report.New(ran, meta)})
+			meta.Deterministic = true
+			stable = append(stable, report.Named{Name: string(layer.Name), Document: report.New(ran, meta)})
+		}
+	}
+	if len(parts) == 0 {
+		return r, nil
+	}
+	var err error
+	if r.Runs, err = report.Merge(parts); err == nil {
+		r.Stable, err = report.Merge(stable)
+	}
+	return r, err
 }
 
-// extract is what reads the sources of the release; nil beside a frontend of its own.
-func (s *driftSubject) extract() func(context.Context) (drift.Extraction, error) {
-	if s.frontend.Binary != "" {
-		return nil
+// printDrift writes everything of a finished check. What cannot be written keeps neither the others from it nor a found
+// drift from its exit code.
+func printDrift(env *environment, r *drift.Report, opts *driftOptions) error {
+	var failed []error
+	if path := env.getenv("GITHUB_STEP_SUMMARY"); path != "" {
+		failed = append(failed, appendSummary(path, r.Markdown))
 	}
-	return s.source.Extract
+	failed = append(failed, r.Text(env.stdout))
+	if opts.layersJSON != "" {
+		failed = append(failed, r.WriteJSON(opts.layersJSON))
+	}
+	if opts.report.dir != "" {
+		failed = append(failed, r.WriteDir(opts.report.dir, buildVersion()))
+	}
+	if r.Runs != nil {
+		_, err := fmt.Fprintln(env.stdout)
+		failed = append(failed, err, report.Text(env.stdout, r.Runs, report.TextOptions{Colour: env.colours(env.stdout)}))
+		failed = append(failed, writeReports(env, r.Runs, opts.report))
+	}
+	_, err := fmt.Fprintf(env.stdout, "drift: %s: %s\n", r.Result.Verdict, r.Summary())
+	failed = append(failed, err)
+	if opts.report.githubOutput {
+		outputs, err := driftOutputs(r)
+		failed = append(failed, err, setOutputs(env, outputs...))
+	}
+	code := r.Result.ExitCode()
+	if err := errors.Join(failed...); err != nil {
+		return exitError{cmp.Or(code, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
+	}
+	if code != conformance.ExitOK {
+		return exitError{code, errReported}
+	}
+	return nil
+}
+
+// driftOutputs are what the next steps of a workflow get, beside the outputs of the report.
+func driftOutputs(r *drift.Report) ([]output, error) {
+	body, err := r.Issue(bodyLimit)
+	verdicts := map[drift.LayerName]drift.Verdict{}
+	changes := ""
+	for _, l := range r.Result.Layers {
+		verdicts[l.Name] = l.Verdict
+		if l.Diff != nil {
+			changes = strconv.Itoa(len(l.Diff.Changes))
+		}
+	}
+	layers, failed := json.Marshal(verdicts)
+	return []output{
+		{"drift", string(r.Result.Verdict)},
+		{"version", r.Release()},
+		{"line", r.Line.Name},
+		{"summary", r.Summary()},
+		{"layers", string(layers)},
+		{"changes", changes},
+		{"wire", drift.Fingerprint(r.Result.Profile)},
+		{"body", strings.ReplaceAll(body, outputFence, "(fence)")},
+	}, errors.Join(err, failed)
 }

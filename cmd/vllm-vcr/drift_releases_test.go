@@ -19,8 +19,8 @@ func TestDriftReleases(t *testing.T) {
 		named("0.32.0"): "5df63a720", named("0.33.0"): "4ba787ec9", named("0.33.1"): "4ba787eca", named("0.34.0"): "1!",
 		named("0.35.0rc1"): "2", named("0.36.0.dev3+g0123456"): "3",
 	})
-	window := filepath.Join(t.TempDir(), "compat.toml")
-	if err := os.WriteFile(window, []byte(watchedFile), 0o600); err != nil {
+	matrix := filepath.Join(t.TempDir(), "compat.toml")
+	if err := os.WriteFile(matrix, []byte(watchedFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	manifest := filepath.Join(t.TempDir(), "manifest.toml")
@@ -52,7 +52,7 @@ func TestDriftReleases(t *testing.T) {
 				return outputs, name == "GITHUB_OUTPUT"
 			}
 			var stdout, stderr bytes.Buffer
-			args := append([]string{"drift", "releases", "--index=" + index + "/simple", "--compat", window, "--manifest", manifest, "--github-output"}, test.args...)
+			args := append([]string{"drift", "releases", "--index=" + index + "/simple", "--compat", matrix, "--manifest", manifest, "--github-output"}, test.args...)
 			if code := newEnvironment(&stdout, &stderr, env).main(t.Context(), args); code != test.code {
 				t.Fatalf("exit code %d, want %d: %s", code, test.code, stderr.String())
 			}

@@ -106,25 +106,6 @@ func (l logLines) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// fromEnvironment sets the flags that the command line left alone from their
-// twins. A CI passes on inputs that nobody filled in as empty variables.
-func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
-	flags.VisitAll(func(f *pflag.Flag) {
-		value, set := env.lookupEnv(envName(f.Name))
-		if !set || value == "" || f.Changed || f.Name == "help" || err != nil {
-			return
-		}
-		if e := flags.Set(f.Name, value); e != nil {
-			err = fmt.Errorf("%s=%q: %w", envName(f.Name), value, e)
-		}
-	})
-	return err
-}
-
-func envName(flag string) string {
-	return "VLLM_VCR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
 func (env *environment) openLog() error {
 	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
 	if env.verbose {

@@ -90,14 +90,14 @@ func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) 
 		return err
 	}
 	opts.req.S3 = opts.s3.Options
-	window, findings := loadCompat(opts.compat)
-	for _, finding := range findings {
+	matrix, diagnostics := loadCompat(opts.compat)
+	for _, finding := range diagnostics {
 		env.printErr(finding)
 	}
-	if tomlfile.HasErrors(findings) {
-		return fmt.Errorf("%s cannot be used as it is", window.File)
+	if tomlfile.HasErrors(diagnostics) {
+		return fmt.Errorf("%s cannot be used as it is", matrix.File)
 	}
-	opts.req.Window, opts.req.Role = window, manifest.Role(opts.role)
+	opts.req.Window, opts.req.Role = matrix, manifest.Role(opts.role)
 	opts.req.Manifest = cmp.Or(cmp.Or(opts.req.Manifest, env.getenv("CONFORMANCE_MANIFEST")), vcr.ManifestPath)
 	opts.req.Log, opts.req.Progress = env.log, func(r conformance.Result) { logResult(env, r) }
 	done, err := conformance.Register(ctx, opts.req)
@@ -188,10 +188,10 @@ func newGoldenListCommand(env *environment) *cobra.Command {
 }
 
 func runGoldenList(env *environment, path string) error {
-	window, _ := loadCompat("") // only tells what to leave out of the embedded registry
-	registry, findings := loadManifest(env, path, window)
-	printDiagnostics(env, findings)
-	if tomlfile.HasErrors(findings) {
+	matrix, _ := loadCompat("") // only tells what to leave out of the embedded registry
+	registry, diagnostics := loadManifest(env, path, matrix)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
 		return fmt.Errorf("%s cannot be used as it is", registry.File)
 	}
 	return printGoldens(env, registry.Goldens)
@@ -273,7 +273,7 @@ func exportGolden(ctx context.Context, env *environment, opts *exportOptions) er
 	g := run.goldens[0]
 	data, from, err := run.store.Fetch(ctx, g)
 	if err != nil {
-		return exitError{worse(conformance.ExitOK, err), fmt.Errorf("golden %s/%s: %w", g.Line, g.ID, err)}
+		return exitError{worseCode(conformance.ExitOK, err), fmt.Errorf("golden %s/%s: %w", g.Line, g.ID, err)}
 	}
 	err = report.WriteFile(opts.out, func(w io.Writer) error {
 		_, err := w.Write(data)

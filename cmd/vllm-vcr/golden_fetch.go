@@ -97,7 +97,7 @@ func newGoldenBundleCommand(env *environment) *cobra.Command {
 type fetch struct {
 	goldens []manifest.Golden
 	store   *conformance.RegisteredStore
-	compat  []byte // the support window, as it is written
+	compat  []byte // the compat matrix, as it is written
 }
 
 // beginFetch reads the inputs and selects.
@@ -108,18 +108,18 @@ func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
 	if opts.store.timeout <= 0 {
 		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", opts.store.timeout)
 	}
-	window, registry, err := loadInputs(env, &opts.in)
+	matrix, registry, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return nil, err
 	}
 	var run fetch
-	if run.goldens, err = opts.sel.Registered(window, registry); err != nil {
+	if run.goldens, err = opts.sel.Registered(matrix, registry); err != nil {
 		return nil, err
 	}
 	if len(run.goldens) == 0 {
 		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens on the selected lines", registry.File)}
 	}
-	if run.compat, err = opts.in.read(window.File); err != nil {
+	if run.compat, err = opts.in.read(matrix.File); err != nil {
 		return nil, err
 	}
 	run.store, err = openStore(env, &opts.store)
@@ -213,8 +213,8 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pu
 	code := conformance.ExitOK
 	for i, p := range pulled {
 		g := run.goldens[i]
-		fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], report.OneLine(whence(run, p)))
-		code = worse(code, p.Err)
+		fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], report.OneLine(origin(run, p)))
+		code = worseCode(code, p.Err)
 	}
 	if err := tw.Flush(); err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pu
 }
 
 // whence says where a golden came from.
-func whence(run *fetch, p golden.Pulled) string {
+func origin(run *fetch, p golden.Pulled) string {
 	switch {
 	case errors.As(p.Err, new(*golden.MismatchError)):
 		return "other bytes"
@@ -247,7 +247,7 @@ func whence(run *fetch, p golden.Pulled) string {
 
 // worse is the exit code of a run so far and of what became of one more golden: what could not be
 // had tells less than other bytes.
-func worse(code int, err error) int {
+func worseCode(code int, err error) int {
 	switch {
 	case err == nil || code == conformance.ExitFail:
 		return code
@@ -291,11 +291,11 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	if _, err := pullGoldens(ctx, env, run); err != nil {
 		return err
 	}
-	window, registry, err := conformance.NarrowInputs(run.compat, run.goldens)
+	matrix, registry, err := conformance.NarrowInputs(run.compat, run.goldens)
 	if err != nil {
 		return err
 	}
-	bundle := golden.Bundle{Compat: window, Manifest: registry, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
+	bundle := golden.Bundle{Compat: matrix, Manifest: registry, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
 		return run.store.Bytes.Open(ctx, o)
 	}}
 	if err := report.WriteFile(opts.out, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
@@ -40,38 +40,38 @@ func (in *inputs) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&in.manifest, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
 }
 
-// loadInputs reads and checks both files. Findings that are errors end the command.
+// loadInputs reads and checks both files. Diagnostics that are errors end the command.
 func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifest, error) {
 	if err := in.openBundle(); err != nil {
 		return nil, nil, err
 	}
-	window, findings := in.loadCompat()
-	registry, more := in.loadManifest(env, window)
-	findings = append(findings, more...)
-	if !tomlfile.HasErrors(findings) {
-		findings = append(findings, conformance.CheckInputs(window, registry)...)
+	matrix, diagnostics := in.loadCompat()
+	registry, more := in.loadManifest(env, matrix)
+	diagnostics = append(diagnostics, more...)
+	if !tomlfile.HasErrors(diagnostics) {
+		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, registry)...)
 	}
-	printDiagnostics(env, findings)
-	if tomlfile.HasErrors(findings) {
-		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", window.File, registry.File)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
+		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", matrix.File, registry.File)
 	}
-	return window, registry, nil
+	return matrix, registry, nil
 }
 
-// mostFindings are how many findings of a file are shown: who has more has another kind of problem.
-const mostFindings = 100
+// maxDiagnostics are how many diagnostics of a file are shown: who has more has another kind of problem.
+const maxDiagnostics = 100
 
 // printDiagnostics tells what is wrong with the inputs. Of too many, errors come first.
-func printDiagnostics(env *environment, findings []tomlfile.Diagnostic) {
-	if len(findings) > mostFindings {
-		findings = slices.Clone(findings)
-		slices.SortStableFunc(findings, func(x, y tomlfile.Diagnostic) int { return strings.Compare(string(x.Severity), string(y.Severity)) })
+func printDiagnostics(env *environment, diagnostics []tomlfile.Diagnostic) {
+	if len(diagnostics) > maxDiagnostics {
+		diagnostics = slices.Clone(diagnostics)
+		slices.SortStableFunc(diagnostics, func(x, y tomlfile.Diagnostic) int { return strings.Compare(string(x.Severity), string(y.Severity)) })
 	}
-	for _, f := range findings[:min(len(findings), mostFindings)] {
+	for _, f := range diagnostics[:min(len(diagnostics), maxDiagnostics)] {
 		env.printErr(f)
 	}
-	if more := len(findings) - mostFindings; more > 0 {
-		env.printErr(fmt.Sprintf("%s: and %d more", findings[mostFindings].File, more))
+	if more := len(diagnostics) - maxDiagnostics; more > 0 {
+		env.printErr(fmt.Sprintf("%s: and %d more", diagnostics[maxDiagnostics].File, more))
 	}
 }
 
@@ -110,12 +110,12 @@ func (in *inputs) loadCompat() (*compat.Matrix, []tomlfile.Diagnostic) {
 	return loadCompat(in.compat)
 }
 
-func (in *inputs) loadManifest(env *environment, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
+func (in *inputs) loadManifest(env *environment, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
 	name := in.memberName(vcr.ManifestPath)
 	if text, ok := in.bundled[name]; ok {
 		return manifest.Parse(name, text)
 	}
-	return loadManifest(env, in.manifest, window)
+	return loadManifest(env, in.manifest, matrix)
 }
 
 // read is a file of a run, as [loadInputs] names it.
@@ -139,7 +139,7 @@ func loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	return compat.Parse("(embedded) "+vcr.CompatPath, embedded(vcr.CompatPath))
 }
 
-func loadManifest(env *environment, path string, window *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
+func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
 	path = cmp.Or(path, env.getenv("CONFORMANCE_MANIFEST"))
 	if path == "" && exists(vcr.ManifestPath) {
 		path = vcr.ManifestPath
@@ -147,16 +147,16 @@ func loadManifest(env *environment, path string, window *compat.Matrix) (*manife
 	if path != "" {
 		return manifest.Load(path)
 	}
-	registry, findings := manifest.Parse("(embedded) "+vcr.ManifestPath, embedded(vcr.ManifestPath))
-	keepLines(registry, window)
-	return registry, findings
+	registry, diagnostics := manifest.Parse("(embedded) "+vcr.ManifestPath, embedded(vcr.ManifestPath))
+	keepLines(registry, matrix)
+	return registry, diagnostics
 }
 
 // keepLines leaves out of the embedded registry what is of other lines than the
-// window's: the user did not write it there.
-func keepLines(registry *manifest.Manifest, window *compat.Matrix) {
+// compat matrix's: the user did not write it there.
+func keepLines(registry *manifest.Manifest, matrix *compat.Matrix) {
 	known := map[string]bool{}
-	for _, l := range window.Lines {
+	for _, l := range matrix.Lines {
 		known[l.Name], known[strings.ToUpper(l.Name)] = true, true
 	}
 	registry.Goldens = slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
@@ -240,15 +240,15 @@ func patternFile(path string) ([]string, error) {
 // profilesFlag names the folder of wire profiles that this build does not have.
 const profilesFlag = "profiles"
 
-// loadProfiles takes in the wire profiles of --profiles, or else those beside the support window that the command works
-// with: a line that somebody's window has is a line that every command of theirs knows.
+// loadProfiles takes in the wire profiles of --profiles, or else those beside the compat matrix that the command works
+// with: a line that somebody's compat matrix has is a line that every command of theirs knows.
 func loadProfiles(env *environment, cmd *cobra.Command) error {
 	if env.profiles == "" {
-		window := ""
+		matrix := ""
 		if flag := cmd.Flags().Lookup("compat"); flag != nil {
-			window = flag.Value.String()
+			matrix = flag.Value.String()
 		}
-		return loadProfilesBeside(env, cmp.Or(window, vcr.CompatPath))
+		return loadProfilesBeside(env, cmp.Or(matrix, vcr.CompatPath))
 	}
 	env.profilesNamed = true
 	info, err := os.Stat(env.profiles)
@@ -264,17 +264,17 @@ func loadProfiles(env *environment, cmd *cobra.Command) error {
 	return nil
 }
 
-// loadProfilesBeside takes in the profiles beside a support window, if it has any and no others were named.
-func loadProfilesBeside(env *environment, window string) error {
-	if env.profilesNamed || !exists(window) {
+// loadProfilesBeside takes in the profiles beside a compat matrix, if it has any and no others were named.
+func loadProfilesBeside(env *environment, matrix string) error {
+	if env.profilesNamed || !exists(matrix) {
 		return nil
 	}
-	return loadLineProfiles(env, filepath.Join(filepath.Dir(window), adopt.ProfilesPath))
+	return loadLineProfiles(env, filepath.Join(filepath.Dir(matrix), adopt.ProfilesPath))
 }
 
 // loadLineProfiles takes in the profiles of a folder that may have none, or be about something else.
 func loadLineProfiles(env *environment, dir string) error {
-	files := ofLinesOnly{os.DirFS(dir)}
+	files := lineProfiles{os.DirFS(dir)}
 	if names, err := fs.Glob(files, "*.json"); err != nil || len(names) == 0 {
 		return err
 	}
@@ -293,13 +293,13 @@ func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
 }
 
 // profileName is the name of a line's profile.
-var profileName = regexp.MustCompile(`^[0-9]+\.[0-9]+\.json$`)
+var profileName = lazyregexp.New(`^[0-9]+\.[0-9]+\.json$`)
 
-// ofLinesOnly shows of a folder the files that have the name of a line's profile.
-type ofLinesOnly struct{ fs.FS }
+// lineProfiles shows of a folder the files that have the name of a line's profile.
+type lineProfiles struct{ fs.FS }
 
 // ReadDir makes it an [fs.ReadDirFS].
-func (f ofLinesOnly) ReadDir(name string) ([]fs.DirEntry, error) {
+func (f lineProfiles) ReadDir(name string) ([]fs.DirEntry, error) {
 	entries, err := fs.ReadDir(f.FS, name)
-	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() || !profileName.MatchString(e.Name()) }), err
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() || !profileName().MatchString(e.Name()) }), err
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -79,6 +80,25 @@ func newRootCommand(env *environment) *cobra.Command {
 	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
 	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
 	return root
+}
+
+// fromEnvironment sets the flags that the command line left alone from their
+// twins. A CI passes on inputs that nobody filled in as empty variables.
+func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value, set := env.lookupEnv(envName(f.Name))
+		if !set || value == "" || f.Changed || f.Name == "help" || err != nil {
+			return
+		}
+		if e := flags.Set(f.Name, value); e != nil {
+			err = fmt.Errorf("%s=%q: %w", envName(f.Name), value, e)
+		}
+	})
+	return err
+}
+
+func envName(flag string) string {
+	return "VLLM_VCR_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // group makes a command that only holds others refuse to do nothing.

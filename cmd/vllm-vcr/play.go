@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -66,12 +69,12 @@ type played struct {
 
 // prepare makes the engines.
 func (opts *playOptions) prepare(env *environment, flags *pflag.FlagSet) (*played, error) {
-	learned := len(opts.timing.traces) > 0
-	opt, err := opts.engine.options(flags, learned)
+	fitted := len(opts.timing.traces) > 0
+	opt, err := opts.engine.options(flags, fitted)
 	if err != nil {
 		return nil, err
 	}
-	if err := opts.source.check(flags, learned); err != nil {
+	if err := opts.source.check(flags, fitted); err != nil {
 		return nil, err
 	}
 	opt.Log = env.log
@@ -161,13 +164,13 @@ func wasReady(group *player.Group) bool {
 	}
 }
 
-// longWait is after how long it is said that no frontend has answered, unless that is more than half of the wait.
-const longWait = 10 * time.Second
+// slowStart is after how long it is said that no frontend has answered, unless that is more than half of the wait.
+const slowStart = 10 * time.Second
 
 // logFrontend says when the engines are ready, and that they are not yet after a long wait. ended ends it.
 func logFrontend(ctx context.Context, env *environment, group *player.Group, opt *player.Options) (ended func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	wait := longWait
+	wait := slowStart
 	if opt.HandshakeTimeout > 0 {
 		wait = min(wait, opt.HandshakeTimeout/2)
 	}
@@ -261,4 +264,175 @@ func (opts *peerOptions) putKVEvents(env *environment, opt *player.Options) (err
 	}
 	opt.KVCache.Events.Digests, err = kvevents.ParseIntHashes(env.getenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"))
 	return err
+}
+
+// coreOptions say what engine the player is. Their names are those of vLLM.
+type coreOptions struct {
+	opt         player.Options
+	count       int
+	policy      string
+	noCaching   bool
+	speculative string
+}
+
+func (opts *coreOptions) add(flags *pflag.FlagSet) {
+	o := &opts.opt
+	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
+	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "release or line to be, nightly, or auto: the recording's, else the newest")
+	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the engine, or the first of several, in its group")
+	flags.IntVar(&opts.count, "engine-count", 1, "engines to be, with consecutive indexes: data-parallel ranks in one process")
+	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "engines that the frontend has, those of other processes included (default the recording's, else --engine-count)")
+	flags.IntVar(&o.Limits.MaxModelLen, "max-model-len", 0, "context length in tokens (default the recording's, else 1048576)")
+	flags.IntVar(&o.Limits.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
+	flags.IntVar(&o.Limits.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that a step computes at most (default the recording's, else 2048)")
+	flags.IntVar(&o.Limits.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "longer prompts are computed in chunks of so many tokens; 0 is any length")
+	flags.StringVar(&opts.policy, "scheduling-policy", string(player.PolicyFCFS), "who runs first: fcfs, or priority (the lowest number)")
+	flags.IntVar(&o.KVCache.BlockSize, "block-size", 0, "tokens per KV block (default the recording's, else 16)")
+	flags.IntVar(&o.KVCache.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
+	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
+	flags.IntVar(&o.LoRA.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
+	flags.IntVar(&o.LoRA.MaxCPULoRAs, "max-cpu-loras", 0, "adapters that are loaded at once (default --max-loras)")
+	flags.StringSliceVar(&o.LoRA.Names, "lora-adapters", nil, "names of the adapters that can be loaded (default any)")
+	flags.StringVar(&opts.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
+		"synthetic_acceptance_rates, for each position, or synthetic_acceptance_length, the mean said in a step")
+	flags.IntVar(&o.Decoding.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
+	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
+	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "numbers of an embedding (default 1024)")
+	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "classes of a classification (default 1)")
+	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "hash to say READY with, for a Python frontend of a MoE model")
+	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
+}
+
+// options are the player's as far as these flags say them. learned tells that times, and
+// what is said in a step, are learned from a recording.
+func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.Options, err error) {
+	if err := opts.check(flags); err != nil {
+		return opt, err
+	}
+	opt = opts.opt
+	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(opts.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
+		return opt, err
+	}
+	if opt.VLLMVersion == "auto" {
+		opt.VLLMVersion = ""
+	}
+	opt.KVCache.NoPrefixCaching = opts.noCaching
+	if opts.speculative == "" {
+		return opt, nil
+	}
+	if opt.Decoding.TokensPerStep > 1 {
+		return opt, errors.New("--speculative-config and --output-token-chunk-size: a model has one of them")
+	}
+	opt.Decoding.SpeculativeTokens, opt.Decoding.Acceptance, err = speculation(opts.speculative)
+	if err == nil && opt.Decoding.Acceptance == nil && !fitted {
+		err = errors.New("--speculative-config: say how many are right by synthetic_acceptance_rates or synthetic_acceptance_length, or have it learned by --latency-trace")
+	}
+	return opt, err
+}
+
+// check refuses numbers that no engine starts with.
+func (opts *coreOptions) check(flags *pflag.FlagSet) error {
+	o := &opts.opt
+	for _, n := range []struct {
+		flag        string
+		value, most int
+	}{
+		{"engine-count", opts.count, maxEngines},
+		{"data-parallel-size", o.DataParallelSize, math.MaxUint16 + 1},
+		{"max-model-len", o.Limits.MaxModelLen, math.MaxInt32},
+		{"max-num-seqs", o.Limits.MaxNumSeqs, math.MaxInt32},
+		{"max-num-batched-tokens", o.Limits.MaxNumBatchedTokens, math.MaxInt32},
+		{"block-size", o.KVCache.BlockSize, math.MaxInt32},
+		{"num-gpu-blocks", o.KVCache.NumGPUBlocks, kvcache.MostBlocks},
+		{"output-token-chunk-size", o.Decoding.TokensPerStep, maxDrafts + 1},
+		{"pooling-size", o.Pooling.Size, maxNumbers},
+		{"pooling-labels", o.Pooling.Labels, maxNumbers},
+	} {
+		if flags.Changed(n.flag) && n.value < 1 {
+			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
+		}
+		if n.value > n.most {
+			return fmt.Errorf("--%s %d: want at most %d", n.flag, n.value, n.most)
+		}
+	}
+	pooling := flags.Changed("pooling-size") || flags.Changed("pooling-labels")
+	switch last := o.EngineIndex + opts.count - 1; {
+	case o.EngineIndex < 0 || last > math.MaxUint16:
+		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
+	case flags.Changed("num-gpu-blocks") && o.KVCache.NumGPUBlocks < 2:
+		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.KVCache.NumGPUBlocks)
+	case o.Limits.LongPrefillTokenThreshold < 0 || o.LoRA.MaxLoRAs < 0 || o.LoRA.MaxCPULoRAs < 0:
+		return errors.New("--long-prefill-token-threshold, --max-loras and --max-cpu-loras: want 0 or more")
+	case o.LoRA.MaxCPULoRAs > 0 && o.LoRA.MaxCPULoRAs < o.LoRA.MaxLoRAs:
+		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs)
+	case pooling && len(o.Pooling.Tasks) == 0:
+		return errors.New("--pooling-size and --pooling-labels: say by --pooling-tasks what for")
+	case flags.Changed("handshake-timeout") && o.HandshakeTimeout <= 0:
+		return fmt.Errorf("--handshake-timeout %s: want a time above 0", o.HandshakeTimeout)
+	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
+		return fmt.Errorf("--handshake-address %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
+	}
+	return nil
+}
+
+// Bounds of what a process can be, with room to spare.
+const (
+	maxEngines = 1024
+	maxDrafts  = 1023    // guesses of a step
+	maxNumbers = 1 << 20 // of an embedding or a classification
+)
+
+// speculativeConfig is vLLM's speculative_config, as far as it says what comes out.
+type speculativeConfig struct {
+	Drafts int       `json:"num_speculative_tokens"`
+	Rates  []float64 `json:"synthetic_acceptance_rates"`
+	Length *float64  `json:"synthetic_acceptance_length"`
+	// What chooses between these two in vLLM, and which drafts: neither matters here.
+	Method    string `json:"method"`
+	Rejection string `json:"rejection_sample_method"`
+	Model     string `json:"model"`
+}
+
+// readSpeculation decodes one JSON object.
+func readSpeculation(text string) (config speculativeConfig, err error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(&config)
+	var other *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &other) && other.Field != "":
+		return config, fmt.Errorf("%s: a %s cannot be that", other.Field, other.Value)
+	case errors.As(err, &other):
+		err = fmt.Errorf("it is a JSON %s", other.Value)
+	case err == nil && dec.InputOffset() < int64(len(strings.TrimRight(text, " \t\r\n"))):
+		err = fmt.Errorf("something follows the object at byte %d", dec.InputOffset())
+	}
+	if err != nil {
+		err = fmt.Errorf(`%w: want a JSON object such as {"num_speculative_tokens":2,"synthetic_acceptance_length":1.8}`, err)
+	}
+	return config, err
+}
+
+// speculation is what --speculative-config says.
+func speculation(text string) (drafts int, acceptance *latency.Acceptance, err error) {
+	config, err := readSpeculation(text)
+	if err != nil {
+		return 0, nil, fmt.Errorf("--speculative-config: %w", err)
+	}
+	switch n := config.Drafts; {
+	case n < 1 || n > maxDrafts:
+		return 0, nil, fmt.Errorf("--speculative-config: num_speculative_tokens is %d: want 1 to %d", n, maxDrafts)
+	case config.Rates != nil && config.Length != nil:
+		return 0, nil, errors.New("--speculative-config: give synthetic_acceptance_rates or synthetic_acceptance_length")
+	case config.Rates != nil && len(config.Rates) != n:
+		return 0, nil, fmt.Errorf("--speculative-config: %d synthetic_acceptance_rates for %d tokens: give one for each", len(config.Rates), n)
+	case config.Rates != nil:
+		acceptance, err = latency.NewAcceptance(config.Rates...)
+	case config.Length != nil:
+		acceptance, err = latency.AcceptanceOfLength(*config.Length, n)
+	}
+	if err != nil {
+		err = fmt.Errorf("--speculative-config: %w", err)
+	}
+	return config.Drafts, acceptance, err
 }

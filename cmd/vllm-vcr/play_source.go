@@ -88,18 +88,18 @@ type found interface {
 	Rewind()
 }
 
-type foundRecords struct{ *player.Replay }
+type recordedAnswers struct{ *player.Replay }
 
-func (f foundRecords) Told() string {
+func (f recordedAnswers) Told() string {
 	if s := f.Summary(); s.Requests > 0 {
 		return s.String()
 	}
 	return ""
 }
 
-type foundRows struct{ *dataset.Source }
+type datasetAnswers struct{ *dataset.Source }
 
-func (f foundRows) Told() string {
+func (f datasetAnswers) Told() string {
 	if s := f.Summary(); s.Requests > 0 {
 		return s.String()
 	}
@@ -177,7 +177,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, fallbac
 		return nil, err
 	}
 	opt.Trace, opt.Source = t, replay
-	return foundRecords{replay}, nil
+	return recordedAnswers{replay}, nil
 }
 
 func (opts *sourceOptions) fromDataset(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
@@ -193,7 +193,7 @@ func (opts *sourceOptions) fromDataset(env *environment, opt *player.Options, to
 		return nil, err
 	}
 	opt.Source = source
-	return foundRows{source}, nil
+	return datasetAnswers{source}, nil
 }
 
 // timingOptions say how long the player's steps take.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
@@ -369,7 +369,7 @@ func (opts *recordOptions) check(flags *pflag.FlagSet) error {
 		}
 	}
 	version := opts.cfg.Observe.VLLMVersion
-	if version != "" && !strings.HasPrefix(version, protocol.Nightly) && !lineName.MatchString(protocol.LineOf(version)) {
+	if version != "" && !strings.HasPrefix(version, protocol.Nightly) && !lineName().MatchString(protocol.LineOf(version)) {
 		return fmt.Errorf("--vllm-version %q: want a release such as v0.33.0, or nightly", version)
 	}
 	if err := opts.checkAddresses(); err != nil {
@@ -382,7 +382,7 @@ func (opts *recordOptions) check(flags *pflag.FlagSet) error {
 }
 
 // lineName is a line that engines can be compared with.
-var lineName = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+var lineName = lazyregexp.New(`^[0-9]+\.[0-9]+$`)
 
 func (opts *recordOptions) checkAddresses() error {
 	for _, address := range []struct{ flag, value string }{

@@ -68,7 +68,7 @@ func repeatAlone(t *testing.T, c conformance.Case, flags *conformOptions) {
 
 func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	t.Helper()
-	window, registry, err := loadInputs(quietEnvironment(), &opts.in)
+	matrix, registry, err := loadInputs(quietEnvironment(), &opts.in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cases, err := conformance.NewPlan(window, registry, sel)
+	cases, err := conformance.NewPlan(matrix, registry, sel)
 	if err != nil {
 		t.Fatal(err)
 	}

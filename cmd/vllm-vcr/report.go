@@ -160,25 +160,34 @@ func (opts *reportOptions) command(name ...string) []string {
 	return slices.Clip(name)
 }
 
-// newReportMeta is what a report says of a run that began at started. window is the
-// support window as it was loaded, others the further files that decided what was
+// newReportMeta is what a report says of a run that began at started. compat matrix is the
+// compat matrix as it was loaded, others the further files that decided what was
 // run; those of the binary begin with "(embedded) ".
-func newReportMeta(env *environment, opts reportOptions, in *inputs, started time.Time, window string, others ...string) report.Meta {
+func newReportMeta(env *environment, opts reportOptions, in *inputs, started time.Time, matrix string, others ...string) report.Meta {
 	dir, _ := os.Getwd()
 	host, _ := os.Hostname()
 	titles := findingTitles()
 	m := report.Meta{
 		Tool: report.Tool{Name: "vllm-vcr", Version: buildVersion(), Commit: buildCommit()}, Started: started,
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: opts.command("vllm-vcr", "conform"),
-		Root: repositoryRoot(env, dir), Dir: dir, Window: window, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
+		Root: repositoryRoot(env, dir), Dir: dir, Window: matrix, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
 		Title: func(c conformance.Code) string { return titles[c] },
 	}
-	for _, path := range append([]string{window}, others...) {
+	for _, path := range append([]string{matrix}, others...) {
 		if sum, ok := in.digest(path); ok {
 			m.Inputs = append(m.Inputs, report.Input{Path: path, SHA256: sum})
 		}
 	}
 	return m
+}
+
+// findingTitles are the titles of the pages, by code.
+func findingTitles() map[conformance.Code]string {
+	titles := map[conformance.Code]string{}
+	for _, f := range findings() {
+		titles[conformance.Code(f.code)] = f.title
+	}
+	return titles
 }
 
 // digest is the sha256 of a file. What cannot be read any more has none.

@@ -40,9 +40,9 @@ func setGoldens(ts *testscript.TestScript, neg bool, args []string) {
 func selectGoldens(ts *testscript.TestScript, wanted ...string) []manifest.Golden {
 	data, err := vcr.Files.ReadFile(vcr.ManifestPath)
 	ts.Check(err)
-	registry, findings := manifest.Parse(vcr.ManifestPath, data)
-	if len(findings) > 0 {
-		ts.Fatalf("findings: %v", findings)
+	registry, diagnostics := manifest.Parse(vcr.ManifestPath, data)
+	if len(diagnostics) > 0 {
+		ts.Fatalf("findings: %v", diagnostics)
 	}
 	used := make(map[string]bool)
 	var selected []manifest.Golden

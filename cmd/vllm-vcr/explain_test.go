@@ -83,9 +83,9 @@ func findingsInTestdata(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
 	for _, room := range []string{"compat", "manifest", "conformance", "internal/capture/target"} {
-		files, err := filepath.Glob("../../" + room + "/testdata/*.findings")
+		files, err := filepath.Glob("../../" + room + "/testdata/*.diagnostics")
 		if err != nil || len(files) < 4 {
-			t.Fatalf("%d files of findings in %s: %v", len(files), room, err)
+			t.Fatalf("%d files of diagnostics in %s: %v", len(files), room, err)
 		}
 		for _, file := range files {
 			data, err := os.ReadFile(file)

@@ -6,6 +6,9 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/sethvargo/go-githubactions"
 )
 
@@ -55,14 +58,14 @@ func (f *firstError) Write(p []byte) (int, error) {
 }
 
 func (n note) issue(action *githubactions.Action) {
-	fields := githubactions.CommandProperties{"title": OneLine(n.title)}
+	fields := githubactions.CommandProperties{"title": safetext.Line(n.title)}
 	if n.file != "" {
 		fields["file"] = n.file
 		fields["line"] = strconv.Itoa(max(n.line, 1))
 	}
-	text := OneLine(n.text)
+	text := safetext.Line(n.text)
 	if n.cases > 1 {
-		text += fmt.Sprintf(" (and %s more)", plural(n.cases-1, "case"))
+		text += fmt.Sprintf(" (and %s more)", plural.Count(n.cases-1, "case"))
 	}
 	action.IssueCommand(&githubactions.Command{Name: n.level, Message: text, Properties: fields})
 }

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
@@ -19,13 +22,13 @@ type Badge struct {
 
 // BadgeOf is the badge of a line.
 func BadgeOf(l Line) Badge {
-	b := Badge{SchemaVersion: 1, Label: OneLine("vLLM " + l.Line), Message: "conforms", Color: "brightgreen"}
+	b := Badge{SchemaVersion: 1, Label: safetext.Line("vLLM " + l.Line), Message: "conforms", Color: "brightgreen"}
 	failed, errors := l.Counts[conformance.Fail]+l.Counts[conformance.XPass], l.Counts[conformance.Error]
 	switch {
 	case failed > 0:
 		b.Message, b.Color, b.IsError = fmt.Sprintf("%d failed", failed), "red", true
 	case errors > 0:
-		b.Message, b.Color, b.IsError = "not judged: "+plural(errors, "error"), "orange", true
+		b.Message, b.Color, b.IsError = "not judged: "+plural.Count(errors, "error"), "orange", true
 	case l.Asserted == 0:
 		b.Message, b.Color, b.IsError = "nothing asserted", "lightgrey", l.Gating
 	case l.Counts[conformance.XFail]+l.Counts[conformance.Flaky] > 0:

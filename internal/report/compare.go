@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
@@ -167,7 +169,7 @@ func (d *Difference) Text(w io.Writer) error {
 			if i == 0 {
 				fmt.Fprintf(&b, "%s:\n", p.heading)
 			}
-			fmt.Fprintf(&b, "  %s: %s\n", OneLine(c.Name+gateOf(c.Gating)), OneLine(c.Old+" -> "+c.New))
+			fmt.Fprintf(&b, "  %s: %s\n", safetext.Line(c.Name+gateOf(c.Gating)), safetext.Line(c.Old+" -> "+c.New))
 		}
 	}
 	fmt.Fprintf(&b, "%s\n", d.Verdict())

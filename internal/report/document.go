@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // SchemaVersion is the value of a document's schema key. It changes when a key
@@ -29,8 +30,11 @@ type Document struct {
 	Cases    []Case                `json:"cases"`
 }
 
-// Counts are how many cases had each verdict; those that none had are left out.
-type Counts map[conformance.Verdict]int
+// Counts are how many cases had each verdict, and Line sums up those of a vLLM line.
+type (
+	Counts = check.Counts
+	Line   = check.LineSummary
+)
 
 // Run is one run of the tool.
 type Run struct {
@@ -62,18 +66,6 @@ type Subject struct {
 	Kind     string            `json:"kind,omitempty"`
 	Command  string            `json:"command,omitempty"`
 	Versions map[string]string `json:"versions,omitempty"`
-}
-
-// Line sums up the cases of a vLLM line.
-type Line struct {
-	Line     string              `json:"line"`
-	Tag      string              `json:"tag,omitempty"`
-	Gating   bool                `json:"gating"`
-	Verdict  conformance.Verdict `json:"verdict"`
-	Counts   Counts              `json:"counts"`
-	Goldens  int                 `json:"goldens"`
-	Asserted int                 `json:"asserted"`
-	Tokens   int                 `json:"tokens"`
 }
 
 // Case is the outcome of a case.

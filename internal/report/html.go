@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report/page"
 )
@@ -65,7 +68,7 @@ func problems(d *Document) page.Contents {
 	return page.When(len(d.Problems) > 0, page.NL, page.Lines(
 		page.El("h2", page.Text("Problems of the run")),
 		page.Each(d.Problems, func(f conformance.Failure) page.Element {
-			return page.El("div", page.Class("finding"), page.El("p", codeLink(f.Code, d.Findings[f.Code], page.Attribute{}), page.Text(OneLine(f.Message))))
+			return page.El("div", page.Class("finding"), page.El("p", codeLink(f.Code, d.Findings[f.Code], page.Attribute{}), page.Text(safetext.Line(f.Message))))
 		})))
 }
 
@@ -80,7 +83,7 @@ func redCards(d *Document) page.Contents {
 		cards = append(cards, card(d, c, i < openCards), page.NL)
 	}
 	return page.Contents{page.NL, page.Lines(
-		page.El("h2", page.Text("Not as it should be "), page.El("small", page.Text(plural(len(red), "case")))),
+		page.El("h2", page.Text("Not as it should be "), page.El("small", page.Text(plural.Count(len(red), "case")))),
 		filterBox("red", "Filter by line, golden, check or code", "Filter the cases that failed"),
 		page.El("div", page.Attr("id", "red"), page.NL, cards))}
 }
@@ -117,7 +120,7 @@ func runOf(r Run) page.Contents {
 			return page.El("p", page.Text(in.Path+" "), page.El("code", page.Text("sha256:"+in.SHA256)))
 		}),
 		page.Each(slices.Sorted(maps.Keys(r.Subject.Versions)), func(line string) page.Element {
-			return page.El("p", page.Text(line+": "+OneLine(r.Subject.Versions[line])))
+			return page.El("p", page.Text(line+": "+safetext.Line(r.Subject.Versions[line])))
 		}))
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report/page"
 )
@@ -27,7 +29,7 @@ func card(d *Document, c *Case, open bool) page.Content {
 		page.El("div", page.Class("body"), page.NL,
 			findings(d, c), page.Lines(
 				moreFindings(c),
-				facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", OneLine(c.Note)}),
+				facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", safetext.Line(c.Note)}),
 				page.When(c.Repeat != "", page.El("div", page.Class("command"),
 					page.El("pre", page.Text(c.Repeat)),
 					page.El("button", page.Attr("type", "button"), page.Bare("data-copy"), page.Text("Copy")))))))
@@ -42,7 +44,7 @@ func searched(c *Case) string {
 	return words
 }
 
-// brief says in a few words what is wrong with a case.
+// briefOf says in a few words what is wrong with a case.
 func brief(d *Document, c *Case) string {
 	codes := c.codes()
 	if len(codes) == 0 {
@@ -62,7 +64,7 @@ func findings(d *Document, c *Case) page.Content {
 	}
 	return page.Each(c.Failures[:min(len(c.Failures), htmlFailures)], func(f conformance.Failure) page.Contents {
 		title := d.Findings[f.Code]
-		says := page.Contents{codeLink(f.Code, title, page.AttrWhen(title != "", page.Attr("title", title))), page.Text(OneLine(f.Message))}
+		says := page.Contents{codeLink(f.Code, title, page.AttrWhen(title != "", page.Attr("title", title))), page.Text(safetext.Line(f.Message))}
 		return page.Lines(finding(says, where(f), difference(f)))
 	})
 }
@@ -98,7 +100,7 @@ func where(f conformance.Failure) page.Contents {
 		parts = append(parts, fmt.Sprintf("message %d", f.Frame))
 	}
 	if f.Path != "" {
-		parts = append(parts, OneLine(f.Path))
+		parts = append(parts, safetext.Line(f.Path))
 	}
 	return page.Contents{page.El("p", page.Class("where"), page.Text(strings.Join(parts, " · ")))}
 }
@@ -109,8 +111,8 @@ func difference(f conformance.Failure) page.Contents {
 		return page.Lines(windowTable(w))
 	}
 	return page.When(f.Expected != f.Actual, page.El("dl", page.Class("values"),
-		page.El("dt", page.Text("expected")), page.El("dd", page.Class("expected"), page.Text(OneLine(f.Expected))),
-		page.El("dt", page.Text("actual")), page.El("dd", page.Class("actual"), page.Text(OneLine(f.Actual)))))
+		page.El("dt", page.Text("expected")), page.El("dd", page.Class("expected"), page.Text(safetext.Line(f.Expected))),
+		page.El("dt", page.Text("actual")), page.El("dd", page.Class("actual"), page.Text(safetext.Line(f.Actual)))))
 }
 
 // windowTable has a column per position, of which the first that differs is
@@ -133,7 +135,7 @@ func (w *window) row(name string, cell func(pair) page.Element) page.Content {
 		page.Each(w.Values, cell))
 }
 
-// cell is the words in the column of the pair.
+// cellOf is the words in the column of the pair.
 func (p pair) cell(tag page.Markup, words string) page.Element {
 	return page.El(tag, page.AttrWhen(p.Differs, page.Class("mark")), page.Text(words))
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
@@ -29,15 +31,15 @@ func lineOf(d *Document, l Line) page.Content {
 	}
 	return page.El("details", page.Class("line"), page.Attr("id", anchorOf(l.Line)), page.AttrWhen(len(d.Cases) <= openCases, page.Bare("open")), page.NL,
 		page.El("summary",
-			page.El("code", page.Text(l.Line)), page.Text(" "), page.El("span", page.Class("quiet"), page.Text(l.brief())),
+			page.El("code", page.Text(l.Line)), page.Text(" "), page.El("span", page.Class("quiet"), page.Text(briefOf(l))),
 			page.El("span", page.Class("end"), chips(l.Counts))), page.NL,
 		page.El("div", page.Class("body"), page.NL, groups))
 }
 
 func anchorOf(line string) string { return "line-" + line }
 
-// brief says what a line is in a few words.
-func (l Line) brief() string {
+// briefOf says what a line is in a few words.
+func briefOf(l Line) string {
 	var words []string
 	if l.Tag != l.Line && l.Tag != "" {
 		words = append(words, l.Tag)
@@ -101,5 +103,5 @@ func caseRow(c *Case, timed bool) page.Content {
 		page.El("td", number, page.Text(strconv.Itoa(c.Asserted))),
 		page.El("td", number, page.Text(strconv.Itoa(c.Tokens))),
 		page.When(timed, page.El("td", number, page.Text(strconv.FormatFloat(c.DurationMs, 'f', 1, 64)))),
-		page.El("td", page.Text(OneLine(c.Note))))
+		page.El("td", page.Text(safetext.Line(c.Note))))
 }

@@ -64,8 +64,8 @@ func (t *table) tallRow(a conformance.Assertion) page.Contents {
 // verdictCell sums up the cases of an assertion.
 func (r *row) verdictCell(a conformance.Assertion) page.Element {
 	counts := r.cells[a]
-	if counts.total() == 0 {
+	if totalOf(counts) == 0 {
 		return page.El("td", page.Class("skip"), page.Text("–"))
 	}
-	return page.El("td", page.Class(classOf(counts.worst())), page.Text(counts.cell()))
+	return page.El("td", page.Class(classOf(worstOf(counts))), page.Text(cellOf(counts)))
 }

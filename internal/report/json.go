@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -33,6 +34,10 @@ func JSON(w io.Writer, d *Document) error {
 	_, err := w.Write(escapeHidden(ciCommand.ReplaceAll(b.Bytes(), []byte(`#\u0023$1`))))
 	return err
 }
+
+// ciCommand begins a command anywhere in a line: "##[error]" to GitHub, "##vso[" to
+// Azure Pipelines, "##teamcity[".
+var ciCommand = regexp.MustCompile(`##(\w*\[)`)
 
 // escapeHidden escapes what the encoder leaves as it is in texts although a terminal
 // acts on it and nobody sees it: control characters beyond ASCII, and what turns the

@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
@@ -136,7 +138,7 @@ func (d *Document) junitProperties(l Line) []junitProperty {
 		}
 	}
 	for i := range properties {
-		properties[i].Value = xmlText(OneLine(properties[i].Value))
+		properties[i].Value = xmlText(safetext.Line(properties[i].Value))
 	}
 	return properties
 }
@@ -154,7 +156,7 @@ func (d *Document) junitCase(c *Case) junitCase {
 	case conformance.Error:
 		j.Error = outcome(c, "could not be judged")
 	case conformance.Skip:
-		j.Skipped = &junitSkipped{xmlText(OneLine(c.Note))}
+		j.Skipped = &junitSkipped{xmlText(safetext.Line(c.Note))}
 	case conformance.XFail, conformance.Flaky:
 		j.Skipped = &junitSkipped{string(c.Verdict)}
 		if c.Expected != nil {
@@ -189,7 +191,7 @@ func (c *Case) output() string {
 		{"note", c.Note}, {"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
 	} {
 		if part.text != "" {
-			fmt.Fprintf(&b, "%s: %s\n", part.name, OneLine(part.text))
+			fmt.Fprintf(&b, "%s: %s\n", part.name, safetext.Line(part.text))
 		}
 	}
 	return b.String()

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
@@ -34,7 +37,7 @@ func Markdown(w io.Writer, d *Document, limit int) error {
 		return "- ❌ " + code(says(d.Problems[i])) + "\n"
 	})
 	failed := redCases(d)
-	m.list(fmt.Sprintf("### %s not as it should be\n\n", plural(len(failed), "case")), "case", len(failed), func(i int) string {
+	m.list(fmt.Sprintf("### %s not as it should be\n\n", plural.Count(len(failed), "case")), "case", len(failed), func(i int) string {
 		return failed[i].markdown(d)
 	})
 	expected := expectedCases(d)
@@ -102,14 +105,14 @@ func (s *summary) list(heading, noun string, n int, item func(i int) string) {
 		}
 	}
 	if !fits {
-		fmt.Fprintf(&s.b, "\n… and %s more: see the JSON report.\n", plural(n-i, noun))
+		fmt.Fprintf(&s.b, "\n… and %s more: see the JSON report.\n", plural.Count(n-i, noun))
 		s.limit = 0 // what follows would look like all that there is
 	}
 }
 
 func (s *summary) headline(d *Document) {
 	title := "vLLM engine-core conformance"
-	fmt.Fprintf(&s.b, "## %s %s\n\n**%s**\n\n", mark(d.Verdict), title, escape(OneLine(Verdict(d))))
+	fmt.Fprintf(&s.b, "## %s %s\n\n**%s**\n\n", mark(d.Verdict), title, escape(safetext.Line(Verdict(d))))
 }
 
 // mark is a sign for a verdict.
@@ -138,7 +141,7 @@ func markdownTable(t *table) string {
 		for _, row := range t.rows {
 			cells := []string{escape(row.line), map[bool]string{true: "yes", false: "no"}[row.gating]}
 			for _, a := range t.columns {
-				cells = append(cells, row.cells[a].markdown())
+				cells = append(cells, markdownCounts(row.cells[a]))
 			}
 			markdownRow(&b, append(cells, fmt.Sprint(row.tokens))...)
 		}
@@ -153,7 +156,7 @@ func markdownTable(t *table) string {
 	for _, a := range t.columns {
 		cells := []string{escape(string(a))}
 		for _, row := range t.rows {
-			cells = append(cells, row.cells[a].markdown())
+			cells = append(cells, markdownCounts(row.cells[a]))
 		}
 		markdownRow(&b, cells...)
 	}
@@ -164,9 +167,9 @@ func markdownRow(b *strings.Builder, cells ...string) {
 	b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 }
 
-// markdown is a cell: a sign and how many.
-func (c Counts) markdown() string {
-	total, worst := c.total(), c.worst()
+// markdownCounts is a cell: a sign and how many.
+func markdownCounts(c Counts) string {
+	total, worst := totalOf(c), worstOf(c)
 	switch {
 	case total == 0:
 		return ""
@@ -176,7 +179,7 @@ func (c Counts) markdown() string {
 	return fmt.Sprintf("%s %d/%d", mark(worst), c[worst], total)
 }
 
-// markdown is what is wrong with a case, folded.
+// markdownCounts is what is wrong with a case, folded.
 func (c *Case) markdown(d *Document) string {
 	var b strings.Builder
 	first := string(c.Verdict)
@@ -187,12 +190,12 @@ func (c *Case) markdown(d *Document) string {
 	fence(&b, "text", c.failureText())
 	for _, part := range []struct{ name, text string }{{"golden", c.Location}, {"registered", c.Entry}} {
 		if part.text != "" {
-			fmt.Fprintf(&b, "%s: %s<br>\n", part.name, code(OneLine(part.text)))
+			fmt.Fprintf(&b, "%s: %s<br>\n", part.name, code(safetext.Line(part.text)))
 		}
 	}
 	if c.Repeat != "" {
 		b.WriteString("\n")
-		fence(&b, "sh", OneLine(c.Repeat)+"\n")
+		fence(&b, "sh", safetext.Line(c.Repeat)+"\n")
 	}
 	b.WriteString("</details>\n")
 	return b.String()
@@ -212,10 +215,10 @@ func (c *Case) failureText() string {
 		}
 		fmt.Fprintln(&b, says(f))
 		if i == 0 && f.Path != "" {
-			fmt.Fprintf(&b, "  at        %s\n", OneLine(f.Path))
+			fmt.Fprintf(&b, "  at        %s\n", safetext.Line(f.Path))
 		}
 		if i == 0 && f.Expected != f.Actual {
-			fmt.Fprintf(&b, "  expected  %s\n  actual    %s\n", OneLine(f.Expected), OneLine(f.Actual))
+			fmt.Fprintf(&b, "  expected  %s\n  actual    %s\n", safetext.Line(f.Expected), safetext.Line(f.Actual))
 		}
 	}
 	return b.String()
@@ -225,7 +228,7 @@ func (c *Case) failureText() string {
 func about(d *Document) string {
 	var b strings.Builder
 	for _, r := range d.Runs {
-		b.WriteString("\n<sub>" + escape(OneLine(r.describe())) + "</sub>\n")
+		b.WriteString("\n<sub>" + escape(safetext.Line(r.describe())) + "</sub>\n")
 	}
 	return b.String()
 }
@@ -250,7 +253,7 @@ func (r Run) describe() string {
 
 // escape makes a text one that Markdown shows as it is.
 func escape(text string) string {
-	text = html.EscapeString(OneLine(text))
+	text = html.EscapeString(safetext.Line(text))
 	return strings.NewReplacer(
 		"|", "&#124;", "`", "&#96;", "*", "&#42;", "_", "&#95;", "[", "&#91;", "]", "&#93;", "\\", "&#92;", "~", "&#126;", "@", "&#64;",
 	).Replace(text)

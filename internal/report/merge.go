@@ -8,10 +8,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // Named is a document and the file that it was read from.
@@ -39,7 +39,14 @@ func Merge(documents []Named) (*Document, error) {
 		return nil, err
 	}
 	merged.Cases = cases
-	merged.judge()
+	judged := make([]check.Judged, len(cases))
+	for i, c := range cases {
+		judged[i] = check.Judged{
+			Line: c.Line, Tag: c.Tag, Golden: c.Golden, Gating: c.Gating, Verdict: c.Verdict, Infra: c.Infra,
+			Asserted: c.Asserted, Tokens: c.Tokens,
+		}
+	}
+	merged.conclude(check.Summarise(judged, len(merged.Problems)))
 	merged.fill()
 	return merged, nil
 }
@@ -150,26 +157,4 @@ func assertionOrder(c Case) int {
 		return 0
 	}
 	return slices.Index(conformance.Assertions(), c.Assertion)
-}
-
-// judge derives verdict, reason, exit code and sums from the cases and problems,
-// by the rules of the package that ran them.
-func (d *Document) judge() {
-	results := make([]conformance.Result, len(d.Cases))
-	for i := range d.Cases {
-		results[i] = d.Cases[i].result()
-	}
-	took := time.Duration(d.DurationMs * float64(time.Millisecond))
-	r := conformance.NewReport(results, took)
-	r.Blame(d.Problems...)
-	d.conclude(r)
-}
-
-// result is what the verdict of a run depends on.
-func (c *Case) result() conformance.Result {
-	r := conformance.Result{Verdict: c.Verdict, Asserted: c.Asserted, Tokens: c.Tokens}
-	r.Case.Line.Name, r.Case.Line.Tag, r.Case.Gating = c.Line, c.Tag, c.Gating
-	r.Case.Suite, r.Case.Golden.ID, r.Case.Assertion = c.Suite, c.Golden, c.Assertion
-	r.Infra = c.Infra
-	return r
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // Meta is what a document says of a run besides its outcome.
@@ -45,7 +46,7 @@ func New(r *conformance.Report, m Meta) *Document {
 	for i := range r.Results {
 		d.Cases = append(d.Cases, m.caseOf(&r.Results[i], r.Flags))
 	}
-	d.conclude(r)
+	d.conclude(r.Summary)
 	d.DurationMs = run.DurationMs
 	d.title(m.Title)
 	d.scrub(m)
@@ -53,26 +54,9 @@ func New(r *conformance.Report, m Meta) *Document {
 	return d
 }
 
-// conclude takes over what a report has made of its results.
-func (d *Document) conclude(r *conformance.Report) {
-	d.Verdict, d.Reason, d.ExitCode, d.Tokens, d.Counts = r.Verdict, r.Reason, r.ExitCode, r.Tokens, countsOf(r.Counts)
-	d.Lines = nil
-	for _, l := range r.Lines {
-		d.Lines = append(d.Lines, Line{
-			Line: l.Line.Name, Tag: l.Line.Tag, Gating: l.Gating, Verdict: l.Verdict, Goldens: l.Goldens,
-			Counts: countsOf(l.Counts), Asserted: l.Asserted, Tokens: l.Tokens,
-		})
-	}
-}
-
-func countsOf(all map[conformance.Verdict]int) Counts {
-	counts := Counts{}
-	for v, n := range all {
-		if n > 0 {
-			counts[v] = n
-		}
-	}
-	return counts
+// conclude takes over what the cases come to.
+func (d *Document) conclude(s check.Summary) {
+	d.Verdict, d.Reason, d.ExitCode, d.Tokens, d.Counts, d.Lines = s.Verdict, s.Reason, s.ExitCode, s.Tokens, s.Counts, s.Lines
 }
 
 // caseOf is a result as the document has it.

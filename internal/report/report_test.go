@@ -124,27 +124,6 @@ func TestNoCommands(t *testing.T) {
 	}
 }
 
-func TestOneLine(t *testing.T) {
-	for text, want := range map[string]string{
-		"plain":               "plain",
-		"a\nb\r\x1b[31m":      "a b  [31m",
-		"::error::x":          ": :error::x",
-		"  \t::stop::x":       ": :stop::x",
-		"\u2003::error::x":    ": :error::x",
-		"x ::error::":         "x ::error::",
-		"a ##[group]":         "a # #[group]",
-		"###[error]":          "## #[error]",
-		"## [x] # ##":         "## [x] # ##",
-		"##vso[a.b]":          "# #vso[a.b]",
-		"x ##teamcity[a":      "x # #teamcity[a",
-		"a\u2028\u202e\u009b": "a   ",
-	} {
-		if got := OneLine(text); got != want {
-			t.Errorf("OneLine(%q) = %q, want %q", text, got, want)
-		}
-	}
-}
-
 // golden compares with a file of testdata, or rewrites it under -update.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
@@ -220,7 +222,7 @@ func (c *Case) sarif() []sarifResult {
 				text = c.Name + ": " + f.Message
 			}
 		}
-		r.Message.Text = OneLine(text)
+		r.Message.Text = safetext.Line(text)
 		r.Properties.Case, r.Properties.Repeat = c.Name, c.Repeat
 		r.Fingerprints = fingerprint(c.Name, code)
 		results = append(results, r)
@@ -230,7 +232,7 @@ func (c *Case) sarif() []sarifResult {
 
 func problemResult(f conformance.Failure) sarifResult {
 	return sarifResult{
-		RuleID: string(ruleOf(f.Code)), Level: "error", Message: sarifText{OneLine(f.Message)},
+		RuleID: string(ruleOf(f.Code)), Level: "error", Message: sarifText{safetext.Line(f.Message)},
 		Locations: []sarifLocation{problemPlace(f.Message)}, Properties: sarifProperties{Count: 1},
 		Fingerprints: fingerprint(f.Message, f.Code),
 	}

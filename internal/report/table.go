@@ -89,8 +89,8 @@ var severity = []conformance.Verdict{
 	conformance.Fail, conformance.Error, conformance.XPass, conformance.XFail, conformance.Flaky, conformance.Pass, conformance.Skip,
 }
 
-// worst is the verdict that stands for all, Skip when there is none.
-func (c Counts) worst() conformance.Verdict {
+// worstOf is the verdict that stands for all, Skip when there is none.
+func worstOf(c Counts) conformance.Verdict {
 	for _, v := range severity {
 		if c[v] > 0 {
 			return v
@@ -99,7 +99,7 @@ func (c Counts) worst() conformance.Verdict {
 	return conformance.Skip
 }
 
-func (c Counts) total() int {
+func totalOf(c Counts) int {
 	n := 0
 	for _, count := range c {
 		n += count
@@ -107,9 +107,9 @@ func (c Counts) total() int {
 	return n
 }
 
-// cell sums up the cases of one column: "pass", "pass 4/4", "FAIL 1/4".
-func (c Counts) cell() string {
-	total, worst := c.total(), c.worst()
+// cellOf sums up the cases of one column: "pass", "pass 4/4", "FAIL 1/4".
+func cellOf(c Counts) string {
+	total, worst := totalOf(c), worstOf(c)
 	if total == 0 {
 		return "-"
 	}

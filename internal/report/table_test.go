@@ -29,10 +29,10 @@ func TestCells(t *testing.T) {
 		{Counts{now: 1, pass: 1}, "flaky 1/2", "⚠️ 1/2"},
 	}
 	for _, test := range tests {
-		if text := test.counts.cell(); text != test.text {
+		if text := cellOf(test.counts); text != test.text {
 			t.Errorf("%v is %q, want %q", test.counts, text, test.text)
 		}
-		if markdown := test.counts.markdown(); markdown != test.markdown {
+		if markdown := markdownCounts(test.counts); markdown != test.markdown {
 			t.Errorf("%v is %q, want %q", test.counts, markdown, test.markdown)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
@@ -38,7 +40,7 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 	}
 	p.expected(&b, d)
 	p.problems(&b, d)
-	fmt.Fprintf(&b, "\n%s\n", p.paint(d.Verdict, OneLine(Verdict(d))))
+	fmt.Fprintf(&b, "\n%s\n", p.paint(d.Verdict, safetext.Line(Verdict(d))))
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -59,11 +61,11 @@ func textTable(b *bytes.Buffer, p painter, t *table) {
 		if row.gating {
 			gate = "yes"
 		}
-		cells := []string{OneLine(row.line), gate, cmp.Or(OneLine(row.group), "-")}
+		cells := []string{safetext.Line(row.line), gate, cmp.Or(safetext.Line(row.group), "-")}
 		for _, c := range t.columns {
-			cells = append(cells, row.cells[c].cell())
+			cells = append(cells, cellOf(row.cells[c]))
 		}
-		g.add(append(cells, fmt.Sprint(row.tokens), OneLine(strings.Join(row.notes, "; ")))...)
+		g.add(append(cells, fmt.Sprint(row.tokens), safetext.Line(strings.Join(row.notes, "; ")))...)
 	}
 	g.write(b)
 }
@@ -74,28 +76,28 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 	g := grid{paint: p.cell}
 	head := []string{strings.ToUpper(string(t.suite))}
 	for _, row := range t.rows {
-		head = append(head, OneLine(row.line))
+		head = append(head, safetext.Line(row.line))
 	}
 	g.add(append(head, "NOTE")...)
 	for _, a := range t.columns {
-		cells := []string{OneLine(string(a))}
+		cells := []string{safetext.Line(string(a))}
 		var notes []string
 		for _, row := range t.rows {
-			cells = append(cells, row.cells[a].cell())
+			cells = append(cells, cellOf(row.cells[a]))
 			for _, c := range row.cases {
 				if c.Assertion == a && c.Verdict == conformance.Skip && !slices.Contains(notes, c.Note) {
 					notes = append(notes, c.Note)
 				}
 			}
 		}
-		g.add(append(cells, OneLine(strings.Join(notes, "; ")))...)
+		g.add(append(cells, safetext.Line(strings.Join(notes, "; ")))...)
 	}
 	g.write(b)
 }
 
 // failures writes a block about a case that is not as it should be.
 func (p painter) failures(b *bytes.Buffer, c *Case) {
-	head := strings.ToUpper(string(c.Verdict)) + " " + OneLine(c.Name)
+	head := strings.ToUpper(string(c.Verdict)) + " " + safetext.Line(c.Name)
 	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), c.gate())
 	for i, f := range c.Failures {
 		if i == maxFailures {
@@ -111,7 +113,7 @@ func (p painter) failures(b *bytes.Buffer, c *Case) {
 		{"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
 	} {
 		if place.at != "" {
-			fmt.Fprintf(b, "  %s: %s\n", place.name, OneLine(place.at))
+			fmt.Fprintf(b, "  %s: %s\n", place.name, safetext.Line(place.at))
 		}
 	}
 }
@@ -122,7 +124,7 @@ func (p painter) expected(b *bytes.Buffer, d *Document) {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(b, "%s: %s\n", p.paint(c.Verdict, string(c.Verdict)+" "+OneLine(c.Name)), c.Expected.says())
+		fmt.Fprintf(b, "%s: %s\n", p.paint(c.Verdict, string(c.Verdict)+" "+safetext.Line(c.Name)), c.Expected.says())
 	}
 }
 

@@ -1,0 +1,151 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Counts are how many cases had each verdict; those that none had are left out.
+type Counts map[Verdict]int
+
+// Judged is what the outcome of a run depends on of one of its cases.
+type Judged struct {
+	Line, Tag, Golden string
+	Gating            bool
+	Verdict           Verdict
+	Infra             bool // an error whose cause lies around the subject
+	Asserted, Tokens  int
+}
+
+// LineSummary sums up the cases of a line. It is written into reports as it is.
+type LineSummary struct {
+	Line     string  `json:"line"`
+	Tag      string  `json:"tag,omitempty"`
+	Gating   bool    `json:"gating"`
+	Verdict  Verdict `json:"verdict"`
+	Counts   Counts  `json:"counts"`
+	Goldens  int     `json:"goldens"`
+	Asserted int     `json:"asserted"`
+	Tokens   int     `json:"tokens"`
+}
+
+// tally is a line as its cases are counted.
+type tally struct {
+	LineSummary
+	infra  bool   // all errors lie around the subject
+	golden string // the last one counted
+}
+
+// Summary is what the cases of a run, or of several that are merged, come to.
+type Summary struct {
+	Verdict  Verdict
+	Reason   string // what the exit code stands for, in a sentence
+	ExitCode int
+	Counts   Counts
+	Tokens   int // compared
+	Lines    []LineSummary
+}
+
+// Summarise judges a run by its cases, in their order, and by the number of failures that are about the run as a whole.
+// Those weigh as much as a failure of the subject.
+func Summarise(cases []Judged, ofRun int) Summary {
+	s := Summary{Counts: Counts{}}
+	var lines []*tally
+	byName := map[string]*tally{}
+	for _, c := range cases {
+		s.Counts[c.Verdict]++
+		s.Tokens += c.Tokens
+		l := byName[c.Line]
+		if l == nil {
+			l = &tally{LineSummary: LineSummary{Line: c.Line, Tag: c.Tag, Gating: c.Gating, Counts: Counts{}}, infra: true}
+			byName[c.Line], lines = l, append(lines, l)
+		}
+		l.add(c)
+	}
+	for _, l := range lines {
+		l.judge()
+		s.Lines = append(s.Lines, l.LineSummary)
+	}
+	s.judge(lines, ofRun)
+	return s
+}
+
+func (l *tally) add(c Judged) {
+	l.Counts[c.Verdict]++
+	l.Asserted += c.Asserted
+	l.Tokens += c.Tokens
+	l.infra = l.infra && (c.Verdict != Error || c.Infra)
+	if c.Golden != l.golden {
+		l.Goldens++
+		l.golden = c.Golden
+	}
+}
+
+func (l *tally) judge() {
+	switch {
+	case l.Counts[Fail]+l.Counts[XPass] > 0:
+		l.Verdict = Fail
+	case l.Counts[Error] > 0:
+		l.Verdict = Error
+	case l.Counts[Pass]+l.Counts[XFail]+l.Counts[Flaky] > 0:
+		l.Verdict = Pass
+	default:
+		l.Verdict = Skip
+	}
+}
+
+// judge derives the verdict and the exit code. A failure of the subject weighs more
+// than one around it, and both more than having asserted nothing.
+func (s *Summary) judge(lines []*tally, ofRun int) {
+	var failed, stale, infra, vacuous, other []string
+	gates, asserted := 0, 0
+	for _, l := range lines {
+		asserted += l.Asserted
+		bad := l.Verdict == Fail || l.Verdict == Error
+		switch {
+		case !l.Gating && bad:
+			other = append(other, l.Line)
+		case !l.Gating:
+		case bad && l.Verdict == Error && l.infra:
+			infra = append(infra, l.Line)
+		case bad && l.Counts[Fail]+l.Counts[Error] == 0:
+			stale = append(stale, l.Line)
+		case bad:
+			failed = append(failed, l.Line)
+		case l.Asserted == 0:
+			vacuous = append(vacuous, l.Line)
+		default:
+			gates++
+		}
+	}
+	conclude := func(v Verdict, code int, reason string, lines []string) {
+		s.Verdict, s.ExitCode, s.Reason = v, code, reason
+		if len(lines) > 0 {
+			s.Reason += " " + strings.Join(lines, ", ")
+		}
+	}
+	switch {
+	case len(failed) > 0:
+		conclude(Fail, ExitFail, "does not conform on", failed)
+	case len(stale) > 0:
+		conclude(Fail, ExitFail, "passes what is expected to fail on", stale)
+	case ofRun > 0:
+		conclude(Fail, ExitFail, "the expectations do not hold", nil)
+	case len(infra) > 0:
+		conclude(Error, ExitInfra, "could not be judged on", infra)
+	case len(vacuous) > 0:
+		conclude(Error, ExitVacuous, "asserted nothing on", vacuous)
+	case asserted == 0:
+		conclude(Error, ExitVacuous, "asserted nothing", nil)
+	case gates == 0:
+		conclude(Pass, ExitOK, "no line gates", nil)
+	default:
+		conclude(Pass, ExitOK, "every gate holds", nil)
+	}
+	if ofRun > 0 {
+		s.Reason += fmt.Sprintf(" (problems of the run: %d)", ofRun)
+	}
+	if len(other) > 0 {
+		s.Reason += " (red but not gating: " + strings.Join(other, ", ") + ")"
+	}
+}

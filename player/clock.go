@@ -28,9 +28,6 @@ func NewClock() Clock { return &wallClock{zero: time.Now().Add(-time.Hour)} }
 func (c *wallClock) Now() time.Duration                     { return time.Since(c.zero) }
 func (c *wallClock) After(d time.Duration) <-chan time.Time { return c.alarm.after(d) }
 
-// stop ends the thread that the clock keeps between two waits. It can still be used.
-func (c *wallClock) stop() { c.alarm.stop() }
-
 // never is a moment that does not come.
 const never = time.Duration(1<<63 - 1)
 

@@ -9,7 +9,7 @@ import (
 // An alarm delivers whatever was asked of it before: later, earlier, not taken.
 func TestAlarmDelivers(t *testing.T) {
 	c := NewClock()
-	t.Cleanup(c.(*wallClock).stop)
+	t.Cleanup(c.(*wallClock).alarm.stop)
 	c.After(time.Hour)
 	for _, d := range []time.Duration{time.Millisecond, 0, -time.Second, 20 * time.Microsecond, 2 * time.Millisecond} {
 		begun := c.Now()

@@ -1,13 +1,10 @@
 package player
 
 import (
-	"context"
-	"fmt"
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // coordinator is the way to the data-parallel coordinator: a process of a Python
@@ -27,87 +24,6 @@ type coordinator struct {
 // ready is all that the coordinator says that is no request: that every engine of the
 // group has subscribed.
 const ready = "READY"
-
-// dialCoordinator connects to the coordinator and waits until it has heard of all engines.
-func (p *Player) dialCoordinator(ctx context.Context, a protocol.Addresses) error {
-	if a.CoordinatorInput == nil {
-		return nil
-	}
-	c := &coordinator{waves: p.waves, rank: p.rank, link: link{written: make(chan struct{})}}
-	p.coordinator = c
-	var err error
-	if c.input, err = zmq.Dial(ctx, *a.CoordinatorInput, zmq.XSub, p.socketOptions(0)); err != nil {
-		return fmt.Errorf("coordinator: %w", err)
-	}
-	if c.output, err = zmq.Dial(ctx, *a.CoordinatorOutput, zmq.Push, p.socketOptions(hangUpGrace)); err != nil {
-		return fmt.Errorf("coordinator: %w", err)
-	}
-	c.out = newOutbox(c.output, p.opt.MaxUnread, p.inbox.ring)
-	if err := c.input.Subscribe(nil); err != nil {
-		return fmt.Errorf("coordinator: %w", err)
-	}
-	return nil
-}
-
-// awaitCoordinator waits for READY, which comes when every engine of the group has
-// subscribed.
-func (p *Player) awaitCoordinator(ctx context.Context) error {
-	c := p.coordinator
-	if c == nil {
-		return nil
-	}
-	defer context.AfterFunc(ctx, func() { c.input.Close() })()
-	m, err := c.input.Recv()
-	if err != nil {
-		return fmt.Errorf("coordinator %s: no READY, which comes when all engines of the group are there: %w",
-			c.input.Peer(), cause(ctx, err))
-	}
-	if string(m[0]) != ready {
-		return fmt.Errorf("coordinator %s: a message of %d frames instead of READY", c.input.Peer(), len(m))
-	}
-	if p.opt.EngineIndex == 0 {
-		c.waves.subscribe(c.rank,
-			func(wave int) { p.inbox.put(event{kind: waveJoined, wave: wave}) },
-			func(wave int) { p.inbox.put(event{kind: waveEnded, wave: wave}) })
-	}
-	return nil
-}
-
-// readCoordinator hands on what the coordinator sends until the connection ends.
-func (p *Player) readCoordinator(c *coordinator) {
-	defer c.done.Done()
-	for {
-		m, err := c.input.Recv()
-		if err != nil {
-			p.inbox.put(event{kind: coordinatorGone, gone: err})
-			return
-		}
-		if len(m) == 1 && string(m[0]) == ready {
-			continue // another engine joined
-		}
-		p.inbox.put(decodeStartWave(m))
-	}
-}
-
-// writeCoordinator writes what is sent to the coordinator.
-func (p *Player) writeCoordinator(c *coordinator) {
-	defer c.done.Done()
-	defer close(c.written)
-	if err := c.out.write(); err != nil {
-		p.inbox.put(event{kind: coordinatorGone, gone: err})
-	}
-}
-
-// decodeStartWave reads START_DP_WAVE.
-func decodeStartWave(m zmq.Message) event {
-	e := event{kind: waveBegan}
-	if len(m) != 2 || len(m[0]) != 1 || m[0][0] != protocol.TypeStartDPWave {
-		e.broken = fmt.Errorf("coordinator: a message of %d frames is no START_DP_WAVE", len(m))
-		return e
-	}
-	e.wave, e.exclude, e.broken = protocol.DecodeStartWave(m[1])
-	return e
-}
 
 // handleWave takes what the inbox brought of the coordinator.
 func (p *Player) handleWave(e *event) {
@@ -156,7 +72,8 @@ func (p *Player) reportToCoordinator() {
 }
 
 func (p *Player) reportCounts(c *coordinator) {
-	running, waiting, usage := p.engine.counts()
+	queues := p.engine.scheduler
+	running, waiting := len(queues.Running()), queues.Waiting()+queues.Deferred()
 	if running == c.running && waiting == c.waiting {
 		return
 	}
@@ -164,7 +81,7 @@ func (p *Player) reportCounts(c *coordinator) {
 	// The step counter stays 0: it orders the counts of engines that step together,
 	// and these do not.
 	stats := protocol.SchedulerStats{
-		Running: running, Waiting: waiting, KVCacheUsage: usage, CurrentWave: c.waves.current(c.rank),
+		Running: running, Waiting: waiting, KVCacheUsage: p.engine.pool.Usage(), CurrentWave: c.waves.current(c.rank),
 	}
 	c.out.put(p.codec.Stats(p.opt.EngineIndex, &stats, seconds(p.opt.Clock.Now())))
 }

@@ -136,7 +136,10 @@ func (e *engine) add(r *protocol.Request, client int) {
 	e.arrivals++
 	q.number = e.arrivals
 	e.byID[q.id] = q
-	e.setTransfer(q, transfer)
+	if q.transfer = transfer; transfer != nil && transfer.Consume {
+		q.Remote = !q.Seq.Uncached // one that may not use a cache cannot use another engine's
+		e.setFetchStage(q, waitingToStart)
+	}
 	if q.faults == nil {
 		e.enqueue(q)
 		return
@@ -194,7 +197,7 @@ func (e *engine) accept(r *protocol.Request) *request {
 // acceptable returns why a request is refused before its answer is looked for, and the
 // code of the error.
 func (e *engine) acceptable(r *protocol.Request) (code string, err error) {
-	if _, known := e.byID[r.ID]; known || e.keepsBlocksOf(r.ID) {
+	if _, known := e.byID[r.ID]; known || e.connector != nil && e.connector.kept[r.ID] != nil {
 		return "bad_request", errors.New("the request id is already in use")
 	}
 	if r.LoRA != nil {
@@ -332,10 +335,4 @@ func (e *engine) remove(q *request) {
 		e.keepBlocks(q)
 	}
 	e.scheduler.Remove(&q.Request)
-}
-
-// counts are what an engine reports to a coordinator: requests that run and that wait,
-// and the share of the KV cache that is in use.
-func (e *engine) counts() (running, waiting int, usage float64) {
-	return len(e.scheduler.Running()), e.scheduler.Waiting() + e.scheduler.Deferred(), e.pool.Usage()
 }

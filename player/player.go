@@ -9,6 +9,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -142,7 +143,7 @@ func (p *Player) closeKVEvents() {
 // stopClock ends the thread of a clock of our own.
 func (p *Player) stopClock() {
 	if c, ok := p.opt.Clock.(*wallClock); ok {
-		c.stop()
+		c.alarm.stop()
 	}
 }
 
@@ -270,5 +271,129 @@ func (p *Player) finishWriting() {
 			p.opt.Log.Warn("the client did not take everything before the shutdown", "client", client, "waited", p.opt.Linger,
 				"error", l.lost)
 		}
+	}
+}
+
+// eventKind says what an event is of.
+type eventKind uint8
+
+const (
+	ofClient        eventKind = iota
+	waveBegan                 // of the coordinator: wave and exclude, or broken
+	waveJoined                // of the ranks in this process: wave
+	waveEnded                 // likewise
+	coordinatorGone           // gone says why
+	ofEngine                  // do
+)
+
+// event is something that a socket's reader hands to the engine.
+type event struct {
+	kind    eventKind
+	client  int
+	request *protocol.Request
+	abort   []string
+	call    *protocol.UtilityCall
+	// broken is a message that did not decode; what could be read of it is in
+	// request or call.
+	broken error
+	// gone is set when the connection ended.
+	gone error
+	// wave and exclude are what the kind says.
+	wave, exclude int
+	// do is what the engine asked to be done later.
+	do func()
+}
+
+// inbox is the unbounded queue between the sockets' readers and the engine:
+// a frontend must never be blocked on its requests while the engine is blocked
+// on its answers. Its size is that of the requests in flight.
+type inbox struct {
+	mu     sync.Mutex
+	events []event
+	spare  []event
+	wake   chan struct{}
+	pool   sync.Pool
+}
+
+func newInbox() *inbox {
+	return &inbox{
+		wake: make(chan struct{}, 1),
+		pool: sync.Pool{New: func() any { return new(protocol.Request) }},
+	}
+}
+
+// put adds an event and wakes the engine.
+func (b *inbox) put(e event) {
+	b.mu.Lock()
+	b.events = append(b.events, e)
+	b.mu.Unlock()
+	b.ring()
+}
+
+// ring wakes the engine.
+func (b *inbox) ring() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what came since the last call. The slice is valid until then.
+func (b *inbox) take() []event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.events
+	clear(b.spare)
+	b.events, b.spare = b.spare[:0], taken
+	return taken
+}
+
+// request returns a request to decode into; recycle gives it back.
+func (b *inbox) request() *protocol.Request  { return b.pool.Get().(*protocol.Request) }
+func (b *inbox) recycle(r *protocol.Request) { b.pool.Put(r) }
+
+// attachConnector gives the engine its KV connector, if it has one.
+func (p *Player) attachConnector() error {
+	if p.opt.Transfer == nil {
+		return nil
+	}
+	t, err := p.opt.Transfer.OfEngine(p.opt.EngineIndex, max(p.ready.DataParallelSize, p.opt.DataParallelSize))
+	if err != nil {
+		return err
+	}
+	p.engine.connector = &connector{
+		Config: t, kept: map[string]*kvcache.Sequence{},
+		fetch: p.fetch, release: p.release, later: p.later,
+	}
+	return nil
+}
+
+// later has something done by the goroutine of the engine.
+func (p *Player) later(do func()) { p.inbox.put(event{kind: ofEngine, do: do}) }
+
+// fetch pulls a KV cache beside the engine.
+func (p *Player) fetch(c kvtransfer.Cache, fetched func(error)) {
+	p.fetches.Go(func() {
+		err := p.engine.connector.DataPlane.Pull(p.serving, c)
+		p.later(func() { fetched(err) })
+	})
+}
+
+func (p *Player) release(c kvtransfer.Cache) {
+	p.fetches.Go(func() {
+		if err := p.engine.connector.DataPlane.Release(p.serving, c); err != nil && !errors.Is(err, context.Canceled) {
+			p.opt.Log.Warn("the engine that keeps a KV cache could not be told to let it go", "at", c.Address(), "error", err)
+		}
+	})
+}
+
+// startFetching lets KV caches be fetched until ctx ends or stop is called, which waits
+// for who still does.
+func (p *Player) startFetching(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	p.serving = ctx
+	return func() {
+		cancel()
+		p.fetches.Wait()
 	}
 }

@@ -2,7 +2,6 @@ package player
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"time"
 
@@ -106,6 +105,25 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 	return err
 }
 
+// set makes r what a source gets of a decoded request. Nothing is copied but
+// the value itself.
+func (r *Request) set(q *protocol.Request) {
+	s := &q.Sampling
+	*r = Request{
+		ID: q.ID, ExternalID: q.ExternalID, PromptTokenIDs: q.PromptTokenIDs, PromptIsEmbeds: q.PromptEmbeds != nil,
+		Priority: q.Priority, MMFeatures: q.MMFeatures,
+		Sampling: Sampling{
+			MaxTokens: s.MaxTokens, HasMaxTokens: s.HasMaxTokens, MinTokens: s.MinTokens,
+			StopTokenIDs: s.StopTokenIDs, EOSTokenID: s.EOSTokenID, IgnoreEOS: s.IgnoreEOS,
+			Temperature: s.Temperature, Seed: s.Seed, HasSeed: s.HasSeed,
+			StructuredOutputs: s.StructuredOutputs, ExtraArgs: s.ExtraArgs,
+		},
+	}
+	if q.LoRA != nil {
+		r.LoRA = q.LoRA.Name
+	}
+}
+
 // longestAnswer is the most tokens that room is made for when a request arrives.
 const longestAnswer = 512
 
@@ -124,15 +142,6 @@ func (e *engine) sequence(q *request, r *protocol.Request) (s *kvcache.Sequence,
 // addEvent keeps an event for the next output.
 func (q *request) addEvent(event int, at time.Duration) {
 	q.events = append(q.events, protocol.Event{Type: event, Timestamp: seconds(at)})
-}
-
-func (q *request) takeEvents() []protocol.Event {
-	taken := q.events
-	q.events = q.events[:0]
-	if len(taken) == 0 {
-		return nil
-	}
-	return taken
 }
 
 // tokenLimit is the smaller of max_tokens and what the context has room for.
@@ -270,31 +279,6 @@ func (s *stopRule) has(token uint32) bool {
 		}
 	}
 	return false
-}
-
-// errNoPrompt is a request that has nothing to go on.
-var errNoPrompt = errors.New("neither prompt_token_ids nor prompt_embeds")
-
-// setPrompt gives a request whose prompt is embeddings a token 0 for each, as an engine
-// counts them (vllm/v1/request.py).
-func setPrompt(r *protocol.Request) error {
-	if r.PromptEmbeds == nil {
-		if r.PromptTokenIDs == nil {
-			return errNoPrompt
-		}
-		return nil
-	}
-	embeds, err := protocol.DecodeEmbeds(r.PromptEmbeds, r.Aux)
-	if err != nil {
-		return err
-	}
-	if r.PromptTokenIDs == nil {
-		r.PromptTokenIDs = make([]uint32, embeds.Rows)
-	}
-	if n := len(r.PromptTokenIDs); n != embeds.Rows {
-		return fmt.Errorf("%d prompt_token_ids, but %d prompt_embeds", n, embeds.Rows)
-	}
-	return nil
 }
 
 // featuresOf is what makes blocks of the same tokens different: images and the like,

@@ -193,6 +193,31 @@ func (p *Player) decode(m zmq.Message) (event, bool) {
 	return event{broken: fmt.Errorf("unknown request type %#02x", m[0][0])}, true
 }
 
+// errNoPrompt is a request that has nothing to go on.
+var errNoPrompt = errors.New("neither prompt_token_ids nor prompt_embeds")
+
+// setPrompt gives a request whose prompt is embeddings a token 0 for each, as an engine
+// counts them (vllm/v1/request.py).
+func setPrompt(r *protocol.Request) error {
+	if r.PromptEmbeds == nil {
+		if r.PromptTokenIDs == nil {
+			return errNoPrompt
+		}
+		return nil
+	}
+	embeds, err := protocol.DecodeEmbeds(r.PromptEmbeds, r.Aux)
+	if err != nil {
+		return err
+	}
+	if r.PromptTokenIDs == nil {
+		r.PromptTokenIDs = make([]uint32, embeds.Rows)
+	}
+	if n := len(r.PromptTokenIDs); n != embeds.Rows {
+		return fmt.Errorf("%d prompt_token_ids, but %d prompt_embeds", n, embeds.Rows)
+	}
+	return nil
+}
+
 // errNotText is a string that an answer must not repeat: a frontend that is sent
 // one ends.
 var errNotText = errors.New("not UTF-8")
@@ -262,80 +287,83 @@ func (p *Player) stopWriting(after time.Duration) {
 	}
 }
 
-// eventKind says what an event is of.
-type eventKind uint8
-
-const (
-	ofClient        eventKind = iota
-	waveBegan                 // of the coordinator: wave and exclude, or broken
-	waveJoined                // of the ranks in this process: wave
-	waveEnded                 // likewise
-	coordinatorGone           // gone says why
-	ofEngine                  // do
-)
-
-// event is something that a socket's reader hands to the engine.
-type event struct {
-	kind    eventKind
-	client  int
-	request *protocol.Request
-	abort   []string
-	call    *protocol.UtilityCall
-	// broken is a message that did not decode; what could be read of it is in
-	// request or call.
-	broken error
-	// gone is set when the connection ended.
-	gone error
-	// wave and exclude are what the kind says.
-	wave, exclude int
-	// do is what the engine asked to be done later.
-	do func()
+// dialCoordinator connects to the coordinator and waits until it has heard of all engines.
+func (p *Player) dialCoordinator(ctx context.Context, a protocol.Addresses) error {
+	if a.CoordinatorInput == nil {
+		return nil
+	}
+	c := &coordinator{waves: p.waves, rank: p.rank, link: link{written: make(chan struct{})}}
+	p.coordinator = c
+	var err error
+	if c.input, err = zmq.Dial(ctx, *a.CoordinatorInput, zmq.XSub, p.socketOptions(0)); err != nil {
+		return fmt.Errorf("coordinator: %w", err)
+	}
+	if c.output, err = zmq.Dial(ctx, *a.CoordinatorOutput, zmq.Push, p.socketOptions(hangUpGrace)); err != nil {
+		return fmt.Errorf("coordinator: %w", err)
+	}
+	c.out = newOutbox(c.output, p.opt.MaxUnread, p.inbox.ring)
+	if err := c.input.Subscribe(nil); err != nil {
+		return fmt.Errorf("coordinator: %w", err)
+	}
+	return nil
 }
 
-// inbox is the unbounded queue between the sockets' readers and the engine:
-// a frontend must never be blocked on its requests while the engine is blocked
-// on its answers. Its size is that of the requests in flight.
-type inbox struct {
-	mu     sync.Mutex
-	events []event
-	spare  []event
-	wake   chan struct{}
-	pool   sync.Pool
+// awaitCoordinator waits for READY, which comes when every engine of the group has
+// subscribed.
+func (p *Player) awaitCoordinator(ctx context.Context) error {
+	c := p.coordinator
+	if c == nil {
+		return nil
+	}
+	defer context.AfterFunc(ctx, func() { c.input.Close() })()
+	m, err := c.input.Recv()
+	if err != nil {
+		return fmt.Errorf("coordinator %s: no READY, which comes when all engines of the group are there: %w",
+			c.input.Peer(), cause(ctx, err))
+	}
+	if string(m[0]) != ready {
+		return fmt.Errorf("coordinator %s: a message of %d frames instead of READY", c.input.Peer(), len(m))
+	}
+	if p.opt.EngineIndex == 0 {
+		c.waves.subscribe(c.rank,
+			func(wave int) { p.inbox.put(event{kind: waveJoined, wave: wave}) },
+			func(wave int) { p.inbox.put(event{kind: waveEnded, wave: wave}) })
+	}
+	return nil
 }
 
-func newInbox() *inbox {
-	return &inbox{
-		wake: make(chan struct{}, 1),
-		pool: sync.Pool{New: func() any { return new(protocol.Request) }},
+// readCoordinator hands on what the coordinator sends until the connection ends.
+func (p *Player) readCoordinator(c *coordinator) {
+	defer c.done.Done()
+	for {
+		m, err := c.input.Recv()
+		if err != nil {
+			p.inbox.put(event{kind: coordinatorGone, gone: err})
+			return
+		}
+		if len(m) == 1 && string(m[0]) == ready {
+			continue // another engine joined
+		}
+		p.inbox.put(decodeStartWave(m))
 	}
 }
 
-// put adds an event and wakes the engine.
-func (b *inbox) put(e event) {
-	b.mu.Lock()
-	b.events = append(b.events, e)
-	b.mu.Unlock()
-	b.ring()
-}
-
-// ring wakes the engine.
-func (b *inbox) ring() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
+// writeCoordinator writes what is sent to the coordinator.
+func (p *Player) writeCoordinator(c *coordinator) {
+	defer c.done.Done()
+	defer close(c.written)
+	if err := c.out.write(); err != nil {
+		p.inbox.put(event{kind: coordinatorGone, gone: err})
 	}
 }
 
-// take returns what came since the last call. The slice is valid until then.
-func (b *inbox) take() []event {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	taken := b.events
-	clear(b.spare)
-	b.events, b.spare = b.spare[:0], taken
-	return taken
+// decodeStartWave reads START_DP_WAVE.
+func decodeStartWave(m zmq.Message) event {
+	e := event{kind: waveBegan}
+	if len(m) != 2 || len(m[0]) != 1 || m[0][0] != protocol.TypeStartDPWave {
+		e.broken = fmt.Errorf("coordinator: a message of %d frames is no START_DP_WAVE", len(m))
+		return e
+	}
+	e.wave, e.exclude, e.broken = protocol.DecodeStartWave(m[1])
+	return e
 }
-
-// request returns a request to decode into; recycle gives it back.
-func (b *inbox) request() *protocol.Request  { return b.pool.Get().(*protocol.Request) }
-func (b *inbox) recycle(r *protocol.Request) { b.pool.Put(r) }

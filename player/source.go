@@ -77,25 +77,6 @@ type Sampling struct {
 	StructuredOutputs, ExtraArgs []byte
 }
 
-// set makes r what a source gets of a decoded request. Nothing is copied but
-// the value itself.
-func (r *Request) set(q *protocol.Request) {
-	s := &q.Sampling
-	*r = Request{
-		ID: q.ID, ExternalID: q.ExternalID, PromptTokenIDs: q.PromptTokenIDs, PromptIsEmbeds: q.PromptEmbeds != nil,
-		Priority: q.Priority, MMFeatures: q.MMFeatures,
-		Sampling: Sampling{
-			MaxTokens: s.MaxTokens, HasMaxTokens: s.HasMaxTokens, MinTokens: s.MinTokens,
-			StopTokenIDs: s.StopTokenIDs, EOSTokenID: s.EOSTokenID, IgnoreEOS: s.IgnoreEOS,
-			Temperature: s.Temperature, Seed: s.Seed, HasSeed: s.HasSeed,
-			StructuredOutputs: s.StructuredOutputs, ExtraArgs: s.ExtraArgs,
-		},
-	}
-	if q.LoRA != nil {
-		r.LoRA = q.LoRA.Name
-	}
-}
-
 // Script is what one request will be answered with.
 type Script struct {
 	// Tokens are the ids to say. Positions past them are drawn by Fill.
@@ -121,13 +102,6 @@ type Script struct {
 
 // LookUp as [Script].CachedTokens counts what the player's own prefix cache has.
 const LookUp = -1
-
-func (s *Script) gap(k int) time.Duration {
-	if k < len(s.Gaps) {
-		return max(s.Gaps[k], 0)
-	}
-	return 0
-}
 
 // FinishReason says why an answer ends. The zero value is Unfinished; its String is the
 // reason as OpenAI's API names it, such as "stop".

@@ -202,7 +202,9 @@ func (e *engine) output(q *request) {
 		e.offerBlocks(q, out)
 	}
 	if !lost || last {
-		out.Events = q.takeEvents()
+		if len(q.events) > 0 {
+			out.Events, q.events = q.events, q.events[:0]
+		}
 		if !q.answered {
 			out.Prefill = e.prefillStats(q)
 		}
@@ -222,8 +224,8 @@ func (e *engine) output(q *request) {
 	}
 	if last {
 		e.remove(q)
-	} else if e.opt.Timing.Pace == PaceRecorded {
-		q.due += e.opt.scaled(q.script.gap(q.outputs - 1)) // of the last one's due time: a late step puts nothing off
+	} else if k := q.outputs - 1; e.opt.Timing.Pace == PaceRecorded && k < len(q.script.Gaps) {
+		q.due += e.opt.scaled(max(q.script.Gaps[k], 0)) // of the last one's due time: a late step puts nothing off
 	}
 }
 

@@ -1,8 +1,6 @@
 package player
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -97,19 +95,6 @@ func extraArg(r *protocol.Request, name string) ([]byte, error) {
 		return nil, fmt.Errorf("extra_args: %w", err)
 	}
 	return nil, nil
-}
-
-// setTransfer makes a request pull its KV cache, or keep it for another engine. A request
-// that may not use a cache has no use for another engine's either.
-func (e *engine) setTransfer(q *request, t *kvtransfer.Params) {
-	if t == nil {
-		return
-	}
-	q.transfer = t
-	if t.Consume {
-		q.Remote = !q.Seq.Uncached
-		e.setFetchStage(q, waitingToStart)
-	}
 }
 
 func (e *engine) setFetchStage(q *request, stage fetchStage) {
@@ -246,58 +231,7 @@ func (e *engine) keepBlocks(q *request) {
 	}
 }
 
-// keepsBlocksOf tells whether the KV cache of a request is kept that has ended: its id is in use.
-func (e *engine) keepsBlocksOf(id string) bool {
-	return e.connector != nil && e.connector.kept[id] != nil
-}
-
 func (e *engine) cacheOf(id string) kvtransfer.Cache {
 	c := e.connector
 	return kvtransfer.Cache{EngineID: c.EngineID, RequestID: id, Host: c.Host, Port: c.Port}
-}
-
-// attachConnector gives the engine its KV connector, if it has one.
-func (p *Player) attachConnector() error {
-	if p.opt.Transfer == nil {
-		return nil
-	}
-	t, err := p.opt.Transfer.OfEngine(p.opt.EngineIndex, max(p.ready.DataParallelSize, p.opt.DataParallelSize))
-	if err != nil {
-		return err
-	}
-	p.engine.connector = &connector{
-		Config: t, kept: map[string]*kvcache.Sequence{},
-		fetch: p.fetch, release: p.release, later: p.later,
-	}
-	return nil
-}
-
-// later has something done by the goroutine of the engine.
-func (p *Player) later(do func()) { p.inbox.put(event{kind: ofEngine, do: do}) }
-
-// fetch pulls a KV cache beside the engine.
-func (p *Player) fetch(c kvtransfer.Cache, fetched func(error)) {
-	p.fetches.Go(func() {
-		err := p.engine.connector.DataPlane.Pull(p.serving, c)
-		p.later(func() { fetched(err) })
-	})
-}
-
-func (p *Player) release(c kvtransfer.Cache) {
-	p.fetches.Go(func() {
-		if err := p.engine.connector.DataPlane.Release(p.serving, c); err != nil && !errors.Is(err, context.Canceled) {
-			p.opt.Log.Warn("the engine that keeps a KV cache could not be told to let it go", "at", c.Address(), "error", err)
-		}
-	})
-}
-
-// startFetching lets KV caches be fetched until ctx ends or stop is called, which waits
-// for who still does.
-func (p *Player) startFetching(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	p.serving = ctx
-	return func() {
-		cancel()
-		p.fetches.Wait()
-	}
 }

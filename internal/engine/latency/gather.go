@@ -443,3 +443,54 @@ func (s *stalls) draw(prompt, running int, u float64) float64 {
 	at := nearestCell(0, promptBucket(prompt), concurrencyBucket(running), filled)
 	return quantile(s.cells[at[0]][at[1]], u)
 }
+
+// sizes counts the chunks after the first by their tokens.
+type sizes struct {
+	inner map[int]int // but for the last of each request, which may have been cut
+	most  int
+}
+
+func sizesOf(traces []*trace.Trace) sizes {
+	s := sizes{inner: map[int]int{}}
+	for _, t := range traces {
+		for i := range t.Records {
+			s.add(t.Records[i].ITLTokens, len(t.Records[i].ITLMs))
+		}
+	}
+	return s
+}
+
+// add counts the chunks of a record; without sizes, each of its gaps brought one.
+func (s *sizes) add(tokens []uint32, gaps int) {
+	for i := range gaps {
+		n := 1
+		if i < len(tokens) {
+			n = int(min(tokens[i], math.MaxInt32))
+		}
+		s.most = max(s.most, n)
+		if i < gaps-1 {
+			s.inner[n]++
+		}
+	}
+}
+
+// block is the size of the blocks that are always said whole, but for a request's
+// last: those of a diffusion model. It is 0 if sizes vary.
+func (s *sizes) block() int {
+	if s.most > 1 && len(s.inner) == 1 && s.inner[s.most] > 1 {
+		return s.most
+	}
+	return 0
+}
+
+// drafts is the most tokens that were said in a step beyond the first, and 0 for
+// blocks.
+func (s *sizes) drafts() int {
+	if s.block() != 0 {
+		return 0
+	}
+	return min(max(s.most-1, 0), mostDrafts)
+}
+
+// mostDrafts bounds what a recording can make a step's drafts.
+const mostDrafts = 1023

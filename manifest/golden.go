@@ -87,14 +87,6 @@ func (g Golden) Location(bucket, dir string) string {
 	return filepath.Join(dir, filepath.FromSlash(g.BucketPath))
 }
 
-// isNoCache reports whether the engine ran without its prefix cache.
-func (g Golden) isNoCache() bool {
-	if g.Scenario != "" {
-		return g.Scenario == "nocache"
-	}
-	return strings.Contains("-"+g.Workload+"-", "-nocache-")
-}
-
 // Block is a marked range of the file that holds the goldens of one line.
 type Block struct {
 	Label      string // name of the line in upper case

@@ -78,7 +78,7 @@ func TestGoldensPageMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := []string{"../../internal/forge/oidc/job.go"}
+	files := []string{"../../internal/forge/oidc/oidc.go"}
 	for _, folder := range []string{"golden", "golden/s3store"} {
 		found, err := filepath.Glob("../../internal/" + folder + "/*.go")
 		if err != nil {

@@ -1,13 +1,11 @@
 package golden
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 )
 
 // envCache names the directory of the cache.
@@ -101,77 +99,4 @@ func openEntry(dir, digest string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
 	}
 	return root.Open(name)
-}
-
-// A draft is a file of the cache that is being written. It becomes an entry by one rename, so that an entry is whole or
-// absent.
-type draft struct {
-	*os.File
-	root *os.Root
-	name string // in the root; empty once it is an entry
-}
-
-func newDraft(dir, digest string) (*draft, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	d := &draft{root: root, name: filepath.Join(tmpDir, digest[:8]+"-"+rand.Text())}
-	if err = root.MkdirAll(tmpDir, 0o755); err == nil {
-		err = root.MkdirAll(filepath.Dir(entryName(digest)), 0o755)
-	}
-	if err == nil {
-		d.File, err = root.OpenFile(d.name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	}
-	if err != nil {
-		root.Close()
-		return nil, err
-	}
-	removeAbandoned(root)
-	return d, nil
-}
-
-// abandoned is the age at which nobody writes a draft any more.
-const abandoned = 24 * time.Hour
-
-// removeAbandoned removes what killed processes left.
-func removeAbandoned(root *os.Root) {
-	drafts, _ := fs.ReadDir(root.FS(), tmpDir)
-	for _, d := range drafts {
-		if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > abandoned {
-			_ = root.Remove(filepath.Join(tmpDir, d.Name())) // another process may have
-		}
-	}
-}
-
-// keep makes the draft the entry of the digest: readable for all and writable for nobody, as an entry never changes. It
-// does not wait for the disk: what a crash leaves is hashed before it is used, and waiting took a quarter of a download.
-func (d *draft) keep(digest string) error {
-	if err := errors.Join(d.Chmod(0o444), d.File.Close()); err != nil {
-		return err
-	}
-	name := entryName(digest)
-	err := d.root.Rename(d.name, name)
-	if err != nil {
-		// A folder of that name is in the way, or on Windows an entry that is corrupt.
-		if err = d.root.RemoveAll(name); err == nil {
-			err = d.root.Rename(d.name, name)
-		}
-	}
-	if err == nil {
-		d.name = ""
-	}
-	return err
-}
-
-// discard removes the draft, unless it became an entry.
-func (d *draft) discard() {
-	if d.name != "" {
-		d.File.Close()
-		d.root.Remove(d.name)
-	}
-	d.root.Close()
 }

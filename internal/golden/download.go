@@ -1,14 +1,22 @@
 package golden
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -251,4 +259,196 @@ func (s *Store) wait(try int, err error) time.Duration {
 		return max(wait, refused.RetryAfter)
 	}
 	return wait
+}
+
+// A sink takes the bytes of a download: it hashes them and writes them into the cache, and also into memory if they are
+// wanted there.
+type sink struct {
+	store  *Store
+	pin    pin
+	form   form
+	hash   hash.Hash
+	size   int64
+	draft  *draft        // nil: the cache cannot be written
+	memory *bytes.Buffer // nil: not wanted
+}
+
+// newSink begins an entry of the cache. To do without the cache is good enough only for what goes into memory.
+func (s *Store) newSink(p pin, form form) (*sink, error) {
+	k := &sink{store: s, pin: p, form: form, hash: sha256.New()}
+	if form == inMemory {
+		k.memory = new(bytes.Buffer)
+	}
+	dir, err := s.cacheDir()
+	if err == nil {
+		k.draft, err = newDraft(dir, p.sha256)
+	}
+	if err != nil {
+		return k, k.without(err)
+	}
+	return k, nil
+}
+
+// without goes on without the cache, or says why that cannot be.
+func (k *sink) without(err error) error {
+	k.discard()
+	dir, _ := k.store.cacheDir()
+	failed := &CacheError{Dir: dir, Err: err}
+	if k.form != inMemory {
+		return failed
+	}
+	k.store.log().Warn("golden not cached", "golden", k.pin.location, "error", failed)
+	return nil
+}
+
+func (k *sink) Write(b []byte) (int, error) {
+	k.hash.Write(b)
+	k.size += int64(len(b))
+	if k.memory != nil {
+		k.memory.Write(b)
+	}
+	if k.draft != nil {
+		if _, err := k.draft.Write(b); err != nil {
+			return len(b), k.without(err)
+		}
+	}
+	return len(b), nil
+}
+
+// restart forgets all that was written.
+func (k *sink) restart() error {
+	k.hash.Reset()
+	k.size = 0
+	if k.memory != nil {
+		k.memory.Reset()
+	}
+	if k.draft == nil {
+		return nil
+	}
+	_, err := k.draft.Seek(0, io.SeekStart)
+	if err == nil {
+		err = k.draft.Truncate(0)
+	}
+	if err != nil {
+		return k.without(err)
+	}
+	return nil
+}
+
+// finish verifies what was written, keeps it, and returns it in the form that is wanted.
+func (k *sink) finish() (got, error) {
+	if err := k.pin.check(k.size, hex.EncodeToString(k.hash.Sum(nil))); err != nil {
+		return got{}, err
+	}
+	g := got{from: k.pin.location, size: k.size}
+	if k.memory != nil {
+		g.data = k.memory.Bytes()
+	}
+	if k.draft == nil {
+		return g, nil
+	}
+	err := k.draft.keep(k.pin.sha256)
+	if err == nil && k.form == asFile {
+		g.file, err = k.open()
+	}
+	if err != nil {
+		if err := k.without(err); err != nil {
+			return got{}, k.pin.cannot(err, 0)
+		}
+	}
+	return g, nil
+}
+
+// open opens the entry that was just made, which need not be hashed again.
+func (k *sink) open() (*File, error) {
+	dir, err := k.store.cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	f, err := openEntry(dir, k.pin.sha256)
+	if err != nil {
+		return nil, err
+	}
+	return &File{SectionReader: io.NewSectionReader(f, 0, k.size), From: k.pin.location, closer: f}, nil
+}
+
+// discard removes what was not kept.
+func (k *sink) discard() {
+	if k.draft != nil {
+		k.draft.discard()
+	}
+	k.draft = nil
+}
+
+// A draft is a file of the cache that is being written. It becomes an entry by one rename, so that an entry is whole or
+// absent.
+type draft struct {
+	*os.File
+	root *os.Root
+	name string // in the root; empty once it is an entry
+}
+
+func newDraft(dir, digest string) (*draft, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{root: root, name: filepath.Join(tmpDir, digest[:8]+"-"+rand.Text())}
+	if err = root.MkdirAll(tmpDir, 0o755); err == nil {
+		err = root.MkdirAll(filepath.Dir(entryName(digest)), 0o755)
+	}
+	if err == nil {
+		d.File, err = root.OpenFile(d.name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	removeAbandoned(root)
+	return d, nil
+}
+
+// keep makes the draft the entry of the digest: readable for all and writable for nobody, as an entry never changes. It
+// does not wait for the disk: what a crash leaves is hashed before it is used, and waiting took a quarter of a download.
+func (d *draft) keep(digest string) error {
+	if err := errors.Join(d.Chmod(0o444), d.File.Close()); err != nil {
+		return err
+	}
+	name := entryName(digest)
+	err := d.root.Rename(d.name, name)
+	if err != nil {
+		// A folder of that name is in the way, or on Windows an entry that is corrupt.
+		if err = d.root.RemoveAll(name); err == nil {
+			err = d.root.Rename(d.name, name)
+		}
+	}
+	if err == nil {
+		d.name = ""
+	}
+	return err
+}
+
+// discard removes the draft, unless it became an entry.
+func (d *draft) discard() {
+	if d.name != "" {
+		d.File.Close()
+		d.root.Remove(d.name)
+	}
+	d.root.Close()
+}
+
+// abandoned is the age at which nobody writes a draft any more.
+const abandoned = 24 * time.Hour
+
+// removeAbandoned removes what killed processes left.
+func removeAbandoned(root *os.Root) {
+	drafts, _ := fs.ReadDir(root.FS(), tmpDir)
+	for _, d := range drafts {
+		if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > abandoned {
+			_ = root.Remove(filepath.Join(tmpDir, d.Name())) // another process may have
+		}
+	}
 }

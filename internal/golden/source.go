@@ -195,3 +195,30 @@ func isWeb(scheme string) bool {
 func hasDots(path string) bool {
 	return slices.ContainsFunc(strings.Split(path, "/"), func(segment string) bool { return segment == "." || segment == ".." })
 }
+
+// hubSource is a file of a dataset repository: org/repo/path, or org/repo@revision/path, as the hub's own tools also
+// with datasets/ before it.
+func (s *Store) hubSource(rest string) (source, error) {
+	segments := strings.Split(strings.TrimPrefix(rest, "datasets/"), "/")
+	if len(segments) < 3 || strings.Contains("/"+rest+"/", "//") {
+		return source{}, errors.New("a location of the hub is hf://organization/repository/path or hf://organization/repository@revision/path")
+	}
+	repo, revision, pinned := strings.Cut(segments[1], "@")
+	if !pinned {
+		revision = "main"
+	}
+	if repo == "" || revision == "" || hasDots(repo+"/"+revision) {
+		return source{}, errors.New("a location of the hub is hf://organization/repository@revision/path")
+	}
+	where, err := hub()
+	if err != nil {
+		return source{}, err
+	}
+	where = where.JoinPath(escaped("datasets", segments[0], repo, "resolve", revision)...)
+	where = where.JoinPath(escaped(segments[2:]...)...)
+	header := http.Header{}
+	if token := os.Getenv(envHubToken); token != "" {
+		header.Set("Authorization", "Bearer "+token)
+	}
+	return source{open: s.openHTTPS(where, header), remote: true}, nil
+}

@@ -2,8 +2,6 @@ package testenv
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -182,16 +180,4 @@ func (k *Kube) logOnFailure(t testing.TB) {
 			}
 		}
 	})
-}
-
-// newKubeClient trusts the authority of the server only.
-func newKubeClient(caFile string) (*http.Client, error) {
-	pem, err := os.ReadFile(caFile)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pem)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
-	return &http.Client{Transport: transport}, nil
 }

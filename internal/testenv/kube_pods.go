@@ -193,12 +193,6 @@ func (c *Cluster) LoseNode(t testing.TB, name string) {
 
 const kueuePath = "/apis/kueue.x-k8s.io/v1beta2"
 
-func (c *Cluster) createFlavor(t testing.TB) {
-	t.Helper()
-	c.Create(t, kueuePath+"/resourceflavors",
-		`{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"ResourceFlavor","metadata":{"name":"testenv"}}`)
-}
-
 // Queue creates a LocalQueue in a namespace and a ClusterQueue for it alone, named as the namespace, with 16 CPUs, 128
 // GiB of memory and that many GPUs. It returns when Kueue has taken it up.
 func (c *Cluster) Queue(t testing.TB, namespace, name string, gpus int) {

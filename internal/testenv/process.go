@@ -3,6 +3,7 @@ package testenv
 import (
 	"context"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -52,4 +53,80 @@ func (p *Peer) Tail() string { return p.process.Tail() }
 func (p *Peer) Stop() {
 	// The only error is a process that hangs inside the kernel; its test has failed by then, for want of an answer.
 	_ = p.process.Stop(context.Background())
+}
+
+// Act returns the path of act, which runs GitHub workflows on this machine.
+func Act(t testing.TB) string {
+	t.Helper()
+	path, err := findInstalled(PeersDir(t), "act", "act")
+	settle(t, err)
+	return path
+}
+
+// ImageTool returns the path of a program that the tests of images need: buildah, skopeo, jq or docker-registry.
+func ImageTool(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = findInstalled(PeersDir(t), name, "image")
+	}
+	settle(t, err)
+	return path
+}
+
+// Absent ends a test for want of something that .ci/peers cannot install: it is skipped, or fails where peers are
+// required.
+func Absent(t testing.TB, why string) {
+	t.Helper()
+	if required() {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+// findInstalled finds a program that .ci/peers puts into the folder of peers.
+func findInstalled(dir, name, kind string) (string, error) {
+	path := filepath.Join(dir, "bin", name)
+	if !executable(path) {
+		return "", &absentError{what: name, where: path, install: kind}
+	}
+	return path, nil
+}
+
+// A builtProgram is one that goes when this process does.
+type builtProgram struct {
+	path    string
+	cleaner *janitor
+}
+
+var builtVCR, builtHelper shared[builtProgram]
+
+// VCR returns the path of vllm-vcr, as a program of its own that pods can run. It is built for the first test that asks,
+// and removed once the test binary has ended.
+func VCR(t testing.TB) string {
+	t.Helper()
+	return builtVCR.get(func() builtProgram {
+		dir, cleaner := processDir(t)
+		built := builtProgram{filepath.Join(dir, "vllm-vcr"), cleaner}
+		out, err := exec.Command("go", "build", "-o", built.path, "github.com/vllm-vcr/conformance/cmd/vllm-vcr").CombinedOutput()
+		if err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		return built
+	}).path
+}
+
+// VCRAndHelper is VCR with vllm-vcr-cluster beside the program, which finds it there.
+func VCRAndHelper(t testing.TB) string {
+	t.Helper()
+	vcr := VCR(t)
+	builtHelper.get(func() builtProgram {
+		helper := filepath.Join(filepath.Dir(vcr), "vllm-vcr-cluster")
+		out, err := exec.Command("go", "build", "-o", helper, "github.com/vllm-vcr/conformance/cmd/vllm-vcr-cluster").CombinedOutput()
+		if err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		return builtProgram{path: helper}
+	})
+	return vcr
 }

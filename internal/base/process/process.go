@@ -8,9 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // Options configures [Start]. The zero value is good.
@@ -192,4 +195,75 @@ func (p *Process) Stop(ctx context.Context) error {
 	case <-patience.C:
 		return fmt.Errorf("stop %s: process %d is still there %v after SIGKILL: it hangs inside the kernel", p.name, p.Pid(), killPatience)
 	}
+}
+
+// ExitError is the end of a process, as an error: for whoever needed it alive.
+type ExitError struct {
+	// Name and Command tell which process it was; Command is its argument list, the program first.
+	Name    string
+	Command []string
+	// Status is in words: "exit status 3", "signal: killed". Code is the exit code, -1 after a signal.
+	Status string
+	Code   int
+	// Tail is the last of its output.
+	Tail string
+	// Err is nil for exit status 0, else an [*exec.ExitError] or the error of reading its output.
+	Err error
+}
+
+// Error is one line, followed by the tail, as [safetext.Block] shows it, if there is one.
+func (e *ExitError) Error() string {
+	text := fmt.Sprintf("%s (%s) ended: %s", e.Name, strings.Join(e.Command, " "), e.Status)
+	if tail := safetext.Block(e.Tail); tail != "" {
+		return text + "; the last of its output:\n" + tail
+	}
+	return text + ", without any output"
+}
+
+// Unwrap returns Err.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// tail keeps the last bytes written to it and copies everything to a writer. One goroutine writes: package exec reads
+// stdout and stderr through one pipe when both have the same writer. Any may read.
+type tail struct {
+	size   int       // bytes
+	copyTo io.Writer // nil: nobody
+
+	mu      sync.Mutex // not held while copying: who asks for the tail must not wait for a slow writer
+	buf     []byte
+	dropped int // bytes
+}
+
+func newTail(size int, copyTo io.Writer) *tail { return &tail{size: size, copyTo: copyTo} }
+
+// Write never fails: an error would end the reading of a process that goes on writing.
+func (t *tail) Write(p []byte) (int, error) {
+	t.keep(p)
+	if t.copyTo != nil {
+		_, _ = t.copyTo.Write(p)
+	}
+	return len(p), nil
+}
+
+func (t *tail) keep(p []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if over := len(p) - t.size; over > 0 {
+		p = p[over:]
+		t.dropped += over
+	}
+	if over := len(t.buf) + len(p) - t.size; over > 0 {
+		t.dropped += over
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	t.buf = append(t.buf, p...)
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.dropped > 0 {
+		return fmt.Sprintf("[%d bytes before this]\n%s", t.dropped, t.buf)
+	}
+	return string(t.buf)
 }

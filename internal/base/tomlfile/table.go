@@ -1,8 +1,11 @@
 package tomlfile
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -224,27 +227,6 @@ func kindOf(value any) string {
 	return "a table"
 }
 
-// unknown reports the keys of the table that nobody asked for, with all below
-// them counted as one.
-func (t *Table) unknown() []Diagnostic {
-	var keys []string
-	for key := range t.values {
-		if !slices.Contains(t.known, key) && !strings.HasPrefix(key, freePrefix) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	var diagnostics []Diagnostic
-	for _, key := range keys {
-		diagnostics = append(diagnostics, Diagnostic{
-			Code: t.doc.codes.UnknownKey, Severity: Error, File: t.doc.name, Line: t.LineOf(key),
-			Message: fmt.Sprintf("unknown key %q in %s", key, t.title()),
-			Hint:    t.suggestion(key),
-		})
-	}
-	return diagnostics
-}
-
 func (t *Table) suggestion(key string) string {
 	advice := "keys of your own start with " + freePrefix
 	if near, ok := Nearest(key, t.known); ok {
@@ -259,4 +241,143 @@ func (t *Table) title() string {
 		return "the top level"
 	}
 	return t.name
+}
+
+// Keyed is one of several tables below a common key: [models.tiny] has the key "tiny".
+type Keyed struct {
+	Key string
+	*Table
+}
+
+// Keyed reads the tables below a key, in the order of the file.
+func (t *Table) Keyed(key string) []Keyed {
+	parent := t.Nested(key)
+	if parent == nil {
+		return nil
+	}
+	var tables []Keyed
+	for _, name := range parent.Keys() {
+		if below := parent.Nested(name); below != nil {
+			tables = append(tables, Keyed{Key: name, Table: below})
+		}
+	}
+	return tables
+}
+
+// Nested reads a table; it returns nil where there is none.
+func (t *Table) Nested(key string) *Table {
+	values := get[map[string]any](t, key, "a table", "["+key+"]")
+	if values == nil {
+		return nil
+	}
+	place := t.place.keys[key]
+	if place == nil {
+		place = &node{line: t.LineOf(key)}
+	}
+	name := key
+	if strings.Trim(key, bareKey) != "" {
+		name = strconv.Quote(key)
+	}
+	if t.name != "" {
+		name = strings.Trim(t.name, "[]") + "." + name
+	}
+	return t.doc.table("["+name+"]", values, place)
+}
+
+// bareKey are the characters of a key that needs no quotes.
+const bareKey = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+
+// Mistyped reports whether the value of a key was read as another type than it has, which is among the diagnostics.
+func (t *Table) Mistyped(key string) bool { return t.wrong[key] }
+
+// Keys are the keys of the table in the order of the file, but for those that belong to the user.
+func (t *Table) Keys() []string {
+	keys := slices.Sorted(maps.Keys(t.values))
+	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, freePrefix) })
+	slices.SortStableFunc(keys, func(a, b string) int { return cmp.Compare(t.LineOf(a), t.LineOf(b)) })
+	return keys
+}
+
+// Text reads a string, a number or a boolean as text: 0.9, 4096 and true are what a command line has.
+func (t *Table) Text(key string) string {
+	t.ask(key)
+	switch value := t.values[key].(type) {
+	case nil:
+	case string:
+		return value
+	case int64:
+		return strconv.FormatInt(value, 10)
+	case float64:
+		return strconv.FormatFloat(value, 'g', -1, 64)
+	case bool:
+		return strconv.FormatBool(value)
+	default:
+		t.complain(key, "a string, a number or a boolean", key+` = "..."`)
+	}
+	return ""
+}
+
+// Ints reads an array of integers.
+func (t *Table) Ints(key string) []int64 {
+	const kind = "an array of integers"
+	example := key + " = [1, 2]"
+	var values []int64
+	for _, element := range get[[]any](t, key, kind, example) {
+		value, ok := element.(int64)
+		if !ok {
+			t.complain(key, kind, example)
+			return nil
+		}
+		values = append(values, value)
+	}
+	return values
+}
+
+// Nearest returns the known word that a reader most likely meant by word, and
+// false when none is near enough to be worth suggesting. Case is ignored; up to
+// a third of the letters may differ, but always two of them.
+func Nearest(word string, known []string) (string, bool) {
+	limit := max(2, len(word)/3)
+	best, bestDistance := "", limit+1
+	for _, k := range known {
+		if d := distance(strings.ToLower(word), strings.ToLower(k), limit); d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	// A suggestion that shares no letter with a very short word is noise.
+	if bestDistance > limit || bestDistance >= max(len(word), len(best)) {
+		return "", false
+	}
+	return best, true
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that turn a into b, in bytes. It gives up with limit+1 when the
+// lengths alone are further apart than limit.
+func distance(a, b string, limit int) int {
+	if len(a)-len(b) > limit || len(b)-len(a) > limit {
+		return limit + 1
+	}
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+unequal(a[i-1], b[j-1]))
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
+
+func unequal(a, b byte) int {
+	if a == b {
+		return 0
+	}
+	return 1
 }

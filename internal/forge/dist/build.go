@@ -1,15 +1,21 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A target is a system and an architecture as Go names them.
@@ -25,22 +31,6 @@ var allTargets = []target{
 	{"linux", "arm64"},
 	{"windows", "amd64"},
 	{"windows", "arm64"},
-}
-
-// parseTargets reads a list such as linux/amd64,darwin/arm64. Nothing means all.
-func parseTargets(list string) ([]target, error) {
-	if list == "" {
-		return allTargets, nil
-	}
-	var targets []target
-	for name := range strings.SplitSeq(list, ",") {
-		at := slices.IndexFunc(allTargets, func(t target) bool { return t.String() == name })
-		if at < 0 {
-			return nil, fmt.Errorf("no target %q: want some of %v, by comma", name, allTargets)
-		}
-		targets = append(targets, allTargets[at])
-	}
-	return targets, nil
 }
 
 // build writes the archives and SBOMs of the targets and their checksums.txt into the folder out. What an earlier build
@@ -195,4 +185,104 @@ func replaceFiles(out, fresh, name string) error {
 		}
 	}
 	return nil
+}
+
+const sbomSuffix = ".cdx.json"
+
+// writeSBOM writes what a binary says it was linked from as CycloneDX JSON.
+func (p *product) writeSBOM(ctx context.Context, version, binary, path string, env []string) error {
+	_, err := output(ctx, p.tools, env, "go", "tool", "cyclonedx-gomod",
+		"bin", "-json", "-noserial", "-std", "-version", "v"+version, "-output", path, binary)
+	if err != nil {
+		return fmt.Errorf("SBOM: %w", err)
+	}
+	written, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	settled, err := settleSBOM(written)
+	if err != nil {
+		return fmt.Errorf("SBOM: %w", err)
+	}
+	return os.WriteFile(path, settled, 0o644)
+}
+
+// settleSBOM leaves out what another run would say otherwise: when it was written, and the digests of the program that
+// wrote it, which each machine builds for itself.
+func settleSBOM(written []byte) ([]byte, error) {
+	var bom map[string]any
+	if err := json.Unmarshal(written, &bom); err != nil {
+		return nil, err
+	}
+	metadata, ok := bom["metadata"].(map[string]any)
+	if components, _ := bom["components"].([]any); !ok || len(components) == 0 {
+		return nil, errors.New("it has no metadata or lists no component")
+	}
+	delete(metadata, "timestamp")
+	tools, _ := metadata["tools"].([]any)
+	for _, tool := range tools {
+		if tool, ok := tool.(map[string]any); ok {
+			delete(tool, "hashes")
+		}
+	}
+	var settled bytes.Buffer
+	enc := json.NewEncoder(&settled)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	err := enc.Encode(bom)
+	return settled.Bytes(), err
+}
+
+const archiveSuffix = ".tar.gz"
+
+// An entry is a file that goes into an archive under its own name, without its folder.
+type entry struct {
+	path string
+	mode int64
+}
+
+// pack writes a gzipped tar of the entries, which holds nothing that another machine would say otherwise: they are
+// sorted by name, belong to user and group 0, and are of 1970.
+func pack(path string, entries []entry) (err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	// Its header has neither a name nor a time unless they are set.
+	zw, err := gzip.NewWriterLevel(file, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	tw := tar.NewWriter(zw)
+	sorted := slices.SortedFunc(slices.Values(entries), func(a, b entry) int {
+		return cmp.Compare(filepath.Base(a.path), filepath.Base(b.path))
+	})
+	for _, e := range sorted {
+		if err := e.write(tw); err != nil {
+			return err
+		}
+	}
+	return errors.Join(tw.Close(), zw.Close())
+}
+
+func (e entry) write(tw *tar.Writer) error {
+	file, err := os.Open(e.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	err = tw.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: filepath.Base(e.path), Size: info.Size(), Mode: e.mode,
+		ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(tw, file)
+	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Names in dist/ and in release/.
@@ -130,35 +132,6 @@ func requireSame(want, got checksums, wantName, gotName string) error {
 	return nil
 }
 
-// compareCommand compares the archives in dist/, and the list that lies there, with the committed digests.
-func (p *product) compareCommand(o options) error {
-	version, err := p.committedVersion()
-	if err != nil {
-		return err
-	}
-	committed, err := readChecksums(p.path(filepath.Join("release", checksumsName)))
-	if err != nil {
-		return err
-	}
-	maps.DeleteFunc(committed, func(name, _ string) bool { return !ofTargets(name, o.targets) })
-	built, err := sumArchives(p.path(o.out))
-	if err != nil {
-		return err
-	}
-	if err := requireSame(committed, built, "committed", "built"); err != nil {
-		return err
-	}
-	listed, err := readChecksums(filepath.Join(p.path(o.out), checksumsName))
-	if err != nil {
-		return err
-	}
-	if err := requireSame(built, listed, "built", "listed"); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(p.log, "%s %s: %d archives have the committed digests\n", p.name, version, len(built))
-	return err
-}
-
 // ofTargets reports whether an archive is of one of the targets, or of none that there is.
 func ofTargets(name string, targets []target) bool {
 	of := func(t target) bool { return strings.HasSuffix(name, "_"+t.os+"_"+t.arch+archiveSuffix) }
@@ -180,4 +153,57 @@ func (p *product) committedVersion() (string, error) {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return version, nil
+}
+
+// buildCopy copies the source below a folder, builds it there, and returns the digests of the results.
+func (p *product) buildCopy(ctx context.Context, dir, version string, o options) (checksums, error) {
+	start := time.Now()
+	clone := *p
+	clone.root, clone.tools, clone.log = filepath.Join(dir, "source"), filepath.Join(dir, "source", "tools"), io.Discard
+	if err := p.copySource(ctx, clone.root); err != nil {
+		return nil, err
+	}
+	var env []string
+	if !o.shareCache {
+		env = []string{"GOCACHE=" + filepath.Join(dir, "cache")}
+	}
+	out := filepath.Join(dir, "dist")
+	if err := clone.build(ctx, version, o.targets, out, env); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(p.log, "built %v in %s: %.0f s\n", o.targets, clone.root, time.Since(start).Seconds())
+	return sumFiles(out, func(string) bool { return true })
+}
+
+// copySource copies the files that git knows, and those that it would be told of, as they lie in the work tree.
+func (p *product) copySource(ctx context.Context, to string) error {
+	out, err := output(ctx, p.root, nil, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		err := copyFile(filepath.Join(p.root, name), filepath.Join(to, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // deleted, but not yet committed as such
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) (err error) {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	dst, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+	_, err = io.Copy(dst, src)
+	return err
 }

@@ -2,9 +2,11 @@ package github
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	gh "github.com/google/go-github/v62/github"
@@ -341,3 +343,54 @@ func (c *Client) updatePull(ctx context.Context, want PullRequest, have *gh.Pull
 func pullOutcome(action Action, pull *gh.PullRequest) Outcome {
 	return Outcome{Action: action, Number: pull.GetNumber(), URL: pull.GetHTMLURL()}
 }
+
+// isStatus reports whether GitHub answered with a status.
+func isStatus(err error, status int) bool {
+	var answer *gh.ErrorResponse
+	return errors.As(err, &answer) && answer.Response.StatusCode == status
+}
+
+// createCommit returns the id of the new commit.
+func (c *Client) createCommit(ctx context.Context, input commitInput) (string, error) {
+	var data struct {
+		CreateCommitOnBranch *struct{ Commit *struct{ OID string } }
+	}
+	err := c.query(ctx, "commit", commitRequest, map[string]any{"input": input}, &data, needCommit)
+	if err != nil {
+		return "", err
+	}
+	if data.CreateCommitOnBranch == nil || data.CreateCommitOnBranch.Commit == nil {
+		return "", fmt.Errorf("%s: commit: GitHub's answer names no commit", c.full())
+	}
+	return data.CreateCommitOnBranch.Commit.OID, nil
+}
+
+// onto returns the base's tree with the files in it, and what that changes.
+func (f Files) onto(base map[string]treeEntry) (tree map[string]treeEntry, changes fileChanges, err error) {
+	tree = make(map[string]treeEntry, len(base))
+	changes = fileChanges{Additions: []fileAddition{}, Deletions: []fileDeletion{}}
+	for name, entry := range base {
+		_, kept := f.Content[name]
+		if (kept || f.match(name)) && entry.mode != plainFile {
+			const text = "%s is no plain file on the base (mode %s): it cannot be changed this way"
+			return nil, changes, fmt.Errorf(text, name, entry.mode)
+		}
+		if !kept && f.match(name) {
+			changes.Deletions = append(changes.Deletions, fileDeletion{name})
+			continue
+		}
+		tree[name] = entry
+	}
+	for name, data := range f.Content {
+		entry := treeEntry{plainFile, blobSHA(data)}
+		if base[name] != entry {
+			changes.Additions = append(changes.Additions, fileAddition{name, data})
+		}
+		tree[name] = entry
+	}
+	slices.SortFunc(changes.Additions, func(a, b fileAddition) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(changes.Deletions, func(a, b fileDeletion) int { return strings.Compare(a.Path, b.Path) })
+	return tree, changes, nil
+}
+
+func (c fileChanges) empty() bool { return len(c.Additions)+len(c.Deletions) == 0 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"strings"
@@ -18,23 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
-
-// credentials returns what signs requests, or nil if nothing does.
-func (s *store) credentials(ctx context.Context, cfg aws.Config) (aws.CredentialsProvider, error) {
-	switch {
-	case s.opt.Role != "":
-		return s.roleCredentials(cfg), nil
-	case s.opt.Anonymous == On:
-		return nil, nil
-	case s.hasCredentials(ctx, cfg.Credentials):
-		return cfg.Credentials, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case s.opt.Anonymous == Off:
-		return nil, &credentialsError{err: errors.New("none were found"), cause: causeNoCredentials}
-	}
-	return nil, nil
-}
 
 // hasCredentials reports whether there are any. The role of an EC2 machine is the one source that the
 // SDK only assumes to be there, for want of all others: so it is asked for, in limited time.

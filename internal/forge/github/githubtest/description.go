@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -179,3 +180,5 @@ func leastText(format string) string {
 	}
 	return ""
 }
+
+func newReader(body []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(body)) }

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -457,26 +456,12 @@ func endOf(err error) string {
 	return "the engine ended: " + oneLine(err.Error())
 }
 
-// mostText bounds what is quoted of the driver, in bytes.
+// mostText bounds what is quoted of the driver, in characters.
 const mostText = 600
 
 // oneLine makes a text of the release fit for a report: a line of what can be printed.
 func oneLine(text string) string {
-	printable := strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, text)
-	return cut(strings.Join(strings.Fields(printable), " "))
+	return cut(strings.Join(strings.Fields(safetext.Line(text)), " "))
 }
 
-func cut(text string) string {
-	if len(text) > mostText {
-		return strings.ToValidUTF8(text[:mostText], "") + "…"
-	}
-	return text
-}
+func cut(text string) string { return safetext.Clip(text, mostText) }

@@ -183,7 +183,7 @@ func TestFindings(t *testing.T) {
 		{
 			name: "a utility fails", change: [3]string{client, `return ("generate",)`, `raise ValueError("\x1b[1m##[error]tired\n::error::very")`},
 			want: []string{
-				"failed async/tasks: ValueError: [1m##[error]tired ::error::very (vllm/v1/engine/core_client.py:",
+				"failed async/tasks: ValueError: # #[error]tired ::error::very (vllm/v1/engine/core_client.py:",
 				"failed sync/tasks: ",
 			},
 		},

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -130,13 +131,7 @@ func (s *structShape) checkKey(x *examination, key string, at pack.Cursor, twice
 }
 
 // keyStep bounds a key that anybody may have written.
-func keyStep(key string) string {
-	const most = 80
-	if len(key) > most {
-		return key[:most] + "…"
-	}
-	return key
-}
+func keyStep(key string) string { return safetext.Clip(key, 80) }
 
 // anyShape takes everything.
 type anyShape struct{}

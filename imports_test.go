@@ -63,13 +63,14 @@ var importRules = map[string][]string{
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", aws},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
+	"internal/report/sarif":    {},
 	"internal/inspect":         {"trace", "internal/engine"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pyast":    {wazero},
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
-	"internal/upstream/wirediff": {"compat", "internal/wire"},
+	"internal/upstream/wirediff": {"compat", "internal/report/sarif", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
 		"internal/report", "internal/upstream",

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/report/sarif"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -20,7 +22,7 @@ func TestHTMLNeedsNothingElse(t *testing.T) {
 	reference := regexp.MustCompile(`(?i)\b(src|href|action|data|poster|srcset)\s*=\s*"([^"]*)"|url\(|@import|<link|<iframe`)
 	for name, d := range hostileRuns() {
 		for _, m := range reference.FindAllStringSubmatch(string(render(t, HTML, d)), -1) {
-			switch ours := strings.HasPrefix(m[2], project+"/blob/main/docs/findings.md#"); {
+			switch ours := strings.HasPrefix(m[2], sarif.Project+"/blob/main/docs/findings.md#"); {
 			case strings.EqualFold(m[1], "href") && (ours || strings.HasPrefix(m[2], "#")):
 			case strings.EqualFold(m[1], "src") && m[2] == "" || strings.Contains(m[0], "&"):
 			default:

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/report/sarif"
+
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -124,24 +126,36 @@ func TestSARIFFollowsSchema(t *testing.T) {
 	}
 }
 
-// readSARIF returns the results of a document by case and rule.
-func readSARIF(t *testing.T, d *Document) (log sarifLog, results map[string]sarifResult) {
+// sarifResult is a result as readers see it.
+type sarifResult struct {
+	sarif.Result
+	Properties caseProperties `json:"properties"`
+}
+
+// readSARIF returns the rules of a document, and its results by case and rule.
+func readSARIF(t *testing.T, d *Document) (rules []sarif.Rule, results map[string]sarifResult) {
 	t.Helper()
+	var log struct {
+		Runs []struct {
+			Tool    struct{ Driver struct{ Rules []sarif.Rule } }
+			Results []sarifResult
+		}
+	}
 	if err := json.Unmarshal(render(t, SARIF, d), &log); err != nil {
 		t.Fatal(err)
 	}
-	results = map[string]sarifResult{}
+	rules, results = log.Runs[0].Tool.Driver.Rules, map[string]sarifResult{}
 	for _, r := range log.Runs[0].Results {
 		results[r.Properties.Case+" "+r.RuleID] = r
-		if rule := log.Runs[0].Tool.Driver.Rules[r.RuleIndex]; rule.ID != r.RuleID {
+		if rule := rules[r.RuleIndex]; rule.ID != r.RuleID {
 			t.Errorf("result of %s refers to rule %s", r.RuleID, rule.ID)
 		}
 	}
-	return log, results
+	return rules, results
 }
 
 func TestSARIFResults(t *testing.T) {
-	log, results := readSARIF(t, runs()["wrong"])
+	rules, results := readSARIF(t, runs()["wrong"])
 	if len(results) != 5 {
 		t.Fatalf("%d results, want one for each case that is red: %v", len(results), results)
 	}
@@ -157,8 +171,8 @@ func TestSARIFResults(t *testing.T) {
 	if place := results["0.27/multiturn-s13/integrity R001"].Locations[0].Physical; place.Artifact.URI != "compat.toml" || place.Region.StartLine != 40 {
 		t.Errorf("%+v", place)
 	}
-	for _, rule := range log.Runs[0].Tool.Driver.Rules {
-		if rule.ID == "S004" && (rule.HelpURI != project+"/blob/main/docs/findings.md#s004-a-key-is-missing-it-was-sent" || rule.Short.Text != "a key is missing: it was sent") {
+	for _, rule := range rules {
+		if rule.ID == "S004" && (rule.HelpURI != sarif.Project+"/blob/main/docs/findings.md#s004-a-key-is-missing-it-was-sent" || rule.Short.Text != "a key is missing: it was sent") {
 			t.Errorf("%+v", rule)
 		}
 	}

@@ -9,5 +9,5 @@ type alarm struct{}
 
 func (*alarm) after(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// stop has nothing to let go of.
+// stop has nothing to end.
 func (*alarm) stop() {}

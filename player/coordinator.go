@@ -8,9 +8,9 @@ import (
 )
 
 // coordinator is the way to the data-parallel coordinator: a process of a Python
-// frontend, or a part of a Rust one. It is told how long the queues are and when waves
-// begin and end, and says when another engine has begun one
-// (vllm/v1/engine/coordinator.py). Nobody waits for it: an engine whose coordinator is
+// frontend, or a part of a Rust one. It gets the lengths of the queues and the beginnings and
+// ends of waves, and sends those that another engine has begun
+// (vllm/v1/engine/coordinator.py). No engine waits for it: one whose coordinator is
 // gone still serves.
 type coordinator struct {
 	link
@@ -21,7 +21,7 @@ type coordinator struct {
 	busy, paused     bool
 }
 
-// ready is all that the coordinator says that is no request: that every engine of the
+// ready is the only message of the coordinator that is no request: every engine of the
 // group has subscribed.
 const ready = "READY"
 
@@ -155,7 +155,7 @@ func (w *waves) requestAdded(rank, index, wave int) (start int) {
 	return -1
 }
 
-// begin joins a wave that has begun, as the coordinator says. The engine that is
+// begin joins a wave that has begun, as the coordinator reports. The engine that is
 // excluded knows by its request.
 func (w *waves) begin(rank, index, wave, exclude int) {
 	w.mu.Lock()

@@ -10,13 +10,12 @@
 // The step loop knows no sockets and takes its time from a [Clock].
 //
 // Steps are those of a real engine: a prompt that is longer than a step has tokens
-// is computed in several, blocks of the prefix cache are held once, and a step in
-// which nobody says anything is told too, be it a part of a prompt or the one after
-// the last request has ended.
+// is computed in several, and requests share blocks of the prefix cache. A step without
+// outputs is reported too, be it a part of a prompt or the one after the last request.
 //
 // What a request is answered with is a [Script], written by a [Source]: the
-// record that the request's id names, the record whose prompt it repeats, or
-// seeded random tokens.
+// record that the request's id names, the record whose prompt it repeats, seeded
+// random tokens, or whatever a source of another module makes of a [Request].
 //
 // A player never drops a request: what it cannot decode, match or serve is
 // answered with an error output.

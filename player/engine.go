@@ -16,7 +16,7 @@ import (
 )
 
 // engine owns every request. It is not safe for concurrent use and touches no
-// socket: send takes what it says.
+// socket: send takes its messages.
 type engine struct {
 	codec *protocol.Codec
 	index int
@@ -78,7 +78,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 	}
 	longest := ready.MaxModelLen
 	if len(opt.Pooling.Tasks) > 0 {
-		// A model that pools says nothing after the prompt, which may so fill the context
+		// A pooling model generates nothing after the prompt, which may so fill the context
 		// (vllm/v1/core/sched/scheduler.py num_sampled_tokens_per_step). An engine of 0.27
 		// waits for ever for the last token of such a prompt, if that is computed in chunks.
 		longest++

@@ -42,7 +42,7 @@ func NewGroup(options []Options) (*Group, error) {
 	return g, nil
 }
 
-// nameEngine says which one of several an error is of.
+// nameEngine adds to an error which of several engines it is of.
 func nameEngine(err error, index, count int) error {
 	if count == 1 {
 		return err
@@ -83,7 +83,7 @@ func Ranks(opt Options, count int) ([]Options, error) {
 	return all, nil
 }
 
-// Ready is closed when every engine has registered and said READY.
+// Ready is closed when every engine has registered and sent READY.
 func (g *Group) Ready() <-chan struct{} { return g.up }
 
 // Line returns the vLLM line that the players speak.

@@ -6,15 +6,15 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// defaultVocab is the vocabulary that ids are drawn from when nobody names one.
+// defaultVocab is the vocabulary that ids are drawn from by default.
 const defaultVocab = 32000
 
-// logprobs makes up the log-probabilities that a request asked for. No
+// logprobs makes up the log-probabilities that a request wants. No
 // recording holds them, and a frontend answers HTTP 500 without: each token is
-// said to be the most likely one with probability one half, the ids after it to
+// the most likely one with probability one half, the ids after it to
 // be half as likely each.
 type logprobs struct {
-	count  int // besides the sampled token; protocol.NoLogprobs if not asked
+	count  int // besides the sampled token; protocol.NoLogprobs if not wanted
 	prompt int // likewise for the prompt
 	wanted []uint32
 	ids    []uint32 // the prompt
@@ -22,12 +22,12 @@ type logprobs struct {
 	start  int // place that the first row of scores follows
 }
 
-// mostCells bounds one table, in ids. What asks for more, such as the whole
+// mostCells bounds one table, in ids. A request for more, such as the whole
 // vocabulary for each token of a long prompt, ends with an error: a player that is
-// out of memory answers nobody.
+// out of memory answers no request.
 const mostCells = 1 << 24
 
-// newLogprobs returns nil when nothing is asked for.
+// newLogprobs returns nil when the request wants none.
 func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
 	s := &r.Sampling
 	if s.Logprobs == protocol.NoLogprobs && s.PromptLogprobs == protocol.NoLogprobs && s.PromptScores == nil {
@@ -58,7 +58,7 @@ func within(count int, vocab uint32) int {
 	return min(count, int(vocab))
 }
 
-// attach adds what the request asked for to an output. All that is asked of the
+// attach adds what the request wants to an output. All that it wants of the
 // prompt comes with the first one, however many steps the prompt took
 // (vllm/v1/worker/gpu_model_runner.py _get_prompt_logprobs_dict).
 func (l *logprobs) attach(out *protocol.Output, first bool) {

@@ -34,7 +34,7 @@ const (
 // Matches are all ways to find a record.
 func Matches() []Match { return []Match{MatchIndex, MatchPrefix, MatchExact, MatchRequestID} }
 
-// finder finds records. It is told which are used, and changes nothing.
+// finder finds records.
 type finder interface {
 	// find returns the index of the record that answers a request, and how many
 	// tokens of the prompt it was found by.

@@ -8,8 +8,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
-// outbox keeps what is said to one peer until it is written, so that a peer that reads
-// slowly, or not at all, holds up nobody else. The engine puts and flushes, which
+// outbox keeps messages to one peer until they are written, so that a peer that reads
+// slowly, or not at all, delays no other. The engine puts and flushes, which
 // writes what the kernel takes at once; write runs beside it, and waits for the rest.
 //
 // What is kept is bounded: beyond half of limit bytes the outbox is full, and drained is
@@ -117,7 +117,7 @@ func (b *outbox) flush() {
 	}
 }
 
-// close says that no more will be put. What was put is still written.
+// close ends the puts. What was put is still written.
 func (b *outbox) close() {
 	b.mu.Lock()
 	b.closed = true
@@ -138,7 +138,7 @@ func (b *outbox) fail() {
 	b.mu.Unlock()
 }
 
-// full tells whether so much is kept that the peer should be told no more.
+// full tells whether so much is kept that the peer should get no more.
 func (b *outbox) full() bool { return b.crowded.Load() }
 
 // relax tells that the outbox is not full, if it was.

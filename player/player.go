@@ -274,7 +274,7 @@ func (p *Player) finishWriting() {
 	}
 }
 
-// eventKind says what an event is of.
+// eventKind is the source of an event.
 type eventKind uint8
 
 const (
@@ -298,9 +298,9 @@ type event struct {
 	broken error
 	// gone is set when the connection ended.
 	gone error
-	// wave and exclude are what the kind says.
+	// wave and exclude belong to the kind.
 	wave, exclude int
-	// do is what the engine asked to be done later.
+	// do is what the engine does later.
 	do func()
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// poolingTasks are what a pooling model may be asked for (vllm/tasks.py
+// poolingTasks are what a pooling model may support (vllm/tasks.py
 // PoolingTask).
 var poolingTasks = []string{"embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify"}
 
@@ -19,7 +19,7 @@ const (
 	defaultPoolingLabels = 1
 )
 
-// tasks are what the player says it supports: a real engine generates or pools.
+// tasks are those that the player reports: a real engine generates or pools.
 func (o *Options) tasks() []string {
 	if len(o.Pooling.Tasks) > 0 {
 		return o.Pooling.Tasks
@@ -27,15 +27,15 @@ func (o *Options) tasks() []string {
 	return []string{"generate"}
 }
 
-// pooling is what a pooling request asks for.
+// pooling is a pooling request.
 type pooling struct {
 	protocol.Pooling
 	seed         uint64
 	size, labels int
 }
 
-// newPooling reads what a request without sampling parameters asks for. The error
-// says why it cannot be answered.
+// newPooling reads a request without sampling parameters. The error is why it cannot
+// be answered.
 func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pooling, error) {
 	if r.Pooling == nil {
 		return nil, fmt.Errorf("neither sampling nor pooling parameters")
@@ -139,7 +139,7 @@ func (p *pooling) perToken(prompt []uint32, width int, row func(seed uint64) []f
 	return t
 }
 
-// embedding is a vector of length 1, or of any length where the request says so.
+// embedding is a vector of length 1, or of any length if the request wants it raw.
 func (p *pooling) embedding(seed uint64) []float32 {
 	values := make([]float32, p.width())
 	sum := 0.0

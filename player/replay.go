@@ -30,7 +30,7 @@ type ReplayOptions struct {
 	BlockSize int
 }
 
-// Replay is a [Source] that says what a recorded engine said. Several players may
+// Replay is a [Source] that answers as a recorded engine did. Several players may
 // share one: a record that has answered one of them is used for all.
 type Replay struct {
 	name    string
@@ -104,7 +104,7 @@ func (s *Replay) take(r *Request) (*trace.Record, error) {
 	return rec, nil
 }
 
-// Rewind makes every record unused, as if nothing had been asked. The summary goes
+// Rewind makes every record unused, as before the first request. The summary goes
 // on counting.
 func (s *Replay) Rewind() {
 	s.mu.Lock()
@@ -132,7 +132,7 @@ func milliseconds(ms float64) time.Duration {
 
 // ReplaySummary counts how requests found their records.
 type ReplaySummary struct {
-	Requests int // all that were asked
+	Requests int // all of them
 	Whole    int // matched by their whole prompt, or by an id
 	Partial  int // matched by the beginning of their prompt
 	Again    int // of those matched, by a record that had answered before
@@ -140,7 +140,7 @@ type ReplaySummary struct {
 	Unmatched, Exhausted int
 	// Depths counts the partial matches by the tokens they share with their record.
 	Depths map[int]int
-	// Records can be asked for; Unused of them have answered nothing since the last
+	// Records can answer; Unused of them have answered nothing since the last
 	// rewind.
 	Records, Unused int
 }

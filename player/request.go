@@ -28,7 +28,7 @@ type request struct {
 	due      time.Duration // when the next output may leave, at PaceRecorded
 	timing   *latency.Request
 	sampled  int // tokens in the last output, with those that a stop cut off
-	modelled int // tokens that the model lets it say in this step; 0 leaves it open
+	modelled int // tokens of this step by the latency model; 0 leaves it open
 	stops    stopRule
 	logprobs *logprobs
 	pooling  *pooling         // nil of one that generates
@@ -51,7 +51,7 @@ type stopRule struct {
 	minTokens int
 }
 
-// newRequest prepares the answer to a request. The error says why there is none.
+// newRequest prepares the answer to a request. The error is why there is none.
 func (e *engine) newRequest(r *protocol.Request) (*request, error) {
 	q := &request{id: r.ID, client: r.ClientIndex}
 	if err := e.prepare(q, r); err != nil {

@@ -58,7 +58,7 @@ func (p *Player) connect(ctx context.Context) error {
 	return nil
 }
 
-// explainNoInit says what may have kept the frontend from answering: one that is up answers no
+// explainNoInit adds what may have kept the frontend from answering: one that is up answers no
 // new engine, and one that is greeted by an engine it has not, or has, may end.
 func (p *Player) explainNoInit(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -278,7 +278,7 @@ func (p *Player) closeLink(l *link) {
 	l.done.Wait()
 }
 
-// stopWriting makes the writers give up when the player is told to stop while a
+// stopWriting makes the writers give up when the player is to stop while a
 // client takes nothing.
 func (p *Player) stopWriting(after time.Duration) {
 	deadline := time.Now().Add(after)
@@ -287,7 +287,7 @@ func (p *Player) stopWriting(after time.Duration) {
 	}
 }
 
-// dialCoordinator connects to the coordinator and waits until it has heard of all engines.
+// dialCoordinator connects to the coordinator and waits until all engines have subscribed.
 func (p *Player) dialCoordinator(ctx context.Context, a protocol.Addresses) error {
 	if a.CoordinatorInput == nil {
 		return nil

@@ -79,7 +79,7 @@ type Sampling struct {
 
 // Script is what one request will be answered with.
 type Script struct {
-	// Tokens are the ids to say. Positions past them are drawn by Fill.
+	// Tokens are the ids to answer with. Positions past them are drawn by Fill.
 	Tokens []uint32
 	// Fill draws the id at a position past Tokens; nil ends the stream there.
 	Fill func(position int) uint32
@@ -145,7 +145,7 @@ func (s Random) fill(id string) func(int) uint32 {
 	}
 }
 
-// Echo is a [Source] that says the prompt again, from its beginning when it has
+// Echo is a [Source] that repeats the prompt, from its beginning when it has
 // ended, for as many tokens as the request allows. Stop ids in a prompt stop nothing:
 // every prompt of a chat has some. An empty prompt, or one of embeddings, is answered
 // with no token and a stop.

@@ -115,7 +115,7 @@ func hasChunks(step *scheduler.Step[*request]) bool {
 	return false
 }
 
-// duration asks the model how long a step takes.
+// duration is how long a step takes by the model.
 func (e *engine) duration(step *scheduler.Step[*request]) time.Duration {
 	d := &e.scratch.draws
 	*d = latency.Step{

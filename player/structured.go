@@ -39,7 +39,7 @@ type Structured struct {
 }
 
 // A Refusal is an error of a [Source] that is the request's own fault. Code is what
-// lines since 0.33 tell the frontend: "validation_error" becomes HTTP 400.
+// lines since 0.33 send to the frontend: "validation_error" becomes HTTP 400.
 type Refusal struct {
 	Code string
 	Err  error
@@ -115,7 +115,7 @@ const (
 	longestRun = 1 << 20
 )
 
-// answer says a text, and the token that ends it. A small budget gets a short text;
+// answer writes a text, and the token that ends it. A small budget gets a short text;
 // where not even the shortest fits, the text is cut off by max_tokens, as any is.
 func (s *Structured) answer(r *Request, language *grammar.Language) (Script, error) {
 	budget, limit := math.MaxInt, longestRun
@@ -175,7 +175,7 @@ func endToken(s *Sampling) (token uint32, ok bool) {
 	return 0, false
 }
 
-// goOn says what a real engine says after a text that nothing may end: any token,
+// goOn generates what a real engine does after a text that nothing may end: any token,
 // until max_tokens.
 func (s *Structured) goOn(r *Request, tokens []uint32) (Script, error) {
 	script, err := s.Source.Script(r)

@@ -144,7 +144,7 @@ func (e *engine) finishPullAt(q *request, at time.Duration, err error) {
 }
 
 // finishPull lets a request go on whose KV cache has come. When it has not, the policy
-// says what becomes of it.
+// decides what becomes of it.
 func (e *engine) finishPull(q *request, err error) {
 	if e.byID[q.id] != q {
 		return // aborted meanwhile

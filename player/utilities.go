@@ -158,8 +158,8 @@ func (e *engine) loraIDs() []int64 {
 
 // resetPrefixCache reports whether the cache could be emptied: not while requests
 // hold blocks, unless these are to be computed again
-// (vllm/v1/core/sched/scheduler.py reset_prefix_cache). The next statistics tell
-// of it.
+// (vllm/v1/core/sched/scheduler.py reset_prefix_cache). The next statistics
+// report it.
 func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	if running {
 		for _, r := range e.scheduler.PreemptAll() {
@@ -223,7 +223,7 @@ type pendingCall struct {
 	call   protocol.UtilityCall
 }
 
-// errDeferred says that the call is answered once nothing runs any more.
+// errDeferred: the call is answered once no request runs any more.
 var errDeferred = errors.New("answered later")
 
 // answerDrained replies to the pauses that waited for the requests to end.

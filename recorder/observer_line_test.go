@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/trace"
 )
 
 func TestObserveChoosesTheLine(t *testing.T) {
@@ -28,8 +27,8 @@ func TestObserveChoosesTheLine(t *testing.T) {
 			if len(got.Records) != 1 || string(got.Meta.Extra["line"]) != `"`+test.line+`"` {
 				t.Errorf("%d records, line %s", len(got.Records), got.Meta.Extra["line"])
 			}
-			if *got.Meta.VLLMVersion != test.reported || got.Meta.ConfigScheme() != trace.HashV3 {
-				t.Errorf("version %q, hash scheme %v", *got.Meta.VLLMVersion, got.Meta.ConfigScheme())
+			if *got.Meta.VLLMVersion != test.reported || !hashFollows(got.Meta) {
+				t.Errorf("version %q, hash %s", *got.Meta.VLLMVersion, *got.Meta.ConfigHash)
 			}
 			if strings.Contains(s.log.String(), "level=ERROR") != (test.log != "") {
 				t.Errorf("log:\n%s", s.log.String())

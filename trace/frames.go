@@ -403,12 +403,8 @@ func (w *FrameWriter) Flush() error {
 
 func (w *FrameWriter) what() string { return fmt.Sprintf("message %d", w.Messages()) }
 
-// Messages returns how many messages were written, Safe how many of them were
-// flushed.
+// Messages returns how many messages were written.
 func (w *FrameWriter) Messages() int { return w.lines.records + w.waiting }
-
-// Safe is how many messages are in the hands of the operating system.
-func (w *FrameWriter) Safe() int { return w.lines.records }
 
 // Close writes what was gathered and the gzip trailer, if there is one; see
 // [Writer.Close].

@@ -196,8 +196,8 @@ func TestFramesCut(t *testing.T) {
 			flushed = append(flushed, out.Len())
 		}
 	}
-	if w.Safe() != 18 || w.Messages() != 18 {
-		t.Errorf("%d safe of %d", w.Safe(), w.Messages())
+	if w.lines.records != 18 || w.Messages() != 18 {
+		t.Errorf("%d safe of %d", w.lines.records, w.Messages())
 	}
 	data := out.Bytes()
 	for cut := range len(data) + 1 {
@@ -232,11 +232,11 @@ func TestFramesGather(t *testing.T) {
 			for range 100 {
 				require.NoError(t, w.Write(&m))
 			}
-			if len(sizes) != 0 || w.Safe() != 0 || w.Messages() != 100 {
-				t.Errorf("writes %v, %d safe of %d", sizes, w.Safe(), w.Messages())
+			if len(sizes) != 0 || w.lines.records != 0 || w.Messages() != 100 {
+				t.Errorf("writes %v, %d safe of %d", sizes, w.lines.records, w.Messages())
 			}
-			if err := errors.Join(w.Flush(), w.Flush()); err != nil || len(sizes) != 1 || w.Safe() != 100 {
-				t.Errorf("writes %v, %d safe, %v", sizes, w.Safe(), err)
+			if err := errors.Join(w.Flush(), w.Flush()); err != nil || len(sizes) != 1 || w.lines.records != 100 {
+				t.Errorf("writes %v, %d safe, %v", sizes, w.lines.records, err)
 			}
 			// Noise, so that gzip cannot make it small.
 			m.Frames[0] = make([]byte, 2*frameBatch)
@@ -245,8 +245,8 @@ func TestFramesGather(t *testing.T) {
 				x = x*1664525 + 1013904223
 				m.Frames[0][i] = byte(x >> 24)
 			}
-			if err := w.Write(&m); err != nil || len(sizes) != 2 || w.Safe() != 100 {
-				t.Errorf("writes %v, %d safe, %v", sizes, w.Safe(), err)
+			if err := w.Write(&m); err != nil || len(sizes) != 2 || w.lines.records != 100 {
+				t.Errorf("writes %v, %d safe, %v", sizes, w.lines.records, err)
 			}
 		})
 	}

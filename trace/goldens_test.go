@@ -133,9 +133,6 @@ func checkGoldenMeta(t *testing.T, path string, tr *Trace) {
 	if want := ConfigHash(*m.GPU, *m.VLLMTag, *m.EngineConfig); *m.ConfigHash != want {
 		t.Errorf("config_hash: stamped %s, recomputed %s", *m.ConfigHash, want)
 	}
-	if got := m.ConfigScheme(); got != HashV3 {
-		t.Errorf("config scheme: want %d, got %d", HashV3, got)
-	}
 	checkExtra(t, "meta", m.Extra)
 }
 

@@ -103,11 +103,6 @@ type Utility struct {
 	Calls []string `json:"calls,omitempty"`
 }
 
-// RequestTypes returns the types of messages to the engine, name to byte: "0x00".
-func (p *Profile) RequestTypes() map[string]string {
-	return members[string](p.Enums["EngineCoreRequestType"])
-}
-
 // FinishReasons returns why a request ended, name to wire code.
 func (p *Profile) FinishReasons() map[string]int { return members[int](p.Enums["FinishReason"]) }
 

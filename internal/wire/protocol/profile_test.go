@@ -248,10 +248,10 @@ func TestRequestLacksAField(t *testing.T) {
 	}
 }
 
-func TestProfilesSayTheRequestTypes(t *testing.T) {
+func TestRequestTypesOfProfiles(t *testing.T) {
 	for _, line := range Lines() {
 		want := map[string]string{"ADD": "0x00", "ABORT": "0x01", "START_DP_WAVE": "0x02", "UTILITY": "0x03"}
-		got := codecOf(t, line).Profile().RequestTypes()
+		got := members[string](codecOf(t, line).Profile().Enums["EngineCoreRequestType"])
 		for name := range want {
 			if got[name] != want[name] {
 				t.Errorf("line %s: %s is %q, want %q", line, name, got[name], want[name])

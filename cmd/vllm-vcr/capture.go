@@ -1,7 +1,23 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 func newCaptureCommand(env *environment) *cobra.Command {
@@ -11,4 +27,292 @@ func newCaptureCommand(env *environment) *cobra.Command {
 	}, newCaptureLoadCommand(env), newCapturePodCommand(env), newCaptureListCommand(env), newCaptureRenderCommand(env), newCaptureEngineCommand(env),
 		newCaptureRunCommand(env), newCaptureSubmitCommand(env), newCaptureStatusCommand(env), newCaptureFetchCommand(env), newCaptureCleanCommand(env),
 		newCaptureDescribeCommand(env), newCaptureCredentialCommand(env))
+}
+
+// targetOptions choose what is captured.
+type targetOptions struct {
+	targets, compat string
+	lines           []string
+}
+
+func (opts *targetOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.targets, "targets", "", "what is captured (default ./"+vcr.TargetsPath+", else the one in the binary)")
+	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
+	flags.StringSliceVar(&opts.lines, "line", nil, "only targets of this line, by name or tag; may be repeated")
+}
+
+// load reads and checks the compat matrix and the targets. Diagnostics that are errors end the command.
+func (opts targetOptions) load(env *environment) (*compat.Matrix, *target.File, error) {
+	matrix, diagnostics := loadCompat(opts.compat)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
+		return nil, nil, fmt.Errorf("%s cannot be used as it is", matrix.File)
+	}
+	file, diagnostics := loadTargets(opts.targets, matrix)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
+		return nil, nil, fmt.Errorf("%s cannot be used as it is", file.Name)
+	}
+	return matrix, file, nil
+}
+
+// loadTargets reads a file of targets. Of the one in the binary only errors are diagnostics: a matrix without one of its
+// lines is the user's.
+func loadTargets(path string, matrix *compat.Matrix) (*target.File, []tomlfile.Diagnostic) {
+	if path == "" && exists(vcr.TargetsPath) {
+		path = vcr.TargetsPath
+	}
+	if path != "" {
+		return target.Load(path, matrix)
+	}
+	file, diagnostics := target.Parse("(embedded) "+vcr.TargetsPath, embedded(vcr.TargetsPath), matrix)
+	return file, slices.DeleteFunc(diagnostics, func(f tomlfile.Diagnostic) bool { return f.Severity != tomlfile.Error })
+}
+
+// resolve returns the targets that patterns such as 0.33/multiturn-* select, in the order of the file, or all if there is
+// no pattern. A pattern without a slash is an id, of whatever line. One that selects nothing is an error.
+func (opts targetOptions) resolve(env *environment, patterns []string) ([]target.Target, error) {
+	matrix, file, err := opts.load(env)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := ofLines(matrix, file, opts.lines)
+	if err != nil || len(patterns) == 0 {
+		return targets, err
+	}
+	texts, err := readPatterns("target", patterns)
+	if err != nil {
+		return nil, err
+	}
+	chosen := make([]bool, len(targets))
+	var wrong []error
+	for _, text := range texts {
+		if err := choosePattern(text, targets, chosen); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return nil, oneLine(err)
+	}
+	var selected []target.Target
+	for i, t := range targets {
+		if chosen[i] {
+			selected = append(selected, t)
+		}
+	}
+	return selected, nil
+}
+
+// choose is resolve for commands that capture: all targets of all lines are never meant.
+func (opts targetOptions) choose(env *environment, patterns []string) ([]target.Target, error) {
+	if len(patterns) == 0 && len(opts.lines) == 0 {
+		return nil, errors.New("no target is given: want such as 0.33/multiturn-s7, or --line 0.33; `vllm-vcr capture list` shows all")
+	}
+	return opts.resolve(env, patterns)
+}
+
+// ofLines are the targets of some lines, or of all if there are none.
+func ofLines(matrix *compat.Matrix, file *target.File, lines []string) ([]target.Target, error) {
+	if len(lines) == 0 {
+		if len(file.Targets) == 0 {
+			return nil, fmt.Errorf("%s asks for nothing", file.Name)
+		}
+		return file.Targets, nil
+	}
+	wanted := map[string]bool{}
+	for _, line := range lines {
+		known, ok := matrix.Lookup(line)
+		if !ok {
+			return nil, fmt.Errorf("--line %s: %s has no such line%s", line, matrix.File, nearText(line, lineNames(matrix)))
+		}
+		if !slices.ContainsFunc(file.Targets, func(t target.Target) bool { return t.Line == known.Name }) {
+			return nil, fmt.Errorf("--line %s: %s asks for nothing of line %s", line, file.Name, known.Name)
+		}
+		wanted[known.Name] = true
+	}
+	return slices.DeleteFunc(slices.Clone(file.Targets), func(t target.Target) bool { return !wanted[t.Line] }), nil
+}
+
+func lineNames(matrix *compat.Matrix) []string {
+	var names []string
+	for _, l := range matrix.Lines {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// targetPattern is a pattern of targets. Without a slash it is an id, of whatever line.
+func targetPattern(text string) string {
+	if !strings.Contains(text, "/") && text != "**" {
+		return "*/" + text
+	}
+	return text
+}
+
+// choosePattern marks the targets that a pattern selects.
+func choosePattern(text string, targets []target.Target, chosen []bool) error {
+	pattern, err := expect.ParsePattern(targetPattern(text))
+	if err != nil {
+		return err
+	}
+	found := false
+	var names []string
+	for i, t := range targets {
+		if pattern.Match(t.Name()) {
+			chosen[i], found = true, true
+		}
+		names = append(names, t.Name(), t.ID)
+	}
+	if !found {
+		return fmt.Errorf("target %q: there is none%s", text, nearText(text, names))
+	}
+	return nil
+}
+
+// nearText suggests the name that was meant, or says where all names are.
+func nearText(word string, known []string) string {
+	if near, ok := tomlfile.Nearest(word, known); ok {
+		return fmt.Sprintf("; did you mean %s?", near)
+	}
+	return "; `vllm-vcr capture list` shows what there is"
+}
+
+// oneLine puts errors of several on a line: a command has one for its error.
+func oneLine(err error) error { return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) }
+
+func newCaptureListCommand(env *environment) *cobra.Command {
+	var opts targetOptions
+	var path, format string
+	cmd := &cobra.Command{
+		Use:   "list [TARGET…]",
+		Short: "Print what is captured, and which goldens there are of it",
+		Long: "Print the targets of the file as a table: name, GPU, model, scenario, workload, seed, the beginning of the\n" +
+			"configuration hash, and that of the golden's digest. A golden that was captured from an engine configured\n" +
+			"otherwise, or of another release, is marked with an exclamation mark: it is due to be captured again.\n\n" +
+			"A target is LINE/ID, or an ID of whatever line; * stands for any text, and @FILE for the patterns in a file.",
+		Example: "  vllm-vcr capture list --line 0.33\n  vllm-vcr capture list '*/multiturn-*' --format json",
+		RunE: func(_ *cobra.Command, args []string) error {
+			format, err := chooseOne("--format", format, "text", "json")
+			if err != nil {
+				return err
+			}
+			targets, err := opts.resolve(env, args)
+			if err != nil {
+				return err
+			}
+			registered, err := registeredGoldens(env, opts, path)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return listTargetsJSON(env, targets, registered)
+			}
+			return listTargets(env, targets, registered)
+		},
+	}
+	opts.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&path, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
+	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	return cmd
+}
+
+// registeredGoldens are the goldens of the registry by line and id.
+func registeredGoldens(env *environment, opts targetOptions, path string) (map[string]manifest.Golden, error) {
+	matrix, _ := loadCompat(opts.compat) // its diagnostics are printed already
+	registry, diagnostics := loadManifest(env, path, matrix)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
+		return nil, fmt.Errorf("%s cannot be used as it is", registry.File)
+	}
+	goldens := map[string]manifest.Golden{}
+	for _, g := range registry.Goldens {
+		goldens[g.Line+"/"+g.ID] = g
+	}
+	return goldens, nil
+}
+
+// shortDigest is how much of a digest tables have: what names of files have of it.
+const shortDigest = 12
+
+func listTargets(env *environment, targets []target.Target, registered map[string]manifest.Golden) error {
+	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "TARGET\tGPU\tMODEL\tSCENARIO\tWORKLOAD\tSEED\tCONFIG\tGOLDEN")
+	for _, t := range targets {
+		use := ""
+		if t.Fit {
+			use = " (fit)"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", t.Name(), t.Model.GPU, report.OneLine(t.Model.Served),
+			t.Scenario, t.Workload.Name+use, t.Seed, t.ConfigHash()[:shortDigest], goldenText(t, registered))
+	}
+	return tw.Flush()
+}
+
+// goldenText is the beginning of the digests of a target's goldens.
+func goldenText(t target.Target, registered map[string]manifest.Golden) string {
+	var parts []string
+	for _, id := range goldenIDs(t) {
+		g, ok := registered[t.Line+"/"+id]
+		text := "-"
+		if ok {
+			text = g.SHA256[:shortDigest] // the registry was checked: it is a digest
+		}
+		if ok && g.ConfigHash != t.ConfigHash() {
+			text += "!"
+		}
+		if id != t.ID {
+			text = "wire " + text
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// goldenIDs are the ids of the goldens that a target becomes.
+func goldenIDs(t target.Target) []string {
+	if t.Wire {
+		return []string{t.ID, t.WireID()}
+	}
+	return []string{t.ID}
+}
+
+// listedTarget is a target in JSON.
+type listedTarget struct {
+	Name         string         `json:"name"`
+	Line         string         `json:"line"`
+	Tag          string         `json:"tag"`
+	ID           string         `json:"id"`
+	GPU          string         `json:"gpu"`
+	Model        string         `json:"model"`
+	Scenario     string         `json:"scenario"`
+	Workload     string         `json:"workload"`
+	Seed         uint64         `json:"seed"`
+	Fit          bool           `json:"fit"`
+	EngineImage  string         `json:"engine_image,omitempty"`
+	EngineConfig string         `json:"engine_config"`
+	ConfigHash   string         `json:"config_hash"`
+	Goldens      []listedGolden `json:"goldens"`
+}
+
+// listedGolden is a golden that a target becomes. Without a digest there is none yet.
+type listedGolden struct {
+	ID         string `json:"id"`
+	SHA256     string `json:"sha256,omitempty"`
+	ConfigHash string `json:"config_hash,omitempty"`
+}
+
+func listTargetsJSON(env *environment, targets []target.Target, registered map[string]manifest.Golden) error {
+	all := make([]listedTarget, len(targets))
+	for i, t := range targets {
+		all[i] = listedTarget{
+			Name: t.Name(), Line: t.Line, Tag: t.Tag, ID: t.ID, GPU: t.Model.GPU, Model: t.Model.Served,
+			Scenario: string(t.Scenario), Workload: t.Workload.Name, Seed: t.Seed, Fit: t.Fit, EngineImage: t.Images.Engine,
+			EngineConfig: t.EngineConfig(), ConfigHash: t.ConfigHash(),
+		}
+		for _, id := range goldenIDs(t) {
+			g := registered[t.Line+"/"+id]
+			all[i].Goldens = append(all[i].Goldens, listedGolden{ID: id, SHA256: g.SHA256, ConfigHash: g.ConfigHash})
+		}
+	}
+	return jsonout.Write(env.stdout, all)
 }

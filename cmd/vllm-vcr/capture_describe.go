@@ -97,20 +97,20 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 	if err := opts.s3.resolve(); err != nil {
 		return opt, err
 	}
-	window, findings := loadCompat(opts.compat)
-	printDiagnostics(env, findings)
-	if tomlfile.HasErrors(findings) {
-		return opt, fmt.Errorf("%s cannot be used as it is", window.File)
+	matrix, diagnostics := loadCompat(opts.compat)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
+		return opt, fmt.Errorf("%s cannot be used as it is", matrix.File)
 	}
-	line, ok := window.Lookup(opts.line)
+	line, ok := matrix.Lookup(opts.line)
 	if !ok {
-		return opt, fmt.Errorf("--line %s: %s has no such line%s", opts.line, window.File, nearText(opts.line, lineNames(window)))
+		return opt, fmt.Errorf("--line %s: %s has no such line%s", opts.line, matrix.File, nearText(opts.line, lineNames(matrix)))
 	}
-	opt = capture.DescribeOptions{Line: line.Name, Window: window, Run: workflowRunURL(env), Log: env.log}
-	if opt.New, err = manifestAt(env, opts.manifest, window); err != nil {
+	opt = capture.DescribeOptions{Line: line.Name, Window: matrix, Run: workflowRunURL(env), Log: env.log}
+	if opt.New, err = manifestAt(env, opts.manifest, matrix); err != nil {
 		return opt, err
 	}
-	if opt.Base, err = manifestAt(env, opts.base, window); err != nil {
+	if opt.Base, err = manifestAt(env, opts.base, matrix); err != nil {
 		return opt, err
 	}
 	store := func(dir string) conformance.Store {
@@ -124,10 +124,10 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 }
 
 // manifestAt reads a registry that must have no errors.
-func manifestAt(env *environment, path string, window *compat.Matrix) (*manifest.Manifest, error) {
-	registry, findings := loadManifest(env, path, window)
-	printDiagnostics(env, findings)
-	if tomlfile.HasErrors(findings) {
+func manifestAt(env *environment, path string, matrix *compat.Matrix) (*manifest.Manifest, error) {
+	registry, diagnostics := loadManifest(env, path, matrix)
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
 		return nil, fmt.Errorf("%s cannot be used as it is", registry.File)
 	}
 	return registry, nil

@@ -87,7 +87,7 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
 	}
 	if opts.out != "" {
-		if err := os.Chdir(opts.out); err != nil {
+		if err := env.chdir(opts.out); err != nil {
 			return fmt.Errorf("--out: %w", err)
 		}
 	}

@@ -121,7 +121,7 @@ func (opts *adoptOptions) check() error {
 }
 
 // enter goes to the folder of the repository, once the paths that begin here are known.
-func (opts *adoptOptions) enter(source string) (string, error) {
+func (opts *adoptOptions) enter(env *environment, source string) (string, error) {
 	if exists(source) {
 		path, err := filepath.Abs(source)
 		if err != nil {
@@ -136,7 +136,7 @@ func (opts *adoptOptions) enter(source string) (string, error) {
 		}
 		opts.output = path
 	}
-	if err := os.Chdir(opts.repo); err != nil {
+	if err := env.chdir(opts.repo); err != nil {
 		return "", fmt.Errorf("--repo: %w", err)
 	}
 	if !exists(vcr.CompatPath) {
@@ -159,7 +159,7 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 	if err := opts.check(); err != nil {
 		return err
 	}
-	source, err := opts.enter(source)
+	source, err := opts.enter(env, source)
 	if err != nil {
 		return err
 	}

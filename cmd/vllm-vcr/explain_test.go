@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -82,10 +81,10 @@ func TestPages(t *testing.T) {
 func findingsInTestdata(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
-	for _, room := range []string{"compat", "manifest", "conformance", "internal/capture/target"} {
-		files, err := filepath.Glob("../../" + room + "/testdata/*.diagnostics")
+	for _, dir := range []string{"compat", "manifest", "conformance", "internal/capture/target"} {
+		files, err := filepath.Glob("../../" + dir + "/testdata/*.diagnostics")
 		if err != nil || len(files) < 4 {
-			t.Fatalf("%d files of diagnostics in %s: %v", len(files), room, err)
+			t.Fatalf("%d files of diagnostics in %s: %v", len(files), dir, err)
 		}
 		for _, file := range files {
 			data, err := os.ReadFile(file)
@@ -115,32 +114,5 @@ func TestTitles(t *testing.T) {
 	}
 	if got := findingTitles()[check.CodeToken]; got != "a token id differs" {
 		t.Errorf("the title of F001 is %q", got)
-	}
-}
-
-func TestExplain(t *testing.T) {
-	var page bytes.Buffer
-	for _, code := range []string{"F001", "f001"} {
-		page.Reset()
-		env := newEnvironment(&page, nil, nil)
-		if err := runExplain(env, code); err != nil {
-			t.Fatal(err)
-		}
-		text := page.String()
-		if !strings.HasPrefix(text, "F001 a token id differs\n\n**Means:** ") || !strings.HasSuffix(text, "/fidelity-index-1'\n") || strings.Contains(text, "F002 ") {
-			t.Errorf("%s: page\n%s", code, text)
-		}
-	}
-	tests := []struct{ code, want string }{
-		{"F01", `--explain "F01": no finding has that code: did you mean F001? There are F001, F002, `},
-		{"S999", `--explain "S999": no finding has that code: there are S001, S002, S003, `},
-		{"Z001", `--explain "Z001": no finding has that code: codes begin with one of I, L, P, S, F, `},
-		{"", `--explain "": no finding has that code: codes begin with one of I, L, P, S, F, `},
-	}
-	for _, test := range tests {
-		err := runExplain(newEnvironment(&page, nil, nil), test.code)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%q: %v, want %q", test.code, err, test.want)
-		}
 	}
 }

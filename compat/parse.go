@@ -10,7 +10,7 @@ import (
 )
 
 // Policy is what a project may decide about its window. The zero Policy is the
-// usual one.
+// default one.
 type Policy struct {
 	// MaxStable is the number of stable lines above which the oldest is reported
 	// (C017). Zero means nine, which is what this project itself keeps.
@@ -20,7 +20,7 @@ type Policy struct {
 	Strict bool
 }
 
-// Load reads a compat.toml and checks it under the usual [Policy]. The matrix is
+// Load reads a compat.toml and checks it under the default [Policy]. The matrix is
 // never nil; it is fit for use when no diagnostic is an error.
 func Load(path string) (*Matrix, []Diagnostic) { return Policy{}.Load(path) }
 
@@ -189,7 +189,7 @@ func (e *entry) checkStable() {
 	}
 }
 
-// defaultMaxStable is how many stable lines the usual policy keeps.
+// defaultMaxStable is how many stable lines the default policy keeps.
 const defaultMaxStable = 9
 
 // checkWindow checks the entries against each other.

@@ -14,7 +14,7 @@ import (
 )
 
 // Policy is what a project may decide about its registry. The zero Policy is the
-// usual one.
+// default one.
 type Policy struct {
 	// Strict turns M008, a golden of a line that is not supported any more, from a
 	// warning into an error.
@@ -104,7 +104,7 @@ func readGolden(t *tomlfile.Table) Golden {
 	return g
 }
 
-// readSeed tells a seed of 0 from none.
+// readSeed distinguishes a seed of 0 from none.
 func readSeed(t *tomlfile.Table) *int64 {
 	seed := t.Int("seed")
 	if !t.Has("seed") {
@@ -183,17 +183,17 @@ func (e *entry) checkID() {
 
 func (e *entry) checkPaths() {
 	if e.BucketPath != "" {
-		if problem := pathProblem(e.BucketPath); problem != "" {
-			e.fail(codePath, "bucket_path", fmt.Sprintf("bucket_path %q %s", shown(e.BucketPath), problem), "")
+		if defect := pathDefect(e.BucketPath); defect != "" {
+			e.fail(codePath, "bucket_path", fmt.Sprintf("bucket_path %q %s", shown(e.BucketPath), defect), "")
 		}
 	}
 	for _, mirror := range e.Mirrors {
-		problem := pathProblem(mirror)
+		defect := pathDefect(mirror)
 		if !strings.Contains(mirror, "://") {
-			problem = "has no scheme (s3, hf, https or file)"
+			defect = "has no scheme (s3, hf, https or file)"
 		}
-		if problem != "" {
-			e.fail(codePath, "mirrors", fmt.Sprintf("mirror %q %s", shown(mirror), problem), "")
+		if defect != "" {
+			e.fail(codePath, "mirrors", fmt.Sprintf("mirror %q %s", shown(mirror), defect), "")
 		}
 	}
 }
@@ -209,9 +209,9 @@ func shown(location string) string {
 	return clip(query().ReplaceAllString(userinfo().ReplaceAllString(location, "$1"), "?…"))
 }
 
-// pathProblem says what is wrong with the path or location of a golden; it
+// pathDefect says what is wrong with the path or location of a golden; it
 // returns an empty string when nothing is.
-func pathProblem(path string) string {
+func pathDefect(path string) string {
 	scheme, rest, hasScheme := strings.Cut(path, "://")
 	if !hasScheme {
 		rest = path

@@ -66,13 +66,13 @@ func readAction(env *environment) (action.Inputs, action.Plan, error) {
 }
 
 // actionDefaults is what the runner has for goldens, reports and captures.
-func actionDefaults(env *environment) action.Usual {
+func actionDefaults(env *environment) action.Defaults {
 	tools := env.getenv("RUNNER_TOOL_CACHE")
 	if tools == "" {
 		tools, _ = os.UserCacheDir()
 	}
 	temp := cmp.Or(env.getenv("RUNNER_TEMP"), os.TempDir())
-	return action.Usual{
+	return action.Defaults{
 		CacheDir: filepath.Join(tools, "vllm-vcr", "goldens"),
 		// A job may use the action twice.
 		ReportDir: filepath.Join(temp, "vllm-vcr-report-"+word()),

@@ -335,7 +335,7 @@ func (s *site) pullRequest(t *testing.T, base string) {
 	out := s.run(t, 0, "github", "pull-request", "--branch", "auto/goldens-0.33", "--title", "Capture the goldens of vLLM 0.33.0",
 		"--file", "conformance/manifest.toml", "--body-file", body)
 	wantSaid(t, out, "pull request #1: created: ")
-	if problems := hub.Problems(); len(problems) > 0 {
+	if problems := hub.Violations(); len(problems) > 0 {
 		t.Errorf("GitHub: %q", problems)
 	}
 	after, err := os.ReadFile(filepath.Join(s.checkout, "conformance", "manifest.toml"))

@@ -41,7 +41,7 @@ func setUpGitHub(env *testscript.Env) error {
 	env.Values[githubKey{}] = server
 	env.Defer(func() {
 		server.Close()
-		if problems := server.Problems(); len(problems) > 0 {
+		if problems := server.Violations(); len(problems) > 0 {
 			env.T().Fatal(strings.Join(problems, "\n"))
 		}
 	})

@@ -239,21 +239,21 @@ func (b *BundleFile) Verify(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("bundle %s: %s: %w", b.Path, sumsMember, err)
 	}
-	var problems []error
+	var failures []error
 	for _, name := range b.names() {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		if err := b.verify(name, sums); err != nil {
-			problems = append(problems, fmt.Errorf("bundle %s: %s: %w", b.Path, name, err))
+			failures = append(failures, fmt.Errorf("bundle %s: %s: %w", b.Path, name, err))
 		}
 		delete(sums, name)
 	}
 	for name := range sums {
-		problems = append(problems, fmt.Errorf("bundle %s: %s: it has a sum and is missing", b.Path, clip(safetext.Line(name))))
+		failures = append(failures, fmt.Errorf("bundle %s: %s: it has a sum and is missing", b.Path, clip(safetext.Line(name))))
 	}
-	slices.SortStableFunc(problems, func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
-	return errors.Join(problems...)
+	slices.SortStableFunc(failures, func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
+	return errors.Join(failures...)
 }
 
 // names are those of all members that have a sum.

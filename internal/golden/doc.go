@@ -1,4 +1,4 @@
-// Package golden gets the bytes of goldens and vouches for them: what a [Store] returns has the
+// Package golden gets the bytes of goldens and verifies them: what a [Store] returns has the
 // digest, and the size, under which the golden is registered. [Store.Fetch] returns them in memory,
 // [Store.Open] as a file, whatever their size, and [Store.Pull] gets many into the cache at once.
 //
@@ -20,7 +20,7 @@
 //
 // A golden may have mirrors. They are tried in order when its location fails, by whatever cause: an
 // error, or bytes that are not the registered ones. A golden that came from a mirror is a warning,
-// and where all have failed the error tells what each said.
+// and where all have failed the error has that of each.
 //
 // # Downloads
 //
@@ -50,11 +50,11 @@
 // # Bundles
 //
 // A bundle is one file that holds goldens with the registry and the support window that name them:
-// [WriteBundle] tells how. It is a plain tar, so that other tools can look into it.
+// [WriteBundle] describes it. It is a plain tar, so that other tools can look into it.
 //
 // # Errors
 //
-// There are two that a caller tells apart. A [*MismatchError] is about the golden: the bytes were
+// There are two that a caller distinguishes. A [*MismatchError] is about the golden: the bytes were
 // had, and they are not the registered ones. A [*FetchError] is about everything around it: the bytes
 // could not be had, and it says what to look at. No error carries credentials, account numbers or the
 // query of a signed URL in its text.

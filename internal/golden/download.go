@@ -58,7 +58,7 @@ type transfer struct {
 	pin   pin
 	src   source
 	out   *sink
-	from  Span  // that the next try asks for
+	from  Span  // that the next try requests
 	size  int64 // of the whole object in bytes; -1: not known
 	last  Body  // that was read from; closed
 	tries int
@@ -87,7 +87,7 @@ func (t *transfer) run(ctx context.Context) error {
 	}
 }
 
-// prepare says where the next try begins: behind what there is, if the server can be asked for the rest of that very
+// prepare says where the next try begins: behind what there is, if the rest can be requested of that very
 // object. A weak ETag does not name bytes.
 func (t *transfer) prepare(err error) error {
 	if !errors.As(err, new(*changedError)) && t.out.size > 0 && t.from.ETag != "" && !strings.HasPrefix(t.from.ETag, "W/") {
@@ -128,7 +128,7 @@ func (t *transfer) readOnce(ctx context.Context, alive func()) error {
 	return t.copy(body, alive)
 }
 
-// refusedRest tells the refusal of the rest of an object from that of an object.
+// refusedRest distinguishes the refusal of the rest of an object from that of an object.
 func (t *transfer) refusedRest(err error) error {
 	var refused *Refusal
 	if t.from.Offset > 0 && errors.As(err, &refused) {
@@ -184,7 +184,7 @@ func (t *transfer) copy(body io.Reader, alive func()) error {
 			}
 		}
 		if err == io.EOF && t.out.size < t.size {
-			err = io.ErrUnexpectedEOF // a server may send less of a range than it was asked for
+			err = io.ErrUnexpectedEOF // a server may send less of a range than was requested
 		}
 		if err == io.EOF {
 			return nil

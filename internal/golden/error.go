@@ -28,7 +28,7 @@ type MismatchError struct {
 	GotSHA256  string // of what is there; empty if that was not read to its end, being too long
 	WantSize   int64  // bytes as registered; 0 if no size was
 	GotSize    int64  // bytes that were read
-	// What the server says of the object that is there, as far as it says: they tell who put it there, and when.
+	// What the server says of the object that is there, as far as it does: it shows who put it there, and when.
 	Modified  time.Time
 	ETag      string
 	VersionID string // of S3
@@ -91,7 +91,7 @@ type FetchError struct {
 	Tries    int    // requests made; 0 if none
 	Cause    string // a word for the cause to search for, such as no-credentials; may be empty
 	Hint     string // what to look at; may be empty
-	// Err is the cause: fs.ErrNotExist, context.DeadlineExceeded and errors.ErrUnsupported can be told.
+	// Err is the cause: fs.ErrNotExist, context.DeadlineExceeded and errors.ErrUnsupported can be distinguished.
 	// Its own text may hold what must not be printed.
 	Err error
 }

@@ -20,7 +20,7 @@ type Published struct {
 	Location string // as given; a relative path stays one
 	SHA256   string // of the bytes, 64 lowercase hexadecimal digits
 	Size     int64  // bytes
-	// Existed tells that the location held these very bytes already, so that nothing was written.
+	// Existed means that the location held these very bytes already, so that nothing was written.
 	Existed bool
 }
 
@@ -50,7 +50,7 @@ type PublishError struct {
 	Tries    int    // uploads tried; 0 if none
 	Cause    string // a word for the cause to search for, such as no-credentials; may be empty
 	Hint     string // what to look at; may be empty
-	// Err is the cause: fs.ErrExist, fs.ErrPermission and errors.ErrUnsupported can be told. Its own text may hold what
+	// Err is the cause: fs.ErrExist, fs.ErrPermission and errors.ErrUnsupported can be distinguished. Its own text may hold what
 	// must not be printed.
 	Err error
 }

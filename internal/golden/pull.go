@@ -27,7 +27,7 @@ func (s *Store) Pull(ctx context.Context, objects []Object) []Pulled {
 	return pulled
 }
 
-// PullEach is Pull for those who cannot wait for all: done is told of each golden, by its index, as soon as it is there,
+// PullEach is Pull for those who cannot wait for all: done is called with each golden and its index as soon as it is there,
 // from several goroutines. Goldens are begun in their order, and PullEach returns after the last.
 func (s *Store) PullEach(ctx context.Context, objects []Object, done func(i int, p Pulled)) {
 	parallel := s.Parallel
@@ -61,7 +61,7 @@ func (s *Store) pull(ctx context.Context, o Object) Pulled {
 	return Pulled{Object: o, From: g.from, Cached: g.cached, Bytes: g.size, Duration: time.Since(start), Err: err}
 }
 
-// IsRemote tells whether a golden may have to come from the network.
+// IsRemote reports whether a golden may have to come from the network.
 func (s *Store) IsRemote(o Object) bool {
 	if s.bundleFile() != "" {
 		return false

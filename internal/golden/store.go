@@ -19,7 +19,7 @@ import (
 )
 
 // DefaultMaxSize is the largest golden that is read unless [Store.MaxSize] says otherwise: 256 MiB,
-// some hundred times the size of a usual one.
+// some hundred times the size of a typical one.
 const DefaultMaxSize = 256 << 20
 
 // Store gets goldens. Its zero value reads files and the web; its
@@ -48,7 +48,7 @@ type Store struct {
 	Offline bool
 	// Parallel is how many goldens Pull downloads at a time; by default 4.
 	Parallel int
-	// Log is told of downloads, retries, mirrors and faults of the cache; by default nobody is.
+	// Log gets downloads, retries, mirrors and faults of the cache; by default nothing is logged.
 	Log *slog.Logger
 
 	// HTTP makes all requests for goldens. By default they are made as http.DefaultClient does, and
@@ -137,25 +137,25 @@ func (s *Store) get(ctx context.Context, o Object, form form) (got, error) {
 		p.location = shown(s.Where(o))
 		return s.fromBundle(ctx, p, file, form)
 	}
-	q := quest{store: s, pin: p, form: form}
-	defer q.end()
+	look := search{store: s, pin: p, form: form}
+	defer look.end()
 	for i, location := range append([]string{o.Location}, o.Mirrors...) {
 		version := o.VersionID
 		if i > 0 {
 			version = "" // of another bucket
 		}
-		g, err := q.look(ctx, location, version)
+		g, err := look.at(ctx, location, version)
 		if err == nil {
-			q.warn(g)
+			look.warn(g)
 			return g, nil
 		}
-		q.failures = append(q.failures, err)
+		look.failures = append(look.failures, err)
 	}
-	return got{}, everywhere(q.failures)
+	return got{}, everywhere(look.failures)
 }
 
-// A quest is the search for one golden.
-type quest struct {
+// A search is that for one golden.
+type search struct {
 	store    *Store
 	pin      pin
 	form     form
@@ -163,15 +163,15 @@ type quest struct {
 	failures []error
 }
 
-func (q *quest) end() {
+func (q *search) end() {
 	if q.release != nil {
 		q.release()
 	}
 }
 
-// look tries one location. Before the first that is remote it looks into the cache. Of several callers that want the
+// at tries one location. Before the first that is remote it looks into the cache. Of several callers that want the
 // same bytes one downloads them, and the others then find them there.
-func (q *quest) look(ctx context.Context, location, version string) (got, error) {
+func (q *search) at(ctx context.Context, location, version string) (got, error) {
 	p := q.pin
 	p.location = shown(location)
 	if ctx.Err() != nil {
@@ -198,8 +198,8 @@ func (q *quest) look(ctx context.Context, location, version string) (got, error)
 	return q.store.download(ctx, p, src, version, q.form)
 }
 
-// warn tells of the locations that failed before the one that did not: somebody should see to them.
-func (q *quest) warn(g got) {
+// warn logs the locations that failed before the one that did not: somebody should see to them.
+func (q *search) warn(g got) {
 	for _, err := range q.failures {
 		q.store.log().Warn("golden taken from another place", "from", g.from, "instead", err)
 	}
@@ -356,7 +356,7 @@ type tooLargeError struct{ text string }
 
 func (e *tooLargeError) Error() string { return e.text }
 
-// refused is the error of a golden that nobody is asked for, or not for all of.
+// refused is the error of a golden that is not requested, or not as a whole.
 func (p pin) refused(err error) error {
 	e := &FetchError{Location: p.location, Err: err}
 	if errors.As(err, new(*tooLargeError)) {
@@ -437,7 +437,7 @@ func (p pin) cannot(err error, tries int) error {
 	return e
 }
 
-// errOffline is why nothing remote was asked for.
+// errOffline is why nothing remote was requested.
 var errOffline = errors.New("it is not in the cache, and the network is switched off")
 
 func (p pin) offline() error {

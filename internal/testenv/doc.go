@@ -19,7 +19,7 @@
 // green because it had nobody to talk to. Kubernetes takes long to build and is required only by VLLM_VCR_REQUIRE_KUBE:
 // `make kube-test` sets it, and .ci/run where the programs are there.
 //
-// A test asks for what it needs and starts it:
+// A test requests what it needs and starts it:
 //
 //	for _, version := range testenv.FrontendVersions() {
 //		t.Run(version, func(t *testing.T) {

@@ -242,7 +242,7 @@ type podStage struct {
 	status     string // of the pod, in YAML, beside its containers and conditions
 	ready      string // of a container
 	podReady   string // "True" or "False"
-	state      string // of a container that is not an init container of the usual kind
+	state      string // of a container that is not an init container of the ordinary kind
 	more       string // of such a container
 }
 

@@ -101,14 +101,14 @@ func (c *Cluster) Log(t testing.TB, namespace, container string, lines ...string
 	}
 }
 
-// Behave tells a pod what to do, such as [PodComplete].
+// Behave sets what a pod does, such as [PodComplete].
 func (c *Cluster) Behave(t testing.TB, namespace, pod, behaviour string) {
 	t.Helper()
 	c.Patch(t, podPath(namespace, pod),
 		fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, BehaviourAnnotation, behaviour))
 }
 
-// Evict asks for the end of a pod, as the drain of a node does.
+// Evict requests the end of a pod, as the drain of a node does.
 func (k *Kube) Evict(t testing.TB, namespace, pod string) {
 	t.Helper()
 	k.Create(t, podPath(namespace, pod)+"/eviction",

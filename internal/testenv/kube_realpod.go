@@ -209,7 +209,7 @@ func (p *realPod) begin(u *unit) {
 	})
 }
 
-// plain tells whether it is an init container of the usual kind.
+// plain reports whether it is an init container of the ordinary kind.
 func (p *realPod) plain(u *unit) bool { return slices.Contains(p.init, u) && u.RestartPolicy == "" }
 
 // await returns the exit code of a container once it has ended. If the pod is taken away, what is no sidecar is ended.
@@ -374,7 +374,7 @@ func (p *realPod) delete() {
 	}
 }
 
-// change changes the pod, and tells the API server of it.
+// change changes the pod, and updates the API server.
 func (p *realPod) change(do func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

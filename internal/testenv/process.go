@@ -101,7 +101,7 @@ type builtProgram struct {
 
 var builtVCR, builtHelper shared[builtProgram]
 
-// VCR returns the path of vllm-vcr, as a program of its own that pods can run. It is built for the first test that asks,
+// VCR returns the path of vllm-vcr, as a program of its own that pods can run. It is built for the first test that needs it,
 // and removed once the test binary has ended.
 func VCR(t testing.TB) string {
 	t.Helper()

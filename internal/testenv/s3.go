@@ -34,9 +34,9 @@ type S3Config struct {
 	// IAM gives it users, roles and sessions, beside the root user. What is stored under a session is checked as AWS does,
 	// but there is no way to have GitHub's signature of a token accepted: its STS wants to fetch the issuer's keys.
 	IAM bool
-	// Versions lets buckets keep versions, once they are told to.
+	// Versions lets buckets keep versions, once that is enabled.
 	Versions bool
-	// CertFile and KeyFile make it speak https.
+	// CertFile and KeyFile make it use https.
 	CertFile, KeyFile string
 	// Domain lets it also take a bucket from the host's name, below this domain.
 	Domain string

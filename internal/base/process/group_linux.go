@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// diesWithOwner tells whether the process is killed when its owner dies.
+// diesWithOwner reports whether the process is killed when its owner dies.
 const diesWithOwner = true
 
 // ownGroup makes cmd the leader of a new process group and has it killed when this process dies, however that ends.

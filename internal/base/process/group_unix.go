@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// terminateGroup asks cmd and its group to end. An error means that the group has no process left.
+// terminateGroup sends SIGTERM to cmd and its group. An error means that the group has no process left.
 func terminateGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 
 func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -136,7 +136,7 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Done returns a channel that is closed when the process has ended and its output is complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Tail returns the last of what the process has written so far. A first line in brackets tells how much came before.
+// Tail returns the last of what the process has written so far. A first line in brackets says how much came before.
 func (p *Process) Tail() string { return p.tail.String() }
 
 // Exit returns how the process ended, whatever its exit status, and nil while it runs.
@@ -166,7 +166,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.Exit()
 }
 
-// Killed tells whether Stop had to end the process by force.
+// Killed reports whether Stop had to end the process by force.
 func (p *Process) Killed() bool { return p.killed.Load() }
 
 // Stop ends the process and its group: by SIGTERM, and by SIGKILL once the grace is over or ctx ends, whichever is
@@ -199,7 +199,7 @@ func (p *Process) Stop(ctx context.Context) error {
 
 // ExitError is the end of a process, as an error: for whoever needed it alive.
 type ExitError struct {
-	// Name and Command tell which process it was; Command is its argument list, the program first.
+	// Name and Command say which process it was; Command is its argument list, the program first.
 	Name    string
 	Command []string
 	// Status is in words: "exit status 3", "signal: killed". Code is the exit code, -1 after a signal.
@@ -229,7 +229,7 @@ type tail struct {
 	size   int       // bytes
 	copyTo io.Writer // nil: nobody
 
-	mu      sync.Mutex // not held while copying: who asks for the tail must not wait for a slow writer
+	mu      sync.Mutex // not held while copying: a reader of the tail must not wait for a slow writer
 	buf     []byte
 	dropped int // bytes
 }

@@ -1,4 +1,4 @@
-// Package retry is what clients do alike when a server fails for a while: how often they ask, how long they wait between,
+// Package retry is what clients do alike when a server fails for a while: how often they try, how long they wait between,
 // and when they take it for dead. Which failures are worth another try, each client knows for itself.
 package retry
 
@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// Tries is how often something is asked for.
+	// Tries is how often a request is made.
 	Tries = 4
 	// LongestWait is how long a server may ask to be left alone.
 	LongestWait = 30 * time.Second
 
 	firstBackoff = 500 * time.Millisecond // upper bound of the first wait; each further one is twice it
-	usualStall   = 30 * time.Second
+	defaultStall = 30 * time.Second
 )
 
 // Backoff is the wait after the given try, of which the first is 1: a random part of a growing bound, so that the jobs of a
@@ -54,7 +54,7 @@ var ErrStalled = errors.New("the server sent nothing for too long")
 // Watch returns a context that ends, with ErrStalled as its cause, when alive was not called for as long as stall says,
 // which is 30 s unless it is more than 0. Stop is to be called at the end.
 func Watch(ctx context.Context, stall time.Duration) (watched context.Context, alive, stop func()) {
-	stall = cmp.Or(max(stall, 0), usualStall)
+	stall = cmp.Or(max(stall, 0), defaultStall)
 	watched, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w (%v)", ErrStalled, stall)) })
 	alive = func() { timer.Reset(stall) }

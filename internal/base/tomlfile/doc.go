@@ -3,7 +3,7 @@
 //
 // A configuration that decides whether a pull request may merge must not be
 // guessed at: a misspelt key is an error, a value of the wrong type is an
-// error, and each complaint names the file and the line it is about, so that it
+// error, and each diagnostic names the file and the line it is about, so that it
 // can become an annotation on that line. The decoder of
 // [github.com/BurntSushi/toml] gives syntax errors a position, but it stops at
 // the first value of a wrong type, matches key names regardless of case, and
@@ -20,7 +20,7 @@
 // on. Reading a key declares it: [Document.Diagnostics] reports every key nobody
 // asked for, with the nearest declared name as a suggestion. Keys that start
 // with x_ belong to the user and are never reported. Rules of the caller add
-// their own complaints with [Document.Report].
+// their own diagnostics with [Document.Report].
 //
 // # Bounds
 //

@@ -237,7 +237,7 @@ func conflict(src string, wrong int) (line int, mark string) {
 	return 0, ""
 }
 
-// unknown reports the keys of the table that nobody asked for, with all below
+// unknown reports the keys of the table that nobody read, with all below
 // them counted as one.
 func (t *Table) unknown() []Diagnostic {
 	var keys []string

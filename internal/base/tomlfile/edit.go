@@ -34,7 +34,7 @@ type Editor struct {
 // comment that is a fence, given as in [Comment], belongs to no entry, so that it
 // stays where it is; isFence may be nil.
 func NewEditor(name string, data []byte, isFence func(comment string) bool) (*Editor, error) {
-	// The usual reader words what is wrong with a text, and has its bounds.
+	// Parse words what is wrong with a text, and has its bounds.
 	d := Parse(name, data, Codes{Unreadable: "unreadable", Syntax: "syntax"})
 	if d.root == nil {
 		return nil, errors.New(d.Diagnostics()[0].String())

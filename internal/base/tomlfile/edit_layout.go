@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// itemKind tells the items of a text apart.
+// itemKind distinguishes the items of a text.
 type itemKind uint8
 
 const (

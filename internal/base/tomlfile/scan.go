@@ -43,7 +43,7 @@ type Comment struct {
 }
 
 // errSyntax stops the scanner. It carries no message: the decoder reads the same
-// text afterwards and words the complaint better.
+// text afterwards and words the diagnostic better.
 var errSyntax = errors.New("not valid TOML")
 
 // limitError stops the scanner where a bound of the package is exceeded.

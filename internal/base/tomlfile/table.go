@@ -21,7 +21,7 @@ type Table struct {
 	name   string // as in the file, such as "[[golden]]"; empty for the root
 	values map[string]any
 	place  *node
-	known  []string        // the keys somebody asked for, some of them twice
+	known  []string        // the keys that were read, some of them twice
 	wrong  map[string]bool // the keys whose value has the wrong type; nil while there is none
 }
 
@@ -88,17 +88,17 @@ func (t *Table) Int(key string) int64 {
 func (t *Table) Time(key string) time.Time {
 	const kind, example = "a date and time with an offset", `"2026-01-31T12:00:00Z"`
 	if text, ok := t.values[key].(string); ok {
-		t.ask(key)
+		t.declare(key)
 		value, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			t.complain(key, kind, key+" = "+example)
+			t.wrongType(key, kind, key+" = "+example)
 		}
 		return value
 	}
 	value := get[time.Time](t, key, kind, key+" = "+example)
 	// The decoder marks a value without an offset by the name of its location.
 	if strings.HasSuffix(value.Location().String(), "-local") {
-		t.complain(key, kind, key+" = "+example)
+		t.wrongType(key, kind, key+" = "+example)
 		return time.Time{}
 	}
 	return value
@@ -109,10 +109,10 @@ func (t *Table) Time(key string) time.Time {
 func (t *Table) Date(key string) time.Time {
 	const kind, example = "a date", "2026-01-31"
 	if text, ok := t.values[key].(string); ok {
-		t.ask(key)
+		t.declare(key)
 		value, err := time.Parse(time.DateOnly, text)
 		if err != nil {
-			t.complain(key, kind, key+" = "+example)
+			t.wrongType(key, kind, key+" = "+example)
 		}
 		return value
 	}
@@ -122,7 +122,7 @@ func (t *Table) Date(key string) time.Time {
 	}
 	// The decoder marks a value without a time by the name of its location.
 	if value.Location().String() != "date-local" {
-		t.complain(key, kind, key+" = "+example)
+		t.wrongType(key, kind, key+" = "+example)
 		return time.Time{}
 	}
 	year, month, day := value.Date()
@@ -137,7 +137,7 @@ func (t *Table) Strings(key string) []string {
 	for _, element := range get[[]any](t, key, kind, example) {
 		value, ok := element.(string)
 		if !ok {
-			t.complain(key, kind, example)
+			t.wrongType(key, kind, example)
 			return nil
 		}
 		values = append(values, value)
@@ -147,7 +147,7 @@ func (t *Table) Strings(key string) []string {
 
 // Tables reads an array of tables, whether written as [[key]] headers or inline.
 func (t *Table) Tables(key string) []*Table {
-	t.ask(key)
+	t.declare(key)
 	var elements []map[string]any
 	switch value := t.values[key].(type) {
 	case nil:
@@ -161,7 +161,7 @@ func (t *Table) Tables(key string) []*Table {
 		}
 	}
 	if elements == nil || slices.ContainsFunc(elements, func(m map[string]any) bool { return m == nil }) {
-		t.complain(key, "an array of tables", fmt.Sprintf("[[%s]]", key))
+		t.wrongType(key, "an array of tables", fmt.Sprintf("[[%s]]", key))
 		return nil
 	}
 	return t.elements(key, elements)
@@ -183,18 +183,18 @@ func (t *Table) elements(key string, elements []map[string]any) []*Table {
 
 // get reads the value of a key as a T, and declares the key.
 func get[T any](t *Table, key, kind, example string) T {
-	t.ask(key)
+	t.declare(key)
 	value, ok := t.values[key].(T)
 	if !ok && t.Has(key) {
-		t.complain(key, kind, example)
+		t.wrongType(key, kind, example)
 	}
 	return value
 }
 
-func (t *Table) ask(key string) { t.known = append(t.known, key) }
+func (t *Table) declare(key string) { t.known = append(t.known, key) }
 
-// complain reports a value of the wrong type, once.
-func (t *Table) complain(key, kind, example string) {
+// wrongType reports a value of the wrong type, once.
+func (t *Table) wrongType(key, kind, example string) {
 	if t.wrong[key] {
 		return
 	}
@@ -300,7 +300,7 @@ func (t *Table) Keys() []string {
 
 // Text reads a string, a number or a boolean as text: 0.9, 4096 and true are what a command line has.
 func (t *Table) Text(key string) string {
-	t.ask(key)
+	t.declare(key)
 	switch value := t.values[key].(type) {
 	case nil:
 	case string:
@@ -312,7 +312,7 @@ func (t *Table) Text(key string) string {
 	case bool:
 		return strconv.FormatBool(value)
 	default:
-		t.complain(key, "a string, a number or a boolean", key+` = "..."`)
+		t.wrongType(key, "a string, a number or a boolean", key+` = "..."`)
 	}
 	return ""
 }
@@ -325,7 +325,7 @@ func (t *Table) Ints(key string) []int64 {
 	for _, element := range get[[]any](t, key, kind, example) {
 		value, ok := element.(int64)
 		if !ok {
-			t.complain(key, kind, example)
+			t.wrongType(key, kind, example)
 			return nil
 		}
 		values = append(values, value)

@@ -19,7 +19,7 @@ func Credential(ctx context.Context, job oidc.Job, audience string) ([]byte, err
 	if audience == "" {
 		return nil, errors.New("no audience: say with --audience for whom the token is")
 	}
-	token, err := job.Ask(ctx, audience)
+	token, err := job.Identity(ctx, audience)
 	if errors.Is(err, oidc.ErrNone) {
 		return nil, fmt.Errorf("%w: give the job the permission id-token: write; "+
 			"jobs of pull requests from forks have none, and outside of GitHub a kubeconfig is the way", err)

@@ -306,7 +306,7 @@ func TestActWatch(t *testing.T) {
 	if len(server.Issues) != 1 || !slices.Equal(server.Issues[0].Labels, []string{"vllm"}) || !strings.Contains(server.Issues[0].Body, "v0.33.7") {
 		t.Errorf("issues %+v, want one pull request", server.Issues)
 	}
-	if problems := server.Problems(); len(problems) > 0 {
+	if problems := server.Violations(); len(problems) > 0 {
 		t.Error(strings.Join(problems, "\n"))
 	}
 }

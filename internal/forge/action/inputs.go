@@ -30,7 +30,7 @@ func Variable(input string) string {
 	return "INPUT_" + strings.ToUpper(strings.ReplaceAll(input, "-", "_"))
 }
 
-// Mode is the mode that is asked for.
+// Mode is the mode that is given.
 func (in Inputs) Mode() (string, error) {
 	mode, given := in["mode"]
 	if !given {
@@ -39,7 +39,7 @@ func (in Inputs) Mode() (string, error) {
 	return oneOf("mode", mode, Modes()...)
 }
 
-// Cache tells whether goldens are to be kept for other runs.
+// Cache reports whether goldens are to be kept for other runs.
 func (in Inputs) Cache() (bool, error) { return in.toggle("cache", true) }
 
 // values are what a list holds. A value has no comma in it.
@@ -53,10 +53,10 @@ func values(list string) []string {
 	return all
 }
 
-func (in Inputs) toggle(name string, usual bool) (bool, error) {
+func (in Inputs) toggle(name string, byDefault bool) (bool, error) {
 	value, given := in[name]
 	if !given {
-		return usual, nil
+		return byDefault, nil
 	}
 	word, err := oneOf(name, value, "true", "false")
 	return word == "true", err
@@ -135,7 +135,7 @@ const (
 	Capture  = "capture"  // record the goldens of a line again
 )
 
-// Modes are all modes, the usual one first.
+// Modes are all modes, the default one first.
 func Modes() []string { return []string{Conform, Matrix, Validate, Canary, Watch, Capture} }
 
 // What a list, a switch or a text of an input becomes.

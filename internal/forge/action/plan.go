@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Usual is what the runner provides where inputs are empty. The directories are absolute.
-type Usual struct {
+// Defaults is what the runner provides where inputs are empty. The directories are absolute.
+type Defaults struct {
 	ReportDir string // for the report
 	CacheDir  string // for goldens that were fetched
 	WorkDir   string // for what captures leave
@@ -27,12 +27,12 @@ type Plan struct {
 	Dir string
 	// ReportDir is where the report goes, relative to Dir unless absolute; "" when the mode makes none.
 	ReportDir string
-	// Annotate tells whether what is wrong is to be marked by annotations.
+	// Annotate says whether what is wrong is to be marked by annotations.
 	Annotate bool
 }
 
 // Plan says what serves the inputs.
-func (in Inputs) Plan(usual Usual) (Plan, error) {
+func (in Inputs) Plan(defaults Defaults) (Plan, error) {
 	mode, err := in.Mode()
 	if err != nil {
 		return Plan{}, err
@@ -56,21 +56,21 @@ func (in Inputs) Plan(usual Usual) (Plan, error) {
 	if err != nil {
 		return p, fmt.Errorf("input args: %w", err)
 	}
-	err = in.complete(&p, usual, annotations)
+	err = in.complete(&p, defaults, annotations)
 	p.Args = append(p.Args, extra...)
 	return p, err
 }
 
 // complete puts the command before the flags, and what it always gets behind them.
-func (in Inputs) complete(p *Plan, usual Usual, annotations string) (err error) {
+func (in Inputs) complete(p *Plan, defaults Defaults, annotations string) (err error) {
 	switch p.Mode {
 	case Conform:
-		p.ReportDir = cmp.Or(in["report-dir"], usual.ReportDir)
+		p.ReportDir = cmp.Or(in["report-dir"], defaults.ReportDir)
 		p.Args = append([]string{"conform"}, p.Args...)
-		p.Args = append(p.Args, "--cache="+in.CacheDir(usual))
+		p.Args = append(p.Args, "--cache="+in.CacheDir(defaults))
 		p.Args = append(p.Args, "--report-dir="+p.ReportDir, "--annotations="+annotations, "--github-output")
 	case Canary:
-		p.ReportDir = cmp.Or(in["report-dir"], usual.ReportDir)
+		p.ReportDir = cmp.Or(in["report-dir"], defaults.ReportDir)
 		p.Args = append([]string{"drift", "check"}, p.Args...)
 		p.Args = append(p.Args, "--report-dir="+p.ReportDir, "--annotations="+annotations, "--github-output")
 	case Matrix:
@@ -89,7 +89,7 @@ func (in Inputs) complete(p *Plan, usual Usual, annotations string) (err error) 
 		}
 		p.Args = append(p.Args, "--write", "--github-output")
 	case Capture:
-		p.Args, err = in.captureArgs(usual)
+		p.Args, err = in.captureArgs(defaults)
 	}
 	return err
 }
@@ -103,7 +103,7 @@ func (in Inputs) axis() (string, error) {
 // as files are named from there. ref is the one that the workflow runs on, such as refs/heads/main: a branch is the one
 // to go into.
 func (in Inputs) PullRequest(ref string) ([]string, error) {
-	p, err := in.Plan(Usual{})
+	p, err := in.Plan(Defaults{})
 	if err != nil {
 		return nil, err
 	}
@@ -126,16 +126,16 @@ func (in Inputs) PullRequest(ref string) ([]string, error) {
 	return args, nil
 }
 
-// What decides which goldens a run fetches: selecting is what the command that tells the key looks at, and narrowing what
+// What decides which goldens a run fetches: selecting is what the command that prints the key looks at, and narrowing what
 // it does not know.
 var (
 	selecting = []string{"line", "golden", "compat", "manifest", "goldens", "bucket", "bundle"}
 	narrowing = []string{"assertion", "suite", "run", "skip", "self-test", "args"}
 )
 
-// Key is the command that tells which goldens a run would fetch, or nil when there is nothing to keep.
-func (in Inputs) Key(usual Usual) ([]string, error) {
-	p, err := in.Plan(usual)
+// Key is the command that prints which goldens a run would fetch, or nil when there is nothing to keep.
+func (in Inputs) Key(defaults Defaults) ([]string, error) {
+	p, err := in.Plan(defaults)
 	if err != nil || p.Mode != Conform {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (in Inputs) Key(usual Usual) ([]string, error) {
 	return key, nil
 }
 
-// KeySuffix tells runs apart that would fetch different goldens under the same key: a cache is never written twice, so the
+// KeySuffix distinguishes runs that would fetch different goldens under the same key: a cache is never written twice, so the
 // one that fetches fewer must not be taken for the other.
 func (in Inputs) KeySuffix() string {
 	var narrowed []string
@@ -169,7 +169,9 @@ func (in Inputs) KeySuffix() string {
 }
 
 // CacheDir is where goldens are kept.
-func (in Inputs) CacheDir(usual Usual) string { return cmp.Or(in["cache-dir"], usual.CacheDir) }
+func (in Inputs) CacheDir(defaults Defaults) string {
+	return cmp.Or(in["cache-dir"], defaults.CacheDir)
+}
 
 // checkUse refuses inputs that the mode would not look at.
 func (in Inputs) checkUse(mode string) error {
@@ -236,12 +238,12 @@ func (i input) flags(value string) ([]string, error) {
 }
 
 // captureArgs capture a line on this machine, or goldens of it. That of the raw frames comes with the one of the same run.
-func (in Inputs) captureArgs(usual Usual) ([]string, error) {
+func (in Inputs) captureArgs(defaults Defaults) ([]string, error) {
 	lines := values(in["line"])
 	if len(lines) != 1 {
 		return nil, errors.New("the mode capture needs the input line, with one line such as 0.33")
 	}
-	args := []string{"capture", "run", "--local", "--line=" + lines[0], "--work=" + usual.WorkDir}
+	args := []string{"capture", "run", "--local", "--line=" + lines[0], "--work=" + defaults.WorkDir}
 	for _, golden := range values(in["golden"]) {
 		if golden[0] == '-' {
 			return nil, fmt.Errorf("%q is no name of a golden", golden)

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// usual is what the runner of the tests has.
-var usual = Usual{ReportDir: "/temp/report", CacheDir: "/tools/goldens", WorkDir: "/temp/work"}
+// defaults is what the runner of the tests has.
+var defaults = Defaults{ReportDir: "/temp/report", CacheDir: "/tools/goldens", WorkDir: "/temp/work"}
 
 func TestPlan(t *testing.T) {
 	tests := []struct {
@@ -81,7 +81,7 @@ func TestPlan(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := test.inputs.Plan(usual)
+			got, err := test.inputs.Plan(defaults)
 			if test.err != "" || err != nil {
 				if err == nil || test.err == "" || !strings.Contains(err.Error(), test.err) {
 					t.Errorf("got %v, want %q", err, test.err)
@@ -107,7 +107,7 @@ func TestPullRequest(t *testing.T) {
 		err    string
 	}{
 		{
-			name: "the usual", inputs: Inputs{"mode": "watch"}, ref: "refs/heads/master",
+			name: "the defaults", inputs: Inputs{"mode": "watch"}, ref: "refs/heads/master",
 			want: "github pull-request --branch=auto/vllm-stable --file=compat.toml --github-output --base=master",
 		},
 		{
@@ -160,13 +160,13 @@ func TestKey(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := test.inputs.Key(usual)
+			got, err := test.inputs.Key(defaults)
 			if err != nil || strings.Join(got, " ") != test.want {
 				t.Errorf("got %v, %v, want %s", got, err, test.want)
 			}
 		})
 	}
-	if _, err := (Inputs{"mode": "x"}).Key(usual); err == nil {
+	if _, err := (Inputs{"mode": "x"}).Key(defaults); err == nil {
 		t.Error("there is a key for inputs that make no sense")
 	}
 }

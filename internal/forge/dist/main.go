@@ -17,8 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // Exit codes, see the comment of the package.
@@ -224,10 +222,10 @@ func (p *product) filesCommand(ctx context.Context, o options) error {
 	if err := os.MkdirAll(p.path("release"), 0o755); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(p.path(filepath.Join("release", checksumsName)), []byte(sums.String()), 0o644); err != nil {
+	if err := replaceFile(p.path(filepath.Join("release", checksumsName)), sums.String()); err != nil {
 		return err
 	}
-	return atomicfile.Write(p.path(filepath.Join("release", versionName)), []byte(o.version+"\n"), 0o644)
+	return replaceFile(p.path(filepath.Join("release", versionName)), o.version+"\n")
 }
 
 // requireCommitted fails when something but release/ differs from the last commit: the digests would be of files that
@@ -241,6 +239,16 @@ func (p *product) requireCommitted(ctx context.Context) error {
 		return fmt.Errorf("commit these first, as the digests are of what is built from a commit:\n%s", out)
 	}
 	return nil
+}
+
+// replaceFile writes a file that nobody sees half written. Package atomicfile would do it too, but this program has the
+// standard library alone, so that it also builds other modules.
+func replaceFile(path, text string) error {
+	fresh := path + ".new"
+	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
 }
 
 // tagCommand checks a tag before anything is built from it.

@@ -23,7 +23,7 @@ func start(t *testing.T, files map[string]string) *githubtest.Server {
 	}
 	t.Cleanup(func() {
 		server.Close()
-		for _, problem := range server.Problems() {
+		for _, problem := range server.Violations() {
 			t.Error(problem)
 		}
 	})

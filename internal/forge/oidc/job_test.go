@@ -34,7 +34,7 @@ func gitHub(t *testing.T, body string, statuses ...int) (Job, *int) {
 	return Job{URL: server.URL + "/token?api=1", Token: "request-secret", Backoff: noWait}, &calls
 }
 
-func TestAsk(t *testing.T) {
+func TestIdentity(t *testing.T) {
 	const good, bad = `{"count":1,"value":"a.b.c"}`, "secret-answer"
 	tests := []struct {
 		name     string
@@ -55,7 +55,7 @@ func TestAsk(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			job, calls := gitHub(t, test.body, test.statuses...)
-			token, err := job.Ask(t.Context(), "my&cluster")
+			token, err := job.Identity(t.Context(), "my&cluster")
 			if *calls != test.calls {
 				t.Errorf("%d calls, want %d", *calls, test.calls)
 			}
@@ -69,8 +69,8 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestAskNobody makes no request that is answered, and tells no secret.
-func TestAskNobody(t *testing.T) {
+// TestIdentityWithoutGitHub makes no request that is answered, and tells no secret.
+func TestIdentityWithoutGitHub(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		job  Job
@@ -83,7 +83,7 @@ func TestAskNobody(t *testing.T) {
 		{"nobody there", Job{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := test.job.Ask(t.Context(), "a")
+			_, err := test.job.Identity(t.Context(), "a")
 			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -91,8 +91,8 @@ func TestAskNobody(t *testing.T) {
 	}
 }
 
-// TestAskGivenUp asks no more once nobody wants to know.
-func TestAskGivenUp(t *testing.T) {
+// TestIdentityCancelled asks no more once nobody wants to know.
+func TestIdentityCancelled(t *testing.T) {
 	job, calls := gitHub(t, "", 500)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("why")
@@ -100,7 +100,7 @@ func TestAskGivenUp(t *testing.T) {
 		cancel(why)
 		return time.Hour
 	}
-	if _, err := job.Ask(ctx, "my&cluster"); !errors.Is(err, why) || *calls != 1 {
+	if _, err := job.Identity(ctx, "my&cluster"); !errors.Is(err, why) || *calls != 1 {
 		t.Errorf("%v after %d calls", err, *calls)
 	}
 }

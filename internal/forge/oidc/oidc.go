@@ -25,7 +25,7 @@ const (
 // ErrNone is why there is no token: GitHub offers this job none, or this is no job of GitHub.
 var ErrNone = errors.New("GitHub offers this job no identity token")
 
-// A Job is where a job of a workflow asks who it is.
+// A Job is how a job of a workflow gets its identity.
 type Job struct {
 	// URL and Token are those of ACTIONS_ID_TOKEN_REQUEST_URL and ACTIONS_ID_TOKEN_REQUEST_TOKEN.
 	URL, Token string
@@ -43,9 +43,9 @@ func ThisJob() Job {
 	return Job{URL: os.Getenv("ACTIONS_ID_TOKEN_REQUEST_URL"), Token: os.Getenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN")}
 }
 
-// Ask asks GitHub for the identity of the job, for an audience. The token is a secret: it is neither kept nor shown. No
-// error has a secret in it; it is [ErrNone] if there is nobody to ask.
-func (j Job) Ask(ctx context.Context, audience string) (token string, err error) {
+// Identity requests a token from GitHub that says which job this is, for an audience. The token is a secret: it is neither kept nor shown. No
+// error has a secret in it; it is [ErrNone] if there is no such service.
+func (j Job) Identity(ctx context.Context, audience string) (token string, err error) {
 	if j.URL == "" || j.Token == "" {
 		return "", ErrNone
 	}
@@ -58,7 +58,7 @@ func (j Job) Ask(ctx context.Context, audience string) (token string, err error)
 	where.RawQuery = query.Encode()
 	j.withDefaults()
 	for try := 1; ; try++ {
-		token, again, err := j.ask(ctx, where.String())
+		token, again, err := j.request(ctx, where.String())
 		if err == nil {
 			return token, nil
 		}
@@ -84,8 +84,8 @@ func (j *Job) withDefaults() {
 	}
 }
 
-// ask makes one request, and tells whether another may end better.
-func (j *Job) ask(ctx context.Context, where string) (token string, again bool, err error) {
+// request makes one request, and reports whether another may end better.
+func (j *Job) request(ctx context.Context, where string) (token string, again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)

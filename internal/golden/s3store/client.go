@@ -318,7 +318,7 @@ func (c *client) renew(ctx context.Context, used aws.Credentials, r *refusal) bo
 		return false
 	}
 	c.Log.Info("the AWS credentials were refused, and were asked for anew", "error", golden.Reason(r))
-	return true // an error of the provider is told by the next request
+	return true // the next request returns an error of the provider
 }
 
 func same(a, b aws.Credentials) bool {

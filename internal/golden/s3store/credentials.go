@@ -19,7 +19,7 @@ import (
 )
 
 // hasCredentials reports whether there are any. The role of an EC2 machine is the one source that the
-// SDK only assumes to be there, for want of all others: so it is asked for, in limited time.
+// SDK only assumes to be there, for want of all others: so it is requested, in limited time.
 func (s *store) hasCredentials(ctx context.Context, provider aws.CredentialsProvider) bool {
 	if !aws.IsCredentialsProvider(provider, (*ec2rolecreds.Provider)(nil)) {
 		return provider != nil
@@ -39,7 +39,7 @@ func (s *store) hasCredentials(ctx context.Context, provider aws.CredentialsProv
 const renewBefore = 5 * time.Minute
 
 // roleCredentials assumes the role of the options with the identity that GitHub gives to this job. The session ends after
-// an hour or so, and the identity after minutes, so both are asked for again as long as the run goes on.
+// an hour or so, and the identity after minutes, so both are requested again as long as the run goes on.
 func (s *store) roleCredentials(cfg aws.Config) aws.CredentialsProvider {
 	role := &gitHubRole{
 		store: s, arn: s.opt.Role, client: sts.NewFromConfig(cfg),
@@ -66,7 +66,7 @@ type gitHubRole struct {
 	client       *sts.Client
 }
 
-// Retrieve asks GitHub for a token, and AWS for credentials in exchange. An error is a [*credentialsError].
+// Retrieve requests a token from GitHub, and credentials for it from AWS. An error is a [*credentialsError].
 func (r *gitHubRole) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	token, err := r.store.identityToken(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ const (
 	maxEvent         = 25 << 20 // bytes, which is what GitHub sends at most
 )
 
-// identityToken asks GitHub who this job is, whenever it is needed.
+// identityToken requests the identity of this job from GitHub.
 func (s *store) identityToken(ctx context.Context) (string, error) {
 	client := s.HTTP
 	if client == nil {
@@ -102,7 +102,7 @@ func (s *store) identityToken(ctx context.Context) (string, error) {
 	}
 	job := oidc.ThisJob()
 	job.HTTP, job.Backoff, job.Log = notRedirected(client), s.Backoff, s.Log
-	token, err := job.Ask(ctx, identityAudience)
+	token, err := job.Identity(ctx, identityAudience)
 	if err == nil || ctx.Err() != nil {
 		return token, err
 	}

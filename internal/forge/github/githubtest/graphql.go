@@ -37,7 +37,7 @@ func (s *Server) answerGraphQL(body []byte) answer {
 		Variables map[string]any
 	}
 	if err := json.Unmarshal(body, &request); err != nil {
-		return s.problem("graphql: %v", err)
+		return s.violation("graphql: %v", err)
 	}
 	for name, op := range s.graphql.Operations {
 		if op.Query != request.Query {
@@ -46,18 +46,18 @@ func (s *Server) answerGraphQL(body []byte) answer {
 		fields, _, _ := strings.Cut(strings.SplitN(op.Query, " ", 3)[1], "(")
 		s.requests = append(s.requests, "POST /graphql "+fields)
 		if err := s.graphql.checkFields("variables", op.Variables, request.Variables); err != nil {
-			return s.problem("graphql: %s: %v", name, err)
+			return s.violation("graphql: %s: %v", name, err)
 		}
 		data, failure := s.operate(name, request.Variables)
 		if failure != nil {
 			return answer{status: http.StatusOK, body: map[string]any{"data": nil, "errors": []any{failure}}}
 		}
 		if err := checkShape("data", op.Data, data); err != nil {
-			return s.problem("graphql: %s: answer: %v", name, err)
+			return s.violation("graphql: %s: answer: %v", name, err)
 		}
 		return answer{status: http.StatusOK, body: map[string]any{"data": data}}
 	}
-	return s.problem("graphql: a request that testdata/github/cut.mjs has not checked: run it again: %s", request.Query)
+	return s.violation("graphql: a request that testdata/github/cut.mjs has not checked: run it again: %s", request.Query)
 }
 
 var (

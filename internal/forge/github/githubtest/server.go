@@ -47,14 +47,14 @@ type Server struct {
 	// Protected are branches that rules keep everybody from moving, with what GitHub says of it.
 	Protected map[string]string
 
-	mu       sync.Mutex
-	http     *httptest.Server
-	rest     *description
-	graphql  *graphqlDescription
-	commits  map[string]*Commit
-	faults   []Fault
-	requests []string
-	problems []string
+	mu         sync.Mutex
+	http       *httptest.Server
+	rest       *description
+	graphql    *graphqlDescription
+	commits    map[string]*Commit
+	faults     []Fault
+	requests   []string
+	violations []string
 }
 
 // An Issue is an issue, or a pull request if it has a head.
@@ -104,11 +104,11 @@ func (s *Server) Inject(f Fault) {
 	s.faults = append(s.faults, f)
 }
 
-// Problems are the requests and answers that did not fit GitHub's description.
-func (s *Server) Problems() []string {
+// Violations are the requests and answers that did not fit GitHub's description.
+func (s *Server) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.problems)
+	return slices.Clone(s.violations)
 }
 
 // Changes returns the requests since the last call that were not there to look only, and forgets all.
@@ -190,10 +190,10 @@ func write(w http.ResponseWriter, got answer) {
 	_ = json.NewEncoder(w).Encode(got.body)
 }
 
-// problem records what does not fit the descriptions, and is its answer.
-func (s *Server) problem(format string, args ...any) answer {
-	s.problems = append(s.problems, fmt.Sprintf(format, args...))
-	return refuse(http.StatusInternalServerError, "test: %s", s.problems[len(s.problems)-1])
+// violation records what does not fit the descriptions, and is its answer.
+func (s *Server) violation(format string, args ...any) answer {
+	s.violations = append(s.violations, fmt.Sprintf(format, args...))
+	return refuse(http.StatusInternalServerError, "test: %s", s.violations[len(s.violations)-1])
 }
 
 func (s *Server) answerREST(r *http.Request, body []byte) answer {
@@ -201,31 +201,31 @@ func (s *Server) answerREST(r *http.Request, body []byte) answer {
 	s.requests = append(s.requests, what)
 	input, err := s.rest.checkRequest(r, body)
 	if err != nil {
-		return s.problem("%s: request: %v", what, err)
+		return s.violation("%s: request: %v", what, err)
 	}
-	var asked map[string]any
+	var values map[string]any
 	if len(body) > 0 {
-		if err := json.Unmarshal(body, &asked); err != nil {
-			return s.problem("%s: request: %v", what, err)
+		if err := json.Unmarshal(body, &values); err != nil {
+			return s.violation("%s: request: %v", what, err)
 		}
 	}
-	got := s.route(r, input, asked)
+	got := s.route(r, input, values)
 	got.body, err = s.rest.whole(input, got.status, got.body)
 	if err != nil {
-		return s.problem("%s: answer: %v", what, err)
+		return s.violation("%s: answer: %v", what, err)
 	}
 	text, err := json.Marshal(got.body)
 	if err != nil {
-		return s.problem("%s: answer: %v", what, err)
+		return s.violation("%s: answer: %v", what, err)
 	}
 	if err := s.rest.checkAnswer(input, got.status, text); err != nil {
-		return s.problem("%s: answer: %v", what, err)
+		return s.violation("%s: answer: %v", what, err)
 	}
 	return got
 }
 
 // route answers one operation of the description.
-func (s *Server) route(r *http.Request, input *openapi3filter.RequestValidationInput, asked map[string]any) answer {
+func (s *Server) route(r *http.Request, input *openapi3filter.RequestValidationInput, values map[string]any) answer {
 	if input.PathParams["owner"] != Owner || input.PathParams["repo"] != Name {
 		return refuse(http.StatusNotFound, "Not Found")
 	}
@@ -233,19 +233,19 @@ func (s *Server) route(r *http.Request, input *openapi3filter.RequestValidationI
 	case "issues/list-for-repo":
 		return s.listIssues(r)
 	case "issues/create":
-		return s.createIssue(asked)
+		return s.createIssue(values)
 	case "issues/update":
-		return s.withIssue(input, func(i *Issue) answer { return s.editIssue(i, asked) })
+		return s.withIssue(input, func(i *Issue) answer { return s.editIssue(i, values) })
 	case "issues/create-comment":
-		return s.withIssue(input, func(i *Issue) answer { return s.createComment(i, asked) })
+		return s.withIssue(input, func(i *Issue) answer { return s.createComment(i, values) })
 	case "issues/add-labels":
-		return s.withIssue(input, func(i *Issue) answer { return s.addLabels(i, asked) })
+		return s.withIssue(input, func(i *Issue) answer { return s.addLabels(i, values) })
 	case "pulls/list":
 		return s.listPulls(r)
 	case "pulls/create":
-		return s.createPull(asked)
+		return s.createPull(values)
 	case "pulls/update":
-		return s.withIssue(input, func(i *Issue) answer { return s.editPull(i, asked) })
+		return s.withIssue(input, func(i *Issue) answer { return s.editPull(i, values) })
 	case "git/get-ref":
 		return s.getRef(input.PathParams["ref"])
 	case "git/get-tree":
@@ -253,7 +253,7 @@ func (s *Server) route(r *http.Request, input *openapi3filter.RequestValidationI
 	case "repos/compare-commits-with-basehead":
 		return s.compare(input.PathParams["basehead"])
 	}
-	return s.problem("%s is not served", input.Route.Operation.OperationID)
+	return s.violation("%s is not served", input.Route.Operation.OperationID)
 }
 
 func blobSHA(data []byte) string {
@@ -468,9 +468,9 @@ func (s *Server) Open(i Issue) *Issue {
 	return &i
 }
 
-func (s *Server) createIssue(asked map[string]any) answer {
+func (s *Server) createIssue(values map[string]any) answer {
 	i := s.Open(Issue{Author: Login})
-	s.change(i, asked)
+	s.change(i, values)
 	return answer{status: http.StatusCreated, body: s.issueBody(i)}
 }
 
@@ -482,13 +482,13 @@ func (s *Server) withIssue(input *openapi3filter.RequestValidationInput, f func(
 	return refuse(http.StatusNotFound, "Not Found")
 }
 
-func (s *Server) change(i *Issue, asked map[string]any) {
+func (s *Server) change(i *Issue, values map[string]any) {
 	for name, target := range map[string]*string{"title": &i.Title, "body": &i.Body, "state": &i.State} {
-		if text, ok := asked[name].(string); ok {
+		if text, ok := values[name].(string); ok {
 			*target = text
 		}
 	}
-	for _, label := range list(asked["labels"]) {
+	for _, label := range list(values["labels"]) {
 		i.Labels = append(i.Labels, label.(string))
 	}
 }
@@ -498,19 +498,19 @@ func list(v any) []any {
 	return all
 }
 
-func (s *Server) editIssue(i *Issue, asked map[string]any) answer {
-	s.change(i, asked)
+func (s *Server) editIssue(i *Issue, values map[string]any) answer {
+	s.change(i, values)
 	return answer{status: http.StatusOK, body: s.issueBody(i)}
 }
 
-func (s *Server) createComment(i *Issue, asked map[string]any) answer {
-	text, _ := asked["body"].(string)
+func (s *Server) createComment(i *Issue, values map[string]any) answer {
+	text, _ := values["body"].(string)
 	i.Comments = append(i.Comments, text)
 	return answer{status: http.StatusCreated, body: map[string]any{"body": text, "user": user(Login)}}
 }
 
-func (s *Server) addLabels(i *Issue, asked map[string]any) answer {
-	s.change(i, asked)
+func (s *Server) addLabels(i *Issue, values map[string]any) answer {
+	s.change(i, values)
 	return answer{status: http.StatusOK, body: labels(i.Labels)}
 }
 
@@ -536,8 +536,8 @@ func (s *Server) listPulls(r *http.Request) answer {
 	return answer{status: http.StatusOK, body: found}
 }
 
-func (s *Server) createPull(asked map[string]any) answer {
-	head, base := fmt.Sprint(asked["head"]), fmt.Sprint(asked["base"])
+func (s *Server) createPull(values map[string]any) answer {
+	head, base := fmt.Sprint(values["head"]), fmt.Sprint(values["base"])
 	taken := slices.ContainsFunc(s.Issues, func(i *Issue) bool {
 		return i.Head == head && i.Base == base && i.State == "open"
 	})
@@ -549,9 +549,9 @@ func (s *Server) createPull(asked map[string]any) answer {
 	case s.within(s.Refs[head], s.Refs[base]):
 		return invalid("PullRequest", "", "custom", "No commits between "+base+" and "+head)
 	}
-	draft, _ := asked["draft"].(bool)
+	draft, _ := values["draft"].(bool)
 	i := s.Open(Issue{Author: Login, Head: head, Base: base, Draft: draft})
-	s.change(i, asked)
+	s.change(i, values)
 	return answer{status: http.StatusCreated, body: s.pullBody(i)}
 }
 
@@ -563,7 +563,7 @@ func invalid(resource, field, code, message string) answer {
 	return got
 }
 
-func (s *Server) editPull(i *Issue, asked map[string]any) answer {
-	s.change(i, asked)
+func (s *Server) editPull(i *Issue, values map[string]any) answer {
+	s.change(i, values)
 	return answer{status: http.StatusOK, body: s.pullBody(i)}
 }

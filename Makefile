@@ -21,8 +21,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build the static binary into bin/
-	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/vllm-vcr ./cmd/vllm-vcr
+build: ## build the static binaries into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
 
 .PHONY: test
 test: ## run all tests; those whose peers are absent are skipped

@@ -74,7 +74,8 @@ platform() {
     *) fail 3 "there is no vllm-vcr for the processor ${RUNNER_ARCH:-$(uname -m)}: X64 and ARM64 are supported" ;;
   esac
   exe=vllm-vcr
-  [[ $os != windows ]] || exe=vllm-vcr.exe
+  helper=vllm-vcr-cluster # which vllm-vcr calls to capture in a cluster
+  if [[ $os == windows ]]; then exe+=.exe helper+=.exe; fi
 }
 
 given() {
@@ -95,7 +96,7 @@ from_source() {
   (
     cd "$here"
     CGO_ENABLED=0 GOFLAGS='' GOWORK=off go build -trimpath -buildvcs=false \
-      -ldflags "-s -w -buildid= -X main.version=${version:-0.0.0}-source" -o "$binary" ./cmd/vllm-vcr
+      -ldflags "-s -w -buildid= -X main.version=${version:-0.0.0}-source" -o "$tmp/" ./cmd/vllm-vcr ./cmd/vllm-vcr-cluster
   ) || fail 3 "verify: source: go build failed: see the log above"
   tmp= # stays, until the runner clears its folder
 }
@@ -195,7 +196,9 @@ attest() {
 unpack() {
   tar -xzf - -C "$tmp" "$exe" <"$tmp/archive" 2>"$tmp/said" ||
     fail 3 "$1 cannot be unpacked into $tmp, is the disk full: $(tail -n 1 "$tmp/said")"
-  chmod 755 "$tmp/$exe"
+  # Older releases have all in one binary.
+  tar -xzf - -C "$tmp" "$helper" <"$tmp/archive" 2>"$tmp/said" || rm -f "$tmp/$helper"
+  chmod 755 "$tmp/$exe" "$tmp/$helper" 2>/dev/null || chmod 755 "$tmp/$exe"
   rm -f "$tmp/archive" "$tmp/said"
   binary=$tmp/$exe
   tmp= # stays, until the runner clears its folder

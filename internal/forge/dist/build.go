@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
 
 // A target is a system and an architecture as Go names them.
@@ -75,26 +77,31 @@ func (p *product) buildTarget(ctx context.Context, version string, t target, dir
 		return err
 	}
 	defer os.RemoveAll(work)
-	binary := filepath.Join(work, p.name)
-	if t.os == "windows" {
-		binary += ".exe"
-	}
-	build := []string{
-		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version,
-		"-o", binary, "./cmd/" + p.name,
-	}
-	if _, err := output(ctx, p.root, append(env, "GOOS="+t.os, "GOARCH="+t.arch), "go", build...); err != nil {
-		return err
-	}
-	base := filepath.Join(dir, fmt.Sprintf("%s_%s_%s_%s", p.name, version, t.os, t.arch))
-	if err := p.writeSBOM(ctx, version, binary, base+sbomSuffix, env); err != nil {
-		return err
-	}
-	return pack(base+archiveSuffix, []entry{
+	entries := []entry{
 		{path: filepath.Join(p.root, "LICENSE"), mode: 0o644},
 		{path: filepath.Join(p.root, "README.md"), mode: 0o644},
-		{path: binary, mode: 0o755},
-	})
+	}
+	var binaries []string
+	for _, name := range []string{p.name, p.helper} {
+		binary := filepath.Join(work, name)
+		if t.os == "windows" {
+			binary += ".exe"
+		}
+		build := []string{
+			"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version,
+			"-o", binary, "./cmd/" + name,
+		}
+		if _, err := output(ctx, p.root, append(env, "GOOS="+t.os, "GOARCH="+t.arch), "go", build...); err != nil {
+			return err
+		}
+		binaries = append(binaries, binary)
+		entries = append(entries, entry{path: binary, mode: 0o755})
+	}
+	base := filepath.Join(dir, fmt.Sprintf("%s_%s_%s_%s", p.name, version, t.os, t.arch))
+	if err := p.writeSBOM(ctx, version, binaries, base+sbomSuffix, env); err != nil {
+		return err
+	}
+	return pack(base+archiveSuffix, entries)
 }
 
 // kept are the settings of the go command that say where things are, and change no byte of what it builds.
@@ -189,34 +196,51 @@ func replaceFiles(out, fresh, name string) error {
 
 const sbomSuffix = ".cdx.json"
 
-// writeSBOM writes what a binary says it was linked from as CycloneDX JSON.
-func (p *product) writeSBOM(ctx context.Context, version, binary, path string, env []string) error {
-	_, err := output(ctx, p.tools, env, "go", "tool", "cyclonedx-gomod",
-		"bin", "-json", "-noserial", "-std", "-version", "v"+version, "-output", path, binary)
-	if err != nil {
-		return fmt.Errorf("SBOM: %w", err)
+// writeSBOM writes what binaries say they were linked from as CycloneDX JSON. It is about the first of them, and has the
+// components of all.
+func (p *product) writeSBOM(ctx context.Context, version string, binaries []string, path string, env []string) error {
+	var written [][]byte
+	for _, binary := range binaries {
+		_, err := output(ctx, p.tools, env, "go", "tool", "cyclonedx-gomod",
+			"bin", "-json", "-noserial", "-std", "-version", "v"+version, "-output", path, binary)
+		if err != nil {
+			return fmt.Errorf("SBOM: %w", err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		written = append(written, text)
 	}
-	written, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	settled, err := settleSBOM(written)
+	settled, err := settleSBOM(written...)
 	if err != nil {
 		return fmt.Errorf("SBOM: %w", err)
 	}
 	return os.WriteFile(path, settled, 0o644)
 }
 
-// settleSBOM leaves out what another run would say otherwise: when it was written, and the digests of the program that
-// wrote it, which each machine builds for itself.
-func settleSBOM(written []byte) ([]byte, error) {
+// settleSBOM returns the first SBOM with the components and dependencies of the others, and without what another run would
+// say otherwise: when it was written, and the digests of the program that wrote it, which each machine builds for itself.
+func settleSBOM(written ...[]byte) ([]byte, error) {
 	var bom map[string]any
-	if err := json.Unmarshal(written, &bom); err != nil {
-		return nil, err
+	for i, text := range written {
+		var other map[string]any
+		if err := json.Unmarshal(text, &other); err != nil {
+			return nil, err
+		}
+		if components, _ := other["components"].([]any); len(components) == 0 {
+			return nil, errors.New("it lists no component")
+		}
+		if i == 0 {
+			bom = other
+			continue
+		}
+		addMissing(bom, other, "components", "bom-ref")
+		addMissing(bom, other, "dependencies", "ref")
 	}
 	metadata, ok := bom["metadata"].(map[string]any)
-	if components, _ := bom["components"].([]any); !ok || len(components) == 0 {
-		return nil, errors.New("it has no metadata or lists no component")
+	if !ok {
+		return nil, errors.New("it has no metadata")
 	}
 	delete(metadata, "timestamp")
 	tools, _ := metadata["tools"].([]any)
@@ -225,12 +249,27 @@ func settleSBOM(written []byte) ([]byte, error) {
 			delete(tool, "hashes")
 		}
 	}
-	var settled bytes.Buffer
-	enc := json.NewEncoder(&settled)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	err := enc.Encode(bom)
-	return settled.Bytes(), err
+	return jsonout.Bytes(bom)
+}
+
+// addMissing appends to the list of a key what only the list of the other has, by the name that each element has under id.
+func addMissing(bom, other map[string]any, key, id string) {
+	list, _ := bom[key].([]any)
+	more, _ := other[key].([]any)
+	has := map[any]bool{}
+	for _, element := range list {
+		if element, ok := element.(map[string]any); ok {
+			has[element[id]] = true
+		}
+	}
+	for _, element := range more {
+		if element, ok := element.(map[string]any); ok && !has[element[id]] {
+			list = append(list, element)
+		}
+	}
+	if len(list) > 0 {
+		bom[key] = list
+	}
 }
 
 const archiveSuffix = ".tar.gz"

@@ -19,16 +19,17 @@ func fixture(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
-		"go.mod":              "module example.org/small\n\ngo 1.26.0\n\ntoolchain " + runtime.Version() + "\n",
-		"cmd/vllm-vcr/say.go": "package main\n\nimport \"os\"\n\nvar version string\n\nfunc main() { os.Stdout.WriteString(version + extra) }\n",
-		"cmd/vllm-vcr/no.go":  "//go:build !evil\n\npackage main\n\nconst extra = \"\"\n",
-		"cmd/vllm-vcr/yes.go": "//go:build evil\n\npackage main\n\nconst extra = \" with what the environment says\"\n",
-		"LICENSE":             "free\n",
-		"README.md":           "# small\n",
-		"CHANGELOG.md":        "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-11-21\n\n- it is small\n\n## 1.2.2\n\n- it was large\n",
-		".gitignore":          "/dist/\n",
-		"tools/go.mod":        read(t, filepath.Join("..", "..", "..", "tools", "go.mod")),
-		"tools/go.sum":        read(t, filepath.Join("..", "..", "..", "tools", "go.sum")),
+		"go.mod":                       "module example.org/small\n\ngo 1.26.0\n\ntoolchain " + runtime.Version() + "\n",
+		"cmd/vllm-vcr/say.go":          "package main\n\nimport \"os\"\n\nvar version string\n\nfunc main() { os.Stdout.WriteString(version + extra) }\n",
+		"cmd/vllm-vcr/no.go":           "//go:build !evil\n\npackage main\n\nconst extra = \"\"\n",
+		"cmd/vllm-vcr/yes.go":          "//go:build evil\n\npackage main\n\nconst extra = \" with what the environment says\"\n",
+		"cmd/vllm-vcr-cluster/main.go": "package main\n\nfunc main() {}\n",
+		"LICENSE":                      "free\n",
+		"README.md":                    "# small\n",
+		"CHANGELOG.md":                 "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-11-21\n\n- it is small\n\n## 1.2.2\n\n- it was large\n",
+		".gitignore":                   "/dist/\n",
+		"tools/go.mod":                 read(t, filepath.Join("..", "..", "..", "tools", "go.mod")),
+		"tools/go.sum":                 read(t, filepath.Join("..", "..", "..", "tools", "go.sum")),
 	})
 	git(t, dir, "init", "--quiet", "--initial-branch", "main")
 	commit(t, dir)

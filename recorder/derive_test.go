@@ -119,9 +119,7 @@ func TestDeriveGivesTheSameFiles(t *testing.T) {
 			t.Errorf("%s (-recorded +derived):\n%s", name, diff)
 		}
 	}
-	if diff := cmp.Diff(s.counts.Snapshot(), counts.Snapshot()); diff != "" {
-		t.Errorf("counts (-recorded +derived):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(s.counts.Snapshot(), counts.Snapshot()), "counts (-recorded +derived)")
 	again := obsMessages(t, filepath.Join(dir, "frames.jsonl"))
 	if diff := cmp.Diff(obsMessages(t, frames), again); diff != "" || len(again) != 13 {
 		t.Errorf("%d messages (-recorded +derived):\n%s", len(again), diff)

@@ -99,9 +99,7 @@ func TestCapturesGiveTheirGoldens(t *testing.T) {
 				t.Fatalf("the golden has %d records, want 180", len(want.Records))
 			}
 			got := run.trace
-			if diff := cmp.Diff(m, got.Meta, cmpopts.IgnoreFields(trace.Meta{}, "Extra")); diff != "" {
-				t.Errorf("meta (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(m, got.Meta, cmpopts.IgnoreFields(trace.Meta{}, "Extra")), "meta (-want +got)")
 			if !hashFollows(got.Meta) {
 				t.Errorf("config_hash does not follow from the meta line: %s", *got.Meta.ConfigHash)
 			}

@@ -178,9 +178,7 @@ func TestObserveExtraKeys(t *testing.T) {
 					want[key] = value
 				}
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("extra keys (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, got), "extra keys (-want +got)")
 		})
 	}
 }
@@ -219,9 +217,7 @@ func TestObservePromptForms(t *testing.T) {
 	if r := records[0]; r.PromptTokens != 0 || r.PromptTokenIDs != nil || r.BlockHashes != nil || r.ITLCtx.PrefillTokens[0] != 40 {
 		t.Errorf("embeds: %+v, context %+v", r, r.ITLCtx)
 	}
-	if diff := cmp.Diff([]string{"hash-1", "hash-3"}, records[1].MMHashes); diff != "" {
-		t.Errorf("mm_hashes (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"hash-1", "hash-3"}, records[1].MMHashes), "mm_hashes (-want +got)")
 	if len(records[1].BlockHashes) != 2 || len(records[2].PromptTokenIDs) != 30 {
 		t.Errorf("%d hashes, %d prompt ids", len(records[1].BlockHashes), len(records[2].PromptTokenIDs))
 	}

@@ -71,9 +71,7 @@ func TestOrderOfOutputs(t *testing.T) {
 	for _, rec := range s.finish().Records {
 		got = append(got, rec.OutputTokenIDs)
 	}
-	if diff := cmp.Diff(records, got); diff != "" {
-		t.Errorf("seed %d: (-said +recorded):\n%s", seed, diff)
-	}
+	require.NoDiff(t, cmp.Diff(records, got), "seed %d: (-said +recorded)", seed)
 	if c := s.counts.Snapshot(); c.Unknown != unknown || c.Aborted != aborted || c.Late != 0 || c.Records != uint64(len(records)) {
 		t.Errorf("seed %d: want %d unknown outputs, %d aborted requests, %d records: %+v", seed, unknown, aborted, len(records), c)
 	}

@@ -48,23 +48,17 @@ func TestObserveWritesWhatHappened(t *testing.T) {
 	for i := range got.Records {
 		got.Records[i].Extra, got.Records[i].Line = nil, 0
 	}
-	if diff := cmp.Diff(want, got.Records); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got.Records), "records (-want +got)")
 	stats := s.counts.Snapshot()
 	wantStats := Stats{Requests: 2, Done: 2, Tokens: 7, Records: 2, Steps: 4, Late: 1}
-	if diff := cmp.Diff(wantStats, stats); diff != "" {
-		t.Errorf("counts (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(wantStats, stats), "counts (-want +got)")
 	steps, err := readSteps(s.file("steps.jsonl"), trace.Options{Strict: true})
 	require.NoError(t, err)
 	var at []float64
 	for _, line := range steps {
 		at = append(at, line.TsMs)
 	}
-	if diff := cmp.Diff([]float64{2, 3, 5, 6}, at); diff != "" {
-		t.Errorf("times of the statistics (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]float64{2, 3, 5, 6}, at), "times of the statistics (-want +got)")
 }
 
 // TestObserveEnds is how requests end, one way a case.
@@ -167,9 +161,7 @@ func TestObserveEnds(t *testing.T) {
 			s := obsStart(t, test.opt)
 			test.run(s)
 			got := s.finish()
-			if diff := cmp.Diff(test.want, s.counts.Snapshot()); diff != "" {
-				t.Errorf("counts (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, s.counts.Snapshot()), "counts (-want +got)")
 			var reasons []string
 			for _, r := range got.Records {
 				reasons = append(reasons, r.FinishReason.String())
@@ -285,9 +277,7 @@ func TestObserveBadMessages(t *testing.T) {
 			s.add(obsRequest("b", 4))
 			test.run(s)
 			s.finish()
-			if diff := cmp.Diff(test.want, s.counts.Snapshot()); diff != "" {
-				t.Errorf("counts (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, s.counts.Snapshot()), "counts (-want +got)")
 			if !strings.Contains(s.log.String(), test.log) {
 				t.Errorf("want %q in the log:\n%s", test.log, s.log.String())
 			}

@@ -70,9 +70,7 @@ func TestFramesRoundTrip(t *testing.T) {
 			data := writeFrames(t, gz, `{"model":"tiny","n":[1]}`, sampleMessages()...)
 			r, got, err := readFrames(data, gz, Options{Strict: true})
 			require.NoError(t, err)
-			if diff := cmp.Diff(sampleMessages(), got); diff != "" {
-				t.Errorf("messages (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(sampleMessages(), got), "messages (-want +got)")
 			if string(r.Meta()) != `{"model":"tiny","n":[1]}` {
 				t.Errorf("meta %s", r.Meta())
 			}
@@ -93,9 +91,7 @@ func TestFramesSpelling(t *testing.T) {
 {"t":6,"ch":"coordinator_output","dir":"e2f","rank":1,"elided":1099511627776}
 {"t":7,"rank":1,"note":"the engine \"hung\" up\n"}
 `
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }
 
 // TestFramesReadCaptures reads what another program has written.

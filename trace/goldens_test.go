@@ -156,9 +156,7 @@ func checkGoldenPrompt(t *testing.T, blockSize int, r *Record) {
 	if len(r.PromptTokenIDs) == 0 {
 		t.Errorf("line %d: no prompt_token_ids", r.Line)
 	}
-	if diff := cmp.Diff(r.BlockHashes, BlockHashes(r.PromptTokenIDs, blockSize)); diff != "" {
-		t.Errorf("line %d: block_hashes (-recorded +recomputed):\n%s", r.Line, diff)
-	}
+	require.NoDiff(t, cmp.Diff(r.BlockHashes, BlockHashes(r.PromptTokenIDs, blockSize)), "line %d: block_hashes (-recorded +recomputed)", r.Line)
 }
 
 // TestGoldensRoundTrip holds the writer to the recorder's form: same keys, same

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func repeat(token uint32, n int) []uint32 {
@@ -44,13 +46,9 @@ func TestBlockHashes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, BlockHashes(tt.tokens, tt.block)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, BlockHashes(tt.tokens, tt.block)), "(-want +got)")
 			got := AppendBlockHashes([]uint64{9}, tt.tokens, tt.block)
-			if diff := cmp.Diff(append([]uint64{9}, tt.want...), got); diff != "" {
-				t.Errorf("appended (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(append([]uint64{9}, tt.want...), got), "appended (-want +got)")
 		})
 	}
 }

@@ -39,9 +39,7 @@ func TestMetaRoundTrip(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tr, err := readText(tt.line+"\n", Options{})
 			require.NoError(t, err)
-			if diff := cmp.Diff(tt.meta, tr.Meta); diff != "" {
-				t.Errorf("read (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.meta, tr.Meta), "read (-want +got)")
 			if got := string(writeTrace(t, false, tt.meta)); got != tt.line+"\n" {
 				t.Errorf("written:\nwant %s\ngot  %s", tt.line, got)
 			}
@@ -52,9 +50,7 @@ func TestMetaRoundTrip(t *testing.T) {
 func TestMetaNullIsAbsent(t *testing.T) {
 	tr, err := readText(`{"meta":{"model":null,"tp":null,"block_size":null}}`, Options{})
 	require.NoError(t, err)
-	if diff := cmp.Diff(Meta{}, tr.Meta); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(Meta{}, tr.Meta), "(-want +got)")
 }
 
 func TestHasMeta(t *testing.T) {

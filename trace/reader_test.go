@@ -193,9 +193,7 @@ func TestRecordFields(t *testing.T) {
 		Extra:          map[string]jsonRaw{"mine": jsonRaw(`{"a": [1]}`)},
 		Line:           2,
 	}}
-	if diff := cmp.Diff(want, tr.Records); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, tr.Records), "(-want +got)")
 }
 
 func TestEscapes(t *testing.T) {
@@ -215,9 +213,7 @@ func TestAbsentAndEmpty(t *testing.T) {
 		Concurrency: 1, ITLMs: []float64{}, BlockHashes: []uint64{}, MMHashes: []string{},
 		OutputTokenIDs: []uint32{}, FinishReason: FinishAbsent, Line: 1,
 	}}
-	if diff := cmp.Diff(want, tr.Records); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, tr.Records), "(-want +got)")
 }
 
 // TestNextReuse reads full and bare records in turn into one Record: nothing of
@@ -233,9 +229,7 @@ func TestNextReuse(t *testing.T) {
 	var rec Record
 	for i := range whole.Records {
 		require.NoError(t, r.Next(&rec))
-		if diff := cmp.Diff(whole.Records[i], rec); diff != "" {
-			t.Errorf("record %d (-fresh +reused):\n%s", i, diff)
-		}
+		require.NoDiff(t, cmp.Diff(whole.Records[i], rec), "record %d (-fresh +reused)", i)
 	}
 	if whole.Records[0].ITLMs[0] != 1 || whole.Records[2].ITLMs[0] != 3 {
 		t.Errorf("fresh records share storage: %v, %v", whole.Records[0].ITLMs, whole.Records[2].ITLMs)
@@ -279,9 +273,7 @@ func TestLines(t *testing.T) {
 				for _, rec := range tr.Records {
 					lines = append(lines, rec.Line)
 				}
-				if diff := cmp.Diff(tt.lines, lines); diff != "" {
-					t.Errorf("%s: lines (-want +got):\n%s", name, diff)
-				}
+				require.NoDiff(t, cmp.Diff(tt.lines, lines), "%s: lines (-want +got)", name)
 			}
 		})
 	}
@@ -380,9 +372,7 @@ func TestHead(t *testing.T) {
 			}
 			require.NoError(t, err)
 			defer r.Close()
-			if diff := cmp.Diff(tt.want, r.Meta()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, r.Meta()), "(-want +got)")
 		})
 	}
 }

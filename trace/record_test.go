@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestChunks(t *testing.T) {
@@ -25,9 +27,7 @@ func TestChunks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, tt.rec.Chunks()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, tt.rec.Chunks()), "(-want +got)")
 		})
 	}
 }
@@ -52,18 +52,14 @@ func TestFinishReason(t *testing.T) {
 func TestReplaySubset(t *testing.T) {
 	at := func(ms float64) Record { return Record{ArrivalMs: &ms} }
 	records := []Record{at(5), {}, at(-1), at(5), {}, at(0), at(-1), at(5)}
-	if diff := cmp.Diff([]int{2, 6, 5, 0, 3, 7}, ReplaySubset(records)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]int{2, 6, 5, 0, 3, 7}, ReplaySubset(records)), "(-want +got)")
 	var ties []Record // of three arrivals in turn: 2, 1, 0, 2, …
 	var want []int
 	for i := range 300 {
 		ties = append(ties, at(float64(2-i%3)))
 		want = append(want, i%100*3+2-i/100)
 	}
-	if diff := cmp.Diff(want, ReplaySubset(ties)); diff != "" {
-		t.Errorf("ties (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, ReplaySubset(ties)), "ties (-want +got)")
 	if got := ReplaySubset([]Record{{}}); got != nil {
 		t.Errorf("no arrivals: got %v", got)
 	}

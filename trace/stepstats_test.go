@@ -59,9 +59,7 @@ func TestStepStats(t *testing.T) {
 		},
 		{TsMs: 1, Raw: jsonRaw(`{"spec_decoding_stats":null}`), Line: 3},
 	}
-	if diff := cmp.Diff(want, steps); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, steps), "(-want +got)")
 }
 
 func TestStepStatsRefuses(t *testing.T) {

@@ -93,9 +93,7 @@ func TestTogether(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(test.alone, alone); diff != "" {
-				t.Errorf("fail alone (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.alone, alone), "fail alone (-want +got)")
 			if want := DefaultBand * got.Real.ITL.P50; got.BandFromMs != want {
 				t.Errorf("the band begins at %v ms, want %v", got.BandFromMs, want)
 			}
@@ -125,9 +123,7 @@ func TestEachOnItsOwnEngine(t *testing.T) {
 	for i, predict := range both {
 		alone, err := Calibrate(Options{Fit: fit, Predict: []*trace.Trace{predict}})
 		require.NoError(t, err)
-		if diff := cmp.Diff(alone.Criteria, together.Predict[i].Criteria); diff != "" {
-			t.Errorf("%s (-alone +together):\n%s", predict.Name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(alone.Criteria, together.Predict[i].Criteria), "%s (-alone +together)", predict.Name)
 	}
 	if many, one := together.Predict[0].Criteria[0].Predicted, together.Predict[1].Criteria[0].Predicted; one < 10*many {
 		t.Errorf("first tokens took %v ms one after the other, and %v ms at once", one, many)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -48,12 +49,8 @@ func TestClients(t *testing.T) {
 			for i := range w.asks {
 				parents, after = append(parents, w.asks[i].parent), append(after, w.asks[i].at)
 			}
-			if diff := cmp.Diff(test.parents, parents); diff != "" {
-				t.Errorf("parents (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.after, after); diff != "" {
-				t.Errorf("times (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.parents, parents), "parents (-want +got)")
+			require.NoDiff(t, cmp.Diff(test.after, after), "times (-want +got)")
 			if w.clients != test.clients {
 				t.Errorf("%d clients, want %d", w.clients, test.clients)
 			}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -62,9 +63,7 @@ func TestOverride(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got := Engine{1, 2, 3, 4, 5, true}
 			test.override.apply(&got)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
 	}
 }

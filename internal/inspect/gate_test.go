@@ -86,9 +86,7 @@ func TestGate(t *testing.T) {
 	}
 	// Knobs do not hold even at their best: most gaps are not like the mean.
 	o := Options{}.withDefaults()
-	if diff := cmp.Diff([]string{"median ITL"}, failed(o.criteria(&r.Real, &r.Knobs))); diff != "" {
-		t.Errorf("criteria that knobs fail (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"median ITL"}, failed(o.criteria(&r.Real, &r.Knobs))), "criteria that knobs fail (-want +got)")
 	alone := map[string][]string{}
 	for i, p := range r.Predict {
 		if p.Turns != 150 || p.Requests != 180 || p.Clients != 4 {
@@ -108,9 +106,7 @@ func TestGate(t *testing.T) {
 		}
 	}
 	want := map[string][]string{"third/long-nocache-s2": {"median ITL"}, "fourth/long-nocache-s4": {"median ITL"}}
-	if diff := cmp.Diff(want, alone); diff != "" {
-		t.Errorf("criteria that fail alone (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, alone), "criteria that fail alone (-want +got)")
 }
 
 // The gate says so when a prediction does not hold: if times are learned from a take in which the machine was faster or

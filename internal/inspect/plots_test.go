@@ -35,9 +35,7 @@ func TestPlots(t *testing.T) {
 	}
 	// Each curve has a path and one in the legend; the band has a mark.
 	want := map[string]int{"itl-survival.svg": 7, "itl-qq.svg": 6, "ttft-survival.svg": 6, "ttft-qq.svg": 6}
-	if diff := cmp.Diff(want, lines); diff != "" {
-		t.Errorf("paths (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, lines), "paths (-want +got)")
 }
 
 func wellFormed(t *testing.T, name string, svg []byte) {
@@ -80,9 +78,7 @@ func TestSurvival(t *testing.T) {
 			got[p[0]] = round(p[1])
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }
 
 func TestTextEscapes(t *testing.T) {

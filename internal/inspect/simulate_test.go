@@ -64,9 +64,7 @@ func TestSimulate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := Simulate(test.trace(), test.engine, ten{}, 1)
 			require.NoError(t, err)
-			if diff := cmp.Diff(strings.Join(test.want, "\n")+"\n", timeline(got)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(strings.Join(test.want, "\n")+"\n", timeline(got)), "(-want +got)")
 		})
 	}
 }
@@ -77,12 +75,8 @@ func TestSimulateTellsContext(t *testing.T) {
 	got, err := Simulate(w, small, ten{}, 1)
 	require.NoError(t, err)
 	ctx := got[1].ITLCtx
-	if diff := cmp.Diff([]uint32{0, 0, 11, 0}, ctx.PrefillTokens); diff != "" {
-		t.Errorf("prefill tokens (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]uint32{1, 2, 2, 1}, ctx.NumRunning); diff != "" {
-		t.Errorf("running (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]uint32{0, 0, 11, 0}, ctx.PrefillTokens), "prefill tokens (-want +got)")
+	require.NoDiff(t, cmp.Diff([]uint32{1, 2, 2, 1}, ctx.NumRunning), "running (-want +got)")
 }
 
 func TestSimulateErrors(t *testing.T) {

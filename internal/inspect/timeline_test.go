@@ -26,9 +26,7 @@ func TestTimeline(t *testing.T) {
 		"      3        50       1.0       1.0       4       0       1  " + strings.Repeat(" ", 50) + ".#",
 		"",
 	}
-	if diff := cmp.Diff(want, strings.Split(b.String(), "\n")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, strings.Split(b.String(), "\n")), "(-want +got)")
 	b.Reset()
 	require.NoError(t, line.SVG(&b))
 	wellFormed(t, "timeline", b.Bytes())
@@ -69,9 +67,7 @@ func TestTimelineOfSome(t *testing.T) {
 			for _, r := range line.rows {
 				got = append(got, r.index)
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -56,9 +57,7 @@ func TestWorkloadOf(t *testing.T) {
 					t.Errorf("a prompt of %d and an answer of %d, want %d and %d", len(a.prompt), len(a.said), a.record.PromptTokens, a.record.OutputTokens)
 				}
 			}
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(want{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got, cmp.AllowUnexported(want{})), "(-want +got)")
 		})
 	}
 }
@@ -79,9 +78,7 @@ func TestPrompts(t *testing.T) {
 	given := record(0, 3, 5)
 	given.PromptTokenIDs, given.OutputTokenIDs = []uint32{7, 8, 9}, []uint32{10}
 	a := mustWorkload(t, recorded(given)).asks[0]
-	if diff := cmp.Diff([][]uint32{{7, 8, 9}, {10}}, [][]uint32{a.prompt, a.said}); diff != "" {
-		t.Errorf("recorded ids (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([][]uint32{{7, 8, 9}, {10}}, [][]uint32{a.prompt, a.said}), "recorded ids (-want +got)")
 }
 
 func TestWorkloadErrors(t *testing.T) {

@@ -165,9 +165,7 @@ func TestAccept(t *testing.T) {
 				Identity: []byte{7, 0}, Index: 7, Ready: ready, RawReady: b.registration(),
 				Statuses: [][]byte{protocol.EngineHandshake{}.Hello(), protocol.EngineHandshake{}.Ready()},
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("engine (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, got), "engine (-want +got)")
 			seen := map[string]bool{b.front.Handshake(): true}
 			for _, address := range append(b.addresses.Inputs, b.addresses.Outputs...) {
 				if seen[address] || !strings.HasPrefix(address, "tcp://127.0.0.1:") {
@@ -379,9 +377,7 @@ func TestWhatIsSent(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", tt.name, err)
 				}
-				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-				}
+				require.NoDiff(t, cmp.Diff(tt.want, got), "%s (-want +got)", tt.name)
 			}
 		})
 	}

@@ -79,9 +79,7 @@ func TestCompleteReadsWhatFrontendsWrite(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := serve(t, http.StatusOK, test.body).Complete(t.Context(), Request{ID: "replay-7", Prompt: []uint32{5, 6, 7}, Stream: test.stream})
 			require.NoError(t, err)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("completion (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "completion (-want +got)")
 		})
 	}
 }
@@ -125,9 +123,7 @@ func TestCompleteRefusesWhatIsNoCompletion(t *testing.T) {
 					t.Errorf("error lacks %q: %v", want, err)
 				}
 			}
-			if diff := cmp.Diff(test.completion, got); diff != "" {
-				t.Errorf("completion (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.completion, got), "completion (-want +got)")
 		})
 	}
 }

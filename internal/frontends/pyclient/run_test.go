@@ -104,9 +104,7 @@ func TestAllCasesPass(t *testing.T) {
 	logs := "import os\nos.system('echo I log')\nprint('I log')\n"
 	results, err := pyclient.Run(t.Context(), standIn(t, [3]string{"vllm/__init__.py", "__version__", logs + "__version__"}))
 	require.NoError(t, err)
-	if diff := cmp.Diff([]string{absent, absent2}, red(results)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{absent, absent2}, red(results)), "(-want +got)")
 	tokens := 0
 	for _, r := range results {
 		tokens += r.Tokens

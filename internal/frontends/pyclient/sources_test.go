@@ -150,9 +150,7 @@ func TestSources(t *testing.T) {
 			for _, name := range []string{"__init__.py", "v1.py", "v1/engine/core_client.py", "v1/engine/__init__.py", "platforms/x.py"} {
 				want["vllm/"+name] = members["vllm/"+name]
 			}
-			if diff := cmp.Diff(want, filesOf(t, tree.Dir)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, filesOf(t, tree.Dir)), "(-want +got)")
 			if tree.Files != 5 || tree.Bytes != 4 || tree.Wheel != "w.whl" || tree.SHA256 != first.SHA256 {
 				t.Errorf("got %+v after %+v", tree, first)
 			}

@@ -49,9 +49,7 @@ func TestRealFrontendsReportEveryToken(t *testing.T) {
 					if stream {
 						want.Chunks = s.Chunks
 					}
-					if diff := cmp.Diff(want, got); diff != "" {
-						t.Errorf("request %d (-want +got):\n%s", i, diff)
-					}
+					require.NoDiff(t, cmp.Diff(want, got), "request %d (-want +got)", i)
 				})
 			})
 		}
@@ -102,9 +100,7 @@ func replay(t *testing.T, version, file string) {
 				if stream {
 					want.Chunks = record.Chunks()
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("request %d, line %d (-want +got):\n%s", i, record.Line, diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, got), "request %d, line %d (-want +got)", i, record.Line)
 			})
 		})
 	}

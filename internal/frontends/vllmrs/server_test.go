@@ -53,9 +53,7 @@ func TestCommandLine(t *testing.T) {
 	want := "serve some/model --served-model-name tiny --data-parallel-size 1 --data-parallel-size-local 0 " +
 		"--data-parallel-address 127.0.0.1 --data-parallel-rpc-port " + handshake +
 		" --host 127.0.0.1 --port " + port + " --engine-ready-timeout-secs 2\n"
-	if diff := cmp.Diff(want, server.Tail()); diff != "" {
-		t.Errorf("arguments (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, server.Tail()), "arguments (-want +got)")
 }
 
 func TestEnvironment(t *testing.T) {
@@ -181,9 +179,7 @@ func TestOutputIsLoggedLineByLine(t *testing.T) {
 	want := []string{
 		"level=DEBUG msg=vllm-rs line=one\n", "level=DEBUG msg=vllm-rs line=\"two words\"\n", "level=DEBUG msg=vllm-rs line=\"\"\n",
 	}
-	if diff := cmp.Diff(want, lines); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, lines), "log (-want +got)")
 }
 
 func startScript(t *testing.T, opt Options, body string) *Server {

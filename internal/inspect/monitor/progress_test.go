@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
@@ -115,9 +116,7 @@ func TestProgressOnScreen(t *testing.T) {
 			"a log line/RECORDING STOPPED | 0:08 | 3 in flight, 120 done | 406" + rest,
 			"a log line/",
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 	})
 }
 
@@ -159,9 +158,7 @@ func TestProgressInLog(t *testing.T) {
 		// The clock in here starts at midnight.
 		want := "time=2000-01-01T00:00:30.000Z level=INFO msg=recording " + state + "\n" +
 			"time=2000-01-01T00:01:00.000Z level=WARN msg=\"recording has stopped, forwarding goes on\" " + state + " late_outputs=2\n"
-		if diff := cmp.Diff(want, log.String()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, log.String()), "-want +got")
 	})
 }
 

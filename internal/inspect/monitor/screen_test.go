@@ -109,9 +109,7 @@ func TestScreen(t *testing.T) {
 			m, s := newTerminal(t, test.width)
 			s.colour = test.colour
 			test.do(s)
-			if diff := cmp.Diff(test.want, m.seen()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, m.seen()), "-want +got")
 		})
 	}
 }

@@ -76,9 +76,7 @@ func TestMetrics(t *testing.T) {
 			samples = append(samples, line)
 		}
 	}
-	if diff := cmp.Diff(scraped[1:], strings.Join(samples, "")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(scraped[1:], strings.Join(samples, "")), "-want +got")
 	problems, err := promlint.New(strings.NewReader(page)).Lint()
 	require.NoError(t, err)
 	for _, p := range problems {

@@ -73,9 +73,7 @@ func TestText(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var b bytes.Buffer
 			require.NoError(t, Text(&b, test.report))
-			if diff := cmp.Diff(test.want, b.String()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, b.String()), "-want +got")
 		})
 	}
 	if err := Text(brokenWriter{}, whole()); err == nil {
@@ -139,9 +137,7 @@ const poorJSON = `{
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, JSON(&b, poor()))
-	if diff := cmp.Diff(poorJSON, b.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(poorJSON, b.String()), "-want +got")
 	b.Reset()
 	require.NoError(t, JSON(&b, Report{}))
 	for _, part := range []string{`"whole": true`, `"ranks": []`, `"late_outputs": 0`} {

@@ -208,9 +208,7 @@ func TestFinishTwice(t *testing.T) {
 		require.NoError(t, b.Add(s, &Output{Tokens: []uint32{i}}))
 		first := append([]byte(nil), finish(t, b, &SchedulerStats{Running: 1})[0]...)
 		second := finish(t, b, &SchedulerStats{Running: 1})[0]
-		if diff := cmp.Diff(first, second); diff != "" {
-			t.Errorf("after %d outputs the second message is another:\n%s", b.Len(), diff)
-		}
+		require.NoDiff(t, cmp.Diff(first, second), "after %d outputs the second message is another", b.Len())
 		o := mustDecode(t, c, ClientMessage{second})
 		if len(o.Outputs) != b.Len() || o.EngineIndex != 3 || o.WeightVersion != "default" {
 			t.Errorf("%d outputs of engine %d, weights %q", len(o.Outputs), o.EngineIndex, o.WeightVersion)

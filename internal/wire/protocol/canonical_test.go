@@ -142,9 +142,7 @@ func TestReencodeCanonicalOutputs(t *testing.T) {
 				if test.differs != nil {
 					want = test.differs(line)
 				}
-				if diff := cmp.Diff(want, differences(t, c, v.Frames, test.write(t, c, &o, v.Frames))); diff != "" {
-					t.Errorf("differences from the vector (-declared +found):\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, differences(t, c, v.Frames, test.write(t, c, &o, v.Frames))), "differences from the vector (-declared +found)")
 			})
 		}
 	}

@@ -78,9 +78,7 @@ func TestRealMessagesAreExactlyOfTheirLine(t *testing.T) {
 	if checked != 850 {
 		t.Errorf("%d vectors checked, want 850", checked)
 	}
-	if diff := cmp.Diff(knownMisfits, got); diff != "" {
-		t.Errorf("mismatches of real messages (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(knownMisfits, got), "mismatches of real messages (-want +got)")
 }
 
 func texts(found []Mismatch) []string {

@@ -43,9 +43,7 @@ func TestRequestsOfOtherLines(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			frames := realAdd(t, test.release, "rust-10-add-basic")
 			found := codecOf(t, test.line).CheckRequest(frames[0], frames[1:]...)
-			if diff := cmp.Diff(test.want, texts(found)); diff != "" {
-				t.Errorf("mismatches (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, texts(found)), "mismatches (-want +got)")
 		})
 	}
 }

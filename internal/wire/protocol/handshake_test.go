@@ -52,9 +52,7 @@ func TestHandshake(t *testing.T) {
 			require.NoError(t, err)
 			got, err := engine.Init(init)
 			require.NoError(t, err)
-			if diff := cmp.Diff(addresses(), got); diff != "" {
-				t.Errorf("addresses: -sent +received:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(addresses(), got), "addresses: -sent +received")
 			for i, step := range order {
 				if frontend.Done() {
 					t.Errorf("done before step %d", i)
@@ -67,9 +65,7 @@ func TestHandshake(t *testing.T) {
 				}
 				got, err := frontend.OnRegister(int(step-'0'), [][]byte{registration})
 				require.NoError(t, err)
-				if diff := cmp.Diff(r, got); diff != "" {
-					t.Errorf("registration: -sent +received:\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(r, got), "registration: -sent +received")
 			}
 			if !frontend.Done() {
 				t.Error("not done")
@@ -235,9 +231,7 @@ func TestReadyOptional(t *testing.T) {
 	payload := codecOf(t, recorded).AppendReady(nil, &r)
 	got, err := DecodeReady(payload)
 	require.NoError(t, err)
-	if diff := cmp.Diff(r, got); diff != "" {
-		t.Errorf("-sent +received:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(r, got), "-sent +received")
 	r.KVEvents = &KVEventsConfig{
 		Enable: true, Publisher: "zmq", Endpoint: "tcp://*:5557", ReplayEndpoint: &replay,
 		BufferSteps: 10000, HWM: 100000, MaxQueueSize: 100000, Topic: "kv",
@@ -253,7 +247,5 @@ func TestReadyOptional(t *testing.T) {
 	for _, f := range codecOf(t, recorded).Profile().Structs["KVEventsConfig"].Fields {
 		declared = append(declared, f.Name)
 	}
-	if diff := cmp.Diff(declared, keys(t, events)); diff != "" {
-		t.Errorf("-declared +written:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(declared, keys(t, events)), "-declared +written")
 }

@@ -20,14 +20,10 @@ func TestWriteProfile(t *testing.T) {
 		var text bytes.Buffer
 		require.NoError(t, WriteProfile(&text, p))
 		committed, _ := profileFiles.ReadFile("profiles/" + line + ".json")
-		if diff := cmp.Diff(string(committed), text.String()); diff != "" {
-			t.Errorf("profiles/%s.json (-committed +written):\n%s", line, diff)
-		}
+		require.NoDiff(t, cmp.Diff(string(committed), text.String()), "profiles/%s.json (-committed +written)", line)
 		again, err := ReadProfile(&text)
 		require.NoError(t, err)
-		if diff := cmp.Diff(p, again); diff != "" {
-			t.Errorf("%s (-written +read):\n%s", line, diff)
-		}
+		require.NoDiff(t, cmp.Diff(p, again), "%s (-written +read)", line)
 	}
 }
 

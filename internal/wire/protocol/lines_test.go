@@ -50,17 +50,13 @@ func TestLengths(t *testing.T) {
 				len(c.Profile().Structs["SamplingParams"].Fields),
 			}
 			want := []int{test.request, test.outputs, test.output, test.tensors, test.lora, test.ready, test.prefillAt, test.sampling}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("request, outputs, output, LogprobsTensors, LoRARequest, ready keys, prefill_stats at, sampling keys (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, got), "request, outputs, output, LogprobsTensors, LoRARequest, ready keys, prefill_stats at, sampling keys (-want +got)")
 			if n := len(elements(t, output[2])); n != 4 {
 				t.Errorf("LogprobsLists has %d fields, want 4", n)
 			}
 		})
 	}
-	if diff := cmp.Diff(lines, recordedLines()); diff != "" {
-		t.Errorf("lines without a row here (-here +recorded):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(lines, recordedLines()), "lines without a row here (-here +recorded)")
 }
 
 // everything returns an envelope with a value in every part of it that this
@@ -140,9 +136,7 @@ func TestOnlyTheLinesOwnKeys(t *testing.T) {
 				for _, f := range c.Profile().Structs[name].Fields {
 					want = append(want, f.Name)
 				}
-				if diff := cmp.Diff(want, keys(t, raw)); diff != "" {
-					t.Errorf("-declared +written:\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, keys(t, raw)), "-declared +written")
 			})
 		}
 	}
@@ -269,9 +263,7 @@ func TestLoadProfile(t *testing.T) {
 
 func TestLines(t *testing.T) {
 	want := []string{"0.33", "0.32", "0.31", "0.30", "0.29", "0.28", "0.27", "0.26", "0.25"}
-	if diff := cmp.Diff(want, recordedLines()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, recordedLines()), "-want +got")
 	if Newest() != Lines()[0] {
 		t.Errorf("Newest() is %s, the newest profile is %s", Newest(), Lines()[0])
 	}

@@ -30,9 +30,7 @@ func TestOutputsReuse(t *testing.T) {
 		var fresh Outputs
 		require.NoError(t, c.DecodeOutputs(frame, &fresh))
 		require.NoError(t, c.DecodeOutputs(frame, &reused))
-		if diff := cmp.Diff(fresh, reused, cmpopts.IgnoreUnexported(Outputs{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("envelope %d: -fresh +reused:\n%s", i, diff)
-		}
+		require.NoDiff(t, cmp.Diff(fresh, reused, cmpopts.IgnoreUnexported(Outputs{}), cmpopts.EquateEmpty()), "envelope %d: -fresh +reused", i)
 	}
 }
 

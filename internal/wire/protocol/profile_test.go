@@ -163,9 +163,7 @@ func TestNewOptionalField(t *testing.T) {
 				} else {
 					got = member(t, raw, "brand_new")
 				}
-				if diff := cmp.Diff(test.want, got); diff != "" {
-					t.Errorf("in %s: -want +got:\n%s", pack.Format(raw), diff)
-				}
+				require.NoDiff(t, cmp.Diff(test.want, got), "in %s: -want +got", pack.Format(raw))
 			})
 		}
 	}
@@ -216,9 +214,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 			if name == "EngineCoreOutputs" {
 				want[1] = after[1]
 			}
-			if diff := cmp.Diff(want, after); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, after), "-want +got")
 			if name == "EngineCoreRequest" {
 				var r Request
 				if err := c.DecodeRequest(c.AppendRequest(nil, plainRequest("a")), &r); err != nil || !r.HasSampling || r.ID != "a" {

@@ -52,9 +52,7 @@ func TestRequestRoundTrip(t *testing.T) {
 				if len(got.Sampling.StopTokenIDs) == 0 {
 					got.Sampling.StopTokenIDs = nil
 				}
-				if diff := cmp.Diff(want, &got); diff != "" {
-					t.Errorf("-sent +received:\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, &got), "-sent +received")
 			})
 		}
 	}
@@ -72,9 +70,7 @@ func TestLoRARoundTrip(t *testing.T) {
 		}
 		// What was received is passed on as it came.
 		require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, &got), &again))
-		if diff := cmp.Diff(got.LoRA, again.LoRA); diff != "" {
-			t.Errorf("line %s: -received +passed on:\n%s", line, diff)
-		}
+		require.NoDiff(t, cmp.Diff(got.LoRA, again.LoRA), "line %s: -received +passed on", line)
 	}
 	for _, test := range []struct {
 		name string
@@ -114,9 +110,7 @@ func TestSamplingDefaults(t *testing.T) {
 		want := defaultSampling(nil)
 		want.MaxTokens, want.HasMaxTokens = test.limit, test.has
 		r.Sampling.Raw = nil
-		if diff := cmp.Diff(want, r.Sampling); diff != "" {
-			t.Errorf("max_tokens %s: -want +got:\n%s", test.name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, r.Sampling), "max_tokens %s: -want +got", test.name)
 	}
 }
 
@@ -167,14 +161,10 @@ func TestTensorsGoBesideTheMessage(t *testing.T) {
 			for _, frame := range m[1:] {
 				sizes = append(sizes, len(frame))
 			}
-			if diff := cmp.Diff(append(append([]int(nil), test.frames...), test.frames...), sizes); diff != "" {
-				t.Errorf("auxiliary frames: -want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(append(append([]int(nil), test.frames...), test.frames...), sizes), "auxiliary frames: -want +got")
 			for i, o := range mustDecode(t, c, m).Outputs {
 				got := readLogprobs(t, o.Logprobs, m)
-				if diff := cmp.Diff(l, got); diff != "" {
-					t.Errorf("output %d: -want +got:\n%s", i, diff)
-				}
+				require.NoDiff(t, cmp.Diff(l, got), "output %d: -want +got", i)
 			}
 		})
 	}
@@ -196,9 +186,7 @@ func TestTokensAreTheirOwn(t *testing.T) {
 			_ = append(o.Outputs[i].Tokens, 99)
 		}
 		for i := range o.Outputs {
-			if diff := cmp.Diff([]uint32{uint32(i), uint32(i)}, o.Outputs[i].Tokens); diff != "" {
-				t.Errorf("output %d: -want +got:\n%s", i, diff)
-			}
+			require.NoDiff(t, cmp.Diff([]uint32{uint32(i), uint32(i)}, o.Outputs[i].Tokens), "output %d: -want +got", i)
 		}
 	}
 }

@@ -181,9 +181,7 @@ func TestTensorsAsRealEncoders(t *testing.T) {
 				continue
 			}
 			got := messageOf(t, c, o)
-			if diff := cmp.Diff(frames[name], [][]byte(got)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
-			}
+			require.NoDiff(t, cmp.Diff(frames[name], [][]byte(got)), "%s (-want +got)", name)
 		}
 	})
 }
@@ -255,9 +253,7 @@ func compareTold(t *testing.T, asked map[string]*Output, out []byte) {
 				}
 				want.Values = append(want.Values, text)
 			}
-			if diff := cmp.Diff(want, pair.got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", told.Name, diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, pair.got), "%s (-want +got)", told.Name)
 		}
 		if told.Finish != "stop" || len(told.Tokens) > 0 {
 			t.Errorf("%s: finish %q, tokens %v", told.Name, told.Finish, told.Tokens)

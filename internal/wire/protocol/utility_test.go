@@ -97,9 +97,7 @@ func TestUtilityFailure(t *testing.T) {
 		c := codecOf(t, line)
 		o := mustDecode(t, c, c.UtilityFailure(0, UtilityCall{CallID: 1<<64 - 1, Method: "fly"}, "no wings", 2))
 		want := &UtilityOutput{CallID: 1<<64 - 1, Failed: true, Failure: "Call to fly method failed: no wings"}
-		if diff := cmp.Diff(want, o.Utility); diff != "" {
-			t.Errorf("line %s: -want +got:\n%s", line, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, o.Utility), "line %s: -want +got", line)
 		if len(o.Outputs) != 0 || o.SchedulerStats != nil || o.FinishedRequests != nil {
 			t.Errorf("line %s: something beside the answer: %+v", line, o)
 		}
@@ -115,9 +113,7 @@ func TestUtilityCallRoundTrip(t *testing.T) {
 	} {
 		got, err := DecodeUtilityCall(AppendUtilityCall(nil, call))
 		require.NoError(t, err)
-		if diff := cmp.Diff(call, got); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff(call, got), "-want +got")
 	}
 }
 
@@ -163,9 +159,7 @@ func TestBadCalls(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
-			if diff := cmp.Diff(test.call, call); diff != "" {
-				t.Errorf("what could be read: -want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.call, call), "what could be read: -want +got")
 		})
 	}
 	claimed := append([]byte{0x95}, slices.Concat(client, id, str, array())...)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
@@ -84,9 +85,7 @@ func TestParseSignature(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			want := pytype.Signature{Params: test.params, Variadic: test.variadic, Result: pytype.Parse(test.result)}
-			if diff := cmp.Diff(want, pytype.ParseSignature(test.text)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, pytype.ParseSignature(test.text)), "(-want +got)")
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseReady(t *testing.T) {
@@ -46,9 +48,7 @@ func TestParseReady(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("peer (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, got), "peer (-want +got)")
 		})
 	}
 }

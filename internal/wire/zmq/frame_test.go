@@ -11,6 +11,8 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const testMax = 200_000
@@ -103,9 +105,7 @@ func TestFrameReader(t *testing.T) {
 				if d := diff(tt.messages, got.Messages); d != "" {
 					t.Errorf("%s: messages (-want +got):\n%s", pace.name, d)
 				}
-				if diff := cmp.Diff(tt.commands, got.Commands); diff != "" {
-					t.Errorf("%s: commands (-want +got):\n%s", pace.name, diff)
-				}
+				require.NoDiff(t, cmp.Diff(tt.commands, got.Commands), "%s: commands (-want +got)", pace.name)
 				if !errors.Is(got.err, tt.err) || !strings.Contains(got.End, tt.text) {
 					t.Errorf("%s: ended with %v, want %v saying %q", pace.name, got.err, tt.err, tt.text)
 				}

@@ -112,9 +112,7 @@ func TestRouterNamesTheNameless(t *testing.T) {
 		}
 		seen[string(id)] = true
 		require.NoError(t, l.Send(id, []byte(name)))
-		if diff := cmp.Diff([][]byte{[]byte(name)}, py.recv(name)); diff != "" {
-			t.Errorf("libzmq received (-want +got):\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff([][]byte{[]byte(name)}, py.recv(name)), "libzmq received (-want +got)")
 	}
 }
 
@@ -144,9 +142,7 @@ func TestBigFrames(t *testing.T) {
 		}
 		py.start(command{"op": "recv_big", "name": "dealer"})
 		require.NoError(t, l.Send([]byte{0, 0}, msg...))
-		if diff := cmp.Diff(want, py.finish().Digests); diff != "" {
-			t.Errorf("libzmq received (-want +got):\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, py.finish().Digests), "libzmq received (-want +got)")
 	})
 }
 

@@ -30,9 +30,7 @@ func cassette(t *testing.T, takes ...take) *trace.Trace {
 	tr := &trace.Trace{Name: "test.jsonl", Meta: trace.Meta{BlockSize: &size, VLLMVersion: &version}}
 	for i, k := range takes {
 		rec := k.record(float64(i), i+2)
-		if err := rec.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rec.Validate())
 		tr.Records = append(tr.Records, rec)
 	}
 	return tr

@@ -66,12 +66,8 @@ func TestRequestsAreQueuedAndAdmittedInOrder(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Limits: Limits{MaxNumSeqs: tt.seqs}, SchedulingPolicy: tt.policy}, 1)
-			r.submit(tt.asks...)
-			r.runAll()
-			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
-				t.Errorf("steps (-want +got):\n%s", diff)
-			}
+			r := ran(t, Options{Limits: Limits{MaxNumSeqs: tt.seqs}, SchedulingPolicy: tt.policy}, tt.asks...)
+			equal(t, "steps", tt.want, r.said())
 		})
 	}
 }
@@ -101,9 +97,7 @@ func TestAbort(t *testing.T) {
 			}
 			r.abort(tt.ids)
 			r.runAll()
-			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
-				t.Errorf("steps (-want +got):\n%s", diff)
-			}
+			equal(t, "steps", tt.want, r.said())
 			for _, e := range r.envelopes {
 				if len(e.FinishedRequests) != 0 {
 					t.Errorf("finished_requests names %q: a real engine says nothing of an aborted request", e.FinishedRequests)
@@ -127,9 +121,7 @@ func TestAnAbortedIDMayBeUsedAgain(t *testing.T) {
 	for _, e := range r.envelopes {
 		got = append(got, e.Outputs.Outputs[0].Tokens...)
 	}
-	if diff := cmp.Diff([]uint32{1, 1, 2, 3}, got); diff != "" {
-		t.Errorf("tokens (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens", []uint32{1, 1, 2, 3}, got)
 }
 
 func TestAnAbortLetsTheNextOneInWhileOthersWaitForTheirTime(t *testing.T) {
@@ -139,9 +131,7 @@ func TestAnAbortLetsTheNextOneInWhileOthersWaitForTheirTime(t *testing.T) {
 	r.run()
 	r.abort([]string{"replay-0"})
 	r.runAll()
-	if diff := cmp.Diff([]uint32{2}, r.answer("replay-1").tokens()); diff != "" {
-		t.Errorf("tokens (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens", []uint32{2}, r.answer("replay-1").tokens())
 }
 
 func TestRefusedRequests(t *testing.T) {
@@ -178,26 +168,20 @@ func TestRefusedRequests(t *testing.T) {
 				if e := r.errorOf(out); e != want {
 					t.Errorf("error %q, want %q", e, want)
 				}
-				if diff := cmp.Diff([][]byte{[]byte(tt.request.ID)}, got[0].FinishedRequests); diff != "" {
-					t.Errorf("finished_requests (-want +got):\n%s", diff)
-				}
+				equal(t, "finished_requests", [][]byte{[]byte(tt.request.ID)}, got[0].FinishedRequests)
 				if len(r.refused) != 1 || !strings.HasPrefix(r.refused[0], tt.request.ID+": ") {
 					t.Errorf("OnRefused was told %q, want one refusal of %s", r.refused, tt.request.ID)
 				}
 				r.envelopes = nil
 				r.runAll()
-				if diff := cmp.Diff([][]string{{"a"}, {"a"}}, r.said()); diff != "" {
-					t.Errorf("the request in flight (-want +got):\n%s", diff)
-				}
+				equal(t, "the request in flight", [][]string{{"a"}, {"a"}}, r.said())
 			})
 		}
 	}
 }
 
 func TestARequestToAbortImmediatelyIsNotAnswered(t *testing.T) {
-	r := newRig(t, Options{}, 1)
-	r.submit(ask("a", count(0, 4), 2, func(q *protocol.Request) { q.AbortImmediately = true }))
-	r.runAll()
+	r := ran(t, Options{}, ask("a", count(0, 4), 2, func(q *protocol.Request) { q.AbortImmediately = true }))
 	if len(r.envelopes) != 0 || len(r.byID) != 0 {
 		t.Errorf("%d envelopes and %d requests, want nothing", len(r.envelopes), len(r.byID))
 	}
@@ -207,9 +191,7 @@ func TestARequestToAbortImmediatelyIsNotAnswered(t *testing.T) {
 func declaredLengths(t *testing.T, line string) [2]int {
 	t.Helper()
 	p, err := protocol.LoadProfile(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return [2]int{len(p.Structs["EngineCoreOutputs"].Fields), len(p.Structs["EngineCoreOutput"].Fields)}
 }
 

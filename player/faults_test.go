@@ -28,9 +28,7 @@ func withFault(text string) change { return extra(faultArg, pack.AppendString(ni
 func faults(t *testing.T, text string) []Fault {
 	t.Helper()
 	f, err := ParseFaults(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -158,9 +156,7 @@ func TestFaults(t *testing.T) {
 					alone.runAll()
 
 					opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
-					r := newRig(t, opt, 1)
-					r.submit(ask("bad", []uint32{2, 3}, 4, withFault(tt.fault)), ask("other", []uint32{11, 12}, 5))
-					r.runAll()
+					r := ran(t, opt, ask("bad", []uint32{2, 3}, 4, withFault(tt.fault)), ask("other", []uint32{11, 12}, 5))
 					want := tt.want
 					if line == "0.27" && tt.old != "" {
 						want = tt.old
@@ -173,13 +169,9 @@ func TestFaults(t *testing.T) {
 						t.Errorf("an output without tokens was told: %v", bad.chunks)
 					}
 					if at := tt.at[pace]; at != nil {
-						if diff := cmp.Diff(at, all["bad"].at); diff != "" {
-							t.Errorf("outputs (-want +got):\n%s", diff)
-						}
+						equal(t, "outputs", at, all["bad"].at)
 					}
-					if diff := cmp.Diff(alone.answer("other"), all["other"], cmp.AllowUnexported(answer{})); diff != "" {
-						t.Errorf("the other one noticed (-want +got):\n%s", diff)
-					}
+					equal(t, "the other one noticed", alone.answer("other"), all["other"], cmp.AllowUnexported(answer{}))
 					if r.busy() != tt.open || (r.held() > 0) != tt.open {
 						t.Errorf("busy %v with %d blocks, want %v", r.busy(), r.held(), tt.open)
 					}
@@ -200,9 +192,7 @@ func isEmpty(tokens []uint32) bool { return len(tokens) == 0 }
 
 func TestDroppedOutputLosesNothingElse(t *testing.T) {
 	for _, line := range []string{"0.33", "0.27"} {
-		r := newRig(t, Options{VLLMVersion: line, Source: counting{}, Faults: faults(t, "drop,drop:1")}, 1)
-		r.submit(ask("a", count(0, 20), 4, promptLogprobs(1)))
-		r.runAll()
+		r := ran(t, Options{VLLMVersion: line, Source: counting{}, Faults: faults(t, "drop,drop:1")}, ask("a", count(0, 20), 4, promptLogprobs(1)))
 		first := r.envelopes[0].Outputs.Outputs[0]
 		if first.Prefill == nil || first.PromptLogprobs == nil || first.Events == nil {
 			t.Errorf("line %s: the first output lacks something: %+v", line, first)
@@ -238,12 +228,8 @@ func TestFaultsByChance(t *testing.T) {
 	if cmp.Equal(some, hit(2, "refuse@0.1")) {
 		t.Error("another seed refuses the same")
 	}
-	if diff := cmp.Diff([]string{"a0", "a1", "a2"}, hit(1, "fail:3")); diff != "" {
-		t.Errorf("fail:3 (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"a7", "a70", "a71"}, hit(1, "fail:3~a7*")); diff != "" {
-		t.Errorf("fail:3~a7* (-want +got):\n%s", diff)
-	}
+	equal(t, "fail:3", []string{"a0", "a1", "a2"}, hit(1, "fail:3"))
+	equal(t, "fail:3~a7*", []string{"a7", "a70", "a71"}, hit(1, "fail:3~a7*"))
 }
 
 func TestBadFaultOfARequest(t *testing.T) {
@@ -256,9 +242,7 @@ func TestBadFaultOfARequest(t *testing.T) {
 		{"not text", pack.AppendInt(nil, 3), "bad_request: vllm_vcr_fault: msgpack: byte 0: expected str, found int"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{}, 1)
-			r.submit(ask("a", count(0, 3), 2, extra(faultArg, tt.value)))
-			r.runAll()
+			r := ran(t, Options{}, ask("a", count(0, 3), 2, extra(faultArg, tt.value)))
 			if got := r.answer("a").err; !strings.HasPrefix(got, tt.want) {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
@@ -308,9 +292,7 @@ func TestAnAbortOfADelayedRequest(t *testing.T) {
 	r.submit(ask("a", count(0, 6), 2, withFault("delay:5s")))
 	r.runAll()
 	got := r.answer("a")
-	if diff := cmp.Diff([]time.Duration{5000 * ms, 5000 * ms}, got.at); diff != "" {
-		t.Errorf("outputs left at (-want +got):\n%s", diff)
-	}
+	equal(t, "outputs left at", []time.Duration{5000 * ms, 5000 * ms}, got.at)
 	if r.busy() || r.held() > 0 || r.faulty != 0 {
 		t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.faulty)
 	}
@@ -318,15 +300,11 @@ func TestAnAbortOfADelayedRequest(t *testing.T) {
 
 // A wrong token is not written into the recording, which others are answered from.
 func TestWrongTokenOfARecording(t *testing.T) {
-	r := newRig(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}})}, 1)
-	r.submit(ask("replay-0", count(0, 4), 3, withFault("wrong-token:1")))
-	r.runAll()
+	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}})}, ask("replay-0", count(0, 4), 3, withFault("wrong-token:1")))
 	r.envelopes = nil
 	r.submit(ask("replay-0", count(0, 4), 3))
 	r.runAll()
-	if diff := cmp.Diff([]uint32{1, 2, 3}, r.answer("replay-0").tokens()); diff != "" {
-		t.Errorf("tokens of the next request (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens of the next request", []uint32{1, 2, 3}, r.answer("replay-0").tokens())
 }
 
 // A request that is held back does not keep a paused engine from going on later.

@@ -56,9 +56,7 @@ func TestImagesAreInTheHashesOfBlocks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := cachedOf(t, Options{KVCache: KVCacheOptions{BlockSize: 16}}, ask("a", count(0, 70), 1, tt.first), ask("b", count(0, 70), 1, tt.second))
-			if diff := cmp.Diff([]int64{0, tt.want}, got); diff != "" {
-				t.Errorf("cached (-want +got):\n%s", diff)
-			}
+			equal(t, "cached", []int64{0, tt.want}, got)
 		})
 	}
 }
@@ -98,9 +96,7 @@ func TestWhetherThePrefixCacheIsRead(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := cachedOf(t, Options{KVCache: KVCacheOptions{BlockSize: 16}}, ask("a", count(0, 40), 1), ask("b", count(0, 40), 1, tt.changes...))
-			if diff := cmp.Diff([]int64{0, tt.want}, got); diff != "" {
-				t.Errorf("cached (-want +got):\n%s", diff)
-			}
+			equal(t, "cached", []int64{0, tt.want}, got)
 		})
 	}
 }

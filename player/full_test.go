@@ -22,15 +22,11 @@ func TestPromptsThatNeverFit(t *testing.T) {
 		{"longer than the KV cache", Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, 31, "a: the prompt has 31 tokens, the KV cache has room for 30"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, tt.opt, 1)
-			r.submit(ask("a", count(0, tt.prompt), 2), ask("b", count(0, 5), 2))
-			r.runAll()
+			r := ran(t, tt.opt, ask("a", count(0, tt.prompt), 2), ask("b", count(0, 5), 2))
 			if got := r.answer("a"); got.finish != protocol.FinishError {
 				t.Errorf("finished by %v, want an error", got.finish)
 			}
-			if diff := cmp.Diff([]string{tt.want}, r.refused); diff != "" {
-				t.Errorf("refused (-want +got):\n%s", diff)
-			}
+			equal(t, "refused", []string{tt.want}, r.refused)
 			if got := r.answer("b"); got.finish != protocol.FinishLength || len(got.chunks) != 2 {
 				t.Errorf("the other finished by %v after %d outputs", got.finish, len(got.chunks))
 			}
@@ -49,9 +45,7 @@ func TestPromptsThatJustFit(t *testing.T) {
 		{"the whole KV cache", Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, 30},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, tt.opt, 1)
-			r.submit(ask("a", count(0, tt.prompt), 1))
-			r.runAll()
+			r := ran(t, tt.opt, ask("a", count(0, tt.prompt), 1))
 			if got := r.answer("a"); got.finish != protocol.FinishLength || len(got.tokens()) != 1 {
 				t.Errorf("finished by %v after %d tokens, want the one token that there is room for: %q", got.finish, len(got.tokens()), r.refused)
 			}
@@ -61,9 +55,7 @@ func TestPromptsThatJustFit(t *testing.T) {
 
 // A request that grows out of the KV cache would be computed anew for ever: it ends.
 func TestAnswerThatFillsTheKVCache(t *testing.T) {
-	r := newRig(t, Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, 1)
-	r.submit(ask("a", count(0, 25), 20))
-	r.runAll()
+	r := ran(t, Options{KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 4}}, ask("a", count(0, 25), 20))
 	if got := r.answer("a"); got.finish != protocol.FinishError || len(slices.Concat(got.chunks...)) != 6 {
 		t.Errorf("finished by %v after %d tokens, want an error after 6", got.finish, len(slices.Concat(got.chunks...)))
 	}
@@ -90,9 +82,7 @@ func TestPreemption(t *testing.T) {
 		}
 	}
 	want := []int{protocol.EventQueued, protocol.EventScheduled, protocol.EventPreempted, protocol.EventScheduled}
-	if diff := cmp.Diff(want, r.eventsOf("b")); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	equal(t, "events", want, r.eventsOf("b"))
 }
 
 // eventsOf are the types of the events that a request was told.

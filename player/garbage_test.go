@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -89,9 +88,7 @@ func TestGarbageDoesNotStopTheService(t *testing.T) {
 	}
 	s.reply(0, "resume_scheduler")
 	got, _ := s.finished(0, 1)
-	if diff := cmp.Diff(randomTokens(0, defaultVocab, "open-x", 5), got["open-x"].tokens); diff != "" {
-		t.Errorf("the request that was open (-want +got):\n%s", diff)
-	}
+	equal(t, "the request that was open", randomTokens(0, defaultVocab, "open-x", 5), got["open-x"].tokens)
 	s.submit(ask("replay-0", count(0, 4), 9))
 	if got, _ = s.finished(0, 1); len(got["replay-0"].tokens) != 3 {
 		t.Errorf("a request afterwards got %+v", got["replay-0"])
@@ -109,9 +106,7 @@ func TestABrokenUtilityCallIsAnsweredByItsNumber(t *testing.T) {
 		{"no method", []byte{0x94, 0, 9, 7, 0x90}, "Call to  method failed: utility call: method: msgpack: byte 3: expected str, found int"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := s.front.SendRaw(0, []byte{protocol.TypeUtility}, tt.payload); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.front.SendRaw(0, []byte{protocol.TypeUtility}, tt.payload))
 			u := s.next(0).Utility
 			if u == nil || u.CallID != 9 || u.Failure != tt.want {
 				t.Errorf("answered %+v, want call 9: %s", u, tt.want)
@@ -124,8 +119,6 @@ func TestABrokenUtilityCallIsAnsweredByItsNumber(t *testing.T) {
 func requestOf(t *testing.T, line string, r *protocol.Request) []byte {
 	t.Helper()
 	codec, err := protocol.CodecFor(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return codec.AppendRequest(nil, r)
 }

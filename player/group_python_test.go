@@ -109,9 +109,7 @@ func startPython(t *testing.T, home, release, client string, requests int, exper
 		cmd.Env = append(cmd.Env, "WAVES_END=1")
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &python{t: t, lines: bufio.NewScanner(out)}
 	p.lines.Buffer(nil, 1<<20)
 	p.peer = testenv.Process(t, "ranks.py of "+release, cmd)
@@ -152,9 +150,7 @@ func playBehind(t *testing.T, begun pythonEvent, release string, together bool) 
 	t.Cleanup(stop)
 	for _, options := range groups {
 		g, err := NewGroup(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		running.Go(func() {
 			if err := g.Run(ctx); err != nil {
 				t.Error(err)
@@ -189,9 +185,7 @@ func checkAnswers(t *testing.T, got pythonEvent, turn, requests int, spread bool
 			want = append(want, []uint32{5, 6, 7 + uint32(i)}[n%3])
 		}
 		var tokens []uint32
-		if err := json.Unmarshal(a[2], &tokens); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(a[2], &tokens))
 		if diff := gocmp.Diff(want, tokens); diff != "" || string(a[0]) != fmt.Sprintf("%q", fmt.Sprintf("r-%d-%d", turn, i)) {
 			t.Errorf("%s (-want +got):\n%s", a[0], diff)
 		}

@@ -116,9 +116,7 @@ func checkSpread(t *testing.T, server *vllmrs.Server, sources [ranks]*parrot) {
 	got := map[string]int64{}
 	for _, m := range generated.FindAllStringSubmatch(metrics(t, server), -1) {
 		tokens, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got[m[1]] = int64(tokens)
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
@@ -131,13 +129,9 @@ var generated = regexp.MustCompile(`(?m)^vllm:generation_tokens_total\{[^}]*engi
 func metrics(t *testing.T, server *vllmrs.Server) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL()+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil || answer.StatusCode != http.StatusOK {
@@ -190,9 +184,7 @@ func runGroups(t *testing.T, server *vllmrs.Server, groups [][]Options) {
 	t.Cleanup(func() { stop(nil); running.Wait() })
 	for _, options := range groups {
 		g, err := NewGroup(options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		running.Go(func() {
 			err := g.Run(ctx)
 			if ctx.Err() != nil && errors.Is(err, ErrFrontendGone) {
@@ -204,9 +196,7 @@ func runGroups(t *testing.T, server *vllmrs.Server, groups [][]Options) {
 			}
 		})
 	}
-	if err := server.Healthy(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Healthy(ctx))
 }
 
 // startFrontend starts the frontend of several engines.
@@ -216,18 +206,14 @@ func startFrontend(t *testing.T, version string, experts bool) *vllmrs.Server {
 	script := fmt.Sprintf("#!/bin/sh\nexec %s $(echo \"$@\" | sed 's/--data-parallel-size 1/--data-parallel-size %d/')\n",
 		testenv.Frontend(t, version), ranks)
 	binary := filepath.Join(dir, "frontend")
-	if err := os.WriteFile(binary, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(binary, []byte(script), 0o755))
 	model := testenv.ModelDir(t)
 	if experts {
 		model = withExperts(t, model)
 	}
 	// Not the context of the test, which ends before the engines are told to stop: they would miss the frontend.
 	server, err := vllmrs.Start(context.Background(), vllmrs.Options{Binary: binary, ModelDir: model})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
@@ -243,26 +229,18 @@ func startFrontend(t *testing.T, version string, experts bool) *vllmrs.Server {
 func withExperts(t *testing.T, model string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(model)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, os.DirFS(model)))
 	path := filepath.Join(dir, "config.json")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config := map[string]any{}
-	if err := json.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &config))
 	config["architectures"], config["model_type"] = []string{"Qwen3MoeForCausalLM"}, "qwen3_moe"
 	config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"] = 4, 2, 32
 	if text, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, text, 0o644))
 	return dir
 }
 
@@ -308,13 +286,9 @@ func TestRealFrontendsLoseAnEngine(t *testing.T) {
 					engines[i].Env = append(os.Environ(), fmt.Sprintf("%s=%s v%s %d", envHandshake, server.Handshake(), version, i))
 					peers[i] = testenv.Process(t, fmt.Sprintf("engine %d", i), engines[i])
 				}
-				if err := server.Healthy(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, server.Healthy(t.Context()))
 				each(t, 40, func(ctx context.Context, i int) error { return parroted(ctx, server, i) })
-				if err := engines[1].Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, engines[1].Process.Kill())
 				<-peers[1].Done()
 				// Whatever was given to the dead one is left behind when enough is answered.
 				ctx, enough := context.WithTimeout(t.Context(), patience)
@@ -387,14 +361,10 @@ func TestRanks(t *testing.T) {
 func TestAGroupEndsTogether(t *testing.T) {
 	s := connect(t, Options{}, 1)
 	all, err := Ranks(Options{Handshake: s.front.Handshake()}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all[1].Handshake = "nowhere"
 	g, err := NewGroup(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := g.Run(s.ctx); err == nil || !strings.Contains(err.Error(), "engine 1: handshake: ") {
 		t.Errorf("Run: %v, want what became of engine 1", err)
 	}

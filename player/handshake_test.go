@@ -19,9 +19,7 @@ import (
 func silentTCP(t *testing.T) (address string, connected <-chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	came, done := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -48,9 +46,7 @@ func silentTCP(t *testing.T) (address string, connected <-chan struct{}) {
 func unheard(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return "tcp://" + l.Addr().String()
 }
@@ -60,9 +56,7 @@ func unheard(t *testing.T) string {
 func greeter(t *testing.T, answer []byte) (address string, hello <-chan struct{}) {
 	t.Helper()
 	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	came, done := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -94,9 +88,7 @@ func TestAHandshakeThatFails(t *testing.T) {
 	two, three := "tcp://127.0.0.1:2", "tcp://127.0.0.1:3"
 	closed := unheard(t)
 	input, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { input.Close() })
 	for _, tt := range []struct {
 		name   string
@@ -156,9 +148,7 @@ func runToEnd(t *testing.T, opt Options) error {
 	ctx, done := context.WithTimeout(context.Background(), patience)
 	defer done()
 	p, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = p.Run(ctx)
 	if ctx.Err() != nil {
 		t.Fatalf("Run did not return: %v", err)
@@ -220,9 +210,7 @@ func TestAFrontendThatDoesNotAnswer(t *testing.T) {
 func TestAFrontendThatLeavesDuringTheHandshake(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		for {
 			if d, err := l.Recv(context.Background()); err != nil || d.Kind == zmq.Received {

@@ -86,9 +86,7 @@ func TestTheClockStandsStill(t *testing.T) {
 			want := map[string]*stream{
 				"stays-x": {tokens: randomTokens(0, defaultVocab, "stays-x", 1), finish: protocol.FinishLength},
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(stream{})); diff != "" {
-				t.Errorf("answers after an hour (-want +got):\n%s", diff)
-			}
+			equal(t, "answers after an hour", want, got, cmp.AllowUnexported(stream{}))
 			s.submit(ask("open-x", count(0, 4), 1))
 			s.reply(0, "is_sleeping")
 			s.stop()
@@ -121,9 +119,7 @@ func TestHowLateAStepIsAJump(t *testing.T) {
 			r.run()
 			r.clock.advance(1*ms + tt.late)
 			r.runAll()
-			if diff := cmp.Diff(tt.want, r.answer("a").at); diff != "" {
-				t.Errorf("outputs left at (-want +got):\n%s", diff)
-			}
+			equal(t, "outputs left at", tt.want, r.answer("a").at)
 		})
 	}
 }

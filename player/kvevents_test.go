@@ -41,13 +41,9 @@ func (s subscribed) Write(line []byte) (int, error) {
 func (s subscribed) subscribe(t *testing.T, endpoint, topic string) *zmq.Conn {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), endpoint, zmq.Sub, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
-	if err := c.Subscribe([]byte(topic)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Subscribe([]byte(topic)))
 	select {
 	case <-s:
 	case <-time.After(patience):
@@ -66,13 +62,9 @@ type batch struct {
 
 func nextBatch(t *testing.T, c *zmq.Conn) batch {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	m, err := c.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(m) != 3 || len(m[1]) != 8 {
 		t.Fatalf("frames %q: want a topic, a number of 8 bytes and a batch", m)
 	}
@@ -89,9 +81,7 @@ func loose(t *testing.T, b []byte) any {
 	d := msgpack.NewDecoder(bytes.NewReader(b))
 	d.UseLooseInterfaceDecoding(true)
 	v, err := d.DecodeInterface()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return v
 }
 
@@ -138,9 +128,7 @@ func hashesOf(t *testing.T, line string, adapter *protocol.LoRA) (numbers []any)
 	pool, err := kvcache.New(kvcache.Options{
 		Blocks: 9, BlockSize: 16, Caching: true, Events: true, Algorithm: kvcache.SHA256CBOR, Seed: "0", Rules: kvcache.RulesOf(line),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tokens := kvPrompt("", nil).PromptTokenIDs
 	s := kvcache.NewSequence(append(tokens, tokens[:8]...))
 	if adapter != nil {
@@ -336,9 +324,7 @@ func TestKVEventsAsEngines(t *testing.T) {
 				s.submit(ask(strconv.Itoa(i), r.prompt, len(r.answer), func(q *protocol.Request) { q.CacheSalt = r.salt }))
 				s.finished(0, 1)
 			}
-			if err := sub.SetReadDeadline(time.Now().Add(patience)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, sub.SetReadDeadline(time.Now().Add(patience)))
 			for i, want := range c.live {
 				m, err := sub.Recv()
 				if err != nil {
@@ -360,13 +346,9 @@ func connectBeside(t *testing.T, opt Options, ended chan error) *session {
 	ctx, done := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(done)
 	codec, err := protocol.CodecFor(opt.VLLMVersion)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	front, err := coreclient.Listen(coreclient.Options{Codec: codec})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { front.Close() })
 	opt.Handshake = front.Handshake()
 	s := &session{t: t, ctx: ctx, front: front, ended: ended}
@@ -383,9 +365,7 @@ func twoPorts(t *testing.T) int {
 	t.Helper()
 	for range 100 {
 		first, err := net.Listen("tcp", ":0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n := first.Addr().(*net.TCPAddr).Port
 		second, err := net.Listen("tcp", fmt.Sprint(":", n+1))
 		first.Close()

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -64,14 +63,10 @@ func readTensor(t *testing.T, cur *pack.Cursor, aux [][]byte) (dtype string, sha
 		t.Fatal(err)
 	}
 	dims, err := cur.ArrayLen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range dims {
 		d, err := cur.Int()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		shape = append(shape, int(d))
 	}
 	if cur.Kind() == pack.Int {
@@ -107,9 +102,7 @@ func TestLogprobsAreMadeUpWhenAsked(t *testing.T) {
 		{"of both", []change{logprobsOf(1), promptLogprobs(0)}, 2, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, spoken), Vocab: vocab}, 1)
-			r.submit(ask("replay-0", prompt, 9, tt.change...))
-			r.runAll()
+			r := ran(t, Options{Trace: cassette(t, spoken), Vocab: vocab}, ask("replay-0", prompt, 9, tt.change...))
 			for i, e := range r.envelopes {
 				out := e.Outputs.Outputs[0]
 				sampled := readTable(t, out.Logprobs, e.aux)
@@ -170,23 +163,17 @@ func checkRow(t *testing.T, row []uint32, values []float32, vocab int) {
 
 func TestLogprobsOfTokensPastTheVocabularyNameRealNeighbours(t *testing.T) {
 	// Nobody named the vocabulary, and the recording knows larger ids.
-	r := newRig(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{151000}})}, 1)
-	r.submit(ask("replay-0", count(0, 4), 1, logprobsOf(3)))
-	r.runAll()
+	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{151000}})}, ask("replay-0", count(0, 4), 1, logprobsOf(3)))
 	e := r.envelopes[0]
 	got := readTable(t, e.Outputs.Outputs[0].Logprobs, e.aux)
-	if diff := cmp.Diff([][]uint32{{151000, 151000, 150999, 150998}}, got.ids); diff != "" {
-		t.Errorf("ids (-want +got):\n%s", diff)
-	}
+	equal(t, "ids", [][]uint32{{151000, 151000, 150999, 150998}}, got.ids)
 }
 
 func TestPromptLogprobsOfShortPrompts(t *testing.T) {
 	for _, n := range []int{0, 1, 2} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			prompt := count(3, n)
-			r := newRig(t, Options{Trace: cassette(t, take{prompt: prompt, output: []uint32{1}})}, 1)
-			r.submit(ask("replay-0", prompt, 1, promptLogprobs(2)))
-			r.runAll()
+			r := ran(t, Options{Trace: cassette(t, take{prompt: prompt, output: []uint32{1}})}, ask("replay-0", prompt, 1, promptLogprobs(2)))
 			e := r.envelopes[0]
 			if rows := len(readTable(t, e.Outputs.Outputs[0].PromptLogprobs, e.aux).ids); rows != max(n-1, 0) {
 				t.Errorf("%d rows for %d prompt tokens, want one a token after the first", rows, n)

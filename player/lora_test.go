@@ -93,9 +93,7 @@ func TestLoRASlots(t *testing.T) {
 		}
 		got = append(got, fmt.Sprint(ids, " ", s["num_waiting_reqs"], " ", s["num_skipped_waiting_reqs"], " ", s["running_lora_adapters"]))
 	}
-	if diff := cmp.Diff([]string{"[a a2 none] 0 1 map[]", "[a] 0 1 map[]", "[b] 0 0 map[]"}, got); diff != "" {
-		t.Errorf("who speaks, waiting, skipped, and adapters, of which a frontend itself keeps account (-want +got):\n%s", diff)
-	}
+	equal(t, "who speaks, waiting, skipped, and adapters, of which a frontend itself keeps account", []string{"[a a2 none] 0 1 map[]", "[a] 0 1 map[]", "[b] 0 0 map[]"}, got)
 }
 
 func TestRegisteredLoRAs(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestReplayIndex(t *testing.T) {
@@ -147,9 +146,7 @@ func TestPrefixChoice(t *testing.T) {
 				r.runAll()
 				got = append(got, append(r.answer(id).tokens(), 0)[0])
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("takes served (-want +got):\n%s", diff)
-			}
+			equal(t, "takes served", tt.want, got)
 		})
 	}
 }
@@ -157,10 +154,6 @@ func TestPrefixChoice(t *testing.T) {
 func TestPrefixBlockSizeFromOptionsWhenTheTraceHasNone(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 8), output: []uint32{1}})
 	tr.Meta.BlockSize = nil
-	r := newRig(t, Options{Trace: tr, Replay: ReplayOptions{Match: MatchPrefix, Strict: true}, KVCache: KVCacheOptions{BlockSize: blockSize}}, 1)
-	r.submit(ask("a", count(0, 8), 1))
-	r.runAll()
-	if diff := cmp.Diff([]uint32{1}, r.answer("a").tokens()); diff != "" {
-		t.Errorf("tokens (-want +got):\n%s", diff)
-	}
+	r := ran(t, Options{Trace: tr, Replay: ReplayOptions{Match: MatchPrefix, Strict: true}, KVCache: KVCacheOptions{BlockSize: blockSize}}, ask("a", count(0, 8), 1))
+	equal(t, "tokens", []uint32{1}, r.answer("a").tokens())
 }

@@ -104,9 +104,7 @@ func TestModelledPace(t *testing.T) {
 					chunks[id] = sizes(a.chunks)
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("outputs left at (-want +got):\n%s", diff)
-			}
+			equal(t, "outputs left at", tt.want, got)
 			if tt.chunks != nil && !cmp.Equal(tt.chunks, chunks) {
 				t.Errorf("outputs have %v tokens, want %v", chunks, tt.chunks)
 			}
@@ -142,9 +140,7 @@ func sizes(chunks [][]uint32) []int {
 func rates(t *testing.T, rates ...float64) *latency.Acceptance {
 	t.Helper()
 	a, err := latency.NewAcceptance(rates...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a
 }
 
@@ -160,12 +156,8 @@ func (agreeing) Duration(step *latency.Step) time.Duration {
 
 // Without acceptance rates the model says how many guesses are right.
 func TestTheModelAcceptsGuesses(t *testing.T) {
-	r := newRig(t, Options{Timing: Timing{Pace: PaceModelled, Latency: agreeing{}}, Decoding: Decoding{SpeculativeTokens: 3}}, 1)
-	r.submit(ask("a", count(0, 4), 6))
-	r.runAll()
-	if diff := cmp.Diff([]int{1, 2, 2, 1}, sizes(r.answer("a").chunks)); diff != "" {
-		t.Errorf("tokens of each output (-want +got):\n%s", diff)
-	}
+	r := ran(t, Options{Timing: Timing{Pace: PaceModelled, Latency: agreeing{}}, Decoding: Decoding{SpeculativeTokens: 3}}, ask("a", count(0, 4), 6))
+	equal(t, "tokens of each output", []int{1, 2, 2, 1}, sizes(r.answer("a").chunks))
 }
 
 // A request that comes while a step is late to end is not scheduled before it is queued.
@@ -183,9 +175,7 @@ func TestNobodyIsScheduledBeforeBeingQueued(t *testing.T) {
 			}
 			queued := (start + 1500*time.Microsecond).Seconds()
 			want := []any{map[string]any{"type": int64(1), "timestamp": queued}, map[string]any{"type": int64(2), "timestamp": queued}}
-			if diff := cmp.Diff(want, decoded(t, out.Events)); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
+			equal(t, "events", want, decoded(t, out.Events))
 		}
 	}
 	r.answer("b")

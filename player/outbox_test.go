@@ -23,14 +23,10 @@ import (
 func pipe(t testing.TB) (*zmq.Conn, *zmq.Listener) {
 	t.Helper()
 	l, err := zmq.Listen("ipc://"+filepath.Join(t.TempDir(), "out"), zmq.Pull, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	conn, err := zmq.Dial(context.Background(), l.Endpoint(), zmq.Push, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn, l
 }
@@ -84,9 +80,7 @@ func nextMessage(t *testing.T, l *zmq.Listener) (frames []string) {
 	t.Helper()
 	for {
 		d, err := l.Recv(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if d.Kind == zmq.Received {
 			for _, frame := range d.Message {
 				frames = append(frames, string(frame))
@@ -128,9 +122,7 @@ func unreadPipe(t *testing.T) (*zmq.Conn, net.Conn) {
 		ready    = "\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL"
 	)
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	peers := make(chan net.Conn, 1)
 	go func() {
@@ -147,9 +139,7 @@ func unreadPipe(t *testing.T) (*zmq.Conn, net.Conn) {
 		peers <- peer
 	}()
 	conn, err := zmq.Dial(t.Context(), "ipc://"+l.Addr().String(), zmq.Push, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	peer := <-peers
 	t.Cleanup(func() { peer.Close() })

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
 )
 
@@ -78,9 +77,7 @@ func TestRecordedPace(t *testing.T) {
 			for id, a := range r.answers() {
 				got[id] = a.at
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("outputs left at (-want +got):\n%s", diff)
-			}
+			equal(t, "outputs left at", tt.want, got)
 			for i, e := range r.envelopes {
 				if want := (start + e.at).Seconds(); e.Timestamp != want {
 					t.Errorf("envelope %d is stamped %v, want %v", i, e.Timestamp, want)
@@ -99,18 +96,14 @@ func TestALateStepDoesNotPutOffWhatFollows(t *testing.T) {
 		r.run()
 	}
 	want := []time.Duration{12 * ms, 21 * ms, 21 * ms, 25 * ms} // due at 10, 15, 20 and 25
-	if diff := cmp.Diff(want, r.answer("replay-0").at); diff != "" {
-		t.Errorf("outputs left at (-want +got):\n%s", diff)
-	}
+	equal(t, "outputs left at", want, r.answer("replay-0").at)
 }
 
 func TestInstantPaceIgnoresRecordedTimes(t *testing.T) {
 	r := newRig(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2}, ttft: 10, gaps: []float64{5}})}, 1)
 	r.submit(ask("replay-0", count(0, 4), 9))
 	r.run()
-	if diff := cmp.Diff([]time.Duration{0, 0}, r.answer("replay-0").at); diff != "" {
-		t.Errorf("outputs left at (-want +got):\n%s", diff)
-	}
+	equal(t, "outputs left at", []time.Duration{0, 0}, r.answer("replay-0").at)
 }
 
 func TestNextDue(t *testing.T) {
@@ -159,9 +152,7 @@ func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]time.Duration{10 * ms, 2 * ms, 4 * ms, 5 * ms}, sleeps); diff != "" {
-		t.Errorf("sleeps (-want +got):\n%s", diff)
-	}
+	equal(t, "sleeps", []time.Duration{10 * ms, 2 * ms, 4 * ms, 5 * ms}, sleeps)
 }
 
 // Who has the room of a step for its prompt has it for one step, however long the
@@ -169,17 +160,13 @@ func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
 func TestAPromptTakesTheRoomOfOneStep(t *testing.T) {
 	slow := take{prompt: count(0, 100), output: []uint32{1, 2}, ttft: 1000, gaps: []float64{1}}
 	quick := take{prompt: count(0, 90), output: []uint32{3, 4}, ttft: 10, gaps: []float64{1}}
-	r := newRig(t, Options{Trace: cassette(t, slow, quick), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10}}, 1)
-	r.submit(ask("replay-0", slow.prompt, 9), ask("replay-1", quick.prompt, 9))
-	r.runAll()
+	r := ran(t, Options{Trace: cassette(t, slow, quick), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10}}, ask("replay-0", slow.prompt, 9), ask("replay-1", quick.prompt, 9))
 	got := map[string][]time.Duration{}
 	for id, a := range r.answers() {
 		got[id] = a.at
 	}
 	want := map[string][]time.Duration{"replay-0": {1000 * ms, 1001 * ms}, "replay-1": {10 * ms, 11 * ms}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("outputs left at (-want +got):\n%s", diff)
-	}
+	equal(t, "outputs left at", want, got)
 }
 
 // An hour of a recording passes in 36 seconds, and the arrivals are the frontend's.
@@ -190,7 +177,5 @@ func TestRecordedPaceIsScaled(t *testing.T) {
 	r.submit(ask("replay-0", count(0, 4), 3))
 	r.runAll()
 	want := []time.Duration{17 * ms, 22 * ms, 24500 * time.Microsecond}
-	if diff := cmp.Diff(want, r.answer("replay-0").at); diff != "" {
-		t.Errorf("outputs left at (-want +got):\n%s", diff)
-	}
+	equal(t, "outputs left at", want, r.answer("replay-0").at)
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -64,9 +63,7 @@ func TestPause(t *testing.T) {
 			if got := r.result(id); got != tt.result {
 				t.Errorf("%s: %s, want %s", tt.method, got, tt.result)
 			}
-			if diff := cmp.Diff(tt.during, r.endings()); diff != "" {
-				t.Errorf("outputs while paused (-want +got):\n%s", diff)
-			}
+			equal(t, "outputs while paused", tt.during, r.endings())
 			if tt.refused {
 				if got, want := r.answer("new").err, "!engine_paused: Generation is paused. Please retry after it resumes."; got != want {
 					t.Errorf("new was refused by %q, want %q", got, want)
@@ -78,9 +75,7 @@ func TestPause(t *testing.T) {
 			r.envelopes = nil
 			r.do("resume_scheduler")
 			r.runAll()
-			if diff := cmp.Diff(tt.after, r.endings()); diff != "" {
-				t.Errorf("outputs after resume (-want +got):\n%s", diff)
-			}
+			equal(t, "outputs after resume", tt.after, r.endings())
 			if got := r.do("is_scheduler_paused"); got != "false" {
 				t.Errorf("is_scheduler_paused: %s", got)
 			}
@@ -194,9 +189,7 @@ func TestSleepAndWakeUp(t *testing.T) {
 			for _, tags := range tt.tags {
 				got = append(got, r.do("wake_up", tags))
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("wake_up (-want +got):\n%s", diff)
-			}
+			equal(t, "wake_up", tt.want, got)
 			r.runAll()
 			if said := r.endings(); slices.Equal(said, []string{"a length"}) != tt.awake {
 				t.Errorf("afterwards it said %q, awake is %v", said, tt.awake)

@@ -280,9 +280,7 @@ func TestPoolingThatIsRefused(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&opt)
 			}
-			r := newRig(t, opt, 1)
-			r.submit(tt.ask)
-			r.runAll()
+			r := ran(t, opt, tt.ask)
 			if got := r.answer("a"); got.finish != protocol.FinishError || !strings.HasPrefix(got.err, tt.want) {
 				t.Errorf("ended by %v: %s, want %s", got.finish, got.err, tt.want)
 			}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -32,9 +31,7 @@ type unixFrontend struct {
 func listenUnix(t *testing.T, ctx context.Context, clients int) *unixFrontend {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "player") // shorter than that of t, as a socket's path must be
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	f := &unixFrontend{t: t, ctx: ctx}
 	if f.codec, err = protocol.CodecFor(protocol.Newest()); err != nil {
@@ -42,9 +39,7 @@ func listenUnix(t *testing.T, ctx context.Context, clients int) *unixFrontend {
 	}
 	listen := func(name string, typ zmq.Type) *zmq.Listener {
 		l, err := zmq.Listen("ipc://"+filepath.Join(dir, name), typ, zmq.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { l.Close() })
 		return l
 	}
@@ -163,9 +158,7 @@ func TestWhatIsKeptForAClientIsBounded(t *testing.T) {
 	front.submit(ask("deaf-x", count(0, 4), said))
 	front.submit(ask("other-x", count(0, 4), 2*said, toClient(1)))
 	got := front.read(1, "other-x", func(int) {})
-	if diff := cmp.Diff(randomTokens(0, defaultVocab, "other-x", 2*said), got); diff != "" {
-		t.Errorf("tokens of the other client (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens of the other client", randomTokens(0, defaultVocab, "other-x", 2*said), got)
 	if kept := unread(p, 0); kept <= limit/2 {
 		t.Errorf("%d bytes are kept for the client that reads nothing, want more than %d", kept, limit/2)
 	}
@@ -177,9 +170,7 @@ func TestWhatIsKeptForAClientIsBounded(t *testing.T) {
 	if want := limit + longest + 16; most > want { // 16: the headers of its frames
 		t.Errorf("up to %d bytes were kept for the client that stopped reading, want at most %d", most, want)
 	}
-	if diff := cmp.Diff(randomTokens(0, defaultVocab, "deaf-x", said), got); diff != "" {
-		t.Errorf("tokens of the client that stopped reading (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens of the client that stopped reading", randomTokens(0, defaultVocab, "deaf-x", said), got)
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("Run: %v", err)
@@ -210,14 +201,10 @@ func TestAClientThatStopsReadingHoldsUpNobody(t *testing.T) {
 	// As long as the one that is not read, so that it ends after it.
 	front.submit(ask("other-x", count(0, 4), said+10, toClient(1)))
 	got := front.read(1, "other-x", func(int) {})
-	if diff := cmp.Diff(randomTokens(0, defaultVocab, "other-x", said+10), got); diff != "" {
-		t.Errorf("tokens of the other client (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens of the other client", randomTokens(0, defaultVocab, "other-x", said+10), got)
 	stop()
 	got = front.read(0, "deaf-x", func(int) {})
-	if diff := cmp.Diff(randomTokens(0, defaultVocab, "deaf-x", said), got); diff != "" {
-		t.Errorf("tokens of the client that stopped reading (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens of the client that stopped reading", randomTokens(0, defaultVocab, "deaf-x", said), got)
 	for string(front.receive(front.outputs[0]).Message[0]) != protocol.EngineDead {
 		// The statistics of the last step may come before it.
 	}

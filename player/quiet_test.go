@@ -65,9 +65,7 @@ func TestTheEndOfTheLastRequestIsTold(t *testing.T) {
 			for range tt.want {
 				want = append(want, tell{})
 			}
-			if diff := cmp.Diff(want, r.tells(), cmp.AllowUnexported(tell{})); diff != "" {
-				t.Errorf("steps without outputs (-want +got):\n%s", diff)
-			}
+			equal(t, "steps without outputs", want, r.tells(), cmp.AllowUnexported(tell{}))
 		})
 	}
 }
@@ -91,27 +89,19 @@ func TestAPromptLongerThanAStepIsCutUp(t *testing.T) {
 	}
 	r.abort([]string{"short"})
 	r.step() // 81 + 10: the rest of the prompt, and what came after it
-	if diff := cmp.Diff([]string{"long", "late"}, r.said()[2]); diff != "" {
-		t.Errorf("third step (-want +got):\n%s", diff)
-	}
+	equal(t, "third step", []string{"long", "late"}, r.said()[2])
 	if len(r.quiet) != 0 {
 		t.Errorf("%d steps without outputs", len(r.quiet))
 	}
 
-	r = newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 101}}, 1)
-	r.submit(ask("long", count(0, 250), 1), ask("late", count(0, 10), 1))
-	r.runAll()
-	if diff := cmp.Diff([][]string{{"long", "late"}}, r.said()); diff != "" {
-		t.Errorf("steps (-want +got):\n%s", diff)
-	}
+	r = ran(t, Options{Limits: Limits{MaxNumBatchedTokens: 100}, KVCache: KVCacheOptions{BlockSize: 10, NumGPUBlocks: 101}}, ask("long", count(0, 250), 1), ask("late", count(0, 10), 1))
+	equal(t, "steps", [][]string{{"long", "late"}}, r.said())
 	want := []tell{
 		{Running: 1, Waiting: 1, Blocks: 10, Queries: 250},
 		{Running: 1, Waiting: 1, Blocks: 20},
 		{}, // nothing left to do
 	}
-	if diff := cmp.Diff(want, r.tells(), cmp.AllowUnexported(tell{})); diff != "" {
-		t.Errorf("steps without outputs (-want +got):\n%s", diff)
-	}
+	equal(t, "steps without outputs", want, r.tells(), cmp.AllowUnexported(tell{}))
 }
 
 // While others wait, a long prompt leaves them a part of each step.
@@ -125,12 +115,8 @@ func TestALongPromptLeavesRoom(t *testing.T) {
 		{"cut", 40, [][]string{{"short"}, {"long"}, {"long"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: 100, LongPrefillTokenThreshold: tt.threshold}}, 1)
-			r.submit(ask("long", count(0, 100), 2), ask("short", count(200, 10), 1))
-			r.runAll()
-			if diff := cmp.Diff(tt.want, r.said()); diff != "" {
-				t.Errorf("steps (-want +got):\n%s", diff)
-			}
+			r := ran(t, Options{Limits: Limits{MaxNumBatchedTokens: 100, LongPrefillTokenThreshold: tt.threshold}}, ask("long", count(0, 100), 2), ask("short", count(200, 10), 1))
+			equal(t, "steps", tt.want, r.said())
 		})
 	}
 }
@@ -208,9 +194,7 @@ func TestAPromptWithLogprobsIsNotLookedUp(t *testing.T) {
 // answered by that.
 func TestAStepHasTokens(t *testing.T) {
 	for _, n := range []int{0, -5} {
-		r := newRig(t, Options{Limits: Limits{MaxNumBatchedTokens: n}}, 1)
-		r.submit(ask("a", count(0, 40), 2))
-		r.runAll()
+		r := ran(t, Options{Limits: Limits{MaxNumBatchedTokens: n}}, ask("a", count(0, 40), 2))
 		if got := len(r.answer("a").at); got != 2 {
 			t.Errorf("max_num_batched_tokens = %d: %d outputs, want 2", n, got)
 		}

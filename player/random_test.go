@@ -57,9 +57,7 @@ func TestRandomTokensDependOnSeedAndIDOnly(t *testing.T) {
 func TestRandomTokensOfAClientsID(t *testing.T) {
 	said := func(id, client string) []uint32 {
 		s, err := Random{Seed: 1}.Script(&Request{ID: id, ExternalID: client})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return []uint32{s.Fill(0), s.Fill(1), s.Fill(2)}
 	}
 	base := said("cmpl-a-0123abcd", "cmpl-a")
@@ -122,13 +120,9 @@ func TestRandomTokensStopAsSampledOnesDo(t *testing.T) {
 		{"min_tokens is over", []change{stopAt(drawn[1], drawn[4]), minTokens(3)}, 8, 5, protocol.FinishStop, pack1(drawn[4])},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Seed: 1, Vocab: 1000, Limits: Limits{MaxModelLen: 12}}, 1)
-			r.submit(ask("a", count(0, 4), tt.max, tt.change...))
-			r.runAll()
+			r := ran(t, Options{Seed: 1, Vocab: 1000, Limits: Limits{MaxModelLen: 12}}, ask("a", count(0, 4), tt.max, tt.change...))
 			got := r.answer("a")
-			if diff := cmp.Diff(drawn[:tt.said], got.tokens(), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("tokens (-want +got):\n%s", diff)
-			}
+			equal(t, "tokens", drawn[:tt.said], got.tokens(), cmpopts.EquateEmpty())
 			if got.finish != tt.finish || got.stop != tt.stop {
 				t.Errorf("finished by %v, stop_reason %q, want %v, %q", got.finish, got.stop, tt.finish, tt.stop)
 			}
@@ -188,13 +182,9 @@ func TestScriptsOfASource(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			source := sourceFunc(func(*Request) (Script, error) { return tt.script, nil })
-			r := newRig(t, Options{Source: source}, 1)
-			r.submit(ask("a", count(0, 4), 6, tt.change...))
-			r.runAll()
+			r := ran(t, Options{Source: source}, ask("a", count(0, 4), 6, tt.change...))
 			got := r.answer("a")
-			if diff := cmp.Diff(tt.chunks, got.chunks); diff != "" {
-				t.Errorf("chunks (-want +got):\n%s", diff)
-			}
+			equal(t, "chunks", tt.chunks, got.chunks)
 			if got.finish != tt.finish {
 				t.Errorf("finished by %v, want %v", got.finish, tt.finish)
 			}

@@ -22,9 +22,7 @@ func goldenOf(t *testing.T, pattern string) *trace.Trace {
 		t.Fatalf("no golden %s: %v", pattern, err)
 	}
 	golden, err := trace.Read(slices.Max(files), trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return golden
 }
 
@@ -37,9 +35,7 @@ func TestRanksShareAGolden(t *testing.T) {
 	for _, match := range Matches() {
 		t.Run(string(match), func(t *testing.T) {
 			replay, err := NewReplay(golden, ReplayOptions{Match: match, Strict: true, Once: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for range 2 { // the second time after a rewind
 				var rigs [ranks]*rig
 				for i := range rigs {
@@ -73,9 +69,7 @@ func idOf(t *testing.T, match Match, i int, rec *trace.Record) (id string) {
 	case MatchIndex:
 		return fmt.Sprintf("cmpl-replay-%d-0a1b2c3d", i)
 	case MatchRequestID:
-		if err := json.Unmarshal(rec.Extra["request_id"], &id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(rec.Extra["request_id"], &id))
 		return id
 	}
 	return fmt.Sprintf("cmpl-%x", i)

@@ -25,9 +25,7 @@ func TestRegistrationIsTheRecordedOne(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		t.Run(line, func(t *testing.T) {
 			codec, err := protocol.CodecFor(line)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}})
 			raw := hex.EncodeToString(codec.AppendReady(nil, &recorded))
 			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &codec.Profile().Version
@@ -60,9 +58,7 @@ func TestRegistrationOfRealEngines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			real := capturedRegistration(t, "../testdata/captures/"+name+".jsonl.gz")
 			ready, err := protocol.DecodeReady(real)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}})
 			raw := hex.EncodeToString(real)
 			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &ready.VLLMVersion
@@ -80,22 +76,16 @@ func TestRegistrationOfRealEngines(t *testing.T) {
 func capturedRegistration(t *testing.T, path string) []byte {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for lines := bufio.NewScanner(z); lines.Scan(); {
 		var m struct {
 			Ch, Dir string
 			Frames  [][]byte
 		}
-		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(lines.Bytes(), &m))
 		if m.Ch == "input0" && m.Dir == "e2f" {
 			return m.Frames[0]
 		}

@@ -108,13 +108,9 @@ func TestReplayOfOneRecord(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.opt.Trace = cassette(t, tt.take)
-			r := newRig(t, tt.opt, 1)
-			r.submit(ask("replay-0", tt.take.prompt, tt.max, tt.change...))
-			r.runAll()
+			r := ran(t, tt.opt, ask("replay-0", tt.take.prompt, tt.max, tt.change...))
 			got := r.answer("replay-0")
-			if diff := cmp.Diff(tt.chunks, got.chunks); diff != "" {
-				t.Errorf("chunks (-want +got):\n%s", diff)
-			}
+			equal(t, "chunks", tt.chunks, got.chunks)
 			if got.finish != tt.finish || got.stop != tt.stop {
 				t.Errorf("finished by %v, stop_reason %q, want %v, %q", got.finish, got.stop, tt.finish, tt.stop)
 			}
@@ -129,12 +125,8 @@ func TestReplayWithoutRecordedChunksSaysOneTokenAStep(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{5, 6, 7}})
 	tr.Records[0].ITLMs, tr.Records[0].ITLTokens = nil, nil
 	tr.Records[0].ITLSummary = &trace.ITLSummary{MeanMs: 1, Count: 2}
-	r := newRig(t, Options{Trace: tr}, 1)
-	r.submit(ask("replay-0", count(0, 4), 9))
-	r.runAll()
-	if diff := cmp.Diff([][]uint32{{5}, {6}, {7}}, r.answer("replay-0").chunks); diff != "" {
-		t.Errorf("chunks (-want +got):\n%s", diff)
-	}
+	r := ran(t, Options{Trace: tr}, ask("replay-0", count(0, 4), 9))
+	equal(t, "chunks", [][]uint32{{5}, {6}, {7}}, r.answer("replay-0").chunks)
 }
 
 func TestRequestsThatNoRecordAnswers(t *testing.T) {
@@ -158,9 +150,7 @@ func TestRequestsThatNoRecordAnswers(t *testing.T) {
 		{"no prompt ids", MatchPrefix, ask("a", nil, 4), "no record shares"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, takes...), Replay: ReplayOptions{Match: tt.match, Strict: true}}, 1)
-			r.submit(tt.request)
-			r.runAll()
+			r := ran(t, Options{Trace: cassette(t, takes...), Replay: ReplayOptions{Match: tt.match, Strict: true}}, tt.request)
 			got := r.answer(tt.request.ID)
 			if got.finish != protocol.FinishError || len(got.tokens()) != 0 {
 				t.Errorf("finished by %v with tokens %v, want an error without tokens", got.finish, got.tokens())
@@ -176,13 +166,9 @@ func TestRequestsThatNoRecordAnswers(t *testing.T) {
 			continue // a match by index that is not strict takes any prompt
 		}
 		t.Run(tt.name+", not strict", func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, takes...), Replay: ReplayOptions{Match: tt.match}, Seed: 3, Vocab: 50}, 1)
-			r.submit(tt.request)
-			r.runAll()
+			r := ran(t, Options{Trace: cassette(t, takes...), Replay: ReplayOptions{Match: tt.match}, Seed: 3, Vocab: 50}, tt.request)
 			want := randomTokens(3, 50, tt.request.ID, 4)
-			if diff := cmp.Diff(want, r.answer(tt.request.ID).tokens()); diff != "" {
-				t.Errorf("fallback tokens (-want +got):\n%s", diff)
-			}
+			equal(t, "fallback tokens", want, r.answer(tt.request.ID).tokens())
 			if len(r.refused) != 0 {
 				t.Errorf("OnRefused was told %q", r.refused)
 			}
@@ -191,12 +177,8 @@ func TestRequestsThatNoRecordAnswers(t *testing.T) {
 }
 
 func TestIndexMatchTakesAnyPromptUnlessStrict(t *testing.T) {
-	r := newRig(t, Options{Trace: cassette(t, take{prompt: count(0, 8), output: []uint32{1, 2}})}, 1)
-	r.submit(ask("replay-0", count(0, 3), 4))
-	r.runAll()
-	if diff := cmp.Diff([]uint32{1, 2}, r.answer("replay-0").tokens()); diff != "" {
-		t.Errorf("tokens (-want +got):\n%s", diff)
-	}
+	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 8), output: []uint32{1, 2}})}, ask("replay-0", count(0, 3), 4))
+	equal(t, "tokens", []uint32{1, 2}, r.answer("replay-0").tokens())
 }
 
 func TestIndexIsThePositionByArrival(t *testing.T) {
@@ -206,9 +188,7 @@ func TestIndexIsThePositionByArrival(t *testing.T) {
 	)
 	late, early := 9.0, 3.0
 	tr.Records[0].ArrivalMs, tr.Records[1].ArrivalMs, tr.Records[2].ArrivalMs = &late, nil, &early
-	r := newRig(t, Options{Trace: tr, Replay: ReplayOptions{Strict: true}}, 1)
-	r.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1), ask("replay-2", count(0, 4), 1))
-	r.runAll()
+	r := ran(t, Options{Trace: tr, Replay: ReplayOptions{Strict: true}}, ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1), ask("replay-2", count(0, 4), 1))
 	for id, want := range map[string][]uint32{"replay-0": {13}, "replay-1": {11}, "replay-2": {}} {
 		if diff := cmp.Diff(want, r.answer(id).chunks[0]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", id, diff)
@@ -218,12 +198,8 @@ func TestIndexIsThePositionByArrival(t *testing.T) {
 
 func TestIndexIsReadFromTheExternalID(t *testing.T) {
 	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{10}}, take{prompt: count(0, 4), output: []uint32{11}})
-	r := newRig(t, Options{Trace: tr, Replay: ReplayOptions{Strict: true}}, 1)
-	r.submit(ask("req-1-00000000", count(0, 4), 1, func(r *protocol.Request) { r.ExternalID = "req-1" }))
-	r.runAll()
-	if diff := cmp.Diff([]uint32{11}, r.answer("req-1-00000000").tokens()); diff != "" {
-		t.Errorf("tokens (-want +got):\n%s", diff)
-	}
+	r := ran(t, Options{Trace: tr, Replay: ReplayOptions{Strict: true}}, ask("req-1-00000000", count(0, 4), 1, func(r *protocol.Request) { r.ExternalID = "req-1" }))
+	equal(t, "tokens", []uint32{11}, r.answer("req-1-00000000").tokens())
 }
 
 func TestNewReplayRefusesWhatCannotBeReplayed(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -87,9 +89,7 @@ func newRig(t *testing.T, opt Options, clients int) *rig {
 	opt.Clock = r.clock
 	opt.OnRefused = func(id string, err error) { r.refused = append(r.refused, fmt.Sprintf("%s: %v", id, err)) }
 	p, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.player, r.engine = p, p.engine
 	r.addClients(clients)
 	r.send = r.capture
@@ -275,6 +275,30 @@ func members(cur *pack.Cursor) (any, error) {
 
 // pack1 formats an id as a stop reason.
 func pack1(id uint32) string { return fmt.Sprint(id) }
+
+// ran is a rig with one client that has served the requests.
+func ran(t *testing.T, opt Options, requests ...*protocol.Request) *rig {
+	t.Helper()
+	r := newRig(t, opt, 1)
+	r.submit(requests...)
+	r.runAll()
+	return r
+}
+
+// equal compares two values of what is named, and goes on if they differ.
+func equal(t testing.TB, what string, want, got any, opt ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opt...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // forSource is what a source gets of a request.
 func forSource(r *protocol.Request) *Request {

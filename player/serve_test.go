@@ -41,9 +41,7 @@ func connect(t *testing.T, opt Options, clients int) *session {
 	t.Cleanup(done)
 	s.ctx = ctx
 	probe, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if s.front, err = coreclient.Listen(coreclient.Options{Codec: probe.codec, Clients: clients}); err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +59,7 @@ func connect(t *testing.T, opt Options, clients int) *session {
 func run(t *testing.T, ctx context.Context, opt Options, ended chan<- error) (*Player, context.CancelFunc) {
 	t.Helper()
 	p, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(ctx)
 	exited := make(chan struct{})
 	go func() {
@@ -249,11 +245,11 @@ func TestShutdownInTheMiddleOfMuchWork(t *testing.T) {
 	aborted := 0
 	for {
 		var o protocol.Outputs
-		if _, err := s.front.Next(s.ctx, 0, &o); errors.Is(err, protocol.ErrEngineDead) {
+		_, err := s.front.Next(s.ctx, 0, &o)
+		if errors.Is(err, protocol.ErrEngineDead) {
 			break
-		} else if err != nil {
-			t.Fatal(err)
 		}
+		must(t, err)
 		for _, out := range o.Outputs {
 			if out.Finish == protocol.FinishAbort {
 				aborted++
@@ -332,14 +328,10 @@ func TestAnAbortReachesABusyEngine(t *testing.T) {
 	s := connect(t, Options{Limits: Limits{MaxModelLen: 1 << 30}}, 2)
 	s.submit(ask("endless-x", count(0, 4), 1<<29))
 	s.next(0)
-	if err := s.front.Abort(0, "endless-x"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.front.Abort(0, "endless-x"))
 	// What was said before the abort still comes; then the answer, and no more.
 	id, err := s.front.Call(0, "is_sleeping")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for o := s.next(0); o.Utility == nil || o.Utility.CallID != id; o = s.next(0) {
 		for _, out := range o.Outputs {
 			if out.Finish != protocol.Unfinished {
@@ -373,9 +365,7 @@ func TestAnUndecodableRequestIsAnswered(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var refused []string
 			s := connect(t, Options{OnRefused: func(id string, err error) { refused = append(refused, id+": "+err.Error()) }}, 2)
-			if err := s.front.SubmitRaw(1, tt.payload); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.front.SubmitRaw(1, tt.payload))
 			got, _ := s.finished(1, 1)
 			a := got["broken-x"]
 			if a == nil || a.finish != protocol.FinishError || !strings.Contains(a.err, "bad_request") {

@@ -152,17 +152,13 @@ func TestMatches(t *testing.T) {
 			}
 			test.opt.Match, test.opt.Strict = test.match, true
 			replay, err := NewReplay(tr, test.opt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for range 2 { // the second time after a rewind
 				var got []uint32
 				for _, r := range test.asks {
 					got = append(got, said(t, replay, r))
 				}
-				if diff := cmp.Diff(test.want, got); diff != "" {
-					t.Errorf("records (-want +got):\n%s", diff)
-				}
+				equal(t, "records", test.want, got)
 				replay.Rewind()
 			}
 		})
@@ -209,9 +205,7 @@ func TestReplayIsShared(t *testing.T) {
 		takes = append(takes, take{prompt: count(0, 8), output: []uint32{uint32(i + 1)}})
 	}
 	replay, err := NewReplay(cassette(t, takes...), ReplayOptions{Match: MatchPrefix, Strict: true, Once: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var players sync.WaitGroup
 	served := make(chan uint32, n)
 	for p := range 4 {
@@ -238,9 +232,7 @@ func TestReplaySummary(t *testing.T) {
 		take{prompt: count(50, 8), output: []uint32{3}}, take{prompt: count(70, 8), output: []uint32{4}, without: "ids"},
 	)
 	replay, err := NewReplay(tr, ReplayOptions{Match: MatchPrefix, Once: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, prompt := range [][]uint32{
 		count(0, 8), count(0, 8), slices.Concat(count(0, 10), count(90, 9)), count(90, 8), nil,
 	} {
@@ -251,14 +243,10 @@ func TestReplaySummary(t *testing.T) {
 	want := ReplaySummary{
 		Requests: 5, Whole: 1, Partial: 1, Unmatched: 2, Exhausted: 1, Depths: map[int]int{10: 1}, Records: 3, Unused: 1,
 	}
-	if diff := cmp.Diff(want, replay.Summary()); diff != "" {
-		t.Errorf("summary (-want +got):\n%s", diff)
-	}
+	equal(t, "summary", want, replay.Summary())
 	const text = "5 requests: 1 matched a whole prompt or an id, 1 a beginning (1 of 10 tokens), 2 nothing, " +
 		"1 only used records; 0 were answered again; 1 of 3 records unused"
-	if diff := cmp.Diff(text, replay.Summary().String()); diff != "" {
-		t.Errorf("text (-want +got):\n%s", diff)
-	}
+	equal(t, "text", text, replay.Summary().String())
 }
 
 func TestEcho(t *testing.T) {
@@ -278,9 +266,7 @@ func TestEcho(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			r := newRig(t, Options{Source: Echo{}}, 1)
-			r.submit(ask("a", test.prompt, test.max, test.change...))
-			r.runAll()
+			r := ran(t, Options{Source: Echo{}}, ask("a", test.prompt, test.max, test.change...))
 			got := r.answer("a")
 			if diff := cmp.Diff(test.want, got.tokens()); diff != "" || got.finish != test.finish {
 				t.Errorf("finished by %v, want %v; tokens (-want +got):\n%s", got.finish, test.finish, diff)

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
@@ -49,9 +48,7 @@ func TestTheFirstOutputTellsOfQueueAndPrompt(t *testing.T) {
 		}
 		got = append(got, f)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("first and later outputs (-want +got):\n%s", diff)
-	}
+	equal(t, "first and later outputs", want, got)
 }
 
 func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
@@ -67,9 +64,7 @@ func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := cassette(t, take{prompt: count(0, 8), output: []uint32{1}})
 			tr.Meta.EngineConfig = &tt.config
-			r := newRig(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize}}, 1)
-			r.submit(ask("replay-0", count(0, 8), 9))
-			r.runAll()
+			r := ran(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize}}, ask("replay-0", count(0, 8), 9))
 			prefill := decoded(t, r.envelopes[0].Outputs.Outputs[0].Prefill).(map[string]any)
 			if got := prefill["num_cache_creation_tokens"]; got != tt.want {
 				t.Errorf("num_cache_creation_tokens %v, want %d", got, tt.want)
@@ -85,9 +80,7 @@ func TestAnEngineWithoutPrefixCacheCreatesNone(t *testing.T) {
 // Without a prefix cache the same prompt is computed twice.
 func TestNoPrefixCaching(t *testing.T) {
 	for _, off := range []bool{false, true} {
-		r := newRig(t, Options{KVCache: KVCacheOptions{BlockSize: blockSize, NoPrefixCaching: off}}, 1)
-		r.submit(ask("a", count(0, 9), 1))
-		r.runAll()
+		r := ran(t, Options{KVCache: KVCacheOptions{BlockSize: blockSize, NoPrefixCaching: off}}, ask("a", count(0, 9), 1))
 		r.submit(ask("b", count(0, 9), 1))
 		r.runAll()
 		want := map[bool]int64{false: 8, true: 0}[off]
@@ -137,17 +130,13 @@ func TestSchedulerStatistics(t *testing.T) {
 		take{prompt: count(0, 12), output: []uint32{1}, cached: 12},     // waits for one of them
 	)
 	// 11 blocks, of which one is the null block.
-	r := newRig(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize, NumGPUBlocks: 11}, Limits: Limits{MaxNumSeqs: 2}}, 1)
-	r.submit(ask("replay-0", count(0, 8), 9), ask("replay-1", count(0, 3), 9), ask("replay-2", count(0, 12), 9))
-	r.runAll()
+	r := ran(t, Options{Trace: tr, KVCache: KVCacheOptions{BlockSize: blockSize, NumGPUBlocks: 11}, Limits: Limits{MaxNumSeqs: 2}}, ask("replay-0", count(0, 8), 9), ask("replay-1", count(0, 3), 9), ask("replay-2", count(0, 12), 9))
 	want := []gauges{
 		{Running: 2, Waiting: 1, Usage: 0.3, Requests: 2, Queries: 11, Hits: 4},
 		{Running: 1, Waiting: 1, Usage: 0.3},
 		{Running: 0, Waiting: 0, Usage: 0, Requests: 1, Queries: 12, Hits: 11},
 	}
-	if diff := cmp.Diff(want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
-		t.Errorf("statistics by step (-want +got):\n%s", diff)
-	}
+	equal(t, "statistics by step", want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9))
 }
 
 func TestStatisticsForgetAbortedRequests(t *testing.T) {
@@ -157,9 +146,7 @@ func TestStatisticsForgetAbortedRequests(t *testing.T) {
 	r.abort([]string{"b"})
 	r.step()
 	want := []gauges{{Running: 1, Waiting: 2, Usage: 0.1, Requests: 1, Queries: 4}, {Running: 1, Waiting: 1, Usage: 0.2}}
-	if diff := cmp.Diff(want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
-		t.Errorf("statistics by step (-want +got):\n%s", diff)
-	}
+	equal(t, "statistics by step", want, r.gauges(t), cmpopts.EquateApprox(0, 1e-9))
 }
 
 func TestStatisticsGoToOneClient(t *testing.T) {
@@ -176,17 +163,13 @@ func TestStatisticsGoToOneClient(t *testing.T) {
 		got = append(got, sent{r.envelopes[i].client, strings.Join(ids, " "), r.envelopes[i].SchedulerStats != nil})
 	}
 	want := []sent{{1, "b", true}, {2, "a c", false}, {2, "a c", true}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("envelopes (-want +got):\n%s", diff)
-	}
+	equal(t, "envelopes", want, got)
 }
 
 // Of three guesses for each step two are right. What was counted in one step is not
 // counted again in the next, and a step without guesses says nothing of them.
 func TestGuessesAreCounted(t *testing.T) {
-	r := newRig(t, Options{Decoding: Decoding{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}}, 1)
-	r.submit(ask("a", count(0, 4), 8))
-	r.runAll()
+	r := ran(t, Options{Decoding: Decoding{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}}, ask("a", count(0, 4), 8))
 	each := map[string]any{
 		"num_spec_tokens": int64(3), "num_drafts": int64(1), "num_draft_tokens": int64(3), "num_accepted_tokens": int64(2),
 		"num_accepted_tokens_per_pos": []any{int64(1), int64(1), int64(0)}, "num_draft_tokens_per_pos": []any{int64(1), int64(1), int64(1)},
@@ -195,9 +178,7 @@ func TestGuessesAreCounted(t *testing.T) {
 	for _, e := range r.envelopes {
 		got = append(got, e.stats(t)["spec_decoding_stats"])
 	}
-	if diff := cmp.Diff([]any{nil, each, each, nil}, got); diff != "" {
-		t.Errorf("spec_decoding_stats by step (-want +got):\n%s", diff)
-	}
+	equal(t, "spec_decoding_stats by step", []any{nil, each, each, nil}, got)
 
 	// What a stop cuts off was accepted all the same.
 	r = newRig(t, Options{Decoding: Decoding{SpeculativeTokens: 3, Acceptance: rates(t, 1, 1, 0)}, Vocab: 1}, 1)
@@ -205,10 +186,6 @@ func TestGuessesAreCounted(t *testing.T) {
 	stopped.Sampling.StopTokenIDs, stopped.Sampling.MinTokens = []uint32{0}, 3
 	r.submit(stopped)
 	r.runAll()
-	if diff := cmp.Diff([]int{1, 2}, sizes(r.answer("a").chunks)); diff != "" {
-		t.Errorf("tokens of each output (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(each, r.envelopes[1].stats(t)["spec_decoding_stats"]); diff != "" {
-		t.Errorf("spec_decoding_stats of the last step (-want +got):\n%s", diff)
-	}
+	equal(t, "tokens of each output", []int{1, 2}, sizes(r.answer("a").chunks))
+	equal(t, "spec_decoding_stats of the last step", each, r.envelopes[1].stats(t)["spec_decoding_stats"])
 }

@@ -24,9 +24,7 @@ import (
 func hermes(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "Hermes-3")
-	if err := os.CopyFS(dir, os.DirFS("../testdata/model/tiny")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, os.DirFS("../testdata/model/tiny")))
 	return dir
 }
 
@@ -36,14 +34,10 @@ func behindFrontend(t *testing.T, version string, opt Options) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: hermes(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	opt.Handshake, opt.VLLMVersion, opt.Limits.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
 	p, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
 	t.Cleanup(func() {
@@ -55,9 +49,7 @@ func behindFrontend(t *testing.T, version string, opt Options) string {
 	})
 	healthy, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	if err := server.Healthy(healthy); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Healthy(healthy))
 	return server.URL()
 }
 
@@ -67,14 +59,10 @@ func chat(t *testing.T, url, members string) (int, map[string]any) {
 	t.Helper()
 	body := `{"model":"model","max_tokens":600,"messages":[{"role":"user","content":"hi"}],` + members + `}`
 	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var answer map[string]any
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		t.Fatalf("%s: %v", raw, err)

@@ -29,15 +29,11 @@ type byteEncoder struct {
 func newByteEncoder(t testing.TB) *byteEncoder {
 	t.Helper()
 	raw, err := os.ReadFile("../testdata/model/tiny/tokenizer.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var file struct {
 		Model struct{ Vocab map[string]uint32 }
 	}
-	if err := json.Unmarshal(raw, &file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &file))
 	e := &byteEncoder{bytes: map[uint32]byte{}}
 	next := rune(256) // the bytes that are not printed stand there in their order
 	for b := range 256 {
@@ -107,9 +103,7 @@ func TestStructuredOutputs(t *testing.T) {
 		{"tag", constrainedText("structural_tag", `{"type":"structural_tag","format":{"type":"const_string","value":"hi é"}}`), `hi é`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Source: structured(t, e)}, 1)
-			r.submit(ask("a", count(0, 4), 1000, eos(testEOS), tt.change))
-			r.runAll()
+			r := ran(t, Options{Source: structured(t, e)}, ask("a", count(0, 4), 1000, eos(testEOS), tt.change))
 			got := r.answer("a")
 			tokens := got.tokens()
 			if len(tokens) == 0 || tokens[len(tokens)-1] != testEOS || got.finish != protocol.FinishStop || got.stop != "" {
@@ -142,9 +136,7 @@ func TestStructuredOutputsWithinABudget(t *testing.T) {
 		{"a long one is cut off", 9, []change{constrainedText("regex", "(abc){1000}"), eos(testEOS)}, `abcabcabc`, protocol.FinishLength, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Source: structured(t, e)}, 1)
-			r.submit(ask("a", count(0, 4), tt.max, tt.change...))
-			r.runAll()
+			r := ran(t, Options{Source: structured(t, e)}, ask("a", count(0, 4), tt.max, tt.change...))
 			got := r.answer("a")
 			tokens := got.tokens()
 			if tt.finish == protocol.FinishStop {
@@ -174,9 +166,7 @@ func TestStructuredOutputsAreSeeded(t *testing.T) {
 	say := func(id string, changes ...change) []uint32 {
 		s := structured(t, newByteEncoder(t))
 		script, err := s.Script(forSource(ask(id, nil, 1000, append(changes, constrainedText("regex", "[a-z]{20}"), eos(testEOS))...)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return script.Tokens
 	}
 	seed := func(r *protocol.Request) { r.Sampling.HasSeed, r.Sampling.Seed = true, 7 }
@@ -233,9 +223,7 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 		s := structured(t, e)
 		s.Seed = seed
 		script, err := s.Script(forSource(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if text := e.decode(script.Tokens[:len(script.Tokens)-1]); text != "è" {
 			t.Errorf("seed %d: said %q", seed, text)
 		}
@@ -252,9 +240,7 @@ func TestTextsAreCutBetweenCharacters(t *testing.T) {
 	e := newByteEncoder(t)
 	s := structured(t, e)
 	l, err := s.language(ask("a", nil, 1, constrainedText("regex", "€{200}")).Sampling.StructuredOutputs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for limit := 1; limit < 20; limit++ {
 		ids, whole, err := s.tokens(l, 1, 0, limit)
 		if want := strings.Repeat("€", limit/3); err != nil || whole || e.decode(ids) != want {
@@ -278,9 +264,7 @@ func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 	var want [][]uint32
 	for _, r := range requests {
 		script, err := structured(t, s.Encoder).Script(forSource(r))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want = append(want, script.Tokens)
 	}
 	var running sync.WaitGroup
@@ -333,9 +317,7 @@ func TestConstraintsAreCompiledOnce(t *testing.T) {
 	}
 	raw := ask("a", nil, 10, all[len(all)-1]).Sampling.StructuredOutputs
 	first, err := s.language(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if second, err := s.language(raw); err != nil || first != second {
 		t.Errorf("compiled again: %v", err)
 	}
@@ -349,9 +331,7 @@ func TestConstraintsKeepTheOrderOfTheirMembers(t *testing.T) {
 	raw = pack.AppendArrayHeader(pack.AppendString(raw, "m"), 4)
 	raw = pack.AppendFloat64(pack.AppendUint(pack.AppendInt(pack.AppendNil(raw), -5), 1<<63), 0.25)
 	got, err := decodeConstraint(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := `{"z":false,"a\u000a\"":"é\\","m":[null,-5,9223372036854775808,0.25]}`
 	if diff := cmp.Diff(want, got.Text); diff != "" {
 		t.Error(diff)

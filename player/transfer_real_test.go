@@ -33,14 +33,10 @@ func fronted(t *testing.T, version string, opt Options, env ...string) *played {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), Env: env})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	opt.Handshake, opt.VLLMVersion, opt.Limits.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
 	p, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := &played{t: t, url: server.URL(), ended: make(chan error, 1)}
 	go func() {
 		defer close(f.ended)
@@ -55,9 +51,7 @@ func fronted(t *testing.T, version string, opt Options, env ...string) *played {
 	})
 	healthy, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	if err := server.Healthy(healthy); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Healthy(healthy))
 	return f
 }
 
@@ -73,21 +67,15 @@ func (f *played) post(path string, body object, header ...string) (int, object) 
 func post(t *testing.T, url string, body object, header ...string) (int, object) {
 	t.Helper()
 	raw, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	var answer object
 	_ = json.NewDecoder(resp.Body).Decode(&answer)
@@ -140,9 +128,7 @@ func (f *played) metric(name string) float64 {
 func transferring(t *testing.T, id string) *Transfer {
 	t.Helper()
 	s, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	return &Transfer{EngineID: id, Host: "127.0.0.1", Port: s.Port(0), DataPlane: s}
 }
@@ -200,9 +186,7 @@ func throughSidecar(t *testing.T, prefill, decode *played) {
 		t.Skip("VLLM_VCR_PD_SIDECAR names no sidecar")
 	}
 	free, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	free.Close()
 	port := fmt.Sprint(free.Port(0))
 	_, vllmPort, _ := strings.Cut(strings.TrimPrefix(decode.url, "http://"), ":")
@@ -210,9 +194,7 @@ func throughSidecar(t *testing.T, prefill, decode *played) {
 	cmd := exec.CommandContext(ctx, binary, "-secure-proxy=false", "-port", port, "-vllm-port", vllmPort)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cancel()
 		_ = cmd.Wait()

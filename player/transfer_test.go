@@ -175,9 +175,7 @@ func TestKeep(t *testing.T) {
 			r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: time.Second, DataPlane: p}})
 			r.submit(ask("a", count(0, 20), 1, computing))
 			r.run()
-			if diff := cmp.Diff([]string{"a"}, p.offered); diff != "" {
-				t.Errorf("offered (-want +got):\n%s", diff)
-			}
+			equal(t, "offered", []string{"a"}, p.offered)
 			if r.held() != 2 || r.busy() {
 				t.Errorf("%d blocks kept, busy %v; want 2, false", r.held(), r.busy())
 			}
@@ -187,17 +185,13 @@ func TestKeep(t *testing.T) {
 			}
 			r.submit(ask("a", count(0, 20), 1))
 			r.run()
-			if diff := cmp.Diff([]string{"a: the request id is already in use"}, r.refused); diff != "" {
-				t.Errorf("refused (-want +got):\n%s", diff)
-			}
+			equal(t, "refused", []string{"a: the request id is already in use"}, r.refused)
 			tt.do(r, p)
 			r.runAll()
 			if r.held() != 0 || len(r.connector.kept) > 0 {
 				t.Errorf("%d blocks left behind", r.held())
 			}
-			if diff := cmp.Diff(tt.want, p.withdrawn); diff != "" {
-				t.Errorf("withdrawn (-want +got):\n%s", diff)
-			}
+			equal(t, "withdrawn", tt.want, p.withdrawn)
 		})
 	}
 }
@@ -281,20 +275,14 @@ func TestPull(t *testing.T) {
 	p.ends <- nil
 	r.hear()
 	r.runAll()
-	if diff := cmp.Diff([]time.Duration{200 * ms, 210 * ms}, r.answer("a").at); diff != "" {
-		t.Errorf("the one that pulls (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]time.Duration{100 * ms, 200 * ms}, r.answer("b").at); diff != "" {
-		t.Errorf("the other one (-want +got):\n%s", diff)
-	}
+	equal(t, "the one that pulls", []time.Duration{200 * ms, 210 * ms}, r.answer("a").at)
+	equal(t, "the other one", []time.Duration{100 * ms, 200 * ms}, r.answer("b").at)
 	got := r.prefillOf("a")
 	want := map[string]any{
 		"num_prompt_tokens": int64(20), "num_computed_tokens": int64(0), "num_cached_tokens": int64(20),
 		"num_local_cached_tokens": int64(0), "num_external_cached_tokens": int64(20), "num_cache_creation_tokens": int64(16),
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("prefill_stats (-want +got):\n%s", diff)
-	}
+	equal(t, "prefill_stats", want, got)
 	r.submit(ask("again", count(0, 18), 1))
 	r.runAll()
 	if got := r.prefillOf("again")["num_local_cached_tokens"]; got != int64(16) {
@@ -354,9 +342,7 @@ func TestTimeOfPulls(t *testing.T) {
 				r.hear()
 			}
 			r.runAll()
-			if diff := cmp.Diff(tt.want, r.answer("a").at); diff != "" {
-				t.Errorf("outputs left at (-want +got):\n%s", diff)
-			}
+			equal(t, "outputs left at", tt.want, r.answer("a").at)
 		})
 	}
 }
@@ -392,9 +378,7 @@ func TestPullStatistics(t *testing.T) {
 					want[i] = "[]" + want[i][strings.Index(want[i], ","):]
 				}
 			}
-			if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
-				t.Errorf("stages, look-ups (-want +got):\n%s", diff)
-			}
+			equal(t, "stages, look-ups", want, got[:len(want)])
 		})
 	}
 }
@@ -498,9 +482,7 @@ func TestRelease(t *testing.T) {
 			p.ends <- nil
 			r.player.fetches.Wait()
 			stop()
-			if diff := cmp.Diff(tt.want, p.released); diff != "" {
-				t.Errorf("released (-want +got):\n%s", diff)
-			}
+			equal(t, "released", tt.want, p.released)
 			if tt.name != "aborted before it pulls" && (r.held() != 0 || r.busy()) {
 				t.Errorf("left behind: %d blocks", r.held())
 			}

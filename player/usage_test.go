@@ -18,22 +18,16 @@ func TestUsageOfRealEngines(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			codec, err := protocol.CodecFor(line)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			pool, err := kvcache.New(kvcache.Options{Blocks: 8192, BlockSize: 128, Caching: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			followed := map[string]*kvcache.Sequence{}
 			steps := 0
 			for _, m := range testenv.Capture(t, name) {
 				switch {
 				case m.Channel == "input0" && len(m.Frames) == 2 && m.Frames[0][0] == protocol.TypeAdd:
 					var r protocol.Request
-					if err := codec.DecodeRequest(m.Frames[1], &r); err != nil {
-						t.Fatal(err)
-					}
+					must(t, codec.DecodeRequest(m.Frames[1], &r))
 					followed[r.ID] = kvcache.NewSequence(r.PromptTokenIDs)
 					followed[r.ID].Uncached = r.Sampling.PromptLogprobs != protocol.NoLogprobs
 				case m.Channel == "output0":
@@ -51,9 +45,7 @@ func TestUsageOfRealEngines(t *testing.T) {
 func followStep(t *testing.T, codec *protocol.Codec, pool *kvcache.Pool, followed map[string]*kvcache.Sequence, frame []byte, step int) {
 	t.Helper()
 	var o protocol.Outputs
-	if err := codec.DecodeOutputs(frame, &o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, codec.DecodeOutputs(frame, &o))
 	for _, out := range o.Outputs {
 		q := followed[string(out.ID)]
 		computed := len(q.Tokens) - 1
@@ -92,9 +84,7 @@ func numberIn(t *testing.T, encoded []byte, name string) float64 {
 		}
 		if key == name {
 			number, err := cur.Float()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return number
 		}
 		err = cur.Skip()

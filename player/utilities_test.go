@@ -3,7 +3,6 @@ package player
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -170,9 +169,7 @@ func kindWanted(want, got string) string {
 func TestEveryUtilityThatALineKnowsIsTried(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		c, err := protocol.CodecFor(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for method := range c.Profile().Utilities {
 			r := newRig(t, Options{VLLMVersion: line}, 1)
 			if got := r.do(method); got == pending {
@@ -240,9 +237,7 @@ func TestWeightVersionIsInLaterEnvelopes(t *testing.T) {
 			for _, e := range r.envelopes {
 				got = append(got, e.WeightVersion)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("weight_version of the envelopes (-want +got):\n%s", diff)
-			}
+			equal(t, "weight_version of the envelopes", want, got)
 			if got := r.do("get_weight_version"); got != `"step-12"` {
 				t.Errorf("get_weight_version: %s", got)
 			}
@@ -298,7 +293,5 @@ func TestAResetPreempts(t *testing.T) {
 	r.do("reset_prefix_cache", true, false)
 	r.runAll()
 	want := []int{protocol.EventQueued, protocol.EventScheduled, protocol.EventPreempted, protocol.EventScheduled}
-	if diff := cmp.Diff(want, r.eventsOf("a")); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	equal(t, "events", want, r.eventsOf("a"))
 }

@@ -3,7 +3,6 @@ package player
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 )
 
 // What the ranks of a group say of their waves, line by line as in the sources of the
@@ -185,12 +184,8 @@ func TestWaves(t *testing.T) {
 					t.Fatal(d.what)
 				}
 			}
-			if diff := cmp.Diff(tt.start, start); diff != "" {
-				t.Errorf("waves to begin (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.end, end); diff != "" {
-				t.Errorf("waves that ended (-want +got):\n%s", diff)
-			}
+			equal(t, "waves to begin", tt.start, start)
+			equal(t, "waves that ended", tt.end, end)
 			if at := [3]int{w.current(0), w.current(1), w.current(2)}; at != tt.at {
 				t.Errorf("the ranks are at waves %v, want %v", at, tt.at)
 			}

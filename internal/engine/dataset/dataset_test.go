@@ -20,18 +20,14 @@ var loadTiny = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tok
 func tiny(t testing.TB) *tokenizer.Tokenizer {
 	t.Helper()
 	tok, err := loadTiny()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tok
 }
 
 func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -98,9 +94,7 @@ func TestLoad(t *testing.T) {
 				path = write(t, test.file, test.text)
 			}
 			set, err := Load(path, tiny(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(test.want, pairs(set)); diff != "" || set.Skipped != test.skipped || set.Len() != len(test.want) {
 				t.Errorf("%d rows, %d skipped, want %d (-want +got):\n%s", set.Len(), set.Skipped, test.skipped, diff)
 			}
@@ -114,13 +108,9 @@ func TestLoadRefuses(t *testing.T) {
 	_, _ = zw.Write([]byte(`{"prompt":"p","completion":"c"}`))
 	zw.Close()
 	parquet, err := os.ReadFile("testdata/flat-snappy.parquet")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lz4, err := os.ReadFile("testdata/flat-lz4.parquet")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tests := []struct{ name, file, text, want string }{
 		{"empty lines", "a.jsonl", "", "a dataset without rows"},
 		{"empty json", "a.json", " ", "a dataset without rows"},
@@ -163,9 +153,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	t.Run("a folder", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "x.jsonl")
-		if err := os.Mkdir(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(path, 0o755))
 		if _, err := Load(path, tiny(t)); err == nil || !strings.Contains(err.Error(), "a folder, not a dataset") {
 			t.Errorf("got %v", err)
 		}
@@ -211,9 +199,7 @@ func TestLoadBoundsRows(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			head := map[string]string{"a.jsonl": "{\"prompt\":\"p\",\"output\":\"o\"}\n{\"prompt\":\"", "a.json": `[{"prompt":"`, "a.csv": "prompt,output\n\""}[file]
 			path := write(t, file, head)
-			if err := os.Truncate(path, 1<<30); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(path, 1<<30))
 			tok := tiny(t)
 			var err error
 			took := allocated(func() { _, err = Load(path, tok) })
@@ -248,15 +234,9 @@ func TestSQLiteRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.sqlite")
 			db, err := sqlite3.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Exec(test.sql); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, db.Exec(test.sql))
+			must(t, db.Close())
 			if _, err := Load(path, nil); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}

@@ -44,13 +44,9 @@ func said(t testing.TB, tok *tokenizer.Tokenizer, script player.Script, most int
 func source(t testing.TB, minDepth int, lines ...string) *Source {
 	t.Helper()
 	set, err := Load(write(t, "a.jsonl", strings.Join(lines, "\n")), tiny(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := set.Source(Options{Strict: true, MinDepth: minDepth})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -196,9 +192,7 @@ func TestSourceAnswers(t *testing.T) {
 			s, tok := source(t, 0, row1("Say hello", whole)), tiny(t)
 			for range 2 { // the second time out of what was kept
 				script, err := s.Script(request("a", tok.Encode("Say hello"), test.change))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if got := said(t, tok, script, test.most); got != test.want {
 					t.Errorf("got %q, want %q", got, test.want)
 				}
@@ -210,13 +204,9 @@ func TestSourceAnswers(t *testing.T) {
 // The ids in the table are those that the Rust library made of the same texts.
 func TestSourceOfTokens(t *testing.T) {
 	set, err := Load("testdata/tokens.sqlite", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := set.Source(Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tok := tiny(t)
 	var got []string
 	for i, text := range []string{"Say hello", "Say hello", "Count", "Say hello", "hello"} {
@@ -237,16 +227,12 @@ func TestSourceOfTokens(t *testing.T) {
 // What no row answers is answered by the fallback, and ids that the tokenizer does not have match nothing.
 func TestSourceFallsBack(t *testing.T) {
 	set, err := Load(write(t, "a.jsonl", row1("Hi", "Hello")), tiny(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := set.Source(Options{}); err == nil {
 		t.Error("a source without a fallback was made, that is not strict")
 	}
 	s, err := set.Source(Options{Fallback: player.Echo{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, prompt := range [][]uint32{{1 << 30, 1<<32 - 1, endOfText}, {endOfText}, {}} {
 		script, err := s.Script(request("a", prompt))
 		if err != nil || !cmp.Equal(script.Tokens, prompt) && len(prompt) > 0 {
@@ -262,17 +248,11 @@ func TestSourceFallsBack(t *testing.T) {
 func TestSourceThatCannotBeSpelt(t *testing.T) {
 	const letters = `{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false}}`
 	tok, err := tokenizer.Parse([]byte(letters))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	set, err := Load(write(t, "a.jsonl", row1("a", "b")+"\n"+row1("b", "abc")), tok)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := set.Source(Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := s.Script(request("x", tok.Encode("b"))); err == nil || !strings.Contains(err.Error(), "a.jsonl: row 2: the tokenizer cannot spell its completion") {
 		t.Errorf("got %v", err)
 	}
@@ -327,16 +307,12 @@ func TestBrokenBinaries(t *testing.T) {
 	for name, most := range map[string]int{"flat-zstd.parquet": 1000, "messages.parquet": 500, "tokens.sqlite": 50} {
 		t.Run(name, func(t *testing.T) {
 			whole, err := os.ReadFile("testdata/" + name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			path, step, read := write(t, name, ""), 1+len(whole)/most, 0
 			for i := 0; i < len(whole); i += step {
 				broken := append([]byte(nil), whole...)
 				broken[i] ^= []byte{0xff, 0x80, 0x01}[i/step%3]
-				if err := os.WriteFile(path, broken, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(path, broken, 0o644))
 				took := allocated(func() { _, err = Load(path, tok) })
 				if err == nil {
 					read++
@@ -397,5 +373,12 @@ func BenchmarkSource(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -89,9 +89,7 @@ func ask(t *testing.T, python string) map[string]map[string]verdict {
 		}
 		names[c.Name] = true
 		l, err := grammar.Compile(c.constraint())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		line := map[string]any{
 			"name": c.Name, "kind": c.Kind, "text": c.constraint().Text, "choices": c.Choices, "lark": c.Lark,
 		}
@@ -102,16 +100,12 @@ func ask(t *testing.T, python string) map[string]map[string]verdict {
 			}
 		}
 		line["texts"] = texts
-		if err := json.NewEncoder(&in).Encode(line); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.NewEncoder(&in).Encode(line))
 	}
 	cmd := exec.Command(python, "testdata/accept.py")
 	cmd.Stdin, cmd.Stderr = &in, os.Stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	verdicts := map[string]map[string]verdict{}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var v struct {

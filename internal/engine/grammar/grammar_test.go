@@ -42,13 +42,9 @@ func (c constraint) constraint() grammar.Constraint {
 func constraints(t testing.TB) []constraint {
 	t.Helper()
 	data, err := os.ReadFile("testdata/cases.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all []constraint
-	if err := json.Unmarshal(data, &all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(data, &all))
 	return all
 }
 
@@ -70,9 +66,7 @@ func TestTextsConform(t *testing.T) {
 	for _, c := range constraints(t) {
 		t.Run(c.Name, func(t *testing.T) {
 			l, err := grammar.Compile(c.constraint())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			judge := c.judge(t)
 			for _, size := range sizes {
 				for seed := range uint64(40) {
@@ -147,16 +141,10 @@ func schemaJudge(t testing.TB, schema []byte, draft int) func(string) error {
 	c.AssertFormat()
 	c.UseRegexpEngine(goRegexp)
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.AddResource("schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, c.AddResource("schema.json", doc))
 	compiled, err := c.Compile("schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func(text string) error {
 		v, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 		if err != nil {
@@ -179,9 +167,7 @@ func (p *patternOf) String() string            { return (*regexp.Regexp)(p).Stri
 
 func TestTextsDependOnTheSeed(t *testing.T) {
 	l, err := grammar.Compile(grammar.Constraint{Kind: grammar.Regex, Text: "[a-z]{8}"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	distinct := map[string]bool{}
 	for seed := range uint64(50) {
 		one, again := text(t, l, seed, 10), text(t, l, seed, 10)
@@ -214,9 +200,7 @@ func TestTheShortestText(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, err := grammar.Compile(tt.c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(tt.want, text(t, l, 7, 0)); diff != "" {
 				t.Error(diff)
 			}
@@ -320,4 +304,11 @@ func FuzzCompile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

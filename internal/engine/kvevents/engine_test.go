@@ -58,9 +58,7 @@ func captures(t *testing.T) []*capture {
 		c := new(capture)
 		testenv.GzipLines(t, path, func(text []byte) {
 			var line []json.RawMessage
-			if err := json.Unmarshal(text, &line); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(text, &line))
 			c.line(t, line)
 		})
 		if len(c.live) < 20 || len(c.happens) < 20 || len(c.replays) < 4 {
@@ -74,9 +72,7 @@ func captures(t *testing.T) []*capture {
 func (c *capture) line(t *testing.T, line []json.RawMessage) {
 	t.Helper()
 	if line[0][0] == '{' {
-		if err := json.Unmarshal(line[0], c); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(line[0], c))
 		return
 	}
 	switch kind := get[string](t, line[0]); kind {
@@ -103,18 +99,14 @@ func (c *capture) line(t *testing.T, line []json.RawMessage) {
 
 func get[T any](t *testing.T, text json.RawMessage) (v T) {
 	t.Helper()
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &v))
 	return v
 }
 
 func unhex(t *testing.T, text json.RawMessage) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(get[string](t, text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -135,9 +127,7 @@ func (c *capture) run(t *testing.T, step func([]kvcache.Event)) {
 		Blocks: c.Arguments.Blocks, BlockSize: c.Arguments.BlockSize, Caching: true, Events: true, Seed: "0",
 		Algorithm: kvcache.Algorithm(c.Arguments.Algorithm), Rules: kvcache.RulesOf(protocol.LineOf(c.Version)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, h := range c.happens {
 		if h.prompt == nil {
 			if !pool.Reset() {
@@ -187,9 +177,7 @@ func TestAsEngines(t *testing.T) {
 				if said == len(c.live) {
 					t.Fatalf("the engine said %d batches, then: %+v", said, events)
 				}
-				if err := p.Publish(timeOf(t, c.live[said][2]), events); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Publish(timeOf(t, c.live[said][2]), events))
 				if d := cmp.Diff(readable(c.live[said]), readable(receive(t, sub))); d != "" {
 					t.Fatalf("batch %d (-engine +ours):\n%s", said, d)
 				}
@@ -234,9 +222,7 @@ func timeOf(t *testing.T, payload []byte) float64 {
 		t.Fatal(err)
 	}
 	ts, err := c.Float()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ts
 }
 
@@ -259,9 +245,7 @@ func TestEncodesAsEngines(t *testing.T) {
 	for _, c := range captures(t) {
 		t.Run(c.Version, func(t *testing.T) {
 			codec, err := newCodec(profile(t, c.Version), 3, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := codec.appendBatch(nil, 1.5, events)
 			if !bytes.Equal(got, c.encoded) {
 				t.Errorf("(-engine +ours):\n%s", cmp.Diff(readable([][]byte{c.encoded}), readable([][]byte{got})))
@@ -296,9 +280,7 @@ func TestEncodesSessions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			codec, err := newCodec(profile(t, tt.line), 0, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := codec.appendBatch(nil, 1.5, []kvcache.Event{block, named})
 			if d := cmp.Diff(tt.want, hex.EncodeToString(got)); d != "" {
 				t.Errorf("(-engine +ours):\n%s", d)
@@ -318,8 +300,6 @@ func binary8(n uint64) []byte {
 func profile(t testing.TB, line string) *protocol.Profile {
 	t.Helper()
 	p, err := protocol.LoadProfile(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }

@@ -82,22 +82,16 @@ func (p *pub) subscribe(prefix string) *zmq.Conn {
 func dial(t testing.TB, endpoint string, typ zmq.Type) *zmq.Conn {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), endpoint, typ, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func receive(t testing.TB, c *zmq.Conn) zmq.Message {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	m, err := c.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
@@ -142,9 +136,7 @@ func TestNumbers(t *testing.T) {
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", Topic: "kv", Rank: 2})
 	publish := func(n int) {
 		t.Helper()
-		if err := p.Publish(1, stored(n)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(1, stored(n)))
 	}
 	publish(1) // nobody hears number 0
 	publish(0) // and what is empty has none
@@ -179,9 +171,7 @@ func TestReplayOfLines(t *testing.T) {
 				Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", Topic: "kv", BufferSteps: 4,
 			})
 			for n := range 10 {
-				if err := p.Publish(float64(n), stored(1)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Publish(float64(n), stored(1)))
 			}
 			for _, ask := range []struct {
 				start uint64
@@ -251,21 +241,15 @@ func TestAskersMistakes(t *testing.T) {
 	}
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 	for range 3 {
-		if err := p.Publish(0, stored(1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(0, stored(1)))
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := dial(t, p.ReplayEndpoint(), zmq.Dealer)
-			if err := c.Send(tt.frames...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Send(tt.frames...))
 			if tt.start < 0 {
 				p.await("request for KV events ignored")
-				if err := c.Send([]byte{}, binary8(1)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Send([]byte{}, binary8(1)))
 				tt.start = 1
 			}
 			if got := len(p.answers(c)); got != 3-tt.start+1 {
@@ -280,14 +264,10 @@ func TestSlowAsker(t *testing.T) {
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 	events := stored(1000)
 	for range 300 {
-		if err := p.Publish(0, events); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(0, events))
 	}
 	slow := dial(t, p.ReplayEndpoint(), zmq.Dealer)
-	if err := slow.Send([]byte{}, binary8(0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, slow.Send([]byte{}, binary8(0)))
 	receive(t, slow)
 	if got := len(p.askAgain(299)); got != 2 {
 		t.Errorf("%d answers, want a batch and the end", got)
@@ -328,9 +308,7 @@ func TestCloseLingers(t *testing.T) {
 // An engine whose endpoint names a host dials whoever listens there.
 func TestDials(t *testing.T) {
 	gate, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer gate.Close()
 	endpoint := "tcp://" + gate.Addr().String()
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: endpoint})
@@ -338,9 +316,7 @@ func TestDials(t *testing.T) {
 		t.Errorf("endpoint %s, reported %s, want %s", p.Endpoint(), p.Config().Endpoint, endpoint)
 	}
 	c, err := gate.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	greeting := make([]byte, 10)
 	if _, err := io.ReadFull(c, greeting); err != nil || greeting[0] != 0xff || greeting[9] != 0x7f {
@@ -350,9 +326,7 @@ func TestDials(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	socket := "ipc://" + filepath.Join(dir, "s")
 	text := func(s string) *string { return &s }
@@ -491,9 +465,7 @@ func TestAllLines(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		t.Run(line, func(t *testing.T) {
 			p := publisher(t, profile(t, line), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
-			if err := p.Publish(1, stored(1)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Publish(1, stored(1)))
 			text := pack.Format(p.scratch[seqSize:])
 			for _, want := range []string{`"type": "BlockStored"`, `"group_idx": 0`, `"medium": "GPU"`, `"extra_keys": [nil]`, `"lora_name": nil`} {
 				if !strings.Contains(text, want) {
@@ -509,9 +481,7 @@ func TestAllLines(t *testing.T) {
 		arrays.Structs[name] = s
 	}
 	c, err := newCodec(arrays, 0, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := c.appendBatch(nil, 1, []kvcache.Event{
 		kvcache.BlockStored{Hashes: [][]byte{{1}}, Tokens: []uint32{7}, BlockSize: 1, Keys: [][]kvcache.Key{nil}},
 		kvcache.BlockRemoved{Hash: []byte{2}},
@@ -531,9 +501,7 @@ func TestPublishingAllocates(t *testing.T) {
 			p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", BufferSteps: 10})
 			batch := stored(events)
 			publish := func() {
-				if err := p.Publish(1, batch); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Publish(1, batch))
 			}
 			for range 20 {
 				publish()
@@ -568,5 +536,12 @@ func BenchmarkPublish(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*events), "ns/event")
 		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

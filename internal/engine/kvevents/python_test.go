@@ -45,9 +45,7 @@ func (s *pythonSubscriber) follow(t *testing.T, version string, digests bool) {
 	s.ask(fmt.Sprint("subscribe ", p.Endpoint(), " ", p.ReplayEndpoint(), " kv@pod"), 0)
 	p.await("subscribed to")
 	for i, events := range pythonBatches {
-		if err := p.Publish(float64(i)+0.5, events); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(float64(i)+0.5, events))
 	}
 	var live, again []string
 	for i, batch := range decodedBatches(digests) {
@@ -119,9 +117,7 @@ func startPython(t *testing.T, version string) *pythonSubscriber {
 	cmd := exec.Command(filepath.Join(testenv.PeersDir(t), "engines", version, "bin", "python"), "testdata/subscriber.py")
 	cmd.Env = append(os.Environ(), "VLLM_LOGGING_LEVEL=ERROR")
 	commands, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answers, w := io.Pipe()
 	cmd.Stdout = w
 	peer := testenv.Process(t, "subscriber", cmd)

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // junitFailures is how many failures of a case JUnit shows; the JSON has all.
@@ -217,4 +217,18 @@ func (d *Document) seconds(s float64) string {
 		return ""
 	}
 	return fmt.Sprintf("%.3f", s)
+}
+
+// xmlText leaves out what no XML document may hold, escaped or not: control
+// characters, surrogates, and bytes that are not UTF-8.
+func xmlText(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t', r == '\n', r == '\r':
+			return r
+		case r < 0x20, r == 0xFFFE, r == 0xFFFF:
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, string(utf8.RuneError)))
 }

@@ -1,7 +1,10 @@
 package report
 
 import (
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -129,4 +132,72 @@ func notNil[T any](list []T) []T {
 		return []T{}
 	}
 	return list
+}
+
+// embedded begins the name of a file that is in the binary.
+const embedded = "(embedded) "
+
+// place is where a case is written down, below the root of the repository: its
+// golden in the manifest, else its line in the support window. A file of the
+// binary, or of another tree, has no place.
+func (m Meta) place(c conformance.Case) (file string, line int) {
+	file, line = splitPlace(c.Entry)
+	if file == "" {
+		file, line = m.Window, c.Line.Pos
+	}
+	if file == "" || m.Root == "" || strings.HasPrefix(file, embedded) {
+		return "", 0
+	}
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(m.Dir, file)
+	}
+	below, err := filepath.Rel(m.Root, file)
+	if err != nil || !filepath.IsLocal(below) {
+		return "", 0
+	}
+	return filepath.ToSlash(below), line
+}
+
+// splitPlace takes "manifest.toml:14" apart.
+func splitPlace(entry string) (file string, line int) {
+	at := strings.LastIndexByte(entry, ':')
+	if at < 0 {
+		return entry, 0
+	}
+	line, err := strconv.Atoi(entry[at+1:])
+	if err != nil || line < 0 {
+		return entry, 0
+	}
+	return entry[:at], line
+}
+
+// Repeat is the command that runs a case alone, ready for a shell. flags are
+// those of [conformance.Report.Flags].
+func Repeat(c conformance.Case, flags ...string) string {
+	args := append([]string{"vllm-vcr", "conform"}, flags...)
+	if c.Suite == conformance.SuiteSelfTest {
+		args = append(args, "--self-test")
+	}
+	if c.Variant.ThroughFrontend() {
+		args = append(args, "--frontend", c.Line.Name+"="+c.Variant.Frontend.Binary, "--model", c.Variant.Frontend.ModelDir)
+	}
+	if n := c.Variant.Concurrency; c.Assertion == conformance.Fidelity && n != 16 && (n != 1 || c.Variant.ThroughFrontend()) {
+		args = append(args, "--concurrency", strconv.Itoa(n)) // which no plan has unless it is asked for
+	}
+	args = append(args, "--run", c.Name())
+	for i, arg := range args {
+		args[i] = quote(arg)
+	}
+	return strings.Join(args, " ")
+}
+
+// quote protects an argument from the shell where that is needed.
+func quote(arg string) string {
+	plain := func(r rune) bool {
+		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_./:=@,+%", r)
+	}
+	if arg != "" && strings.TrimFunc(arg, plain) == "" {
+		return arg
+	}
+	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }

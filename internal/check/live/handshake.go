@@ -1,11 +1,15 @@
 package live
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -113,4 +117,188 @@ func declaredKinds(annotation string) map[pack.Kind]bool {
 		}
 	}
 	return kinds
+}
+
+// checkStatistics has four requests run and looks at what the engine says of
+// itself afterwards.
+func (l *live) checkStatistics() error {
+	before := l.statsSeen
+	var asks []*ask
+	for i := range 4 {
+		a, err := l.ask(l.prompt(8+i), greedy(8))
+		if err != nil {
+			return err
+		}
+		asks = append(asks, a)
+	}
+	if err := l.await(asks...); err != nil {
+		return err
+	}
+	if err := l.barrier(); err != nil {
+		return err
+	}
+	if l.statsSeen == before {
+		l.f.Asserted = 0
+		l.f.AddNote("the engine sends no scheduler_stats")
+		return nil
+	}
+	l.f.Asserted++
+	if l.gauges != (gauges{}) {
+		l.f.Fail(check.Failed(CodeGauges, "all requests have ended, and scheduler_stats say %d running, %d waiting, KV cache usage %v",
+			l.gauges.running, l.gauges.waiting, l.gauges.usage).
+			Within(l.messages, "EngineCoreOutputs.scheduler_stats").Compared("0 running, 0 waiting, 0 used", fmt.Sprint(l.gauges)))
+	}
+	return nil
+}
+
+// checkShutdown ends the engine while a request is open, by SIGTERM if it is a
+// process, and waits for its end.
+func (l *live) checkShutdown() error {
+	owner := l.s.Owner()
+	switch {
+	case owner.Remote:
+		l.f.AddNote("somebody else runs the engine")
+		return nil
+	case l.env.KeepAlive != nil:
+		l.f.AddNote("the engine is kept alive")
+		return nil
+	}
+	a, err := l.ask(l.prompt(8), greedy(min(512, max(l.s.Engine.Ready.MaxModelLen/2, 2))))
+	if err != nil {
+		return err
+	}
+	if err := l.awaitOutput(a); err != nil {
+		return err
+	}
+	owner.Lost = errShutDown
+	owner.Cancel(context.Canceled)
+	<-owner.Done
+	l.f.Asserted++
+	l.checkExit()
+	return nil
+}
+
+var errShutDown = check.WithCode(check.CodeEngineEnded, fmt.Errorf("the shutdown case has ended it"))
+
+// checkExit looks at how a process ended.
+func (l *live) checkExit() {
+	ended, ok := l.s.Subject.(interface {
+		End() (*process.ExitError, bool)
+	})
+	if !ok {
+		return
+	}
+	exit, killed := ended.End()
+	switch {
+	case exit == nil:
+		l.f.Fail(check.Failed(CodeShutdown, "the engine has not ended, not even by SIGKILL"))
+	case killed:
+		l.f.Fail(check.Failed(CodeShutdown, "the engine did not end within the grace after SIGTERM and was killed: %s\n%s", check.FirstLine(exit), safetext.Block(exit.Tail)).
+			Compared("an end within the grace", exit.Status))
+	default:
+		l.f.AddNote("ended by SIGTERM: " + exit.Status)
+	}
+}
+
+// safeCall is a call of a utility method, with the arguments that frontends give.
+type safeCall struct {
+	method string
+	args   [][]byte
+	// mayFail is for what an engine has only when started with it.
+	mayFail bool
+}
+
+// resetPrefixCache forgets what is cached and not in use.
+var resetPrefixCache = safeCall{method: "reset_prefix_cache", args: [][]byte{pack.AppendBool(nil, false), pack.AppendBool(nil, false)}}
+
+// safeCalls change nothing that another case sees.
+var safeCalls = []safeCall{
+	{method: "get_supported_tasks"},
+	{method: sut.LastCall},
+	{method: "is_scheduler_paused"},
+	resetPrefixCache,
+	{method: "reset_mm_cache"},
+	{method: "reset_encoder_cache"},
+	{method: "get_weight_version"},
+	{method: "list_loras", mayFail: true},
+}
+
+// checkUtilities makes every safe call of the line, and one that no line has.
+func (l *live) checkUtilities() error {
+	for _, call := range safeCalls {
+		declared, known := l.codec.Profile().Utilities[call.method]
+		if !known {
+			continue
+		}
+		answer, err := l.call(call.method, call.args...)
+		if err != nil {
+			return err
+		}
+		l.f.Asserted++
+		path := "EngineCoreOutputs.utility_output"
+		switch {
+		case answer.Failed && call.mayFail:
+			l.f.AddNote(fmt.Sprintf("%s is not available", call.method))
+		case answer.Failed:
+			l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with a failure: %q", call.method, answer.Failure).
+				Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
+		case !IsResult(declared.Result, answer.Result):
+			l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with %s, a frontend expects a result of kind %s", call.method, shown(answer.Result), declared.Result).
+				Within(l.messages, path+".result").Compared(declared.Result, shown(answer.Result)))
+		}
+	}
+	return l.checkUnknownCall()
+}
+
+// checkUnknownCall: the failure is answered, and the engine goes on.
+func (l *live) checkUnknownCall() error {
+	const unknown = "no_such_method"
+	answer, err := l.call(unknown)
+	if err != nil {
+		return err
+	}
+	l.f.Asserted++
+	if !answer.Failed || answer.Failure == "" {
+		l.fail("", check.Failed(CodeUtilityUnknown, "%s: answered with %s, want a failure message: a frontend must not take it for done", unknown, shown(answer.Result)).
+			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", shown(answer.Result)))
+	}
+	if _, err := l.askAndAwait(l.prompt(5), greedy(3)); err != nil {
+		return err
+	}
+	return l.barrier()
+}
+
+// IsResult tells whether a value is of the kind that a line's method returns. An
+// engine may leave out what is nil.
+func IsResult(kind protocol.ResultKind, raw []byte) bool {
+	if raw == nil {
+		raw = pack.AppendNil(nil)
+	}
+	cur := pack.NewCursor(raw)
+	switch kind {
+	case protocol.ResultNone:
+		return cur.Nil()
+	case protocol.ResultBool:
+		return cur.Kind() == pack.Bool
+	case protocol.ResultStr:
+		return cur.Kind() == pack.String
+	case protocol.ResultInts:
+		return isListOf(&cur, pack.Int)
+	case protocol.ResultStrings:
+		return isListOf(&cur, pack.String)
+	case protocol.ResultList:
+		return cur.Kind() == pack.Array
+	}
+	return true
+}
+
+func isListOf(cur *pack.Cursor, kind pack.Kind) bool {
+	n, err := cur.ArrayLen()
+	for ; err == nil && n > 0; n-- {
+		if cur.Kind() != kind {
+			return false
+		}
+		err = cur.Skip()
+	}
+	return err == nil
 }

@@ -3,6 +3,7 @@ package message
 import (
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"sort"
 	"strings"
 
@@ -146,3 +147,103 @@ func sortedPaths(shape map[string]pack.Kind) []string {
 	sort.Strings(paths)
 	return paths
 }
+
+// Integers reads the integers among the values of a map with text keys.
+func Integers(raw []byte) (map[string]int64, error) {
+	values := map[string]int64{}
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	for ; err == nil && n > 0; n-- {
+		var key string
+		if key, err = cur.StrString(); err != nil {
+			break
+		}
+		if cur.Kind() == pack.Int {
+			values[key], err = cur.Int()
+		} else {
+			err = cur.Skip()
+		}
+	}
+	return values, err
+}
+
+// FloatOf reads a number out of a map with text keys, 0 when it is not there.
+func FloatOf(raw []byte, name string) float64 {
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	for ; err == nil && n > 0; n-- {
+		var key string
+		if key, err = cur.StrString(); err == nil && key == name {
+			value, _ := cur.Float()
+			return value
+		}
+		if err == nil {
+			err = cur.Skip()
+		}
+	}
+	return 0
+}
+
+// Describe shows a raw msgpack value in a message.
+func Describe(raw []byte) string { return strings.TrimSpace(pack.Format(raw)) }
+
+// Window is how many ids either side of a difference a message shows.
+const Window = 8
+
+func FirstDifference[T comparable](a, b []T) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// Around shows the values near a position, with dots where more follow.
+func Around[T any](values []T, at int) string {
+	from, to := max(at-Window, 0), min(at+Window+1, len(values))
+	if from > to {
+		from = to
+	}
+	s := fmt.Sprint(values[from:to])
+	if from > 0 {
+		s = "[…" + s[1:]
+	}
+	if to < len(values) {
+		s = s[:len(s)-1] + "…]"
+	}
+	return s
+}
+
+// OutputsLayout lists where a message from an output socket is not exactly what the
+// line's profile declares: fields, types, and frames that nothing refers to. The order
+// of keys in a map is the engine's own: no frontend minds it.
+func OutputsLayout(codec *protocol.Codec, frames [][]byte) []protocol.Mismatch {
+	payload, aux := frames[0], frames[1:]
+	found := codec.CheckOutputs(payload, aux...)
+	if len(found) > 0 {
+		return found
+	}
+	// Tensors refer to frames by number: the last one is of use if the message is
+	// wrong without it.
+	for n := len(aux); n > 0 && len(codec.CheckOutputs(payload, aux[:n-1]...)) == 0; n-- {
+		found = append(found, protocol.Mismatch{
+			Path: fmt.Sprintf("frames[%d]", n), Expected: "a frame that the message refers to",
+			Actual: fmt.Sprintf("one of %d bytes that nothing refers to", len(aux[n-1])),
+		})
+	}
+	return found
+}
+
+// LayoutPlace is the same for what is wrong in the same way.
+func LayoutPlace(m protocol.Mismatch) string {
+	return Indexes.ReplaceAllString(m.Path, "[]") + " " + m.Expected
+}
+
+func LayoutProblem(what string, m protocol.Mismatch) check.Failure {
+	return check.Failed(check.CodeLayout, "%s: %v", what, m).Compared(m.Expected, m.Actual)
+}
+
+// Indexes are those of a path.
+var Indexes = regexp.MustCompile(`\[\d+\]`)

@@ -2,9 +2,13 @@ package replay
 
 import (
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -233,4 +237,98 @@ func (w *WireSession) addOutput(s *WireSaid, o *protocol.RequestOutput) error {
 	r.steps = append(r.steps, len(w.Said)-1)
 	r.finish = o.Finish
 	return nil
+}
+
+// wireHeard is a message of the engine under test.
+type wireHeard struct {
+	frames [][]byte
+	Class  wireClass
+	Call   uint64 // of an answer to a utility call
+}
+
+// Look tells a message's class by as little of it as possible: what else is wrong
+// with it is for the comparison to say.
+func (w *WireSession) Look(frames [][]byte) wireHeard {
+	m := wireHeard{frames: frames, Class: wireOther}
+	if len(frames) == 0 || pack.Validate(frames[0]) != nil {
+		return m
+	}
+	cur := pack.NewCursor(frames[0])
+	n, err := cur.ArrayLen()
+	for i := 0; i < n && err == nil; i++ {
+		m.see(i, w.utilityField, cur)
+		err = cur.Skip()
+	}
+	return m
+}
+
+// see looks at field i of an EngineCoreOutputs.
+func (m *wireHeard) see(i, utility int, value pack.Cursor) {
+	switch {
+	case i == 1 && value.Kind() == pack.Array:
+		m.Class = wireIdle
+		if outputs, err := value.ArrayLen(); err == nil && outputs > 0 {
+			m.Class = WireStep
+		}
+	case i == utility && value.Kind() == pack.Array:
+		m.Class = WireUtility
+		if fields, err := value.ArrayLen(); err == nil && fields > 0 {
+			m.Call, _ = value.Uint() // another kind is no call of ours
+		}
+	}
+}
+
+// StepClock is the time of a replay that is driven step by step: it stands still
+// until it is set. Whoever waits for it must be woken by a message.
+type StepClock struct {
+	now   atomic.Int64
+	asked atomic.Bool
+}
+
+// Now is the time of the step that is being replayed.
+func (c *StepClock) Now() time.Duration {
+	c.asked.Store(true)
+	return time.Duration(c.now.Load())
+}
+
+// After never delivers.
+func (c *StepClock) After(time.Duration) <-chan time.Time { return nil }
+
+// seconds is the time, which nobody has asked for by that.
+func (c *StepClock) seconds() float64 { return time.Duration(c.now.Load()).Seconds() }
+
+func (c *StepClock) Set(t time.Duration) { c.now.Store(int64(t)) }
+
+// StepTime is the time of the engine's message with this index: an hour, so that
+// no stamp is 0, and a second for each step.
+func StepTime(at int) time.Duration { return time.Hour + time.Duration(at)*time.Second }
+
+// beforeStep is when what comes before a step is sent: nothing is due then.
+func beforeStep(at int) time.Duration { return StepTime(at) - time.Second/2 }
+
+// foreverAfter is when an aborted request would have gone on.
+const foreverAfter = 1 << 20 * time.Hour
+
+// Script makes a session a [player.Source]: a request is answered as the real
+// engine answered the one with its id, each output at the time of its step.
+func (w *WireSession) Script(r *player.Request) (player.Script, error) {
+	q := w.byID[r.ID]
+	if q == nil {
+		return player.Script{}, fmt.Errorf("%s: no request has the id %q", w.name, r.ID)
+	}
+	s := player.Script{Tokens: q.tokens, Chunks: q.chunks, Finish: q.finish, CachedTokens: q.cached, FirstToken: foreverAfter}
+	last := beforeStep(q.added.Place)
+	for i, step := range q.steps {
+		if i == 0 {
+			s.FirstToken = StepTime(step) - last
+		} else {
+			s.Gaps = append(s.Gaps, StepTime(step)-last)
+		}
+		last = StepTime(step)
+	}
+	if q.finish == protocol.Unfinished {
+		// What it would have said next is not known, and never asked for.
+		s.Gaps, s.Fill = append(s.Gaps, foreverAfter), func(int) uint32 { return 0 }
+	}
+	return s, nil
 }

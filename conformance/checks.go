@@ -22,16 +22,6 @@ func checksOf(s Suite) []suite.Check {
 	return slices.DeleteFunc(slices.Clone(checks), func(c suite.Check) bool { return c.Suite() != s })
 }
 
-// checkOf is the check that judges a case.
-func checkOf(c Case) (suite.Check, bool) {
-	for _, k := range checksOf(c.Suite) {
-		if k.Name() == c.Assertion {
-			return k, true
-		}
-	}
-	return nil, false
-}
-
 // AssertionsOf are the assertions of a suite, in their order; without one, those of
 // the replay suite.
 func AssertionsOf(s Suite) []Assertion { return suite.Names(checksOf(s)) }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -235,4 +236,14 @@ func registryFacts(window *compat.Matrix) manifest.Facts {
 		facts.Lines[l.Name] = manifest.Line{Tag: l.Tag, Validated: l.FidelityValidated}
 	}
 	return facts
+}
+
+// checkFrontends refuses real frontends that no case would go through.
+func (s Selection) checkFrontends(cases []Case) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Frontends)) {
+		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Line.Name == name && c.Variant.ThroughFrontend() }) {
+			return fmt.Errorf("frontend of line %s: no case would go through it: select the line, a fidelity golden of it and fidelity", name)
+		}
+	}
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -254,4 +255,14 @@ func (r *run) load(ctx context.Context, c Case) *check.Golden {
 // notRun is the error of a case that the end of the run came before.
 func notRun(ctx context.Context) error {
 	return check.Infra(check.WithCode(check.CodeNotRun, fmt.Errorf("not run: %w", context.Cause(ctx))))
+}
+
+// checkOf is the check that judges a case.
+func checkOf(c Case) (suite.Check, bool) {
+	for _, k := range checksOf(c.Suite) {
+		if k.Name() == c.Assertion {
+			return k, true
+		}
+	}
+	return nil, false
 }

@@ -181,16 +181,6 @@ func (s Selection) checkGoldens(registry *manifest.Manifest, lines []compat.Line
 	return nil
 }
 
-// checkFrontends refuses real frontends that no case would go through.
-func (s Selection) checkFrontends(cases []Case) error {
-	for _, name := range slices.Sorted(maps.Keys(s.Frontends)) {
-		if !slices.ContainsFunc(cases, func(c Case) bool { return c.Line.Name == name && c.Variant.ThroughFrontend() }) {
-			return fmt.Errorf("frontend of line %s: no case would go through it: select the line, a fidelity golden of it and fidelity", name)
-		}
-	}
-	return nil
-}
-
 func lineNames(window *compat.Matrix) []string {
 	var names []string
 	for _, l := range window.Lines {

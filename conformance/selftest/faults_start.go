@@ -190,3 +190,13 @@ func registrationFaults(s *scene) []Fault {
 		},
 	}...)
 }
+
+// remove takes a text key and its value out of a map.
+func (n *node) remove(key string) {
+	for i := 0; i+1 < len(n.items); i += 2 {
+		if n.items[i].isText(key) {
+			n.items = slices.Delete(n.items, i, i+2)
+			return
+		}
+	}
+}

@@ -105,3 +105,16 @@ func extension(s *scene) tamper {
 		}
 	})(s)
 }
+
+// first is the first value of a kind at or below the node, nil if there is none.
+func (n *node) first(kind pack.Kind) *node {
+	if n.kind == kind {
+		return n
+	}
+	for _, item := range n.items {
+		if found := item.first(kind); found != nil {
+			return found
+		}
+	}
+	return nil
+}

@@ -1,7 +1,6 @@
 package selftest
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,12 +52,6 @@ func (w want) where(concurrency int) want {
 		w.says = append(slices.Clone(w.says), fmt.Sprintf("1 open: request %d (line ", at.request), fmt.Sprintf(") after %d of %d tokens", at.position, at.tokens))
 	}
 	return w
-}
-
-// concerns tells whether a case must find something.
-func (f *Fault) concerns(c conformance.Case) bool {
-	_, mustSee := f.red[c.Assertion]
-	return mustSee
 }
 
 // check names a case within its line.
@@ -127,37 +120,4 @@ func (w *want) lacks(f conformance.Failure) (lacks []string) {
 		}
 	}
 	return lacks
-}
-
-// seen says in a line what went red, checks that said the same together.
-func seen(results []conformance.Result) string {
-	type finding struct {
-		code              conformance.Code
-		request, position int
-	}
-	var order []finding
-	checks := map[finding][]string{}
-	for _, r := range results {
-		if !r.Verdict.Red() || len(r.Failures) == 0 {
-			continue
-		}
-		f := finding{r.Failures[0].Code, r.Failures[0].Request, r.Failures[0].Position}
-		if checks[f] == nil {
-			order = append(order, f)
-		}
-		checks[f] = append(checks[f], r.Case.Check())
-	}
-	slices.SortStableFunc(order, func(a, b finding) int { return cmp.Compare(len(checks[b]), len(checks[a])) })
-	var parts []string
-	for _, f := range order {
-		place := ""
-		if f.request >= 0 {
-			place = fmt.Sprintf(" request %d", f.request)
-		}
-		if f.position >= 0 {
-			place += fmt.Sprintf(" position %d", f.position)
-		}
-		parts = append(parts, fmt.Sprintf("%s%s in %s", f.code, place, strings.Join(checks[f], ", ")))
-	}
-	return strings.Join(parts, "; ")
 }

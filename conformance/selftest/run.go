@@ -1,12 +1,14 @@
 package selftest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -337,4 +339,37 @@ func (s shelf) Fetch(ctx context.Context, g manifest.Golden) (data []byte, locat
 		}
 	}
 	return s.others.Fetch(ctx, g)
+}
+
+// seen says in a line what went red, checks that said the same together.
+func seen(results []conformance.Result) string {
+	type finding struct {
+		code              conformance.Code
+		request, position int
+	}
+	var order []finding
+	checks := map[finding][]string{}
+	for _, r := range results {
+		if !r.Verdict.Red() || len(r.Failures) == 0 {
+			continue
+		}
+		f := finding{r.Failures[0].Code, r.Failures[0].Request, r.Failures[0].Position}
+		if checks[f] == nil {
+			order = append(order, f)
+		}
+		checks[f] = append(checks[f], r.Case.Check())
+	}
+	slices.SortStableFunc(order, func(a, b finding) int { return cmp.Compare(len(checks[b]), len(checks[a])) })
+	var parts []string
+	for _, f := range order {
+		place := ""
+		if f.request >= 0 {
+			place = fmt.Sprintf(" request %d", f.request)
+		}
+		if f.position >= 0 {
+			place += fmt.Sprintf(" position %d", f.position)
+		}
+		parts = append(parts, fmt.Sprintf("%s%s in %s", f.code, place, strings.Join(checks[f], ", ")))
+	}
+	return strings.Join(parts, "; ")
 }

@@ -66,17 +66,6 @@ func (t *target) chunkAt(position int) (chunk, begin int) {
 	return len(t.chunks), begin
 }
 
-// fits tells whether every fault in tokens shows in the stream: the tokens on
-// either side of the three places differ.
-func (t *target) fits() bool {
-	const least = 8
-	if len(t.tokens) < least || len(t.chunks) < least/2 || slices.Equal(t.tokens, t.next) {
-		return false
-	}
-	m, l := t.middle(), t.last()
-	return t.tokens[0] != t.tokens[1] && t.tokens[m] != t.tokens[m+1] && t.tokens[l-1] != t.tokens[l]
-}
-
 // splittable is the first chunk, not the last, of several tokens; -1 if there is
 // none.
 func (t *target) splittable() int {
@@ -86,34 +75,6 @@ func (t *target) splittable() int {
 		}
 	}
 	return -1
-}
-
-// targets are the streams of a trace that faults may hit, those between two
-// others, whose prompts can be matched.
-func targets(t *trace.Trace) []target {
-	var streams []*trace.Record
-	var indexes []int
-	for index, i := range trace.ReplaySubset(t.Records) {
-		if t.Records[i].OutputTokenIDs != nil {
-			streams, indexes = append(streams, &t.Records[i]), append(indexes, index)
-		}
-	}
-	var all []target
-	for i := 1; i+1 < len(streams); i++ {
-		r := streams[i]
-		if r.PromptTokens < trace.Or(t.Meta.BlockSize, 0) {
-			continue
-		}
-		finish := r.FinishReason
-		if finish == trace.FinishAbsent {
-			finish = trace.FinishLength
-		}
-		all = append(all, target{
-			index: indexes[i], previous: indexes[i-1], tokens: r.OutputTokenIDs, chunks: r.Chunks(),
-			next: streams[i+1].OutputTokenIDs, finish: finish,
-		})
-	}
-	return all
 }
 
 // field is the position of a field of a struct that goes over the wire as an array.

@@ -9,9 +9,11 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // stage reads the goldens of lines.
@@ -239,4 +241,91 @@ func (st *stage) read(ctx context.Context, line compat.Line, g manifest.Golden) 
 	}
 	st.known[name] = s
 	return s, nil
+}
+
+// selected are the tasks that the patterns leave. A pattern that matches no case,
+// and patterns that leave none, are an error: nothing played is nothing proved.
+func (cfg *Config) selected(tasks []*task) ([]*task, error) {
+	run, err := patterns("run", cfg.Run, tasks)
+	if err != nil {
+		return nil, err
+	}
+	skip, err := patterns("skip", cfg.Skip, tasks)
+	if err != nil {
+		return nil, err
+	}
+	left := slices.DeleteFunc(slices.Clone(tasks), func(t *task) bool {
+		return len(run) > 0 && !t.matches(run) || t.matches(skip)
+	})
+	if len(left) == 0 {
+		return nil, fmt.Errorf("self-test: run %q and skip %q leave no case", cfg.Run, cfg.Skip)
+	}
+	return left, nil
+}
+
+// patterns reads patterns, each of which matches a task.
+func patterns(what string, texts []string, tasks []*task) ([]expect.Pattern, error) {
+	var all []expect.Pattern
+	for _, text := range texts {
+		p, err := expect.ParsePattern(text)
+		if err != nil {
+			return nil, fmt.Errorf("self-test: %s: %w", what, err)
+		}
+		one := []expect.Pattern{p}
+		if !slices.ContainsFunc(tasks, func(t *task) bool { return t.matches(one) }) {
+			return nil, fmt.Errorf("self-test: %s: pattern %q matches no case", what, text)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func (t *task) matches(patterns []expect.Pattern) bool {
+	c := t.fault.in(t.scene.cases[0].Line)
+	return slices.ContainsFunc(patterns, func(p expect.Pattern) bool { return p.Match(c.Name()) })
+}
+
+// targets are the streams of a trace that faults may hit, those between two
+// others, whose prompts can be matched.
+func targets(t *trace.Trace) []target {
+	var streams []*trace.Record
+	var indexes []int
+	for index, i := range trace.ReplaySubset(t.Records) {
+		if t.Records[i].OutputTokenIDs != nil {
+			streams, indexes = append(streams, &t.Records[i]), append(indexes, index)
+		}
+	}
+	var all []target
+	for i := 1; i+1 < len(streams); i++ {
+		r := streams[i]
+		if r.PromptTokens < trace.Or(t.Meta.BlockSize, 0) {
+			continue
+		}
+		finish := r.FinishReason
+		if finish == trace.FinishAbsent {
+			finish = trace.FinishLength
+		}
+		all = append(all, target{
+			index: indexes[i], previous: indexes[i-1], tokens: r.OutputTokenIDs, chunks: r.Chunks(),
+			next: streams[i+1].OutputTokenIDs, finish: finish,
+		})
+	}
+	return all
+}
+
+// fits tells whether every fault in tokens shows in the stream: the tokens on
+// either side of the three places differ.
+func (t *target) fits() bool {
+	const least = 8
+	if len(t.tokens) < least || len(t.chunks) < least/2 || slices.Equal(t.tokens, t.next) {
+		return false
+	}
+	m, l := t.middle(), t.last()
+	return t.tokens[0] != t.tokens[1] && t.tokens[m] != t.tokens[m+1] && t.tokens[l-1] != t.tokens[l]
+}
+
+// concerns tells whether a case must find something.
+func (f *Fault) concerns(c conformance.Case) bool {
+	_, mustSee := f.red[c.Assertion]
+	return mustSee
 }

@@ -1,8 +1,6 @@
 package selftest
 
 import (
-	"slices"
-
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -75,16 +73,6 @@ func (n *node) value(key string) *node {
 	return nil
 }
 
-// remove takes a text key and its value out of a map.
-func (n *node) remove(key string) {
-	for i := 0; i+1 < len(n.items); i += 2 {
-		if n.items[i].isText(key) {
-			n.items = slices.Delete(n.items, i, i+2)
-			return
-		}
-	}
-}
-
 // isText tells whether the node is this str.
 func (n *node) isText(s string) bool {
 	return n.kind == pack.String && n.text() == s
@@ -98,19 +86,6 @@ func (n *node) text() string {
 		return ""
 	}
 	return s
-}
-
-// first is the first value of a kind at or below the node, nil if there is none.
-func (n *node) first(kind pack.Kind) *node {
-	if n.kind == kind {
-		return n
-	}
-	for _, item := range n.items {
-		if found := item.first(kind); found != nil {
-			return found
-		}
-	}
-	return nil
 }
 
 // isNil tells whether the node is nil.

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -142,9 +141,6 @@ func (c *Case) gate() string {
 	}
 	return " (does not gate)"
 }
-
-// shortName is the name of a case below its line.
-func (c *Case) shortName() string { return strings.TrimPrefix(c.Name, c.Line+"/") }
 
 // stale says of a case that passed unexpectedly what was expected, unless one of
 // its failures does.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -210,4 +211,10 @@ func listOf(text string) (l list, ok bool) {
 	text, l.more = strings.CutSuffix(text, "…")
 	l.values = strings.Fields(text)
 	return l, true
+}
+
+// toFinding refers to the documentation of a code. Nothing else leads out of the
+// page.
+func toFinding(code conformance.Code, title string) page.Attribute {
+	return page.Attr("href", HelpURL(code, title))
 }

@@ -13,14 +13,6 @@ import (
 // openCases is up to how many cases all lines are unfolded.
 const openCases = 100
 
-// allCases are the cases by line and golden.
-func allCases(d *Document) page.Contents {
-	return page.When(len(d.Lines) > 0, page.NL, page.Lines(
-		page.El("h2", page.Text("All cases")),
-		filterBox("all", "Filter by line and golden", "Filter all cases"),
-		page.El("div", page.Attr("id", "all"), page.NL, page.Each(d.Lines, func(l Line) page.Contents { return page.Lines(lineOf(d, l)) }))))
-}
-
 // lineOf is a line with all its goldens.
 func lineOf(d *Document, l Line) page.Content {
 	var groups page.Contents

@@ -232,3 +232,6 @@ func xmlText(text string) string {
 		return r
 	}, strings.ToValidUTF8(text, string(utf8.RuneError)))
 }
+
+// shortName is the name of a case below its line.
+func (c *Case) shortName() string { return strings.TrimPrefix(c.Name, c.Line+"/") }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
@@ -102,18 +102,6 @@ func (k *frontendCase) firstWords(ctx context.Context, body object, want int) (g
 	return got, nil
 }
 
-// pauseFor waits between two looks; false if ctx ended.
-func pauseFor(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 var errRefusedByPlan = errors.New("the engine cannot do that")
 
 // errors has the engine refuse a request, and sends requests that must not reach it.
@@ -158,4 +146,9 @@ func (k *frontendCase) refuses(name string, body any) {
 	if n := len(k.ledger.since(mark, isAdd)); n > 0 {
 		k.fail(check.Failed(CodeAccepted, "a bad request (%s) reached the engine", name).Compared(0, n))
 	}
+}
+
+// abortOf matches the aborts of a request.
+func abortOf(id string) func(*heard) bool {
+	return func(h *heard) bool { return slices.Contains(h.aborted, id) }
 }

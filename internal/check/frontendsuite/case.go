@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
@@ -176,29 +177,6 @@ func (k *frontendCase) await(mark int, match func(*heard) bool) *heard {
 	return nil
 }
 
-// judgeMessages reports what is wrong with the messages that were not looked at
-// yet, before all else, as the rest may follow from it. The same place is told once a
-// session: every request repeats it.
-func (k *frontendCase) judgeMessages() {
-	var wrong []check.Failure
-	for _, h := range k.ledger.since(k.judged, func(*heard) bool { return true }) {
-		k.judged = h.number
-		k.Asserted++
-		for _, m := range h.mismatches {
-			if key := m.Path + m.Expected; !k.told[key] {
-				k.told[key] = true
-				wrong = append(wrong, check.Failed(CodeMessage, "message %d, %s: %v", h.number, h.subject(), m).
-					Within(h.number, m.Path).Compared(m.Expected, m.Actual))
-			}
-		}
-	}
-	if text := k.ledger.overflow(); text != "" && !k.told[text] {
-		k.told[text] = true
-		wrong = append(wrong, check.Failed(CodeMessage, "%s", text))
-	}
-	k.Failures = append(wrong, k.Failures...)
-}
-
 // subject says in words what the message is.
 func (h *heard) subject() string {
 	switch h.kind {
@@ -321,4 +299,15 @@ func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
 		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, want %v", what, got, want).
 			Within(-1, "usage").Compared(want, got))
 	}
+}
+
+// overflow says how much was not kept, "" if nothing.
+func (l *ledger) overflow() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dropped == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s to the engine not looked at: too large, or after too many others (kept: %s of %s)",
+		plural.Count(l.dropped, "message"), plural.Count(len(l.heard), "message"), plural.Count(l.bytes, "byte"))
 }

@@ -1,13 +1,13 @@
 package frontendsuite
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -28,22 +28,6 @@ func (k *frontendCase) checkInit(init []byte) {
 	if _, err := protocol.DecodeInit(init); err != nil {
 		k.fail(check.Failed(CodeInit, "the answer to HELLO: %v", err).Within(-1, "EngineHandshakeMetadata.addresses"))
 	}
-}
-
-// refusal tells why the frontend has never served, whatever the case was to be.
-func (k *frontendCase) refusal() {
-	k.Asserted++
-	k.lostAt = k.name
-	did := "did not answer HELLO on " + k.frontend.Handshake
-	if init := k.ledger.initial(); init != nil {
-		k.checkInit(init)
-		did = "does not serve after an engine of line " + k.line.Name + " has registered"
-		if hint := requiredElsewhere(k.codec.Profile()); hint != "" {
-			did += " (" + hint + ")"
-		}
-	}
-	k.fail(check.Failed(CodeNoRegistration, "the frontend %s: %v", did, k.refused).
-		Within(-1, "EngineCoreReadyResponse").Compared("GET /health: 200", check.FirstLine(k.refused)))
 }
 
 // requiredElsewhere names what other lines require of a registration that this line
@@ -119,33 +103,20 @@ func (k *frontendCase) unhealthy() {
 	}
 }
 
-// identify asks what the model is called, and what the frontend is. What it does not
-// tell stays empty.
-func (s *frontendSession) identify(ctx context.Context) {
-	var models struct {
-		Data []struct {
-			ID string `json:"id"`
-		} `json:"data"`
-	}
-	if s.told200(ctx, "/v1/models", &models) && len(models.Data) > 0 {
-		s.model = models.Data[0].ID
-	}
-	// "version" of a Rust frontend is what the engine registered as, and its own was
-	// 0.1.0 for years.
-	var version struct {
-		Version string `json:"version"`
-		Rust    string `json:"rust_frontend_version"`
-	}
-	if s.told200(ctx, "/version", &version) {
-		s.version = cmp.Or(version.Rust, version.Version)
-		if strings.HasPrefix(s.version, "0.1.") {
-			s.version = ""
-		}
-	}
-}
-
 // told200 reads the JSON of an answer with status 200.
 func (s *frontendSession) told200(ctx context.Context, path string, into any) bool {
 	a, err := s.client.Send(ctx, http.MethodGet, path, nil)
 	return err == nil && a.Status == http.StatusOK && json.Unmarshal(a.Body, into) == nil
+}
+
+// pauseFor waits between two looks; false if ctx ended.
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

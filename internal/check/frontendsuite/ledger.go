@@ -2,11 +2,8 @@ package frontendsuite
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
-
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -136,28 +133,12 @@ func (l *ledger) initial() []byte {
 	return l.init
 }
 
-// overflow says how much was not kept, "" if nothing.
-func (l *ledger) overflow() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dropped == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s to the engine not looked at: too large, or after too many others (kept: %s of %s)",
-		plural.Count(l.dropped, "message"), plural.Count(len(l.heard), "message"), plural.Count(l.bytes, "byte"))
-}
-
 func isAdd(h *heard) bool     { return h.kind == protocol.TypeAdd }
 func isUtility(h *heard) bool { return h.kind == protocol.TypeUtility }
 
 // asks matches the requests for a prompt.
 func asks(prompt []uint32) func(*heard) bool {
 	return func(h *heard) bool { return h.request != nil && slices.Equal(h.request.PromptTokenIDs, prompt) }
-}
-
-// abortOf matches the aborts of a request.
-func abortOf(id string) func(*heard) bool {
-	return func(h *heard) bool { return slices.Contains(h.aborted, id) }
 }
 
 // calls matches the calls of some methods.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,29 +48,6 @@ type frontendSession struct {
 	prompts  int             // made so far
 	judged   int             // messages of the ledger that were looked at
 	told     map[string]bool // what was found wrong with messages
-}
-
-// openedFrontend returns the session of a case's line, and opens it for the first
-// one. Where the engine was taken away, a frontend that is started by a command is
-// started again.
-func openedFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (*frontendSession, error) {
-	if s, ok := e.Kept.(*frontendSession); ok && s.line.Name == c.Line.Name && (!s.over || e.Frontend.Command == "") {
-		return s, nil
-	}
-	e.Keep(nil)
-	if e.Frontend == nil {
-		return nil, check.WithCode(check.CodeFrontend, errors.New("no frontend under test: set Runner.Frontend"))
-	}
-	s, err := openFrontend(ctx, e, g, c.Line)
-	if err != nil {
-		e.Kept = &frontendSession{line: c.Line, lostAt: string(c.Assertion)}
-		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
-	}
-	e.Kept = s
-	if s.version != "" {
-		e.Versions[c.Line.Name] = s.version
-	}
-	return s, nil
 }
 
 // openFrontend starts the frontend and a player, and waits until the one serves or
@@ -310,4 +288,29 @@ func stalling(tokens []uint32) player.Script {
 	s.Gaps = make([]time.Duration, len(tokens))
 	s.Gaps[len(tokens)-1] = stuck
 	return s
+}
+
+// identify asks what the model is called, and what the frontend is. What it does not
+// tell stays empty.
+func (s *frontendSession) identify(ctx context.Context) {
+	var models struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if s.told200(ctx, "/v1/models", &models) && len(models.Data) > 0 {
+		s.model = models.Data[0].ID
+	}
+	// "version" of a Rust frontend is what the engine registered as, and its own was
+	// 0.1.0 for years.
+	var version struct {
+		Version string `json:"version"`
+		Rust    string `json:"rust_frontend_version"`
+	}
+	if s.told200(ctx, "/version", &version) {
+		s.version = cmp.Or(version.Rust, version.Version)
+		if strings.HasPrefix(s.version, "0.1.") {
+			s.version = ""
+		}
+	}
 }

@@ -2,6 +2,7 @@ package frontendsuite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -165,4 +166,66 @@ func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check
 		s.lostAt = k.name
 	}
 	return f, context.Cause(ctx) // the case's deadline, or the end of the run
+}
+
+// judgeMessages reports what is wrong with the messages that were not looked at
+// yet, before all else, as the rest may follow from it. The same place is told once a
+// session: every request repeats it.
+func (k *frontendCase) judgeMessages() {
+	var wrong []check.Failure
+	for _, h := range k.ledger.since(k.judged, func(*heard) bool { return true }) {
+		k.judged = h.number
+		k.Asserted++
+		for _, m := range h.mismatches {
+			if key := m.Path + m.Expected; !k.told[key] {
+				k.told[key] = true
+				wrong = append(wrong, check.Failed(CodeMessage, "message %d, %s: %v", h.number, h.subject(), m).
+					Within(h.number, m.Path).Compared(m.Expected, m.Actual))
+			}
+		}
+	}
+	if text := k.ledger.overflow(); text != "" && !k.told[text] {
+		k.told[text] = true
+		wrong = append(wrong, check.Failed(CodeMessage, "%s", text))
+	}
+	k.Failures = append(wrong, k.Failures...)
+}
+
+// refusal tells why the frontend has never served, whatever the case was to be.
+func (k *frontendCase) refusal() {
+	k.Asserted++
+	k.lostAt = k.name
+	did := "did not answer HELLO on " + k.frontend.Handshake
+	if init := k.ledger.initial(); init != nil {
+		k.checkInit(init)
+		did = "does not serve after an engine of line " + k.line.Name + " has registered"
+		if hint := requiredElsewhere(k.codec.Profile()); hint != "" {
+			did += " (" + hint + ")"
+		}
+	}
+	k.fail(check.Failed(CodeNoRegistration, "the frontend %s: %v", did, k.refused).
+		Within(-1, "EngineCoreReadyResponse").Compared("GET /health: 200", check.FirstLine(k.refused)))
+}
+
+// openedFrontend returns the session of a case's line, and opens it for the first
+// one. Where the engine was taken away, a frontend that is started by a command is
+// started again.
+func openedFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (*frontendSession, error) {
+	if s, ok := e.Kept.(*frontendSession); ok && s.line.Name == c.Line.Name && (!s.over || e.Frontend.Command == "") {
+		return s, nil
+	}
+	e.Keep(nil)
+	if e.Frontend == nil {
+		return nil, check.WithCode(check.CodeFrontend, errors.New("no frontend under test: set Runner.Frontend"))
+	}
+	s, err := openFrontend(ctx, e, g, c.Line)
+	if err != nil {
+		e.Kept = &frontendSession{line: c.Line, lostAt: string(c.Assertion)}
+		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
+	}
+	e.Kept = s
+	if s.version != "" {
+		e.Versions[c.Line.Name] = s.version
+	}
+	return s, nil
 }

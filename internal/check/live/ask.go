@@ -109,27 +109,6 @@ func (l *live) askAndAwait(prompt []uint32, sampling protocol.Sampling) (*ask, e
 	return a, l.await(a)
 }
 
-func (l *live) anyOpen() bool {
-	for _, a := range l.asks {
-		if !a.closed {
-			return true
-		}
-	}
-	return false
-}
-
-// abortOpen aborts what is open; the answer to a call tells that the engine has
-// read it.
-func (l *live) abortOpen() error {
-	var open []*ask
-	for _, a := range l.asks {
-		if !a.closed {
-			open = append(open, a)
-		}
-	}
-	return l.abort(open...)
-}
-
 // abort aborts requests and waits until the engine has read it: from then on it may
 // say nothing of them.
 func (l *live) abort(asks ...*ask) error {

@@ -236,3 +236,24 @@ const (
 	CodeUnanswered      check.Code = "E022" // a request got an error instead of tokens
 	CodeEngineReadyKind check.Code = "E023" // a key of the registration has a value of another kind than the line declares
 )
+
+// abortOpen aborts what is open; the answer to a call tells that the engine has
+// read it.
+func (l *live) abortOpen() error {
+	var open []*ask
+	for _, a := range l.asks {
+		if !a.closed {
+			open = append(open, a)
+		}
+	}
+	return l.abort(open...)
+}
+
+func (l *live) anyOpen() bool {
+	for _, a := range l.asks {
+		if !a.closed {
+			return true
+		}
+	}
+	return false
+}

@@ -473,3 +473,35 @@ func (s *Replaying) Answered(u *protocol.UtilityOutput, id uint64) error {
 	}
 	return nil
 }
+
+// unfinished names the first of the streams whose end has not come.
+func unfinished(sent []*Stream) string {
+	const shown = 3
+	var places []string
+	open := 0
+	for _, s := range sent {
+		if s.ended() {
+			continue
+		}
+		if open++; open <= shown {
+			places = append(places, fmt.Sprintf("request %d (line %d) after %d of %d tokens",
+				s.Index, s.Record.Line, len(s.got), len(s.Record.OutputTokenIDs)))
+		}
+	}
+	if open == 0 {
+		return ""
+	}
+	if open > shown {
+		places = append(places, "…")
+	}
+	return fmt.Sprintf("%d open: %s", open, strings.Join(places, ", "))
+}
+
+// digest is the stream digest of what came back.
+func digest(streams []*Stream) string {
+	d := trace.NewStreamDigest()
+	for _, s := range streams {
+		d.Add(s.Index, s.got, s.Finish)
+	}
+	return d.Hex()
+}

@@ -3,7 +3,6 @@ package replay
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
@@ -125,38 +124,6 @@ func (s *Stream) compare(f *check.Outcome, framed bool) {
 		at := message.FirstDifference(s.Chunks, s.gotChunks)
 		s.fail(f, check.CodeChunks, at, message.Around(s.Chunks, at), message.Around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, message.Around(s.Chunks, at), message.Around(s.gotChunks, at))
 	}
-}
-
-// unfinished names the first of the streams whose end has not come.
-func unfinished(sent []*Stream) string {
-	const shown = 3
-	var places []string
-	open := 0
-	for _, s := range sent {
-		if s.ended() {
-			continue
-		}
-		if open++; open <= shown {
-			places = append(places, fmt.Sprintf("request %d (line %d) after %d of %d tokens",
-				s.Index, s.Record.Line, len(s.got), len(s.Record.OutputTokenIDs)))
-		}
-	}
-	if open == 0 {
-		return ""
-	}
-	if open > shown {
-		places = append(places, "…")
-	}
-	return fmt.Sprintf("%d open: %s", open, strings.Join(places, ", "))
-}
-
-// digest is the stream digest of what came back.
-func digest(streams []*Stream) string {
-	d := trace.NewStreamDigest()
-	for _, s := range streams {
-		d.Add(s.Index, s.got, s.Finish)
-	}
-	return d.Hex()
 }
 
 // PromptOf is the recorded prompt where the golden carries it, else as many

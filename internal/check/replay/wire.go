@@ -265,3 +265,12 @@ func (w *WireSession) leftOut() string {
 	}
 	return "not compared: " + strings.Join(parts, ", ")
 }
+
+// unsaid reports a message that has no counterpart.
+func (c *wireComparison) unsaid(want *WireSaid) {
+	var r *wireRequest
+	if len(want.Requests) > 0 {
+		r = want.Requests[0]
+	}
+	c.fail(&want.WireMessage, r, CodeWireUnsaid, "EngineCoreOutputs", string(want.class), "no such message")
+}

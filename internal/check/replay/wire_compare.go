@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -167,15 +168,6 @@ func (c *wireComparison) fail(want *WireMessage, r *wireRequest, code check.Code
 		f = f.Of(r.index)
 	}
 	c.collect(wirePlace(path), f)
-}
-
-// unsaid reports a message that has no counterpart.
-func (c *wireComparison) unsaid(want *WireSaid) {
-	var r *wireRequest
-	if len(want.Requests) > 0 {
-		r = want.Requests[0]
-	}
-	c.fail(&want.WireMessage, r, CodeWireUnsaid, "EngineCoreOutputs", string(want.class), "no such message")
 }
 
 // Stray reports a message that the real engine did not send, beside one that it did.
@@ -390,3 +382,6 @@ func FirstIDs(raw []byte, aux [][]byte) []int64 {
 	}
 	return first
 }
+
+// seconds is the time, which nobody has asked for by that.
+func (c *StepClock) seconds() float64 { return time.Duration(c.now.Load()).Seconds() }

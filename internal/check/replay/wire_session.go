@@ -294,9 +294,6 @@ func (c *StepClock) Now() time.Duration {
 // After never delivers.
 func (c *StepClock) After(time.Duration) <-chan time.Time { return nil }
 
-// seconds is the time, which nobody has asked for by that.
-func (c *StepClock) seconds() float64 { return time.Duration(c.now.Load()).Seconds() }
-
 func (c *StepClock) Set(t time.Duration) { c.now.Store(int64(t)) }
 
 // StepTime is the time of the engine's message with this index: an hour, so that

@@ -54,16 +54,6 @@ func CheckAddress(address string, cases []check.Case) error {
 	return nil
 }
 
-// dataAddress is where the sockets besides the handshake listen: any port of the
-// same host.
-func dataAddress(handshake string) string {
-	host, _, err := net.SplitHostPort(strings.TrimPrefix(handshake, "tcp://"))
-	if handshake == "" || err != nil {
-		return ""
-	}
-	return "tcp://" + net.JoinHostPort(host, "0")
-}
-
 // Join waits at the address of the run for an engine that somebody else starts.
 func (e *Env) Join(ctx context.Context, codec *protocol.Codec, opt player.Options) (*Session, error) {
 	s, err := e.Listen(codec, e.Address)

@@ -5,14 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -214,3 +218,19 @@ func (s *commandSubject) End() (exit *process.ExitError, killed bool) {
 
 // OwnTime is true: a process takes its time from nobody.
 func (*commandSubject) OwnTime() bool { return true }
+
+// placeholderValues are all but the trace.
+func placeholderValues(opt player.Options) (map[string]string, error) {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(opt.Handshake, "tcp://"))
+	if err != nil {
+		return nil, fmt.Errorf("handshake address %s: %w", opt.Handshake, err)
+	}
+	match := opt.Replay.Match
+	if match == "" {
+		match = player.MatchIndex
+	}
+	return map[string]string{
+		"handshake": opt.Handshake, "handshake_host": host, "handshake_port": port, "match": string(match),
+		"line": protocol.LineOf(opt.VLLMVersion), "tag": opt.VLLMVersion, "index": strconv.Itoa(opt.EngineIndex),
+	}, nil
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -281,4 +283,14 @@ type Timeouts struct {
 // DefaultTimeouts are generous for a loaded CI machine.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{Connect: 30 * time.Second, Idle: 10 * time.Second, Golden: 10 * time.Minute}
+}
+
+// dataAddress is where the sockets besides the handshake listen: any port of the
+// same host.
+func dataAddress(handshake string) string {
+	host, _, err := net.SplitHostPort(strings.TrimPrefix(handshake, "tcp://"))
+	if handshake == "" || err != nil {
+		return ""
+	}
+	return "tcp://" + net.JoinHostPort(host, "0")
 }

@@ -3,14 +3,9 @@ package sut
 import (
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 // splitWords splits a command as a POSIX shell would that expands nothing: words
@@ -129,22 +124,6 @@ func checkPlaceholders(words, known []string) error {
 
 // names tells whether the command has a placeholder.
 func (c CommandEngine) names(name string) bool { return strings.Contains(c.Template, "{"+name+"}") }
-
-// placeholderValues are all but the trace.
-func placeholderValues(opt player.Options) (map[string]string, error) {
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(opt.Handshake, "tcp://"))
-	if err != nil {
-		return nil, fmt.Errorf("handshake address %s: %w", opt.Handshake, err)
-	}
-	match := opt.Replay.Match
-	if match == "" {
-		match = player.MatchIndex
-	}
-	return map[string]string{
-		"handshake": opt.Handshake, "handshake_host": host, "handshake_port": port, "match": string(match),
-		"line": protocol.LineOf(opt.VLLMVersion), "tag": opt.VLLMVersion, "index": strconv.Itoa(opt.EngineIndex),
-	}, nil
-}
 
 // fillPlaceholders replaces each placeholder once: what a value holds is no
 // placeholder.

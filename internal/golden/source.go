@@ -222,3 +222,33 @@ func (s *Store) hubSource(rest string) (source, error) {
 	}
 	return source{open: s.openHTTPS(where, header), remote: true}, nil
 }
+
+// Names of the environment that every client of the hub goes by.
+const (
+	envHub      = "HF_ENDPOINT"
+	envHubToken = "HF_TOKEN"
+)
+
+const defaultHub = "https://huggingface.co"
+
+// hub is the address of the hub. A token is sent to it, so nobody must be able to listen.
+func hub() (*url.URL, error) {
+	text := os.Getenv(envHub)
+	if text == "" {
+		text = defaultHub
+	}
+	where, err := url.Parse(text)
+	if err != nil || where.Scheme != "https" || where.Host == "" || where.RawQuery != "" || where.User != nil {
+		return nil, fmt.Errorf("%s is %q, want an address such as %s", envHub, clip(shown(text)), defaultHub)
+	}
+	return where, nil
+}
+
+// escaped are segments that stand for themselves in a URL.
+func escaped(segments ...string) []string {
+	var out []string
+	for _, segment := range segments {
+		out = append(out, url.PathEscape(segment))
+	}
+	return out
+}

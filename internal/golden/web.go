@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -155,33 +154,3 @@ var DefaultHTTP = sync.OnceValue(func() *http.Client {
 	ReportProxy(own)
 	return &http.Client{Transport: own}
 })
-
-// Names of the environment that every client of the hub goes by.
-const (
-	envHub      = "HF_ENDPOINT"
-	envHubToken = "HF_TOKEN"
-)
-
-const defaultHub = "https://huggingface.co"
-
-// hub is the address of the hub. A token is sent to it, so nobody must be able to listen.
-func hub() (*url.URL, error) {
-	text := os.Getenv(envHub)
-	if text == "" {
-		text = defaultHub
-	}
-	where, err := url.Parse(text)
-	if err != nil || where.Scheme != "https" || where.Host == "" || where.RawQuery != "" || where.User != nil {
-		return nil, fmt.Errorf("%s is %q, want an address such as %s", envHub, clip(shown(text)), defaultHub)
-	}
-	return where, nil
-}
-
-// escaped are segments that stand for themselves in a URL.
-func escaped(segments ...string) []string {
-	var out []string
-	for _, segment := range segments {
-		out = append(out, url.PathEscape(segment))
-	}
-	return out
-}

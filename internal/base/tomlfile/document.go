@@ -257,3 +257,11 @@ func (t *Table) unknown() []Diagnostic {
 	}
 	return diagnostics
 }
+
+func (t *Table) suggestion(key string) string {
+	advice := "keys of your own start with " + freePrefix
+	if near, ok := Nearest(key, t.known); ok {
+		return fmt.Sprintf("did you mean %q? %s", near, advice)
+	}
+	return fmt.Sprintf("known are %s; %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(t.known))), ", "), advice)
+}

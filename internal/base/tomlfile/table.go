@@ -227,14 +227,6 @@ func kindOf(value any) string {
 	return "a table"
 }
 
-func (t *Table) suggestion(key string) string {
-	advice := "keys of your own start with " + freePrefix
-	if near, ok := Nearest(key, t.known); ok {
-		return fmt.Sprintf("did you mean %q? %s", near, advice)
-	}
-	return fmt.Sprintf("known are %s; %s", strings.Join(slices.Compact(slices.Sorted(slices.Values(t.known))), ", "), advice)
-}
-
 // title names the table in a message.
 func (t *Table) title() string {
 	if t.name == "" {

@@ -381,62 +381,6 @@ func newer(a, b version) bool {
 	return slices.CompareFunc(a.numbers[:], b.numbers[:], cmp.Compare[int]) > 0
 }
 
-// compareCommand compares the archives in dist/, and the list that lies there, with the committed digests.
-func (p *product) compareCommand(o options) error {
-	version, err := p.committedVersion()
-	if err != nil {
-		return err
-	}
-	committed, err := readChecksums(p.path(filepath.Join("release", checksumsName)))
-	if err != nil {
-		return err
-	}
-	maps.DeleteFunc(committed, func(name, _ string) bool { return !ofTargets(name, o.targets) })
-	built, err := sumArchives(p.path(o.out))
-	if err != nil {
-		return err
-	}
-	if err := requireSame(committed, built, "committed", "built"); err != nil {
-		return err
-	}
-	listed, err := readChecksums(filepath.Join(p.path(o.out), checksumsName))
-	if err != nil {
-		return err
-	}
-	if err := requireSame(built, listed, "built", "listed"); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(p.log, "%s %s: %d archives have the committed digests\n", p.name, version, len(built))
-	return err
-}
-
-// reproduceCommand builds the files of the repository in two folders and compares everything that came out.
-func (p *product) reproduceCommand(ctx context.Context, o options) error {
-	tmp, err := os.MkdirTemp("", "dist-reproduce-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	version := o.version
-	if version == "" {
-		version = "0.0.0"
-	}
-	// Paths of different length: one that got into a binary would move everything behind it.
-	first, err := p.buildCopy(ctx, filepath.Join(tmp, "a"), version, o)
-	if err != nil {
-		return err
-	}
-	second, err := p.buildCopy(ctx, filepath.Join(tmp, "another", "and", "longer", "folder"), version, o)
-	if err != nil {
-		return err
-	}
-	if err := requireSame(first, second, "first", "second"); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(p.log, "reproducible: %d files are the same from two folders\n", len(first))
-	return err
-}
-
 // parseTargets reads a list such as linux/amd64,darwin/arm64. Nothing means all.
 func parseTargets(list string) ([]target, error) {
 	if list == "" {

@@ -2,9 +2,7 @@ package github
 
 import (
 	"context"
-	"crypto/sha1"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -183,14 +181,6 @@ func (f Files) sameIn(a, b map[string]treeEntry) bool {
 		}
 	}
 	return true
-}
-
-// blobSHA is git's name of a file's content.
-func blobSHA(data []byte) string {
-	h := sha1.New()
-	fmt.Fprintf(h, "blob %d\x00", len(data))
-	h.Write(data)
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // The requests. testdata/github/cut.mjs checks them against GitHub's schema.

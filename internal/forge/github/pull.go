@@ -2,6 +2,8 @@ package github
 
 import (
 	"context"
+	"crypto/sha1"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -394,3 +396,11 @@ func (f Files) onto(base map[string]treeEntry) (tree map[string]treeEntry, chang
 }
 
 func (c fileChanges) empty() bool { return len(c.Additions)+len(c.Deletions) == 0 }
+
+// blobSHA is git's name of a file's content.
+func blobSHA(data []byte) string {
+	h := sha1.New()
+	fmt.Fprintf(h, "blob %d\x00", len(data))
+	h.Write(data)
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -144,4 +145,21 @@ func fromFork() bool {
 	}
 	// A repository that is itself a fork has pull requests of its own.
 	return !strings.EqualFold(head.FullName, base.FullName)
+}
+
+// credentials returns what signs requests, or nil if nothing does.
+func (s *store) credentials(ctx context.Context, cfg aws.Config) (aws.CredentialsProvider, error) {
+	switch {
+	case s.opt.Role != "":
+		return s.roleCredentials(cfg), nil
+	case s.opt.Anonymous == On:
+		return nil, nil
+	case s.hasCredentials(ctx, cfg.Credentials):
+		return cfg.Credentials, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case s.opt.Anonymous == Off:
+		return nil, &credentialsError{err: errors.New("none were found"), cause: causeNoCredentials}
+	}
+	return nil, nil
 }

@@ -46,7 +46,7 @@ func newActionCommand(env *environment) *cobra.Command {
 	return holder
 }
 
-// readAction reads the inputs and goes where they say.
+// readAction reads the inputs and enters the working directory that they name.
 func readAction(env *environment) (action.Inputs, action.Plan, error) {
 	in := action.Read(env.lookupEnv)
 	for _, name := range []string{"cache-dir", "report-dir"} {
@@ -60,7 +60,7 @@ func readAction(env *environment) (action.Inputs, action.Plan, error) {
 	}
 	plan, err := in.Plan(actionDefaults(env))
 	if err == nil {
-		err = workspaceDir(env, plan.Dir)
+		err = enterWorkspaceDir(env, plan.Dir)
 	}
 	return in, plan, err
 }
@@ -83,8 +83,8 @@ func actionDefaults(env *environment) action.Defaults {
 // word is one that nobody else has.
 func word() string { return strings.ToLower(rand.Text()[:8]) }
 
-// workspaceDir goes to a directory of the workspace, links followed.
-func workspaceDir(env *environment, dir string) error {
+// enterWorkspaceDir enters a directory of the workspace, links followed.
+func enterWorkspaceDir(env *environment, dir string) error {
 	workspace, err := filepath.EvalSymlinks(cmp.Or(env.getenv("GITHUB_WORKSPACE"), "."))
 	if err != nil {
 		return fmt.Errorf("GITHUB_WORKSPACE: %w", err)
@@ -99,7 +99,7 @@ func workspaceDir(env *environment, dir string) error {
 	return env.chdir(place)
 }
 
-// actionJob tells where this step runs.
+// actionJob is the job that this step runs in.
 func actionJob(env *environment) action.Job {
 	return action.Job{
 		Name:    env.getenv("GITHUB_JOB"),
@@ -111,7 +111,7 @@ func actionJob(env *environment) action.Job {
 }
 
 // runAction does what the inputs ask for. Whatever happens, the outputs verdict and
-// exit-code tell how it ended: until the end, that it did not.
+// exit-code hold how it ended: until the end, that it did not.
 func runAction(ctx context.Context, env *environment) error {
 	if err := setActionVerdict(env, conformance.ExitInfra); err != nil {
 		return err
@@ -170,7 +170,7 @@ func setActionVerdict(env *environment, code int) error {
 }
 
 // runActionMode runs what serves the inputs, and returns its exit code, with the error
-// unless a report has said everything.
+// unless a report has it already.
 func runActionMode(ctx context.Context, env *environment) (int, error) {
 	in, plan, err := readAction(env)
 	for _, secret := range in.Secrets() {
@@ -207,7 +207,7 @@ func runActionMode(ctx context.Context, env *environment) (int, error) {
 	return code, err
 }
 
-// setArtifactOutputs tells the step that keeps the report what to keep, and under which name.
+// setArtifactOutputs sets the outputs that name the folder of the report, and the artifact to keep it as.
 func setArtifactOutputs(env *environment, plan action.Plan, name string) error {
 	if plan.ReportDir == "" || !exists(plan.ReportDir) {
 		return nil
@@ -243,12 +243,12 @@ func runActionPlan(ctx context.Context, env *environment) error {
 	if err != nil || args == nil {
 		return nil
 	}
-	var said strings.Builder
-	asked := newEnvironment(&said, &strings.Builder{}, env.lookupEnv)
+	var stdout strings.Builder
+	asked := newEnvironment(&stdout, &strings.Builder{}, env.lookupEnv)
 	if code, err := asked.execute(ctx, args); code != conformance.ExitOK || err != nil {
 		return nil
 	}
-	key := strings.TrimSpace(said.String())
+	key := strings.TrimSpace(stdout.String())
 	if key == "" {
 		return nil
 	}
@@ -277,7 +277,7 @@ func openPullRequest(ctx context.Context, env *environment) (int, error) {
 	in := action.Read(env.lookupEnv)
 	args, err := in.PullRequest(env.getenv("GITHUB_REF"))
 	if err == nil {
-		err = workspaceDir(env, ".")
+		err = enterWorkspaceDir(env, ".")
 	}
 	if err != nil {
 		return conformance.ExitUsage, err

@@ -97,8 +97,8 @@ func usedBy(field load.ShapeField) string {
 			continue
 		}
 		user := string(w)
-		if usual := load.UsualShape(w).Get(field.Key); usual != "" {
-			user += " " + usual
+		if fallback := load.UsualShape(w).Get(field.Key); fallback != "" {
+			user += " " + fallback
 		}
 		users = append(users, user)
 	}

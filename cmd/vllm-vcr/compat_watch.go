@@ -140,7 +140,7 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	for _, n := range decision.Notes {
 		env.printErr("vllm-vcr: note: " + n)
 	}
-	return concludeWatch(env, opts, matrixEdit{Matrix: matrix, before: data}, announcement{Decision: decision, list: list})
+	return concludeWatch(env, opts, matrixEdit{Matrix: matrix, before: data}, watchReport{Decision: decision, list: list})
 }
 
 // watchedMatrix loads a compat matrix without errors, and its text.
@@ -212,44 +212,44 @@ func readTags(path string) ([]compat.Release, error) {
 
 // concludeWatch says what was decided, and writes it. The outputs come before the file: once
 // it is edited, the next run says that nothing has changed.
-func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, said announcement) (err error) {
+func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, decided watchReport) (err error) {
 	done := "unchanged"
-	if said.Changed() {
+	if decided.Changed() {
 		done = "has to change, see --write"
-		if edit.after, err = compat.Rewrite(edit.File, edit.before, said.Lines); err != nil {
+		if edit.after, err = compat.Rewrite(edit.File, edit.before, decided.Lines); err != nil {
 			return err
 		}
 		checked, err := checkEdit(env, edit, opts.in.manifest, true)
 		if err != nil {
 			return err
 		}
-		said.learn(checked)
+		decided.addToDo(checked)
 	}
 	if opts.outputs {
-		if err := setOutputs(env, said.outputs()...); err != nil {
+		if err := setOutputs(env, decided.outputs()...); err != nil {
 			return err
 		}
 	}
-	if said.Changed() && opts.write {
+	if decided.Changed() && opts.write {
 		done = "edited"
 		if err := edit.write(); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s\n%s", edit.File, done, said.text())
+	_, err = fmt.Fprintf(env.stdout, "%s: %s\n%s", edit.File, done, decided.text())
 	return err
 }
 
-// announcement is a decision about the compat matrix, and what is to be told of it.
-type announcement struct {
+// watchReport is a decision about the compat matrix, as the outputs of a step and as text.
+type watchReport struct {
 	*compat.Decision
 	list            releaseList
 	missingProfiles []string // lines that this binary has no wire profile of
 	toDo            []string // for a person
 }
 
-// learn takes from the check of the edited compat matrix what a person has to do about it.
-func (n *announcement) learn(checked checkedMatrix) {
+// addToDo adds what the check of the edited compat matrix leaves to a person.
+func (n *watchReport) addToDo(checked checkedMatrix) {
 	for _, f := range checked.diagnostics {
 		at := slices.IndexFunc(checked.matrix.Lines, func(l compat.Line) bool { return l.Pos == f.Line })
 		if f.Code == compat.CodeNoProfile && at >= 0 {
@@ -270,7 +270,7 @@ func (n *announcement) learn(checked checkedMatrix) {
 }
 
 // outputs are those of the step.
-func (n *announcement) outputs() []output {
+func (n *watchReport) outputs() []output {
 	var head compat.Line // of the lines that change and stay, the newest
 	names := []string{}
 	for _, d := range n.Differences() {
@@ -305,7 +305,7 @@ func (n *announcement) outputs() []output {
 }
 
 // source says what the decision rests on.
-func (n *announcement) source() string {
+func (n *watchReport) source() string {
 	newest := n.list.releases[0]
 	for _, r := range n.list.releases {
 		if r.Compare(newest.Version) > 0 {
@@ -316,7 +316,7 @@ func (n *announcement) source() string {
 }
 
 // text is the outputs for a reader.
-func (n *announcement) text() string {
+func (n *watchReport) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "source: %s\n", n.source())
 	for _, o := range n.outputs() {

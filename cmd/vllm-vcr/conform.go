@@ -146,7 +146,7 @@ func judgeCases(
 		return err
 	}
 	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all}
-	if err := opts.subject.put(env, &runner, sel.Suite, opts.model, cases); err != nil {
+	if err := opts.subject.configure(env, &runner, sel.Suite, opts.model, cases); err != nil {
 		return err
 	}
 	if opts.plan.list || opts.plan.printPlan != "" {
@@ -230,13 +230,13 @@ func (opts *conformOptions) check() error {
 // the command line or from the environment.
 func (opts *conformOptions) inputFlags() []string {
 	var flags []string
-	for _, flag := range []struct{ name, value, usual string }{
+	for _, flag := range []struct{ name, value, fallback string }{
 		{"--compat", opts.in.compat, ""},
 		{"--manifest", opts.in.manifest, ""},
 		{"--expectations", opts.plan.expectations, ""},
 		{"--enforce", opts.enforce, string(conformance.EnforceValidated)},
 	} {
-		if flag.value != flag.usual {
+		if flag.value != flag.fallback {
 			flags = append(flags, flag.name, flag.value)
 		}
 	}

@@ -59,11 +59,11 @@ func (opts *subjectOptions) hasFrontend() bool {
 
 // chosenSuite is the suite that was named, else the one that fits what is under test.
 func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
-	usual := conformance.SuiteReplay
+	fallback := conformance.SuiteReplay
 	if opts.hasFrontend() {
-		usual = conformance.SuiteFrontend
+		fallback = conformance.SuiteFrontend
 	}
-	suite, err := chooseOne("--suite", conformance.Suite(cmp.Or(opts.suite, string(usual))), conformance.Suites()...)
+	suite, err := chooseOne("--suite", conformance.Suite(cmp.Or(opts.suite, string(fallback))), conformance.Suites()...)
 	switch {
 	case err != nil:
 		return "", err
@@ -112,34 +112,34 @@ func (opts *subjectOptions) command() conformance.CommandEngine {
 	return conformance.CommandEngine{Template: opts.engineCommand, Grace: opts.engineGrace}
 }
 
-// patient replaces the deadlines that were not set: engines load a model, and a
+// withDefaults replaces the deadlines that were not set: engines load a model, and a
 // frontend in Python takes minutes to import what it needs.
-func (opts *subjectOptions) patient(t conformance.Timeouts) conformance.Timeouts {
-	usual := t
+func (opts *subjectOptions) withDefaults(t conformance.Timeouts) conformance.Timeouts {
+	fallback := t
 	switch {
 	case opts.hasEngine():
-		usual = conformance.EngineTimeouts()
+		fallback = conformance.EngineTimeouts()
 	case opts.hasFrontend():
-		usual.Connect = frontendStart
+		fallback.Connect = frontendStart
 	}
 	for _, limit := range []struct {
-		flag       string
-		set, usual *time.Duration
+		flag          string
+		set, fallback *time.Duration
 	}{
-		{"connect-timeout", &t.Connect, &usual.Connect},
-		{"idle-timeout", &t.Idle, &usual.Idle},
-		{"golden-timeout", &t.Golden, &usual.Golden},
+		{"connect-timeout", &t.Connect, &fallback.Connect},
+		{"idle-timeout", &t.Idle, &fallback.Idle},
+		{"golden-timeout", &t.Golden, &fallback.Golden},
 	} {
 		if !opts.given.Changed(limit.flag) {
-			*limit.set = *limit.usual
+			*limit.set = *limit.fallback
 		}
 	}
 	return t
 }
 
-// put makes the runner judge what the flags name.
-func (opts *subjectOptions) put(env *environment, r *conformance.Runner, suite conformance.Suite, model string, cases []conformance.Case) error {
-	r.Timeouts = opts.patient(r.Timeouts)
+// configure makes the runner judge what the flags name.
+func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, suite conformance.Suite, model string, cases []conformance.Case) error {
+	r.Timeouts = opts.withDefaults(r.Timeouts)
 	r.Subject = conformance.Description{Kind: "player"}
 	if opts.keepAlive {
 		r.KeepAlive = func(at conformance.Attached) { logAttached(env, at) }

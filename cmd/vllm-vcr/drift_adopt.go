@@ -168,7 +168,7 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 		return err
 	}
 	run := &adoption{env: env, flags: opts, tree: adopt.FindTree(".", cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST")))}
-	if err := run.learn(); err != nil {
+	if err := run.loadProfiles(); err != nil {
 		return err
 	}
 	if err := run.prepare(ctx, source); err != nil {
@@ -179,11 +179,11 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 			return err
 		}
 	}
-	return run.tell()
+	return run.print()
 }
 
-// learn takes in the lines that the tree has, whatever this build has: the profile goes to where theirs are.
-func (run *adoption) learn() (err error) {
+// loadProfiles takes in the lines that the tree has, whatever this build has: the profile goes to where theirs are.
+func (run *adoption) loadProfiles() (err error) {
 	if run.env.profilesNamed {
 		run.tree.Profiles = run.env.profiles
 		return nil
@@ -233,7 +233,7 @@ func (run *adoption) carryOut(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		run.code = conformance.ExitInfra
-		run.leave("run the same again: it was interrupted, and captures what is absent")
+		run.addToDo("run the same again: it was interrupted, and captures what is absent")
 	}
 	run.conclude()
 	return nil
@@ -322,8 +322,8 @@ func (run *adoption) judgeTree(ctx context.Context) (*conformance.Report, error)
 	return runner.Run(ctx, cases), nil
 }
 
-// tell writes the report, and chooses the exit code.
-func (run *adoption) tell() error {
+// print writes the report, and chooses the exit code.
+func (run *adoption) print() error {
 	write := func(w io.Writer) error {
 		switch run.flags.format {
 		case formJSON:
@@ -367,13 +367,13 @@ func (run *adoption) capture(ctx context.Context) (whole bool, err error) {
 		return false, err
 	}
 	for _, t := range elsewhere {
-		run.leave("capture %s on a cluster: vllm-vcr capture run %s", t.Name(), t.Name())
+		run.addToDo("capture %s on a cluster: vllm-vcr capture run %s", t.Name(), t.Name())
 	}
 	if len(here) == 0 {
 		return len(elsewhere) == 0, nil
 	}
 	if there, err := run.hasEngine(ctx); err != nil || !there {
-		run.leaveCapture(len(here), err)
+		run.addCaptureToDo(len(here), err)
 		return false, nil
 	}
 	opts := run.captureOptions()
@@ -381,15 +381,15 @@ func (run *adoption) capture(ctx context.Context) (whole bool, err error) {
 	for _, t := range here { // one after the other, so that each is registered whatever becomes of the next
 		one, err := captureHere(ctx, run.env, opts, []target.Target{t})
 		if err != nil {
-			return false, errors.Join(err, run.take(outcomes))
+			return false, errors.Join(err, run.addOutcomes(outcomes))
 		}
 		outcomes = append(outcomes, one...)
 	}
-	return len(elsewhere) == 0, run.take(outcomes)
+	return len(elsewhere) == 0, run.addOutcomes(outcomes)
 }
 
-// leave leaves something to a person.
-func (run *adoption) leave(format string, args ...any) {
+// addToDo leaves something to a person.
+func (run *adoption) addToDo(format string, args ...any) {
 	run.report.ToDo = append(run.report.ToDo, fmt.Sprintf(format, args...))
 }
 
@@ -450,8 +450,8 @@ func (run *adoption) hasEngine(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// leaveCapture says how the targets of the line are captured, as they were not.
-func (run *adoption) leaveCapture(count int, err error) {
+// addCaptureToDo says how the targets of the line are captured, as they were not.
+func (run *adoption) addCaptureToDo(count int, err error) {
 	why := "there is no engine of it for the CPU here"
 	if err != nil {
 		why = err.Error()
@@ -459,7 +459,7 @@ func (run *adoption) leaveCapture(count int, err error) {
 	if run.flags.engineUse == engineNever {
 		why = "--engine never"
 	}
-	run.leave("capture %d targets of line %s (%s): vllm-vcr drift adopt %s --engine install --fidelity-validated, "+
+	run.addToDo("capture %d targets of line %s (%s): vllm-vcr drift adopt %s --engine install --fidelity-validated, "+
 		"or make goldens LINE=%s and then vllm-vcr compat set --line %s --validated", count, run.plan.Line, why, run.plan.Release,
 		run.plan.Line, run.plan.Line)
 }
@@ -475,12 +475,12 @@ func (run *adoption) captureOptions() captureRunOptions {
 	return opts
 }
 
-// take puts what became of the captures into the report.
-func (run *adoption) take(outcomes []capture.Outcome) error {
+// addOutcomes puts what became of the captures into the report.
+func (run *adoption) addOutcomes(outcomes []capture.Outcome) error {
 	var failed []string
 	for _, o := range outcomes {
 		for _, w := range o.Accepted.Warnings {
-			run.leave("look at %s: %s", o.Target.Name(), w)
+			run.addToDo("look at %s: %s", o.Target.Name(), w)
 		}
 		if o.Err != nil {
 			failed = append(failed, o.Err.Error())

@@ -333,11 +333,11 @@ func releaseOf(ctx context.Context, binary string) (compat.Build, error) {
 	if err := drift.Runs(ctx, binary); err != nil {
 		return compat.Build{}, err
 	}
-	said, err := vllmrs.Version(ctx, binary)
+	version, err := vllmrs.Version(ctx, binary)
 	if err != nil {
 		return compat.Build{}, fmt.Errorf("--frontend: its release is not known: name it, as drift check VERSION: %w", err)
 	}
-	build, err := compat.ParseBuild(said)
+	build, err := compat.ParseBuild(version)
 	if err != nil {
 		return build, fmt.Errorf("--frontend: it is of no release: name one, as drift check VERSION: %w", err)
 	}

@@ -86,7 +86,7 @@ func (opts *playOptions) prepare(env *environment, flags *pflag.FlagSet) (*playe
 	if err != nil {
 		return nil, err
 	}
-	if p.closePeers, err = opts.peers.put(env, &opt, opts.engine.count); err != nil {
+	if p.closePeers, err = opts.peers.configure(env, &opt, opts.engine.count); err != nil {
 		return nil, err
 	}
 	if p.group, err = ranks(opt, opts.engine.count, model); err != nil {
@@ -122,8 +122,8 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 	}
 	err = p.group.Run(ctx)
 	ended()
-	if p.found != nil && p.found.Told() != "" {
-		fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Told())
+	if p.found != nil && p.found.Text() != "" {
+		fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Text())
 	}
 	switch gone := errors.Is(err, player.ErrFrontendGone); {
 	case err == nil:
@@ -174,8 +174,8 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 	if opt.HandshakeTimeout > 0 {
 		wait = min(wait, opt.HandshakeTimeout/2)
 	}
-	var telling sync.WaitGroup
-	telling.Go(func() {
+	var logging sync.WaitGroup
+	logging.Go(func() {
 		long := time.NewTimer(wait)
 		defer long.Stop()
 		for {
@@ -192,7 +192,7 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 	})
 	return func() {
 		cancel()
-		telling.Wait()
+		logging.Wait()
 	}
 }
 
@@ -214,12 +214,12 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 		"delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]")
 }
 
-// put puts what the flags say into the options of count engines. close ends what listens.
-func (opts *peerOptions) put(env *environment, opt *player.Options, count int) (closeAll func(), err error) {
+// configure puts what the flags say into the options of count engines. close ends what listens.
+func (opts *peerOptions) configure(env *environment, opt *player.Options, count int) (closeAll func(), err error) {
 	if opt.Faults, err = player.ParseFaults(opts.faults); err != nil {
 		return nil, fmt.Errorf("--faults: %w", err)
 	}
-	if err := opts.putKVEvents(env, opt); err != nil {
+	if err := opts.configureKVEvents(env, opt); err != nil {
 		return nil, err
 	}
 	if opts.kvTransfer == "" {
@@ -243,7 +243,7 @@ func (opts *peerOptions) put(env *environment, opt *player.Options, count int) (
 	return side.Close, nil
 }
 
-func (opts *peerOptions) putKVEvents(env *environment, opt *player.Options) (err error) {
+func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options) (err error) {
 	opt.KVCache.HashSeed, opt.KVCache.HashAlgorithm = env.getenv("PYTHONHASHSEED"), kvcache.Algorithm(opts.hash)
 	if opts.hash != "" {
 		if _, err := chooseOne("--prefix-caching-hash-algo", opt.KVCache.HashAlgorithm, kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR); err != nil {

@@ -82,15 +82,15 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 
 // found is what knows how requests find their answers; nil where there is nothing to find.
 type found interface {
-	// Told is a line about it, empty if nothing was asked.
-	Told() string
+	// Text is a line about it, empty if nothing was asked.
+	Text() string
 	// Rewind makes all answers unused.
 	Rewind()
 }
 
 type recordedAnswers struct{ *player.Replay }
 
-func (f recordedAnswers) Told() string {
+func (f recordedAnswers) Text() string {
 	if s := f.Summary(); s.Requests > 0 {
 		return s.String()
 	}
@@ -99,7 +99,7 @@ func (f recordedAnswers) Told() string {
 
 type datasetAnswers struct{ *dataset.Source }
 
-func (f datasetAnswers) Told() string {
+func (f datasetAnswers) Text() string {
 	if s := f.Summary(); s.Requests > 0 {
 		return s.String()
 	}

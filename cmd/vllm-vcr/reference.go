@@ -94,14 +94,14 @@ func flagTable(b *strings.Builder, flags *pflag.FlagSet) {
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + ", " + name
 		}
-		usage, usual := defaultOf(f, usage)
-		fmt.Fprintf(b, "| `%s` | `%s` | %s | %s |\n", name, envName(f.Name), cell(usual), cell(usage))
+		usage, fallback := defaultOf(f, usage)
+		fmt.Fprintf(b, "| `%s` | `%s` | %s | %s |\n", name, envName(f.Name), cell(fallback), cell(usage))
 	})
 }
 
 // defaultOf takes a flag's default out of its usage, where that explains it, else
 // from its value, where that says something.
-func defaultOf(f *pflag.Flag, usage string) (rest, usual string) {
+func defaultOf(f *pflag.Flag, usage string) (rest, fallback string) {
 	if before, after, found := strings.Cut(usage, " (default "); found {
 		return before, strings.TrimSuffix(after, ")")
 	}

@@ -116,7 +116,7 @@ func openStore(env *environment, opts *storeOptions) (*conformance.RegisteredSto
 // cache and the role.
 func (opts *storeOptions) repeat() []string {
 	var flags []string
-	for _, flag := range []struct{ name, value, usual string }{
+	for _, flag := range []struct{ name, value, fallback string }{
 		{"--goldens", opts.goldens, ""},
 		{"--bucket", opts.bucket, ""},
 		{"--bundle", opts.bundle, ""},
@@ -128,7 +128,7 @@ func (opts *storeOptions) repeat() []string {
 		{"--path-style", opts.s3.pathStyle, "auto"},
 	} {
 		switch {
-		case flag.value == flag.usual:
+		case flag.value == flag.fallback:
 		case flag.value == "true" && flag.name == "--offline":
 			flags = append(flags, flag.name)
 		default:

@@ -18,7 +18,7 @@ func TestStderrIsNoCommand(t *testing.T) {
 		}
 		env.log.Warn("it says", "words", "##[error]a", "more", "b\n::error::c")
 		env.printErr(errors.New("vllm-vcr: error: two\n\t::error::lines ##vso[d]\x1b[31m"))
-		if got := stderr.String(); live.MatchString(got) || !strings.HasSuffix(got, "\nvllm-vcr: error: two\n: :error::lines # #vso[d] [31m\n") ||
+		if got := stderr.String(); live.MatchString(got) || !strings.HasSuffix(got, "\nvllm-vcr: error: two\n: :error::lines # #vso[d]\n") ||
 			!strings.Contains(got, "# #[error]a") || strings.Count(got, "\n") != 3 {
 			t.Errorf("%s: stderr is %q", format, got)
 		}

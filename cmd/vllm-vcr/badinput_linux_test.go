@@ -153,7 +153,7 @@ func TestBadBuckets(t *testing.T) {
 		{"without encryption", "http://127.0.0.1:1/x", `--bucket http://127.0.0.1:1/x: its scheme "http" is not one of s3, https, hf, file and bundle`, 2},
 		{"no name", "s3://", `--bucket s3://: it has a scheme and no name`, 2},
 		{"no name but a path", "s3:///x", `--bucket s3:///x: it has a scheme and no name`, 2},
-		{"terminal", "s3://goldens\x1b[2J", `--bucket s3://goldens \[2J: it has a character that is not printable`, 2},
+		{"terminal", "s3://goldens\x1b[2J", `--bucket s3://goldens: it has a character that is not printable`, 2},
 		{"a command", "s3://goldens\n::error::x", `--bucket s3://goldens ::error::x: it has a character|^vllm-vcr: error: --bucket s3://goldens$`, 2},
 		{"up, escaped", "https://127.0.0.1:1/%2e%2e", `golden https://.*a segment of the path is`, 3},
 		{"no bundle", "bundle:///none.tar", `bundle: .*none.tar`, 3},

@@ -78,7 +78,7 @@ func (c counted) Script(r *player.Request) (player.Script, error) {
 func TestConformOfSource(t *testing.T) {
 	var requests atomic.Int64
 	engine := func(opt player.Options) (conformance.Subject, error) {
-		recorded, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Match, Strict: true})
+		recorded, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: opt.Replay.Match, Strict: true})
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
@@ -134,11 +136,4 @@ func (r *reply) choose(c *openai.Choice) {
 }
 
 // excerpt bounds what is quoted of an answer.
-func excerpt(text string) string {
-	const most = 300
-	text = strings.TrimSpace(text)
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
+func excerpt(text string) string { return safetext.Clip(strings.TrimSpace(text), 300) }

@@ -3,7 +3,8 @@ package live
 import (
 	"context"
 	"fmt"
-	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -98,8 +99,8 @@ func (l *live) checkSchema(g *check.Golden) error {
 // is not one of those that registrations have.
 func declaredKinds(annotation string) map[pack.Kind]bool {
 	kinds := map[pack.Kind]bool{}
-	for part := range strings.SplitSeq(annotation, "|") {
-		switch part = strings.TrimSpace(part); part {
+	for _, option := range pytype.Parse(annotation).Options() {
+		switch option.String() {
 		case "int":
 			kinds[pack.Int] = true
 		case "float":

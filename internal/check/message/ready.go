@@ -4,8 +4,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -86,7 +89,7 @@ func sameKind(declared protocol.Struct, path string, want, got pack.Kind) bool {
 	}
 	name, _, nested := strings.Cut(path, ".")
 	i := declared.Index(name)
-	optional := i >= 0 && !nested && strings.Contains(declared.Fields[i].Type, "None")
+	optional := i >= 0 && !nested && slices.ContainsFunc(pytype.Parse(declared.Fields[i].Type).Options(), pytype.Type.IsNone)
 	return optional && (want == pack.Nil || got == pack.Nil)
 }
 

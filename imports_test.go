@@ -27,6 +27,7 @@ var importRules = map[string][]string{
 	".":                    {},
 	"cmd/vllm-vcr":         {"*"},
 	"cmd/vllm-vcr-cluster": {"internal/capture/remote"},
+	"cmd/vllm-vcr-dataset": {"internal/engine/dataset/tables"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
@@ -49,9 +50,9 @@ var importRules = map[string][]string{
 	"internal/engine/latency":    {"trace"},
 	"internal/engine/grammar":    {},
 	"internal/engine/tokenizer":  {"golang.org/x/text"},
-	"internal/engine/dataset": {
-		"player", "trace", "internal/engine/tokenizer", "github.com/parquet-go/parquet-go",
-		"github.com/ncruces/go-sqlite3", wazero,
+	"internal/engine/dataset":    {"player", "trace", "internal/engine/tokenizer"},
+	"internal/engine/dataset/tables": {
+		"internal/engine/dataset", "github.com/parquet-go/parquet-go", "github.com/ncruces/go-sqlite3", wazero,
 	},
 
 	"internal/frontends/coreclient": {"internal/wire"},

@@ -68,7 +68,7 @@ type played struct {
 }
 
 // prepare makes the engines.
-func (opts *playOptions) prepare(env *environment, flags *pflag.FlagSet) (*played, error) {
+func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *pflag.FlagSet) (*played, error) {
 	fitted := len(opts.timing.traces) > 0
 	opt, err := opts.engine.options(flags, fitted)
 	if err != nil {
@@ -79,7 +79,7 @@ func (opts *playOptions) prepare(env *environment, flags *pflag.FlagSet) (*playe
 	}
 	opt.Log = env.log
 	p := &played{}
-	if p.found, err = opts.source.source(env, &opt); err != nil {
+	if p.found, err = opts.source.source(ctx, env, &opt); err != nil {
 		return nil, err
 	}
 	model, err := opts.timing.model(&opt, opts.source.configHash)
@@ -111,7 +111,7 @@ func ranks(opt player.Options, count int, model func() (latency.Model, error)) (
 }
 
 func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts playOptions) error {
-	p, err := opts.prepare(env, flags)
+	p, err := opts.prepare(ctx, env, flags)
 	if err != nil {
 		return err
 	}

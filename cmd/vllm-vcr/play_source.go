@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
@@ -107,7 +109,7 @@ func (f datasetAnswers) Text() string {
 }
 
 // source puts what is said into the options.
-func (opts *sourceOptions) source(env *environment, opt *player.Options) (found, error) {
+func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *player.Options) (found, error) {
 	opt.Seed, opt.Vocab = opts.seed, opts.vocab
 	tok, err := opts.loadTokenizer(opt)
 	if err != nil {
@@ -125,7 +127,7 @@ func (opts *sourceOptions) source(env *environment, opt *player.Options) (found,
 	case opts.recording != "":
 		return opts.replay(env, opt, structured)
 	case opts.dataset != "":
-		return opts.fromDataset(env, opt, tok, structured)
+		return opts.fromDataset(ctx, env, opt, tok, structured)
 	}
 	opt.Source = structured
 	return nil, nil
@@ -180,8 +182,14 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, fallbac
 	return recordedAnswers{replay}, nil
 }
 
-func (opts *sourceOptions) fromDataset(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
-	set, err := dataset.Load(opts.dataset, tok)
+func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
+	set, err := dataset.Load(opts.dataset, tok, func(path string) (dataset.Table, error) {
+		reader, err := program.Find(ctx, dataset.Program, "datasets in Parquet and SQLite need", buildVersion())
+		if err != nil {
+			return dataset.Table{}, err
+		}
+		return dataset.ReadBy(ctx, reader)(path)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -13,12 +13,14 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/helper"
 	"github.com/vllm-vcr/conformance/internal/capture/remote"
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
+	"github.com/vllm-vcr/conformance/internal/engine/dataset/tables"
 )
 
 // TestMain makes the command itself and its helper available to the scripts, and to tests that
 // start it as a process.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"vllm-vcr": main, helper.Program: func() { os.Exit(remote.Main(version)) }})
+	testscript.Main(m, map[string]func(){"vllm-vcr": main, helper.Program: func() { os.Exit(remote.Main(version)) }, dataset.Program: func() { os.Exit(tables.Main(version)) }})
 }
 
 // TestScripts runs testdata/script/*.txtar. Besides the usual commands they have

@@ -7,20 +7,12 @@
 package helper
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
-	"runtime/debug"
-	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
@@ -85,70 +77,6 @@ type Accept struct {
 	// those that have the name of a line, as 0.34.json.
 	Profiles    string
 	AllProfiles bool
-}
-
-// Version is the version of this binary: the linked one, else that of its module.
-func Version(linked string) string {
-	if linked != "" {
-		return linked
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
-
-// Find returns the path of the helper: in the folder of this program, else on $PATH. It must be of the same version. An
-// error says where Find looked, and how to get the helper.
-func Find(ctx context.Context, version string) (string, error) {
-	name := Program
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program, which %s lies beside: %w", Program, err)
-	}
-	folder := filepath.Dir(self)
-	path := filepath.Join(folder, name)
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		path, err = exec.LookPath(name)
-		if err != nil {
-			return "", fmt.Errorf("captures in a cluster need the program %s, which is neither in %s nor on PATH: %s", name, folder, howToGet(version))
-		}
-	}
-	has, err := versionOf(ctx, path)
-	if err != nil {
-		return "", fmt.Errorf("%s does not tell its version: %w: %s", path, err, howToGet(version))
-	}
-	if strings.TrimPrefix(has, "v") != strings.TrimPrefix(version, "v") {
-		return "", fmt.Errorf("%s is of version %s, but vllm-vcr of %s: %s", path, safetext.Line(has), version, howToGet(version))
-	}
-	return path, nil
-}
-
-// howToGet says where the helper of a version comes from.
-func howToGet(version string) string {
-	number := strings.TrimPrefix(version, "v")
-	if number == "(devel)" || strings.ContainsAny(number, "-+") {
-		return "build both in a checkout (go build -o bin/ ./cmd/...) and call bin/vllm-vcr"
-	}
-	return fmt.Sprintf("it is in the archive of vllm-vcr %s, or: go install github.com/vllm-vcr/conformance/cmd/%s@v%[1]s", number, Program)
-}
-
-// versionTime bounds the question for the version.
-const versionTime = 30 * time.Second
-
-func versionOf(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, versionTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "version", "--short")
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w %s", err, safetext.Clip(safetext.Line(strings.TrimSpace(stderr.String())), 200))
-	}
-	return strings.TrimSpace(stdout.String()), nil
 }
 
 // Call has the helper at path carry out a request. On Unix it returns only if the helper cannot be started; elsewhere it

@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture"
@@ -39,7 +40,7 @@ func Main(version string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if len(os.Args) > 1 && os.Args[1] == "version" {
-		fmt.Println(helper.Version(version))
+		fmt.Println(program.Version(version))
 		return conformance.ExitOK
 	}
 	p := process{stdout: os.Stdout, stderr: os.Stderr}

@@ -13,38 +13,47 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 )
 
-// maxRow bounds a row, in bytes.
-const maxRow = 64 << 20
+// MaxRow bounds a row, in bytes.
+const MaxRow = 64 << 20
 
 // Set is a dataset in memory.
 type Set struct {
 	// Name is the path it was read from.
 	Name string
-	// Skipped counts the rows that have no prompt, or no completion.
+	Table
+
+	tok *tokenizer.Tokenizer // nil: the rows have tokens
+}
+
+// Table is what a file of a dataset holds.
+type Table struct {
+	Rows []Row // a prompt with a completion each
+	// Skipped counts the rows of the file that have no prompt, or no completion.
 	Skipped int
-
-	rows []row
-	keys []string             // of the first row
-	tok  *tokenizer.Tokenizer // nil: the rows have tokens
+	Keys    []string // of the first row of the file
 }
 
-// row is a prompt and what is answered to it.
-type row struct {
-	number     int    // as errors name it
-	prompt     string // the whole, or the last message of a chat
-	before     []string
-	completion string
-	// Rows of tokens have these in place of texts.
-	hash   [32]byte
-	tokens []uint32
+// Row is a prompt and its completion.
+type Row struct {
+	Number     int      // as errors name it
+	Prompt     string   // the whole, or the last message of a chat
+	Before     []string // the messages before it
+	Completion string
+	// Rows of tokens have these in place of texts: the SHA-256 of the prompt's ids, and the completion's ids.
+	Hash   [32]byte
+	Tokens []uint32
 }
+
+// A TableReader reads a file in a format whose library is larger than the player: Parquet and SQLite, see package tables.
+// An error names the row.
+type TableReader func(path string) (Table, error)
 
 // Len is the number of prompts that have a completion.
-func (s *Set) Len() int { return len(s.rows) }
+func (s *Set) Len() int { return len(s.Rows) }
 
 // Load reads the dataset at path, by the end of its name: .jsonl, .ndjson, .json, .csv, .tsv, .parquet, .db, .sqlite or
-// .sqlite3. tok is needed by all but SQLite. An error names the file, and the row or line.
-func Load(path string, tok *tokenizer.Tokenizer) (*Set, error) {
+// .sqlite3; tables reads the last four. tok is needed by all but SQLite. An error names the file, and the row or line.
+func Load(path string, tok *tokenizer.Tokenizer, tables TableReader) (*Set, error) {
 	s := &Set{Name: path, tok: tok}
 	read, ok := readers[extension(path)]
 	if !ok {
@@ -55,24 +64,30 @@ func Load(path string, tok *tokenizer.Tokenizer) (*Set, error) {
 	} else if info.IsDir() {
 		return nil, fmt.Errorf("%s: a folder, not a dataset: name the file in it", path)
 	}
-	if err := read(s, path); err != nil {
+	var err error
+	if read != nil {
+		err = read(&s.Table, path)
+	} else {
+		s.Table, err = tables(path)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	switch {
-	case len(s.rows) == 0 && s.Skipped == 0:
+	case len(s.Rows) == 0 && s.Skipped == 0:
 		return nil, fmt.Errorf("%s: a dataset without rows", path)
-	case len(s.rows) == 0:
+	case len(s.Rows) == 0:
 		return nil, fmt.Errorf("%s: none of the %d rows has a prompt and a completion%s", path, s.Skipped, s.seen())
-	case tok == nil && s.rows[0].tokens == nil:
+	case tok == nil && s.Rows[0].Tokens == nil:
 		return nil, fmt.Errorf("%s: a dataset of texts needs a tokenizer.json", path)
 	}
 	return s, nil
 }
 
-var readers = map[string]func(s *Set, path string) error{
-	".jsonl": (*Set).readLines, ".ndjson": (*Set).readLines, ".json": (*Set).readJSON,
-	".csv": (*Set).readCSV, ".tsv": (*Set).readCSV, ".parquet": (*Set).readParquet,
-	".db": (*Set).readSQLite, ".sqlite": (*Set).readSQLite, ".sqlite3": (*Set).readSQLite,
+// readers are those of text files; nil stands for the [TableReader].
+var readers = map[string]func(t *Table, path string) error{
+	".jsonl": (*Table).readLines, ".ndjson": (*Table).readLines, ".json": (*Table).readJSON,
+	".csv": (*Table).readCSV, ".tsv": (*Table).readCSV, ".parquet": nil, ".db": nil, ".sqlite": nil, ".sqlite3": nil,
 }
 
 func extension(path string) string { return strings.ToLower(filepath.Ext(path)) }
@@ -86,28 +101,28 @@ func gzipped(path string) string {
 
 // seen tells which keys the first row has, in place of those that were looked for.
 func (s *Set) seen() string {
-	if len(s.keys) == 0 {
+	if len(s.Keys) == 0 {
 		return ""
 	}
 	return fmt.Sprintf(": the first has %.200q; want one of %q for the prompt, of %q for the completion, or of %q",
-		s.keys[:min(len(s.keys), 20)], promptKeys, completionKeys, messageKeys)
+		s.Keys[:min(len(s.Keys), 20)], promptKeys, completionKeys, messageKeys)
 }
 
 // errGzip is for a file that is compressed whatever its name says.
 var errGzip = errors.New("compressed by gzip: inflate it first")
 
-// add takes in what a row holds.
-func (s *Set) add(number int, fields map[string]any) {
-	if s.keys == nil {
-		s.keys = slices.Sorted(maps.Keys(fields))
+// Add takes in a row of the file, an object.
+func (t *Table) Add(number int, fields map[string]any) {
+	if t.Keys == nil {
+		t.Keys = slices.Sorted(maps.Keys(fields))
 	}
 	pairs := pairsOf(fields)
 	if len(pairs) == 0 {
-		s.Skipped++
+		t.Skipped++
 	}
 	for _, p := range pairs {
-		p.number = number
-		s.rows = append(s.rows, p)
+		p.Number = number
+		t.Rows = append(t.Rows, p)
 	}
 }
 
@@ -119,13 +134,13 @@ var (
 )
 
 // pairsOf returns the prompts of a row that have a completion.
-func pairsOf(fields map[string]any) []row {
+func pairsOf(fields map[string]any) []Row {
 	prompt, completion := firstText(fields, promptKeys), firstText(fields, completionKeys)
 	if input := firstText(fields, inputKeys); input != "" {
 		prompt = strings.TrimPrefix(prompt+"\n"+input, "\n")
 	}
 	if prompt != "" && completion != "" {
-		return []row{{prompt: prompt, completion: completion}}
+		return []Row{{Prompt: prompt, Completion: completion}}
 	}
 	for _, key := range messageKeys {
 		if messages := list(fields[key]); len(messages) > 0 {
@@ -155,7 +170,7 @@ func list(value any) (elements []any) {
 }
 
 // turns makes a pair of each answer of the assistant and the message before it.
-func turns(messages []any) (pairs []row) {
+func turns(messages []any) (pairs []Row) {
 	var before []string
 	for _, m := range messages {
 		fields, _ := m.(map[string]any)
@@ -164,7 +179,7 @@ func turns(messages []any) (pairs []row) {
 			continue
 		}
 		if n := len(before); n > 0 && (role == "assistant" || role == "gpt") {
-			pairs = append(pairs, row{prompt: before[n-1], before: before[: n-1 : n-1], completion: text})
+			pairs = append(pairs, Row{Prompt: before[n-1], Before: before[: n-1 : n-1], Completion: text})
 		}
 		before = append(before, text)
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/ncruces/go-sqlite3"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 )
@@ -20,14 +19,18 @@ var loadTiny = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tok
 func tiny(t testing.TB) *tokenizer.Tokenizer {
 	t.Helper()
 	tok, err := loadTiny()
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return tok
 }
 
 func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	must(t, os.WriteFile(path, []byte(text), 0o644))
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	return path
 }
 
@@ -39,14 +42,13 @@ type pair struct {
 }
 
 func pairs(s *Set) (pairs []pair) {
-	for _, r := range s.rows {
-		pairs = append(pairs, pair{r.number, r.prompt, r.completion, r.before})
+	for _, r := range s.Rows {
+		pairs = append(pairs, pair{r.Number, r.Prompt, r.Completion, r.Before})
 	}
 	return pairs
 }
 
 func TestLoad(t *testing.T) {
-	flat := []pair{{1, "Say hello", "Hello, wörld! 😀", nil}, {2, "Count\nto three", "1\n2\n3", nil}, {3, "x", "only an input", nil}}
 	chat := []pair{{1, "Hi", "Hello", []string{"Be short"}}, {1, "Bye", "Farewell", []string{"Be short", "Hi", "Hello"}}}
 	tests := []struct {
 		name, file, text string
@@ -80,12 +82,6 @@ func TestLoad(t *testing.T) {
 			want: []pair{{1, "a, \"b\"\nc", "d", nil}}, skipped: 1,
 		},
 		{name: "messages in a column", file: "a.tsv", text: "messages\n" + `"[{""role"":""user"",""content"":""Hi""},{""role"":""assistant"",""content"":""Hello""}]"`, want: []pair{{1, "Hi", "Hello", []string{}}}},
-		{name: "parquet", file: "testdata/flat-none.parquet", want: flat, skipped: 1},
-		{name: "parquet, snappy", file: "testdata/flat-snappy.parquet", want: flat, skipped: 1},
-		{name: "parquet, gzip", file: "testdata/flat-gzip.parquet", want: flat, skipped: 1},
-		{name: "parquet, zstd", file: "testdata/flat-zstd.parquet", want: flat, skipped: 1},
-		{name: "parquet, brotli", file: "testdata/flat-brotli.parquet", want: flat, skipped: 1},
-		{name: "messages in parquet", file: "testdata/messages.parquet", want: chat},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -93,8 +89,10 @@ func TestLoad(t *testing.T) {
 			if test.text != "" {
 				path = write(t, test.file, test.text)
 			}
-			set, err := Load(path, tiny(t))
-			must(t, err)
+			set, err := Load(path, tiny(t), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if diff := cmp.Diff(test.want, pairs(set)); diff != "" || set.Skipped != test.skipped || set.Len() != len(test.want) {
 				t.Errorf("%d rows, %d skipped, want %d (-want +got):\n%s", set.Len(), set.Skipped, test.skipped, diff)
 			}
@@ -107,16 +105,10 @@ func TestLoadRefuses(t *testing.T) {
 	zw := gzip.NewWriter(&zipped)
 	_, _ = zw.Write([]byte(`{"prompt":"p","completion":"c"}`))
 	zw.Close()
-	parquet, err := os.ReadFile("testdata/flat-snappy.parquet")
-	must(t, err)
-	lz4, err := os.ReadFile("testdata/flat-lz4.parquet")
-	must(t, err)
 	tests := []struct{ name, file, text, want string }{
 		{"empty lines", "a.jsonl", "", "a dataset without rows"},
 		{"empty json", "a.json", " ", "a dataset without rows"},
 		{"empty csv", "a.csv", "", "a dataset without rows"},
-		{"empty parquet", "a.parquet", "", "a dataset without rows"},
-		{"empty database", "a.db", "", "a dataset without rows"},
 		{"an empty array", "a.json", "[]", "a dataset without rows"},
 		{"only a head", "a.csv", "prompt,output\n", "a dataset without rows"},
 		{"no completion", "a.jsonl", "{\"prompt\":\"p\"}\n{}", "none of the 2 rows has a prompt and a completion"},
@@ -133,19 +125,13 @@ func TestLoadRefuses(t *testing.T) {
 		{"data is no array", "a.json", `{"data":1}`, `key "data": want an array of rows`},
 		{"too few columns", "a.csv", "prompt,output\np\n", "row 1: "},
 		{"an open quote", "a.csv", "prompt,output\np,\"o", "row 1: "},
-		{"no parquet", "a.parquet", "PAR1 is how it begins", "a.parquet: "},
-		{"half a parquet", "a.parquet", string(parquet[len(parquet)/2:]), "a.parquet: "},
-		{"a footer longer than the file", "a.parquet", string(parquet[:len(parquet)-8]) + "\xff\xff\xff\xffPAR1", "a footer of 4294967295 bytes in a file of 1012"},
-		{"a parquet file that is encrypted", "a.parquet", string(parquet[:len(parquet)-4]) + "PARE", "it does not end in PAR1"},
-		{"parquet of lz4", "a.parquet", string(lz4), "compressed by LZ4_RAW, which is not supported"},
 		{"two texts", "a.json", `[{"prompt":"p","output":"o"}] []`, "more than one JSON text"},
 		{"lines under the name of one", "a.json", `{"prompt":"p","output":"o"}` + "\n{}", "name a file with a row on each line .jsonl"},
 		{"other keys", "a.csv", "ask,say\na,b\n", `none of the 1 rows has a prompt and a completion: the first has ["ask" "say"]; want one of ["prompt"`},
-		{"no database", "a.sqlite", strings.Repeat("x", 5000), "a.sqlite: "},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := Load(write(t, test.file, test.text), tiny(t))
+			_, err := Load(write(t, test.file, test.text), tiny(t), nil)
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.file) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
@@ -153,18 +139,20 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	t.Run("a folder", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "x.jsonl")
-		must(t, os.Mkdir(path, 0o755))
-		if _, err := Load(path, tiny(t)); err == nil || !strings.Contains(err.Error(), "a folder, not a dataset") {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(path, tiny(t), nil); err == nil || !strings.Contains(err.Error(), "a folder, not a dataset") {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("nothing", func(t *testing.T) {
-		if _, err := Load(filepath.Join(t.TempDir(), "x.db"), nil); err == nil || !os.IsNotExist(unwrapAll(err)) {
+		if _, err := Load(filepath.Join(t.TempDir(), "x.db"), nil, nil); err == nil || !os.IsNotExist(unwrapAll(err)) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("no tokenizer", func(t *testing.T) {
-		_, err := Load(write(t, "a.jsonl", `{"prompt":"p","output":"o"}`), nil)
+		_, err := Load(write(t, "a.jsonl", `{"prompt":"p","output":"o"}`), nil, nil)
 		if err == nil || !strings.Contains(err.Error(), "needs a tokenizer.json") {
 			t.Errorf("got %v", err)
 		}
@@ -199,10 +187,12 @@ func TestLoadBoundsRows(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			head := map[string]string{"a.jsonl": "{\"prompt\":\"p\",\"output\":\"o\"}\n{\"prompt\":\"", "a.json": `[{"prompt":"`, "a.csv": "prompt,output\n\""}[file]
 			path := write(t, file, head)
-			must(t, os.Truncate(path, 1<<30))
+			if err := os.Truncate(path, 1<<30); err != nil {
+				t.Fatal(err)
+			}
 			tok := tiny(t)
 			var err error
-			took := allocated(func() { _, err = Load(path, tok) })
+			took := allocated(func() { _, err = Load(path, tok, nil) })
 			// A zero byte in a JSON text is an error of its own, that comes first.
 			if err == nil || !strings.Contains(err.Error(), "larger than 64 MB") && !strings.Contains(err.Error(), "invalid character") {
 				t.Errorf("got %v, want that it is larger than 64 MB", err)
@@ -214,55 +204,15 @@ func TestLoadBoundsRows(t *testing.T) {
 	}
 }
 
-func TestSQLiteRefuses(t *testing.T) {
-	const table = "CREATE TABLE llmd (id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER);"
-	row := func(hash, tokens, n string) string {
-		return table + "INSERT INTO llmd VALUES (7, " + hash + ", " + tokens + ", " + n + ")"
-	}
-	tests := []struct{ name, sql, want string }{
-		{"no table", "CREATE TABLE other (id INTEGER)", "no table llmd"},
-		{"a view that never ends", "CREATE VIEW llmd AS WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id+1 FROM r) SELECT id, id AS prompt_hash, id AS gen_tokens, id AS n_gen_tokens FROM r", "no table llmd"},
-		{"a column is missing", "CREATE TABLE llmd (id INTEGER, gen_tokens JSON, n_gen_tokens INTEGER)", "missing expected column in llmd table: prompt_hash"},
-		{"a column of another type", "CREATE TABLE llmd (id INTEGER, prompt_hash TEXT, gen_tokens JSON, n_gen_tokens INTEGER)", `column prompt_hash has incorrect type: expected BLOB, got "TEXT"`},
-		{"a short hash", row("x'00'", "'{}'", "0"), "row with id 7: prompt_hash has 1 bytes"},
-		{"no json", row("zeroblob(32)", "'{'", "0"), "row with id 7: gen_tokens: unexpected end"},
-		{"an id that is none", row("zeroblob(32)", `'{"numbers":[-1]}'`, "1"), "row with id 7: gen_tokens: "},
-		{"another number", row("zeroblob(32)", `'{"numbers":[1,2]}'`, "3"), "row with id 7: gen_tokens has 2 numbers, but n_gen_tokens is 3"},
-		{"no answers", row("zeroblob(32)", `'{"numbers":[]}'`, "0"), "none of the 1 rows"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "a.sqlite")
-			db, err := sqlite3.Open(path)
-			must(t, err)
-			must(t, db.Exec(test.sql))
-			must(t, db.Close())
-			if _, err := Load(path, nil); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want an error with %q", err, test.want)
-			}
-		})
-	}
-}
-
 // Whatever is in a file, Load returns.
 func FuzzLoad(f *testing.F) {
-	names := []string{"a.jsonl", "a.json", "a.csv", "a.parquet", "a.sqlite"}
-	parquet, err := os.ReadFile("testdata/messages.parquet")
-	if err != nil {
-		f.Fatal(err)
-	}
-	database, err := os.ReadFile("testdata/tokens.sqlite")
-	if err != nil {
-		f.Fatal(err)
-	}
+	names := []string{"a.jsonl", "a.json", "a.csv"}
 	f.Add(uint8(0), []byte(`{"prompt":"p","completion":"c"}`))
 	f.Add(uint8(1), []byte(`{"data":[{"messages":[{"role":"user","content":"p"},{"role":"assistant","content":"c"}]}]}`))
 	f.Add(uint8(2), []byte("prompt,output\np,o\n"))
-	f.Add(uint8(3), parquet)
-	f.Add(uint8(4), database)
 	tok := tiny(f)
 	f.Fuzz(func(t *testing.T, kind uint8, text []byte) {
-		set, err := Load(write(t, names[int(kind)%len(names)], string(text)), tok)
+		set, err := Load(write(t, names[int(kind)%len(names)], string(text)), tok, nil)
 		if err == nil && set.Len() == 0 {
 			t.Error("a dataset without rows and without an error")
 		}

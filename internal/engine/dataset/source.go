@@ -58,18 +58,18 @@ func (s *Set) Source(opt Options) (*Source, error) {
 		return nil, errors.New("a dataset that is not strict needs a source to fall back to")
 	}
 	src := &Source{
-		set: s, opt: opt, used: make([]bool, len(s.rows)), said: map[int][]uint32{},
+		set: s, opt: opt, used: make([]bool, len(s.Rows)), said: map[int][]uint32{},
 		byHash: map[[sha256.Size]byte][]int{}, byText: map[string][]int{}, chains: map[uint64][]int{},
 	}
-	for i, r := range s.rows {
-		if r.tokens != nil {
-			src.byHash[r.hash] = append(src.byHash[r.hash], i)
+	for i, r := range s.Rows {
+		if r.Tokens != nil {
+			src.byHash[r.Hash] = append(src.byHash[r.Hash], i)
 			continue
 		}
-		key := src.key(r.prompt)
+		key := src.key(r.Prompt)
 		src.byText[key] = append(src.byText[key], i)
 		if opt.MinDepth > 0 {
-			for _, h := range trace.BlockHashes(s.tok.Encode(r.prompt), block) {
+			for _, h := range trace.BlockHashes(s.tok.Encode(r.Prompt), block) {
 				src.chains[h] = append(src.chains[h], i)
 			}
 		}
@@ -168,7 +168,7 @@ func (s *Source) findText(prompt []uint32) []int {
 	candidates := s.byText[key]
 	var same []int
 	for _, i := range candidates {
-		if s.set.tok.Normalize(s.set.rows[i].prompt) == text {
+		if s.set.tok.Normalize(s.set.Rows[i].Prompt) == text {
 			same = append(same, i)
 		}
 	}
@@ -237,8 +237,8 @@ func (s *Source) sameConversation(candidates []int, before string) []int {
 	var best []int
 	most := 0
 	for _, i := range candidates {
-		n := len(s.set.rows[i].before)
-		if n < most || !s.follows(s.set.rows[i].before, before) {
+		n := len(s.set.Rows[i].Before)
+		if n < most || !s.follows(s.set.Rows[i].Before, before) {
 			continue
 		}
 		if n > most {
@@ -279,9 +279,9 @@ func (s *Source) findPrefix(prompt []uint32) []int {
 
 // tokens are those of a row's completion.
 func (s *Source) tokens(i int) ([]uint32, error) {
-	row := &s.set.rows[i]
-	if row.tokens != nil {
-		return row.tokens, nil
+	row := &s.set.Rows[i]
+	if row.Tokens != nil {
+		return row.Tokens, nil
 	}
 	s.mu.Lock()
 	tokens, ok := s.said[i]
@@ -289,8 +289,8 @@ func (s *Source) tokens(i int) ([]uint32, error) {
 	if ok {
 		return tokens, nil
 	}
-	if tokens, ok = s.set.tok.EncodeOutput(row.completion); !ok {
-		return nil, fmt.Errorf("%s: row %d: the tokenizer cannot spell its completion", s.set.Name, row.number)
+	if tokens, ok = s.set.tok.EncodeOutput(row.Completion); !ok {
+		return nil, fmt.Errorf("%s: row %d: the tokenizer cannot spell its completion", s.set.Name, row.Number)
 	}
 	s.mu.Lock()
 	s.said[i] = tokens

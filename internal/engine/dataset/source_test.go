@@ -43,10 +43,14 @@ func said(t testing.TB, tok *tokenizer.Tokenizer, script player.Script, most int
 // source makes a strict source of rows that are written as JSON Lines.
 func source(t testing.TB, minDepth int, lines ...string) *Source {
 	t.Helper()
-	set, err := Load(write(t, "a.jsonl", strings.Join(lines, "\n")), tiny(t))
-	must(t, err)
+	set, err := Load(write(t, "a.jsonl", strings.Join(lines, "\n")), tiny(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := set.Source(Options{Strict: true, MinDepth: minDepth})
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
@@ -192,7 +196,9 @@ func TestSourceAnswers(t *testing.T) {
 			s, tok := source(t, 0, row1("Say hello", whole)), tiny(t)
 			for range 2 { // the second time out of what was kept
 				script, err := s.Script(request("a", tok.Encode("Say hello"), test.change))
-				must(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				if got := said(t, tok, script, test.most); got != test.want {
 					t.Errorf("got %q, want %q", got, test.want)
 				}
@@ -201,38 +207,19 @@ func TestSourceAnswers(t *testing.T) {
 	}
 }
 
-// The ids in the table are those that the Rust library made of the same texts.
-func TestSourceOfTokens(t *testing.T) {
-	set, err := Load("testdata/tokens.sqlite", nil)
-	must(t, err)
-	s, err := set.Source(Options{Strict: true})
-	must(t, err)
-	tok := tiny(t)
-	var got []string
-	for i, text := range []string{"Say hello", "Say hello", "Count", "Say hello", "hello"} {
-		script, err := s.Script(request(fmt.Sprint(i), tok.Encode(text)))
-		if (err != nil) != (text == "hello") {
-			t.Error(err)
-		}
-		got = append(got, said(t, tok, script, 100))
-	}
-	if diff := cmp.Diff([]string{"Hello, wörld!<end>", "Again<end>", "1\n2\n3<end>", "Hello, wörld!<end>", ""}, got); diff != "" {
-		t.Errorf("answers (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(Summary{Requests: 5, Hash: 4, Unmatched: 1}, s.Summary()); diff != "" {
-		t.Errorf("summary (-want +got):\n%s", diff)
-	}
-}
-
 // What no row answers is answered by the fallback, and ids that the tokenizer does not have match nothing.
 func TestSourceFallsBack(t *testing.T) {
-	set, err := Load(write(t, "a.jsonl", row1("Hi", "Hello")), tiny(t))
-	must(t, err)
+	set, err := Load(write(t, "a.jsonl", row1("Hi", "Hello")), tiny(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := set.Source(Options{}); err == nil {
 		t.Error("a source without a fallback was made, that is not strict")
 	}
 	s, err := set.Source(Options{Fallback: player.Echo{}})
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, prompt := range [][]uint32{{1 << 30, 1<<32 - 1, endOfText}, {endOfText}, {}} {
 		script, err := s.Script(request("a", prompt))
 		if err != nil || !cmp.Equal(script.Tokens, prompt) && len(prompt) > 0 {
@@ -248,11 +235,17 @@ func TestSourceFallsBack(t *testing.T) {
 func TestSourceThatCannotBeSpelt(t *testing.T) {
 	const letters = `{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false}}`
 	tok, err := tokenizer.Parse([]byte(letters))
-	must(t, err)
-	set, err := Load(write(t, "a.jsonl", row1("a", "b")+"\n"+row1("b", "abc")), tok)
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := Load(write(t, "a.jsonl", row1("a", "b")+"\n"+row1("b", "abc")), tok, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := set.Source(Options{Strict: true})
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Script(request("x", tok.Encode("b"))); err == nil || !strings.Contains(err.Error(), "a.jsonl: row 2: the tokenizer cannot spell its completion") {
 		t.Errorf("got %v", err)
 	}
@@ -301,33 +294,6 @@ func TestSummaryText(t *testing.T) {
 	}
 }
 
-// Whatever byte of a binary file is another, it is read or refused, in little memory.
-func TestBrokenBinaries(t *testing.T) {
-	tok := tiny(t)
-	for name, most := range map[string]int{"flat-zstd.parquet": 1000, "messages.parquet": 500, "tokens.sqlite": 50} {
-		t.Run(name, func(t *testing.T) {
-			whole, err := os.ReadFile("testdata/" + name)
-			must(t, err)
-			path, step, read := write(t, name, ""), 1+len(whole)/most, 0
-			for i := 0; i < len(whole); i += step {
-				broken := append([]byte(nil), whole...)
-				broken[i] ^= []byte{0xff, 0x80, 0x01}[i/step%3]
-				must(t, os.WriteFile(path, broken, 0o644))
-				took := allocated(func() { _, err = Load(path, tok) })
-				if err == nil {
-					read++
-				}
-				if took > 128<<20 {
-					t.Errorf("byte %d: %d MB were allocated", i, took>>20)
-				}
-			}
-			if read == 0 || read == len(whole)/step {
-				t.Errorf("%d of %d were read: nothing was tested", read, len(whole)/step)
-			}
-		})
-	}
-}
-
 // TestSourceOfNothing: a request has no prompt when it has embeddings.
 func TestSourceOfNothing(t *testing.T) {
 	s := source(t, 16, row1("Hi", "Hello"))
@@ -344,12 +310,12 @@ func BenchmarkSource(b *testing.B) {
 	path, tok := write(b, "a.jsonl", strings.Join(rows, "\n")), tiny(b)
 	b.Run("load", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := Load(path, tok); err != nil {
+			if _, err := Load(path, tok, nil); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	set, err := Load(path, tok)
+	set, err := Load(path, tok, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -364,7 +330,7 @@ func BenchmarkSource(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, prompt := range map[string]string{"text": set.rows[77].prompt, "chat": chatML(set.rows[77].prompt)} {
+	for name, prompt := range map[string]string{"text": set.Rows[77].Prompt, "chat": chatML(set.Rows[77].Prompt)} {
 		b.Run(name, func(b *testing.B) {
 			r := request("a", tok.Encode(prompt))
 			for b.Loop() {
@@ -373,12 +339,5 @@ func BenchmarkSource(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// bounded reads a file of which no row may be larger than maxRow.
+// bounded reads a file of which no row may be larger than MaxRow.
 type bounded struct {
 	r    io.Reader
 	left int // bytes that the row at hand may still take
@@ -20,7 +20,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("larger than %d MB", maxRow>>20)
+		return 0, fmt.Errorf("larger than %d MB", MaxRow>>20)
 	}
 	n, err := b.r.Read(p[:min(len(p), b.left)])
 	b.left -= n
@@ -28,7 +28,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 // next begins a row.
-func (b *bounded) next() { b.left = maxRow }
+func (b *bounded) next() { b.left = MaxRow }
 
 // open opens a text file that is not compressed.
 func open(path string) (*os.File, *bounded, error) {
@@ -45,17 +45,17 @@ func open(path string) (*os.File, *bounded, error) {
 	if string(magic) == "\ufeff" { // what editors on Windows begin a text with
 		_, _ = r.Discard(len(magic))
 	}
-	return file, &bounded{r: r, left: maxRow}, nil
+	return file, &bounded{r: r, left: MaxRow}, nil
 }
 
-func (s *Set) readLines(path string) error {
+func (t *Table) readLines(path string) error {
 	file, r, err := open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	lines := bufio.NewScanner(r.r)
-	lines.Buffer(nil, maxRow)
+	lines.Buffer(nil, MaxRow)
 	n := 0
 	for lines.Scan() {
 		n++
@@ -67,10 +67,10 @@ func (s *Set) readLines(path string) error {
 		if err := json.Unmarshal(line, &fields); err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
-		s.add(n, fields)
+		t.Add(n, fields)
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("line %d: larger than %d MB", n+1, maxRow>>20)
+		return fmt.Errorf("line %d: larger than %d MB", n+1, MaxRow>>20)
 	}
 	return lines.Err()
 }
@@ -78,7 +78,7 @@ func (s *Set) readLines(path string) error {
 // splits are the keys of an object that hold rows.
 var splits = []string{"data", "train", "validation", "test"}
 
-func (s *Set) readJSON(path string) error {
+func (t *Table) readJSON(path string) error {
 	file, r, err := open(path)
 	if err != nil {
 		return err
@@ -92,9 +92,9 @@ func (s *Set) readJSON(path string) error {
 	switch {
 	case err != nil:
 	case first == json.Delim('['):
-		err = s.readArray(dec, r)
+		err = t.readArray(dec, r)
 	case first == json.Delim('{'):
-		err = s.readObject(dec, r)
+		err = t.readObject(dec, r)
 	default:
 		err = errors.New("want an array of rows, or an object with one")
 	}
@@ -109,7 +109,7 @@ func (s *Set) readJSON(path string) error {
 }
 
 // readObject reads the arrays of rows of the object that has begun.
-func (s *Set) readObject(dec *json.Decoder, r *bounded) error {
+func (t *Table) readObject(dec *json.Decoder, r *bounded) error {
 	found := false
 	for dec.More() {
 		r.next()
@@ -128,7 +128,7 @@ func (s *Set) readObject(dec *json.Decoder, r *bounded) error {
 			return fmt.Errorf("key %.100q: want an array of rows", key)
 		}
 		found = true
-		if err := s.readArray(dec, r); err != nil {
+		if err := t.readArray(dec, r); err != nil {
 			return err
 		}
 	}
@@ -142,23 +142,23 @@ func (s *Set) readObject(dec *json.Decoder, r *bounded) error {
 }
 
 // readArray reads rows up to the end of the array that has begun.
-func (s *Set) readArray(dec *json.Decoder, r *bounded) error {
+func (t *Table) readArray(dec *json.Decoder, r *bounded) error {
 	for n := 1; dec.More(); n++ {
 		r.next()
 		var fields map[string]any
 		if err := dec.Decode(&fields); err != nil {
 			return fmt.Errorf("row %d: %w", n, err)
 		}
-		s.add(n, fields)
+		t.Add(n, fields)
 	}
 	_, err := dec.Token()
 	if err != nil {
-		return fmt.Errorf("after row %d: %w", len(s.rows)+s.Skipped, err)
+		return fmt.Errorf("after row %d: %w", len(t.Rows)+t.Skipped, err)
 	}
 	return nil
 }
 
-func (s *Set) readCSV(path string) error {
+func (t *Table) readCSV(path string) error {
 	file, r, err := open(path)
 	if err != nil {
 		return err
@@ -190,6 +190,6 @@ func (s *Set) readCSV(path string) error {
 		for i, name := range names {
 			fields[name] = values[i]
 		}
-		s.add(n, fields)
+		t.Add(n, fields)
 	}
 }

@@ -1,4 +1,4 @@
-package dataset
+package tables
 
 import (
 	"encoding/json"
@@ -10,6 +10,8 @@ import (
 	"github.com/ncruces/go-sqlite3"
 	_ "github.com/ncruces/go-sqlite3/embed" // SQLite, as WebAssembly
 	"github.com/tetratelabs/wazero"
+
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 )
 
 // init has SQLite interpreted. To compile it takes seconds of processor time at each start, to read a table does not.
@@ -24,7 +26,7 @@ var columns = []struct{ name, kind string }{
 }
 
 // readSQLite reads the table llmd.
-func (s *Set) readSQLite(path string) error {
+func readSQLite(t *dataset.Table, path string) error {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
 		return err
 	}
@@ -33,7 +35,7 @@ func (s *Set) readSQLite(path string) error {
 		return err
 	}
 	defer db.Close()
-	db.Limit(sqlite3.LIMIT_LENGTH, maxRow)
+	db.Limit(sqlite3.LIMIT_LENGTH, dataset.MaxRow)
 	// A database of somebody else runs nothing of its own.
 	if err := db.Exec("PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON"); err != nil {
 		return locked(err)
@@ -51,11 +53,11 @@ func (s *Set) readSQLite(path string) error {
 		if err != nil {
 			return fmt.Errorf("row with id %d: %w", query.ColumnInt64(0), err)
 		}
-		if r.tokens == nil {
-			s.Skipped++
+		if r.Tokens == nil {
+			t.Skipped++
 			continue
 		}
-		s.rows = append(s.rows, r)
+		t.Rows = append(t.Rows, r)
 	}
 	return locked(query.Err())
 }
@@ -103,13 +105,13 @@ func one(db *sqlite3.Conn, sql string) (string, error) {
 	return "", query.Err()
 }
 
-func rowOf(query *sqlite3.Stmt) (row, error) {
-	r := row{number: query.ColumnInt(0)}
+func rowOf(query *sqlite3.Stmt) (dataset.Row, error) {
+	r := dataset.Row{Number: query.ColumnInt(0)}
 	hash := query.ColumnRawBlob(1)
-	if len(hash) != len(r.hash) {
-		return r, fmt.Errorf("prompt_hash has %d bytes: want the %d of a SHA-256", len(hash), len(r.hash))
+	if len(hash) != len(r.Hash) {
+		return r, fmt.Errorf("prompt_hash has %d bytes: want the %d of a SHA-256", len(hash), len(r.Hash))
 	}
-	copy(r.hash[:], hash)
+	copy(r.Hash[:], hash)
 	var said struct {
 		Numbers []uint32 `json:"numbers"`
 	}
@@ -120,7 +122,7 @@ func rowOf(query *sqlite3.Stmt) (row, error) {
 		return r, fmt.Errorf("gen_tokens has %d numbers, but n_gen_tokens is %d", len(said.Numbers), n)
 	}
 	if len(said.Numbers) > 0 {
-		r.tokens = said.Numbers
+		r.Tokens = said.Numbers
 	}
 	return r, nil
 }

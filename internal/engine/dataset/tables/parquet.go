@@ -1,4 +1,4 @@
-package dataset
+package tables
 
 import (
 	"encoding/binary"
@@ -9,10 +9,12 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 )
 
 // readParquet reads rows as objects. What the library panics over is an error of the file.
-func (s *Set) readParquet(path string) (err error) {
+func readParquet(t *dataset.Table, path string) (err error) {
 	row := 0
 	defer func() {
 		if r := recover(); r != nil {
@@ -45,7 +47,7 @@ func (s *Set) readParquet(path string) (err error) {
 		for _, value := range batch[:n] {
 			row++
 			fields, _ := plain(value).(map[string]any)
-			s.add(row, fields)
+			t.Add(row, fields)
 		}
 		switch {
 		case errors.Is(err, io.EOF):

@@ -1,0 +1,14 @@
+// Command vllm-vcr-dataset reads datasets in Parquet and SQLite for `vllm-vcr play --dataset`, and must lie beside vllm-vcr
+// or on PATH.
+package main
+
+import (
+	"os"
+
+	"github.com/vllm-vcr/conformance/internal/engine/dataset/tables"
+)
+
+// version is set by the linker for releases.
+var version string
+
+func main() { os.Exit(tables.Main(version)) }

@@ -1,0 +1,53 @@
+// Package tables reads datasets in Parquet and SQLite, whose libraries are larger than the player. The program
+// vllm-vcr-dataset is made of it: vllm-vcr has it read a file and write what is in it, see dataset.ReadBy.
+package tables
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/program"
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
+)
+
+// Read reads the file at path, by the end of its name: .parquet, .db, .sqlite or .sqlite3. It is a [dataset.TableReader].
+func Read(path string) (t dataset.Table, err error) {
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".parquet":
+		err = readParquet(&t, path)
+	case ".db", ".sqlite", ".sqlite3":
+		err = readSQLite(&t, path)
+	default:
+		err = fmt.Errorf("%s: want a name that ends in .parquet or .sqlite", path)
+	}
+	return t, err
+}
+
+// Main is vllm-vcr-dataset: it reads the file that its argument names and writes the table to stdout. It returns the exit
+// code. version is that which the linker set, if it did.
+func Main(version string) int {
+	if len(os.Args) > 1 && os.Args[1] == "version" {
+		fmt.Println(program.Version(version))
+		return 0
+	}
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, dataset.Program+": want the path of a dataset in Parquet or SQLite: `vllm-vcr play --dataset` starts this program")
+		return 2
+	}
+	t, err := Read(os.Args[1])
+	if err == nil {
+		out := bufio.NewWriter(os.Stdout)
+		err = dataset.WriteTable(out, t)
+		if err == nil {
+			err = out.Flush()
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	return 0
+}

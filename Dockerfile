@@ -3,7 +3,7 @@
 #
 #   ca-certificates.crt      certificates in PEM, by default those of the machine that builds
 #   linux/ARCH/vllm-vcr      out of dist/vllm-vcr_VERSION_linux_ARCH.tar.gz, the bytes of the release
-#   linux/ARCH/vllm-vcr-cluster   from there too: the program that vllm-vcr calls to capture in a cluster
+#   linux/ARCH/vllm-vcr-…    from there too: the programs that vllm-vcr calls to capture in a cluster, and to read some datasets
 FROM scratch
 
 ARG TARGETARCH
@@ -19,7 +19,7 @@ LABEL org.opencontainers.image.title="vllm-vcr" \
   org.opencontainers.image.revision="${REVISION}"
 
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY linux/${TARGETARCH}/vllm-vcr linux/${TARGETARCH}/vllm-vcr-cluster /
+COPY linux/${TARGETARCH}/vllm-vcr linux/${TARGETARCH}/vllm-vcr-cluster linux/${TARGETARCH}/vllm-vcr-dataset /
 
 # Where goldens that were fetched are kept, if it is mounted: `docker run --tmpfs /cache`, or a folder of the host.
 ENV VLLM_VCR_CACHE=/cache

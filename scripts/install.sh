@@ -74,8 +74,11 @@ platform() {
     *) fail 3 "there is no vllm-vcr for the processor ${RUNNER_ARCH:-$(uname -m)}: X64 and ARM64 are supported" ;;
   esac
   exe=vllm-vcr
-  helper=vllm-vcr-cluster # which vllm-vcr calls to capture in a cluster
-  if [[ $os == windows ]]; then exe+=.exe helper+=.exe; fi
+  helpers=(vllm-vcr-cluster vllm-vcr-dataset) # which vllm-vcr calls
+  if [[ $os == windows ]]; then
+    exe+=.exe
+    helpers=("${helpers[@]/%/.exe}")
+  fi
 }
 
 given() {
@@ -96,7 +99,7 @@ from_source() {
   (
     cd "$here"
     CGO_ENABLED=0 GOFLAGS='' GOWORK=off go build -trimpath -buildvcs=false \
-      -ldflags "-s -w -buildid= -X main.version=${version:-0.0.0}-source" -o "$tmp/" ./cmd/vllm-vcr ./cmd/vllm-vcr-cluster
+      -ldflags "-s -w -buildid= -X main.version=${version:-0.0.0}-source" -o "$tmp/" ./cmd/vllm-vcr ./cmd/vllm-vcr-cluster ./cmd/vllm-vcr-dataset
   ) || fail 3 "verify: source: go build failed: see the log above"
   tmp= # stays, until the runner clears its folder
 }
@@ -197,8 +200,11 @@ unpack() {
   tar -xzf - -C "$tmp" "$exe" <"$tmp/archive" 2>"$tmp/said" ||
     fail 3 "$1 cannot be unpacked into $tmp, is the disk full: $(tail -n 1 "$tmp/said")"
   # Older releases have all in one binary.
-  tar -xzf - -C "$tmp" "$helper" <"$tmp/archive" 2>"$tmp/said" || rm -f "$tmp/$helper"
-  chmod 755 "$tmp/$exe" "$tmp/$helper" 2>/dev/null || chmod 755 "$tmp/$exe"
+  chmod 755 "$tmp/$exe"
+  local helper
+  for helper in "${helpers[@]}"; do
+    if tar -xzf - -C "$tmp" "$helper" <"$tmp/archive" 2>"$tmp/said"; then chmod 755 "$tmp/$helper"; else rm -f "$tmp/$helper"; fi
+  done
   rm -f "$tmp/archive" "$tmp/said"
   binary=$tmp/$exe
   tmp= # stays, until the runner clears its folder

@@ -82,7 +82,7 @@ func (p *product) buildTarget(ctx context.Context, version string, t target, dir
 		{path: filepath.Join(p.root, "README.md"), mode: 0o644},
 	}
 	var binaries []string
-	for _, name := range []string{p.name, p.helper} {
+	for _, name := range slices.Concat([]string{p.name}, p.helpers) {
 		binary := filepath.Join(work, name)
 		if t.os == "windows" {
 			binary += ".exe"

@@ -24,6 +24,7 @@ func fixture(t *testing.T) string {
 		"cmd/vllm-vcr/no.go":           "//go:build !evil\n\npackage main\n\nconst extra = \"\"\n",
 		"cmd/vllm-vcr/yes.go":          "//go:build evil\n\npackage main\n\nconst extra = \" with what the environment says\"\n",
 		"cmd/vllm-vcr-cluster/main.go": "package main\n\nfunc main() {}\n",
+		"cmd/vllm-vcr-dataset/main.go": "package main\n\nfunc main() {}\n",
 		"LICENSE":                      "free\n",
 		"README.md":                    "# small\n",
 		"CHANGELOG.md":                 "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-11-21\n\n- it is small\n\n## 1.2.2\n\n- it was large\n",

@@ -137,9 +137,9 @@ type product struct {
 	root  string // folder of go.mod
 	tools string // folder of the module that pins the writer of SBOMs
 	name  string // of the binary, and of the folder in cmd
-	// helper is a second binary, which the first calls: both are in an archive.
-	helper string
-	log    io.Writer
+	// helpers are further binaries, which the first calls: all are in an archive.
+	helpers []string
+	log     io.Writer
 }
 
 // findProduct returns the product whose repository the process runs in.
@@ -153,7 +153,7 @@ func findProduct(ctx context.Context, log io.Writer) (*product, error) {
 		return nil, errors.New("no go.mod here or above: run this in the repository")
 	}
 	root := filepath.Dir(file)
-	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helper: "vllm-vcr-cluster", log: log}, nil
+	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset"}, log: log}, nil
 }
 
 // versionOr returns the version that was asked for, else the one that the repository holds.

@@ -3,7 +3,6 @@ package player
 import (
 	"slices"
 	"testing"
-
 )
 
 func TestReplayIndex(t *testing.T) {

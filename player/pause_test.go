@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 

@@ -3,7 +3,6 @@ package player
 import (
 	"testing"
 
-
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )

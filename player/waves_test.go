@@ -2,7 +2,6 @@ package player
 
 import (
 	"testing"
-
 )
 
 // What the ranks of a group say of their waves, line by line as in the sources of the

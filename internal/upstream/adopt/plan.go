@@ -48,8 +48,8 @@ type Plan struct {
 	version     compat.Version
 	before      *compat.Matrix
 	diagnostics struct{ before, after []tomlfile.Diagnostic } // of the compat matrix alone
-	lines       []compat.Line                              // of Matrix
-	manifest    *manifest.Manifest                         // as it will be; nil if there is none
+	lines       []compat.Line                                 // of Matrix
+	manifest    *manifest.Manifest                            // as it will be; nil if there is none
 }
 
 // A File is an edit of one file.

@@ -78,7 +78,11 @@ func TestParquet(t *testing.T) {
 		want    []dataset.Row
 		skipped int
 	}{
-		{"flat-none", flat, 1}, {"flat-snappy", flat, 1}, {"flat-gzip", flat, 1}, {"flat-zstd", flat, 1}, {"flat-brotli", flat, 1},
+		{"flat-none", flat, 1},
+		{"flat-snappy", flat, 1},
+		{"flat-gzip", flat, 1},
+		{"flat-zstd", flat, 1},
+		{"flat-brotli", flat, 1},
 		{"messages", chat, 0},
 	}
 	for way, read := range readers(t) {

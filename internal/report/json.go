@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // Schema is the JSON Schema of a document.
@@ -31,13 +31,13 @@ func JSON(w io.Writer, d *Document) error {
 	if err := enc.Encode(d); err != nil {
 		return err
 	}
-	_, err := w.Write(escapeHidden(ciCommand.ReplaceAll(b.Bytes(), []byte(`#\u0023$1`))))
+	_, err := w.Write(escapeHidden(ciCommand().ReplaceAll(b.Bytes(), []byte(`#\u0023$1`))))
 	return err
 }
 
 // ciCommand begins a command anywhere in a line: "##[error]" to GitHub, "##vso[" to
 // Azure Pipelines, "##teamcity[".
-var ciCommand = regexp.MustCompile(`##(\w*\[)`)
+var ciCommand = lazyregexp.New(`##(\w*\[)`)
 
 // escapeHidden escapes what the encoder leaves as it is in texts although a terminal
 // acts on it and nobody sees it: control characters beyond ASCII, and what turns the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
@@ -204,10 +205,10 @@ func quote(arg string) string {
 }
 
 // userinfo is the part of an URL that may hold a password.
-var userinfo = regexp.MustCompile(`://[^/@\s'"]+@`)
+var userinfo = lazyregexp.New(`://[^/@\s'"]+@`)
 
 // port is the address of a listener of this machine.
-var port = regexp.MustCompile(`\b(127\.0\.0\.1|localhost|\[::1\]):\d+`)
+var port = lazyregexp.New(`\b(127\.0\.0\.1|localhost|\[::1\]):\d+`)
 
 // scrub takes passwords out of every text, and what JSON cannot hold; and, of a
 // deterministic document, whatever differs between equal runs.
@@ -272,7 +273,7 @@ func (m Meta) cleaner() func(string) string {
 		if !strings.Contains(text, "://") {
 			return text
 		}
-		return userinfo.ReplaceAllString(text, "://***@")
+		return userinfo().ReplaceAllString(text, "://***@")
 	}
 	if !m.Deterministic {
 		return secrets
@@ -286,7 +287,7 @@ func (m Meta) cleaner() func(string) string {
 		host = regexp.MustCompile(`\b` + regexp.QuoteMeta(m.Host) + `\b`)
 	}
 	return func(text string) string {
-		text = port.ReplaceAllString(secrets(text), "$1:*")
+		text = port().ReplaceAllString(secrets(text), "$1:*")
 		if temporary != nil {
 			text = temporary.ReplaceAllLiteralString(text, "$TMPDIR")
 		}

@@ -9,10 +9,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -135,10 +135,10 @@ type installer struct {
 	tmp   string // of this call; "" until it is made
 }
 
-var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)
+var releasePattern = lazyregexp.New(`^\d+\.\d+\.\d+(\.post\d+)?$`)
 
 func newInstaller(opt Options) (*installer, error) {
-	if !releasePattern.MatchString(opt.Release) {
+	if !releasePattern().MatchString(opt.Release) {
 		return nil, optionsError{fmt.Errorf("engine %q: want a vLLM release such as 0.33.0", opt.Release)}
 	}
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {

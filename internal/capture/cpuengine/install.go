@@ -9,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
@@ -289,7 +289,7 @@ func (in *installer) run(ctx context.Context, env []string, program string, args
 func (in *installer) environment(inherited []string) []string {
 	var env []string
 	for _, entry := range inherited {
-		if name, _, _ := strings.Cut(entry, "="); inheritedPattern.MatchString(name) {
+		if name, _, _ := strings.Cut(entry, "="); inheritedPattern().MatchString(name) {
 			env = append(env, entry)
 		}
 	}
@@ -301,5 +301,5 @@ func (in *installer) environment(inherited []string) []string {
 	return env
 }
 
-var inheritedPattern = regexp.MustCompile(`^(PATH|HOME|USER|TMPDIR|XDG_[A-Z_]+|PIP_[A-Z_]+|UV_[A-Z_]+|NETRC|SSL_CERT_(FILE|DIR)|` +
+var inheritedPattern = lazyregexp.New(`^(PATH|HOME|USER|TMPDIR|XDG_[A-Z_]+|PIP_[A-Z_]+|UV_[A-Z_]+|NETRC|SSL_CERT_(FILE|DIR)|` +
 	`REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(?i:(http|https|all|no)_proxy)|PYENV_[A-Z_]+)$`)

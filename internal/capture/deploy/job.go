@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
@@ -91,7 +91,7 @@ func failurePolicy() kube.PodFailurePolicy {
 	}}
 }
 
-var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+var notInNames = lazyregexp.New(`[^a-z0-9]+`)
 
 // jobName is the name of a target's Job in a run: capture-0-33-multiturn-s7-17. It is a label of the pod, too, which
 // bounds its length.
@@ -110,7 +110,7 @@ func jobName(t target.Target, run string) (string, error) {
 }
 
 // dashed is a name in the characters that names in a cluster have.
-func dashed(name string) string { return notInNames.ReplaceAllString(strings.ToLower(name), "-") }
+func dashed(name string) string { return notInNames().ReplaceAllString(strings.ToLower(name), "-") }
 
 func labelsOf(t target.Target, r Run) map[string]string {
 	return map[string]string{
@@ -136,7 +136,7 @@ func annotationsOf(t target.Target, pod kube.PodSpec) map[string]string {
 	return annotations
 }
 
-var byDigest = regexp.MustCompile(`^[a-z0-9][-a-zA-Z0-9._:/]*@sha256:[0-9a-f]{64}$`)
+var byDigest = lazyregexp.New(`^[a-z0-9][-a-zA-Z0-9._:/]*@sha256:[0-9a-f]{64}$`)
 
 // checkImages demands images that cannot change: what ran is a part of what a golden says of itself.
 func checkImages(t target.Target) error {
@@ -155,7 +155,7 @@ func checkImage(image string) error {
 	switch {
 	case image == "":
 		return errors.New("there is none: give the line one in the file of targets, or capture with --local")
-	case !byDigest.MatchString(image):
+	case !byDigest().MatchString(image):
 		return fmt.Errorf("%q has no digest: want NAME:TAG@sha256:…", image)
 	}
 	return nil

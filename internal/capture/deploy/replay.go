@@ -92,7 +92,7 @@ func checkReplayImages(t target.Target) error {
 		switch {
 		case i.image == "":
 			wrong = append(wrong, fmt.Errorf("golden %s: no %s is given", t.Name(), i.what))
-		case !byDigest.MatchString(i.image):
+		case !byDigest().MatchString(i.image):
 			wrong = append(wrong, fmt.Errorf("golden %s: %s: %w", t.Name(), i.what, checkImage(i.image)))
 		}
 	}

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
@@ -79,7 +79,7 @@ const (
 	longestRunID = 20
 )
 
-var runID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+var runID = lazyregexp.New(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // withDefaults checks a run and fills in what is not given.
 func (r Run) withDefaults() (Run, error) {
@@ -91,7 +91,7 @@ func (r Run) withDefaults() (Run, error) {
 
 func (r Run) checkNames() error {
 	var wrong []error
-	if len(r.ID) > longestRunID || !runID.MatchString(r.ID) {
+	if len(r.ID) > longestRunID || !runID().MatchString(r.ID) {
 		wrong = append(wrong,
 			fmt.Errorf("run id %q: want at most %d lower-case letters, digits and hyphens", r.ID, longestRunID))
 	}

@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"math/big"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // A Quantity is an amount of a resource, such as 64Gi, 500m or 8. The zero value is 0. It is written as the API server
@@ -25,7 +26,7 @@ const (
 )
 
 var (
-	quantityText = regexp.MustCompile(`^([+-]?)([0-9]*)(?:\.([0-9]*))?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?$`)
+	quantityText = lazyregexp.New(`^([+-]?)([0-9]*)(?:\.([0-9]*))?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?$`)
 	decimals     = []string{"n", "u", "m", "", "k", "M", "G", "T", "P", "E"} // from 10^-9, by thousands
 	binaries     = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
 	errQuantity  = errors.New("want a quantity such as 500m, 8 or 64Gi")
@@ -39,7 +40,7 @@ const (
 
 // ParseQuantity reads a quantity. What is finer than 10^-9 is rounded away from 0.
 func ParseQuantity(text string) (Quantity, error) {
-	parts := quantityText.FindStringSubmatch(text)
+	parts := quantityText().FindStringSubmatch(text)
 	if len(text) > longestQuantity || parts == nil || parts[2]+parts[3] == "" {
 		return Quantity{}, errQuantity
 	}

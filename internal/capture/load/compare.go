@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -76,7 +76,7 @@ func printable(r rune) rune {
 }
 
 // clientID is the client's part of an engine's id.
-var clientID = regexp.MustCompile(`load-[0-9]{6,}`)
+var clientID = lazyregexp.New(`load-[0-9]{6,}`)
 
 func (c *comparison) read(cassette *trace.Reader) error {
 	for {
@@ -91,7 +91,7 @@ func (c *comparison) read(cassette *trace.Reader) error {
 		if err := json.Unmarshal(rec.Extra["request_id"], &full); err != nil {
 			return fmt.Errorf("%s: no request_id to compare by: want a cassette that record wrote", place)
 		}
-		id := clientID.FindString(full)
+		id := clientID().FindString(full)
 		if id == "" {
 			c.find("%s: request %q is in the cassette, but the load generator names none so", place, full)
 			continue

@@ -3,13 +3,13 @@ package target
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -57,11 +57,11 @@ func clip(s string) string {
 }
 
 // image is a reference by digest: a registry and a path, a tag, and the digest of the content.
-var image = regexp.MustCompile(`^(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9][a-z0-9._/-]*(?::([A-Za-z0-9_][A-Za-z0-9_.-]*))?@sha256:[0-9a-f]{64}$`)
+var image = lazyregexp.New(`^(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9][a-z0-9._/-]*(?::([A-Za-z0-9_][A-Za-z0-9_.-]*))?@sha256:[0-9a-f]{64}$`)
 
 func checkImage(t *tomlfile.Table, key, ref string) {
 	switch {
-	case ref == "" || image.MatchString(ref): // absent, or reported as missing
+	case ref == "" || image().MatchString(ref): // absent, or reported as missing
 	case !strings.Contains(ref, "@"):
 		fail(t, codeDigest, key, fmt.Sprintf("%s %q has no digest", key, clip(ref)),
 			"write name:tag@sha256:…: a tag can be moved, a digest cannot")
@@ -78,7 +78,7 @@ func (r *reader) checkLine(t tomlfile.Keyed, i Images) {
 		warn(t.Table, codeLine, "", fmt.Sprintf("line %q is not in %s", clip(t.Key), r.window.File), r.nearLine(t.Key, "remove it"))
 		return
 	}
-	parts := image.FindStringSubmatch(i.Engine)
+	parts := image().FindStringSubmatch(i.Engine)
 	if parts == nil {
 		return // reported already
 	}
@@ -121,11 +121,11 @@ func (r *reader) nearLine(name, otherwise string) string {
 }
 
 // label is a name that an id can have, and an object of a cluster.
-var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+var label = lazyregexp.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 func checkName(t *tomlfile.Table, what, name string) {
 	switch {
-	case !label.MatchString(name):
+	case !label().MatchString(name):
 		fail(t, codeName, "", fmt.Sprintf("%s %q cannot be part of an id", what, clip(name)), "use lower-case letters, digits and hyphens")
 	case strings.HasPrefix(name, wirePrefix):
 		fail(t, codeName, "", fmt.Sprintf("%s %q begins like the goldens of raw frames", what, clip(name)), "call it otherwise")
@@ -133,7 +133,7 @@ func checkName(t *tomlfile.Table, what, name string) {
 }
 
 // product is a kind of GPU: it is part of the place of a golden.
-var product = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var product = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (r *reader) checkModel(t tomlfile.Keyed, m Model, tensor string) {
 	checkName(t.Table, "model", t.Key)
@@ -141,7 +141,7 @@ func (r *reader) checkModel(t tomlfile.Keyed, m Model, tensor string) {
 	switch {
 	case m.GPU == "":
 		fail(t.Table, codeMissingKey, "", "model "+t.Key+" has no gpu", `add gpu = "cpu", or the product, such as "H200"`)
-	case !product.MatchString(m.GPU):
+	case !product().MatchString(m.GPU):
 		fail(t.Table, codeMalformed, "gpu", fmt.Sprintf("gpu %q is no product", clip(m.GPU)), `write "cpu", or a name such as "H200"`)
 	case m.OnCPU() && m.GPUs != 0:
 		fail(t.Table, codeMalformed, "gpus", fmt.Sprintf("an engine on CPUs cannot have %d GPUs", m.GPUs), "remove gpus, or name the gpu")
@@ -174,15 +174,15 @@ func checkAdapter(t *tomlfile.Table, a Adapter) {
 }
 
 var (
-	cores  = regexp.MustCompile(`^[1-9][0-9]*(m|\.[0-9]+)?$`)
-	memory = regexp.MustCompile(`^[1-9][0-9]*(Mi|Gi|Ti)$`)
+	cores  = lazyregexp.New(`^[1-9][0-9]*(m|\.[0-9]+)?$`)
+	memory = lazyregexp.New(`^[1-9][0-9]*(Mi|Gi|Ti)$`)
 )
 
 func checkResources(t *tomlfile.Table) {
-	if v := t.String("cpu"); v != "" && !cores.MatchString(v) {
+	if v := t.String("cpu"); v != "" && !cores().MatchString(v) {
 		fail(t, codeMalformed, "cpu", fmt.Sprintf("cpu %q is no number of cores", clip(v)), `write cpu = "8"`)
 	}
-	if v := t.String("memory"); v != "" && !memory.MatchString(v) {
+	if v := t.String("memory"); v != "" && !memory().MatchString(v) {
 		fail(t, codeMalformed, "memory", fmt.Sprintf("memory %q is no size", clip(v)), `write memory = "64Gi"`)
 	}
 }

@@ -2,11 +2,11 @@ package target
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
@@ -29,9 +29,9 @@ var scenarioOptions = map[string]Scenario{
 var ownNames = map[string]string{"model": "source", "served_model_name": "served", "tensor_parallel": optTensor}
 
 var (
-	optionName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-	number     = regexp.MustCompile(`^[1-9][0-9]{0,6}$`)
-	word       = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+	optionName = lazyregexp.New(`^[a-z][a-z0-9_]*$`)
+	number     = lazyregexp.New(`^[1-9][0-9]{0,6}$`)
+	word       = lazyregexp.New(`^[a-z][a-z0-9_-]*$`)
 )
 
 // checkOption checks an option of the engine; s is the scenario that it is for, "" if it is for all.
@@ -39,7 +39,7 @@ func checkOption(t *tomlfile.Table, name, value string, s Scenario) {
 	report := func(message, hint string) { fail(t, codeOption, name, message, hint) }
 	owner, isScenarios := scenarioOptions[name]
 	switch own := ownNames[name]; {
-	case !optionName.MatchString(name):
+	case !optionName().MatchString(name):
 		report(fmt.Sprintf("%q is no option of the engine", clip(name)),
 			"write it as the engine does, without dashes before it and with underscores: max_model_len")
 	case own != "":
@@ -54,9 +54,9 @@ func checkOption(t *tomlfile.Table, name, value string, s Scenario) {
 		report(fmt.Sprintf("%s %q cannot stand in engine_config", name, clip(value)), "give it a value without semicolons and line ends")
 	case strings.HasPrefix(value, "-"):
 		report(fmt.Sprintf("%s %q would be taken for a flag", name, clip(value)), "")
-	case name == optGrammar && !word.MatchString(value):
+	case name == optGrammar && !word().MatchString(value):
 		report(fmt.Sprintf("%s %q is no backend", name, clip(value)), `write a name such as "xgrammar"`)
-	case isCount(name) && !number.MatchString(value):
+	case isCount(name) && !number().MatchString(value):
 		report(fmt.Sprintf("%s %q is no number above 0", name, clip(value)), "")
 	}
 }

@@ -3,12 +3,13 @@ package dataset
 import (
 	"bytes"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"os/exec"
 	"strings"
+
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
@@ -25,7 +26,7 @@ type message struct {
 
 // WriteTable writes a table as [ReadBy] reads it.
 func WriteTable(w io.Writer, t Table) error {
-	out := gob.NewEncoder(w)
+	out := msgpack.NewEncoder(w)
 	for i := range t.Rows {
 		if err := out.Encode(message{Row: &t.Rows[i]}); err != nil {
 			return err
@@ -52,10 +53,10 @@ func ReadBy(ctx context.Context, program string) TableReader {
 			_ = cmd.Process.Kill() // it may wait for its output to be read
 		}
 		if err := cmd.Wait(); err != nil {
-			if said := strings.TrimSpace(stderr.String()); said != "" {
-				return t, errors.New(safetext.Clip(safetext.Line(said), 2000))
+			if reason := strings.TrimSpace(stderr.String()); reason != "" {
+				return t, errors.New(safetext.Clip(safetext.Line(reason), 2000))
 			}
-			if unread == nil {
+			if unread == nil || errors.Is(unread, io.EOF) {
 				return t, fmt.Errorf("%s: %w", program, err)
 			}
 		}
@@ -67,7 +68,7 @@ func ReadBy(ctx context.Context, program string) TableReader {
 }
 
 func readTable(r io.Reader, t *Table) error {
-	for in := gob.NewDecoder(r); ; {
+	for in := msgpack.NewDecoder(r); ; {
 		var m message
 		if err := in.Decode(&m); err != nil {
 			return err

@@ -2,10 +2,11 @@ package grammar
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // ebnf reads a grammar: rules "name ::= …" of which the first to be applied is
@@ -42,11 +43,11 @@ func compileGrammar(text string) (*node, error) {
 	return g.rules[root], nil
 }
 
-var comment = regexp.MustCompile(`(#|//).*`)
+var comment = lazyregexp.New(`(#|//).*`)
 
 func isLark(text string) bool {
 	for line := range strings.Lines(text) {
-		if strings.Contains(comment.ReplaceAllString(line, ""), "::=") {
+		if strings.Contains(comment().ReplaceAllString(line, ""), "::=") {
 			return false
 		}
 	}
@@ -169,8 +170,8 @@ func (g *ebnf) ended() bool {
 }
 
 var (
-	nextEBNF = regexp.MustCompile(`^\s*(?:(?:#[^\n]*)\s*)*(?:$|\||[\w.-]+\s*::=)`)
-	nextLark = regexp.MustCompile(`^\s*(?:(?:#|//)[^\n]*\s*)*(?:$|\||%|[?!]*[\w]+(?:\.\d+)?\s*:)`)
+	nextEBNF = lazyregexp.New(`^\s*(?:(?:#[^\n]*)\s*)*(?:$|\||[\w.-]+\s*::=)`)
+	nextLark = lazyregexp.New(`^\s*(?:(?:#|//)[^\n]*\s*)*(?:$|\||%|[?!]*[\w]+(?:\.\d+)?\s*:)`)
 )
 
 func (g *ebnf) ruleFollows() bool {
@@ -178,7 +179,7 @@ func (g *ebnf) ruleFollows() bool {
 	if g.lark {
 		next = nextLark
 	}
-	if next.MatchString(g.text[g.at:]) {
+	if next().MatchString(g.text[g.at:]) {
 		return true
 	}
 	g.space(true)
@@ -254,10 +255,10 @@ func (g *ebnf) tilde() bool {
 	return false
 }
 
-var counted = regexp.MustCompile(`^(?:\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}|~\s*(\d+)(?:(\.\.)(\d+))?)`)
+var counted = lazyregexp.New(`^(?:\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}|~\s*(\d+)(?:(\.\.)(\d+))?)`)
 
 func (g *ebnf) bounds() (low, high int, err error) {
-	m := counted.FindStringSubmatch(g.text[g.at:])
+	m := counted().FindStringSubmatch(g.text[g.at:])
 	if m == nil {
 		return 0, 0, fmt.Errorf("expected a number of repetitions, found %s", g.here())
 	}
@@ -377,10 +378,10 @@ func others(ranges []rune) []rune {
 	return left
 }
 
-var slashedPattern = regexp.MustCompile(`^/((?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+)/([imslux]*)`)
+var slashedPattern = lazyregexp.New(`^/((?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+)/([imslux]*)`)
 
 func (g *ebnf) slashed() (*node, error) {
-	m := slashedPattern.FindStringSubmatch(g.text[g.at:])
+	m := slashedPattern().FindStringSubmatch(g.text[g.at:])
 	if m == nil {
 		return nil, fmt.Errorf("a regular expression has no / at its end")
 	}
@@ -388,10 +389,10 @@ func (g *ebnf) slashed() (*node, error) {
 	return compileRegex(strings.ReplaceAll(m[1], `\/`, "/"))
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z_][\w.-]*`)
+var namePattern = lazyregexp.New(`^[A-Za-z_][\w.-]*`)
 
 func (g *ebnf) name() string {
-	name := namePattern.FindString(g.text[g.at:])
+	name := namePattern().FindString(g.text[g.at:])
 	if g.lark {
 		name, _, _ = strings.Cut(name, ".")
 		name, _, _ = strings.Cut(name, "-")
@@ -449,19 +450,19 @@ var common = map[string]string{
 }
 
 var (
-	importPattern = regexp.MustCompile(`^%import\s+common(?:\.(\w+)(?:\s*->\s*(\w+))?|\s*\(([^)]*)\))`)
-	ignorePattern = regexp.MustCompile(`^%ignore[^\n]*`)
+	importPattern = lazyregexp.New(`^%import\s+common(?:\.(\w+)(?:\s*->\s*(\w+))?|\s*\(([^)]*)\))`)
+	ignorePattern = lazyregexp.New(`^%ignore[^\n]*`)
 )
 
 // directive reads a line that begins with a percent sign. What %ignore allows
 // between terminals is never written.
 func (g *ebnf) directive() error {
 	rest := g.text[g.at:]
-	if m := ignorePattern.FindString(rest); m != "" {
+	if m := ignorePattern().FindString(rest); m != "" {
 		g.at += len(m)
 		return nil
 	}
-	m := importPattern.FindStringSubmatch(rest)
+	m := importPattern().FindStringSubmatch(rest)
 	if m == nil {
 		return fmt.Errorf("directive not known: %s", g.here())
 	}

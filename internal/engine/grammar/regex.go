@@ -6,6 +6,8 @@ import (
 	"regexp/syntax"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // compileRegex reads a regular expression that all of a text must match.
@@ -39,13 +41,13 @@ func readRegex(pattern string) (*node, *regexp.Regexp, error) {
 }
 
 var (
-	unicodeEscape = regexp.MustCompile(`\\(\\|u[0-9a-fA-F]{4}|Z)`)
-	repeatCount   = regexp.MustCompile(`\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}`)
+	unicodeEscape = lazyregexp.New(`\\(\\|u[0-9a-fA-F]{4}|Z)`)
+	repeatCount   = lazyregexp.New(`\\.|\[(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}`)
 )
 
 // dialect writes what ECMAScript and Python know, and Go does not, as Go does.
 func dialect(pattern string) string {
-	pattern = unicodeEscape.ReplaceAllStringFunc(pattern, func(s string) string {
+	pattern = unicodeEscape().ReplaceAllStringFunc(pattern, func(s string) string {
 		switch s[1] {
 		case 'u':
 			return `\x{` + s[2:] + `}`
@@ -54,7 +56,7 @@ func dialect(pattern string) string {
 		}
 		return s
 	})
-	return repeatCount.ReplaceAllStringFunc(pattern, func(s string) string {
+	return repeatCount().ReplaceAllStringFunc(pattern, func(s string) string {
 		if s[0] != '{' {
 			return s
 		}

@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 )
 
@@ -138,13 +138,13 @@ func (l *library) parse(name, path string, text []byte) *module {
 }
 
 // encodingLine is what the first two lines of a file may say of its encoding.
-var encodingLine = regexp.MustCompile(`^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)`)
+var encodingLine = lazyregexp.New(`^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)`)
 
 // encodingOf returns the encoding that a file declares, if that is another than UTF-8 or less than it.
 func encodingOf(text []byte) string {
 	lines := bytes.SplitN(text, []byte("\n"), 3)
 	for _, line := range lines[:min(2, len(lines))] {
-		if found := encodingLine.FindSubmatch(line); found != nil {
+		if found := encodingLine().FindSubmatch(line); found != nil {
 			switch name := strings.ToLower(strings.ReplaceAll(string(found[1]), "_", "-")); name {
 			case "utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii":
 				return ""

@@ -10,13 +10,13 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // DefaultURL is the index that is asked when nobody names another.
@@ -208,11 +208,11 @@ func (r *Release) add(f File, uploaded time.Time) {
 	}
 }
 
-var separators = regexp.MustCompile(`[-_.]+`)
+var separators = lazyregexp.New(`[-_.]+`)
 
 // normalName returns the name of a project as an index spells it (PEP 503).
 func normalName(project string) string {
-	return strings.ToLower(separators.ReplaceAllString(project, "-"))
+	return strings.ToLower(separators().ReplaceAllString(project, "-"))
 }
 
 // A wheelName is the name of a wheel, taken apart: vllm-0.23.0-2-cp38-abi3-manylinux_2_28_x86_64.whl.

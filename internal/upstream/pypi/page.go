@@ -10,12 +10,13 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // The forms of a page, of which that with sizes and times is preferred.
@@ -174,7 +175,7 @@ func (f pageFile) file(at, base *url.URL) (File, error) {
 		u.User = base.User
 	}
 	file := File{Name: f.Filename, URL: u.String(), Size: max(f.Size, 0), SHA256: strings.ToLower(f.Hashes["sha256"])}
-	if !digestPattern.MatchString(file.SHA256) {
+	if !digestPattern().MatchString(file.SHA256) {
 		file.SHA256 = ""
 	}
 	switch why := f.Yanked.(type) {
@@ -186,4 +187,4 @@ func (f pageFile) file(at, base *url.URL) (File, error) {
 	return file, nil
 }
 
-var digestPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var digestPattern = lazyregexp.New(`^[0-9a-f]{64}$`)

@@ -16,12 +16,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // A Wheel is an open wheel, of which members can be read. It is safe for use by several goroutines.
@@ -443,7 +443,7 @@ const (
 )
 
 // commitPattern is what the build of vLLM writes: __commit_id__ = commit_id = 'g4ba787ec9'.
-var commitPattern = regexp.MustCompile(`(?m)^__commit_id__ *(?:= *commit_id *)?= *['"]g([0-9a-f]+)['"]`)
+var commitPattern = lazyregexp.New(`(?m)^__commit_id__ *(?:= *commit_id *)?= *['"]g([0-9a-f]+)['"]`)
 
 // Commit returns the commit of vllm.git that a release was built from, as its wheel names it: nine hexadecimal
 // digits. The wheels of a release are built from one commit, except that a later build of a wheel may be of
@@ -466,7 +466,7 @@ func (w *Wheel) Commit() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("commit of %s: %w", w.File.Name, err)
 	}
-	found := commitPattern.FindSubmatch(text)
+	found := commitPattern().FindSubmatch(text)
 	if found == nil || len(found[1]) < commitSize {
 		return "", fmt.Errorf("commit of %s: %s names no commit of %d digits", w.File.Name, versionFile, commitSize)
 	}

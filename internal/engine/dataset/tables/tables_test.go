@@ -136,17 +136,19 @@ func TestBrokenProgram(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("shell scripts stand in for the program")
 	}
-	for name, script := range map[string]string{
-		"what it writes is no table: unexpected EOF": "#!/bin/sh\nprintf 'half'\n", "what it writes is no table: EOF": "#!/bin/sh\n",
-		"ran out of memory": "#!/bin/sh\necho ran out of memory >&2\nexit 3\n",
+	for _, test := range []struct{ name, script, want string }{
+		{"something else", "echo hello", "writes is no table: "},
+		{"half a row", `printf '\203\243Row\206\246Number'`, "writes is no table: "},
+		{"nothing", "", "writes is no table: EOF"},
+		{"an error", "echo ran out of memory >&2; exit 3", "ran out of memory"},
+		{"an error without a word", "exit 3", "exit status 3"},
 	} {
-		program := write(t, "program", script)
+		program := write(t, "program", "#!/bin/sh\n"+test.script+"\n")
 		if err := os.Chmod(program, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		want := strings.Replace(name, "it writes", program+" writes", 1)
-		if _, err := dataset.ReadBy(t.Context(), program)("a.parquet"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+		if table, err := dataset.ReadBy(t.Context(), program)("a.parquet"); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %d rows, %v, want %q", test.name, len(table.Rows), err, test.want)
 		}
 	}
 	if _, err := dataset.ReadBy(t.Context(), "/nowhere/program")("a.parquet"); err == nil || !os.IsNotExist(err) {

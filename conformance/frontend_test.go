@@ -217,7 +217,7 @@ func TestFrontendsThatDoNotServe(t *testing.T) {
 	}{
 		{"ends at once", `echo '::error::not me' >&2; exit 3`, []string{"H001", "exit status 3", "| ::error::not me"}},
 		{"never listens", `echo waiting; exec sleep 600`, []string{"H001", "did not answer HELLO on tcp://127.0.0.1:", "does not serve within 1s", "| waiting"}},
-		{"floods its log", `sleep 600 & echo $! > child; while :; do echo '##[error]flood'; done`, []string{"H001", "does not serve within 1s", "| ## [error]flood"}},
+		{"floods its log", `sleep 600 & echo $! > child; while :; do echo '##[error]flood'; done`, []string{"H001", "does not serve within 1s", "| # #[error]flood"}},
 		{"is not there", "", []string{"R009", "no such file"}},
 	}
 	for _, test := range tests {

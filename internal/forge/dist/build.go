@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
@@ -53,11 +55,28 @@ func (p *product) build(ctx context.Context, version string, targets []target, o
 		return err
 	}
 	defer os.RemoveAll(fresh)
-	for _, t := range targets {
+	// To find a tool takes longer than to run it.
+	tool, err := output(ctx, p.tools, env, "go", "tool", "-n", "cyclonedx-gomod")
+	if err != nil {
+		return fmt.Errorf("SBOM: %w", err)
+	}
+	// Linkers use one processor.
+	failures := make([]error, len(targets))
+	free := make(chan struct{}, runtime.NumCPU())
+	var running sync.WaitGroup
+	for i, t := range targets {
+		free <- struct{}{}
 		fmt.Fprintf(p.log, "%s %s %s\n", p.name, version, t)
-		if err := p.buildTarget(ctx, version, t, fresh, env); err != nil {
-			return fmt.Errorf("%s: %w", t, err)
-		}
+		running.Go(func() {
+			defer func() { <-free }()
+			if err := p.buildTarget(ctx, version, t, fresh, strings.TrimSpace(string(tool)), env); err != nil {
+				failures[i] = fmt.Errorf("%s: %w", t, err)
+			}
+		})
+	}
+	running.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return err
 	}
 	sums, err := sumArchives(fresh)
 	if err != nil {
@@ -71,7 +90,7 @@ func (p *product) build(ctx context.Context, version string, targets []target, o
 }
 
 // buildTarget writes the archive and the SBOM of one target into dir.
-func (p *product) buildTarget(ctx context.Context, version string, t target, dir string, env []string) error {
+func (p *product) buildTarget(ctx context.Context, version string, t target, dir, sbomTool string, env []string) error {
 	work, err := os.MkdirTemp(dir, ".work-")
 	if err != nil {
 		return err
@@ -81,24 +100,24 @@ func (p *product) buildTarget(ctx context.Context, version string, t target, dir
 		{path: filepath.Join(p.root, "LICENSE"), mode: 0o644},
 		{path: filepath.Join(p.root, "README.md"), mode: 0o644},
 	}
+	build := []string{
+		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version, "-o", work + string(filepath.Separator),
+	}
 	var binaries []string
 	for _, name := range slices.Concat([]string{p.name}, p.helpers) {
+		build = append(build, "./cmd/"+name)
 		binary := filepath.Join(work, name)
 		if t.os == "windows" {
 			binary += ".exe"
 		}
-		build := []string{
-			"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version,
-			"-o", binary, "./cmd/" + name,
-		}
-		if _, err := output(ctx, p.root, append(env, "GOOS="+t.os, "GOARCH="+t.arch), "go", build...); err != nil {
-			return err
-		}
 		binaries = append(binaries, binary)
 		entries = append(entries, entry{path: binary, mode: 0o755})
 	}
+	if _, err := output(ctx, p.root, append(slices.Clone(env), "GOOS="+t.os, "GOARCH="+t.arch), "go", build...); err != nil {
+		return err
+	}
 	base := filepath.Join(dir, fmt.Sprintf("%s_%s_%s_%s", p.name, version, t.os, t.arch))
-	if err := p.writeSBOM(ctx, version, binaries, base+sbomSuffix, env); err != nil {
+	if err := p.writeSBOM(ctx, version, binaries, base+sbomSuffix, sbomTool, env); err != nil {
 		return err
 	}
 	return pack(base+archiveSuffix, entries)
@@ -198,10 +217,10 @@ const sbomSuffix = ".cdx.json"
 
 // writeSBOM writes what binaries say they were linked from as CycloneDX JSON. It is about the first of them, and has the
 // components of all.
-func (p *product) writeSBOM(ctx context.Context, version string, binaries []string, path string, env []string) error {
+func (p *product) writeSBOM(ctx context.Context, version string, binaries []string, path, tool string, env []string) error {
 	var written [][]byte
 	for _, binary := range binaries {
-		_, err := output(ctx, p.tools, env, "go", "tool", "cyclonedx-gomod",
+		_, err := output(ctx, p.tools, env, tool,
 			"bin", "-json", "-noserial", "-std", "-version", "v"+version, "-output", path, binary)
 		if err != nil {
 			return fmt.Errorf("SBOM: %w", err)

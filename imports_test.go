@@ -50,7 +50,7 @@ var importRules = map[string][]string{
 	"internal/engine/latency":    {"trace"},
 	"internal/engine/grammar":    {},
 	"internal/engine/tokenizer":  {"golang.org/x/text"},
-	"internal/engine/dataset":    {"player", "trace", "internal/engine/tokenizer"},
+	"internal/engine/dataset":    {"player", "trace", "internal/engine/tokenizer", "github.com/vmihailenco/msgpack/v5"},
 	"internal/engine/dataset/tables": {
 		"internal/engine/dataset", "github.com/parquet-go/parquet-go", "github.com/ncruces/go-sqlite3", wazero,
 	},

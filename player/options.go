@@ -71,7 +71,7 @@ type Options struct {
 	// the engine sends; default 64 MiB. Beyond half of it the client's requests get no
 	// more tokens until it has read some, and the others go on. Only what is no
 	// request's, such as the answers to utility calls, can fill the rest; then the
-	// engine waits.
+	// engine waits. The message that crosses the bound is kept whole.
 	MaxUnread int
 	// Clock is default the machine's, see [NewClock].
 	Clock Clock

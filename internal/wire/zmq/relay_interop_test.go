@@ -105,7 +105,7 @@ func TestRelayHeartbeat(t *testing.T) {
 	py := startPyzmq(t)
 	far := py.do(command{"op": "open", "name": "far", "type": Pull, "bind": "tcp://127.0.0.1:*", "options": beat}).Endpoint
 	behind := startRelay(t, tcpAddr(t, far))
-	endpoint := tapped{Listen: "tcp://127.0.0.1:0", Type: Pull, To: behind.endpoint}.start(t)
+	endpoint := tapped{Listen: "tcp://127.0.0.1:0", Type: Pull, To: behind.endpoint, resets: true}.start(t)
 	before := startRelay(t, tcpAddr(t, endpoint))
 	py.do(command{"op": "open", "name": "near", "type": Push, "connect": before.endpoint, "options": beat})
 	for range 5 {

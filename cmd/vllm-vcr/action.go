@@ -22,6 +22,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/forge/action"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -224,7 +225,7 @@ func printWorkflowCommand(env *environment, name, file, line, message string) {
 	c := githubactions.Command{Name: name, Message: message}
 	if name == "error" || name == "warning" {
 		c.Properties = githubactions.CommandProperties{"title": "vllm-vcr"}
-		c.Message = report.OneLine(message)
+		c.Message = safetext.Line(message)
 	}
 	if file != "" {
 		c.Properties["file"], c.Properties["line"] = file, line

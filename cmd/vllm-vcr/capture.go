@@ -14,9 +14,9 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -242,7 +242,7 @@ func listTargets(env *environment, targets []target.Target, registered map[strin
 		if t.Fit {
 			use = " (fit)"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", t.Name(), t.Model.GPU, report.OneLine(t.Model.Served),
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", t.Name(), t.Model.GPU, safetext.Line(t.Model.Served),
 			t.Scenario, t.Workload.Name+use, t.Seed, t.ConfigHash()[:shortDigest], goldenText(t, registered))
 	}
 	return tw.Flush()

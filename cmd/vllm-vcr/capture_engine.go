@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -64,7 +64,7 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 		if engine.Installed {
 			state = "installed"
 		}
-		if _, err := fmt.Fprintln(env.stdout, report.OneLine(fmt.Sprintf("%s %s: %s: %s", kind, engine.Release, state, what))); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("%s %s: %s: %s", kind, engine.Release, state, what))); err != nil {
 			return err
 		}
 	}
@@ -112,7 +112,7 @@ func openSteps(env *environment) *steps {
 
 // show shows a step of something. Several goroutines may call it.
 func (s *steps) show(what, step string) {
-	line := report.OneLine(what + ": " + step)
+	line := safetext.Line(what + ": " + step)
 	if s.screen != nil {
 		s.screen.Draw("", line)
 		return

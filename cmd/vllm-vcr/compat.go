@@ -18,9 +18,9 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -359,7 +359,7 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 		return err
 	}
 	for _, c := range changes {
-		if _, err := fmt.Fprintf(env.stdout, "%s: %s\n", matrix.File, report.OneLine(c.String())); err != nil {
+		if _, err := fmt.Fprintf(env.stdout, "%s: %s\n", matrix.File, safetext.Line(c.String())); err != nil {
 			return err
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -84,7 +84,7 @@ func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
 
 func watchArgs(_ *cobra.Command, args []string) error {
 	if len(args) == 2 && strings.Contains(args[1], "://") {
-		return fmt.Errorf("the URL of an index is given as --index=%s", report.OneLine(args[1]))
+		return fmt.Errorf("the URL of an index is given as --index=%s", safetext.Line(args[1]))
 	}
 	if len(args) != 1 {
 		return errors.New("what is to be watched? compat watch stable, or compat watch rc")

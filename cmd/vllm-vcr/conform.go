@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -371,7 +372,7 @@ func (b *bar) draw() {
 		alarm = fmt.Sprintf("%d failed", b.wrong)
 	}
 	if b.done < len(b.cases) {
-		now = " " + report.OneLine(b.cases[b.done].Name())
+		now = " " + safetext.Line(b.cases[b.done].Name())
 	}
 	filled := barColumns * b.done / max(len(b.cases), 1)
 	line := "[" + strings.Repeat("#", filled) + strings.Repeat(".", barColumns-filled) + "]"

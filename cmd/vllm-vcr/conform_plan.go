@@ -15,8 +15,8 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // What --print-plan prints.
@@ -208,13 +208,13 @@ func updateExpectations(env *environment, path string, r *conformance.Report, al
 		}
 	}
 	for _, p := range update.Removed {
-		fmt.Fprintf(env.stderr, "%s: removed %s\n", path, report.OneLine(p))
+		fmt.Fprintf(env.stderr, "%s: removed %s\n", path, safetext.Line(p))
 	}
 	for _, p := range update.Added {
-		fmt.Fprintf(env.stderr, "%s: added %s: fill in its reason and its issue\n", path, report.OneLine(p))
+		fmt.Fprintf(env.stderr, "%s: added %s: fill in its reason and its issue\n", path, safetext.Line(p))
 	}
 	for _, note := range update.Notes {
-		fmt.Fprintln(env.stderr, report.OneLine(strings.TrimSpace(note)))
+		fmt.Fprintln(env.stderr, safetext.Line(strings.TrimSpace(note)))
 	}
 	return nil
 }

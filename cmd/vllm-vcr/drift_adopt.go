@@ -17,6 +17,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
@@ -354,7 +355,7 @@ func (run *adoption) stepOutputs() []output {
 		{"adopted", string(run.report.Outcome)},
 		{"version", run.report.Release},
 		{"line", run.report.Line},
-		{"summary", report.OneLine(run.report.Reason)},
+		{"summary", safetext.Line(run.report.Reason)},
 		{"body", strings.ReplaceAll(body.String(), outputFence, "(fence)")},
 	}
 }

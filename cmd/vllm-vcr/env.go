@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
-	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // environment is what a command has of the process that runs it: what it writes to, what it asks, and the flags that every
@@ -93,17 +93,7 @@ func (env *environment) getenv(name string) string {
 
 // printErr writes lines to stderr that have parts of files and subjects in them.
 func (env *environment) printErr(text any) {
-	for line := range strings.SplitSeq(fmt.Sprint(text), "\n") {
-		fmt.Fprintln(env.stderr, report.OneLine(line))
-	}
-}
-
-// logLines writes a log, a line a call, of which no line is a command to a CI.
-type logLines struct{ w io.Writer }
-
-func (l logLines) Write(p []byte) (int, error) {
-	_, err := fmt.Fprintln(l.w, report.OneLine(strings.TrimSuffix(string(p), "\n")))
-	return len(p), err
+	_ = safetext.Fprint(env.stderr, fmt.Sprint(text)) // there is no other place to report it
 }
 
 func (env *environment) openLog() error {
@@ -113,9 +103,9 @@ func (env *environment) openLog() error {
 	}
 	switch env.logFormat {
 	case "text":
-		env.log = slog.New(slog.NewTextHandler(logLines{env.stderr}, opt))
+		env.log = slog.New(slog.NewTextHandler(safetext.LineWriter{W: env.stderr}, opt))
 	case "json":
-		env.log = slog.New(slog.NewJSONHandler(logLines{env.stderr}, opt))
+		env.log = slog.New(slog.NewJSONHandler(safetext.LineWriter{W: env.stderr}, opt))
 	default:
 		return fmt.Errorf("--log-format %q: want text or json", env.logFormat)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/forge/github"
-	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 func newGithubCommand(env *environment) *cobra.Command {
@@ -190,7 +190,7 @@ func printOutcomeText(env *environment, kind string, done github.Outcome, dryRun
 		text += ": " + done.URL
 	}
 	for _, line := range append([]string{text}, done.Notes...) {
-		if _, err := fmt.Fprintln(env.stdout, report.OneLine(line)); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, safetext.Line(line)); err != nil {
 			return err
 		}
 	}

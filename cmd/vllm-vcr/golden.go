@@ -17,6 +17,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -119,13 +120,13 @@ func printRefusal(ctx context.Context, env *environment, done conformance.Regist
 	if done.Report != nil && done.Report.ExitCode != conformance.ExitOK {
 		for _, r := range done.Report.Results {
 			for _, failure := range r.Failures {
-				fmt.Fprintf(env.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), report.OneLine(failure.Message))
+				fmt.Fprintf(env.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), safetext.Line(failure.Message))
 			}
 		}
 		fmt.Fprintln(env.stdout, report.Verdict(report.New(done.Report, report.Meta{})))
 	}
 	for _, p := range refusal.Problems {
-		fmt.Fprintf(env.stderr, "vllm-vcr: error: %s\n", report.OneLine(p.Error()))
+		fmt.Fprintf(env.stderr, "vllm-vcr: error: %s\n", safetext.Line(p.Error()))
 	}
 	if ctx.Err() != nil {
 		return exitError{conformance.ExitInfra, errors.New("interrupted: nothing was registered")}
@@ -166,7 +167,7 @@ func printRegistered(env *environment, req conformance.Registration, done confor
 		lines = append(lines, done.Removed+": removed")
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(env.stdout, report.OneLine(line)); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, safetext.Line(line)); err != nil {
 			return err
 		}
 	}
@@ -258,7 +259,7 @@ func runGoldenExport(ctx context.Context, env *environment, opts exportOptions) 
 	if err := writeModel(opts.modelOut); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	_, err := fmt.Fprintf(env.stdout, "%s: the model\n", report.OneLine(filepath.ToSlash(opts.modelOut)))
+	_, err := fmt.Fprintf(env.stdout, "%s: the model\n", safetext.Line(filepath.ToSlash(opts.modelOut)))
 	return err
 }
 
@@ -283,7 +284,7 @@ func exportGolden(ctx context.Context, env *environment, opts *exportOptions) er
 		return exitError{conformance.ExitInfra, err}
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s: %s/%s, %d bytes, from %s\n",
-		report.OneLine(filepath.ToSlash(opts.out)), g.Line, g.ID, len(data), report.OneLine(from))
+		safetext.Line(filepath.ToSlash(opts.out)), g.Line, g.ID, len(data), safetext.Line(from))
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -213,7 +214,7 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pu
 	code := conformance.ExitOK
 	for i, p := range pulled {
 		g := run.goldens[i]
-		fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], report.OneLine(origin(run, p)))
+		fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], safetext.Line(origin(run, p)))
 		code = worseCode(code, p.Err)
 	}
 	if err := tw.Flush(); err != nil {
@@ -305,6 +306,6 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %d goldens, %d bytes\n", report.OneLine(filepath.ToSlash(opts.out)), len(run.goldens), info.Size())
+	_, err = fmt.Fprintf(env.stdout, "%s: %d goldens, %d bytes\n", safetext.Line(filepath.ToSlash(opts.out)), len(run.goldens), info.Size())
 	return err
 }

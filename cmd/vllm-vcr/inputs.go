@@ -18,7 +18,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
@@ -274,7 +273,7 @@ func loadProfilesBeside(env *environment, matrix string) error {
 
 // loadLineProfiles takes in the profiles of a folder that may have none, or be about something else.
 func loadLineProfiles(env *environment, dir string) error {
-	files := lineProfiles{os.DirFS(dir)}
+	files := protocol.LineFiles(os.DirFS(dir))
 	if names, err := fs.Glob(files, "*.json"); err != nil || len(names) == 0 {
 		return err
 	}
@@ -290,16 +289,4 @@ func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
 	}
 	env.profiles, err = filepath.Abs(dir)
 	return err
-}
-
-// profileName is the name of a line's profile.
-var profileName = lazyregexp.New(`^[0-9]+\.[0-9]+\.json$`)
-
-// lineProfiles shows of a folder the files that have the name of a line's profile.
-type lineProfiles struct{ fs.FS }
-
-// ReadDir makes it an [fs.ReadDirFS].
-func (f lineProfiles) ReadDir(name string) ([]fs.DirEntry, error) {
-	entries, err := fs.ReadDir(f.FS, name)
-	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() || !profileName().MatchString(e.Name()) }), err
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -40,7 +40,7 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 			if asJSON {
 				err = summary.JSON(env.stdout)
 			} else {
-				err = summary.Text(env.stdout, report.OneLine)
+				err = summary.Text(env.stdout, safetext.Line)
 			}
 			if err != nil {
 				return fmt.Errorf("write summary: %w", err)
@@ -166,7 +166,7 @@ func runInspectCalibrate(env *environment, opts calibrateOptions) error {
 	if opts.asJSON {
 		err = result.JSON(env.stdout)
 	} else {
-		err = result.Text(env.stdout, report.OneLine)
+		err = result.Text(env.stdout, safetext.Line)
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)

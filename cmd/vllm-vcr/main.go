@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -137,13 +137,5 @@ func newVersionCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// buildVersion is the linked version, else the module's.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
-}
+// buildVersion is the version of this binary.
+func buildVersion() string { return program.Version(version) }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -255,7 +256,7 @@ func reportOutputs(d *report.Document, opts reportOptions) ([]output, error) {
 	outputs := []output{
 		{"verdict", string(d.Verdict)},
 		{"exit-code", strconv.Itoa(d.ExitCode)},
-		{"reason", report.OneLine(d.Reason)},
+		{"reason", safetext.Line(d.Reason)},
 		{"passed", countOutput(d, conformance.Pass)},
 		{"failed", countOutput(d, conformance.Fail, conformance.XPass)},
 		{"errors", countOutput(d, conformance.Error)},

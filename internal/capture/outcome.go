@@ -32,10 +32,8 @@ func Report(stdout, stderr io.Writer, outcomes []Outcome) (code int, err error) 
 		for _, w := range o.Accepted.Warnings {
 			PrintAbout(stderr, o.Target, "warning: "+w)
 		}
-		for line := range strings.SplitSeq(o.Text(), "\n") {
-			if _, err := fmt.Fprintln(stdout, safetext.Line(line)); err != nil {
-				return conformance.ExitUsage, err
-			}
+		if err := safetext.Fprint(stdout, o.Text()); err != nil {
+			return conformance.ExitUsage, err
 		}
 		if o.Err == nil {
 			continue

@@ -64,10 +64,6 @@ func counted(n int, v conformance.Verdict) string {
 	return fmt.Sprintf("%d %s", n, word)
 }
 
-// OneLine makes a text, parts of which come from files and subjects, one line that
-// is no command to a terminal, nor to the CI that reads it.
-func OneLine(text string) string { return safetext.Line(text) }
-
 // says is a failure in a line, its code first.
 func says(f conformance.Failure) string {
 	if f.Code == "" {

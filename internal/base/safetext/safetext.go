@@ -9,6 +9,7 @@ package safetext
 import (
 	"fmt"
 	"html"
+	"io"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -27,6 +28,25 @@ func Line(text string) string {
 		text = ": :" + rest
 	}
 	return text
+}
+
+// Fprint writes each line of text to w, as [Line] returns it.
+func Fprint(w io.Writer, text string) error {
+	for line := range strings.SplitSeq(text, "\n") {
+		if _, err := fmt.Fprintln(w, Line(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LineWriter writes what each call of Write has as one line to W, as [Line] returns it: the handlers of log/slog make one call
+// for each record.
+type LineWriter struct{ W io.Writer }
+
+func (l LineWriter) Write(p []byte) (int, error) {
+	_, err := fmt.Fprintln(l.W, Line(strings.TrimSuffix(string(p), "\n")))
+	return len(p), err
 }
 
 // printable is Line without the rule for the beginning of a line.

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -77,9 +74,7 @@ type process struct {
 
 // print writes lines to stderr that have text of others in them.
 func (p *process) print(text string) {
-	for line := range strings.SplitSeq(text, "\n") {
-		fmt.Fprintln(p.stderr, safetext.Line(line))
-	}
+	_ = safetext.Fprint(p.stderr, text) // there is no other place to report it
 }
 
 func (p *process) run(ctx context.Context) (err error) {
@@ -114,18 +109,10 @@ func (p *process) openLog() {
 	if p.Verbose {
 		opt.Level = slog.LevelDebug
 	}
-	p.log = slog.New(slog.NewTextHandler(lineWriter{p.stderr}, opt))
+	p.log = slog.New(slog.NewTextHandler(safetext.LineWriter{W: p.stderr}, opt))
 	if p.LogFormat == "json" {
-		p.log = slog.New(slog.NewJSONHandler(lineWriter{p.stderr}, opt))
+		p.log = slog.New(slog.NewJSONHandler(safetext.LineWriter{W: p.stderr}, opt))
 	}
-}
-
-// lineWriter writes a line of a log a call.
-type lineWriter struct{ w io.Writer }
-
-func (l lineWriter) Write(line []byte) (int, error) {
-	_, err := fmt.Fprintln(l.w, safetext.Line(strings.TrimSuffix(string(line), "\n")))
-	return len(line), err
 }
 
 // jobs renders the Jobs of the targets, in the client's namespace.
@@ -216,7 +203,11 @@ func (p *process) capture(ctx context.Context) error {
 // acceptor registers the goldens of recordings.
 func (p *process) acceptor() (func(context.Context, capture.Recording) (capture.Accepted, error), error) {
 	if dir := p.Accept.Profiles; dir != "" {
-		if err := protocol.LearnAll(lineProfiles{os.DirFS(dir), p.Accept.AllProfiles}); err != nil {
+		files := os.DirFS(dir)
+		if !p.Accept.AllProfiles {
+			files = protocol.LineFiles(files)
+		}
+		if err := protocol.LearnAll(files); err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
@@ -234,22 +225,6 @@ func (p *process) acceptor() (func(context.Context, capture.Recording) (capture.
 	return func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
 		return capture.Accept(ctx, opt, rec)
 	}, nil
-}
-
-// lineProfiles shows of a folder all files, or those that have the name of a line's profile.
-type lineProfiles struct {
-	fs.FS
-	all bool
-}
-
-var profileName = regexp.MustCompile(`^[0-9]+\.[0-9]+\.json$`)
-
-// ReadDir makes it an [fs.ReadDirFS].
-func (f lineProfiles) ReadDir(name string) ([]fs.DirEntry, error) {
-	entries, err := fs.ReadDir(f.FS, name)
-	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
-		return !f.all && (e.IsDir() || !profileName.MatchString(e.Name()))
-	}), err
 }
 
 // status prints the Jobs of captures as a table.

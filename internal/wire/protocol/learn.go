@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // learned are the profiles that came at run time. They go before those of the
@@ -83,6 +85,20 @@ func LearnAll(folder fs.FS) error {
 		}
 	}
 	return nil
+}
+
+// LineFiles shows of a folder the files that have the name of a line's profile, such as 0.34.json: for a folder that may hold
+// other JSON too.
+func LineFiles(folder fs.FS) fs.FS { return lineFiles{folder} }
+
+type lineFiles struct{ fs.FS }
+
+var profileName = lazyregexp.New(`^[0-9]+\.[0-9]+\.json$`)
+
+// ReadDir makes it an [fs.ReadDirFS].
+func (f lineFiles) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(f.FS, name)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() || !profileName().MatchString(e.Name()) }), err
 }
 
 // readProfile refuses keys it does not know: a profile is written by this

@@ -51,62 +51,53 @@ const (
 	Health      check.Assertion = "health"
 )
 
-// assertion is a check of the frontend suite.
-type assertion struct {
-	name   check.Assertion
-	titles suite.Titles
-	judge  func(*frontendCase)
-}
-
-// Name implements [suite.Check], as the other methods do.
-func (a assertion) Name() check.Assertion { return a.name }
-func (a assertion) Suite() check.Suite    { return check.SuiteFrontend }
-func (a assertion) Titles() suite.Titles  { return a.titles }
+// judge asks a frontend for what an assertion is about.
+type judge = func(*frontendCase)
 
 // Checks are those of the frontend suite, in their order. The last one takes the engine away.
-func Checks() []suite.Check { return suite.List(assertions) }
+func Checks() []suite.Check { return suite.List(check.SuiteFrontend, assertions, run) }
 
-var assertions = []assertion{
-	{Handshake, suite.Titles{
+var assertions = []suite.Entry[judge]{
+	{Name: Handshake, Titles: suite.Titles{
 		CodeNoRegistration: "the frontend does not serve after the engine registered",
 		CodeInit:           "the answer to HELLO is not that of the line",
 		CodeMessage:        "a message to the engine is not exactly of the line",
-	}, (*frontendCase).handshake},
-	{Requests, suite.Titles{
+	}, Judge: (*frontendCase).handshake},
+	{Name: Requests, Titles: suite.Titles{
 		CodeCarried:   "a request does not carry what HTTP asked for",
 		CodeNoRequest: "what HTTP asked for did not reach the engine",
-	}, (*frontendCase).requests},
-	{Completions, suite.Titles{
+	}, Judge: (*frontendCase).requests},
+	{Name: Completions, Titles: suite.Titles{
 		CodeHTTP:       "an HTTP request that should succeed does not",
 		CodeHTTPTokens: "the token ids through HTTP are not those of the engine",
 		CodeHTTPText:   "the text through HTTP is not that of the tokens",
-	}, (*frontendCase).completions},
-	{Chat, nil, (*frontendCase).chat},
-	{Streaming, suite.Titles{
+	}, Judge: (*frontendCase).completions},
+	{Name: Chat, Judge: (*frontendCase).chat},
+	{Name: Streaming, Titles: suite.Titles{
 		CodeEvents:   "a stream is not framed as server-sent events",
 		CodeStreamed: "an answer differs between streamed and whole",
-	}, (*frontendCase).streaming},
-	{Usage, suite.Titles{
+	}, Judge: (*frontendCase).streaming},
+	{Name: Usage, Titles: suite.Titles{
 		CodeHTTPUsage: "the usage is missing or counts other tokens",
-	}, (*frontendCase).usage},
-	{Finish, suite.Titles{
+	}, Judge: (*frontendCase).usage},
+	{Name: Finish, Titles: suite.Titles{
 		CodeHTTPFinish: "the finish reason through HTTP is not the engine's",
-	}, (*frontendCase).finishReasons},
-	{Aborts, suite.Titles{
+	}, Judge: (*frontendCase).finishReasons},
+	{Name: Aborts, Titles: suite.Titles{
 		CodeNoAbort: "an abandoned request is not aborted",
-	}, (*frontendCase).aborts},
-	{Utilities, suite.Titles{
+	}, Judge: (*frontendCase).aborts},
+	{Name: Utilities, Titles: suite.Titles{
 		CodeNoCall: "an HTTP route does not make its utility call",
-	}, (*frontendCase).utilities},
-	{LoRA, nil, (*frontendCase).lora},
-	{Concurrency, nil, (*frontendCase).concurrency},
-	{Errors, suite.Titles{
+	}, Judge: (*frontendCase).utilities},
+	{Name: LoRA, Judge: (*frontendCase).lora},
+	{Name: Concurrency, Judge: (*frontendCase).concurrency},
+	{Name: Errors, Titles: suite.Titles{
 		CodeHangs:    "no answer comes",
 		CodeAccepted: "a bad request is not refused",
-	}, (*frontendCase).errors},
-	{Health, suite.Titles{
+	}, Judge: (*frontendCase).errors},
+	{Name: Health, Titles: suite.Titles{
 		CodeHealth: "what the frontend says of its health or models is not so",
-	}, (*frontendCase).health},
+	}, Judge: (*frontendCase).health},
 }
 
 // Cases are the cases of a line under the frontend suite. The player
@@ -141,8 +132,8 @@ func spokenGolden(goldens []manifest.Golden) (manifest.Golden, bool) {
 	return fidelity[0], true
 }
 
-// Run judges the frontend of the line. The cases of a line share one frontend and one player behind it.
-func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+// run judges the frontend of the line. The cases of a line share one frontend and one player behind it.
+func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	s, err := openedFrontend(ctx, e, g, c)
 	if err != nil {
 		return f, err
@@ -151,7 +142,7 @@ func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check
 		f.Note = "not judged: the frontend does not serve, see " + at
 		return f, nil
 	}
-	k := &frontendCase{frontendSession: s, Outcome: &f, limit: e.Timeouts.Idle, name: string(a.name), whole: ctx}
+	k := &frontendCase{frontendSession: s, Outcome: &f, limit: e.Timeouts.Idle, name: string(a.Name), whole: ctx}
 	var stop context.CancelCauseFunc
 	k.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -159,7 +150,7 @@ func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check
 	if s.refused != nil {
 		k.refusal() // whichever case comes first tells why
 	} else {
-		a.judge(k)
+		a.Judge(k)
 	}
 	k.judgeMessages()
 	if s.over && s.lostAt == "" {

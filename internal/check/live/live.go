@@ -27,31 +27,22 @@ const (
 	Shutdown   check.Assertion = "shutdown"
 )
 
-// assertion is a check of the live suite.
-type assertion struct {
-	name   check.Assertion
-	titles suite.Titles
-	judge  func(*live, *check.Golden) error
-}
-
-// Name implements [suite.Check], as the other methods do.
-func (a assertion) Name() check.Assertion { return a.name }
-func (a assertion) Suite() check.Suite    { return check.SuiteLive }
-func (a assertion) Titles() suite.Titles  { return a.titles }
+// judge asks an engine for what an assertion is about.
+type judge = func(*live, *check.Golden) error
 
 // Checks are those of the live suite, in their order: what ends the engine comes last.
-func Checks() []suite.Check { return suite.List(assertions) }
+func Checks() []suite.Check { return suite.List(check.SuiteLive, assertions, run) }
 
-var assertions = []assertion{
-	{Handshake, suite.Titles{
+var assertions = []suite.Entry[judge]{
+	{Name: Handshake, Titles: suite.Titles{
 		CodeEngineHello:    "HELLO or READY lacks what a frontend demands",
 		CodeEngineIdentity: "the engine has another identity than it was started with",
 		CodeEngineOrder:    "the handshake came in another order",
-	}, func(l *live, _ *check.Golden) error { return l.checkHandshake() }},
-	{check.Schema, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkHandshake() }},
+	{Name: check.Schema, Titles: suite.Titles{
 		CodeEngineReadyKind: "a value of the registration is of another kind than the line declares",
-	}, (*live).checkSchema},
-	{Streaming, suite.Titles{
+	}, Judge: (*live).checkSchema},
+	{Name: Streaming, Titles: suite.Titles{
 		CodeEnvelope:   "an envelope that a real frontend dies of",
 		CodeTimestamp:  "a timestamp is missing or goes back",
 		CodeAfterEnd:   "an output for a request that had ended",
@@ -61,29 +52,29 @@ var assertions = []assertion{
 		CodePrefill:    "prefill_stats are missing or count another prompt",
 		CodeLogprobs:   "logprobs are missing or of another shape",
 		CodeUnanswered: "a request got an error instead of tokens",
-	}, func(l *live, _ *check.Golden) error { return l.checkStreaming() }},
-	{Stop, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkStreaming() }},
+	{Name: Stop, Titles: suite.Titles{
 		CodeStopRule:   "a stop token was not obeyed",
 		CodeStopReason: "stop_reason does not name the token",
 		CodeMinTokens:  "a request stopped before min_tokens",
-	}, func(l *live, _ *check.Golden) error { return l.checkStop() }},
-	{Abort, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkStop() }},
+	{Name: Abort, Titles: suite.Titles{
 		CodeAbort: "an abort disturbed others",
-	}, func(l *live, _ *check.Golden) error { return l.checkAbort() }},
-	{Utilities, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkAbort() }},
+	{Name: Utilities, Titles: suite.Titles{
 		CodeUtilityAnswer:  "a utility call was answered wrongly",
 		CodeUtilityUnknown: "an unknown utility method was not refused",
-	}, func(l *live, _ *check.Golden) error { return l.checkUtilities() }},
-	{Repeat, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkUtilities() }},
+	{Name: Repeat, Titles: suite.Titles{
 		CodeRepeat: "the same greedy request gave other tokens",
-	}, func(l *live, _ *check.Golden) error { return l.checkRepeat() }},
-	{Statistics, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkRepeat() }},
+	{Name: Statistics, Titles: suite.Titles{
 		CodeStatistics: "scheduler_stats are wrong",
 		CodeGauges:     "the gauges do not return to 0",
-	}, func(l *live, _ *check.Golden) error { return l.checkStatistics() }},
-	{Shutdown, suite.Titles{
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkStatistics() }},
+	{Name: Shutdown, Titles: suite.Titles{
 		CodeShutdown: "the engine did not end when told to",
-	}, func(l *live, _ *check.Golden) error { return l.checkShutdown() }},
+	}, Judge: func(l *live, _ *check.Golden) error { return l.checkShutdown() }},
 }
 
 // Cases lists the cases of the live suite on a line. What the engine registers
@@ -130,11 +121,11 @@ type live struct {
 // errUnreadable ends a case whose failures say why.
 var errUnreadable = errors.New("the engine's message does not decode")
 
-// Run asks the engine of the line, which the first case starts.
-func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+// run asks the engine of the line, which the first case starts.
+func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	l, err := liveEngine(ctx, e, c)
 	switch {
-	case err != nil && a.name == Handshake && check.CodeOf(err) == check.CodeHandshake:
+	case err != nil && a.Name == Handshake && check.CodeOf(err) == check.CodeHandshake:
 		f.Asserted = 1
 		f.Fail(check.Failed(CodeEngineOrder, "%v", err))
 		return f, nil
@@ -146,7 +137,7 @@ func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check
 	if g.Codec == nil {
 		g.Codec = l.codec
 	}
-	if err = a.judge(l, g); errors.Is(err, errUnreadable) {
+	if err = a.Judge(l, g); errors.Is(err, errUnreadable) {
 		err = nil
 	}
 	return f, err

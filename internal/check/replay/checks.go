@@ -8,49 +8,41 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 )
 
-// assertion is a check of the replay suite.
-type assertion struct {
-	name   check.Assertion
-	titles suite.Titles
-	run    func(context.Context, *sut.Env, *check.Golden, check.Case) (check.Outcome, error)
-}
-
-// Name implements [suite.Check], as the other methods do.
-func (a assertion) Name() check.Assertion { return a.name }
-func (a assertion) Suite() check.Suite    { return check.SuiteReplay }
-func (a assertion) Titles() suite.Titles  { return a.titles }
-
-func (a assertion) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
-	return a.run(ctx, e, g, c)
-}
+// judge makes an assertion of a golden.
+type judge = func(context.Context, *sut.Env, *check.Golden, check.Case) (check.Outcome, error)
 
 // Checks are those of the replay suite, in the order they are made of a golden.
-func Checks() []suite.Check { return suite.List(assertions) }
+func Checks() []suite.Check {
+	return suite.List(check.SuiteReplay, assertions,
+		func(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+			return a.Judge(ctx, e, g, c)
+		})
+}
 
-var assertions = []assertion{
-	{check.Integrity, suite.Titles{
+var assertions = []suite.Entry[judge]{
+	{Name: check.Integrity, Titles: suite.Titles{
 		check.CodeDigest: "the sha256 of a golden is not the registered one",
 		check.CodeSize:   "the size of a golden is not the registered one",
-	}, integrity},
-	{check.SameLine, suite.Titles{
+	}, Judge: integrity},
+	{Name: check.SameLine, Titles: suite.Titles{
 		check.CodeNoVersion: "the version of the captured engine is unknown",
 		check.CodeOtherLine: "the captured engine was of another line",
-	}, sameLine},
-	{check.Provenance, suite.Titles{
+	}, Judge: sameLine},
+	{Name: check.Provenance, Titles: suite.Titles{
 		check.CodeNoConfigHash:    "a golden has no config_hash",
 		check.CodeOtherConfigHash: "the config_hash is not the registered one",
 		check.CodeTraceConfig:     "the config_hash does not follow from the configuration in the golden",
 		check.CodeManifestConfig:  "the config_hash does not follow from the registered configuration",
-	}, provenance},
-	{check.Schema, suite.Titles{
+	}, Judge: provenance},
+	{Name: check.Schema, Titles: suite.Titles{
 		check.CodeNoReady:         "a golden of role schema has no ready response",
 		check.CodeBadReady:        "the golden's ready response cannot be read",
 		check.CodeReadyUnreadable: "the engine's ready response cannot be read",
 		check.CodeReadyMissing:    "a key of the registration is missing",
 		check.CodeReadyKind:       "a value of the registration is of another kind",
 		check.CodeReadyRequired:   "a key that the frontend requires is missing",
-	}, checkSchema},
-	{check.Fidelity, suite.Titles{
+	}, Judge: checkSchema},
+	{Name: check.Fidelity, Titles: suite.Titles{
 		check.CodeToken:        "a token id differs",
 		check.CodeNoTerminal:   "a stream has no terminal output",
 		check.CodeTerminals:    "a stream has more than one terminal output",
@@ -67,8 +59,8 @@ var assertions = []assertion{
 		check.CodeReplayDigest: "the replayed streams have another digest",
 		CodeUtility:            "a utility call is not answered as a real engine does",
 		check.CodeLayout:       "a message is not exactly of the line's layout",
-	}, fidelity},
-	{check.Wire, suite.Titles{
+	}, Judge: fidelity},
+	{Name: check.Wire, Titles: suite.Titles{
 		CodeWireValue:   "a value of a message differs",
 		CodeWireKind:    "a value of a message is of another kind",
 		CodeWireLength:  "an array of a message has another length",
@@ -79,5 +71,5 @@ var assertions = []assertion{
 		CodeWireSyntax:  "a message is not MessagePack",
 		CodeWireUnsaid:  "a message of the real engine has no counterpart",
 		CodeWireStray:   "a message that the real engine did not send",
-	}, checkWire},
+	}, Judge: checkWire},
 }

@@ -24,13 +24,38 @@ type Check interface {
 // Titles say in a few words what codes stand for: they are the titles of the pages in docs/findings.md.
 type Titles map[check.Code]string
 
-// List makes a list of the checks of one suite.
-func List[C Check](checks []C) []Check {
-	list := make([]Check, len(checks))
-	for i, c := range checks {
-		list[i] = c
+// An Entry is a check as a suite lists it. J is how the suite judges a case.
+type Entry[J any] struct {
+	Name   check.Assertion
+	Titles Titles
+	Judge  J
+}
+
+// List makes the checks of a suite of its entries; run judges a case by an entry.
+func List[J any](
+	of check.Suite, entries []Entry[J],
+	run func(context.Context, Entry[J], *sut.Env, *check.Golden, check.Case) (check.Outcome, error),
+) []Check {
+	list := make([]Check, len(entries))
+	for i, e := range entries {
+		list[i] = listed[J]{e, of, run}
 	}
 	return list
+}
+
+// listed implements [Check].
+type listed[J any] struct {
+	entry Entry[J]
+	of    check.Suite
+	run   func(context.Context, Entry[J], *sut.Env, *check.Golden, check.Case) (check.Outcome, error)
+}
+
+func (l listed[J]) Name() check.Assertion { return l.entry.Name }
+func (l listed[J]) Suite() check.Suite    { return l.of }
+func (l listed[J]) Titles() Titles        { return l.entry.Titles }
+
+func (l listed[J]) Run(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	return l.run(ctx, l.entry, e, g, c)
 }
 
 // Names are the names of checks, in their order.

@@ -3,7 +3,9 @@ package player
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -111,6 +113,20 @@ func TestABrokenUtilityCallIsAnsweredByItsNumber(t *testing.T) {
 				t.Errorf("answered %+v, want call 9: %s", u, tt.want)
 			}
 		})
+	}
+}
+
+// An error repeats what a client sent as far as any frontend can read it: one that is sent a string that is not UTF-8 ends.
+func TestErrorsAreText(t *testing.T) {
+	key := "\xff" + strings.Repeat("k", 10_000)
+	r := newRig(t, Options{}, 1)
+	broken := protocol.Request{ID: "a", HasSampling: true}
+	r.player.answerBroken(&event{request: &broken, broken: fmt.Errorf("sampling_params: %s: no value", key)})
+	id := r.call(0, key)
+	for what, text := range map[string]string{"request": r.answer("a").err, "utility call": r.result(id)} {
+		if !utf8.ValidString(text) || !strings.Contains(text, "\ufffdkkk") || len(text) > 5000 {
+			t.Errorf("the %s got %d bytes: %.100q", what, len(text), text)
+		}
 	}
 }
 

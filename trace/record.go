@@ -3,6 +3,7 @@ package trace
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 )
 
 // Record is one finished request. In every slice, map and pointer nil means
@@ -109,6 +110,9 @@ func (r *Record) Validate() error {
 	if err := r.validateCounts(); err != nil {
 		return err
 	}
+	if err := r.validateTimes(); err != nil {
+		return err
+	}
 	if err := r.validateGaps(); err != nil {
 		return err
 	}
@@ -138,6 +142,31 @@ func (r *Record) validateCounts() error {
 		return invalid("finish_reason", "unknown code %d", uint8(r.FinishReason))
 	}
 	return nil
+}
+
+// mostMs is further from 0 than any time of a recording: 30,000 years. Sums and differences of
+// times within it are as exact as steps are told apart by.
+const mostMs = 1e15
+
+func (r *Record) validateTimes() error {
+	far := func(field string, ms float64) error {
+		if math.Abs(ms) <= mostMs {
+			return nil
+		}
+		return invalid(field, "want a time between %g and %g ms, got %g", -mostMs, mostMs, ms)
+	}
+	if r.ArrivalMs != nil {
+		if err := far("arrival_ms", *r.ArrivalMs); err != nil {
+			return err
+		}
+	}
+	for i, ms := range r.ITLMs {
+		if math.Abs(ms) <= mostMs {
+			continue
+		}
+		return far(fmt.Sprintf("itl_ms[%d]", i), ms)
+	}
+	return far("ttft_ms", r.TTFTMs)
 }
 
 func (r *Record) validateGaps() error {

@@ -3,6 +3,7 @@ package trace
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -101,6 +102,9 @@ func TestValidateByHand(t *testing.T) {
 		"output_tokens":     func(r *Record) { r.OutputTokens = -1 },
 		"itl_summary.count": func(r *Record) { r.ITLSummary = &ITLSummary{Count: -1} },
 		"finish_reason":     func(r *Record) { r.FinishReason = 5 },
+		"arrival_ms":        func(r *Record) { r.ArrivalMs = new(1e308) },
+		"ttft_ms":           func(r *Record) { r.TTFTMs = -1.1e15 },
+		"itl_ms[0]":         func(r *Record) { r.ITLMs = []float64{math.NaN()} },
 		"itl_ms":            func(r *Record) { r.OutputTokens = 2 },
 		"itl_tokens":        func(r *Record) { r.ITLTokens = []uint32{1} },
 		"output_token_ids":  func(r *Record) { r.OutputTokenIDs = []uint32{} },

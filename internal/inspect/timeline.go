@@ -21,6 +21,7 @@ type row struct {
 	index                int // in the recording
 	arrival, first, last float64
 	prompt, cached, said int
+	shown                [2]float64 // first and last, none before the one it follows
 }
 
 // TimelineOf takes the times out of a recording: at most so many requests from the one that arrived as number
@@ -43,11 +44,14 @@ func TimelineOf(t *trace.Trace, skip, most int) (*Timeline, error) {
 	var line Timeline
 	for _, i := range order {
 		r := &t.Records[i]
-		one := row{i, *r.ArrivalMs, *r.ArrivalMs + r.TTFTMs, endOf(r), r.PromptTokens, r.CachedTokens, r.OutputTokens}
+		one := row{i, *r.ArrivalMs, *r.ArrivalMs + r.TTFTMs, endOf(r), r.PromptTokens, r.CachedTokens, r.OutputTokens, [2]float64{}}
+		// Where the clock of the recording went back, a bar ends where it begins.
+		one.shown[0] = max(one.arrival, one.first)
+		one.shown[1] = max(one.shown[0], one.last)
 		if len(line.rows) == 0 {
 			line.from = one.arrival
 		}
-		line.rows, line.to = append(line.rows, one), max(line.to, one.last)
+		line.rows, line.to = append(line.rows, one), max(line.to, one.shown[1])
 	}
 	return &line, nil
 }
@@ -75,7 +79,7 @@ func (t *Timeline) bar(r row) string {
 		}
 		return min(int((ms-t.from)/(t.to-t.from)*barWidth), barWidth-1)
 	}
-	begin, first, last := column(r.arrival), column(r.first), column(r.last)
+	begin, first, last := column(r.arrival), column(r.shown[0]), column(r.shown[1])
 	return strings.Repeat(" ", begin) + strings.Repeat(".", first-begin) + strings.Repeat("#", last-first+1)
 }
 
@@ -101,7 +105,7 @@ func (t *Timeline) SVG(w io.Writer) error {
 		for _, part := range []struct {
 			from, to float64
 			color    string
-		}{{r.arrival, r.first, "#bbb"}, {r.first, r.last, colorKnobs}} {
+		}{{r.arrival, r.shown[0], "#bbb"}, {r.shown[0], r.shown[1], colorKnobs}} {
 			out.printf("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n",
 				x(part.from), rowHeight*i, max(x(part.to)-x(part.from), 0.3), rowHeight-1, part.color)
 		}

@@ -38,6 +38,31 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
+// Recorded clocks go back: the bar of a request whose first token came before it did has no length.
+func TestTimelineOfNegativeTimes(t *testing.T) {
+	tr := recorded(record(-10, 4, 10, 50), record(0, 4, -20, 5), record(10, 4, 5, -30), record(20, 4, -5, 15))
+	line, err := TimelineOf(tr, 0, 0)
+	require.NoError(t, err)
+	var b bytes.Buffer
+	require.NoError(t, line.Text(&b))
+	want := []string{
+		strings.Repeat(".", 10) + strings.Repeat("#", 50),
+		strings.Repeat(" ", 10) + "#",
+		strings.Repeat(" ", 20) + ".....#",
+		strings.Repeat(" ", 30) + strings.Repeat("#", 11),
+	}
+	var got []string
+	for _, text := range strings.Split(b.String(), "\n")[1:5] {
+		got = append(got, text[63:])
+	}
+	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
+	b.Reset()
+	require.NoError(t, line.SVG(&b))
+	if wellFormed(t, "timeline", b.Bytes()); strings.Contains(b.String(), `width="-`) {
+		t.Errorf("a bar of negative width: %s", b.String())
+	}
+}
+
 func TestTimelineOfSome(t *testing.T) {
 	tr := recorded(record(0, 4, 1), record(10, 4, 1), record(20, 4, 1))
 	tests := []struct {

@@ -389,7 +389,7 @@ func TestOddRecords(t *testing.T) {
 		"all cached": {PromptTokens: 9, CachedTokens: 90, OutputTokens: 2, ITLMs: []float64{1}, Concurrency: 1},
 		"no time":    {PromptTokens: 9, OutputTokens: 3, ITLMs: []float64{0, 0}, ArrivalMs: at},
 		"huge": {
-			PromptTokens: mostTokens, OutputTokens: mostTokens, TTFTMs: 1e300, ITLMs: []float64{1e300}, ArrivalMs: at,
+			PromptTokens: mostTokens, OutputTokens: mostTokens, TTFTMs: 1e15, ITLMs: []float64{1e15}, ArrivalMs: at,
 		},
 		"a mean only":    {PromptTokens: 9, OutputTokens: 5, ITLSummary: &trace.ITLSummary{MeanMs: 3, Count: math.MaxInt}},
 		"negative times": {PromptTokens: 9, OutputTokens: 3, TTFTMs: -5, ITLMs: []float64{-1, 4}, ArrivalMs: at},

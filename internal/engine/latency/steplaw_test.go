@@ -410,3 +410,11 @@ func TestChunksOfServiceCurve(t *testing.T) {
 		}
 	}
 }
+
+// Readers refuse times that sum up to no number; another caller may have some.
+func TestStepsOfTimesWithoutEnd(t *testing.T) {
+	far := trace.Record{ArrivalMs: new(1e308), TTFTMs: 1e308, PromptTokens: 1, OutputTokens: 2, ITLMs: []float64{1}}
+	if steps := stepsOf([]trace.Record{far, far}, 8192); len(steps) != 0 {
+		t.Errorf("%d steps", len(steps))
+	}
+}

@@ -3,7 +3,9 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -255,8 +257,17 @@ var eventValues = mapValues[Event]{
 
 var errorValues = mapValues[RequestError]{
 	"code":      stringValue(func(e *RequestError) string { return e.Code }),
-	"message":   stringValue(func(e *RequestError) string { return e.Message }),
+	"message":   stringValue(func(e *RequestError) string { return errorText(e.Message) }),
 	"retryable": boolValue(func(e *RequestError) bool { return e.Retryable }),
+}
+
+// mostErrorText is how many characters of an error a client is told.
+const mostErrorText = 4096
+
+// errorText makes the text of an error, which may repeat what a client sent, one that any client can read: a frontend
+// that is sent a string that is not UTF-8 ends.
+func errorText(text string) string {
+	return safetext.Clip(strings.ToValidUTF8(text, "\ufffd"), mostErrorText)
 }
 
 // ClientMessage is one message for a client's output socket: the msgpack frame

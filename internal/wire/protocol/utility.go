@@ -124,7 +124,7 @@ func (c *Codec) UtilityResult(engineIndex int, call UtilityCall, result any, tim
 func (c *Codec) UtilityFailure(engineIndex int, call UtilityCall, reason string, timestamp float64) ClientMessage {
 	u := pack.AppendArrayHeader(nil, c.utility.fields)
 	u = pack.AppendUint(u, call.CallID)
-	u = pack.AppendString(u, fmt.Sprintf("Call to %s method failed: %s", call.Method, reason))
+	u = pack.AppendString(u, errorText(fmt.Sprintf("Call to %s method failed: %s", call.Method, reason)))
 	u = pack.AppendNil(u)
 	return c.utilityEnvelope(engineIndex, u, timestamp)
 }

@@ -25,8 +25,16 @@ build: ## build the static binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
 
 .PHONY: test
-test: ## run all tests; those whose peers are absent are skipped
+test: ## run the tests; those whose peers are absent, and those that take long, are skipped
 	$(GOTESTSUM) ./...
+
+.PHONY: test-slow
+test-slow: ## run all tests, those too that compile releases, build images and run workflows
+	VLLM_VCR_SLOW=1 $(GOTESTSUM) ./...
+
+.PHONY: test-starved
+test-starved: ## run all tests with eight busy loops beside them, which they have to pass too
+	scripts/starved $(GOTESTSUM) -count=1 -timeout 30m $(or $(PACKAGES),./...)
 
 .PHONY: race
 race: ## run the tests of every package under the race detector, which takes long
@@ -83,7 +91,7 @@ kube-test: ## install a real Kubernetes with Kueue (13 minutes of CPU at first) 
 
 .PHONY: real-frontends
 real-frontends: ## install the frontends of all supported lines and test against each
-	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
+	export VLLM_VCR_REQUIRE_PEERS=1 VLLM_VCR_SLOW=1 VLLM_VCR_FRONTENDS="$(REAL_FRONTENDS)"; \
 	for kind in frontend s3 act lint image; do .ci/peers $$kind; done; \
 	$(GOTESTSUM) -count=1 ./...
 

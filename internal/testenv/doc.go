@@ -19,6 +19,8 @@
 // green because it had nobody to talk to. Kubernetes takes long to build and is required only by VLLM_VCR_REQUIRE_KUBE:
 // `make kube-test` sets it, and .ci/run where the programs are there.
 //
+// What takes long, and so is no part of `go test ./...`, is marked by [Slow], as are all tests of workflows and images.
+//
 // A test requests what it needs and starts it:
 //
 //	for _, version := range testenv.FrontendVersions() {

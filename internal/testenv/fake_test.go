@@ -41,6 +41,8 @@ func (f *fakeTB) Skip(args ...any) {
 	runtime.Goexit()
 }
 
+func (f *fakeTB) Skipf(format string, args ...any) { f.Skip(fmt.Sprintf(format, args...)) }
+
 func (f *fakeTB) Fatal(args ...any) {
 	f.fatal = fmt.Sprint(args...)
 	runtime.Goexit()

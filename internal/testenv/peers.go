@@ -19,6 +19,7 @@ const (
 	envFrontends = "VLLM_VCR_FRONTENDS"     // versions that FrontendVersions returns, separated by spaces
 	envCI        = "CI"                     // as envRequire; set by every CI service
 	envKube      = "VLLM_VCR_REQUIRE_KUBE"  // as envRequire, for Kubernetes, which the others do not require
+	envSlow      = "VLLM_VCR_SLOW"          // runs what Slow marks
 )
 
 // oldFrontend is the oldest release whose frontend sends tensors in frames of their own.
@@ -121,6 +122,15 @@ func settleUnless(t testing.TB, err error, required bool) {
 
 // required reports whether a test must fail for want of a peer.
 func required() bool { return anySet(envCI, envRequire) }
+
+// Slow marks a test that `go test ./...` has no time for, as it compiles releases, builds images, runs whole workflows or
+// inflates gigabytes. VLLM_VCR_SLOW=1 runs it, and so do .ci/run and make test-slow.
+func Slow(t testing.TB, why string) {
+	t.Helper()
+	if !anySet(envSlow) {
+		t.Skipf("takes long, as it %s: make test-slow", why)
+	}
+}
 
 // anySet reports whether one of the variables is set. A value that is no boolean counts as true: some CI services set CI
 // to their name.

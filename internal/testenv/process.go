@@ -55,17 +55,20 @@ func (p *Peer) Stop() {
 	_ = p.process.Stop(context.Background())
 }
 
-// Act returns the path of act, which runs GitHub workflows on this machine.
+// Act returns the path of act, which runs GitHub workflows on this machine. Its tests are slow ones.
 func Act(t testing.TB) string {
 	t.Helper()
+	Slow(t, "runs a whole workflow")
 	path, err := findInstalled(PeersDir(t), "act", "act")
 	settle(t, err)
 	return path
 }
 
-// ImageTool returns the path of a program that the tests of images need: buildah, skopeo, jq or docker-registry.
+// ImageTool returns the path of a program that the tests of images need: buildah, skopeo, jq or docker-registry. These
+// tests are slow ones.
 func ImageTool(t testing.TB, name string) string {
 	t.Helper()
+	Slow(t, "builds an image")
 	path, err := exec.LookPath(name)
 	if err != nil {
 		path, err = findInstalled(PeersDir(t), name, "image")

@@ -8,6 +8,7 @@ import (
 func TestAbsentProgram(t *testing.T) {
 	t.Setenv(envPeers, t.TempDir())
 	t.Setenv(envRequire, "")
+	t.Setenv(envSlow, "1")
 	for _, required := range []string{"", "true"} {
 		t.Setenv(envCI, required)
 		for says, ask := range map[string]func(testing.TB){
@@ -27,7 +28,21 @@ func TestAbsentProgram(t *testing.T) {
 	}
 }
 
+// What is marked as slow runs for whoever asks, and is skipped elsewhere even where peers are required.
+func TestSlow(t *testing.T) {
+	t.Setenv(envCI, "true")
+	for value, skips := range map[string]bool{"": true, "0": true, "1": false, "yes": false} {
+		t.Setenv(envSlow, value)
+		fake := newFakeTB(t)
+		fake.run(func(tb testing.TB) { Slow(tb, "compiles releases") })
+		if skipped := strings.Contains(fake.skipped, "compiles releases: make test-slow"); skipped != skips || fake.fatal != "" {
+			t.Errorf("%s=%s: skipped %q, fatal %q", envSlow, value, fake.skipped, fake.fatal)
+		}
+	}
+}
+
 func TestFoundProgram(t *testing.T) {
+	t.Setenv(envSlow, "1")
 	dir := t.TempDir()
 	t.Setenv(envPeers, dir)
 	for name, find := range map[string]func() string{

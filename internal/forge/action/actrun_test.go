@@ -33,9 +33,6 @@ type consumer struct {
 // newConsumer makes a repository whose action comes with a released binary, which is this checkout's.
 func newConsumer(t *testing.T) *consumer {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("runs a whole workflow")
-	}
 	c := &consumer{act: testenv.Act(t), dir: t.TempDir(), standins: t.TempDir(), action: t.TempDir(), cache: t.TempDir()}
 	copyFile(t, "action.yml", c.action)
 	copyFile(t, "scripts/install.sh", c.action)

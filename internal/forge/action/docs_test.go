@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // examples are the workflows of a page.
@@ -41,9 +43,7 @@ func allExamples(t *testing.T) map[string]string {
 
 // TestExamplesAreSound: actionlint knows the inputs and outputs of action.yml, so an example with a wrong one is found.
 func TestExamplesAreSound(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds actionlint")
-	}
+	testenv.Slow(t, "builds actionlint")
 	dir := t.TempDir()
 	copyFile(t, "action.yml", dir)
 	copyFile(t, "scripts/install.sh", dir)
@@ -78,6 +78,7 @@ func TestExamplesAreSound(t *testing.T) {
 
 // TestFirstExamplesRun: what a stranger pastes is green, and red where the engine under test is wrong.
 func TestFirstExamplesRun(t *testing.T) {
+	testenv.Slow(t, "runs whole workflows")
 	engine := "#!/bin/sh\nexec '" + binary(t) + "' play --handshake-address \"$2\""
 	tests := []struct{ name, page, engine, job, says string }{
 		{"action", "docs/action.md", "", "success", "PASS: every gate holds"},

@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 func TestBuild(t *testing.T) {
+	testenv.Slow(t, "compiles releases")
 	dir := fixture(t)
 	mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64,windows/arm64")
 	built := files(t, filepath.Join(dir, "dist"))
@@ -74,6 +77,7 @@ func names(sums checksums) []string {
 // What the environment of a machine says, or the file that `go env -w` writes, and when files were written, changes no
 // byte.
 func TestBuildIsTheSameAnywhere(t *testing.T) {
+	testenv.Slow(t, "compiles releases")
 	tests := []struct {
 		name  string
 		setGo func(t *testing.T)
@@ -118,6 +122,7 @@ func sameAnywhere(t *testing.T, setGo func(t *testing.T)) {
 }
 
 func TestReproduce(t *testing.T) {
+	testenv.Slow(t, "compiles releases")
 	dir := fixture(t)
 	write(t, dir, map[string]string{"cmd/vllm-vcr/new.go": "package main\n"}) // as git does not know it yet
 	if err := os.Remove(filepath.Join(dir, "CHANGELOG.md")); err != nil {     // deleted, but not yet committed as such
@@ -130,6 +135,7 @@ func TestReproduce(t *testing.T) {
 }
 
 func TestBuildReplacesAllOrNothing(t *testing.T) {
+	testenv.Slow(t, "compiles releases")
 	dir := fixture(t)
 	out := filepath.Join(dir, "dist")
 	mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64")
@@ -151,6 +157,7 @@ func TestBuildReplacesAllOrNothing(t *testing.T) {
 }
 
 func TestSBOM(t *testing.T) {
+	testenv.Slow(t, "compiles releases")
 	dir := fixture(t)
 	mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64")
 	var bom struct {

@@ -6,10 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // A release from its digests to the comparison on another machine.
 func TestReleaseFiles(t *testing.T) {
+	testenv.Slow(t, "compiles releases")
 	dir := fixture(t)
 	write(t, dir, map[string]string{"README.md": "# smaller\n"})
 	code, _, stderr := dist(t, dir, "files", "-version", "1.2.3")

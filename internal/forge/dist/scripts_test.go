@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // repository is the folder of this product's source.
@@ -198,6 +200,7 @@ func TestActionTestJudges(t *testing.T) {
 
 // TestActionTestInputs runs the product on what scripts/action-test prepares: each must end as the workflow demands.
 func TestActionTestInputs(t *testing.T) {
+	testenv.Slow(t, "compiles the product and judges with it")
 	root, dir := repository(t), t.TempDir()
 	binary := filepath.Join(dir, "vllm-vcr")
 	command(t, nil, "go", "build", "-o", binary, filepath.Join(root, "cmd", "vllm-vcr"))

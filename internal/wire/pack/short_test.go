@@ -3,9 +3,8 @@ package pack
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // slowSkip is Skip as the format has it, a header at a time.
@@ -81,7 +80,7 @@ func compareReads(t *testing.T, b []byte, off int) {
 		short, always := Cursor{b: b, off: off}, Cursor{b: b, off: off}
 		got, gotErr := read.short(&short)
 		want, wantErr := read.always(&always)
-		if short.off != always.off || !cmp.Equal(got, want) || fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
+		if short.off != always.off || !reflect.DeepEqual(got, want) || fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
 			t.Fatalf("%s of % x at %d: want %v, at %d, %v\ngot %v, at %d, %v", read.name, b, off,
 				want, always.off, wantErr, got, short.off, gotErr)
 		}
@@ -95,7 +94,7 @@ func compareReads(t *testing.T, b []byte, off int) {
 // length around what it needs, and for random bytes.
 func TestShortReads(t *testing.T) {
 	for tag := range 256 {
-		for _, fill := range []byte{0x00, 0x01, 0x20, 0x90, 0x81, 0xa1, 0xc0, 0xd9, 0xff} {
+		for _, fill := range []byte{0x00, 0x81, 0xa1, 0xd9, 0xff} {
 			for size := range 40 {
 				b := []byte{0xc0, byte(tag)}
 				for range size {
@@ -118,7 +117,7 @@ func TestShortReads(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	forms := []byte{0x80, 0x81, 0x82, 0x90, 0x91, 0x93, 0xa0, 0xa1, 0xa5, 0xc0, 0xc2, 0xd9, 0xdc, 0xde, 0xcd, 0xcb, 0x00, 0x01, 0x02, 0x05}
-	for range 50_000 {
+	for range 20_000 {
 		b := make([]byte, random.IntN(30))
 		for i := range b {
 			b[i] = forms[random.IntN(len(forms))]

@@ -217,7 +217,7 @@ func (opts *conformOptions) check() error {
 	// A self-test chooses its own goldens and is its own subject.
 	for _, name := range []string{
 		"golden", "assertion", "match", "concurrency", "frontend", "model", "print-plan", "expectations", "update-expectations",
-		"suite", "engine-command", "engine-address", "frontend-command", "frontend-url", "frontend-handshake", "keep-alive",
+		"suite", "engine-command", "engine-address", "engine-env", "frontend-env", "frontend-command", "frontend-url", "frontend-handshake", "keep-alive",
 		"connect-timeout", "idle-timeout", "golden-timeout", "enforce",
 	} {
 		if opts.given.Changed(name) {

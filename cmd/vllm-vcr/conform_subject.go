@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -29,9 +30,11 @@ type subjectOptions struct {
 	engineCommand     string
 	engineAddress     string
 	engineGrace       time.Duration
+	engineEnv         []string
 	frontendCommand   string
 	frontendURL       string
 	frontendHandshake string
+	frontendEnv       []string
 	keepAlive         bool
 
 	given *pflag.FlagSet // those of the command
@@ -43,9 +46,11 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "engine under test, one process a case (live: a line); words as in a shell, which does not run; {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index} are filled in")
 	flags.StringVar(&opts.engineAddress, "engine-address", "", "engine under test that somebody else starts: the address where it is awaited, tcp://HOST:PORT")
 	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL for --engine-command")
+	flags.StringSliceVar(&opts.engineEnv, "engine-env", nil, "environment variables that the engine of --engine-command gets although they look like secrets: names, without values (default none: it gets those that look like none)")
 	flags.StringVar(&opts.frontendCommand, "frontend-command", "", "frontend under test, one process a line; {handshake}, {handshake_host}, {handshake_port}, {http_port}, {line}, {model} are filled in")
 	flags.StringVar(&opts.frontendURL, "frontend-url", "", "HTTP side of the frontend under test (default http://127.0.0.1:{http_port} of --frontend-command)")
 	flags.StringVar(&opts.frontendHandshake, "frontend-handshake", "", "where a frontend that is already running, at --frontend-url, awaits its engine")
+	flags.StringSliceVar(&opts.frontendEnv, "frontend-env", nil, "environment variables that the frontend of --frontend-command gets although they look like secrets: names, without values (default none: it gets those that look like none)")
 	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for a debugger: no deadlines, say where each subject is, and keep the last one until interrupted")
 }
 
@@ -77,8 +82,17 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		return "", fmt.Errorf("--suite %s is for an engine under test, but a frontend is given", suite)
 	case opts.given.Changed("engine-grace") && opts.engineCommand == "":
 		return "", errors.New("--engine-grace is for --engine-command, which is not given")
+	case len(opts.engineEnv) > 0 && opts.engineCommand == "":
+		return "", errors.New("--engine-env is for --engine-command, which is not given")
+	case len(opts.frontendEnv) > 0 && opts.frontendCommand == "":
+		return "", errors.New("--frontend-env is for --frontend-command, which is not given")
 	case opts.engineGrace <= 0:
 		return "", fmt.Errorf("--engine-grace %v: want more than 0", opts.engineGrace)
+	}
+	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv) {
+		if before, _, assigned := strings.Cut(name, "="); assigned || before == "" { // what follows may be a secret
+			return "", fmt.Errorf("--engine-env and --frontend-env: %q: want the name of a variable, without a value", before)
+		}
 	}
 	return suite, nil
 }
@@ -109,7 +123,7 @@ func (opts *subjectOptions) matches() []player.Match {
 }
 
 func (opts *subjectOptions) command() conformance.CommandEngine {
-	return conformance.CommandEngine{Template: opts.engineCommand, Grace: opts.engineGrace}
+	return conformance.CommandEngine{Template: opts.engineCommand, Grace: opts.engineGrace, PassEnv: opts.engineEnv}
 }
 
 // withDefaults replaces the deadlines that were not set: engines load a model, and a
@@ -144,6 +158,11 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 	if opts.keepAlive {
 		r.KeepAlive = func(at conformance.Attached) { logAttached(env, at) }
 	}
+	if opts.engineCommand != "" || opts.frontendCommand != "" {
+		if names := process.Withheld(os.Environ(), slices.Concat(opts.engineEnv, opts.frontendEnv)...); len(names) > 0 {
+			env.log.Info("what is under test does not get these environment variables, as they look like secrets", "names", names)
+		}
+	}
 	switch {
 	case opts.engineCommand != "":
 		command := opts.command()
@@ -155,6 +174,7 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 	case opts.hasFrontend():
 		under := &conformance.FrontendUnderTest{
 			Command: opts.frontendCommand, URL: opts.frontendURL, Handshake: opts.frontendHandshake, Model: model,
+			PassEnv: opts.frontendEnv,
 		}
 		r.Frontend, r.Subject = under, conformance.Description{Kind: "frontend", Command: cmp.Or(opts.frontendCommand, opts.frontendURL)}
 		return under.Check(cases)
@@ -191,6 +211,12 @@ func (opts *subjectOptions) flags() []string {
 	}
 	if opts.engineCommand != "" && opts.engineGrace != conformance.DefaultGrace {
 		flags = append(flags, "--engine-grace", opts.engineGrace.String())
+	}
+	for _, name := range opts.engineEnv {
+		flags = append(flags, "--engine-env", name)
+	}
+	for _, name := range opts.frontendEnv {
+		flags = append(flags, "--frontend-env", name)
 	}
 	return flags
 }

@@ -13,6 +13,9 @@
 //		return p.Exit() // frontend (vllm-rs serve …) ended: exit status 1; the last of its output: …
 //	}
 //
+// What is started is often a program of strangers, so no secret of the owner's environment reaches it unless somebody names
+// it: see [Environment].
+//
 // # What each system gives
 //
 // On Unix the process leads a process group of its own, every signal goes to the group, and when the process has ended by

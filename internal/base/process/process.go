@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -55,11 +56,14 @@ type Process struct {
 }
 
 // Start starts cmd. The process writes stdout and stderr into one tail, in the order written; a stream that cmd directs
-// elsewhere stays with the caller.
+// elsewhere stays with the caller. Unless cmd says otherwise, its environment is that of the owner without secrets.
 func Start(cmd *exec.Cmd, opt Options) (*Process, error) {
 	opt = opt.withDefaults(cmd)
 	p := &Process{
 		name: opt.Name, cmd: cmd, tail: newTail(opt.Tail, opt.Output), grace: opt.Grace, guard: opt.Guarded, done: make(chan struct{}),
+	}
+	if cmd.Env == nil {
+		cmd.Env = Environment(os.Environ(), WithoutSecrets())
 	}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.tail

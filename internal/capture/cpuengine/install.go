@@ -287,13 +287,8 @@ func (in *installer) run(ctx context.Context, env []string, program string, args
 // environment is what installers and the engine get of the owner's: what leads to an index, but no secret of a CI, and
 // nothing that would lead Python elsewhere. One index counts for all of them.
 func (in *installer) environment(inherited []string) []string {
-	var env []string
-	for _, entry := range inherited {
-		if name, _, _ := strings.Cut(entry, "="); inheritedPattern().MatchString(name) {
-			env = append(env, entry)
-		}
-	}
-	env = append(env, "LANG=C.UTF-8", "PYTHONNOUSERSITE=1", "NO_COLOR=1", "UV_NO_PROGRESS=1", "PIP_DISABLE_PIP_VERSION_CHECK=1",
+	keep := func(name, _ string) bool { return inheritedPattern().MatchString(name) }
+	env := process.Environment(inherited, keep, "LANG=C.UTF-8", "PYTHONNOUSERSITE=1", "NO_COLOR=1", "UV_NO_PROGRESS=1", "PIP_DISABLE_PIP_VERSION_CHECK=1",
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1")
 	if in.Index != "" {
 		env = append(env, "PIP_INDEX_URL="+in.Index, "UV_DEFAULT_INDEX="+in.Index)

@@ -194,12 +194,8 @@ func (s *stack) run(name, path string, args []string) error {
 
 // environment is that of frontend, tap and engine.
 func (s *stack) environment() []string {
-	env := []string{"LANG=C.UTF-8", "NO_COLOR=1", "VLLM_CACHE_ROOT=" + s.opt.Engines[s.target.Release()].Cache()}
-	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
-		if value, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+value)
-		}
-	}
+	keep := func(name, _ string) bool { return name == "PATH" || name == "HOME" || name == "TMPDIR" }
+	env := process.Environment(os.Environ(), keep, "LANG=C.UTF-8", "NO_COLOR=1", "VLLM_CACHE_ROOT="+s.opt.Engines[s.target.Release()].Cache())
 	return append(env, s.target.EngineEnv()...)
 }
 

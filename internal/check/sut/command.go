@@ -40,6 +40,9 @@ type CommandEngine struct {
 	Template string
 	// Grace is the time between SIGTERM and SIGKILL, default [DefaultGrace].
 	Grace time.Duration
+	// PassEnv names variables of the environment that the engine gets although they look like secrets: it gets the
+	// others that do not.
+	PassEnv []string
 }
 
 // DefaultGrace is how long an engine may take to end: a CPU engine of vLLM on a busy
@@ -102,7 +105,7 @@ func (c CommandEngine) Engine(opt player.Options) (Subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &commandSubject{words: words, names: c.names, opt: opt, grace: cmp.Or(c.Grace, DefaultGrace), started: make(chan struct{})}, nil
+	return &commandSubject{words: words, names: c.names, opt: opt, grace: cmp.Or(c.Grace, DefaultGrace), passEnv: c.PassEnv, started: make(chan struct{})}, nil
 }
 
 // commandSubject is the process of one session.
@@ -111,6 +114,7 @@ type commandSubject struct {
 	names   func(placeholder string) bool
 	opt     player.Options
 	grace   time.Duration
+	passEnv []string
 	started chan struct{} // closed when there is a process
 	process *process.Process
 }
@@ -123,7 +127,9 @@ func (s *commandSubject) Run(ctx context.Context) error {
 		return check.Infra(check.WithCode(check.CodeStart, err))
 	}
 	defer tidy()
-	if s.process, err = process.Start(exec.Command(words[0], words[1:]...), process.Options{Grace: s.grace, Guarded: true}); err != nil {
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Env = process.Environment(os.Environ(), process.WithoutSecrets(s.passEnv...))
+	if s.process, err = process.Start(cmd, process.Options{Grace: s.grace, Guarded: true}); err != nil {
 		return check.Infra(check.WithCode(check.CodeStart, err)) // there is nothing to judge
 	}
 	close(s.started)

@@ -39,10 +39,11 @@ type FrontendUnderTest struct {
 	URL string
 	// Handshake is where a running frontend listens for its engine.
 	Handshake string
-	// Dir is the command's working directory, default that of the runner. Env is
-	// added to the runner's environment, as "NAME=value".
+	// Dir is the command's working directory, default that of the runner.
 	Dir string
-	Env []string
+	// Env is added to the runner's environment, as "NAME=value", of which variables
+	// that look like secrets are left out unless PassEnv names them.
+	Env, PassEnv []string
 	// Model stands for {model}: a directory with the model's configuration and
 	// tokenizer.
 	Model string
@@ -137,7 +138,7 @@ func (u FrontendUnderTest) Start(line compat.Line) (*FrontendProcess, error) {
 		words[i] = fillPlaceholders(words[i], values)
 	}
 	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Dir, cmd.Env = u.Dir, append(os.Environ(), u.Env...)
+	cmd.Dir, cmd.Env = u.Dir, process.Environment(os.Environ(), process.WithoutSecrets(u.PassEnv...), u.Env...)
 	if p.Process, err = process.Start(cmd, process.Options{Tail: frontendTail, Guarded: true}); err != nil {
 		p.Close()
 		return nil, err

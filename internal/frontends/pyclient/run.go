@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -160,16 +161,12 @@ func tailOf(p *process.Process) string {
 	return ""
 }
 
+var inheritedNames = []string{"PATH", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH"}
+
 // environment is what the driver gets of its owner's: no secret, and nothing that leads Python or vLLM elsewhere.
 func environment(inherited []string, tree Tree, home string) []string {
-	var env []string
-	for _, entry := range inherited {
-		switch name, _, _ := strings.Cut(entry, "="); strings.ToUpper(name) {
-		case "PATH", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH":
-			env = append(env, entry)
-		}
-	}
-	return append(env,
+	keep := func(name, _ string) bool { return slices.Contains(inheritedNames, strings.ToUpper(name)) }
+	return process.Environment(inherited, keep,
 		"PYTHONPATH="+tree.Dir, "PYTHONNOUSERSITE=1", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUTF8=1", "LANG=C.UTF-8",
 		"NO_COLOR=1", "HOME="+home, "USERPROFILE="+home, "VLLM_CACHE_ROOT="+tree.State, "VLLM_CONFIG_ROOT="+home, "VLLM_NO_USAGE_STATS=1",
 		"DO_NOT_TRACK=1", "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_PLUGINS=", "VLLM_CPU_KVCACHE_SPACE=1",

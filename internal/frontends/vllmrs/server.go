@@ -30,8 +30,8 @@ type Options struct {
 	// ReadyTimeout is how long the frontend waits for the engine, in whole seconds, rounded up; default 60. It ends with
 	// an error when no engine has registered by then.
 	ReadyTimeout time.Duration
-	// Env is added to the environment, as "NAME=value". The frontend inherits none of the owner's VLLM_ variables: an
-	// API key or a data-parallel rank that happens to be set would change what it does.
+	// Env is added to the environment, as "NAME=value". The frontend inherits no secrets, and none of the
+	// owner's VLLM_ variables: a data-parallel rank that happens to be set would change what it does.
 	Env []string
 	// Log gets start and stop, and at debug level every line that the frontend writes; nil logs nothing.
 	Log *slog.Logger
@@ -115,15 +115,12 @@ func (s *Server) arguments() []string {
 	}
 }
 
-// environment is that of the frontend: no downloads, no usage reports, no colours in the tail.
+// environment is that of the frontend: no secrets, no downloads, no usage reports, no colours in the tail.
 func (o Options) environment(inherited []string) []string {
-	var env []string
-	for _, entry := range inherited {
-		if !strings.HasPrefix(entry, "VLLM_") {
-			env = append(env, entry)
-		}
+	keep := func(name, value string) bool {
+		return !strings.HasPrefix(name, "VLLM_") && !process.Secret(name, value)
 	}
-	env = append(env, "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "NO_COLOR=1")
+	env := process.Environment(inherited, keep, "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "NO_COLOR=1")
 	return append(env, o.Env...)
 }
 

@@ -200,7 +200,8 @@ class Engine:
 
     def handshake(self):
         shake = self.socket(zmq.DEALER, self.opt.handshake)
-        status = {"local": self.fault == "local", "headless": True}
+        # Rust engines send the hash that they do not have as nil.
+        status = {"local": self.fault == "local", "headless": True, "parallel_config_hash": None}
         if self.fault == "hello-without-headless":
             del status["headless"]
         if self.fault != "ready-first":
@@ -258,6 +259,8 @@ class Engine:
                 self.requests.pop(request_id, None)
                 if self.fault == "abort-spoils-the-id":
                     self.finished.append(request_id)
+            if not self.requests and self.fault not in ("no-statistics", "stale-after-abort"):
+                self.send(scheduler_stats=self.stats())  # the step in which a real engine frees what they held
         elif kind == b"\x03":
             self.answer(*payload)
 

@@ -49,7 +49,8 @@ func AppendStatus(b []byte, s Status) []byte {
 }
 
 // DecodeStatus reads a HELLO or READY message. Other keys are ignored, as both
-// frontends do.
+// frontends do. An engine without a parallel_config_hash may leave the key out or
+// send nil: vllm-rs has the field as optional, and its own mock engine sends nil.
 func DecodeStatus(payload []byte) (s Status, err error) {
 	err = eachKey(payload, func(key string, cur *pack.Cursor) (err error) {
 		switch key {
@@ -60,7 +61,9 @@ func DecodeStatus(payload []byte) (s Status, err error) {
 		case "headless":
 			s.Headless, err = cur.Bool()
 		case "parallel_config_hash":
-			s.ParallelConfigHash, err = cur.StrString()
+			if !cur.Nil() {
+				s.ParallelConfigHash, err = cur.StrString()
+			}
 		default:
 			err = cur.Skip()
 		}

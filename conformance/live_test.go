@@ -123,7 +123,7 @@ func TestLiveFaults(t *testing.T) {
 		{"no-stop", live.CodeStopRule, []Assertion{live.Stop}, " to stop at"},
 		{"no-stop-reason", live.CodeStopReason, []Assertion{live.Stop}, "stop_reason is nil, it stopped at token"},
 		{"no-min-tokens", live.CodeMinTokens, []Assertion{live.Stop}, "min_tokens is"},
-		{"deaf-to-aborts", live.CodeAfterEnd, []Assertion{live.Abort}, "comes after it was aborted, and the engine had read that"},
+		{"deaf-to-aborts", live.CodeAfterEnd, []Assertion{live.Abort, live.Statistics}, "comes after it was aborted, and the engine had read that"},
 		{"abort-spoils-the-id", live.CodeUnanswered, []Assertion{live.Abort}, "it was answered with an error: it says no more"},
 		{"failing-utility", live.CodeUtilityAnswer, []Assertion{live.Utilities}, "reset_mm_cache: answered with a failure"},
 		{"none-for-bool", live.CodeUtilityAnswer, []Assertion{live.Utilities}, "answered with nil, a frontend expects a result of kind strings"},
@@ -132,6 +132,7 @@ func TestLiveFaults(t *testing.T) {
 		{"no-logprobs", live.CodeLogprobs, []Assertion{live.Repeat}, "missing, although asked for"},
 		{"logprobs-of-others", live.CodeLogprobs, []Assertion{live.Repeat}, "row 0 begins with id"},
 		{"stuck-gauges", live.CodeGauges, []Assertion{live.Statistics}, "1 running, 0 waiting"},
+		{"stale-after-abort", live.CodeGauges, []Assertion{live.Statistics}, "the only request was aborted, and scheduler_stats say 1 running"},
 		{"statistics-without-wave", live.CodeStatistics, everywhere, "current_wave: it is missing"},
 		{"other-layout", check.CodeUndecodable, everywhere, "EngineCoreOutput has 20 fields, line 0.33 knows 19"},
 		{"ignores-sigterm", live.CodeShutdown, []Assertion{live.Shutdown}, "did not end within the grace after SIGTERM and was killed"},
@@ -144,6 +145,9 @@ func TestLiveFaults(t *testing.T) {
 				command.Grace = 100 * time.Millisecond
 			}
 			runner.Engine, runner.Timeouts = command.Engine, patient()
+			if test.code == live.CodeGauges {
+				runner.Timeouts.Idle = 10 * time.Second // what never comes is waited for
+			}
 			report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))
 			for _, r := range report.Results {
 				a := r.Case.Assertion

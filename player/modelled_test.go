@@ -181,6 +181,24 @@ func TestNobodyIsScheduledBeforeBeingQueued(t *testing.T) {
 	r.answer("b")
 }
 
+// A request that is aborted while a step runs leaves an idle engine whose last
+// statistics say so.
+func TestAnAbortWithinAStepIsReported(t *testing.T) {
+	r := newRig(t, Options{Timing: Timing{Pace: PaceModelled, Latency: fixed{}}}, 1)
+	r.submit(ask("a", count(0, 4), 3))
+	r.run()
+	r.abort([]string{"a"})
+	r.runAll()
+	all := slices.Concat(r.envelopes, r.quiet)
+	if len(all) == 0 {
+		t.Fatal("no statistics came")
+	}
+	last := all[len(all)-1].stats(t)
+	if last["num_running_reqs"] != int64(0) || last["kv_cache_usage"] != 0.0 {
+		t.Errorf("nothing runs, and the last statistics are %v", last)
+	}
+}
+
 // However late the engine wakes up, 10,000 steps take 10,000 times as long as one.
 func TestModelledPaceDoesNotDrift(t *testing.T) {
 	const steps, late = 10_000, 300 * time.Microsecond

@@ -68,6 +68,9 @@ func (e *engine) beginStep(begin, now time.Duration) bool {
 	if len(step.Scheduled) == 0 && !e.anyDue(now) {
 		return e.emptyStep(now) || len(step.Preempted) > 0 || len(step.Pulls) > 0
 	}
+	// What ends from here on, the next step reports, an abort while this one runs too
+	// (vllm/v1/core/sched/scheduler.py _update_after_schedule).
+	e.ended = false
 	e.current = runningStep{active: true, end: begin, chunks: hasChunks(step)}
 	if e.model != nil && len(step.Scheduled) > 0 {
 		took := e.duration(step)
@@ -171,7 +174,7 @@ func (e *engine) admitted(q *request, at time.Duration) {
 // longer than a step, is reported to the first client.
 func (e *engine) finishStep() {
 	now := e.current.end
-	e.current.active, e.ended, e.withheld = false, false, false
+	e.current.active, e.withheld = false, false
 	any := false
 	for _, r := range e.scheduler.Running() {
 		q := r.Owner

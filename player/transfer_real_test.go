@@ -127,7 +127,7 @@ func (f *played) metric(name string) float64 {
 // transferring opens a side channel for one engine, and returns its connector.
 func transferring(t *testing.T, id string) *Transfer {
 	t.Helper()
-	s, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1)
+	s, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1, nil)
 	must(t, err)
 	t.Cleanup(s.Close)
 	return &Transfer{EngineID: id, Host: "127.0.0.1", Port: s.Port(0), DataPlane: s}
@@ -185,7 +185,7 @@ func throughSidecar(t *testing.T, prefill, decode *played) {
 	if binary == "" {
 		t.Skip("VLLM_VCR_PD_SIDECAR names no sidecar")
 	}
-	free, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1)
+	free, err := kvtransfer.ListenSideChannel("127.0.0.1", 0, 1, nil)
 	must(t, err)
 	free.Close()
 	port := fmt.Sprint(free.Port(0))

@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -201,6 +202,7 @@ type peerOptions struct {
 	kvEvents   string
 	hash       string
 	kvTransfer string
+	kvPeers    []string
 	faults     string
 }
 
@@ -210,6 +212,7 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.hash, "prefix-caching-hash-algo", "", "how blocks are hashed: sha256, sha256_cbor, xxhash or xxhash_cbor, as KV events tell; PYTHONHASHSEED counts")
 	flags.StringVar(&opts.kvTransfer, "kv-transfer-config", "", "be asked for KV caches, and ask for them, as vLLM's NixlConnector with this JSON;\n"+
 		"VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT count")
+	flags.StringSliceVar(&opts.kvPeers, "kv-transfer-peers", nil, "addresses that are asked for KV caches, and answered, such as 10.1.2.3 or 10.1.0.0/16 (default loopback, and the private ranges that this machine has an address in)")
 	flags.StringVar(&opts.faults, "faults", "", "what goes wrong, for whom: KIND[:VALUE][@PROBABILITY][~ID-PATTERN],… of the kinds refuse, fail:N,\n"+
 		"delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]")
 }
@@ -223,6 +226,9 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 		return nil, err
 	}
 	if opts.kvTransfer == "" {
+		if len(opts.kvPeers) > 0 {
+			return nil, errors.New("--kv-transfer-peers is for --kv-transfer-config, which is not given")
+		}
 		return func() {}, nil
 	}
 	t, err := player.ParseTransfer(opts.kvTransfer, env.getenv)
@@ -231,6 +237,9 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 	}
 	if t == nil {
 		return func() {}, nil
+	}
+	if t.Peers, err = kvtransfer.ParsePeers(opts.kvPeers); err != nil {
+		return nil, fmt.Errorf("--kv-transfer-peers: %w", err)
 	}
 	side, err := t.Listen(opt.EngineIndex, count)
 	if network := (*net.OpError)(nil); errors.As(err, &network) {

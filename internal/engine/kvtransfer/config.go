@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,8 @@ type Config struct {
 	// Lease is how long a KV cache is kept for one that does not ask for it; default
 	// 30 seconds.
 	Lease time.Duration
+	// Peers are the addresses that the side channel asks and answers; nil are [DefaultPeers].
+	Peers []netip.Prefix
 	// DataPlane moves the KV caches. Without one they count as moved when the time of
 	// the latency model has passed, whether or not anybody has computed them.
 	DataPlane DataPlane
@@ -191,7 +194,7 @@ func (t *Config) Listen(first, count int) (*SideChannel, error) {
 	if last := filled.Port + first + count - 1; last > math.MaxUint16 {
 		return nil, fmt.Errorf("side channel: there is no port %d for engine %d: give VLLM_NIXL_SIDE_CHANNEL_PORT a lower one", last, first+count-1)
 	}
-	s, err := ListenSideChannel(filled.Host, filled.Port+first, count)
+	s, err := ListenSideChannel(filled.Host, filled.Port+first, count, t.Peers)
 	if err == nil {
 		t.DataPlane = s
 	}

@@ -2,8 +2,12 @@ package kvtransfer
 
 import (
 	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,7 +81,7 @@ func TestParse(t *testing.T) {
 
 func TestSideChannel(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t) })
-	s, err := ListenSideChannel("127.0.0.1", 0, 2)
+	s, err := ListenSideChannel("127.0.0.1", 0, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,18 +97,18 @@ func TestSideChannel(t *testing.T) {
 	}
 	other := cache
 	other.EngineID = "f"
-	if got := pull(other); !strings.Contains(got, `no KV cache of request \"r\" is kept for engine \"f\"`) {
+	if got := pull(other); !strings.Contains(got, `engine "f" at `+cache.Address()+` keeps no KV cache of request "r" (404)`) {
 		t.Errorf("of another engine: %s", got)
 	}
 	if got := pull(cache); got != "" || taken != 1 {
 		t.Errorf("%s; taken %d times, want once", got, taken)
 	}
-	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
+	if got := pull(cache); !strings.Contains(got, "(404)") || taken != 1 {
 		t.Errorf("the second time: %q, taken %d times", got, taken)
 	}
 	s.Offer(cache, func() { taken++ })
 	s.Withdraw(cache)
-	if got := pull(cache); !strings.Contains(got, "404 Not Found") || taken != 1 {
+	if got := pull(cache); !strings.Contains(got, "(404)") || taken != 1 {
 		t.Errorf("withdrawn: %q, taken %d times", got, taken)
 	}
 	for path, want := range map[string]int{"/": http.StatusNotFound, "/kv/pull": http.StatusBadRequest} {
@@ -121,5 +125,108 @@ func TestSideChannel(t *testing.T) {
 	s.Close()
 	if got := pull(cache); !strings.Contains(got, "connection refused") {
 		t.Errorf("closed: %q", got)
+	}
+}
+
+// A request names the address that is asked, and gets the error: that must not make the player a way into its network.
+func TestSideChannelIsNoProxy(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	var asked []string
+	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.Path)
+		if r.URL.Path == "/kv/pull" {
+			w.Header().Set("X-Secret", "hunter2")
+			w.Header().Set("Location", "/admin/hunter2")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		}
+		fmt.Fprint(w, "hunter2")
+	}))
+	defer inside.Close()
+	speaks, err := net.Listen("tcp", "127.0.0.1:0") // something that is no HTTP server
+	if err != nil {
+		t.Fatal(err)
+	}
+	var greeting sync.WaitGroup
+	greeting.Go(func() {
+		for {
+			conn, err := speaks.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, "SSH-2.0-hunter2\r\n")
+			conn.Close()
+		}
+	})
+	defer greeting.Wait()
+	defer speaks.Close()
+	portOf := func(address string) int { return int(netip.MustParseAddrPort(address).Port()) }
+	web := portOf(inside.Listener.Addr().String())
+
+	loopback, elsewhere := netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.9.0.0/16")
+	for _, tt := range []struct {
+		name  string
+		peers []netip.Prefix
+		host  string
+		port  int
+		want  string // in the error
+		asked []string
+	}{
+		{name: "redirects are not followed", peers: []netip.Prefix{loopback}, host: "127.0.0.1", port: web, want: "it answers with status 307", asked: []string{"POST /kv/pull"}},
+		{name: "what is no HTTP is not quoted", peers: []netip.Prefix{loopback}, host: "127.0.0.1", port: portOf(speaks.Addr().String()), want: "it does not answer as a player"},
+		{name: "others than peers are not dialled", peers: []netip.Prefix{elsewhere}, host: "127.0.0.1", port: web, want: "it is not among the peers of this engine: --kv-transfer-peers"},
+		{name: "nor by a name", peers: []netip.Prefix{elsewhere}, host: "localhost", port: web, want: "it is not among the peers"},
+		{name: "nor as IPv4 in IPv6", peers: []netip.Prefix{elsewhere}, host: "::ffff:127.0.0.1", port: web, want: "it is not among the peers"},
+		{name: "the metadata of a cloud is no peer", host: "169.254.169.254", port: 80, want: "it is not among the peers"},
+		{name: "a host is no path", peers: []netip.Prefix{loopback}, host: "localhost/admin?", port: web, want: `remote_host "localhost/admin?" is no name and no address`},
+		{name: "nor a user", peers: []netip.Prefix{loopback}, host: "root@localhost", port: web, want: "is no name and no address"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			asked = nil
+			s, err := ListenSideChannel("127.0.0.1", 0, 1, tt.peers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			err = s.Pull(t.Context(), Cache{EngineID: "e", RequestID: "r", Host: tt.host, Port: tt.port})
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+			if diff := cmp.Diff(tt.asked, asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A peer is also who may ask.
+func TestSideChannelAnswersPeers(t *testing.T) {
+	s, err := ListenSideChannel("127.0.0.1", 0, 1, []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	pulled := ""
+	for from, want := range map[string]int{"127.0.0.1:4000": http.StatusForbidden, "10.9.1.1:4000": http.StatusOK} {
+		s.Offer(Cache{EngineID: "e", RequestID: "r"}, func() { pulled += from })
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/kv/pull", strings.NewReader(`{"engine_id":"e","request_id":"r"}`))
+		r.RemoteAddr = from
+		if s.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("from %s: status %d, want %d", from, w.Code, want)
+		}
+	}
+	if pulled != "10.9.1.1:4000" {
+		t.Errorf("%q has pulled", pulled)
+	}
+}
+
+func TestParsePeers(t *testing.T) {
+	got, err := ParsePeers([]string{"10.1.2.3", "10.1.0.0/16", "fd00::/8", "::1"})
+	if err != nil || fmt.Sprint(got) != "[10.1.2.3/32 10.1.0.0/16 fd00::/8 ::1/128]" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, word := range []string{"", "prefill", "10.1.2", "10.1.2.3:5600", "fe80::1%eth0", "10.0.0.0/33"} {
+		if got, err := ParsePeers([]string{word}); err == nil {
+			t.Errorf("%q is read as %v", word, got)
+		}
 	}
 }

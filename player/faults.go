@@ -213,6 +213,9 @@ func (e *engine) faultsFor(r *protocol.Request) (*requestFaults, error) {
 	if err != nil {
 		return nil, err
 	}
+	if raw != nil && !e.opt.RequestFaults {
+		return nil, fmt.Errorf("%s: this player takes no faults from requests: start it with --allow-request-faults", faultArg)
+	}
 	if raw != nil {
 		cur := pack.NewCursor(raw)
 		text, err := cur.StrString()

@@ -22,7 +22,7 @@ func faulty(fault string, maxTokens int) object {
 func TestRealFrontendsMeetFaults(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
-			f := fronted(t, version, Options{Source: counting{}, Limits: Limits{MaxNumSeqs: 1}, Faults: faults(t, "fail:1")})
+			f := fronted(t, version, Options{Source: counting{}, Limits: Limits{MaxNumSeqs: 1}, Faults: faults(t, "fail:1"), RequestFaults: true})
 			status := http.StatusInternalServerError
 			if strings.HasPrefix(version, "0.33.") {
 				status = http.StatusServiceUnavailable // earlier lines do not say that another try may help

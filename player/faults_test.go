@@ -149,7 +149,7 @@ func TestFaults(t *testing.T) {
 		for _, line := range []string{"0.33", "0.27"} {
 			for _, pace := range []Pace{PaceInstant, PaceModelled, PaceRecorded} {
 				t.Run(fmt.Sprintf("%s/%s/%s", tt.fault, line, pace), func(t *testing.T) {
-					opt := Options{VLLMVersion: line, Timing: Timing{Pace: pace}, Source: counting{}, Vocab: 1000}
+					opt := Options{VLLMVersion: line, Timing: Timing{Pace: pace}, Source: counting{}, Vocab: 1000, RequestFaults: true}
 					opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
 					alone := newRig(t, opt, 1)
 					alone.submit(ask("other", []uint32{11, 12}, 5))
@@ -242,11 +242,26 @@ func TestBadFaultOfARequest(t *testing.T) {
 		{"not text", pack.AppendInt(nil, 3), "bad_request: vllm_vcr_fault: msgpack: byte 0: expected str, found int"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := ran(t, Options{}, ask("a", count(0, 3), 2, extra(faultArg, tt.value)))
+			r := ran(t, Options{RequestFaults: true}, ask("a", count(0, 3), 2, extra(faultArg, tt.value)))
 			if got := r.answer("a").err; !strings.HasPrefix(got, tt.want) {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// Who may send requests may not end the player, unless it was started for that: such a request ends with an error that
+// names the flag, and others are answered.
+func TestRequestFaultsAreOptIn(t *testing.T) {
+	for _, fault := range []string{"kill", "stall", "refuse", "delay:1s", "explode"} {
+		r := ran(t, Options{Source: counting{}}, ask("bad", []uint32{1}, 3, withFault(fault)), ask("other", []uint32{1}, 3))
+		want := "bad_request: vllm_vcr_fault: this player takes no faults from requests: start it with --allow-request-faults"
+		if got := r.answer("bad").err; got != want {
+			t.Errorf("%s: %q, want %q", fault, got, want)
+		}
+		if got := outcome(r.answer("other")); r.killed || got != "[2 3 4] length" {
+			t.Errorf("%s: killed is %v, the other request was answered %s", fault, r.killed, got)
+		}
 	}
 }
 
@@ -286,7 +301,7 @@ func TestFaultsAreDrawnApart(t *testing.T) {
 
 // A request that is aborted before it is queued is not, and its id may be used again.
 func TestAnAbortOfADelayedRequest(t *testing.T) {
-	r := newRig(t, Options{Source: counting{}}, 1)
+	r := newRig(t, Options{Source: counting{}, RequestFaults: true}, 1)
 	r.submit(ask("a", count(0, 4), 2, withFault("delay:1s")))
 	r.abort([]string{"a"})
 	r.submit(ask("a", count(0, 6), 2, withFault("delay:5s")))
@@ -300,7 +315,7 @@ func TestAnAbortOfADelayedRequest(t *testing.T) {
 
 // A wrong token is not written into the recording, which others are answered from.
 func TestWrongTokenOfARecording(t *testing.T) {
-	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}})}, ask("replay-0", count(0, 4), 3, withFault("wrong-token:1")))
+	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}}), RequestFaults: true}, ask("replay-0", count(0, 4), 3, withFault("wrong-token:1")))
 	r.envelopes = nil
 	r.submit(ask("replay-0", count(0, 4), 3))
 	r.runAll()
@@ -309,7 +324,7 @@ func TestWrongTokenOfARecording(t *testing.T) {
 
 // A request that is held back does not keep a paused engine from going on later.
 func TestFaultWhilePaused(t *testing.T) {
-	r := newRig(t, Options{Source: counting{}}, 1)
+	r := newRig(t, Options{Source: counting{}, RequestFaults: true}, 1)
 	r.submit(ask("a", []uint32{1}, 3, withFault("delay:1s:1")), ask("b", []uint32{1}, 3, withFault("delay:2s")))
 	r.run()
 	if got := r.do("pause_scheduler", "keep", false); got != "nil" {
@@ -337,7 +352,7 @@ func TestKill(t *testing.T) {
 		want  int // tokens before
 	}{{"kill", 0}, {"kill:3", 3}} {
 		t.Run(tt.fault, func(t *testing.T) {
-			s := connect(t, Options{Source: counting{}}, 2)
+			s := connect(t, Options{Source: counting{}, RequestFaults: true}, 2)
 			s.submit(ask("a", []uint32{1}, 10, withFault(tt.fault)))
 			tokens := 0
 			for {
@@ -371,7 +386,7 @@ func (prompts) Duration(step *latency.Step) time.Duration {
 
 // An engine that is killed at the end of a step does not begin another one.
 func TestAKilledEngineIsSilent(t *testing.T) {
-	r := newRig(t, Options{Source: counting{}, Timing: Timing{Pace: PaceModelled, Latency: prompts{}}}, 1)
+	r := newRig(t, Options{Source: counting{}, Timing: Timing{Pace: PaceModelled, Latency: prompts{}}, RequestFaults: true}, 1)
 	r.submit(ask("other", []uint32{11}, 9), ask("bad", []uint32{2}, 9, withFault("kill")))
 	r.step()
 	r.clock.advance(2 * ms)
@@ -387,7 +402,7 @@ func TestAKilledEngineIsSilent(t *testing.T) {
 // Each request draws the faults that it asks for itself.
 func TestOwnFaultsByChance(t *testing.T) {
 	refused := func(seed uint64) (ids []string) {
-		r := newRig(t, Options{Source: counting{}, Seed: seed}, 1)
+		r := newRig(t, Options{Source: counting{}, Seed: seed, RequestFaults: true}, 1)
 		for i := range 100 {
 			r.submit(ask(pack1(uint32(i)), []uint32{1}, 1, withFault("refuse@0.5")))
 			r.runAll()

@@ -60,9 +60,12 @@ type Options struct {
 	Pooling          PoolingOptions
 	// Transfer is the KV connector; nil has none, and ignores kv_transfer_params.
 	Transfer *Transfer
-	// Faults go wrong on purpose. A request may ask for faults of its own by the member
-	// vllm_vcr_fault of its extra arguments, see [ParseFaults].
+	// Faults go wrong on purpose.
 	Faults []Fault
+	// RequestFaults lets a request ask for faults of its own, by the member
+	// vllm_vcr_fault of its extra arguments, see [ParseFaults]: any client can then end
+	// the player. Without it such a request ends with an error.
+	RequestFaults bool
 
 	// Linger bounds how long a shutdown waits for the frontend to take what
 	// was sent; default 4 seconds, as in a real engine.

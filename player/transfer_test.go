@@ -476,7 +476,7 @@ func TestRelease(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlane()
-			r := newRig(t, Options{Limits: Limits{MaxModelLen: 4096, MaxNumSeqs: 1}, Transfer: &Transfer{DataPlane: p}}, 1)
+			r := newRig(t, Options{Limits: Limits{MaxModelLen: 4096, MaxNumSeqs: 1}, Transfer: &Transfer{DataPlane: p}, RequestFaults: true}, 1)
 			stop := r.player.startFetching(t.Context())
 			tt.do(r)
 			p.ends <- nil

@@ -199,11 +199,12 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 
 // peerOptions say whom the player talks to beside its frontend, and what goes wrong.
 type peerOptions struct {
-	kvEvents   string
-	hash       string
-	kvTransfer string
-	kvPeers    []string
-	faults     string
+	kvEvents      string
+	hash          string
+	kvTransfer    string
+	kvPeers       []string
+	faults        string
+	requestFaults bool
 }
 
 func (opts *peerOptions) add(flags *pflag.FlagSet) {
@@ -215,6 +216,7 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.kvPeers, "kv-transfer-peers", nil, "addresses that are asked for KV caches, and answered, such as 10.1.2.3 or 10.1.0.0/16 (default loopback, and the private ranges that this machine has an address in)")
 	flags.StringVar(&opts.faults, "faults", "", "what goes wrong, for whom: KIND[:VALUE][@PROBABILITY][~ID-PATTERN],… of the kinds refuse, fail:N,\n"+
 		"delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]")
+	flags.BoolVar(&opts.requestFaults, "allow-request-faults", false, "let requests ask for faults of their own, by vllm_vcr_fault in vllm_xargs: every client can then end the player")
 }
 
 // configure puts what the flags say into the options of count engines. close ends what listens.
@@ -222,6 +224,7 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 	if opt.Faults, err = player.ParseFaults(opts.faults); err != nil {
 		return nil, fmt.Errorf("--faults: %w", err)
 	}
+	opt.RequestFaults = opts.requestFaults
 	if err := opts.configureKVEvents(env, opt); err != nil {
 		return nil, err
 	}

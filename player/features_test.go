@@ -198,7 +198,7 @@ func TestPromptScoresOverSockets(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			s := connect(t, Options{VLLMVersion: line, Limits: Limits{MaxNumBatchedTokens: 16}}, 1)
 			const prompt, width = 40, 30
-			r := ask("a", count(100, prompt), 1)
+			r := ask("a", count(100, prompt), 1, promptLogprobs(0))
 			var ids []byte
 			for row := range prompt - 1 {
 				for column := range width {
@@ -228,9 +228,10 @@ func TestPromptScoresOverSockets(t *testing.T) {
 			if diff := cmp.Diff([]int{prompt - 1, width}, shape); diff != "" {
 				t.Fatalf("shape (-want +got):\n%s", diff)
 			}
+			told := readTable(t, o.Outputs[0].PromptLogprobs, aux)
 			for row := range prompt - 1 {
 				v := values[row*width : (row+1)*width]
-				if v[0] != likelihood(0) || !(v[1] < v[0]) || fmt.Sprint(v[width-1]) != "-Inf" {
+				if v[0] != told.values[row][0] || !(v[1] < 0) || fmt.Sprint(v[width-1]) != "-Inf" {
 					t.Fatalf("row %d: %v", row, v)
 				}
 			}

@@ -9,11 +9,13 @@ import (
 // defaultVocab is the vocabulary that ids are drawn from by default.
 const defaultVocab = 32000
 
-// logprobs makes up the log-probabilities that a request wants. No
-// recording holds them, and a frontend answers HTTP 500 without: each token is
-// the most likely one with probability one half, the ids after it to
-// be half as likely each.
+// logprobs makes up the log-probabilities that a request wants, as no trace holds
+// them and a frontend answers HTTP 500 without. The k-th most likely id, from 0, has the
+// probability 1/((k+1)(k+2)). A sampled token is the most likely one; the tokens of
+// the prompt have ranks up to the whole vocabulary, as in a real engine, so most are
+// not among the most likely ids that come with them.
 type logprobs struct {
+	vocab  uint32
 	count  int // besides the sampled token; protocol.NoLogprobs if not wanted
 	prompt int // likewise for the prompt
 	wanted []uint32
@@ -33,7 +35,7 @@ func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
 	if s.Logprobs == protocol.NoLogprobs && s.PromptLogprobs == protocol.NoLogprobs && s.PromptScores == nil {
 		return nil, nil
 	}
-	l := &logprobs{count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
+	l := &logprobs{vocab: vocab, count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
 	if len(s.LogprobTokenIDs) > 0 {
 		l.count, l.wanted = len(s.LogprobTokenIDs), append(l.wanted, s.LogprobTokenIDs...)
 	}
@@ -66,13 +68,13 @@ func (l *logprobs) attach(out *protocol.Output, first bool) {
 		return
 	}
 	if l.count != protocol.NoLogprobs && len(out.Tokens) > 0 {
-		out.Logprobs = l.table(out.Tokens, l.count, l.wanted)
+		out.Logprobs = logprobTable(out.Tokens, l.count, l.wanted, func(int, uint32) int64 { return 1 })
 	}
 	if !first {
 		return
 	}
 	if l.prompt != protocol.NoLogprobs {
-		out.PromptLogprobs = l.table(l.ids[min(1, len(l.ids)):], l.prompt, nil)
+		out.PromptLogprobs = logprobTable(l.ids[min(1, len(l.ids)):], l.prompt, nil, l.promptRank)
 	}
 	if l.scores != nil {
 		out.PromptScores = l.scored()
@@ -80,9 +82,17 @@ func (l *logprobs) attach(out *protocol.Output, first bool) {
 	l.ids, l.scores = nil, nil
 }
 
-// table has a row for each token: the token itself, then as many ids, the most
+// promptRank is the rank of a token of the prompt, from 1: half of them are within the
+// square root of the vocabulary. The argument place is 0 for the prompt's second token.
+func (l *logprobs) promptRank(place int, token uint32) int64 {
+	rank := uint32(math.Pow(float64(l.vocab), float64(unit(uint64(token), place))))
+	// So that the most likely id, rank-1 above the token, is one of the vocabulary.
+	return int64(min(max(rank, 1), l.vocab-min(token, l.vocab-1)))
+}
+
+// logprobTable has a row for each token: the token itself, then as many ids, the most
 // likely ones unless others are wanted. It is nil when it would be too large.
-func (l *logprobs) table(tokens []uint32, count int, wanted []uint32) *protocol.Logprobs {
+func logprobTable(tokens []uint32, count int, wanted []uint32, rankOf func(row int, token uint32) int64) *protocol.Logprobs {
 	if len(tokens)*(count+1) > mostCells {
 		return nil
 	}
@@ -91,15 +101,17 @@ func (l *logprobs) table(tokens []uint32, count int, wanted []uint32) *protocol.
 		Width: count + 1, Ranks: make([]int64, 0, len(tokens)),
 		TokenIDs: make([]uint32, 0, cells), Values: make([]float32, 0, cells),
 	}
-	for _, token := range tokens {
-		t.Ranks = append(t.Ranks, 1)
-		t.TokenIDs, t.Values = append(t.TokenIDs, token), append(t.Values, likelihood(0))
+	for row, token := range tokens {
+		rank := rankOf(row, token)
+		best := token + uint32(rank-1)
+		t.Ranks = append(t.Ranks, rank)
+		t.TokenIDs, t.Values = append(t.TokenIDs, token), append(t.Values, likelihood(uint32(rank-1)))
 		for k := range uint32(count) {
-			id := neighbour(token, k)
+			id := neighbour(best, k)
 			if wanted != nil {
 				id = wanted[k]
 			}
-			t.TokenIDs, t.Values = append(t.TokenIDs, id), append(t.Values, likelihood(neighbour(token, id)))
+			t.TokenIDs, t.Values = append(t.TokenIDs, id), append(t.Values, likelihood(neighbour(best, id)))
 		}
 	}
 	return t
@@ -125,7 +137,10 @@ func (l *logprobs) scored() *protocol.Tensor {
 		for _, id := range ids[:p.Width] {
 			value := float32(math.Inf(-1))
 			if id >= 0 {
-				value = likelihood(neighbour(l.ids[l.start+row+1], uint32(id)))
+				place := l.start + row
+				token := l.ids[place+1]
+				best := token + uint32(l.promptRank(place, token)-1)
+				value = likelihood(neighbour(best, uint32(id)))
 			}
 			t.Values = append(t.Values, value)
 		}
@@ -133,16 +148,16 @@ func (l *logprobs) scored() *protocol.Tensor {
 	return t
 }
 
-// likelihood is the logarithm of the probability of the k-th most likely id, from 0.
-func likelihood(k uint32) float32 { return float32(-math.Ln2 * (float64(k) + 1)) }
+// likelihood is the logarithm of the probability of the k-th most likely id, from 0. The
+// probabilities of all k add up to 1.
+func likelihood(k uint32) float32 { return float32(-math.Log(float64(k)+1) - math.Log(float64(k)+2)) }
 
-// neighbour returns the k-th most likely id: the sampled one first, as for
-// greedy sampling, then the ids below it, then those above, so that no id is
-// named twice or lies past the vocabulary. It is its own inverse: given an id, it
-// returns how likely that is.
-func neighbour(token, k uint32) uint32 {
-	if k <= token {
-		return token - k
+// neighbour returns the k-th most likely id: the best one first, then the ids below it,
+// then those above, so that no id is named twice or lies past the vocabulary. It is
+// its own inverse: given an id, it returns how likely that is.
+func neighbour(best, k uint32) uint32 {
+	if k <= best {
+		return best - k
 	}
 	return k
 }

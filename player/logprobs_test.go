@@ -106,6 +106,9 @@ func TestLogprobsAreMadeUpWhenAsked(t *testing.T) {
 				out := e.Outputs.Outputs[0]
 				sampled := readTable(t, out.Logprobs, e.aux)
 				checkTable(t, sampled, out.Tokens, tt.width, vocab, [3]string{"<i4", "<f4", "<i8"})
+				if sampled != nil && slices.Max(sampled.ranks) != 1 {
+					t.Errorf("sampled tokens have the ranks %v, want 1", sampled.ranks)
+				}
 				promptWidth := tt.prompt
 				if i > 0 {
 					promptWidth = 0 // the first output has told it
@@ -116,6 +119,23 @@ func TestLogprobsAreMadeUpWhenAsked(t *testing.T) {
 				t.Errorf("tokens %v, want %v", got, spoken.output)
 			}
 		})
+	}
+}
+
+// Most tokens of a prompt are not among the few most likely ones, and some are.
+func TestRanksOfAPrompt(t *testing.T) {
+	const top = 5
+	prompt := count(0, 1001)
+	r := ran(t, Options{}, ask("a", prompt, 1, promptLogprobs(top)))
+	e := r.envelopes[0]
+	among := 0
+	for _, rank := range readTable(t, e.Outputs.Outputs[0].PromptLogprobs, e.aux).ranks {
+		if rank <= top {
+			among++
+		}
+	}
+	if among < 100 || among > 400 {
+		t.Errorf("%d of 1000 tokens are among the %d most likely ones, want 100 to 400", among, top)
 	}
 }
 
@@ -134,8 +154,12 @@ func checkTable(t *testing.T, got *table, tokens []uint32, width, vocab int, typ
 		t.Errorf("%d rows of types %v, want %d of %v", len(got.ids), got.types, len(tokens), types)
 	}
 	for i, row := range got.ids {
-		if len(row) != width || row[0] != tokens[i] || got.ranks[i] != 1 {
-			t.Fatalf("row %d has %d ids, %d first, rank %d, want %d, %d first, rank 1", i, len(row), row[0], got.ranks[i], width, tokens[i])
+		rank := int(got.ranks[i])
+		if len(row) != width || row[0] != tokens[i] || rank < 1 || rank > vocab {
+			t.Fatalf("row %d has %d ids, %d first, rank %d, want %d, %d first, rank 1 to %d", i, len(row), row[0], rank, width, tokens[i], vocab)
+		}
+		if at := 1 + slices.Index(row[1:], tokens[i]); at != rank && (at != 0 || rank < width) {
+			t.Errorf("row %d: rank %d, and the ids are %v", i, rank, row)
 		}
 		checkRow(t, row, got.values[i], vocab)
 	}
@@ -155,8 +179,8 @@ func checkRow(t *testing.T, row []uint32, values []float32, vocab int) {
 			t.Fatalf("log-probabilities %v do not fall", values)
 		}
 	}
-	if len(row) > 1 && (row[1] != row[0] || values[1] != values[0]) {
-		t.Errorf("row %v, %v: the sampled id is not the most likely one", row, values)
+	if at := 1 + slices.Index(row[1:], row[0]); at > 0 && values[at] != values[0] {
+		t.Errorf("row %v has two log-probabilities of its token: %v", row, values)
 	}
 }
 

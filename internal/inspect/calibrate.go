@@ -159,7 +159,7 @@ func Calibrate(o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	fit, err := learn(o.Fit)
+	fit, err := learn(o.Fit, o.Engine)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error)
 	if err != nil {
 		return nil, err
 	}
-	engine, err := EngineOf(t)
+	engine, err := EngineOf(t, Override{})
 	if err != nil {
 		return nil, err
 	}
@@ -208,11 +208,12 @@ func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error)
 	return p, nil
 }
 
-// learn makes the model. All recordings must be of engines with steps of the same size.
-func learn(traces []*trace.Trace) (*latency.Fit, error) {
+// learn makes the model. All traces must be of engines with steps of the same size.
+// What a trace does not say of its engine is as in the prediction.
+func learn(traces []*trace.Trace, unsaid Override) (*latency.Fit, error) {
 	budget := 0
 	for _, t := range traces {
-		e, err := EngineOf(t)
+		e, err := EngineOf(t, unsaid)
 		if err != nil {
 			return nil, err
 		}

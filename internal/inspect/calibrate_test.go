@@ -135,6 +135,21 @@ func TestEachOnItsOwnEngine(t *testing.T) {
 	}
 }
 
+// A trace that does not say how many tokens a step has is learned from with the number that is given, as it is predicted with.
+func TestLearningTakesWhatTracesDoNotSay(t *testing.T) {
+	config := "max_num_batched_tokens=512"
+	says := steady("says.jsonl", 40, 10)
+	says.Meta.EngineConfig = &config
+	fit := []*trace.Trace{says, steady("silent.jsonl", 40, 10)}
+	if _, err := learn(fit, Override{}); err == nil || !strings.Contains(err.Error(), "max_num_batched_tokens is 8192, and 512 in says.jsonl") {
+		t.Errorf("steps of two sizes: %v", err)
+	}
+	_, err := learn(fit, Override{MaxNumBatchedTokens: 512})
+	require.NoError(t, err)
+	_, err = learn(fit[:1], Override{MaxNumBatchedTokens: 4096}) // it said so itself
+	require.NoError(t, err)
+}
+
 // stalled makes every tenth gap a slow one.
 func stalled(t *trace.Trace) *trace.Trace {
 	for i := range t.Records {

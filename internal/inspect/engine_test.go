@@ -34,7 +34,7 @@ func TestEngineOf(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := EngineOf(&trace.Trace{Name: "t.jsonl", Meta: trace.Meta{EngineConfig: &test.config, MaxNumSeqs: test.seqs}})
+			got, err := EngineOf(&trace.Trace{Name: "t.jsonl", Meta: trace.Meta{EngineConfig: &test.config, MaxNumSeqs: test.seqs}}, Override{})
 			if test.err != "" {
 				if err == nil || err.Error() != test.err {
 					t.Errorf("got %v, want %s", err, test.err)

@@ -153,6 +153,7 @@ func judgeCases(
 	if opts.plan.list || opts.plan.printPlan != "" {
 		return printPlanned(ctx, env, &opts, &runner, cases)
 	}
+	defer opts.report.openDir()()
 	result, whole, err := runCases(ctx, env, &opts, &runner, cases)
 	if err != nil {
 		return err

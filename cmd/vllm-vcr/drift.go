@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
@@ -49,7 +49,7 @@ func writeResult(env *environment, path string, write func(io.Writer) error) err
 	if path == "" {
 		return write(env.stdout)
 	}
-	return report.WriteFile(path, write)
+	return atomicfile.WriteFunc(path, 0o644, write)
 }
 
 // What makes drift diff end with exit code 1.

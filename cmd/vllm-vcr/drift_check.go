@@ -168,6 +168,7 @@ func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, arg
 	if run.matrix, run.registry, err = loadInputs(env, &run.flags.in); err != nil {
 		return err
 	}
+	defer run.flags.report.openDir()()
 	live, err := liveLayers(env, run)
 	if err != nil {
 		return err
@@ -471,8 +472,11 @@ func printDrift(env *environment, r *drift.Report, opts *driftOptions) error {
 	if opts.layersJSON != "" {
 		failed = append(failed, r.WriteJSON(opts.layersJSON))
 	}
-	if opts.report.dir != "" {
-		failed = append(failed, r.WriteDir(opts.report.dir, buildVersion()))
+	switch {
+	case opts.report.opened != nil:
+		failed = append(failed, r.WriteDir(opts.report.opened, buildVersion()))
+	case r.Runs == nil: // else it is told with them
+		failed = append(failed, opts.report.failed)
 	}
 	if r.Runs != nil {
 		_, err := fmt.Fprintln(env.stdout)

@@ -17,6 +17,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -276,7 +277,7 @@ func exportGolden(ctx context.Context, env *environment, opts *exportOptions) er
 	if err != nil {
 		return exitError{worseCode(conformance.ExitOK, err), fmt.Errorf("golden %s/%s: %w", g.Line, g.ID, err)}
 	}
-	err = report.WriteFile(opts.out, func(w io.Writer) error {
+	err = atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
@@ -301,7 +302,7 @@ func writeModel(folder string) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		return report.WriteFile(filepath.Join(folder, filepath.FromSlash(name)), func(w io.Writer) error {
+		return atomicfile.WriteFunc(filepath.Join(folder, filepath.FromSlash(name)), 0o644, func(w io.Writer) error {
 			text, err := fs.ReadFile(files, name)
 			if err != nil {
 				return err

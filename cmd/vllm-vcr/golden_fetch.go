@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -299,7 +299,7 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	bundle := golden.Bundle{Compat: matrix, Manifest: registry, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
 		return run.store.Bytes.Open(ctx, o)
 	}}
-	if err := report.WriteFile(opts.out, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
+	if err := atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	info, err := os.Stat(opts.out)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -37,6 +38,9 @@ type reportOptions struct {
 	githubOutput  bool
 
 	given *pflag.FlagSet // those of the command
+
+	opened *report.Dir // dir
+	failed error       // to open it
 }
 
 // summaryLimit is how long GitHub lets the summary of a step be, in bytes, with
@@ -79,6 +83,18 @@ func (opts *reportOptions) check() error {
 	return err
 }
 
+// openDir opens the directory of the report, before anything runs that could put a link in its place. That it fails is
+// told when the report is written: it keeps no case from being judged.
+func (opts *reportOptions) openDir() (closeDir func()) {
+	if opts.dir == "" || opts.opened != nil || opts.failed != nil {
+		return func() {}
+	}
+	if opts.opened, opts.failed = report.OpenDir(opts.dir); opts.failed != nil {
+		return func() {}
+	}
+	return opts.opened.Close
+}
+
 // finishReport writes everything of a finished report: the text to stdout, and what
 // the flags and the CI ask for. What cannot be written keeps neither the others from
 // it nor a failed run from its exit code.
@@ -99,14 +115,18 @@ func finishReport(ctx context.Context, env *environment, d *report.Document, opt
 func writeReports(env *environment, d *report.Document, opts reportOptions) error {
 	var failed []error
 	if opts.json != "" {
-		failed = append(failed, report.WriteFile(opts.json, func(w io.Writer) error { return report.JSON(w, d) }))
+		failed = append(failed, atomicfile.WriteFunc(opts.json, 0o644, func(w io.Writer) error { return report.JSON(w, d) }))
 	}
-	if opts.dir != "" {
+	defer opts.openDir()()
+	switch {
+	case opts.failed != nil:
+		failed = append(failed, opts.failed)
+	case opts.dir != "":
 		var formats []report.Format
 		for _, format := range opts.formats {
 			formats = append(formats, report.Format(format))
 		}
-		failed = append(failed, report.WriteDir(opts.dir, d, formats))
+		failed = append(failed, opts.opened.Write(d, formats))
 	}
 	if path := env.getenv("GITHUB_STEP_SUMMARY"); path != "" {
 		failed = append(failed, appendSummary(path, func(w io.Writer, limit int) error { return report.Markdown(w, d, limit) }))

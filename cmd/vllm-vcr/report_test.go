@@ -17,6 +17,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -113,7 +114,7 @@ func TestStepSummary(t *testing.T) {
 		})
 	}
 	d := report.New(conformance.NewReport(results, time.Second), report.Meta{Tool: report.Tool{Name: "vllm-vcr"}})
-	if err := report.WriteFile(dir+"/report.json", func(w io.Writer) error { return report.JSON(w, d) }); err != nil {
+	if err := atomicfile.WriteFunc(dir+"/report.json", 0o644, func(w io.Writer) error { return report.JSON(w, d) }); err != nil {
 		t.Fatal(err)
 	}
 	variables := map[string]string{"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": dir + "/step.md"}

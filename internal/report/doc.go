@@ -4,7 +4,7 @@
 // reads back without loss. Every other renderer takes the document: [Text] for a
 // terminal, [JUnit], [SARIF], [Markdown] for a job summary, [HTML] as one page
 // that needs no network, [Annotate] for GitHub and [BadgeOf] for a README.
-// [WriteDir] writes them into a directory. [Merge] makes one document of those
+// [Dir.Write] writes them into a directory. [Merge] makes one document of those
 // that a matrix of jobs has left, and [Compare] says what is different between
 // two. So a document that was merged, or read back, is rendered like any other.
 //

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
@@ -33,7 +34,7 @@ func Formats() []Format {
 	return []Format{FormatJSON, FormatJUnit, FormatSARIF, FormatMarkdown, FormatHTML, FormatBadges}
 }
 
-// FileName is what WriteDir names the file of a format; the badges have a directory of
+// FileName is what [Dir.Write] names the file of a format; the badges have a directory of
 // that name, with a file for each line.
 func (f Format) FileName() string {
 	switch f {
@@ -91,10 +92,34 @@ func fileName(line string) string {
 	}, strings.TrimLeft(line, "."))
 }
 
-// WriteDir writes the files of formats into a directory, which it makes if need
-// be. Every file appears at once, whole; what cannot be written does not keep the
-// others from it. The error names each file that is missing.
-func WriteDir(dir string, d *Document, formats []Format) error {
+// A Dir is the directory of a report. It is opened before a subject runs and stays the
+// same directory: links that a subject puts into it, or into its place, are not
+// followed.
+type Dir struct{ root *os.Root }
+
+// OpenDir opens a directory, which it makes if need be. Close ends its use.
+func OpenDir(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of the report: %w", err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of the report: %w", err)
+	}
+	return &Dir{root}, nil
+}
+
+// Close ends its use.
+func (dir *Dir) Close() { _ = dir.root.Close() }
+
+// WriteFile writes a file that appears at once, whole, or not at all.
+func (dir *Dir) WriteFile(name string, write func(io.Writer) error) error {
+	return atomicfile.WriteIn(dir.root, name, 0o644, write)
+}
+
+// Write writes the files of formats. Every file appears at once, whole; what cannot be
+// written does not keep the others from it. The error names each file that is missing.
+func (dir *Dir) Write(d *Document, formats []Format) error {
 	var files []file
 	for _, f := range slices.Compact(slices.Sorted(slices.Values(formats))) {
 		more, err := filesOf(d, f)
@@ -105,14 +130,7 @@ func WriteDir(dir string, d *Document, formats []Format) error {
 	}
 	var failed []error
 	for _, f := range files {
-		path := filepath.Join(dir, f.name)
-		err := os.MkdirAll(filepath.Dir(path), 0o755)
-		if err != nil {
-			err = fmt.Errorf("write %s: %w", path, err)
-		} else {
-			err = WriteFile(path, f.write)
-		}
-		if err != nil {
+		if err := dir.WriteFile(f.name, f.write); err != nil {
 			failed = append(failed, err)
 			if len(failed) == 1 && errors.Is(err, os.ErrPermission) {
 				break // the others would say the same

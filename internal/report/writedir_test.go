@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -32,11 +31,21 @@ func filesBelow(t *testing.T, dir string) []string {
 	return names
 }
 
+// writeDir writes the files of formats into a directory.
+func writeDir(path string, d *Document, formats []Format) error {
+	dir, err := OpenDir(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Write(d, formats)
+}
+
 func TestWriteDir(t *testing.T) {
 	d := runs()["wrong"]
 	dir := filepath.Join(t.TempDir(), "not", "there")
 	for range 2 { // over what is there
-		if err := WriteDir(dir, d, Formats()); err != nil {
+		if err := writeDir(dir, d, Formats()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,13 +66,13 @@ func TestWriteDir(t *testing.T) {
 
 func TestWriteDirChooses(t *testing.T) {
 	dir := t.TempDir()
-	if err := WriteDir(dir, runs()["passed"], []Format{FormatSARIF, FormatJSON, FormatSARIF}); err != nil {
+	if err := writeDir(dir, runs()["passed"], []Format{FormatSARIF, FormatJSON, FormatSARIF}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"report.json", "report.sarif"}, filesBelow(t, dir)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if err := WriteDir(dir, runs()["passed"], []Format{"pdf"}); err == nil || !strings.Contains(err.Error(), `unknown report format "pdf"`) {
+	if err := writeDir(dir, runs()["passed"], []Format{"pdf"}); err == nil || !strings.Contains(err.Error(), `unknown report format "pdf"`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -75,7 +84,7 @@ func TestWriteDirBlocked(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "report.html", "in the way"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	err := WriteDir(dir, runs()["passed"], Formats())
+	err := writeDir(dir, runs()["passed"], Formats())
 	if err == nil || !strings.HasPrefix(err.Error(), "write "+filepath.Join(dir, "report.html")+": ") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
 	}
@@ -83,7 +92,7 @@ func TestWriteDirBlocked(t *testing.T) {
 	if !slices.Contains(names, "report.sarif") || !slices.Contains(names, "summary.md") {
 		t.Errorf("only %v", names)
 	}
-	if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, ".vllm-vcr-") }) {
+	if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, ".new") }) {
 		t.Errorf("a temporary file is left: %v", names)
 	}
 }
@@ -93,31 +102,53 @@ func TestWriteDirIsAFile(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteDir(path, runs()["passed"], []Format{FormatJSON}); !errors.Is(err, syscall.ENOTDIR) {
+	if err := writeDir(path, runs()["passed"], []Format{FormatJSON}); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestWriteFileWhole: a write that fails leaves what was there.
-func TestWriteFileWhole(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "report.json")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	err := WriteFile(path, func(w io.Writer) error {
-		if _, err := io.WriteString(w, strings.Repeat("new", 1<<16)); err != nil {
-			return err
-		}
-		return errFull
-	})
-	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), path) {
-		t.Errorf("%v", err)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil || string(data) != "old" {
-		t.Errorf("%q, %v", data, err)
-	}
-	if names := filesBelow(t, filepath.Dir(path)); len(names) != 1 {
-		t.Errorf("left: %v", names)
+// TestWriteDirLinks: who can write into the directory, as an engine under test may, does not choose what is overwritten.
+func TestWriteDirLinks(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		plant func(dir, outside string) error
+	}{
+		{"a file", func(dir, outside string) error {
+			return os.Symlink(filepath.Join(outside, "victim"), filepath.Join(dir, "report.json"))
+		}},
+		{"a file that is not there yet", func(dir, outside string) error {
+			return os.Symlink(filepath.Join(outside, "new"), filepath.Join(dir, "junit.xml"))
+		}},
+		{"the folder of the badges", func(dir, outside string) error {
+			return os.Symlink(outside, filepath.Join(dir, "badges"))
+		}},
+		{"the directory itself", func(dir, outside string) error {
+			return errors.Join(os.Remove(dir), os.Symlink(outside, dir))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path, outside := filepath.Join(t.TempDir(), "report"), t.TempDir()
+			if err := os.WriteFile(filepath.Join(outside, "victim"), []byte("untouched"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			dir, err := OpenDir(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			if err := tt.plant(path, outside); err != nil {
+				t.Skip(err) // a system where this cannot be done
+			}
+			err = dir.Write(runs()["passed"], Formats())
+			if removed := tt.name == "the directory itself"; removed != (err != nil) {
+				t.Errorf("error %v", err)
+			}
+			if diff := cmp.Diff([]string{"victim"}, filesBelow(t, outside)); diff != "" {
+				t.Errorf("written outside (-want +got):\n%s", diff)
+			}
+			if data, err := os.ReadFile(filepath.Join(outside, "victim")); string(data) != "untouched" {
+				t.Errorf("the file outside is %q, %v", data, err)
+			}
+		})
 	}
 }

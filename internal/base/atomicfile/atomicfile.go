@@ -5,12 +5,14 @@ package atomicfile
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Write gives the file at path the content data and the mode perm. See [WriteFunc].
@@ -19,10 +21,11 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 }
 
 // WriteFunc gives the file at path the content that content writes, and the mode perm. Its folder must exist. A link at path
-// is replaced, not followed, unless it leads to something that is no regular file, such as /dev/stdout: that is written to.
-// An error of the file names path; one of content is returned as it is.
+// is replaced, not followed, unless it leads to something that is no regular file, or is one of the system, such as
+// /dev/stdout: that is written to. An error of the file names path; one of content is returned as it is.
 func WriteFunc(path string, perm fs.FileMode, content func(io.Writer) error) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || ofSystem(path)) {
 		file, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			return named(path, err)
@@ -31,6 +34,43 @@ func WriteFunc(path string, perm fs.FileMode, content func(io.Writer) error) err
 		return errors.Join(err, named(path, file.Close()))
 	}
 	return place(path, perm, content, os.Rename)
+}
+
+// ofSystem tells whether a name is one of the system's for an open file, which may be a regular one: that of a redirection.
+func ofSystem(path string) bool {
+	path, err := filepath.Abs(path)
+	return err == nil && (strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/"))
+}
+
+// WriteIn gives the file of a name in root the content that content writes, and the mode perm. It writes to no other place,
+// whatever others have put into root: a link, or whatever else is no folder, is replaced. The folders of the name are made. Errors
+// are those of [WriteFunc].
+func WriteIn(root *os.Root, name string, perm fs.FileMode, content func(io.Writer) error) error {
+	path := filepath.Join(root.Name(), name)
+	folder := filepath.Dir(name)
+	for dir := folder; dir != "."; dir = filepath.Dir(dir) {
+		if info, err := root.Lstat(dir); err == nil && !info.IsDir() {
+			if err := root.Remove(dir); err != nil {
+				return named(path, err)
+			}
+		}
+	}
+	if err := root.MkdirAll(folder, 0o755); err != nil {
+		return named(path, err)
+	}
+	temp := filepath.Join(folder, "."+filepath.Base(name)+"."+rand.Text()+".new")
+	file, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return named(path, err)
+	}
+	defer func() { _ = root.Remove(temp) }() // after the rename there is nothing of that name
+	if err := fill(path, file, content); err != nil {
+		return errors.Join(err, named(path, file.Close()))
+	}
+	if err := errors.Join(file.Chmod(perm), file.Sync(), file.Close()); err != nil {
+		return named(path, err)
+	}
+	return named(path, root.Rename(temp, name))
 }
 
 // Create is like [WriteFunc] for a file that must not exist: if something has that name already, even a link to nothing, it

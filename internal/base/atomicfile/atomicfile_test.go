@@ -2,6 +2,7 @@ package atomicfile_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -55,6 +56,64 @@ func TestWrite(t *testing.T) {
 		t.Errorf("a device: %v", err)
 	}
 	wantEntries(t, dir, "file", "link")
+}
+
+// TestWriteIn lays links in the way: the files that they lead to stay as they are.
+func TestWriteIn(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	victim := filepath.Join(outside, "victim")
+	if err := os.WriteFile(victim, []byte("untouched"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"file": victim, "absent": filepath.Join(outside, "new"), "folder": outside} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, name := range []string{"file", "absent", "folder/within", "other/within"} {
+		err := atomicfile.WriteIn(root, name, 0o640, func(w io.Writer) error { _, err := io.WriteString(w, name); return err })
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		wantFile(t, filepath.Join(dir, name), name, 0o640)
+	}
+	wantFile(t, victim, "untouched", 0o600)
+	wantEntries(t, outside, "victim")
+	wantEntries(t, dir, "absent", "file", "folder", "other")
+	wantEntries(t, filepath.Join(dir, "folder"), "within")
+
+	broken := errors.New("broken")
+	if err := atomicfile.WriteIn(root, "file", 0o644, func(io.Writer) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want that of the content", err)
+	}
+	if err := atomicfile.WriteIn(root, "folder", 0o644, func(io.Writer) error { return nil }); err == nil || !strings.HasPrefix(err.Error(), "write "+filepath.Join(dir, "folder")+": ") {
+		t.Errorf("a folder: %v", err)
+	}
+	wantFile(t, filepath.Join(dir, "file"), "file", 0o640)
+	wantEntries(t, dir, "absent", "file", "folder", "other")
+}
+
+// TestWriteRedirected: /dev/stdout leads to a regular file where a shell has redirected it, and is not replaced by another.
+func TestWriteRedirected(t *testing.T) {
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		t.Skip("there is no /proc")
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "redirected"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := atomicfile.Write(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []byte("text"), 0o644); err != nil {
+		t.Error(err)
+	}
+	if data, err := os.ReadFile(file.Name()); string(data) != "text" {
+		t.Errorf("%q, %v", data, err)
+	}
 }
 
 func TestCreate(t *testing.T) {

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -281,18 +280,15 @@ func list(s *strings.Builder, what string, items []string) {
 	}
 }
 
-// WriteDir writes the check into a folder, which is made: as JSON, as Markdown, and as SARIF what the sources declare
+// WriteDir writes the check into a folder: as JSON, as Markdown, and as SARIF what the sources declare
 // otherwise, at its places upstream. tool is the version of vllm-vcr.
-func (r *Report) WriteDir(dir, tool string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write %s: %w", dir, err)
-	}
+func (r *Report) WriteDir(dir *report.Dir, tool string) error {
 	failed := []error{
-		r.WriteJSON(filepath.Join(dir, JSONFile)),
-		report.WriteFile(filepath.Join(dir, MarkdownFile), func(w io.Writer) error { return r.Markdown(w, report.MarkdownLimit) }),
+		dir.WriteFile(JSONFile, r.writeJSON),
+		dir.WriteFile(MarkdownFile, func(w io.Writer) error { return r.Markdown(w, report.MarkdownLimit) }),
 	}
 	if at := slices.IndexFunc(r.Result.Layers, func(l Layer) bool { return l.Diff != nil }); at >= 0 {
-		failed = append(failed, report.WriteFile(filepath.Join(dir, SARIFFile), func(w io.Writer) error {
+		failed = append(failed, dir.WriteFile(SARIFFile, func(w io.Writer) error {
 			return wirediff.SARIF(w, r.Result.Layers[at].Diff, tool)
 		}))
 	}
@@ -301,13 +297,17 @@ func (r *Report) WriteDir(dir, tool string) error {
 
 // WriteJSON writes the check to a file, as a [Document].
 func (r *Report) WriteJSON(path string) error {
+	return atomicfile.WriteFunc(path, 0o644, r.writeJSON)
+}
+
+func (r *Report) writeJSON(w io.Writer) error {
 	d := r.Result.Document()
 	d.Release, d.Line, d.Own, d.Summary = r.Release(), r.Line.Name, r.Own, r.Summary()
 	d.Seconds = r.Took.Round(time.Millisecond).Seconds()
 	if !r.Uploaded.IsZero() {
 		d.Uploaded = r.Uploaded.UTC().Format(time.RFC3339)
 	}
-	return report.WriteFile(path, func(w io.Writer) error { return jsonout.Write(w, d) })
+	return jsonout.Write(w, d)
 }
 
 // inCode shows a text in Markdown as it is.

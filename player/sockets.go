@@ -31,7 +31,9 @@ type link struct {
 func (p *Player) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.opt.HandshakeTimeout)
 	defer cancel()
-	shake, err := zmq.Dial(ctx, p.opt.Handshake, zmq.Dealer, p.socketOptions(0))
+	opt := p.socketOptions(0)
+	opt.MaxFrame = protocol.MaxInit
+	shake, err := zmq.Dial(ctx, p.opt.Handshake, zmq.Dealer, opt)
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}

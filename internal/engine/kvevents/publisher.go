@@ -87,6 +87,8 @@ type Publisher struct {
 	replay *replay // nil without an endpoint
 	config protocol.KVEventsConfig
 
+	refusals *zmq.RefusalLog
+
 	next    uint64 // number of the next batch
 	scratch []byte
 }
@@ -124,12 +126,13 @@ func (p *Publisher) open() error {
 	if err != nil {
 		return err
 	}
+	p.refusals = zmq.NewRefusalLog(p.opt.Log, "a connection to the KV events was refused")
 	opt := zmq.PubOptions{
 		Options: zmq.Options{Linger: p.opt.Linger}, HighWater: p.opt.HWM,
 		Subscribed: func(peer zmq.Peer, prefix []byte) {
 			p.opt.Log.Info("KV events subscribed to", "peer", peer.String(), "topic", string(prefix))
 		},
-		Refused: func(err error) { p.opt.Log.Warn("subscriber to KV events refused", "error", err) },
+		Refused: p.refusals.Add,
 	}
 	p.config.Endpoint = endpoint
 	if !binds(endpoint) {
@@ -148,15 +151,14 @@ func (p *Publisher) openReplay(profile *protocol.Profile) error {
 	if err != nil {
 		return err
 	}
-	r := &replay{topic: p.topic, history: &history{most: p.opt.BufferSteps}, log: p.opt.Log}
+	r := &replay{topic: p.topic, history: &history{most: p.opt.BufferSteps}, refusals: p.refusals}
 	if r.entry, err = partsOf(profile, "KV events replay"); err != nil {
 		return err
 	}
 	if r.end, err = partsOf(profile, "KV events replay end"); err != nil {
 		return err
 	}
-	refused := func(err error) { p.opt.Log.Warn("asker for KV events refused", "error", err) }
-	if r.gate, err = zmq.OpenGate(endpoint, zmq.Router, zmq.Options{MaxFrame: maxRequest}, refused); err != nil {
+	if r.gate, err = zmq.OpenGate(endpoint, zmq.Router, zmq.Options{MaxFrame: maxRequest, MaxStranger: maxRequest}, r.refusals.Add); err != nil {
 		return fmt.Errorf("replay of KV events: %w", err)
 	}
 	bound := reported(endpoint, r.gate.Endpoint())
@@ -219,6 +221,7 @@ func (p *Publisher) Close() error {
 	if p.replay != nil {
 		err = errors.Join(err, p.replay.close())
 	}
+	p.refusals.Close()
 	return err
 }
 
@@ -324,7 +327,8 @@ type replay struct {
 	topic   []byte
 	entry   []part
 	end     []part
-	log     *slog.Logger
+
+	refusals *zmq.RefusalLog
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -344,7 +348,7 @@ func (r *replay) run() {
 				defer stop()
 				defer c.Close()
 				if err := r.serve(c); err != nil && ctx.Err() == nil {
-					r.log.Warn("replay of KV events ended", "peer", c.Peer().String(), "error", err)
+					r.refusals.Add(fmt.Errorf("replay for %s: %w", c.Peer(), err))
 				}
 			})
 		}
@@ -363,9 +367,10 @@ func (r *replay) serve(c *zmq.Conn) error {
 		}
 		start, err := readStart(asked)
 		if err != nil {
-			r.log.Warn("request for KV events ignored", "peer", c.Peer().String(), "error", err)
+			r.refusals.Add(fmt.Errorf("request for KV events ignored: %s: %w", c.Peer(), err))
 			continue
 		}
+		c.Trust()
 		if err := r.answer(c, start); err != nil {
 			return err
 		}

@@ -102,6 +102,17 @@ func AppendInit(b []byte, a Addresses) []byte {
 	return pack.AppendMapHeader(pack.AppendString(b, "parallel_config"), 0)
 }
 
+const (
+	// MaxStatus bounds what is taken of an engine before it has registered, in bytes: HELLO, READY and the registration
+	// have less than 2 KiB.
+	MaxStatus = 64 << 10
+	// MaxInit bounds the answer to HELLO: [MaxClients] pairs of the longest addresses take 60 KiB.
+	MaxInit = 1 << 20
+	// MaxClients bounds the pairs of addresses in INIT. A frontend has one for each of its API server processes, and an
+	// engine opens two sockets for each.
+	MaxClients = 256
+)
+
 // DecodeInit reads the frontend's answer to HELLO.
 func DecodeInit(payload []byte) (Addresses, error) {
 	var a Addresses
@@ -150,6 +161,9 @@ func decodeStrings(cur *pack.Cursor) ([]string, error) {
 	n, err := cur.ArrayLen()
 	if err != nil {
 		return nil, err
+	}
+	if n > MaxClients {
+		return nil, fmt.Errorf("%d addresses, at most %d are taken: a frontend has one for each of its API server processes", n, MaxClients)
 	}
 	var values []string
 	for range n {

@@ -40,8 +40,10 @@ type Conn struct {
 	header [longHeader]byte // scratch, under wmu
 	torn   bool             // a message is written in part, see TryWire; under wmu
 
-	gone    atomic.Bool // the connection ended, whoever noticed
-	ponging atomic.Bool // a PONG is on its way
+	gone    atomic.Bool   // the connection ended, whoever noticed
+	among   *strangers    // of the socket that accepted it, nil if it was dialed
+	crowded chan struct{} // closed when it made way for another stranger
+	ponging atomic.Bool   // a PONG is on its way
 	bg      sync.WaitGroup
 
 	dmu      sync.Mutex // deadlines against Close
@@ -52,7 +54,7 @@ type Conn struct {
 
 func newConn(nc net.Conn, typ Type, opt Options, addr string) *Conn {
 	return &Conn{
-		nc: nc, typ: typ, opt: opt, peer: Peer{Addr: addr},
+		nc: nc, typ: typ, opt: opt, peer: Peer{Addr: addr}, crowded: make(chan struct{}),
 		fr: newFrameReader(nc, opt.MaxFrame),
 		bw: bufio.NewWriterSize(nc, bufferSize),
 	}
@@ -199,6 +201,8 @@ func (c *Conn) cause(err error) error {
 	switch {
 	case c.closed.Load():
 		return net.ErrClosed
+	case c.isCrowded():
+		return ErrCrowded
 	case errors.Is(err, ErrPeerGone):
 		return err
 	case err == io.EOF:
@@ -282,13 +286,21 @@ func (c *Conn) close() error {
 	if c.opt.Linger > 0 && !c.gone.Load() {
 		err = c.leave(deadline)
 	}
-	c.nc.Close()
+	c.hangUp()
 	// Whoever receives is out of the socket by now; it alone starts goroutines.
 	c.rmu.Lock()
 	//lint:ignore SA2001 the wait is all that is wanted
 	c.rmu.Unlock()
 	c.bg.Wait()
 	return err
+}
+
+// hangUp ends a connection that nobody receives from or sends to.
+func (c *Conn) hangUp() {
+	c.nc.Close()
+	if c.among != nil {
+		c.among.leave(c)
+	}
 }
 
 // leave flushes, says that no more will come and waits for the peer to hang up in

@@ -17,7 +17,8 @@ const (
 // Dial connects to endpoint and shakes hands. It tries again, with growing
 // pauses of at most 250 ms, until ctx ends: the peer may not listen yet, the
 // socket of an ipc endpoint may not exist yet. A peer whose socket type does not
-// pair with typ is not tried again. The error names endpoint and the last cause.
+// pair with typ is not tried again, nor is anything when this process can open no more
+// files. The error names endpoint and the last cause.
 //
 // A PUSH connection needs no reader: it watches for the peer's departure itself,
 // and Recv on it waits for that. A SUB connection receives nothing until it has called
@@ -60,6 +61,9 @@ func connect(ctx context.Context, endpoint string, typ Type, opt Options, types 
 		}
 		if errors.Is(err, ErrIncompatible) {
 			return nil, fmt.Errorf("dial %s as %s: %w", endpoint, typ, err)
+		}
+		if OutOfFiles(err) {
+			return nil, fmt.Errorf("dial %s as %s: %w: allow this process more open files (ulimit -n)", endpoint, typ, err)
 		}
 		if !wait(ctx, pause) {
 			return nil, fmt.Errorf("dial %s as %s: %w; last attempt: %w", endpoint, typ, context.Cause(ctx), last)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 )
 
 // Flag bits of a frame, https://rfc.zeromq.org/spec/23/ "Framing".
@@ -47,7 +48,7 @@ const (
 // where it was: after a read deadline next continues in the middle of a frame.
 type frameReader struct {
 	br  *bufio.Reader
-	max int64 // bytes in a message
+	max atomic.Int64 // bytes in a message
 
 	msg     Message // frames of the message being read
 	msgSize int64
@@ -61,7 +62,9 @@ type frameReader struct {
 }
 
 func newFrameReader(r io.Reader, maxMessage int64) *frameReader {
-	return &frameReader{br: bufio.NewReaderSize(r, bufferSize), max: maxMessage}
+	reader := &frameReader{br: bufio.NewReaderSize(r, bufferSize)}
+	reader.max.Store(maxMessage)
+	return reader
 }
 
 // next returns a message or the body of a command, never both. Commands may
@@ -175,14 +178,15 @@ func checkFlags(flags byte) error {
 
 // checkSize refuses a frame by its header, before any of its body is read.
 func (r *frameReader) checkSize(flags byte, size uint64) error {
+	most := r.max.Load()
 	switch {
 	case flags&flagCommand != 0 && size > maxCommand:
 		return fmt.Errorf("%w: command of %d bytes, the limit is %d", ErrTooLarge, size, maxCommand)
 	case flags&flagCommand != 0:
 		return nil
-	case size > uint64(r.max-r.msgSize):
+	case size > uint64(max(most-r.msgSize, 0)):
 		return fmt.Errorf("%w: frame %d of a message has %d bytes after %d before it, the limit is %d",
-			ErrTooLarge, len(r.msg)+1, size, r.msgSize, r.max)
+			ErrTooLarge, len(r.msg)+1, size, r.msgSize, most)
 	case len(r.msg) == maxFrames:
 		return fmt.Errorf("%w: message of more than %d frames", ErrTooLarge, maxFrames)
 	}

@@ -15,6 +15,7 @@ type Gate struct {
 	typ      Type
 	opt      Options
 	refused  func(error)
+	waiting  strangers
 
 	ready  chan *Conn
 	ctx    context.Context // ends with Close
@@ -46,8 +47,9 @@ func OpenGate(endpoint string, typ Type, opt Options, refused func(error)) (*Gat
 		return nil, fmt.Errorf("open gate on %s: %w", endpoint, err)
 	}
 	g := &Gate{ln: ln, endpoint: endpointOf(ln.Addr()), typ: typ, opt: opt, refused: refused, ready: make(chan *Conn)}
+	g.waiting = strangers{typ: typ, opt: opt}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.wg.Go(func() { acceptAll(g.ctx, ln, &g.wg, g.serve, g.refuse) })
+	g.wg.Go(func() { acceptAll(g.ctx, ln, &g.wg, &g.waiting, g.serve, g.refuse) })
 	return g, nil
 }
 
@@ -55,10 +57,14 @@ func OpenGate(endpoint string, typ Type, opt Options, refused func(error)) (*Gat
 func (g *Gate) Endpoint() string { return g.endpoint }
 
 // Accept waits for the next connection whose handshake is done. The caller closes
-// it. The error is the cause of ctx's end, or [net.ErrClosed].
+// it. With [Options.MaxStranger] it is a stranger until [Conn.Trust] is called. The error is
+// the cause of ctx's end, or [net.ErrClosed].
 func (g *Gate) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-g.ready:
+		if g.opt.MaxStranger == 0 {
+			c.Trust()
+		}
 		return c, nil
 	case <-g.ctx.Done():
 		return nil, fmt.Errorf("accept on %s: %w", g.endpoint, net.ErrClosed)
@@ -77,12 +83,11 @@ func (g *Gate) Close() error {
 	return g.closeErr
 }
 
-func (g *Gate) serve(nc net.Conn) {
-	c := newConn(nc, g.typ, g.opt, remote(nc))
-	stop := hangUp(g.ctx, nc)
+func (g *Gate) serve(c *Conn) {
+	stop := hangUp(g.ctx, c.nc)
 	err := c.handshake(func(*Peer) error { return nil })
 	if !stop() || err != nil {
-		nc.Close()
+		c.hangUp()
 		if err != nil && g.ctx.Err() == nil {
 			g.refuse(fmt.Errorf("%s on %s: %w", c.peer, g.endpoint, err))
 		}
@@ -90,8 +95,10 @@ func (g *Gate) serve(nc net.Conn) {
 	}
 	select {
 	case g.ready <- c:
+	case <-c.crowded:
+		g.refuse(fmt.Errorf("%s on %s: %w", c.peer, g.endpoint, ErrCrowded))
 	case <-g.ctx.Done():
-		nc.Close()
+		c.hangUp()
 	}
 }
 

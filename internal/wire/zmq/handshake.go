@@ -26,7 +26,7 @@ func (c *Conn) handshake(admit claim) error {
 	if err := c.nc.SetDeadline(time.Now().Add(c.opt.HandshakeTimeout)); err != nil {
 		return err
 	}
-	c.fr.max = maxCommand
+	c.fr.max.Store(maxCommand)
 	g := &greeter{Conn: c.nc, c: c}
 	sec := nullSecurity{Security: null.Security(), greeter: g, admit: admit}
 	_, err := zmq4.Open(g, sec, zmq4.SocketType(c.typ), c.opt.Identity, admit != nil, nil)
@@ -36,7 +36,11 @@ func (c *Conn) handshake(admit claim) error {
 	if err != nil {
 		return fmt.Errorf("handshake: %w", g.explain(err))
 	}
-	c.fr.max = c.opt.MaxFrame
+	if admit != nil && c.opt.MaxStranger > 0 {
+		c.fr.max.Store(c.opt.MaxStranger)
+	} else {
+		c.fr.max.Store(c.opt.MaxFrame)
+	}
 	return c.nc.SetDeadline(time.Time{})
 }
 
@@ -82,6 +86,8 @@ func (g *greeter) begin() error {
 // explain turns the error of zmq4.Open into one that says what the peer did.
 func (g *greeter) explain(err error) error {
 	switch {
+	case g.c.isCrowded():
+		return ErrCrowded
 	case g.cause == nil: // zmq4 did not like the greeting
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case errors.Is(g.cause, os.ErrDeadlineExceeded):

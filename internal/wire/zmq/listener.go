@@ -58,6 +58,7 @@ type Listener struct {
 	opt      Options
 	inbox    *inbox
 	table    *table // nil unless ROUTER
+	waiting  strangers
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -92,6 +93,7 @@ func serveOn(ln net.Listener, typ Type, opt Options) *Listener {
 		ln: ln, endpoint: endpointOf(ln.Addr()), typ: typ, opt: opt,
 		inbox: newInbox(), conns: make(map[*Conn]bool),
 	}
+	l.waiting = strangers{typ: typ, opt: opt, madeWay: l.inbox.wake}
 	if typ == Router {
 		l.table = newTable()
 	}
@@ -104,7 +106,7 @@ func serveOn(ln net.Listener, typ Type, opt Options) *Listener {
 func (l *Listener) Endpoint() string { return l.endpoint }
 
 // Recv waits for the next event of any peer. Unless it is called, peers are held
-// up once about 1000 messages or 16 MiB wait. The error is the cause of ctx's
+// up once about 1000 messages or 16 MiB wait, and what is Refused is not told. The error is the cause of ctx's
 // end, or [net.ErrClosed].
 func (l *Listener) Recv(ctx context.Context) (Delivery, error) {
 	d, err := l.inbox.take(ctx)
@@ -189,18 +191,23 @@ func (l *Listener) close() error {
 }
 
 // acceptAll serves the connections of ln, each in a goroutine of wg, until ln is
-// closed. A failure (out of file descriptors) is told and tried again, until ctx ends.
-func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, serve func(net.Conn), failed func(error)) {
+// closed. A failure is told and tried again, until ctx ends; when there are no more file
+// descriptors, a stranger of this socket gives up its own.
+func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, waiting *strangers, serve func(*Conn), failed func(error)) {
 	pause := firstBackoff
 	for {
 		nc, err := ln.Accept()
 		switch {
 		case err == nil:
 			pause = firstBackoff
-			wg.Go(func() { serve(nc) })
+			c := waiting.enter(nc)
+			wg.Go(func() { serve(c) })
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
+			if OutOfFiles(err) {
+				waiting.makeWay()
+			}
 			failed(fmt.Errorf("accept on %s: %w", endpointOf(ln.Addr()), err))
 			if !wait(ctx, pause) {
 				return
@@ -212,12 +219,11 @@ func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, serve f
 
 // accept takes connections until Close.
 func (l *Listener) accept() {
-	acceptAll(l.ctx, l.ln, &l.wg, l.serve, func(err error) { l.inbox.put(Delivery{Kind: Refused, Err: err}) })
+	acceptAll(l.ctx, l.ln, &l.wg, &l.waiting, l.serve, func(err error) { l.inbox.put(Delivery{Kind: Refused, Err: err}) })
 }
 
 // serve is the life of one connection.
-func (l *Listener) serve(nc net.Conn) {
-	c := newConn(nc, l.typ, l.opt, remote(nc))
+func (l *Listener) serve(c *Conn) {
 	c.owner = l
 	if err := l.admit(c); err != nil {
 		l.refuse(c, err)
@@ -265,6 +271,9 @@ func (l *Listener) admit(c *Conn) error {
 	l.conns[c] = true
 	if l.table != nil {
 		l.table.join(c.peer.Identity)
+	}
+	if l.opt.MaxStranger == 0 {
+		c.Trust()
 	}
 	return nil
 }
@@ -425,14 +434,15 @@ func newInbox() *inbox {
 	return b
 }
 
-// put appends d, waiting for room. It reports false when the inbox is closed.
+// put appends d, waiting for room unless d is a refusal or of a connection that made way for another. It reports false
+// when it did not append d: the inbox is closed, or there was no room.
 func (b *inbox) put(d Delivery) bool {
 	size := d.Message.size()
 	b.mu.Lock()
-	for !b.closed && b.full(size) {
+	for !b.closed && b.full(size) && d.Kind != Refused && !(d.Conn != nil && d.Conn.isCrowded()) {
 		b.room.Wait()
 	}
-	if b.closed {
+	if b.closed || b.full(size) {
 		b.mu.Unlock()
 		return false
 	}
@@ -447,6 +457,13 @@ func (b *inbox) put(d Delivery) bool {
 		}
 	}
 	return true
+}
+
+// wake lets everybody who waits for room look again whether to.
+func (b *inbox) wake() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.room.Broadcast()
 }
 
 func (b *inbox) full(size int) bool {

@@ -38,6 +38,7 @@ type Publisher struct {
 	endpoint string
 	opt      PubOptions
 	ln       net.Listener // nil if it dials
+	waiting  strangers
 
 	ctx    context.Context // ends when Close has lingered
 	cancel context.CancelFunc
@@ -64,7 +65,7 @@ func ListenPub(endpoint string, opt PubOptions) (*Publisher, error) {
 		return nil, fmt.Errorf("publish on %s: %w", endpoint, err)
 	}
 	p.endpoint = endpointOf(p.ln.Addr())
-	p.wg.Go(func() { acceptAll(p.ctx, p.ln, &p.wg, p.accept, p.refuse) })
+	p.wg.Go(func() { acceptAll(p.ctx, p.ln, &p.wg, &p.waiting, p.accept, p.refuse) })
 	return p, nil
 }
 
@@ -96,7 +97,7 @@ func newPublisher(endpoint string, opt PubOptions) (*Publisher, address, error) 
 		return nil, address{}, err
 	}
 	opt.Options = common
-	p := &Publisher{opt: opt, ending: make(chan struct{}), all: make(map[*subscriber]struct{})}
+	p := &Publisher{opt: opt, waiting: strangers{typ: Pub, opt: opt.Options}, ending: make(chan struct{}), all: make(map[*subscriber]struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, addr, nil
 }
@@ -141,12 +142,11 @@ func (p *Publisher) Wanted(topic []byte) bool {
 func (p *Publisher) Dropped() uint64 { return p.dropped.Load() }
 
 // accept is the life of one connection to a publisher that listens.
-func (p *Publisher) accept(nc net.Conn) {
-	c := newConn(nc, Pub, p.opt.Options, remote(nc))
-	stop := hangUp(p.ctx, nc)
+func (p *Publisher) accept(c *Conn) {
+	stop := hangUp(p.ctx, c.nc)
 	err := c.handshake(func(*Peer) error { return nil })
 	if !stop() || err != nil {
-		nc.Close()
+		c.hangUp()
 		if p.ctx.Err() == nil {
 			p.refuse(fmt.Errorf("%s on %s: %w", c.peer, p.endpoint, err))
 		}
@@ -391,6 +391,9 @@ func (s *subscriber) handle(c *Conn, w wish) error {
 	s.mu.Lock()
 	added, err := s.asked.change(w)
 	s.mu.Unlock()
+	if added {
+		c.Trust()
+	}
 	if added && s.subscribed != nil {
 		s.subscribed(c.peer, w.prefix)
 	}

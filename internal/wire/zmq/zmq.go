@@ -78,6 +78,12 @@ type Options struct {
 	// message together, may hold. 0 means 1 GiB: above any tensor seen on the wire,
 	// below what takes a machine down. Sending is not limited.
 	MaxFrame int64
+	// MaxStranger is MaxFrame for a peer that the socket accepted until [Conn.Trust] is called for it. 0 means that peers
+	// are trusted as soon as they have shaken hands.
+	MaxStranger int64
+	// MaxStrangers is how many connections that have not shaken hands, or are not trusted yet, a socket that accepts holds
+	// at once; 0 means 1024. The oldest makes way for the next, with [ErrCrowded].
+	MaxStrangers int
 	// Linger is how long Close waits at most for written bytes to reach the peer.
 	// 0 means Close drops what was not flushed, and leaves the rest to the kernel,
 	// which may drop it too when unread input was pending.
@@ -95,15 +101,18 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Identity) > maxIdentity {
 		return o, fmt.Errorf("identity of %d bytes: ZeroMQ allows at most %d", len(o.Identity), maxIdentity)
 	}
-	if o.HandshakeTimeout < 0 || o.MaxFrame < 0 || o.Linger < 0 {
-		return o, fmt.Errorf("negative option: handshake timeout %v, max frame %d, linger %v",
-			o.HandshakeTimeout, o.MaxFrame, o.Linger)
+	if o.HandshakeTimeout < 0 || o.MaxFrame < 0 || o.MaxStranger < 0 || o.MaxStrangers < 0 || o.Linger < 0 {
+		return o, fmt.Errorf("negative option: handshake timeout %v, max frame %d, max stranger %d, max strangers %d, linger %v",
+			o.HandshakeTimeout, o.MaxFrame, o.MaxStranger, o.MaxStrangers, o.Linger)
 	}
 	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = defaultHandshakeTimeout
 	}
 	if o.MaxFrame == 0 {
 		o.MaxFrame = defaultMaxFrame
+	}
+	if o.MaxStrangers == 0 {
+		o.MaxStrangers = maxStrangers
 	}
 	return o, nil
 }

@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,11 @@ import (
 
 // A session is the tap's work for one engine, from its HELLO to the hang-up.
 type session struct {
-	tap  *tap
-	rank *rank
-	peer zmq.Peer // the engine, on the handshake socket
-	host string   // by which the engine reached the tap
+	tap   *tap
+	index int      // of the engine
+	rank  *rank    // nil until the frontend has answered it
+	peer  zmq.Peer // the engine, on the handshake socket
+	host  string   // by which the engine reached the tap
 
 	gates []*zmq.Gate
 	links chan linkEnd
@@ -40,6 +42,14 @@ type link struct {
 	client   int
 	upstream string // the frontend's address
 	gate     *zmq.Gate
+	// registered is closed when the engine has registered on the input of this client, from then on coming from host.
+	registered *registered
+}
+
+// registered is what the two links of a client know of the engine.
+type registered struct {
+	done chan struct{}
+	host string // valid once done is closed
 }
 
 func (l *link) String() string {
@@ -130,16 +140,23 @@ func leftAbruptly(err error) bool {
 // relay behind for whatever else the two say there.
 func (s *session) handshake(deadline, ctx context.Context, engine *zmq.Conn, hello zmq.Message) ([]*link, error) {
 	l := &link{channel: Handshake, upstream: s.tap.cfg.Frontend}
-	s.saw(l, FromEngine, hello)
-	frontend, err := zmq.DialAs(deadline, l.upstream, s.peer, zmq.Options{})
+	asking, giveUp := context.WithCancelCause(deadline)
+	defer giveUp(nil)
+	stop := engine.Watch(func() { giveUp(errUnanswered) })
+	defer stop()
+	frontend, err := zmq.DialAs(asking, l.upstream, s.peer, zmq.Options{MaxFrame: protocol.MaxInit})
 	if err != nil {
 		return nil, fmt.Errorf("the frontend's handshake: %w", err)
 	}
-	init, err := exchange(deadline, frontend, hello)
+	init, err := exchange(asking, frontend, hello)
+	if err == nil {
+		err = s.tap.join(s, init)
+	}
 	if err != nil {
 		frontend.Close()
 		return nil, fmt.Errorf("the frontend's answer to HELLO: %w", err)
 	}
+	s.saw(l, FromEngine, hello)
 	s.saw(l, FromFrontend, init)
 	links, rewritten, err := s.openLinks(init)
 	if err == nil {
@@ -149,6 +166,7 @@ func (s *session) handshake(deadline, ctx context.Context, engine *zmq.Conn, hel
 		frontend.Close()
 		return nil, err
 	}
+	stop()
 	// Its end means nothing: both sides leave this socket once they are ready.
 	s.tap.wg.Go(func() {
 		_, _ = zmq.Relay(ctx, engine, frontend, s.observer(l, FromEngine), s.observer(l, FromFrontend))
@@ -176,8 +194,12 @@ func (s *session) openLinks(init zmq.Message) (links []*link, rewritten []byte, 
 	if len(init) != 1 {
 		return nil, nil, fmt.Errorf("the frontend's answer to HELLO has %d frames, want 1", len(init))
 	}
+	clients := map[int]*registered{}
 	rewritten, err = protocol.RewriteInit(init[0], func(key protocol.AddressKey, client int, address string) (string, error) {
-		l := &link{client: client, upstream: address}
+		if clients[client] == nil {
+			clients[client] = &registered{done: make(chan struct{})}
+		}
+		l := &link{client: client, upstream: address, registered: clients[client]}
 		typ := zmq.Pull
 		switch key {
 		case protocol.InputAddresses:
@@ -192,7 +214,7 @@ func (s *session) openLinks(init zmq.Message) (links []*link, rewritten []byte, 
 		if l.channel == CoordinatorInput || l.channel == CoordinatorOutput {
 			return s.share(l, typ)
 		}
-		if l.gate, err = s.tap.openGate(s.host, fmt.Sprintf("r%d.%s%d", s.rank.index, l.channel, client), typ); err != nil {
+		if l.gate, err = s.tap.openGate(s.host, fmt.Sprintf("r%d.%s%d", s.index, l.channel, client), typ); err != nil {
 			return "", err
 		}
 		s.gates = append(s.gates, l.gate)
@@ -204,20 +226,21 @@ func (s *session) openLinks(init zmq.Message) (links []*link, rewritten []byte, 
 
 // serve is the life of one link.
 func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
-	engine, err := l.gate.Accept(deadline)
+	engine, registration, err := s.accept(deadline, l)
 	if err != nil {
 		return linkEnd{l, fmt.Errorf("the engine did not connect its %s: %w", l, err)}
 	}
+	l.gate.Close() // nobody else is to come
 	frontend, err := zmq.DialAs(deadline, l.upstream, engine.Peer(), zmq.Options{})
 	if err != nil {
 		engine.Close()
 		return linkEnd{l, fmt.Errorf("the frontend's %s: %w", l, err)}
 	}
 	if l.channel == Input {
-		if end := s.register(deadline, l, engine, frontend); end != nil {
+		if err := s.register(l, registration, frontend); err != nil {
 			engine.Close()
 			frontend.Close()
-			return *end
+			return linkEnd{l, err}
 		}
 	}
 	select {
@@ -228,24 +251,101 @@ func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
 	return linkEnd{l, err}
 }
 
+// accept waits for the engine's own connection. On an input that is the first that registers with the engine's identity;
+// on an output, where nobody says who he is, the first that comes from where the engine registered.
+func (s *session) accept(ctx context.Context, l *link) (*zmq.Conn, zmq.Message, error) {
+	if l.channel == Input {
+		return s.acceptInput(ctx, l)
+	}
+	select {
+	case <-l.registered.done:
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+	for {
+		c, err := l.gate.Accept(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if hostOf(c) == l.registered.host {
+			return c, nil, nil
+		}
+		s.tap.refusals.Add(fmt.Errorf("%s on the engine's %s: the engine is at %s", c.Peer(), l, l.registered.host))
+		c.Close()
+	}
+}
+
+func (s *session) acceptInput(ctx context.Context, l *link) (*zmq.Conn, zmq.Message, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	type candidate struct {
+		conn *zmq.Conn
+		msg  zmq.Message
+	}
+	found := make(chan candidate)
+	failed := make(chan error, 1)
+	s.tap.wg.Go(func() {
+		for {
+			c, err := l.gate.Accept(ctx)
+			if err != nil {
+				failed <- err
+				return
+			}
+			s.tap.wg.Go(func() {
+				msg, err := s.receiveRegistration(ctx, c)
+				if err == nil {
+					select {
+					case found <- candidate{c, msg}:
+						return
+					case <-ctx.Done():
+					}
+				}
+				c.Close()
+				if err != nil && ctx.Err() == nil {
+					s.tap.refusals.Add(fmt.Errorf("%s on the engine's %s: %w", c.Peer(), l, err))
+				}
+			})
+		}
+	})
+	select {
+	case one := <-found:
+		one.conn.Trust()
+		l.registered.host = hostOf(one.conn)
+		close(l.registered.done)
+		return one.conn, one.msg, nil
+	case err := <-failed:
+		return nil, nil, err
+	}
+}
+
+// receiveRegistration receives the first message of a connection, if it has the engine's identity.
+func (s *session) receiveRegistration(ctx context.Context, c *zmq.Conn) (zmq.Message, error) {
+	if got := c.Peer().Identity; !bytes.Equal(got, s.peer.Identity) {
+		return nil, fmt.Errorf("identity %x, the engine's is %x", got, s.peer.Identity)
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	msg, err := c.Recv()
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	return msg, err
+}
+
+// hostOf is where a connection comes from, without the port; empty for ipc.
+func hostOf(c *zmq.Conn) string {
+	host, _, _ := net.SplitHostPort(c.Peer().Addr)
+	return host
+}
+
 // register passes on what the engine registers with, unless it is of another line
 // than the recording is to be: then nothing of it is forwarded, and nothing served.
-func (s *session) register(ctx context.Context, l *link, engine, frontend *zmq.Conn) *linkEnd {
-	stop := context.AfterFunc(ctx, func() { engine.Close() })
-	defer stop()
-	msg, err := engine.Recv()
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return &linkEnd{l, fmt.Errorf("the engine did not register on %s: %w", l, err)}
+func (s *session) register(l *link, registration zmq.Message, frontend *zmq.Conn) error {
+	if err := guard(s.tap.cfg.Observe.VLLMVersion, registration[0]); err != nil {
+		return err
 	}
-	if err := guard(s.tap.cfg.Observe.VLLMVersion, msg[0]); err != nil {
-		return &linkEnd{l, err}
-	}
-	s.saw(l, FromEngine, msg)
-	if err := frontend.Send(msg...); err != nil {
-		return &linkEnd{l, fmt.Errorf("the registration on %s: %w", l, err)}
+	s.saw(l, FromEngine, registration)
+	if err := frontend.Send(registration...); err != nil {
+		return fmt.Errorf("the registration on %s: %w", l, err)
 	}
 	return nil
 }
@@ -287,15 +387,29 @@ func (s *session) share(l *link, typ zmq.Type) (string, error) {
 	return gate.Endpoint(), nil
 }
 
+// maxCoordinated is how many connections to an address of the coordinator are relayed at once: more than engines in any
+// group. Nobody says who he is there.
+const maxCoordinated = 512
+
 // serveShared relays the connections of all engines until ctx ends.
 func (s *session) serveShared(ctx context.Context, l *link) {
 	defer l.gate.Close()
+	places := make(chan struct{}, maxCoordinated)
 	for {
 		engine, err := l.gate.Accept(ctx)
 		if err != nil {
 			return
 		}
-		s.tap.wg.Go(func() { s.coordinate(ctx, l, engine) })
+		select {
+		case places <- struct{}{}:
+			s.tap.wg.Go(func() {
+				defer func() { <-places }()
+				s.coordinate(ctx, l, engine)
+			})
+		default:
+			engine.Close()
+			s.tap.refusals.Add(fmt.Errorf("%s on %s: %d connections are relayed already", engine.Peer(), l, maxCoordinated))
+		}
 	}
 }
 
@@ -346,10 +460,17 @@ func (w *linkObserver) what() string {
 	return fmt.Sprintf("%s hung up on %s %d", who, w.src.channel, w.src.client)
 }
 
+// maxSmall is what is kept of a message of the handshake or of a coordinator, whose messages have some 100 bytes.
+const maxSmall = protocol.MaxInit
+
 // Limits implements [zmq.Observer]: tensors behind the second frame are of use to the
 // raw frames alone.
 func (w *linkObserver) Limits() (message int64, tails bool) {
-	return w.session.tap.cfg.MaxObserved, w.session.tap.cfg.Frames.Path != ""
+	message = w.session.tap.cfg.MaxObserved
+	if w.src.channel != Input && w.src.channel != Output {
+		message = min(message, maxSmall)
+	}
+	return message, w.session.tap.cfg.Frames.Path != ""
 }
 
 // LineError is an engine of another line than the recording was asked for.
@@ -387,7 +508,11 @@ func (t *tap) openGate(host, name string, typ zmq.Type) (*zmq.Gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return zmq.OpenGate(endpoint, typ, zmq.Options{}, t.refused)
+	opt := zmq.Options{}
+	if typ == zmq.Router {
+		opt.MaxStranger = protocol.MaxStatus // until the engine has registered
+	}
+	return zmq.OpenGate(endpoint, typ, opt, t.refusals.Add)
 }
 
 func (t *tap) dataEndpoint(host, name string) (string, error) {
@@ -415,29 +540,70 @@ func (t *tap) dataEndpoint(host, name string) (string, error) {
 	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(first+int(t.ports.Add(1))-1)), nil
 }
 
-// join makes an engine that said HELLO one of the tap's.
-func (t *tap) join(index int) (*rank, error) {
+// maxJoining is how many engines may wait for the frontend's answer at once: more than a group has.
+const maxJoining = 512
+
+// begin takes the HELLO of a connection that would be an engine. Whether it is, the frontend decides by its answer.
+func (t *tap) begin(peer zmq.Peer, hello zmq.Message) (index int, err error) {
+	if index, err = protocol.EngineIndex(peer.Identity); err != nil {
+		return 0, err
+	}
+	if len(hello) != 1 || !protocol.IsHello(hello[0]) {
+		return 0, errors.New("the first message is no HELLO")
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ranks[index] != nil {
-		return nil, fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
+	switch {
+	case t.ranks[index] != nil || t.joining[index]:
+		return 0, fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
+	case t.announced > 0 && index >= t.announced:
+		return 0, fmt.Errorf("engine %d said HELLO, and the frontend has %d engines", index, t.announced)
+	case len(t.joining) >= maxJoining:
+		return 0, fmt.Errorf("engine %d said HELLO while %d others wait for the frontend's answer", index, maxJoining)
 	}
-	t.first.Stop()
-	r := t.newRank(index)
-	t.ranks[index] = r
-	t.alive++
-	t.cfg.Counts.Engines.Add(1)
-	return r, nil
+	t.joining[index] = true
+	return index, nil
 }
 
-// leave takes the end of a session.
-func (t *tap) leave(err error) {
+// join makes an engine that the frontend has answered one of the tap's: from here on it has files.
+func (t *tap) join(s *session, init zmq.Message) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if len(init) == 1 {
+		t.announced = protocol.AnnouncedEngines(init[0])
+	}
+	if t.announced > 0 && s.index >= t.announced {
+		return fmt.Errorf("the frontend has %d engines, of which this is none", t.announced)
+	}
+	delete(t.joining, s.index)
+	t.first.Stop()
+	s.rank = t.newRank(s.index)
+	t.ranks[s.index] = s.rank
+	t.alive++
+	t.cfg.Counts.Engines.Add(1)
+	return nil
+}
+
+// errUnanswered is the end of an engine that did not wait for the frontend's answer to its HELLO.
+var errUnanswered = errors.New("the engine hung up before it was answered")
+
+// leave takes the end of a session. One that never had a rank ends the tap only if there is no other, and the frontend
+// does not answer, or the time for the first engine is over.
+func (t *tap) leave(s *session, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.rank == nil {
+		delete(t.joining, s.index)
+		if err != nil && (len(t.ranks)+len(t.joining) > 0 || errors.Is(err, errUnanswered) && !t.late) {
+			t.refusals.Add(err)
+			return
+		}
+	} else {
+		t.alive--
+	}
 	if err != nil {
 		t.ends = append(t.ends, err)
 	}
-	t.alive--
 	if t.alive == 0 {
 		t.last.Do(func() { close(t.over) })
 	}

@@ -114,12 +114,14 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	cfg = cfg.withDefaults()
 	t := &tap{
 		over: make(chan struct{}),
-		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, shared: map[string]*zmq.Gate{},
-		queue: newQueue(time.Now(), cfg.QueueLimit, &cfg.Counts.Queued),
+		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, joining: map[int]bool{}, shared: map[string]*zmq.Gate{},
+		refusals: zmq.NewRefusalLog(cfg.Log, "a connection was refused"),
+		queue:    newQueue(time.Now(), cfg.QueueLimit, &cfg.Counts.Queued),
 	}
 	if err := t.probeOutputs(); err != nil {
 		return Summary{}, err
 	}
+	defer t.refusals.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.coordinator = ctx
@@ -159,14 +161,21 @@ type tap struct {
 	// coordinator ends the relays that no session owns.
 	coordinator context.Context
 
-	mu     sync.Mutex
-	ranks  map[int]*rank
-	shared map[string]*zmq.Gate // by the frontend's address
-	first  *time.Timer          // until an engine says HELLO
-	alive  int                  // sessions that have not ended
-	ends   []error              // of sessions
-	over   chan struct{}        // the last session has ended
-	last   sync.Once
+	refusals *zmq.RefusalLog
+
+	mu    sync.Mutex
+	ranks map[int]*rank
+	// joining are the engines that have said HELLO and that the frontend has not answered yet. They have no files, and
+	// their leaving means nothing.
+	joining   map[int]bool
+	announced int                  // engines that the frontend has, 0 if it does not say
+	shared    map[string]*zmq.Gate // by the frontend's address
+	first     *time.Timer          // until an engine is known
+	late      bool                 // first has fired
+	alive     int                  // sessions of ranks that have not ended
+	ends      []error              // of sessions
+	over      chan struct{}        // the last session has ended
+	last      sync.Once
 	// finished is set when the recording has begun to end: who joins after that is not recorded.
 	finished bool
 	summary  Summary // once finished, as failure
@@ -196,14 +205,21 @@ func (t *tap) probeOutputs() error {
 
 // serve accepts engines until all is over.
 func (t *tap) serve(ctx context.Context) error {
-	gate, err := zmq.OpenGate(t.cfg.Listen, zmq.Router, zmq.Options{}, t.refused)
+	gate, err := zmq.OpenGate(t.cfg.Listen, zmq.Router, zmq.Options{MaxStranger: protocol.MaxStatus}, t.refusals.Add)
 	if err != nil {
 		return err
 	}
 	defer gate.Close()
 	t.log.Info("waiting for the engine", "address", gate.Endpoint(), "frontend", t.cfg.Frontend)
 
-	t.first = time.AfterFunc(t.cfg.HandshakeTimeout, func() { gate.Close() })
+	t.first = time.AfterFunc(t.cfg.HandshakeTimeout, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.late = true
+		if len(t.joining) == 0 { // they have a deadline of their own
+			go gate.Close()
+		}
+	})
 	defer t.first.Stop()
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -234,10 +250,6 @@ func (t *tap) why() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return errors.Join(t.ends...)
-}
-
-func (t *tap) refused(err error) {
-	t.log.Warn("a connection was refused", "cause", err)
 }
 
 // observe feeds the observers until the queue ends. It alone touches them.
@@ -456,24 +468,19 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 	if !stop() || err != nil {
 		engine.Close()
 		if ctx.Err() == nil && !errors.Is(err, zmq.ErrPeerGone) {
-			t.log.Warn("a connection said nothing", "cause", err)
+			t.refusals.Add(fmt.Errorf("no HELLO: %w", err))
 		}
 		return
 	}
-	index, err := protocol.EngineIndex(engine.Peer().Identity)
+	index, err := t.begin(engine.Peer(), hello)
 	if err != nil {
 		engine.Close()
-		t.log.Warn("a connection is no engine's", "peer", engine.Peer(), "cause", err)
+		t.refusals.Add(fmt.Errorf("%s: %w", engine.Peer(), err))
 		return
 	}
-	r, err := t.join(index)
-	if err != nil {
-		engine.Close()
-		t.log.Error("an engine was refused", "cause", err)
-		return
-	}
+	engine.Trust()
 	s := &session{
-		tap: t, rank: r, peer: engine.Peer(), host: engine.LocalHost(),
+		tap: t, index: index, peer: engine.Peer(), host: engine.LocalHost(),
 		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *linkObserver, 1),
 	}
 	err = s.run(ctx, engine, hello)
@@ -482,5 +489,5 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 	} else {
 		err = nil
 	}
-	t.leave(err)
+	t.leave(s, err)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
@@ -219,6 +220,7 @@ type rawFrontend struct {
 	shake, in, out *zmq.Listener
 	coordinator    protocol.Addresses // of which only the coordinator's are used
 	outAt          string             // instead of out
+	strangers      func(told protocol.Addresses)
 	identity       []byte
 }
 
@@ -288,6 +290,9 @@ func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registra
 		t.Fatal("the engine was told the frontend's own addresses")
 	}
 	e.told = a
+	if f.strangers != nil {
+		f.strangers(a)
+	}
 	e.in, e.out = dial(a.Inputs[0], zmq.Dealer), dial(a.Outputs[0], zmq.Push)
 	mustSend(t, e.in, registration)
 	if got := next(t, f.in).Message[0]; !bytes.Equal(got, registration) {
@@ -775,6 +780,109 @@ func TestTapRefusesAnEngineTwice(t *testing.T) {
 	mustSend(t, e.out, oneToken(t, 0, "a"))
 	next(t, f.out)
 	tap.stop()
+}
+
+// Strangers on every socket that the tap opens change nothing for the engine: no files and no ranks come of them, and what
+// they send is not kept.
+func TestTapAmongStrangers(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), nil)
+	stranger := func(endpoint string, typ zmq.Type, identity []byte) *zmq.Conn {
+		c, err := zmq.Dial(patient(t), endpoint, typ, zmq.Options{Identity: identity})
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	refused := func(c *zmq.Conn, what string) {
+		t.Helper()
+		if _, err := c.Recv(); !errors.Is(err, zmq.ErrPeerGone) {
+			t.Errorf("%s got %v, want a hang-up", what, err)
+		}
+	}
+	hello := protocol.EngineHandshake{}.Hello()
+	stranger(tap.engine, zmq.Dealer, protocol.Identity(0)) // says nothing
+	for _, wrong := range []struct {
+		what     string
+		identity []byte
+		message  []byte
+	}{
+		{"a large message", protocol.Identity(0), make([]byte, protocol.MaxStatus+1)},
+		{"no HELLO", protocol.Identity(0), protocol.EngineHandshake{}.Ready()},
+		{"no engine's identity", []byte("engine"), hello},
+	} {
+		c := stranger(tap.engine, zmq.Dealer, wrong.identity)
+		_ = c.Send(wrong.message) // it is hung up on in the middle
+		refused(c, wrong.what)
+	}
+	// The frontend does not answer these, and the tap asks it for the second one only when it has given up the first.
+	left := stranger(tap.engine, zmq.Dealer, protocol.Identity(0))
+	mustSend(t, left, hello)
+	next(t, f.shake)
+	left.Close()
+	for d := event(t, f.shake); d.Kind != zmq.Gone; d = event(t, f.shake) {
+	}
+	mustSend(t, stranger(tap.engine, zmq.Dealer, protocol.Identity(9)), hello)
+	next(t, f.shake)
+	if files, err := filepath.Glob(tap.path("*")); err != nil || len(files) > 0 {
+		t.Errorf("files of strangers: %v, %v", files, err)
+	}
+
+	f.strangers = func(told protocol.Addresses) {
+		stranger(told.Inputs[0], zmq.Dealer, protocol.Identity(0)) // says nothing
+		refused(stranger(told.Inputs[0], zmq.Dealer, protocol.Identity(1)), "another identity on the input")
+		c := stranger(told.Inputs[0], zmq.Dealer, protocol.Identity(0))
+		_ = c.Send(make([]byte, protocol.MaxStatus+1))
+		refused(c, "a large registration")
+	}
+	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	mustSend(t, e.out, oneToken(t, 0, "a"))
+	next(t, f.out)
+	tap.stop()
+	if len(tap.sum.Ranks) != 1 || tap.sum.Ranks[0].Rank != 0 {
+		t.Errorf("recorded engines %+v, want engine 0 alone", tap.sum.Ranks)
+	}
+}
+
+// event is the next event on l.
+func event(t *testing.T, l *zmq.Listener) zmq.Delivery {
+	t.Helper()
+	d, err := l.Recv(patient(t))
+	require.NoError(t, err)
+	return d
+}
+
+// A frontend that says how many engines it has is not asked for others.
+func TestTapTakesTheEnginesThatAreAnnounced(t *testing.T) {
+	noLeaks(t)
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), nil)
+	dial := func(index int) *zmq.Conn {
+		c, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(index)})
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		mustSend(t, c, protocol.EngineHandshake{}.Hello())
+		return c
+	}
+	init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+	init = pack.AppendMapHeader(init[:len(init)-1], 1)
+	init = pack.AppendInt(pack.AppendString(init, "data_parallel_size"), 2)
+	first := dial(1)
+	d := next(t, f.shake)
+	require.NoError(t, f.shake.Send(d.Peer.Identity, init))
+	_, err := first.Recv()
+	require.NoError(t, err)
+	if _, err := dial(2).Recv(); !errors.Is(err, zmq.ErrPeerGone) {
+		t.Errorf("engine 2 of 2 got %v, want a hang-up", err)
+	}
+	dial(0)
+	if d := next(t, f.shake); !bytes.Equal(d.Peer.Identity, protocol.Identity(0)) {
+		t.Errorf("the frontend was asked for engine %x, want engine 0 and no other", d.Peer.Identity)
+	}
+	tap.stop()
+	if len(tap.sum.Ranks) != 1 {
+		t.Errorf("%d engines were recorded, want the one that was answered", len(tap.sum.Ranks))
+	}
 }
 
 func TestTapAddresses(t *testing.T) {

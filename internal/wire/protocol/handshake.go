@@ -78,6 +78,19 @@ func DecodeStatus(payload []byte) (s Status, err error) {
 	return s, nil
 }
 
+// IsHello reports whether a message is a HELLO, whatever else it says than a line that is known does.
+func IsHello(payload []byte) bool {
+	var status string
+	err := eachKey(payload, func(key string, cur *pack.Cursor) (err error) {
+		if key != "status" {
+			return cur.Skip()
+		}
+		status, err = cur.StrString()
+		return err
+	})
+	return err == nil && status == "HELLO"
+}
+
 // Addresses is EngineZmqAddresses (vllm/v1/engine/utils.py): where the frontend
 // listens. Inputs and outputs pair up; their position is the client index.
 type Addresses struct {

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -248,4 +249,47 @@ func TestReadyOptional(t *testing.T) {
 		declared = append(declared, f.Name)
 	}
 	require.NoDiff(t, cmp.Diff(declared, keys(t, events)), "-declared +written")
+}
+
+// An engine opens two sockets for each pair of addresses, so their number is bounded.
+func TestInitOfManyClients(t *testing.T) {
+	for _, test := range []struct {
+		clients int
+		want    string
+	}{
+		{MaxClients, ""},
+		{MaxClients + 1, "257 addresses, at most 256 are taken"},
+		{20_000, "20000 addresses, at most 256 are taken"},
+	} {
+		address := "ipc:///" + strings.Repeat("x", 100)
+		a := Addresses{Inputs: slices.Repeat([]string{address}, test.clients), Outputs: slices.Repeat([]string{address}, test.clients)}
+		init := AppendInit(nil, a)
+		_, err := DecodeInit(init)
+		if test.want == "" && (err != nil || len(init) > MaxInit) || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%d clients, %d bytes: %v, want %q", test.clients, len(init), err, test.want)
+		}
+	}
+}
+
+func TestAnnouncedEngines(t *testing.T) {
+	size := func(value []byte) []byte {
+		return append(pack.AppendString(pack.AppendInt(pack.AppendString(pack.AppendMapHeader(nil, 2), "_coord_store_port"), 1), "data_parallel_size"), value...)
+	}
+	for _, test := range []struct {
+		name     string
+		parallel []byte
+		want     int
+	}{
+		{"nothing", pack.AppendMapHeader(nil, 0), 0},
+		{"four", size(pack.AppendInt(nil, 4)), 4},
+		{"a negative number", size(pack.AppendInt(nil, -4)), 0},
+		{"no number", size(pack.AppendString(nil, "4")), 0},
+		{"no map", pack.AppendInt(nil, 1), 0},
+	} {
+		init := pack.AppendMapHeader(pack.AppendString(pack.AppendMapHeader(nil, 2), "addresses"), 0)
+		init = append(pack.AppendString(init, "parallel_config"), test.parallel...)
+		if got := AnnouncedEngines(init); got != test.want {
+			t.Errorf("%s: %d engines, want %d", test.name, got, test.want)
+		}
+	}
 }

@@ -40,6 +40,26 @@ func RewriteInit(payload []byte, replace func(socket AddressKey, client int, add
 	return out, nil
 }
 
+// AnnouncedEngines is how many engines a frontend says in INIT that it has, 0 if it does not say: only one in Python with
+// a mixture-of-experts model does.
+func AnnouncedEngines(payload []byte) (n int) {
+	_ = eachKey(payload, func(key string, cur *pack.Cursor) error {
+		raw, err := cur.Raw()
+		if err != nil || key != "parallel_config" {
+			return err
+		}
+		return eachKey(raw, func(key string, cur *pack.Cursor) error {
+			if key != "data_parallel_size" {
+				return cur.Skip()
+			}
+			size, err := cur.Int()
+			n = max(int(size), 0)
+			return err
+		})
+	})
+	return n
+}
+
 // An AddressKey is a key of [Addresses] on the wire.
 type AddressKey string
 

@@ -245,6 +245,29 @@ func (c *Conn) answer(command []byte) error {
 	return nil
 }
 
+// Watch calls gone, once and from a goroutine of its own, when the peer leaves before stop is called: for who waits for
+// something else and does not receive. Nothing that the peer sends is lost, and nothing is watched behind it.
+func (c *Conn) Watch(gone func()) (stop func()) {
+	ended := make(chan struct{})
+	var stopped atomic.Bool
+	go func() {
+		defer close(ended)
+		c.rmu.Lock()
+		_, err := c.fr.br.Peek(1)
+		c.rmu.Unlock()
+		if err != nil && !stopped.Load() {
+			gone()
+		}
+	}()
+	return sync.OnceFunc(func() {
+		stopped.Store(true)
+		// Errors are those of a connection that already ended.
+		_ = c.SetReadDeadline(time.Now())
+		<-ended
+		_ = c.SetReadDeadline(time.Time{})
+	})
+}
+
 // SetReadDeadline bounds Recv, as [net.Conn] does; the zero time lifts it.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.setDeadline(t, c.nc.SetReadDeadline)

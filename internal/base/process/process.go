@@ -26,7 +26,7 @@ type Options struct {
 	// Output gets a copy of what is kept in the tail, as it comes. The process waits while Output does, and what Output
 	// fails to take is gone: an owner's full disk does not end its children.
 	Output io.Writer
-	// Grace is the time between SIGTERM and SIGKILL, default 5 seconds.
+	// Grace is the time between SIGTERM and SIGKILL, default 5 seconds, see [Process.Patience].
 	Grace time.Duration
 	// Guarded has the whole group killed when this process dies, however that dies: for a program that starts others. It
 	// takes a Unix with /bin/sh.
@@ -38,6 +38,8 @@ const (
 	defaultGrace = 5 * time.Second
 	// A descendant may hold the output open after the process has ended: this is all the time it has to end as well.
 	outputDelay = time.Second
+	// A process that waits for a processor all the time is waited for that many times as long as one that has one.
+	mostStarved = 8
 	// Nothing survives SIGKILL but what hangs inside the kernel, on a dead network disk for example.
 	killPatience = 10 * time.Second
 )
@@ -181,13 +183,12 @@ func (p *Process) Stop(ctx context.Context) error {
 		return nil
 	}
 	terminateGroup(p.cmd)
-	grace := time.NewTimer(p.grace)
-	defer grace.Stop()
+	limited, cancel := p.Patience(ctx, p.grace, context.DeadlineExceeded)
+	defer cancel()
 	select {
 	case <-p.done:
 		return nil
-	case <-grace.C:
-	case <-ctx.Done():
+	case <-limited.Done():
 	}
 	p.killed.Store(true)
 	killGroup(p.cmd)
@@ -199,6 +200,29 @@ func (p *Process) Stop(ctx context.Context) error {
 	case <-patience.C:
 		return fmt.Errorf("stop %s: process %d is still there %v after SIGKILL: it hangs inside the kernel", p.name, p.Pid(), killPatience)
 	}
+}
+
+// Patience returns a context that ends with ctx, or by cause when d is over: a deadline for a process that hangs, and not for
+// one that is slow since others want the processors. So on Linux the time in which the process, or one of its group, was
+// ready to run and had no processor does not count, up to a whole that is [mostStarved] times d.
+func (p *Process) Patience(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		left, most := d, time.Now().Add(mostStarved*d)
+		for waited := groupWaited(p.Pid()); left > 0 && time.Now().Before(most); {
+			looked := time.Now()
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(max(left, d/20)): // not at once again, if it waited for a moment only
+			}
+			now, passed := groupWaited(p.Pid()), time.Since(looked)
+			left -= passed - min(max(now-waited, 0), passed)
+			waited = now
+		}
+		cancel(cause)
+	}()
+	return ctx, func() { cancel(context.Canceled) }
 }
 
 // ExitError is the end of a process, as an error: for whoever needed it alive.

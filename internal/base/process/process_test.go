@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,6 +48,25 @@ func TestStopKillsAStubbornGroup(t *testing.T) {
 			wantEverybodyGone(t, stdout)
 		})
 	}
+}
+
+// A process that only has to wait for a processor is not one that hangs: it ends by itself, after more time than the grace has.
+func TestStopWaitsForTheStarved(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not tell who waits for a processor")
+	}
+	const script = `trap 'i=0; while [ $((i += 1)) -le '$1' ]; do (while :; do :; done) & done; sleep 0.9; exit 7' TERM
+		echo ready; while :; do sleep 0.01; done`
+	p, stdout := startPiped(t, exec.Command("sh", "-c", script, "sh", strconv.Itoa(3*runtime.NumCPU())), Options{Grace: 300 * time.Millisecond})
+	readLine(t, stdout)
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var exit *ExitError
+	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Code != 7 || p.Killed() {
+		t.Errorf("ended with %v, want exit code 7", err)
+	}
+	wantEverybodyGone(t, stdout)
 }
 
 func TestStopTerminatesFirst(t *testing.T) {

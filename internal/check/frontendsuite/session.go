@@ -137,9 +137,11 @@ func (d Demoted) Handle(ctx context.Context, r slog.Record) error {
 // lost ends the session. A frontend that goes hangs up before its end is known, and
 // how it ended says more than that it hung up.
 func (s *frontendSession) lost(err error) {
+	patience, stop := s.frontend.Patience(context.Background(), exitPatience, nil)
+	defer stop()
 	select {
 	case <-s.frontend.Done():
-	case <-time.After(exitPatience):
+	case <-patience.Done():
 		s.cancel(check.WithCode(check.CodeFrontend, fmt.Errorf("the engine side ended: %w; %s", err, s.frontend.Said())))
 	case <-s.ctx.Done():
 	}

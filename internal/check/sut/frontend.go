@@ -158,6 +158,14 @@ func (p *FrontendProcess) Done() <-chan struct{} {
 	return p.Process.Done()
 }
 
+// Patience is that of the process, and plain time for a frontend that somebody else started.
+func (p *FrontendProcess) Patience(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	if p.Process == nil {
+		return context.WithTimeoutCause(ctx, d, cause)
+	}
+	return p.Process.Patience(ctx, d, cause)
+}
+
 // Exit tells how the process ended.
 func (p *FrontendProcess) Exit() error { return p.Process.Exit() }
 

@@ -190,12 +190,12 @@ func (s *Server) Complete(ctx context.Context, r openai.Request) (openai.Complet
 	if err == nil || errors.As(err, &status) || ctx.Err() != nil {
 		return completion, err
 	}
-	timer := time.NewTimer(exitDelay)
-	defer timer.Stop()
+	patience, stop := s.process.Patience(context.Background(), exitDelay, nil)
+	defer stop()
 	select {
 	case <-s.process.Done():
 		err = fmt.Errorf("%w: %w", err, s.process.Exit())
-	case <-timer.C:
+	case <-patience.Done():
 	}
 	return completion, err
 }

@@ -180,15 +180,15 @@ const helpTime = 30 * time.Second
 
 // Runs returns an error unless a vllm-rs is a program for this machine. One that is not says nothing about its release.
 func Runs(ctx context.Context, binary string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, helpTime, fmt.Errorf("no end within %v", helpTime))
-	defer cancel()
 	p, err := process.Start(exec.Command(binary, "serve", "--help"), process.Options{Tail: 400})
 	var path *os.PathError
 	if errors.As(err, &path) {
 		err = path.Err // the path is in the sentence below
 	}
 	if err == nil {
-		if err = p.Wait(ctx); err == nil {
+		limited, cancel := p.Patience(ctx, helpTime, fmt.Errorf("no end within %v", helpTime))
+		defer cancel()
+		if err = p.Wait(limited); err == nil {
 			return nil
 		}
 		err = errors.Join(err, p.Stop(ctx))

@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must come; nothing is timed by it.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // session is a player and a frontend of its line over real sockets. When the
 // test ends both are stopped, and no goroutine may be left.

@@ -19,7 +19,7 @@ func oneReplay(line string) []string {
 // TestBadEngine: whatever an engine does, the command ends with a report, says what
 // happened and exits by it, and no process is left.
 func TestBadEngine(t *testing.T) {
-	soon := []string{"--connect-timeout", "2s", "--idle-timeout", "500ms"}
+	soon := []string{"--connect-timeout", "2s", "--idle-timeout", "3s"}
 	notExecutable, err := filepath.Abs("../../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestBadEngine(t *testing.T) {
 		{"floods with bytes", mockEngine(t, "flood-bytes", replaying), "0.33", nil, 1, `^  R005 .*has 104857600 bytes .* the limit is 67108864`},
 		{"hangs before HELLO", mockEngine(t, "hangs-before-hello", replaying), "0.33", soon, 3, `^  R004 waiting for HELLO: no handshake within 2s; the last of the engine's output: \| waiting for a GPU`},
 		{"hangs before READY", mockEngine(t, "hangs-before-ready", replaying), "0.33", soon, 3, `^  R004 waiting for the registration .*: no handshake within 2s`},
-		{"hangs in the middle", mockEngine(t, "hangs-midway", replaying), "0.33", soon, 3, `^  R006 no output for 500ms; 1 open: request 0 \(line 2\) after 3 of 16 tokens`},
+		{"hangs in the middle", mockEngine(t, "hangs-midway", replaying), "0.33", soon, 3, `^  R006 no output for 3s; 1 open: request 0 \(line 2\) after 3 of 16 tokens`},
 		{"forks what stays", mockEngine(t, "forks", replaying), "0.33", nil, 0, `^PASS: `},
 		{"goes into the background", mockEngine(t, "daemon", replaying), "0.33", nil, 1, `^  R005 .* ended: exit status 0, without any output`},
 		{"ends at once", "true {handshake}", "0.33", nil, 1, `^  R005 engine: true \(true tcp://127.0.0.1:\d+\) ended: exit status 0, without any output`},

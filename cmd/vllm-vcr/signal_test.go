@@ -25,7 +25,7 @@ type command struct {
 	stdout, stderr bytes.Buffer
 }
 
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 func start(t *testing.T, args ...string) *command {
 	t.Helper()

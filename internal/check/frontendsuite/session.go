@@ -70,7 +70,7 @@ func openFrontend(ctx context.Context, e *sut.Env, g *check.Golden, line compat.
 		return nil, err
 	}
 	go s.watch()
-	starting, stop := context.WithTimeoutCause(s.ctx, patience, fmt.Errorf("it does not serve within %v", patience))
+	starting, stop := s.frontend.Patience(s.ctx, patience, fmt.Errorf("it does not serve within %v", patience))
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	if s.refused = s.healthy(starting); s.refused == nil {

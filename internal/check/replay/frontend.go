@@ -64,7 +64,7 @@ func playBehind(ctx context.Context, e *sut.Env, server *vllmrs.Server, opt play
 // awaitFrontend waits until the frontend serves. That it does not, although the engine
 // is there, lies around the engine.
 func awaitFrontend(ctx context.Context, e *sut.Env, server *vllmrs.Server) error {
-	ready, stop := context.WithTimeoutCause(ctx, e.Timeouts.Connect, fmt.Errorf("it does not serve within %v", e.Timeouts.Connect))
+	ready, stop := server.Patience(ctx, e.Timeouts.Connect, fmt.Errorf("it does not serve within %v", e.Timeouts.Connect))
 	defer stop()
 	err := server.Healthy(ready)
 	if err != nil && ctx.Err() == nil {

@@ -199,6 +199,16 @@ func (s *commandSubject) Pid() int {
 	}
 }
 
+// Patience is that of the process once there is one.
+func (s *commandSubject) Patience(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	select {
+	case <-s.started:
+		return s.process.Patience(ctx, d, cause)
+	case <-ctx.Done():
+		return context.WithCancel(ctx)
+	}
+}
+
 // Started is closed when there is a process.
 func (s *commandSubject) Started() <-chan struct{} { return s.started }
 

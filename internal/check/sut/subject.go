@@ -156,7 +156,11 @@ const mostZMQHandshake = 30 * time.Second
 
 // accept takes the subject through the handshake; version is what it is to be.
 func (e *Env) accept(s *Session, version string) (*Session, error) {
-	connect, stop := context.WithTimeoutCause(s.Context, e.Timeouts.Connect,
+	patience := context.WithTimeoutCause
+	if local, ok := s.Subject.(*commandSubject); ok {
+		patience = local.Patience
+	}
+	connect, stop := patience(s.Context, e.Timeouts.Connect,
 		check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
 	defer stop()
 	var err error

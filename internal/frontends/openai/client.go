@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,9 +33,41 @@ const (
 	idleTimeout = 2 * time.Second
 )
 
+// freshConn is a connection that takes no new request when it was idle for longer than idleTimeout: what closes idle
+// connections may be late, on a machine where others want the processors. A request of which nothing was written is sent
+// again by package http, on another connection.
+type freshConn struct {
+	net.Conn
+	read atomic.Pointer[time.Time] // when the last answer was read, nil after that
+}
+
+var errIdle = errors.New("the connection was idle for too long")
+
+func (c *freshConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	now := time.Now()
+	c.read.Store(&now)
+	return n, err
+}
+
+func (c *freshConn) Write(p []byte) (int, error) {
+	if read := c.read.Load(); read != nil && time.Since(*read) > idleTimeout {
+		return 0, errIdle
+	}
+	c.read.Store(nil)
+	return c.Conn.Write(p)
+}
+
 // NewTransport returns the connections to a frontend: direct ones, whatever proxy the environment names.
 func NewTransport() *http.Transport {
 	return &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &freshConn{Conn: conn}, nil
+		},
 		MaxIdleConns: idleConnections, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout,
 		DisableCompression: true,
 	}

@@ -3,10 +3,13 @@ package openai
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestEvents(t *testing.T) {
@@ -139,6 +142,47 @@ func FuzzReadStream(f *testing.F) {
 		}
 		if len(got.Tokens) > len(body) {
 			t.Errorf("%d tokens out of %d bytes", len(got.Tokens), len(body))
+		}
+	})
+}
+
+// stubConn takes and answers anything.
+type stubConn struct {
+	net.Conn
+	written int
+}
+
+func (c *stubConn) Read(p []byte) (int, error) { return len(p), nil }
+
+func (c *stubConn) Write(p []byte) (int, error) {
+	c.written += len(p)
+	return len(p), nil
+}
+
+// A connection that was idle for too long takes no byte of a new request, which package http then sends on another one; a
+// request of several parts is not cut, however long they take.
+func TestFreshConn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stub := &stubConn{}
+		conn := &freshConn{Conn: stub}
+		for _, step := range []struct {
+			pause   time.Duration // before
+			read    bool          // the answer, after
+			written int
+			err     error
+		}{
+			{idleTimeout + 1, false, 1, nil},
+			{idleTimeout + 1, true, 2, nil},
+			{idleTimeout, true, 3, nil},
+			{idleTimeout + 1, true, 3, errIdle},
+		} {
+			time.Sleep(step.pause)
+			if _, err := conn.Write([]byte("x")); !errors.Is(err, step.err) || stub.written != step.written {
+				t.Errorf("%v: %v, %d bytes written, want %v, %d", step.pause, err, stub.written, step.err, step.written)
+			}
+			if step.read {
+				_, _ = conn.Read(nil)
+			}
 		}
 	})
 }

@@ -136,6 +136,11 @@ func (s *Server) Model() string { return s.opt.ServedName }
 // Done returns a channel that is closed when the frontend has ended.
 func (s *Server) Done() <-chan struct{} { return s.process.Done() }
 
+// Patience is that of the process, see [process.Process.Patience].
+func (s *Server) Patience(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
+	return s.process.Patience(ctx, d, cause)
+}
+
 // Tail returns the last 16 KiB of what the frontend has written.
 func (s *Server) Tail() string { return s.process.Tail() }
 

@@ -15,50 +15,11 @@ import (
 func image(id string, offset, length int) change {
 	place := pack.AppendString(pack.AppendMapHeader(nil, 2), "offset")
 	place = pack.AppendInt(pack.AppendString(pack.AppendInt(place, int64(offset)), "length"), int64(length))
-	one := pack.AppendNil(pack.AppendString(pack.AppendMapHeader(nil, 3), "data"))
+	one := pack.AppendNil(pack.AppendString(pack.AppendMapHeader(nil, 4), "data"))
+	one = pack.AppendString(pack.AppendString(one, "mm_hash"), id)
 	one = pack.AppendString(pack.AppendString(one, "identifier"), id)
 	one = append(pack.AppendString(one, "mm_position"), place...)
 	return func(r *protocol.Request) { r.MMFeatures = append(pack.AppendArrayHeader(nil, 1), one...) }
-}
-
-// cachedOf asks one after the other, and returns how many tokens of each were found in
-// the prefix cache.
-func cachedOf(t *testing.T, opt Options, requests ...*protocol.Request) (cached []int64) {
-	t.Helper()
-	r := newRig(t, opt, 1)
-	for _, q := range requests {
-		r.submit(q)
-		r.runAll()
-		if got := r.answer(q.ID); got.err != "" {
-			t.Fatalf("%s: %s", q.ID, got.err)
-		}
-	}
-	for _, e := range r.envelopes {
-		if raw := e.Outputs.Outputs[0].Prefill; raw != nil {
-			cached = append(cached, decoded(t, raw).(map[string]any)["num_cached_tokens"].(int64))
-		}
-	}
-	return cached
-}
-
-// The same tokens are another prompt when the images behind them are others.
-func TestImagesAreInTheHashesOfBlocks(t *testing.T) {
-	for _, tt := range []struct {
-		name          string
-		first, second change
-		want          int64
-	}{
-		{"the same image", image("a", 20, 10), image("a", 20, 10), 64},
-		{"another image", image("a", 0, 10), image("b", 0, 10), 0},
-		{"another image in the second block", image("a", 20, 10), image("b", 20, 10), 16},
-		{"at another place", image("a", 20, 10), image("a", 21, 10), 16},
-		{"none", image("a", 20, 10), func(*protocol.Request) {}, 16},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := cachedOf(t, Options{KVCache: KVCacheOptions{BlockSize: 16}}, ask("a", count(0, 70), 1, tt.first), ask("b", count(0, 70), 1, tt.second))
-			equal(t, "cached", []int64{0, tt.want}, got)
-		})
-	}
 }
 
 func TestImagesThatCannotBeReadAreRefused(t *testing.T) {
@@ -72,32 +33,6 @@ func TestImagesThatCannotBeReadAreRefused(t *testing.T) {
 	}
 	if r.held() != 0 {
 		t.Errorf("%d blocks are held", r.held())
-	}
-}
-
-// A request says whether the prefix cache is read for it, or it follows from what it
-// wants to be told of its prompt.
-func TestWhetherThePrefixCacheIsRead(t *testing.T) {
-	explicit := func(skip bool) change {
-		return func(r *protocol.Request) { r.Sampling.HasSkipReading, r.Sampling.SkipReading = true, skip }
-	}
-	scored := func(r *protocol.Request) { r.Sampling.PromptScores = []byte{0x91, 0x91, 7} }
-	for _, tt := range []struct {
-		name    string
-		changes []change
-		want    int64
-	}{
-		{"as a rule", nil, 32},
-		{"not read", []change{explicit(true)}, 0},
-		{"prompt logprobs", []change{promptLogprobs(1)}, 0},
-		{"prompt logprobs, read anyway", []change{promptLogprobs(1), explicit(false)}, 32},
-		{"prompt scores", []change{scored}, 0},
-		{"prompt scores, read anyway", []change{scored, explicit(false)}, 32},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := cachedOf(t, Options{KVCache: KVCacheOptions{BlockSize: 16}}, ask("a", count(0, 40), 1), ask("b", count(0, 40), 1, tt.changes...))
-			equal(t, "cached", []int64{0, tt.want}, got)
-		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package player
 
 import (
-	"slices"
 	"testing"
 )
 
@@ -72,87 +71,4 @@ func FuzzReplayIndex(f *testing.F) {
 			t.Errorf("ReplayIndex(%q, %q) = %d, %v", id, external, i, ok)
 		}
 	})
-}
-
-// Every take of this test says one token that tells it from the others.
-func TestPrefixChoice(t *testing.T) {
-	turn1 := count(0, 8)                        // 2 blocks
-	turn2 := slices.Concat(turn1, count(20, 4)) // 3 blocks
-	turn3 := slices.Concat(turn2, count(30, 4)) // 4 blocks
-	tail := func(p []uint32, ids ...uint32) []uint32 { return slices.Concat(p, ids) }
-	say := func(token uint32, prompt []uint32) take { return take{prompt: prompt, output: []uint32{token}} }
-	hashless := say(9, turn1)
-	hashless.without = "hashes"
-	idless := say(9, turn1)
-	idless.without = "ids"
-	for _, tt := range []struct {
-		name  string
-		takes []take
-		asks  [][]uint32 // prompts, in order
-		want  []uint32   // the take that answered; 0: none
-	}{
-		{"a deeper record goes before its own prefix", []take{say(1, turn1), say(2, turn2)}, [][]uint32{turn2, turn1}, []uint32{2, 1}},
-		{"the order of the recording does not matter", []take{say(2, turn2), say(1, turn1)}, [][]uint32{turn2, turn1}, []uint32{2, 1}},
-		{"a longer prompt gets the deepest record", []take{say(1, turn1), say(2, turn2)}, [][]uint32{turn3}, []uint32{2}},
-		{
-			"a tail that differs after the last block",
-			[]take{say(1, tail(turn1, 77, 78))},
-			[][]uint32{tail(turn1, 88, 89), tail(turn1, 77)},
-			[]uint32{1, 1},
-		},
-		{
-			"equal prompts take one record after the other, a retry the first again",
-			[]take{say(1, turn1), say(2, turn1)},
-			[][]uint32{turn1, turn1, turn1, turn1},
-			[]uint32{1, 2, 1, 1},
-		},
-		{"a retry is not served a longer record", []take{say(1, turn1), say(2, turn2)}, [][]uint32{turn1, turn1, turn2}, []uint32{1, 1, 2}},
-		{
-			"the exact prompt goes before the same length",
-			[]take{say(1, tail(turn1, 77)), say(2, tail(turn1, 88))},
-			[][]uint32{tail(turn1, 88), tail(turn1, 88), tail(turn1, 77)},
-			[]uint32{2, 2, 1},
-		},
-		{
-			"the same length goes before the same chain",
-			[]take{say(1, tail(turn1, 77)), say(2, tail(turn1, 77, 78))},
-			[][]uint32{tail(turn1, 88, 89), tail(turn1, 88)},
-			[]uint32{2, 1},
-		},
-		{
-			"the same chain goes before a longer one",
-			[]take{say(1, turn2), say(2, tail(turn1, 77, 78))},
-			[][]uint32{turn1, turn1},
-			[]uint32{2, 2},
-		},
-		{
-			"a longer chain answers when it is all there is",
-			[]take{say(1, turn2), say(2, turn3)},
-			[][]uint32{turn1, turn1, turn1},
-			[]uint32{1, 2, 1},
-		},
-		{"a record without hashes never answers", []take{hashless, say(2, turn2)}, [][]uint32{turn1}, []uint32{2}},
-		{"a record without ids never answers", []take{idless, say(2, turn2)}, [][]uint32{turn1}, []uint32{2}},
-		{"nothing shared", []take{say(1, turn1)}, [][]uint32{count(1, 8), turn1[:3], nil}, []uint32{0, 0, 0}},
-		{"one block shared is enough", []take{say(1, turn1)}, [][]uint32{tail(turn1[:4], 99, 99, 99, 99)}, []uint32{1}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, Options{Trace: cassette(t, tt.takes...), Replay: ReplayOptions{Match: MatchPrefix, Strict: true}}, 1)
-			var got []uint32
-			for i, prompt := range tt.asks {
-				id := string(rune('a' + i))
-				r.submit(ask(id, prompt, 1))
-				r.runAll()
-				got = append(got, append(r.answer(id).tokens(), 0)[0])
-			}
-			equal(t, "takes served", tt.want, got)
-		})
-	}
-}
-
-func TestPrefixBlockSizeFromOptionsWhenTheTraceHasNone(t *testing.T) {
-	tr := cassette(t, take{prompt: count(0, 8), output: []uint32{1}})
-	tr.Meta.BlockSize = nil
-	r := ran(t, Options{Trace: tr, Replay: ReplayOptions{Match: MatchPrefix, Strict: true}, KVCache: KVCacheOptions{BlockSize: blockSize}}, ask("a", count(0, 8), 1))
-	equal(t, "tokens", []uint32{1}, r.answer("a").tokens())
 }

@@ -4,9 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -80,53 +77,6 @@ func TestRandomTokensOfAClientsID(t *testing.T) {
 	}
 	if base[0] < 2 && base[1] < 2 && base[2] < 2 {
 		t.Errorf("%v is no draw from %d tokens", base, defaultVocab)
-	}
-}
-
-func TestRandomTokensDoNotDependOnWhatElseRuns(t *testing.T) {
-	alone := newRig(t, Options{Seed: 5}, 1)
-	alone.submit(ask("a", count(0, 4), 20))
-	alone.runAll()
-	crowd := newRig(t, Options{Seed: 5, Limits: Limits{MaxNumSeqs: 2}}, 1)
-	crowd.submit(ask("x", count(0, 9), 7), ask("y", count(0, 1), 3), ask("a", count(0, 4), 20), ask("z", count(0, 2), 30))
-	crowd.runAll()
-	if diff := cmp.Diff(alone.answer("a").tokens(), crowd.answer("a").tokens()); diff != "" {
-		t.Errorf("alone and in a crowd (-alone +crowd):\n%s", diff)
-	}
-}
-
-func TestRandomTokensStopAsSampledOnesDo(t *testing.T) {
-	drawn := randomTokens(1, 1000, "a", 8)
-	for _, tt := range []struct {
-		name   string
-		change []change
-		max    int
-		said   int
-		finish protocol.FinishReason
-		stop   string
-	}{
-		{"nothing to stop at", nil, 8, 8, protocol.FinishLength, ""},
-		{"max_model_len", []change{unlimited}, 0, 8, protocol.FinishLength, ""},
-		{"max_tokens 0", nil, 0, 0, protocol.FinishLength, ""},
-		{"end of sequence", []change{eos(int64(drawn[2]))}, 8, 3, protocol.FinishStop, ""},
-		{"ignored end of sequence", []change{eos(-1)}, 8, 8, protocol.FinishLength, ""},
-		{"stop id", []change{stopAt(drawn[4], drawn[1])}, 8, 2, protocol.FinishStop, pack1(drawn[1])},
-		{"stop id before end of sequence", []change{stopAt(drawn[1]), eos(int64(drawn[3]))}, 8, 2, protocol.FinishStop, pack1(drawn[1])},
-		{"stop id that ends the sequence too", []change{stopAt(drawn[1]), eos(int64(drawn[1]))}, 8, 2, protocol.FinishStop, ""},
-		{"stop id on the last token allowed", []change{stopAt(drawn[3])}, 4, 4, protocol.FinishStop, pack1(drawn[3])},
-		{"min_tokens skips an early stop id", []change{stopAt(drawn[1]), minTokens(3)}, 6, 6, protocol.FinishLength, ""},
-		{"min_tokens skips an early end", []change{eos(int64(drawn[0])), minTokens(2)}, 6, 6, protocol.FinishLength, ""},
-		{"min_tokens is reached", []change{stopAt(drawn[1]), minTokens(2)}, 6, 2, protocol.FinishStop, pack1(drawn[1])},
-		{"min_tokens is over", []change{stopAt(drawn[1], drawn[4]), minTokens(3)}, 8, 5, protocol.FinishStop, pack1(drawn[4])},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := ran(t, Options{Seed: 1, Vocab: 1000, Limits: Limits{MaxModelLen: 12}}, ask("a", count(0, 4), tt.max, tt.change...))
-			got := r.answer("a")
-			equal(t, "tokens", drawn[:tt.said], got.tokens(), cmpopts.EquateEmpty())
-			if got.finish != tt.finish || got.stop != tt.stop {
-				t.Errorf("finished by %v, stop_reason %q, want %v, %q", got.finish, got.stop, tt.finish, tt.stop)
-			}
-		})
 	}
 }
 

@@ -106,90 +106,6 @@ func (counting) Script(r *Request) (Script, error) {
 	return Script{Fill: func(i int) uint32 { return last + 1 + uint32(i) }, CachedTokens: LookUp}, nil
 }
 
-// Each fault befalls the request that it is meant for, at every pace and on every line,
-// and the others notice nothing.
-func TestFaults(t *testing.T) {
-	for _, tt := range []struct {
-		fault string
-		want  string
-		old   string                   // where there is no place for a reason
-		at    map[Pace][]time.Duration // of each output
-		open  bool                     // the request never ends
-	}{
-		{fault: "refuse", want: "[] error injected_fault: refused by a fault", old: "[] error"},
-		{fault: "fail:1", want: "[] error !injected_fault: refused by a fault, the next try may succeed", old: "[] error"},
-		{fault: "stall", want: "nothing", open: true},
-		{fault: "stall:2", want: "[4 5]", open: true},
-		{fault: "drop", want: "[5 6 7] length"},
-		{fault: "drop:2", want: "[4 5 7] length"},
-		{fault: "drop:3", want: "[4 5 6] length"},
-		{fault: "drop:4", want: "[4 5 6 7] length"},
-		{fault: "wrong-token", want: "[5 5 6 7] length"},
-		{fault: "wrong-token:2", want: "[4 5 7 7] length"},
-		{fault: "wrong-token:2,drop:0", want: "[5 7 7] length"},
-		{
-			fault: "delay:1s", want: "[4 5 6 7] length",
-			at: map[Pace][]time.Duration{
-				PaceInstant: {1000 * ms, 1000 * ms, 1000 * ms, 1000 * ms}, PaceModelled: {1100 * ms, 1110 * ms, 1120 * ms, 1130 * ms},
-				PaceRecorded: {1000 * ms, 1000 * ms, 1000 * ms, 1000 * ms},
-			},
-		},
-		{
-			fault: "delay:1s:2", want: "[4 5 6 7] length",
-			at: map[Pace][]time.Duration{
-				PaceInstant: {0, 0, 1000 * ms, 1000 * ms}, PaceModelled: {100 * ms, 110 * ms, 1120 * ms, 1130 * ms},
-				PaceRecorded: {0, 0, 1000 * ms, 1000 * ms},
-			},
-		},
-		{
-			fault: "delay:1s:1,delay:2s:1", want: "[4 5 6 7] length",
-			at: map[Pace][]time.Duration{PaceInstant: {0, 3000 * ms, 3000 * ms, 3000 * ms}},
-		},
-	} {
-		for _, line := range []string{"0.33", "0.27"} {
-			for _, pace := range []Pace{PaceInstant, PaceModelled, PaceRecorded} {
-				t.Run(fmt.Sprintf("%s/%s/%s", tt.fault, line, pace), func(t *testing.T) {
-					opt := Options{VLLMVersion: line, Timing: Timing{Pace: pace}, Source: counting{}, Vocab: 1000, RequestFaults: true}
-					opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
-					alone := newRig(t, opt, 1)
-					alone.submit(ask("other", []uint32{11, 12}, 5))
-					alone.runAll()
-
-					opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms}
-					r := ran(t, opt, ask("bad", []uint32{2, 3}, 4, withFault(tt.fault)), ask("other", []uint32{11, 12}, 5))
-					want := tt.want
-					if line == "0.27" && tt.old != "" {
-						want = tt.old
-					}
-					all := r.answers()
-					if got := outcome(all["bad"]); got != want {
-						t.Errorf("the request got %s, want %s", got, want)
-					}
-					if bad := all["bad"]; bad != nil && slices.ContainsFunc(bad.chunks[:len(bad.chunks)-1], isEmpty) {
-						t.Errorf("an output without tokens was told: %v", bad.chunks)
-					}
-					if at := tt.at[pace]; at != nil {
-						equal(t, "outputs", at, all["bad"].at)
-					}
-					equal(t, "the other one noticed", alone.answer("other"), all["other"], cmp.AllowUnexported(answer{}))
-					if r.busy() != tt.open || (r.held() > 0) != tt.open {
-						t.Errorf("busy %v with %d blocks, want %v", r.busy(), r.held(), tt.open)
-					}
-					r.abort([]string{"bad"})
-					r.runAll()
-					if r.busy() || r.held() > 0 || r.faulty != 0 {
-						t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.faulty)
-					}
-				})
-			}
-		}
-	}
-}
-
-// The first output that a client gets tells how the prompt was computed, also when the
-// tokens of those before it are lost.
-func isEmpty(tokens []uint32) bool { return len(tokens) == 0 }
-
 func TestDroppedOutputLosesNothingElse(t *testing.T) {
 	for _, line := range []string{"0.33", "0.27"} {
 		r := ran(t, Options{VLLMVersion: line, Source: counting{}, Faults: faults(t, "drop,drop:1")}, ask("a", count(0, 20), 4, promptLogprobs(1)))
@@ -250,21 +166,6 @@ func TestBadFaultOfARequest(t *testing.T) {
 	}
 }
 
-// Who may send requests may not end the player, unless it was started for that: such a request ends with an error that
-// names the flag, and others are answered.
-func TestRequestFaultsAreOptIn(t *testing.T) {
-	for _, fault := range []string{"kill", "stall", "refuse", "delay:1s", "explode"} {
-		r := ran(t, Options{Source: counting{}}, ask("bad", []uint32{1}, 3, withFault(fault)), ask("other", []uint32{1}, 3))
-		want := "bad_request: vllm_vcr_fault: this player takes no faults from requests: start it with --allow-request-faults"
-		if got := r.answer("bad").err; got != want {
-			t.Errorf("%s: %q, want %q", fault, got, want)
-		}
-		if got := outcome(r.answer("other")); r.killed || got != "[2 3 4] length" {
-			t.Errorf("%s: killed is %v, the other request was answered %s", fault, r.killed, got)
-		}
-	}
-}
-
 // Whom one fault befalls has nothing to do with whom another one does, and the seed
 // decides both.
 func TestFaultsAreDrawnApart(t *testing.T) {
@@ -296,52 +197,6 @@ func TestFaultsAreDrawnApart(t *testing.T) {
 	}
 	if alone := befallen(both[:1], 1); alone[0] != one[0] {
 		t.Errorf("alone the first one befalls %s, else %s", alone[0], one[0])
-	}
-}
-
-// A request that is aborted before it is queued is not, and its id may be used again.
-func TestAnAbortOfADelayedRequest(t *testing.T) {
-	r := newRig(t, Options{Source: counting{}, RequestFaults: true}, 1)
-	r.submit(ask("a", count(0, 4), 2, withFault("delay:1s")))
-	r.abort([]string{"a"})
-	r.submit(ask("a", count(0, 6), 2, withFault("delay:5s")))
-	r.runAll()
-	got := r.answer("a")
-	equal(t, "outputs left at", []time.Duration{5000 * ms, 5000 * ms}, got.at)
-	if r.busy() || r.held() > 0 || r.faulty != 0 {
-		t.Errorf("left behind: %d requests, %d blocks, %d troubles", len(r.byID), r.held(), r.faulty)
-	}
-}
-
-// A wrong token is not written into the recording, which others are answered from.
-func TestWrongTokenOfARecording(t *testing.T) {
-	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}}), RequestFaults: true}, ask("replay-0", count(0, 4), 3, withFault("wrong-token:1")))
-	r.envelopes = nil
-	r.submit(ask("replay-0", count(0, 4), 3))
-	r.runAll()
-	equal(t, "tokens of the next request", []uint32{1, 2, 3}, r.answer("replay-0").tokens())
-}
-
-// A request that is held back does not keep a paused engine from going on later.
-func TestFaultWhilePaused(t *testing.T) {
-	r := newRig(t, Options{Source: counting{}, RequestFaults: true}, 1)
-	r.submit(ask("a", []uint32{1}, 3, withFault("delay:1s:1")), ask("b", []uint32{1}, 3, withFault("delay:2s")))
-	r.run()
-	if got := r.do("pause_scheduler", "keep", false); got != "nil" {
-		t.Fatal(got)
-	}
-	r.runAll()
-	r.clock.advance(5 * time.Second)
-	r.run()
-	if got := outcome(r.answer("a")); got != "[2]" {
-		t.Errorf("paused: %s", got)
-	}
-	r.do("resume_scheduler")
-	r.runAll()
-	for _, id := range []string{"a", "b"} {
-		if got := outcome(r.answer(id)); got != "[2 3 4] length" {
-			t.Errorf("%s: %s", id, got)
-		}
 	}
 }
 

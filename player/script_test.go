@@ -181,6 +181,9 @@ func (s *script) drive(command string, words []string) {
 		r.clock.advance(start + span(s.t, words[0]) - r.clock.Now())
 	case "state":
 		s.print("requests %d, running %d, blocks %d", len(r.byID), len(r.scheduler.Running()), r.held())
+		if r.faulty != 0 {
+			s.print("troubles %d", r.faulty)
+		}
 		if due, ok := r.nextDue(); ok {
 			s.print("due at %v", due-start)
 		}

@@ -31,6 +31,8 @@ func (s *Store) download(ctx context.Context, p pin, src source, version string,
 		return got{}, p.cannot(err, 0)
 	}
 	defer out.discard()
+	ctx, stop := retry.WithLongest(ctx, p.limit())
+	defer stop()
 	t := transfer{store: s, pin: p, src: src, out: out, from: Span{Version: version}, size: -1}
 	if err := t.run(ctx); err != nil {
 		return got{}, p.cannot(err, t.tries)
@@ -105,7 +107,7 @@ func (t *transfer) restart() error {
 
 // attempt opens and reads the source once. If it was ended from outside, the error is the cause.
 func (t *transfer) attempt(ctx context.Context) error {
-	ctx, alive, stop := retry.Watch(ctx, t.store.Stall)
+	ctx, alive, stop := retry.WatchRate(ctx, t.store.Stall)
 	defer stop()
 	err := t.readOnce(ctx, alive)
 	// Even without an error: a server that sees us leave may still end its answer in good order.
@@ -115,13 +117,13 @@ func (t *transfer) attempt(ctx context.Context) error {
 	return err
 }
 
-func (t *transfer) readOnce(ctx context.Context, alive func()) error {
+func (t *transfer) readOnce(ctx context.Context, alive func(bytes int)) error {
 	body, err := t.src.open(ctx, t.from)
 	if err != nil {
 		return t.refusedRest(err)
 	}
 	defer body.Close()
-	alive()
+	alive(0)
 	if err := t.accept(body); err != nil {
 		return err
 	}
@@ -173,12 +175,12 @@ func (t *transfer) accept(body *Body) error {
 const copyBuffer = 256 << 10
 
 // copy reads up to the end, or one byte more than anybody can want, which shows that there is more.
-func (t *transfer) copy(body io.Reader, alive func()) error {
+func (t *transfer) copy(body io.Reader, alive func(bytes int)) error {
 	buffer := make([]byte, copyBuffer)
 	for most := t.pin.limit() + 1; t.out.size < most; {
 		n, err := body.Read(buffer[:min(copyBuffer, most-t.out.size)])
 		if n > 0 {
-			alive()
+			alive(n)
 			if _, err := t.out.Write(buffer[:n]); err != nil {
 				return err
 			}
@@ -231,7 +233,7 @@ func Temporary(err error) bool {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return false
 	}
-	return errors.Is(err, retry.ErrStalled) || errors.As(err, &body) || errors.As(err, &transport)
+	return errors.Is(err, retry.ErrStalled) || errors.Is(err, retry.ErrSlow) || errors.As(err, &body) || errors.As(err, &transport)
 }
 
 func (r *Refusal) temporary() bool {

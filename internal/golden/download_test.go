@@ -6,12 +6,15 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
@@ -66,6 +69,69 @@ func TestDownloadTriesAgain(t *testing.T) {
 			if want := []int{1, 2, 3}[:cmp.Or(test.asked, retry.Tries)-1]; !slices.Equal(waits, want) {
 				t.Errorf("waits after tries %v, want %v", waits, want)
 			}
+		})
+	}
+}
+
+// A drip is a body of which a part comes each second, of the clock of the test.
+type drip struct {
+	ctx  context.Context
+	left []byte
+	part int
+}
+
+func (d *drip) Read(p []byte) (int, error) {
+	if len(d.left) == 0 {
+		return 0, io.EOF
+	}
+	if err := retry.Pause(d.ctx, time.Second); err != nil {
+		return 0, err
+	}
+	n := copy(p, d.left[:min(d.part, len(d.left))])
+	d.left = d.left[n:]
+	return n, nil
+}
+
+func (d *drip) Close() error { return nil }
+
+// A server that sends a little all the time holds nobody for long, and a slow link is none.
+func TestDownloadOfDrips(t *testing.T) {
+	large := bytes.Repeat(content, 300) // 1 MB
+	for _, test := range []struct {
+		name      string
+		data      []byte
+		part      int // bytes a second
+		most      time.Duration
+		fails     string
+		requested int
+	}{
+		{name: "a byte a second", data: content, part: 1, most: 5 * time.Minute, fails: "too slowly", requested: retry.Tries},
+		{name: "a slow link", data: content, part: 100, most: time.Minute, requested: 1},
+		{name: "a slow link, and much", data: large, part: 2000, most: 10 * time.Minute, requested: 1},
+		{name: "just fast enough for each minute", data: large, part: 1100, most: 11 * time.Minute, fails: "takes too long", requested: 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				requested := 0
+				s := newStore(t)
+				s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+					requested++
+					return &http.Response{
+						StatusCode: 200, Header: http.Header{}, ContentLength: -1, Request: r,
+						Body: &drip{ctx: r.Context(), left: test.data, part: test.part},
+					}, nil
+				})}
+				start := time.Now()
+				_, err := s.Fetch(t.Context(), Object{Location: "https://slow.test/a", SHA256: digest(test.data), Size: int64(len(test.data))})
+				if test.fails != "" {
+					wantFetchError(t, err, test.fails, "check the network")
+				} else if err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > test.most || requested != test.requested {
+					t.Errorf("%d requests in %v, want %d in %v", requested, took, test.requested, test.most)
+				}
+			})
 		})
 	}
 }
@@ -231,6 +297,67 @@ func TestErrorsHideSignedRedirects(t *testing.T) {
 	wantFetchError(t, err, "golden "+server.URL+": ", "connection refused")
 	if strings.Contains(err.Error()+out.String(), "secret") {
 		t.Errorf("a secret is told: %v\n%s", err, out)
+	}
+}
+
+// An elsewhere is a connection whose other end says that it is on the internet.
+type elsewhere struct{ net.Conn }
+
+func (elsewhere) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7), Port: 443} }
+
+// Redirects do not lead from the internet to the machine, its network or its cloud, by whatever name.
+func TestRedirectsInside(t *testing.T) {
+	target := newScript(t, true, serve(content))
+	port := target.URL[strings.LastIndexByte(target.URL, ':'):]
+	tests := []struct {
+		name, from, to string
+		inside         func(netip.Addr) bool
+		fails          string // empty: content is had
+	}{
+		{name: "to the internet", from: "internet.test", to: target.URL, inside: func(netip.Addr) bool { return false }},
+		{name: "to the machine", from: "internet.test", to: target.URL, fails: "it redirects to 127.0.0.1, an address of this machine"},
+		{name: "to a name of the machine", from: "internet.test", to: "https://localhost" + port, fails: ", an address of this machine"},
+		{name: "to the network", from: "internet.test", to: "https://10.1.2.3" + port, fails: "10.1.2.3"},
+		{name: "to an address in another", from: "internet.test", to: "https://[::ffff:10.1.2.3]" + port, fails: "10.1.2.3"},
+		{name: "to nowhere, which is the machine", from: "internet.test", to: "https://0.0.0.0" + port, fails: "0.0.0.0"},
+		{name: "to a shared network", from: "internet.test", to: "https://100.64.0.1" + port, fails: "100.64.0.1"},
+		{name: "to the cloud", from: "internet.test", to: "https://169.254.169.254/latest", fails: "169.254.169.254"},
+		{name: "from the machine to itself", from: "127.0.0.1", to: target.URL},
+		{name: "from the machine to its name", from: "127.0.0.1", to: "https://localhost" + port},
+		{name: "from a name of the machine", from: "localhost", to: target.URL},
+		{name: "from the machine to the cloud", from: "127.0.0.1", to: "https://169.254.169.254/latest", fails: "169.254.169.254"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, test.to, http.StatusFound) })
+			transport := anyCertificate().(*http.Transport)
+			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if !strings.HasPrefix(address, "internet.test:") {
+					return new(net.Dialer).DialContext(ctx, network, address)
+				}
+				conn, err := new(net.Dialer).DialContext(ctx, network, server.Listener.Addr().String())
+				return elsewhere{conn}, err
+			}
+			s := newStore(t)
+			s.HTTP, s.inside = &http.Client{Transport: transport}, test.inside
+			own := strings.Replace(server.URL, "127.0.0.1", test.from, 1)
+			if test.fails == "" {
+				wantContent(t, s, own)
+				return
+			}
+			// Another golden has left connections to where this one is sent.
+			for _, host := range []string{"127.0.0.1", "localhost"} {
+				_, _ = s.Fetch(t.Context(), Object{Location: "https://" + host + port, SHA256: digest(nil)})
+			}
+			requests := target.asked()
+			_, err := fetchContent(t, s, own)
+			if failed := wantFetchError(t, err, test.fails, "is not followed"); failed.Tries != 1 {
+				t.Errorf("%d tries, want 1", failed.Tries)
+			}
+			if target.asked() != requests {
+				t.Error("the server inside got the request")
+			}
+		})
 	}
 }
 

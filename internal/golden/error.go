@@ -277,7 +277,7 @@ func networkAdvice(err error) Advice {
 	case errors.As(err, &dns):
 		return Advice{causeNoHost, "check the name of the host or bucket, AWS_REGION, AWS_ENDPOINT_URL and the network" +
 			"; a server that knows no bucket in the host's name wants it in the path"}
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, retry.ErrStalled):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, retry.ErrStalled), errors.Is(err, retry.ErrSlow), errors.Is(err, retry.ErrTooLong):
 		return Advice{causeNetwork, "check the network and the proxy"}
 	}
 	return Advice{}

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -62,6 +63,9 @@ type Store struct {
 	// Stall is how long a server may send nothing before the request is given up; by default 30 s.
 	Stall time.Duration
 
+	inside    func(netip.Addr) bool // nil: isInside
+	guard     sync.Once
+	guarded   *guards // of HTTP
 	busy      digestLocks
 	connect   sync.Once
 	connected ObjectStore // by S3

@@ -4,12 +4,17 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -60,13 +65,14 @@ func webBody(resp *http.Response, part Span) (*Body, error) {
 	return nil, &Refusal{Status: resp.StatusCode, RetryAfter: retry.After(resp.Header)}
 }
 
-// client is the one for requests with the given headers.
+// client is the one for a request with the given headers, and what it is redirected to.
 func (s *Store) client(header http.Header) *http.Client {
 	client := s.HTTP
 	if client == nil {
 		client = DefaultHTTP()
 	}
-	return keepingToHTTPS(client, header)
+	s.guard.Do(func() { s.guarded = newGuards(client.Transport, s.inside) })
+	return keepingToHTTPS(client, &hops{guards: s.guarded}, header)
 }
 
 // ParseContentRange reads "bytes 10-19/20", or "bytes 10-19/*", of which the size is -1.
@@ -92,10 +98,12 @@ func (e *redirectError) Error() string { return e.text }
 const maxRedirects = 10
 
 // keepingToHTTPS is a client that follows redirects to https alone, so that nobody on the way learns or changes where we
-// go, and never to an address that belongs to a machine or its cloud. The headers do not come along to another host: the
-// hub redirects to signed addresses of other servers, and http.Client would pass a token on to any name below the hub's.
-func keepingToHTTPS(client *http.Client, header http.Header) *http.Client {
+// go, and to an address of the machine, its network or its cloud only as [hops] says. The headers do not come along to another
+// host: the hub redirects to signed addresses of other servers, and http.Client would pass a token on to any name below the
+// hub's.
+func keepingToHTTPS(client *http.Client, hops *hops, header http.Header) *http.Client {
 	own := *client
+	own.Transport = hops
 	own.CheckRedirect = func(req *http.Request, via []*http.Request) error {
 		if err := mayFollow(req.URL, len(via)); err != nil {
 			return err
@@ -115,17 +123,127 @@ func keepingToHTTPS(client *http.Client, header http.Header) *http.Client {
 
 // mayFollow says why a redirect is not followed.
 func mayFollow(to *url.URL, before int) error {
-	address, err := netip.ParseAddr(to.Hostname())
 	switch {
 	case to.Scheme != "https":
 		return &redirectError{fmt.Sprintf("it redirects to a %s address, and only https is followed", clip(safetext.Line(to.Scheme)))}
-	case err == nil && address.Unmap().IsLinkLocalUnicast():
-		return &redirectError{"it redirects to an address of the local machine or cloud, which is not followed"}
 	case before >= maxRedirects:
 		return &redirectError{fmt.Sprintf("stopped after %d redirects", maxRedirects)}
 	}
 	return nil
 }
+
+// The guards are the ways to servers. Each redirect takes one whose connections were all checked when they were made, by the
+// address that a name has then: a connection that another golden's own location has opened is not used again for it.
+type guards struct {
+	direct http.RoundTripper // of a golden's own location
+	proxy  func(*http.Request) (*url.URL, error)
+	public http.RoundTripper // no address inside
+	within http.RoundTripper // also inside, for what is redirected from there, but for the cloud's
+	inside func(netip.Addr) bool
+}
+
+func newGuards(direct http.RoundTripper, inside func(netip.Addr) bool) *guards {
+	if direct == nil {
+		direct = http.DefaultTransport
+	}
+	if inside == nil {
+		inside = isInside
+	}
+	g := &guards{direct: direct, public: direct, within: direct, inside: inside}
+	own, ok := direct.(*http.Transport)
+	if !ok {
+		return g // nothing in this program: names are not looked up here, so literal addresses are all that is checked
+	}
+	g.proxy = own.Proxy
+	checked := func(wrong func(netip.Addr) bool) http.RoundTripper {
+		t := own.Clone()
+		t.Proxy = nil // see hops.RoundTrip
+		dialer := net.Dialer{Timeout: 30 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err == nil && wrong(to.Addr().Unmap()) {
+				return errInside(to.Addr())
+			}
+			return err
+		}}
+		t.DialContext, t.DialTLSContext = dialer.DialContext, nil
+		return t
+	}
+	g.public, g.within = checked(inside), checked(isCloud)
+	return g
+}
+
+func errInside(to netip.Addr) error {
+	return &redirectError{fmt.Sprintf("it redirects to %s, an address of this machine, its network or its cloud, which is not followed", to)}
+}
+
+// hops are the requests for one golden: the first, and what it is redirected to. Who is at an address inside (of the machine,
+// or of its network) may redirect to others there: such a location is the manifest's own choice.
+type hops struct {
+	*guards
+	fromInside bool
+}
+
+func (h *hops) RoundTrip(req *http.Request) (*http.Response, error) {
+	literal, notLiteral := netip.ParseAddr(req.URL.Hostname())
+	literal = literal.Unmap()
+	if req.Response == nil { // not by a redirect
+		h.fromInside = notLiteral == nil && h.inside(literal)
+		trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+			if to, err := netip.ParseAddrPort(got.Conn.RemoteAddr().String()); err == nil && !h.proxied(req) {
+				h.fromInside = h.inside(to.Addr().Unmap())
+			}
+		}}
+		return h.direct.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	}
+	if notLiteral == nil && (isCloud(literal) || h.inside(literal) && !h.fromInside) {
+		return nil, errInside(literal)
+	}
+	switch {
+	case h.proxied(req): // which looks the name up and connects, as its owner allows
+		return h.direct.RoundTrip(req)
+	case h.fromInside:
+		return h.within.RoundTrip(req)
+	}
+	return h.public.RoundTrip(req)
+}
+
+// proxied reports whether a request goes by a proxy.
+func (g *guards) proxied(req *http.Request) bool {
+	if g.proxy == nil {
+		return false
+	}
+	proxy, err := g.proxy(req)
+	return err == nil && proxy != nil
+}
+
+// isCloud reports whether an address is of the link, where a cloud keeps the credentials of its machines.
+func isCloud(a netip.Addr) bool {
+	return a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() || slices.ContainsFunc(cloudPrefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// isInside reports whether an address is not one of the internet: of the machine, its network or its cloud.
+func isInside(a netip.Addr) bool {
+	return isCloud(a) || a.IsLoopback() || a.IsPrivate() || a.IsUnspecified() || a.IsMulticast() ||
+		slices.ContainsFunc(insidePrefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+var (
+	cloudPrefixes = []netip.Prefix{
+		netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, over IPv6
+		netip.MustParsePrefix("fd20:ce::/32"),       // Google, over IPv6
+		netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
+	}
+	insidePrefixes = []netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/8"),     // this network: Linux connects to the machine itself
+		netip.MustParsePrefix("100.64.0.0/10"), // shared by providers, and used by clouds within
+		netip.MustParsePrefix("192.0.0.0/24"),  // protocol assignments
+		netip.MustParsePrefix("198.18.0.0/15"), // benchmarks
+		netip.MustParsePrefix("240.0.0.0/4"),   // reserved, and broadcast
+		netip.MustParsePrefix("fec0::/10"),     // sites, as they were
+		// These have an IPv4 address in them, which may be any of the above.
+		netip.MustParsePrefix("::/96"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"),
+	}
+)
 
 // A proxyError is a proxy that opens no way to a server.
 type proxyError struct{ status int }

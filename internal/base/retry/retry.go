@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -63,4 +64,62 @@ func Watch(ctx context.Context, stall time.Duration) (watched context.Context, a
 		cancel(nil)
 	}
 	return watched, alive, stop
+}
+
+// What a server has to keep to: less is no link that anybody works with, but a server that holds its clients.
+const (
+	slowWindow  = time.Minute
+	slowestRate = 1000 // bytes a second, over each window
+
+	// Of a whole file, with all tries: see [Longest].
+	longestStart = 10 * time.Minute
+	averageRate  = 32 << 10 // bytes a second
+)
+
+var (
+	// ErrSlow is why a try was given up on which too little came.
+	ErrSlow = errors.New("the server sends too slowly")
+	// ErrTooLong is why a file was given up that took too long in all.
+	ErrTooLong = errors.New("it takes too long")
+)
+
+// WatchRate is [Watch] of a transfer: alive gets how many bytes have come. The context also ends, with ErrSlow as its cause,
+// when less than 1000 bytes a second came over a minute.
+func WatchRate(ctx context.Context, stall time.Duration) (watched context.Context, alive func(bytes int), stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched, moved, end := Watch(ctx, stall)
+	var came atomic.Int64
+	var timer *time.Timer
+	ready := make(chan struct{})
+	timer = time.AfterFunc(slowWindow, func() {
+		<-ready
+		if got, want := came.Swap(0), int64(slowestRate*slowWindow.Seconds()); got < want {
+			cancel(fmt.Errorf("%w: %d bytes in %v, want at least %d", ErrSlow, got, slowWindow, want))
+			return
+		}
+		timer.Reset(slowWindow)
+	})
+	close(ready)
+	alive = func(bytes int) {
+		came.Add(int64(bytes))
+		moved()
+	}
+	stop = func() {
+		timer.Stop()
+		end()
+		cancel(nil)
+	}
+	return watched, alive, stop
+}
+
+// Longest is how long a file of some bytes may take with all tries, of whose rate [WatchRate] only sees the last minute: ten
+// minutes, and the time for its bytes at 32 KiB a second.
+func Longest(bytes int64) time.Duration {
+	return longestStart + time.Duration(max(bytes, 0)/averageRate)*time.Second
+}
+
+// WithLongest returns a context that ends, with ErrTooLong as its cause, after [Longest] of a file of some bytes.
+func WithLongest(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
+	longest := Longest(bytes)
+	return context.WithTimeoutCause(ctx, longest, fmt.Errorf("%w: more than %v for at most %d bytes", ErrTooLong, longest, bytes))
 }

@@ -77,6 +77,58 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+func TestWatchRate(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		every time.Duration
+		bytes int
+		ends  time.Duration // 0: it goes on
+		why   error
+	}{
+		{name: "a byte a second", every: time.Second, bytes: 1, ends: time.Minute, why: ErrSlow},
+		{name: "a little each time before it is taken for dead", every: 29 * time.Second, bytes: 10_000, ends: time.Minute, why: ErrSlow},
+		{name: "nothing", every: time.Hour, ends: 30 * time.Second, why: ErrStalled},
+		{name: "a slow link", every: time.Second, bytes: 2000},
+		{name: "a link with pauses", every: 20 * time.Second, bytes: 40_000},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, alive, stop := WatchRate(t.Context(), 0)
+				defer stop()
+				start, tick := time.Now(), time.NewTicker(test.every)
+				for ctx.Err() == nil && time.Since(start) < time.Hour {
+					select {
+					case <-tick.C:
+						alive(test.bytes)
+					case <-ctx.Done():
+						if took := time.Since(start); took != test.ends || !errors.Is(context.Cause(ctx), test.why) {
+							t.Errorf("ended after %v: %v; want %v: %v", took, context.Cause(ctx), test.ends, test.why)
+						}
+					}
+				}
+				if test.why != nil && ctx.Err() == nil {
+					t.Errorf("goes on, want %v", test.why)
+				}
+			})
+		})
+	}
+}
+
+// What just keeps to the rate does not go on for days.
+func TestWithLongest(t *testing.T) {
+	for bytes, want := range map[int64]time.Duration{-1: 10 * time.Minute, 0: 10 * time.Minute, 1 << 20: 10*time.Minute + 32*time.Second, 256 << 20: 8792 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			ctx, stop := WithLongest(t.Context(), bytes)
+			defer stop()
+			<-ctx.Done()
+			if got := time.Since(start); got != want || !errors.Is(context.Cause(ctx), ErrTooLong) {
+				t.Errorf("%d bytes: ended after %v, want %v: %v", bytes, got, want, context.Cause(ctx))
+			}
+		})
+	}
+}
+
 func TestWatchStops(t *testing.T) {
 	ctx, _, stop := Watch(t.Context(), time.Hour)
 	stop()

@@ -34,9 +34,11 @@ type answer struct {
 
 // get sends a request, in several tries if that may help. The error names the URL.
 func (x *Index) get(ctx context.Context, q request) (*answer, error) {
+	ctx, cancel := retry.WithLongest(ctx, q.limit)
+	defer cancel()
 	for try := 1; ; try++ {
 		start := time.Now()
-		watched, alive, stop := retry.Watch(ctx, x.Stall)
+		watched, alive, stop := retry.WatchRate(ctx, x.Stall)
 		got, err := x.try(watched, q, alive)
 		if watched.Err() != nil {
 			err = context.Cause(watched)
@@ -62,7 +64,7 @@ func (x *Index) get(ctx context.Context, q request) (*answer, error) {
 }
 
 // try sends a request once, and calls alive whenever bytes have come.
-func (x *Index) try(ctx context.Context, q request, alive func()) (*answer, error) {
+func (x *Index) try(ctx context.Context, q request, alive func(bytes int)) (*answer, error) {
 	// Credentials go into a header: an error of the client would show them in the URL.
 	plain := *q.url
 	plain.User = nil
@@ -86,7 +88,7 @@ func (x *Index) try(ctx context.Context, q request, alive func()) (*answer, erro
 		return nil, transportError(err)
 	}
 	defer response.Body.Close()
-	alive()
+	alive(0)
 	if response.StatusCode != q.want {
 		return nil, &statusError{status: response.StatusCode, after: retry.After(response.Header)}
 	}
@@ -109,13 +111,13 @@ func (x *Index) try(ctx context.Context, q request, alive func()) (*answer, erro
 // A watchedReader calls alive whenever bytes have come.
 type watchedReader struct {
 	io.Reader
-	alive func()
+	alive func(bytes int)
 }
 
 func (r *watchedReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	if n > 0 {
-		r.alive()
+		r.alive(n)
 	}
 	return n, err
 }
@@ -175,7 +177,7 @@ func isTemporary(err error) bool {
 		return refused.status == http.StatusTooManyRequests || refused.status >= 500 && refused.status != http.StatusNotImplemented
 	}
 	var temporary *temporaryError
-	return errors.Is(err, retry.ErrStalled) || errors.As(err, &temporary)
+	return errors.Is(err, retry.ErrStalled) || errors.Is(err, retry.ErrSlow) || errors.As(err, &temporary)
 }
 
 // wait returns the pause before the next try.

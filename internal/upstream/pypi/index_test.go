@@ -2,7 +2,9 @@ package pypi_test
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,10 +14,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -441,4 +445,34 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A slowly is a body of which a byte comes each second.
+type slowly struct{ ctx context.Context }
+
+func (s slowly) Read(p []byte) (int, error) {
+	p[0] = ' '
+	return 1, retry.Pause(s.ctx, time.Second)
+}
+
+func (slowly) Close() error { return nil }
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// An index that sends a byte a second holds nobody for long.
+func TestIndexOfDrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &pypi.Index{URL: "http://x/simple", Backoff: func(int) time.Duration { return 0 }, HTTP: &http.Client{
+			Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {jsonType}}, Request: r, Body: slowly{r.Context()}}, nil
+			}),
+		}}
+		start := time.Now()
+		_, err := x.Releases(t.Context(), "vllm")
+		if !errors.Is(err, retry.ErrSlow) || time.Since(start) > 5*time.Minute {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+	})
 }

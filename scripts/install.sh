@@ -2,7 +2,8 @@
 # Install the vllm-vcr that belongs to this commit of the action, and tell the next steps where it is.
 #
 # Which binary that is, release/VERSION and release/checksums.txt say, which are committed with the action: whoever pins
-# the action pins the binary. The inputs come in the environment, never as text of a script:
+# the action pins the binary. release/TREE says which files that release was built from: where those of the action are others,
+# this commit is no release, and nothing is downloaded. The inputs come in the environment, never as text of a script:
 #
 #   INPUT_VERIFY     checksum     the archive has the committed sha256 (the default)
 #                    attestation  that, and GitHub's attestation says that the release workflow has built it (needs gh)
@@ -23,6 +24,9 @@ digits='^[0-9a-f]{64}$'
 token=${INPUT_GITHUB_TOKEN:-}
 unset INPUT_GITHUB_TOKEN # which every program below would be given
 a_version='^([0-9v]|\(devel\))[^[:space:]]*$'
+not_released="pin a release, such as $repository@v1, or its commit, or use verify: source, which builds this commit with the Go of the runner"
+hasher=(sha256sum)
+command -v sha256sum >/dev/null || hasher=(shasum -a 256) # macOS
 tmp=
 
 main() {
@@ -109,12 +113,13 @@ from_release() {
   pinned=$(pinned_version)
   version=${INPUT_VERSION:-$pinned}
   version=${version#v}
-  [[ -n $version ]] || fail 3 "this commit of the action has no release yet (release/VERSION is missing): use a released version of the action, or verify: source"
+  [[ -n $version ]] || fail 3 "this commit of the action is not released (it has no release/VERSION): $not_released"
   [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || fail 2 "version is \"$version\": want one such as 1.2.3"
   asset=vllm-vcr_${version}_${os}_${arch}.tar.gz
   digest=${INPUT_CHECKSUM:-}
   if [[ -z $digest ]]; then
     [[ $version == "$pinned" ]] || fail 2 "version $version is not $pinned, which this action pins: its input checksum is needed, the sha256 of $asset"
+    require_tree
     digest=$(pinned_digest "$asset")
   fi
   local kept
@@ -142,6 +147,27 @@ pinned_digest() {
   found=$(awk -v name="$1" '{ sub(/\r$/, ""); sub(/^\*/, "", $2) } $2 == name { print $1 }' "$sums")
   [[ $found =~ $digits ]] || fail 3 "release/checksums.txt of the action has no sha256 of $1, or several"
   echo "$found"
+}
+
+# require_tree fails unless the files of the action are those that the release was built from: an older binary would run in
+# place of the code of this commit.
+require_tree() {
+  local named='' is
+  if [[ -f $here/release/TREE ]]; then named=$(tr -d ' \t\r\n' <"$here/release/TREE"); fi
+  is=$(tree) || fail 3 "the files of the action in $here cannot be read"
+  [[ $named == "$is" ]] ||
+    fail 3 "this commit of the action is not released: release/ is of the tree ${named:0:12}, and this is ${is:0:12}: $not_released"
+}
+
+# tree prints the digest of the files of the action but release/, as internal/forge/dist computes it of a commit.
+tree() {
+  # The find and sort of Windows are other programs.
+  if [[ $os == windows && -x /usr/bin/find ]]; then PATH=/usr/bin:$PATH; fi
+  local sum
+  cd "$here" || return
+  sum=$(find . -type f ! -path './release/*' ! -path './.git/*' ! -path ./.git | sed 's#^\./##' | LC_ALL=C sort | tr '\n' '\0' |
+    xargs -0 "${hasher[@]}" | sed 's/^\([0-9a-f]*\) [ *]/\1  /' | "${hasher[@]}") || return
+  echo "${sum%% *}"
 }
 
 # tool_cache prints the folder that outlives the job on a runner of one's own.
@@ -235,7 +261,7 @@ posix() {
 
 sha256() {
   local sum
-  if command -v sha256sum >/dev/null; then sum=$(sha256sum <"$1"); else sum=$(shasum -a 256 <"$1"); fi
+  sum=$("${hasher[@]}" <"$1") || return
   echo "${sum%% *}"
 }
 

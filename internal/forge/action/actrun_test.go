@@ -42,6 +42,7 @@ func newConsumer(t *testing.T) *consumer {
 	writeFile(t, filepath.Join(releases, "v"+builtVersion, asset), packed)
 	writeFile(t, filepath.Join(c.action, "release", "VERSION"), []byte(builtVersion+"\n"))
 	writeFile(t, filepath.Join(c.action, "release", "checksums.txt"), []byte(digest(packed)+"  "+asset+"\n"))
+	writeFile(t, filepath.Join(c.action, "release", "TREE"), []byte(treeOf(t, c.action)+"\n"))
 	// What is set for these tests must not reach the workflow, and what is set in a workflow is a runner's.
 	c.env = []string{"VLLM_VCR_RELEASES=file://" + releases, "STANDIN_DIR=" + c.standins}
 	for _, variable := range os.Environ() {

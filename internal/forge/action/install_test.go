@@ -35,8 +35,8 @@ type runner struct {
 
 // installerTools are what the script may use besides bash; others are absent from its PATH.
 var installerTools = []string{
-	"bash", "sh", "awk", "cat", "chmod", "cp", "curl", "dirname", "gzip", "mkdir", "mktemp", "mv", "rm", "rmdir", "sed",
-	"sha256sum", "tail", "tar", "tr", "uname",
+	"bash", "sh", "awk", "cat", "chmod", "cp", "curl", "dirname", "find", "gzip", "mkdir", "mktemp", "mv", "rm", "rmdir", "sed",
+	"sha256sum", "sort", "tail", "tar", "tr", "uname", "xargs",
 }
 
 func newRunner(t *testing.T, platform, program string) *runner {
@@ -60,6 +60,7 @@ func newRunner(t *testing.T, platform, program string) *runner {
 	writeFile(t, r.path("action/release/VERSION"), []byte("1.2.3\n"))
 	writeFile(t, r.path("action/release/checksums.txt"), []byte(checksums))
 	writeFile(t, r.path("action/scripts/install.sh"), readFile(t, filepath.Join(root, "scripts", "install.sh")))
+	writeFile(t, r.path("action/release/TREE"), []byte(treeOf(t, r.path("action"))+"\n"))
 	for _, folder := range []string{"temp", "tools", "work"} {
 		if err := os.MkdirAll(r.path(folder), 0o755); err != nil {
 			t.Fatal(err)
@@ -71,6 +72,25 @@ func newRunner(t *testing.T, platform, program string) *runner {
 		"GITHUB_ACTION_PATH": r.path("action"), "VLLM_VCR_RELEASES": r.releases.URL,
 	}
 	return r
+}
+
+// treeOf is the digest of the files below a folder but those of its release, as release/TREE has it.
+func treeOf(t *testing.T, dir string) string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		name, _ := filepath.Rel(dir, path)
+		if name = filepath.ToSlash(name); err != nil || d.IsDir() || strings.HasPrefix(name, "release/") {
+			return err
+		}
+		lines = append(lines, digest(readFile(t, path))+"  "+name+"\n")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
+	return digest([]byte(strings.Join(lines, "")))
 }
 
 func (r *runner) path(name string) string { return filepath.Join(r.dir, filepath.FromSlash(name)) }
@@ -306,7 +326,22 @@ func TestInstallRefuses(t *testing.T) {
 		{name: "processor", env: []string{"RUNNER_ARCH=ARM"}, code: 3, want: []string{"no vllm-vcr for the processor ARM: X64"}},
 		{
 			name: "no release", prepare: func(_ *testing.T, r *runner) { os.RemoveAll(r.path("action/release")) },
-			code: 3, want: []string{"release/VERSION is missing", "verify: source"},
+			code: 3, want: []string{"is not released (it has no release/VERSION)", "verify: source"},
+		},
+		{
+			name: "another file in the action", prepare: func(t *testing.T, r *runner) { writeFile(t, r.path("action/cmd/more.go"), nil) },
+			code: 3, want: []string{"this commit of the action is not released: release/ is of the tree", "pin a release", "verify: source"},
+		},
+		{
+			name: "a changed file in the action", prepare: func(t *testing.T, r *runner) {
+				path := r.path("action/scripts/install.sh")
+				writeFile(t, path, append(readFile(t, path), "# a later commit\n"...))
+			},
+			code: 3, want: []string{"this commit of the action is not released"},
+		},
+		{
+			name: "a release without its tree", prepare: func(_ *testing.T, r *runner) { os.Remove(r.path("action/release/TREE")) },
+			code: 3, want: []string{"this commit of the action is not released"},
 		},
 		{
 			name: "no checksums", prepare: func(_ *testing.T, r *runner) { os.Remove(r.path("action/release/checksums.txt")) },
@@ -424,7 +459,7 @@ func TestInstallVariants(t *testing.T) {
 				t.Fatal(err)
 			}
 			os.Remove(r.path("bin/sha256sum"))
-			r.stub(t, "shasum", `[[ $* == "-a 256" ]] && exec `+real+"\n")
+			r.stub(t, "shasum", `[[ $1 == -a && $2 == 256 ]] && shift 2 && exec `+real+` "$@"`+"\n")
 		}},
 		{"no tool cache to write to", func(t *testing.T, r *runner) {
 			writeFile(t, r.path("file"), nil)
@@ -444,8 +479,21 @@ func TestInstallVariants(t *testing.T) {
 			r.env["INPUT_BINARY"], r.env["INPUT_VERIFY"] = "a b/vcr", "none"
 			r.releases.Close()
 		}},
+		{"another version, of an action that is not released", func(t *testing.T, r *runner) {
+			content := archive(t, "vllm-vcr", []byte(says))
+			os.RemoveAll(r.path("action/release"))
+			r.assets["/v2.0.0/vllm-vcr_2.0.0_linux_amd64.tar.gz"] = content
+			r.env["INPUT_VERSION"], r.env["INPUT_CHECKSUM"] = "2.0.0", digest(content)
+		}},
+		{"names in any order, with spaces, and a checkout's own folder", func(t *testing.T, r *runner) {
+			for _, name := range []string{"a/b", "a-b", "a b", "aB", "Ab", "a.b", "ä"} {
+				writeFile(t, r.path("action/"+name), []byte(name))
+			}
+			writeFile(t, r.path("action/release/TREE"), []byte(treeOf(t, r.path("action"))+"\n"))
+			writeFile(t, r.path("action/.git/config"), nil)
+		}},
 		{"checksums with line ends of Windows", func(t *testing.T, r *runner) {
-			for _, name := range []string{"VERSION", "checksums.txt"} {
+			for _, name := range []string{"VERSION", "TREE", "checksums.txt"} {
 				path := r.path("action/release/" + name)
 				writeFile(t, path, bytes.ReplaceAll(readFile(t, path), []byte("\n"), []byte("\r\n")))
 			}

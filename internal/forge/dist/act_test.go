@@ -27,6 +27,8 @@ func TestReleaseWorkflow(t *testing.T) {
 	tests := []struct {
 		name, tag string
 		change    map[string]string // of files, behind the back of those who made the release
+		stale     bool              // release/TREE stays as it was
+		unmerged  bool              // the commit is not on main
 		digest    func(string) string
 		want      string // part of the log
 		green     bool
@@ -34,6 +36,8 @@ func TestReleaseWorkflow(t *testing.T) {
 		{name: "as committed", tag: "v1.2.3", want: "vllm-vcr 1.2.3: 6 archives have the committed digests", green: true},
 		{name: "a corrupted digest", tag: "v1.2.3", digest: flipFirstDigit, want: "vllm-vcr_1.2.3_darwin_amd64.tar.gz: committed "},
 		{name: "another source", tag: "v1.2.3", change: map[string]string{"README.md": "# another\n"}, want: "vllm-vcr_1.2.3_windows_arm64.tar.gz: committed "},
+		{name: "a later commit", tag: "v1.2.3", change: map[string]string{"README.md": "# later\n"}, stale: true, want: "this commit is not that release"},
+		{name: "a commit that nobody merged", tag: "v1.2.3", unmerged: true, want: "the tag v1.2.3 is not on main"},
 		{name: "another tag", tag: "v1.2.4", want: `the tag is "v1.2.4", but release/VERSION says 1.2.3`},
 		{name: "no notes", tag: "v1.2.3", change: map[string]string{"CHANGELOG.md": "# Changelog\n"}, want: `no section "## 1.2.3"`},
 	}
@@ -44,11 +48,21 @@ func TestReleaseWorkflow(t *testing.T) {
 			git(t, released, "clone", "--quiet", released, dir)
 			git(t, dir, "remote", "set-url", "origin", "https://github.com/vllm-vcr/conformance")
 			write(t, dir, test.change)
+			if test.change != nil && !test.stale {
+				tree, err := (&product{root: dir}).tree(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				write(t, dir, map[string]string{"release/" + treeName: tree + "\n"})
+			}
 			if sums := filepath.Join(dir, "release", checksumsName); test.digest != nil {
 				write(t, dir, map[string]string{"release/" + checksumsName: test.digest(read(t, sums))})
 			}
 			if git(t, dir, "status", "--porcelain") != "" {
 				commit(t, dir)
+			}
+			if test.unmerged {
+				git(t, dir, "commit", "--quiet", "--allow-empty", "--message", "not merged")
 			}
 			git(t, dir, "tag", test.tag)
 			event := filepath.Join(t.TempDir(), "event.json")

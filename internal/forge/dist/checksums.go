@@ -22,6 +22,7 @@ import (
 const (
 	checksumsName = "checksums.txt"
 	versionName   = "VERSION"
+	treeName      = "TREE"
 )
 
 // A checksums holds lower-case hex SHA-256 digests by file name.
@@ -143,7 +144,7 @@ func (p *product) committedVersion() (string, error) {
 	path := p.path(filepath.Join("release", versionName))
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is missing: nothing was released yet, so give a version, "+
+		return "", fmt.Errorf("%s is missing: this commit is no release, so give a version, "+
 			"for example make dist VERSION=1.2.3", path)
 	} else if err != nil {
 		return "", err
@@ -153,6 +154,68 @@ func (p *product) committedVersion() (string, error) {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return version, nil
+}
+
+// tree returns the digest of what a release is made of: of the list, as sha256sum writes it and sorted by name, of all files
+// that git knows but those in release/. Modes of files are not in it. scripts/install.sh computes the same without git, as an
+// action's checkout has none.
+func (p *product) tree(ctx context.Context) (string, error) {
+	out, err := output(ctx, p.root, nil, "git", "ls-files", "-z", "--cached", "--", ".", ":!release")
+	if err != nil {
+		return "", err
+	}
+	sums := checksums{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if strings.ContainsAny(name, "\\\n\r\"'") {
+			return "", fmt.Errorf("%q: scripts/install.sh cannot read such a name: rename the file", name)
+		}
+		sums[name], err = sumFile(filepath.Join(p.root, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("%s is deleted, but not committed as such", name)
+		} else if err != nil {
+			return "", err
+		}
+	}
+	sum := sha256.Sum256([]byte(sums.String()))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// requireTree fails unless release/TREE names the tree that it lies in.
+func (p *product) requireTree(ctx context.Context) error {
+	path := p.path(filepath.Join("release", treeName))
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("%w: make release-files VERSION=1.2.3 writes it", err)
+	}
+	is, err := p.tree(ctx)
+	if err != nil {
+		return err
+	}
+	if named := strings.TrimSpace(string(data)); named != is {
+		return fmt.Errorf("%w: release/ is of the tree %.12q, and this is %.12q: this commit is not that release. "+
+			"Remove release/ (git rm -r release), or release this tree (make release-files VERSION=1.2.3)", errDiffers, named, is)
+	}
+	return nil
+}
+
+// checkCommand fails when release/ describes another tree than the one that it lies in. Most commits have no release/.
+func (p *product) checkCommand(ctx context.Context) error {
+	if _, err := os.Stat(p.path("release")); errors.Is(err, fs.ErrNotExist) {
+		_, err := fmt.Fprintln(p.log, "no release/: this commit is not a release")
+		return err
+	}
+	version, err := p.committedVersion()
+	if err != nil {
+		return err
+	}
+	if _, err := readChecksums(p.path(filepath.Join("release", checksumsName))); err != nil {
+		return err
+	}
+	if err := p.requireTree(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.log, "release/ is %s %s, of this tree\n", p.name, version)
+	return err
 }
 
 // buildCopy copies the source below a folder, builds it there, and returns the digests of the results.

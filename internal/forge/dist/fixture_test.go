@@ -48,10 +48,12 @@ func git(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
+// commit makes a commit, which is that of main at the origin too.
 func commit(t *testing.T, dir string) {
 	t.Helper()
 	git(t, dir, "add", "--all")
 	git(t, dir, "commit", "--quiet", "--message", "all")
+	git(t, dir, "update-ref", "refs/remotes/origin/main", "HEAD")
 }
 
 // dist runs a command in a folder, and returns its exit code and what it printed.

@@ -162,12 +162,12 @@ func TestPushImage(t *testing.T) {
 		tags                        map[string]string // the digests of the tags afterwards
 	}{
 		{
-			name: "main", layout: one, kind: "main", version: "1.2.3", want: "latest is " + oneDigest,
-			tags: map[string]string{"latest": oneDigest, "vllm0.33": oneDigest, "vllm0.32": oneDigest},
+			name: "main", layout: one, kind: "main", version: "1.2.3", want: "edge is " + oneDigest,
+			tags: map[string]string{"edge": oneDigest},
 		},
 		{
 			name: "main moves on", layout: other, kind: "main", version: "1.2.3",
-			tags: map[string]string{"latest": otherDigest, "vllm0.33": otherDigest, "vllm0.32": otherDigest},
+			tags: map[string]string{"edge": otherDigest},
 		},
 		{
 			name: "another registered first", layout: other, kind: "release", version: "1.2.3",
@@ -181,6 +181,13 @@ func TestPushImage(t *testing.T) {
 		{
 			name: "a release", layout: other, kind: "release", version: "1.2.3", want: "1.2.3-vllm0.32 has this image already",
 			tags: map[string]string{"1.2.3-vllm0.33": otherDigest},
+		},
+		{
+			name: "which is the newest", layout: other, kind: "newest", version: "1.2.3", want: "latest is " + otherDigest,
+			tags: map[string]string{"latest": otherDigest, "vllm0.33": otherDigest, "vllm0.32": otherDigest},
+		},
+		{
+			name: "a newest that would move", layout: one, kind: "newest", version: "1.2.3", code: 1, want: "a released tag does not move",
 		},
 		{name: "a matrix of another version", layout: one, kind: "release", version: "1.2.4", code: 2, want: "the matrix has no tag for release 1.2.4"},
 		{name: "no matrix", layout: one, kind: "main", version: "1.2.3", matrix: "{}", code: 2, want: "want the output of vllm-vcr compat matrix"},

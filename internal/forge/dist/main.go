@@ -81,16 +81,18 @@ func dispatch(ctx context.Context, args []string, stdin io.Reader, stdout io.Wri
 		return p.buildCommand(ctx, o)
 	case "files":
 		return p.filesCommand(ctx, o)
+	case "check":
+		return p.checkCommand(ctx)
 	case "compare":
 		return p.compareCommand(o)
 	case "reproduce":
 		return p.reproduceCommand(ctx, o)
 	case "tag":
-		return p.tagCommand(o)
+		return p.tagCommand(ctx, o)
 	case "notes":
 		return p.notesCommand(o)
 	case "image-version":
-		return p.imageVersionCommand(o)
+		return p.imageVersionCommand(ctx, o)
 	default:
 		return p.movingTagsCommand(o, stdin)
 	}
@@ -98,7 +100,7 @@ func dispatch(ctx context.Context, args []string, stdin io.Reader, stdout io.Wri
 
 // arguments are how many each command takes beside its flags.
 var arguments = map[string]int{
-	"build": 0, "files": 0, "compare": 0, "reproduce": 0, "tag": 1, "notes": 1, "moving-tags": 1, "image-version": 2,
+	"build": 0, "files": 0, "check": 0, "compare": 0, "reproduce": 0, "tag": 1, "notes": 1, "moving-tags": 1, "image-version": 2,
 }
 
 var commands = slices.Sorted(maps.Keys(arguments))
@@ -224,10 +226,18 @@ func (p *product) filesCommand(ctx context.Context, o options) error {
 	if err := os.MkdirAll(p.path("release"), 0o755); err != nil {
 		return err
 	}
-	if err := replaceFile(p.path(filepath.Join("release", checksumsName)), sums.String()); err != nil {
+	tree, err := p.tree(ctx)
+	if err != nil {
 		return err
 	}
-	return replaceFile(p.path(filepath.Join("release", versionName)), o.version+"\n")
+	for _, file := range []struct{ name, text string }{
+		{checksumsName, sums.String()}, {treeName, tree + "\n"}, {versionName, o.version + "\n"},
+	} {
+		if err := replaceFile(p.path(filepath.Join("release", file.name)), file.text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // requireCommitted fails when something but release/ differs from the last commit: the digests would be of files that
@@ -254,8 +264,8 @@ func replaceFile(path, text string) error {
 }
 
 // tagCommand checks a tag before anything is built from it.
-func (p *product) tagCommand(o options) error {
-	released, err := p.releaseOf(o.rest[0])
+func (p *product) tagCommand(ctx context.Context, o options) error {
+	released, err := p.releaseOf(ctx, o.rest[0])
 	if err != nil {
 		return err
 	}
@@ -263,8 +273,8 @@ func (p *product) tagCommand(o options) error {
 	return err
 }
 
-// releaseOf returns the version of a tag, which is the committed one.
-func (p *product) releaseOf(tag string) (string, error) {
+// releaseOf returns the version of a tag, which is the committed one, of this very tree, on main.
+func (p *product) releaseOf(ctx context.Context, tag string) (string, error) {
 	released, err := p.committedVersion()
 	if err != nil {
 		return "", err
@@ -273,24 +283,38 @@ func (p *product) releaseOf(tag string) (string, error) {
 		return "", fmt.Errorf("the tag is %q, but release/%s says %s: tag the commit that made it so",
 			tag, versionName, released)
 	}
+	if err := p.requireTree(ctx); err != nil {
+		return "", err
+	}
+	if _, err := output(ctx, p.root, nil, "git", "merge-base", "--is-ancestor", "HEAD", "refs/remotes/origin/main"); err != nil {
+		return "", fmt.Errorf("the tag %s is not on main, or the history is not here: tag a commit that was reviewed and merged: %v", tag, err)
+	}
 	return released, nil
 }
 
 var commitPattern = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// imageVersionCommand prints of which kind the image of a ref is, and its version.
-func (p *product) imageVersionCommand(o options) error {
+// imageVersionCommand prints of which kind the image of a ref is, and its version. A release is the newest one unless there
+// is a tag of a newer one.
+func (p *product) imageVersionCommand(ctx context.Context, o options) error {
 	ref, commit := o.rest[0], o.rest[1]
 	if !commitPattern.MatchString(commit) {
 		return fmt.Errorf("commit %q: want 40 hex digits", commit)
 	}
 	kind, of := "main", "0.0.0-main.g"+commit[:12]
 	if tag, ok := strings.CutPrefix(ref, "refs/tags/"); ok {
-		released, err := p.releaseOf(tag)
+		released, err := p.releaseOf(ctx, tag)
+		if err != nil {
+			return err
+		}
+		tags, err := output(ctx, p.root, nil, "git", "tag", "--list", "v*")
 		if err != nil {
 			return err
 		}
 		kind, of = "release", released
+		if v, _ := parseVersion(released); isNewest(v, strings.Fields(string(tags))) {
+			kind = "newest"
+		}
 	} else if ref != "refs/heads/main" {
 		return fmt.Errorf("ref %q: images are built of refs/heads/main and of tags", ref)
 	}
@@ -359,11 +383,7 @@ func movingTags(released version, tags []string) []string {
 		return nil
 	}
 	major, minor := true, true
-	for _, tag := range tags {
-		other, err := parseVersion(strings.TrimPrefix(tag, "v"))
-		if err != nil || !strings.HasPrefix(tag, "v") || other.suffix != "" || !newer(other, released) {
-			continue
-		}
+	for _, other := range newerReleases(released, tags) {
 		major = major && other.numbers[0] != released.numbers[0]
 		minor = minor && !slices.Equal(other.numbers[:2], released.numbers[:2])
 	}
@@ -377,8 +397,22 @@ func movingTags(released version, tags []string) []string {
 	return moving
 }
 
-func newer(a, b version) bool {
-	return slices.CompareFunc(a.numbers[:], b.numbers[:], cmp.Compare[int]) > 0
+// isNewest reports whether a release is the newest of all. A pre-release is none.
+func isNewest(released version, tags []string) bool {
+	return released.suffix == "" && len(newerReleases(released, tags)) == 0
+}
+
+// newerReleases returns the versions of the tags that are newer, without pre-releases and tags of another form.
+func newerReleases(than version, tags []string) []version {
+	var found []version
+	for _, tag := range tags {
+		text, ok := strings.CutPrefix(tag, "v")
+		other, err := parseVersion(text)
+		if ok && err == nil && other.suffix == "" && slices.CompareFunc(other.numbers[:], than.numbers[:], cmp.Compare[int]) > 0 {
+			found = append(found, other)
+		}
+	}
+	return found
 }
 
 // parseTargets reads a list such as linux/amd64,darwin/arm64. Nothing means all.

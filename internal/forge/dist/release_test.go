@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,6 +35,9 @@ func TestReleaseFiles(t *testing.T) {
 	mustDist(t, dir, "files", "-version", "1.2.3") // its own files are not in its way
 	commit(t, dir)
 	mustDist(t, dir, "tag", "v1.2.3")
+	if said := mustDist(t, dir, "check"); said != "release/ is vllm-vcr 1.2.3, of this tree\n" {
+		t.Errorf("check says %q", said)
+	}
 
 	elsewhere := filepath.Join(t.TempDir(), "clone")
 	git(t, dir, "clone", "--quiet", dir, elsewhere)
@@ -121,10 +125,24 @@ func TestTag(t *testing.T) {
 	tests := []struct {
 		name    string
 		args    []string
-		version string
+		version string // in release/
 		code    int
 		want    string // part of what it says
+
+		tags     []string          // besides
+		unmerged bool              // the commit is not on main
+		change   map[string]string // after release/ was written
 	}{
+		{name: "not on main", args: []string{"tag", "v1.2.3"}, version: "1.2.3\n", unmerged: true, code: 2, want: "the tag v1.2.3 is not on main"},
+		{
+			name: "of another tree", args: []string{"tag", "v1.2.3"}, version: "1.2.3\n", change: map[string]string{"README.md": "# later\n"},
+			code: 1, want: "this commit is not that release",
+		},
+		{
+			name: "image of another tree", args: []string{"image-version", "refs/tags/v1.2.3", strings.Repeat("a1", 20)}, version: "1.2.3\n",
+			change: map[string]string{"README.md": "# later\n"}, code: 1, want: "this commit is not that release",
+		},
+		{name: "image not on main", args: []string{"image-version", "refs/tags/v1.2.3", strings.Repeat("a1", 20)}, version: "1.2.3\n", unmerged: true, code: 2, want: "is not on main"},
 		{name: "of the version", args: []string{"tag", "v1.2.3"}, version: "1.2.3\n"},
 		{name: "of another version", args: []string{"tag", "v1.2.4"}, version: "1.2.3\n", code: 2, want: `the tag is "v1.2.4", but release/VERSION says 1.2.3`},
 		{name: "without a v", args: []string{"tag", "1.2.3"}, version: "1.2.3\n", code: 2, want: `the tag is "1.2.3", but`},
@@ -133,7 +151,9 @@ func TestTag(t *testing.T) {
 		{name: "notes", args: []string{"notes", "1.2.3"}, want: "- it is small\n"},
 		{name: "last notes", args: []string{"notes", "1.2.2"}, want: "- it was large\n"},
 		{name: "main image", args: []string{"image-version", "refs/heads/main", strings.Repeat("a1", 20)}, want: "kind=main\nversion=0.0.0-main.ga1a1a1a1a1a1\n"},
-		{name: "release image", args: []string{"image-version", "refs/tags/v1.2.3", strings.Repeat("a1", 20)}, version: "1.2.3\n", want: "kind=release\nversion=1.2.3\n"},
+		{name: "release image", args: []string{"image-version", "refs/tags/v1.2.3", strings.Repeat("a1", 20)}, version: "1.2.3\n", want: "kind=newest\nversion=1.2.3\n", tags: []string{"v1.2.2", "v1.2.3", "v1", "v1.3.0-rc.1"}},
+		{name: "image of an older release", args: []string{"image-version", "refs/tags/v1.2.3", strings.Repeat("a1", 20)}, version: "1.2.3\n", want: "kind=release\nversion=1.2.3\n", tags: []string{"v1.2.3", "v1.3.0"}},
+		{name: "image of a pre-release", args: []string{"image-version", "refs/tags/v1.3.0-rc.1", strings.Repeat("a1", 20)}, version: "1.3.0-rc.1\n", want: "kind=release\nversion=1.3.0-rc.1\n"},
 		{name: "image of another tag", args: []string{"image-version", "refs/tags/v1", strings.Repeat("a1", 20)}, version: "1.2.3\n", code: 2, want: `the tag is "v1"`},
 		{name: "image of a branch", args: []string{"image-version", "refs/heads/x\nkind=release", strings.Repeat("a1", 20)}, code: 2, want: `images are built of`},
 		{name: "image of no commit", args: []string{"image-version", "refs/heads/main", "main"}, code: 2, want: `commit "main": want 40 hex digits`},
@@ -142,9 +162,69 @@ func TestTag(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := fixture(t)
 			if test.version != "" {
-				write(t, dir, map[string]string{"release/VERSION": test.version})
+				released(t, dir, test.version)
+				commit(t, dir)
+			}
+			for _, tag := range test.tags {
+				git(t, dir, "tag", tag)
+			}
+			if test.unmerged {
+				git(t, dir, "commit", "--quiet", "--allow-empty", "--message", "not merged")
+			}
+			if test.change != nil {
+				write(t, dir, test.change)
 			}
 			code, stdout, stderr := dist(t, dir, test.args...)
+			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
+			}
+		})
+	}
+}
+
+// released writes a release into a repository, without building it.
+func released(t *testing.T, dir, version string) {
+	t.Helper()
+	tree, err := (&product{root: dir}).tree(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, map[string]string{
+		"release/VERSION": version, "release/TREE": tree + "\n",
+		"release/checksums.txt": strings.Repeat("ab", 32) + "  vllm-vcr_1.2.3_linux_amd64.tar.gz\n",
+	})
+}
+
+// CI fails when release/ is of another tree than the one that it lies in.
+func TestCheck(t *testing.T) {
+	tests := []struct {
+		name    string
+		release bool
+		change  func(dir string)
+		code    int
+		want    string
+	}{
+		{name: "no release", want: "no release/: this commit is not a release\n"},
+		{name: "a release", release: true, want: "release/ is vllm-vcr 1.2.3, of this tree\n"},
+		{name: "a later commit", release: true, change: func(dir string) { write(t, dir, map[string]string{"README.md": "# later\n"}) }, code: 1, want: "git rm -r release"},
+		{name: "a file more", release: true, change: func(dir string) { write(t, dir, map[string]string{"more.go": ""}) }, code: 1, want: "git rm -r release"},
+		{name: "a file less", release: true, change: func(dir string) { os.Remove(filepath.Join(dir, "LICENSE")) }, code: 1, want: "git rm -r release"},
+		{name: "no tree", release: true, change: func(dir string) { os.Remove(filepath.Join(dir, "release", "TREE")) }, code: 2, want: "make release-files"},
+		{name: "no version", release: true, change: func(dir string) { os.Remove(filepath.Join(dir, "release", "VERSION")) }, code: 2, want: "VERSION is missing"},
+		{name: "no digests", release: true, change: func(dir string) { os.Remove(filepath.Join(dir, "release", "checksums.txt")) }, code: 2, want: "checksums.txt"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := fixture(t)
+			if test.release {
+				released(t, dir, "1.2.3\n")
+				commit(t, dir)
+			}
+			if test.change != nil {
+				test.change(dir)
+				commit(t, dir)
+			}
+			code, stdout, stderr := dist(t, dir, "check")
 			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
 				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
 			}

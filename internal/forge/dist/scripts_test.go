@@ -28,7 +28,10 @@ func repository(t *testing.T) string {
 // script runs one of scripts/, and returns what it said and its exit code.
 func script(t *testing.T, env []string, stdin, name string, args ...string) (string, int) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(repository(t), "scripts", name), args...)
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(repository(t), "scripts", name)
+	}
+	cmd := exec.Command(name, args...)
 	cmd.Env, cmd.Stdin = append(os.Environ(), env...), strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	var failed *exec.ExitError
@@ -97,18 +100,29 @@ func TestPublishRelease(t *testing.T) {
 		{name: "public already", version: "1.2.3", release: "false", code: 1, want: "v1.2.3 is public already"},
 		{name: "no answer", version: "1.2.3", release: "down", code: 1, want: "error connecting to api.github.com"},
 		{name: "other bytes", version: "1.2.3", files: map[string]string{"vllm-vcr_1.tar.gz": "b"}, code: 1, want: "is not what checksums.txt says"},
+		{
+			name: "others than were committed", version: "1.2.3", code: 1, want: "checksums.txt is not release/checksums.txt of this commit", files: map[string]string{
+				"vllm-vcr_1.tar.gz": "b", "checksums.txt": "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d  vllm-vcr_1.tar.gz\n",
+			},
+		},
+		{name: "one more than was committed", version: "1.2.3", code: 1, want: "has other archives", files: map[string]string{"vllm-vcr_2.tar.gz": "b"}},
 		{name: "no notes", version: "1.2.3", files: map[string]string{"notes.md": ""}, code: 1, want: "notes.md: want what dist notes prints"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			dir := t.TempDir()
-			write(t, dir, map[string]string{
-				"vllm-vcr_1.tar.gz": "a", "vllm-vcr_1.cdx.json": "{}", "notes.md": "new\n",
-				"checksums.txt": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  vllm-vcr_1.tar.gz\n",
-			})
+			const sums = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  vllm-vcr_1.tar.gz\n"
+			dir, checkout := t.TempDir(), t.TempDir()
+			write(t, dir, map[string]string{"vllm-vcr_1.tar.gz": "a", "vllm-vcr_1.cdx.json": "{}", "notes.md": "new\n", "checksums.txt": sums})
 			write(t, dir, test.files)
+			program := filepath.Join(checkout, "scripts", "publish-release")
+			write(t, checkout, map[string]string{
+				"release/checksums.txt": sums, "scripts/publish-release": read(t, filepath.Join(repository(t), "scripts", "publish-release")),
+			})
+			if err := os.Chmod(program, 0o755); err != nil {
+				t.Fatal(err)
+			}
 			env, calls := withGH(t, "RELEASE="+test.release)
-			out, code := script(t, env, "", "publish-release", test.version, dir)
+			out, code := script(t, env, "", program, test.version, dir)
 			if code != test.code || !strings.Contains(out, test.want) {
 				t.Errorf("exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
 			}
@@ -122,6 +136,30 @@ func TestPublishRelease(t *testing.T) {
 				t.Errorf("gh (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The installer, which has no git, finds the same digest as the one that a release writes, of what GitHub hands out of a commit.
+func TestTreeOfTheInstaller(t *testing.T) {
+	dir := fixture(t)
+	write(t, dir, map[string]string{"scripts/install.sh": read(t, filepath.Join(repository(t), "scripts", "install.sh")), "a b/c-d": "", "a-b": "x", "A/b": "y"})
+	commit(t, dir)
+	released(t, dir, "1.2.3\n")
+	commit(t, dir)
+	handed := t.TempDir()
+	git(t, dir, "archive", "--output", filepath.Join(handed, "tar"), "HEAD")
+	command(t, nil, "tar", "-xf", filepath.Join(handed, "tar"), "-C", handed)
+	os.Remove(filepath.Join(handed, "tar"))
+	env := []string{
+		"GITHUB_ACTION_PATH=" + handed, "GITHUB_ACTIONS=", "RUNNER_OS=Linux", "RUNNER_ARCH=X64", "RUNNER_TEMP=" + t.TempDir(), "RUNNER_TOOL_CACHE=",
+		"GITHUB_OUTPUT=", "INPUT_VERIFY=", "VLLM_VCR_RELEASES=file:///nowhere",
+	}
+	if out, code := script(t, env, "", "install.sh"); code != 3 || !strings.Contains(out, "release v1.2.3 has no vllm-vcr_1.2.3_linux_amd64.tar.gz") {
+		t.Errorf("exit code %d, want 3, as there is nothing to download: %s", code, out)
+	}
+	write(t, handed, map[string]string{"README.md": "# later\n"})
+	if out, code := script(t, env, "", "install.sh"); code != 3 || !strings.Contains(out, "this commit of the action is not released") {
+		t.Errorf("exit code %d, want 3, as this is no release: %s", code, out)
 	}
 }
 

@@ -29,14 +29,16 @@ func newGithubCommand(env *environment) *cobra.Command {
 
 // githubOptions are those of both commands.
 type githubOptions struct {
-	title, bodyFile string
-	labels          []string
-	dryRun, output  bool
+	title, bodyFile, quoteFile string
+
+	labels         []string
+	dryRun, output bool
 }
 
 func (opts *githubOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.title, "title", "", "title")
 	flags.StringVar(&opts.bodyFile, "body-file", "", "file with the text, as Markdown")
+	flags.StringVar(&opts.quoteFile, "quote-file", "", "file with text of others, which is quoted behind that: no markup, mention, reference or command")
 	flags.StringSliceVar(&opts.labels, "label", nil, "label that it has at least")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	addOutputFlag(flags, &opts.output)
@@ -59,7 +61,7 @@ func newGithubIssueCommand(env *environment) *cobra.Command {
 			if state != "open" && state != "closed" {
 				return fmt.Errorf("--state %q: want open or closed", state)
 			}
-			body, err := readBody(opts.bodyFile)
+			body, err := opts.body()
 			if err != nil {
 				return err
 			}
@@ -112,7 +114,7 @@ func newGithubPullRequestCommand(env *environment) *cobra.Command {
 }
 
 func runPullRequest(ctx context.Context, env *environment, opts pullRequestOptions) error {
-	body, err := readBody(opts.bodyFile)
+	body, err := opts.body()
 	if err != nil {
 		return err
 	}
@@ -207,19 +209,29 @@ func workflowRunURL(env *environment) string {
 	return server + "/" + repository + "/actions/runs/" + run
 }
 
-// readBody reads the text of an issue. What is too long for GitHub is cut later; this only bounds the memory.
-func readBody(path string) (string, error) {
+// body reads the text of an issue or a pull request.
+func (opts *githubOptions) body() (string, error) {
+	body, err := readBody("--body-file", opts.bodyFile)
+	if err != nil || opts.quoteFile == "" {
+		return body, err
+	}
+	quoted, err := readBody("--quote-file", opts.quoteFile)
+	return body + "\n" + safetext.Quotation(quoted), err
+}
+
+// readBody reads a text. What is too long for GitHub is cut later; this only bounds the memory.
+func readBody(flag, path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("--body-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, 1<<20))
 	if err != nil {
-		return "", fmt.Errorf("--body-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 	return string(text), nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -382,7 +383,8 @@ func short(digest string) string { return quote(digest[:min(12, len(digest))]) }
 // quoted is the most characters of one quotation.
 const quoted = 200
 
-// quote makes a text of others a span of code in a table, in which GitHub reads neither markup nor mentions.
+// quote makes a text of others a span of code in a table, in which GitHub reads neither markup nor mentions, nor references where
+// the text is used without its markup, as the message of a squashed commit.
 func quote(text string) string {
 	text = strings.Map(func(c rune) rune {
 		switch {
@@ -399,7 +401,7 @@ func quote(text string) string {
 	if text = strings.TrimSpace(text); text == "" {
 		return "-"
 	}
-	return "`" + strings.ReplaceAll(text, "|", `\|`) + "`"
+	return "`" + strings.ReplaceAll(safetext.Inert(text), "|", `\|`) + "`"
 }
 
 // quoteAll quotes the head of a list.

@@ -153,7 +153,7 @@ func TestDescribeTrustsNothing(t *testing.T) {
 			"markup", change("multiturn-s7", func(g *manifest.Golden) {
 				g.EngineImage = "x` @everyone <img src=x> | a | b\n## Merge me\n::error::"
 			}),
-			[]string{"`x' @everyone <img src=x> \\| a \\| b ## Merge me ::error::` on `cpu`"},
+			[]string{"`x' @ everyone <img src=x> \\| a \\| b ## Merge me ::error::` on `cpu`"},
 			conformance.ExitOK,
 		},
 		{"a long text", change("multiturn-s7", func(g *manifest.Golden) {

@@ -3,7 +3,7 @@
 // hide or reorder what stands beside it.
 //
 // [Line] is for a value inside a sentence of ours, [Block] for the output of a process, [Markdown] and [Code] for documents
-// that a renderer reads, [JSON] for encoded JSON. [Clip] bounds how much is shown.
+// that a renderer reads, [Quotation] for whole texts in them, [JSON] for encoded JSON. [Clip] bounds how much is shown.
 package safetext
 
 import (
@@ -114,7 +114,7 @@ func Clip(text string, most int) string {
 
 // Markdown returns text as one line that a Markdown renderer, in a table or outside, shows as it is: no markup, no HTML, no
 // link, no mention.
-func Markdown(text string) string { return markup.Replace(html.EscapeString(Line(text))) }
+func Markdown(text string) string { return markup.Replace(html.EscapeString(Inert(Line(text)))) }
 
 var markup = strings.NewReplacer(
 	"|", "&#124;", "`", "&#96;", "*", "&#42;", "_", "&#95;", "[", "&#91;", "]", "&#93;", "\\", "&#92;", "~", "&#126;",
@@ -123,6 +123,62 @@ var markup = strings.NewReplacer(
 
 // Code returns text as a span of code that a Markdown renderer, in a table or outside, shows as it is.
 func Code(text string) string { return "<code>" + Markdown(text) + "</code>" }
+
+// Quotation returns a text of others as a block of code in a Markdown document, behind a blank line. Each line of it is indented and
+// stands behind "| ", so that it cannot end the block, and none is a command to a bot that reads the beginnings of lines; and each
+// is [Inert], as a text may be used without its markup: the description of a pull request becomes the message of a squashed commit.
+func Quotation(text string) string {
+	var b strings.Builder
+	b.WriteByte('\n')
+	for _, line := range strings.FieldsFunc(text, isLineEnd) {
+		b.WriteString("    | " + Inert(printable(line)) + "\n")
+	}
+	return b.String()
+}
+
+// Inert returns text in which GitHub finds no mention, no reference to an issue or pull request, so that no "Closes" closes one,
+// and no comment of HTML, whether it is rendered or a message of a commit. Spaces are put in.
+func Inert(text string) string {
+	if !strings.ContainsAny(text, "@#<-/") {
+		return text
+	}
+	var b strings.Builder
+	for i := range len(text) {
+		b.WriteByte(text[i])
+		before, after := text[:i], text[i+1:]
+		switch text[i] {
+		case '@': // that of an address or a digest is no mention
+			if startsWith(after, wordy) && !endsWith(before, wordy) {
+				b.WriteByte(' ')
+			}
+		case '#':
+			if startsWith(after, digits) {
+				b.WriteByte(' ')
+			}
+		case '-', '/': // GH-1, https://github.com/o/r/issues/1
+			if startsWith(after, digits) && referring().MatchString(text[max(0, i-12):i+1]) {
+				b.WriteByte(' ')
+			}
+		case '!':
+			if endsWith(before, "<") && strings.HasPrefix(after, "--") {
+				b.WriteByte(' ')
+			}
+		}
+	}
+	return b.String()
+}
+
+const (
+	digits = "0123456789"
+	wordy  = digits + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+)
+
+func startsWith(text, some string) bool { return text != "" && strings.IndexByte(some, text[0]) >= 0 }
+func endsWith(text, some string) bool {
+	return text != "" && strings.IndexByte(some, text[len(text)-1]) >= 0
+}
+
+var referring = lazyregexp.New(`(?i)(?:\bgh-|/(?:issues|pulls?|discussions)/)$`)
 
 // JSON returns encoded JSON in which nothing is a command for a terminal or a CI service: characters that are not printable
 // and the second of two colons or hashes are escaped. Its value is the same, as only strings have such characters.

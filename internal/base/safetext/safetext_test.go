@@ -85,10 +85,37 @@ func TestClip(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	got := safetext.Markdown("<b>|`*_[x](y)\\~@me\n::x")
-	if want := "&lt;b&gt;&#124;&#96;&#42;&#95;&#91;x&#93;(y)&#92;&#126;&#64;me ::x"; got != want {
+	if want := "&lt;b&gt;&#124;&#96;&#42;&#95;&#91;x&#93;(y)&#92;&#126;&#64; me ::x"; got != want {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
 	if got, want := safetext.Code("a|b"), "<code>a&#124;b</code>"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestInert(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "",
+		"Closes #12":                         "Closes # 12",
+		"fixes o/r#12, gh-7, GH-8":           "fixes o/r# 12, gh- 7, GH- 8",
+		"@dependabot merge":                  "@ dependabot merge",
+		"(@a) @@b `@c`":                      "(@ a) @@ b `@ c`",
+		"resolves https://x/o/r/issues/3":    "resolves https://x/o/r/issues/ 3",
+		"https://x/o/r/pull/3/files":         "https://x/o/r/pull/ 3/files",
+		"<!-- state --> <!<!-- -->":          "<! -- state --> <!<! -- -->",
+		"image:v1@sha256:ab, a@b.c":          "image:v1@sha256:ab, a@b.c",
+		"a C# program, ##, # 1, #x, right-2": "a C# program, ##, # 1, #x, right-2",
+	} {
+		if got := safetext.Inert(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestQuotation(t *testing.T) {
+	got := safetext.Quotation("/merge\n```\n\n<img src=x>\r\u2028[a](b)\x1b[31m\n    @all Closes #1")
+	want := "\n    | /merge\n    | ```\n    | <img src=x>\n    | [a](b)\n    |     @ all Closes # 1\n"
+	if got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -116,8 +143,16 @@ func FuzzText(f *testing.F) {
 				t.Errorf("Block(%q) has the line %q", text, quoted)
 			}
 		}
-		if got := html.UnescapeString(safetext.Markdown(text)); got != line {
-			t.Errorf("Markdown(%q) shows %q, want %q", text, got, line)
+		if got := html.UnescapeString(safetext.Markdown(text)); got != safetext.Inert(line) {
+			t.Errorf("Markdown(%q) shows %q, want %q", text, got, safetext.Inert(line))
+		}
+		if inert := safetext.Inert(text); safetext.Inert(inert) != inert || strings.ReplaceAll(inert, " ", "") != strings.ReplaceAll(text, " ", "") {
+			t.Errorf("Inert(%q) is %q, and of that %q", text, inert, safetext.Inert(inert))
+		}
+		for quoted := range strings.SplitSeq(strings.TrimSuffix(strings.TrimPrefix(safetext.Quotation(text), "\n"), "\n"), "\n") {
+			if quoted != "" && !strings.HasPrefix(quoted, "    | ") {
+				t.Errorf("Quotation(%q) has the line %q", text, quoted)
+			}
 		}
 		if got := safetext.Clip(text, 3); utf8.ValidString(text) && !utf8.ValidString(got) || utf8.RuneCountInString(got) > 4 {
 			t.Errorf("Clip(%q) is %q", text, got)

@@ -94,7 +94,10 @@ func Issue(r Release, v Verdict, labels []string) github.Issue {
 	}
 	issue.Open, issue.Unclear = true, drift == unknown
 	issue.Title = what + ": drift " + drift
-	issue.Body = cmp.Or(v.Body, issue.Comment+"\n\nSee the runs of the workflow.")
+	issue.Body = issue.Comment + "\n\nSee the runs of the workflow."
+	if v.Body != "" { // of a job that ran a program of the release
+		issue.Body = issue.Comment + "\n" + safetext.Quotation(v.Body)
+	}
 	// The state names the verdict and what leads to it. What could not be looked at may have another reason each night.
 	issue.State = unknown
 	if drift != unknown {

@@ -61,7 +61,7 @@ func TestIssue(t *testing.T) {
 		{
 			"found", row,
 			canary.Verdict{Drift: "found", Version: "9.9.9", Summary: "it `differs`\n::x", Body: "text", Layers: `{"static":"found"}`, Wire: "w"},
-			github.Issue{Title: "vLLM 0.34 (0.34.1): drift found", Body: "text", State: "found c5aa6be6", Comment: "**drift: found**: <code>it &#96;differs&#96; ::x</code>"},
+			github.Issue{Title: "vLLM 0.34 (0.34.1): drift found", Body: "**drift: found**: <code>it &#96;differs&#96; ::x</code>\n\n    | text\n", State: "found c5aa6be6", Comment: "**drift: found**: <code>it &#96;differs&#96; ::x</code>"},
 		},
 		{
 			"none", row,
@@ -71,7 +71,7 @@ func TestIssue(t *testing.T) {
 		{
 			"unknown", row,
 			canary.Verdict{Drift: "unknown", Summary: "index: 403", Body: "text"},
-			github.Issue{Title: "vLLM 0.34 (0.34.1): drift unknown", Body: "text", State: "unknown", Comment: "**drift: unknown**: <code>index: 403</code>"},
+			github.Issue{Title: "vLLM 0.34 (0.34.1): drift unknown", Body: "**drift: unknown**: <code>index: 403</code>\n\n    | text\n", State: "unknown", Comment: "**drift: unknown**: <code>index: 403</code>"},
 		},
 		{
 			"without a verdict", nightly,
@@ -84,12 +84,12 @@ func TestIssue(t *testing.T) {
 		{
 			"nightly", nightly,
 			canary.Verdict{Drift: "unknown", Version: "0.34.0.dev12+gabc", Summary: "s", Body: "b"},
-			github.Issue{Title: "vLLM nightly (0.34.0.dev12+gabc): drift unknown", Body: "b", State: "unknown", Comment: "**drift: unknown**: <code>s</code>"},
+			github.Issue{Title: "vLLM nightly (0.34.0.dev12+gabc): drift unknown", Body: "**drift: unknown**: <code>s</code>\n\n    | b\n", State: "unknown", Comment: "**drift: unknown**: <code>s</code>"},
 		},
 		{
 			"a version that is none", nightly,
 			canary.Verdict{Drift: "unknown", Version: "<b>", Summary: "s", Body: "b"},
-			github.Issue{Title: "vLLM nightly: drift unknown", Body: "b", State: "unknown", Comment: "**drift: unknown**: <code>s</code>"},
+			github.Issue{Title: "vLLM nightly: drift unknown", Body: "**drift: unknown**: <code>s</code>\n\n    | b\n", State: "unknown", Comment: "**drift: unknown**: <code>s</code>"},
 		},
 	}
 	for _, test := range tests {

@@ -174,6 +174,7 @@ const (
 )
 
 func startsWith(text, some string) bool { return text != "" && strings.IndexByte(some, text[0]) >= 0 }
+
 func endsWith(text, some string) bool {
 	return text != "" && strings.IndexByte(some, text[len(text)-1]) >= 0
 }

@@ -352,7 +352,7 @@ func chooseWheel(ctx context.Context, env *environment, run *driftRun) error {
 	if isURL(s.wheel) {
 		u, err := url.Parse(s.wheel)
 		if err != nil {
-			return fmt.Errorf("the URL of the wheel is of no use: want http or https")
+			return fmt.Errorf("the URL of the wheel is of no use: want https")
 		}
 		s.source = drift.Source{Index: &pypi.Index{Log: env.log}, File: pypi.File{Name: path.Base(u.Path), URL: s.wheel}}
 	}

@@ -27,7 +27,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func indexOf(answer http.HandlerFunc) *pypi.Index {
-	return &pypi.Index{URL: "http://x/simple", HTTP: &http.Client{Transport: answering(answer)}}
+	return &pypi.Index{URL: "https://x/simple", HTTP: &http.Client{Transport: answering(answer)}}
 }
 
 // FuzzPage: whatever a page says, what is read of it can be named, ordered and asked for.
@@ -78,7 +78,7 @@ func FuzzWheel(f *testing.F) {
 		x := indexOf(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 		})
-		wheel, err := x.OpenWheel(t.Context(), pypi.File{URL: "http://x/w.whl"})
+		wheel, err := x.OpenWheel(t.Context(), pypi.File{URL: "https://x/w.whl"})
 		if err != nil {
 			return
 		}

@@ -139,7 +139,7 @@ func transportError(err error) error {
 		err = u.Err
 	}
 	switch {
-	case errors.As(err, &certificate), errors.Is(err, http.ErrSchemeMismatch), errors.Is(err, errDowngrade),
+	case errors.As(err, &certificate), errors.Is(err, http.ErrSchemeMismatch), errors.Is(err, errDowngrade), errors.Is(err, errPlainHop),
 		errors.As(err, &dns) && dns.IsNotFound:
 		return err
 	}
@@ -198,11 +198,33 @@ func shown(u *url.URL) string {
 	return plain.String()
 }
 
-var errDowngrade = errors.New("it redirects from https to http")
+// checkURL refuses what is no address of an index or its files: anything but https, and http on this machine. Of plain http
+// anybody on the way can change what is listed, digests included. The error has nothing of the URL, which may be a secret.
+func checkURL(u *url.URL) error {
+	switch {
+	case u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return errNoURL
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+		return errPlain
+	}
+	return nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+var (
+	errNoURL     = errors.New("want https")
+	errPlain     = errors.New("it is plain http, which anybody on the way can change: want https, or http on this machine alone (127.0.0.1)")
+	errDowngrade = errors.New("it redirects from https to http")
+	errPlainHop  = errors.New("it redirects to plain http, which anybody on the way can change")
+)
 
 const maxRedirects = 10
 
-// defaultClient follows no redirect from https to http.
+// defaultClient follows no redirect from https to http, and none to http on another machine.
 var defaultClient = &http.Client{
 	CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		switch {
@@ -210,6 +232,8 @@ var defaultClient = &http.Client{
 			return fmt.Errorf("more than %d redirects", maxRedirects)
 		case r.URL.Scheme == "http" && via[0].URL.Scheme == "https":
 			return errDowngrade
+		case checkURL(r.URL) != nil:
+			return errPlainHop
 		}
 		return nil
 	},

@@ -24,10 +24,11 @@ const DefaultURL = "https://pypi.org/simple"
 
 // An Index is a package index. Its zero value is the one that pip or uv would ask.
 type Index struct {
-	// URL is the base of the simple index, http or https, and may have credentials. Empty means that of $PIP_INDEX_URL,
-	// $UV_DEFAULT_INDEX or $UV_INDEX_URL, else [DefaultURL].
+	// URL is the base of the simple index: https, or http on this machine. It may have credentials. Empty means that of
+	// $PIP_INDEX_URL, $UV_DEFAULT_INDEX or $UV_INDEX_URL, else [DefaultURL].
 	URL string
-	// HTTP sends the requests; nil is a client that follows no redirect from https to http.
+	// HTTP sends the requests; nil is a client that follows no redirect to http,
+	// but from http on this machine to another there.
 	HTTP *http.Client
 	// Log gets requests and further tries; nil logs nothing.
 	Log *slog.Logger
@@ -91,8 +92,11 @@ func (x *Index) base() (*url.URL, error) {
 		text = DefaultURL
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if err != nil || errors.Is(checkURL(u), errNoURL) {
 		return nil, fmt.Errorf("%s is not the URL of an index: want https://HOST/simple", from)
+	}
+	if err := checkURL(u); err != nil {
+		return nil, fmt.Errorf("%s cannot be asked: %w", from, err)
 	}
 	return u, nil
 }
@@ -239,6 +243,16 @@ func parseWheelName(name string) (w wheelName, ok bool) {
 	return w, true
 }
 
+// Version is the version that the name of a wheel tells; "" if it is of none.
+func (f File) Version() string {
+	w, ok := parseWheelName(f.Name)
+	build, err := compat.ParseBuild(w.version)
+	if !ok || err != nil {
+		return ""
+	}
+	return build.String()
+}
+
 // sourceStem returns the name of a source archive without its ending; "" for any other file.
 func sourceStem(name string) string {
 	for _, suffix := range []string{".tar.gz", ".zip"} {
@@ -263,6 +277,9 @@ func buildOf(project, name string) (compat.Build, error) {
 
 // machines are the names that wheels have for what Go calls the architecture.
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+
+// Machine is the name that wheels have for what Go calls an architecture, such as "x86_64"; "" without one.
+func Machine(goarch string) string { return machines[goarch] }
 
 // Wheel returns the wheel of the release for a system and an architecture, as Go names them; of several builds the last
 // one. A wheel that was yanked is none.

@@ -360,6 +360,36 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// TestPlainHTTP: what can be changed on the way is neither asked nor followed, and nothing of its address is shown.
+func TestPlainHTTP(t *testing.T) {
+	const plain = "http://192.0.2.1:9/hunter2"
+	redirects, _ := serve(t, func(w http.ResponseWriter, r *http.Request, _ int) { http.Redirect(w, r, plain, http.StatusFound) })
+	lists, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Content-Type", jsonType)
+		_, _ = w.Write([]byte(strings.Replace(string(page(t, "vllm-0.33.0.tar.gz")), "../../files/", plain, 1)))
+	})
+	tests := []struct{ name, url, env, want string }{
+		{name: "an index", url: plain, want: "the package index cannot be asked: it is plain http"},
+		{name: "of the environment", env: plain, want: "$PIP_INDEX_URL cannot be asked: it is plain http"},
+		{name: "a name that begins like this machine's", url: "http://localhost.example/simple", want: "it is plain http"},
+		{name: "a redirect", url: redirects, want: "it redirects to plain http"},
+		{name: "a file", url: lists, want: `the URL of "vllm-0.33.0.tar.gz" is of no use: it is plain http`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("PIP_INDEX_URL", test.env)
+			_, err := at(test.url).Releases(t.Context(), "vllm")
+			checkError(t, err, test.want)
+		})
+	}
+	_, err := at("").OpenWheel(t.Context(), pypi.File{URL: plain})
+	checkError(t, err, "is of no use: it is plain http")
+	wheel := wheelOf(t, map[string]string{"a": "b"}).file(t)
+	wheel.URL = redirects
+	_, err = at("").OpenWheel(t.Context(), wheel)
+	checkError(t, err, "it redirects to plain http")
+}
+
 // TestStall: a server that falls silent is left, tried again, and named.
 func TestStall(t *testing.T) {
 	done := make(chan struct{})

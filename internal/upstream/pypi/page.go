@@ -168,8 +168,11 @@ func (p *htmlPage) link(attributes map[string]string) error {
 // file returns the file of a page at a URL. It gets the credentials of its index, whose base is given, on the same host.
 func (f pageFile) file(at, base *url.URL) (File, error) {
 	u, err := at.Parse(f.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return File{}, fmt.Errorf("the URL of %q is of no use: want http or https", f.Filename)
+	if err != nil {
+		u = &url.URL{}
+	}
+	if err := checkURL(u); err != nil {
+		return File{}, fmt.Errorf("the URL of %q is of no use: %w", f.Filename, err)
 	}
 	if u.User == nil && u.Host == base.Host && u.Scheme == base.Scheme {
 		u.User = base.User

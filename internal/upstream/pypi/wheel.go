@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -41,8 +43,11 @@ type Wheel struct {
 // index has its digest.
 func (x *Index) OpenWheel(ctx context.Context, f File) (*Wheel, error) {
 	u, err := url.Parse(f.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("the URL of wheel %q is of no use: want http or https", f.Name)
+	if err != nil {
+		u = &url.URL{}
+	}
+	if err := checkURL(u); err != nil {
+		return nil, fmt.Errorf("the URL of wheel %q is of no use: %w", f.Name, err)
 	}
 	if f.Name == "" {
 		f.Name = path.Base(u.Path)
@@ -168,6 +173,23 @@ func (w *Wheel) Copy(dst io.Writer, name string, limit int64) error {
 	defer r.Close()
 	_, err = io.Copy(dst, r) // ends with an error before there is more than the directory says
 	return err
+}
+
+// Save writes the whole wheel to dst. It is an error unless the bytes that were written have the sha256 that the index lists,
+// or if the index lists none.
+func (w *Wheel) Save(dst io.Writer) error {
+	if w.parts == nil || w.File.SHA256 == "" {
+		return fmt.Errorf("%s cannot be verified: no index lists a sha256 of it", w.where)
+	}
+	w.parts.expect(0, uint64(w.parts.size))
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(dst, sum), io.NewSectionReader(w.parts, 0, w.parts.size)); err != nil {
+		return w.unreadable(err)
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != w.File.SHA256 {
+		return fmt.Errorf("%s has sha256 %s, the index lists %s: nothing of it is used", w.where, got, w.File.SHA256)
+	}
+	return nil
 }
 
 func (w *Wheel) tooLarge(name string, limit int64) error {

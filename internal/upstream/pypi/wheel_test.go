@@ -228,6 +228,31 @@ func TestWheelFaults(t *testing.T) {
 	}
 }
 
+// TestSave: the whole wheel is written, and it counts only with the sha256 that the index lists.
+func TestSave(t *testing.T) {
+	server := wheelOf(t, map[string]string{"big": strings.Repeat("b", 12<<20), "c": "d"})
+	sum := sha256.Sum256(server.data)
+	for _, test := range []struct{ name, sha256, want string }{
+		{name: "as listed", sha256: hex.EncodeToString(sum[:])},
+		{name: "another", sha256: strings.Repeat("ab", 32), want: "the index lists abab"},
+		{name: "none listed", want: "no index lists a sha256 of it"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := server.file(t)
+			f.SHA256 = test.sha256
+			wheel, err := at("").OpenWheel(t.Context(), f)
+			must(t, err)
+			var got bytes.Buffer
+			err = wheel.Save(&got)
+			if test.want != "" {
+				checkError(t, err, test.want)
+			} else if err != nil || !bytes.Equal(got.Bytes(), server.data) {
+				t.Errorf("got %d of %d bytes, %v", got.Len(), len(server.data), err)
+			}
+		})
+	}
+}
+
 // noRanges is the fault of a server that answers every request with the whole file.
 func noRanges(_ *wheelServer, _ http.ResponseWriter, r *http.Request, _ int) bool {
 	r.Header.Del("Range")

@@ -69,6 +69,7 @@ var importRules = map[string][]string{
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
+	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
 	"internal/upstream/pyast":    {wazero},
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
 	"internal/upstream/wirediff": {"compat", "internal/report/sarif", "internal/wire"},
@@ -77,7 +78,8 @@ var importRules = map[string][]string{
 		"internal/report", "internal/upstream",
 	},
 	"internal/upstream/adopt": {
-		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/wirediff", "internal/wire/protocol",
+		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/pinned", "internal/upstream/wirediff",
+		"internal/wire/protocol",
 	},
 	"internal/upstream/history": {"compat", "internal/report/page", "internal/upstream/wirediff", "internal/wire/protocol"},
 	"internal/upstream/canary":  {"compat", "internal/forge/github"},
@@ -98,7 +100,7 @@ var importRules = map[string][]string{
 	},
 	"internal/capture/target":    {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
 	"internal/capture/load":      {"trace", "internal/frontends/openai"},
-	"internal/capture/cpuengine": {"compat", "internal/upstream/pypi"},
+	"internal/capture/cpuengine": {"compat", "internal/upstream/pinned", "internal/upstream/pypi", toml},
 	"internal/capture/kube":      {"internal/forge/oidc"},
 	"internal/capture/deploy":    {"internal/capture/kube", "internal/capture/target", "internal/capture/load", "go.yaml.in/yaml/v2"},
 	"internal/capture/cluster":   {"internal/capture/kube", k8s},

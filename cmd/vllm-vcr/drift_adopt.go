@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture"
@@ -26,6 +27,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -186,7 +188,7 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 // loadProfiles takes in the lines that the tree has, whatever this build has: the profile goes to where theirs are.
 func (run *adoption) loadProfiles() (err error) {
 	if run.env.profilesNamed {
-		run.tree.Profiles = run.env.profiles
+		run.tree = run.tree.WithProfiles(run.env.profiles)
 		return nil
 	}
 	if err := loadLineProfiles(run.env, run.tree.Profiles); err != nil {
@@ -202,8 +204,9 @@ func (run *adoption) prepare(ctx context.Context, source string) error {
 	if err != nil {
 		return err
 	}
+	release, todo := run.lock(ctx, source, profile.Version)
 	run.plan, err = adopt.Prepare(adopt.Options{
-		Tree: run.tree, Profile: profile, Rev: run.flags.rev, Lines: run.flags.window, Prune: run.flags.prune,
+		Tree: run.tree, Profile: profile, Release: release, Rev: run.flags.rev, Lines: run.flags.window, Prune: run.flags.prune,
 	})
 	var unfit *adopt.UnfitError
 	if errors.As(err, &unfit) {
@@ -215,7 +218,33 @@ func (run *adoption) prepare(ctx context.Context, source string) error {
 	}
 	run.report = adopt.NewReport(run.plan)
 	run.report.Reason = "nothing was written"
+	if todo != "" {
+		run.report.ToDo = append(run.report.ToDo, todo)
+	}
 	return nil
+}
+
+// lock reads what may run of a release that is not known yet, by its digests, and makes it known to this process. Without
+// that the release works too, so what is in the way is left to a person.
+func (run *adoption) lock(ctx context.Context, source, version string) (release *pinned.Release, todo string) {
+	if known := pinned.Lookup(version); known != nil && known.Engine != nil {
+		return nil, ""
+	}
+	command := "vllm-vcr capture engine --lock " + version
+	switch _, err := compat.ParseVersion(source); {
+	case err != nil:
+		return nil, fmt.Sprintf("write the digests of what may run of %s once the index has it: %s", version, command)
+	case run.flags.dryRun:
+		return nil, ""
+	}
+	steps := openSteps(run.env)
+	defer steps.close()
+	release, err := cpuengine.Lock(ctx, run.flags.engine.options(steps, "lock", version), false)
+	if err != nil {
+		return nil, fmt.Sprintf("write the digests of what may run of %s: %s: %v", version, command, oneLine(err))
+	}
+	pinned.Learn(release)
+	return release, ""
 }
 
 // carryOut writes the plan, captures, and looks whether the tree conforms. What went wrong once the plan is written is a

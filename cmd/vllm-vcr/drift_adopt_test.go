@@ -180,7 +180,8 @@ func TestDriftAdopt(t *testing.T) {
 	}
 	for _, want := range []string{
 		"EngineCoreOutput.brand_new", "conform: PASS: every gate holds: ", "capture 5 targets of line " + line + " (--engine never)",
-		"\nadopt: green: line " + line + " is in, and the tree conforms; 1 left to do\n",
+		"\nadopt: green: line " + line + " is in, and the tree conforms; 2 left to do\n",
+		"write the digests of what may run of " + line + ".0 once the index has it: vllm-vcr capture engine --lock " + line + ".0",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("stdout has no %q", want)

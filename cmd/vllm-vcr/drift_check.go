@@ -28,6 +28,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -204,7 +205,7 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 		Frontend: func(ctx context.Context) (drift.Frontend, error) {
 			return drift.Fetch(ctx, run.subject.source, run.cache, env.log)
 		},
-		Extract: run.subject.source.Extract,
+		Extract: func(ctx context.Context) (drift.Extraction, error) { return drift.Extract(ctx, run.subject.source) },
 		Step:    func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
 			Dir: opts.peers, Index: opts.index, Log: env.log,
@@ -257,7 +258,7 @@ type driftSubject struct {
 	build    compat.Build
 	wheel    string // path or URL, if it was named so
 	uploaded time.Time
-	source   drift.Source   // of its wheel; none beside a local frontend
+	source   pinned.Source  // of its wheel; none beside a local frontend
 	frontend drift.Frontend // a local one
 }
 
@@ -317,7 +318,7 @@ func chooseLocalFrontend(ctx context.Context, env *environment, run *driftRun) e
 	}
 	s := &run.subject
 	s.frontend.Binary = path
-	if s.frontend.SHA256, err = drift.Digest(path); err != nil {
+	if s.frontend.SHA256, err = pinned.Digest(path); err != nil {
 		return fmt.Errorf("--frontend: %w", err)
 	}
 	run.result.Frontend = s.frontend
@@ -348,13 +349,17 @@ func releaseOf(ctx context.Context, binary string) (compat.Build, error) {
 // chooseWheel takes a wheel that was named by its path or its URL.
 func chooseWheel(ctx context.Context, env *environment, run *driftRun) error {
 	s := &run.subject
-	s.source = drift.Source{Path: s.wheel}
+	s.source = pinned.Source{Path: s.wheel}
 	if isURL(s.wheel) {
 		u, err := url.Parse(s.wheel)
 		if err != nil {
 			return fmt.Errorf("the URL of the wheel is of no use: want https")
 		}
-		s.source = drift.Source{Index: &pypi.Index{Log: env.log}, File: pypi.File{Name: path.Base(u.Path), URL: s.wheel}}
+		file := pypi.File{Name: path.Base(u.Path), URL: s.wheel}
+		if digest, ok := strings.CutPrefix(u.Fragment, "sha256="); ok { // as pip has it
+			file.SHA256 = strings.ToLower(digest)
+		}
+		s.source = pinned.Source{Index: &pypi.Index{Log: env.log}, File: file}
 	}
 	wheel, err := s.source.Open(ctx)
 	if err != nil {
@@ -394,7 +399,7 @@ func chooseRelease(ctx context.Context, env *environment, run *driftRun) error {
 	if err != nil {
 		return fmt.Errorf("package index %s: %w", index.Where(), err)
 	}
-	s.source = drift.Source{Index: index, File: wheel}
+	s.source = pinned.Source{Index: index, File: wheel}
 	return nil
 }
 

@@ -29,7 +29,8 @@ import (
 
 // An indexOf is a package index of wheels, by version; a "-" before one says that it was yanked.
 type indexOf struct {
-	wheels map[string][]byte
+	wheels    map[string][]byte
+	noDigests bool // it lists none, as that of the main branch
 
 	mu       sync.Mutex
 	requests []string // for wheels
@@ -54,8 +55,12 @@ func (x *indexOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		version, yanked := strings.CutPrefix(version, "-")
 		name := x.name(version)
 		sum := sha256.Sum256(wheel)
+		hashes := map[string]string{"sha256": hex.EncodeToString(sum[:])}
+		if x.noDigests {
+			clear(hashes)
+		}
 		files = append(files, map[string]any{
-			"filename": name, "url": "/files/" + name, "hashes": map[string]string{"sha256": hex.EncodeToString(sum[:])},
+			"filename": name, "url": "/files/" + name, "hashes": hashes,
 			"size": len(wheel), "yanked": yanked, "upload-time": "2026-12-01T00:00:00Z",
 		})
 	}
@@ -208,11 +213,13 @@ func TestDriftCheckRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	corrupt := releaseWheel(t, "0.33.0", real)
+	started := filepath.Join(t.TempDir(), "started")
+	corrupt := releaseWheel(t, "0.33.5", real)
 	corrupt[bytes.Index(corrupt, real)+len(real)/2] ^= 1
 	index := &indexOf{wheels: map[string][]byte{
-		"0.32.0": releaseWheel(t, "0.32.0", real[:len(real)/2]), // ends in the middle: a program that does not run
-		"0.33.0": corrupt, "0.34.0": releaseWheel(t, "0.34.0", real), "-0.36.0": releaseWheel(t, "0.36.0", real),
+		"0.32.1": releaseWheel(t, "0.32.1", real[:len(real)/2]), // ends in the middle: a program that does not run
+		"0.33.0": releaseWheel(t, "0.33.0", []byte("#!/bin/sh\ntouch "+started+"\n")),
+		"0.33.5": corrupt, "0.34.0": releaseWheel(t, "0.34.0", real), "-0.36.0": releaseWheel(t, "0.36.0", real),
 		"0.35.0rc1": releaseWheel(t, "0.35.0rc1", nil, lacks("vllm/vllm-rs")),
 		"0.33.2":    releaseWheel(t, "0.33.2", real, lacks(engineModule)),
 		"0.33.3":    releaseWheel(t, "0.33.3", real, replaces(engineModule, "    client_index: int = 0\n", "    brand_new: int = 0\n    client_index: int = 0\n")),
@@ -241,9 +248,13 @@ func TestDriftCheckRelease(t *testing.T) {
 			want: []string{"static    none ", "drift: unknown: vLLM 0.35.0rc1 could not be judged: live unknown: http://", " holds no vllm/vllm-rs: file does not exist; static none: "},
 		},
 		{name: "yanked", args: []string{"0.36.0"}, code: 3, want: []string{"release 0.36.0 was yanked from the index"}},
-		{name: "corrupt wheel", args: []string{"0.33.0"}, code: 3, wheels: "0.33.0", want: []string{"drift: unknown: ", "vllm/vllm-rs: http://", "zip: checksum error"}},
-		{name: "does not run", args: []string{"0.32.0", "--layers", "live,goldens"}, code: 3, wheels: "0.32.0", want: []string{"drift: unknown: vLLM 0.32.0 could not be judged: live unknown: ", "vllm-rs does not run here: "}},
-		{name: "not there", args: []string{"0.31.0"}, code: 3, want: []string{"release 0.31.0 is not among the 8 of the index, whose newest is 0.36.0"}},
+		{
+			name: "not what was published", args: []string{"0.33.0", "--layers", "live,goldens"}, code: 3, wheels: "0.33.0",
+			want: []string{"drift: unknown: vLLM 0.33.0 could not be judged: live unknown: vllm-rs of vLLM 0.33.0 has sha256 "},
+		},
+		{name: "corrupt wheel", args: []string{"0.33.5"}, code: 3, wheels: "0.33.5", want: []string{"drift: unknown: ", "vllm/vllm-rs: ", "zip: checksum error"}},
+		{name: "does not run", args: []string{"0.32.1", "--layers", "live,goldens"}, code: 3, wheels: "0.32.1", want: []string{"drift: unknown: vLLM 0.32.1 could not be judged: live unknown: ", "vllm-rs does not run here: "}},
+		{name: "not there", args: []string{"0.31.0"}, code: 3, want: []string{"release 0.31.0 is not among the 9 of the index, whose newest is 0.36.0"}},
 		{
 			name: "no module of the engine", args: []string{"0.33.2"}, code: 3, wheels: "0.33.2",
 			want: []string{"live      none ", "goldens   none ", "drift: unknown: vLLM 0.33.2 could not be judged: static ", "could not be read", engineModule},
@@ -260,7 +271,10 @@ func TestDriftCheckRelease(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.run(t, index, cache, "--index", server.URL+"/simple") })
 	}
-	// Of 0.34.0, 0.33.2, 0.33.3 and 0.32.0; of the others there is no whole frontend, or nobody wanted it.
+	if exists(started) {
+		t.Error("a vllm-rs that was never published was started")
+	}
+	// Of 0.34.0, 0.33.2, 0.33.3 and 0.32.1; of the others there is no whole frontend, or nobody wanted it.
 	whole, err := filepath.Glob(filepath.Join(cache, "frontends", "*", "*"))
 	if err != nil || len(whole) != 2*4 {
 		t.Errorf("the cache has %q, %v", whole, err)
@@ -312,6 +326,10 @@ func TestDriftCheckWheel(t *testing.T) {
 	index := &indexOf{wheels: map[string][]byte{nightly: releaseWheel(t, nightly, real), "0.33.0": releaseWheel(t, "0.33.0", real)}}
 	server := httptest.NewServer(index)
 	defer server.Close()
+	bare := httptest.NewServer(&indexOf{wheels: map[string][]byte{nightly: index.wheels[nightly]}, noDigests: true})
+	defer bare.Close()
+	sum := sha256.Sum256(index.wheels[nightly])
+	digest := hex.EncodeToString(sum[:])
 	path := filepath.Join(t.TempDir(), "vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl")
 	if err := os.WriteFile(path, index.wheels["0.33.0"], 0o644); err != nil {
 		t.Fatal(err)
@@ -326,6 +344,18 @@ func TestDriftCheckWheel(t *testing.T) {
 		{
 			name: "nightly", args: append(at, "--nightly"), wheels: nightly,
 			want: []string{"release: " + nightly + "\n", "0.34 is no line of ", "drift: none: vLLM " + nightly + " speaks as line 0.33: " + speaks33},
+		},
+		{
+			name: "nightly without digests", args: append([]string{"--index", bare.URL + "/simple"}, "--nightly"),
+			want: []string{"live      not looked at", "no sha256 of the wheel is known, and nothing of it is run", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; not looked at: live, goldens, engine, python\n"},
+		},
+		{
+			name: "at a URL, of no known release", args: []string{server.URL + "/files/" + index.name(nightly), "--layers", "live"}, code: 4, wheels: nightly,
+			want: []string{"no sha256 of the wheel is known, and nothing of it is run"},
+		},
+		{
+			name: "at a URL with its digest", args: []string{server.URL + "/files/" + index.name(nightly) + "#sha256=" + digest, "--layers", "live"}, wheels: nightly,
+			want: []string{"drift: none: vLLM " + nightly + " speaks as line 0.33: live none: "},
 		},
 		{name: "nightly by its name", args: append(at, "--nightly", nightly, "--layers", "static"), wheels: nightly, want: []string{"drift: none: vLLM " + nightly}},
 		{name: "without --nightly", args: append(at, "--layers", "static"), wheels: "0.33.0", want: []string{"drift: none: vLLM 0.33.0"}},

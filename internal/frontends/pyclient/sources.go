@@ -56,6 +56,8 @@ type Wheel struct {
 	Sure bool
 	// Open opens it, wherever it is: it is closed again.
 	Open func(context.Context) (*pypi.Wheel, error)
+	// Check refuses files by their digest; nil refuses none. It is asked before any of them is used, those of the cache too.
+	Check func(digest string) error
 }
 
 // Sources takes the Python files of package vllm out of a wheel, into a folder of cache that is named by the wheel's key.
@@ -68,6 +70,9 @@ func Sources(ctx context.Context, wheel Wheel, cache string, log *slog.Logger) (
 	dir := filepath.Join(cache, "sources", wheel.Key)
 	if wheel.Sure {
 		tree, err := cached(dir)
+		if err == nil && wheel.Check != nil {
+			err = wheel.Check(tree.SHA256)
+		}
 		if err == nil {
 			log.Info("sources from the cache", "folder", dir, "wheel", tree.Wheel, "files", tree.Files)
 			return tree, nil
@@ -81,7 +86,7 @@ func Sources(ctx context.Context, wheel Wheel, cache string, log *slog.Logger) (
 		return Tree{}, fmt.Errorf("python of the release: %w", err)
 	}
 	defer opened.Close()
-	tree, err := fetch(opened, dir)
+	tree, err := fetch(opened, dir, wheel.Check)
 	if err != nil {
 		return Tree{}, fmt.Errorf("python of %s: %w", opened.File.Name, err)
 	}
@@ -140,10 +145,19 @@ func addTo(sum hash.Hash, name string, data []byte) {
 }
 
 // fetch makes the folder of a wheel: beside its place, so that it is there whole or not at all.
-func fetch(wheel *pypi.Wheel, dir string) (tree Tree, err error) {
+func fetch(wheel *pypi.Wheel, dir string, check func(digest string) error) (tree Tree, err error) {
 	files, err := read(wheel)
 	if err != nil {
 		return tree, err
+	}
+	if _, found := files[clientFile]; !found {
+		return tree, fmt.Errorf("it has no %s among its %d Python files: the client was moved, or this is no wheel of vLLM",
+			clientFile, len(files))
+	}
+	if check != nil {
+		if err := check(digestOfFiles(files)); err != nil {
+			return tree, err
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return tree, err
@@ -187,12 +201,8 @@ func read(wheel *pypi.Wheel) (map[string][]byte, error) {
 			names = append(names, name)
 		}
 	}
-	switch {
-	case len(names) > maxFiles:
+	if len(names) > maxFiles {
 		return nil, fmt.Errorf("it has %d Python files, the limit is %d", len(names), maxFiles)
-	case !slices.Contains(names, clientFile):
-		return nil, fmt.Errorf("it has no %s among its %d Python files: the client was moved, or this is no wheel of vLLM",
-			clientFile, len(names))
 	}
 	files, absent, err := wheel.ReadFiles(names, maxFile)
 	if err == nil && len(absent) > 0 {
@@ -201,11 +211,23 @@ func read(wheel *pypi.Wheel) (map[string][]byte, error) {
 	return files, err
 }
 
-// lay writes the files below a folder, and notes what they are.
-func (t *Tree) lay(files map[string][]byte, dir string) error {
+// Digest is that of the Python files in a wheel, with which a [Tree] of them must agree.
+func Digest(wheel *pypi.Wheel) (string, error) {
+	files, err := read(wheel)
+	return digestOfFiles(files), err
+}
+
+func digestOfFiles(files map[string][]byte) string {
 	sum := sha256.New()
 	for _, name := range inOrder(files) {
-		data := files[name]
+		addTo(sum, name, files[name])
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// lay writes the files below a folder, and notes what they are.
+func (t *Tree) lay(files map[string][]byte, dir string) error {
+	for name, data := range files {
 		if t.Bytes += int64(len(data)); t.Bytes > maxTree {
 			return fmt.Errorf("its Python files have more than %d bytes", maxTree)
 		}
@@ -216,9 +238,8 @@ func (t *Tree) lay(files map[string][]byte, dir string) error {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return err
 		}
-		addTo(sum, name, data)
 	}
-	t.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	t.SHA256 = digestOfFiles(files)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -179,7 +180,7 @@ func TestSourcesFail(t *testing.T) {
 	outside, _ := wheel(t, map[string]string{"vllm/v1/engine/core_client.py": "", "vllm/../../x.py": ""})
 	gone, _ := wheel(t, members)
 	gone.URL += "/"
-	gone.URL = strings.Replace(gone.URL, "127.0.0.1", "no-such-host.invalid", 1)
+	gone.URL = strings.Replace(gone.URL, "http://127.0.0.1", "https://no-such-host.invalid", 1)
 	short, _ := wheel(t, members)
 	short.Size -= 10
 	tests := []struct {
@@ -188,7 +189,7 @@ func TestSourcesFail(t *testing.T) {
 	}{
 		{"client moved", "python of w.whl: it has no vllm/v1/engine/core_client.py among its 2 Python files", other},
 		{"a place outside", `names "vllm/../../x.py"`, outside},
-		{"no host", "python of the release: package index http://no-such-host.invalid", gone},
+		{"no host", "python of the release: package index https://no-such-host.invalid", gone},
 		{"other size", "python of the release: package index http://", short},
 	}
 	for _, test := range tests {
@@ -204,6 +205,36 @@ func TestSourcesFail(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSourcesAreChecked: files are compared before they are laid, and those of the cache before they are used.
+func TestSourcesAreChecked(t *testing.T) {
+	f, _ := wheel(t, members)
+	cache := t.TempDir()
+	sources := func(check func(string) error) (pyclient.Tree, error) {
+		return pyclient.Sources(t.Context(), pyclient.Wheel{
+			Key: f.SHA256, Sure: true, Check: check,
+			Open: func(ctx context.Context) (*pypi.Wheel, error) { return (&pypi.Index{}).OpenWheel(ctx, f) },
+		}, cache, slog.New(slog.DiscardHandler))
+	}
+	refuse := func(string) error { return errors.New("this is something else") }
+	_, err := sources(refuse)
+	checkError(t, err, "python of w.whl: this is something else")
+	if left := filesOf(t, cache); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+	tree, err := sources(nil)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "w.whl")
+	require.NoError(t, os.WriteFile(path, archive(t, members), 0o644))
+	onDisk, err := pypi.OpenFile(path)
+	require.NoError(t, err)
+	defer onDisk.Close()
+	if digest, err := pyclient.Digest(onDisk); err != nil || digest != tree.SHA256 {
+		t.Errorf("the wheel has the digest %s, %v, the tree %s", digest, err, tree.SHA256)
+	}
+	_, err = sources(refuse)
+	checkError(t, err, "this is something else")
 }
 
 func TestNearest(t *testing.T) {

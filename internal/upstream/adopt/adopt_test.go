@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -341,5 +342,24 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestReleaseIsWritten: what may run of a release goes to where every command finds it.
+func TestReleaseIsWritten(t *testing.T) {
+	for folder, want := range map[string]string{"x": "profiles/0.34.0.toml", "internal/wire/protocol/profiles": pinned.Folder + "/0.34.0.toml"} {
+		dir := tree(t, map[string]string{"compat.toml": window(header, "0.33 v0.33.0 "+rev33), folder + "/y": ""})
+		release := &pinned.Release{Version: "0.34.0", Wheels: []pinned.Wheel{{
+			Name: "vllm-0.34.0-x.whl", SHA256: strings.Repeat("a", 64), Frontend: strings.Repeat("b", 64),
+		}}}
+		plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Release: release})
+		must(t, err)
+		must(t, plan.Write())
+		text, err := os.ReadFile(filepath.Join(dir, want))
+		must(t, err)
+		got, err := pinned.Parse(text)
+		if diff := cmp.Diff(release, got); diff != "" || err != nil {
+			t.Errorf("%s (-want +got):\n%s%v", want, diff, err)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -26,6 +27,8 @@ const DefaultLines = 9
 type Options struct {
 	Tree    Tree
 	Profile *protocol.Profile // of the release
+	// Release is what may run of it, by its digests; nil if that is not written now.
+	Release *pinned.Release
 	// Rev is the commit of vllm.git that the release was built from, if its profile does not name it.
 	Rev string
 	// Lines is how many stable lines the compat matrix keeps, [DefaultLines] if it is not positive.
@@ -118,7 +121,7 @@ func (p *Plan) edit(path string, before, after []byte) {
 	}
 }
 
-// planProfile plans the file of the profile.
+// planProfile plans the files of the profile and of the digests.
 func (p *Plan) planProfile(opt Options) error {
 	var text bytes.Buffer
 	if err := protocol.WriteProfile(&text, opt.Profile); err != nil {
@@ -131,6 +134,15 @@ func (p *Plan) planProfile(opt Options) error {
 	}
 	p.edit(p.Profile, before, text.Bytes())
 	p.note("%s: the wire of %s: %d structs, %d utility methods", p.Profile, p.Release, len(opt.Profile.Structs), len(opt.Profile.Utilities))
+	if opt.Release == nil {
+		return nil
+	}
+	path := opt.Tree.Release(p.Release)
+	if before, err = readFile(path); err != nil {
+		return err
+	}
+	p.edit(path, before, opt.Release.Text())
+	p.note("%s: the digests of what may run of %s, and of the packages of its engine", path, p.Release)
 	return nil
 }
 

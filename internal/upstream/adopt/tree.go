@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
 
 // A Tree is a repository with a compat matrix. Its paths begin with that of its folder.
@@ -20,6 +21,16 @@ type Tree struct {
 	Targets  string // what is captured; empty if the file in the binary counts
 	Goldens  string // the folder that bucket paths are relative to
 	Profiles string // the folder of wire profiles; there may be none yet
+	Releases string // the folder of what may run of releases: that of the profiles, but in the repository of this program
+}
+
+// Release is the file of what may run of a release.
+func (t Tree) Release(version string) string { return filepath.Join(t.Releases, version+".toml") }
+
+// WithProfiles is the tree with another folder of profiles, and of what may run of releases.
+func (t Tree) WithProfiles(dir string) Tree {
+	t.Profiles, t.Releases = dir, dir
+	return t
 }
 
 // ProfilesPath is the folder of wire profiles beside compat.toml, in a repository that has no code of its own for them.
@@ -35,8 +46,9 @@ func FindTree(root, manifest string) Tree {
 		Compat: in("compat.toml"), Goldens: in("testdata/goldens"), Profiles: in(ProfilesPath),
 		Manifest: cmp.Or(manifest, in("conformance/manifest.toml")),
 	}
+	t.Releases = t.Profiles
 	if exists(in(embeddedProfiles)) {
-		t.Profiles = in(embeddedProfiles)
+		t.Profiles, t.Releases = in(embeddedProfiles), in(pinned.Folder)
 	}
 	if beside := in("manifest.toml"); manifest == "" && !exists(t.Manifest) && exists(beside) {
 		t.Manifest = beside

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -22,7 +23,7 @@ type Check struct {
 	// Layers are those that are wanted; the others are not looked at.
 	Layers []LayerName
 	// Source is the wheel of the release, and Cache the folder for what is taken out of it.
-	Source Source
+	Source pinned.Source
 	Cache  string
 	// Frontend gets the vllm-rs of the release.
 	Frontend func(context.Context) (Frontend, error)
@@ -146,7 +147,10 @@ func (r *running) static(ctx context.Context) Layer {
 }
 
 func (r *running) live(ctx context.Context) Layer {
-	if r.absent != nil {
+	switch {
+	case errors.Is(r.absent, pinned.ErrUnverified):
+		return notLooked(LiveLayer, "%v", r.absent)
+	case r.absent != nil:
 		return Unjudged(LiveLayer, r.absent)
 	}
 	layer := r.Live.Run(ctx)

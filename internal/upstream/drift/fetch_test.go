@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -57,13 +58,11 @@ func TestFetch(t *testing.T) {
 	tests := []struct {
 		name    string
 		change  func(dir string) error // of the entry, after the first fetch
-		unsure  bool                   // the index names no digest
 		fetches bool                   // again
 		warns   bool
 		want    string // of the error
 	}{
 		{name: "untouched"},
-		{name: "no digest of the wheel", unsure: true, fetches: true},
 		{name: "other bytes", change: func(dir string) error { return os.WriteFile(dir+"/vllm-rs", []byte("x"), 0o755) }, fetches: true, warns: true},
 		{name: "no facts", change: func(dir string) error { return os.Remove(dir + "/facts.json") }, fetches: true},
 		{name: "bad facts", change: func(dir string) error { return os.WriteFile(dir+"/facts.json", []byte("{"), 0o755) }, fetches: true, warns: true},
@@ -75,13 +74,10 @@ func TestFetch(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			file, requests := wheel(t, whole)
-			if test.unsure {
-				file.SHA256 = ""
-			}
 			cache := t.TempDir()
 			var log bytes.Buffer
 			fetch := func() (drift.Frontend, error) {
-				return drift.Fetch(t.Context(), drift.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.NewTextHandler(&log, nil)))
+				return drift.Fetch(t.Context(), pinned.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.NewTextHandler(&log, nil)))
 			}
 			first, err := fetch()
 			must(t, err)
@@ -134,6 +130,35 @@ func check(t *testing.T, f drift.Frontend) {
 	}
 }
 
+// TestFetchKnown: of a release whose vllm-rs is known, a cache that was changed as a whole is no proof, nor is the index.
+func TestFetchKnown(t *testing.T) {
+	evil := maps.Clone(whole)
+	evil["vllm/vllm-rs"] = "#!/bin/sh\necho I am none\n"
+	file, _ := wheel(t, whole)
+	other, _ := wheel(t, evil)
+	file.Name, other.Name = "vllm-9.9.9-py3-none-any.whl", "vllm-9.9.9-py3-none-any.whl"
+	sum := sha256.Sum256([]byte(binary))
+	pinned.Learn(&pinned.Release{Version: "9.9.9", Wheels: []pinned.Wheel{{Frontend: hex.EncodeToString(sum[:])}}})
+	cache := t.TempDir()
+	fetch := func(f pypi.File) (drift.Frontend, error) {
+		return drift.Fetch(t.Context(), pinned.Source{Index: &pypi.Index{}, File: f}, cache, slog.New(slog.DiscardHandler))
+	}
+	first, err := fetch(file)
+	must(t, err)
+	sum = sha256.Sum256([]byte(evil["vllm/vllm-rs"]))
+	dir := filepath.Dir(first.Binary)
+	must(t, os.WriteFile(first.Binary, []byte(evil["vllm/vllm-rs"]), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "facts.json"), []byte(`{"sha256":"`+hex.EncodeToString(sum[:])+`"}`), 0o644))
+	again, err := fetch(file)
+	must(t, err)
+	if text, err := os.ReadFile(again.Binary); err != nil || string(text) != binary || again.Downloaded == 0 {
+		t.Errorf("the binary is %q, %v", text, err)
+	}
+	if _, err := fetch(other); err == nil || !strings.Contains(err.Error(), "vllm-rs of vLLM 9.9.9 has sha256 ") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // TestFetchFails: nothing is left behind of what could not be fetched whole.
 func TestFetchFails(t *testing.T) {
 	for _, absent := range []string{"vllm/vllm-rs", "vllm/_version.py"} {
@@ -142,7 +167,7 @@ func TestFetchFails(t *testing.T) {
 			delete(members, absent)
 			file, _ := wheel(t, members)
 			cache := t.TempDir()
-			_, err := drift.Fetch(t.Context(), drift.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.DiscardHandler))
+			_, err := drift.Fetch(t.Context(), pinned.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.DiscardHandler))
 			if err == nil || !strings.Contains(err.Error(), "holds no "+absent) {
 				t.Errorf("error %v", err)
 			}

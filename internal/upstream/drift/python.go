@@ -9,15 +9,16 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/player"
 )
 
 // Python is the layer of a release's own Python client, which is run on the packages of an engine.
 type Python struct {
 	Build   compat.Build
-	Line    compat.Line // whose player it gets
-	Source  Source      // of its wheel
-	Cache   string      // folder for what is taken out of the wheel
+	Line    compat.Line   // whose player it gets
+	Source  pinned.Source // of its wheel
+	Cache   string        // folder for what is taken out of the wheel
 	Model   string
 	Engines Engines
 	Log     *slog.Logger
@@ -45,7 +46,14 @@ func (p Python) Run(ctx context.Context) Layer {
 		p.Step("start its client on the packages of " + environment.Release)
 	}
 	wheel := pyclient.Wheel{Open: p.Source.Open}
-	if wheel.Key, wheel.Sure, err = p.Source.key(); err != nil {
+	wheel.Check, err = p.Source.Python(ctx, p.Log)
+	if errors.Is(err, pinned.ErrUnverified) {
+		return notLooked(PythonLayer, "%v", err)
+	}
+	if err == nil {
+		wheel.Key, wheel.Sure, err = p.Source.Key()
+	}
+	if err != nil {
 		return Unjudged(PythonLayer, err)
 	}
 	tree, err := pyclient.Sources(ctx, wheel, p.Cache, p.Log)

@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
 
 // TestPythonThatDoesNotRun: on the packages of its own release that is a verdict; on those of another it says nothing.
@@ -64,7 +65,7 @@ func TestPythonOfAWheelOnDisk(t *testing.T) {
 	must(t, errors.Join(err, archive.Close(), file.Close()))
 	p := Python{
 		Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Model: t.TempDir(), Log: slog.New(slog.DiscardHandler),
-		Source: Source{Path: path}, Cache: t.TempDir(), Engines: Engines{Mode: EngineMode(python)},
+		Source: pinned.Source{Path: path}, Cache: t.TempDir(), Engines: Engines{Mode: EngineMode(python)},
 	}
 	layer := p.Run(t.Context())
 	if layer.Verdict != Unknown || layer.Downloaded != 0 || !strings.Contains(layer.Reason, "exit status 37") {

@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -25,8 +26,8 @@ type Extraction struct {
 	Downloaded int64 // bytes
 }
 
-// Extract reads the Python sources in the wheel. It runs no code of them.
-func (s Source) Extract(ctx context.Context) (x Extraction, err error) {
+// Extract reads the Python sources in a wheel. It runs no code of them.
+func Extract(ctx context.Context, s pinned.Source) (x Extraction, err error) {
 	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
 	wheel, err := s.Open(ctx)

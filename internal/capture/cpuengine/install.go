@@ -288,7 +288,9 @@ func (in *installer) run(ctx context.Context, env []string, program string, args
 // environment is what installers and the engine get of the owner's: what leads to an index, but no secret of a CI, and
 // nothing that would lead Python elsewhere. One index counts for all of them.
 func (in *installer) environment(inherited []string) []string {
-	keep := func(name, _ string) bool { return inheritedPattern().MatchString(name) && !loosePattern().MatchString(name) }
+	keep := func(name, _ string) bool {
+		return inheritedPattern().MatchString(name) && !loosePattern().MatchString(name)
+	}
 	env := process.Environment(inherited, keep, "LANG=C.UTF-8", "PYTHONNOUSERSITE=1", "NO_COLOR=1", "UV_NO_PROGRESS=1", "PIP_DISABLE_PIP_VERSION_CHECK=1",
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1")
 	if in.Index != "" {

@@ -2,7 +2,11 @@ package grammar_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -310,5 +314,32 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite testdata/texts.txt")
+
+// A seed gives the same text in every version: who has kept what a player said gets it again.
+func TestTextsStayTheSame(t *testing.T) {
+	var b strings.Builder
+	for _, c := range constraints(t) {
+		l, err := grammar.Compile(c.constraint())
+		must(t, err)
+		hash := sha256.New()
+		for _, size := range sizes {
+			for seed := range uint64(40) {
+				io.WriteString(hash, text(t, l, seed, size)+"\x00")
+			}
+		}
+		fmt.Fprintf(&b, "%x %s\n", hash.Sum(nil), c.Name)
+	}
+	const path = "testdata/texts.txt"
+	if *update {
+		must(t, os.WriteFile(path, []byte(b.String()), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	must(t, err)
+	if diff := cmp.Diff(string(want), b.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -2,6 +2,7 @@ package player
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,9 @@ type engine struct {
 	full      func(client int) bool
 	publish   func([]kvcache.Event)
 	onRefused func(id string, err error)
+	// beside does something that may take long beside the engine, and has then called by the
+	// engine what it returns.
+	beside func(do func(context.Context) (then func()))
 
 	source    Source
 	model     latency.Model // at PaceModelled
@@ -140,12 +144,50 @@ func (e *engine) add(r *protocol.Request, client int) {
 		q.Remote = !q.Seq.Uncached // one that may not use a cache cannot use another engine's
 		e.setFetchStage(q, waitingToStart)
 	}
-	if q.faults == nil {
-		e.enqueue(q)
+	if q.faults != nil {
+		e.faulty++
+	}
+	if q.script.Later != nil {
+		e.answerLater(q)
 		return
 	}
-	e.faulty++
-	if q.faults.delay == 0 {
+	e.enqueueInTime(q)
+}
+
+// answerLater lets a request wait until its answer is made.
+func (e *engine) answerLater(q *request) {
+	needed, unneeded := context.WithCancel(context.Background())
+	q.unneeded = unneeded
+	later := q.script.Later
+	e.beside(func(ctx context.Context) (then func()) {
+		defer context.AfterFunc(ctx, unneeded)()
+		script, err := later(needed)
+		return func() {
+			switch {
+			case e.byID[q.id] != q: // aborted meanwhile
+			case err != nil:
+				e.withdraw(q, err)
+			default:
+				q.setScript(script)
+				e.enqueueInTime(q)
+			}
+		}
+	})
+}
+
+// withdraw answers a request that was accepted, and that there turns out to be no answer to.
+func (e *engine) withdraw(q *request, err error) {
+	e.log.Error("request refused", "request", q.id, "code", codeOf(err), "error", err)
+	if e.onRefused != nil {
+		e.onRefused(q.id, err)
+	}
+	e.cancel(q)
+	e.sendFinal(q.client, q.stream, e.errorOutput(&protocol.RequestError{Code: codeOf(err), Message: err.Error()}))
+}
+
+// enqueueInTime gives a request to the scheduler, later if a fault delays it.
+func (e *engine) enqueueInTime(q *request) {
+	if q.faults == nil || q.faults.delay == 0 {
 		e.enqueue(q)
 		return
 	}
@@ -183,15 +225,19 @@ func (e *engine) accept(r *protocol.Request) *request {
 	}
 	q, err := e.newRequest(r)
 	if err != nil {
-		code := "no_recording"
-		if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
-			code = refusal.Code
-		}
-		e.refuse(r, r.ClientIndex, code, err)
+		e.refuse(r, r.ClientIndex, codeOf(err), err)
 		return nil
 	}
 	q.faults = faults
 	return q
+}
+
+// codeOf is the code of an error of a source.
+func codeOf(err error) string {
+	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+		return refusal.Code
+	}
+	return "no_recording"
 }
 
 // acceptable returns why a request is refused before its answer is looked for, and the
@@ -330,6 +376,9 @@ func (e *engine) remove(q *request) {
 	e.setFetchStage(q, notFetched)
 	if q.faults != nil {
 		e.faulty--
+	}
+	if q.unneeded != nil {
+		q.unneeded()
 	}
 	if q.keepsBlocks {
 		e.keepBlocks(q)

@@ -29,8 +29,9 @@ type Player struct {
 	waves       *waves
 	rank        int // of the waves
 
-	serving context.Context // ends when no more KV caches are fetched
+	serving context.Context // ends when nothing is done beside the engine any more
 	fetches sync.WaitGroup
+	beside  aside
 }
 
 // ErrFrontendGone is returned by Run when every client of the frontend has
@@ -66,7 +67,7 @@ func New(opt Options) (*Player, error) {
 	if p.engine, err = newEngine(&p.opt, codec, ready, source); err != nil {
 		return nil, err
 	}
-	p.engine.send = p.send
+	p.engine.send, p.engine.beside = p.send, p.doBeside
 	return p, p.attachConnector()
 }
 
@@ -396,4 +397,37 @@ func (p *Player) startFetching(ctx context.Context) (stop func()) {
 		cancel()
 		p.fetches.Wait()
 	}
+}
+
+// aside is what is done beside the engine, in the order in which it was asked for: one after
+// the other, so that what takes long keeps one processor busy and no more.
+type aside struct {
+	mu      sync.Mutex
+	todo    []func(context.Context) (then func())
+	running bool
+}
+
+// doBeside has something done beside the engine.
+func (p *Player) doBeside(do func(context.Context) (then func())) {
+	a := &p.beside
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.todo = append(a.todo, do); a.running {
+		return
+	}
+	a.running = true
+	p.fetches.Go(func() {
+		for {
+			a.mu.Lock()
+			if len(a.todo) == 0 || p.serving.Err() != nil {
+				a.running = false
+				a.mu.Unlock()
+				return
+			}
+			next := a.todo[0]
+			a.todo = a.todo[1:]
+			a.mu.Unlock()
+			p.later(next(p.serving))
+		}
+	})
 }

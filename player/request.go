@@ -1,6 +1,7 @@
 package player
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"time"
@@ -39,6 +40,8 @@ type request struct {
 	// keepsBlocks leaves its blocks to another engine when it ends.
 	keepsBlocks bool
 	faults      *requestFaults // nil without any
+	// unneeded ends the work at its answer; nil when nobody works at it.
+	unneeded context.CancelFunc
 
 	tokens []uint32 // scratch for drawn tokens
 }
@@ -90,9 +93,7 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 	if q.script, err = e.source.Script(&e.scratch.asked); err != nil {
 		return err
 	}
-	if q.script.Finish == Unfinished {
-		q.script.Finish = FinishLength // its tokens end, so must the request
-	}
+	q.setScript(q.script)
 	q.limit = tokenLimit(r, e.ready.MaxModelLen)
 	q.stops = stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens}
 	if r.Sampling.IgnoreEOS {
@@ -103,6 +104,13 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		err = &Refusal{"bad_request", err}
 	}
 	return err
+}
+
+func (q *request) setScript(s Script) {
+	q.script = s
+	if s.Finish == Unfinished {
+		q.script.Finish = FinishLength // its tokens end, so must the request
+	}
 }
 
 // set makes r what a source gets of a decoded request. Nothing is copied but

@@ -1,6 +1,7 @@
 package player
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -93,6 +94,7 @@ func newRig(t *testing.T, opt Options, clients int) *rig {
 	r.player, r.engine = p, p.engine
 	r.addClients(clients)
 	r.send = r.capture
+	r.beside = func(do func(context.Context) func()) { do(t.Context())() }
 	return r
 }
 

@@ -2,6 +2,7 @@ package player
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
@@ -98,6 +99,11 @@ type Script struct {
 	// output, and between outputs. They count at [PaceRecorded].
 	FirstToken time.Duration
 	Gaps       []time.Duration
+	// Later, if set, makes the script in place of this one, in which only CachedTokens
+	// counts then. It runs beside the engine, while other requests go on, one after the
+	// other for each player; the request is queued when it returns. ctx ends with the
+	// request, or the player.
+	Later func(ctx context.Context) (Script, error)
 }
 
 // LookUp as [Script].CachedTokens counts what the player's own prefix cache has.

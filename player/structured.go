@@ -1,14 +1,18 @@
 package player
 
 import (
+	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/engine/grammar"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -34,8 +38,7 @@ type Structured struct {
 	Log     *slog.Logger
 
 	warned    sync.Once
-	mu        sync.Mutex
-	languages map[string]*grammar.Language // by the raw constraint
+	languages languages
 }
 
 // A Refusal is an error of a [Source] that is the request's own fault. Code is what
@@ -48,8 +51,9 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Err.Error() }
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Script answers a request. A constraint that cannot be understood, or that nothing
-// conforms to, is a [Refusal], as it ends the request in a real engine
+// Script answers a request by a text that is written later, see [Script].Later. A
+// constraint that cannot be understood, that nothing conforms to, or that takes too long,
+// is a [Refusal] then, as it ends the request in a real engine
 // (vllm/v1/core/sched/scheduler.py grammar_compile_error_reqs).
 func (s *Structured) Script(r *Request) (Script, error) {
 	if r.Sampling.StructuredOutputs == nil {
@@ -59,14 +63,44 @@ func (s *Structured) Script(r *Request) (Script, error) {
 		s.warn(r)
 		return s.Source.Script(r)
 	}
-	language, err := s.language(r.Sampling.StructuredOutputs)
-	if err != nil {
-		return Script{}, refusal(err)
+	c := unwritten{raw: slices.Clone(r.Sampling.StructuredOutputs), seed: s.seedOf(r), budget: math.MaxInt}
+	if r.Sampling.HasMaxTokens {
+		c.budget = r.Sampling.MaxTokens
 	}
-	return s.answer(r, language)
+	if c.end, c.ends = endToken(&r.Sampling); !c.ends {
+		// A real engine goes on after a text that nothing may end: by any token, until max_tokens.
+		after, err := s.Source.Script(r)
+		if err != nil {
+			return after, err
+		}
+		c.fill = after.Fill
+	}
+	return Script{CachedTokens: LookUp, Later: func(ctx context.Context) (Script, error) {
+		script, err := s.answer(grammar.NewWork(ctx), &c)
+		if err != nil {
+			return Script{}, refusal(err)
+		}
+		return script, nil
+	}}, nil
 }
 
+// unwritten is what is kept of a request until its answer is written.
+type unwritten struct {
+	raw    []byte // the constraint
+	seed   uint64
+	budget int // tokens
+	end    uint32
+	ends   bool
+	fill   func(position int) uint32
+}
+
+// mostReason is how many characters of a reason a refusal repeats.
+const mostReason = 1000
+
 func refusal(err error) *Refusal {
+	if text := err.Error(); len(text) > mostReason {
+		err = errors.New(safetext.Clip(strings.ToValidUTF8(text, "\ufffd"), mostReason))
+	}
 	return &Refusal{"validation_error", fmt.Errorf("invalid structured outputs: %w", err)}
 }
 
@@ -80,30 +114,48 @@ func (s *Structured) warn(r *Request) {
 	})
 }
 
-// mostLanguages bounds how many compiled constraints are kept. Clients repeat theirs.
-const mostLanguages = 256
+// Bounds of what is kept of constraints. Clients repeat theirs.
+const (
+	mostLanguages = 256
+	mostHeld      = 64 << 20 // bytes
+)
 
-func (s *Structured) language(raw []byte) (*grammar.Language, error) {
-	s.mu.Lock()
-	known := s.languages[string(raw)]
-	s.mu.Unlock()
-	if known != nil {
-		return known, nil
+// languages are compiled constraints, by the hash of what a request says. They are safe
+// for concurrent use.
+type languages struct {
+	mu   sync.Mutex
+	kept map[[sha256.Size]byte]*grammar.Language
+	held int // bytes of all that are kept
+}
+
+// language compiles the constraint of a request, unless it is kept.
+func (s *Structured) language(w *grammar.Work, raw []byte) (*grammar.Language, error) {
+	if err := w.Spend(len(raw) / 16); err != nil {
+		return nil, err
+	}
+	all, key := &s.languages, sha256.Sum256(raw)
+	all.mu.Lock()
+	l := all.kept[key]
+	all.mu.Unlock()
+	if l != nil {
+		return l, l.Charge(w)
 	}
 	constraint, err := decodeConstraint(raw)
 	if err != nil {
 		return nil, err
 	}
-	l, err := grammar.Compile(constraint)
-	if err != nil {
+	if l, err = grammar.Compile(w, constraint); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.languages == nil || len(s.languages) >= mostLanguages {
-		s.languages = map[string]*grammar.Language{}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.kept == nil || len(all.kept) >= mostLanguages || all.held+l.Size() > mostHeld {
+		all.kept, all.held = map[[sha256.Size]byte]*grammar.Language{}, 0
 	}
-	s.languages[string(raw)] = l
+	if all.kept[key] == nil { // another rank may have been faster
+		all.kept[key] = l
+		all.held += l.Size()
+	}
 	return l, nil
 }
 
@@ -112,31 +164,36 @@ func (s *Structured) language(raw []byte) (*grammar.Language, error) {
 const (
 	textSize   = 192
 	tokenBytes = 64
-	longestRun = 1 << 20
+	longestRun = 1 << 16
 )
 
 // answer writes a text, and the token that ends it. A small budget gets a short text;
 // where not even the shortest fits, the text is cut off by max_tokens, as any is.
-func (s *Structured) answer(r *Request, language *grammar.Language) (Script, error) {
-	budget, limit := math.MaxInt, longestRun
-	if r.Sampling.HasMaxTokens {
-		budget = r.Sampling.MaxTokens
-		limit = min(limit, tokenBytes*(budget+1))
+func (s *Structured) answer(w *grammar.Work, c *unwritten) (Script, error) {
+	language, err := s.language(w, c.raw)
+	if err != nil {
+		return Script{}, err
 	}
-	end, ends := endToken(&r.Sampling)
-	for size := textSize; ; size /= 4 {
-		tokens, whole, err := s.tokens(language, s.seedOf(r), size, limit)
+	limit, size := longestRun, textSize
+	if c.budget < longestRun {
+		limit = min(limit, tokenBytes*(c.budget+1))
+	}
+	if language.Least() >= limit {
+		size = 0 // whatever is written is cut off
+	}
+	for ; ; size /= 4 {
+		tokens, whole, err := s.tokens(w, language, c.seed, size, limit)
 		if err != nil {
-			return Script{}, refusal(err)
+			return Script{}, err
 		}
-		fits := whole && len(tokens) < budget
+		fits := whole && len(tokens) < c.budget
 		switch {
-		case fits && ends:
-			return Script{Tokens: append(tokens, end), Finish: FinishStop, CachedTokens: LookUp}, nil
+		case fits && c.ends:
+			return Script{Tokens: append(tokens, c.end), Finish: FinishStop, CachedTokens: LookUp}, nil
 		case fits:
-			return s.goOn(r, tokens)
+			return Script{Tokens: tokens, Fill: c.fill, Finish: FinishLength, CachedTokens: LookUp}, nil
 		case size == 0:
-			return Script{Tokens: tokens[:min(len(tokens), budget)], Finish: FinishLength, CachedTokens: LookUp}, nil
+			return Script{Tokens: tokens[:min(len(tokens), c.budget)], Finish: FinishLength, CachedTokens: LookUp}, nil
 		}
 	}
 }
@@ -146,15 +203,22 @@ const spellings = 16
 
 var errSpelling = errors.New("the tokenizer cannot spell a text that conforms to it")
 
-// tokens writes a text. One that is not whole ends with a whole character.
-func (s *Structured) tokens(language *grammar.Language, seed uint64, size, limit int) (ids []uint32, whole bool, err error) {
+// encodeSteps is what the encoder takes for a byte.
+const encodeSteps = 3
+
+// tokens writes a text. One that is not whole ends with a whole character, and has no tokens
+// where a shorter one may be whole.
+func (s *Structured) tokens(w *grammar.Work, language *grammar.Language, seed uint64, size, limit int) (ids []uint32, whole bool, err error) {
 	for range spellings {
-		text, whole, err := language.Text(seed, size, limit)
-		if err != nil {
+		text, whole, err := language.Text(w, seed, size, limit)
+		if err != nil || !whole && size > 0 {
 			return nil, false, err
 		}
 		if !whole {
 			text = strings.ToValidUTF8(text, "")
+		}
+		if err := w.Spend(encodeSteps * len(text)); err != nil {
+			return nil, false, err
 		}
 		if ids, ok := s.Encoder.EncodeOutput(text); ok {
 			return ids, whole, nil
@@ -173,16 +237,6 @@ func endToken(s *Sampling) (token uint32, ok bool) {
 		return s.StopTokenIDs[0], true
 	}
 	return 0, false
-}
-
-// goOn generates what a real engine does after a text that nothing may end: any token,
-// until max_tokens.
-func (s *Structured) goOn(r *Request, tokens []uint32) (Script, error) {
-	script, err := s.Source.Script(r)
-	if err != nil {
-		return script, err
-	}
-	return Script{Tokens: tokens, Fill: script.Fill, Finish: FinishLength, CachedTokens: LookUp}, nil
 }
 
 // seedOf is the request's own seed, or else differs from request to request.

@@ -1,6 +1,7 @@
 package player
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/engine/grammar"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -79,6 +81,15 @@ func constrainedText(key, text string) change { return constrained(key, pack.App
 func structured(t testing.TB, encoder Encoder) *Structured {
 	t.Helper()
 	return &Structured{Source: Random{Seed: 1, Vocab: 200}, Encoder: encoder, Seed: 1}
+}
+
+// made is what a source answers, at once or later.
+func made(s Source, r *Request) (Script, error) {
+	answer, err := s.Script(r)
+	if err == nil && answer.Later != nil {
+		return answer.Later(context.Background())
+	}
+	return answer, err
 }
 
 const testEOS = 2
@@ -165,7 +176,7 @@ func TestStructuredOutputsThatNothingEnds(t *testing.T) {
 func TestStructuredOutputsAreSeeded(t *testing.T) {
 	say := func(id string, changes ...change) []uint32 {
 		s := structured(t, newByteEncoder(t))
-		script, err := s.Script(forSource(ask(id, nil, 1000, append(changes, constrainedText("regex", "[a-z]{20}"), eos(testEOS))...)))
+		script, err := made(s, forSource(ask(id, nil, 1000, append(changes, constrainedText("regex", "[a-z]{20}"), eos(testEOS))...)))
 		must(t, err)
 		return script.Tokens
 	}
@@ -199,7 +210,7 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := structured(t, newByteEncoder(t))
-			_, err := s.Script(forSource(ask("a", count(0, 4), 10, tt.change, eos(testEOS))))
+			_, err := made(s, forSource(ask("a", count(0, 4), 10, tt.change, eos(testEOS))))
 			var refusal *Refusal
 			if !errors.As(err, &refusal) || refusal.Code != "validation_error" {
 				t.Fatalf("got %v, want a refusal", err)
@@ -208,7 +219,7 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 				t.Errorf("got %q, want %q in it", text, tt.want)
 			}
 			// Others are not concerned.
-			if script, err := s.Script(forSource(ask("b", count(0, 4), 10))); err != nil || script.Fill == nil {
+			if script, err := made(s, forSource(ask("b", count(0, 4), 10))); err != nil || script.Fill == nil {
 				t.Errorf("the next request gets %v, %v", script, err)
 			}
 		})
@@ -222,13 +233,13 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 	for seed := range uint64(8) {
 		s := structured(t, e)
 		s.Seed = seed
-		script, err := s.Script(forSource(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS))))
+		script, err := made(s, forSource(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS))))
 		must(t, err)
 		if text := e.decode(script.Tokens[:len(script.Tokens)-1]); text != "è" {
 			t.Errorf("seed %d: said %q", seed, text)
 		}
 	}
-	_, err := structured(t, e).Script(forSource(ask("a", nil, 10, constrainedText("regex", "é+"), eos(testEOS))))
+	_, err := made(structured(t, e), forSource(ask("a", nil, 10, constrainedText("regex", "é+"), eos(testEOS))))
 	var refused *Refusal
 	if !errors.As(err, &refused) || !errors.Is(err, errSpelling) {
 		t.Errorf("got %v, want a refusal", err)
@@ -239,10 +250,11 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 func TestTextsAreCutBetweenCharacters(t *testing.T) {
 	e := newByteEncoder(t)
 	s := structured(t, e)
-	l, err := s.language(ask("a", nil, 1, constrainedText("regex", "€{200}")).Sampling.StructuredOutputs)
+	w := grammar.NewWork(t.Context())
+	l, err := s.language(w, ask("a", nil, 1, constrainedText("regex", "€{200}")).Sampling.StructuredOutputs)
 	must(t, err)
 	for limit := 1; limit < 20; limit++ {
-		ids, whole, err := s.tokens(l, 1, 0, limit)
+		ids, whole, err := s.tokens(w, l, 1, 0, limit)
 		if want := strings.Repeat("€", limit/3); err != nil || whole || e.decode(ids) != want {
 			t.Errorf("limit %d: %q, whole %v, %v, want %q", limit, e.decode(ids), whole, err, want)
 		}
@@ -263,7 +275,7 @@ func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 	}
 	var want [][]uint32
 	for _, r := range requests {
-		script, err := structured(t, s.Encoder).Script(forSource(r))
+		script, err := made(structured(t, s.Encoder), forSource(r))
 		must(t, err)
 		want = append(want, script.Tokens)
 	}
@@ -271,11 +283,11 @@ func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 	for range 4 {
 		running.Go(func() {
 			for i, r := range requests {
-				script, err := s.Script(forSource(r))
+				script, err := made(s, forSource(r))
 				if err != nil || !slices.Equal(script.Tokens, want[i]) {
 					t.Errorf("request %d says %v, %v, want %v", i, script.Tokens, err, want[i])
 				}
-				if _, err := silent.Script(forSource(r)); err != nil {
+				if _, err := made(silent, forSource(r)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -291,7 +303,7 @@ func TestWithoutATokenizerOneWarning(t *testing.T) {
 	var log strings.Builder
 	s := &Structured{Source: Random{Seed: 1, Vocab: 200}, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	for range 3 {
-		if script, err := s.Script(forSource(ask("a", count(0, 4), 10, constrainedText("regex", "a")))); err != nil || script.Fill == nil {
+		if script, err := made(s, forSource(ask("a", count(0, 4), 10, constrainedText("regex", "a")))); err != nil || script.Fill == nil {
 			t.Fatalf("got %v, %v, want what the source says", script, err)
 		}
 	}
@@ -308,17 +320,17 @@ func TestConstraintsAreCompiledOnce(t *testing.T) {
 		all = append(all, constrainedText("regex", strings.Repeat("a", i+1)))
 	}
 	for _, c := range all {
-		if _, err := s.Script(forSource(ask("a", nil, 10, c, eos(testEOS)))); err != nil {
+		if _, err := made(s, forSource(ask("a", nil, 10, c, eos(testEOS)))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(s.languages); n != 2 {
+	if n := len(s.languages.kept); n != 2 {
 		t.Errorf("%d constraints are kept after %d, want those since they were too many", n, len(all))
 	}
 	raw := ask("a", nil, 10, all[len(all)-1]).Sampling.StructuredOutputs
-	first, err := s.language(raw)
+	first, err := s.language(grammar.NewWork(t.Context()), raw)
 	must(t, err)
-	if second, err := s.language(raw); err != nil || first != second {
+	if second, err := s.language(grammar.NewWork(t.Context()), raw); err != nil || first != second {
 		t.Errorf("compiled again: %v", err)
 	}
 }
@@ -335,5 +347,121 @@ func TestConstraintsKeepTheOrderOfTheirMembers(t *testing.T) {
 	want := `{"z":false,"a\u000a\"":"é\\","m":[null,-5,9223372036854775808,0.25]}`
 	if diff := cmp.Diff(want, got.Text); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A constraint that takes too long is that request's error, and no cached one lets it go on.
+func TestConstraintsThatTakeTooLong(t *testing.T) {
+	var branches strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&branches, `"s%d":{"anyOf":[{"$ref":"#/$defs/s%d"},{"$ref":"#/$defs/s%d"}]},`, i, i+1, i+1)
+	}
+	schema := `{"$ref":"#/$defs/s0","$defs":{` + branches.String() + `"s40":false}}`
+	longText := `{"type":"array","items":{"type":"string"},"minItems":12000,"uniqueItems":true}`
+	for name, change := range map[string]change{
+		"branches": constrainedText("json", schema), "a long text": constrainedText("json", longText),
+		"a long message": constrainedText("json", strings.Repeat(" ", 9<<20)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := ran(t, Options{Source: structured(t, newByteEncoder(t))}, ask("a", count(0, 4), 9000, change, eos(testEOS)), ask("b", count(0, 4), 2))
+			if got := r.answer("a"); got.finish != protocol.FinishError || !strings.Contains(got.err, "validation_error: invalid structured outputs: ") ||
+				!strings.Contains(got.err, "takes too long") {
+				t.Errorf("finished by %v: %s", got.finish, got.err)
+			}
+			if got := r.answer("b"); len(got.tokens()) != 2 {
+				t.Errorf("the other request finished by %v: %s", got.finish, got.err)
+			}
+			if len(r.refused) != 1 || r.held() != 0 || r.busy() {
+				t.Errorf("OnRefused was told %q, %d blocks are held", r.refused, r.held())
+			}
+		})
+	}
+}
+
+// slow is a source whose answers to some requests come when the test says so.
+type slow struct {
+	Source
+	begun chan context.Context
+	goOn  chan error
+}
+
+func newSlow() *slow { return &slow{Random{Vocab: 200}, make(chan context.Context), make(chan error)} }
+
+func (s *slow) Script(r *Request) (Script, error) {
+	script, err := s.Source.Script(r)
+	if !strings.HasPrefix(r.ID, "slow") {
+		return script, err
+	}
+	return Script{CachedTokens: LookUp, Later: func(ctx context.Context) (Script, error) {
+		select {
+		case s.begun <- ctx:
+		case <-ctx.Done():
+			return Script{}, ctx.Err()
+		}
+		select {
+		case err := <-s.goOn:
+			return script, err
+		case <-ctx.Done():
+			return Script{}, ctx.Err()
+		}
+	}}, nil
+}
+
+// While an answer is made, other requests go on.
+func TestAnswersAreMadeBesideTheEngine(t *testing.T) {
+	source := newSlow()
+	s := connect(t, Options{Source: source}, 1)
+	s.submit(ask("slow-1", count(0, 4), 3), ask("slow-2", count(0, 4), 3), ask("a", count(0, 4), 5))
+	<-source.begun
+	got, _ := s.finished(0, 1)
+	equal(t, "the other request", 5, len(got["a"].tokens))
+	source.goOn <- nil
+	<-source.begun // the second one begins after the first
+	source.goOn <- &Refusal{"validation_error", errors.New("nothing conforms")}
+	got, _ = s.finished(0, 2)
+	equal(t, "the slow request", 3, len(got["slow-1"].tokens))
+	equal(t, "the refused request", protocol.FinishError, got["slow-2"].finish)
+}
+
+// Nobody works for a request that was aborted, or after the player has ended.
+func TestAnswersThatNobodyNeeds(t *testing.T) {
+	source := newSlow()
+	s := connect(t, Options{Source: source}, 1)
+	s.submit(ask("slow-1", count(0, 4), 3))
+	ctx := <-source.begun
+	must(t, s.front.Abort(0, "slow-1"))
+	<-ctx.Done()
+	s.submit(ask("slow-1", count(0, 4), 2), ask("slow-2", count(0, 4), 3))
+	<-source.begun // the id is free again
+	source.goOn <- nil
+	got, _ := s.finished(0, 1)
+	equal(t, "the request of the same id", 2, len(got["slow-1"].tokens))
+	ctx = <-source.begun
+	s.stop()
+	<-ctx.Done()
+	must(t, s.wait())
+}
+
+// What is kept of constraints is bounded in bytes, too.
+func TestLargeConstraintsAreNotKept(t *testing.T) {
+	s := structured(t, newByteEncoder(t))
+	for i := range 100 {
+		list := pack.AppendArrayHeader(nil, 3)
+		for k := range 3 {
+			list = pack.AppendString(list, fmt.Sprint(i, k, strings.Repeat("a", 300_000)))
+		}
+		raw := ask("a", nil, 10, constrained("choice", list)).Sampling.StructuredOutputs
+		l, err := s.language(grammar.NewWork(t.Context()), raw)
+		must(t, err)
+		if l.Size() < 900_000 {
+			t.Fatalf("a constraint of %d bytes says that it holds %d", len(raw), l.Size())
+		}
+		held := 0
+		for _, l := range s.languages.kept {
+			held += l.Size()
+		}
+		if held != s.languages.held || held > mostHeld || held == 0 {
+			t.Fatalf("%d bytes are kept, and %d counted", held, s.languages.held)
+		}
 	}
 }

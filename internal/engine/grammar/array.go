@@ -73,6 +73,7 @@ func (s *schemas) arrayOf(all []*object) *node {
 		a.unique = a.unique || o.values["uniqueItems"] == true
 	}
 	for i := range longestList {
+		s.work.spend(len(all))
 		a.first = append(a.first, s.of(s.items(all, i)))
 	}
 	for a.plain < len(a.first) && plain(a.first[a.plain]) {
@@ -83,7 +84,9 @@ func (s *schemas) arrayOf(all []*object) *node {
 	for _, o := range all {
 		if wanted, ok := o.get("contains"); ok {
 			one := s.of(append([]any{wanted}, rest...))
-			for range min(s.count(o, "minContains", 1), mostWanted) {
+			count := min(s.count(o, "minContains", 1), mostWanted)
+			s.work.spend(count)
+			for range count {
 				a.wanted = append(a.wanted, one)
 			}
 		}
@@ -132,6 +135,7 @@ func (d *draw) array(n *node) {
 		}
 		count++
 	}
+	d.work.spend(1)
 	used := map[string]bool{}
 	d.out = append(d.out, '[')
 	for i := 0; i < count && !d.done(); i++ {

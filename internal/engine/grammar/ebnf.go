@@ -13,6 +13,7 @@ import (
 // root, or Lark's "name: …" with start (vllm/v1/structured_output/utils.py
 // grammar_is_likely_lark).
 type ebnf struct {
+	work  *Work
 	text  string
 	at    int
 	lark  bool
@@ -23,8 +24,9 @@ type ebnf struct {
 	used    []string
 }
 
-func compileGrammar(text string) (*node, error) {
-	g := &ebnf{text: text, lark: isLark(text), rules: map[string]*node{}, defined: map[string]bool{}}
+func compileGrammar(w *Work, text string) (*node, error) {
+	w.spend(len(text))
+	g := &ebnf{work: w, text: text, lark: isLark(text), rules: map[string]*node{}, defined: map[string]bool{}}
 	if err := g.read(); err != nil {
 		return nil, fmt.Errorf("grammar: line %d: %w", 1+strings.Count(text[:min(g.at, len(text))], "\n"), err)
 	}
@@ -43,11 +45,11 @@ func compileGrammar(text string) (*node, error) {
 	return g.rules[root], nil
 }
 
-var comment = lazyregexp.New(`(#|//).*`)
-
 func isLark(text string) bool {
 	for line := range strings.Lines(text) {
-		if strings.Contains(comment().ReplaceAllString(line, ""), "::=") {
+		line, _, _ = strings.Cut(line, "#")
+		line, _, _ = strings.Cut(line, "//")
+		if strings.Contains(line, "::=") {
 			return false
 		}
 	}
@@ -175,6 +177,7 @@ var (
 )
 
 func (g *ebnf) ruleFollows() bool {
+	g.work.spend(20)
 	next := nextEBNF
 	if g.lark {
 		next = nextLark
@@ -187,6 +190,7 @@ func (g *ebnf) ruleFollows() bool {
 }
 
 func (g *ebnf) item(depth int) (*node, error) {
+	g.work.spend(4)
 	switch c := g.text[g.at]; {
 	case c == '"' || c == '\'' && g.lark:
 		return g.quoted(c)
@@ -226,6 +230,7 @@ func (g *ebnf) bracket(depth int, end string) (*node, error) {
 // repeated reads what stands after an item: * + ? {2,3}, or Lark's ~ 2..3.
 func (g *ebnf) repeated(n *node) (*node, error) {
 	for {
+		g.work.spend(2)
 		switch {
 		case g.take("*"):
 			n = repeat(n, 0, -1)
@@ -258,6 +263,7 @@ func (g *ebnf) tilde() bool {
 var counted = lazyregexp.New(`^(?:\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}|~\s*(\d+)(?:(\.\.)(\d+))?)`)
 
 func (g *ebnf) bounds() (low, high int, err error) {
+	g.work.spend(10)
 	m := counted().FindStringSubmatch(g.text[g.at:])
 	if m == nil {
 		return 0, 0, fmt.Errorf("expected a number of repetitions, found %s", g.here())
@@ -358,6 +364,7 @@ func (g *ebnf) class() (*node, error) {
 		return nil, fmt.Errorf("a class has no ] at its end")
 	}
 	if negated {
+		g.work.spend(20 + 10*len(ranges))
 		ranges = others(ranges)
 	}
 	return &node{op: opClass, ranges: ranges}, nil
@@ -386,12 +393,13 @@ func (g *ebnf) slashed() (*node, error) {
 		return nil, fmt.Errorf("a regular expression has no / at its end")
 	}
 	g.at += len(m[0])
-	return compileRegex(strings.ReplaceAll(m[1], `\/`, "/"))
+	return compileRegex(g.work, strings.ReplaceAll(m[1], `\/`, "/"))
 }
 
 var namePattern = lazyregexp.New(`^[A-Za-z_][\w.-]*`)
 
 func (g *ebnf) name() string {
+	g.work.spend(10)
 	name := namePattern().FindString(g.text[g.at:])
 	if g.lark {
 		name, _, _ = strings.Cut(name, ".")
@@ -457,6 +465,7 @@ var (
 // directive reads a line that begins with a percent sign. What %ignore allows
 // between terminals is never written.
 func (g *ebnf) directive() error {
+	g.work.spend(20)
 	rest := g.text[g.at:]
 	if m := ignorePattern().FindString(rest); m != "" {
 		g.at += len(m)
@@ -487,7 +496,7 @@ func (g *ebnf) library(name, as string) error {
 	if !ok {
 		return fmt.Errorf("%%import of unknown common.%s", name)
 	}
-	n, err := compileRegex(pattern)
+	n, err := compileRegex(g.work, pattern)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func ask(t *testing.T, python string) map[string]map[string]verdict {
 			continue // the engines know the newest draft
 		}
 		names[c.Name] = true
-		l, err := grammar.Compile(c.constraint())
+		l, err := grammar.Compile(work(t), c.constraint())
 		must(t, err)
 		line := map[string]any{
 			"name": c.Name, "kind": c.Kind, "text": c.constraint().Text, "choices": c.Choices, "lark": c.Lark,

@@ -28,31 +28,55 @@ type Constraint struct {
 
 // Language is the set of texts that conform to a constraint. Texts may be drawn
 // from several goroutines at the same time.
-type Language struct{ root *node }
+type Language struct {
+	root     *node
+	patterns map[string]*pattern // read only
+	cost     int                 // steps of compiling it
+	size     int
+}
 
-// Compile reads a constraint. It fails if that cannot be understood, or if
-// nothing conforms to it.
-func Compile(c Constraint) (*Language, error) {
-	if len(c.Text) > maxText {
-		return nil, fmt.Errorf("%d bytes are too large for a constraint: %d are allowed", len(c.Text), maxText)
+// Compile reads a constraint. It fails if that cannot be understood, if nothing
+// conforms to it, or if w has no steps left.
+func Compile(w *Work, c Constraint) (*Language, error) {
+	size := len(c.Text)
+	for _, choice := range c.Choices {
+		size += len(choice)
 	}
-	root, err := compile(c)
+	if size > maxText {
+		return nil, fmt.Errorf("%d bytes are too large for a constraint: %d are allowed", size, maxText)
+	}
+	l, before := &Language{}, w.left
+	err := w.bounded(func() (err error) {
+		if l.root, err = compile(w, c); err != nil {
+			return err
+		}
+		if l.size, err = measure(w, l.root); err != nil {
+			return err
+		}
+		if l.root.least == never {
+			return errNothing
+		}
+		// What only shows when a text is looked at.
+		_, _, err = l.text(w, 0, 0, probe)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := measure(root); err != nil {
-		return nil, err
-	}
-	if root.least == never {
-		return nil, errNothing
-	}
-	l := &Language{root: root}
-	// What only shows when a text is looked at.
-	if _, _, err := l.Text(0, 0, probe); err != nil {
-		return nil, err
-	}
+	l.cost, l.patterns, l.size = before-w.left, w.patterns, l.size+size+w.kept
+	w.patterns, w.kept = nil, 0
 	return l, nil
 }
+
+// Charge lets w pay what compiling has cost: what a request gets does not depend on
+// whether the language of its constraint was kept.
+func (l *Language) Charge(w *Work) error { return w.Spend(l.cost) }
+
+// Least is how many bytes every text has at least.
+func (l *Language) Least() int { return l.root.least }
+
+// Size is about how many bytes the language holds.
+func (l *Language) Size() int { return l.size }
 
 // maxText bounds what is read of a constraint, in bytes.
 const maxText = 1 << 20
@@ -60,26 +84,27 @@ const maxText = 1 << 20
 // probe is how many bytes of a text a constraint is tried with.
 const probe = 1 << 16
 
-func compile(c Constraint) (*node, error) {
+func compile(w *Work, c Constraint) (*node, error) {
 	switch c.Kind {
 	case JSON:
-		return compileSchemaText(c.Text)
+		return compileSchemaText(w, c.Text)
 	case JSONObject:
-		return compileSchemaText(`{"type": "object"}`)
+		return compileSchemaText(w, `{"type": "object"}`)
 	case Regex:
-		return compileRegex(c.Text)
+		return compileRegex(w, c.Text)
 	case Choice:
-		return compileChoice(c.Choices)
+		return compileChoice(w, c.Choices)
 	case Grammar:
-		return compileGrammar(c.Text)
+		return compileGrammar(w, c.Text)
 	case StructuralTag:
-		return compileTag(c.Text)
+		return compileTag(w, c.Text)
 	}
 	return nil, fmt.Errorf("constraint of unknown kind %d", c.Kind)
 }
 
-func compileChoice(choices []string) (*node, error) {
+func compileChoice(w *Work, choices []string) (*node, error) {
 	all := choice()
+	w.spend(2 * len(choices))
 	for _, c := range choices {
 		all.kids = append(all.kids, literal(c))
 	}
@@ -88,9 +113,19 @@ func compileChoice(choices []string) (*node, error) {
 
 // Text writes a text. It may be about size bytes longer than the shortest one.
 // After limit bytes it is cut off, and not whole: a request that has no tokens
-// left gets no further either. The error says that none was found that conforms.
-func (l *Language) Text(seed uint64, size, limit int) (text string, whole bool, err error) {
-	d := &draw{rand: rand.New(rand.NewPCG(seed, 0)), purse: size, limit: max(limit, 1)}
+// left gets no further either. The error says that none was found that conforms, or
+// that w has no steps left.
+func (l *Language) Text(w *Work, seed uint64, size, limit int) (text string, whole bool, err error) {
+	w.known = l.patterns
+	err = w.bounded(func() (err error) {
+		text, whole, err = l.text(w, seed, size, limit)
+		return err
+	})
+	return text, whole, err
+}
+
+func (l *Language) text(w *Work, seed uint64, size, limit int) (text string, whole bool, err error) {
+	d := &draw{work: w, rand: rand.New(rand.NewPCG(seed, 0)), purse: size, limit: max(limit, 1)}
 	d.write(l.root)
 	if d.err != nil {
 		return "", false, d.err

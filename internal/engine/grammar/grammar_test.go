@@ -57,7 +57,7 @@ const enough = 1 << 20
 
 func text(t testing.TB, l *grammar.Language, seed uint64, size int) string {
 	t.Helper()
-	text, whole, err := l.Text(seed, size, enough)
+	text, whole, err := l.Text(work(t), seed, size, enough)
 	if err != nil || !whole {
 		t.Fatalf("seed %d, size %d: %v, whole: %v", seed, size, err, whole)
 	}
@@ -69,7 +69,7 @@ var sizes = []int{0, 4, 16, 64, 256, 2048}
 func TestTextsConform(t *testing.T) {
 	for _, c := range constraints(t) {
 		t.Run(c.Name, func(t *testing.T) {
-			l, err := grammar.Compile(c.constraint())
+			l, err := grammar.Compile(work(t), c.constraint())
 			must(t, err)
 			judge := c.judge(t)
 			for _, size := range sizes {
@@ -170,7 +170,7 @@ func (p *patternOf) MatchString(s string) bool { return (*regexp.Regexp)(p).Matc
 func (p *patternOf) String() string            { return (*regexp.Regexp)(p).String() }
 
 func TestTextsDependOnTheSeed(t *testing.T) {
-	l, err := grammar.Compile(grammar.Constraint{Kind: grammar.Regex, Text: "[a-z]{8}"})
+	l, err := grammar.Compile(work(t), grammar.Constraint{Kind: grammar.Regex, Text: "[a-z]{8}"})
 	must(t, err)
 	distinct := map[string]bool{}
 	for seed := range uint64(50) {
@@ -203,7 +203,7 @@ func TestTheShortestText(t *testing.T) {
 		{"the shorter rule", grammar.Constraint{Kind: grammar.Grammar, Text: "root ::= a root | a\na ::= \"xy\" | \"z\""}, `z`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l, err := grammar.Compile(tt.c)
+			l, err := grammar.Compile(work(t), tt.c)
 			must(t, err)
 			if diff := cmp.Diff(tt.want, text(t, l, 7, 0)); diff != "" {
 				t.Error(diff)
@@ -218,11 +218,11 @@ func TestTextsAreCutOff(t *testing.T) {
 		`{"type":"array","items":{"type":"integer"},"minItems":1000000000}`,
 		`{"type":"string","pattern":"^[a-z]{1000}$","minLength":1000}`,
 	} {
-		l, err := grammar.Compile(grammar.Constraint{Kind: grammar.JSON, Text: schema})
+		l, err := grammar.Compile(work(t), grammar.Constraint{Kind: grammar.JSON, Text: schema})
 		if err != nil {
 			t.Fatalf("%s: %v", schema, err)
 		}
-		if text, whole, err := l.Text(1, 0, 100); err != nil || whole || len(text) != 100 {
+		if text, whole, err := l.Text(work(t), 1, 0, 100); err != nil || whole || len(text) != 100 {
 			t.Errorf("%s: %d bytes, whole: %v, %v", schema, len(text), whole, err)
 		}
 	}
@@ -284,7 +284,7 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 		{"a style unknown", tag(`{"format":{"type":"json_schema","style":"cobol","json_schema":{}}}`), `unknown style "cobol"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := grammar.Compile(tt.c)
+			_, err := grammar.Compile(work(t), tt.c)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want an error with %q", err, tt.want)
 			}
@@ -298,12 +298,16 @@ func FuzzCompile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, text string) {
 		c := grammar.Constraint{Kind: grammar.Kind(kind), Text: text, Choices: []string{text}}
-		l, err := grammar.Compile(c)
+		done, why := hold(t, c)
+		if again, other := answer(t, c); again != done || fmt.Sprint(other) != fmt.Sprint(why) {
+			t.Errorf("%d steps, %v; the same again: %d steps, %v", done, why, again, other)
+		}
+		l, err := grammar.Compile(work(t), c)
 		if err != nil {
 			return
 		}
 		for _, size := range []int{0, 50} {
-			if _, _, err := l.Text(1, size, 4096); err != nil && size == 0 {
+			if _, _, err := l.Text(work(t), 1, size, 4096); err != nil && size == 0 {
 				t.Errorf("compiled, and has no text: %v", err)
 			}
 		}
@@ -323,7 +327,7 @@ var update = flag.Bool("update", false, "rewrite testdata/texts.txt")
 func TestTextsStayTheSame(t *testing.T) {
 	var b strings.Builder
 	for _, c := range constraints(t) {
-		l, err := grammar.Compile(c.constraint())
+		l, err := grammar.Compile(work(t), c.constraint())
 		must(t, err)
 		hash := sha256.New()
 		for _, size := range sizes {
@@ -343,3 +347,5 @@ func TestTextsStayTheSame(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func work(t testing.TB) *grammar.Work { return grammar.NewWork(t.Context()) }

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"container/heap"
 	"errors"
 	"fmt"
 	"math"
@@ -32,7 +33,7 @@ type node struct {
 	kids     []*node
 	min, max int
 	make     func(d *draw) string
-	check    func(text []byte) error
+	check    func(w *Work, text []byte) error
 	object   *objectNode
 	array    *arrayNode
 
@@ -57,7 +58,7 @@ func leaf(least int, make func(*draw) string) *node {
 	return &node{op: opLeaf, min: least, make: make}
 }
 
-func checked(kid *node, check func([]byte) error) *node {
+func checked(kid *node, check func(*Work, []byte) error) *node {
 	return &node{op: opChecked, kids: []*node{kid}, check: check}
 }
 
@@ -81,25 +82,58 @@ func times(n, length int) int {
 	return n * length
 }
 
-// measure computes least for every node that is reached from the root, by rounds
-// until nothing gets shorter.
-func measure(root *node) error {
-	nodes := reach(root)
-	if len(nodes) > maxNodes {
-		return errTooLarge
+// measure computes least for every node that is reached from the root, and about how
+// many bytes the nodes are. It goes by rounds from the leaves to the root until nothing
+// gets shorter, and passes over nodes below which nothing has.
+func measure(w *Work, root *node) (size int, err error) {
+	nodes, above, err := reach(w, root)
+	if err != nil {
+		return 0, err
 	}
-	for _, n := range nodes {
-		n.least = never
+	var round, next lastFirst
+	due := make([]bool, len(nodes))        // is in one of them
+	for i := len(nodes) - 1; i >= 0; i-- { // what is reached last is nearest to the leaves
+		nodes[i].least, due[i] = never, true
+		round = append(round, i)
+		size += nodes[i].size()
 	}
-	for changed := true; changed; {
-		changed = false
-		for i := len(nodes) - 1; i >= 0; i-- { // what is reached last is nearest to the leaves
-			if least := nodes[i].shortest(); least < nodes[i].least {
-				nodes[i].least, changed = least, true
+	for len(round) > 0 {
+		i := heap.Pop(&round).(int)
+		due[i] = false
+		w.spend(2 + nodes[i].parts()/4)
+		if least := nodes[i].shortest(); least < nodes[i].least {
+			nodes[i].least = least
+			w.spend(len(above[i]))
+			for _, up := range above[i] {
+				switch {
+				case due[up]:
+				case up < i:
+					heap.Push(&round, up)
+				default:
+					next = append(next, up)
+				}
+				due[up] = true
 			}
 		}
+		if len(round) == 0 {
+			heap.Init(&next)
+			round, next = next, round
+		}
 	}
-	return nil
+	return size, nil
+}
+
+// lastFirst is a heap of the indexes of nodes.
+type lastFirst []int
+
+func (h lastFirst) Len() int           { return len(h) }
+func (h lastFirst) Less(i, j int) bool { return h[i] > h[j] }
+func (h lastFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *lastFirst) Push(x any)        { *h = append(*h, x.(int)) }
+func (h *lastFirst) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }
 
 // maxNodes bounds what a constraint may grow into.
@@ -110,18 +144,43 @@ var (
 	errNothing  = errors.New("no text conforms to it")
 )
 
-func reach(root *node) []*node {
-	seen := map[*node]bool{root: true}
-	nodes := []*node{root}
-	for i := 0; i < len(nodes) && len(nodes) <= maxNodes; i++ {
+// reach returns the nodes that are reached from the root and, for each, those that it is a
+// part of.
+func reach(w *Work, root *node) (nodes []*node, above [][]int, err error) {
+	at := map[*node]int{root: 0}
+	nodes, above = []*node{root}, [][]int{nil}
+	for i := 0; i < len(nodes); i++ {
+		w.spend(1 + 2*len(nodes[i].kids))
 		for _, kid := range nodes[i].kids {
-			if !seen[kid] {
-				seen[kid] = true
-				nodes = append(nodes, kid)
+			k, seen := at[kid]
+			if !seen {
+				if k = len(nodes); k == maxNodes {
+					return nil, nil, errTooLarge
+				}
+				at[kid] = k
+				nodes, above = append(nodes, kid), append(above, nil)
 			}
+			above[k] = append(above[k], i)
 		}
 	}
-	return nodes
+	return nodes, above, nil
+}
+
+// parts is how much shortest looks at.
+func (n *node) parts() int {
+	if n.op == opObject {
+		return 4 * len(n.kids) // it sorts them
+	}
+	return len(n.kids)
+}
+
+// size is about how many bytes a node is.
+func (n *node) size() int {
+	size := 160 + len(n.text) + 4*len(n.ranges) + 16*len(n.kids)
+	if n.op == opObject {
+		size += 96 * len(n.kids)
+	}
+	return size
 }
 
 // shortest is the length that follows from what is known of the kids so far.
@@ -170,18 +229,14 @@ func (n *node) shortestKid() int {
 
 // draw is one text while it is written.
 type draw struct {
+	work  *Work
 	rand  *rand.Rand
 	out   []byte
 	purse int // bytes that the text may still be longer than the shortest
 	limit int // bytes after which the text is cut off
-	steps int // nodes that were written
 	depth int // of the node that is being written
 	err   error
 }
-
-// mostSteps bounds the search for a text. What is written once takes a few steps a
-// byte; only what is drawn again and again takes more.
-const mostSteps = 1 << 21
 
 // deepest bounds how deep texts are nested. The shortest of a constraint within
 // maxDepth is not as deep.
@@ -194,17 +249,19 @@ func (d *draw) write(n *node) {
 	if d.done() {
 		return
 	}
-	d.steps++
+	d.work.spend(1)
 	d.depth++
 	defer func() { d.depth-- }()
-	if n.least == never || d.steps > mostSteps || d.depth > deepest {
+	if n.least == never || d.depth > deepest {
 		d.err = errNothing
 		return
 	}
 	switch n.op {
 	case opLiteral:
+		d.work.spend(len(n.text) / 64)
 		d.out = append(d.out, n.text...)
 	case opClass:
+		d.work.spend(len(n.ranges) / 4)
 		d.out = utf8.AppendRune(d.out, d.pick(n.ranges))
 	case opSeq:
 		for _, kid := range n.kids {
@@ -229,6 +286,7 @@ func (d *draw) write(n *node) {
 
 // choose takes one of the alternatives that the purse can pay, and pays it.
 func (d *draw) choose(n *node) *node {
+	d.work.spend(len(n.kids) / 8)
 	cost := func(i int) int {
 		if i == n.best {
 			return 0
@@ -292,6 +350,7 @@ func (d *draw) quote(kid *node) {
 	start := len(d.out)
 	d.write(kid)
 	text := string(d.out[start:])
+	d.work.spend(len(text) / 32)
 	d.out = appendQuoted(d.out[:start], text)
 }
 
@@ -309,12 +368,9 @@ func (d *draw) insist(n *node) {
 		if d.done() {
 			return
 		}
-		if err = n.check(d.out[start:]); err == nil {
+		if err = n.check(d.work, d.out[start:]); err == nil {
 			d.purse = min(d.purse, purse)
 			return
-		}
-		if errors.Is(err, errTooMuch) {
-			break
 		}
 	}
 	d.err = err

@@ -15,9 +15,9 @@ type interval struct {
 func (s *schemas) numberOf(all []*object, integer bool) *node {
 	in := s.interval(all)
 	if integer {
-		in.divide(big.NewRat(1, 1))
+		in.divide(s.work, big.NewRat(1, 1))
 	}
-	shortest, ok := in.shortest()
+	shortest, ok := in.shortest(s.work)
 	if !ok {
 		return choice()
 	}
@@ -50,10 +50,10 @@ func (s *schemas) interval(all []*object) *interval {
 		}
 		if v, ok := s.number(o, "multipleOf"); ok {
 			if v.Sign() <= 0 {
-				s.fail("JSON schema: multipleOf is %s, which is not above 0", appendJSON(nil, o.values["multipleOf"]))
+				s.fail("JSON schema: multipleOf is %s, which is not above 0", shown(o.values["multipleOf"]))
 				return in
 			}
-			in.divide(v)
+			in.divide(s.work, v)
 		}
 	}
 	return in
@@ -65,9 +65,9 @@ func (s *schemas) number(o *object, key string) (*big.Rat, bool) {
 	if !ok {
 		return nil, false
 	}
-	r, ok := rational(v)
+	r, ok := rational(s.work, v)
 	if _, isBool := v.(bool); !ok && !isBool {
-		s.fail("JSON schema: %s is %s, which is no number", key, appendJSON(nil, v))
+		s.fail("JSON schema: %s is %s, which is no number", key, shown(v))
 	}
 	return r, ok
 }
@@ -75,11 +75,12 @@ func (s *schemas) number(o *object, key string) (*big.Rat, bool) {
 // maxDigits bounds a number's text: big.Rat would write out any exponent.
 const maxDigits = 400
 
-func rational(v any) (*big.Rat, bool) {
+func rational(w *Work, v any) (*big.Rat, bool) {
 	number, ok := v.(json.Number)
 	if !ok || len(number) > maxDigits {
 		return nil, false
 	}
+	w.spend(2 + len(number)/8)
 	if f, err := number.Float64(); err != nil || f != 0 && (f > 1e300 || f < -1e300) {
 		return nil, false
 	}
@@ -108,11 +109,12 @@ func cmpOr(a, b *big.Rat, absent int) int {
 
 // divide demands a multiple of one more number: of the least common multiple,
 // then.
-func (in *interval) divide(v *big.Rat) {
+func (in *interval) divide(w *Work, v *big.Rat) {
 	if in.step == nil {
 		in.step = v
 		return
 	}
+	w.spendOn(in.step, v)
 	// lcm(a/b, c/d) = lcm(a, c) / gcd(b, d) for fractions in lowest terms.
 	num := new(big.Int).GCD(nil, nil, in.step.Num(), v.Num())
 	num.Div(new(big.Int).Mul(in.step.Num(), v.Num()), num)
@@ -121,7 +123,8 @@ func (in *interval) divide(v *big.Rat) {
 
 // span returns the least and the greatest number of steps; nil where there is no
 // bound. ok is false if no multiple of the step lies between the bounds.
-func (in *interval) span(step *big.Rat) (from, to *big.Int, ok bool) {
+func (in *interval) span(w *Work, step *big.Rat) (from, to *big.Int, ok bool) {
+	w.spendOn(in.low, in.high, step)
 	if in.low != nil {
 		from = quotient(in.low, step, true)
 		if in.openLow && new(big.Rat).Mul(step, new(big.Rat).SetInt(from)).Cmp(in.low) == 0 {
@@ -152,19 +155,23 @@ func (in *interval) steps() []*big.Rat {
 	if in.step != nil {
 		return []*big.Rat{in.step}
 	}
-	var all []*big.Rat
+	return decimals
+}
+
+// decimals are 1, 0.1 and so on.
+var decimals = func() (all []*big.Rat) {
 	step := big.NewRat(1, 1)
 	for range 32 {
 		all = append(all, step)
 		step = new(big.Rat).Mul(step, big.NewRat(1, 10))
 	}
 	return all
-}
+}()
 
 // shortest is the number nearest to 0, of the coarsest step that has one.
-func (in *interval) shortest() (string, bool) {
+func (in *interval) shortest(w *Work) (string, bool) {
 	for _, step := range in.steps() {
-		from, to, ok := in.span(step)
+		from, to, ok := in.span(w, step)
 		if !ok {
 			continue
 		}
@@ -175,7 +182,7 @@ func (in *interval) shortest() (string, bool) {
 		case to != nil && to.Sign() < 0:
 			k = to
 		}
-		return decimal(k, step)
+		return decimal(w, k, step)
 	}
 	return "", false
 }
@@ -185,17 +192,17 @@ const window = 1000
 
 // draw draws a number; any number gets a decimal place more than it needs.
 func (in *interval) draw(d *draw, integer bool) (string, bool) {
-	steps := in.steps()
+	w, steps := d.work, in.steps()
 	for i, step := range steps {
-		from, to, ok := in.span(step)
+		from, to, ok := in.span(w, step)
 		if !ok {
 			continue
 		}
 		if !integer && in.step == nil && i+1 < len(steps) && d.rand.IntN(2) == 0 {
 			step = steps[i+1]
-			from, to, _ = in.span(step)
+			from, to, _ = in.span(w, step)
 		}
-		return decimal(drawBetween(d, from, to), step)
+		return decimal(w, drawBetween(d, from, to), step)
 	}
 	return "", false
 }
@@ -218,7 +225,8 @@ func drawBetween(d *draw, from, to *big.Int) *big.Int {
 
 // decimal writes k steps. JSON has no fractions: a step such as 1/3 cannot be
 // meant, as it came out of JSON.
-func decimal(k *big.Int, step *big.Rat) (string, bool) {
+func decimal(w *Work, k *big.Int, step *big.Rat) (string, bool) {
+	w.spendOn(step, new(big.Rat).SetInt(k))
 	v := new(big.Rat).Mul(new(big.Rat).SetInt(k), step)
 	digits, exact := v.FloatPrec()
 	if !exact || digits > maxDigits {

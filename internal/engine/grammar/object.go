@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -28,7 +29,9 @@ type objectNode struct {
 	min, max int
 	// needs are members that must come with one that is there.
 	needs map[string][]string
-	style style
+	// partners are the same, by the indexes of the members.
+	partners [][]int
+	style    style
 }
 
 type memberNode struct {
@@ -88,17 +91,42 @@ func (s *schemas) objectOf(all []*object) *node {
 	o := &objectNode{min: s.atLeast(all, "minProperties"), max: s.atMost(all, "maxProperties"), needs: map[string][]string{}}
 	n := &node{op: opObject, object: o}
 	required := s.required(all, o)
+	needed := map[string]bool{}
+	for _, name := range required {
+		needed[name] = true
+	}
 	for _, name := range s.names(all, required) {
-		m := memberNode{name: name, required: slices.Contains(required, name)}
+		m := memberNode{name: name, required: needed[name]}
 		m.value = s.of(s.at(all, name))
 		o.members = append(o.members, m)
 		n.kids = append(n.kids, m.value)
 	}
+	s.pair(o)
 	o.extras = s.extras(all)
 	for _, e := range o.extras {
 		n.kids = append(n.kids, e.key, e.value)
 	}
 	return n
+}
+
+// pair finds the members that must come with others.
+func (s *schemas) pair(o *objectNode) {
+	if len(o.needs) == 0 {
+		return
+	}
+	at := make(map[string]int, len(o.members))
+	for i, m := range o.members {
+		at[m.name] = i
+	}
+	o.partners = make([][]int, len(o.members))
+	for i, m := range o.members {
+		s.work.spend(1 + len(o.needs[m.name]))
+		for _, name := range o.needs[m.name] {
+			if other, ok := at[name]; ok {
+				o.partners[i] = append(o.partners[i], other)
+			}
+		}
+	}
 }
 
 func (s *schemas) required(all []*object, o *objectNode) []string {
@@ -107,6 +135,7 @@ func (s *schemas) required(all []*object, o *objectNode) []string {
 		names = append(names, s.strings(schema, "required")...)
 		for _, key := range []string{"dependentRequired", "dependencies"} {
 			if needs, ok := schema.values[key].(*object); ok {
+				s.work.spend(len(needs.keys))
 				for _, name := range needs.keys {
 					if _, isList := needs.values[name].([]any); isList {
 						o.needs[name] = append(o.needs[name], s.strings(needs, name)...)
@@ -121,10 +150,11 @@ func (s *schemas) required(all []*object, o *objectNode) []string {
 // strings is a member that is a list of strings. In draft 3 required is a bool.
 func (s *schemas) strings(o *object, key string) []string {
 	var texts []string
+	s.work.spend(len(items(o.values[key])))
 	for _, v := range items(o.values[key]) {
 		text, ok := v.(string)
 		if !ok {
-			s.fail("JSON schema: %s has %s, which is no name", key, appendJSON(nil, v))
+			s.fail("JSON schema: %s has %s, which is no name", key, shown(v))
 		}
 		texts = append(texts, text)
 	}
@@ -149,17 +179,20 @@ func (s *schemas) names(all []*object, required []string) []string {
 			names = append(names, properties.keys...)
 		}
 	}
-	names = append(names, required...)
-	for i := 0; i < len(names); i++ {
-		names = append(names[:i+1], slices.DeleteFunc(names[i+1:], func(name string) bool { return name == names[i] })...)
-	}
-	return names
+	known := map[string]bool{}
+	s.work.spend(2 * (len(names) + len(required)))
+	return slices.DeleteFunc(append(names, required...), func(name string) bool {
+		again := known[name]
+		known[name] = true
+		return again
+	})
 }
 
 // at are the schemas of a member.
 func (s *schemas) at(all []*object, name string) []any {
 	var found []any
 	for _, o := range all {
+		s.work.spend(2)
 		known := false
 		if properties, ok := o.values["properties"].(*object); ok {
 			if v, ok := properties.get(name); ok {
@@ -168,7 +201,8 @@ func (s *schemas) at(all []*object, name string) []any {
 		}
 		if patterns, ok := o.values["patternProperties"].(*object); ok {
 			for _, pattern := range patterns.keys {
-				if ok, err := matches(pattern, name); ok {
+				s.work.spend(1)
+				if ok, err := s.work.matches(pattern, name); ok {
 					found, known = append(found, patterns.values[pattern]), true
 				} else if err != nil {
 					s.fail("JSON schema: patternProperties: %w", err)
@@ -202,6 +236,7 @@ func (s *schemas) extras(all []*object) []extraNode {
 		open = open && o.values["unevaluatedProperties"] != false
 		if patterns, ok := o.values["patternProperties"].(*object); ok {
 			for _, pattern := range patterns.keys {
+				s.work.spend(2)
 				extras = append(extras, extraNode{s.patterned(pattern, 0, longest), s.of([]any{patterns.values[pattern]})})
 			}
 		}
@@ -219,6 +254,7 @@ func (s *schemas) extras(all []*object) []extraNode {
 // object writes an object.
 func (d *draw) object(n *node) {
 	o := n.object
+	d.work.spend(2 + len(o.members) + len(o.extras))
 	used := map[string]bool{}
 	chosen := d.members(o)
 	if !o.style.xml() {
@@ -233,7 +269,10 @@ func (d *draw) object(n *node) {
 		d.out = append(d.out, o.style.after...)
 	}
 	for range d.extras(o, len(chosen)) {
-		if d.done() || d.member(o, used) {
+		if d.done() {
+			break
+		}
+		if d.member(o, used) {
 			continue
 		}
 		if len(used) < o.min {
@@ -278,7 +317,7 @@ func (d *draw) members(o *objectNode) []int {
 		}
 	}
 	o.fill(chosen, count)
-	o.accompany(chosen)
+	o.accompany(d.work, chosen)
 	var order []int
 	for i := range chosen {
 		if chosen[i] {
@@ -289,32 +328,41 @@ func (d *draw) members(o *objectNode) []int {
 }
 
 // fill adds the cheapest members until there are enough.
-func (o *objectNode) fill(chosen []bool, count int) int {
-	for count < o.min {
-		best, price := -1, never
-		for i, m := range o.members {
-			if p := o.price(m); !chosen[i] && p < price {
-				best, price = i, p
-			}
-		}
-		if best < 0 {
-			break
-		}
-		chosen[best] = true
-		count++
+func (o *objectNode) fill(chosen []bool, count int) {
+	if count >= o.min {
+		return
 	}
-	return count
+	var left []int
+	for i, m := range o.members {
+		if !chosen[i] && o.price(m) != never {
+			left = append(left, i)
+		}
+	}
+	slices.SortStableFunc(left, func(i, j int) int { return cmp.Compare(o.price(o.members[i]), o.price(o.members[j])) })
+	for _, i := range left[:min(len(left), o.min-count)] {
+		chosen[i] = true
+	}
 }
 
 // accompany adds what members need beside them.
-func (o *objectNode) accompany(chosen []bool) {
-	for changed := len(o.needs) > 0; changed; {
-		changed = false
-		for i, m := range o.members {
-			for j, other := range o.members {
-				if chosen[i] && !chosen[j] && slices.Contains(o.needs[m.name], other.name) {
-					chosen[j], changed = true, true
-				}
+func (o *objectNode) accompany(w *Work, chosen []bool) {
+	if o.partners == nil {
+		return
+	}
+	var todo []int
+	for i := range chosen {
+		if chosen[i] {
+			todo = append(todo, i)
+		}
+	}
+	for len(todo) > 0 {
+		partners := o.partners[todo[0]]
+		todo = todo[1:]
+		w.spend(1 + len(partners)/4)
+		for _, i := range partners {
+			if !chosen[i] {
+				chosen[i] = true
+				todo = append(todo, i)
 			}
 		}
 	}
@@ -339,6 +387,7 @@ func (d *draw) extras(o *objectNode, count int) int {
 
 // member writes one member with a name that is not used yet, if it finds one.
 func (d *draw) member(o *objectNode, used map[string]bool) bool {
+	d.work.spend(1 + len(o.extras)/4)
 	open := slices.DeleteFunc(slices.Clone(o.extras), func(e extraNode) bool { return e.price() == never })
 	if len(open) == 0 {
 		return false
@@ -373,7 +422,7 @@ func (s *schemas) parameters(document any) *node {
 		n.object.extras = nil
 		for i := range n.object.members {
 			m := &n.object.members[i]
-			m.value = bare(m.value)
+			m.value = bare(s.work, m.value)
 			n.kids = append(n.kids, m.value)
 		}
 		all.kids = append(all.kids, n)
@@ -382,18 +431,19 @@ func (s *schemas) parameters(document any) *node {
 }
 
 // bare writes strings without quotes.
-func bare(n *node) *node {
+func bare(w *Work, n *node) *node {
 	switch n.op {
 	case opQuoted:
 		return n.kids[0]
 	case opAlt:
 		alt := choice()
 		for _, kid := range n.kids {
-			alt.kids = append(alt.kids, bare(kid))
+			w.spend(1)
+			alt.kids = append(alt.kids, bare(w, kid))
 		}
 		return alt
 	case opLiteral:
-		if v, err := parseJSON(n.text); err == nil {
+		if v, err := parseJSON(w, n.text); err == nil {
 			if text, ok := v.(string); ok {
 				return literal(text)
 			}

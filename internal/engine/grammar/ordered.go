@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // object is a JSON object that keeps the order of its members: texts have the
@@ -31,13 +33,14 @@ func (o *object) set(key string, value any) {
 }
 
 // parseJSON reads one value, and no more.
-func parseJSON(text string) (any, error) {
+func parseJSON(w *Work, text string) (any, error) {
+	w.spend(1 + len(text)/16)
 	if !utf8.ValidString(text) {
 		return nil, errors.New("JSON is not UTF-8")
 	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
-	v, err := parseValue(d, 0)
+	v, err := parseValue(w, d, 0)
 	if err != nil {
 		return nil, fmt.Errorf("JSON: %w", err)
 	}
@@ -50,10 +53,12 @@ func parseJSON(text string) (any, error) {
 // maxDepth bounds how deep values may be nested.
 const maxDepth = 256
 
-func parseValue(d *json.Decoder, depth int) (any, error) {
+func parseValue(w *Work, d *json.Decoder, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested more than %d deep", maxDepth)
 	}
+	w.spend(3)
+	w.kept += 96
 	token, err := d.Token()
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -63,11 +68,11 @@ func parseValue(d *json.Decoder, depth int) (any, error) {
 	}
 	switch token {
 	case json.Delim('{'):
-		return parseObject(d, depth)
+		return parseObject(w, d, depth)
 	case json.Delim('['):
 		items := []any{}
 		for d.More() {
-			v, err := parseValue(d, depth+1)
+			v, err := parseValue(w, d, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -79,14 +84,17 @@ func parseValue(d *json.Decoder, depth int) (any, error) {
 	return token, nil
 }
 
-func parseObject(d *json.Decoder, depth int) (any, error) {
+func parseObject(w *Work, d *json.Decoder, depth int) (any, error) {
 	o := &object{values: map[string]any{}}
+	w.kept += 128
 	for d.More() {
+		w.spend(5)
+		w.kept += 128
 		key, err := d.Token()
 		if err != nil {
 			return nil, err
 		}
-		v, err := parseValue(d, depth+1)
+		v, err := parseValue(w, d, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -132,6 +140,20 @@ func appendJSON(b []byte, v any) []byte {
 		return append(b, '}')
 	}
 	return b
+}
+
+// mostShown is how many characters of a value an error repeats.
+const mostShown = 100
+
+// shown is a value in an error.
+func shown(v any) string {
+	switch v.(type) {
+	case []any:
+		return "a list"
+	case *object:
+		return "an object"
+	}
+	return safetext.Clip(string(appendJSON(nil, v)), mostShown)
 }
 
 const hex = "0123456789abcdef"

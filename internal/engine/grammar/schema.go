@@ -13,25 +13,27 @@ import (
 // schemas turns JSON schemas of one document into nodes. A schema is an *object,
 // or a bool.
 type schemas struct {
+	work     *Work
 	document any
 	anchors  map[string]any
-	nodes    map[string]*node // by the schemas that hold at the same time
+	enums    map[*object]map[string]bool // the values of long ones, see canonical
+	nodes    map[string]*node            // by the schemas that hold at the same time
 	style    style
 	err      error
 }
 
-func compileSchemaText(text string) (*node, error) {
-	document, err := parseJSON(text)
+func compileSchemaText(w *Work, text string) (*node, error) {
+	document, err := parseJSON(w, text)
 	if err != nil {
 		return nil, err
 	}
-	return compileSchema(document, style{})
+	return compileSchema(w, document, style{})
 }
 
 // compileSchema returns the texts that conform to a schema, which is the whole
 // document that its references are looked up in.
-func compileSchema(document any, as style) (*node, error) {
-	s := &schemas{document: document, anchors: map[string]any{}, nodes: map[string]*node{}, style: as}
+func compileSchema(w *Work, document any, as style) (*node, error) {
+	s := &schemas{work: w, document: document, anchors: map[string]any{}, enums: map[*object]map[string]bool{}, nodes: map[string]*node{}, style: as}
 	if err := s.learn(document); err != nil {
 		return nil, err
 	}
@@ -47,16 +49,15 @@ func compileSchema(document any, as style) (*node, error) {
 	if as.xml() {
 		return root, nil
 	}
-	return checked(root, func(text []byte) error {
-		v, err := parseJSON(string(text))
+	return checked(root, func(w *Work, text []byte) error {
+		v, err := parseJSON(w, string(text))
 		if err != nil {
 			return err
 		}
-		ok, err := s.conforms(document, v)
-		if err == nil && !ok {
-			err = errors.New("no value was found that conforms to the schema")
+		if !s.conforms(w, document, v) {
+			return errors.New("no value was found that conforms to the schema")
 		}
-		return err
+		return nil
 	}), nil
 }
 
@@ -74,6 +75,7 @@ func (s *schemas) learn(v any) error {
 }
 
 func (s *schemas) note(v any) {
+	s.work.spend(2)
 	switch v := v.(type) {
 	case []any:
 		for _, item := range v {
@@ -86,6 +88,9 @@ func (s *schemas) note(v any) {
 			} else if ok {
 				s.anchors[name] = v
 			}
+		}
+		if list := items(v.values["enum"]); len(list) > fewValues {
+			s.enums[v] = s.canonicals(list)
 		}
 		for _, key := range v.keys {
 			s.note(v.values[key])
@@ -101,6 +106,7 @@ func (s *schemas) fail(format string, args ...any) {
 
 // of returns the values that conform to all of the schemas.
 func (s *schemas) of(all []any) *node {
+	s.work.spend(2 + 2*len(all))
 	key := identity(all)
 	if n := s.nodes[key]; n != nil {
 		return n
@@ -128,7 +134,7 @@ func identity(all []any) string {
 		if o, ok := schema.(*object); ok {
 			fmt.Fprintf(&b, "%p|", o)
 		} else {
-			fmt.Fprintf(&b, "%v|", schema)
+			fmt.Fprintf(&b, "%v|", schema == true) // what is no schema is refused
 		}
 	}
 	return b.String()
@@ -145,6 +151,7 @@ func (s *schemas) expand(todo []any, done []*object, cases *[][]*object) {
 		if s.err != nil || len(*cases) >= mostCases {
 			return
 		}
+		s.work.spend(2 + len(done)/4 + len(todo)/8)
 		first := todo[0]
 		todo = todo[1:]
 		o, ok := first.(*object)
@@ -153,7 +160,7 @@ func (s *schemas) expand(todo []any, done []*object, cases *[][]*object) {
 				continue
 			}
 			if first != false {
-				s.fail("JSON schema: %s is no schema", appendJSON(nil, first))
+				s.fail("JSON schema: %s is no schema", shown(first))
 			}
 			return
 		}
@@ -194,6 +201,7 @@ func (s *schemas) branch(o *object, todo []any, done []*object, cases *[][]*obje
 	if len(ways) == 1 && len(ways[0]) == 0 {
 		return false
 	}
+	s.work.spend(len(ways))
 	for _, way := range ways {
 		s.expand(append(slices.Clone(way), todo...), done, cases)
 	}
@@ -251,12 +259,13 @@ func (s *schemas) resolve(ref any) any {
 		s.fail("JSON schema: $ref is not a string")
 		return false
 	}
+	s.work.spend(4 + len(name)/4)
 	if target, ok := s.anchors[name]; ok {
 		return target
 	}
 	path, local := strings.CutPrefix(name, "#")
 	if !local {
-		s.fail("JSON schema: $ref %q leads out of the document", name)
+		s.fail("JSON schema: $ref %s leads out of the document", shown(name))
 		return false
 	}
 	if unescaped, err := url.PathUnescape(path); err == nil {
@@ -267,13 +276,15 @@ func (s *schemas) resolve(ref any) any {
 		if i == 0 && part == "" {
 			continue
 		}
-		if target, ok = member(target, strings.NewReplacer("~1", "/", "~0", "~").Replace(part)); !ok {
-			s.fail("JSON schema: $ref %q leads nowhere", name)
+		if target, ok = member(target, unescape.Replace(part)); !ok {
+			s.fail("JSON schema: $ref %s leads nowhere", shown(name))
 			return false
 		}
 	}
 	return target
 }
+
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
 
 func member(v any, name string) (any, bool) {
 	switch v := v.(type) {
@@ -335,12 +346,9 @@ func (s *schemas) listed(all []*object) (values []any, ok bool) {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(values), func(v any) bool {
+		s.work.spend(4)
 		return slices.ContainsFunc(all, func(o *object) bool {
-			conforms, err := s.conforms(o, v)
-			if err != nil {
-				s.fail("%w", err)
-			}
-			return !conforms
+			return !s.conforms(s.work, o, v)
 		})
 	}), ok
 }
@@ -350,6 +358,7 @@ func (s *schemas) listed(all []*object) (values []any, ok bool) {
 func (s *schemas) types(all []*object) []string {
 	left, named := slices.Clone(jsonTypes), false
 	for _, o := range all {
+		s.work.spend(1 + len(o.keys))
 		v, ok := o.get("type")
 		if !ok {
 			continue
@@ -361,7 +370,7 @@ func (s *schemas) types(all []*object) []string {
 		}
 		for _, name := range names {
 			if text, ok := name.(string); !ok || !slices.Contains(jsonTypes, text) {
-				s.fail("JSON schema: %s is no type", appendJSON(nil, name))
+				s.fail("JSON schema: %s is no type", shown(name))
 			}
 		}
 		left = slices.DeleteFunc(left, func(name string) bool {
@@ -408,9 +417,10 @@ func (s *schemas) count(o *object, key string, otherwise int) int {
 		return otherwise
 	}
 	number, ok := v.(json.Number)
+	s.work.spend(1 + len(number)/32)
 	f, err := number.Float64()
 	if !ok || err != nil || f < 0 {
-		s.fail("JSON schema: %s is %s, which is no count", key, appendJSON(nil, v))
+		s.fail("JSON schema: %s is %s, which is no count", key, shown(v))
 		return otherwise
 	}
 	return int(min(f, longest))

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -47,18 +46,14 @@ func (s *schemas) text(all []*object, key string) (string, bool) {
 // patterned returns strings that match, in all their length: what may stand
 // around a match of a pattern without anchors is left out.
 func (s *schemas) patterned(pattern string, low, high int) *node {
-	body, re, err := readRegex(pattern)
+	re, err := s.work.pattern(pattern)
 	if err != nil {
 		s.fail("JSON schema: pattern: %w", err)
 		return choice()
 	}
+	body := regexNode(s.work, re.parsed)
 	stretch(body, low, high)
-	return quoted(lengthChecked(checked(body, func(text []byte) error {
-		if !re.Match(text) {
-			return fmt.Errorf("no text was found that matches %q", pattern)
-		}
-		return nil
-	}), low, high))
+	return quoted(lengthChecked(checked(body, re.check(pattern)), low, high))
 }
 
 // stretch applies the bounds on the length to a pattern that repeats one class,
@@ -92,7 +87,8 @@ func lengthChecked(n *node, low, high int) *node {
 	if low == 0 && high >= longest {
 		return n
 	}
-	return checked(n, func(text []byte) error {
+	return checked(n, func(w *Work, text []byte) error {
+		w.spend(len(text) / 32)
 		if count := utf8.RuneCount(text); count < low || count > high {
 			return fmt.Errorf("no text was found of %d to %d characters", low, high)
 		}
@@ -109,6 +105,7 @@ func words(low, high int) *node {
 		if low > d.limit {
 			return strings.Repeat("a", d.limit) // the rest is cut off
 		}
+		d.work.spend(1 + low/16)
 		size := low + d.extra(min(high-low, 2*mostRunes), 1)
 		var b strings.Builder
 		for b.Len() < size {
@@ -155,10 +152,10 @@ func link(r *rand.Rand) string     { return "https://" + hostname(r) + path(r) }
 func path(r *rand.Rand) string     { return "/" + word(r) }
 
 // matches tells whether a string has a pattern somewhere.
-func matches(pattern, text string) (bool, error) {
-	re, err := regexp.Compile(dialect(pattern))
+func (w *Work) matches(pattern, text string) (bool, error) {
+	p, err := w.pattern(pattern)
 	if err != nil {
 		return false, errors.New("pattern is no regular expression")
 	}
-	return re.MatchString(text), nil
+	return p.match(w, []byte(text), false), nil
 }

@@ -9,8 +9,8 @@ import (
 
 // compileTag reads the description of structural tags: xgrammar's formats, or the
 // older list of structures (vllm/v1/structured_output/backend_xgrammar.py).
-func compileTag(text string) (*node, error) {
-	v, err := parseJSON(text)
+func compileTag(w *Work, text string) (*node, error) {
+	v, err := parseJSON(w, text)
 	if err != nil {
 		return nil, fmt.Errorf("structural tag: %w", err)
 	}
@@ -20,9 +20,9 @@ func compileTag(text string) (*node, error) {
 	}
 	var n *node
 	if structures, ok := o.values["structures"].([]any); ok {
-		n, err = compileStructures(structures)
+		n, err = compileStructures(w, structures)
 	} else if format, ok := o.values["format"].(*object); ok {
-		n, err = compileFormat(format)
+		n, err = compileFormat(w, format)
 	} else {
 		err = errors.New("it has no format and no structures")
 	}
@@ -34,7 +34,7 @@ func compileTag(text string) (*node, error) {
 
 // compileStructures returns one of the structures: text without any conforms too,
 // but shows nothing.
-func compileStructures(structures []any) (*node, error) {
+func compileStructures(w *Work, structures []any) (*node, error) {
 	all := choice()
 	for i, v := range structures {
 		o, ok := v.(*object)
@@ -43,7 +43,7 @@ func compileStructures(structures []any) (*node, error) {
 		}
 		begin, _ := o.values["begin"].(string)
 		end, _ := o.values["end"].(string)
-		schema, err := compileSchema(argument(o.values["schema"]), style{})
+		schema, err := compileSchema(w, argument(w, o.values["schema"]), style{})
 		if err != nil {
 			return nil, fmt.Errorf("structure %d: %w", i, err)
 		}
@@ -54,20 +54,21 @@ func compileStructures(structures []any) (*node, error) {
 
 // argument is a schema of what a tool is called with: where it may be anything, it
 // is an object, which those who parse calls look for.
-func argument(schema any) any {
+func argument(w *Work, schema any) any {
 	o, isObject := schema.(*object)
 	if schema == nil || schema == true || isObject && len(o.keys) == 0 {
 		return &object{keys: []string{"type"}, values: map[string]any{"type": "object"}}
 	}
 	if text, ok := schema.(string); ok { // the older description holds schemas as text, too
-		if v, err := parseJSON(text); err == nil {
+		if v, err := parseJSON(w, text); err == nil {
 			return v
 		}
 	}
 	return schema
 }
 
-func compileFormat(v any) (*node, error) {
+func compileFormat(w *Work, v any) (*node, error) {
+	w.spend(4)
 	o, ok := v.(*object)
 	if !ok {
 		return nil, errors.New("a format is no object")
@@ -77,47 +78,47 @@ func compileFormat(v any) (*node, error) {
 	case "const_string":
 		return compileConst(o)
 	case "json_schema", "qwen_xml_parameter":
-		return compileArgument(o, name)
+		return compileArgument(w, o, name)
 	case "any_text", "any_tokens", "exclude_token":
 		return words(0, longest), nil
 	case "token":
 		return compileToken(o)
 	case "grammar":
 		text, _ := o.values["grammar"].(string)
-		return compileGrammar(text)
+		return compileGrammar(w, text)
 	case "regex":
 		text, _ := o.values["pattern"].(string)
-		return compileRegex(text)
+		return compileRegex(w, text)
 	case "tag":
-		return compileTagFormat(o)
+		return compileTagFormat(w, o)
 	}
-	return compileCompound(o, name)
+	return compileCompound(w, o, name)
 }
 
-func compileCompound(o *object, name string) (*node, error) {
+func compileCompound(w *Work, o *object, name string) (*node, error) {
 	switch name {
 	case "sequence", "or":
-		kids, err := compileFormats(o, "elements")
+		kids, err := compileFormats(w, o, "elements")
 		if name == "or" {
 			return choice(kids...), err
 		}
 		return sequence(kids...), err
 	case "triggered_tags", "token_triggered_tags", "tags_with_separator":
-		return compileTags(o)
+		return compileTags(w, o)
 	case "dispatch", "token_dispatch":
-		return compileDispatch(o)
+		return compileDispatch(w, o)
 	case "optional":
-		return compileRepeat(o, 0, 1)
+		return compileRepeat(w, o, 0, 1)
 	case "star":
-		return compileRepeat(o, 0, -1)
+		return compileRepeat(w, o, 0, -1)
 	case "plus":
-		return compileRepeat(o, 1, -1)
+		return compileRepeat(w, o, 1, -1)
 	case "repeat":
 		low, high := wholeNumber(o.values["min"]), wholeNumber(o.values["max"])
 		if low < 0 || high >= 0 && high < low {
 			return nil, fmt.Errorf("repeat from %d to %d", low, high)
 		}
-		return compileRepeat(o, low, high)
+		return compileRepeat(w, o, low, high)
 	}
 	return nil, fmt.Errorf("format of unknown type %q", name)
 }
@@ -139,7 +140,7 @@ func compileConst(o *object) (*node, error) {
 	return literal(text), nil
 }
 
-func compileArgument(o *object, name string) (*node, error) {
+func compileArgument(w *Work, o *object, name string) (*node, error) {
 	styleName, _ := o.values["style"].(string)
 	if name == "qwen_xml_parameter" {
 		styleName = "qwen_xml"
@@ -148,7 +149,7 @@ func compileArgument(o *object, name string) (*node, error) {
 	if !ok {
 		return nil, fmt.Errorf("json_schema of unknown style %q", styleName)
 	}
-	return compileSchema(argument(o.values["json_schema"]), as)
+	return compileSchema(w, argument(w, o.values["json_schema"]), as)
 }
 
 func compileToken(o *object) (*node, error) {
@@ -159,10 +160,10 @@ func compileToken(o *object) (*node, error) {
 	return literal(text), nil
 }
 
-func compileFormats(o *object, key string) ([]*node, error) {
+func compileFormats(w *Work, o *object, key string) ([]*node, error) {
 	var kids []*node
 	for _, v := range items(o.values[key]) {
-		kid, err := compileFormat(v)
+		kid, err := compileFormat(w, v)
 		if err != nil {
 			return nil, err
 		}
@@ -174,8 +175,8 @@ func compileFormats(o *object, key string) ([]*node, error) {
 	return kids, nil
 }
 
-func compileRepeat(o *object, low, high int) (*node, error) {
-	kid, err := compileFormat(o.values["content"])
+func compileRepeat(w *Work, o *object, low, high int) (*node, error) {
+	kid, err := compileFormat(w, o.values["content"])
 	if err != nil {
 		return nil, err
 	}
@@ -183,14 +184,14 @@ func compileRepeat(o *object, low, high int) (*node, error) {
 }
 
 // compileTags returns one tag or, where that is allowed, several.
-func compileTags(o *object) (*node, error) {
+func compileTags(w *Work, o *object) (*node, error) {
 	all := choice()
 	for i, v := range items(o.values["tags"]) {
 		tag, ok := v.(*object)
 		if !ok {
 			return nil, fmt.Errorf("tag %d is no object", i)
 		}
-		kid, err := compileTagFormat(tag)
+		kid, err := compileTagFormat(w, tag)
 		if err != nil {
 			return nil, fmt.Errorf("tag %d: %w", i, err)
 		}
@@ -206,12 +207,12 @@ func compileTags(o *object) (*node, error) {
 	return sequence(all, repeat(sequence(literal(separator), all), 0, 2)), nil
 }
 
-func compileTagFormat(o *object) (*node, error) {
+func compileTagFormat(w *Work, o *object) (*node, error) {
 	begin, err := compileEdge(o.values["begin"])
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	content, err := compileFormat(o.values["content"])
+	content, err := compileFormat(w, o.values["content"])
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +239,7 @@ func compileEdge(v any) (*node, error) {
 }
 
 // compileDispatch returns one of the rules' prefixes and what follows it.
-func compileDispatch(o *object) (*node, error) {
+func compileDispatch(w *Work, o *object) (*node, error) {
 	all := choice()
 	for i, v := range items(o.values["rules"]) {
 		rule := items(v)
@@ -249,7 +250,7 @@ func compileDispatch(o *object) (*node, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rule %d: %w", i, err)
 		}
-		content, err := compileFormat(rule[1])
+		content, err := compileFormat(w, rule[1])
 		if err != nil {
 			return nil, fmt.Errorf("rule %d: %w", i, err)
 		}

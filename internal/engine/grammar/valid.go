@@ -2,40 +2,27 @@ package grammar
 
 import (
 	"encoding/json"
-	"errors"
 	"math/big"
 	"slices"
 	"unicode/utf8"
 )
 
-// checker looks at one value. It is given so much to do, as branches that refer to
-// each other may multiply without end.
-type checker struct {
-	schemas
-	left int
-}
-
-// mostChecks is how many schemas are compared with values in one look.
-const mostChecks = 200_000
-
-var errTooMuch = errors.New("JSON schema: comparing one value with it takes too long")
+// checker looks at one value.
+type checker struct{ schemas }
 
 // conforms tells whether a value conforms to a schema of the document. The copy
 // keeps what is only read apart from what others read at the same time.
-func (s *schemas) conforms(schema, v any) (bool, error) {
-	c := &checker{schemas: *s, left: mostChecks}
-	ok := c.valid(schema, v, 0)
-	if c.left < 0 {
-		return false, errTooMuch
-	}
-	return ok, nil
+func (s *schemas) conforms(w *Work, schema, v any) bool {
+	c := &checker{*s}
+	c.work = w
+	return c.valid(schema, v, 0)
 }
 
 // valid tells whether a value conforms to a schema. Formats are not looked at: who
 // writes them knows them.
 func (s *checker) valid(schema, v any, depth int) bool {
 	o, ok := schema.(*object)
-	if s.left--; !ok || depth > maxDepth || s.left < 0 {
+	if s.work.spend(3); !ok || depth > maxDepth {
 		return schema == true
 	}
 	for _, key := range []string{"$ref", "$dynamicRef"} {
@@ -60,10 +47,10 @@ func (s *checker) valid(schema, v any, depth int) bool {
 }
 
 func (s *checker) validType(o *object, v any) bool {
-	if want, ok := o.get("const"); ok && !equal(want, v) {
+	if want, ok := o.get("const"); ok && !s.work.equal(want, v) {
 		return false
 	}
-	if list, ok := o.values["enum"].([]any); ok && !slices.ContainsFunc(list, func(e any) bool { return equal(e, v) }) {
+	if list, ok := o.values["enum"].([]any); ok && !s.contains(s.enums[o], list, v) {
 		return false
 	}
 	want, ok := o.get("type")
@@ -74,10 +61,10 @@ func (s *checker) validType(o *object, v any) bool {
 	if !ok {
 		names = []any{want}
 	}
-	return slices.ContainsFunc(names, func(name any) bool { return isType(name, v) })
+	return slices.ContainsFunc(names, func(name any) bool { return s.isType(name, v) })
 }
 
-func isType(name, v any) bool {
+func (s *checker) isType(name, v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return name == "null"
@@ -90,7 +77,7 @@ func isType(name, v any) bool {
 	case *object:
 		return name == "object"
 	case json.Number:
-		r, ok := rational(v)
+		r, ok := rational(s.work, v)
 		return name == "number" || name == "integer" && ok && r.IsInt()
 	}
 	return false
@@ -98,20 +85,21 @@ func isType(name, v any) bool {
 
 // equal compares as JSON does: 1 and 1.0 are one number, and the order of members
 // does not matter.
-func equal(a, b any) bool {
+func (w *Work) equal(a, b any) bool {
+	w.spend(1)
 	switch a := a.(type) {
 	case json.Number:
-		x, ok := rational(a)
-		y, also := rational(b)
+		x, ok := rational(w, a)
+		y, also := rational(w, b)
 		return ok && also && x.Cmp(y) == 0
 	case []any:
 		list, ok := b.([]any)
-		return ok && slices.EqualFunc(a, list, equal)
+		return ok && slices.EqualFunc(a, list, w.equal)
 	case *object:
 		o, ok := b.(*object)
 		return ok && len(a.keys) == len(o.keys) && !slices.ContainsFunc(a.keys, func(key string) bool {
 			v, found := o.get(key)
-			return !found || !equal(a.values[key], v)
+			return !found || !w.equal(a.values[key], v)
 		})
 	}
 	switch b.(type) {
@@ -119,6 +107,68 @@ func equal(a, b any) bool {
 		return false
 	}
 	return a == b
+}
+
+// fewValues are compared one by one.
+const fewValues = 16
+
+// canonical appends a text that equal values have in common, and no others. ok is false
+// for a value that equals none.
+func (w *Work) canonical(b []byte, v any) (text []byte, ok bool) {
+	w.spend(2)
+	switch v := v.(type) {
+	case json.Number:
+		r, ok := rational(w, v)
+		if !ok {
+			return b, false
+		}
+		w.spendOn(r)
+		return append(b, r.RatString()...), true
+	case []any:
+		b = append(b, '[')
+		for _, item := range v {
+			if b, ok = w.canonical(b, item); !ok {
+				return b, false
+			}
+			b = append(b, ',')
+		}
+		return append(b, ']'), true
+	case *object:
+		b = append(b, '{')
+		for _, key := range slices.Sorted(slices.Values(v.keys)) {
+			b = append(appendQuoted(b, key), ':')
+			if b, ok = w.canonical(b, v.values[key]); !ok {
+				return b, false
+			}
+			b = append(b, ',')
+		}
+		return append(b, '}'), true
+	}
+	before := len(b)
+	b = appendJSON(b, v)
+	w.spend((len(b) - before) / 32)
+	return b, true
+}
+
+// canonicals are the texts of a list's values.
+func (s *schemas) canonicals(list []any) map[string]bool {
+	known := make(map[string]bool, len(list))
+	for _, v := range list {
+		if text, ok := s.work.canonical(nil, v); ok {
+			known[string(text)] = true
+			s.work.kept += 64 + len(text)
+		}
+	}
+	return known
+}
+
+// contains tells whether a list has a value; known are its canonical texts, if it is long.
+func (s *checker) contains(known map[string]bool, list []any, v any) bool {
+	if known == nil {
+		return slices.ContainsFunc(list, func(e any) bool { return s.work.equal(e, v) })
+	}
+	text, ok := s.work.canonical(nil, v)
+	return ok && known[string(text)]
 }
 
 // holding counts the schemas of a list that hold.
@@ -158,13 +208,13 @@ func (s *checker) validCases(o *object, v any, depth int) bool {
 }
 
 func (s *checker) validNumber(o *object, v json.Number) bool {
-	r, ok := rational(v)
+	r, ok := rational(s.work, v)
 	if !ok {
 		return false
 	}
 	in := s.interval([]*object{o})
 	step := in.step
-	in.step = nil
+	s.work.spendOn(in.low, in.high, step, r)
 	if c := cmpOr(in.low, r, -1); c > 0 || c == 0 && in.openLow {
 		return false
 	}
@@ -175,6 +225,7 @@ func (s *checker) validNumber(o *object, v json.Number) bool {
 }
 
 func (s *checker) validString(o *object, v string) bool {
+	s.work.spend(len(v) / 32)
 	n := utf8.RuneCountInString(v)
 	if n < s.count(o, "minLength", 0) || n > s.count(o, "maxLength", longest) {
 		return false
@@ -183,7 +234,7 @@ func (s *checker) validString(o *object, v string) bool {
 	if !ok {
 		return true
 	}
-	found, err := matches(pattern, v)
+	found, err := s.work.matches(pattern, v)
 	return found && err == nil
 }
 
@@ -191,14 +242,22 @@ func (s *checker) validArray(o *object, v []any, depth int) bool {
 	if len(v) < s.count(o, "minItems", 0) || len(v) > s.count(o, "maxItems", longest) {
 		return false
 	}
+	unique := o.values["uniqueItems"] == true
+	known := map[string]bool{}
 	for i, item := range v {
+		s.work.spend(1)
 		for _, schema := range s.items([]*object{o}, i) {
 			if !s.valid(schema, item, depth+1) {
 				return false
 			}
 		}
-		if o.values["uniqueItems"] == true && slices.ContainsFunc(v[:i], func(other any) bool { return equal(item, other) }) {
+		if !unique {
+			continue
+		}
+		if text, ok := s.work.canonical(nil, item); ok && known[string(text)] {
 			return false
+		} else if ok {
+			known[string(text)] = true
 		}
 	}
 	wanted, ok := o.get("contains")
@@ -226,6 +285,7 @@ func (s *checker) validObject(o, v *object, depth int) bool {
 	}
 	names, named := o.get("propertyNames")
 	for _, key := range v.keys {
+		s.work.spend(2)
 		if named && !s.valid(names, key, depth+1) {
 			return false
 		}
@@ -249,6 +309,7 @@ func (s *checker) validDependent(o, v *object, depth int) bool {
 		if !ok {
 			continue
 		}
+		s.work.spend(len(dependent.keys))
 		for _, name := range dependent.keys {
 			_, there := v.get(name)
 			if _, isList := dependent.values[name].([]any); there && !isList && !s.valid(dependent.values[name], v, depth+1) {

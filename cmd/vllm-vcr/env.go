@@ -28,6 +28,7 @@ type environment struct {
 	lookupEnv      func(string) (string, bool)
 	args           []string // of the command line
 	now            func() time.Time
+	grace          time.Duration // after a signal, for a player
 	chdir          func(dir string) error
 	log            *slog.Logger
 	logFormat      string
@@ -37,7 +38,7 @@ type environment struct {
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
-	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, chdir: os.Chdir}
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir}
 }
 
 // above is the environment of a command whose terminal has a last line that is redrawn: it writes to stderr above that line.

@@ -43,7 +43,7 @@ func newPlayCommand(env *environment) *cobra.Command {
 			"schedules as vLLM does, and takes no time for it, or the time a recorded or described engine takes.\n" +
 			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine instead of\n" +
 			"starting one.\n\n" +
-			"Ends on SIGINT or SIGTERM, or when the frontend goes away. SIGHUP rewinds the recording or dataset: what has\n" +
+			"Ends on SIGINT or SIGTERM, 15 seconds later at the latest, or when the frontend goes away. SIGHUP rewinds the recording or dataset: what has\n" +
 			"answered a request can answer another.",
 		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
 			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 --port 8000 &\n" +
@@ -51,7 +51,9 @@ func newPlayCommand(env *environment) *cobra.Command {
 			"  vllm-vcr play --time-to-first-token 120ms --inter-token-latency 15ms --max-num-seqs 64\n" +
 			"  vllm-vcr play --latency-trace trace.jsonl.gz --engine-count 4",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runPlay(cmd.Context(), env, cmd.Flags(), opts) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withinGrace(cmd.Context(), env.grace, func() error { return runPlay(cmd.Context(), env, cmd.Flags(), opts) })
+		},
 	}
 	opts.engine.add(cmd.Flags())
 	opts.source.add(cmd.Flags())
@@ -136,6 +138,30 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 		err = fmt.Errorf("%w, before it had all %d engines: does it expect as many?", err, opts.engine.count)
 	}
 	return exitError{conformance.ExitInfra, err}
+}
+
+// playGrace is how long play may take to end once it is told to: more than its frontend gets to read what was said last.
+const playGrace = 15 * time.Second
+
+// withinGrace runs what heeds ctx, and does not wait for it for longer than so long after the end of ctx: whatever a
+// player is asked for, a signal ends it.
+func withinGrace(ctx context.Context, grace time.Duration, run func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-late.C:
+		return exitError{conformance.ExitInfra, fmt.Errorf("the player has not ended %s after it was told to, and is ended now: "+
+			"its frontend was not told of it; please report what it was doing", grace)}
+	}
 }
 
 // rewindOnHangUp makes all answers unused at each SIGHUP, until stop is called.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,6 +91,28 @@ func TestPlayEndsOnSignal(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPlayEndsWhateverRuns: a player that is stuck, here in a file that nobody writes, ends all the same.
+func TestPlayEndsWhateverRuns(t *testing.T) {
+	stuck := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(stuck, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
+	env.grace = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	code := env.main(ctx, []string{"play", "--replay-tokens", stuck})
+	if code != 3 || !strings.Contains(stderr.String(), "has not ended 1ms after it was told to") {
+		t.Errorf("exit code %d, stderr %q, want 3 and the reason", code, &stderr)
+	}
+	writer, err := os.OpenFile(stuck, os.O_WRONLY, 0) // lets what was stuck go on, which finds a file of nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
 }
 
 // frontendOf is a frontend of the newest line that waits for its engine.

@@ -21,7 +21,7 @@ type tap struct {
 
 // openTap listens for the player.
 func openTap(upstream string, l *ledger) (*tap, error) {
-	gate, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Router, zmq.Options{}, nil)
+	gate, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Router, zmq.Options{MaxStranger: protocol.MaxStatus}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (t *tap) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("HELLO: %w", err)
 	}
-	frontend, err := zmq.DialAs(ctx, t.upstream, engine.Peer(), zmq.Options{})
+	frontend, err := zmq.DialAs(ctx, t.upstream, engine.Peer(), zmq.Options{MaxFrame: protocol.MaxInit})
 	if err != nil {
 		return err
 	}

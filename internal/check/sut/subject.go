@@ -165,8 +165,12 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 	defer stop()
 	var err error
 	if s.Engine, err = s.Front.Accept(connect); err != nil {
+		noFiles := zmq.OutOfFiles(err)
 		err = s.WithOutput(s.Explain(err))
 		s.Close()
+		if noFiles || zmq.OutOfFiles(err) {
+			err = check.Infra(err)
+		}
 		return nil, check.WithCode(check.CodeHandshake, err)
 	}
 	e.Versions[protocol.LineOf(version)] = s.Engine.Ready.VLLMVersion

@@ -1,6 +1,7 @@
 package coreclient
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,10 @@ type Frontend struct {
 	engine  Engine
 	calls   uint64
 	buf     []byte
-	last    []zmq.Message // that Next took, one a client
+	last    []zmq.Message        // that Next took, one a client
+	noFiles chan error           // holds why a socket could not accept a connection
+	early   [][]zmq.Delivery     // messages of each output that came during the handshake
+	peers   []map[*zmq.Conn]bool // of each output: who is connected, and whether he has sent anything
 }
 
 // Engine is what the connected engine said of itself.
@@ -69,8 +73,11 @@ func Listen(opt Options) (*Frontend, error) {
 	if opt.HandshakeAddress == "" {
 		opt.HandshakeAddress = opt.Address
 	}
-	f := &Frontend{codec: opt.Codec}
-	zopt := zmq.Options{HandshakeTimeout: opt.HandshakeTimeout, MaxFrame: opt.MaxFrame}
+	f := &Frontend{codec: opt.Codec, noFiles: make(chan error, 1)}
+	zopt := zmq.Options{HandshakeTimeout: opt.HandshakeTimeout, MaxFrame: opt.MaxFrame, MaxStranger: protocol.MaxStatus, NoFiles: f.failed}
+	if opt.MaxFrame > 0 {
+		zopt.MaxStranger = min(zopt.MaxStranger, opt.MaxFrame)
+	}
 	var err error
 	if f.shake, err = zmq.Listen(opt.HandshakeAddress, zmq.Router, zopt); err != nil {
 		return nil, fmt.Errorf("handshake socket: %w", err)
@@ -84,17 +91,23 @@ func Listen(opt Options) (*Frontend, error) {
 	return f, nil
 }
 
+// maxSilent is how many connections that have sent nothing yet an output socket holds: nobody says who he is there, and
+// once the engine is accepted each may send a message as large as the engine may.
+const maxSilent = 8
+
 func (f *Frontend) addClient(address string, opt zmq.Options) error {
 	in, err := zmq.Listen(address, zmq.Router, opt)
 	if err != nil {
 		return fmt.Errorf("input socket: %w", err)
 	}
 	f.inputs = append(f.inputs, in)
+	opt.MaxStrangers = maxSilent
 	out, err := zmq.Listen(address, zmq.Pull, opt)
 	if err != nil {
 		return fmt.Errorf("output socket: %w", err)
 	}
-	f.outputs, f.last = append(f.outputs, out), append(f.last, nil)
+	f.outputs, f.last, f.peers = append(f.outputs, out), append(f.last, nil), append(f.peers, map[*zmq.Conn]bool{})
+	f.early = append(f.early, nil)
 	f.steps.Addresses.Inputs = append(f.steps.Addresses.Inputs, in.Endpoint())
 	f.steps.Addresses.Outputs = append(f.steps.Addresses.Outputs, out.Endpoint())
 	return nil
@@ -106,9 +119,29 @@ func (f *Frontend) Handshake() string { return f.shake.Endpoint() }
 // Clients is the number of socket pairs.
 func (f *Frontend) Clients() int { return len(f.inputs) }
 
+// failed keeps why a socket could not accept a connection.
+func (f *Frontend) failed(err error) {
+	select {
+	case f.noFiles <- err:
+	default:
+	}
+}
+
 // Accept waits for an engine to say HELLO, to register on every input socket
-// and to say READY.
+// and to say READY. That a socket cannot accept it, for want of file descriptors, is an error
+// for which [zmq.OutOfFiles] holds.
 func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	accepted := make(chan struct{})
+	defer close(accepted)
+	go func() {
+		select {
+		case err := <-f.noFiles:
+			cancel(fmt.Errorf("%w: allow this process more open files (ulimit -n)", err))
+		case <-accepted:
+		}
+	}()
 	if err := f.status(ctx); err != nil {
 		return f.engine, fmt.Errorf("waiting for HELLO: %w", err)
 	}
@@ -120,12 +153,38 @@ func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
 	if err := f.status(ctx); err != nil {
 		return f.engine, fmt.Errorf("waiting for READY: %w", err)
 	}
+	for i, out := range f.outputs {
+		out.LiftLimit()
+		f.forgetEarly(i)
+	}
 	return f.engine, nil
+}
+
+// forgetEarly takes the events of an output socket up to here: who has left it during the handshake was no engine.
+func (f *Frontend) forgetEarly(client int) {
+	now, stop := context.WithCancel(context.Background())
+	stop()
+	for {
+		d, err := f.outputs[client].Recv(now)
+		switch {
+		case err != nil:
+			return
+		case d.Kind == zmq.Joined:
+			f.peers[client][d.Conn] = false
+		case d.Kind == zmq.Gone:
+			delete(f.peers[client], d.Conn)
+		case d.Kind == zmq.Received:
+			f.early[client] = append(f.early[client], d)
+		}
+	}
 }
 
 // status takes one message of the handshake socket and answers it.
 func (f *Frontend) status(ctx context.Context) error {
-	d, err := receive(ctx, f.shake)
+	d, err := f.receive(ctx, f.shake)
+	for err == nil && !f.isEngine(d.Peer) {
+		d, err = f.receive(ctx, f.shake)
+	}
 	if err != nil {
 		return err
 	}
@@ -140,15 +199,16 @@ func (f *Frontend) status(ctx context.Context) error {
 	if answer == nil {
 		return nil
 	}
-	f.engine.Identity = d.Peer.Identity
 	if f.engine.Index, err = protocol.EngineIndex(d.Peer.Identity); err != nil {
 		return err
 	}
+	f.engine.Identity = d.Peer.Identity
+	d.Conn.Trust()
 	return f.shake.Send(d.Peer.Identity, answer)
 }
 
 func (f *Frontend) registration(ctx context.Context, client int) error {
-	d, err := receive(ctx, f.inputs[client])
+	d, err := f.receive(ctx, f.inputs[client])
 	if err != nil {
 		return fmt.Errorf("waiting for the registration on input socket %d: %w", client, err)
 	}
@@ -159,29 +219,66 @@ func (f *Frontend) registration(ctx context.Context, client int) error {
 	if err != nil {
 		return &RegistrationError{Frames: d.Message, Err: err}
 	}
+	d.Conn.Trust()
 	f.engine.Ready, f.engine.RawReady = ready, d.Message[0]
 	return nil
 }
 
-// receive waits for a message. Connections that come up, or that fail before
-// they are one (a port scan, garbage), are none of a frontend's business; an
+// isEngine reports whether a peer has the engine's identity. Until HELLO everybody has it.
+func (f *Frontend) isEngine(p zmq.Peer) bool {
+	return f.engine.Identity == nil || bytes.Equal(p.Identity, f.engine.Identity)
+}
+
+// receive waits for a message during the handshake. Connections that come up, or that fail
+// before they are one (a port scan, garbage), are none of a frontend's business; an
 // engine that goes away is.
-func receive(ctx context.Context, l *zmq.Listener) (zmq.Delivery, error) {
+func (f *Frontend) receive(ctx context.Context, l *zmq.Listener) (zmq.Delivery, error) {
 	for {
-		d, err := l.Recv(ctx)
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = cause
-			}
+		d, err := recv(ctx, l)
+		switch {
+		case err != nil || d.Kind == zmq.Received:
 			return d, err
-		}
-		switch d.Kind {
-		case zmq.Received:
-			return d, nil
-		case zmq.Gone:
+		case d.Kind == zmq.Gone && f.isEngine(d.Peer) && !errors.Is(d.Err, zmq.ErrCrowded):
 			return d, fmt.Errorf("%w: %w", ErrEngineGone, d.Err)
 		}
 	}
+}
+
+// output waits for a message on a client's output socket. The engine is gone when somebody
+// goes who has sent something, or nobody is left.
+func (f *Frontend) output(ctx context.Context, client int) (zmq.Delivery, error) {
+	peers := f.peers[client]
+	for {
+		var d zmq.Delivery
+		var err error
+		if early := f.early[client]; len(early) > 0 {
+			d, f.early[client] = early[0], early[1:]
+		} else if d, err = recv(ctx, f.outputs[client]); err != nil {
+			return d, err
+		}
+		switch d.Kind {
+		case zmq.Joined:
+			peers[d.Conn] = false
+		case zmq.Received:
+			peers[d.Conn] = true
+			d.Conn.Trust()
+			return d, nil
+		case zmq.Gone:
+			spoke := peers[d.Conn]
+			delete(peers, d.Conn)
+			if spoke || len(peers) == 0 {
+				return d, fmt.Errorf("%w: %w", ErrEngineGone, d.Err)
+			}
+		}
+	}
+}
+
+func recv(ctx context.Context, l *zmq.Listener) (zmq.Delivery, error) {
+	d, err := l.Recv(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return d, err
 }
 
 // Submit sends a request on the input socket that its ClientIndex names.
@@ -239,7 +336,7 @@ func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (a
 	if err := f.check(client); err != nil {
 		return nil, err
 	}
-	d, err := receive(ctx, f.outputs[client])
+	d, err := f.output(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +368,7 @@ func (f *Frontend) NextRaw(ctx context.Context, client int) ([][]byte, error) {
 	if err := f.check(client); err != nil {
 		return nil, err
 	}
-	d, err := receive(ctx, f.outputs[client])
+	d, err := f.output(ctx, client)
 	if err != nil {
 		return nil, err
 	}

@@ -342,6 +342,46 @@ func TestStrangersAreIgnored(t *testing.T) {
 	}
 }
 
+// A peer of ZeroMQ that is not the engine is none either: what it says during the handshake does not count, it may say
+// little, and that it leaves is not the end of the engine.
+func TestStrangersAreNotTheEngine(t *testing.T) {
+	b := newBench(t, "0.33", 1)
+	other := protocol.Identity(8)
+	var silent *zmq.Conn
+	_, err := b.accept(func() {
+		b.hello()
+		for _, words := range [][]byte{protocol.EngineHandshake{}.Hello(), protocol.EngineHandshake{}.Ready(), nil} {
+			c := b.dial(b.front.Handshake(), zmq.Dealer, []byte("stranger"))
+			if words != nil {
+				b.send(c, words)
+			}
+			c.Close()
+		}
+		b.dial(b.addresses.Inputs[0], zmq.Dealer, other).Close()
+		for _, c := range []*zmq.Conn{
+			b.dial(b.front.Handshake(), zmq.Dealer, other), b.dial(b.addresses.Inputs[0], zmq.Dealer, other), b.dial(b.addresses.Outputs[0], zmq.Push, nil),
+		} {
+			_ = c.Send(make([]byte, protocol.MaxStatus+1)) // it is hung up on in the middle
+			for c.Send(nil) == nil {
+			}
+		}
+		silent = b.dial(b.addresses.Outputs[0], zmq.Push, nil)
+		b.register()
+		b.ready()
+	})
+	if err != nil {
+		t.Fatalf("Accept: %v", err)
+	}
+	large := make([]byte, protocol.MaxStatus+1)
+	for range 2 {
+		b.send(b.outputs[0], large)
+		if got, err := b.front.NextRaw(b.ctx, 0); err != nil || len(got) != 1 || len(got[0]) != len(large) {
+			t.Errorf("%d frames, %v, want the engine's message", len(got), err)
+		}
+		silent.Close()
+	}
+}
+
 func TestWhatIsSent(t *testing.T) {
 	request := &protocol.Request{
 		ID: "r-1", ExternalID: "r", PromptTokenIDs: []uint32{1, 70000}, HasSampling: true, ArrivalTime: 1.5,

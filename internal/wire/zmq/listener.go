@@ -66,6 +66,7 @@ type Listener struct {
 
 	mu     sync.Mutex
 	conns  map[*Conn]bool
+	lifted bool // by LiftLimit
 	closed bool
 
 	closing  sync.Once
@@ -219,7 +220,12 @@ func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, waiting
 
 // accept takes connections until Close.
 func (l *Listener) accept() {
-	acceptAll(l.ctx, l.ln, &l.wg, &l.waiting, l.serve, func(err error) { l.inbox.put(Delivery{Kind: Refused, Err: err}) })
+	acceptAll(l.ctx, l.ln, &l.wg, &l.waiting, l.serve, func(err error) {
+		if l.opt.NoFiles != nil && OutOfFiles(err) {
+			l.opt.NoFiles(err)
+		}
+		l.inbox.put(Delivery{Kind: Refused, Err: err})
+	})
 }
 
 // serve is the life of one connection.
@@ -272,10 +278,24 @@ func (l *Listener) admit(c *Conn) error {
 	if l.table != nil {
 		l.table.join(c.peer.Identity)
 	}
-	if l.opt.MaxStranger == 0 {
+	switch {
+	case l.opt.MaxStranger == 0:
 		c.Trust()
+	case l.lifted:
+		c.fr.max.Store(l.opt.MaxFrame)
 	}
 	return nil
+}
+
+// LiftLimit takes messages up to [Options.MaxFrame] from all peers, those who are connected and those to come. They are
+// strangers all the same, of whom there are [Options.MaxStrangers] at most.
+func (l *Listener) LiftLimit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lifted = true
+	for c := range l.conns {
+		c.fr.max.Store(l.opt.MaxFrame)
+	}
 }
 
 func (l *Listener) claim(ctx context.Context, p *Peer, c *Conn) error {

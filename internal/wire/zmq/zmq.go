@@ -84,6 +84,9 @@ type Options struct {
 	// MaxStrangers is how many connections that have not shaken hands, or are not trusted yet, a socket that accepts holds
 	// at once; 0 means 1024. The oldest makes way for the next, with [ErrCrowded].
 	MaxStrangers int
+	// NoFiles, if not nil, is called when a [Listener] cannot accept a connection because of [OutOfFiles], which whoever
+	// receives from another socket would not learn. It must not block.
+	NoFiles func(error)
 	// Linger is how long Close waits at most for written bytes to reach the peer.
 	// 0 means Close drops what was not flushed, and leaves the rest to the kernel,
 	// which may drop it too when unread input was pending.

@@ -311,6 +311,3 @@ func forSource(r *protocol.Request) *Request {
 
 // busy tells whether there is a request that has not ended.
 func (e *engine) busy() bool { return len(e.byID) > 0 }
-
-// keepsBlocksOf tells whether the KV cache of a request that has ended is kept.
-func (e *engine) keepsBlocksOf(id string) bool { return e.connector.kept[id] != nil }

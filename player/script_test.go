@@ -3,6 +3,7 @@ package player
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -52,7 +53,9 @@ var update = flag.Bool("update", false, "rewrite what the scripts of testdata/sc
 //	step [N], run        N steps; all that are due
 //	serve                run and move the clock to what is due next, to the end
 //	advance TIME         move the clock; until TIME makes the steps that end before
-//	state                what is left in the engine
+//	pull [ERROR], pulled ID
+//	                     the engine's pull of a KV cache ends; another engine has pulled that of a request
+//	plane, state         what the data plane was asked for; what is left in the engine
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	if err != nil || len(files) == 0 {
@@ -101,6 +104,7 @@ type script struct {
 	printed strings.Builder
 	takes   []trace.Record
 	rig     *rig
+	plane   *plane
 	waves   *waves
 	left    map[int]bool // ranks with requests, also while paused
 	shown   map[string]bool
@@ -179,6 +183,18 @@ func (s *script) drive(command string, words []string) {
 	case "until":
 		r.runUntil(span(s.t, words[0]))
 		r.clock.advance(start + span(s.t, words[0]) - r.clock.Now())
+	case "pull": // ends, by an error if there is a word
+		var err error
+		if len(words) > 0 {
+			err = errors.New(strings.Join(words, " "))
+		}
+		s.plane.ends <- err
+		r.hear()
+	case "pulled": // what was kept of a request, by another engine
+		s.plane.taken[words[0]]()
+		r.hear()
+	case "plane":
+		s.print("offered %s, withdrawn %s; pulls by stage %v", s.plane.offered, s.plane.withdrawn, r.connector.stages[1:])
 	case "state":
 		s.print("requests %d, running %d, blocks %d", len(r.byID), len(r.scheduler.Running()), r.held())
 		if r.faulty != 0 {
@@ -217,6 +233,10 @@ func (s *script) engine(values map[string]string) {
 	}
 	r := newRig(s.t, opt, clients)
 	s.rig, s.refused = r, 0
+	if opt.Transfer != nil {
+		s.plane, _ = opt.Transfer.DataPlane.(*plane)
+		s.t.Cleanup(r.player.startFetching(s.t.Context()))
+	}
 	r.send = func(client int, m protocol.ClientMessage) {
 		before := len(r.envelopes)
 		r.capture(client, m)
@@ -291,14 +311,24 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 				accepted = append(accepted, rate)
 			}
 			opt.Decoding.Acceptance = rates(t, accepted...)
-		case "transfer":
-			opt.Transfer = &Transfer{}
+		case "transfer", "plane", "lease", "on-failure":
+			opt.Transfer = cmp.Or(opt.Transfer, &Transfer{})
+			switch name {
+			case "plane":
+				opt.Transfer.DataPlane = newPlane()
+			case "lease":
+				opt.Transfer.Lease = duration
+			case "on-failure":
+				opt.Transfer.FailurePolicy = FailurePolicy(value)
+			}
 		case "pace":
 			opt.Timing.Pace = Pace(value)
 		case "scale":
 			opt.Timing.Scale = real
 		case "ttft":
 			knobs.TimeToFirstToken = duration
+		case "transfer-time":
+			knobs.TransferLatency = duration
 		case "itl":
 			knobs.InterTokenLatency = duration
 		case "prefill":
@@ -422,6 +452,10 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			withFault(value)(q)
 		case "computing": // its prompt, for another engine
 			computing(q)
+		case "pulling": // the KV cache of another engine's request
+			pulling(value)(q)
+		case "prefilled": // by nobody knows whom
+			transferred(params("do_remote_prefill", true))(q)
 		case "aborted":
 			q.AbortImmediately = true
 		case "nothing-asked":

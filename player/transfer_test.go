@@ -2,19 +2,13 @@ package player
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/trace"
 )
 
 // plane moves nothing, and notes what it is asked for. A pull ends as ends says.
@@ -151,297 +145,6 @@ func TestOffer(t *testing.T) {
 	}
 }
 
-// Blocks are kept for another engine until it has pulled them, or the lease ends.
-func TestKeep(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		do   func(r *rig, p *plane)
-		want []string // withdrawn
-	}{
-		{name: "pulled", do: func(r *rig, p *plane) {
-			p.taken["a"]()
-			r.hear()
-		}},
-		{name: "the lease ends", want: []string{"a"}, do: func(r *rig, _ *plane) { r.clock.advance(time.Second) }},
-		{name: "pulled when the lease has ended", want: []string{"a"}, do: func(r *rig, p *plane) {
-			r.clock.advance(time.Second)
-			r.run()
-			p.taken["a"]()
-			r.hear()
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newPlane()
-			r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: time.Second, DataPlane: p}})
-			r.submit(ask("a", count(0, 20), 1, computing))
-			r.run()
-			equal(t, "offered", []string{"a"}, p.offered)
-			if r.held() != 2 || r.busy() {
-				t.Errorf("%d blocks kept, busy %v; want 2, false", r.held(), r.busy())
-			}
-			r.abort([]string{"a"})
-			if got := r.do("reset_prefix_cache", true, true); !strings.Contains(got, "keep, for another engine") {
-				t.Errorf("the cache was emptied: %s", got)
-			}
-			r.submit(ask("a", count(0, 20), 1))
-			r.run()
-			equal(t, "refused", []string{"a: the request id is already in use"}, r.refused)
-			tt.do(r, p)
-			r.runAll()
-			if r.held() != 0 || len(r.connector.kept) > 0 {
-				t.Errorf("%d blocks left behind", r.held())
-			}
-			equal(t, "withdrawn", tt.want, p.withdrawn)
-		})
-	}
-}
-
-// An id that is used again has a lease of its own: the end of an earlier one does not
-// touch it.
-func TestKeepAgain(t *testing.T) {
-	p := newPlane()
-	r := transferRig(t, Options{Transfer: &Transfer{EngineID: "me", Lease: 10 * time.Second, DataPlane: p}})
-	r.submit(ask("a", count(0, 20), 1, computing))
-	r.run()
-	p.taken["a"]()
-	r.hear()
-	r.clock.advance(time.Second)
-	r.submit(ask("a", count(0, 20), 1, computing))
-	r.run()
-	r.clock.advance(9 * time.Second) // the end of the first lease
-	r.run()
-	if !r.keepsBlocksOf("a") || r.held() != 2 || len(p.withdrawn) > 0 {
-		t.Errorf("kept: %v, %d blocks, withdrawn %q; want all of the second to be there", r.keepsBlocksOf("a"), r.held(), p.withdrawn)
-	}
-	r.clock.advance(time.Second)
-	r.run()
-	if r.keepsBlocksOf("a") || r.held() != 0 || len(p.withdrawn) != 1 {
-		t.Errorf("kept: %v, %d blocks, withdrawn %q; want nothing of the second to be there", r.keepsBlocksOf("a"), r.held(), p.withdrawn)
-	}
-}
-
-// Nothing is kept of a request that does not end by itself.
-func TestNothingKept(t *testing.T) {
-	p := newPlane()
-	r := transferRig(t, Options{Transfer: &Transfer{DataPlane: p}})
-	r.submit(ask("aborted", count(0, 20), 5, computing), ask("whole", count(100, 20), 1))
-	r.step()
-	r.abort([]string{"aborted"})
-	r.runAll()
-	if p.offered != nil || r.held() != 0 || r.kvTransfer("whole") != nil {
-		t.Errorf("offered %q, %d blocks kept, %s", p.offered, r.held(), pack.Format(r.kvTransfer("whole")))
-	}
-	// Who was stopped for repeating itself has no answer that another engine goes on with.
-	tr := cassette(t, take{prompt: count(0, 20), output: []uint32{1}, finish: trace.FinishRepetition})
-	looped := transferRig(t, Options{Trace: tr, Transfer: &Transfer{DataPlane: p}})
-	looped.submit(ask("replay-0", count(0, 20), 5, computing))
-	looped.runAll()
-	if looped.answer("replay-0").finish != protocol.FinishRepetition || p.offered != nil || looped.held() != 0 {
-		t.Errorf("finished by %v, offered %q, %d blocks kept", looped.answer("replay-0").finish, p.offered, looped.held())
-	}
-	off := newRig(t, Options{}, 1)
-	off.submit(ask("a", count(0, 20), 1, computing))
-	off.runAll()
-	if off.kvTransfer("a") != nil || off.held() != 0 {
-		t.Error("an engine without a connector keeps blocks")
-	}
-}
-
-// prefillOf is what the request's first output says of its prompt.
-func (r *rig) prefillOf(id string) map[string]any {
-	r.t.Helper()
-	for _, e := range r.envelopes {
-		for _, out := range e.Outputs.Outputs {
-			if string(out.ID) == id && out.Prefill != nil {
-				return decoded(r.t, out.Prefill).(map[string]any)
-			}
-		}
-	}
-	r.t.Fatalf("request %s got no first output", id)
-	return nil
-}
-
-// A pull takes its time, and the engine does others meanwhile.
-func TestPull(t *testing.T) {
-	p := newPlane()
-	opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled}, Transfer: &Transfer{DataPlane: p}}
-	opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
-	r := transferRig(t, opt)
-	r.submit(ask("a", count(0, 20), 2, pulling("x")), ask("b", count(50, 20), 2))
-	r.run()
-	if got := r.connector.stages[1:]; !cmp.Equal(got, []int{0, 1, 0}) {
-		t.Errorf("stages %v, want one that pulls", got)
-	}
-	p.ends <- nil
-	r.hear()
-	r.runAll()
-	equal(t, "the one that pulls", []time.Duration{200 * ms, 210 * ms}, r.answer("a").at)
-	equal(t, "the other one", []time.Duration{100 * ms, 200 * ms}, r.answer("b").at)
-	got := r.prefillOf("a")
-	want := map[string]any{
-		"num_prompt_tokens": int64(20), "num_computed_tokens": int64(0), "num_cached_tokens": int64(20),
-		"num_local_cached_tokens": int64(0), "num_external_cached_tokens": int64(20), "num_cache_creation_tokens": int64(16),
-	}
-	equal(t, "prefill_stats", want, got)
-	r.submit(ask("again", count(0, 18), 1))
-	r.runAll()
-	if got := r.prefillOf("again")["num_local_cached_tokens"]; got != int64(16) {
-		t.Errorf("%v tokens of what was pulled are found again, want 16", got)
-	}
-}
-
-// A KV cache that comes, or does not, for a request that was aborted is nobody's.
-func TestAPullOfAnAbortedRequest(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		err  error
-	}{{"comes", nil}, {"does not come", errors.New("gone")}} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newPlane()
-			r := transferRig(t, Options{Source: counting{}, Transfer: &Transfer{DataPlane: p}})
-			r.submit(ask("a", count(0, 20), 2, pulling("x")))
-			r.run()
-			r.abort([]string{"a"})
-			p.ends <- tt.err
-			r.hear()
-			r.runAll()
-			if got := r.connector.stages[1:]; !cmp.Equal(got, []int{0, 0, 0}) || len(r.envelopes) > 0 || r.held() > 0 {
-				t.Errorf("stages %v, %d envelopes, %d blocks; want nothing of the request", got, len(r.envelopes), r.held())
-			}
-		})
-	}
-}
-
-// What another engine has computed takes as long as the model says, by a data plane and
-// without one, and in scaled time as much less.
-func TestTimeOfPulls(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		scale float64
-		plane bool
-		want  []time.Duration
-	}{
-		{"nothing moves", 1, false, []time.Duration{140 * ms, 150 * ms}},
-		{"a data plane", 1, true, []time.Duration{140 * ms, 150 * ms}},
-		{"ten times as fast", 10, false, []time.Duration{14 * ms, 15 * ms}},
-		{"ten times as fast by a data plane", 10, true, []time.Duration{14 * ms, 15 * ms}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := newPlane()
-			transfer := &Transfer{}
-			if tt.plane {
-				transfer.DataPlane = p
-				p.ends <- nil
-			}
-			opt := Options{Source: counting{}, Timing: Timing{Pace: PaceModelled, Scale: tt.scale}, Transfer: transfer}
-			opt.Timing.Latency = &latency.Knobs{TimeToFirstToken: 100 * ms, InterTokenLatency: 10 * ms, TransferLatency: 40 * ms}
-			r := transferRig(t, opt)
-			r.submit(ask("a", count(0, 20), 2, pulling("x")))
-			r.run()
-			if tt.plane {
-				r.hear()
-			}
-			r.runAll()
-			equal(t, "outputs left at", tt.want, r.answer("a").at)
-		})
-	}
-}
-
-// What the statistics say of pulls, message by message.
-func TestPullStatistics(t *testing.T) {
-	for _, line := range []string{"0.33", "0.27"} {
-		t.Run(line, func(t *testing.T) {
-			p := newPlane()
-			r := transferRig(t, Options{VLLMVersion: line, Limits: Limits{MaxNumSeqs: 1}, Transfer: &Transfer{DataPlane: p}})
-			r.submit(ask("runs", count(100, 20), 3))
-			r.step()
-			r.submit(ask("a", count(0, 20), 1, pulling("x")))
-			r.step()
-			r.step()
-			p.ends <- nil
-			for r.step() {
-			}
-			r.hear()
-			r.runAll()
-			var got []string
-			for _, e := range append(r.envelopes, r.quiet...) {
-				s := e.stats(t)
-				c := s["connector_prefix_cache_stats"].(map[string]any)
-				got = append(got, fmt.Sprintf("%v, %d %d %d", stages(s), c["requests"], c["queries"], c["hits"]))
-			}
-			want := []string{
-				"[0 0 0], 1 20 0", "[1 0 0], 0 0 0", "[1 0 0], 0 0 0", "[0 0 0], 0 0 0", // with outputs
-				"[0 1 0], 1 20 20", "[0 0 0], 0 0 0", // without
-			}
-			if line == "0.27" {
-				for i := range want {
-					want[i] = "[]" + want[i][strings.Index(want[i], ","):]
-				}
-			}
-			equal(t, "stages, look-ups", want, got[:len(want)])
-		})
-	}
-}
-
-func stages(stats map[string]any) []any {
-	m, _ := stats["num_kv_fetch_reqs_by_stage"].(map[string]any)
-	if m == nil {
-		return nil
-	}
-	return []any{m["waiting_to_start"], m["in_progress"], m["completed_waiting"]}
-}
-
-// A KV cache that does not come ends its request, or lets it compute its prompt.
-func TestFailedPulls(t *testing.T) {
-	nobody := transferred(params("do_remote_prefill", true))
-	const missing = "kv_transfer_params have do_remote_prefill, but no remote_engine_id, remote_request_id, remote_host, " +
-		"remote_port, remote_block_ids: who has computed the prompt?"
-	for _, tt := range []struct {
-		name   string
-		params change
-		policy FailurePolicy
-		line   string
-		want   string
-	}{
-		{"never computed", nobody, "", "0.33", "[] error internal_error: its KV cache did not come from another engine: " + missing},
-		{"never computed", nobody, "", "0.27", "[] error"},
-		{"never computed", nobody, RecomputeOnLoadFailure, "0.33", "[20 21] length"},
-		{"lost", pulling("x"), FailOnLoadFailure, "0.33", "[] error internal_error: its KV cache did not come from another engine: gone"},
-		{"lost", pulling("x"), RecomputeOnLoadFailure, "0.33", "[20 21] length"},
-		{"wrong", transferred(params("remote_port", 70000)), "", "0.33", "[] error bad_request: kv_transfer_params: remote_port: 70000: want 1 to 65535"},
-		{
-			"wrong", transferred(arg("x")), "", "0.33",
-			"[] error bad_request: kv_transfer_params: msgpack: byte 0: expected map, found str",
-		},
-	} {
-		t.Run(fmt.Sprint(tt.name, " ", tt.line, " ", tt.policy), func(t *testing.T) {
-			p := newPlane()
-			r := transferRig(t, Options{VLLMVersion: tt.line, Source: counting{}, Transfer: &Transfer{FailurePolicy: tt.policy, DataPlane: p}})
-			r.submit(ask("a", count(0, 20), 2, tt.params), ask("b", count(50, 20), 2))
-			r.run()
-			if tt.name == "lost" {
-				p.ends <- errors.New("gone")
-				r.hear()
-			}
-			r.runAll()
-			if got := outcome(r.answer("a")); got != tt.want {
-				t.Errorf("%s\nwant %s", got, tt.want)
-			}
-			if got := outcome(r.answer("b")); got != "[70 71] length" {
-				t.Errorf("the other one got %s", got)
-			}
-			if r.held() != 0 || r.busy() || !cmp.Equal(r.connector.stages[1:], []int{0, 0, 0}) {
-				t.Errorf("left behind: %d blocks, stages %v", r.held(), r.connector.stages)
-			}
-			if tt.policy == RecomputeOnLoadFailure {
-				if got := r.prefillOf("a")["num_computed_tokens"]; got != int64(20) {
-					t.Errorf("%v tokens computed, want 20", got)
-				}
-			}
-		})
-	}
-}
-
 // Who will not pull a KV cache says so to the engine that keeps it.
 func TestRelease(t *testing.T) {
 	for _, tt := range []struct {
@@ -495,5 +198,23 @@ func alsoFault(text string) change {
 	return func(r *protocol.Request) {
 		b := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), faultArg), text)
 		r.Sampling.ExtraArgs = append(b, r.Sampling.ExtraArgs[1:]...)
+	}
+}
+
+// Parameters that cannot be read end their request, and no other.
+func TestBadTransferParams(t *testing.T) {
+	for want, wrong := range map[string]change{
+		"remote_port: 70000: want 1 to 65535":      transferred(params("remote_port", 70000)),
+		"msgpack: byte 0: expected map, found str": transferred(arg("x")),
+	} {
+		r := transferRig(t, Options{VLLMVersion: "0.33", Source: counting{}, Transfer: &Transfer{}})
+		r.submit(ask("a", count(0, 20), 2, wrong), ask("b", count(50, 20), 2))
+		r.runAll()
+		if got := outcome(r.answer("a")); got != "[] error bad_request: kv_transfer_params: "+want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got := outcome(r.answer("b")); got != "[70 71] length" || r.held() != 0 {
+			t.Errorf("the other one got %s, and %d blocks are held", got, r.held())
+		}
 	}
 }

@@ -87,7 +87,7 @@ func OpenFrames(path string, opt Options) (*FrameReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	r, err := NewFrameReader(f, path, IsGzip(path), opt)
+	r, err := NewFrameReader(f, path, IsGzip(path), opt.ofFile(f))
 	if err != nil {
 		f.Close()
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -21,6 +22,42 @@ const (
 // harmless is how many bytes may be read before it is known that they are too many.
 const harmless = 16 << 20
 
+// InflatedLimit bounds what a gzipped file of so many bytes may inflate to, in bytes. It leaves room for what recorders
+// write: 64 times the size, and 64 MiB of any.
+func InflatedLimit(stored int64) int64 { return max(64<<20, goldenRatio*stored) }
+
+// ofFile bounds what a gzipped file may inflate to, unless that is bounded already.
+func (o Options) ofFile(file *os.File) Options {
+	info, err := file.Stat()
+	if o.MaxBytes != 0 || err != nil || !info.Mode().IsRegular() || !IsGzip(file.Name()) {
+		return o
+	}
+	o.MaxBytes, o.packed = InflatedLimit(info.Size()), info.Size()
+	return o
+}
+
+// checkFile inflates a file to nowhere: it is refused before any memory is taken for what is in it.
+func (o Options) checkFile(path string) error {
+	if o.packed == 0 {
+		return nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	defer file.Close()
+	return o.check(file, path, false)
+}
+
+// check inflates at most MaxBytes. What else is wrong with them, the reader says better.
+func (o Options) check(r io.Reader, name string, strict bool) error {
+	inflated, _ := io.Copy(io.Discard, io.LimitReader(newSource(r, true, strict), o.MaxBytes+1))
+	if inflated > o.MaxBytes {
+		return located(o.tooLarge(), name, 0)
+	}
+	return nil
+}
+
 // GoldenOptions are those to read a golden with, whose stored bytes are data: strictly, and to a bound that its stored
 // size gives. Whatever inflates to more is an error, of the reader, or already here where reading it could take much
 // memory.
@@ -30,16 +67,15 @@ func GoldenOptions(data []byte, name string, gzip bool) (Options, error) {
 	if !gzip || opt.MaxBytes <= harmless {
 		return opt, nil
 	}
-	// What else is wrong with it, the reader says better.
-	inflated, _ := io.Copy(io.Discard, io.LimitReader(newSource(bytes.NewReader(data), gzip, true), opt.MaxBytes+1))
-	if inflated > opt.MaxBytes {
-		return opt, located(opt.tooLarge(), name, 0)
-	}
-	return opt, nil
+	return opt, opt.check(bytes.NewReader(data), name, true)
 }
 
 // tooLarge is the error of a trace of more than MaxBytes.
 func (o Options) tooLarge() error {
+	if o.packed > 0 {
+		return fmt.Errorf("the %d bytes of the file inflate to more than %d, which no recorder writes: if it is meant to be so, name the file that gunzip makes of it",
+			o.packed, o.MaxBytes)
+	}
 	if o.stored == 0 {
 		return fmt.Errorf("the trace is larger than the limit of %d bytes", o.MaxBytes)
 	}

@@ -3,8 +3,10 @@ package trace
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -65,6 +67,55 @@ func TestGoldenThatInflates(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A file that nobody has pinned is bounded too, whoever opens it: `play` and `inspect` read what they are given.
+func TestFileThatInflates(t *testing.T) {
+	bombs := map[string][]byte{"one line": bomb(t, " ", 70<<20), "blank lines": bomb(t, "\n", 70<<20)}
+	readers := map[string]func(path string) error{
+		"trace":  func(path string) error { _, err := Read(path, Options{}); return err },
+		"stream": func(path string) error { return drain(Open(path, Options{})) },
+		"frames": func(path string) error {
+			r, err := OpenFrames(path, Options{})
+			for f := (Message{}); err == nil; err = r.Next(&f) {
+			}
+			return err
+		},
+		"steps": func(path string) error {
+			r, err := OpenSteps(path, Options{})
+			for s := (StepStats{}); err == nil; err = r.Next(&s) {
+			}
+			return err
+		},
+	}
+	for name, read := range readers {
+		for kind, data := range bombs {
+			if kind == "one line" && name != "stream" {
+				continue // lines are read in one way
+			}
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "bomb.jsonl.gz")
+				require.NoError(t, os.WriteFile(path, data, 0o600))
+				wantError(t, read(path), path, fmt.Sprintf("the %d bytes of the file inflate to more than %d", len(data), InflatedLimit(int64(len(data)))), "gunzip")
+			})
+		}
+	}
+	path := filepath.Join(t.TempDir(), "bomb.jsonl.gz")
+	require.NoError(t, os.WriteFile(path, bomb(t, `{"prompt_tokens":1,"output_tokens":0}`+"\n", 2<<20), 0o600))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := Read(path, Options{})
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > 8<<20 {
+		t.Errorf("%d bytes were allocated for it, error %v", took, err)
+	}
+}
+
+// drain reads a trace record by record.
+func drain(r *Reader, err error) error {
+	for rec := (Record{}); err == nil; err = r.Next(&rec) {
+	}
+	return err
 }
 
 // No golden comes near the bound, whether it is gzipped or not.

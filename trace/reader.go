@@ -17,12 +17,14 @@ type Options struct {
 	Strict bool
 	// KeepExtra keeps a record's unknown keys in Record.Extra.
 	KeepExtra bool
-	// MaxBytes bounds the inflated size; reading more is an error. 0 is no
-	// bound: then memory is bounded by the longest line, and for Read by the
-	// whole trace.
+	// MaxBytes bounds the inflated size; reading more is an error. 0 bounds a
+	// gzipped file by [InflatedLimit], and nothing else: then memory is bounded
+	// by the longest line, and for Read by the whole trace.
 	MaxBytes int64
 
-	stored int64 // bytes of a golden as stored, which MaxBytes comes from; 0: no golden
+	// Bytes as stored, which MaxBytes comes from: of a golden, or of a file.
+	// 0: neither.
+	stored, packed int64
 }
 
 // Reader streams a trace.
@@ -43,7 +45,7 @@ func Open(path string, opt Options) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	r, err := NewReader(f, path, IsGzip(path), opt)
+	r, err := NewReader(f, path, IsGzip(path), opt.ofFile(f))
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -147,6 +149,9 @@ func Read(path string, opt Options) (*Trace, error) {
 		return nil, err
 	}
 	defer r.Close()
+	if err := r.opt.checkFile(path); err != nil {
+		return nil, err
+	}
 	return r.ReadAll()
 }
 

@@ -191,7 +191,7 @@ func OpenSteps(path string, opt Options) (*StepReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	r := NewStepReader(f, path, IsGzip(path), opt)
+	r := NewStepReader(f, path, IsGzip(path), opt.ofFile(f))
 	r.file = f
 	return r, nil
 }

@@ -94,6 +94,11 @@ func ReadRecords(path string) ([]Record, error) {
 	}
 	defer file.Close()
 	var r io.Reader = bufio.NewReader(file)
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	left := trace.InflatedLimit(info.Size())
 	if trace.IsGzip(path) {
 		if r, err = gzip.NewReader(r); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
@@ -103,6 +108,10 @@ func ReadRecords(path string) ([]Record, error) {
 	lines.Buffer(nil, openai.MaxAnswer)
 	var all []Record
 	for lines.Scan() {
+		if left -= int64(len(lines.Bytes())) + 1; left < 0 {
+			return nil, fmt.Errorf("%s:%d: the %d bytes of the file inflate to more than %d, which capture load does not write",
+				path, len(all)+1, info.Size(), trace.InflatedLimit(info.Size()))
+		}
 		var rec Record
 		if err := json.Unmarshal(lines.Bytes(), &rec); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, len(all)+1, err)

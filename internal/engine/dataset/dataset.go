@@ -31,7 +31,12 @@ type Table struct {
 	// Skipped counts the rows of the file that have no prompt, or no completion.
 	Skipped int
 	Keys    []string // of the first row of the file
+
+	taken int64 // by the rows, in bytes
 }
+
+// Taken is what the rows that [Table.Add] and [Table.Append] took in take of memory, in bytes.
+func (t *Table) Taken() int64 { return t.taken }
 
 // Row is a prompt and its completion.
 type Row struct {
@@ -122,8 +127,14 @@ func (t *Table) Add(number int, fields map[string]any) {
 	}
 	for _, p := range pairs {
 		p.Number = number
-		t.Rows = append(t.Rows, p)
+		t.Append(p)
 	}
+}
+
+// Append takes in a row.
+func (t *Table) Append(r Row) {
+	t.taken += r.size()
+	t.Rows = append(t.Rows, r)
 }
 
 var (

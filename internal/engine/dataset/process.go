@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Program is the name of the program that reads Parquet and SQLite, without the suffix of an executable.
@@ -35,9 +37,31 @@ func WriteTable(w io.Writer, t Table) error {
 	return out.Encode(message{Skipped: t.Skipped, Keys: t.Keys})
 }
 
+// Limit bounds what the rows of a compressed file of so many bytes may take, in bytes: 64 times its size, and 64 MiB of any.
+func Limit(size int64) int64 { return trace.InflatedLimit(size) }
+
+// ErrTooLarge is the error of rows that take more.
+func ErrTooLarge(size int64) error {
+	return fmt.Errorf("the rows of this file of %d bytes take more than %d: if it is meant to be so, write it as .jsonl", size, Limit(size))
+}
+
+// size is what a row takes of memory, in bytes.
+func (r *Row) size() int64 {
+	const header = 128
+	n := header + len(r.Prompt) + len(r.Completion) + 4*len(r.Tokens)
+	for _, text := range r.Before {
+		n += 16 + len(text)
+	}
+	return int64(n)
+}
+
 // ReadBy has the program at a path read tables, each in a process of its own, which ends with ctx.
 func ReadBy(ctx context.Context, program string) TableReader {
 	return func(path string) (t Table, err error) {
+		size := int64(0) // of a file that is not there, of which the program tells
+		if info, err := os.Stat(path); err == nil {
+			size = info.Size()
+		}
 		cmd := exec.CommandContext(ctx, program, path)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -48,11 +72,14 @@ func ReadBy(ctx context.Context, program string) TableReader {
 		if err := cmd.Start(); err != nil {
 			return t, err
 		}
-		unread := readTable(stdout, &t)
+		unread := readTable(stdout, &t, size)
 		if unread != nil {
 			_ = cmd.Process.Kill() // it may wait for its output to be read
 		}
 		if err := cmd.Wait(); err != nil {
+			if reason := stderr.String(); strings.Contains(reason, "fatal error: runtime: ") && (strings.Contains(reason, "out of memory") || strings.Contains(reason, "cannot allocate memory")) {
+				return t, ErrTooLarge(size)
+			}
 			if reason := strings.TrimSpace(stderr.String()); reason != "" {
 				return t, errors.New(safetext.Clip(safetext.Line(reason), 2000))
 			}
@@ -67,7 +94,7 @@ func ReadBy(ctx context.Context, program string) TableReader {
 	}
 }
 
-func readTable(r io.Reader, t *Table) error {
+func readTable(r io.Reader, t *Table, size int64) error {
 	for in := msgpack.NewDecoder(r); ; {
 		var m message
 		if err := in.Decode(&m); err != nil {
@@ -77,6 +104,8 @@ func readTable(r io.Reader, t *Table) error {
 			t.Skipped, t.Keys = m.Skipped, m.Keys
 			return nil
 		}
-		t.Rows = append(t.Rows, *m.Row)
+		if t.Append(*m.Row); t.Taken() > Limit(size) {
+			return ErrTooLarge(size)
+		}
 	}
 }

@@ -40,6 +40,9 @@ func readParquet(t *dataset.Table, path string) (err error) {
 	if err := checkCodecs(table); err != nil {
 		return err
 	}
+	if err := checkSizes(table, info.Size()); err != nil {
+		return err
+	}
 	reader := parquet.NewGenericReader[any](table, table.Schema())
 	defer reader.Close()
 	for batch := make([]any, 16); ; {
@@ -47,7 +50,9 @@ func readParquet(t *dataset.Table, path string) (err error) {
 		for _, value := range batch[:n] {
 			row++
 			fields, _ := plain(value).(map[string]any)
-			t.Add(row, fields)
+			if t.Add(row, fields); t.Taken() > dataset.Limit(info.Size()) {
+				return fmt.Errorf("row %d: %w", row, dataset.ErrTooLarge(info.Size()))
+			}
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -79,6 +84,22 @@ func checkCodecs(table *parquet.File) error {
 			if codec := column.MetaData.Codec; codec == format.Lz4Raw {
 				return fmt.Errorf("compressed by %v, which is not supported: write it with snappy, zstd, gzip or brotli", codec)
 			}
+		}
+	}
+	return nil
+}
+
+// checkSizes refuses what the footer already says to be too large. What it does not say, because values repeat or because it
+// lies, the rows show, and the bound on the memory of the program: see limitMemory.
+func checkSizes(table *parquet.File, size int64) error {
+	left := dataset.Limit(size)
+	for _, group := range table.Metadata().RowGroups {
+		for _, column := range group.Columns {
+			n := column.MetaData.TotalUncompressedSize
+			if n < 0 || n > left {
+				return dataset.ErrTooLarge(size)
+			}
+			left -= n
 		}
 	}
 	return nil

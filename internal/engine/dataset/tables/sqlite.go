@@ -19,7 +19,8 @@ var columns = []struct{ name, kind string }{
 
 // readSQLite reads the table llmd.
 func readSQLite(t *dataset.Table, path string) error {
-	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() == 0 {
 		return err
 	}
 	// The package gives each connection a memory of its own, of at most 256 MB.
@@ -50,7 +51,9 @@ func readSQLite(t *dataset.Table, path string) error {
 			t.Skipped++
 			continue
 		}
-		t.Rows = append(t.Rows, r)
+		if t.Append(r); t.Taken() > dataset.Limit(info.Size()) { // pages of a broken tree may be shared
+			return fmt.Errorf("row with id %d: %w", r.Number, dataset.ErrTooLarge(info.Size()))
+		}
 	}
 	return locked(query.Err())
 }

@@ -26,6 +26,10 @@ func Read(path string) (t dataset.Table, err error) {
 	return t, err
 }
 
+// memoryBase is what the program may take of memory besides twice its rows: its libraries decode a page at once, and take what
+// a page claims to hold.
+const memoryBase = 512 << 20
+
 // Main is vllm-vcr-dataset: it reads the file that its argument names and writes the table to stdout. It returns the exit
 // code. version is that which the linker set, if it did.
 func Main(version string) int {
@@ -36,6 +40,9 @@ func Main(version string) int {
 	if len(os.Args) != 2 {
 		fmt.Fprintln(os.Stderr, dataset.Program+": want the path of a dataset in Parquet or SQLite: `vllm-vcr play --dataset` starts this program")
 		return 2
+	}
+	if info, err := os.Stat(os.Args[1]); err == nil {
+		limitMemory(memoryBase + 2*uint64(dataset.Limit(info.Size())))
 	}
 	t, err := Read(os.Args[1])
 	if err == nil {

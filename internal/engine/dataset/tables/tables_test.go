@@ -1,15 +1,23 @@
 package tables
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ncruces/go-sqlite3"
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
 
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
@@ -154,6 +162,80 @@ func TestBrokenProgram(t *testing.T) {
 	if _, err := dataset.ReadBy(t.Context(), "/nowhere/program")("a.parquet"); err == nil || !os.IsNotExist(err) {
 		t.Errorf("got %v, want that there is no such file", err)
 	}
+}
+
+// A few kilobytes say that a text repeats. They are refused by what they would become, wherever the library would take the
+// memory.
+func TestBombs(t *testing.T) {
+	type row struct {
+		Prompt     string   `parquet:"prompt,zstd"`
+		Completion string   `parquet:"completion,dict,zstd"`
+		Others     []string `parquet:"others,dict,zstd,list"`
+	}
+	long := strings.Repeat("y", 100<<10)
+	bombs := map[string]func(w *parquet.GenericWriter[row]) error{
+		"footer says so": func(w *parquet.GenericWriter[row]) error {
+			_, err := w.Write([]row{{Prompt: "p", Completion: "c"}})
+			return err
+		},
+		"rows say so": func(w *parquet.GenericWriter[row]) error {
+			rows := make([]row, 1000)
+			for i := range rows {
+				rows[i] = row{Prompt: "p", Completion: long}
+			}
+			_, err := w.Write(rows)
+			return err
+		},
+	}
+	if runtime.GOOS == "linux" {
+		bombs["memory says so"] = func(w *parquet.GenericWriter[row]) error {
+			_, err := w.Write([]row{{Prompt: "p", Completion: "c", Others: slices.Repeat([]string{long}, 15_000)}})
+			return err
+		}
+	}
+	ways := readers(t)
+	for name, fill := range bombs {
+		t.Run(name, func(t *testing.T) {
+			var data bytes.Buffer
+			w := parquet.NewGenericWriter[row](&data)
+			if err := errors.Join(fill(w), w.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if name == "footer says so" {
+				claim(t, &data, 65<<20)
+			}
+			path := write(t, "bomb.parquet", data.String())
+			want := fmt.Sprintf("the rows of this file of %d bytes take more than %d", data.Len(), 64<<20)
+			for way, read := range ways {
+				if name == "memory says so" && way == "here" {
+					continue // only a process of its own has such a bound
+				}
+				if _, err := dataset.Load(path, tiny(t), read); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %v, want %q", way, err, want)
+				}
+			}
+		})
+	}
+}
+
+// claim has the footer of a file say that a column inflates to so many bytes.
+func claim(t *testing.T, data *bytes.Buffer, size int64) {
+	t.Helper()
+	var footer format.FileMetaData
+	protocol, end := new(thrift.CompactProtocol), data.Len()-8
+	start := end - int(binary.LittleEndian.Uint32(data.Bytes()[end:]))
+	if err := thrift.Unmarshal(protocol, data.Bytes()[start:end], &footer); err != nil {
+		t.Fatal(err)
+	}
+	footer.RowGroups[0].Columns[1].MetaData.TotalUncompressedSize = size
+	text, err := thrift.Marshal(protocol, &footer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data.Truncate(start)
+	data.Write(text)
+	data.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(text))))
+	data.WriteString("PAR1")
 }
 
 func TestSQLiteRefuses(t *testing.T) {

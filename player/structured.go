@@ -63,6 +63,9 @@ func (s *Structured) Script(r *Request) (Script, error) {
 		s.warn(r)
 		return s.Source.Script(r)
 	}
+	if n := len(r.Sampling.StructuredOutputs); n > mostRaw {
+		return Script{}, refusal(fmt.Errorf("%d bytes are too large for a constraint: %d are allowed", n, mostRaw))
+	}
 	c := unwritten{raw: slices.Clone(r.Sampling.StructuredOutputs), seed: s.seedOf(r), budget: math.MaxInt}
 	if r.Sampling.HasMaxTokens {
 		c.budget = r.Sampling.MaxTokens
@@ -83,6 +86,9 @@ func (s *Structured) Script(r *Request) (Script, error) {
 		return script, nil
 	}}, nil
 }
+
+// mostRaw bounds a constraint as it is sent, in bytes: nothing larger waits for its turn.
+const mostRaw = 4 << 20
 
 // unwritten is what is kept of a request until its answer is written.
 type unwritten struct {

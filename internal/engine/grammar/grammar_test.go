@@ -296,6 +296,11 @@ func FuzzCompile(f *testing.F) {
 	for _, c := range constraints(f) {
 		f.Add(uint8(c.constraint().Kind), c.constraint().Text)
 	}
+	for _, c := range hostile() {
+		if len(c.Text) < 4096 {
+			f.Add(uint8(c.Kind), c.Text)
+		}
+	}
 	f.Fuzz(func(t *testing.T, kind uint8, text string) {
 		c := grammar.Constraint{Kind: grammar.Kind(kind), Text: text, Choices: []string{text}}
 		done, why := hold(t, c)

@@ -14,11 +14,15 @@
 // the wheel was built: what comes out later does not change what a golden says. The frontend is one member of the wheel
 // of vllm, read by range requests.
 //
+// All of it is held to its sha256: wheels, packages and frontend to those that package pinned knows of the release, uv and what
+// it needs to those of installer.txt. Of a release that is not known, wheels are compared with the index, and packages are
+// resolved before any is installed. [Lock] makes a release known.
+//
 // # Where
 //
 //	DIR/uv                          the installer, of an exact version
 //	DIR/engines/VERSION             a virtual environment; "whole" is its last file, "packages" lists what is in it
-//	DIR/frontends/VERSION/vllm-rs
+//	DIR/frontends/VERSION/vllm-rs   and "sha256", what it had when it was fetched
 //
 // An environment is built beside its place and renamed, so that it is there whole or not at all, and one process at a
 // time installs a release. What is there is looked at before it is used: every file that its packages list must have its

@@ -219,9 +219,12 @@ func TestVerified(t *testing.T) {
 			}
 			source := pinned.Source{Index: &pypi.Index{}, File: file}
 			path := filepath.Join(t.TempDir(), "vllm-rs")
-			got, _, err := source.Frontend(t.Context(), path, slog.New(slog.DiscardHandler))
+			got, downloaded, err := source.Frontend(t.Context(), path, slog.New(slog.DiscardHandler))
 			if whole := served.Load() > file.Size; whole != test.whole {
 				t.Errorf("%d of %d bytes were served", served.Load(), file.Size)
+			}
+			if told := downloaded >= file.Size; err == nil && told != test.whole {
+				t.Errorf("told are %d of %d bytes", downloaded, file.Size)
 			}
 			check, failed := source.Python(t.Context(), slog.New(slog.DiscardHandler))
 			if failed == nil {

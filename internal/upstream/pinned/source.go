@@ -72,14 +72,15 @@ func (s Source) Key() (key string, sure bool, err error) {
 // Frontend writes the vllm-rs of the wheel to path, as a program, and returns its sha256 and how many bytes were downloaded.
 // Nothing is at path unless it is verified.
 func (s Source) Frontend(ctx context.Context, path string, log *slog.Logger) (digest string, downloaded int64, err error) {
-	if err := s.learn(ctx, log); err != nil {
-		return "", 0, err
+	whole, err := s.learn(ctx, log)
+	if err != nil {
+		return "", whole, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, partTime, fmt.Errorf("vllm-rs could not be downloaded within %v", partTime))
 	defer cancel()
 	wheel, err := s.Open(ctx)
 	if err != nil {
-		return "", 0, err
+		return "", whole, err
 	}
 	defer wheel.Close()
 	sum := sha256.New()
@@ -90,7 +91,7 @@ func (s Source) Frontend(ctx context.Context, path string, log *slog.Logger) (di
 		digest = hex.EncodeToString(sum.Sum(nil))
 		return s.CheckFrontend(digest)
 	})
-	return digest, wheel.Downloaded(), err
+	return digest, whole + wheel.Downloaded(), err
 }
 
 // CheckFrontend compares the sha256 of a vllm-rs with that of the release. Of a release that is unknown there is nothing to
@@ -113,7 +114,7 @@ func (s Source) Python(ctx context.Context, log *slog.Logger) (check func(digest
 	if s.Path != "" {
 		return func(string) error { return nil }, nil
 	}
-	if err := s.learn(ctx, log); err != nil {
+	if _, err := s.learn(ctx, log); err != nil {
 		return nil, err
 	}
 	return func(digest string) error {
@@ -138,32 +139,33 @@ func (r *Release) check(what, digest string, of func(Wheel) string) error {
 		what, r.Version, digest, strings.Join(known, " or "))
 }
 
-// learn makes sure that the release is known. One that is not is downloaded whole once, and must be what the index lists.
-func (s Source) learn(ctx context.Context, log *slog.Logger) error {
+// learn makes sure that the release is known, and returns how many bytes that took. One that is not known is downloaded whole
+// once, and must be what the index lists.
+func (s Source) learn(ctx context.Context, log *slog.Logger) (downloaded int64, err error) {
 	switch {
 	case s.Path != "" || Lookup(s.version()) != nil:
-		return nil
+		return 0, nil
 	case s.Index == nil:
-		return errNoWheel
+		return 0, errNoWheel
 	case s.File.SHA256 == "":
-		return fmt.Errorf("%s: %w", s.File.Name, ErrUnverified)
+		return 0, fmt.Errorf("%s: %w", s.File.Name, ErrUnverified)
 	}
 	dir, err := os.MkdirTemp("", "vllm-vcr-wheel-")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer os.RemoveAll(dir)
 	log.Info("this release is new: its whole wheel is downloaded and verified", "wheel", s.File.Name, "bytes", s.File.Size)
 	path, err := s.Save(ctx, dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	wheel, err := DigestsOf(path)
 	if err != nil {
-		return err
+		return s.File.Size, err
 	}
 	Learn(&Release{Version: s.version(), Wheels: []Wheel{wheel}})
-	return nil
+	return s.File.Size, nil
 }
 
 // version is what the release is known by: one whose name tells none is known by its wheel.

@@ -3,10 +3,12 @@ package main
 import (
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
@@ -68,10 +70,36 @@ func TestInterruptTwice(t *testing.T) {
 	s.await(t, ready)
 	s.Process.Signal(syscall.SIGINT)
 	s.await(t, told) // it was asked to end, and has half a minute
-	s.Process.Signal(syscall.SIGINT)
+	go func() {
+		// Of two that come at once, one does not count.
+		for s.Process.Signal(syscall.SIGINT) == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
 	s.end(t)
 	if by := s.ProcessState.Sys().(syscall.WaitStatus); !by.Signaled() || by.Signal() != syscall.SIGINT {
 		t.Errorf("ended by %v, want the signal:\n%s", s.ProcessState, s.stdout.text())
+	}
+}
+
+// TestInterruptByTimeout: two signals at once, as `timeout` sends them to the process and to its group, are one interrupt:
+// the report comes, and no folder is left.
+func TestInterruptByTimeout(t *testing.T) {
+	path, told := fifo(t)
+	readyPath, ready := fifo(t)
+	temp := t.TempDir()
+	command := fmt.Sprintf(`sh -c 'trap "echo > %s; exit 0" TERM; echo > %s; sleep 600 & wait' {handshake} {trace}`, path, readyPath)
+	s := startSpied(t, []string{"TMPDIR=" + temp}, append(oneReplay("0.33"), "--engine-command", command)...)
+	s.await(t, ready)
+	s.Process.Signal(syscall.SIGINT)
+	s.await(t, told) // the first has been seen
+	s.Process.Signal(syscall.SIGINT)
+	if code := s.end(t); code != 3 {
+		t.Errorf("exit code %d, want 3", code)
+	}
+	says(t, s.stdout.text(), `interrupt signal received`, `^ERROR: could not be judged on 0.33`)
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder of temporary files: %v, %v", left, err)
 	}
 }
 

@@ -53,7 +53,7 @@ func newRecordCommand(env *environment) *cobra.Command {
 			"engine, then one record per finished request, written as it finishes. Start the frontend with\n" +
 			"--data-parallel-size-local 0, so that it waits for an engine; the three may start in any order.\n\n" +
 			"Ends on SIGINT or SIGTERM, or when engine or frontend hang up, and finishes the files then; a second\n" +
-			"signal ends it at once. Until then a file has a temporary name, run.partial-1a2b3c4d.jsonl.gz for\n" +
+			"signal, a second later, ends it at once. Until then a file has a temporary name, run.partial-1a2b3c4d.jsonl.gz for\n" +
 			"run.jsonl.gz, and is readable whatever happens. A recording that cannot go on, because the disk is\n" +
 			"full, leaves frontend and engine undisturbed.\n\n" +
 			"Outputs are paths or s3://bucket/key, gzipped if they end in .gz. Objects are uploaded at the end and\n" +

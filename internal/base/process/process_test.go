@@ -313,3 +313,76 @@ func killedBy(err error) syscall.Signal {
 	}
 	return exit.Sys().(syscall.WaitStatus).Signal()
 }
+
+// asChild says in the environment of a process of this test binary what it is to do with its signals.
+const asChild = "PROCESS_TEST_SIGNALS"
+
+// TestSignals: the first signal ends the context and the third at once the process, with its temporary folders; when all is
+// done, none does anything.
+func TestSignals(t *testing.T) {
+	if what := os.Getenv(asChild); what != "" {
+		signalled(t, what)
+		return
+	}
+	for _, test := range []struct {
+		name   string
+		code   int
+		signal syscall.Signal
+		folder bool // is left
+	}{
+		{name: "one", code: 3, folder: true},
+		{name: "two at once", code: 3, folder: true},
+		{name: "again and again", code: -1, signal: syscall.SIGTERM},
+		{name: "after the end", code: 3, folder: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			temp := t.TempDir()
+			cmd := exec.Command(os.Args[0], "-test.run=^TestSignals$")
+			cmd.Env = append(os.Environ(), asChild+"="+test.name, "TMPDIR="+temp)
+			out, _ := cmd.CombinedOutput()
+			status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			if cmd.ProcessState.ExitCode() != test.code || test.code < 0 && status.Signal() != test.signal {
+				t.Errorf("ended by %v, want code %d or %v: %s", cmd.ProcessState, test.code, test.signal, out)
+			}
+			if left, err := os.ReadDir(temp); err != nil || (len(left) > 0) != test.folder {
+				t.Errorf("folders left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// signalled is the child.
+func signalled(t *testing.T, what string) {
+	if _, _, err := MkdirTemp("child-*"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, finish := NotifyContext(context.Background(), 3)
+	terminate := func() {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch what {
+	case "one", "two at once":
+		terminate()
+		<-ctx.Done()
+		if what == "two at once" {
+			terminate()
+		}
+	case "again and again":
+		for { // those that come before the last was seen are one
+			terminate()
+			time.Sleep(time.Millisecond)
+		}
+	case "after the end":
+		finish()
+		for range 10 {
+			terminate()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if what != "after the end" {
+		finish()
+	}
+	os.Exit(3)
+}

@@ -8,16 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	base "github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
@@ -33,9 +32,8 @@ import (
 // Main is vllm-vcr-cluster: it carries out the request of vllm-vcr and returns the exit code. version is that which the
 // linker set, if it did.
 func Main(version string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ctx, finish := base.NotifyContext(context.Background(), conformance.ExitInfra)
+	defer finish()
 	if len(os.Args) > 1 && os.Args[1] == "version" {
 		fmt.Println(program.Version(version))
 		return conformance.ExitOK

@@ -156,11 +156,11 @@ func (s *commandSubject) command() (words []string, tidy func(), err error) {
 	}
 	tidy = func() {}
 	if s.names("trace") {
-		dir, err := os.MkdirTemp("", "vllm-vcr-engine-")
+		dir, remove, err := process.MkdirTemp("vllm-vcr-engine-")
 		if err != nil {
 			return nil, nil, fmt.Errorf("write {trace}: %w", err)
 		}
-		tidy = func() { _ = os.RemoveAll(dir) }
+		tidy = remove
 		values["trace"] = filepath.Join(dir, "trace.jsonl.gz")
 		if err := writeTrace(values["trace"], s.opt.Trace); err != nil {
 			tidy()

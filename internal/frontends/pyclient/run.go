@@ -87,11 +87,11 @@ func Run(ctx context.Context, opt Options) ([]Result, error) {
 	late := fmt.Errorf("no end within %v", opt.Deadline)
 	ctx, cancel := context.WithTimeoutCause(ctx, opt.Deadline, late)
 	defer cancel()
-	home, err := os.MkdirTemp("", "vllm-vcr-pyclient-*")
+	home, remove, err := process.MkdirTemp("vllm-vcr-pyclient-*")
 	if err != nil {
 		return nil, fmt.Errorf("python client: %w", err)
 	}
-	defer os.RemoveAll(home)
+	defer remove()
 	r := newRun(opt)
 	err = r.drive(ctx, home)
 	if err != nil {

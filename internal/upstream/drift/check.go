@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -186,11 +186,11 @@ func (r *running) adopt(ctx context.Context) {
 }
 
 func (r *running) engine(ctx context.Context) Layer {
-	dir, err := os.MkdirTemp("", "vllm-vcr-drift-")
+	dir, remove, err := process.MkdirTemp("vllm-vcr-drift-")
 	if err != nil {
 		return Unjudged(EngineLayer, err)
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	return Engine{
 		Live: r.Live, Build: r.Build, Engines: r.Engines, Own: r.Own, Taught: r.taught,
 		VCR: r.VCR, Dir: dir, BootTimeout: r.BootTimeout, Step: func(step string) { r.step(EngineLayer, step) },

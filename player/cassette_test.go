@@ -18,6 +18,8 @@ type take struct {
 	ttft    float64   // ms
 	gaps    []float64 // ms, default 0
 	without string    // "ids" or "hashes": what the recorder did not keep
+	left    bool      // the frontend ended it
+	error   *trace.RequestError
 }
 
 // blockSize of the cassettes of tests, in tokens.
@@ -43,6 +45,7 @@ func (k take) record(arrival float64, line int) trace.Record {
 	rec := trace.Record{
 		PromptTokens: len(k.prompt), PromptTokenIDs: k.prompt, CachedTokens: k.cached,
 		OutputTokens: len(k.output), OutputTokenIDs: k.output, TTFTMs: k.ttft, FinishReason: k.finish,
+		EndedByFrontend: k.left, Error: k.error,
 		Concurrency: 1, ArrivalMs: &arrival, BlockHashes: trace.BlockHashes(k.prompt, blockSize), Line: line,
 	}
 	if rec.OutputTokenIDs == nil {

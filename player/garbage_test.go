@@ -130,6 +130,15 @@ func TestErrorsAreText(t *testing.T) {
 	}
 }
 
+// KV events repeat the name of an adapter.
+func TestTheNameOfAnAdapterIsText(t *testing.T) {
+	r := newRig(t, Options{}, 1)
+	r.submit(ask("a", count(0, 4), 1, func(q *protocol.Request) { q.LoRA = &protocol.LoRA{Name: "\xff", ID: 1} }))
+	if got := r.answer("a").err; !strings.Contains(got, "is not UTF-8") {
+		t.Errorf("%q", got)
+	}
+}
+
 // requestOf encodes a request as the line's frontend does.
 func requestOf(t *testing.T, line string, r *protocol.Request) []byte {
 	t.Helper()

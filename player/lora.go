@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -18,8 +19,12 @@ type adapter struct {
 
 // checkLoRA says why an adapter cannot be used. A real engine finds out when it computes
 // the first step of a request, and dies of it with all others: here only those end that
-// ask for such an adapter.
+// ask for such an adapter. KV events repeat the name, so it must be a string that others
+// can read.
 func (e *engine) checkLoRA(l *protocol.LoRA) error {
+	if !utf8.ValidString(l.Name) {
+		return fmt.Errorf("lora_name: %q is not UTF-8", l.Name)
+	}
 	if e.opt.LoRA.Names == nil || slices.Contains(e.opt.LoRA.Names, l.Name) {
 		return nil
 	}

@@ -78,7 +78,7 @@ func (s *Replay) Script(r *Request) (Script, error) {
 	rec, err := s.take(r)
 	s.mu.Unlock()
 	if err == nil {
-		return scriptOf(rec), nil
+		return s.scriptOf(rec, r)
 	}
 	if s.opt.Strict {
 		return Script{}, fmt.Errorf("%s: request %s: %w", s.name, r.ID, err)
@@ -112,18 +112,28 @@ func (s *Replay) Rewind() {
 	clear(s.used)
 }
 
-func scriptOf(rec *trace.Record) Script {
-	s := Script{
+// scriptOf answers as recorded. Where the frontend ended the request, the engine would
+// have gone on: what was not recorded is drawn at random.
+func (s *Replay) scriptOf(rec *trace.Record, r *Request) (Script, error) {
+	answer := Script{
 		Tokens:       rec.OutputTokenIDs,
 		Chunks:       rec.Chunks(),
-		Finish:       FinishReason(rec.FinishReason.Wire() + 1),
+		Finish:       FinishReason(rec.ReplayEnd().Wire() + 1),
+		Error:        rec.Error,
 		CachedTokens: rec.CachedTokens,
 		FirstToken:   milliseconds(rec.TTFTMs),
 	}
 	for _, gap := range rec.ITLMs {
-		s.Gaps = append(s.Gaps, milliseconds(gap))
+		answer.Gaps = append(answer.Gaps, milliseconds(gap))
 	}
-	return s
+	if rec.EndedByFrontend {
+		more, err := s.opt.Fallback.Script(r)
+		if err != nil {
+			return answer, err
+		}
+		answer.Fill = more.Fill
+	}
+	return answer, nil
 }
 
 func milliseconds(ms float64) time.Duration {

@@ -43,7 +43,8 @@ var update = flag.Bool("update", false, "rewrite what the scripts of testdata/sc
 // tokens is "-". Ids of tokens are a list such as 0-3,20, which stands for 0 1 2 3 20.
 //
 //	take NAME=VALUE…     a record for the next engine, which replays: prompt, output, chunks, finish, cached, ttft, gaps (ms),
-//	                     without (ids, hashes, chunks or prompt), arrival (ms or none), images, request-id
+//	                     without (ids, hashes, chunks or prompt), arrival (ms or none), images, request-id,
+//	                     ended-by-frontend, error (CODE:MESSAGE, which may be tried again)
 //	engine NAME=VALUE…   a new engine: see scriptOptions
 //	show WORD…           tell more of each message: see script.details; "quiet" has steps without outputs, too; "whole" tells
 //	                     at each serve what each request got as a whole, step by step, with the times where time passes
@@ -376,6 +377,11 @@ func (s *script) take(values map[string]string) trace.Record {
 			}
 		case "without":
 			k.without = value
+		case "ended-by-frontend":
+			k.left = true
+		case "error":
+			code, message, _ := strings.Cut(value, ":")
+			k.error = &trace.RequestError{Code: code, Message: message, Retryable: true}
 		default:
 			s.t.Fatalf("no field %q of a take", name)
 		}

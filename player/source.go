@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 func (o Options) source() (Source, error) {
@@ -89,6 +90,9 @@ type Script struct {
 	// Finish is why a stream ends whose tokens are all sent; the zero value is
 	// FinishLength.
 	Finish FinishReason
+	// Error is the reason that comes with FinishError on lines that have a field for
+	// it (since 0.33), nil for none.
+	Error *trace.RequestError
 	// Stops tells that drawn tokens obey the request's stop ids, as sampled
 	// ones do. A recording has stopped where it stopped.
 	Stops bool
@@ -96,7 +100,7 @@ type Script struct {
 	// it, as in a recording; [LookUp] looks them up.
 	CachedTokens int
 	// FirstToken and Gaps are the recorded times from arrival to the first
-	// output, and between outputs. They count at [PaceRecorded].
+	// output, and between outputs, past them the last one. They count at [PaceRecorded].
 	FirstToken time.Duration
 	Gaps       []time.Duration
 	// Later, if set, makes the script in place of this one, in which only CachedTokens

@@ -197,6 +197,9 @@ func (e *engine) output(q *request) {
 	out := &e.scratch.out
 	*out = protocol.Output{}
 	last := q.next(out, e.opt)
+	if reason := q.script.Error; reason != nil && out.Finish == protocol.FinishError && e.codec.HasRequestError() {
+		out.Error = (*protocol.RequestError)(reason)
+	}
 	if q.outputs > 1 {
 		e.countDrafts(q, q.sampled)
 	}
@@ -227,8 +230,8 @@ func (e *engine) output(q *request) {
 	}
 	if last {
 		e.remove(q)
-	} else if k := q.outputs - 1; e.opt.Timing.Pace == PaceRecorded && k < len(q.script.Gaps) {
-		q.due += e.opt.scaled(max(q.script.Gaps[k], 0)) // of the last one's due time: a late step puts nothing off
+	} else if gaps := q.script.Gaps; e.opt.Timing.Pace == PaceRecorded && len(gaps) > 0 {
+		q.due += e.opt.scaled(max(gaps[min(q.outputs, len(gaps))-1], 0)) // of the last one's due time: a late step puts nothing off
 	}
 }
 

@@ -20,9 +20,10 @@ type Counts struct {
 	InFlight atomic.Int64
 	// Requests is the ADDs that were taken as new requests.
 	Requests atomic.Uint64
-	// Done is the requests that the engine ended, Aborted those that the client
-	// gave up or the engine ended with the reason abort.
-	Done, Aborted atomic.Uint64
+	// Done is the requests that the engine ended, Aborted those that the frontend
+	// ended or the engine ended with the reason abort; Unrecorded of these are not
+	// in the trace.
+	Done, Aborted, Unrecorded atomic.Uint64
 	// Lost is the requests left out of the trace because a message of theirs
 	// could not be read.
 	Lost atomic.Uint64
@@ -57,6 +58,7 @@ type Stats struct {
 	Engines                           uint64
 	Queued, InFlight                  int64
 	Requests, Done, Aborted, Lost     uint64
+	Unrecorded                        uint64
 	Tokens, Records, Steps            uint64
 	Unknown, Late, Duplicates         uint64
 	Undecodable, TooLarge             uint64
@@ -69,7 +71,7 @@ type Stats struct {
 func (c *Counts) Snapshot() Stats {
 	s := Stats{
 		Engines: c.Engines.Load(), Queued: c.Queued.Load(), InFlight: c.InFlight.Load(),
-		Requests: c.Requests.Load(), Done: c.Done.Load(), Aborted: c.Aborted.Load(), Lost: c.Lost.Load(),
+		Requests: c.Requests.Load(), Done: c.Done.Load(), Aborted: c.Aborted.Load(), Unrecorded: c.Unrecorded.Load(), Lost: c.Lost.Load(),
 		Tokens: c.Tokens.Load(), Records: c.Records.Load(), Steps: c.Steps.Load(),
 		Unknown: c.Unknown.Load(), Late: c.Late.Load(), Duplicates: c.Duplicates.Load(),
 		Undecodable: c.Undecodable.Load(), TooLarge: c.TooLarge.Load(),

@@ -14,10 +14,10 @@
 // first statistics, should they come before), not the start of the tap: a replay
 // need not wait as long as the first client did.
 //
-//   - A request that its client aborts, and one that the engine ends with the
-//     reason abort, is counted, and written only with [Options].RecordAborted. A
-//     frontend that finds a stop string sends an ABORT, so such a request is one
-//     of them.
+//   - A request that its frontend ends by an ABORT, because it found a stop string or
+//     its client left, is written with the tokens so far and the key
+//     ended_by_frontend. One that had no token yet, and one that the engine ends with
+//     the reason abort, is written only with [Options].RecordAborted.
 //   - A second ADD under the id of a request in flight is refused by the engine:
 //     it is counted, its refusal is passed over, and the first request goes on.
 //   - An answer that cannot be read, or was too large to be looked at, costs the

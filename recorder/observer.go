@@ -17,7 +17,8 @@ type Options struct {
 	// RecordPrompts writes prompt_token_ids, and whatever else of a request may
 	// tell its content: cache_salt, stop strings, grammars, token biases.
 	RecordPrompts bool `json:"record_prompts,omitempty"`
-	// RecordAborted writes requests that were given up, with the tokens so far.
+	// RecordAborted writes also requests that were aborted before their first token, or by
+	// the engine.
 	RecordAborted bool `json:"record_aborted,omitempty"`
 	// BlockSize is the tokens per hashed prompt block; 0 is 16.
 	BlockSize int `json:"block_size,omitempty"`

@@ -132,9 +132,9 @@ func obsPlay(t *testing.T, opt Options, data []byte) {
 	if c.Requests != c.Done+c.Aborted+c.Lost+uint64(in) || c.InFlight != int64(in) {
 		t.Errorf("%d in flight, counts %+v", in, c)
 	}
-	want := c.Done
-	if opt.RecordAborted {
-		want += c.Aborted - s.immediate
+	want := c.Done + c.Aborted - c.Unrecorded
+	if opt.RecordAborted && c.Unrecorded != s.immediate {
+		t.Errorf("want %d aborted requests without a record, counts %+v", s.immediate, c)
 	}
 	// Statistics of a wrong type are refused; a record never is.
 	if c.Records != want || c.Stopped != 0 {

@@ -3,6 +3,7 @@ package recorder
 import (
 	"errors"
 	"math"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -138,9 +139,10 @@ func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, st
 	switch out.Finish {
 	case protocol.Unfinished:
 	case protocol.FinishAbort:
-		o.endAborted(q)
+		o.endAborted(q, false)
 	default:
 		q.stop = o.stopReason(q.stop, out.StopReason)
+		q.rec.Error = o.requestError(ev, out)
 		o.endDone(q, trace.FinishReason(out.Finish-1)) // the wire's code
 	}
 }
@@ -181,16 +183,38 @@ func (o *Observer) stopReason(b, raw []byte) []byte {
 	return b
 }
 
+// requestError is why an output ends its request with an error. Its message may quote
+// the request, so it is content.
+func (o *Observer) requestError(ev *Event, out *protocol.RequestOutput) *trace.RequestError {
+	if out.Finish != protocol.FinishError || out.Error == nil {
+		return nil
+	}
+	e, err := protocol.DecodeRequestError(out.Error)
+	if err != nil {
+		o.undecodable(ev, "the error of an output", err)
+		return nil
+	}
+	if !o.opt.RecordTokens {
+		e.Message = ""
+	}
+	return &trace.RequestError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\ufffd"), Retryable: e.Retryable}
+}
+
 func (o *Observer) endDone(q *request, reason trace.FinishReason) {
 	o.counts.Done.Add(1)
 	o.write(q, reason)
 	o.end(q)
 }
 
-func (o *Observer) endAborted(q *request) {
+// endAborted ends a request that did not come to its end. What the engine said until the
+// frontend ended it is recorded as such.
+func (o *Observer) endAborted(q *request, byFrontend bool) {
 	o.counts.Aborted.Add(1)
-	if o.opt.RecordAborted {
+	q.rec.EndedByFrontend = byFrontend
+	if o.opt.RecordAborted || byFrontend && q.chunks > 0 && !q.session {
 		o.write(q, trace.FinishAbort)
+	} else {
+		o.counts.Unrecorded.Add(1)
 	}
 	o.end(q)
 }

@@ -102,6 +102,7 @@ func (o *Observer) add(ev *Event) {
 		// Nothing runs and nothing is answered: the id only frees what another
 		// engine holds.
 		o.counts.Aborted.Add(1)
+		o.counts.Unrecorded.Add(1)
 		o.finished.add(r.ID)
 		return
 	}
@@ -133,8 +134,8 @@ func (o *Observer) fill(q *request, r *protocol.Request) {
 	}
 }
 
-// abort takes an ABORT. A request whose stop string the frontend found ends this
-// way too: on the wire there is no difference.
+// abort takes an ABORT, of a frontend that has found a stop string or whose client has
+// left: on the wire there is no difference.
 func (o *Observer) abort(ev *Event) {
 	ids, err := protocol.DecodeAbort(ev.Frames[1])
 	if err != nil {
@@ -143,7 +144,7 @@ func (o *Observer) abort(ev *Event) {
 	}
 	for _, id := range ids {
 		if q := o.tracked[id]; q != nil {
-			o.endAborted(q)
+			o.endAborted(q, true)
 		}
 	}
 }

@@ -72,13 +72,20 @@ func TestObserveEnds(t *testing.T) {
 		log     string
 	}{
 		{
-			name: "aborted by the client", run: func(s *obsSession) {
+			name: "ended by the frontend", run: func(s *obsSession) {
 				s.add(obsRequest("a", 1))
 				s.out(1, obsTokens("a", 5))
 				s.abort("a", "never seen")
 				s.out(1, obsTokens("a", 6))
 			},
-			want: Stats{Requests: 1, Aborted: 1, Tokens: 1, Steps: 2, Late: 1},
+			want: Stats{Requests: 1, Aborted: 1, Tokens: 1, Records: 1, Steps: 2, Late: 1}, reasons: "abort by frontend",
+		},
+		{
+			name: "ended before the first token", run: func(s *obsSession) {
+				s.add(obsRequest("a", 1))
+				s.abort("a")
+			},
+			want: Stats{Requests: 1, Aborted: 1, Unrecorded: 1},
 		},
 		{
 			name: "aborted by the client and written", opt: Options{RecordAborted: true, RecordTokens: true},
@@ -89,7 +96,7 @@ func TestObserveEnds(t *testing.T) {
 				s.abort("b")
 				s.out(1, obsEnd("a", protocol.FinishStop, 6))
 			},
-			want: Stats{Requests: 2, Aborted: 1, Done: 1, Tokens: 3, Records: 2, Steps: 2}, reasons: "abort stop",
+			want: Stats{Requests: 2, Aborted: 1, Done: 1, Tokens: 3, Records: 2, Steps: 2}, reasons: "abort by frontend stop",
 		},
 		{
 			name: "aborted by the engine", opt: Options{RecordAborted: true}, run: func(s *obsSession) {
@@ -108,6 +115,24 @@ func TestObserveEnds(t *testing.T) {
 			want: Stats{Requests: 1, Done: 1, Records: 1}, reasons: "error",
 		},
 		{
+			name: "refused for a reason, which may quote the request", run: func(s *obsSession) {
+				s.add(obsRequest("a", 1))
+				end := obsEnd("a", protocol.FinishError)
+				end.Error = &protocol.RequestError{Code: "validation_error", Message: "too long: SECRET", Retryable: true}
+				s.out(-1, end)
+			},
+			want: Stats{Requests: 1, Done: 1, Records: 1}, reasons: `error validation_error "" true`,
+		},
+		{
+			name: "refused for a reason, which is recorded", opt: Options{RecordTokens: true}, run: func(s *obsSession) {
+				s.add(obsRequest("a", 1))
+				end := obsEnd("a", protocol.FinishError)
+				end.Error = &protocol.RequestError{Code: "validation_error", Message: "too long: 9"}
+				s.out(-1, end)
+			},
+			want: Stats{Requests: 1, Done: 1, Records: 1}, reasons: `error validation_error "too long: 9" false`,
+		},
+		{
 			name: "still in flight", run: func(s *obsSession) {
 				s.add(obsRequest("a", 1))
 				s.out(1, obsTokens("a", 5))
@@ -121,7 +146,7 @@ func TestObserveEnds(t *testing.T) {
 				s.add(r)
 				s.out(0, obsEnd("a", protocol.FinishAbort))
 			},
-			want: Stats{Requests: 1, Aborted: 1, Steps: 1, Late: 1},
+			want: Stats{Requests: 1, Aborted: 1, Unrecorded: 1, Steps: 1, Late: 1},
 		},
 		{
 			name: "an id is used again", run: func(s *obsSession) {
@@ -164,7 +189,14 @@ func TestObserveEnds(t *testing.T) {
 			require.NoDiff(t, cmp.Diff(test.want, s.counts.Snapshot()), "counts (-want +got)")
 			var reasons []string
 			for _, r := range got.Records {
-				reasons = append(reasons, r.FinishReason.String())
+				reason := r.FinishReason.String()
+				if r.EndedByFrontend {
+					reason += " by frontend"
+				}
+				if e := r.Error; e != nil {
+					reason += fmt.Sprintf(" %s %q %v", e.Code, e.Message, e.Retryable)
+				}
+				reasons = append(reasons, reason)
 			}
 			if text := strings.Join(reasons, " "); text != test.reasons {
 				t.Errorf("finish reasons %q, want %q", text, test.reasons)

@@ -47,10 +47,33 @@ func appendRecord(b []byte, r *Record) ([]byte, error) {
 		b = append(b, `,"finish_reason":"`...)
 		b = append(append(b, r.FinishReason.String()...), '"')
 	}
+	if r.EndedByFrontend {
+		b = append(b, `,"ended_by_frontend":true`...)
+	}
+	if b, err = r.appendError(b); err != nil {
+		return nil, err
+	}
 	isKnown := func(key string) bool { return fieldOf([]byte(key)) != unknown }
 	if b, err = appendExtra(b, 0, r.Extra, 2, isKnown); err != nil {
 		return nil, err
 	}
+	return append(b, '}'), nil
+}
+
+// appendError appends why the request failed.
+func (r *Record) appendError(b []byte) (_ []byte, err error) {
+	if r.Error == nil {
+		return b, nil
+	}
+	if b, err = appendString(append(b, `,"request_error":{"code":`...), r.Error.Code); err != nil {
+		return nil, within(err, "request_error.code")
+	}
+	if r.Error.Message != "" {
+		if b, err = appendString(append(b, `,"message":`...), r.Error.Message); err != nil {
+			return nil, within(err, "request_error.message")
+		}
+	}
+	b = strconv.AppendBool(append(b, `,"retryable":`...), r.Error.Retryable)
 	return append(b, '}'), nil
 }
 

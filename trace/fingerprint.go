@@ -120,7 +120,7 @@ func TokensDigest(records []Record, subset []int) string {
 	d := NewStreamDigest()
 	for index, i := range subset {
 		if r := &records[i]; r.OutputTokenIDs != nil {
-			d.Add(index, r.OutputTokenIDs, r.FinishReason)
+			d.Add(index, r.OutputTokenIDs, r.ReplayEnd())
 		}
 	}
 	return d.Hex()

@@ -65,6 +65,22 @@ func reference(line []byte) (*Record, error) {
 		r.FinishReason, ok = ParseFinishReason(ref.str(v))
 		ref.bad = ref.bad || !ok
 	}
+	if v := m["ended_by_frontend"]; present(v) {
+		r.EndedByFrontend = ref.bool(v)
+	}
+	if v := m["request_error"]; present(v) {
+		o := ref.object(v)
+		r.Error = new(RequestError)
+		if v, ok := o["code"]; ok {
+			r.Error.Code = ref.str(v)
+		}
+		if v, ok := o["message"]; ok {
+			r.Error.Message = ref.str(v)
+		}
+		if v, ok := o["retryable"]; ok {
+			r.Error.Retryable = ref.bool(v)
+		}
+	}
 	if ref.bad {
 		return nil, errors.New("a field of the wrong type")
 	}
@@ -103,6 +119,11 @@ func (d *refDecoder) float(v json.RawMessage) (f float64) {
 func (d *refDecoder) str(v json.RawMessage) (s string) {
 	d.bad = d.bad || !present(v) || json.Unmarshal(v, &s) != nil
 	return s
+}
+
+func (d *refDecoder) bool(v json.RawMessage) (b bool) {
+	d.bad = d.bad || !present(v) || json.Unmarshal(v, &b) != nil
+	return b
 }
 
 func (d *refDecoder) object(v json.RawMessage) (m map[string]json.RawMessage) {
@@ -187,6 +208,8 @@ func knownAt(path, key string) bool {
 		return fieldOf([]byte(key)) != unknown
 	case "itl_summary":
 		return key == "mean_ms" || key == "count"
+	case "request_error":
+		return key == "code" || key == "message" || key == "retryable"
 	case "itl_ctx":
 		return key == "num_running" || key == "prefill_tokens"
 	}

@@ -25,6 +25,8 @@ const (
 	promptTokenIDs
 	outputTokenIDs
 	finishReason
+	endedByFrontend
+	requestError
 
 	unknown  field = 0
 	required       = promptTokens | outputTokens | ttftMs
@@ -64,6 +66,10 @@ func fieldOf(key []byte) field {
 		return outputTokenIDs
 	case "finish_reason":
 		return finishReason
+	case "ended_by_frontend":
+		return endedByFrontend
+	case "request_error":
+		return requestError
 	}
 	return unknown
 }
@@ -174,6 +180,10 @@ func (p *recordParser) field(f field) (err error) {
 		r.OutputTokenIDs, err = uints(c, old.OutputTokenIDs)
 	case finishReason:
 		r.FinishReason, err = c.finishReason()
+	case endedByFrontend:
+		r.EndedByFrontend, err = c.bool()
+	case requestError:
+		r.Error, err = c.requestError()
 	}
 	return err
 }
@@ -214,6 +224,43 @@ func (c *cursor) finishReason() (FinishReason, error) {
 		return FinishAbsent, at.fail("want stop, length, abort, error or repetition, got %s", clip(raw))
 	}
 	return f, nil
+}
+
+func (c *cursor) bool() (bool, error) {
+	c.space()
+	if c.literal("true") {
+		return true, nil
+	}
+	if c.literal("false") {
+		return false, nil
+	}
+	return false, c.fail("want true or false, got %s", c.here())
+}
+
+func (c *cursor) requestError() (*RequestError, error) {
+	e := new(RequestError)
+	var code, message, retryable once
+	err := c.object(func(key []byte) (err error) {
+		switch string(key) {
+		case "code":
+			if err = code.mark(c); err == nil {
+				e.Code, err = c.str()
+			}
+			return within(err, "code")
+		case "message":
+			if err = message.mark(c); err == nil {
+				e.Message, err = c.str()
+			}
+			return within(err, "message")
+		case "retryable":
+			if err = retryable.mark(c); err == nil {
+				e.Retryable, err = c.bool()
+			}
+			return within(err, "retryable")
+		}
+		return c.skip(3)
+	})
+	return e, err
 }
 
 func (c *cursor) itlSummary(s *ITLSummary) (*ITLSummary, error) {

@@ -118,6 +118,9 @@ var acceptCases = []struct{ name, line, reject string }{
 	{"unknown key, number out of range", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"x":[-1e999]}`, "does not fit"},
 	{"unknown key, any value", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"x":{"y":[true,false,null,-1.5e+3,"a\"\\\/\b\f\n\r\té😀",{},[]]}}`, ""},
 	{"finish_reason a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"finish_reason":1}`, "finish_reason: want a string"},
+	{"ended_by_frontend a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"ended_by_frontend":1}`, "ended_by_frontend: want true or false"},
+	{"error a string", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":"no"}`, "request_error: want an object"},
+	{"error with two codes", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":{"code":"a","code":"b"}}`, "request_error: code: "},
 	{"float array an object", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"itl_ms":{}}`, "itl_ms: want an array"},
 	{"hash a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"mm_hashes":[1]}`, "mm_hashes: want a string"},
 	{"half a surrogate pair in a key", `{"\ud83d":1,"prompt_tokens":10,"output_tokens":1,"ttft_ms":5}`, "surrogate"},
@@ -178,7 +181,9 @@ func TestRecordFields(t *testing.T) {
 		`"itl_summary":{"mean_ms":2.75,"count":2},"concurrency":18446744073709551615,"arrival_ms":-0.5,` +
 		`"itl_ctx":{"num_running":[1,2],"prefill_tokens":[0,4294967295],"other":{}},"block_hashes":[1,18446744073709551615],` +
 		`"mm_hashes":["a","\u00e9\ud83d\ude00"],"output_token_ids":[0,1,2,4294967295],"finish_reason":"repetition","mine":{"a": [1]}}`
-	tr, err := readText("\n"+line+"\n", Options{KeepExtra: true})
+	refused := `{"prompt_tokens":1,"output_tokens":0,"ttft_ms":0,"finish_reason":"error","request_error":{"code":"c","message":"m é","retryable":true,"x":[]}}`
+	left := `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":0,"finish_reason":"abort","ended_by_frontend":true}`
+	tr, err := readText("\n"+line+"\n"+refused+"\n"+left+"\n", Options{KeepExtra: true})
 	require.NoError(t, err)
 	want := []Record{{
 		PromptTokens: 32, CachedTokens: 16, OutputTokens: 4, TTFTMs: 1.25,
@@ -192,6 +197,10 @@ func TestRecordFields(t *testing.T) {
 		FinishReason:   FinishRepetition,
 		Extra:          map[string]jsonRaw{"mine": jsonRaw(`{"a": [1]}`)},
 		Line:           2,
+	}, {
+		PromptTokens: 1, Concurrency: 1, FinishReason: FinishError, Error: &RequestError{Code: "c", Message: "m é", Retryable: true}, Line: 3,
+	}, {
+		PromptTokens: 1, OutputTokens: 1, Concurrency: 1, FinishReason: FinishAbort, EndedByFrontend: true, Line: 4,
 	}}
 	require.NoDiff(t, cmp.Diff(want, tr.Records), "(-want +got)")
 }

@@ -47,11 +47,37 @@ type Record struct {
 	OutputTokenIDs []uint32
 	// FinishReason is FinishAbsent if the record has none.
 	FinishReason FinishReason
+	// EndedByFrontend tells that the frontend ended the request by an ABORT, after
+	// OutputTokens tokens: it found a stop string, or its client left. The engine would
+	// have gone on. This project's own key; FinishReason is FinishAbort.
+	EndedByFrontend bool
+	// Error is what the engine gave as the reason of FinishError, nil if it gave
+	// none. This project's own key.
+	Error *RequestError
 	// Extra holds the keys this package does not know, if the reader was
 	// asked to keep them. The writer writes them after the others, sorted.
 	Extra map[string]json.RawMessage
 	// Line is the record's physical line, 1-based; 0 if it was not read.
 	Line int
+}
+
+// RequestError is why an engine ended a request with FinishError (vllm/outputs.py, since
+// 0.33). A frontend answers HTTP 400 to the code "validation_error", 503 where the
+// client may try again, and 500 otherwise.
+type RequestError struct {
+	Code string
+	// Message is for a person. It may quote what was asked: only recorded on request.
+	Message   string
+	Retryable bool
+}
+
+// ReplayEnd is how a replay of the record ends: by its reason, or because it has as many
+// tokens as were recorded.
+func (r *Record) ReplayEnd() FinishReason {
+	if r.FinishReason == FinishAbsent || r.EndedByFrontend {
+		return FinishLength
+	}
+	return r.FinishReason
 }
 
 // ITLSummary is the mean of gaps that were not recorded one by one.
@@ -140,6 +166,12 @@ func (r *Record) validateCounts() error {
 	}
 	if r.FinishReason > FinishRepetition && r.FinishReason != FinishAbsent {
 		return invalid("finish_reason", "unknown code %d", uint8(r.FinishReason))
+	}
+	if r.EndedByFrontend && r.FinishReason != FinishAbort {
+		return invalid("ended_by_frontend", "want the finish_reason abort, got %s", r.FinishReason)
+	}
+	if r.Error != nil && r.FinishReason != FinishError {
+		return invalid("request_error", "want the finish_reason error, got %s", r.FinishReason)
 	}
 	return nil
 }

@@ -102,6 +102,8 @@ func TestValidateByHand(t *testing.T) {
 		"output_tokens":     func(r *Record) { r.OutputTokens = -1 },
 		"itl_summary.count": func(r *Record) { r.ITLSummary = &ITLSummary{Count: -1} },
 		"finish_reason":     func(r *Record) { r.FinishReason = 5 },
+		"ended_by_frontend": func(r *Record) { r.EndedByFrontend = true },
+		"request_error":     func(r *Record) { r.Error = new(RequestError) },
 		"arrival_ms":        func(r *Record) { r.ArrivalMs = new(1e308) },
 		"ttft_ms":           func(r *Record) { r.TTFTMs = -1.1e15 },
 		"itl_ms[0]":         func(r *Record) { r.ITLMs = []float64{math.NaN()} },

@@ -91,7 +91,7 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.fromFrames, "from-frames", "", "derive the cassette from this file of raw messages, instead of tapping")
 	flags.BoolVar(&o.RecordTokens, "record-tokens", false, "write the ids of generated tokens, which tell the text; a golden needs them")
 	flags.BoolVar(&o.RecordPrompts, "record-prompts", false, "write the ids of prompts, which tell the text")
-	flags.BoolVar(&o.RecordAborted, "record-aborted", false, "write requests that were given up, too")
+	flags.BoolVar(&o.RecordAborted, "record-aborted", false, "also write requests that were aborted before their first token or by the engine (default false)")
 	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per hashed prompt block (default 16)")
 	flags.StringVar(&o.Model, "model", "", "name of the model, for the cassette")
 	flags.StringVar(&o.GPU, "gpu", "", "kind of GPU, for the cassette and its configuration hash")
@@ -127,7 +127,7 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 	start := time.Now()
 	summary, err := run(ctx, env, &opts)
 	return finishRecord(env, opts, monitor.Report{
-		Summary: summary, RecordAborted: opts.cfg.Observe.RecordAborted, Duration: time.Since(start),
+		Summary: summary, Duration: time.Since(start),
 		Err: err, ExitCode: recordExitCode(err), Recorder: buildVersion(),
 	})
 }

@@ -73,7 +73,7 @@ func newMeasurer(meta trace.Meta) measurer {
 func (m *measurer) add(rec *trace.Record) {
 	m.Records++
 	m.Tokens += rec.OutputTokens
-	if m.Bare == 0 && (rec.OutputTokenIDs == nil || rec.FinishReason == trace.FinishAbort) {
+	if m.Bare == 0 && (rec.OutputTokenIDs == nil || rec.FinishReason == trace.FinishAbort && !rec.EndedByFrontend) {
 		m.Bare = rec.Line
 	}
 	m.ttft = append(m.ttft, rec.TTFTMs)

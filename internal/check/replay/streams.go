@@ -57,6 +57,9 @@ func (s *Stream) Take(tokens []uint32, finished bool, reason trace.FinishReason)
 	}
 	if finished {
 		s.terminals++
+		if s.Record.EndedByFrontend && reason == trace.FinishAbort {
+			reason = trace.FinishLength // either is a way to end after the recorded tokens
+		}
 		if s.terminals == 1 {
 			s.Finish = reason
 		}
@@ -105,10 +108,7 @@ func (s *Stream) compare(f *check.Outcome, framed bool) {
 		s.fail(f, check.CodeToken, at, message.Around(want, at), message.Around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
 			at, message.Around(want, at), message.Around(s.got, at), len(want), len(s.got))
 	}
-	expected := s.Record.FinishReason
-	if expected == trace.FinishAbsent {
-		expected = trace.FinishLength
-	}
+	expected := s.Record.ReplayEnd()
 	switch {
 	case s.terminals == 0:
 		s.fail(f, check.CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))

@@ -16,8 +16,6 @@ import (
 // Report is what came of a recording.
 type Report struct {
 	recorder.Summary
-	// RecordAborted tells that aborted requests are in the trace.
-	RecordAborted bool
 	// Duration is that of the run.
 	Duration time.Duration
 	// Err is why the recording is not whole, nil if it is.
@@ -65,8 +63,8 @@ func Text(w io.Writer, r Report) error {
 	for _, rank := range r.Ranks {
 		fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
 	}
-	if s.Aborted > 0 && !r.RecordAborted {
-		fmt.Fprintf(&b, "not recorded: requests that were aborted, see --record-aborted: %d\n", s.Aborted)
+	if s.Unrecorded > 0 {
+		fmt.Fprintf(&b, "not recorded: requests that were aborted without an answer, see --record-aborted: %d\n", s.Unrecorded)
 	}
 	if s.InFlight > 0 {
 		fmt.Fprintf(&b, "not recorded: requests in flight at the end: %d\n", s.InFlight)

@@ -30,7 +30,7 @@ func whole() Report {
 func poor() Report {
 	r := whole()
 	s := &r.Stats
-	s.InFlight, s.Requests, s.Aborted, s.Lost, s.Steps, s.Stopped = 3, 126, 2, 1, 7, 1
+	s.InFlight, s.Requests, s.Aborted, s.Unrecorded, s.Lost, s.Steps, s.Stopped = 3, 126, 5, 2, 1, 7, 1
 	s.Undecodable, s.TooLarge, s.Refused, s.Unknown, s.Late, s.Duplicates, s.WrongEngine = 10, 11, 12, 13, 14, 15, 16
 	r.Ranks = append(r.Ranks, recorder.RankSummary{Rank: 1, Err: errors.New("disk full\nof \x1b[31mthings")})
 	r.Err, r.ExitCode = errors.New("engine 1: disk full"), 3
@@ -41,7 +41,7 @@ func TestText(t *testing.T) {
 	derived := whole()
 	derived.Stats.Messages, derived.Stats.Bytes = [2]uint64{}, [2]uint64{}
 	kept := whole()
-	kept.Stats.Aborted, kept.RecordAborted = 2, true
+	kept.Stats.Aborted = 2
 	const usual = "1 engine in 2m5.679s: 120 requests, 4800 output tokens, 120 records\n" +
 		"forwarded: 4801 messages (3.4 MB) from the engine, 1 message (999 B) from the frontend\n" +
 		"engine 0: run.jsonl.gz, s3://b/steps.jsonl\n"
@@ -57,7 +57,7 @@ func TestText(t *testing.T) {
 			"forwarded: 4801 messages (3.4 MB) from the engine, 1 message (999 B) from the frontend\n" +
 			"engine 0: run.jsonl.gz, s3://b/steps.jsonl\n" +
 			"engine 1: no file is whole: disk full; of things\n" +
-			"not recorded: requests that were aborted, see --record-aborted: 2\n" +
+			"not recorded: requests that were aborted without an answer, see --record-aborted: 2\n" +
 			"not recorded: requests in flight at the end: 3\n" +
 			"not recorded: messages that the line's codec refused: 10\n" +
 			"not recorded: messages too large to be observed: 11\n" +
@@ -91,7 +91,7 @@ const poorJSON = `{
   "requests": {
     "seen": 126,
     "done": 120,
-    "aborted": 2,
+    "aborted": 5,
     "lost": 1,
     "in_flight": 3
   },

@@ -90,6 +90,29 @@ type RequestError struct {
 	Retryable bool
 }
 
+// DecodeRequestError reads the error of an output, a msgpack map. Keys that are missing
+// or of another kind are empty, as in a frontend that does not look at them.
+func DecodeRequestError(raw []byte) (RequestError, error) {
+	var e RequestError
+	err := eachKey(raw, func(key string, cur *pack.Cursor) (err error) {
+		switch kind := cur.Kind(); {
+		case key == "code" && kind == pack.String:
+			e.Code, err = cur.StrString()
+		case key == "message" && kind == pack.String:
+			e.Message, err = cur.StrString()
+		case key == "retryable" && kind == pack.Bool:
+			e.Retryable, err = cur.Bool()
+		default:
+			err = cur.Skip()
+		}
+		return err
+	})
+	if err != nil {
+		return RequestError{}, fmt.Errorf("error of an output: %w", err)
+	}
+	return e, nil
+}
+
 // PrefillStats counts prompt tokens (vllm/v1/metrics/stats.py). Computed plus
 // cached is the prompt; cached is local plus external.
 type PrefillStats struct {

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -297,9 +296,6 @@ func DecodeLoRA(raw []byte) (*LoRA, error) {
 	l := &LoRA{Raw: raw}
 	if l.Name, err = in.StrString(); err != nil {
 		return nil, fmt.Errorf("lora_name: %w", err)
-	}
-	if !utf8.ValidString(l.Name) {
-		return nil, fmt.Errorf("lora_name: %q is not UTF-8", l.Name) // KV events repeat it
 	}
 	if l.ID, err = in.Int(); err != nil {
 		return nil, fmt.Errorf("lora_int_id: %w", err)

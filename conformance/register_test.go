@@ -77,6 +77,8 @@ func TestRegisterANewGolden(t *testing.T) {
 		tr.Meta.Extra = map[string]json.RawMessage{
 			"recorder_version": json.RawMessage(`"v1.2.3"`), "captured_at": json.RawMessage(`"2026-01-31T12:00:00Z"`),
 		}
+		// A stop string was found: a replay has the same tokens, and ends by their number.
+		tr.Records[1].FinishReason, tr.Records[1].EndedByFrontend = trace.FinishAbort, true
 	})
 	done := d.register(t)
 	m := d.registry(t)
@@ -282,7 +284,7 @@ func TestRegisterRefusals(t *testing.T) {
 		{
 			"an aborted request", rewritten(func(tr *trace.Trace) { tr.Records[1].FinishReason = trace.FinishAbort }),
 			ExitFail,
-			[]string{"run.jsonl.gz: line 3: the request was aborted", "record without aborted requests"},
+			[]string{"run.jsonl.gz: line 3: the engine aborted the request", "record without aborted requests"},
 		},
 
 		{"no version", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMVersion = nil }), ExitFail, []string{"meta.vllm_version is missing"}},

@@ -2,6 +2,7 @@ package player
 
 import (
 	"math"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -12,12 +13,12 @@ const defaultVocab = 32000
 // logprobs makes up the log-probabilities that a request wants, as no trace holds
 // them and a frontend answers HTTP 500 without. The k-th most likely id, from 0, has the
 // probability 1/((k+1)(k+2)). A sampled token is the most likely one; the tokens of
-// the prompt have ranks up to the whole vocabulary, as in a real engine, so most are
-// not among the most likely ids that come with them.
+// the prompt have other ranks, as in a real engine, so most are not among the most likely
+// ids that come with them.
 type logprobs struct {
-	vocab  uint32
-	count  int // besides the sampled token; protocol.NoLogprobs if not wanted
-	prompt int // likewise for the prompt
+	vocab  uint32 // as far as it is known to the frontend: up to the highest id of the prompt
+	count  int    // besides the sampled token; protocol.NoLogprobs if not wanted
+	prompt int    // likewise for the prompt
 	wanted []uint32
 	ids    []uint32 // the prompt
 	scores *protocol.PromptScores
@@ -35,7 +36,7 @@ func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
 	if s.Logprobs == protocol.NoLogprobs && s.PromptLogprobs == protocol.NoLogprobs && s.PromptScores == nil {
 		return nil, nil
 	}
-	l := &logprobs{vocab: vocab, count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
+	l := &logprobs{count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
 	if len(s.LogprobTokenIDs) > 0 {
 		l.count, l.wanted = len(s.LogprobTokenIDs), append(l.wanted, s.LogprobTokenIDs...)
 	}
@@ -46,7 +47,8 @@ func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
 		}
 		l.start = s.PromptScoreStart
 	}
-	if l.prompt != protocol.NoLogprobs || l.scores != nil {
+	if len(r.PromptTokenIDs) > 0 && (l.prompt != protocol.NoLogprobs || l.scores != nil) {
+		l.vocab = slices.Max(r.PromptTokenIDs) + 1
 		l.ids = append(l.ids, r.PromptTokenIDs...)
 	}
 	return l, nil
@@ -86,8 +88,9 @@ func (l *logprobs) attach(out *protocol.Output, first bool) {
 // square root of the vocabulary. The argument place is 0 for the prompt's second token.
 func (l *logprobs) promptRank(place int, token uint32) int64 {
 	rank := uint32(math.Pow(float64(l.vocab), float64(unit(uint64(token), place))))
-	// So that the most likely id, rank-1 above the token, is one of the vocabulary.
-	return int64(min(max(rank, 1), l.vocab-min(token, l.vocab-1)))
+	// So that the most likely id, rank-1 above the token, is one of the vocabulary: frontends
+	// fail with ids that their model has not.
+	return int64(min(max(rank, 1), l.vocab-token))
 }
 
 // logprobTable has a row for each token: the token itself, then as many ids, the most

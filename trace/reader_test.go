@@ -120,7 +120,7 @@ var acceptCases = []struct{ name, line, reject string }{
 	{"finish_reason a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"finish_reason":1}`, "finish_reason: want a string"},
 	{"ended_by_frontend a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"ended_by_frontend":1}`, "ended_by_frontend: want true or false"},
 	{"error a string", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":"no"}`, "request_error: want an object"},
-	{"error with two codes", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":{"code":"a","code":"b"}}`, "request_error: code: "},
+	{"error with two codes", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":{"code":"a","code":"b"}}`, "request_error.code: the key occurs twice"},
 	{"float array an object", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"itl_ms":{}}`, "itl_ms: want an array"},
 	{"hash a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"mm_hashes":[1]}`, "mm_hashes: want a string"},
 	{"half a surrogate pair in a key", `{"\ud83d":1,"prompt_tokens":10,"output_tokens":1,"ttft_ms":5}`, "surrogate"},

@@ -119,7 +119,7 @@ var hostile = sync.OnceValue(func() map[string]grammar.Constraint {
 		"schemas as text": `{"structures":[{"begin":"","end":"","schema":` + fmt.Sprintf("%q", deadBranches(40)) + `}]}`,
 		"tags":            `{"format":{"type":"triggered_tags","tags":[` + times(5000, ",", `{"begin":"<#","content":{"type":"any_text"},"end":">"}`) + `]}}`,
 		"formats":         `{"format":` + strings.Repeat(`{"type":"repeat","min":12,"max":12,"content":`, 100) + `{"type":"const_string","value":""}` + strings.Repeat(`}`, 100) + `}`,
-		"grammars":        `{"format":{"type":"sequence","elements":[` + times(2000, ",", `{"type":"regex","pattern":"[a-z]{#}x{500}"}`) + `]}}`,
+		"grammars":        `{"format":{"type":"sequence","elements":[` + times(1000, ",", `{"type":"regex","pattern":"[a-z]{#}x{500}"}`) + `]}}`,
 		"parameters":      `{"format":{"type":"qwen_xml_parameter","json_schema":{"properties":{` + times(5000, ",", `"p#":{"enum":["a","b",#]}`) + `}}}}`,
 	} {
 		add(grammar.StructuralTag, name, text)
@@ -169,15 +169,16 @@ func hold(t *testing.T, c grammar.Constraint) (done int, err error) {
 }
 
 func TestHostileConstraints(t *testing.T) {
-	tooLong := 0
+	ran, tooLong := 0, 0
 	for name, c := range hostile() {
 		t.Run(name, func(t *testing.T) {
+			ran++
 			if _, err := hold(t, c); err != nil && strings.Contains(err.Error(), "takes too long") {
 				tooLong++
 			}
 		})
 	}
-	if tooLong < 40 {
+	if ran == len(hostile()) && tooLong < 40 {
 		t.Errorf("only %d of them take too long", tooLong)
 	}
 }

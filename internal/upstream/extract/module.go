@@ -17,6 +17,10 @@ const ours = "vllm"
 // maxModules bounds what a release can make us read.
 const maxModules = 400
 
+// maxText bounds all modules that are parsed, in bytes: their trees, which are kept, take up to 150 times as much. Those of vLLM
+// have 740 kB.
+const maxText = 4 << 20
+
 // A module is one Python file, and what its top level declares.
 type module struct {
 	name   string // "vllm.v1.engine"
@@ -65,6 +69,7 @@ type library struct {
 	source  Source
 	texts   map[string][]byte  // by path; nil for one that is not there
 	modules map[string]*module // by name; nil for one that is not there
+	parsed  int                // bytes
 	// err is why the source could not be read. No module is found from then on, and what was extracted is of no use.
 	err error
 }
@@ -116,6 +121,10 @@ func (l *library) loadWhole(name string) *module {
 func (l *library) parse(name, path string, text []byte) *module {
 	if len(l.modules) >= maxModules {
 		l.err = fmt.Errorf("%s: more than %d modules are of the wire: this is no vLLM", l.source.Where(), maxModules)
+		return nil
+	}
+	if l.parsed += len(text); l.parsed > maxText {
+		l.err = fmt.Errorf("%s: more than %d bytes of Python are of the wire: this is no vLLM", l.source.Where(), maxText)
 		return nil
 	}
 	m := &module{name: name, path: path, defs: map[string]*definition{}}

@@ -15,11 +15,12 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
-// maxFile bounds a Python file, in bytes.
-const maxFile = 4 << 20
+// maxFile bounds a Python file, in bytes; the largest of vLLM has 320 kB.
+const maxFile = pyast.MaxSource
 
 // A Source has the Python files of one release.
 type Source interface {

@@ -1,8 +1,11 @@
 package extract
 
 import (
+	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,5 +22,27 @@ func TestLimited(t *testing.T) {
 	_, err := Open(ctx, "0.33.0", Options{Index: &pypi.Index{URL: server.URL + "/simple"}})
 	if err == nil || !strings.Contains(err.Error(), "the release could not be read within 100ms") {
 		t.Errorf("error %v, want that it took too long", err)
+	}
+}
+
+// TestBounds: what a release makes us parse is bounded, file by file and in all.
+func TestBounds(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.py"), make([]byte, maxFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Folder{path: dir}).Read(t.Context(), []string{"a.py"}); err == nil || !strings.Contains(err.Error(), "a.py has more than 1048576 bytes") {
+		t.Errorf("a large file: %v", err)
+	}
+
+	l := &library{ctx: t.Context(), source: &Folder{path: dir}, modules: map[string]*module{}}
+	text := append([]byte("# coding: latin-1\n"), bytes.Repeat([]byte("#"), maxFile-100)...) // it is read, and not parsed
+	for n := 0; l.err == nil; n++ {
+		if l.parse("m", "m.py", text); n > 5 {
+			t.Fatal("there is no bound on all files")
+		}
+	}
+	if want := "more than 4194304 bytes of Python are of the wire: this is no vLLM"; !strings.Contains(l.err.Error(), want) {
+		t.Errorf("error %v, want %q", l.err, want)
 	}
 }

@@ -18,12 +18,14 @@ import (
 
 // Bounds on what is parsed. The largest file of vLLM has 320 kB, 48 thousand nodes and 36 levels.
 const (
-	// MaxSource is the most bytes that Parse reads.
-	MaxSource = 16 << 20
+	// MaxSource is the most bytes that Parse reads. Each can cost 400 bytes of memory.
+	MaxSource = 1 << 20
+	// MaxNodes is the most nodes that a tree may have.
+	MaxNodes = 500_000
 	// MaxDepth is the most levels that a tree may have, so that functions that follow it may call themselves.
 	MaxDepth = 10_000
 
-	maxMemory = 512 << 20 // of one instance of the module
+	maxMemory = 128 << 20 // of one instance of the module
 	keepUnder = 64 << 20  // an instance that took more is not kept: its memory cannot shrink
 	pageSize  = 64 << 10
 
@@ -148,8 +150,8 @@ func (p *Parser) Close(ctx context.Context) error {
 }
 
 // Parse returns the syntax tree of a module. A syntax error is no failure: see [Tree.Errors]. It fails for what is no
-// text of Python at all, that is not UTF-8 or with a NUL byte in it, for what exceeds [MaxSource], [MaxDepth] or 512 MB
-// of memory or a minute, and with the error of ctx if that ends first. The tree refers to source, which must not
+// text of Python at all, that is not UTF-8 or with a NUL byte in it, for what exceeds [MaxSource], [MaxNodes], [MaxDepth],
+// 128 MB of memory or a minute, and with the error of ctx if that ends first. The tree refers to source, which must not
 // change.
 func (p *Parser) Parse(ctx context.Context, source []byte) (*Tree, error) {
 	if err := checkText(source); err != nil {
@@ -243,6 +245,9 @@ func (i *instance) run(ctx context.Context, source []byte) (records []byte, node
 	}
 	if err != nil {
 		return nil, 0, i.failure(err)
+	}
+	if count > MaxNodes {
+		return nil, 0, fmt.Errorf("the source has %d nodes: at most %d are read", count, MaxNodes)
 	}
 	records, ok := i.module.Memory().Read(at, count*recordSize)
 	if !ok || of > count {

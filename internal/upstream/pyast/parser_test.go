@@ -55,10 +55,11 @@ func TestParseRefuses(t *testing.T) {
 		{"half a character", "a = '\xe2\x98", `line 1: byte 0xe2 is not UTF-8`},
 		{"a replacement character before", "a = '\ufffd'\r\rb = '\xc0'", `line 3: byte 0xc0 is not UTF-8`},
 		{"NUL", "a = 1\nb = '\x00'\n", `line 2: a NUL byte`},
-		{"too long", strings.Repeat("#", MaxSource+1), `source of 16777217 bytes: at most 16777216 are read`},
+		{"too long", strings.Repeat("#", MaxSource+1), `source of 1048577 bytes: at most 1048576 are read`},
+		{"too many nodes", strings.Repeat("a=1\n", 100_000), fmt.Sprintf("nodes: at most %d are read", MaxNodes)},
 		{"too deep", strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), `line 1: nested deeper than 10000 levels`},
 		{"too long a sum", "a = 1" + strings.Repeat(" +\\\n1", 12_000), `nested deeper than 10000 levels`},
-		{"beyond memory", strings.Repeat("(", MaxSource), `the source needs more than 512 MB of memory to be parsed`},
+		{"beyond memory", strings.Repeat("(", MaxSource), `the source needs more than 128 MB of memory to be parsed`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Write gives the file at path the content data and the mode perm. See [WriteFunc].
@@ -25,7 +26,10 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 // /dev/stdout: that is written to. An error of the file names path; one of content is returned as it is.
 func WriteFunc(path string, perm fs.FileMode, content func(io.Writer) error) error {
 	info, err := os.Stat(path)
-	if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || ofSystem(path)) {
+	if err == nil && info.IsDir() {
+		return named(path, syscall.EISDIR) // to rename to it says that the file exists
+	}
+	if err == nil && (!info.Mode().IsRegular() || ofSystem(path)) {
 		file, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			return named(path, err)

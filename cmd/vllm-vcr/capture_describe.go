@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 type describeOptions struct {
 	line, compat      string
 	manifest, goldens string
+	bundle            string
 	base, baseGoldens string
 	s3                s3Options
 	body              string
@@ -45,6 +47,7 @@ func newCaptureDescribeCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
 	flags.StringVar(&opts.manifest, "manifest", "", "registry with the change (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
 	flags.StringVar(&opts.goldens, "goldens", vcr.GoldensPath, "directory that its bucket_path is relative to")
+	flags.StringVar(&opts.bundle, "bundle", "", "file of golden bundle that has the goldens with the change, in place of --goldens")
 	flags.StringVar(&opts.base, "base", "", "registry without the change")
 	flags.StringVar(&opts.baseGoldens, "base-goldens", "", "directory that bucket_path of --base is relative to (default that of --goldens)")
 	flags.StringVar(&opts.body, "body", "", "file to write (default standard output)")
@@ -113,13 +116,10 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 	if opt.Base, err = manifestAt(env, opts.base, matrix); err != nil {
 		return opt, err
 	}
-	store := func(dir string) conformance.Store {
-		return conformance.NewStore(conformance.StoreOptions{Dir: dir, S3: opts.s3.Options, Log: env.log})
+	store := func(dir, bundle string) conformance.Store {
+		return conformance.NewStore(conformance.StoreOptions{Dir: dir, Bundle: bundle, S3: opts.s3.Options, Log: env.log})
 	}
-	opt.NewStore, opt.BaseStore = store(opts.goldens), store(opts.goldens)
-	if opts.baseGoldens != "" {
-		opt.BaseStore = store(opts.baseGoldens)
-	}
+	opt.NewStore, opt.BaseStore = store(opts.goldens, opts.bundle), store(cmp.Or(opts.baseGoldens, opts.goldens), "")
 	return opt, nil
 }
 

@@ -221,3 +221,65 @@ func TestDocumentationIsCurrent(t *testing.T) {
 		}
 	}
 }
+
+// A workflow is a file of .github/workflows, as far as the tests look at it.
+type workflow struct {
+	Permissions map[string]string
+	Jobs        map[string]struct {
+		Permissions map[string]string
+		Environment string
+		Steps       []step
+	}
+}
+
+// TestRights: no job has rights to the repository and an identity, and none with rights to it replays what another has left. What is
+// published, people approve.
+func TestRights(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.yml"))
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d workflows, %v", len(files), err)
+	}
+	replays := regexp.MustCompile(`vllm-vcr"? (conform|golden|play|record|drift (check|adopt)|capture|compat check)|replay-captured|make `)
+	writing, downloads := 0, 0
+	for _, path := range files {
+		var file workflow
+		if err := yaml.Unmarshal(readFile(t, path), &file); err != nil {
+			t.Fatal(err)
+		}
+		if file.Permissions == nil || len(file.Permissions) > 0 {
+			t.Errorf("%s: permissions %v, want {}", path, file.Permissions)
+		}
+		for name, job := range file.Jobs {
+			where := filepath.Base(path) + ": " + name
+			writes := job.Permissions["contents"] == "write" || job.Permissions["pull-requests"] == "write"
+			if job.Permissions == nil {
+				t.Errorf("%s: it does not name its permissions", where)
+			}
+			if writes && job.Permissions["id-token"] != "" {
+				t.Errorf("%s: it may write to the repository and has an identity", where)
+			}
+			if filepath.Base(path) == "release.yml" && (job.Permissions["attestations"] != "" || name == "publish") && job.Environment != "release" {
+				t.Errorf("%s: nobody approves it", where)
+			}
+			if !writes {
+				continue
+			}
+			writing++
+			for _, step := range job.Steps {
+				if found := replays.FindString(step.Run); found != "" {
+					t.Errorf("%s: with rights it runs %q", where, found)
+				}
+				if !strings.HasPrefix(step.Uses, "actions/download-artifact@") {
+					continue
+				}
+				downloads++
+				if filepath.Base(path) != "release.yml" && !strings.HasPrefix(step.With["artifact-ids"], "${{ needs.replay.outputs.") {
+					t.Errorf("%s: it takes an artifact by a name, which a job that runs engines may have used: %v", where, step.With)
+				}
+			}
+		}
+	}
+	if writing < 4 || downloads < 3 {
+		t.Errorf("%d jobs may write, with %d downloads: the files are not read as they are", writing, downloads)
+	}
+}

@@ -293,3 +293,108 @@ func TestActionTestInputs(t *testing.T) {
 		})
 	}
 }
+
+// TestReplayCaptured: what jobs that ran engines have left goes on only if it holds, line by line.
+func TestReplayCaptured(t *testing.T) {
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Skip("the script needs jq, which is not on this machine")
+	}
+	root, dir := repository(t), t.TempDir()
+	binary := filepath.Join(dir, "vllm-vcr")
+	command(t, nil, "go", "build", "-o", binary, filepath.Join(root, "cmd", "vllm-vcr"))
+	const row = `[{"line":"0.33","version":"0.33.0"}]`
+	golden := func(from string) string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(from, "testdata", "goldens", "conformance", "v0.33.0", "cpu", "tiny", "edge-s1-*"))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%v, %v: want one golden", found, err)
+		}
+		return found[0]
+	}
+	edit := func(path, old, new string) {
+		t.Helper()
+		before := read(t, path)
+		if !strings.Contains(before, old) {
+			t.Fatalf("%s has no %q", path, old)
+		}
+		write(t, filepath.Dir(path), map[string]string{filepath.Base(path): strings.Replace(before, old, new, 1)})
+	}
+	tests := []struct {
+		name, kind string
+		rows       string // that above unless given
+		change     func(from string)
+		code       int
+		stdout     string // the end of what it prints
+		text       string // in the file for the pull request
+	}{
+		{name: "as it was", kind: "captured", stdout: row + "\n", text: "0 new or different"},
+		{name: "in a bucket", kind: "captured", stdout: row + "\n", text: "0 new or different", change: func(from string) {
+			command(t, nil, binary, "golden", "bundle", "--line", "0.33", "--out", filepath.Join(from, "goldens.tar"))
+			os.Remove(golden(from))
+		}},
+		{name: "another byte", kind: "captured", change: func(from string) { edit(golden(from), "\x1f", "\x1e") }, code: 1, stdout: "[]\n"},
+		{
+			name: "another line", kind: "captured", code: 1, stdout: "[]\n",
+			change: func(from string) {
+				edit(filepath.Join(from, "conformance", "manifest.toml"), `line = "0.32"`, "line = \"0.32\"\nnotes = \"other\"")
+			},
+		},
+		{name: "a link", kind: "captured", code: 1, stdout: "[]\n", change: func(from string) {
+			path := golden(from)
+			if err := errors.Join(os.Rename(path, filepath.Join(dir, "elsewhere")), os.Symlink(filepath.Join(dir, "elsewhere"), path)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{name: "nothing", kind: "captured", rows: `[{"line":"0.32"}]`, code: 1, stdout: "[]\n"},
+		{name: "not a line", kind: "captured", rows: `[{"line":"../0.33"}]`, code: 2},
+		{name: "adopted", kind: "adopted", stdout: `[{"line":"0.33","version":"0.33.0","draft":false}]` + "\n", text: "Closes #1"},
+		{
+			name: "adopted, with something left", kind: "adopted", change: func(from string) { write(t, from, map[string]string{"adopted.txt": "adopt: to do\n"}) },
+			stdout: `"draft":true}]` + "\n",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			folder, names := "goldens-0.33", []string{"conformance/manifest.toml", "testdata/goldens"}
+			if test.kind == "adopted" {
+				folder, names = "adopted-0.33", append(names, "compat.toml", "capture/targets.toml", "internal/wire/protocol/profiles")
+			}
+			from, to := t.TempDir(), t.TempDir()
+			for _, name := range names {
+				left := filepath.Join(from, folder, name)
+				if err := os.MkdirAll(filepath.Dir(left), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				command(t, nil, "cp", "-R", filepath.Join(root, name), left)
+			}
+			write(t, filepath.Join(from, folder), map[string]string{"adopted.txt": "Closes #1\nadopt: green: so it is\n"})
+			if test.change != nil {
+				test.change(filepath.Join(from, folder))
+			}
+			rows, program := row, binary
+			if test.kind == "adopted" {
+				program = "true" // all lines take long
+			}
+			if test.rows != "" {
+				rows = test.rows
+			}
+			cmd := exec.Command(filepath.Join(root, "scripts", "replay-captured"), test.kind, from, to)
+			cmd.Dir, cmd.Env, cmd.Stdin = root, append(os.Environ(), "VCR="+program), strings.NewReader(rows)
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			stdout, _ := cmd.Output()
+			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.HasSuffix(string(stdout), test.stdout) {
+				t.Fatalf("exit code %d, want %d and %s: %s\n%s", code, test.code, test.stdout, stdout, stderr.String())
+			}
+			if test.text != "" {
+				text, _ := os.ReadFile(filepath.Join(to, "0.33", map[string]string{"captured": "body.md", "adopted": "adopted.txt"}[test.kind]))
+				if !strings.Contains(string(text), test.text) {
+					t.Errorf("the text is %q, want %q in it", text, test.text)
+				}
+			}
+			if left, _ := os.ReadDir(to); (len(left) > 0) != (test.code == 0) {
+				t.Errorf("it left %v", left)
+			}
+		})
+	}
+}

@@ -366,6 +366,9 @@ func signalled(t *testing.T, what string) {
 	case "one", "two at once":
 		terminate()
 		<-ctx.Done()
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) || cause.Error() != "terminated signal received" {
+			t.Fatalf("the context ended by %v", cause)
+		}
 		if what == "two at once" {
 			terminate()
 		}

@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/signal"
 	"sync"
@@ -29,7 +28,7 @@ func NotifyContext(parent context.Context, killedCode int) (ctx context.Context,
 	go func() {
 		sig := <-arrived
 		first := time.Now()
-		cancel(errors.New(sig.String() + " signal received"))
+		cancel(signalError(sig.String() + " signal received"))
 		for again := 1; ; again++ {
 			if sig = <-arrived; again > 1 || time.Since(first) >= oneEvent {
 				break
@@ -40,6 +39,14 @@ func NotifyContext(parent context.Context, killedCode int) (ctx context.Context,
 	}()
 	return ctx, func() { ending.Lock() }
 }
+
+// signalError is why a context ended, as [signal.NotifyContext] has it: somebody wanted it to.
+type signalError string
+
+func (e signalError) Error() string { return string(e) }
+
+// Is makes it a [context.Canceled].
+func (e signalError) Is(target error) bool { return target == context.Canceled }
 
 // endBy ends the process by a signal, or with an exit code if it was to ignore that from the start.
 func endBy(sig os.Signal, code int) {

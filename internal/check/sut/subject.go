@@ -169,7 +169,7 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 		err = s.WithOutput(s.Explain(err))
 		s.Close()
 		if noFiles || zmq.OutOfFiles(err) {
-			err = check.Infra(err)
+			return nil, check.Infra(check.WithCode(check.CodeFrontend, err))
 		}
 		return nil, check.WithCode(check.CodeHandshake, err)
 	}

@@ -494,7 +494,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // An index that sends a byte a second holds nobody for long.
 func TestIndexOfDrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := &pypi.Index{URL: "http://x/simple", Backoff: func(int) time.Duration { return 0 }, HTTP: &http.Client{
+		x := &pypi.Index{URL: "https://x/simple", Backoff: func(int) time.Duration { return 0 }, HTTP: &http.Client{
 			Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {jsonType}}, Request: r, Body: slowly{r.Context()}}, nil
 			}),

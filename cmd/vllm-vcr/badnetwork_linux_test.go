@@ -62,8 +62,8 @@ func TestBadRedirects(t *testing.T) {
 		{name: "without encryption", to: elsewhere.URL + "/moved", code: 3, says: []string{`golden https://.*it redirects to a http address, and only https is followed.*\[redirect\]`}},
 		{name: "a file", to: "file:///etc/passwd", code: 3, says: []string{`it redirects to a file address.*\[redirect\]`}},
 		{name: "the cloud's metadata", to: "http://169.254.169.254/latest/meta-data/?hunter2", code: 3, says: []string{`it redirects to a http address.*\[redirect\]`}},
-		{name: "the cloud's metadata by https", to: "https://169.254.169.254/latest", code: 3, says: []string{`an address of the local machine or cloud.*\[redirect\]`}},
-		{name: "and in the other notation", to: "https://[::ffff:169.254.169.254]/latest", code: 3, says: []string{`an address of the local machine or cloud.*\[redirect\]`}},
+		{name: "the cloud's metadata by https", to: "https://169.254.169.254/latest", code: 3, says: []string{`an address of this machine, its network or its cloud.*\[redirect\]`}},
+		{name: "and in the other notation", to: "https://[::ffff:169.254.169.254]/latest", code: 3, says: []string{`an address of this machine, its network or its cloud.*\[redirect\]`}},
 		{name: "itself", to: "?again", code: 3, says: []string{`stopped after 10 redirects.*\[redirect\]`}},
 	}
 	for _, test := range tests {

@@ -165,7 +165,9 @@ func (a author) utilities() []*aCase {
 		a.call("sleep", step{"is_sleeping", nil, no}, step{"sleep", []any{1, "abort"}, nothing},
 			step{"is_sleeping", nil, yes}, step{"wake_up", []any{nil}, oneOf(nil, true)}, step{"is_sleeping", nil, no}),
 		a.call("profile", step{"profile", []any{true}, nothing}, step{"profile", []any{false}, nothing}),
-		a.call("adapters", step{"list_loras", nil, only([]int{})}, step{"add_lora", []any{lora}, yes},
+		// An engine loads the adapter of a request, so that of "adapted" is there if it was asked for.
+		a.call("adapters", step{"remove_lora", []any{7}, oneOf(true, false)},
+			step{"list_loras", nil, only([]int{})}, step{"add_lora", []any{lora}, yes},
 			step{"list_loras", nil, only([]int{7})}, step{"pin_lora", []any{7}, yes}, step{"remove_lora", []any{7}, yes},
 			step{"remove_lora", []any{7}, no}, step{"list_loras", nil, only([]int{})}),
 		a.call("workers", step{"collective_rpc", []any{"noop"}, only([]any{nil})}),

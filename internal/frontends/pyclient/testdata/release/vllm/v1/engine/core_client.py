@@ -60,6 +60,8 @@ class SyncMPClient(EngineCoreClient):
         if self.dead:
             raise EngineDeadError
         self.requests.append(Request(request))
+        if request.lora_request is not None:
+            self.loras.add(request.lora_request.lora_int_id)
 
     def abort_requests(self, ids):
         self.requests = [r for r in self.requests if r.id not in ids]

@@ -3,6 +3,7 @@ package player
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -44,11 +46,7 @@ func silentTCP(t *testing.T) (address string, connected <-chan struct{}) {
 
 // unheard is an address on which nobody listens.
 func unheard(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return "tcp://" + l.Addr().String()
+	return fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 }
 
 // greeter is the handshake socket of a frontend that says something else, or

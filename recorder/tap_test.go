@@ -43,11 +43,7 @@ type running struct {
 
 // freeEndpoint is a port that was free a moment ago.
 func freeEndpoint(t *testing.T) string {
-	t.Helper()
-	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Endpoint()
+	return fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 }
 
 // noLeaks fails a test that leaves a goroutine behind. Called first, it looks last.

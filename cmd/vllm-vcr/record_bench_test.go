@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // BenchmarkRecord is the tap as its own process between a player of its own and a
@@ -108,13 +108,7 @@ func startPair(b *testing.B, binary string, recorded bool) (f *coreclient.Fronte
 
 // freeAddress is one where nobody listens.
 func freeAddress(b testing.TB) string {
-	b.Helper()
-	l, err := zmq.Listen("tcp://127.0.0.1:0", zmq.Router, zmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	return l.Endpoint()
+	return fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(b))
 }
 
 // startProcess runs the program until the benchmark ends.

@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"net"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -129,13 +130,7 @@ func TestOperations(t *testing.T) {
 
 // closedIndex is an index that nobody serves.
 func closedIndex(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return "http://" + listener.Addr().String() + "/simple"
+	return fmt.Sprintf("http://127.0.0.1:%d/simple", testenv.FreePort(t))
 }
 
 // left are the names in a folder.

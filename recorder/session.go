@@ -18,10 +18,12 @@ import (
 // A session is the tap's work for one engine, from its HELLO to the hang-up.
 type session struct {
 	tap   *tap
-	index int      // of the engine
-	rank  *rank    // nil until the frontend has answered it
-	peer  zmq.Peer // the engine, on the handshake socket
-	host  string   // by which the engine reached the tap
+	index int   // of the engine
+	rank  *rank // nil until the frontend has answered it
+	// gaveUp tells that the index is no longer kept for it, though it has no rank.
+	gaveUp bool
+	peer   zmq.Peer // the engine, on the handshake socket
+	host   string   // by which the engine reached the tap
 
 	gates []*zmq.Gate
 	links chan linkEnd
@@ -142,7 +144,10 @@ func (s *session) handshake(deadline, ctx context.Context, engine *zmq.Conn, hel
 	l := &link{channel: Handshake, upstream: s.tap.cfg.Frontend}
 	asking, giveUp := context.WithCancelCause(deadline)
 	defer giveUp(nil)
-	stop := engine.Watch(func() { giveUp(errUnanswered) })
+	stop := engine.Watch(func() {
+		s.tap.giveUp(s) // before the frontend hears of it: the next one may come at once
+		giveUp(errUnanswered)
+	})
 	defer stop()
 	frontend, err := zmq.DialAs(asking, l.upstream, s.peer, zmq.Options{MaxFrame: protocol.MaxInit})
 	if err != nil {
@@ -569,6 +574,9 @@ func (t *tap) begin(peer zmq.Peer, hello zmq.Message) (index int, err error) {
 func (t *tap) join(s *session, init zmq.Message) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if s.gaveUp {
+		return errUnanswered
+	}
 	if len(init) == 1 {
 		t.announced = protocol.AnnouncedEngines(init[0])
 	}
@@ -584,16 +592,28 @@ func (t *tap) join(s *session, init zmq.Message) error {
 	return nil
 }
 
+// giveUp lets another connection say HELLO with the index of an engine that has not joined.
+func (t *tap) giveUp(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !s.gaveUp {
+		s.gaveUp = true
+		delete(t.joining, s.index)
+	}
+}
+
 // errUnanswered is the end of an engine that did not wait for the frontend's answer to its HELLO.
 var errUnanswered = errors.New("the engine hung up before it was answered")
 
 // leave takes the end of a session. One that never had a rank ends the tap only if there is no other, and the frontend
 // does not answer, or the time for the first engine is over.
 func (t *tap) leave(s *session, err error) {
+	if s.rank == nil {
+		t.giveUp(s)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s.rank == nil {
-		delete(t.joining, s.index)
 		if err != nil && (len(t.ranks)+len(t.joining) > 0 || errors.Is(err, errUnanswered) && !t.late) {
 			t.refusals.Add(err)
 			return

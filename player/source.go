@@ -148,10 +148,7 @@ func (s Random) fill(id string) func(int) uint32 {
 	vocab := uint64(cmp.Or(s.Vocab, defaultVocab))
 	return func(position int) uint32 {
 		// splitmix64: every position is drawn alone, nothing is kept.
-		z := state + uint64(position+1)*0x9e3779b97f4a7c15
-		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		return uint32((z ^ z>>31) % vocab)
+		return uint32(scramble(state+uint64(position+1)*0x9e3779b97f4a7c15) % vocab)
 	}
 }
 

@@ -18,12 +18,10 @@ import (
 // A session is the tap's work for one engine, from its HELLO to the hang-up.
 type session struct {
 	tap   *tap
-	index int   // of the engine
-	rank  *rank // nil until the frontend has answered it
-	// gaveUp tells that the index is no longer kept for it, though it has no rank.
-	gaveUp bool
-	peer   zmq.Peer // the engine, on the handshake socket
-	host   string   // by which the engine reached the tap
+	index int      // of the engine
+	rank  *rank    // nil until the frontend has answered it
+	peer  zmq.Peer // the engine, on the handshake socket
+	host  string   // by which the engine reached the tap
 
 	gates []*zmq.Gate
 	links chan linkEnd
@@ -549,32 +547,34 @@ func (t *tap) dataEndpoint(host, name string) (string, error) {
 const maxJoining = 512
 
 // begin takes the HELLO of a connection that would be an engine. Whether it is, the frontend decides by its answer.
-func (t *tap) begin(peer zmq.Peer, hello zmq.Message) (index int, err error) {
-	if index, err = protocol.EngineIndex(peer.Identity); err != nil {
-		return 0, err
+func (t *tap) begin(s *session, hello zmq.Message) error {
+	index, err := protocol.EngineIndex(s.peer.Identity)
+	if err != nil {
+		return err
 	}
 	if len(hello) != 1 || !protocol.IsHello(hello[0]) {
-		return 0, errors.New("the first message is no HELLO")
+		return errors.New("the first message is no HELLO")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.ranks[index] != nil || t.joining[index]:
-		return 0, fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
+	case t.ranks[index] != nil || t.joining[index] != nil:
+		return fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
 	case t.announced > 0 && index >= t.announced:
-		return 0, fmt.Errorf("engine %d said HELLO, and the frontend has %d engines", index, t.announced)
+		return fmt.Errorf("engine %d said HELLO, and the frontend has %d engines", index, t.announced)
 	case len(t.joining) >= maxJoining:
-		return 0, fmt.Errorf("engine %d said HELLO while %d others wait for the frontend's answer", index, maxJoining)
+		return fmt.Errorf("engine %d said HELLO while %d others wait for the frontend's answer", index, maxJoining)
 	}
-	t.joining[index] = true
-	return index, nil
+	s.index = index
+	t.joining[index] = s
+	return nil
 }
 
 // join makes an engine that the frontend has answered one of the tap's: from here on it has files.
 func (t *tap) join(s *session, init zmq.Message) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.gaveUp {
+	if t.joining[s.index] != s {
 		return errUnanswered
 	}
 	if len(init) == 1 {
@@ -596,8 +596,11 @@ func (t *tap) join(s *session, init zmq.Message) error {
 func (t *tap) giveUp(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !s.gaveUp {
-		s.gaveUp = true
+	t.forget(s)
+}
+
+func (t *tap) forget(s *session) {
+	if t.joining[s.index] == s {
 		delete(t.joining, s.index)
 	}
 }
@@ -608,12 +611,10 @@ var errUnanswered = errors.New("the engine hung up before it was answered")
 // leave takes the end of a session. One that never had a rank ends the tap only if there is no other, and the frontend
 // does not answer, or the time for the first engine is over.
 func (t *tap) leave(s *session, err error) {
-	if s.rank == nil {
-		t.giveUp(s)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s.rank == nil {
+		t.forget(s)
 		if err != nil && (len(t.ranks)+len(t.joining) > 0 || errors.Is(err, errUnanswered) && !t.late) {
 			t.refusals.Add(err)
 			return

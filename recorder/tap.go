@@ -114,7 +114,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	cfg = cfg.withDefaults()
 	t := &tap{
 		over: make(chan struct{}),
-		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, joining: map[int]bool{}, shared: map[string]*zmq.Gate{},
+		cfg:  cfg, log: cfg.Log, ranks: map[int]*rank{}, joining: map[int]*session{}, shared: map[string]*zmq.Gate{},
 		refusals: zmq.NewRefusalLog(cfg.Log, "a connection was refused"),
 		queue:    newQueue(time.Now(), cfg.QueueLimit, &cfg.Counts.Queued),
 	}
@@ -167,7 +167,7 @@ type tap struct {
 	ranks map[int]*rank
 	// joining are the engines that have said HELLO and that the frontend has not answered yet. They have no files, and
 	// their leaving means nothing.
-	joining   map[int]bool
+	joining   map[int]*session
 	announced int                  // engines that the frontend has, 0 if it does not say
 	shared    map[string]*zmq.Gate // by the frontend's address
 	first     *time.Timer          // until an engine is known
@@ -472,20 +472,19 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 		}
 		return
 	}
-	index, err := t.begin(engine.Peer(), hello)
-	if err != nil {
+	s := &session{
+		tap: t, peer: engine.Peer(), host: engine.LocalHost(),
+		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *linkObserver, 1),
+	}
+	if err := t.begin(s, hello); err != nil {
 		engine.Close()
 		t.refusals.Add(fmt.Errorf("%s: %w", engine.Peer(), err))
 		return
 	}
 	engine.Trust()
-	s := &session{
-		tap: t, index: index, peer: engine.Peer(), host: engine.LocalHost(),
-		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *linkObserver, 1),
-	}
 	err = s.run(ctx, engine, hello)
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("engine %d: %w", index, err)
+		err = fmt.Errorf("engine %d: %w", s.index, err)
 	} else {
 		err = nil
 	}

@@ -22,6 +22,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
@@ -318,7 +319,7 @@ func chooseLocalFrontend(ctx context.Context, env *environment, run *driftRun) e
 	}
 	s := &run.subject
 	s.frontend.Binary = path
-	if s.frontend.SHA256, err = pinned.Digest(path); err != nil {
+	if s.frontend.SHA256, err = filedigest.SHA256(path); err != nil {
 		return fmt.Errorf("--frontend: %w", err)
 	}
 	run.result.Frontend = s.frontend

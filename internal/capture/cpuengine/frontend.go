@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
@@ -64,7 +65,7 @@ func (in *installer) ensureFrontend(ctx context.Context, path string) (installed
 
 // runs tells why a frontend must not run, or does not. It is hashed each time before it is started.
 func (in *installer) runs(ctx context.Context, path string) error {
-	digest, err := pinned.Digest(path)
+	digest, err := filedigest.SHA256(path)
 	if err != nil {
 		return err
 	}

@@ -148,25 +148,13 @@ func (l *live) checkStatistics() error {
 	if l.checkGauges("all requests have ended"); l.gauges != (gauges{}) {
 		return nil
 	}
-	const tries = 5 // an engine that is quick may be done before it reads an abort
-	for i := 0; ; i++ {
-		victim, err := l.ask(l.prompt(12), greedy(min(512, max(l.s.Engine.Ready.MaxModelLen/2, 2))))
-		if err != nil {
-			return err
-		}
-		if err := l.awaitOutput(victim); err != nil {
-			return err
-		}
-		if err := l.abort(victim); err != nil {
-			return err
-		}
-		if victim.finish == protocol.Unfinished {
-			break
-		}
-		if i == tries-1 {
-			l.f.AddNote("every request had ended before the engine read its abort, so the gauges after an abort were not judged")
-			return nil
-		}
+	hit, err := l.tryAborts(l.abortLone)
+	if err != nil {
+		return err
+	}
+	if !hit {
+		l.f.AddNote("every request had ended before the engine read its abort, so the gauges after an abort were not judged")
+		return nil
 	}
 	// The step in which the abort came may take a while, and the next one follows it.
 	for l.gauges != (gauges{}) {
@@ -178,6 +166,19 @@ func (l *live) checkStatistics() error {
 	}
 	l.checkGauges("the only request was aborted")
 	return nil
+}
+
+// abortLone aborts the only request, and tells whether it was open when the engine read its abort.
+func (l *live) abortLone() (hit bool, err error) {
+	victim, err := l.ask(l.prompt(12), greedy(l.long()))
+	if err != nil {
+		return false, err
+	}
+	if err := l.awaitOutput(victim); err != nil {
+		return false, err
+	}
+	err = l.abort(victim)
+	return victim.finish == protocol.Unfinished, err
 }
 
 // checkGauges compares the gauges that came last with those of an idle engine.
@@ -202,7 +203,7 @@ func (l *live) checkShutdown() error {
 		l.f.AddNote("the engine is kept alive")
 		return nil
 	}
-	a, err := l.ask(l.prompt(8), greedy(min(512, max(l.s.Engine.Ready.MaxModelLen/2, 2))))
+	a, err := l.ask(l.prompt(8), greedy(l.long()))
 	if err != nil {
 		return err
 	}

@@ -75,26 +75,34 @@ func laterToken(tokens []uint32) uint32 {
 // ended, is nothing. A real engine says nothing of an aborted request; whether an
 // engine ends it with an output is left to it, until it has read the abort.
 func (l *live) checkAbort() error {
-	const tries = 5 // an engine that is quick may be done before it reads an abort
-	for range tries {
-		hit, err := l.abortSome()
-		if err != nil || hit {
-			return err
+	hit, err := l.tryAborts(l.abortSome)
+	if err == nil && !hit {
+		l.f.AddNote("every request had ended before the engine read its abort, so only the use of their ids was judged")
+	}
+	return err
+}
+
+// tryAborts aborts requests until one is open when the engine reads its abort: an engine that is quick may be done before.
+func (l *live) tryAborts(abort func() (hit bool, err error)) (hit bool, err error) {
+	for range 5 {
+		if hit, err = abort(); hit || err != nil {
+			break
 		}
 	}
-	l.f.AddNote("every request had ended before the engine read its abort, so only the use of their ids was judged")
-	return nil
+	return hit, err
 }
+
+// long is how many tokens a request asks for that is to be open for a while.
+func (l *live) long() int { return min(512, max(l.s.Engine.Ready.MaxModelLen/2, 2)) }
 
 // abortSome makes one try, and tells whether a request was open when the engine read
 // its abort.
 func (l *live) abortSome() (hit bool, err error) {
-	long := min(512, max(l.s.Engine.Ready.MaxModelLen/2, 2))
 	var others, victims []*ask
 	for i := range 6 {
 		list, tokens := &others, 16
 		if i%2 == 0 {
-			list, tokens = &victims, long
+			list, tokens = &victims, l.long()
 		}
 		a, err := l.ask(l.prompt(10+i), greedy(tokens))
 		if err != nil {

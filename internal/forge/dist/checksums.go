@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 )
 
 // Names in dist/ and in release/.
@@ -82,7 +84,7 @@ func sumFiles(dir string, wanted func(name string) bool) (checksums, error) {
 		if file.IsDir() || !wanted(file.Name()) {
 			continue
 		}
-		if sums[file.Name()], err = sumFile(filepath.Join(dir, file.Name())); err != nil {
+		if sums[file.Name()], err = filedigest.SHA256(filepath.Join(dir, file.Name())); err != nil {
 			return nil, err
 		}
 	}
@@ -90,19 +92,6 @@ func sumFiles(dir string, wanted func(name string) bool) (checksums, error) {
 		return nil, fmt.Errorf("nothing built in %s: run make dist", dir)
 	}
 	return sums, nil
-}
-
-func sumFile(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	digest := sha256.New()
-	if _, err := io.Copy(digest, file); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(digest.Sum(nil)), nil
 }
 
 // differences says, a line each, what got has otherwise than want. The names tell where each comes from.
@@ -169,7 +158,7 @@ func (p *product) tree(ctx context.Context) (string, error) {
 		if strings.ContainsAny(name, "\\\n\r\"'") {
 			return "", fmt.Errorf("%q: scripts/install.sh cannot read such a name: rename the file", name)
 		}
-		sums[name], err = sumFile(filepath.Join(p.root, name))
+		sums[name], err = filedigest.SHA256(filepath.Join(p.root, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("%s is deleted, but not committed as such", name)
 		} else if err != nil {

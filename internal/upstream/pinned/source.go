@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
@@ -58,7 +59,7 @@ func (s Source) Open(ctx context.Context) (*pypi.Wheel, error) {
 func (s Source) Key() (key string, sure bool, err error) {
 	switch {
 	case s.Path != "":
-		key, err = Digest(s.Path)
+		key, err = filedigest.SHA256(s.Path)
 		return key, true, err
 	case s.File.SHA256 != "":
 		return s.File.SHA256, true, nil
@@ -198,7 +199,7 @@ func (s Source) Save(ctx context.Context, dir string) (path string, err error) {
 // DigestsOf are those of a wheel on disk.
 func DigestsOf(path string) (w Wheel, err error) {
 	w.Name = filepath.Base(path)
-	if w.SHA256, err = Digest(path); err != nil {
+	if w.SHA256, err = filedigest.SHA256(path); err != nil {
 		return w, err
 	}
 	wheel, err := pypi.OpenFile(path)
@@ -215,25 +216,4 @@ func DigestsOf(path string) (w Wheel, err error) {
 	}
 	w.Python, err = pyclient.Digest(wheel)
 	return w, err
-}
-
-// Digest returns the sha256 of a file, in hexadecimal digits.
-func Digest(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no regular file", path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, file); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/coverage"
 )
 
 // Description says what is under test.
@@ -22,6 +23,8 @@ type (
 	Summary     = check.Summary
 	LineSummary = check.LineSummary
 	Counts      = check.Counts
+	// Coverage is how much of the wire of a line its goldens show.
+	Coverage = coverage.Summary
 )
 
 // Report is the outcome of a run.
@@ -37,6 +40,8 @@ type Report struct {
 	// Flags are those that a command needs to run a case of the report on the
 	// same inputs, besides the selection of the case. The runner leaves it empty.
 	Flags []string
+	// Coverage has an entry for each line whose goldens were read.
+	Coverage []Coverage
 }
 
 // NewReport sums up the results of a run, in their order.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
@@ -61,6 +63,9 @@ type Runner struct {
 	// Now tells which expectations have expired, default [time.Now].
 	Now func() time.Time
 
+	// Coverage asks for the names of all that is covered, and of all that is not.
+	Coverage bool
+
 	// Frontend is what the cases of the frontend suite are made of; nil for the others.
 	Frontend *FrontendUnderTest
 }
@@ -68,7 +73,8 @@ type Runner struct {
 // run is one run of a [Runner], whose settings it has with the defaults filled in.
 type run struct {
 	Runner
-	env *sut.Env
+	env     *sut.Env
+	covered []*coverage.Line
 }
 
 // begin starts a run. It leaves the runner as it is.
@@ -99,6 +105,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	for i, c := range cases {
 		if i == 0 || !sameGolden(c, cases[i-1]) {
 			g = run.load(ctx, c)
+			run.cover(g)
 		}
 		result := expected.Apply(run.runCase(ctx, g, c))
 		if r.Progress != nil {
@@ -111,8 +118,24 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	report := NewReport(results, took)
 	report.Subject = r.Subject
 	report.Subject.Versions = run.env.Versions
+	for _, l := range run.covered {
+		report.Coverage = append(report.Coverage, l.Summarise(r.Coverage))
+	}
 	report.Blame(expected.Failures...)
 	return report
+}
+
+// cover adds what a golden holds to what is known of its line.
+func (r *run) cover(g *check.Golden) {
+	if g.Codec == nil || g.ReadErr != nil || g.Mismatch != nil {
+		return
+	}
+	at := slices.IndexFunc(r.covered, func(l *coverage.Line) bool { return l.Line == g.Codec.Line() })
+	if at < 0 {
+		at = len(r.covered)
+		r.covered = append(r.covered, coverage.New(g.Codec))
+	}
+	r.covered[at].AddGolden(g)
 }
 
 // prefetch lets the store get the goldens ahead of the cases, if it can.

@@ -44,6 +44,7 @@ type conformOptions struct {
 	plan       planOptions
 	subject    subjectOptions
 	selfTest   bool
+	coverage   bool
 
 	given *pflag.FlagSet // those of the command
 }
@@ -89,6 +90,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "longest fetch of a golden, and longest case")
 	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
+	flags.BoolVar(&opts.coverage, "coverage", false, "name in the report every field, method and kind of message of the wire that the goldens show, and every gap; without it the report only counts them")
 	opts.given = flags
 	opts.store.addFlags(flags)
 	opts.subject.addFlags(flags)
@@ -146,7 +148,7 @@ func judgeCases(
 	if err != nil {
 		return err
 	}
-	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all}
+	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all, Coverage: opts.coverage}
 	if err := opts.subject.configure(env, &runner, sel.Suite, opts.model, cases); err != nil {
 		return err
 	}

@@ -27,6 +27,8 @@ type Document struct {
 	Problems []conformance.Failure `json:"problems"`
 	Lines    []Line                `json:"lines"`
 	Cases    []Case                `json:"cases"`
+	// Coverage is how much of the wire the goldens show, by line.
+	Coverage []Coverage `json:"coverage,omitempty"`
 }
 
 // Counts are how many cases had each verdict, and Line sums up those of a vLLM line.
@@ -34,6 +36,9 @@ type (
 	Counts = check.Counts
 	Line   = check.LineSummary
 )
+
+// Coverage is that of a line.
+type Coverage = conformance.Coverage
 
 // Run is one run of the tool.
 type Run struct {

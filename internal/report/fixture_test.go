@@ -9,6 +9,8 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/coverage"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -121,7 +123,31 @@ func allSortsOfWrong() *conformance.Report {
 		unfetched, unjudged,
 	}, 20*time.Millisecond)
 	r.Flags = []string{"--manifest", "my manifest.toml", "--bucket", "s3://goldens/main"}
+	r.Coverage = []conformance.Coverage{partlyCovered()}
 	return r
+}
+
+// partlyCovered is a line of which one field is seen, with all names.
+func partlyCovered() conformance.Coverage {
+	field := func(name string, direction protocol.Direction, feature string, seen bool) coverage.FieldState {
+		return coverage.FieldState{Name: name, Direction: direction, Feature: feature, Seen: seen, Varied: seen}
+	}
+	fields := []coverage.FieldState{
+		field("EngineCoreRequest.lora_request", protocol.ToEngine, "LoRA", false),
+		field("EngineCoreOutput.new_token_ids", protocol.ToFrontend, "requests and outputs", true),
+	}
+	return conformance.Coverage{
+		Line: newest.Name, Fields: coverage.Counts{Declared: 2, Seen: 1, Varied: 1},
+		Directions: []coverage.Way{
+			{Direction: protocol.ToEngine, Counts: coverage.Counts{Declared: 1}},
+			{Direction: protocol.ToFrontend, Counts: coverage.Counts{Declared: 1, Seen: 1, Varied: 1}},
+		},
+		Utilities: coverage.Share{Declared: 2, Seen: 1}, Messages: coverage.Share{Declared: 3, Seen: 3}, Frontends: []string{"vllm-rs"},
+		Details: &coverage.Details{
+			Fields: fields, Members: []coverage.ItemState{}, Messages: []coverage.ItemState{},
+			Utilities: []coverage.ItemState{{Name: "add_lora", Feature: "LoRA"}, {Name: "is_sleeping", Feature: "weights, sleep, pause", Seen: true}},
+		},
+	}
 }
 
 // expectations is a run with cases that are known to fail, and a problem.

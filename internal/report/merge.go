@@ -33,6 +33,7 @@ func Merge(documents []Named) (*Document, error) {
 		merged.DurationMs += d.DurationMs
 		maps.Copy(merged.Findings, d.Findings)
 		merged.addProblems(d.Problems)
+		merged.addCoverage(d.Coverage)
 	}
 	cases, err := mergeCases(documents)
 	if err != nil {
@@ -59,6 +60,21 @@ func (d *Document) addProblems(problems []conformance.Failure) {
 			d.Problems = append(d.Problems, p)
 		}
 	}
+}
+
+// addCoverage takes over what is covered of lines. Of a line that several documents have, the one that shows most counts:
+// what each of them covers that the others do not, their sums do not say.
+func (d *Document) addCoverage(lines []Coverage) {
+	for _, c := range lines {
+		at := slices.IndexFunc(d.Coverage, func(known Coverage) bool { return known.Line == c.Line })
+		switch {
+		case at < 0:
+			d.Coverage = append(d.Coverage, c)
+		case d.Coverage[at].Fields.Seen < c.Fields.Seen:
+			d.Coverage[at] = c
+		}
+	}
+	slices.SortStableFunc(d.Coverage, func(a, b Coverage) int { return compareLines(a.Line, b.Line) })
 }
 
 func mergeCases(documents []Named) ([]Case, error) {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func only(r *conformance.Report, wanted func(conformance.Case) bool) *Document {
 		}
 	}
 	part := conformance.NewReport(results, r.Duration)
-	part.Subject, part.Flags = r.Subject, r.Flags
+	part.Subject, part.Flags, part.Coverage = r.Subject, r.Flags, r.Coverage
 	return New(part, someRun())
 }
 
@@ -45,6 +46,27 @@ func TestMergeIsOneRun(t *testing.T) {
 	sorted.Cases = append([]Case{whole.Cases[4]}, append(append([]Case{}, whole.Cases[:4]...), whole.Cases[5:]...)...)
 	if diff := cmp.Diff(&sorted, merged); diff != "" {
 		t.Errorf("-whole +merged:\n%s", diff)
+	}
+}
+
+// TestMergeKeepsTheBestCoverage: of a line that two documents have, that which shows more is kept.
+func TestMergeKeepsTheBestCoverage(t *testing.T) {
+	document := func(name, line string, seen int) Named {
+		r := allPassed()
+		r.Coverage = []conformance.Coverage{{Line: line}}
+		r.Coverage[0].Fields.Seen = seen
+		return Named{name, New(r, someRun())}
+	}
+	merged, err := Merge([]Named{document("a", "0.32", 5), document("b", "0.33", 7), document("c", "0.32", 6), document("d", "0.33", 2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range merged.Coverage {
+		got = append(got, fmt.Sprintf("%s %d", c.Line, c.Fields.Seen))
+	}
+	if want := "0.33 7, 0.32 6"; strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %s", got, want)
 	}
 }
 

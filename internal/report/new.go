@@ -47,7 +47,7 @@ func New(r *conformance.Report, m Meta) *Document {
 	if m.Started.IsZero() {
 		run.Started = time.Time{}
 	}
-	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems)}
+	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems), Coverage: r.Coverage}
 	for i := range r.Results {
 		d.Cases = append(d.Cases, m.caseOf(&r.Results[i], r.Flags))
 	}

@@ -40,6 +40,7 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 	}
 	p.expected(&b, d)
 	p.problems(&b, d)
+	coverageText(&b, d)
 	fmt.Fprintf(&b, "\n%s\n", p.paint(d.Verdict, safetext.Line(Verdict(d))))
 	_, err := w.Write(b.Bytes())
 	return err

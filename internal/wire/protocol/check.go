@@ -52,7 +52,7 @@ const maxMismatches = 16
 // refer to by number. No mismatch means that the line's engine decodes it as it was
 // meant.
 func (c *Codec) CheckRequest(payload []byte, aux ...[]byte) []Mismatch {
-	return c.check("EngineCoreRequest", "EngineCoreRequest", payload, aux)
+	return c.check(KindRequest, payload, aux)
 }
 
 // CheckOutputs is [Codec.CheckRequest] for what an engine sends on an output
@@ -61,29 +61,29 @@ func (c *Codec) CheckOutputs(frame []byte, aux ...[]byte) []Mismatch {
 	if string(frame) == EngineDead {
 		return nil
 	}
-	return c.check("EngineCoreOutputs", "EngineCoreOutputs", frame, aux)
+	return c.check(KindOutputs, frame, aux)
 }
 
 // CheckReady is [Codec.CheckRequest] for a registration.
 func (c *Codec) CheckReady(payload []byte) []Mismatch {
-	return c.check("EngineCoreReadyResponse", "EngineCoreReadyResponse", payload, nil)
+	return c.check(KindReady, payload, nil)
 }
 
 // CheckInit is [Codec.CheckRequest] for the frontend's answer to HELLO.
 func (c *Codec) CheckInit(payload []byte) []Mismatch {
-	return c.check("EngineHandshakeMetadata", "EngineHandshakeMetadata", payload, nil)
+	return c.check(KindInit, payload, nil)
 }
 
 // CheckAbort is [Codec.CheckRequest] for the payload of an ABORT message.
 func (c *Codec) CheckAbort(payload []byte) []Mismatch {
-	return c.check("Abort", "list[str]", payload, nil)
+	return c.check(KindAbort, payload, nil)
 }
 
 // CheckUtility is [Codec.CheckRequest] for the payload of a UTILITY message: the
 // method is one of the line's engine, and the arguments are as many and of the
 // types that its signature takes.
 func (c *Codec) CheckUtility(payload []byte, aux ...[]byte) []Mismatch {
-	return c.check("UtilityCall", utilityCallType, payload, aux)
+	return c.check(KindUtility, payload, aux)
 }
 
 // CheckMessage checks whatever a frontend sends on an input socket: the frame
@@ -124,17 +124,17 @@ func frameSizes(frames [][]byte) string {
 
 // check examines one message and, where it does not fit, looks for the lines it
 // does fit.
-func (c *Codec) check(root, annotation string, payload []byte, aux [][]byte) []Mismatch {
+func (c *Codec) check(kind MessageKind, payload []byte, aux [][]byte) []Mismatch {
 	if err := pack.Validate(payload); err != nil {
-		return []Mismatch{{Path: root, Expected: "one well-formed message", Actual: err.Error()}}
+		return []Mismatch{{Path: kind.Name, Expected: "one well-formed message", Actual: err.Error()}}
 	}
-	found := c.rules().examine(root, annotation, payload, aux, c.others)
+	found := c.rules().examine(kind, payload, aux, c.others)
 	if len(found) == 0 {
 		return nil
 	}
 	var fits []string
 	for _, other := range c.others() {
-		if len(other.examine(root, annotation, payload, aux, nil)) == 0 {
+		if len(other.examine(kind, payload, aux, nil)) == 0 {
 			fits = append(fits, other.profile.Line)
 		}
 	}
@@ -171,6 +171,7 @@ type examination struct {
 	path   []place
 	found  []Mismatch
 	others func() []*rules // for hints; nil asks for none
+	survey *Survey         // takes what is seen; nil where only mismatches count
 }
 
 // place is one step of a path: a field, or an index where the name is empty.
@@ -180,14 +181,15 @@ type place struct {
 }
 
 // examine returns what is wrong with a well-formed message.
-func (r *rules) examine(root, annotation string, payload []byte, aux [][]byte, others func() []*rules) []Mismatch {
-	x := &examination{rules: r, cur: pack.NewCursor(payload), aux: aux, path: []place{{name: root}}, others: others}
-	x.value(r.parse(annotation))
+func (r *rules) examine(kind MessageKind, payload []byte, aux [][]byte, others func() []*rules) []Mismatch {
+	x := &examination{rules: r, cur: pack.NewCursor(payload), aux: aux, path: []place{{name: kind.Name}}, others: others}
+	x.value(r.parse(kind.Type))
 	return x.found
 }
 
 // value checks the next value.
 func (x *examination) value(s shape) {
+	x.seesMember(s)
 	if k := x.cur.Kind(); !s.takes(k) {
 		x.mismatch(s.String())
 		x.skip()
@@ -343,6 +345,9 @@ func (x *examination) arguments(method string, parameters []parameter) {
 		required = i
 	}
 	x.path = append(x.path, place{name: method})
+	if x.survey != nil {
+		x.survey.Calls = append(x.survey.Calls, method)
+	}
 	if n < required || n > len(parameters) {
 		x.report("the arguments of "+method+signature, plural.Count(n, "argument"))
 	}

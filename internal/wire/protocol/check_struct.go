@@ -70,6 +70,7 @@ func (s *structShape) checkArray(x *examination) {
 func (s *structShape) checkField(x *examination, i int) {
 	before := len(x.found)
 	at := x.cur.Offset()
+	x.sees(s, i)
 	x.at(place{name: s.declared.Fields[i].Name}, s.types[i])
 	if len(x.found) == before {
 		return
@@ -113,6 +114,7 @@ func (s *structShape) checkMap(x *examination) {
 func (s *structShape) checkKey(x *examination, key string, at pack.Cursor, twice bool) {
 	i := s.declared.Index(key)
 	if i >= 0 && !twice {
+		x.sees(s, i)
 		x.at(place{name: key}, s.types[i])
 		return
 	}
@@ -280,22 +282,25 @@ func (s unionShape) takes(k pack.Kind) bool {
 }
 
 func (s unionShape) check(x *examination) {
-	start, before := x.cur, len(x.found)
+	start, before, seen := x.cur, len(x.found), x.survey.length()
 	var best []Mismatch
+	var of Survey // the best
 	for _, o := range s.options {
 		if !o.takes(start.Kind()) {
 			continue
 		}
 		x.cur = start
+		x.seesMember(o)
 		o.check(x)
-		found := slices.Clone(x.found[before:])
-		x.found = x.found[:before]
-		if len(found) == 0 {
+		if len(x.found) == before {
 			return
 		}
+		found, saw := slices.Clone(x.found[before:]), x.survey.from(seen)
+		x.found = x.found[:before]
 		if best == nil || len(found) < len(best) {
-			best = found
+			best, of = found, saw
 		}
 	}
 	x.found = append(x.found, best...)
+	x.survey.add(of)
 }

@@ -1,0 +1,186 @@
+package coverage
+
+import (
+	"encoding/hex"
+	"hash/maphash"
+	"maps"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// Line is what is covered of the wire of a line.
+type Line struct {
+	Line      string
+	Fields    []*Field
+	Utilities []*Item
+	Members   []*Item // of enumerations, "FinishReason.STOP"
+	Messages  []*Item // kinds of message
+	// Frontends are whose requests the messages hold, and Runners whose log-probabilities:
+	// vLLM has two model runners.
+	Frontends, Runners []string
+
+	codec  *protocol.Codec
+	fields map[*protocol.Field]*Field
+	items  map[string]*Item
+	survey protocol.Survey
+}
+
+// Field is a field of a struct that a message can hold.
+type Field struct {
+	Direction    protocol.Direction
+	Struct, Name string
+	Type         string // as Python declares it
+	Feature      string
+	// Seen: some message has another value than the default. Values is how many different
+	// ones were seen, the default among them, up to several.
+	Seen   bool
+	Values int
+
+	declared *protocol.Field
+	hashes   [several]uint64
+}
+
+// Item is something else that is seen or not: a method, a member of an enumeration, a kind of message.
+type Item struct {
+	Name string
+	Seen bool
+}
+
+// several different values are enough: more are not counted.
+const several = 2
+
+// FullName is "EngineCoreOutput.finish_reason".
+func (f *Field) FullName() string { return f.Struct + "." + f.Name }
+
+// Varied tells whether several values were seen.
+func (f *Field) Varied() bool { return f.Seen && f.Values == several }
+
+// New is the wire of a line, of which nothing is covered.
+func New(codec *protocol.Codec) *Line {
+	l := &Line{Line: codec.Line(), codec: codec, fields: map[*protocol.Field]*Field{}, items: map[string]*Item{}}
+	for _, d := range codec.Declared() {
+		f := &Field{Direction: d.Direction, Struct: d.Struct, Name: d.Name, Type: d.Type, declared: d.Field}
+		f.Feature = featureOf(f.FullName())
+		l.Fields, l.fields[d.Field] = append(l.Fields, f), f
+	}
+	profile := codec.Profile()
+	item := func(list *[]*Item, kind, name string) {
+		i := &Item{Name: name}
+		*list, l.items[kind+name] = append(*list, i), i
+	}
+	for _, name := range slices.Sorted(maps.Keys(profile.Utilities)) {
+		item(&l.Utilities, utility, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(profile.Enums)) {
+		for _, m := range profile.Enums[name].Members {
+			item(&l.Members, member, name+"."+m.Name)
+		}
+	}
+	for _, name := range messageNames(profile) {
+		item(&l.Messages, message, name)
+	}
+	return l
+}
+
+// The kinds of items, which begin their keys.
+const (
+	utility = "utility "
+	member  = "member "
+	message = "message "
+)
+
+// see notes that there is an item. One that the line does not have is none.
+func (l *Line) see(kind, name string) {
+	if i := l.items[kind+name]; i != nil {
+		i.Seen = true
+	}
+}
+
+// AddGolden adds what a golden holds that has been read.
+func (l *Line) AddGolden(g *check.Golden) {
+	for i := range g.Frames {
+		l.Add(&g.Frames[i])
+	}
+	if g.Frames == nil && g.Trace != nil {
+		if ready, err := hex.DecodeString(trace.Or(g.Trace.Meta.ReadyResponseHex, "")); err == nil && len(ready) > 0 {
+			l.see(message, registration)
+			l.payload(protocol.KindReady, ready)
+		}
+	}
+}
+
+// payload adds what the payload of a message holds.
+func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte) {
+	l.codec.Survey(&l.survey, kind, payload, aux...)
+	for _, v := range l.survey.Fields {
+		f := l.fields[v.Field]
+		f.add(v)
+		switch f.FullName() {
+		case "SamplingParams.temperature":
+			l.Frontends = noted(l.Frontends, frontendOf(v))
+		case "LogprobsLists.logprob_token_ids":
+			l.Runners = noted(l.Runners, runnerOf(v))
+		}
+	}
+	for _, m := range l.survey.Members {
+		l.see(member, m.Enum+"."+m.Member)
+	}
+	for _, call := range l.survey.Calls {
+		l.see(utility, call)
+	}
+}
+
+var seed = maphash.MakeSeed()
+
+// add adds a value.
+func (f *Field) add(v protocol.FieldValue) {
+	if f.Seen && f.Values == several {
+		return
+	}
+	hash := maphash.Bytes(seed, v.Raw)
+	if slices.Contains(f.hashes[:f.Values], hash) {
+		return
+	}
+	if f.Values < several {
+		f.hashes[f.Values] = hash
+		f.Values++
+	}
+	f.Seen = f.Seen || !v.IsDefault()
+}
+
+// frontendOf tells which frontend has written a request by the width of a float: vllm-rs has
+// 32 bits, Python 64.
+func frontendOf(v protocol.FieldValue) string {
+	if len(v.Raw) == len(pack.AppendFloat32(nil, 0)) {
+		return "vllm-rs"
+	}
+	return "Python"
+}
+
+// runnerOf tells which of vLLM's model runners has made a table of log-probabilities by the
+// type of its token ids.
+func runnerOf(v protocol.FieldValue) string {
+	cur := pack.NewCursor(v.Raw)
+	if n, err := cur.ArrayLen(); err != nil || n < 1 {
+		return ""
+	}
+	switch dtype, _ := cur.StrString(); dtype {
+	case "<i4":
+		return "V1"
+	case "<i8":
+		return "V2"
+	}
+	return ""
+}
+
+// noted adds a name that is not empty, once.
+func noted(names []string, name string) []string {
+	if name == "" || slices.Contains(names, name) {
+		return names
+	}
+	return slices.Sorted(slices.Values(append(names, name)))
+}

@@ -95,9 +95,31 @@ type Report struct {
 	Knobs     Outcome     `json:"knobs"`
 	Criteria  []Criterion `json:"criteria"`
 	// Pass is whether all criteria are met.
-	Pass bool `json:"pass"`
-	// Notes say what was left out of the recordings that were learned from.
+	Pass       bool       `json:"pass"`
+	Confidence Confidence `json:"confidence"`
+	// Notes say what was left out of the recordings that were learned from, and what they contradict each other in.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// Confidence is how far step times can be known from the recordings at all, as parts of them. All are 0 if the recordings do
+// not show whole steps.
+type Confidence struct {
+	// Spread is by how much recordings differ in what the same step takes, a standard deviation.
+	Spread float64 `json:"spread"`
+	// Learned is by how much the learned times may be off (two standard errors), and Expected by how much they may be off
+	// from those of the predicted recordings, as noise alone may have it.
+	Learned  float64 `json:"learned"`
+	Expected float64 `json:"expected"`
+	// TooNoisy tells that Learned exceeds what a median may be off: another prediction may pass or fail by chance.
+	TooNoisy bool `json:"too_noisy"`
+}
+
+func (o *Options) confidence(fit *latency.Fit) Confidence {
+	spread, uncertain := fit.Noise()
+	c := Confidence{Spread: spread, Learned: 2 * uncertain}
+	c.Expected = 2 * math.Sqrt(uncertain*uncertain+spread*spread/float64(len(o.Predict)))
+	c.TooNoisy = c.Learned > o.MedianTolerance
+	return c
 }
 
 // Prediction is what became of one of the recordings that were predicted.
@@ -163,7 +185,7 @@ func Calibrate(o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Runs: o.Runs, Seed: o.Seed, Notes: fit.Notes()}
+	r := &Report{Runs: o.Runs, Seed: o.Seed, Confidence: o.confidence(fit), Notes: fit.Notes()}
 	for _, t := range o.Fit {
 		r.Fit = append(r.Fit, Source{t.Name, len(t.Records)})
 	}

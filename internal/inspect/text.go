@@ -31,6 +31,14 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 		out.printf("\n")
 	}
 	out.printf("runs          %d\n", r.Runs)
+	if c := r.Confidence; c.Spread > 0 {
+		out.printf("confidence    recordings differ by %.1f %% in what the same step takes; learned to within %.1f %%; up to %.1f %% off is noise\n",
+			100*c.Spread, 100*c.Learned, 100*c.Expected)
+		if c.TooNoisy {
+			out.printf("warning       the recordings to learn from are too noisy for a limit of %.1f %%: stop other work on the machine and "+
+				"record again, or record more takes\n", 100*r.Criteria[0].Limit)
+		}
+	}
 	for _, note := range r.Notes {
 		out.printf("note          %s\n", clean(note))
 	}

@@ -94,6 +94,7 @@ func newFit(budget int, transfer Knobs, g *gathered) *Fit {
 	f.law = newChunkLaw(seen)
 	f.floor = premium(g.records, f.law, budget)
 	if f.steps = newStepLaw(g.steps); f.steps != nil {
+		f.notes = append(f.notes, f.steps.notes...)
 		f.borrowChunks()
 		f.idle = f.idleTimes(g.points)
 	}
@@ -134,6 +135,21 @@ func (f *Fit) idleTimes(points []point) []float64 {
 	}
 	slices.Sort(idle)
 	return thinned(untilOutliers(idle, f.charged(1, 1)))
+}
+
+// Noise tells how sure the time of a usual step is, as parts of it: spread is by how much recordings differ, a standard deviation,
+// and uncertain by how much what was learned from all of them may be off. Of a single recording both are how much its speed changed
+// while it was made. They are 0 if the recordings do not show whole steps.
+func (f *Fit) Noise() (spread, uncertain float64) {
+	if f.steps == nil {
+		return 0, 0
+	}
+	all := 0.0
+	for _, v := range f.steps.levels {
+		steps := float64(v.steps)
+		spread, uncertain, all = spread+v.spread*steps, uncertain+v.uncertain*steps, all+steps
+	}
+	return spread / all, uncertain / all
 }
 
 // Drafts is the most tokens that the recordings saw accepted beyond the first in a step,

@@ -44,9 +44,13 @@ func gather(traces []*trace.Trace, budget int) (*gathered, error) {
 			names(traces))
 	}
 	g := &gathered{sizes: sizesOf(traces)}
-	for _, t := range traces {
+	for i, t := range traces {
 		g.trace(t)
-		g.steps = append(g.steps, stepsOf(t.Records, budget)...)
+		steps := stepsOf(t.Records, budget)
+		for j := range steps {
+			steps[j].take = i
+		}
+		g.steps = append(g.steps, steps...)
 	}
 	g.finish()
 	return g, nil

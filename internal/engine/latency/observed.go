@@ -17,7 +17,7 @@ type step struct {
 	chunks, tokens int
 	pairs          float64
 	full           bool // the step used its whole budget
-	position       int  // in its recording
+	position, take int  // in its recording, and which recording that is
 }
 
 // requests is how many the step served.

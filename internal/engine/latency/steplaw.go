@@ -26,17 +26,11 @@ type stepLaw struct {
 	// sorted; there is one in every pausesEvery ms. Long steps meet more of them, and not longer ones.
 	pauses      []float64
 	pausesEvery float64
-}
-
-// A level is what steps with about so many requests take.
-type level struct {
-	requests, ms float64
+	notes       []string
 }
 
 const (
 	stepsLeast = 100  // clean steps without which there is no law
-	levelLeast = 20   // clean steps that make a level
-	levelMs    = 1e-3 // the least a level takes, so that times can be told as parts of it
 	noiseMost  = 4096 // factors that are kept
 	// hidesBetter is how much better the law must tell the recorded times with chunks
 	// hidden than with chunks added.
@@ -62,7 +56,7 @@ func newStepLaw(steps []step) *stepLaw {
 		return nil
 	}
 	l := &stepLaw{perContext: contextSlope(clean)}
-	l.levels = levelsOf(clean, l.perContext)
+	l.levels, l.notes = levelsOf(clean, l.perContext)
 	l.fitChunks(mixed)
 	l.deviate(steps)
 	return l
@@ -112,7 +106,8 @@ func (l *stepLaw) usual(steps []step) float64 {
 	return all[len(all)/2]
 }
 
-// paused is how much longer a step of so many ms takes because of pauses; u is a draw.
+// paused is how much longer a step of so many ms takes because of pauses; u is a draw. With the same draw a longer step never has
+// the shorter pause.
 func (l *stepLaw) paused(ms, u float64) float64 {
 	if len(l.pauses) == 0 {
 		return 0
@@ -121,7 +116,7 @@ func (l *stepLaw) paused(ms, u float64) float64 {
 	if u >= chance {
 		return 0
 	}
-	return quantile(l.pauses, u/chance)
+	return quantile(l.pauses, 1-u/chance)
 }
 
 // byRequests sorts steps into groups of the same number of requests.
@@ -139,51 +134,6 @@ func byRequests(steps []step) [][]step {
 		from = to
 	}
 	return groups
-}
-
-// contextSlope is what a token of context adds to a step: the slope within the groups of
-// equally many requests, at least 0.
-func contextSlope(steps []step) float64 {
-	var xx, xy float64
-	for _, group := range byRequests(steps) {
-		// Sorted by time: the slowest tenth may have been slow for other reasons.
-		group = group[:len(group)-len(group)/10]
-		var x, y float64
-		for _, s := range group {
-			x += float64(s.context) / float64(len(group))
-			y += s.ms / float64(len(group))
-		}
-		for _, s := range group {
-			dx := float64(s.context) - x
-			xx += dx * dx
-			xy += dx * (s.ms - y)
-		}
-	}
-	if xx == 0 {
-		return 0
-	}
-	return max(xy/xx, 0)
-}
-
-// levelsOf groups the steps by requests, neighbours together until they are enough.
-func levelsOf(steps []step, perContext float64) []level {
-	var levels []level
-	var requests float64
-	var times []float64
-	groups := byRequests(steps)
-	for i, group := range groups {
-		for _, s := range group {
-			requests += float64(s.requests())
-			times = append(times, s.ms-perContext*float64(s.context))
-		}
-		if len(times) < levelLeast && (i < len(groups)-1 || len(levels) > 0) {
-			continue
-		}
-		slices.Sort(times)
-		levels = append(levels, level{requests / float64(len(times)), max(times[len(times)/2], levelMs)})
-		requests, times = 0, nil
-	}
-	return levels
 }
 
 // decodes is what a step takes without its chunks.
@@ -352,8 +302,11 @@ func (l *stepLaw) time(s *Step, pacer *Decode) float64 {
 		tokens += s.Chunks[i].Tokens
 		pair += pairs(s.Chunks[i].Tokens, s.Chunks[i].Depth)
 	}
-	ms := l.together(l.decodes(len(s.Decodes)+len(s.Chunks), context), tokens, pair)
-	ms *= quantile(l.noise(s), pacer.Request.uniform(drawStep, pacer.Context))
+	draw := pacer.Request.uniform(drawStep, pacer.Context)
+	ms := l.together(l.decodes(len(s.Decodes)+len(s.Chunks), context), tokens, pair) * quantile(l.noise(s), draw)
+	if tokens > 0 { // however steps with chunks scatter, none is shorter than it were without
+		ms = max(ms, l.decodes(len(s.Decodes), context)*quantile(l.clean, draw))
+	}
 	return ms + l.paused(ms, pacer.Request.uniform(drawPause, pacer.Context))
 }
 
@@ -376,13 +329,18 @@ func (l *stepLaw) chunks(requests, tokens int, pairs float64) float64 {
 // thinned sorts the factors, and keeps some of many, evenly.
 func thinned(factors []float64) []float64 {
 	slices.Sort(factors)
-	n := len(factors)
-	if n <= noiseMost {
-		return factors
+	return evenly(factors, noiseMost)
+}
+
+// evenly keeps so many of the values, from the first to the last.
+func evenly[T any](values []T, most int) []T {
+	n := len(values)
+	if n <= most {
+		return values
 	}
-	kept := make([]float64, noiseMost)
+	kept := make([]T, most)
 	for i := range kept {
-		kept[i] = factors[i*(n-1)/(noiseMost-1)]
+		kept[i] = values[i*(n-1)/(most-1)]
 	}
 	return kept
 }

@@ -309,7 +309,7 @@ func TestStepsOf(t *testing.T) {
 func TestStepTime(t *testing.T) {
 	law := func(hides bool) *stepLaw {
 		return &stepLaw{
-			levels: []level{{2, 10}, {4, 20}, {6, 20}}, perContext: 0.01, once: 1, chunk: chunkLaw{0.1, 0.001}, hides: hides,
+			levels: []level{{requests: 2, ms: 10}, {requests: 4, ms: 20}, {requests: 6, ms: 20}}, perContext: 0.01, once: 1, chunk: chunkLaw{0.1, 0.001}, hides: hides,
 			clean: []float64{1}, mixed: slices.Repeat([]float64{2}, observationsLeast),
 			full: slices.Repeat([]float64{3}, observationsLeast),
 		}
@@ -377,9 +377,9 @@ func TestPauses(t *testing.T) {
 		ms, u, want float64
 	}{
 		{"none", 10, 0.1, 0},
-		{"the shortest", 10, 0, 20},
+		{"the longest", 10, 0, 30},
 		{"between", 10, 0.05, 25},
-		{"a longer step meets more", 50, 0.1, 22},
+		{"a longer step meets more", 50, 0.1, 28},
 		{"one at most", 500, 0.5, 25},
 	} {
 		if diff := cmp.Diff(test.want, l.paused(test.ms, test.u), exact); diff != "" {

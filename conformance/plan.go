@@ -130,11 +130,11 @@ func nothingToAssert(goldens int, gating bool) string {
 }
 
 // goldenCases expands a fidelity case into its variants, and leaves out the
-// assertions that the golden's role has nothing for. One of role wire is raw
+// assertions that the golden's role has nothing for. One of role wire or frames is raw
 // frames, which show the registration and the streams among all else.
 func (s Selection) goldenCases(c Case) []Case {
 	switch {
-	case c.Golden.Role == manifest.Wire && c.Assertion == Schema, c.Golden.Role != manifest.Wire && c.Assertion == Wire:
+	case c.Golden.Role.Raw() && c.Assertion == Schema, c.Golden.Role != manifest.Wire && c.Assertion == Wire, c.Golden.Role != manifest.Frames && c.Assertion == Frames:
 		return nil
 	case c.Assertion != Fidelity:
 		return []Case{c}

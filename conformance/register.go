@@ -20,16 +20,20 @@ import (
 
 // Registration is a capture that is to become a golden.
 type Registration struct {
-	// Trace is the file that the tap wrote: a cassette, or for role wire its raw
-	// frames.
+	// Trace is the file that the tap wrote: a cassette, or for roles wire and frames its
+	// raw frames.
 	Trace string
+	// Others are the raw frames of the other engines of the session, if it had several; only for role frames.
+	Others []string
+	// Facts are what the raw frames do not say of the capture, as its recorder was not told; not for cassettes.
+	Facts Facts
 	// Line is the name or the tag of a line of Window.
 	Line string
 	// ID names the golden in its line. A golden of that name is replaced.
 	ID string
 	// Workload is what was asked of the engine; by default ID.
 	Workload string
-	// Role is fidelity, the default, schema or wire.
+	// Role is fidelity, the default, schema, wire or frames.
 	Role manifest.Role
 	// Scenario and Seed, unless given, are those of the golden that is replaced.
 	Scenario string
@@ -193,9 +197,9 @@ func (r *registrar) prepare(context.Context) error {
 	}
 	var problems []error
 	switch r.Role {
-	case manifest.Fidelity, manifest.Schema, manifest.Wire:
+	case manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames:
 	default:
-		problems = append(problems, fmt.Errorf("role %q cannot be registered: want %s, %s or %s", r.Role, manifest.Fidelity, manifest.Schema, manifest.Wire))
+		problems = append(problems, fmt.Errorf("role %q cannot be registered: want %s, %s, %s or %s", r.Role, manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames))
 	}
 	if r.ID == "" {
 		problems = append(problems, errors.New("the golden has no id"))
@@ -205,6 +209,12 @@ func (r *registrar) prepare(context.Context) error {
 	}
 	if r.Upload != "" && !isStore(r.Upload) {
 		problems = append(problems, fmt.Errorf("upload to %q: want s3://bucket, s3://bucket/prefix or file:///dir", r.Upload))
+	}
+	if r.Role != manifest.Frames && len(r.Others) > 0 {
+		problems = append(problems, fmt.Errorf("frames of other engines are given, and role %s has one engine: use role %s", r.Role, manifest.Frames))
+	}
+	if !r.Role.Raw() && r.Facts != (Facts{}) {
+		problems = append(problems, fmt.Errorf("facts of the capture are given, and a trace has its own: make it again of its raw frames with them, by record --from-frames"))
 	}
 	line, err := findLine(r.Window, r.Line)
 	if err != nil {
@@ -238,9 +248,14 @@ func orString(s, other string) string {
 
 // read reads the capture, checks it, and compresses it as it will be kept.
 func (r *registrar) read(context.Context) error {
-	raw, err := r.load()
+	raw, err := r.load(r.Trace)
 	if err != nil {
 		return err
+	}
+	if r.Role.Raw() && (len(r.Others) > 0 || r.Facts != (Facts{})) {
+		if raw, err = r.combine(raw); err != nil {
+			return err
+		}
 	}
 	c, err := r.capture(raw)
 	if err != nil {
@@ -259,18 +274,18 @@ func (r *registrar) read(context.Context) error {
 }
 
 // load reads the bytes of the capture.
-func (r *registrar) load() ([]byte, error) {
-	if !strings.HasSuffix(r.Trace, ".jsonl") && !strings.HasSuffix(r.Trace, ".jsonl.gz") {
-		return nil, refuse(ExitUsage, fmt.Errorf("trace %s: want a file that ends in .jsonl or .jsonl.gz", r.Trace))
+func (r *registrar) load(path string) ([]byte, error) {
+	if !strings.HasSuffix(path, ".jsonl") && !strings.HasSuffix(path, ".jsonl.gz") {
+		return nil, refuse(ExitUsage, fmt.Errorf("trace %s: want a file that ends in .jsonl or .jsonl.gz", path))
 	}
-	info, err := os.Stat(r.Trace)
+	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", r.Trace)
+		err = fmt.Errorf("%s: not a regular file", path)
 	}
 	if err != nil {
 		return nil, refuse(ExitUsage, fmt.Errorf("trace: %w", err))
 	}
-	f, err := os.Open(r.Trace)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, refuse(ExitInfra, fmt.Errorf("trace: %w", err))
 	}
@@ -280,7 +295,7 @@ func (r *registrar) load() ([]byte, error) {
 	case err != nil:
 		return nil, refuse(ExitInfra, fmt.Errorf("trace: %w", err))
 	case len(data) > golden.DefaultMaxSize:
-		return nil, refuse(ExitFail, fmt.Errorf("%s: more than the %d bytes that a golden may have", r.Trace, golden.DefaultMaxSize))
+		return nil, refuse(ExitFail, fmt.Errorf("%s: more than the %d bytes that a golden may have", path, golden.DefaultMaxSize))
 	}
 	return data, nil
 }

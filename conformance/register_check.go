@@ -25,7 +25,7 @@ func (r *registrar) capture(raw []byte) (*check.Golden, error) {
 	if c.Codec, err = check.CodecFor(r.line); err != nil {
 		return nil, err
 	}
-	if r.Role == manifest.Wire {
+	if r.Role.Raw() {
 		c.Trace = &trace.Trace{Name: r.Trace}
 		c.Trace.Meta, c.Frames, err = check.ReadFrames(raw, r.Trace, trace.IsGzip(r.Trace))
 		r.result.Messages = len(c.Frames)
@@ -165,6 +165,9 @@ func (r *registrar) checkConfig(f *check.Outcome, meta trace.Meta) {
 		hint := ""
 		if needed.flag != "" {
 			hint = ": record with " + needed.flag
+			if r.Role.Raw() {
+				hint += ", or give it to golden add"
+			}
 		}
 		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.%s is missing%s", r.Trace, needed.key, hint))
 	}

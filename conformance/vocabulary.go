@@ -72,6 +72,7 @@ const (
 	Schema     = check.Schema
 	Fidelity   = check.Fidelity
 	Wire       = check.Wire
+	Frames     = check.Frames
 )
 
 // Enforcement policies.

@@ -20,10 +20,16 @@ const (
 	Wire Role = "wire"
 	// Timing pins when tokens came.
 	Timing Role = "timing"
+	// Frames pins what both sides of the boundary said in a session, whatever it was: it is judged by itself, and needs no
+	// engine that can repeat it.
+	Frames Role = "frames"
 )
 
 // Roles are all roles there are.
-func Roles() []Role { return []Role{Schema, Fidelity, Wire, Timing} }
+func Roles() []Role { return []Role{Schema, Fidelity, Wire, Timing, Frames} }
+
+// Raw tells whether a golden of the role is a file of raw messages, not a trace.
+func (r Role) Raw() bool { return r == Wire || r == Frames }
 
 // Visibility says who may fetch a golden.
 type Visibility string

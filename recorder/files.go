@@ -348,7 +348,7 @@ func (c *fileSet) stop(cause error) {
 	}
 }
 
-var channelNames = [...]string{"handshake", "input", "output", "coordinator_input", "coordinator_output"}
+var channelNames = [...]string{"handshake", "input", "output", "coordinator_input", "coordinator_output", "kv_events"}
 
 // String names the channel as files of raw frames do, without the client index.
 func (c Channel) String() string {

@@ -234,6 +234,7 @@ const (
 	Output
 	CoordinatorInput
 	CoordinatorOutput
+	KVEvents
 )
 
 // A Direction is who said something.

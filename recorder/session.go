@@ -347,10 +347,63 @@ func (s *session) register(l *link, registration zmq.Message, frontend *zmq.Conn
 		return err
 	}
 	s.saw(l, FromEngine, registration)
+	if l.client == 0 {
+		s.subscribe()
+	}
 	if err := frontend.Send(registration...); err != nil {
 		return fmt.Errorf("the registration on %s: %w", l, err)
 	}
 	return nil
+}
+
+// subscribeTime is how long an engine that registers may take to listen where its KV events are awaited. Those that publish
+// any listen before they register.
+const subscribeTime = 5 * time.Second
+
+// subscribe has the engine's KV events recorded, from before the frontend hears that the engine is there.
+func (s *session) subscribe() {
+	if s.tap.cfg.KVEvents == "" {
+		return
+	}
+	endpoint, err := kvEventsOf(s.tap.cfg.KVEvents, s.rank.index)
+	var events *zmq.Conn
+	if err == nil {
+		asking, stop := context.WithTimeout(s.tap.coordinator, subscribeTime)
+		defer stop()
+		if events, err = zmq.Dial(asking, endpoint, zmq.Sub, zmq.Options{}); err == nil {
+			err = events.Subscribe(nil)
+		}
+	}
+	if err != nil {
+		s.tap.log.Error("the KV events of the engine are not recorded", "engine", s.rank.index, "cause", err)
+		return
+	}
+	ctx, l := s.tap.coordinator, &link{channel: KVEvents}
+	stop := context.AfterFunc(ctx, func() { events.Close() })
+	s.tap.wg.Go(func() {
+		defer stop()
+		defer events.Close()
+		for {
+			msg, err := events.Recv()
+			if err != nil {
+				return
+			}
+			s.saw(l, FromEngine, msg)
+		}
+	})
+}
+
+// kvEventsOf is where an engine publishes its KV events, given where engine 0 does.
+func kvEventsOf(first string, index int) (string, error) {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(first, "tcp://"))
+	if err != nil {
+		return "", fmt.Errorf("address %q of KV events: want tcp://host:port", first)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return "", fmt.Errorf("address %q of KV events: %q is no port", first, port)
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+index)), nil
 }
 
 func (s *session) closeGates() {

@@ -38,6 +38,10 @@ type Config struct {
 	// observed; 0 means 256 MiB.
 	MaxObserved int64
 
+	// KVEvents is where engine 0 publishes its KV events, tcp://host:port, with engine N at the port that is N higher, as
+	// vLLM does it. What they publish goes into the raw frames. Empty is nowhere.
+	KVEvents string
+
 	// Observe is what is written of a request.
 	Observe Options
 	// Trace, Steps and Frames are where the trace, its step statistics and the raw

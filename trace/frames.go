@@ -36,8 +36,8 @@ type Message struct {
 	At time.Duration
 	// Rank is the engine's index. Absent reads as 0.
 	Rank int
-	// Channel is handshake, input, output, coordinator_input or
-	// coordinator_output, and Client the index that inputs and outputs carry.
+	// Channel is handshake, input, output, coordinator_input, coordinator_output
+	// or kv_events, and Client the index that inputs and outputs carry.
 	Channel string
 	Client  int
 	// Direction is EngineToFrontend or FrontendToEngine.
@@ -53,10 +53,23 @@ type Message struct {
 	Line int
 }
 
+// Clone is the message with frames of its own, which outlive the next call of its reader.
+func (m *Message) Clone() Message {
+	own := *m
+	if m.Frames == nil {
+		return own
+	}
+	own.Frames = make([][]byte, len(m.Frames))
+	for i, frame := range m.Frames {
+		own.Frames[i] = bytes.Clone(frame)
+	}
+	return own
+}
+
 // channelOf splits "output3" into its name and index.
 func channelOf(text string) (name string, client int, ok bool) {
 	switch text {
-	case "handshake", "coordinator_input", "coordinator_output":
+	case "handshake", "coordinator_input", "coordinator_output", "kv_events":
 		return text, 0, true
 	}
 	for _, name := range [...]string{"input", "output"} {
@@ -300,7 +313,7 @@ func (p *messageParser) channel() (err error) {
 	}
 	var ok bool
 	if p.m.Channel, p.m.Client, ok = channelOf(text); !ok {
-		return at.fail("want handshake, input0 …, output0 …, coordinator_input or coordinator_output, got %s", clip([]byte(text)))
+		return at.fail("want handshake, input0 …, output0 …, coordinator_input, coordinator_output or kv_events, got %s", clip([]byte(text)))
 	}
 	return nil
 }

@@ -215,7 +215,7 @@ func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, erro
 			names = append(names, g.Line+"/"+g.ID)
 			continue
 		}
-		if g.Role == manifest.Wire {
+		if g.Role.Raw() {
 			return g, fmt.Errorf("--golden %s: it has raw frames, which no frontend can be served with: name one of tokens", opts.replay.golden)
 		}
 		return g, nil

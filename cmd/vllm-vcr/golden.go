@@ -50,9 +50,14 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 			"was captured, replay it as conform does, keep it under a name that holds its digest, and put it into the\n" +
 			"manifest. A golden of the same line and id is replaced. The same trace always gives the same file, and\n" +
 			"registering it again changes nothing.\n\n" +
-			"With --role wire the trace is a file of raw frames (record --frames-out).",
+			"With --role wire the trace is a file of raw frames (record --frames-out) of a session that the player can\n" +
+			"repeat. With --role frames it is one of any session: several engines (--other-engines has the files of the\n" +
+			"others), frontend processes, a coordinator, KV events, whatever was asked. What the recorder was not told of\n" +
+			"the capture can be given to both: --gpu, --model, --vllm-version, --engine-config.",
 		Example: "  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 --scenario baseline --seed 7\n" +
-			"  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 --upload s3://bucket/prefix",
+			"  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 --upload s3://bucket/prefix\n" +
+			"  vllm-vcr golden add --role frames --trace run.frames.jsonl.gz --other-engines run.frames.rank1.jsonl.gz \\\n" +
+			"      --line 0.33 --id frames-dp2 --gpu cpu --model tiny --engine-config 'dtype=float32'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("seed") {
@@ -70,7 +75,12 @@ func (opts *goldenAddOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.req.Line, "line", "", "line of the engine, by name or tag")
 	flags.StringVar(&opts.req.ID, "id", "", "name of the golden in its line")
 	flags.StringVar(&opts.req.Workload, "workload", "", "what was asked of the engine (default the id)")
-	flags.StringVar(&opts.role, "role", string(manifest.Fidelity), "what the golden pins: fidelity, schema, wire")
+	flags.StringVar(&opts.role, "role", string(manifest.Fidelity), "what the golden pins: fidelity, schema, wire, frames")
+	flags.StringSliceVar(&opts.req.Others, "other-engines", nil, "raw frames of the other engines of the session, for --role frames")
+	flags.StringVar(&opts.req.Facts.GPU, "gpu", "", "kind of GPU, cpu for none, if the raw frames do not say")
+	flags.StringVar(&opts.req.Facts.Model, "model", "", "name of the model, if the raw frames do not say")
+	flags.StringVar(&opts.req.Facts.VLLMTag, "vllm-version", "", "release tag of the engine, if the raw frames do not say")
+	flags.StringVar(&opts.req.Facts.EngineConfig, "engine-config", "", "the engine's flags as key=value;key=value, if the raw frames do not say")
 	flags.StringVar(&opts.req.Scenario, "scenario", "", "variation of the engine, such as baseline or nocache (default that of the golden it replaces)")
 	flags.Int64Var(&opts.seed, "seed", 0, "seed of the load generator (default that of the golden it replaces)")
 	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
@@ -154,7 +164,7 @@ func printRegistered(env *environment, req conformance.Registration, done confor
 		edited = "golden added"
 	}
 	content := fmt.Sprintf("%d records, %d streams, %d tokens", g.Records, g.Streams, g.Tokens)
-	if g.Role == manifest.Wire {
+	if g.Role.Raw() {
 		content = fmt.Sprintf("%d messages", done.Messages)
 	}
 	lines := []string{

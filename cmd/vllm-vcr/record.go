@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -87,6 +88,7 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.outputs[0], "trace-out", "", "cassette to write, required")
 	flags.StringVar(&opts.outputs[1], "step-stats-out", "", "scheduler statistics to write, a line per engine step")
 	flags.StringVar(&opts.outputs[2], "frames-out", "", "raw messages to write, prompts included, see --from-frames")
+	flags.StringVar(&c.KVEvents, "kv-events", "", "where engine 0 publishes its KV events, tcp://HOST:PORT, with engine N at port PORT+N, to have them among the raw messages of --frames-out")
 	flags.BoolVar(&opts.overwrite, "overwrite", false, "replace files that exist")
 	flags.StringVar(&opts.fromFrames, "from-frames", "", "derive the cassette from this file of raw messages, instead of tapping")
 	flags.BoolVar(&o.RecordTokens, "record-tokens", false, "write the ids of generated tokens, which tell the text; a golden needs them")
@@ -337,7 +339,7 @@ func finishRecord(env *environment, opts recordOptions, r monitor.Report) error 
 // tapOptions are of no use to a recording that is derived.
 var tapFlags = []string{
 	"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
-	"max-observed-bytes", "metrics-address", "until",
+	"max-observed-bytes", "metrics-address", "until", "kv-events",
 }
 
 // outputFlags name the outputs of recordFlags.
@@ -399,6 +401,15 @@ func (opts *recordOptions) checkAddresses() error {
 	}
 	if opts.cfg.Frontend == opts.cfg.Listen {
 		return fmt.Errorf("--frontend-handshake and --engine-handshake are both %s: the tap would dial itself", opts.cfg.Listen)
+	}
+	if to := opts.cfg.KVEvents; to != "" {
+		_, port, err := net.SplitHostPort(strings.TrimPrefix(to, "tcp://"))
+		if n, bad := strconv.ParseUint(port, 10, 16); !strings.HasPrefix(to, "tcp://") || err != nil || bad != nil || n == 0 {
+			return fmt.Errorf("--kv-events %q: want tcp://HOST:PORT", to)
+		}
+		if opts.outputs[2] == "" {
+			return errors.New("--kv-events is given, but no --frames-out to write them to")
+		}
 	}
 	if opts.metrics != "" {
 		if _, _, err := net.SplitHostPort(opts.metrics); err != nil {

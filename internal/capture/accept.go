@@ -161,7 +161,7 @@ func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure,
 		return // Register says what is wrong with it
 	}
 	for _, g := range registry.Goldens {
-		if g.Line != t.Line || g.Role == manifest.Wire || !akin(g, t.ID, orEmpty(m.Meta.ConfigHash)) {
+		if g.Line != t.Line || g.Role.Raw() || !akin(g, t.ID, orEmpty(m.Meta.ConfigHash)) {
 			continue
 		}
 		other, err := measureGolden(ctx, opt.Store, g)

@@ -171,7 +171,7 @@ func (d *describer) replay(ctx context.Context) error {
 
 // measure reads the bytes of a golden and of the one before it, and notes what is unlike.
 func (d *describer) measure(ctx context.Context, r *row) error {
-	if r.now.Role == manifest.Wire {
+	if r.now.Role.Raw() {
 		return nil
 	}
 	m, err := measureGolden(ctx, d.NewStore, r.now)
@@ -181,7 +181,7 @@ func (d *describer) measure(ctx context.Context, r *row) error {
 		return ctx.Err()
 	}
 	r.measured = &m
-	if r.before != nil && d.BaseStore != nil && r.before.Role != manifest.Wire {
+	if r.before != nil && d.BaseStore != nil && !r.before.Role.Raw() {
 		old, err := measureGolden(ctx, d.BaseStore, *r.before)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -198,7 +198,7 @@ func (d *describer) measure(ctx context.Context, r *row) error {
 // measureSiblings compares a golden with those of other seeds.
 func (d *describer) measureSiblings(ctx context.Context, r *row) error {
 	for _, g := range d.New.Goldens {
-		if g.Line != d.Line || g.ID == r.now.ID || g.Role == manifest.Wire || !akin(g, r.now.ID, r.now.ConfigHash) {
+		if g.Line != d.Line || g.ID == r.now.ID || g.Role.Raw() || !akin(g, r.now.ID, r.now.ConfigHash) {
 			continue
 		}
 		if other, err := measureGolden(ctx, d.NewStore, g); err == nil {

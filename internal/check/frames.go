@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -47,7 +49,7 @@ func (h *framesMeta) meta(s *engineStart) trace.Meta {
 	return m
 }
 
-// ReadFrames reads the frames of a golden of role wire to their end and returns,
+// ReadFrames reads the frames of a golden of role wire or frames to their end and returns,
 // as the meta of a cassette, what its first line and the engine's registration
 // say, and the messages, notes included. A golden that does not show a whole start
 // of an engine is an error.
@@ -62,7 +64,7 @@ func ReadFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages 
 	}
 	raw := reader.Meta()
 	if raw == nil {
-		return meta, nil, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record with --frames-out", name)
+		return meta, nil, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record with --frames-out, or tell golden add by --gpu, --model, --vllm-version and --engine-config", name)
 	}
 	var head framesMeta
 	if err := json.Unmarshal(raw, &head); err != nil {
@@ -81,7 +83,7 @@ func ReadFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages 
 		if err != nil {
 			return meta, nil, err
 		}
-		messages = append(messages, ownMessage(m))
+		messages = append(messages, m.Clone())
 	}
 	if err := start.complete(); err != nil {
 		return meta, nil, err
@@ -89,20 +91,11 @@ func ReadFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages 
 	return head.meta(&start), messages, nil
 }
 
-// ownMessage copies a message out of its reader's storage.
-func ownMessage(m trace.Message) trace.Message {
-	frames := make([][]byte, len(m.Frames))
-	for i, frame := range m.Frames {
-		frames[i] = bytes.Clone(frame)
-	}
-	m.Frames = frames
-	return m
-}
-
 // engineStart follows the start of the engines of a frames file.
 type engineStart struct {
 	name     string
-	ready    bool
+	ready    map[int]bool // ranks that said READY
+	spoke    []int        // ranks, as they come up
 	outputs  int
 	payload  []byte // of the first registration
 	response protocol.ReadyResponse
@@ -111,16 +104,23 @@ type engineStart struct {
 
 func (s *engineStart) see(m *trace.Message) error {
 	switch {
-	case m.Note != "" || m.Direction != trace.EngineToFrontend:
+	case m.Note != "":
 		return nil
-	case m.Elided > 0:
+	case m.Elided > 0 && m.Direction == trace.EngineToFrontend:
 		return fmt.Errorf("%s: line %d: %d bytes of a message of the engine were left out", s.name, m.Line, m.Elided)
+	case m.Elided > 0:
+		return fmt.Errorf("%s: line %d: %d bytes of a message were left out", s.name, m.Line, m.Elided)
+	case m.Direction != trace.EngineToFrontend:
+		return nil
 	case m.Channel == "handshake":
 		return s.status(m)
 	case m.Channel == "input":
 		return s.register(m)
 	case m.Channel == "output":
 		s.outputs++
+		if !slices.Contains(s.spoke, m.Rank) {
+			s.spoke = append(s.spoke, m.Rank)
+		}
 	}
 	return nil
 }
@@ -133,7 +133,10 @@ func (s *engineStart) status(m *trace.Message) error {
 	if err != nil {
 		return fmt.Errorf("%s: line %d: %w", s.name, m.Line, err)
 	}
-	s.ready = s.ready || status.Status == "READY"
+	if s.ready == nil {
+		s.ready = map[int]bool{}
+	}
+	s.ready[m.Rank] = s.ready[m.Rank] || status.Status == "READY"
 	return nil
 }
 
@@ -164,10 +167,15 @@ func (s *engineStart) complete() error {
 	switch {
 	case s.seen == nil:
 		return fmt.Errorf("%s: no engine registers in it: record from before the engine starts", s.name)
-	case !s.ready:
+	case !slices.Contains(slices.Collect(maps.Values(s.ready)), true):
 		return fmt.Errorf("%s: no engine says READY in it: record from before the engine starts", s.name)
 	case s.outputs == 0:
 		return fmt.Errorf("%s: no output of an engine is in it", s.name)
+	}
+	for _, rank := range s.spoke {
+		if !s.ready[rank] {
+			return fmt.Errorf("%s: engine %d does not say READY in it: record from before the engines start, and add the files of all", s.name, rank)
+		}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ type Golden struct {
 	Integrity  Outcome
 	Trace      *trace.Trace
 	Codec      *protocol.Codec
-	Frames     []trace.Message // of a golden of role wire
+	Frames     []trace.Message // of a golden of role wire or frames
 	// Of the recorded streams:
 	Digest          string
 	Streams, Tokens int
@@ -32,7 +32,7 @@ func (g *Golden) Read(line compat.Line, data []byte) (err error) {
 	if g.Codec, err = CodecFor(line); err != nil {
 		return err
 	}
-	if g.Registered.Role == manifest.Wire {
+	if g.Registered.Role.Raw() {
 		g.Trace = &trace.Trace{Name: g.Location}
 		g.Trace.Meta, g.Frames, err = ReadFrames(data, g.Location, trace.IsGzip(g.Location))
 		return err

@@ -42,6 +42,7 @@ const (
 	Schema     Assertion = "schema"
 	Fidelity   Assertion = "fidelity"
 	Wire       Assertion = "wire"
+	Frames     Assertion = "frames"
 )
 
 // Suite is what a run asks of whom.

@@ -72,4 +72,12 @@ var assertions = []suite.Entry[judge]{
 		CodeWireUnsaid:  "a message of the real engine has no counterpart",
 		CodeWireStray:   "a message that the real engine did not send",
 	}, Judge: checkWire},
+	{Name: check.Frames, Titles: suite.Titles{
+		CodeFramesStray:   "an output names a request that was not sent to the engine",
+		CodeFramesLate:    "an output comes behind the last one of its request",
+		CodeFramesAnswer:  "a utility call is answered that was not made",
+		CodeFramesRank:    "a message names another engine than it is of",
+		CodeFramesEvents:  "KV events do not follow on those before them",
+		CodeFramesNothing: "a session in which nothing was asked or answered",
+	}, Judge: checkFrames},
 }

@@ -25,8 +25,7 @@ type wireComparison struct {
 	now      func() float64 // seconds, by the engine's clock
 	stamped  float64        // the time of the last message
 	compared int
-	found    []*wireFinding
-	byPlace  map[string]*wireFinding
+	found    repeated
 	Masked   map[string]int // by path of the mask: how often it applied
 }
 
@@ -41,7 +40,7 @@ const MaxWireFailures = 20
 
 func NewWireComparison(name string, codec *protocol.Codec, clock *StepClock) *wireComparison {
 	return &wireComparison{
-		name: name, codec: codec, now: clock.seconds, byPlace: map[string]*wireFinding{}, Masked: map[string]int{},
+		name: name, codec: codec, now: clock.seconds, Masked: map[string]int{},
 	}
 }
 
@@ -182,28 +181,13 @@ func (c *wireComparison) Stray(beside *WireSaid, m wireHeard) {
 
 // collect adds a failure, or counts it as one more of its place.
 func (c *wireComparison) collect(place string, f check.Failure) {
-	key := string(f.Code) + " " + place
-	if known := c.byPlace[key]; known != nil {
-		known.more++
-		return
-	}
-	c.byPlace[key] = &wireFinding{Failure: f}
-	c.found = append(c.found, c.byPlace[key])
+	c.found.add(string(f.Code)+" "+place, f)
 }
 
 // Report hands over what was found.
 func (c *wireComparison) Report(f *check.Outcome) {
 	f.Asserted += c.compared
-	for i, found := range c.found {
-		if i == MaxWireFailures {
-			f.AddNote(fmt.Sprintf("%d more kinds of differences are not listed", len(c.found)-i))
-			return
-		}
-		if found.more > 0 {
-			found.Message += fmt.Sprintf(" (and %d more like it)", found.more)
-		}
-		f.Fail(found.Failure)
-	}
+	c.found.report(f)
 }
 
 // What is wrong with a message of the engine, compared with the real engine's.

@@ -101,6 +101,11 @@ func (s *structShape) checkMap(x *examination) {
 		s.checkKey(x, key, at, seen[key])
 		seen[key] = true
 	}
+	if s.declared.Tag != "" && !seen[tagKey] {
+		x.path = append(x.path, place{name: tagKey})
+		x.report(s.declared.Tag, "missing")
+		x.path = x.path[:len(x.path)-1]
+	}
 	for _, f := range s.declared.Fields {
 		if f.Required && !seen[f.Name] {
 			x.path = append(x.path, place{name: f.Name})
@@ -109,6 +114,9 @@ func (s *structShape) checkMap(x *examination) {
 		}
 	}
 }
+
+// tagKey has the tag of a struct that is one of a union.
+const tagKey = "type"
 
 // checkKey checks the value behind a key, which stands at.
 func (s *structShape) checkKey(x *examination, key string, at pack.Cursor, twice bool) {
@@ -119,6 +127,11 @@ func (s *structShape) checkKey(x *examination, key string, at pack.Cursor, twice
 		return
 	}
 	x.path = append(x.path, place{name: keyStep(key)})
+	if key == tagKey && s.declared.Tag != "" && !twice {
+		x.value(literalShape{text: "the tag of " + s.name, words: []string{s.declared.Tag}})
+		x.path = x.path[:len(x.path)-1]
+		return
+	}
 	if twice {
 		x.mismatch("the key once").Offset = at.Offset()
 	} else {

@@ -1,0 +1,268 @@
+package replay
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// What is wrong with a session of role frames, besides the layout of its messages (F016).
+const (
+	CodeFramesStray   check.Code = "N001" // an output for a request that the engine was not sent
+	CodeFramesLate    check.Code = "N002" // an output behind the last one of its request
+	CodeFramesAnswer  check.Code = "N003" // an answer to a utility call that was not made, or a second one
+	CodeFramesRank    check.Code = "N004" // a message names another engine than it is of
+	CodeFramesEvents  check.Code = "N005" // KV events do not follow on those before them
+	CodeFramesNothing check.Code = "N006" // nothing was asked or nothing was answered
+)
+
+// checkFrames judges the messages of both sides that a golden of role frames has, by themselves: each is exactly of the
+// line's layout, and each answer is one to something that was asked. No engine under test is needed.
+func checkFrames(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	return JudgeFrames(g.Location, g.Codec, g.Frames), nil
+}
+
+// JudgeFrames judges the messages of a session.
+func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (f check.Outcome) {
+	j := &framesJudge{
+		name: name, codec: codec, layout: LayoutCheck{Codec: codec}, counts: map[string]int{},
+		requests: map[requestKey]*framesRequest{}, calls: map[callKey]bool{}, events: map[int]int64{},
+	}
+	for i := range messages {
+		if m := &messages[i]; m.Note == "" {
+			f.Asserted++
+			j.number, j.line = i+1, m.Line
+			j.message(m)
+		}
+	}
+	j.layout.Report(&f)
+	j.found.report(&f)
+	if j.counts["ADD"]+j.counts["UTILITY"] == 0 || j.counts["output"] == 0 {
+		f.Fail(check.Failed(CodeFramesNothing, "%s: %s and %s of a frontend, %s of an engine: nothing was asked, or nothing was answered",
+			name, plural.Count(j.counts["ADD"], "request"), plural.Count(j.counts["UTILITY"], "utility call"), plural.Count(j.counts["output"], "message")))
+	}
+	if left := j.unanswered(); left != "" {
+		f.AddNote(left)
+	}
+	return f
+}
+
+// framesJudge follows the messages of a session.
+type framesJudge struct {
+	name         string
+	codec        *protocol.Codec
+	number, line int // of the message at hand
+	layout       LayoutCheck
+	found        repeated
+	counts       map[string]int
+	requests     map[requestKey]*framesRequest
+	calls        map[callKey]bool // false once answered
+	events       map[int]int64    // the number of the last KV events, by rank
+	out          protocol.Outputs
+}
+
+// requestKey and callKey tell requests and calls of different engines and frontend processes apart.
+type (
+	requestKey struct {
+		rank int
+		id   string
+	}
+	callKey struct {
+		rank, client int
+		id           uint64
+	}
+)
+
+// framesRequest is a request of one engine.
+type framesRequest struct {
+	index          int // in the order of the first ADD
+	client         int
+	finished, gone bool // gone: its frontend has aborted it
+}
+
+// message judges one message.
+func (j *framesJudge) message(m *trace.Message) {
+	if len(m.Frames) == 0 {
+		j.mismatches(nil, []protocol.Mismatch{{Path: "message", Expected: "a frame", Actual: "none"}})
+		return
+	}
+	fromEngine := m.Direction == trace.EngineToFrontend
+	switch {
+	case m.Channel == "handshake" && fromEngine:
+		j.mismatches(m, j.codec.CheckStatus(m.Frames[0]))
+	case m.Channel == "handshake":
+		j.mismatches(m, j.codec.CheckInit(m.Frames[0]))
+	case m.Channel == "input" && fromEngine:
+		j.mismatches(m, j.codec.CheckReady(m.Frames[0]))
+	case m.Channel == "input":
+		j.mismatches(m, j.codec.CheckMessage(m.Frames))
+		j.sent(m)
+	case m.Channel == "output":
+		j.counts["output"]++
+		j.mismatches(m, message.OutputsLayout(j.codec, m.Frames))
+		j.said(m)
+	case strings.HasPrefix(m.Channel, "coordinator"):
+		j.mismatches(m, j.codec.CheckCoordinator(fromEngine, m.Frames))
+	default: // KV events
+		j.mismatches(m, j.codec.CheckKVEvents(m.Frames))
+		j.published(m)
+	}
+}
+
+// mismatches notes where a message is not of the line's layout. A key that the line does not know is one as well: what a
+// released engine of the line says has none.
+func (j *framesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
+	for _, mismatch := range found {
+		wrong := message.LayoutProblem(fmt.Sprintf("%s: line %d", j.name, j.line), mismatch).Within(j.number, mismatch.Path)
+		if at := outputOf(mismatch.Path); at >= 0 {
+			if r := j.requests[requestKey{m.Rank, OutputID(m.Frames[0], at)}]; r != nil {
+				wrong = wrong.Of(r.index)
+			}
+		}
+		j.layout.Add(mismatch, wrong)
+	}
+}
+
+// fail notes what is wrong with the message at hand.
+func (j *framesJudge) fail(code check.Code, r *framesRequest, path, expected, actual string) {
+	f := check.Failed(code, "%s: line %d: %s: expected %s, found %s", j.name, j.line, path, expected, actual).
+		Within(j.number, path).Compared(expected, actual)
+	if r != nil {
+		f = f.Of(r.index)
+	}
+	j.found.add(string(code)+" "+wirePlace(path), f)
+}
+
+// sent follows what a frontend asks. What does not decode has been found.
+func (j *framesJudge) sent(m *trace.Message) {
+	if len(m.Frames) < 2 || len(m.Frames[0]) != 1 {
+		return
+	}
+	switch m.Frames[0][0] {
+	case protocol.TypeAdd:
+		j.counts["ADD"]++
+		var r protocol.Request
+		if err := j.codec.DecodeRequest(m.Frames[1], &r); err != nil {
+			return
+		}
+		key := requestKey{m.Rank, r.ID}
+		if known := j.requests[key]; known != nil { // one that goes on, as sessions do
+			known.finished, known.gone = false, false
+			return
+		}
+		j.requests[key] = &framesRequest{index: len(j.requests), client: m.Client}
+	case protocol.TypeAbort:
+		ids, _ := protocol.DecodeAbort(m.Frames[1])
+		for _, id := range ids {
+			if r := j.requests[requestKey{m.Rank, id}]; r != nil {
+				r.gone = true
+			}
+		}
+	case protocol.TypeUtility:
+		j.counts["UTILITY"]++
+		if call, err := protocol.DecodeUtilityCall(m.Frames[1]); err == nil {
+			j.calls[callKey{m.Rank, m.Client, call.CallID}] = true
+		}
+	}
+}
+
+// said follows what an engine answers.
+func (j *framesJudge) said(m *trace.Message) {
+	if string(m.Frames[0]) == protocol.EngineDead || j.codec.DecodeOutputs(m.Frames[0], &j.out) != nil {
+		return
+	}
+	if j.out.EngineIndex != m.Rank {
+		j.fail(CodeFramesRank, nil, "EngineCoreOutputs.engine_index", fmt.Sprint(m.Rank), fmt.Sprint(j.out.EngineIndex))
+	}
+	if u := j.out.Utility; u != nil && int64(u.CallID) >= 0 { // below 0 are notices that nobody asked for
+		key := callKey{m.Rank, m.Client, u.CallID}
+		if !j.calls[key] {
+			j.fail(CodeFramesAnswer, nil, "EngineCoreOutputs.utility_output.call_id", "the id of a call that is not answered", fmt.Sprint(u.CallID))
+		}
+		j.calls[key] = false
+	}
+	for i := range j.out.Outputs {
+		o := &j.out.Outputs[i]
+		path := fmt.Sprintf("EngineCoreOutputs.outputs[%d]", i)
+		r := j.requests[requestKey{m.Rank, string(o.ID)}]
+		switch {
+		case r == nil || r.client != m.Client:
+			j.fail(CodeFramesStray, nil, path+".request_id", fmt.Sprintf("a request that client %d has sent to engine %d", m.Client, m.Rank), fmt.Sprintf("%.80q", o.ID))
+		case r.finished:
+			j.fail(CodeFramesLate, r, path, "nothing behind the last output of the request", fmt.Sprintf("one more of %.80q", o.ID))
+		default:
+			r.finished = o.Finish != protocol.Unfinished
+		}
+	}
+}
+
+// published follows the numbers of KV events.
+func (j *framesJudge) published(m *trace.Message) {
+	if len(m.Frames) != 3 || len(m.Frames[1]) != 8 {
+		return
+	}
+	number := int64(binary.BigEndian.Uint64(m.Frames[1]))
+	last, known := j.events[m.Rank]
+	if known && number != last+1 {
+		j.fail(CodeFramesEvents, nil, "KV events.seq", fmt.Sprint(last+1), fmt.Sprint(number))
+	}
+	j.events[m.Rank] = number
+}
+
+// unanswered counts what the recording ended before.
+func (j *framesJudge) unanswered() string {
+	requests, calls := 0, 0
+	for _, r := range j.requests {
+		if !r.finished && !r.gone {
+			requests++
+		}
+	}
+	for _, open := range j.calls {
+		if open {
+			calls++
+		}
+	}
+	if requests+calls == 0 {
+		return ""
+	}
+	return fmt.Sprintf("not answered to the end: %s, %s", plural.Count(requests, "request"), plural.Count(calls, "utility call"))
+}
+
+// repeated collects failures: what repeats is one that counts the others.
+type repeated struct {
+	found   []*wireFinding
+	byPlace map[string]*wireFinding
+}
+
+func (r *repeated) add(place string, f check.Failure) {
+	if known := r.byPlace[place]; known != nil {
+		known.more++
+		return
+	}
+	if r.byPlace == nil {
+		r.byPlace = map[string]*wireFinding{}
+	}
+	r.byPlace[place] = &wireFinding{Failure: f}
+	r.found = append(r.found, r.byPlace[place])
+}
+
+func (r *repeated) report(f *check.Outcome) {
+	for i, found := range r.found {
+		if i == MaxWireFailures {
+			f.AddNote(fmt.Sprintf("%d more kinds of differences are not listed", len(r.found)-i))
+			return
+		}
+		if found.more > 0 {
+			found.Message += fmt.Sprintf(" (and %d more like it)", found.more)
+		}
+		f.Fail(found.Failure)
+	}
+}

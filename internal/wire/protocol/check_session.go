@@ -100,5 +100,5 @@ func (c *Codec) CheckKVEvents(frames [][]byte) []Mismatch {
 			Actual: fmt.Sprintf("%d frames, of %s bytes", len(frames), frameSizes(frames)),
 		}}
 	}
-	return c.check("KVEventBatch", "KVEventBatch", frames[2], nil)
+	return c.check(KindKVEvents, frames[2], nil)
 }

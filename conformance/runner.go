@@ -135,7 +135,7 @@ func (r *run) cover(g *check.Golden) {
 		at = len(r.covered)
 		r.covered = append(r.covered, coverage.New(g.Codec))
 	}
-	r.covered[at].AddGolden(g)
+	r.covered[at].AddGolden(g, r.Coverage)
 }
 
 // prefetch lets the store get the goldens ahead of the cases, if it can.

@@ -163,6 +163,11 @@ func judgeCases(
 	if whole {
 		ctx = context.WithoutCancel(ctx) // nothing is left that could be interrupted
 	}
+	if opts.coverage {
+		if err := proveCoverage(ctx, runner.Store, result, matrix, registry); err != nil {
+			return selfTestError(ctx, err)
+		}
+	}
 	meta := newReportMeta(env, opts.report, &opts.in, started, matrix.File, registry.File, expected.File)
 	reported := finishReport(ctx, env, report.New(result, meta), opts.report)
 	return updateAfterRun(env, &opts.plan, result, all, reported)
@@ -287,6 +292,22 @@ func runSelfTest(ctx context.Context, env *environment, opts conformOptions, mat
 	}
 	result.Flags = opts.inputFlags()
 	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, matrix.File, registry.File)), opts.report)
+}
+
+// proveCoverage notes which of the fields that a report has are proven by a fault of the self-test.
+func proveCoverage(ctx context.Context, store conformance.Store, result *conformance.Report, matrix *compat.Matrix, registry *manifest.Manifest) error {
+	cfg := selftest.Config{Window: matrix, Registry: registry, Store: store}
+	for _, c := range result.Coverage {
+		cfg.Lines = append(cfg.Lines, c.Line)
+	}
+	proven, err := selftest.Proven(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	for i := range result.Coverage {
+		result.Coverage[i].Prove(proven[result.Coverage[i].Line])
+	}
+	return nil
 }
 
 // listFaults prints what the self-test would play: a case a line, and what is wrong

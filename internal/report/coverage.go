@@ -3,15 +3,21 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
+	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // covered says in a line what is covered of a vLLM line: "wire covered: 93 of 323 fields, 8 of 26 utilities, …".
 func covered(c Coverage) string {
+	how := fmt.Sprintf("%d unreachable, %d with several values", c.Fields.Unreachable, c.Fields.Varied)
+	if c.Details != nil {
+		how += fmt.Sprintf(", %d compared, %d proven by a fault", c.Fields.Compared, c.Fields.Proven)
+	}
 	parts := []string{
-		fmt.Sprintf("%d of %d fields (%d with several values)", c.Fields.Seen, c.Fields.Declared, c.Fields.Varied),
+		fmt.Sprintf("%d of %d fields (%s)", c.Fields.Seen, c.Fields.Declared, how),
 		shareText(c.Utilities, "utilities"), shareText(c.Members, "enumeration members"), shareText(c.Messages, "kinds of message"),
 	}
 	return "wire covered: " + strings.Join(parts, ", ")
@@ -40,14 +46,17 @@ func coverageText(b *bytes.Buffer, d *Document) {
 func coverageDetails(b *bytes.Buffer, c Coverage) {
 	fmt.Fprintf(b, "\nCOVERAGE OF %s\n", c.Line)
 	var g grid
-	g.add("DIRECTION", "FIELDS", "SEEN", "SEVERAL VALUES")
+	g.add("DIRECTION", "FIELDS", "UNREACHABLE", "SEEN", "SEVERAL VALUES", "COMPARED", "PROVEN BY A FAULT")
 	for _, w := range append(c.Directions, coverage.Way{Direction: "all", Counts: c.Fields}) {
-		g.add(string(w.Direction), fmt.Sprint(w.Declared), fmt.Sprint(w.Seen), fmt.Sprint(w.Varied))
+		g.add(string(w.Direction), fmt.Sprint(w.Declared), fmt.Sprint(w.Unreachable), fmt.Sprint(w.Seen), fmt.Sprint(w.Varied), fmt.Sprint(w.Compared), fmt.Sprint(w.Proven))
 	}
 	g.write(b)
 	fmt.Fprintf(b, "frontends: %s; model runners: %s\n", orNone(c.Frontends), orNone(c.Runners))
 	for _, gap := range c.Details.Gaps() {
-		fmt.Fprintf(b, "not seen of %s (%d of %d): %s\n", gap.Feature, len(gap.Unseen), gap.Declared, strings.Join(gap.Unseen, ", "))
+		fmt.Fprintf(b, "not seen of %s (%d of %d): %s\n", gap.Feature, len(gap.Unseen), gap.Reachable, strings.Join(gap.Unseen, ", "))
+	}
+	for _, u := range unreachables(c.Details) {
+		fmt.Fprintf(b, "unreachable, %s: %s\n", u.reason, strings.Join(u.names, ", "))
 	}
 }
 
@@ -56,4 +65,109 @@ func orNone(names []string) string {
 		return "none"
 	}
 	return strings.Join(names, ", ")
+}
+
+// outOfReach is what no golden can show, for one reason.
+type outOfReach struct {
+	reason string
+	names  []string
+}
+
+// unreachables are the reasons in the order in which they come first.
+func unreachables(d *coverage.Details) (all []outOfReach) {
+	add := func(name, reason string) {
+		if reason == "" {
+			return
+		}
+		at := slices.IndexFunc(all, func(u outOfReach) bool { return u.reason == reason })
+		if at < 0 {
+			at = len(all)
+			all = append(all, outOfReach{reason: reason})
+		}
+		all[at].names = append(all[at].names, name)
+	}
+	for _, f := range d.Fields {
+		add(f.Name, f.Unreachable)
+	}
+	for _, items := range [][]coverage.ItemState{d.Utilities, d.Members, d.Messages} {
+		for _, i := range items {
+			add(i.Name, i.Unreachable)
+		}
+	}
+	return all
+}
+
+// coverageSection has a row for each line, and, where it was asked for, a list of all fields.
+func coverageSection(d *Document) page.Contents {
+	return page.When(len(d.Coverage) > 0, page.NL, page.Lines(
+		page.El("h2", page.Text("Coverage of the wire")),
+		page.El("div", page.Class("wide"), page.El("table", page.Class("matrix"), page.NL, page.Lines(
+			page.El("thead", page.El("tr", page.Each(
+				[]string{"vLLM", "fields", "unreachable", "seen", "several values", "compared", "proven by a fault", "utilities", "enumeration members", "kinds of message", "frontends", "model runners"},
+				func(name string) page.Element { return page.El("th", page.Text(name)) }))),
+			page.El("tbody", page.NL, page.Each(d.Coverage, coverageRow))))),
+		page.Each(d.Coverage, coverageFields)))
+}
+
+func coverageRow(c Coverage) page.Contents {
+	compared, proven := "–", "–"
+	if c.Details != nil {
+		compared, proven = fmt.Sprint(c.Fields.Compared), fmt.Sprint(c.Fields.Proven)
+	}
+	part := func(s coverage.Share) string { return fmt.Sprintf("%d of %d", s.Seen, s.Declared) }
+	cells := []string{
+		fmt.Sprint(c.Fields.Declared), fmt.Sprint(c.Fields.Unreachable), fmt.Sprint(c.Fields.Seen), fmt.Sprint(c.Fields.Varied), compared, proven,
+		part(c.Utilities), part(c.Members), part(c.Messages), orNone(c.Frontends), orNone(c.Runners),
+	}
+	return page.Lines(page.El("tr",
+		page.El("th", page.Text(c.Line)),
+		page.Each(cells, func(cell string) page.Element { return page.El("td", page.Class("number"), page.Text(cell)) })))
+}
+
+// coverageFields lists the state of everything of a line, folded.
+func coverageFields(c Coverage) page.Contents {
+	if c.Details == nil {
+		return nil
+	}
+	row := func(feature, name, state string) page.Contents {
+		return page.Lines(page.El("tr", page.El("td", page.Text(feature)), page.El("td", page.El("code", page.Text(name))), page.El("td", page.Text(state))))
+	}
+	var rows page.Contents
+	for _, feature := range coverage.Features() {
+		for _, f := range c.Details.Fields {
+			if f.Feature == feature {
+				rows = append(rows, row(feature, f.Name, fieldText(f)))
+			}
+		}
+		for _, items := range [][]coverage.ItemState{c.Details.Utilities, c.Details.Members, c.Details.Messages} {
+			for _, i := range items {
+				if i.Feature == feature {
+					rows = append(rows, row(feature, i.Name, fieldText(coverage.FieldState{Seen: i.Seen, Unreachable: i.Unreachable})))
+				}
+			}
+		}
+	}
+	return page.Lines(page.El("details",
+		page.El("summary", page.Text("all fields of "+c.Line)),
+		page.El("div", page.Class("wide"), page.El("table", page.Class("matrix"), page.NL, rows))))
+}
+
+// fieldText says in words how far a field is covered.
+func fieldText(f coverage.FieldState) string {
+	if !f.Seen {
+		if f.Unreachable != "" {
+			return "unreachable, " + f.Unreachable
+		}
+		return "not seen"
+	}
+	words := []string{"seen"}
+	for _, part := range []struct {
+		is   bool
+		word string
+	}{{f.Varied, "several values"}, {f.Compared, "compared"}, {f.Proven, "proven by a fault"}} {
+		if part.is {
+			words = append(words, part.word)
+		}
+	}
+	return strings.Join(words, ", ")
 }

@@ -130,17 +130,20 @@ func allSortsOfWrong() *conformance.Report {
 // partlyCovered is a line of which one field is seen, with all names.
 func partlyCovered() conformance.Coverage {
 	field := func(name string, direction protocol.Direction, feature string, seen bool) coverage.FieldState {
-		return coverage.FieldState{Name: name, Direction: direction, Feature: feature, Seen: seen, Varied: seen}
+		return coverage.FieldState{Name: name, Direction: direction, Feature: feature, Seen: seen, Varied: seen, Compared: seen}
 	}
 	fields := []coverage.FieldState{
 		field("EngineCoreRequest.lora_request", protocol.ToEngine, "LoRA", false),
 		field("EngineCoreOutput.new_token_ids", protocol.ToFrontend, "requests and outputs", true),
 	}
+	dead := field("SamplingParams.n", protocol.ToEngine, "sampling", false)
+	dead.Unreachable = "dead: no released frontend sets it"
+	fields = append(fields, dead)
 	return conformance.Coverage{
-		Line: newest.Name, Fields: coverage.Counts{Declared: 2, Seen: 1, Varied: 1},
+		Line: newest.Name, Fields: coverage.Counts{Declared: 3, Unreachable: 1, Seen: 1, Varied: 1, Compared: 1},
 		Directions: []coverage.Way{
-			{Direction: protocol.ToEngine, Counts: coverage.Counts{Declared: 1}},
-			{Direction: protocol.ToFrontend, Counts: coverage.Counts{Declared: 1, Seen: 1, Varied: 1}},
+			{Direction: protocol.ToEngine, Counts: coverage.Counts{Declared: 2, Unreachable: 1}},
+			{Direction: protocol.ToFrontend, Counts: coverage.Counts{Declared: 1, Seen: 1, Varied: 1, Compared: 1}},
 		},
 		Utilities: coverage.Share{Declared: 2, Seen: 1}, Messages: coverage.Share{Declared: 3, Seen: 3}, Frontends: []string{"vllm-rs"},
 		Details: &coverage.Details{

@@ -43,6 +43,7 @@ func htmlPage(d *Document) page.Content {
 					page.El("h1", page.Text("vLLM engine-core conformance")),
 					verdictBox(d),
 					matrices(d),
+					coverageSection(d),
 					problems(d),
 					redCards(d),
 					knownCases(d),

@@ -45,6 +45,9 @@ func Markdown(w io.Writer, d *Document, limit int) error {
 		c := expected[i]
 		return "- " + mark(c.Verdict) + " " + code(c.Name) + " " + escape(c.Expected.says()) + "\n"
 	})
+	m.list("### Coverage of the wire\n\n", "line", len(d.Coverage), func(i int) string {
+		return "- " + escape(d.Coverage[i].Line+": "+covered(d.Coverage[i])) + "\n"
+	})
 	m.section(about(d))
 	_, err := io.WriteString(w, m.b.String())
 	return err

@@ -7,8 +7,10 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -39,9 +41,13 @@ type Field struct {
 	// ones were seen, the default among them, up to several.
 	Seen   bool
 	Values int
+	// Compared: another value of the same kind in its place is found by a check of the
+	// replay suite; that it is read, and of the right kind, is not enough.
+	Compared bool
 
-	declared *protocol.Field
-	hashes   [several]uint64
+	holdsStructs bool
+	tried        int // how often another value was not found
+	hashes       [several]uint64
 }
 
 // Item is something else that is seen or not: a method, a member of an enumeration, a kind of message.
@@ -63,7 +69,7 @@ func (f *Field) Varied() bool { return f.Seen && f.Values == several }
 func New(codec *protocol.Codec) *Line {
 	l := &Line{Line: codec.Line(), codec: codec, fields: map[*protocol.Field]*Field{}, items: map[string]*Item{}}
 	for _, d := range codec.Declared() {
-		f := &Field{Direction: d.Direction, Struct: d.Struct, Name: d.Name, Type: d.Type, declared: d.Field}
+		f := &Field{Direction: d.Direction, Struct: d.Struct, Name: d.Name, Type: d.Type, holdsStructs: d.HoldsStructs}
 		f.Feature = featureOf(f.FullName())
 		l.Fields, l.fields[d.Field] = append(l.Fields, f), f
 	}
@@ -100,10 +106,17 @@ func (l *Line) see(kind, name string) {
 	}
 }
 
-// AddGolden adds what a golden holds that has been read.
-func (l *Line) AddGolden(g *check.Golden) {
+// AddGolden adds what a golden holds that has been read, and, if measured is set, which of it
+// the checks compare.
+func (l *Line) AddGolden(g *check.Golden, measured bool) {
+	var judge *replay.WireJudge
+	if measured && g.Registered.Role == manifest.Wire {
+		judge, _ = replay.NewWireJudge(g) // its own case says what is wrong with it
+	}
 	for i := range g.Frames {
-		l.Add(&g.Frames[i])
+		if m := &g.Frames[i]; l.Add(m) && judge != nil && m.Direction == trace.EngineToFrontend {
+			l.compare(m, func(frames [][]byte) bool { return judge.Finds(m, frames) })
+		}
 	}
 	if g.Frames == nil && g.Trace != nil {
 		if ready, err := hex.DecodeString(trace.Or(g.Trace.Meta.ReadyResponseHex, "")); err == nil && len(ready) > 0 {
@@ -131,6 +144,26 @@ func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte)
 	}
 	for _, call := range l.survey.Calls {
 		l.see(utility, call)
+	}
+}
+
+// maxTries is how many values of a field are tried before it is taken for one that is not compared.
+const maxTries = 3
+
+// compare puts other values in the place of those of the message that was added last, and
+// notes the fields of which a judge finds that.
+func (l *Line) compare(m *trace.Message, finds func(frames [][]byte) bool) {
+	payload := 0
+	if m.Channel != "output" {
+		payload = len(m.Frames) - 1
+	}
+	for _, v := range l.survey.Fields {
+		f := l.fields[v.Field]
+		if f.Compared || f.tried == maxTries || v.IsDefault() {
+			continue
+		}
+		f.tried++
+		f.Compared = slices.ContainsFunc(mutations(v, f.holdsStructs, m.Frames, payload), finds)
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // wireGolden is the wire of a line that the session of its golden of role wire shows.
@@ -26,12 +28,12 @@ func wireGolden(t *testing.T, line string) (*Line, *check.Golden) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &check.Golden{Codec: codec, Location: files[0]}
+	g := &check.Golden{Codec: codec, Location: files[0], Registered: manifest.Golden{Role: manifest.Wire}}
 	if _, g.Frames, err = check.ReadFrames(data, files[0], true); err != nil {
 		t.Fatal(err)
 	}
 	l := New(codec)
-	l.AddGolden(g)
+	l.AddGolden(g, true)
 	return l, g
 }
 
@@ -129,5 +131,106 @@ func TestRunnerOf(t *testing.T) {
 		if got := runnerOf(protocol.FieldValue{Raw: raw}); got != want {
 			t.Errorf("%s: %q, want %q", dtype, got, want)
 		}
+	}
+}
+
+// TestCompared: what the wire check masks is not compared, and what it does not look at neither.
+func TestCompared(t *testing.T) {
+	l, _ := wireGolden(t, "0.33")
+	for name, want := range map[string]bool{
+		"EngineCoreOutput.new_token_ids":        true,
+		"EngineCoreOutput.prefill_stats":        true, // a struct: there or not
+		"PrefillStats.num_cached_tokens":        true,
+		"LogprobsLists.logprob_token_ids":       true,  // the first of each row
+		"LogprobsLists.logprobs":                false, // made up
+		"LogprobsLists.sampled_token_ranks":     false,
+		"EngineCoreOutputs.timestamp":           false, // masked
+		"EngineCoreReadyResponse.instance_id":   false,
+		"EngineCoreReadyResponse.max_model_len": true,
+		"EngineCoreRequest.prompt_token_ids":    false, // what is sent to the engine is not judged
+		"EngineZmqAddresses.inputs":             false,
+		"EngineCoreReadyResponse.supports_lora": false, // not seen
+	} {
+		if got := l.field(t, name).Compared; got != want {
+			t.Errorf("%s: compared is %v", name, got)
+		}
+	}
+}
+
+// TestUnreachable: what has a reason is a name of some line, once, and has one that says something.
+func TestUnreachable(t *testing.T) {
+	known := map[string]bool{}
+	for _, line := range protocol.Lines() {
+		codec, err := protocol.CodecFor(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		details := New(codec).Summarise(true).Details
+		for _, f := range details.Fields {
+			known[f.Name] = true
+		}
+		for _, i := range slices.Concat(details.Utilities, details.Members, details.Messages) {
+			known[i.Name] = true
+		}
+	}
+	listed := 0
+	for row := range strings.Lines(unreachableText) {
+		if row = strings.TrimSpace(row); row != "" && !strings.ContainsAny(row[:1], "#[") {
+			listed++
+		}
+	}
+	if listed != len(unreachable()) {
+		t.Errorf("%d names have a reason, %d of them are different", listed, len(unreachable()))
+	}
+	for name, reason := range unreachable() {
+		if !known[name] || len(reason) < 10 {
+			t.Errorf("%s, which has the reason %q: known to some line: %v", name, reason, known[name])
+		}
+	}
+}
+
+// TestMutations: every value of a message that is not None can be another of its kind, and only that changes.
+func TestMutations(t *testing.T) {
+	tensor := func(data []byte) []byte {
+		b := pack.AppendString(pack.AppendArrayHeader(nil, 3), "<i4")
+		return append(pack.AppendInt(pack.AppendArrayHeader(b, 1), 1), data...)
+	}
+	for _, c := range []struct {
+		name    string
+		value   []byte
+		structs bool
+		want    []string
+	}{
+		{"int", pack.AppendInt(nil, 7), false, []string{"8", "8"}},
+		{"greatest int", pack.AppendUint(nil, 1<<64-1), false, []string{"18446744073709551614", "18446744073709551614"}},
+		{"float", pack.AppendFloat64(nil, 1), false, []string{"0.75", "0.75"}},
+		{"narrow float", pack.AppendFloat32(nil, 1), false, []string{"0.75", "0.75"}},
+		{"bool", pack.AppendBool(nil, true), false, []string{"false", "false"}},
+		{"text", pack.AppendString(nil, "a"), false, []string{`"ax"`, `"ax"`}},
+		{"None", pack.AppendNil(nil), false, nil},
+		{"list", pack.AppendInt(pack.AppendInt(pack.AppendArrayHeader(nil, 2), 1), 2), false, []string{"[1, 3]", "[2, 2]"}},
+		{"empty list", pack.AppendArrayHeader(nil, 0), false, nil},
+		{"map", pack.AppendInt(pack.AppendString(pack.AppendMapHeader(nil, 1), "k"), 2), false, []string{"{\"k\": 3}", "{\"k\": 3}"}},
+		{"structs", pack.AppendInt(pack.AppendInt(pack.AppendArrayHeader(nil, 2), 1), 2), true, []string{"[1]"}},
+		{"struct", pack.AppendMapHeader(nil, 0), true, []string{"nil"}},
+		{"tensor", tensor(pack.AppendExt(nil, 3, []byte{1, 0, 0, 0})), false, []string{`["<i4", [1], ext(3, 4 bytes)]`, `["<i4", [1], ext(3, 4 bytes)]`}},
+	} {
+		v := protocol.FieldValue{Raw: c.value, Offset: 1}
+		message := slices.Concat(pack.AppendArrayHeader(nil, 1), c.value)
+		var got []string
+		for _, frames := range mutations(v, c.structs, [][]byte{message}, 0) {
+			if err := pack.Validate(frames[0]); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			got = append(got, pack.Format(frames[0][1:]))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	elsewhere := tensor(pack.AppendInt(nil, 1))
+	found := mutations(protocol.FieldValue{Raw: elsewhere, Offset: 0}, false, [][]byte{elsewhere, {1, 2, 3}}, 0)
+	if len(found) != 2 || string(found[0][1]) != string([]byte{1, 2, 2}) || string(found[1][1]) != string([]byte{0, 2, 3}) {
+		t.Errorf("a tensor in a frame of its own: %v", found)
 	}
 }

@@ -35,10 +35,11 @@ func messageNames(p *protocol.Profile) []string {
 	return names
 }
 
-// Add adds what a recorded message holds.
-func (l *Line) Add(m *trace.Message) {
+// Add adds what a recorded message holds, and tells whether it is of a kind that has fields.
+func (l *Line) Add(m *trace.Message) bool {
+	l.survey.Fields = l.survey.Fields[:0]
 	if m.Note != "" || len(m.Frames) == 0 || m.Elided > 0 {
-		return
+		return false
 	}
 	fromEngine, last := m.Direction == trace.EngineToFrontend, m.Frames[len(m.Frames)-1]
 	switch m.Channel {
@@ -58,6 +59,7 @@ func (l *Line) Add(m *trace.Message) {
 		l.see(message, kvEvents)
 		l.payload(protocol.KindKVEvents, last)
 	}
+	return len(l.survey.Fields) > 0
 }
 
 // handshake adds HELLO, INIT or READY.

@@ -12,9 +12,10 @@ type Summary struct {
 	Fields Counts `json:"fields"`
 	// Directions are the same by the way that messages take.
 	Directions []Way `json:"directions"`
-	Utilities  Share `json:"utilities"`
-	Members    Share `json:"members"` // of enumerations
-	Messages   Share `json:"messages"`
+	// Utility calls, enumeration members and kinds of message.
+	Utilities Share `json:"utilities"`
+	Members   Share `json:"members"` // of enumerations
+	Messages  Share `json:"messages"`
 	// Frontends are whose requests the messages hold, Runners which model runners made their
 	// log-probabilities.
 	Frontends []string `json:"frontends,omitempty"`
@@ -25,9 +26,14 @@ type Summary struct {
 
 // Counts are how many fields there are, and how far they are covered.
 type Counts struct {
-	Declared int `json:"declared"`
-	Seen     int `json:"seen"`   // with another value than the default
-	Varied   int `json:"varied"` // with several values
+	Declared    int `json:"declared"`
+	Unreachable int `json:"unreachable"` // no golden can show them, for a reason that is known
+	Seen        int `json:"seen"`        // with another value than the default
+	Varied      int `json:"varied"`      // with several values
+	// Those that checks compare, and those that a fault of the self-test changes, are
+	// counted where details are asked for.
+	Compared int `json:"compared,omitempty"`
+	Proven   int `json:"proven,omitempty"`
 }
 
 // Way is a direction.
@@ -38,8 +44,9 @@ type Way struct {
 
 // Share is how many there are, and were seen.
 type Share struct {
-	Declared int `json:"declared"`
-	Seen     int `json:"seen"`
+	Declared    int `json:"declared"`
+	Unreachable int `json:"unreachable"`
+	Seen        int `json:"seen"`
 }
 
 // Details name everything.
@@ -57,6 +64,10 @@ type FieldState struct {
 	Feature   string             `json:"feature"`
 	Seen      bool               `json:"seen,omitempty"`
 	Varied    bool               `json:"varied,omitempty"`
+	Compared  bool               `json:"compared,omitempty"`
+	Proven    bool               `json:"proven,omitempty"`
+	// Unreachable is why no golden can show it; empty if one can.
+	Unreachable string `json:"unreachable,omitempty"`
 }
 
 // ItemState is whether something was seen.
@@ -64,47 +75,65 @@ type ItemState struct {
 	Name    string `json:"name"`
 	Feature string `json:"feature"`
 	Seen    bool   `json:"seen,omitempty"`
+	// Unreachable is why no golden can show it; empty if one can.
+	Unreachable string `json:"unreachable,omitempty"`
 }
 
-// Gap is what was not seen of a feature.
+// Gap is what was not seen of a feature, although a golden could show it.
 type Gap struct {
-	Feature  string
-	Declared int
-	Unseen   []string
+	Feature   string
+	Reachable int
+	Unseen    []string
 }
 
 // Summarise counts, and names everything if details are wanted.
 func (l *Line) Summarise(details bool) Summary {
 	s := Summary{Line: l.Line, Frontends: l.Frontends, Runners: l.Runners}
-	for _, d := range protocol.Directions() {
-		w := Way{Direction: d}
-		for _, f := range l.Fields {
-			if f.Direction == d {
-				w.add(f)
-			}
-		}
-		s.Directions = append(s.Directions, w)
-	}
+	var fields []FieldState
 	for _, f := range l.Fields {
-		s.Fields.add(f)
+		fields = append(fields, FieldState{f.FullName(), f.Direction, f.Feature, f.Seen, f.Varied(), f.Compared, false, unreachable()[f.FullName()]})
 	}
+	s.count(fields)
 	s.Utilities, s.Members, s.Messages = shareOf(l.Utilities), shareOf(l.Members), shareOf(l.Messages)
 	if details {
-		s.Details = &Details{Utilities: statesOf(l.Utilities), Members: statesOf(l.Members), Messages: statesOf(l.Messages)}
-		for _, f := range l.Fields {
-			s.Details.Fields = append(s.Details.Fields, FieldState{f.FullName(), f.Direction, f.Feature, f.Seen, f.Varied()})
-		}
+		s.Details = &Details{fields, statesOf(l.Utilities), statesOf(l.Members), statesOf(l.Messages)}
 	}
 	return s
 }
 
-func (c *Counts) add(f *Field) {
-	c.Declared++
-	if f.Seen {
-		c.Seen++
+// Prove notes, in a summary with details, the fields that a fault of the self-test changes.
+func (s *Summary) Prove(names []string) {
+	for i := range s.Details.Fields {
+		f := &s.Details.Fields[i]
+		f.Proven = slices.Contains(names, f.Name)
 	}
-	if f.Varied() {
-		c.Varied++
+	s.count(s.Details.Fields)
+}
+
+// count sums up the states of all fields.
+func (s *Summary) count(fields []FieldState) {
+	s.Fields, s.Directions = Counts{}, nil
+	for _, d := range protocol.Directions() {
+		w := Way{Direction: d}
+		for _, f := range fields {
+			if f.Direction == d {
+				w.add(f)
+				s.Fields.add(f)
+			}
+		}
+		s.Directions = append(s.Directions, w)
+	}
+}
+
+func (c *Counts) add(f FieldState) {
+	c.Declared++
+	for _, part := range []struct {
+		count *int
+		is    bool
+	}{{&c.Seen, f.Seen}, {&c.Varied, f.Varied}, {&c.Compared, f.Compared}, {&c.Proven, f.Proven}, {&c.Unreachable, f.Unreachable != ""}} {
+		if part.is {
+			*part.count++
+		}
 	}
 }
 
@@ -113,6 +142,9 @@ func shareOf(items []*Item) (s Share) {
 		if s.Declared++; i.Seen {
 			s.Seen++
 		}
+		if unreachable()[i.Name] != "" {
+			s.Unreachable++
+		}
 	}
 	return s
 }
@@ -120,7 +152,7 @@ func shareOf(items []*Item) (s Share) {
 func statesOf(items []*Item) []ItemState {
 	states := []ItemState{} // a list in JSON, too
 	for _, i := range items {
-		states = append(states, ItemState{i.Name, featureOf(i.Name), i.Seen})
+		states = append(states, ItemState{i.Name, featureOf(i.Name), i.Seen, unreachable()[i.Name]})
 	}
 	return states
 }
@@ -131,25 +163,25 @@ func (d *Details) Gaps() []Gap {
 	for _, feature := range Features() {
 		g := Gap{Feature: feature}
 		for _, f := range d.Fields {
-			g.count(f.Feature, f.Name, f.Seen)
+			g.count(f.Feature, f.Name, f.Seen, f.Unreachable)
 		}
 		for _, items := range [][]ItemState{d.Utilities, d.Members, d.Messages} {
 			for _, i := range items {
-				g.count(i.Feature, i.Name, i.Seen)
+				g.count(i.Feature, i.Name, i.Seen, i.Unreachable)
 			}
 		}
-		if g.Declared > 0 {
+		if len(g.Unseen) > 0 {
 			gaps = append(gaps, g)
 		}
 	}
-	return slices.DeleteFunc(gaps, func(g Gap) bool { return len(g.Unseen) == 0 })
+	return gaps
 }
 
-func (g *Gap) count(feature, name string, seen bool) {
-	if feature != g.Feature {
+func (g *Gap) count(feature, name string, seen bool, unreachable string) {
+	if feature != g.Feature || unreachable != "" {
 		return
 	}
-	if g.Declared++; !seen {
+	if g.Reachable++; !seen {
 		g.Unseen = append(g.Unseen, name)
 	}
 }

@@ -49,6 +49,8 @@ type DeclaredField struct {
 	Direction Direction // of the first kind of message that can hold the struct
 	Struct    string
 	*Field    // the same for every survey of the line
+	// HoldsStructs: what it holds has fields of its own.
+	HoldsStructs bool
 }
 
 // Declared lists the fields of all structs that a message of the line can hold, by the
@@ -91,7 +93,7 @@ func (w *declaredWalk) shape(s shape) {
 		}
 		w.known[s.name] = true
 		for i := range s.declared.Fields {
-			w.fields = append(w.fields, DeclaredField{w.direction, s.name, &s.declared.Fields[i]})
+			w.fields = append(w.fields, DeclaredField{w.direction, s.name, &s.declared.Fields[i], holdsStructs(s.types[i])})
 		}
 		for _, t := range s.types {
 			w.shape(t)
@@ -114,6 +116,21 @@ func (w *declaredWalk) shape(s shape) {
 			w.shape(kind)
 		}
 	}
+}
+
+// holdsStructs tells whether a shape is, or is made of, structs.
+func holdsStructs(s shape) bool {
+	switch s := s.(type) {
+	case *structShape, fieldShape:
+		return true
+	case unionShape:
+		return slices.ContainsFunc(s.options, holdsStructs)
+	case listShape:
+		return holdsStructs(s.element)
+	case dictShape:
+		return holdsStructs(s.value)
+	}
+	return false
 }
 
 // FieldValue is the value that a message has for a field that is declared.

@@ -24,7 +24,11 @@ func covered(c Coverage) string {
 }
 
 func shareText(s coverage.Share, of string) string {
-	return fmt.Sprintf("%d of %d %s", s.Seen, s.Declared, of)
+	text := fmt.Sprintf("%d of %d %s", s.Seen, s.Declared, of)
+	if s.Unreachable > 0 {
+		text += fmt.Sprintf(" (%d unreachable)", s.Unreachable)
+	}
+	return text
 }
 
 // coverageText writes a line for each line, and what was asked for besides.

@@ -109,13 +109,26 @@ func (l *Line) see(kind, name string) {
 // AddGolden adds what a golden holds that has been read, and, if measured is set, which of it
 // the checks compare.
 func (l *Line) AddGolden(g *check.Golden, measured bool) {
-	var judge *replay.WireJudge
-	if measured && g.Registered.Role == manifest.Wire {
-		judge, _ = replay.NewWireJudge(g) // its own case says what is wrong with it
+	var wire *replay.WireJudge
+	var frames *replay.FramesJudge
+	switch {
+	case measured && g.Registered.Role == manifest.Wire:
+		wire, _ = replay.NewWireJudge(g) // its own case says what is wrong with it
+	case measured && g.Registered.Role == manifest.Frames:
+		frames = replay.NewFramesJudge(g)
 	}
 	for i := range g.Frames {
-		if m := &g.Frames[i]; l.Add(m) && judge != nil && m.Direction == trace.EngineToFrontend {
-			l.compare(m, func(frames [][]byte) bool { return judge.Finds(m, frames) })
+		m := &g.Frames[i]
+		hasFields := l.Add(m)
+		switch {
+		case m.Note != "":
+		case wire != nil && hasFields:
+			l.compare(m, wire.Finds)
+		case frames != nil:
+			if hasFields {
+				l.compare(m, frames.Finds)
+			}
+			frames.Take(m)
 		}
 	}
 	if g.Frames == nil && g.Trace != nil {
@@ -152,18 +165,22 @@ const maxTries = 3
 
 // compare puts other values in the place of those of the message that was added last, and
 // notes the fields of which a judge finds that.
-func (l *Line) compare(m *trace.Message, finds func(frames [][]byte) bool) {
-	payload := 0
-	if m.Channel != "output" {
-		payload = len(m.Frames) - 1
-	}
+func (l *Line) compare(m *trace.Message, finds func(m *trace.Message, frames [][]byte) bool) {
+	payload, asked := payloadOf(m), false
 	for _, v := range l.survey.Fields {
 		f := l.fields[v.Field]
 		if f.Compared || f.tried == maxTries || v.IsDefault() {
 			continue
 		}
+		if !asked { // asked once, and only of messages that show something new
+			if asked = true; finds(m, m.Frames) {
+				return // whatever is changed, something is found
+			}
+		}
 		f.tried++
-		f.Compared = slices.ContainsFunc(mutations(v, f.holdsStructs, m.Frames, payload), finds)
+		f.Compared = slices.ContainsFunc(mutations(v, f.holdsStructs, m.Frames, payload), func(frames [][]byte) bool {
+			return finds(m, frames)
+		})
 	}
 }
 

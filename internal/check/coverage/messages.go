@@ -62,6 +62,20 @@ func (l *Line) Add(m *trace.Message) bool {
 	return len(l.survey.Fields) > 0
 }
 
+// payloadOf is which of the frames of a message has its fields: auxiliary frames come behind it.
+func payloadOf(m *trace.Message) int {
+	fromEngine := m.Direction == trace.EngineToFrontend
+	switch m.Channel {
+	case "output", "coordinator_input":
+		return 0
+	case "input", "coordinator_output":
+		if !fromEngine {
+			return 1
+		}
+	}
+	return len(m.Frames) - 1
+}
+
 // handshake adds HELLO, INIT or READY.
 func (l *Line) handshake(fromEngine bool, payload []byte) {
 	if !fromEngine {

@@ -32,10 +32,7 @@ func checkFrames(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (
 
 // JudgeFrames judges the messages of a session.
 func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (f check.Outcome) {
-	j := &framesJudge{
-		name: name, codec: codec, layout: LayoutCheck{Codec: codec}, counts: map[string]int{},
-		requests: map[requestKey]*framesRequest{}, calls: map[callKey]bool{}, events: map[int]int64{},
-	}
+	j := newFramesJudge(name, codec)
 	for i := range messages {
 		if m := &messages[i]; m.Note == "" {
 			f.Asserted++
@@ -53,6 +50,13 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (
 		f.AddNote(left)
 	}
 	return f
+}
+
+func newFramesJudge(name string, codec *protocol.Codec) *framesJudge {
+	return &framesJudge{
+		name: name, codec: codec, layout: LayoutCheck{Codec: codec}, counts: map[string]int{},
+		requests: map[requestKey]*framesRequest{}, calls: map[callKey]bool{}, events: map[int]int64{},
+	}
 }
 
 // framesJudge follows the messages of a session.

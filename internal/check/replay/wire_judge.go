@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"maps"
 	"math"
 	"time"
 
@@ -51,5 +52,32 @@ func (j *WireJudge) Finds(m *trace.Message, frames [][]byte) bool {
 	clock.Set(time.Duration(math.MaxInt64)) // every time has been
 	c := NewWireComparison(j.golden.Location, j.golden.Codec, clock)
 	c.Message(at.root, at.message, at.requests, frames)
-	return len(c.found) > 0
+	return len(c.found.found) > 0
 }
+
+// FramesJudge answers the same of the messages of a golden of role frames, which are given to it in their order.
+type FramesJudge struct{ judge *framesJudge }
+
+// NewFramesJudge judges the messages of a golden.
+func NewFramesJudge(g *check.Golden) *FramesJudge {
+	return &FramesJudge{newFramesJudge(g.Location, g.Codec)}
+}
+
+// Finds tells whether other frames in the place of those of the next message would be found at once.
+func (j *FramesJudge) Finds(m *trace.Message, frames [][]byte) bool {
+	other := *j.judge
+	other.layout, other.found = LayoutCheck{Codec: other.codec}, repeated{}
+	other.counts, other.calls, other.events = maps.Clone(other.counts), maps.Clone(other.calls), maps.Clone(other.events)
+	other.requests = map[requestKey]*framesRequest{}
+	for key, r := range j.judge.requests {
+		known := *r
+		other.requests[key] = &known
+	}
+	changed := *m
+	changed.Frames = frames
+	other.message(&changed)
+	return len(other.found.found)+len(other.layout.Kinds) > 0
+}
+
+// Take takes the next message.
+func (j *FramesJudge) Take(m *trace.Message) { j.judge.message(m) }

@@ -24,5 +24,5 @@ const (
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml capture/targets.toml conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md testdata/model/tiny deploy/*.yaml
+//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md testdata/model/tiny deploy/*.yaml
 var Files embed.FS

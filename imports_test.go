@@ -85,10 +85,10 @@ var importRules = map[string][]string{
 	"internal/upstream/canary":  {"compat", "internal/forge/github"},
 
 	"internal/capture": {
-		"conformance", "manifest", "compat", "trace", "internal/capture/load", "internal/capture/target", "internal/golden",
+		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture/load", "internal/capture/target", "internal/golden",
 	},
 	"internal/capture/local": {
-		"internal/capture", "internal/capture/cpuengine", "internal/capture/load", "internal/capture/target", "internal/frontends",
+		"internal/capture", "internal/capture/cpuengine", "internal/capture/load", "internal/capture/session", "internal/capture/target", "internal/frontends",
 	},
 	"internal/capture/remote": {
 		"conformance", "compat", "internal/capture", "internal/capture/cluster", "internal/capture/deploy", "internal/capture/helper",
@@ -98,7 +98,8 @@ var importRules = map[string][]string{
 	"internal/capture/capturetest": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture", "internal/capture/load", "internal/capture/target",
 	},
-	"internal/capture/target":    {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
+	"internal/capture/target":    {"compat", "trace", "internal/capture/load", "internal/capture/session", "internal/wire/protocol", toml},
+	"internal/capture/session":   {"compat", "internal/frontends/openai", toml},
 	"internal/capture/load":      {"trace", "internal/frontends/openai"},
 	"internal/capture/cpuengine": {"compat", "internal/upstream/pinned", "internal/upstream/pypi", toml},
 	"internal/capture/kube":      {"internal/forge/oidc"},

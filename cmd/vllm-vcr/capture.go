@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -58,14 +60,18 @@ func (opts targetOptions) load(env *environment) (*compat.Matrix, *target.File, 
 
 // loadTargets reads a file of targets. Of the one in the binary only errors are diagnostics: a matrix without one of its
 // lines is the user's.
-func loadTargets(path string, matrix *compat.Matrix) (*target.File, []tomlfile.Diagnostic) {
-	if path == "" && exists(vcr.TargetsPath) {
-		path = vcr.TargetsPath
+func loadTargets(named string, matrix *compat.Matrix) (*target.File, []tomlfile.Diagnostic) {
+	if named == "" && exists(vcr.TargetsPath) {
+		named = vcr.TargetsPath
 	}
-	if path != "" {
-		return target.Load(path, matrix)
+	if named != "" {
+		return target.Load(named, matrix)
 	}
-	file, diagnostics := target.Parse("(embedded) "+vcr.TargetsPath, embedded(vcr.TargetsPath), matrix)
+	beside, err := fs.Sub(vcr.Files, path.Dir(vcr.TargetsPath))
+	if err != nil {
+		panic(err) // a path of the binary
+	}
+	file, diagnostics := target.Parse("(embedded) "+vcr.TargetsPath, embedded(vcr.TargetsPath), beside, matrix)
 	return file, slices.DeleteFunc(diagnostics, func(f tomlfile.Diagnostic) bool { return f.Severity != tomlfile.Error })
 }
 

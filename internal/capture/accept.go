@@ -74,6 +74,9 @@ const registrations = 5
 // [*conformance.RegistrationError]. A recording that is registered already changes nothing.
 func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, error) {
 	m, findings := check(rec)
+	if rec.Target.Session != nil {
+		m, findings = measure{}, checkSession(rec)
+	}
 	if err := ctx.Err(); err != nil {
 		return Accepted{}, err
 	}
@@ -86,7 +89,9 @@ func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, er
 		}
 	}
 	var accepted Accepted
-	opt.screen(ctx, rec.Target, m, &accepted)
+	if rec.Target.Session == nil {
+		opt.screen(ctx, rec.Target, m, &accepted)
+	}
 	for try := 1; ; try++ {
 		var err error
 		accepted.Goldens, err = conformance.RegisterAll(ctx, opt.registrations(rec)...)
@@ -125,6 +130,11 @@ func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration
 		Scenario: string(t.Scenario), Seed: &seed, CapturedAt: rec.CapturedAt.UTC().Truncate(time.Second), CaptureRun: opt.Run,
 		Window: opt.Window, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
 		DryRun: opt.DryRun, Timeouts: opt.Timeouts, Log: opt.Log, Progress: opt.Progress,
+	}
+	if t.Session != nil {
+		frames := cassette
+		frames.Trace, frames.Others, frames.Role = rec.Frames, rec.others(), manifest.Frames
+		return []conformance.Registration{frames}
 	}
 	if t.Fit {
 		cassette.Role = manifest.Schema // pins how an engine registers, and leaves what it says to whoever fits
@@ -193,6 +203,28 @@ func family(id string) string {
 		return id
 	}
 	return id[:at]
+}
+
+// checkSession returns what is against the recording of a session: its engines come once each, and answered.
+func checkSession(rec Recording) []string {
+	c := checker{rec: rec}
+	c.checkImage()
+	if c.rec.Load.Completed == 0 {
+		c.fail("%s: no request was completed", filepath.Join(rec.Dir, target.LoadFile))
+	}
+	files := append([]string{rec.Frames}, rec.others()...)
+	if want := rec.Target.Session.Ranks; len(files) != want {
+		c.fail("%s: there are raw frames of %d engines, want %d", rec.Dir, len(files), want)
+	}
+	for _, path := range files {
+		switch hellos, ranks, err := countHellos(path); {
+		case err != nil:
+			c.fail("%v", err)
+		case hellos != 1 || ranks != 1:
+			c.fail("%s: %d engines came %d times: want one life of one engine", path, ranks, hellos)
+		}
+	}
+	return c.findings
 }
 
 // check returns what a recording's cassette comes to, and everything that is against the recording apart from its

@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/recorder"
 )
 
 // A Recording is what one capture left: the files of the tap and of the client, in one folder of this machine, under the
@@ -36,6 +37,15 @@ func (rec *Recording) Files(dir string) {
 	rec.Dir = dir
 	rec.Trace, rec.Steps = filepath.Join(dir, target.TraceFile), filepath.Join(dir, target.StepsFile)
 	rec.Frames, rec.Requests = filepath.Join(dir, target.FramesFile), filepath.Join(dir, target.RequestsFile)
+}
+
+// others are the raw frames of the engines but the first.
+func (rec *Recording) others() []string {
+	var paths []string
+	for rank := 1; rec.Target.Session != nil && rank < rec.Target.Session.Ranks; rank++ {
+		paths = append(paths, recorder.RankPath(rec.Frames, rank))
+	}
+	return paths
 }
 
 // RecordingFiles are what is fetched of a capture.

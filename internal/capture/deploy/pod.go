@@ -55,6 +55,9 @@ const modelOfBinary = "testdata/model/tiny"
 
 // podOf is the pod of a capture.
 func podOf(t target.Target, r Run) (kube.PodSpec, error) {
+	if t.Session != nil {
+		return kube.PodSpec{}, fmt.Errorf("session %s needs models and a frontend that are made on this machine: capture it with --local", t.Session.Name)
+	}
 	if t.Workload.Kind == load.Arrivals {
 		return kube.PodSpec{}, fmt.Errorf("its arrivals are in the file %s of this machine, which no pod has: capture it with --local", t.Workload.Shape.Arrivals)
 	}

@@ -73,7 +73,7 @@ func wantImages(t *testing.T, path string, requests, images, different int) {
 func visionModel(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "vision"))); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join("..", "session", "vision"))); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(testenv.ModelDir(t), "tokenizer.json"))

@@ -1,8 +1,10 @@
 package local
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/session"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
@@ -159,14 +162,23 @@ func Capture(ctx context.Context, opt Options, t target.Target) (capture.Recordi
 	defer s.stop(ctx)
 	booted := time.Now()
 	opt.Progress(t, fmt.Sprintf("engine up in %.1f s; play %s seed %d", booted.Sub(started).Seconds(), t.Workload.Name, t.Seed))
-	if rec.Load, err = s.play(rec); err != nil {
+	if t.Session != nil {
+		rec.Load, err = s.playSession(rec)
+	} else {
+		rec.Load, err = s.play(rec)
+	}
+	if err != nil {
 		return rec, s.broken(err)
 	}
 	played := time.Now()
 	if err := s.finish(ctx); err != nil {
 		return rec, err
 	}
-	for _, path := range []string{rec.Trace, rec.Steps, rec.Frames} {
+	whole := []string{rec.Trace, rec.Steps, rec.Frames}
+	if t.Session != nil {
+		whole = whole[2:] // some sessions finish no request, or let nobody count steps
+	}
+	for _, path := range whole {
 		if err := wholeGzip(path); err != nil {
 			return rec, s.failed(fmt.Errorf("the tap left no whole recording: %w", err))
 		}
@@ -214,6 +226,29 @@ func (s *stack) play(rec capture.Recording) (load.Report, error) {
 	}
 	return report, errors.Join(err, w.Close(), records.Close(), writeReport(filepath.Join(rec.Dir, target.LoadFile), report))
 }
+
+// playSession sends the requests of a session, and writes what became of each.
+func (s *stack) playSession(rec capture.Recording) (load.Report, error) {
+	answers, err := session.Run(s.alive, s.target.Session, session.Config{URL: s.url(), Dir: s.addresses.Material})
+	if cause := context.Cause(s.alive); cause != nil && err == nil {
+		err = cause
+	}
+	var lines bytes.Buffer
+	report := load.Report{Requests: len(answers), Seed: s.target.Seed, Model: s.target.Model.Served}
+	for _, a := range answers {
+		if a.Status/100 == 2 {
+			report.Completed++
+		}
+		line, jsonErr := json.Marshal(a)
+		err = errors.Join(err, jsonErr)
+		lines.Write(append(line, '\n'))
+	}
+	return report, errors.Join(err, os.WriteFile(filepath.Join(rec.Dir, answersFile), lines.Bytes(), 0o644),
+		writeReport(filepath.Join(rec.Dir, target.LoadFile), report))
+}
+
+// answersFile has what became of each request of a session.
+const answersFile = "answers.jsonl"
 
 func writeReport(path string, report load.Report) error {
 	file, err := os.Create(path)

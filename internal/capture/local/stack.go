@@ -130,7 +130,17 @@ func hasRoom(dir string) error {
 func (s *stack) start(ctx context.Context) error {
 	s.alive, s.ending = context.WithCancelCause(ctx)
 	s.addresses = target.Addresses{Model: s.opt.Models[s.target.Model.Key], ReadyTimeout: s.opt.BootTimeout + frontendPatience}
-	for _, number := range []*int{&s.addresses.FrontendHandshake, &s.addresses.EngineHandshake, &s.addresses.HTTP} {
+	if asked := s.target.Session; asked != nil {
+		// Its path is in what the frontend says of adapters, and tells nothing of this machine.
+		var err error
+		if s.addresses.Material, err = os.MkdirTemp("", "session-"); err != nil {
+			return err
+		}
+		if s.addresses.Model, err = asked.Prepare(s.addresses.Material, s.addresses.Model); err != nil {
+			return fmt.Errorf("prepare session %s: %w", asked.Name, err)
+		}
+	}
+	for _, number := range []*int{&s.addresses.FrontendHandshake, &s.addresses.EngineHandshake, &s.addresses.HTTP, &s.addresses.KVEvents} {
 		port, err := s.opt.reserve()
 		if err != nil {
 			return fmt.Errorf("find a free port: %w", err)
@@ -139,13 +149,18 @@ func (s *stack) start(ctx context.Context) error {
 		*number = port.Number()
 	}
 	engine := s.opt.Engines[s.target.Release()]
+	vllm := []string{"-m", "vllm.entrypoints.cli.main"}
+	frontend, frontendArgs := engine.VLLMRS, s.target.FrontendArgs(s.addresses)
+	if s.target.PythonFrontend() {
+		frontend, frontendArgs = engine.Python, slices.Concat(vllm, frontendArgs)
+	}
 	for _, p := range []struct {
 		name, path string
 		args       []string
 	}{
-		{frontendName, engine.VLLMRS, s.target.FrontendArgs(s.addresses)},
+		{frontendName, frontend, frontendArgs},
 		{tapName, s.opt.VCR, s.tapArgs()},
-		{engineName, engine.Python, append([]string{"-m", "vllm.entrypoints.cli.main"}, s.target.EngineArgs(s.addresses)...)},
+		{engineName, engine.Python, slices.Concat(vllm, s.target.EngineArgs(s.addresses))},
 	} {
 		if err := s.run(p.name, p.path, p.args); err != nil {
 			return err
@@ -175,7 +190,7 @@ func (s *stack) run(name, path string, args []string) error {
 	}
 	cmd.Env = s.environment()
 	ownSession(cmd)
-	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace, Guarded: name == engineName})
+	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace, Guarded: name == engineName || name == frontendName && s.target.PythonFrontend()})
 	if err != nil {
 		log.Close()
 		return err
@@ -196,7 +211,11 @@ func (s *stack) run(name, path string, args []string) error {
 func (s *stack) environment() []string {
 	keep := func(name, _ string) bool { return name == "PATH" || name == "HOME" || name == "TMPDIR" }
 	env := process.Environment(os.Environ(), keep, "LANG=C.UTF-8", "NO_COLOR=1", "VLLM_CACHE_ROOT="+s.opt.Engines[s.target.Release()].Cache())
-	return append(env, s.target.EngineEnv()...)
+	env = append(env, s.target.EngineEnv()...)
+	if asked := s.target.Session; asked != nil {
+		env = append(env, asked.Environment(s.target.Line, s.addresses.Material)...)
+	}
+	return env
 }
 
 // url is where the frontend serves.
@@ -226,7 +245,12 @@ func (s *stack) healthy() error {
 // lighten gives the engine less weight than the others, now that it serves. Linux shares the cores by session before it
 // does by process. An engine keeps two of them busy, and where it has as much weight as the tap, outputs wait up to half a
 // second to be seen.
+//
+// In a session nobody looks at times, and some of it takes long enough.
 func (s *stack) lighten() {
+	if s.target.Session != nil {
+		return
+	}
 	if err := weigh(s.program(engineName).Pid(), lightest); err != nil {
 		s.opt.Log.Warn("the engine has as much weight as the tap: times in the capture may be off", "error", err)
 	}
@@ -397,6 +421,11 @@ func (s *stack) stop(ctx context.Context) {
 	}
 	for _, port := range s.ports {
 		port.Release()
+	}
+	if s.addresses.Material != "" {
+		if err := os.RemoveAll(s.addresses.Material); err != nil {
+			s.opt.Log.Warn("the models and adapters of the session are left", "error", err)
+		}
 	}
 	s.ending(nil)
 }

@@ -2,6 +2,7 @@ package target
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net"
 	"path"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
+	"github.com/vllm-vcr/conformance/internal/capture/session"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -35,24 +37,61 @@ type Addresses struct {
 	// FrontendHandshake and EngineHandshake are ports of 127.0.0.1: the frontend waits for the tap at the first, and the
 	// tap for the engine at the second.
 	FrontendHandshake, EngineHandshake int
+	// Material is the folder of what a session needs, and KVEvents the port on which its first engine publishes them.
+	Material string
+	KVEvents int
 	// ReadyTimeout is how long the frontend waits for the engine; its own default unless given.
 	ReadyTimeout time.Duration
 }
 
 // EngineArgs are what stands behind vllm.
 func (t Target) EngineArgs(a Addresses) []string {
-	return slices.Concat(t.serve(a),
-		[]string{"--headless", "--data-parallel-size", "1", "--data-parallel-address", handshakeHost},
-		[]string{"--data-parallel-rpc-port", strconv.Itoa(a.EngineHandshake)},
-		flagsOf(t.options()))
+	args := slices.Concat(t.serve(a),
+		[]string{"--headless", "--data-parallel-size", strconv.Itoa(t.ranks()), "--data-parallel-address", handshakeHost},
+		[]string{"--data-parallel-rpc-port", strconv.Itoa(a.EngineHandshake)})
+	if t.Session == nil {
+		return append(args, flagsOf(t.options())...)
+	}
+	args = append(args, flagsOf(t.Model.Engine)...)
+	if t.ranks() > 1 {
+		args = append(args, "--data-parallel-size-local", strconv.Itoa(t.ranks()))
+	}
+	if t.Session.KVEvents {
+		// A publisher listens only where it may choose the interface; elsewhere it dials.
+		args = append(args, "--kv-events-config", fmt.Sprintf(
+			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","topic":"kv","buffer_steps":20,"hwm":1000,"max_queue_size":1000}`, a.KVEvents))
+	}
+	return append(args, t.Session.EngineFlags(t.Line, a.Material)...)
 }
 
-// FrontendArgs are what stands behind vllm-rs.
+// ranks are the engines of a group.
+func (t Target) ranks() int {
+	if t.Session == nil {
+		return 1
+	}
+	return t.Session.Ranks
+}
+
+// PythonFrontend tells whether the frontend is that of the engine's environment, not vllm-rs.
+func (t Target) PythonFrontend() bool {
+	return t.Session != nil && t.Session.Frontend == session.Python
+}
+
+// FrontendArgs are what stands behind vllm-rs, or behind vllm where the frontend is [Target.PythonFrontend].
 func (t Target) FrontendArgs(a Addresses) []string {
 	args := append(t.serve(a),
-		"--data-parallel-size", "1", "--data-parallel-size-local", "0", "--data-parallel-address", handshakeHost,
+		"--data-parallel-size", strconv.Itoa(t.ranks()), "--data-parallel-size-local", "0", "--data-parallel-address", handshakeHost,
 		"--data-parallel-rpc-port", strconv.Itoa(a.FrontendHandshake),
 		"--host", cmp.Or(a.Host, handshakeHost), "--port", strconv.Itoa(a.HTTP))
+	if t.PythonFrontend() {
+		if t.Session.Clients > 1 {
+			args = append(args, "--api-server-count", strconv.Itoa(t.Session.Clients))
+		}
+		return slices.Concat(args, flagsOf(t.Model.Engine), t.Session.FrontendFlags(t.Line, a.Material))
+	}
+	if t.Session != nil {
+		args = append(args, t.Session.FrontendFlags(t.Line, a.Material)...)
+	}
 	if a.ReadyTimeout > 0 {
 		args = append(args, "--engine-ready-timeout-secs", strconv.Itoa(int(a.ReadyTimeout/time.Second)))
 	}
@@ -86,6 +125,9 @@ func (t Target) TapArgs(a Addresses, dir string) []string {
 	}
 	if most, ok := options["max_num_seqs"]; ok {
 		args = append(args, "--max-num-seqs", most)
+	}
+	if t.Session != nil && t.Session.KVEvents {
+		args = append(args, "--kv-events", "tcp://"+handshakeHost+":"+strconv.Itoa(a.KVEvents))
 	}
 	return args
 }

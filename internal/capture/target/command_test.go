@@ -88,7 +88,7 @@ func TestArrivalsLieBesideTheTargets(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			file, findings := Parse(test.file, fmt.Appendf(nil, arrivalsTargets, test.arrivals), testWindow())
+			file, findings := Parse(test.file, fmt.Appendf(nil, arrivalsTargets, test.arrivals), nil, testWindow())
 			if len(findings) > 0 || len(file.Targets) != 1 {
 				t.Fatalf("%d targets, findings %v", len(file.Targets), findings)
 			}

@@ -2,7 +2,10 @@ package target
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -12,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/session"
 )
 
 // A File is what is to be captured.
@@ -23,13 +27,15 @@ type File struct {
 
 // Load reads a file of targets and checks it, alone and against the support window. The file is never nil; it is fit for
 // use when no finding is an error.
-func Load(path string, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
-	return read(tomlfile.Load(path, codes()), window)
+func Load(file string, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
+	beside := os.DirFS(filepath.Dir(file))
+	return read(tomlfile.Load(file, codes()), beside, window)
 }
 
-// Parse is [Load] for text that is already in memory; name is the path that findings mention.
-func Parse(name string, data []byte, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
-	return read(tomlfile.Parse(name, data, codes()), window)
+// Parse is [Load] for text that is already in memory; name is the path that findings mention, and beside is the folder that
+// has the sessions, or nil.
+func Parse(name string, data []byte, beside fs.FS, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
+	return read(tomlfile.Parse(name, data, codes()), beside, window)
 }
 
 func codes() tomlfile.Codes {
@@ -41,7 +47,8 @@ func codes() tomlfile.Codes {
 // reader reads one file. What blocks of targets refer to is known before the first of them is read.
 type reader struct {
 	window    *compat.Matrix
-	root      string // the folder of the file, with slashes
+	beside    fs.FS  // the folder of the file; nil if it lies in none
+	root      string // its path, with slashes
 	defaults  defaults
 	lines     map[string]Images
 	models    []Model
@@ -64,12 +71,12 @@ type entry struct {
 	block *block
 }
 
-func read(doc *tomlfile.Document, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
+func read(doc *tomlfile.Document, beside fs.FS, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
 	file := &File{Name: doc.Name()}
 	if doc.Root() == nil {
 		return file, doc.Diagnostics()
 	}
-	r := &reader{window: window, root: path.Dir(filepath.ToSlash(doc.Name())), lines: map[string]Images{}}
+	r := &reader{window: window, beside: beside, root: path.Dir(filepath.ToSlash(doc.Name())), lines: map[string]Images{}}
 	r.readDefaults(doc.Root())
 	r.readLines(doc.Root())
 	for _, t := range doc.Root().Keyed("models") {
@@ -82,6 +89,9 @@ func read(doc *tomlfile.Document, window *compat.Matrix) (*File, []tomlfile.Diag
 		r.readBlock(t)
 	}
 	r.checkTargets()
+	for _, t := range doc.Root().Tables("session") {
+		r.readSessions(t)
+	}
 	for _, e := range r.targets {
 		file.Targets = append(file.Targets, e.Target)
 	}
@@ -379,4 +389,107 @@ func (r *reader) add(b *block, t Target) {
 		}
 	}
 	r.targets = append(r.targets, entry{t, b})
+}
+
+const (
+	// sessionsFolder, beside the file of targets, has a file NAME.toml for each session.
+	sessionsFolder = "sessions"
+	// framesPrefix begins the ids of sessions, whose goldens are raw frames of both sides.
+	framesPrefix = "frames-"
+	// sessionSeed is the seed of all that is random in a session.
+	sessionSeed = 1
+)
+
+// readSessions reads a [[session]]: sessions, for each of several lines.
+func (r *reader) readSessions(t *tomlfile.Table) {
+	b := &block{table: t, lines: t.Strings("lines")}
+	model, sessions := t.Required("model", codeMissingKey), t.Strings("names")
+	type except struct {
+		table        *tomlfile.Table
+		lines, names []string
+		used         bool
+	}
+	var excepted []*except
+	for _, x := range t.Tables("except") {
+		x.Required("reason", codeExcept)
+		excepted = append(excepted, &except{table: x, lines: x.Strings("lines"), names: x.Strings("names")})
+	}
+	at := slices.IndexFunc(r.models, func(m Model) bool { return m.Key == model })
+	if !r.checkSessions(b, at, model, sessions) {
+		return
+	}
+	for _, name := range sessions {
+		asked, err := r.readSession(name)
+		if err != nil {
+			fail(t, codeSession, "names", fmt.Sprintf("session %s: %v", clip(name), err), "")
+			continue
+		}
+		for _, line := range r.linesOf(b) {
+			if i := slices.IndexFunc(excepted, func(x *except) bool { return in(x.lines, line) && in(x.names, name) }); i >= 0 {
+				excepted[i].used = true
+				continue
+			}
+			known, _ := r.window.ByName(line)
+			one := Target{
+				Line: line, Tag: known.Tag, ID: framesPrefix + name, Model: r.models[at], Scenario: Scenario(name),
+				Workload: Workload{Name: "session"}, Seed: sessionSeed, Session: asked, Pos: t.Line(),
+			}
+			if i := slices.IndexFunc(r.targets, func(e entry) bool { return e.Name() == one.Name() }); i >= 0 {
+				fail(t, codeSameID, "names", fmt.Sprintf("%s: asked for twice, first at line %d of this file", one.Name(), r.targets[i].Pos),
+					"keep one of the two")
+				continue
+			}
+			r.targets = append(r.targets, entry{one, b})
+		}
+	}
+	for _, x := range excepted {
+		if !x.used {
+			warn(x.table, codeExcept, "", "the exception excepts nothing", "remove it, if its line has left the window")
+		}
+	}
+}
+
+// checkSessions reports whether the targets of a [[session]] can be made.
+func (r *reader) checkSessions(b *block, model int, key string, sessions []string) bool {
+	if len(b.lines) == 0 || len(sessions) == 0 {
+		fail(b.table, codeMissingKey, "", "[[session]] wants lines and names", `add lines = ["*"] and names = […]`)
+		return false
+	}
+	ok := true
+	for _, line := range b.lines {
+		if _, known := r.window.ByName(line); !known && line != allLines {
+			fail(b.table, codeLine, "lines", fmt.Sprintf("line %q is not in %s", clip(line), r.window.File), r.nearLine(line, "remove it"))
+			ok = false
+		}
+	}
+	for _, name := range sessions {
+		if !label().MatchString(name) {
+			fail(b.table, codeName, "names", fmt.Sprintf("session %q cannot be part of an id", clip(name)), "use lower-case letters, digits and hyphens")
+			ok = false
+		}
+	}
+	switch {
+	case key == "": // reported
+		return false
+	case model < 0:
+		checkKnown(b.table, "model", "model", key, nil)
+		return false
+	case !r.models[model].OnCPU():
+		fail(b.table, codeSession, "model", "model "+key+" needs a GPU, and sessions run on this machine", `name one with gpu = "cpu"`)
+		return false
+	}
+	return ok
+}
+
+// readSession reads the file of a session.
+func (r *reader) readSession(name string) (*session.Session, error) {
+	file := path.Join(sessionsFolder, name+".toml")
+	if r.beside == nil {
+		return nil, errors.New("there is no folder that could have " + file)
+	}
+	data, err := fs.ReadFile(r.beside, file)
+	if err != nil {
+		return nil, err
+	}
+	return session.Parse(name, path.Join(r.root, file), data)
 }

@@ -50,7 +50,7 @@ func FuzzParse(f *testing.F) {
 	}
 	window := testWindow()
 	f.Fuzz(func(t *testing.T, text string) {
-		file, findings := Parse("targets.toml", []byte(text), window)
+		file, findings := Parse("targets.toml", []byte(text), nil, window)
 		if tomlfile.HasErrors(findings) {
 			return
 		}

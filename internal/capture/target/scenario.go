@@ -55,6 +55,10 @@ const (
 func (t Target) options() map[string]string {
 	all := map[string]string{optTensor: "1", optPrefixCache: strconv.FormatBool(t.Scenario != NoCache)}
 	maps.Copy(all, t.Model.Engine)
+	if t.Session != nil {
+		maps.Copy(all, t.Session.EngineOptions(t.Line))
+		return all
+	}
 	switch t.Scenario {
 	case SpecDecode:
 		all[optGuesses] = defaultGuesses
@@ -119,6 +123,9 @@ func (t Target) EngineConfig() string {
 		config["speculative"] = "ngram-k" + guesses
 		delete(config, optGuesses)
 	}
+	if t.Session != nil {
+		config["session"] = t.Session.Name
+	}
 	if t.Scenario == LoRA {
 		config["lora_modules"] = strings.Join(t.adapters(), ",")
 	}
@@ -131,10 +138,14 @@ func (t Target) EngineConfig() string {
 
 // modelName is the name that tells the model's weights: where a folder lies does not.
 func (t Target) modelName() string {
+	name := t.Model.Source
 	if _, isFolder := t.Model.Folder(); isFolder {
-		return t.Model.Served
+		name = t.Model.Served
 	}
-	return t.Model.Source
+	if t.Session != nil && t.Session.Model != name {
+		name += "-" + t.Session.Model
+	}
+	return name
 }
 
 // adapters are the adapters as the frontend's flag takes them, name=source.
@@ -186,6 +197,7 @@ const (
 	codeMalformed  = "K020"
 	codeCount      = "K021"
 	codeElsewhere  = "K022"
+	codeSession    = "K023"
 )
 
 // Rules lists what is checked, by code.
@@ -213,5 +225,6 @@ func Rules() []tomlfile.Rule {
 		{Code: codeMalformed, Text: "values are well-formed"},
 		{Code: codeCount, Text: "each [[target]] asks for something, within reason"},
 		{Code: codeElsewhere, Text: "what is captured on a cluster needs no file of this machine"},
+		{Code: codeSession, Text: "the file of a session can be read, and sessions run on CPUs"},
 	}
 }

@@ -34,6 +34,9 @@ func goldensOf(targets []Target) map[string]said {
 			Workload: t.ID, Role: "fidelity", GPU: t.Model.GPU, Model: t.Model.Served, Scenario: string(t.Scenario),
 			EngineConfig: t.EngineConfig(), ConfigHash: t.ConfigHash(), Version: t.Release(), Seed: int64(t.Seed),
 		}
+		if t.Session != nil {
+			g.Role = "frames"
+		}
 		all[t.Name()] = g
 		if t.Wire {
 			g.Role = "wire"

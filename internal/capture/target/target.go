@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/capture/session"
 )
 
 // A Target is one capture: a released engine serves one workload, once. Its recording becomes a golden, or two.
@@ -28,6 +29,9 @@ type Target struct {
 	Fit bool
 	// Wire makes the raw frames a golden too, "wire-" and ID.
 	Wire bool
+
+	// Session is what is captured in place of a workload in a scenario: its raw frames become the golden.
+	Session *session.Session
 
 	Images Images // of the line; zero if it is captured on CPUs alone
 	Pos    int    // line of the file that asks for it

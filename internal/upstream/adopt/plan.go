@@ -328,7 +328,7 @@ func (p *Plan) planTargets(opt Options) error {
 	if err != nil {
 		return err
 	}
-	if _, diagnostics := target.Parse(path, text, p.before); tomlfile.HasErrors(diagnostics) {
+	if _, diagnostics := target.Parse(path, text, os.DirFS(filepath.Dir(path)), p.before); tomlfile.HasErrors(diagnostics) {
 		return fmt.Errorf("%s cannot be used as it is: %s", path, diagnostics[0])
 	}
 	after := text
@@ -345,7 +345,7 @@ func (p *Plan) planTargets(opt Options) error {
 	if _, isOld := p.before.ByName(p.Line); !isOld {
 		after = p.extendTargets(path, after)
 	}
-	if _, diagnostics := target.Parse(path, after, p.Matrix); tomlfile.HasErrors(diagnostics) {
+	if _, diagnostics := target.Parse(path, after, os.DirFS(filepath.Dir(path)), p.Matrix); tomlfile.HasErrors(diagnostics) {
 		return fmt.Errorf("the change would break a rule: %s", diagnostics[0])
 	}
 	p.edit(path, text, after)
@@ -388,7 +388,7 @@ func (p *Plan) extendTargets(path string, text []byte) []byte {
 		}
 		after, err := setLineList(path, text, i, slices.Insert(slices.Clone(list), at, p.Line))
 		if err == nil {
-			if _, diagnostics := target.Parse(path, after, p.Matrix); tomlfile.HasErrors(diagnostics) {
+			if _, diagnostics := target.Parse(path, after, os.DirFS(filepath.Dir(path)), p.Matrix); tomlfile.HasErrors(diagnostics) {
 				err = fmt.Errorf("%s", diagnostics[0])
 			}
 		}

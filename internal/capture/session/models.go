@@ -1,0 +1,215 @@
+package session
+
+import (
+	"archive/zip"
+	"bytes"
+	"embed"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Models are the models that a session can ask for: tiny is the one of the targets, the others are made of it.
+func Models() []string { return []string{"tiny", "moe", "vision"} }
+
+//go:embed vision
+var visionFiles embed.FS
+
+// Adapters are the low-rank adapters that Prepare makes, in the folder lora.
+var adapters = []string{"a1", "a2", "a3"}
+
+// Prepare makes in dir what the session names: its model out of the folder of the tiny one, and adapters of random weights.
+// It returns the folder of the model.
+func (s *Session) Prepare(dir, tiny string) (model string, err error) {
+	for i, name := range adapters {
+		if err := writeAdapter(filepath.Join(dir, "lora", name), tiny, uint64(i+1)); err != nil {
+			return "", fmt.Errorf("adapter %s: %w", name, err)
+		}
+	}
+	if s.Model == "tiny" {
+		return tiny, nil
+	}
+	model = filepath.Join(dir, s.Model)
+	if err := os.CopyFS(model, os.DirFS(tiny)); err != nil {
+		return "", err
+	}
+	if s.Model == "moe" {
+		err = edit(filepath.Join(model, "config.json"), mixture)
+	} else {
+		err = makeVision(model)
+	}
+	return model, err
+}
+
+// mixture makes experts of the layers. The first two are plain all the same: data-parallel engines for the CPU fail in the
+// exchange between experts (all_gatherv), and what they say to each other and to the frontend needs no expert.
+func mixture(config map[string]any) {
+	maps.Copy(config, map[string]any{
+		"architectures": []string{"Qwen3MoeForCausalLM"}, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+		"moe_intermediate_size": 64, "decoder_sparse_step": 1, "norm_topk_prob": true, "mlp_only_layers": []int{0, 1},
+		"router_aux_loss_coef": 0.001,
+	})
+}
+
+// makeVision makes a model of images, with the tiny one's tokens and five more.
+func makeVision(model string) error {
+	files, err := visionFiles.ReadDir("vision")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		data, err := visionFiles.ReadFile("vision/" + f.Name())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(model, f.Name()), data, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return edit(filepath.Join(model, "tokenizer.json"), func(tokenizer map[string]any) {
+		added, _ := tokenizer["added_tokens"].([]any)
+		for i, word := range []string{"vision_start", "vision_end", "image_pad", "video_pad", "vision_pad"} {
+			added = append(added, map[string]any{
+				"id": 2048 + i, "content": "<|" + word + "|>", "special": true, "normalized": false, "single_word": false,
+				"lstrip": false, "rstrip": false,
+			})
+		}
+		tokenizer["added_tokens"] = added
+	})
+}
+
+// edit changes a JSON file.
+func edit(path string, change func(map[string]any)) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	value := map[string]any{}
+	if err := json.Unmarshal(data, &value); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	change(value)
+	if data, err = json.Marshal(value); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}
+
+const adapterRank = 8
+
+// writeAdapter writes an adapter of the model's attention, as peft does: a configuration and the weights in safetensors.
+func writeAdapter(dir, tiny string, seed uint64) error {
+	data, err := os.ReadFile(filepath.Join(tiny, "config.json"))
+	if err != nil {
+		return err
+	}
+	var model struct {
+		Hidden int `json:"hidden_size"`
+		Layers int `json:"num_hidden_layers"`
+		Heads  int `json:"num_attention_heads"`
+		KV     int `json:"num_key_value_heads"`
+		Head   int `json:"head_dim"`
+	}
+	if err := json.Unmarshal(data, &model); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	shapes := map[string][2]int{}
+	for layer := range model.Layers {
+		for name, out := range map[string]int{"q_proj": model.Heads * model.Head, "v_proj": model.KV * model.Head} {
+			base := fmt.Sprintf("base_model.model.model.layers.%d.self_attn.%s.lora_", layer, name)
+			shapes[base+"A.weight"] = [2]int{adapterRank, model.Hidden}
+			shapes[base+"B.weight"] = [2]int{out, adapterRank}
+		}
+	}
+	config := fmt.Sprintf(`{"peft_type":"LORA","task_type":"CAUSAL_LM","r":%d,"lora_alpha":16,"lora_dropout":0.0,"bias":"none",`+
+		`"target_modules":["q_proj","v_proj"],"base_model_name_or_path":"tiny","fan_in_fan_out":false,"inference_mode":true}`, adapterRank)
+	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(config), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "adapter_model.safetensors"), safetensors(shapes, rand.New(rand.NewPCG(seed, 0))), 0o644)
+}
+
+// safetensors is a file of random float32 tensors: the length of a JSON header, the header, and the numbers.
+func safetensors(shapes map[string][2]int, rng *rand.Rand) []byte {
+	header, weights := map[string]any{}, []byte(nil)
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
+		begin := len(weights)
+		for range shapes[name][0] * shapes[name][1] {
+			weights = binary.LittleEndian.AppendUint32(weights, math.Float32bits(float32(rng.NormFloat64()/10)))
+		}
+		header[name] = map[string]any{"dtype": "F32", "shape": shapes[name], "data_offsets": [2]int{begin, len(weights)}}
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	file := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
+	return append(append(file, text...), weights...)
+}
+
+// picture is a small image of four colours, as the URL that holds it. What a processor makes of it compresses well.
+func picture(seed uint64) string {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	const side = 56
+	var colours [4]color.RGBA
+	for i := range colours {
+		colours[i] = color.RGBA{byte(rng.UintN(256)), byte(rng.UintN(256)), byte(rng.UintN(256)), 255}
+	}
+	img := image.NewRGBA(image.Rect(0, 0, side, side))
+	for y := range side {
+		for x := range side {
+			img.SetRGBA(x, y, colours[2*y/side*2+2*x/side])
+		}
+	}
+	var file bytes.Buffer
+	if err := png.Encode(&file, img); err != nil {
+		panic(err) // into memory
+	}
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(file.Bytes())
+}
+
+// embeddings is what torch.save writes of a float32 tensor of rows × 64 that is all one value, in base64.
+func embeddings(rows int, value float32) string {
+	const columns = 64
+	var numbers []byte
+	for range rows * columns {
+		numbers = binary.LittleEndian.AppendUint32(numbers, math.Float32bits(value))
+	}
+	integer := func(n int) string { return "J" + string(binary.LittleEndian.AppendUint32(nil, uint32(n))) }
+	text := func(s string) string { return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s }
+	// torch._utils._rebuild_tensor_v2((storage), 0, (rows, columns), (columns, 1), False, OrderedDict()) as a pickle
+	pickle := "\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" +
+		"(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + integer(rows*columns) + "tQ" +
+		integer(0) + integer(rows) + integer(columns) + "\x86" + integer(columns) + integer(1) + "\x86\x89" +
+		"ccollections\nOrderedDict\n)RtR."
+	var file bytes.Buffer
+	z := zip.NewWriter(&file)
+	for _, entry := range []struct{ name, data string }{
+		{"data.pkl", pickle}, {"byteorder", "little"}, {"data/0", string(numbers)}, {"version", "3\n"},
+	} {
+		w, err := z.CreateHeader(&zip.FileHeader{Name: "archive/" + entry.name, Method: zip.Store})
+		if err == nil {
+			_, err = w.Write([]byte(entry.data))
+		}
+		if err != nil {
+			panic(err) // into memory
+		}
+	}
+	if err := z.Close(); err != nil {
+		panic(err)
+	}
+	return base64.StdEncoding.EncodeToString(file.Bytes())
+}

@@ -163,7 +163,7 @@ func Capture(ctx context.Context, opt Options, t target.Target) (capture.Recordi
 	booted := time.Now()
 	opt.Progress(t, fmt.Sprintf("engine up in %.1f s; play %s seed %d", booted.Sub(started).Seconds(), t.Workload.Name, t.Seed))
 	if t.Session != nil {
-		rec.Load, err = s.playSession(rec)
+		rec.Load, err = s.playSession(ctx, rec)
 	} else {
 		rec.Load, err = s.play(rec)
 	}
@@ -228,9 +228,13 @@ func (s *stack) play(rec capture.Recording) (load.Report, error) {
 }
 
 // playSession sends the requests of a session, and writes what became of each.
-func (s *stack) playSession(rec capture.Recording) (load.Report, error) {
-	answers, err := session.Run(s.alive, s.target.Session, session.Config{URL: s.url(), Dir: s.addresses.Material})
-	if cause := context.Cause(s.alive); cause != nil && err == nil {
+func (s *stack) playSession(ctx context.Context, rec capture.Recording) (load.Report, error) {
+	asked := s.target.Session
+	if !asked.MayDie {
+		ctx = s.alive
+	}
+	answers, err := session.Run(ctx, asked, session.Config{URL: s.url(), Dir: s.addresses.Material})
+	if cause := context.Cause(ctx); cause != nil && err == nil {
 		err = cause
 	}
 	var lines bytes.Buffer

@@ -50,6 +50,8 @@ type Session struct {
 	Until map[string]string `toml:"until"`
 	// Without has the lines between these whose engine dies of an option.
 	Without map[string][]string `toml:"without"`
+	// MayDie says that the engine of some lines dies of the last request: that is a part of the session.
+	MayDie bool `toml:"may_die"`
 	// Requests are the requests, see [Run].
 	Requests string `toml:"requests"`
 

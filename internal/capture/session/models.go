@@ -51,13 +51,14 @@ func (s *Session) Prepare(dir, tiny string) (model string, err error) {
 	return model, err
 }
 
-// mixture makes experts of the layers. The first two are plain all the same: data-parallel engines for the CPU fail in the
-// exchange between experts (all_gatherv), and what they say to each other and to the frontend needs no expert.
+// mixture makes a model of experts, for which the ranks of a group run together, in waves. All its layers are plain: data-parallel
+// engines for the CPU fail in the exchange between experts (all_gatherv), and what they say needs none. Of the models whose layers
+// may all be plain this one serves.
 func mixture(config map[string]any) {
 	maps.Copy(config, map[string]any{
-		"architectures": []string{"Qwen3MoeForCausalLM"}, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
-		"moe_intermediate_size": 64, "decoder_sparse_step": 1, "norm_topk_prob": true, "mlp_only_layers": []int{0, 1},
-		"router_aux_loss_coef": 0.001,
+		"architectures": []string{"Qwen2MoeForCausalLM"}, "model_type": "qwen2_moe", "num_attention_heads": 2, "num_key_value_heads": 1,
+		"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+		"decoder_sparse_step": 1, "norm_topk_prob": true, "mlp_only_layers": []int{0, 1}, "router_aux_loss_coef": 0.001,
 	})
 }
 

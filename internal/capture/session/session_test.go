@@ -196,7 +196,7 @@ func TestPrepare(t *testing.T) {
 		}
 		var config struct{ Architectures []string }
 		readJSON(t, filepath.Join(folder, "config.json"), &config)
-		want := map[string]string{"tiny": "Qwen3ForCausalLM", "moe": "Qwen3MoeForCausalLM", "vision": "Qwen2VLForConditionalGeneration"}
+		want := map[string]string{"tiny": "Qwen3ForCausalLM", "moe": "Qwen2MoeForCausalLM", "vision": "Qwen2VLForConditionalGeneration"}
 		if got := config.Architectures; !slices.Equal(got, []string{want[model]}) {
 			t.Errorf("%s: architectures %q", model, got)
 		}

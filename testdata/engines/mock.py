@@ -165,10 +165,10 @@ class Request:
         return None, None
 
     def table(self, tokens, count, kinds):
-        """A table of log-probabilities: the token itself, then what might have been."""
-        rows = [[t, *range(2000, 2000 + count)] for t in tokens]
+        """A table of log-probabilities: the token itself, then the most likely ones: it again, and what might have been."""
+        rows = [[t, *[t, *range(2000, 1999 + count)][:count]] for t in tokens]
         ids = b"".join(struct.pack("<%di" % len(row), *row) for row in rows)
-        values = struct.pack("<f", -1.0) * (len(rows) * (count + 1))
+        values = b"".join(struct.pack("<f", -1.0 if id == row[0] else -4.0) for row in rows for id in row)
         ranks = struct.pack("<q" if kinds[2] == "<i8" else "<i", 1) * len(rows)
         shape = [len(rows), count + 1]
         return [self.engine.tensor(kinds[0], shape, ids), self.engine.tensor(kinds[1], shape, values),
@@ -331,9 +331,11 @@ class Engine:
 
     def stats(self):
         cache = dict.fromkeys(("requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"), 0)
+        blocks = sum((len(r.prompt) + r.said - 1) // READY27["block_size"] + 1 for r in self.requests.values())
         stats = {
             "num_running_reqs": len(self.requests) or (1 if self.fault == "stuck-gauges" else 0), "num_waiting_reqs": 0,
-            "num_skipped_waiting_reqs": 0, "step_counter": 0, "current_wave": 0, "kv_cache_usage": 0.0,
+            "num_skipped_waiting_reqs": 0, "step_counter": 0, "current_wave": 0,
+            "kv_cache_usage": blocks / (READY27["num_gpu_blocks"] - 1),
             "prefix_cache_stats": {"reset": False} | cache, "kv_cache_eviction_events": [],
         }  # fmt: skip
         if self.fault == "statistics-without-wave":

@@ -60,11 +60,12 @@ func (l *live) ask(prompt []uint32, sampling protocol.Sampling) (*ask, error) {
 func (l *live) askAs(id string, prompt []uint32, sampling protocol.Sampling) (*ask, error) {
 	a := &ask{id: id, prompt: prompt, sampling: sampling}
 	l.asks[id] = a
-	err := l.s.Front.Submit(&protocol.Request{
+	request := &protocol.Request{
 		ID: id, ExternalID: id, PromptTokenIDs: prompt, DataParallelRank: -1, HasSampling: true, Sampling: sampling,
 		ArrivalTime: float64(time.Now().UnixMicro()) / 1e6,
-	})
-	if err != nil {
+	}
+	l.invariant.Ask(request, nil)
+	if err := l.s.Front.Submit(request); err != nil {
 		return nil, l.s.Explain(err)
 	}
 	return a, nil
@@ -114,6 +115,7 @@ func (l *live) askAndAwait(prompt []uint32, sampling protocol.Sampling) (*ask, e
 func (l *live) abort(asks ...*ask) error {
 	for _, a := range asks {
 		a.aborted = true
+		l.invariant.Abort(a.id)
 		if err := l.s.Front.Abort(0, a.id); err != nil {
 			return l.s.Explain(err)
 		}

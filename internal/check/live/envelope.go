@@ -24,6 +24,7 @@ func (l *live) receive() error {
 		l.messages++
 		l.fail("", check.Failed(check.CodeUndecodable, "message %d: %v", l.messages, err).Within(l.messages, ""))
 		l.checkLayout()
+		l.invariant.Lose()
 		return errUnreadable
 	}
 	if err != nil {
@@ -36,6 +37,7 @@ func (l *live) receive() error {
 	l.checkEnvelope()
 	l.takeAnswer()
 	l.checkLayout()
+	l.impossible = append(l.impossible, l.invariant.Said(l.messages, 0, l.s.Front.Last(0))...)
 	if l.noise > sut.MaxSurplus {
 		return sut.ErrFlood
 	}
@@ -156,7 +158,9 @@ func (l *live) takeAnswer() {
 func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, error) {
 	id := uint64(1)<<63 + uint64(len(l.calls))
 	l.calls[id] = nil
-	payload := protocol.AppendUtilityCall(nil, protocol.UtilityCall{CallID: id, Method: method, Args: args})
+	call := protocol.UtilityCall{CallID: id, Method: method, Args: args}
+	l.invariant.Call(call)
+	payload := protocol.AppendUtilityCall(nil, call)
 	if err := l.s.Front.SendRaw(0, []byte{protocol.TypeUtility}, payload); err != nil {
 		return nil, l.s.Explain(err)
 	}

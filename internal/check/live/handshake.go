@@ -92,6 +92,8 @@ func (l *live) checkSchema(g *check.Golden) error {
 				Within(-1, message.ReadyPath(field.Name)).Compared(field.Type, kind))
 		}
 	}
+	l.f.Asserted++
+	l.impossible = append(l.impossible, l.ready...)
 	return nil
 }
 

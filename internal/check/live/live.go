@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -105,7 +106,9 @@ type live struct {
 
 	out       protocol.Outputs // scratch
 	calls     map[uint64]*protocol.UtilityOutput
-	timestamp float64 // of the last message
+	invariant *invariant.Engine // what must hold of every engine
+	ready     []check.Failure   // what is wrong with the registration
+	timestamp float64           // of the last message
 	messages  int
 	gauges    gauges
 	statsSeen int
@@ -116,6 +119,8 @@ type live struct {
 	f     *check.Outcome
 	noted map[string]bool // what has been reported once
 	noise int             // outputs that nobody asked for
+
+	impossible []check.Failure // invariants that did not hold
 }
 
 // errUnreadable ends a case whose failures say why.
@@ -140,6 +145,9 @@ func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden,
 	if err = a.Judge(l, g); errors.Is(err, errUnreadable) {
 		err = nil
 	}
+	for _, wrong := range l.impossible {
+		invariant.Add(&f, wrong)
+	}
 	return f, err
 }
 
@@ -161,10 +169,13 @@ func liveEngine(ctx context.Context, e *sut.Env, c check.Case) (*live, error) {
 	}
 	state := e.State()
 	if *state == nil {
-		*state = &live{
+		l := &live{
 			env: e, line: c.Line, codec: codec, asks: map[string]*ask{}, s: s,
 			random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
+			invariant: invariant.New(codec, invariant.Options{}),
 		}
+		l.ready = l.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
+		*state = l
 	}
 	return (*state).(*live), nil
 }
@@ -173,6 +184,8 @@ func liveEngine(ctx context.Context, e *sut.Env, c check.Case) (*live, error) {
 func (l *live) begin(ctx context.Context, f *check.Outcome) {
 	l.s = l.s.Owner().During(ctx)
 	l.ctx, l.f, l.noted, l.noise = l.s.Context, f, map[string]bool{}, 0
+	l.impossible = nil
+	l.invariant.Again()
 }
 
 // leave ends a case. Requests that it left open are aborted, and what the engine

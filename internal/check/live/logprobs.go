@@ -2,7 +2,6 @@ package live
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
@@ -58,7 +57,7 @@ func LogprobTable(raw []byte, aux [][]byte, rows, columns int) ([]int64, error) 
 		if want := []int{rows, columns}[:min(3-i, 2)]; fmt.Sprint(t.Shape) != fmt.Sprint(want) {
 			return nil, fmt.Errorf("%s have shape %v, want %v", part, t.Shape, want)
 		}
-		if floats := strings.Contains(t.Dtype, "f"); floats != (i == 1) {
+		if t.IsFloat() != (i == 1) {
 			return nil, fmt.Errorf("%s are of type %q", part, t.Dtype)
 		}
 		if i == 0 {

@@ -3,6 +3,8 @@ package message
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -77,3 +79,19 @@ func (t tensor) Integers() []int64 {
 	}
 	return values
 }
+
+// Floats are the values of a tensor of floats.
+func (t tensor) Floats() []float64 {
+	var values []float64
+	for width, rest := tensorWidths[t.Dtype], t.data; len(rest) > 0; rest = rest[width:] {
+		if width == 4 {
+			values = append(values, float64(math.Float32frombits(binary.LittleEndian.Uint32(rest))))
+		} else {
+			values = append(values, math.Float64frombits(binary.LittleEndian.Uint64(rest)))
+		}
+	}
+	return values
+}
+
+// IsFloat tells whether the elements are floats; else they are integers.
+func (t tensor) IsFloat() bool { return strings.Contains(t.Dtype, "f") }

@@ -2,8 +2,10 @@ package replay
 
 import (
 	"context"
+	"maps"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 )
@@ -42,7 +44,7 @@ var assertions = []suite.Entry[judge]{
 		check.CodeReadyKind:       "a value of the registration is of another kind",
 		check.CodeReadyRequired:   "a key that the frontend requires is missing",
 	}, Judge: checkSchema},
-	{Name: check.Fidelity, Titles: suite.Titles{
+	{Name: check.Fidelity, Titles: withInvariants(suite.Titles{
 		check.CodeToken:        "a token id differs",
 		check.CodeNoTerminal:   "a stream has no terminal output",
 		check.CodeTerminals:    "a stream has more than one terminal output",
@@ -59,7 +61,7 @@ var assertions = []suite.Entry[judge]{
 		check.CodeReplayDigest: "the replayed streams have another digest",
 		CodeUtility:            "a utility call is not answered as a real engine does",
 		check.CodeLayout:       "a message is not exactly of the line's layout",
-	}, Judge: fidelity},
+	}), Judge: fidelity},
 	{Name: check.Wire, Titles: suite.Titles{
 		CodeWireValue:   "a value of a message differs",
 		CodeWireKind:    "a value of a message is of another kind",
@@ -80,4 +82,10 @@ var assertions = []suite.Entry[judge]{
 		CodeFramesEvents:  "KV events do not follow on those before them",
 		CodeFramesNothing: "a session in which nothing was asked or answered",
 	}, Judge: checkFrames},
+}
+
+// withInvariants adds the titles of what must hold of every engine.
+func withInvariants(titles suite.Titles) suite.Titles {
+	maps.Copy(titles, invariant.Titles())
+	return titles
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
@@ -59,11 +60,16 @@ func throughPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Cas
 			err = nil
 		}
 		s.reportLayout(&f)
+		if err == nil {
+			s.addImpossible(&f, s.impossible)
+		}
 		return f, err
 	}
 	s.reportLayout(&f)
 	checkEngineIndexes(&f, s)
 	compareStreams(&f, g, streams, true)
+	f.Asserted++
+	s.addImpossible(&f, append(s.impossible, s.invariant.Rest()...))
 	return f, nil
 }
 
@@ -177,6 +183,10 @@ type Replaying struct {
 	Frames  int              // messages received
 	Quiet   *time.Timer      // ends the replay when nothing comes
 	Layout  *LayoutCheck     // of every message; nil for an engine that takes its time from us
+
+	invariant  *invariant.Engine // what must hold of every engine
+	impossible []check.Failure   // what did not
+	ready      []check.Failure   // and in the registration
 }
 
 // Boot yields a session for a case. The messages of an engine with a time of its own
@@ -190,6 +200,8 @@ func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Opt
 	if s.HasOwnTime() {
 		r.Layout = &LayoutCheck{Codec: codec}
 	}
+	r.invariant = invariant.New(codec, invariant.Options{Scripted: true, AnyIndex: true, Late: s.Shared != nil})
+	r.ready = r.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
 	return r, nil
 }
 
@@ -232,7 +244,9 @@ func (s *Replaying) replay(streams []*Stream, concurrency int) error {
 		for ; open < concurrency && next < len(streams); next++ {
 			st := streams[next]
 			s.byID[st.ID()] = st
-			if err := s.Front.Submit(st.Request()); err != nil {
+			request := st.Request()
+			s.invariant.Ask(request, nil)
+			if err := s.Front.Submit(request); err != nil {
 				return s.brokenOff(err, streams[:next+1])
 			}
 			open++
@@ -317,6 +331,13 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 	}
 	s.Frames++
 	s.checkLayout()
+	frames := s.Front.Last(0)
+	for _, wrong := range s.invariant.Said(s.Frames, 0, frames) {
+		if at := outputOf(wrong.Path); at >= 0 {
+			wrong = wrong.Of(s.requestOf(OutputID(frames[0], at)))
+		}
+		s.impossible = append(s.impossible, wrong)
+	}
 	if err != nil {
 		return 0, s.Undecodable(err)
 	}
@@ -376,6 +397,7 @@ func (s *Replaying) barrier(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.invariant.Call(protocol.UtilityCall{CallID: id, Method: sut.LastCall})
 	for {
 		if _, err := s.Receive(ctx); err != nil {
 			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, sut.LastCall)

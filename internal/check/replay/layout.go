@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -86,12 +87,15 @@ func (s *Replaying) checkLayout() {
 	if s.Layout == nil {
 		return
 	}
-	s.Layout.Outputs(s.Frames, s.Front.Last(0), func(id string) int {
-		if st := s.byID[id]; st != nil {
-			return st.Index
-		}
-		return -1
-	})
+	s.Layout.Outputs(s.Frames, s.Front.Last(0), s.requestOf)
+}
+
+// requestOf is the replay index of a request, -1 if there is none of the id.
+func (s *Replaying) requestOf(id string) int {
+	if st := s.byID[id]; st != nil {
+		return st.Index
+	}
+	return -1
 }
 
 // reportLayout tells what the messages showed.
@@ -101,9 +105,17 @@ func (s *Replaying) reportLayout(f *check.Outcome) {
 	}
 }
 
+// addImpossible adds invariants that did not hold.
+func (s *Replaying) addImpossible(f *check.Outcome, found []check.Failure) {
+	for _, wrong := range found {
+		invariant.Add(f, wrong)
+	}
+}
+
 // CheckRegistration checks what the engine registered with. What the finding has of a
 // place is not said again.
 func (s *Replaying) CheckRegistration(f *check.Outcome) {
+	s.addImpossible(f, s.ready)
 	if s.Layout == nil {
 		return
 	}

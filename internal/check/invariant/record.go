@@ -1,0 +1,115 @@
+package invariant
+
+import (
+	"math"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+)
+
+// record is a struct of a message, read by name: one that goes over the wire as an array, or as a map.
+type record struct {
+	names  []string // of an array
+	keys   [][]byte // of a map
+	values [][]byte
+}
+
+// readArray reads a struct whose fields have these names. What is longer is not of the line.
+func (r *record) readArray(names []string, raw []byte) bool {
+	r.names, r.keys, r.values = names, r.keys[:0], r.values[:0]
+	cur := pack.NewCursor(raw)
+	n, err := cur.ArrayLen()
+	for ; err == nil && n > 0 && len(r.values) < len(names); n-- {
+		var value []byte
+		if value, err = cur.Raw(); err == nil {
+			r.values = append(r.values, value)
+		}
+	}
+	return err == nil
+}
+
+// readMap reads a map with text keys.
+func (r *record) readMap(raw []byte) bool {
+	r.names, r.keys, r.values = nil, r.keys[:0], r.values[:0]
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	for ; err == nil && n > 0; n-- {
+		var key, value []byte
+		if key, err = cur.Str(); err == nil {
+			value, err = cur.Raw()
+		}
+		if err == nil {
+			r.keys, r.values = append(r.keys, key), append(r.values, value)
+		}
+	}
+	return err == nil
+}
+
+// get returns the value of a field, nil if it is not there, or nil.
+func (r *record) get(name string) []byte {
+	at := -1
+	for i := range r.values {
+		if r.names != nil && r.names[i] == name || r.names == nil && string(r.keys[i]) == name {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	if cur := pack.NewCursor(r.values[at]); cur.Kind() == pack.Nil {
+		return nil
+	}
+	return r.values[at]
+}
+
+// int reads an integer; of another kind there is none.
+func (r *record) int(name string) (int64, bool) {
+	raw := r.get(name)
+	if raw == nil {
+		return 0, false
+	}
+	cur := pack.NewCursor(raw)
+	if cur.Kind() != pack.Int {
+		return 0, false
+	}
+	v, err := cur.Int()
+	if err != nil {
+		return math.MaxInt64, true // beyond the range, and beyond any count
+	}
+	return v, true
+}
+
+// float reads a number.
+func (r *record) float(name string) (float64, bool) {
+	raw := r.get(name)
+	if raw == nil {
+		return 0, false
+	}
+	cur := pack.NewCursor(raw)
+	v, err := cur.Float()
+	return v, err == nil
+}
+
+// ints reads a list of integers.
+func (r *record) ints(name string) (values []int64, ok bool) {
+	raw := r.get(name)
+	if raw == nil {
+		return nil, false
+	}
+	cur := pack.NewCursor(raw)
+	n, err := cur.ArrayLen()
+	for ; err == nil && n > 0; n-- {
+		var v int64
+		if v, err = cur.Int(); err == nil {
+			values = append(values, v)
+		}
+	}
+	return values, err == nil
+}
+
+func sum(values []int64) (total int64) {
+	for _, v := range values {
+		total += v
+	}
+	return total
+}

@@ -304,6 +304,9 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 	usual := protocol.DefaultReady("")
 	r.MaxNumSeqs = cmp.Or(max(r.MaxNumSeqs, 0), usual.MaxNumSeqs)
 	r.MaxNumBatchedTokens = cmp.Or(max(r.MaxNumBatchedTokens, 0), usual.MaxNumBatchedTokens)
+	r.TensorParallelSize = cmp.Or(r.TensorParallelSize, usual.TensorParallelSize)
+	r.PipelineParallelSize = cmp.Or(r.PipelineParallelSize, usual.PipelineParallelSize)
+	r.DecodeContextParallelSize = cmp.Or(r.DecodeContextParallelSize, usual.DecodeContextParallelSize)
 	if o.LoRA.MaxLoRAs != 0 || o.LoRA.Names != nil {
 		r.SupportsLoRA = true
 		r.MaxLoRAs = cmp.Or(o.LoRA.MaxLoRAs, r.MaxLoRAs, len(o.LoRA.Names), 1)

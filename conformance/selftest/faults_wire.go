@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -35,7 +36,9 @@ func wireFaults(s *scene) []Fault {
 			wire:   inMiddle(func(o *spoken) { o.aux = append(o.aux, []byte{0}) }),
 		},
 		{
-			Name: "whole-seconds", Says: "the time of a message is an int", red: wire(differing(replay.CodeWireKind, root+".timestamp")),
+			Name: "whole-seconds", Says: "the time of a message is an int, and lies before that of the message before",
+			red: and(wire(differing(replay.CodeWireKind, root+".timestamp")), conformance.Fidelity,
+				impossible(invariant.CodeEnvelope, root+".timestamp")),
 			wire: inMiddle(func(o *spoken) { o.root.items[timestamp] = number(7) }),
 		},
 		{
@@ -52,7 +55,7 @@ func wireFaults(s *scene) []Fault {
 		},
 		{
 			Name: "cached-tokens", Says: "the statistics of a prompt count other cached tokens",
-			red:  key(replay.CodeWireValue, prefillAt+".num_cached_tokens"),
+			red:  and(key(replay.CodeWireValue, prefillAt+".num_cached_tokens"), conformance.Fidelity, s.impossibleOf(invariant.CodePrefill, ".prefill_stats.")),
 			wire: atPrefill(func(stats *node) { stats.value("num_cached_tokens").become(number(otherToken)) }),
 		},
 		{

@@ -25,7 +25,7 @@ const (
 	CodeEnvelope     check.Code = "V010" // a message cannot come from this engine at this time
 	CodeStep         check.Code = "V011" // the statistics of a step cannot be
 	CodeRegistration check.Code = "V012" // the registration contradicts itself
-	CodeCall      check.Code = "V013" // the answer to a call is not one
+	CodeCall         check.Code = "V013" // the answer to a call is not one
 )
 
 // Titles are the codes with a title each.
@@ -43,7 +43,7 @@ func Titles() map[check.Code]string {
 		CodeEnvelope:     "a message cannot come from this engine at this time",
 		CodeStep:         "the statistics of a step cannot be",
 		CodeRegistration: "the registration contradicts itself",
-		CodeCall:      "the answer to a call is not one",
+		CodeCall:         "the answer to a call is not one",
 	}
 }
 
@@ -225,7 +225,7 @@ func (e *Engine) Abort(ids ...string) {
 // Call takes in that a method is called.
 func (e *Engine) Call(c protocol.UtilityCall) {
 	e.asked++
-	idle := !slices.ContainsFunc(e.active, func(r *request) bool { return e.open(r) || r.session })
+	idle := !slices.ContainsFunc(e.active, func(r *request) bool { return e.open(r) && r.aborted == 0 || r.session })
 	e.calls[c.CallID] = &call{asked: e.asked, method: c.Method, idle: idle}
 	switch c.Method {
 	case "reset_prefix_cache":

@@ -65,7 +65,7 @@ func wrongs(raw []byte) map[string][]byte {
 		}
 	case pack.Float:
 		v, _ := cur.Float()
-		for name, other := range map[string]float64{"drift": v*1.001 + 1e-7, "negative": -1.5, "zero": 0, "huge": 1e30} {
+		for name, other := range map[string]float64{"drift": v*1.001 + 1e-7, "a hair": v + 1e-5, "negative": -1.5, "zero": 0, "huge": 1e30} {
 			if other != v {
 				wrong[name] = pack.AppendFloat64(nil, other)
 			}
@@ -122,57 +122,92 @@ func streams(s session) string {
 	return text.String()
 }
 
-func TestExplore(t *testing.T) {
+// unknowable are the wrong values that nobody can tell from right ones without the engine's weights, clock or scheduler, with
+// the reason.
+var unknowable = map[string]string{
+	"EngineCoreOutputs.timestamp: a hair":                                        anyTime,
+	"EngineCoreOutputs.outputs[].events[].timestamp: a hair":                     anyTime,
+	"EngineCoreOutputs.outputs[].num_nans_in_logits: one more":                   "an engine that looks for them (VLLM_COMPUTE_NANS_IN_LOGITS) finds what it finds",
+	"EngineCoreOutputs.outputs[].num_nans_in_logits: huge":                       "as many as the vocabulary has ids, whose number the wire does not tell",
+	"EngineCoreOutputs.scheduler_stats.num_waiting_reqs: one more":               inFlight,
+	"EngineCoreOutputs.scheduler_stats.num_skipped_waiting_reqs: one more":       inFlight,
+	"EngineCoreOutputs.scheduler_stats.num_skipped_waiting_reqs: one less":       inFlight,
+	"EngineCoreOutputs.scheduler_stats.num_skipped_waiting_reqs: zero":           inFlight,
+	"EngineCoreOutputs.scheduler_stats.spec_decoding_stats.num_drafts: one more": "of several requests in a step any number may have had a draft",
+}
+
+const (
+	anyTime  = "when a step is made is the engine's matter, as long as it comes after what is before it and before what is behind it"
+	inFlight = "a request is on its way: the engine may or may not have taken it in when it counted"
+)
+
+// sample is a value in a session, the first of its place that is not 0 if there is one.
+type sample struct {
+	message int
+	leaf    leaf
+	telling bool
+}
+
+// samples has one value of each place of the messages of a session.
+func samples(s session) map[string]sample {
+	found := map[string]sample{}
+	for i, m := range s.messages {
+		if m.Note != "" || m.Channel != "output" {
+			continue
+		}
+		for _, l := range leaves(s.codec, m.Frames[0]) {
+			cur := pack.NewCursor(m.Frames[0][l.begin:l.end])
+			if cur.Kind() == pack.Nil {
+				continue
+			}
+			v, err := cur.Float()
+			telling := err != nil || v != 0
+			if known, ok := found[l.path]; !ok || telling && !known.telling {
+				found[l.path] = sample{i, l, telling}
+			}
+		}
+	}
+	return found
+}
+
+// TestWrongValues: of every value that a released engine sends, another one of the same kind is found, unless there is a
+// reason why nobody could know. What is compared is what a replay has to go by, without a real engine's messages beside it: the
+// invariants, the token streams of the recording, and the layout of the line.
+func TestWrongValues(t *testing.T) {
 	caught, all := 0, 0
+	missed := map[string]bool{}
 	for _, s := range sessions(t) {
 		if !strings.Contains(s.name, "v0.33.0") && !strings.Contains(s.name, "ngram") {
 			continue
 		}
-		first := map[string][2]int{}
-		found := map[string]leaf{}
-		interesting := map[string]bool{}
-		for i, m := range s.messages {
-			if m.Note != "" || m.Channel != "output" {
-				continue
-			}
-			for _, l := range leaves(s.codec, m.Frames[0]) {
-				raw := m.Frames[0][l.begin:l.end]
-				cur := pack.NewCursor(raw)
-				if cur.Kind() == pack.Nil {
+		recorded := streams(s)
+		for path, at := range samples(s) {
+			m := s.messages[at.message]
+			for name, value := range wrongs(m.Frames[0][at.leaf.begin:at.leaf.end]) {
+				frames := slices.Clone(m.Frames)
+				frames[0] = slices.Concat(m.Frames[0][:at.leaf.begin], value, m.Frames[0][at.leaf.end:])
+				other := session{s.name, s.codec, slices.Clone(s.messages)}
+				other.messages[at.message].Frames = frames
+				all++
+				if len(judge(other)) > 0 || streams(other) != recorded || len(message.OutputsLayout(s.codec, frames)) > 0 {
+					caught++
 					continue
 				}
-				v, err := cur.Float()
-				nonzero := err != nil || v != 0
-				if _, ok := first[l.path]; !ok || nonzero && !interesting[l.path] {
-					first[l.path], found[l.path], interesting[l.path] = [2]int{i}, l, nonzero
-				}
-			}
-		}
-		want := streams(s)
-		for path, at := range first {
-			l := found[path]
-			m := s.messages[at[0]]
-			for name, value := range wrongs(m.Frames[0][l.begin:l.end]) {
-				other := session{s.name, s.codec, slices.Clone(s.messages)}
-				frames := slices.Clone(m.Frames)
-				frames[0] = slices.Concat(m.Frames[0][:l.begin], value, m.Frames[0][l.end:])
-				other.messages[at[0]].Frames = frames
-				all++
-				by := ""
-				if f := judge(other); len(f) > 0 {
-					by = string(f[0].Code) + " " + f[0].Message
-				} else if streams(other) != want {
-					by = "streams"
-				} else if l := message.OutputsLayout(s.codec, frames); len(l) > 0 {
-					by = "layout"
-				}
-				if by != "" {
-					caught++
-				} else {
-					t.Logf("MISSED %s: %s (message %d): %s", path, name, at[0], message.Describe(m.Frames[0][l.begin:l.end]))
+				wrong := path + ": " + name
+				if missed[wrong] = true; unknowable[wrong] == "" {
+					t.Errorf("%s: message %d: %s is not found in place of %s, and no reason is given", s.name, at.message,
+						message.Describe(value), message.Describe(m.Frames[0][at.leaf.begin:at.leaf.end]))
 				}
 			}
 		}
 	}
-	t.Logf("%d of %d", caught, all)
+	for wrong := range unknowable {
+		if !missed[wrong] {
+			t.Errorf("%s: it is found, or is not in any session: strike the reason", wrong)
+		}
+	}
+	t.Logf("%d of %d wrong values are found", caught, all)
+	if caught*108 < 75*all {
+		t.Errorf("%d of %d wrong values are found, want 75 of 108 or more", caught, all)
+	}
 }

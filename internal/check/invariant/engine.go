@@ -9,6 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // What is wrong with an engine's messages, whatever it was recorded to say.
@@ -180,7 +181,7 @@ func (e *Engine) Ask(r *protocol.Request, payload []byte) {
 	e.requests[r.ID] = q
 	e.active = append(e.active, q)
 	e.measure(q)
-	if q.length < 0 || q.session {
+	if q.length < 0 || q.session || q.pooling { // some models look up what they pool, others do not
 		e.cache.unknown = true
 	} else if q.skips {
 		e.cache.uncounted++
@@ -315,6 +316,50 @@ func (e *Engine) fail(code check.Code, path string, expected, actual any, format
 		Within(e.number, path).Compared(expected, actual))
 }
 
+// Session follows the engines of recorded frames, each by itself.
+type Session struct {
+	codec   *protocol.Codec
+	opt     Options
+	engines map[int]*Engine
+}
+
+// NewSession begins to follow recorded frames.
+func NewSession(codec *protocol.Codec, opt Options) *Session {
+	return &Session{codec, opt, map[int]*Engine{}}
+}
+
+// Message judges the next message; number is for the failures. What passes between an engine and its coordinator, and KV events,
+// are no concern of this package.
+func (s *Session) Message(number int, m *trace.Message) []check.Failure {
+	if m.Note != "" || len(m.Frames) == 0 || m.Channel != "input" && m.Channel != "output" {
+		return nil
+	}
+	e := s.engines[m.Rank]
+	if e == nil {
+		e = New(s.codec, s.opt)
+		s.engines[m.Rank] = e
+	}
+	fromEngine := m.Direction == trace.EngineToFrontend
+	switch {
+	case m.Channel == "output" && fromEngine:
+		return e.Said(number, m.Client, m.Frames)
+	case m.Channel == "output":
+	case !fromEngine:
+		e.Sent(m.Frames)
+	case !e.ready.known: // it registers with each frontend process
+		return e.Registered(m.Rank, m.Frames[0])
+	}
+	return nil
+}
+
+// Rest judges the end, see [Engine.Rest].
+func (s *Session) Rest() (found []check.Failure) {
+	for _, e := range s.engines {
+		found = append(found, e.Rest()...)
+	}
+	return found
+}
+
 // Add adds a failure to those of a case, unless there is one of the same place: what a suite says of it has more to go by.
 func Add(f *check.Outcome, wrong check.Failure) {
 	place := message.Indexes.ReplaceAllString(wrong.Path, "[]")
@@ -398,6 +443,8 @@ func (e *Engine) judgeUtility(raw []byte) {
 	}
 	c := e.calls[id]
 	switch {
+	case c == nil && int64(id) == -1: // a notice of a group that changes its size (vllm/v1/engine/__init__.py EEP_NOTIFICATION_CALL_ID)
+		return
 	case err != nil || c == nil:
 		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", message.Describe(e.part.get("call_id")), "nobody waits for it")
 		return

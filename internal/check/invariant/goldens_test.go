@@ -74,17 +74,9 @@ var releaseIn = regexp.MustCompile(`[/v](0\.\d+)\.\d+[/-]`)
 
 // judge follows a session.
 func judge(s session) (found []check.Failure) {
-	e := New(s.codec, Options{})
-	for i, m := range s.messages {
-		switch {
-		case m.Note != "":
-		case m.Channel == "input" && m.Direction == trace.EngineToFrontend:
-			found = append(found, e.Registered(m.Rank, m.Frames[0])...)
-		case m.Channel == "input":
-			e.Sent(m.Frames)
-		case m.Channel == "output" && m.Direction == trace.EngineToFrontend:
-			found = append(found, e.Said(i+1, m.Client, m.Frames)...)
-		}
+	e := NewSession(s.codec, Options{})
+	for i := range s.messages {
+		found = append(found, e.Message(i+1, &s.messages[i])...)
 	}
 	return append(found, e.Rest()...)
 }

@@ -81,8 +81,9 @@ var importRules = map[string][]string{
 		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/pinned", "internal/upstream/wirediff",
 		"internal/wire/protocol",
 	},
-	"internal/upstream/history": {"compat", "internal/report/page", "internal/upstream/wirediff", "internal/wire/protocol"},
-	"internal/upstream/canary":  {"compat", "internal/forge/github"},
+	"internal/upstream/history":    {"compat", "internal/report/page", "internal/upstream/wirediff", "internal/wire/protocol"},
+	"internal/upstream/canary":     {"compat", "internal/forge/github"},
+	"internal/upstream/acceptance": {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
 
 	"internal/capture": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture/load", "internal/capture/target", "internal/golden",

@@ -29,7 +29,7 @@ func newDriftCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "drift",
 		Short: "Tell whether a release of vLLM still speaks what this build knows",
-	}, newDriftCheckCommand(env), newDriftExtractCommand(env), newDriftDiffCommand(env), newDriftAdoptCommand(env), newDriftHistoryCommand(env), newDriftReleasesCommand(env), newDriftIssuesCommand(env))
+	}, newDriftCheckCommand(env), newDriftExtractCommand(env), newDriftDiffCommand(env), newDriftAdoptCommand(env), newDriftAcceptCommand(env), newDriftHistoryCommand(env), newDriftReleasesCommand(env), newDriftIssuesCommand(env))
 }
 
 // driftCache is the folder that frontends, models and sources are kept below.

@@ -22,8 +22,7 @@ func (l *live) receive() error {
 	aux, err := l.s.Front.Next(ctx, 0, &l.out)
 	if errors.Is(err, coreclient.ErrUndecodable) {
 		l.messages++
-		l.fail("", check.Failed(check.CodeUndecodable, "message %d: %v", l.messages, err).Within(l.messages, ""))
-		l.checkLayout()
+		l.unreadable(err, l.s.Front.Last(0))
 		l.invariant.Lose()
 		return errUnreadable
 	}
@@ -31,17 +30,28 @@ func (l *live) receive() error {
 		return l.s.WithOutput(l.s.Explain(err))
 	}
 	l.messages++
-	for i := range l.out.Outputs {
-		l.take(&l.out.Outputs[i], aux)
-	}
-	l.checkEnvelope()
-	l.takeAnswer()
-	l.checkLayout()
+	l.read(aux, l.s.Front.Last(0))
 	l.impossible = append(l.impossible, l.invariant.Said(l.messages, 0, l.s.Front.Last(0))...)
 	if l.noise > sut.MaxSurplus {
 		return sut.ErrFlood
 	}
 	return nil
+}
+
+// unreadable reports a message that does not decode.
+func (l *live) unreadable(err error, frames [][]byte) {
+	l.fail("", check.Failed(check.CodeUndecodable, "message %d: %v", l.messages, err).Within(l.messages, ""))
+	l.checkLayout(frames)
+}
+
+// read checks the message that was decoded last; frames are all of it, aux those after the first.
+func (l *live) read(aux, frames [][]byte) {
+	for i := range l.out.Outputs {
+		l.take(&l.out.Outputs[i], aux)
+	}
+	l.checkEnvelope()
+	l.takeAnswer()
+	l.checkLayout(frames)
 }
 
 // checkEnvelope looks at what a real frontend looks at: it dies of an envelope that
@@ -179,9 +189,9 @@ func (l *live) barrier() error {
 	return err
 }
 
-// checkLayout checks the message that came last, whether it decodes or not.
-func (l *live) checkLayout() {
-	for _, m := range message.OutputsLayout(l.codec, l.s.Front.Last(0)) {
+// checkLayout checks a message, whether it decodes or not.
+func (l *live) checkLayout(frames [][]byte) {
+	for _, m := range message.OutputsLayout(l.codec, frames) {
 		if m.Unknown {
 			continue
 		}

@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 
@@ -20,6 +21,14 @@ import (
 // demands besides (vllm/v1/engine/utils.py wait_for_engine_startup): all three keys,
 // and an engine on another machine, as it looks from there, is headless.
 func (l *live) checkHandshake() error {
+	if err := l.checkStatuses(); err != nil {
+		return err
+	}
+	l.checkIdentity()
+	return l.barrier()
+}
+
+func (l *live) checkStatuses() error {
 	e := l.s.Engine
 	for i, name := range []string{"HELLO", "READY"} {
 		l.f.Asserted++
@@ -41,8 +50,7 @@ func (l *live) checkHandshake() error {
 				Within(-1, name).Compared("local = false, headless = true", fmt.Sprintf("local = %v, headless = %v", status.Local, status.Headless)))
 		}
 	}
-	l.checkIdentity()
-	return l.barrier()
+	return nil
 }
 
 // checkIdentity: the engine is number 0 of one.
@@ -276,20 +284,25 @@ func (l *live) checkUtilities() error {
 		if err != nil {
 			return err
 		}
-		l.f.Asserted++
-		path := "EngineCoreOutputs.utility_output"
-		switch {
-		case answer.Failed && call.mayFail:
-			l.f.AddNote(fmt.Sprintf("%s is not available", call.method))
-		case answer.Failed:
-			l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with a failure: %q", call.method, answer.Failure).
-				Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
-		case !IsResult(declared.Result, answer.Result):
-			l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with %s, a frontend expects a result of kind %s", call.method, shown(answer.Result), declared.Result).
-				Within(l.messages, path+".result").Compared(declared.Result, shown(answer.Result)))
-		}
+		l.checkAnswer(call, declared, answer)
 	}
 	return l.checkUnknownCall()
+}
+
+// checkAnswer compares the answer to a call with what the line declares.
+func (l *live) checkAnswer(call safeCall, declared protocol.Utility, answer *protocol.UtilityOutput) {
+	l.f.Asserted++
+	path := "EngineCoreOutputs.utility_output"
+	switch {
+	case answer.Failed && call.mayFail:
+		l.f.AddNote(fmt.Sprintf("%s is not available", call.method))
+	case answer.Failed:
+		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with a failure: %q", call.method, answer.Failure).
+			Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
+	case !IsResult(declared.Result, answer.Result):
+		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with %s, a frontend expects a result of kind %s", call.method, shown(answer.Result), declared.Result).
+			Within(l.messages, path+".result").Compared(declared.Result, shown(answer.Result)))
+	}
 }
 
 // checkUnknownCall: the failure is answered, and the engine goes on.
@@ -323,7 +336,8 @@ func IsResult(kind protocol.ResultKind, raw []byte) bool {
 	case protocol.ResultBool:
 		return cur.Kind() == pack.Bool
 	case protocol.ResultStr:
-		return cur.Kind() == pack.String
+		s, err := cur.Str()
+		return err == nil && utf8.Valid(s)
 	case protocol.ResultInts:
 		return isListOf(&cur, pack.Int)
 	case protocol.ResultStrings:

@@ -389,6 +389,8 @@ func newRules(p *Profile) *rules {
 			s.types = append(s.types, r.parse(f.Type))
 		}
 	}
+	r.narrow("EngineCoreOutputs")
+	r.narrow("EngineCoreReadyResponse")
 	for name, u := range p.Utilities {
 		r.methods[name] = r.parameters(u.Signature)
 	}

@@ -107,7 +107,7 @@ func (s *structShape) checkMap(x *examination) {
 		x.path = x.path[:len(x.path)-1]
 	}
 	for _, f := range s.declared.Fields {
-		if f.Required && !seen[f.Name] {
+		if !seen[f.Name] && (f.Required || has(neededKeys[s.name], f.Name)) {
 			x.path = append(x.path, place{name: f.Name})
 			x.report(f.Type, "missing")
 			x.path = x.path[:len(x.path)-1]

@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,8 @@ import (
 type tensorShape struct {
 	text  string
 	torch bool // else numpy
+	// types are those of the elements, where a frontend does not take all; nil where it does.
+	types []string
 }
 
 func (s tensorShape) String() string         { return s.text }
@@ -43,7 +46,10 @@ func (s tensorShape) checkType(x *examination) int {
 	if s.torch {
 		size, want = torchSizes[name], `the dtype of a torch tensor, such as "float32"`
 	}
-	if size == 0 {
+	if other := size > 0 && s.types != nil && !slices.Contains(s.types, name); other || size == 0 {
+		if other {
+			want = fmt.Sprintf("one of the dtypes %v", s.types)
+		}
 		x.path = append(x.path, place{name: "dtype"})
 		x.mismatch(want)
 		x.path = x.path[:len(x.path)-1]

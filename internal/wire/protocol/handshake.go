@@ -2,8 +2,11 @@ package protocol
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"unicode/utf8"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -62,7 +65,9 @@ func DecodeStatus(payload []byte) (s Status, err error) {
 			s.Headless, err = cur.Bool()
 		case "parallel_config_hash":
 			if !cur.Nil() {
-				s.ParallelConfigHash, err = cur.StrString()
+				if s.ParallelConfigHash, err = cur.StrString(); err == nil && !utf8.ValidString(s.ParallelConfigHash) {
+					err = errors.New("it is not UTF-8")
+				}
 			}
 		default:
 			err = cur.Skip()
@@ -197,18 +202,23 @@ func decodeOptional(cur *pack.Cursor) (*string, error) {
 	return &s, err
 }
 
-// eachKey calls f for each key of a map that fills the payload.
+// eachKey calls f for each key of a map that fills the payload. A key that is there twice is an error, as it is to vllm-rs.
 func eachKey(payload []byte, f func(string, *pack.Cursor) error) error {
 	cur := pack.NewCursor(payload)
 	n, err := cur.MapLen()
 	if err != nil {
 		return err
 	}
+	seen := map[string]bool{}
 	for range n {
 		key, err := cur.StrString()
 		if err != nil {
 			return fmt.Errorf("key: %w", err)
 		}
+		if seen[key] {
+			return fmt.Errorf("%s: the key is there twice", safetext.Clip(key, 80))
+		}
+		seen[key] = true
 		if err := f(key, &cur); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}

@@ -1,0 +1,133 @@
+package acceptance
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// What nobody tampered with is exactly what the line declares, and every declared field has probes.
+func TestSamplesAreOfTheLine(t *testing.T) {
+	for _, line := range protocol.Lines() {
+		m, err := New(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := facts{id: "a", callID: 7, finish: protocol.FinishLength, ready: m.ready}
+		if found := m.Codec.CheckReady(m.register.clean(f)); len(found) > 0 {
+			t.Errorf("line %s: registration: %v", line, found)
+		}
+		probed := map[string]bool{}
+		for _, p := range m.Probes {
+			if p.tamper.at != nil {
+				probed[p.tamper.at.field] = true
+			}
+			if p.scenario.method == "" || p.Variant != "sample" || p.scenario.raw != nil || strings.Contains(p.Place, "cu_num_generated") {
+				continue
+			}
+			for _, message := range [][]byte{p.scenario.clean(f), p.message(f)[0]} {
+				if found := m.Codec.CheckOutputs(message); len(found) > 0 {
+					t.Errorf("line %s: %s: %v", line, p.Place, found)
+				}
+			}
+		}
+		for _, name := range []string{"EngineCoreOutputs", "EngineCoreOutput", "SchedulerStats", "EngineCoreReadyResponse", "UtilityOutput", "PrefixCacheStats"} {
+			for _, field := range m.Codec.Profile().Structs[name].Fields {
+				if !probed[name+"."+field.Name] {
+					t.Errorf("line %s: %s.%s is not probed", line, name, field.Name)
+				}
+			}
+		}
+	}
+}
+
+// Each variant is another message than the sample, or stands for it.
+func TestVariantsDiffer(t *testing.T) {
+	m, err := New("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := facts{id: "a", callID: 7, finish: protocol.FinishLength, ready: m.ready}
+	seen := map[string]bool{}
+	for _, p := range m.Probes {
+		if key := p.Place + " " + p.Variant; seen[key] {
+			t.Errorf("%s: twice", key)
+		} else {
+			seen[key] = true
+		}
+		if p.scenario.raw != nil || p.Variant == "sample" || p.Variant == "nil" {
+			continue
+		}
+		sample := tamper{at: p.tamper.at, open: p.tamper.open}
+		if before, after := sample.encode(nil, p.scenario.root, f), p.message(f)[0]; string(before) == string(after) {
+			t.Errorf("%s, %s: the message is that of the sample", p.Place, p.Variant)
+		}
+	}
+}
+
+func TestTableText(t *testing.T) {
+	m, err := New("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes := make([]Outcome, len(m.Probes))
+	for i := range outcomes {
+		outcomes[i] = Outcomes[(i/7)%len(Outcomes)]
+	}
+	older := NewTable(RustFrontend, "0.32.0", m, outcomes)
+	outcomes[3], outcomes[len(outcomes)-1] = Altered, "" // one place differs, and one was not measured
+	newer := NewTable(RustFrontend, "0.33.0", m, outcomes)
+	none := func(name string) (*Table, error) { return nil, fmt.Errorf("no %s", name) }
+	whole, err := ReadTable(older.Name(), older.Text(nil), none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	require.NoDiff(t, cmp.Diff(older.outcomes, whole.outcomes, cmp.AllowUnexported(place{})), "outcomes (-written +read)")
+	text := newer.Text(older)
+	if n := strings.Count(string(text), "\n["); n > 3 {
+		t.Errorf("%d groups differ from the base, want those of the two places:\n%s", n, text)
+	}
+	read, err := ReadTable(newer.Name(), text, func(name string) (*Table, error) {
+		if name != older.Name() {
+			return none(name)
+		}
+		return whole, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	require.NoDiff(t, cmp.Diff(newer.outcomes, read.outcomes, cmp.AllowUnexported(place{})), "outcomes (-written +read)")
+	for _, wrong := range []string{"place\n", "[eaten nil]\nplace\n", "base 0.1.0\n"} {
+		if _, err := ReadTable(newer.Name(), []byte(wrong), none); err == nil {
+			t.Errorf("%q is read", wrong)
+		}
+	}
+}
+
+// The tables of this build are of places that their lines have, and small.
+func TestTables(t *testing.T) {
+	tables, err := Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		m, err := New(table.Line())
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		left := maps.Clone(table.outcomes)
+		for _, p := range m.Probes {
+			delete(left, place{p.Place, p.Variant})
+		}
+		for p := range left {
+			t.Errorf("%s: %s, %s is no probe of the line: vllm-vcr drift accept %s", table.Name(), p.at, p.variant, table.Version)
+		}
+	}
+}

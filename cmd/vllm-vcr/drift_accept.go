@@ -17,7 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
@@ -57,7 +56,7 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 	opts.in.addFlags(flags)
 	flags.StringVar(&opts.cache, "cache", "", "folder for the model that frontends are given (default that of vllm-vcr in the cache directory)")
 	flags.StringVarP(&opts.output, "output", "o", acceptance.Folder, "folder of the tables")
-	flags.IntVar(&opts.workers, "workers", 4, "how many frontends run at a time")
+	flags.IntVar(&opts.workers, "workers", defaultAcceptWorkers, "how many frontends run at a time")
 	flags.BoolVar(&opts.check, "check", false, "write nothing, and compare with the tables that are there")
 	return cmd
 }
@@ -77,15 +76,7 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 			}
 		}
 	}
-	cache, err := driftCache(opts.cache)
-	if err != nil {
-		return err
-	}
-	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
-	if err != nil {
-		return err
-	}
-	model, err := drift.Model(files, cache)
+	model, err := acceptanceModel(opts.cache)
 	if err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
 	}
@@ -96,24 +87,17 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 		if err != nil {
 			return exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", release, err)}
 		}
-		others, err := acceptance.ReadTables(os.DirFS(opts.output))
+		fmt.Fprintf(env.stdout, "vllm-rs %s:", release)
+		for i, o := range acceptance.Outcomes {
+			fmt.Fprintf(env.stdout, "%s %d %s", []string{"", ","}[min(i, 1)], table.Count(o), o)
+		}
+		fmt.Fprintln(env.stdout)
+		path, same, err := keepAcceptance(table, opts.output, opts.check)
 		if err != nil {
-			return exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", opts.output, err)}
-		}
-		text := table.Text(acceptance.BaseOf(others, table.Frontend, release))
-		path := filepath.Join(opts.output, table.Name())
-		before, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return exitError{conformance.ExitInfra, err}
 		}
-		if !bytes.Equal(before, text) {
+		if !same {
 			changed = append(changed, path)
-		}
-		if opts.check {
-			continue
-		}
-		if err := errors.Join(os.MkdirAll(opts.output, 0o755), atomicfile.Write(path, text, 0o644)); err != nil {
-			return exitError{conformance.ExitInfra, err}
 		}
 	}
 	if opts.check && len(changed) > 0 {
@@ -121,6 +105,58 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 	}
 	return nil
 }
+
+// keepAcceptance writes a table into a folder, unless it is only to be compared, and tells whether it was there as it is.
+func keepAcceptance(table *acceptance.Table, folder string, compare bool) (path string, same bool, err error) {
+	path = filepath.Join(folder, table.Name())
+	others, err := acceptance.ReadTables(os.DirFS(folder))
+	if err != nil {
+		return path, false, fmt.Errorf("%s: %w", folder, err)
+	}
+	text := table.Text(acceptance.BaseOf(others, table.Frontend, table.Version))
+	before, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return path, false, err
+	}
+	if same = bytes.Equal(before, text); same || compare {
+		return path, same, nil
+	}
+	return path, false, errors.Join(os.MkdirAll(folder, 0o755), atomicfile.Write(path, text, 0o644))
+}
+
+// acceptAdopted measures the frontend of a line that was adopted, where the repository keeps such tables.
+func (run *adoption) acceptAdopted(ctx context.Context) {
+	if !exists(acceptance.Folder) || ctx.Err() != nil {
+		return
+	}
+	model, err := acceptanceModel("")
+	if err == nil {
+		var table *acceptance.Table
+		opts := driftAcceptOptions{engine: run.flags.engine, workers: defaultAcceptWorkers}
+		if table, err = measureAcceptance(ctx, run.env, opts, run.plan.Release, model); err == nil {
+			_, _, err = keepAcceptance(table, acceptance.Folder, false)
+		}
+	}
+	if err != nil {
+		run.addToDo("measure which messages its frontend takes: vllm-vcr drift accept %s: %v", run.plan.Release, oneLine(err))
+	}
+}
+
+// acceptanceModel is the folder of the model that frontends are given.
+func acceptanceModel(named string) (string, error) {
+	cache, err := driftCache(named)
+	if err != nil {
+		return "", err
+	}
+	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
+	if err != nil {
+		return "", err
+	}
+	return drift.Model(files, cache)
+}
+
+// defaultAcceptWorkers is how many frontends are measured at a time.
+const defaultAcceptWorkers = 4
 
 // measureAcceptance makes the table of a release.
 func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOptions, release, model string) (*acceptance.Table, error) {
@@ -147,15 +183,5 @@ func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOp
 	if err != nil {
 		return nil, err
 	}
-	table := acceptance.NewTable(acceptance.RustFrontend, release, messages, outcomes)
-	count := map[acceptance.Outcome]int{}
-	for _, o := range outcomes {
-		count[o]++
-	}
-	fmt.Fprintf(env.stdout, "vllm-rs %s: %s", release, plural.Count(len(outcomes)-count[""], "message"))
-	for _, o := range slices.Clone(acceptance.Outcomes) {
-		fmt.Fprintf(env.stdout, ", %d %s", count[o], o)
-	}
-	fmt.Fprintln(env.stdout)
-	return table, nil
+	return acceptance.NewTable(acceptance.RustFrontend, release, messages, outcomes), nil
 }

@@ -258,6 +258,7 @@ func (run *adoption) carryOut(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		run.fail(conformance.ExitFail, fmt.Sprintf("find out why line %s could not be captured: %v", run.plan.Line, oneLine(err)))
 	}
+	run.acceptAdopted(ctx)
 	if ctx.Err() == nil {
 		run.conform(ctx, captured && err == nil)
 	}

@@ -66,6 +66,16 @@ func (t *Table) Of(p Probe) (Outcome, bool) {
 	return o, is
 }
 
+// Count is how many messages had an outcome.
+func (t *Table) Count(o Outcome) (n int) {
+	for _, each := range t.outcomes {
+		if each == o {
+			n++
+		}
+	}
+	return n
+}
+
 // Name is that of the file.
 func (t *Table) Name() string { return t.Version + "-" + t.Frontend + ".txt" }
 

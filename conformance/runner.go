@@ -75,6 +75,7 @@ type run struct {
 	Runner
 	env     *sut.Env
 	covered []*coverage.Line
+	heard   map[string]*coverage.Line // of the engine under test
 }
 
 // begin starts a run. It leaves the runner as it is.
@@ -84,6 +85,14 @@ func (r *Runner) begin(ctx context.Context) *run {
 	started.env = &sut.Env{
 		Engine: started.Engine, Address: r.Address, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
 		Log: started.Log, Context: ctx, Versions: map[string]string{},
+	}
+	if r.Coverage && (r.Engine != nil || r.Address != "") {
+		started.heard = map[string]*coverage.Line{}
+		started.env.Wanted = func(line string) bool { return started.heard[line] == nil }
+		started.env.Heard = func(line string, c sut.Conversation) {
+			started.heard[line] = coverage.New(c.Codec)
+			started.heard[line].AddConversation(c)
+		}
 	}
 	return started
 }
@@ -119,7 +128,11 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	report.Subject = r.Subject
 	report.Subject.Versions = run.env.Versions
 	for _, l := range run.covered {
-		report.Coverage = append(report.Coverage, l.Summarise(r.Coverage))
+		s := l.Summarise(r.Coverage)
+		if heard := run.heard[l.Line]; heard != nil {
+			s.Judge(heard)
+		}
+		report.Coverage = append(report.Coverage, s)
 	}
 	report.Blame(expected.Failures...)
 	return report

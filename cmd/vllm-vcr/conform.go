@@ -90,7 +90,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "longest fetch of a golden, and longest case")
 	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
-	flags.BoolVar(&opts.coverage, "coverage", false, "name in the report every field, method and kind of message of the wire that the goldens show, and every gap; without it the report only counts them")
+	flags.BoolVar(&opts.coverage, "coverage", false, "name in the report every field, method and kind of message of the wire that the goldens show or do not, what the checks compare of it, and what of an engine under test they judge")
 	opts.given = flags
 	opts.store.addFlags(flags)
 	opts.subject.addFlags(flags)

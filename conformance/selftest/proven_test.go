@@ -201,7 +201,6 @@ func TestProven(t *testing.T) {
 		"EngineCoreOutputs.engine_index":      true,  // engine-index
 		"PrefillStats.num_cached_tokens":      true,  // cached-tokens
 		"EngineCoreOutput.num_nans_in_logits": false, // shifted-fields moves a row
-		"SchedulerStats.num_running_reqs":     false, // no fault
 		"EngineCoreRequest.prompt_token_ids":  false, // of the frontend
 		"EngineCoreReadyResponse.block_size":  true,  // the registration lacks it
 	} {

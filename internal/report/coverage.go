@@ -56,6 +56,9 @@ func coverageDetails(b *bytes.Buffer, c Coverage) {
 	}
 	g.write(b)
 	fmt.Fprintf(b, "frontends: %s; model runners: %s\n", orNone(c.Frontends), orNone(c.Runners))
+	if c.Fields.Said > 0 {
+		fmt.Fprintf(b, "engine under test: it set %d fields, %d of them were judged; only parsed: %s\n", c.Fields.Said, c.Fields.Judged, orNone(c.Details.OnlyParsed()))
+	}
 	for _, gap := range c.Details.Gaps() {
 		fmt.Fprintf(b, "not seen of %s (%d of %d): %s\n", gap.Feature, len(gap.Unseen), gap.Reachable, strings.Join(gap.Unseen, ", "))
 	}
@@ -158,17 +161,17 @@ func coverageFields(c Coverage) page.Contents {
 
 // fieldText says in words how far a field is covered.
 func fieldText(f coverage.FieldState) string {
-	if !f.Seen {
+	if !f.Seen && !f.Said {
 		if f.Unreachable != "" {
 			return "unreachable, " + f.Unreachable
 		}
 		return "not seen"
 	}
-	words := []string{"seen"}
+	var words []string
 	for _, part := range []struct {
 		is   bool
 		word string
-	}{{f.Varied, "several values"}, {f.Compared, "compared"}, {f.Proven, "proven by a fault"}} {
+	}{{f.Seen, "seen"}, {f.Varied, "several values"}, {f.Compared, "compared"}, {f.Proven, "proven by a fault"}, {f.Said, "set by the engine under test"}, {f.Judged, "judged"}} {
 		if part.is {
 			words = append(words, part.word)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -136,6 +137,19 @@ func (l *Line) AddGolden(g *check.Golden, measured bool) {
 			l.see(message, registration)
 			l.payload(protocol.KindReady, ready)
 		}
+	}
+}
+
+// AddConversation adds what an engine under test said, and which of it was judged.
+func (l *Line) AddConversation(c sut.Conversation) {
+	l.Registration(c.Registration)
+	l.compare(&trace.Message{Channel: "input", Direction: trace.EngineToFrontend, Frames: [][]byte{c.Registration}},
+		func(_ *trace.Message, other [][]byte) bool { return c.Registers(other[0]) })
+	for i, frames := range c.Said {
+		l.survey.Fields = l.survey.Fields[:0]
+		l.FromEngine(frames)
+		l.compare(&trace.Message{Channel: "output", Direction: trace.EngineToFrontend, Frames: frames},
+			func(_ *trace.Message, other [][]byte) bool { return c.Finds(i, other) })
 	}
 }
 

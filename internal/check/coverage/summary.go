@@ -34,6 +34,10 @@ type Counts struct {
 	// counted where details are asked for.
 	Compared int `json:"compared,omitempty"`
 	Proven   int `json:"proven,omitempty"`
+	// Those that an engine under test set, and those of which another value would have been
+	// found, and was not only read.
+	Said   int `json:"said,omitempty"`
+	Judged int `json:"judged,omitempty"`
 }
 
 // Way is a direction.
@@ -66,6 +70,8 @@ type FieldState struct {
 	Varied    bool               `json:"varied,omitempty"`
 	Compared  bool               `json:"compared,omitempty"`
 	Proven    bool               `json:"proven,omitempty"`
+	Said      bool               `json:"said,omitempty"` // by the engine under test
+	Judged    bool               `json:"judged,omitempty"`
 	// Unreachable is why no golden can show it; empty if one can.
 	Unreachable string `json:"unreachable,omitempty"`
 }
@@ -91,7 +97,7 @@ func (l *Line) Summarise(details bool) Summary {
 	s := Summary{Line: l.Line, Frontends: l.Frontends, Runners: l.Runners}
 	var fields []FieldState
 	for _, f := range l.Fields {
-		fields = append(fields, FieldState{f.FullName(), f.Direction, f.Feature, f.Seen, f.Varied(), f.Compared, false, unreachable()[f.FullName()]})
+		fields = append(fields, FieldState{f.FullName(), f.Direction, f.Feature, f.Seen, f.Varied(), f.Compared, false, false, false, unreachable()[f.FullName()]})
 	}
 	s.count(fields)
 	s.Utilities, s.Members, s.Messages = shareOf(l.Utilities), shareOf(l.Members), shareOf(l.Messages)
@@ -108,6 +114,24 @@ func (s *Summary) Prove(names []string) {
 		f.Proven = slices.Contains(names, f.Name)
 	}
 	s.count(s.Details.Fields)
+}
+
+// Judge notes, in a summary with details, what an engine under test said, and what of that was judged.
+func (s *Summary) Judge(subject *Line) {
+	for i, f := range subject.Fields { // in the same order
+		s.Details.Fields[i].Said, s.Details.Fields[i].Judged = f.Seen, f.Compared
+	}
+	s.count(s.Details.Fields)
+}
+
+// OnlyParsed are the fields that the engine under test set and no check judged.
+func (d *Details) OnlyParsed() (names []string) {
+	for _, f := range d.Fields {
+		if f.Said && !f.Judged {
+			names = append(names, f.Name)
+		}
+	}
+	return names
 }
 
 // count sums up the states of all fields.
@@ -130,7 +154,7 @@ func (c *Counts) add(f FieldState) {
 	for _, part := range []struct {
 		count *int
 		is    bool
-	}{{&c.Seen, f.Seen}, {&c.Varied, f.Varied}, {&c.Compared, f.Compared}, {&c.Proven, f.Proven}, {&c.Unreachable, f.Unreachable != ""}} {
+	}{{&c.Seen, f.Seen}, {&c.Varied, f.Varied}, {&c.Compared, f.Compared}, {&c.Proven, f.Proven}, {&c.Unreachable, f.Unreachable != ""}, {&c.Said, f.Said}, {&c.Judged, f.Judged}} {
 		if part.is {
 			*part.count++
 		}

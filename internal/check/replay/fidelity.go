@@ -49,6 +49,7 @@ func throughPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Cas
 		return f, err
 	}
 	defer s.Close()
+	s.keeps = e.Heard != nil && e.Wanted(c.Line.Name)
 	err = s.replay(streams, c.Variant.Concurrency)
 	faults.explain(streams)
 	reportStrays(&f, s.strays)
@@ -70,6 +71,9 @@ func throughPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Cas
 	compareStreams(&f, g, streams, true)
 	f.Asserted++
 	s.addImpossible(&f, append(s.impossible, s.invariant.Rest()...))
+	if s.keeps && len(f.Failures) == 0 && s.kept <= maxSaid {
+		e.Heard(c.Line.Name, s.conversation(g, c))
+	}
 	return f, nil
 }
 
@@ -187,6 +191,12 @@ type Replaying struct {
 	invariant  *invariant.Engine // what must hold of every engine
 	impossible []check.Failure   // what did not
 	ready      []check.Failure   // and in the registration
+
+	keeps    bool // what is said, to be judged once more
+	said     [][][]byte
+	kept     int // bytes
+	asked    []asked
+	lastCall uint64 // the call that ends the replay
 }
 
 // Boot yields a session for a case. The messages of an engine with a time of its own
@@ -200,9 +210,14 @@ func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Opt
 	if s.HasOwnTime() {
 		r.Layout = &LayoutCheck{Codec: codec}
 	}
-	r.invariant = invariant.New(codec, invariant.Options{Scripted: true, AnyIndex: true, Late: s.Shared != nil})
-	r.ready = r.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
+	r.invariant, r.ready = r.impossibilities(codec, s.Engine.RawReady)
 	return r, nil
+}
+
+// impossibilities begins to follow the engine, by what it registered with.
+func (s *Replaying) impossibilities(codec *protocol.Codec, registration []byte) (*invariant.Engine, []check.Failure) {
+	e := invariant.New(codec, invariant.Options{Scripted: true, AnyIndex: true, Late: s.Shared != nil})
+	return e, e.Registered(s.Engine.Index, registration)
 }
 
 // Close ends the case's use of the session. Requests that the case left open in a
@@ -246,6 +261,7 @@ func (s *Replaying) replay(streams []*Stream, concurrency int) error {
 			s.byID[st.ID()] = st
 			request := st.Request()
 			s.invariant.Ask(request, nil)
+			s.keepAsked(request)
 			if err := s.Front.Submit(request); err != nil {
 				return s.brokenOff(err, streams[:next+1])
 			}
@@ -330,6 +346,7 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 		return 0, err
 	}
 	s.Frames++
+	s.keep()
 	s.checkLayout()
 	frames := s.Front.Last(0)
 	for _, wrong := range s.invariant.Said(s.Frames, 0, frames) {
@@ -398,6 +415,8 @@ func (s *Replaying) barrier(ctx context.Context) error {
 		return err
 	}
 	s.invariant.Call(protocol.UtilityCall{CallID: id, Method: sut.LastCall})
+	s.lastCall = id
+	s.keepAsked(nil)
 	for {
 		if _, err := s.Receive(ctx); err != nil {
 			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, sut.LastCall)

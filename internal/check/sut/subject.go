@@ -50,6 +50,17 @@ type Session struct {
 	Shared  *Session // what this is a case's view of, nil when the case has it alone
 }
 
+// Conversation is what an engine said in a case that it passed.
+type Conversation struct {
+	Codec        *protocol.Codec
+	Registration []byte
+	Said         [][][]byte // the frames of each message on the output socket
+	// Finds tells whether the case would have failed with other frames in the place of those of a message.
+	Finds func(at int, frames [][]byte) bool
+	// Registers tells the same of another registration.
+	Registers func(payload []byte) bool
+}
+
 // Env is what the subjects of one run have in common: how they are started and for how long they are waited for, and the
 // one that several cases use. It is used by one goroutine.
 type Env struct {
@@ -62,7 +73,10 @@ type Env struct {
 
 	Context  context.Context   // of the whole run, which sessions live in that several cases use
 	Versions map[string]string // what the subject calls itself, by line
-	Kept     Kept              // what the cases of a suite share; the suite puts it there
+	// Heard, unless nil, is told what engines said in cases of fidelity. Wanted tells whether it has use for one of a line.
+	Heard  func(line string, c Conversation)
+	Wanted func(line string) bool
+	Kept   Kept // what the cases of a suite share; the suite puts it there
 
 	sharing *sharing
 }

@@ -1,0 +1,60 @@
+package conformance
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check/coverage"
+	"github.com/vllm-vcr/conformance/manifest"
+)
+
+// TestJudgedFields: of what an engine under test says, a report tells what fidelity has judged and what was only read; of the
+// player, whose messages are not those of a subject, and without being asked, it tells nothing.
+func TestJudgedFields(t *testing.T) {
+	window, findings := compat.Load(filepath.Join("..", "compat.toml"))
+	registry, more := manifest.Load("manifest.toml")
+	if findings = append(findings, more...); tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	cases, err := NewPlan(window, registry, Selection{
+		Lines: []string{"0.33"}, Goldens: []string{"edge-s1"}, Assertions: []Assertion{Fidelity}, Concurrency: []int{16},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(r Runner) Coverage {
+		r.Store = NewStore(StoreOptions{Dir: filepath.Join("..", "testdata", "goldens")})
+		report := r.Run(t.Context(), cases)
+		if report.ExitCode != ExitOK || len(report.Coverage) != 1 {
+			t.Fatalf("%s; %d lines", report.Reason, len(report.Coverage))
+		}
+		return report.Coverage[0]
+	}
+	for name, r := range map[string]Runner{"the player": {Coverage: true}, "not asked": {Engine: Player}} {
+		if c := run(r); c.Fields.Said+c.Fields.Judged > 0 {
+			t.Errorf("%s: %d fields are said, %d judged", name, c.Fields.Said, c.Fields.Judged)
+		}
+	}
+	c := run(Runner{Engine: Player, Coverage: true})
+	for name, want := range map[string]struct{ said, judged bool }{
+		"EngineCoreOutput.new_token_ids":      {true, true},
+		"EngineCoreOutput.finish_reason":      {true, true},
+		"EngineCoreOutput.request_id":         {true, true},
+		"EngineCoreOutputs.timestamp":         {true, true},  // an invariant: it does not go back
+		"EngineCoreReadyResponse.instance_id": {true, false}, // only read
+		"EngineCoreReadyResponse.block_size":  {true, false},
+		"EngineCoreOutput.kv_transfer_params": {false, false}, // not said
+		"EngineCoreRequest.request_id":        {false, false}, // said by us
+	} {
+		at := slices.IndexFunc(c.Details.Fields, func(f coverage.FieldState) bool { return f.Name == name })
+		if f := c.Details.Fields[at]; f.Said != want.said || f.Judged != want.judged {
+			t.Errorf("%s: said is %v, judged %v", name, f.Said, f.Judged)
+		}
+	}
+	if !slices.Contains(c.Details.OnlyParsed(), "EngineCoreReadyResponse.instance_id") || slices.Contains(c.Details.OnlyParsed(), "EngineCoreOutput.finish_reason") {
+		t.Errorf("only parsed: %q", c.Details.OnlyParsed())
+	}
+}

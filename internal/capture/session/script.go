@@ -214,6 +214,9 @@ func (r *run) send(ctx context.Context, c command, i int, goOn func()) {
 	defer cancel()
 	answer := Answer{Line: c.line, Method: c.method, Path: c.path}
 	err := r.exchange(ctx, c, i, goOn, &answer)
+	if err != nil || answer.Status >= http.StatusInternalServerError {
+		r.client.CloseIdleConnections() // some frontends hang up after a failure: what follows begins with a connection of its own
+	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}

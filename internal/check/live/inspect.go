@@ -38,7 +38,7 @@ func Inspect(codec *protocol.Codec, asked Asked, frames [][]byte) []check.Failur
 	l.read(frames[1:], frames)
 	for _, a := range l.asks {
 		if !a.closed {
-			l.fail("", check.Failed(check.CodeSilence, "request %s does not end", a.id))
+			l.fail("", check.Failed(check.CodeSilence, "%v", errNoEnd))
 		}
 	}
 	if asked.Request != nil {
@@ -48,7 +48,7 @@ func Inspect(codec *protocol.Codec, asked Asked, frames [][]byte) []check.Failur
 	if answer := l.calls[asked.CallID]; answer != nil {
 		l.checkAnswer(safeCall{method: asked.Method}, declared, answer)
 	} else {
-		l.fail("", check.Failed(check.CodeSilence, "the call of %s is not answered", asked.Method))
+		l.fail("", check.Failed(check.CodeSilence, "%v", errNoEnd))
 	}
 	return f.Failures
 }
@@ -82,6 +82,9 @@ func InspectHandshake(codec *protocol.Codec, hello, registration, ready []byte) 
 	}
 	return f.Failures
 }
+
+// errNoEnd is what an engine that says no more would be silent about.
+var errNoEnd = errors.New("the request does not end by it, or the call is not answered")
 
 // inspector is a suite without an engine.
 func inspector(codec *protocol.Codec) (*live, *check.Outcome) {

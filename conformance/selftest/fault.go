@@ -6,6 +6,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Fault is one thing wrong with an engine or a golden, and who must see it.
@@ -30,6 +31,8 @@ type Fault struct {
 	// One of these, none in the control.
 	wire  func(*scene) tamper                  // a new one for each engine that is started
 	store func(*scene, stored) (stored, error) // what is stored in place of the golden
+	// frames are the messages of a recorded session in place of those that it has.
+	frames func([]trace.Message) []trace.Message
 	// identity, unless nil, is what the input socket is dialed with.
 	identity []byte
 	// blames is set where the checks after a red one are not made.
@@ -150,7 +153,7 @@ func (s *scene) faults() []Fault {
 	all := []Fault{{Name: "no-fault", Says: "the engine passes through the tamperer, and nothing is wrong"}}
 	for _, group := range [](func(*scene) []Fault){
 		tokenFaults, outputFaults, streamFaults, chunkFaults, otherRequestFaults, layoutFaults, frameFaults,
-		wireFaults, messageFaults, invariantFaults, handshakeFaults, registrationFaults, endFaults, goldenFaults,
+		sessionFaults, wireFaults, messageFaults, invariantFaults, handshakeFaults, registrationFaults, endFaults, goldenFaults,
 	} {
 		all = append(all, group(s)...)
 	}

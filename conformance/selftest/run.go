@@ -148,8 +148,8 @@ func (cfg *Config) control(ctx context.Context, tasks []*task) {
 			continue
 		}
 		s.expected = map[string]conformance.Verdict{}
-		runner := conformance.Runner{Store: shelf{[]stored{s.stored, s.framed.stored}, cfg.Store}, Log: cfg.Log}
-		for _, r := range runner.Run(ctx, slices.Concat(s.cases, s.framed.cases)).Results {
+		runner := conformance.Runner{Store: shelf{[]stored{s.stored, s.framed.stored, s.heard.stored}, cfg.Store}, Log: cfg.Log}
+		for _, r := range runner.Run(ctx, slices.Concat(s.cases, s.framed.cases, s.heard.cases)).Results {
 			s.expected[r.Case.Name()] = r.Verdict
 			if r.Verdict.Red() && s.broken == "" {
 				s.broken = fmt.Sprintf("%s is %s", r.Case.Name(), describe(r))
@@ -260,8 +260,20 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 			}
 		}
 	}
+	heard := t.scene.heard.stored
+	if t.fault.frames != nil {
+		var err error
+		if heard, err = heard.rewriteFrames(t.fault.frames); err != nil {
+			return nil, err
+		}
+		for i := range cases {
+			if cases[i].Golden.ID == heard.golden.ID {
+				cases[i].Golden = heard.golden
+			}
+		}
+	}
 	runner := cfg.runner(conformance.Runner{
-		Store: shelf{[]stored{golden, t.scene.framed.stored}, cfg.Store}, Timeouts: limits, Log: cfg.Log,
+		Store: shelf{[]stored{golden, t.scene.framed.stored, heard}, cfg.Store}, Timeouts: limits, Log: cfg.Log,
 		Engine: func(opt player.Options) (conformance.Subject, error) { return t.engine(opt, p.ownTime) },
 	})
 	report := runner.Run(ctx, cases)
@@ -279,6 +291,9 @@ func (t *task) cases() []conformance.Case {
 	control := t.fault.red == nil
 	if _, framed := t.fault.red[conformance.Wire]; framed || control {
 		cases = append(cases, t.scene.framed.cases...)
+	}
+	if _, heard := t.fault.red[conformance.Frames]; heard || control {
+		cases = append(cases, t.scene.heard.cases...)
 	}
 	if _, replayed := t.fault.red[conformance.Fidelity]; replayed || control {
 		return cases

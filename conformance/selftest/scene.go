@@ -19,6 +19,7 @@ type scene struct {
 	profile *protocol.Profile
 	target  target
 	framed  session // without cases if the line has no golden of role wire
+	heard   session // the same session as a golden of role frames
 	donor   *scene  // of another line, nil when there is none
 	// expected are the verdicts without a fault.
 	expected map[string]conformance.Verdict

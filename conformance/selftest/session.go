@@ -19,6 +19,7 @@ import (
 // played in.
 type session struct {
 	stored
+	whole stored // before it was cut
 	cases []conformance.Case
 }
 
@@ -44,7 +45,7 @@ func (st *stage) session(ctx context.Context, line compat.Line, s *scene, faults
 	for i := range cases {
 		cases[i].Golden = cut.golden
 	}
-	return session{cut, cases}, err
+	return session{cut, whole, cases}, err
 }
 
 // cutSession registers the first messages of a session as a golden.

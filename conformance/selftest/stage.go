@@ -160,6 +160,7 @@ func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, e
 	if usual.framed, err = st.session(ctx, line, usual, faults); err != nil {
 		return nil, err
 	}
+	usual.heard = asFrames(usual.framed)
 	var tasks []*task
 	for _, f := range faults {
 		t := &task{fault: f, scene: usual}

@@ -1,0 +1,168 @@
+package selftest
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// asFrames makes a session of role wire one of role frames: its messages are as real, and nobody has to repeat them.
+func asFrames(s session) session {
+	if len(s.cases) == 0 {
+		return session{}
+	}
+	heard := session{stored: s.whole}
+	heard.golden.Role, heard.golden.ID = manifest.Frames, "frames-of-"+s.whole.golden.ID
+	c := s.cases[0]
+	c.Golden, c.Assertion, c.Variant = heard.golden, conformance.Frames, conformance.Variant{}
+	heard.cases = []conformance.Case{c}
+	return heard
+}
+
+// rewriteFrames changes the messages of raw frames, writes them anew, and registers the bytes.
+func (b stored) rewriteFrames(change func([]trace.Message) []trace.Message) (stored, error) {
+	opt, err := trace.GoldenOptions(b.data, b.location, trace.IsGzip(b.location))
+	if err != nil {
+		return b, err
+	}
+	reader, err := trace.NewFrameReader(bytes.NewReader(b.data), b.location, trace.IsGzip(b.location), opt)
+	if err != nil {
+		return b, err
+	}
+	var messages []trace.Message
+	var m trace.Message
+	for reader.Next(&m) == nil { // a line that does not read is for the check to find
+		messages = append(messages, m.Clone())
+	}
+	var out bytes.Buffer
+	w, err := trace.NewFrameWriter(&out, trace.IsGzip(b.location), reader.Meta())
+	for _, m := range change(messages) {
+		if err == nil {
+			err = w.Write(&m)
+		}
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return b.register(out.Bytes()), err
+}
+
+// sessionFaults are in what both sides of a recorded session said.
+func sessionFaults(s *scene) []Fault {
+	codec, err := protocol.NewCodec(s.profile)
+	if err != nil {
+		return nil // the scene was read with it
+	}
+	red := func(w want) map[conformance.Assertion]want { return only(conformance.Frames, w) }
+	at := func(code conformance.Code, path string) want {
+		w := nowhere(code, "line ", path).in(path)
+		w.inFrame, w.distinct = true, true
+		return w
+	}
+	ofRequest := func(w want) want {
+		w.request = someone
+		return w
+	}
+	const root, outputAt = "EngineCoreOutputs", "EngineCoreOutputs.outputs["
+	index := s.field(root, "engine_index")
+	var out protocol.Outputs
+	utility := func(m *trace.Message) bool {
+		return codec.DecodeOutputs(m.Frames[0], &out) == nil && out.Utility != nil
+	}
+	last := func(m *trace.Message) bool {
+		return codec.DecodeOutputs(m.Frames[0], &out) == nil &&
+			slices.ContainsFunc(out.Outputs, func(o protocol.RequestOutput) bool { return o.Finish != protocol.Unfinished })
+	}
+	whatever := func(*trace.Message) bool { return true }
+	return []Fault{
+		{
+			Name: "session-short-message", Says: "in a recorded session a message of the engine lacks its last field", red: red(at(check.CodeLayout, root)),
+			frames: said(whatever, func(m *trace.Message) []trace.Message {
+				return reworded(m, 0, func(n *node) { n.items = n.items[:len(n.items)-1] })
+			}),
+		},
+		{
+			Name: "session-spare-field", Says: "in a recorded session a request has a field more than the line knows",
+			red: red(at(check.CodeLayout, "EngineCoreRequest")),
+			frames: asked(protocol.TypeAdd, func(m *trace.Message) []trace.Message {
+				return reworded(m, 1, func(n *node) { n.items = append(n.items, number(1)) })
+			}),
+		},
+		{
+			Name: "session-spare-key", Says: "in a recorded session an engine says HELLO with a key that the line does not know",
+			red: red(at(check.CodeLayout, "Status.surprise")),
+			frames: first(func(m *trace.Message) bool { return m.Channel == "handshake" && m.Direction == trace.EngineToFrontend },
+				func(m *trace.Message) []trace.Message {
+					return reworded(m, 0, func(n *node) { n.items = append(n.items, text("surprise"), number(1)) })
+				}),
+		},
+		{
+			Name: "session-no-request", Says: "a recorded session lacks a request that is answered", red: red(at(replay.CodeFramesStray, outputAt)),
+			frames: asked(protocol.TypeAdd, func(*trace.Message) []trace.Message { return nil }),
+		},
+		{
+			Name: "session-output-twice", Says: "in a recorded session the last output of a request comes twice",
+			red:    red(ofRequest(at(replay.CodeFramesLate, outputAt))),
+			frames: said(last, func(m *trace.Message) []trace.Message { return []trace.Message{*m, *m} }),
+		},
+		{
+			Name: "session-answer-twice", Says: "in a recorded session a utility call is answered twice",
+			red:    red(at(replay.CodeFramesAnswer, root+".utility_output.call_id")),
+			frames: said(utility, func(m *trace.Message) []trace.Message { return []trace.Message{*m, *m} }),
+			lacks: func(s *scene) string {
+				found := false
+				_, err := s.heard.rewriteFrames(func(all []trace.Message) []trace.Message {
+					found = slices.ContainsFunc(all, func(m trace.Message) bool { return m.Channel == "output" && len(m.Frames) > 0 && utility(&m) })
+					return all
+				})
+				return unless(err == nil && found, "no utility call is answered in the session")
+			},
+		},
+		{
+			Name: "session-other-engine", Says: "in a recorded session a message names another engine", red: red(at(replay.CodeFramesRank, root+".engine_index")),
+			frames: said(whatever, func(m *trace.Message) []trace.Message {
+				return reworded(m, 0, func(n *node) { n.items[index] = number(7) })
+			}),
+		},
+	}
+}
+
+// first changes the first message of a session that fits.
+func first(fits func(*trace.Message) bool, change func(*trace.Message) []trace.Message) func([]trace.Message) []trace.Message {
+	return func(all []trace.Message) []trace.Message {
+		at := slices.IndexFunc(all, func(m trace.Message) bool { return m.Note == "" && len(m.Frames) > 0 && fits(&m) })
+		if at < 0 {
+			return all
+		}
+		return slices.Concat(all[:at], change(&all[at]), all[at+1:])
+	}
+}
+
+// said changes the first message of an engine's outputs that fits, asked the first of a frontend with this type.
+func said(fits func(*trace.Message) bool, change func(*trace.Message) []trace.Message) func([]trace.Message) []trace.Message {
+	return first(func(m *trace.Message) bool { return m.Channel == "output" && fits(m) }, change)
+}
+
+func asked(typ byte, change func(*trace.Message) []trace.Message) func([]trace.Message) []trace.Message {
+	return first(func(m *trace.Message) bool {
+		return m.Channel == "input" && m.Direction == trace.FrontendToEngine && len(m.Frames) > 1 && m.Frames[0][0] == typ
+	}, change)
+}
+
+// reworded is a message with one of its frames changed.
+func reworded(m *trace.Message, frame int, change func(*node)) []trace.Message {
+	own := m.Clone()
+	tree, err := parse(own.Frames[frame])
+	if err != nil {
+		return []trace.Message{own} // unchanged, which the self-test tells
+	}
+	change(tree)
+	own.Frames[frame] = tree.bytes()
+	return []trace.Message{own}
+}

@@ -83,6 +83,42 @@ func wireDesk(t *testing.T, data []byte) *desk {
 	return d
 }
 
+// What the recorder was not told is given: the meta line has it then, and the session, which has eight requests in flight
+// at a time, is repeated as any other.
+func TestRegisterFramesWithFacts(t *testing.T) {
+	for _, test := range []struct {
+		name, meta string
+		facts      Facts
+		want       string // of the refusal
+	}{
+		{name: "all of them", facts: Facts{GPU: "cpu", Model: "tiny", VLLMTag: "v0.33.0", EngineConfig: "enforce_eager=true"}},
+		{name: "the rest", meta: `{"gpu":"cpu","vllm_tag":"v0.33.0"}`, facts: Facts{Model: "tiny", EngineConfig: "enforce_eager=true", GPU: "cpu"}},
+		{name: "none", want: "no meta line, so what was captured is unknown"},
+		{name: "too few", facts: Facts{GPU: "cpu", Model: "tiny", VLLMTag: "v0.33.0"}, want: "meta.engine_config is missing: record with --engine-config, or give it to golden add"},
+		{name: "others", meta: `{"gpu":"H200"}`, facts: Facts{GPU: "cpu"}, want: `meta.gpu is "H200", and --gpu says "cpu"`},
+	} {
+		for _, role := range []manifest.Role{manifest.Wire, manifest.Frames} {
+			t.Run(test.name+" of role "+string(role), func(t *testing.T) {
+				d := wireDesk(t, capturedFrames(t, test.meta, nil))
+				d.Role, d.Facts = role, test.facts
+				done, err := Register(t.Context(), d.Registration)
+				if test.want != "" {
+					if err == nil || !strings.Contains(err.Error(), test.want) {
+						t.Fatalf("error %v, want %q in it", err, test.want)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if g := done.Golden; g.ConfigHash != trace.ConfigHash("cpu", "v0.33.0", "enforce_eager=true") || g.Model != "tiny" || g.Role != role {
+					t.Errorf("%+v", g)
+				}
+			})
+		}
+	}
+}
+
 func TestRegisterWire(t *testing.T) {
 	d := wireDesk(t, capturedFrames(t, framesMetaText, nil))
 	done := d.register(t)

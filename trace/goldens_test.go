@@ -52,7 +52,7 @@ func shipped(tb testing.TB, frames bool) []manifest.Golden {
 	if len(findings) != 0 {
 		tb.Fatalf("findings: %v", findings)
 	}
-	goldens := slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return (g.Role == manifest.Wire) != frames })
+	goldens := slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Role.Raw() != frames })
 	if len(goldens) == 0 {
 		tb.Fatalf("no goldens with frames=%v in %s", frames, registry.File)
 	}

@@ -67,8 +67,8 @@ func selectGoldens(ts *testscript.TestScript, wanted ...string) []manifest.Golde
 func setTotals(ts *testscript.TestScript, name string, selected []manifest.Golden) {
 	passed, index, prefix := 0, 0, 0
 	for _, g := range selected {
-		if g.Role == manifest.Wire {
-			passed += 4 // integrity, line, provenance and wire
+		if g.Role.Raw() {
+			passed += 4 // integrity, line, provenance, and wire or frames
 			continue
 		}
 		passed += 8 // the first three, schema, and four replays

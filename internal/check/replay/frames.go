@@ -3,7 +3,10 @@ package replay
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
@@ -26,8 +29,51 @@ const (
 
 // checkFrames judges the messages of both sides that a golden of role frames has, by themselves: each is exactly of the
 // line's layout, and each answer is one to something that was asked. No engine under test is needed.
-func checkFrames(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
-	return JudgeFrames(g.Location, g.Codec, g.Frames), nil
+//
+// What the embedded player would say in such a session is compared with it as for role wire, and what it cannot say is
+// noted: a gap of the player, not a failure of the session.
+func checkFrames(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+	f := JudgeFrames(g.Location, g.Codec, g.Frames)
+	if len(f.Failures) == 0 {
+		f.AddNote(gapsOfPlayer(ctx, e, g, c))
+	}
+	return f, nil
+}
+
+// mostGaps is how many places a note names.
+const mostGaps = 8
+
+// gapsOfPlayer says which messages of a session the engine under test would not say again, given its steps.
+func gapsOfPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) string {
+	w, err := NewWireSession(g.Location, g.Codec, g.Frames)
+	var f check.Outcome
+	switch {
+	case e.Address != "":
+		err = sut.ErrNotStepped
+	case err == nil:
+		// What the player complains of in a session that was not made for it concerns nobody.
+		quiet := &sut.Env{Engine: e.Engine, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: e.Versions}
+		f, err = replayWire(ctx, quiet, g, c, w)
+	}
+	switch {
+	case errors.Is(err, sut.ErrNotStepped):
+		return "not compared with what the engine under test says: it has a time of its own"
+	case err != nil:
+		return "the player cannot repeat it: " + strings.TrimPrefix(check.FirstLine(err), g.Location+": ")
+	case len(f.Failures) == 0:
+		return fmt.Sprintf("the player repeats it: %s compared", plural.Count(f.Asserted, "message"))
+	}
+	var places []string
+	for _, failure := range f.Failures {
+		if place := wirePlace(failure.Path); !slices.Contains(places, place) {
+			places = append(places, place)
+		}
+	}
+	more := ""
+	if n := len(places) - mostGaps; n > 0 {
+		places, more = places[:mostGaps], fmt.Sprintf(", and %d more", n)
+	}
+	return "the player does not repeat: " + strings.Join(places, ", ") + more
 }
 
 // JudgeFrames judges the messages of a session.

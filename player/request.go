@@ -31,6 +31,8 @@ type request struct {
 	sampled  int // tokens in the last output, with those that a stop cut off
 	modelled int // tokens of this step by the latency model; 0 leaves it open
 	stops    stopRule
+	picker   *picker     // nil if it allows every token
+	repeats  *repetition // nil if it may repeat itself
 	logprobs *logprobs
 	pooling  *pooling         // nil of one that generates
 	events   []protocol.Event // to be sent with the next output
@@ -42,8 +44,6 @@ type request struct {
 	faults      *requestFaults // nil without any
 	// unneeded ends the work at its answer; nil when nobody works at it.
 	unneeded context.CancelFunc
-
-	tokens []uint32 // scratch for drawn tokens
 }
 
 // stopRule is what ends sampled tokens before the limit
@@ -100,6 +100,10 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		q.stops.eos = -1
 	}
 	q.stops.ids = append(q.stops.ids, r.Sampling.StopTokenIDs...)
+	q.repeats = newRepetition(r.Sampling.Repetition)
+	if q.picker, err = newPicker(r, e.opt.Seed, e.opt.Vocab); err != nil {
+		return &Refusal{"validation_error", err}
+	}
 	if q.logprobs, err = newLogprobs(r, e.opt.Vocab); err != nil {
 		err = &Refusal{"bad_request", err}
 	}
@@ -222,14 +226,16 @@ func (q *request) next(out *protocol.Output, opt *Options) (last bool) {
 	q.sampled = n
 	if q.sent+n <= len(q.script.Tokens) {
 		out.Tokens = q.script.Tokens[q.sent : q.sent+n]
+		q.Seq.Tokens = append(q.Seq.Tokens, out.Tokens...)
+		if n > 0 && q.script.Stops && q.stops.hit(out.Tokens[n-1], q.sent+n) {
+			out.Finish = protocol.FinishStop
+		}
 	} else {
-		out.Tokens = q.draw(n)
+		out.Tokens, out.Finish = q.draw(n)
 	}
 	q.sent += len(out.Tokens)
-	q.Seq.Tokens = append(q.Seq.Tokens, out.Tokens...)
 	q.outputs++
-	if n := len(out.Tokens); n > 0 && q.script.Stops && q.stops.hit(out.Tokens[n-1], q.sent) {
-		out.Finish = protocol.FinishStop
+	if out.Finish != protocol.Unfinished {
 	} else if q.sent < q.end() {
 		return false
 	} else if q.script.Fill == nil && q.sent == len(q.script.Tokens) {
@@ -241,23 +247,27 @@ func (q *request) next(out *protocol.Output, opt *Options) (last bool) {
 	return true
 }
 
-// draw returns the next n tokens where the script does not have all of them, or fewer
-// that end in a stop id.
-func (q *request) draw(n int) []uint32 {
-	q.tokens = q.tokens[:0]
-	for at := q.sent; at < q.sent+n; at++ {
+// draw adds the next n tokens where the script does not have all of them, or fewer if one
+// ends the request (vllm/v1/core/sched/utils.py check_stop).
+func (q *request) draw(n int) (tokens []uint32, end protocol.FinishReason) {
+	start := len(q.Seq.Tokens)
+	for at := q.sent; at < q.sent+n && end == protocol.Unfinished; at++ {
 		var token uint32
 		if at < len(q.script.Tokens) {
 			token = q.script.Tokens[at]
-		} else {
-			token = q.script.Fill(at)
+		} else if token = q.script.Fill(at); q.picker != nil {
+			token = q.picker.pick(token, q.Seq.Tokens[q.Prompt:])
 		}
-		q.tokens = append(q.tokens, token)
-		if q.script.Stops && q.stops.hit(token, at+1) {
-			break
+		q.Seq.Tokens = append(q.Seq.Tokens, token)
+		repeats := q.repeats != nil && q.repeats.found(q.Seq.Tokens[q.Prompt:])
+		switch {
+		case q.script.Stops && q.stops.hit(token, at+1):
+			end = protocol.FinishStop
+		case repeats && at+1 >= q.stops.minTokens && at+1 < q.end():
+			end = protocol.FinishRepetition
 		}
 	}
-	return q.tokens
+	return q.Seq.Tokens[start:], end
 }
 
 // setStopToken names the stop id that ended the stream, or the repetition; an

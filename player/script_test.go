@@ -430,6 +430,28 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			stopAt(ids(s.t, value)...)(q)
 		case "eos":
 			eos(int64(n))(q)
+		case "allowed":
+			q.Sampling.AllowedTokenIDs = ids(s.t, value)
+		case "bad": // words, as 5/6,7
+			for word := range strings.SplitSeq(value, "/") {
+				q.Sampling.BadWords = append(q.Sampling.BadWords, ids(s.t, word))
+			}
+		case "bias": // TOKEN:LOGIT/...
+			for bias := range strings.SplitSeq(value, "/") {
+				token, logit, _ := strings.Cut(bias, ":")
+				real, err := strconv.ParseFloat(logit, 64)
+				must(s.t, err)
+				q.Sampling.LogitBias = append(q.Sampling.LogitBias, protocol.Bias{Token: uint32(number(s.t, token)), Logit: real})
+			}
+		case "top-k":
+			q.Sampling.TopK = n
+		case "top-p", "min-p":
+			real, err := strconv.ParseFloat(value, 64)
+			must(s.t, err)
+			*map[string]*float64{"top-p": &q.Sampling.TopP, "min-p": &q.Sampling.MinP}[name] = real
+		case "repetition": // MOST,LEAST,COUNT
+			_, err := fmt.Sscanf(value, "%d,%d,%d", &q.Sampling.Repetition.MaxSize, &q.Sampling.Repetition.MinSize, &q.Sampling.Repetition.Count)
+			must(s.t, err)
 		case "client":
 			toClient(n)(q)
 		case "priority":

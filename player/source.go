@@ -83,7 +83,9 @@ type Sampling struct {
 type Script struct {
 	// Tokens are the ids to answer with. Positions past them are drawn by Fill.
 	Tokens []uint32
-	// Fill draws the id at a position past Tokens; nil ends the stream there.
+	// Fill draws the id at a position past Tokens; nil ends the stream there. Where the
+	// request does not let that id come (allowed_token_ids, bad words, logit_bias), another
+	// one does, and the stream ends where the request's repetition_detection finds one.
 	Fill func(position int) uint32
 	// Chunks are the token counts of the outputs; past them, one token each.
 	Chunks []int
@@ -165,5 +167,5 @@ func (Echo) Script(r *Request) (Script, error) {
 		return Script{Finish: FinishStop, CachedTokens: LookUp}, nil
 	}
 	again := func(position int) uint32 { return prompt[position%len(prompt)] }
-	return Script{Tokens: prompt, Fill: again, Finish: FinishLength, CachedTokens: LookUp}, nil
+	return Script{Fill: again, Finish: FinishLength, CachedTokens: LookUp}, nil
 }

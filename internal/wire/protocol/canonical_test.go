@@ -106,7 +106,7 @@ func writeResult(method string, result any) func(*testing.T, *Codec, *Outputs, [
 
 // plainRequest asks for tokens and nothing else.
 func plainRequest(id string) *Request {
-	return &Request{ID: id, PromptTokenIDs: []uint32{1, 2, 3}, HasSampling: true, Sampling: defaultSampling(nil), DataParallelRank: -1}
+	return &Request{ID: id, PromptTokenIDs: []uint32{1, 2, 3}, HasSampling: true, Sampling: defaultSampling(nil, nil), DataParallelRank: -1}
 }
 
 func TestReencodeCanonicalOutputs(t *testing.T) {

@@ -265,7 +265,8 @@ func defaultBytes(f Field) ([]byte, error) {
 var readSampling = []string{
 	"max_tokens", "min_tokens", "stop_token_ids", "_eos_token_id", "ignore_eos", "logprobs", "prompt_logprobs",
 	"temperature", "seed", "extra_args", "structured_outputs", "logprob_token_ids", "prompt_logprob_token_ids",
-	"prompt_logprob_start", "skip_reading_prefix_cache",
+	"prompt_logprob_start", "skip_reading_prefix_cache", "allowed_token_ids", "_bad_words_token_ids", "logit_bias",
+	"top_k", "top_p", "min_p", "_all_stop_token_ids", "repetition_detection",
 }
 
 // ReadsByName reports whether a field is looked up by its name when messages are

@@ -71,6 +71,13 @@ func FuzzDecodeRequest(f *testing.F) {
 // lines, and of the sampling parameters what a Rust frontend sends.
 func rewritten(r Request) Request {
 	r.Tail = nil
+	if r.Sampling.TopP == 0 {
+		r.Sampling.TopP = 1
+	}
+	r.Sampling.TopP, r.Sampling.MinP = float64(float32(r.Sampling.TopP)), float64(float32(r.Sampling.MinP))
+	if r.Sampling.Repetition.MaxSize == 0 {
+		r.Sampling.Repetition = Repetition{}
+	}
 	r.Sampling.IgnoreEOS = false // Rust says it by leaving the end of sequence out
 	r.Sampling.EOSTokenID = max(r.Sampling.EOSTokenID, -1)
 	r.Sampling.Temperature = float64(float32(r.Sampling.Temperature))

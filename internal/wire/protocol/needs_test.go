@@ -34,7 +34,7 @@ func TestReadsByNameSampling(t *testing.T) {
 }
 
 func decodeSamplingOf(message []byte, s *Sampling) error {
-	*s = defaultSampling(nil)
+	*s = defaultSampling(nil, nil)
 	cur := pack.NewCursor(message)
 	err := decodeSampling(&cur, s)
 	s.Raw = nil

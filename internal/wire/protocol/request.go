@@ -2,6 +2,8 @@ package protocol
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -187,7 +189,7 @@ func (c *Codec) requestFieldName(i int) string {
 func (r *Request) reset() {
 	*r = Request{
 		PromptTokenIDs:   r.PromptTokenIDs[:0],
-		Sampling:         defaultSampling(r.Sampling.StopTokenIDs[:0]),
+		Sampling:         defaultSampling(r.Sampling.StopTokenIDs[:0], r.Sampling.AllStops[:0]),
 		DataParallelRank: -1,
 	}
 }
@@ -392,6 +394,20 @@ type Sampling struct {
 	// SkipReading, with HasSkipReading, says whether the prompt is looked up in the
 	// prefix cache; see [Sampling.SkipsCache].
 	SkipReading, HasSkipReading bool
+	// AllowedTokenIDs are the only ids that may be sampled; none allows all of them.
+	AllowedTokenIDs []uint32
+	// BadWords are sequences of ids: after all but the last one, that one is not sampled.
+	BadWords [][]uint32
+	// LogitBias is what is added to the logits of ids, in the order in which it was sent.
+	LogitBias []Bias
+	// TopK, TopP and MinP cut off what is not likely; 0 and a TopP of 1 cut off nothing.
+	TopK       int
+	TopP, MinP float64
+	// AllStops are the ids that are not sampled before MinTokens are out; none stands for
+	// StopTokenIDs and EOSTokenID.
+	AllStops []uint32
+	// Repetition ends a request that repeats itself.
+	Repetition Repetition
 	// StructuredOutputs is the raw msgpack map of what constrains the output, nil when
 	// absent.
 	StructuredOutputs []byte
@@ -401,6 +417,17 @@ type Sampling struct {
 	ExtraArgs         []byte // raw msgpack map, nil when absent
 	Raw               []byte // the whole map
 }
+
+// Bias is what is added to the logit of an id.
+type Bias struct {
+	Token uint32
+	Logit float64
+}
+
+// Repetition is RepetitionDetectionParams (vllm/sampling_params.py): a request ends when
+// its last tokens are a pattern of MinSize to MaxSize tokens, Count times. MaxSize 0 looks
+// for none.
+type Repetition struct{ MaxSize, MinSize, Count int }
 
 // SkipsCache reports whether the prompt is computed anew, whatever of it the prefix cache
 // has: as the request says, else where something is to be said of each of its tokens
@@ -422,13 +449,13 @@ const (
 // (vllm/sampling_params.py).
 const defaultMaxTokens = 16
 
-// defaultSampling is SamplingParams without a key. stops is the buffer for the
-// stop token ids.
-func defaultSampling(stops []uint32) Sampling {
+// defaultSampling is SamplingParams without a key. stops and all are the buffers for the
+// ids that stop.
+func defaultSampling(stops, all []uint32) Sampling {
 	return Sampling{
 		MaxTokens: defaultMaxTokens, HasMaxTokens: true, EOSTokenID: -1,
-		Logprobs: NoLogprobs, PromptLogprobs: NoLogprobs, Temperature: 1,
-		StopTokenIDs: stops,
+		Logprobs: NoLogprobs, PromptLogprobs: NoLogprobs, Temperature: 1, TopP: 1,
+		StopTokenIDs: stops, AllStops: all,
 	}
 }
 
@@ -450,9 +477,21 @@ func decodeSampling(cur *pack.Cursor, s *Sampling) error {
 	if s.Logprobs == NoLogprobs && len(s.LogprobTokenIDs) > 0 {
 		s.Logprobs = len(s.LogprobTokenIDs) // vllm/sampling_params.py num_logprobs
 	}
+	if len(s.AllStops) == 0 {
+		s.AllStops = s.appendStops(s.AllStops)
+	}
 	size := cur.Offset() - start.Offset()
 	s.Raw = start.Rest()[:size:size]
 	return nil
+}
+
+// appendStops adds the stop token ids and the end of sequence.
+func (s *Sampling) appendStops(ids []uint32) []uint32 {
+	ids = append(ids, s.StopTokenIDs...)
+	if s.EOSTokenID >= 0 && s.EOSTokenID <= math.MaxUint32 && !slices.Contains(ids, uint32(s.EOSTokenID)) {
+		ids = append(ids, uint32(s.EOSTokenID))
+	}
+	return ids
 }
 
 func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) {
@@ -486,10 +525,97 @@ func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) 
 		s.ExtraArgs, err = cur.Raw()
 	case "structured_outputs":
 		s.StructuredOutputs, err = cur.Raw()
-	default:
+	case "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start", "skip_reading_prefix_cache":
 		return decodeLogprobIDs(cur, key, s)
+	default:
+		return decodeFilter(cur, key, s)
 	}
 	return err
+}
+
+// decodeFilter reads which ids may be sampled, or skips a value that decides nothing.
+func decodeFilter(cur *pack.Cursor, key string, s *Sampling) (err error) {
+	switch key {
+	case "allowed_token_ids":
+		s.AllowedTokenIDs, err = cur.Uint32s(nil)
+	case "_bad_words_token_ids":
+		s.BadWords, err = decodeBadWords(cur)
+	case "logit_bias":
+		s.LogitBias, err = decodeLogitBias(cur)
+	case "top_k":
+		s.TopK, err = anyInt(cur)
+	case "top_p":
+		s.TopP, err = cur.Float()
+	case "min_p":
+		s.MinP, err = cur.Float()
+	case "_all_stop_token_ids":
+		s.AllStops, err = cur.Uint32s(s.AllStops[:0])
+	case "repetition_detection":
+		s.Repetition, err = decodeRepetition(cur)
+	default:
+		err = cur.Skip()
+	}
+	return err
+}
+
+func decodeBadWords(cur *pack.Cursor) ([][]uint32, error) {
+	n, err := cur.ArrayLen()
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	var words [][]uint32
+	for i := range n {
+		word, err := cur.Uint32s(nil)
+		if err != nil {
+			return nil, fmt.Errorf("[%d]: %w", i, err)
+		}
+		words = append(words, word)
+	}
+	return words, nil
+}
+
+func decodeLogitBias(cur *pack.Cursor) ([]Bias, error) {
+	n, err := cur.MapLen()
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	var biases []Bias
+	for range n {
+		token, err := smallInt(cur)
+		if err != nil {
+			return nil, fmt.Errorf("key: %w", err)
+		}
+		logit, err := cur.Float()
+		if err != nil {
+			return nil, fmt.Errorf("[%d]: %w", token, err)
+		}
+		biases = append(biases, Bias{uint32(token), logit})
+	}
+	return biases, nil
+}
+
+func decodeRepetition(cur *pack.Cursor) (r Repetition, err error) {
+	n, err := cur.MapLen()
+	for range n {
+		var key []byte
+		if key, err = cur.Str(); err != nil {
+			return r, fmt.Errorf("key: %w", err)
+		}
+		switch string(key) {
+		case "max_pattern_size":
+			r.MaxSize, err = smallInt(cur)
+		case "min_pattern_size":
+			r.MinSize, err = smallInt(cur)
+		case "min_count":
+			r.Count, err = smallInt(cur)
+		default:
+			err = cur.Skip()
+		}
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return r, err
 }
 
 // decodeLogprobIDs reads which ids a request wants to know the log-probabilities of,
@@ -505,8 +631,6 @@ func decodeLogprobIDs(cur *pack.Cursor, key string, s *Sampling) (err error) {
 	case "skip_reading_prefix_cache":
 		s.HasSkipReading = true
 		s.SkipReading, err = cur.Bool()
-	default:
-		err = cur.Skip()
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -114,7 +115,7 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 		c.sampling.watermarking, c.sampling.routedExperts, s.HasSeed, s.EOSTokenID >= 0,
 		s.Logprobs != NoLogprobs, s.PromptLogprobs != NoLogprobs, s.ExtraArgs != nil,
 		s.StructuredOutputs != nil, len(s.LogprobTokenIDs) > 0, s.PromptScores != nil, s.PromptScoreStart > 0,
-		s.HasSkipReading,
+		s.HasSkipReading, len(s.LogitBias) > 0, len(s.AllowedTokenIDs) > 0, len(s.BadWords) > 0, s.Repetition.MaxSize > 0,
 	} {
 		if extra {
 			n++
@@ -125,8 +126,8 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	if c.sampling.watermarking {
 		b = pack.AppendBool(pack.AppendString(b, "watermarking"), true)
 	}
-	b = pack.AppendFloat32(pack.AppendString(b, "top_p"), 1)
-	b = pack.AppendInt(pack.AppendString(b, "top_k"), 0)
+	b = pack.AppendFloat32(pack.AppendString(b, "top_p"), float32(cmp.Or(s.TopP, 1)))
+	b = pack.AppendInt(pack.AppendString(b, "top_k"), int64(s.TopK))
 	if s.HasSeed {
 		b = pack.AppendInt(pack.AppendString(b, "seed"), s.Seed)
 	}
@@ -135,7 +136,8 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	b = appendLogprobsCount(b, "logprobs", s.Logprobs)
 	b = appendLogprobsCount(b, "prompt_logprobs", s.PromptLogprobs)
 	b = appendLogprobIDs(b, s)
-	for _, key := range []string{"min_p", "frequency_penalty", "presence_penalty"} {
+	b = pack.AppendFloat32(pack.AppendString(b, "min_p"), float32(s.MinP))
+	for _, key := range []string{"frequency_penalty", "presence_penalty"} {
 		b = pack.AppendFloat32(pack.AppendString(b, key), 0)
 	}
 	b = pack.AppendFloat32(pack.AppendString(b, "repetition_penalty"), 1)
@@ -148,6 +150,7 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 		b = pack.AppendInt(pack.AppendString(b, "_eos_token_id"), s.EOSTokenID)
 	}
 	b = appendAllStops(pack.AppendString(b, "_all_stop_token_ids"), s)
+	b = appendFilters(b, s)
 	if s.StructuredOutputs != nil {
 		b = append(pack.AppendString(b, "structured_outputs"), s.StructuredOutputs...)
 	}
@@ -159,6 +162,32 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 	}
 	if c.sampling.routedExperts {
 		b = pack.AppendInt(pack.AppendString(b, "routed_experts_prompt_start"), 0)
+	}
+	return b
+}
+
+// appendFilters writes which ids may be sampled, and when they repeat themselves.
+func appendFilters(b []byte, s *Sampling) []byte {
+	if len(s.LogitBias) > 0 {
+		b = pack.AppendMapHeader(pack.AppendString(b, "logit_bias"), len(s.LogitBias))
+		for _, bias := range s.LogitBias {
+			b = pack.AppendFloat64(pack.AppendUint(b, uint64(bias.Token)), bias.Logit)
+		}
+	}
+	if len(s.AllowedTokenIDs) > 0 {
+		b = pack.AppendUint32s(pack.AppendString(b, "allowed_token_ids"), s.AllowedTokenIDs)
+	}
+	if len(s.BadWords) > 0 {
+		b = pack.AppendArrayHeader(pack.AppendString(b, "_bad_words_token_ids"), len(s.BadWords))
+		for _, word := range s.BadWords {
+			b = pack.AppendUint32s(b, word)
+		}
+	}
+	if r := s.Repetition; r.MaxSize > 0 {
+		b = pack.AppendMapHeader(pack.AppendString(b, "repetition_detection"), 3)
+		b = pack.AppendInt(pack.AppendString(b, "max_pattern_size"), int64(r.MaxSize))
+		b = pack.AppendInt(pack.AppendString(b, "min_pattern_size"), int64(r.MinSize))
+		b = pack.AppendInt(pack.AppendString(b, "min_count"), int64(r.Count))
 	}
 	return b
 }
@@ -177,10 +206,13 @@ func appendLogprobIDs(b []byte, s *Sampling) []byte {
 	return b
 }
 
-// appendAllStops writes what an engine masks until min_tokens are out: the stop
+// appendAllStops writes what an engine masks until min_tokens are out: by default the stop
 // token ids and the end of sequence.
 func appendAllStops(b []byte, s *Sampling) []byte {
-	if s.EOSTokenID < 0 || s.EOSTokenID > math.MaxUint32 || slices.Contains(s.StopTokenIDs, uint32(s.EOSTokenID)) {
+	switch {
+	case len(s.AllStops) > 0:
+		return pack.AppendUint32s(b, s.AllStops)
+	case s.EOSTokenID < 0 || s.EOSTokenID > math.MaxUint32 || slices.Contains(s.StopTokenIDs, uint32(s.EOSTokenID)):
 		return pack.AppendUint32s(b, s.StopTokenIDs)
 	}
 	b = pack.AppendArrayHeader(b, len(s.StopTokenIDs)+1)

@@ -30,6 +30,12 @@ func TestRequestRoundTrip(t *testing.T) {
 		{"negative seed", func(r *Request) { r.Sampling.HasSeed, r.Sampling.Seed = true, -1<<63 }},
 		{"extra arguments", func(r *Request) { r.Sampling.ExtraArgs = pack.AppendMapHeader(nil, 0) }},
 		{"stops", func(r *Request) { r.Sampling.StopTokenIDs, r.Sampling.MinTokens = []uint32{7, 1<<32 - 1}, 3 }},
+		{"filters", func(r *Request) {
+			s := &r.Sampling
+			s.AllowedTokenIDs, s.BadWords, s.AllStops = []uint32{7, 9}, [][]uint32{{1}, {2, 70000}}, []uint32{8}
+			s.LogitBias = []Bias{{5, 1.5}, {70000, -100}}
+			s.TopK, s.TopP, s.MinP, s.Repetition = 3, 0.5, 0.25, Repetition{MaxSize: 9, MinSize: 2, Count: 3}
+		}},
 		{"end of sequence 0", func(r *Request) { r.Sampling.EOSTokenID = 0 }},
 		{"rank 0", func(r *Request) { r.DataParallelRank = 0 }},
 		{"scalars", func(r *Request) {
@@ -49,6 +55,9 @@ func TestRequestRoundTrip(t *testing.T) {
 					t.Errorf("sampling parameters are %x, kept as %x", raw, got.Sampling.Raw)
 				}
 				got.Fields, got.Sampling.Raw = 0, nil
+				if want.Sampling.AllStops == nil {
+					got.Sampling.AllStops = nil // made of the others
+				}
 				if len(got.Sampling.StopTokenIDs) == 0 {
 					got.Sampling.StopTokenIDs = nil
 				}
@@ -107,7 +116,7 @@ func TestSamplingDefaults(t *testing.T) {
 	} {
 		var r Request
 		require.NoError(t, c.DecodeRequest(array(replaced(values, 3, test.raw)...), &r))
-		want := defaultSampling(nil)
+		want := defaultSampling(nil, nil)
 		want.MaxTokens, want.HasMaxTokens = test.limit, test.has
 		r.Sampling.Raw = nil
 		require.NoDiff(t, cmp.Diff(want, r.Sampling), "max_tokens %s: -want +got", test.name)

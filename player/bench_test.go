@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // benchEngine is an engine with n requests that decode, and says to nobody.
@@ -64,6 +65,33 @@ func BenchmarkStep(b *testing.B) {
 				tokens += running
 			}
 			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}
+
+// BenchmarkAdd is a request from its message to the queue, and its abort.
+func BenchmarkAdd(b *testing.B) {
+	for _, bb := range []struct {
+		name   string
+		prompt int
+		opt    Options
+	}{
+		{"short", 10, Options{}},
+		{"long", 1000, Options{}},
+		{"short, unchecked", 10, Options{Tolerant: true}},
+		{"long, unchecked", 1000, Options{Tolerant: true}},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			e := benchEngine(b, bb.opt, 1)
+			p := &Player{opt: *e.opt, codec: e.codec, engine: e, inbox: newInbox()}
+			m := zmq.Message{{protocol.TypeAdd}, e.codec.AppendRequest(nil, ask("a", count(0, bb.prompt), 9, stopAt(1, 2)))}
+			b.ReportAllocs()
+			for b.Loop() {
+				got, _ := p.decode(m)
+				e.add(got.request, 0)
+				e.abort([]string{"a"})
+				p.inbox.recycle(got.request)
+			}
 		})
 	}
 }

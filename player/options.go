@@ -67,6 +67,12 @@ type Options struct {
 	// the player. Without it such a request ends with an error.
 	RequestFaults bool
 
+	// Tolerant goes on after a message that an engine of the line cannot decode: the player
+	// answers it, with an error where it cannot make sense of it either. Otherwise it does
+	// what such an engine does: it reads no message any more, of any client, ends the
+	// requests that it has, and tells only the log.
+	Tolerant bool
+
 	// Linger bounds how long a shutdown waits for the frontend to take what
 	// was sent; default 4 seconds, as in a real engine.
 	Linger time.Duration
@@ -80,7 +86,8 @@ type Options struct {
 	Clock Clock
 	// Log takes what the player logs; nil drops it.
 	Log *slog.Logger
-	// OnRefused gets the reason of each error output. It is called from the player's
+	// OnRefused gets the reason of each error output, and of an end of reading, with the id
+	// of the request if it is known. It is called from the player's
 	// goroutine.
 	OnRefused func(id string, err error)
 }

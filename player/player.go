@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
@@ -28,6 +29,8 @@ type Player struct {
 	coordinator *coordinator // nil without one
 	waves       *waves
 	rank        int // of the waves
+
+	deaf atomic.Bool // no message is read any more, see stopReading
 
 	serving context.Context // ends when nothing is done beside the engine any more
 	fetches sync.WaitGroup
@@ -206,6 +209,8 @@ func (p *Player) handle(events []event) error {
 			if err := p.clientGone(e.client, e.gone); err != nil {
 				return err
 			}
+		case e.fatal:
+			p.heardTheLast(e)
 		case e.broken != nil:
 			p.answerBroken(e)
 		case e.request != nil:
@@ -219,6 +224,21 @@ func (p *Player) handle(events []event) error {
 		}
 	}
 	return nil
+}
+
+// heardTheLast logs the message that an engine of the line cannot decode. The thread that
+// reads ends with it, and closes all its sockets; requests go on, and no client is told
+// (vllm/v1/engine/core.py process_input_sockets, and experiments with 0.32.0 and 0.33.0).
+func (p *Player) heardTheLast(e *event) {
+	id := ""
+	if e.request != nil {
+		id = e.request.ID
+	}
+	p.opt.Log.Error("no engine of this line can decode this message. As such an engine, the player reads nothing any more, and requests get no answer until it is started anew",
+		"line", p.codec.Line(), "client", e.client, "request", id, "error", e.broken)
+	if p.opt.OnRefused != nil {
+		p.opt.OnRefused(id, e.broken)
+	}
 }
 
 // answerBroken answers a message that did not decode, if it names its sender.
@@ -295,8 +315,9 @@ type event struct {
 	abort   []string
 	call    *protocol.UtilityCall
 	// broken is a message that did not decode; what could be read of it is in
-	// request or call.
+	// request or call. It is fatal if an engine of the line reads no other after it.
 	broken error
+	fatal  bool
 	// gone is set when the connection ended.
 	gone error
 	// wave and exclude belong to the kind.

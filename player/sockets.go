@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -146,14 +147,35 @@ func (p *Player) read(client int, l *link) {
 	for {
 		m, err := l.input.Recv()
 		if err != nil {
-			p.inbox.put(event{client: client, gone: err})
+			if !p.deaf.Load() {
+				p.inbox.put(event{client: client, gone: err})
+			}
 			return
 		}
-		if e, ok := p.decode(m); ok {
-			e.client = client
-			p.inbox.put(e)
+		e, ok := p.decode(m)
+		if !ok {
+			continue
 		}
+		e.client = client
+		if e.fatal && !p.stopReading() {
+			return // another client's was the last one
+		}
+		p.inbox.put(e)
 	}
+}
+
+// stopReading closes every socket that messages come by, and tells whether it was not done before.
+func (p *Player) stopReading() bool {
+	if !p.deaf.CompareAndSwap(false, true) {
+		return false
+	}
+	for _, l := range p.links {
+		l.input.Close()
+	}
+	if c := p.coordinator; c != nil {
+		c.input.Close()
+	}
+	return true
 }
 
 // watch notices that a client has closed its output socket, on which it sends
@@ -166,6 +188,46 @@ func (p *Player) watch(client int, l *link) {
 
 // decode reads one message of a client: [type, payload, auxiliary frames...].
 func (p *Player) decode(m zmq.Message) (event, bool) {
+	e, wanted := p.decodeAny(m)
+	if wanted && !p.opt.Tolerant {
+		if e.request != nil && e.broken == nil && !e.request.Unverified {
+			return e, true
+		}
+		if err := p.unreadable(m, e.broken); err != nil {
+			e.broken, e.fatal = err, true
+		}
+	}
+	return e, wanted
+}
+
+// unreadable tells why the thread that reads in an engine of the line ends with a message,
+// nil if it does not. broken is why the player cannot decode it. What only the player
+// cannot decode, and what the engine fails with later, it answers with an error.
+func (p *Player) unreadable(m zmq.Message, broken error) error {
+	if broken != nil {
+		if len(m) < 2 || len(m[0]) != 1 || errors.Is(broken, errNotText) {
+			return broken
+		}
+		if err := pack.Validate(m[1]); err != nil {
+			return err
+		}
+	}
+	switch m[0][0] {
+	case protocol.TypeAdd:
+		return p.codec.Undecodable(m[1], m[2:]...)
+	case protocol.TypeAbort:
+		return nil
+	case protocol.TypeUtility:
+		cur := pack.NewCursor(m[1])
+		if n, err := cur.ArrayLen(); err == nil && n == 4 {
+			return nil
+		}
+	}
+	return broken
+}
+
+// decodeAny reads what there is to make sense of.
+func (p *Player) decodeAny(m zmq.Message) (event, bool) {
 	if len(m) < 2 || len(m[0]) != 1 {
 		return event{broken: fmt.Errorf("message of %d frames does not begin with a request type and a payload", len(m))}, true
 	}

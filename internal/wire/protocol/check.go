@@ -1,10 +1,12 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
@@ -53,6 +55,27 @@ const maxMismatches = 16
 // meant.
 func (c *Codec) CheckRequest(payload []byte, aux ...[]byte) []Mismatch {
 	return c.check(KindRequest, payload, aux)
+}
+
+// Undecodable tells why an engine of the line cannot decode the payload of an ADD message
+// that is well formed, nil if it can. It passes over what msgspec does, and
+// [Codec.CheckRequest] does not: fields that have a default and are not there, fields past
+// those of the line, keys that it does not know or that come twice.
+func (c *Codec) Undecodable(payload []byte, aux ...[]byte) error {
+	r := c.rules()
+	x, _ := r.spare.Get().(*examination)
+	if x == nil {
+		x = &examination{rules: r, decodes: true}
+	}
+	x.cur, x.aux, x.path, x.found = pack.NewCursor(payload), aux, append(x.path[:0], place{name: "EngineCoreRequest"}), nil
+	x.value(r.structs["EngineCoreRequest"])
+	found := x.found
+	x.aux = nil
+	r.spare.Put(x)
+	if len(found) == 0 {
+		return nil
+	}
+	return errors.New(found[0].String())
 }
 
 // CheckOutputs is [Codec.CheckRequest] for what an engine sends on an output
@@ -172,6 +195,9 @@ type examination struct {
 	found  []Mismatch
 	others func() []*rules // for hints; nil asks for none
 	survey *Survey         // takes what is seen; nil where only mismatches count
+	// decodes passes over what msgspec does.
+	decodes bool
+	ids     []uint32 // scratch
 }
 
 // place is one step of a path: a field, or an index where the name is empty.
@@ -369,6 +395,7 @@ type rules struct {
 	// unknown are the names in annotations that mean nothing to this package. A
 	// value of such a type may be anything.
 	unknown map[string]bool
+	spare   sync.Pool // of examinations
 }
 
 // parameter is one of an engine method's, self left out.
@@ -382,7 +409,11 @@ type parameter struct {
 func newRules(p *Profile) *rules {
 	r := &rules{profile: p, structs: map[string]*structShape{}, methods: map[string][]parameter{}, unknown: map[string]bool{}}
 	for name, declared := range p.Structs {
-		r.structs[name] = &structShape{name: name, declared: declared}
+		s := &structShape{name: name, declared: declared, index: map[string]int{}}
+		for i, f := range declared.Fields {
+			s.index[f.Name] = i
+		}
+		r.structs[name] = s
 	}
 	for _, s := range r.structs {
 		for _, f := range s.declared.Fields {

@@ -15,6 +15,7 @@ type structShape struct {
 	name     string
 	declared Struct
 	types    []shape // of the fields
+	index    map[string]int
 }
 
 func (s *structShape) String() string { return s.name }
@@ -27,6 +28,10 @@ func (s *structShape) takes(k pack.Kind) bool {
 }
 
 func (s *structShape) check(x *examination) {
+	if x.decodes {
+		s.checkDecodable(x)
+		return
+	}
 	if s.declared.Encoding == "array" {
 		s.checkArray(x)
 		return
@@ -61,6 +66,43 @@ func (s *structShape) checkArray(x *examination) {
 		x.hintField(m, s.name, "", i)
 		x.path = x.path[:len(x.path)-1]
 		x.skip()
+	}
+}
+
+// checkDecodable wants the fields without a default, and looks at those that the line knows.
+func (s *structShape) checkDecodable(x *examination) {
+	array := s.declared.Encoding == "array"
+	size := x.cur.MapLen
+	if array {
+		size = x.cur.ArrayLen
+	}
+	n, _ := size()
+	var seen uint64 // of the fields, by number
+	for i := range n {
+		known := i < len(s.types)
+		if !array {
+			key, err := x.cur.Str()
+			if err != nil { // not even msgspec passes over a key that is no text
+				x.mismatch("the name of a field of " + s.name)
+				x.skip()
+				x.skip()
+				continue
+			}
+			i, known = s.index[string(key)]
+		}
+		if !known {
+			x.skip()
+			continue
+		}
+		seen |= 1 << i
+		x.at(place{name: s.declared.Fields[i].Name}, s.types[i])
+	}
+	for i := range s.declared.Fields {
+		if f := &s.declared.Fields[i]; f.Required && seen&(1<<i) == 0 {
+			x.path = append(x.path, place{name: f.Name})
+			x.report(f.Type, "missing")
+			x.path = x.path[:len(x.path)-1]
+		}
 	}
 }
 
@@ -224,6 +266,13 @@ func (s listShape) String() string         { return s.text }
 func (s listShape) takes(k pack.Kind) bool { return k == pack.Array }
 
 func (s listShape) check(x *examination) {
+	if x.decodes && s.element == plainTypes["int"] {
+		ahead := x.cur
+		if ids, err := ahead.Uint32s(x.ids[:0]); err == nil { // as most are
+			x.cur, x.ids = ahead, ids
+			return
+		}
+	}
 	n, _ := x.cur.ArrayLen()
 	for i := range n {
 		x.at(place{index: i}, s.element)

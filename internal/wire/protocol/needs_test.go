@@ -34,9 +34,10 @@ func TestReadsByNameSampling(t *testing.T) {
 }
 
 func decodeSamplingOf(message []byte, s *Sampling) error {
-	*s = defaultSampling(nil, nil)
+	r := Request{Sampling: defaultSampling(nil, nil)}
 	cur := pack.NewCursor(message)
-	err := decodeSampling(&cur, s)
+	err := decodeSampling(&cur, &r)
+	*s = r.Sampling
 	s.Raw = nil
 	return err
 }

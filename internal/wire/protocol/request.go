@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -40,6 +41,9 @@ type Request struct {
 	MMFeatures       []byte // raw msgpack, nil when absent
 	PromptEmbeds     []byte // raw msgpack, nil when absent
 	Fields           int    // how many fields the frontend sent
+	// Unverified says that decoding passed over values without a look at their types, so
+	// that [Codec.Undecodable] may find something.
+	Unverified bool
 	// Aux are the auxiliary frames of the message, for what refers to them by number.
 	// Decoding leaves them nil: they are the caller's to set.
 	Aux [][]byte
@@ -203,12 +207,12 @@ func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err err
 		return err
 	}
 	field := c.request.fields[i]
-	if field == reqIgnored {
-		return cur.Skip()
-	}
 	if field != reqID && cur.Nil() {
-		if field == reqPrompt {
+		switch field {
+		case reqPrompt:
 			r.PromptTokenIDs = nil
+		case reqArrival, reqClient, reqWave, reqPriority, reqResumable, reqAbortNow:
+			r.Unverified = true // they have to be there
 		}
 		return nil
 	}
@@ -219,16 +223,21 @@ func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err err
 		if r.PromptTokenIDs, err = cur.Uint32s(r.PromptTokenIDs); r.PromptTokenIDs == nil {
 			r.PromptTokenIDs = []uint32{} // an empty prompt is not one of embeddings
 		}
+	case reqIgnored:
+		r.Unverified, err = true, cur.Skip()
 	case reqMM:
+		r.Unverified = true
 		r.MMFeatures, err = cur.Raw()
 	case reqSampling:
 		r.HasSampling = true
-		err = decodeSampling(cur, &r.Sampling)
+		err = decodeSampling(cur, r)
 	case reqPooling:
+		r.Unverified = true
 		r.Pooling, err = cur.Raw()
 	case reqArrival:
 		r.ArrivalTime, err = cur.Float()
 	case reqLoRA:
+		r.Unverified = true
 		r.LoRA, err = decodeLoRA(cur)
 	default:
 		err = decodeRequestScalar(cur, field, r)
@@ -239,10 +248,11 @@ func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err err
 func decodeRequestScalar(cur *pack.Cursor, field requestField, r *Request) (err error) {
 	switch field {
 	case reqSalt:
-		r.CacheSalt, err = cur.StrString()
+		r.CacheSalt, err = r.text(cur)
 	case reqRank:
 		r.DataParallelRank, err = smallInt(cur)
 	case reqEmbeds:
+		r.Unverified = true
 		r.PromptEmbeds, err = cur.Raw()
 	case reqClient:
 		r.ClientIndex, err = smallInt(cur)
@@ -253,13 +263,20 @@ func decodeRequestScalar(cur *pack.Cursor, field requestField, r *Request) (err 
 	case reqResumable:
 		r.Resumable, err = cur.Bool()
 	case reqExternalID:
-		r.ExternalID, err = cur.StrString()
+		r.ExternalID, err = r.text(cur)
 	case reqAbortNow:
 		r.AbortImmediately, err = cur.Bool()
 	case reqSession:
-		r.SessionID, err = cur.StrString()
+		r.SessionID, err = r.text(cur)
 	}
 	return err
+}
+
+// text reads a string, which a strict reader wants in UTF-8.
+func (r *Request) text(cur *pack.Cursor) (string, error) {
+	s, err := cur.StrString()
+	r.Unverified = r.Unverified || !utf8.ValidString(s)
+	return s, err
 }
 
 // smallInt reads a count or an index: 0 to 2^31-1.
@@ -459,8 +476,8 @@ func defaultSampling(stops, all []uint32) Sampling {
 	}
 }
 
-func decodeSampling(cur *pack.Cursor, s *Sampling) error {
-	start := *cur
+func decodeSampling(cur *pack.Cursor, r *Request) error {
+	start, s := *cur, &r.Sampling
 	n, err := cur.MapLen()
 	if err != nil {
 		return err
@@ -470,7 +487,7 @@ func decodeSampling(cur *pack.Cursor, s *Sampling) error {
 		if err != nil {
 			return fmt.Errorf("key: %w", err)
 		}
-		if err := decodeSamplingValue(cur, string(key), s); err != nil {
+		if err := decodeSamplingValue(cur, string(key), r); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
@@ -494,10 +511,13 @@ func (s *Sampling) appendStops(ids []uint32) []uint32 {
 	return ids
 }
 
-func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) {
+func decodeSamplingValue(cur *pack.Cursor, key string, r *Request) (err error) {
+	s := &r.Sampling
 	if cur.Nil() {
 		if key == "max_tokens" {
 			s.MaxTokens, s.HasMaxTokens = 0, false
+		} else {
+			r.Unverified = true
 		}
 		return nil
 	}
@@ -522,19 +542,28 @@ func decodeSamplingValue(cur *pack.Cursor, key string, s *Sampling) (err error) 
 		s.HasSeed = true
 		s.Seed, err = cur.Int()
 	case "extra_args":
+		r.Unverified = true
 		s.ExtraArgs, err = cur.Raw()
 	case "structured_outputs":
+		r.Unverified = true
 		s.StructuredOutputs, err = cur.Raw()
+	case "frequency_penalty", "presence_penalty", "repetition_penalty":
+		_, err = cur.Float()
+	case "watermarking":
+		_, err = cur.Bool()
+	case "routed_experts_prompt_start":
+		_, err = cur.Int()
 	case "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start", "skip_reading_prefix_cache":
-		return decodeLogprobIDs(cur, key, s)
+		return decodeLogprobIDs(cur, key, r)
 	default:
-		return decodeFilter(cur, key, s)
+		return decodeFilter(cur, key, r)
 	}
 	return err
 }
 
 // decodeFilter reads which ids may be sampled, or skips a value that decides nothing.
-func decodeFilter(cur *pack.Cursor, key string, s *Sampling) (err error) {
+func decodeFilter(cur *pack.Cursor, key string, r *Request) (err error) {
+	s := &r.Sampling
 	switch key {
 	case "allowed_token_ids":
 		s.AllowedTokenIDs, err = cur.Uint32s(nil)
@@ -551,9 +580,10 @@ func decodeFilter(cur *pack.Cursor, key string, s *Sampling) (err error) {
 	case "_all_stop_token_ids":
 		s.AllStops, err = cur.Uint32s(s.AllStops[:0])
 	case "repetition_detection":
+		r.Unverified = true
 		s.Repetition, err = decodeRepetition(cur)
 	default:
-		err = cur.Skip()
+		r.Unverified, err = true, cur.Skip()
 	}
 	return err
 }
@@ -620,11 +650,13 @@ func decodeRepetition(cur *pack.Cursor) (r Repetition, err error) {
 
 // decodeLogprobIDs reads which ids a request wants to know the log-probabilities of,
 // and what follows from such a wish.
-func decodeLogprobIDs(cur *pack.Cursor, key string, s *Sampling) (err error) {
+func decodeLogprobIDs(cur *pack.Cursor, key string, r *Request) (err error) {
+	s := &r.Sampling
 	switch key {
 	case "logprob_token_ids":
 		s.LogprobTokenIDs, err = cur.Uint32s(nil)
 	case "prompt_logprob_token_ids":
+		r.Unverified = true
 		s.PromptScores, err = cur.Raw()
 	case "prompt_logprob_start":
 		s.PromptScoreStart, err = smallInt(cur)

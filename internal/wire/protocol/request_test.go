@@ -54,7 +54,7 @@ func TestRequestRoundTrip(t *testing.T) {
 				if raw := elements(t, payload)[3]; got.HasSampling && string(got.Sampling.Raw) != string(raw) {
 					t.Errorf("sampling parameters are %x, kept as %x", raw, got.Sampling.Raw)
 				}
-				got.Fields, got.Sampling.Raw = 0, nil
+				got.Fields, got.Unverified, got.Sampling.Raw = 0, false, nil
 				if want.Sampling.AllStops == nil {
 					got.Sampling.AllStops = nil // made of the others
 				}

@@ -163,8 +163,12 @@ func (e *engine) answerLater(q *request) {
 		defer context.AfterFunc(ctx, unneeded)()
 		script, err := later(needed)
 		return func() {
+			late := (*uncompiledError)(nil)
 			switch {
 			case e.byID[q.id] != q: // aborted meanwhile
+			case errors.As(err, &late) && protocol.GuidanceGoesOn.Holds(e.codec.Line()):
+				q.setScript(Script{Tokens: []uint32{late.end}, Finish: FinishStop, CachedTokens: LookUp})
+				e.enqueueInTime(q)
 			case err != nil:
 				e.withdraw(q, err)
 			default:

@@ -68,7 +68,8 @@ type Options struct {
 	RequestFaults bool
 
 	// Tolerant goes on after a message that an engine of the line cannot decode: the player
-	// answers it, with an error where it cannot make sense of it either. Otherwise it does
+	// answers it, and calls with arguments of another line, with an error where it cannot make
+	// sense of them either. Otherwise it does
 	// what such an engine does: it reads no message any more, of any client, ends the
 	// requests that it has, and tells only the log.
 	Tolerant bool

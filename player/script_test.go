@@ -662,8 +662,15 @@ func ids(t *testing.T, text string) (all []uint32) {
 	return all
 }
 
-// argument is what a word of a call stands for: JSON, an adapter such as lora:NAME:7, or the word itself.
+// argument is what a word of a call stands for: JSON, an adapter such as lora:NAME:7, lora7 of which has the fields of 0.31,
+// or the word itself.
 func argument(word string) any {
+	if rest, old := strings.CutPrefix(word, "lora7:"); old {
+		name, id, _ := strings.Cut(rest, ":")
+		n, _ := strconv.Atoi(id)
+		b := pack.AppendString(pack.AppendInt(pack.AppendString(pack.AppendArrayHeader(nil, 7), name), int64(n)), "/adapters/"+name)
+		return pack.AppendBool(pack.AppendBool(pack.AppendNil(pack.AppendNil(b)), false), false)
+	}
 	if name, id, ok := strings.Cut(strings.TrimPrefix(word, "lora:"), ":"); ok {
 		n, _ := strconv.Atoi(id)
 		return lora(name, n)

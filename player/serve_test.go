@@ -364,7 +364,7 @@ func TestAnUndecodableRequestIsAnswered(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var refused []string
-			s := connect(t, Options{OnRefused: func(id string, err error) { refused = append(refused, id+": "+err.Error()) }}, 2)
+			s := connect(t, Options{Tolerant: true, OnRefused: func(id string, err error) { refused = append(refused, id+": "+err.Error()) }}, 2)
 			must(t, s.front.SubmitRaw(1, tt.payload))
 			got, _ := s.finished(1, 1)
 			a := got["broken-x"]

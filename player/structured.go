@@ -81,10 +81,27 @@ func (s *Structured) Script(r *Request) (Script, error) {
 	return Script{CachedTokens: LookUp, Later: func(ctx context.Context) (Script, error) {
 		script, err := s.answer(grammar.NewWork(ctx), &c)
 		if err != nil {
-			return Script{}, refusal(err)
+			return Script{}, uncompiled(err, &c)
 		}
 		return script, nil
 	}}, nil
+}
+
+// uncompiledError is a constraint that llguidance cannot compile, of a kind of which it finds
+// that out when it is asked for the first token. The lines of [protocol.GuidanceGoesOn] answer
+// with the token that ends the text, and the others with the error.
+type uncompiledError struct {
+	*Refusal
+	end uint32
+}
+
+func uncompiled(err error, c *unwritten) error {
+	constraint, guidance, decodeErr := decodeConstraint(c.raw)
+	late := constraint.Kind != grammar.Grammar && constraint.Kind != grammar.StructuralTag
+	if decodeErr != nil || !guidance || !late || !c.ends || errors.Is(err, grammar.ErrTooMuch) || errors.Is(err, errSpelling) {
+		return refusal(err)
+	}
+	return &uncompiledError{refusal(err), c.end}
 }
 
 // mostRaw bounds a constraint as it is sent, in bytes: nothing larger waits for its turn.
@@ -146,7 +163,7 @@ func (s *Structured) language(w *grammar.Work, raw []byte) (*grammar.Language, e
 	if l != nil {
 		return l, l.Charge(w)
 	}
-	constraint, err := decodeConstraint(raw)
+	constraint, _, err := decodeConstraint(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -261,34 +278,42 @@ var (
 )
 
 // decodeConstraint reads a StructuredOutputsParams: a map whose keys are all set, or
-// only those that are not nil.
-func decodeConstraint(raw []byte) (grammar.Constraint, error) {
-	var c grammar.Constraint
+// only those that are not nil. guidance says that the frontend wants it compiled by
+// llguidance, not by xgrammar.
+func decodeConstraint(raw []byte) (c grammar.Constraint, guidance bool, err error) {
 	cur := pack.NewCursor(raw)
 	n, err := cur.MapLen()
 	if err != nil {
-		return c, err
+		return c, false, err
 	}
 	for range n {
 		key, err := cur.StrString()
 		if err != nil {
-			return c, err
+			return c, false, err
+		}
+		if key == "_backend" && cur.Kind() == pack.String {
+			backend, err := cur.Str()
+			if guidance = string(backend) == "guidance"; err != nil {
+				return c, false, err
+			}
+			continue
 		}
 		found, err := decodeConstraintValue(&cur, key)
 		if err != nil {
-			return c, fmt.Errorf("%s: %w", key, err)
+			return c, false, fmt.Errorf("%s: %w", key, err)
 		}
 		if found.Kind != 0 && c.Kind != 0 {
-			return c, errManyConstraints
+			return c, false, errManyConstraints
 		}
 		if found.Kind != 0 {
 			c = found
 		}
 	}
 	if c.Kind == 0 {
-		return c, errNoConstraint
+		return c, guidance, errNoConstraint
 	}
-	return c, nil
+	c.Empty = guidance
+	return c, guidance, nil
 }
 
 // decodeConstraintValue returns a constraint of no kind for what is none.

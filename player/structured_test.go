@@ -128,6 +128,40 @@ func TestStructuredOutputs(t *testing.T) {
 	}
 }
 
+// TestConstraintsThatNoEngineCompiles: what engines of 0.32.0 and 0.33.0 do with each.
+func TestConstraintsThatNoEngineCompiles(t *testing.T) {
+	e := newByteEncoder(t)
+	const failed, ended, empty = "error", "stop", "stop"
+	for _, tt := range []struct {
+		name, key, text string
+		// xgrammar and guidance are what they compile it to; before is what 0.32 does with guidance.
+		xgrammar, guidance, before string
+	}{
+		{"an expression", "regex", "a(b", failed, failed, ended},
+		{"a brace", "regex", "a{2", failed, failed, ended},
+		{"a schema", "json", `{"type":"nonsense"}`, failed, failed, ended},
+		{"bounds that cross", "json", `{"type":"integer","minimum":5,"maximum":2}`, failed, failed, ended},
+		{"a grammar", "grammar", "root ::= foo", failed, failed, failed},
+		{"a tag", "structural_tag", "{}", failed, failed, failed},
+		{"a rule of nothing", "grammar", "root ::= ", failed, empty, empty},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, by := range []struct{ line, backend, want string }{
+				{"0.33", "xgrammar", tt.xgrammar}, {"0.33", "guidance", tt.guidance}, {"0.32", "xgrammar", tt.xgrammar}, {"0.32", "guidance", tt.before},
+			} {
+				raw := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), "_backend"), by.backend)
+				raw = pack.AppendString(pack.AppendString(raw, tt.key), tt.text)
+				r := ran(t, Options{VLLMVersion: by.line, Source: structured(t, e)}, ask("a", count(0, 4), 9, eos(testEOS),
+					func(q *protocol.Request) { q.Sampling.StructuredOutputs = raw }))
+				got := r.answer("a")
+				if got.finish.String() != by.want || by.want == ended && !slices.Equal(got.tokens(), []uint32{testEOS}) {
+					t.Errorf("%s at %s: %v, %v", by.backend, by.line, got.tokens(), got.finish)
+				}
+			}
+		})
+	}
+}
+
 func TestStructuredOutputsWithinABudget(t *testing.T) {
 	e := newByteEncoder(t)
 	array := constrainedText("json", `{"type":"array","items":{"type":"string"},"minItems":1}`)
@@ -344,7 +378,7 @@ func TestConstraintsKeepTheOrderOfTheirMembers(t *testing.T) {
 	raw = pack.AppendString(pack.AppendString(raw, "a\n\""), "é\\")
 	raw = pack.AppendArrayHeader(pack.AppendString(raw, "m"), 4)
 	raw = pack.AppendFloat64(pack.AppendUint(pack.AppendInt(pack.AppendNil(raw), -5), 1<<63), 0.25)
-	got, err := decodeConstraint(raw)
+	got, _, err := decodeConstraint(raw)
 	must(t, err)
 	want := `{"z":false,"a\u000a\"":"é\\","m":[null,-5,9223372036854775808,0.25]}`
 	if diff := cmp.Diff(want, got.Text); diff != "" {

@@ -52,8 +52,9 @@ func (e *engine) reply(call protocol.UtilityCall, client int, result any, err er
 }
 
 func (e *engine) call(call protocol.UtilityCall) (any, error) {
-	if _, known := e.codec.Profile().Utilities[call.Method]; !known {
-		return nil, fmt.Errorf("'EngineCoreProc' object has no attribute '%s'", call.Method)
+	_, known := e.codec.Profile().Utilities[call.Method]
+	if err := e.codec.CheckCall(&call); err != nil && (!known || !e.opt.Tolerant) {
+		return nil, err
 	}
 	switch call.Method {
 	case "get_supported_tasks":
@@ -92,25 +93,66 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 			e.state.weightVersion = version
 		}
 		return nil, err
-	case "add_lora":
-		return e.addLoRA(call)
-	case "remove_lora":
-		return e.removeLoRA(call)
-	case "pin_lora":
-		return e.pinLoRA(call)
-	case "list_loras":
-		return e.loraIDs(), nil
+	case "add_lora", "remove_lora", "pin_lora", "list_loras":
+		return e.callLoRA(call)
 	case "collective_rpc":
-		return pack.AppendNil(pack.AppendArrayHeader(nil, 1)), nil // one worker, which returns None
+		return e.callWorker(call)
 	case "compute_weight_checksums":
 		return pack.AppendMapHeader(pack.AppendArrayHeader(nil, 1), 0), nil // one worker without weights
 	}
 	return nil, fmt.Errorf("a player has no weights, workers or peers to do it with")
 }
 
+// errNoLoRA and errNoTransfer are the errors of vllm/v1/worker/lora_model_runner_mixin.py and
+// gpu_worker.py, of an engine that was started without.
+var (
+	errNoLoRA     = errors.New("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+	errNoTransfer = errors.New("Weight transfer not configured. Please set weight_transfer_config to enable weight transfer.")
+)
+
+func (e *engine) callLoRA(call protocol.UtilityCall) (any, error) {
+	if !e.ready.SupportsLoRA {
+		return nil, errNoLoRA
+	}
+	switch call.Method {
+	case "add_lora":
+		return e.addLoRA(call)
+	case "remove_lora":
+		return e.removeLoRA(call)
+	case "pin_lora":
+		return e.pinLoRA(call)
+	}
+	return e.loraIDs(), nil
+}
+
+// callWorker calls a method of the one worker that there is. What frontends call in a worker,
+// to change its weights, wants an engine that was told how; nothing else is there to be called.
+func (e *engine) callWorker(call protocol.UtilityCall) (any, error) {
+	method, err := stringArg(call, 0)
+	switch {
+	case err != nil:
+		return nil, err
+	case slices.Contains(transferMethods, method):
+		return nil, errNoTransfer
+	case !e.ready.SupportsLoRA && slices.Contains(loraMethods, method):
+		return nil, errNoLoRA
+	case !slices.Contains(workerMethods, method):
+		return nil, fmt.Errorf("'Worker' object has no attribute '%s'", method)
+	}
+	return pack.AppendNil(pack.AppendArrayHeader(nil, 1)), nil // it returns None
+}
+
+// Methods of a worker (vllm/v1/worker/gpu_worker.py): of weight transfer, of adapters, and
+// those that return nothing.
+var (
+	transferMethods = []string{"init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"}
+	loraMethods     = []string{"add_lora", "remove_lora", "pin_lora", "list_loras"}
+	workerMethods   = []string{"check_health", "execute_dummy_batch", "reset_mm_cache", "reset_encoder_cache"}
+)
+
 func (e *engine) addLoRA(call protocol.UtilityCall) (any, error) {
 	if len(call.Args) < 1 {
-		return nil, fmt.Errorf("no adapter given")
+		return nil, errors.New("no adapter given")
 	}
 	lora, err := protocol.DecodeLoRA(call.Args[0])
 	if err != nil {

@@ -28,11 +28,10 @@ func arg(v any) []byte {
 	return pack.AppendNil(nil)
 }
 
-// lora packs a LoRARequest of 0.32 or later; readers look at its first fields.
+// lora packs what every line has of a LoRARequest.
 func lora(name string, id int) []byte {
-	b := pack.AppendString(pack.AppendArrayHeader(nil, 6), name)
-	b = pack.AppendString(pack.AppendInt(b, int64(id)), "/adapters/"+name)
-	return pack.AppendBool(pack.AppendBool(pack.AppendNil(b), false), false)
+	b := pack.AppendString(pack.AppendArrayHeader(nil, 3), name)
+	return pack.AppendString(pack.AppendInt(b, int64(id)), "/adapters/"+name)
 }
 
 // call makes a utility call and returns its number.
@@ -115,13 +114,12 @@ func TestEveryUtilityOfEveryLine(t *testing.T) {
 		{"pause_generation", []any{"abort", true}, since("0.33", absent("pause_generation"), "nil")},
 		{"resume_scheduler", nil, always("nil")},
 		{"profile", []any{true, nil}, always("nil")},
-		{"profile", []any{true, nil, 1, 2, nil}, always("nil")},
 		{"profile", []any{false, nil}, always("nil")},
 		{"add_lora", []any{lora("a", 1)}, always("true")},
 		{"remove_lora", []any{1}, always("false")},
 		{"pin_lora", []any{1}, always("failed: Call to pin_lora method failed: Pinning failed. LoRA 1 is not registered.")},
 		{"list_loras", nil, always("[]")},
-		{"collective_rpc", []any{"update_weights", nil, []string{}, pack.AppendMapHeader(nil, 0)}, always("[nil]")},
+		{"collective_rpc", []any{"check_health", nil, []string{}, pack.AppendMapHeader(nil, 0)}, always("[nil]")},
 		{"get_weight_version", nil, since("0.27", absent("get_weight_version"), `"default"`)},
 		{"set_weight_version", []any{"v2"}, since("0.27", absent("set_weight_version"), "nil")},
 		{"compute_weight_checksums", nil, since("0.32", absent("compute_weight_checksums"), "[{}]")},
@@ -129,9 +127,10 @@ func TestEveryUtilityOfEveryLine(t *testing.T) {
 		{"release_kv_cache_memory", nil, since("0.31", absent("release_kv_cache_memory"),
 			"failed: Call to release_kv_cache_memory method failed: release_kv_cache_memory() requires a completed pause first")},
 		{"save_sharded_state", []any{"/tmp/x"}, always(cannot("save_sharded_state"))},
-		{"reinitialize_distributed", []any{nil}, always(cannot("reinitialize_distributed"))},
+		{"reinitialize_distributed", []any{nil}, always("failed: Call to reinitialize_distributed method failed: reconfig_request: expected ReconfigureDistributedRequest, found nil (byte 0)")},
 		{"commit_prepared_elastic_ep", nil, since("0.27", absent("commit_prepared_elastic_ep"), cannot("commit_prepared_elastic_ep"))},
-		{"handle_fault_tolerance", []any{nil}, since("0.27", absent("handle_fault_tolerance"), cannot("handle_fault_tolerance"))},
+		{"handle_fault_tolerance", []any{nil}, since("0.27", absent("handle_fault_tolerance"),
+			"failed: Call to handle_fault_tolerance method failed: ft_request: expected FaultToleranceRequest, found nil (byte 0)")},
 		{"no_such_method", nil, always(absent("no_such_method"))},
 		{"", nil, always(absent(""))},
 
@@ -140,18 +139,18 @@ func TestEveryUtilityOfEveryLine(t *testing.T) {
 		{"pause_scheduler", []any{"soon"}, always(`failed: Call to pause_scheduler method failed: mode "soon": want abort, wait or keep`)},
 		{"pause_scheduler", []any{7}, always("failed: Call to pause_scheduler method failed: mode 7: want abort, wait or keep")},
 		{"wake_up", []any{"weights"}, always("failed: Call to wake_up method failed: " + kindWanted("array", "str"))},
-		{"remove_lora", nil, always("failed: Call to remove_lora method failed: argument 0 is missing")},
+		{"remove_lora", nil, always("failed: Call to remove_lora method failed: EngineCoreProc.remove_lora() missing 1 required positional argument: 'lora_id'")},
 		{"remove_lora", []any{"a"}, always("failed: Call to remove_lora method failed: " + kindWanted("int", "str"))},
 		{"pin_lora", []any{nil}, always("failed: Call to pin_lora method failed: " + kindWanted("int", "nil"))},
-		{"add_lora", nil, always("failed: Call to add_lora method failed: no adapter given")},
-		{"add_lora", []any{"a"}, always("failed: Call to add_lora method failed: " + kindWanted("array", "str"))},
+		{"add_lora", nil, always("failed: Call to add_lora method failed: EngineCoreProc.add_lora() missing 1 required positional argument: 'lora_request'")},
+		{"add_lora", []any{"a"}, always("failed: Call to add_lora method failed: lora_request: expected LoRARequest, found \"a\" (byte 0)")},
 		{"set_weight_version", []any{3}, since("0.27", absent("set_weight_version"), "failed: Call to set_weight_version method failed: "+kindWanted("str", "int"))},
 		{"set_weight_version", []any{"\xff"}, since("0.27", absent("set_weight_version"), `failed: Call to set_weight_version method failed: argument 0: "\xff": not UTF-8`)},
-		{"set_weight_version", nil, since("0.27", absent("set_weight_version"), "failed: Call to set_weight_version method failed: argument 0 is missing")},
+		{"set_weight_version", nil, since("0.27", absent("set_weight_version"), "failed: Call to set_weight_version method failed: EngineCoreProc.set_weight_version() missing 1 required positional argument: 'weight_version'")},
 	} {
 		for _, line := range protocol.Lines() {
 			t.Run(tt.method+" at "+line, func(t *testing.T) {
-				r := newRig(t, Options{VLLMVersion: line}, 1)
+				r := newRig(t, Options{VLLMVersion: line, LoRA: LoRAOptions{MaxLoRAs: 4}}, 1)
 				if got, want := r.do(tt.method, tt.args...), tt.want(line); got != want {
 					t.Errorf("%s, want %s", got, want)
 				}

@@ -98,6 +98,7 @@ func (s *frontendSession) play(e *sut.Env, patience time.Duration) error {
 	engine, err := sut.Player(player.Options{
 		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
 		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(Demoted{e.Log.Handler()}),
+		LoRA:     player.LoRAOptions{MaxLoRAs: 4},
 		Tolerant: true, // messages are judged by what the tap heard of them
 	})
 	if err != nil {

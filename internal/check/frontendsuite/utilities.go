@@ -34,7 +34,7 @@ var adminRoutes = []adminRoute{
 	{http.MethodPost, "/wake_up", nil, []string{"wake_up"}, false},
 	{http.MethodPost, "/resume", nil, []string{"resume_scheduler"}, false},
 	{http.MethodGet, "/weight_info", nil, []string{"get_weight_version"}, false},
-	{http.MethodPost, "/collective_rpc", object{"method": "nothing"}, []string{"collective_rpc"}, false},
+	{http.MethodPost, "/collective_rpc", object{"method": "check_health"}, []string{"collective_rpc"}, false},
 	{http.MethodPost, "/start_profile", nil, []string{"profile"}, false},
 	{http.MethodPost, "/stop_profile", nil, []string{"profile"}, false},
 }

@@ -17,6 +17,7 @@ type ebnf struct {
 	text  string
 	at    int
 	lark  bool
+	empty bool // a sequence may be of nothing
 	rules map[string]*node
 	// defined are the rules that were read, and used the names in the order in which
 	// they were met.
@@ -24,9 +25,9 @@ type ebnf struct {
 	used    []string
 }
 
-func compileGrammar(w *Work, text string) (*node, error) {
+func compileGrammar(w *Work, text string, empty bool) (*node, error) {
 	w.spend(len(text))
-	g := &ebnf{work: w, text: text, lark: isLark(text), rules: map[string]*node{}, defined: map[string]bool{}}
+	g := &ebnf{work: w, text: text, lark: isLark(text), empty: empty, rules: map[string]*node{}, defined: map[string]bool{}}
 	if err := g.read(); err != nil {
 		return nil, fmt.Errorf("grammar: line %d: %w", 1+strings.Count(text[:min(g.at, len(text))], "\n"), err)
 	}
@@ -138,6 +139,9 @@ func (g *ebnf) sequence(depth int) (*node, error) {
 	for {
 		g.space(depth > 0)
 		if g.ended() {
+			if len(all.kids) == 0 && !g.lark && !g.empty {
+				return nil, fmt.Errorf("expected something to say, found %s", g.here())
+			}
 			return all, nil
 		}
 		if g.lark && g.take("->") {
@@ -217,6 +221,9 @@ func (g *ebnf) item(depth int) (*node, error) {
 
 func (g *ebnf) bracket(depth int, end string) (*node, error) {
 	g.at++
+	if g.space(true); !g.lark && g.take(end) {
+		return literal(""), nil
+	}
 	n, err := g.alternatives(depth + 1)
 	if err != nil {
 		return nil, err

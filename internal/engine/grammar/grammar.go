@@ -24,6 +24,9 @@ type Constraint struct {
 	Kind    Kind
 	Text    string
 	Choices []string
+	// Empty lets a rule of a grammar have nothing to say, as llguidance does. xgrammar
+	// wants "" or () there.
+	Empty bool
 }
 
 // Language is the set of texts that conform to a constraint. Texts may be drawn
@@ -95,7 +98,7 @@ func compile(w *Work, c Constraint) (*node, error) {
 	case Choice:
 		return compileChoice(w, c.Choices)
 	case Grammar:
-		return compileGrammar(w, c.Text)
+		return compileGrammar(w, c.Text, c.Empty)
 	case StructuralTag:
 		return compileTag(w, c.Text)
 	}

@@ -267,6 +267,11 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 		{"no expression", grammar.Constraint{Kind: grammar.Regex, Text: "[a-z"}, "missing closing ]"},
 		{"lookahead", grammar.Constraint{Kind: grammar.Regex, Text: "(?=a)b"}, "invalid or unsupported Perl syntax"},
 		{"an expression of nothing", grammar.Constraint{Kind: grammar.Regex, Text: "a^b"}, "no text was found"},
+		{"a brace that counts nothing", grammar.Constraint{Kind: grammar.Regex, Text: `[{]\p{L}\x{41}a{2}b{3`}, "the { at byte 19 begins no number"},
+		{"a count without a lower bound", grammar.Constraint{Kind: grammar.Regex, Text: "a{,2}"}, "begins no number"},
+		{"a rule of nothing", ebnf("root ::= "), "line 1: rule root: expected something to say, found the end"},
+		{"an alternative of nothing", ebnf(`root ::= "a" |`), "expected something to say"},
+		{"an alternative of nothing in brackets", ebnf(`root ::= ("a" | )`), `expected something to say, found ")"`},
 		{"no choice", grammar.Constraint{Kind: grammar.Choice}, "no text conforms"},
 		{"no grammar", ebnf(""), "no rule start"},
 		{"no root", ebnf(`a ::= "b"`), "no rule root"},
@@ -289,6 +294,25 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestRulesOfNothing: what xgrammar and llguidance take for a text of nothing.
+func TestRulesOfNothing(t *testing.T) {
+	for _, c := range []grammar.Constraint{
+		{Kind: grammar.Grammar, Text: `root ::= ( )`},
+		{Kind: grammar.Grammar, Text: `root ::= ""`},
+		{Kind: grammar.Grammar, Text: "root ::= ", Empty: true},
+		{Kind: grammar.Grammar, Text: "root ::= x\nx ::=", Empty: true},
+	} {
+		l, err := grammar.Compile(work(t), c)
+		if err != nil {
+			t.Errorf("%q: %v", c.Text, err)
+			continue
+		}
+		if text, whole, err := l.Text(work(t), 1, 10, 100); text != "" || !whole || err != nil {
+			t.Errorf("%q: %q, %v", c.Text, text, err)
+		}
 	}
 }
 

@@ -51,7 +51,11 @@ func (w *Work) pattern(text string) (*pattern, error) {
 	if strings.Contains(text, "(?") {
 		w.spend(foldedRanges(text))
 	}
-	parsed, err := syntax.Parse(dialect(text), syntax.Perl)
+	goes, err := dialect(text)
+	if err != nil {
+		return nil, fmt.Errorf("regular expression: %w", err)
+	}
+	parsed, err := syntax.Parse(goes, syntax.Perl)
 	if err != nil {
 		return nil, fmt.Errorf("regular expression: %w", err)
 	}
@@ -183,8 +187,9 @@ func (m *matcher) follow(pc int) {
 
 var unicodeEscape = lazyregexp.New(`\\(\\|u[0-9a-fA-F]{4}|Z)`)
 
-// dialect writes what ECMAScript and Python know, and Go does not, as Go does.
-func dialect(text string) string {
+// dialect writes what ECMAScript and Python know, and Go does not, as Go does. A brace that
+// begins no repetition is refused, as xgrammar and llguidance do.
+func dialect(text string) (string, error) {
 	text = unicodeEscape().ReplaceAllStringFunc(text, func(s string) string {
 		switch s[1] {
 		case 'u':
@@ -201,6 +206,9 @@ func dialect(text string) string {
 		switch text[i] {
 		case '\\':
 			end = min(i+2, len(text))
+			if named := strings.IndexByte(text[end:], '}'); end < len(text) && text[end] == '{' && strings.IndexByte("pPx", text[end-1]) >= 0 && named > 0 {
+				end += named + 1 // of \p{Greek}
+			}
 		case '[':
 			if i <= unclosed {
 				break
@@ -216,11 +224,12 @@ func dialect(text string) string {
 				i += len(count)
 				continue
 			}
+			return "", fmt.Errorf("the { at byte %d begins no number of repetitions such as {2} or {2,5}", i)
 		}
 		b.WriteString(text[i:end])
 		i = end
 	}
-	return b.String()
+	return b.String(), nil
 }
 
 // classEnd is where a class ends that begins at start, or where it turns out not to be

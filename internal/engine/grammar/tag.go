@@ -85,7 +85,7 @@ func compileFormat(w *Work, v any) (*node, error) {
 		return compileToken(o)
 	case "grammar":
 		text, _ := o.values["grammar"].(string)
-		return compileGrammar(w, text)
+		return compileGrammar(w, text, false)
 	case "regex":
 		text, _ := o.values["pattern"].(string)
 		return compileRegex(w, text)

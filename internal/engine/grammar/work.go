@@ -23,7 +23,8 @@ type Work struct {
 // processor, and usually much less: see BenchmarkHostile.
 const MostWork = 500_000
 
-var errTooMuch = fmt.Errorf("it takes too long: more than %d steps of work", MostWork)
+// ErrTooMuch says that a request has no steps left.
+var ErrTooMuch = fmt.Errorf("it takes too long: more than %d steps of work", MostWork)
 
 // NewWork returns the work of one request, which ends early when ctx does.
 func NewWork(ctx context.Context) *Work { return &Work{ctx: ctx, left: MostWork} }
@@ -49,7 +50,7 @@ const lookEvery = 1 << 10
 // ended, it ends the call of the package: nothing has to look whether it may go on.
 func (w *Work) spend(n int) {
 	if w.over = w.over || n > w.left; w.over {
-		panic(stop{errTooMuch})
+		panic(stop{ErrTooMuch})
 	}
 	before := w.left
 	w.left -= n

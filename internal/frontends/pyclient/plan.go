@@ -170,7 +170,7 @@ func (a author) utilities() []*aCase {
 			step{"list_loras", nil, only([]int{})}, step{"add_lora", []any{lora}, yes},
 			step{"list_loras", nil, only([]int{7})}, step{"pin_lora", []any{7}, yes}, step{"remove_lora", []any{7}, yes},
 			step{"remove_lora", []any{7}, no}, step{"list_loras", nil, only([]int{})}),
-		a.call("workers", step{"collective_rpc", []any{"noop"}, only([]any{nil})}),
+		a.call("workers", step{"collective_rpc", []any{"check_health"}, only([]any{nil})}),
 		optional(a.call("weights", step{"set_weight_version", []any{"canary-1"}, nothing},
 			step{"get_weight_version", nil, only("canary-1")})),
 	}

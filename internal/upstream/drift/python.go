@@ -113,7 +113,7 @@ func (p Python) options(environment pyclient.Environment, tree pyclient.Tree) py
 		},
 		Engine: func(handshake string) (func(context.Context) error, error) {
 			engine, err := player.New(player.Options{
-				Handshake: handshake, VLLMVersion: p.Line.Tag, Source: source, Vocab: pythonVocab,
+				Handshake: handshake, VLLMVersion: p.Line.Tag, Source: source, Vocab: pythonVocab, LoRA: player.LoRAOptions{MaxLoRAs: 1},
 				Limits: player.Limits{MaxModelLen: pythonModelLen}, KVCache: player.KVCacheOptions{NumGPUBlocks: pythonBlocks, BlockSize: pythonBlockSize},
 			})
 			if err != nil {

@@ -345,6 +345,33 @@ func (s callShape) check(x *examination) {
 	x.arguments(method, parameters)
 }
 
+// CheckCall tells why an engine of the line fails a call before it does anything: it has no
+// such method, the arguments are too few or too many, or one is not the struct that the
+// method takes; values of other types it takes as they are (vllm/v1/engine/core.py
+// _convert_msgspec_args).
+func (c *Codec) CheckCall(call *UtilityCall) error {
+	r := c.rules()
+	parameters, known := r.methods[call.Method]
+	if !known {
+		return fmt.Errorf("'EngineCoreProc' object has no attribute '%s'", call.Method)
+	}
+	if len(call.Args) > len(parameters) {
+		return fmt.Errorf("%s, and it takes %d", plural.Count(len(call.Args), "argument"), len(parameters))
+	}
+	for i, p := range parameters {
+		switch s, isStruct := p.typ.(*structShape); {
+		case i >= len(call.Args) && p.required:
+			return fmt.Errorf("EngineCoreProc.%s() missing 1 required positional argument: '%s'", call.Method, p.name)
+		case i < len(call.Args) && isStruct:
+			x := &examination{rules: r, cur: pack.NewCursor(call.Args[i]), path: []place{{name: p.name}}, decodes: true}
+			if x.value(s); len(x.found) > 0 {
+				return errors.New(x.found[0].String())
+			}
+		}
+	}
+	return nil
+}
+
 // method reads the name of a method that the line's engine has, else "".
 func (x *examination) method() string {
 	x.path = append(x.path, place{name: "method"})

@@ -34,6 +34,8 @@ func TestLineRules(t *testing.T) {
 		{TransferHasGeneration, "1.0", true},
 		{TransferHasGeneration, Nightly, true},
 		{RustRefusesLongerOutput, Nightly, false},
+		{GuidanceGoesOn, "0.32", true},
+		{GuidanceGoesOn, "0.33", false},
 	}
 	for _, tt := range tests {
 		if got := tt.rule.Holds(tt.line); got != tt.want {
@@ -44,7 +46,7 @@ func TestLineRules(t *testing.T) {
 
 // TestLineRuleTable: every rule has a row and a source, and changes with some line.
 func TestLineRuleTable(t *testing.T) {
-	for r := range RustRefusesLongerOutput + 1 {
+	for r := range GuidanceGoesOn + 1 {
 		row := lineRules[r]
 		if row.source == "" || r.Source() != row.source {
 			t.Errorf("rule %d has no source", r)
@@ -53,7 +55,7 @@ func TestLineRuleTable(t *testing.T) {
 			t.Errorf("rule %d holds for every line", r)
 		}
 	}
-	if n := int(RustRefusesLongerOutput) + 1; len(lineRules) != n {
+	if n := int(GuidanceGoesOn) + 1; len(lineRules) != n {
 		t.Errorf("%d rules have a row, want %d", len(lineRules), n)
 	}
 }

@@ -547,12 +547,6 @@ func decodeSamplingValue(cur *pack.Cursor, key string, r *Request) (err error) {
 	case "structured_outputs":
 		r.Unverified = true
 		s.StructuredOutputs, err = cur.Raw()
-	case "frequency_penalty", "presence_penalty", "repetition_penalty":
-		_, err = cur.Float()
-	case "watermarking":
-		_, err = cur.Bool()
-	case "routed_experts_prompt_start":
-		_, err = cur.Int()
 	case "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start", "skip_reading_prefix_cache":
 		return decodeLogprobIDs(cur, key, r)
 	default:
@@ -582,10 +576,22 @@ func decodeFilter(cur *pack.Cursor, key string, r *Request) (err error) {
 	case "repetition_detection":
 		r.Unverified = true
 		s.Repetition, err = decodeRepetition(cur)
+	case "frequency_penalty", "presence_penalty", "repetition_penalty":
+		err = r.pass(cur, pack.Float)
+	case "watermarking":
+		err = r.pass(cur, pack.Bool)
+	case "routed_experts_prompt_start":
+		err = r.pass(cur, pack.Int)
 	default:
 		r.Unverified, err = true, cur.Skip()
 	}
 	return err
+}
+
+// pass skips a value that decides nothing, of the kind that every line wants.
+func (r *Request) pass(cur *pack.Cursor, kind pack.Kind) error {
+	r.Unverified = r.Unverified || cur.Kind() != kind
+	return cur.Skip()
 }
 
 func decodeBadWords(cur *pack.Cursor) ([][]uint32, error) {

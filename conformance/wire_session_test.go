@@ -102,7 +102,7 @@ func TestBadWireGolden(t *testing.T) {
 		{"an output that was left out", change(7, func(m *trace.Message) { m.Frames, m.Elided = nil, 700 }), "line 7: 700 bytes of a message of the engine were left out"},
 		{"an output without frames", change(7, func(m *trace.Message) { m.Frames = [][]byte{} }), "line 7: a message of the engine without frames"},
 		{"the end of the engine", change(24, func(m *trace.Message) { m.Frames[0] = []byte(protocol.EngineDead) }), "line 24: the engine reports that it is dead"},
-		{"two engines", change(24, func(m *trace.Message) { m.Rank = 1 }), "line 24: a message of engine 1 and client 0: only the frames of one"},
+		{"two engines", change(24, func(m *trace.Message) { m.Rank = 1 }), "engine 1 does not say READY in it"},
 		{"two clients", change(24, func(m *trace.Message) { m.Client = 1 }), "line 24: a message of engine 0 and client 1: only the frames of one"},
 		{"a coordinator", change(24, func(m *trace.Message) { m.Channel = "coordinator_output" }), "line 24: a message of a data-parallel coordinator, which no player has"},
 		{"an abort out of order", func(tb testing.TB, m []trace.Message) []trace.Message {

@@ -213,7 +213,7 @@ func (e *Engine) judgeUsage() {
 		e.fail(CodeGauges, at, "0 to 1", usage, "a share")
 		return
 	}
-	if e.ready.blocks < 2 {
+	if e.ready.blocks < 2 || e.opt.Scripted { // who plays a recording may have told of blocks of its own
 		return
 	}
 	pool := float64(e.ready.blocks - 1)

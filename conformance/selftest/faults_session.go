@@ -6,7 +6,9 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -70,7 +72,7 @@ func sessionFaults(s *scene) []Fault {
 		return w
 	}
 	const root, outputAt = "EngineCoreOutputs", "EngineCoreOutputs.outputs["
-	index := s.field(root, "engine_index")
+	index, timestamp := s.field(root, "engine_index"), s.field(root, "timestamp")
 	var out protocol.Outputs
 	utility := func(m *trace.Message) bool {
 		return codec.DecodeOutputs(m.Frames[0], &out) == nil && out.Utility != nil
@@ -128,6 +130,12 @@ func sessionFaults(s *scene) []Fault {
 			Name: "session-other-engine", Says: "in a recorded session a message names another engine", red: red(at(replay.CodeFramesRank, root+".engine_index")),
 			frames: said(whatever, func(m *trace.Message) []trace.Message {
 				return reworded(m, 0, func(n *node) { n.items[index] = number(7) })
+			}),
+		},
+		{
+			Name: "session-earlier", Says: "in a recorded session a message is older than those before it", red: red(at(invariant.CodeEnvelope, root+".timestamp")),
+			frames: said(last, func(m *trace.Message) []trace.Message {
+				return reworded(m, 0, func(n *node) { n.items[timestamp] = &node{kind: pack.Float, leaf: pack.AppendFloat64(nil, 1)} })
 			}),
 		},
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -84,8 +85,10 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (
 			f.Asserted++
 			j.number, j.line = i+1, m.Line
 			j.message(m)
+			j.broken(j.invariants.Message(j.number, m))
 		}
 	}
+	j.broken(j.invariants.Rest())
 	j.layout.Report(&f)
 	j.found.report(&f)
 	if j.counts["ADD"]+j.counts["UTILITY"] == 0 || j.counts["output"] == 0 {
@@ -101,7 +104,19 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (
 func newFramesJudge(name string, codec *protocol.Codec) *framesJudge {
 	return &framesJudge{
 		name: name, codec: codec, layout: LayoutCheck{Codec: codec}, counts: map[string]int{},
-		requests: map[requestKey]*framesRequest{}, calls: map[callKey]bool{}, events: map[int]int64{},
+		invariants: invariant.NewSession(codec, invariant.Options{}),
+		requests:   map[requestKey]*framesRequest{}, calls: map[callKey]bool{}, events: map[int]int64{},
+	}
+}
+
+// broken notes what cannot be of any engine.
+func (j *framesJudge) broken(found []check.Failure) {
+	for _, f := range found {
+		if text, ok := strings.CutPrefix(f.Message, fmt.Sprintf("message %d: ", j.number)); ok { // a file is read by its lines
+			f.Message = fmt.Sprintf("line %d: %s", j.line, text)
+		}
+		f.Message = j.name + ": " + f.Message
+		j.found.add(string(f.Code)+" "+wirePlace(f.Path), f)
 	}
 }
 
@@ -111,6 +126,7 @@ type framesJudge struct {
 	codec        *protocol.Codec
 	number, line int // of the message at hand
 	layout       LayoutCheck
+	invariants   *invariant.Session
 	found        repeated
 	counts       map[string]int
 	requests     map[requestKey]*framesRequest

@@ -106,7 +106,9 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 // errNoLoRA and errNoTransfer are the errors of vllm/v1/worker/lora_model_runner_mixin.py and
 // gpu_worker.py, of an engine that was started without.
 var (
-	errNoLoRA     = errors.New("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+	//lint:ignore ST1005 the words of vLLM
+	errNoLoRA = errors.New("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+	//lint:ignore ST1005 the words of vLLM
 	errNoTransfer = errors.New("Weight transfer not configured. Please set weight_transfer_config to enable weight transfer.")
 )
 

@@ -126,7 +126,6 @@ type request struct {
 
 	tokens   int
 	last     []uint32 // the last token
-	stopped  bool     // a token to stop at has come
 	outputs  int
 	finish   protocol.FinishReason
 	aborted  int     // the number of the message that aborted it, 0 without

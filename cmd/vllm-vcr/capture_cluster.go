@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/helper"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 )
 
@@ -64,6 +66,11 @@ func (opts *remoteOptions) request(env *environment, command helper.Command, arg
 	if err != nil {
 		return helper.Request{}, err
 	}
+	if command != helper.Run { // which may be on this machine
+		if targets, err = forCluster(env, targets); err != nil {
+			return helper.Request{}, err
+		}
+	}
 	id := cmp.Or(opts.runID, env.getenv("GITHUB_RUN_ID"))
 	if id == "" {
 		var random [3]byte
@@ -73,6 +80,19 @@ func (opts *remoteOptions) request(env *environment, command helper.Command, arg
 	return helper.Request{
 		Command: command, Cluster: opts.cluster.Cluster, RunID: id, Targets: targets, Jobs: opts.jobs.run, Admission: opts.admission,
 	}, nil
+}
+
+// forCluster leaves out what only this machine can capture, unless nothing else is asked for.
+func forCluster(env *environment, targets []target.Target) ([]target.Target, error) {
+	rest := slices.DeleteFunc(slices.Clone(targets), func(t target.Target) bool { return t.Session != nil })
+	left := len(targets) - len(rest)
+	if left > 0 && len(rest) == 0 {
+		return nil, fmt.Errorf("%s is a session, whose models and frontend are made on this machine: capture it with --local", targets[0].Name())
+	}
+	if left > 0 {
+		env.log.Warn("sessions are left out: capture them with capture run --local", "sessions", left)
+	}
+	return rest, nil
 }
 
 // callHelper has vllm-vcr-cluster carry out a request. On Unix it returns only if that cannot be started.

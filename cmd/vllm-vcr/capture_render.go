@@ -130,6 +130,9 @@ func renderObjects(env *environment, opts renderOptions, args []string) ([]any, 
 	if err != nil {
 		return nil, err
 	}
+	if targets, err = forCluster(env, targets); err != nil {
+		return nil, err
+	}
 	quota, err := opts.quota()
 	if err != nil {
 		return nil, err

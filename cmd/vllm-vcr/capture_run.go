@@ -103,6 +103,9 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 		return err
 	}
 	if !opts.local {
+		if request.Targets, err = forCluster(env, request.Targets); err != nil {
+			return err
+		}
 		request.Work, request.FailFast = opts.work, opts.failFast
 		if request.Accept, err = opts.accept(env); err != nil {
 			return err

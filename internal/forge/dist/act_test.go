@@ -86,7 +86,7 @@ func TestReleaseWorkflow(t *testing.T) {
 // releasedFixture is a small product with this program, these tools and workflows, whose release 1.2.3 is committed.
 func releasedFixture(t *testing.T) string {
 	dir, root := fixture(t), repository(t)
-	for _, folder := range []string{"forge/dist", "base/atomicfile", "base/jsonout", "base/safetext", "base/lazyregexp"} {
+	for _, folder := range []string{"forge/dist", "base/atomicfile", "base/filedigest", "base/jsonout", "base/safetext", "base/lazyregexp"} {
 		files, err := filepath.Glob(filepath.Join(root, "internal", folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -18,7 +18,8 @@ var (
 	lora      = pack.AppendString(pack.AppendInt(pack.AppendString(pack.AppendArrayHeader(nil, 3), "x"), 1), "/x")
 	arguments = map[string][][]byte{
 		"set_weight_version": {pack.AppendString(nil, "2")}, "add_lora": {lora},
-		"remove_lora": {pack.AppendInt(nil, 1)}, "pin_lora": {pack.AppendInt(nil, 1)},
+		"collective_rpc": {pack.AppendString(nil, "check_health")},
+		"remove_lora":    {pack.AppendInt(nil, 1)}, "pin_lora": {pack.AppendInt(nil, 1)},
 	}
 )
 
@@ -58,7 +59,9 @@ func failures(t *testing.T, line string) map[string]string {
 	front, err := coreclient.Listen(coreclient.Options{Codec: codec, Clients: 1})
 	must(t, err)
 	defer front.Close()
-	p, err := player.New(player.Options{Codec: codec, VLLMVersion: line, Handshake: front.Handshake()})
+	p, err := player.New(player.Options{
+		Codec: codec, VLLMVersion: line, Handshake: front.Handshake(), LoRA: player.LoRAOptions{MaxLoRAs: 1},
+	})
 	must(t, err)
 	ended := make(chan error, 1)
 	run, stop := context.WithCancel(ctx)

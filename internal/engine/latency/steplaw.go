@@ -102,8 +102,7 @@ func (l *stepLaw) usual(steps []step) float64 {
 			all = append(all, l.of(&steps[i]))
 		}
 	}
-	slices.Sort(all)
-	return all[len(all)/2]
+	return median(all)
 }
 
 // paused is how much longer a step of so many ms takes because of pauses; u is a draw. With the same draw a longer step never has
@@ -199,8 +198,7 @@ func (l *stepLaw) error(steps []step) float64 {
 	for i := range steps {
 		off = append(off, math.Abs(l.of(&steps[i])/steps[i].ms-1))
 	}
-	slices.Sort(off)
-	return off[len(off)/2]
+	return median(off)
 }
 
 // solveChunks fits once and the chunk law, leaving out the worst fifth three times.

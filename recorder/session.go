@@ -365,7 +365,7 @@ func (s *session) subscribe() {
 	if s.tap.cfg.KVEvents == "" {
 		return
 	}
-	endpoint, err := kvEventsOf(s.tap.cfg.KVEvents, s.rank.index)
+	endpoint, err := protocol.KVEventsOfRank(s.tap.cfg.KVEvents, s.rank.index)
 	var events *zmq.Conn
 	if err == nil {
 		asking, stop := context.WithTimeout(s.tap.coordinator, subscribeTime)
@@ -391,19 +391,6 @@ func (s *session) subscribe() {
 			s.saw(l, FromEngine, msg)
 		}
 	})
-}
-
-// kvEventsOf is where an engine publishes its KV events, given where engine 0 does.
-func kvEventsOf(first string, index int) (string, error) {
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(first, "tcp://"))
-	if err != nil {
-		return "", fmt.Errorf("address %q of KV events: want tcp://host:port", first)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		return "", fmt.Errorf("address %q of KV events: %q is no port", first, port)
-	}
-	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+index)), nil
 }
 
 func (s *session) closeGates() {

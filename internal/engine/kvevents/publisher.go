@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -122,7 +121,7 @@ func New(profile *protocol.Profile, o Options) (*Publisher, error) {
 }
 
 func (p *Publisher) open() error {
-	endpoint, err := ofRank(p.opt.Endpoint, p.opt.Rank)
+	endpoint, err := protocol.KVEventsOfRank(p.opt.Endpoint, p.opt.Rank)
 	if err != nil {
 		return err
 	}
@@ -147,7 +146,7 @@ func (p *Publisher) open() error {
 }
 
 func (p *Publisher) openReplay(profile *protocol.Profile) error {
-	endpoint, err := ofRank(p.opt.ReplayEndpoint, p.opt.Rank)
+	endpoint, err := protocol.KVEventsOfRank(p.opt.ReplayEndpoint, p.opt.Rank)
 	if err != nil {
 		return err
 	}
@@ -223,29 +222,6 @@ func (p *Publisher) Close() error {
 	}
 	p.refusals.Close()
 	return err
-}
-
-// ofRank is the endpoint of a data-parallel rank: each has a port of its own. Port 0 is
-// any free one for all of them.
-func ofRank(endpoint string, rank int) (string, error) {
-	if rank == 0 {
-		return endpoint, nil
-	}
-	if !strings.HasPrefix(endpoint, "tcp://") {
-		return "", fmt.Errorf("endpoint %q of KV events: data-parallel rank %d needs one of its own, which only tcp:// has, by its port",
-			endpoint, rank)
-	}
-	at := strings.LastIndexByte(endpoint, ':')
-	port, err := strconv.Atoi(endpoint[at+1:])
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("endpoint %q of KV events: want tcp://host:port with a number for data-parallel rank %d to add to", endpoint, rank)
-	case port == 0:
-		return endpoint, nil
-	case port+rank > 65535:
-		return "", fmt.Errorf("endpoint %q of KV events: there is no port %d for data-parallel rank %d", endpoint, port+rank, rank)
-	}
-	return endpoint[:at+1] + strconv.Itoa(port+rank), nil
 }
 
 // binds reports whether an engine listens at the endpoint, by the rule that vLLM has;

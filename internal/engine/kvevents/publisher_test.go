@@ -399,7 +399,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ofRank(tt.endpoint, tt.rank)
+			got, err := protocol.KVEventsOfRank(tt.endpoint, tt.rank)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), tt.endpoint) {
 					t.Errorf("%v, want %q", err, tt.err)

@@ -3,6 +3,8 @@ package protocol
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -101,4 +103,27 @@ func (c *Codec) CheckKVEvents(frames [][]byte) []Mismatch {
 		}}
 	}
 	return c.check(KindKVEvents, frames[2], nil)
+}
+
+// KVEventsOfRank is the endpoint at which a data-parallel rank publishes its KV events, given that of rank 0: each has a port of
+// its own. Port 0 is any free one for all of them.
+func KVEventsOfRank(endpoint string, rank int) (string, error) {
+	if rank == 0 {
+		return endpoint, nil
+	}
+	if !strings.HasPrefix(endpoint, "tcp://") {
+		return "", fmt.Errorf("endpoint %q of KV events: data-parallel rank %d needs one of its own, which only tcp:// has, by its port",
+			endpoint, rank)
+	}
+	at := strings.LastIndexByte(endpoint, ':')
+	port, err := strconv.Atoi(endpoint[at+1:])
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("endpoint %q of KV events: want tcp://host:port with a number for data-parallel rank %d to add to", endpoint, rank)
+	case port == 0:
+		return endpoint, nil
+	case port+rank > 65535:
+		return "", fmt.Errorf("endpoint %q of KV events: there is no port %d for data-parallel rank %d", endpoint, port+rank, rank)
+	}
+	return endpoint[:at+1] + strconv.Itoa(port+rank), nil
 }

@@ -27,7 +27,7 @@ func recordedSession(t *testing.T, path string) (*protocol.Codec, []trace.Messag
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta, messages, err := check.ReadFrames(data, path, true)
+	meta, messages, err := check.ReadFrames(data, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func (r *registrar) capture(raw []byte) (*check.Golden, error) {
 	}
 	if r.Role.Raw() {
 		c.Trace = &trace.Trace{Name: r.Trace}
-		c.Trace.Meta, c.Frames, err = check.ReadFrames(raw, r.Trace, trace.IsGzip(r.Trace))
+		c.Trace.Meta, c.Frames, err = check.ReadFrames(raw, r.Trace)
 		r.result.Messages = len(c.Frames)
 		return c, err
 	}

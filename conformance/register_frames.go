@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -48,27 +49,15 @@ func (r *registrar) combine(raw []byte) ([]byte, error) {
 	if meta, err = r.Facts.into(meta, r.Trace); err != nil {
 		return nil, refuse(ExitUsage, err)
 	}
-	var out bytes.Buffer
-	w, err := trace.NewFrameWriter(&out, trace.IsGzip(r.Trace), meta)
-	for i := 0; i < len(messages) && err == nil; i++ {
-		err = w.Write(&messages[i])
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err != nil {
+	if raw, err = check.WriteFrames(r.Trace, meta, messages); err != nil {
 		return nil, refuse(ExitFail, err)
 	}
-	return out.Bytes(), nil
+	return raw, nil
 }
 
 // readAllFrames reads a frames file whole.
 func readAllFrames(data []byte, name string) (meta json.RawMessage, messages []trace.Message, err error) {
-	opt, err := trace.GoldenOptions(data, name, trace.IsGzip(name))
-	if err != nil {
-		return nil, nil, err
-	}
-	reader, err := trace.NewFrameReader(bytes.NewReader(data), name, trace.IsGzip(name), opt)
+	reader, err := check.OpenFrames(data, name)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,7 +15,7 @@ import (
 // messagesOf reads the frames of a golden, which are the caller's to change.
 func messagesOf(tb testing.TB, g *subjectGolden) []trace.Message {
 	tb.Helper()
-	_, messages, err := check.ReadFrames(g.data, g.BucketPath, true)
+	_, messages, err := check.ReadFrames(g.data, g.BucketPath)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -253,7 +253,7 @@ func FuzzReadFrames(f *testing.F) {
 	f.Add(inflated(f, capturedFrames(f, framesMetaText, func(i int, m *trace.Message) bool { return i < 12 })))
 	f.Add([]byte("{\"meta\":{}}\n{\"t\":1,\"note\":\"gone\"}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		meta, messages, err := check.ReadFrames(text, "f.jsonl", false)
+		meta, messages, err := check.ReadFrames(text, "f.jsonl")
 		if err == nil && (meta.VLLMVersion == nil || meta.ReadyResponseHex == nil || *meta.ConfigHash == "") {
 			t.Errorf("%q gives %+v", text, meta)
 		}

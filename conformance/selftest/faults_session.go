@@ -1,7 +1,6 @@
 package selftest
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -29,11 +28,7 @@ func asFrames(s session) session {
 
 // rewriteFrames changes the messages of raw frames, writes them anew, and registers the bytes.
 func (b stored) rewriteFrames(change func([]trace.Message) []trace.Message) (stored, error) {
-	opt, err := trace.GoldenOptions(b.data, b.location, trace.IsGzip(b.location))
-	if err != nil {
-		return b, err
-	}
-	reader, err := trace.NewFrameReader(bytes.NewReader(b.data), b.location, trace.IsGzip(b.location), opt)
+	reader, err := check.OpenFrames(b.data, b.location)
 	if err != nil {
 		return b, err
 	}
@@ -42,17 +37,8 @@ func (b stored) rewriteFrames(change func([]trace.Message) []trace.Message) (sto
 	for reader.Next(&m) == nil { // a line that does not read is for the check to find
 		messages = append(messages, m.Clone())
 	}
-	var out bytes.Buffer
-	w, err := trace.NewFrameWriter(&out, trace.IsGzip(b.location), reader.Meta())
-	for _, m := range change(messages) {
-		if err == nil {
-			err = w.Write(&m)
-		}
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	return b.register(out.Bytes()), err
+	data, err := check.WriteFrames(b.location, reader.Meta(), change(messages))
+	return b.register(data), err
 }
 
 // sessionFaults are in what both sides of a recorded session said.

@@ -35,7 +35,7 @@ func Proven(ctx context.Context, cfg Config) (map[string][]string, error) {
 			return nil, err
 		}
 		framed := tasks[0].scene.framed.stored
-		_, messages, err := check.ReadFrames(framed.data, framed.location, trace.IsGzip(framed.location))
+		_, messages, err := check.ReadFrames(framed.data, framed.location)
 		if err != nil {
 			return nil, err
 		}

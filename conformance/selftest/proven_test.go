@@ -223,7 +223,7 @@ func TestDifferingFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, messages, err := check.ReadFrames(data, location, trace.IsGzip(location))
+	_, messages, err := check.ReadFrames(data, location)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -50,11 +51,7 @@ func (st *stage) session(ctx context.Context, line compat.Line, s *scene, faults
 
 // cutSession registers the first messages of a session as a golden.
 func cutSession(whole stored, s *scene, faults []Fault) (stored, error) {
-	opt, err := trace.GoldenOptions(whole.data, whole.location, trace.IsGzip(whole.location))
-	if err != nil {
-		return whole, err
-	}
-	reader, err := trace.NewFrameReader(bytes.NewReader(whole.data), whole.location, trace.IsGzip(whole.location), opt)
+	reader, err := check.OpenFrames(whole.data, whole.location)
 	if err != nil {
 		return whole, err
 	}
@@ -66,17 +63,8 @@ func cutSession(whole stored, s *scene, faults []Fault) (stored, error) {
 	if err != nil {
 		return whole, err
 	}
-	var out bytes.Buffer
-	w, err := trace.NewFrameWriter(&out, trace.IsGzip(whole.location), reader.Meta())
-	for i := range messages {
-		if err == nil {
-			err = w.Write(&messages[i])
-		}
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	return whole.register(out.Bytes()), err
+	data, err := check.WriteFrames(whole.location, reader.Meta(), messages)
+	return whole.register(data), err
 }
 
 // framedTampers are those of the faults that show in recorded frames.

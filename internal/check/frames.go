@@ -49,16 +49,34 @@ func (h *framesMeta) meta(s *engineStart) trace.Meta {
 	return m
 }
 
+// OpenFrames begins to read the frames of a golden, within the limits that goldens have. Its name tells whether it is compressed.
+func OpenFrames(data []byte, name string) (*trace.FrameReader, error) {
+	opt, err := trace.GoldenOptions(data, name, trace.IsGzip(name))
+	if err != nil {
+		return nil, err
+	}
+	return trace.NewFrameReader(bytes.NewReader(data), name, trace.IsGzip(name), opt)
+}
+
+// WriteFrames are the bytes of a file of this name with a first line, nil for none, and messages.
+func WriteFrames(name string, meta json.RawMessage, messages []trace.Message) ([]byte, error) {
+	var out bytes.Buffer
+	w, err := trace.NewFrameWriter(&out, trace.IsGzip(name), meta)
+	for i := 0; i < len(messages) && err == nil; i++ {
+		err = w.Write(&messages[i])
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return out.Bytes(), err
+}
+
 // ReadFrames reads the frames of a golden of role wire or frames to their end and returns,
 // as the meta of a cassette, what its first line and the engine's registration
 // say, and the messages, notes included. A golden that does not show a whole start
 // of an engine is an error.
-func ReadFrames(data []byte, name string, gzip bool) (meta trace.Meta, messages []trace.Message, err error) {
-	opt, err := trace.GoldenOptions(data, name, gzip)
-	if err != nil {
-		return meta, nil, err
-	}
-	reader, err := trace.NewFrameReader(bytes.NewReader(data), name, gzip, opt)
+func ReadFrames(data []byte, name string) (meta trace.Meta, messages []trace.Message, err error) {
+	reader, err := OpenFrames(data, name)
 	if err != nil {
 		return meta, nil, err
 	}

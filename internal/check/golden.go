@@ -34,7 +34,7 @@ func (g *Golden) Read(line compat.Line, data []byte) (err error) {
 	}
 	if g.Registered.Role.Raw() {
 		g.Trace = &trace.Trace{Name: g.Location}
-		g.Trace.Meta, g.Frames, err = ReadFrames(data, g.Location, trace.IsGzip(g.Location))
+		g.Trace.Meta, g.Frames, err = ReadFrames(data, g.Location)
 		return err
 	}
 	reader, err := TraceReader(data, g.Location)

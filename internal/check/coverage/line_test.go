@@ -29,7 +29,7 @@ func wireGolden(t *testing.T, line string) (*Line, *check.Golden) {
 		t.Fatal(err)
 	}
 	g := &check.Golden{Codec: codec, Location: files[0], Registered: manifest.Golden{Role: manifest.Wire}}
-	if _, g.Frames, err = check.ReadFrames(data, files[0], true); err != nil {
+	if _, g.Frames, err = check.ReadFrames(data, files[0]); err != nil {
 		t.Fatal(err)
 	}
 	l := New(codec)

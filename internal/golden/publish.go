@@ -183,9 +183,6 @@ func publishAdvice(err error) Advice {
 func (p *publication) toFile(name string) error {
 	// Nothing is written, and no permission to is needed, where the bytes are already.
 	if _, err := os.Lstat(name); err == nil {
-		if err := p.measure(); err != nil {
-			return err
-		}
 		return p.compareFile(name)
 	}
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -208,6 +205,10 @@ func (p *publication) toFile(name string) error {
 
 // compareFile compares what has the name already with the file.
 func (p *publication) compareFile(name string) error {
+	// Who creates the file may have found the name taken before it read anything.
+	if err := p.measure(); err != nil {
+		return err
+	}
 	there := publication{file: name}
 	if err := there.measure(); err != nil {
 		return err

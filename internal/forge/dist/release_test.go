@@ -14,6 +14,10 @@ import (
 // A release from its digests to the comparison on another machine.
 func TestReleaseFiles(t *testing.T) {
 	testenv.Slow(t, "compiles releases")
+	// What holds of two targets holds of six; TestReleaseWorkflow builds them all.
+	six := allTargets
+	t.Cleanup(func() { allTargets = six })
+	allTargets = allTargets[:2]
 	dir := fixture(t)
 	write(t, dir, map[string]string{"README.md": "# smaller\n"})
 	code, _, stderr := dist(t, dir, "files", "-version", "1.2.3")
@@ -42,7 +46,7 @@ func TestReleaseFiles(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "clone")
 	git(t, dir, "clone", "--quiet", dir, elsewhere)
 	mustDist(t, elsewhere, "build")
-	if said := mustDist(t, elsewhere, "compare"); said != "vllm-vcr 1.2.3: 6 archives have the committed digests\n" {
+	if said := mustDist(t, elsewhere, "compare"); said != "vllm-vcr 1.2.3: 2 archives have the committed digests\n" {
 		t.Errorf("compare says %q", said)
 	}
 	write(t, elsewhere, map[string]string{"README.md": "# another\n"})

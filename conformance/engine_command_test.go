@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/invariant"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -59,9 +61,9 @@ func patient() Timeouts { return Timeouts{Connect: time.Minute, Idle: time.Minut
 func TestOurBinary(t *testing.T) {
 	window, registry := repository(t)
 	command := ourBinary(t, "--replay-tokens {trace} --replay-match {match} --strict")
-	goldens := []string{"multiturn-s7", "edge-s1"}
+	goldens := []string{"edge-s1", "wire-edge-s1", "multiturn-s7"}
 	if testing.Short() {
-		goldens = goldens[1:]
+		goldens = goldens[:2]
 	}
 	for _, line := range someLines(window) {
 		t.Run(line.Name, func(t *testing.T) {
@@ -70,7 +72,7 @@ func TestOurBinary(t *testing.T) {
 			}
 			cases, err := NewPlan(window, registry, Selection{
 				Lines: []string{line.Name}, Goldens: goldens, Matches: command.Matches(), Concurrency: []int{16},
-				Assertions: []Assertion{Schema, Fidelity},
+				Assertions: []Assertion{Schema, Fidelity, Wire},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -200,18 +202,45 @@ func TestTraceIsRemoved(t *testing.T) {
 	}
 }
 
-// TestCommandIsNotStepped: the wire assertion is about an engine in the runner's own
-// time, which a process cannot be.
-func TestCommandIsNotStepped(t *testing.T) {
-	g := goldenOf(t, "0.33", "wire-edge-s1")
-	for _, runner := range []*Runner{
-		{Store: g, Engine: mock(t, "").Engine},
-		{Store: g, Address: "tcp://127.0.0.1:29550"},
-	} {
-		report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Wire}}))
-		r := report.Results[0]
-		if r.Verdict != Skip || !strings.Contains(r.Note, "not judged: the engine under test does not take its answers and its time from the runner") {
-			t.Errorf("%s: %s, %q, %v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
-		}
+// TestSessionInOwnTime: a process, which has a time of its own, goes through the session that a real frontend had with a
+// real engine.
+func TestSessionInOwnTime(t *testing.T) {
+	tests := []struct {
+		fault string
+		code  Code   // empty if it passes
+		says  string // of a failure or the note
+	}{
+		{"", "", "not judged: 2 utility calls, which the engine answered by a failure"},
+		{"no-stop-reason", replay.CodeWireValue, "request 20 (line 313): stop_reason is <byte 0: empty message>, but the real engine said 304"},
+		{"no-logprobs", invariant.CodeLogprobs, "request replay-2 asks for them"},
+		{"logprobs-of-others", invariant.CodeLogprobs, "new_logprobs"},
+		{"none-for-bool", replay.CodeWireValue, "(reset_prefix_cache) is answered by nil, but the real engine said true"},
+		{"other-layout", check.CodeUndecodable, "EngineCoreOutput"},
+		{"late-output", check.CodeLate, "outputs after the terminal one"},
 	}
+	for _, test := range tests {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			g := goldenOf(t, "0.33", "wire-edge-s1")
+			runner := Runner{Store: g, Engine: mock(t, test.fault).Engine, Timeouts: patient()}
+			r := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Wire}})).Results[0]
+			if test.code == "" {
+				if r.Verdict != Pass || r.Asserted < 100 || r.Note != test.says {
+					t.Errorf("%s with %d assertions, %q: %v", r.Verdict, r.Asserted, r.Note, r.Failures)
+				}
+				return
+			}
+			found := slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Code == test.code && strings.Contains(f.Message, test.says) })
+			if r.Verdict == Pass || !found {
+				t.Errorf("%s, want %s: %q: %v", r.Verdict, test.code, test.says, r.Failures)
+			}
+		})
+	}
+	t.Run("started by somebody else", func(t *testing.T) {
+		g := goldenOf(t, "0.33", "wire-edge-s1")
+		r := (&Runner{Store: g, Address: "tcp://127.0.0.1:29550"}).Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Wire}})).Results[0]
+		if r.Verdict != Skip || r.Note != "not judged: nobody gave the engine this session to replay" {
+			t.Errorf("%s: %q, %v", r.Verdict, r.Note, r.Failures)
+		}
+	})
 }

@@ -19,12 +19,12 @@ import zlib
 import msgspec
 import zmq
 
-STOP, LENGTH, ABORT, ERROR = range(4)
+STOP, LENGTH, ABORT, ERROR, REPETITION = range(5)
 COMMANDS = (
     "\r\n::error::as a line\n##[error]anywhere ##vso[task.complete]too \x1b[31mred \x1b]0;title\x07\b\u202e</script>"
     "<img src=x onerror=alert(1)>]]>\u2028::set-output name=a::b\x00\n```\n"
 )
-REASONS = {"stop": STOP, "length": LENGTH, "abort": ABORT, "error": ERROR, "repetition": 4}
+REASONS = {"stop": STOP, "length": LENGTH, "abort": ABORT, "error": ERROR, "repetition": REPETITION}
 
 
 class PrefillStats(msgspec.Struct):
@@ -43,7 +43,7 @@ class Output27(msgspec.Struct, array_like=True):
     new_prompt_logprobs_tensors: object = None
     pooling_output: object = None
     finish_reason: int | None = None
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
     events: list | None = None
     kv_transfer_params: dict | None = None
     ec_transfer_params: dict | None = None
@@ -144,7 +144,11 @@ class Request:
         if self.script:
             chunks, reason = self.script
             chunk = chunks.pop(0)
-            return chunk, (None if chunks else reason), None
+            if chunks:
+                return chunk, None, None
+            if reason == REPETITION:
+                return chunk, reason, "repetition_detected"
+            return chunk, reason, self.stop(chunk[-1])[1] if reason == STOP else None
         token = self.token(self.said)
         self.said += 1
         reason, stop = self.stop(token)

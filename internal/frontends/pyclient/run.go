@@ -42,7 +42,7 @@ type Options struct {
 	Engine func(handshake string) (run func(context.Context) error, err error)
 	// Patience is how long an answer may take; default a minute: engines may boot beside it.
 	Patience time.Duration
-	// Deadline bounds everything; default 5 minutes.
+	// Deadline bounds everything; default 5 minutes. Time in which others had the processors does not count.
 	Deadline time.Duration
 	// Log is told what the driver does; nil logs nothing.
 	Log *slog.Logger
@@ -84,9 +84,6 @@ func Run(ctx context.Context, opt Options) ([]Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("python client: %w", err)
 	}
-	late := fmt.Errorf("no end within %v", opt.Deadline)
-	ctx, cancel := context.WithTimeoutCause(ctx, opt.Deadline, late)
-	defer cancel()
 	home, remove, err := process.MkdirTemp("vllm-vcr-pyclient-*")
 	if err != nil {
 		return nil, fmt.Errorf("python client: %w", err)
@@ -128,6 +125,8 @@ func (r *run) drive(ctx context.Context, home string) error {
 		return err
 	}
 	stopping := context.WithoutCancel(ctx)
+	ctx, cancel := p.Patience(ctx, r.opt.Deadline, fmt.Errorf("no end within %v", r.opt.Deadline))
+	defer cancel()
 	// A process that survives SIGKILL has nothing more to tell.
 	defer func() { _ = p.Stop(stopping) }()
 	defer lines.drop()

@@ -100,8 +100,8 @@ func ExampleNewReplay() {
 	fmt.Println(replay.Summary())
 	// Output:
 	// [7 8] stop <nil>
-	// [] unfinished made: request a: no record answers it: record 0 (line 0) has answered a request, and each may answer one
-	// 2 requests: 1 matched a whole prompt or an id, 0 a beginning, 0 nothing, 1 only used records; 0 were answered again; 0 of 1 records unused
+	// [] unfinished made: request a: no record answers this request: record 0 (line 0) has answered another request already, and each record may answer one only
+	// 2 requests: 1 matched a record by the whole prompt or the id, 0 by the beginning of the prompt, 0 no record, 1 only records that may not answer again; 0 got a record that had answered before; 0 of 1 records unused
 }
 
 func ExampleRandom() {

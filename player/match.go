@@ -1,6 +1,7 @@
 package player
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,10 +30,15 @@ const (
 	// or is what a frontend makes of the same id of a client. It needs a trace
 	// that was read with its extra keys.
 	MatchRequestID Match = "request-id"
+	// MatchAuto is MatchIndex for a request whose id says replay-N. For any other request it
+	// is MatchPrefix, then MatchExact, then MatchIndex, as far as the trace has what they need.
+	MatchAuto Match = "auto"
 )
 
 // Matches are all ways to find a record.
-func Matches() []Match { return []Match{MatchIndex, MatchPrefix, MatchExact, MatchRequestID} }
+func Matches() []Match {
+	return []Match{MatchAuto, MatchIndex, MatchPrefix, MatchExact, MatchRequestID}
+}
 
 // finder finds records.
 type finder interface {
@@ -51,12 +57,14 @@ func newFinder(t *trace.Trace, records []*trace.Record, opt ReplayOptions) (find
 		return newExact(t, records, opt.BlockSize)
 	case MatchRequestID:
 		return newNamed(t, records)
+	case MatchAuto:
+		return newAuto(t, records, opt), nil
 	}
 	return nil, fmt.Errorf("match %q: want one of %q", opt.Match, Matches())
 }
 
 // errNoRecord marks a request that strict replay has no answer for.
-var errNoRecord = errors.New("no record answers it")
+var errNoRecord = errors.New("no record answers this request")
 
 // indexed finds a record by the number in the request id.
 type indexed struct {
@@ -67,10 +75,10 @@ type indexed struct {
 func (f *indexed) find(r *Request, _ []bool) (index, depth int, err error) {
 	i, ok := ReplayIndex(r.ID, r.ExternalID)
 	if !ok {
-		return 0, 0, fmt.Errorf("%w: the id names no record (want replay-N)", errNoRecord)
+		return 0, 0, fmt.Errorf("%w: its id has no record number (records are numbered from 0: replay-0, replay-1, …)", errNoRecord)
 	}
 	if i >= len(f.records) {
-		return 0, 0, fmt.Errorf("%w: the trace has records 0 to %d", errNoRecord, len(f.records)-1)
+		return 0, 0, fmt.Errorf("%w: its id names record %d, and the trace has records 0 to %d", errNoRecord, i, len(f.records)-1)
 	}
 	rec := f.records[i]
 	if rec.OutputTokenIDs == nil {
@@ -81,6 +89,41 @@ func (f *indexed) find(r *Request, _ []bool) (index, depth int, err error) {
 			errNoRecord, n, i, rec.Line, rec.PromptTokens)
 	}
 	return i, len(r.PromptTokenIDs), nil
+}
+
+// auto finds a record by the number in an id that says replay-N, and else by the prompt.
+type auto struct {
+	byIndex  *indexed
+	byPrompt []finder // empty where the trace has neither prompts nor hashes of them
+}
+
+func newAuto(t *trace.Trace, records []*trace.Record, opt ReplayOptions) *auto {
+	f := &auto{byIndex: &indexed{records, opt.Strict}}
+	if byPrefix, err := newChains(t, records, opt.BlockSize, opt.MinDepth); err == nil {
+		f.byPrompt = append(f.byPrompt, byPrefix)
+	}
+	if byPrompt, err := newExact(t, records, opt.BlockSize); err == nil {
+		f.byPrompt = append(f.byPrompt, byPrompt) // finds prompts of less than a block too
+	}
+	return f
+}
+
+func (f *auto) find(r *Request, used []bool) (index, depth int, err error) {
+	_, numbered := ReplayIndex(r.ID, r.ExternalID)
+	if len(f.byPrompt) == 0 || numbered && strings.Contains(r.ID+" "+r.ExternalID, "replay-") {
+		return f.byIndex.find(r, used)
+	}
+	for _, finder := range f.byPrompt {
+		var none error
+		if index, depth, none = finder.find(r, used); none == nil {
+			return index, depth, nil
+		}
+		err = cmp.Or(err, none)
+	}
+	if numbered {
+		return f.byIndex.find(r, used)
+	}
+	return 0, 0, err
 }
 
 // ReplayIndex reads the record number out of a request id. A frontend wraps the
@@ -135,7 +178,7 @@ type chains struct {
 func newChains(t *trace.Trace, records []*trace.Record, blockSize, minDepth int) (*chains, error) {
 	c := &chains{blockSize: trace.Or(t.Meta.BlockSize, blockSize), byHash: map[uint64][]int{}, records: records}
 	if c.blockSize < 1 {
-		return nil, fmt.Errorf("%s: meta.block_size is %d; prefix matching needs the tokens per block", t.Name, c.blockSize)
+		return nil, fmt.Errorf("%s: meta.block_size is %d, and prefix matching needs the number of tokens per block; give --block-size, or --replay-match index", t.Name, c.blockSize)
 	}
 	c.minDepth = max(minDepth, c.blockSize)
 	for i, rec := range records {
@@ -147,7 +190,7 @@ func newChains(t *trace.Trace, records []*trace.Record, blockSize, minDepth int)
 		}
 	}
 	if len(c.byHash) == 0 {
-		return nil, fmt.Errorf("%s: no record has block_hashes; prefix matching needs them", t.Name)
+		return nil, fmt.Errorf("%s: no record has block_hashes, which prefix matching needs; use --replay-match index, or record again with vllm-vcr record", t.Name)
 	}
 	return c, nil
 }
@@ -168,7 +211,7 @@ func (c *chains) find(r *Request, used []bool) (index, depth int, err error) {
 			break
 		}
 	}
-	return 0, 0, fmt.Errorf("%w: no record shares the first %d tokens of its prompt (%d tokens)",
+	return 0, 0, fmt.Errorf("%w: no recorded prompt has the same first %d tokens as its prompt of %d tokens",
 		errNoRecord, c.minDepth, len(r.PromptTokenIDs))
 }
 
@@ -276,7 +319,7 @@ func (e *exact) find(r *Request, used []bool) (index, depth int, err error) {
 	}
 	candidates = slices.DeleteFunc(candidates, func(i int) bool { return !slices.Equal(e.records[i].MMHashes, images) })
 	if len(candidates) == 0 {
-		return 0, 0, fmt.Errorf("%w: no record has its prompt (%d tokens)", errNoRecord, len(prompt))
+		return 0, 0, fmt.Errorf("%w: no recorded prompt is the same as its prompt of %d tokens", errNoRecord, len(prompt))
 	}
 	return firstUnused(candidates, used), len(prompt), nil
 }

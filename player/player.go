@@ -30,7 +30,9 @@ type Player struct {
 	waves       *waves
 	rank        int // of the waves
 
-	deaf atomic.Bool // no message is read any more, see stopReading
+	deaf     atomic.Bool // no message is read any more, see stopReading
+	heard    atomic.Bool // a client has sent something
+	compared atomic.Bool // the layout of a request was looked at, see compareLayout
 
 	serving context.Context // ends when nothing is done beside the engine any more
 	fetches sync.WaitGroup
@@ -266,6 +268,7 @@ func (p *Player) clientGone(client int, cause error) error {
 			return nil
 		}
 	}
+	p.explainLeft()
 	return fmt.Errorf("%w: %w", ErrFrontendGone, cause)
 }
 

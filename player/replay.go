@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -28,6 +29,9 @@ type ReplayOptions struct {
 	// BlockSize is used for prefix matching when the trace names none; in [Options] it
 	// is default that of the KV cache.
 	BlockSize int
+	// OnUnmatched gets each request that no record answers, and why. Several players that share
+	// the replay may call it at once. The request is valid during the call only.
+	OnUnmatched func(r *Request, err error)
 }
 
 // Replay is a [Source] that answers as a recorded engine did. Several players may
@@ -80,6 +84,9 @@ func (s *Replay) Script(r *Request) (Script, error) {
 	if err == nil {
 		return s.scriptOf(rec, r)
 	}
+	if s.opt.OnUnmatched != nil {
+		s.opt.OnUnmatched(r, err)
+	}
 	if s.opt.Strict {
 		return Script{}, fmt.Errorf("%s: request %s: %w", s.name, r.ID, err)
 	}
@@ -97,7 +104,7 @@ func (s *Replay) take(r *Request) (*trace.Record, error) {
 	rec := s.records[i]
 	if s.used[i] && s.opt.Once {
 		s.summary.Exhausted++
-		return nil, fmt.Errorf("%w: record %d (line %d) has answered a request, and each may answer one", errNoRecord, i, rec.Line)
+		return nil, fmt.Errorf("%w: record %d (line %d) has answered another request already, and each record may answer one only", errNoRecord, i, rec.Line)
 	}
 	s.summary.count(s.used[i], depth, len(r.PromptTokenIDs))
 	s.used[i] = true
@@ -194,7 +201,8 @@ const mostDepths = 8
 // String is one line for a person.
 func (s ReplaySummary) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d requests: %d matched a whole prompt or an id, %d a beginning", s.Requests, s.Whole, s.Partial)
+	fmt.Fprintf(&b, "%s: %d matched a record by the whole prompt or the id, %d by the beginning of the prompt",
+		plural.Count(s.Requests, "request"), s.Whole, s.Partial)
 	if len(s.Depths) > 0 {
 		depths := slices.Sorted(maps.Keys(s.Depths))
 		var parts []string
@@ -206,7 +214,7 @@ func (s ReplaySummary) String() string {
 		}
 		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))
 	}
-	fmt.Fprintf(&b, ", %d nothing, %d only used records; %d were answered again; %d of %d records unused",
+	fmt.Fprintf(&b, ", %d no record, %d only records that may not answer again; %d got a record that had answered before; %d of %d records unused",
 		s.Unmatched, s.Exhausted, s.Again, s.Unused, s.Records)
 	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // patience is how long a test waits for what must come; nothing is timed by it.
@@ -381,5 +383,40 @@ func TestAnUndecodableRequestIsAnswered(t *testing.T) {
 				t.Errorf("OnRefused was told %q, want once of broken-x: %s", refused, tt.reason)
 			}
 		})
+	}
+}
+
+// A frontend of another line is named, once, with the line to play; a frontend of the player's own line is not.
+func TestOtherLineNamed(t *testing.T) {
+	for _, test := range []struct {
+		player, frontend string
+		want             []string // of the log; nil is no line of it
+	}{
+		{"0.33", "0.27", []string{"engine_line=0.33", "request_layout_of=0.25–0.27", "expected 22 fields, found 20 fields", "--vllm-version 0.27"}},
+		{"0.27", "0.33", []string{"engine_line=0.27", "request_layout_of=0.31–0.33", "--vllm-version 0.33"}},
+		{"0.28", "", []string{"engine_line=0.28", "required_by=0.29–0.33", "supports_lora max_loras", "--vllm-version 0.33"}},
+		{"0.33", "0.33", nil},
+		{"0.33", "", nil}, // no line requires more
+	} {
+		var log bytes.Buffer
+		p, err := New(Options{VLLMVersion: test.player, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		must(t, err)
+		if test.frontend != "" {
+			codec, err := CodecFor(test.frontend)
+			must(t, err)
+			request := protocol.Request{ID: "a", PromptTokenIDs: []uint32{1}, HasSampling: true, Sampling: protocol.Sampling{EOSTokenID: -1}}
+			for range 2 {
+				p.decode(zmq.Message{{protocol.TypeAdd}, codec.AppendRequest(nil, &request)})
+			}
+		}
+		p.explainLeft()
+		if lines := strings.Count(log.String(), "\n"); (lines == 1) != (test.want != nil) || lines > 1 {
+			t.Errorf("player %s, frontend %s: %d lines:\n%s", test.player, test.frontend, lines, log.String())
+		}
+		for _, want := range test.want {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("player %s, frontend %s: without %q:\n%s", test.player, test.frontend, want, log.String())
+			}
+		}
 	}
 }

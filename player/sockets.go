@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -164,6 +165,36 @@ func (p *Player) read(client int, l *link) {
 	}
 }
 
+// compareLayout logs that the first request is of the layout of other lines than the player's,
+// if it is. A frontend of another line may still work, may read other fields than are meant, or
+// fail at the first answer.
+func (p *Player) compareLayout(m zmq.Message) {
+	p.heard.Store(true)
+	if len(m) < 2 || string(m[0]) != string([]byte{protocol.TypeAdd}) || !p.compared.CompareAndSwap(false, true) {
+		return
+	}
+	found := p.codec.CheckRequest(m[1], m[2:]...)
+	if len(found) == 0 || len(found[0].Fits) == 0 {
+		return
+	}
+	fits := found[0].Fits
+	p.opt.Log.Warn("the frontend is of another vLLM line than this engine: its requests have another layout",
+		"engine_line", p.codec.Line(), "request_layout_of", protocol.LineRanges(fits), "difference", found[0].Difference(),
+		"try", "--vllm-version "+fits[0]+", or the frontend's own version")
+}
+
+// explainLeft logs what a frontend may have missed that left before it sent anything.
+func (p *Player) explainLeft() {
+	if p.heard.Load() {
+		return
+	}
+	if keys, lines := p.codec.RequiredBeyond(); len(lines) > 0 {
+		p.opt.Log.Warn("the frontend left as soon as this engine had registered, and sent nothing. Frontends of newer vLLM lines end so, as they require more keys of a registration",
+			"engine_line", p.codec.Line(), "required_by", protocol.LineRanges(lines), "missing_keys", strings.Join(keys, " "),
+			"try", "--vllm-version "+lines[0]+", or the frontend's own version")
+	}
+}
+
 // stopReading closes every socket that messages come by, and tells whether it was not done before.
 func (p *Player) stopReading() bool {
 	if !p.deaf.CompareAndSwap(false, true) {
@@ -188,6 +219,7 @@ func (p *Player) watch(client int, l *link) {
 
 // decode reads one message of a client: [type, payload, auxiliary frames...].
 func (p *Player) decode(m zmq.Message) (event, bool) {
+	p.compareLayout(m)
 	e, wanted := p.decodeAny(m)
 	if wanted && !p.opt.Tolerant {
 		if e.request != nil && e.broken == nil && !e.request.Unverified {

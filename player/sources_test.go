@@ -71,7 +71,7 @@ func TestReplaySummary(t *testing.T) {
 		Requests: 5, Whole: 1, Partial: 1, Unmatched: 2, Exhausted: 1, Depths: map[int]int{10: 1}, Records: 3, Unused: 1,
 	}
 	equal(t, "summary", want, replay.Summary())
-	const text = "5 requests: 1 matched a whole prompt or an id, 1 a beginning (1 of 10 tokens), 2 nothing, " +
-		"1 only used records; 0 were answered again; 1 of 3 records unused"
+	const text = "5 requests: 1 matched a record by the whole prompt or the id, 1 by the beginning of the prompt (1 of 10 tokens), " +
+		"2 no record, 1 only records that may not answer again; 0 got a record that had answered before; 1 of 3 records unused"
 	equal(t, "text", text, replay.Summary().String())
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -41,8 +45,9 @@ const (
 func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.mode, "mode", modeRandom, "what is said where nothing recorded is: random tokens, or echo, the prompt again")
 	flags.StringVar(&opts.recording, "replay-tokens", "", "trace whose recorded tokens are served (.gz is inflated)")
-	flags.StringVar(&opts.match, "replay-match", string(player.MatchIndex), "how a request finds its record: index (the N of request id replay-N),\n"+
-		"prefix (the longest common beginning of their prompts), exact (its whole prompt) or request-id")
+	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record: index (the N of request id replay-N),\n"+
+		"prefix (the longest common beginning of their prompts), exact (its whole prompt), request-id, or auto:\n"+
+		"index for the ids replay-N, else prefix if the trace has hashes of its prompts")
 	flags.IntVar(&opts.minDepth, "replay-min-depth", 0, "tokens of its prompt that a request shares at least with its record, at prefix (default one block),\n"+
 		"or with its row in --dataset (default all)")
 	flags.BoolVar(&opts.once, "replay-once", false, "let each record answer one request only")
@@ -76,8 +81,8 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 		return errors.New("--strict: there is nothing that could answer; give --replay-tokens or --dataset")
 	case opts.once && opts.recording == "":
 		return errors.New("--replay-once: there is no recording; give --replay-tokens")
-	case opts.minDepth > 0 && opts.dataset == "" && player.Match(opts.match) != player.MatchPrefix:
-		return fmt.Errorf("--replay-min-depth counts with --replay-match %s, or --dataset", player.MatchPrefix)
+	case opts.minDepth > 0 && opts.dataset == "" && player.Match(opts.match) != player.MatchPrefix && player.Match(opts.match) != player.MatchAuto:
+		return fmt.Errorf("--replay-min-depth has no effect with --replay-match %s: use --replay-match %s, or --dataset", opts.match, player.MatchPrefix)
 	}
 	return nil
 }
@@ -116,6 +121,9 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 		return nil, err
 	}
 	made := player.Source(player.Random{Seed: opts.seed, Vocab: opt.Vocab})
+	if opt.Vocab == 0 {
+		made = &guessedVocabulary{Source: made, log: env.log}
+	}
 	if opts.mode == modeEcho {
 		made = player.Echo{}
 	}
@@ -125,7 +133,7 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 	}
 	switch {
 	case opts.recording != "":
-		return opts.replay(env, opt, structured)
+		return opts.replay(env, opt, tok, structured)
 	case opts.dataset != "":
 		return opts.fromDataset(ctx, env, opt, tok, structured)
 	}
@@ -141,10 +149,43 @@ func (opts *sourceOptions) loadTokenizer(opt *player.Options) (*tokenizer.Tokeni
 	if err != nil {
 		return nil, err
 	}
-	if opt.Vocab == 0 {
-		opt.Vocab = uint32(tok.VocabSize())
+	if size := uint32(tok.VocabSize()); opt.Vocab == 0 {
+		opt.Vocab = size
+	} else if opt.Vocab > size {
+		opt.Log.Warn("--vocab-size is larger than the vocabulary of --tokenizer: frontends show no text for the other ids, or fail",
+			"vocab_size", opt.Vocab, "tokenizer", opts.tokenizer, "tokenizer_size", size)
 	}
 	return tok, nil
+}
+
+// guessedVocabulary is a source of tokens below the default size of a vocabulary. Nothing on the boundary tells how many
+// tokens the tokenizer of the frontend has, so it warns, once, if the first ids of requests are all small.
+type guessedVocabulary struct {
+	player.Source
+	log  *slog.Logger
+	done atomic.Bool
+}
+
+// defaultVocabulary is the size that [player.Random] takes by default.
+const defaultVocabulary = 32000
+
+// Script looks at the first request. The end-of-sequence token is among the largest ids of most models, and a prompt of a
+// model with 32000 tokens or more rarely has only ids of the smaller half.
+func (s *guessedVocabulary) Script(r *player.Request) (player.Script, error) {
+	if s.done.CompareAndSwap(false, true) {
+		largest := uint32(max(0, min(r.Sampling.EOSTokenID, defaultVocabulary)))
+		for _, ids := range [][]uint32{r.PromptTokenIDs, r.Sampling.StopTokenIDs} {
+			for _, id := range ids {
+				largest = max(largest, id)
+			}
+		}
+		if largest < defaultVocabulary/2 {
+			s.log.Warn("random token ids are drawn below 32000, but the first request has smaller ids only. If the frontend's tokenizer "+
+				"has fewer tokens, it shows no text for the larger ids, or fails: give --vocab-size, or --tokenizer with the model's folder",
+				"request", r.ID, "largest_id", largest, "vocab_size", defaultVocabulary)
+		}
+	}
+	return s.Source.Script(r)
 }
 
 // readTrace reads a recording; its extra keys hold the request ids. Unless configHash
@@ -164,7 +205,7 @@ func readTrace(path, configHash string) (*trace.Trace, error) {
 	}
 }
 
-func (opts *sourceOptions) replay(env *environment, opt *player.Options, fallback player.Source) (found, error) {
+func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
 	t, err := readTrace(opts.recording, opts.configHash)
 	if err != nil {
 		return nil, err
@@ -172,14 +213,54 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, fallbac
 	for _, warning := range t.Warnings {
 		env.log.Warn(warning)
 	}
-	replay, err := player.NewReplay(t, player.ReplayOptions{
+	var replay *player.Replay
+	var warned sync.Once
+	replay, err = player.NewReplay(t, player.ReplayOptions{
 		Match: player.Match(opts.match), Strict: opts.strict, Fallback: fallback, Once: opts.once, MinDepth: opts.minDepth, BlockSize: opt.KVCache.BlockSize,
+		OnUnmatched: func(r *player.Request, reason error) {
+			warned.Do(func() {
+				answer := opts.mode + " tokens"
+				if opts.strict {
+					answer = "an error, because of --strict"
+				}
+				env.log.Warn("the first request that no record answers; others like it are counted in the summary at the end",
+					"request", r.ID, "reason", reason, "gets", answer, "try", opts.advice(t, replay.Summary().Exhausted > 0))
+			})
+		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	opt.Trace, opt.Source = t, replay
+	if largest := largestID(t); tok != nil && int(largest) >= tok.VocabSize() {
+		env.log.Warn("the recording has token ids that --tokenizer does not have: frontends with this tokenizer show no text for them, or fail",
+			"recording", opts.recording, "largest_id", largest, "tokenizer", opts.tokenizer, "tokenizer_size", tok.VocabSize())
+	}
 	return recordedAnswers{replay}, nil
+}
+
+// advice says what could be done so that a record answers. used tells that records would, had they not answered before.
+func (opts *sourceOptions) advice(t *trace.Trace, used bool) string {
+	hashed := slices.ContainsFunc(t.Records, func(r trace.Record) bool { return len(r.BlockHashes) > 0 || r.PromptTokenIDs != nil })
+	switch match := player.Match(opts.match); {
+	case used:
+		return "leave out --replay-once, or send SIGHUP to play, which makes all records unused"
+	case !hashed:
+		return "send the request ids replay-0, replay-1, and so on: this trace has no hashes of prompts to find its records by"
+	case match == player.MatchIndex || match == player.MatchRequestID:
+		return "--replay-match prefix, which finds records by their prompts"
+	}
+	return "send the recorded prompts, by the model, tokenizer and chat template of the recording"
+}
+
+// largestID is the largest token id in the answers of a trace.
+func largestID(t *trace.Trace) (largest uint32) {
+	for i := range t.Records {
+		for _, id := range t.Records[i].OutputTokenIDs {
+			largest = max(largest, id)
+		}
+	}
+	return largest
 }
 
 func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {

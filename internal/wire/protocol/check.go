@@ -31,14 +31,22 @@ type Mismatch struct {
 	// of a message, the lines whose layout the whole message has. Empty when there
 	// are none.
 	Hint string
+	// Fits are, at the first mismatch of a message, the lines whose layout the whole message
+	// has, newest first.
+	Fits []string
 	// Unknown tells that it is a map key which the line does not know, and which its
 	// readers pass over.
 	Unknown bool
 }
 
+// Difference is the place, what is expected there and what was found.
+func (m Mismatch) Difference() string {
+	return fmt.Sprintf("%s: expected %s, found %s", m.Path, m.Expected, m.Actual)
+}
+
 // String says it all in a line.
 func (m Mismatch) String() string {
-	s := fmt.Sprintf("%s: expected %s, found %s (byte %d)", m.Path, m.Expected, m.Actual, m.Offset)
+	s := fmt.Sprintf("%s (byte %d)", m.Difference(), m.Offset)
 	if m.Hint != "" {
 		s += ": " + m.Hint
 	}
@@ -95,6 +103,28 @@ func (c *Codec) CheckReady(payload []byte) []Mismatch {
 // CheckInit is [Codec.CheckRequest] for the frontend's answer to HELLO.
 func (c *Codec) CheckInit(payload []byte) []Mismatch {
 	return c.check(KindInit, payload, nil)
+}
+
+// RequiredBeyond returns the keys that frontends of other lines require of a registration and an
+// engine of this line does not send, with the lines of all these frontends, newest first.
+func (c *Codec) RequiredBeyond() (keys, lines []string) {
+	own := c.profile.Structs["EngineCoreReadyResponse"]
+	for _, other := range c.others() {
+		requires := false
+		for _, f := range other.profile.Structs["EngineCoreReadyResponse"].Fields {
+			if !f.Required || own.Index(f.Name) >= 0 {
+				continue
+			}
+			requires = true
+			if !slices.Contains(keys, f.Name) {
+				keys = append(keys, f.Name)
+			}
+		}
+		if requires {
+			lines = append(lines, other.profile.Line)
+		}
+	}
+	return keys, lines
 }
 
 // CheckAbort is [Codec.CheckRequest] for the payload of an ABORT message.
@@ -162,6 +192,7 @@ func (c *Codec) check(kind MessageKind, payload []byte, aux [][]byte) []Mismatch
 		}
 	}
 	if len(fits) > 0 {
+		found[0].Fits = fits
 		found[0].hint("this is the layout of " + LineRanges(fits))
 	}
 	return found

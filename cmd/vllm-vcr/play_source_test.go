@@ -27,13 +27,22 @@ func TestPlayWarnings(t *testing.T) {
 		ids    []uint32
 		want   []string // nil is no line
 	}{
-		{"index that no id names", []string{"--replay-match=index", "--vocab-size=100"}, "[7]", []uint32{1},
-			[]string{"no record answers", "request=cmpl-x-0a1b2c3d", "no record number", `gets="random tokens"`, "--replay-match prefix"}},
+		{
+			"index that no id names",
+			[]string{"--replay-match=index", "--vocab-size=100"},
+			"[7]",
+			[]uint32{1},
+			[]string{"no record answers", "request=cmpl-x-0a1b2c3d", "no record number", `gets="random tokens"`, "--replay-match prefix"},
+		},
 		{"request id", []string{"--replay-match=index", "--vocab-size=100", "--strict"}, "[7]", []uint32{1}, []string{"because of --strict"}},
 		{"another prompt", []string{"--vocab-size=100"}, "[7]", []uint32{1, 2, 3, 4}, []string{"no recorded prompt", "tokenizer and chat template"}},
 		{"no hashes", []string{"--vocab-size=100"}, "[]", []uint32{1}, []string{"no record number", "send the request ids replay-0"}},
-		{"recording beyond the tokenizer", []string{"--tokenizer=" + model, "--replay-match=index"}, "[7]", nil,
-			[]string{"the recording has token ids", "largest_id=2048", "tokenizer_size=2048"}},
+		{
+			"recording beyond the tokenizer",
+			[]string{"--tokenizer=" + model, "--replay-match=index"},
+			"[7]", nil,
+			[]string{"the recording has token ids", "largest_id=2048", "tokenizer_size=2048"},
+		},
 		{"vocabulary beyond the tokenizer", []string{"--tokenizer=" + model, "--vocab-size=32000"}, "", nil, []string{"vocab_size=32000", "tokenizer_size=2048"}},
 		{"small ids only", nil, "", []uint32{5, 1333}, []string{"drawn below 32000", "largest_id=1333", "--vocab-size"}},
 		{"a large id", nil, "", []uint32{5, 151000}, nil},

@@ -99,6 +99,8 @@ type Report struct {
 	Confidence Confidence `json:"confidence"`
 	// Notes say what was left out of the recordings that were learned from, and what they contradict each other in.
 	Notes []string `json:"notes,omitempty"`
+	// Advice says why a prediction that does not hold may be off, and what helps.
+	Advice []string `json:"advice,omitempty"`
 }
 
 // Confidence is how far step times can be known from the recordings at all, as parts of them. All are 0 if the recordings do
@@ -197,6 +199,9 @@ func Calibrate(o Options) (*Report, error) {
 		r.Predict = append(r.Predict, *p)
 	}
 	r.compare(&o)
+	if !r.Pass {
+		r.Advice = o.advice(r)
+	}
 	return r, nil
 }
 

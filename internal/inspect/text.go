@@ -36,7 +36,7 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 			100*c.Spread, 100*c.Learned, 100*c.Expected)
 		if c.TooNoisy {
 			out.printf("warning       the recordings to learn from are too noisy for a limit of %.1f %%: stop other work on the machine and "+
-				"record again, or record more takes\n", 100*r.Criteria[0].Limit)
+				"record again, or record the load more often\n", 100*r.Criteria[0].Limit)
 		}
 	}
 	for _, note := range r.Notes {
@@ -56,6 +56,18 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 		verdict = "PASS: the prediction holds"
 	}
 	out.printf("\n%s\n", verdict)
+	if !r.Pass {
+		list := func(title string, lines []string) {
+			if len(lines) > 0 {
+				out.printf("\n%s:\n", title)
+			}
+			for _, line := range lines {
+				out.printf("  - %s\n", clean(line))
+			}
+		}
+		list("why it may be off, and what helps", r.Advice)
+		list("what the figures mean", meaning)
+	}
 	return out.err
 }
 

@@ -267,10 +267,18 @@ func (o *ownTime) compareStop(f *check.Outcome, st *Stream, r *wireRequest) {
 		}
 	}
 	f.Asserted++
-	if got := o.stops[r.index]; message.Describe(want) != message.Describe(got) {
-		f.Fail(st.problem(CodeWireValue, "stop_reason is %s, but the real engine said %s", message.Describe(got), message.Describe(want)).
-			Within(-1, "EngineCoreOutputs.outputs[].stop_reason").Compared(message.Describe(want), message.Describe(got)))
+	if expected, actual := described(want), described(o.stops[r.index]); expected != actual {
+		f.Fail(st.problem(CodeWireValue, "stop_reason is %s, but the real engine said %s", actual, expected).
+			Within(-1, "EngineCoreOutputs.outputs[].stop_reason").Compared(expected, actual))
 	}
+}
+
+// described is a value for a message; absent ones are nil.
+func described(raw []byte) string {
+	if raw == nil {
+		return "nil"
+	}
+	return message.Describe(raw)
 }
 
 // compareAnswers compares the answers to the frontend's utility calls, and returns how many failed that the real engine
@@ -288,7 +296,7 @@ func (o *ownTime) compareAnswers(f *check.Outcome) (failed int) {
 		}
 		f.Asserted++
 		want := said.Utility
-		expected, actual := message.Describe(want.Result), message.Describe(got.Result)
+		expected, actual := described(want.Result), described(got.Result)
 		switch {
 		case got.Failed && !want.Failed:
 			failed++

@@ -14,6 +14,8 @@ const (
 	GoldensPath      = "testdata/goldens"
 	// TargetsPath is what is captured.
 	TargetsPath = "capture/targets.toml"
+	// DocsPath is the folder of the pages for people, of which the guides are embedded.
+	DocsPath = "docs"
 	// FindingsPath is a page on each code of a finding.
 	FindingsPath = "docs/findings.md"
 	// ModelPath is the model directory that real frontends are started with: configuration and tokenizer, no weights.
@@ -24,5 +26,5 @@ const (
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md testdata/model/tiny deploy/*.yaml
+//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md testdata/model/tiny deploy/*.yaml
 var Files embed.FS

@@ -50,6 +50,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		},
 	}
 	root.SetOut(env.stdout)
+	root.SetHelpCommand(newHelpCommand(env, root))
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())

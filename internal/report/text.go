@@ -110,8 +110,12 @@ func (p painter) failures(b *bytes.Buffer, c *Case) {
 	if stale := c.stale(); stale != "" {
 		fmt.Fprintf(b, "  %s\n", stale)
 	}
+	explain := ""
+	if len(c.Failures) > 0 {
+		explain = "vllm-vcr conform --explain " + string(c.Failures[0].Code)
+	}
 	for _, place := range []struct{ name, at string }{
-		{"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
+		{"explain", explain}, {"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
 	} {
 		if place.at != "" {
 			fmt.Fprintf(b, "  %s: %s\n", place.name, safetext.Line(place.at))

@@ -73,8 +73,8 @@ const (
 	CodeDeadline    Code = "R007" // the case took too long
 	CodeNotRun      Code = "R008" // the run was interrupted before
 	CodeFrontend    Code = "R009" // the frontend could not be started, or ended
-	CodeHandshake   Code = "R010" // what came in the handshake is none of the protocol
-	CodeEngineFlood Code = "E024" // far more outputs than anybody asked for
+	CodeHandshake   Code = "R010" // the handshake is not that of an engine of the line
+	CodeEngineFlood Code = "E024" // far more outputs than requested
 	// An earlier case of the session ended the engine, or it ended by itself.
 	CodeEngineSessionLost Code = "E025"
 	CodeUnjudged          Code = "R099" // any other reason

@@ -19,7 +19,7 @@ const (
 	CodeInit           check.Code = "H002" // its answer to HELLO is not that of the line
 	CodeMessage        check.Code = "H003" // a message to the engine is not exactly of the line
 	CodeCarried        check.Code = "H004" // a request does not carry what HTTP asked for
-	CodeNoRequest      check.Code = "H005" // what HTTP asked for did not reach the engine, or not once
+	CodeNoRequest      check.Code = "H005" // an HTTP request does not reach the engine exactly once
 	CodeHTTP           check.Code = "H006" // an HTTP request that should succeed does not
 	CodeHTTPTokens     check.Code = "H007" // the token ids through HTTP are not those that the engine said
 	CodeHTTPText       check.Code = "H008" // the text through HTTP is not that of the tokens
@@ -65,7 +65,7 @@ var assertions = []suite.Entry[judge]{
 	}, Judge: (*frontendCase).handshake},
 	{Name: Requests, Titles: suite.Titles{
 		CodeCarried:   "a request does not carry what HTTP asked for",
-		CodeNoRequest: "what HTTP asked for did not reach the engine",
+		CodeNoRequest: "an HTTP request does not reach the engine exactly once",
 	}, Judge: (*frontendCase).requests},
 	{Name: Completions, Titles: suite.Titles{
 		CodeHTTP:       "an HTTP request that should succeed does not",
@@ -96,7 +96,7 @@ var assertions = []suite.Entry[judge]{
 		CodeAccepted: "a bad request is not refused",
 	}, Judge: (*frontendCase).errors},
 	{Name: Health, Titles: suite.Titles{
-		CodeHealth: "what the frontend says of its health or models is not so",
+		CodeHealth: "health or model routes contradict what is served",
 	}, Judge: (*frontendCase).health},
 }
 

@@ -17,16 +17,16 @@ const (
 	CodePrefill      check.Code = "V001" // the counts of a prompt do not add up
 	CodeCache        check.Code = "V002" // the statistics of the prefix cache do not add up
 	CodeGauges       check.Code = "V003" // the gauges are not those of the requests that are open
-	CodeRest         check.Code = "V004" // nothing is left to do, and a gauge is not 0
-	CodeLogprobs     check.Code = "V005" // log-probabilities that cannot be
-	CodeMask         check.Code = "V006" // a sampling mask that cannot be
-	CodeEvents       check.Code = "V007" // events that cannot have happened so
+	CodeRest         check.Code = "V004" // a gauge is not 0 after the last request has ended
+	CodeLogprobs     check.Code = "V005" // a table of log-probabilities is impossible
+	CodeMask         check.Code = "V006" // a sampling mask is impossible
+	CodeEvents       check.Code = "V007" // the events of a request are impossible
 	CodeSpeculation  check.Code = "V008" // the counts of speculation do not add up
 	CodeAnswer       check.Code = "V009" // an output is not what its request asks for
-	CodeEnvelope     check.Code = "V010" // a message cannot come from this engine at this time
-	CodeStep         check.Code = "V011" // the statistics of a step cannot be
+	CodeEnvelope     check.Code = "V010" // a message is impossible at its time
+	CodeStep         check.Code = "V011" // the statistics of a step are impossible
 	CodeRegistration check.Code = "V012" // the registration contradicts itself
-	CodeCall         check.Code = "V013" // the answer to a call is not one
+	CodeCall         check.Code = "V013" // the answer to a utility call is wrong
 )
 
 // Titles are the codes with a title each.
@@ -35,16 +35,16 @@ func Titles() map[check.Code]string {
 		CodePrefill:      "the counts of a prompt do not add up",
 		CodeCache:        "the statistics of the prefix cache do not add up",
 		CodeGauges:       "the gauges are not those of the open requests",
-		CodeRest:         "nothing is left to do, and a gauge is not 0",
-		CodeLogprobs:     "log-probabilities that cannot be",
-		CodeMask:         "a sampling mask that cannot be",
-		CodeEvents:       "events that cannot have happened so",
+		CodeRest:         "a gauge is not 0 after the last request has ended",
+		CodeLogprobs:     "a table of log-probabilities is impossible",
+		CodeMask:         "a sampling mask is impossible",
+		CodeEvents:       "the events of a request are impossible",
 		CodeSpeculation:  "the counts of speculation do not add up",
 		CodeAnswer:       "an output is not what its request asks for",
-		CodeEnvelope:     "a message cannot come from this engine at this time",
-		CodeStep:         "the statistics of a step cannot be",
+		CodeEnvelope:     "a message is impossible at its time",
+		CodeStep:         "the statistics of a step are impossible",
 		CodeRegistration: "the registration contradicts itself",
-		CodeCall:         "the answer to a call is not one",
+		CodeCall:         "the answer to a utility call is wrong",
 	}
 }
 

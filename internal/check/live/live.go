@@ -36,7 +36,7 @@ func Checks() []suite.Check { return suite.List(check.SuiteLive, assertions, run
 
 var assertions = []suite.Entry[judge]{
 	{Name: Handshake, Titles: suite.Titles{
-		CodeEngineHello:    "HELLO or READY lacks what a frontend demands",
+		CodeEngineHello:    "HELLO or READY lacks a key or a value that a frontend requires",
 		CodeEngineIdentity: "the engine has another identity than it was started with",
 		CodeEngineOrder:    "the handshake came in another order",
 	}, Judge: func(l *live, _ *check.Golden) error { return l.checkHandshake() }},
@@ -44,12 +44,12 @@ var assertions = []suite.Entry[judge]{
 		CodeEngineReadyKind: "a value of the registration is of another kind than the line declares",
 	}, Judge: (*live).checkSchema},
 	{Name: Streaming, Titles: suite.Titles{
-		CodeEnvelope:   "an envelope that a real frontend dies of",
+		CodeEnvelope:   "a message that makes a real frontend end",
 		CodeTimestamp:  "a timestamp is missing or goes back",
 		CodeAfterEnd:   "an output for a request that had ended",
 		CodeTooMany:    "more tokens than max_tokens",
 		CodeTooFew:     "a request ended by length with too few tokens",
-		CodeFinish:     "a request ended for a reason that it had not given",
+		CodeFinish:     "a request ended for a reason that it did not give",
 		CodePrefill:    "prefill_stats are missing or count another prompt",
 		CodeLogprobs:   "logprobs are missing or of another shape",
 		CodeUnanswered: "a request got an error instead of tokens",
@@ -216,7 +216,7 @@ func (l *live) fail(place string, wrong check.Failure) {
 
 // What is wrong with an engine under test, whatever tokens it makes up.
 const (
-	CodeEngineHello     check.Code = "E001" // HELLO or READY lacks what a frontend demands of an engine that somebody else started
+	CodeEngineHello     check.Code = "E001" // HELLO or READY lacks a key or a value that a frontend requires of an engine that somebody else started
 	CodeEngineIdentity  check.Code = "E002" // the engine has another identity, index or rank than it was started with
 	CodeEngineOrder     check.Code = "E003" // the handshake came in another order, or with other messages, than the protocol has
 	CodeEnvelope        check.Code = "E004" // an envelope that decodes, but that a real frontend dies of
@@ -224,7 +224,7 @@ const (
 	CodeAfterEnd        check.Code = "E006" // an output for a request that had ended, or had been aborted
 	CodeTooMany         check.Code = "E007" // more tokens than max_tokens
 	CodeTooFew          check.Code = "E008" // a request that ended by length has fewer tokens than max_tokens
-	CodeFinish          check.Code = "E009" // a request ended for a reason that it had not given
+	CodeFinish          check.Code = "E009" // a request ended for a reason that it did not give
 	CodeStopRule        check.Code = "E010" // a stop token was not obeyed, or something else was taken for one
 	CodeStopReason      check.Code = "E011" // stop_reason does not name the token that ended the request
 	CodeMinTokens       check.Code = "E012" // a request stopped before min_tokens

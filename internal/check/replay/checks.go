@@ -80,7 +80,7 @@ var assertions = []suite.Entry[judge]{
 		CodeFramesAnswer:  "a utility call is answered that was not made",
 		CodeFramesRank:    "a message names another engine than it is of",
 		CodeFramesEvents:  "KV events do not follow on those before them",
-		CodeFramesNothing: "a session in which nothing was asked or answered",
+		CodeFramesNothing: "a session without requests or without answers",
 	}, Judge: checkFrames},
 }
 

@@ -79,9 +79,9 @@ func Shared() Titles {
 		check.CodeDeadline:          "the case took too long",
 		check.CodeNotRun:            "the run was interrupted before",
 		check.CodeFrontend:          "the frontend could not be started, or ended",
-		check.CodeHandshake:         "what came in the handshake is none of the protocol",
+		check.CodeHandshake:         "the handshake is not that of an engine of the line",
 		check.CodeUnjudged:          "the case could not be judged for another reason",
-		check.CodeEngineFlood:       "far more outputs than anybody asked for",
-		check.CodeEngineSessionLost: "the session is lost",
+		check.CodeEngineFlood:       "far more outputs than requested",
+		check.CodeEngineSessionLost: "the engine's session has ended before this case",
 	}
 }

@@ -44,14 +44,24 @@ type record struct {
 	Gaps            []float64 `json:"itl_ms"`
 	Sizes           []int     `json:"itl_tokens"`
 	FinishReason    string    `json:"finish_reason"`
-	StopReason      any       `json:"stop_reason"`
 	EndedByFrontend bool      `json:"ended_by_frontend"`
+}
+
+// refused is the record of requests for log-probabilities, which this engine does not have.
+var refused = &record{FinishReason: "error"}
+
+// sampling is what this engine reads of SamplingParams.
+type sampling struct {
+	StopTokenIDs   []uint32 `msgpack:"stop_token_ids"`
+	Logprobs       *int     `msgpack:"logprobs"`
+	PromptLogprobs *int     `msgpack:"prompt_logprobs"`
 }
 
 // request is one that runs: the sizes of the steps that are left, and their tokens.
 type request struct {
 	id     string
 	record *record
+	stops  []uint32
 	sizes  []int
 	tokens []uint32
 }
@@ -132,9 +142,14 @@ func (e *engine) take(message zmq4.Msg) {
 	case add:
 		var id string
 		var prompt []uint32
+		var images any
+		var params sampling
 		must(payload.DecodeArrayLen()) // EngineCoreRequest
-		check(payload.DecodeMulti(&id, &prompt))
+		check(payload.DecodeMulti(&id, &prompt, &images, &params))
 		r := e.find(id, prompt)
+		if params.Logprobs != nil || params.PromptLogprobs != nil {
+			r = refused
+		}
 		sizes := r.Sizes
 		if sizes == nil {
 			sizes = slices.Repeat([]int{1}, len(r.Gaps))
@@ -143,7 +158,7 @@ func (e *engine) take(message zmq4.Msg) {
 		for _, n := range sizes {
 			firstSize -= n
 		}
-		e.running = append(e.running, &request{id, r, append([]int{firstSize}, sizes...), r.Tokens})
+		e.running = append(e.running, &request{id, r, params.StopTokenIDs, append([]int{firstSize}, sizes...), r.Tokens})
 	case abort:
 		var ids []string
 		check(payload.Decode(&ids))
@@ -178,14 +193,20 @@ func (e *engine) step() {
 	var outputs []any
 	for _, r := range e.running {
 		out := make([]any, e.layout[0]) // EngineCoreOutput
-		out[0], out[1], out[e.layout[2]] = r.id, r.tokens[:r.sizes[0]], 0
+		tokens := r.tokens[:r.sizes[0]]
+		out[0], out[1], out[e.layout[2]] = r.id, append([]uint32{}, tokens...), 0
 		r.tokens, r.sizes = r.tokens[r.sizes[0]:], r.sizes[1:]
 		if len(r.sizes) == 0 {
 			reason := r.record.FinishReason
 			if r.record.EndedByFrontend {
 				reason = "length"
 			}
-			out[5], out[6] = finishReasons[reason], r.record.StopReason
+			out[5] = finishReasons[reason]
+			if reason == "repetition" {
+				out[6] = "repetition_detected"
+			} else if last := tokens[max(0, len(tokens)-1):]; reason == "stop" && len(last) == 1 && slices.Contains(r.stops, last[0]) {
+				out[6] = last[0]
+			}
 		}
 		outputs = append(outputs, out)
 	}

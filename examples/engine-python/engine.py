@@ -11,6 +11,7 @@ import zmq
 
 ADD, ABORT, UTILITY = b"\x00", b"\x01", b"\x03"  # request types
 FINISH_REASONS = {"stop": 0, "length": 1, "abort": 2, "error": 3, "repetition": 4}
+STOP_REASONS = {"repetition": "repetition_detected"}
 UTILITIES = {"is_sleeping": False, "is_scheduler_paused": False, "reset_prefix_cache": True, "reset_mm_cache": None}
 # For each line: fields of EngineCoreOutput, fields of EngineCoreOutputs, index of num_nans_in_logits.
 LAYOUTS = {"0.25": (13, 8, 12), "0.26": (14, 8, 13), "0.27": (14, 8, 13), "0.28": (16, 8, 13), "0.29": (17, 8, 13),
@@ -39,8 +40,10 @@ def find_record(request_id, prompt):
     return record
 
 
-def steps(request_id, record):
+def steps(request_id, record, sampling):
     """Yield the EngineCoreOutput of each step of a request."""
+    if sampling.get("logprobs") is not None or sampling.get("prompt_logprobs") is not None:
+        record = {"output_token_ids": [], "finish_reason": "error"}  # this engine has no log-probabilities: it refuses
     tokens = record["output_token_ids"]
     sizes = record.get("itl_tokens", [1] * len(record.get("itl_ms", [])))
     sizes = [len(tokens) - sum(sizes), *sizes]  # the number of tokens in each step
@@ -50,7 +53,8 @@ def steps(request_id, record):
         tokens = tokens[size:]
         if step == len(sizes):
             reason = "length" if record.get("ended_by_frontend") else record.get("finish_reason", "length")
-            out[5], out[6] = FINISH_REASONS[reason], record.get("stop_reason")
+            stopped = reason == "stop" and out[1][-1] in sampling.get("stop_token_ids", [])
+            out[5], out[6] = FINISH_REASONS[reason], out[1][-1] if stopped else STOP_REASONS.get(reason)
         yield out
 
 
@@ -74,16 +78,13 @@ while True:
         kind, payload, *_ = input_socket.recv_multipart()
         payload = msgspec.msgpack.decode(payload)
         if kind == ADD:
-            running[payload[0]] = steps(payload[0], find_record(payload[0], payload[1]))
+            running[payload[0]] = steps(payload[0], find_record(payload[0], payload[1]), payload[3])
         elif kind == ABORT:
             running = {i: s for i, s in running.items() if i not in payload}
         elif kind == UTILITY:
             client_index, call_id, method, args = payload
-            if method in UTILITIES:
-                send(utility_output=[call_id, None, [None, UTILITIES[method]]])
-            else:
-                send(utility_output=[call_id, f"{method} is not supported", None])
-    outputs = [next(request) for request in running.values()]
-    if outputs:
+            result = [None, UTILITIES[method]] if method in UTILITIES else None
+            send(utility_output=[call_id, None if result else f"{method} is not supported", result])
+    if outputs := [next(request) for request in running.values()]:
         send(outputs)
     running = {out[0]: running[out[0]] for out in outputs if out[5] is None}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
 // CIRow is a line as a job of a test matrix.
@@ -47,11 +49,20 @@ func (m *Matrix) Select(names []string) ([]Line, error) {
 			l, ok = m.ByTag(name)
 		}
 		if !ok {
-			return nil, fmt.Errorf("%s has no line %q: it has %s", m.File, name, strings.Join(m.names(), ", "))
+			return nil, m.noLine(name)
 		}
 		selected[l.Name] = true
 	}
 	return slices.DeleteFunc(slices.Clone(m.Lines), func(l Line) bool { return !selected[l.Name] }), nil
+}
+
+// noLine is the error of a name that is no line. To a release that is well-formed nothing is near: 0.34 is not 0.33 with a slip.
+func (m *Matrix) noLine(name string) error {
+	has := "it has " + strings.Join(m.names(), ", ")
+	if _, err := ParseVersion(name + ".0"); err == nil {
+		return fmt.Errorf("%s has no line %q: %s", m.File, name, has)
+	}
+	return fmt.Errorf("%s has no line %q%s", m.File, name, tomlfile.DidYouMean(name, m.names(), has))
 }
 
 // CIRows are the rows of a test matrix. Goldens counts those of each line.

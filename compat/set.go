@@ -43,7 +43,7 @@ func (m *Matrix) Set(c Change) ([]Line, error) {
 	case c.isEmpty():
 		return nil, fmt.Errorf("nothing of line %s is to be changed", c.Line)
 	case at < 0 && !c.Add:
-		return nil, fmt.Errorf("%s has no line %s, but %s", m.File, c.Line, strings.Join(m.names(), ", "))
+		return nil, m.noLine(c.Line)
 	case at < 0:
 		l, err := c.newLine()
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -116,13 +117,11 @@ func (s Selection) lines(window *compat.Matrix) ([]compat.Line, error) {
 
 // findLine finds a line by its name or tag.
 func findLine(window *compat.Matrix, name string) (compat.Line, error) {
-	if line, ok := window.ByName(name); ok {
-		return line, nil
+	lines, err := window.Select([]string{name})
+	if err != nil {
+		return compat.Line{}, err
 	}
-	if line, ok := window.ByTag(name); ok {
-		return line, nil
-	}
-	return compat.Line{}, fmt.Errorf("%s has no line %q: it has %s", window.File, name, strings.Join(lineNames(window), ", "))
+	return lines[0], nil
 }
 
 // frontends returns the real frontends by the names of their lines.
@@ -174,8 +173,8 @@ func (s Selection) checkGoldens(registry *manifest.Manifest, lines []compat.Line
 	}
 	for _, id := range s.Goldens {
 		if !known[id] {
-			return fmt.Errorf("%s has no golden %q on the selected lines: it has %s",
-				registry.File, id, cmp.Or(strings.Join(names, ", "), "none"))
+			return fmt.Errorf("%s has no golden %q on the selected lines%s", registry.File, id,
+				tomlfile.DidYouMean(id, slices.Sorted(maps.Keys(known)), "it has "+cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
 	return nil

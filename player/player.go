@@ -133,7 +133,11 @@ func (p *Player) openKVEvents() error {
 			p.opt.Log.Error("KV events not published", "error", err)
 		}
 	}
-	p.opt.Log.Info("KV events published", "endpoint", pub.Endpoint(), "replay", pub.ReplayEndpoint())
+	how := "KV events: connecting to subscribers"
+	if pub.Bound() {
+		how = "KV events: bound to"
+	}
+	p.opt.Log.Info(how, "endpoint", pub.Endpoint(), "replay", pub.ReplayEndpoint())
 	return nil
 }
 

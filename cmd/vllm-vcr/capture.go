@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -177,10 +178,7 @@ func choosePattern(text string, targets []target.Target, chosen []bool) error {
 
 // nearText suggests the name that was meant, or says where all names are.
 func nearText(word string, known []string) string {
-	if near, ok := tomlfile.Nearest(word, known); ok {
-		return fmt.Sprintf("; did you mean %s?", near)
-	}
-	return "; `vllm-vcr capture list` shows what there is"
+	return cmp.Or(tomlfile.DidYouMean(word, known, ""), "; `vllm-vcr capture list` shows what there is")
 }
 
 // oneLine puts errors of several on a line: a command has one for its error.

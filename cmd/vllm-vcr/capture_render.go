@@ -223,11 +223,7 @@ func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, erro
 		}
 		return g, nil
 	}
-	near := ""
-	if name, ok := tomlfile.Nearest(opts.replay.golden, names); ok {
-		near = fmt.Sprintf("; did you mean %s?", name)
-	}
-	return manifest.Golden{}, fmt.Errorf("--golden %s: %s has no such golden%s", opts.replay.golden, registry.File, near)
+	return manifest.Golden{}, fmt.Errorf("--golden %s: %s has no such golden%s", opts.replay.golden, registry.File, tomlfile.DidYouMean(opts.replay.golden, names, ""))
 }
 
 // source are the flags by which the pod finds the golden. It has no files but those in the binary.

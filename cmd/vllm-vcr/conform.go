@@ -66,7 +66,7 @@ func newConformCommand(env *environment) *cobra.Command {
 			"  vllm-vcr conform --line 0.33 --engine-command './my-engine {handshake} {trace}' --report-dir report\n" +
 			"  vllm-vcr conform --line 0.33 --suite live --engine-command './my-engine {handshake}'\n" +
 			"  vllm-vcr conform --line 0.33 --frontend-command './my-frontend {handshake} {http_port}'\n" +
-			"  vllm-vcr conform --line 0.33 --frontend 0.33=./vllm-rs --model ./model\n" +
+			"  vllm-vcr conform --line 0.33 --frontend ./vllm-rs\n" +
 			"  vllm-vcr conform --self-test",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, opts) },
@@ -85,7 +85,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntSliceVar(&opts.sel.Concurrency, "concurrency", nil, "requests in flight during fidelity (default 1,16)")
 	flags.StringVar(&opts.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
 	flags.StringSliceVar(&opts.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
-	flags.StringVar(&opts.model, "model", "", "model directory for --frontend, and {model} of --frontend-command")
+	flags.StringVar(&opts.model, "model", "", "model directory for --frontend, and {model} of --frontend-command: config.json and tokenizer.json (default the tiny model in the binary)")
 	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 10m for an engine under test and 5m for a frontend")
 	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "longest fetch of a golden, and longest case")
@@ -144,12 +144,16 @@ func judgeCases(
 	if err != nil {
 		return err
 	}
-	expected, err := loadExpectations(env, opts.plan.expectations, all)
+	expected, err := loadExpectations(env, opts.plan.expectations, opts.plan.update, all)
 	if err != nil {
 		return err
 	}
 	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all, Coverage: opts.coverage}
-	if err := opts.subject.configure(env, &runner, sel.Suite, opts.model, cases); err != nil {
+	model, err := opts.modelDir()
+	if err != nil {
+		return err
+	}
+	if err := opts.subject.configure(env, &runner, sel.Suite, model, cases); err != nil {
 		return err
 	}
 	if opts.plan.list || opts.plan.printPlan != "" {

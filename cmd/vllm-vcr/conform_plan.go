@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,7 +42,7 @@ func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
 	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
 	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
-	flags.BoolVar(&opts.update, "update-expectations", false, "after the run, add what failed to the file of expectations and remove what nothing needs any more")
+	flags.BoolVar(&opts.update, "update-expectations", false, "after the run, add what failed to the file of expectations, which is created if it does not exist, and remove what nothing needs any more")
 	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and end")
 	flags.StringVar(&opts.printPlan, "print-plan", "", "print the cases that would run, or the requests of each fidelity case with =requests, and end")
 	flags.Lookup("print-plan").NoOptDefVal = planCases
@@ -49,9 +51,6 @@ func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
 
 // sel completes a selection with the patterns.
 func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
-	if opts.update && expectationsPath(opts.expectations) == "" {
-		return errNoExpectations
-	}
 	switch opts.printPlan {
 	case "true": // it was a flag without a value, and can be set in the environment
 		opts.printPlan = planCases
@@ -150,13 +149,13 @@ func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, 
 }
 
 // loadExpectations reads what is known to fail: the file, else that of the working
-// directory, else the one in the binary. Diagnostics that are errors end the command. What
+// directory, else the one in the binary, which also stands for a file that mayLack: it is yet to be created. Diagnostics that are errors end the command. What
 // the binary's own expects of goldens that all does not have is left out: the user did
 // not write it there.
-func loadExpectations(env *environment, path string, all []conformance.Case) (*expect.Expectations, error) {
+func loadExpectations(env *environment, path string, mayLack bool, all []conformance.Case) (*expect.Expectations, error) {
 	var expected *expect.Expectations
 	var findings []tomlfile.Diagnostic
-	if path = expectationsPath(path); path != "" {
+	if path = expectationsPath(path); path != "" && (exists(path) || !mayLack) {
 		expected, findings = expect.Load(path)
 	} else {
 		expected, findings = expect.Parse("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
@@ -185,27 +184,38 @@ func keepMatching(expected *expect.Expectations, all []conformance.Case) {
 	})
 }
 
-// errNoExpectations is why there is no file to bring up to date.
-var errNoExpectations = errors.New("--update-expectations: there is no " + vcr.ExpectationsPath + " here: name the file with --expectations")
-
 // updateExpectations brings the file up to date with a report on some of all cases, and
-// says on stderr what it did and what is left to do.
+// says on stderr what it did and what is left to do. Where there is no file and something
+// failed, it makes one, whose comments say what an entry is.
 func updateExpectations(env *environment, path string, r *conformance.Report, all []conformance.Case) error {
-	if path = expectationsPath(path); path == "" {
-		return errNoExpectations
-	}
+	path = cmp.Or(expectationsPath(path), vcr.ExpectationsPath)
 	data, err := os.ReadFile(path)
-	if err != nil {
+	isNew := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case isNew:
+		data = embedded(vcr.ExpectationsPath)
+	case err != nil:
 		return err
 	}
 	update, err := expect.Update(path, data, r.Results, all, env.now())
 	if err != nil {
 		return err
 	}
-	if string(update.Data) != string(data) {
-		if err := atomicfile.Replace(path, update.Data); err != nil {
-			return err
+	switch {
+	case string(update.Data) == string(data):
+	case isNew:
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = atomicfile.Write(path, update.Data, 0o644)
 		}
+	default:
+		err = atomicfile.Replace(path, update.Data)
+	}
+	if err != nil {
+		return err
+	}
+	if isNew && len(update.Added) > 0 {
+		fmt.Fprintf(env.stderr, "%s: created\n", path)
 	}
 	for _, p := range update.Removed {
 		fmt.Fprintf(env.stderr, "%s: removed %s\n", path, safetext.Line(p))

@@ -232,16 +232,16 @@ func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]confo
 		if !named {
 			line, path = "", value
 		}
-		if opts.model == "" {
-			return nil, fmt.Errorf("--frontend needs --model, a directory with config.json and tokenizer.json")
-		}
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("--frontend: %w", err)
 		}
 		if filepath.Base(path) == path {
 			path = "." + string(filepath.Separator) + path // the file that is there, not one of $PATH
 		}
-		var err error
+		model, err := opts.modelDir()
+		if err != nil {
+			return nil, err
+		}
 		if !named {
 			if line, err = opts.frontendLine(ctx, path); err != nil {
 				return nil, err
@@ -250,9 +250,22 @@ func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]confo
 		if _, twice := frontends[line]; twice {
 			return nil, fmt.Errorf("--frontend: line %s has two", line)
 		}
-		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: opts.model}
+		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: model}
 	}
 	return frontends, nil
+}
+
+// modelDir is the folder of the model that frontends are started with: the one that was named, else that of the binary,
+// which is written to the cache. It is empty when no frontend asks for one.
+func (opts *conformOptions) modelDir() (string, error) {
+	if opts.model != "" || len(opts.frontends) == 0 && !strings.Contains(opts.subject.frontendCommand, "{model}") {
+		return opts.model, nil
+	}
+	dir, err := acceptanceModel("")
+	if err != nil {
+		return "", infra(fmt.Errorf("write the model of the frontend: %w", err))
+	}
+	return dir, nil
 }
 
 // frontendLine finds the line of a binary that is given without one: the line

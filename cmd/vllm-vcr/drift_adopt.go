@@ -338,7 +338,7 @@ func (run *adoption) judgeTree(ctx context.Context) (*conformance.Report, error)
 	if err != nil {
 		return nil, err
 	}
-	expected, err := loadExpectations(run.env, "", all)
+	expected, err := loadExpectations(run.env, "", false, all)
 	if err != nil {
 		return nil, err
 	}

@@ -245,7 +245,7 @@ func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
 	if err != nil {
 		return live, err
 	}
-	live.Expectations, err = loadExpectations(env, opts.expectations, all)
+	live.Expectations, err = loadExpectations(env, opts.expectations, false, all)
 	return live, err
 }
 

@@ -26,6 +26,8 @@ import (
 type environment struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
+	environ        []string // all variables, as "NAME=value"
+	twins          []string // names of the flags that their variables have set
 	args           []string // of the command line
 	now            func() time.Time
 	grace          time.Duration // after a signal, for a player
@@ -79,6 +81,11 @@ func (env *environment) execute(ctx context.Context, args []string) (int, error)
 	if err == nil {
 		return conformance.ExitOK, nil
 	}
+	var word string
+	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q", &word); n == 1 && strings.HasSuffix(err.Error(), fmt.Sprintf(" for %q", root.Name())) {
+		err = unknownCommand(root, word) // cobra's has several lines
+	}
+	err = env.nameVariables(err)
 	var coded exitError
 	if errors.As(err, &coded) {
 		return coded.code, err

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -21,7 +22,9 @@ import (
 
 func main() {
 	ctx, finish := process.NotifyContext(context.Background(), conformance.ExitInfra)
-	code := newEnvironment(os.Stdout, os.Stderr, os.LookupEnv).main(ctx, os.Args[1:])
+	env := newEnvironment(os.Stdout, os.Stderr, os.LookupEnv)
+	env.environ = os.Environ()
+	code := env.main(ctx, os.Args[1:])
 	finish()
 	os.Exit(code)
 }
@@ -37,7 +40,7 @@ func newRootCommand(env *environment) *cobra.Command {
 			"empty variable is as good as none.\n" +
 			"Exit codes: 0 all gates hold, 1 conformance failure, 2 usage or configuration,\n" +
 			"3 infrastructure, 4 nothing was asserted.",
-		SilenceErrors: true, SilenceUsage: true,
+		SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := env.fromEnvironment(cmd.Flags()); err != nil {
@@ -46,19 +49,21 @@ func newRootCommand(env *environment) *cobra.Command {
 			if err := env.openLog(); err != nil {
 				return err
 			}
+			if cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
+				env.warnVariables(cmd.Root())
+			}
 			return loadProfiles(env, cmd)
 		},
 	}
 	root.SetOut(env.stdout)
 	root.SetHelpCommand(newHelpCommand(env, root))
 	root.SetErr(env.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().BoolVarP(&env.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
 	root.PersistentFlags().StringVar(&env.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
 	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
 	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
+	explainArguments(root)
 	return root
 }
 
@@ -70,7 +75,12 @@ func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
 		if !set || value == "" || f.Changed || f.Name == "help" || err != nil {
 			return
 		}
-		if e := flags.Set(f.Name, value); e != nil {
+		env.twins = append(env.twins, f.Name)
+		var wrong *pflag.InvalidValueError
+		switch e := flags.Set(f.Name, value); {
+		case errors.As(e, &wrong):
+			err = valueError(envName(f.Name), f, value, wrong.Unwrap())
+		case e != nil:
 			err = fmt.Errorf("%s=%q: %w", envName(f.Name), value, e)
 		}
 	})
@@ -87,7 +97,7 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return fmt.Errorf("unknown command %q for %q: see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+			return unknownCommand(cmd, args[0])
 		}
 		return fmt.Errorf("%s needs a command: see %s --help", cmd.CommandPath(), cmd.CommandPath())
 	}

@@ -65,13 +65,11 @@ func (cfg *Config) lines() ([]compat.Line, error) {
 	}
 	selected := map[string]bool{}
 	for _, name := range asked {
-		line, ok := cfg.Window.ByName(name)
-		if !ok {
-			line, ok = cfg.Window.ByTag(name)
+		found, err := cfg.Window.Select([]string{name})
+		if err != nil {
+			return nil, fmt.Errorf("self-test: %w", err)
 		}
-		if !ok {
-			return nil, fmt.Errorf("self-test: %s has no line %q", cfg.Window.File, name)
-		}
+		line := found[0]
 		if !slices.ContainsFunc(playable, func(l compat.Line) bool { return l.Name == line.Name }) {
 			return nil, fmt.Errorf("self-test: line %s has no golden of role fidelity in %s", line.Name, cfg.Registry.File)
 		}

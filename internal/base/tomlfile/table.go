@@ -343,6 +343,21 @@ func Nearest(word string, known []string) (string, bool) {
 	return best, true
 }
 
+// DidYouMean is the end of a message about an unknown word: "; did you mean X? More",
+// or ": more" when no known word is near enough. Without more it may be empty.
+func DidYouMean(word string, known []string, more string) string {
+	near, ok := Nearest(word, known)
+	switch {
+	case ok && more != "":
+		return "; did you mean " + near + "? " + strings.ToUpper(more[:1]) + more[1:]
+	case ok:
+		return "; did you mean " + near + "?"
+	case more != "":
+		return ": " + more
+	}
+	return ""
+}
+
 // distance counts the insertions, deletions, replacements and swaps of
 // neighbours that turn a into b, in bytes. It gives up with limit+1 when the
 // lengths alone are further apart than limit.

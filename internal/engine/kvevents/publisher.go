@@ -174,6 +174,9 @@ const maxRequest = 4 << 10
 // they are if the system chose the port.
 func (p *Publisher) Endpoint() string { return p.config.Endpoint }
 
+// Bound reports whether the publisher listens at [Publisher.Endpoint]; if not, it connects to a subscriber that listens there.
+func (p *Publisher) Bound() bool { return binds(p.opt.Endpoint) }
+
 // ReplayEndpoint is where to ask for batches again; empty if nowhere.
 func (p *Publisher) ReplayEndpoint() string {
 	if p.config.ReplayEndpoint == nil {

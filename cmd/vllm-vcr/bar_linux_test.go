@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
@@ -26,14 +28,14 @@ func TestBarOnTerminal(t *testing.T) {
 	screen, programs := terminal(t, 60)
 	outer := newEnvironment(nil, programs, func(string) (string, bool) { return "", false })
 	outer.logFormat = "text"
-	b, env := openBar(outer, barCases())
+	b, env := openBar(outer, "cases", caseNames(barCases()))
 	if b == nil {
 		t.Fatal("no bar on a terminal")
 	}
-	b.add(conformance.Result{Verdict: conformance.Pass})
+	b.add(false)
 	env.log.Warn("slow store")
-	b.add(conformance.Result{Verdict: conformance.XPass})
-	b.add(conformance.Result{Verdict: conformance.XFail})
+	b.add(true)
+	b.add(false)
 	b.close()
 	if _, err := env.stderr.Write([]byte("the end\n")); err != nil {
 		t.Fatal(err)
@@ -71,6 +73,7 @@ func TestNoBar(t *testing.T) {
 		{name: "NO_COLOR", env: map[string]string{"NO_COLOR": "1"}},
 		{name: "empty CI", env: map[string]string{"CI": ""}, want: true},
 		{name: "dumb terminal", env: map[string]string{"TERM": "dumb"}},
+		{name: "--quiet", change: func(env *environment) { env.quiet = true }},
 		{name: "every case is logged", change: func(env *environment) { env.verbose = true }},
 		{name: "logs for machines", change: func(env *environment) { env.logFormat = "json" }},
 		{name: "no terminal", change: func(env *environment) { env.stderr = &bytes.Buffer{} }},
@@ -85,12 +88,63 @@ func TestNoBar(t *testing.T) {
 			if test.change != nil {
 				test.change(env)
 			}
-			b, inner := openBar(env, barCases())
-			if (b != nil) != test.want || (inner.stderr != env.stderr) != test.want {
-				t.Fatalf("bar %v, want %v", b != nil, test.want)
+			b, inner := openBar(env, "cases", caseNames(barCases()))
+			if isBar := b != nil && b.screen != nil; isBar != test.want || (inner.stderr != env.stderr) != test.want {
+				t.Fatalf("bar %v, want %v", isBar, test.want)
 			}
-			b.add(conformance.Result{}) // does nothing without one
+			b.add(false) // does nothing without one
 			b.close()
 		})
+	}
+}
+
+// TestProgressLines: where nobody sees a line redrawn, each tick prints how far the command is.
+func TestProgressLines(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	lines := bufio.NewScanner(r)
+	ticks := make(chan time.Time)
+	env := newEnvironment(nil, w, func(string) (string, bool) { return "", false })
+	env.logFormat = "text"
+	env.ticks = func(every time.Duration) (<-chan time.Time, func()) {
+		if every != 10*time.Second {
+			t.Errorf("a line every %s", every)
+		}
+		return ticks, func() {}
+	}
+	want := func(line string) {
+		t.Helper()
+		ticks <- time.Time{}
+		if lines.Scan(); lines.Text() != line {
+			t.Errorf("the line is %q, want %q", lines.Text(), line)
+		}
+	}
+	b, _ := openBar(env, "cases", caseNames(barCases()))
+	want("vllm-vcr: 0 of 3 cases done; running: 0.33")
+	b.add(true)
+	b.add(false)
+	want("vllm-vcr: 2 of 3 cases done, 1 failed; running: 0.31")
+	b.add(false)
+	want("vllm-vcr: 3 of 3 cases done, 1 failed")
+	b.close()
+
+	now := time.Unix(100, 0)
+	env.now = func() time.Time { return now }
+	s := openSteps(env)
+	s.show("engine 0.33.0", "installs")
+	if lines.Scan(); lines.Text() != "engine 0.33.0: installs" {
+		t.Errorf("the step is %q", lines.Text())
+	}
+	now = now.Add(20 * time.Second)
+	want("engine 0.33.0: installs (for 20s)")
+	s.close()
+
+	env.quiet = true
+	if b, _ := openBar(env, "cases", nil); b != nil {
+		t.Error("--quiet has progress")
 	}
 }

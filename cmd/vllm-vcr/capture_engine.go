@@ -15,7 +15,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
-	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -133,39 +132,4 @@ func engineError(err error) error {
 		return err
 	}
 	return infra(err)
-}
-
-// steps shows what is being done: as the last line of a terminal, elsewhere as a line each.
-type steps struct {
-	env    *environment // writes above the line
-	screen *monitor.Screen
-}
-
-// openSteps shows steps on stderr. What else goes there meanwhile is written through the env of the result.
-func openSteps(env *environment) *steps {
-	if env.verbose || env.logFormat != "text" || env.getenv("CI") != "" {
-		return &steps{env: env}
-	}
-	screen := monitor.NewScreen(env.stderr, env.lookupEnv)
-	if screen == nil {
-		return &steps{env: env}
-	}
-	return &steps{env.above(screen), screen}
-}
-
-// show shows a step of something. Several goroutines may call it.
-func (s *steps) show(what, step string) {
-	line := safetext.Line(what + ": " + step)
-	if s.screen != nil {
-		s.screen.Draw("", line)
-		return
-	}
-	fmt.Fprintln(s.env.stderr, line)
-}
-
-// close takes the line away.
-func (s *steps) close() {
-	if s.screen != nil {
-		s.screen.Draw("", "")
-	}
 }

@@ -8,8 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -19,9 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -180,7 +176,7 @@ func judgeCases(
 // runCases runs the cases and shows how far they are. The report is whole when no case
 // of it was interrupted: what an interrupt ends after that is only what was kept alive.
 func runCases(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
-	bar, env := openBar(env, cases)
+	bar, env := openBar(env, "cases", caseNames(cases))
 	defer bar.close()
 	opts.store.timeout = opts.timeouts.Golden
 	if runner.Store, err = openStore(env, &opts.store); err != nil {
@@ -193,7 +189,7 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 	left := len(cases)
 	runner.Progress = func(r conformance.Result) {
 		logResult(env, r)
-		bar.add(r)
+		bar.add(r.Verdict.Red())
 		if left--; left == 0 && ctx.Err() == nil {
 			whole = true
 			if opts.subject.keepAlive {
@@ -272,6 +268,14 @@ func writeFile(path string, write func(io.Writer) error) error {
 	return file.Close()
 }
 
+func caseNames(cases []conformance.Case) []string {
+	var names []string
+	for _, c := range cases {
+		names = append(names, c.Name())
+	}
+	return names
+}
+
 func logResult(env *environment, r conformance.Result) {
 	env.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
 }
@@ -285,12 +289,18 @@ func runSelfTest(ctx context.Context, env *environment, opts conformOptions, mat
 	}
 	cfg := selftest.Config{
 		Window: matrix, Registry: registry, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
-		Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) },
+		Log: env.log,
 	}
 	if opts.plan.list {
 		return listFaults(ctx, env, cfg)
 	}
+	bar, above := openBar(env, "faults", nil)
+	cfg.Progress = func(r conformance.Result) {
+		logResult(above, r)
+		bar.add(r.Verdict.Red())
+	}
 	result, err := selftest.Run(ctx, cfg)
+	bar.close()
 	if err != nil {
 		return selfTestError(ctx, err)
 	}
@@ -341,68 +351,4 @@ func selfTestError(ctx context.Context, err error) error {
 		return exitError{conformance.ExitInfra, err}
 	}
 	return err
-}
-
-// barColumns is how wide the bar itself is.
-const barColumns = 24
-
-// bar is the last line of a terminal during a run: how much of it is done, what failed,
-// and the case that runs.
-type bar struct {
-	screen *monitor.Screen
-	cases  []conformance.Case
-
-	mu          sync.Mutex
-	done, wrong int
-}
-
-// openBar shows a bar on stderr, and returns the environment that writes everything else
-// above it. The bar is nil, on which its methods do nothing, where nobody would see a
-// line redrawn: stderr is no terminal or a dumb one, NO_COLOR or CI is set, or every
-// case is logged anyway.
-func openBar(env *environment, cases []conformance.Case) (*bar, *environment) {
-	if env.verbose || env.logFormat != "text" || env.getenv("NO_COLOR") != "" || env.getenv("CI") != "" {
-		return nil, env
-	}
-	screen := monitor.NewScreen(env.stderr, env.lookupEnv)
-	if screen == nil {
-		return nil, env
-	}
-	b := &bar{screen: screen, cases: cases}
-	b.draw()
-	return b, env.above(screen)
-}
-
-// add counts a result.
-func (b *bar) add(r conformance.Result) {
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.done++
-	if r.Verdict.Red() {
-		b.wrong++
-	}
-	b.draw()
-}
-
-// close takes the line away.
-func (b *bar) close() {
-	if b != nil {
-		b.screen.Draw("", "")
-	}
-}
-
-func (b *bar) draw() {
-	alarm, now := "", ""
-	if b.wrong > 0 {
-		alarm = fmt.Sprintf("%d failed", b.wrong)
-	}
-	if b.done < len(b.cases) {
-		now = " " + safetext.Line(b.cases[b.done].Name())
-	}
-	filled := barColumns * b.done / max(len(b.cases), 1)
-	line := "[" + strings.Repeat("#", filled) + strings.Repeat(".", barColumns-filled) + "]"
-	b.screen.Draw(alarm, fmt.Sprintf("%s %d/%d%s", line, b.done, len(b.cases), now))
 }

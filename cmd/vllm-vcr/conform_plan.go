@@ -31,6 +31,7 @@ const (
 // are known to fail, and what to print instead of running any.
 type planOptions struct {
 	run, skip    []string
+	rerun        string // file of a report
 	expectations string
 	update       bool
 	list         bool
@@ -41,6 +42,7 @@ type planOptions struct {
 func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
 	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
+	flags.StringVar(&opts.rerun, "rerun-failed", "", "run only the cases that failed, or ended with an error, in this JSON report")
 	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
 	flags.BoolVar(&opts.update, "update-expectations", false, "after the run, add what failed to the file of expectations, which is created if it does not exist, and remove what nothing needs any more")
 	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and end")
@@ -64,8 +66,34 @@ func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
 	if sel.Run, err = readPatterns("--run", opts.run); err != nil {
 		return err
 	}
+	if opts.rerun != "" {
+		if len(opts.run) > 0 {
+			return errors.New("--run and --rerun-failed: want one of the two")
+		}
+		if sel.Run, err = failedCases(opts.rerun); err != nil {
+			return err
+		}
+	}
 	sel.Skip, err = readPatterns("--skip", opts.skip)
 	return err
+}
+
+// failedCases are the names of the red cases of a report. Without any there is nothing to run, which must not look like success.
+func failedCases(path string) ([]string, error) {
+	documents, err := readReports(path)
+	if err != nil {
+		return nil, fmt.Errorf("--rerun-failed: %w", err)
+	}
+	var names []string
+	for _, c := range documents[0].Cases {
+		if c.Verdict.Red() {
+			names = append(names, c.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("--rerun-failed %s: no case failed in this report: there is nothing to run again", path)}
+	}
+	return names, nil
 }
 
 // check refuses flags that would be without effect, as something is printed instead of

@@ -80,7 +80,7 @@ func TestDriftExtract(t *testing.T) {
 		{"no release", []string{"--index", index, "0.99.0"}, conformance.ExitInfra, nil, []string{"has no release 0.99.0"}},
 		{"another format", []string{"--format", "yaml", tinyRelease}, conformance.ExitUsage, nil, []string{`--format "yaml": want json or text`}},
 		{"no name", []string{"newest"}, conformance.ExitUsage, nil, []string{`"newest" is no version, and there is no such file`}},
-		{"no argument", nil, conformance.ExitUsage, nil, []string{"accepts 1 arg"}},
+		{"no argument", nil, conformance.ExitUsage, nil, []string{"the argument WHEEL|VERSION|DIR|URL is missing"}},
 		{"an output that cannot be written", []string{tinyRelease, "-o", t.TempDir()}, conformance.ExitInfra, nil, []string{"is a directory"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

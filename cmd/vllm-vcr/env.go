@@ -32,7 +32,10 @@ type environment struct {
 	now            func() time.Time
 	grace          time.Duration // after a signal, for a player
 	chdir          func(dir string) error
+	ticks          func(every time.Duration) (ticks <-chan time.Time, stop func())
 	log            *slog.Logger
+	quiet          bool   // nobody wants to see how far a command is
+	color          string // --color
 	logFormat      string
 	verbose        bool
 	profiles       string // folder of wire profiles besides the build's own; empty if there is none
@@ -40,7 +43,7 @@ type environment struct {
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
-	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir}
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks}
 }
 
 // above is the environment of a command whose terminal has a last line that is redrawn: it writes to stderr above that line.

@@ -209,7 +209,13 @@ func (r *fetch) verifyBundle(ctx context.Context, opts *fetchOptions) error {
 
 // pullGoldens gets all goldens of a run and prints a line for each.
 func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pulled, error) {
-	pulled := run.store.Bytes.Pull(ctx, run.objects())
+	bar, _ := openBar(env, "goldens", make([]string, len(run.goldens)))
+	pulled := make([]golden.Pulled, len(run.goldens))
+	run.store.Bytes.PullEach(ctx, run.objects(), func(i int, p golden.Pulled) {
+		pulled[i] = p
+		bar.add(p.Err != nil)
+	})
+	bar.close()
 	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	code := conformance.ExitOK
 	for i, p := range pulled {

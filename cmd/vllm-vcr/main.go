@@ -41,12 +41,14 @@ func newRootCommand(env *environment) *cobra.Command {
 			"Exit codes: 0 all gates hold, 1 conformance failure, 2 usage or configuration,\n" +
 			"3 infrastructure, 4 nothing was asserted.",
 		SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := env.fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
 			if err := env.openLog(); err != nil {
+				return err
+			}
+			if _, err := chooseOne("--color", env.color, colorAuto, colorAlways, colorNever); err != nil {
 				return err
 			}
 			if cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
@@ -60,10 +62,13 @@ func newRootCommand(env *environment) *cobra.Command {
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().BoolVarP(&env.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
+	root.PersistentFlags().BoolVar(&env.quiet, "quiet", false, "do not show progress, which is a line on a terminal, and elsewhere a line every ten seconds")
+	root.PersistentFlags().StringVar(&env.color, "color", colorAuto, "colors: auto (on a terminal, unless NO_COLOR is set, or wherever FORCE_COLOR is set), always, never")
 	root.PersistentFlags().StringVar(&env.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
 	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
 	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
 	explainArguments(root)
+	addCompletion(env, root)
 	return root
 }
 

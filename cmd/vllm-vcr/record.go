@@ -39,7 +39,6 @@ type recordOptions struct {
 	overwrite   bool
 	fromFrames  string
 	metrics     string
-	quiet       bool
 	summaryJSON string
 	until       string
 }
@@ -107,7 +106,6 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "messages above this size are passed on but not recorded (default 256 MiB)")
 	flags.StringVar(&opts.until, "until", "", "finish the recording when this file comes up, and go on passing messages")
 	flags.StringVar(&opts.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
-	flags.BoolVar(&opts.quiet, "quiet", false, "no progress line, even on a terminal")
 	flags.StringVar(&opts.summaryJSON, "summary-json", "", "write the summary as JSON to this file")
 }
 
@@ -158,10 +156,7 @@ func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorde
 		defer debug.SetGCPercent(debug.SetGCPercent(tapGCPercent))
 	}
 	stats := opts.cfg.Counts.Snapshot
-	var screen *monitor.Screen
-	if !opts.quiet {
-		screen = monitor.NewScreen(env.stderr, env.lookupEnv)
-	}
+	screen := env.screen()
 	if screen != nil {
 		env = env.above(screen)
 	}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
@@ -157,13 +156,6 @@ func appendSummary(path string, write func(w io.Writer, limit int) error) error 
 		return fmt.Errorf("GITHUB_STEP_SUMMARY: %w", err)
 	}
 	return nil
-}
-
-// colours tells whether a stream is a terminal that shows colours.
-func (env *environment) colours(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	dumb := env.getenv("TERM") == "dumb" || env.getenv("NO_COLOR") != ""
-	return ok && !dumb && term.IsTerminal(int(file.Fd()))
 }
 
 // command is the command line that set the flags, those of the environment

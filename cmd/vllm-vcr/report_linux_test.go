@@ -15,7 +15,17 @@ func TestColours(t *testing.T) {
 	}
 	defer file.Close()
 	with := func(name, value string) *environment {
-		return newEnvironment(programs, file, func(n string) (string, bool) { return value, n == name })
+		return newEnvironment(programs, file, func(n string) (string, bool) {
+			if n != name {
+				return "", false
+			}
+			return value, true
+		})
+	}
+	flag := func(color, name string) *environment {
+		env := with(name, "1")
+		env.color = color
+		return env
 	}
 	for name, test := range map[string]struct{ got, want bool }{
 		"a terminal":      {with("", "").colours(programs), true},
@@ -24,6 +34,11 @@ func TestColours(t *testing.T) {
 		"a dumb terminal": {with("TERM", "dumb").colours(programs), false},
 		"a file":          {with("", "").colours(file), false},
 		"a buffer":        {with("", "").colours(&bytes.Buffer{}), false},
+		"FORCE_COLOR":     {with("FORCE_COLOR", "1").colours(file), true},
+		"FORCE_COLOR=0":   {with("FORCE_COLOR", "0").colours(programs), false},
+		"--color always":  {flag(colorAlways, "NO_COLOR").colours(file), true},
+		"--color never":   {flag(colorNever, "FORCE_COLOR").colours(programs), false},
+		"--color auto":    {flag(colorAuto, "NO_COLOR").colours(programs), false},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %v, want %v", name, test.got, test.want)

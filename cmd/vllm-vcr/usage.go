@@ -118,11 +118,12 @@ var ofParser = lazyregexp.New(`^strconv\.\w+: parsing "(?:[^"\\]|\\.)*": `)
 // valueError is the error of a value that the type of its flag does not read. name is the flag, or its variable.
 func valueError(name string, f *pflag.Flag, value string, cause error) error {
 	reason := ofParser().ReplaceAllString(cause.Error(), "")
+	isOurs := reason == cause.Error() && strings.Contains(reason, "want ") // of a type of this program
 	wanted, known := wantedValues[f.Value.Type()]
 	switch {
-	case !known:
-		return fmt.Errorf("%s %q: %s", name, value, reason)
-	case strings.Contains(reason, "out of range"):
+	case isOurs || !known:
+		return fmt.Errorf("%s %q: %s", name, value, strings.TrimPrefix(reason, fmt.Sprintf("%q: ", value)))
+	case strings.Contains(reason, "range"):
 		return fmt.Errorf("%s %q: want %s; this one is out of range", name, value, wanted)
 	}
 	return fmt.Errorf("%s %q: want %s", name, value, wanted)

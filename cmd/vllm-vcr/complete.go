@@ -1,0 +1,203 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// What a shell completes: `vllm-vcr completion bash` and its likes print the scripts, which ask this program for the values
+// of flags and arguments. What is not here is completed as a path.
+
+// completed are the values of flags by their names, or by "command/flag" where a command has others.
+var completed = map[string]func(env *environment, cmd *cobra.Command) []string{
+	"line":                  completeLines,
+	"vllm-version":          func(env *environment, cmd *cobra.Command) []string { return append(completeLines(env, cmd), "auto") },
+	"golden":                completeGoldens,
+	"capture render/golden": completeNamedGoldens,
+	"explain":               func(*environment, *cobra.Command) []string { return completeCodes() },
+	"suite":                 values(conformance.Suites()...),
+	"assertion":             completeAssertions,
+	"match":                 values(player.MatchIndex, player.MatchPrefix),
+	"enforce":               values(conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone),
+	"print-plan":            values(planCases, planRequests),
+	"report-format":         values(report.Formats()...),
+	"annotations":           values("auto", "on", "off"),
+	"log-format":            values("text", "json"),
+	"color":                 values(colorAuto, colorAlways, colorNever),
+	"anonymous":             values("auto", "true", "false"),
+	"path-style":            values("auto", "true", "false"),
+	"prefix-caching":        values("auto", "true", "false"),
+	"mode":                  values(modeRandom, modeEcho),
+	"pace":                  values(paceAuto, string(player.PaceInstant), string(player.PaceRecorded), string(player.PaceModelled)),
+	"replay-match":          values(player.Matches()...),
+	"scheduling-policy":     values(player.PolicyFCFS, player.PolicyPriority),
+	"workload":              values(load.Workloads()...),
+	"kind":                  values(matrixCI, matrixDocker, matrixRelease, matrixCapture),
+	"fail-on":               values(failBreaking, failAny, failNever),
+	"role":                  values(manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames),
+}
+
+// completedArguments are the values of arguments by command.
+var completedArguments = map[string]func(env *environment, cmd *cobra.Command) []string{
+	"capture engine": completeReleases,
+	"capture fetch":  completeTargets,
+	"capture list":   completeTargets,
+	"capture render": completeTargets,
+	"capture run":    completeTargets,
+	"capture submit": completeTargets,
+	"compat watch":   values(watchStable, watchRC),
+	"drift adopt":    completeReleases,
+	"drift check":    completeReleases,
+	"drift diff":     completeLines,
+}
+
+// addCompletion has shells complete the values of the flags and arguments of all commands.
+func addCompletion(env *environment, cmd *cobra.Command) {
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		find := completed[path+"/"+f.Name]
+		if find == nil {
+			find = completed[f.Name]
+		}
+		if find == nil {
+			return
+		}
+		_, isList := f.Value.(pflag.SliceValue)
+		// It fails for a flag that has one already: those of the root, which each command has too.
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+			return beginningWith(find(env, cmd), word, isList), cobra.ShellCompDirectiveNoFileComp
+		})
+	})
+	if find := completedArguments[path]; find != nil {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+			return beginningWith(find(env, cmd), word, false), cobra.ShellCompDirectiveDefault
+		}
+	}
+	for _, child := range cmd.Commands() {
+		addCompletion(env, child)
+	}
+}
+
+// beginningWith are the values that go on with a word; of a list, with what is behind its last comma.
+func beginningWith(known []string, word string, isList bool) []string {
+	before := ""
+	if at := strings.LastIndexByte(word, ','); isList && at >= 0 {
+		before, word = word[:at+1], word[at+1:]
+	}
+	var fit []string
+	for _, value := range known {
+		if strings.HasPrefix(value, word) && value != "" {
+			fit = append(fit, before+value)
+		}
+	}
+	return fit
+}
+
+// values always completes the same words.
+func values[T ~string](words ...T) func(*environment, *cobra.Command) []string {
+	return func(*environment, *cobra.Command) []string {
+		var texts []string
+		for _, word := range words {
+			texts = append(texts, string(word))
+		}
+		return texts
+	}
+}
+
+// flagText is the value of a flag, "" where the command has no such flag.
+func flagText(cmd *cobra.Command, name string) string {
+	if f := cmd.Flags().Lookup(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// completeLines are the lines of the compat matrix.
+func completeLines(_ *environment, cmd *cobra.Command) []string {
+	matrix, _ := loadCompat(flagText(cmd, "compat"))
+	return lineNames(matrix)
+}
+
+// completeReleases are the releases that stand for the lines.
+func completeReleases(_ *environment, cmd *cobra.Command) []string {
+	matrix, _ := loadCompat(flagText(cmd, "compat"))
+	var tags []string
+	for _, l := range matrix.Lines {
+		if version, isTag := strings.CutPrefix(l.Tag, "v"); isTag {
+			tags = append(tags, version)
+		}
+	}
+	return tags
+}
+
+// registered are the goldens of the manifest, of the lines of --line if there are any.
+func registered(env *environment, cmd *cobra.Command) []manifest.Golden {
+	matrix, _ := loadCompat(flagText(cmd, "compat"))
+	goldens, _ := loadManifest(env, flagText(cmd, "manifest"), matrix)
+	lines, err := cmd.Flags().GetStringSlice("line")
+	if err != nil || len(lines) == 0 {
+		return goldens.Goldens
+	}
+	return slices.DeleteFunc(goldens.Goldens, func(g manifest.Golden) bool { return !slices.Contains(lines, g.Line) })
+}
+
+func completeGoldens(env *environment, cmd *cobra.Command) []string {
+	var ids []string
+	for _, g := range registered(env, cmd) {
+		ids = append(ids, g.ID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+func completeNamedGoldens(env *environment, cmd *cobra.Command) []string {
+	var names []string
+	for _, g := range registered(env, cmd) {
+		names = append(names, g.Line+"/"+g.ID)
+	}
+	return names
+}
+
+// completeCodes are the codes of findings, with their titles.
+func completeCodes() []string {
+	var codes []string
+	for _, f := range findings() {
+		codes = append(codes, cobra.CompletionWithDesc(f.code, f.title))
+	}
+	return codes
+}
+
+// completeAssertions are those of --suite, or of all suites.
+func completeAssertions(_ *environment, cmd *cobra.Command) []string {
+	var names []string
+	for _, suite := range conformance.Suites() {
+		if chosen := flagText(cmd, "suite"); chosen != "" && chosen != string(suite) {
+			continue
+		}
+		for _, assertion := range conformance.AssertionsOf(suite) {
+			names = append(names, string(assertion))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// completeTargets are the names of what is captured.
+func completeTargets(_ *environment, cmd *cobra.Command) []string {
+	matrix, _ := loadCompat(flagText(cmd, "compat"))
+	file, _ := loadTargets(flagText(cmd, "targets"), matrix)
+	var names []string
+	for _, t := range file.Targets {
+		names = append(names, t.Name())
+	}
+	return names
+}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -293,6 +295,52 @@ func TestBrokenEngine(t *testing.T) {
 				says: map[string][]string{"fidelity-index-1": test.says},
 			}
 			want.check(t, report)
+		})
+	}
+}
+
+// TestGivesUp: once a subject hung or could not be started, its other cases are skipped with the name of that case, unless that
+// was expected; and the run ends after as many failures as were allowed.
+func TestGivesUp(t *testing.T) {
+	hangs := runs(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	cannot := CommandEngine{Template: "/no/such/engine {handshake}"}.Engine
+	refuses := func(player.Options) (Subject, error) { return nil, errors.New("no such option") }
+	dies := runs(func(context.Context) error { return errors.New("out of memory") })
+	soon := Timeouts{Connect: time.Millisecond, Idle: never, Golden: never}
+	known := &expect.Expectations{File: "e.toml", List: []expect.Expectation{{
+		Pattern: "0.33/multiturn-s7/schema", Outcome: Fail, Codes: []Code{check.CodeNoHandshake}, Reason: "slow", Issue: "#1", Pos: "e.toml:1",
+	}}}
+	tests := []struct {
+		name   string
+		runner Runner
+		want   string // the verdicts, in order
+		note   string // of the last case
+		exit   int
+	}{
+		{"hangs", Runner{Engine: hangs, Timeouts: soon}, "pass error skip skip", "not run: the subject did not answer in time in 0.33/multiturn-s7/schema", ExitInfra},
+		{"cannot be started", Runner{Engine: cannot, Timeouts: patient()}, "pass error skip skip", "not run: the subject could not be started in 0.33/multiturn-s7/schema", ExitInfra},
+		{"refuses what it is to play", Runner{Engine: refuses, Timeouts: patient()}, "pass error error error", "", ExitFail},
+		{"hangs, and every case is wanted", Runner{Engine: hangs, Timeouts: soon, EveryCase: true}, "pass error error error", "", ExitInfra},
+		{"hangs as expected", Runner{Engine: hangs, Timeouts: soon, Expectations: known}, "pass xfail error skip", "not run: the subject did not answer in time in 0.33/multiturn-s7/fidelity-index-1", ExitInfra},
+		{"dies, each process anew", Runner{Engine: dies, Timeouts: patient()}, "pass error error error", "", ExitFail},
+		{"ends after two", Runner{Engine: dies, Timeouts: patient(), MaxFailures: 2}, "pass error error skip", "not run: the run ends after 2 failed cases, the last of which is 0.33/multiturn-s7/fidelity-index-1", ExitFail},
+		{"ends after one", Runner{Engine: dies, Timeouts: patient(), MaxFailures: 1}, "pass error skip skip", "not run: the run ends after 1 failed case, the last of which is 0.33/multiturn-s7/schema", ExitFail},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			g := usualGolden(t)
+			test.runner.Store = g
+			report := test.runner.Run(t.Context(), g.plan(t, Selection{
+				Assertions: []Assertion{Integrity, Schema, Fidelity}, Matches: []player.Match{player.MatchIndex},
+			}))
+			var verdicts []string
+			for _, r := range report.Results {
+				verdicts = append(verdicts, string(r.Verdict))
+			}
+			last := report.Results[len(report.Results)-1]
+			if got := strings.Join(verdicts, " "); got != test.want || last.Note != test.note || report.ExitCode != test.exit {
+				t.Errorf("%s, %q, exit code %d\nwant %s, %q, %d", got, last.Note, report.ExitCode, test.want, test.note, test.exit)
+			}
 		})
 	}
 }

@@ -126,6 +126,10 @@ func TestFaultyProcess(t *testing.T) {
 			[]string{"waiting for HELLO: ", "no handshake within 4s; the last of the engine's output:\n| waiting for a GPU that never comes"},
 		},
 		{"silent", soon, Error, ExitInfra, check.CodeSilence, []string{"no output for 500ms; 1 open: request 0 (line 7) after 0 of 24 tokens"}},
+		{
+			"deaf-to-calls", soon, Fail, ExitFail, check.CodeUtility,
+			[]string{"utility call is_sleeping was not answered within 500ms: an engine answers every call"},
+		},
 		{"other-layout", patient(), Fail, ExitFail, check.CodeUndecodable, []string{"the engine's message does not decode: ", "EngineCoreOutput has 20 fields, line 0.33 knows 19"}},
 		{"ready-first", patient(), Error, ExitFail, check.CodeHandshake, []string{`waiting for HELLO: handshake: "READY" out of turn`}},
 		{"flood-strays", patient(), Fail, ExitFail, check.CodeStray, []string{`an output names request "stray-1", which was never sent`}},

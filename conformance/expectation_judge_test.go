@@ -58,6 +58,13 @@ func listed(outcome Verdict, patterns ...string) []expect.Expectation {
 	return list
 }
 
+// coded expects these codes of a case, and no others.
+func coded(codes ...Code) []expect.Expectation {
+	list := listed(Fail, caseA)
+	list[0].Codes = codes
+	return list
+}
+
 func TestJudgeByExpectations(t *testing.T) {
 	broken := check.Failed(check.CodeSilence, "no output for 10s")
 	tests := []struct {
@@ -81,6 +88,16 @@ func TestJudgeByExpectations(t *testing.T) {
 		{name: "could not be judged", expected: listed(Fail, caseA), failures: []Failure{broken}, want: Error, exit: ExitFail},
 		{name: "failed, and broke off", expected: listed(Fail, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
 		{name: "flaky, and broke off", expected: listed(Flaky, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
+		{name: "could not be judged, by a code that is expected", expected: coded(check.CodeSilence), failures: []Failure{broken}, want: XFail, by: caseA},
+		{name: "could not be judged, by another code than expected", expected: coded(check.CodeEngineEnded), failures: []Failure{broken}, want: Error, exit: ExitFail},
+		{name: "failed and broke off, both expected", expected: coded(check.CodeToken, check.CodeSilence), failures: []Failure{token(3), broken}, want: XFail, by: caseA},
+		{name: "failed and broke off, one expected", expected: coded(check.CodeSilence), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
+		{
+			name: "broke off as expected, beside a request that is expected to fail", failures: []Failure{broken}, want: XFail, by: caseA,
+			expected: slices.Concat(coded(check.CodeSilence), listed(Fail, caseA+"/replay-3")),
+		},
+		{name: "another code than expected", expected: coded(check.CodeFinishReason), failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
+		{name: "passes, but was to hang", expected: coded(check.CodeSilence), want: XPass, by: caseA, exit: ExitFail, stale: "[-1]"},
 		{name: "a request's failure in another assertion", expected: listed(Fail, "**/replay-3"), caseName: "0.33/b/schema", failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
 		{name: "after an earlier case ended the session", expected: listed(Fail, caseA), failures: []Failure{check.Failed(check.CodeEngineSessionLost, "gone")}, want: Fail, exit: ExitFail},
 		{name: "wrong bytes under a wider pattern", expected: listed(Fail, "0.33/**"), caseName: "0.33/b/integrity", failures: []Failure{check.Failed(check.CodeDigest, "d")}, want: Fail, exit: ExitFail},

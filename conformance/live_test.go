@@ -127,6 +127,7 @@ func TestLiveFaults(t *testing.T) {
 		{"deaf-to-aborts", live.CodeAfterEnd, []Assertion{live.Abort, live.Statistics}, "comes after it was aborted, and the engine had read that"},
 		{"abort-spoils-the-id", live.CodeUnanswered, []Assertion{live.Abort}, "it was answered with an error: it says no more"},
 		{"failing-utility", live.CodeUtilityAnswer, []Assertion{live.Utilities}, "reset_mm_cache: answered with a failure"},
+		{"deaf-to-a-call", check.CodeUtility, []Assertion{live.Utilities}, "utility call reset_mm_cache was not answered within 10s"},
 		{"none-for-bool", live.CodeUtilityAnswer, []Assertion{live.Utilities}, "answered with nil, a frontend expects a result of kind strings"},
 		{"unknown-is-done", live.CodeUtilityUnknown, []Assertion{live.Utilities}, "want a failure message"},
 		{"never-the-same", live.CodeRepeat, []Assertion{live.Repeat}, "asked again, token 0 differs"},
@@ -148,7 +149,7 @@ func TestLiveFaults(t *testing.T) {
 				command.Grace = 100 * time.Millisecond
 			}
 			runner.Engine, runner.Timeouts = command.Engine, patient()
-			if test.code == live.CodeGauges {
+			if test.code == live.CodeGauges || test.code == check.CodeUtility {
 				runner.Timeouts.Idle = 10 * time.Second // what never comes is waited for
 			}
 			report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))

@@ -54,11 +54,11 @@ func TestFailureOf(t *testing.T) {
 		},
 		{
 			"another call", session.Answered(&protocol.UtilityOutput{CallID: 9}, 3),
-			Failure{Code: replay.CodeUtility, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.utility_output.call_id", Expected: "3", Actual: "9"},
+			Failure{Code: check.CodeUtility, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.utility_output.call_id", Expected: "3", Actual: "9"},
 		},
 		{
 			"a failed call", session.Answered(&protocol.UtilityOutput{CallID: 3, Failed: true, Failure: "no"}, 3),
-			Failure{Code: replay.CodeUtility, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.utility_output.failure_message", Expected: "none", Actual: "no"},
+			Failure{Code: check.CodeUtility, Request: -1, Position: -1, Frame: 42, Path: "EngineCoreOutputs.utility_output.failure_message", Expected: "none", Actual: "no"},
 		},
 	}
 	for _, test := range tests {

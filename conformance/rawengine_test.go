@@ -245,9 +245,11 @@ func TestIdleStartsAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	s.Limits.Idle = 0
+	over := make(chan struct{})
+	s.Quiet = s.WatchSilence(func() { close(over) })
+	<-over
 	s.Limits.Idle = never
-	s.Quiet = time.NewTimer(0)
-	<-s.Quiet.C
 	if err := s.Front.Submit(replay.RecordedStreams(loaded.Trace)[0].Request()); err != nil {
 		t.Fatal(err)
 	}

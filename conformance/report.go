@@ -66,7 +66,10 @@ func (r *Report) summarise() {
 		c := result.Case
 		judged[i] = check.Judged{
 			Line: c.Line.Name, Tag: c.Line.Tag, Golden: c.Golden.ID, Gating: c.Gating, Verdict: result.Verdict,
-			Infra: result.Infra, Asserted: result.Asserted, Tokens: result.Tokens,
+			Infra: result.Infra, Asserted: result.Asserted, Tokens: result.Tokens, Needs: result.Needs, Check: c.Check(),
+		}
+		if n := len(result.Failures); n > 0 {
+			judged[i].Code = result.Failures[n-1].Code
 		}
 	}
 	r.Summary = check.Summarise(judged, len(r.Problems))

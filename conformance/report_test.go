@@ -7,7 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // resultOf is a result of a golden's case.
@@ -19,6 +21,16 @@ func resultOf(line, golden string, gating bool, v Verdict, asserted int) Result 
 }
 
 func besides(r Result) Result { r.Infra = true; return r }
+
+func ended(r Result, code Code) Result {
+	r.Failures = []Failure{check.Failed(code, "so it was")}
+	return r
+}
+
+func needing(r Result, what string) Result {
+	r.Needs, r.Case.Variant = what, Variant{Match: player.MatchIndex, Concurrency: 1}
+	return r
+}
 
 func TestJudge(t *testing.T) {
 	const gates, informs = true, false
@@ -39,7 +51,7 @@ func TestJudge(t *testing.T) {
 		{
 			"two lines fail, in the order of the report",
 			[]Result{resultOf("0.33", "a", gates, Error, 0), resultOf("0.32", "a", gates, Fail, 1)},
-			ExitFail, Fail, "does not conform on 0.33, 0.32",
+			ExitFail, Fail, "does not conform on 0.32, and could not be judged on 0.33",
 		},
 		{
 			"a failure that does not gate",
@@ -64,7 +76,25 @@ func TestJudge(t *testing.T) {
 		{
 			"an error around the subject and one of it",
 			[]Result{besides(resultOf("0.33", "a", gates, Error, 0)), resultOf("0.33", "b", gates, Error, 0)},
-			ExitFail, Fail, "does not conform on 0.33",
+			ExitFail, Fail, "could not be judged on 0.33",
+		},
+		{
+			"engines that end and one that hangs",
+			[]Result{
+				ended(resultOf("0.33", "a", gates, Error, 0), check.CodeEngineEnded), ended(resultOf("0.33", "b", gates, Error, 0), check.CodeEngineEnded),
+				besides(ended(resultOf("0.32", "a", gates, Error, 0), check.CodeNoHandshake)), ended(resultOf("0.31", "a", informs, Error, 0), check.CodeSilence),
+			},
+			ExitFail, Fail, "could not be judged on 0.33, 0.32: the engine ended (R005, 2 cases), no handshake in time (R004, 1 case) (red but not gating: 0.31)",
+		},
+		{
+			"one that hangs",
+			[]Result{besides(ended(resultOf("0.33", "a", gates, Error, 0), check.CodeSilence))},
+			ExitInfra, Error, "could not be judged on 0.33: no output in time (R006, 1 case)",
+		},
+		{
+			"a check that could not be made",
+			[]Result{resultOf("0.33", "a", gates, Pass, 1), needing(resultOf("0.33", "b", gates, Skip, 0), "set A=1")},
+			ExitOK, Pass, "every gate holds (warning: fidelity-index-1 of 0.33 was not checked: set A=1)",
 		},
 		{
 			"a failure weighs more than an error around the subject",

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
@@ -43,6 +45,13 @@ type Runner struct {
 	Log      *slog.Logger
 	// Progress is told each result as it is known; may be nil.
 	Progress func(Result)
+	// Step is told what a subject is waited for while it starts: "waiting for HELLO"; may be nil.
+	Step func(step string)
+	// MaxFailures ends the run after so many cases that failed or could not be judged: those left are skipped. 0 is no limit.
+	MaxFailures int
+	// EveryCase runs the other cases of a line, too, after its subject hung or could not be started. By default these
+	// are skipped, with the name of the case that tells why: each would wait as long.
+	EveryCase bool
 
 	// Engine makes the engine under test of a case, default [Player].
 	Engine Engine
@@ -76,15 +85,17 @@ type run struct {
 	env     *sut.Env
 	covered []*coverage.Line
 	heard   map[string]*coverage.Line // of the engine under test
+	red     []string                  // the names of the cases that failed or could not be judged
+	gaveUp  map[string]string         // why the other cases of a line are skipped, by line
 }
 
 // begin starts a run. It leaves the runner as it is.
 func (r *Runner) begin(ctx context.Context) *run {
-	started := &run{Runner: *r}
+	started := &run{Runner: *r, gaveUp: map[string]string{}}
 	started.setDefaults()
 	started.env = &sut.Env{
 		Engine: started.Engine, Address: r.Address, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
-		Log: started.Log, Context: ctx, Versions: map[string]string{},
+		Log: started.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 	if r.Coverage && (r.Engine != nil || r.Address != "") {
 		started.heard = map[string]*coverage.Line{}
@@ -117,6 +128,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 			run.cover(g)
 		}
 		result := expected.Apply(run.runCase(ctx, g, c))
+		run.note(g, result)
 		if r.Progress != nil {
 			r.Progress(result)
 		}
@@ -201,7 +213,7 @@ func (r *run) withDeadline(ctx context.Context) (context.Context, context.Cancel
 
 func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 	result := Result{Case: c, Location: g.Location}
-	skip, broken := c.Skip, g.Unusable(c.Assertion)
+	skip, broken := cmp.Or(c.Skip, r.skips(c)), g.Unusable(c.Assertion)
 	if skip == "" && broken != nil && g.Blamed != "" {
 		skip = "not judged: see " + g.Blamed
 	}
@@ -213,8 +225,15 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 		g.Blamed = c.Check()
 	}
 	start := time.Now()
+	r.env.Case = c.Name()
 	f, err := r.assert(ctx, g, c)
+	if lost := (*sut.LostError)(nil); errors.As(err, &lost) && slices.Contains(r.red, lost.In) && !r.EveryCase {
+		r.gaveUp[c.Line.Name] = fmt.Sprintf("not judged: the engine was lost in %s: %s", lost.In, lost.Reason)
+		result.Verdict, result.Note = Skip, r.gaveUp[c.Line.Name]
+		return result
+	}
 	result.Failures, result.Asserted, result.Tokens, result.Note = f.Failures, f.Asserted, f.Tokens, f.Note
+	result.Needs = f.Needs
 	result.Duration = time.Since(start)
 	var infra check.InfraError
 	switch {
@@ -231,6 +250,44 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 		result.Failures = append(result.Failures, check.FailureOf(err))
 	}
 	return result
+}
+
+// skips is why a case is not run that comes after others, empty if it is.
+func (r *run) skips(c Case) string {
+	switch {
+	case r.MaxFailures > 0 && len(r.red) >= r.MaxFailures:
+		return fmt.Sprintf("not run: the run ends after %s, the last of which is %s", plural.Count(r.MaxFailures, "failed case"), r.red[r.MaxFailures-1])
+	case c.UsesSubject():
+		return r.gaveUp[c.Line.Name]
+	}
+	return ""
+}
+
+// note remembers what a result means for the cases after it.
+func (r *run) note(g *check.Golden, result Result) {
+	if !result.Verdict.Red() {
+		return
+	}
+	c := result.Case
+	r.red = append(r.red, c.Name())
+	if r.EveryCase || r.gaveUp[c.Line.Name] != "" || g.FetchErr != nil || len(result.Failures) == 0 {
+		return
+	}
+	why := ""
+	switch result.Failures[len(result.Failures)-1].Code { // what ends a case comes last
+	case check.CodeStart:
+		if !result.Infra {
+			return // it refuses what this case plays
+		}
+		why = "could not be started"
+	case check.CodeNoHandshake, check.CodeSilence, check.CodeDeadline:
+		why = "did not answer in time"
+	case check.CodeEngineSessionLost:
+		why = "was gone"
+	default:
+		return
+	}
+	r.gaveUp[c.Line.Name] = fmt.Sprintf("not run: the subject %s in %s", why, c.Name())
 }
 
 // assert makes one assertion.

@@ -89,6 +89,9 @@ type Timeouts = sut.Timeouts
 // DefaultTimeouts are generous for a loaded CI machine.
 func DefaultTimeouts() Timeouts { return sut.DefaultTimeouts() }
 
+// ReplayTimeouts are for engines that play recordings.
+func ReplayTimeouts() Timeouts { return sut.ReplayTimeouts() }
+
 // EngineTimeouts are for engines that load a model, and that prepare themselves at
 // the first request of a kind.
 func EngineTimeouts() Timeouts { return sut.EngineTimeouts() }

@@ -125,6 +125,8 @@ func TestProgressLines(t *testing.T) {
 	}
 	b, _ := openBar(env, "cases", caseNames(barCases()))
 	want("vllm-vcr: 0 of 3 cases done; running: 0.33")
+	b.show("waiting for HELLO\x1b[31m")
+	want("vllm-vcr: 0 of 3 cases done; running: 0.33: waiting for HELLO")
 	b.add(true)
 	b.add(false)
 	want("vllm-vcr: 2 of 3 cases done, 1 failed; running: 0.31")

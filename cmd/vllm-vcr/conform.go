@@ -42,6 +42,9 @@ type conformOptions struct {
 	selfTest   bool
 	coverage   bool
 
+	maxFailures int
+	failFast    bool
+
 	given *pflag.FlagSet // those of the command
 }
 
@@ -82,9 +85,11 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
 	flags.StringSliceVar(&opts.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
 	flags.StringVar(&opts.model, "model", "", "model directory for --frontend, and {model} of --frontend-command: config.json and tokenizer.json (default the tiny model in the binary)")
-	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 10m for an engine under test and 5m for a frontend")
-	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 2m for an engine under test")
+	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 1m for an engine that plays recordings, 10m for one that generates, 5m for a frontend")
+	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 1m for an engine that plays recordings and 2m for one that generates")
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "longest fetch of a golden, and longest case")
+	flags.IntVar(&opts.maxFailures, "max-failures", 0, "end the run after this many cases that failed or could not be judged; the cases left are skipped (default no limit)")
+	flags.BoolVar(&opts.failFast, "fail-fast", false, "end the run after the first case that failed or could not be judged: --max-failures 1")
 	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
 	flags.BoolVar(&opts.coverage, "coverage", false, "name in the report every field, method and kind of message of the wire that the goldens show or do not, what the checks compare of it, and what of an engine under test they judge")
 	opts.given = flags
@@ -144,7 +149,7 @@ func judgeCases(
 	if err != nil {
 		return err
 	}
-	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all, Coverage: opts.coverage}
+	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all, Coverage: opts.coverage, MaxFailures: opts.maxFailures}
 	model, err := opts.modelDir()
 	if err != nil {
 		return err
@@ -186,6 +191,7 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 	if address := opts.subject.engineAddress; address != "" {
 		fmt.Fprintf(env.stderr, "waiting for an engine at %s\n", address)
 	}
+	runner.Step = bar.show
 	left := len(cases)
 	runner.Progress = func(r conformance.Result) {
 		logResult(env, r)
@@ -219,6 +225,14 @@ func (opts *conformOptions) check() error {
 	if err := opts.report.check(); err != nil {
 		return err
 	}
+	switch {
+	case opts.maxFailures < 0:
+		return fmt.Errorf("--max-failures %d: want 0 or more", opts.maxFailures)
+	case opts.failFast && opts.maxFailures > 1:
+		return fmt.Errorf("--fail-fast ends the run after 1 failed case, and --max-failures after %d: give one of them", opts.maxFailures)
+	case opts.failFast:
+		opts.maxFailures = 1
+	}
 	if !opts.selfTest {
 		return nil
 	}
@@ -226,7 +240,7 @@ func (opts *conformOptions) check() error {
 	for _, name := range []string{
 		"golden", "assertion", "match", "concurrency", "frontend", "model", "print-plan", "expectations", "update-expectations",
 		"suite", "engine-command", "engine-address", "engine-env", "frontend-env", "frontend-command", "frontend-url", "frontend-handshake", "keep-alive",
-		"connect-timeout", "idle-timeout", "golden-timeout", "enforce",
+		"connect-timeout", "idle-timeout", "golden-timeout", "enforce", "max-failures", "fail-fast",
 	} {
 		if opts.given.Changed(name) {
 			return fmt.Errorf("--self-test has no use for --%s", name)
@@ -247,6 +261,14 @@ func (opts *conformOptions) inputFlags() []string {
 	} {
 		if flag.value != flag.fallback {
 			flags = append(flags, flag.name, flag.value)
+		}
+	}
+	for _, limit := range []struct {
+		name  string
+		value time.Duration
+	}{{"connect-timeout", opts.timeouts.Connect}, {"idle-timeout", opts.timeouts.Idle}, {"golden-timeout", opts.timeouts.Golden}} {
+		if opts.given.Changed(limit.name) {
+			flags = append(flags, "--"+limit.name, limit.value.String())
 		}
 	}
 	if opts.model != "" && opts.subject.frontendCommand != "" {

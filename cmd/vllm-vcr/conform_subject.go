@@ -126,11 +126,13 @@ func (opts *subjectOptions) command() conformance.CommandEngine {
 	return conformance.CommandEngine{Template: opts.engineCommand, Grace: opts.engineGrace, PassEnv: opts.engineEnv}
 }
 
-// withDefaults replaces the deadlines that were not set: engines load a model, and a
+// withDefaults replaces the deadlines that were not set: engines that generate load a model, and a
 // frontend in Python takes minutes to import what it needs.
-func (opts *subjectOptions) withDefaults(t conformance.Timeouts) conformance.Timeouts {
+func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conformance.Suite) conformance.Timeouts {
 	fallback := t
 	switch {
+	case suite == conformance.SuiteReplay:
+		fallback = conformance.ReplayTimeouts()
 	case opts.hasEngine():
 		fallback = conformance.EngineTimeouts()
 	case opts.hasFrontend():
@@ -153,7 +155,7 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts) conformance.Tim
 
 // configure makes the runner judge what the flags name.
 func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, suite conformance.Suite, model string, cases []conformance.Case) error {
-	r.Timeouts = opts.withDefaults(r.Timeouts)
+	r.Timeouts = opts.withDefaults(r.Timeouts, suite)
 	r.Subject = conformance.Description{Kind: "player"}
 	if opts.keepAlive {
 		r.KeepAlive = func(at conformance.Attached) { logAttached(env, at) }

@@ -103,6 +103,7 @@ type bar struct {
 
 	mu          sync.Mutex
 	done, wrong int
+	step        string // of what is being done, "" when that is not known
 }
 
 // openBar shows a bar on stderr, and returns the environment that writes everything else above it. The bar is nil, on
@@ -132,10 +133,23 @@ func (b *bar) add(wrong bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.done++
+	b.step = ""
 	if wrong {
 		b.wrong++
 	}
 	if b.screen != nil {
+		b.draw()
+	}
+}
+
+// show tells what is waited for in what is being done.
+func (b *bar) show(step string) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.step = ": " + step; b.screen != nil {
 		b.draw()
 	}
 }
@@ -154,7 +168,7 @@ func (b *bar) close() {
 // now is the name of what is being done, "" when that is not known.
 func (b *bar) now() string {
 	if b.done < len(b.names) {
-		return " " + safetext.Line(b.names[b.done])
+		return " " + safetext.Line(b.names[b.done]+b.step)
 	}
 	return ""
 }

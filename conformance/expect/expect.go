@@ -1,6 +1,7 @@
 package expect
 
 import (
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
@@ -28,6 +29,7 @@ const (
 	CodeExpectPattern    check.Code = "X106" // a pattern cannot be read
 	CodeExpectOutcome    check.Code = "X107" // an outcome is neither fail nor flaky
 	CodeExpectTwice      check.Code = "X108" // a pattern is listed twice
+	CodeExpectCode       check.Code = "X109" // a code cannot be expected
 )
 
 // mayFail tells whether a case may be expected to fail. Stored bytes, their line and
@@ -41,8 +43,8 @@ func mayFail(c check.Case) bool {
 	return c.Suite != check.SuiteSelfTest
 }
 
-// mayBeExpected tells whether a failure may be expected: not what kept the case from
-// being judged, which says nothing about the subject.
+// mayBeExpected tells whether a failure may be expected without its code being named: not what kept the case from
+// being judged.
 func mayBeExpected(f check.Failure) bool {
 	switch f.Code[:min(1, len(f.Code))] {
 	case "", "I", "L", "P", "R", "X":
@@ -50,6 +52,18 @@ func mayBeExpected(f check.Failure) bool {
 	}
 	return f.Code != check.CodeEngineSessionLost
 }
+
+// mayBeNamed tells whether a code may be expected by its name: that of an assertion, or of what a subject did that kept a case
+// from being judged. A golden that cannot be fetched, or a command that does not start, says nothing of the subject.
+func mayBeNamed(code check.Code) bool {
+	switch code {
+	case check.CodeNoHandshake, check.CodeEngineEnded, check.CodeSilence, check.CodeDeadline, check.CodeHandshake:
+		return true
+	}
+	return aCode().MatchString(string(code)) && mayBeExpected(check.Failure{Code: code})
+}
+
+var aCode = lazyregexp.New(`^[A-Z][0-9]{3}$`)
 
 // Expectation says that cases are known to fail.
 type Expectation = check.Expectation

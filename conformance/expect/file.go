@@ -21,6 +21,7 @@ func Rules() []tomlfile.Rule {
 		{Code: string(CodeExpectPattern), Text: "a pattern is one that can match the name of a case"},
 		{Code: string(CodeExpectOutcome), Text: "outcome is fail or flaky"},
 		{Code: string(CodeExpectTwice), Text: "no pattern is listed twice"},
+		{Code: string(CodeExpectCode), Text: "codes are those of failures of the subject, or R004 to R007 or R010"},
 	}
 }
 
@@ -70,6 +71,13 @@ func readExpectation(t *tomlfile.Table) check.Expectation {
 		Reason:  t.Required("reason", string(CodeExpectMissing)),
 		Issue:   t.Required("issue", string(CodeExpectMissing)),
 		Expires: t.Date("expires"),
+	}
+	for _, text := range t.Strings("codes") {
+		code := check.Code(text)
+		if one.Codes = append(one.Codes, code); !mayBeNamed(code) {
+			report(t, CodeExpectCode, "codes", fmt.Sprintf("code %q cannot be expected", text),
+				"name the code of a failed check, such as F001, or R004, R005, R006, R007 or R010 for a subject that hangs, ends or does not follow the handshake")
+		}
 	}
 	if _, err := ParsePattern(one.Pattern); err != nil && one.Pattern != "" {
 		report(t, CodeExpectPattern, "pattern", err.Error(), `write the name of a case, such as 0.33/multiturn-s7/fidelity-index-1, "*" for any text, "**" for any components`)

@@ -102,7 +102,8 @@ func (j *Judge) about(c check.Case) []rule {
 
 // covers tells whether the failure is one that was expected.
 func (r rule) covers(f check.Failure) bool {
-	return mayBeExpected(f) && (r.pattern.request < 0 || r.pattern.request == f.Request)
+	named := slices.Contains(r.Codes, f.Code)
+	return (named || len(r.Codes) == 0 && mayBeExpected(f)) && (r.pattern.request < 0 || r.pattern.request == f.Request)
 }
 
 // Apply turns the verdict on a case into the one by the expectations. A case whose
@@ -110,14 +111,16 @@ func (r rule) covers(f check.Failure) bool {
 // expectation is stale is [XPass]. A failure that nobody expected weighs most.
 func (j *Judge) Apply(result check.Result) check.Result {
 	rules := j.about(result.Case)
-	if len(rules) == 0 || result.Verdict != check.Fail && result.Verdict != check.Pass {
+	if len(rules) == 0 || result.Verdict != check.Fail && result.Verdict != check.Pass && result.Verdict != check.Error {
 		return result
 	}
 	decisive, covered := cover(rules, result.Failures)
 	if !covered {
 		return result
 	}
-	if stale := staleOf(rules, result.Failures); len(stale) > 0 {
+	// A case that broke off does not show that anything passes.
+	brokeOff := slices.ContainsFunc(result.Failures, func(f check.Failure) bool { return !mayBeExpected(f) })
+	if stale := staleOf(rules, result.Failures); len(stale) > 0 && !brokeOff {
 		result.Verdict, result.Expected = check.XPass, &stale[0].Expectation
 		for _, r := range stale {
 			result.Failures = append(slices.Clone(result.Failures), r.stale())

@@ -16,7 +16,7 @@ import (
 const maxRequestEntries = 3
 
 // expectKeys is the order of the keys of an entry.
-var expectKeys = []string{"pattern", "outcome", "reason", "issue", "expires"}
+var expectKeys = []string{"pattern", "outcome", "codes", "reason", "issue", "expires"}
 
 // Updated is a file of expectations after a run.
 type Updated struct {
@@ -148,7 +148,7 @@ func (u *updater) patternsFor(result check.Result, rules []rule) []string {
 			continue
 		}
 		if !mayBeExpected(f) {
-			u.note("%s could not be judged to its end (%s), so nothing of it is expected", name, f.Code)
+			u.note("%s could not be judged to its end (%s), so no entry is added: if that is known, write one with codes = [%q]", name, f.Code, f.Code)
 			return nil
 		}
 		pattern := fmt.Sprintf("%s/%s%d", name, requestPrefix, f.Request)

@@ -19,6 +19,8 @@ func endFaults(s *scene) []Fault {
 			code: code, request: anywhere, position: anywhere, says: append(parts, " open: request "), alone: at,
 		})
 	}
+	unanswered := nowhere(check.CodeUtility, "utility call is_sleeping was not answered within ")
+	unanswered = unanswered.in("utility_output")
 	dead := [][]byte{[]byte(protocol.EngineDead)}
 	dies := func(message) ([]message, error) { return nil, errDies }
 	return []Fault{
@@ -48,12 +50,29 @@ func endFaults(s *scene) []Fault {
 			wire: on(output, func(_ int, m message) ([]message, error) { return nothing(m) }),
 		},
 		{
+			Name: "call-unanswered", Says: "the engine does not answer a utility call", red: only(conformance.Fidelity, unanswered), waits: idle,
+			wire: s.unanswered,
+		},
+		{
 			Name: "silent-in-stream", Says: "the engine falls silent in the middle of a stream",
 			red: open(check.CodeSilence, middle, "no output for "), waits: idle,
 			wire: func(s *scene) tamper {
 				return silentAfter(s, func(o *spoken) { o.held = true })
 			},
 		},
+	}
+}
+
+// unanswered drops the answers to utility calls.
+func (s *scene) unanswered(*scene) tamper {
+	at := s.field("EngineCoreOutputs", "utility_output")
+	return func(m message) ([]message, error) {
+		if m.to == output {
+			if root, err := parse(m.frames[0]); err == nil && at < len(root.items) && !root.items[at].isNil() {
+				return nil, nil
+			}
+		}
+		return faithful(m)
 	}
 }
 

@@ -11,7 +11,7 @@ func frameFaults(s *scene) []Fault {
 	index := nowhere(check.CodeEngineIndex, "message ")
 	index = index.in("engine_index").compares("0", "1")
 	index.inFrame = true
-	call := nowhere(replay.CodeUtility, "is_sleeping")
+	call := nowhere(check.CodeUtility, "is_sleeping")
 	call = call.in("utility_output.call_id").compares("1", "424242")
 	call.inFrame = true
 	instead := func(name, says string, code conformance.Code, frames func(message []byte) [][]byte) Fault {
@@ -56,7 +56,7 @@ func frameFaults(s *scene) []Fault {
 }
 
 func failedCall() want {
-	w := nowhere(replay.CodeUtility, "is_sleeping")
+	w := nowhere(check.CodeUtility, "is_sleeping")
 	w.inFrame, w.path, w.actual = true, "utility_output.failure_message", "method failed: no"
 	return w
 }

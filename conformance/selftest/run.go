@@ -273,7 +273,7 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 		}
 	}
 	runner := cfg.runner(conformance.Runner{
-		Store: shelf{[]stored{golden, t.scene.framed.stored, heard}, cfg.Store}, Timeouts: limits, Log: cfg.Log,
+		Store: shelf{[]stored{golden, t.scene.framed.stored, heard}, cfg.Store}, Timeouts: limits, Log: cfg.Log, EveryCase: true,
 		Engine: func(opt player.Options) (conformance.Subject, error) { return t.engine(opt, p.ownTime) },
 	})
 	report := runner.Run(ctx, cases)

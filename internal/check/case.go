@@ -80,6 +80,15 @@ type RealFrontend struct {
 	ModelDir string
 }
 
+// UsesSubject tells whether a case asks something of what is under test, which those do not that only read a golden.
+func (c Case) UsesSubject() bool {
+	switch c.Assertion {
+	case "", Integrity, SameLine, Provenance, Frames:
+		return false
+	}
+	return true
+}
+
 // NeedsGolden tells whether a case reads its golden.
 func NeedsGolden(c Case) bool { return c.Skip == "" && c.Golden.ID != "" }
 
@@ -90,6 +99,9 @@ type Result struct {
 	Failures []Failure
 	// Note says what a skipped case lacks, or what else is worth knowing.
 	Note string
+	// Needs is what a skipped case could not be made without, and a user can set: "set VLLM_SERVER_DEV_MODE=1". The verdict
+	// of the run warns of it.
+	Needs string
 	// Asserted counts what was compared: streams, keys, bytes' digests. A case
 	// that passes has compared at least one.
 	Asserted int
@@ -109,8 +121,11 @@ type Expectation struct {
 	Pattern string
 	// Outcome is what is expected: [Fail] always, [Flaky] now and then.
 	Outcome Verdict
-	Reason  string
-	Issue   string // where it is followed up: an URL or a number
+	// Codes, unless empty, are the only codes that are expected. What keeps a case from being judged, such as R006, is expected
+	// only if it is among them.
+	Codes  []Code
+	Reason string
+	Issue  string // where it is followed up: an URL or a number
 	// Expires is the first day on which the expectation no longer holds, its midnight
 	// in UTC, zero for never.
 	Expires time.Time

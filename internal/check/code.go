@@ -56,6 +56,7 @@ const (
 	CodePin          Code = "F012" // the golden's streams are not those that were registered
 	CodeCount        Code = "F013" // the golden has other counts than registered
 	CodeReplayDigest Code = "F014" // the replayed streams have another digest
+	CodeUtility      Code = "F015" // a utility call is not answered, or not as a real engine does
 	CodeLayout       Code = "F016" // a message is not exactly what the line's profile declares
 )
 

@@ -3,6 +3,7 @@ package check
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Failure is one thing that a case found wrong.
@@ -73,6 +74,7 @@ type Outcome struct {
 	Asserted int
 	Tokens   int
 	Note     string
+	Needs    string // see [Result]
 }
 
 // InfraError marks an error around the subject.
@@ -111,6 +113,11 @@ func AboutMessage(err error, place Failure) error { return MessageError{err, pla
 func (e MessageError) Error() string { return e.Err.Error() }
 
 func (e MessageError) Unwrap() error { return e.Err }
+
+// Unanswered is the error of a utility call that got no answer: each utility call of a real engine gets one, be it a failure.
+func Unanswered(call string, within time.Duration) error {
+	return WithCode(CodeUtility, fmt.Errorf("utility call %s was not answered within %v: an engine answers every call, an unknown one with a failure", call, within))
+}
 
 // FailureOf makes an error a failure, with the places it is about.
 func FailureOf(err error) Failure {

@@ -3,6 +3,8 @@ package check
 import (
 	"fmt"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 )
 
 // Counts are how many cases had each verdict; those that none had are left out.
@@ -13,7 +15,9 @@ type Judged struct {
 	Line, Tag, Golden string
 	Gating            bool
 	Verdict           Verdict
-	Infra             bool // an error whose cause lies around the subject
+	Infra             bool   // an error whose cause lies around the subject
+	Code              Code   // of what kept an [Error] from being judged
+	Needs, Check      string // see [Result]; the check is named in the warning
 	Asserted, Tokens  int
 }
 
@@ -34,6 +38,9 @@ type tally struct {
 	LineSummary
 	infra  bool   // all errors lie around the subject
 	golden string // the last one counted
+	codes  []Code // of the errors
+	checks []string
+	needs  []string // what the checks, in the same order, could not be made without
 }
 
 // Summary is what the cases of a run, or of several that are merged, come to.
@@ -75,6 +82,12 @@ func (l *tally) add(c Judged) {
 	l.Asserted += c.Asserted
 	l.Tokens += c.Tokens
 	l.infra = l.infra && (c.Verdict != Error || c.Infra)
+	if c.Verdict == Error {
+		l.codes = append(l.codes, c.Code)
+	}
+	if c.Needs != "" {
+		l.checks, l.needs = append(l.checks, c.Check), append(l.needs, c.Needs)
+	}
 	if c.Golden != l.golden {
 		l.Goldens++
 		l.golden = c.Golden
@@ -97,11 +110,15 @@ func (l *tally) judge() {
 // judge derives the verdict and the exit code. A failure of the subject weighs more
 // than one around it, and both more than having asserted nothing.
 func (s *Summary) judge(lines []*tally, ofRun int) {
-	var failed, stale, infra, vacuous, other []string
+	var failed, broken, stale, infra, vacuous, other []string
 	gates, asserted := 0, 0
+	var causes []Code
 	for _, l := range lines {
 		asserted += l.Asserted
 		bad := l.Verdict == Fail || l.Verdict == Error
+		if l.Gating && l.Verdict == Error {
+			causes = append(causes, l.codes...)
+		}
 		switch {
 		case !l.Gating && bad:
 			other = append(other, l.Line)
@@ -110,6 +127,8 @@ func (s *Summary) judge(lines []*tally, ofRun int) {
 			infra = append(infra, l.Line)
 		case bad && l.Counts[Fail]+l.Counts[Error] == 0:
 			stale = append(stale, l.Line)
+		case bad && l.Verdict == Error:
+			broken = append(broken, l.Line)
 		case bad:
 			failed = append(failed, l.Line)
 		case l.Asserted == 0:
@@ -127,12 +146,19 @@ func (s *Summary) judge(lines []*tally, ofRun int) {
 	switch {
 	case len(failed) > 0:
 		conclude(Fail, ExitFail, "does not conform on", failed)
+		if len(broken) > 0 {
+			s.Reason += ", and could not be judged on " + strings.Join(broken, ", ") + becauseOf(causes)
+		}
+	case len(broken) > 0:
+		conclude(Fail, ExitFail, "could not be judged on", append(broken, infra...))
+		s.Reason += becauseOf(causes)
 	case len(stale) > 0:
 		conclude(Fail, ExitFail, "passes what is expected to fail on", stale)
 	case ofRun > 0:
 		conclude(Fail, ExitFail, "the expectations do not hold", nil)
 	case len(infra) > 0:
 		conclude(Error, ExitInfra, "could not be judged on", infra)
+		s.Reason += becauseOf(causes)
 	case len(vacuous) > 0:
 		conclude(Error, ExitVacuous, "asserted nothing on", vacuous)
 	case asserted == 0:
@@ -148,4 +174,48 @@ func (s *Summary) judge(lines []*tally, ofRun int) {
 	if len(other) > 0 {
 		s.Reason += " (red but not gating: " + strings.Join(other, ", ") + ")"
 	}
+	for _, l := range lines {
+		for i, needs := range l.needs {
+			s.Reason += fmt.Sprintf(" (warning: %s of %s was not checked: %s)", l.checks[i], l.Line, needs)
+		}
+	}
+}
+
+// becauseOf says what kept cases from being judged, by their codes: ": the engine ended (R005, 3 cases)".
+func becauseOf(codes []Code) string {
+	var once []Code
+	counts := map[Code]int{}
+	for _, code := range codes {
+		if counts[code]++; counts[code] == 1 && code != "" {
+			once = append(once, code)
+		}
+	}
+	var parts []string
+	for _, code := range once {
+		text, known := causes[code]
+		if !known {
+			text = "see the report"
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s, %s)", text, code, plural.Count(counts[code], "case")))
+	}
+	if parts == nil {
+		return ""
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+// causes say in a few words what kept a case from being judged.
+var causes = map[Code]string{
+	CodeFetch:             "a golden could not be fetched",
+	CodeGolden:            "a golden could not be read",
+	CodeStart:             "the engine could not be started",
+	CodeNoHandshake:       "no handshake in time",
+	CodeEngineEnded:       "the engine ended",
+	CodeSilence:           "no output in time",
+	CodeDeadline:          "a case took too long",
+	CodeNotRun:            "the run was interrupted",
+	CodeFrontend:          "the frontend could not be started, or ended",
+	CodeHandshake:         "the handshake was not that of an engine",
+	CodeEngineFlood:       "the engine sends without end",
+	CodeEngineSessionLost: "the engine was lost before",
 }

@@ -100,6 +100,7 @@ type Case struct {
 	Tokens       int                   `json:"tokens"`
 	DurationMs   float64               `json:"duration_ms,omitempty"`
 	Note         string                `json:"note,omitempty"`
+	Needs        string                `json:"needs,omitempty"` // what has to be set for the case not to be skipped
 	Failures     []conformance.Failure `json:"failures,omitempty"`
 	Expected     *Expectation          `json:"expected,omitempty"`
 	Repeat       string                `json:"repeat,omitempty"` // the command that runs the case alone

@@ -44,7 +44,10 @@ func Merge(documents []Named) (*Document, error) {
 	for i, c := range cases {
 		judged[i] = check.Judged{
 			Line: c.Line, Tag: c.Tag, Golden: c.Golden, Gating: c.Gating, Verdict: c.Verdict, Infra: c.Infra,
-			Asserted: c.Asserted, Tokens: c.Tokens,
+			Asserted: c.Asserted, Tokens: c.Tokens, Needs: c.Needs, Check: c.Check,
+		}
+		if n := len(c.Failures); n > 0 {
+			judged[i].Code = c.Failures[n-1].Code
 		}
 	}
 	merged.conclude(check.Summarise(judged, len(merged.Problems)))

@@ -71,7 +71,7 @@ func (m Meta) caseOf(r *conformance.Result, flags []string) Case {
 		Name: r.Case.Name(), Line: r.Case.Line.Name, Tag: r.Case.Line.Tag, Suite: r.Case.Suite, Golden: g.ID,
 		Assertion: r.Case.Assertion, Verdict: r.Verdict, Gating: r.Case.Gating, Infra: r.Infra,
 		Location: r.Location, Entry: r.Case.Entry, SHA256: g.SHA256, TokensSHA256: g.TokensSHA256,
-		Asserted: r.Asserted, Tokens: r.Tokens, DurationMs: milliseconds(r.Duration), Note: r.Note,
+		Asserted: r.Asserted, Tokens: r.Tokens, DurationMs: milliseconds(r.Duration), Note: r.Note, Needs: r.Needs,
 		Failures: slices.Clone(r.Failures),
 	}
 	c.File, c.FileLine = m.place(r.Case)

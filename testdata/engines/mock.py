@@ -285,6 +285,8 @@ class Engine:
             self.step()
 
     def answer(self, client, call_id, method, args):
+        if self.fault == "deaf-to-calls" or (self.fault == "deaf-to-a-call" and method == "reset_mm_cache"):
+            return None
         if method == "reset_prefix_cache":
             self.cached.clear()
         if method in UTILITIES and not (self.fault == "failing-utility" and method == "reset_mm_cache"):

@@ -225,6 +225,43 @@ func (p *Process) Patience(ctx context.Context, d time.Duration, cause error) (c
 	return ctx, func() { cancel(context.Canceled) }
 }
 
+// WatchSilence calls silent, once, when heard has not changed for d: for who counts what a process sends, and takes it for hung
+// when nothing comes. The time in which its group had no processor does not count, as in Patience. The silence is
+// noticed up to a tenth of d late. Nothing is called after ctx has ended.
+func (p *Process) WatchSilence(ctx context.Context, d time.Duration, heard func() uint64, silent func()) {
+	go watchSilence(ctx, d, heard, func() time.Duration { return groupWaited(p.Pid()) }, time.After, silent)
+}
+
+// watchSilence looks twenty times within d, and asks how long the group has waited for a processor only while nothing comes:
+// to ask costs milliseconds.
+func watchSilence(
+	ctx context.Context, d time.Duration, heard func() uint64, waited func() time.Duration, after func(time.Duration) <-chan time.Time, silent func(),
+) {
+	every := max(d/20, time.Millisecond)
+	count, quiet, uncounted := heard(), time.Duration(0), time.Duration(0)
+	for before := time.Duration(-1); ; { // what the group has waited until the last look, -1 when that was not asked
+		select {
+		case <-ctx.Done():
+			return
+		case <-after(every):
+		}
+		if now := heard(); now != count {
+			count, quiet, uncounted, before = now, 0, 0, -1
+			continue
+		}
+		starved, now := time.Duration(0), waited()
+		if before >= 0 && uncounted < mostStarved*d {
+			starved = min(max(now-before, 0), every)
+		}
+		before = now
+		quiet, uncounted = quiet+every-starved, uncounted+starved
+		if quiet >= d {
+			silent()
+			return
+		}
+	}
+}
+
 // ExitError is the end of a process, as an error: for whoever needed it alive.
 type ExitError struct {
 	// Name and Command say which process it was; Command is its argument list, the program first.

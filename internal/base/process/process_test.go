@@ -69,6 +69,47 @@ func TestStopWaitsForTheStarved(t *testing.T) {
 	wantEverybodyGone(t, stdout)
 }
 
+// TestWatchSilence drives the watch look by look: what is heard starts it anew, and what the group waited for a processor
+// does not count.
+func TestWatchSilence(t *testing.T) {
+	const d = 20 * time.Second // a look is a second
+	tests := []struct {
+		name    string
+		heardAt int                          // the look at which something came
+		waited  func(look int) time.Duration // what the group had waited for a processor by then
+		looks   int                          // until it is silent
+	}{
+		{"silent from the beginning", 0, func(int) time.Duration { return 0 }, 20},
+		{"heard of once", 15, func(int) time.Duration { return 0 }, 35},
+		{"half the time without a processor", 0, func(look int) time.Duration { return time.Duration(look) * time.Second / 2 }, 39},
+		{"never a processor", 0, func(look int) time.Duration { return time.Duration(look) * time.Second }, 1 + 8*20 + 19},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			looks, silent := 0, false
+			heard := func() uint64 {
+				if test.heardAt > 0 && looks >= test.heardAt {
+					return 1
+				}
+				return 0
+			}
+			after := func(every time.Duration) <-chan time.Time {
+				if every != time.Second {
+					t.Fatalf("it looks every %v", every)
+				}
+				looks++
+				now := make(chan time.Time, 1)
+				now <- time.Time{}
+				return now
+			}
+			watchSilence(t.Context(), d, heard, func() time.Duration { return test.waited(looks) }, after, func() { silent = true })
+			if !silent || looks != test.looks {
+				t.Errorf("silent: %v, after %d looks, want %d", silent, looks, test.looks)
+			}
+		})
+	}
+}
+
 func TestStopTerminatesFirst(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `trap "echo closing >&2; exit 7" TERM; sleep 600 & echo ready; wait`)
 	p, stdout := startPiped(t, cmd, Options{Grace: time.Hour})

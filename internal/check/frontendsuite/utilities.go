@@ -60,7 +60,7 @@ func (k *frontendCase) utilities() {
 		k.AddNote("no route " + strings.Join(slices.Compact(absent), ", "))
 	}
 	if len(own) == 0 && len(made) == 0 {
-		k.Asserted = 0
+		k.Asserted, k.Needs = 0, "if the frontend has administrative routes, start it with VLLM_SERVER_DEV_MODE=1"
 		return
 	}
 	if len(own) > 0 {
@@ -136,6 +136,7 @@ func (k *frontendCase) lora() {
 	}
 	if a.Status >= 400 && a.Status < 500 {
 		k.Asserted = 0
+		k.Needs = "if the frontend has LoRA, start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + path
 		k.AddNote(fmt.Sprintf("no adapters at run time: POST /v1/load_lora_adapter: status %d: %s", a.Status, excerpt(string(a.Body))))
 		return
 	}

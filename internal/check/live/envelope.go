@@ -175,7 +175,11 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 		return nil, l.s.Explain(err)
 	}
 	for l.calls[id] == nil {
-		if err := l.receive(); err != nil {
+		if err := l.receive(); check.CodeOf(err) == check.CodeSilence {
+			l.fail(method, check.Failed(check.CodeUtility, "%v", check.Unanswered(method, l.s.Limits.Idle)).
+				Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
+			return nil, errUnanswered
+		} else if err != nil {
 			return nil, fmt.Errorf("%w; the call of %s is not answered", err, method)
 		}
 	}

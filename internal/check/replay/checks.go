@@ -59,7 +59,7 @@ var assertions = []suite.Entry[judge]{
 		check.CodePin:          "the golden's streams are not those that were registered",
 		check.CodeCount:        "the golden has other counts than registered",
 		check.CodeReplayDigest: "the replayed streams have another digest",
-		CodeUtility:            "a utility call is not answered as a real engine does",
+		check.CodeUtility:      "a utility call is not answered as a real engine does",
 		check.CodeLayout:       "a message is not exactly of the line's layout",
 	}), Judge: fidelity},
 	{Name: check.Wire, Titles: suite.Titles{

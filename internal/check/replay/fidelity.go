@@ -185,7 +185,7 @@ type Replaying struct {
 	surplus int              // outputs beyond what was asked for
 	indexes map[int]int      // the engine indexes of messages, and the first message that had each
 	Frames  int              // messages received
-	Quiet   *time.Timer      // ends the replay when nothing comes
+	Quiet   *sut.Silence     // ends the replay when nothing comes
 	Layout  *LayoutCheck     // of every message; nil for an engine that takes its time from us
 
 	invariant  *invariant.Engine // what must hold of every engine
@@ -237,7 +237,8 @@ func (s *Replaying) Close() {
 	defer stop()
 	err := s.Front.Abort(0, open...)
 	if err == nil {
-		s.Quiet = time.NewTimer(s.Limits.Idle)
+		s.Quiet = s.WatchSilence(func() {})
+		defer s.Quiet.Stop()
 		err = s.barrier(ctx)
 	}
 	if err != nil {
@@ -250,7 +251,7 @@ func (s *Replaying) Close() {
 func (s *Replaying) replay(streams []*Stream, concurrency int) error {
 	ctx, stop := context.WithCancelCause(s.Context)
 	defer stop(nil)
-	s.Quiet = time.AfterFunc(s.Limits.Idle, func() {
+	s.Quiet = s.WatchSilence(func() {
 		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", s.Limits.Idle))))
 	})
 	defer s.Quiet.Stop()
@@ -358,7 +359,7 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 	if err != nil {
 		return 0, s.Undecodable(err)
 	}
-	s.Quiet.Reset(s.Limits.Idle)
+	s.Quiet.Heard()
 	s.noteIndex()
 	for i := range s.outputs.Outputs {
 		ended += s.deliver(&s.outputs.Outputs[i])
@@ -418,7 +419,10 @@ func (s *Replaying) barrier(ctx context.Context) error {
 	s.lastCall = id
 	s.keepAsked(nil)
 	for {
-		if _, err := s.Receive(ctx); err != nil {
+		if _, err := s.Receive(ctx); check.CodeOf(err) == check.CodeSilence {
+			return check.AboutMessage(check.Unanswered(sut.LastCall, s.Limits.Idle), check.Failed("", "").
+				Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
+		} else if err != nil {
 			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, sut.LastCall)
 		}
 		if u := s.outputs.Utility; u != nil && u.CallID >= id {
@@ -467,9 +471,6 @@ func (r *refusals) explain(streams []*Stream) {
 	}
 }
 
-// CodeUtility is of a utility call that is not answered as a real engine does.
-const CodeUtility check.Code = "F015"
-
 // Placed says which request an error is about, if only one was open.
 func Placed(sent []*Stream, err error) error {
 	var open *Stream
@@ -504,7 +505,7 @@ func (s *Replaying) Answered(u *protocol.UtilityOutput, id uint64) error {
 	wrong := func(field string, expected, actual any, format string, args ...any) error {
 		place := check.Failed("", "").Within(s.Frames, "EngineCoreOutputs.utility_output."+field).Compared(expected, actual)
 		text := fmt.Sprintf(format, args...)
-		return check.WithCode(CodeUtility, check.AboutMessage(fmt.Errorf("message %d: utility call %d (%s): %s", s.Frames, id, sut.LastCall, text), place))
+		return check.WithCode(check.CodeUtility, check.AboutMessage(fmt.Errorf("message %d: utility call %d (%s): %s", s.Frames, id, sut.LastCall, text), place))
 	}
 	switch {
 	case u.CallID != id:

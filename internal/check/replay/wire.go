@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
@@ -90,7 +89,7 @@ func (w *WireReplay) All() error {
 	ctx, stop := context.WithCancelCause(w.Replaying.Context)
 	defer stop(nil)
 	w.ctx = ctx
-	w.Quiet = time.AfterFunc(w.Limits.Idle, func() {
+	w.Quiet = w.WatchSilence(func() {
 		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no message for %v", w.Limits.Idle))))
 	})
 	defer w.Quiet.Stop()
@@ -237,7 +236,7 @@ func (w *WireReplay) poke() error {
 		if err != nil {
 			return err
 		}
-		w.Quiet.Reset(w.Limits.Idle)
+		w.Quiet.Heard()
 		if len(frames) == 1 && string(frames[0]) == protocol.EngineDead {
 			return protocol.ErrEngineDead
 		}

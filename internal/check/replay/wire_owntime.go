@@ -3,9 +3,9 @@ package replay
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -48,6 +48,10 @@ func wireInOwnTime(ctx context.Context, e *sut.Env, g *check.Golden, c check.Cas
 		s.impossible = append(s.impossible, s.invariant.Rest()...)
 	}
 	s.addImpossible(&f, append(s.ready, s.impossible...))
+	if wrong := (check.MessageError{}); errors.As(err, &wrong) {
+		f.Fail(check.FailureOf(err))
+		err = nil
+	}
 	return f, err
 }
 
@@ -103,7 +107,7 @@ func (o *ownTime) all() error {
 	ctx, stop := context.WithCancelCause(o.Context)
 	defer stop(nil)
 	o.ctx = ctx
-	o.Quiet = time.AfterFunc(o.Limits.Idle, func() {
+	o.Quiet = o.WatchSilence(func() {
 		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no message for %v", o.Limits.Idle))))
 	})
 	defer o.Quiet.Stop()
@@ -131,7 +135,7 @@ func (o *ownTime) all() error {
 	if err := o.Front.SendRaw(0, []byte{protocol.TypeUtility}, protocol.AppendUtilityCall(nil, call)); err != nil {
 		return o.brokenOff(err, nil)
 	}
-	return o.receiveUntil(func() bool { return o.answers[FirstPoke] != nil }, fmt.Sprintf("utility call %d (%s)", FirstPoke, sut.LastCall))
+	return o.receiveUntil(func() bool { return o.answers[FirstPoke] != nil }, fmt.Sprintf("%d (%s)", FirstPoke, sut.LastCall))
 }
 
 // await waits until what the real engine had done before its message of this index is done: requests have ended and calls
@@ -152,7 +156,7 @@ func (o *ownTime) await(place int, aborted []*wireRequest, line int) error {
 			if err != nil {
 				return err
 			}
-			what := fmt.Sprintf("utility call %d (%s)", call.CallID, call.Method)
+			what := fmt.Sprintf("%d (%s)", call.CallID, call.Method)
 			if err := o.receiveUntil(func() bool { return o.answers[call.CallID] != nil }, what); err != nil {
 				return err
 			}
@@ -171,8 +175,12 @@ func (o *ownTime) await(place int, aborted []*wireRequest, line int) error {
 func (o *ownTime) receiveUntil(happened func() bool, call string) error {
 	for !happened() {
 		if _, err := o.Receive(o.ctx); err != nil {
-			if call != "" {
-				err = fmt.Errorf("%w; %s was not answered", err, call)
+			switch {
+			case call != "" && check.CodeOf(err) == check.CodeSilence:
+				err = check.AboutMessage(check.Unanswered(call, o.Limits.Idle), check.Failed("", "").
+					Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
+			case call != "":
+				err = fmt.Errorf("%w; utility call %s was not answered", err, call)
 			}
 			return o.brokenOff(err, o.streams[:o.sent])
 		}

@@ -71,7 +71,9 @@ type sharing struct {
 	key     string
 	session *Session
 	err     error
-	state   any // what the suite that opened the session keeps with it
+	user    string // the case that used it last
+	lostIn  string // the case that lost it, empty when it was lost between two
+	state   any    // what the suite that opened the session keeps with it
 }
 
 // Share returns the session of a key, and opens it for the first case that asks.
@@ -79,27 +81,38 @@ type sharing struct {
 func (e *Env) Share(key string, open func() (*Session, error)) (*Session, error) {
 	if e.sharing == nil || e.sharing.key != key {
 		e.release()
-		e.sharing = &sharing{key: key}
+		e.sharing = &sharing{key: key, user: e.Case}
 		e.sharing.session, e.sharing.err = open()
 		return e.sharing.session, e.sharing.err
 	}
 	if e.sharing.err != nil {
-		return nil, lostBefore(e.sharing.err)
+		e.sharing.lostIn = e.sharing.user
+		return nil, e.lostBefore(e.sharing.err)
 	}
 	s := e.sharing.session
-	if s.Lost == nil && s.Context.Err() != nil {
+	if s.Lost != nil {
+		e.sharing.lostIn = e.sharing.user
+	} else if s.Context.Err() != nil {
 		s.Lost = context.Cause(s.Context)
 	}
 	if s.Lost != nil {
-		return nil, lostBefore(s.Lost)
+		return nil, e.lostBefore(s.Lost)
 	}
+	e.sharing.user = e.Case
 	return s, nil
 }
 
-// lostBefore is the error of a case that comes after the engine was lost. The
-// reason is told once, by the case that saw it.
-func lostBefore(reason error) error {
-	err := check.WithCode(check.CodeEngineSessionLost, fmt.Errorf("the engine was lost before this case: %s", check.FirstLine(reason)))
+// LostError is the error of a case that comes after the engine was lost.
+type LostError struct {
+	Reason string
+	// In is the case that lost it, empty when it was lost between two.
+	In string
+}
+
+func (e *LostError) Error() string { return "the engine was lost before this case: " + e.Reason }
+
+func (e *Env) lostBefore(reason error) error {
+	err := check.WithCode(check.CodeEngineSessionLost, &LostError{check.FirstLine(reason), e.sharing.lostIn})
 	if infra := (check.InfraError{}); errors.As(reason, &infra) {
 		return check.Infra(err)
 	}

@@ -49,6 +49,11 @@ type CommandEngine struct {
 // machine needs a dozen seconds.
 const DefaultGrace = 30 * time.Second
 
+// ReplayTimeouts are for engines that play recordings: they load no model, and their answers are there.
+func ReplayTimeouts() Timeouts {
+	return Timeouts{Connect: time.Minute, Idle: time.Minute, Golden: 10 * time.Minute}
+}
+
 // EngineTimeouts are for engines that load a model, and that prepare themselves at
 // the first request of a kind: a CPU engine of vLLM needs a minute to start and half
 // a minute for its first log-probabilities.

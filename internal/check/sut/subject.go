@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -77,6 +78,9 @@ type Env struct {
 	Heard  func(line string, c Conversation)
 	Wanted func(line string) bool
 	Kept   Kept // what the cases of a suite share; the suite puts it there
+	// Case is the name of the case that is being judged. Step, unless nil, is told what a subject is waited for.
+	Case string
+	Step func(step string)
 
 	sharing *sharing
 }
@@ -155,14 +159,30 @@ func (e *Env) Start(ctx context.Context, codec *protocol.Codec, opt player.Optio
 // Listen opens the sockets of a session; address is where the engine is to dial,
 // empty for any port.
 func (e *Env) Listen(codec *protocol.Codec, address string) (*Session, error) {
-	front, err := coreclient.Listen(coreclient.Options{
+	s := &Session{Limits: e.Timeouts}
+	var err error
+	s.Front, err = coreclient.Listen(coreclient.Options{
 		Codec: codec, HandshakeAddress: address, Address: dataAddress(address), MaxFrame: maxFrame,
-		HandshakeTimeout: min(e.Timeouts.Connect, mostZMQHandshake),
+		HandshakeTimeout: min(e.Timeouts.Connect, mostZMQHandshake), Step: func(step string) { e.step(s, step) },
 	})
 	if err != nil {
 		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
 	}
-	return &Session{Front: front, Limits: e.Timeouts}, nil
+	return s, nil
+}
+
+// step tells of the handshake. That of our own player takes a moment: only who debugs wants to see it.
+func (e *Env) step(s *Session, step string) {
+	level := slog.LevelDebug
+	if s.Remote || s.HasOwnTime() {
+		level = slog.LevelInfo
+		if e.Step != nil {
+			e.Step(step)
+		}
+	}
+	if e.Log != nil {
+		e.Log.Log(context.Background(), level, "handshake", "step", step, "case", e.Case)
+	}
 }
 
 // mostZMQHandshake bounds what peers of ZeroMQ do in a moment.
@@ -290,6 +310,42 @@ var ErrNotStepped = errors.New("the engine under test does not take its answers 
 const MaxSurplus = 20_000
 
 var ErrFlood = check.WithCode(check.CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", MaxSurplus))
+
+// A Silence watches for the time in which an engine sends nothing.
+type Silence struct {
+	session *Session
+	timer   *time.Timer // nil of a process
+	heard   atomic.Uint64
+	end     context.CancelFunc
+}
+
+// WatchSilence calls silent when the engine has sent nothing for the session's limit. Of a process, the time in which others had
+// the processors does not count.
+func (s *Session) WatchSilence(silent func()) *Silence {
+	w := &Silence{session: s, end: func() {}}
+	command, ok := s.Subject.(*commandSubject)
+	if !ok {
+		w.timer = time.AfterFunc(s.Limits.Idle, silent)
+		return w
+	}
+	var ctx context.Context
+	ctx, w.end = context.WithCancel(s.Context)
+	command.process.WatchSilence(ctx, s.Limits.Idle, w.heard.Load, silent)
+	return w
+}
+
+// Heard notes that the engine has sent something.
+func (w *Silence) Heard() {
+	if w.heard.Add(1); w.timer != nil {
+		w.timer.Reset(w.session.Limits.Idle)
+	}
+}
+
+// Stop ends the watch, and tells whether a timer was running.
+func (w *Silence) Stop() bool {
+	w.end()
+	return w.timer != nil && w.timer.Stop()
+}
 
 // LastCall ends a replay. Every line has it, and it changes nothing.
 const LastCall = "is_sleeping"

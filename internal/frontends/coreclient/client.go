@@ -2,6 +2,7 @@ package coreclient
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,14 @@ type Options struct {
 	Clients int
 	// HandshakeTimeout bounds the ZeroMQ handshake of each connection.
 	HandshakeTimeout time.Duration
+	// Step, unless nil, is told how far Accept is, and what it waits for.
+	Step func(step string)
 }
 
 // Frontend listens for one engine.
 type Frontend struct {
 	codec   *protocol.Codec
+	step    func(string)
 	shake   *zmq.Listener   // ROUTER
 	inputs  []*zmq.Listener // ROUTER, one a client
 	outputs []*zmq.Listener // PULL, one a client
@@ -73,7 +77,10 @@ func Listen(opt Options) (*Frontend, error) {
 	if opt.HandshakeAddress == "" {
 		opt.HandshakeAddress = opt.Address
 	}
-	f := &Frontend{codec: opt.Codec, noFiles: make(chan error, 1)}
+	f := &Frontend{codec: opt.Codec, step: opt.Step, noFiles: make(chan error, 1)}
+	if f.step == nil {
+		f.step = func(string) {}
+	}
 	zopt := zmq.Options{HandshakeTimeout: opt.HandshakeTimeout, MaxFrame: opt.MaxFrame, MaxStranger: protocol.MaxStatus, NoFiles: f.failed}
 	if opt.MaxFrame > 0 {
 		zopt.MaxStranger = min(zopt.MaxStranger, opt.MaxFrame)
@@ -142,17 +149,21 @@ func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
 		case <-accepted:
 		}
 	}()
+	f.step("waiting for HELLO at " + f.Handshake())
 	if err := f.status(ctx); err != nil {
 		return f.engine, fmt.Errorf("waiting for HELLO: %w", err)
 	}
-	for i := range f.inputs {
+	for i, in := range f.inputs {
+		f.step(fmt.Sprintf("engine %d sent HELLO and was sent INIT; waiting for its registration at %s", f.engine.Index, in.Endpoint()))
 		if err := f.registration(ctx, i); err != nil {
 			return f.engine, err
 		}
 	}
+	f.step(fmt.Sprintf("engine %d registered as vLLM %s; waiting for READY", f.engine.Index, cmp.Or(f.engine.Ready.VLLMVersion, "of an unknown version")))
 	if err := f.status(ctx); err != nil {
 		return f.engine, fmt.Errorf("waiting for READY: %w", err)
 	}
+	f.step(fmt.Sprintf("engine %d is ready", f.engine.Index))
 	for i, out := range f.outputs {
 		out.LiftLimit()
 		f.forgetEarly(i)
@@ -238,6 +249,8 @@ func (f *Frontend) receive(ctx context.Context, l *zmq.Listener) (zmq.Delivery, 
 		switch {
 		case err != nil || d.Kind == zmq.Received:
 			return d, err
+		case d.Kind == zmq.Joined && f.engine.Identity == nil:
+			f.step("a process connected to " + f.Handshake() + "; waiting for its HELLO")
 		case d.Kind == zmq.Gone && f.isEngine(d.Peer) && !errors.Is(d.Err, zmq.ErrCrowded):
 			return d, fmt.Errorf("%w: %w", ErrEngineGone, d.Err)
 		}

@@ -36,6 +36,10 @@ func (p *Player) connect(ctx context.Context) error {
 	opt := p.socketOptions(0)
 	opt.MaxFrame = protocol.MaxInit
 	shake, err := zmq.Dial(ctx, p.opt.Handshake, zmq.Dealer, opt)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("handshake: no frontend accepted a connection within %s: start one that listens there and waits for an engine of another process: %w",
+			p.opt.HandshakeTimeout, err)
+	}
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}

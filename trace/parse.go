@@ -85,6 +85,7 @@ type recordParser struct {
 	seen      field
 	keepExtra bool
 	sawMeta   bool
+	sawFrames bool // a key of frames files
 }
 
 // parseRecord fills rec from line, reusing the storage of its slices and
@@ -109,6 +110,9 @@ func (p *recordParser) missing(f field) error {
 	if p.sawMeta {
 		return invalid(name, "missing: a meta line is only allowed first; were traces concatenated?")
 	}
+	if p.sawFrames {
+		return invalid(name, "missing: this line has the raw frames of a message: the file is a frames file, not a trace")
+	}
 	return invalid(name, "missing")
 }
 
@@ -130,6 +134,7 @@ func (p *recordParser) member(key []byte) error {
 // extra consumes the value of an unknown key.
 func (p *recordParser) extra(key []byte) error {
 	p.sawMeta = p.sawMeta || string(key) == "meta"
+	p.sawFrames = p.sawFrames || string(key) == "ch"
 	if !p.keepExtra {
 		return inKey(p.skip(2), key)
 	}

@@ -23,6 +23,7 @@ var acceptCases = []struct{ name, line, reject string }{
 	{"fraction in a count", `{"prompt_tokens":10.0,"output_tokens":1,"ttft_ms":5}`, "prompt_tokens"},
 	{"negative count", `{"prompt_tokens":-1,"output_tokens":1,"ttft_ms":5}`, "prompt_tokens"},
 	{"no prompt_tokens", `{"output_tokens":1,"ttft_ms":5}`, "prompt_tokens: missing"},
+	{"a line of a frames file", `{"t":1,"ch":"input0","dir":"f2e","frames":["AA=="]}`, "prompt_tokens: missing: this line has the raw frames of a message"},
 	{"no output_tokens", `{"prompt_tokens":10,"ttft_ms":5}`, "output_tokens: missing"},
 	{"no ttft_ms", `{"prompt_tokens":10,"output_tokens":1}`, "ttft_ms: missing"},
 	{"ttft_ms null", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":null}`, "ttft_ms"},

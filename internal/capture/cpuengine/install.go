@@ -119,7 +119,9 @@ func (b *build) bootstrap(ctx context.Context) error {
 		return errors.New("no python3 on this machine: install Python 3.10 or newer with its venv module")
 	}
 	b.Progress("make an environment with " + python)
-	if _, err := b.run(ctx, nil, python, "-m", "venv", filepath.Dir(filepath.Dir(b.boot))); err != nil {
+	if _, err := b.run(ctx, nil, python, "-m", "venv", filepath.Dir(filepath.Dir(b.boot))); ctx.Err() != nil {
+		return fmt.Errorf("make an environment with %s: %w", python, err)
+	} else if err != nil {
 		return fmt.Errorf("python3 cannot make an environment: on Debian and Ubuntu, apt-get install python3-venv: %w", err)
 	}
 	return nil

@@ -37,6 +37,9 @@ func TestFrontendSuiteOnAToy(t *testing.T) {
 		t.Errorf("nothing is wrong, and the log has %s", text)
 	}
 	for _, r := range report.Results {
+		if r.Case.Assertion == frontendsuite.RealEngine && r.Verdict == Skip {
+			continue // the manifest is empty
+		}
 		if r.Verdict != Pass || r.Asserted == 0 {
 			t.Errorf("%s: %s (%s), %d asserted: %+v", r.Case.Name(), r.Verdict, r.Note, r.Asserted, r.Failures)
 		}
@@ -168,5 +171,42 @@ func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
 	results := runner.Run(t.Context(), cases).Results
 	if results[0].Verdict != Pass || results[1].Verdict != Skip || !strings.HasSuffix(results[1].Note, "see health") {
 		t.Errorf("%s (%+v), then %s (%s)", results[0].Verdict, results[0].Failures, results[1].Verdict, results[1].Note)
+	}
+}
+
+// A recorded session of a real engine is played to a frontend, which answers as recorded and survives what no player says.
+func TestRealEngineOnToys(t *testing.T) {
+	_, registry := repository(t)
+	tests := []struct {
+		fault string
+		code  Code // empty if it passes
+		says  string
+	}{
+		{"", "", ""},
+		{"loses tokens", frontendsuite.CodeHTTPTokens, "recorded request "},
+		{"dies of real statistics", frontendsuite.CodeHealth, "the frontend serves no more after: "},
+	}
+	for _, test := range tests {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			front := startToy(t, "0.33", test.fault)
+			cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, registry, []Assertion{frontendsuite.RealEngine}, true)
+			limit := 10 * time.Second
+			if test.code == frontendsuite.CodeHealth {
+				limit = 300 * time.Millisecond
+			}
+			runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"}), Frontend: front, Timeouts: Timeouts{Connect: 10 * time.Second, Idle: limit}}
+			r := runner.Run(t.Context(), cases).Results[0]
+			if test.code == "" {
+				if r.Verdict != Pass || r.Asserted < 200 || r.Tokens < 500 || !strings.HasPrefix(r.Note, "152 messages of frames-busy, which answered ") {
+					t.Errorf("%s, %d asserted, %d tokens, %q: %+v", r.Verdict, r.Asserted, r.Tokens, r.Note, r.Failures)
+				}
+				return
+			}
+			found := slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Code == test.code && strings.Contains(f.Message, test.says) })
+			if r.Verdict != Fail || !found {
+				t.Errorf("%s, want %s: %q among %+v", r.Verdict, test.code, test.says, r.Failures)
+			}
+		})
 	}
 }

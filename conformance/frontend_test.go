@@ -3,6 +3,7 @@ package conformance
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -119,6 +120,10 @@ func TestFrontendSuiteOnRealFrontends(t *testing.T) {
 					notes[r.Case.Assertion] = r.Note
 				}
 			}
+			if played := notes[frontendsuite.RealEngine]; !playedSession.MatchString(played) {
+				t.Errorf("the note of %s is %q", frontendsuite.RealEngine, played)
+			}
+			delete(notes, frontendsuite.RealEngine)
 			want := map[Assertion]string{frontendsuite.Requests: "n=2: not taken (status 400)"}
 			if absent := absentRoutes(version); absent != "" {
 				want[frontendsuite.Utilities] = absent
@@ -129,6 +134,9 @@ func TestFrontendSuiteOnRealFrontends(t *testing.T) {
 		})
 	}
 }
+
+// playedSession is the note on the session of a real engine: a frontend of the line refuses none of its requests.
+var playedSession = regexp.MustCompile(`^\d{3} messages of frames-busy, which answered \d\d requests$`)
 
 func placesOf(r Result) []string {
 	var places []string

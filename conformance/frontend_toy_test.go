@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -96,6 +97,10 @@ func (y *toy) serve(ctx context.Context) {
 	var o protocol.Outputs
 	for {
 		if _, err := y.front.Next(ctx, 0, &o); err != nil {
+			y.die()
+			return
+		}
+		if y.fault == "dies of real statistics" && bytes.Contains(o.SchedulerStats, []byte("num_drafts")) {
 			y.die()
 			return
 		}

@@ -21,10 +21,11 @@ import (
 type frontendCase struct {
 	*frontendSession
 	*check.Outcome
-	whole context.Context // ends with the case
-	ctx   context.Context // ends with the case, or the session
-	limit time.Duration   // for an answer, or a message, to come
-	name  string
+	golden *check.Golden
+	whole  context.Context // ends with the case
+	ctx    context.Context // ends with the case, or the session
+	limit  time.Duration   // for an answer, or a message, to come
+	name   string
 }
 
 // Routes of the OpenAI side.

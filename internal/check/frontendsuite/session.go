@@ -33,6 +33,7 @@ type frontendSession struct {
 	client   *openai.Client
 	ledger   *ledger
 	speaker  *speaker
+	tap      *tap
 
 	ctx     context.Context // ends with the frontend or the player, the reason as its cause
 	cancel  context.CancelCauseFunc
@@ -94,6 +95,7 @@ func (s *frontendSession) play(e *sut.Env, patience time.Duration) error {
 	if err != nil {
 		return err
 	}
+	s.tap = tap
 	registration := s.registration()
 	engine, err := sut.Player(player.Options{
 		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,

@@ -48,6 +48,7 @@ const (
 	LoRA        check.Assertion = "lora"
 	Concurrency check.Assertion = "concurrency"
 	Errors      check.Assertion = "errors"
+	RealEngine  check.Assertion = "real-engine"
 	Health      check.Assertion = "health"
 )
 
@@ -95,6 +96,7 @@ var assertions = []suite.Entry[judge]{
 		CodeHangs:    "no answer comes",
 		CodeAccepted: "a bad request is not refused",
 	}, Judge: (*frontendCase).errors},
+	{Name: RealEngine, Judge: (*frontendCase).realEngine},
 	{Name: Health, Titles: suite.Titles{
 		CodeHealth: "health or model routes contradict what is served",
 	}, Judge: (*frontendCase).health},
@@ -109,10 +111,20 @@ func Cases(line compat.Line, registry *manifest.Manifest, assertions []check.Ass
 	}
 	var cases []check.Case
 	for _, a := range suite.Names(Checks()) {
-		if len(assertions) == 0 || slices.Contains(assertions, a) {
-			c.Assertion = a
-			cases = append(cases, c)
+		if len(assertions) > 0 && !slices.Contains(assertions, a) {
+			continue
 		}
+		one := c
+		one.Assertion = a
+		if a == RealEngine {
+			one.Golden, one.Entry = manifest.Golden{}, ""
+			if g, ok := recordedGolden(registry.ForLine(line.Name)); ok {
+				one.Golden, one.Entry = g, fmt.Sprintf("%s:%d", registry.File, g.Pos)
+			} else {
+				one.Skip = "the line has no golden with the raw messages of a real engine"
+			}
+		}
+		cases = append(cases, one)
 	}
 	return cases
 }
@@ -142,7 +154,7 @@ func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden,
 		f.Note = "not judged: the frontend does not serve, see " + at
 		return f, nil
 	}
-	k := &frontendCase{frontendSession: s, Outcome: &f, limit: e.Timeouts.Idle, name: string(a.Name), whole: ctx}
+	k := &frontendCase{frontendSession: s, Outcome: &f, golden: g, limit: e.Timeouts.Idle, name: string(a.Name), whole: ctx}
 	var stop context.CancelCauseFunc
 	k.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)

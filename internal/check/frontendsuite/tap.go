@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -17,6 +18,20 @@ type tap struct {
 	gate     *zmq.Gate
 	ledger   *ledger
 	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	outputs map[int]*zmq.Conn // of the frontend, by the index of its process
+}
+
+// say sends a message to a process of the frontend, between those of the player.
+func (t *tap) say(client int, frames ...[]byte) error {
+	t.mu.Lock()
+	conn := t.outputs[client]
+	t.mu.Unlock()
+	if conn == nil {
+		return fmt.Errorf("the frontend has no process %d", client)
+	}
+	return conn.Send(frames...)
 }
 
 // openTap listens for the player.
@@ -25,7 +40,7 @@ func openTap(upstream string, l *ledger) (*tap, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tap{upstream: upstream, gate: gate, ledger: l}, nil
+	return &tap{upstream: upstream, gate: gate, ledger: l, outputs: map[int]*zmq.Conn{}}, nil
 }
 
 // run serves one engine until ctx ends, or one of the two hangs up. The frontend is
@@ -81,6 +96,8 @@ func within(ctx context.Context, c *zmq.Conn, receive func() (zmq.Message, error
 
 // tapLink is one socket of the player, and the frontend's that it belongs to.
 type tapLink struct {
+	tap      *tap
+	client   int // the index of the frontend's process
 	gate     *zmq.Gate
 	upstream string
 	witness  zmq.Observer // of the frontend; nil on an output socket
@@ -93,7 +110,7 @@ func (t *tap) links(answer zmq.Message) (links []*tapLink, rewritten []byte, err
 	}
 	t.ledger.setInit(answer[0])
 	rewritten, err = protocol.RewriteInit(answer[0], func(key protocol.AddressKey, client int, address string) (string, error) {
-		l, typ := &tapLink{upstream: address}, zmq.Pull
+		l, typ := &tapLink{tap: t, client: client, upstream: address}, zmq.Pull
 		switch key {
 		case protocol.InputAddresses:
 			typ, l.witness = zmq.Router, hearing{t.ledger, client}
@@ -141,11 +158,35 @@ func (l *tapLink) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{})
+	frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{Linger: outputLinger})
 	if err != nil {
 		engine.Close()
 		return fmt.Errorf("a socket that the frontend named: %w", err)
 	}
+	if l.witness == nil {
+		return l.passOn(ctx, engine, frontend)
+	}
 	_, err = zmq.Relay(ctx, engine, frontend, nil, l.witness)
 	return err
+}
+
+// outputLinger is how long what the player said last may take to reach the frontend.
+const outputLinger = time.Second
+
+// passOn passes on what the player says. Message by message, so that more can be said in between.
+func (l *tapLink) passOn(ctx context.Context, engine, frontend *zmq.Conn) error {
+	defer frontend.Close()
+	defer engine.Close()
+	l.tap.mu.Lock()
+	l.tap.outputs[l.client] = frontend
+	l.tap.mu.Unlock()
+	for {
+		m, err := within(ctx, engine, engine.Recv)
+		if err != nil {
+			return nil // the player has ended, or is to
+		}
+		if err := frontend.Send(m...); err != nil {
+			return err
+		}
+	}
 }

@@ -101,7 +101,7 @@ func (d *Decision) toDo() []string {
 			why = "its goldens are of " + c.From.Tag
 		}
 		all = append(all, fmt.Sprintf("line %s does not gate, as %s: capture goldens from %s, "+
-			"register them (`vllm-vcr golden add`), then `vllm-vcr compat set --line %s --validated`",
+			"register them (`vllm-vcr golden add`), then `vllm-vcr compat set --line %s --fidelity-validated`",
 			c.Line(), why, c.To.Tag, c.Line()))
 	}
 	if rev := d.staleNightly(); rev != "" {

@@ -62,8 +62,8 @@ Notes:
 
 What a person has to do:
 
-- [ ] line 0.34 does not gate, as it is new: capture goldens from v0.34.0, register them (` + "`vllm-vcr golden add`), then `vllm-vcr compat set --line 0.34 --validated`" + `
-- [ ] line 0.32 does not gate, as its goldens are of v0.32.0: capture goldens from v0.32.1, register them (` + "`vllm-vcr golden add`), then `vllm-vcr compat set --line 0.32 --validated`" + `
+- [ ] line 0.34 does not gate, as it is new: capture goldens from v0.34.0, register them (` + "`vllm-vcr golden add`), then `vllm-vcr compat set --line 0.34 --fidelity-validated`" + `
+- [ ] line 0.32 does not gate, as its goldens are of v0.32.0: capture goldens from v0.32.1, register them (` + "`vllm-vcr golden add`), then `vllm-vcr compat set --line 0.32 --fidelity-validated`" + `
 - [ ] nightly has the commit of the release that was the newest: ` + "`vllm-vcr compat set --line nightly --rev bbbbbbbbb`" + ` moves it on
 - [ ] drink tea
 `

@@ -1,6 +1,10 @@
 package compat
 
-import "github.com/vllm-vcr/conformance/internal/base/tomlfile"
+import (
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+)
 
 // The names of the trackers.
 const (
@@ -78,9 +82,19 @@ func (m *Matrix) LineName(tag string) string {
 	return tag
 }
 
-// Lookup returns the line that a tag belongs to, as [Matrix.LineName] names it.
-func (m *Matrix) Lookup(tag string) (Line, bool) {
-	return m.ByName(m.LineName(tag))
+// Lookup returns the line that a user names: by its name or its tag, or by another release or candidate of it, each with
+// or without the v of tags: 0.33, v0.33, 0.33.0, v0.33.0.
+func (m *Matrix) Lookup(name string) (Line, bool) {
+	bare := strings.TrimPrefix(strings.TrimSpace(name), "v")
+	for _, exact := range []string{bare, "v" + bare} {
+		if l, ok := m.ByTag(exact); ok {
+			return l, true
+		}
+	}
+	if v, err := ParseVersion(bare); err == nil {
+		bare = v.Line()
+	}
+	return m.ByName(bare)
 }
 
 func (m *Matrix) first(match func(Line) bool) (Line, bool) {

@@ -44,10 +44,7 @@ func (m *Matrix) Select(names []string) ([]Line, error) {
 	}
 	selected := map[string]bool{}
 	for _, name := range names {
-		l, ok := m.ByName(name)
-		if !ok {
-			l, ok = m.ByTag(name)
-		}
+		l, ok := m.Lookup(name)
 		if !ok {
 			return nil, m.noLine(name)
 		}

@@ -60,7 +60,7 @@ func patient() Timeouts { return Timeouts{Connect: time.Minute, Idle: time.Minut
 // every line.
 func TestOurBinary(t *testing.T) {
 	window, registry := repository(t)
-	command := ourBinary(t, "--replay-tokens {trace} --replay-match {match} --strict")
+	command := ourBinary(t, "--trace {trace} --replay-match {match} --strict")
 	goldens := []string{"edge-s1", "wire-edge-s1", "multiturn-s7"}
 	if testing.Short() {
 		goldens = goldens[:2]

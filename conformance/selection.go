@@ -115,7 +115,7 @@ func (s Selection) lines(window *compat.Matrix) ([]compat.Line, error) {
 	return slices.DeleteFunc(slices.Clone(window.Lines), func(l compat.Line) bool { return !selected[l.Name] }), nil
 }
 
-// findLine finds a line by its name or tag.
+// findLine finds a line by its name, its tag or a release of it.
 func findLine(window *compat.Matrix, name string) (compat.Line, error) {
 	lines, err := window.Select([]string{name})
 	if err != nil {

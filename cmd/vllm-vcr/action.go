@@ -35,11 +35,11 @@ func newActionCommand(env *environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAction(cmd.Context(), env) },
 	}
 	plan := &cobra.Command{
-		Use: "plan", Short: "Tell the action which goldens it may restore from a cache", Args: cobra.NoArgs,
+		Use: "plan", Short: "Print which goldens the action can restore from a cache", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runActionPlan(cmd.Context(), env) },
 	}
 	pull := &cobra.Command{
-		Use: "pull-request", Short: "Bring what watch has written into a pull request", Args: cobra.NoArgs,
+		Use: "pull-request", Short: "Open a pull request with the changes of watch", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runActionPullRequest(cmd.Context(), env) },
 	}
 	holder := group(&cobra.Command{Use: "action", Short: "The steps of the GitHub action"}, run, plan, pull)

@@ -149,7 +149,7 @@ func TestBadDisk(t *testing.T) {
 	c.out = room // is looked at for what is half-written
 
 	c.cache = filepath.Join(t.TempDir(), "cache")
-	bundle := append(append([]string{"golden", "bundle", "--out", filepath.Join(room, "goldens.tar")}, one...), fromBucket...)
+	bundle := append(append([]string{"golden", "bundle", "--output", filepath.Join(room, "goldens.tar")}, one...), fromBucket...)
 	c.run(t, bundle...).wants(t, 3, `^vllm-vcr: error: write .*goldens.tar: no space left on device`)
 	if _, err := os.Stat(filepath.Join(room, "goldens.tar")); err == nil {
 		t.Error("there is half a bundle")

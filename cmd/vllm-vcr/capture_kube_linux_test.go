@@ -329,7 +329,7 @@ func (s *site) pullRequest(t *testing.T, base string) {
 	}
 	defer hub.Close()
 	body := filepath.Join(t.TempDir(), "body.md")
-	s.run(t, 0, "capture", "describe", "--line", "0.33", "--base", base, "--body", body)
+	s.run(t, 0, "capture", "describe", "--line", "0.33", "--base", base, "--output", body)
 	s.env = append(s.env, "GITHUB_API_URL="+hub.URL, "GITHUB_TOKEN="+githubtest.Token, "GITHUB_SHA=",
 		"GITHUB_REPOSITORY="+githubtest.Owner+"/"+githubtest.Name, "GITHUB_SERVER_URL=https://github.com")
 	out := s.run(t, 0, "github", "pull-request", "--branch", "auto/goldens-0.33", "--title", "Capture the goldens of vLLM 0.33.0",
@@ -380,7 +380,7 @@ func (s *site) inTheMiddle(t *testing.T, b *begun) {
 // newSlowSite has an engine that says what the golden of the target says, and takes its time.
 func newSlowSite(t *testing.T) *site {
 	t.Helper()
-	s := newSite(t, playerInPod+" --replay-tokens /image/golden.jsonl.gz --replay-match prefix --pace recorded")
+	s := newSite(t, playerInPod+" --trace /image/golden.jsonl.gz --replay-match prefix --pace recorded")
 	s.copyGolden(t, "multiturn-s7-*")
 	return s
 }
@@ -418,7 +418,7 @@ func TestRealClusterCaptureKilled(t *testing.T) {
 
 // A load that the engine does not answer is told with the reason, and registers nothing.
 func TestRealClusterCaptureLoadFails(t *testing.T) {
-	s := newSite(t, playerInPod+" --replay-tokens /image/golden.jsonl.gz --replay-match prefix --strict")
+	s := newSite(t, playerInPod+" --trace /image/golden.jsonl.gz --replay-match prefix --strict")
 	s.copyGolden(t, "multiturn-s7-*")
 	out := s.run(t, 3, s.capture()...)
 	wantSaid(t, out, otherKubeTarget+": failed: ", "container loadgen ended with exit code 3", "500",

@@ -38,24 +38,27 @@ func newCaptureLoadCommand(env *environment) *cobra.Command {
 	var opts loadOptions
 	cmd := &cobra.Command{
 		Use:   "load URL",
-		Short: "Play a workload against an OpenAI-compatible server",
-		Long: "Ask a server all that a workload has, and count the answers. The seed decides what is asked.\n\n" +
-			"multiturn has 30 conversations of 6 turns, 8 at a time, half of them greedy and half sampled; with lengths\n" +
-			"given, all greedy and as long as that. edge has one request of each kind: every sampling\n" +
-			"parameter, logprobs, structured output, several choices, clients that hang up, calls that act on the engine.\n" +
-			"What an older line does not know it may refuse with a status 4xx, which is reported; anything else that goes\n" +
-			"without a whole answer ends the workload with exit code 3.\n\n" +
-			"concurrency keeps a number of requests in flight, stairs one number after another, bursts sends many at once\n" +
-			"and again after a while, and arrivals repeats the load of a cassette: its times, its lengths, and the\n" +
-			"prefixes that its prompts share. All of these are greedy, ask for exactly so many tokens, and fail if the\n" +
-			"server counts others.\n\n" +
-			"With --images, prompts are chats about small images, half of which come again in other prompts. How many\n" +
-			"tokens these are is up to the model.\n\n" +
-			"Each request has an id, load-000017, that a tap finds in the engine's id of it. With --trace-dir this is the\n" +
-			"load generator of a pod: it tells the tap by the file load-done that all is answered, waits for the tap's\n" +
-			"files, and then for somebody to fetch them.",
-		Example: "  vllm-vcr capture load http://127.0.0.1:8000 --model tiny --workload multiturn --seed 7\n" +
-			"  vllm-vcr capture load http://127.0.0.1:8000 --model tiny --workload stairs --stairs 1,4,16 --records requests.jsonl.gz",
+		Short: "Send a workload to an OpenAI-compatible server",
+		Long: "Send all requests of a workload to an OpenAI-compatible server, and check and count the responses. The seed " +
+			"decides the requests.\n\n" +
+			"  multiturn    30 conversations of 6 turns, 8 at the same time, half greedy and half sampled; all greedy if lengths are given\n" +
+			"  edge         one request of each kind: every sampling parameter, logprobs, structured output, several choices, clients that disconnect, calls that change the engine\n" +
+			"  concurrency  a fixed number of requests at the same time\n" +
+			"  stairs       one number of requests after the other\n" +
+			"  bursts       many requests at once, again and again\n" +
+			"  arrivals     the requests of a trace: their arrival times, their lengths, and the prefixes that prompts share\n\n" +
+			"With multiturn and edge, a server of an older line may reject a request with a status 4xx, which is reported. Any " +
+			"other incomplete response ends the workload with exit code 3. The other workloads are greedy, request an exact " +
+			"number of tokens, and fail if the server returns another number.\n\n" +
+			"With --images, prompts are chats about small images, and half of the images are used in several prompts. The model " +
+			"decides how many tokens an image has.\n\n" +
+			"Each request has an id such as load-000017, which the recorder finds in the engine's request id. With --trace-dir, " +
+			"the command is the load generator of a pod: after the last response it writes the file load-done, waits until " +
+			"the recorder has finished its files, and then until they are fetched.",
+		Example: "  vllm-vcr capture load http://127.0.0.1:8000 --model tiny \\\n" +
+			"      --workload multiturn --seed 7\n" +
+			"  vllm-vcr capture load http://127.0.0.1:8000 --model tiny \\\n" +
+			"      --workload stairs --stairs 1,4,16 --records requests.jsonl.gz",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.cfg.URL = strings.TrimSuffix(args[0], "/")
@@ -71,22 +74,26 @@ func (opts *loadOptions) addFlags(flags *pflag.FlagSet) {
 	for _, w := range load.Workloads() {
 		names = append(names, string(w))
 	}
-	flags.StringVar(&opts.workload, "workload", string(load.Multiturn), "what to play: "+strings.Join(names, ", "))
-	flags.Uint64Var(&opts.cfg.Seed, "seed", 7, "seed of all that is asked")
-	flags.StringVar(&opts.cfg.Model, "model", "", "name that the server knows the model by")
-	flags.DurationVar(&opts.cfg.Idle, "idle-timeout", load.DefaultIdle, "longest silence of the server within a request")
-	flags.DurationVar(&opts.serverTimeout, "server-timeout", 0, "how long to wait for the server to be healthy (default not at all)")
-	flags.StringVar(&opts.report, "report", "", "write the report as JSON to this file (default load.json in --trace-dir)")
-	flags.StringVar(&opts.records, "records", "", "write what the client saw of each request to this file, a line of JSON each, gzipped if it ends in .gz (default requests.jsonl.gz in --trace-dir)")
-	flags.StringVar(&opts.traceDir, "trace-dir", "", "folder that is shared with the tap of a pod")
-	flags.DurationVar(&opts.waitForFetch, "wait-for-fetch", 2*time.Hour, "how long to wait in --trace-dir for somebody to fetch what is there")
-	flags.DurationVar(&opts.tapTime, "tap-timeout", 5*time.Minute, "how long the tap may take to finish its files in --trace-dir")
+	flags.StringVar(&opts.workload, "workload", string(load.Multiturn), "`WORKLOAD` to send: "+strings.Join(names, ", "))
+	flags.Uint64Var(&opts.cfg.Seed, "seed", 7, "seed for the requests")
+	flags.StringVar(&opts.cfg.Model, "model", "", "served model `NAME` of the server")
+	flags.DurationVar(&opts.cfg.Idle, "idle-timeout", load.DefaultIdle, "maximum time without data from the server while a request runs")
+	flags.DurationVar(&opts.serverTimeout, "server-timeout", 0, "maximum time to wait until the server is healthy (default 0: do not wait)")
+	flags.StringVar(&opts.report, "report-json", "", "`FILE` to write the report to as JSON (default load.json in --trace-dir, else none)")
+	flags.StringVar(&opts.records, "records", "", "`FILE` to write what the client received to, one JSON line for each request; compressed if the name ends in .gz (default requests.jsonl.gz in --trace-dir, else none)")
+	grouped(flags, "Workload")
 	for _, field := range load.ShapeFields() {
 		flag := flags.VarPF(shapeFlag{&opts.cfg.Shape, field}, field.Flag(), "", field.Usage+usedBy(field))
 		if field.Kind == "bool" {
 			flag.NoOptDefVal = "true"
 		}
 	}
+	grouped(flags, "Shape of the workload")
+	flags.StringVar(&opts.traceDir, "trace-dir", "", "`FOLDER` that the load generator of a pod shares with the recorder")
+	flags.DurationVar(&opts.waitForFetch, "wait-for-fetch", 2*time.Hour, "maximum time to wait until the files of --trace-dir are fetched")
+	flags.DurationVar(&opts.tapTime, "tap-timeout", 5*time.Minute, "maximum time for the recorder to finish its files in --trace-dir")
+	grouped(flags, "In a pod")
+	renamed(flags, map[string]string{"report": "report-json", "arrivals": "arrival-trace"})
 }
 
 // usedBy names the workloads that a field of a shape is for, and what they take it for unless it is given.
@@ -174,7 +181,7 @@ func playLoad(ctx context.Context, env *environment, opts loadOptions) error {
 	opts.cfg.Each = records.write
 	report, err := load.Run(ctx, opts.cfg)
 	if ctx.Err() != nil {
-		err = errors.New("interrupted: the report covers what was asked until then")
+		err = errors.New("interrupted: the report covers the requests until then")
 	}
 	if failed := records.close(); failed != nil {
 		err = cmp.Or(err, failed)
@@ -245,9 +252,9 @@ func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir pod.
 	err = dir.Wait(ctx, opts.waitForFetch, pod.Fetched)
 	var late *pod.LateError
 	if errors.As(err, &late) {
-		err = fmt.Errorf("nobody has fetched what was captured within %v", late.Patience)
+		err = fmt.Errorf("the files were not fetched within %v", late.Patience)
 	} else if err != nil {
-		err = fmt.Errorf("ended before anybody had fetched what was captured: %w", err)
+		err = fmt.Errorf("ended before the files were fetched: %w", err)
 	}
 	return infra(err)
 }
@@ -261,7 +268,7 @@ func loadAndTap(ctx context.Context, env *environment, opts loadOptions, dir pod
 		return err
 	}
 	if err := dir.Wait(ctx, opts.tapTime, pod.Trace, pod.Steps, pod.Frames); err != nil {
-		return fmt.Errorf("the tap has not finished its files: %w", err)
+		return fmt.Errorf("the recorder did not finish its files: %w", err)
 	}
 	return dir.Tell(pod.Ready, "")
 }
@@ -272,14 +279,14 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 	var offset int64
 	ready := &cobra.Command{
 		Use:   "ready",
-		Short: "Tell whether everything is there to be fetched",
-		Long:  "Exit code 0: it is. 3: not yet, or never, if the load has failed.",
+		Short: "Check whether all files are ready to be fetched",
+		Long:  "Exit code 0: all files are ready. Exit code 3: not yet, or never if the load failed.",
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return infra(dir.IsReady()) },
 	}
 	send := &cobra.Command{
 		Use:   "send FILE",
-		Short: "Write a file to stdout, behind a line that tells its size and digest",
+		Short: "Write a file to stdout, after a line with its size and digest",
 		Long: "The line is {\"file\":…,\"size\":…,\"offset\":…,\"sha256\":…}, of the whole file; behind it are exactly\n" +
 			"size-offset bytes. A file that changes meanwhile is an error. Needs no memory for the file.",
 		Example: "  vllm-vcr capture pod send trace.jsonl.gz --dir /trace --offset 1048576",
@@ -292,10 +299,10 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 			return infra(err)
 		},
 	}
-	send.Flags().Int64Var(&offset, "offset", 0, "how many bytes are there already")
+	send.Flags().Int64Var(&offset, "offset", 0, "number of bytes that the caller already has")
 	release := &cobra.Command{
 		Use:   "release",
-		Short: "Let the pod end: everything was fetched",
+		Short: "Let the pod end, because all files were fetched",
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return infra(dir.Release()) },
 	}
@@ -304,11 +311,11 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 	}
 	return group(&cobra.Command{
 		Use:    "pod",
-		Short:  "What is called inside a capture's pod",
+		Short:  "Commands that run in the pod of a capture",
 		Hidden: true,
 	}, ready, send, release)
 }
 
 func addPodFlags(flags *pflag.FlagSet, dir *pod.Dir) {
-	flags.StringVar(&dir.Path, "dir", deploy.TraceDir, "folder that load generator and tap share")
+	flags.StringVar(&dir.Path, "dir", deploy.TraceDir, "`FOLDER` that load generator and recorder share")
 }

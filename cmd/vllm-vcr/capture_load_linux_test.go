@@ -149,7 +149,7 @@ func capturePodOf(t *testing.T, version string) {
 	if err := p.tap.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.tap.end(t); code != 0 || !strings.Contains(p.tap.stderr.String(), "the recording is whole; messages are passed on") {
+	if code := p.tap.end(t); code != 0 || !strings.Contains(p.tap.stderr.String(), "the recording is complete; messages are still forwarded") {
 		t.Errorf("the tap ended with %d: %s", code, &p.tap.stderr)
 	}
 	p.agrees(t, home)
@@ -195,7 +195,7 @@ func TestCapturePodInterrupted(t *testing.T) {
 	for line := p.line(t); line != ""; line = p.line(t) {
 		last = line
 	}
-	if code := p.load.end(t); code != 3 || last != "vllm-vcr: error: interrupted: the report covers what was asked until then" {
+	if code := p.load.end(t); code != 3 || last != "vllm-vcr: error: interrupted: the report covers the requests until then" {
 		t.Errorf("exit code %d, %q", code, last)
 	}
 	reason, err := os.ReadFile(filepath.Join(p.dir, pod.Failed))
@@ -216,12 +216,12 @@ func TestCapturePodNobodyFetches(t *testing.T) {
 	if got := p.line(t); got != "phases done, waiting for fetch" {
 		t.Fatal(got)
 	}
-	if got := p.line(t); got != "vllm-vcr: error: nobody has fetched what was captured within 1ms" || p.load.end(t) != 3 {
+	if got := p.line(t); got != "vllm-vcr: error: the files were not fetched within 1ms" || p.load.end(t) != 3 {
 		t.Errorf("got %q, %v", got, p.load.ProcessState)
 	}
 	dir := t.TempDir() // of another tap
 	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--workload", "concurrency", "--tap-timeout", "1ms")
-	want := "vllm-vcr: error: the tap has not finished its files: " + filepath.Join(dir, pod.Trace) + " did not come up within 1ms"
+	want := "vllm-vcr: error: the recorder did not finish its files: " + filepath.Join(dir, pod.Trace) + " did not come up within 1ms"
 	if got := p.line(t); got != want || p.load.end(t) != 3 {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -26,13 +26,14 @@ import (
 type jobOptions struct{ run deploy.Run }
 
 func (opts *jobOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.run.Queue, "queue", deploy.DefaultQueue, "local queue that admits the Jobs")
-	flags.DurationVar(&opts.run.Start, "start-timeout", time.Hour, "how long the engine may take to serve, model and all")
-	flags.DurationVar(&opts.run.Load, "load-timeout", time.Hour, "how long the load may take after that")
-	flags.DurationVar(&opts.run.Fetch, "fetch-timeout", 2*time.Hour, "how long the files wait to be fetched before the pod gives up its GPU")
-	flags.StringVar(&opts.run.ModelCache, "model-cache", "100Gi", "size of the pod's volume for models of the hub")
-	flags.StringVar(&opts.run.TokenSecret, "hub-token-secret", "", "secret in the cluster that has the model hub's token, NAME or NAME/KEY (default no token)")
-	flags.StringToStringVar(&opts.run.NodeSelector, "node-selector", nil, "label that nodes must have, KEY=VALUE; may be repeated")
+	flags.StringVar(&opts.run.Queue, "queue", deploy.DefaultQueue, "`NAME` of the LocalQueue that admits the Jobs")
+	flags.DurationVar(&opts.run.Start, "start-timeout", time.Hour, "maximum time for the engine to start, with the download of the model")
+	flags.DurationVar(&opts.run.Load, "load-timeout", time.Hour, "maximum time to send all requests after that")
+	flags.DurationVar(&opts.run.Fetch, "fetch-timeout", 2*time.Hour, "maximum time that the pod keeps its GPU until its files are fetched")
+	flags.StringVar(&opts.run.ModelCache, "model-cache", "100Gi", "`SIZE` of the pod's volume for models of the Hugging Face Hub")
+	flags.StringVar(&opts.run.TokenSecret, "hub-token-secret", "", "`NAME[/KEY]` of the Secret in the cluster with the token of the Hugging Face Hub (default no token)")
+	flags.StringToStringVar(&opts.run.NodeSelector, "node-selector", nil, "label that nodes must have, `KEY=VALUE`; may be repeated")
+	grouped(flags, "Jobs")
 }
 
 // jobs renders what is submitted for the targets in a namespace.
@@ -72,29 +73,33 @@ func newCaptureRenderCommand(env *environment) *cobra.Command {
 	var opts renderOptions
 	cmd := &cobra.Command{
 		Use:   "render [TARGET…]",
-		Short: "Print what a capture is in a Kubernetes cluster",
-		Long: "Print the Jobs that submit sends for targets, such as 0.33/multiturn-s7 or '0.33/*', byte for byte. A Job is\n" +
-			"suspended until its queue admits it; its pod has engine, tap and frontend beside the load generator.\n\n" +
-			"With --setup print what the cluster needs before the first of them: namespace, queue and roles, as they are in\n" +
-			"the folder " + vcr.DeployPath + ". With --offline-replay print a Deployment and a Service that serve a golden without an engine:\n" +
-			"a real frontend with the player behind it.\n\n" +
-			"Nothing is sent anywhere.",
+		Short: "Print the Kubernetes objects of a capture",
+		Long: "Print the Jobs that capture submit creates for targets such as 0.33/multiturn-s7 or '0.33/*', byte for byte. A Job " +
+			"is suspended until its queue admits it. Its pod runs the engine, the recorder, the frontend and the load " +
+			"generator. Nothing is sent to a cluster.\n\n" +
+			"With --setup, print what the cluster needs before the first Job: namespace, queue and roles, as in the folder " +
+			vcr.DeployPath + ". With --offline-replay, print a Deployment and a Service that serve a golden without an engine: a " +
+			"real frontend with the player behind it.",
 		Example: "  vllm-vcr capture render --setup | kubectl apply -f -\n" +
-			"  vllm-vcr capture render 0.33/qwen3-8b-multiturn-s7 --run-id 17 | kubectl create -f -\n" +
-			"  vllm-vcr capture render --offline-replay --golden 0.33/multiturn-s7 --frontend rust \\\n" +
-			"      --image ghcr.io/vllm-vcr/vllm-vcr:1.1.0@sha256:… --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
+			"  vllm-vcr capture render 0.33/qwen3-8b-multiturn-s7 --run-id 17 |\n" +
+			"      kubectl create -f -\n" +
+			"  vllm-vcr capture render --offline-replay --golden 0.33/multiturn-s7 \\\n" +
+			"      --frontend rust --image ghcr.io/vllm-vcr/vllm-vcr:1.1.0@sha256:… \\\n" +
+			"      --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
 		RunE: func(_ *cobra.Command, args []string) error { return runCaptureRender(env, opts, args) },
 	}
 	flags := cmd.Flags()
 	opts.targets.addFlags(flags)
+	flags.StringVar(&opts.clusterQueue, "cluster-queue", "", "`FILE` of the ClusterQueue; each Job must fit into its quota (default the one of "+vcr.DeployPath+"/ in the binary)")
+	flags.StringVar(&opts.runID, "run-id", "preview", "`ID` of the run, which is part of the names of its Jobs")
+	flags.StringVar(&opts.namespace, "namespace", deploy.DefaultNamespace, "`NAMESPACE` of the objects")
+	flags.StringVar(&opts.format, "format", string(deploy.YAML), "output format: yaml or json")
+	flags.BoolVar(&opts.setup, "setup", false, "print the objects that the cluster needs before the first capture")
+	flags.BoolVar(&opts.offlineReplay, "offline-replay", false, "print the Deployment and the Service that serve --golden without an engine")
+	grouped(flags, "Output")
 	opts.jobs.addFlags(flags)
 	opts.replay.addFlags(flags)
-	flags.StringVar(&opts.clusterQueue, "cluster-queue", "", "file of the ClusterQueue, whose quota the Jobs must fit into (default that of "+vcr.DeployPath+"/ in the binary)")
-	flags.StringVar(&opts.runID, "run-id", "preview", "name of the run, in the names of its Jobs")
-	flags.StringVar(&opts.namespace, "namespace", deploy.DefaultNamespace, "namespace of the objects")
-	flags.StringVar(&opts.format, "format", string(deploy.YAML), "yaml or json")
-	flags.BoolVar(&opts.setup, "setup", false, "print what the cluster needs before the first capture")
-	flags.BoolVar(&opts.offlineReplay, "offline-replay", false, "print the Deployment that serves a golden without an engine")
+	common(flags, "line", "run-id", "namespace", "setup", "offline-replay", "golden", "frontend", "image", "vllm-image", "format")
 	return cmd
 }
 
@@ -113,10 +118,10 @@ func runCaptureRender(env *environment, opts renderOptions, args []string) error
 func renderObjects(env *environment, opts renderOptions, args []string) ([]any, error) {
 	switch {
 	case opts.setup && opts.offlineReplay:
-		return nil, errors.New("--setup and --offline-replay: want one of the two")
+		return nil, errors.New("--setup and --offline-replay: give only one of them")
 	case opts.setup || opts.offlineReplay:
 		if len(args) > 0 {
-			return nil, fmt.Errorf("target %q: --setup and --offline-replay print no Jobs", args[0])
+			return nil, fmt.Errorf("target %q: --setup and --offline-replay take no targets", args[0])
 		}
 		if opts.setup {
 			return deploy.Setup(vcr.Files, vcr.DeployPath)
@@ -124,7 +129,7 @@ func renderObjects(env *environment, opts renderOptions, args []string) ([]any, 
 		return renderReplay(env, opts)
 	}
 	if opts.replay.golden != "" || opts.replay.frontend != "" {
-		return nil, errors.New("--golden and --frontend are of --offline-replay, which is not given")
+		return nil, errors.New("--golden and --frontend need --offline-replay")
 	}
 	targets, err := opts.targets.resolve(env, args)
 	if err != nil {
@@ -160,12 +165,13 @@ type replayOptions struct {
 }
 
 func (opts *replayOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.golden, "golden", "", "golden that is replayed, LINE/ID")
-	flags.StringVar(&opts.frontend, "frontend", "", "frontend that serves it: rust (vllm-rs, the default) or python (vllm serve)")
-	flags.StringVar(&opts.manifest, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
-	flags.StringVar(&opts.image, "image", "", "image of vllm-vcr for the replay, by digest (default the line's tap_image)")
-	flags.StringVar(&opts.vllmImage, "vllm-image", "", "image of vLLM for the replay's frontend, by digest; python needs one for the CPU (default that of the line)")
-	flags.StringVar(&opts.store.bucket, "bucket", "", "bucket that the golden is in, s3://name/prefix or https://host/path (default $CONFORMANCE_BUCKET)")
+	flags.StringVar(&opts.golden, "golden", "", "golden to serve, `LINE/ID`")
+	flags.StringVar(&opts.frontend, "frontend", "", "`FRONTEND` that serves it: rust (vllm-rs) or python (vllm serve) (default rust)")
+	flags.StringVar(&opts.manifest, "manifest", "", manifestUsage)
+	flags.StringVar(&opts.image, "image", "", "`IMAGE` of vllm-vcr with its digest (default tap_image of the line)")
+	flags.StringVar(&opts.vllmImage, "vllm-image", "", "`IMAGE` of vLLM for the frontend, with its digest; python needs an image for CPUs (default that of the line)")
+	flags.StringVar(&opts.store.bucket, "bucket", "", "bucket of the golden, `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
+	grouped(flags, "For --offline-replay")
 	opts.store.s3.addFlags(flags)
 }
 
@@ -197,21 +203,22 @@ func renderReplay(env *environment, opts renderOptions) ([]any, error) {
 		Namespace: opts.namespace, TokenSecret: opts.jobs.run.TokenSecret, ModelCache: opts.jobs.run.ModelCache,
 	}.Objects()
 	if err != nil {
-		return nil, fmt.Errorf("%w; --image and --vllm-image give images", err)
+		return nil, fmt.Errorf("%w: give the images with --image and --vllm-image", err)
 	}
 	return objects, nil
 }
 
 // replayedGolden is the golden that is named, which must be one that play takes.
 func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, error) {
-	line, id, ok := strings.Cut(opts.replay.golden, "/")
+	_, _, ok := strings.Cut(opts.replay.golden, "/")
 	if !ok || strings.ContainsAny(opts.replay.golden, "*@") {
-		return manifest.Golden{}, fmt.Errorf("--golden %q: want LINE/ID of one", opts.replay.golden)
+		return manifest.Golden{}, fmt.Errorf("--golden %q: want LINE/ID of one golden", opts.replay.golden)
 	}
-	_, registry, err := loadInputs(env, &inputs{compat: opts.targets.compat, manifest: cmp.Or(opts.replay.manifest, env.getenv("CONFORMANCE_MANIFEST"))})
+	matrix, registry, err := loadInputs(env, &inputs{compat: opts.targets.compat, manifest: cmp.Or(opts.replay.manifest, env.getenv("CONFORMANCE_MANIFEST"))})
 	if err != nil {
 		return manifest.Golden{}, err
 	}
+	line, id, _ := strings.Cut(ofLine(opts.replay.golden, matrix), "/")
 	var names []string
 	for _, g := range registry.Goldens {
 		if g.Line != line || g.ID != id {
@@ -219,7 +226,7 @@ func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, erro
 			continue
 		}
 		if g.Role.Raw() {
-			return g, fmt.Errorf("--golden %s: it has raw frames, which no frontend can be served with: name one of tokens", opts.replay.golden)
+			return g, fmt.Errorf("--golden %s: it is a frames file, which cannot be served to a frontend: give a golden of role fidelity or schema", opts.replay.golden)
 		}
 		return g, nil
 	}
@@ -234,7 +241,7 @@ func (opts *replayOptions) source(env *environment, g manifest.Golden) ([]string
 	}
 	_, err := fs.Stat(vcr.Files, path.Join(vcr.GoldensPath, g.BucketPath))
 	if opts.store.bucket == "" && err != nil && !strings.Contains(g.BucketPath, "://") {
-		return nil, errors.New("golden " + g.Line + "/" + g.ID + " is not in the binary, and so not in its image: say with --bucket where it is")
+		return nil, errors.New("golden " + g.Line + "/" + g.ID + " is not in the binary and so not in its image: give its place with --bucket")
 	}
 	return opts.store.repeat(), nil
 }

@@ -35,7 +35,7 @@ type captureRunOptions struct {
 	engines     int // at a time
 	bootTimeout time.Duration
 
-	work, out  string
+	work, repo string
 	noRegister bool
 	manifest   string
 	goldens    string
@@ -48,35 +48,41 @@ func newCaptureRunCommand(env *environment) *cobra.Command {
 	var opts captureRunOptions
 	cmd := &cobra.Command{
 		Use:   "run TARGET…",
-		Short: "Capture targets, and register what they say as goldens",
-		Long: "Capture targets such as 0.33/multiturn-s7 or '0.33/*' to the end: run them, bring the recordings home, check them,\n" +
-			"replay them, and register them in the manifest. With --line and no TARGET all of a line.\n\n" +
-			"They run as Jobs in a Kubernetes cluster, of which Kueue admits as many as there are GPUs; each is deleted as soon\n" +
-			"as its files are fetched, and whatever happens. A run that was killed is taken up by the same command with its\n" +
-			"--run-id. With --local they run on this machine, one after another, with the line's engine for the CPU.\n\n" +
-			"Nothing of a target is registered unless all of it is in order. The others are not held up by one that fails.",
-		Example: "  vllm-vcr capture run --local --line 0.33\n  vllm-vcr capture run '0.33/*' --upload s3://bucket/prefix",
-		RunE:    func(cmd *cobra.Command, args []string) error { return runCaptureRun(cmd.Context(), env, opts, args) },
+		Short: "Capture targets and register them as goldens",
+		Long: "Capture targets such as 0.33/multiturn-s7 or '0.33/*': run them, fetch the recordings, check and replay them, and " +
+			"add them to the manifest. With --line and no TARGET, all targets of the line are captured.\n\n" +
+			"Targets run as Jobs in a Kubernetes cluster. Kueue admits as many Jobs as there are GPUs. A Job is deleted as " +
+			"soon as its files are fetched. To continue a run that was killed, give the same command with its --run-id. With " +
+			"--local, targets run on this machine one after the other, with the engine of the line for CPUs.\n\n" +
+			"A target is only registered if all of it is correct. A target that fails does not stop the others.",
+		Example: "  vllm-vcr capture run --local --line 0.33\n" +
+			"  vllm-vcr capture run '0.33/*' --upload s3://bucket/prefix",
+		RunE: func(cmd *cobra.Command, args []string) error { return runCaptureRun(cmd.Context(), env, opts, args) },
 	}
 	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
 func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
-	opts.remoteOptions.addFlags(flags)
+	opts.targets.addFlags(flags)
+	flags.BoolVar(&opts.local, "local", false, "run on this machine, without a GPU and without a cluster")
+	flags.IntVar(&opts.engines, "jobs", 1, "number of engines that run at the same time with --local; engines that share two cores distort each other's latencies")
+	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "maximum time for an engine to start with --local")
 	opts.engine.addFlags(flags)
-	flags.IntVar(&opts.engines, "jobs", 1, "with --local, how many engines run at a time: those that share two cores spoil each other's times")
-	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "with --local, how long an engine may take to start")
-	flags.StringVar(&opts.work, "work", workPath, "where recordings, raw frames and logs stay, in a folder LINE/ID each")
-	flags.StringVar(&opts.out, "out", "", "be in this folder: its support window, targets and registry count")
-	flags.BoolVar(&opts.noRegister, "no-register", false, "leave the recordings where they are")
-	flags.BoolVar(&opts.local, "local", false, "run on this machine, without a GPU")
-	flags.StringVar(&opts.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
-	flags.StringVar(&opts.goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
-	flags.StringVar(&opts.upload, "upload", "", "where to keep the goldens instead: s3://bucket/prefix, or file:///dir")
-	opts.s3.addFlags(flags)
-	flags.BoolVar(&opts.failFast, "fail-fast", false, "give up all targets when one fails")
+	grouped(flags, "Capture on this machine")
+	flags.StringVar(&opts.repo, "repo", "", "`FOLDER` of the repository: its compat.toml, targets and manifest are used, and relative paths start there (default the current folder)")
+	flags.StringVar(&opts.work, "work", workPath, workUsage)
+	flags.BoolVar(&opts.noRegister, "no-register", false, "only record: do not check, replay or register the recordings")
+	flags.StringVar(&opts.manifest, "manifest", "", editedUsage)
+	flags.StringVar(&opts.goldens, "goldens", vcr.GoldensPath, "`FOLDER` to store the goldens in; bucket_path of the manifest is a path in it")
+	flags.StringVar(&opts.upload, "upload", "", uploadUsage)
+	flags.BoolVar(&opts.failFast, "fail-fast", false, "stop all targets when one fails")
+	grouped(flags, "Result")
+	opts.addRunFlags(flags)
 	opts.addAdmissionFlag(flags)
+	opts.s3.addFlags(flags)
+	common(flags, "line", "local", "jobs", "work", "no-register", "manifest", "goldens", "upload", "fail-fast", "run-id", "kubeconfig", "namespace")
+	renamed(flags, map[string]string{"goldens-dir": "goldens", "out": "repo"})
 }
 
 func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions, args []string) error {
@@ -86,9 +92,9 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 	if opts.bootTimeout <= 0 {
 		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
 	}
-	if opts.out != "" {
-		if err := env.chdir(opts.out); err != nil {
-			return fmt.Errorf("--out: %w", err)
+	if opts.repo != "" {
+		if err := env.chdir(opts.repo); err != nil {
+			return fmt.Errorf("--repo: %w", err)
 		}
 	}
 	if err := loadProfilesBeside(env, cmp.Or(opts.targets.compat, vcr.CompatPath)); err != nil {
@@ -172,7 +178,7 @@ func captureHere(ctx context.Context, env *environment, opts captureRunOptions, 
 			}
 		}
 		if o.Err != nil && opts.failFast {
-			failed = errors.New("not registered, as another target failed")
+			failed = errors.New("not registered, because another target failed")
 		}
 	}
 	return outcomes, nil

@@ -26,9 +26,9 @@ func TestCaptureRunLocal(t *testing.T) {
 		{name: "registered", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7"}, want: ", 0 of 180 answers as before, sha256 ", registered: true},
 		{name: "not registered", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
 		{name: "no engine", engine: "echo '::error::cannot load' >&2; exit 1", args: []string{"0.33/multiturn-s7"}, code: 3, want: "\n0.33/multiturn-s7: failed: | ::error::cannot load\n"},
-		{name: "unknown target", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s8"}, code: 2, want: `target "0.33/multiturn-s8": there is none`},
+		{name: "unknown target", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s8"}, code: 2, want: `there is no target "0.33/multiturn-s8"`},
 		{name: "no jobs", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
-		{name: "nowhere", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--out", "nowhere"}, code: 2, want: "--out: chdir nowhere: no such file"},
+		{name: "nowhere", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--repo", "nowhere"}, code: 2, want: "--repo: chdir nowhere: no such file"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 func newCompatCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "compat",
-		Short: "Look after the support window and the registry of goldens",
+		Short: "Manage compat.toml, the matrix of supported vLLM lines",
 	}, newCompatCheckCommand(env), newCompatMatrixCommand(env), newCompatSetCommand(env), newCompatWatchCommand(env))
 }
 
@@ -41,10 +41,10 @@ func newCompatCheckCommand(env *environment) *cobra.Command {
 	var targets string
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check compat.toml, the manifest and the targets, alone and against each other",
-		Long: "Check compat.toml (rules " + codes(compat.Rules()) + ") and the manifest (" + codes(manifest.Rules()) + "), alone and\n" +
-			"against each other, and the targets (" + codes(target.Rules()) + ") if there is a file of them.\n" +
-			"Findings go to stderr, one a line, as file:line: CODE severity: message.",
+		Short: "Check compat.toml, the manifest and the capture targets",
+		Long: "Check compat.toml (rules " + codes(compat.Rules()) + "), the manifest (" + codes(manifest.Rules()) + ") and, if there is a " +
+			"file of them, the capture targets (" + codes(target.Rules()) + "), each file alone and against the others. Diagnostics are " +
+			"printed to stderr, one on each line: file:line: CODE severity: message.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			matrix, registry, err := loadInputs(env, &in)
@@ -61,7 +61,7 @@ func newCompatCheckCommand(env *environment) *cobra.Command {
 		},
 	}
 	in.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&targets, "targets", "", "what is captured (default ./"+vcr.TargetsPath+" if there is one)")
+	cmd.Flags().StringVar(&targets, "targets", "", "`FILE` of capture targets (default ./"+vcr.TargetsPath+", if it exists)")
 	return cmd
 }
 
@@ -73,7 +73,7 @@ func checkTargets(env *environment, path string, matrix *compat.Matrix) (string,
 	file, diagnostics := loadTargets(path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return "", fmt.Errorf("%s cannot be used as it is", file.Name)
+		return "", unusable(file.Name)
 	}
 	return fmt.Sprintf("; %s: %d targets", file.Name, len(file.Targets)), nil
 }
@@ -100,28 +100,28 @@ func newCompatMatrixCommand(env *environment) *cobra.Command {
 	var opts compatMatrixOptions
 	cmd := &cobra.Command{
 		Use:   "matrix",
-		Short: "Print the lines as the matrix of a workflow",
-		Long: "Print one line of JSON: an array with an object for each job of a matrix.\n\n" +
-			"ci       line, tag, protocol_rev, fidelity_validated, default, has_goldens, gating, goldens (their number)\n" +
-			"docker   the same and patch_repo, patch_rev, image_tags: VERSION-vllmLINE, vllmLINE, and latest for the\n" +
-			"         default line. All are tags of one image, which speaks every line\n" +
-			"release  os, arch, runner, asset: a platform that the binary is released for\n" +
-			"capture  the fields of ci and version, the release of vLLM to install; stable lines only\n\n" +
-			"compat.toml and the manifest are checked as compat check does. A matrix without a job is an error: the\n" +
-			"workflow would be green and have done nothing. Only with --pending it may be empty, as then there is\n" +
-			"nothing left to do.",
+		Short: "Print the vLLM lines as the job matrix of a GitHub workflow",
+		Long: "Print the job matrix of a workflow as one line of JSON: an array with one object for each job. --kind decides " +
+			"its fields:\n\n" +
+			"  ci       line, tag, protocol_rev, fidelity_validated, default, has_goldens, gating, goldens (their number)\n" +
+			"  docker   the fields of ci, and patch_repo, patch_rev, image_tags: VERSION-vllmLINE, vllmLINE, and latest for the default line; all are tags of one image, which supports every line\n" +
+			"  release  os, arch, runner, asset: a platform that the binary is released for\n" +
+			"  capture  the fields of ci, and version, the vLLM release to install; stable lines only\n\n" +
+			"compat.toml and the manifest are checked as by compat check. A matrix without jobs is an error, because the " +
+			"workflow would pass without doing anything. It may be empty only with --pending.",
 		Example: "  vllm-vcr compat matrix --kind ci --github-output\n" +
 			"  vllm-vcr compat matrix --kind capture --line 0.33",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return runCompatMatrix(env, opts) },
 	}
 	flags := cmd.Flags()
-	opts.in.addFlags(flags)
-	flags.StringVar(&opts.kind, "kind", matrixCI, "what the jobs are for: ci, docker, release, capture")
-	flags.StringSliceVar(&opts.lines, "line", nil, "only these lines, by name or tag (default all)")
-	flags.StringVar(&opts.version, "version", "", "version of this project in names, X.Y.Z (default the binary's)")
-	flags.BoolVar(&opts.pending, "pending", false, "of capture, only lines that do not gate yet")
+	flags.StringVar(&opts.kind, "kind", matrixCI, "purpose of the jobs: ci, docker, release or capture")
+	flags.StringSliceVar(&opts.lines, "line", nil, linesUsage)
+	flags.StringVar(&opts.version, "version", "", "`VERSION` of vllm-vcr in the names of images and assets, X.Y.Z (default that of the binary)")
+	flags.BoolVar(&opts.pending, "pending", false, "with --kind capture, print only lines that do not gate yet")
 	addOutputFlag(flags, &opts.outputs)
+	grouped(flags, "Matrix")
+	opts.in.addFlags(flags)
 	return cmd
 }
 
@@ -135,7 +135,7 @@ func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
 		return err
 	}
 	if opts.pending && kind != matrixCapture {
-		return fmt.Errorf("--pending is for --kind %s", matrixCapture)
+		return fmt.Errorf("--pending needs --kind %s", matrixCapture)
 	}
 	lines, err := matrix.Select(opts.lines)
 	if err != nil {
@@ -197,7 +197,7 @@ func captureRows(lines []compat.Line, goldens map[string]int, pending bool) ([]c
 		return slices.DeleteFunc(rows, func(r compat.CaptureRow) bool { return r.FidelityValidated }), nil
 	}
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("--line: no stable line is selected, and of a tracker there is no release to capture")
+		return nil, fmt.Errorf("--line: no stable line is selected, and a tracker such as nightly has no release to capture")
 	}
 	return rows, nil
 }
@@ -222,7 +222,7 @@ var platforms = []releaseRow{
 
 func releaseRows(opts compatMatrixOptions) ([]releaseRow, error) {
 	if len(opts.lines) > 0 {
-		return nil, fmt.Errorf("--line: a release has every line, so --kind %s takes none", matrixRelease)
+		return nil, fmt.Errorf("--line and --kind %s: give only one of them, as a release supports every line", matrixRelease)
 	}
 	version, err := releaseVersion(opts.version)
 	if err != nil {
@@ -242,11 +242,11 @@ var releasePattern = lazyregexp.New(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`
 func releaseVersion(given string) (string, error) {
 	source, version := "--version", given
 	if given == "" {
-		source, version = "this build is no release, so that --version is needed", buildVersion()
+		source, version = "this binary is not a release, so --version is needed", buildVersion()
 	}
 	bare := strings.TrimPrefix(version, "v")
 	if len(bare) > 64 || !releasePattern().MatchString(bare) {
-		return "", fmt.Errorf("%s: %q is not a version of the form 1.0.0", source, version)
+		return "", fmt.Errorf("%s: %q is not a version such as 1.0.0", source, version)
 	}
 	return bare, nil
 }
@@ -265,14 +265,15 @@ func newCompatSetCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set",
 		Short: "Change a line of compat.toml",
-		Long: "Change one line of compat.toml in its place, and keep every comment and all else in the file. The result is\n" +
-			"checked as compat check does before the file is replaced; what a rule calls an error is refused.\n\n" +
-			"When its tag or commit moves, a line is not validated any more, unless --validated is given too: its goldens\n" +
-			"were captured from another engine. --default takes the flag from the line that has it.\n" +
-			"Setting what is set already says so and leaves the file alone.",
-		Example: "  vllm-vcr compat set --line 0.33 --tag v0.33.1 --rev 0123456789abcdef0123456789abcdef01234567\n" +
-			"  vllm-vcr compat set --line 0.33 --validated\n" +
-			"  vllm-vcr compat set --line 0.34 --add --tag v0.34.0 --rev 0123456789ab --default\n" +
+		Long: "Change one vLLM line in compat.toml. Comments and all other lines stay as they are. The result is checked as by " +
+			"compat check before the file is replaced, and an error leaves the file unchanged.\n\n" +
+			"When --tag or --rev changes, fidelity_validated becomes false unless --fidelity-validated is given too, because " +
+			"the goldens were captured from another engine. --default removes the mark from the former default line. If " +
+			"nothing changes, the command prints so and does not write the file.",
+		Example: "  vllm-vcr compat set --line 0.33 --tag v0.33.1 --rev 0123456789ab\n" +
+			"  vllm-vcr compat set --line 0.33 --fidelity-validated\n" +
+			"  vllm-vcr compat set --line 0.34 --add --tag v0.34.0 --rev 0123456789ab \\\n" +
+			"      --default\n" +
 			"  vllm-vcr compat set --line 0.25 --remove",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCompatSet(env, opts, cmd.Flags()) },
@@ -282,16 +283,18 @@ func newCompatSetCommand(env *environment) *cobra.Command {
 }
 
 func (opts *compatSetOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.change.Line, "line", "", "vLLM `LINE` to change, such as 0.33, nightly or rc; required")
+	flags.StringVar(&opts.tag, "tag", "", "release `TAG` of vLLM that represents the line, such as v0.33.0")
+	flags.StringVar(&opts.rev, "rev", "", "`COMMIT` of the vLLM repository that the tag was built from")
+	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let failures of the line fail the run, or with =false not")
+	flags.BoolVar(&opts.change.Default, "default", false, "make the line the default line")
+	flags.StringVar(&opts.patchRepo, "patch-repo", "", "`URL` of a fork to read the protocol from; an empty value removes it")
+	flags.StringVar(&opts.patchRevision, "patch-rev", "", "`COMMIT` in that fork; an empty value removes it")
+	flags.BoolVar(&opts.change.Add, "add", false, "add the line if it does not exist")
+	flags.BoolVar(&opts.change.Remove, "remove", false, "remove the line, with the comments directly above it")
+	grouped(flags, "Change")
 	opts.in.addFlags(flags)
-	flags.StringVar(&opts.change.Line, "line", "", "name of the line: major.minor, nightly or rc")
-	flags.StringVar(&opts.tag, "tag", "", "the release of vLLM that stands for the line")
-	flags.StringVar(&opts.rev, "rev", "", "commit of vllm.git that the tag was built from")
-	flags.BoolVar(&opts.validated, "validated", false, "whether failing goldens of the line fail the run")
-	flags.BoolVar(&opts.change.Default, "default", false, "make it the default line")
-	flags.StringVar(&opts.patchRepo, "patch-repo", "", "URL of a fork to read the protocol from; empty removes it")
-	flags.StringVar(&opts.patchRevision, "patch-rev", "", "commit in that fork; empty removes it")
-	flags.BoolVar(&opts.change.Add, "add", false, "make the line if there is none of that name")
-	flags.BoolVar(&opts.change.Remove, "remove", false, "remove the line with the comments that stand directly at it")
+	renamed(flags, map[string]string{"validated": "fidelity-validated"})
 }
 
 // complete takes over the flags that were given.
@@ -315,14 +318,14 @@ func (opts *compatSetOptions) complete(flags *pflag.FlagSet) error {
 		}
 		*p.to = p.value
 	}
-	if flags.Changed("validated") {
+	if flags.Changed("fidelity-validated") {
 		opts.change.Validated = &opts.validated
 	}
 	switch {
 	case opts.change.Line == "":
 		return errors.New("--line is not given")
 	case flags.Changed("default") && !opts.change.Default:
-		return errors.New("--default=false: there must be a default line; make another one the default")
+		return errors.New("--default=false: a default line is required: give --default with another line")
 	}
 	return nil
 }
@@ -335,6 +338,14 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	if err != nil {
 		return err
 	}
+	if known, ok := matrix.Lookup(opts.change.Line); ok {
+		opts.change.Line = known.Name
+	} else if v, err := compat.ParseVersion(opts.change.Line); err == nil {
+		opts.change.Line = v.Line()
+	} else {
+		opts.change.Line = tagOf(opts.change.Line)
+	}
+	opts.tag = tagOf(opts.tag) // change.Tag points to it
 	lines, err := matrix.Set(opts.change)
 	if err != nil {
 		return err
@@ -349,8 +360,8 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 		return err
 	}
 	if opts.change.Tag != nil && opts.change.Rev == nil {
-		env.printErr(fmt.Sprintf("vllm-vcr: warning: the tag moves and the commit does not: "+
-			"give the one that %s was built from with --rev", opts.tag))
+		env.printErr(fmt.Sprintf("vllm-vcr: warning: the tag changes and the commit does not: "+
+			"give the commit that %s was built from with --rev", opts.tag))
 	}
 	if _, err := checkEdit(env, edit, opts.in.manifest, false); err != nil {
 		return err
@@ -387,7 +398,7 @@ func checkEdit(env *environment, edit matrixEdit, manifestPath string, mayLackPr
 	registry, more := loadManifest(env, manifestPath, edit.Matrix)
 	if tomlfile.HasErrors(more) {
 		printDiagnostics(env, more)
-		return checkedMatrix{}, fmt.Errorf("%s cannot be used as it is", registry.File)
+		return checkedMatrix{}, unusable(registry.File)
 	}
 	diagnostics = slices.Concat(diagnostics, more, conformance.CheckInputs(matrix, registry))
 	tomlfile.Sort(diagnostics)
@@ -411,7 +422,7 @@ func (e matrixEdit) write() error {
 		return err
 	}
 	if !bytes.Equal(now, e.before) {
-		return fmt.Errorf("%s was changed by somebody else in the meantime: run this again", e.File)
+		return fmt.Errorf("%s was changed by another process in the meantime: run the command again", e.File)
 	}
 	return atomicfile.Replace(e.File, e.after)
 }

@@ -47,18 +47,17 @@ func newCompatWatchCommand(env *environment) *cobra.Command {
 	var opts compatWatchOptions
 	cmd := &cobra.Command{
 		Use:   "watch stable|rc",
-		Short: "Bring compat.toml up to the releases of vLLM",
-		Long: "Compare the window with the releases of vLLM, and say what has to change: with --write in compat.toml too,\n" +
-			"where every comment and all else stays.\n\n" +
-			"stable  each line moves to its newest release (.postN too), and away from one that was yanked; a line newer\n" +
-			"        than all becomes the default on top; the oldest go while there are more than --max-stable\n" +
-			"rc      the tracker follows the highest candidate that is newer than the newest release, and goes with it\n\n" +
-			"What is new or moved is not validated: no golden was captured from it. A new line that this binary has no\n" +
-			"wire profile of is written all the same, and told: as a C020 error on stderr and in missing-profiles.\n\n" +
-			"The releases are those that users can install (--index), or those that git has tags of (--tags-file, what\n" +
-			"\"git ls-remote --tags https://github.com/vllm-project/vllm\" prints). Candidates are in git only.\n" +
-			"--github-output sets changed, line, lines (JSON), tag, rev, default, title, body, missing-profiles.\n" +
-			"Exit code 3: the index could not be read.",
+		Short: "Update compat.toml to the current vLLM releases",
+		Long: "Compare compat.toml with the vLLM releases and print what has to change. With --write, also change compat.toml; " +
+			"comments and everything else stay as they are.\n\n" +
+			"  stable  each line moves to its newest release (.postN too) and away from a yanked one; a line newer than all others is added on top and becomes the default; the oldest lines are removed if there are more than --max-stable\n" +
+			"  rc      the tracker rc follows the newest release candidate that is newer than the newest release; without one, it is removed\n\n" +
+			"A new or moved line is not validated, because no golden was captured from it. A new line without a wire profile in " +
+			"this binary is written too, and reported: as error C020 on stderr and in the output missing-profiles.\n\n" +
+			"Releases are those of the package index (--index) or the tags of the git repository (--tags-file, with the output " +
+			"of git ls-remote --tags https://github.com/vllm-project/vllm). Only git has release candidates. --github-output " +
+			"writes changed, line, lines (JSON), tag, rev, default, title, body and missing-profiles. Exit code 3: the index " +
+			"could not be read.",
 		Example: "  vllm-vcr compat watch stable --index --write --github-output\n" +
 			"  vllm-vcr compat watch rc --tags-file tags.txt",
 		Args: watchArgs,
@@ -71,23 +70,24 @@ func newCompatWatchCommand(env *environment) *cobra.Command {
 }
 
 func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
-	opts.in.addFlags(flags)
-	flags.StringVar(&opts.tagsFile, "tags-file", "", "file with what git ls-remote --tags printed")
+	flags.StringVar(&opts.tagsFile, "tags-file", "", "`FILE` with the output of git ls-remote --tags")
 	flags.StringVar(&opts.index, "index", "",
-		"package index, as --index=URL; --index alone is $PIP_INDEX_URL, else "+pypi.DefaultURL)
+		"`URL` of the Python package index; --index without a URL is $PIP_INDEX_URL, else "+pypi.DefaultURL)
 	flags.Lookup("index").NoOptDefVal = defaultIndex
-	flags.IntVar(&opts.maxStable, "max-stable", 9, "how many stable lines the window keeps")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what has to change, and write nothing; that is so without --write too")
-	flags.BoolVar(&opts.write, "write", false, "edit compat.toml")
+	flags.IntVar(&opts.maxStable, "max-stable", 9, "maximum number of stable lines in compat.toml")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what has to change and write nothing, as without --write")
+	flags.BoolVar(&opts.write, "write", false, "change compat.toml")
 	addOutputFlag(flags, &opts.outputs)
+	grouped(flags, "Update")
+	opts.in.addFlags(flags)
 }
 
 func watchArgs(_ *cobra.Command, args []string) error {
 	if len(args) == 2 && strings.Contains(args[1], "://") {
-		return fmt.Errorf("the URL of an index is given as --index=%s", safetext.Line(args[1]))
+		return fmt.Errorf("give the URL of the index as --index=%s", safetext.Line(args[1]))
 	}
 	if len(args) != 1 {
-		return errors.New("what is to be watched? compat watch stable, or compat watch rc")
+		return errors.New("want one argument: compat watch stable, or compat watch rc")
 	}
 	_, err := chooseOne("compat watch", args[0], watchStable, watchRC)
 	return err
@@ -96,15 +96,15 @@ func watchArgs(_ *cobra.Command, args []string) error {
 func (opts *compatWatchOptions) check() error {
 	switch {
 	case opts.write && opts.dryRun:
-		return errors.New("--write and --dry-run exclude each other")
+		return errors.New("--write and --dry-run: give only one of them")
 	case opts.tagsFile == "" && opts.index == "":
-		return errors.New("where are the releases listed? --index, or --tags-file FILE")
+		return errors.New("no list of releases is given: want --index, or --tags-file FILE")
 	case opts.tagsFile != "" && opts.index != "":
-		return errors.New("--index and --tags-file exclude each other")
+		return errors.New("--index and --tags-file: give only one of them")
 	case opts.maxStable < 1:
 		return fmt.Errorf("--max-stable %d: want 1 or more", opts.maxStable)
 	case opts.write && opts.in.compat == "" && !exists(vcr.CompatPath):
-		return fmt.Errorf("--write: there is no %s here: give it with --compat", vcr.CompatPath)
+		return fmt.Errorf("--write: there is no %s in this folder: give the file with --compat", vcr.CompatPath)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func watchedMatrix(env *environment, path string) (*compat.Matrix, []byte, error
 	matrix, diagnostics := loadCompat(path)
 	if tomlfile.HasErrors(diagnostics) {
 		printDiagnostics(env, diagnostics)
-		return nil, nil, fmt.Errorf("%s cannot be used as it is", matrix.File)
+		return nil, nil, unusable(matrix.File)
 	}
 	if strings.HasPrefix(matrix.File, "(embedded) ") {
 		return matrix, embedded(vcr.CompatPath), nil

@@ -174,7 +174,7 @@ func TestEditYields(t *testing.T) {
 		t.Fatal(err)
 	}
 	edit := matrixEdit{Matrix: &compat.Matrix{File: path}, before: []byte("as it was read"), after: []byte("edited")}
-	if err := edit.write(); err == nil || !strings.Contains(err.Error(), "was changed by somebody else") {
+	if err := edit.write(); err == nil || !strings.Contains(err.Error(), "was changed by another process") {
 		t.Errorf("got %v", err)
 	}
 	checkFile(t, path, "")

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
@@ -52,19 +53,21 @@ func newConformCommand(env *environment) *cobra.Command {
 	opts := conformOptions{timeouts: conformance.DefaultTimeouts()}
 	cmd := &cobra.Command{
 		Use:   "conform",
-		Short: "Check every vLLM line against the goldens of its real engine",
-		Long: "Plan line × golden × assertion from compat.toml and the manifest, verify the goldens, boot the embedded\n" +
-			"player as each line's engine core over real ZeroMQ connections, and assert that it says byte for byte\n" +
-			"what the real engine said. Prints a table and one verdict line, and exits by it.\n\n" +
-			"With --engine-command or --engine-address another engine is judged in its place, with --frontend-command or\n" +
-			"--frontend-url a frontend; docs/conforming.md is the guide. With --frontend, the goldens of the line are\n" +
-			"also replayed behind the real vllm-rs of that line, through its OpenAI HTTP side. --self-test injects\n" +
-			"faults and demands that the checks find each.",
+		Short: "Check engines and frontends of every vLLM line against its goldens",
+		Long: "Check an engine or a frontend against the goldens, which released vLLM engines sent. Without flags, conform " +
+			"checks the built-in player: for each line of compat.toml it replays the goldens over real ZeroMQ connections and " +
+			"compares its messages with them. It prints a table and a verdict, and the verdict decides the exit code.\n\n" +
+			"To check your own engine, give --engine-command or --engine-address. To check your own frontend, give " +
+			"--frontend-command or --frontend-url. With --frontend, the goldens are also replayed behind the released " +
+			"vllm-rs of the line, through its OpenAI API. docs/conforming.md is the guide.",
 		Example: "  vllm-vcr conform\n" +
-			"  vllm-vcr conform --line 0.33 --golden multiturn-s7 --assertion fidelity --match prefix --concurrency 16\n" +
-			"  vllm-vcr conform --line 0.33 --engine-command './my-engine {handshake} {trace}' --report-dir report\n" +
-			"  vllm-vcr conform --line 0.33 --suite live --engine-command './my-engine {handshake}'\n" +
-			"  vllm-vcr conform --line 0.33 --frontend-command './my-frontend {handshake} {http_port}'\n" +
+			"  vllm-vcr conform --line 0.33 --golden multiturn-s7 --assertion fidelity\n" +
+			"  vllm-vcr conform --line 0.33 --report-dir report \\\n" +
+			"      --engine-command './my-engine {handshake} {trace}'\n" +
+			"  vllm-vcr conform --line 0.33 --suite live \\\n" +
+			"      --engine-command './my-engine {handshake}'\n" +
+			"  vllm-vcr conform --line 0.33 \\\n" +
+			"      --frontend-command './my-frontend {handshake} {http_port}'\n" +
 			"  vllm-vcr conform --line 0.33 --frontend ./vllm-rs\n" +
 			"  vllm-vcr conform --self-test",
 		Args: cobra.NoArgs,
@@ -76,27 +79,37 @@ func newConformCommand(env *environment) *cobra.Command {
 }
 
 func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
-	opts.in.addFlags(flags)
-	flags.StringSliceVar(&opts.sel.Lines, "line", nil, "lines to check, by name or tag (default all)")
-	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to check, by id (default all)")
-	flags.StringSliceVar(&opts.assertions, "assertion", nil, "assertions to make: integrity, line, provenance, schema, fidelity, wire, or those of --suite (default all)")
-	flags.StringSliceVar(&opts.matches, "match", nil, "how fidelity requests find their record: index, prefix (default both)")
-	flags.IntSliceVar(&opts.sel.Concurrency, "concurrency", nil, "requests in flight during fidelity (default 1,16)")
-	flags.StringVar(&opts.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated, all, none")
-	flags.StringSliceVar(&opts.frontends, "frontend", nil, "real vllm-rs to replay behind, as LINE=PATH; LINE may be left out when --line names one, or when the binary knows its release (0.29 and later)")
-	flags.StringVar(&opts.model, "model", "", "model directory for --frontend, and {model} of --frontend-command: config.json and tokenizer.json (default the tiny model in the binary)")
-	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "longest start of what is under test, up to READY; unless set, 1m for an engine that plays recordings, 10m for one that generates, 5m for a frontend")
-	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "longest silence while a request is open; unless set, 1m for an engine that plays recordings and 2m for one that generates")
-	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "longest fetch of a golden, and longest case")
-	flags.IntVar(&opts.maxFailures, "max-failures", 0, "end the run after this many cases that failed or could not be judged; the cases left are skipped (default no limit)")
-	flags.BoolVar(&opts.failFast, "fail-fast", false, "end the run after the first case that failed or could not be judged: --max-failures 1")
-	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and demand that the checks find each")
-	flags.BoolVar(&opts.coverage, "coverage", false, "name in the report every field, method and kind of message of the wire that the goldens show or do not, what the checks compare of it, and what of an engine under test they judge")
 	opts.given = flags
-	opts.store.addFlags(flags)
-	opts.subject.addFlags(flags)
-	opts.report.addFlags(flags)
+	flags.StringSliceVar(&opts.sel.Lines, "line", nil, linesUsage)
+	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to replay, by id (default all)")
+	flags.StringSliceVar(&opts.assertions, "assertion", nil, "checks to make: integrity, line, provenance, schema, fidelity, wire, or those of --suite (default all)")
+	flags.StringSliceVar(&opts.matches, "match", nil, "how fidelity requests find their record: index (by arrival order), prefix (by prompt) (default both)")
+	flags.IntSliceVar(&opts.sel.Concurrency, "concurrency", nil, "number of requests that run at the same time in fidelity; several numbers make several cases (default 1,16)")
 	opts.plan.addFlags(flags)
+	grouped(flags, "What is checked")
+	opts.subject.addFlags(flags)
+	flags.StringSliceVar(&opts.frontends, "frontend", nil, "also replay behind this released vllm-rs, `LINE=PATH`; without LINE=, the line is that of --line or of the binary (0.29 and later)")
+	flags.StringVar(&opts.model, "model", "", "`FOLDER` of the model (config.json, tokenizer.json), for --frontend and for {model} in --frontend-command (default the tiny model in the binary)")
+	grouped(flags, "Under test")
+	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "maximum time until the engine or frontend under test is ready (default "+shortDuration(opts.timeouts.Connect.String())+"; for an engine under test 1m, with --suite live 10m; for a frontend 5m)")
+	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "maximum time without output while a request runs (default "+shortDuration(opts.timeouts.Idle.String())+"; for an engine under test 1m, with --suite live 2m)")
+	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "maximum time to fetch a golden, and to run a case")
+	flags.IntVar(&opts.maxFailures, "max-failures", 0, "end the run after this number of failed cases and errors, and skip the other cases (default 0: no limit)")
+	flags.BoolVar(&opts.failFast, "fail-fast", false, "end the run after the first failed case or error, as --max-failures 1")
+	grouped(flags, "Timeouts and limits")
+	flags.StringVar(&opts.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated (those with fidelity_validated in compat.toml), all or none")
+	flags.StringVar(&opts.plan.expectations, "expectations", "", "`FILE` of known failures (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
+	flags.BoolVar(&opts.plan.update, "update-expectations", false, "after the run, add new failures to the file of --expectations, which is created if it does not exist, and remove entries that no longer fail")
+	grouped(flags, "Verdict")
+	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and check that each fault is found")
+	flags.BoolVar(&opts.coverage, "coverage", false, "list in the report every field, method and message kind of the wire: whether the goldens have it, and what the checks compare of it")
+	opts.plan.addPrintFlags(flags)
+	grouped(flags, "Other actions")
+	opts.report.addFlags(flags)
+	opts.in.addFlags(flags)
+	opts.store.addFlags(flags)
+	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-address", "frontend-command", "frontend-url", "frontend-handshake",
+		"frontend", "model", "connect-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
 }
 
 func runConform(ctx context.Context, env *environment, opts conformOptions) error {
@@ -199,7 +212,7 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 		if left--; left == 0 && ctx.Err() == nil {
 			whole = true
 			if opts.subject.keepAlive {
-				fmt.Fprintf(env.stderr, "the results of all cases (%d) are there: interrupt (^C) for the report and the end of what is kept alive\n", len(cases))
+				fmt.Fprintf(env.stderr, "all %d cases have ended: interrupt (^C) to stop what is kept alive and to get the report\n", len(cases))
 			}
 		}
 	}
@@ -229,7 +242,7 @@ func (opts *conformOptions) check() error {
 	case opts.maxFailures < 0:
 		return fmt.Errorf("--max-failures %d: want 0 or more", opts.maxFailures)
 	case opts.failFast && opts.maxFailures > 1:
-		return fmt.Errorf("--fail-fast ends the run after 1 failed case, and --max-failures after %d: give one of them", opts.maxFailures)
+		return fmt.Errorf("--fail-fast and --max-failures %d: give only one of them", opts.maxFailures)
 	case opts.failFast:
 		opts.maxFailures = 1
 	}
@@ -243,7 +256,7 @@ func (opts *conformOptions) check() error {
 		"connect-timeout", "idle-timeout", "golden-timeout", "enforce", "max-failures", "fail-fast",
 	} {
 		if opts.given.Changed(name) {
-			return fmt.Errorf("--self-test has no use for --%s", name)
+			return fmt.Errorf("--self-test and --%s: give only one of them", name)
 		}
 	}
 	return nil

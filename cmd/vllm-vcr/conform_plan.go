@@ -40,15 +40,17 @@ type planOptions struct {
 }
 
 func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&opts.run, "run", nil, "run only the cases whose names match one of these patterns: * is any text within a component, ** any components; @FILE reads them from a file, one a line (default all)")
-	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out the cases whose names match one of these patterns; @FILE as with --run")
-	flags.StringVar(&opts.rerun, "rerun-failed", "", "run only the cases that failed, or ended with an error, in this JSON report")
-	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
-	flags.BoolVar(&opts.update, "update-expectations", false, "after the run, add what failed to the file of expectations, which is created if it does not exist, and remove what nothing needs any more")
-	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and end")
-	flags.StringVar(&opts.printPlan, "print-plan", "", "print the cases that would run, or the requests of each fidelity case with =requests, and end")
+	flags.StringSliceVar(&opts.run, "run", nil, "run only cases whose name matches one of these `PATTERNS`: * is any text between slashes, ** any number of components; @FILE reads patterns from a file, one on each line (default all)")
+	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out cases whose name matches one of these `PATTERNS`, written as for --run")
+	flags.StringVar(&opts.rerun, "rerun-failed", "", "run only the cases that failed or ended with an error in this JSON report `FILE`")
+}
+
+// addPrintFlags adds those that print something instead of a run.
+func (opts *planOptions) addPrintFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and run nothing")
+	flags.StringVar(&opts.printPlan, "print-plan", "", "print the names of the selected `cases`, or with =requests the requests of each fidelity case, and run nothing")
 	flags.Lookup("print-plan").NoOptDefVal = planCases
-	flags.StringVar(&opts.explain, "explain", "", "print what a finding's code means, such as F001, and end")
+	flags.StringVar(&opts.explain, "explain", "", "print what the `CODE` of a failure means, such as F001, and run nothing")
 }
 
 // sel completes a selection with the patterns.
@@ -113,14 +115,14 @@ func (opts *planOptions) check(given *pflag.FlagSet) error {
 		}
 	}
 	if len(printing) > 1 {
-		return fmt.Errorf("%s: want one of these", strings.Join(printing, " and "))
+		return fmt.Errorf("%s: give only one of them", strings.Join(printing, " and "))
 	}
 	if len(printing) == 0 {
 		return nil
 	}
-	for _, name := range []string{"json", "report-dir", "update-expectations", "keep-alive"} {
+	for _, name := range []string{"report-json", "report-dir", "update-expectations", "keep-alive"} {
 		if flag := given.Lookup(name); flag.Changed && flag.Value.String() != "false" {
-			return fmt.Errorf("%s runs nothing, so it has no use for --%s", printing[0], name)
+			return fmt.Errorf("%s and --%s: give only one of them, as %[1]s runs nothing", printing[0], name)
 		}
 	}
 	return nil
@@ -191,7 +193,7 @@ func loadExpectations(env *environment, path string, mayLack bool, all []conform
 	}
 	printDiagnostics(env, findings)
 	if tomlfile.HasErrors(findings) {
-		return nil, fmt.Errorf("%s cannot be used as it is", expected.File)
+		return nil, unusable(expected.File)
 	}
 	return expected, nil
 }

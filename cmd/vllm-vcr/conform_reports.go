@@ -19,10 +19,10 @@ func newCompareCommand(env *environment) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
-		Short: "Say what is different between two JSON reports",
-		Long: "Compare two reports that conform --json has written: what newly fails, what is no longer asserted, what\n" +
-			"fails otherwise, what was fixed, what is new, and which goldens are others. Exits 1 when something newly\n" +
-			"fails, or is no longer asserted.",
+		Short: "Compare two JSON reports",
+		Long: "Compare two reports that conform --report-json wrote: new failures, checks that no longer run, failures with " +
+			"another text, fixed failures, new cases, and changed goldens. The exit code is 1 if there is a new failure or a " +
+			"check that no longer runs.",
 		Example: "  vllm-vcr conform compare main/report.json report.json",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -32,7 +32,7 @@ func newCompareCommand(env *environment) *cobra.Command {
 			return runCompare(env, args[0], args[1], format)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "text", "text or markdown")
+	cmd.Flags().StringVar(&format, "format", "text", "output format: text or markdown")
 	return cmd
 }
 
@@ -60,9 +60,9 @@ func newMergeCommand(env *environment) *cobra.Command {
 	var opts reportOptions
 	cmd := &cobra.Command{
 		Use:   "merge FILE...",
-		Short: "Make one report of the JSON reports of several jobs",
-		Long: "Merge the reports that the jobs of a matrix have written with conform --json, print the result and exit as\n" +
-			"one run of all their cases would have. A case that two reports have must be the same in both.",
+		Short: "Merge the JSON reports of several jobs into one",
+		Long: "Merge the reports that several jobs wrote with conform --report-json. The result is printed, and the exit code " +
+			"is that of one run with all their cases. A case that is in two reports must be the same in both.",
 		Example: "  vllm-vcr conform merge reports/*.json --report-dir report",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -42,16 +42,17 @@ type subjectOptions struct {
 
 func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
-	flags.StringVar(&opts.suite, "suite", "", "what to ask: replay (of an engine that plays recordings), live (of one that generates), frontend (default replay, or frontend when one is given)")
-	flags.StringVar(&opts.engineCommand, "engine-command", "", "engine under test, one process a case (live: a line); words as in a shell, which does not run; {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index} are filled in")
-	flags.StringVar(&opts.engineAddress, "engine-address", "", "engine under test that somebody else starts: the address where it is awaited, tcp://HOST:PORT")
-	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL for --engine-command")
-	flags.StringSliceVar(&opts.engineEnv, "engine-env", nil, "environment variables that the engine of --engine-command gets although they look like secrets: names, without values (default none: it gets those that look like none)")
-	flags.StringVar(&opts.frontendCommand, "frontend-command", "", "frontend under test, one process a line; {handshake}, {handshake_host}, {handshake_port}, {http_port}, {line}, {model} are filled in")
-	flags.StringVar(&opts.frontendURL, "frontend-url", "", "HTTP side of the frontend under test (default http://127.0.0.1:{http_port} of --frontend-command)")
-	flags.StringVar(&opts.frontendHandshake, "frontend-handshake", "", "where a frontend that is already running, at --frontend-url, awaits its engine")
-	flags.StringSliceVar(&opts.frontendEnv, "frontend-env", nil, "environment variables that the frontend of --frontend-command gets although they look like secrets: names, without values (default none: it gets those that look like none)")
-	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for a debugger: no deadlines, say where each subject is, and keep the last one until interrupted")
+	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend (default replay, or frontend if one is under test)")
+	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
+		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
+	flags.StringVar(&opts.engineAddress, "engine-address", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
+	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL when the engine of --engine-command is stopped")
+	flags.StringSliceVar(&opts.engineEnv, "engine-env", nil, "`NAMES` of environment variables to pass to the engine of --engine-command although they look like secrets (default none; other variables are passed)")
+	flags.StringVar(&opts.frontendCommand, "frontend-command", "", "`COMMAND` that starts the frontend under test, once for each line. Placeholders: {handshake}, {handshake_host}, {handshake_port}, {http_port}, {line}, {model}")
+	flags.StringVar(&opts.frontendURL, "frontend-url", "", "`URL` of the HTTP API of the frontend under test (default http://127.0.0.1:{http_port} for --frontend-command)")
+	flags.StringVar(&opts.frontendHandshake, "frontend-handshake", "", "handshake `ADDRESS` of the frontend at --frontend-url, where it waits for its engine")
+	flags.StringSliceVar(&opts.frontendEnv, "frontend-env", nil, "`NAMES` of environment variables to pass to the frontend of --frontend-command although they look like secrets (default none; other variables are passed)")
+	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for debugging: set no timeouts, print the address of each engine or frontend, and keep the last one until an interrupt")
 }
 
 func (opts *subjectOptions) hasEngine() bool {
@@ -73,19 +74,19 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	case err != nil:
 		return "", err
 	case opts.engineCommand != "" && opts.engineAddress != "":
-		return "", errors.New("--engine-command and --engine-address: want one of the two")
+		return "", errors.New("--engine-command and --engine-address: give only one of them")
 	case opts.hasEngine() && opts.hasFrontend():
-		return "", errors.New("an engine and a frontend under test: want one of the two, the other side is ours")
+		return "", errors.New("an engine and a frontend under test: give only one of them, conform is the other side")
 	case suite == conformance.SuiteFrontend && !opts.hasFrontend():
 		return "", errors.New("--suite frontend needs a frontend: --frontend-command, or --frontend-url with --frontend-handshake")
 	case suite != conformance.SuiteFrontend && opts.hasFrontend():
-		return "", fmt.Errorf("--suite %s is for an engine under test, but a frontend is given", suite)
+		return "", fmt.Errorf("--suite %s needs an engine under test, but a frontend is given", suite)
 	case opts.given.Changed("engine-grace") && opts.engineCommand == "":
-		return "", errors.New("--engine-grace is for --engine-command, which is not given")
+		return "", errors.New("--engine-grace needs --engine-command")
 	case len(opts.engineEnv) > 0 && opts.engineCommand == "":
-		return "", errors.New("--engine-env is for --engine-command, which is not given")
+		return "", errors.New("--engine-env needs --engine-command")
 	case len(opts.frontendEnv) > 0 && opts.frontendCommand == "":
-		return "", errors.New("--frontend-env is for --frontend-command, which is not given")
+		return "", errors.New("--frontend-env needs --frontend-command")
 	case opts.engineGrace <= 0:
 		return "", fmt.Errorf("--engine-grace %v: want more than 0", opts.engineGrace)
 	}
@@ -104,7 +105,7 @@ func (opts *subjectOptions) checkMatches(asked []player.Match) error {
 	}
 	for _, m := range asked {
 		if !slices.Contains(opts.command().Matches(), m) {
-			return fmt.Errorf("--match %s: the engine command has no {match}, so the engine is not told to find its records that way", m)
+			return fmt.Errorf("--match %s: --engine-command has no {match}, so the engine would not know how to find its records", m)
 		}
 	}
 	return nil
@@ -162,7 +163,7 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 	}
 	if opts.engineCommand != "" || opts.frontendCommand != "" {
 		if names := process.Withheld(os.Environ(), slices.Concat(opts.engineEnv, opts.frontendEnv)...); len(names) > 0 {
-			env.log.Info("what is under test does not get these environment variables, as they look like secrets", "names", names)
+			env.log.Info("environment variables that look like secrets are not passed to the process under test", "names", names)
 		}
 	}
 	switch {
@@ -226,7 +227,7 @@ func (opts *subjectOptions) flags() []string {
 // realFrontends reads --frontend LINE=PATH.
 func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]conformance.RealFrontend, error) {
 	if opts.model != "" && len(opts.frontends) == 0 && opts.subject.frontendCommand == "" {
-		return nil, fmt.Errorf("--model is for --frontend or --frontend-command, of which none is given")
+		return nil, fmt.Errorf("--model needs --frontend or --frontend-command")
 	}
 	frontends := map[string]conformance.RealFrontend{}
 	for _, value := range opts.frontends {
@@ -250,7 +251,7 @@ func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]confo
 			}
 		}
 		if _, twice := frontends[line]; twice {
-			return nil, fmt.Errorf("--frontend: line %s has two", line)
+			return nil, fmt.Errorf("--frontend: line %s is given twice", line)
 		}
 		frontends[line] = conformance.RealFrontend{Binary: path, ModelDir: model}
 	}
@@ -278,7 +279,7 @@ func (opts *conformOptions) frontendLine(ctx context.Context, path string) (stri
 	}
 	version, err := vllmrs.Version(ctx, path)
 	if err != nil {
-		return "", fmt.Errorf("--frontend: %w; its line can be named: LINE=PATH", err)
+		return "", fmt.Errorf("--frontend: %w: give the line too, as LINE=PATH", err)
 	}
 	return protocol.LineOf(version), nil
 }

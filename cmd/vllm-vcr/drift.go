@@ -28,7 +28,7 @@ import (
 func newDriftCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "drift",
-		Short: "Tell whether a release of vLLM still speaks what this build knows",
+		Short: "Find what a vLLM release changed in the protocol between frontend and engine core",
 	}, newDriftCheckCommand(env), newDriftExtractCommand(env), newDriftDiffCommand(env), newDriftAdoptCommand(env), newDriftAcceptCommand(env), newDriftHistoryCommand(env), newDriftReleasesCommand(env), newDriftIssuesCommand(env))
 }
 
@@ -39,7 +39,7 @@ func driftCache(named string) (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the cache directory: %w: name one by --cache", err)
+		return "", fmt.Errorf("find the cache directory: %w: give one with --cache", err)
 	}
 	return filepath.Join(dir, "vllm-vcr"), nil
 }
@@ -81,14 +81,14 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 	var opts diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff A B",
-		Short: "Say what changed on the wire from one release to another, and who fails of it",
-		Long: "Compare two wire profiles. Each change says whom it breaks of those who were written for A and meet B: engines,\n" +
-			"frontends, taps (consumers of KV events among them), or nobody; why; where upstream declares it; and what\n" +
-			"this build needs for it.\n\n" +
-			"A and B are each a line of this build (0.33, no network), a release (0.33.0), a wheel, a folder with the\n" +
-			"sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +
-			"Exit codes: 0 nothing breaks, 1 something does, 3 a side could not be read, or not all of it. --fail-on any\n" +
-			"makes every change exit code 1, --fail-on never none: what could not be read is 3 in any case.",
+		Short: "Compare the wire protocol of two releases, and show what the changes break",
+		Long: "Compare two wire profiles. For each change the command prints who written for A fails with B (engines, " +
+			"frontends, recorders, consumers of KV events, or nobody), why, where vLLM declares it, and what this build needs " +
+			"to support it.\n\n" +
+			"A and B are each a line of this build (0.33, no network is needed), a release (0.33.0), a wheel, a folder with " +
+			"the sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +
+			"Exit codes: 0 no change breaks anything, 1 a change does, 3 a side could not be read completely. With --fail-on " +
+			"any, every change gives exit code 1; with --fail-on never, none does.",
 		Example: "  vllm-vcr drift diff 0.32 0.33\n" +
 			"  vllm-vcr drift diff 0.33 0.34.0rc1 --format markdown -o changes.md\n" +
 			"  vllm-vcr drift diff 0.27.0 0.27.1 --fail-on any",
@@ -98,10 +98,10 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.format, "format", "text", "text, json, markdown (at most 60 kB), or sarif")
-	flags.StringVarP(&opts.output, "output", "o", "", "write to this file instead of stdout")
-	flags.StringVar(&opts.failOn, "fail-on", failBreaking, "what makes the exit code 1: breaking, any, never")
-	flags.StringVar(&opts.index, "index", "", "package index for releases (default as for drift check)")
+	flags.StringVar(&opts.format, "format", "text", "output format: text, json, markdown (at most 60 kB) or sarif")
+	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
+	flags.StringVar(&opts.failOn, "fail-on", failBreaking, "changes that give exit code 1: breaking, any or never")
+	flags.StringVar(&opts.index, "index", "", indexUsage)
 	return cmd
 }
 
@@ -128,7 +128,7 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 	switch {
 	case len(d.Gaps) > 0:
 		return exitError{conformance.ExitInfra, fmt.Errorf(
-			"not all could be read: there may be more changes than these: %s", d.Headline())}
+			"a release could not be read completely, so there may be more changes: %s", d.Headline())}
 	case opts.failOn == failBreaking && d.Verdict() == wirediff.Breaks, opts.failOn == failAny && len(d.Changes) > 0:
 		return exitError{conformance.ExitFail, errReported}
 	}
@@ -143,7 +143,7 @@ func diffSide(ctx context.Context, env *environment, name, index string) (*proto
 	if linePattern().MatchString(name) {
 		p, err := protocol.LoadProfile(name)
 		if err != nil {
-			err = fmt.Errorf("%w: of another line name a release, as %s.0", err, name)
+			err = fmt.Errorf("%w: for another line give a release, such as %s.0", err, name)
 		}
 		return p, nil, err
 	}
@@ -172,7 +172,7 @@ func diffSide(ctx context.Context, env *environment, name, index string) (*proto
 // plausible refuses a profile that no release has: a comparison with it would say nothing.
 func plausible(p *protocol.Profile) error {
 	if line := protocol.LineOf(p.Version); line == p.Version || line != p.Line {
-		return fmt.Errorf("it is of line %q and release %q: want a release of the line", p.Line, p.Version)
+		return fmt.Errorf("its line is %q and its release is %q: want a release of the line", p.Line, p.Version)
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Structs)) {
 		s := p.Structs[name]
@@ -201,30 +201,32 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract WHEEL|VERSION|DIR|URL",
 		Short: "Read the wire profile of a release from its Python sources",
-		Long: "Read the Python sources of a release and print its wire profile: every struct that crosses the wire with its\n" +
-			"encoding, its fields in order, their types and defaults, and where each is declared; enums, constants, utility\n" +
-			"methods, and the messages without a struct. Of a release of the index a few members of one wheel are downloaded.\n" +
-			"Nothing of it is run, and no Python is needed.\n\n" +
-			"DIR is a checkout of vLLM, an unpacked wheel or the site-packages of an installation; --version names the release\n" +
-			"of a checkout, which does not tell.\n\n" +
-			"What could not be read is named on stderr with its place, and the exit code is 3: nothing is printed then, as half\n" +
-			"a profile looks like a whole one, unless --partial asks for it. A release that was yanked is refused with its\n" +
-			"reason, and exit code 3, unless --yanked asks for it.",
+		Long: "Read the Python sources of a release and print its wire profile: every struct that frontend and engine core " +
+			"exchange, with its encoding, its fields in order, their types and defaults, and where each is declared; enums, " +
+			"constants, utility methods, and messages without a struct. For a release of the package index, only some files " +
+			"of one wheel are downloaded. Nothing of the release is run, and no Python is needed.\n\n" +
+			"DIR is a checkout of vLLM, an unpacked wheel, or the site-packages of an installation. A checkout does not contain " +
+			"its version: give it with --vllm-version.\n\n" +
+			"What could not be read is printed to stderr with its place, and the exit code is 3. The profile is printed then " +
+			"only with --partial. A yanked release gives exit code 3 unless --yanked is given.",
 		Example: "  vllm-vcr drift extract 0.33.0 -o 0.33.json\n" +
-			"  vllm-vcr drift extract --format text ./vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl\n" +
-			"  vllm-vcr drift extract ~/src/vllm --version 0.34.0",
+			"  vllm-vcr drift extract --format text \\\n" +
+			"      ./vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl\n" +
+			"  vllm-vcr drift extract ~/src/vllm --vllm-version 0.34.0",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDriftExtract(cmd.Context(), env, opts, args[0])
+			opts.version = strings.TrimPrefix(opts.version, "v")
+			return runDriftExtract(cmd.Context(), env, opts, releasesOf(args)[0])
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&opts.output, "output", "o", "", "write the profile to this file instead of stdout")
-	flags.StringVar(&opts.format, "format", "json", "json, which every command takes for a profile, or text, for people")
-	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.StringVar(&opts.version, "version", "", "release that the sources in DIR are of, if they do not tell")
-	flags.BoolVar(&opts.partial, "partial", false, "print what could be read of a release that could not be read as a whole; the exit code stays 3")
-	flags.BoolVar(&opts.yanked, "yanked", false, "read a release that was yanked")
+	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
+	flags.StringVar(&opts.format, "format", "json", "output format: json (a profile that other commands read) or text")
+	flags.StringVar(&opts.index, "index", "", indexUsage)
+	flags.StringVar(&opts.version, "vllm-version", "", "vLLM `VERSION` of the sources in DIR, if they do not contain it")
+	flags.BoolVar(&opts.partial, "partial", false, "print an incomplete profile too; the exit code is still 3")
+	flags.BoolVar(&opts.yanked, "yanked", false, "read a yanked release too")
+	renamed(flags, map[string]string{"version": "vllm-version"})
 	return cmd
 }
 
@@ -251,13 +253,13 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 	for _, g := range gaps {
 		env.printErr("not read: " + g.String())
 	}
-	parts := "1 part of its wire is"
+	parts := "1 part of its protocol is"
 	if len(gaps) > 1 {
-		parts = fmt.Sprintf("%d parts of its wire are", len(gaps))
+		parts = fmt.Sprintf("%d parts of its protocol are", len(gaps))
 	}
 	return exitError{
 		conformance.ExitInfra,
-		fmt.Errorf("release %s could not be read as a whole: %s not known: see above", profile.Version, parts),
+		fmt.Errorf("release %s could not be read completely: %s not known, see above", profile.Version, parts),
 	}
 }
 
@@ -302,22 +304,22 @@ func newDriftHistoryCommand(env *environment) *cobra.Command {
 	var opts driftHistoryOptions
 	cmd := &cobra.Command{
 		Use:   "history [RELEASE...]",
-		Short: "Put the lines beside each other: what each release changed on the wire",
-		Long: "Write a page that needs nothing else: a table of what each line changed, struct by struct, each change with its\n" +
-			"reason, whom it breaks and its place upstream, how long every array is, which keys the handshake has, and what\n" +
-			"the engine's methods answer. A reader can choose whose trouble is shown. Every cell has an address, such as\n" +
-			"#0.28-EngineCoreOutput.\n\n" +
-			"It has the lines that this build knows, for which no network is needed, and the releases that are named beside\n" +
-			"them, as drift diff takes them: a version, a wheel, a folder, a URL, or the file of a profile.\n\n" +
-			"Exit code 3: of a release not all could be read. The page is written all the same, and says what is missing.",
+		Short: "Write a page with the wire changes of every line",
+		Long: "Write a self-contained page with what each vLLM line changed in the protocol: a table by struct, each change " +
+			"with its reason, what it breaks and its place in the vLLM sources, the length of every array, the keys of the " +
+			"handshake, and the results of the engine's utility methods. Readers can choose whose failures are shown. Every " +
+			"cell has an address, such as #0.28-EngineCoreOutput.\n\n" +
+			"The page has the lines that this build knows, for which no network is needed, and the releases given as " +
+			"arguments: a version, a wheel, a folder, a URL, or a profile.\n\n" +
+			"Exit code 3: a release could not be read completely. The page is written and lists what is missing.",
 		Example: "  vllm-vcr drift history -o history.html\n" +
 			"  vllm-vcr drift history 0.23.0 0.24.0 --format markdown",
 		RunE: func(cmd *cobra.Command, args []string) error { return runDriftHistory(cmd.Context(), env, opts, args) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.index, "index", "", "package index of named versions (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.StringVar(&opts.format, "format", historyHTML, "form of the history: html, json, markdown")
-	flags.StringVarP(&opts.output, "output", "o", "", "write it to this file instead of stdout")
+	flags.StringVar(&opts.index, "index", "", indexUsage)
+	flags.StringVar(&opts.format, "format", historyHTML, "output format: html, json or markdown")
+	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	return cmd
 }
 
@@ -341,7 +343,7 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
 	}
 	if n := h.Gaps(); n > 0 {
-		return exitError{conformance.ExitInfra, fmt.Errorf("%d places could not be read, which the history names: what is missing may have changed", n)}
+		return exitError{conformance.ExitInfra, fmt.Errorf("%d declarations could not be read, so there may be more changes: the history lists them", n)}
 	}
 	return nil
 }

@@ -24,46 +24,50 @@ import (
 
 // driftAcceptOptions are the flags of drift accept.
 type driftAcceptOptions struct {
-	engine  engineOptions
-	in      inputs
-	cache   string
-	output  string
-	workers int
-	check   bool
+	engine engineOptions
+	in     inputs
+	cache  string
+	output string
+	jobs   int
+	check  bool
 }
 
 func newDriftAcceptCommand(env *environment) *cobra.Command {
 	var opts driftAcceptOptions
 	cmd := &cobra.Command{
 		Use:   "accept [RELEASE...]",
-		Short: "Measure which messages of an engine the released frontend of a line takes",
-		Long: "Play the engine to the released vllm-rs of each line, or of the releases that are named, and send it every place of\n" +
-			"HELLO, the registration, READY, EngineCoreOutputs and the answers to calls in one variant at a time: nil, missing, of\n" +
-			"another kind, wider, longer, with a key more, with a wrong value. The line's profile says which places there are.\n" +
-			"What became of the frontend is written into a table for each release, RELEASE-vllm-rs.txt:\n\n" +
-			"  served   its client is answered as without the variant\n" +
-			"  altered  its client is answered with something else\n" +
-			"  failed   its client gets an error, or no answer; the frontend serves on\n" +
-			"  dead     the frontend serves nobody any more, or does not begin to\n\n" +
-			"A release takes some minutes. docs/drift.md has more. What is downloaded runs with the rights of this command.\n\n" +
+		Short: "Measure which engine messages the released frontend of a line accepts",
+		Long: "Run a fake engine behind the released vllm-rs of each line, or of the given releases, and send variants of its " +
+			"messages. Each variant changes one place of HELLO, the registration, READY, EngineCoreOutputs or a utility " +
+			"result: nil, missing, another type, wider, longer, an extra key, a wrong value. The profile of the line lists the " +
+			"places. The outcomes are written to one table for each release, RELEASE-vllm-rs.txt:\n\n" +
+			"  served   the client gets the same response as without the variant\n" +
+			"  altered  the client gets another response\n" +
+			"  failed   the client gets an error or no response; the frontend still serves others\n" +
+			"  dead     the frontend no longer serves anybody, or does not start\n\n" +
+			"A release takes some minutes. docs/drift.md has more. Downloaded programs run with the rights of this command.\n\n" +
 			"Exit codes: 0 the tables are written, 1 --check found other outcomes, 3 a frontend could not be measured.",
 		Example: "  vllm-vcr drift accept\n" +
 			"  vllm-vcr drift accept 0.33.0 --check",
-		RunE: func(cmd *cobra.Command, args []string) error { return runDriftAccept(cmd.Context(), env, opts, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftAccept(cmd.Context(), env, opts, releasesOf(args))
+		},
 	}
 	flags := cmd.Flags()
+	flags.StringVarP(&opts.output, "output", "o", acceptance.Folder, "`FOLDER` of the tables")
+	flags.IntVar(&opts.jobs, "jobs", defaultAcceptJobs, "number of frontends that run at the same time")
+	flags.BoolVar(&opts.check, "check", false, "compare with the existing tables, and write nothing")
 	opts.engine.addFlags(flags)
+	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
+	grouped(flags, "Measurement")
 	opts.in.addFlags(flags)
-	flags.StringVar(&opts.cache, "cache", "", "folder for the model that frontends are given (default that of vllm-vcr in the cache directory)")
-	flags.StringVarP(&opts.output, "output", "o", acceptance.Folder, "folder of the tables")
-	flags.IntVar(&opts.workers, "workers", defaultAcceptWorkers, "how many frontends run at a time")
-	flags.BoolVar(&opts.check, "check", false, "write nothing, and compare with the tables that are there")
+	renamed(flags, map[string]string{"workers": "jobs"})
 	return cmd
 }
 
 func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptions, releases []string) error {
-	if opts.workers < 1 {
-		return fmt.Errorf("--workers %d: want 1 or more", opts.workers)
+	if opts.jobs < 1 {
+		return fmt.Errorf("--jobs %d: want 1 or more", opts.jobs)
 	}
 	if len(releases) == 0 {
 		window, _, err := loadInputs(env, &opts.in)
@@ -101,7 +105,7 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 		}
 	}
 	if opts.check && len(changed) > 0 {
-		return exitError{conformance.ExitFail, fmt.Errorf("other outcomes than in %v: write them by the same command without --check, and look at the difference", changed)}
+		return exitError{conformance.ExitFail, fmt.Errorf("the outcomes differ from those in %v: run the command without --check to write them, and review the difference", changed)}
 	}
 	return nil
 }
@@ -132,7 +136,7 @@ func (run *adoption) acceptAdopted(ctx context.Context) {
 	model, err := acceptanceModel("")
 	if err == nil {
 		var table *acceptance.Table
-		opts := driftAcceptOptions{engine: run.flags.engine, workers: defaultAcceptWorkers}
+		opts := driftAcceptOptions{engine: run.flags.engine, jobs: defaultAcceptJobs}
 		if table, err = measureAcceptance(ctx, run.env, opts, run.plan.Release, model); err == nil {
 			_, _, err = keepAcceptance(table, acceptance.Folder, false)
 		}
@@ -155,8 +159,8 @@ func acceptanceModel(named string) (string, error) {
 	return drift.Model(files, cache)
 }
 
-// defaultAcceptWorkers is how many frontends are measured at a time.
-const defaultAcceptWorkers = 4
+// defaultAcceptJobs is how many frontends are measured at a time.
+const defaultAcceptJobs = 4
 
 // measureAcceptance makes the table of a release.
 func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOptions, release, model string) (*acceptance.Table, error) {
@@ -172,7 +176,7 @@ func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOp
 	}
 	started, tenth := time.Now(), 0
 	outcomes, err := acceptance.Rust{
-		Binary: frontend.VLLMRS, Model: model, Workers: opts.workers, Log: env.log,
+		Binary: frontend.VLLMRS, Model: model, Workers: opts.jobs, Log: env.log,
 		Progress: func(done, of int) {
 			if now := 10 * done / of; now > tenth {
 				tenth = now

@@ -49,7 +49,7 @@ const (
 // adoptOptions are the flags of drift adopt.
 type adoptOptions struct {
 	repo, manifest string
-	window         int
+	maxStable      int
 	rev            string
 	engineUse      string
 	engine         engineOptions
@@ -65,43 +65,50 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 	var opts adoptOptions
 	cmd := &cobra.Command{
 		Use:   "adopt VERSION",
-		Short: "Bring a release of vLLM into a repository: profile, window, goldens",
-		Long: "Read the wire of a release from its wheel, and make it a line of the repository that has a " + vcr.CompatPath + ": its\n" +
-			"profile is written, the line is put into the window or moved, and what leaves the window leaves the manifest.\n" +
-			"Then its targets are captured, where there is an engine for the CPU, and conform runs on the whole. Comments and\n" +
-			"all else in the files stay. What is left to a person is told at the end, numbered.\n\n" +
-			"VERSION is a release (0.34.0), a wheel, a folder with the sources, a URL, or a profile that drift extract wrote.\n" +
-			"The profile goes to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + adopt.ProfilesPath + " beside\n" +
-			vcr.CompatPath + ", where every command finds it. Files are edited all or none, and before anything is captured. To\n" +
-			"adopt what is adopted already captures what is absent.\n\n" +
-			"--engine auto takes an engine that is installed, install installs one (6 GB), never leaves the capture to a\n" +
-			"person. The line does not gate unless --fidelity-validated is given, all was captured and all holds.\n" +
-			"Exit codes: 0 the tree conforms, 1 it does not, or the release needs a person, 3 the release could not be read.",
+		Short: "Add a vLLM release to a repository: profile, compat.toml, goldens",
+		Long: "Add a vLLM release as a line of the repository that has a " + vcr.CompatPath + ". The command reads the protocol of the " +
+			"release from its wheel, writes its profile, adds or moves the line in " + vcr.CompatPath + ", and removes the goldens of " +
+			"lines that are no longer supported from the manifest. Then it captures the targets of the line, if there is an " +
+			"engine for CPUs, and runs conform. Comments in the files are kept. At the end it prints a numbered list of what " +
+			"is left for you to do.\n\n" +
+			"VERSION is a release (0.34.0), a wheel, a folder with the sources, a URL, or a profile that drift extract wrote. " +
+			"The profile is written to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + adopt.ProfilesPath + " " +
+			"beside " + vcr.CompatPath + ", where every command finds it. Either all files are changed or none, before anything is " +
+			"captured. If the release is a line already, only missing goldens are captured.\n\n" +
+			"The line gates only with --fidelity-validated, and only if all targets were captured and pass. Exit codes: 0 the " +
+			"repository conforms, 1 it does not, or the release needs manual work, 3 the release could not be read.",
 		Example: "  vllm-vcr drift adopt 0.34.0 --dry-run\n" +
 			"  vllm-vcr drift adopt 0.34.0 --engine install --fidelity-validated",
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return runDriftAdopt(cmd.Context(), env, opts, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDriftAdopt(cmd.Context(), env, opts, releasesOf(args)[0])
+		},
 	}
 	opts.addFlags(cmd.Flags())
 	return cmd
 }
 
 func (opts *adoptOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.repo, "repo", ".", "folder of the repository; other paths that are not absolute begin there")
-	flags.StringVar(&opts.manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
-	flags.IntVar(&opts.window, "window", adopt.DefaultLines, "how many stable lines the window keeps")
-	flags.StringVar(&opts.rev, "rev", "", "commit of vllm.git that the release was built from (default what its wheel says)")
-	flags.StringVar(&opts.engineUse, "engine", engineAuto, "engine for the CPU to capture with: auto (if it is installed), install, never")
+	flags.StringVar(&opts.repo, "repo", ".", "`FOLDER` of the repository; relative paths start there")
+	flags.StringVar(&opts.manifest, "manifest", "", "manifest, the `FILE` that lists the goldens; it is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
+	flags.IntVar(&opts.maxStable, "max-stable", adopt.DefaultLines, "maximum number of stable lines in compat.toml")
+	flags.StringVar(&opts.rev, "rev", "", "`COMMIT` of the vLLM repository that the release was built from (default that in its wheel)")
+	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let the line gate, if all its targets were captured and pass")
+	flags.BoolVar(&opts.prune, "prune", false, "also delete the golden files of lines that are removed")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what would be done, and write nothing")
+	grouped(flags, "Repository")
+	flags.StringVar(&opts.engineUse, "engine", engineAuto, "engine for CPUs to capture with: auto (if one is installed), install (6 GB) or never")
 	opts.engine.addFlags(flags)
-	flags.StringVar(&opts.work, "work", workPath, "where recordings, raw frames and logs stay, in a folder LINE/ID each")
-	flags.StringVar(&opts.upload, "upload", "", "where to keep the goldens instead: s3://bucket/prefix, or file:///dir")
-	flags.BoolVar(&opts.prune, "prune", false, "delete the files of goldens whose line leaves the window, too")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and write nothing")
-	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let the line gate, if all of its targets were captured and hold")
-	opts.store.addFlags(flags)
-	flags.StringVar(&opts.format, "format", formText, "form of the report: text, json, markdown")
-	flags.StringVarP(&opts.output, "output", "o", "", "write the report to this file instead of stdout")
+	flags.StringVar(&opts.work, "work", workPath, workUsage)
+	flags.StringVar(&opts.upload, "upload", "", uploadUsage)
+	grouped(flags, "Capture")
+	flags.StringVar(&opts.format, "format", formText, "format of the report: text, json or markdown")
+	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	addOutputFlag(flags, &opts.outputs)
+	grouped(flags, "Report")
+	opts.store.addFlags(flags)
+	common(flags, "repo", "max-stable", "fidelity-validated", "prune", "dry-run", "engine", "work", "format", "output")
+	renamed(flags, map[string]string{"window": "max-stable"})
 }
 
 // check refuses flags that say nothing sensible, before anything is read.
@@ -113,10 +120,10 @@ func (opts *adoptOptions) check() error {
 		return err
 	}
 	switch {
-	case opts.window < 1:
-		return fmt.Errorf("--window %d: want 1 or more", opts.window)
+	case opts.maxStable < 1:
+		return fmt.Errorf("--max-stable %d: want 1 or more", opts.maxStable)
 	case opts.validated && opts.engineUse == engineNever:
-		return errors.New("--fidelity-validated and --engine never: a line gates by goldens, and none would be captured")
+		return errors.New("--fidelity-validated and --engine never: give only one of them, as a line needs captured goldens to gate")
 	case opts.rev != "" && (len(opts.rev) < 9 || strings.Trim(opts.rev, "0123456789abcdef") != ""):
 		return fmt.Errorf("--rev %q: want a commit of 9 to 40 hexadecimal digits", opts.rev)
 	}
@@ -143,7 +150,7 @@ func (opts *adoptOptions) enter(env *environment, source string) (string, error)
 		return "", fmt.Errorf("--repo: %w", err)
 	}
 	if !exists(vcr.CompatPath) {
-		return "", fmt.Errorf("--repo %s: there is no %s: a repository has a support window, if only of one line", opts.repo, vcr.CompatPath)
+		return "", fmt.Errorf("--repo %s: it has no %s: the repository needs one, with at least one line", opts.repo, vcr.CompatPath)
 	}
 	return source, nil
 }
@@ -206,7 +213,7 @@ func (run *adoption) prepare(ctx context.Context, source string) error {
 	}
 	release, todo := run.lock(ctx, source, profile.Version)
 	run.plan, err = adopt.Prepare(adopt.Options{
-		Tree: run.tree, Profile: profile, Release: release, Rev: run.flags.rev, Lines: run.flags.window, Prune: run.flags.prune,
+		Tree: run.tree, Profile: profile, Release: release, Rev: run.flags.rev, Lines: run.flags.maxStable, Prune: run.flags.prune,
 	})
 	var unfit *adopt.UnfitError
 	if errors.As(err, &unfit) {
@@ -491,7 +498,7 @@ func (run *adoption) addCaptureToDo(count int, err error) {
 		why = "--engine never"
 	}
 	run.addToDo("capture %d targets of line %s (%s): vllm-vcr drift adopt %s --engine install --fidelity-validated, "+
-		"or make goldens LINE=%s and then vllm-vcr compat set --line %s --validated", count, run.plan.Line, why, run.plan.Release,
+		"or make goldens LINE=%s and then vllm-vcr compat set --line %s --fidelity-validated", count, run.plan.Line, why, run.plan.Release,
 		run.plan.Line, run.plan.Line)
 }
 

@@ -29,27 +29,29 @@ func newDriftIssuesCommand(env *environment) *cobra.Command {
 	var opts driftIssuesOptions
 	cmd := &cobra.Command{
 		Use:   "issues DIR",
-		Short: "Keep an issue on GitHub for each line that was looked at",
-		Long: "Open, update and close one issue a line, after what checks of releases have left in a directory: the file\n" +
-			"verdict-LINE/verdict.json holds the outputs of a step with drift check --github-output, as toJSON(steps.ID.outputs)\n" +
-			"of a workflow writes them. --matrix is what drift releases printed: it says which lines there are.\n\n" +
-			"found    there is an issue, with the text of the check\n" +
-			"unknown  there is one too, but the text of an open one stays: nothing was found out. A check that left no file,\n" +
-			"         or a broken one, is unknown\n" +
-			"none     there is none: an open one is closed\n\n" +
-			"A text that differs is replaced without a comment. Another state is commented: the verdict, the verdicts of the\n" +
-			"layers, or what the release declares on the wire. Issues of lines that are looked at no more are closed.\n\n" +
-			"The token is in GITHUB_TOKEN, the repository in GITHUB_REPOSITORY. The job needs the permission issues: write.",
-		Example: "  vllm-vcr drift issues verdicts --matrix '[{\"line\":\"0.33\",\"version\":\"0.33.0\",\"kind\":\"known\",\"check\":\"0.33.0\"}]'",
-		Args:    cobra.ExactArgs(1),
+		Short: "Open, update and close a GitHub issue for each checked line",
+		Long: "Open, update and close one issue for each line, from the results of drift check in DIR. The file " +
+			"verdict-LINE/verdict.json has the outputs of a workflow step with drift check --github-output, as " +
+			"toJSON(steps.ID.outputs) writes them. --matrix is the output of drift releases and lists the lines. The verdict " +
+			"decides:\n\n" +
+			"  found    the issue is open, with the text of the check\n" +
+			"  unknown  the issue is open, but the text of an open issue stays, because the check found nothing out; a missing or broken file is unknown\n" +
+			"  none     the issue is closed\n\n" +
+			"A new text replaces the old one without a comment. A changed verdict, a changed verdict of a layer, or a changed " +
+			"protocol is added as a comment. Issues of lines that are no longer checked are closed.\n\n" +
+			"The token is read from GITHUB_TOKEN, the repository from GITHUB_REPOSITORY. The job needs the permission issues: " +
+			"write.",
+		Example: "  vllm-vcr drift issues verdicts --matrix \\\n" +
+			"      '[{\"line\":\"0.33\",\"version\":\"0.33.0\",\"kind\":\"known\",\"check\":\"0.33.0\"}]'",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runDriftIssues(cmd.Context(), env, args[0], opts)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.matrix, "matrix", "", "what drift releases printed")
-	flags.StringSliceVar(&opts.labels, "label", nil, "label that each issue has at least")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	flags.StringVar(&opts.matrix, "matrix", "", "output of drift releases, as `JSON`; required")
+	flags.StringSliceVar(&opts.labels, "label", nil, "label that each issue gets; may be repeated (default none)")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what would be done, and change nothing")
 	return cmd
 }
 
@@ -60,17 +62,17 @@ var rowLine = lazyregexp.New(`^([0-9]+\.[0-9]+|[a-z]+)$`)
 func readRows(text string) ([]canary.Release, error) {
 	var rows []canary.Release
 	if err := json.Unmarshal([]byte(text), &rows); err != nil {
-		return nil, fmt.Errorf("--matrix: want what drift releases printed: %w", err)
+		return nil, fmt.Errorf("--matrix: want the output of drift releases: %w", err)
 	}
 	if len(rows) == 0 {
-		return nil, errors.New("--matrix: there is no release in it: want what drift releases printed")
+		return nil, errors.New("--matrix has no release: want the output of drift releases")
 	}
 	for i, r := range rows {
 		if !rowLine().MatchString(r.Line) {
-			return nil, fmt.Errorf("--matrix: line %q of row %d: want one such as 0.33, or nightly", r.Line, i)
+			return nil, fmt.Errorf("--matrix: line %q in row %d: want a line such as 0.33, or nightly", r.Line, i)
 		}
 		if slices.ContainsFunc(rows[:i], func(other canary.Release) bool { return other.Line == r.Line }) {
-			return nil, fmt.Errorf("--matrix: line %s is there twice", r.Line)
+			return nil, fmt.Errorf("--matrix: line %s is given twice", r.Line)
 		}
 	}
 	return rows, nil
@@ -148,26 +150,26 @@ func newDriftReleasesCommand(env *environment) *cobra.Command {
 	var opts driftReleasesOptions
 	cmd := &cobra.Command{
 		Use:   "releases",
-		Short: "Print the releases that are worth a look, as the matrix of a workflow",
-		Long: "Print one line of JSON: an array with an object for each release that a nightly check should look at, the newest\n" +
-			"first, with line, version, kind and check, which is the argument of drift check.\n\n" +
-			"known      the release that a line of compat.toml stands for, when there is no newer one\n" +
-			"patch      the newest release of a line of compat.toml, when it is another\n" +
-			"added      the newest release of a line that is newer than those of compat.toml\n" +
-			"candidate  the newest release candidate, when it is newer than all releases; its line is rc\n" +
-			"nightly    the nightly build, which is looked for by drift check itself; its line is nightly\n\n" +
-			"--github-output sets matrix, the same array, and adopt, an array of those that drift adopt would bring in: of\n" +
-			"the kinds patch and added, the oldest first.\n" +
-			"Exit code 3: the index could not be read.",
+		Short: "Print the releases to check as the job matrix of a GitHub workflow",
+		Long: "Print the releases that a nightly job should check as one line of JSON: an array with one object for each " +
+			"release, newest first, with line, version, kind and check (the argument of drift check). The kinds are:\n\n" +
+			"  known      the release in compat.toml, if its line has no newer one\n" +
+			"  patch      the newest release of a line, if it is not the one in compat.toml\n" +
+			"  added      the newest release of a line that is newer than those in compat.toml\n" +
+			"  candidate  the newest release candidate, if it is newer than all releases; its line is rc\n" +
+			"  nightly    the nightly build, which drift check finds by itself; its line is nightly\n\n" +
+			"--github-output writes matrix, the same array, and adopt, an array of the releases that drift adopt would add: " +
+			"those of the kinds patch and added, oldest first. Exit code 3: the index could not be read.",
 		Example: "  vllm-vcr drift releases --github-output",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runDriftReleases(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
-	opts.in.addFlags(flags)
-	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.BoolVar(&opts.nightly, "nightly", true, "the nightly build too")
+	flags.StringVar(&opts.index, "index", "", indexUsage)
+	flags.BoolVar(&opts.nightly, "nightly", true, "include the nightly build")
 	addOutputFlag(flags, &opts.outputs)
+	grouped(flags, "Releases")
+	opts.in.addFlags(flags)
 	return cmd
 }
 

@@ -58,18 +58,18 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 	var opts driftOptions
 	cmd := &cobra.Command{
 		Use:   "check [VERSION|WHEEL|URL]",
-		Short: "Look at a release in layers: its sources, its frontend, its engine, and the goldens behind it",
-		Long: "Look at a release of vLLM, by default the newest stable one of the package index, in layers:\n\n" +
-			"  static   what its Python sources declare of the wire, compared with the profile of its line\n" +
-			"  live     its vllm-rs before the player: the frontend suite\n" +
-			"  goldens  the goldens of its line, replayed behind that vllm-rs\n" +
-			"  engine   its engine for the CPU under the live suite, and behind the tap; where it is installed\n" +
-			"  python   its own Python client before the player; where an engine is installed\n\n" +
-			"A release without a line of its own is judged as the newest line before it. Ends with one line: drift: none\n" +
-			"(exit code 0), found (1) or unknown (3, or 4 when nothing was asserted), which is the worst of the layers that\n" +
-			"were looked at, and why. What is not here, such as an engine, is not looked at and weighs nothing.\n\n" +
-			"What is downloaded runs with the rights of this command: run it where there are no secrets. There are wheels for\n" +
-			"linux only. docs/drift.md has more.",
+		Short: "Check whether a vLLM release still works with this build",
+		Long: "Check a vLLM release, by default the newest stable release of the package index, in layers:\n\n" +
+			"  static   compare the protocol in its Python sources with the profile of its line\n" +
+			"  live     run the frontend suite on its vllm-rs, with the player as engine\n" +
+			"  goldens  replay the goldens of its line behind that vllm-rs\n" +
+			"  engine   run the live suite on its engine for CPUs, and record it; only if the engine is installed\n" +
+			"  python   run its Python client with the player as engine; only if an engine is installed\n\n" +
+			"A release whose line is not in compat.toml is checked as the newest line before it. The last line of the output is " +
+			"drift: none (exit code 0), found (1) or unknown (3, or 4 if nothing was checked), and why. It is the worst of all " +
+			"checked layers; a layer that cannot be checked, for example without an engine, does not count.\n\n" +
+			"Downloaded programs run with the rights of this command: run it where there are no secrets. Wheels exist only for " +
+			"Linux. docs/drift.md has more.",
 		Example: "  vllm-vcr drift check\n" +
 			"  vllm-vcr drift check 0.33.0 --report-dir report\n" +
 			"  vllm-vcr drift check --nightly --layers static\n" +
@@ -82,21 +82,24 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 }
 
 func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
-	opts.in.addFlags(flags)
-	flags.StringVar(&opts.index, "index", "", "package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else "+pypi.DefaultURL+")")
-	flags.BoolVar(&opts.pre, "pre", false, "the newest release may be a candidate")
-	flags.BoolVar(&opts.nightly, "nightly", false, "the newest build of the main branch, or the build VERSION, of --index or else "+nightlyIndex)
-	flags.StringVar(&opts.frontend, "frontend", "", "look at this vllm-rs rather than one of the index; VERSION names its release if it does not tell (before 0.29)")
-	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "what to look at")
-	flags.StringVar(&opts.engine, "engine", string(drift.EngineAuto), "engine for the CPU: auto (one that is installed), install (6 GB), never, or the path of an environment that has it")
-	flags.StringVar(&opts.peers, "peers", "", "absolute path of the folder that engines are kept in (default that of vllm-vcr in the cache directory)")
-	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "how long the engine may take to start")
-	flags.StringVar(&opts.model, "model", "", "model directory for the frontend (default the one in the binary)")
-	flags.StringVar(&opts.expectations, "expectations", "", "what is known to fail (default nothing)")
-	flags.StringVar(&opts.layersJSON, "layers-json", "", "write what each layer came to as JSON to this file; --report-dir has it as "+drift.JSONFile)
-	opts.store.addFlags(flags)
-	flags.Lookup("cache").Usage += "; frontends are kept in the folder frontends of it (default of vllm-vcr)"
+	flags.BoolVar(&opts.pre, "pre", false, "let the newest release be a release candidate")
+	flags.BoolVar(&opts.nightly, "nightly", false, "check the newest build of the main branch, or the build VERSION; the index is --index, else "+nightlyIndex)
+	flags.StringVar(&opts.index, "index", "", indexUsage)
+	flags.StringVar(&opts.frontend, "frontend", "", "check this vllm-rs `FILE` instead of one from the index; before 0.29, give VERSION too")
+	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "layers to check")
+	flags.StringVar(&opts.engine, "engine", string(drift.EngineAuto), "engine for CPUs: auto (if one is installed), install (6 GB), never, or the path of its environment")
+	flags.StringVar(&opts.peers, "peers", "", peersUsage)
+	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "maximum time for the engine to start")
+	flags.StringVar(&opts.model, "model", "", "`FOLDER` of the model for the frontend (default the one in the binary)")
+	flags.StringVar(&opts.expectations, "expectations", "", "`FILE` of known failures (default none)")
+	grouped(flags, "What is checked")
 	opts.report.addFlags(flags)
+	flags.StringVar(&opts.layersJSON, "layers-json", "", "`FILE` to write the verdict of each layer to as JSON; --report-dir has it as "+drift.JSONFile+" (default none)")
+	grouped(flags, "Report")
+	opts.in.addFlags(flags)
+	opts.store.addFlags(flags)
+	mustLookup(flags, "cache").Usage = "`FOLDER` for downloaded goldens, and for frontends in its subfolder frontends (default vllm-vcr in the user's cache directory)"
+	common(flags, "pre", "nightly", "index", "frontend", "layers", "engine", "model", "report-dir", "report-json")
 }
 
 func layerNames() []string {
@@ -119,23 +122,23 @@ func (opts *driftOptions) check(args []string) error {
 	isWheel := named && isWheel(args[0])
 	switch {
 	case len(opts.layers) == 0:
-		return errors.New("--layers names none: nothing would be looked at")
+		return errors.New("--layers is empty: nothing would be checked")
 	case opts.frontend != "" && (opts.index != "" || opts.nightly):
-		return errors.New("--frontend and --index or --nightly: a local frontend needs no index")
+		return errors.New("--frontend and --index or --nightly: give only one of them, as a local frontend needs no index")
 	case opts.frontend != "" && isWheel:
-		return fmt.Errorf("--frontend and %s: want one of the two", args[0])
+		return fmt.Errorf("--frontend and %s: give only one of them", args[0])
 	case isWheel && (opts.index != "" || opts.nightly):
-		return fmt.Errorf("--index and --nightly are for a version, but %s is a wheel", args[0])
+		return fmt.Errorf("--index and --nightly need a version, but %s is a wheel", args[0])
 	case opts.store.offline && opts.frontend == "" && !(isWheel && !isURL(args[0])):
-		return errors.New("--offline: the frontend of a release comes from the index: name one by --frontend")
+		return errors.New("--offline: the frontend of a release is downloaded: give a local one with --frontend")
 	case opts.pre && (named || opts.frontend != ""):
-		return errors.New("--pre is for the newest release of the index, but another is named")
+		return errors.New("--pre selects the newest release of the index, but another release is given")
 	case opts.pre && opts.nightly:
-		return errors.New("--pre and --nightly: want one of the two")
+		return errors.New("--pre and --nightly: give only one of them")
 	case opts.bootTimeout <= 0:
 		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
 	case opts.model != "" && !exists(filepath.Join(opts.model, "config.json")):
-		return fmt.Errorf("--model %s: want a directory with config.json and tokenizer.json", opts.model)
+		return fmt.Errorf("--model %s: want a folder with config.json and tokenizer.json", opts.model)
 	}
 	return nil
 }
@@ -292,7 +295,8 @@ func (run *driftRun) name(args []string) (err error) {
 		run.subject.build, err = compat.ParseBuild(args[0])
 		return err
 	}
-	version, err := compat.ParseVersion(args[0])
+	matrix, _ := loadCompat(run.flags.in.compat) // its diagnostics are printed when it is used
+	version, err := compat.ParseVersion(releaseNamed(args[0], matrix))
 	run.subject.build = compat.Build{Version: version}
 	return err
 }

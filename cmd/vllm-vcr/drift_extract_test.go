@@ -64,13 +64,13 @@ func TestDriftExtract(t *testing.T) {
 		}, nil},
 		{"what cannot be read", []string{computed}, conformance.ExitInfra, nil, []string{
 			"not read: vllm/v1/engine/__init__.py:54: EngineCoreOutput.logprobs: its type make(", "is known only when it runs\n",
-			"vllm-vcr: error: release 9.9.0 could not be read as a whole: 1 part of its wire is not known: see above\n",
+			"vllm-vcr: error: release 9.9.0 could not be read completely: 1 part of its protocol is not known, see above\n",
 		}},
 		{"half of it", []string{"--partial", computed}, conformance.ExitInfra, []string{`"EngineCoreOutputs": {`}, []string{"not read: "}},
 		{"half of it as text", []string{"--partial", "--format", "text", computed}, conformance.ExitInfra, []string{"EngineCoreOutputs (array)"}, []string{"not read: "}},
 		{"a wheel that does not tell what it is", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{" is no wheel: it has 0 members *.dist-info/METADATA"}},
 		{"a folder without the module of the wire", []string{nothing}, conformance.ExitInfra, nil, []string{
-			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read as a whole: 17 parts",
+			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read completely: 17 parts",
 		}},
 		{"a version that the sources contradict", []string{"--version", "0.34.0", tinyRelease}, conformance.ExitInfra, nil, []string{
 			"it is of release 0.34.0, and its vllm/_version.py of 9.9.0+cpu: one of them is wrong",

@@ -27,7 +27,7 @@ type environment struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	environ        []string // all variables, as "NAME=value"
-	twins          []string // names of the flags that their variables have set
+	twins          []twin   // of the flags that variables have set
 	args           []string // of the command line
 	now            func() time.Time
 	grace          time.Duration // after a signal, for a player
@@ -131,7 +131,7 @@ const outputFence = "_GitHubActionsFileCommandDelimeter_"
 
 // addOutputFlag adds the flag of the commands that set outputs.
 func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
-	flags.BoolVar(wanted, "github-output", false, "also set the outputs of a GitHub step, in the file that $GITHUB_OUTPUT names")
+	flags.BoolVar(wanted, "github-output", false, "also write the outputs of the GitHub Actions step, to the file $GITHUB_OUTPUT")
 }
 
 // setOutputs hands values on to the next steps of a workflow.

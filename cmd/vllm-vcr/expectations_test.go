@@ -30,10 +30,10 @@ func TestLoadExpectations(t *testing.T) {
 		{name: "that of the folder", files: map[string]string{"conformance/expectations.toml": entry}, want: 1},
 		{name: "the named one", flag: "other.toml", files: map[string]string{"conformance/expectations.toml": "", "other.toml": entry}, want: 1},
 		{name: "none of that name yet", flag: "other.toml", update: true},
-		{name: "none of that name", flag: "other.toml", err: "other.toml cannot be used as it is", stderr: "other.toml: X101 error: cannot be read: no such file or directory"},
+		{name: "none of that name", flag: "other.toml", err: "other.toml has errors: correct what is listed above", stderr: "other.toml: X101 error: cannot be read: no such file or directory"},
 		{
 			name: "one that is wrong", files: map[string]string{"conformance/expectations.toml": "[[expect]]\npattern = \"**\"\noutcome = \"fail\"\nreason = \"\"\nissue = \"1\"\n"},
-			err: "conformance/expectations.toml cannot be used as it is", stderr: "conformance/expectations.toml:4: X105 error: reason is empty",
+			err: "conformance/expectations.toml has errors: correct what is listed above", stderr: "conformance/expectations.toml:4: X105 error: reason is empty",
 		},
 	}
 	for _, test := range tests {

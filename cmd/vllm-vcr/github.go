@@ -20,10 +20,11 @@ import (
 func newGithubCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "github",
-		Short: "Keep an issue or a pull request on GitHub as it should be",
-		Long: "Keep an issue or a pull request of a repository on GitHub as it should be: what is so already is left alone.\n" +
-			"For the steps of a workflow: the token is in GITHUB_TOKEN, the repository in GITHUB_REPOSITORY, and the API in\n" +
-			"GITHUB_API_URL (default https://api.github.com). Limits of GitHub are waited for, for 3 minutes in all.",
+		Short: "Open, update or close an issue or a pull request on GitHub",
+		Long: "Open, update or close an issue or a pull request on GitHub. If nothing has to change, nothing is changed. The " +
+			"commands run in a workflow step: the token is read from GITHUB_TOKEN, the repository from GITHUB_REPOSITORY, and " +
+			"the URL of the API from GITHUB_API_URL (default https://api.github.com). If GitHub limits the requests, the " +
+			"commands wait, for at most 3 minutes.",
 	}, newGithubIssueCommand(env), newGithubPullRequestCommand(env))
 }
 
@@ -36,11 +37,11 @@ type githubOptions struct {
 }
 
 func (opts *githubOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.title, "title", "", "title")
-	flags.StringVar(&opts.bodyFile, "body-file", "", "file with the text, as Markdown")
-	flags.StringVar(&opts.quoteFile, "quote-file", "", "file with text of others, which is quoted behind that: no markup, mention, reference or command")
-	flags.StringSliceVar(&opts.labels, "label", nil, "label that it has at least")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	flags.StringVar(&opts.title, "title", "", "`TITLE` of the issue or pull request")
+	flags.StringVar(&opts.bodyFile, "body-file", "", "`FILE` with the text as Markdown")
+	flags.StringVar(&opts.quoteFile, "quote-file", "", "`FILE` with text from others, which is added as a quotation without markup, mentions, references or commands")
+	flags.StringSliceVar(&opts.labels, "label", nil, "label to add; may be repeated (default none)")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what would be done, and change nothing")
 	addOutputFlag(flags, &opts.output)
 }
 
@@ -50,11 +51,12 @@ func newGithubIssueCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issue",
 		Short: "Open, update or close one issue",
-		Long: "Open, update, close or reopen the issue of a key. The issue is found by a hidden line in its text and by its\n" +
-			"author, so that there is never a second one, and nobody else's is touched. A text that differs is replaced\n" +
-			"without a comment; a change of state is commented, a closed one with --body-file if it is given.\n\n" +
+		Long: "Open, update, close or reopen the issue of a key. The issue is found by a hidden line in its text and by its " +
+			"author, so there is never a second one and no issue of others is changed. A new text replaces the old one without " +
+			"a comment. A change of state is commented; for a closed issue, the comment is --body-file if it is given.\n\n" +
 			"The job needs the permission issues: write.",
-		Example: "  vllm-vcr github issue --key drift --state open --title 'vLLM 0.34 differs' --body-file drift.md --label drift\n" +
+		Example: "  vllm-vcr github issue --key drift --state open --label drift \\\n" +
+			"      --title 'vLLM 0.34 differs' --body-file drift.md\n" +
 			"  vllm-vcr github issue --key drift --state closed",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,8 +74,8 @@ func newGithubIssueCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&key, "key", "", "name of the issue that never changes and that nobody sees, such as drift")
-	flags.StringVar(&state, "state", "", "what it should be: open or closed")
+	flags.StringVar(&key, "key", "", "hidden `NAME` of the issue, which never changes, such as drift; required")
+	flags.StringVar(&state, "state", "", "`STATE` of the issue: open or closed; required")
 	opts.addFlags(flags)
 	return cmd
 }
@@ -90,25 +92,26 @@ func newGithubPullRequestCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull-request",
 		Short: "Open, update or close one pull request with files of the work tree",
-		Long: "Open or update the pull request of a branch with files of the work tree, which is the working directory. The\n" +
-			"branch is one commit, made and signed by GitHub, on top of the base; it is made again when the base has moved or\n" +
-			"the files differ. Without a difference to the base, an open pull request is closed and the branch deleted.\n\n" +
-			"A branch with commits of others is never changed: this ends with exit code 3, unless it has the wanted files.\n" +
-			"A file that a --file with a wildcard matches on the base and not in the work tree is deleted. Links, and what is\n" +
-			"no file, are refused.\n\n" +
-			"The job needs the permissions contents: write and pull-requests: write, and the repository must let Actions open\n" +
-			"pull requests (Settings, Actions, General). One that is opened with a job's own token starts no workflows: give\n" +
-			"GITHUB_TOKEN the token of an App for that.",
-		Example: "  vllm-vcr github pull-request --branch auto/vllm-stable --title 'Roll vLLM' --body-file body.md --file compat.toml",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runPullRequest(cmd.Context(), env, opts) },
+		Long: "Open or update the pull request of a branch with files of the work tree, which is the current folder. The branch " +
+			"has one commit on top of the base, created and signed by GitHub. The commit is created again when the base or the " +
+			"files change. If nothing differs from the base, an open pull request is closed and its branch deleted.\n\n" +
+			"A branch with commits of others is never changed: the exit code is 3 then, unless the branch already has the " +
+			"files. A file that matches a wildcard of --file on the base, but is not in the work tree, is deleted. Links and " +
+			"special files are errors.\n\n" +
+			"The job needs the permissions contents: write and pull-requests: write, and the repository must allow Actions to " +
+			"open pull requests (Settings, Actions, General). A pull request that is opened with the token of the job starts " +
+			"no workflows: use the token of a GitHub App as GITHUB_TOKEN for that.",
+		Example: "  vllm-vcr github pull-request --branch auto/vllm-stable \\\n" +
+			"      --title 'Update vLLM' --body-file body.md --file compat.toml",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runPullRequest(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.pull.Branch, "branch", "", "branch of the pull request, which is nobody else's")
-	flags.StringVar(&opts.pull.Base, "base", "main", "branch that it goes into")
-	flags.StringSliceVar(&opts.patterns, "file", nil, "file that goes in; with the wildcards * ? [] in any part")
-	flags.BoolVar(&opts.pull.Draft, "draft", false, "open it as a draft")
-	flags.StringVar(&opts.pull.EditedFrom, "edited-from", "", "commit that was edited; refuse if the base has changed the files since (default $GITHUB_SHA)")
+	flags.StringVar(&opts.pull.Branch, "branch", "", "`BRANCH` of the pull request, used for nothing else; required")
+	flags.StringVar(&opts.pull.Base, "base", "main", "`BRANCH` to merge into")
+	flags.StringSliceVar(&opts.patterns, "file", nil, "`FILE` to include; the wildcards * ? [] are allowed; may be repeated")
+	flags.BoolVar(&opts.pull.Draft, "draft", false, "open the pull request as a draft")
+	flags.StringVar(&opts.pull.EditedFrom, "edited-from", "", "`COMMIT` that was edited; it is an error if the base has changed the files since (default $GITHUB_SHA)")
 	opts.addFlags(flags)
 	return cmd
 }

@@ -27,7 +27,7 @@ import (
 func newGoldenCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "golden",
-		Short: "Look after the goldens: the recorded runs of real engines",
+		Short: "Manage goldens, the recorded sessions of released engines",
 	}, newGoldenAddCommand(env), newGoldenListCommand(env), newGoldenPullCommand(env), newGoldenVerifyCommand(env), newGoldenBundleCommand(env),
 		newGoldenExportCommand(env))
 }
@@ -45,19 +45,22 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 	var opts goldenAddOptions
 	cmd := &cobra.Command{
 		Use:   "add",
-		Short: "Register what the tap recorded as a golden",
-		Long: "Read a recorded trace to its end, check that a released engine of the line said it and that it tells how it\n" +
-			"was captured, replay it as conform does, keep it under a name that holds its digest, and put it into the\n" +
-			"manifest. A golden of the same line and id is replaced. The same trace always gives the same file, and\n" +
-			"registering it again changes nothing.\n\n" +
-			"With --role wire the trace is a file of raw frames (record --frames-out) of a session that the player can\n" +
-			"repeat. With --role frames it is one of any session: several engines (--other-engines has the files of the\n" +
-			"others), frontend processes, a coordinator, KV events, whatever was asked. What the recorder was not told of\n" +
-			"the capture can be given to both: --gpu, --model, --vllm-version, --engine-config.",
-		Example: "  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 --scenario baseline --seed 7\n" +
-			"  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 --upload s3://bucket/prefix\n" +
-			"  vllm-vcr golden add --role frames --trace run.frames.jsonl.gz --other-engines run.frames.rank1.jsonl.gz \\\n" +
-			"      --line 0.33 --id frames-dp2 --gpu cpu --model tiny --engine-config 'dtype=float32'",
+		Short: "Register a recorded trace as a golden",
+		Long: "Register a trace that vllm-vcr record wrote as a golden. golden add reads the whole trace, checks that a " +
+			"released engine of the line sent it and that it says how it was captured, replays it as conform does, stores it " +
+			"under a name that contains its digest, and adds it to the manifest. A golden of the same line and id is " +
+			"replaced. The same trace always gives the same file; to register it again changes nothing.\n\n" +
+			"With --role wire, --trace is a file of raw messages (record --frames-out) of a session that the player can " +
+			"replay. With --role frames, it can be of any session: several engines (give the files of the others with " +
+			"--other-engines), several frontend processes, a coordinator, KV events. For both roles you can give what the " +
+			"recorder was not told: --gpu, --model, --vllm-version, --engine-config.",
+		Example: "  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 \\\n" +
+			"      --scenario baseline --seed 7\n" +
+			"  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 \\\n" +
+			"      --upload s3://bucket/prefix\n" +
+			"  vllm-vcr golden add --role frames --trace run.frames.jsonl.gz \\\n" +
+			"      --other-engines run.frames.rank1.jsonl.gz --line 0.33 --id frames-dp2 \\\n" +
+			"      --gpu cpu --model tiny --engine-config 'dtype=float32'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("seed") {
@@ -71,25 +74,30 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 }
 
 func (opts *goldenAddOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.req.Trace, "trace", "", "file that the tap wrote, .jsonl or .jsonl.gz")
-	flags.StringVar(&opts.req.Line, "line", "", "line of the engine, by name or tag")
-	flags.StringVar(&opts.req.ID, "id", "", "name of the golden in its line")
-	flags.StringVar(&opts.req.Workload, "workload", "", "what was asked of the engine (default the id)")
-	flags.StringVar(&opts.role, "role", string(manifest.Fidelity), "what the golden pins: fidelity, schema, wire, frames")
-	flags.StringSliceVar(&opts.req.Others, "other-engines", nil, "raw frames of the other engines of the session, for --role frames")
-	flags.StringVar(&opts.req.Facts.GPU, "gpu", "", "kind of GPU, cpu for none, if the raw frames do not say")
-	flags.StringVar(&opts.req.Facts.Model, "model", "", "name of the model, if the raw frames do not say")
-	flags.StringVar(&opts.req.Facts.VLLMTag, "vllm-version", "", "release tag of the engine, if the raw frames do not say")
-	flags.StringVar(&opts.req.Facts.EngineConfig, "engine-config", "", "the engine's flags as key=value;key=value, if the raw frames do not say")
-	flags.StringVar(&opts.req.Scenario, "scenario", "", "variation of the engine, such as baseline or nocache (default that of the golden it replaces)")
+	flags.StringVar(&opts.req.Trace, "trace", "", "trace `FILE` that vllm-vcr record wrote, .jsonl or .jsonl.gz; required")
+	flags.StringVar(&opts.req.Line, "line", "", "vLLM `LINE` of the engine, such as 0.33 or v0.33.0; required")
+	flags.StringVar(&opts.req.ID, "id", "", "`ID` of the golden, unique in its line; required")
+	flags.StringVar(&opts.role, "role", string(manifest.Fidelity), "what conform checks with the golden: fidelity, schema, wire or frames")
+	flags.StringVar(&opts.req.Workload, "workload", "", "`NAME` of the requests that were sent (default the id)")
+	flags.StringVar(&opts.req.Scenario, "scenario", "", "`NAME` of the engine options, such as baseline or nocache (default that of the golden it replaces)")
 	flags.Int64Var(&opts.seed, "seed", 0, "seed of the load generator (default that of the golden it replaces)")
-	flags.StringVar(&opts.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
-	flags.StringVar(&opts.req.Manifest, "manifest", "", "registry of goldens, which is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+")")
-	flags.StringVar(&opts.req.Goldens, "goldens-dir", vcr.GoldensPath, "directory that bucket_path is relative to")
-	flags.StringVar(&opts.req.Upload, "upload", "", "where to keep the golden instead: s3://bucket/prefix, or file:///dir")
+	flags.BoolVar(&opts.req.AllowPatchDrift, "allow-patch-drift", false, "accept a trace of another patch release than the line's tag in compat.toml")
+	flags.BoolVar(&opts.req.DryRun, "dry-run", false, "check and replay, but write nothing")
+	grouped(flags, "Golden")
+	flags.StringSliceVar(&opts.req.Others, "other-engines", nil, "`FILES` with the raw messages of the other engines of the session")
+	flags.StringVar(&opts.req.Facts.GPU, "gpu", "", "`NAME` of the GPU type, cpu for none, if the raw messages do not say it")
+	flags.StringVar(&opts.req.Facts.Model, "model", "", "`NAME` of the model, if the raw messages do not say it")
+	flags.StringVar(&opts.req.Facts.VLLMTag, "vllm-version", "", "vLLM `VERSION` of the engine, such as v0.33.0, if the raw messages do not say it")
+	flags.StringVar(&opts.req.Facts.EngineConfig, "engine-config", "", "flags of the engine as `KEY=VALUE;KEY=VALUE`, if the raw messages do not say them")
+	grouped(flags, "For --role wire and --role frames")
+	flags.StringVar(&opts.compat, "compat", "", compatUsage)
+	flags.StringVar(&opts.req.Manifest, "manifest", "", editedUsage)
+	flags.StringVar(&opts.req.Goldens, "goldens", vcr.GoldensPath, "`FOLDER` to store the golden in; bucket_path of the manifest is a path in it")
+	flags.StringVar(&opts.req.Upload, "upload", "", uploadUsage)
+	grouped(flags, "Files")
 	opts.s3.addFlags(flags)
-	flags.BoolVar(&opts.req.AllowPatchDrift, "allow-patch-drift", false, "take a capture of another patch release than the one that stands for the line")
-	flags.BoolVar(&opts.req.DryRun, "dry-run", false, "check and replay, and write nothing")
+	common(flags, "trace", "line", "id", "role", "scenario", "seed", "dry-run", "manifest", "goldens", "upload")
+	renamed(flags, map[string]string{"goldens-dir": "goldens"})
 }
 
 func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) error {
@@ -101,13 +109,14 @@ func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) 
 	if err := opts.s3.resolve(); err != nil {
 		return err
 	}
+	opts.req.Facts.VLLMTag = tagOf(opts.req.Facts.VLLMTag)
 	opts.req.S3 = opts.s3.Options
 	matrix, diagnostics := loadCompat(opts.compat)
 	for _, finding := range diagnostics {
 		env.printErr(finding)
 	}
 	if tomlfile.HasErrors(diagnostics) {
-		return fmt.Errorf("%s cannot be used as it is", matrix.File)
+		return unusable(matrix.File)
 	}
 	opts.req.Window, opts.req.Role = matrix, manifest.Role(opts.role)
 	opts.req.Manifest = cmp.Or(cmp.Or(opts.req.Manifest, env.getenv("CONFORMANCE_MANIFEST")), vcr.ManifestPath)
@@ -190,12 +199,12 @@ func newGoldenListCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Print the goldens of the manifest",
-		Long: "Print the goldens of the manifest as a table: line, id, role, requests, output tokens, bytes as stored, and\n" +
-			"where the bytes are.",
+		Long: "Print the goldens of the manifest as a table: line, id, role, number of requests, number of output tokens, size " +
+			"of the file in bytes, and path of the file.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return runGoldenList(env, path) },
 	}
-	cmd.Flags().StringVar(&path, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
+	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
 	return cmd
 }
 
@@ -204,7 +213,7 @@ func runGoldenList(env *environment, path string) error {
 	registry, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return fmt.Errorf("%s cannot be used as it is", registry.File)
+		return unusable(registry.File)
 	}
 	return printGoldens(env, registry.Goldens)
 }
@@ -237,27 +246,32 @@ func newGoldenExportCommand(env *environment) *cobra.Command {
 	var opts exportOptions
 	cmd := &cobra.Command{
 		Use:   "export",
-		Short: "Write a golden to a file, or the model that goldens are played with",
-		Long: "Write one golden, wherever it is, to a file that play takes. Its bytes are compared with the manifest before.\n\n" +
-			"With --model-out also, or only, the model of the goldens is written: configuration and tokenizer, no weights.\n" +
-			"It is what a frontend is started with.",
-		Example: "  vllm-vcr golden export --line 0.33 --golden multiturn-s7 --out trace.jsonl.gz --model-out model\n" +
-			"  vllm-vcr play --replay-tokens trace.jsonl.gz",
+		Short: "Write a golden to a file, or the model of the goldens to a folder",
+		Long: "Write a golden to a trace file, which play --trace reads. Its bytes are compared with the manifest first.\n\n" +
+			"With --model-out, write the model of the goldens: configuration and tokenizer, no weights. A frontend needs it " +
+			"to start.",
+		Example: "  vllm-vcr golden export --line 0.33 --golden multiturn-s7 \\\n" +
+			"      --output trace.jsonl.gz --model-out model\n" +
+			"  vllm-vcr play --trace trace.jsonl.gz",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenExport(cmd.Context(), env, opts) },
 	}
-	opts.fetch.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&opts.out, "out", "", "file to write the golden to")
-	cmd.Flags().StringVar(&opts.modelOut, "model-out", "", "folder to write the model to")
+	flags := cmd.Flags()
+	flags.StringVarP(&opts.out, "output", "o", "", "trace `FILE` to write the golden to")
+	flags.StringVar(&opts.modelOut, "model-out", "", "`FOLDER` to write the model to")
+	grouped(flags, "Output")
+	opts.fetch.addFlags(flags)
+	common(flags, "output", "model-out")
+	renamed(flags, map[string]string{"out": "output"})
 	return cmd
 }
 
 func runGoldenExport(ctx context.Context, env *environment, opts exportOptions) error {
 	if opts.out == "" && opts.modelOut == "" {
-		return errors.New("neither --out nor --model-out is given")
+		return errors.New("neither --output nor --model-out is given")
 	}
 	if opts.out == "" && len(opts.fetch.sel.Lines)+len(opts.fetch.sel.Goldens) > 0 {
-		return errors.New("a golden is named, but no --out to write it to")
+		return errors.New("--output is not given: want a file to write the golden to")
 	}
 	if opts.out != "" {
 		if err := exportGolden(ctx, env, &opts); err != nil {
@@ -280,7 +294,7 @@ func exportGolden(ctx context.Context, env *environment, opts *exportOptions) er
 		return err
 	}
 	if len(run.goldens) != 1 {
-		return fmt.Errorf("%d goldens are meant: name one by --line and --golden", len(run.goldens))
+		return fmt.Errorf("%d goldens are selected: choose one with --line and --golden", len(run.goldens))
 	}
 	g := run.goldens[0]
 	data, from, err := run.store.Fetch(ctx, g)

@@ -34,30 +34,35 @@ type fetchOptions struct {
 }
 
 func (opts *fetchOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&opts.sel.Lines, "line", nil, linesUsage)
+	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to select, by id (default all)")
+	flags.DurationVar(&opts.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "maximum time to fetch a golden")
+	grouped(flags, "Selection")
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
-	flags.DurationVar(&opts.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "longest fetch of a golden")
-	flags.StringSliceVar(&opts.sel.Lines, "line", nil, "lines whose goldens are meant, by name or tag (default all)")
-	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens that are meant, by id (default all)")
+	common(flags, "line", "golden", "manifest", "goldens", "bucket", "bundle", "cache", "offline")
 }
 
 func newGoldenPullCommand(env *environment) *cobra.Command {
 	var opts fetchOptions
 	cmd := &cobra.Command{
 		Use:   "pull",
-		Short: "Get goldens into the cache",
-		Long: "Get the goldens of the manifest into the cache, four at a time, so that conform --offline finds them there.\n" +
-			"Each is verified against its registered digest. Goldens on this machine are verified where they are.\n\n" +
-			"With --cache-key nothing is fetched: it prints a name for what the cache would hold, for caches that are kept\n" +
-			"from one CI run to the next. It is that of the digests; without any golden from the network it is empty.",
+		Short: "Download goldens into the cache",
+		Long: "Download the goldens of the manifest into the cache, four at a time, so that conform --offline finds them. The " +
+			"bytes of each golden are compared with the digest in the manifest. A golden that is on this machine is checked " +
+			"where it is.\n\n" +
+			"With --cache-key, nothing is downloaded. A key for the content of the cache is printed, for a CI that keeps the " +
+			"cache between runs. The key depends on the digests only. It is empty if no golden comes from the network.",
 		Example: "  vllm-vcr golden pull --line 0.33\n" +
 			"  vllm-vcr golden pull --bucket s3://name/prefix --cache-key",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenPull(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&opts.cacheKey, "cache-key", false, "only print a name for what the cache would hold")
+	cmd.Flags().BoolVar(&opts.cacheKey, "cache-key", false, "print a key for the content of the cache, and download nothing")
 	addOutputFlag(cmd.Flags(), &opts.githubOutput)
+	grouped(cmd.Flags(), "Output")
+	common(cmd.Flags(), "cache-key")
 	return cmd
 }
 
@@ -65,9 +70,10 @@ func newGoldenVerifyCommand(env *environment) *cobra.Command {
 	var opts fetchOptions
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Read goldens from wherever they are, and compare their bytes with the manifest",
-		Long: "Read every golden of the manifest from wherever it is and compare its size and sha256 with the registered\n" +
-			"ones. Of a bundle, everything in it. Nothing is played. Exit code 1 means other bytes, 3 that some could not be had.",
+		Short: "Compare the bytes of goldens with the manifest",
+		Long: "Read every selected golden, wherever it is stored, and compare its size and sha256 with the manifest. In a " +
+			"bundle, check every file. Nothing is replayed. Exit code 1: a golden has other bytes. Exit code 3: a golden " +
+			"could not be read.",
 		Example: "  vllm-vcr golden verify --line 0.33\n" +
 			"  vllm-vcr golden verify --bundle goldens.tar",
 		Args: cobra.NoArgs,
@@ -82,15 +88,18 @@ func newGoldenBundleCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Write goldens, compat.toml and the manifest into one file",
-		Long: "Write goldens, compat.toml and the manifest into one file, for machines without a network: conform --bundle\n" +
-			"FILE needs nothing else. The same goldens always make the same bytes. It is a tar whose SHA256SUMS the tool\n" +
-			"sha256sum checks, too.",
-		Example: "  vllm-vcr golden bundle --line 0.33 --out goldens.tar",
+		Long: "Write goldens, compat.toml and the manifest into one file, for machines without a network: conform --bundle " +
+			"FILE needs nothing else. The same goldens always give the same bytes. The file is a tar archive, and sha256sum " +
+			"can check it with the SHA256SUMS in it.",
+		Example: "  vllm-vcr golden bundle --line 0.33 --output goldens.tar",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runGoldenBundle(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
-	cmd.Flags().StringVar(&opts.out, "out", "", "file to write")
+	cmd.Flags().StringVarP(&opts.out, "output", "o", "", "bundle `FILE` to write; required")
+	grouped(cmd.Flags(), "Output")
+	common(cmd.Flags(), "output")
+	renamed(cmd.Flags(), map[string]string{"out": "output"})
 	return cmd
 }
 
@@ -118,7 +127,7 @@ func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
 		return nil, err
 	}
 	if len(run.goldens) == 0 {
-		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens on the selected lines", registry.File)}
+		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens of the selected lines", registry.File)}
 	}
 	if run.compat, err = opts.in.read(matrix.File); err != nil {
 		return nil, err
@@ -243,7 +252,7 @@ func origin(run *fetch, p golden.Pulled) string {
 	case errors.As(p.Err, new(*golden.MismatchError)):
 		return "other bytes"
 	case p.Err != nil:
-		return "not had"
+		return "not fetched"
 	case p.Cached:
 		return "cached"
 	case run.store.Bytes.IsRemote(p.Object):
@@ -289,7 +298,7 @@ func printCacheKey(env *environment, run *fetch, githubOutput bool) error {
 
 func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) error {
 	if opts.out == "" {
-		return errors.New("--out is not given")
+		return errors.New("--output is not given")
 	}
 	run, err := beginFetch(env, &opts)
 	if err != nil {

@@ -75,7 +75,7 @@ func newRegistryFixture(t *testing.T, change func(*trace.Trace)) *registryFixtur
 func (f *registryFixture) add(more ...string) (code int, stdout, stderr string) {
 	args := append([]string{
 		"golden", "add", "--trace", f.trace, "--line", f.golden.Line, "--id", f.golden.ID, "--manifest", f.manifest,
-		"--goldens-dir", f.goldens, "--compat", filepath.Join("..", "..", vcr.CompatPath),
+		"--goldens", f.goldens, "--compat", filepath.Join("..", "..", vcr.CompatPath),
 	}, more...)
 	return runApp(args...)
 }
@@ -147,7 +147,7 @@ func TestGoldenAddRefuses(t *testing.T) {
 		},
 		{"no registry", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: registry: open testdata/none.toml: .*"},
 		{"no bucket", nil, []string{"--upload", "s3://"}, 2, `vllm-vcr: error: upload to "s3://": want s3://bucket, .*`},
-		{"no place", nil, []string{"--goldens-dir", "golden_test.go"}, 3, "vllm-vcr: error: publish to golden_test.go/conformance/.*"},
+		{"no place", nil, []string{"--goldens", "golden_test.go"}, 3, "vllm-vcr: error: publish to golden_test.go/conformance/.*"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

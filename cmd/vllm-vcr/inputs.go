@@ -22,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -35,9 +36,23 @@ type inputs struct {
 	bundled map[string][]byte // what loadInputs took out of the bundle, by the names that it gave
 }
 
+// What flags of several commands do.
+const (
+	compatUsage   = "compat matrix, the `FILE` that lists the supported vLLM lines (default ./" + vcr.CompatPath + ", else the one in the binary)"
+	manifestUsage = "manifest, the `FILE` that lists the goldens (default $CONFORMANCE_MANIFEST, ./" + vcr.ManifestPath + ", else the one in the binary)"
+	editedUsage   = "manifest, the `FILE` that lists the goldens; it is edited (default $CONFORMANCE_MANIFEST, else ./" + vcr.ManifestPath + ")"
+	indexUsage    = "`URL` of the Python package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else " + pypi.DefaultURL + ")"
+	peersUsage    = "absolute path of the `FOLDER` for installed engines (default in the folder vllm-vcr of the user's cache directory)"
+	outputUsage   = "`FILE` to write instead of stdout"
+	linesUsage    = "vLLM lines, such as 0.33; a release such as v0.33.0 stands for its line; may be repeated (default all)"
+	workUsage     = "`FOLDER` for recordings and logs, with a subfolder LINE/ID for each target"
+	uploadUsage   = "store the goldens in this place instead of --goldens: `s3://BUCKET/PREFIX` or file:///FOLDER"
+)
+
 func (in *inputs) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&in.compat, "compat", "", "support window (default ./"+vcr.CompatPath+", else the one in the binary)")
-	flags.StringVar(&in.manifest, "manifest", "", "registry of goldens (default $CONFORMANCE_MANIFEST, ./"+vcr.ManifestPath+", else the one in the binary)")
+	flags.StringVar(&in.compat, "compat", "", compatUsage)
+	flags.StringVar(&in.manifest, "manifest", "", manifestUsage)
+	grouped(flags, "Configuration files")
 }
 
 // loadInputs reads and checks both files. Diagnostics that are errors end the command.
@@ -53,7 +68,7 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 	}
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, fmt.Errorf("%s or %s cannot be used as it is", matrix.File, registry.File)
+		return nil, nil, unusable(matrix.File + " or " + registry.File)
 	}
 	return matrix, registry, nil
 }
@@ -304,4 +319,51 @@ func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
 	}
 	env.profiles, err = filepath.Abs(dir)
 	return err
+}
+
+// unusable is the error for a configuration file whose diagnostics are printed.
+func unusable(file string) error {
+	return fmt.Errorf("%s has errors: correct what is listed above", file)
+}
+
+// A vLLM version is given as a line or as a release, each with or without the v of tags: 0.33, v0.33, 0.33.0, v0.33.0. Flags
+// that choose lines of the compat matrix read it by [compat.Matrix.Lookup], all others by tagOf or releaseNamed.
+
+// tagOf is a version as the tag of a release, v0.33.0, or as the name of a line, 0.33. Other text stays as it is: whoever
+// needs the version reports it.
+func tagOf(version string) string {
+	if v, err := compat.ParseVersion(version); err == nil {
+		return v.Tag()
+	}
+	if bare := strings.TrimPrefix(version, "v"); linePattern().MatchString(bare) {
+		return bare
+	}
+	return version
+}
+
+// releaseNamed is a version as a release, 0.33.0. A line is that of its tag in the compat matrix, else of the profile that this
+// build has of it.
+func releaseNamed(version string, matrix *compat.Matrix) string {
+	tag := tagOf(version)
+	if l, ok := matrix.Lookup(tag); ok && l.Name == tag && !compat.IsTracker(l.Name) {
+		tag = l.Tag
+	} else if p, err := protocol.LoadProfile(tag); err == nil && p.Line == tag {
+		tag = p.Version
+	}
+	if v, err := compat.ParseVersion(tag); err == nil {
+		return v.String()
+	}
+	return tag
+}
+
+// releasesOf are the releases of arguments, by the compat matrix of this folder. What is a file stays as it is.
+func releasesOf(arguments []string) []string {
+	matrix, _ := loadCompat("") // commands that need it print its diagnostics
+	releases := slices.Clone(arguments)
+	for i, a := range arguments {
+		if !exists(a) {
+			releases[i] = releaseNamed(a, matrix)
+		}
+	}
+	return releases
 }

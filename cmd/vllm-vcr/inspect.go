@@ -18,7 +18,7 @@ import (
 func newInspectCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "inspect",
-		Short: "Look into recordings",
+		Short: "Show what is in a trace, and predict times from traces",
 	}, newInspectCalibrateCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
 }
 
@@ -26,9 +26,9 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:   "summary TRACE",
-		Short: "Tell what a recording holds",
-		Long: "Tell how many requests a recording holds, how long their prompts and answers are, how many ran beside each other,\n" +
-			"what part of the prompts was found in the prefix cache, and the times to the first token and between two tokens.",
+		Short: "Print statistics of a trace",
+		Long: "Print statistics of a trace: number of requests, lengths of prompts and outputs, how many requests ran at the " +
+			"same time, which part of the prompts was in the prefix cache, time to first token, and inter-token latency.",
 		Example: "  vllm-vcr inspect summary run.jsonl.gz",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -48,7 +48,7 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the summary as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the statistics as JSON")
 	return cmd
 }
 
@@ -69,9 +69,9 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	var svg string
 	cmd := &cobra.Command{
 		Use:   "timeline TRACE",
-		Short: "Show when each request of a recording came, waited and answered",
-		Long: "Show when each request of a recording came, how long it waited for its first token and how long it spoke, a line each\n" +
-			"in the order of arrival.",
+		Short: "Show when each request of a trace waited and produced output",
+		Long: "Show the requests of a trace in order of arrival, one line for each: when it arrived, how long it waited for its " +
+			"first token, and how long it produced output.",
 		Example: "  vllm-vcr inspect timeline run.jsonl.gz --requests 40 --svg run.svg",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -95,9 +95,9 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&from, "from", 0, "requests from this one on, counted from 0 in the order of arrival")
-	cmd.Flags().IntVar(&most, "requests", 0, "how many requests (default all)")
-	cmd.Flags().StringVar(&svg, "svg", "", "write a picture to this file instead")
+	cmd.Flags().IntVar(&from, "from", 0, "first request to show, counted from 0 in order of arrival (default 0)")
+	cmd.Flags().IntVar(&most, "requests", 0, "number of requests to show (default all)")
+	cmd.Flags().StringVar(&svg, "svg", "", "write the timeline as an SVG image to this `FILE`, instead of text to stdout")
 	return cmd
 }
 
@@ -108,28 +108,31 @@ type calibrateOptions struct {
 	predicts []string
 	plots    string
 	asJSON   bool
-	caching  string
+
+	caching, noCaching bool
+	cachingWord        string
 }
 
 func newInspectCalibrateCommand(env *environment) *cobra.Command {
 	var opts calibrateOptions
 	cmd := &cobra.Command{
 		Use:   "calibrate",
-		Short: "Learn times from recordings, and predict others",
-		Long: "Learn how long steps of an engine take from the recordings of --fit, let a scheduler and a KV cache like the\n" +
-			"engine's answer the requests of --predict in virtual time, and compare what clients would have seen with\n" +
-			"what was recorded: the times to the first token and between two tokens. Of --predict only the requests are\n" +
-			"used: when they came, how long prompts and answers were, which of them wait for the answer to an earlier one,\n" +
-			"and how long after it they came. A recording is never learned from and predicted: records in both are an\n" +
-			"error.\n\n" +
-			"Beside it stands what knobs can say at their best: a mean and a deviation, set to those of --predict itself.\n\n" +
-			"Gaps above --band times the recorded median are the slow band: steps that computed prompts too. The prediction\n" +
-			"holds if both medians are within --median-tolerance, and the part of gaps in the band is within\n" +
-			"--band-tolerance points of a hundred. Else the exit code is 1.\n\n" +
-			"Of several --predict each is answered by an engine of its own, and what was recorded in all of them is compared\n" +
-			"with what was predicted for all of them. By how much each is off alone is shown as well, and decides nothing.",
-		Example: "  vllm-vcr inspect calibrate --fit sweep.jsonl.gz --fit warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
-		Args:    cobra.NoArgs,
+		Short: "Measure how well a trace predicts the latencies of another",
+		Long: "Measure how well the timing model of play --latency-trace predicts the latencies of a real engine. The model " +
+			"learns step times from the traces of --latency-trace. A simulated scheduler and KV cache then answer the requests " +
+			"of --predict, without waiting, and time to first token and inter-token latency are compared with the recorded " +
+			"ones. From --predict only the requests are used: arrival times, lengths, and which request follows which. It is " +
+			"an error if a record is in both.\n\n" +
+			"For comparison, the report also shows the best result of fixed latencies: mean and standard deviation of " +
+			"--predict itself.\n\n" +
+			"Inter-token latencies above --band times the median form the slow band: steps that also computed prompts. The " +
+			"prediction passes if both medians are within --median-tolerance and the share of the slow band is within " +
+			"--band-tolerance. Otherwise the exit code is 1.\n\n" +
+			"Several traces of --predict are answered by one engine each and judged together. The report also shows the " +
+			"error of each trace, which does not change the verdict.",
+		Example: "  vllm-vcr inspect calibrate --latency-trace sweep.jsonl.gz \\\n" +
+			"      --latency-trace warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runInspectCalibrate(env, opts)
 		},
@@ -139,20 +142,27 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 }
 
 func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&opts.fits, "fit", nil, "recording to learn from; may be repeated")
-	flags.StringArrayVar(&opts.predicts, "predict", nil, "recording to predict; may be repeated: they are judged together")
-	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of what the model draws")
-	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "how often the requests are answered, each time with other draws: the prediction is all of them together")
-	flags.Float64Var(&opts.opt.Band, "band", inspect.DefaultBand, "where the slow band of gaps begins, as a multiple of the median gap of all that was recorded")
-	flags.Float64Var(&opts.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "by what part of itself a median may be off")
-	flags.Float64Var(&opts.opt.BandTolerance, "band-tolerance", inspect.DefaultBandTolerance, "by how many points of a hundred the part of gaps in the slow band may be off")
-	flags.IntVar(&opts.opt.Engine.MaxNumSeqs, "max-num-seqs", 0, "requests that every engine of --predict runs at once (default what the recording says, else 128)")
-	flags.IntVar(&opts.opt.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that it computes in a step (default what the recording's engine_config says, else 8192)")
-	flags.IntVar(&opts.opt.Engine.BlockSize, "kv-block-size", 0, "tokens of a block of its KV cache (default what the recording's engine_config says, else 16)")
-	flags.IntVar(&opts.opt.Engine.Blocks, "kv-blocks", 0, "blocks of its KV cache (default as many as are needed)")
-	flags.StringVar(&opts.caching, "prefix-caching", "auto", "whether prompts find the blocks of earlier ones: auto (what the recording's engine_config says, else yes), true, false")
-	flags.StringVar(&opts.plots, "plots", "", "folder to write plots into, as SVG: how many times were longer, and quantiles")
+	flags.StringArrayVar(&opts.fits, "latency-trace", nil, "trace `FILE` to learn step times from; required; may be repeated")
+	flags.StringArrayVar(&opts.predicts, "predict", nil, "trace `FILE` to predict; required; may be repeated, and all are judged together")
+	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed for the random times of the model")
+	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "number of times that the requests are answered, with other random times each; the prediction is all of them together")
+	flags.StringVar(&opts.plots, "plots", "", "`FOLDER` to write plots to as SVG: distributions and quantiles (default none)")
 	flags.BoolVar(&opts.asJSON, "json", false, "print the report as JSON")
+	grouped(flags, "Prediction")
+	flags.Float64Var(&opts.opt.Band, "band", inspect.DefaultBand, "lower bound of the slow band, as a multiple of the median inter-token latency of all recorded requests")
+	flags.Float64Var(&opts.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "maximum relative error of a median: 0.1 is 10 percent")
+	flags.Float64Var(&opts.opt.BandTolerance, "band-tolerance", inspect.DefaultBandTolerance, "maximum error of the share of the slow band, in percentage points")
+	grouped(flags, "Verdict")
+	flags.IntVar(&opts.opt.Engine.MaxNumSeqs, "max-num-seqs", 0, "maximum number of requests that run at the same time (default that of the trace, else 128)")
+	flags.IntVar(&opts.opt.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "maximum number of tokens that one step computes (default that in engine_config of the trace, else 8192)")
+	flags.IntVar(&opts.opt.Engine.BlockSize, "block-size", 0, "tokens in a KV cache block (default that in engine_config of the trace, else 16)")
+	flags.IntVar(&opts.opt.Engine.Blocks, "num-gpu-blocks-override", 0, "number of KV cache blocks (default as many as are needed)")
+	flags.BoolVar(&opts.caching, "enable-prefix-caching", false, "turn on prefix caching (default that in engine_config of the trace, else on)")
+	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching")
+	flags.StringVar(&opts.cachingWord, "prefix-caching", "auto", "auto, true or false")
+	mustLookup(flags, "prefix-caching").Hidden = true // its old name
+	grouped(flags, "Engine of --predict")
+	renamed(flags, map[string]string{"fit": "latency-trace", "kv-block-size": "block-size", "kv-blocks": "num-gpu-blocks-override"})
 }
 
 func runInspectCalibrate(env *environment, opts calibrateOptions) error {
@@ -186,9 +196,9 @@ func runInspectCalibrate(env *environment, opts calibrateOptions) error {
 func (opts *calibrateOptions) read(env *environment) error {
 	switch {
 	case len(opts.fits) == 0:
-		return errors.New("--fit is not given: name a recording to learn from")
+		return errors.New("--latency-trace is not given: want a trace to learn step times from")
 	case len(opts.predicts) == 0:
-		return errors.New("--predict is not given: name a recording to predict")
+		return errors.New("--predict is not given: want a trace to predict")
 	}
 	if err := opts.readEngine(); err != nil {
 		return err
@@ -216,20 +226,23 @@ func (opts *calibrateOptions) readEngine() error {
 	}{
 		{"max-num-seqs", opts.opt.Engine.MaxNumSeqs},
 		{"max-num-batched-tokens", opts.opt.Engine.MaxNumBatchedTokens},
-		{"kv-block-size", opts.opt.Engine.BlockSize},
-		{"kv-blocks", opts.opt.Engine.Blocks},
+		{"block-size", opts.opt.Engine.BlockSize},
+		{"num-gpu-blocks-override", opts.opt.Engine.Blocks},
 	} {
 		if limit.value < 0 {
 			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
 		}
 	}
-	switch opts.caching {
-	case "auto":
-	case "true", "false":
-		caching := opts.caching == "true"
-		opts.opt.Engine.Caching = &caching
-	default:
-		return fmt.Errorf("--prefix-caching %q: want auto, true or false", opts.caching)
+	word, err := chooseOne("--prefix-caching", opts.cachingWord, "auto", "true", "false")
+	if err != nil {
+		return err
+	}
+	on, off := opts.caching || word == "true", opts.noCaching || word == "false"
+	switch {
+	case on && off:
+		return errors.New("--enable-prefix-caching and --no-enable-prefix-caching: give only one of them")
+	case on || off:
+		opts.opt.Engine.Caching = &on
 	}
 	return nil
 }

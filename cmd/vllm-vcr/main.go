@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,15 +33,25 @@ func main() {
 
 // newRootCommand is the command tree. Every flag has a twin in the environment.
 func newRootCommand(env *environment) *cobra.Command {
+	helpAll := false
 	root := &cobra.Command{
 		Use:   "vllm-vcr",
-		Short: "Check, replay and record the vLLM engine-core boundary",
-		Long: "vllm-vcr tells whether a side of the vLLM engine-core boundary still speaks, and says, exactly\n" +
-			"what the real engine of each vLLM line did. No GPU is needed.\n\n" +
-			"Every flag can be set in the environment: --golden is VLLM_VCR_GOLDEN. The command line wins, and an\n" +
-			"empty variable is as good as none.\n" +
-			"Exit codes: 0 all gates hold, 1 conformance failure, 2 usage or configuration,\n" +
-			"3 infrastructure, 4 nothing was asserted.",
+		Short: "Test both sides of the connection between a vLLM frontend and an engine core",
+		Long: "vllm-vcr tests, without a GPU, whether a vLLM frontend or a vLLM engine core still sends exactly what " +
+			"the released engine of its vLLM line sent. A line is a vLLM release series, such as 0.33. A golden is a " +
+			"recorded session of a released engine.\n\n" +
+			"Every flag can also be set by an environment variable: --golden by VLLM_VCR_GOLDEN. The command line " +
+			"takes precedence. An empty variable counts as unset.\n\n" +
+			"Exit codes:\n" +
+			"  0  success: no gating line failed\n" +
+			"  1  a conformance failure\n" +
+			"  2  an error in the command line or in a configuration file\n" +
+			"  3  an error of the infrastructure: network, disk, a process that did not start, an interrupt\n" +
+			"  4  nothing was checked",
+		Example: "  vllm-vcr conform\n" +
+			"  vllm-vcr conform --engine-command './my-engine {handshake} {trace}'\n" +
+			"  vllm-vcr play --help",
+		Version:       versionText(),
 		SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := env.fromEnvironment(cmd.Flags()); err != nil {
@@ -60,33 +72,65 @@ func newRootCommand(env *environment) *cobra.Command {
 	root.SetOut(env.stdout)
 	root.SetHelpCommand(newHelpCommand(env, root))
 	root.SetErr(env.stderr)
-	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().BoolVarP(&env.verbose, "verbose", "v", false, "log what happens, not only what goes wrong")
-	root.PersistentFlags().BoolVar(&env.quiet, "quiet", false, "do not show progress, which is a line on a terminal, and elsewhere a line every ten seconds")
-	root.PersistentFlags().StringVar(&env.color, "color", colorAuto, "colors: auto (on a terminal, unless NO_COLOR is set, or wherever FORCE_COLOR is set), always, never")
-	root.PersistentFlags().StringVar(&env.profiles, profilesFlag, "", "folder of wire profiles, such as 0.34.json, that count besides those of this build and before them (default the folder "+adopt.ProfilesPath+" beside compat.toml if it has any)")
-	root.PersistentFlags().StringVar(&env.logFormat, "log-format", "text", "log as text or json")
+	root.SetVersionTemplate("{{.Version}}")
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(env.stdout, helpText(cmd, helpAll)) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if helpAll {
+			return pflag.ErrHelp
+		}
+		return flagError(cmd, err)
+	})
+	flags := root.PersistentFlags()
+	flags.Var(helpFlag{&helpAll}, "help-all", "print this help with all flags")
+	mustLookup(flags, "help-all").NoOptDefVal = "true"
+	flags.BoolVarP(&env.verbose, "verbose", "v", false, "also log what the command does; without it, only warnings and errors are logged")
+	flags.BoolVar(&env.quiet, "quiet", false, "show no progress; without it, progress is a line on a terminal, and elsewhere a line every ten seconds")
+	flags.StringVar(&env.color, "color", colorAuto, "colors: auto (on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is set), always or never")
+	flags.StringVar(&env.logFormat, "log-format", "text", "format of the log on stderr: text or json")
+	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+adopt.ProfilesPath+" beside compat.toml, if it has profiles)")
+	common(flags, "help-all", "verbose")
 	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
 	explainArguments(root)
 	addCompletion(env, root)
 	return root
 }
 
+// helpFlag ends the parsing of a command line, whatever else is wrong with it: its help is wanted.
+type helpFlag struct{ all *bool }
+
+func (helpFlag) String() string   { return "" }
+func (helpFlag) Type() string     { return "bool" }
+func (helpFlag) IsBoolFlag() bool { return true }
+
+func (f helpFlag) Set(string) error {
+	*f.all = true
+	return pflag.ErrHelp
+}
+
+// hasVariable tells whether a flag can be set in the environment.
+func hasVariable(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "help-all" }
+
 // fromEnvironment sets the flags that the command line left alone from their
-// twins. A CI passes on inputs that nobody filled in as empty variables.
+// twins, or else from the twins of names that they had. A CI passes on inputs that nobody filled in as empty variables.
 func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
-		value, set := env.lookupEnv(envName(f.Name))
-		if !set || value == "" || f.Changed || f.Name == "help" || err != nil {
+		if f.Changed || !hasVariable(f) || err != nil {
 			return
 		}
-		env.twins = append(env.twins, f.Name)
-		var wrong *pflag.InvalidValueError
-		switch e := flags.Set(f.Name, value); {
-		case errors.As(e, &wrong):
-			err = valueError(envName(f.Name), f, value, wrong.Unwrap())
-		case e != nil:
-			err = fmt.Errorf("%s=%q: %w", envName(f.Name), value, e)
+		for _, name := range slices.Concat([]string{f.Name}, f.Annotations[noteOld]) {
+			value, set := env.lookupEnv(envName(name))
+			if !set || value == "" {
+				continue
+			}
+			env.twins = append(env.twins, twin{f.Name, envName(name)})
+			var wrong *pflag.InvalidValueError
+			switch e := flags.Set(f.Name, value); {
+			case errors.As(e, &wrong):
+				err = valueError(envName(name), f, value, wrong.Unwrap())
+			case e != nil:
+				err = fmt.Errorf("%s=%q: %w", envName(name), value, e)
+			}
+			return
 		}
 	})
 	return err
@@ -116,20 +160,24 @@ func newVersionCommand(env *environment) *cobra.Command {
 	var short bool
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version and the vLLM lines this binary speaks",
+		Short: "Print the version of vllm-vcr and the vLLM lines it supports",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if short {
 				_, err := fmt.Fprintln(env.stdout, buildVersion())
 				return err
 			}
-			_, err := fmt.Fprintf(env.stdout, "vllm-vcr %s (%s, %s/%s)\nvLLM lines: %s\n", buildVersion(), runtime.Version(),
-				runtime.GOOS, runtime.GOARCH, strings.Join(append([]string{protocol.Nightly}, protocol.Lines()...), " "))
+			_, err := io.WriteString(env.stdout, versionText())
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&short, "short", false, "print the version alone")
+	cmd.Flags().BoolVar(&short, "short", false, "print only the version of vllm-vcr")
 	return cmd
+}
+
+func versionText() string {
+	return fmt.Sprintf("vllm-vcr %s (%s, %s/%s)\nvLLM lines: %s\n", buildVersion(), runtime.Version(),
+		runtime.GOOS, runtime.GOARCH, strings.Join(append([]string{protocol.Nightly}, protocol.Lines()...), " "))
 }
 
 // buildVersion is the version of this binary.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/compat"
 )
 
 func TestReadPatterns(t *testing.T) {
@@ -53,5 +55,30 @@ func TestReadPatterns(t *testing.T) {
 				t.Errorf("error %q, want %q; -want +got:\n%s", text, test.err, diff)
 			}
 		})
+	}
+}
+
+// TestVersionsNamed: lines and releases are read with and without the v of tags. A line is the release of its tag in the
+// compat matrix, or that of the profile where the matrix has no such line.
+func TestVersionsNamed(t *testing.T) {
+	matrix := &compat.Matrix{Lines: []compat.Line{{Name: "0.27", Tag: "v0.27.9"}}}
+	tests := []struct{ given, tag, release string }{
+		{"0.27", "0.27", "0.27.9"},
+		{"v0.27", "0.27", "0.27.9"},
+		{"0.27.1", "v0.27.1", "0.27.1"},
+		{"v0.27.1", "v0.27.1", "0.27.1"},
+		{"0.33", "0.33", "0.33.0"},
+		{"v0.33", "0.33", "0.33.0"},
+		{"v0.34.0rc1", "v0.34.0rc1", "0.34.0rc1"},
+		{"nightly", "nightly", "nightly"},
+		{"0.99", "0.99", "0.99"},
+		{"0.33.x", "0.33.x", "0.33.x"},
+		{"auto", "auto", "auto"},
+		{"", "", ""},
+	}
+	for _, test := range tests {
+		if tag, release := tagOf(test.given), releaseNamed(test.given, matrix); tag != test.tag || release != test.release {
+			t.Errorf("%q is the tag %q and the release %q, want %q and %q", test.given, tag, release, test.tag, test.release)
+		}
 	}
 }

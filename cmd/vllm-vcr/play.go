@@ -37,18 +37,20 @@ func newPlayCommand(env *environment) *cobra.Command {
 	var opts playOptions
 	cmd := &cobra.Command{
 		Use:   "play",
-		Short: "Be the engine core of a vLLM line behind a frontend",
-		Long: "Dial a vLLM frontend's handshake address, register as an engine of the chosen line, and answer its\n" +
-			"requests: with what a recording or a dataset has, with the prompt again, or with random tokens. It\n" +
-			"schedules as vLLM does, and takes no time for it, or the time a recorded or described engine takes.\n" +
-			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine instead of\n" +
-			"starting one.\n\n" +
-			"Ends on SIGINT or SIGTERM, 15 seconds later at the latest, or when the frontend goes away. SIGHUP rewinds the recording or dataset: what has\n" +
-			"answered a request can answer another.",
+		Short: "Run a fake vLLM engine behind a real frontend",
+		Long: "Run a fake vLLM engine behind a real frontend. The engine connects to the handshake address of the frontend, " +
+			"registers as an engine core of the chosen vLLM line, and answers requests with the tokens of a trace " +
+			"(--trace), with the completions of a dataset (--dataset), with the prompt (--mode echo), or with random tokens. " +
+			"It schedules requests as vLLM does. It answers at once unless flags give it a timing.\n\n" +
+			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine and starts none. A " +
+			"frontend accepts engines only while it starts up.\n\n" +
+			"play ends on SIGINT or SIGTERM, at most 15 seconds later, or when the frontend ends. After SIGHUP, each record " +
+			"of the trace and each row of the dataset can answer a request again.",
 		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
-			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 --port 8000 &\n" +
-			"  vllm-vcr play --handshake-address tcp://127.0.0.1:29550 --replay-tokens trace.jsonl.gz\n" +
-			"  vllm-vcr play --time-to-first-token 120ms --inter-token-latency 15ms --max-num-seqs 64\n" +
+			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\\n" +
+			"      --port 8000 &\n" +
+			"  vllm-vcr play --trace trace.jsonl.gz\n" +
+			"  vllm-vcr play --time-to-first-token 120ms --inter-token-latency 15ms\n" +
 			"  vllm-vcr play --latency-trace trace.jsonl.gz --engine-count 4",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,6 +61,11 @@ func newPlayCommand(env *environment) *cobra.Command {
 	opts.source.add(cmd.Flags())
 	opts.timing.add(cmd.Flags())
 	opts.peers.add(cmd.Flags())
+	common(cmd.Flags(), "handshake-address", "vllm-version", "handshake-timeout", "engine-count", "max-model-len", "max-num-seqs",
+		"trace", "replay-match", "strict", "dataset", "tokenizer", "mode", "seed",
+		"latency-trace", "time-to-first-token", "inter-token-latency", "time-scale")
+	renamed(cmd.Flags(), map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override"})
+	alsoNamed(cmd.Flags(), map[string]string{"line": "vllm-version"})
 	return cmd
 }
 
@@ -132,10 +139,10 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 	case err == nil:
 		return nil
 	case gone && wasReady(p.group):
-		env.log.Warn("the frontend went away, so the player ends", "error", err)
+		env.log.Warn("the frontend closed its connections: the player ends", "error", err)
 		return nil
 	case gone:
-		err = fmt.Errorf("%w, before it had all %d engines: does it expect as many?", err, opts.engine.count)
+		err = fmt.Errorf("%w before all %d engines were connected: does the frontend expect %[2]d engines?", err, opts.engine.count)
 	}
 	return exitError{conformance.ExitInfra, err}
 }
@@ -159,8 +166,8 @@ func withinGrace(ctx context.Context, grace time.Duration, run func() error) err
 	case err := <-ended:
 		return err
 	case <-late.C:
-		return exitError{conformance.ExitInfra, fmt.Errorf("the player has not ended %s after it was told to, and is ended now: "+
-			"its frontend was not told of it; please report what it was doing", grace)}
+		return exitError{conformance.ExitInfra, fmt.Errorf("the player did not end within %s after the signal and is stopped now, "+
+			"without a message to its frontend; please report this", grace)}
 	}
 }
 
@@ -211,7 +218,7 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 				fmt.Fprintf(env.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), opt.Handshake)
 				return
 			case <-long.C:
-				fmt.Fprintf(env.stderr, "vllm-vcr: still waiting for a frontend at %s to start up with this engine; one that is up takes no more\n", opt.Handshake)
+				fmt.Fprintf(env.stderr, "vllm-vcr: still waiting for a frontend at %s; a frontend accepts no engine after its start-up\n", opt.Handshake)
 			case <-ctx.Done():
 				return
 			}
@@ -234,15 +241,18 @@ type peerOptions struct {
 }
 
 func (opts *peerOptions) add(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.kvEvents, "kv-events-config", "", "publish KV events, as vLLM with this JSON: enable_kv_cache_events, publisher, endpoint, replay_endpoint,\n"+
-		"buffer_steps, hwm, max_queue_size, topic; VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES counts")
-	flags.StringVar(&opts.hash, "prefix-caching-hash-algo", "", "how blocks are hashed: sha256, sha256_cbor, xxhash or xxhash_cbor, as KV events tell; PYTHONHASHSEED counts")
-	flags.StringVar(&opts.kvTransfer, "kv-transfer-config", "", "be asked for KV caches, and ask for them, as vLLM's NixlConnector with this JSON;\n"+
-		"VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT count")
-	flags.StringSliceVar(&opts.kvPeers, "kv-transfer-peers", nil, "addresses that are asked for KV caches, and answered, such as 10.1.2.3 or 10.1.0.0/16 (default loopback, and the private ranges that this machine has an address in)")
-	flags.StringVar(&opts.faults, "faults", "", "what goes wrong, for whom: KIND[:VALUE][@PROBABILITY][~ID-PATTERN],… of the kinds refuse, fail:N,\n"+
-		"delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]")
-	flags.BoolVar(&opts.requestFaults, "allow-request-faults", false, "let requests ask for faults of their own, by vllm_vcr_fault in vllm_xargs: every client can then end the player")
+	flags.StringVar(&opts.kvEvents, "kv-events-config", "", "publish KV events as vLLM does with this `JSON`, whose keys are enable_kv_cache_events, publisher, endpoint, "+
+		"replay_endpoint, buffer_steps, hwm, max_queue_size and topic; the variable VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is read too (default no events)")
+	flags.StringVar(&opts.hash, "prefix-caching-hash-algo", "", "hash algorithm for KV blocks, which KV events show: `sha256`, sha256_cbor, xxhash or xxhash_cbor; "+
+		"the variable PYTHONHASHSEED is read too (default sha256)")
+	flags.StringVar(&opts.kvTransfer, "kv-transfer-config", "", "send and receive KV caches (without content) as vLLM's NixlConnector does with this `JSON`; "+
+		"the variables VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT are read too (default no transfer)")
+	flags.StringSliceVar(&opts.kvPeers, "kv-transfer-peers", nil, "addresses that KV caches are requested from and sent to, such as 10.1.2.3 or 10.1.0.0/16 (default loopback, and the private networks that this machine has an address in)")
+	grouped(flags, "KV events and KV transfer")
+	flags.StringVar(&opts.faults, "faults", "", "faults to inject: a list of `KIND[:VALUE][@PROBABILITY][~ID-PATTERN]`. Kinds: refuse, fail:N, "+
+		"delay:DURATION[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]; AFTER counts output tokens (default none)")
+	flags.BoolVar(&opts.requestFaults, "allow-request-faults", false, "let a request name its own fault as vllm_vcr_fault in vllm_xargs; any client can then end the player")
+	grouped(flags, "Faults")
 }
 
 // configure puts what the flags say into the options of count engines. close ends what listens.
@@ -256,7 +266,7 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 	}
 	if opts.kvTransfer == "" {
 		if len(opts.kvPeers) > 0 {
-			return nil, errors.New("--kv-transfer-peers is for --kv-transfer-config, which is not given")
+			return nil, errors.New("--kv-transfer-peers needs --kv-transfer-config")
 		}
 		return func() {}, nil
 	}
@@ -298,7 +308,7 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 		return nil
 	}
 	if opt.KVCache.NoPrefixCaching {
-		return errors.New("--kv-events-config: without prefix caching there is nothing to tell")
+		return errors.New("--kv-events-config and --no-enable-prefix-caching: KV events need prefix caching")
 	}
 	opt.KVCache.Events.Digests, err = kvevents.ParseIntHashes(env.getenv("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"))
 	return err
@@ -315,30 +325,33 @@ type coreOptions struct {
 
 func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	o := &opts.opt
-	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
-	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "release or line to be, nightly, or auto: the recording's, else the newest")
-	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the engine, or the first of several, in its group")
-	flags.IntVar(&opts.count, "engine-count", 1, "engines to be, with consecutive indexes: data-parallel ranks in one process")
-	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "engines that the frontend has, those of other processes included (default the recording's, else --engine-count)")
-	flags.IntVar(&o.Limits.MaxModelLen, "max-model-len", 0, "context length in tokens (default the recording's, else 1048576)")
-	flags.IntVar(&o.Limits.MaxNumSeqs, "max-num-seqs", 0, "requests that run at once (default the recording's, else 128)")
-	flags.IntVar(&o.Limits.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens that a step computes at most (default the recording's, else 2048)")
-	flags.IntVar(&o.Limits.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "longer prompts are computed in chunks of so many tokens; 0 is any length")
-	flags.StringVar(&opts.policy, "scheduling-policy", string(player.PolicyFCFS), "who runs first: fcfs, or priority (the lowest number)")
-	flags.IntVar(&o.KVCache.BlockSize, "block-size", 0, "tokens per KV block (default the recording's, else 16)")
-	flags.IntVar(&o.KVCache.NumGPUBlocks, "num-gpu-blocks", 0, "KV blocks (default the recording's, else 8192)")
-	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "compute every prompt anew")
-	flags.IntVar(&o.LoRA.MaxLoRAs, "max-loras", 0, "adapters that run at once; 0 is any number")
-	flags.IntVar(&o.LoRA.MaxCPULoRAs, "max-cpu-loras", 0, "adapters that are loaded at once (default --max-loras)")
-	flags.StringSliceVar(&o.LoRA.Names, "lora-adapters", nil, "names of the adapters that can be loaded (default any)")
-	flags.StringVar(&opts.speculative, "speculative-config", "", "tokens guessed in a step, and how many are right: JSON with num_speculative_tokens and\n"+
-		"synthetic_acceptance_rates, for each position, or synthetic_acceptance_length, the mean said in a step")
-	flags.IntVar(&o.Decoding.TokensPerStep, "output-token-chunk-size", 1, "tokens that a request says in a step, as a diffusion model does")
-	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "be a pooling model for these: embed, classify, token_embed, token_classify")
-	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "numbers of an embedding (default 1024)")
-	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "classes of a classification (default 1)")
-	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "hash to say READY with, for a Python frontend of a MoE model")
-	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the frontend (default 5m)")
+	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "handshake `ADDRESS` of the frontend, tcp://HOST:PORT or ipc://PATH")
+	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "maximum time to complete the handshake with the frontend (default 5m)")
+	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "vLLM `VERSION` or line that the engine imitates, such as 0.33 or v0.33.0, or nightly, or auto (that of the trace, else the newest)")
+	flags.IntVar(&opts.count, "engine-count", 1, "number of engines to run in this process, with consecutive indexes: one for each data-parallel rank")
+	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the first engine of this process in its data-parallel group (default 0)")
+	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "number of engines of the frontend, with those of other processes (default that of the trace, else --engine-count)")
+	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "`HASH` that the engine sends in READY; the Python frontend of a MoE model checks it")
+	grouped(flags, "Connection")
+	flags.IntVar(&o.Limits.MaxModelLen, "max-model-len", 0, "maximum context length in tokens (default that of the trace, else 1048576)")
+	flags.IntVar(&o.Limits.MaxNumSeqs, "max-num-seqs", 0, "maximum number of requests that run at the same time (default that of the trace, else 128)")
+	flags.IntVar(&o.Limits.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "maximum number of tokens that one step computes (default that of the trace, else 2048)")
+	flags.IntVar(&o.Limits.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "compute a longer prompt in chunks of this many tokens (default 0: no limit)")
+	flags.StringVar(&opts.policy, "scheduling-policy", string(player.PolicyFCFS), "order of waiting requests: fcfs (first come, first served) or priority (lowest number first)")
+	flags.IntVar(&o.KVCache.BlockSize, "block-size", 0, "tokens in a KV cache block (default that of the trace, else 16)")
+	flags.IntVar(&o.KVCache.NumGPUBlocks, "num-gpu-blocks-override", 0, "number of KV cache blocks (default that of the trace, else 8192)")
+	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching: compute every prompt completely")
+	grouped(flags, "Scheduler and KV cache")
+	flags.IntVar(&o.LoRA.MaxLoRAs, "max-loras", 0, "maximum number of LoRA adapters in one step (default 0: no limit)")
+	flags.IntVar(&o.LoRA.MaxCPULoRAs, "max-cpu-loras", 0, "maximum number of loaded LoRA adapters (default --max-loras)")
+	flags.StringSliceVar(&o.LoRA.Names, "lora-adapters", nil, "names of the LoRA adapters that can be loaded (default any name)")
+	flags.StringVar(&opts.speculative, "speculative-config", "", "speculative decoding as `JSON`: num_speculative_tokens, and synthetic_acceptance_rates (one for each position) or "+
+		"synthetic_acceptance_length (mean number of tokens in a step) (default none)")
+	flags.IntVar(&o.Decoding.TokensPerStep, "output-token-chunk-size", 1, "number of output tokens of a request in each step, as in a diffusion model")
+	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "run as a pooling model with these tasks: embed, classify, token_embed, token_classify (default none)")
+	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "length of an embedding (default 1024)")
+	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "number of classes in a classification (default 1)")
+	grouped(flags, "Model")
 }
 
 // options are the player's as far as these flags say them. learned tells that times, and
@@ -351,7 +364,7 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.
 	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(opts.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
 		return opt, err
 	}
-	if opt.VLLMVersion == "auto" {
+	if opt.VLLMVersion = tagOf(opt.VLLMVersion); opt.VLLMVersion == "auto" {
 		opt.VLLMVersion = ""
 	}
 	opt.KVCache.NoPrefixCaching = opts.noCaching
@@ -359,11 +372,11 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.
 		return opt, nil
 	}
 	if opt.Decoding.TokensPerStep > 1 {
-		return opt, errors.New("--speculative-config and --output-token-chunk-size: a model has one of them")
+		return opt, errors.New("--speculative-config and --output-token-chunk-size: give only one of them")
 	}
 	opt.Decoding.SpeculativeTokens, opt.Decoding.Acceptance, err = speculation(opts.speculative)
 	if err == nil && opt.Decoding.Acceptance == nil && !fitted {
-		err = errors.New("--speculative-config: say how many are right by synthetic_acceptance_rates or synthetic_acceptance_length, or have it learned by --latency-trace")
+		err = errors.New("--speculative-config: give synthetic_acceptance_rates or synthetic_acceptance_length, or a --latency-trace to learn them from")
 	}
 	return opt, err
 }
@@ -381,7 +394,7 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 		{"max-num-seqs", o.Limits.MaxNumSeqs, math.MaxInt32},
 		{"max-num-batched-tokens", o.Limits.MaxNumBatchedTokens, math.MaxInt32},
 		{"block-size", o.KVCache.BlockSize, math.MaxInt32},
-		{"num-gpu-blocks", o.KVCache.NumGPUBlocks, kvcache.MostBlocks},
+		{"num-gpu-blocks-override", o.KVCache.NumGPUBlocks, kvcache.MostBlocks},
 		{"output-token-chunk-size", o.Decoding.TokensPerStep, maxDrafts + 1},
 		{"pooling-size", o.Pooling.Size, maxNumbers},
 		{"pooling-labels", o.Pooling.Labels, maxNumbers},
@@ -396,15 +409,15 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 	pooling := flags.Changed("pooling-size") || flags.Changed("pooling-labels")
 	switch last := o.EngineIndex + opts.count - 1; {
 	case o.EngineIndex < 0 || last > math.MaxUint16:
-		return fmt.Errorf("--engine-index %d: want 0 to %d, it is an identity of two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
-	case flags.Changed("num-gpu-blocks") && o.KVCache.NumGPUBlocks < 2:
-		return fmt.Errorf("--num-gpu-blocks %d: want at least 2, as one of them is never used", o.KVCache.NumGPUBlocks)
+		return fmt.Errorf("--engine-index %d: want 0 to %d, as an engine identity has two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
+	case flags.Changed("num-gpu-blocks-override") && o.KVCache.NumGPUBlocks < 2:
+		return fmt.Errorf("--num-gpu-blocks-override %d: want at least 2, as one block is never used", o.KVCache.NumGPUBlocks)
 	case o.Limits.LongPrefillTokenThreshold < 0 || o.LoRA.MaxLoRAs < 0 || o.LoRA.MaxCPULoRAs < 0:
 		return errors.New("--long-prefill-token-threshold, --max-loras and --max-cpu-loras: want 0 or more")
 	case o.LoRA.MaxCPULoRAs > 0 && o.LoRA.MaxCPULoRAs < o.LoRA.MaxLoRAs:
 		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs)
 	case pooling && len(o.Pooling.Tasks) == 0:
-		return errors.New("--pooling-size and --pooling-labels: say by --pooling-tasks what for")
+		return errors.New("--pooling-size and --pooling-labels need --pooling-tasks")
 	case flags.Changed("handshake-timeout") && o.HandshakeTimeout <= 0:
 		return fmt.Errorf("--handshake-timeout %s: want a time above 0", o.HandshakeTimeout)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
@@ -439,7 +452,7 @@ func readSpeculation(text string) (config speculativeConfig, err error) {
 	var other *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &other) && other.Field != "":
-		return config, fmt.Errorf("%s: a %s cannot be that", other.Field, other.Value)
+		return config, fmt.Errorf("%s has the wrong type: %s", other.Field, other.Value)
 	case errors.As(err, &other):
 		err = fmt.Errorf("it is a JSON %s", other.Value)
 	case err == nil && dec.InputOffset() < int64(len(strings.TrimRight(text, " \t\r\n"))):

@@ -299,7 +299,7 @@ func TestPlayRewinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := testenv.FrontendVersions()[0]
-	server, player := playingServer(t, version, "--replay-tokens", recording, "--replay-match", "index", "--replay-once", "--strict")
+	server, player := playingServer(t, version, "--trace", recording, "--replay-match", "index", "--replay-once", "--strict")
 	client := openai.NewClient(server.URL(), "tiny")
 	defer client.Close()
 	ctx, done := context.WithTimeout(t.Context(), patience)

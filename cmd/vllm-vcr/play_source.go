@@ -43,20 +43,20 @@ const (
 )
 
 func (opts *sourceOptions) add(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.mode, "mode", modeRandom, "what is said where nothing recorded is: random tokens, or echo, the prompt again")
-	flags.StringVar(&opts.recording, "replay-tokens", "", "trace whose recorded tokens are served (.gz is inflated)")
-	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record: index (the N of request id replay-N),\n"+
-		"prefix (the longest common beginning of their prompts), exact (its whole prompt), request-id, or auto:\n"+
-		"index for the ids replay-N, else prefix if the trace has hashes of its prompts")
-	flags.IntVar(&opts.minDepth, "replay-min-depth", 0, "tokens of its prompt that a request shares at least with its record, at prefix (default one block),\n"+
-		"or with its row in --dataset (default all)")
-	flags.BoolVar(&opts.once, "replay-once", false, "let each record answer one request only")
-	flags.StringVar(&opts.dataset, "dataset", "", "prompts and completions to be said: JSON Lines, JSON, CSV, Parquet or SQLite")
-	flags.StringVar(&opts.tokenizer, "tokenizer", "", "the model's tokenizer.json, or the folder that has it: for --dataset, and for structured outputs that conform")
-	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse recordings, of tokens or times, whose engine was configured differently")
-	flags.BoolVar(&opts.strict, "strict", false, "end a request that no record or row answers with an error, instead of by --mode")
-	flags.Uint64Var(&opts.seed, "seed", 0, "seed of all that is drawn: tokens, times, faults")
-	flags.Uint32Var(&opts.vocab, "vocab-size", 0, "random ids are drawn below this (default that of --tokenizer, else 32000)")
+	flags.StringVar(&opts.recording, "trace", "", "answer requests with the output tokens of this trace `FILE`, .jsonl or .jsonl.gz")
+	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record in --trace: index (the request id is replay-N: record N in order of arrival), "+
+		"prefix (the longest common beginning of the prompts), exact (the same prompt), request-id, or auto (index for request ids replay-N, else prefix if the trace has prompts or their hashes)")
+	flags.IntVar(&opts.minDepth, "replay-min-depth", 0, "minimum number of prompt tokens that a request has in common with its record (--replay-match prefix: default one block)"+
+		" or its row of --dataset (default the whole prompt)")
+	flags.BoolVar(&opts.once, "replay-once", false, "use each record of --trace for one request only")
+	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse a --trace or --latency-trace whose config_hash is not this `HASH` (default any)")
+	flags.BoolVar(&opts.strict, "strict", false, "reply with an error when no record or row matches, instead of by --mode")
+	flags.StringVar(&opts.dataset, "dataset", "", "answer requests with the completions of this `FILE`: JSON Lines, JSON, CSV, Parquet or SQLite")
+	flags.StringVar(&opts.tokenizer, "tokenizer", "", "tokenizer.json of the model, or its folder: --dataset needs it, and valid structured output")
+	flags.StringVar(&opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens) or echo (the prompt)")
+	flags.Uint64Var(&opts.seed, "seed", 0, "seed for random tokens, times and faults (default 0)")
+	flags.Uint32Var(&opts.vocab, "vocab-size", 0, "random token ids are below this number (default the size of the --tokenizer, else 32000)")
+	grouped(flags, "Answers")
 }
 
 // check finds what no file has to be read for. timed tells that recordings of times are given.
@@ -72,15 +72,15 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 	}
 	switch {
 	case opts.configHash != "" && opts.recording == "" && !timed:
-		return errors.New("--expect-config-hash: there is no recording; give --replay-tokens or --latency-trace")
+		return errors.New("--expect-config-hash: there is no trace to check: give --trace or --latency-trace")
 	case opts.minDepth < 0:
-		return fmt.Errorf("--replay-min-depth %d: want a number of tokens", opts.minDepth)
+		return fmt.Errorf("--replay-min-depth %d: want 0 or more tokens", opts.minDepth)
 	case opts.recording != "" && opts.dataset != "":
-		return errors.New("--replay-tokens and --dataset: give one of them")
+		return errors.New("--trace and --dataset: give only one of them")
 	case opts.strict && opts.recording == "" && opts.dataset == "":
-		return errors.New("--strict: there is nothing that could answer; give --replay-tokens or --dataset")
+		return errors.New("--strict: no request could be answered: give --trace or --dataset")
 	case opts.once && opts.recording == "":
-		return errors.New("--replay-once: there is no recording; give --replay-tokens")
+		return errors.New("--replay-once needs --trace")
 	case opts.minDepth > 0 && opts.dataset == "" && player.Match(opts.match) != player.MatchPrefix && player.Match(opts.match) != player.MatchAuto:
 		return fmt.Errorf("--replay-min-depth has no effect with --replay-match %s: use --replay-match %s, or --dataset", opts.match, player.MatchPrefix)
 	}
@@ -233,7 +233,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 	}
 	opt.Trace, opt.Source = t, replay
 	if largest := largestID(t); tok != nil && int(largest) >= tok.VocabSize() {
-		env.log.Warn("the recording has token ids that --tokenizer does not have: frontends with this tokenizer show no text for them, or fail",
+		env.log.Warn("the trace has token ids that --tokenizer does not have: frontends with this tokenizer show no text for them, or fail",
 			"recording", opts.recording, "largest_id", largest, "tokenizer", opts.tokenizer, "tokenizer_size", tok.VocabSize())
 	}
 	return recordedAnswers{replay}, nil
@@ -275,7 +275,7 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 		return nil, err
 	}
 	if set.Skipped > 0 {
-		env.log.Warn("rows without a prompt or a completion are not said", "dataset", opts.dataset, "rows", set.Skipped)
+		env.log.Warn("rows without a prompt or a completion are left out", "dataset", opts.dataset, "rows", set.Skipped)
 	}
 	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth})
 	if err != nil {
@@ -297,31 +297,32 @@ const paceAuto = "auto"
 
 func (opts *timingOptions) add(flags *pflag.FlagSet) {
 	k := &opts.knobs
-	flags.StringVar(&opts.pace, "pace", paceAuto, "when outputs leave: instant, recorded (as long after the request as in the recording), modelled\n"+
-		"(as --latency-trace or the times below say), or auto: modelled if there is a model, else instant")
-	flags.StringArrayVar(&opts.traces, "latency-trace", nil, "trace that the times of steps are learned from, with --max-num-batched-tokens as in its engine; may be repeated")
+	flags.StringVar(&opts.pace, "pace", paceAuto, "when outputs are sent: instant, recorded (after the same time as in --trace), modelled "+
+		"(by --latency-trace or the durations below), or auto (modelled if one of these is given, else instant)")
+	flags.StringArrayVar(&opts.traces, "latency-trace", nil, "learn step times from this trace `FILE`; set --max-num-batched-tokens as in its engine; may be repeated")
 	durations := []struct {
 		value *time.Duration
 		name  string
 		usage string
 	}{
-		{&k.TimeToFirstToken, "time-to-first-token", "mean time that the computation of a prompt takes, such as 150ms"},
-		{&k.TimeToFirstTokenStdDev, "time-to-first-token-std-dev", "standard deviation of that"},
-		{&k.InterTokenLatency, "inter-token-latency", "mean time of a step with decodes"},
-		{&k.InterTokenLatencyStdDev, "inter-token-latency-std-dev", "standard deviation of that"},
-		{&k.PrefillOverhead, "prefill-overhead", "time that each prompt takes, in place of --time-to-first-token"},
-		{&k.PrefillPerToken, "prefill-time-per-token", "time that each token of a prompt takes that was not cached"},
-		{&k.PrefillStdDev, "prefill-time-std-dev", "standard deviation of these two together"},
-		{&k.TransferLatency, "kv-cache-transfer-latency", "mean time that the KV cache of a prompt takes to arrive from another engine"},
-		{&k.TransferLatencyStdDev, "kv-cache-transfer-latency-std-dev", "standard deviation of that"},
-		{&k.TransferPerToken, "kv-cache-transfer-time-per-token", "time that each token of such a prompt takes, in place of --kv-cache-transfer-latency"},
-		{&k.TransferStdDev, "kv-cache-transfer-time-std-dev", "standard deviation of that"},
+		{&k.TimeToFirstToken, "time-to-first-token", "mean time to compute a prompt, such as 150ms"},
+		{&k.TimeToFirstTokenStdDev, "time-to-first-token-std-dev", "standard deviation of --time-to-first-token"},
+		{&k.InterTokenLatency, "inter-token-latency", "mean time of a step that decodes, such as 15ms"},
+		{&k.InterTokenLatencyStdDev, "inter-token-latency-std-dev", "standard deviation of --inter-token-latency"},
+		{&k.PrefillOverhead, "prefill-overhead", "fixed time to compute a prompt, instead of --time-to-first-token"},
+		{&k.PrefillPerToken, "prefill-time-per-token", "time to compute each prompt token that is not in the prefix cache"},
+		{&k.PrefillStdDev, "prefill-time-std-dev", "standard deviation of the sum of --prefill-overhead and --prefill-time-per-token"},
+		{&k.TransferLatency, "kv-cache-transfer-latency", "mean time to receive the KV cache of a prompt from another engine"},
+		{&k.TransferLatencyStdDev, "kv-cache-transfer-latency-std-dev", "standard deviation of --kv-cache-transfer-latency"},
+		{&k.TransferPerToken, "kv-cache-transfer-time-per-token", "time to receive the KV cache of each prompt token, instead of --kv-cache-transfer-latency"},
+		{&k.TransferStdDev, "kv-cache-transfer-time-std-dev", "standard deviation of --kv-cache-transfer-time-per-token"},
 	}
 	for _, d := range durations {
 		flags.DurationVar(d.value, d.name, 0, d.usage)
 	}
-	flags.Float64Var(&opts.scale, "time-scale", 1, "all recorded and modelled times are divided by this: 100 plays an hour in 36 seconds")
-	flags.Float64Var(&k.LoadFactor, "time-factor-under-load", 1, "what these times are multiplied by with --max-num-seqs requests running; with one it is 1")
+	flags.Float64Var(&opts.scale, "time-scale", 1, "divide all recorded and modelled times by this: with 100, an hour takes 36 seconds")
+	flags.Float64Var(&k.LoadFactor, "time-factor-under-load", 1, "factor for these durations when --max-num-seqs requests run; it is 1 with one request and grows evenly between")
+	grouped(flags, "Timing")
 }
 
 // model puts pace and model into the options. Each engine of a group has a model of its own.
@@ -344,11 +345,11 @@ func (opts *timingOptions) model(opt *player.Options, configHash string) (func()
 	case pace == paceAuto:
 		pace = player.PaceInstant
 	case pace == player.PaceModelled && !modelled:
-		return nil, errors.New("--pace modelled: say how long steps take, by --latency-trace or by times such as --time-to-first-token")
+		return nil, errors.New("--pace modelled needs a model: give --latency-trace, or durations such as --time-to-first-token 150ms")
 	case pace != player.PaceModelled && modelled:
-		return nil, fmt.Errorf("--pace %s: the times of --latency-trace and its like count at --pace modelled only", pace)
+		return nil, fmt.Errorf("--pace %s: --latency-trace, and durations such as --time-to-first-token, need --pace modelled", pace)
 	case pace == player.PaceRecorded && opt.Trace == nil:
-		return nil, errors.New("--pace recorded: there is no recording; give --replay-tokens")
+		return nil, errors.New("--pace recorded needs --trace")
 	}
 	opt.Timing.Pace = pace
 	if pace != player.PaceModelled {

@@ -62,7 +62,7 @@ func TestPlayWarnings(t *testing.T) {
 			opts.add(flags)
 			if test.hashes != "" {
 				must(os.WriteFile(recording, []byte(strings.Replace(text, "HASHES", test.hashes, 1)), 0o600))
-				test.args = append(test.args, "--replay-tokens="+recording)
+				test.args = append(test.args, "--trace="+recording)
 			}
 			must(flags.Parse(test.args))
 			must(opts.check(flags, false))

@@ -47,28 +47,32 @@ func newRecordCommand(env *environment) *cobra.Command {
 	var opts recordOptions
 	cmd := &cobra.Command{
 		Use:   "record",
-		Short: "Stand between a vLLM frontend and its engine, and write down what the engine says",
-		Long: "Listen where the engine expects its frontend, dial the frontend as the engine would, and pass every\n" +
-			"message on as it is. What passed becomes a cassette that play and conform replay: a line about the\n" +
-			"engine, then one record per finished request, written as it finishes. Start the frontend with\n" +
-			"--data-parallel-size-local 0, so that it waits for an engine; the three may start in any order.\n\n" +
-			"Ends on SIGINT or SIGTERM, or when engine or frontend hang up, and finishes the files then; a second\n" +
-			"signal, a second later, ends it at once. Until then a file has a temporary name, run.partial-1a2b3c4d.jsonl.gz for\n" +
-			"run.jsonl.gz, and is readable whatever happens. A recording that cannot go on, because the disk is\n" +
-			"full, leaves frontend and engine undisturbed.\n\n" +
-			"Outputs are paths or s3://bucket/key, gzipped if they end in .gz. Objects are uploaded at the end and\n" +
-			"never overwritten. With several engines, engine 0 has run.jsonl.gz and engine 1 run.rank1.jsonl.gz;\n" +
-			"{rank} in a name is the engine's index instead.\n\n" +
-			"With --until the recording ends earlier than the tap: when that file comes up, and nothing is in flight any\n" +
-			"more, the files are finished, and everything is passed on until a signal ends the tap.\n\n" +
-			"With --from-frames nothing is tapped: the cassette is derived from the raw messages that an earlier\n" +
-			"run kept with --frames-out, with the flags of that run unless they are given.\n\n" +
-			"Exit codes: 0 recorded, 1 the engine is not of the line that --vllm-version names, 2 usage, 3 the\n" +
-			"recording is not whole or there is none.",
+		Short: "Record frontend-engine traffic transparently",
+		Long: "Record the traffic between a vLLM frontend and its engines. record listens where the engine expects its " +
+			"frontend, connects to the frontend as the engine would, and forwards every message unchanged. It writes a " +
+			"trace: one line about the engine, then one record for each finished request. play and conform replay it. Start " +
+			"the frontend with --data-parallel-size-local 0, so that it waits for an engine. Frontend, engine and record " +
+			"can start in any order.\n\n" +
+			"record ends on SIGINT or SIGTERM, or when the frontend or the engine disconnects, and then finishes its files. " +
+			"A second signal, at least one second later, ends it at once. Until then a file has a temporary name, such as " +
+			"run.partial-1a2b3c4d.jsonl.gz for run.jsonl.gz, and can be read at any time. If recording fails, for example " +
+			"because the disk is full, frontend and engine continue undisturbed.\n\n" +
+			"Outputs are paths or s3://BUCKET/KEY. They are compressed if the name ends in .gz. S3 objects are uploaded at " +
+			"the end and never overwritten. With several engines, engine 0 writes run.jsonl.gz and engine 1 writes " +
+			"run.rank1.jsonl.gz; {rank} in a name is replaced by the index of the engine.\n\n" +
+			"With --from-frames nothing is connected: the trace is made from the raw messages that an earlier run wrote " +
+			"with --frames-out. The flags of that run apply unless you give others.\n\n" +
+			"Exit codes:\n" +
+			"  0  recorded\n" +
+			"  1  the engine is not of the line of --vllm-version\n" +
+			"  2  an error in the command line\n" +
+			"  3  the recording is incomplete, or there is none",
 		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
-			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 --port 8000 &\n" +
-			"  vllm-vcr record --frontend-handshake tcp://127.0.0.1:29550 --engine-handshake tcp://127.0.0.1:5580 \\\n" +
-			"      --trace-out run.jsonl.gz --record-tokens &\n" +
+			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\\n" +
+			"      --port 8000 &\n" +
+			"  vllm-vcr record --trace-out run.jsonl.gz --record-tokens \\\n" +
+			"      --frontend-handshake tcp://127.0.0.1:29550 \\\n" +
+			"      --engine-handshake tcp://127.0.0.1:5580 &\n" +
 			"  vllm serve MODEL --headless --data-parallel-size 1 \\\n" +
 			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 5580\n\n" +
 			"  vllm-vcr record --from-frames run.frames.jsonl.gz --trace-out again.jsonl.gz",
@@ -81,39 +85,47 @@ func newRecordCommand(env *environment) *cobra.Command {
 
 func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	c, o := &opts.cfg, &opts.cfg.Observe
-	flags.StringVar(&c.Frontend, "frontend-handshake", "tcp://127.0.0.1:29550", "where the frontend listens for engines")
-	flags.StringVar(&c.Listen, "engine-handshake", "tcp://127.0.0.1:5580", "where to listen for the engine, tcp://HOST:PORT or ipc://PATH")
-	flags.StringVar(&c.Data, "data-address", "", "where to listen for the engine's messages: tcp://HOST:0, tcp://HOST:PORT for that port and those behind it, or ipc://PATH (default any ports of the host of --engine-handshake)")
-	flags.StringVar(&opts.outputs[0], "trace-out", "", "cassette to write, required")
-	flags.StringVar(&opts.outputs[1], "step-stats-out", "", "scheduler statistics to write, a line per engine step")
-	flags.StringVar(&opts.outputs[2], "frames-out", "", "raw messages to write, prompts included, see --from-frames")
-	flags.StringVar(&c.KVEvents, "kv-events", "", "where engine 0 publishes its KV events, tcp://HOST:PORT, with engine N at port PORT+N, to have them among the raw messages of --frames-out")
+	flags.StringVar(&c.Frontend, "frontend-handshake", "tcp://127.0.0.1:29550", "handshake `ADDRESS` of the frontend, tcp://HOST:PORT or ipc://PATH")
+	flags.StringVar(&c.Listen, "engine-handshake", "tcp://127.0.0.1:5580", "`ADDRESS` where record waits for the handshake of the engine, tcp://HOST:PORT or ipc://PATH")
+	flags.StringVar(&c.Data, "data-address", "", "`ADDRESS` where record waits for the messages of the engine: tcp://HOST:0, tcp://HOST:PORT for this port and the next ones, or ipc://PATH (default free ports on the host of --engine-handshake)")
+	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "maximum time to wait for the engine, and to complete each handshake (default 10m)")
+	flags.StringVar(&c.KVEvents, "kv-events", "", "`ADDRESS` where engine 0 publishes its KV events, tcp://HOST:PORT; engine N uses PORT+N; they are written to --frames-out (default not recorded)")
+	grouped(flags, "Connections")
+	flags.StringVar(&opts.outputs[0], "trace-out", "", "trace `FILE` to write, a path or s3://BUCKET/KEY; required")
+	flags.StringVar(&opts.outputs[1], "step-stats-out", "", "`FILE` to write the scheduler statistics to, one line for each engine step (default none)")
+	flags.StringVar(&opts.outputs[2], "frames-out", "", "`FILE` to write all raw messages to, prompts included, for --from-frames (default none)")
+	flags.StringVar(&opts.summaryJSON, "summary-json", "", "`FILE` to write the summary to as JSON (default none)")
 	flags.BoolVar(&opts.overwrite, "overwrite", false, "replace files that exist")
-	flags.StringVar(&opts.fromFrames, "from-frames", "", "derive the cassette from this file of raw messages, instead of tapping")
-	flags.BoolVar(&o.RecordTokens, "record-tokens", false, "write the ids of generated tokens, which tell the text; a golden needs them")
-	flags.BoolVar(&o.RecordPrompts, "record-prompts", false, "write the ids of prompts, which tell the text")
-	flags.BoolVar(&o.RecordAborted, "record-aborted", false, "also write requests that were aborted before their first token or by the engine (default false)")
-	flags.IntVar(&o.BlockSize, "block-size", 0, "tokens per hashed prompt block (default 16)")
-	flags.StringVar(&o.Model, "model", "", "name of the model, for the cassette")
-	flags.StringVar(&o.GPU, "gpu", "", "kind of GPU, for the cassette and its configuration hash")
-	flags.UintVar(&o.TP, "tp", 0, "tensor-parallel size, for the cassette")
-	flags.UintVar(&o.MaxNumSeqs, "max-num-seqs", 0, "requests that the engine runs at once, for the cassette")
-	flags.StringVar(&o.VLLMVersion, "vllm-version", "", "release tag of the engine, which must be of its line, for the configuration hash (default what the engine reports)")
-	flags.StringVar(&o.EngineConfig, "engine-config", "", "the engine's flags as key=value;key=value, for the configuration hash")
-	flags.StringVar(&o.ConfigHash, "config-hash", "", "configuration hash to write instead of the computed one")
-	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "how long to wait for the engine, and for each handshake (default 10m)")
-	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "bytes that may wait to be recorded before messages are held up (default 4 MiB)")
-	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "messages above this size are passed on but not recorded (default 256 MiB)")
-	flags.StringVar(&opts.until, "until", "", "finish the recording when this file comes up, and go on passing messages")
-	flags.StringVar(&opts.metrics, "metrics-address", "", "serve Prometheus on this HOST:PORT, /metrics and /healthz")
-	flags.StringVar(&opts.summaryJSON, "summary-json", "", "write the summary as JSON to this file")
+	flags.StringVar(&opts.fromFrames, "from-frames", "", "make the trace from this `FILE` of raw messages, and record nothing")
+	grouped(flags, "Files")
+	flags.BoolVar(&o.RecordTokens, "record-tokens", false, "write the ids of output tokens, which reveal the text; goldens need them")
+	flags.BoolVar(&o.RecordPrompts, "record-prompts", false, "write the ids of prompt tokens, which reveal the text")
+	flags.BoolVar(&o.RecordAborted, "record-aborted", false, "also write requests that were aborted before their first token, or by the engine")
+	flags.IntVar(&o.BlockSize, "block-size", 0, "prompt tokens in a block; the trace has a hash of each block (default 16)")
+	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "number of `BYTES` that may wait to be recorded; above it, messages are delayed (default 4 MiB)")
+	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "maximum size of a recorded message in `BYTES`; a larger one is forwarded but not recorded (default 256 MiB)")
+	flags.StringVar(&opts.until, "until", "", "end the recording, but not the forwarding, when this `FILE` appears and no request is running")
+	grouped(flags, "What is recorded")
+	flags.StringVar(&o.VLLMVersion, "vllm-version", "", "vLLM `VERSION` of the engine, such as v0.33.0; an engine of another line is an error (default what the engine reports)")
+	flags.StringVar(&o.Model, "model", "", "`NAME` of the model, written to the trace")
+	flags.StringVar(&o.GPU, "gpu", "", "`NAME` of the GPU type, cpu for none; written to the trace and part of its config_hash")
+	flags.UintVar(&o.TP, "tensor-parallel-size", 0, "number of GPUs of an engine, written to the trace (default not written)")
+	flags.UintVar(&o.MaxNumSeqs, "max-num-seqs", 0, "maximum number of requests that the engine runs at the same time, written to the trace (default not written)")
+	flags.StringVar(&o.EngineConfig, "engine-config", "", "flags of the engine as `KEY=VALUE;KEY=VALUE`, part of the config_hash")
+	flags.StringVar(&o.ConfigHash, "config-hash", "", "`HASH` to write as config_hash (default computed from the flags above)")
+	grouped(flags, "About the engine")
+	flags.StringVar(&opts.metrics, "metrics-address", "", "serve Prometheus metrics and /healthz at this `HOST:PORT` (default not served)")
+	grouped(flags, "Progress")
+	common(flags, "frontend-handshake", "engine-handshake", "handshake-timeout", "trace-out", "frames-out", "overwrite", "from-frames", "record-tokens",
+		"record-prompts", "vllm-version", "model", "gpu", "engine-config", "metrics-address")
+	renamed(flags, map[string]string{"tp": "tensor-parallel-size"})
 }
 
 func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts recordOptions) error {
 	if err := opts.check(flags); err != nil {
 		return err
 	}
-	opts.cfg.Observe.Recorder = buildVersion()
+	opts.cfg.Observe.Recorder, opts.cfg.Observe.VLLMVersion = buildVersion(), tagOf(opts.cfg.Observe.VLLMVersion)
 	opts.cfg.Counts = new(recorder.Counts)
 	run := runTap
 	if opts.fromFrames != "" {
@@ -183,7 +195,7 @@ func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorde
 	stop()
 	<-shown
 	if err == nil && len(summary.Ranks) == 0 {
-		err = errors.New("ended before an engine connected: nothing was recorded")
+		err = errors.New("record ended before an engine connected: nothing was recorded")
 	}
 	return summary, err
 }
@@ -203,7 +215,7 @@ func fileComesUp(ctx context.Context, path string, log *slog.Logger) <-chan stru
 				return
 			}
 			if !complained && !errors.Is(err, fs.ErrNotExist) {
-				log.Error("cannot look for the file of --until", "cause", err)
+				log.Error("cannot check for the file of --until", "cause", err)
 				complained = true
 			}
 			if retry.Pause(ctx, untilLook) != nil {
@@ -220,10 +232,10 @@ func logFinished(env *environment, summary recorder.Summary, err error) {
 		err = errors.New("no engine has connected: nothing was recorded")
 	}
 	if err != nil {
-		env.log.Error("the recording has ended and is not whole; messages are passed on", "cause", err)
+		env.log.Error("the recording has ended and is incomplete; messages are still forwarded", "cause", err)
 		return
 	}
-	env.log.Info("the recording is whole; messages are passed on", "records", summary.Stats.Records)
+	env.log.Info("the recording is complete; messages are still forwarded", "records", summary.Stats.Records)
 }
 
 // runDerive makes the cassette of messages that were recorded earlier.
@@ -276,17 +288,17 @@ func given(flags *pflag.FlagSet, now, earlier recorder.Options) recorder.Options
 	opt := earlier
 	opt.Recorder = now.Recorder
 	for name, take := range map[string]func(){
-		"record-tokens":  func() { opt.RecordTokens = now.RecordTokens },
-		"record-prompts": func() { opt.RecordPrompts = now.RecordPrompts },
-		"record-aborted": func() { opt.RecordAborted = now.RecordAborted },
-		"block-size":     func() { opt.BlockSize = now.BlockSize },
-		"model":          func() { opt.Model = now.Model },
-		"gpu":            func() { opt.GPU = now.GPU },
-		"tp":             func() { opt.TP = now.TP },
-		"max-num-seqs":   func() { opt.MaxNumSeqs = now.MaxNumSeqs },
-		"vllm-version":   func() { opt.VLLMVersion = now.VLLMVersion },
-		"engine-config":  func() { opt.EngineConfig = now.EngineConfig },
-		"config-hash":    func() { opt.ConfigHash = now.ConfigHash },
+		"record-tokens":        func() { opt.RecordTokens = now.RecordTokens },
+		"record-prompts":       func() { opt.RecordPrompts = now.RecordPrompts },
+		"record-aborted":       func() { opt.RecordAborted = now.RecordAborted },
+		"block-size":           func() { opt.BlockSize = now.BlockSize },
+		"model":                func() { opt.Model = now.Model },
+		"gpu":                  func() { opt.GPU = now.GPU },
+		"tensor-parallel-size": func() { opt.TP = now.TP },
+		"max-num-seqs":         func() { opt.MaxNumSeqs = now.MaxNumSeqs },
+		"vllm-version":         func() { opt.VLLMVersion = now.VLLMVersion },
+		"engine-config":        func() { opt.EngineConfig = now.EngineConfig },
+		"config-hash":          func() { opt.ConfigHash = now.ConfigHash },
 	} {
 		if flags.Changed(name) {
 			take()
@@ -343,12 +355,12 @@ var outputFlags = [3]string{"--trace-out", "--step-stats-out", "--frames-out"}
 // check finds what is wrong with a command line before anybody connects.
 func (opts *recordOptions) check(flags *pflag.FlagSet) error {
 	if opts.outputs[0] == "" {
-		return errors.New("--trace-out is missing: want a path or s3://bucket/key for the cassette")
+		return errors.New("--trace-out is not given: want a path or s3://BUCKET/KEY for the trace")
 	}
 	if opts.fromFrames != "" {
 		for _, name := range tapFlags {
 			if flags.Changed(name) {
-				return fmt.Errorf("--%s is for tapping, and --from-frames taps nothing: leave one of them out", name)
+				return fmt.Errorf("--%s and --from-frames: give only one of them, as --from-frames connects to nothing", name)
 			}
 		}
 	}
@@ -395,7 +407,7 @@ func (opts *recordOptions) checkAddresses() error {
 		}
 	}
 	if opts.cfg.Frontend == opts.cfg.Listen {
-		return fmt.Errorf("--frontend-handshake and --engine-handshake are both %s: the tap would dial itself", opts.cfg.Listen)
+		return fmt.Errorf("--frontend-handshake and --engine-handshake are both %s: record would connect to itself", opts.cfg.Listen)
 	}
 	if to := opts.cfg.KVEvents; to != "" {
 		_, port, err := net.SplitHostPort(strings.TrimPrefix(to, "tcp://"))
@@ -403,7 +415,7 @@ func (opts *recordOptions) checkAddresses() error {
 			return fmt.Errorf("--kv-events %q: want tcp://HOST:PORT", to)
 		}
 		if opts.outputs[2] == "" {
-			return errors.New("--kv-events is given, but no --frames-out to write them to")
+			return errors.New("--kv-events needs --frames-out, where the events are written")
 		}
 	}
 	if opts.metrics != "" {
@@ -420,10 +432,10 @@ func (opts *recordOptions) checkUntil() error {
 		return nil
 	}
 	if _, err := os.Stat(opts.until); err == nil {
-		return fmt.Errorf("--until %s: it is there already, so nothing would be recorded; remove it", opts.until)
+		return fmt.Errorf("--until %s: the file exists already, so nothing would be recorded: remove it first", opts.until)
 	}
 	if _, err := os.Stat(filepath.Dir(opts.until)); err != nil {
-		return fmt.Errorf("--until %s: there is no folder for it to come up in: %w", opts.until, err)
+		return fmt.Errorf("--until %s: its folder does not exist: %w", opts.until, err)
 	}
 	return nil
 }
@@ -456,26 +468,26 @@ func (opts *recordOptions) checkOutput(name string) error {
 		bucket, key, _ := strings.Cut(rest, "/")
 		switch {
 		case scheme != "s3":
-			return fmt.Errorf("%s is not something to write to: want a path or s3://bucket/key", scheme)
+			return fmt.Errorf("cannot write to %s: want a path or s3://BUCKET/KEY", scheme)
 		case bucket == "" || key == "" || strings.HasSuffix(key, "/"):
-			return errors.New("want s3://bucket/key")
+			return errors.New("want s3://BUCKET/KEY")
 		case strings.Contains(path.Dir(rest), "{rank}"):
-			return errors.New("{rank} may stand behind the last slash only")
+			return errors.New("{rank} is only allowed after the last slash")
 		}
 		return nil
 	}
 	name = recorder.RankPath(name, 0)
 	if _, err := os.Stat(filepath.Dir(name)); err != nil {
-		return fmt.Errorf("there is no folder to write it to: %w", err)
+		return fmt.Errorf("its folder does not exist: %w", err)
 	}
 	info, err := os.Stat(name)
 	switch {
 	case err != nil:
 		return nil
 	case info.IsDir():
-		return errors.New("it is a folder, want a file")
+		return errors.New("it is a folder: want a file")
 	case info.Mode().IsRegular() && !opts.overwrite:
-		return errors.New("it exists already: move it away, or allow --overwrite")
+		return errors.New("the file exists already: move it, or give --overwrite")
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func TestRecordOnTerminal(t *testing.T) {
 			if strings.Contains(seen, "\x1b") != test.want {
 				t.Errorf("seen %q", seen)
 			}
-			if error := "vllm-vcr: error: ended before an engine connected: nothing was recorded\r\n"; !strings.HasSuffix(seen, error) ||
+			if error := "vllm-vcr: error: record ended before an engine connected: nothing was recorded\r\n"; !strings.HasSuffix(seen, error) ||
 				test.want && !strings.HasSuffix(seen, "\r\x1b[K"+error) {
 				t.Errorf("seen %q, want it to end in %q, on a line of its own", seen, error)
 			}

@@ -259,7 +259,7 @@ func TestRecordEndsOnSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := tap.end(t); code != 3 || tap.stdout.Len() > 0 ||
-		!strings.HasSuffix(tap.stderr.String(), "vllm-vcr: error: ended before an engine connected: nothing was recorded\n") {
+		!strings.HasSuffix(tap.stderr.String(), "vllm-vcr: error: record ended before an engine connected: nothing was recorded\n") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, &tap.stdout, &tap.stderr)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

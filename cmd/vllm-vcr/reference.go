@@ -30,7 +30,7 @@ func newReferenceCommand(env *environment, root *cobra.Command) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&output, "output", "", "file to write to, instead of stdout")
+	cmd.Flags().StringVar(&output, "output", "", outputUsage)
 	return cmd
 }
 
@@ -39,13 +39,15 @@ func newReferenceCommand(env *environment, root *cobra.Command) *cobra.Command {
 func reference(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("<!-- Written by go generate ./cmd/vllm-vcr: change the commands, not this file. -->\n\n")
-	fmt.Fprintf(&b, "# %s\n\n%s\n", root.Name(), root.Long)
+	fmt.Fprintf(&b, "# %s\n\n%s\n", root.Name(), markdownText(root.Long))
 	b.WriteString("\n| command | does |\n|---|---|\n")
 	for _, cmd := range leaves(root) {
 		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), anchor(cmd), cmd.Short)
 	}
 	b.WriteString("\n## Flags of every command\n\n")
-	flagTable(&b, root.PersistentFlags())
+	var global []*pflag.Flag
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { global = append(global, f) })
+	flagTable(&b, global)
 	for _, cmd := range leaves(root) {
 		section(&b, cmd)
 	}
@@ -72,31 +74,49 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 }
 
 func section(b *strings.Builder, cmd *cobra.Command) {
-	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), cmp.Or(cmd.Long, cmd.Short+"."))
+	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), markdownText(cmp.Or(cmd.Long, cmd.Short+".")))
+	fmt.Fprintf(b, "\n```\n%s\n```\n", cmd.UseLine())
 	if cmd.Example != "" {
-		fmt.Fprintf(b, "\n```\n%s\n```\n", unindented(cmd.Example))
+		fmt.Fprintf(b, "\nExamples:\n\n```\n%s\n```\n", unindented(cmd.Example))
 	}
-	if cmd.LocalNonPersistentFlags().HasAvailableFlags() {
-		b.WriteString("\n")
-		flagTable(b, cmd.LocalNonPersistentFlags())
+	groups, _ := flagGroups(cmd, true)
+	for _, group := range groups {
+		fmt.Fprintf(b, "\n**%s**\n\n", group.title)
+		flagTable(b, group.flags)
 	}
 }
 
-// flagTable lists flags in the order of their names.
-func flagTable(b *strings.Builder, flags *pflag.FlagSet) {
+// markdownText is a text whose lists are lists.
+func markdownText(text string) string {
+	var out []string
+	for _, paragraph := range paragraphs(text) {
+		var lines []string
+		for _, row := range paragraph {
+			word, text, isRow := listRow(row)
+			if isRow {
+				if len(lines) > 0 && !strings.HasPrefix(lines[len(lines)-1], "- ") {
+					lines = append(lines, "")
+				}
+				row = "- `" + word + "`: " + text
+			}
+			lines = append(lines, row)
+		}
+		out = append(out, strings.Join(lines, "\n"))
+	}
+	return strings.Join(out, "\n\n")
+}
+
+// flagTable lists flags in their order.
+func flagTable(b *strings.Builder, flags []*pflag.Flag) {
 	b.WriteString("| flag | environment | default | |\n|---|---|---|---|\n")
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
+	for _, f := range flags {
+		name, usage, fallback := describeFlag(f)
+		variable := "`" + envName(f.Name) + "`"
+		if !hasVariable(f) {
+			variable = ""
 		}
-		kind, usage := pflag.UnquoteUsage(f)
-		name := strings.TrimSpace("--" + f.Name + " " + kind)
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		usage, fallback := defaultOf(f, usage)
-		fmt.Fprintf(b, "| `%s` | `%s` | %s | %s |\n", name, envName(f.Name), cell(fallback), cell(usage))
-	})
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", name, variable, cell(fallback), cell(usage))
+	}
 }
 
 // defaultOf takes a flag's default out of its usage, where that explains it, else
@@ -106,7 +126,7 @@ func defaultOf(f *pflag.Flag, usage string) (rest, fallback string) {
 		return before, strings.TrimSuffix(after, ")")
 	}
 	switch f.DefValue {
-	case "", "0", "0s", "[]", "false":
+	case "", "0", "0s", "[]", "false": // off, none, or no limit, which the usage says where it matters
 		return usage, ""
 	}
 	return usage, f.DefValue

@@ -48,8 +48,8 @@ const summaryLimit = 1<<20 - 4<<10
 
 // addFlags adds those of a command that makes a report.
 func (opts *reportOptions) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&opts.deterministic, "deterministic", false, "leave out of the report what differs between runs: times, host name, ports, temporary paths")
 	opts.addOutputFlags(flags)
-	flags.BoolVar(&opts.deterministic, "deterministic", false, "leave out of the report what differs between equal runs: times, machine, ports, temporary paths")
 }
 
 // addOutputFlags adds those of a command that has a report made.
@@ -59,12 +59,14 @@ func (opts *reportOptions) addOutputFlags(flags *pflag.FlagSet) {
 		formats = append(formats, string(format))
 	}
 	opts.given = flags
-	flags.StringVar(&opts.json, "json", "", "write the whole report as JSON to this file")
-	flags.StringVar(&opts.dir, "report-dir", "", "write the report into this directory, in every format of --report-format")
-	flags.StringSliceVar(&opts.formats, "report-format", formats, "formats for --report-dir")
-	flags.StringVar(&opts.annotations, "annotations", "auto", "mark what is wrong by GitHub workflow commands on stderr: auto (in GitHub Actions), on, off")
-	flags.IntVar(&opts.limit, "annotation-limit", report.AnnotationLimit, "most annotations of a level")
+	flags.StringVar(&opts.dir, "report-dir", "", "`FOLDER` to write the report to, in every format of --report-format (default none)")
+	flags.StringSliceVar(&opts.formats, "report-format", formats, "formats of the report in --report-dir")
+	flags.StringVar(&opts.json, "report-json", "", "`FILE` to write the report to as JSON (default none)")
+	flags.StringVar(&opts.annotations, "annotations", "auto", "write GitHub annotations for failures to stderr: auto (in GitHub Actions), on or off")
+	flags.IntVar(&opts.limit, "annotation-limit", report.AnnotationLimit, "maximum number of annotations of each level (error, warning)")
 	addOutputFlag(flags, &opts.githubOutput)
+	grouped(flags, "Report")
+	renamed(flags, map[string]string{"json": "report-json"})
 }
 
 // check refuses, before anything runs, what could not be done at the end.
@@ -73,7 +75,7 @@ func (opts *reportOptions) check() error {
 		return err
 	}
 	if opts.dir == "" && opts.given.Changed("report-format") {
-		return errors.New("--report-format is for --report-dir, which is not given")
+		return errors.New("--report-format needs --report-dir")
 	}
 	if opts.limit < 0 {
 		return fmt.Errorf("--annotation-limit %d: want 0 or more", opts.limit)

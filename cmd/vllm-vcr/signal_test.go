@@ -104,7 +104,7 @@ func TestPlayEndsWhateverRuns(t *testing.T) {
 	env.grace = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	code := env.main(ctx, []string{"play", "--replay-tokens", stuck})
+	code := env.main(ctx, []string{"play", "--trace", stuck})
 	if code != 3 || !strings.Contains(stderr.String(), "has not ended 1ms after it was told to") {
 		t.Errorf("exit code %d, stderr %q, want 3 and the reason", code, &stderr)
 	}
@@ -171,7 +171,7 @@ func TestPlayEndsWithItsFrontend(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if code := c.end(t); code != 0 || !strings.Contains(c.stderr.String(), "the frontend went away, so the player ends") {
+	if code := c.end(t); code != 0 || !strings.Contains(c.stderr.String(), "the frontend closed its connections: the player ends") {
 		t.Errorf("exit code %d, stderr %q, want 0 and the reason", code, &c.stderr)
 	}
 }

@@ -32,12 +32,13 @@ type s3Options struct {
 }
 
 func (opts *s3Options) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.anonymous, "anonymous", "auto", "do not sign S3 requests: auto (where there are no credentials), true, false")
-	flags.StringVar(&opts.Region, "region", "", "region of the bucket (default that of the environment, else where the bucket says it is)")
-	flags.StringVar(&opts.Endpoint, "endpoint-url", "", "URL of an S3 server other than AWS (default $AWS_ENDPOINT_URL_S3)")
-	flags.StringVar(&opts.pathStyle, "path-style", "auto", "put the bucket into the path of the URL: auto (with --endpoint-url), true, false")
-	flags.StringVar(&opts.Role, "role-to-assume", "", "ARN of an AWS role to assume with the identity that GitHub gives a job with id-token: write")
-	flags.StringVar(&opts.RoleSession, "role-session-name", "", "name of the session of that role (default vllm-vcr-$GITHUB_RUN_ID)")
+	flags.StringVar(&opts.anonymous, "anonymous", "auto", "send unsigned S3 requests: auto (if there are no credentials), true or false")
+	flags.StringVar(&opts.Region, "region", "", "`REGION` of the bucket (default the one in the environment, else the one that S3 reports)")
+	flags.StringVar(&opts.Endpoint, "endpoint-url", "", "`URL` of an S3 server other than AWS (default $AWS_ENDPOINT_URL_S3)")
+	flags.StringVar(&opts.pathStyle, "path-style", "auto", "put the bucket name into the path of the URL: auto (only with --endpoint-url), true or false")
+	flags.StringVar(&opts.Role, "role-to-assume", "", "`ARN` of an AWS role to assume with the OIDC identity of a GitHub job; the job needs the permission id-token: write")
+	flags.StringVar(&opts.RoleSession, "role-session-name", "", "session `NAME` for --role-to-assume (default vllm-vcr-$GITHUB_RUN_ID)")
+	grouped(flags, "S3")
 }
 
 // resolve reads the words of the flags.
@@ -55,12 +56,13 @@ func (opts *s3Options) resolve() (err error) {
 }
 
 func (opts *storeOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.goldens, "goldens", "", "directory that bucket_path is relative to (default ./"+vcr.GoldensPath+", else those in the binary)")
-	flags.StringVar(&opts.bucket, "bucket", "", "bucket that bucket_path is a key in, s3://name/prefix or https://host/path (default $CONFORMANCE_BUCKET)")
-	flags.StringVar(&opts.bundle, "bundle", "", "file of golden bundle, which has the goldens, compat.toml and the manifest in it")
-	flags.StringVar(&opts.cache, "cache", "", "directory of the cache of goldens (default vllm-vcr/goldens in the user's cache directory)")
-	flags.BoolVar(&opts.offline, "offline", false, "use no network: a golden that is neither at hand nor in the cache is an error")
-	flags.Int64Var(&opts.maxSize, "max-golden-size", golden.DefaultMaxSize, "most bytes that a golden may have as it is stored")
+	flags.StringVar(&opts.goldens, "goldens", "", "`FOLDER` of the goldens, in which bucket_path of the manifest is a path (default ./"+vcr.GoldensPath+", else the goldens in the binary)")
+	flags.StringVar(&opts.bucket, "bucket", "", "bucket of the goldens, in which bucket_path of the manifest is a key: `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
+	flags.StringVar(&opts.bundle, "bundle", "", "`FILE` with goldens, compat.toml and manifest, written by golden bundle")
+	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
+	flags.BoolVar(&opts.offline, "offline", false, "do not use the network: a golden that is neither on this machine nor in the cache is an error")
+	flags.Int64Var(&opts.maxSize, "max-golden-size", golden.DefaultMaxSize, "maximum size of a golden file in `BYTES`; a larger one is an error")
+	grouped(flags, "Where the goldens are")
 	opts.s3.addFlags(flags)
 }
 

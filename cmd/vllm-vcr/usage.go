@@ -129,6 +129,9 @@ func valueError(name string, f *pflag.Flag, value string, cause error) error {
 	return fmt.Errorf("%s %q: want %s", name, value, wanted)
 }
 
+// A twin is a flag and the variable that has set it, by the name that the flag has or had.
+type twin struct{ flag, variable string }
+
 // nameVariables makes an error about flags name the variables that set them, where it was not the command line. What an
 // error quotes stays: it is a text of the user's.
 func (env *environment) nameVariables(err error) error {
@@ -139,8 +142,8 @@ func (env *environment) nameVariables(err error) error {
 	text := err.Error()
 	parts := strings.Split(text, `"`)
 	for i := 0; i < len(parts); i += 2 {
-		for _, flag := range env.twins {
-			parts[i] = regexp.MustCompile(`(^|[^\w-])--`+flag+`($|[^\w-])`).ReplaceAllString(parts[i], "${1}"+envName(flag)+"${2}")
+		for _, twin := range env.twins {
+			parts[i] = regexp.MustCompile(`(^|[^\w-])--`+twin.flag+`($|[^\w-])`).ReplaceAllString(parts[i], "${1}"+twin.variable+"${2}")
 		}
 	}
 	if named := strings.Join(parts, `"`); named != text {
@@ -177,7 +180,11 @@ func knownVariables(root *cobra.Command) []string {
 	known := slices.Clone(otherVariables)
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
-		add := func(f *pflag.Flag) { known = append(known, envName(f.Name)) }
+		add := func(f *pflag.Flag) {
+			for _, name := range slices.Concat([]string{f.Name}, f.Annotations[noteOld]) {
+				known = append(known, envName(name))
+			}
+		}
 		cmd.Flags().VisitAll(add)
 		cmd.PersistentFlags().VisitAll(add)
 		for _, child := range cmd.Commands() {

@@ -102,7 +102,7 @@ func (p painter) failures(b *bytes.Buffer, c *Case) {
 	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), c.gate())
 	for i, f := range c.Failures {
 		if i == maxFailures {
-			fmt.Fprintf(b, "  … and %d more; --json FILE lists them all\n", len(c.Failures)-i)
+			fmt.Fprintf(b, "  … and %d more; --report-json FILE lists them all\n", len(c.Failures)-i)
 			break
 		}
 		fmt.Fprintf(b, "  %s\n", says(f))

@@ -48,7 +48,12 @@ type ShapeField struct {
 }
 
 // Flag is the name of the field's flag, without dashes before it.
-func (f ShapeField) Flag() string { return strings.ReplaceAll(f.Key, "_", "-") }
+func (f ShapeField) Flag() string {
+	if f.Key == "arrivals" {
+		return "arrival-trace" // flags that take a trace have the word in their name
+	}
+	return strings.ReplaceAll(f.Key, "_", "-")
+}
 
 // What a shape may ask for at most: above it a slip of the pen is likelier than a wish.
 const (
@@ -61,23 +66,23 @@ const (
 // ShapeFields are all fields, in the order of [Shape].
 func ShapeFields() []ShapeField {
 	return []ShapeField{
-		intField("concurrency", "requests in flight at a time", mostAtOnce, func(s *Shape) *int { return &s.Concurrency }),
+		intField("concurrency", "number of requests that run at the same time", mostAtOnce, func(s *Shape) *int { return &s.Concurrency }),
 		stairsField(),
-		intField("requests", "how many requests; of stairs in each step, of bursts in each burst", mostRequests,
+		intField("requests", "number of requests, for stairs in each step and for bursts in each burst", mostRequests,
 			func(s *Shape) *int { return &s.Requests }),
-		intField("bursts", "how many bursts", mostRequests, func(s *Shape) *int { return &s.Bursts }),
+		intField("bursts", "number of bursts", mostRequests, func(s *Shape) *int { return &s.Bursts }),
 		everyField(),
-		intField("prompt_tokens", "tokens of each prompt; of multiturn, about those that a conversation begins with", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
-		intField("output_tokens", "tokens of each answer", mostTokens, func(s *Shape) *int { return &s.OutputTokens }),
+		intField("prompt_tokens", "tokens in each prompt; for multiturn about the tokens of the first prompt of a conversation", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
+		intField("output_tokens", "output tokens of each request", mostTokens, func(s *Shape) *int { return &s.OutputTokens }),
 		textField(),
-		intField("images", "images in each prompt, which is then a chat's, with text of about as many tokens beside them",
+		intField("images", "number of images in each prompt, which is then a chat with --prompt-tokens of text",
 			mostImages, func(s *Shape) *int { return &s.Images }),
 		{
-			Key: "arrivals", Kind: "path", Usage: "cassette whose requests come again, as long and when it says",
+			Key: "arrivals", Kind: "path", Usage: "trace whose requests are sent again, with the same lengths and arrival times",
 			get: func(s *Shape) string { return s.Arrivals },
 			set: func(s *Shape, value string) error {
 				if value == "" {
-					return errors.New("want the path of a cassette")
+					return errors.New("want the path of a trace")
 				}
 				s.Arrivals = value
 				return nil
@@ -113,7 +118,7 @@ func number(text string, most int) (int, error) {
 
 func stairsField() ShapeField {
 	return ShapeField{
-		Key: "stairs", Kind: "ints", Usage: "concurrencies of one step after another, such as 1,2,4,8",
+		Key: "stairs", Kind: "ints", Usage: "numbers of requests that run at the same time, one step after the other, such as 1,2,4,8",
 		get: func(s *Shape) string {
 			var steps []string
 			for _, n := range s.Stairs {
@@ -138,7 +143,7 @@ func stairsField() ShapeField {
 
 func everyField() ShapeField {
 	return ShapeField{
-		Key: "every", Kind: "duration", Usage: "time from the beginning of a burst to that of the next, such as 500ms",
+		Key: "every", Kind: "duration", Usage: "time from the start of a burst to the start of the next, such as 500ms",
 		get: func(s *Shape) string {
 			if s.Every == 0 {
 				return ""
@@ -158,7 +163,7 @@ func everyField() ShapeField {
 
 func textField() ShapeField {
 	return ShapeField{
-		Key: "text", Kind: "bool", Usage: "send prompts as text, of about as many tokens, not as token ids",
+		Key: "text", Kind: "bool", Usage: "send prompts as text with about that many tokens, not as token ids",
 		get: func(s *Shape) string {
 			if !s.Text {
 				return ""
@@ -176,7 +181,7 @@ func textField() ShapeField {
 
 func speedField() ShapeField {
 	return ShapeField{
-		Key: "speed", Kind: "float", Usage: "how many times faster than in the cassette requests arrive",
+		Key: "speed", Kind: "float", Usage: "factor by which requests arrive faster than in the trace",
 		get: func(s *Shape) string {
 			if s.Speed == 0 {
 				return ""
@@ -256,7 +261,7 @@ func (s Shape) Check(w Workload) error {
 		value := f.get(&s)
 		switch {
 		case value == "" && f.Key == "arrivals" && slices.Contains(used, f.Key):
-			return &ShapeError{f.Key, fmt.Sprintf("missing: workload %s wants the path of a cassette", w)}
+			return &ShapeError{f.Key, fmt.Sprintf("missing: workload %s wants the path of a trace", w)}
 		case value == "":
 		case len(used) == 0:
 			return &ShapeError{f.Key, fmt.Sprintf("workload %s has one shape only", w)}

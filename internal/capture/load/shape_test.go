@@ -28,7 +28,7 @@ func TestShapeIsItsFlags(t *testing.T) {
 	}
 	want := []string{
 		"--concurrency=3", "--stairs=1,20", "--requests=5", "--bursts=6", "--every=1.5s", "--prompt-tokens=7", "--output-tokens=8",
-		"--text=true", "--images=9", "--arrivals=a b.jsonl", "--speed=0.25",
+		"--text=true", "--images=9", "--arrival-trace=a b.jsonl", "--speed=0.25",
 	}
 	if diff := cmp.Diff(want, full().Flags()); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -59,7 +59,7 @@ func TestShapeRefuses(t *testing.T) {
 		{"backwards", "every", "-1s", `"-1s": want a time above 0, such as 500ms`},
 		{"too many images", "images", "65", `"65": want a number from 1 to 64`},
 		{"no truth", "text", "perhaps", `"perhaps": want true or false`},
-		{"no path", "arrivals", "", "want the path of a cassette"},
+		{"no path", "arrivals", "", "want the path of a trace"},
 		{"not a number", "speed", "NaN", `"NaN": want a number above 0`},
 		{"endless", "speed", "+Inf", `"+Inf": want a number above 0`},
 		{"standing", "speed", "0", `"0": want a number above 0`},
@@ -92,7 +92,7 @@ func TestShapesAndWorkloads(t *testing.T) {
 			want: "--concurrency: workload stairs does not use it; it uses stairs, requests, prompt_tokens, output_tokens, text, images",
 		},
 		{name: "of none", workload: Edge, shape: Shape{PromptTokens: 2}, key: "prompt_tokens", want: "--prompt-tokens: workload edge has one shape only"},
-		{name: "no cassette", workload: Arrivals, key: "arrivals", want: "--arrivals: missing: workload arrivals wants the path of a cassette"},
+		{name: "no cassette", workload: Arrivals, key: "arrivals", want: "--arrival-trace: missing: workload arrivals wants the path of a trace"},
 		{name: "out of range", workload: Concurrency, shape: Shape{Requests: -1}, key: "requests", want: `--requests: "-1": want a number from 1 to 1048576`},
 	}
 	for _, test := range tests {

@@ -96,7 +96,7 @@ func TestArrivalsLieBesideTheTargets(t *testing.T) {
 				t.Fatalf("%d targets, findings %v", len(file.Targets), findings)
 			}
 			args := file.Targets[0].LoadArgs(Addresses{HTTP: 8000}, "/trace")
-			if want := "--arrivals=" + test.want; args[len(args)-1] != want {
+			if want := "--arrival-trace=" + test.want; args[len(args)-1] != want {
 				t.Errorf("arguments %q, want %s at the end", args, want)
 			}
 		})

@@ -172,7 +172,7 @@ issue = "#1"
 
 func TestActEngineByCommand(t *testing.T) {
 	c := newConsumer(t)
-	engine := binary(t) + " play --handshake-address {handshake} --replay-tokens {trace} --replay-match {match}"
+	engine := binary(t) + " play --handshake-address {handshake} --trace {trace} --replay-match {match}"
 	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "engine-command: "+engine))).want(t, map[string]string{
 		"verdict": "pass", "passed": "8", "failed": "0",
 	})
@@ -186,7 +186,7 @@ func TestActHidesTheStep(t *testing.T) {
 	c := newConsumer(t)
 	seen := filepath.Join(t.TempDir(), "seen")
 	writeFile(t, filepath.Join(c.dir, "engine"), []byte("#!/bin/sh\nenv >'"+seen+"'\nexec '"+binary(t)+
-		"' play --handshake-address \"$1\" --replay-tokens \"$2\"\n"))
+		"' play --handshake-address \"$1\" --trace \"$2\"\n"))
 	c.run(t, job(with("run: 0.33/multiturn-s7/schema", "engine-command: ./engine {handshake} {trace}"))).want(t, map[string]string{
 		"verdict": "pass", "passed": "1", "report-json": "/.*/report.json",
 	})

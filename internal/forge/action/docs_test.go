@@ -82,7 +82,7 @@ func TestFirstExamplesRun(t *testing.T) {
 	engine := "#!/bin/sh\nexec '" + binary(t) + "' play --handshake-address \"$2\""
 	tests := []struct{ name, page, engine, job, says string }{
 		{"action", "docs/action.md", "", "success", "PASS: every gate holds"},
-		{"readme", "README.md", engine + ` --replay-tokens "$4"`, "success", "PASS: every gate holds"},
+		{"readme", "README.md", engine + ` --trace "$4"`, "success", "PASS: every gate holds"},
 		{"readme, an engine that invents", "README.md", engine, "failure", "FAIL: does not conform"},
 		{"readme, no engine", "README.md", "", "failure", "start my-engine: fork/exec ./my-engine: no such file"},
 	}

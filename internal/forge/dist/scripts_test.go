@@ -329,7 +329,7 @@ func TestReplayCaptured(t *testing.T) {
 	}{
 		{name: "as it was", kind: "captured", stdout: row + "\n", text: "0 new or different"},
 		{name: "in a bucket", kind: "captured", stdout: row + "\n", text: "0 new or different", change: func(from string) {
-			command(t, nil, binary, "golden", "bundle", "--line", "0.33", "--out", filepath.Join(from, "goldens.tar"))
+			command(t, nil, binary, "golden", "bundle", "--line", "0.33", "--output", filepath.Join(from, "goldens.tar"))
 			os.Remove(golden(from))
 		}},
 		{name: "another byte", kind: "captured", change: func(from string) { edit(golden(from), "\x1f", "\x1e") }, code: 1, stdout: "[]\n"},

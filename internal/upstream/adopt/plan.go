@@ -237,7 +237,7 @@ func (p *Plan) moved(before *compat.Matrix, opt Options) ([]compat.Line, error) 
 		}
 	}
 	if p.Dropped = stable[min(opt.Lines, len(stable)):]; slices.Contains(p.Dropped, p.Line) {
-		return nil, fmt.Errorf("%s is of a line before the oldest of %s, %s, and its window keeps %d: give it room with --window",
+		return nil, fmt.Errorf("%s is of a line before the oldest of %s, %s, and its window keeps %d: allow more with --max-stable",
 			p.version, before.File, oldest, opt.Lines)
 	}
 	return slices.DeleteFunc(lines, func(l compat.Line) bool { return slices.Contains(p.Dropped, l.Name) }), nil

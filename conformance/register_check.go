@@ -183,6 +183,12 @@ func (r *registrar) checkConfig(f *check.Outcome, meta trace.Meta) {
 // checkReady wants a registration of the engine that has all that the line's
 // frontends require, and that is of the engine which the meta line names.
 func (r *registrar) checkReady(f *check.Outcome, c *check.Golden) {
+	for _, m := range c.Frames {
+		if len(m.Frames) == 1 && protocol.IsPlayer(m.Frames[0]) {
+			f.Fail(r.notReleased(fmt.Sprintf("line %d", m.Line)))
+			return
+		}
+	}
 	if trace.Or(c.Trace.Meta.ReadyResponseHex, "") == "" {
 		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.ready_response_hex is missing: what the engine registered with was not recorded", r.Trace))
 		return
@@ -201,11 +207,19 @@ func (r *registrar) checkReady(f *check.Outcome, c *check.Golden) {
 	raw, _ := hex.DecodeString(*c.Trace.Meta.ReadyResponseHex) // it has a shape
 	ready, err := protocol.DecodeReady(raw)
 	switch {
+	case protocol.IsPlayer(raw):
+		f.Fail(r.notReleased("meta.ready_response_hex"))
 	case err != nil:
 		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.ready_response_hex: %v", r.Trace, err))
 	case ready.VLLMVersion != trace.Or(c.Trace.Meta.VLLMVersion, ""):
 		f.Fail(check.Failed(check.CodeRegistration, "%s: meta.vllm_version is %q, but in meta.ready_response_hex the engine says %q", r.Trace, trace.Or(c.Trace.Meta.VLLMVersion, ""), ready.VLLMVersion))
 	}
+}
+
+// notReleased refuses what the player of this project said: it repeats goldens, and proves nothing of an engine.
+func (r *registrar) notReleased(place string) check.Failure {
+	return check.Failed(check.CodeRegistration, "%s: %s: the engine registered with an instance_id that begins with %q, so it was the player of this project: "+
+		"a golden is what a released vLLM engine said: put the recorder in front of one", r.Trace, place, protocol.PlayerInstance)
 }
 
 // checkRecords wants streams that a replay can tell right from wrong.

@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -311,6 +312,16 @@ func TestRegisterRefusals(t *testing.T) {
 				tr.Meta.ReadyResponseHex = new(hex.EncodeToString(b))
 			}), ExitFail, []string{"meta.ready_response_hex has no max_model_len, which frontends of line "},
 		},
+		{"of our own player", rewritten(func(tr *trace.Trace) {
+			codec, err := protocol.CodecFor("0.33")
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, _ := hex.DecodeString(*tr.Meta.ReadyResponseHex)
+			ready, _ := protocol.DecodeReady(raw)
+			ready.InstanceID = protocol.PlayerInstance + "1"
+			tr.Meta.ReadyResponseHex = new(hex.EncodeToString(codec.AppendPlayerReady(nil, &ready)))
+		}), ExitFail, []string{`begins with "vllm-vcr-", so it was the player of this project`, "put the recorder in front of one"}},
 		{"registration of another engine", rewritten(func(tr *trace.Trace) {
 			version := *tr.Meta.VLLMVersion
 			otherPatch(tr)

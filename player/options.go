@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -320,7 +319,8 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 		r.MaxLoRAs = cmp.Or(o.LoRA.MaxLoRAs, r.MaxLoRAs, len(o.LoRA.Names), 1)
 	}
 	r.DataParallelRank = o.EngineIndex
-	r.InstanceID = strconv.FormatInt(time.Now().UnixNano(), 10)
+	const digits = 10 // as long as that of a real engine
+	r.InstanceID = fmt.Sprintf("%s%0*d", protocol.PlayerInstance, digits, time.Now().UnixNano()%1e10)
 	return r, nil
 }
 

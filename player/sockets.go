@@ -110,7 +110,7 @@ func (p *Player) register(ctx context.Context, a protocol.Addresses) error {
 	ready := p.ready
 	ready.DPStatsAddress = a.FrontendStatsPublish
 	ready.CoordinatorInputAddress, ready.CoordinatorOutputAddress = a.CoordinatorInput, a.CoordinatorOutput
-	payload := p.codec.AppendReady(nil, &ready)
+	payload := p.codec.AppendPlayerReady(nil, &ready)
 	for i := range a.Inputs {
 		l := &link{written: make(chan struct{})}
 		var err error

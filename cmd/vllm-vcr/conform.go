@@ -280,7 +280,7 @@ func (opts *conformOptions) inputFlags() []string {
 		name  string
 		value time.Duration
 	}{{"connect-timeout", opts.timeouts.Connect}, {"idle-timeout", opts.timeouts.Idle}, {"golden-timeout", opts.timeouts.Golden}} {
-		if opts.given.Changed(limit.name) {
+		if opts.given != nil && opts.given.Changed(limit.name) { // a drift check has no such flags
 			flags = append(flags, "--"+limit.name, limit.value.String())
 		}
 	}

@@ -78,6 +78,8 @@ func (c *wireComparison) payload(root string, want *WireMessage, requests []*wir
 		if code == CodeWireValue {
 			expected, allowed = c.allowed(d.Path, d.Want, w, g)
 		}
+		// By that key our own player is known in lines whose engines have none.
+		allowed = allowed || code == CodeWireExtra && d.Path == "EngineCoreReadyResponse.instance_id" && protocol.IsPlayer(got)
 		if !allowed {
 			c.fail(want, requestAt(d.Path, requests), code, d.Path, expected, d.Got)
 		}

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -122,6 +123,29 @@ func (c *Codec) compileReady() (err error) {
 
 // AppendReady writes the registration payload of the line.
 func (c *Codec) AppendReady(b []byte, r *ReadyResponse) []byte { return appendMap(b, c.ready, r) }
+
+// PlayerInstance begins the instance_id with which the player of this project registers, so that a recording of it is never taken for
+// one of a released engine, whose instance_id is a number.
+const PlayerInstance = "vllm-vcr-"
+
+// AppendPlayerReady writes the registration of the player. Lines before 0.27 have no instance_id; it is added all the same, as
+// their frontends skip keys that they do not know.
+func (c *Codec) AppendPlayerReady(b []byte, r *ReadyResponse) []byte {
+	declared := c.Profile().Structs["EngineCoreReadyResponse"]
+	if declared.Index("instance_id") >= 0 {
+		return c.AppendReady(b, r)
+	}
+	cur := pack.NewCursor(c.AppendReady(nil, r))
+	n, _ := cur.MapLen() // of what was just written
+	b = append(pack.AppendMapHeader(b, n+1), cur.Rest()...)
+	return pack.AppendString(pack.AppendString(b, "instance_id"), r.InstanceID)
+}
+
+// IsPlayer tells whether a registration is that of the player of this project.
+func IsPlayer(payload []byte) bool {
+	r, err := DecodeReady(payload)
+	return err == nil && strings.HasPrefix(r.InstanceID, PlayerInstance)
+}
 
 // DecodeReady reads a registration payload of any line. Keys it does not know
 // are skipped, keys that are absent keep the zero value: use the raw bytes to

@@ -105,11 +105,11 @@ func usedBy(field load.ShapeField) string {
 		}
 		user := string(w)
 		if fallback := load.UsualShape(w).Get(field.Key); fallback != "" {
-			user += " " + fallback
+			user += " (by default " + fallback + ")"
 		}
 		users = append(users, user)
 	}
-	return " (" + strings.Join(users, "; ") + ")"
+	return "; for " + strings.Join(users, ", ")
 }
 
 // shapeFlag is the flag of a field of a shape.

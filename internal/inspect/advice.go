@@ -23,11 +23,11 @@ func (o *Options) advice(r *Report) (advice []string) {
 	o.adviseOnNoise(r, add)
 	if len(o.Fit) == 1 {
 		add("one recording: it does not show how the speed of the machine changes from one run of the engine to the next. " +
-			"Record the same load at least three times, and give --fit for each recording")
+			"Record the same load at least three times, and give --latency-trace for each recording")
 	}
 	learned, asked := totalOf(o.Fit), totalOf(o.Predict)
 	if learned.seconds < enoughSeconds {
-		add("short recordings: --fit has %.1f s in all, --predict %.1f s. Record for a minute or longer", learned.seconds, asked.seconds)
+		add("short recordings: --latency-trace has %.1f s in all, --predict %.1f s. Record for a minute or longer", learned.seconds, asked.seconds)
 	}
 	if gap := r.Real.ITL.P50; gap < shortStep {
 		add("short steps: half of the recorded gaps are %.2f ms or less, as with a tiny model on a CPU, so %.2f ms of other work on the machine "+
@@ -41,10 +41,10 @@ func (o *Options) advice(r *Report) (advice []string) {
 		}
 	}
 	if float64(learned.prompt) < enoughOfLargest*float64(asked.prompt) {
-		add("another load: the longest prompt has %d tokens in --fit, and %d in --predict. Give a --fit recording with prompts as long", learned.prompt, asked.prompt)
+		add("another load: the longest prompt has %d tokens in --latency-trace, and %d in --predict. Give a --latency-trace recording with prompts as long", learned.prompt, asked.prompt)
 	}
 	if float64(learned.open) < enoughOfLargest*float64(asked.open) {
-		add("another load: at most %d requests are open at a time in --fit, and %d in --predict. Give a --fit recording with as many", learned.open, asked.open)
+		add("another load: at most %d requests are open at a time in --latency-trace, and %d in --predict. Give a --latency-trace recording with as many", learned.open, asked.open)
 	}
 	return advice
 }
@@ -67,7 +67,7 @@ func (o *Options) adviseOnNoise(r *Report, add func(string, ...any)) {
 // meaning explains the figures of a report.
 var meaning = []string{
 	"TTFT: the time from a request to its first token. ITL: the gap between two outputs of a request",
-	"real: as recorded in --predict. predicted: as `play --latency-trace` with the recordings of --fit answers the same requests",
+	"real: as recorded in --predict. predicted: as `play` with the same --latency-trace answers the same requests",
 	"best knobs: the best that --time-to-first-token and --inter-token-latency can do, set to the mean and deviation of --predict itself",
 	"ITL above N ms (band mass): the part of the gaps that are longer than --band times the recorded median: steps that computed a prompt too",
 	"off by N %: a simulation with these times is that much too fast or too slow, in the median. off by N points: the difference of two percentages",

@@ -52,7 +52,7 @@ func TestAdvice(t *testing.T) {
 	o := Options{Fit: []*trace.Trace{longer(fit, 100, 2), longer(fit, 100, 2)}, Predict: []*trace.Trace{longer(predict, 700, 8)}}.withDefaults()
 	steady := Report{Real: Outcome{ITL: Distribution{P50: 20}}}
 	if steady.Advice = o.advice(&steady); !slices.Equal([]string{"another load"}, kinds(&steady)) || len(steady.Advice) != 2 ||
-		!strings.Contains(steady.Advice[0], "100 tokens in --fit, and 700 in --predict") || !strings.Contains(steady.Advice[1], "at most 2 requests") {
+		!strings.Contains(steady.Advice[0], "100 tokens in --latency-trace, and 700 in --predict") || !strings.Contains(steady.Advice[1], "at most 2 requests") {
 		t.Errorf("advice %q, want the longest prompt and the open requests", steady.Advice)
 	}
 }

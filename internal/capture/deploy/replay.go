@@ -114,6 +114,7 @@ func (p Replay) pod(r Run) (kube.PodSpec, error) {
 		return kube.PodSpec{}, err
 	}
 	at := target.Addresses{Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake}
+	// The image may be older than this program: --out and, below, --replay-tokens are names that every release knows.
 	export := slices.Concat([]string{
 		"golden", "export", "--line", p.Target.Line, "--golden", p.Target.ID,
 		"--out", path.Join(replayDir, target.TraceFile),

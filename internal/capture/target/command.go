@@ -120,7 +120,7 @@ func (t Target) TapArgs(a Addresses, dir string) []string {
 		"--frames-out", path.Join(dir, FramesFile),
 		"--step-stats-out", path.Join(dir, StepsFile),
 		"--record-tokens", "--record-prompts",
-		"--model", t.Model.Served, "--gpu", t.Model.GPU, "--tp", options[optTensor],
+		"--model", t.Model.Served, "--gpu", t.Model.GPU, "--tp", options[optTensor], // --tp: the image may be older than this program
 		"--vllm-version", t.Tag, "--engine-config", t.EngineConfig(),
 	}
 	if most, ok := options["max_num_seqs"]; ok {

@@ -47,7 +47,9 @@ func newRootCommand(env *environment) *cobra.Command {
 			"  1  a conformance failure\n" +
 			"  2  an error in the command line or in a configuration file\n" +
 			"  3  an error of the infrastructure: network, disk, a process that did not start, an interrupt\n" +
-			"  4  nothing was checked",
+			"  4  nothing was checked\n\n" +
+			"Guides: vllm-vcr help engine-author, frontend-author, router-author, troubleshooting; vllm-vcr help --help " +
+			"lists all topics. Documentation: " + docsURL,
 		Example: "  vllm-vcr conform\n" +
 			"  vllm-vcr conform --engine-command './my-engine {handshake} {trace}'\n" +
 			"  vllm-vcr play --help",

@@ -19,7 +19,7 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND | TOPIC | CODE]",
 		Short: "Print the help of a command, a guide, or what a code means",
-		Long: "Print the help of a command, a page of the documentation, or the explanation of a code such as F001.\n" +
+		Long: "Print the help of a command, a page of the documentation, or the explanation of a code such as F001.\n\n" +
 			"Topics:\n\n" + topicList() + "\nAll pages are at " + docsURL,
 		Example: "  vllm-vcr help conform\n  vllm-vcr help engine-author\n  vllm-vcr help F001",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {

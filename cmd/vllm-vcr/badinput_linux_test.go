@@ -167,7 +167,7 @@ func TestBadBuckets(t *testing.T) {
 			c.pulls(t, test.code, []string{"--bucket", test.bucket}, []string{test.says})
 			c.env["CONFORMANCE_BUCKET"] = test.bucket
 			c.pulls(t, test.code, nil, []string{test.says})
-			c.run(t, "golden", "pull", "--bucket", test.bucket, "--goldens", c.dir).wants(t, 2, `want one of the two`)
+			c.run(t, "golden", "pull", "--bucket", test.bucket, "--goldens", c.dir).wants(t, 2, `give only one of them`)
 		})
 	}
 }

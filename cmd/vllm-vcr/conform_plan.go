@@ -70,7 +70,7 @@ func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
 	}
 	if opts.rerun != "" {
 		if len(opts.run) > 0 {
-			return errors.New("--run and --rerun-failed: want one of the two")
+			return errors.New("--run and --rerun-failed: give only one of them")
 		}
 		if sel.Run, err = failedCases(opts.rerun); err != nil {
 			return err

@@ -342,11 +342,11 @@ func releaseOf(ctx context.Context, binary string) (compat.Build, error) {
 	}
 	version, err := vllmrs.Version(ctx, binary)
 	if err != nil {
-		return compat.Build{}, fmt.Errorf("--frontend: its release is not known: name it, as drift check VERSION: %w", err)
+		return compat.Build{}, fmt.Errorf("--frontend: the release of the binary is not known: give it, as in drift check VERSION: %w", err)
 	}
 	build, err := compat.ParseBuild(version)
 	if err != nil {
-		return build, fmt.Errorf("--frontend: it is of no release: name one, as drift check VERSION: %w", err)
+		return build, fmt.Errorf("--frontend: the binary does not report a release: give it, as in drift check VERSION: %w", err)
 	}
 	return build, nil
 }

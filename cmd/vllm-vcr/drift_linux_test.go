@@ -473,7 +473,7 @@ func TestDriftCheckLocal(t *testing.T) {
 		want    string
 	}{
 		{name: "told", version: "0.27.1", args: []string{"0.27.1"}, want: "\ndrift: none: vLLM 0.27.1 speaks as line 0.27: live none: 13 cases passed, "},
-		{name: "not told", version: "0.27.1", code: 3, want: "drift: unknown: vLLM could not be judged: --frontend: its release is not known: name it"},
+		{name: "not told", version: "0.27.1", code: 3, want: "drift: unknown: vLLM could not be judged: --frontend: the release of the binary is not known: give it"},
 		{name: "of another line", version: "0.27.1", args: []string{"0.34.0"}, code: 1, want: "\ndrift: found: vLLM 0.34.0 does not speak as line 0.33: live found: "},
 		{name: "expected to fail", version: "0.32.0", args: []string{"--expectations", expectations}, want: "\ndrift: none: vLLM 0.32.0 speaks as line 0.32: live none: 12 cases passed, "},
 	}

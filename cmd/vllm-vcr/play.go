@@ -243,7 +243,7 @@ type peerOptions struct {
 func (opts *peerOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.kvEvents, "kv-events-config", "", "publish KV events as vLLM does with this `JSON`, whose keys are enable_kv_cache_events, publisher, endpoint, "+
 		"replay_endpoint, buffer_steps, hwm, max_queue_size and topic; the variable VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is read too (default no events)")
-	flags.StringVar(&opts.hash, "prefix-caching-hash-algo", "", "hash algorithm for KV blocks, which KV events show: `sha256`, sha256_cbor, xxhash or xxhash_cbor; "+
+	flags.StringVar(&opts.hash, "prefix-caching-hash-algo", "", "`ALGORITHM` of the hashes of KV blocks, which KV events show: sha256, sha256_cbor, xxhash or xxhash_cbor; "+
 		"the variable PYTHONHASHSEED is read too (default sha256)")
 	flags.StringVar(&opts.kvTransfer, "kv-transfer-config", "", "send and receive KV caches (without content) as vLLM's NixlConnector does with this `JSON`; "+
 		"the variables VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT are read too (default no transfer)")

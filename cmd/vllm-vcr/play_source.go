@@ -318,7 +318,7 @@ func (opts *timingOptions) add(flags *pflag.FlagSet) {
 		{&k.TransferStdDev, "kv-cache-transfer-time-std-dev", "standard deviation of --kv-cache-transfer-time-per-token"},
 	}
 	for _, d := range durations {
-		flags.DurationVar(d.value, d.name, 0, d.usage)
+		flags.DurationVar(d.value, d.name, 0, d.usage+" (default 0)")
 	}
 	flags.Float64Var(&opts.scale, "time-scale", 1, "divide all recorded and modelled times by this: with 100, an hour takes 36 seconds")
 	flags.Float64Var(&k.LoadFactor, "time-factor-under-load", 1, "factor for these durations when --max-num-seqs requests run; it is 1 with one request and grows evenly between")

@@ -50,7 +50,7 @@ func (opts *s3Options) resolve() (err error) {
 		return fmt.Errorf("--path-style %w", err)
 	}
 	if opts.Role != "" && opts.Anonymous == s3store.On {
-		return fmt.Errorf("--role-to-assume and --anonymous true: want one of the two")
+		return fmt.Errorf("--role-to-assume and --anonymous true: give only one of them")
 	}
 	return opts.Check()
 }
@@ -72,7 +72,7 @@ func (opts *storeOptions) resolve(env *environment, in *inputs) error {
 	places := map[string]string{"--goldens": opts.goldens, "--bucket": opts.bucket, "--bundle": opts.bundle}
 	for _, pair := range [][2]string{{"--goldens", "--bucket"}, {"--goldens", "--bundle"}, {"--bucket", "--bundle"}} {
 		if one, other := places[pair[0]], places[pair[1]]; one != "" && other != "" {
-			return fmt.Errorf("%s %s and %s %s: want one of the two", pair[0], golden.Scrub(one), pair[1], golden.Scrub(other))
+			return fmt.Errorf("%s %s and %s %s: give only one of them", pair[0], golden.Scrub(one), pair[1], golden.Scrub(other))
 		}
 	}
 	if opts.goldens == "" && opts.bundle == "" {

@@ -146,6 +146,7 @@ func newCaptureSubmitCommand(env *environment) *cobra.Command {
 func newCaptureFetchCommand(env *environment) *cobra.Command {
 	var opts remoteOptions
 	var work string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "fetch TARGET…",
 		Short: "Fetch the recordings of submitted captures",
@@ -161,7 +162,7 @@ func newCaptureFetchCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			request.Work = work
+			request.Work, request.JSON = work, asJSON
 			return callHelper(cmd.Context(), env, request)
 		},
 	}
@@ -172,6 +173,7 @@ func newCaptureFetchCommand(env *environment) *cobra.Command {
 	opts.addRunFlags(flags)
 	opts.addAdmissionFlag(flags)
 	common(flags, "line", "work", "run-id", "kubeconfig", "context", "namespace", "admission-timeout")
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 
@@ -194,6 +196,7 @@ func (opts *jobsOptions) request(command helper.Command, args []string) (helper.
 
 func newCaptureStatusCommand(env *environment) *cobra.Command {
 	var opts jobsOptions
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status [TARGET…]",
 		Short: "Print the captures in a cluster",
@@ -203,11 +206,13 @@ func newCaptureStatusCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			request.JSON = asJSON
 			return callHelper(cmd.Context(), env, request)
 		},
 	}
 	opts.cluster.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&opts.runID, "run-id", "", "show only the Jobs of this run `ID` (default all runs)")
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 

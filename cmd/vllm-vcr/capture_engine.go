@@ -12,6 +12,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
@@ -24,7 +25,7 @@ type engineOptions struct{ dir, index string }
 
 func newCaptureEngineCommand(env *environment) *cobra.Command {
 	var opts engineOptions
-	var frontendOnly, lock bool
+	var frontendOnly, lock, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "engine VERSION…",
 		Short: "Install released engines that run on a CPU, and their frontends",
@@ -41,14 +42,15 @@ func newCaptureEngineCommand(env *environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args = releasesOf(args)
 			if lock {
-				return runLock(cmd.Context(), env, opts, frontendOnly, args)
+				return runLock(cmd.Context(), env, opts, frontendOnly, asJSON, args)
 			}
-			return runCaptureEngine(cmd.Context(), env, opts, frontendOnly, args)
+			return runCaptureEngine(cmd.Context(), env, opts, frontendOnly, asJSON, args)
 		},
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&frontendOnly, "frontend-only", false, "install only vllm-rs: at most 100 MB, and no Python is needed")
 	cmd.Flags().BoolVar(&lock, "lock", false, "write the digests of each release and, without --frontend-only, of the packages of its engine; install nothing")
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 
@@ -57,9 +59,10 @@ func (opts *engineOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 }
 
-func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions, frontendOnly bool, versions []string) error {
+func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions, frontendOnly, asJSON bool, versions []string) error {
 	steps := openSteps(env)
 	defer steps.close()
+	result := enginesJSON{Schema: schemaOf("capture-engine")}
 	for _, version := range versions {
 		var engine cpuengine.Engine
 		var err error
@@ -75,6 +78,9 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 		if err != nil {
 			return err
 		}
+		if result.Engines = append(result.Engines, engineResult(kind, engine)); asJSON {
+			continue
+		}
 		state := "is there"
 		if engine.Installed {
 			state = "installed"
@@ -83,13 +89,17 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 			return err
 		}
 	}
+	if asJSON {
+		return jsonout.Write(env.stdout, result)
+	}
 	return nil
 }
 
 // runLock writes the file of each release.
-func runLock(ctx context.Context, env *environment, opts engineOptions, frontendOnly bool, versions []string) error {
+func runLock(ctx context.Context, env *environment, opts engineOptions, frontendOnly, asJSON bool, versions []string) error {
 	steps := openSteps(env)
 	defer steps.close()
+	result := enginesJSON{Schema: schemaOf("capture-engine")}
 	tree := adopt.FindTree(".", "")
 	if env.profilesNamed {
 		tree = tree.WithProfiles(env.profiles)
@@ -106,9 +116,15 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 		if err := atomicfile.Write(path, release.Text(), 0o644); err != nil {
 			return infra(err)
 		}
+		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Release: version, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
+			continue
+		}
 		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, plural.Count(len(release.Wheels), "wheel")))); err != nil {
 			return err
 		}
+	}
+	if asJSON {
+		return jsonout.Write(env.stdout, result)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
@@ -39,6 +41,7 @@ func codes(rules []tomlfile.Rule) string {
 func newCompatCheckCommand(env *environment) *cobra.Command {
 	var in inputs
 	var targets string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check compat.toml, the manifest and the capture targets",
@@ -47,35 +50,47 @@ func newCompatCheckCommand(env *environment) *cobra.Command {
 			"printed to stderr, one on each line: file:line: CODE severity: message.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			matrix, registry, err := loadInputs(env, &in)
+			matrix, _, err := loadInputs(env, &in)
+			result := &in.checked
+			if err == nil {
+				err = checkTargets(env, targets, matrix, result)
+			}
+			if asJSON && result.Schema != "" {
+				if result.OK = err == nil; err != nil {
+					result.ExitCode = conformance.ExitUsage
+				}
+				return cmp.Or(jsonout.Write(env.stdout, result), err)
+			}
 			if err != nil {
 				return err
 			}
-			checked, err := checkTargets(env, targets, matrix)
-			if err != nil {
-				return err
+			checked := ""
+			if result.TargetsFile != "" {
+				checked = fmt.Sprintf("; %s: %d targets", result.TargetsFile, result.Targets)
 			}
-			_, err = fmt.Fprintf(env.stdout, "%s: %d lines; %s: %d goldens%s\n",
-				matrix.File, len(matrix.Lines), registry.File, len(registry.Goldens), checked)
+			_, err = fmt.Fprintf(env.stdout, "%s: %d lines; %s: %d goldens%s\n", result.Compat, result.Lines, result.Manifest, result.Goldens, checked)
 			return err
 		},
 	}
+	addJSONFlag(cmd.Flags(), &asJSON)
 	in.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&targets, "targets", "", "`FILE` of capture targets (default ./"+vcr.TargetsPath+", if it exists)")
 	return cmd
 }
 
-// checkTargets checks the targets against the compat matrix, and returns the words that say so. A project may capture nothing.
-func checkTargets(env *environment, path string, matrix *compat.Matrix) (string, error) {
+// checkTargets checks the targets against the compat matrix, and adds to the result. A project may capture nothing.
+func checkTargets(env *environment, path string, matrix *compat.Matrix, result *checkedJSON) error {
 	if path == "" && !exists(vcr.TargetsPath) {
-		return "", nil
+		return nil
 	}
 	file, diagnostics := loadTargets(path, matrix)
 	printDiagnostics(env, diagnostics)
+	result.TargetsFile, result.Targets = file.Name, len(file.Targets)
+	result.Diagnostics = append(result.Diagnostics, diagnosticsResult(diagnostics)...)
 	if tomlfile.HasErrors(diagnostics) {
-		return "", unusable(file.Name)
+		return unusable(file.Name)
 	}
-	return fmt.Sprintf("; %s: %d targets", file.Name, len(file.Targets)), nil
+	return nil
 }
 
 // The kinds of a matrix.
@@ -258,6 +273,7 @@ type compatSetOptions struct {
 	tag, rev                 string
 	patchRepo, patchRevision string
 	validated                bool
+	json                     bool
 }
 
 func newCompatSetCommand(env *environment) *cobra.Command {
@@ -295,6 +311,7 @@ func (opts *compatSetOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Change")
 	opts.in.addFlags(flags)
 	renamed(flags, map[string]string{"validated": "fidelity-validated"})
+	addJSONFlag(flags, &opts.json)
 }
 
 // complete takes over the flags that were given.
@@ -352,8 +369,10 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	}
 	changes := compat.Diff(matrix.Lines, lines)
 	if len(changes) == 0 {
-		_, err := fmt.Fprintf(env.stdout, "%s: unchanged\n", matrix.File)
-		return err
+		return printResult(env, opts.json, changedResult(matrix.File, nil, nil), func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "%s: unchanged\n", matrix.File)
+			return err
+		})
 	}
 	edit := matrixEdit{Matrix: matrix, before: data}
 	if edit.after, err = compat.Rewrite(matrix.File, data, lines); err != nil {
@@ -363,18 +382,21 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 		env.printErr(fmt.Sprintf("vllm-vcr: warning: the tag changes and the commit does not: "+
 			"give the commit that %s was built from with --rev", opts.tag))
 	}
-	if _, err := checkEdit(env, edit, opts.in.manifest, false); err != nil {
+	checked, err := checkEdit(env, edit, opts.in.manifest, false)
+	if err != nil {
 		return err
 	}
 	if err := edit.write(); err != nil {
 		return err
 	}
-	for _, c := range changes {
-		if _, err := fmt.Fprintf(env.stdout, "%s: %s\n", matrix.File, safetext.Line(c.String())); err != nil {
-			return err
+	return printResult(env, opts.json, changedResult(matrix.File, changes, checked.diagnostics), func(w io.Writer) error {
+		for _, c := range changes {
+			if _, err := fmt.Fprintf(w, "%s: %s\n", matrix.File, safetext.Line(c.String())); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // matrixEdit is a compat matrix, and the text of its file before and after an edit.

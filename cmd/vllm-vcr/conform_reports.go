@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ func newReportCommands(env *environment) []*cobra.Command {
 
 func newCompareCommand(env *environment) *cobra.Command {
 	var format string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two JSON reports",
@@ -29,24 +31,26 @@ func newCompareCommand(env *environment) *cobra.Command {
 			if _, err := chooseOne("--format", format, "text", "markdown"); err != nil {
 				return err
 			}
-			return runCompare(env, args[0], args[1], format)
+			return runCompare(env, args[0], args[1], format, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "text", "output format: text or markdown")
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 
-func runCompare(env *environment, before, after, format string) error {
+func runCompare(env *environment, before, after, format string, asJSON bool) error {
 	documents, err := readReports(before, after)
 	if err != nil {
 		return err
 	}
 	difference := report.Compare(documents[0].Document, documents[1].Document)
-	if format == "markdown" {
-		err = difference.Markdown(env.stdout, report.MarkdownLimit)
-	} else {
-		err = difference.Text(env.stdout)
-	}
+	err = printResult(env, asJSON, compareResult(before, after, difference), func(w io.Writer) error {
+		if format == "markdown" {
+			return difference.Markdown(w, report.MarkdownLimit)
+		}
+		return difference.Text(w)
+	})
 	if err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("write comparison: %w", err)}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/upstream/canary"
@@ -23,6 +24,7 @@ type driftIssuesOptions struct {
 	matrix string
 	labels []string
 	dryRun bool
+	json   bool
 }
 
 func newDriftIssuesCommand(env *environment) *cobra.Command {
@@ -52,6 +54,7 @@ func newDriftIssuesCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.matrix, "matrix", "", "output of drift releases, as `JSON`; required")
 	flags.StringSliceVar(&opts.labels, "label", nil, "label that each issue gets; may be repeated (default none)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what would be done, and change nothing")
+	addJSONFlag(flags, &opts.json)
 	return cmd
 }
 
@@ -93,13 +96,23 @@ func runDriftIssues(ctx context.Context, env *environment, dir string, opts drif
 		return err
 	}
 	var failed []error
+	result := issuesJSON{Schema: schemaOf("drift-issues"), DryRun: opts.dryRun, Issues: []issueJSON{}}
 	for _, issue := range wanted {
 		done, err := client.EnsureIssue(ctx, issue)
+		result.Issues = append(result.Issues, issueResult(issue.Key, done, err))
 		if err != nil {
 			failed = append(failed, fmt.Errorf("issue %s: %w", issue.Key, githubFailure(ctx, err)))
 			continue
 		}
+		if opts.json {
+			continue
+		}
 		if err := printOutcomeText(env, issue.Key+": issue", done, opts.dryRun); err != nil {
+			return err
+		}
+	}
+	if opts.json {
+		if err := jsonout.Write(env.stdout, result); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -39,6 +40,7 @@ type goldenAddOptions struct {
 	role   string
 	seed   int64
 	s3     s3Options
+	json   bool
 }
 
 func newGoldenAddCommand(env *environment) *cobra.Command {
@@ -70,6 +72,7 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.addFlags(cmd.Flags())
+	addJSONFlag(cmd.Flags(), &opts.json)
 	return cmd
 }
 
@@ -123,21 +126,25 @@ func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) 
 	opts.req.Log, opts.req.Progress = env.log, func(r conformance.Result) { logResult(env, r) }
 	done, err := conformance.Register(ctx, opts.req)
 	if err != nil {
-		return printRefusal(ctx, env, done, err)
+		return printRefusal(ctx, env, opts, done, err)
 	}
 	for _, w := range done.Warnings {
 		env.printErr(w)
 	}
-	return printRegistered(env, opts.req, done)
+	return printResult(env, opts.json, registeredResult(opts.req, done, nil), func(w io.Writer) error { return printRegistered(w, opts.req, done) })
 }
 
 // printRefusal tells why nothing was registered: each problem is a line.
-func printRefusal(ctx context.Context, env *environment, done conformance.Registered, err error) error {
+func printRefusal(ctx context.Context, env *environment, opts goldenAddOptions, done conformance.Registered, err error) error {
 	var refusal *conformance.RegistrationError
 	if !errors.As(err, &refusal) {
 		return err
 	}
-	if done.Report != nil && done.Report.ExitCode != conformance.ExitOK {
+	if opts.json {
+		if err := jsonout.Write(env.stdout, registeredResult(opts.req, done, refusal)); err != nil {
+			return err
+		}
+	} else if done.Report != nil && done.Report.ExitCode != conformance.ExitOK {
 		for _, r := range done.Report.Results {
 			for _, failure := range r.Failures {
 				fmt.Fprintf(env.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), safetext.Line(failure.Message))
@@ -155,7 +162,7 @@ func printRefusal(ctx context.Context, env *environment, done conformance.Regist
 }
 
 // printRegistered says what was checked and what was written.
-func printRegistered(env *environment, req conformance.Registration, done conformance.Registered) error {
+func printRegistered(w io.Writer, req conformance.Registration, done conformance.Registered) error {
 	g := done.Golden
 	stored, edited := "is there already", "has it already"
 	switch {
@@ -187,7 +194,7 @@ func printRegistered(env *environment, req conformance.Registration, done confor
 		lines = append(lines, done.Removed+": removed")
 	}
 	for _, line := range lines {
-		if _, err := fmt.Fprintln(env.stdout, safetext.Line(line)); err != nil {
+		if _, err := fmt.Fprintln(w, safetext.Line(line)); err != nil {
 			return err
 		}
 	}
@@ -196,30 +203,32 @@ func printRegistered(env *environment, req conformance.Registration, done confor
 
 func newGoldenListCommand(env *environment) *cobra.Command {
 	var path string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Print the goldens of the manifest",
 		Long: "Print the goldens of the manifest as a table: line, id, role, number of requests, number of output tokens, size " +
 			"of the file in bytes, and path of the file.",
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return runGoldenList(env, path) },
+		RunE: func(*cobra.Command, []string) error { return runGoldenList(env, path, asJSON) },
 	}
 	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 
-func runGoldenList(env *environment, path string) error {
+func runGoldenList(env *environment, path string, asJSON bool) error {
 	matrix, _ := loadCompat("") // only tells what to leave out of the embedded registry
 	registry, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
 		return unusable(registry.File)
 	}
-	return printGoldens(env, registry.Goldens)
+	return printResult(env, asJSON, goldensResult(registry), func(w io.Writer) error { return printGoldens(w, registry.Goldens) })
 }
 
-func printGoldens(env *environment, goldens []manifest.Golden) error {
-	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+func printGoldens(w io.Writer, goldens []manifest.Golden) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "LINE\tID\tROLE\tRECORDS\tTOKENS\tSIZE\tPATH")
 	for _, g := range goldens {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Line, g.ID, g.Role,

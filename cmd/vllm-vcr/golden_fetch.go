@@ -31,6 +31,7 @@ type fetchOptions struct {
 	cacheKey     bool
 	githubOutput bool
 	out          string
+	json         bool
 }
 
 func (opts *fetchOptions) addFlags(flags *pflag.FlagSet) {
@@ -60,6 +61,7 @@ func newGoldenPullCommand(env *environment) *cobra.Command {
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&opts.cacheKey, "cache-key", false, "print a key for the content of the cache, and download nothing")
+	addJSONFlag(cmd.Flags(), &opts.json)
 	addOutputFlag(cmd.Flags(), &opts.githubOutput)
 	grouped(cmd.Flags(), "Output")
 	common(cmd.Flags(), "cache-key")
@@ -80,6 +82,7 @@ func newGoldenVerifyCommand(env *environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenVerify(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
+	addJSONFlag(cmd.Flags(), &opts.json)
 	return cmd
 }
 
@@ -149,12 +152,15 @@ func runGoldenPull(ctx context.Context, env *environment, opts fetchOptions) err
 	if err != nil {
 		return err
 	}
+	if opts.cacheKey && opts.json {
+		return errors.New("--cache-key and --json: want one of the two, as a cache key is no result")
+	}
 	if opts.cacheKey {
 		return printCacheKey(env, run, opts.githubOutput)
 	}
 	start := time.Now()
-	pulled, err := pullGoldens(ctx, env, run)
-	if err != nil {
+	pulled, err := pullGoldens(ctx, env, run, opts.command("golden-pull"))
+	if err != nil || opts.json {
 		return err
 	}
 	var here, cached int
@@ -184,8 +190,8 @@ func runGoldenVerify(ctx context.Context, env *environment, opts fetchOptions) e
 			return err
 		}
 	}
-	pulled, err := pullGoldens(ctx, env, run)
-	if err != nil {
+	pulled, err := pullGoldens(ctx, env, run, opts.command("golden-verify"))
+	if err != nil || opts.json {
 		return err
 	}
 	_, err = fmt.Fprintf(env.stdout, "%d goldens have the registered bytes\n", len(pulled))
@@ -216,8 +222,16 @@ func (r *fetch) verifyBundle(ctx context.Context, opts *fetchOptions) error {
 	return nil
 }
 
-// pullGoldens gets all goldens of a run and prints a line for each.
-func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pulled, error) {
+// command is the name of a command that is to print JSON, else "".
+func (opts *fetchOptions) command(name string) string {
+	if opts.json {
+		return name
+	}
+	return ""
+}
+
+// pullGoldens gets all goldens of a run and prints a line for each, or the JSON of a command.
+func pullGoldens(ctx context.Context, env *environment, run *fetch, jsonOf string) ([]golden.Pulled, error) {
 	bar, _ := openBar(env, "goldens", make([]string, len(run.goldens)))
 	pulled := make([]golden.Pulled, len(run.goldens))
 	run.store.Bytes.PullEach(ctx, run.objects(), func(i int, p golden.Pulled) {
@@ -225,14 +239,19 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch) ([]golden.Pu
 		bar.add(p.Err != nil)
 	})
 	bar.close()
-	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	code := conformance.ExitOK
-	for i, p := range pulled {
-		g := run.goldens[i]
-		fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], safetext.Line(origin(run, p)))
+	for _, p := range pulled {
 		code = worseCode(code, p.Err)
 	}
-	if err := tw.Flush(); err != nil {
+	err := printResult(env, jsonOf != "", fetchedResult(jsonOf, run, pulled, code), func(w io.Writer) error {
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for i, p := range pulled {
+			g := run.goldens[i]
+			fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], safetext.Line(origin(run, p)))
+		}
+		return tw.Flush()
+	})
+	if err != nil {
 		return nil, err
 	}
 	for _, p := range pulled {
@@ -304,7 +323,7 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	if err != nil {
 		return err
 	}
-	if _, err := pullGoldens(ctx, env, run); err != nil {
+	if _, err := pullGoldens(ctx, env, run, ""); err != nil {
 		return err
 	}
 	matrix, registry, err := conformance.NarrowInputs(run.compat, run.goldens)

@@ -33,6 +33,7 @@ type inputs struct {
 	compat, manifest string
 	bundle           string // has both, unless they are given
 
+	checked checkedJSON       // what loadInputs found
 	bundled map[string][]byte // what loadInputs took out of the bundle, by the names that it gave
 }
 
@@ -65,6 +66,10 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 	diagnostics = append(diagnostics, more...)
 	if !tomlfile.HasErrors(diagnostics) {
 		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, registry)...)
+	}
+	in.checked = checkedJSON{
+		Schema: schemaOf("compat-check"), Compat: matrix.File, Lines: len(matrix.Lines), Manifest: registry.File, Goldens: len(registry.Goldens),
+		Diagnostics: diagnosticsResult(diagnostics),
 	}
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {

@@ -67,6 +67,7 @@ func readRecording(env *environment, path string) (*trace.Trace, error) {
 func newInspectTimelineCommand(env *environment) *cobra.Command {
 	var from, most int
 	var svg string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "timeline TRACE",
 		Short: "Show when each request of a trace waited and produced output",
@@ -89,7 +90,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 				}
 				return nil
 			}
-			if err := timeline.Text(env.stdout); err != nil {
+			if err := printResult(env, asJSON, timeline.Data(schemaOf("inspect-timeline"), args[0]), timeline.Text); err != nil {
 				return fmt.Errorf("write timeline: %w", err)
 			}
 			return nil
@@ -98,6 +99,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	cmd.Flags().IntVar(&from, "from", 0, "first request to show, counted from 0 in order of arrival (default 0)")
 	cmd.Flags().IntVar(&most, "requests", 0, "number of requests to show (default all)")
 	cmd.Flags().StringVar(&svg, "svg", "", "write the timeline as an SVG image to this `FILE`, instead of text to stdout")
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 

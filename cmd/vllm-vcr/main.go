@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
@@ -159,12 +160,15 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 var version string
 
 func newVersionCommand(env *environment) *cobra.Command {
-	var short bool
+	var short, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of vllm-vcr and the vLLM lines it supports",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if asJSON {
+				return jsonout.Write(env.stdout, versionResult())
+			}
 			if short {
 				_, err := fmt.Fprintln(env.stdout, buildVersion())
 				return err
@@ -174,6 +178,7 @@ func newVersionCommand(env *environment) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&short, "short", false, "print only the version of vllm-vcr")
+	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
@@ -31,6 +32,7 @@ type playOptions struct {
 	source sourceOptions
 	timing timingOptions
 	peers  peerOptions
+	json   bool // the summary, on stdout
 }
 
 func newPlayCommand(env *environment) *cobra.Command {
@@ -66,6 +68,7 @@ func newPlayCommand(env *environment) *cobra.Command {
 		"latency-trace", "time-to-first-token", "inter-token-latency", "time-scale")
 	renamed(cmd.Flags(), map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override"})
 	alsoNamed(cmd.Flags(), map[string]string{"line": "vllm-version"})
+	addJSONFlag(cmd.Flags(), &opts.json)
 	return cmd
 }
 
@@ -132,7 +135,15 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 	}
 	err = p.group.Run(ctx)
 	ended()
-	if p.found != nil && p.found.Text() != "" {
+	if opts.json {
+		result := playedJSON{Schema: schemaOf("play"), Line: p.group.Line(), Ready: wasReady(p.group), Error: errorText(err)}
+		if p.found != nil {
+			p.found.Result(&result)
+		}
+		if err := jsonout.Write(env.stdout, result); err != nil {
+			return infra(err)
+		}
+	} else if p.found != nil && p.found.Text() != "" {
 		fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Text())
 	}
 	switch gone := errors.Is(err, player.ErrFrontendGone); {

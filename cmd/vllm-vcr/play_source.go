@@ -91,6 +91,8 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 type found interface {
 	// Text is a line about it, empty if nothing was asked.
 	Text() string
+	// Result puts it into the JSON of play.
+	Result(*playedJSON)
 	// Rewind makes all answers unused.
 	Rewind()
 }
@@ -103,6 +105,10 @@ func (f recordedAnswers) Text() string {
 	}
 	return ""
 }
+
+func (f recordedAnswers) Result(r *playedJSON) { r.Trace = replayedResult(f.Summary()) }
+
+func (f datasetAnswers) Result(r *playedJSON) { r.Dataset = datasetResult(f.Summary()) }
 
 type datasetAnswers struct{ *dataset.Source }
 

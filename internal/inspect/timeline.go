@@ -56,6 +56,33 @@ func TimelineOf(t *trace.Trace, skip, most int) (*Timeline, error) {
 	return &line, nil
 }
 
+// TimelineData is a timeline as it stands in JSON: times in milliseconds since the first request of the recording.
+type TimelineData struct {
+	Schema   string            `json:"schema"`
+	Trace    string            `json:"trace"`
+	Requests []TimelineRequest `json:"requests"`
+}
+
+// TimelineRequest is a request of a timeline.
+type TimelineRequest struct {
+	Index        int     `json:"index"` // of its record
+	ArrivalMs    float64 `json:"arrival_ms"`
+	FirstTokenMs float64 `json:"first_token_ms"`
+	LastTokenMs  float64 `json:"last_token_ms"`
+	PromptTokens int     `json:"prompt_tokens"`
+	CachedTokens int     `json:"cached_tokens"`
+	OutputTokens int     `json:"output_tokens"`
+}
+
+// Data returns the timeline of the recording of a name, for JSON.
+func (t *Timeline) Data(schema, name string) TimelineData {
+	data := TimelineData{Schema: schema, Trace: name, Requests: make([]TimelineRequest, len(t.rows))}
+	for i, r := range t.rows {
+		data.Requests[i] = TimelineRequest{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.said}
+	}
+	return data
+}
+
 // barWidth is that of a bar of text, in characters.
 const barWidth = 60
 

@@ -42,6 +42,7 @@ type Request struct {
 	Program   string // path of vllm-vcr, which prints the credential of a GitHub job
 	Verbose   bool
 	LogFormat string // text or json
+	JSON      bool   // the result of status and fetch is printed as JSON
 	Cluster   Cluster
 	// RunID is the name of the run; of status and clean it may be empty, which means all.
 	RunID string

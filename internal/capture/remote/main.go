@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	base "github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -188,7 +189,14 @@ func (p *process) capture(ctx context.Context) error {
 	if err != nil {
 		return infra(err)
 	}
-	code, err := capture.Report(p.stdout, p.stderr, outcomes)
+	stdout := p.stdout
+	if p.JSON && p.Command == helper.Fetch {
+		if err := jsonout.Write(p.stdout, p.fetchResult(outcomes)); err != nil {
+			return err
+		}
+		stdout = io.Discard
+	}
+	code, err := capture.Report(stdout, p.stderr, outcomes)
 	if ctx.Err() != nil {
 		return infra(errors.New("interrupted"))
 	}
@@ -231,6 +239,9 @@ func (p *process) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if p.JSON {
+		return jsonout.Write(p.stdout, statusResult(states))
+	}
 	tw := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TARGET\tRUN\tPHASE\tSINCE\tNODE\tWHY")
 	for _, s := range states {
@@ -242,6 +253,68 @@ func (p *process) status(ctx context.Context) error {
 			safetext.Line(s.Labels[deploy.LabelRun]), s.Phase, since, safetext.Line(cmp.Or(s.Node, "-")), safetext.Line(s.Why()))
 	}
 	return tw.Flush()
+}
+
+// statusJSON is what status prints as JSON.
+type statusJSON struct {
+	Schema   string        `json:"schema"`
+	Captures []captureJSON `json:"captures"`
+}
+
+type captureJSON struct {
+	Target string `json:"target"`
+	Run    string `json:"run_id"`
+	Job    string `json:"job"`
+	Phase  string `json:"phase"`
+	Since  string `json:"since,omitempty"` // RFC 3339
+	Pod    string `json:"pod,omitempty"`
+	Node   string `json:"node,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+func statusResult(states []cluster.State) statusJSON {
+	result := statusJSON{Schema: "vllm-vcr/capture-status/1", Captures: make([]captureJSON, len(states))}
+	for i, s := range states {
+		c := captureJSON{s.Annotations[deploy.AnnotationTarget], s.Labels[deploy.LabelRun], s.Name, string(s.Phase), "", s.Pod, s.Node, s.Why()}
+		if !s.Since.IsZero() {
+			c.Since = s.Since.UTC().Format(time.RFC3339)
+		}
+		result.Captures[i] = c
+	}
+	return result
+}
+
+// fetchJSON is what fetch prints as JSON.
+type fetchJSON struct {
+	Schema  string        `json:"schema"`
+	Run     string        `json:"run_id"`
+	OK      bool          `json:"ok"`
+	Targets []fetchedJSON `json:"targets"`
+}
+
+type fetchedJSON struct {
+	Target string `json:"target"`
+	OK     bool   `json:"ok"`
+	Folder string `json:"folder,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Left   string `json:"left,omitempty"` // what could not be cleaned up
+}
+
+func (p *process) fetchResult(outcomes []capture.Outcome) fetchJSON {
+	result := fetchJSON{Schema: "vllm-vcr/capture-fetch/1", Run: p.RunID, OK: true, Targets: make([]fetchedJSON, len(outcomes))}
+	for i, o := range outcomes {
+		one := fetchedJSON{Target: o.Target.Name(), OK: o.Err == nil}
+		if o.Err == nil {
+			one.Folder = filepath.Join(p.Work, p.RunID, o.Target.Line, o.Target.ID)
+		} else {
+			one.Error, result.OK = o.Err.Error(), false
+		}
+		if o.Left != nil {
+			one.Left = o.Left.Error()
+		}
+		result.Targets[i] = one
+	}
+	return result
 }
 
 // clean deletes the Jobs of captures.

@@ -1,0 +1,407 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"runtime"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
+	"github.com/vllm-vcr/conformance/internal/forge/github"
+	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Results of commands as JSON, for programs. docs/json.md lists every key; keys are added without notice, and a key that
+// changes its meaning or goes away makes the number in "schema" one higher.
+
+// addJSONFlag adds the flag of the commands that print their result as JSON. The short help of a command that has one lists it.
+func addJSONFlag(flags *pflag.FlagSet, wanted *bool) {
+	flags.BoolVar(wanted, "json", false, "print the result as one JSON value instead of text; docs/json.md lists its keys")
+	annotate(flags.Lookup("json"), noteGroup, "Output")
+	isShort := false
+	flags.VisitAll(func(f *pflag.Flag) { isShort = isShort || f.Annotations[noteCommon] != nil })
+	if isShort {
+		common(flags, "json")
+	}
+}
+
+// schemaOf is the value of "schema" of what a command prints.
+func schemaOf(command string) string { return "vllm-vcr/" + command + "/1" }
+
+// printResult prints the result of a command: the value as JSON if that is wanted, else the text.
+func printResult(env *environment, asJSON bool, value any, text func(io.Writer) error) error {
+	if asJSON {
+		return jsonout.Write(env.stdout, value)
+	}
+	return text(env.stdout)
+}
+
+// errorText is an error in JSON, left out where there is none.
+func errorText(err error) string {
+	if err == nil || errors.Is(err, errReported) {
+		return ""
+	}
+	return err.Error()
+}
+
+type versionJSON struct {
+	Schema  string   `json:"schema"`
+	Version string   `json:"version"`
+	Commit  string   `json:"commit,omitempty"`
+	Go      string   `json:"go"`
+	OS      string   `json:"os"`
+	Arch    string   `json:"arch"`
+	Lines   []string `json:"lines"`
+}
+
+func versionResult() versionJSON {
+	return versionJSON{
+		Schema: schemaOf("version"), Version: buildVersion(), Commit: buildCommit(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+		Lines: append([]string{protocol.Nightly}, protocol.Lines()...),
+	}
+}
+
+// casesJSON are the cases that conform --list prints.
+type casesJSON struct {
+	Schema string     `json:"schema"`
+	Cases  []caseJSON `json:"cases"`
+}
+
+type caseJSON struct {
+	Name      string `json:"name"`
+	Line      string `json:"line"`
+	Suite     string `json:"suite,omitempty"`
+	Assertion string `json:"assertion,omitempty"`
+	Golden    string `json:"golden,omitempty"`
+	Role      string `json:"role,omitempty"`
+	Entry     string `json:"entry,omitempty"`
+	Gating    bool   `json:"gating"`
+	Skip      string `json:"skip,omitempty"`
+	Fault     string `json:"fault,omitempty"`
+}
+
+func caseResult(c conformance.Case) caseJSON {
+	return caseJSON{
+		Name: c.Name(), Line: c.Line.Name, Suite: string(c.Suite), Assertion: string(c.Assertion), Golden: c.Golden.ID, Role: string(c.Golden.Role),
+		Entry: c.Entry, Gating: c.Gating, Skip: c.Skip,
+	}
+}
+
+func casesResult(cases []conformance.Case) casesJSON {
+	result := casesJSON{Schema: schemaOf("conform-list"), Cases: make([]caseJSON, len(cases))}
+	for i, c := range cases {
+		result.Cases[i] = caseResult(c)
+	}
+	return result
+}
+
+// compareJSON is the difference of two reports.
+type compareJSON struct {
+	Schema   string           `json:"schema"`
+	Worse    bool             `json:"worse"`
+	Failing  []differenceJSON `json:"newly_failing"`
+	Gone     []differenceJSON `json:"no_longer_asserted"`
+	Other    []differenceJSON `json:"failing_otherwise"`
+	Fixed    []differenceJSON `json:"fixed"`
+	Added    []differenceJSON `json:"added"`
+	Digests  []differenceJSON `json:"other_goldens"`
+	OldFile  string           `json:"old"`
+	NewFile  string           `json:"new"`
+	ExitCode int              `json:"exit_code"`
+}
+
+type differenceJSON struct {
+	Name   string `json:"name"`
+	Gating bool   `json:"gating"`
+	Old    string `json:"old"`
+	New    string `json:"new"`
+}
+
+func compareResult(before, after string, d *report.Difference) compareJSON {
+	list := func(changes []report.Change) []differenceJSON {
+		all := make([]differenceJSON, len(changes))
+		for i, c := range changes {
+			all[i] = differenceJSON(c)
+		}
+		return all
+	}
+	result := compareJSON{
+		Schema: schemaOf("conform-compare"), Worse: d.Worse(), OldFile: before, NewFile: after, Failing: list(d.Failing), Gone: list(d.Gone),
+		Other: list(d.Other), Fixed: list(d.Fixed), Added: list(d.Added), Digests: list(d.Digests),
+	}
+	if d.Worse() {
+		result.ExitCode = conformance.ExitFail
+	}
+	return result
+}
+
+// goldenJSON is an entry of the manifest.
+type goldenJSON struct {
+	Line        string `json:"line"`
+	ID          string `json:"id"`
+	Role        string `json:"role"`
+	Workload    string `json:"workload,omitempty"`
+	Scenario    string `json:"scenario,omitempty"`
+	Seed        *int64 `json:"seed,omitempty"`
+	Records     int    `json:"records"`
+	Streams     int    `json:"streams"`
+	Tokens      int    `json:"tokens"`
+	Bytes       int64  `json:"bytes"`
+	SHA256      string `json:"sha256"`
+	Path        string `json:"path"`
+	VLLMVersion string `json:"vllm_version,omitempty"`
+	Model       string `json:"model,omitempty"`
+	GPU         string `json:"gpu,omitempty"`
+	ConfigHash  string `json:"config_hash,omitempty"`
+}
+
+func goldenResult(g manifest.Golden) goldenJSON {
+	return goldenJSON{
+		Line: g.Line, ID: g.ID, Role: string(g.Role), Workload: g.Workload, Scenario: g.Scenario, Seed: g.Seed, Records: g.Records,
+		Streams: g.Streams, Tokens: g.Tokens, Bytes: g.Size, SHA256: g.SHA256, Path: g.BucketPath, VLLMVersion: g.VLLMVersion, Model: g.Model,
+		GPU: g.GPU, ConfigHash: g.ConfigHash,
+	}
+}
+
+type goldensJSON struct {
+	Schema   string       `json:"schema"`
+	Manifest string       `json:"manifest"`
+	Goldens  []goldenJSON `json:"goldens"`
+}
+
+func goldensResult(registry *manifest.Manifest) goldensJSON {
+	result := goldensJSON{Schema: schemaOf("golden-list"), Manifest: registry.File, Goldens: []goldenJSON{}}
+	for _, g := range registry.Goldens {
+		result.Goldens = append(result.Goldens, goldenResult(g))
+	}
+	return result
+}
+
+// fetchedJSON are the goldens that golden pull or golden verify read.
+type fetchedJSON struct {
+	Schema   string         `json:"schema"`
+	OK       bool           `json:"ok"`
+	ExitCode int            `json:"exit_code"`
+	Goldens  []fetchedEntry `json:"goldens"`
+}
+
+type fetchedEntry struct {
+	Line   string `json:"line"`
+	ID     string `json:"id"`
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes"`
+	State  string `json:"state"`
+	From   string `json:"from,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+func fetchedResult(command string, run *fetch, pulled []golden.Pulled, code int) fetchedJSON {
+	result := fetchedJSON{Schema: schemaOf(command), OK: code == conformance.ExitOK, ExitCode: code, Goldens: make([]fetchedEntry, len(pulled))}
+	for i, p := range pulled {
+		state := "local"
+		switch {
+		case errors.As(p.Err, new(*golden.MismatchError)):
+			state = "mismatch"
+		case p.Err != nil:
+			state = "missing"
+		case p.Cached:
+			state = "cached"
+		case run.store.Bytes.IsRemote(p.Object):
+			state = "downloaded"
+		}
+		g := run.goldens[i]
+		result.Goldens[i] = fetchedEntry{Line: g.Line, ID: g.ID, SHA256: p.SHA256, Bytes: p.Bytes, State: state, From: p.From, Error: errorText(p.Err)}
+	}
+	return result
+}
+
+// registeredJSON is what golden add did, or why it refused.
+type registeredJSON struct {
+	Schema          string           `json:"schema"`
+	OK              bool             `json:"ok"`
+	ExitCode        int              `json:"exit_code"`
+	DryRun          bool             `json:"dry_run"`
+	Trace           string           `json:"trace"`
+	Manifest        string           `json:"manifest"`
+	Golden          *goldenJSON      `json:"golden,omitempty"`
+	Messages        int              `json:"messages,omitempty"`
+	Verdict         string           `json:"verdict,omitempty"`
+	Location        string           `json:"location,omitempty"`
+	Stored          bool             `json:"stored"`
+	ManifestChanged bool             `json:"manifest_changed"`
+	Replaced        bool             `json:"replaced"`
+	Removed         string           `json:"removed,omitempty"`
+	Warnings        []diagnosticJSON `json:"warnings"`
+	Problems        []string         `json:"problems"`
+}
+
+func registeredResult(req conformance.Registration, done conformance.Registered, refusal *conformance.RegistrationError) registeredJSON {
+	result := registeredJSON{
+		Schema: schemaOf("golden-add"), OK: refusal == nil, DryRun: req.DryRun, Trace: req.Trace, Manifest: req.Manifest, Messages: done.Messages,
+		Location: done.Location, Stored: done.Stored, ManifestChanged: done.Changed && !req.DryRun, Replaced: done.Replaced, Removed: done.Removed,
+		Warnings: diagnosticsResult(done.Warnings), Problems: []string{},
+	}
+	if done.Golden.ID != "" {
+		g := goldenResult(done.Golden)
+		result.Golden = &g
+	}
+	if done.Report != nil {
+		result.Verdict = report.Verdict(report.New(done.Report, report.Meta{}))
+	}
+	if refusal != nil {
+		result.ExitCode = refusal.ExitCode
+		for _, p := range refusal.Problems {
+			result.Problems = append(result.Problems, p.Error())
+		}
+	}
+	return result
+}
+
+// diagnosticJSON is a defect of a configuration file.
+type diagnosticJSON struct {
+	File     string `json:"file"`
+	Line     int    `json:"line,omitempty"`
+	Column   int    `json:"column,omitempty"`
+	Code     string `json:"code"`
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+func diagnosticsResult(diagnostics []tomlfile.Diagnostic) []diagnosticJSON {
+	all := make([]diagnosticJSON, len(diagnostics))
+	for i, d := range diagnostics {
+		all[i] = diagnosticJSON{d.File, d.Line, d.Column, d.Code, string(d.Severity), d.Message, d.Hint}
+	}
+	return all
+}
+
+// checkedJSON is the result of compat check.
+type checkedJSON struct {
+	Schema      string           `json:"schema"`
+	OK          bool             `json:"ok"`
+	ExitCode    int              `json:"exit_code"`
+	Compat      string           `json:"compat"`
+	Lines       int              `json:"lines"`
+	Manifest    string           `json:"manifest"`
+	Goldens     int              `json:"goldens"`
+	TargetsFile string           `json:"targets_file,omitempty"`
+	Targets     int              `json:"targets,omitempty"`
+	Diagnostics []diagnosticJSON `json:"diagnostics"`
+}
+
+// changedJSON is the result of compat set.
+type changedJSON struct {
+	Schema      string           `json:"schema"`
+	File        string           `json:"file"`
+	Changed     bool             `json:"changed"`
+	Changes     []lineChangeJSON `json:"changes"`
+	Diagnostics []diagnosticJSON `json:"diagnostics"`
+}
+
+type lineChangeJSON struct {
+	Line string `json:"line"`
+	Text string `json:"text"`
+}
+
+func changedResult(file string, changes []compat.Difference, diagnostics []tomlfile.Diagnostic) changedJSON {
+	result := changedJSON{
+		Schema: schemaOf("compat-set"), File: file, Changed: len(changes) > 0, Changes: make([]lineChangeJSON, len(changes)),
+		Diagnostics: diagnosticsResult(diagnostics),
+	}
+	for i, c := range changes {
+		result.Changes[i] = lineChangeJSON{c.Line(), c.String()}
+	}
+	return result
+}
+
+// enginesJSON are the engines or frontends that capture engine looked after.
+type enginesJSON struct {
+	Schema  string       `json:"schema"`
+	Engines []engineJSON `json:"engines"`
+}
+
+type engineJSON struct {
+	Kind      string `json:"kind"`
+	Release   string `json:"release"`
+	Installed bool   `json:"installed"`
+	Home      string `json:"home,omitempty"`
+	Python    string `json:"python,omitempty"`
+	VLLMRS    string `json:"vllm_rs,omitempty"`
+	Origin    string `json:"origin,omitempty"`
+	LockFile  string `json:"lock_file,omitempty"`
+	Wheels    int    `json:"wheels,omitempty"`
+}
+
+func engineResult(kind string, e cpuengine.Engine) engineJSON {
+	return engineJSON{Kind: kind, Release: e.Release, Installed: e.Installed, Home: e.Home, Python: e.Python, VLLMRS: e.VLLMRS, Origin: e.Origin}
+}
+
+// issuesJSON are the issues that drift issues keeps.
+type issuesJSON struct {
+	Schema string      `json:"schema"`
+	DryRun bool        `json:"dry_run"`
+	Issues []issueJSON `json:"issues"`
+}
+
+type issueJSON struct {
+	Key    string   `json:"key"`
+	Action string   `json:"action,omitempty"`
+	Number int      `json:"number,omitempty"`
+	URL    string   `json:"url,omitempty"`
+	Notes  []string `json:"notes"`
+	Error  string   `json:"error,omitempty"`
+}
+
+func issueResult(key string, done github.Outcome, err error) issueJSON {
+	return issueJSON{key, string(done.Action), done.Number, done.URL, slices.Concat([]string{}, done.Notes), errorText(err)}
+}
+
+// playedJSON is how play answered the requests of a session.
+type playedJSON struct {
+	Schema  string           `json:"schema"`
+	Line    string           `json:"line"`
+	Ready   bool             `json:"ready"`
+	Trace   *replayedJSON    `json:"trace,omitempty"`
+	Dataset *datasetPlayJSON `json:"dataset,omitempty"`
+	Error   string           `json:"error,omitempty"`
+}
+
+type replayedJSON struct {
+	Requests  int `json:"requests"`
+	Whole     int `json:"matched_whole"`
+	Partial   int `json:"matched_prefix"`
+	Again     int `json:"matched_again"`
+	Unmatched int `json:"unmatched"`
+	Exhausted int `json:"exhausted"`
+	Records   int `json:"records"`
+	Unused    int `json:"records_unused"`
+}
+
+type datasetPlayJSON struct {
+	Requests  int `json:"requests"`
+	Tokens    int `json:"matched_tokens"`
+	Text      int `json:"matched_text"`
+	Message   int `json:"matched_message"`
+	Prefix    int `json:"matched_prefix"`
+	Unmatched int `json:"unmatched"`
+}
+
+func replayedResult(s player.ReplaySummary) *replayedJSON {
+	return &replayedJSON{s.Requests, s.Whole, s.Partial, s.Again, s.Unmatched, s.Exhausted, s.Records, s.Unused}
+}
+
+func datasetResult(s dataset.Summary) *datasetPlayJSON {
+	return &datasetPlayJSON{s.Requests, s.Hash, s.Text, s.Message, s.Prefix, s.Unmatched}
+}

@@ -25,7 +25,7 @@ func TestGitHubScripts(t *testing.T) {
 		Dir:   "testdata/github",
 		Setup: setUpGitHub,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "push": pushGitHub, "list": listGitHub,
+			"documented": documented, "exits": exits, "push": pushGitHub, "list": listGitHub,
 		},
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,

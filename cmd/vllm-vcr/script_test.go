@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/remote"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset/tables"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // TestMain makes the command itself and its helper available to the scripts, and to tests that
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 //
 //	checkout DIR            a copy of the files of the repository that the command reads
 //	exits CODE COMMAND...   like exec, for a command that must end with exactly that code
+//	documented COMMAND      stdout is one JSON value with the keys that docs/json.md has for a command
 //	flip FILE OFFSET        changes a bit of a byte
 //	golden VAR LINE ID      sets VAR to the path of a golden in a checkout, VAR_KEY, VAR_SHA256 and VAR_SIZE to what the
 //	                        manifest has of it, and what goldens sets
@@ -38,7 +40,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"checkout": checkout, "exits": exits, "flip": flip, "golden": setGolden, "goldens": setGoldens,
+			"checkout": checkout, "documented": documented, "exits": exits, "flip": flip, "golden": setGolden, "goldens": setGoldens,
 		},
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
@@ -76,6 +78,13 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
+}
+
+func documented(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: documented COMMAND")
+	}
+	ts.Check(testenv.CheckJSON("../../docs/json.md", args[0], []byte(ts.ReadFile("stdout"))))
 }
 
 func flip(ts *testscript.TestScript, neg bool, args []string) {

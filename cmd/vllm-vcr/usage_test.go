@@ -8,6 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // TestVariablesAreKnown: no variable that a file of this repository names is called unknown.
@@ -45,5 +51,44 @@ func TestVariablesAreKnown(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("no file names %s: take it from otherVariables", name)
 		}
+	}
+}
+
+// TestEnginesAsJSON: what capture engine prints has the documented keys.
+func TestEnginesAsJSON(t *testing.T) {
+	result := enginesJSON{Schema: schemaOf("capture-engine"), Engines: []engineJSON{
+		engineResult("engine", cpuengine.Engine{Release: "0.33.0", Home: "h", Python: "p", VLLMRS: "v", Origin: "o", Installed: true}),
+		{Kind: "lock", Release: "0.34.0", LockFile: "0.34.0.toml", Wheels: 2},
+	}}
+	text, err := jsonout.Bytes(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testenv.CheckJSON("../../docs/json.md", "capture engine", text); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJSONIsDocumented: each command with --json that prints a document of its own has a section, and the section has its schema.
+func TestJSONIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/json.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
+		f := cmd.LocalFlags().Lookup("json")
+		if f == nil || !strings.Contains(f.Usage, "docs/json.md") {
+			return
+		}
+		seen++
+		_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+		schema := schemaOf(strings.ReplaceAll(path, " ", "-"))
+		if !strings.Contains(string(page), "\n## "+path) || !strings.Contains(string(page), "| `schema` | string | `"+schema+"` |") {
+			t.Errorf("docs/json.md has no section %q with the schema %s", path, schema)
+		}
+	})
+	if seen < 12 {
+		t.Errorf("%d commands have --json", seen)
 	}
 }

@@ -14,12 +14,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/capture/helper"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // A fakeCluster has one GPU, which is the oldest job's until that is deleted. What a capture leaves in it are the files of
@@ -586,6 +589,27 @@ func TestRanImage(t *testing.T) {
 	} {
 		if got := ranImage(tg, id); got != want {
 			t.Errorf("%q became %q, want %q", id, got, want)
+		}
+	}
+}
+
+// TestResultsAsJSON: what status and fetch print has the documented keys.
+func TestResultsAsJSON(t *testing.T) {
+	one := target.Target{Line: "0.33", ID: "a"}
+	p := process{Request: helper.Request{RunID: "17", Work: "work"}}
+	for command, result := range map[string]any{
+		"capture status": statusResult([]cluster.State{
+			{Name: "job", Labels: map[string]string{deploy.LabelRun: "17"}, Annotations: map[string]string{deploy.AnnotationTarget: "0.33/a"}, Phase: cluster.Ready, Since: time.Unix(1, 0), Pod: "pod", Node: "node", Reason: "why"},
+			{Name: "bare"},
+		}),
+		"capture fetch": p.fetchResult([]capture.Outcome{{Target: one}, {Target: one, Err: errors.New("gone"), Left: errors.New("job")}}),
+	} {
+		text, err := jsonout.Bytes(result)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := testenv.CheckJSON("../../../docs/json.md", command, text); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ import (
 
 // addJSONFlag adds the flag of the commands that print their result as JSON. The short help of a command that has one lists it.
 func addJSONFlag(flags *pflag.FlagSet, wanted *bool) {
-	flags.BoolVar(wanted, "json", false, "print the result as one JSON value instead of text; docs/json.md lists its keys")
+	flags.BoolVar(wanted, "json", false, "print the result as one JSON value instead of text; docs/json.md has its keys")
 	annotate(flags.Lookup("json"), noteGroup, "Output")
 	isShort := false
 	flags.VisitAll(func(f *pflag.Flag) { isShort = isShort || f.Annotations[noteCommon] != nil })

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	slashpath "path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -100,6 +101,11 @@ func (p *product) buildTarget(ctx context.Context, version string, t target, dir
 		{path: filepath.Join(p.root, "LICENSE"), mode: 0o644},
 		{path: filepath.Join(p.root, "README.md"), mode: 0o644},
 	}
+	manual, err := p.writeManual(version, work)
+	if err != nil {
+		return err
+	}
+	entries = append(entries, manual...)
 	build := []string{
 		"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version, "-o", work + string(filepath.Separator),
 	}
@@ -293,11 +299,14 @@ func addMissing(bom, other map[string]any, key, id string) {
 
 const archiveSuffix = ".tar.gz"
 
-// An entry is a file that goes into an archive under its own name, without its folder.
+// An entry is a file that goes into an archive under its own name, in a folder of the archive or in none.
 type entry struct {
-	path string
-	mode int64
+	path   string
+	mode   int64
+	folder string
 }
+
+func (e entry) name() string { return slashpath.Join(e.folder, filepath.Base(e.path)) }
 
 // pack writes a gzipped tar of the entries, which holds nothing that another machine would say otherwise: they are
 // sorted by name, belong to user and group 0, and are of 1970.
@@ -311,7 +320,7 @@ func pack(path string, entries []entry) (err error) {
 	zw := gzip.NewWriter(file)
 	tw := tar.NewWriter(zw)
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b entry) int {
-		return cmp.Compare(filepath.Base(a.path), filepath.Base(b.path))
+		return cmp.Compare(a.name(), b.name())
 	})
 	for _, e := range sorted {
 		if err := e.write(tw); err != nil {
@@ -332,7 +341,7 @@ func (e entry) write(tw *tar.Writer) error {
 		return err
 	}
 	err = tw.WriteHeader(&tar.Header{
-		Typeflag: tar.TypeReg, Name: filepath.Base(e.path), Size: info.Size(), Mode: e.mode,
+		Typeflag: tar.TypeReg, Name: e.name(), Size: info.Size(), Mode: e.mode,
 		ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR,
 	})
 	if err != nil {

@@ -27,6 +27,7 @@ func fixture(t *testing.T) string {
 		"cmd/vllm-vcr-dataset/main.go": "package main\n\nfunc main() {}\n",
 		"LICENSE":                      "free\n",
 		"README.md":                    "# small\n",
+		"docs/cli.md":                  "# vllm-vcr\n\nsmall\n\n## vllm-vcr say\n\nSay it.\n",
 		"CHANGELOG.md":                 "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-11-21\n\n- it is small\n\n## 1.2.2\n\n- it was large\n",
 		".gitignore":                   "/dist/\n",
 		"tools/go.mod":                 read(t, filepath.Join("..", "..", "..", "tools", "go.mod")),

@@ -141,6 +141,8 @@ type product struct {
 	name  string // of the binary, and of the folder in cmd
 	// helpers are further binaries, which the first calls: all are in an archive.
 	helpers []string
+	// manual is the page of commands that the manual pages are made of, a path in the repository; empty for none.
+	manual string
 	log     io.Writer
 }
 
@@ -155,7 +157,7 @@ func findProduct(ctx context.Context, log io.Writer) (*product, error) {
 		return nil, errors.New("no go.mod here or above: run this in the repository")
 	}
 	root := filepath.Dir(file)
-	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset"}, log: log}, nil
+	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset"}, manual: "docs/cli.md", log: log}, nil
 }
 
 // versionOr returns the version that was asked for, else the one that the repository holds.

@@ -70,7 +70,7 @@ func newConformCommand(env *environment) *cobra.Command {
 			"      --frontend-command './my-frontend {handshake} {http_port}'\n" +
 			"  vllm-vcr conform --line 0.33 --frontend ./vllm-rs\n" +
 			"  vllm-vcr conform --self-test",
-		Args: cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error { return cobra.NoArgs(cmd, opts.report.takeFile(args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
@@ -106,6 +106,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	opts.plan.addPrintFlags(flags)
 	grouped(flags, "Other actions")
 	opts.report.addFlags(flags)
+	addReportOnStdout(flags, &opts.report)
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
 	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-address", "frontend-command", "frontend-url", "frontend-handshake",
@@ -327,7 +328,7 @@ func runSelfTest(ctx context.Context, env *environment, opts conformOptions, mat
 		Log: env.log,
 	}
 	if opts.plan.list {
-		return listFaults(ctx, env, cfg)
+		return listFaults(ctx, env, cfg, opts.report.onStdout)
 	}
 	bar, above := openBar(env, "faults", nil)
 	cfg.Progress = func(r conformance.Result) {
@@ -361,20 +362,28 @@ func proveCoverage(ctx context.Context, store conformance.Store, result *conform
 
 // listFaults prints what the self-test would play: a case a line, and what is wrong
 // in it.
-func listFaults(ctx context.Context, env *environment, cfg selftest.Config) error {
+func listFaults(ctx context.Context, env *environment, cfg selftest.Config, asJSON bool) error {
 	entries, err := selftest.List(ctx, cfg)
 	if err != nil {
 		return selfTestError(ctx, err)
 	}
-	tw := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	result := casesResult(nil)
 	for _, e := range entries {
-		says := e.Says
-		if e.Case.Skip != "" {
-			says += " (skipped: " + e.Case.Skip + ")"
-		}
-		fmt.Fprintf(tw, "%s\t%s\n", e.Case.Name(), says)
+		c := caseResult(e.Case)
+		c.Fault = e.Says
+		result.Cases = append(result.Cases, c)
 	}
-	return tw.Flush()
+	return printResult(env, asJSON, result, func(w io.Writer) error {
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, e := range entries {
+			says := e.Says
+			if e.Case.Skip != "" {
+				says += " (skipped: " + e.Case.Skip + ")"
+			}
+			fmt.Fprintf(tw, "%s\t%s\n", e.Case.Name(), says)
+		}
+		return tw.Flush()
+	})
 }
 
 // selfTestError chooses the exit code of a self-test that could not begin: a golden

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -132,7 +133,7 @@ func (opts *planOptions) check(given *pflag.FlagSet) error {
 func printPlanned(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (err error) {
 	switch {
 	case opts.plan.list:
-		return conformance.List(env.stdout, cases)
+		return printResult(env, opts.report.onStdout, casesResult(cases), func(w io.Writer) error { return conformance.List(w, cases) })
 	case opts.plan.printPlan == planCases:
 		return printPlan(env, cases)
 	}

@@ -153,7 +153,6 @@ func TestOldNamesOfFlags(t *testing.T) {
 		{"capture describe", "body", "output", "body.md"},
 		{"capture load", "report", "report-json", "load.json"},
 		{"capture load", "arrivals", "arrival-trace", "run.jsonl"},
-		{"conform", "json", "report-json", "report.json"},
 		{"conform merge", "json", "report-json", "report.json"},
 		{"drift check", "json", "report-json", "report.json"},
 		{"drift adopt", "window", "max-stable", "3"},

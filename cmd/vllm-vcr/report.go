@@ -30,6 +30,7 @@ import (
 type reportOptions struct {
 	dir           string
 	formats       []string
+	onStdout      bool // as JSON in place of the text
 	json          string
 	deterministic bool
 	annotations   string
@@ -66,7 +67,6 @@ func (opts *reportOptions) addOutputFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&opts.limit, "annotation-limit", report.AnnotationLimit, "maximum number of annotations of each level (error, warning)")
 	addOutputFlag(flags, &opts.githubOutput)
 	grouped(flags, "Report")
-	renamed(flags, map[string]string{"json": "report-json"})
 }
 
 // check refuses, before anything runs, what could not be done at the end.
@@ -100,7 +100,12 @@ func (opts *reportOptions) openDir() (closeDir func()) {
 // the flags and the CI ask for. What cannot be written keeps neither the others from
 // it nor a failed run from its exit code.
 func finishReport(ctx context.Context, env *environment, d *report.Document, opts reportOptions) error {
-	said := report.Text(env.stdout, d, report.TextOptions{Colour: env.colours(env.stdout)})
+	var said error
+	if opts.onStdout {
+		said = report.JSON(env.stdout, d)
+	} else {
+		said = report.Text(env.stdout, d, report.TextOptions{Colour: env.colours(env.stdout)})
+	}
 	if err := errors.Join(said, writeReports(env, d, opts)); err != nil {
 		return exitError{cmp.Or(d.ExitCode, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
 	}

@@ -143,7 +143,7 @@ type product struct {
 	helpers []string
 	// manual is the page of commands that the manual pages are made of, a path in the repository; empty for none.
 	manual string
-	log     io.Writer
+	log    io.Writer
 }
 
 // findProduct returns the product whose repository the process runs in.

@@ -35,7 +35,7 @@ func TestBadEngine(t *testing.T) {
 		{"floods with outputs", mockEngine(t, "flood-outputs", replaying), "0.33", nil, 1, `^  E024 the engine said 20000 outputs beyond what was asked for, and goes on`},
 		{"floods with outputs of others", mockEngine(t, "flood-strays", replaying), "0.33", nil, 1, `^  F008 an output names request "stray-1", which was never sent`},
 		{"floods with bytes", mockEngine(t, "flood-bytes", replaying), "0.33", nil, 1, `^  R005 .*has 104857600 bytes .* the limit is 67108864`},
-		{"hangs before HELLO", mockEngine(t, "hangs-before-hello", replaying), "0.33", soon, 3, `^  R004 waiting for HELLO: no handshake within 2s; the last of the engine's output: \| waiting for a GPU`},
+		{"hangs before HELLO", mockEngine(t, "hangs-before-hello", replaying), "0.33", soon, 3, `^  R004 waiting for HELLO: no handshake within 2s; the last of the engine's output:\n      \| waiting for a GPU`},
 		{"hangs before READY", mockEngine(t, "hangs-before-ready", replaying), "0.33", soon, 3, `^  R004 waiting for the registration .*: no handshake within 2s`},
 		{"hangs in the middle", mockEngine(t, "hangs-midway", replaying), "0.33", soon, 3, `^  R006 no output for 3s; 1 open: request 0 \(line 2\) after 3 of 16 tokens`},
 		{"forks what stays", mockEngine(t, "forks", replaying), "0.33", nil, 0, `^PASS: `},

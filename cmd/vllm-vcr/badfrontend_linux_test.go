@@ -20,8 +20,8 @@ func TestBadFrontend(t *testing.T) {
 		code   int
 		stdout string
 	}{
-		{"never calls back", []string{"--frontend-command", command + "nothing {http_port} {handshake}"}, 1, `^  H001 the frontend did not answer HELLO .*it does not serve within 1s; GET /health: .*connection refused; the last of its output: `},
-		{"ends", []string{"--frontend-command", command + "ends {http_port} {handshake}"}, 1, `^  H001 the frontend did not answer HELLO .* ended: exit status 1; the last of its output: `},
+		{"never calls back", []string{"--frontend-command", command + "nothing {http_port} {handshake}"}, 1, `^  H001 the frontend did not answer HELLO .*it does not serve within 1s; GET /health: .*connection refused; the last of its output:$`},
+		{"ends", []string{"--frontend-command", command + "ends {http_port} {handshake}"}, 1, `^  H001 the frontend did not answer HELLO .* ended: exit status 1; the last of its output:$`},
 		{"serves HTTP, and never an engine", []string{"--run", "**/handshake", "--run", "**/requests", "--frontend-command", command + "http {http_port} {handshake}"}, 1, `^FAIL 0.33/frontend/handshake$`},
 		{"is not there", []string{"--frontend-command", "/no/such/frontend {http_port} {handshake}"}, 3, `^  R009 frontend: start frontend: .*/no/such/frontend: no such file or directory`},
 		{"is somewhere else", []string{"--frontend-url", strings.Replace(address, "tcp", "http", 1), "--frontend-handshake", address}, 1, `^  H001 .*it does not serve within 1s; .*it was started by somebody else, so its output is not known`},
@@ -45,8 +45,8 @@ func TestBadRealFrontend(t *testing.T) {
 		code         int
 		stdout       string
 	}{
-		{"ends", "echo no such model; exit 1", 3, `^  R009 .*: exit status 1; the last of its output: \| no such model$`},
-		{"never calls back", "echo loading; sleep 600 & wait", 3, `^  R009 .*\| loading$`},
+		{"ends", "echo no such model; exit 1", 3, `^  R009 .*: exit status 1; the last of its output:\n      \| no such model$`},
+		{"never calls back", "echo loading; sleep 600 & wait", 3, `^  R009 .*\n      \| loading$`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

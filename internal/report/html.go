@@ -80,11 +80,12 @@ func redCards(d *Document) page.Contents {
 		return nil
 	}
 	var cards page.Contents
-	for i, c := range red {
-		cards = append(cards, card(d, c, i < openCards), page.NL)
+	failed, also := together(red)
+	for i, c := range failed {
+		cards = append(cards, card(d, c, also[c], i < openCards), page.NL)
 	}
 	return page.Contents{page.NL, page.Lines(
-		page.El("h2", page.Text("Not as it should be "), page.El("small", page.Text(plural.Count(len(red), "case")))),
+		page.El("h2", page.Text("Failing cases "), page.El("small", page.Text(plural.Count(len(red), "case")))),
 		filterBox("red", "Filter by line, golden, check or code", "Filter the cases that failed"),
 		page.El("div", page.Attr("id", "red"), page.NL, cards))}
 }

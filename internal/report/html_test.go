@@ -92,7 +92,7 @@ func TestHTMLShowsDifference(t *testing.T) {
 		"message 12 · EngineCoreOutputs.outputs[0].prefill_stats.num_cached_tokens",
 		`<dd class="expected">16</dd>`, `<dd class="actual">nil</dd>`,
 		"<pre>vllm-vcr conform --manifest &#39;my manifest.toml&#39; --bucket s3://goldens/main --run 0.33/multiturn-s7/fidelity-index-1</pre>",
-		`<td class="fail">FAIL 1/2</td>`, `id="line-0.33"`,
+		`<td class="fail">1 of 2 failed, 1 error</td>`, `id="line-0.33"`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %s", want)

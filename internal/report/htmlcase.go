@@ -15,12 +15,12 @@ import (
 const htmlFailures = 5
 
 // card is a case that is not as it should be.
-func card(d *Document, c *Case, open bool) page.Content {
+func card(d *Document, c *Case, also []string, open bool) page.Content {
 	style := "card"
 	if !c.Gating {
 		style += " informs"
 	}
-	return page.El("details", page.Class(style), page.Attr("data-name", searched(c)), page.AttrWhen(open, page.Bare("open")), page.NL,
+	return page.El("details", page.Class(style), page.Attr("data-name", searched(c)+strings.Join(also, " ")), page.AttrWhen(open, page.Bare("open")), page.NL,
 		page.El("summary",
 			page.El("code", page.Text(c.Name)), page.Text(" "), page.El("span", page.Class("quiet"), page.Text(brief(d, c))),
 			page.El("span", page.Class("end"),
@@ -29,7 +29,7 @@ func card(d *Document, c *Case, open bool) page.Content {
 		page.El("div", page.Class("body"), page.NL,
 			findings(d, c), page.Lines(
 				moreFindings(c),
-				facts(fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", safetext.Line(c.Note)}),
+				facts(fact{"also in", strings.Join(also, ", ")}, fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", safetext.Line(c.Note)}),
 				page.When(c.Repeat != "", page.El("div", page.Class("command"),
 					page.El("pre", page.Text(c.Repeat)),
 					page.El("button", page.Attr("type", "button"), page.Bare("data-copy"), page.Text("Copy")))))))
@@ -64,7 +64,16 @@ func findings(d *Document, c *Case) page.Content {
 	}
 	return page.Each(c.Failures[:min(len(c.Failures), htmlFailures)], func(f conformance.Failure) page.Contents {
 		title := d.Findings[f.Code]
-		says := page.Contents{codeLink(f.Code, title, page.AttrWhen(title != "", page.Attr("title", title))), page.Text(safetext.Line(f.Message))}
+		says := page.Contents{codeLink(f.Code, title, page.AttrWhen(title != "", page.Attr("title", title)))}
+		sentence := f
+		sentence.Code = "" // it is a link
+		for _, p := range paragraphsOf(sentence) {
+			if p.output {
+				says = append(says, page.El("code", page.Class("output"), page.Text(p.text)))
+			} else {
+				says = append(says, page.Text(p.text))
+			}
+		}
 		return page.Lines(finding(says, where(f), difference(f)))
 	})
 }

@@ -36,9 +36,10 @@ func Markdown(w io.Writer, d *Document, limit int) error {
 	m.list("### Problems of the run\n\n", "problem", len(d.Problems), func(i int) string {
 		return "- ❌ " + code(says(d.Problems[i])) + "\n"
 	})
-	failed := redCases(d)
-	m.list(fmt.Sprintf("### %s not as it should be\n\n", plural.Count(len(failed), "case")), "case", len(failed), func(i int) string {
-		return failed[i].markdown(d)
+	red := redCases(d)
+	failed, also := together(red)
+	m.list(fmt.Sprintf("### Failing cases (%d)\n\n", len(red)), "case", len(failed), func(i int) string {
+		return failed[i].markdown(d, also[failed[i]])
 	})
 	expected := expectedCases(d)
 	m.list("### Known\n\n", "case", len(expected), func(i int) string {
@@ -183,7 +184,7 @@ func markdownCounts(c Counts) string {
 }
 
 // markdownCounts is what is wrong with a case, folded.
-func (c *Case) markdown(d *Document) string {
+func (c *Case) markdown(d *Document, also []string) string {
 	var b strings.Builder
 	first := string(c.Verdict)
 	if codes := c.codes(); len(codes) > 0 {
@@ -191,7 +192,9 @@ func (c *Case) markdown(d *Document) string {
 	}
 	fmt.Fprintf(&b, "<details><summary>%s <code>%s</code>%s %s</summary>\n\n", mark(c.Verdict), escape(c.Name), c.gate(), first)
 	fence(&b, "text", c.failureText())
-	for _, part := range []struct{ name, text string }{{"golden", c.Location}, {"registered", c.Entry}} {
+	for _, part := range []struct{ name, text string }{
+		{"also in", strings.Join(also, ", ")}, {"golden", c.Location}, {"registered", c.Entry},
+	} {
 		if part.text != "" {
 			fmt.Fprintf(&b, "%s: %s<br>\n", part.name, code(safetext.Line(part.text)))
 		}
@@ -216,7 +219,7 @@ func (c *Case) failureText() string {
 			fmt.Fprintf(&b, "… and %d more\n", len(c.Failures)-i)
 			break
 		}
-		fmt.Fprintln(&b, says(f))
+		writeFailure(&b, f, "")
 		if i == 0 && f.Path != "" {
 			fmt.Fprintf(&b, "  at        %s\n", safetext.Line(f.Path))
 		}

@@ -93,7 +93,7 @@ func TestTextEndsWithVerdict(t *testing.T) {
 func TestColour(t *testing.T) {
 	d := New(allSortsOfWrong(), someRun())
 	coloured := string(render(t, func(w io.Writer, d *Document) error { return Text(w, d, TextOptions{Colour: true}) }, d))
-	for _, want := range []string{"\x1b[31mFAIL 1/2\x1b[0m", "\x1b[32mpass\x1b[0m", "\x1b[2mskip\x1b[0m", "\x1b[1mFIDELITY\x1b[0m", "\x1b[31mFAIL 0.33/"} {
+	for _, want := range []string{"\x1b[31m1 of 2 failed, 1 error\x1b[0m", "\x1b[32mpass\x1b[0m", "\x1b[2mskip\x1b[0m", "\x1b[1mFIDELITY\x1b[0m", "\x1b[31mFAIL 0.33/"} {
 		if !strings.Contains(coloured, want) {
 			t.Errorf("no %q in\n%s", want, coloured)
 		}

@@ -163,8 +163,11 @@ func fingerprint(name string, code conformance.Code) map[string]string {
 	return sarif.Fingerprint("vllmVcrCase/v1", name, string(code))
 }
 
+// upstream is where the files of the binary can be read.
+const upstream = "https://github.com/vllm-vcr/conformance/blob/main/"
+
 // sarifPlace is where a case is written down. Readers of SARIF refuse a result
-// without a place, so a file of the binary is named as it is in this project.
+// without a place. A file of the binary is none of the repository that is checked, so it is named where it is published.
 func (c *Case) sarifPlace() sarif.Location {
 	if c.File != "" {
 		return sarif.At(c.File, c.FileLine)
@@ -172,6 +175,9 @@ func (c *Case) sarifPlace() sarif.Location {
 	file, line := splitPlace(strings.TrimPrefix(c.Entry, embedded))
 	if file == "" || strings.HasPrefix(file, "/") {
 		return sarif.At("compat.toml", 1)
+	}
+	if strings.HasPrefix(c.Entry, embedded) {
+		return sarif.Location{Physical: &sarif.Physical{Artifact: sarif.Artifact{URI: upstream + sarif.PathURI(file)}, Region: &sarif.Region{StartLine: max(line, 1)}}}
 	}
 	return sarif.At(file, line)
 }

@@ -107,7 +107,7 @@ func totalOf(c Counts) int {
 	return n
 }
 
-// cellOf sums up the cases of one column: "pass", "pass 4/4", "FAIL 1/4".
+// cellOf sums up the cases of one column: "pass", "pass 4/4", "FAIL", "1 of 4 failed, 2 errors".
 func cellOf(c Counts) string {
 	total, worst := totalOf(c), worstOf(c)
 	if total == 0 {
@@ -120,5 +120,19 @@ func cellOf(c Counts) string {
 	if total == 1 {
 		return word
 	}
-	return fmt.Sprintf("%s %d/%d", word, c[worst], total)
+	if !worst.Red() {
+		return fmt.Sprintf("%s %d/%d", word, c[worst], total)
+	}
+	var parts []string
+	for _, v := range severity {
+		if n := c[v]; n > 0 && v.Red() {
+			parts = append(parts, counted(n, v))
+		}
+	}
+	if worst == conformance.Error {
+		parts[0] += fmt.Sprintf(" of %d", total)
+	} else {
+		parts[0] = strings.Replace(parts[0], " ", fmt.Sprintf(" of %d ", total), 1)
+	}
+	return strings.Join(parts, ", ")
 }

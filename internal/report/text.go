@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
@@ -33,10 +34,15 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 		}
 		textTable(&b, p, t)
 	}
+	var red []*Case
 	for i := range d.Cases {
 		if c := &d.Cases[i]; c.Verdict.Red() {
-			p.failures(&b, c)
+			red = append(red, c)
 		}
+	}
+	red, also := together(red)
+	for _, c := range red {
+		p.failures(&b, c, also[c])
 	}
 	p.expected(&b, d)
 	p.problems(&b, d)
@@ -97,7 +103,7 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 }
 
 // failures writes a block about a case that is not as it should be.
-func (p painter) failures(b *bytes.Buffer, c *Case) {
+func (p painter) failures(b *bytes.Buffer, c *Case, also []string) {
 	head := strings.ToUpper(string(c.Verdict)) + " " + safetext.Line(c.Name)
 	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), c.gate())
 	for i, f := range c.Failures {
@@ -105,7 +111,7 @@ func (p painter) failures(b *bytes.Buffer, c *Case) {
 			fmt.Fprintf(b, "  … and %d more; --report-json FILE lists them all\n", len(c.Failures)-i)
 			break
 		}
-		fmt.Fprintf(b, "  %s\n", says(f))
+		writeFailure(b, f, "  ")
 	}
 	if stale := c.stale(); stale != "" {
 		fmt.Fprintf(b, "  %s\n", stale)
@@ -115,7 +121,7 @@ func (p painter) failures(b *bytes.Buffer, c *Case) {
 		explain = "vllm-vcr conform --explain " + string(c.Failures[0].Code)
 	}
 	for _, place := range []struct{ name, at string }{
-		{"explain", explain}, {"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
+		{"also in", strings.Join(also, ", ")}, {"explain", explain}, {"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
 	} {
 		if place.at != "" {
 			fmt.Fprintf(b, "  %s: %s\n", place.name, safetext.Line(place.at))
@@ -162,6 +168,9 @@ func (p painter) paint(v conformance.Verdict, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
+// redCell is a cell that counts what is not as it should be, see cellOf.
+var redCell = lazyregexp.New(`^\d+ (of \d+ (failed|passed unexpectedly)|errors? of \d+)`)
+
 // cell colours the verdict of a cell, and the heading.
 func (p painter) cell(row, _ int, text string) string {
 	if !p {
@@ -169,6 +178,9 @@ func (p painter) cell(row, _ int, text string) string {
 	}
 	if row == 0 {
 		return "\x1b[1m" + text + "\x1b[0m"
+	}
+	if redCell().MatchString(text) {
+		return p.paint(conformance.Fail, text)
 	}
 	word, _, _ := strings.Cut(text, " ")
 	for _, v := range conformance.Verdicts() {

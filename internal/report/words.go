@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -88,4 +89,67 @@ func (e *Expectation) says() string {
 		text += " (" + strings.Join(more, ", ") + ")"
 	}
 	return safetext.Line(text)
+}
+
+// paragraph is a part of a failure's message: a sentence, or lines that the subject wrote.
+type paragraph struct {
+	text   string
+	output bool // its lines begin with "| "
+}
+
+// paragraphsOf takes a message apart: what a subject wrote stands in it line by line behind "| ".
+func paragraphsOf(f conformance.Failure) []paragraph {
+	var all []paragraph
+	for line := range strings.SplitSeq(f.Message, "\n") {
+		output := len(all) > 0 && strings.HasPrefix(line, "| ")
+		line = safetext.Line(line)
+		switch last := len(all) - 1; {
+		case last < 0 || all[last].output != output:
+			all = append(all, paragraph{line, output})
+		case output:
+			all[last].text += "\n" + line
+		default:
+			all[last].text += " " + line
+		}
+	}
+	if f.Code != "" {
+		all[0].text = string(f.Code) + " " + all[0].text
+	}
+	return all
+}
+
+// writeFailure writes a failure, and what the subject wrote as an indented block.
+func writeFailure(w io.Writer, f conformance.Failure, indent string) {
+	for i, p := range paragraphsOf(f) {
+		in := indent
+		switch {
+		case p.output:
+			in += "    "
+		case i > 0:
+			in += "  "
+		}
+		for line := range strings.SplitSeq(p.text, "\n") {
+			fmt.Fprintf(w, "%s%s\n", in, safetext.Line(line))
+		}
+	}
+}
+
+// together returns the cases without those that failed as an earlier case of the same golden and assertion did, whose names are
+// in also: index and prefix, one request at a time and several, mostly fail for the same reason.
+func together(cases []*Case) (first []*Case, also map[*Case][]string) {
+	also = map[*Case][]string{}
+	known := map[string]*Case{}
+	for _, c := range cases {
+		key := fmt.Sprintf("%s %s %s %s %s %v", c.Line, c.Suite, c.Golden, c.Assertion, c.Verdict, c.Gating)
+		for _, f := range c.Failures {
+			key += "\n" + string(f.Code) + " " + port().ReplaceAllString(f.Message, "$1:*")
+		}
+		if one := known[key]; one != nil && len(c.Failures) > 0 {
+			also[one] = append(also[one], c.Name)
+			continue
+		}
+		known[key] = c
+		first = append(first, c)
+	}
+	return first, also
 }

@@ -36,3 +36,39 @@ func TestJSONIsNoCommand(t *testing.T) {
 		t.Errorf("%q was said, %q is read", said, got)
 	}
 }
+
+// TestOutputIsABlock: what a subject wrote stands below the sentence, line by line, and controls nothing.
+func TestOutputIsABlock(t *testing.T) {
+	f := check.Failed("R005", "engine: it ended; the last of its output:\n| \x1b[31mloading\x1b[0m\x1b(B\n| ::error::boo\n1 open: request 4")
+	var b strings.Builder
+	writeFailure(&b, f, "  ")
+	want := "  R005 engine: it ended; the last of its output:\n      | loading\n      | ::error::boo\n    1 open: request 4\n"
+	if b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
+// TestTogether: cases of a golden that fail alike are shown once, whatever port they had.
+func TestTogether(t *testing.T) {
+	failing := func(golden, check, message string) *Case {
+		return &Case{
+			Name: "0.33/" + golden + "/" + check, Line: "0.33", Golden: golden, Assertion: conformance.Fidelity, Verdict: conformance.Fail,
+			Failures: []conformance.Failure{{Code: "F001", Message: message}},
+		}
+	}
+	a, b := failing("a", "index-1", "at tcp://127.0.0.1:1001"), failing("a", "index-16", "at tcp://127.0.0.1:1002")
+	c, d := failing("a", "prefix-1", "at another"), failing("b", "index-1", "at tcp://127.0.0.1:1001")
+	first, also := together([]*Case{a, b, c, d})
+	if len(first) != 3 || first[0] != a || first[1] != c || first[2] != d || len(also) != 1 || len(also[a]) != 1 || also[a][0] != b.Name {
+		t.Errorf("%d cases, also %v", len(first), also)
+	}
+}
+
+// TestPlaceOfEmbedded: SARIF names a file of the binary where it is published, and not as if the repository had it.
+func TestPlaceOfEmbedded(t *testing.T) {
+	c := &Case{Entry: embedded + "conformance/manifest.toml:14"}
+	at := c.sarifPlace().Physical
+	if at.Artifact.URI != upstream+"conformance/manifest.toml" || at.Artifact.BaseID != "" || at.Region.StartLine != 14 {
+		t.Errorf("%+v", at)
+	}
+}

@@ -68,7 +68,7 @@ func printable(text string) string {
 
 var (
 	// terminalSequence is a control sequence (colours, cursor), or an operating system command (title, links) with its end.
-	terminalSequence = lazyregexp.New("(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)")
+	terminalSequence = lazyregexp.New("(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]|\x1b[()*+#%][0-9A-Za-z]|\x1b[0-9=>A-OQ-WYZc]|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)")
 	ciCommand        = lazyregexp.New(`##(\w*\[)`)
 )
 

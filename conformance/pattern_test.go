@@ -196,6 +196,7 @@ func TestRunAndSkip(t *testing.T) {
 			want: []string{"0.32/a/fidelity-index-3", "0.32/a/fidelity-prefix-3"},
 		},
 		{name: "a typo", sel: Selection{Run: []string{"0.33/**", "0.33/b/shcema"}}, err: `run: pattern "0.33/b/shcema" matches no case: did you mean "0.33/b/schema"?`},
+		{name: "a golden", sel: Selection{Run: []string{"0.33/b"}}, err: `run: pattern "0.33/b" matches no case: did you mean "0.33/b/**"?`},
 		{name: "a wildcard that matches nothing", sel: Selection{Skip: []string{"0.34/**"}}, err: `skip: pattern "0.34/**" matches no case`},
 		{name: "malformed", sel: Selection{Skip: []string{"a//b"}}, err: `skip: pattern "a//b": component 2 is empty`},
 		{name: "a request", sel: Selection{Run: []string{"**/replay-3"}}, err: `run: pattern "**/replay-3" names a request: a case runs as a whole`},

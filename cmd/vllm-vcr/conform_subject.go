@@ -15,6 +15,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -332,7 +333,11 @@ func choose[T ~string](flag string, words []string, known ...T) ([]T, error) {
 
 func chooseOne[T ~string](flag string, word T, known ...T) (T, error) {
 	if !slices.Contains(known, word) {
-		return "", fmt.Errorf("%s %q: want one of %v", flag, word, known)
+		var words []string
+		for _, k := range known {
+			words = append(words, string(k))
+		}
+		return "", fmt.Errorf("%s %q%s", flag, word, tomlfile.DidYouMean(string(word), words, "want one of "+strings.Join(words, ", ")))
 	}
 	return word, nil
 }

@@ -129,7 +129,11 @@ func NearestCase(text string, all []check.Case) string {
 	}
 	var names []string
 	for _, c := range all {
-		if name := c.Name(); name != text {
+		name := c.Name()
+		if strings.HasPrefix(name, text+"/") {
+			return fmt.Sprintf(": did you mean %q?", text+"/**")
+		}
+		if name != text {
 			names = append(names, name)
 		}
 	}

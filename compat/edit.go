@@ -66,7 +66,7 @@ func Rewrite(name string, data []byte, wanted []Line) ([]byte, error) {
 		}
 	}
 	if !slices.EqualFunc(m.Lines, wanted, sameEntry) {
-		return nil, fmt.Errorf("%s: the change would not give the lines that were wanted: edit the file by hand", name)
+		return nil, fmt.Errorf("%s: the edit would not result in the intended lines: edit the file by hand", name)
 	}
 	return e.Bytes(), nil
 }

@@ -135,7 +135,7 @@ func TestRewrite(t *testing.T) {
 		},
 		{
 			"in another order", commented, func(l []Line) []Line { return []Line{l[0], l[2], l[1]} },
-			"error: compat.toml: the change would not give the lines that were wanted: edit the file by hand",
+			"error: compat.toml: the edit would not result in the intended lines: edit the file by hand",
 		},
 		{
 			"a revision that is none", commented, on("0.33", func(l *Line) { l.ProtocolRev = "main" }),

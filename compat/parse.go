@@ -159,7 +159,7 @@ func (e *entry) checkTracker() {
 	}
 	v, err := ParseVersion(e.Tag)
 	if err != nil || !v.IsCandidate() {
-		e.fail(codeRCTag, "tag", fmt.Sprintf("the tag of rc is %q, which is no release candidate", e.Tag), "write a tag such as v0.34.0rc1")
+		e.fail(codeRCTag, "tag", fmt.Sprintf("the tag of rc is %q, which is not a release candidate", e.Tag), "write a tag such as v0.34.0rc1")
 		return
 	}
 	e.version = v

@@ -18,7 +18,7 @@ func TestParseTags(t *testing.T) {
 		{name: "the commit comes first", dump: row("b", "refs/tags/v0.33.0^{}") + row("a", "refs/tags/v0.33.0"), want: "0.33.0=b"},
 		{name: "the commit alone", dump: row("b", "refs/tags/v0.33.0^{}"), want: "0.33.0=b"},
 		{name: "corrected build", dump: row("a", "refs/tags/v0.25.1.post1"), want: "0.25.1.post1=a"},
-		{name: "what is no release", dump: row("a", "HEAD") + row("b", "refs/heads/v0.34.0") + row("c", "refs/tags/nightly") + row("d", "refs/tags/v0.34.0.dev1") + row("e", "refs/tags/v0.33.0"), want: "0.33.0=e"},
+		{name: "what is not a release", dump: row("a", "HEAD") + row("b", "refs/heads/v0.34.0") + row("c", "refs/tags/nightly") + row("d", "refs/tags/v0.34.0.dev1") + row("e", "refs/tags/v0.33.0"), want: "0.33.0=e"},
 		{name: "no name that a line could write", dump: row("a", "refs/tags/0.34.0") + row("b", "refs/tags/v0.034.0") + row("c", "refs/tags/v0.33.0"), want: "0.33.0=c"},
 		{name: "Windows line ends", dump: strings.ReplaceAll(row("a", "refs/tags/v0.33.0"), "\n", "\r\n"), want: "0.33.0=a"},
 		{name: "twice the same", dump: row("a", "refs/tags/v0.33.0") + row("a", "refs/tags/v0.33.0"), want: "0.33.0=a"},

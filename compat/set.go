@@ -41,7 +41,7 @@ func (m *Matrix) Set(c Change) ([]Line, error) {
 	case c.Remove:
 		return slices.Delete(lines, at, at+1), nil
 	case c.isEmpty():
-		return nil, fmt.Errorf("nothing of line %s is to be changed", c.Line)
+		return nil, fmt.Errorf("the change of line %s is empty", c.Line)
 	case at < 0 && !c.Add:
 		return nil, m.noLine(c.Line)
 	case at < 0:

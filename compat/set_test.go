@@ -65,7 +65,7 @@ func TestSet(t *testing.T) {
 		{name: "a line goes", change: Change{Line: "0.32", Remove: true}, want: "0.32: removed, it stood for v0.32.0\n"},
 		{name: "a line that is not there goes", change: Change{Line: "0.31", Remove: true}},
 		{name: "no name", change: Change{Default: true}, want: "error: the change names no line"},
-		{name: "no change", change: Change{Line: "0.33"}, want: "error: nothing of line 0.33 is to be changed"},
+		{name: "no change", change: Change{Line: "0.33"}, want: "error: the change of line 0.33 is empty"},
 		{name: "removed and changed", change: Change{Line: "0.33", Remove: true, Default: true}, want: "error: line 0.33 cannot be removed and changed at once"},
 		{name: "unknown", change: Change{Line: "0.34", Default: true}, want: "error: compat.toml has no line \"0.34\": it has nightly, rc, 0.33, 0.32"},
 		{name: "new without a tag", change: Change{Line: "0.34", Rev: ptr("aaaaaaaaa"), Add: true}, want: "error: line 0.34 is new, so it needs a tag"},

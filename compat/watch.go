@@ -50,7 +50,7 @@ type watch struct {
 	releases []Release
 }
 
-var errNoReleases = errors.New("the list has no release of vLLM, so that nothing can be said: is it the right one?")
+var errNoReleases = errors.New("the list has no release of vLLM: check that it is the right list")
 
 // WatchStable decides what the releases make of the stable lines of a window, which
 // has no errors. A line moves to its newest release, and away from one that was

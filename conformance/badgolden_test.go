@@ -21,7 +21,7 @@ func TestBadGolden(t *testing.T) {
 	file := usual.BucketPath
 	// counted is what is said when the manifest has another number than the golden.
 	counted := func(n int, what string, registered int) string {
-		return fmt.Sprintf("%s: %d %s, the manifest has %s = %d", file, n, what, what, registered)
+		return fmt.Sprintf("%s: the golden has %d %s, but the manifest has %s = %d", file, n, what, what, registered)
 	}
 	firstRecord := usual.read(t).Records[0].OutputTokens // on line 2
 	tokensOf := func(n int) string { return fmt.Sprintf(`"output_tokens":%d,`, n) }
@@ -290,13 +290,13 @@ func TestBadReadyResponse(t *testing.T) {
 			"key that the player does not send", manifest.Fidelity, func(t *testing.T, s string) *string {
 				return text(withKey(t, s, "new_in_this_build", pack.AppendInt(nil, 1)))
 			},
-			failing("schema", file, "ready response: new_in_this_build is missing, the captured engine sent int"),
+			failing("schema", file, "ready response: new_in_this_build is missing, but the captured engine sent it (int)"),
 		},
 		{
 			"kind that the player does not send", manifest.Fidelity, func(t *testing.T, s string) *string {
 				return text(withKey(t, withoutKey(t, s, "kv_cache_size_tokens"), "kv_cache_size_tokens", pack.AppendString(nil, "1M")))
 			},
-			failing("schema", file, "ready response: kv_cache_size_tokens is int, the captured engine sent str"),
+			failing("schema", file, "ready response: kv_cache_size_tokens is int, but the captured engine sent str"),
 		},
 		{
 			"kind that the player cannot read", manifest.Fidelity, func(t *testing.T, s string) *string {

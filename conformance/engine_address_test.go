@@ -195,7 +195,7 @@ func TestCheckAddress(t *testing.T) {
 		{"two goldens", address, second, "the selection has 2 goldens of role fidelity: select that one"},
 		{"no golden to replay", address, schemaOnly, "the selection has 0 goldens of role fidelity"},
 		{"by prompt", address, g.plan(t, Selection{}), "0.33/multiturn-s7/fidelity-prefix-1 cannot be asked of it"},
-		{"through a frontend", address, real, "has a frontend of its own"},
+		{"through a frontend", address, real, "starts a frontend of its own"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

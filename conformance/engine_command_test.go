@@ -133,7 +133,7 @@ func TestFaultyProcess(t *testing.T) {
 		{"other-layout", patient(), Fail, ExitFail, check.CodeUndecodable, []string{"the engine's message does not decode: ", "EngineCoreOutput has 20 fields, line 0.33 knows 19"}},
 		{"ready-first", patient(), Error, ExitFail, check.CodeHandshake, []string{`waiting for HELLO: handshake: "READY" out of turn`}},
 		{"flood-strays", patient(), Fail, ExitFail, check.CodeStray, []string{`an output names request "stray-1", which was never sent`}},
-		{"flood-outputs", patient(), Error, ExitFail, check.CodeEngineFlood, []string{"the engine said 20000 outputs beyond what was asked for, and goes on"}},
+		{"flood-outputs", patient(), Error, ExitFail, check.CodeEngineFlood, []string{"the engine sent 20000 outputs more than were requested, and continues"}},
 		{"flood-bytes", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"the engine disconnected", "the limit is 67108864"}},
 		{"ignores-sigterm", patient(), Pass, ExitOK, "", nil},
 		{"forks", patient(), Pass, ExitOK, "", nil},
@@ -216,7 +216,7 @@ func TestSessionInOwnTime(t *testing.T) {
 	}{
 		{"", "", "not judged: 2 utility calls, which the engine answered by a failure"},
 		{"no-stop-reason", replay.CodeWireValue, "request 20 (line 313): stop_reason is nil, but the real engine said 304"},
-		{"no-logprobs", invariant.CodeLogprobs, "request replay-2 asks for them"},
+		{"no-logprobs", invariant.CodeLogprobs, "request replay-2 asks for log-probabilities"},
 		{"logprobs-of-others", invariant.CodeLogprobs, "new_logprobs"},
 		{"none-for-bool", replay.CodeWireValue, "(reset_prefix_cache) is answered by nil, but the real engine said true"},
 		{"other-layout", check.CodeUndecodable, "EngineCoreOutput"},

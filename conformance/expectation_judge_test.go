@@ -160,7 +160,7 @@ func TestJudgeByExpectations(t *testing.T) {
 func TestStaleSaysWhere(t *testing.T) {
 	all, _ := EveryCase(smallWindow, smallRegistry, Selection{})
 	r := reportOf(&expect.Expectations{List: listed(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
-	const want = `passes, but e.toml:1 expects it to fail: remove the expectation of "0.33/b/fidelity-index-1", or narrow it (a race; #1)`
+	const want = `the case passes, but e.toml:1 expects it to fail: remove the expectation of "0.33/b/fidelity-index-1", or narrow its pattern (a race; #1)`
 	if got := saidBy(r.Results[0]); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

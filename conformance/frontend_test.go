@@ -297,7 +297,7 @@ func TestFrontendUnderTestCheck(t *testing.T) {
 		{"unknown placeholder", FrontendUnderTest{Command: sound + " {port}"}, one, "unknown placeholder {port}: want one of {handshake}"},
 		{"unknown placeholder in the URL", FrontendUnderTest{Command: sound, URL: "http://{host}"}, one, "unknown placeholder {host}"},
 		{"no handshake", FrontendUnderTest{Command: "front {http_port}"}, one, "neither {handshake} nor {handshake_port}"},
-		{"no HTTP side", FrontendUnderTest{Command: "front {handshake}"}, one, "where is its HTTP side?"},
+		{"no HTTP side", FrontendUnderTest{Command: "front {handshake}"}, one, "its HTTP side is unknown"},
 		{"no model", FrontendUnderTest{Command: sound + " {model}"}, one, "{model} needs a model"},
 		{"two handshakes", FrontendUnderTest{Command: sound, Handshake: "tcp://127.0.0.1:1"}, one, "of a frontend that is running"},
 		{"running", FrontendUnderTest{URL: "http://127.0.0.1:1", Handshake: "tcp://127.0.0.1:2"}, one, ""},

@@ -200,8 +200,8 @@ func TestRunAndSkip(t *testing.T) {
 		{name: "a wildcard that matches nothing", sel: Selection{Skip: []string{"0.34/**"}}, err: `skip: pattern "0.34/**" matches no case`},
 		{name: "malformed", sel: Selection{Skip: []string{"a//b"}}, err: `skip: pattern "a//b": component 2 is empty`},
 		{name: "a request", sel: Selection{Run: []string{"**/replay-3"}}, err: `run: pattern "**/replay-3" names a request: a case runs as a whole`},
-		{name: "everything skipped", sel: Selection{Skip: []string{"**"}}, err: `nothing is left to run: of the 21 selected cases, run [] and skip ["**"] leave none`},
-		{name: "nothing of the selection", sel: Selection{Lines: []string{"0.32"}, Run: []string{"0.33/**"}}, err: `nothing is left to run: of the 8 selected cases, run ["0.33/**"] and skip [] leave none`},
+		{name: "everything skipped", sel: Selection{Skip: []string{"**"}}, err: `no case is left to run: of the 21 selected cases, run [] and skip ["**"] leave none`},
+		{name: "nothing of the selection", sel: Selection{Lines: []string{"0.32"}, Run: []string{"0.33/**"}}, err: `no case is left to run: of the 8 selected cases, run ["0.33/**"] and skip [] leave none`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -185,7 +185,7 @@ func (s Selection) filter(cases []Case, every func() []Case) ([]Case, error) {
 		return len(run) > 0 && !expect.MatchAny(run, c) || expect.MatchAny(skip, c)
 	})
 	if len(left) == 0 {
-		return nil, fmt.Errorf("nothing is left to run: of the %d selected cases, run %q and skip %q leave none", len(cases), s.Run, s.Skip)
+		return nil, fmt.Errorf("no case is left to run: of the %d selected cases, run %q and skip %q leave none", len(cases), s.Run, s.Skip)
 	}
 	return left, nil
 }

@@ -97,22 +97,22 @@ func TestCompareShapes(t *testing.T) {
 		{name: "equal"},
 		{
 			name: "missing", got: map[string]pack.Kind{"block_size": pack.Invalid},
-			fails: []string{"block_size is missing, the captured engine sent int"},
+			fails: []string{"block_size is missing, but the captured engine sent it (int)"},
 		},
 		{
 			name: "kind", got: map[string]pack.Kind{"block_size": pack.String},
-			fails: []string{"block_size is str, the captured engine sent int"},
+			fails: []string{"block_size is str, but the captured engine sent int"},
 		},
 		{name: "int for float", want: map[string]pack.Kind{"block_size": pack.Float}},
 		{
 			name: "float for int", got: map[string]pack.Kind{"block_size": pack.Float},
-			fails: []string{"block_size is float, the captured engine sent int"},
+			fails: []string{"block_size is float, but the captured engine sent int"},
 		},
 		{name: "nil for what may be", got: map[string]pack.Kind{"dp_stats_address": pack.Nil}},
 		{name: "something for nil", want: map[string]pack.Kind{"dp_stats_address": pack.Nil}},
 		{
 			name: "nil for what may not be", got: map[string]pack.Kind{"max_model_len": pack.Nil},
-			fails: []string{"max_model_len is nil, the captured engine sent int"},
+			fails: []string{"max_model_len is nil, but the captured engine sent int"},
 		},
 		{
 			name: "required, of which the captured engine knew nothing either",
@@ -124,7 +124,7 @@ func TestCompareShapes(t *testing.T) {
 			want: map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.String},
 			got:  map[string]pack.Kind{"kv_events_config": pack.Map},
 			fails: []string{
-				"kv_events_config.topic is missing, the captured engine sent str",
+				"kv_events_config.topic is missing, but the captured engine sent it (str)",
 			},
 		},
 		{
@@ -137,7 +137,7 @@ func TestCompareShapes(t *testing.T) {
 			want: map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.String},
 			got:  map[string]pack.Kind{"kv_events_config": pack.Map, "kv_events_config.topic": pack.Nil},
 			fails: []string{
-				"kv_events_config.topic is nil, the captured engine sent str",
+				"kv_events_config.topic is nil, but the captured engine sent str",
 			},
 		},
 		{

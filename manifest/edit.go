@@ -120,7 +120,7 @@ func (e *Editor) verify(wanted []Golden) error {
 		return fmt.Errorf("the change would break a rule: %w", err)
 	}
 	if !reflect.DeepEqual(byName(m.Goldens), byName(wanted)) || len(m.Goldens) != len(wanted) {
-		return fmt.Errorf("%s: the change would not give the goldens that were wanted: edit the file by hand", e.name)
+		return fmt.Errorf("%s: the edit would not result in the intended goldens: edit the file by hand", e.name)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (p *Player) handleWave(e *event) {
 	case e.broken != nil:
 		p.opt.Log.Error("message of the coordinator not understood", "error", e.broken)
 	case e.kind == coordinatorGone:
-		p.opt.Log.Warn("the data-parallel coordinator is gone: requests are served all the same", "error", e.gone)
+		p.opt.Log.Warn("the data-parallel coordinator has disconnected; requests are still served", "error", e.gone)
 		c.out.close()
 	case e.kind == waveJoined:
 		c.out.put(p.codec.StartWave(p.opt.EngineIndex, e.wave, seconds(p.opt.Clock.Now())))

@@ -175,7 +175,7 @@ func TestAGroupThatDoesNotComeTogether(t *testing.T) {
 		want   string
 		late   bool // known at the end of the timeout only
 	}{
-		{"no READY", nil, "no READY, which comes when all engines of the group are there", true},
+		{"no READY", nil, "no READY, which it sends when all engines of the group have connected", true},
 		{"something else", []byte("STEADY"), "instead of READY", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

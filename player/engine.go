@@ -265,10 +265,10 @@ func (e *engine) fits(r *protocol.Request) error {
 		return fmt.Errorf("the prompt has %d tokens, and max_model_len is %d", n, e.ready.MaxModelLen)
 	}
 	if n == e.ready.MaxModelLen && r.HasSampling {
-		return fmt.Errorf("the prompt has %d tokens, and max_model_len = %d leaves no room for an answer", n, e.ready.MaxModelLen)
+		return fmt.Errorf("the prompt has %d tokens, and max_model_len = %d leaves no space for an answer", n, e.ready.MaxModelLen)
 	}
 	if !e.pool.Fits(n) {
-		return fmt.Errorf("the prompt has %d tokens, the KV cache has room for %d",
+		return fmt.Errorf("the prompt has %d tokens, and the KV cache has space for %d",
 			n, (e.ready.NumGPUBlocks-1)*e.ready.BlockSize)
 	}
 	return nil

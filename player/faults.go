@@ -102,7 +102,7 @@ func parseFault(text string) (f Fault, err error) {
 	f.Probability = 1
 	text, pattern, has := strings.Cut(text, "~")
 	if _, err := path.Match(pattern, ""); err != nil || has && pattern == "" {
-		return f, fmt.Errorf("pattern %q is none that request ids can match", pattern)
+		return f, fmt.Errorf("pattern %q cannot match any request id", pattern)
 	}
 	f.Requests = pattern
 	text, share, has := strings.Cut(text, "@")
@@ -214,7 +214,7 @@ func (e *engine) faultsFor(r *protocol.Request) (*requestFaults, error) {
 		return nil, err
 	}
 	if raw != nil && !e.opt.RequestFaults {
-		return nil, fmt.Errorf("%s: this player takes no faults from requests: start it with --allow-request-faults", faultArg)
+		return nil, fmt.Errorf("%s: requests may not ask for faults: start the player with --allow-request-faults", faultArg)
 	}
 	if raw != nil {
 		cur := pack.NewCursor(raw)

@@ -20,7 +20,7 @@ type Group struct {
 // see [Ranks]. A source in the options must be safe for concurrent use.
 func NewGroup(options []Options) (*Group, error) {
 	if len(options) == 0 {
-		return nil, errors.New("a group of no engines")
+		return nil, errors.New("a group needs at least one engine")
 	}
 	g := &Group{up: make(chan struct{})}
 	taken := map[int]bool{}
@@ -74,7 +74,7 @@ func Ranks(opt Options, count int) ([]Options, error) {
 		opt.DataParallelSize = opt.EngineIndex + count
 	}
 	if opt.DataParallelSize > 0 && opt.EngineIndex+count > opt.DataParallelSize {
-		return nil, fmt.Errorf("engines %d to %d in a group of %d", opt.EngineIndex, opt.EngineIndex+count-1, opt.DataParallelSize)
+		return nil, fmt.Errorf("engines %d to %d do not fit into a group of %d engines", opt.EngineIndex, opt.EngineIndex+count-1, opt.DataParallelSize)
 	}
 	all := slices.Repeat([]Options{opt}, count)
 	for i := range all {

@@ -36,7 +36,7 @@ func TestRegisteredLoRAs(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Options{LoRA: LoRAOptions{MaxLoRAs: 3, MaxCPULoRAs: 2}}); err == nil || !strings.Contains(err.Error(), "2 adapters can be loaded, and 3 run at once") {
+	if _, err := New(Options{LoRA: LoRAOptions{MaxLoRAs: 3, MaxCPULoRAs: 2}}); err == nil || !strings.Contains(err.Error(), "max_cpu_loras is 2 and max_loras is 3") {
 		t.Errorf("less loaded than run: %v", err)
 	}
 }

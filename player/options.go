@@ -272,7 +272,7 @@ func (o *Options) check() error {
 		}
 	}
 	if l := o.LoRA; l.MaxCPULoRAs > 0 && l.MaxCPULoRAs < l.MaxLoRAs {
-		return fmt.Errorf("%d adapters can be loaded, and %d run at once: want at least as many", l.MaxCPULoRAs, l.MaxLoRAs)
+		return fmt.Errorf("max_cpu_loras is %d and max_loras is %d: want max_cpu_loras to be at least max_loras", l.MaxCPULoRAs, l.MaxLoRAs)
 	}
 	return nil
 }

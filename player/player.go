@@ -41,7 +41,7 @@ type Player struct {
 
 // ErrFrontendGone is returned by Run when every client of the frontend has
 // disconnected: an engine cannot rejoin a running frontend.
-var ErrFrontendGone = errors.New("the frontend is gone")
+var ErrFrontendGone = errors.New("the frontend has disconnected")
 
 // New checks the options and prepares the replay. No socket is opened yet, so
 // that a bad recording is refused before any frontend waits for it.
@@ -146,7 +146,7 @@ func (p *Player) closeKVEvents() {
 		return
 	}
 	if err := p.kvEvents.Close(); err != nil {
-		p.opt.Log.Warn("not every subscriber took all KV events", "error", err)
+		p.opt.Log.Warn("a subscriber did not read all KV events before the shutdown", "error", err)
 	}
 }
 
@@ -240,7 +240,7 @@ func (p *Player) heardTheLast(e *event) {
 	if e.request != nil {
 		id = e.request.ID
 	}
-	p.opt.Log.Error("no engine of this line can decode this message. As such an engine, the player reads nothing any more, and requests get no answer until it is started anew",
+	p.opt.Log.Error("an engine of this line cannot decode this message. As a real engine then does, the player reads no more messages and answers no more requests: start the frontend and the player again",
 		"line", p.codec.Line(), "client", e.client, "request", id, "error", e.broken)
 	if p.opt.OnRefused != nil {
 		p.opt.OnRefused(id, e.broken)
@@ -255,7 +255,7 @@ func (p *Player) answerBroken(e *event) {
 	case e.call != nil && e.call.CallID != 0:
 		p.engine.reply(*e.call, e.client, nil, e.broken)
 	default:
-		p.opt.Log.Error("message not understood and not answerable", "client", e.client, "error", e.broken)
+		p.opt.Log.Error("a message does not decode, and names no request or call that could be answered", "client", e.client, "error", e.broken)
 		if p.opt.OnRefused != nil {
 			p.opt.OnRefused("", e.broken)
 		}
@@ -296,7 +296,7 @@ func (p *Player) finishWriting() {
 	for client, l := range p.links {
 		<-l.written
 		if l.lost != nil && !l.gone {
-			p.opt.Log.Warn("the client did not take everything before the shutdown", "client", client, "waited", p.opt.Linger,
+			p.opt.Log.Warn("the frontend did not read everything before the shutdown", "client", client, "waited", p.opt.Linger,
 				"error", l.lost)
 		}
 	}
@@ -411,7 +411,7 @@ func (p *Player) fetch(c kvtransfer.Cache, fetched func(error)) {
 func (p *Player) release(c kvtransfer.Cache) {
 	p.fetches.Go(func() {
 		if err := p.engine.connector.DataPlane.Release(p.serving, c); err != nil && !errors.Is(err, context.Canceled) {
-			p.opt.Log.Warn("the engine that keeps a KV cache could not be told to let it go", "at", c.Address(), "error", err)
+			p.opt.Log.Warn("could not tell the other engine to free the KV cache that it keeps", "at", c.Address(), "error", err)
 		}
 	})
 }

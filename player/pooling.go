@@ -58,7 +58,7 @@ func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pool
 		p.seed = hashText(p.seed, r.LoRA.Name)
 	}
 	if n := p.cells(len(r.PromptTokenIDs)); n > mostCells {
-		return nil, fmt.Errorf("%d numbers are too many for one answer: %d are told", n, mostCells)
+		return nil, fmt.Errorf("the answer would have %d numbers: at most %d are allowed", n, mostCells)
 	}
 	return p, nil
 }

@@ -263,7 +263,7 @@ func TestPoolingThatIsRefused(t *testing.T) {
 		},
 		{
 			"too large", func(o *Options) { o.Pooling.Size, o.KVCache.NumGPUBlocks = 1<<20, 64 },
-			pool("a", count(0, 17), pooled{task: "token_embed"}), "bad_request: 17825792 numbers are too many for one answer",
+			pool("a", count(0, 17), pooled{task: "token_embed"}), "bad_request: the answer would have 17825792 numbers: at most",
 		},
 		{
 			"too long", func(o *Options) { o.Limits.MaxModelLen = 10 },

@@ -70,10 +70,10 @@ func (p *Player) connect(ctx context.Context) error {
 // new engine, and one that is greeted by an engine it has not, or has, may end.
 func (p *Player) explainNoInit(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("handshake: no INIT from %s within %s: is that a frontend that waits for an engine %d? %w",
+		return fmt.Errorf("handshake: no answer to HELLO from %s within %s: check that a frontend listens there and waits for an engine %d (frontends accept no engine after start-up): %w",
 			p.opt.Handshake, p.opt.HandshakeTimeout, p.opt.EngineIndex, err)
 	}
-	return fmt.Errorf("handshake: no INIT from %s: %w: does that frontend have %d engines, and is engine %d played once?",
+	return fmt.Errorf("handshake: no answer to HELLO from %s: %w: check that the frontend has %d engines, and that engine %d is played once only (frontends exit on an unknown or duplicate engine index)",
 		p.opt.Handshake, err, max(p.ready.DataParallelSize, p.opt.EngineIndex+1), p.opt.EngineIndex)
 }
 
@@ -418,7 +418,7 @@ func (p *Player) awaitCoordinator(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.input.Close() })()
 	m, err := c.input.Recv()
 	if err != nil {
-		return fmt.Errorf("coordinator %s: no READY, which comes when all engines of the group are there: %w",
+		return fmt.Errorf("coordinator %s: no READY, which it sends when all engines of the group have connected: %w",
 			c.input.Peer(), cause(ctx, err))
 	}
 	if string(m[0]) != ready {
@@ -461,7 +461,7 @@ func (p *Player) writeCoordinator(c *coordinator) {
 func decodeStartWave(m zmq.Message) event {
 	e := event{kind: waveBegan}
 	if len(m) != 2 || len(m[0]) != 1 || m[0][0] != protocol.TypeStartDPWave {
-		e.broken = fmt.Errorf("coordinator: a message of %d frames is no START_DP_WAVE", len(m))
+		e.broken = fmt.Errorf("coordinator: a message of %d frames is not START_DP_WAVE", len(m))
 		return e
 	}
 	e.wave, e.exclude, e.broken = protocol.DecodeStartWave(m[1])

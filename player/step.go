@@ -148,7 +148,7 @@ func (e *engine) duration(step *scheduler.Step[*request]) time.Duration {
 func (e *engine) preempted(q *request, at time.Duration) {
 	q.addEvent(protocol.EventPreempted, at)
 	if !e.pool.Fits(len(q.Seq.Tokens) + 1) {
-		e.endWithError(q, fmt.Errorf("its %d tokens fill the KV cache", len(q.Seq.Tokens)))
+		e.endWithError(q, fmt.Errorf("the %d tokens of the request fill the KV cache", len(q.Seq.Tokens)))
 	}
 }
 
@@ -218,7 +218,7 @@ func (e *engine) output(q *request) {
 		q.answered = true
 		if err := e.batches[q.client].Add(q.stream, out); err != nil {
 			// Without any output the client would wait for ever.
-			e.log.Error("output replaced by an error", "request", q.id, "error", err)
+			e.log.Error("an output could not be encoded and was replaced by an error", "request", q.id, "error", err)
 			last, q.keepsBlocks = true, false
 			if err := e.batches[q.client].Add(q.stream, e.internalError(q.id, err)); err != nil {
 				e.log.Error("output not sent", "request", q.id, "error", err)
@@ -282,7 +282,7 @@ func (e *engine) sendStep(now time.Duration, outputs bool) {
 		b.WeightVersion = e.state.weightVersion
 		m, err := b.Finish(stats, seconds(now))
 		if err != nil {
-			e.log.Error("envelope not sent", "client", client, "error", err)
+			e.log.Error("message not sent", "client", client, "error", err)
 		} else {
 			e.send(client, m)
 		}

@@ -64,7 +64,7 @@ func (s *Structured) Script(r *Request) (Script, error) {
 		return s.Source.Script(r)
 	}
 	if n := len(r.Sampling.StructuredOutputs); n > mostRaw {
-		return Script{}, refusal(fmt.Errorf("%d bytes are too large for a constraint: %d are allowed", n, mostRaw))
+		return Script{}, refusal(fmt.Errorf("the constraint has %d bytes: at most %d are allowed", n, mostRaw))
 	}
 	c := unwritten{raw: slices.Clone(r.Sampling.StructuredOutputs), seed: s.seedOf(r), budget: math.MaxInt}
 	if r.Sampling.HasMaxTokens {
@@ -132,7 +132,7 @@ func (s *Structured) warn(r *Request) {
 		return
 	}
 	s.warned.Do(func() {
-		s.Log.Warn("structured outputs are not honoured without a tokenizer: their frontend will not be able to parse them",
+		s.Log.Warn("a request asks for structured outputs. Without --tokenizer it gets text that does not conform, which its frontend may fail to parse",
 			"request", r.ID)
 	})
 }
@@ -224,7 +224,7 @@ func (s *Structured) answer(w *grammar.Work, c *unwritten) (Script, error) {
 // spellings is how many texts are tried for one that the vocabulary can spell.
 const spellings = 16
 
-var errSpelling = errors.New("the tokenizer cannot spell a text that conforms to it")
+var errSpelling = errors.New("the tokenizer has no tokens for a text that conforms to it")
 
 // encodeSteps is what the encoder takes for a byte.
 const encodeSteps = 3
@@ -394,7 +394,7 @@ func appendAsJSON(b []byte, cur *pack.Cursor, depth int) ([]byte, error) {
 	case pack.Float:
 		v, err := cur.Float()
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return b, fmt.Errorf("%v is no JSON number", v)
+			return b, fmt.Errorf("%v is not a JSON number", v)
 		}
 		return strconv.AppendFloat(b, v, 'g', -1, 64), err
 	case pack.String:
@@ -403,7 +403,7 @@ func appendAsJSON(b []byte, cur *pack.Cursor, depth int) ([]byte, error) {
 	case pack.Array, pack.Map:
 		return appendListAsJSON(b, cur, kind, depth)
 	default:
-		return b, fmt.Errorf("%s is no JSON value", kind)
+		return b, fmt.Errorf("%s is not a JSON value", kind)
 	}
 }
 

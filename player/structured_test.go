@@ -233,8 +233,8 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 		want   string
 	}{
 		{"no schema", constrainedText("json", `{"type":`), "unexpected EOF"},
-		{"too long", constrainedText("json", strings.Repeat(" ", 2<<20)), "too large for a constraint"},
-		{"far too long", constrainedText("json", strings.Repeat(" ", 5<<20)), "too large for a constraint"},
+		{"too long", constrainedText("json", strings.Repeat(" ", 2<<20)), "bytes: at most"},
+		{"far too long", constrainedText("json", strings.Repeat(" ", 5<<20)), "bytes: at most"},
 		{"contradiction", constrainedText("json", `{"type":"integer","minimum":4,"maximum":2}`), "no text conforms to it"},
 		{"no grammar", constrainedText("grammar", `root ::= nope`), `rule "nope" is used and nowhere defined`},
 		{"no expression", constrainedText("regex", `[a-z`), "missing closing ]"},
@@ -343,7 +343,7 @@ func TestWithoutATokenizerOneWarning(t *testing.T) {
 			t.Fatalf("got %v, %v, want what the source says", script, err)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "without a tokenizer") {
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "Without --tokenizer") {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 }

@@ -64,7 +64,7 @@ func (e *engine) transferOf(r *protocol.Request) (*kvtransfer.Params, error) {
 		return nil, err
 	}
 	if e.connector == nil {
-		e.log.Warn("a request has kv_transfer_params, and there is no KV connector: they are ignored", "request", r.ID)
+		e.log.Warn("kv_transfer_params of a request are ignored: there is no KV connector (--kv-transfer-config)", "request", r.ID)
 		return nil, nil
 	}
 	t, err := kvtransfer.DecodeParams(raw)
@@ -154,12 +154,12 @@ func (e *engine) finishPull(q *request, err error) {
 		e.scheduler.Pulled(&q.Request, false)
 		return
 	}
-	err = fmt.Errorf("its KV cache did not come from another engine: %w", err)
+	err = fmt.Errorf("the KV cache of its prompt did not arrive from the other engine: %w", err)
 	if e.connector.FailurePolicy == FailOnLoadFailure {
 		e.endWithError(q, err)
 		return
 	}
-	e.log.Warn("the prompt is computed here", "request", q.id, "error", err)
+	e.log.Warn("a KV cache did not arrive, so the prompt is computed here", "request", q.id, "error", err)
 	e.scheduler.Pulled(&q.Request, true)
 }
 

@@ -100,7 +100,7 @@ func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 	case "compute_weight_checksums":
 		return pack.AppendMapHeader(pack.AppendArrayHeader(nil, 1), 0), nil // one worker without weights
 	}
-	return nil, fmt.Errorf("a player has no weights, workers or peers to do it with")
+	return nil, fmt.Errorf("the player cannot do this: it has no weights, workers or peers")
 }
 
 // errNoLoRA and errNoTransfer are the errors of vllm/v1/worker/lora_model_runner_mixin.py and
@@ -213,7 +213,7 @@ func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	done := e.pool.Reset()
 	e.counters.reset = e.counters.reset || done
 	if running && !done {
-		return false, errors.New("requests hold blocks that they pull, or keep, for another engine: the KV cache is not emptied")
+		return false, errors.New("the KV cache was not emptied: requests hold blocks that are transferred from or to another engine")
 	}
 	if connector && e.connector != nil {
 		e.connector.stats.Reset = true // nothing else is there to forget

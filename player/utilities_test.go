@@ -90,7 +90,7 @@ func TestEveryUtilityOfEveryLine(t *testing.T) {
 		return "failed: Call to " + method + " method failed: 'EngineCoreProc' object has no attribute '" + method + "'"
 	}
 	cannot := func(method string) string {
-		return "failed: Call to " + method + " method failed: a player has no weights, workers or peers to do it with"
+		return "failed: Call to " + method + " method failed: the player cannot do this: it has no weights, workers or peers"
 	}
 	for _, tt := range []struct {
 		method string

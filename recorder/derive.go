@@ -107,7 +107,7 @@ func (d *derivation) observer(rank int) (*Observer, error) {
 
 func (d *derivation) close(path string) error {
 	if len(d.order) == 0 {
-		return fmt.Errorf("%s holds no message, so there is nothing to derive", path)
+		return fmt.Errorf("%s has no messages, so no trace can be derived from it", path)
 	}
 	var errs []error
 	for _, o := range d.order {

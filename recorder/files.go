@@ -83,7 +83,7 @@ func (c *fileSet) usable(i int) bool { return c.sinks[i] != nil && !c.sinks[i].d
 // register remembers what the engine registered with.
 func (c *fileSet) register(payload []byte, version string) {
 	if c.trace != nil {
-		c.log.Warn("the engine registered after the trace was begun; the meta line does not have what it said", "vllm_version", version)
+		c.log.Warn("the engine registered after the trace had begun, so the meta line lacks its registration", "vllm_version", version)
 	}
 	c.ready, c.version = append([]byte{}, payload...), version
 }
@@ -245,8 +245,8 @@ func (c *fileSet) fail(i int, err error) {
 	s.dead = true
 	s.file.truncate(broken.Bytes)
 	c.counts.Stopped.Add(1)
-	err = fmt.Errorf("the %s ends early, in %s: %w", s.name, s.file.Name(), err)
-	c.log.Error("recording stopped, forwarding goes on", "output", s.name, "file", s.file.Name(),
+	err = fmt.Errorf("the %s is incomplete, in %s: %w", s.name, s.file.Name(), err)
+	c.log.Error("recording has stopped; messages are still forwarded", "output", s.name, "file", s.file.Name(),
 		"safe_lines", broken.Records, "safe_bytes", broken.Bytes, "cause", broken.Err)
 	c.keep(err)
 }
@@ -344,7 +344,7 @@ func (c *fileSet) stop(cause error) {
 		}
 		s.dead = true
 		c.counts.Stopped.Add(1)
-		c.keep(fmt.Errorf("the %s ends early, in %s: %w", s.name, s.file.Name(), cause))
+		c.keep(fmt.Errorf("the %s is incomplete, in %s: %w", s.name, s.file.Name(), cause))
 	}
 }
 

@@ -164,7 +164,7 @@ func (o *Observer) chooseLine(reported string) {
 	}
 	codec, err := protocol.CodecFor(line)
 	if err != nil {
-		o.log.Error("no codec for the engine's line; requests are not observed", "line", line, "cause", err)
+		o.log.Error("this version does not know the messages of the engine's line: requests are not recorded", "line", line, "cause", err)
 		return
 	}
 	o.codec = codec

@@ -18,7 +18,7 @@ func (o *Observer) outputs(ev *Event) {
 	switch {
 	case errors.Is(err, protocol.ErrEngineDead) && o.left:
 		// An engine says so too when its frontend has left it: that is no loss.
-		o.log.Info("the engine ends, as it was left alone", "rank", ev.Rank, "client", ev.Client)
+		o.log.Info("the engine ends, because its frontend has left", "rank", ev.Rank, "client", ev.Client)
 		return
 	case errors.Is(err, protocol.ErrEngineDead):
 		o.counts.Dead.Add(1)

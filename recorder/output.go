@@ -32,7 +32,7 @@ type Destination struct {
 // what a killed process leaves is readable under the temporary name: it keeps
 // the suffix, run.jsonl.gz is written as run.partial-1a2b3c4d.jsonl.gz.
 //
-// A destination that exists and is no regular file, a pipe or a device, is
+// A destination that exists and is not a regular file, a pipe or a device, is
 // written in place.
 type File struct {
 	dest    Destination
@@ -172,7 +172,7 @@ func (o *File) failed(err error) error {
 func (o *File) upload(ctx context.Context) (string, error) {
 	where, err := o.dest.Upload(ctx, o.dest.Path, o.Name())
 	if err != nil {
-		return "", fmt.Errorf("output %s is whole but was not uploaded: %w; it is kept in %s", o.dest.Path, err, o.Name())
+		return "", fmt.Errorf("output %s is complete but was not uploaded: %w; it is kept in %s", o.dest.Path, err, o.Name())
 	}
 	return where, os.Remove(o.Name())
 }

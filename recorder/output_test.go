@@ -225,7 +225,7 @@ func TestFullDisk(t *testing.T) {
 			if err := s.o.Err(); !errors.Is(err, errObsFull) {
 				t.Errorf("Err %v", err)
 			}
-			if !strings.Contains(s.log.String(), "level=ERROR") || !strings.Contains(s.log.String(), "recording stopped") {
+			if !strings.Contains(s.log.String(), "level=ERROR") || !strings.Contains(s.log.String(), "recording has stopped") {
 				t.Errorf("log:\n%s", s.log.String())
 			}
 			err := s.o.Close()

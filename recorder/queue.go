@@ -271,7 +271,7 @@ func (q *queue) done(e *entry) {
 
 // errStuck is why recording was given up.
 func (q *queue) errStuck() error {
-	return fmt.Errorf("recording stood still for %v with %d MiB waiting: does the disk hang? Forwarding goes on without it",
+	return fmt.Errorf("nothing was written for %v while %d MiB waited, so the recording has stopped: check the disk. Messages are still forwarded",
 		q.patience, q.limit>>20)
 }
 

@@ -167,7 +167,7 @@ func TestQueueGivesUp(t *testing.T) {
 	if _, ok := q.take(b); ok {
 		t.Error("there is more to take after the end")
 	}
-	if err := q.errStuck(); !strings.Contains(err.Error(), "recording stood still for 20ms") {
+	if err := q.errStuck(); !strings.Contains(err.Error(), "nothing was written for 20ms") {
 		t.Error(err)
 	}
 }

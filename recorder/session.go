@@ -102,7 +102,7 @@ func (s *session) watch(ctx context.Context, cancel context.CancelCauseFunc) err
 }
 
 // errSessionOver is why the links of an engine that has left end.
-var errSessionOver = errors.New("the session is over")
+var errSessionOver = errors.New("the session has ended")
 
 // end follows the end of the first link: the others have a moment to end by
 // themselves, so that last words are passed on.
@@ -523,7 +523,7 @@ type LineError struct {
 }
 
 func (e *LineError) Error() string {
-	return fmt.Sprintf("line mismatch: the engine reports vLLM %s, the recording is to be of %s; nothing was served", e.Got, e.Want)
+	return fmt.Sprintf("the engine is vLLM %s, but the recording is for %s; nothing was forwarded: start the other engine, or record for its version", e.Got, e.Want)
 }
 
 // guard refuses a registration of another line than tag's. What tells no line, a
@@ -578,7 +578,7 @@ func (t *tap) dataEndpoint(host, name string) (string, error) {
 	}
 	first, err := strconv.Atoi(port)
 	if err != nil {
-		return "", fmt.Errorf("address %q for the engine's messages: %q is no port", data, port)
+		return "", fmt.Errorf("address %q for the engine's messages: %q is not a port", data, port)
 	}
 	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(first+int(t.ports.Add(1))-1)), nil
 }
@@ -593,17 +593,17 @@ func (t *tap) begin(s *session, hello zmq.Message) error {
 		return err
 	}
 	if len(hello) != 1 || !protocol.IsHello(hello[0]) {
-		return errors.New("the first message is no HELLO")
+		return errors.New("the first message is not HELLO")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.ranks[index] != nil || t.joining[index] != nil:
-		return fmt.Errorf("engine %d said HELLO a second time: a frontend takes an engine once, restart the frontend and the tap with it", index)
+		return fmt.Errorf("engine %d sent HELLO a second time: a frontend accepts each engine once; restart the frontend and the recorder", index)
 	case t.announced > 0 && index >= t.announced:
-		return fmt.Errorf("engine %d said HELLO, and the frontend has %d engines", index, t.announced)
+		return fmt.Errorf("engine %d sent HELLO, but the frontend has only %d engines", index, t.announced)
 	case len(t.joining) >= maxJoining:
-		return fmt.Errorf("engine %d said HELLO while %d others wait for the frontend's answer", index, maxJoining)
+		return fmt.Errorf("engine %d sent HELLO while %d others wait for the frontend's answer", index, maxJoining)
 	}
 	s.index = index
 	t.joining[index] = s
@@ -621,7 +621,7 @@ func (t *tap) join(s *session, init zmq.Message) error {
 		t.announced = protocol.AnnouncedEngines(init[0])
 	}
 	if t.announced > 0 && s.index >= t.announced {
-		return fmt.Errorf("the frontend has %d engines, of which this is none", t.announced)
+		return fmt.Errorf("this engine is not one of the frontend's %d engines", t.announced)
 	}
 	delete(t.joining, s.index)
 	t.first.Stop()
@@ -646,7 +646,7 @@ func (t *tap) forget(s *session) {
 }
 
 // errUnanswered is the end of an engine that did not wait for the frontend's answer to its HELLO.
-var errUnanswered = errors.New("the engine hung up before it was answered")
+var errUnanswered = errors.New("the engine disconnected before the frontend answered it")
 
 // leave takes the end of a session. One that never had a rank ends the tap only if there is no other, and the frontend
 // does not answer, or the time for the first engine is over.

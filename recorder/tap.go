@@ -140,7 +140,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 
 	err := t.serve(ctx)
 	stopped := ctx.Err() != nil
-	cancel(errors.New("the tap ends"))
+	cancel(errors.New("the recorder ends"))
 	t.wg.Wait()
 	t.queue.close()
 	select {
@@ -244,7 +244,7 @@ func (t *tap) serve(ctx context.Context) error {
 		case accepting.Err() != nil:
 			return t.why()
 		default:
-			return fmt.Errorf("no engine said HELLO on %s within %v", gate.Endpoint(), t.cfg.HandshakeTimeout)
+			return fmt.Errorf("no engine sent HELLO to %s within %v: check the address that the engine was given, --data-parallel-address and --data-parallel-rpc-port", gate.Endpoint(), t.cfg.HandshakeTimeout)
 		}
 	}
 }
@@ -335,7 +335,7 @@ func (t *tap) observed() []*rank {
 func (t *tap) newRank(index int) *rank {
 	r := &rank{index: index}
 	if t.finished {
-		t.log.Warn("an engine came after the recording had ended: it is forwarded only", "engine", index)
+		t.log.Warn("an engine connected after the recording had ended: its messages are forwarded and not recorded", "engine", index)
 		return r
 	}
 	sinks := Sinks{}
@@ -375,7 +375,7 @@ func (t *tap) until(ctx context.Context, observed <-chan struct{}) {
 		return
 	}
 	t.queue.end(endIdle)
-	t.log.Info("the recording ends when nothing is in flight", "in_flight", t.cfg.Counts.InFlight.Load())
+	t.log.Info("the recording ends when no request is in flight", "in_flight", t.cfg.Counts.InFlight.Load())
 	timer := time.NewTimer(t.cfg.UntilWait)
 	defer timer.Stop()
 	select {
@@ -427,7 +427,7 @@ func (t *tap) finish(stopped bool) (Summary, error) {
 		errs = append(errs, fmt.Errorf("requests in flight at the end, which are not in the recording: %d", n))
 	}
 	if s.Stats.Dead > 0 && !stopped {
-		errs = append(errs, errors.New("the engine died: it said ENGINE_CORE_DEAD"))
+		errs = append(errs, errors.New("the engine has died: it sent ENGINE_CORE_DEAD"))
 	}
 	t.summary, t.failure = s, errors.Join(errs...)
 	return t.summary, t.failure

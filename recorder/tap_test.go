@@ -436,7 +436,7 @@ func TestTapWithoutPeers(t *testing.T) {
 	short := func(c *Config) { c.HandshakeTimeout = 100 * time.Millisecond }
 	t.Run("no engine", func(t *testing.T) {
 		tap := startTap(t, freeEndpoint(t), short)
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "no engine said HELLO on "+tap.engine) {
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "no engine sent HELLO to "+tap.engine) {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -23,7 +23,7 @@ type untilTap struct {
 
 // Write takes the log.
 func (u *untilTap) Write(p []byte) (int, error) {
-	if bytes.Contains(p, []byte("the recording ends when nothing is in flight")) {
+	if bytes.Contains(p, []byte("the recording ends when no request is in flight")) {
 		close(u.asked)
 	}
 	return len(p), nil

@@ -120,7 +120,7 @@ func TestFramesRefuse(t *testing.T) {
 	const ok = `{"t":1,"ch":"input0","dir":"f2e","frames":["AA=="]}`
 	for _, test := range []struct{ name, text, want string }{
 		{"no object", `[]`, "line 1"},
-		{"meta is no object", `{"meta":1}`, "meta"},
+		{"meta is not an object", `{"meta":1}`, "meta"},
 		{"meta twice in a line", `{"meta":{},"meta":{}}`, "twice"},
 		{"a second meta line", `{"meta":{}}` + "\n" + ok + "\n" + `{"meta":{}}`, "line 3: t: missing: a meta line"},
 		{"no t", `{"ch":"input0","dir":"f2e"}`, "t: missing"},

@@ -73,13 +73,13 @@ func GoldenOptions(data []byte, name string, gzip bool) (Options, error) {
 // tooLarge is the error of a trace of more than MaxBytes.
 func (o Options) tooLarge() error {
 	if o.packed > 0 {
-		return fmt.Errorf("the %d bytes of the file inflate to more than %d, which no recorder writes: if it is meant to be so, name the file that gunzip makes of it",
+		return fmt.Errorf("the %d bytes of the file inflate to more than %d bytes, which no recorder writes: if that is intended, unpack the file with gunzip and name the result",
 			o.packed, o.MaxBytes)
 	}
 	if o.stored == 0 {
 		return fmt.Errorf("the trace is larger than the limit of %d bytes", o.MaxBytes)
 	}
-	return fmt.Errorf("the %d bytes of the golden inflate to more than %d: the limit is %d times its size and 1 MiB, and 1 GiB of any",
+	return fmt.Errorf("the %d bytes of the golden inflate to more than %d bytes: the limit is %d times its size plus 1 MiB, and 1 GiB in any case",
 		o.stored, o.MaxBytes, goldenRatio)
 }
 

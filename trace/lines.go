@@ -88,7 +88,7 @@ func (s *source) nothingBehind() error {
 	if _, err := s.raw.Peek(1); err != nil {
 		return err // io.EOF, as it should be
 	}
-	return errors.New("bytes after the end of the gzip stream; a pinned trace is one gzip member")
+	return errors.New("there are bytes after the end of the gzip stream; a golden is one gzip member")
 }
 
 // lineReader splits a source into lines of any length. Its buffer grows with

@@ -32,7 +32,7 @@ func TestBadEngine(t *testing.T) {
 		code    int
 		stdout  string
 	}{
-		{"floods with outputs", mockEngine(t, "flood-outputs", replaying), "0.33", nil, 1, `^  E024 the engine said 20000 outputs beyond what was asked for, and goes on`},
+		{"floods with outputs", mockEngine(t, "flood-outputs", replaying), "0.33", nil, 1, `^  E024 the engine sent 20000 outputs more than were requested, and continues`},
 		{"floods with outputs of others", mockEngine(t, "flood-strays", replaying), "0.33", nil, 1, `^  F008 an output names request "stray-1", which was never sent`},
 		{"floods with bytes", mockEngine(t, "flood-bytes", replaying), "0.33", nil, 1, `^  R005 .*has 104857600 bytes .* the limit is 67108864`},
 		{"hangs before HELLO", mockEngine(t, "hangs-before-hello", replaying), "0.33", soon, 3, `^  R004 waiting for HELLO: no handshake within 2s; the last of the engine's output:\n      \| waiting for a GPU`},
@@ -67,7 +67,7 @@ func TestOlderEngine(t *testing.T) {
 	if code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	says(t, s.stdout.text(), `^  S004 .*coord_store_port is missing, the captured engine sent int`)
+	says(t, s.stdout.text(), `^  S004 .*coord_store_port is missing, but the captured engine sent it \(int\)`)
 }
 
 // TestStubbornEngine: an engine that does not end by SIGTERM is killed after the grace,

@@ -70,8 +70,8 @@ func TestBadGoldens(t *testing.T) {
 		zeros  int64
 		says   string
 	}{
-		{"a small one", 10, 512 << 20, `inflate to more than .*: the limit is 64 times its size and 1 MiB, and 1 GiB of any`},
-		{"by its ratio", 2 << 20, 512 << 20, `inflate to more than .*: the limit is 64 times its size and 1 MiB, and 1 GiB of any`},
+		{"a small one", 10, 512 << 20, `inflate to more than .*: the limit is 64 times its size plus 1 MiB, and 1 GiB in any case`},
+		{"by its ratio", 2 << 20, 512 << 20, `inflate to more than .*: the limit is 64 times its size plus 1 MiB, and 1 GiB in any case`},
 		{"by its size", 21 << 20, 2 << 30, `inflate to more than 1073741824: the limit is`},
 	}
 	for _, test := range bombs {

@@ -317,7 +317,7 @@ func TestBadStore(t *testing.T) {
 			name: "bucket typo", args: []string{"--bucket", "s3://godlens"},
 			code: 3, says: []string{`golden s3://godlens/`, `there is no such bucket: check CONFORMANCE_BUCKET`, `\[no-bucket\]`},
 		},
-		{name: "wrong region", args: append(s3, "--region", "eu-west-1"), says: []string{`the bucket is in another region than is set.*region=us-east-1 set=eu-west-1`}},
+		{name: "wrong region", args: append(s3, "--region", "eu-west-1"), says: []string{`the bucket is in another region than configured.*region=us-east-1 set=eu-west-1`}},
 		{name: "no region", args: append(s3, "--region", "Frankfurt am Main"), code: 2, says: []string{`--region|region`, `is not one such as eu-west-1`}},
 		{name: "no role", args: append(s3, "--role-to-assume", "arn:aws:iam::"+badAccount+":user/x"), code: 2, says: []string{`role`, `is not an ARN such as`}},
 		{name: "no endpoint", args: append(s3, "--endpoint-url", "s3.example.org"), code: 2, says: []string{`endpoint`, `is not an URL such as`}},

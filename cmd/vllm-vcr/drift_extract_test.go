@@ -68,7 +68,7 @@ func TestDriftExtract(t *testing.T) {
 		}},
 		{"half of it", []string{"--partial", computed}, conformance.ExitInfra, []string{`"EngineCoreOutputs": {`}, []string{"not read: "}},
 		{"half of it as text", []string{"--partial", "--format", "text", computed}, conformance.ExitInfra, []string{"EngineCoreOutputs (array)"}, []string{"not read: "}},
-		{"a wheel that does not tell what it is", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{" is no wheel: it has 0 members *.dist-info/METADATA"}},
+		{"a wheel that does not tell what it is", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{" is not a wheel: it has 0 members *.dist-info/METADATA"}},
 		{"a folder without the module of the wire", []string{nothing}, conformance.ExitInfra, nil, []string{
 			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read completely: 17 parts",
 		}},
@@ -79,7 +79,7 @@ func TestDriftExtract(t *testing.T) {
 		{"an index without the project", []string{"--index", forbidden.URL, "0.33.0"}, conformance.ExitInfra, nil, []string{"has no project"}},
 		{"no release", []string{"--index", index, "0.99.0"}, conformance.ExitInfra, nil, []string{"has no release 0.99.0"}},
 		{"another format", []string{"--format", "yaml", tinyRelease}, conformance.ExitUsage, nil, []string{`--format "yaml": want json or text`}},
-		{"no name", []string{"newest"}, conformance.ExitUsage, nil, []string{`"newest" is no version, and there is no such file`}},
+		{"no name", []string{"newest"}, conformance.ExitUsage, nil, []string{`"newest" is not a version, and there is no such file`}},
 		{"no argument", nil, conformance.ExitUsage, nil, []string{"the argument WHEEL|VERSION|DIR|URL is missing"}},
 		{"an output that cannot be written", []string{tinyRelease, "-o", t.TempDir()}, conformance.ExitInfra, nil, []string{"is a directory"}},
 	} {

@@ -281,7 +281,7 @@ func TestDriftCheckRelease(t *testing.T) {
 	}
 }
 
-// TestDriftCheckBadIndex: an index that tells nothing is no release without drift.
+// TestDriftCheckBadIndex: an index that tells nothing is not a release without drift.
 func TestDriftCheckBadIndex(t *testing.T) {
 	tests := []struct {
 		name, kind, body string

@@ -244,7 +244,7 @@ func TestRecordGuardsTheLine(t *testing.T) {
 	if _, err := f.Accept(ctx); err == nil {
 		t.Error("the engine was registered")
 	}
-	if code := tap.end(t); code != 1 || !strings.Contains(tap.stderr.String(), "line mismatch: the engine reports vLLM "+protocol.Newest()) {
+	if code := tap.end(t); code != 1 || !strings.Contains(tap.stderr.String(), "the engine is vLLM "+protocol.Newest()) {
 		t.Errorf("exit code %d, stderr %q, want 1 and a line mismatch", code, &tap.stderr)
 	}
 }

@@ -60,11 +60,11 @@ func ruledOut(e check.Expectation, p Pattern, all []check.Case, now time.Time) c
 	case len(matched) == 0:
 		return check.Failed(CodeUnmatched, "pattern %q matches no case%s", p, NearestCase(e.Pattern, all))
 	case len(expectable) == 0:
-		return check.Failed(CodeUnexpectable, "pattern %q matches only cases that may not be expected to fail, such as %s: what is stored is mended, not expected to be wrong", p, matched[0].Name())
+		return check.Failed(CodeUnexpectable, "pattern %q matches only cases that may not be expected to fail, such as %s: restore or register the golden, and remove this expectation", p, matched[0].Name())
 	case !slices.ContainsFunc(expectable, p.hasRequest):
 		return check.Failed(CodeUnmatched, "pattern %q matches no request: %s has %d", p, expectable[0].Name(), requestsOf(expectable[0]))
 	case !e.Expires.IsZero() && !now.Before(e.Expires):
-		return check.Failed(CodeExpired, "the expectation of %q expired on %s: mend what fails, or look at it anew and set another date (%s; %s)",
+		return check.Failed(CodeExpired, "the expectation of %q expired on %s: fix what fails, or set another date (%s; %s)",
 			p, e.Expires.Format(time.DateOnly), e.Reason, e.Issue)
 	}
 	return check.Failure{}
@@ -169,6 +169,6 @@ func staleOf(rules []rule, failures []check.Failure) []rule {
 
 // stale is the failure of a case, or of one of its requests, that passes.
 func (r rule) stale() check.Failure {
-	return check.Failed(CodeStale, "passes, but %s expects it to fail: remove the expectation of %q, or narrow it (%s; %s)",
+	return check.Failed(CodeStale, "the case passes, but %s expects it to fail: remove the expectation of %q, or narrow its pattern (%s; %s)",
 		r.Pos, r.pattern, r.Reason, r.Issue).Of(r.pattern.request).Compared(check.Fail, check.Pass)
 }

@@ -181,7 +181,7 @@ func (b *BundleFile) end(f *os.File) error {
 	const longestEnd = 1 << 20
 	rest, err := readUpTo(f, longestEnd)
 	if err == nil && (len(rest) > longestEnd || len(bytes.Trim(rest, "\x00")) > 0) {
-		err = errors.New("there are bytes behind its end")
+		err = errors.New("there are bytes after its end")
 	}
 	return err
 }
@@ -250,7 +250,7 @@ func (b *BundleFile) Verify(ctx context.Context) error {
 		delete(sums, name)
 	}
 	for name := range sums {
-		failures = append(failures, fmt.Errorf("bundle %s: %s: it has a sum and is missing", b.Path, clip(safetext.Line(name))))
+		failures = append(failures, fmt.Errorf("bundle %s: %s: the list of sums names it, but it is missing", b.Path, clip(safetext.Line(name))))
 	}
 	slices.SortStableFunc(failures, func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
 	return errors.Join(failures...)

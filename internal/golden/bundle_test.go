@@ -219,7 +219,7 @@ func TestHostileBundles(t *testing.T) {
 		{name: "gzip", data: []byte{0x1f, 0x8b, 8, 0}, want: "not a whole tar"},
 		{name: "no sums", data: aTar(t, file(compatMember, "c"), file(manifestMember, "m")), want: "it has no SHA256SUMS"},
 		{name: "no manifest", data: aTar(t, texts[0], texts[1]), want: "it has no manifest.toml"},
-		{name: "golden missing", data: with(), want: golden.Name + ": it has a sum and is missing"},
+		{name: "golden missing", data: with(), want: golden.Name + ": the list of sums names it, but it is missing"},
 		{name: "golden without a sum", data: aTar(t, file(sumsMember, sums), texts[1], texts[2], golden), want: golden.Name + ": it has no sum"},
 		{name: "another manifest", data: aTar(t, texts[0], texts[1], file(manifestMember, "n"), golden), want: "manifest.toml: sha256 is"},
 		{
@@ -243,7 +243,7 @@ func TestHostileBundles(t *testing.T) {
 		{name: "large text", data: aTar(t, file(compatMember, strings.Repeat("c", maxText+1))), want: "may have 67108864"},
 		{name: "cut in a header", data: whole[:100], want: "not a whole tar"},
 		{name: "cut in a golden", data: whole[:bytes.Index(whole, content)+10], want: "cut off"},
-		{name: "something behind", data: append(slices.Clone(whole), "more"...), want: "bytes behind its end"},
+		{name: "something behind", data: append(slices.Clone(whole), "more"...), want: "bytes after its end"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

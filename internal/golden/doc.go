@@ -39,7 +39,7 @@
 //	sha256/4f/4ff18b97…    one golden, read-only
 //	tmp/                   files being written; each becomes an entry by one rename
 //
-// An entry is hashed again at every use; one that is corrupt, or is no regular file, is fetched anew
+// An entry is hashed again at every use; one that is corrupt, or is not a regular file, is fetched anew
 // and replaced. Links that lead out of the cache are not followed. Several processes may share a
 // cache. One that cannot be written, or is full, costs Fetch a warning and a download the next time,
 // no more; for Open and Pull it is an error, as they have no other place. It may be deleted at any

@@ -158,7 +158,7 @@ func (t *transfer) accept(body *Body) error {
 			return err
 		}
 	case body.Offset != t.out.size:
-		return &changedError{fmt.Errorf("asked for what is behind %d bytes, got what is behind %d", t.out.size, body.Offset)}
+		return &changedError{fmt.Errorf("asked for the bytes from %d on, and got those from %d on", t.out.size, body.Offset)}
 	case body.Size >= 0 && t.size >= 0 && body.Size != t.size:
 		return &changedError{fmt.Errorf("it had %d bytes, and has %d", t.size, body.Size)}
 	case body.ETag != "" && t.from.ETag != "" && body.ETag != t.from.ETag:

@@ -56,7 +56,7 @@ func TestMirrors(t *testing.T) {
 					t.Errorf("a FetchError: %v: %v", got, err)
 				}
 			}
-			warned := strings.Contains(out.String(), "another place")
+			warned := strings.Contains(out.String(), "fetched from another one")
 			if warned != (test.warns != "") || warned && !strings.Contains(out.String(), test.locations[0]) || !strings.Contains(out.String(), test.warns) {
 				t.Errorf("log: want a warning of %q that names %s:\n%s", test.warns, test.locations[0], out)
 			}

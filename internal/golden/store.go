@@ -205,7 +205,7 @@ func (q *search) at(ctx context.Context, location, version string) (got, error) 
 // warn logs the locations that failed before the one that did not: somebody should see to them.
 func (q *search) warn(g got) {
 	for _, err := range q.failures {
-		q.store.log().Warn("golden taken from another place", "from", g.from, "instead", err)
+		q.store.log().Warn("a location of the golden failed, so it was fetched from another one", "from", g.from, "failed", err)
 	}
 }
 
@@ -442,7 +442,7 @@ func (p pin) cannot(err error, tries int) error {
 }
 
 // errOffline is why nothing remote was requested.
-var errOffline = errors.New("it is not in the cache, and the network is switched off")
+var errOffline = errors.New("it is not in the cache, and --offline allows no network")
 
 func (p pin) offline() error {
 	return &FetchError{

@@ -29,7 +29,7 @@ type row struct {
 func TimelineOf(t *trace.Trace, skip, most int) (*Timeline, error) {
 	order := trace.ReplaySubset(t.Records)
 	if len(order) == 0 {
-		return nil, fmt.Errorf("%s: no record has an arrival_ms: nothing tells when requests came", t.Name)
+		return nil, fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
 	}
 	if skip < 0 || most < 0 {
 		return nil, errors.New("want requests from 0 on, and no fewer than 0 of them")

@@ -55,7 +55,7 @@ type ask struct {
 func WorkloadOf(t *trace.Trace) (*Workload, error) {
 	order := trace.ReplaySubset(t.Records)
 	if len(order) == 0 {
-		return nil, fmt.Errorf("%s: no record has an arrival_ms: nothing tells when requests came", t.Name)
+		return nil, fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
 	}
 	w := &Workload{Name: t.Name}
 	blockSize := trace.Or(t.Meta.BlockSize, defaultBlock)

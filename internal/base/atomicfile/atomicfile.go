@@ -22,7 +22,7 @@ func Write(path string, data []byte, perm fs.FileMode) error {
 }
 
 // WriteFunc gives the file at path the content that content writes, and the mode perm. Its folder must exist. A link at path
-// is replaced, not followed, unless it leads to something that is no regular file, or is one of the system, such as
+// is replaced, not followed, unless it leads to something that is not a regular file, or is one of the system, such as
 // /dev/stdout: that is written to. An error of the file names path; one of content is returned as it is.
 func WriteFunc(path string, perm fs.FileMode, content func(io.Writer) error) error {
 	info, err := os.Stat(path)

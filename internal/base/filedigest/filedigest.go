@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// SHA256 returns the sha256 of the file at path in hexadecimal digits. What is no regular file, such as a pipe, which might never
+// SHA256 returns the sha256 of the file at path in hexadecimal digits. What is not a regular file, such as a pipe, which might never
 // end, is an error.
 func SHA256(path string) (string, error) {
 	info, err := os.Stat(path)
@@ -17,7 +17,7 @@ func SHA256(path string) (string, error) {
 		return "", err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no regular file", path)
+		return "", fmt.Errorf("%s is not a regular file", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {

@@ -111,7 +111,7 @@ type header struct {
 
 var (
 	errTruncated = errors.New("the stream ended early")
-	errDigest    = errors.New("what came has another sha256 than the file")
+	errDigest    = errors.New("the copy has another sha256 than the file")
 )
 
 // A receiver is written what a container sends, over one or several streams.
@@ -199,7 +199,7 @@ func (r *receiver) setHead(line []byte) error {
 	case h.Size < r.have || h.Offset != r.have:
 		return &protocolError{fmt.Sprintf("asked for byte %d on, it sends %d to %d", r.have, h.Offset, h.Size)}
 	case err != nil || len(digest) != r.sum.Size() || h.SHA256 != hex.EncodeToString(digest):
-		return &protocolError{fmt.Sprintf("%.80q is no sha256", h.SHA256)}
+		return &protocolError{fmt.Sprintf("%.80q is not a sha256", h.SHA256)}
 	case r.head != nil && (r.head.Size != h.Size || r.head.SHA256 != h.SHA256):
 		return &protocolError{"the file changed while it was fetched"}
 	}

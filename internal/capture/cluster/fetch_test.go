@@ -232,7 +232,7 @@ func TestFetch(t *testing.T) {
 		},
 		{
 			name: "no digest", sendings: []sending{{head: func(h *header) { h.SHA256 = "ABC" }}}, offsets: []int64{0},
-			want: []string{`"ABC" is no sha256`},
+			want: []string{`"ABC" is not a sha256`},
 		},
 		{name: "no header", sendings: []sending{{raw: "hello\n"}}, offsets: []int64{0}, want: []string{"no header", "hello"}},
 		{

@@ -200,7 +200,7 @@ func (b *build) packages(ctx context.Context) error {
 	_, err := b.run(ctx, nil, b.uv(), "--quiet", "pip", "install", "--python", b.python(), "--only-binary", ":all:", "--no-deps",
 		"--require-hashes", "--requirement", b.in("requirements"))
 	if err != nil {
-		return fmt.Errorf("what it requires cannot be installed as of %s: %w", b.day, err)
+		return fmt.Errorf("the packages that it requires, as of %s, cannot be installed: %w", b.day, err)
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (b *build) finish(ctx context.Context) error {
 	}
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	if version := lines[len(lines)-1]; strings.TrimSuffix(version, "+cpu") != b.Release {
-		return fmt.Errorf("it says that it is %q", version)
+		return fmt.Errorf("its version is %q", version)
 	}
 	frozen, err := b.run(ctx, nil, b.uv(), "--quiet", "pip", "freeze", "--python", b.python())
 	if err != nil {

@@ -140,7 +140,7 @@ func (b *build) resolve(ctx context.Context, machine string, wheels []string) (p
 	args := append([]string{b.script, "requirements", machine, enginePython, dayFile}, wheels...)
 	lines, err := b.run(ctx, []string{"PYTHONPATH=" + b.tools()}, b.boot, args...)
 	if err != nil {
-		return nil, "", fmt.Errorf("what the wheels require cannot be read: %w", err)
+		return nil, "", fmt.Errorf("the requirements of the wheels cannot be read: %w", err)
 	}
 	text, err := os.ReadFile(dayFile)
 	if err == nil {
@@ -154,7 +154,7 @@ func (b *build) resolve(ctx context.Context, machine string, wheels []string) (p
 	_, err = b.run(ctx, nil, b.uv(), "--quiet", "pip", "compile", "--format", "pylock.toml", "--python", b.boot, "--python-version", enginePython,
 		"--python-platform", machine+"-manylinux_"+engineGlibc, "--only-binary", ":all:", "--exclude-newer", day, "--output-file", lock, requirements)
 	if err != nil {
-		return nil, "", fmt.Errorf("what they require cannot be had on %s as of %s: %w", machine, day, err)
+		return nil, "", fmt.Errorf("the packages that they require are not available for %s as of %s: %w", machine, day, err)
 	}
 	packages, err = readLock(lock)
 	return packages, day, err
@@ -171,7 +171,7 @@ func readLock(path string) (packages []string, err error) {
 		}
 	}
 	if _, err := toml.DecodeFile(path, &lock); err != nil {
-		return nil, fmt.Errorf("what was resolved cannot be read: %w", err)
+		return nil, fmt.Errorf("the list of resolved packages cannot be read: %w", err)
 	}
 	for _, p := range lock.Packages {
 		line := []string{p.Name + "==" + p.Version}

@@ -88,7 +88,7 @@ func TestSetupErrors(t *testing.T) {
 		{name: "a file that is not there", files: map[string]string{list: "resources: [a.yaml]"}, want: "d/a.yaml"},
 		{
 			name: "no object", files: map[string]string{list: "resources: [a.yaml]", "d/a.yaml": "kind: A\n---\n# nothing\n"},
-			want: "d/a.yaml: has a document that is no object",
+			want: "d/a.yaml: has a document that is not an object",
 		},
 		{name: "no queue", files: map[string]string{list: "resources: [a.yaml]", "d/a.yaml": "kind: A"}, want: "there is no ClusterQueue"},
 	}

@@ -23,7 +23,7 @@ const (
 	LabelLine   = labelPrefix + "line"
 	LabelTarget = labelPrefix + "target"
 	LabelRun    = labelPrefix + "run"
-	// AnnotationTarget is the full name of the target, which is no label as it has a slash.
+	// AnnotationTarget is the full name of the target, which is not a label as it has a slash.
 	AnnotationTarget = labelPrefix + "target"
 	// AnnotationConfigHash is the hash of the configuration that is deployed.
 	AnnotationConfigHash = labelPrefix + "config-hash"
@@ -96,14 +96,14 @@ func (r Run) checkNames() error {
 			fmt.Errorf("run id %q: want at most %d lower-case letters, digits and hyphens", r.ID, longestRunID))
 	}
 	if r.Namespace != "" && !kube.IsLabel(r.Namespace) {
-		wrong = append(wrong, fmt.Errorf("namespace %q: no such name is possible", r.Namespace))
+		wrong = append(wrong, fmt.Errorf("namespace %q is not a valid name", r.Namespace))
 	}
 	if !kube.IsSubdomain(r.Queue) || len(r.Queue) > kube.MaxLabel {
-		wrong = append(wrong, fmt.Errorf("queue %q: no such name is possible", r.Queue))
+		wrong = append(wrong, fmt.Errorf("queue %q is not a valid name", r.Queue))
 	}
 	for key, value := range r.NodeSelector {
 		if !kube.IsLabelKey(key) || !kube.IsLabelValue(value) {
-			wrong = append(wrong, fmt.Errorf("node selector %q=%q: no such label is possible", key, value))
+			wrong = append(wrong, fmt.Errorf("node selector %q=%q is not a valid label", key, value))
 		}
 	}
 	return errors.Join(wrong...)

@@ -49,7 +49,7 @@ func documents(file string, text []byte) ([]any, error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if object["kind"] == nil {
-			return nil, fmt.Errorf("%s: has a document that is no object", file)
+			return nil, fmt.Errorf("%s: has a document that is not an object", file)
 		}
 		all = append(all, object)
 	}

@@ -83,7 +83,7 @@ type endedError struct {
 func (e *endedError) Error() string { return "the " + e.name + " ended: " + e.status }
 
 // errClash is a port that somebody else took after it was chosen.
-var errClash = errors.New("a port was taken by somebody else")
+var errClash = errors.New("another process has taken a port")
 
 // boot empties the folder, starts frontend, tap and engine, and returns when they serve. The caller stops what it returns.
 func boot(ctx context.Context, opt Options, t target.Target, dir string) (*stack, error) {

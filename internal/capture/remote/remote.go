@@ -207,7 +207,7 @@ func (r *remote) capture(ctx context.Context, o *capture.Outcome, job *kube.Job,
 		return capture.Recording{}, err
 	}
 	if state.Phase != cluster.Ready {
-		return capture.Recording{}, fmt.Errorf("job %s: it is over (%s) and nobody fetched its files: capture the target again", job.Name, state.Phase)
+		return capture.Recording{}, fmt.Errorf("job %s has ended (%s) before its files were fetched: capture the target again", job.Name, state.Phase)
 	}
 	rec, err = r.fetch(ctx, o.Target, state, dir)
 	home = err == nil

@@ -75,7 +75,7 @@ func parseCommand(line string) (command, error) {
 	words, body, hasBody := strings.Cut(line, "{")
 	if hasBody {
 		if err := json.Unmarshal([]byte("{"+body), &c.body); err != nil {
-			return c, fmt.Errorf("the body is no JSON object: %w", err)
+			return c, fmt.Errorf("the body is not a JSON object: %w", err)
 		}
 	}
 	for rest := strings.Fields(words); len(rest) > 0; {

@@ -36,7 +36,7 @@ func TestParseRefuses(t *testing.T) {
 		{"no line", least + "[engine]\nblock_size = 32\n[since]\nblock_size = \"new\"\n", `"new" is no line`},
 		{"no requests", "summary = \"s\"\n", "requests: there is none"},
 		{"an unknown word", "summary = \"s\"\nrequests = '''\n# a remark\nask {}\n'''\n", `line 2, "ask {}": "ask" is not understood`},
-		{"a body that is no JSON", "summary = \"s\"\nrequests = 'complete {1}'\n", "the body is no JSON object"},
+		{"a body that is no JSON", "summary = \"s\"\nrequests = 'complete {1}'\n", "the body is not a JSON object"},
 		{"a path without a slash", "summary = \"s\"\nrequests = 'GET health'\n", "want a path behind GET"},
 		{"events of an answer that has none", "summary = \"s\"\nrequests = 'hang 3 GET /health'\n", "only an answer that is streamed has events"},
 	}

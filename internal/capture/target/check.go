@@ -180,7 +180,7 @@ var (
 
 func checkResources(t *tomlfile.Table) {
 	if v := t.String("cpu"); v != "" && !cores().MatchString(v) {
-		fail(t, codeMalformed, "cpu", fmt.Sprintf("cpu %q is no number of cores", clip(v)), `write cpu = "8"`)
+		fail(t, codeMalformed, "cpu", fmt.Sprintf("cpu %q is not a number of cores", clip(v)), `write cpu = "8"`)
 	}
 	if v := t.String("memory"); v != "" && !memory().MatchString(v) {
 		fail(t, codeMalformed, "memory", fmt.Sprintf("memory %q is no size", clip(v)), `write memory = "64Gi"`)

@@ -85,7 +85,7 @@ type Model struct {
 // An Adapter is a low-rank adapter: the name in requests, and what the engine loads.
 type Adapter struct{ Name, Source string }
 
-// Folder is where a model lies that is no name of the hub: a path with slashes, from where the path of the file of
+// Folder is where a model lies that is not a name of the hub: a path with slashes, from where the path of the file of
 // targets begins. The second result is false for a name of the hub.
 func (m Model) Folder() (string, bool) {
 	if !strings.HasPrefix(m.Source, "./") && !strings.HasPrefix(m.Source, "../") {

@@ -68,7 +68,7 @@ func (k *frontendCase) aborted(what string, mark int, request *heard) {
 	k.Asserted++
 	if k.await(mark, abortOf(request.request.ID)) == nil {
 		others := len(k.ledger.since(mark, func(h *heard) bool { return h.aborted != nil }))
-		k.fail(check.Failed(CodeNoAbort, "%s: no ABORT of %q came within %v (%d of others)", what, request.request.ID, k.limit, others).
+		k.fail(check.Failed(CodeNoAbort, "%s: the engine got no ABORT of %q within %v (%d of other requests)", what, request.request.ID, k.limit, others).
 			Within(request.number, "EngineCoreRequest.request_id").Compared(request.request.ID, "no abort"))
 	}
 }
@@ -141,7 +141,7 @@ func (k *frontendCase) refuses(name string, body any) {
 		return
 	}
 	if a.Status < 400 || a.Status >= 500 {
-		k.fail(check.Failed(CodeAccepted, "a bad request (%s): status %d, want 4xx: %s", name, a.Status, excerpt(string(a.Body))).Compared("4xx", a.Status))
+		k.fail(check.Failed(CodeAccepted, "a bad request (%s): expected status 4xx, got %d: %s", name, a.Status, excerpt(string(a.Body))).Compared("4xx", a.Status))
 	}
 	if n := len(k.ledger.since(mark, isAdd)); n > 0 {
 		k.fail(check.Failed(CodeAccepted, "a bad request (%s) reached the engine", name).Compared(0, n))

@@ -101,7 +101,7 @@ func (k *frontendCase) stillServes(what, answer string) bool {
 		return err == nil
 	}
 	k.lostAt = k.name
-	k.fail(check.Failed(CodeHealth, "the frontend serves no more after: %s: %s (GET /health: %s)\n%s", what, answer, excerpt(check.FirstLine(err)), k.lastWords()).
+	k.fail(check.Failed(CodeHealth, "the frontend has stopped serving after: %s: %s (GET /health: %s)\n%s", what, answer, excerpt(check.FirstLine(err)), k.lastWords()).
 		Compared("GET /health: 200", excerpt(check.FirstLine(err))))
 	return false
 }
@@ -163,7 +163,7 @@ func (k *frontendCase) single(what, path string, mark int, match func(*heard) bo
 		return found[0]
 	}
 	others := len(k.ledger.since(mark, isAdd)) - len(found)
-	k.fail(check.Failed(CodeNoRequest, "%s: %d such requests reached the engine, and %d others, want one", what, len(found), others).
+	k.fail(check.Failed(CodeNoRequest, "%s: expected one such request at the engine, got %d (and %d others)", what, len(found), others).
 		Within(-1, path).Compared(1, len(found)))
 	return nil
 }
@@ -268,7 +268,7 @@ func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
 	k.Asserted++
 	if !slices.Equal(r.tokens, want) {
 		at := message.FirstDifference(want, r.tokens)
-		k.fail(check.Failed(CodeHTTPTokens, "%s: token %d differs: the engine said %s, HTTP has %s (%d said, %d received)",
+		k.fail(check.Failed(CodeHTTPTokens, "%s: token %d differs: the engine sent %s, HTTP has %s (%d sent, %d received)",
 			what, at, message.Around(want, at), message.Around(r.tokens, at), len(want), len(r.tokens)).
 			At(at).Within(-1, "choices[0].token_ids").Compared(message.Around(want, at), message.Around(r.tokens, at)))
 	}
@@ -279,11 +279,11 @@ func (k *frontendCase) ended(what string, r *reply, want string) {
 	k.Asserted++
 	switch {
 	case r.ends != 1:
-		k.fail(check.Failed(CodeHTTPFinish, "%s: %d parts with a finish_reason, want one", what, r.ends).Within(-1, "choices[0].finish_reason").Compared(1, r.ends))
+		k.fail(check.Failed(CodeHTTPFinish, "%s: expected one part with a finish_reason, got %d", what, r.ends).Within(-1, "choices[0].finish_reason").Compared(1, r.ends))
 	case r.late:
 		k.fail(check.Failed(CodeEvents, "%s: text or tokens after the finish_reason", what).Within(-1, "choices[0]"))
 	case r.finish != want:
-		k.fail(check.Failed(CodeHTTPFinish, "%s: finish_reason is %q, the engine said %q", what, r.finish, want).
+		k.fail(check.Failed(CodeHTTPFinish, "%s: finish_reason is %q, but the engine sent %q", what, r.finish, want).
 			Within(-1, "choices[0].finish_reason").Compared(want, r.finish))
 	}
 }
@@ -292,12 +292,12 @@ func (k *frontendCase) ended(what string, r *reply, want string) {
 func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
 	k.Asserted++
 	if r.usage == nil {
-		k.fail(check.Failed(CodeHTTPUsage, "%s: no usage", what).Within(-1, "usage").Compared("usage", "none"))
+		k.fail(check.Failed(CodeHTTPUsage, "%s: the answer has no usage", what).Within(-1, "usage").Compared("usage", "none"))
 		return
 	}
 	want, got := []int{prompt, completion, prompt + completion}, []int{r.usage.PromptTokens, r.usage.CompletionTokens, r.usage.TotalTokens}
 	if !slices.Equal(want, got) {
-		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, want %v", what, got, want).
+		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, expected %v", what, got, want).
 			Within(-1, "usage").Compared(want, got))
 	}
 }

@@ -73,7 +73,7 @@ func (k *frontendCase) echo() {
 	}
 	k.Asserted++
 	if strings.TrimSpace(r.text) != sampler {
-		k.fail(check.Failed(CodeHTTPText, "the engine said the tokens of the prompt, but the text is %q, want %q", excerpt(r.text), sampler).
+		k.fail(check.Failed(CodeHTTPText, "the engine sent the tokens of the prompt: the text is %q, expected %q", excerpt(r.text), sampler).
 			Within(-1, "choices[0].text").Compared(sampler, excerpt(r.text)))
 	}
 }
@@ -124,10 +124,10 @@ func (k *frontendCase) chatted(what string, r *reply, prompt []uint32) {
 	k.counted(what, r, len(prompt), len(prompt))
 	k.Asserted++
 	if r.role != "assistant" {
-		k.fail(check.Failed(CodeHTTP, "%s: the role is %q, want \"assistant\"", what, r.role).Within(-1, "choices[0].message.role").Compared("assistant", r.role))
+		k.fail(check.Failed(CodeHTTP, "%s: the role is %q, expected \"assistant\"", what, r.role).Within(-1, "choices[0].message.role").Compared("assistant", r.role))
 	}
 	if !strings.Contains(r.text, sampler) {
-		k.fail(check.Failed(CodeHTTPText, "%s: the engine said the tokens of the prompt, but its text %q is not in %q", what, sampler, excerpt(r.text)).
+		k.fail(check.Failed(CodeHTTPText, "%s: the engine sent the tokens of the prompt, but their text %q is not in %q", what, sampler, excerpt(r.text)).
 			Within(-1, "choices[0].message.content").Compared(sampler, excerpt(r.text)))
 	}
 }
@@ -171,7 +171,7 @@ func (k *frontendCase) arrivesAtOnce() {
 	defer stop()
 	k.Asserted++
 	if _, err := k.firstWords(ctx, body.with(object{"max_tokens": 10, "stream": true}), 3); err != nil {
-		k.fail(check.Failed(CodeHangs, "streaming: the engine has said 3 tokens and says no more for now, but they did not come within %v: %s", k.limit, excerpt(err.Error())).
+		k.fail(check.Failed(CodeHangs, "streaming: the engine sent 3 tokens and then paused, and they did not arrive within %v: %s", k.limit, excerpt(err.Error())).
 			Within(-1, "choices[0]"))
 	}
 }
@@ -191,7 +191,7 @@ func (k *frontendCase) usage() {
 		if _, asked := form["stream_options"]; form["stream"] == true && (!asked || form["stream_options"].(object)["include_usage"] == false) {
 			k.Asserted++
 			if r.usage != nil {
-				k.fail(check.Failed(CodeHTTPUsage, "%s: there is a usage that was not asked for", what).Within(-1, "usage").Compared("none", "usage"))
+				k.fail(check.Failed(CodeHTTPUsage, "%s: the answer has a usage that was not requested", what).Within(-1, "usage").Compared("none", "usage"))
 			}
 			continue
 		}
@@ -200,7 +200,7 @@ func (k *frontendCase) usage() {
 			told = true
 			k.Asserted++
 			if got := *r.usage.PromptTokensDetails.CachedTokens; got != script.CachedTokens {
-				k.fail(check.Failed(CodeHTTPUsage, "%s: %d cached tokens, the engine said %d", what, got, script.CachedTokens).
+				k.fail(check.Failed(CodeHTTPUsage, "%s: %d cached tokens, but the engine sent %d", what, got, script.CachedTokens).
 					Within(-1, "usage.prompt_tokens_details.cached_tokens").Compared(script.CachedTokens, got))
 			}
 		}

@@ -64,7 +64,7 @@ func requiredElsewhere(own *protocol.Profile) string {
 // player says that it is dead, and nobody may wait for it any longer.
 func (k *frontendCase) health() {
 	if a := k.ask("health", http.MethodGet, "/health", nil); a != nil && a.Status != http.StatusOK {
-		k.fail(check.Failed(CodeHealth, "GET /health: status %d with an engine that serves", a.Status).Compared(http.StatusOK, a.Status))
+		k.fail(check.Failed(CodeHealth, "GET /health: status %d, although the engine serves", a.Status).Compared(http.StatusOK, a.Status))
 	}
 	k.Asserted++
 	if k.model == "" {
@@ -81,9 +81,9 @@ func (k *frontendCase) health() {
 	k.Asserted += 2
 	r := <-open
 	if errors.Is(r.err, errNoAnswer) {
-		k.fail(check.Failed(CodeHangs, "the engine said that it is dead, and a request that was open got no answer within %v", k.limit).Compared("an error", "nothing"))
+		k.fail(check.Failed(CodeHangs, "the engine sent ENGINE_CORE_DEAD, and an open request got no answer within %v", k.limit).Compared("an error", "nothing"))
 	} else if !r.refused() && r.finish != "abort" {
-		k.fail(check.Failed(CodeHealth, "the engine said that it is dead, and a request that was open ended with %q", r.finish).
+		k.fail(check.Failed(CodeHealth, "the engine sent ENGINE_CORE_DEAD, and an open request ended with %q", r.finish).
 			Within(-1, "choices[0].finish_reason").Compared("an error or abort", r.finish))
 	}
 	k.unhealthy()
@@ -99,7 +99,7 @@ func (k *frontendCase) unhealthy() {
 		}
 	}
 	if ctx.Err() != nil {
-		k.fail(check.Failed(CodeHealth, "the engine said that it is dead, and GET /health says 200 for %v more", k.limit).Compared("not 200", 200))
+		k.fail(check.Failed(CodeHealth, "the engine sent ENGINE_CORE_DEAD, and GET /health still had status 200 after %v", k.limit).Compared("not 200", 200))
 	}
 }
 

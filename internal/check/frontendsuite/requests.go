@@ -109,7 +109,7 @@ func (k *frontendCase) carries(what string, h *heard, path string, want any) {
 	if ok && sameCarried(want, got) {
 		return
 	}
-	k.fail(check.Failed(CodeCarried, "%s: the engine is told %s = %s, HTTP asked for %s", what, path, asJSON(got), asJSON(want)).
+	k.fail(check.Failed(CodeCarried, "%s: the engine got %s = %s, but the HTTP request has %s", what, path, asJSON(got), asJSON(want)).
 		Within(h.number, "EngineCoreRequest."+path).Compared(asJSON(want), asJSON(got)))
 }
 
@@ -157,7 +157,7 @@ func (k *frontendCase) several() {
 	found := k.ledger.since(mark, asks(prompt))
 	k.Asserted++
 	if r.choices != 2 || len(found) != 2 {
-		k.fail(check.Failed(CodeNoRequest, "two choices: %d choices came of %d requests, want 2 of 2", r.choices, len(found)).
+		k.fail(check.Failed(CodeNoRequest, "two choices: expected 2 choices from 2 requests to the engine, got %d from %d", r.choices, len(found)).
 			Within(-1, "choices").Compared(2, r.choices))
 	}
 }
@@ -211,7 +211,7 @@ func (k *frontendCase) finish(name string, script player.Script, more object, wa
 		k.counted(what, r, len(prompt), len(script.Tokens))
 		k.Asserted++
 		if stop != anyStop && r.stop != stop && (stop != "" || r.stop != "null") {
-			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, want %q", what, r.stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.stop))
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, expected %q", what, r.stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.stop))
 		}
 	}
 }
@@ -240,11 +240,11 @@ func (k *frontendCase) stopString() {
 		k.ended(what, r, "stop")
 		k.Asserted++
 		if r.stop != asJSON(word) {
-			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, want %q", what, r.stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.stop))
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, expected %q", what, r.stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.stop))
 		}
 		// Some tokenizers begin every word with its blank, the first one too.
 		if want := "one two "; strings.TrimPrefix(r.text, " ") != want {
-			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, want %q", what, r.text, want).Within(-1, "choices[0].text").Compared(want, r.text))
+			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, expected %q", what, r.text, want).Within(-1, "choices[0].text").Compared(want, r.text))
 		}
 		k.aborted(what, mark, request)
 	}

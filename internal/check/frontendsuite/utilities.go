@@ -101,13 +101,13 @@ func (k *frontendCase) admin(route adminRoute) bool {
 	k.Asserted++
 	h := k.made(mark, a.Status, calls(route.calls...))
 	if h == nil {
-		k.fail(check.Failed(CodeNoCall, "%s: status %d, and the engine was not called (%s), but: %s",
+		k.fail(check.Failed(CodeNoCall, "%s: status %d, but the frontend did not call %s of the engine: %s",
 			what, a.Status, strings.Join(route.calls, " or "), methodsOf(k.ledger.since(mark, isUtility))).
 			Within(-1, "UtilityCall.method").Compared(strings.Join(route.calls, " or "), "no call"))
 		return true
 	}
 	if a.Status != http.StatusOK {
-		k.fail(check.Failed(CodeHTTP, "%s: the engine answered the call of %s, and the status is %d: %s", what, h.call.Method, a.Status, excerpt(string(a.Body))).
+		k.fail(check.Failed(CodeHTTP, "%s: the engine answered the call of %s, but the status is %d: %s", what, h.call.Method, a.Status, excerpt(string(a.Body))).
 			Within(h.number, "UtilityCall."+h.call.Method).Compared(http.StatusOK, a.Status))
 	}
 	return true
@@ -169,6 +169,6 @@ func (k *frontendCase) lora() {
 func (k *frontendCase) called(what string, mark int, method string) {
 	k.Asserted++
 	if k.await(mark, calls(method)) == nil {
-		k.fail(check.Failed(CodeNoCall, "%s: %s was not called", what, method).Within(-1, "UtilityCall.method").Compared(method, "no call"))
+		k.fail(check.Failed(CodeNoCall, "%s: the frontend did not call %s of the engine", what, method).Within(-1, "UtilityCall.method").Compared(method, "no call"))
 	}
 }

@@ -311,7 +311,7 @@ func (e *Engine) fail(code check.Code, path string, expected, actual any, format
 		e.known[key] = true
 	}
 	text := fmt.Sprintf(format, args...)
-	e.found = append(e.found, check.Failed(code, "message %d: %s: %s: expected %v, found %v", e.number, path, text, expected, actual).
+	e.found = append(e.found, check.Failed(code, "message %d: %s: expected %v, found %v: %s", e.number, path, expected, actual, text).
 		Within(e.number, path).Compared(expected, actual))
 }
 
@@ -383,7 +383,7 @@ func (e *Engine) judgeEnvelope(client_ int) {
 	if t, ok := e.envelope.float("timestamp"); ok {
 		// The time is that of a monotonic clock, taken when the message is made.
 		if t <= 0 || t < e.who.timestamp {
-			e.fail(CodeEnvelope, ".timestamp", fmt.Sprintf("at least %v", e.who.timestamp), t, "a clock that never goes back")
+			e.fail(CodeEnvelope, ".timestamp", fmt.Sprintf("at least %v", e.who.timestamp), t, "the timestamp must not go back")
 		}
 		e.now = t
 		e.who.timestamp = max(e.who.timestamp, t)
@@ -392,7 +392,7 @@ func (e *Engine) judgeEnvelope(client_ int) {
 		// Waves are for a coordinator: a frontend's client has no use for them (vllm/v1/engine/core_client.py).
 		for _, name := range []string{"wave_complete", "start_wave"} {
 			if wave, ok := e.envelope.int(name); ok {
-				e.fail(CodeEnvelope, "."+name, "nil", wave, "a wave is for a coordinator")
+				e.fail(CodeEnvelope, "."+name, "nil", wave, "waves are sent to a coordinator, never to a client")
 			}
 		}
 	}
@@ -402,7 +402,7 @@ func (e *Engine) judgeEnvelope(client_ int) {
 			e.weights = `"default"` // vllm/v1/engine/core.py _weight_version
 		}
 		if version != e.weights && !e.changed {
-			e.fail(CodeEnvelope, ".weight_version", e.weights, version, "no call has changed it")
+			e.fail(CodeEnvelope, ".weight_version", e.weights, version, "no call has changed the weight version")
 		}
 		if e.changed {
 			e.weights = version
@@ -423,7 +423,7 @@ func (e *Engine) judgeFinished(raw []byte) {
 			return
 		}
 		if r := e.requests[id]; r == nil || r.finish == protocol.Unfinished && r.aborted == 0 && !r.session {
-			e.fail(CodeEnvelope, ".finished_requests", "requests that have ended", fmt.Sprintf("%.200q", id), "who has not ended")
+			e.fail(CodeEnvelope, ".finished_requests", "requests that have ended", fmt.Sprintf("%.200q", id), "the list may name only requests that have ended")
 		}
 	}
 }
@@ -445,10 +445,10 @@ func (e *Engine) judgeUtility(raw []byte) {
 	case c == nil && int64(id) == -1: // a notice of a group that changes its size (vllm/v1/engine/__init__.py EEP_NOTIFICATION_CALL_ID)
 		return
 	case err != nil || c == nil:
-		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", message.Describe(e.part.get("call_id")), "nobody waits for it")
+		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", message.Describe(e.part.get("call_id")), "no frontend waits for an answer to this call")
 		return
 	case c.answered:
-		e.fail(CodeCall, ".utility_output.call_id", "one answer to a call", id, "it has been answered")
+		e.fail(CodeCall, ".utility_output.call_id", "one answer to a call", id, "the call has been answered already")
 		return
 	}
 	c.answered = true
@@ -457,12 +457,12 @@ func (e *Engine) judgeUtility(raw []byte) {
 	u, declared := e.codec.Profile().Utilities[c.method]
 	if failure != nil {
 		if result != nil {
-			e.fail(CodeCall, ".utility_output.result", "nil beside a failure", message.Describe(result), "%s", c.method)
+			e.fail(CodeCall, ".utility_output.result", "nil beside a failure", message.Describe(result), "a call of %s that failed has no result", c.method)
 		}
 		return
 	}
 	if !declared {
-		e.fail(CodeCall, ".utility_output.failure_message", "a failure", "none", "the line has no method %.200q", c.method)
+		e.fail(CodeCall, ".utility_output.failure_message", "a failure", "none", "the line has no method %.200q, so the call must fail", c.method)
 		return
 	}
 	if result == nil {
@@ -476,7 +476,7 @@ func (e *Engine) judgeUtility(raw []byte) {
 		"bool": {pack.Bool}, "none": {pack.Nil}, "str": {pack.String}, "ints": {pack.Array}, "strings": {pack.Array}, "list": {pack.Array},
 	}[string(u.Result)]
 	if kinds != nil && !slices.Contains(kinds, value.Kind()) {
-		e.fail(CodeCall, ".utility_output.result", u.Result, value.Kind(), "what %s returns", c.method)
+		e.fail(CodeCall, ".utility_output.result", u.Result, value.Kind(), "the result of %s has this type or value", c.method)
 		return
 	}
 	if is, err := value.Bool(); err == nil {
@@ -489,7 +489,7 @@ func (e *Engine) judgeUtility(raw []byte) {
 			want = true // no request holds a block (vllm/v1/core/block_pool.py reset_prefix_cache)
 		}
 		if is != want {
-			e.fail(CodeCall, ".utility_output.result", want, is, "what %s returns", c.method)
+			e.fail(CodeCall, ".utility_output.result", want, is, "the result of %s has this type or value", c.method)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 	case raw == nil || !e.part.readMap(raw):
 		return
 	case r.outputs > 0 && !r.session:
-		e.fail(CodePrefill, at, "nil", "another", "request %s has told of its prompt before", id)
+		e.fail(CodePrefill, at, "nil", "prefill_stats", "request %s has sent prefill_stats before, and they come once", id)
 		return
 	}
 	prompt, has := e.part.int("num_prompt_tokens")
@@ -78,7 +78,7 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 		return
 	}
 	if r.length >= 0 && !r.session && int(prompt) != r.length {
-		e.fail(CodePrefill, at+".num_prompt_tokens", r.length, prompt, "the prompt of request %s", id)
+		e.fail(CodePrefill, at+".num_prompt_tokens", r.length, prompt, "the length of the prompt of request %s", id)
 	}
 	computed, _ := e.part.int("num_computed_tokens")
 	cached, _ := e.part.int("num_cached_tokens")
@@ -86,11 +86,11 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 	external, _ := e.part.int("num_external_cached_tokens")
 	switch {
 	case min(prompt, computed, cached, local, external) < 0:
-		e.fail(CodePrefill, at, "counts", message.Describe(raw), "none is negative")
+		e.fail(CodePrefill, at, "counts", message.Describe(raw), "no count may be negative")
 	case computed+cached != prompt:
-		e.fail(CodePrefill, at+".num_computed_tokens", prompt-cached, computed, "computed and cached tokens are the prompt, %d and %d of %d", computed, cached, prompt)
+		e.fail(CodePrefill, at+".num_computed_tokens", prompt-cached, computed, "computed and cached tokens have to add up to the prompt, but %d and %d are not %d", computed, cached, prompt)
 	case local+external != cached:
-		e.fail(CodePrefill, at+".num_cached_tokens", local+external, cached, "local and external cached tokens are the cached ones, %d and %d", local, external)
+		e.fail(CodePrefill, at+".num_cached_tokens", local+external, cached, "local and external cached tokens (%d and %d) have to add up to the cached tokens", local, external)
 	}
 	if finish == protocol.Unfinished || tokens > 0 {
 		e.cache.started(r, prompt, local)
@@ -98,13 +98,13 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 	// max(0, min(tokens in full blocks, prompt) - cached), PrefillStats.finalize; 0 without a prefix cache.
 	if created, ok := e.part.int("num_cache_creation_tokens"); ok {
 		if created < 0 || created > computed {
-			e.fail(CodePrefill, at+".num_cache_creation_tokens", fmt.Sprintf("0 to %d", computed), created, "only what was computed is new in the cache")
+			e.fail(CodePrefill, at+".num_cache_creation_tokens", fmt.Sprintf("0 to %d", computed), created, "only computed tokens can be new in the cache")
 		} else if want := max(prompt-prompt%max(e.ready.blockSize, 1)-cached, 0); e.ready.single() && created != want && (created > 0 || e.cache.looked) {
-			e.fail(CodePrefill, at+".num_cache_creation_tokens", want, created, "the full blocks of %d tokens that were computed", e.ready.blockSize)
+			e.fail(CodePrefill, at+".num_cache_creation_tokens", want, created, "the computed tokens that fill blocks of %d tokens", e.ready.blockSize)
 		}
 	}
 	if e.ready.single() && local%e.ready.blockSize != 0 && local != prompt {
-		e.fail(CodePrefill, at+".num_local_cached_tokens", fmt.Sprintf("full blocks of %d tokens", e.ready.blockSize), local, "only full blocks are found")
+		e.fail(CodePrefill, at+".num_local_cached_tokens", fmt.Sprintf("full blocks of %d tokens", e.ready.blockSize), local, "only full blocks can be found in the cache")
 	}
 }
 
@@ -132,13 +132,13 @@ func (e *Engine) judgeEvents(at, id string, r *request) {
 		place := fmt.Sprintf("%s.events[%d]", at, i)
 		before := map[int64][]int64{queued: {0}, scheduled: {queued, preempted}, preempted: {scheduled}}[kind]
 		if !r.session && !slices.Contains(before, r.state) {
-			e.fail(CodeEvents, place+".type", "queued (1), scheduled (2), preempted (3), scheduled", fmt.Sprintf("%d after %d", kind, r.state), "the life of request %s", id)
+			e.fail(CodeEvents, place+".type", "queued (1), scheduled (2), preempted (3), scheduled", fmt.Sprintf("%d after %d", kind, r.state), "events of request %s in an impossible order", id)
 		}
 		earliest := max(r.happened, r.after)
 		if when < earliest || when <= 0 {
-			e.fail(CodeEvents, place+".timestamp", fmt.Sprintf("at least %v", earliest), when, "request %s: a clock that never goes back", id)
+			e.fail(CodeEvents, place+".timestamp", fmt.Sprintf("at least %v", earliest), when, "an event of request %s is earlier than the event or message before it", id)
 		} else if e.now > 0 && when > e.now {
-			e.fail(CodeEvents, place+".timestamp", fmt.Sprintf("at most %v", e.now), when, "request %s: it comes after its message", id)
+			e.fail(CodeEvents, place+".timestamp", fmt.Sprintf("at most %v", e.now), when, "an event of request %s is later than the message that has it", id)
 		}
 		r.state, r.happened = kind, max(r.happened, when)
 	}
@@ -161,13 +161,13 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 	}
 	reason := e.output.get("stop_reason")
 	if finish != protocol.FinishStop && finish != protocol.FinishRepetition && reason != nil {
-		e.fail(CodeAnswer, at+".stop_reason", "nil", message.Describe(reason), "request %s was not stopped", id)
+		e.fail(CodeAnswer, at+".stop_reason", "nil", message.Describe(reason), "request %s did not end with stop", id)
 	}
 	if finish == protocol.FinishError && len(tokens) > 0 {
-		e.fail(CodeAnswer, at+".new_token_ids", "none", len(tokens), "request %s ends with an error", id)
+		e.fail(CodeAnswer, at+".new_token_ids", "none", len(tokens), "request %s ends with an error, so its last output has no tokens", id)
 	}
 	if e.output.get("error") != nil && finish != protocol.FinishError {
-		e.fail(CodeAnswer, at+".error", "nil", message.Describe(e.output.get("error")), "request %s does not end with an error", id)
+		e.fail(CodeAnswer, at+".error", "nil", message.Describe(e.output.get("error")), "request %s does not end with an error, so it has none", id)
 	}
 	if e.opt.Scripted || r.pooling || r.session || r.aborted > 0 || !s.HasMaxTokens {
 		return
@@ -178,21 +178,21 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 	}
 	switch {
 	case r.tokens > limit:
-		e.fail(CodeAnswer, at+".new_token_ids", limit, r.tokens, "request %s has room for no more tokens", id)
+		e.fail(CodeAnswer, at+".new_token_ids", limit, r.tokens, "request %s has reached its token limit", id)
 	case stopped >= 0 && stopped < len(tokens)-1:
-		e.fail(CodeAnswer, at+".new_token_ids", fmt.Sprintf("%d tokens", stopped+1), len(tokens), "request %s was to stop at token %d, which is %d", id, before+stopped, tokens[stopped])
+		e.fail(CodeAnswer, at+".new_token_ids", fmt.Sprintf("%d tokens", stopped+1), len(tokens), "request %s has to stop at position %d, at token id %d", id, before+stopped, tokens[stopped])
 	case stopped >= 0 && finish != protocol.FinishStop && finish != protocol.FinishAbort && finish != protocol.FinishError:
-		e.fail(CodeAnswer, at+".finish_reason", protocol.FinishStop, finish, "request %s was to stop at %d", id, tokens[stopped])
+		e.fail(CodeAnswer, at+".finish_reason", protocol.FinishStop, finish, "request %s has to stop at token id %d", id, tokens[stopped])
 	case finish == protocol.FinishStop && stopped < 0 && len(r.last) > 0 && (s.MinTokens == 0 || r.tokens < s.MinTokens):
-		e.fail(CodeAnswer, at+".finish_reason", "none, or another", finish, "the last token of request %s is none to stop at: %d", id, r.last[0])
+		e.fail(CodeAnswer, at+".finish_reason", "none, or another", finish, "request %s ends with stop, but its last token %d is no stop token", id, r.last[0])
 	case finish == protocol.FinishLength && r.tokens < limit && len(tokens) > 0:
-		e.fail(CodeAnswer, at+".finish_reason", fmt.Sprintf("after %d tokens", limit), fmt.Sprintf("after %d", r.tokens), "request %s ends by length", id)
+		e.fail(CodeAnswer, at+".finish_reason", fmt.Sprintf("after %d tokens", limit), fmt.Sprintf("after %d", r.tokens), "request %s ends with length before its token limit", id)
 	case finish == protocol.Unfinished && r.tokens == limit && len(tokens) > 0:
-		e.fail(CodeAnswer, at+".finish_reason", protocol.FinishLength, "none", "request %s has room for no more tokens", id)
+		e.fail(CodeAnswer, at+".finish_reason", protocol.FinishLength, "none", "request %s has reached its token limit", id)
 	case finish == protocol.FinishRepetition && !bytes.Contains(s.Raw, []byte("repetition_detection")):
-		e.fail(CodeAnswer, at+".finish_reason", "another", finish, "request %s does not ask for repetitions to be found", id)
+		e.fail(CodeAnswer, at+".finish_reason", "another", finish, "request %s does not ask for repetition detection", id)
 	case finish == protocol.FinishRepetition && (reason == nil || message.Describe(reason) != `"repetition_detected"`):
-		e.fail(CodeAnswer, at+".stop_reason", `"repetition_detected"`, describe(reason), "request %s repeats itself", id)
+		e.fail(CodeAnswer, at+".stop_reason", `"repetition_detected"`, describe(reason), "request %s ends with repetition", id)
 	case finish == protocol.FinishStop && stopped >= 0:
 		e.judgeStopReason(at, id, r, tokens[stopped], reason)
 	}
@@ -202,7 +202,7 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 func (e *Engine) judgeStopReason(at, id string, r *request, token uint32, reason []byte) {
 	if int64(token) == r.sampling.EOSTokenID {
 		if reason != nil {
-			e.fail(CodeAnswer, at+".stop_reason", "nil", message.Describe(reason), "request %s stopped at the end of the sequence", id)
+			e.fail(CodeAnswer, at+".stop_reason", "nil", message.Describe(reason), "request %s stopped at the end of the sequence, so it names no stop token", id)
 		}
 		return
 	}
@@ -214,7 +214,7 @@ func (e *Engine) judgeStopReason(at, id string, r *request, token uint32, reason
 		}
 	}
 	if named != int64(token) {
-		e.fail(CodeAnswer, at+".stop_reason", token, describe(reason), "request %s stopped at a token", id)
+		e.fail(CodeAnswer, at+".stop_reason", token, describe(reason), "request %s stopped at one of its stop_token_ids", id)
 	}
 }
 
@@ -227,7 +227,7 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 	}
 	at += ".spec_decode_metrics"
 	if finish == protocol.Unfinished {
-		e.fail(CodeSpeculation, at, "nil before the last output", message.Describe(raw), "request %s goes on", id)
+		e.fail(CodeSpeculation, at, "nil before the last output", message.Describe(raw), "request %s has not ended, and this comes with its last output", id)
 	}
 	spec, _ := e.part.int("num_spec_tokens")
 	drafted, _ := e.part.int("num_draft_tokens")
@@ -242,14 +242,14 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 	steps := sum(histogram)
 	switch {
 	case spec < 1 || len(histogram) != int(spec)+1 || slices.Min(histogram) < 0:
-		e.fail(CodeSpeculation, at+".histogram", fmt.Sprintf("%d counts", spec+1), message.Describe(raw), "one for each number of accepted tokens")
+		e.fail(CodeSpeculation, at+".histogram", fmt.Sprintf("%d counts", spec+1), message.Describe(raw), "the histogram has one count for each possible number of accepted tokens")
 	case e.drafts > 0 && spec != e.drafts:
-		e.fail(CodeSpeculation, at+".num_spec_tokens", e.drafts, spec, "that of the engine")
+		e.fail(CodeSpeculation, at+".num_spec_tokens", e.drafts, spec, "the number that the engine drafts")
 	case drafted < accepted || drafted > steps*spec:
-		e.fail(CodeSpeculation, at+".num_draft_tokens", fmt.Sprintf("%d to %d", accepted, steps*spec), drafted, "no more than was drafted is accepted")
+		e.fail(CodeSpeculation, at+".num_draft_tokens", fmt.Sprintf("%d to %d", accepted, steps*spec), drafted, "accepted tokens are drafted tokens")
 	case steps+accepted > int64(r.tokens)+spec:
 		// Each verified draft gives its accepted tokens and one more; the last may give more than there is room for.
-		e.fail(CodeSpeculation, at+".histogram", fmt.Sprintf("at most %d tokens", int64(r.tokens)+spec), steps+accepted, "request %s has %d tokens", id, r.tokens)
+		e.fail(CodeSpeculation, at+".histogram", fmt.Sprintf("at most %d tokens", int64(r.tokens)+spec), steps+accepted, "request %s has %d tokens only", id, r.tokens)
 	}
 	for _, name := range []string{"per_step_accepted", "per_step_drafted"} {
 		if values, ok := e.part.ints(name); ok && len(values) > 0 {
@@ -258,7 +258,7 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 				want = drafted
 			}
 			if int64(len(values)) != steps || sum(values) != want {
-				e.fail(CodeSpeculation, at+"."+name, fmt.Sprintf("%d steps, %d in all", steps, want), fmt.Sprintf("%d, %d in all", len(values), sum(values)), "the histogram counts the same")
+				e.fail(CodeSpeculation, at+"."+name, fmt.Sprintf("%d steps, %d in all", steps, want), fmt.Sprintf("%d, %d in all", len(values), sum(values)), "the counts have to agree with the histogram")
 			}
 		}
 	}
@@ -267,22 +267,22 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 // judgeRest looks at what an output hands through from its request, and at plain counts.
 func (e *Engine) judgeRest(at, id string, r *request, finish protocol.FinishReason) {
 	if nans, ok := e.output.int("num_nans_in_logits"); ok && nans < 0 {
-		e.fail(CodeAnswer, at+".num_nans_in_logits", "a count", nans, "it is negative")
+		e.fail(CodeAnswer, at+".num_nans_in_logits", "a count", nans, "no count may be negative")
 	}
 	if headers := e.output.get("trace_headers"); headers != nil && (r.headers == nil || !same(headers, r.headers)) {
 		// vllm/v1/request.py hands them through.
-		e.fail(CodeAnswer, at+".trace_headers", describe(r.headers), message.Describe(headers), "those of request %s", id)
+		e.fail(CodeAnswer, at+".trace_headers", describe(r.headers), message.Describe(headers), "the trace headers of request %s", id)
 	}
 	if missing := e.output.get("mm_cache_miss_hashes"); missing != nil && !r.images {
-		e.fail(CodeAnswer, at+".mm_cache_miss_hashes", "nil", message.Describe(missing), "request %s has no images", id)
+		e.fail(CodeAnswer, at+".mm_cache_miss_hashes", "nil", message.Describe(missing), "request %s has no images or other multimodal inputs", id)
 	}
 	if e.output.get("pooling_output") != nil && !r.pooling {
-		e.fail(CodeAnswer, at+".pooling_output", "nil", "a tensor", "request %s asks for tokens", id)
+		e.fail(CodeAnswer, at+".pooling_output", "nil", "a tensor", "request %s asks for tokens, not for pooling", id)
 	}
 	for _, name := range []string{"kv_transfer_params", "ec_transfer_params"} {
 		// What the other side needs comes when the request is done (vllm/v1/core/sched/scheduler.py _free_request).
 		if e.output.get(name) != nil && finish == protocol.Unfinished {
-			e.fail(CodeAnswer, at+"."+name, "nil before the last output", "a map", "request %s goes on", id)
+			e.fail(CodeAnswer, at+"."+name, "nil before the last output", "a map", "request %s has not ended, and this comes with its last output", id)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 	}
 	fail := func(name string, expected, actual any, why string) {
 		path := "EngineCoreReadyResponse." + name
-		e.found = append(e.found, check.Failed(CodeRegistration, "ready response: %s: %s: expected %v, found %v", path, why, expected, actual).
+		e.found = append(e.found, check.Failed(CodeRegistration, "ready response: %s: expected %v, found %v: %s", path, expected, actual, why).
 			Within(-1, path).Compared(expected, actual))
 	}
 	at := func(name string) int64 { v, _ := p.int(name); return v }
@@ -51,12 +51,12 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 		"decode_context_parallel_size", "max_num_seqs", "max_num_batched_tokens",
 	} {
 		if v, ok := p.int(name); ok && v < 1 {
-			fail(name, "at least 1", v, "a size")
+			fail(name, "at least 1", v, "a size is above 0")
 		}
 	}
 	for _, name := range []string{"num_gpu_blocks", "max_loras", "coord_store_port"} {
 		if v, ok := p.int(name); ok && v < 0 {
-			fail(name, "at least 0", v, "a count")
+			fail(name, "at least 0", v, "no count may be negative")
 		}
 	}
 	// vllm/v1/core/kv_cache_utils.py update_kv_cache_capacity: the whole tokens of so many contexts. That they are blocks times
@@ -64,21 +64,21 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 	concurrency, hasConcurrency := p.float("kv_cache_max_concurrency")
 	if tokens, ok := p.int("kv_cache_size_tokens"); ok && hasConcurrency {
 		if want := int64(concurrency * float64(e.ready.maxModelLen)); want != tokens {
-			fail("kv_cache_size_tokens", want, tokens, "the room for kv_cache_max_concurrency contexts")
+			fail("kv_cache_size_tokens", want, tokens, "the space for kv_cache_max_concurrency contexts of max_model_len tokens")
 		}
 	}
 	tp, ok := p.int("tensor_parallel_size")
 	if pp, both := p.int("pipeline_parallel_size"); ok && both && at("world_size")%max(tp*pp, 1) != 0 {
-		fail("world_size", fmt.Sprintf("a multiple of %d", tp*pp), at("world_size"), "tensor- and pipeline-parallel workers")
+		fail("world_size", fmt.Sprintf("a multiple of %d", tp*pp), at("world_size"), "each group has tensor_parallel_size times pipeline_parallel_size workers")
 	}
 	if seqs, tokens := at("max_num_seqs"), at("max_num_batched_tokens"); seqs > 0 && tokens > 0 && seqs > tokens {
 		// vllm/config/scheduler.py refuses it.
-		fail("max_num_seqs", fmt.Sprintf("at most %d", tokens), seqs, "no more requests than tokens in a step")
+		fail("max_num_seqs", fmt.Sprintf("at most %d", tokens), seqs, "a step cannot have more requests than max_num_batched_tokens")
 	}
 	if loras, ok := p.int("max_loras"); ok {
 		cur := pack.NewCursor(p.get("supports_lora"))
 		if supports, err := cur.Bool(); err == nil && supports != (loras > 0) {
-			fail("max_loras", fmt.Sprintf("supports_lora is %v", supports), loras, "adapters")
+			fail("max_loras", fmt.Sprintf("supports_lora is %v", supports), loras, "adapters are counted only where LoRA is enabled")
 		}
 	}
 	return e.found
@@ -156,7 +156,7 @@ func (e *Engine) judgeGauges() {
 	e.gauges = g
 	for i, v := range []int64{g.running, g.waiting, g.skipped} {
 		if v < 0 {
-			e.fail(CodeGauges, at+[]string{"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs"}[i], "a count", v, "it is negative")
+			e.fail(CodeGauges, at+[]string{"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs"}[i], "a count", v, "no count may be negative")
 			return
 		}
 	}
@@ -180,14 +180,14 @@ func (e *Engine) judgeGauges() {
 	switch {
 	case severalClients:
 	case g.running+g.waiting > may || g.skipped > may:
-		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at most %d", may), fmt.Sprintf("%d running, %d waiting, %d held back", g.running, g.waiting, g.skipped), "the requests that are open")
+		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at most %d", may), fmt.Sprintf("%d running, %d waiting, %d held back", g.running, g.waiting, g.skipped), "no more requests can run or wait than are open")
 	case total < has:
-		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at least %d", has), fmt.Sprintf("%d running, %d waiting, %d held back", g.running, g.waiting, g.skipped), "the requests that the engine has")
+		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at least %d", has), fmt.Sprintf("%d running, %d waiting, %d held back", g.running, g.waiting, g.skipped), "all requests that the engine has are counted")
 	case e.roomy && !e.upset && g.running < answered:
-		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at least %d", answered), g.running, "the requests that got a token and go on")
+		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at least %d", answered), g.running, "requests that got a token and have not ended are running")
 	}
 	if e.ready.maxSeqs > 0 && g.running > e.ready.maxSeqs {
-		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at most %d", e.ready.maxSeqs), g.running, "max_num_seqs")
+		e.fail(CodeGauges, at+"num_running_reqs", fmt.Sprintf("at most %d", e.ready.maxSeqs), g.running, "no more requests can run than max_num_seqs")
 	}
 	e.judgeUsage()
 	e.judgeFetches()
@@ -201,7 +201,7 @@ func (e *Engine) judgeAdmitted() {
 		return
 	}
 	if most := c.requests + c.uncounted - c.ended; e.gauges.running > most {
-		e.fail(CodeGauges, ".scheduler_stats.num_running_reqs", fmt.Sprintf("at most %d", most), e.gauges.running, "the requests that were let in and have not ended")
+		e.fail(CodeGauges, ".scheduler_stats.num_running_reqs", fmt.Sprintf("at most %d", most), e.gauges.running, "no more requests can run than were scheduled and have not ended")
 	}
 }
 
@@ -210,7 +210,7 @@ func (e *Engine) judgeUsage() {
 	const at = ".scheduler_stats.kv_cache_usage"
 	usage := e.gauges.usage
 	if usage < 0 || usage > 1 || math.IsNaN(usage) {
-		e.fail(CodeGauges, at, "0 to 1", usage, "a share")
+		e.fail(CodeGauges, at, "0 to 1", usage, "the usage is a part of the KV cache")
 		return
 	}
 	if e.ready.blocks < 2 || e.opt.Scripted { // who plays a recording may have told of blocks of its own
@@ -219,7 +219,7 @@ func (e *Engine) judgeUsage() {
 	pool := float64(e.ready.blocks - 1)
 	used := math.Round(usage * pool)
 	if math.Abs(usage*pool-used) > 1e-6 {
-		e.fail(CodeGauges, at, fmt.Sprintf("a multiple of 1/%v", pool), usage, "a share of the blocks")
+		e.fail(CodeGauges, at, fmt.Sprintf("a multiple of 1/%v", pool), usage, "the usage is a number of blocks divided by all blocks")
 		return
 	}
 	if !e.ready.single() || e.joined || len(e.clients) > 1 || !e.roomy || e.upset {
@@ -237,7 +237,7 @@ func (e *Engine) judgeUsage() {
 		}
 	}
 	if used := int64(used); used < least || used > most {
-		e.fail(CodeGauges, at, fmt.Sprintf("%d to %d blocks", least, most), fmt.Sprintf("%d", used), "what the open requests take, in blocks of %d tokens", e.ready.blockSize)
+		e.fail(CodeGauges, at, fmt.Sprintf("%d to %d blocks", least, most), fmt.Sprintf("%d", used), "the open requests need this many blocks of %d tokens", e.ready.blockSize)
 	}
 }
 
@@ -253,20 +253,20 @@ func (e *Engine) judgeFetches() {
 		cur := pack.NewCursor(e.part.values[i])
 		n, err := cur.Int()
 		if err != nil || n < 0 {
-			e.fail(CodeGauges, at, "counts", message.Describe(raw), "none is negative")
+			e.fail(CodeGauges, at, "counts", message.Describe(raw), "no count may be negative")
 			return
 		}
 		total += n
 		switch string(key) {
 		case "waiting_to_start", "in_progress", "completed_waiting":
 		default:
-			e.fail(CodeGauges, at, "waiting_to_start, in_progress, completed_waiting", fmt.Sprintf("%.100q", key), "the stages")
+			e.fail(CodeGauges, at, "waiting_to_start, in_progress, completed_waiting", fmt.Sprintf("%.100q", key), "KV fetches have these stages only")
 		}
 	}
 	if e.stats.get("connector_prefix_cache_stats") == nil && total > 0 {
-		e.fail(CodeGauges, at, 0, total, "an engine without a connector fetches nothing")
+		e.fail(CodeGauges, at, 0, total, "an engine without a KV connector fetches nothing")
 	} else if open := e.gauges.waiting + e.gauges.skipped + e.gauges.running; total > open {
-		e.fail(CodeGauges, at, fmt.Sprintf("at most %d", open), total, "the requests that the engine has")
+		e.fail(CodeGauges, at, fmt.Sprintf("at most %d", open), total, "all requests that the engine has are counted")
 	}
 }
 
@@ -324,7 +324,7 @@ func (e *Engine) judgeCache() {
 		requests, queries, hits := value("requests"), value("queries"), value("hits")
 		again, againQueries, againHits := value("preempted_requests"), value("preempted_queries"), value("preempted_hits")
 		if min(requests, queries, hits, again, againQueries, againHits) < 0 {
-			e.fail(CodeCache, at, "counts", message.Describe(raw), "none is negative")
+			e.fail(CodeCache, at, "counts", message.Describe(raw), "no count may be negative")
 			return
 		}
 		for _, c := range []struct {
@@ -332,10 +332,10 @@ func (e *Engine) judgeCache() {
 			requests, queries, hits int64
 		}{{"", requests, queries, hits}, {"preempted_", again, againQueries, againHits}} {
 			if c.hits > c.queries {
-				e.fail(CodeCache, at+"."+c.prefix+"hits", fmt.Sprintf("at most %d", c.queries), c.hits, "no more is found than was looked for")
+				e.fail(CodeCache, at+"."+c.prefix+"hits", fmt.Sprintf("at most %d", c.queries), c.hits, "there cannot be more hits than queries")
 			}
 			if c.queries < c.requests || c.requests == 0 && c.queries > 0 {
-				e.fail(CodeCache, at+"."+c.prefix+"queries", fmt.Sprintf("tokens of %d requests", c.requests), c.queries, "a request looks for its tokens")
+				e.fail(CodeCache, at+"."+c.prefix+"queries", fmt.Sprintf("tokens of %d requests", c.requests), c.queries, "each request queries its tokens")
 			}
 		}
 		e.judgeSources(at, hits)
@@ -345,10 +345,10 @@ func (e *Engine) judgeCache() {
 		}
 		cur := pack.NewCursor(e.part.get("reset"))
 		if reset, err := cur.Bool(); err == nil && reset && !e.reset {
-			e.fail(CodeCache, at+".reset", false, true, "nobody has asked for it")
+			e.fail(CodeCache, at+".reset", false, true, "no call has reset the prefix cache")
 		}
 		if again > 0 && e.roomy && !e.upset {
-			e.fail(CodeCache, at+".preempted_requests", 0, again, "there is room for all")
+			e.fail(CodeCache, at+".preempted_requests", 0, again, "the KV cache is large enough, so no request is preempted")
 		}
 		e.cache.requests += requests
 		e.cache.queries += queries
@@ -370,7 +370,7 @@ func (e *Engine) judgeSources(at string, hits int64) {
 		total += n
 	}
 	if total != hits {
-		e.fail(CodeCache, at+".hits_by_source", hits, total, "they are the hits")
+		e.fail(CodeCache, at+".hits_by_source", hits, total, "the hits by source have to add up to the hits")
 	}
 }
 
@@ -388,7 +388,7 @@ func (e *Engine) judgeCacheTotals(at string) {
 		{"hits", c.hits, c.startedHits, c.startedHits + (c.askedTokens - c.startedQueries)},
 	} {
 		if t.told < t.least || t.told > t.most_ {
-			e.fail(CodeCache, at+"."+t.name, fmt.Sprintf("%d to %d", t.least, t.most_), t.told, "all of it so far, by the requests that have begun and by all that were sent")
+			e.fail(CodeCache, at+"."+t.name, fmt.Sprintf("%d to %d", t.least, t.most_), t.told, "the sum over the session has to be between that of the requests that have started and that of all requests sent")
 		}
 	}
 }
@@ -406,17 +406,17 @@ func (e *Engine) judgeDrafts() {
 	drafted, _ := e.part.int("num_draft_tokens")
 	accepted, _ := e.part.int("num_accepted_tokens")
 	if e.drafts > 0 && spec != e.drafts || spec < 1 {
-		e.fail(CodeSpeculation, at+".num_spec_tokens", fmt.Sprint(max(e.drafts, 1)), spec, "that of the engine")
+		e.fail(CodeSpeculation, at+".num_spec_tokens", fmt.Sprint(max(e.drafts, 1)), spec, "the number that the engine drafts")
 		return
 	}
 	e.drafts = spec
 	switch {
 	case len(e.clients) == 1 && drafts > int64(len(e.sizes)):
-		e.fail(CodeSpeculation, at+".num_drafts", fmt.Sprintf("at most %d", len(e.sizes)), drafts, "a verified draft gives an output")
+		e.fail(CodeSpeculation, at+".num_drafts", fmt.Sprintf("at most %d", len(e.sizes)), drafts, "each verified draft gives an output")
 	case drafts < 1 || drafted < 0 || drafted > drafts*spec:
-		e.fail(CodeSpeculation, at+".num_draft_tokens", fmt.Sprintf("up to %d of each of %d drafts", spec, drafts), drafted, "no draft is longer")
+		e.fail(CodeSpeculation, at+".num_draft_tokens", fmt.Sprintf("up to %d of each of %d drafts", spec, drafts), drafted, "no draft is longer than num_spec_tokens")
 	case accepted < 0 || accepted > drafted:
-		e.fail(CodeSpeculation, at+".num_accepted_tokens", fmt.Sprintf("at most %d", drafted), accepted, "no more is accepted than was drafted")
+		e.fail(CodeSpeculation, at+".num_accepted_tokens", fmt.Sprintf("at most %d", drafted), accepted, "accepted tokens are drafted tokens")
 	}
 	for _, list := range []struct {
 		name  string
@@ -427,12 +427,12 @@ func (e *Engine) judgeDrafts() {
 			continue
 		}
 		if int64(len(values)) != spec || sum(values) != list.total {
-			e.fail(CodeSpeculation, at+"."+list.name, fmt.Sprintf("%d places, %d in all", spec, list.total), fmt.Sprintf("%d, %d in all", len(values), sum(values)), "the total is told, too")
+			e.fail(CodeSpeculation, at+"."+list.name, fmt.Sprintf("%d places, %d in all", spec, list.total), fmt.Sprintf("%d, %d in all", len(values), sum(values)), "the counts by position have to add up to the total")
 			continue
 		}
 		for i, v := range values {
 			if v < 0 || v > drafts || i > 0 && v > values[i-1] {
-				e.fail(CodeSpeculation, at+"."+list.name, "at each place no more than before", fmt.Sprint(values), "%d drafts", drafts)
+				e.fail(CodeSpeculation, at+"."+list.name, "at each position no more than at the one before", fmt.Sprint(values), "of %d drafts", drafts)
 				break
 			}
 		}
@@ -443,7 +443,7 @@ func (e *Engine) judgeDrafts() {
 	// Each request whose draft was verified got its accepted tokens and one more. What was accepted behind a token to stop at is
 	// not sent on, and what an aborted request got is sent to nobody.
 	if surplus := e.surplus(); accepted < surplus {
-		e.fail(CodeSpeculation, at+".num_accepted_tokens", fmt.Sprintf("at least %d", surplus), accepted, "the outputs of the step have as many beyond one each")
+		e.fail(CodeSpeculation, at+".num_accepted_tokens", fmt.Sprintf("at least %d", surplus), accepted, "the outputs of the step have this many tokens beyond one each")
 	}
 }
 
@@ -461,7 +461,7 @@ func (e *Engine) judgeStep() {
 	for _, name := range []string{"step_counter", "current_wave"} {
 		// Steps and waves are counted in data-parallel groups alone (vllm/v1/engine/core.py DPEngineCoreProc).
 		if v, ok := e.stats.int(name); ok && (v < 0 || e.ready.ranks == 1 && v != 0) {
-			e.fail(CodeStep, at+name, 0, v, "an engine without others counts neither steps nor waves")
+			e.fail(CodeStep, at+name, 0, v, "an engine that is not in a data-parallel group counts neither steps nor waves")
 		}
 	}
 	for _, name := range []string{"waiting_lora_adapters", "running_lora_adapters"} {
@@ -469,7 +469,7 @@ func (e *Engine) judgeStep() {
 			for _, v := range e.part.values {
 				cur := pack.NewCursor(v)
 				if n, err := cur.Int(); err == nil && (n < 0 || n > int64(len(e.requests))) {
-					e.fail(CodeStep, at+name, fmt.Sprintf("0 to %d", len(e.requests)), n, "requests of an adapter")
+					e.fail(CodeStep, at+name, fmt.Sprintf("0 to %d", len(e.requests)), n, "requests that use an adapter")
 				}
 			}
 		}
@@ -485,13 +485,13 @@ func (e *Engine) judgeStep() {
 		padded, _ := e.part.int("num_padded_tokens")
 		padding, _ := e.part.int("num_paddings")
 		if min(bare, padded, padding) < 0 || padded-bare != padding {
-			e.fail(CodeStep, at+"cudagraph_stats.num_paddings", padded-bare, padding, "%d tokens are padded to %d", bare, padded)
+			e.fail(CodeStep, at+"cudagraph_stats.num_paddings", padded-bare, padding, "%d tokens are padded to %d, and the difference is the padding", bare, padded)
 		}
 	}
 	if raw := e.stats.get("perf_stats"); raw != nil && e.part.readMap(raw) {
 		for _, name := range []string{"num_flops_per_gpu", "num_read_bytes_per_gpu", "num_write_bytes_per_gpu"} {
 			if v, ok := e.part.int(name); ok && v < 0 {
-				e.fail(CodeStep, at+"perf_stats."+name, "a count", v, "it is negative")
+				e.fail(CodeStep, at+"perf_stats."+name, "a count", v, "no count may be negative")
 			}
 		}
 	}
@@ -511,7 +511,7 @@ func (e *Engine) judgeEvictions(at string, raw []byte) {
 		idle, _ := e.part.float("idle_seconds")
 		const between = 1 // second, for a process that waits for its turn
 		if idle < 0 || life < idle-between {
-			e.fail(CodeStep, at+"[].lifetime_seconds", fmt.Sprintf("about %v or more", idle), life, "a block is idle within its life")
+			e.fail(CodeStep, at+"[].lifetime_seconds", fmt.Sprintf("about %v or more", idle), life, "a block lives at least as long as it is idle")
 		}
 	}
 }
@@ -520,21 +520,21 @@ func (e *Engine) judgeEvictions(at string, raw []byte) {
 func (e *Engine) judgeIteration(at string) {
 	index, _ := e.part.int("iteration_index")
 	if index <= e.iterated {
-		e.fail(CodeStep, at+".iteration_index", fmt.Sprintf("more than %d", e.iterated), index, "one after the other")
+		e.fail(CodeStep, at+".iteration_index", fmt.Sprintf("more than %d", e.iterated), index, "the index has to rise")
 	}
 	e.iterated = max(e.iterated, index)
 	value := func(name string) int64 { v, _ := e.part.int(name); return v }
 	if elapsed, _ := e.part.float("elapsed_ms"); elapsed < 0 {
-		e.fail(CodeStep, at+".elapsed_ms", "at least 0", elapsed, "a time")
+		e.fail(CodeStep, at+".elapsed_ms", "at least 0", elapsed, "a time is not negative")
 	}
 	for _, group := range []string{"ctx", "generation"} {
 		requests, tokens := value("num_"+group+"_requests"), value("num_"+group+"_tokens")
 		if requests < 0 || tokens < requests || requests == 0 && tokens > 0 || requests > int64(len(e.requests)) {
-			e.fail(CodeStep, at+".num_"+group+"_tokens", fmt.Sprintf("tokens of %d requests", requests), tokens, "each has one or more")
+			e.fail(CodeStep, at+".num_"+group+"_tokens", fmt.Sprintf("tokens of %d requests", requests), tokens, "each request has one token or more in the step")
 		}
 	}
 	if value("num_encoder_inputs") < 0 || value("num_encoder_output_tokens") < 0 {
-		e.fail(CodeStep, at+".num_encoder_inputs", "counts", "a negative one", "what was encoded")
+		e.fail(CodeStep, at+".num_encoder_inputs", "counts", "a negative count", "no count may be negative")
 	}
 }
 
@@ -559,7 +559,7 @@ func (e *Engine) Rest() []check.Failure {
 	if g != (gaugeValues{}) {
 		e.fail(CodeRest, ".scheduler_stats", "0 running, 0 waiting, KV cache usage 0",
 			fmt.Sprintf("%d running, %d waiting, %d held back, KV cache usage %v", g.running, g.waiting, g.skipped, g.usage),
-			"every request has ended or was aborted")
+			"every request has ended or was aborted, so nothing may be left")
 	}
 	return e.found
 }

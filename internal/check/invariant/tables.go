@@ -17,17 +17,17 @@ func (e *Engine) judgeTables(at, id string, r *request, tokens []uint32) {
 	if raw := e.output.get("new_logprobs"); raw != nil {
 		path := at + ".new_logprobs"
 		if s.Logprobs == protocol.NoLogprobs && s.LogprobTokenIDs == nil && !r.session {
-			e.fail(CodeLogprobs, path, "nil", "a table", "request %s does not ask for them", id)
+			e.fail(CodeLogprobs, path, "nil", "a table", "request %s does not ask for log-probabilities", id)
 			return
 		}
 		e.judgeTable(table{path, id, "LogprobsLists", raw, tokens, s.Logprobs, s.LogprobTokenIDs == nil, r.plain})
 	} else if s.Logprobs != protocol.NoLogprobs && len(tokens) > 0 && !r.session {
-		e.fail(CodeLogprobs, at+".new_logprobs", "a table", "nil", "request %s asks for them", id)
+		e.fail(CodeLogprobs, at+".new_logprobs", "a table", "nil", "request %s asks for log-probabilities", id)
 	}
 	if raw := e.output.get("new_prompt_logprobs_tensors"); raw != nil {
 		path := at + ".new_prompt_logprobs_tensors"
 		if s.PromptLogprobs == protocol.NoLogprobs && !r.session {
-			e.fail(CodeLogprobs, path, "nil", "a table", "request %s does not ask for them", id)
+			e.fail(CodeLogprobs, path, "nil", "a table", "request %s does not ask for log-probabilities of the prompt", id)
 			return
 		}
 		if len(r.prompt) > 0 {
@@ -35,7 +35,7 @@ func (e *Engine) judgeTables(at, id string, r *request, tokens []uint32) {
 		}
 	}
 	if raw := e.output.get("prompt_token_id_logprobs"); raw != nil && s.PromptScores == nil && !r.session {
-		e.fail(CodeLogprobs, at+".prompt_token_id_logprobs", "nil", "a tensor", "request %s does not ask for them", id)
+		e.fail(CodeLogprobs, at+".prompt_token_id_logprobs", "nil", "a tensor", "request %s does not ask for log-probabilities of the prompt", id)
 	}
 }
 
@@ -60,7 +60,7 @@ func (e *Engine) judgeTable(t table) {
 	// cu_num_generated_tokens and its like cut a batch into requests, which has been done before it is sent.
 	for _, name := range names[3:] {
 		if raw := e.deeper.get(name); raw != nil {
-			e.fail(CodeLogprobs, t.path+"."+name, "nil", message.Describe(raw), "what is sent is of one request")
+			e.fail(CodeLogprobs, t.path+"."+name, "nil", message.Describe(raw), "a message to a frontend has one request in each table")
 		}
 	}
 	columns := t.width + 1
@@ -71,19 +71,19 @@ func (e *Engine) judgeTable(t table) {
 		cur := pack.NewCursor(raw)
 		tensor, err := message.ReadTensor(&cur, e.aux)
 		if err != nil {
-			e.fail(CodeLogprobs, t.path+"."+name, "a tensor of the line", err, "request %s", t.id)
+			e.fail(CodeLogprobs, t.path+"."+name, "a tensor of the line", err, "a table of request %s", t.id)
 			return
 		}
 		if i == 0 && t.width == protocol.AllLogprobs && len(tensor.Shape) == 2 {
 			columns = tensor.Shape[1]
 		}
 		if want := []int{len(t.tokens), columns}[:min(3-i, 2)]; !slices.Equal(tensor.Shape, want) {
-			e.fail(CodeLogprobs, t.path+"."+name, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "%d tokens, and %d most likely ones asked for", len(t.tokens), t.width)
+			e.fail(CodeLogprobs, t.path+"."+name, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "the table has a row for each of %d tokens, and %d columns beside the token", len(t.tokens), t.width)
 			return
 		}
 		if tensor.IsFloat() != (i == 1) {
 			kind := [3]string{"integers", "floats", "integers"}[i]
-			e.fail(CodeLogprobs, t.path+"."+name, kind, tensor.Dtype, "the kind of its elements")
+			e.fail(CodeLogprobs, t.path+"."+name, kind, tensor.Dtype, "the elements have this type")
 			return
 		}
 		switch i {
@@ -106,11 +106,11 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 	const slack = 1e-3 // of sums of float32
 	at := func(name string) string { return fmt.Sprintf("%s.%s", t.path, name) }
 	if ids[0] != token {
-		e.fail(CodeLogprobs, at(names[0]), token, ids[0], "row %d begins with its token", row)
+		e.fail(CodeLogprobs, at(names[0]), token, ids[0], "row %d has to begin with its token", row)
 		return
 	}
 	if slices.Min(ids) < 0 {
-		e.fail(CodeLogprobs, at(names[0]), "ids of tokens", slices.Min(ids), "row %d: none is negative", row)
+		e.fail(CodeLogprobs, at(names[0]), "ids of tokens", slices.Min(ids), "row %d: token ids are not negative", row)
 		return
 	}
 	own, likely, likelyIDs := values[0], values[1:], ids[1:]
@@ -124,16 +124,16 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 			total += math.Exp(own)
 		}
 		if highest := slices.Max(values); highest > slack || math.IsNaN(total) {
-			e.fail(CodeLogprobs, at(names[1]), "at most 0", highest, "row %d: a probability is at most 1", row)
+			e.fail(CodeLogprobs, at(names[1]), "at most 0", highest, "row %d: a probability is at most 1, so its logarithm is at most 0", row)
 			return
 		}
 		if total > 1+slack && t.likely {
-			e.fail(CodeLogprobs, at(names[1]), "at most 1", total, "row %d: the probabilities of different tokens together", row)
+			e.fail(CodeLogprobs, at(names[1]), "at most 1", total, "row %d: the probabilities of different tokens add up to at most 1", row)
 			return
 		}
 	}
 	if rank < 1 {
-		e.fail(CodeLogprobs, at(names[2]), "at least 1", rank, "row %d: the rank of its token", row)
+		e.fail(CodeLogprobs, at(names[2]), "at least 1", rank, "row %d: ranks begin at 1", row)
 		return
 	}
 	if !t.likely || len(likely) == 0 {
@@ -142,17 +142,17 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 	above, equal, found := int64(0), int64(0), false
 	for i, v := range likely {
 		if i > 0 && v > likely[i-1] {
-			e.fail(CodeLogprobs, at(names[1]), fmt.Sprintf("at most %v", likely[i-1]), v, "row %d: the most likely tokens come in order", row)
+			e.fail(CodeLogprobs, at(names[1]), fmt.Sprintf("at most %v", likely[i-1]), v, "row %d: the most likely tokens come in falling order", row)
 			return
 		}
 		if slices.Contains(likelyIDs[:i], likelyIDs[i]) {
-			e.fail(CodeLogprobs, at(names[0]), "different tokens", likelyIDs[i], "row %d: the most likely tokens", row)
+			e.fail(CodeLogprobs, at(names[0]), "different tokens", likelyIDs[i], "row %d: each of the most likely tokens comes once", row)
 			return
 		}
 		if likelyIDs[i] == token {
 			found = true
 			if v != own {
-				e.fail(CodeLogprobs, at(names[1]), own, v, "row %d: the token is among the most likely ones, with another number", row)
+				e.fail(CodeLogprobs, at(names[1]), own, v, "row %d: the token is also among the most likely ones, with another value", row)
 				return
 			}
 		}
@@ -165,13 +165,13 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 	least := likely[len(likely)-1]
 	switch {
 	case own > least && !found:
-		e.fail(CodeLogprobs, at(names[0]), "the token", "others", "row %d: the token is more likely than the last of the most likely ones, and is not among them", row)
+		e.fail(CodeLogprobs, at(names[0]), "the token", "others", "row %d: the token is more likely than the last of the most likely ones, so it has to be among them", row)
 	case rank < above+1:
 		e.fail(CodeLogprobs, at(names[2]), fmt.Sprintf("at least %d", above+1), rank, "row %d: %d tokens are more likely", row, above)
 	case own > least && rank > above+equal:
-		e.fail(CodeLogprobs, at(names[2]), fmt.Sprintf("at most %d", above+equal), rank, "row %d: so many tokens are at least as likely", row)
+		e.fail(CodeLogprobs, at(names[2]), fmt.Sprintf("at most %d", above+equal), rank, "row %d: this many tokens are at least as likely", row)
 	case t.greedy && above > 0:
-		e.fail(CodeLogprobs, at(names[0]), likelyIDs[0], token, "row %d: a greedy request takes the most likely token", row)
+		e.fail(CodeLogprobs, at(names[0]), likelyIDs[0], token, "row %d: a greedy request gets the most likely token", row)
 	}
 }
 
@@ -189,16 +189,16 @@ func (e *Engine) judgeMask(at string, r *request, tokens []uint32) {
 		tensor, err := message.ReadTensor(&cur, e.aux)
 		switch {
 		case err != nil:
-			e.fail(CodeMask, at+"."+name, "a tensor of the line", err, "what it is")
+			e.fail(CodeMask, at+"."+name, "a tensor of the line", err, "it does not decode")
 			return nil, false
 		case tensor.IsFloat() || len(tensor.Shape) != 1:
-			e.fail(CodeMask, at+"."+name, "a list of integers", fmt.Sprintf("%s of shape %v", tensor.Dtype, tensor.Shape), "what it is")
+			e.fail(CodeMask, at+"."+name, "a list of integers", fmt.Sprintf("%s of shape %v", tensor.Dtype, tensor.Shape), "token ids are integers in a list")
 			return nil, false
 		}
 		return tensor.Integers(), true
 	}
 	if cut := e.deeper.get(names[2]); cut != nil {
-		e.fail(CodeMask, at+"."+names[2], "nil", message.Describe(cut), "what is sent is of one request")
+		e.fail(CodeMask, at+"."+names[2], "nil", message.Describe(cut), "a message to a frontend has one request in each table")
 	}
 	ids, ok := read(names[0])
 	if !ok {
@@ -211,12 +211,12 @@ func (e *Engine) judgeMask(at string, r *request, tokens []uint32) {
 		}
 	}
 	if len(offsets) != len(tokens)+1 || !slices.IsSorted(offsets) || offsets[0] != 0 || offsets[len(offsets)-1] != int64(len(ids)) {
-		e.fail(CodeMask, at+"."+names[1], fmt.Sprintf("%d rows of %d ids", len(tokens), len(ids)), fmt.Sprint(offsets), "where the rows begin")
+		e.fail(CodeMask, at+"."+names[1], fmt.Sprintf("%d rows of %d ids", len(tokens), len(ids)), fmt.Sprint(offsets), "the rows have to begin at these places")
 		return
 	}
 	for i, token := range tokens {
 		if row := ids[offsets[i]:offsets[i+1]]; !slices.Contains(row, int64(token)) {
-			e.fail(CodeMask, at+"."+names[0], token, message.Around(row, 0), "row %d has the token that was sampled", i)
+			e.fail(CodeMask, at+"."+names[0], token, message.Around(row, 0), "row %d has to contain the token that was sampled", i)
 			return
 		}
 	}

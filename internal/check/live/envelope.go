@@ -64,7 +64,7 @@ func (l *live) checkEnvelope() {
 			Within(l.messages, "EngineCoreOutputs.engine_index").Compared(l.s.Engine.Index, o.EngineIndex))
 	}
 	if o.Timestamp <= 0 || o.Timestamp < l.timestamp {
-		l.fail("", check.Failed(CodeTimestamp, "message %d: timestamp %v comes after %v: an engine takes it from a clock that never goes back", l.messages, o.Timestamp, l.timestamp).
+		l.fail("", check.Failed(CodeTimestamp, "message %d: timestamp %v comes after %v: the engine has to take it from a monotonic clock", l.messages, o.Timestamp, l.timestamp).
 			Within(l.messages, "EngineCoreOutputs.timestamp").Compared(fmt.Sprintf("at least %v", l.timestamp), o.Timestamp))
 	}
 	l.timestamp = max(l.timestamp, o.Timestamp)
@@ -89,7 +89,7 @@ func (l *live) checkEnvelope() {
 
 func (l *live) envelope(why string) {
 	l.noise++
-	l.fail(why, check.Failed(CodeEnvelope, "message %d: %s: a real frontend dies of it", l.messages, why).Within(l.messages, "EngineCoreOutputs"))
+	l.fail(why, check.Failed(CodeEnvelope, "message %d: %s: a real frontend ends when it gets this message", l.messages, why).Within(l.messages, "EngineCoreOutputs"))
 }
 
 // gauges are the values of scheduler_stats that say how things are.
@@ -154,7 +154,7 @@ func (l *live) takeAnswer() {
 	}
 	if waiting, asked := l.calls[u.CallID]; !asked || waiting != nil {
 		l.noise++
-		l.fail("", check.Failed(CodeUtilityAnswer, "message %d: the answer to call %d, which nobody waits for: a Python frontend dies of it", l.messages, u.CallID).
+		l.fail("", check.Failed(CodeUtilityAnswer, "message %d: an answer to call %d, which the frontend did not make: a Python frontend ends when it gets it", l.messages, u.CallID).
 			Within(l.messages, "EngineCoreOutputs.utility_output.call_id"))
 		return
 	}

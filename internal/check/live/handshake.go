@@ -297,10 +297,10 @@ func (l *live) checkAnswer(call safeCall, declared protocol.Utility, answer *pro
 	case answer.Failed && call.mayFail:
 		l.f.AddNote(fmt.Sprintf("%s is not available", call.method))
 	case answer.Failed:
-		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with a failure: %q", call.method, answer.Failure).
+		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with a failure: %q", call.method, answer.Failure).
 			Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
 	case !IsResult(declared.Result, answer.Result):
-		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: answered with %s, a frontend expects a result of kind %s", call.method, shown(answer.Result), declared.Result).
+		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with %s, but a frontend expects a result of type %s", call.method, shown(answer.Result), declared.Result).
 			Within(l.messages, path+".result").Compared(declared.Result, shown(answer.Result)))
 	}
 }
@@ -314,7 +314,7 @@ func (l *live) checkUnknownCall() error {
 	}
 	l.f.Asserted++
 	if !answer.Failed || answer.Failure == "" {
-		l.fail("", check.Failed(CodeUtilityUnknown, "%s: answered with %s, want a failure message: a frontend must not take it for done", unknown, shown(answer.Result)).
+		l.fail("", check.Failed(CodeUtilityUnknown, "%s: the engine answered with %s, but no line has this method: it has to answer with a failure message", unknown, shown(answer.Result)).
 			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", shown(answer.Result)))
 	}
 	if _, err := l.askAndAwait(l.prompt(5), greedy(3)); err != nil {

@@ -211,7 +211,7 @@ func (l *live) repeat(prompt []uint32, sampling protocol.Sampling) error {
 	l.f.Asserted++
 	if !slices.Equal(first.tokens, again.tokens) {
 		at := message.FirstDifference(first.tokens, again.tokens)
-		l.fail(first.id, check.Failed(CodeRepeat, "request %s, temperature %v: asked again, token %d differs: first %s, then %s",
+		l.fail(first.id, check.Failed(CodeRepeat, "request %s, temperature %v: the second time token %d differs: first %s, then %s",
 			first.id, sampling.Temperature, at, message.Around(first.tokens, at), message.Around(again.tokens, at)).
 			At(at).Compared(message.Around(first.tokens, at), message.Around(again.tokens, at)))
 	}

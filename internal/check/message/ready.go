@@ -49,10 +49,10 @@ func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.
 		switch {
 		case !ok && underNil(got, path): // the kind of what it is nested in decides
 		case !ok:
-			f.Fail(check.Failed(check.CodeReadyMissing, "%s: ready response: %s is missing, the captured engine sent %v", g.Location, path, want[path]).
+			f.Fail(check.Failed(check.CodeReadyMissing, "%s: ready response: %s is missing, but the captured engine sent it (%v)", g.Location, path, want[path]).
 				Within(-1, ReadyPath(path)).Compared(want[path], "missing"))
 		case !sameKind(declared, path, want[path], kind):
-			f.Fail(check.Failed(check.CodeReadyKind, "%s: ready response: %s is %v, the captured engine sent %v", g.Location, path, kind, want[path]).
+			f.Fail(check.Failed(check.CodeReadyKind, "%s: ready response: %s is %v, but the captured engine sent %v", g.Location, path, kind, want[path]).
 				Within(-1, ReadyPath(path)).Compared(want[path], kind))
 		}
 	}

@@ -129,7 +129,7 @@ func checkCount(f *check.Outcome, g *check.Golden, key string, want, got int) {
 	}
 	f.Asserted++
 	if got != want {
-		f.Fail(check.Failed(check.CodeCount, "%s: %d %s, the manifest has %s = %d", g.Location, got, key, key, want).Compared(want, got))
+		f.Fail(check.Failed(check.CodeCount, "%s: the golden has %d %s, but the manifest has %s = %d", g.Location, got, key, key, want).Compared(want, got))
 	}
 }
 

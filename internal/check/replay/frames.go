@@ -92,7 +92,7 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (
 	j.layout.Report(&f)
 	j.found.report(&f)
 	if j.counts["ADD"]+j.counts["UTILITY"] == 0 || j.counts["output"] == 0 {
-		f.Fail(check.Failed(CodeFramesNothing, "%s: %s and %s of a frontend, %s of an engine: nothing was asked, or nothing was answered",
+		f.Fail(check.Failed(CodeFramesNothing, "%s: %s and %s of a frontend, %s of an engine: the session has no requests, or no answers",
 			name, plural.Count(j.counts["ADD"], "request"), plural.Count(j.counts["UTILITY"], "utility call"), plural.Count(j.counts["output"], "message")))
 	}
 	if left := j.unanswered(); left != "" {

@@ -127,7 +127,7 @@ func (s *Stream) complete(ctx context.Context, server *vllmrs.Server, streamed b
 	}
 	s.Finish = reason
 	if got.PromptTokens != len(s.Prompt) || got.CompletionTokens != len(got.Tokens) {
-		s.wrong = append(s.wrong, s.problem(check.CodeUsage, "usage counts %d prompt and %d completion tokens, want %d and %d",
+		s.wrong = append(s.wrong, s.problem(check.CodeUsage, "usage counts %d prompt and %d completion tokens, expected %d and %d",
 			got.PromptTokens, got.CompletionTokens, len(s.Prompt), len(got.Tokens)).
 			Compared([]int{len(s.Prompt), len(got.Tokens)}, []int{got.PromptTokens, got.CompletionTokens}))
 	}

@@ -177,7 +177,7 @@ func (c *wireComparison) Stray(beside *WireSaid, m wireHeard) {
 	if len(m.frames) > 0 {
 		got += ": " + pack.Format(m.frames[0])
 	}
-	c.collect(string(m.Class), check.Failed(CodeWireStray, "%s: line %d: beside it a message that the real engine did not send: %s", c.name, beside.Line, got).
+	c.collect(string(m.Class), check.Failed(CodeWireStray, "%s: line %d: the engine also sent a message that the real engine did not send: %s", c.name, beside.Line, got).
 		Within(beside.number, "EngineCoreOutputs").Compared("no message", got))
 }
 

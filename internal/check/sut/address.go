@@ -39,7 +39,7 @@ func CheckAddress(address string, cases []check.Case) error {
 			goldens[c.Line.Name+"/"+c.Golden.ID] = true
 		}
 		if c.Variant.ThroughFrontend() {
-			return fmt.Errorf("engine address %s: %s has a frontend of its own: leave one of the two out", address, c.Name())
+			return fmt.Errorf("engine address %s: %s starts a frontend of its own: leave one of the two out", address, c.Name())
 		}
 		if c.Assertion == check.Fidelity && c.Variant.Match == player.MatchPrefix {
 			return fmt.Errorf("engine address %s: %s cannot be asked of it: it has the recording, not one with the prompts of this match; select match index", address, c.Name())

@@ -78,7 +78,7 @@ func (u FrontendUnderTest) checkCommand() error {
 	case !strings.Contains(u.Command, "{handshake}") && !strings.Contains(u.Command, "{handshake_port}"):
 		return errors.New("frontend command: it has neither {handshake} nor {handshake_port}, so the frontend cannot know where to listen for the engine")
 	case u.URL == "" && !strings.Contains(u.Command, "{http_port}"):
-		return errors.New("frontend command: it has no {http_port}, and there is no URL: where is its HTTP side?")
+		return errors.New("frontend command: it has no {http_port}, and no URL is given, so its HTTP side is unknown: add {http_port} to the command, or give --frontend-url")
 	case strings.Contains(u.Command, "{model}") && u.Model == "":
 		return errors.New("frontend command: {model} needs a model")
 	}

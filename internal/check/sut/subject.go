@@ -309,7 +309,7 @@ var ErrNotStepped = errors.New("the engine under test does not take its answers 
 // never stops would never be judged.
 const MaxSurplus = 20_000
 
-var ErrFlood = check.WithCode(check.CodeEngineFlood, fmt.Errorf("the engine said %d outputs beyond what was asked for, and goes on", MaxSurplus))
+var ErrFlood = check.WithCode(check.CodeEngineFlood, fmt.Errorf("the engine sent %d outputs more than were requested, and continues", MaxSurplus))
 
 // A Silence watches for the time in which an engine sends nothing.
 type Silence struct {

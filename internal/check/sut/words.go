@@ -91,7 +91,7 @@ func (s *wordSplitter) double() error {
 	return fmt.Errorf("a double quote is not closed: \"%s", start)
 }
 
-// escaped takes what follows a backslash; a line end after one is no character.
+// escaped takes what follows a backslash; a line end after one is not a character.
 func (s *wordSplitter) escaped() error {
 	if s.rest == "" {
 		return errors.New("it ends with a backslash")

@@ -116,7 +116,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"gzip", "a.jsonl.gz", zipped.String(), "inflate it first"},
 		{"another kind", "a.txt", "x", "not a dataset"},
 		{"broken line", "a.jsonl", "{\"prompt\":\"p\",\"output\":\"o\"}\n{\"prompt\"", "a.jsonl: line 2: unexpected end"},
-		{"a line that is no object", "a.jsonl", "[1]", "line 1: "},
+		{"a line that is not an object", "a.jsonl", "[1]", "line 1: "},
 		{"broken array", "a.json", `[{"prompt":"p","output":"o"},{"prompt":`, "row 2: unexpected EOF"},
 		{"array without an end", "a.json", `[{"prompt":"p","output":"o"}`, "after row 1: EOF"},
 		{"array of texts", "a.json", `["p"]`, "row 1: "},

@@ -88,7 +88,7 @@ func ReadBy(ctx context.Context, program string) TableReader {
 			}
 		}
 		if unread != nil {
-			return t, fmt.Errorf("what %s writes is no table: %w", program, unread)
+			return t, fmt.Errorf("the output of %s is not a table: %w", program, unread)
 		}
 		return t, nil
 	}

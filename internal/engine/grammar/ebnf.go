@@ -284,7 +284,7 @@ func (g *ebnf) bounds() (low, high int, err error) {
 		}
 	}
 	if err != nil || low > longest || high >= 0 && high < low {
-		return 0, 0, fmt.Errorf("%s is no number of repetitions", m[0])
+		return 0, 0, fmt.Errorf("%s is not a number of repetitions", m[0])
 	}
 	return low, high, nil
 }
@@ -339,7 +339,7 @@ func (g *ebnf) codePoint(digits int) (rune, error) {
 	end := min(g.at+digits, len(g.text))
 	code, err := strconv.ParseUint(g.text[g.at:end], 16, 32)
 	if err != nil || !utf8.ValidRune(rune(code)) {
-		return 0, fmt.Errorf("%q is no character", g.text[g.at:end])
+		return 0, fmt.Errorf("%q is not a character", g.text[g.at:end])
 	}
 	g.at = end
 	return rune(code), nil

@@ -46,7 +46,7 @@ func Compile(w *Work, c Constraint) (*Language, error) {
 		size += len(choice)
 	}
 	if size > maxText {
-		return nil, fmt.Errorf("%d bytes are too large for a constraint: %d are allowed", size, maxText)
+		return nil, fmt.Errorf("the constraint has %d bytes: at most %d are allowed", size, maxText)
 	}
 	l, before := &Language{}, w.left
 	err := w.bounded(func() (err error) {

@@ -173,7 +173,7 @@ func (s *schemas) names(all []*object, required []string) []string {
 		if v, ok := o.get("properties"); ok {
 			properties, isObject := v.(*object)
 			if !isObject {
-				s.fail("JSON schema: properties is no object")
+				s.fail("JSON schema: properties is not an object")
 				continue
 			}
 			names = append(names, properties.keys...)

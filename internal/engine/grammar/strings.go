@@ -155,7 +155,7 @@ func path(r *rand.Rand) string     { return "/" + word(r) }
 func (w *Work) matches(pattern, text string) (bool, error) {
 	p, err := w.pattern(pattern)
 	if err != nil {
-		return false, errors.New("pattern is no regular expression")
+		return false, errors.New("pattern is not a regular expression")
 	}
 	return p.match(w, []byte(text), false), nil
 }

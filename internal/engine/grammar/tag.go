@@ -39,7 +39,7 @@ func compileStructures(w *Work, structures []any) (*node, error) {
 	for i, v := range structures {
 		o, ok := v.(*object)
 		if !ok {
-			return nil, fmt.Errorf("structure %d is no object", i)
+			return nil, fmt.Errorf("structure %d is not an object", i)
 		}
 		begin, _ := o.values["begin"].(string)
 		end, _ := o.values["end"].(string)
@@ -71,7 +71,7 @@ func compileFormat(w *Work, v any) (*node, error) {
 	w.spend(4)
 	o, ok := v.(*object)
 	if !ok {
-		return nil, errors.New("a format is no object")
+		return nil, errors.New("a format is not an object")
 	}
 	name, _ := o.values["type"].(string)
 	switch name {
@@ -189,7 +189,7 @@ func compileTags(w *Work, o *object) (*node, error) {
 	for i, v := range items(o.values["tags"]) {
 		tag, ok := v.(*object)
 		if !ok {
-			return nil, fmt.Errorf("tag %d is no object", i)
+			return nil, fmt.Errorf("tag %d is not an object", i)
 		}
 		kid, err := compileTagFormat(w, tag)
 		if err != nil {
@@ -244,7 +244,7 @@ func compileDispatch(w *Work, o *object) (*node, error) {
 	for i, v := range items(o.values["rules"]) {
 		rule := items(v)
 		if len(rule) != 2 {
-			return nil, fmt.Errorf("rule %d is no pair", i)
+			return nil, fmt.Errorf("rule %d is not a pair", i)
 		}
 		prefix, err := compileEdge(rule[0])
 		if err != nil {

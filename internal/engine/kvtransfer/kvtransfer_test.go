@@ -173,12 +173,12 @@ func TestSideChannelIsNoProxy(t *testing.T) {
 	}{
 		{name: "redirects are not followed", peers: []netip.Prefix{loopback}, host: "127.0.0.1", port: web, want: "it answers with status 307", asked: []string{"POST /kv/pull"}},
 		{name: "what is no HTTP is not quoted", peers: []netip.Prefix{loopback}, host: "127.0.0.1", port: portOf(speaks.Addr().String()), want: "it does not answer as a player"},
-		{name: "others than peers are not dialled", peers: []netip.Prefix{elsewhere}, host: "127.0.0.1", port: web, want: "it is not among the peers of this engine: --kv-transfer-peers"},
-		{name: "nor by a name", peers: []netip.Prefix{elsewhere}, host: "localhost", port: web, want: "it is not among the peers"},
-		{name: "nor as IPv4 in IPv6", peers: []netip.Prefix{elsewhere}, host: "::ffff:127.0.0.1", port: web, want: "it is not among the peers"},
-		{name: "the metadata of a cloud is no peer", host: "169.254.169.254", port: 80, want: "it is not among the peers"},
-		{name: "a host is no path", peers: []netip.Prefix{loopback}, host: "localhost/admin?", port: web, want: `remote_host "localhost/admin?" is no name and no address`},
-		{name: "nor a user", peers: []netip.Prefix{loopback}, host: "root@localhost", port: web, want: "is no name and no address"},
+		{name: "others than peers are not dialled", peers: []netip.Prefix{elsewhere}, host: "127.0.0.1", port: web, want: "it is not one of the peers of this engine: add it to --kv-transfer-peers"},
+		{name: "nor by a name", peers: []netip.Prefix{elsewhere}, host: "localhost", port: web, want: "it is not one of the peers"},
+		{name: "nor as IPv4 in IPv6", peers: []netip.Prefix{elsewhere}, host: "::ffff:127.0.0.1", port: web, want: "it is not one of the peers"},
+		{name: "the metadata of a cloud is no peer", host: "169.254.169.254", port: 80, want: "it is not one of the peers"},
+		{name: "a host is no path", peers: []netip.Prefix{loopback}, host: "localhost/admin?", port: web, want: `remote_host "localhost/admin?" is neither a name nor an address`},
+		{name: "nor a user", peers: []netip.Prefix{loopback}, host: "root@localhost", port: web, want: "is neither a name nor an address"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asked = nil

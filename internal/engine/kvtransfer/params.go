@@ -106,7 +106,7 @@ func (t *Params) Incomplete() error {
 	if missing == nil {
 		return nil
 	}
-	return fmt.Errorf("kv_transfer_params have do_remote_prefill, but no %s: who has computed the prompt?", strings.Join(missing, ", "))
+	return fmt.Errorf("kv_transfer_params have do_remote_prefill, but no %s: they have to name the engine that computed the prompt", strings.Join(missing, ", "))
 }
 
 // Offer is what an engine returns of a prompt that it has computed for another one.

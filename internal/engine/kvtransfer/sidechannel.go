@@ -53,7 +53,7 @@ func ListenSideChannel(host string, port, count int, peers []netip.Prefix) (*Sid
 	if s.peers == nil {
 		var err error
 		if s.peers, err = DefaultPeers(); err != nil {
-			return nil, fmt.Errorf("side channel: %w: --kv-transfer-peers says whom to ask", err)
+			return nil, fmt.Errorf("side channel: %w: add it to --kv-transfer-peers", err)
 		}
 	}
 	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error { return s.check(address) }}
@@ -83,7 +83,7 @@ func ListenSideChannel(host string, port, count int, peers []netip.Prefix) (*Sid
 }
 
 // errNoPeer is the error of an address that is not one of a peer.
-var errNoPeer = errors.New("it is not among the peers of this engine: --kv-transfer-peers says who they are")
+var errNoPeer = errors.New("it is not one of the peers of this engine: add it to --kv-transfer-peers")
 
 // check refuses the address of one that is no peer. It is that of a connection: what a name stands for is known by then.
 func (s *SideChannel) check(address string) error {
@@ -177,7 +177,7 @@ func (s *SideChannel) Pull(ctx context.Context, cache Cache) error {
 		return err
 	}
 	if !hostName().MatchString(cache.Host) {
-		return fmt.Errorf("engine %q: remote_host %q is no name and no address", cache.EngineID, cache.Host)
+		return fmt.Errorf("engine %q: remote_host %q is neither a name nor an address", cache.EngineID, cache.Host)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+cache.Address()+"/kv/pull", bytes.NewReader(body))
 	if err != nil {

@@ -63,11 +63,11 @@ func NewFit(opt FitOptions, traces ...*trace.Trace) (*Fit, error) {
 	}
 	for _, k := range opt.Knobs.compute() {
 		if k.value != 0 {
-			return nil, fmt.Errorf("%s cannot be set beside recordings to learn times from: leave out one of them", k.name)
+			return nil, fmt.Errorf("%s and recordings to learn times from cannot be given together: leave out one of them", k.name)
 		}
 	}
 	if opt.Knobs.LoadFactor > 1 {
-		return nil, errors.New("time-factor-under-load cannot be set beside recordings to learn times from: " +
+		return nil, errors.New("time-factor-under-load and recordings to learn times from cannot be given together: " +
 			"leave out one of them")
 	}
 	if opt.Budget < 0 {

@@ -331,11 +331,11 @@ func TestFitErrors(t *testing.T) {
 		},
 		{
 			name: "knobs too", records: good, opt: FitOptions{Knobs: Knobs{InterTokenLatency: 1}},
-			want: "inter-token-latency cannot be set beside recordings",
+			want: "inter-token-latency and recordings to learn times from cannot be given together",
 		},
 		{
 			name: "load factor too", records: good, opt: FitOptions{Knobs: Knobs{LoadFactor: 2}},
-			want: "time-factor-under-load cannot be set beside recordings",
+			want: "time-factor-under-load and recordings to learn times from cannot be given together",
 		},
 		{
 			name: "wrong transfer", records: good, opt: FitOptions{Knobs: Knobs{TransferLatency: -1}},

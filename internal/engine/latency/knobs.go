@@ -124,11 +124,11 @@ func (k *Knobs) validateDeviations() error {
 func (k *Knobs) validateExclusions() error {
 	for _, knob := range k.prefill() {
 		if knob.value != 0 && k.TimeToFirstToken != 0 {
-			return fmt.Errorf("%s has no effect beside time-to-first-token: set one of them", knob.name)
+			return fmt.Errorf("%s has no effect together with time-to-first-token: set one of them", knob.name)
 		}
 	}
 	if k.TransferLatency != 0 && k.TransferPerToken != 0 {
-		return fmt.Errorf("kv-cache-transfer-time-per-token has no effect beside kv-cache-transfer-latency: set one of them")
+		return fmt.Errorf("kv-cache-transfer-time-per-token has no effect together with kv-cache-transfer-latency: set one of them")
 	}
 	return nil
 }

@@ -176,11 +176,11 @@ func TestKnobsErrors(t *testing.T) {
 		},
 		{
 			name: "two ways to the first token", knobs: Knobs{TimeToFirstToken: 1, PrefillPerToken: 1},
-			want: "prefill-time-per-token has no effect beside time-to-first-token",
+			want: "prefill-time-per-token has no effect together with time-to-first-token",
 		},
 		{
 			name: "two ways to transfer", knobs: Knobs{TransferLatency: 1, TransferPerToken: 1},
-			want: "kv-cache-transfer-time-per-token has no effect beside kv-cache-transfer-latency",
+			want: "kv-cache-transfer-time-per-token has no effect together with kv-cache-transfer-latency",
 		},
 		{name: "factor", knobs: Knobs{LoadFactor: 0.5}, want: "time-factor-under-load is 0.5: want at least 1"},
 		{name: "factor is no number", knobs: Knobs{LoadFactor: math.NaN()}, want: "time-factor-under-load is NaN"},

@@ -246,7 +246,7 @@ func (in Inputs) captureArgs(defaults Defaults) ([]string, error) {
 	args := []string{"capture", "run", "--local", "--line=" + lines[0], "--work=" + defaults.WorkDir}
 	for _, golden := range values(in["golden"]) {
 		if golden[0] == '-' {
-			return nil, fmt.Errorf("%q is no name of a golden", golden)
+			return nil, fmt.Errorf("%q is not a name of a golden", golden)
 		}
 		if target := strings.TrimPrefix(golden, "wire-"); !slices.Contains(args, target) {
 			args = append(args, target)

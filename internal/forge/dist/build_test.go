@@ -208,7 +208,7 @@ func TestBuildRefuses(t *testing.T) {
 			name: "no exact compiler", gomod: func(s string) string { return strings.Replace(s, toolchain, "", 1) },
 			args: []string{"build", "-version", "1.2.3"}, want: "go.mod has no toolchain line: ",
 		},
-		{name: "no version", args: []string{"build"}, want: "VERSION is missing: this commit is no release, so give a version"},
+		{name: "no version", args: []string{"build"}, want: "VERSION is missing: this commit is not a release, so give a version"},
 		{name: "a v", args: []string{"build", "-version", "v1.2.3"}, want: `version "v1.2.3": want MAJOR.MINOR.PATCH`},
 		{name: "a flag in the version", args: []string{"build", "-version", "1.2.3 -X main.x=1"}, want: "want MAJOR.MINOR.PATCH"},
 		{name: "another system", args: []string{"build", "-version", "1.2.3", "-targets", "plan9/amd64"}, want: `no target "plan9/amd64": want some of [darwin/amd64 `},

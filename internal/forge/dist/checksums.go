@@ -133,7 +133,7 @@ func (p *product) committedVersion() (string, error) {
 	path := p.path(filepath.Join("release", versionName))
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is missing: this commit is no release, so give a version, "+
+		return "", fmt.Errorf("%s is missing: this commit is not a release, so give a version, "+
 			"for example make dist VERSION=1.2.3", path)
 	} else if err != nil {
 		return "", err

@@ -159,7 +159,7 @@ func TestTreeOfTheInstaller(t *testing.T) {
 	}
 	write(t, handed, map[string]string{"README.md": "# later\n"})
 	if out, code := script(t, env, "", "install.sh"); code != 3 || !strings.Contains(out, "this commit of the action is not released") {
-		t.Errorf("exit code %d, want 3, as this is no release: %s", code, out)
+		t.Errorf("exit code %d, want 3, as this is not a release: %s", code, out)
 	}
 }
 

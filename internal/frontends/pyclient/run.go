@@ -271,7 +271,7 @@ func newRun(opt Options) *run {
 func (r *run) take(ctx context.Context, line []byte) error {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil || m.Event == "" {
-		return fmt.Errorf("%sthe driver wrote what is none of its messages: %q", r.at(), cut(string(line)))
+		return fmt.Errorf("%sthe driver wrote an unknown message: %q", r.at(), cut(string(line)))
 	}
 	switch m.Event {
 	case "ready":
@@ -297,7 +297,7 @@ func (r *run) take(ctx context.Context, line []byte) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%sthe driver wrote an event %q, which is none", r.at(), cut(m.Event))
+	return fmt.Errorf("%sthe driver wrote an unknown event %q", r.at(), cut(m.Event))
 }
 
 // A message is a line of the driver's.

@@ -392,10 +392,10 @@ func TestDriverOutOfOrder(t *testing.T) {
 		want    string
 		results int
 	}{
-		{"garbage", `before the first case: the driver wrote what is none of its messages: "::error::I am garbage \x1b[31m"`, 0},
-		{"other JSON", `the driver wrote what is none of its messages: "[1, 2]"`, 0},
-		{"unknown event", `the driver wrote an event "party", which is none`, 0},
-		{"endless line", `the driver wrote what is none of its messages: "xxxxx`, 0},
+		{"garbage", `before the first case: the driver wrote an unknown message: "::error::I am garbage \x1b[31m"`, 0},
+		{"other JSON", `the driver wrote an unknown message: "[1, 2]"`, 0},
+		{"unknown event", `the driver wrote an unknown event "party"`, 0},
+		{"endless line", `the driver wrote an unknown message: "xxxxx`, 0},
 		{"dies", "at async/handshake: driver (" + fake, 0},
 		{"hangs", "at async/handshake: no end within 3s; the last of its output:\n| I wait", 0},
 		{"another case", `the driver tries "async/party", whose turn it is not`, 0},

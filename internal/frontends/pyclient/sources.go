@@ -127,7 +127,7 @@ func digestOf(dir string) (string, error) {
 			return err
 		}
 		if !entry.Type().IsRegular() {
-			return fmt.Errorf("%s is no regular file", name)
+			return fmt.Errorf("%s is not a regular file", name)
 		}
 		data, err := os.ReadFile(path)
 		if err == nil {
@@ -151,7 +151,7 @@ func fetch(wheel *pypi.Wheel, dir string, check func(digest string) error) (tree
 		return tree, err
 	}
 	if _, found := files[clientFile]; !found {
-		return tree, fmt.Errorf("it has no %s among its %d Python files: the client was moved, or this is no wheel of vLLM",
+		return tree, fmt.Errorf("it has no %s among its %d Python files: the client was moved, or this is not a wheel of vLLM",
 			clientFile, len(files))
 	}
 	if check != nil {

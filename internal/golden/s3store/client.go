@@ -317,7 +317,7 @@ func (c *client) renew(ctx context.Context, used aws.Credentials, r *refusal) bo
 	if err == nil && same(now, used) {
 		return false
 	}
-	c.Log.Info("the AWS credentials were refused, and were asked for anew", "error", golden.Reason(r))
+	c.Log.Info("the AWS credentials were refused, so new ones were requested", "error", golden.Reason(r))
 	return true // the next request returns an error of the provider
 }
 
@@ -386,7 +386,7 @@ func (c *client) follow(ctx context.Context, bucket string, r *refusal) bool {
 	switch {
 	case !c.regions.learn(bucket, r.region):
 	case c.regions.named:
-		c.Log.Warn("the bucket is in another region than is set, and is asked there", "bucket", shown(bucket),
+		c.Log.Warn("the bucket is in another region than configured; requests go to its own region", "bucket", shown(bucket),
 			"region", r.region, "set", r.askedRegion)
 	default:
 		c.Log.Debug("the bucket is in another region", "bucket", shown(bucket), "region", r.region)

@@ -411,7 +411,7 @@ func TestRealS3RegionThatIsWrong(t *testing.T) {
 	out := logTo(s)
 	wantContent(t, s, "s3://"+bucket+"/key")
 	wantPublished(t, s, "s3://"+bucket+"/new", contentFile(t), false)
-	if got := out.String(); strings.Count(got, "in another region than is set") != 1 || !strings.Contains(got, "region=us-east-1 set=eu-west-1") {
+	if got := out.String(); strings.Count(got, "in another region than configured") != 1 || !strings.Contains(got, "region=us-east-1 set=eu-west-1") {
 		t.Errorf("not warned once of the region: %s", got)
 	}
 	// The option is stronger than the environment.

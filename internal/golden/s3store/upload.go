@@ -179,7 +179,7 @@ func contentType(key string) *string {
 func (u *upload) compare(ctx context.Context) error {
 	head, err := u.head(ctx)
 	if err != nil {
-		return fmt.Errorf("there is an object already, and it cannot be compared: %w", err)
+		return fmt.Errorf("an object of this name exists already, and cannot be compared: %w", err)
 	}
 	return u.compareWith(ctx, head)
 }
@@ -198,7 +198,7 @@ func (u *upload) compareWith(ctx context.Context, head *s3.HeadObjectOutput) err
 			digest = hex.EncodeToString(h.Sum(nil))
 		}
 		if err != nil {
-			return fmt.Errorf("there is an object of the same size already, and it cannot be compared: %w", err)
+			return fmt.Errorf("an object of this name and size exists already, and cannot be compared: %w", err)
 		}
 	}
 	if digest != u.SHA256 {

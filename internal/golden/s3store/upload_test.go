@@ -392,7 +392,7 @@ func TestPublishToS3(t *testing.T) {
 		},
 		{
 			name: "cannot be compared", steps: []step{taken, status(403)}, asked: "PUT HEAD",
-			fails: []string{"already, and it cannot be compared: HTTP status 403 Forbidden", "may not write this key, or not read it"},
+			fails: []string{"already, and cannot be compared: HTTP status 403 Forbidden", "may not write this key, or not read it"},
 		},
 		{name: "overloaded for good", steps: []step{status(503)}, asked: "PUT PUT PUT PUT", fails: []string{"503 Service Unavailable: ", "(4 tries)"}},
 		{name: "conflict for good", steps: []step{conflict}, asked: "PUT PUT PUT PUT", fails: []string{"409 Conflict: ConditionalRequestConflict"}},

@@ -76,7 +76,7 @@ func (p Progress) logged() {
 		}
 	}
 	if s.Stopped > 0 {
-		p.Log.Warn("recording has stopped, forwarding goes on", attrs...)
+		p.Log.Warn("recording has stopped; messages are still forwarded", attrs...)
 		return
 	}
 	p.Log.Info("recording", attrs...)

@@ -157,7 +157,7 @@ func TestProgressInLog(t *testing.T) {
 		const state = "engines=1 in_flight=3 done=120 aborted=0 records=120 tokens=4800 queued_bytes=0 bytes_from_engine=3400000 bytes_from_frontend=999"
 		// The clock in here starts at midnight.
 		want := "time=2000-01-01T00:00:30.000Z level=INFO msg=recording " + state + "\n" +
-			"time=2000-01-01T00:01:00.000Z level=WARN msg=\"recording has stopped, forwarding goes on\" " + state + " late_outputs=2\n"
+			"time=2000-01-01T00:01:00.000Z level=WARN msg=\"recording has stopped; messages are still forwarded\" " + state + " late_outputs=2\n"
 		require.NoDiff(t, cmp.Diff(want, log.String()), "-want +got")
 	})
 }

@@ -34,7 +34,7 @@ func TestMarkupIsLiteral(t *testing.T) {
 				return true
 			}
 			if _, ok := call.Args[0].(*ast.BasicLit); !ok {
-				t.Errorf("%s makes markup of what is no literal", file)
+				t.Errorf("%s makes markup of what is not a literal", file)
 			}
 			literals++
 			return true

@@ -123,7 +123,7 @@ func TestMatrix(t *testing.T) {
 		},
 		{name: "older than what there is", release: "0.33.0", before: []string{"0.33 v0.33.2 " + rev33}, want: "line 0.33 stands for v0.33.2, which is newer than 0.33.0"},
 		{name: "older than the window", release: "0.30.0", window: 3, before: usual, want: "is of a line before the oldest"},
-		{name: "a candidate", release: "0.34.0rc1", before: usual, want: "is no release that a line can stand for"},
+		{name: "a candidate", release: "0.34.0rc1", before: usual, want: "is not a release that a line can stand for"},
 		{name: "no window", release: "0.34.0", want: "cannot be used as it is"},
 	}
 	for _, test := range tests {

@@ -82,7 +82,7 @@ func Prepare(opt Options) (*Plan, error) {
 	p := &Plan{Line: opt.Profile.Line, Release: opt.Profile.Version, Rev: cmp.Or(opt.Rev, opt.Profile.Commit)}
 	var err error
 	if p.version, err = compat.ParseVersion(p.Release); err != nil || p.version.IsCandidate() || p.version.Line() != p.Line {
-		return nil, fmt.Errorf("%q is no release that a line can stand for: want one such as 0.33.0", p.Release)
+		return nil, fmt.Errorf("%q is not a release that a line can stand for: want one such as 0.33.0", p.Release)
 	}
 	if p.Rev == "" {
 		return nil, fmt.Errorf("vLLM %s: its sources name no commit: find the one that the release was built from, and give it with --rev", p.Release)

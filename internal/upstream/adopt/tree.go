@@ -73,7 +73,7 @@ func (p *Plan) Write() error {
 			return err
 		}
 		if !bytes.Equal(now, f.Before) || (now == nil) != (f.Before == nil) {
-			return fmt.Errorf("%s was changed by somebody else in the meantime: nothing was written, run this again", f.Path)
+			return fmt.Errorf("%s was changed in the meantime, so nothing was written: run this again", f.Path)
 		}
 	}
 	for i, f := range p.Files {

@@ -168,7 +168,7 @@ func (x *extractor) need(name, what string) *module {
 	m := x.load(name)
 	switch {
 	case m == nil:
-		x.gap(nil, 0, what, "there is no module "+name+": it was renamed, moved, or this is no release of vLLM")
+		x.gap(nil, 0, what, "there is no module "+name+": it was renamed, moved, or this is not a release of vLLM")
 	case m.broken != nil:
 		x.gap(m, 0, what, "the module cannot be parsed: "+m.broken.Error())
 		return nil
@@ -204,7 +204,7 @@ func (x *extractor) version() {
 	}
 	line := protocol.LineOf(version)
 	if line == version {
-		x.err = fmt.Errorf("%s: %q is no version of vLLM: want one such as 0.33.0", x.source.Where(), version)
+		x.err = fmt.Errorf("%s: %q is not a version of vLLM: want one such as 0.33.0", x.source.Where(), version)
 		return
 	}
 	x.profile.Line, x.profile.Version = line, version

@@ -316,7 +316,7 @@ func TestVersion(t *testing.T) {
 		{"no commit", "__version__ = '0.33.1'\n", "0.33.1", "0.33", "", ""},
 		{"a commit that is none", "__version__ = '0.33.1'\n__commit_id__ = 'master of the world'\n", "0.33.1", "0.33", "", ""},
 		{"no version", "x = 1\n", "", "", "", "no vllm/_version.py and no dist-info names the release"},
-		{"one that is none", "__version__ = 'dev'\n", "", "", "", `memory: "dev" is no version of vLLM`},
+		{"one that is none", "__version__ = 'dev'\n", "", "", "", `memory: "dev" is not a version of vLLM`},
 		{"no Python", "x\x00", "", "", "", "vllm/_version.py: line 1: a NUL byte"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

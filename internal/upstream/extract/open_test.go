@@ -77,9 +77,9 @@ func TestOpen(t *testing.T) {
 		{name: "no such release", arg: "0.99.0", wantErr: "has no release 0.99.0 of vllm"},
 		{name: "a wheel that ends early", arg: "0.28.0", wantErr: "vllm-0.28.0"},
 		{name: "an index that refuses", arg: "0.33.0", options: extract.Options{Index: &pypi.Index{URL: base + "/forbidden"}}, wantErr: "403"},
-		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is no version, and there is no such file`, is: extract.ErrNotNamed},
+		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is not a version, and there is no such file`, is: extract.ErrNotNamed},
 		{name: "a wheel that is not there", arg: "none.whl", wantErr: "none.whl: no such file"},
-		{name: "a file that is no wheel", arg: "open_test.go", wantErr: "open_test.go cannot be read as a wheel"},
+		{name: "a file that is not a wheel", arg: "open_test.go", wantErr: "open_test.go cannot be read as a wheel"},
 		{name: "a folder without vllm", arg: empty, wantErr: "it holds no folder vllm: want a checkout"},
 		{name: "a checkout without a version", arg: site, wantErr: "name it by --version"},
 		{name: "a version beside a version", arg: "0.33.0", options: extract.Options{Version: "0.33.0"}, wantErr: "only a folder may need one", is: extract.ErrNotNamed},
@@ -121,7 +121,7 @@ func openAndExtract(t *testing.T, name string, o extract.Options) (version, warn
 func TestFolderWithAnImpossibleFile(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "vllm", "_version.py"), 0o755))
-	if _, _, err := openAndExtract(t, dir, extract.Options{}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is no regular file") {
+	if _, _, err := openAndExtract(t, dir, extract.Options{}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is not a regular file") {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }

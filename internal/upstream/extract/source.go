@@ -83,7 +83,7 @@ func (f *Folder) Read(ctx context.Context, paths []string) (map[string][]byte, e
 		case err != nil:
 			return nil, fmt.Errorf("folder %s: %w", f.path, err)
 		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("folder %s: %s is no regular file", f.path, p)
+			return nil, fmt.Errorf("folder %s: %s is not a regular file", f.path, p)
 		case info.Size() > maxFile:
 			return nil, fmt.Errorf("folder %s: %s has more than %d bytes", f.path, p, maxFile)
 		}
@@ -186,7 +186,7 @@ func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning s
 func openVersion(ctx context.Context, name string, o Options) (*Release, error) {
 	build, err := compat.ParseBuild(name)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no version, and there is no such file: %w", name, ErrNotNamed)
+		return nil, fmt.Errorf("%q is not a version, and there is no such file: %w", name, ErrNotNamed)
 	}
 	releases, err := o.Index.ReleasesAndBuilds(ctx, ours)
 	if err != nil {

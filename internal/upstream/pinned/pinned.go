@@ -215,7 +215,7 @@ func Parse(text []byte) (*Release, error) {
 		}
 		for _, digest := range []string{w.Frontend, w.Python} {
 			if digest != "" && !digestPattern().MatchString(digest) {
-				return nil, fmt.Errorf("wheel %q: %q is no sha256", w.Name, digest)
+				return nil, fmt.Errorf("wheel %q: %q is not a sha256", w.Name, digest)
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 		{name: "nothing", want: "it names no wheel"},
 		{name: "a key that is unknown", text: wheel + "sha512 = \"x\"\n", want: "unknown key wheel.sha512"},
 		{name: "a short digest", text: strings.Replace(wheel, "0011", "", 1), want: "want a name and a sha256"},
-		{name: "no digest of vllm-rs", text: wheel + "vllm_rs = \"any\"\n", want: `"any" is no sha256`},
+		{name: "no digest of vllm-rs", text: wheel + "vllm_rs = \"any\"\n", want: `"any" is not a sha256`},
 		{name: "a package without a digest", text: wheel + "[engine.packages]\nany = [\"six==1.17.0\"]\n", want: `package "six==1.17.0"`},
 		{name: "an option in place of a package", text: wheel + "[engine.packages]\nany = [\"--index-url=http://x== " + digest + "\"]\n", want: "want name==version"},
 		{name: "no TOML", text: "[[", want: "toml: line 1"},

@@ -178,7 +178,7 @@ func (s Source) Save(ctx context.Context, dir string) (path string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wholeTime, fmt.Errorf("%s could not be downloaded within %v", s.File.Name, wholeTime))
 	defer cancel()
 	if filepath.Base(s.File.Name) != s.File.Name {
-		return "", fmt.Errorf("%q is no name of a wheel", s.File.Name)
+		return "", fmt.Errorf("%q is not a name of a wheel", s.File.Name)
 	}
 	wheel, err := s.Open(ctx)
 	if err != nil {

@@ -80,7 +80,7 @@ func literal(n *Node) (any, error) {
 }
 
 func noLiteral(n *Node) error {
-	return fmt.Errorf("line %d: %s is no literal", n.Line, excerpt(n.Text()))
+	return fmt.Errorf("line %d: %s is not a literal", n.Line, excerpt(n.Text()))
 }
 
 // literals returns the values of the elements of n, and an empty slice for none.
@@ -159,7 +159,7 @@ func stringValue(n *Node) (any, error) {
 	for _, at := range stringsOf(n) {
 		prefix := prefixOf(at)
 		if strings.ContainsAny(prefix, "ft") {
-			return nil, fmt.Errorf("line %d: %s is no literal: its value is made when it runs", at.Line, excerpt(at.Text()))
+			return nil, fmt.Errorf("line %d: %s is not a literal: its value is made when it runs", at.Line, excerpt(at.Text()))
 		}
 		value, err := decode(at, prefix)
 		if err != nil {
@@ -293,7 +293,7 @@ func writeCode(out *strings.Builder, digits string, base int, isBytes bool) erro
 	case isBytes:
 		out.WriteByte(byte(code)) // Python takes the low byte of an octal one above 255 too
 	case code > utf8.MaxRune || code >= 0xd800 && code <= 0xdfff:
-		return fmt.Errorf("U+%04X is no character", code)
+		return fmt.Errorf("U+%04X is not a character", code)
 	default:
 		out.WriteRune(rune(code))
 	}

@@ -272,7 +272,7 @@ func buildOf(project, name string) (compat.Build, error) {
 	if dash := strings.LastIndex(stem, "-"); dash > 0 && normalName(stem[:dash]) == project {
 		return compat.ParseBuild(stem[dash+1:])
 	}
-	return compat.Build{}, fmt.Errorf("%q is no file of a version of %s", name, project)
+	return compat.Build{}, fmt.Errorf("%q is not a file of a version of %s", name, project)
 }
 
 // machines are the names that wheels have for what Go calls the architecture.

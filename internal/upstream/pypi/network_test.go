@@ -82,7 +82,7 @@ func TestRealWheel(t *testing.T) {
 		t.Errorf("the frontend has %d bytes: %v", len(frontend), err)
 	}
 	if version, err := wheel.Version(); err != nil || version != "0.33.0" {
-		t.Errorf("it says that it is %q, %v", version, err)
+		t.Errorf("its version is %q, %v", version, err)
 	}
 	t.Logf("sources by %d, all by %d of %d bytes in %v", sources, wheel.Downloaded(), file.Size, time.Since(start))
 	if wheel.Downloaded() > file.Size/5 {

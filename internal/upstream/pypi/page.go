@@ -40,7 +40,7 @@ func pageReader(header http.Header) func(*answer) ([]pageFile, error) {
 
 func checkPage(response *http.Response) error {
 	if pageReader(response.Header) == nil {
-		return fmt.Errorf("it answers %q where %s or HTML was asked: want an index that speaks PEP 691 or PEP 503",
+		return fmt.Errorf("its answer is %q, and %s or HTML was requested: give an index that supports PEP 691 or PEP 503",
 			response.Header.Get("Content-Type"), jsonType)
 	}
 	return nil
@@ -70,7 +70,7 @@ func readJSON(got *answer) ([]pageFile, error) {
 		case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &syntax) && syntax.Offset >= int64(len(got.body)):
 			return nil, endsEarly(got)
 		case errors.As(err, &kind):
-			return nil, fmt.Errorf("its answer is no page of a project: it has a JSON %s at byte %d", kind.Value, kind.Offset)
+			return nil, fmt.Errorf("its answer is not a page of a project: it has a JSON %s at byte %d", kind.Value, kind.Offset)
 		}
 		return nil, fmt.Errorf("its answer cannot be read: %w", err)
 	}

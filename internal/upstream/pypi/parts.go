@@ -205,7 +205,7 @@ func (p *parts) get(ctx context.Context, span string) (*answer, error) {
 var errReplaced = errors.New("the file was replaced while it was read: try again")
 
 func (p *parts) wrong(got *answer) error {
-	return fmt.Errorf("package index %s: asked for a range, it answers %q with %d bytes",
+	return fmt.Errorf("package index %s: the answer to a range request is %q with %d bytes",
 		shown(p.url), got.header.Get("Content-Range"), len(got.body))
 }
 

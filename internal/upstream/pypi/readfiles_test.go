@@ -187,7 +187,7 @@ func TestOpenFile(t *testing.T) {
 	}
 }
 
-// TestBadWheels: what is no wheel, or lies, is an error that says so and names the file.
+// TestBadWheels: what is not a wheel, or lies, is an error that says so and names the file.
 func TestBadWheels(t *testing.T) {
 	good := wheelOf(t, map[string]string{"big/a": "aaaa", "big/b": "bbbb"}).data
 	damaged := func(damage func(data []byte)) []byte {
@@ -267,8 +267,8 @@ func TestVersion(t *testing.T) {
 		{name: "another project", file: name, members: metadata("torch", "0.33.0"), want: `error: its METADATA says that it is "torch" 0.33.0, its name "vllm"`},
 		{name: "no version", file: name, members: metadata("vllm", ""), want: "error: names no project and version"},
 		{name: "odd version", file: name, members: metadata("vllm", "nightly"), want: `error: "nightly" is not a version`},
-		{name: "no METADATA", file: name, members: map[string]string{"vllm/x.dist-info/METADATA": "x"}, want: "error: is no wheel: it has 0 members"},
-		{name: "two", file: name, members: map[string]string{"a.dist-info/METADATA": "x", "b.dist-info/METADATA": "x"}, want: "error: is no wheel: it has 2 members"},
+		{name: "no METADATA", file: name, members: map[string]string{"vllm/x.dist-info/METADATA": "x"}, want: "error: is not a wheel: it has 0 members"},
+		{name: "two", file: name, members: map[string]string{"a.dist-info/METADATA": "x", "b.dist-info/METADATA": "x"}, want: "error: is not a wheel: it has 2 members"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

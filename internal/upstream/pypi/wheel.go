@@ -62,7 +62,7 @@ func (x *Index) OpenWheel(ctx context.Context, f File) (*Wheel, error) {
 	return w, nil
 }
 
-// OpenFile opens a wheel on disk, which [Wheel.Close] closes. A path that is no regular file is an error.
+// OpenFile opens a wheel on disk, which [Wheel.Close] closes. A path that is not a regular file is an error.
 func OpenFile(path string) (*Wheel, error) {
 	info, err := os.Stat(path) // before it is opened: a pipe would wait for its writer
 	if err != nil {
@@ -426,7 +426,7 @@ func (w *Wheel) Version() (string, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("%s is no wheel: it has %d members *.dist-info/METADATA, want 1", w.where, len(found))
+		return "", fmt.Errorf("%s is not a wheel: it has %d members *.dist-info/METADATA, want 1", w.where, len(found))
 	}
 	text, err := w.ReadFile(found[0], maxMetadata)
 	if err != nil {

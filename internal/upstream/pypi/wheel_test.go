@@ -187,7 +187,7 @@ func TestWheelFaults(t *testing.T) {
 		{name: "replaced by a longer one, no ETag", etag: "-", before: third(func(s *wheelServer, _ *http.Request) { s.data = append(s.data, 0) }), want: fmt.Sprintf("want %d", len(whole.data))},
 		// The place is named; the cause is that of zip.
 		{name: "replaced by one as long, no ETag", etag: "-", before: third(func(s *wheelServer, _ *http.Request) { s.data = noise }), want: "big: http://"},
-		{name: "another range", before: third(func(_ *wheelServer, r *http.Request) { r.Header.Set("Range", "bytes=0-99") }), want: `asked for a range, it answers "bytes 0-99/`},
+		{name: "another range", before: third(func(_ *wheelServer, r *http.Request) { r.Header.Set("Range", "bytes=0-99") }), want: `the answer to a range request is "bytes 0-99/`},
 		{name: "ranges no more", before: third(func(_ *wheelServer, r *http.Request) { r.Header.Del("Range") }), want: "status 200 OK: it does not mind the range"},
 		{name: "no ranges", before: noRanges},
 		{name: "no ranges, other bytes", before: noRanges, file: func(f *pypi.File) { f.SHA256 = strings.Repeat("0", 64) }, want: "the index says 0000"},

@@ -16,7 +16,7 @@ import (
 
 // checkVector checks a vector strictly, as what its name says it holds; known is
 // false where nothing of this package applies. What the mock engine said to whom the
-// rust-* vectors belong is no release's.
+// rust-* vectors belong is not a release's.
 func checkVector(c *Codec, v vector) (found []Mismatch, known bool) {
 	has := func(part string) bool { return strings.Contains(v.Name, part) }
 	first, rest := v.Frames[0], v.Frames[1:]

@@ -104,7 +104,7 @@ func (d Dir) open(name string) (*os.File, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, usage("%s is no regular file", d.path(name))
+		return nil, usage("%s is not a regular file", d.path(name))
 	}
 	file, err := root.Open(name)
 	if err != nil {

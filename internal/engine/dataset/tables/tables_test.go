@@ -145,9 +145,9 @@ func TestBrokenProgram(t *testing.T) {
 		t.Skip("shell scripts stand in for the program")
 	}
 	for _, test := range []struct{ name, script, want string }{
-		{"something else", "echo hello", "writes is no table: "},
-		{"half a row", `printf '\203\243Row\206\246Number'`, "writes is no table: "},
-		{"nothing", "", "writes is no table: EOF"},
+		{"something else", "echo hello", "is not a table: "},
+		{"half a row", `printf '\203\243Row\206\246Number'`, "is not a table: "},
+		{"nothing", "", "is not a table: EOF"},
 		{"an error", "echo ran out of memory >&2; exit 3", "ran out of memory"},
 		{"an error without a word", "exit 3", "exit status 3"},
 	} {

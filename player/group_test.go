@@ -342,7 +342,7 @@ func TestRanks(t *testing.T) {
 		{name: "a part of a group", opt: Options{EngineIndex: 2, DataParallelSize: 6}, count: 2, want: [][2]int{{2, 6}, {3, 6}}},
 		{name: "the last of a group", opt: Options{EngineIndex: 2}, count: 2, want: [][2]int{{2, 4}, {3, 4}}},
 		{name: "none", count: 0, err: "0 engines"},
-		{name: "more than the group has", opt: Options{EngineIndex: 2, DataParallelSize: 3}, count: 2, err: "engines 2 to 3 in a group of 3"},
+		{name: "more than the group has", opt: Options{EngineIndex: 2, DataParallelSize: 3}, count: 2, err: "engines 2 to 3 do not fit into a group of 3 engines"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			all, err := Ranks(tt.opt, tt.count)

@@ -218,7 +218,7 @@ func TestAFrontendThatLeavesDuringTheHandshake(t *testing.T) {
 		}
 	}()
 	err = runToEnd(t, Options{Handshake: l.Endpoint()})
-	if !errors.Is(err, zmq.ErrPeerGone) || !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "no INIT from "+l.Endpoint()) {
+	if !errors.Is(err, zmq.ErrPeerGone) || !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "no answer to HELLO from "+l.Endpoint()) {
 		t.Errorf("Run: %v, want that there was no INIT and the peer is gone", err)
 	}
 }

@@ -184,7 +184,7 @@ func TestRealEngineOnToys(t *testing.T) {
 	}{
 		{"", "", ""},
 		{"loses tokens", frontendsuite.CodeHTTPTokens, "recorded request "},
-		{"dies of real statistics", frontendsuite.CodeHealth, "the frontend serves no more after: "},
+		{"dies of real statistics", frontendsuite.CodeHealth, "the frontend has stopped serving after: "},
 	}
 	for _, test := range tests {
 		t.Run(test.fault, func(t *testing.T) {

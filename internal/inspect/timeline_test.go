@@ -77,7 +77,7 @@ func TestTimelineOfSome(t *testing.T) {
 		{"more than there are", tr, 1, 9, []int{1, 2}, ""},
 		{"none", tr, 3, 0, nil, "t.jsonl: it has 3 requests, none from 3 on"},
 		{"below 0", tr, -1, 0, nil, "want requests from 0 on, and no fewer than 0 of them"},
-		{"no times", &trace.Trace{Name: "n.jsonl"}, 0, 0, nil, "n.jsonl: no record has an arrival_ms: nothing tells when requests came"},
+		{"no times", &trace.Trace{Name: "n.jsonl"}, 0, 0, nil, "n.jsonl: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -95,7 +95,7 @@ func TestWorkloadErrors(t *testing.T) {
 		records []trace.Record
 		want    string
 	}{
-		{"no arrivals", []trace.Record{late}, "t.jsonl: no record has an arrival_ms"},
+		{"no arrivals", []trace.Record{late}, "t.jsonl: no record has arrival_ms"},
 		{"no answers", []trace.Record{silent}, "t.jsonl: no record has an answer"},
 		{"a mean only", []trace.Record{summary}, "t.jsonl:3: itl_ms: missing"},
 		{"no prompt", []trace.Record{record(0, 0, 1)}, "t.jsonl: prompt_tokens is 0"},

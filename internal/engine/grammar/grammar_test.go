@@ -262,7 +262,7 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 		{"a count that is none", schema(`{"type":"string","minLength":-1}`), "no count"},
 		{"a step of nothing", schema(`{"type":"number","multipleOf":0}`), "not above 0"},
 		{"branches without end", schema(`{"type":"null","anyOf":[{"$ref":"#"},{"$ref":"#"}]}`), "takes too long"},
-		{"too large", schema(`"` + strings.Repeat("a", 1<<20) + `"`), "too large"},
+		{"too large", schema(`"` + strings.Repeat("a", 1<<20) + `"`), "bytes: at most"},
 		{"nested too deep", schema(strings.Repeat(`{"not":`, 1000) + "{}" + strings.Repeat("}", 1000)), "deep"},
 		{"no expression", grammar.Constraint{Kind: grammar.Regex, Text: "[a-z"}, "missing closing ]"},
 		{"lookahead", grammar.Constraint{Kind: grammar.Regex, Text: "(?=a)b"}, "invalid or unsupported Perl syntax"},

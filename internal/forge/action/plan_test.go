@@ -74,7 +74,7 @@ func TestPlan(t *testing.T) {
 		{name: "absolute", inputs: Inputs{"working-directory": "/etc"}, err: `input working-directory is "/etc"`},
 		{name: "no line to capture", inputs: Inputs{"mode": "capture"}, err: "needs the input line"},
 		{name: "two lines to capture", inputs: Inputs{"mode": "capture", "line": "0.33,0.32"}, err: "with one line"},
-		{name: "an option for a golden", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "-n"}, err: `"-n" is no name`},
+		{name: "an option for a golden", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "-n"}, err: `"-n" is not a name`},
 		{name: "a pull request of another mode", inputs: Inputs{"mode": "canary", "pull-request": "true"}, err: "input pull-request is for the mode watch"},
 		{name: "pull request", inputs: Inputs{"mode": "watch", "pull-request": "yes"}, err: `input pull-request is "yes"`},
 		{name: "args", inputs: Inputs{"args": "--line `id`"}, err: "input args: '`' would mean something to a shell"},

@@ -296,7 +296,7 @@ func TestWriteAllOrNone(t *testing.T) {
 	}
 	plan.Files = plan.Files[:1]
 	plan.Files[0].Before = []byte("otherwise")
-	if err := plan.Write(); err == nil || !strings.Contains(err.Error(), "changed by somebody else") {
+	if err := plan.Write(); err == nil || !strings.Contains(err.Error(), "was changed in the meantime") {
 		t.Errorf("error %v", err)
 	}
 }

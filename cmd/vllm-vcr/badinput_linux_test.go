@@ -72,7 +72,7 @@ func TestBadGoldens(t *testing.T) {
 	}{
 		{"a small one", 10, 512 << 20, `inflate to more than .*: the limit is 64 times its size plus 1 MiB, and 1 GiB in any case`},
 		{"by its ratio", 2 << 20, 512 << 20, `inflate to more than .*: the limit is 64 times its size plus 1 MiB, and 1 GiB in any case`},
-		{"by its size", 21 << 20, 2 << 30, `inflate to more than 1073741824: the limit is`},
+		{"by its size", 21 << 20, 2 << 30, `inflate to more than 1073741824 bytes: the limit is`},
 	}
 	for _, test := range bombs {
 		t.Run(test.name, func(t *testing.T) {

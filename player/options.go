@@ -33,6 +33,9 @@ type Options struct {
 	// those of its [Group], else what the recorded engine registered, else 1.
 	DataParallelSize int
 
+	// InstanceID is the instance_id to register with; default one that begins with "vllm-vcr-", by which a recording of a player
+	// is told from one of a released engine.
+	InstanceID string
 	// VLLMVersion is the release to be: "v0.33.0", a line "0.33", "nightly"; default
 	// the release that the trace was recorded from, else the newest.
 	VLLMVersion string
@@ -320,7 +323,7 @@ func (o Options) readyResponse(codec *protocol.Codec) (protocol.ReadyResponse, e
 	}
 	r.DataParallelRank = o.EngineIndex
 	const digits = 10 // as long as that of a real engine
-	r.InstanceID = fmt.Sprintf("%s%0*d", protocol.PlayerInstance, digits, time.Now().UnixNano()%1e10)
+	r.InstanceID = cmp.Or(o.InstanceID, fmt.Sprintf("%s%0*d", protocol.PlayerInstance, digits, time.Now().UnixNano()%1e10))
 	return r, nil
 }
 

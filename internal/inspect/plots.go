@@ -14,6 +14,7 @@ const (
 	colorPredicted = "#d55e00"
 	colorKnobs     = "#0072b2"
 	colorEqual     = "#aaaaaa"
+	colorWait      = "#bbbbbb"
 )
 
 // Plot is a picture of a report.
@@ -167,7 +168,8 @@ type mark struct {
 const (
 	figureWidth, figureHeight = 640, 420
 	plotLeft, plotRight       = 64, 624
-	plotTop, plotBottom       = 36, 368
+	plotTop, plotBottom       = 56, 368
+	legendWidth               = 180 // of each line
 	mostPoints                = 400 // of a line: more would not be seen
 )
 
@@ -222,9 +224,9 @@ func (f *figure) write(w io.Writer) error {
 	}
 	for i, l := range f.lines {
 		f.line(out, l)
-		y := float64(plotTop + 12 + 16*i)
-		out.printf("<path d=\"M%d %.0fh24\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", plotRight-150, y, l.color, l.dash())
-		text(out, plotRight-120, y+4, "start", l.name)
+		x := plotLeft + legendWidth*i // above the plot, where no curve is
+		out.printf("<path d=\"M%d %dh24\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", x, plotTop-16, l.color, l.dash())
+		text(out, float64(x+30), plotTop-12, "start", l.name)
 	}
 	out.printf("</svg>\n")
 	return out.err

@@ -112,32 +112,59 @@ func (t *Timeline) bar(r row) string {
 
 // Sizes of the picture, in its own units.
 const (
-	timelineWidth = 1000
-	rowHeight     = 6
+	timelineLeft  = 56 // of the bars; the request numbers stand before them
+	timelineRight = 980
+	timelineTop   = 44
+	labelHeight   = 12
+	tallRow       = 14 // of few requests
+	flatRow       = 6
+	fewRows       = 100
 )
 
-// SVG writes the same as a picture, with nothing in it that a browser would fetch or run.
+// SVG writes the same as a picture, with nothing in it that a browser would fetch or run: a bar for each request over an axis in
+// seconds. The number of a request is that of its record; a browser shows its times where the mouse is.
 func (t *Timeline) SVG(w io.Writer) error {
 	out := &sticky{w: w}
-	x := func(ms float64) float64 {
-		if t.to <= t.from {
-			return 0
-		}
-		return (ms - t.from) / (t.to - t.from) * timelineWidth
+	rowHeight := tallRow
+	if len(t.rows) > fewRows {
+		rowHeight = flatRow
 	}
-	height := rowHeight*len(t.rows) + 24
-	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", timelineWidth, height)
-	out.printf("<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", timelineWidth, height)
+	seconds := axis{low: t.from / 1000, high: max(t.to, t.from+1) / 1000}
+	x := func(ms float64) float64 { return timelineLeft + seconds.at(ms/1000)*(timelineRight-timelineLeft) }
+	bottom := timelineTop + rowHeight*len(t.rows)
+	height := bottom + 40
+	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 %d" font-family="sans-serif" font-size="12">`+"\n", height)
+	out.printf("<rect width=\"1000\" height=\"%d\" fill=\"#fff\"/>\n", height)
+	text(out, timelineLeft, 16, "start", fmt.Sprintf("%d requests in %.2f s", len(t.rows), (t.to-t.from)/1000))
+	for i, part := range []struct{ color, name string }{{colorWait, "waits for the first token"}, {colorKnobs, "generates tokens"}} {
+		at := timelineLeft + 260 + 200*i
+		out.printf("<rect x=\"%d\" y=\"7\" width=\"24\" height=\"10\" fill=\"%s\"/>\n", at, part.color)
+		text(out, float64(at+30), 16, "start", part.name)
+	}
+	for _, tick := range seconds.ticks() {
+		at := x(tick * 1000)
+		out.printf("<path d=\"M%.1f %dV%d\" stroke=\"#ddd\"/>\n", at, timelineTop-4, bottom+4)
+		text(out, at, timelineTop-8, "middle", fmt.Sprintf("%g", round(tick)))
+		text(out, at, float64(bottom+18), "middle", fmt.Sprintf("%g", round(tick)))
+	}
+	text(out, (timelineLeft+timelineRight)/2, float64(height-6), "middle", "s since the first request of the recording")
+	every := (labelHeight + rowHeight - 1) / rowHeight
 	for i, r := range t.rows {
+		y := timelineTop + rowHeight*i
+		if i%every == 0 {
+			out.printf("<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" font-size=\"10\">%d</text>\n", timelineLeft-6, float64(y)+float64(rowHeight)/2+3, r.index)
+		}
+		out.printf("<g><title>request %d: at %.1f ms, first token after %.1f ms, ended after %.1f ms; %d prompt tokens, %d of them cached, %d output tokens</title>\n",
+			r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.said)
 		for _, part := range []struct {
 			from, to float64
 			color    string
-		}{{r.arrival, r.shown[0], "#bbb"}, {r.shown[0], r.shown[1], colorKnobs}} {
+		}{{r.arrival, r.shown[0], colorWait}, {r.shown[0], r.shown[1], colorKnobs}} {
 			out.printf("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n",
-				x(part.from), rowHeight*i, max(x(part.to)-x(part.from), 0.3), rowHeight-1, part.color)
+				x(part.from), y, max(x(part.to)-x(part.from), 0.3), rowHeight-1, part.color)
 		}
+		out.printf("</g>\n")
 	}
-	text(out, 4, float64(height-6), "start", fmt.Sprintf("%d requests in %.2f s: grey waits for the first token, blue speaks", len(t.rows), (t.to-t.from)/1000))
 	out.printf("</svg>\n")
 	return out.err
 }

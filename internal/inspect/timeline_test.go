@@ -30,11 +30,17 @@ func TestTimeline(t *testing.T) {
 	b.Reset()
 	require.NoError(t, line.SVG(&b))
 	wellFormed(t, "timeline", b.Bytes())
-	if n := strings.Count(b.String(), "<rect x="); n != 8 {
-		t.Errorf("%d bars, want 8", n)
+	if n := strings.Count(b.String(), "<rect x="); n != 10 {
+		t.Errorf("%d bars, want 8, and 2 of the legend", n)
 	}
-	if !strings.Contains(b.String(), `<rect x="0.0" y="0" width="333.3" height="5" fill="#bbb"/>`) {
-		t.Errorf("the first request does not wait for a third of the time: %s", b.String())
+	for _, want := range []string{
+		`<rect x="56.0" y="44" width="308.0" height="13" fill="#bbbbbb"/>`, // a third of the time
+		`<title>request 1: at 0.0 ms, first token after 20.0 ms, ended after 30.0 ms; 4 prompt tokens, 0 of them cached, 3 output tokens</title>`,
+		`text-anchor="end" font-size="10">1</text>`, `>0.06</text>`, `>s since the first request of the recording</text>`,
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s in %s", want, b.String())
+		}
 	}
 }
 

@@ -31,24 +31,33 @@ func HTML(w io.Writer, d *Document) error {
 }
 
 func htmlPage(d *Document) page.Content {
+	return whole("conformance: "+d.Reason,
+		d.Preface,
+		verdictBox(d),
+		matrices(d),
+		coverageSection(d),
+		problems(d),
+		redCards(d),
+		knownCases(d),
+		allCases(d),
+		footer(d))
+}
+
+// Page writes a page of this look that has no cases.
+func Page(w io.Writer, title string, contents page.Contents) error {
+	return page.Write(w, whole(title, contents))
+}
+
+func whole(title string, parts ...page.Content) page.Content {
 	return page.Lines(
 		page.Doctype,
 		page.El("html", page.Attr("lang", "en"), page.NL, page.Lines(
 			page.El("head", page.NL,
 				page.Meta, page.Lines(
-					page.El("title", page.Text("conformance: "+d.Reason)),
+					page.El("title", page.Text(title)),
 					page.El("style", page.Style, pageStyle))),
 			page.El("body", page.NL, page.Lines(
-				page.El("main", page.NL, page.Lines(
-					page.El("h1", page.Text("vLLM engine-core conformance")),
-					verdictBox(d),
-					matrices(d),
-					coverageSection(d),
-					problems(d),
-					redCards(d),
-					knownCases(d),
-					allCases(d),
-					footer(d))),
+				page.El("main", page.NL, page.Lines(append([]page.Content{page.El("h1", page.Text("vLLM engine-core conformance"))}, parts...)...)),
 				page.El("script", pageScript))))))
 }
 

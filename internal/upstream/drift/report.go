@@ -281,12 +281,19 @@ func list(s *strings.Builder, what string, items []string) {
 }
 
 // WriteDir writes the check into a folder: as JSON, as Markdown, and as SARIF what the sources declare
-// otherwise, at its places upstream. tool is the version of vllm-vcr.
+// otherwise, at its places upstream. The HTML report is that of the cases that ran, which gets a preface here; it is written
+// only if there are none. tool is the version of vllm-vcr.
 func (r *Report) WriteDir(dir *report.Dir, tool string) error {
-	failed := []error{
+	var failed []error
+	if r.Runs == nil {
+		failed = append(failed, dir.WriteFile(report.FormatHTML.FileName(), r.html))
+	} else {
+		r.Runs.Preface = r.Preface()
+	}
+	failed = append(failed,
 		dir.WriteFile(JSONFile, r.writeJSON),
 		dir.WriteFile(MarkdownFile, func(w io.Writer) error { return r.Markdown(w, report.MarkdownLimit) }),
-	}
+	)
 	if at := slices.IndexFunc(r.Result.Layers, func(l Layer) bool { return l.Diff != nil }); at >= 0 {
 		failed = append(failed, dir.WriteFile(SARIFFile, func(w io.Writer) error {
 			return wirediff.SARIF(w, r.Result.Layers[at].Diff, tool)

@@ -1,0 +1,38 @@
+package drift
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
+)
+
+// TestPage: the HTML report of a check has the verdict, the release, the layers and what the sources declare, and what comes from
+// outside is not markup.
+func TestPage(t *testing.T) {
+	build, err := compat.ParseBuild("0.33.0")
+	must(t, err)
+	r := Report{
+		Build: build, Compat: "compat.toml", Line: compat.Line{Name: "0.32"},
+		Result: Result{Outcome: Outcome{Verdict: Found}, Layers: []Layer{
+			{Name: StaticLayer, Verdict: Found, Reason: "it has <b>changes</b>", Compared: "323 fields", Diff: wirediff.Compare(profile(t, "0.32"), profile(t, "0.33"))},
+			{Name: LiveLayer, Verdict: Skipped, Reason: "not asked for"},
+		}},
+	}
+	var b bytes.Buffer
+	must(t, r.html(&b))
+	for _, want := range []string{
+		"<title>drift 0.33.0: found</title>", "<b>DRIFT: FOUND</b>", "<li>release: 0.33.0</li>",
+		"<td>static</td><td>found</td><td>it has &lt;b&gt;changes&lt;/b&gt;</td><td>323 fields</td>", "<td>live</td><td>not looked at</td>",
+		"What the sources declare otherwise", "<tr><td>breaking</td><td>pause_generation</td><td>new method called",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(b.String())
+	}
+}

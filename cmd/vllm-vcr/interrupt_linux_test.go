@@ -131,7 +131,7 @@ func TestKeepAlive(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			s := startSpied(t, nil, append(test.args, "--keep-alive")...)
-			s.await(t, s.stderr.has("are there: interrupt (^C)"))
+			s.await(t, s.stderr.has("interrupt (^C) to stop"))
 			if len(marked(t, s.mark)) < 2 {
 				t.Error("nothing is kept alive")
 			}

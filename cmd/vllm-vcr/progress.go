@@ -104,6 +104,7 @@ type bar struct {
 	mu          sync.Mutex
 	done, wrong int
 	step        string // of what is being done, "" when that is not known
+	last        bool   // the line in which all are done has been printed
 }
 
 // openBar shows a bar on stderr, and returns the environment that writes everything else above it. The bar is nil, on
@@ -183,10 +184,14 @@ func (b *bar) draw() {
 	b.screen.Draw(alarm, fmt.Sprintf("%s %d/%d%s", line, b.done, len(b.names), b.now()))
 }
 
-// print writes a line of its own.
+// print writes a line of its own. Where all are done, it does so once: what is kept alive after that makes no progress.
 func (b *bar) print() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.last {
+		return
+	}
+	b.last = len(b.names) > 0 && b.done == len(b.names)
 	line := fmt.Sprintf("%d", b.done)
 	if len(b.names) > 0 {
 		line += fmt.Sprintf(" of %d", len(b.names))

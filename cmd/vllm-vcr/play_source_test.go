@@ -41,7 +41,7 @@ func TestPlayWarnings(t *testing.T) {
 			"recording beyond the tokenizer",
 			[]string{"--tokenizer=" + model, "--replay-match=index"},
 			"[7]", nil,
-			[]string{"the recording has token ids", "largest_id=2048", "tokenizer_size=2048"},
+			[]string{"the trace has token ids", "largest_id=2048", "tokenizer_size=2048"},
 		},
 		{"vocabulary beyond the tokenizer", []string{"--tokenizer=" + model, "--vocab-size=32000"}, "", nil, []string{"vocab_size=32000", "tokenizer_size=2048"}},
 		{"small ids only", nil, "", []uint32{5, 1333}, []string{"drawn below 32000", "largest_id=1333", "--vocab-size"}},

@@ -50,8 +50,8 @@ func TestFinishReportExitCode(t *testing.T) {
 	}{
 		{"passes", conformance.ExitOK, nil, t.Context(), conformance.ExitOK, ""},
 		{"fails", conformance.ExitFail, nil, t.Context(), conformance.ExitFail, ""},
-		{"passes, unwritable", conformance.ExitOK, []string{"--json", "nowhere/x"}, t.Context(), conformance.ExitInfra, "write report: write nowhere/x: no such file"},
-		{"fails, unwritable", conformance.ExitFail, []string{"--json", "nowhere/x"}, t.Context(), conformance.ExitFail, "write report: write nowhere/x: no such file"},
+		{"passes, unwritable", conformance.ExitOK, []string{"--report-json", "nowhere/x"}, t.Context(), conformance.ExitInfra, "write report: write nowhere/x: no such file"},
+		{"fails, unwritable", conformance.ExitFail, []string{"--report-json", "nowhere/x"}, t.Context(), conformance.ExitFail, "write report: write nowhere/x: no such file"},
 		{"asserts nothing, unwritable", conformance.ExitVacuous, []string{"--report-dir", os.DevNull}, t.Context(), conformance.ExitVacuous, "write report: make the directory of the report: mkdir " + os.DevNull},
 		{"interrupted", conformance.ExitFail, nil, ended, conformance.ExitInfra, "interrupted: "},
 	}
@@ -84,7 +84,7 @@ func TestFullStdout(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report.json")
 	env := newEnvironment(full{}, io.Discard, func(string) (string, bool) { return "", false })
 	d := &report.Document{Schema: report.SchemaVersion, Verdict: conformance.Pass}
-	err := finishReport(t.Context(), env, d, reportFlagsOf(t, "--json", path))
+	err := finishReport(t.Context(), env, d, reportFlagsOf(t, "--report-json", path))
 	var coded exitError
 	if !errors.As(err, &coded) || coded.code != conformance.ExitInfra || !errors.Is(err, errFull) {
 		t.Errorf("%v, want exit code 3 and the reason", err)

@@ -105,7 +105,7 @@ func TestPlayEndsWhateverRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	code := env.main(ctx, []string{"play", "--trace", stuck})
-	if code != 3 || !strings.Contains(stderr.String(), "has not ended 1ms after it was told to") {
+	if code != 3 || !strings.Contains(stderr.String(), "the player did not end within 1ms after the signal") {
 		t.Errorf("exit code %d, stderr %q, want 3 and the reason", code, &stderr)
 	}
 	writer, err := os.OpenFile(stuck, os.O_WRONLY, 0) // lets what was stuck go on, which finds a file of nothing

@@ -391,3 +391,26 @@ func alteredAnd(next Engine) Engine {
 		return next(opt)
 	}
 }
+
+// TestGivesUpAtTheStart: an engine that ends before it has registered, whichever golden it is to play, is not started for each case
+// of the line.
+func TestGivesUpAtTheStart(t *testing.T) {
+	dies := runs(func(context.Context) error { return errors.New("no module named msgspec") })
+	window, registry := repository(t)
+	cases, err := NewPlan(window, registry, Selection{
+		Lines: []string{"0.33"}, Goldens: []string{"multiturn-s7", "edge-s1"}, Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"}), Engine: dies, Timeouts: patient()}
+	var verdicts []string
+	report := runner.Run(t.Context(), cases)
+	for _, r := range report.Results {
+		verdicts = append(verdicts, string(r.Verdict))
+	}
+	last := report.Results[len(report.Results)-1].Note
+	if got := strings.Join(verdicts, " "); got != "error error error error skip skip" || last != "not run: the subject ended before it had registered, also in 0.33/edge-s1/schema" {
+		t.Errorf("%s, %q", got, last)
+	}
+}

@@ -49,8 +49,8 @@ type Runner struct {
 	Step func(step string)
 	// MaxFailures ends the run after so many cases that failed or could not be judged: those left are skipped. 0 is no limit.
 	MaxFailures int
-	// EveryCase runs the other cases of a line, too, after its subject hung or could not be started. By default these
-	// are skipped, with the name of the case that tells why: each would wait as long.
+	// EveryCase runs the other cases of a line, too, after its subject hung, could not be started, or ended at its start with
+	// two goldens. By default these are skipped, with the name of the case that tells why.
 	EveryCase bool
 
 	// Engine makes the engine under test of a case, default [Player].
@@ -87,11 +87,13 @@ type run struct {
 	heard   map[string]*coverage.Line // of the engine under test
 	red     []string                  // the names of the cases that failed or could not be judged
 	gaveUp  map[string]string         // why the other cases of a line are skipped, by line
+	atStart bool                      // the last case failed before its subject had come through the handshake
+	ended   map[string]Case           // the first case, by line, whose subject ended before that
 }
 
 // begin starts a run. It leaves the runner as it is.
 func (r *Runner) begin(ctx context.Context) *run {
-	started := &run{Runner: *r, gaveUp: map[string]string{}}
+	started := &run{Runner: *r, gaveUp: map[string]string{}, ended: map[string]Case{}}
 	started.setDefaults()
 	started.env = &sut.Env{
 		Engine: started.Engine, Address: r.Address, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
@@ -227,6 +229,7 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 	start := time.Now()
 	r.env.Case = c.Name()
 	f, err := r.assert(ctx, g, c)
+	r.atStart = errors.As(err, new(sut.StartError))
 	if lost := (*sut.LostError)(nil); errors.As(err, &lost) && slices.Contains(r.red, lost.In) && !r.EveryCase {
 		r.gaveUp[c.Line.Name] = fmt.Sprintf("not judged: the engine was lost in %s: %s", lost.In, lost.Reason)
 		result.Verdict, result.Note = Skip, r.gaveUp[c.Line.Name]
@@ -284,6 +287,18 @@ func (r *run) note(g *check.Golden, result Result) {
 		why = "did not answer in time"
 	case check.CodeEngineSessionLost:
 		why = "was gone"
+	case check.CodeEngineEnded:
+		first, again := r.ended[c.Line.Name]
+		switch {
+		case !r.atStart:
+			return
+		case !again:
+			r.ended[c.Line.Name] = c
+			return
+		case first.Golden.ID == c.Golden.ID:
+			return // it may be the golden that it cannot play
+		}
+		why = "ended before it had registered, also"
 	default:
 		return
 	}

@@ -205,11 +205,17 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 		if noFiles || zmq.OutOfFiles(err) {
 			return nil, check.Infra(check.WithCode(check.CodeFrontend, err))
 		}
-		return nil, check.WithCode(check.CodeHandshake, err)
+		return nil, StartError{check.WithCode(check.CodeHandshake, err)}
 	}
 	e.Versions[protocol.LineOf(version)] = s.Engine.Ready.VLLMVersion
 	return s, nil
 }
+
+// StartError is that of a subject that did not come through the handshake.
+type StartError struct{ error }
+
+// Unwrap returns the reason.
+func (e StartError) Unwrap() error { return e.error }
 
 // Explain prefers the reason why the subject ended over what its end caused, which a
 // wrong message was not. A subject that is seen to go is waited for, so that its

@@ -218,3 +218,19 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestOutOfMemory: whatever the Go runtime needed memory for, the file is too large, and no other failure is taken for that.
+func TestOutOfMemory(t *testing.T) {
+	for text, want := range map[string]bool{
+		"runtime: out of memory: cannot allocate 4194304-byte block (66715648 in use)\nfatal error: out of memory\n": true,
+		"fatal error: out of memory allocating heap arena metadata\n\nruntime stack:\n":                              true,
+		"fatal error: runtime: cannot allocate memory\n":                                                             true,
+		"runtime/cgo: pthread_create failed\nfatal error: runtime: out of memory\n":                                  true,
+		"data.parquet: the column out of memory is unknown\n":                                                        false,
+		"fatal error: all goroutines are asleep - deadlock!\n":                                                       false,
+	} {
+		if got := outOfMemory().MatchString(text); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

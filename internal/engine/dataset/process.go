@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -77,7 +78,7 @@ func ReadBy(ctx context.Context, program string) TableReader {
 			_ = cmd.Process.Kill() // it may wait for its output to be read
 		}
 		if err := cmd.Wait(); err != nil {
-			if reason := stderr.String(); strings.Contains(reason, "fatal error: runtime: ") && (strings.Contains(reason, "out of memory") || strings.Contains(reason, "cannot allocate memory")) {
+			if outOfMemory().MatchString(stderr.String()) {
 				return t, ErrTooLarge(size)
 			}
 			if reason := strings.TrimSpace(stderr.String()); reason != "" {
@@ -93,6 +94,9 @@ func ReadBy(ctx context.Context, program string) TableReader {
 		return t, nil
 	}
 }
+
+// outOfMemory is what the Go runtime writes last when it gets no more memory, in one of several wordings.
+var outOfMemory = lazyregexp.New(`(?m)^fatal error: .*(out of memory|cannot allocate memory)`)
 
 func readTable(r io.Reader, t *Table, size int64) error {
 	for in := msgpack.NewDecoder(r); ; {

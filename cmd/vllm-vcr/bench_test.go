@@ -77,3 +77,11 @@ func resident(b *testing.B, pid int) float64 {
 	}
 	return kb / 1024
 }
+
+// BenchmarkCommands makes the command tree, as every start does.
+func BenchmarkCommands(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		newRootCommand(quietEnvironment())
+	}
+}

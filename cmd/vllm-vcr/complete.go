@@ -60,6 +60,11 @@ var completedArguments = map[string]func(env *environment, cmd *cobra.Command) [
 	"drift diff":     completeLines,
 }
 
+// isCompletion tells whether a command is that by which the scripts of a shell ask for values.
+func isCompletion(command string) bool {
+	return command == cobra.ShellCompRequestCmd || command == cobra.ShellCompNoDescRequestCmd
+}
+
 // addCompletion has shells complete the values of the flags and arguments of all commands.
 func addCompletion(env *environment, cmd *cobra.Command) {
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
@@ -104,13 +109,15 @@ func beginningWith(known []string, word string, isList bool) []string {
 
 // values always completes the same words.
 func values[T ~string](words ...T) func(*environment, *cobra.Command) []string {
-	return func(*environment, *cobra.Command) []string {
-		var texts []string
-		for _, word := range words {
-			texts = append(texts, string(word))
-		}
-		return texts
+	return func(*environment, *cobra.Command) []string { return texts(words) }
+}
+
+func texts[T ~string](words []T) []string {
+	all := make([]string, len(words))
+	for i, word := range words {
+		all[i] = string(word)
 	}
+	return all
 }
 
 // flagText is the value of a flag, "" where the command has no such flag.

@@ -333,10 +333,7 @@ func choose[T ~string](flag string, words []string, known ...T) ([]T, error) {
 
 func chooseOne[T ~string](flag string, word T, known ...T) (T, error) {
 	if !slices.Contains(known, word) {
-		var words []string
-		for _, k := range known {
-			words = append(words, string(k))
-		}
+		words := texts(known)
 		return "", fmt.Errorf("%s %q%s", flag, word, tomlfile.DidYouMean(string(word), words, "want one of "+strings.Join(words, ", ")))
 	}
 	return word, nil

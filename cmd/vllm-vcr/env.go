@@ -78,6 +78,9 @@ func (env *environment) main(ctx context.Context, args []string) int {
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
 func (env *environment) execute(ctx context.Context, args []string) (int, error) {
 	root := newRootCommand(env)
+	if len(args) > 0 && isCompletion(args[0]) {
+		addCompletion(env, root)
+	}
 	env.args = args
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

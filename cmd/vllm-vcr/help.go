@@ -21,11 +21,18 @@ const (
 
 // grouped lists all flags that are in no group yet under a title.
 func grouped(flags *pflag.FlagSet, title string) {
-	flags.VisitAll(func(f *pflag.Flag) {
+	inOrder(flags, func(f *pflag.Flag) {
 		if f.Annotations[noteGroup] == nil {
 			annotate(f, noteGroup, title)
 		}
 	})
+}
+
+// inOrder visits flags in the order in which they were defined, which takes no sorting.
+func inOrder(flags *pflag.FlagSet, do func(*pflag.Flag)) {
+	defer func(sorted bool) { flags.SortFlags = sorted }(flags.SortFlags)
+	flags.SortFlags = false
+	flags.VisitAll(do)
 }
 
 // common chooses the flags that the short help lists. Without a choice it lists all.
@@ -100,10 +107,7 @@ func flagGroups(cmd *cobra.Command, all bool) (groups []flagGroup, more int) {
 
 // ownFlags are the flags that a command has and its root does not, in the order in which they were defined.
 func ownFlags(cmd *cobra.Command) (own []*pflag.Flag) {
-	flags := cmd.Flags()
-	defer func(sorted bool) { flags.SortFlags = sorted }(flags.SortFlags)
-	flags.SortFlags = false
-	flags.VisitAll(func(f *pflag.Flag) {
+	inOrder(cmd.Flags(), func(f *pflag.Flag) {
 		isRoot := f.Name == "help" || f.Name == "version" && !cmd.HasParent() || cmd.Root().PersistentFlags().Lookup(f.Name) == f
 		if !f.Hidden && !isRoot {
 			own = append(own, f)

@@ -32,7 +32,7 @@ func addJSONFlag(flags *pflag.FlagSet, wanted *bool) {
 	flags.BoolVar(wanted, "json", false, "print the result as one JSON value instead of text; docs/json.md has its keys")
 	annotate(flags.Lookup("json"), noteGroup, "Output")
 	isShort := false
-	flags.VisitAll(func(f *pflag.Flag) { isShort = isShort || f.Annotations[noteCommon] != nil })
+	inOrder(flags, func(f *pflag.Flag) { isShort = isShort || f.Annotations[noteCommon] != nil })
 	if isShort {
 		common(flags, "json")
 	}

@@ -68,7 +68,7 @@ func newRootCommand(env *environment) *cobra.Command {
 			if _, err := chooseOne("--color", env.color, colorAuto, colorAlways, colorNever); err != nil {
 				return err
 			}
-			if cmd.Name() != cobra.ShellCompRequestCmd && cmd.Name() != cobra.ShellCompNoDescRequestCmd {
+			if !isCompletion(cmd.Name()) {
 				env.warnVariables(cmd.Root())
 			}
 			return loadProfiles(env, cmd)
@@ -95,7 +95,6 @@ func newRootCommand(env *environment) *cobra.Command {
 	common(flags, "help-all", "verbose")
 	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
 	explainArguments(root)
-	addCompletion(env, root)
 	return root
 }
 

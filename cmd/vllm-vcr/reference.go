@@ -75,6 +75,7 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 
 func section(b *strings.Builder, cmd *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), markdownText(cmp.Or(cmd.Long, cmd.Short+".")))
+	cmd.LocalFlags() // gives it the flags of its parents, as a run does, so that its usage has them
 	fmt.Fprintf(b, "\n```\n%s\n```\n", cmd.UseLine())
 	if cmd.Example != "" {
 		fmt.Fprintf(b, "\nExamples:\n\n```\n%s\n```\n", unindented(cmd.Example))

@@ -16,11 +16,9 @@ const docsURL = "https://github.com/vllm-vcr/conformance/tree/main/docs"
 
 // newHelpCommand is cobra's help command, which also prints the pages that are in the binary.
 func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
+	help := &cobra.Command{
 		Use:   "help [COMMAND | TOPIC | CODE]",
 		Short: "Print the help of a command, a guide, or what a code means",
-		Long: "Print the help of a command, a page of the documentation, or the explanation of a code such as F001.\n\n" +
-			"Topics:\n\n" + topicList() + "\nAll pages are at " + docsURL,
 		Example: "  vllm-vcr help conform\n  vllm-vcr help engine-author\n  vllm-vcr help F001",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			if len(args) == 0 {
@@ -44,6 +42,13 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 			return runHelp(env, strings.Join(args, " "))
 		},
 	}
+	// The pages are read when somebody wants to see their list, not at each start.
+	help.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		cmd.Long = "Print the help of a command, a page of the documentation, or the explanation of a code such as F001.\n\n" +
+			"Topics:\n\n" + topicList() + "\nAll pages are at " + docsURL
+		root.HelpFunc()(cmd, args)
+	})
+	return help
 }
 
 // topic is a page in the binary.

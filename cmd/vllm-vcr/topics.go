@@ -17,8 +17,8 @@ const docsURL = "https://github.com/vllm-vcr/conformance/tree/main/docs"
 // newHelpCommand is cobra's help command, which also prints the pages that are in the binary.
 func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 	help := &cobra.Command{
-		Use:   "help [COMMAND | TOPIC | CODE]",
-		Short: "Print the help of a command, a guide, or what a code means",
+		Use:     "help [COMMAND | TOPIC | CODE]",
+		Short:   "Print the help of a command, a guide, or what a code means",
 		Example: "  vllm-vcr help conform\n  vllm-vcr help engine-author\n  vllm-vcr help F001",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			if len(args) == 0 {

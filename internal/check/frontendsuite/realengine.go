@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -106,7 +107,7 @@ func playable(codec *protocol.Codec, messages []trace.Message) ([]*recordedReque
 				}
 			}
 		case m.Channel == "input" && m.Direction == trace.FrontendToEngine && m.Rank == 0 && m.Client == 0 && len(m.Frames) > 1 &&
-			string(m.Frames[0]) == string(rune(protocol.TypeAdd)):
+			len(m.Frames[0]) == 1 && m.Frames[0][0] == protocol.TypeAdd:
 			var asked protocol.Request
 			if err := codec.DecodeRequest(m.Frames[1], &asked); err != nil {
 				return nil, err
@@ -161,20 +162,20 @@ func (k *frontendCase) makeAgain(r *recordedRequest, stream bool) bool {
 func (k *frontendCase) sayAgain(frames [][]byte, byID map[string]*recordedRequest) (sent int, err error) {
 	names := k.codec.Profile().Structs["EngineCoreOutputs"]
 	outputs, finished, utility := names.Index("outputs"), names.Index("finished_requests"), names.Index("utility_output")
-	fields, err := elements(frames[0])
+	fields, err := pack.Elements(frames[0])
 	if err != nil || len(fields) <= outputs {
 		return 0, err
 	}
 	if utility < len(fields) && !isNil(fields[utility]) {
 		return 0, nil // it answers a call that was not made
 	}
-	said, err := elements(fields[outputs])
+	said, err := pack.Elements(fields[outputs])
 	if err != nil {
 		return 0, err
 	}
 	perClient := map[int][][]byte{}
 	for _, output := range said {
-		parts, err := elements(output)
+		parts, err := pack.Elements(output)
 		if err != nil || len(parts) == 0 {
 			return 0, err
 		}
@@ -188,17 +189,17 @@ func (k *frontendCase) sayAgain(frames [][]byte, byID map[string]*recordedReques
 			continue
 		}
 		parts[0] = pack.AppendString(nil, r.now.request.ID)
-		perClient[r.now.client] = append(perClient[r.now.client], joined(parts))
+		perClient[r.now.client] = append(perClient[r.now.client], pack.AppendArray(nil, parts...))
 	}
 	if len(said) == 0 {
 		perClient[0] = nil // statistics only
 	}
 	for client, own := range perClient {
-		fields[outputs] = joined(own)
+		fields[outputs] = pack.AppendArray(nil, own...)
 		if finished >= 0 && finished < len(fields) {
 			fields[finished] = pack.AppendNil(nil) // ids of other requests
 		}
-		if err := k.tap.say(client, append([][]byte{joined(fields)}, frames[1:]...)...); err != nil {
+		if err := k.tap.say(client, append([][]byte{pack.AppendArray(nil, fields...)}, frames[1:]...)...); err != nil {
 			return sent, err
 		}
 		sent++
@@ -226,7 +227,7 @@ func (k *frontendCase) answeredAsRecorded(i int, r *recordedRequest) {
 		k.fail(check.Failed(CodeHTTP, "%s: POST %s: %v", what, completionsRoute, a.err).Compared("an answer", "none"))
 		return
 	}
-	got := readReply(a.Answer, a.Type != "" && a.Type[:min(len(a.Type), 17)] == "text/event-stream")
+	got := readReply(a.Answer, strings.HasPrefix(a.Type, "text/event-stream"))
 	if got.status != http.StatusOK || got.failure != "" {
 		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, got.status, got.failure).Compared(http.StatusOK, got.status))
 		return
@@ -234,28 +235,6 @@ func (k *frontendCase) answeredAsRecorded(i int, r *recordedRequest) {
 	k.sameTokens(what, got, r.tokens)
 	k.ended(what, got, r.finish.String())
 	k.counted(what, got, len(r.prompt), len(r.tokens))
-}
-
-// elements are the raw values of an array.
-func elements(raw []byte) (values [][]byte, err error) {
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	for ; err == nil && n > 0; n-- {
-		var v []byte
-		if v, err = cur.Raw(); err == nil {
-			values = append(values, v)
-		}
-	}
-	return values, err
-}
-
-// joined is an array of raw values.
-func joined(values [][]byte) []byte {
-	b := pack.AppendArrayHeader(nil, len(values))
-	for _, v := range values {
-		b = append(b, v...)
-	}
-	return b
 }
 
 func isNil(raw []byte) bool {

@@ -113,8 +113,8 @@ func (o *ownTime) all() error {
 	defer o.Quiet.Stop()
 	o.byID = make(map[string]*Stream, len(o.streams))
 	w := o.session
-	for _, s := range w.Sent {
-		if err := o.await(s.Place, s.aborted, s.Line); err != nil {
+	for i, s := range w.Sent {
+		if err := o.await(w.Sent[:i], s.Place, s.aborted); err != nil {
 			return err
 		}
 		frames, err := o.addressed(s)
@@ -126,7 +126,7 @@ func (o *ownTime) all() error {
 			return o.brokenOff(err, o.streams[:o.sent])
 		}
 	}
-	if err := o.await(len(w.Said), nil, 0); err != nil {
+	if err := o.await(w.Sent, len(w.Said), nil); err != nil {
 		return err
 	}
 	// What the engine said before it answers one more call has then been received.
@@ -138,13 +138,10 @@ func (o *ownTime) all() error {
 	return o.receiveUntil(func() bool { return o.answers[FirstPoke] != nil }, fmt.Sprintf("%d (%s)", FirstPoke, sut.LastCall))
 }
 
-// await waits until what the real engine had done before its message of this index is done: requests have ended and calls
-// are answered. Of requests that are to be aborted, it waits for as many tokens as the real engine generated.
-func (o *ownTime) await(place int, aborted []*wireRequest, line int) error {
-	for _, s := range o.session.Sent {
-		if s.Line == line {
-			break
-		}
+// await waits until what the real engine had done before its message of this index is done, of what has been sent: requests have
+// ended and calls are answered. Of requests that are to be aborted, it waits for as many tokens as the real engine generated.
+func (o *ownTime) await(sent []*wireSend, place int, aborted []*wireRequest) error {
+	for _, s := range sent {
 		switch r := s.request; {
 		case r != nil && r.finish != protocol.Unfinished && r.lastStep() < place:
 			st := o.streams[r.index]
@@ -152,12 +149,8 @@ func (o *ownTime) await(place int, aborted []*wireRequest, line int) error {
 				return err
 			}
 		case s.answer >= 0 && s.answer < place:
-			call, err := protocol.DecodeUtilityCall(s.Frames[1])
-			if err != nil {
-				return err
-			}
-			what := fmt.Sprintf("%d (%s)", call.CallID, call.Method)
-			if err := o.receiveUntil(func() bool { return o.answers[call.CallID] != nil }, what); err != nil {
+			what := fmt.Sprintf("%d (%s)", s.call.CallID, s.call.Method)
+			if err := o.receiveUntil(func() bool { return o.answers[s.call.CallID] != nil }, what); err != nil {
 				return err
 			}
 		}
@@ -264,18 +257,8 @@ func (o *ownTime) compareStop(f *check.Outcome, st *Stream, r *wireRequest) {
 	if r.finish == protocol.Unfinished || st.terminals == 0 {
 		return
 	}
-	var last protocol.Outputs
-	if o.session.codec.DecodeOutputs(o.session.Said[r.lastStep()].Frames[0], &last) != nil {
-		return // it has been decoded before
-	}
-	var want []byte
-	for i := range last.Outputs {
-		if string(last.Outputs[i].ID) == r.id {
-			want = last.Outputs[i].StopReason
-		}
-	}
 	f.Asserted++
-	if expected, actual := described(want), described(o.stops[r.index]); expected != actual {
+	if expected, actual := described(r.stop), described(o.stops[r.index]); expected != actual {
 		f.Fail(st.problem(CodeWireValue, "stop_reason is %s, but the real engine said %s", actual, expected).
 			Within(-1, "EngineCoreOutputs.outputs[].stop_reason").Compared(expected, actual))
 	}
@@ -293,17 +276,11 @@ func described(raw []byte) string {
 // carried out.
 func (o *ownTime) compareAnswers(f *check.Outcome) (failed int) {
 	for _, s := range o.session.Sent {
-		if s.answer < 0 {
-			continue
-		}
-		call, err := protocol.DecodeUtilityCall(s.Frames[1])
-		got := o.answers[call.CallID]
-		var said protocol.Outputs
-		if err != nil || got == nil || o.session.codec.DecodeOutputs(o.session.Said[s.answer].Frames[0], &said) != nil {
+		want, got := s.answered, o.answers[s.call.CallID]
+		if want == nil || got == nil {
 			continue
 		}
 		f.Asserted++
-		want := said.Utility
 		expected, actual := described(want.Result), described(got.Result)
 		switch {
 		case got.Failed && !want.Failed:
@@ -315,7 +292,7 @@ func (o *ownTime) compareAnswers(f *check.Outcome) (failed int) {
 			continue
 		}
 		f.Fail(check.Failed(CodeWireValue, "%s: line %d: utility call %d (%s) is answered by %s, but the real engine said %s",
-			o.session.name, s.Line, call.CallID, call.Method, actual, expected).
+			o.session.name, s.Line, s.call.CallID, s.call.Method, actual, expected).
 			Within(-1, "EngineCoreOutputs.utility_output.result").Compared(expected, actual))
 	}
 	return failed

@@ -38,9 +38,12 @@ type wireSend struct {
 	WireMessage
 	request *wireRequest   // of an ADD
 	aborted []*wireRequest // of an ABORT
-	answer  int            // of a UTILITY: the index of its answer in said, -1 without one
-	passed  int            // it passed the tap before said[passed]
-	Place   int            // it is to be sent before said[place], see wirePlaces
+	call    protocol.UtilityCall
+	answer  int // of a UTILITY: the index of its answer in said, -1 without one
+	// answered is that answer, nil without one.
+	answered *protocol.UtilityOutput
+	passed   int // it passed the tap before said[passed]
+	Place    int // it is to be sent before said[place], see wirePlaces
 }
 
 // WireSaid is a message of the engine.
@@ -75,8 +78,9 @@ type wireRequest struct {
 	chunks []int
 	steps  []int // the index in said of each output
 	finish protocol.FinishReason
-	cached int  // tokens of the prompt
-	tables bool // of log-probabilities were asked for
+	stop   []byte // stop_reason of the last output, nil without one
+	cached int    // tokens of the prompt
+	tables bool   // of log-probabilities were asked for
 }
 
 // lastStep is the index in said of the last output, -1 without one.
@@ -152,7 +156,8 @@ func (w *WireSession) addSent(m WireMessage) error {
 		}
 		return err
 	case protocol.TypeUtility:
-		_, err := protocol.DecodeUtilityCall(m.Frames[1])
+		var err error
+		s.call, err = protocol.DecodeUtilityCall(m.Frames[1])
 		return err
 	}
 	return nil
@@ -189,7 +194,7 @@ func (w *WireSession) addSaid(m WireMessage) error {
 	switch {
 	case o.Utility != nil:
 		s.class = WireUtility
-		return w.answer(o.Utility.CallID)
+		return w.answer(o.Utility)
 	case len(o.Outputs) > 0:
 		s.class = WireStep
 	}
@@ -202,17 +207,14 @@ func (w *WireSession) addSaid(m WireMessage) error {
 }
 
 // answer finds the call that the last message answers.
-func (w *WireSession) answer(id uint64) error {
+func (w *WireSession) answer(u *protocol.UtilityOutput) error {
 	for _, s := range w.Sent {
-		if s.Frames[0][0] != protocol.TypeUtility || s.answer >= 0 {
-			continue
-		}
-		if call, err := protocol.DecodeUtilityCall(s.Frames[1]); err == nil && call.CallID == id {
-			s.answer = len(w.Said) - 1
+		if s.Frames[0][0] == protocol.TypeUtility && s.answer < 0 && s.call.CallID == u.CallID {
+			s.answer, s.answered = len(w.Said)-1, u
 			return nil
 		}
 	}
-	return fmt.Errorf("it answers utility call %d, which the frontend has not made", id)
+	return fmt.Errorf("it answers utility call %d, which the frontend has not made", u.CallID)
 }
 
 // addOutput takes an output of the last message.
@@ -235,7 +237,7 @@ func (w *WireSession) addOutput(s *WireSaid, o *protocol.RequestOutput) error {
 	r.tokens = append(r.tokens, o.Tokens...)
 	r.chunks = append(r.chunks, len(o.Tokens))
 	r.steps = append(r.steps, len(w.Said)-1)
-	r.finish = o.Finish
+	r.finish, r.stop = o.Finish, o.StopReason
 	return nil
 }
 

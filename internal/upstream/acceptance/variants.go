@@ -187,7 +187,7 @@ func elements(b []byte) (parts [][]byte) {
 
 func join(b []byte, parts [][]byte) []byte { return append(b, slices.Concat(parts...)...) }
 
-func arrayOf(parts [][]byte) []byte { return join(pack.AppendArrayHeader(nil, len(parts)), parts) }
+func arrayOf(parts [][]byte) []byte { return pack.AppendArray(nil, parts...) }
 
 func mapOf(parts [][]byte) []byte { return join(pack.AppendMapHeader(nil, len(parts)/2), parts) }
 

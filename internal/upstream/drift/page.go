@@ -3,6 +3,7 @@ package drift
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -35,8 +36,7 @@ func (r *Report) Preface() page.Contents {
 
 func (r *Report) layerTable() page.Element {
 	return wideTable([]string{"layer", "drift", "why", "compared", "notes"}, page.Each(r.Result.Layers, func(l Layer) page.Element {
-		notes := append(append([]string(nil), l.Notes...), l.remarkable()...)
-		return row(string(l.Name), verdictText(l.Verdict), l.Reason, l.Compared, strings.Join(notes, "; "))
+		return row(string(l.Name), verdictText(l.Verdict), l.Reason, l.Compared, strings.Join(slices.Concat(l.Notes, l.remarkable()), "; "))
 	}))
 }
 

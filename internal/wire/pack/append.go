@@ -117,6 +117,15 @@ func AppendArrayHeader(b []byte, n int) []byte {
 	return appendLength(b, n, tagNever, tagArray16, tagArray32)
 }
 
+// AppendArray writes an array of values that are encoded already.
+func AppendArray(b []byte, values ...[]byte) []byte {
+	b = AppendArrayHeader(b, len(values))
+	for _, v := range values {
+		b = append(b, v...)
+	}
+	return b
+}
+
 // AppendMapHeader appends the header of a map; its n pairs, key before value,
 // follow.
 func AppendMapHeader(b []byte, n int) []byte {

@@ -292,3 +292,16 @@ func syntaxError(off int, format string, args ...any) error {
 func valueError(off int, format string, args ...any) error {
 	return &ValueError{Offset: off, Reason: fmt.Sprintf(format, args...)}
 }
+
+// Elements are the raw values of the array that raw begins with; they share its memory.
+func Elements(raw []byte) (values [][]byte, err error) {
+	cur := NewCursor(raw)
+	n, err := cur.ArrayLen()
+	for ; err == nil && n > 0; n-- {
+		var v []byte
+		if v, err = cur.Raw(); err == nil {
+			values = append(values, v)
+		}
+	}
+	return values, err
+}

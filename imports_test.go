@@ -60,6 +60,8 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
+	"internal/serve/edge": {},
+
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", aws},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions"},

@@ -1,0 +1,184 @@
+// Package edge is the HTTP server that clients of `vllm-vcr serve` talk to. It forwards requests to a frontend of vLLM and adds
+// what no frontend has: faults, the parts of the API and of the metrics that the frontend lacks, a log of requests.
+package edge
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds of what a client may send.
+const (
+	// DefaultMaxBody is the default of [Options].MaxBody, in bytes.
+	DefaultMaxBody = 64 << 20
+	maxHeader      = 64 << 10
+	headerTimeout  = 30 * time.Second
+	idleTimeout    = 5 * time.Minute
+	maxStreams     = 1000 // of an HTTP/2 connection
+)
+
+// An Upstream is one frontend.
+type Upstream struct {
+	// URL is where it listens, http://HOST:PORT.
+	URL string
+	// Dial opens a connection to it; nil connects to the host of URL. With Dial the URL says only what the frontend sees as Host.
+	Dial func(context.Context) (net.Conn, error)
+}
+
+// Options configures an edge. Upstreams are needed; the zero value of everything else is a default.
+type Options struct {
+	// Upstreams are the frontends. With several of them, [Edge.Serve] gives each request to the next one, and [Edge.ServeRank]
+	// all requests to one.
+	Upstreams []Upstream
+	// MaxBody bounds the body of a request, in bytes.
+	MaxBody int64
+	// TLS makes the edge speak TLS. Without it, the edge speaks HTTP/1.1 and unencrypted HTTP/2 on the same port.
+	TLS *tls.Config
+	// Log takes what the edge logs; nil drops it.
+	Log *slog.Logger
+}
+
+// Edge is a reverse proxy before frontends. It is safe for use by several goroutines.
+type Edge struct {
+	opt   Options
+	ranks []*rank
+	next  atomic.Uint64 // rank
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	servers []*http.Server
+	closed  bool
+}
+
+// A rank is a frontend as the edge sees it.
+type rank struct {
+	url       *url.URL
+	transport http.RoundTripper
+	upgrades  *httputil.ReverseProxy
+}
+
+// New checks the options. It connects to nothing.
+func New(opt Options) (*Edge, error) {
+	if len(opt.Upstreams) == 0 {
+		return nil, errors.New("the edge has no frontend to forward requests to")
+	}
+	opt.MaxBody = cmp.Or(opt.MaxBody, DefaultMaxBody)
+	e := &Edge{opt: opt, log: opt.Log}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	for _, u := range opt.Upstreams {
+		r, err := e.newRank(u)
+		if err != nil {
+			return nil, err
+		}
+		e.ranks = append(e.ranks, r)
+	}
+	return e, nil
+}
+
+func (e *Edge) newRank(u Upstream) (*rank, error) {
+	to, err := url.Parse(u.URL)
+	if err != nil || to.Scheme != "http" || to.Host == "" || to.Path != "" && to.Path != "/" || to.User != nil || to.RawQuery != "" {
+		return nil, fmt.Errorf("frontend URL %q: want http://HOST:PORT", u.URL)
+	}
+	r := &rank{url: to, transport: newTransport(u.Dial)}
+	r.upgrades = &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(to)
+			p.Out.Host = p.In.Host
+			p.Out.Header.Set(headerRequestID, requestID(p.In))
+		},
+		Transport:    r.transport,
+		ErrorHandler: func(w http.ResponseWriter, in *http.Request, err error) { e.answerAway(w, in, err) },
+		ErrorLog:     slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
+	}
+	return r, nil
+}
+
+// ServeHTTP answers a request with the help of the next frontend.
+func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := 0
+	if len(e.ranks) > 1 {
+		n = int(e.next.Add(1)-1) % len(e.ranks)
+	}
+	e.handle(w, r, e.ranks[n])
+}
+
+// Serve answers the connections of l until [Edge.Shutdown], which makes it return nil, or until ctx ends, which cuts all
+// connections.
+func (e *Edge) Serve(ctx context.Context, l net.Listener) error { return e.serve(ctx, l, e) }
+
+// ServeRank is [Edge.Serve] with the requests of l for one frontend alone.
+func (e *Edge) ServeRank(ctx context.Context, n int, l net.Listener) error {
+	if n < 0 || n >= len(e.ranks) {
+		return fmt.Errorf("rank %d: the edge has %d frontends", n, len(e.ranks))
+	}
+	return e.serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.handle(w, r, e.ranks[n]) }))
+}
+
+func (e *Edge) serve(ctx context.Context, l net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler: handler, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Protocols:   new(http.Protocols),
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		TLSConfig:   e.opt.TLS,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(e.opt.TLS != nil)
+	server.Protocols.SetUnencryptedHTTP2(e.opt.TLS == nil)
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return errors.Join(l.Close(), errors.New("the edge was shut down before"))
+	}
+	e.servers = append(e.servers, server)
+	e.mu.Unlock()
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	var err error
+	if e.opt.TLS != nil {
+		err = server.ServeTLS(l, "", "")
+	} else {
+		err = server.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// connKey is the key of the connection in the context of a request.
+type connKey struct{}
+
+// Shutdown accepts no more connections and waits for the requests that run. The end of ctx cuts those that are left, and is
+// returned.
+func (e *Edge) Shutdown(ctx context.Context) error {
+	e.mu.Lock()
+	e.closed = true
+	servers := e.servers
+	e.mu.Unlock()
+	errs := make([]error, len(servers))
+	var waiting sync.WaitGroup
+	for i, s := range servers {
+		waiting.Go(func() {
+			if errs[i] = s.Shutdown(ctx); errs[i] != nil {
+				s.Close()
+			}
+		})
+	}
+	waiting.Wait()
+	return errors.Join(errs...)
+}

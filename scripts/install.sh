@@ -223,14 +223,11 @@ attest() {
 }
 
 unpack() {
-  tar -xzf - -C "$tmp" "$exe" <"$tmp/archive" 2>"$tmp/said" ||
-    fail 3 "$1 cannot be unpacked into $tmp, is the disk full: $(tail -n 1 "$tmp/said")"
-  # Older releases have all in one binary.
-  chmod 755 "$tmp/$exe"
-  local helper
-  for helper in "${helpers[@]}"; do
-    if tar -xzf - -C "$tmp" "$helper" <"$tmp/archive" 2>"$tmp/said"; then chmod 755 "$tmp/$helper"; else rm -f "$tmp/$helper"; fi
-  done
+  # All at once, as each time the whole archive is inflated. Older releases have all in one binary.
+  if ! (cd "$tmp" && tar -xzf - "$exe" "${helpers[@]}" <archive 2>said && chmod 755 "$exe" "${helpers[@]}"); then
+    (cd "$tmp" && rm -f "${helpers[@]}" && tar -xzf - "$exe" <archive 2>said && chmod 755 "$exe") ||
+      fail 3 "$1 cannot be unpacked into $tmp, is the disk full: $(tail -n 1 "$tmp/said")"
+  fi
   rm -f "$tmp/archive" "$tmp/said"
   binary=$tmp/$exe
   tmp= # stays, until the runner clears its folder

@@ -3,7 +3,6 @@ package action_test
 import (
 	"encoding/xml"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -38,7 +37,7 @@ func with(lines ...string) string {
 func TestActGreen(t *testing.T) {
 	c := newConsumer(t)
 	for _, again := range []bool{false, true} {
-		o := c.run(t, job(""))
+		o := c.run(t, job(with("line: 0.33")))
 		o.want(t, map[string]string{
 			"verdict": "pass", "exit-code": "0", "failed": "0", "errors": "0", "passed": "[1-9][0-9]+", "tokens": "[1-9][0-9]+",
 			"lines": `\[.*"line":"0.33","tag":"v0.33.0","gating":true,"verdict":"pass".*\]`, "version": builtVersion,
@@ -160,7 +159,6 @@ func TestActExpectedFailure(t *testing.T) {
 	c.addGoldens(t)
 	c.edit(t, "conformance/manifest.toml", `tokens_sha256 = "[0-9a-f]+"`, `tokens_sha256 = "`+strings.Repeat("0", 64)+`"`)
 	inputs := with("run: |", "  0.33/multiturn-s7/schema", "  0.33/multiturn-s7/fidelity-*")
-	c.run(t, job(inputs)).want(t, map[string]string{"verdict": "fail", "exit-code": "1", "passed": "1", "failed": "4", "expected": "0"})
 	writeFile(t, filepath.Join(c.dir, "conformance", "expectations.toml"), []byte(`[[expect]]
 pattern = "0.33/multiturn-s7/fidelity-*"
 outcome = "fail"
@@ -170,25 +168,14 @@ issue = "#1"
 	c.run(t, job(inputs)).want(t, map[string]string{"verdict": "pass", "exit-code": "0", "passed": "1", "failed": "0", "expected": "4"})
 }
 
+// TestActEngineByCommand: the engine under test is judged, and sees neither the inputs nor the files of the step.
 func TestActEngineByCommand(t *testing.T) {
-	c := newConsumer(t)
-	engine := binary(t) + " play --handshake-address {handshake} --trace {trace} --replay-match {match}"
-	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "engine-command: "+engine))).want(t, map[string]string{
-		"verdict": "pass", "passed": "8", "failed": "0",
-	})
-	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "assertion: schema", "engine-command: /bin/false {handshake} {trace}"))).want(t, map[string]string{
-		"verdict": "error|fail", "exit-code": "[13]", "passed": "0",
-	})
-}
-
-// TestActHidesTheStep: the engine under test sees neither the inputs nor the files of the step.
-func TestActHidesTheStep(t *testing.T) {
 	c := newConsumer(t)
 	seen := filepath.Join(t.TempDir(), "seen")
 	writeFile(t, filepath.Join(c.dir, "engine"), []byte("#!/bin/sh\nenv >'"+seen+"'\nexec '"+binary(t)+
-		"' play --handshake-address \"$1\" --trace \"$2\"\n"))
-	c.run(t, job(with("run: 0.33/multiturn-s7/schema", "engine-command: ./engine {handshake} {trace}"))).want(t, map[string]string{
-		"verdict": "pass", "passed": "1", "report-json": "/.*/report.json",
+		"' play --handshake-address \"$1\" --trace \"$2\" --replay-match \"$3\"\n"))
+	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "engine-command: ./engine {handshake} {trace} {match}"))).want(t, map[string]string{
+		"verdict": "pass", "passed": "8", "failed": "0", "report-json": "/.*/report.json",
 	})
 	env := string(readFile(t, seen))
 	if !strings.Contains(env, "\nGITHUB_WORKSPACE=") {
@@ -201,6 +188,7 @@ func TestActHidesTheStep(t *testing.T) {
 	}
 }
 
+// TestActBadInput: what the plan refuses and what the program refuses, each told in one annotation. TestPlan has every input.
 func TestActBadInput(t *testing.T) {
 	tests := []struct {
 		name string
@@ -208,11 +196,7 @@ func TestActBadInput(t *testing.T) {
 		code string
 		says string
 	}{
-		{"mode", []string{"mode: confrom"}, "2", `input mode is "confrom": want conform, matrix,`},
-		{"of another mode", []string{"mode: validate", "engine-command: ./engine"}, "2", "input engine-command is for the mode conform, and the mode is validate"},
 		{"line", []string{"line: 0.99"}, "2", `has no line "0.99"`},
-		{"directory", []string{"working-directory: ../other"}, "2", `input working-directory is "../other"`},
-		{"args", []string{"args: --line $LINE"}, "2", "put it into single quotes"},
 		{"a command in a value", []string{`mode: "x\n##[warning]injected"`}, "2", "input mode is"},
 	}
 	c := newConsumer(t)
@@ -253,21 +237,36 @@ func TestActBinary(t *testing.T) {
 	})
 }
 
-// TestActSource builds the action in the job, from a copy of this checkout.
+// TestActSource builds the checkout of the action in the job. Here it has small programs under the names of this one's, and the
+// one that judges hands over to the binary of all tests.
 func TestActSource(t *testing.T) {
 	c := newConsumer(t)
 	c.env = append(c.env, "VLLM_VCR_RELEASES=http://127.0.0.1:1")
-	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	list.Dir = root
-	files, err := list.Output()
+	writeFile(t, filepath.Join(c.action, "go.mod"), []byte("module example.org/small\n\ngo 1.26.0\n"))
+	commands, err := os.ReadDir(filepath.Join(root, "cmd"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
-		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() {
-			copyFile(t, path, c.action)
-		}
+	for _, command := range commands {
+		writeFile(t, filepath.Join(c.action, "cmd", command.Name(), "main.go"), []byte("package main\n\nfunc main() {}\n"))
 	}
+	writeFile(t, filepath.Join(c.action, "cmd", "vllm-vcr", "main.go"), []byte(`package main
+
+import (
+	"os"
+	"syscall"
+)
+
+var version string
+
+func main() {
+	if os.Args[1] == "version" {
+		os.Stdout.WriteString(version + "\n")
+		return
+	}
+	panic(syscall.Exec("`+binary(t)+`", os.Args, os.Environ()))
+}
+`))
 	os.Remove(filepath.Join(c.action, "release", "VERSION"))
 	c.run(t, job(with("verify: source", "line: 0.33", "golden: edge-s1"))).want(t, map[string]string{
 		"verdict": "pass", "version": "0.0.0-source",
@@ -333,12 +332,7 @@ func TestActCache(t *testing.T) {
 		outputs map[string]string
 		calls   []string
 	}{
-		{
-			"a narrow run", nil, "run: 0.33/edge-s1/integrity",
-			map[string]string{"verdict": "pass", "passed": "1", "cache-hit": "false"},
-			[]string{"restore", "save"},
-		},
-		{"the first run", func() error { return os.RemoveAll(here) }, "", map[string]string{"verdict": "pass", "cache-hit": "false"}, []string{"restore", "save"}},
+		{"the first run", nil, "", map[string]string{"verdict": "pass", "cache-hit": "false"}, []string{"restore", "save"}},
 		{"offline", func() error { server.Stop(); return os.RemoveAll(here) }, "offline: true", map[string]string{"verdict": "pass", "cache-hit": "true"}, []string{"restore"}},
 		{
 			"offline without a cache", func() error { return os.RemoveAll(here) }, "offline: true\n          cache: false",

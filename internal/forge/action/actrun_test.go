@@ -4,14 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -36,10 +34,8 @@ func newConsumer(t *testing.T) *consumer {
 	c := &consumer{act: testenv.Act(t), dir: t.TempDir(), standins: t.TempDir(), action: t.TempDir(), cache: t.TempDir()}
 	copyFile(t, "action.yml", c.action)
 	copyFile(t, "scripts/install.sh", c.action)
-	asset := fmt.Sprintf("vllm-vcr_%s_%s_%s.tar.gz", builtVersion, runtime.GOOS, runtime.GOARCH)
-	packed := archive(t, exe(), readFile(t, binary(t)))
-	releases := t.TempDir()
-	writeFile(t, filepath.Join(releases, "v"+builtVersion, asset), packed)
+	releases, asset := release(t)
+	packed := readFile(t, filepath.Join(releases, "v"+builtVersion, asset))
 	writeFile(t, filepath.Join(c.action, "release", "VERSION"), []byte(builtVersion+"\n"))
 	writeFile(t, filepath.Join(c.action, "release", "checksums.txt"), []byte(digest(packed)+"  "+asset+"\n"))
 	writeFile(t, filepath.Join(c.action, "release", "TREE"), []byte(treeOf(t, c.action)+"\n"))

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -50,6 +51,19 @@ func binary(t *testing.T) string {
 	return filepath.Join(builtDir, exe())
 }
 
+var releaseOnce sync.Once
+
+// release is the folder of a release, in which the one asset is a binary of this checkout.
+func release(t *testing.T) (folder, asset string) {
+	t.Helper()
+	program := binary(t)
+	folder, asset = filepath.Join(builtDir, "releases"), fmt.Sprintf("vllm-vcr_%s_%s_%s.tar.gz", builtVersion, runtime.GOOS, runtime.GOARCH)
+	releaseOnce.Do(func() {
+		writeFile(t, filepath.Join(folder, "v"+builtVersion, asset), archive(t, exe(), readFile(t, program)))
+	})
+	return folder, asset
+}
+
 func exe() string {
 	if runtime.GOOS == "windows" {
 		return "vllm-vcr.exe"
@@ -57,27 +71,44 @@ func exe() string {
 	return "vllm-vcr"
 }
 
-// archive is a release's archive that holds one file.
+// archive is a release's archive: a binary, and the small ones that it calls.
 func archive(t *testing.T, name string, content []byte) []byte {
 	t.Helper()
+	return packed(t, file{"LICENSE", []byte("as you like\n")}, file{name, content}, file{helpers(name)[0], []byte("1")}, file{helpers(name)[1], []byte("2")})
+}
+
+// helpers are what a binary of this name calls.
+func helpers(name string) []string {
+	stem, exe := strings.CutSuffix(name, ".exe")
+	if exe {
+		return []string{stem + "-cluster.exe", stem + "-dataset.exe"}
+	}
+	return []string{stem + "-cluster", stem + "-dataset"}
+}
+
+type file struct {
+	name    string
+	content []byte
+}
+
+// packed is a gzipped tar. It is not compressed, which nobody notices who inflates it.
+func packed(t *testing.T, files ...file) []byte {
+	t.Helper()
 	var b bytes.Buffer
-	zipped, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	zipped, err := gzip.NewWriterLevel(&b, gzip.NoCompression)
 	if err != nil {
 		t.Fatal(err)
 	}
-	packed := tar.NewWriter(zipped)
-	for _, file := range []struct {
-		name    string
-		content []byte
-	}{{"LICENSE", []byte("as you like\n")}, {name, content}} {
-		if err := packed.WriteHeader(&tar.Header{Name: file.name, Mode: 0o755, Size: int64(len(file.content))}); err != nil {
+	tw := tar.NewWriter(zipped)
+	for _, file := range files {
+		if err := tw.WriteHeader(&tar.Header{Name: file.name, Mode: 0o755, Size: int64(len(file.content))}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := packed.Write(file.content); err != nil {
+		if _, err := tw.Write(file.content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := packed.Close(); err != nil {
+	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := zipped.Close(); err != nil {

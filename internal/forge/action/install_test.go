@@ -199,10 +199,10 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// only lists what an installation leaves in the temporary folder: the binary, in a folder of its own.
+// only lists what an installation leaves in the temporary folder: the binary and what it calls, in a folder of their own.
 func (r *runner) only(done installed) []string {
 	binary := strings.TrimPrefix(done.outputs["binary"], r.dir+"/")
-	return []string{path.Dir(binary), binary}
+	return append([]string{path.Dir(binary), binary}, helpers(binary)...)
 }
 
 // kept is the archive in the tool cache.
@@ -465,8 +465,8 @@ func TestInstallVariants(t *testing.T) {
 			writeFile(t, r.path("file"), nil)
 			r.env["RUNNER_TOOL_CACHE"] = r.path("file")
 		}},
-		{"another version", func(t *testing.T, r *runner) {
-			content := archive(t, "vllm-vcr", []byte(says))
+		{"another version, which has all in one binary", func(t *testing.T, r *runner) {
+			content := packed(t, file{"vllm-vcr", []byte(says)})
 			r.assets["/v2.0.0-rc.1/vllm-vcr_2.0.0-rc.1_linux_amd64.tar.gz"] = content
 			r.env["INPUT_VERSION"], r.env["INPUT_CHECKSUM"] = "v2.0.0-rc.1", digest(content)
 		}},

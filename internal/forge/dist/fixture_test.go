@@ -11,8 +11,31 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
+
+var (
+	sharedOnce sync.Once
+	shared     string
+	errShared  error
+)
+
+// sharedDir is a folder for what several tests use, of which none changes it.
+func sharedDir(t *testing.T) string {
+	t.Helper()
+	sharedOnce.Do(func() { shared, errShared = os.MkdirTemp("", "dist-test-") })
+	if errShared != nil {
+		t.Fatal(errShared)
+	}
+	return shared
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(shared)
+	os.Exit(code)
+}
 
 // fixture is a repository of a small program under the product's name, in its own folder, all of it committed.
 func fixture(t *testing.T) string {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
-// TestImage builds the image out of the archives of this product, and runs it as a careful user would.
+// TestImage builds the image out of archives with this product, and runs it as a careful user would.
 func TestImage(t *testing.T) {
 	testenv.ImageTool(t, "buildah")
 	testenv.ImageTool(t, "skopeo")
@@ -36,11 +37,12 @@ func TestImage(t *testing.T) {
 	if err := os.WriteFile(bundle, authority, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	layout := buildImage(t, "CA_BUNDLE="+bundle)
+	_, product := imageArchives(t)
+	layout := buildImage(t, "CA_BUNDLE="+bundle, "DIST="+product)
 
 	t.Run("both architectures", func(t *testing.T) { checkArchitectures(t, layout) })
 	t.Run("the same again", func(t *testing.T) {
-		if first, again := rawDigest(t, "oci:"+layout), rawDigest(t, "oci:"+buildImage(t, "CA_BUNDLE="+bundle)); first != again {
+		if first, again := rawDigest(t, "oci:"+buildImage(t)), rawDigest(t, "oci:"+buildImage(t)); first != again {
 			t.Errorf("built twice: %s and %s", first, again)
 		}
 	})
@@ -83,9 +85,9 @@ func checkHTTPS(t *testing.T, c *container, server *httptest.Server) {
 	if err != nil || asked.Load() == 0 || !strings.Contains(out, "\nPASS: every gate holds: ") {
 		t.Errorf("%v, asked for %d goldens\n%s", err, asked.Load(), out)
 	}
-	stranger := newContainer(t, buildImage(t, "CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"))
-	stranger.mounts = c.mounts[:1]
-	out, err = stranger.run(args...)
+	// The cache is another one too.
+	c.mounts = []string{c.mounts[0], "/etc/ssl/certs/ca-certificates.crt:/etc/ssl/certs/ca-certificates.crt:ro"}
+	out, err = c.run(args...)
 	if err == nil || !strings.Contains(out, "certificate signed by unknown authority") {
 		t.Errorf("another bundle: %v, want that it trusts nobody else\n%s", err, out)
 	}
@@ -360,46 +362,45 @@ exec env -i "$chroot" --userspec=65532:65532 "$root" /vllm-vcr "$@"`
 
 const imageVersion = "0.0.0-test"
 
-// archives are built once: they take a minute where nothing is in Go's cache.
-var archives = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "dist-image-")
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "run", ".", "build", "-version", imageVersion, "-targets", "linux/amd64,linux/arm64", "-out", dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return dir, nil
-})
+var archivesOnce sync.Once
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built.Load() {
-		if dir, err := archives(); err == nil {
-			os.RemoveAll(dir)
+// imageArchives are folders of archives for images: of small programs, and with the product in place of one of them, that of the
+// architecture of this machine.
+func imageArchives(t *testing.T) (small, product string) {
+	t.Helper()
+	testenv.Slow(t, "builds images")
+	small, product = filepath.Join(sharedDir(t), "small"), filepath.Join(sharedDir(t), "product")
+	archivesOnce.Do(func() {
+		binary, work := builtProduct(t), t.TempDir()
+		here, err := os.Getwd()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	os.Exit(code)
+		mustDist(t, fixture(t), "build", "-version", imageVersion, "-targets", "linux/amd64,linux/arm64", "-out", small)
+		t.Chdir(here)
+		if err := os.CopyFS(product, os.DirFS(small)); err != nil {
+			t.Fatal(err)
+		}
+		own := filepath.Join(product, fmt.Sprintf("vllm-vcr_%s_linux_%s%s", imageVersion, runtime.GOARCH, archiveSuffix))
+		command(t, nil, "tar", "-xzf", own, "-C", work)
+		command(t, nil, "cp", binary, filepath.Join(work, "vllm-vcr"))
+		command(t, nil, "tar", "-czf", own, "-C", work, "vllm-vcr", "vllm-vcr-cluster", "vllm-vcr-dataset")
+	})
+	return small, product
 }
 
-var built atomic.Bool
-
-// buildImage builds the image and returns its layout. Of settings, REVISION is an argument and the others environment.
+// buildImage builds an image, of small programs unless DIST is given, and returns its layout. Of settings, REVISION is an argument
+// and the others environment.
 func buildImage(t *testing.T, settings ...string) string {
 	t.Helper()
-	built.Store(true)
-	dir, err := archives()
-	if err != nil {
-		t.Fatal(err)
-	}
+	small, _ := imageArchives(t)
 	layout, revision := filepath.Join(rootTempDir(t), "layout"), "abc"
 	for _, s := range settings {
 		if value, ok := strings.CutPrefix(s, "REVISION="); ok {
 			revision = value
 		}
 	}
-	out, code := script(t, append(settings, "DIST="+dir), "", "image", imageVersion, layout, revision)
+	out, code := script(t, append([]string{"DIST=" + small}, settings...), "", "image", imageVersion, layout, revision)
 	if code != 0 || strings.TrimSpace(out) != rawDigest(t, "oci:"+layout) {
 		t.Fatalf("scripts/image: exit code %d, want the digest alone:\n%s", code, out)
 	}

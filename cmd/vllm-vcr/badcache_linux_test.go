@@ -32,6 +32,7 @@ func (c *consumer) entry() string {
 // TestBadCache: whatever somebody has put into the cache is not used, not followed, and not waited for; and is replaced
 // where that can be.
 func TestBadCache(t *testing.T) {
+	t.Parallel()
 	outside := t.TempDir()
 	tests := []struct {
 		name string

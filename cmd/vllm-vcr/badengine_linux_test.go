@@ -19,6 +19,7 @@ func oneReplay(line string) []string {
 // TestBadEngine: whatever an engine does, the command ends with a report, says what
 // happened and exits by it, and no process is left.
 func TestBadEngine(t *testing.T) {
+	t.Parallel()
 	soon := []string{"--connect-timeout", "2s", "--idle-timeout", "3s"}
 	notExecutable, err := filepath.Abs("../../README.md")
 	if err != nil {
@@ -47,6 +48,7 @@ func TestBadEngine(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			args := append(oneReplay(test.line), "--engine-command", test.command)
 			s, code := runSpied(t, nil, append(args, test.flags...)...)
 			if code != test.code {
@@ -63,6 +65,7 @@ func TestBadEngine(t *testing.T) {
 // TestOlderEngine: an engine of an older line says less than those of this one. What it
 // leaves out of its outputs has a default; what its registration lacks is found.
 func TestOlderEngine(t *testing.T) {
+	t.Parallel()
 	s, code := runSpied(t, nil, "conform", "--line", "0.33", "--suite", "live", "--engine-command", mockEngine(t, "", "--line 0.27"))
 	if code != 1 {
 		t.Errorf("exit code %d, want 1", code)
@@ -73,6 +76,7 @@ func TestOlderEngine(t *testing.T) {
 // TestStubbornEngine: an engine that does not end by SIGTERM is killed after the grace,
 // which is said.
 func TestStubbornEngine(t *testing.T) {
+	t.Parallel()
 	s, code := runSpied(t, nil, append(oneReplay("0.33"), "--engine-grace", "500ms", "--engine-command", mockEngine(t, "ignores-sigterm", replaying))...)
 	if code != 0 {
 		t.Errorf("exit code %d, want 0: %s", code, s.stdout.text())

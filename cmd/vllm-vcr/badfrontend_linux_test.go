@@ -12,6 +12,7 @@ import (
 // TestBadFrontend: whatever a frontend does, the command ends with a report, says what
 // happened and exits by it, and no process is left.
 func TestBadFrontend(t *testing.T) {
+	t.Parallel()
 	command := "'" + testenv.Python(t) + "' -u testdata/engines/frontend.py "
 	address := freeAddress(t)
 	tests := []struct {

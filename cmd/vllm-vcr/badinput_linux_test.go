@@ -98,6 +98,7 @@ func TestBadGoldens(t *testing.T) {
 
 // TestBadLocations: places that no golden has, wherever they are written.
 func TestBadLocations(t *testing.T) {
+	t.Parallel()
 	const place = `^conformance/manifest.toml:\d+: M\d+ error: `
 	tests := []struct {
 		name, path string // as TOML
@@ -144,6 +145,7 @@ func TestBadLocations(t *testing.T) {
 
 // TestBadBuckets: places that no bucket has.
 func TestBadBuckets(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, bucket, says string
 		code               int
@@ -163,6 +165,7 @@ func TestBadBuckets(t *testing.T) {
 		{"no directory", "/none", `golden /none/.*no such file or directory`, 3},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c := newConsumer(t)
 			c.pulls(t, test.code, []string{"--bucket", test.bucket}, []string{test.says})
 			c.env["CONFORMANCE_BUCKET"] = test.bucket
@@ -174,6 +177,7 @@ func TestBadBuckets(t *testing.T) {
 
 // TestBadTOML: files that are none of ours.
 func TestBadTOML(t *testing.T) {
+	t.Parallel()
 	deep := "x_deep = " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "\n"
 	conflict := func(text, key, mark string) string {
 		line := text[strings.Index(text, "\n"+key)+1:]
@@ -189,8 +193,8 @@ func TestBadTOML(t *testing.T) {
 		change func(text, key string) string
 		says   string // behind the name of the file
 	}{
-		{"100 MB", func(text, _ string) string { return text + strings.Repeat("# more\n", 100<<20/7) }, `: [CM]001 error: is larger than \d+ bytes; is this the right file\?$`},
-		{"100 MB in a line", func(text, _ string) string { return text + "x_a = \"" + strings.Repeat("a", 100<<20) + "\"" }, `: [CM]001 error: is larger than \d+ bytes; `},
+		{"2 MB", func(text, _ string) string { return text + strings.Repeat("# more\n", 2<<20/7) }, `: [CM]001 error: is larger than \d+ bytes; is this the right file\?$`},
+		{"2 MB in a line", func(text, _ string) string { return text + "x_a = \"" + strings.Repeat("a", 2<<20) + "\"" }, `: [CM]001 error: is larger than \d+ bytes; `},
 		{"nested", func(text, _ string) string { return deep + text }, `:1: [CM]001 error: values are nested more than 32 deep; `},
 		{"nested tables", func(text, _ string) string { return "[" + strings.Repeat("a.", 5000) + "a]\n" + text }, `:1: [CM]001 error: a key and its parents have more than 256 bytes; `},
 		{"an unknown key", func(text, key string) string { return strings.Replace(text, key+" =", "x"+key+" =", 1) }, `:\d+: [CM]\d+ error: .*`},
@@ -204,10 +208,11 @@ func TestBadTOML(t *testing.T) {
 		{"cut off", func(text, key string) string { return text[:strings.Index(text, key+" =")+len(key)+4] }, `:\d+:\d+: [CM]002 error: not valid TOML: `},
 		{"bytes of something else", func(string, string) string { return "\x1f\x8b\x08\xff\xfe" }, `:1: [CM]001 error: is not UTF-8 text`},
 	}
+	c := newConsumer(t)
 	for _, test := range tests {
 		for file, key := range map[string]string{vcr.CompatPath: "tag", vcr.ManifestPath: "workload"} {
 			t.Run(test.name+" in "+file, func(t *testing.T) {
-				c := newConsumer(t)
+				defer c.write(t, file, embedded(file))
 				c.write(t, file, []byte(test.change(string(embedded(file)), key)))
 				c.pulls(t, 2, fromBucket, []string{"^" + file + test.says})
 				c.run(t, "compat", "check").wants(t, 2, "^"+file+test.says)

@@ -49,6 +49,7 @@ func newCounter(t *testing.T) *counter {
 
 // TestBadRedirects: a server sends us to places where we must not go.
 func TestBadRedirects(t *testing.T) {
+	t.Parallel()
 	c := newConsumer(t)
 	elsewhere := newCounter(t)
 	golden := c.bytes(t)
@@ -104,6 +105,7 @@ func TestBadRedirectsOfS3(t *testing.T) {
 
 // TestBadServers: servers that take their time. The deadline is the golden's.
 func TestBadServers(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		answer http.HandlerFunc

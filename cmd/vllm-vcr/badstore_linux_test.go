@@ -292,6 +292,7 @@ func saysS3(status int, code, message string) http.HandlerFunc {
 
 // TestBadStore is what users meet at a bucket.
 func TestBadStore(t *testing.T) {
+	t.Parallel()
 	s3 := []string{"--bucket", "s3://goldens"}
 	tests := []struct {
 		name   string

@@ -117,6 +117,7 @@ func (p *capturePod) fetch(t *testing.T, name string) []byte {
 
 // TestCapturePod: a load, its recording and the fetch of both, while everything still runs.
 func TestCapturePod(t *testing.T) {
+	t.Parallel()
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) { capturePodOf(t, version) })
 	}

@@ -16,6 +16,7 @@ import (
 
 // A capture on this machine from the command line to the registry, with a player in place of the engine.
 func TestCaptureRunLocal(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name, engine string
 		args         []string

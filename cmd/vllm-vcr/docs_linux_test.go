@@ -19,6 +19,7 @@ const aDigest = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15
 // TestCapturingPage runs the commands of docs/capturing.md that need neither GPU nor cluster, as a reader would: in a
 // checkout, with a player in place of the engine, and with targets as the page has them. What goes to a cluster is kept.
 func TestCapturingPage(t *testing.T) {
+	t.Parallel()
 	page, err := filepath.Abs("../../docs/capturing.md")
 	if err != nil {
 		t.Fatal(err)

@@ -164,6 +164,7 @@ func nextLine(t *testing.T) string {
 
 // TestDriftAdopt brings a release that this binary has never heard of into a repository, and conforms with the same binary.
 func TestDriftAdopt(t *testing.T) {
+	t.Parallel()
 	line := nextLine(t)
 	release, dir := newWheel(t, line+".0"), repositoryCopy(t)
 	before := filesOf(t, dir)
@@ -227,7 +228,7 @@ func checkAdopted(t *testing.T, line, dir string, before map[string]string) {
 		code int
 		want string // of stdout or stderr
 	}{
-		{name: "conform", args: []string{"conform", "--line", "0.33," + line}, want: "PASS: every gate holds"},
+		{name: "conform", args: []string{"conform", "--golden", "multiturn-s7", "--line", "0.33," + line}, want: "PASS: every gate holds"},
 		{name: "compat check", args: []string{"compat", "check"}, want: "compat.toml: "},
 		{name: "capture list", args: []string{"capture", "list", "--line", line}, want: line + "/multiturn-s7"},
 		{name: "its engine", args: []string{"conform", "--line", line, "--suite", "live", "--enforce", "none", "--list"}, want: line},

@@ -34,6 +34,21 @@ type indexOf struct {
 
 	mu       sync.Mutex
 	requests []string // for wheels
+	digests  map[string]string
+}
+
+// digest is the sha256 of a wheel, computed once.
+func (x *indexOf) digest(version string) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.digests[version] == "" {
+		sum := sha256.Sum256(x.wheels[version])
+		if x.digests == nil {
+			x.digests = map[string]string{}
+		}
+		x.digests[version] = hex.EncodeToString(sum[:])
+	}
+	return x.digests[version]
 }
 
 // name is that of the wheel of a version.
@@ -51,11 +66,10 @@ func (x *indexOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var files []map[string]any
-	for version, wheel := range x.wheels {
-		version, yanked := strings.CutPrefix(version, "-")
+	for key, wheel := range x.wheels {
+		version, yanked := strings.CutPrefix(key, "-")
 		name := x.name(version)
-		sum := sha256.Sum256(wheel)
-		hashes := map[string]string{"sha256": hex.EncodeToString(sum[:])}
+		hashes := map[string]string{"sha256": x.digest(key)}
 		if x.noDigests {
 			clear(hashes)
 		}
@@ -151,6 +165,12 @@ func releaseWheel(t *testing.T, version string, frontend []byte, changes ...whee
 	return data.Bytes()
 }
 
+// frontendScript runs the frontend of 0.33.0.
+func frontendScript(t *testing.T) []byte {
+	t.Helper()
+	return []byte("#!/bin/sh\nexec '" + testenv.Frontend(t, "0.33.0") + "' \"$@\"\n")
+}
+
 // driftOf runs drift check in a folder without a checkout, and returns what it printed and its exit code.
 func driftOf(t *testing.T, cache string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
@@ -209,21 +229,24 @@ const (
 // TestDriftCheckRelease goes the whole way from an index to a verdict with the real frontend and the real sources of 0.33
 // in the wheels.
 func TestDriftCheckRelease(t *testing.T) {
+	t.Parallel()
 	real, err := os.ReadFile(testenv.Frontend(t, "0.33.0"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	// One wheel has the frontend itself, the others a script that runs it, which is hashed and copied sooner.
+	small := frontendScript(t)
 	started := filepath.Join(t.TempDir(), "started")
-	corrupt := releaseWheel(t, "0.33.5", real)
-	corrupt[bytes.Index(corrupt, real)+len(real)/2] ^= 1
+	corrupt := releaseWheel(t, "0.33.5", small)
+	corrupt[bytes.Index(corrupt, small)+len(small)/2] ^= 1
 	index := &indexOf{wheels: map[string][]byte{
-		"0.32.1": releaseWheel(t, "0.32.1", real[:len(real)/2]), // ends in the middle: a program that does not run
+		"0.32.1": releaseWheel(t, "0.32.1", real[:1<<20]), // ends in the middle: a program that does not run
 		"0.33.0": releaseWheel(t, "0.33.0", []byte("#!/bin/sh\ntouch "+started+"\n")),
-		"0.33.5": corrupt, "0.34.0": releaseWheel(t, "0.34.0", real), "-0.36.0": releaseWheel(t, "0.36.0", real),
+		"0.33.5": corrupt, "0.34.0": releaseWheel(t, "0.34.0", real), "-0.36.0": releaseWheel(t, "0.36.0", small),
 		"0.35.0rc1": releaseWheel(t, "0.35.0rc1", nil, lacks("vllm/vllm-rs")),
-		"0.33.2":    releaseWheel(t, "0.33.2", real, lacks(engineModule)),
-		"0.33.3":    releaseWheel(t, "0.33.3", real, replaces(engineModule, "    client_index: int = 0\n", "    brand_new: int = 0\n    client_index: int = 0\n")),
-		"0.33.4":    releaseWheel(t, "0.33.4", real, replaces(engineModule, "class EngineCoreRequest(", "if True:\n  class EngineCoreRequest(")),
+		"0.33.2":    releaseWheel(t, "0.33.2", small, lacks(engineModule)),
+		"0.33.3":    releaseWheel(t, "0.33.3", small, replaces(engineModule, "    client_index: int = 0\n", "    brand_new: int = 0\n    client_index: int = 0\n")),
+		"0.33.4":    releaseWheel(t, "0.33.4", small, replaces(engineModule, "class EngineCoreRequest(", "if True:\n  class EngineCoreRequest(")),
 	}}
 	server := httptest.NewServer(index)
 	defer server.Close()
@@ -241,7 +264,7 @@ func TestDriftCheckRelease(t *testing.T) {
 			},
 		},
 		{
-			name: "frontend from the cache", wheels: "0.34.0", want: []string{"commit/012345678\n", "\ndrift: none: vLLM 0.34.0 "},
+			name: "frontend from the cache", args: []string{"--layers", "live"}, want: []string{"commit/012345678\n", "\ndrift: none: vLLM 0.34.0 "},
 		},
 		{
 			name: "no frontend", args: []string{"--pre"}, code: 3, wheels: "0.35.0rc1",
@@ -256,11 +279,11 @@ func TestDriftCheckRelease(t *testing.T) {
 		{name: "does not run", args: []string{"0.32.1", "--layers", "live,goldens"}, code: 3, wheels: "0.32.1", want: []string{"drift: unknown: vLLM 0.32.1 could not be judged: live unknown: ", "vllm-rs does not run here: "}},
 		{name: "not there", args: []string{"0.31.0"}, code: 3, want: []string{"release 0.31.0 is not among the 9 of the index, whose newest is 0.36.0"}},
 		{
-			name: "no module of the engine", args: []string{"0.33.2"}, code: 3, wheels: "0.33.2",
-			want: []string{"live      none ", "goldens   none ", "drift: unknown: vLLM 0.33.2 could not be judged: static ", "could not be read", engineModule},
+			name: "no module of the engine", args: []string{"0.33.2", "--layers", "static,goldens"}, code: 3, wheels: "0.33.2",
+			want: []string{"goldens   none ", "drift: unknown: vLLM 0.33.2 could not be judged: static ", "could not be read", engineModule},
 		},
 		{
-			name: "a new field", args: []string{"0.33.3"}, code: 1, wheels: "0.33.3",
+			name: "a new field", args: []string{"0.33.3", "--layers", "static,live"}, code: 1, wheels: "0.33.3",
 			want: []string{"live      none ", "EngineCoreRequest.brand_new", "drift: found: vLLM 0.33.3 does not speak as line 0.33: static found: ", "breaking; first EngineCoreRequest.brand_new"},
 		},
 		{
@@ -318,12 +341,13 @@ func TestDriftCheckBadIndex(t *testing.T) {
 
 // TestDriftCheckWheel looks at wheels that are no release of an index: on disk, at a URL, and built of the main branch.
 func TestDriftCheckWheel(t *testing.T) {
+	t.Parallel()
 	real, err := os.ReadFile(testenv.Frontend(t, "0.33.0"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	const nightly = "0.34.0.dev12+g0123456"
-	index := &indexOf{wheels: map[string][]byte{nightly: releaseWheel(t, nightly, real), "0.33.0": releaseWheel(t, "0.33.0", real)}}
+	index := &indexOf{wheels: map[string][]byte{nightly: releaseWheel(t, nightly, frontendScript(t)), "0.33.0": releaseWheel(t, "0.33.0", real)}}
 	server := httptest.NewServer(index)
 	defer server.Close()
 	bare := httptest.NewServer(&indexOf{wheels: map[string][]byte{nightly: index.wheels[nightly]}, noDigests: true})
@@ -336,14 +360,14 @@ func TestDriftCheckWheel(t *testing.T) {
 	}
 	at := []string{"--index", server.URL + "/simple"}
 	tests := []driftCase{
-		{name: "on disk", args: []string{path}, want: []string{"release: 0.33.0\n", "drift: none: vLLM 0.33.0 speaks as line 0.33: " + speaks33}},
+		{name: "on disk", args: []string{path, "--layers", "static"}, want: []string{"release: 0.33.0\n", "drift: none: vLLM 0.33.0 speaks as line 0.33: static none: 0 changes"}},
 		{
 			name: "at a URL", args: []string{server.URL + "/files/" + index.name("0.33.0") + "?key=hunter2"}, wheels: "0.33.0",
 			want: []string{"drift: none: vLLM 0.33.0 speaks as line 0.33: " + speaks33},
 		},
 		{
-			name: "nightly", args: append(at, "--nightly"), wheels: nightly,
-			want: []string{"release: " + nightly + "\n", "0.34 is no line of ", "drift: none: vLLM " + nightly + " speaks as line 0.33: " + speaks33},
+			name: "nightly", args: append(at, "--nightly", "--layers", "static,live"), wheels: nightly,
+			want: []string{"release: " + nightly + "\n", "0.34 is no line of ", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; live none: 14 cases passed, "},
 		},
 		{
 			name: "nightly without digests", args: append([]string{"--index", bare.URL + "/simple"}, "--nightly"),
@@ -367,6 +391,7 @@ func TestDriftCheckWheel(t *testing.T) {
 
 // TestDriftCheckEngine looks at a player in place of an engine, alone and behind the tap.
 func TestDriftCheckEngine(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs whole programs")
 	}
@@ -416,6 +441,7 @@ func TestDriftCheckEngine(t *testing.T) {
 
 // TestDriftCheckEngineOfANewLine: the tap is another process, and has to know the line that this one has just learned.
 func TestDriftCheckEngineOfANewLine(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs whole programs")
 	}
@@ -429,13 +455,9 @@ func TestDriftCheckEngineOfANewLine(t *testing.T) {
 	if err := protocol.WriteProfile(&profile, p); err != nil {
 		t.Fatal(err)
 	}
-	frontend, err := os.ReadFile(testenv.Frontend(t, "0.33.0"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	wheel := filepath.Join(dir, "vllm-0.34.0-cp38-abi3-manylinux_2_28_x86_64.whl")
 	for path, data := range map[string][]byte{
-		wheel: releaseWheel(t, "0.34.0", frontend), filepath.Join(dir, "0.34.json"): profile.Bytes(),
+		wheel: releaseWheel(t, "0.34.0", frontendScript(t)), filepath.Join(dir, "0.34.json"): profile.Bytes(),
 	} {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			t.Fatal(err)
@@ -461,6 +483,7 @@ func TestDriftCheckEngineOfANewLine(t *testing.T) {
 
 // TestDriftCheckLocal looks at real frontends that are at hand.
 func TestDriftCheckLocal(t *testing.T) {
+	t.Parallel()
 	expectations, err := filepath.Abs("../../testdata/expectations/vllm-rs.toml")
 	if err != nil {
 		t.Fatal(err)

@@ -198,7 +198,12 @@ func TestEditorOnTheShippedFile(t *testing.T) {
 	for _, b := range m.Blocks {
 		lines = append(lines, strings.ToLower(b.Label))
 	}
+	done := map[string]bool{}
 	for _, g := range m.Goldens {
+		if done[g.Line] {
+			continue // one of a line is enough: each edit reads the whole file again
+		}
+		done[g.Line] = true
 		e, err := NewEditor(path, data, lines)
 		if err != nil {
 			t.Fatal(err)

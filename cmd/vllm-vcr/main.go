@@ -93,7 +93,7 @@ func newRootCommand(env *environment) *cobra.Command {
 	flags.StringVar(&env.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+adopt.ProfilesPath+" beside compat.toml, if it has profiles)")
 	common(flags, "help-all", "verbose")
-	root.AddCommand(newConformCommand(env), newPlayCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
+	root.AddCommand(newConformCommand(env), newPlayCommand(env), newServeCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
 	explainArguments(root)
 	return root
 }

@@ -59,17 +59,22 @@ func newPlayCommand(env *environment) *cobra.Command {
 			return withinGrace(cmd.Context(), env.grace, func() error { return runPlay(cmd.Context(), env, cmd.Flags(), opts) })
 		},
 	}
-	opts.engine.add(cmd.Flags())
-	opts.source.add(cmd.Flags())
-	opts.timing.add(cmd.Flags())
-	opts.peers.add(cmd.Flags())
+	opts.add(cmd.Flags())
 	common(cmd.Flags(), "handshake-address", "vllm-version", "handshake-timeout", "engine-count", "max-model-len", "max-num-seqs",
 		"trace", "replay-match", "strict", "dataset", "tokenizer", "mode", "seed",
 		"latency-trace", "time-to-first-token", "inter-token-latency", "time-scale")
-	renamed(cmd.Flags(), map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override"})
-	alsoNamed(cmd.Flags(), map[string]string{"line": "vllm-version"})
 	addJSONFlag(cmd.Flags(), &opts.json)
 	return cmd
+}
+
+// add adds the flags of play that serve has too.
+func (opts *playOptions) add(flags *pflag.FlagSet) {
+	opts.engine.add(flags)
+	opts.source.add(flags)
+	opts.timing.add(flags)
+	opts.peers.add(flags)
+	renamed(flags, map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override"})
+	alsoNamed(flags, map[string]string{"line": "vllm-version"})
 }
 
 // played is what play runs. found knows how requests found their answers, and

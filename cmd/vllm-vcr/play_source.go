@@ -35,10 +35,13 @@ type sourceOptions struct {
 	seed      uint64
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
+	// loaded is the tokenizer, once it is read.
+	loaded *tokenizer.Tokenizer
 }
 
 const (
 	modeRandom = "random"
+	modeText   = "text"
 	modeEcho   = "echo"
 )
 
@@ -53,7 +56,7 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.strict, "strict", false, "reply with an error when no record or row matches, instead of by --mode")
 	flags.StringVar(&opts.dataset, "dataset", "", "answer requests with the completions of this `FILE`: JSON Lines, JSON, CSV, Parquet or SQLite")
 	flags.StringVar(&opts.tokenizer, "tokenizer", "", "tokenizer.json of the model, or its folder: --dataset needs it, and valid structured output")
-	flags.StringVar(&opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens) or echo (the prompt)")
+	flags.StringVar(&opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens), text (English sentences; needs --tokenizer) or echo (the prompt)")
 	flags.Uint64Var(&opts.seed, "seed", 0, "seed for random tokens, times and faults (default 0)")
 	flags.Uint32Var(&opts.vocab, "vocab-size", 0, "random token ids are below this number (default the size of the --tokenizer, else 32000)")
 	grouped(flags, "Answers")
@@ -64,13 +67,15 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 	if flags.Changed("vocab-size") && opts.vocab == 0 {
 		return errors.New("--vocab-size 0: a vocabulary has at least one token")
 	}
-	if _, err := chooseOne("--mode", opts.mode, modeRandom, modeEcho); err != nil {
+	if _, err := chooseOne("--mode", opts.mode, modeRandom, modeText, modeEcho); err != nil {
 		return err
 	}
 	if _, err := chooseOne("--replay-match", player.Match(opts.match), player.Matches()...); err != nil {
 		return err
 	}
 	switch {
+	case opts.mode == modeText && opts.tokenizer == "":
+		return errors.New("--mode text needs --tokenizer")
 	case opts.configHash != "" && opts.recording == "" && !timed:
 		return errors.New("--expect-config-hash: there is no trace to check: give --trace or --latency-trace")
 	case opts.minDepth < 0:
@@ -130,8 +135,13 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 	if opt.Vocab == 0 {
 		made = &guessedVocabulary{Source: made, log: env.log}
 	}
-	if opts.mode == modeEcho {
+	switch opts.mode {
+	case modeEcho:
 		made = player.Echo{}
+	case modeText:
+		if made, err = player.NewSentences(tok, opts.seed); err != nil {
+			return nil, fmt.Errorf("--mode text: %s: %w", opts.tokenizer, err)
+		}
 	}
 	structured := &player.Structured{Source: made, Seed: opts.seed, Log: env.log}
 	if tok != nil {
@@ -151,9 +161,12 @@ func (opts *sourceOptions) loadTokenizer(opt *player.Options) (*tokenizer.Tokeni
 	if opts.tokenizer == "" {
 		return nil, nil
 	}
-	tok, err := tokenizer.Load(opts.tokenizer)
-	if err != nil {
-		return nil, err
+	tok, err := opts.loaded, error(nil)
+	if tok == nil {
+		if tok, err = tokenizer.Load(opts.tokenizer); err != nil {
+			return nil, err
+		}
+		opts.loaded = tok
 	}
 	if size := uint32(tok.VocabSize()); opt.Vocab == 0 {
 		opt.Vocab = size

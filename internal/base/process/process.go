@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -283,6 +284,17 @@ func (e *ExitError) Error() string {
 		return text + "; the last of its output:\n" + tail
 	}
 	return text + ", without any output"
+}
+
+// Signal returns the number of the signal that ended the process, 0 if none did.
+func (e *ExitError) Signal() int {
+	var exit *exec.ExitError
+	if errors.As(e.Err, &exit) {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return int(status.Signal())
+		}
+	}
+	return 0
 }
 
 // Unwrap returns Err.

@@ -83,6 +83,20 @@ func EnsureFrontend(ctx context.Context, opt Options) (Engine, error) {
 	return engine, nil
 }
 
+// FindFrontend returns the frontend of a release if it is there, is what was published, and runs. It fetches nothing. The
+// error of one that was never fetched is [fs.ErrNotExist].
+func FindFrontend(ctx context.Context, opt Options) (Engine, error) {
+	in, err := newInstaller(opt)
+	if err != nil {
+		return Engine{}, err
+	}
+	engine := Engine{Release: in.Release, VLLMRS: in.frontend()}
+	if err := in.runs(ctx, engine.VLLMRS); err != nil {
+		return engine, fmt.Errorf("frontend %s: %w", in.Release, err)
+	}
+	return engine, nil
+}
+
 func (in *installer) ensure(ctx context.Context) (Engine, error) {
 	engine, err := in.present(ctx)
 	if err == nil {

@@ -2,7 +2,10 @@
 
 package vllmrs
 
-import "net"
+import (
+	"net"
+	"strconv"
+)
 
 // A Port is a TCP port on 127.0.0.1 that nobody listened on a moment ago.
 type Port struct{ number int }
@@ -14,8 +17,11 @@ func (p Port) Number() int { return p.number }
 func (Port) Release() {}
 
 // Reserve cannot hold the port here: bound by us, no other program could listen on it.
-func Reserve() (Port, error) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+func Reserve() (Port, error) { return ReserveNumber(0) }
+
+// ReserveNumber is Reserve for a certain port.
+func ReserveNumber(number int) (Port, error) {
+	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(number)))
 	if err != nil {
 		return Port{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,14 +26,25 @@ type Options struct {
 	Binary string
 	// ModelDir holds config.json, tokenizer.json and tokenizer_config.json; weights are not read.
 	ModelDir string
-	// ServedName is the model's name in requests, default "model".
+	// ServedName is the model's name in requests, default "model". AlsoServed are more names.
 	ServedName string
+	AlsoServed []string
 	// ReadyTimeout is how long the frontend waits for the engine, in whole seconds, rounded up; default 60. It ends with
 	// an error when no engine has registered by then.
 	ReadyTimeout time.Duration
 	// Env is added to the environment, as "NAME=value". The frontend inherits no secrets, and none of the
 	// owner's VLLM_ variables: a data-parallel rank that happens to be set would change what it does.
 	Env []string
+	// Args are added to the command line, and Before stands before "serve" in it. With both, Binary may be the interpreter of
+	// a release that has the frontend in Python; it is told ReadyTimeout in its environment.
+	Before, Args []string
+	// Engines is how many engines the frontend waits for, default 1.
+	Engines int
+	// Handshake and HTTP are ports that the caller keeps for several frontends, one after the other. Without them the
+	// frontend gets ports of its own.
+	Handshake, HTTP Port
+	// Output gets what the frontend writes, beside the log; may be nil.
+	Output io.Writer
 	// Log gets start and stop, and at debug level every line that the frontend writes; nil logs nothing.
 	Log *slog.Logger
 }
@@ -47,6 +59,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.ReadyTimeout <= 0 {
 		o.ReadyTimeout = time.Minute
 	}
+	if o.Engines <= 0 {
+		o.Engines = 1
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -59,6 +74,7 @@ type Server struct {
 	process         *process.Process
 	client          *openai.Client
 	handshake, http Port
+	own             []Port      // of these two, those that the caller does not keep
 	detach          func() bool // from the context that was given to Start
 	released        sync.Once
 }
@@ -76,17 +92,28 @@ func Start(ctx context.Context, opt Options) (*Server, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("start vllm-rs: %w", err)
 	}
-	s := &Server{opt: opt}
-	if s.handshake, err = Reserve(); err != nil {
-		return nil, fmt.Errorf("reserve a handshake port for vllm-rs: %w", err)
-	}
-	if s.http, err = Reserve(); err != nil {
-		s.handshake.Release()
-		return nil, fmt.Errorf("reserve an HTTP port for vllm-rs: %w", err)
+	s := &Server{opt: opt, handshake: opt.Handshake, http: opt.HTTP}
+	for _, port := range []*Port{&s.handshake, &s.http} {
+		if port.number != 0 {
+			continue
+		}
+		if *port, err = Reserve(); err != nil {
+			s.release()
+			return nil, fmt.Errorf("reserve a port for vllm-rs: %w", err)
+		}
+		s.own = append(s.own, *port)
 	}
 	cmd := exec.Command(opt.Binary, s.arguments()...)
 	cmd.Env = opt.environment(os.Environ())
-	s.process, err = process.Start(cmd, process.Options{Name: "vllm-rs", Output: lineLog(opt.Log)})
+	output := opt.Output
+	if output == nil {
+		output = lineLog(opt.Log)
+	}
+	name := "vllm-rs"
+	if opt.python() {
+		name = "the Python frontend"
+	}
+	s.process, err = process.Start(cmd, process.Options{Name: name, Output: output, Guarded: opt.python()})
 	if err != nil {
 		s.release()
 		return nil, err
@@ -99,20 +126,31 @@ func Start(ctx context.Context, opt Options) (*Server, error) {
 
 func (s *Server) release() {
 	s.released.Do(func() {
-		s.handshake.Release()
-		s.http.Release()
+		for _, port := range s.own {
+			port.Release()
+		}
 	})
 }
 
 func (s *Server) arguments() []string {
-	seconds := (s.opt.ReadyTimeout + time.Second - 1) / time.Second
-	return []string{
-		"serve", s.opt.ModelDir, "--served-model-name", s.opt.ServedName,
-		"--data-parallel-size", "1", "--data-parallel-size-local", "0",
+	args := append(slices.Clone(s.opt.Before),
+		"serve", s.opt.ModelDir, "--served-model-name", s.opt.ServedName)
+	args = append(args, s.opt.AlsoServed...)
+	args = append(args,
+		"--data-parallel-size", strconv.Itoa(s.opt.Engines), "--data-parallel-size-local", "0",
 		"--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", strconv.Itoa(s.handshake.number),
 		"--host", "127.0.0.1", "--port", strconv.Itoa(s.http.number),
-		"--engine-ready-timeout-secs", strconv.FormatInt(int64(seconds), 10),
+	)
+	if !s.opt.python() {
+		args = append(args, "--engine-ready-timeout-secs", s.opt.readySeconds())
 	}
+	return append(args, s.opt.Args...)
+}
+
+func (o Options) python() bool { return len(o.Before) > 0 }
+
+func (o Options) readySeconds() string {
+	return strconv.FormatInt(int64((o.ReadyTimeout+time.Second-1)/time.Second), 10)
 }
 
 // environment is that of the frontend: no secrets, no downloads, no usage reports, no colours in the tail.
@@ -121,6 +159,9 @@ func (o Options) environment(inherited []string) []string {
 		return !strings.HasPrefix(name, "VLLM_") && !process.Secret(name, value)
 	}
 	env := process.Environment(inherited, keep, "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "NO_COLOR=1")
+	if o.python() {
+		env = append(env, "VLLM_ENGINE_READY_TIMEOUT_S="+o.readySeconds())
+	}
 	return append(env, o.Env...)
 }
 
@@ -140,6 +181,12 @@ func (s *Server) Done() <-chan struct{} { return s.process.Done() }
 func (s *Server) Patience(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
 	return s.process.Patience(ctx, d, cause)
 }
+
+// Pid returns the process id.
+func (s *Server) Pid() int { return s.process.Pid() }
+
+// Exit returns how the frontend ended, nil while it runs.
+func (s *Server) Exit() *process.ExitError { return s.process.Exit() }
 
 // Tail returns the last 16 KiB of what the frontend has written.
 func (s *Server) Tail() string { return s.process.Tail() }

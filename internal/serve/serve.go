@@ -207,7 +207,7 @@ func (s *server) once(ctx context.Context) (wasReady bool, err error) {
 	result := Started{Line: units[0].engines.Group.Line(), Frontend: *s.frontend, Names: s.names(), Upstreams: s.upstreams, Restarts: s.restarts}
 	for _, u := range units {
 		if err := u.frontend.Healthy(healthy); err != nil {
-			return false, s.blame(healthy, units, err)
+			return false, s.engineError(units, err)
 		}
 		result.Pids = append(result.Pids, u.frontend.Pid())
 	}
@@ -287,11 +287,8 @@ var (
 	errFrontend = errors.New("the frontend ended")
 )
 
-// blame is the error of the first cause of an end: a player whose frontend is gone ends too, and the other way round.
-func (s *server) blame(ctx context.Context, units []*unit, err error) error {
-	if cause := context.Cause(ctx); cause == nil || !errors.Is(cause, errEngine) && !errors.Is(cause, errFrontend) {
-		return err
-	}
+// engineError is the error of a player that has one of its own, else err.
+func (s *server) engineError(units []*unit, err error) error {
 	for _, u := range units {
 		select {
 		case <-u.ended:
@@ -300,6 +297,17 @@ func (s *server) blame(ctx context.Context, units []*unit, err error) error {
 			}
 		default:
 		}
+	}
+	return err
+}
+
+// blame is the error of the first cause of an end: a player whose frontend is gone ends too, and the other way round.
+func (s *server) blame(ctx context.Context, units []*unit, err error) error {
+	if cause := context.Cause(ctx); cause == nil || !errors.Is(cause, errEngine) && !errors.Is(cause, errFrontend) {
+		return err
+	}
+	if engine := s.engineError(units, nil); engine != nil {
+		return engine
 	}
 	late := time.NewTimer(deathDelay)
 	defer late.Stop()

@@ -22,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -155,9 +156,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 			return opts.engines(ctx, player, flags, handshake)
 		},
 		Front: func(upstreams []string) (serve.Front, error) {
-			return serve.NewPlain(upstreams[0])
+			return edge.New(edge.Options{Upstreams: upstreamsOf(upstreams), Log: env.log})
 		},
-		Serve:        func(ctx context.Context, front serve.Front) error { return front.(*serve.Plain).Serve(ctx, listener) },
+		Serve:        func(ctx context.Context, front serve.Front) error { return front.(*edge.Edge).Serve(ctx, listener) },
 		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
 		Output: func(int) io.Writer { return env.frontendLog() }, Log: env.log,
 		Ready: func(s serve.Started) { opts.ready(env, url, s, env.now().Sub(started)) },
@@ -322,6 +323,13 @@ func withCode(err error) error {
 		return err
 	}
 	return exitError{conformance.ExitUsage, err}
+}
+
+func upstreamsOf(urls []string) (upstreams []edge.Upstream) {
+	for _, url := range urls {
+		upstreams = append(upstreams, edge.Upstream{URL: url})
+	}
+	return upstreams
 }
 
 // publicAddress is where clients of this machine reach a listener.

@@ -207,7 +207,7 @@ func (s *server) once(ctx context.Context) (wasReady bool, err error) {
 	result := Started{Line: units[0].engines.Group.Line(), Frontend: *s.frontend, Names: s.names(), Upstreams: s.upstreams, Restarts: s.restarts}
 	for _, u := range units {
 		if err := u.frontend.Healthy(healthy); err != nil {
-			return false, s.engineError(units, err)
+			return false, s.notReady(units, err)
 		}
 		result.Pids = append(result.Pids, u.frontend.Pid())
 	}
@@ -286,6 +286,29 @@ var (
 	errEngine   = errors.New("the player ended")
 	errFrontend = errors.New("the frontend ended")
 )
+
+// notReady is the error of a start that failed: the end of a player or of a frontend, if there is one, with the last that the
+// frontend wrote.
+func (s *server) notReady(units []*unit, err error) error {
+	if engine := s.engineError(units, nil); engine != nil {
+		return engine
+	}
+	for _, u := range units {
+		select {
+		case <-u.frontend.Done():
+		case <-u.ended:
+			select {
+			case <-u.frontend.Done():
+			case <-time.After(deathDelay):
+			}
+		default:
+		}
+		if exit := u.frontend.Exit(); exit != nil {
+			return fmt.Errorf("the frontend did not start: %w", exit)
+		}
+	}
+	return err
+}
 
 // engineError is the error of a player that has one of its own, else err.
 func (s *server) engineError(units []*unit, err error) error {

@@ -5,9 +5,11 @@ package edge
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -45,6 +47,40 @@ type Options struct {
 	MaxBody int64
 	// TLS makes the edge speak TLS. Without it, the edge speaks HTTP/1.1 and unencrypted HTTP/2 on the same port.
 	TLS *tls.Config
+	// APIKeys are the keys of which a client has to give one as "Authorization: Bearer KEY"; without any, everybody is served.
+	// Health and metrics need none.
+	APIKeys []string
+
+	// Faults go wrong on purpose. FailureRate is the share of requests, of 100, that fail with one of FailureTypes, which are
+	// of [Failures]; by default any of them. Seed is that of what is drawn.
+	Faults       []Fault
+	FailureRate  float64
+	FailureTypes []string
+	Seed         uint64
+	// RequestFaults lets a request ask for faults of its own, by the headers X-Fault and X-Return-Error. Without it, such a
+	// request is refused.
+	RequestFaults bool
+
+	// FanOut sends a request for several answers (n above 1, several prompts) as several requests and merges their answers, for
+	// a frontend that refuses it.
+	FanOut bool
+
+	// StartupDuration is how long /ready and /health/ready answer with 503 after [New].
+	StartupDuration time.Duration
+	// PodName and PodNamespace are sent with generated answers as x-inference-pod and x-inference-namespace.
+	PodName, PodNamespace string
+
+	// Engines says what the engines behind rank n are, for metrics that the frontend does not have; nil adds no metrics.
+	Engines func(rank int) []Engine
+	// FakeMetrics are shown in the place of the real ones.
+	FakeMetrics *FakeMetrics
+	// ModelName is the label of fake metrics.
+	ModelName string
+
+	// AdminToken switches /admin/config on, for clients that give it as "Authorization: Bearer TOKEN".
+	AdminToken string
+	// RequestLog gets a line of JSON for each request, see [Record]; nil logs none.
+	RequestLog io.Writer
 	// Log takes what the edge logs; nil drops it.
 	Log *slog.Logger
 }
@@ -56,14 +92,24 @@ type Edge struct {
 	next  atomic.Uint64 // rank
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	servers []*http.Server
-	closed  bool
+	started time.Time
+	faults  atomic.Pointer[faultDraws]
+	own     ownDraws
+	fake    atomic.Pointer[fakeState]
+	keys    [][sha256.Size]byte
+	admin   admin
+	records records
+
+	mu        sync.Mutex
+	servers   []*http.Server
+	listeners []*listener // of servers
+	closed    bool
 }
 
 // A rank is a frontend as the edge sees it.
 type rank struct {
 	url       *url.URL
+	index     int
 	transport http.RoundTripper
 	upgrades  *httputil.ReverseProxy
 }
@@ -74,12 +120,22 @@ func New(opt Options) (*Edge, error) {
 		return nil, errors.New("the edge has no frontend to forward requests to")
 	}
 	opt.MaxBody = cmp.Or(opt.MaxBody, DefaultMaxBody)
-	e := &Edge{opt: opt, log: opt.Log}
+	e := &Edge{opt: opt, log: opt.Log, started: time.Now(), records: records{to: opt.RequestLog}}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	for _, u := range opt.Upstreams {
-		r, err := e.newRank(u)
+	if err := checkFailures(opt.FailureRate, opt.FailureTypes); err != nil {
+		return nil, err
+	}
+	e.faults.Store(newFaultDraws(opt.Faults, opt.FailureRate/100, opt.FailureTypes, opt.Seed))
+	if opt.FakeMetrics != nil {
+		e.fake.Store(newFakeState(opt.FakeMetrics, e.started))
+	}
+	for _, key := range opt.APIKeys {
+		e.keys = append(e.keys, sha256.Sum256([]byte(key)))
+	}
+	for i, u := range opt.Upstreams {
+		r, err := e.newRank(u, i)
 		if err != nil {
 			return nil, err
 		}
@@ -88,12 +144,12 @@ func New(opt Options) (*Edge, error) {
 	return e, nil
 }
 
-func (e *Edge) newRank(u Upstream) (*rank, error) {
+func (e *Edge) newRank(u Upstream, index int) (*rank, error) {
 	to, err := url.Parse(u.URL)
 	if err != nil || to.Scheme != "http" || to.Host == "" || to.Path != "" && to.Path != "/" || to.User != nil || to.RawQuery != "" {
 		return nil, fmt.Errorf("frontend URL %q: want http://HOST:PORT", u.URL)
 	}
-	r := &rank{url: to, transport: newTransport(u.Dial)}
+	r := &rank{url: to, index: index, transport: newTransport(u.Dial)}
 	r.upgrades = &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
@@ -145,14 +201,15 @@ func (e *Edge) serve(ctx context.Context, l net.Listener, handler http.Handler) 
 		e.mu.Unlock()
 		return errors.Join(l.Close(), errors.New("the edge was shut down before"))
 	}
-	e.servers = append(e.servers, server)
+	listening := newListener(l)
+	e.servers, e.listeners = append(e.servers, server), append(e.listeners, listening)
 	e.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	var err error
 	if e.opt.TLS != nil {
-		err = server.ServeTLS(l, "", "")
+		err = server.ServeTLS(listening, "", "")
 	} else {
-		err = server.Serve(l)
+		err = server.Serve(listening)
 	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return context.Cause(ctx)

@@ -2,14 +2,21 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/textproto"
+	"net/url"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,27 +75,186 @@ func removeHopByHop(h http.Header) {
 
 // An exchange is a request on its way.
 type exchange struct {
-	rank *rank
-	id   string
-	body []byte // of a request whose body the edge has to know, else nil
+	rank   *rank
+	id     string
+	body   []byte // of a request whose body the edge has to know, else nil
+	asked  asked
+	record *Record // nil without a log
+}
+
+// asked is what the edge has to know of the body of a request.
+type asked struct {
+	Model  string          `json:"model"`
+	Stream bool            `json:"stream"`
+	N      *int            `json:"n"`
+	BestOf json.RawMessage `json:"best_of"`
+	Prompt json.RawMessage `json:"prompt"`
+	Seed   *int64          `json:"seed"`
 }
 
 func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
 	x := &exchange{rank: to, id: requestID(r)}
-	w.Header().Set(headerRequestID, x.id)
+	w.Header()[headerRequestID] = []string{x.id}
+	if e.records.to != nil {
+		counting := e.records.begin(w, r, x)
+		defer e.records.end(counting, r, x)
+		w = counting
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, e.opt.MaxBody)
+	if !e.admits(w, r) {
+		return
+	}
 	if r.Header.Get("Upgrade") != "" && r.ProtoMajor == 1 {
 		r.Header.Set(headerRequestID, x.id)
 		to.upgrades.ServeHTTP(w, r)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, e.opt.MaxBody)
-	answer, err := e.send(r, x)
+	if err := e.readBody(r, x); err != nil {
+		e.answerAway(w, r, err)
+		return
+	}
+	own, err := e.ownFaults(r, x)
+	if err != nil {
+		apiError{status: http.StatusBadRequest, message: err.Error()}.write(w)
+		return
+	}
+	var inAnswer []Fault
+	if faults := append(own, e.faults.Load().of(r, x)...); len(faults) > 0 {
+		if x.record != nil {
+			for i := range faults {
+				x.record.Faults = append(x.record.Faults, faults[i].text)
+			}
+		}
+		p := newPlan(faults, x.asked.Model)
+		if e.early(w, r, p) {
+			return
+		}
+		inAnswer = p.inAnswer
+	}
+	if e.addsEndpoint(w, r, x) {
+		return
+	}
+	var answer *http.Response
+	if several := e.parts(r, x); several != nil {
+		answer, err = e.fanOut(r, x, several)
+	} else {
+		answer, err = e.send(r, x)
+	}
 	if err != nil {
 		e.answerAway(w, r, err)
 		return
 	}
 	defer answer.Body.Close()
-	e.relay(w, answer, x)
+	e.relay(w, r, answer, x, inAnswer)
+}
+
+// admits answers what is for no frontend, or not from this client.
+func (e *Edge) admits(w http.ResponseWriter, r *http.Request) bool {
+	h := w.Header()
+	if r.Method == http.MethodPost && e.opt.PodName != "" {
+		h["X-Inference-Pod"] = []string{e.opt.PodName}
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
+			h["X-Inference-Port"] = []string{strconv.Itoa(local.Port)}
+		}
+	}
+	if r.Method == http.MethodPost && e.opt.PodNamespace != "" {
+		h["X-Inference-Namespace"] = []string{e.opt.PodNamespace}
+	}
+	switch {
+	case path.Clean(r.URL.Path) == adminPath:
+		e.serveAdmin(w, r)
+	case !e.authorized(r):
+		apiError{status: http.StatusUnauthorized, message: "Unauthorized"}.write(w)
+	default:
+		return true
+	}
+	return false
+}
+
+// addsEndpoint answers what no frontend does, and tells whether it did.
+func (e *Edge) addsEndpoint(w http.ResponseWriter, r *http.Request, x *exchange) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	switch r.URL.Path {
+	case "/ready", "/health/ready":
+		e.serveReady(w, r, x)
+	case "/metrics":
+		return e.serveMetrics(w, r, x)
+	default:
+		return false
+	}
+	return true
+}
+
+// open are the endpoints that need no API key, as probes and Prometheus have none.
+var open = []string{"/health", "/health/ready", "/ready", "/metrics", "/ping", "/version", "/load"}
+
+func (e *Edge) authorized(r *http.Request) bool {
+	get := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if len(e.keys) == 0 || get && slices.Contains(open, r.URL.Path) || r.Method == http.MethodOptions {
+		return true
+	}
+	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	given := sha256.Sum256([]byte(key))
+	known := 0
+	for _, k := range e.keys { // all of them: the time says nothing about which one it is
+		known |= subtle.ConstantTimeCompare(given[:], k[:])
+	}
+	return ok && known == 1
+}
+
+// serveReady answers whether requests are served, as a probe asks.
+func (e *Edge) serveReady(w http.ResponseWriter, r *http.Request, x *exchange) {
+	w.Header().Set("Cache-Control", "no-store")
+	if left := e.opt.StartupDuration - time.Since(e.started); left > 0 {
+		apiError{status: http.StatusServiceUnavailable, message: "the server is starting", retryAfter: left}.write(w)
+		return
+	}
+	answer, err := e.get(r, x, "/health")
+	if err != nil {
+		e.answerAway(w, r, err)
+		return
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		apiError{status: http.StatusServiceUnavailable, message: "the health check of the frontend has status " + strconv.Itoa(answer.StatusCode)}.write(w)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// get asks the frontend for something on behalf of a client's request.
+func (e *Edge) get(r *http.Request, x *exchange, path string) (*http.Response, error) {
+	own := r.Clone(r.Context())
+	own.Method, own.URL = http.MethodGet, &url.URL{Path: path}
+	own.Body, own.ContentLength = http.NoBody, 0
+	own.Header = http.Header{"Authorization": r.Header["Authorization"]}
+	return e.send(own, x)
+}
+
+// readBody reads the body of a request for the model, if anything depends on it.
+func (e *Edge) readBody(r *http.Request, x *exchange) error {
+	if !isGeneration(r) || !strings.HasPrefix(cmp.Or(r.Header.Get("Content-Type"), "application/json"), "application/json") {
+		return nil
+	}
+	known := x.record != nil || e.opt.RequestFaults || len(e.faults.Load().faults) > 0 || e.faults.Load().rate > 0
+	if !known && !e.opt.FanOut {
+		return nil
+	}
+	size := r.ContentLength
+	if size > e.opt.MaxBody {
+		return &http.MaxBytesError{Limit: e.opt.MaxBody}
+	}
+	body := bytes.NewBuffer(make([]byte, 0, min(max(size, 0), 1<<20)+bytes.MinRead))
+	if _, err := body.ReadFrom(r.Body); err != nil {
+		return err
+	}
+	x.body = body.Bytes()
+	if known || mayFanOut(r.URL.Path, x.body) {
+		_ = json.Unmarshal(x.body, &x.asked) // the frontend says what is wrong with it
+	}
+	return nil
 }
 
 // send forwards a request and returns at the head of the answer.
@@ -110,7 +276,7 @@ func (e *Edge) send(r *http.Request, x *exchange) (*http.Response, error) {
 	}
 	out.Header[headerRequestID] = []string{x.id}
 	switch {
-	case x.body != nil:
+	case x.body != nil && r.Method == http.MethodPost:
 		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 	case r.ContentLength == 0:
@@ -123,15 +289,25 @@ func (e *Edge) send(r *http.Request, x *exchange) (*http.Response, error) {
 var chunks = sync.Pool{New: func() any { return new([4 << 10]byte) }}
 
 // relay sends an answer on to the client.
-func (e *Edge) relay(w http.ResponseWriter, answer *http.Response, x *exchange) {
+func (e *Edge) relay(w http.ResponseWriter, r *http.Request, answer *http.Response, x *exchange, faults []Fault) {
 	removeHopByHop(answer.Header)
 	header := w.Header()
 	for name, values := range answer.Header {
 		header[name] = values
 	}
 	header[headerRequestID] = []string{x.id}
+	for _, f := range faults {
+		if f.Kind == FaultTruncate || f.Kind == FaultMalformed {
+			delete(header, "Content-Length") // it shall look whole
+		}
+	}
 	w.WriteHeader(answer.StatusCode)
-	err := copyBody(w, answer)
+	var err error
+	if len(faults) > 0 {
+		err = e.spoil(w, r, answer, faults)
+	} else {
+		err = copyBody(w, answer)
+	}
 	if err != nil {
 		e.log.Debug("an answer was cut", "id", x.id, "error", err)
 		// The client has to notice that the answer is not whole, which it does when its connection ends.

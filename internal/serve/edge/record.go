@@ -1,0 +1,116 @@
+package edge
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+)
+
+// A Record is a line of the request log. It has nothing of what was asked and answered but counts.
+type Record struct {
+	Time   time.Time `json:"time"` // of the arrival
+	ID     string    `json:"request_id"`
+	Client string    `json:"client"`
+	Method string    `json:"method"`
+	Path   string    `json:"path"`
+	Rank   int       `json:"rank"`
+	Model  string    `json:"model,omitempty"`
+	Stream bool      `json:"stream"`
+	// Status is 0 of a request that got no answer. Aborted says that the client or a fault ended it before its end.
+	Status  int  `json:"status"`
+	Aborted bool `json:"aborted,omitempty"`
+	// Faults are those that were injected, as they were given.
+	Faults []string `json:"faults,omitempty"`
+	// FirstByteMS and DurationMS count from the arrival.
+	FirstByteMS float64 `json:"first_byte_ms"`
+	DurationMS  float64 `json:"duration_ms"`
+	BytesIn     int64   `json:"bytes_in"`
+	BytesOut    int64   `json:"bytes_out"`
+	Events      int     `json:"events,omitempty"`
+	// Tokens are what the answer says about its usage.
+	PromptTokens     int `json:"prompt_tokens,omitempty"`
+	CompletionTokens int `json:"completion_tokens,omitempty"`
+}
+
+// records writes the request log.
+type records struct {
+	mu sync.Mutex
+	to io.Writer // nil without a log
+}
+
+// A recorder is a ResponseWriter that counts.
+type recorder struct {
+	http.ResponseWriter
+	record *Record
+	tail   []byte // of the answer
+}
+
+// tailSize is enough for the usage, which is among the last things of an answer.
+const tailSize = 2 << 10
+
+func (rec *records) begin(w http.ResponseWriter, r *http.Request, x *exchange) *recorder {
+	x.record = &Record{
+		Time: time.Now(), ID: x.id, Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Rank: x.rank.index,
+		BytesIn: max(r.ContentLength, 0),
+	}
+	return &recorder{ResponseWriter: w, record: x.record}
+}
+
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *recorder) WriteHeader(status int) {
+	if w.record.Status == 0 && status >= 200 {
+		w.record.Status = status
+		w.record.FirstByteMS = milliseconds(time.Since(w.record.Time))
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.record.Status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	w.record.BytesOut += int64(len(p))
+	w.record.Events += bytes.Count(p, []byte("\n\n"))
+	w.tail = append(w.tail, p[max(0, len(p)-tailSize):]...)
+	if extra := len(w.tail) - tailSize; extra > 0 {
+		w.tail = append(w.tail[:0], w.tail[extra:]...)
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// end writes the line. It is called also when the answer is given up, which is a panic.
+func (rec *records) end(w *recorder, r *http.Request, x *exchange) {
+	gone := recover()
+	one := x.record
+	one.Aborted = gone != nil || r.Context().Err() != nil
+	one.Model, one.Stream = x.asked.Model, x.asked.Stream
+	if x.body != nil {
+		one.BytesIn = int64(len(x.body))
+	}
+	one.DurationMS = milliseconds(time.Since(one.Time))
+	if at := bytes.LastIndex(w.tail, []byte(`"usage":{`)); at >= 0 {
+		var usage struct {
+			Prompt     int `json:"prompt_tokens"`
+			Completion int `json:"completion_tokens"`
+		}
+		if json.NewDecoder(bytes.NewReader(w.tail[at+len(`"usage":`):])).Decode(&usage) == nil {
+			one.PromptTokens, one.CompletionTokens = usage.Prompt, usage.Completion
+		}
+	}
+	if line, err := jsonout.Line(one); err == nil {
+		rec.mu.Lock()
+		_, _ = rec.to.Write(line) // a log that cannot be written ends no request
+		rec.mu.Unlock()
+	}
+	if gone != nil {
+		panic(gone)
+	}
+}

@@ -416,7 +416,8 @@ func (e *Edge) ownFaults(r *http.Request, x *exchange) ([]Fault, error) {
 	if code != "" {
 		status, err := strconv.Atoi(code)
 		if err != nil {
-			return nil, fmt.Errorf("Invalid %s header value %q: must be an integer", headerReturnError, code) //nolint:staticcheck // the words of the simulator
+			//lint:ignore ST1005 the words of llm-d-inference-sim
+			return nil, fmt.Errorf("Invalid %s header value %q: must be an integer", headerReturnError, code)
 		}
 		if status < 300 || status > 599 {
 			return nil, fmt.Errorf("%s: %d: want a status from 300 to 599", headerReturnError, status)

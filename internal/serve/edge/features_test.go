@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -466,7 +467,9 @@ func TestUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _ = e.Serve(t.Context(), l) }()
-	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", path) }}}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
 	for range 2 {
 		if got := outcome(t, client, "GET", "http://any", ""); got != `{"id":"whole"}` {
 			t.Errorf("got %s", got)

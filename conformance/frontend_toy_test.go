@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,7 +71,9 @@ func startToy(t *testing.T, line, fault string) *FrontendUnderTest {
 	mux.HandleFunc("POST /reset_prefix_cache", y.reset)
 	mux.HandleFunc("POST /v1/load_lora_adapter", y.loadAdapter)
 	mux.HandleFunc("POST /v1/unload_lora_adapter", func(http.ResponseWriter, *http.Request) {})
-	server := httptest.NewServer(mux)
+	server := httptest.NewUnstartedServer(nil)
+	server.Config.Handler = y.lost(server, mux)
+	server.Start()
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan struct{})
 	go func() {
@@ -152,6 +156,34 @@ func (y *toy) health(w http.ResponseWriter, _ *http.Request) {
 	if !y.ready || y.dead && y.fault != "healthy for ever" {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
+}
+
+// lost does what a frontend with one of these faults does once it has got a request: it goes, or answers nobody any
+// more, or says that it does not serve.
+func (y *toy) lost(server *httptest.Server, serve http.Handler) http.Handler {
+	var got atomic.Bool
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			got.Store(true)
+		}
+		if !got.Load() {
+			serve.ServeHTTP(w, r)
+			return
+		}
+		switch y.fault {
+		case "ends":
+			server.Listener.Close()
+			server.Config.SetKeepAlivesEnabled(false)
+			panic(http.ErrAbortHandler)
+		case "hangs":
+			_, _ = io.Copy(io.Discard, r.Body) // else the end of the connection is not noticed
+			<-r.Context().Done()
+		case "serves no more":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			serve.ServeHTTP(w, r)
+		}
+	})
 }
 
 func (y *toy) reset(w http.ResponseWriter, r *http.Request) {

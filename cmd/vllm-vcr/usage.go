@@ -95,13 +95,14 @@ func nearFlag(cmd *cobra.Command, word, more string) string {
 			begin = append(begin, "--"+f.Name)
 			fallthrough
 		default:
-			known = append(known, "--"+f.Name)
+			known = append(known, f.Name)
 		}
 	})
 	if len(begin) > 0 {
 		return "; did you mean " + strings.Join(begin, " or ") + "? " + strings.ToUpper(more[:1]) + more[1:]
 	}
-	return tomlfile.DidYouMean("--"+word, known, more)
+	// The hyphens are no letters that a slip could have left alone.
+	return strings.Replace(tomlfile.DidYouMean(word, known, more), "mean ", "mean --", 1)
 }
 
 // wantedValues is what the types of flags read.

@@ -298,6 +298,10 @@ func TestNearest(t *testing.T) {
 		{name: "much shorter", word: "fidelity"},
 		{name: "nothing alike", word: "zzz"},
 		{name: "one letter", word: "x"},
+		{name: "half of a short word", word: "lift"},
+		{name: "all but one letter of a short word", word: "tea"},
+		{name: "a short word with a slip", word: "tog", want: "tag"},
+		{name: "two letters of seven", word: "defalts", want: "default"},
 		{name: "empty", word: ""},
 	}
 	for _, tt := range tests {

@@ -326,10 +326,10 @@ func (t *Table) Ints(key string) []int64 {
 }
 
 // Nearest returns the known word that a reader most likely meant by word, and
-// false when none is near enough to be worth suggesting. Case is ignored; up to
-// a third of the letters may differ, but always two of them.
+// false when none is near enough to be worth suggesting. Case is ignored; about a
+// third of the letters may differ: one of up to four, two of five to seven.
 func Nearest(word string, known []string) (string, bool) {
-	limit := max(2, len(word)/3)
+	limit := max(1, (len(word)+1)/3)
 	best, bestDistance := "", limit+1
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k), limit); d < bestDistance {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
@@ -101,9 +102,32 @@ func (k *frontendCase) stillServes(what, answer string) bool {
 		return err == nil
 	}
 	k.lostAt = k.name
-	k.fail(check.Failed(CodeHealth, "the frontend has stopped serving after: %s: %s (GET /health: %s)\n%s", what, answer, excerpt(check.FirstLine(err)), k.lastWords()).
+	code, did := k.loss(err)
+	k.fail(check.Failed(code, "the frontend %s after: %s: %s (GET /health: %s)\n%s", did, what, answer, excerpt(check.FirstLine(err)), k.lastWords()).
 		Compared("GET /health: 200", excerpt(check.FirstLine(err))))
 	return false
+}
+
+// loss tells apart the ways in which a frontend is lost, by the error of its health route: it ended, it hangs, or it
+// answers that it does not serve. The end of a process is known a little later than that its connections broke.
+func (k *frontendCase) loss(err error) (code check.Code, did string) {
+	var status *openai.StatusError
+	switch {
+	case errors.Is(err, errNoAnswer):
+		return CodeHangs, "hangs"
+	case errors.As(err, &status):
+		return CodeHealth, "has stopped serving"
+	case k.frontend.Process == nil && errors.Is(err, syscall.ECONNREFUSED):
+		return CodeEnded, "accepts no connection any more"
+	}
+	patience, stop := k.frontend.Patience(k.whole, exitPatience, nil)
+	defer stop()
+	select {
+	case <-k.frontend.Done():
+		return CodeEnded, "ended"
+	case <-patience.Done():
+		return CodeHealth, "has stopped serving"
+	}
 }
 
 // lastWords is how the frontend ended, else the last of what it wrote.

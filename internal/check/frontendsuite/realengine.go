@@ -63,7 +63,8 @@ func (k *frontendCase) realEngine() {
 		}
 		sent, err := k.sayAgain(m.Frames, byID)
 		if err != nil {
-			k.fail(check.Failed(CodeHealth, "the frontend takes no more messages after %d of a real engine: %v\n%s", messages, err, k.lastWords()))
+			code, _ := k.loss(err)
+			k.fail(check.Failed(code, "the frontend takes no more messages after %d of a real engine: %v\n%s", messages, err, k.lastWords()))
 			return
 		}
 		messages += sent

@@ -32,6 +32,7 @@ const (
 	CodeHangs          check.Code = "H015" // no answer comes
 	CodeAccepted       check.Code = "H016" // a bad request is not refused
 	CodeHealth         check.Code = "H017" // what the frontend says of its health or its models is not so
+	CodeEnded          check.Code = "H018" // the frontend ended, or accepts no connection any more
 )
 
 // Assertions of the frontend suite.
@@ -95,6 +96,7 @@ var assertions = []suite.Entry[judge]{
 	{Name: Errors, Titles: suite.Titles{
 		CodeHangs:    "no answer comes",
 		CodeAccepted: "a bad request is not refused",
+		CodeEnded:    "the frontend ended",
 	}, Judge: (*frontendCase).errors},
 	{Name: RealEngine, Judge: (*frontendCase).realEngine},
 	{Name: Health, Titles: suite.Titles{

@@ -90,10 +90,10 @@ func (opts *loadOptions) addFlags(flags *pflag.FlagSet) {
 	}
 	grouped(flags, "Shape of the workload")
 	flags.StringVar(&opts.traceDir, "trace-dir", "", "`FOLDER` that the load generator of a pod shares with the recorder")
-	flags.DurationVar(&opts.waitForFetch, "wait-for-fetch", 2*time.Hour, "maximum time to wait until the files of --trace-dir are fetched")
+	flags.DurationVar(&opts.waitForFetch, "fetch-timeout", 2*time.Hour, "maximum time to wait until the files of --trace-dir are fetched")
 	flags.DurationVar(&opts.tapTime, "tap-timeout", 5*time.Minute, "maximum time for the recorder to finish its files in --trace-dir")
 	grouped(flags, "In a pod")
-	renamed(flags, map[string]string{"report": "report-json", "arrivals": "arrival-trace"})
+	renamed(flags, map[string]string{"report": "report-json", "arrivals": "arrival-trace", "wait-for-fetch": "fetch-timeout"})
 }
 
 // usedBy names the workloads that a field of a shape is for, and what they take it for unless it is given.
@@ -136,7 +136,7 @@ func (opts *loadOptions) check() (err error) {
 	for _, limit := range []struct {
 		flag  string
 		value time.Duration
-	}{{"--idle-timeout", opts.cfg.Idle}, {"--wait-for-fetch", opts.waitForFetch}, {"--tap-timeout", opts.tapTime}} {
+	}{{"--idle-timeout", opts.cfg.Idle}, {"--fetch-timeout", opts.waitForFetch}, {"--tap-timeout", opts.tapTime}} {
 		if limit.value <= 0 {
 			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
 		}

@@ -27,7 +27,7 @@ type jobOptions struct{ run deploy.Run }
 
 func (opts *jobOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.run.Queue, "queue", deploy.DefaultQueue, "`NAME` of the LocalQueue that admits the Jobs")
-	flags.DurationVar(&opts.run.Start, "start-timeout", time.Hour, "maximum time for the engine to start, with the download of the model")
+	flags.DurationVar(&opts.run.Start, "start-timeout", time.Hour, "maximum time for the engine to start, with the download of the model (default 1h; 10m with --local of capture run)")
 	flags.DurationVar(&opts.run.Load, "load-timeout", time.Hour, "maximum time to send all requests after that")
 	flags.DurationVar(&opts.run.Fetch, "fetch-timeout", 2*time.Hour, "maximum time that the pod keeps its GPU until its files are fetched")
 	flags.StringVar(&opts.run.ModelCache, "model-cache", "100Gi", "`SIZE` of the pod's volume for models of the Hugging Face Hub")

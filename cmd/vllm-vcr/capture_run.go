@@ -57,7 +57,12 @@ func newCaptureRunCommand(env *environment) *cobra.Command {
 			"A target is only registered if all of it is correct. A target that fails does not stop the others.",
 		Example: "  vllm-vcr capture run --local --line 0.33\n" +
 			"  vllm-vcr capture run '0.33/*' --upload s3://bucket/prefix",
-		RunE: func(cmd *cobra.Command, args []string) error { return runCaptureRun(cmd.Context(), env, opts, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.bootTimeout = local.DefaultBootTimeout; cmd.Flags().Changed("start-timeout") {
+				opts.bootTimeout = opts.jobs.run.Start
+			}
+			return runCaptureRun(cmd.Context(), env, opts, args)
+		},
 	}
 	opts.addFlags(cmd.Flags())
 	return cmd
@@ -67,7 +72,6 @@ func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
 	opts.targets.addFlags(flags)
 	flags.BoolVar(&opts.local, "local", false, "run on this machine, without a GPU and without a cluster")
 	flags.IntVar(&opts.engines, "jobs", 1, "number of engines that run at the same time with --local; engines that share two cores distort each other's latencies")
-	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "maximum time for an engine to start with --local")
 	opts.engine.addFlags(flags)
 	grouped(flags, "Capture on this machine")
 	flags.StringVar(&opts.repo, "repo", "", "`FOLDER` of the repository: its compat.toml, targets and manifest are used, and relative paths start there (default the current folder)")
@@ -82,15 +86,15 @@ func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
 	opts.addAdmissionFlag(flags)
 	opts.s3.addFlags(flags)
 	common(flags, "line", "local", "jobs", "work", "no-register", "manifest", "goldens", "upload", "fail-fast", "run-id", "kubeconfig", "namespace")
-	renamed(flags, map[string]string{"goldens-dir": "goldens", "out": "repo"})
+	renamed(flags, map[string]string{"goldens-dir": "goldens", "out": "repo", "boot-timeout": "start-timeout"})
 }
 
 func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions, args []string) error {
 	if opts.engines < 1 {
 		return fmt.Errorf("--jobs %d: want 1 or more", opts.engines)
 	}
-	if opts.bootTimeout <= 0 {
-		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
+	if opts.jobs.run.Start <= 0 {
+		return fmt.Errorf("--start-timeout %v: want more than 0", opts.jobs.run.Start)
 	}
 	if opts.repo != "" {
 		if err := env.chdir(opts.repo); err != nil {

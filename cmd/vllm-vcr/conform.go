@@ -58,7 +58,7 @@ func newConformCommand(env *environment) *cobra.Command {
 		Long: "Check an engine or a frontend against the goldens, which released vLLM engines sent. Without flags, conform " +
 			"checks the built-in player: for each line of compat.toml it replays the goldens over real ZeroMQ connections and " +
 			"compares its messages with them. It prints a table and a verdict, and the verdict decides the exit code.\n\n" +
-			"To check your own engine, give --engine-command or --engine-address. To check your own frontend, give " +
+			"To check your own engine, give --engine-command or --engine-handshake. To check your own frontend, give " +
 			"--frontend-command or --frontend-url. With --frontend, the goldens are also replayed behind the released " +
 			"vllm-rs of the line, through its OpenAI API. docs/conforming.md is the guide.",
 		Example: "  vllm-vcr conform\n" +
@@ -92,7 +92,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.frontends, "frontend", nil, "also replay behind this released vllm-rs, `LINE=PATH`; without LINE=, the line is that of --line or of the binary (0.29 and later)")
 	flags.StringVar(&opts.model, "model", "", "`FOLDER` of the model (config.json, tokenizer.json), for --frontend and for {model} in --frontend-command (default the tiny model in the binary)")
 	grouped(flags, "Under test")
-	flags.DurationVar(&opts.timeouts.Connect, "connect-timeout", opts.timeouts.Connect, "maximum time until the engine or frontend under test is ready (default "+shortDuration(opts.timeouts.Connect.String())+"; for an engine under test 1m, with --suite live 10m; for a frontend 5m)")
+	flags.DurationVar(&opts.timeouts.Connect, "start-timeout", opts.timeouts.Connect, "maximum time until the engine or frontend under test is ready (default "+shortDuration(opts.timeouts.Connect.String())+"; for an engine under test 1m, with --suite live 10m; for a frontend 5m)")
 	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "maximum time without output while a request runs (default "+shortDuration(opts.timeouts.Idle.String())+"; for an engine under test 1m, with --suite live 2m)")
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "maximum time to fetch a golden, and to run a case")
 	flags.IntVar(&opts.maxFailures, "max-failures", 0, "end the run after this number of failed cases and errors, and skip the other cases (default 0: no limit)")
@@ -110,8 +110,9 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	addReportOnStdout(flags, &opts.report)
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
-	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-address", "frontend-command", "frontend-url", "frontend-handshake",
-		"frontend", "model", "connect-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
+	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake",
+		"frontend", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
+	renamed(flags, map[string]string{"engine-address": "engine-handshake", "connect-timeout": "start-timeout"})
 }
 
 func runConform(ctx context.Context, env *environment, opts conformOptions) error {
@@ -229,7 +230,7 @@ func (opts *conformOptions) check() error {
 		flag  string
 		value time.Duration
 	}{
-		{"--connect-timeout", opts.timeouts.Connect},
+		{"--start-timeout", opts.timeouts.Connect},
 		{"--idle-timeout", opts.timeouts.Idle},
 		{"--golden-timeout", opts.timeouts.Golden},
 	} {
@@ -254,8 +255,8 @@ func (opts *conformOptions) check() error {
 	// A self-test chooses its own goldens and is its own subject.
 	for _, name := range []string{
 		"golden", "assertion", "match", "concurrency", "frontend", "model", "print-plan", "expectations", "update-expectations",
-		"suite", "engine-command", "engine-address", "engine-env", "frontend-env", "frontend-command", "frontend-url", "frontend-handshake", "keep-alive",
-		"connect-timeout", "idle-timeout", "golden-timeout", "enforce", "max-failures", "fail-fast",
+		"suite", "engine-command", "engine-handshake", "engine-env", "frontend-env", "frontend-command", "frontend-url", "frontend-handshake", "keep-alive",
+		"start-timeout", "idle-timeout", "golden-timeout", "enforce", "max-failures", "fail-fast",
 	} {
 		if opts.given.Changed(name) {
 			return fmt.Errorf("--self-test and --%s: give only one of them", name)
@@ -281,7 +282,7 @@ func (opts *conformOptions) inputFlags() []string {
 	for _, limit := range []struct {
 		name  string
 		value time.Duration
-	}{{"connect-timeout", opts.timeouts.Connect}, {"idle-timeout", opts.timeouts.Idle}, {"golden-timeout", opts.timeouts.Golden}} {
+	}{{"start-timeout", opts.timeouts.Connect}, {"idle-timeout", opts.timeouts.Idle}, {"golden-timeout", opts.timeouts.Golden}} {
 		if opts.given != nil && opts.given.Changed(limit.name) { // a drift check has no such flags
 			flags = append(flags, "--"+limit.name, limit.value.String())
 		}

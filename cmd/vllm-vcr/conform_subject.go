@@ -46,7 +46,7 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend (default replay, or frontend if one is under test)")
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
-	flags.StringVar(&opts.engineAddress, "engine-address", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
+	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
 	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL when the engine of --engine-command is stopped")
 	flags.StringSliceVar(&opts.engineEnv, "engine-env", nil, "`NAMES` of environment variables to pass to the engine of --engine-command although they look like secrets (default none; other variables are passed)")
 	flags.StringVar(&opts.frontendCommand, "frontend-command", "", "`COMMAND` that starts the frontend under test, once for each line. Placeholders: {handshake}, {handshake_host}, {handshake_port}, {http_port}, {line}, {model}")
@@ -75,7 +75,7 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	case err != nil:
 		return "", err
 	case opts.engineCommand != "" && opts.engineAddress != "":
-		return "", errors.New("--engine-command and --engine-address: give only one of them")
+		return "", errors.New("--engine-command and --engine-handshake: give only one of them")
 	case opts.hasEngine() && opts.hasFrontend():
 		return "", errors.New("an engine and a frontend under test: give only one of them, conform is the other side")
 	case suite == conformance.SuiteFrontend && !opts.hasFrontend():
@@ -144,7 +144,7 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conforman
 		flag          string
 		set, fallback *time.Duration
 	}{
-		{"connect-timeout", &t.Connect, &fallback.Connect},
+		{"start-timeout", &t.Connect, &fallback.Connect},
 		{"idle-timeout", &t.Idle, &fallback.Idle},
 		{"golden-timeout", &t.Golden, &fallback.Golden},
 	} {
@@ -204,7 +204,7 @@ func (opts *subjectOptions) flags() []string {
 	for _, flag := range []struct{ name, value string }{
 		{"--suite", opts.suite},
 		{"--engine-command", opts.engineCommand},
-		{"--engine-address", opts.engineAddress},
+		{"--engine-handshake", opts.engineAddress},
 		{"--frontend-command", opts.frontendCommand},
 		{"--frontend-url", opts.frontendURL},
 		{"--frontend-handshake", opts.frontendHandshake},

@@ -89,12 +89,12 @@ func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "layers to check")
 	flags.StringVar(&opts.engine, "engine", string(drift.EngineAuto), "engine for CPUs: auto (if one is installed), install (6 GB), never, or the path of its environment")
 	flags.StringVar(&opts.peers, "peers", "", peersUsage)
-	flags.DurationVar(&opts.bootTimeout, "boot-timeout", local.DefaultBootTimeout, "maximum time for the engine to start")
+	flags.DurationVar(&opts.bootTimeout, "start-timeout", local.DefaultBootTimeout, "maximum time for the engine to start")
 	flags.StringVar(&opts.model, "model", "", "`FOLDER` of the model for the frontend (default the one in the binary)")
 	flags.StringVar(&opts.expectations, "expectations", "", "`FILE` of known failures (default none)")
 	grouped(flags, "What is checked")
 	opts.report.addFlags(flags)
-	renamed(flags, map[string]string{"json": "report-json"})
+	renamed(flags, map[string]string{"json": "report-json", "boot-timeout": "start-timeout"})
 	flags.StringVar(&opts.layersJSON, "layers-json", "", "`FILE` to write the verdict of each layer to as JSON; --report-dir has it as "+drift.JSONFile+" (default none)")
 	grouped(flags, "Report")
 	opts.in.addFlags(flags)
@@ -137,7 +137,7 @@ func (opts *driftOptions) check(args []string) error {
 	case opts.pre && opts.nightly:
 		return errors.New("--pre and --nightly: give only one of them")
 	case opts.bootTimeout <= 0:
-		return fmt.Errorf("--boot-timeout %v: want more than 0", opts.bootTimeout)
+		return fmt.Errorf("--start-timeout %v: want more than 0", opts.bootTimeout)
 	case opts.model != "" && !exists(filepath.Join(opts.model, "config.json")):
 		return fmt.Errorf("--model %s: want a folder with config.json and tokenizer.json", opts.model)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 )
@@ -40,6 +41,8 @@ type environment struct {
 	verbose        bool
 	profiles       string // folder of wire profiles besides the build's own; empty if there is none
 	profilesNamed  bool   // by --profiles
+	code           string // the first code that was printed to stderr, if possible of an error; empty if none was
+	codeOfError    bool
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
@@ -72,8 +75,14 @@ func (env *environment) main(ctx context.Context, args []string) int {
 	if err != nil && !errors.Is(err, errReported) {
 		env.printErr(fmt.Sprintf("vllm-vcr: error: %v", err))
 	}
+	if env.code != "" {
+		env.printErr(explained(env.code))
+	}
 	return code
 }
+
+// explained names the command that explains a code.
+func explained(code string) string { return "explain: vllm-vcr help " + code }
 
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
 func (env *environment) execute(ctx context.Context, args []string) (int, error) {
@@ -105,9 +114,20 @@ func (env *environment) getenv(name string) string {
 	return value
 }
 
-// printErr writes lines to stderr that have parts of files and subjects in them.
+// printedCode finds the code of a diagnostic, and that of a failure in an error.
+var printedCode = lazyregexp.New(`(?:^|: )([A-Z]\d{3}) (error|warning): `)
+
+// printErr writes lines to stderr that have parts of files and subjects in them. The command that explains the first code,
+// if possible that of an error, is printed at the end.
 func (env *environment) printErr(text any) {
-	_ = safetext.Fprint(env.stderr, fmt.Sprint(text)) // there is no other place to report it
+	said := fmt.Sprint(text)
+	if found := printedCode().FindStringSubmatch(said); found != nil {
+		isError := found[2] == "error"
+		if env.code == "" || isError && !env.codeOfError {
+			env.code, env.codeOfError = found[1], isError
+		}
+	}
+	_ = safetext.Fprint(env.stderr, said) // there is no other place to report it
 }
 
 func (env *environment) openLog() error {

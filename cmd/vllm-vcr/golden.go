@@ -147,7 +147,8 @@ func printRefusal(ctx context.Context, env *environment, opts goldenAddOptions, 
 	} else if done.Report != nil && done.Report.ExitCode != conformance.ExitOK {
 		for _, r := range done.Report.Results {
 			for _, failure := range r.Failures {
-				fmt.Fprintf(env.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), safetext.Line(failure.Message))
+				fmt.Fprintf(env.stdout, "%s %s: %s\n", strings.ToUpper(string(r.Verdict)), r.Case.Name(), safetext.Line(string(failure.Code)+" "+failure.Message))
+				env.code = cmp.Or(env.code, string(failure.Code))
 			}
 		}
 		fmt.Fprintln(env.stdout, report.Verdict(report.New(done.Report, report.Meta{})))

@@ -60,7 +60,7 @@ func newPlayCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.add(cmd.Flags())
-	common(cmd.Flags(), "handshake-address", "vllm-version", "handshake-timeout", "engine-count", "max-model-len", "max-num-seqs",
+	common(cmd.Flags(), "frontend-handshake", "vllm-version", "handshake-timeout", "engine-count", "max-model-len", "max-num-seqs",
 		"trace", "replay-match", "strict", "dataset", "tokenizer", "mode", "seed",
 		"latency-trace", "time-to-first-token", "inter-token-latency", "time-scale")
 	addJSONFlag(cmd.Flags(), &opts.json)
@@ -73,7 +73,7 @@ func (opts *playOptions) add(flags *pflag.FlagSet) {
 	opts.source.add(flags)
 	opts.timing.add(flags)
 	opts.peers.add(flags)
-	renamed(flags, map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override"})
+	renamed(flags, map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override", "handshake-address": "frontend-handshake"})
 	alsoNamed(flags, map[string]string{"line": "vllm-version"})
 }
 
@@ -341,7 +341,7 @@ type coreOptions struct {
 
 func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	o := &opts.opt
-	flags.StringVar(&o.Handshake, "handshake-address", "tcp://127.0.0.1:29550", "handshake `ADDRESS` of the frontend, tcp://HOST:PORT or ipc://PATH")
+	flags.StringVar(&o.Handshake, "frontend-handshake", "tcp://127.0.0.1:29550", "handshake `ADDRESS` of the frontend, tcp://HOST:PORT or ipc://PATH")
 	flags.DurationVar(&o.HandshakeTimeout, "handshake-timeout", 0, "maximum time to complete the handshake with the frontend (default 5m)")
 	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "vLLM `VERSION` or line that the engine imitates, such as 0.33 or v0.33.0, or nightly, or auto (that of the trace, else the newest)")
 	flags.IntVar(&opts.count, "engine-count", 1, "number of engines to run in this process, with consecutive indexes: one for each data-parallel rank")
@@ -439,7 +439,7 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 	case flags.Changed("handshake-timeout") && o.HandshakeTimeout <= 0:
 		return fmt.Errorf("--handshake-timeout %s: want a time above 0", o.HandshakeTimeout)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
-		return fmt.Errorf("--handshake-address %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
+		return fmt.Errorf("--frontend-handshake %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func GzipLines(t testing.TB, path string, f func(line []byte)) {
 }
 
 // PlayerForEngine is a player for [EnginePeers]. It is the vllm-vcr of PATH.
-const PlayerForEngine = "exec vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 " +
+const PlayerForEngine = "exec vllm-vcr play --frontend-handshake tcp://127.0.0.1:$port --vllm-version 0.33.0 " +
 	"--vocab-size 2048 --max-model-len 4096 --instance-id 12345"
 
 // EnginePeers is a folder of peers, for $VLLM_VCR_PEERS, with the real frontend of 0.33.0, and a shell script in place of

@@ -214,7 +214,7 @@ func loadgenOf(t target.Target, r Run, at target.Addresses) kube.Container {
 		Name: Loadgen, Image: t.Images.Tap, ImagePullPolicy: pullIfNotPresent,
 		Command: []string{binary},
 		Args: append(t.LoadArgs(at, TraceDir),
-			"--trace-dir", TraceDir, "--server-timeout", r.Start.String(), "--wait-for-fetch", r.Fetch.String()),
+			"--trace-dir", TraceDir, "--server-timeout", r.Start.String(), "--fetch-timeout", r.Fetch.String()),
 		Resources:                fixed("2", "2Gi"),
 		TerminationMessagePolicy: fallbackToLogs,
 		SecurityContext:          confined(true),

@@ -143,7 +143,7 @@ func (p Replay) player() kube.Container {
 		Command: []string{binary},
 		Args: []string{
 			"play",
-			"--handshake-address", "tcp://127.0.0.1:" + strconv.Itoa(frontendHandshake), "--handshake-timeout", "10m",
+			"--frontend-handshake", "tcp://127.0.0.1:" + strconv.Itoa(frontendHandshake), "--handshake-timeout", "10m",
 			"--replay-tokens", path.Join(replayDir, target.TraceFile), "--replay-match", "prefix",
 			"--pace", "recorded", "--strict",
 		},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -162,7 +163,24 @@ func (r *Report) layerLines() []string {
 	if text := r.adoption(); text != "" {
 		add("%s", text)
 	}
+	if code := r.firstCode(); code != "" {
+		add("explain: vllm-vcr help %s", code)
+	}
 	return lines
+}
+
+// firstCode is the code of the first failure of the layers, empty if there is none.
+func (r *Report) firstCode() conformance.Code {
+	for _, l := range r.Result.Layers {
+		for _, report := range l.Reports {
+			for _, result := range report.Results {
+				if result.Verdict.Red() && len(result.Failures) > 0 {
+					return result.Failures[0].Code
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // changed reports whether the sources were compared and declare something otherwise.

@@ -45,8 +45,11 @@ func (m *Matrix) Select(names []string) ([]Line, error) {
 	selected := map[string]bool{}
 	for _, name := range names {
 		l, ok := m.Lookup(name)
-		if !ok {
+		switch v, err := ParseVersion(strings.TrimSpace(name)); {
+		case !ok:
 			return nil, m.noLine(name)
+		case err == nil && v.Tag() != l.Tag && !l.IsTracker():
+			return nil, fmt.Errorf("%s has no release %s: line %s stands for %s; select it as %s or %s", m.File, v.Tag(), l.Name, l.Tag, l.Name, l.Tag)
 		}
 		selected[l.Name] = true
 	}

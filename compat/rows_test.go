@@ -61,6 +61,8 @@ func TestSelect(t *testing.T) {
 		{name: "in the order of the file", names: []string{"0.32", "nightly"}, want: "nightly 0.32"},
 		{name: "by tag", names: []string{"v0.33.1rc0"}, want: "rc"},
 		{name: "twice", names: []string{"0.33", "v0.33.0"}, want: "0.33"},
+		{name: "another release", names: []string{"0.33", "0.32.7"}, want: "error: compat.toml has no release v0.32.7: line 0.32 stands for v0.32.0; select it as 0.32 or v0.32.0"},
+		{name: "a candidate of a line", names: []string{"v0.32.0rc1"}, want: "error: compat.toml has no release v0.32.0rc1: line 0.32 stands for v0.32.0; select it as 0.32 or v0.32.0"},
 		{name: "unknown", names: []string{"0.33", "0.3"}, want: `error: compat.toml has no line "0.3": it has nightly, rc, 0.33, 0.32`},
 	}
 	for _, tt := range tests {

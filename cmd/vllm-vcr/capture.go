@@ -131,24 +131,17 @@ func ofLines(matrix *compat.Matrix, file *target.File, lines []string) ([]target
 	}
 	wanted := map[string]bool{}
 	for _, line := range lines {
-		known, ok := matrix.Lookup(line)
-		if !ok {
-			return nil, fmt.Errorf("--line %s: %s has no such line%s", line, matrix.File, nearText(line, lineNames(matrix)))
+		selected, err := matrix.Select([]string{line})
+		if err != nil {
+			return nil, fmt.Errorf("--line: %w", err)
 		}
+		known := selected[0]
 		if !slices.ContainsFunc(file.Targets, func(t target.Target) bool { return t.Line == known.Name }) {
 			return nil, fmt.Errorf("--line %s: %s has no targets of line %s", line, file.Name, known.Name)
 		}
 		wanted[known.Name] = true
 	}
 	return slices.DeleteFunc(slices.Clone(file.Targets), func(t target.Target) bool { return !wanted[t.Line] }), nil
-}
-
-func lineNames(matrix *compat.Matrix) []string {
-	var names []string
-	for _, l := range matrix.Lines {
-		names = append(names, l.Name)
-	}
-	return names
 }
 
 // targetPattern is a pattern of targets. Without a slash it is an id, of whatever line.
@@ -162,8 +155,8 @@ func targetPattern(text string) string {
 // ofLine gives the line of a target LINE/ID its name, if the matrix has it.
 func ofLine(text string, matrix *compat.Matrix) string {
 	line, id, found := strings.Cut(text, "/")
-	if known, ok := matrix.Lookup(line); found && ok {
-		return known.Name + "/" + id
+	if known, err := matrix.Select([]string{line}); found && err == nil {
+		return known[0].Name + "/" + id
 	}
 	return text
 }

@@ -108,11 +108,11 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 	if tomlfile.HasErrors(diagnostics) {
 		return opt, unusable(matrix.File)
 	}
-	line, ok := matrix.Lookup(opts.line)
-	if !ok {
-		return opt, fmt.Errorf("--line %s: %s has no such line%s", opts.line, matrix.File, nearText(opts.line, lineNames(matrix)))
+	selected, err := matrix.Select([]string{opts.line})
+	if err != nil {
+		return opt, fmt.Errorf("--line: %w", err)
 	}
-	opt = capture.DescribeOptions{Line: line.Name, Window: matrix, Run: workflowRunURL(env), Log: env.log}
+	opt = capture.DescribeOptions{Line: selected[0].Name, Window: matrix, Run: workflowRunURL(env), Log: env.log}
 	if opt.New, err = manifestAt(env, opts.manifest, matrix); err != nil {
 		return opt, err
 	}

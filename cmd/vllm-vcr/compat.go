@@ -355,8 +355,12 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	if err != nil {
 		return err
 	}
-	if known, ok := matrix.Lookup(opts.change.Line); ok {
-		opts.change.Line = known.Name
+	if _, ok := matrix.Lookup(opts.change.Line); ok {
+		known, err := matrix.Select([]string{opts.change.Line})
+		if err != nil {
+			return err
+		}
+		opts.change.Line = known[0].Name
 	} else if v, err := compat.ParseVersion(opts.change.Line); err == nil {
 		opts.change.Line = v.Line()
 	} else {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -205,6 +206,14 @@ func completeTargets(_ *environment, cmd *cobra.Command) []string {
 	var names []string
 	for _, t := range file.Targets {
 		names = append(names, t.Name())
+	}
+	return names
+}
+
+func lineNames(matrix *compat.Matrix) []string {
+	var names []string
+	for _, l := range matrix.Lines {
+		names = append(names, l.Name)
 	}
 	return names
 }

@@ -17,12 +17,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -134,6 +136,7 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 		return err
 	}
 	defer p.closePeers()
+	warnOtherRelease(env, opts.engine.opt.VLLMVersion)
 	ended := logFrontend(ctx, env, p.group, &opts.engine.opt)
 	if p.found != nil {
 		defer rewindOnHangUp(env, p.found)()
@@ -161,6 +164,17 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 		err = fmt.Errorf("%w before all %d engines were connected: does the frontend expect %[2]d engines?", err, opts.engine.count)
 	}
 	return exitError{conformance.ExitInfra, err}
+}
+
+// warnOtherRelease says which release of the line the player was made from, if another one is wanted.
+func warnOtherRelease(env *environment, wanted string) {
+	v, err := compat.ParseVersion(wanted)
+	if err != nil {
+		return // a line, nightly or auto
+	}
+	if p, err := protocol.LoadProfile(wanted); err == nil && p.Version != v.String() {
+		env.log.Warn("the messages are those of release "+p.Version+", which stands for line "+p.Line+": another release of the line may differ", "vllm_version", wanted)
+	}
 }
 
 // playGrace is how long play may take to end once it is told to: more than its frontend gets to read what was said last.

@@ -370,7 +370,7 @@ func (s *session) subscribe() {
 	if err == nil {
 		asking, stop := context.WithTimeout(s.tap.coordinator, subscribeTime)
 		defer stop()
-		if events, err = zmq.Dial(asking, endpoint, zmq.Sub, zmq.Options{}); err == nil {
+		if events, err = zmq.Dial(asking, endpoint, zmq.Sub, zmq.Options{MaxFrame: s.tap.cfg.MaxObserved}); err == nil {
 			err = events.Subscribe(nil)
 		}
 	}
@@ -385,8 +385,11 @@ func (s *session) subscribe() {
 		defer events.Close()
 		for {
 			msg, err := events.Recv()
+			if errors.Is(err, zmq.ErrTooLarge) {
+				s.tap.log.Error("the KV events of the engine are not recorded any more", "engine", s.rank.index, "cause", err)
+			}
 			if err != nil {
-				return
+				return // the engine has ended, or the recording has
 			}
 			s.saw(l, FromEngine, msg)
 		}

@@ -182,6 +182,19 @@ func TestLiveWithoutStatistics(t *testing.T) {
 	wantAllPass(t, report, map[Assertion]string{live.Statistics: "the engine sends no scheduler_stats"})
 }
 
+// TestLiveLogits: the wire does not tell what numbers an engine sends as log-probabilities, and the caller does.
+func TestLiveLogits(t *testing.T) {
+	for logits, want := range map[bool]Verdict{false: Fail, true: Pass} {
+		runner := liveRunner()
+		runner.Engine, runner.Timeouts, runner.Logits = liveMock(t, "logits").Engine, patient(), logits
+		report := runner.Run(t.Context(), slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool { return c.Assertion != live.Repeat }))
+		r := report.Results[0]
+		if r.Verdict != want || want == Fail && (r.Failures[0].Code != invariant.CodeLogprobs || !strings.Contains(r.Failures[0].Message, "--logprobs-mode")) {
+			t.Errorf("logits %v: %s, want %s: %v", logits, r.Verdict, want, r.Failures)
+		}
+	}
+}
+
 // TestLiveDoneBefore: an abort that comes after the end shows nothing, and that is told.
 func TestLiveDoneBefore(t *testing.T) {
 	runner := liveRunner()

@@ -58,6 +58,9 @@ type Runner struct {
 	// Address, unless empty, is where an engine that somebody else starts is awaited
 	// instead; all cases share it. See [CheckAddress].
 	Address string
+	// Logits: the engine under test was started with --logprobs-mode raw_logits or processed_logits, so it sends numbers
+	// above 0 as log-probabilities. The wire does not tell.
+	Logits bool
 	// KeepAlive, unless nil, is for a person with a debugger: it is told of each
 	// subject as it starts, no deadline counts, and the last one stays until the
 	// run's context ends or it does.
@@ -96,7 +99,7 @@ func (r *Runner) begin(ctx context.Context) *run {
 	started := &run{Runner: *r, gaveUp: map[string]string{}, ended: map[string]Case{}}
 	started.setDefaults()
 	started.env = &sut.Env{
-		Engine: started.Engine, Address: r.Address, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
+		Engine: started.Engine, Address: r.Address, Logits: r.Logits, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
 		Log: started.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 	if r.Coverage && (r.Engine != nil || r.Address != "") {

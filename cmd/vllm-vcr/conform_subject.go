@@ -32,6 +32,7 @@ type subjectOptions struct {
 	engineAddress     string
 	engineGrace       time.Duration
 	engineEnv         []string
+	logprobsMode      string
 	frontendCommand   string
 	frontendURL       string
 	frontendHandshake string
@@ -49,12 +50,17 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
 	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL when the engine of --engine-command is stopped; on Linux, the time in which the engine waits for a processor does not count, up to 8 times this value in all")
 	flags.StringSliceVar(&opts.engineEnv, "engine-env", nil, "`NAMES` of environment variables to pass to the engine of --engine-command although they look like secrets (default none; other variables are passed)")
+	flags.StringVar(&opts.logprobsMode, "logprobs-mode", logprobsModes[0], "--logprobs-mode that the engine under test was started with: "+strings.Join(logprobsModes[:3], ", ")+" or "+logprobsModes[3]+"; with the last two, values above 0 are no failure")
 	flags.StringVar(&opts.frontendCommand, "frontend-command", "", "`COMMAND` that starts the frontend under test, once for each line. Placeholders: {handshake}, {handshake_host}, {handshake_port}, {http_port}, {line}, {model}")
 	flags.StringVar(&opts.frontendURL, "frontend-url", "", "`URL` of the HTTP API of the frontend under test (default http://127.0.0.1:{http_port} for --frontend-command)")
 	flags.StringVar(&opts.frontendHandshake, "frontend-handshake", "", "handshake `ADDRESS` of the frontend at --frontend-url, where it waits for its engine")
 	flags.StringSliceVar(&opts.frontendEnv, "frontend-env", nil, "`NAMES` of environment variables to pass to the frontend of --frontend-command although they look like secrets (default none; other variables are passed)")
 	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for debugging: set no timeouts, print the address of each engine or frontend, and keep the last one until an interrupt")
 }
+
+// logprobsModes are the values of vLLM's --logprobs-mode (vllm/config/model.py LogprobsMode), the default first and those with
+// logits last.
+var logprobsModes = []string{"raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"}
 
 func (opts *subjectOptions) hasEngine() bool {
 	return opts.engineCommand != "" || opts.engineAddress != ""
@@ -88,8 +94,13 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		return "", errors.New("--engine-env needs --engine-command")
 	case len(opts.frontendEnv) > 0 && opts.frontendCommand == "":
 		return "", errors.New("--frontend-env needs --frontend-command")
+	case opts.given.Changed("logprobs-mode") && !opts.hasEngine():
+		return "", errors.New("--logprobs-mode needs --engine-command or --engine-handshake")
 	case opts.engineGrace <= 0:
 		return "", fmt.Errorf("--engine-grace %v: want more than 0", opts.engineGrace)
+	}
+	if _, err := chooseOne("--logprobs-mode", opts.logprobsMode, logprobsModes...); opts.given.Changed("logprobs-mode") && err != nil {
+		return "", err
 	}
 	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv) {
 		if before, _, assigned := strings.Cut(name, "="); assigned || before == "" { // what follows may be a secret
@@ -167,6 +178,7 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 			env.log.Info("environment variables that look like secrets are not passed to the process under test", "names", names)
 		}
 	}
+	r.Logits = strings.HasSuffix(opts.logprobsMode, "_logits")
 	switch {
 	case opts.engineCommand != "":
 		command := opts.command()
@@ -215,6 +227,9 @@ func (opts *subjectOptions) flags() []string {
 	}
 	if opts.engineCommand != "" && opts.engineGrace != conformance.DefaultGrace {
 		flags = append(flags, "--engine-grace", opts.engineGrace.String())
+	}
+	if opts.logprobsMode != "" && opts.logprobsMode != logprobsModes[0] {
+		flags = append(flags, "--logprobs-mode", opts.logprobsMode)
 	}
 	for _, name := range opts.engineEnv {
 		flags = append(flags, "--engine-env", name)

@@ -172,7 +172,8 @@ class Request:
         """A table of log-probabilities: the token itself, then the most likely ones: it again, and what might have been."""
         rows = [[t, *[t, *range(2000, 1999 + count)][:count]] for t in tokens]
         ids = b"".join(struct.pack("<%di" % len(row), *row) for row in rows)
-        values = b"".join(struct.pack("<f", -1.0 if id == row[0] else -4.0) for row in rows for id in row)
+        more = 9 if self.engine.fault == "logits" else 0  # as with --logprobs-mode raw_logits
+        values = b"".join(struct.pack("<f", more - (1.0 if id == row[0] else 4.0)) for row in rows for id in row)
         ranks = struct.pack("<q" if kinds[2] == "<i8" else "<i", 1) * len(rows)
         shape = [len(rows), count + 1]
         return [self.engine.tensor(kinds[0], shape, ids), self.engine.tensor(kinds[1], shape, values),

@@ -124,7 +124,7 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 			total += math.Exp(own)
 		}
 		if highest := slices.Max(values); highest > slack || math.IsNaN(total) {
-			e.fail(CodeLogprobs, at(names[1]), "at most 0", highest, "row %d: a probability is at most 1, so its logarithm is at most 0", row)
+			e.fail(CodeLogprobs, at(names[1]), "at most 0", highest, "row %d: a probability is at most 1, so its logarithm is at most 0; if the engine was started with --logprobs-mode raw_logits or processed_logits, give conform the same flag", row)
 			return
 		}
 		if total > 1+slack && t.likely {

@@ -175,7 +175,7 @@ func liveEngine(ctx context.Context, e *sut.Env, c check.Case) (*live, error) {
 		l := &live{
 			env: e, line: c.Line, codec: codec, asks: map[string]*ask{}, s: s,
 			random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
-			invariant: invariant.New(codec, invariant.Options{}),
+			invariant: invariant.New(codec, invariant.Options{Logits: e.Logits}),
 		}
 		l.ready = l.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
 		*state = l

@@ -188,6 +188,7 @@ type Replaying struct {
 	Quiet   *sut.Silence     // ends the replay when nothing comes
 	Layout  *LayoutCheck     // of every message; nil for an engine that takes its time from us
 
+	logits     bool              // the engine sends logits as log-probabilities
 	invariant  *invariant.Engine // what must hold of every engine
 	impossible []check.Failure   // what did not
 	ready      []check.Failure   // and in the registration
@@ -206,7 +207,7 @@ func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Opt
 	if err != nil {
 		return nil, err
 	}
-	r := &Replaying{Session: s}
+	r := &Replaying{Session: s, logits: e.Logits}
 	if s.HasOwnTime() {
 		r.Layout = &LayoutCheck{Codec: codec}
 	}
@@ -216,7 +217,7 @@ func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Opt
 
 // impossibilities begins to follow the engine, by what it registered with.
 func (s *Replaying) impossibilities(codec *protocol.Codec, registration []byte) (*invariant.Engine, []check.Failure) {
-	e := invariant.New(codec, invariant.Options{Scripted: true, AnyIndex: true, Late: s.Shared != nil})
+	e := invariant.New(codec, invariant.Options{Scripted: true, AnyIndex: true, Late: s.Shared != nil, Logits: s.logits})
 	return e, e.Registered(s.Engine.Index, registration)
 }
 

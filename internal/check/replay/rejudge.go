@@ -58,11 +58,11 @@ func (s *Replaying) finds(g *check.Golden, c check.Case, at int, frames [][]byte
 	}
 	var f check.Outcome
 	_, streams := ReplayableStreams(&f, g, c.Variant.Match)
-	again := &Replaying{Session: &sut.Session{Engine: s.Engine}, byID: map[string]*Stream{}}
+	again := &Replaying{Session: &sut.Session{Engine: s.Engine}, logits: s.logits, byID: map[string]*Stream{}}
 	for _, stream := range streams {
 		again.byID[stream.ID()] = stream
 	}
-	follows, _ := s.impossibilities(g.Codec, s.Engine.RawReady)
+	follows, _ := again.impossibilities(g.Codec, s.Engine.RawReady)
 	asked, answered := s.asked, false
 	for i, said := range s.said {
 		for ; len(asked) > 0 && asked[0].said <= i; asked = asked[1:] {

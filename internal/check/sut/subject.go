@@ -67,6 +67,7 @@ type Conversation struct {
 type Env struct {
 	Engine    Engine // makes the engine of a case
 	Address   string // where an engine that somebody else starts is awaited instead
+	Logits    bool   // it sends logits as log-probabilities
 	Frontend  *FrontendUnderTest
 	KeepAlive func(Attached) // nil unless subjects are kept alive
 	Timeouts  Timeouts

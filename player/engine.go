@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
@@ -45,6 +46,8 @@ type engine struct {
 	faults    *faultDraws // nil without any
 	timers    timers
 	state     engineState
+	// sleepLevel is that of the sleep call that applies, for [Group.Engines].
+	sleepLevel atomic.Int32
 
 	byID     map[string]*request
 	arrivals uint64            // requests that were accepted

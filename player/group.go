@@ -89,6 +89,34 @@ func (g *Group) Ready() <-chan struct{} { return g.up }
 // Line returns the vLLM line that the players speak.
 func (g *Group) Line() string { return g.players[0].Line() }
 
+// EngineInfo describes an engine as it has registered, or will.
+type EngineInfo struct {
+	Index                                int
+	BlockSize, NumGPUBlocks, MaxModelLen int
+	PrefixCaching                        bool
+	// MaxLoRAs is how many adapters run in one step: -1 without a limit, 0 without LoRA.
+	MaxLoRAs int
+	// SleepLevel is that of the last call of sleep, 0 for an engine that is awake.
+	SleepLevel int
+}
+
+// Engines describes the engines. It may be called at any time.
+func (g *Group) Engines() []EngineInfo {
+	all := make([]EngineInfo, len(g.players))
+	for i, p := range g.players {
+		all[i] = EngineInfo{
+			Index: p.opt.EngineIndex, BlockSize: p.ready.BlockSize, NumGPUBlocks: p.ready.NumGPUBlocks, MaxModelLen: p.ready.MaxModelLen,
+			PrefixCaching: p.opt.caching(), SleepLevel: int(p.engine.sleepLevel.Load()),
+		}
+		if p.ready.SupportsLoRA {
+			if all[i].MaxLoRAs = p.opt.LoRA.MaxLoRAs; all[i].MaxLoRAs == 0 {
+				all[i].MaxLoRAs = -1
+			}
+		}
+	}
+	return all
+}
+
 // Run serves the frontend with all engines until ctx ends, which returns nil. When one
 // of them fails, or the frontend leaves it, the others are shut down, and the error of
 // the first one is returned. A group runs once.

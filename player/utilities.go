@@ -353,6 +353,7 @@ func (e *engine) sleep(call protocol.UtilityCall) error {
 	if level >= 1 {
 		e.state.asleep = sleepTags[:]
 	}
+	e.sleepLevel.Store(int32(min(max(level, 0), 2)))
 	return e.pauseIn(mode, call)
 }
 
@@ -375,6 +376,7 @@ func (e *engine) wakeUp(call protocol.UtilityCall) (any, error) {
 	e.state.asleep = stillAsleep(e.state.asleep, tags)
 	awake := len(e.state.asleep) == 0
 	if awake {
+		e.sleepLevel.Store(0)
 		e.resume()
 	}
 	if e.codec.Profile().Utilities["wake_up"].Result == protocol.ResultBool {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,11 +25,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // serveOptions are the flags of serve beside those of play.
 type serveOptions struct {
 	play     playOptions
+	edge     edgeOptions
 	host     string
 	port     int
 	names    []string
@@ -70,7 +73,11 @@ func newServeCommand(env *environment) *cobra.Command {
 			return cobra.MaximumNArgs(1)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			model, flags := "", []string(nil)
+			model, err := opts.edge.readConfig(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			var flags []string
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				args, flags = args[:dash], args[dash:]
 			}
@@ -92,11 +99,13 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
 	opts.peers.addFlags(flags)
 	grouped(flags, "Frontend")
+	opts.edge.add(flags)
 	opts.play.add(flags)
 	serveDefaults(flags, &opts.play)
+	describeFaults(flags)
 	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
 		"vllm-version", "data-parallel-size", "max-model-len", "max-num-seqs", "trace", "replay-match", "dataset", "mode", "seed",
-		"latency-trace", "time-to-first-token", "inter-token-latency", "faults")
+		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank")
 	addJSONFlag(flags, &opts.json)
 	return cmd
 }
@@ -123,6 +132,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if err := opts.check(flags); err != nil {
 		return err
 	}
+	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
+		return err
+	}
 	model, err := serve.FindModel(name, env.getenv)
 	if err != nil {
 		return err
@@ -140,25 +152,49 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		return err
 	}
 	defer handshake.Release()
-	listener, err := serve.Listen(opts.host, opts.port)
-	if err != nil {
-		return infra(err)
+	frontends := 1
+	if opts.edge.portPerRank {
+		frontends, opts.play.engine.count, opts.play.engine.opt.DataParallelSize = opts.play.engine.count, 1, 1
 	}
-	defer listener.Close()
-	url := "http://" + publicAddress(listener.Addr())
-	player := env.prefixed("player: ")
+	names := opts.names
+	if len(names) == 0 {
+		names = []string{model.Name}
+	}
+	front, closeFiles, err := opts.edge.options(env, flags, &opts.play, opts.frontend, names)
+	if err != nil {
+		return err
+	}
+	defer closeFiles()
+	listeners, err := opts.edge.listen(opts.host, opts.port, frontends)
+	if err != nil {
+		return err
+	}
+	for _, l := range listeners {
+		defer l.Close()
+	}
+	url := opts.edge.url(listeners[0])
+	opts.edge.groups = make([]atomic.Pointer[player.Group], frontends)
+	logged := env.prefixed("player: ")
 	err = serve.Run(ctx, serve.Options{
 		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake,
 		Frontend: func(ctx context.Context, line string) (serve.Frontend, error) {
 			return opts.find(ctx, env, flags, line, args)
 		},
-		Engines: func(handshake string, _ int) (*serve.Engines, error) {
-			return opts.engines(ctx, player, flags, handshake)
+		Frontends: frontends,
+		Engines: func(handshake string, n int) (*serve.Engines, error) {
+			engines, err := opts.engines(ctx, logged, flags, handshake)
+			if err == nil {
+				opts.edge.groups[n].Store(engines.Group)
+			}
+			return engines, err
 		},
 		Front: func(upstreams []string) (serve.Front, error) {
-			return edge.New(edge.Options{Upstreams: upstreamsOf(upstreams), Log: env.log})
+			front.Upstreams = upstreamsOf(upstreams)
+			return edge.New(front)
 		},
-		Serve:        func(ctx context.Context, front serve.Front) error { return front.(*edge.Edge).Serve(ctx, listener) },
+		Serve: func(ctx context.Context, front serve.Front) error {
+			return front.(*edge.Edge).ServeAll(ctx, listeners)
+		},
 		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
 		Output: func(int) io.Writer { return env.frontendLog() }, Log: env.log,
 		Ready: func(s serve.Started) { opts.ready(env, url, s, env.now().Sub(started)) },

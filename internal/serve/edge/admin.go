@@ -130,7 +130,7 @@ func (e *Edge) configure(change []byte) error {
 	case engine != "":
 		return fmt.Errorf("faults: %q: while the server runs, only faults of HTTP can be changed: %s", engine, FaultForms())
 	}
-	if err := checkFailures(c.FailureRate, c.FailureTypes); err != nil {
+	if err := CheckFailures(c.FailureRate, c.FailureTypes); err != nil {
 		return err
 	}
 	for _, key := range []string{"faults", "failure-injection-rate", "failure-types", "seed"} {

@@ -124,7 +124,7 @@ func New(opt Options) (*Edge, error) {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	if err := checkFailures(opt.FailureRate, opt.FailureTypes); err != nil {
+	if err := CheckFailures(opt.FailureRate, opt.FailureTypes); err != nil {
 		return nil, err
 	}
 	e.faults.Store(newFaultDraws(opt.Faults, opt.FailureRate/100, opt.FailureTypes, opt.Seed))
@@ -182,6 +182,31 @@ func (e *Edge) ServeRank(ctx context.Context, n int, l net.Listener) error {
 		return fmt.Errorf("rank %d: the edge has %d frontends", n, len(e.ranks))
 	}
 	return e.serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.handle(w, r, e.ranks[n]) }))
+}
+
+// ServeAll serves each frontend on a listener of its own, or all of them on the only listener. It returns when one listener fails,
+// or as [Edge.Serve] does.
+func (e *Edge) ServeAll(ctx context.Context, listeners []net.Listener) error {
+	if len(listeners) == 1 {
+		return e.Serve(ctx, listeners[0])
+	}
+	ended := make(chan error)
+	for n, l := range listeners {
+		go func() { ended <- e.ServeRank(ctx, n, l) }()
+	}
+	var first error
+	for range listeners {
+		if err := <-ended; err != nil && first == nil {
+			first = err
+			e.mu.Lock()
+			servers := e.servers
+			e.mu.Unlock()
+			for _, s := range servers {
+				s.Close()
+			}
+		}
+	}
+	return first
 }
 
 func (e *Edge) serve(ctx context.Context, l net.Listener, handler http.Handler) error {

@@ -466,8 +466,8 @@ func (o *ownDraws) of(text string, faults []Fault, seed uint64) *faultDraws {
 	return d
 }
 
-// checkFailures refuses what is no rate or no failure type.
-func checkFailures(rate float64, failures []string) error {
+// CheckFailures refuses what is no rate or no failure type.
+func CheckFailures(rate float64, failures []string) error {
 	if !(rate >= 0 && rate <= 100) {
 		return errors.New("failure injection rate should be between 0 and 100")
 	}

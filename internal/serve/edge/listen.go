@@ -130,7 +130,9 @@ func ListenUnix(path string) (net.Listener, error) {
 	if err == nil {
 		return l, nil
 	}
-	if info, statErr := os.Lstat(path); statErr != nil || info.Mode().Type() != os.ModeSocket {
+	if info, statErr := os.Lstat(path); statErr == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("listen on %s: it exists and is no socket: choose another path", path)
+	} else if statErr != nil {
 		return nil, err
 	}
 	if conn, dialErr := net.Dial("unix", path); dialErr == nil {

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v2"
+
+	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/edge"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// edgeOptions are the flags of the server that clients talk to.
+type edgeOptions struct {
+	config       string
+	uds          string
+	cert, key    string
+	apiKeys      []string
+	startup      time.Duration
+	portPerRank  bool
+	failureRate  float64
+	failureTypes []string
+	fakeMetrics  string
+	requestLog   string
+	adminToken   string
+
+	faults []edge.Fault                   // of --faults
+	groups []atomic.Pointer[player.Group] // that run, one for each frontend
+}
+
+// add adds the flags. They are those of vLLM and of llm-d-inference-sim where these have them.
+func (opts *edgeOptions) add(flags *pflag.FlagSet) {
+	flags.StringVar(&opts.uds, "uds", "", "listen on a UNIX socket at this `PATH` in place of --host and --port (default none)")
+	flags.StringVar(&opts.cert, "ssl-certfile", "", "speak TLS with this certificate, a `FILE` that is read again when it changes (default no TLS)")
+	flags.StringVar(&opts.key, "ssl-keyfile", "", "`FILE` with the key of --ssl-certfile")
+	flags.StringSliceVar(&opts.apiKeys, "api-key", nil, "`KEYS` of which clients must give one as bearer token; health and metrics need none (default everybody is served)")
+	flags.DurationVar(&opts.startup, "startup-duration", 0, "how long /ready and /health/ready answer with 503 after the start (default 0)")
+	flags.BoolVar(&opts.portPerRank, "port-per-rank", false, "give each of the --data-parallel-size engines a frontend and a port of its own: --port, and the ports behind it")
+	flags.StringVar(&opts.config, "config", "", "YAML `FILE` whose keys are the names of flags, or model; flags and variables have precedence (default none)")
+	flags.StringVar(&opts.requestLog, "log-requests", "", "write a line of JSON for each request to this `FILE`, - for standard error (default none)")
+	flags.StringVar(&opts.fakeMetrics, "fake-metrics", "", "show these metrics in the place of the real ones: a `FILE` or JSON with the fake-metrics of llm-d-inference-sim (default the real ones)")
+	flags.StringVar(&opts.adminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
+	flags.Float64Var(&opts.failureRate, "failure-injection-rate", 0, "percentage of requests that fail with one of --failure-types (default 0)")
+	flags.StringSliceVar(&opts.failureTypes, "failure-types", nil, "`FAILURES` of --failure-injection-rate: "+strings.Join(edge.Failures, ", ")+" (default all)")
+	grouped(flags, "HTTP")
+}
+
+// describeFaults says in the help of the flags of play what they do here.
+func describeFaults(flags *pflag.FlagSet) {
+	f := mustLookup(flags, "faults")
+	f.Usage = strings.Replace(f.Usage, "(default none)", "; and of HTTP: "+edge.FaultForms()+"; EVENTS counts events of a stream (default none)", 1)
+	f.Usage = strings.Replace(f.Usage, " ; and", "; and", 1)
+	f = mustLookup(flags, "allow-request-faults")
+	f.Usage = "let a request name its own fault: of the engine as vllm_vcr_fault in vllm_xargs, of HTTP in the header X-Fault or X-Return-Error; any client can then end the server"
+}
+
+// readConfig sets the flags that neither the command line nor a variable has set from --config, and returns its model.
+func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, err error) {
+	if opts.config == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(opts.config)
+	if err != nil {
+		return "", fmt.Errorf("--config: %w", err)
+	}
+	var keys yaml.MapSlice
+	if err := yaml.UnmarshalStrict(text, &keys); err != nil {
+		return "", fmt.Errorf("--config %s: %w", opts.config, err)
+	}
+	for _, item := range keys {
+		name, ok := item.Key.(string)
+		at := fmt.Sprintf("--config %s", place(opts.config, text, name))
+		if !ok {
+			return "", fmt.Errorf("%s: the key %v is not a name of a flag", at, item.Key)
+		}
+		if name == "model" {
+			if model, ok = item.Value.(string); !ok {
+				return "", fmt.Errorf("%s: model: want a text", at)
+			}
+			continue
+		}
+		f := flags.Lookup(name)
+		if f == nil || name == "config" || !hasVariable(f) {
+			return "", fmt.Errorf("%s: unknown key %q: want the name of a flag of serve without --, or model", at, name)
+		}
+		if f.Changed {
+			continue
+		}
+		value, err := configValue(item.Value, f.Value.Type() == "stringSlice" || name == "faults")
+		if err == nil {
+			err = flags.Set(name, value)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %s: %w", at, name, err)
+		}
+	}
+	return model, nil
+}
+
+// place names the line of a key, as far as it can be found.
+func place(path string, text []byte, key string) string {
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		if rest, has := bytes.CutPrefix(bytes.Trim(line, "\"' \t"), []byte(key)); has && bytes.HasPrefix(bytes.TrimLeft(rest, "\"' \t"), []byte(":")) {
+			return path + ":" + strconv.Itoa(n)
+		}
+	}
+	return path
+}
+
+// configValue is a value of YAML as the text of a flag. A list is one with commas where the flag takes such; anything else that
+// has parts is JSON.
+func configValue(value any, list bool) (string, error) {
+	switch v := value.(type) {
+	case nil:
+		return "", errors.New("the value is missing")
+	case string:
+		return v, nil
+	case bool, int, int64, uint64, float64:
+		return fmt.Sprint(v), nil
+	case []any:
+		if list {
+			parts := make([]string, len(v))
+			for i := range v {
+				var err error
+				if parts[i], err = configValue(v[i], false); err != nil {
+					return "", err
+				}
+			}
+			return strings.Join(parts, ","), nil
+		}
+	}
+	text, err := json.Marshal(fromYAML(value))
+	return string(text), err
+}
+
+// fromYAML makes of what YAML has read something that JSON can write.
+func fromYAML(value any) any {
+	switch v := value.(type) {
+	case yaml.MapSlice:
+		object := make(map[string]any, len(v))
+		for _, item := range v {
+			object[fmt.Sprint(item.Key)] = fromYAML(item.Value)
+		}
+		return object
+	case map[any]any:
+		object := make(map[string]any, len(v))
+		for key, item := range v {
+			object[fmt.Sprint(key)] = fromYAML(item)
+		}
+		return object
+	case []any:
+		for i := range v {
+			v[i] = fromYAML(v[i])
+		}
+	}
+	return value
+}
+
+// splitFaults takes the faults of HTTP out of --faults and leaves the others to the player.
+func (opts *edgeOptions) splitFaults(peers *peerOptions) (err error) {
+	all := peers.faults
+	if opts.faults, peers.faults, err = edge.ParseFaults(all); err != nil {
+		return fmt.Errorf("--faults: %w", err)
+	}
+	if _, err := player.ParseFaults(peers.faults); err != nil {
+		return fmt.Errorf("--faults: %w; or of HTTP: %s", err, edge.FaultForms())
+	}
+	return nil
+}
+
+// options are those of the edge before the frontends. close closes its files.
+func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *playOptions, kind string, names []string) (o edge.Options, closeFiles func(), err error) {
+	closeFiles = func() {}
+	if flags.Changed("api-key") && len(opts.apiKeys) == 0 {
+		return o, closeFiles, errors.New("--api-key: the key is empty: without --api-key everybody is served")
+	}
+	if err := edge.CheckFailures(opts.failureRate, opts.failureTypes); err != nil {
+		return o, closeFiles, fmt.Errorf("--failure-injection-rate, --failure-types: %w", err)
+	}
+	for _, key := range opts.apiKeys {
+		if key == "" {
+			return o, closeFiles, errors.New("--api-key: a key is empty")
+		}
+	}
+	if opts.startup < 0 {
+		return o, closeFiles, fmt.Errorf("--startup-duration %v: want 0 or more", opts.startup)
+	}
+	o = edge.Options{
+		APIKeys: opts.apiKeys, Faults: opts.faults, FailureRate: opts.failureRate, FailureTypes: opts.failureTypes, Seed: play.source.seed,
+		RequestFaults: play.peers.requestFaults, FanOut: kind != serve.Python, StartupDuration: opts.startup,
+		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), Engines: opts.engines, ModelName: names[0],
+		AdminToken: opts.adminToken, Log: env.log,
+	}
+	if opts.cert != "" || opts.key != "" {
+		if o.TLS, err = edge.LoadTLS(opts.cert, opts.key); err != nil {
+			return o, closeFiles, fmt.Errorf("--ssl-certfile: %w", err)
+		}
+	}
+	if o.FakeMetrics, err = opts.readFakeMetrics(); err != nil {
+		return o, closeFiles, fmt.Errorf("--fake-metrics: %w", err)
+	}
+	switch opts.requestLog {
+	case "":
+	case "-":
+		o.RequestLog = env.stderr
+	default:
+		file, err := os.OpenFile(opts.requestLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return o, closeFiles, infra(fmt.Errorf("--log-requests: %w", err))
+		}
+		o.RequestLog, closeFiles = file, func() { file.Close() }
+	}
+	return o, closeFiles, nil
+}
+
+func (opts *edgeOptions) readFakeMetrics() (*edge.FakeMetrics, error) {
+	text := []byte(opts.fakeMetrics)
+	if len(text) == 0 {
+		return nil, nil
+	}
+	if !strings.HasPrefix(strings.TrimSpace(opts.fakeMetrics), "{") {
+		var err error
+		if text, err = os.ReadFile(opts.fakeMetrics); err != nil {
+			return nil, err
+		}
+		var value any // YAML, of which JSON is a part
+		if err := yaml.Unmarshal(text, &value); err != nil {
+			return nil, fmt.Errorf("%s: %w", opts.fakeMetrics, err)
+		}
+		if text, err = json.Marshal(fromYAML(value)); err != nil {
+			return nil, err
+		}
+	}
+	return edge.ParseFakeMetrics(text)
+}
+
+// engines tells the edge about the engines behind a frontend, nothing while they are started again.
+func (opts *edgeOptions) engines(rank int) (all []edge.Engine) {
+	if rank >= len(opts.groups) {
+		return nil
+	}
+	group := opts.groups[rank].Load()
+	if group == nil {
+		return nil
+	}
+	for _, e := range group.Engines() {
+		known := edge.Engine{Index: e.Index, MaxLoRAs: e.MaxLoRAs, SleepLevel: e.SleepLevel}
+		if known.MaxLoRAs < 0 {
+			known.MaxLoRAs = servedLoRAs
+		}
+		caching := "False"
+		if e.PrefixCaching {
+			caching = "True"
+		}
+		known.CacheConfig = []edge.Label{
+			{Name: "block_size", Value: strconv.Itoa(e.BlockSize)},
+			{Name: "cache_dtype", Value: "auto"},
+			{Name: "enable_prefix_caching", Value: caching},
+			{Name: "kv_cache_size_tokens", Value: strconv.Itoa(e.BlockSize * e.NumGPUBlocks)},
+			{Name: "num_gpu_blocks", Value: strconv.Itoa(e.NumGPUBlocks)},
+		}
+		all = append(all, known)
+	}
+	return all
+}
+
+// listen opens the ports, one for each of so many frontends.
+func (opts *edgeOptions) listen(host string, port, frontends int) (listeners []net.Listener, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range listeners {
+				l.Close()
+			}
+		}
+	}()
+	if opts.uds != "" {
+		if frontends > 1 {
+			return nil, errors.New("--uds and --port-per-rank: give only one of them")
+		}
+		l, err := edge.ListenUnix(opts.uds)
+		if err != nil {
+			return nil, infra(fmt.Errorf("--uds: %w", err))
+		}
+		return []net.Listener{l}, nil
+	}
+	if port+frontends-1 > math.MaxUint16 {
+		return nil, fmt.Errorf("--port %d: %d ranks need the ports up to %d", port, frontends, port+frontends-1)
+	}
+	for i := range frontends {
+		number := port + i
+		if port == 0 {
+			number = 0
+		}
+		l, err := serve.Listen(host, number)
+		if err != nil {
+			return listeners, infra(err)
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+// url is where clients of this machine reach a listener.
+func (opts *edgeOptions) url(l net.Listener) string {
+	if opts.uds != "" {
+		return "unix:" + opts.uds
+	}
+	if opts.cert != "" {
+		return "https://" + publicAddress(l.Addr())
+	}
+	return "http://" + publicAddress(l.Addr())
+}

@@ -3,6 +3,7 @@ package player
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,7 +36,10 @@ type Structured struct {
 	Source  Source
 	Encoder Encoder
 	Seed    uint64
-	Log     *slog.Logger
+	// Answered tells that the prompt of a request ends with the result of a tool. Where such a request lets a text without calls
+	// come, it is left to Source, so that an agent gets an answer in the end. nil is never; see [ToolAnswered].
+	Answered func(r *Request) bool
+	Log      *slog.Logger
 
 	warned    sync.Once
 	languages languages
@@ -66,6 +70,9 @@ func (s *Structured) Script(r *Request) (Script, error) {
 	if n := len(r.Sampling.StructuredOutputs); n > mostRaw {
 		return Script{}, refusal(fmt.Errorf("the constraint has %d bytes: at most %d are allowed", n, mostRaw))
 	}
+	if s.Answered != nil && s.Answered(r) && callsAreOptional(r.Sampling.StructuredOutputs) {
+		return s.Source.Script(r)
+	}
 	c := unwritten{raw: slices.Clone(r.Sampling.StructuredOutputs), seed: s.seedOf(r), budget: math.MaxInt}
 	if r.Sampling.HasMaxTokens {
 		c.budget = r.Sampling.MaxTokens
@@ -85,6 +92,50 @@ func (s *Structured) Script(r *Request) (Script, error) {
 		}
 		return script, nil
 	}}, nil
+}
+
+// callsAreOptional tells whether a constraint is one that tool_choice "auto" becomes: tags that may come and need not.
+func callsAreOptional(raw []byte) bool {
+	c, _, err := decodeConstraint(raw)
+	if err != nil || c.Kind != grammar.StructuralTag {
+		return false
+	}
+	var tags struct {
+		Structures []struct{}
+		Format     struct {
+			Type       string
+			AtLeastOne bool `json:"at_least_one"`
+		}
+	}
+	if err := json.Unmarshal([]byte(c.Text), &tags); err != nil {
+		return false
+	}
+	return len(tags.Structures) > 0 || tags.Format.Type == "triggered_tags" && !tags.Format.AtLeastOne
+}
+
+// How chat templates end the result of a tool, or begin it where nothing ends it, and begin the turn of a user.
+var (
+	toolResults = []string{"</tool_response>", "[/TOOL_RESULTS]", "<|start_header_id|>ipython", "<|im_start|>tool"}
+	userTurns   = []string{"<|im_start|>user", "[INST]", "<|start_header_id|>user"}
+)
+
+// promptEnd is how many tokens of a prompt are looked at: what follows a result is the beginning of the answer.
+const promptEnd = 256
+
+// ToolAnswered is a [Structured].Answered for the chat templates of Qwen, Llama, Mistral and those that follow them. decode is that
+// of the model's tokenizer and shows special tokens.
+func ToolAnswered(decode func(ids []uint32) string) func(r *Request) bool {
+	return func(r *Request) bool {
+		text := decode(r.PromptTokenIDs[max(0, len(r.PromptTokenIDs)-promptEnd):])
+		last := func(words []string) (at int) {
+			at = -1
+			for _, word := range words {
+				at = max(at, strings.LastIndex(text, word))
+			}
+			return at
+		}
+		return last(toolResults) > last(userTurns)
+	}
 }
 
 // uncompiledError is a constraint that llguidance cannot compile, of a kind of which it finds

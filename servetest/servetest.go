@@ -143,7 +143,7 @@ func configure(opt Options, model serve.Model, log io.Writer) (player.Options, e
 	if err != nil {
 		return p, err
 	}
-	made := &player.Structured{Source: text, Encoder: tok, Seed: p.Seed, Log: p.Log}
+	made := &player.Structured{Source: text, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
 	if p.Trace == nil {
 		p.Source = made
 	} else if p.Replay.Fallback == nil {

@@ -94,6 +94,14 @@ func TestServer(t *testing.T) {
 			t.Errorf("tool_choice %s: the required key is missing: %v: %s", choice, err, text)
 		}
 	}
+	// An agent that returns the result of a call gets a text.
+	turns := append(hello, map[string]any{"role": "assistant", "tool_calls": []any{map[string]any{
+		"id": "call", "type": "function", "function": map[string]any{"name": "weather", "arguments": `{"city":"Rome"}`},
+	}}}, map[string]any{"role": "tool", "tool_call_id": "call", "content": "sunny"})
+	_, after, text := post(t, server.URL+"/v1/chat/completions", map[string]any{"model": server.Model, "messages": turns, "tools": []any{tool}})
+	if len(after.Choices) != 1 || len(after.Choices[0].Message.Calls) != 0 || after.Choices[0].Reason != "stop" {
+		t.Errorf("after the result of a tool: want a text: %s", text)
+	}
 	adapter := map[string]any{"lora_name": "adapter", "lora_path": t.TempDir()}
 	if status, _, text := post(t, server.URL+"/v1/load_lora_adapter", adapter); status != http.StatusOK {
 		t.Errorf("load an adapter: %d: %s", status, text)

@@ -145,7 +145,7 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 	}
 	structured := &player.Structured{Source: made, Seed: opts.seed, Log: env.log}
 	if tok != nil {
-		structured.Encoder = tok
+		structured.Encoder, structured.Answered = tok, player.ToolAnswered(tok.Decode)
 	}
 	switch {
 	case opts.recording != "":

@@ -173,6 +173,9 @@ func (f Frontend) defaults(m Model, lora bool, args []string) (add []string) {
 	if f.Kind == Python {
 		give("enable-auto-tool-choice")
 		give("tool-call-parser", "hermes")
+		if found, _ := filepath.Glob(filepath.Join(f.home, "lib", "python3*", "site-packages", "vllm", "tool_parsers", "tool_strict_level.py")); found != nil {
+			give("tool-strict-level", "parameter")
+		}
 		if lora {
 			give("enable-lora")
 		}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+)
+
+// served is a running vllm-vcr serve.
+type served struct {
+	*process.Process
+	servedJSON
+	line   []byte // that it printed
+	stdout *bufio.Reader
+}
+
+// startServe starts the command on a free port, behind a real frontend, and returns when it is ready.
+func startServe(t *testing.T, args ...string) *served {
+	t.Helper()
+	cmd := exec.Command("vllm-vcr", append([]string{"serve", "--port", "0", "--json", "--frontend", testenv.Frontend(t, "0.33.0")}, args...)...)
+	out, in := io.Pipe()
+	cmd.Stdout = in
+	p, err := process.Start(cmd, process.Options{Name: "serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { <-p.Done(); in.Close() }()
+	s := &served{Process: p, stdout: bufio.NewReader(out)}
+	t.Cleanup(func() {
+		_ = p.Stop(t.Context())
+		if t.Failed() {
+			t.Log(p.Tail())
+		}
+	})
+	s.next(t)
+	return s
+}
+
+// next reads the next line that says that requests are answered.
+func (s *served) next(t *testing.T) {
+	t.Helper()
+	var err error
+	if s.line, err = s.stdout.ReadBytes('\n'); err == nil {
+		err = json.Unmarshal(s.line, &s.servedJSON)
+	}
+	if err != nil {
+		t.Fatalf("%q: %v: %v", s.line, err, s.Tail())
+	}
+}
+
+// stream begins a completion of so many tokens.
+func (s *served) stream(t *testing.T, tokens int) *bufio.Reader {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"model": s.Models[0], "prompt": "Hi", "max_tokens": tokens, "ignore_eos": true, "stream": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.Post(s.URL+"/v1/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { answer.Body.Close() })
+	r := bufio.NewReader(answer.Body)
+	if first, err := r.ReadString('\n'); err != nil || !strings.HasPrefix(first, "data: ") {
+		t.Fatalf("%q, %v", first, err)
+	}
+	return r
+}
+
+// exit is the exit code of the command.
+func (s *served) exit() int {
+	<-s.Done()
+	return s.Exit().Code
+}
+
+// SIGTERM lets a stream come to its end, refuses new connections, and ends the command without an error.
+func TestServeEndsGently(t *testing.T) {
+	s := startServe(t, "some/model", "--inter-token-latency", "10ms", "--quiet")
+	if err := testenv.CheckJSON("../../docs/json.md", "serve", s.line); err != nil {
+		t.Error(err)
+	}
+	taken := exec.Command("vllm-vcr", "serve", "--port", s.URL[strings.LastIndex(s.URL, ":")+1:])
+	out, err := taken.CombinedOutput()
+	if taken.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), "address already in use: choose another --port") {
+		t.Errorf("on a port in use: %v: %s", err, out)
+	}
+	stream := s.stream(t, 100)
+	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(stream)
+	if chunks := strings.Count(string(rest), `"text":`); err != nil || chunks < 90 || !strings.HasSuffix(strings.TrimSpace(string(rest)), "data: [DONE]") {
+		t.Errorf("after SIGTERM: %v, %d chunks of 100: ends with %q", err, chunks, rest[max(0, len(rest)-200):])
+	}
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if answer, err := http.Get(s.URL + "/health"); err == nil {
+		answer.Body.Close()
+		t.Error("it still answers")
+	}
+}
+
+// A stream that takes longer than the shutdown timeout is cut off.
+func TestServeCutsOff(t *testing.T) {
+	s := startServe(t, "--inter-token-latency", "1s", "--shutdown-timeout", "100ms")
+	stream := s.stream(t, 1000)
+	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(stream); err == nil && strings.Contains(string(rest), "[DONE]") {
+		t.Errorf("the stream was not cut off: %s", rest)
+	}
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// The end of the frontend ends the command with its exit code, or starts both again at the same URL.
+func TestServeLosesFrontend(t *testing.T) {
+	s := startServe(t)
+	if err := syscall.Kill(s.Pids[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.exit(); code != 137 || !strings.Contains(s.Tail(), "the frontend ended by itself: signal: killed") {
+		t.Errorf("exit code %d, want 137: %s", code, s.Tail())
+	}
+	s = startServe(t, "--restart")
+	url := s.URL
+	if err := syscall.Kill(s.Pids[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.next(t)
+	if s.URL != url || s.Restarts != 1 {
+		t.Errorf("started again: %s", s.line)
+	}
+	s.stream(t, 3)
+}

@@ -19,18 +19,6 @@ import (
 // quote makes a path one word.
 func quote(path string) string { return "'" + path + "'" }
 
-// ourBinary is the command of the player in a process of its own.
-func ourBinary(t *testing.T, flags string) CommandEngine {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "vllm-vcr")
-	build := exec.Command("go", "build", "-o", path, "../cmd/vllm-vcr")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return CommandEngine{Template: quote(path) + " play --handshake-address {handshake} --vllm-version {tag} --engine-index {index} " + flags}
-}
-
 // mock is the command of an engine that is none of ours.
 func mock(t *testing.T, fault string) CommandEngine {
 	t.Helper()
@@ -56,30 +44,38 @@ func mockCommand(t *testing.T, fault string) string {
 // one does not wait long for.
 func patient() Timeouts { return Timeouts{Connect: time.Minute, Idle: time.Minute, Golden: never} }
 
-// TestOurBinary: the player in a process of its own says what the goldens say, on
-// every line.
+// TestOurBinary: the player in a process of its own says what the goldens say, and is a good engine that ends when told to.
+// TestConformance and TestLivePlayer have every line.
 func TestOurBinary(t *testing.T) {
-	window, registry := repository(t)
-	command := ourBinary(t, "--trace {trace} --replay-match {match} --strict")
-	goldens := []string{"edge-s1", "wire-edge-s1", "multiturn-s7"}
-	if testing.Short() {
-		goldens = goldens[:2]
+	testenv.Slow(t, "compiles the product")
+	path := filepath.Join(t.TempDir(), "vllm-vcr")
+	build := exec.Command("go", "build", "-o", path, "../cmd/vllm-vcr")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, line := range someLines(window) {
+	play := quote(path) + " play --handshake-address {handshake} --vllm-version {tag} --engine-index {index}"
+	replaying := CommandEngine{Template: play + " --trace {trace} --replay-match {match} --strict"}
+	window, registry := repository(t)
+	for _, line := range someLines(window, registry) {
 		t.Run(line.Name, func(t *testing.T) {
-			if len(registry.ForLine(line.Name)) == 0 {
-				t.Skip("the line has no goldens")
-			}
 			cases, err := NewPlan(window, registry, Selection{
-				Lines: []string{line.Name}, Goldens: goldens, Matches: command.Matches(), Concurrency: []int{16},
+				Lines: []string{line.Name}, Goldens: []string{"edge-s1", "wire-edge-s1"}, Matches: replaying.Matches(), Concurrency: []int{16},
 				Assertions: []Assertion{Schema, Fidelity, Wire},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			runner := liveRunner()
-			runner.Engine, runner.Timeouts = command.Engine, patient()
+			runner.Engine, runner.Timeouts = replaying.Engine, patient()
 			wantAllPass(t, runner.Run(t.Context(), cases), nil)
+
+			runner.Engine = CommandEngine{Template: play}.Engine
+			report := runner.Run(t.Context(), livePlan(t, line.Name))
+			wantAllPass(t, report, nil)
+			if last := report.Results[len(report.Results)-1]; last.Note != "ended by SIGTERM: exit status 0" {
+				t.Errorf("%s: %q", last.Case.Name(), last.Note)
+			}
 		})
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -30,17 +30,30 @@ const (
 	repoCaptures = "../testdata/captures"
 )
 
-// repository loads the support window and the registry of the repository.
-func repository(tb testing.TB) (*compat.Matrix, *manifest.Manifest) {
-	tb.Helper()
+// repositoryFiles are what the repository has, read once for all tests.
+var repositoryFiles = sync.OnceValue(func() (files struct {
+	window   *compat.Matrix
+	registry *manifest.Manifest
+	err      error
+},
+) {
 	window, findings := compat.Load(filepath.Join(repoRoot, "compat.toml"))
 	registry, more := manifest.Load("manifest.toml")
-	for _, f := range slices.Concat(findings, more, CheckInputs(window, registry)) {
-		if f.Severity == tomlfile.Error {
-			tb.Fatal(f)
-		}
+	files.window, files.registry = window, registry
+	files.err = errorsOf(slices.Concat(findings, more, CheckInputs(window, registry)))
+	return files
+})
+
+// repository is the support window and the registry of the repository. Their lists are the caller's own.
+func repository(tb testing.TB) (*compat.Matrix, *manifest.Manifest) {
+	tb.Helper()
+	files := repositoryFiles()
+	if files.err != nil {
+		tb.Fatal(files.err)
 	}
-	return window, registry
+	window, registry := *files.window, *files.registry
+	window.Lines, registry.Goldens = slices.Clone(window.Lines), slices.Clone(registry.Goldens)
+	return &window, &registry
 }
 
 // subjectGolden is a golden that tests damage: its line, its registration and its
@@ -51,12 +64,13 @@ type subjectGolden struct {
 	data []byte
 }
 
-// someLines are all lines, with -short the main branch and the newest release.
-func someLines(window *compat.Matrix) []compat.Line {
+// someLines are the newest, a middle and the oldest line that has goldens, with -short the newest.
+func someLines(window *compat.Matrix, registry *manifest.Manifest) []compat.Line {
+	lines := slices.DeleteFunc(slices.Clone(window.Lines), func(l compat.Line) bool { return len(registry.ForLine(l.Name)) == 0 })
 	if testing.Short() {
-		return window.Lines[:2]
+		return lines[:1]
 	}
-	return window.Lines
+	return []compat.Line{lines[0], lines[len(lines)/2], lines[len(lines)-1]}
 }
 
 // usualGolden is what most tests damage: a trace of 0.33 that stays as it is when
@@ -209,11 +223,11 @@ func (g *subjectGolden) plan(tb testing.TB, sel Selection) []Case {
 	return cases
 }
 
-// run runs every case of the golden.
+// run runs every case of the golden, but for the replays of one request at a time: what is wrong with a golden is so in all.
 func (g *subjectGolden) run(tb testing.TB) *Report {
 	tb.Helper()
 	runner := Runner{Store: g}
-	return runner.Run(tb.Context(), g.plan(tb, Selection{}))
+	return runner.Run(tb.Context(), g.plan(tb, Selection{Concurrency: []int{16}}))
 }
 
 // outcome is what a test expects of the checks of one golden. Checks that it

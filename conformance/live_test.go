@@ -60,24 +60,7 @@ func TestLivePlayer(t *testing.T) {
 	}
 }
 
-// TestLiveOurBinary: so it is in a process of its own, which ends when told to.
-func TestLiveOurBinary(t *testing.T) {
-	window, _ := repository(t)
-	command := ourBinary(t, "")
-	for _, line := range someLines(window) {
-		t.Run(line.Name, func(t *testing.T) {
-			runner := liveRunner()
-			runner.Engine, runner.Timeouts = command.Engine, patient()
-			report := runner.Run(t.Context(), livePlan(t, line.Name))
-			wantAllPass(t, report, nil)
-			if last := report.Results[len(report.Results)-1]; last.Note != "ended by SIGTERM: exit status 0" {
-				t.Errorf("%s: %q", last.Case.Name(), last.Note)
-			}
-		})
-	}
-}
-
-// TestLiveMock: and so is an engine that is none of ours.
+// TestLiveMock: so is an engine that is none of ours.
 func TestLiveMock(t *testing.T) {
 	for _, line := range []string{"0.33", "0.27"} {
 		t.Run(line, func(t *testing.T) {

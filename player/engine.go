@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -49,16 +50,17 @@ type engine struct {
 	// sleepLevel is that of the sleep call that applies, for [Group.Engines].
 	sleepLevel atomic.Int32
 
-	byID     map[string]*request
-	arrivals uint64            // requests that were accepted
-	faulty   int               // requests with a fault
-	ownDraws uint64            // requests that asked for faults of their own, refused ones too
-	batches  []*protocol.Batch // one a client
-	current  runningStep
-	ended    bool // a request has ended since the last step began
-	withheld bool // an output has waited in the last step because its client is full
-	killed   bool // by a fault
-	counters counters
+	byID       map[string]*request
+	arrivals   uint64            // requests that were accepted
+	faulty     int               // requests with a fault
+	ownDraws   uint64            // requests that asked for faults of their own, refused ones too
+	batches    []*protocol.Batch // one a client
+	current    runningStep
+	ended      bool // a request has ended since the last step began
+	withheld   bool // an output has waited in the last step because its client is full
+	killed     bool // by a fault
+	iterations int  // steps that computed something, if that is reported
+	counters   counters
 
 	scratch struct {
 		out     protocol.Output
@@ -76,7 +78,13 @@ type counters struct {
 
 // newEngine returns an engine without clients.
 func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse, source Source) (*engine, error) {
+	var lives *kvcache.Lives
+	if share := opt.Observability.KVCacheMetricsSample; share > 0 {
+		draws := rand.New(rand.NewPCG(opt.Seed, uint64(opt.EngineIndex)))
+		lives = &kvcache.Lives{Now: opt.Clock.Now, Sampled: func() bool { return draws.Float64() < share }}
+	}
 	pool, err := kvcache.New(kvcache.Options{
+		Lives:  lives,
 		Blocks: max(ready.NumGPUBlocks, 2), BlockSize: max(ready.BlockSize, 1), Caching: opt.caching(),
 		Algorithm: opt.KVCache.HashAlgorithm, Seed: opt.KVCache.HashSeed, Events: opt.KVCache.Events != nil, Rules: kvcache.RulesOf(codec.Line()),
 	})

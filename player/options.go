@@ -60,6 +60,7 @@ type Options struct {
 	KVCache          KVCacheOptions
 	LoRA             LoRAOptions
 	Pooling          PoolingOptions
+	Observability    ObservabilityOptions
 	// Transfer is the KV connector; nil has none, and ignores kv_transfer_params.
 	Transfer *Transfer
 	// Faults go wrong on purpose.
@@ -216,6 +217,28 @@ type PoolingOptions struct {
 	// classification has, default 1.
 	Size, Labels int
 }
+
+// ObservabilityOptions add to what the player reports, as those of the same names in vLLM do. A line whose messages
+// have no place for something does not get it.
+type ObservabilityOptions struct {
+	// IterationDetails reports what each step computed (enable_logging_iteration_details).
+	IterationDetails bool
+	// KVCacheMetricsSample is the part of the KV blocks whose lives are reported, from 0 to 1
+	// (kv_cache_metrics_sample).
+	KVCacheMetricsSample float64
+	// RequestDrafts reports the speculative decoding of each request with its last output
+	// (per_request_spec_decode_metrics); default DraftsNone.
+	RequestDrafts RequestDrafts
+}
+
+// RequestDrafts is how much is reported of the speculative decoding of a request.
+type RequestDrafts string
+
+const (
+	DraftsNone     RequestDrafts = "none"
+	DraftsSummary  RequestDrafts = "summary"
+	DraftsDetailed RequestDrafts = "detailed" // each step too
+)
 
 // scaled is how long something takes here that takes d in the recording, or the model.
 func (o *Options) scaled(d time.Duration) time.Duration {

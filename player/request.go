@@ -1,6 +1,7 @@
 package player
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -40,8 +41,10 @@ type request struct {
 	transfer *kvtransfer.Params // nil when no other engine is involved
 	stage    fetchStage
 	// keepsBlocks leaves its blocks to another engine when it ends.
-	keepsBlocks bool
-	faults      *requestFaults // nil without any
+	keepsBlocks  bool
+	faults       *requestFaults          // nil without any
+	traceHeaders []byte                  // as its client sent them
+	drafted      *protocol.RequestDrafts // nil unless that is reported
 	// unneeded ends the work at its answer; nil when nobody works at it.
 	unneeded context.CancelFunc
 }
@@ -70,6 +73,12 @@ func (e *engine) newRequest(r *protocol.Request) (*request, error) {
 	}
 	if r.LoRA != nil {
 		q.LoRA = r.LoRA.ID
+	}
+	if r.TraceHeaders != nil && !e.opt.Tolerant { // else they may be anything, which could end a frontend
+		q.traceHeaders = bytes.Clone(r.TraceHeaders)
+	}
+	if k, level := e.opt.Decoding.SpeculativeTokens, e.opt.Observability.RequestDrafts; k > 0 && level != "" && level != DraftsNone {
+		q.drafted = &protocol.RequestDrafts{SpecTokens: k, Histogram: make([]int, k+1)}
 	}
 	if q.script.CachedTokens != LookUp {
 		q.Seq.Known = min(q.script.CachedTokens, max(q.Prompt-1, 0))

@@ -302,6 +302,12 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 			opt.LoRA.MaxCPULoRAs = n
 		case "lora-names":
 			opt.LoRA.Names = strings.Split(value, ",")
+		case "iterations":
+			opt.Observability.IterationDetails = true
+		case "lives": // of so many of the blocks
+			opt.Observability.KVCacheMetricsSample = real
+		case "drafts":
+			opt.Observability.RequestDrafts = RequestDrafts(value)
 		case "guesses":
 			opt.Decoding.SpeculativeTokens = n
 		case "accepted":
@@ -474,6 +480,8 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			_, err := fmt.Sscanf(strings.NewReplacer("@", " ", "+", " ").Replace(value), "%s %d %d", &hash, &offset, &length)
 			must(s.t, err)
 			image(hash, offset, length)(q)
+		case "traceparent":
+			q.TraceHeaders = pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 1), "traceparent"), value)
 		case "external":
 			external(value)(q)
 		case "fault":
@@ -560,6 +568,12 @@ func (s *script) output(out protocol.RequestOutput) string {
 	}
 	if e := s.rig.errorOf(out); e != "" {
 		text += " " + e
+	}
+	if out.TraceHeaders != nil {
+		text += " trace_headers=" + pack.Format(out.TraceHeaders)
+	}
+	if out.Drafts != nil {
+		text += " spec_decode_metrics=" + pack.Format(out.Drafts)
 	}
 	if s.shown["events"] && out.Events != nil {
 		for _, event := range decoded(s.t, out.Events).([]any) {

@@ -15,6 +15,8 @@ type runningStep struct {
 	timed  bool // it takes time, and the next one begins at its end
 	chunks bool // it computes a part of a prompt
 	end    time.Duration
+	// iteration is what it computes, if that is reported.
+	iteration *protocol.IterationDetails
 }
 
 // lateness is how late a step may end without the next one beginning later: beyond
@@ -72,16 +74,38 @@ func (e *engine) beginStep(begin, now time.Duration) bool {
 	// (vllm/v1/core/sched/scheduler.py _update_after_schedule).
 	e.ended = false
 	e.current = runningStep{active: true, end: begin, chunks: hasChunks(step)}
+	if e.opt.Observability.IterationDetails && len(step.Scheduled) > 0 {
+		e.current.iteration = e.iteration(step)
+	}
 	if e.model != nil && len(step.Scheduled) > 0 {
 		took := e.duration(step)
 		e.current.end += took
 		e.current.timed = took > 0
+	}
+	if e.current.iteration != nil {
+		e.current.iteration.ElapsedMS = seconds(e.current.end-begin) * 1000
 	}
 	if !e.current.timed {
 		e.current.end = now
 		e.finishStep()
 	}
 	return true
+}
+
+// iteration counts what a step computes (vllm/v1/utils.py compute_iteration_details).
+func (e *engine) iteration(step *scheduler.Step[*request]) *protocol.IterationDetails {
+	d := &protocol.IterationDetails{Index: e.iterations}
+	e.iterations++
+	for _, r := range step.Scheduled {
+		if len(r.Seq.Tokens) > r.Prompt {
+			d.GenerationRequests++
+			d.GenerationTokens += r.Share
+		} else {
+			d.PrefillRequests++
+			d.PrefillTokens += r.Share
+		}
+	}
+	return d
 }
 
 // emptyStep is the step after the last request has ended, in which a real engine
@@ -208,6 +232,10 @@ func (e *engine) output(q *request) {
 		e.offerBlocks(q, out)
 	}
 	if !lost || last {
+		out.TraceHeaders = q.traceHeaders
+		if last {
+			out.Drafts = q.drafted
+		}
 		if len(q.events) > 0 {
 			out.Events, q.events = q.events, q.events[:0]
 		}
@@ -241,6 +269,13 @@ func (e *engine) countDrafts(q *request, n int) {
 	k := e.opt.Decoding.SpeculativeTokens
 	if k == 0 || q.Share < 2 {
 		return
+	}
+	if d := q.drafted; d != nil {
+		d.Histogram[min(n-1, k)]++
+		d.DraftTokens += q.Share - 1
+		if e.opt.Observability.RequestDrafts == DraftsDetailed {
+			d.StepAccepted, d.StepDrafted = append(d.StepAccepted, n-1), append(d.StepDrafted, q.Share-1)
+		}
 	}
 	s := &e.counters.spec
 	if s.AcceptedPerPos == nil {
@@ -308,8 +343,17 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 		},
 	}
 	e.counters.reset = false
+	s.Iteration, e.current.iteration = e.current.iteration, nil
+	for _, life := range e.pool.TakeLives() {
+		ended := protocol.Eviction{Lifetime: seconds(life.Lifetime), Idle: seconds(life.Idle)}
+		for _, gap := range life.Gaps {
+			ended.ReuseGaps = append(ended.ReuseGaps, seconds(gap))
+		}
+		s.Evictions = append(s.Evictions, ended)
+	}
 	if c := e.connector; c != nil {
 		e.state.external, c.stats = c.stats, protocol.CacheStats{}
+		e.state.external.Source = protocol.HitsExternal
 		s.External, s.Fetching = &e.state.external, [3]int(c.stages[waitingToStart:])
 	}
 	if e.counters.spec.Drafts > 0 {

@@ -350,6 +350,7 @@ type coreOptions struct {
 	count       int
 	policy      string
 	noCaching   bool
+	kvMetrics   bool
 	speculative string
 }
 
@@ -384,6 +385,11 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "length of an embedding (default 1024)")
 	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "number of classes in a classification (default 1)")
 	grouped(flags, "Model")
+	flags.BoolVar(&o.Observability.IterationDetails, "enable-logging-iteration-details", false, "report what each step computes, which the frontend logs")
+	flags.BoolVar(&opts.kvMetrics, "kv-cache-metrics", false, "report how long KV blocks keep their content, which the frontend shows as metrics")
+	flags.Float64Var(&o.Observability.KVCacheMetricsSample, "kv-cache-metrics-sample", 0.01, "part of the KV blocks that --kv-cache-metrics follows, more than 0 and at most 1")
+	flags.StringVar((*string)(&o.Observability.RequestDrafts), "per-request-spec-decode-metrics", string(player.DraftsNone), "report the speculative decoding of each request: none, summary, or detailed (each step too)")
+	grouped(flags, "Observability")
 }
 
 // options are the player's as far as these flags say them. learned tells that times, and
@@ -400,6 +406,15 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.
 		opt.VLLMVersion = ""
 	}
 	opt.KVCache.NoPrefixCaching = opts.noCaching
+	if share := opt.Observability.KVCacheMetricsSample; share <= 0 || share > 1 {
+		return opt, fmt.Errorf("--kv-cache-metrics-sample %v: want more than 0 and at most 1", share)
+	}
+	if !opts.kvMetrics {
+		opt.Observability.KVCacheMetricsSample = 0
+	}
+	if opt.Observability.RequestDrafts, err = chooseOne("--per-request-spec-decode-metrics", opt.Observability.RequestDrafts, player.DraftsNone, player.DraftsSummary, player.DraftsDetailed); err != nil {
+		return opt, err
+	}
 	if opts.speculative == "" {
 		return opt, nil
 	}

@@ -31,6 +31,8 @@ type Options struct {
 	MaxModelLen int
 	// Rules are those in which released engines differ.
 	Rules Rules
+	// Lives follows the blocks that it samples; nil follows none.
+	Lives *Lives
 }
 
 // Rules are those in which the pools of released engines differ; each is a rule of
@@ -68,6 +70,7 @@ type Pool struct {
 	queue  []Event
 	hits   []int32 // scratch: what the sequence at hand found
 	keys   []Key   // scratch
+	lives  *Lives
 }
 
 // block is one block of the cache. A free one is between two others in the free
@@ -101,7 +104,7 @@ func New(o Options) (*Pool, error) {
 	}
 	p := &Pool{
 		blockSize: o.BlockSize, maxTokens: o.MaxModelLen, caching: o.Caching, events: o.Events, rules: o.Rules,
-		hasher: h, blocks: make([]block, o.Blocks), free: o.Blocks - 1, cached: map[digest]int32{},
+		lives: o.Lives, hasher: h, blocks: make([]block, o.Blocks), free: o.Blocks - 1, cached: map[digest]int32{},
 	}
 	if p.maxTokens == 0 {
 		p.maxTokens = math.MaxInt
@@ -143,6 +146,7 @@ func (p *Pool) Reset() bool {
 		return false
 	}
 	clear(p.cached)
+	p.lives.reset()
 	for i := range p.blocks {
 		p.blocks[i].hashed = false
 	}

@@ -158,6 +158,9 @@ func (p *Pool) share(s *Sequence) {
 			p.unqueue(b)
 		}
 		p.blocks[b].refs++
+		if p.lives != nil {
+			p.lives.found(b)
+		}
 	}
 	s.blocks = append(s.blocks, p.hits...)
 	s.stored = len(s.blocks)
@@ -223,6 +226,9 @@ func (p *Pool) take() int32 {
 	id := p.blocks[0].next
 	p.unqueue(id)
 	b := &p.blocks[id]
+	if p.lives != nil {
+		p.lives.taken(id, p.caching)
+	}
 	if b.hashed {
 		p.remove(id)
 	}

@@ -14,20 +14,23 @@ import (
 // Codec reads and writes the messages of one line. It is immutable and safe
 // for concurrent use.
 type Codec struct {
-	profile  *Profile
-	request  requestLayout
-	lora     arrayLayout
-	sampling samplingLayout
-	envelope envelopeLayout
-	utility  arrayLayout
-	output   outputLayout
-	event    []mapField[Event]
-	failure  []mapField[RequestError] // empty before 0.33
-	stats    []statsStep
-	cache    []mapField[CacheStats]
-	spec     []mapField[SpecDecodingStats]
-	prefill  []mapField[PrefillStats]
-	ready    []mapField[ReadyResponse]
+	profile   *Profile
+	request   requestLayout
+	lora      arrayLayout
+	sampling  samplingLayout
+	envelope  envelopeLayout
+	utility   arrayLayout
+	output    outputLayout
+	event     []mapField[Event]
+	failure   []mapField[RequestError] // empty before 0.33
+	stats     []statsStep
+	cache     []mapField[CacheStats]
+	spec      []mapField[SpecDecodingStats]
+	prefill   []mapField[PrefillStats]
+	drafts    []mapField[RequestDrafts]    // empty before 0.29
+	iteration []mapField[IterationDetails] // empty before 0.26
+	eviction  []mapField[Eviction]
+	ready     []mapField[ReadyResponse]
 	// rules are those of the profile, others those of all other lines.
 	rules  func() *rules
 	others func() []*rules

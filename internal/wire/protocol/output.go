@@ -77,9 +77,11 @@ type Output struct {
 	PromptScores   *Tensor // of prompt_logprob_token_ids: rows by ids; since 0.31
 	Pooling        *Tensor // what a pooling request gets, and no tokens
 	Events         []Event
-	Prefill        *PrefillStats // on the first output only
-	KVTransfer     []byte        // raw msgpack map
-	Error          *RequestError // with FinishError, written by lines that know the field (0.33)
+	Prefill        *PrefillStats  // on the first output only
+	KVTransfer     []byte         // raw msgpack map
+	TraceHeaders   []byte         // raw msgpack map, as in the request
+	Drafts         *RequestDrafts // on the last output only
+	Error          *RequestError  // with FinishError, written by lines that know the field (0.33)
 }
 
 // RequestError explains a FinishError (vllm/outputs.py, since 0.33). Code
@@ -111,6 +113,15 @@ func DecodeRequestError(raw []byte) (RequestError, error) {
 		return RequestError{}, fmt.Errorf("error of an output: %w", err)
 	}
 	return e, nil
+}
+
+// RequestDrafts counts the speculative decoding of one request (vllm/v1/metrics/stats.py RequestSpecDecodeMetrics, since 0.29).
+type RequestDrafts struct {
+	SpecTokens   int   // draft length K
+	Histogram    []int // K+1 entries: steps in which so many drafted tokens were accepted
+	DraftTokens  int
+	StepAccepted []int // of each step, when asked for in detail
+	StepDrafted  []int
 }
 
 // PrefillStats counts prompt tokens (vllm/v1/metrics/stats.py). Computed plus
@@ -198,6 +209,8 @@ const (
 	outEvents
 	outKVTransfer
 	outPrefill
+	outTraceHeaders
+	outDrafts
 	outError
 )
 
@@ -206,22 +219,23 @@ var outputOps = map[string]outputOp{
 	"new_prompt_logprobs_tensors": outPromptLogprobs, "prompt_token_id_logprobs": outPromptScores,
 	"pooling_output": outPooling, "finish_reason": outFinish,
 	"stop_reason": outStopReason, "events": outEvents, "kv_transfer_params": outKVTransfer,
-	"prefill_stats": outPrefill, "error": outError,
+	"prefill_stats": outPrefill, "error": outError, "trace_headers": outTraceHeaders, "spec_decode_metrics": outDrafts,
 }
 
 // outputLayout is EngineCoreOutput of a line: one op a field, and the bytes of
 // the fields after new_token_ids when nothing special is in them, which is all
 // but a request's first and last output.
 type outputLayout struct {
-	ops      []outputOp
-	consts   [][]byte    // by position: the default's bytes
-	kinds    []pack.Kind // of the defaults; Nil: the field may be absent
-	plain    []byte
-	quiet    bool // plain says nothing: reading it leaves a RequestOutput as it is
-	finishAt int  // offset of finish_reason in plain
-	hasError bool
-	sampled  arrayLayout
-	prompt   arrayLayout
+	ops       []outputOp
+	consts    [][]byte    // by position: the default's bytes
+	kinds     []pack.Kind // of the defaults; Nil: the field may be absent
+	plain     []byte
+	quiet     bool // plain says nothing: reading it leaves a RequestOutput as it is
+	finishAt  int  // offset of finish_reason in plain
+	hasError  bool
+	hasDrafts bool
+	sampled   arrayLayout
+	prompt    arrayLayout
 }
 
 func (c *Codec) compileOutput() error {
@@ -247,6 +261,7 @@ func (c *Codec) compileOutput() error {
 		kind := pack.NewCursor(def)
 		l.ops, l.consts, l.kinds = append(l.ops, op), append(l.consts, def), append(l.kinds, kind.Kind())
 		l.hasError = l.hasError || op == outError
+		l.hasDrafts = l.hasDrafts || op == outDrafts
 		l.quiet = l.quiet && (i < 2 || op == outConst || kind.Kind() == pack.Nil)
 	}
 	if l.finishAt < 0 || l.ops[0] != outID || l.ops[1] != outTokens {
@@ -267,6 +282,11 @@ func (c *Codec) compileOutputParts() (err error) {
 	if c.event, err = compileMap(c, "EngineCoreEvent", eventValues); err != nil {
 		return err
 	}
+	if c.output.hasDrafts {
+		if c.drafts, err = compileMap(c, "RequestSpecDecodeMetrics", draftsValues); err != nil {
+			return err
+		}
+	}
 	if c.output.hasError {
 		c.failure, err = compileMap(c, "RequestError", errorValues)
 	}
@@ -276,6 +296,14 @@ func (c *Codec) compileOutputParts() (err error) {
 var eventValues = mapValues[Event]{
 	"type":      intValue(func(e *Event) int { return e.Type }),
 	"timestamp": floatValue(func(e *Event) float64 { return e.Timestamp }),
+}
+
+var draftsValues = mapValues[RequestDrafts]{
+	"num_spec_tokens":   intValue(func(d *RequestDrafts) int { return d.SpecTokens }),
+	"histogram":         intsValue(func(d *RequestDrafts) []int { return d.Histogram }),
+	"num_draft_tokens":  intValue(func(d *RequestDrafts) int { return d.DraftTokens }),
+	"per_step_accepted": intsValue(func(d *RequestDrafts) []int { return d.StepAccepted }),
+	"per_step_drafted":  intsValue(func(d *RequestDrafts) []int { return d.StepDrafted }),
 }
 
 var errorValues = mapValues[RequestError]{
@@ -377,7 +405,7 @@ func (b *Batch) ReportFinished(id string) { b.finished = append(b.finished, id) 
 // default.
 func (o *Output) plain() bool {
 	return o.Logprobs == nil && o.PromptLogprobs == nil && o.PromptScores == nil && o.Pooling == nil && o.Events == nil && o.Prefill == nil &&
-		!o.HasStopToken && o.StopString == "" && o.KVTransfer == nil && o.Error == nil
+		!o.HasStopToken && o.StopString == "" && o.KVTransfer == nil && o.TraceHeaders == nil && o.Drafts == nil && o.Error == nil
 }
 
 func (b *Batch) appendFields(out []byte, o *Output) []byte {
@@ -402,6 +430,10 @@ func (b *Batch) appendFields(out []byte, o *Output) []byte {
 			out = appendRawOrNil(out, o.KVTransfer)
 		case outPrefill:
 			out = appendMapOrNil(out, b.codec.prefill, o.Prefill)
+		case outTraceHeaders:
+			out = appendRawOrNil(out, o.TraceHeaders)
+		case outDrafts:
+			out = appendMapOrNil(out, b.codec.drafts, o.Drafts)
 		case outError:
 			out = appendMapOrNil(out, b.codec.failure, o.Error)
 		default:

@@ -38,6 +38,8 @@ type RequestOutput struct {
 	Pooling        []byte
 	Events         []byte
 	KVTransfer     []byte
+	TraceHeaders   []byte
+	Drafts         []byte
 	Prefill        []byte
 	Error          []byte
 	Fields         int
@@ -247,6 +249,10 @@ func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (
 		out.Events, err = cur.Raw()
 	case outKVTransfer:
 		out.KVTransfer, err = cur.Raw()
+	case outTraceHeaders:
+		out.TraceHeaders, err = cur.Raw()
+	case outDrafts:
+		out.Drafts, err = cur.Raw()
 	case outPrefill:
 		out.Prefill, err = cur.Raw()
 	case outError:

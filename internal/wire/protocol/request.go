@@ -40,6 +40,7 @@ type Request struct {
 	Pooling          []byte // raw msgpack, nil when absent
 	MMFeatures       []byte // raw msgpack, nil when absent
 	PromptEmbeds     []byte // raw msgpack, nil when absent
+	TraceHeaders     []byte // raw msgpack map of HTTP headers that say which trace the request is part of, nil when absent
 	Fields           int    // how many fields the frontend sent
 	// Unverified says that decoding passed over values without a look at their types, so
 	// that [Codec.Undecodable] may find something.
@@ -85,6 +86,7 @@ const (
 	reqExternalID
 	reqAbortNow
 	reqSession
+	reqTraceHeaders
 )
 
 var requestFieldNames = map[string]requestField{
@@ -93,7 +95,7 @@ var requestFieldNames = map[string]requestField{
 	"lora_request": reqLoRA, "cache_salt": reqSalt, "data_parallel_rank": reqRank,
 	"prompt_embeds": reqEmbeds, "client_index": reqClient, "current_wave": reqWave,
 	"priority": reqPriority, "resumable": reqResumable, "external_req_id": reqExternalID,
-	"abort_immediately": reqAbortNow, "session_id": reqSession,
+	"abort_immediately": reqAbortNow, "session_id": reqSession, "trace_headers": reqTraceHeaders,
 }
 
 // laterRequestFields are those that not every line has.
@@ -254,6 +256,9 @@ func decodeRequestScalar(cur *pack.Cursor, field requestField, r *Request) (err 
 	case reqEmbeds:
 		r.Unverified = true
 		r.PromptEmbeds, err = cur.Raw()
+	case reqTraceHeaders:
+		r.Unverified = true
+		r.TraceHeaders, err = cur.Raw()
 	case reqClient:
 		r.ClientIndex, err = smallInt(cur)
 	case reqWave:

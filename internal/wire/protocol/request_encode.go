@@ -68,6 +68,8 @@ func appendRequestScalar(b []byte, field requestField, r *Request) []byte {
 		return pack.AppendInt(b, int64(r.DataParallelRank))
 	case reqEmbeds:
 		return appendRawOrNil(b, r.PromptEmbeds)
+	case reqTraceHeaders:
+		return appendRawOrNil(b, r.TraceHeaders)
 	case reqClient:
 		return pack.AppendInt(b, int64(r.ClientIndex))
 	case reqWave:

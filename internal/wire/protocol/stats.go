@@ -20,6 +20,25 @@ type SchedulerStats struct {
 	// have not begun to pull, those that do, and those that have it and wait.
 	Fetching [3]int
 	Spec     *SpecDecodingStats
+	// Iteration is what the step computed; nil unless the engine is to log it.
+	Iteration *IterationDetails
+	// Evictions are blocks that lost their content since the last message, as far as they are sampled.
+	Evictions []Eviction
+}
+
+// IterationDetails is what a step computed (vllm/v1/metrics/stats.py SchedulerIterationDetails, since 0.26).
+type IterationDetails struct {
+	Index                                int
+	PrefillRequests, PrefillTokens       int // of requests that have no output yet
+	GenerationRequests, GenerationTokens int
+	ElapsedMS                            float64
+}
+
+// Eviction is the life of a KV block that is given to another request (KVCacheEvictionEvent). Times are in seconds.
+type Eviction struct {
+	Lifetime  float64
+	Idle      float64   // since the last request that found it
+	ReuseGaps []float64 // between the last of those, at most 3
 }
 
 // CacheStats counts prefix-cache look-ups; Queries and Hits are in tokens.
@@ -31,6 +50,8 @@ type CacheStats struct {
 	PreemptedRequests int
 	PreemptedQueries  int
 	PreemptedHits     int
+	// Source names where the hits come from, in the statistics of a KV connector; empty for none.
+	Source string
 }
 
 // SpecDecodingStats counts speculative decoding (vllm/v1/spec_decode/metrics.py).
@@ -57,6 +78,8 @@ const (
 	statsExternal
 	statsFetching
 	statsSpec
+	statsIteration
+	statsEvictions
 )
 
 var statsOps = map[string]statsOp{
@@ -64,6 +87,7 @@ var statsOps = map[string]statsOp{
 	"num_skipped_waiting_reqs": statsSkipped, "step_counter": statsStepCounter, "current_wave": statsWave,
 	"kv_cache_usage": statsUsage, "prefix_cache_stats": statsPrefix, "spec_decoding_stats": statsSpec,
 	"connector_prefix_cache_stats": statsExternal, "num_kv_fetch_reqs_by_stage": statsFetching,
+	"iteration_details": statsIteration, "kv_cache_eviction_events": statsEvictions,
 }
 
 // kvFetchStages are the keys that the scheduler always fills
@@ -100,6 +124,16 @@ func (c *Codec) compileStats() error {
 		}
 	}
 	c.stats = append(c.stats, statsStep{bytes: run})
+	if s.Index("iteration_details") >= 0 {
+		if c.iteration, err = compileMap(c, "SchedulerIterationDetails", iterationValues); err != nil {
+			return err
+		}
+	}
+	if s.Index("kv_cache_eviction_events") >= 0 {
+		if c.eviction, err = compileMap(c, "KVCacheEvictionEvent", evictionValues); err != nil {
+			return err
+		}
+	}
 	if c.cache, err = compileMap(c, "PrefixCacheStats", cacheValues); err != nil {
 		return err
 	}
@@ -126,6 +160,38 @@ var cacheValues = mapValues[CacheStats]{
 	"preempted_requests": intValue(func(s *CacheStats) int { return s.PreemptedRequests }),
 	"preempted_queries":  intValue(func(s *CacheStats) int { return s.PreemptedQueries }),
 	"preempted_hits":     intValue(func(s *CacheStats) int { return s.PreemptedHits }),
+	"hits_by_source":     appendHitsBySource,
+}
+
+func appendHitsBySource(b []byte, s *CacheStats) []byte {
+	if s.Source == "" || s.Hits == 0 {
+		return pack.AppendMapHeader(b, 0)
+	}
+	return pack.AppendInt(pack.AppendString(pack.AppendMapHeader(b, 1), s.Source), int64(s.Hits))
+}
+
+// HitsExternal is the source of hits whose connector says nothing more exact (vllm/v1/metrics/cache_hit_source.py).
+const HitsExternal = "external_unspecified"
+
+var iterationValues = mapValues[IterationDetails]{
+	"iteration_index":         intValue(func(d *IterationDetails) int { return d.Index }),
+	"num_ctx_requests":        intValue(func(d *IterationDetails) int { return d.PrefillRequests }),
+	"num_ctx_tokens":          intValue(func(d *IterationDetails) int { return d.PrefillTokens }),
+	"num_generation_requests": intValue(func(d *IterationDetails) int { return d.GenerationRequests }),
+	"num_generation_tokens":   intValue(func(d *IterationDetails) int { return d.GenerationTokens }),
+	"elapsed_ms":              floatValue(func(d *IterationDetails) float64 { return d.ElapsedMS }),
+}
+
+var evictionValues = mapValues[Eviction]{
+	"lifetime_seconds": floatValue(func(e *Eviction) float64 { return e.Lifetime }),
+	"idle_seconds":     floatValue(func(e *Eviction) float64 { return e.Idle }),
+	"reuse_gaps_seconds": func(b []byte, e *Eviction) []byte {
+		b = pack.AppendArrayHeader(b, len(e.ReuseGaps))
+		for _, gap := range e.ReuseGaps {
+			b = pack.AppendFloat64(b, gap)
+		}
+		return b
+	},
 }
 
 var specValues = mapValues[SpecDecodingStats]{
@@ -174,6 +240,13 @@ func (c *Codec) appendStats(b []byte, s *SchedulerStats) []byte {
 			b = appendKVFetchStages(b, s.Fetching)
 		case statsSpec:
 			b = appendMapOrNil(b, c.spec, s.Spec)
+		case statsIteration:
+			b = appendMapOrNil(b, c.iteration, s.Iteration)
+		case statsEvictions:
+			b = pack.AppendArrayHeader(b, len(s.Evictions))
+			for i := range s.Evictions {
+				b = appendMap(b, c.eviction, &s.Evictions[i])
+			}
 		}
 	}
 	return b

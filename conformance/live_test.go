@@ -165,6 +165,17 @@ func TestLiveWithoutStatistics(t *testing.T) {
 	wantAllPass(t, report, map[Assertion]string{live.Statistics: "the engine sends no scheduler_stats"})
 }
 
+// TestLiveStuck: an engine that does nothing while it starts is not waited for as long as one that loads a model.
+func TestLiveStuck(t *testing.T) {
+	runner := liveRunner()
+	runner.Engine, runner.Timeouts = liveMock(t, "hangs-before-hello").Engine, patient()
+	runner.Timeouts.Stuck = 200 * time.Millisecond
+	r := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33"))).Results[0]
+	if r.Verdict != Error || r.Failures[0].Code != check.CodeNoHandshake || !strings.Contains(r.Failures[0].Message, "no sign of life within 200ms") {
+		t.Errorf("%s: %v", r.Verdict, r.Failures)
+	}
+}
+
 // TestLiveLogits: the wire does not tell what numbers an engine sends as log-probabilities, and the caller does.
 func TestLiveLogits(t *testing.T) {
 	for logits, want := range map[bool]Verdict{false: Fail, true: Pass} {

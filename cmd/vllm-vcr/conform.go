@@ -92,7 +92,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.frontends, "frontend", nil, "also replay behind this released vllm-rs, `LINE=PATH`; without LINE=, the line is that of --line or of the binary (0.29 and later)")
 	flags.StringVar(&opts.model, "model", "", "`FOLDER` of the model (config.json, tokenizer.json), for --frontend and for {model} in --frontend-command (default the tiny model in the binary)")
 	grouped(flags, "Under test")
-	flags.DurationVar(&opts.timeouts.Connect, "start-timeout", opts.timeouts.Connect, "maximum time until the engine or frontend under test is ready (default "+shortDuration(opts.timeouts.Connect.String())+"; for an engine under test 1m, with --suite live 10m; for a frontend 5m)")
+	flags.DurationVar(&opts.timeouts.Connect, "start-timeout", opts.timeouts.Connect, "maximum time until the engine or frontend under test is ready (default "+shortDuration(opts.timeouts.Connect.String())+"; for an engine under test 1m, with --suite live 10m, but 1m if its processes use no processor time and write nothing; for a frontend 5m)")
 	flags.DurationVar(&opts.timeouts.Idle, "idle-timeout", opts.timeouts.Idle, "maximum time without output while a request runs (default "+shortDuration(opts.timeouts.Idle.String())+"; for an engine under test 1m, with --suite live 2m)")
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "maximum time to fetch a golden, and to run a case")
 	flags.IntVar(&opts.maxFailures, "max-failures", 0, "end the run after this number of failed cases and errors, and skip the other cases (default 0: no limit)")

@@ -163,6 +163,9 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conforman
 			*limit.set = *limit.fallback
 		}
 	}
+	if !opts.given.Changed("start-timeout") {
+		t.Stuck = fallback.Stuck
+	}
 	return t
 }
 

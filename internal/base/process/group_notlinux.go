@@ -12,3 +12,5 @@ const diesWithOwner = false
 func ownGroup(cmd *exec.Cmd) { leadGroup(cmd) }
 
 func groupWaited(int) time.Duration { return 0 } // unknown here
+
+func groupRan(int) (time.Duration, bool) { return 0, false }

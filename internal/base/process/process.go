@@ -233,6 +233,21 @@ func (p *Process) WatchSilence(ctx context.Context, d time.Duration, heard func(
 	go watchSilence(ctx, d, heard, func() time.Duration { return groupWaited(p.Pid()) }, time.After, silent)
 }
 
+// WatchIdle calls idle, once, when the group of the process has not used a second of a processor and has written nothing for d:
+// for who waits for a process that takes an unknown time, and wants to know that it does something. Nothing is called where
+// that cannot be known: on other systems than Linux, and of programs whose work is done elsewhere, such as docker and ssh.
+func (p *Process) WatchIdle(ctx context.Context, d time.Duration, idle func()) {
+	looks := uint64(0)
+	p.WatchSilence(ctx, d, func() uint64 {
+		ran, known := groupRan(p.Pid())
+		if !known {
+			looks++
+			return looks
+		}
+		return uint64(ran/time.Second)<<40 + p.tail.written()
+	}, idle)
+}
+
 // watchSilence looks twenty times within d, and asks how long the group has waited for a processor only while nothing comes:
 // to ask costs milliseconds.
 func watchSilence(
@@ -334,6 +349,13 @@ func (t *tail) keep(p []byte) {
 		t.buf = append(t.buf[:0], t.buf[over:]...)
 	}
 	t.buf = append(t.buf, p...)
+}
+
+// written is how many bytes there were.
+func (t *tail) written() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return uint64(t.dropped + len(t.buf))
 }
 
 func (t *tail) String() string {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -429,4 +430,38 @@ func signalled(t *testing.T, what string) {
 		finish()
 	}
 	os.Exit(3)
+}
+
+// TestWatchIdle: a process that sleeps is idle, and one of a program whose work is done elsewhere may be busy.
+func TestWatchIdle(t *testing.T) {
+	if _, known := groupRan(os.Getpid()); !known && runtime.GOOS != "linux" {
+		t.Skip("this system does not tell what a process does")
+	}
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docker := filepath.Join(t.TempDir(), "docker")
+	if err := os.Symlink(sleep, docker); err != nil {
+		t.Fatal(err)
+	}
+	idle := make(chan struct{})
+	sleeps, err := Start(exec.Command(sleep, "600"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sleeps.Stop(t.Context())
+	sleeps.WatchIdle(t.Context(), 20*time.Millisecond, func() { close(idle) })
+	<-idle
+	remote, err := Start(exec.Command(docker, "600"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Stop(t.Context())
+	if ran, known := groupRan(sleeps.Pid()); !known || ran <= 0 {
+		t.Errorf("a process has run for %v (known: %v)", ran, known)
+	}
+	if _, known := groupRan(remote.Pid()); known {
+		t.Error("it is known what docker does")
+	}
 }

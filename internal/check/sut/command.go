@@ -58,7 +58,7 @@ func ReplayTimeouts() Timeouts {
 // the first request of a kind: a CPU engine of vLLM needs a minute to start and half
 // a minute for its first log-probabilities.
 func EngineTimeouts() Timeouts {
-	return Timeouts{Connect: 10 * time.Minute, Idle: 2 * time.Minute, Golden: 10 * time.Minute}
+	return Timeouts{Connect: 10 * time.Minute, Stuck: time.Minute, Idle: 2 * time.Minute, Golden: 10 * time.Minute}
 }
 
 // Matches are the ways in which the engine can be asked to find the record of a
@@ -211,6 +211,15 @@ func (s *commandSubject) Patience(ctx context.Context, d time.Duration, cause er
 		return s.process.Patience(ctx, d, cause)
 	case <-ctx.Done():
 		return context.WithCancel(ctx)
+	}
+}
+
+// watchIdle is that of the process, if there is one.
+func (s *commandSubject) watchIdle(ctx context.Context, d time.Duration, idle func()) {
+	select {
+	case <-s.started:
+		s.process.WatchIdle(ctx, d, idle)
+	default:
 	}
 }
 

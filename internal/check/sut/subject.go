@@ -198,6 +198,15 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 	connect, stop := patience(s.Context, e.Timeouts.Connect,
 		check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
 	defer stop()
+	if local, ok := s.Subject.(*commandSubject); ok && e.Timeouts.Stuck > 0 {
+		var end context.CancelCauseFunc
+		connect, end = context.WithCancelCause(connect)
+		defer end(nil)
+		local.watchIdle(connect, e.Timeouts.Stuck, func() {
+			end(check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake, and no sign of life within %v: "+
+				"the engine used no processor time and wrote nothing; --start-timeout sets a fixed time instead", e.Timeouts.Stuck))))
+		})
+	}
 	var err error
 	if s.Engine, err = s.Front.Accept(connect); err != nil {
 		noFiles := zmq.OutOfFiles(err)
@@ -361,8 +370,11 @@ const LastCall = "is_sleeping"
 // deadline that passes is an [Error] that lies around the subject.
 type Timeouts struct {
 	Connect time.Duration // start of a subject, up to READY
-	Idle    time.Duration // no output while a request is open
-	Golden  time.Duration // the fetch of a golden, and each of its cases
+	// Stuck, unless 0, is the time in which an engine that a command started, and that is not ready, may use no processor and
+	// write nothing; see [process.Process.WatchIdle]. It has no default.
+	Stuck  time.Duration
+	Idle   time.Duration // no output while a request is open
+	Golden time.Duration // the fetch of a golden, and each of its cases
 }
 
 // DefaultTimeouts are generous for a loaded CI machine.

@@ -66,7 +66,7 @@ func TestGapsAreNoSilence(t *testing.T) {
 		t.Errorf("verdict %s, want unknown", got)
 	}
 	page := render(t, history.HTML, h)
-	for _, want := range []string{"Nothing that could be read has changed.", "1.0.1 m.py:7: struct New: it is made by code"} {
+	for _, want := range []string{"No changes in the parts that could be read.", "1.0.1 m.py:7: struct New: it is made by code"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %s", want)
 		}

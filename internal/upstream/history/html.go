@@ -37,7 +37,7 @@ func HTML(w io.Writer, h *History) error {
 				page.El("style", page.Style, pageStyle))),
 			page.El("body", page.NL, page.Lines(
 				page.El("main", page.NL, page.Lines(
-					page.El("h1", shown("The wire between vLLM's frontend and engine core, "+first+" to "+last)),
+					page.El("h1", shown("Messages between vLLM's frontend and engine core, "+first+" to "+last)),
 					h.lead(), h.gaps(), bar(), h.changes(), h.steps(), h.sizes(), h.handshake(), h.utilities(),
 					page.El("footer", page.El("p", shown("Read from the Python sources in the published wheels, by ")),
 						page.El("p", page.El("code", shown("vllm-vcr drift history")))))),
@@ -59,8 +59,8 @@ func (h *History) lead() page.Content {
 		breaks += countLevel(s.Changes, wirediff.Breaking)
 	}
 	return page.El("p", page.Class("lead"), shown(fmt.Sprintf(
-		"%s in %s, of which %d break somebody who was written for the release before: an engine, a frontend, "+
-			"or a tap that reads what passes.", plural.Count(changes, "change"), plural.Count(len(h.Steps), "step"), breaks)))
+		"%s in %s. %d of them break an engine, a frontend, or a tap (a program that reads the messages between the two) "+
+			"that was written for the release before.", plural.Count(changes, "change"), plural.Count(len(h.Steps), "step"), breaks)))
 }
 
 func countLevel(changes []wirediff.Change, level wirediff.Level) int {
@@ -82,7 +82,7 @@ func (h *History) gaps() page.Contents {
 		}
 	}
 	return page.When(len(items) > 0, page.El("div", page.Class("gaps"),
-		page.El("p", shown("Not all could be read. What is missing here may have changed.")), page.El("ul", items)))
+		page.El("p", shown("Some sources could not be read. What is missing here may have changed.")), page.El("ul", items)))
 }
 
 // placeText is FILE:LINE, as far as it is known.
@@ -108,8 +108,8 @@ func bar() page.Content {
 	}
 	return page.El("div", page.Class("bar"),
 		page.El("fieldset", page.El("legend", shown("What breaks")), choices), page.El("ul", page.Class("key"),
-			key(wirediff.Breaking, "somebody fails"), key(wirediff.Compatible, "other bytes, nobody fails"),
-			key(wirediff.Informational, "the same bytes, or part of another change")))
+			key(wirediff.Breaking, "breaks a program"), key(wirediff.Compatible, "changes bytes, breaks nothing"),
+			key(wirediff.Informational, "same bytes, or part of another change")))
 }
 
 // table returns one that can be scrolled, by keys too. Its columns are releases.
@@ -117,7 +117,7 @@ func table(id, caption, corner string, columns []Release, body page.Content) pag
 	return page.El("div", page.Class("wide"), attr("id", id), attr("tabindex", "0"), attr("role", "region"),
 		attr("aria-label", caption), page.NL,
 		page.El("table", page.Class("matrix"), page.NL, page.Lines(
-			page.El("caption", shown(caption)),
+			page.El("caption", page.El("span", page.Class("stay"), shown(caption))),
 			page.El("thead", page.El("tr", page.El("th", attr("scope", "col"), shown(corner)),
 				page.Each(columns, func(r Release) page.Element {
 					return page.El("th", attr("scope", "col"), attr("title", r.Version), shown(r.Name))
@@ -128,12 +128,26 @@ func table(id, caption, corner string, columns []Release, body page.Content) pag
 // groupRow is the heading of the rows below it.
 func groupRow(name string, columns int) page.Content {
 	return page.El("tr", page.El("th", page.Class("group"), attr("scope", "rowgroup"),
-		attr("colspan", strconv.Itoa(columns+1)), shown(name)), page.NL)
+		attr("colspan", strconv.Itoa(columns+1)), page.El("span", page.Class("stay"), shown(name))), page.NL)
 }
 
 // rowHead is the cell that says what a row is about.
 func rowHead(name string) page.Content {
-	return page.El("th", attr("scope", "row"), page.El("code", shown(name)))
+	return page.El("th", attr("scope", "row"), page.El("code", page.Each(wordsOf(name), func(part string) page.Contents {
+		return page.Contents{shown(part), page.Void("wbr")}
+	})))
+}
+
+// wordsOf takes a name apart where a narrow page may break it: before a word in capitals, and after a dot or an underscore.
+func wordsOf(name string) (parts []string) {
+	begin := 0
+	for i := 1; i < len(name); i++ {
+		isCapital, wasSmall := name[i] >= 'A' && name[i] <= 'Z', name[i-1] >= 'a' && name[i-1] <= 'z'
+		if isCapital && wasSmall || name[i-1] == '.' || name[i-1] == '_' {
+			parts, begin = append(parts, name[begin:i]), i
+		}
+	}
+	return append(parts, name[begin:])
 }
 
 // changes is the table of what changed where.
@@ -153,7 +167,7 @@ func (h *History) changes() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "matrix"), shown("What changed")),
-		table("changes", "Changes from the release before, by what they are of.", "", columns, rows),
+		table("changes", "Number of changes from the release before, for each message, struct, enumeration and method.", "", columns, rows),
 		page.When(len(m.unchanged) > 0, page.El("p", page.Class("quiet"),
 			shown("Never changed: "+strings.Join(m.unchanged, ", ")+"."))))
 }
@@ -205,14 +219,14 @@ func (h *History) steps() page.Content {
 		if to.Commit != "" {
 			version = page.El("a", page.To("https://github.com/vllm-project/vllm/tree/"+url.PathEscape(to.Commit)), version)
 		}
-		nothing := "Nothing has changed."
+		nothing := "No changes."
 		if step.Verdict == wirediff.Unknown {
-			nothing = "Nothing that could be read has changed."
+			nothing = "No changes in the parts that could be read."
 		}
 		all = append(all, page.Lines(
 			page.El("h2", attr("id", to.Name), shown(to.Name+" "), page.El("small", shown("from "+step.From+" · "), version),
 				page.El("a", page.Class("back"), page.ToAnchor("matrix"), shown("↑ table"))),
-			page.When(to.Codec != "", page.El("p", page.Class("gaps"), shown("This build cannot speak it: "+to.Codec))),
+			page.When(to.Codec != "", page.El("p", page.Class("gaps"), shown("This build does not support it: "+to.Codec))),
 			page.When(len(step.Changes) == 0, page.El("p", page.Class("quiet"), shown(nothing))),
 			topics), page.NL)
 	}
@@ -240,7 +254,7 @@ func item(c wirediff.Change) page.Contents {
 	if c.Position != nil {
 		where += fmt.Sprintf(", position %d", *c.Position)
 	}
-	breaks := "nobody fails"
+	breaks := "breaks nothing"
 	if len(c.Breaks) > 0 {
 		breaks = "breaks " + wirediff.JoinParties(c.Breaks)
 	}
@@ -325,7 +339,7 @@ func (h *History) sizes() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "sizes"), shown("How long")),
-		table("lengths", "Fields of each struct. What differs from the release before is marked.", "", h.Releases, rows))
+		table("lengths", "Number of fields of each struct. Changes from the release before are marked.", "", h.Releases, rows))
 }
 
 // handshake is the table of messages that have no struct, and of what an engine registers with.
@@ -353,7 +367,7 @@ func (h *History) handshake() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "handshake"), shown("Handshake and frames")),
-		table("keys", "Keys of messages: ● is always there, ○ may be absent.", "", h.Releases, rows))
+		table("keys", "Keys of messages: ● always present, ○ may be absent.", "", h.Releases, rows))
 }
 
 // utilities is the table of the engine's methods.
@@ -380,5 +394,5 @@ func (h *History) utilities() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "utilities"), shown("Utility methods")),
-		table("methods", "What the engine's methods answer; ● the Python frontend calls it.", "", h.Releases, rows))
+		table("methods", "Result types of the engine's methods. ●: the Python frontend calls the method.", "", h.Releases, rows))
 }

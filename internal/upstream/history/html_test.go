@@ -170,7 +170,7 @@ func TestHTML(t *testing.T) {
 	wanted := []string{
 		`id="1.1-EngineCoreOutput"`, `href="#1.1-EngineCoreOutput"`, `<td class="new">3<span class="sr"> changed</span></td>`,
 		`<td class="new">○<span class="sr">optional changed</span></td>`, `<td class="new">bool ●<span class="sr"> called changed</span></td>`,
-		`<td class="no">–</td>`, `scope="rowgroup"`, "Never changed: Same.", "Nothing has changed.", `id="of-engines"`,
+		`<td class="no">–</td>`, `scope="rowgroup"`, "Never changed: Same.", "No changes.", `id="of-engines"`,
 		`href="https://github.com/vllm-project/vllm/blob/aaaaaaaaa/m.py#L12"`, `id="1.2-constants"`, `id="1.2-utilities"`,
 	}
 	for _, p := range wirediff.Parties { // what the style hides is named as they are

@@ -29,7 +29,7 @@ func Markdown(w io.Writer, h *History) error {
 	var b strings.Builder
 	first, last := h.Releases[0].Name, h.Releases[len(h.Releases)-1].Name
 	fmt.Fprintf(&b, "# The vLLM wire, %s to %s\n\n", safetext.Markdown(first), safetext.Markdown(last))
-	fmt.Fprintf(&b, "%s somebody fails, %s other bytes and nobody fails, %s the same bytes.\n\n",
+	fmt.Fprintf(&b, "%s breaks a program, %s changes bytes and breaks nothing, %s same bytes.\n\n",
 		signs[wirediff.Breaking], signs[wirediff.Compatible], signs[wirediff.Informational])
 	h.markdownTable(&b)
 	for i, step := range slices.Backward(h.Steps) {

@@ -28,8 +28,8 @@ func (c *comparison) enums() {
 
 // Why a struct or an enum that comes or goes breaks nobody by itself.
 const (
-	comesWithUse = "it travels in what refers to it, which is a change of its own"
-	goesWithUse  = "nothing refers to it any more, or what does is a change of its own"
+	comesWithUse = "it is sent only inside other messages; where they changed, they are listed as well"
+	goesWithUse  = "no message contains it any more; messages that changed are listed as well"
 )
 
 func (c *comparison) compareEnum(name string, a, b protocol.Enum) {
@@ -41,11 +41,11 @@ func (c *comparison) compareEnum(name string, a, b protocol.Enum) {
 				continue
 			}
 			ch.Kind, ch.Before, ch.Breaks = MemberValue, value(was.Value), s.parties(true, true)
-			ch.Reason = fmt.Sprintf("another value stands for it: %s take it for something else, and %s what %s write",
+			ch.Reason = fmt.Sprintf("its value changed: %s read it as something else, and so does %s with what %s write",
 				s.readers, s.newReader, s.writers)
 		} else if was, renamed := member(a, func(x protocol.Member) bool { return sameJSON(x.Value, m.Value) }); renamed {
 			ch.Kind, ch.Before, ch.After, ch.Level = MemberRenamed, was.Name, m.Name, Informational
-			ch.Reason = "another name for " + value(m.Value) + ", which is what is written"
+			ch.Reason = "only the name changed: the messages contain the value " + value(m.Value)
 		} else {
 			ch.Kind, ch.Breaks, ch.Reason = MemberAdded, s.parties(true, false), s.readers+" do not know the value"
 		}
@@ -59,7 +59,7 @@ func (c *comparison) compareEnum(name string, a, b protocol.Enum) {
 		}
 		c.addMember(Change{
 			Kind: MemberRemoved, Before: value(m.Value), Breaks: s.parties(false, true), Where: c.where(c.a, a.Place, m.At),
-			Reason: fmt.Sprintf("%s refuses it, should %s still write it", s.newReader, s.writers),
+			Reason: fmt.Sprintf("%s refuses it if %s still write it", s.newReader, s.writers),
 		}, name, m, i)
 	}
 }
@@ -75,7 +75,7 @@ func member(e protocol.Enum, is func(protocol.Member) bool) (protocol.Member, bo
 func (c *comparison) addMember(ch Change, enum string, m protocol.Member, i int) {
 	ch.Subject, ch.Struct, ch.order = enum+"."+m.Name, enum, i
 	if slices.Contains(internalMembers, ch.Subject) {
-		ch.Breaks, ch.Level, ch.Reason = nil, Informational, "it never leaves the engine"
+		ch.Breaks, ch.Level, ch.Reason = nil, Informational, "the engine never sends it"
 	}
 	c.add(ch)
 }
@@ -94,7 +94,7 @@ func (c *comparison) constants() {
 	eachName(c.a.Constants, c.b.Constants, func(name string, v protocol.Constant) {
 		ch := Change{
 			Kind: ConstantAdded, Subject: name, After: value(v.Value), Level: Informational,
-			Reason: "it comes with what uses it", Where: c.where(c.b, v.Place, 0),
+			Reason: "it is new together with the code that uses it", Where: c.where(c.b, v.Place, 0),
 		}
 		if strings.HasSuffix(name, callID) {
 			ch.Breaks = []Party{Frontends}
@@ -105,7 +105,7 @@ func (c *comparison) constants() {
 	}, func(name string, v protocol.Constant) {
 		c.add(Change{
 			Kind: ConstantRemoved, Subject: name, Before: value(v.Value), Level: Informational,
-			Reason: "nothing upstream uses it any more", Where: c.where(c.a, v.Place, 0),
+			Reason: "nothing in vLLM uses it any more", Where: c.where(c.a, v.Place, 0),
 		})
 	}, func(name string, a, b protocol.Constant) {
 		if sameJSON(a.Value, b.Value) {
@@ -127,14 +127,14 @@ func constantBreaks(name, before, after string) ([]Party, string) {
 	case slices.Contains(unsentConstants, name):
 		return nil, "it is not sent"
 	case strings.HasSuffix(name, callID):
-		return toFrontend.parties(true, true), "the two sides take another id for what answers no call"
+		return toFrontend.parties(true, true), "the two sides use different ids for a message that answers no call"
 	case strings.HasPrefix(name, medium):
 		way = events
 	case strings.HasPrefix(before, "Literal["):
 		was, is := readType(before), readType(after)
-		return toEngine.parties(!accepts(was, is), !accepts(is, was)), "the words that may be said are others"
+		return toEngine.parties(!accepts(was, is), !accepts(is, was)), "the permitted words changed"
 	case strings.HasPrefix(name, customType):
-		return way.parties(true, true), "the two sides take another ext code for it"
+		return way.parties(true, true), "the two sides use different ext codes for it"
 	}
-	return way.parties(true, true), "the two sides take another value for it"
+	return way.parties(true, true), "the two sides use different values for it"
 }

@@ -21,7 +21,7 @@ func Markdown(w io.Writer, d *Diff, limit int) error {
 	m := &markdown{limit: limit - markdownReserve}
 	m.write("**" + inMarkdown(d.Headline()) + "**\n\n")
 	if d.Codec != "" {
-		m.write("This build cannot speak " + inMarkdown(d.To.Version) + " yet: " + inMarkdown(d.Codec) + "\n\n")
+		m.write("This build does not support " + inMarkdown(d.To.Version) + " yet: " + inMarkdown(d.Codec) + "\n\n")
 	}
 	var rows []string
 	for _, g := range d.Gaps {
@@ -32,7 +32,7 @@ func Markdown(w io.Writer, d *Diff, limit int) error {
 		m.level(level, d.At(level))
 	}
 	if len(m.left) > 0 {
-		m.b.WriteString("Left out, as there is no room: " + strings.Join(m.left, ", ") + ".\n")
+		m.b.WriteString("Left out because the text would be too long: " + strings.Join(m.left, ", ") + ".\n")
 	}
 	_, err := io.WriteString(w, m.b.String())
 	return err

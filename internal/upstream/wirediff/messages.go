@@ -30,7 +30,7 @@ func (c *comparison) messageRemoved(name string, m protocol.Message) {
 	}
 	if name == firstRequest {
 		ch.Breaks = []Party{Engines}
-		ch.Reason = fmt.Sprintf("frontends of %s start no wave: in data parallel, an engine of %s that is idle waits for one in vain",
+		ch.Reason = fmt.Sprintf("frontends of %s do not start a wave: with data parallelism, an idle engine of %s waits for it without end",
 			c.to, c.from)
 	}
 	c.add(ch)
@@ -57,7 +57,7 @@ func (c *comparison) compareMessage(name string, a, b protocol.Message) {
 	if a.Encoding != b.Encoding {
 		c.add(Change{
 			Kind: MessageEncoding, Subject: name, Struct: name, Before: a.Encoding, After: b.Encoding, Breaks: p.parties(true, true),
-			Reason: fmt.Sprintf("%s cannot read it, nor %s what %s write", p.readers, p.newReader, p.writers),
+			Reason: fmt.Sprintf("%s cannot read it, and %s cannot read what %s write", p.readers, p.newReader, p.writers),
 			Where:  c.where(c.b, b.Place, 0),
 		})
 	}
@@ -116,7 +116,7 @@ func (p *messagePair) keyChange(kind Kind, of *protocol.Profile, m protocol.Mess
 	if p.inOrder {
 		ch.Position = &i
 		ch.Breaks = p.parties(true, true)
-		ch.Reason = fmt.Sprintf("it has a fixed number of %ss: %s misread it, and %s what %s write",
+		ch.Reason = fmt.Sprintf("it has a fixed number of %ss: %s misread it, and %s misreads what %s write",
 			p.noun, p.readers, p.newReader, p.writers)
 	}
 	return ch
@@ -124,7 +124,7 @@ func (p *messagePair) keyChange(kind Kind, of *protocol.Profile, m protocol.Mess
 
 func (p *messagePair) keyText(k protocol.Key) string {
 	if k.Optional {
-		return p.noun + ", under a condition"
+		return p.noun + ", not always written"
 	}
 	return p.noun + ", always"
 }
@@ -136,7 +136,7 @@ func (p *messagePair) keyAdded(i int) {
 	switch {
 	case p.inOrder:
 	case key.Optional:
-		ch.Reason = fmt.Sprintf("it is written under a condition, and %s skip keys they do not know", p.readers)
+		ch.Reason = fmt.Sprintf("it is not always written, and %s skip unknown keys", p.readers)
 	default:
 		ch.Breaks = p.parties(false, true)
 		ch.Reason = fmt.Sprintf("it is always written: %s may rely on it, and %s do not write it", p.newReader, p.writers)
@@ -151,7 +151,7 @@ func (p *messagePair) keyRemoved(i int) {
 	switch {
 	case p.inOrder:
 	case key.Optional:
-		ch.Reason = fmt.Sprintf("it was written under a condition only, so that %s do without it", p.readers)
+		ch.Reason = fmt.Sprintf("it was not always written, so %s work without it", p.readers)
 	default:
 		ch.Breaks = p.parties(true, false)
 		ch.Reason = fmt.Sprintf("it was always written, and %s may rely on it", p.readers)
@@ -162,12 +162,12 @@ func (p *messagePair) keyRemoved(i int) {
 func (p *messagePair) keyOptional(i int) {
 	ch := p.keyChange(KeyOptional, p.comparison.b, p.b, i)
 	if p.b.Keys[i].Optional {
-		ch.Before, ch.After = "always", "under a condition"
+		ch.Before, ch.After = "always", "not always"
 		ch.Breaks = p.parties(true, false)
 		ch.Reason = fmt.Sprintf("%s may rely on it, and it is not always written", p.readers)
 	} else {
-		ch.Before, ch.After, ch.Breaks = "under a condition", "always", nil
-		ch.Reason = fmt.Sprintf("%s do without it, and so does %s, as far as it is declared", p.readers, p.newReader)
+		ch.Before, ch.After, ch.Breaks = "not always", "always", nil
+		ch.Reason = fmt.Sprintf("%s work without it, and so does %s, as far as the declaration says", p.readers, p.newReader)
 	}
 	p.add(ch)
 }

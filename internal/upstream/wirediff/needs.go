@@ -66,7 +66,7 @@ func (c *comparison) caution(ch *Change) string {
 	case ch.Kind == FieldRemoved && frontendRefusesLonger(ch.Struct, c.b.Line):
 		return fmt.Sprintf("vllm-rs of %s refuses the longer %s of engines of %s, and all its requests fail", c.to, ch.Struct, c.from)
 	case ch.Kind == FieldRemoved && slices.Contains(wantedKeys[ch.Struct], field):
-		return fmt.Sprintf("vllm-rs wants the key although it has a default: that of %s fails, if it is as all before it", c.from)
+		return fmt.Sprintf("vllm-rs requires the key although it has a default: the one of %s fails if it does too", c.from)
 	}
 	return ""
 }
@@ -114,14 +114,14 @@ func (c *comparison) playerNeeds(ch *Change, canSpeakA bool) string {
 	case groupMessages:
 		switch {
 		case len(ch.Breaks) == 0:
-			return "nothing: it is written and read by the keys of every line"
+			return "nothing: its code knows the keys of every line"
 		case c.routes.of(ch.Struct) == events:
 			return "nothing: the player publishes no KV events"
 		}
-		return "internal/wire/protocol/handshake.go writes and reads this message by itself: teach it " + ch.Subject
+		return "internal/wire/protocol/handshake.go has code for this message: add " + ch.Subject
 	case groupConstants:
 		if ch.Kind != ConstantAdded && slices.Contains(ch.Breaks, Frontends) {
-			return "internal/wire/protocol has it as a constant: " + ch.Subject
+			return "internal/wire/protocol has a constant for it: " + ch.Subject
 		}
 	case groupStructs:
 		if ch.apply == nil || !canSpeakA {
@@ -149,7 +149,7 @@ func (c *comparison) utilityNeeds(ch *Change) string {
 	case ch.Kind == UtilityRemoved:
 		return FromProfile
 	case !has:
-		return fmt.Sprintf("player/utilities.go does not do %s: it answers with a failure, as an engine that cannot", ch.Subject)
+		return fmt.Sprintf("player/utilities.go does not have %s: the player answers with a failure", ch.Subject)
 	case b.Result != protocol.ResultAny && !slices.Contains(known.results, b.Result):
 		return fmt.Sprintf("player/utilities.go answers %s with %s, and it must be %s", ch.Subject, known.results[0], b.Result)
 	case ch.Kind == UtilityArguments:
@@ -179,16 +179,16 @@ func (c *comparison) memberNeeds(ch *Change) string {
 	}
 	switch ch.Struct {
 	case "EngineCoreRequestType":
-		return fmt.Sprintf("internal/wire/protocol and the player dispatch on the bytes 0x00 to 0x03: teach them %s, %s", name, text)
+		return fmt.Sprintf("internal/wire/protocol and the player know the bytes 0x00 to 0x03: add %s, %s", name, text)
 	case "FinishReason":
 		code, err := strconv.ParseInt(strings.TrimPrefix(text, "0x"), 16, 64)
 		reason, unknown := protocol.FinishFromWire(code)
 		if err == nil && unknown == nil && strings.EqualFold(reason.String(), name) {
 			return FromProfile
 		}
-		return fmt.Sprintf("internal/wire/protocol refuses the finish reason %s: teach FinishReason the name %s", text, name)
+		return fmt.Sprintf("internal/wire/protocol refuses the finish reason %s: add the name %s to FinishReason", text, name)
 	case "EngineCoreEventType", "RequestOutputKind":
-		return "internal/wire/protocol has the values as constants: teach it " + name
+		return "internal/wire/protocol has constants for the values: add " + name
 	}
 	return FromProfile
 }
@@ -200,7 +200,7 @@ func (c *comparison) recorderNeeds(ch *Change) string {
 		return c.memberNeeds(ch)
 	case groupMessages:
 		if len(ch.Breaks) > 0 && c.routes.of(ch.Struct) != events {
-			return "internal/wire/protocol/handshake.go reads this message by itself: teach it " + ch.Subject
+			return "internal/wire/protocol/handshake.go has code for this message: add " + ch.Subject
 		}
 		return forwarded
 	case groupUtilities, groupConstants:
@@ -213,7 +213,7 @@ func (c *comparison) recorderNeeds(ch *Change) string {
 	if protocol.ReadsByName(ch.Struct, field) {
 		switch ch.Kind {
 		case FieldRemoved, FieldRenamed:
-			return fmt.Sprintf("it reads %s.%s by this name, and finds none", ch.Struct, field)
+			return fmt.Sprintf("it reads %s.%s by this name, and does not find it", ch.Struct, field)
 		case FieldType:
 			return fmt.Sprintf("it reads %s.%s as %s", ch.Struct, field, ch.Before)
 		}
@@ -221,4 +221,4 @@ func (c *comparison) recorderNeeds(ch *Change) string {
 	return FromProfile
 }
 
-const forwarded = "nothing: it forwards what it does not read"
+const forwarded = "nothing: it forwards fields that it does not read"

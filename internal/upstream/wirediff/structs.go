@@ -128,13 +128,13 @@ func (p *structPair) compareHead() {
 	if p.a.Module != p.b.Module && p.a.Module != "" && p.b.Module != "" {
 		p.report(Change{
 			Kind: StructMoved, Before: p.a.Module, After: p.b.Module, Level: Informational,
-			Reason: "another module declares it, and its bytes are the same",
+			Reason: "another module declares it; its bytes are the same",
 		}, func(s *protocol.Struct) { s.Module = p.b.Module })
 	}
 	if p.a.Encoding != p.b.Encoding {
 		p.report(Change{
 			Kind: StructEncoding, Before: p.a.Encoding, After: p.b.Encoding, Breaks: p.parties(true, true),
-			Reason: fmt.Sprintf("it is %s and was %s: %s cannot read it, nor %s what %s write",
+			Reason: fmt.Sprintf("it is %s and was %s: %s cannot read it, and %s cannot read what %s write",
 				withArticle(p.b.Encoding), withArticle(p.a.Encoding), p.readers, p.newReader, p.writers),
 		}, func(s *protocol.Struct) { s.Encoding = p.b.Encoding })
 	}
@@ -142,16 +142,16 @@ func (p *structPair) compareHead() {
 		ch := Change{Kind: StructTag, Before: p.a.Tag, After: p.b.Tag, Breaks: p.parties(true, true)}
 		switch {
 		case p.isArray:
-			ch.Reason = fmt.Sprintf("the tag is at position 0 of the array: %s misread it, and %s what %s write",
+			ch.Reason = fmt.Sprintf("the tag is at position 0 of the array: %s misread it, and %s misreads what %s write",
 				p.readers, p.newReader, p.writers)
 		case p.a.Tag == "":
 			ch.Breaks = p.parties(false, true)
-			ch.Reason = fmt.Sprintf("%s tells it by the key type, which %s do not write", p.newReader, p.writers)
+			ch.Reason = fmt.Sprintf("%s recognizes it by the key type, which %s do not write", p.newReader, p.writers)
 		case p.b.Tag == "":
 			ch.Breaks = p.parties(true, false)
-			ch.Reason = fmt.Sprintf("%s tell it by the key type, which is not written any more", p.readers)
+			ch.Reason = fmt.Sprintf("%s recognize it by the key type, which is not written any more", p.readers)
 		default:
-			ch.Reason = fmt.Sprintf("%s tell it by the other name, and so does %s", p.readers, p.newReader)
+			ch.Reason = fmt.Sprintf("%s recognize it by the other name, and so does %s", p.readers, p.newReader)
 		}
 		p.report(ch, func(s *protocol.Struct) { s.Tag = p.b.Tag })
 	}
@@ -161,14 +161,14 @@ func (p *structPair) compareHead() {
 		hasDefault := slices.ContainsFunc(p.a.Fields, func(f protocol.Field) bool { return !f.Required })
 		switch {
 		case p.isArray:
-			ch.Level, ch.Reason = Informational, "an array is written with all its fields in any case"
+			ch.Level, ch.Reason = Informational, "an array always has all its fields"
 		case !hasDefault:
 			ch.Level, ch.Reason = Informational, "it has no field with a default"
 		case p.b.OmitDefaults:
 			ch.Breaks = p.parties(true, false)
-			ch.Reason = "keys that hold their default are left out: of " + p.readers + ", those that want every key fail"
+			ch.Reason = "keys with the default value are left out: readers among " + p.readers + " that require every key fail"
 		default:
-			ch.Reason = "every key is written, those at their default too"
+			ch.Reason = "every key is written, also keys with the default value"
 		}
 		p.report(ch, func(s *protocol.Struct) { s.OmitDefaults = p.b.OmitDefaults })
 	}
@@ -204,23 +204,23 @@ func (p *structPair) fieldAdded(i int) {
 	switch {
 	case p.isArray && beyond < 0:
 		ch.Breaks = p.parties(true, true)
-		ch.Reason = fmt.Sprintf("it is inserted, so that %s: %s misread what comes, and %s what %s write",
+		ch.Reason = fmt.Sprintf("it is inserted, so %s: %s misread the message, and %s misreads what %s write",
 			p.shifted(i), p.readers, p.newReader, p.writers)
 	case p.isArray && p.fields.endA+beyond < len(p.a.Fields):
 		ch.Breaks = p.parties(true, true)
-		ch.Reason = fmt.Sprintf("it is where %s was: %s take it for that, and %s the other way round what %s write",
+		ch.Reason = fmt.Sprintf("it is in the place of %s: %s mistake it for that field, and %s makes the opposite mistake with what %s write",
 			p.a.Fields[p.fields.endA+beyond].Name, p.readers, p.newReader, p.writers)
 	case p.isArray:
 		var how []string
 		if p.b.Exact {
-			how = append(how, fmt.Sprintf("a NamedTuple is read at its exact length: %s refuse one of %s",
+			how = append(how, fmt.Sprintf("a NamedTuple must have its exact length: %s refuse one of %s",
 				p.readers, plural.Count(len(p.b.Fields), "value")))
 		}
 		if f.Required {
 			how = append(how, fmt.Sprintf("%s refuses the shorter array that %s write", p.newReader, p.writers))
 		}
 		if len(how) == 0 {
-			how = append(how, fmt.Sprintf("it is at the end: %s ignore what follows the fields they know, and %s may end before it",
+			how = append(how, fmt.Sprintf("it is the last field: %s ignore fields after those they know, and messages of %s may end before it",
 				p.readers, p.writers))
 		}
 		ch.Breaks, ch.Reason = p.parties(p.b.Exact, f.Required), strings.Join(how, "; ")
@@ -228,7 +228,7 @@ func (p *structPair) fieldAdded(i int) {
 		ch.Breaks = p.parties(false, true)
 		ch.Reason = fmt.Sprintf("%s refuses a map without this key, and %s do not write it", p.newReader, p.writers)
 	default:
-		ch.Reason = fmt.Sprintf("a key more: %s skip it, and %s takes the default when it is absent", p.readers, p.newReader)
+		ch.Reason = fmt.Sprintf("it is one more key: %s skip it, and %s uses the default if it is missing", p.readers, p.newReader)
 	}
 	p.report(ch, func(s *protocol.Struct) { s.Fields = insert(s.Fields, f, p.b.Fields[:i]) })
 }
@@ -273,21 +273,21 @@ func (p *structPair) fieldRemoved(i int) {
 	switch {
 	case p.isArray && beyond < 0:
 		ch.Breaks = p.parties(true, true)
-		ch.Reason = fmt.Sprintf("each field after it moves up by one: %s misread what comes, and %s what %s write",
+		ch.Reason = fmt.Sprintf("each field after it moves up by one: %s misread the message, and %s misreads what %s write",
 			p.readers, p.newReader, p.writers)
 	case p.isArray && p.fields.endB+beyond < len(p.b.Fields):
 		ch.Breaks = p.parties(true, true)
-		ch.Reason = fmt.Sprintf("%s is in its place, which %s take for it", p.b.Fields[p.fields.endB+beyond].Name, p.readers)
+		ch.Reason = fmt.Sprintf("%s is now in its place, and %s mistake it for the old field", p.b.Fields[p.fields.endB+beyond].Name, p.readers)
 	case p.isArray:
 		var how []string
 		if f.Required {
 			how = append(how, fmt.Sprintf("%s require it, and the array ends before it", p.readers))
 		}
 		if p.b.Exact {
-			how = append(how, fmt.Sprintf("a NamedTuple is read at its exact length: %s refuses what %s write", p.newReader, p.writers))
+			how = append(how, fmt.Sprintf("a NamedTuple must have its exact length: %s refuses what %s write", p.newReader, p.writers))
 		}
 		if len(how) == 0 {
-			how = append(how, fmt.Sprintf("it was the end: %s take the default, and %s ignores what %s write there",
+			how = append(how, fmt.Sprintf("it was the last field: %s use the default, and %s ignores what %s write there",
 				p.readers, p.newReader, p.writers))
 		}
 		ch.Breaks, ch.Reason = p.parties(f.Required, p.b.Exact), strings.Join(how, "; ")
@@ -295,7 +295,7 @@ func (p *structPair) fieldRemoved(i int) {
 		ch.Breaks = p.parties(true, false)
 		ch.Reason = fmt.Sprintf("%s require the key, and it is not written any more", p.readers)
 	default:
-		ch.Reason = fmt.Sprintf("%s take the default, as the key is not written any more; %s skips it", p.readers, p.newReader)
+		ch.Reason = fmt.Sprintf("the key is not written any more, so %s use the default; %s skips it", p.readers, p.newReader)
 	}
 	p.report(ch, func(s *protocol.Struct) { s.Fields = without(s.Fields, f.Name) })
 }
@@ -344,13 +344,13 @@ func (p *structPair) compareType(a, b protocol.Field) {
 	ch.Before, ch.After, ch.Breaks = a.Type, b.Type, p.parties(!reads, !writes)
 	switch {
 	case !reads && !writes:
-		ch.Reason = fmt.Sprintf("%s do not expect such a value, nor %s what %s write", p.readers, p.newReader, p.writers)
+		ch.Reason = fmt.Sprintf("%s do not expect such a value, and %s does not expect what %s write", p.readers, p.newReader, p.writers)
 	case !reads:
-		ch.Reason = fmt.Sprintf("it can be more than before, which %s do not expect", p.readers)
+		ch.Reason = fmt.Sprintf("it can have values that %s do not expect", p.readers)
 	case !writes:
-		ch.Reason = fmt.Sprintf("it can be less than before: %s refuses some of what %s write", p.newReader, p.writers)
+		ch.Reason = fmt.Sprintf("it can have fewer values than before: %s refuses some of what %s write", p.newReader, p.writers)
 	default:
-		ch.Level, ch.Reason = Informational, "the same values in other words"
+		ch.Level, ch.Reason = Informational, "the type is written differently and permits the same values"
 	}
 	p.reportEdit(ch, b.Name, func(f *protocol.Field) { f.Type = b.Type })
 }
@@ -363,13 +363,13 @@ func (p *structPair) compareRequired(a, b protocol.Field) {
 	if b.Required {
 		ch.Before, ch.After = "default "+value(a.Default), "required"
 		ch.Breaks = p.parties(false, true)
-		ch.Reason = fmt.Sprintf("%s refuses to do without it, and of %s, those fail that leave it out", p.newReader, p.writers)
+		ch.Reason = fmt.Sprintf("%s requires it, and %s fail if they leave it out", p.newReader, p.writers)
 	} else {
 		ch.Before, ch.After = "required", "default "+value(b.Default)
-		ch.Reason = fmt.Sprintf("it is written in any case, which is what %s require", p.readers)
+		ch.Reason = fmt.Sprintf("it is always written, and %s require it", p.readers)
 		if !p.isArray && p.b.OmitDefaults {
 			ch.Breaks = p.parties(true, false)
-			ch.Reason = fmt.Sprintf("%s require it, and it is left out when it holds its default", p.readers)
+			ch.Reason = fmt.Sprintf("%s require it, and it is left out when it has the default value", p.readers)
 		}
 	}
 	p.reportEdit(ch, b.Name, func(f *protocol.Field) { f.Required, f.Default = b.Required, b.Default })
@@ -383,11 +383,11 @@ func (p *structPair) compareDefault(a, b protocol.Field) {
 	ch.Before, ch.After = value(a.Default), value(b.Default)
 	if !p.isArray && (p.a.OmitDefaults || p.b.OmitDefaults) {
 		ch.Breaks = p.parties(p.b.OmitDefaults, p.a.OmitDefaults)
-		ch.Reason = fmt.Sprintf("a field at its default is left out: %s then take it for %s, and %s for %s",
+		ch.Reason = fmt.Sprintf("a field with the default value is left out: %s then assume %s, and %s assumes %s",
 			p.readers, ch.Before, p.newReader, ch.After)
 	} else {
 		ch.Level = Informational
-		ch.Reason = "the field is written in any case; only who leaves it out gets another default"
+		ch.Reason = "the field is always written; the default matters only if it is left out"
 	}
 	p.reportEdit(ch, b.Name, func(f *protocol.Field) { f.Default = b.Default })
 }

@@ -57,7 +57,7 @@ func Text(w io.Writer, d *Diff) error {
 		b.WriteByte('\n')
 	}
 	if d.Codec != "" {
-		wrap(&b, "", "this build cannot speak "+d.To.Version+": "+d.Codec)
+		wrap(&b, "", "this build does not support "+d.To.Version+": "+d.Codec)
 	}
 	b.WriteString(d.Headline() + "\n")
 	_, err := w.Write(b.Bytes())

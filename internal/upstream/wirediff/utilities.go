@@ -13,7 +13,7 @@ func (c *comparison) utilities() {
 	eachName(c.a.Utilities, c.b.Utilities, func(name string, u protocol.Utility) {
 		c.add(Change{
 			Kind: UtilityAdded, Subject: name, After: shownUtility(u), Breaks: []Party{Engines}, Where: c.where(c.b, u.Place, 0),
-			Reason: fmt.Sprintf("frontends of %s call it, and engines of %s do not know it: what needs the call fails, and nothing else",
+			Reason: fmt.Sprintf("frontends of %s call it, and engines of %s do not have it: only features that need this call fail",
 				c.to, c.from),
 		})
 	}, func(name string, u protocol.Utility) {
@@ -57,15 +57,15 @@ func (c *comparison) compareArguments(name string, a, b protocol.Utility) {
 	var how []string
 	if a.Signature != "" && !takes(a, b) {
 		ch.Breaks = append(ch.Breaks, Engines)
-		how = append(how, fmt.Sprintf("frontends of %s pass what the method of engines of %s does not take", c.to, c.from))
+		how = append(how, fmt.Sprintf("frontends of %s pass arguments that the method of engines of %s does not accept", c.to, c.from))
 	}
 	if b.Signature != "" && !takes(b, a) {
 		ch.Breaks = append(ch.Breaks, Frontends)
-		how = append(how, fmt.Sprintf("frontends of %s pass what the method of an engine of %s does not take", c.from, c.to))
+		how = append(how, fmt.Sprintf("frontends of %s pass arguments that the method of an engine of %s does not accept", c.from, c.to))
 	}
-	ch.Reason = "what frontends pass, the methods of both take"
+	ch.Reason = "the methods of both accept the arguments that frontends pass"
 	if len(how) > 0 {
-		ch.Reason = strings.Join(how, "; ") + ": that call fails, and nothing else"
+		ch.Reason = strings.Join(how, "; ") + ": only this call fails"
 	} else if ch.Kind == UtilityCalls {
 		ch.Level = Informational
 	}
@@ -117,7 +117,7 @@ func (c *comparison) compareResult(name string, a, b protocol.Utility) {
 	case a.Result != b.Result:
 		ch.Before, ch.After = string(a.Result), string(b.Result)
 		reads, writes = a.Result == protocol.ResultAny, b.Result == protocol.ResultAny
-		ch.Reason = fmt.Sprintf("frontends of %s want %s where engines of %s answer %s, and the other way round: that call fails, and nothing else",
+		ch.Reason = fmt.Sprintf("frontends of %s expect %s, and engines of %s answer %s, and vice versa: only this call fails",
 			c.to, b.Result, c.from, a.Result)
 	case a.Result != protocol.ResultAny && a.Result != protocol.ResultList:
 		return // the same kind, in whatever words
@@ -129,7 +129,7 @@ func (c *comparison) compareResult(name string, a, b protocol.Utility) {
 			return
 		}
 		reads, writes = accepts(was, is), accepts(is, was)
-		ch.Reason = fmt.Sprintf("the answer of an engine of %s is another than that of %s", c.to, c.from)
+		ch.Reason = fmt.Sprintf("the answer of an engine of %s differs from that of %s", c.to, c.from)
 	}
 	if !reads {
 		ch.Breaks = append(ch.Breaks, Frontends)

@@ -10,4 +10,6 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
   if (link && link.hash === location.hash) follow();
 });
+// The newest releases are the last columns: a narrow page begins with them.
+for (const wide of document.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth;
 follow();

@@ -59,6 +59,12 @@ func TestTogether(t *testing.T) {
 	a, b := failing("a", "index-1", "at tcp://127.0.0.1:1001"), failing("a", "index-16", "at tcp://127.0.0.1:1002")
 	c, d := failing("a", "prefix-1", "at another"), failing("b", "index-1", "at tcp://127.0.0.1:1001")
 	first, also := together([]*Case{a, b, c, d})
+	// A case with fewer failures belongs to the one with more.
+	more := failing("c", "index-1", "one")
+	more.Failures = append(more.Failures, conformance.Failure{Code: "F001", Message: "two"})
+	if first, also := together([]*Case{more, failing("c", "prefix-1", "two")}); len(first) != 1 || len(also[more]) != 1 {
+		t.Errorf("%d cases, also %v", len(first), also)
+	}
 	if len(first) != 3 || first[0] != a || first[1] != c || first[2] != d || len(also) != 1 || len(also[a]) != 1 || also[a][0] != b.Name {
 		t.Errorf("%d cases, also %v", len(first), also)
 	}

@@ -102,6 +102,9 @@ func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *p
 	if p.found, err = opts.source.source(ctx, env, &opt); err != nil {
 		return nil, err
 	}
+	if opt.Limits.MaxModelLen == 0 && (opt.Trace == nil || opt.Trace.Meta.ReadyResponseHex == nil) {
+		opt.Limits.MaxModelLen = opts.engine.modelLen
+	}
 	model, err := opts.timing.model(&opt, opts.source.configHash)
 	if err != nil {
 		return nil, err
@@ -352,6 +355,7 @@ type coreOptions struct {
 	noCaching   bool
 	kvMetrics   bool
 	speculative string
+	modelLen    int // the context length of the model, if that is known
 }
 
 func (opts *coreOptions) add(flags *pflag.FlagSet) {

@@ -174,7 +174,8 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	}
 	url := opts.edge.url(listeners[0])
 	opts.edge.groups = make([]atomic.Pointer[player.Group], frontends)
-	logged := env.prefixed("player: ")
+	// The player warns when its frontend goes, which is no news once serve itself ends.
+	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
 	err = serve.Run(ctx, serve.Options{
 		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake,
 		Frontend: func(ctx context.Context, line string) (serve.Frontend, error) {
@@ -182,7 +183,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		},
 		Frontends: frontends,
 		Engines: func(handshake string, n int) (*serve.Engines, error) {
-			engines, err := opts.engines(ctx, logged, flags, handshake)
+			engines, err := opts.engines(ctx, env, logged, flags, handshake)
 			if err == nil {
 				opts.edge.groups[n].Store(engines.Group)
 			}
@@ -240,9 +241,7 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 // follow makes the player fit the model: its tokenizer and its context length.
 func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model serve.Model) (err error) {
 	source := &opts.play.source
-	if !flags.Changed("max-model-len") && source.recording == "" {
-		opts.play.engine.opt.Limits.MaxModelLen = model.MaxModelLen
-	}
+	opts.play.engine.modelLen = model.MaxModelLen
 	if source.tokenizer != "" {
 		return nil
 	}
@@ -328,17 +327,17 @@ func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pfl
 }
 
 // engines makes the player behind a frontend.
-func (opts *serveOptions) engines(ctx context.Context, env *environment, flags *pflag.FlagSet, handshake string) (*serve.Engines, error) {
+func (opts *serveOptions) engines(ctx context.Context, env, logged *environment, flags *pflag.FlagSet, handshake string) (*serve.Engines, error) {
 	play := opts.play
 	play.engine.opt.Handshake = handshake
-	p, err := play.prepare(ctx, env, flags)
+	p, err := play.prepare(ctx, logged, flags)
 	if err != nil {
 		return nil, withCode(err)
 	}
 	opts.play.source.loaded = play.source.loaded
 	stop := func() {}
 	if p.found != nil {
-		stop = rewindOnHangUp(env, p.found)
+		stop = rewindOnHangUp(logged, p.found)
 	}
 	return &serve.Engines{
 		Group: p.group, Count: play.engine.count, LoRA: play.engine.opt.LoRA.MaxLoRAs > 0 || play.engine.opt.LoRA.Names != nil,
@@ -346,7 +345,7 @@ func (opts *serveOptions) engines(ctx context.Context, env *environment, flags *
 			stop()
 			p.closePeers()
 			if p.found != nil && p.found.Text() != "" {
-				fmt.Fprintf(env.stderr, "%s\n", p.found.Text())
+				fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Text())
 			}
 		},
 	}, nil
@@ -414,14 +413,28 @@ func (opts *serveOptions) ready(env *environment, url string, s serve.Started, a
 }
 
 // prefixed is the environment of a part of serve: its log has a prefix before each line, unless it is JSON.
-func (env *environment) prefixed(prefix string) *environment {
-	if env.logFormat != "text" {
-		return env
-	}
+// muted drops it.
+func (env *environment) prefixed(prefix string, muted func() bool) *environment {
 	inner := *env
-	inner.stderr = &serve.Prefixed{Prefix: prefix, W: env.stderr}
+	w := mutedWriter{env.stderr, muted}
+	if inner.stderr = w; env.logFormat == "text" {
+		inner.stderr = &serve.Prefixed{Prefix: prefix, W: w}
+	}
 	_ = inner.openLog() // its format was read before
 	return &inner
+}
+
+// mutedWriter drops what is written while it is muted.
+type mutedWriter struct {
+	io.Writer
+	muted func() bool
+}
+
+func (w mutedWriter) Write(text []byte) (int, error) {
+	if w.muted() {
+		return len(text), nil
+	}
+	return w.Writer.Write(text)
 }
 
 // frontendLog takes what a frontend writes.

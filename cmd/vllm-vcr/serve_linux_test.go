@@ -4,14 +4,17 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -144,4 +147,36 @@ func TestServeLosesFrontend(t *testing.T) {
 		t.Errorf("started again: %s", s.line)
 	}
 	s.stream(t, 3)
+}
+
+// TestServingPage runs the recipes of docs/serving.md, on free ports.
+func TestServingPage(t *testing.T) {
+	frontend := testenv.Frontend(t, "0.33.0")
+	for _, program := range []string{"curl", "python3"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("the recipes need %s", program)
+		}
+	}
+	blocks, lines := shellBlocks(t, "../../docs/serving.md")
+	if len(blocks) < 5 {
+		t.Fatalf("the page has only %d recipes", len(blocks))
+	}
+	for i, block := range blocks {
+		t.Run(fmt.Sprint("line ", lines[i]), func(t *testing.T) {
+			t.Parallel()
+			for _, port := range []string{"8000", "8001", "5600", "5601"} {
+				free, err := vllmrs.Reserve()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer free.Release()
+				block = strings.ReplaceAll(block, port, fmt.Sprint(free.Number()))
+			}
+			cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
+			cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "VLLM_VCR_FRONTEND="+frontend)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s\n%s", err, block, out)
+			}
+		})
+	}
 }

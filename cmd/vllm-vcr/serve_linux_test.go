@@ -172,10 +172,10 @@ func TestServingPage(t *testing.T) {
 				defer free.Release()
 				block = strings.ReplaceAll(block, port, fmt.Sprint(free.Number()))
 			}
-			cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
+			cmd := exec.Command("bash", "-euo", "pipefail", "-c", block)
 			cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "VLLM_VCR_FRONTEND="+frontend)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s\n%s", err, block, out)
+			if err := testenv.Process(t, "recipe", cmd).Err(); err != nil { // what it leaves behind is killed
+				t.Errorf("%v\n%s", err, block)
 			}
 		})
 	}

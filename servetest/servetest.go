@@ -12,10 +12,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -40,7 +42,13 @@ type Options struct {
 	FrontendArgs, FrontendEnv []string
 	// Engines is how many engines there are behind the frontend; default 1.
 	Engines int
-	// Player says what is answered and when, and which faults are injected. Start sets Handshake, and without Source and Trace the
+	// Faults are faults to inject, of the engine and of HTTP, as vllm-vcr serve --faults has them: "http-fail:2:429:1s" answers the
+	// first two requests with status 429 and "Retry-After: 1". RequestFaults lets a request ask for its own in the header X-Fault.
+	Faults        string
+	RequestFaults bool
+	// APIKeys are those of which a client has to give one; without any, everybody is served.
+	APIKeys []string
+	// Player says what is answered and when. Start sets Handshake, and without Source and Trace the
 	// answers; the context length and the number of LoRA adapters have the defaults of vllm-vcr serve.
 	Player player.Options
 	// Offline fetches no frontend.
@@ -78,6 +86,10 @@ func Start(t testing.TB, opt Options) *Server {
 	if opt.Player, err = configure(opt, model, s.log); err != nil {
 		t.Fatalf("servetest: %v", err)
 	}
+	front, err := opt.front(s.log)
+	if err != nil {
+		t.Fatalf("servetest: %v", err)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("servetest: %v", err)
@@ -86,7 +98,7 @@ func Start(t testing.TB, opt Options) *Server {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	ready := make(chan serve.Started, 1)
-	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := front.Log
 	go func() {
 		defer close(s.ended)
 		s.err = serve.Run(ctx, serve.Options{
@@ -94,7 +106,8 @@ func Start(t testing.TB, opt Options) *Server {
 			Frontend: func(ctx context.Context, line string) (serve.Frontend, error) { return opt.frontend(ctx, line, log) },
 			Engines:  func(handshake string, _ int) (*serve.Engines, error) { return opt.engines(handshake) },
 			Front: func(upstreams []string) (serve.Front, error) {
-				return edge.New(edge.Options{Upstreams: []edge.Upstream{{URL: upstreams[0]}}, Log: log})
+				front.Upstreams = []edge.Upstream{{URL: upstreams[0]}}
+				return edge.New(front)
 			},
 			Serve:  func(ctx context.Context, front serve.Front) error { return front.(*edge.Edge).Serve(ctx, listener) },
 			Output: func(int) io.Writer { return s.log },
@@ -116,6 +129,25 @@ func Start(t testing.TB, opt Options) *Server {
 		t.Fatalf("servetest: %v", s.err)
 	}
 	return s
+}
+
+// front is the server that clients talk to. It leaves the faults of the engine to the player.
+func (opt *Options) front(log io.Writer) (front edge.Options, err error) {
+	front = edge.Options{
+		RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed, FanOut: opt.Frontend != serve.Python,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	var engine string
+	if front.Faults, engine, err = edge.ParseFaults(opt.Faults); err != nil {
+		return front, err
+	}
+	faults, err := player.ParseFaults(engine)
+	if err != nil {
+		return front, fmt.Errorf("%w; or of HTTP: %s", err, edge.FaultForms())
+	}
+	opt.Player.Faults = append(slices.Clone(opt.Player.Faults), faults...)
+	opt.Player.RequestFaults = opt.Player.RequestFaults || opt.RequestFaults
+	return front, nil
 }
 
 // configure makes the player fit the model.

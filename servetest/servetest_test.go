@@ -120,12 +120,12 @@ func TestServer(t *testing.T) {
 
 // A fault that kills the player ends the frontend too, with an error that says why.
 func TestKilledPlayer(t *testing.T) {
-	faults, err := player.ParseFaults("kill:2")
-	if err != nil {
-		t.Fatal(err)
+	server := servetest.Start(t, servetest.Options{Frontend: testenv.Frontend(t, "0.33.0"), Faults: "http-fail:1:429:1s,kill:2"})
+	status, _, text := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
+	if status != http.StatusTooManyRequests {
+		t.Errorf("status %d of a request that fails: %s", status, text)
 	}
-	server := servetest.Start(t, servetest.Options{Frontend: testenv.Frontend(t, "0.33.0"), Player: player.Options{Faults: faults}})
-	status, _, _ := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
+	status, _, _ = post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
 	if status == http.StatusOK {
 		t.Error("the request was answered")
 	}

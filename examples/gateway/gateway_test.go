@@ -7,17 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/servetest"
 )
 
 // The first two requests to the server fail with status 503, and the client does not see it.
 func TestGatewayTriesAgain(t *testing.T) {
-	faults, err := player.ParseFaults("fail:2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := servetest.Start(t, servetest.Options{Model: "my-model", Player: player.Options{Faults: faults}})
+	server := servetest.Start(t, servetest.Options{Model: "my-model", Faults: "http-fail:2:503"})
 	gateway := httptest.NewServer(New(server.URL))
 	defer gateway.Close()
 

@@ -110,7 +110,7 @@ type Edge struct {
 type rank struct {
 	url       *url.URL
 	index     int
-	transport http.RoundTripper
+	transport *transport
 	upgrades  *httputil.ReverseProxy
 }
 
@@ -149,19 +149,30 @@ func (e *Edge) newRank(u Upstream, index int) (*rank, error) {
 	if err != nil || to.Scheme != "http" || to.Host == "" || to.Path != "" && to.Path != "/" || to.User != nil || to.RawQuery != "" {
 		return nil, fmt.Errorf("frontend URL %q: want http://HOST:PORT", u.URL)
 	}
-	r := &rank{url: to, index: index, transport: newTransport(u.Dial)}
+	r := &rank{url: to, index: index, transport: newTransport(address(to), u.Dial)}
 	r.upgrades = &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
 			p.Out.Host = p.In.Host
 			p.Out.Header.Set(headerRequestID, requestID(p.In))
 		},
-		Transport:    r.transport,
+		Transport:    upgradeTransport(r.transport),
 		ErrorHandler: func(w http.ResponseWriter, in *http.Request, err error) { e.answerAway(w, in, err) },
 		ErrorLog:     slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
 	}
 	return r, nil
 }
+
+// upgradeTransport is for connections that change their protocol: the frontend's side of one has to be written to.
+func upgradeTransport(t *transport) *http.Transport {
+	return &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return t.dial(ctx) },
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+	}
+}
+
+// address is the host of a URL with its port.
+func address(u *url.URL) string { return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")) }
 
 // ServeHTTP answers a request with the help of the next frontend.
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {

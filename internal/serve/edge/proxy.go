@@ -3,7 +3,6 @@ package edge
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -24,22 +23,6 @@ import (
 )
 
 const headerRequestID = "X-Request-Id"
-
-// idleUpstream is for how long a connection to a frontend may be idle. The Python frontend closes one after 5 seconds; a
-// request that is sent at that moment is lost.
-const idleUpstream = 2 * time.Second
-
-func newTransport(dial func(context.Context) (net.Conn, error)) http.RoundTripper {
-	t := &http.Transport{
-		MaxIdleConns: 4096, MaxIdleConnsPerHost: 4096, IdleConnTimeout: idleUpstream,
-		DisableCompression: true, WriteBufferSize: 4 << 10, ReadBufferSize: 4 << 10,
-		MaxResponseHeaderBytes: maxHeader,
-	}
-	if dial != nil {
-		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
-	}
-	return t
-}
 
 // requestID is the id that the client gave the request, if it is one that can be logged and sent on, else a new one.
 func requestID(r *http.Request) string {
@@ -285,9 +268,6 @@ func (e *Edge) send(r *http.Request, x *exchange) (*http.Response, error) {
 	return x.rank.transport.RoundTrip(out)
 }
 
-// chunks are the buffers that answers are copied through. A stream has one for as long as it runs.
-var chunks = sync.Pool{New: func() any { return new([4 << 10]byte) }}
-
 // relay sends an answer on to the client.
 func (e *Edge) relay(w http.ResponseWriter, r *http.Request, answer *http.Response, x *exchange, faults []Fault) {
 	removeHopByHop(answer.Header)
@@ -318,11 +298,12 @@ func (e *Edge) relay(w http.ResponseWriter, r *http.Request, answer *http.Respon
 	}
 }
 
+// chunks are the buffers that answers are copied through.
+var chunks = sync.Pool{New: func() any { return new([8 << 10]byte) }}
+
 // copyBody copies each part of the body as it comes: a token does not wait for the next one.
 func copyBody(w http.ResponseWriter, answer *http.Response) error {
 	streams := answer.ContentLength < 0
-	buf := chunks.Get().(*[4 << 10]byte)
-	defer chunks.Put(buf)
 	flusher := http.NewResponseController(w)
 	if streams { // the head does not wait for the first token
 		if err := flusher.Flush(); err != nil {
@@ -330,24 +311,30 @@ func copyBody(w http.ResponseWriter, answer *http.Response) error {
 		}
 	}
 	for {
-		n, err := answer.Body.Read(buf[:])
-		if n > 0 {
-			if _, err := w.Write(buf[:n]); err != nil {
-				return err
-			}
-			if streams {
-				if err := flusher.Flush(); err != nil {
-					return err
-				}
-			}
+		if body, ok := answer.Body.(*upstreamBody); ok {
+			body.await()
 		}
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
+		done, err := copyPart(w, answer.Body)
+		if streams && err == nil {
+			err = flusher.Flush()
+		}
+		if done || err != nil {
 			return err
 		}
 	}
+}
+
+// copyPart copies what one Read returns. Its buffer is not kept while a stream waits for its next token.
+func copyPart(w io.Writer, body io.Reader) (done bool, err error) {
+	buf := chunks.Get().(*[8 << 10]byte)
+	defer chunks.Put(buf)
+	n, err := body.Read(buf[:])
+	if n > 0 {
+		if _, err := w.Write(buf[:n]); err != nil {
+			return true, err
+		}
+	}
+	return err == io.EOF, ignoreEOF(err)
 }
 
 // answerAway answers a request that the frontend did not answer.

@@ -238,6 +238,9 @@ func TestAHundredThousandAborts(t *testing.T) {
 			}
 		}},
 	} {
+		if testing.Short() {
+			tt.storm /= 10
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			s := connect(t, Options{Source: sleepers{}, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1024}}, 2)
 			id := func(i int) string { return fmt.Sprintf("r%d-x", i) }

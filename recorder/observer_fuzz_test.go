@@ -171,7 +171,11 @@ func TestRandomSessions(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	for i := range 300 {
+	sessions := 300
+	if testing.Short() {
+		sessions = 30
+	}
+	for i := range sessions {
 		data := make([]byte, 20+random.IntN(3000))
 		for j := range data {
 			data[j] = byte(random.Uint32())

@@ -132,6 +132,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if err := opts.check(flags); err != nil {
 		return err
 	}
+	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return err
 	}
@@ -172,7 +173,10 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	for _, l := range listeners {
 		defer l.Close()
 	}
-	url := opts.edge.url(listeners[0])
+	var urls []string
+	for _, l := range listeners {
+		urls = append(urls, opts.edge.url(l))
+	}
 	opts.edge.groups = make([]atomic.Pointer[player.Group], frontends)
 	// The player warns when its frontend goes, which is no news once serve itself ends.
 	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
@@ -198,7 +202,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		},
 		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
 		Output: func(int) io.Writer { return env.frontendLog() }, Log: env.log,
-		Ready: func(s serve.Started) { opts.ready(env, url, s, env.now().Sub(started)) },
+		Ready: func(s serve.Started) { opts.ready(env, urls, s, env.now().Sub(started)) },
 	})
 	var ended *serve.EndedError
 	var coded exitError
@@ -236,6 +240,22 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 		}
 	}
 	return nil
+}
+
+// lineOfFrontend makes the player speak the line of a frontend that was named by its path, if nothing else names a line and it
+// tells its release, as it does since 0.29.
+func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
+	play := &opts.play
+	if opts.frontend == serve.Rust || opts.frontend == serve.Python || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" {
+		return
+	}
+	release, err := vllmrs.Version(ctx, opts.frontend)
+	if err != nil {
+		return
+	}
+	if profile, err := protocol.LoadProfile(protocol.LineOf(release)); err == nil {
+		play.engine.opt.VLLMVersion = profile.Line
+	}
 }
 
 // follow makes the player fit the model: its tokenizer and its context length.
@@ -383,6 +403,7 @@ func publicAddress(at net.Addr) string {
 type servedJSON struct {
 	Schema   string   `json:"schema"`
 	URL      string   `json:"url"`
+	URLs     []string `json:"urls"`
 	Models   []string `json:"models"`
 	Line     string   `json:"line"`
 	Release  string   `json:"release,omitempty"`
@@ -394,10 +415,10 @@ type servedJSON struct {
 }
 
 // ready prints the one line that says where requests are answered.
-func (opts *serveOptions) ready(env *environment, url string, s serve.Started, after time.Duration) {
+func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started, after time.Duration) {
 	if opts.json {
 		line, err := jsonout.Line(servedJSON{
-			schemaOf("serve"), url, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count, s.Pids, s.Restarts, after.Milliseconds(),
+			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, s.Restarts, after.Milliseconds(),
 		})
 		if err == nil {
 			_, err = env.stdout.Write(line)
@@ -408,8 +429,8 @@ func (opts *serveOptions) ready(env *environment, url string, s serve.Started, a
 		return
 	}
 	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend"}[s.Frontend.Kind]
-	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", url, strings.Join(s.Names, ", "), program,
-		cmp.Or(s.Frontend.Release, s.Line), plural.Count(opts.play.engine.count, "engine"), after.Seconds())))
+	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", strings.Join(urls, " "), strings.Join(s.Names, ", "), program,
+		cmp.Or(s.Frontend.Release, s.Line), plural.Count(opts.play.engine.count*len(urls), "engine"), after.Seconds())))
 }
 
 // prefixed is the environment of a part of serve: its log has a prefix before each line, unless it is JSON.

@@ -113,9 +113,14 @@ func TestServeEndsGently(t *testing.T) {
 	}
 }
 
-// A stream that takes longer than the shutdown timeout is cut off.
+// A stream that takes longer than the shutdown timeout is cut off. The player speaks the line of the frontend that is named, and
+// each rank has a URL.
 func TestServeCutsOff(t *testing.T) {
-	s := startServe(t, "--inter-token-latency", "1s", "--shutdown-timeout", "100ms")
+	s := startServe(t, "--inter-token-latency", "1s", "--shutdown-timeout", "100ms", "--data-parallel-size", "2", "--port-per-rank",
+		"--frontend", testenv.Frontend(t, "0.32.0"))
+	if s.Line != "0.32" || len(s.URLs) != 2 || s.Engines != 2 {
+		t.Errorf("want two engines of line 0.32: %s", s.line)
+	}
 	stream := s.stream(t, 1000)
 	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -347,11 +348,12 @@ func (e *Edge) answerAway(w http.ResponseWriter, r *http.Request, err error) {
 	case r.Context().Err() != nil:
 		panic(http.ErrAbortHandler) // nobody reads an answer
 	default:
-		e.log.Warn("the frontend does not answer", "path", r.URL.Path, "error", err)
-		a := apiError{status: http.StatusBadGateway, message: "the frontend ended the connection before it answered"}
+		a, level := apiError{status: http.StatusBadGateway, message: "the frontend ended the connection before it answered"}, slog.LevelWarn
 		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
 			a = apiError{status: http.StatusServiceUnavailable, message: "the frontend does not accept connections, it starts or has ended", retryAfter: time.Second}
+			level = slog.LevelInfo // those who wait for the start ask again and again
 		}
+		e.log.Log(r.Context(), level, "the frontend does not answer", "path", r.URL.Path, "error", err)
 		a.write(w)
 	}
 }

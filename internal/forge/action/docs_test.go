@@ -12,12 +12,17 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
+// ofWorkflow is a key that a workflow has, and other YAML has not.
+var ofWorkflow = regexp.MustCompile(`(?m)^(on|jobs):`)
+
 // examples are the workflows of a page.
 func examples(t *testing.T, page string) []string {
 	t.Helper()
 	var all []string
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(readFile(t, page)), -1) {
-		all = append(all, block[1])
+		if ofWorkflow.MatchString(block[1]) {
+			all = append(all, block[1])
+		}
 	}
 	return all
 }

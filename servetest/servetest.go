@@ -55,9 +55,6 @@ type Options struct {
 	Offline bool
 }
 
-// maxLoRAs is the default of vllm-vcr serve.
-const maxLoRAs = 16
-
 // Server is a running server. It ends with the test.
 type Server struct {
 	// URL is the base of the API, such as http://127.0.0.1:40123. It ends without a slash.
@@ -98,13 +95,20 @@ func Start(t testing.TB, opt Options) *Server {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	ready := make(chan serve.Started, 1)
-	log := front.Log
+	log, running := front.Log, &serve.Running{}
+	front.Engines = running.Engines
 	go func() {
 		defer close(s.ended)
 		s.err = serve.Run(ctx, serve.Options{
 			Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv,
 			Frontend: func(ctx context.Context, line string) (serve.Frontend, error) { return opt.frontend(ctx, line, log) },
-			Engines:  func(handshake string, _ int) (*serve.Engines, error) { return opt.engines(handshake) },
+			Engines: func(handshake string, n int) (*serve.Engines, error) {
+				engines, err := opt.engines(handshake)
+				if err == nil {
+					running.Set(n, engines.Group)
+				}
+				return engines, err
+			},
 			Front: func(upstreams []string) (serve.Front, error) {
 				front.Upstreams = []edge.Upstream{{URL: upstreams[0]}}
 				return edge.New(front)
@@ -158,7 +162,7 @@ func configure(opt Options, model serve.Model, log io.Writer) (player.Options, e
 		p.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	if p.LoRA.Names == nil {
-		p.LoRA.MaxLoRAs = cmp.Or(p.LoRA.MaxLoRAs, maxLoRAs)
+		p.LoRA.MaxLoRAs = cmp.Or(p.LoRA.MaxLoRAs, serve.DefaultMaxLoRAs)
 	}
 	if p.Trace == nil {
 		p.Limits.MaxModelLen = cmp.Or(p.Limits.MaxModelLen, model.MaxModelLen)

@@ -112,6 +112,14 @@ func TestServer(t *testing.T) {
 	if status, _, text := post(t, server.URL+"/v1/unload_lora_adapter", adapter); status != http.StatusOK {
 		t.Errorf("unload an adapter: %d: %s", status, text)
 	}
+	metrics, err := http.Get(server.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	if text, err := io.ReadAll(metrics.Body); err != nil || !strings.Contains(string(text), `num_gpu_blocks="8192"`) || !strings.Contains(string(text), `max_lora="16"`) {
+		t.Errorf("the metrics lack values of the engine: %v: %s", err, text)
+	}
 	server.Close()
 	if err := server.Wait(t.Context()); err != nil {
 		t.Errorf("after Close: %v", err)

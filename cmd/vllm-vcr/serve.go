@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 // serveOptions are the flags of serve beside those of play.
@@ -43,9 +41,6 @@ type serveOptions struct {
 	restart  bool
 	json     bool
 }
-
-// servedLoRAs is how many adapters run at the same time unless a flag says so. A frontend loads none where the engine has none.
-const servedLoRAs = 16
 
 func newServeCommand(env *environment) *cobra.Command {
 	var opts serveOptions
@@ -84,7 +79,7 @@ func newServeCommand(env *environment) *cobra.Command {
 			if len(args) > 0 {
 				model = args[0]
 			}
-			return runServe(cmd.Context(), env, cmd.Flags(), opts, model, flags)
+			return runServe(cmd.Context(), env, cmd.Flags(), &opts, model, flags)
 		},
 	}
 	flags := cmd.Flags()
@@ -117,7 +112,7 @@ func serveDefaults(flags *pflag.FlagSet, play *playOptions) {
 		{"mode", modeText, "reply when no recording matches: text (English sentences), random (random tokens) or echo (the prompt)"},
 		{"tokenizer", "", "tokenizer.json of the model, or its folder (default that of MODEL)"},
 		{"max-model-len", "0", "maximum context length in tokens (default that of the trace, else of MODEL)"},
-		{"max-loras", fmt.Sprint(servedLoRAs), "maximum number of LoRA adapters in one step"},
+		{"max-loras", fmt.Sprint(serve.DefaultMaxLoRAs), "maximum number of LoRA adapters in one step"},
 		{"data-parallel-size", "0", "number of engines behind the frontend (default --engine-count)"},
 		{"vocab-size", "0", "random token ids are below this number (default the size of the tokenizer)"},
 	} {
@@ -127,7 +122,7 @@ func serveDefaults(flags *pflag.FlagSet, play *playOptions) {
 	}
 }
 
-func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts serveOptions, name string, args []string) (err error) {
+func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts *serveOptions, name string, args []string) (err error) {
 	started := env.now()
 	if err := opts.check(flags); err != nil {
 		return err
@@ -177,7 +172,6 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	for _, l := range listeners {
 		urls = append(urls, opts.edge.url(l))
 	}
-	opts.edge.groups = make([]atomic.Pointer[player.Group], frontends)
 	// The player warns when its frontend goes, which is no news once serve itself ends.
 	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
 	err = serve.Run(ctx, serve.Options{
@@ -189,7 +183,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		Engines: func(handshake string, n int) (*serve.Engines, error) {
 			engines, err := opts.engines(ctx, env, logged, flags, handshake)
 			if err == nil {
-				opts.edge.groups[n].Store(engines.Group)
+				opts.edge.running.Set(n, engines.Group)
 			}
 			return engines, err
 		},

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,8 +34,8 @@ type edgeOptions struct {
 	requestLog   string
 	adminToken   string
 
-	faults []edge.Fault                   // of --faults
-	groups []atomic.Pointer[player.Group] // that run, one for each frontend
+	faults  []edge.Fault  // of --faults
+	running serve.Running // the players, for metrics
 }
 
 // add adds the flags. They are those of vLLM and of llm-d-inference-sim where these have them.
@@ -201,7 +200,7 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 	o = edge.Options{
 		APIKeys: opts.apiKeys, Faults: opts.faults, FailureRate: opts.failureRate, FailureTypes: opts.failureTypes, Seed: play.source.seed,
 		RequestFaults: play.peers.requestFaults, FanOut: kind != serve.Python, StartupDuration: opts.startup,
-		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), Engines: opts.engines, ModelName: names[0],
+		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), Engines: opts.running.Engines, ModelName: names[0],
 		AdminToken: opts.adminToken, Log: env.log,
 	}
 	if opts.cert != "" || opts.key != "" {
@@ -245,36 +244,6 @@ func (opts *edgeOptions) readFakeMetrics() (*edge.FakeMetrics, error) {
 		}
 	}
 	return edge.ParseFakeMetrics(text)
-}
-
-// engines tells the edge about the engines behind a frontend, nothing while they are started again.
-func (opts *edgeOptions) engines(rank int) (all []edge.Engine) {
-	if rank >= len(opts.groups) {
-		return nil
-	}
-	group := opts.groups[rank].Load()
-	if group == nil {
-		return nil
-	}
-	for _, e := range group.Engines() {
-		known := edge.Engine{Index: e.Index, MaxLoRAs: e.MaxLoRAs, SleepLevel: e.SleepLevel}
-		if known.MaxLoRAs < 0 {
-			known.MaxLoRAs = servedLoRAs
-		}
-		caching := "False"
-		if e.PrefixCaching {
-			caching = "True"
-		}
-		known.CacheConfig = []edge.Label{
-			{Name: "block_size", Value: strconv.Itoa(e.BlockSize)},
-			{Name: "cache_dtype", Value: "auto"},
-			{Name: "enable_prefix_caching", Value: caching},
-			{Name: "kv_cache_size_tokens", Value: strconv.Itoa(e.BlockSize * e.NumGPUBlocks)},
-			{Name: "num_gpu_blocks", Value: strconv.Itoa(e.NumGPUBlocks)},
-		}
-		all = append(all, known)
-	}
-	return all
 }
 
 // listen opens the ports, one for each of so many frontends.

@@ -7,12 +7,15 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -57,6 +60,56 @@ type Engines struct {
 	// Close ends what listens beside the engines, when they have ended.
 	Close func()
 }
+
+// Running are the players that run, by the number of their frontend, for those who read their values. It is safe for use by several
+// goroutines.
+type Running struct {
+	mu     sync.Mutex
+	groups map[int]*player.Group
+}
+
+// Set makes a player the one behind frontend number n.
+func (r *Running) Set(n int, group *player.Group) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.groups == nil {
+		r.groups = map[int]*player.Group{}
+	}
+	r.groups[n] = group
+}
+
+// Engines tells the edge about the engines behind a frontend.
+func (r *Running) Engines(n int) (all []edge.Engine) {
+	r.mu.Lock()
+	group := r.groups[n]
+	r.mu.Unlock()
+	if group == nil {
+		return nil
+	}
+	for _, e := range group.Engines() {
+		known := edge.Engine{Index: e.Index, MaxLoRAs: e.MaxLoRAs, SleepLevel: e.SleepLevel}
+		if known.MaxLoRAs < 0 {
+			known.MaxLoRAs = DefaultMaxLoRAs
+		}
+		caching := "False"
+		if e.PrefixCaching {
+			caching = "True"
+		}
+		known.CacheConfig = []edge.Label{
+			{Name: "block_size", Value: strconv.Itoa(e.BlockSize)},
+			{Name: "cache_dtype", Value: "auto"},
+			{Name: "enable_prefix_caching", Value: caching},
+			{Name: "kv_cache_size_tokens", Value: strconv.Itoa(e.BlockSize * e.NumGPUBlocks)},
+			{Name: "num_gpu_blocks", Value: strconv.Itoa(e.NumGPUBlocks)},
+		}
+		all = append(all, known)
+	}
+	return all
+}
+
+// DefaultMaxLoRAs is how many adapters run at the same time unless something else is wanted. A frontend loads none where the engine
+// has none.
+const DefaultMaxLoRAs = 16
 
 // Front is the server that clients talk to.
 type Front interface {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -18,10 +19,11 @@ import (
 // A session is the tap's work for one engine, from its HELLO to the hang-up.
 type session struct {
 	tap   *tap
-	index int      // of the engine
-	rank  *rank    // nil until the frontend has answered it
-	peer  zmq.Peer // the engine, on the handshake socket
-	host  string   // by which the engine reached the tap
+	index int         // of the engine
+	rank  *rank       // nil until the frontend has answered it
+	peer  zmq.Peer    // the engine, on the handshake socket
+	stood atomic.Bool // all links did
+	host  string      // by which the engine reached the tap
 
 	gates []*zmq.Gate
 	links chan linkEnd
@@ -89,6 +91,7 @@ func (s *session) watch(ctx context.Context, cancel context.CancelCauseFunc) err
 		select {
 		case <-s.ready:
 			if standing++; standing == s.count {
+				s.stood.Store(true)
 				s.tap.log.Info("the engine is connected", "engine", s.rank.index, "clients", s.count/2)
 			}
 		case w := <-s.left:
@@ -490,11 +493,25 @@ func (w *linkObserver) Passed() { w.session.tap.queue.signal() }
 // HungUp implements [zmq.Observer]. The handshake ends first, and that means nothing;
 // of the other links the first says who went.
 func (w *linkObserver) HungUp() {
+	if w.src.channel == Handshake && w.src.direction == FromEngine {
+		time.AfterFunc(connectTime, w.session.warnUnready)
+	}
 	if w.src.channel != Input && w.src.channel != Output || !w.src.rank.left.CompareAndSwap(false, true) {
 		return
 	}
 	w.session.tap.queue.note(w.src, w.what())
 	w.session.left <- w
+}
+
+// connectTime is how long an engine that has closed its handshake may take to connect the rest: the order is its own.
+const connectTime = 2 * time.Second
+
+// warnUnready tells a person who waits that there is nothing to wait for.
+func (s *session) warnUnready() {
+	if !s.stood.Load() && s.tap.coordinator.Err() == nil {
+		s.tap.log.Warn("the engine closed the handshake before it was ready: its own output says why; the frontend accepts each engine once, "+
+			"so restart frontend, recorder and engine", "engine", s.rank.index)
+	}
 }
 
 // what says who has hung up.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -435,6 +436,14 @@ func TestTapGuardsTheLine(t *testing.T) {
 	}
 }
 
+// lines are what was written, line by line.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
 func TestTapWithoutPeers(t *testing.T) {
 	noLeaks(t)
 	short := func(c *Config) { c.HandshakeTimeout = 100 * time.Millisecond }
@@ -465,6 +474,26 @@ func TestTapWithoutPeers(t *testing.T) {
 			!strings.Contains(err.Error(), "the handshake took more than 500ms") {
 			t.Errorf("error %v", err)
 		}
+	})
+	t.Run("an engine that leaves before it registers", func(t *testing.T) {
+		f := newRawFrontend(t)
+		logged := make(lines, 100)
+		tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(logged, nil)) })
+		e, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(0)})
+		require.NoError(t, err)
+		mustSend(t, e, protocol.EngineHandshake{}.Hello())
+		next(t, f.shake)
+		init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+		require.NoError(t, f.shake.Send(protocol.Identity(0), init))
+		_, err = e.Recv()
+		require.NoError(t, err)
+		e.Close()
+		for line := range logged {
+			if strings.Contains(line, "the engine closed the handshake before it was ready") {
+				break
+			}
+		}
+		tap.cancel()
 	})
 	for _, stage := range []string{"before the engine", "before the frontend"} {
 		t.Run("told to end "+stage, func(t *testing.T) {

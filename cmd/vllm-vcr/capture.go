@@ -75,7 +75,7 @@ func loadTargets(named string, matrix *compat.Matrix) (*target.File, []tomlfile.
 	if err != nil {
 		panic(err) // a path of the binary
 	}
-	file, diagnostics := target.Parse("(embedded) "+vcr.TargetsPath, embedded(vcr.TargetsPath), beside, matrix)
+	file, diagnostics := target.Parse(embeddedPrefix+vcr.TargetsPath, embedded(vcr.TargetsPath), beside, matrix)
 	return file, slices.DeleteFunc(diagnostics, func(f tomlfile.Diagnostic) bool { return f.Severity != tomlfile.Error })
 }
 

@@ -142,7 +142,7 @@ func (opts *captureRunOptions) accept(env *environment) (*helper.Accept, error) 
 		return nil, nil
 	}
 	accept := &helper.Accept{
-		CompatFile: "(embedded) " + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
+		CompatFile: embeddedPrefix + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
 		Upload: opts.upload, S3: opts.s3.Options, RunURL: workflowRunURL(env), Profiles: env.profiles, AllProfiles: env.profilesNamed,
 	}
 	path := opts.targets.compat

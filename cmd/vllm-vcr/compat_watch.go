@@ -150,7 +150,7 @@ func watchedMatrix(env *environment, path string) (*compat.Matrix, []byte, error
 		printDiagnostics(env, diagnostics)
 		return nil, nil, unusable(matrix.File)
 	}
-	if strings.HasPrefix(matrix.File, "(embedded) ") {
+	if isEmbedded(matrix.File) {
 		return matrix, embedded(vcr.CompatPath), nil
 	}
 	data, matrix, err := compat.LoadText(matrix.File)

@@ -189,7 +189,7 @@ func loadExpectations(env *environment, path string, mayLack bool, all []conform
 	if path = expectationsPath(path); path != "" && (exists(path) || !mayLack) {
 		expected, findings = expect.Load(path)
 	} else {
-		expected, findings = expect.Parse("(embedded) "+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		expected, findings = expect.Parse(embeddedPrefix+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
 	printDiagnostics(env, findings)

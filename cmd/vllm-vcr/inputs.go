@@ -64,6 +64,9 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 	matrix, diagnostics := in.loadCompat()
 	registry, more := in.loadManifest(env, matrix)
 	diagnostics = append(diagnostics, more...)
+	if isEmbedded(matrix.File) && !isEmbedded(registry.File) {
+		gateWithGoldens(matrix, registry)
+	}
 	if !tomlfile.HasErrors(diagnostics) {
 		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, registry)...)
 	}
@@ -143,11 +146,16 @@ func (in *inputs) read(path string) ([]byte, error) {
 	if text, ok := in.bundled[path]; ok {
 		return text, nil
 	}
-	if inside, ok := strings.CutPrefix(path, "(embedded) "); ok {
+	if inside, ok := strings.CutPrefix(path, embeddedPrefix); ok {
 		return embedded(inside), nil
 	}
 	return os.ReadFile(path)
 }
+
+// embeddedPrefix begins the names of the files in the binary.
+const embeddedPrefix = "(embedded) "
+
+func isEmbedded(name string) bool { return strings.HasPrefix(name, embeddedPrefix) }
 
 func loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	if path == "" && exists(vcr.CompatPath) {
@@ -156,7 +164,7 @@ func loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	if path != "" {
 		return compat.Load(path)
 	}
-	return compat.Parse("(embedded) "+vcr.CompatPath, embedded(vcr.CompatPath))
+	return compat.Parse(embeddedPrefix+vcr.CompatPath, embedded(vcr.CompatPath))
 }
 
 func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
@@ -167,7 +175,7 @@ func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manife
 	if path != "" {
 		return manifest.Load(path)
 	}
-	registry, diagnostics := manifest.Parse("(embedded) "+vcr.ManifestPath, embedded(vcr.ManifestPath))
+	registry, diagnostics := manifest.Parse(embeddedPrefix+vcr.ManifestPath, embedded(vcr.ManifestPath))
 	keepLines(registry, matrix)
 	return registry, diagnostics
 }
@@ -181,6 +189,15 @@ func keepLines(registry *manifest.Manifest, matrix *compat.Matrix) {
 	}
 	registry.Goldens = slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
 	registry.Blocks = slices.DeleteFunc(registry.Blocks, func(b manifest.Block) bool { return !known[b.Label] })
+}
+
+// gateWithGoldens lets only those lines of the embedded compat matrix gate that have fidelity goldens in the manifest of the user:
+// the user did not write that the other lines are validated.
+func gateWithGoldens(matrix *compat.Matrix, registry *manifest.Manifest) {
+	for i := range matrix.Lines {
+		line := &matrix.Lines[i]
+		line.FidelityValidated = line.FidelityValidated && slices.ContainsFunc(registry.ForLine(line.Name), func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
+	}
 }
 
 func exists(path string) bool {

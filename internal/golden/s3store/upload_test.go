@@ -251,7 +251,7 @@ func TestRealS3PublishOfAFileThatChanges(t *testing.T) {
 	s := newPartedStore(t, &faults{before: once("begin", func(*http.Request) *http.Response {
 		file, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err == nil {
-			_, err = file.WriteAt([]byte("x"), 11<<20)
+			_, err = file.WriteAt([]byte("other bytes than the random ones"), 11<<20)
 		}
 		if err := errors.Join(err, file.Close()); err != nil {
 			t.Error(err)

@@ -71,7 +71,7 @@ var importRules = map[string][]string{
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
-	"internal/inspect":         {"trace", "internal/engine"},
+	"internal/inspect":         {"trace", "internal/engine", "internal/report/page"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},

@@ -108,3 +108,46 @@ func writeAll(t *testing.T, files map[string]string) {
 		}
 	}
 }
+
+// TestInspectingPage runs the commands of docs/inspecting.md, and compares the pictures that the page shows with those that
+// the commands draw.
+func TestInspectingPage(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "internal/inspect/testdata"), os.DirFS("../../internal/inspect/testdata")); err != nil {
+		t.Fatal(err)
+	}
+	blocks, lines := shellBlocks(t, "../../docs/inspecting.md")
+	if len(blocks) < 6 {
+		t.Fatalf("the page has only %d commands", len(blocks))
+	}
+	for i, block := range blocks {
+		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("line %d: %v\n%s\n%s", lines[i], err, block, out)
+		}
+	}
+	page, err := os.ReadFile("../../docs/inspecting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile(`\]\(inspecting/(.*?\.svg)\)`).FindAllSubmatch(page, -1)
+	if len(shown) < 3 {
+		t.Fatalf("the page shows only %d pictures", len(shown))
+	}
+	for _, name := range shown {
+		drawn, err := os.ReadFile(filepath.Join(dir, "pictures", string(name[1])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join("../../docs/inspecting", string(name[1]))
+		if *update {
+			if err := os.WriteFile(path, drawn, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if kept, err := os.ReadFile(path); err != nil || !bytes.Equal(kept, drawn) {
+			t.Errorf("%s is not what the command of the page draws (%v): go test ./cmd/vllm-vcr -run TestInspectingPage -update rewrites it", path, err)
+		}
+	}
+}

@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,37 +17,7 @@ func newInspectCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "inspect",
 		Short: "Show what is in a trace, and predict times from traces",
-	}, newInspectCalibrateCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
-}
-
-func newInspectSummaryCommand(env *environment) *cobra.Command {
-	asJSON := false
-	cmd := &cobra.Command{
-		Use:   "summary TRACE",
-		Short: "Print statistics of a trace",
-		Long: "Print statistics of a trace: number of requests, lengths of prompts and outputs, how many requests ran at the " +
-			"same time, which part of the prompts was in the prefix cache, time to first token, and inter-token latency.",
-		Example: "  vllm-vcr inspect summary run.jsonl.gz",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			t, err := readRecording(env, args[0])
-			if err != nil {
-				return err
-			}
-			summary := inspect.Summarize(t)
-			if asJSON {
-				err = summary.JSON(env.stdout)
-			} else {
-				err = summary.Text(env.stdout, safetext.Line)
-			}
-			if err != nil {
-				return fmt.Errorf("write summary: %w", err)
-			}
-			return nil
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the statistics as JSON")
-	return cmd
+	}, newInspectCalibrateCommand(env), newInspectCompareCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
 }
 
 // readRecording reads a recording, and tells what is odd about it.
@@ -62,45 +30,6 @@ func readRecording(env *environment, path string) (*trace.Trace, error) {
 		env.printErr(warning)
 	}
 	return t, nil
-}
-
-func newInspectTimelineCommand(env *environment) *cobra.Command {
-	var from, most int
-	var svg string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "timeline TRACE",
-		Short: "Show when each request of a trace waited and produced output",
-		Long: "Show the requests of a trace in order of arrival, one line for each: when it arrived, how long it waited for its " +
-			"first token, and how long it produced output.",
-		Example: "  vllm-vcr inspect timeline run.jsonl.gz --requests 40 --svg run.svg",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			t, err := readRecording(env, args[0])
-			if err != nil {
-				return err
-			}
-			timeline, err := inspect.TimelineOf(t, from, most)
-			if err != nil {
-				return err
-			}
-			if svg != "" {
-				if err := writeFile(svg, timeline.SVG); err != nil {
-					return infra(fmt.Errorf("write timeline: %w", err))
-				}
-				return nil
-			}
-			if err := printResult(env, asJSON, timeline.Data(schemaOf("inspect-timeline"), args[0]), timeline.Text); err != nil {
-				return fmt.Errorf("write timeline: %w", err)
-			}
-			return nil
-		},
-	}
-	cmd.Flags().IntVar(&from, "from", 0, "first request to show, counted from 0 in order of arrival (default 0)")
-	cmd.Flags().IntVar(&most, "requests", 0, "number of requests to show (default all)")
-	cmd.Flags().StringVar(&svg, "svg", "", "write the timeline as an SVG image to this `FILE`, instead of text to stdout")
-	addJSONFlag(cmd.Flags(), &asJSON)
-	return cmd
 }
 
 // calibrateOptions are the flags of inspect calibrate.
@@ -184,7 +113,7 @@ func runInspectCalibrate(env *environment, opts calibrateOptions) error {
 		return fmt.Errorf("write report: %w", err)
 	}
 	if opts.plots != "" {
-		if err := writePlots(opts.plots, result); err != nil {
+		if err := writePlots(opts.plots, result.Plots()); err != nil {
 			return infra(err)
 		}
 	}
@@ -245,18 +174,6 @@ func (opts *calibrateOptions) readEngine() error {
 		return errors.New("--enable-prefix-caching and --no-enable-prefix-caching: give only one of them")
 	case on || off:
 		opts.opt.Engine.Caching = &on
-	}
-	return nil
-}
-
-func writePlots(dir string, result *inspect.Report) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("write plots: %w", err)
-	}
-	for _, plot := range result.Plots() {
-		if err := writeFile(filepath.Join(dir, plot.Name), plot.Write); err != nil {
-			return fmt.Errorf("write plots: %w", err)
-		}
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 // Package inspect tells what recordings say about time, and whether a model learned from
 // some predicts another.
 //
+// [SummarizeReader], [ReadTimeline] and [ReadCompared] read a trace record by record and keep
+// none, so that a trace of a million requests takes little memory. [Summaries], [Timeline] and
+// [Comparison] write what they found: as text, tables, images, pages, and files for Perfetto.
+//
 // [Simulate] runs a [Workload], the requests of a recording without their times, through
 // the scheduler and the KV cache of an [Engine] on a virtual clock: a minute of an
 // engine takes some hundredths of a second. [Calibrate] learns a model from some

@@ -6,16 +6,44 @@ import (
 	"io"
 	"math"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
-// Colors of what is compared.
+// Colors of what is drawn: the names of classes, which have one color on a light page and another on a dark one.
 const (
-	colorReal      = "#222222"
-	colorPredicted = "#d55e00"
-	colorKnobs     = "#0072b2"
-	colorEqual     = "#aaaaaa"
-	colorWait      = "#bbbbbb"
+	colorReal      = "c-black"
+	colorPredicted = "c-orange"
+	colorKnobs     = "c-blue"
+	colorEqual     = "c-grey"
+	colorWait      = "c-wait"
+	colorPrefill   = "c-orange"
+	colorDecode    = "c-blue"
 )
+
+// seriesColors are those of traces side by side. They can be told apart without seeing red or green.
+var seriesColors = []string{"c-black", "c-orange", "c-blue", "c-green", "c-pink", "c-yellow"}
+
+// svgStyle is what all pictures look like. A picture follows the reader's choice of light or dark, alone as in a page.
+const svgStyle = `<style>
+.ground{fill:#ffffff}.ink{fill:#1b2129}.grid{stroke:#dfe3e8;fill:none}.axis{stroke:#5c6773;fill:none}.mark{stroke:#5c6773;stroke-dasharray:2 3}
+.line{fill:none;stroke-width:1.5}.key{stroke-width:2}.dash{stroke-dasharray:6 4}
+.c-black{stroke:#1b2129}.c-orange{stroke:#d55e00}.c-blue{stroke:#0072b2}.c-green{stroke:#00805d}.c-pink{stroke:#b0407f}.c-yellow{stroke:#a07800}.c-grey{stroke:#9aa3ad}.c-wait{stroke:#b4bcc5}
+.bar.c-orange{fill:#d55e00}.bar.c-blue{fill:#0072b2}.bar.c-wait{fill:#b4bcc5}.bar{stroke:none}
+@media (prefers-color-scheme:dark){
+.ground{fill:#0f1318}.ink{fill:#e4e8ed}.grid{stroke:#2a323c}.axis{stroke:#97a3b0}.mark{stroke:#97a3b0}
+.c-black{stroke:#e4e8ed}.c-orange{stroke:#ff9248}.c-blue{stroke:#56b4e9}.c-green{stroke:#3ccf9f}.c-pink{stroke:#e79ac6}.c-yellow{stroke:#f0d442}.c-grey{stroke:#6b7580}.c-wait{stroke:#4d5763}
+.bar.c-orange{fill:#ff9248}.bar.c-blue{fill:#56b4e9}.bar.c-wait{fill:#4d5763}.bar{stroke:none}
+}
+</style>
+`
+
+// beginSVG writes what every picture begins with: nothing in it is fetched or run by a browser.
+func beginSVG(out *sticky, width, height int, title string) {
+	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" role="img">`+"\n<title>", width, height)
+	_ = xml.EscapeText(out, []byte(title)) // out keeps the error
+	out.printf("</title>\n%s<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n", svgStyle, width, height)
+}
 
 // Plot is a picture of a report.
 type Plot struct {
@@ -169,7 +197,8 @@ const (
 	figureWidth, figureHeight = 640, 420
 	plotLeft, plotRight       = 64, 624
 	plotTop, plotBottom       = 56, 368
-	legendWidth               = 180 // of each line
+	legendWidth               = 180 // of each line, at most
+	letterWidth               = 6   // of a name in the legend
 	mostPoints                = 400 // of a line: more would not be seen
 )
 
@@ -213,33 +242,33 @@ func (f *figure) py(y float64) float64 { return plotBottom - f.y.at(y)*(plotBott
 // write writes the figure as SVG, with nothing in it that a browser would fetch or run.
 func (f *figure) write(w io.Writer) error {
 	out := &sticky{w: w}
-	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", figureWidth, figureHeight)
-	out.printf("<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", figureWidth, figureHeight)
+	beginSVG(out, figureWidth, figureHeight, f.title)
 	text(out, figureWidth/2, 20, "middle", f.title)
 	f.axes(out)
 	for _, m := range f.marks {
 		x := f.px(m.x)
-		out.printf("<path d=\"M%.1f %dV%d\" stroke=\"#999\" stroke-dasharray=\"2 3\"/>\n", x, plotTop, plotBottom)
+		out.printf("<path d=\"M%.1f %dV%d\" class=\"mark\"/>\n", x, plotTop, plotBottom)
 		text(out, x+4, plotTop+12, "start", m.name)
 	}
+	width := min(legendWidth, (plotRight-plotLeft)/max(len(f.lines), 1))
 	for i, l := range f.lines {
 		f.line(out, l)
-		x := plotLeft + legendWidth*i // above the plot, where no curve is
-		out.printf("<path d=\"M%d %dh24\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", x, plotTop-16, l.color, l.dash())
-		text(out, float64(x+30), plotTop-12, "start", l.name)
+		x := plotLeft + width*i // above the plot, where no curve is
+		out.printf("<path d=\"M%d %dh24\" class=\"key %s%s\"/>\n", x, plotTop-16, l.color, l.dash())
+		text(out, float64(x+30), plotTop-12, "start", safetext.Clip(l.name, (width-30)/letterWidth))
 	}
 	out.printf("</svg>\n")
 	return out.err
 }
 
 func (f *figure) axes(out *sticky) {
-	out.printf("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#333\"/>\n", plotLeft, plotTop, plotRight-plotLeft, plotBottom-plotTop)
+	out.printf("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" class=\"axis\"/>\n", plotLeft, plotTop, plotRight-plotLeft, plotBottom-plotTop)
 	for _, v := range f.x.ticks() {
-		out.printf("<path d=\"M%.1f %dv5\" stroke=\"#333\"/>\n", f.px(v), plotBottom)
+		out.printf("<path d=\"M%.1f %dV%d\" class=\"grid\"/><path d=\"M%.1f %dv5\" class=\"axis\"/>\n", f.px(v), plotTop, plotBottom, f.px(v), plotBottom)
 		text(out, f.px(v), plotBottom+18, "middle", fmt.Sprintf("%g", round(v)))
 	}
 	for _, v := range f.y.ticks() {
-		out.printf("<path d=\"M%d %.1fh-5\" stroke=\"#333\"/>\n", plotLeft, f.py(v))
+		out.printf("<path d=\"M%d %.1fH%d\" class=\"grid\"/><path d=\"M%d %.1fh-5\" class=\"axis\"/>\n", plotLeft, f.py(v), plotRight, plotLeft, f.py(v))
 		text(out, plotLeft-8, f.py(v)+4, "end", fmt.Sprintf("%g", round(v)))
 	}
 	text(out, (plotLeft+plotRight)/2, figureHeight-12, "middle", f.xName)
@@ -253,7 +282,7 @@ func round(v float64) float64 { return math.Round(v*1e9) / 1e9 }
 
 func (l *line) dash() string {
 	if l.dashed {
-		return ` stroke-dasharray="6 4"`
+		return " dash"
 	}
 	return ""
 }
@@ -271,11 +300,11 @@ func (f *figure) line(out *sticky, l line) {
 			fmt.Fprintf(&path, "L%.1f %.1f", x, y)
 		}
 	}
-	out.printf("<path d=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\"%s/>\n", path.String(), l.color, l.dash())
+	out.printf("<path d=\"%s\" class=\"line %s%s\"/>\n", path.String(), l.color, l.dash())
 }
 
 func text(out *sticky, x, y float64, anchor, s string) {
-	out.printf("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor)
+	out.printf("<text class=\"ink\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor)
 	_ = xml.EscapeText(out, []byte(s)) // out keeps the error
 	out.printf("</text>\n")
 }

@@ -21,8 +21,9 @@ func TestPlots(t *testing.T) {
 	for _, p := range r.Plots() {
 		var b bytes.Buffer
 		require.NoError(t, p.Write(&b))
-		lines[p.Name] = strings.Count(b.String(), "<path d=\"M") - strings.Count(b.String(), "stroke=\"#333\"/>\n") +
-			strings.Count(b.String(), "<rect x=")
+		for _, class := range []string{"line c-", "key c-", "mark"} {
+			lines[p.Name] += strings.Count(b.String(), ` class="`+class)
+		}
 		wellFormed(t, p.Name, b.Bytes())
 		for _, word := range []string{"NaN", "Inf", "href", "script"} {
 			if strings.Contains(b.String(), word) {
@@ -70,7 +71,7 @@ func TestPlotsOfLittle(t *testing.T) {
 // Where a curve is: half of the times are above the median.
 func TestSurvival(t *testing.T) {
 	ten := times{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	l := survivalOf("x", "#000", ten, axis{low: 1, high: 10, decades: true})
+	l := survivalOf("x", colorReal, ten, axis{low: 1, high: 10, decades: true})
 	want := map[float64]float64{1: 0.9, 5: 0.5, 9: 0.1, 10: 0.05}
 	got := map[float64]float64{}
 	for _, p := range l.points[1:] {

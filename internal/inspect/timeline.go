@@ -1,86 +1,218 @@
 package inspect
 
 import (
+	"bufio"
+	"cmp"
+	"container/heap"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Timeline is when requests came, waited and answered, in the order of arrival.
 type Timeline struct {
-	rows []row
+	// Name is that of the trace.
+	Name string
+	// Notes say what of the trace is odd, or left out.
+	Notes []string
+
+	meta trace.Meta
+	all  rowStore
+	// order are the shown rows by arrival.
+	order []int32
 	// from is the first arrival, to the last output, ms.
 	from, to float64
+	// gaps and sizes are those of all rows, as far as there are few.
+	gaps  []float64
+	sizes []uint16
+	many  bool // too many gaps: they are not kept
+	turns turnIndex
+	steps inferred
 }
 
 // row is one request.
 type row struct {
-	index                int // in the recording
 	arrival, first, last float64
-	prompt, cached, said int
-	shown                [2]float64 // first and last, none before the one it follows
+	// prefill is when the engine began with the prompt, if isInferred is set.
+	prefill              float64
+	isInferred           bool
+	finish               trace.FinishReason
+	index                int32 // in the trace
+	prompt, cached, said int32
+	parent               int32 // the row whose conversation it goes on with, -1 for none
+	gaps, gapCount       int32 // in Timeline.gaps
+	chunks, chunkCount   int32 // in inferred.chunks
 }
 
-// TimelineOf takes the times out of a recording: at most so many requests from the one that arrived as number
-// skip; most is 0 for all.
-func TimelineOf(t *trace.Trace, skip, most int) (*Timeline, error) {
-	order := trace.ReplaySubset(t.Records)
-	if len(order) == 0 {
-		return nil, fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
+// shown is where the bar of a row changes from waiting to output, and where it ends: where the clock of the trace went
+// back, a bar ends where it begins.
+func (r *row) shown() (first, last float64) {
+	first = max(r.arrival, r.first)
+	return first, max(first, r.last)
+}
+
+// rowStore holds rows in pieces, so that growing copies none of them.
+type rowStore struct {
+	pieces [][]row
+	count  int
+}
+
+const rowPiece = 1 << 14
+
+func (s *rowStore) add(r row) {
+	if s.count%rowPiece == 0 {
+		s.pieces = append(s.pieces, make([]row, 0, rowPiece))
+	}
+	last := &s.pieces[len(s.pieces)-1]
+	*last = append(*last, r)
+	s.count++
+}
+
+func (s *rowStore) at(i int32) *row { return &s.pieces[i/rowPiece][i%rowPiece] }
+
+// mostGaps is how many outputs of a trace are kept one by one, and mostRows how many requests have a place in memory.
+const (
+	mostGaps = 1 << 21
+	mostRows = 1 << 26
+)
+
+// ReadTimeline takes the times out of a trace: at most so many requests from the one that arrived as number
+// skip; most is 0 for all. It keeps some 70 bytes of each record.
+func ReadTimeline(r *trace.Reader, skip, most int) (*Timeline, error) {
+	t := &Timeline{Name: r.Name(), meta: r.Meta()}
+	var rec trace.Record
+	missing := 0
+	for index := 0; ; index++ {
+		if err := r.Next(&rec); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		switch {
+		case rec.ArrivalMs == nil:
+			missing++
+		case t.all.count == mostRows:
+			return nil, fmt.Errorf("%s: it has more than %d requests: split it", t.Name, mostRows)
+		default:
+			t.add(&rec, index)
+		}
+	}
+	if missing > 0 {
+		t.Notes = append(t.Notes, fmt.Sprintf("%d of %d records have no arrival_ms and are left out", missing, missing+t.all.count))
+	}
+	return t, t.finish(skip, most)
+}
+
+func (t *Timeline) add(r *trace.Record, index int) {
+	one := row{
+		index: int32(index), arrival: *r.ArrivalMs, first: *r.ArrivalMs + r.TTFTMs, finish: r.FinishReason,
+		prompt: int32(min(r.PromptTokens, 1<<31-1)), cached: int32(min(r.CachedTokens, 1<<31-1)), said: int32(min(r.OutputTokens, 1<<31-1)),
+		parent: -1, gaps: int32(len(t.gaps)),
+	}
+	one.last = endOf(r)
+	if r.ITLMs == nil && r.ITLSummary != nil {
+		one.last += r.ITLSummary.MeanMs * float64(r.ITLSummary.Count)
+	}
+	if e, ok := t.turns.parent(r); ok {
+		one.parent = e.of
+	}
+	t.turns.add(r, one.last, int32(t.all.count))
+	if t.many = t.many || len(t.gaps)+len(r.ITLMs) > mostGaps; t.many {
+		t.gaps, t.sizes = nil, nil
+	} else {
+		t.gaps = append(t.gaps, r.ITLMs...)
+		for i := range r.ITLMs {
+			size := uint32(1)
+			if i < len(r.ITLTokens) {
+				size = min(r.ITLTokens[i], 1<<16-1)
+			}
+			t.sizes = append(t.sizes, uint16(size))
+		}
+		one.gapCount = int32(len(r.ITLMs))
+	}
+	t.all.add(one)
+}
+
+// finish sorts the rows, and chooses those that are shown.
+func (t *Timeline) finish(skip, most int) error {
+	t.turns = turnIndex{}
+	if t.all.count == 0 {
+		return fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
 	}
 	if skip < 0 || most < 0 {
-		return nil, errors.New("want requests from 0 on, and no fewer than 0 of them")
+		return errors.New("want requests from 0 on, and no fewer than 0 of them")
 	}
-	if skip >= len(order) {
-		return nil, fmt.Errorf("%s: it has %d requests, none from %d on", t.Name, len(order), skip)
+	if skip >= t.all.count {
+		return fmt.Errorf("%s: it has %s, none from %d on", t.Name, plural.Count(t.all.count, "request"), skip)
 	}
-	order = order[skip:]
-	if most > 0 && most < len(order) {
-		order = order[:most]
+	t.order = make([]int32, t.all.count)
+	for i := range t.order {
+		t.order[i] = int32(i)
 	}
-	var line Timeline
-	for _, i := range order {
-		r := &t.Records[i]
-		one := row{i, *r.ArrivalMs, *r.ArrivalMs + r.TTFTMs, endOf(r), r.PromptTokens, r.CachedTokens, r.OutputTokens, [2]float64{}}
-		// Where the clock of the recording went back, a bar ends where it begins.
-		one.shown[0] = max(one.arrival, one.first)
-		one.shown[1] = max(one.shown[0], one.last)
-		if len(line.rows) == 0 {
-			line.from = one.arrival
+	slices.SortStableFunc(t.order, func(a, b int32) int { return cmp.Compare(t.all.at(a).arrival, t.all.at(b).arrival) })
+	t.infer()
+	t.order = t.order[skip:]
+	if most > 0 && most < len(t.order) {
+		t.order = t.order[:most]
+	}
+	t.from = t.all.at(t.order[0]).arrival
+	t.to = t.from
+	back := 0
+	for _, i := range t.order {
+		r := t.all.at(i)
+		_, last := r.shown()
+		t.to = max(t.to, last)
+		if r.first < r.arrival || r.last < r.first {
+			back++
 		}
-		line.rows, line.to = append(line.rows, one), max(line.to, one.shown[1])
 	}
-	return &line, nil
-}
-
-// TimelineData is a timeline as it stands in JSON: times in milliseconds since the first request of the recording.
-type TimelineData struct {
-	Schema   string            `json:"schema"`
-	Trace    string            `json:"trace"`
-	Requests []TimelineRequest `json:"requests"`
-}
-
-// TimelineRequest is a request of a timeline.
-type TimelineRequest struct {
-	Index        int     `json:"index"` // of its record
-	ArrivalMs    float64 `json:"arrival_ms"`
-	FirstTokenMs float64 `json:"first_token_ms"`
-	LastTokenMs  float64 `json:"last_token_ms"`
-	PromptTokens int     `json:"prompt_tokens"`
-	CachedTokens int     `json:"cached_tokens"`
-	OutputTokens int     `json:"output_tokens"`
-}
-
-// Data returns the timeline of the recording of a name, for JSON.
-func (t *Timeline) Data(schema, name string) TimelineData {
-	data := TimelineData{Schema: schema, Trace: name, Requests: make([]TimelineRequest, len(t.rows))}
-	for i, r := range t.rows {
-		data.Requests[i] = TimelineRequest{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.said}
+	if back > 0 {
+		t.Notes = append(t.Notes, fmt.Sprintf("%d of %d requests have a negative time: the clock of the recorder was set back, or the trace was edited", back, len(t.order)))
 	}
-	return data
+	return nil
+}
+
+// JSON writes the timeline, with times in milliseconds on the clock of the trace.
+func (t *Timeline) JSON(w io.Writer, schema string) error {
+	out := bufio.NewWriter(w)
+	head, err := jsonout.Line(struct {
+		Schema string `json:"schema"`
+		Trace  string `json:"trace"`
+	}{schema, t.Name})
+	if err != nil {
+		return err
+	}
+	// One request after the other: of a million of them, the text would not be in memory.
+	fmt.Fprintf(out, "%s,\n  \"requests\": [", strings.TrimSuffix(string(head), "}\n"))
+	for n, i := range t.order {
+		r := t.all.at(i)
+		one, err := json.MarshalIndent(struct {
+			Index        int32   `json:"index"` // of its record
+			ArrivalMs    float64 `json:"arrival_ms"`
+			FirstTokenMs float64 `json:"first_token_ms"`
+			LastTokenMs  float64 `json:"last_token_ms"`
+			PromptTokens int32   `json:"prompt_tokens"`
+			CachedTokens int32   `json:"cached_tokens"`
+			OutputTokens int32   `json:"output_tokens"`
+		}{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.said}, "    ", "  ")
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			out.WriteByte(',')
+		}
+		fmt.Fprintf(out, "\n    %s", one)
+	}
+	out.WriteString("\n  ]\n}\n")
+	return out.Flush()
 }
 
 // barWidth is that of a bar of text, in characters.
@@ -89,82 +221,191 @@ const barWidth = 60
 // Text writes a line for each request: a dot for each part of the time that it waited for its first token, and a # for
 // each that it spoke in.
 func (t *Timeline) Text(w io.Writer) error {
-	out := &sticky{w: w}
-	out.printf("%7s %9s %9s %9s %7s %7s %7s\n", "request", "at ms", "first ms", "whole ms", "prompt", "cached", "output")
-	for _, r := range t.rows {
-		out.printf("%7d %9.0f %9.1f %9.1f %7d %7d %7d  %s\n",
-			r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.said, t.bar(r))
+	out := bufio.NewWriterSize(w, 1<<16)
+	fmt.Fprintf(out, "%7s %9s %9s %9s %7s %7s %7s\n", "request", "at ms", "first ms", "whole ms", "prompt", "cached", "output")
+	for _, i := range t.order {
+		r := t.all.at(i)
+		fmt.Fprintf(out, "%7d %9.0f %9.1f %9.1f %7d %7d %7d  ", r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.said)
+		t.bar(out, r)
 	}
-	return out.err
+	return out.Flush()
 }
 
+var (
+	barBlank = strings.Repeat(" ", barWidth)
+	barWait  = strings.Repeat(".", barWidth)
+	barSaid  = strings.Repeat("#", barWidth)
+)
+
 // bar is the place of a request in the time of all of them.
-func (t *Timeline) bar(r row) string {
+func (t *Timeline) bar(out *bufio.Writer, r *row) {
 	column := func(ms float64) int {
 		if t.to <= t.from {
 			return 0
 		}
 		return min(int((ms-t.from)/(t.to-t.from)*barWidth), barWidth-1)
 	}
-	begin, first, last := column(r.arrival), column(r.shown[0]), column(r.shown[1])
-	return strings.Repeat(" ", begin) + strings.Repeat(".", first-begin) + strings.Repeat("#", last-first+1)
+	first, last := r.shown()
+	a, b, c := column(r.arrival), column(first), column(last)
+	out.WriteString(barBlank[:a])
+	out.WriteString(barWait[:b-a])
+	out.WriteString(barSaid[:c-b+1])
+	out.WriteByte('\n')
 }
 
 // Sizes of the picture, in its own units.
 const (
-	timelineLeft  = 56 // of the bars; the request numbers stand before them
+	timelineLeft  = 72 // of the bars; the request numbers stand before them
 	timelineRight = 980
 	timelineTop   = 44
 	labelHeight   = 12
 	tallRow       = 14 // of few requests
 	flatRow       = 6
 	fewRows       = 100
+	// mostBars is how many requests a picture has at most: a browser needs seconds for more.
+	mostBars = 5000
 )
+
+// CheckSVG refuses a picture that is too large to look at.
+func (t *Timeline) CheckSVG() error {
+	if len(t.order) <= mostBars {
+		return nil
+	}
+	return fmt.Errorf("%s: an SVG image of %d requests is too large to look at, at most %d fit: choose some with --from and --requests, or write a page with --html",
+		t.Name, len(t.order), mostBars)
+}
 
 // SVG writes the same as a picture, with nothing in it that a browser would fetch or run: a bar for each request over an axis in
 // seconds. The number of a request is that of its record; a browser shows its times where the mouse is.
 func (t *Timeline) SVG(w io.Writer) error {
 	out := &sticky{w: w}
 	rowHeight := tallRow
-	if len(t.rows) > fewRows {
+	if len(t.order) > fewRows {
 		rowHeight = flatRow
 	}
 	seconds := axis{low: t.from / 1000, high: max(t.to, t.from+1) / 1000}
 	x := func(ms float64) float64 { return timelineLeft + seconds.at(ms/1000)*(timelineRight-timelineLeft) }
-	bottom := timelineTop + rowHeight*len(t.rows)
+	bottom := timelineTop + rowHeight*len(t.order)
 	height := bottom + 40
-	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 %d" font-family="sans-serif" font-size="12">`+"\n", height)
-	out.printf("<rect width=\"1000\" height=\"%d\" fill=\"#fff\"/>\n", height)
-	text(out, timelineLeft, 16, "start", fmt.Sprintf("%d requests in %.2f s", len(t.rows), (t.to-t.from)/1000))
-	for i, part := range []struct{ color, name string }{{colorWait, "waits for the first token"}, {colorKnobs, "generates tokens"}} {
-		at := timelineLeft + 260 + 200*i
-		out.printf("<rect x=\"%d\" y=\"7\" width=\"24\" height=\"10\" fill=\"%s\"/>\n", at, part.color)
+	title := fmt.Sprintf("%s in %.2f s", plural.Count(len(t.order), "request"), (t.to-t.from)/1000)
+	beginSVG(out, 1000, height, title)
+	text(out, timelineLeft, 16, "start", title)
+	for i, part := range t.parts() {
+		at := timelineLeft + 260 + 170*i
+		out.printf("<rect class=\"bar %s\" x=\"%d\" y=\"7\" width=\"24\" height=\"10\"/>\n", part.color, at)
 		text(out, float64(at+30), 16, "start", part.name)
 	}
 	for _, tick := range seconds.ticks() {
 		at := x(tick * 1000)
-		out.printf("<path d=\"M%.1f %dV%d\" stroke=\"#ddd\"/>\n", at, timelineTop-4, bottom+4)
+		out.printf("<path d=\"M%.1f %dV%d\" class=\"grid\"/>\n", at, timelineTop-4, bottom+4)
 		text(out, at, timelineTop-8, "middle", fmt.Sprintf("%g", round(tick)))
 		text(out, at, float64(bottom+18), "middle", fmt.Sprintf("%g", round(tick)))
 	}
-	text(out, (timelineLeft+timelineRight)/2, float64(height-6), "middle", "s since the first request of the recording")
+	out.printf("<path d=\"M%d %dV%dH%d\" class=\"axis\"/>\n", timelineLeft, timelineTop-4, bottom+4, timelineRight)
+	text(out, (timelineLeft+timelineRight)/2, float64(height-6), "middle", "s since the first request of the trace")
+	middle := (timelineTop + bottom) / 2
+	out.printf("<g transform=\"rotate(-90 16 %d)\">", middle)
+	text(out, 16, float64(middle), "middle", "request")
+	out.printf("</g>\n")
 	every := (labelHeight + rowHeight - 1) / rowHeight
-	for i, r := range t.rows {
-		y := timelineTop + rowHeight*i
-		if i%every == 0 {
-			out.printf("<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" font-size=\"10\">%d</text>\n", timelineLeft-6, float64(y)+float64(rowHeight)/2+3, r.index)
+	for n, i := range t.order {
+		r := t.all.at(i)
+		y := timelineTop + rowHeight*n
+		if n%every == 0 {
+			text(out, timelineLeft-6, float64(y)+float64(rowHeight)/2+4, "end", fmt.Sprint(r.index))
 		}
-		out.printf("<g><title>request %d: at %.1f ms, first token after %.1f ms, ended after %.1f ms; %d prompt tokens, %d of them cached, %d output tokens</title>\n",
-			r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.said)
+		out.printf("<g><title>%s</title>\n", r.describe())
+		first, last := r.shown()
+		prefill := first
+		if r.isInferred {
+			prefill = min(max(r.prefill, r.arrival), first)
+		}
 		for _, part := range []struct {
 			from, to float64
 			color    string
-		}{{r.arrival, r.shown[0], colorWait}, {r.shown[0], r.shown[1], colorKnobs}} {
-			out.printf("<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n",
-				x(part.from), y, max(x(part.to)-x(part.from), 0.3), rowHeight-1, part.color)
+		}{{r.arrival, prefill, colorWait}, {prefill, first, colorPrefill}, {first, last, colorDecode}} {
+			if part.color == colorPrefill && !r.isInferred {
+				continue
+			}
+			out.printf("<rect class=\"bar %s\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"/>\n",
+				part.color, x(part.from), y, max(x(part.to)-x(part.from), 0.3), rowHeight-1)
 		}
 		out.printf("</g>\n")
 	}
 	out.printf("</svg>\n")
 	return out.err
+}
+
+// barPart is what a bar is made of, and its color.
+type barPart struct{ color, name string }
+
+func (t *Timeline) parts() []barPart {
+	if len(t.steps.ends) == 0 {
+		return []barPart{{colorWait, "waits for the first token"}, {colorDecode, "generates tokens"}}
+	}
+	return []barPart{{colorWait, "waits"}, {colorPrefill, "computes the prompt"}, {colorDecode, "generates tokens"}}
+}
+
+// describe is a request in a sentence.
+func (r *row) describe() string {
+	ending := ""
+	if r.finish != trace.FinishAbsent {
+		ending = " (" + safetext.Line(r.finish.String()) + ")"
+	}
+	waits := ""
+	if r.isInferred {
+		waits = fmt.Sprintf("prompt begun after %.1f ms, ", r.prefill-r.arrival)
+	}
+	return fmt.Sprintf("request %d: at %.1f ms, %sfirst token after %.1f ms, ended after %.1f ms%s; %d prompt tokens, %d of them cached, %d output tokens",
+		r.index, r.arrival, waits, r.first-r.arrival, r.last-r.arrival, ending, r.prompt, r.cached, r.said)
+}
+
+// lanes gives each shown request, in order, the lowest slot that is free when it comes.
+func (t *Timeline) lanes() (lanes []int32, count int) {
+	var busy endHeap
+	var free intHeap
+	lanes = make([]int32, len(t.order))
+	for n, i := range t.order {
+		r := t.all.at(i)
+		for len(busy) > 0 && busy[0].end <= r.arrival {
+			heap.Push(&free, heap.Pop(&busy).(laneEnd).lane)
+		}
+		if len(free) == 0 {
+			heap.Push(&free, int32(count))
+			count++
+		}
+		lanes[n] = heap.Pop(&free).(int32)
+		_, last := r.shown()
+		heap.Push(&busy, laneEnd{last, lanes[n]})
+	}
+	return lanes, count
+}
+
+type laneEnd struct {
+	end  float64
+	lane int32
+}
+
+type endHeap []laneEnd
+
+func (h endHeap) Len() int           { return len(h) }
+func (h endHeap) Less(i, j int) bool { return h[i].end < h[j].end }
+func (h endHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *endHeap) Push(x any)        { *h = append(*h, x.(laneEnd)) }
+func (h *endHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
+
+type intHeap []int32
+
+func (h intHeap) Len() int           { return len(h) }
+func (h intHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h intHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *intHeap) Push(x any)        { *h = append(*h, x.(int32)) }
+func (h *intHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }

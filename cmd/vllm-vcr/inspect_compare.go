@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/inspect"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// inspectCompareOptions are the flags of inspect compare.
+type inspectCompareOptions struct {
+	opt         inspect.CompareOptions
+	limits      map[string]string
+	format      string
+	html, plots string
+	asJSON      bool
+}
+
+func newInspectCompareCommand(env *environment) *cobra.Command {
+	var opts inspectCompareOptions
+	cmd := &cobra.Command{
+		Use:   "compare BASELINE TRACE...",
+		Short: "Compare the latencies of traces with those of a baseline",
+		Long: "Compare time to first token (ttft), inter-token latency (itl), time per output token after the first (tpot) and time " +
+			"of the whole request (e2e) of traces with those of a baseline. The exit code is 1 if a figure is a regression: its " +
+			"mean, p50, p90 or p99 is larger by more than --tolerance, and the interval of 99 % confidence of the change lies " +
+			"above 0. A change that may be chance is \"unclear\" and no regression. The exit code is 4 if no figure could be " +
+			"judged because the traces have too few requests.\n\n" +
+			"The intervals come from a bootstrap: blocks of consecutive requests are drawn at random, because requests that ran " +
+			"together are not independent. Distributions are compared as a whole too, by the Kolmogorov-Smirnov distance with a " +
+			"permutation of these blocks. Both know nothing about the difference between two runs of the same engine, so compare " +
+			"recordings of the same load on the same machine.",
+		Example: "  vllm-vcr inspect compare main.jsonl.gz change.jsonl.gz --tolerance 0.05\n" +
+			"  vllm-vcr inspect compare main.jsonl.gz change.jsonl.gz \\\n" +
+			"      --limits ttft.p99=0.3,e2e.p99=0.3 --html compare.html",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return runInspectCompare(env, args, opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.Float64Var(&opts.opt.Tolerance, "tolerance", inspect.DefaultTolerance, "how much larger a figure may be, as a part of the baseline: 0.1 is 10 percent")
+	flags.StringToStringVar(&opts.limits, "limits", nil, "other tolerances for single figures, as `FIGURE=PART`, such as ttft.p99=0.3,itl.p50=0.05 (default none)")
+	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of the random drawings: the same seed gives the same result")
+	grouped(flags, "Verdict")
+	flags.StringVar(&opts.format, "format", formText, "output format: text, json or markdown")
+	flags.StringVar(&opts.html, "html", "", "also write the comparison with plots as an HTML page to this `FILE`")
+	flags.StringVar(&opts.plots, "plots", "", "`FOLDER` to write plots to as SVG: distributions and quantiles (default none)")
+	addJSONFlag(flags, &opts.asJSON)
+	return cmd
+}
+
+func runInspectCompare(env *environment, paths []string, opts inspectCompareOptions) error {
+	format, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown)
+	if err != nil {
+		return err
+	}
+	opts.opt.Limits = map[string]float64{}
+	for name, text := range opts.limits {
+		if opts.opt.Limits[name], err = strconv.ParseFloat(text, 64); err != nil {
+			return fmt.Errorf("--limits %s=%s: want a number, such as 0.1 for 10 %%", name, text)
+		}
+	}
+	var all []*inspect.Compared
+	for _, path := range paths {
+		one, err := readCompared(env, path)
+		if err != nil {
+			return err
+		}
+		all = append(all, one)
+	}
+	result, err := inspect.Compare(all, opts.opt)
+	if err != nil {
+		return err
+	}
+	result.Schema = schemaOf("inspect-compare")
+	if opts.asJSON {
+		format = formJSON
+	}
+	write := map[string]func(io.Writer) error{
+		formText: result.Text, formMarkdown: result.Markdown, formJSON: func(w io.Writer) error { return jsonout.Write(w, result) },
+	}
+	if err := write[format](env.stdout); err != nil {
+		return infra(fmt.Errorf("write comparison: %w", err))
+	}
+	if opts.html != "" {
+		if err := atomicfile.WriteFunc(opts.html, 0o644, result.HTML); err != nil {
+			return infra(fmt.Errorf("write comparison: %w", err))
+		}
+	}
+	if opts.plots != "" {
+		if err := writePlots(opts.plots, result.Plots()); err != nil {
+			return infra(err)
+		}
+	}
+	switch {
+	case result.Judged == 0:
+		return exitError{conformance.ExitVacuous, errReported}
+	case !result.Pass:
+		return exitError{conformance.ExitFail, errReported}
+	}
+	return nil
+}
+
+func readCompared(env *environment, path string) (*inspect.Compared, error) {
+	r, err := trace.Open(path, trace.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	one, err := inspect.ReadCompared(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range r.Warnings() {
+		env.printErr(warning)
+	}
+	return one, nil
+}
+
+// writePlots writes pictures to a folder.
+func writePlots(dir string, plots []inspect.Plot) error {
+	err := os.MkdirAll(dir, 0o755)
+	for _, plot := range plots {
+		err = errors.Join(err, writeFile(filepath.Join(dir, plot.Name), plot.Write))
+	}
+	if err != nil {
+		return fmt.Errorf("write plots: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/inspect"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// formCSV is a form of a summary besides those of other commands.
+const formCSV = "csv"
+
+// summaryOptions are the flags of inspect summary.
+type summaryOptions struct {
+	format string
+	steps  []string
+	asJSON bool
+}
+
+func newInspectSummaryCommand(env *environment) *cobra.Command {
+	var opts summaryOptions
+	cmd := &cobra.Command{
+		Use:   "summary TRACE...",
+		Short: "Print statistics of traces",
+		Long: "Print statistics of traces: number of requests, lengths of prompts and outputs, time to first token (TTFT), " +
+			"inter-token latency (ITL), time per output token after the first (TPOT) and time of the whole request (E2E), as p50, " +
+			"p90 and p99, for all requests and for each number of requests that were in flight when a request came. For " +
+			"conversations it also shows which part of the prompts of each turn was in the prefix cache. Several traces stand " +
+			"side by side.\n\n" +
+			"A trace is read once and is not kept in memory. Percentiles of more than 16,384 values are rounded to 0.1 %.",
+		Example: "  vllm-vcr inspect summary run.jsonl.gz\n" +
+			"  vllm-vcr inspect summary before.jsonl.gz after.jsonl.gz --format markdown\n" +
+			"  vllm-vcr inspect summary run.jsonl.gz --step-stats steps.jsonl.gz",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return runInspectSummary(env, args, opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.format, "format", formText, "output format: text, json, markdown or csv")
+	flags.StringArrayVar(&opts.steps, "step-stats", nil, "`FILE` that record --step-stats-out wrote with the trace; may be repeated, once for each trace in the same order")
+	flags.BoolVar(&opts.asJSON, "json", false, "the same as --format json")
+	return cmd
+}
+
+func runInspectSummary(env *environment, paths []string, opts summaryOptions) error {
+	format, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown, formCSV)
+	if err != nil {
+		return err
+	}
+	if opts.asJSON {
+		format = formJSON
+	}
+	if n := len(opts.steps); n > 0 && n != len(paths) {
+		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, plural.Count(len(paths), "trace"))
+	}
+	var all inspect.Summaries
+	for i, path := range paths {
+		summary, err := summarize(env, path)
+		if err != nil {
+			return err
+		}
+		if len(opts.steps) > 0 {
+			if summary.Steps, err = summarizeSteps(env, opts.steps[i]); err != nil {
+				return err
+			}
+		}
+		all = append(all, summary)
+	}
+	write := map[string]func(io.Writer) error{formText: all.Text, formJSON: all.JSON, formMarkdown: all.Markdown, formCSV: all.CSV}
+	if err := write[format](env.stdout); err != nil {
+		return infra(fmt.Errorf("write summary: %w", err))
+	}
+	return nil
+}
+
+// summarize reads a trace record by record, and prints what is odd about it.
+func summarize(env *environment, path string) (*inspect.Summary, error) {
+	r, err := trace.Open(path, trace.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	summary, err := inspect.SummarizeReader(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range r.Warnings() {
+		env.printErr(warning)
+	}
+	return summary, nil
+}
+
+// summarizeSteps reads step statistics, and prints what is odd about them.
+func summarizeSteps(env *environment, path string) (*inspect.StepSummary, error) {
+	r, err := trace.OpenSteps(path, trace.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	steps, err := inspect.SummarizeSteps(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range r.Warnings() {
+		env.printErr(warning)
+	}
+	return steps, nil
+}

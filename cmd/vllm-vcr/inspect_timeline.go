@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/inspect"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// timelineOptions are the flags of inspect timeline.
+type timelineOptions struct {
+	from, most          int
+	svg, html, perfetto string
+	steps               string
+	perRequest, asJSON  bool
+}
+
+func newInspectTimelineCommand(env *environment) *cobra.Command {
+	var opts timelineOptions
+	cmd := &cobra.Command{
+		Use:   "timeline TRACE",
+		Short: "Show when each request of a trace waited and produced output",
+		Long: "Show the requests of a trace in order of arrival, one line for each: when it arrived, how long it waited for its " +
+			"first token, and how long it produced output.\n\n" +
+			"--perfetto writes a file for https://ui.perfetto.dev: a track for each slot with the spans of its requests (queued, " +
+			"prefill, decode), arrows between the turns of a conversation, the steps of the engine, and counters. --html writes a " +
+			"page with zoom and filter that needs no network. --svg writes an image.\n\n" +
+			"A trace does not say when the engine began with a prompt. This time is inferred: outputs of the same step have the " +
+			"same time, and a step computes at most max_num_batched_tokens tokens (of engine_config in the trace, else 8192).",
+		Example: "  vllm-vcr inspect timeline run.jsonl.gz --requests 40 --svg run.svg\n" +
+			"  vllm-vcr inspect timeline run.jsonl.gz --perfetto run.json \\\n" +
+			"      --step-stats steps.jsonl.gz\n" +
+			"  vllm-vcr inspect timeline run.jsonl.gz --html run.html",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return runInspectTimeline(env, args[0], opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&opts.from, "from", 0, "first request to show, counted from 0 in order of arrival (default 0)")
+	flags.IntVar(&opts.most, "requests", 0, "number of requests to show (default all)")
+	flags.StringVar(&opts.svg, "svg", "", "write the timeline as an SVG image to this `FILE`, instead of text to stdout")
+	flags.StringVar(&opts.html, "html", "", "write the timeline as an HTML page to this `FILE`, instead of text to stdout")
+	flags.StringVar(&opts.perfetto, "perfetto", "", "write the timeline as Chrome trace JSON to this `FILE`, instead of text to stdout")
+	flags.StringVar(&opts.steps, "step-stats", "", "`FILE` that record --step-stats-out wrote with the trace: its steps and counters go into the file of --perfetto (default steps that are inferred from the trace)")
+	flags.BoolVar(&opts.perRequest, "track-per-request", false, "in the file of --perfetto, give each request a track of its own instead of a slot")
+	addJSONFlag(flags, &opts.asJSON)
+	return cmd
+}
+
+func runInspectTimeline(env *environment, path string, opts timelineOptions) error {
+	if opts.perfetto == "" && (opts.steps != "" || opts.perRequest) {
+		return errors.New("--step-stats and --track-per-request change only the file of --perfetto: give --perfetto FILE too")
+	}
+	r, err := trace.Open(path, trace.Options{})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	timeline, err := inspect.ReadTimeline(r, opts.from, opts.most)
+	if err != nil {
+		return err
+	}
+	for _, warning := range r.Warnings() {
+		env.printErr(warning)
+	}
+	for _, note := range timeline.Notes {
+		env.printErr("note: " + path + ": " + note)
+	}
+	if opts.svg != "" {
+		if err := timeline.CheckSVG(); err != nil {
+			return err
+		}
+	}
+	perfetto := inspect.PerfettoOptions{PerRequest: opts.perRequest}
+	if opts.steps != "" {
+		if perfetto.Steps, err = trace.OpenSteps(opts.steps, trace.Options{}); err != nil {
+			return err
+		}
+		defer perfetto.Steps.Close()
+	}
+	wrote := false
+	for _, file := range []struct {
+		path  string
+		write func(io.Writer) error
+	}{
+		{opts.svg, timeline.SVG},
+		{opts.html, timeline.HTML},
+		{opts.perfetto, func(w io.Writer) error { return timeline.Perfetto(w, perfetto) }},
+	} {
+		if file.path == "" {
+			continue
+		}
+		wrote = true
+		if err := atomicfile.WriteFunc(file.path, 0o644, file.write); errors.As(err, new(*trace.Error)) {
+			return err
+		} else if err != nil {
+			return infra(fmt.Errorf("write timeline: %w", err))
+		}
+	}
+	if perfetto.Steps != nil {
+		for _, warning := range perfetto.Steps.Warnings() {
+			env.printErr(warning)
+		}
+	}
+	switch {
+	case wrote:
+	case opts.asJSON:
+		err = timeline.JSON(env.stdout, schemaOf("inspect-timeline"))
+	default:
+		err = timeline.Text(env.stdout)
+	}
+	if err != nil {
+		return infra(fmt.Errorf("write timeline: %w", err))
+	}
+	return nil
+}

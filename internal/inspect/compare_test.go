@@ -1,0 +1,269 @@
+package inspect
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// drifting is a trace of an engine whose speed changes slowly, as that of real machines does: gaps of ten ms, and one in
+// twenty of forty. slow changes each time.
+func drifting(name string, seed uint64, requests int, slow func(gap bool, ms float64) float64) *trace.Trace {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	tr := recorded()
+	tr.Name = name
+	speed := 1.0
+	for i := range requests {
+		speed += 0.1*(1-speed) + 0.02*rng.NormFloat64()
+		var gaps []float64
+		for range 10 {
+			ms := 10 * speed * (1 + 0.05*rng.NormFloat64())
+			if rng.IntN(20) == 0 {
+				ms *= 4
+			}
+			gaps = append(gaps, slow(true, ms))
+		}
+		tr.Records = append(tr.Records, record(float64(100*i), 64, slow(false, 30*speed*(1+0.2*rng.Float64())), gaps...))
+	}
+	return tr
+}
+
+func asItIs(_ bool, ms float64) float64 { return ms }
+
+func compared(t *testing.T, opt CompareOptions, traces ...*trace.Trace) *Comparison {
+	t.Helper()
+	var all []*Compared
+	for _, tr := range traces {
+		one, err := ReadCompared(readerOf(t, tr))
+		require.NoError(t, err)
+		all = append(all, one)
+	}
+	c, err := Compare(all, opt)
+	require.NoError(t, err)
+	return c
+}
+
+func TestCompare(t *testing.T) {
+	base := drifting("base.jsonl", 1, 200, asItIs)
+	tests := []struct {
+		name   string
+		other  *trace.Trace
+		limits map[string]float64
+		worse  []string
+		better bool
+		differ []string
+	}{
+		{name: "the same", other: base},
+		{name: "another run", other: drifting("b", 2, 200, asItIs)},
+		{
+			name: "all slower", other: drifting("b", 2, 200, func(_ bool, ms float64) float64 { return 1.3 * ms }),
+			worse: FigureNames(), differ: metrics[:],
+		},
+		{
+			name: "only the first tokens", other: drifting("b", 2, 200, func(gap bool, ms float64) float64 {
+				if gap {
+					return ms
+				}
+				return 2 * ms
+			}),
+			worse:  []string{"ttft.mean", "ttft.p50", "ttft.p90", "ttft.p99", "e2e.mean", "e2e.p50", "e2e.p90", "e2e.p99"},
+			differ: []string{"ttft", "e2e"},
+		},
+		{
+			name: "only the slowest gaps", other: drifting("b", 2, 200, func(gap bool, ms float64) float64 {
+				if gap && ms > 25 {
+					return 2 * ms
+				}
+				return ms
+			}),
+			worse: []string{"itl.p99", "tpot.p99", "tpot.p90", "itl.mean", "tpot.mean", "e2e.p90", "e2e.p99", "e2e.mean"},
+		},
+		{
+			name: "a limit of its own", other: drifting("b", 2, 200, func(_ bool, ms float64) float64 { return 1.3 * ms }),
+			limits: map[string]float64{
+				"ttft.mean": 1, "ttft.p50": 1, "ttft.p90": 1, "ttft.p99": 1, "tpot.mean": 1, "tpot.p50": 1, "tpot.p90": 1, "tpot.p99": 1,
+				"e2e.mean": 1, "e2e.p50": 1, "e2e.p90": 1, "e2e.p99": 1, "itl.mean": 1, "itl.p90": 1, "itl.p99": 1,
+			},
+			worse: []string{"itl.p50"}, differ: metrics[:],
+		},
+		{name: "faster", other: drifting("b", 2, 200, func(_ bool, ms float64) float64 { return 0.7 * ms }), better: true, differ: metrics[:]},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c := compared(t, CompareOptions{Tolerance: 0.1, Limits: test.limits, Seed: 1}, base, test.other)
+			want, got := map[string]bool{}, map[string]bool{}
+			for _, name := range test.worse {
+				want[name] = true
+			}
+			for _, f := range c.Regressions {
+				got[f.Name] = true
+			}
+			if test.name != "only the slowest gaps" {
+				require.NoDiff(t, cmp.Diff(want, got), "regressions (-want +got)")
+			} else if !got["itl.p99"] || got["itl.p50"] || got["ttft.p50"] || got["ttft.p99"] {
+				t.Errorf("regressions are %v", got)
+			}
+			if c.Pass != (len(test.worse) == 0) || c.Judged != 16 {
+				t.Errorf("pass %v, %d figures judged", c.Pass, c.Judged)
+			}
+			for _, f := range c.Figures {
+				if f.Verdict == verdictBetter != test.better {
+					t.Errorf("%s is %s", f.Name, f.Verdict)
+				}
+				if *f.Low > *f.Change+1e-9 || *f.High < *f.Change-1e-9 {
+					t.Logf("%s: the change %v is outside of %v to %v", f.Name, *f.Change, *f.Low, *f.High)
+				}
+			}
+			var differ []string
+			for _, d := range c.Distributions {
+				if d.Differs {
+					differ = append(differ, d.Metric)
+				}
+			}
+			if test.name != "only the slowest gaps" {
+				require.NoDiff(t, cmp.Diff(test.differ, differ), "distributions that differ (-want +got)")
+			}
+			for i := 1; i < len(c.Regressions); i++ {
+				if a, b := c.Regressions[i-1], c.Regressions[i]; *a.Change-a.Limit < *b.Change-b.Limit {
+					t.Errorf("%s stands before %s", a.Name, b.Name)
+				}
+			}
+		})
+	}
+}
+
+// Runs of the same engine are seldom found to differ, if a block lasts longer than its changes of speed: here some ten requests.
+func TestCompareByChance(t *testing.T) {
+	figures, differ := 0, 0
+	const pairs = 6
+	for seed := range uint64(pairs) {
+		c := compared(t, CompareOptions{Tolerance: 0, Seed: seed}, drifting("a", 100+seed, 500, asItIs), drifting("b", 200+seed, 500, asItIs))
+		figures += len(c.Regressions)
+		for _, d := range c.Distributions {
+			if d.Differs {
+				differ++
+			}
+		}
+	}
+	// Single requests in place of blocks find 8 distributions or more that differ.
+	t.Logf("of %d pairs, %d of 96 figures are regressions without a tolerance, and %d of 24 distributions differ", pairs, figures, differ)
+	if figures > 5 || differ > 2 {
+		t.Error("want less")
+	}
+}
+
+func TestCompareTooLittle(t *testing.T) {
+	c := compared(t, CompareOptions{Tolerance: 0.1}, recorded(record(0, 4, 10, 5)), recorded(record(0, 4, 100, 50)))
+	if !c.Pass || c.Judged != 0 || c.Figures[0].Verdict != verdictNone || *c.Figures[0].Change != 9 {
+		t.Errorf("got %+v", c)
+	}
+	var b bytes.Buffer
+	require.NoError(t, c.Text(&b))
+	for _, want := range []string{"note: too few requests with output for a verdict: want at least 8 in each trace\n", "NOTHING JUDGED: "} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("lacks %q: %s", want, b.String())
+		}
+	}
+	zero := drifting("zero", 1, 20, func(bool, float64) float64 { return 0 })
+	c = compared(t, CompareOptions{Tolerance: 0.1}, zero, drifting("b", 1, 20, asItIs))
+	if c.Judged != 0 || len(c.Plots()) == 0 {
+		t.Errorf("%d figures are judged against 0, and there are %d plots", c.Judged, len(c.Plots()))
+	}
+	if _, err := jsonout.Bytes(c); err != nil {
+		t.Error(err)
+	}
+	for _, p := range c.Plots() {
+		var svg bytes.Buffer
+		require.NoError(t, p.Write(&svg))
+		if strings.Contains(svg.String(), "NaN") || strings.Contains(svg.String(), "Inf") {
+			t.Errorf("%s has no numbers", p.Name)
+		}
+	}
+}
+
+func TestCompareRefuses(t *testing.T) {
+	one, err := ReadCompared(readerOf(t, recorded(record(0, 4, 1))))
+	require.NoError(t, err)
+	for want, opt := range map[string]CompareOptions{
+		`there is no figure "ttft.p95": want one of ttft.mean, ttft.p50`:            {Limits: map[string]float64{"ttft.p95": 1}},
+		`limit of ttft.p50 is -1: want a number of 0 or more, such as 0.1 for 10 %`: {Limits: map[string]float64{"ttft.p50": -1}},
+		`tolerance is -0.1: want a number of 0 or more, such as 0.1 for 10 %`:       {Tolerance: -0.1},
+	} {
+		if _, err := Compare([]*Compared{one, one}, opt); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if _, err := ReadCompared(readerOf(t, recorded())); err == nil || err.Error() != "t.jsonl: the trace has no records, so there is nothing to compare" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The same seed gives the same result, whatever the number of requests; blocks never exceed their limit.
+func TestCompareRepeats(t *testing.T) {
+	many := drifting("many", 3, 5*mostBlocks+3, asItIs)
+	one, err := ReadCompared(readerOf(t, many))
+	require.NoError(t, err)
+	if n := len(one.blocks); n > mostBlocks || n < mostBlocks/2 {
+		t.Errorf("%d blocks", n)
+	}
+	count := 0
+	for i := range one.blocks {
+		count += one.blocks[i][0].count
+	}
+	if count != len(many.Records) {
+		t.Errorf("%d times to the first token are in blocks, want %d", count, len(many.Records))
+	}
+	first := compared(t, CompareOptions{Seed: 5}, many, drifting("b", 4, 50, asItIs))
+	again := compared(t, CompareOptions{Seed: 5}, many, drifting("b", 4, 50, asItIs))
+	require.NoDiff(t, cmp.Diff(first.Figures, again.Figures), "(-first +again)")
+	require.NoDiff(t, cmp.Diff(first.Distributions, again.Distributions), "(-first +again)")
+}
+
+// Kolmogorov-Smirnov and Wasserstein by hand: 1, 2, 3 against 2, 3, 4.
+func TestApart(t *testing.T) {
+	p := &pointSet{
+		points: []point{{1, 1, 0}, {2, 1, 0}, {2, 1, 1}, {3, 1, 0}, {3, 1, 1}, {4, 1, 1}}, sizes: []int{3, 3},
+	}
+	if ks, mean := p.apart([]bool{false, true}); round(ks) != round(1.0/3) || round(mean) != 1 {
+		t.Errorf("KS %v, mean distance %v, want a third and 1", ks, mean)
+	}
+}
+
+func TestComparePage(t *testing.T) {
+	other := drifting("</style><script>.jsonl", 2, 60, func(_ bool, ms float64) float64 { return 1.5 * ms })
+	for i := range other.Records {
+		r := &other.Records[i]
+		r.ITLTokens, r.OutputTokens = make([]uint32, len(r.ITLMs)), 1+2*len(r.ITLMs)
+		for k := range r.ITLTokens {
+			r.ITLTokens[k] = 2
+		}
+	}
+	c := compared(t, CompareOptions{Tolerance: 0.1}, drifting("a", 1, 60, asItIs), other)
+	var b bytes.Buffer
+	require.NoError(t, c.HTML(&b))
+	if strings.Contains(b.String(), "</style><script>.jsonl") || !strings.Contains(b.String(), "&lt;/style&gt;&lt;script&gt;.jsonl: itl.p50: ") {
+		t.Error("the name of a trace is markup, or a regression is missing")
+	}
+	var names []string
+	for _, p := range c.Plots() {
+		names = append(names, p.Name)
+		var svg bytes.Buffer
+		require.NoError(t, p.Write(&svg))
+		wellFormed(t, p.Name, svg.Bytes())
+	}
+	want := []string{
+		"ttft-survival.svg", "ttft-qq.svg", "itl-survival.svg", "itl-qq.svg", "tpot-survival.svg", "tpot-qq.svg", "e2e-survival.svg", "e2e-qq.svg",
+		"mean-1.svg", "mean-2.svg", "tokens-of-outputs.svg",
+	}
+	require.NoDiff(t, cmp.Diff(want, names), "plots (-want +got)")
+	if n := strings.Count(b.String(), "<svg "); n != len(want) {
+		t.Errorf("the page has %d plots, want %d", n, len(want))
+	}
+}

@@ -32,7 +32,7 @@ func (p Policy) Check(m *Matrix, facts Facts) []Diagnostic {
 	}
 	for _, l := range m.Lines {
 		if facts.HasProfile != nil && !facts.HasProfile(l) {
-			report(CodeNoProfile, Error, l, fmt.Sprintf("line %s has no wire profile, so nothing of it can be decoded", l.Name),
+			report(CodeNoProfile, Error, l, fmt.Sprintf("line %s has no wire profile, so its messages cannot be decoded", l.Name),
 				"upgrade to a version that knows the line, or remove it")
 		}
 		if facts.Goldens == nil || !l.FidelityValidated {
@@ -45,7 +45,7 @@ func (p Policy) Check(m *Matrix, facts Facts) []Diagnostic {
 		}
 		if other := fromOtherPatch(l.Tag, captures); len(other) > 0 {
 			report(codeOtherPatch, p.drift(), l, fmt.Sprintf("line %s stands for %s, but was captured from another release: %s",
-				l.Name, l.Tag, strings.Join(other, ", ")), "capture them anew, or set fidelity_validated = false")
+				l.Name, l.Tag, strings.Join(other, ", ")), "capture them again, or set fidelity_validated = false")
 		}
 	}
 	tomlfile.Sort(diagnostics)

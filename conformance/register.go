@@ -20,12 +20,12 @@ import (
 
 // Registration is a capture that is to become a golden.
 type Registration struct {
-	// Trace is the file that the tap wrote: a cassette, or for roles wire and frames its
+	// Trace is the file that the tap wrote: a trace, or for roles wire and frames its
 	// raw frames.
 	Trace string
 	// Others are the raw frames of the other engines of the session, if it had several; only for role frames.
 	Others []string
-	// Facts are what the raw frames do not say of the capture, as its recorder was not told; not for cassettes.
+	// Facts are what the raw frames do not say of the capture, as its recorder was not told; not for traces.
 	Facts Facts
 	// Line is the name or the tag of a line of Window.
 	Line string
@@ -73,7 +73,7 @@ type Registration struct {
 // was known by then.
 type Registered struct {
 	Golden   manifest.Golden
-	Messages int     // of raw frames; 0 for a cassette
+	Messages int     // of raw frames; 0 for a trace
 	Report   *Report // of the replay; nil if there was none
 	Location string  // where the bytes are, or would be
 	Stored   bool    // the bytes were written; false if they were there already
@@ -120,7 +120,7 @@ func Register(ctx context.Context, req Registration) (Registered, error) {
 	return done[0], err
 }
 
-// RegisterAll makes goldens of captures that belong together, such as the cassette
+// RegisterAll makes goldens of captures that belong together, such as the trace
 // and the raw frames of one run: of all of them, or of none. They must name the same
 // registry, which is edited once. What was stored in a bucket for a registration that
 // fails stays there, under the name of its content, and does no harm.

@@ -12,7 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// twoOfARun are the registrations of a cassette and the raw frames of one run, anew.
+// twoOfARun are the registrations of a trace and the raw frames of one run, anew.
 func twoOfARun(t *testing.T, d *desk) []Registration {
 	t.Helper()
 	seed := int64(1)

@@ -26,12 +26,15 @@ func (rs registrars) plan() error {
 	path := rs[0].Manifest
 	before, err := os.ReadFile(path)
 	if err != nil {
-		return refuse(ExitUsage, fmt.Errorf("registry: %w", err))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: create an empty file for the first golden, or name another manifest", err)
+		}
+		return refuse(ExitUsage, fmt.Errorf("manifest: %w", err))
 	}
 	text := before
 	for _, r := range rs {
 		if r.Manifest != path {
-			return refuse(ExitUsage, fmt.Errorf("registries %s and %s: captures that belong together need one", path, r.Manifest))
+			return refuse(ExitUsage, fmt.Errorf("manifests %s and %s: goldens that are registered together need one manifest", path, r.Manifest))
 		}
 		if text, err = r.plan(text); err != nil {
 			return err
@@ -165,7 +168,7 @@ func (r *registrar) keep(ctx context.Context) error {
 func (r *registrar) unedited() error {
 	now, err := os.ReadFile(r.Manifest)
 	if err != nil {
-		return refuse(ExitInfra, fmt.Errorf("registry: %w", err))
+		return refuse(ExitInfra, fmt.Errorf("manifest: %w", err))
 	}
 	if !bytes.Equal(now, r.before) {
 		return refuse(ExitInfra, fmt.Errorf("%s was edited while the capture was checked, so it was left as it is: %w", r.Manifest, ErrEdited))
@@ -183,7 +186,7 @@ func (rs registrars) edit() error {
 		return err
 	}
 	if err := r.write(r.Manifest, r.after); err != nil {
-		return refuse(ExitInfra, fmt.Errorf("write the registry: %w", err))
+		return refuse(ExitInfra, fmt.Errorf("write the manifest: %w", err))
 	}
 	return nil
 }

@@ -338,7 +338,7 @@ func TestRegisterRefusals(t *testing.T) {
 			d.engine = func(player.Options) (Subject, error) { return nil, errors.New("no engine today") }
 		}, ExitFail, []string{"its replay is not green"}},
 
-		{"no registry", func(t *testing.T, d *desk) { d.Manifest += ".none" }, ExitUsage, []string{"registry: open ", ".none"}},
+		{"no registry", func(t *testing.T, d *desk) { d.Manifest += ".none" }, ExitUsage, []string{"manifest: open ", ".none", "create an empty file"}},
 		{"unbalanced registry", inManifest("# END ", "# "), ExitUsage, []string{"manifest.toml:", "M014", "begins inside the block of"}},
 		{"registry that is no TOML", inManifest("[[golden]]", "[[golden]"), ExitUsage, []string{"M002"}},
 		{"registry with errors", inManifest("[[golden]]", "[[golden]]\nnope = 1"), ExitUsage, []string{`M003 error: unknown key "nope"`}},
@@ -359,7 +359,7 @@ func TestRegisterRefusals(t *testing.T) {
 		{"upload to a path", func(_ *testing.T, d *desk) { d.Upload = "dir" }, ExitUsage, []string{`upload to "dir": want `, "file:///dir"}},
 		{"registry that cannot be written", func(_ *testing.T, d *desk) {
 			d.write = func(path string, _ []byte) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
-		}, ExitInfra, []string{"write the registry: open ", "permission denied"}},
+		}, ExitInfra, []string{"write the manifest: open ", "permission denied"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

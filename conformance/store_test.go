@@ -244,7 +244,7 @@ func TestGoldenBomb(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := []string{"", "bytes of the golden inflate to more than", "the limit is 64 times its size"}
-	t.Run("cassette", func(t *testing.T) {
+	t.Run("trace", func(t *testing.T) {
 		g := usualGolden(t)
 		g.register(bomb.Bytes())
 		says[0] = g.BucketPath + ": "

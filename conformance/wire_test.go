@@ -73,7 +73,7 @@ func framesOf(tb testing.TB, name, meta string, change func(i int, m *trace.Mess
 const framesMetaText = `{"record_tokens":true,"block_size":16,"model":"tiny","gpu":"cpu","tp":1,"max_num_seqs":64,` +
 	`"vllm_tag":"v0.33.0","engine_config":"enforce_eager=true","recorder_version":"v1"}`
 
-// wireDesk is a desk with frames in the place of the cassette.
+// wireDesk is a desk with frames in the place of the trace.
 func wireDesk(t *testing.T, data []byte) *desk {
 	t.Helper()
 	d := newDesk(t)
@@ -233,7 +233,7 @@ func TestRegisterWireRefusals(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a cassette", func(t *testing.T) {
+	t.Run("a trace", func(t *testing.T) {
 		d := newDesk(t)
 		d.Role = manifest.Wire
 		_, err := Register(t.Context(), d.Registration)

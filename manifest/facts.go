@@ -82,7 +82,7 @@ func (c *checker) pathTag(g Golden, line Line) {
 		}
 		if segment != line.Tag {
 			c.report(codePathTag, Warning, g.Pos, fmt.Sprintf("golden %s lies under %s, but line %s stands for %s", g.ID, segment, g.Line, line.Tag),
-				"capture it anew, or correct its line")
+				"capture it again, or correct its line")
 		}
 		return
 	}
@@ -121,7 +121,7 @@ func (c *checker) labels() {
 		if upper := strings.ToUpper(b.Label); slices.Contains(labels, upper) {
 			hint = "write " + upper
 		}
-		c.report(codeBlock, Error, b.Begin, fmt.Sprintf("a block of %s, which is no line of compat.toml", b.Label), hint)
+		c.report(codeBlock, Error, b.Begin, fmt.Sprintf("a block of %s, which is not a line of compat.toml", b.Label), hint)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestEveryLineReadsWhatItGets(t *testing.T) {
 			if !counted {
 				want = declaredLengths(t, line)
 			}
-			tr := cassette(t, take{prompt: count(0, 300), output: count(7, 90), chunks: []int{1, 80, 9}, cached: 8})
+			tr := traceOf(t, take{prompt: count(0, 300), output: count(7, 90), chunks: []int{1, 80, 9}, cached: 8})
 			r := newRig(t, Options{VLLMVersion: line, Trace: tr}, 1)
 			r.submit(
 				ask("replay-0", count(0, 300), 99, logprobsOf(2), promptLogprobs(1), stopAt(96)),

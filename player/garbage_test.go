@@ -66,7 +66,7 @@ func TestGarbageDoesNotStopTheService(t *testing.T) {
 		{"a call nested deep", [][]byte{utility, nested}, false},
 	}
 	told := make(chan string, len(garbage))
-	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}})
+	tr := traceOf(t, take{prompt: count(0, 4), output: []uint32{1, 2, 3}})
 	s := connect(t, Options{Tolerant: true, Trace: tr, OnRefused: func(id string, err error) { told <- fmt.Sprintf("%s%v", id, err) }}, 1)
 	s.reply(0, "pause_scheduler", pack.AppendString(nil, "keep"))
 	s.submit(ask("open-x", count(0, 4), 5))

@@ -101,7 +101,7 @@ func TestLogprobsAreMadeUpWhenAsked(t *testing.T) {
 		{"of both", []change{logprobsOf(1), promptLogprobs(0)}, 2, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := ran(t, Options{Trace: cassette(t, spoken), Vocab: vocab}, ask("replay-0", prompt, 9, tt.change...))
+			r := ran(t, Options{Trace: traceOf(t, spoken), Vocab: vocab}, ask("replay-0", prompt, 9, tt.change...))
 			for i, e := range r.envelopes {
 				out := e.Outputs.Outputs[0]
 				sampled := readTable(t, out.Logprobs, e.aux)
@@ -186,7 +186,7 @@ func checkRow(t *testing.T, row []uint32, values []float32, vocab int) {
 
 func TestLogprobsOfTokensPastTheVocabularyNameRealNeighbours(t *testing.T) {
 	// Nobody named the vocabulary, and the recording knows larger ids.
-	r := ran(t, Options{Trace: cassette(t, take{prompt: count(0, 4), output: []uint32{151000}})}, ask("replay-0", count(0, 4), 1, logprobsOf(3)))
+	r := ran(t, Options{Trace: traceOf(t, take{prompt: count(0, 4), output: []uint32{151000}})}, ask("replay-0", count(0, 4), 1, logprobsOf(3)))
 	e := r.envelopes[0]
 	got := readTable(t, e.Outputs.Outputs[0].Logprobs, e.aux)
 	equal(t, "ids", [][]uint32{{151000, 151000, 150999, 150998}}, got.ids)
@@ -196,7 +196,7 @@ func TestPromptLogprobsOfShortPrompts(t *testing.T) {
 	for _, n := range []int{0, 1, 2} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			prompt := count(3, n)
-			r := ran(t, Options{Trace: cassette(t, take{prompt: prompt, output: []uint32{1}})}, ask("replay-0", prompt, 1, promptLogprobs(2)))
+			r := ran(t, Options{Trace: traceOf(t, take{prompt: prompt, output: []uint32{1}})}, ask("replay-0", prompt, 1, promptLogprobs(2)))
 			e := r.envelopes[0]
 			if rows := len(readTable(t, e.Outputs.Outputs[0].PromptLogprobs, e.aux).ids); rows != max(n-1, 0) {
 				t.Errorf("%d rows for %d prompt tokens, want one a token after the first", rows, n)

@@ -10,7 +10,7 @@ const ms = time.Millisecond
 
 // The loop sleeps exactly until the next output, and an arrival wakes it.
 func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
-	tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1, 2}, ttft: 10, gaps: []float64{5}}, take{prompt: count(0, 4), output: []uint32{3}, ttft: 2})
+	tr := traceOf(t, take{prompt: count(0, 4), output: []uint32{1, 2}, ttft: 10, gaps: []float64{5}}, take{prompt: count(0, 4), output: []uint32{3}, ttft: 2})
 	r := newRig(t, Options{Trace: tr, Timing: Timing{Pace: PaceRecorded}}, 1)
 	r.clock.armed = make(chan time.Duration)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -329,7 +329,7 @@ func TestAClientThatLeavesMakesRoom(t *testing.T) {
 	ctx, done := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(done)
 	front := listenUnix(t, ctx, 2)
-	tr := cassette(t, hourAway(), take{prompt: count(0, 4), output: []uint32{7}})
+	tr := traceOf(t, hourAway(), take{prompt: count(0, 4), output: []uint32{7}})
 	ended := make(chan error, 1)
 	run(t, ctx, Options{Handshake: front.shake.Endpoint(), Trace: tr, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, ended)
 	front.accept()

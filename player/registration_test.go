@@ -26,7 +26,7 @@ func TestRegistrationIsTheRecordedOne(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			codec, err := protocol.CodecFor(line)
 			must(t, err)
-			tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}})
+			tr := traceOf(t, take{prompt: count(0, 4), output: []uint32{1}})
 			raw := hex.EncodeToString(codec.AppendReady(nil, &recorded))
 			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &codec.Profile().Version
 			s := connect(t, Options{Trace: tr, EngineIndex: 3}, 2)
@@ -59,7 +59,7 @@ func TestRegistrationOfRealEngines(t *testing.T) {
 			real := capturedRegistration(t, "../testdata/captures/"+name+".jsonl.gz")
 			ready, err := protocol.DecodeReady(real)
 			must(t, err)
-			tr := cassette(t, take{prompt: count(0, 4), output: []uint32{1}})
+			tr := traceOf(t, take{prompt: count(0, 4), output: []uint32{1}})
 			raw := hex.EncodeToString(real)
 			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &ready.VLLMVersion
 			s := connect(t, Options{Trace: tr}, 1)

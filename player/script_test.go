@@ -354,7 +354,7 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 	return opt
 }
 
-// take is a record of a cassette.
+// take is a record of a trace.
 func (s *script) take(values map[string]string) trace.Record {
 	s.t.Helper()
 	k := take{prompt: ids(s.t, cmp.Or(values["prompt"], "0-3")), output: ids(s.t, values["output"])}

@@ -206,7 +206,7 @@ func TestEachClientGetsItsOwn(t *testing.T) {
 func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 	for _, line := range []string{"0.25", "0.33"} {
 		t.Run(line, func(t *testing.T) {
-			s := connect(t, Options{VLLMVersion: line, Trace: cassette(t, hourAway(), hourAway(), hourAway()), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, 3)
+			s := connect(t, Options{VLLMVersion: line, Trace: traceOf(t, hourAway(), hourAway(), hourAway()), Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, 3)
 			s.submit(ask("replay-0", count(0, 4), 1), ask("replay-1", count(0, 4), 1, toClient(1)), ask("replay-2", count(0, 4), 1, toClient(1)))
 			for client := range 2 {
 				s.reply(client, "is_sleeping")
@@ -276,7 +276,7 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 		{"idle", Options{}, func(*session) {}},
 		{
 			"while the engine waits",
-			Options{Trace: cassette(t, hourAway()), Timing: Timing{Pace: PaceRecorded}},
+			Options{Trace: traceOf(t, hourAway()), Timing: Timing{Pace: PaceRecorded}},
 			func(s *session) {
 				s.submit(ask("replay-0", count(0, 4), 1))
 				s.reply(0, "is_sleeping")

@@ -31,7 +31,7 @@ func TestReplayIsShared(t *testing.T) {
 	for i := range n {
 		takes = append(takes, take{prompt: count(0, 8), output: []uint32{uint32(i + 1)}})
 	}
-	replay, err := NewReplay(cassette(t, takes...), ReplayOptions{Match: MatchPrefix, Strict: true, Once: true})
+	replay, err := NewReplay(traceOf(t, takes...), ReplayOptions{Match: MatchPrefix, Strict: true, Once: true})
 	must(t, err)
 	var players sync.WaitGroup
 	served := make(chan uint32, n)
@@ -54,7 +54,7 @@ func TestReplayIsShared(t *testing.T) {
 }
 
 func TestReplaySummary(t *testing.T) {
-	tr := cassette(t,
+	tr := traceOf(t,
 		take{prompt: count(0, 8), output: []uint32{1}}, take{prompt: count(0, 12), output: []uint32{2}},
 		take{prompt: count(50, 8), output: []uint32{3}}, take{prompt: count(70, 8), output: []uint32{4}, without: "ids"},
 	)

@@ -304,8 +304,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestFailedUploadKeepsTheCassette: Close says where it is.
-func TestFailedUploadKeepsTheCassette(t *testing.T) {
+// TestFailedUploadKeepsTheTrace: Close says where it is.
+func TestFailedUploadKeepsTheTrace(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	refused := errors.New("503 slow down")
 	f, err := Create(Destination{Path: "run.jsonl", Upload: func(context.Context, string, string) (string, error) { return "", refused }})

@@ -163,12 +163,12 @@ func (p *capturePod) agrees(t *testing.T, home string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cassette, err := trace.Open(filepath.Join(home, pod.Trace), trace.Options{Strict: true, KeepExtra: true})
+	tr, err := trace.Open(filepath.Join(home, pod.Trace), trace.Options{Strict: true, KeepExtra: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cassette.Close()
-	if findings, err := load.Compare(records, cassette); err != nil || len(findings) > 0 || len(records) != 65 {
+	defer tr.Close()
+	if findings, err := load.Compare(records, tr); err != nil || len(findings) > 0 || len(records) != 65 {
 		t.Errorf("%d records, %v, %q", len(records), err, findings)
 	}
 	file, err := os.Open(filepath.Join(home, pod.Steps))

@@ -257,7 +257,7 @@ func TestDriftCheckRelease(t *testing.T) {
 			want: []string{
 				"release: 0.34.0\nuploaded: 2026-12-01\ncommit: https://github.com/vllm-project/vllm/commit/012345678\n",
 				"judged as: line 0.33, as (embedded) compat.toml has no line 0.34 with goldens\n",
-				"0.34 is no line of (embedded) compat.toml: vllm-vcr drift adopt 0.34.0\n",
+				"0.34 is not a line of (embedded) compat.toml: vllm-vcr drift adopt 0.34.0\n",
 				"health\n", // what live asserted, to the last case
 				"a player that is taught its profile serves it: 13 cases passed, ",
 				"\ndrift: none: vLLM 0.34.0 speaks as line 0.33: " + speaks33,
@@ -313,7 +313,7 @@ func TestDriftCheckBadIndex(t *testing.T) {
 	}{
 		{name: "forbidden", status: http.StatusForbidden, body: "::error::no", want: "403"},
 		{name: "cut off", kind: "application/vnd.pypi.simple.v1+json", body: `{"meta":{"api-version":"1.1"},"files":[{"filename":"vl`, want: "ends in the middle"},
-		{name: "a page to sign in at", kind: "text/html", body: "<html><body><a href=/login>sign in</a></body></html>", want: "is it a page to sign in at"},
+		{name: "a page to sign in at", kind: "text/html", body: "<html><body><a href=/login>sign in</a></body></html>", want: "is it a login page"},
 		{name: "no index", kind: "text/plain", body: "hello", want: "text/plain"},
 	}
 	for _, test := range tests {
@@ -367,15 +367,15 @@ func TestDriftCheckWheel(t *testing.T) {
 		},
 		{
 			name: "nightly", args: append(at, "--nightly", "--layers", "static,live"), wheels: nightly,
-			want: []string{"release: " + nightly + "\n", "0.34 is no line of ", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; live none: 14 cases passed, "},
+			want: []string{"release: " + nightly + "\n", "0.34 is not a line of ", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; live none: 14 cases passed, "},
 		},
 		{
 			name: "nightly without digests", args: append([]string{"--index", bare.URL + "/simple"}, "--nightly"),
-			want: []string{"live      not looked at", "no sha256 of the wheel is known, and nothing of it is run", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; not looked at: live, goldens, engine, python\n"},
+			want: []string{"live      not looked at", "no sha256 of the wheel is known, and nothing in it is run", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; not looked at: live, goldens, engine, python\n"},
 		},
 		{
 			name: "at a URL, of no known release", args: []string{server.URL + "/files/" + index.name(nightly), "--layers", "live"}, code: 4, wheels: nightly,
-			want: []string{"no sha256 of the wheel is known, and nothing of it is run"},
+			want: []string{"no sha256 of the wheel is known, and nothing in it is run"},
 		},
 		{
 			name: "at a URL with its digest", args: []string{server.URL + "/files/" + index.name(nightly) + "#sha256=" + digest, "--layers", "live"}, wheels: nightly,

@@ -165,7 +165,7 @@ func printRefusal(ctx context.Context, env *environment, opts goldenAddOptions, 
 // printRegistered says what was checked and what was written.
 func printRegistered(w io.Writer, req conformance.Registration, done conformance.Registered) error {
 	g := done.Golden
-	stored, edited := "is there already", "has it already"
+	stored, edited := "stored already", "has the golden already"
 	switch {
 	case req.DryRun:
 		stored = "not stored: dry run"

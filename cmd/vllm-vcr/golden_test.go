@@ -107,8 +107,8 @@ func TestGoldenAdd(t *testing.T) {
 	}{
 		{[]string{"--dry-run", "--seed", "0"}, "not stored: dry run", "not edited: dry run"},
 		{[]string{"--seed", "0"}, "stored", "golden added"},
-		{nil, "is there already", "has it already"},
-		{[]string{"--scenario", "other"}, "is there already", "golden replaced"},
+		{nil, "stored already", "has the golden already"},
+		{[]string{"--scenario", "other"}, "stored already", "golden replaced"},
 	} {
 		code, stdout, stderr := f.add(run.args...)
 		if code != 0 || strings.Contains(stderr, "error") {
@@ -145,7 +145,7 @@ func TestGoldenAddRefuses(t *testing.T) {
 			"text that would be a command", func(t *trace.Trace) { t.Meta.VLLMTag = new("v0\n::error::x") }, nil,
 			1, `vllm-vcr: error: .*: meta.vllm_tag is "v0\\n::error::x", but line .*`,
 		},
-		{"no registry", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: registry: open testdata/none.toml: .*"},
+		{"no registry", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: manifest: open testdata/none.toml: .*"},
 		{"no bucket", nil, []string{"--upload", "s3://"}, 2, `vllm-vcr: error: upload to "s3://": want s3://bucket, .*`},
 		{"no place", nil, []string{"--goldens", "golden_test.go"}, 3, "vllm-vcr: error: publish to golden_test.go/conformance/.*"},
 	}

@@ -35,7 +35,7 @@ import (
 // recordOptions are the flags of record.
 type recordOptions struct {
 	cfg         recorder.Config
-	outputs     [3]string // cassette, step statistics, frames
+	outputs     [3]string // trace, step statistics, frames
 	overwrite   bool
 	fromFrames  string
 	metrics     string
@@ -238,7 +238,7 @@ func logFinished(env *environment, summary recorder.Summary, err error) {
 	env.log.Info("the recording is complete; messages are still forwarded", "records", summary.Stats.Records)
 }
 
-// runDerive makes the cassette of messages that were recorded earlier.
+// runDerive makes the trace of messages that were recorded earlier.
 func runDerive(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
 	opts.setDestinations(env)
 	var summary recorder.Summary

@@ -28,7 +28,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// TestRecordRealFrontend records a real vllm-rs in front of the player, and judges the cassette as users would: it holds
+// TestRecordRealFrontend records a real vllm-rs in front of the player, and judges the trace as users would: it holds
 // what the HTTP client saw, conform replays it, and the raw messages give the same one again.
 func TestRecordRealFrontend(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {
@@ -64,16 +64,16 @@ func recordRealFrontend(t *testing.T, version string) {
 		t.Fatalf("exit code %d, stderr %q, want 0 and silence", code, &tap.stderr)
 	}
 
-	cassette, err := trace.Read(dir+"/run.jsonl.gz", trace.Options{Strict: true})
+	tr, err := trace.Read(dir+"/run.jsonl.gz", trace.Options{Strict: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	recorded := make(map[string][]uint32)
-	for _, r := range cassette.Records {
+	for _, r := range tr.Records {
 		recorded[fmt.Sprint(r.PromptTokenIDs)] = r.OutputTokenIDs
 	}
-	if diff := cmp.Diff(streams, recorded); diff != "" || len(cassette.Records) != len(streams) {
-		t.Errorf("%d records of %d streams, -seen by the client +recorded:\n%s", len(cassette.Records), len(streams), diff)
+	if diff := cmp.Diff(streams, recorded); diff != "" || len(tr.Records) != len(streams) {
+		t.Errorf("%d records of %d streams, -seen by the client +recorded:\n%s", len(tr.Records), len(streams), diff)
 	}
 	want := fmt.Sprintf(": %d requests, %d output tokens, %d records\n", len(streams), tokens, len(streams))
 	where := fmt.Sprintf("\nengine 0: %[1]s/run.jsonl.gz, %[1]s/steps.jsonl, %[1]s/frames.jsonl.gz\n", dir)
@@ -81,7 +81,7 @@ func recordRealFrontend(t *testing.T, version string) {
 		t.Errorf("stdout lacks %q or does not end in %q:\n%s", want, where, out)
 	}
 	checkSummary(t, dir+"/summary.json", len(streams), tokens)
-	checkConforms(t, dir, protocol.LineOf(version), *cassette.Meta.ConfigHash)
+	checkConforms(t, dir, protocol.LineOf(version), *tr.Meta.ConfigHash)
 	checkDerived(t, dir)
 }
 
@@ -178,7 +178,7 @@ func checkSummary(t *testing.T, path string, requests, tokens int) {
 	}
 }
 
-// checkConforms registers the cassette as a golden of its line and runs all assertions on it.
+// checkConforms registers the trace as a golden of its line and runs all assertions on it.
 func checkConforms(t *testing.T, dir, line, configHash string) {
 	t.Helper()
 	data, err := os.ReadFile(dir + "/run.jsonl.gz")
@@ -197,7 +197,7 @@ func checkConforms(t *testing.T, dir, line, configHash string) {
 	}
 }
 
-// checkDerived makes the cassette again from the raw messages.
+// checkDerived makes the trace again from the raw messages.
 func checkDerived(t *testing.T, dir string) {
 	t.Helper()
 	derive := start(t, "record", "--from-frames", dir+"/frames.jsonl.gz", "--trace-out", dir+"/again.jsonl.gz", "--step-stats-out", dir+"/again.jsonl")

@@ -47,7 +47,7 @@ type AcceptOptions struct {
 
 // Accepted is what became of a recording.
 type Accepted struct {
-	// Goldens are those that were registered, or were already: that of the cassette, and that of the raw frames if the
+	// Goldens are those that were registered, or were already: that of the trace, and that of the raw frames if the
 	// target asks for it.
 	Goldens []conformance.Registered
 	// Before says how much of what the golden of the same id said before is said again; empty if there was none.
@@ -125,29 +125,29 @@ func createManifest(path string) error {
 func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration {
 	t := rec.Target
 	seed := int64(t.Seed)
-	cassette := conformance.Registration{
+	base := conformance.Registration{
 		Trace: rec.Trace, Line: t.Line, ID: t.ID, Workload: t.ID, Role: manifest.Fidelity,
 		Scenario: string(t.Scenario), Seed: &seed, CapturedAt: rec.CapturedAt.UTC().Truncate(time.Second), CaptureRun: opt.Run,
 		Window: opt.Window, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
 		DryRun: opt.DryRun, Timeouts: opt.Timeouts, Log: opt.Log, Progress: opt.Progress,
 	}
 	if t.Session != nil {
-		frames := cassette
+		frames := base
 		frames.Trace, frames.Others, frames.Role = rec.Frames, rec.others(), manifest.Frames
 		return []conformance.Registration{frames}
 	}
 	if t.Fit {
-		cassette.Role = manifest.Schema // pins how an engine registers, and leaves what it says to whoever fits
+		base.Role = manifest.Schema // pins how an engine registers, and leaves what it says to whoever fits
 	}
 	if image, digest := splitDigest(rec.EngineImage); digest != "" {
-		cassette.EngineImage = image + "@" + digest
+		base.EngineImage = image + "@" + digest
 	}
 	if !t.Wire {
-		return []conformance.Registration{cassette}
+		return []conformance.Registration{base}
 	}
-	wire := cassette
+	wire := base
 	wire.Trace, wire.ID, wire.Role = rec.Frames, t.WireID(), manifest.Wire
-	return []conformance.Registration{cassette, wire}
+	return []conformance.Registration{base, wire}
 }
 
 // splitDigest takes an image and its digest apart: "docker.io/vllm/vllm-openai:v0.33.0", "sha256:…". A CPU engine out of
@@ -221,31 +221,31 @@ func checkSession(rec Recording) []string {
 		case err != nil:
 			c.fail("%v", err)
 		case hellos != 1 || ranks != 1:
-			c.fail("%s: %d engines came %d times: want one life of one engine", path, ranks, hellos)
+			c.fail("%s: %d engines registered %d times: want one engine that registers once", path, ranks, hellos)
 		}
 	}
 	return c.findings
 }
 
-// check returns what a recording's cassette comes to, and everything that is against the recording apart from its
+// check returns what a recording's trace comes to, and everything that is against the recording apart from its
 // replay.
 func check(rec Recording) (measure, []string) {
 	c := checker{rec: rec}
 	c.checkLoad()
 	c.checkImage()
 	c.checkFolder()
-	c.checkCassette()
+	c.checkTrace()
 	c.checkSteps()
 	c.checkFrames()
 	c.checkClient()
-	return c.cassette, c.findings
+	return c.trace, c.findings
 }
 
 // A checker gathers what is against a recording.
 type checker struct {
 	rec      Recording
-	cassette measure
-	whole    bool // the cassette could be read to its end
+	trace    measure
+	whole    bool // the trace could be read to its end
 	findings []string
 }
 
@@ -261,7 +261,7 @@ func (c *checker) checkLoad() {
 		c.fail("%s: %s with seed %d was played, but the target asks for %s with seed %d", where, l.Workload, l.Seed, t.Workload.Kind, t.Seed)
 	}
 	if l.Failed > 0 || l.Unfinished > 0 {
-		c.fail("%s: %d requests failed and %d were not finished: what the engine said to them is no golden", where, l.Failed, l.Unfinished)
+		c.fail("%s: %d requests failed and %d were not finished: a golden has only requests that completed", where, l.Failed, l.Unfinished)
 	}
 	if l.Completed == 0 {
 		c.fail("%s: no request was completed", where)
@@ -276,9 +276,9 @@ func (c *checker) checkImage() {
 	case ran == "" && strings.Contains(image, "@"):
 		c.fail("engine image %q: want one with its digest", image)
 	case wanted != "" && image == "":
-		c.fail("nobody knows which image the engine ran: the target asks for %s", wanted)
+		c.fail("the image that the engine ran is not known: the target asks for %s", wanted)
 	case wanted != "" && ran != "" && wanted != ran:
-		c.fail("the engine ran %s, but the target asks for %s: the registry has other bytes under this name", ran, wanted)
+		c.fail("the engine ran %s, but the target asks for %s: the image registry has other bytes under this name", ran, wanted)
 	}
 }
 
@@ -293,18 +293,18 @@ func (c *checker) checkFolder() {
 		name := e.Name()
 		switch {
 		case strings.Contains(name, ".partial-"):
-			c.fail("%s: the tap did not finish it", filepath.Join(c.rec.Dir, name))
+			c.fail("%s: the recorder did not finish it", filepath.Join(c.rec.Dir, name))
 		case strings.Contains(name, ".rank"):
 			c.fail("%s: a second engine was recorded: want one", filepath.Join(c.rec.Dir, name))
 		}
 	}
 }
 
-// checkCassette wants the cassette to be of the target's engine, and to have every answer with its tokens.
-func (c *checker) checkCassette() {
+// checkTrace wants the trace to be of the target's engine, and to have every answer with its tokens.
+func (c *checker) checkTrace() {
 	path, t := c.rec.Trace, c.rec.Target
-	m, err := measureCassette(path)
-	c.cassette = m
+	m, err := measureTrace(path)
+	c.trace = m
 	if err != nil {
 		c.fail("%v", err)
 		return
@@ -320,7 +320,7 @@ func (c *checker) checkCassette() {
 	}
 	switch {
 	case m.Records == 0:
-		c.fail("%s: the tap recorded no request: was the client connected to the frontend behind it?", path)
+		c.fail("%s: the recorder recorded no request: was the client connected to the frontend behind it?", path)
 	case m.Bare > 0:
 		c.fail("%s:%d: a request that was aborted, or has no tokens: record with --record-tokens and without aborted ones", path, m.Bare)
 	}
@@ -334,7 +334,7 @@ func (c *checker) checkCassette() {
 // or of the one behind it.
 const stepSlack = 1000
 
-// checkSteps wants the statistics of the same engine's steps, over all of the cassette's time.
+// checkSteps wants the statistics of the same engine's steps, over all of the trace's time.
 func (c *checker) checkSteps() {
 	if c.rec.Steps == "" {
 		c.fail("%s: there are no statistics of steps: record with --step-stats-out", c.rec.Dir)
@@ -346,13 +346,13 @@ func (c *checker) checkSteps() {
 		c.fail("%v", err)
 	case lines == 0:
 		c.fail("%s: there are no statistics in it: does the engine run with --disable-log-stats?", c.rec.Steps)
-	case !c.whole || c.cassette.Records == 0:
+	case !c.whole || c.trace.Records == 0:
 	case busy == 0:
-		c.fail("%s: in none of %d steps was a request running, but the cassette has %d: they are of another engine",
-			c.rec.Steps, lines, c.cassette.Records)
-	case last+stepSlack < c.cassette.Ends:
+		c.fail("%s: no request was running in any of %d steps, but the trace has %d requests: the statistics are of another engine",
+			c.rec.Steps, lines, c.trace.Records)
+	case last+stepSlack < c.trace.Ends:
 		c.fail("%s: ends at %s ms, but the last answer at %s ms: they are of another engine, or cut off",
-			c.rec.Steps, ms(last), ms(c.cassette.Ends))
+			c.rec.Steps, ms(last), ms(c.trace.Ends))
 	}
 }
 
@@ -391,7 +391,7 @@ func (c *checker) checkFrames() {
 	case err != nil:
 		c.fail("%v", err)
 	case hellos != 1 || ranks != 1:
-		c.fail("%s: %d engines came %d times: a golden is one life of one engine", c.rec.Frames, ranks, hellos)
+		c.fail("%s: %d engines registered %d times: a golden is the recording of one engine that registers once", c.rec.Frames, ranks, hellos)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestAcceptRefuses(t *testing.T) {
 			"a tap that recorded nothing", func(t *testing.T, r *capture.Recording) {
 				capturetest.Edit(t, r.Trace, func(lines []string) []string { return lines[:1] })
 			},
-			[]string{"trace.jsonl.gz: the tap recorded no request"},
+			[]string{"trace.jsonl.gz: the recorder recorded no request"},
 		},
 		{
 			"a record without tokens", func(t *testing.T, r *capture.Recording) {
@@ -148,7 +148,7 @@ func TestAcceptRefuses(t *testing.T) {
 			"statistics of an idle engine", func(t *testing.T, r *capture.Recording) {
 				capturetest.Edit(t, r.Steps, func(lines []string) []string { return lines[len(lines)-1:] })
 			},
-			[]string{"in none of 1 steps was a request running"},
+			[]string{"no request was running in any of 1 steps"},
 		},
 		{
 			"statistics that end early", func(t *testing.T, r *capture.Recording) {
@@ -161,10 +161,10 @@ func TestAcceptRefuses(t *testing.T) {
 			"two lives of the engine", func(t *testing.T, r *capture.Recording) {
 				capturetest.Edit(t, r.Frames, func(lines []string) []string { return append(lines, lines[0]) })
 			},
-			[]string{"frames.jsonl.gz: 1 engines came 2 times"},
+			[]string{"frames.jsonl.gz: 1 engines registered 2 times"},
 		},
 		{"two engines", besides("trace.rank1.jsonl.gz"), []string{"trace.rank1.jsonl.gz: a second engine was recorded"}},
-		{"a tap that was killed", besides("frames.partial-1a2b3c4d.jsonl.gz"), []string{"the tap did not finish it"}},
+		{"a tap that was killed", besides("frames.partial-1a2b3c4d.jsonl.gz"), []string{"the recorder did not finish it"}},
 		{
 			"another image", func(_ *testing.T, r *capture.Recording) {
 				r.Target.Images.Engine = "host/engine:v0.33.0@sha256:" + strings.Repeat("0a", 32)
@@ -177,7 +177,7 @@ func TestAcceptRefuses(t *testing.T) {
 				r.Target.Images.Engine = "host/engine:v0.33.0@sha256:" + strings.Repeat("0a", 32)
 				r.EngineImage = ""
 			},
-			[]string{"nobody knows which image the engine ran"},
+			[]string{"the image that the engine ran is not known"},
 		},
 		{
 			"a client that saw less", func(t *testing.T, r *capture.Recording) {
@@ -251,7 +251,7 @@ func besides(name string) func(*testing.T, *capture.Recording) {
 	return func(t *testing.T, r *capture.Recording) { capturetest.CopyFile(t, r.Trace, filepath.Join(r.Dir, name)) }
 }
 
-// The cassette of a run whose frames do not conform is not registered either.
+// The trace of a run whose frames do not conform is not registered either.
 func TestAcceptBothOrNone(t *testing.T) {
 	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
 	capturetest.Edit(t, rec.Frames, func(lines []string) []string { return slices.Delete(lines, 40, 44) })

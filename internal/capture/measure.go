@@ -15,7 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// A measure is what a cassette comes to: counts, times, and what its meta line says.
+// A measure is what a trace comes to: counts, times, and what its meta line says.
 type measure struct {
 	Meta    trace.Meta
 	Records int
@@ -23,7 +23,7 @@ type measure struct {
 	// Bare is the first record without the tokens of its answer, by its line in the file; 0 if all have them. Aborted
 	// requests count as such too, as only their client knows how far they should have come.
 	Bare int
-	// Ends is when the last answer was complete, in ms on the zero of the cassette.
+	// Ends is when the last answer was complete, in ms on the zero of the trace.
 	Ends float64
 	// Said is what was answered to each prompt, by its digest: the digests of the answers, as one prompt may be asked twice.
 	Said      map[fingerprint][]fingerprint
@@ -35,8 +35,8 @@ type fingerprint = [sha256.Size]byte
 // A spread is the middle and the worst percentile of a time, in ms. Both are NaN where there is none.
 type spread struct{ P50, P99 float64 }
 
-// measureCassette reads the cassette at path to its end, strictly.
-func measureCassette(path string) (measure, error) {
+// measureTrace reads the trace at path to its end, strictly.
+func measureTrace(path string) (measure, error) {
 	r, err := trace.Open(path, trace.Options{Strict: true})
 	if err != nil {
 		return measure{}, err
@@ -124,7 +124,7 @@ func (m *measurer) result() measure {
 	return m.measure
 }
 
-// measureGolden takes the measure of a registered cassette.
+// measureGolden takes the measure of a registered trace.
 func measureGolden(ctx context.Context, store conformance.Store, g manifest.Golden) (measure, error) {
 	data, location, err := store.Fetch(ctx, g)
 	if err != nil {

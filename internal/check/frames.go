@@ -15,7 +15,7 @@ import (
 )
 
 // framesMeta is what the first line of a frames file says of the capture: the
-// options of the recorder that enter a cassette's meta line.
+// options of the recorder that enter a trace's meta line.
 type framesMeta struct {
 	Model           *string `json:"model"`
 	GPU             *string `json:"gpu"`
@@ -29,7 +29,7 @@ type framesMeta struct {
 	CapturedAt      *string `json:"captured_at"`
 }
 
-// meta is that of the cassette which was recorded with the frames.
+// meta is that of the trace which was recorded with the frames.
 func (h *framesMeta) meta(s *engineStart) trace.Meta {
 	version, ready := s.response.VLLMVersion, hex.EncodeToString(s.payload)
 	hash := trace.Or(h.ConfigHash, "")
@@ -72,7 +72,7 @@ func WriteFrames(name string, meta json.RawMessage, messages []trace.Message) ([
 }
 
 // ReadFrames reads the frames of a golden of role wire or frames to their end and returns,
-// as the meta of a cassette, what its first line and the engine's registration
+// as the meta of a trace, what its first line and the engine's registration
 // say, and the messages, notes included. A golden that does not show a whole start
 // of an engine is an error.
 func ReadFrames(data []byte, name string) (meta trace.Meta, messages []trace.Message, err error) {

@@ -74,7 +74,7 @@ func (g *Golden) Unusable(a Assertion) error {
 	return nil
 }
 
-// TraceReader reads the cassette of a golden, which is data, within bounds.
+// TraceReader reads the trace of a golden, which is data, within bounds.
 func TraceReader(data []byte, location string) (*trace.Reader, error) {
 	opt, err := trace.GoldenOptions(data, location, trace.IsGzip(location))
 	if err != nil {

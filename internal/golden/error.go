@@ -41,7 +41,7 @@ func (e *MismatchError) Error() string {
 }
 
 func (e *MismatchError) difference() string {
-	const advice = "these are not the bytes that were registered: restore them, or register the golden anew"
+	const advice = "these are not the bytes that were registered: restore them, or register the golden again"
 	switch {
 	case e.GotSHA256 == "":
 		return fmt.Sprintf("more than %d bytes, want %d with sha256 %s: %s", e.WantSize, e.WantSize, e.WantSHA256, advice)

@@ -105,7 +105,7 @@ func FuzzScrub(f *testing.F) {
 
 func TestMismatchTellsWhatIsThere(t *testing.T) {
 	e := &MismatchError{Location: "s3://b/k", WantSHA256: strings.Repeat("a", 64), GotSHA256: strings.Repeat("b", 64), GotSize: 3, WantSize: 4}
-	if got := e.Error(); !strings.HasSuffix(got, "or register the golden anew") {
+	if got := e.Error(); !strings.HasSuffix(got, "or register the golden again") {
 		t.Errorf("got %q", got)
 	}
 	e.Modified, e.VersionID, e.ETag = time.Unix(1767225600, 0), "v\n1", `"0f"`

@@ -126,7 +126,7 @@ func (d *Document) check() error {
 		case c.Name == "" || c.Line == "":
 			return fmt.Errorf("cases[%d] has no name or no line", i)
 		case seen[c.Name]:
-			return fmt.Errorf("case %s is there twice", c.Name)
+			return fmt.Errorf("case %s is listed twice", c.Name)
 		case !slices.Contains(conformance.Verdicts(), c.Verdict):
 			return fmt.Errorf("case %s: unknown verdict %q: want one of %v", c.Name, c.Verdict, conformance.Verdicts())
 		case !slices.ContainsFunc(d.Lines, func(l Line) bool { return l.Line == c.Line }):

@@ -137,7 +137,7 @@ func derive(t testing.TB, frames, dir string, opt recorder.Options) {
 	}
 }
 
-// nameRequests gives the requests of a cassette the names that the load generator gives them, which it did not do when the
+// nameRequests gives the requests of a trace the names that the load generator gives them, which it did not do when the
 // captures of the repository were made.
 func nameRequests(t testing.TB, path string) {
 	t.Helper()
@@ -150,7 +150,7 @@ func nameRequests(t testing.TB, path string) {
 	})
 }
 
-// writeClient writes what a client would have seen of the requests that the cassette has.
+// writeClient writes what a client would have seen of the requests that the trace has.
 func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 	t.Helper()
 	tr, err := trace.Read(filepath.Join(dir, target.TraceFile), trace.Options{Strict: true, KeepExtra: true})

@@ -144,7 +144,7 @@ func (o Options) load() (*rest.Config, string, error) {
 	config, err := loader.ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, "", errors.New("no cluster is known: name a kubeconfig (--kubeconfig, $KUBECONFIG), " +
+		return nil, "", errors.New("no cluster is configured: name a kubeconfig (--kubeconfig, $KUBECONFIG), " +
 			"or an API server (--server)")
 	case err != nil:
 		return nil, "", fmt.Errorf("kubeconfig %s: %w", cmp.Or(o.Kubeconfig, os.Getenv("KUBECONFIG"), "~/.kube/config"), err)

@@ -54,7 +54,7 @@ func TestConnect(t *testing.T) {
 			name: "server", opt: Options{Server: "https://10.9.9.9", TokenAudience: "me", Namespace: "ns"},
 			server: "https://10.9.9.9", namespace: "ns",
 		},
-		{name: "nothing", want: "no cluster is known: name a kubeconfig (--kubeconfig, $KUBECONFIG)"},
+		{name: "nothing", want: "no cluster is configured: name a kubeconfig (--kubeconfig, $KUBECONFIG)"},
 		{name: "no file", opt: Options{Kubeconfig: file + "x"}, want: file + "x"},
 		{name: "broken", opt: Options{Kubeconfig: broken}, want: broken},
 		{name: "no context", opt: Options{Kubeconfig: file, Context: "three"}, want: `context "three" does not exist`},
@@ -117,7 +117,7 @@ func TestUnreachable(t *testing.T) {
 		{
 			"another name", Options{
 				Server: strings.Replace(tls.URL, "127.0.0.1", "localhost", 1), CAFile: authority, Credential: good,
-			}, []string{"check the address, and the authority"},
+			}, []string{"check the address and the certificate authority"},
 		},
 		{"nobody there", Options{Server: nobody, Credential: good}, []string{"the API server at " + nobody + " is not reached"}},
 		{"no credential", Options{Server: tls.URL, CAFile: authority, Credential: bad}, []string{"getting credentials", "the command that"}},

@@ -102,12 +102,12 @@ func (r *remains) explain(name string, cause error) error {
 	defer r.mu.Unlock()
 	switch {
 	case len(r.left[pods]) > 0:
-		return fmt.Errorf("job %s is deleted, but still there are %s, which may hold a GPU (%w): see the node, "+
+		return fmt.Errorf("job %s was deleted, but %s still exist, which may hold a GPU (%w): see the node, "+
 			"or kubectl delete pod --force", name, strings.Join(r.left[pods], ", "), cause)
 	case len(r.left[jobs]) > 0:
-		return fmt.Errorf("job %s is deleted, but not gone (%w): see its finalizers", name, cause)
+		return fmt.Errorf("job %s was deleted, but still exists (%w): see its finalizers", name, cause)
 	}
-	return fmt.Errorf("job %s is gone, but still there is the Workload %s, which may hold quota (%w): see that Kueue runs",
+	return fmt.Errorf("job %s was deleted, but the Workload %s still exists, which may hold quota (%w): see that Kueue runs",
 		name, strings.Join(r.left[workloads], ", "), cause)
 }
 

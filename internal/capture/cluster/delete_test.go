@@ -39,12 +39,12 @@ func TestDeleteWaits(t *testing.T) {
 		{
 			name: "the quota is never freed", after: DeleteTime,
 			change: func(f *fakeCluster) { after(time.Second, func() { f.remove(pods, "p") }) },
-			want:   "job j is gone, but still there is the Workload w, which may hold quota (after 5m0s): see that Kueue runs",
+			want:   "job j was deleted, but the Workload w still exists, which may hold quota (after 5m0s): see that Kueue runs",
 		},
 		{
 			name: "the pod never ends", after: DeleteTime,
 			change: func(f *fakeCluster) { after(time.Second, func() { f.remove(workloads, "w") }) },
-			want:   "job j is deleted, but still there are p on node node-1, which may hold a GPU (after 5m0s)",
+			want:   "job j was deleted, but p on node node-1 still exist, which may hold a GPU (after 5m0s)",
 		},
 	}
 	for _, test := range tests {

@@ -66,7 +66,7 @@ func (c *Client) hint(err error) string {
 		return fmt.Sprintf("the certificate of %s is of an authority that this machine does not know: "+
 			"give it with --certificate-authority, or in the kubeconfig", c.host)
 	case errors.As(err, &name), errors.As(err, &certificate):
-		return fmt.Sprintf("%s is not who its certificate names: check the address, and the authority", c.host)
+		return fmt.Sprintf("%s has a certificate for another name: check the address and the certificate authority", c.host)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Sprintf("%s does not take our credentials: they expired, or are for another cluster or audience", c.host)
 	case apierrors.IsForbidden(err):

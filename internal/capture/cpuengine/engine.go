@@ -126,7 +126,7 @@ func (in *installer) present(ctx context.Context) (e Engine, err error) {
 	if e.Origin, err = check(home, in.Release); err != nil {
 		return e, err
 	}
-	in.Log.Info("engine is there", "release", in.Release, "folder", home, "origin", e.Origin)
+	in.Log.Info("engine is installed", "release", in.Release, "folder", home, "origin", e.Origin)
 	return e, in.runs(ctx, e.VLLMRS)
 }
 
@@ -210,7 +210,7 @@ func (in *installer) ensureEngine(ctx context.Context, e *Engine) (err error) {
 		return nil
 	}
 	if exists(e.Home) {
-		in.Progress(fmt.Sprintf("what is in %s is of no use, and is installed again: %v", e.Home, err))
+		in.Progress(fmt.Sprintf("what is in %s cannot be used, and is installed again: %v", e.Home, err))
 	}
 	if err := in.install(ctx, e.Home); err != nil {
 		return err

@@ -29,7 +29,7 @@ func (in *installer) ensureFrontend(ctx context.Context, path string) (installed
 		return false, nil
 	}
 	if exists(path) {
-		in.Progress(fmt.Sprintf("%s is of no use, and is fetched again: %v", path, err))
+		in.Progress(fmt.Sprintf("%s cannot be used, and is downloaded again: %v", path, err))
 	}
 	wheel, err := in.file(ctx, "vllm", in.Release, runtime.GOARCH)
 	if err != nil {

@@ -100,7 +100,7 @@ func Call(path string, args []string, request Request) (code int, err error) {
 }
 
 // ErrNoRequest is the error of a helper that was not started by vllm-vcr.
-var ErrNoRequest = errors.New("there is no request: this program is started by `vllm-vcr capture`, see vllm-vcr capture --help")
+var ErrNoRequest = errors.New("there is no request on stdin: this program is started by `vllm-vcr capture`, see vllm-vcr capture --help")
 
 // Receive reads the request that this process was started with, and removes its file.
 func Receive() (Request, error) {

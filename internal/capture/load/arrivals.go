@@ -15,7 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// An arrival is a request of a cassette, as far as it is asked again.
+// An arrival is a request of a trace, as far as it is asked again.
 type arrival struct {
 	at             float64 // ms
 	prompt, output int     // tokens
@@ -42,18 +42,18 @@ func playArrivals(ctx context.Context, l *load) error {
 	})
 }
 
-// readArrivals are the requests of the shape's cassette in the order in which they arrived, and how many tokens each of
+// readArrivals are the requests of the shape's trace in the order in which they arrived, and how many tokens each of
 // their blocks has, 0 if they have none.
 func readArrivals(shape Shape) (all []arrival, blockSize int, err error) {
-	cassette, err := trace.Open(shape.Arrivals, trace.Options{})
+	tr, err := trace.Open(shape.Arrivals, trace.Options{})
 	if err != nil {
 		return nil, 0, err
 	}
-	defer cassette.Close()
-	blockSize = trace.Or(cassette.Meta().BlockSize, 0)
+	defer tr.Close()
+	blockSize = trace.Or(tr.Meta().BlockSize, 0)
 	for {
 		var rec trace.Record
-		if err := cassette.Next(&rec); errors.Is(err, io.EOF) {
+		if err := tr.Next(&rec); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return nil, 0, err
@@ -65,8 +65,8 @@ func readArrivals(shape Shape) (all []arrival, blockSize int, err error) {
 		all = append(all, a)
 	}
 	switch {
-	case cassette.Truncated():
-		return nil, 0, fmt.Errorf("%s is cut off: %s", shape.Arrivals, cassette.Warnings()[0])
+	case tr.Truncated():
+		return nil, 0, fmt.Errorf("%s is cut off: %s", shape.Arrivals, tr.Warnings()[0])
 	case len(all) == 0:
 		return nil, 0, fmt.Errorf("%s has no records, so there is nothing to ask", shape.Arrivals)
 	}
@@ -89,7 +89,7 @@ const (
 func arrivalOf(rec *trace.Record, blockSize int) (arrival, error) {
 	switch {
 	case rec.ArrivalMs == nil:
-		return arrival{}, errors.New("no arrival_ms: want a cassette whose recorder wrote when each request arrived")
+		return arrival{}, errors.New("no arrival_ms: want a trace with the arrival time of each request")
 	case len(rec.BlockHashes) > 0 && blockSize < 1:
 		return arrival{}, errors.New("block_hashes, but no block_size in the meta line to tell what they are hashes of")
 	case len(rec.BlockHashes)*blockSize > rec.PromptTokens:

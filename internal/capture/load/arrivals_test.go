@@ -18,13 +18,13 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// arrivalLine is a record of a cassette.
+// arrivalLine is a record of a trace.
 func arrivalLine(at float64, prompt, output int, blocks ...string) string {
 	return fmt.Sprintf(`{"prompt_tokens":%d,"output_tokens":%d,"ttft_ms":1,"itl_summary":{"mean_ms":1,"count":1},"arrival_ms":%v,"block_hashes":[%s]}`+"\n",
 		prompt, output, at, strings.Join(blocks, ","))
 }
 
-// Two prompts share as much as the prompts of the cassette did, block by block, whether as token ids or as text; and each
+// Two prompts share as much as the prompts of the trace did, block by block, whether as token ids or as text; and each
 // is as long as it was.
 func TestArrivalsShareWhatTheyShared(t *testing.T) {
 	all, blockSize, err := readArrivals(Shape{Arrivals: capturedMultiturn, Speed: 1})
@@ -67,7 +67,7 @@ func TestArrivalsShareWhatTheyShared(t *testing.T) {
 		}
 	}
 	if shared < 500 {
-		t.Errorf("%d blocks came again: this cassette shows nothing", shared)
+		t.Errorf("%d blocks came again: this trace shows nothing", shared)
 	}
 	if one, other := fmt.Sprint(all[0].draw(7, 0, 16, false)), fmt.Sprint(all[0].draw(8, 0, 16, false)); one == other {
 		t.Error("another seed draws the same prompt")
@@ -86,14 +86,14 @@ func TestArrivalsAreTheFirst(t *testing.T) {
 	}
 }
 
-func TestBadCassettes(t *testing.T) {
+func TestBadTraces(t *testing.T) {
 	const meta = `{"meta":{"block_size":16}}` + "\n"
 	whole, err := os.ReadFile(capturedMultiturn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct{ name, file, text, want string }{
-		{name: "no times", text: meta + `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}` + "\n", want: "%s:2: no arrival_ms: want a cassette whose recorder"},
+		{name: "no times", text: meta + `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}` + "\n", want: "%s:2: no arrival_ms: want a trace with the arrival time"},
 		{name: "hashes of what", text: arrivalLine(1, 16, 1, "5"), want: "%s:1: block_hashes, but no block_size in the meta line"},
 		{name: "too many hashes", text: meta + arrivalLine(1, 16, 1, "5", "6"), want: "%s:2: 2 block_hashes of 16 tokens each, but prompt_tokens is 16"},
 		{name: "too long", text: arrivalLine(1, 1<<20+1, 1), want: "%s:1: 1048577 prompt_tokens and 1 output_tokens: want 1048576 at most"},
@@ -121,7 +121,7 @@ func TestBadCassettes(t *testing.T) {
 	}
 }
 
-// FuzzArrivals: whatever a cassette says, prompts are as long as it says.
+// FuzzArrivals: whatever a trace says, prompts are as long as it says.
 func FuzzArrivals(f *testing.F) {
 	f.Add([]byte(`{"meta":{"block_size":2}}`+"\n"+arrivalLine(1, 5, 1, "1", "2")), uint64(1))
 	f.Add([]byte(arrivalLine(-1e300, 1, 1)+arrivalLine(1e300, 1, 1)), uint64(2))

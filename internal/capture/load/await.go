@@ -36,7 +36,7 @@ func await(ctx context.Context, url string, patience time.Duration, http client)
 			last = err
 		}
 		if err := retry.Pause(ctx, serverPause); errors.Is(err, late) {
-			return fmt.Errorf("the server at %s was not healthy within %v: %w", url, patience, last)
+			return fmt.Errorf("the server at %s was not ready within %v: %w", url, patience, last)
 		} else if err != nil {
 			return err
 		}

@@ -22,14 +22,14 @@ const (
 )
 
 // Compare holds what the client saw against what the tap recorded, and says in a sentence each where they differ: a
-// completed request is in exactly one cassette, with as many tokens as the client was told, and nothing came to the client
-// before it passed the tap; no cassette has a request that the client did not send. A request that was aborted, by its
-// client or by a frontend that found a stop string, may be in a cassette or not. The readers must keep extra keys; several
-// are the cassettes of several engines. The error is that of a reader.
-func Compare(records []Record, cassettes ...*trace.Reader) (findings []string, err error) {
+// completed request is in exactly one trace, with as many tokens as the client was told, and nothing came to the client
+// before it passed the tap; no trace has a request that the client did not send. A request that was aborted, by its
+// client or by a frontend that found a stop string, may be in a trace or not. The readers must keep extra keys; several
+// are the traces of several engines. The error is that of a reader.
+func Compare(records []Record, traces ...*trace.Reader) (findings []string, err error) {
 	c := comparison{taps: map[string]*tapped{}}
-	for _, cassette := range cassettes {
-		if err := c.read(cassette); err != nil {
+	for _, tr := range traces {
+		if err := c.read(tr); err != nil {
 			return nil, err
 		}
 	}
@@ -37,7 +37,7 @@ func Compare(records []Record, cassettes ...*trace.Reader) (findings []string, e
 		c.hold(&records[i])
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.taps)) {
-		c.find("%s: request %s is in the cassette, but the client sent none of this id", c.taps[id].place, id)
+		c.find("%s: request %s is in the trace, but the client did not send a request with this id", c.taps[id].place, id)
 	}
 	if c.more > 0 {
 		c.findings = append(c.findings, fmt.Sprintf("and %d more", c.more))
@@ -45,7 +45,7 @@ func Compare(records []Record, cassettes ...*trace.Reader) (findings []string, e
 	return c.findings, nil
 }
 
-// tapped is what cassettes have of one of the client's requests: a record for each of its choices.
+// tapped is what traces have of one of the client's requests: a record for each of its choices.
 type tapped struct {
 	place                    string // of the first record
 	choices, prompt, outputs int
@@ -67,7 +67,7 @@ func (c *comparison) find(format string, args ...any) {
 	c.findings = append(c.findings, strings.Map(printable, fmt.Sprintf(format, args...)))
 }
 
-// printable keeps what a server or a cassette says from being a line of its own.
+// printable keeps what a server or a trace says from being a line of its own.
 func printable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r
@@ -78,28 +78,28 @@ func printable(r rune) rune {
 // clientID is the client's part of an engine's id.
 var clientID = lazyregexp.New(`load-[0-9]{6,}`)
 
-func (c *comparison) read(cassette *trace.Reader) error {
+func (c *comparison) read(tr *trace.Reader) error {
 	for {
 		var rec trace.Record
-		if err := cassette.Next(&rec); errors.Is(err, io.EOF) {
+		if err := tr.Next(&rec); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return err
 		}
-		place := fmt.Sprintf("%s:%d", cassette.Name(), rec.Line)
+		place := fmt.Sprintf("%s:%d", tr.Name(), rec.Line)
 		var full string
 		if err := json.Unmarshal(rec.Extra["request_id"], &full); err != nil {
-			return fmt.Errorf("%s: no request_id to compare by: want a cassette that record wrote", place)
+			return fmt.Errorf("%s: no request_id to compare by: want a trace that record wrote", place)
 		}
 		id := clientID().FindString(full)
 		if id == "" {
-			c.find("%s: request %q is in the cassette, but the load generator names none so", place, full)
+			c.find("%s: request %q is in the trace, but the load generator sent no request with this id", place, full)
 			continue
 		}
 		c.add(id, place, &rec)
 	}
-	if cassette.Truncated() {
-		c.find("%s is cut off", cassette.Name())
+	if tr.Truncated() {
+		c.find("%s is cut off", tr.Name())
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (c *comparison) hold(rec *Record) {
 	case t == nil && rec.StopText:
 		return
 	case t == nil:
-		c.find("%s: completed, but the tap has no record of it", who)
+		c.find("%s: completed, but the recorder has no record of it", who)
 		return
 	case rec.StopText:
 		// The engine may have gone on until the abort reached it.
@@ -164,9 +164,9 @@ func (c *comparison) holdCounts(who string, rec *Record, t *tapped) {
 
 func (c *comparison) holdTimes(who string, rec *Record, t *tapped) {
 	if rec.TTFTMs != nil && t.ttft > *rec.TTFTMs+slackMs {
-		c.find("%s: the first token came to the client after %.1f ms, but passed the tap after %.1f ms, %s", who, *rec.TTFTMs, t.ttft, t.place)
+		c.find("%s: the first token came to the client after %.1f ms, but passed the recorder after %.1f ms, %s", who, *rec.TTFTMs, t.ttft, t.place)
 	}
 	if t.whole > rec.DurationMs+slackMs {
-		c.find("%s: the client had all after %.1f ms, but the last token passed the tap after %.1f ms, %s", who, rec.DurationMs, t.whole, t.place)
+		c.find("%s: the client had all after %.1f ms, but the last token passed the recorder after %.1f ms, %s", who, rec.DurationMs, t.whole, t.place)
 	}
 }

@@ -24,7 +24,7 @@ func seen(id int, change func(*Record)) Record {
 	return rec
 }
 
-// recorded is a line of a cassette: prompt and output tokens, time to the first token and between each two.
+// recorded is a line of a trace: prompt and output tokens, time to the first token and between each two.
 func recorded(id string, prompt, output int, ttft, gap float64, finish string) string {
 	gaps := strings.TrimSuffix(strings.Repeat(fmt.Sprintf("%v,", gap), output-1), ",")
 	return fmt.Sprintf(`{"prompt_tokens":%d,"output_tokens":%d,"ttft_ms":%v,"itl_ms":[%s],"finish_reason":%q,"request_id":%q}`+"\n",
@@ -34,38 +34,38 @@ func recorded(id string, prompt, output int, ttft, gap float64, finish string) s
 func TestCompare(t *testing.T) {
 	same := recorded("cmpl-load-000001-1a2b3c4d", 4, 3, 9, 5, "length")
 	tests := []struct {
-		name     string
-		records  []Record
-		cassette string
-		want     []string // parts
+		name    string
+		records []Record
+		trace   string
+		want    []string // parts
 	}{
-		{name: "same", records: []Record{seen(1, nil)}, cassette: same},
-		{name: "of the Python server", records: []Record{seen(1, nil)}, cassette: recorded("chatcmpl-load-000001-0-1a2b3c4d", 4, 3, 9, 5, "length")},
-		{name: "a clock that is a little off", records: []Record{seen(1, nil)}, cassette: recorded("cmpl-load-000001-1a2b3c4d", 4, 3, 14, 5, "length")},
-		{name: "nothing", cassette: ""},
-		{name: "missing", records: []Record{seen(1, nil), seen(2, nil)}, cassette: same, want: []string{"request load-000002 (n): completed, but the tap has no record of it"}},
-		{name: "extra", records: nil, cassette: same, want: []string{"a.jsonl:1: request load-000001 is in the cassette, but the client sent none of this id"}},
-		{name: "nobody's", cassette: recorded("cmpl-7", 4, 3, 9, 5, "length"), want: []string{`a.jsonl:1: request "cmpl-7" is in the cassette, but the load generator names none so`}},
-		{name: "fewer tokens", records: []Record{seen(1, nil)}, cassette: recorded("load-000001", 4, 2, 9, 5, "length"), want: []string{"3 tokens came to the client, but a.jsonl:1 has 2"}},
-		{name: "another prompt", records: []Record{seen(1, nil)}, cassette: recorded("load-000001", 5, 3, 9, 5, "length"), want: []string{"the prompt has 4 tokens for the client, but 5 in a.jsonl:1"}},
-		{name: "twice", records: []Record{seen(1, nil)}, cassette: same + same, want: []string{"1 choices, but a.jsonl:1 and others have 2"}},
-		{name: "too late", records: []Record{seen(1, nil)}, cassette: recorded("load-000001", 4, 3, 15.1, 0, "length"), want: []string{"the first token came to the client after 10.0 ms, but passed the tap after 15.1 ms, a.jsonl:1"}},
-		{name: "too long", records: []Record{seen(1, nil)}, cassette: recorded("load-000001", 4, 3, 9, 9, "length"), want: []string{"the client had all after 21.0 ms, but the last token passed the tap after 27.0 ms, a.jsonl:1"}},
+		{name: "same", records: []Record{seen(1, nil)}, trace: same},
+		{name: "of the Python server", records: []Record{seen(1, nil)}, trace: recorded("chatcmpl-load-000001-0-1a2b3c4d", 4, 3, 9, 5, "length")},
+		{name: "a clock that is a little off", records: []Record{seen(1, nil)}, trace: recorded("cmpl-load-000001-1a2b3c4d", 4, 3, 14, 5, "length")},
+		{name: "nothing", trace: ""},
+		{name: "missing", records: []Record{seen(1, nil), seen(2, nil)}, trace: same, want: []string{"request load-000002 (n): completed, but the recorder has no record of it"}},
+		{name: "extra", records: nil, trace: same, want: []string{"a.jsonl:1: request load-000001 is in the trace, but the client did not send a request with this id"}},
+		{name: "nobody's", trace: recorded("cmpl-7", 4, 3, 9, 5, "length"), want: []string{`a.jsonl:1: request "cmpl-7" is in the trace, but the load generator sent no request with this id`}},
+		{name: "fewer tokens", records: []Record{seen(1, nil)}, trace: recorded("load-000001", 4, 2, 9, 5, "length"), want: []string{"3 tokens came to the client, but a.jsonl:1 has 2"}},
+		{name: "another prompt", records: []Record{seen(1, nil)}, trace: recorded("load-000001", 5, 3, 9, 5, "length"), want: []string{"the prompt has 4 tokens for the client, but 5 in a.jsonl:1"}},
+		{name: "twice", records: []Record{seen(1, nil)}, trace: same + same, want: []string{"1 choices, but a.jsonl:1 and others have 2"}},
+		{name: "too late", records: []Record{seen(1, nil)}, trace: recorded("load-000001", 4, 3, 15.1, 0, "length"), want: []string{"the first token came to the client after 10.0 ms, but passed the recorder after 15.1 ms, a.jsonl:1"}},
+		{name: "too long", records: []Record{seen(1, nil)}, trace: recorded("load-000001", 4, 3, 9, 9, "length"), want: []string{"the client had all after 21.0 ms, but the last token passed the recorder after 27.0 ms, a.jsonl:1"}},
 		{
-			name:     "several choices",
-			records:  []Record{seen(1, func(r *Record) { r.Choices, r.CompletionTokens, r.TTFTMs, r.ITLMs = 2, 5, nil, nil })},
-			cassette: recorded("load-000001-0", 4, 3, 9, 5, "length") + recorded("load-000001-1", 2, 2, 9, 5, "length"),
+			name:    "several choices",
+			records: []Record{seen(1, func(r *Record) { r.Choices, r.CompletionTokens, r.TTFTMs, r.ITLMs = 2, 5, nil, nil })},
+			trace:   recorded("load-000001-0", 4, 3, 9, 5, "length") + recorded("load-000001-1", 2, 2, 9, 5, "length"),
 		},
 		{
 			name:    "aborted, refused, called",
 			records: []Record{seen(1, func(r *Record) { r.Outcome = Aborted }), seen(2, func(r *Record) { r.Outcome = Refused }), seen(3, func(r *Record) { r.Choices = 0 })},
 		},
-		{name: "aborted and recorded", records: []Record{seen(1, func(r *Record) { r.Outcome, r.CompletionTokens = Aborted, 0 })}, cassette: same},
+		{name: "aborted and recorded", records: []Record{seen(1, func(r *Record) { r.Outcome, r.CompletionTokens = Aborted, 0 })}, trace: same},
 		{name: "ended by the frontend", records: []Record{seen(1, func(r *Record) { r.StopText = true })}},
-		{name: "which the engine did not hear", records: []Record{seen(1, func(r *Record) { r.StopText = true })}, cassette: recorded("load-000001", 4, 9, 9, 5, "length")},
+		{name: "which the engine did not hear", records: []Record{seen(1, func(r *Record) { r.StopText = true })}, trace: recorded("load-000001", 4, 9, 9, 5, "length")},
 		{
 			name:    "ended by the frontend, with tokens that never were",
-			records: []Record{seen(1, func(r *Record) { r.StopText = true })}, cassette: recorded("load-000001", 4, 2, 9, 5, "stop"),
+			records: []Record{seen(1, func(r *Record) { r.StopText = true })}, trace: recorded("load-000001", 4, 2, 9, 5, "stop"),
 			want: []string{"3 tokens came to the client, but a.jsonl:1 has 2"},
 		},
 		{
@@ -76,7 +76,7 @@ func TestCompare(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Compare(test.records, open(t, test.cassette))
+			got, err := Compare(test.records, open(t, test.trace))
 			if err != nil || len(got) != len(test.want) {
 				t.Fatalf("got %q, %v; want %q", got, err, test.want)
 			}

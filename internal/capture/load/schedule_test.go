@@ -106,7 +106,7 @@ func TestBurstsKeepTheirTimes(t *testing.T) {
 	}
 }
 
-// The requests of a cassette come as far apart as they did, by the speed.
+// The requests of a trace come as far apart as they did, by the speed.
 func TestArrivalsKeepTheirTimes(t *testing.T) {
 	const first = `{"meta":{"block_size":2}}` + "\n"
 	path := write(t, "a.jsonl", first+arrivalLine(1500, 3, 64)+arrivalLine(1000, 3, 64)+arrivalLine(4000, 3, 64))
@@ -154,8 +154,8 @@ func TestAwait(t *testing.T) {
 	}{
 		{name: "healthy", status: 200},
 		{name: "no such path", status: 404},
-		{name: "ill", status: 503, want: "the server at http://x was not healthy within 1m0s: GET /health: status 503"},
-		{name: "nobody", want: "the server at http://x was not healthy within 1m0s: connection refused"},
+		{name: "ill", status: 503, want: "the server at http://x was not ready within 1m0s: GET /health: status 503"},
+		{name: "nobody", want: "the server at http://x was not ready within 1m0s: connection refused"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -18,7 +18,7 @@ type Shape struct {
 	// Stairs are the concurrencies of one step after another.
 	Stairs []int
 	// Requests is how many there are in all; of stairs, in each step; of bursts, in each burst; of arrivals, how many of
-	// the cassette's, from its first on.
+	// the trace's, from its first on.
 	Requests int
 	// Bursts is how many bursts there are, and Every the time between the beginnings of two.
 	Bursts int
@@ -31,7 +31,7 @@ type Shape struct {
 	// Images are how many images each prompt has; of multiturn, those that a conversation is about. Prompts are then
 	// messages of a chat, whose text has about PromptTokens tokens.
 	Images int
-	// Arrivals is a cassette whose requests come again, as long and at the times that it says; Speed divides those times.
+	// Arrivals is a trace whose requests come again, as long and at the times that it says; Speed divides those times.
 	Arrivals string
 	Speed    float64
 }
@@ -253,7 +253,7 @@ func (e *ShapeError) Error() string {
 	return fmt.Sprintf("--%s: %s", ShapeField{Key: e.Key}.Flag(), e.Reason)
 }
 
-// Check tells what is wrong with a shape for a known workload, as a [*ShapeError]. It does not look at the cassette of
+// Check tells what is wrong with a shape for a known workload, as a [*ShapeError]. It does not look at the trace of
 // Arrivals.
 func (s Shape) Check(w Workload) error {
 	used := kinds[w].keys

@@ -92,7 +92,7 @@ func TestShapesAndWorkloads(t *testing.T) {
 			want: "--concurrency: workload stairs does not use it; it uses stairs, requests, prompt_tokens, output_tokens, text, images",
 		},
 		{name: "of none", workload: Edge, shape: Shape{PromptTokens: 2}, key: "prompt_tokens", want: "--prompt-tokens: workload edge has one shape only"},
-		{name: "no cassette", workload: Arrivals, key: "arrivals", want: "--arrival-trace: missing: workload arrivals wants the path of a trace"},
+		{name: "no trace", workload: Arrivals, key: "arrivals", want: "--arrival-trace: missing: workload arrivals wants the path of a trace"},
 		{name: "out of range", workload: Concurrency, shape: Shape{Requests: -1}, key: "requests", want: `--requests: "-1": want a number from 1 to 1048576`},
 	}
 	for _, test := range tests {

@@ -48,7 +48,7 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	wantAgreement(t, records, server.cassette)
+	wantAgreement(t, records, server.trace)
 	for _, no := range report.Refused {
 		t.Logf("refused: %s: %d %s", no.Request, no.Status, no.Answer)
 	}
@@ -61,15 +61,15 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 	t.Logf("%d requests, %d tokens in %v", report.Requests, report.Tokens, report.Duration)
 }
 
-// wantAgreement wants a cassette to have what the client saw.
+// wantAgreement wants a trace to have what the client saw.
 func wantAgreement(t *testing.T, records []load.Record, path string) {
 	t.Helper()
-	cassette, err := trace.Open(path, trace.Options{Strict: true, KeepExtra: true})
+	tr, err := trace.Open(path, trace.Options{Strict: true, KeepExtra: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cassette.Close()
-	findings, err := load.Compare(records, cassette)
+	defer tr.Close()
+	findings, err := load.Compare(records, tr)
 	if err != nil || len(findings) > 0 {
 		t.Errorf("%v, %d findings: %q", err, len(findings), findings)
 	}
@@ -77,7 +77,7 @@ func wantAgreement(t *testing.T, records []load.Record, path string) {
 
 // stack is a frontend before a tap before a player that answers at random.
 type stack struct {
-	url, cassette string
+	url, trace string
 }
 
 // tapped starts all three. The recording ends when until is closed, and tells so on ended.
@@ -98,7 +98,7 @@ func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}
 		}
 	})
 	stop, finished := make(chan struct{}), make(chan error, 1)
-	s = stack{url: server.URL(), cassette: filepath.Join(t.TempDir(), "trace.jsonl.gz")}
+	s = stack{url: server.URL(), trace: filepath.Join(t.TempDir(), "trace.jsonl.gz")}
 	address := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	// Ids that every tokenizer of the lines knows: up to 0.29 another one is an error of the frontend.
 	engine, err := player.New(player.Options{
@@ -111,7 +111,7 @@ func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}
 	background(t, cancel, func() error {
 		_, err := recorder.Run(ctx, recorder.Config{
 			Frontend: server.Handshake(), Listen: address, Observe: recorder.Options{RecordTokens: true},
-			Trace: recorder.Destination{Path: s.cassette}, Until: stop,
+			Trace: recorder.Destination{Path: s.trace}, Until: stop,
 			Finished: func(_ recorder.Summary, err error) { finished <- err },
 		})
 		return fmt.Errorf("tap: %w", err)

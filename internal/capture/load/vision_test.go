@@ -41,22 +41,22 @@ func TestFrontendsTakeImages(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Fatal(err)
 				}
-				wantImages(t, server.cassette, test.requests, test.shape.Images, test.images)
-				wantAgreement(t, records, server.cassette)
+				wantImages(t, server.trace, test.requests, test.shape.Images, test.images)
+				wantAgreement(t, records, server.trace)
 			})
 		}
 	}
 }
 
-// wantImages wants so many images in each request of a cassette, and so many different ones in all.
+// wantImages wants so many images in each request of a trace, and so many different ones in all.
 func wantImages(t *testing.T, path string, requests, images, different int) {
 	t.Helper()
-	cassette, err := trace.Read(path, trace.Options{Strict: true})
+	tr, err := trace.Read(path, trace.Options{Strict: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for _, rec := range cassette.Records {
+	for _, rec := range tr.Records {
 		if len(rec.MMHashes) != images {
 			t.Errorf("%s:%d: %d mm_hashes, want %d", path, rec.Line, len(rec.MMHashes), images)
 		}
@@ -64,8 +64,8 @@ func wantImages(t *testing.T, path string, requests, images, different int) {
 			seen[hash] = true
 		}
 	}
-	if len(seen) != different || len(cassette.Records) != requests {
-		t.Errorf("%d images in %d requests, want %d in %d", len(seen), len(cassette.Records), different, requests)
+	if len(seen) != different || len(tr.Records) != requests {
+		t.Errorf("%d images in %d requests, want %d in %d", len(seen), len(tr.Records), different, requests)
 	}
 }
 

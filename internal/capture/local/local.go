@@ -180,7 +180,7 @@ func Capture(ctx context.Context, opt Options, t target.Target) (capture.Recordi
 	}
 	for _, path := range whole {
 		if err := wholeGzip(path); err != nil {
-			return rec, s.failed(fmt.Errorf("the tap left no whole recording: %w", err))
+			return rec, s.failed(fmt.Errorf("the recorder left no complete recording: %w", err))
 		}
 	}
 	opt.Progress(t, fmt.Sprintf("%d requests, %d tokens in %.1f s; files closed in %.1f s", rec.Load.Requests, rec.Load.Tokens,

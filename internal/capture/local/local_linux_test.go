@@ -148,14 +148,14 @@ func testLocalRecords(t *testing.T, vcr string) {
 		if rec.Target.ID != targets[i].ID || rec.Load.Completed != 180 || rec.EngineImage != "CPU engine: a player" {
 			t.Errorf("recording %d is %s with %d requests, of %q", i, rec.Target.ID, rec.Load.Completed, rec.EngineImage)
 		}
-		cassette, err := trace.Read(rec.Trace, trace.Options{})
+		tr, err := trace.Read(rec.Trace, trace.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(cassette.Records) != 180 {
-			t.Errorf("%s has %d records, want 180", rec.Trace, len(cassette.Records))
+		if len(tr.Records) != 180 {
+			t.Errorf("%s has %d records, want 180", rec.Trace, len(tr.Records))
 		}
-		if hash := cassette.Meta.ConfigHash; hash == nil || *hash != targets[i].ConfigHash() {
+		if hash := tr.Meta.ConfigHash; hash == nil || *hash != targets[i].ConfigHash() {
 			t.Errorf("%s: configuration hash %v, want that of the target", rec.Trace, hash)
 		}
 		records, err := load.ReadRecords(rec.Requests)

@@ -252,7 +252,7 @@ func (s *stack) lighten() {
 		return
 	}
 	if err := weigh(s.program(engineName).Pid(), lightest); err != nil {
-		s.opt.Log.Warn("the engine has as much weight as the tap: times in the capture may be off", "error", err)
+		s.opt.Log.Warn("the engine has the same CPU priority as the recorder: times in the capture may be wrong", "error", err)
 	}
 }
 
@@ -385,7 +385,7 @@ func (s *stack) finish(ctx context.Context) error {
 	defer cancel()
 	// Of an engine that died the tap says that requests were in flight, and closes the raw frames all the same.
 	if err := tap.Wait(patience); err != nil && !mayDie {
-		return s.failed(fmt.Errorf("the tap failed: %w", withoutTail(err)))
+		return s.failed(fmt.Errorf("the recorder failed: %w", withoutTail(err)))
 	}
 	return nil
 }

@@ -264,7 +264,7 @@ func (r *remote) fetch(ctx context.Context, t target.Target, state cluster.State
 func (r *remote) sameStill(ctx context.Context, before cluster.State) error {
 	now, err := r.cluster.Get(ctx, before.Name)
 	if err != nil {
-		return fmt.Errorf("look at the job once more after its files were fetched: %w", err)
+		return fmt.Errorf("check the job again after its files were downloaded: %w", err)
 	}
 	if now.UID == before.UID && now.Pod == before.Pod && now.Restarts == before.Restarts && now.Phase != cluster.Failed {
 		return nil
@@ -277,7 +277,7 @@ func (r *remote) sameStill(ctx context.Context, before cluster.State) error {
 	default:
 		why = fmt.Sprintf("it is another, with pod %s in place of %s", now.Pod, before.Pod)
 	}
-	return fmt.Errorf("job %s: something happened to it while its files were fetched, so they may not belong together: %s: "+
+	return fmt.Errorf("job %s: it changed while its files were downloaded, so they may not belong together: %s: "+
 		"capture the target again", before.Name, why)
 }
 

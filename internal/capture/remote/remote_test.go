@@ -363,7 +363,7 @@ func TestRemoteFails(t *testing.T) {
 		{
 			"tap that recorded nothing", func(t *testing.T, r *run) {
 				capturetest.Edit(t, filepath.Join(r.cluster.files[bad], target.TraceFile), func(lines []string) []string { return lines[:1] })
-			}, "the tap recorded no request",
+			}, "the recorder recorded no request",
 		},
 		{
 			"trace of another line", func(t *testing.T, r *run) {

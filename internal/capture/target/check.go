@@ -99,7 +99,7 @@ func checkNightly(t *tomlfile.Table, line compat.Line, tag string) {
 	rev, ok := strings.CutPrefix(tag, compat.Nightly+"-")
 	switch {
 	case !ok || len(rev) < len(line.ProtocolRev) && len(rev) < 7:
-		fail(t, codeNightly, "engine_image", fmt.Sprintf("engine_image has the tag %q, which tells no commit", clip(tag)),
+		fail(t, codeNightly, "engine_image", fmt.Sprintf("engine_image has the tag %q, which does not name a commit", clip(tag)),
 			"write name:nightly-COMMIT@sha256:…")
 	case !strings.HasPrefix(rev, line.ProtocolRev) && !strings.HasPrefix(line.ProtocolRev, rev):
 		fail(t, codeNightly, "engine_image", fmt.Sprintf("engine_image is of commit %s, but nightly is at %s", clip(rev), line.ProtocolRev),
@@ -358,7 +358,7 @@ func (r *reader) check(e entry) {
 	}
 	if e.Workload.Kind == load.Arrivals && !e.Model.OnCPU() {
 		r.note(e, tomlfile.Error, codeElsewhere, "workloads",
-			"workload "+e.Workload.Name+" repeats a cassette of this machine, and a GPU's engine is in a pod, "+
+			"workload "+e.Workload.Name+" repeats a trace on this machine, and the engine of a GPU target is in a pod, "+
 				"which has no such file",
 			`ask it of a model with gpu = "cpu", and capture that with --local`)
 	}
@@ -378,9 +378,9 @@ func (r *reader) check(e entry) {
 func (t Target) impossible() string {
 	switch {
 	case t.Scenario == Multimodal && !t.Model.Multimodal:
-		return "model " + t.Model.Key + " takes no images: one that does says multimodal = true"
+		return "model " + t.Model.Key + " takes no images: a model that takes images has multimodal = true"
 	case t.Workload.Shape.Images > 0 && !t.Model.Multimodal:
-		return fmt.Sprintf("workload %s sends images, and model %s takes none: one that does says multimodal = true",
+		return fmt.Sprintf("workload %s sends images, and model %s takes none: a model that takes images has multimodal = true",
 			t.Workload.Name, t.Model.Key)
 	case !enough(t.options()[optImages], t.Workload.Shape.Images):
 		return fmt.Sprintf("workload %s sends %d images at a time, more than %s %s",

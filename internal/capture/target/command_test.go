@@ -77,7 +77,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A cassette that a workload repeats lies where the file of targets says, as seen from that file.
+// A trace that a workload repeats lies where the file of targets says, as seen from that file.
 func TestArrivalsLieBesideTheTargets(t *testing.T) {
 	absolute, err := filepath.Abs("monday.jsonl.gz")
 	if err != nil {
@@ -116,7 +116,7 @@ models = ["a"]
 scenarios = ["baseline"]
 workloads = ["again"]
 seeds = [7]
-single_seed = "the cassette decides"
+single_seed = "the trace decides"
 `
 
 // Published hashes of captures on H200s tie the configuration to that of others.

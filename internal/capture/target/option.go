@@ -45,7 +45,7 @@ func checkOption(t *tomlfile.Table, name, value string, s Scenario) {
 	case own != "":
 		report(name+" is not given as an option", "write "+own+" instead")
 	case isTransport(name):
-		report(name+" says where the engine is, not what it says", "remove it: the capture decides")
+		report(name+" is a place of the engine, and does not change what it sends", "remove it: the capture decides")
 	case isScenarios && owner == "":
 		report("the scenario decides "+name, "remove it")
 	case isScenarios && owner != s:

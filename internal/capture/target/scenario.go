@@ -213,7 +213,7 @@ func Rules() []tomlfile.Rule {
 		{Code: codeDigest, Text: "images are named by digest"},
 		{Code: codeImageTag, Text: "the tag of an engine image is the release that stands for its line"},
 		{Code: codeNightly, Text: "the engine image of nightly is of the commit that compat.toml has"},
-		{Code: codeOneSeed, Text: "what gates is captured with two seeds or more, or says why not"},
+		{Code: codeOneSeed, Text: "a gating session is captured with two seeds or more, or has a reason"},
 		{Code: codeFit, Text: "nothing is fitted to what gates"},
 		{Code: codeSameID, Text: "no line has two targets of the same id"},
 		{Code: codeName, Text: "names fit into the ids of goldens and the names of a cluster's objects"},

@@ -232,7 +232,7 @@ var WireMasks = []wireMask{
 }
 
 // noModel is why log-probabilities are made up.
-const noModel = "no cassette holds log-probabilities, and without the model's weights nobody knows them"
+const noModel = "a trace has no log-probabilities, and the player has no model to compute them"
 
 // covers tells whether a path leads to the place.
 func (m *wireMask) covers(path string) bool {

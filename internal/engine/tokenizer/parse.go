@@ -352,7 +352,7 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 			continue
 		}
 		if _, again := t.added.ids[token.Content]; again {
-			return fmt.Errorf("entry %d: %.100q is there twice", i, token.Content)
+			return fmt.Errorf("entry %d: %.100q is listed twice", i, token.Content)
 		}
 		id := max(size, top+1)
 		if known, ok := t.model.vocab[token.Content]; ok {

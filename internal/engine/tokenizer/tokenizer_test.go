@@ -81,7 +81,7 @@ func TestParseRefuses(t *testing.T) {
 		{"much repetition", split(`(a{500}){500}`), "invalid repeat count"},
 		{"another decoder", []string{"dec", `{"type":"Metaspace"}`}, `decoder: ["Metaspace"] is not supported`},
 		{"another post-processor", []string{"post", `{"type":"BertProcessing"}`}, `post_processor: type "BertProcessing" is not supported`},
-		{"an added token twice", []string{"added", `[{"id":8,"content":"x"},{"id":9,"content":"x"}]`}, `added_tokens: entry 1: "x" is there twice`},
+		{"an added token twice", []string{"added", `[{"id":8,"content":"x"},{"id":9,"content":"x"}]`}, `added_tokens: entry 1: "x" is listed twice`},
 		{"an added token of another id", []string{"added", `[{"id":9,"content":"x"}]`}, `added_tokens: entry 0: "x" has id 9, but the vocabulary makes it 8`},
 	}
 	for _, test := range tests {

@@ -103,7 +103,7 @@ func Split(text string) ([]string, error) {
 			word.WriteRune(runes[i])
 			inWord = true
 		case strings.ContainsRune("$`", r), quote == 0 && strings.ContainsRune("|&;<>()", r):
-			return nil, fmt.Errorf("%q would mean something to a shell, and there is none: put it into single quotes", r)
+			return nil, fmt.Errorf("%q has a meaning in a shell, but no shell runs the command: put it in single quotes", r)
 		case r == '\'', r == '"':
 			quote, inWord = r, true
 		case strings.ContainsRune(" \t\r\n", r):

@@ -77,7 +77,7 @@ func TestPlan(t *testing.T) {
 		{name: "an option for a golden", inputs: Inputs{"mode": "capture", "line": "0.33", "golden": "-n"}, err: `"-n" is not a name`},
 		{name: "a pull request of another mode", inputs: Inputs{"mode": "canary", "pull-request": "true"}, err: "input pull-request is for the mode watch"},
 		{name: "pull request", inputs: Inputs{"mode": "watch", "pull-request": "yes"}, err: `input pull-request is "yes"`},
-		{name: "args", inputs: Inputs{"args": "--line `id`"}, err: "input args: '`' would mean something to a shell"},
+		{name: "args", inputs: Inputs{"args": "--line `id`"}, err: "input args: '`' has a meaning in a shell"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -198,11 +198,11 @@ func TestSplit(t *testing.T) {
 		{"within a word", `--x='a b'"c d"e`, []string{"--x=a bc de"}, ""},
 		{"backslashes", `a\ b \$x \'`, []string{"a b", "$x", "'"}, ""},
 		{"a pattern", "--run 0.33/**", []string{"--run", "0.33/**"}, ""},
-		{"a variable", "a $x", nil, `'$' would mean something to a shell`},
-		{"in double quotes", `"a $(id)"`, nil, `'$' would mean`},
-		{"a command", "`id`", nil, "would mean"},
-		{"a pipe", "a | b", nil, `'|' would mean`},
-		{"two commands", "a; b", nil, `';' would mean`},
+		{"a variable", "a $x", nil, `'$' has a meaning in a shell`},
+		{"in double quotes", `"a $(id)"`, nil, `'$' has a meaning`},
+		{"a command", "`id`", nil, "has a meaning"},
+		{"a pipe", "a | b", nil, `'|' has a meaning`},
+		{"two commands", "a; b", nil, `';' has a meaning`},
 		{"an open quote", "'a", nil, "the quote ' is not closed"},
 		{"a last backslash", `a \`, nil, "ends in a backslash"},
 	}

@@ -120,7 +120,7 @@ func (r *refusal) Advice() golden.Advice {
 // hints are those that need nothing but the cause.
 var hints = map[string]string{
 	causeNoBucket: "there is no such bucket: check CONFORMANCE_BUCKET and AWS_ENDPOINT_URL",
-	causeExpired:  "the AWS credentials have expired, and there are no newer ones: get them anew, or let the run assume the role itself, which renews them",
+	causeExpired:  "the AWS credentials have expired, and there are no newer ones: get new ones, or let the run assume the role itself, which renews them",
 	causeUnknownKey: "the AWS credentials are wrong: nobody has this access key, or it was deleted, or it is of another server: " +
 		"check AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL",
 	causeSignature: "the AWS credentials are wrong: the secret does not belong to the access key; check AWS_SECRET_ACCESS_KEY for blanks and missing " +

@@ -140,7 +140,7 @@ func (r *running) static(ctx context.Context) Layer {
 	layer, got := Static{Line: line, Extract: r.Extract}.Run(ctx)
 	r.profile, r.whole = got.Profile, len(got.Gaps) == 0
 	if line.Name != r.Build.Line() && line.Name != compat.RC {
-		layer.Notes = append(layer.Notes, fmt.Sprintf("%s is no line of %s: vllm-vcr drift adopt %s", r.Build.Line(),
+		layer.Notes = append(layer.Notes, fmt.Sprintf("%s is not a line of %s: vllm-vcr drift adopt %s", r.Build.Line(),
 			r.Live.Matrix.File, r.Build))
 	}
 	return layer

@@ -83,7 +83,7 @@ func TestCheckRun(t *testing.T) {
 		{"nothing that is here", "0.33.0", 4, layers(EngineLayer, PythonLayer), nothing, nil},
 		{
 			"a line that the matrix has not", "0.34.0", 0, func(c *Check) { c.Own, c.Layers = false, []LayerName{StaticLayer} }, staticAlone,
-			[]string{"0.34 is no line of window: vllm-vcr drift adopt 0.34.0"},
+			[]string{"0.34 is not a line of window: vllm-vcr drift adopt 0.34.0"},
 		},
 		{
 			"no sources", "0.33.0", 3, func(c *Check) { c.Extract = nil }, "static skipped, live unknown, goldens skipped, engine skipped, python skipped",
@@ -154,7 +154,7 @@ func TestTaughtRefuses(t *testing.T) {
 	p.Line, p.Version = "0.97", "0.97.0"
 	delete(p.Structs, "EngineCoreRequest")
 	layer := checkOf(t, "0.97.0").Live.Taught(t.Context(), p)
-	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, "the player cannot be taught its profile") || protocol.HasProfile("0.97") {
+	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, "the player cannot use its profile") || protocol.HasProfile("0.97") {
 		t.Errorf("got %+v", layer)
 	}
 }

@@ -52,7 +52,7 @@ func Fetch(ctx context.Context, source pinned.Source, cache string, log *slog.Lo
 			return f, nil
 		}
 		if !errors.Is(err, os.ErrNotExist) {
-			log.Warn("frontend in the cache is of no use, and is fetched again", "folder", dir, "error", err)
+			log.Warn("frontend in the cache cannot be used, and is downloaded again", "folder", dir, "error", err)
 		}
 	}
 	f, err := fetch(ctx, source, dir, log)

@@ -94,7 +94,7 @@ func (l Live) Replay(ctx context.Context, live Layer) Layer {
 func (l Live) Taught(ctx context.Context, p *protocol.Profile) Layer {
 	name := LayerName("adopted")
 	if err := protocol.Learn(p); err != nil {
-		return Unjudged(name, fmt.Errorf("the player cannot be taught its profile: %w", err))
+		return Unjudged(name, fmt.Errorf("the player cannot use its profile: %w", err))
 	}
 	l.Line, l.Expectations, l.Progress = p.Line, nil, nil
 	l.Matrix = &compat.Matrix{File: l.Matrix.File, Lines: []compat.Line{{Name: p.Line, Tag: "v" + p.Version}}}

@@ -444,7 +444,7 @@ func (x *extractor) readClass(c *class, because string) {
 		}
 	case foreignClass:
 		x.gapAt(c.module, c.def.node, what,
-			fmt.Sprintf("its base %s is not of vLLM: what it adds is not known (%s)", c.foreign, because))
+			fmt.Sprintf("its base class %s is not part of vLLM: the fields that it adds are not known (%s)", c.foreign, because))
 	default:
 		if len(x.pending[c.def]) == 0 { // else that is why
 			x.gapAt(c.module, c.def.node, what,

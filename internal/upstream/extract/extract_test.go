@@ -190,7 +190,7 @@ func TestGaps(t *testing.T) {
 		{"a class that a field names is gone", []edit{{samplingFile, "class Sampling(Base)", "class SamplingParams(Base)"}}, []string{"its type names sp.Sampling: vllm/sampling.py neither declares nor imports it"}},
 		{"a base that is not there", []edit{{samplingFile, "class Sampling(Base)", "class Sampling(Root)"}}, []string{"class Sampling: its base Root is not to be found"}},
 		{"a base of elsewhere", []edit{{samplingFile, "class Sampling(Base)", "class Sampling(pydantic.BaseModel)"}, {samplingFile, "import msgspec\n", "import msgspec\nimport pydantic\n"}}, []string{
-			"class Sampling: its base pydantic.BaseModel is not of vLLM",
+			"class Sampling: its base class pydantic.BaseModel is not part of vLLM",
 		}},
 		{"a base that is called", []edit{{samplingFile, "class Sampling(Base)", "class Sampling(make('Base'))"}}, []string{"class Sampling: its header has make('Base'), which is known only when it runs"}},
 		{"two bases with fields", []edit{{samplingFile, "class Sampling(Base)", "class Other(msgspec.Struct):\n    x: int\n\nclass Sampling(Base, Other)"}}, []string{"class Sampling: it is derived from Base and Other"}},

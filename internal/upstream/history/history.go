@@ -122,7 +122,7 @@ func inOrder(sources []Source) ([]Source, error) {
 	for i, s := range all {
 		sorted[i] = s.Source
 		if i > 0 && s.build == all[i-1].build {
-			return nil, fmt.Errorf("release %s is there twice", s.build)
+			return nil, fmt.Errorf("release %s is listed twice", s.build)
 		}
 	}
 	return sorted, nil

@@ -82,7 +82,7 @@ func TestNewRefuses(t *testing.T) {
 		want    string
 	}{
 		{"one release", all[:1], "two releases at least"},
-		{"twice", []history.Source{all[0], all[1], all[0]}, "release 1.1.0 is there twice"},
+		{"twice", []history.Source{all[0], all[1], all[0]}, "release 1.1.0 is listed twice"},
 		{"no version", []history.Source{all[0], {Profile: broken}}, `profile of line 1.1: "eleven" is not a version`},
 	}
 	for _, test := range tests {

@@ -103,7 +103,7 @@ func (r *Release) Pin(f pypi.File) (pypi.File, error) {
 		}
 	}
 	if isKnown {
-		return f, fmt.Errorf("%s is none of the wheels that are known of vLLM %s", f.Name, r.Version)
+		return f, fmt.Errorf("%s is not one of the known wheels of vLLM %s", f.Name, r.Version)
 	}
 	return f, nil
 }

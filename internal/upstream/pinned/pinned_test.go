@@ -281,7 +281,7 @@ func TestPin(t *testing.T) {
 		{name: "as listed", release: r, file: pypi.File{Name: name, SHA256: strings.Repeat("a", 64)}, want: strings.Repeat("a", 64)},
 		{name: "not listed", release: r, file: pypi.File{Name: name}, want: strings.Repeat("a", 64)},
 		{name: "listed as another", release: r, file: pypi.File{Name: name, SHA256: strings.Repeat("b", 64)}, want: "this is something else"},
-		{name: "another build", release: r, file: pypi.File{Name: strings.Replace(name, "-cp38", "-2-cp38", 1), SHA256: strings.Repeat("b", 64)}, want: "is none of the wheels that are known of vLLM 9.7.1"},
+		{name: "another build", release: r, file: pypi.File{Name: strings.Replace(name, "-cp38", "-2-cp38", 1), SHA256: strings.Repeat("b", 64)}, want: "is not one of the known wheels of vLLM 9.7.1"},
 		{name: "a project that nothing is known of", release: r, file: pypi.File{Name: "vllm-9.7.1-x.whl", SHA256: "c"}, want: "c"},
 		{name: "a release that is unknown", file: pypi.File{Name: name, SHA256: "c"}, want: "c"},
 	} {

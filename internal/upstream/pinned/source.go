@@ -32,7 +32,7 @@ const (
 
 // ErrUnverified is in the error of code that nobody can verify: its release is unknown here, and no index lists a sha256 of
 // the wheel.
-var ErrUnverified = errors.New("no sha256 of the wheel is known, and nothing of it is run")
+var ErrUnverified = errors.New("no sha256 of the wheel is known, and nothing in it is run")
 
 var errNoWheel = errors.New("no wheel of the release is named")
 
@@ -136,7 +136,7 @@ func (r *Release) check(what, digest string, of func(Wheel) string) error {
 	if slices.Contains(known, digest) {
 		return nil
 	}
-	return fmt.Errorf("%s of vLLM %s has sha256 %s, and what was published has %s: this is something else, and it is not run",
+	return fmt.Errorf("%s of vLLM %s has sha256 %s, and what was published has %s: these are other bytes, and they are not run",
 		what, r.Version, digest, strings.Join(known, " or "))
 }
 

@@ -217,9 +217,9 @@ func isLoopback(host string) bool {
 
 var (
 	errNoURL     = errors.New("want https")
-	errPlain     = errors.New("it is plain http, which anybody on the way can change: want https, or http on this machine alone (127.0.0.1)")
+	errPlain     = errors.New("it is plain http, which anybody between can change: want https, or http on this machine alone (127.0.0.1)")
 	errDowngrade = errors.New("it redirects from https to http")
-	errPlainHop  = errors.New("it redirects to plain http, which anybody on the way can change")
+	errPlainHop  = errors.New("it redirects to plain http, which anybody between can change")
 )
 
 const maxRedirects = 10

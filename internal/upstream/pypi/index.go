@@ -188,7 +188,7 @@ func group(files []pageFile, at, base *url.URL, project string) ([]Release, erro
 				return nil, fmt.Errorf("none of its %d files is of a version of %s: one is %q", len(files), project, f.Filename)
 			}
 		}
-		return nil, fmt.Errorf("none of its %d links is to a wheel or a source archive: is it a page to sign in at, "+
+		return nil, fmt.Errorf("none of its %d links is to a wheel or a source archive: is it a login page, "+
 			"or none of an index?", len(files))
 	}
 	var releases []Release

@@ -265,7 +265,7 @@ func TestReleasesFail(t *testing.T) {
 		{name: "HTML that ends early", answer: text("text/html; charset=UTF-8", htmlPage("")[:130]), want: "its answer ends in the middle, after 130 bytes"},
 		{name: "HTML that ends between tags", answer: text("text/html", strings.TrimSuffix(htmlPage(""), "\n</body></html>\n")), want: "ends in the middle, after 212 bytes"},
 		{name: "HTML that ends in a tag", answer: text("text/html", `<a href="vllm-0.33.0.tar.gz">x</a><a href="vllm-0`), want: "ends in the middle, after 49 bytes"},
-		{name: "HTML to sign in at", answer: text("text/html", `<html><form action=/login></form><a href="/help">?</a></html>`), want: "none of its 1 links is to a wheel or a source archive: is it a page to sign in at"},
+		{name: "HTML to sign in at", answer: text("text/html", `<html><form action=/login></form><a href="/help">?</a></html>`), want: "none of its 1 links is to a wheel or a source archive: is it a login page"},
 		{name: "HTML of another project", answer: text("text/html", `<a href="torch-2.0.0.tar.gz">torch</a>`), want: `none of its 1 files is of a version of vllm: one is "torch-2.0.0.tar.gz"`},
 		{name: "newer HTML", answer: text("text/html", htmlPage(`<meta name="pypi:repository-version" content="2.0">`)), want: `its pypi:repository-version is "2.0": want 1.x`},
 		{name: "HTML with another link", answer: text("text/html", htmlPage(`<a href="mailto:me@example.org">me</a><a name="top">`))},

@@ -207,7 +207,7 @@ func TestBadWheels(t *testing.T) {
 		{name: "of something else", data: []byte("<html>"), want: "zip: not a valid zip file"},
 		{name: "member outside", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("../.b")), want: `its directory names "../.b", which is no place in a wheel`},
 		{name: "absolute member", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("/bigb")), want: `its directory names "/bigb"`},
-		{name: "member twice", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("big/a")), want: "holds big/a more than once"},
+		{name: "member twice", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("big/a")), want: "has big/a more than once"},
 		{name: "larger than it says", data: damaged(func(d []byte) { d[directory+24] = 3 }), want: "big/a: "},
 		{name: "smaller than it says", data: damaged(func(d []byte) { d[directory+24] = 5 }), want: "big/a: "},
 		{name: "other bytes than it says", data: damaged(func(d []byte) { d[bytes.LastIndex(d, []byte("aaaa"))] = 'b' }), want: "big/a: "},

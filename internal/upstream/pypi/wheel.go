@@ -130,7 +130,7 @@ func (w *Wheel) find(name string) (*zip.File, error) {
 	case !found:
 		return nil, fmt.Errorf("%s holds no %s: %w", w.where, name, fs.ErrNotExist)
 	case f == nil:
-		return nil, fmt.Errorf("%s holds %s more than once: which one is meant cannot be known", w.where, name)
+		return nil, fmt.Errorf("%s has %s more than once, so it is not known which one is meant", w.where, name)
 	}
 	return f, nil
 }
@@ -187,7 +187,7 @@ func (w *Wheel) Save(dst io.Writer) error {
 		return w.unreadable(err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != w.File.SHA256 {
-		return fmt.Errorf("%s has sha256 %s, the index lists %s: nothing of it is used", w.where, got, w.File.SHA256)
+		return fmt.Errorf("%s has sha256 %s, the index lists %s: it is not used", w.where, got, w.File.SHA256)
 	}
 	return nil
 }

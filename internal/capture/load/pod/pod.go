@@ -85,7 +85,7 @@ func (d Dir) Begin() error {
 }
 
 func (d Dir) taken(name string) error {
-	return fmt.Errorf("%s is there: another load has been in this folder; take an empty one", d.path(name))
+	return fmt.Errorf("%s exists: another load wrote to this folder; use an empty folder", d.path(name))
 }
 
 // Tell puts a file there that says something, with a text in it. A second one changes nothing.

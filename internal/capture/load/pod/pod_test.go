@@ -66,7 +66,7 @@ func TestOneLoadAFolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := Dir{t.TempDir()}
 			put(t, d, name, "")
-			if err := d.Begin(); err == nil || !strings.Contains(err.Error(), name+" is there: another load has been in this folder") {
+			if err := d.Begin(); err == nil || !strings.Contains(err.Error(), name+" exists: another load wrote to this folder") {
 				t.Errorf("got %v", err)
 			}
 		})

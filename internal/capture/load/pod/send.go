@@ -64,7 +64,7 @@ func (d Dir) Send(w io.Writer, name string, offset int64) error {
 		return fmt.Errorf("send %s: %w after %d bytes", name, err, sent)
 	}
 	if string(head.Sum(nil)) != string(whole) || !d.still(before, name) {
-		return fmt.Errorf("%s has changed while it was sent: begin again", name)
+		return fmt.Errorf("%s changed while it was uploaded: run the command again", name)
 	}
 	return nil
 }

@@ -111,27 +111,27 @@ func TestSendNoticesChanges(t *testing.T) {
 		change func(t *testing.T, d Dir)
 		want   string
 	}{
-		{"a byte", func(t *testing.T, d Dir) { put(t, d, "a", "0123456780") }, "a has changed while it was sent: begin again"},
+		{"a byte", func(t *testing.T, d Dir) { put(t, d, "a", "0123456780") }, "a changed while it was uploaded: run the command again"},
 		{"a byte, and its time is set back", func(t *testing.T, d Dir) {
 			before, err := os.Stat(d.path("a"))
 			put(t, d, "a", "0123456780")
 			if err := errors.Join(err, os.Chtimes(d.path("a"), before.ModTime(), before.ModTime())); err != nil {
 				t.Fatal(err)
 			}
-		}, "a has changed while it was sent: begin again"},
-		{"longer", func(t *testing.T, d Dir) { put(t, d, "a", text+"x") }, "a has changed while it was sent: begin again"},
-		{"shorter", func(t *testing.T, d Dir) { put(t, d, "a", text[:8]) }, "a has changed while it was sent: begin again"},
+		}, "a changed while it was uploaded: run the command again"},
+		{"longer", func(t *testing.T, d Dir) { put(t, d, "a", text+"x") }, "a changed while it was uploaded: run the command again"},
+		{"shorter", func(t *testing.T, d Dir) { put(t, d, "a", text[:8]) }, "a changed while it was uploaded: run the command again"},
 		{"swapped", func(t *testing.T, d Dir) {
 			put(t, d, "b", text)
 			if err := os.Rename(d.path("b"), d.path("a")); err != nil {
 				t.Fatal(err)
 			}
-		}, "a has changed while it was sent: begin again"},
+		}, "a changed while it was uploaded: run the command again"},
 		{"gone", func(t *testing.T, d Dir) {
 			if err := os.Remove(d.path("a")); err != nil {
 				t.Fatal(err)
 			}
-		}, "a has changed while it was sent: begin again"},
+		}, "a changed while it was uploaded: run the command again"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

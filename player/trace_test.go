@@ -22,11 +22,11 @@ type take struct {
 	error   *trace.RequestError
 }
 
-// blockSize of the cassettes of tests, in tokens.
+// blockSize of the traces of tests, in tokens.
 const blockSize = 4
 
-// cassette makes a trace of takes, which arrive in their order.
-func cassette(t *testing.T, takes ...take) *trace.Trace {
+// trace makes a trace of takes, which arrive in their order.
+func traceOf(t *testing.T, takes ...take) *trace.Trace {
 	t.Helper()
 	size, version := blockSize, "0.33.0"
 	tr := &trace.Trace{Name: "test.jsonl", Meta: trace.Meta{BlockSize: &size, VLLMVersion: &version}}

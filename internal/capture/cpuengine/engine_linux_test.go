@@ -47,9 +47,9 @@ func environment() map[string]string {
 		"bin/python": "#!/bin/sh\n",
 		site + "a-1.dist-info/RECORD": "a/__init__.py,sha256=x,5\n" + `"a/with, comma",sha256=x,3` + "\n" +
 			"a/__pycache__/__init__.cpython-311.pyc,,\na-1.dist-info/RECORD,,\n../../../bin/tool,sha256=x,4\n",
-		site + "a/__init__.py":                     "12345",
-		site + "a/with, comma":                     "123",
-		"bin/tool":                                 "1234",
+		site + "a/__init__.py": "12345",
+		site + "a/with, comma": "123",
+		"bin/tool":             "1234",
 		site + "vllm-9.9.9+cpu.dist-info/METADATA": "Name: vllm\n",
 	}
 }

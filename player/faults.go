@@ -125,6 +125,27 @@ func parseFault(text string) (f Fault, err error) {
 	return f, fmt.Errorf("no such fault: want one of %s", strings.Join(forms, ", "))
 }
 
+// String is the fault as [ParseFaults] reads it.
+func (f Fault) String() string {
+	text := string(f.Kind)
+	if f.Kind == FaultFail {
+		text += ":" + strconv.Itoa(f.Times)
+	}
+	if f.Kind == FaultDelay {
+		text += ":" + f.Delay.String()
+	}
+	if f.HasAfter {
+		text += ":" + strconv.Itoa(f.After)
+	}
+	if f.Probability < 1 {
+		text += "@" + strconv.FormatFloat(f.Probability, 'g', -1, 64)
+	}
+	if f.Requests != "" {
+		text += "~" + f.Requests
+	}
+	return text
+}
+
 func (f *Fault) parseValue(value string, has bool, form string) (err error) {
 	switch f.Kind {
 	case FaultRefuse:
@@ -162,13 +183,15 @@ type requestFaults struct {
 // faultDraws decides into which requests faults are injected. Each fault has a random
 // source of its own, so that none changes what another one does.
 type faultDraws struct {
-	faults []Fault
-	rands  []*rand.Rand
-	failed []int
+	faults   []Fault
+	rands    []*rand.Rand
+	failed   []int
+	matched  []int // requests whose id has the pattern
+	requests int
 }
 
 func newFaultDraws(faults []Fault, seed uint64) *faultDraws {
-	d := &faultDraws{faults: faults, rands: make([]*rand.Rand, len(faults)), failed: make([]int, len(faults))}
+	d := &faultDraws{faults: faults, rands: make([]*rand.Rand, len(faults)), failed: make([]int, len(faults)), matched: make([]int, len(faults))}
 	for i := range faults {
 		d.rands[i] = rand.New(rand.NewPCG(seed, uint64(i)))
 	}
@@ -178,12 +201,14 @@ func newFaultDraws(faults []Fault, seed uint64) *faultDraws {
 // of returns the faults of a request.
 func (d *faultDraws) of(id string) []Fault {
 	var all []Fault
+	d.requests++
 	for i, f := range d.faults {
 		if f.Requests != "" {
 			if matches, err := path.Match(f.Requests, id); err != nil || !matches {
 				continue
 			}
 		}
+		d.matched[i]++
 		if f.Probability < 1 && d.rands[i].Float64() >= f.Probability {
 			continue
 		}

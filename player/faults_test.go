@@ -79,6 +79,11 @@ func TestParseFaults(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
+			for _, f := range got {
+				if again, err := ParseFaults(f.String()); err != nil || len(again) != 1 || again[0] != f {
+					t.Errorf("%s is read as %v: %v", f, again, err)
+				}
+			}
 		})
 	}
 }

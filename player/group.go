@@ -117,6 +117,26 @@ func (g *Group) Engines() []EngineInfo {
 	return all
 }
 
+// UnmatchedFaults returns the faults of the options whose pattern no request has had, on any engine, and how many requests there
+// were. It may be called when [Group.Run] has returned.
+func (g *Group) UnmatchedFaults() (unmatched []Fault, requests int) {
+	matched := map[Fault]int{}
+	for _, p := range g.players {
+		if d := p.engine.faults; d != nil {
+			requests += d.requests
+			for i, f := range d.faults {
+				matched[f] += d.matched[i]
+			}
+		}
+	}
+	for _, f := range g.players[0].opt.Faults {
+		if matched[f] == 0 {
+			unmatched = append(unmatched, f)
+		}
+	}
+	return unmatched, requests
+}
+
 // Run serves the frontend with all engines until ctx ends, which returns nil. When one
 // of them fails, or the frontend leaves it, the others are shut down, and the error of
 // the first one is returned. A group runs once.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
@@ -157,6 +160,7 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 	} else if p.found != nil && p.found.Text() != "" {
 		fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Text())
 	}
+	reportUnmatchedOf(env, p.group)
 	switch gone := errors.Is(err, player.ErrFrontendGone); {
 	case err == nil:
 		return nil
@@ -167,6 +171,21 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 		err = fmt.Errorf("%w before all %d engines were connected: does the frontend expect %[2]d engines?", err, opts.engine.count)
 	}
 	return exitError{conformance.ExitInfra, err}
+}
+
+// reportUnmatchedOf reports the faults of a group that has ended.
+func reportUnmatchedOf(env *environment, group *player.Group) {
+	if wasReady(group) {
+		unmatched, requests := group.UnmatchedFaults()
+		reportUnmatched(env, unmatched, requests, "engine request", "the request ids")
+	}
+}
+
+// reportUnmatched reports the faults that concerned no request, because a test with such a fault tests nothing.
+func reportUnmatched[F any](env *environment, unmatched []F, requests int, kind, patterns string) {
+	for _, f := range unmatched {
+		fmt.Fprintf(env.stderr, "vllm-vcr: --faults: %q concerned none of %s: compare its pattern with %s\n", fmt.Sprint(f), plural.Count(requests, kind), patterns)
+	}
 }
 
 // warnOtherRelease says which release of the line the player was made from, if another one is wanted.
@@ -271,6 +290,7 @@ type peerOptions struct {
 	kvPeers       []string
 	faults        string
 	requestFaults bool
+	rank          int // of the first engine among frontends that have engines of their own: it is added to the ports
 }
 
 func (opts *peerOptions) add(flags *pflag.FlagSet) {
@@ -313,6 +333,12 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 	if t.Peers, err = kvtransfer.ParsePeers(opts.kvPeers); err != nil {
 		return nil, fmt.Errorf("--kv-transfer-peers: %w", err)
 	}
+	if opts.rank > 0 {
+		t.Port = cmp.Or(t.Port, kvtransfer.DefaultPort) + opts.rank
+		if t.EngineID != "" {
+			t.EngineID += "_dp" + strconv.Itoa(opts.rank) // as vLLM names ranks
+		}
+	}
 	side, err := t.Listen(opt.EngineIndex, count)
 	if network := (*net.OpError)(nil); errors.As(err, &network) {
 		return nil, exitError{conformance.ExitInfra, err}
@@ -339,6 +365,14 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 	}
 	if opt.KVCache.Events == nil {
 		return nil
+	}
+	for _, endpoint := range []*string{&opt.KVCache.Events.Endpoint, &opt.KVCache.Events.ReplayEndpoint} {
+		if *endpoint == "" && endpoint == &opt.KVCache.Events.ReplayEndpoint {
+			continue // there is none
+		}
+		if *endpoint, err = protocol.KVEventsOfRank(cmp.Or(*endpoint, kvevents.DefaultEndpoint), opts.rank); err != nil {
+			return fmt.Errorf("--kv-events-config: %w", err)
+		}
 	}
 	if opt.KVCache.NoPrefixCaching {
 		return errors.New("--kv-events-config and --no-enable-prefix-caching: KV events need prefix caching")

@@ -108,7 +108,7 @@ func newServeCommand(env *environment) *cobra.Command {
 // serveDefaults changes defaults of play that would not work here, and their texts.
 func serveDefaults(flags *pflag.FlagSet, play *playOptions) {
 	for _, change := range []struct{ name, value, usage string }{
-		{"handshake-address", "", "handshake `ADDRESS` of the frontend, tcp://127.0.0.1:PORT (default a free port)"},
+		{"frontend-handshake", "", "handshake `ADDRESS` of the frontend, tcp://127.0.0.1:PORT (default a free port)"},
 		{"mode", modeText, "reply when no recording matches: text (English sentences), random (random tokens) or echo (the prompt)"},
 		{"tokenizer", "", "tokenizer.json of the model, or its folder (default that of MODEL)"},
 		{"max-model-len", "0", "maximum context length in tokens (default that of the trace, else of MODEL)"},
@@ -168,6 +168,14 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	for _, l := range listeners {
 		defer l.Close()
 	}
+	var server *edge.Edge
+	var answered bool
+	defer func() {
+		if answered {
+			unmatched, requests := server.UnmatchedFaults()
+			reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
+		}
+	}()
 	var urls []string
 	for _, l := range listeners {
 		urls = append(urls, opts.edge.url(l))
@@ -181,22 +189,26 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		},
 		Frontends: frontends,
 		Engines: func(handshake string, n int) (*serve.Engines, error) {
-			engines, err := opts.engines(ctx, env, logged, flags, handshake)
+			engines, err := opts.engines(ctx, env, logged, flags, handshake, n)
 			if err == nil {
 				opts.edge.running.Set(n, engines.Group)
 			}
 			return engines, err
 		},
-		Front: func(upstreams []string) (serve.Front, error) {
+		Front: func(upstreams []string) (_ serve.Front, err error) {
 			front.Upstreams = upstreamsOf(upstreams)
-			return edge.New(front)
+			server, err = edge.New(front)
+			return server, err
 		},
 		Serve: func(ctx context.Context, front serve.Front) error {
 			return front.(*edge.Edge).ServeAll(ctx, listeners)
 		},
 		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
 		Output: func(int) io.Writer { return env.frontendLog() }, Log: env.log,
-		Ready: func(s serve.Started) { opts.ready(env, urls, s, env.now().Sub(started)) },
+		Ready: func(s serve.Started) {
+			answered = true
+			opts.ready(env, urls, s, env.now().Sub(started))
+		},
 	})
 	var ended *serve.EndedError
 	var coded exitError
@@ -295,20 +307,20 @@ func (opts *serveOptions) variables(env *environment) (variables []string, err e
 	return variables, nil
 }
 
-// handshake is the port of --handshake-address, the zero one where any will do.
+// handshake is the port of --frontend-handshake, the zero one where any will do.
 func (opts *serveOptions) handshake(flags *pflag.FlagSet) (vllmrs.Port, error) {
 	address := &opts.play.engine.opt.Handshake
-	if !flags.Changed("handshake-address") {
+	if !flags.Changed("frontend-handshake") {
 		*address = "tcp://127.0.0.1:0" // until there is one
 		return vllmrs.Port{}, nil
 	}
 	var number int
 	if n, err := fmt.Sscanf(*address, "tcp://127.0.0.1:%d", &number); n != 1 || err != nil || number < 1 || number > math.MaxUint16 {
-		return vllmrs.Port{}, fmt.Errorf("--handshake-address %q: want tcp://127.0.0.1:PORT, as the frontend is started on this machine", *address)
+		return vllmrs.Port{}, fmt.Errorf("--frontend-handshake %q: want tcp://127.0.0.1:PORT, as the frontend is started on this machine", *address)
 	}
 	port, err := vllmrs.ReserveNumber(number)
 	if err != nil {
-		return port, infra(fmt.Errorf("--handshake-address: port %d: %w: choose another one, or leave it out", number, err))
+		return port, infra(fmt.Errorf("--frontend-handshake: port %d: %w: choose another one, or leave it out", number, err))
 	}
 	return port, nil
 }
@@ -340,10 +352,10 @@ func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pfl
 	return f, nil
 }
 
-// engines makes the player behind a frontend.
-func (opts *serveOptions) engines(ctx context.Context, env, logged *environment, flags *pflag.FlagSet, handshake string) (*serve.Engines, error) {
+// engines makes the player behind frontend number n.
+func (opts *serveOptions) engines(ctx context.Context, env, logged *environment, flags *pflag.FlagSet, handshake string, n int) (*serve.Engines, error) {
 	play := opts.play
-	play.engine.opt.Handshake = handshake
+	play.engine.opt.Handshake, play.peers.rank = handshake, n
 	p, err := play.prepare(ctx, logged, flags)
 	if err != nil {
 		return nil, withCode(err)
@@ -358,6 +370,7 @@ func (opts *serveOptions) engines(ctx context.Context, env, logged *environment,
 		Close: func() {
 			stop()
 			p.closePeers()
+			reportUnmatchedOf(env, p.group)
 			if p.found != nil && p.found.Text() != "" {
 				fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Text())
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // served is a running vllm-vcr serve.
@@ -87,7 +88,7 @@ func (s *served) exit() int {
 
 // SIGTERM lets a stream come to its end, refuses new connections, and ends the command without an error.
 func TestServeEndsGently(t *testing.T) {
-	s := startServe(t, "some/model", "--inter-token-latency", "10ms", "--quiet")
+	s := startServe(t, "some/model", "--inter-token-latency", "10ms", "--quiet", "--faults", "status:503~path=/helth,http-slow:1ns~path=/v1/*,refuse~nobody*,delay:1ns")
 	if err := testenv.CheckJSON("../../docs/json.md", "serve", s.line); err != nil {
 		t.Error(err)
 	}
@@ -106,6 +107,15 @@ func TestServeEndsGently(t *testing.T) {
 	}
 	if code := s.exit(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
+	}
+	// A fault that has concerned no request tests nothing.
+	for _, fault := range []string{`--faults: "status:503~path=/helth" concerned none of 1 HTTP request: `, `--faults: "refuse~nobody*" concerned none of 1 engine request: `} {
+		if !strings.Contains(s.Tail(), fault) {
+			t.Errorf("want %q: %s", fault, s.Tail())
+		}
+	}
+	if strings.Count(s.Tail(), "concerned none of") != 2 {
+		t.Errorf("want two such faults: %s", s.Tail())
 	}
 	if answer, err := http.Get(s.URL + "/health"); err == nil {
 		answer.Body.Close()
@@ -130,6 +140,38 @@ func TestServeCutsOff(t *testing.T) {
 	}
 	if code := s.exit(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// Frontends that have engines of their own publish KV events, and offer KV caches, at ports of their own.
+func TestPortsOfRanks(t *testing.T) {
+	free, err := vllmrs.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free.Release()
+	first := free.Number() - 1
+	env := newEnvironment(io.Discard, io.Discard, func(name string) (string, bool) {
+		value, set := map[string]string{"VLLM_NIXL_SIDE_CHANNEL_PORT": fmt.Sprint(first)}[name]
+		return value, set
+	})
+	opts := peerOptions{
+		rank: 1, kvEvents: `{"enable_kv_cache_events": true, "publisher": "zmq", "replay_endpoint": "tcp://*:7000"}`,
+		kvTransfer: `{"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "me"}`,
+	}
+	var opt player.Options
+	free.Release()
+	stop, err := opts.configure(env, &opt, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if events := opt.KVCache.Events; events.Endpoint != "tcp://*:5558" || events.ReplayEndpoint != "tcp://*:7001" || opt.Transfer.Port != first+1 || opt.Transfer.EngineID != "me_dp1" {
+		t.Errorf("got %q %q %d %s", events.Endpoint, events.ReplayEndpoint, opt.Transfer.Port, opt.Transfer.EngineID)
+	}
+	opts.kvEvents = `{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "ipc:///tmp/events"}`
+	if _, err := opts.configure(env, &opt, 1); err == nil || !strings.HasPrefix(err.Error(), `--kv-events-config: endpoint "ipc:///tmp/events" of KV events: data-parallel rank 1 needs one of its own`) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -118,7 +118,7 @@ func safeTail(out []byte) []byte { return out[max(0, len(out)-400):] }
 var set = map[string]string{
 	"host": "--host", "port": "--port", "uds": "--uds", "served-model-name": "--served-model-name", "headless": "",
 	"data-parallel-size": "--data-parallel-size", "data-parallel-size-local": "", "data-parallel-address": "", "handshake-host": "",
-	"data-parallel-rpc-port": "--handshake-address", "handshake-port": "--handshake-address", "engine-ready-timeout-secs": "--handshake-timeout",
+	"data-parallel-rpc-port": "--frontend-handshake", "handshake-port": "--frontend-handshake", "engine-ready-timeout-secs": "--handshake-timeout",
 	"ssl-certfile": "--ssl-certfile", "ssl-keyfile": "--ssl-keyfile", "api-key": "--api-key", "python": "",
 }
 

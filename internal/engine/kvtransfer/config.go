@@ -42,6 +42,9 @@ type Config struct {
 	DataPlane DataPlane
 }
 
+// DefaultPort is that of the side channel of the first rank, as in vLLM.
+const DefaultPort = 5600
+
 // FailurePolicy is vLLM's kv_load_failure_policy.
 type FailurePolicy string
 
@@ -105,7 +108,7 @@ func (t Config) OfEngine(index, ranks int) (*Config, error) {
 
 // withAddress fills in where the first engine of a group listens.
 func (t Config) withAddress() Config {
-	t.Host, t.Port = cmp.Or(t.Host, "localhost"), cmp.Or(t.Port, 5600)
+	t.Host, t.Port = cmp.Or(t.Host, "localhost"), cmp.Or(t.Port, DefaultPort)
 	return t
 }
 

@@ -98,7 +98,7 @@ type Condition struct {
 }
 
 // String is what [ParseFaults] has read.
-func (f *Fault) String() string { return f.text }
+func (f Fault) String() string { return f.text }
 
 // ParseFaults reads faults in the grammar of the player, separated by commas, each as
 // kind[:value][@probability][~pattern]. It returns those of the edge, and the others as they stand for the player. At the
@@ -297,11 +297,13 @@ type faultDraws struct {
 	rands    []*rand.Rand // one for each fault, and one for rate
 	failed   []map[[sha256.Size]byte]int
 	injected []int // for each fault, and for rate
+	matched  []int // requests that each fault concerns, whether it was drawn or not
+	requests int
 }
 
 func newFaultDraws(faults []Fault, rate float64, failures []string, seed uint64) *faultDraws {
 	n := len(faults)
-	d := &faultDraws{faults: faults, rate: rate, failures: failures, seed: seed, rands: make([]*rand.Rand, n+1), failed: make([]map[[sha256.Size]byte]int, n), injected: make([]int, n+1)}
+	d := &faultDraws{faults: faults, rate: rate, failures: failures, seed: seed, rands: make([]*rand.Rand, n+1), failed: make([]map[[sha256.Size]byte]int, n), injected: make([]int, n+1), matched: make([]int, n)}
 	if len(failures) == 0 {
 		d.failures = Failures
 	}
@@ -319,9 +321,14 @@ func (d *faultDraws) of(r *http.Request, x *exchange) []Fault {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var all []Fault
+	d.requests++
 	for i := range d.faults {
 		f := &d.faults[i]
-		if !f.concerns(r, x) || f.Probability < 1 && d.rands[i].Float64() >= f.Probability || f.Kind == FaultFail && !d.fails(i, r) {
+		if !f.concerns(r, x) {
+			continue
+		}
+		d.matched[i]++
+		if f.Probability < 1 && d.rands[i].Float64() >= f.Probability || f.Kind == FaultFail && !d.fails(i, r) {
 			continue
 		}
 		d.injected[i]++
@@ -334,6 +341,19 @@ func (d *faultDraws) of(r *http.Request, x *exchange) []Fault {
 		all = append(all, Fault{Kind: FaultStatus, Failure: failure, text: failure})
 	}
 	return all
+}
+
+// UnmatchedFaults returns the faults that have concerned no request since they were set, and how many requests there were.
+func (e *Edge) UnmatchedFaults() (unmatched []Fault, requests int) {
+	d := e.faults.Load()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, f := range d.faults {
+		if d.matched[i] == 0 {
+			unmatched = append(unmatched, f)
+		}
+	}
+	return unmatched, d.requests
 }
 
 // fails counts a request of a client, and tells whether it is one of those that fail.

@@ -66,7 +66,7 @@ func FuzzParseFaults(f *testing.F) {
 		}
 		for i := range faults {
 			again, rest, err := ParseFaults(faults[i].text)
-			if err != nil || rest != "" || len(again) != 1 || fmt.Sprint(again[0]) != fmt.Sprint(faults[i]) {
+			if err != nil || rest != "" || len(again) != 1 || fmt.Sprintf("%#v", again[0]) != fmt.Sprintf("%#v", faults[i]) {
 				t.Errorf("%q is not read as before: %v %q %v", faults[i].text, again, rest, err)
 			}
 			r := &http.Request{Method: "POST", URL: mustURL("/v1/completions"), Header: http.Header{}}
@@ -261,6 +261,21 @@ func TestHang(t *testing.T) {
 }
 
 // Of each client the first requests fail.
+// A fault that a request could have had is not reported, whether it was drawn or not.
+func TestUnmatchedFaults(t *testing.T) {
+	faults, _, err := ParseFaults("status:429~path=/helth,status:429@1e-12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := before(t, Options{Faults: faults}, stream)
+	for range 2 {
+		fetch(t, "POST", e.url+"/v1/completions", asked2)
+	}
+	if unmatched, requests := e.UnmatchedFaults(); fmt.Sprint(unmatched) != "[status:429~path=/helth]" || requests != 2 {
+		t.Errorf("got %v of %d requests", unmatched, requests)
+	}
+}
+
 func TestFailThenServe(t *testing.T) {
 	faults, _, _ := ParseFaults("http-fail:2:429:7s")
 	e := before(t, Options{Faults: faults}, stream)

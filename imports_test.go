@@ -61,7 +61,7 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/serve/edge": {},
+	"internal/serve/edge": {"golang.org/x/sys"},
 	"internal/serve": {
 		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine",
 	},

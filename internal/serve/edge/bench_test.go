@@ -36,23 +36,28 @@ func BenchmarkForward(b *testing.B) {
 		}
 	}))
 	defer toy.Close()
-	e, err := New(Options{Upstreams: []Upstream{{URL: toy.URL}}, FanOut: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	go func() { _ = e.Serve(ctx, l) }()
+	dial := func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", toy.Listener.Addr().String())
+	}
+	urls := map[string]string{"direct": toy.URL}
+	// A loop does not forward requests to a frontend that has a way of its own to be reached.
+	for through, upstream := range map[string]Upstream{"edge": {URL: toy.URL}, "package http": {URL: toy.URL, Dial: dial}} {
+		e, err := New(Options{Upstreams: []Upstream{upstream}, FanOut: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		go func() { _ = e.Serve(ctx, l) }()
+		urls[through] = "http://" + l.Addr().String()
+	}
 	for _, streams := range []bool{false, true} {
-		for _, through := range []string{"direct", "edge"} {
-			url := toy.URL
-			if through == "edge" {
-				url = "http://" + l.Addr().String()
-			}
+		for _, through := range []string{"direct", "edge", "package http"} {
+			url := urls[through]
 			b.Run(fmt.Sprintf("stream=%t/%s", streams, through), func(b *testing.B) {
 				hammer(b, url+"/v1/chat/completions", fmt.Sprintf("%s%t}", body, streams), 64)
 			})

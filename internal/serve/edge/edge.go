@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,10 +101,9 @@ type Edge struct {
 	admin   admin
 	records records
 
-	mu        sync.Mutex
-	servers   []*http.Server
-	listeners []*listener // of servers
-	closed    bool
+	mu      sync.Mutex
+	servers []*server
+	closed  bool
 }
 
 // A rank is a frontend as the edge sees it.
@@ -175,24 +175,25 @@ func upgradeTransport(t *transport) *http.Transport {
 func address(u *url.URL) string { return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")) }
 
 // ServeHTTP answers a request with the help of the next frontend.
-func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	n := 0
-	if len(e.ranks) > 1 {
-		n = int(e.next.Add(1)-1) % len(e.ranks)
+func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.handle(w, r, e.nextRank()) }
+
+func (e *Edge) nextRank() *rank {
+	if len(e.ranks) == 1 {
+		return e.ranks[0]
 	}
-	e.handle(w, r, e.ranks[n])
+	return e.ranks[int(e.next.Add(1)-1)%len(e.ranks)]
 }
 
 // Serve answers the connections of l until [Edge.Shutdown], which makes it return nil, or until ctx ends, which cuts all
 // connections.
-func (e *Edge) Serve(ctx context.Context, l net.Listener) error { return e.serve(ctx, l, e) }
+func (e *Edge) Serve(ctx context.Context, l net.Listener) error { return e.serve(ctx, l, e.nextRank) }
 
 // ServeRank is [Edge.Serve] with the requests of l for one frontend alone.
 func (e *Edge) ServeRank(ctx context.Context, n int, l net.Listener) error {
 	if n < 0 || n >= len(e.ranks) {
 		return fmt.Errorf("rank %d: the edge has %d frontends", n, len(e.ranks))
 	}
-	return e.serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.handle(w, r, e.ranks[n]) }))
+	return e.serve(ctx, l, func() *rank { return e.ranks[n] })
 }
 
 // ServeAll serves each frontend on a listener of its own, or all of them on the only listener. It returns when one listener fails,
@@ -220,15 +221,72 @@ func (e *Edge) ServeAll(ctx context.Context, listeners []net.Listener) error {
 	return first
 }
 
-func (e *Edge) serve(ctx context.Context, l net.Listener, handler http.Handler) error {
-	server := &http.Server{
-		Handler: handler, ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
+// A forwarder takes plain requests from package http, for less memory and processor time. See loop_linux.go.
+type forwarder interface {
+	// listen returns a listener with the connections that are for package http.
+	listen(net.Listener) (net.Listener, error)
+	// shutdown lets requests end, close does not; closeIdle closes connections that wait for a request.
+	shutdown(context.Context) error
+	close()
+	closeIdle()
+}
+
+// newForwarder is nil where there is none.
+var newForwarder func(e *Edge, pick func() *rank) forwarder
+
+// changesNothing tells whether the edge may have nothing to add to requests and answers, as far as the options say.
+func (e *Edge) changesNothing() bool {
+	o := &e.opt
+	return o.TLS == nil && len(o.APIKeys) == 0 && o.PodName == "" && o.PodNamespace == "" && o.RequestLog == nil &&
+		!slices.ContainsFunc(o.Upstreams, func(u Upstream) bool { return u.Dial != nil })
+}
+
+// A server is what answers on one listener.
+type server struct {
+	*http.Server
+	listener *listener
+	forwards forwarder // nil if everything is for package http
+}
+
+// Shutdown lets requests end until ctx ends.
+func (s *server) Shutdown(ctx context.Context) error {
+	var forwarding error
+	var waiting sync.WaitGroup
+	if s.forwards != nil {
+		waiting.Go(func() { forwarding = s.forwards.shutdown(ctx) })
+	}
+	err := s.Server.Shutdown(ctx)
+	waiting.Wait()
+	return errors.Join(err, forwarding)
+}
+
+// Close cuts all connections.
+func (s *server) Close() {
+	_ = s.Server.Close()
+	if s.forwards != nil {
+		s.forwards.close()
+	}
+}
+
+// closeIdle closes the connections that wait for a request.
+func (s *server) closeIdle() {
+	s.SetKeepAlivesEnabled(false)
+	s.SetKeepAlivesEnabled(true)
+	if s.forwards != nil {
+		s.forwards.closeIdle()
+	}
+}
+
+func (e *Edge) serve(ctx context.Context, l net.Listener, pick func() *rank) error {
+	server := &server{Server: &http.Server{
+		Handler:        http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.handle(w, r, pick()) }),
+		ErrorLog:       slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
 		MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		Protocols:   new(http.Protocols),
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		TLSConfig:   e.opt.TLS,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
-	}
+	}, listener: newListener(l)}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(e.opt.TLS != nil)
 	server.Protocols.SetUnencryptedHTTP2(e.opt.TLS == nil)
@@ -237,11 +295,17 @@ func (e *Edge) serve(ctx context.Context, l net.Listener, handler http.Handler) 
 		e.mu.Unlock()
 		return errors.Join(l.Close(), errors.New("the edge was shut down before"))
 	}
-	listening := newListener(l)
-	e.servers, e.listeners = append(e.servers, server), append(e.listeners, listening)
+	listening, err := net.Listener(server.listener), error(nil)
+	if newForwarder != nil && e.changesNothing() {
+		server.forwards = newForwarder(e, pick)
+		if listening, err = server.forwards.listen(listening); err != nil {
+			e.mu.Unlock()
+			return errors.Join(l.Close(), err)
+		}
+	}
+	e.servers = append(e.servers, server)
 	e.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { server.Close() })()
-	var err error
 	if e.opt.TLS != nil {
 		err = server.ServeTLS(listening, "", "")
 	} else {

@@ -123,8 +123,9 @@ func TestRequestID(t *testing.T) {
 
 // Each event reaches the client while the frontend has not yet made the next one, by each protocol.
 func TestStreams(t *testing.T) {
-	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
-		t.Run(proto, func(t *testing.T) {
+	for _, test := range []struct{ proto, path string }{{"HTTP/1.1", "/"}, {"HTTP/2.0", "/"}, {"HTTP/1.1", "/health"}} {
+		proto := test.proto
+		t.Run(proto+test.path, func(t *testing.T) {
 			read := make(chan struct{})
 			e := before(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")
@@ -135,7 +136,7 @@ func TestStreams(t *testing.T) {
 				}
 			})
 			client := clientOf(proto)
-			answer, err := client.Get(e.url)
+			answer, err := client.Get(e.url + test.path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,12 +199,18 @@ func TestClientGone(t *testing.T) {
 
 // A client can tell an answer that its frontend cut from a whole one.
 func TestFrontendCuts(t *testing.T) {
+	for _, path := range []string{"/", "/health"} {
+		t.Run(path, func(t *testing.T) { testFrontendCuts(t, path) })
+	}
+}
+
+func testFrontendCuts(t *testing.T, path string) {
 	e := before(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "data: 1\n\n")
 		flush(w)
 		panic(http.ErrAbortHandler)
 	})
-	answer, err := http.Get(e.url)
+	answer, err := http.Get(e.url + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,6 +293,12 @@ func TestSmuggling(t *testing.T) {
 
 // Shutdown waits for a stream, and no longer than it is told to.
 func TestShutdown(t *testing.T) {
+	for _, path := range []string{"/", "/health"} {
+		t.Run(path, func(t *testing.T) { testShutdown(t, path) })
+	}
+}
+
+func testShutdown(t *testing.T, path string) {
 	t.Run("waits", func(t *testing.T) {
 		next := make(chan struct{})
 		e := before(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
@@ -294,7 +307,7 @@ func TestShutdown(t *testing.T) {
 			<-next
 			_, _ = io.WriteString(w, "2")
 		})
-		answer, err := http.Get(e.url)
+		answer, err := http.Get(e.url + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +329,7 @@ func TestShutdown(t *testing.T) {
 			flush(w)
 			<-r.Context().Done()
 		})
-		answer, err := http.Get(e.url)
+		answer, err := http.Get(e.url + path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,8 +24,30 @@ type part struct {
 	sample int // of the prompt
 }
 
+// mayFanOut tells whether a request may be for several answers, as far as can be seen without decoding it.
 func mayFanOut(path string, body []byte) bool {
-	return path == "/v1/completions" || path == "/v1/chat/completions" && bytes.Contains(body, []byte(`"n"`))
+	switch path {
+	case "/v1/chat/completions":
+		return bytes.Contains(body, []byte(`"n"`))
+	case "/v1/completions":
+		return bytes.Contains(body, []byte(`"n"`)) || mayHavePrompts(body)
+	}
+	return false
+}
+
+// mayHavePrompts tells whether the prompt may be an array.
+func mayHavePrompts(body []byte) bool {
+	found := false
+	for {
+		_, rest, has := bytes.Cut(body, []byte(`"prompt"`))
+		if !has {
+			return !found // its name may be written in another way
+		}
+		found, body = true, rest
+		if value := bytes.TrimLeft(rest, ": \t\r\n"); len(value) > 0 && value[0] == '[' {
+			return true
+		}
+	}
 }
 
 // parts returns the requests that are made of one, nil if it goes to the frontend as it is. That says what is wrong with a

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -89,8 +88,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 // stream.
 func reset(r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
-	if secure, ok := conn.(*tls.Conn); ok {
-		conn = secure.NetConn()
+	if outer, ok := conn.(interface{ NetConn() net.Conn }); ok { // of TLS, or of a loop
+		conn = outer.NetConn()
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok && r.ProtoMajor == 1 {
 		_ = tcp.SetLinger(0)

@@ -116,11 +116,9 @@ func (l *listener) listenAgain() {
 func (e *Edge) refuseFor(d time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i, l := range e.listeners {
-		l.refuseFor(d)
-		server := e.servers[i]
-		server.SetKeepAlivesEnabled(false) // closes those that are idle
-		server.SetKeepAlivesEnabled(true)
+	for _, s := range e.servers {
+		s.listener.refuseFor(d)
+		s.closeIdle()
 	}
 }
 

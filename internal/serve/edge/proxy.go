@@ -27,17 +27,24 @@ const headerRequestID = "X-Request-Id"
 
 // requestID is the id that the client gave the request, if it is one that can be logged and sent on, else a new one.
 func requestID(r *http.Request) string {
-	id := r.Header.Get(headerRequestID)
+	if id := r.Header.Get(headerRequestID); validID(id) {
+		return id
+	}
+	return newID()
+}
+
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func validID(id string) bool {
 	ok := id != "" && len(id) <= 128
 	for i := 0; ok && i < len(id); i++ {
 		ok = id[i] > ' ' && id[i] < 0x7f
 	}
-	if ok {
-		return id
-	}
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	return ok
 }
 
 // hopByHop are the headers that belong to a connection and not to a message.

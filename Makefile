@@ -125,6 +125,11 @@ image: ## build the container image of VERSION from dist/ into dist/image
 	rm -rf dist/image
 	scripts/image $(or $(VERSION),$$(cat release/VERSION)) dist/image "$$(git rev-parse HEAD)"
 
+.PHONY: image-serve
+image-serve: ## build the image of serve for RELEASE=0.33.0 of vLLM, and VERSION, from dist/ into dist/serve
+	rm -rf dist/serve
+	scripts/image-serve $(or $(VERSION),$$(cat release/VERSION)) $(RELEASE) dist/serve "$$(git rev-parse HEAD)"
+
 .PHONY: ci
 ci: ## everything that a change must pass
 	.ci/run

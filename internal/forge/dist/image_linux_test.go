@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"debug/elf"
 	"encoding/json"
@@ -358,6 +359,82 @@ exec env -i "$chroot" --userspec=65532:65532 "$root" /vllm-vcr "$@"`
 	line := append(asRoot(t, "unshare", "--mount", "bash", "-c", setUp, "bash", root), args...)
 	out, err := exec.Command(line[0], line[1:]...).CombinedOutput()
 	return string(out), err
+}
+
+// TestServeImage builds the image of serve for one line and uses it as a careful user would: as nobody, with a root that cannot be
+// written, without /tmp, /proc and a shell. Only /dev is there, as in every container.
+func TestServeImage(t *testing.T) {
+	testenv.ImageTool(t, "buildah")
+	testenv.ImageTool(t, "skopeo")
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the image of serve is for linux/amd64")
+	}
+	frontend := testenv.Frontend(t, "0.33.0") // PEERS/frontends/0.33.0/vllm-rs
+	_, product := imageArchives(t)
+	layout := filepath.Join(rootTempDir(t), "layout")
+	env := []string{"DIST=" + product, "PEERS=" + filepath.Dir(filepath.Dir(filepath.Dir(frontend)))}
+	out, code := script(t, env, "", "image-serve", imageVersion, "0.33.0", layout, "abc")
+	if code != 0 || strings.TrimSpace(out) != rawDigest(t, "oci:"+layout) {
+		t.Fatalf("scripts/image-serve: exit code %d, want the digest alone:\n%s", code, out)
+	}
+	c := newContainer(t, layout)
+	root := strings.TrimSpace(runLine(t, c.line("mount", c.name)))
+	var size int64
+	err := filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && entry.Name() != "vllm-rs" {
+			size += info.Size()
+		}
+		if name := entry.Name(); name == "sh" || name == "bash" || name == "busybox" {
+			t.Errorf("%s is a shell", path)
+		}
+		return err
+	})
+	if err != nil || size > 80<<20 {
+		t.Errorf("beside the frontend the image has %d bytes, want at most 80 MB; %v", size, err)
+	}
+	var image struct {
+		Config struct {
+			User            string
+			Env, Entrypoint []string
+			Labels          map[string]string
+		}
+	}
+	if err := json.Unmarshal([]byte(command(t, nil, "skopeo", "inspect", "--config", "oci:"+layout)), &image); err != nil {
+		t.Fatal(err)
+	}
+	if image.Config.User != "65532:65532" || fmt.Sprint(image.Config.Entrypoint) != "[/vllm-vcr serve]" || image.Config.Labels["org.opencontainers.image.version"] != imageVersion {
+		t.Errorf("got %+v", image.Config)
+	}
+	const setUp = `set -e; root=$1; shift; PATH=$PATH:/usr/sbin
+chroot=$(command -v chroot)
+mkdir -p "$root/dev"; mount --bind "$root" "$root"; mount --bind /dev "$root/dev"; mount -o remount,ro,bind "$root"
+exec env -i "${@:2:$1}" "$chroot" --userspec=65532:65532 "$root" "${@:$1+2}"`
+	args := append([]string{strconv.Itoa(len(image.Config.Env))}, image.Config.Env...)
+	args = append(append(args, image.Config.Entrypoint...), "Qwen/Qwen3-8B", "--port", "0", "--host", "127.0.0.1")
+	line := append(asRoot(t, "unshare", "--mount", "bash", "-c", setUp, "bash", root), args...)
+	ready, into := io.Pipe()
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Stdout = into
+	server := testenv.Process(t, "serve", cmd)
+	go func() { <-server.Done(); into.Close() }()
+	text, err := bufio.NewReader(ready).ReadString('\n')
+	at, isReady := strings.CutPrefix(text, "ready: ")
+	if err != nil || !isReady || !strings.Contains(text, "(model Qwen/Qwen3-8B, vllm-rs of vLLM 0.33.0,") {
+		t.Fatalf("%q: %v\n%s", text, err, server.Tail())
+	}
+	url, _, _ := strings.Cut(at, " ")
+	answer, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model": "Qwen/Qwen3-8B", "messages": [{"role": "user", "content": "Hello"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"finish_reason":"stop"`) {
+		t.Errorf("%d %s %v", answer.StatusCode, body, err)
+	}
 }
 
 const imageVersion = "0.0.0-test"

@@ -267,3 +267,21 @@ func TestComparePage(t *testing.T) {
 		t.Errorf("the page has %d plots, want %d", n, len(want))
 	}
 }
+
+func TestShortNames(t *testing.T) {
+	tests := []struct {
+		name        string
+		paths, want []string
+	}{
+		{"folders", []string{"a/first/load.jsonl.gz", "a/fourth/load.jsonl.gz"}, []string{"first", "fourth"}},
+		{"files", []string{"a/main.jsonl.gz", "a/change.jsonl.gz"}, []string{"main.jsonl.gz", "change.jsonl.gz"}},
+		{"the same", []string{"a/x.jsonl", "a/x.jsonl"}, []string{"x.jsonl", "x.jsonl"}},
+		{"one in the other", []string{"b/x", "a/b/x"}, []string{"b", "a/b"}},
+		{"nothing in common", []string{"x", "y/z", "w"}, []string{"x", "y/z", "w"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			require.NoDiff(t, cmp.Diff(test.want, shortNames(test.paths)), "(-want +got)")
+		})
+	}
+}

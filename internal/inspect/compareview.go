@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/report/page"
@@ -32,25 +33,63 @@ func (s *sketch) drawn() times {
 // the traces have them, gaps beside their means, turns of conversations, and outputs of several tokens.
 func (c *Comparison) Plots() []Plot {
 	var plots []Plot
+	var names []string
+	for i := range c.Traces {
+		names = append(names, c.Traces[i].Name)
+	}
+	names = shortNames(names)
 	for m, name := range metrics {
 		var all []curve
 		for i, one := range c.all {
-			all = append(all, curve{c.Traces[i].Name, i, one.whole(m).drawn()})
+			all = append(all, curve{names[i], i, one.whole(m).drawn()})
 		}
 		plots = append(plots, survivalPlot(name+"-survival.svg", metricTitles[m], all)...)
 		plots = append(plots, quantilePlot(name+"-qq.svg", metricTitles[m], all)...)
 	}
 	for i, one := range c.all {
-		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d.svg", i+1), "Each gap, and the mean of each request: "+safetext.Clip(c.Traces[i].Name, 40), []curve{
+		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d.svg", i+1), "Each gap, and the mean of each request: "+safetext.Clip(names[i], 40), []curve{
 			{"each gap (ITL)", 0, one.whole(1).drawn()}, {"mean of a request (TPOT)", 1, one.whole(2).drawn()},
 		})...)
 		if one.laterTurns.count > 0 {
-			plots = append(plots, survivalPlot(fmt.Sprintf("turns-%d.svg", i+1), "TTFT by turn: "+safetext.Clip(c.Traces[i].Name, 40), []curve{
+			plots = append(plots, survivalPlot(fmt.Sprintf("turns-%d.svg", i+1), "TTFT by turn: "+safetext.Clip(names[i], 40), []curve{
 				{"first turns", 0, one.firstTurn.drawn()}, {"later turns", 1, one.laterTurns.drawn()},
 			})...)
 		}
 	}
-	return append(plots, c.sizesPlot()...)
+	return append(plots, c.sizesPlot(names)...)
+}
+
+// shortNames are paths without the folders that all begin with, and without the end that all have in common: a legend has
+// little room.
+func shortNames(paths []string) []string {
+	first := paths[0]
+	begin, end := len(first), len(first)
+	for _, path := range paths[1:] {
+		common := 0
+		for common < min(begin, len(path)) && path[common] == first[common] {
+			common++
+		}
+		begin, common = common, 0
+		for common < min(end, len(path)) && path[len(path)-1-common] == first[len(first)-1-common] {
+			common++
+		}
+		end = common
+	}
+	begin = strings.LastIndexByte(first[:begin], '/') + 1
+	if slash := strings.IndexByte(first[len(first)-end:], '/'); slash >= 0 {
+		end -= slash
+	} else {
+		end = 0
+	}
+	var short []string
+	for _, path := range paths {
+		name := path[begin:max(len(path)-end, begin)]
+		if name == "" {
+			name = path[strings.LastIndexByte(path, '/')+1:]
+		}
+		short = append(short, name)
+	}
+	return short
 }
 
 // curve is a distribution in a picture, by its place among the colors.
@@ -104,7 +143,7 @@ func quantilePlot(name, title string, all []curve) []Plot {
 }
 
 // sizesPlot is how many outputs have at least so many tokens, if some have more than one.
-func (c *Comparison) sizesPlot() []Plot {
+func (c *Comparison) sizesPlot(names []string) []Plot {
 	most := 0.0
 	for _, one := range c.all {
 		most = max(most, one.sizes.high)
@@ -120,7 +159,7 @@ func (c *Comparison) sizesPlot() []Plot {
 		if one.sizes.count == 0 {
 			continue
 		}
-		of := curve{c.Traces[i].Name, i, one.sizes.drawn()}
+		of := curve{names[i], i, one.sizes.drawn()}
 		f.lines = append(f.lines, survivalOf(of.name, of.paint(), of.times, f.x))
 	}
 	return []Plot{{"tokens-of-outputs.svg", f}}

@@ -223,7 +223,7 @@ func (c driftCase) run(t *testing.T, index *indexOf, cache string, args ...strin
 
 const (
 	engineModule = "vllm/v1/engine/__init__.py"
-	speaks33     = "static none: 0 changes; live none: 14 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; not looked at: engine, python\n"
+	speaks33     = "static none: 0 changes; live none: 14 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; not run: engine, python\n"
 )
 
 // TestDriftCheckRelease goes the whole way from an index to a verdict with the real frontend and the real sources of 0.33
@@ -260,7 +260,7 @@ func TestDriftCheckRelease(t *testing.T) {
 				"0.34 is not a line of (embedded) compat.toml: vllm-vcr drift adopt 0.34.0\n",
 				"health\n", // what live asserted, to the last case
 				"a player that is taught its profile serves it: 13 cases passed, ",
-				"\ndrift: none: vLLM 0.34.0 speaks as line 0.33: " + speaks33,
+				"\ndrift: none: vLLM 0.34.0 works as line 0.33: " + speaks33,
 			},
 		},
 		{
@@ -284,7 +284,7 @@ func TestDriftCheckRelease(t *testing.T) {
 		},
 		{
 			name: "a new field", args: []string{"0.33.3", "--layers", "static,live"}, code: 1, wheels: "0.33.3",
-			want: []string{"live      none ", "EngineCoreRequest.brand_new", "drift: found: vLLM 0.33.3 does not speak as line 0.33: static found: ", "breaking; first EngineCoreRequest.brand_new"},
+			want: []string{"live      none ", "EngineCoreRequest.brand_new", "drift: found: vLLM 0.33.3 does not work as line 0.33: static found: ", "breaking; first EngineCoreRequest.brand_new"},
 		},
 		{
 			name: "a struct under a condition", args: []string{"0.33.4", "--layers", "static"}, code: 3, wheels: "0.33.4",
@@ -360,18 +360,18 @@ func TestDriftCheckWheel(t *testing.T) {
 	}
 	at := []string{"--index", server.URL + "/simple"}
 	tests := []driftCase{
-		{name: "on disk", args: []string{path, "--layers", "static"}, want: []string{"release: 0.33.0\n", "drift: none: vLLM 0.33.0 speaks as line 0.33: static none: 0 changes"}},
+		{name: "on disk", args: []string{path, "--layers", "static"}, want: []string{"release: 0.33.0\n", "drift: none: vLLM 0.33.0 works as line 0.33: static none: 0 changes"}},
 		{
 			name: "at a URL", args: []string{server.URL + "/files/" + index.name("0.33.0") + "?key=hunter2"}, wheels: "0.33.0",
-			want: []string{"drift: none: vLLM 0.33.0 speaks as line 0.33: " + speaks33},
+			want: []string{"drift: none: vLLM 0.33.0 works as line 0.33: " + speaks33},
 		},
 		{
 			name: "nightly", args: append(at, "--nightly", "--layers", "static,live"), wheels: nightly,
-			want: []string{"release: " + nightly + "\n", "0.34 is not a line of ", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; live none: 14 cases passed, "},
+			want: []string{"release: " + nightly + "\n", "0.34 is not a line of ", "drift: none: vLLM " + nightly + " works as line 0.33: static none: 0 changes; live none: 14 cases passed, "},
 		},
 		{
 			name: "nightly without digests", args: append([]string{"--index", bare.URL + "/simple"}, "--nightly"),
-			want: []string{"live      not looked at", "no sha256 of the wheel is known, and nothing in it is run", "drift: none: vLLM " + nightly + " speaks as line 0.33: static none: 0 changes; not looked at: live, goldens, engine, python\n"},
+			want: []string{"live      not run", "no sha256 of the wheel is known, and nothing in it is run", "drift: none: vLLM " + nightly + " works as line 0.33: static none: 0 changes; not run: live, goldens, engine, python\n"},
 		},
 		{
 			name: "at a URL, of no known release", args: []string{server.URL + "/files/" + index.name(nightly), "--layers", "live"}, code: 4, wheels: nightly,
@@ -379,7 +379,7 @@ func TestDriftCheckWheel(t *testing.T) {
 		},
 		{
 			name: "at a URL with its digest", args: []string{server.URL + "/files/" + index.name(nightly) + "#sha256=" + digest, "--layers", "live"}, wheels: nightly,
-			want: []string{"drift: none: vLLM " + nightly + " speaks as line 0.33: live none: "},
+			want: []string{"drift: none: vLLM " + nightly + " works as line 0.33: live none: "},
 		},
 		{name: "nightly by its name", args: append(at, "--nightly", nightly, "--layers", "static"), wheels: nightly, want: []string{"drift: none: vLLM " + nightly}},
 		{name: "without --nightly", args: append(at, "--layers", "static"), wheels: "0.33.0", want: []string{"drift: none: vLLM 0.33.0"}},
@@ -405,11 +405,11 @@ func TestDriftCheckEngine(t *testing.T) {
 	}{
 		{
 			name: "serves", engine: testenv.PlayerForEngine,
-			want: []string{"tap: none: ", " requests recorded and replayed, ", "drift: none: vLLM 0.33.0 speaks as line 0.33: engine none: 9 cases passed, "},
+			want: []string{"tap: none: ", " requests recorded and replayed, ", "drift: none: vLLM 0.33.0 works as line 0.33: engine none: 9 cases passed, "},
 		},
 		{
 			name: "of another line", engine: strings.Replace(testenv.PlayerForEngine, "0.33.0", "0.27.1", 1), code: 1,
-			want: []string{"drift: found: vLLM 0.33.0 does not speak as line 0.33: engine found: "},
+			want: []string{"drift: found: vLLM 0.33.0 does not work as line 0.33: engine found: "},
 		},
 		{
 			name: "hangs", engine: silent, args: []string{"--boot-timeout", "2s"}, code: 3,
@@ -467,7 +467,7 @@ func TestDriftCheckEngineOfANewLine(t *testing.T) {
 	home := filepath.Join(testenv.EnginePeers(t, player), "engines", "0.33.0")
 	stdout, stderr, code := driftOf(t, t.TempDir(), wheel, "--layers", "static,live,engine", "--engine", home)
 	for _, want := range []string{
-		"tap: none: 12 requests recorded and replayed", "a player that is taught its profile serves it", "drift: none: vLLM 0.34.0 speaks as line 0.33: ",
+		"tap: none: 12 requests recorded and replayed", "a player that is taught its profile serves it", "drift: none: vLLM 0.34.0 works as line 0.33: ",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("stdout has no %q", want)
@@ -495,10 +495,10 @@ func TestDriftCheckLocal(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{name: "told", version: "0.27.1", args: []string{"0.27.1"}, want: "\ndrift: none: vLLM 0.27.1 speaks as line 0.27: live none: 14 cases passed, "},
+		{name: "told", version: "0.27.1", args: []string{"0.27.1"}, want: "\ndrift: none: vLLM 0.27.1 works as line 0.27: live none: 14 cases passed, "},
 		{name: "not told", version: "0.27.1", code: 3, want: "drift: unknown: vLLM could not be judged: --frontend: the release of the binary is not known: give it"},
-		{name: "of another line", version: "0.27.1", args: []string{"0.34.0"}, code: 1, want: "\ndrift: found: vLLM 0.34.0 does not speak as line 0.33: live found: "},
-		{name: "expected to fail", version: "0.32.0", args: []string{"--expectations", expectations}, want: "\ndrift: none: vLLM 0.32.0 speaks as line 0.32: live none: 13 cases passed, "},
+		{name: "of another line", version: "0.27.1", args: []string{"0.34.0"}, code: 1, want: "\ndrift: found: vLLM 0.34.0 does not work as line 0.33: live found: "},
+		{name: "expected to fail", version: "0.32.0", args: []string{"--expectations", expectations}, want: "\ndrift: none: vLLM 0.32.0 works as line 0.32: live none: 13 cases passed, "},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -93,7 +93,7 @@ type running struct {
 
 // layer looks at one layer, if it is wanted.
 func (r *running) layer(ctx context.Context, name LayerName, look func(context.Context) Layer) {
-	layer := notLooked(name, "it was not asked for")
+	layer := notLooked(name, "it is not in --layers")
 	if slices.Contains(r.Layers, name) {
 		start := time.Now()
 		layer = look(ctx)
@@ -166,7 +166,7 @@ func (r *running) goldens(ctx context.Context) Layer {
 	case r.absent != nil:
 		return notLooked(GoldensLayer, "there is no frontend to replay them behind")
 	case !ok:
-		return notLooked(GoldensLayer, "live was not looked at")
+		return notLooked(GoldensLayer, "live was not run")
 	case live.Verdict == Skipped:
 		if err := Runs(ctx, r.Live.Binary); err != nil {
 			return Unjudged(GoldensLayer, err)

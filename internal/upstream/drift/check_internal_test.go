@@ -74,7 +74,7 @@ func TestCheckRun(t *testing.T) {
 			"no frontend in the wheel", "0.33.0", 3, func(*Check) {}, "static none, live unknown, goldens skipped, engine skipped, python skipped",
 			[]string{"the wheel holds no vllm/vllm-rs", "there is no frontend to replay them behind", "no CPU engine of 0.33.0 here: vllm-vcr capture engine 0.33.0 installs it"},
 		},
-		{"only what the sources declare", "0.33.0", 0, layers(StaticLayer), staticAlone, []string{"it was not asked for"}},
+		{"only what the sources declare", "0.33.0", 0, layers(StaticLayer), staticAlone, []string{"it is not in --layers"}},
 		{
 			"sources that cannot be read", "0.33.0", 3, extracts(Extraction{Profile: profile(t, "0.33"), Gaps: []extract.Gap{gap}}),
 			strings.Replace(staticAlone, "none", "unknown", 1),

@@ -64,9 +64,9 @@ func (r *Report) Summary() string {
 		reason, _, _ := strings.Cut(r.Failed.Error(), "\n")
 		return safetext.Line(what + " could not be judged: " + reason)
 	case r.Result.Verdict == None:
-		what += " speaks" + as
+		what += " works" + as
 	case r.Result.Verdict == Found:
-		what += " does not speak" + as
+		what += " does not work" + as
 	default:
 		what += " could not be judged"
 	}
@@ -85,7 +85,7 @@ func (r *Report) Summary() string {
 	}
 	reasons := append(first, others...)
 	if len(absent) > 0 {
-		reasons = append(reasons, "not looked at: "+strings.Join(absent, ", "))
+		reasons = append(reasons, "not run: "+strings.Join(absent, ", "))
 	}
 	return safetext.Line(what + ": " + strings.Join(reasons, "; "))
 }
@@ -346,7 +346,7 @@ func inCode(text string) string {
 // verdictText is a verdict as a person reads it.
 func verdictText(v Verdict) string {
 	if v == Skipped {
-		return "not looked at"
+		return "not run"
 	}
 	return string(v)
 }

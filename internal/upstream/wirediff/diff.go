@@ -58,13 +58,13 @@ type Party string
 const (
 	Engines   Party = "engines"
 	Frontends Party = "frontends"
-	Taps      Party = "taps"
+	Recorders Party = "recorders"
 )
 
 // Parties are all of them, in the order in which they are listed.
-var Parties = []Party{Engines, Frontends, Taps}
+var Parties = []Party{Engines, Frontends, Recorders}
 
-// JoinParties lists parties in a sentence: "engines, frontends and taps".
+// JoinParties lists parties in a sentence: "engines, frontends and recorders".
 func JoinParties(parties []Party) string {
 	words := make([]string, len(parties))
 	for i, p := range parties {

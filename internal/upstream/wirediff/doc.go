@@ -12,13 +12,13 @@
 //
 //   - engines: an engine, simulator or player, in front of which a frontend of B stands;
 //   - frontends: a frontend or router, behind which an engine of B stands;
-//   - taps: whoever reads both directions of B by the layout of A. Consumers of KV
-//     events count as taps: they read, and write nothing.
+//   - recorders: whoever reads both directions of B by the layout of A. Consumers of KV
+//     events count as recorders: they read, and write nothing.
 //
 // A struct goes to the engine (from EngineCoreRequest, INIT, arguments of methods),
 // to the frontend (EngineCoreOutputs, the registration, results), or to consumers of
 // events (KVEventBatch): whatever the fields of its root reach, goes the same way.
-// Its readers are engines, frontends, or taps, and taps are readers in any case; its
+// Its readers are engines, frontends, or recorders, and recorders are readers in any case; its
 // writers are the other side. What is on no known way may go any, and breaks
 // everybody.
 //

@@ -96,11 +96,11 @@ func (r routes) of(name string) route {
 	return toEngine | toFrontend
 }
 
-// parties returns who fails if those of A that read do, or those that write. Taps read all that anybody reads.
+// parties returns who fails if those of A that read do, or those that write. Recorders read all that anybody reads.
 func (way route) parties(readers, writers bool) []Party {
 	var parties []Party
 	if readers && way != amongFrontends {
-		parties = append(parties, Taps)
+		parties = append(parties, Recorders)
 	}
 	if (readers || writers) && way&amongFrontends != 0 {
 		parties = append(parties, Frontends)

@@ -72,6 +72,7 @@ var importRules = map[string][]string{
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report/page"},
+	"internal/inspect/convert": {"trace"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},

@@ -67,7 +67,7 @@ func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
 	case len(s.records) == 0:
 		return nil, fmt.Errorf("%s: no record has arrival_ms, so nothing can be replayed", t.Name)
 	case withTokens == 0:
-		return nil, fmt.Errorf("%s: no record has output_token_ids; record with --record-tokens", t.Name)
+		return nil, fmt.Errorf("%s: no record has output_token_ids; record with --record-tokens, or replay the times alone with --replay-steps", t.Name)
 	}
 	s.used = make([]bool, len(s.records))
 	var err error

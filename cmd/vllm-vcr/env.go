@@ -43,10 +43,11 @@ type environment struct {
 	profilesNamed  bool   // by --profiles
 	code           string // the first code that was printed to stderr, if possible of an error; empty if none was
 	codeOfError    bool
+	running        context.Context // of the command
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
-	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks}
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks, running: context.Background()}
 }
 
 // above is the environment of a command whose terminal has a last line that is redrawn: it writes to stderr above that line.
@@ -90,7 +91,7 @@ func (env *environment) execute(ctx context.Context, args []string) (int, error)
 	if len(args) > 0 && isCompletion(args[0]) {
 		addCompletion(env, root)
 	}
-	env.args = args
+	env.args, env.running = args, ctx
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {

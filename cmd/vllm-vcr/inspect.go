@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 
@@ -17,12 +19,12 @@ func newInspectCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "inspect",
 		Short: "Show what is in a trace, and predict times from traces",
-	}, newInspectCalibrateCommand(env), newInspectCompareCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
+	}, newInspectCalibrateCommand(env), newInspectCompareCommand(env), newInspectConvertCommand(env), newInspectDemoCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
 }
 
 // readRecording reads a recording, and tells what is odd about it.
 func readRecording(env *environment, path string) (*trace.Trace, error) {
-	t, err := trace.Read(path, trace.Options{})
+	t, err := readTraceAt(env, path, trace.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +40,10 @@ type calibrateOptions struct {
 	fits     []string
 	predicts []string
 	plots    string
+	samples  string
+	whatIf   []string
 	asJSON   bool
+	wire     wireOptions
 
 	caching, noCaching bool
 	cachingWord        string
@@ -60,12 +65,18 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 			"prediction passes if both medians are within --median-tolerance and the share of the slow band is within " +
 			"--band-tolerance. Otherwise the exit code is 1.\n\n" +
 			"Several traces of --predict are answered by one engine each and judged together. The report also shows the " +
-			"error of each trace, which does not change the verdict.",
+			"error of each trace, which does not change the verdict.\n\n" +
+			"With --over-wire nothing is simulated: a released vllm-rs is started with a player behind it that has the learned " +
+			"times, and the requests of --predict are sent to it at their recorded times. The predicted times are those that " +
+			"the client measures. This takes as long as the recording.",
 		Example: "  vllm-vcr inspect calibrate --latency-trace sweep.jsonl.gz \\\n" +
 			"      --latency-trace warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runInspectCalibrate(env, opts)
+			if opts.wire.on && !cmd.Flags().Changed("runs") {
+				opts.opt.Runs = 1
+			}
+			return runInspectCalibrate(cmd.Context(), env, opts)
 		},
 	}
 	opts.addFlags(cmd.Flags())
@@ -78,7 +89,11 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed for the random times of the model")
 	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "number of times that the requests are answered, with other random times each; the prediction is all of them together")
 	flags.StringVar(&opts.plots, "plots", "", "`FOLDER` to write plots to as SVG: distributions and quantiles (default none)")
+	flags.StringVar(&opts.samples, "dump-samples", "", "`FILE` to write all recorded and predicted times to, as JSON (default none)")
+	flags.StringArrayVar(&opts.whatIf, "what-if", nil, "also predict with another engine or load: a list of `KEY=VALUE` separated by commas; keys are max_num_seqs, max_num_batched_tokens, block_size, "+
+		"num_gpu_blocks_override, enable_prefix_caching, and rate (2: requests come twice as fast); may be repeated, and changes no verdict")
 	flags.BoolVar(&opts.asJSON, "json", false, "print the report as JSON")
+	opts.wire.add(flags)
 	grouped(flags, "Prediction")
 	flags.Float64Var(&opts.opt.Band, "band", inspect.DefaultBand, "lower bound of the slow band, as a multiple of the median inter-token latency of all recorded requests")
 	flags.Float64Var(&opts.opt.MedianTolerance, "median-tolerance", inspect.DefaultMedianTolerance, "maximum relative error of a median: 0.1 is 10 percent")
@@ -96,9 +111,16 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	renamed(flags, map[string]string{"fit": "latency-trace", "kv-block-size": "block-size", "kv-blocks": "num-gpu-blocks-override"})
 }
 
-func runInspectCalibrate(env *environment, opts calibrateOptions) error {
+func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOptions) error {
 	if err := opts.read(env); err != nil {
 		return err
+	}
+	if opts.wire.on {
+		closeWire, err := opts.wire.open(ctx, env, &opts.opt)
+		if err != nil {
+			return err
+		}
+		defer closeWire()
 	}
 	result, err := inspect.Calibrate(opts.opt)
 	if err != nil {
@@ -107,10 +129,15 @@ func runInspectCalibrate(env *environment, opts calibrateOptions) error {
 	if opts.asJSON {
 		err = result.JSON(env.stdout)
 	} else {
-		err = result.Text(env.stdout, safetext.Line)
+		err = cmp.Or(result.Text(env.stdout, safetext.Line), result.WhatIfText(env.stdout, safetext.Line))
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
+	}
+	if opts.samples != "" {
+		if err := writeFile(opts.samples, result.WriteSamples); err != nil {
+			return infra(fmt.Errorf("write samples: %w", err))
+		}
 	}
 	if opts.plots != "" {
 		if err := writePlots(opts.plots, result.Plots()); err != nil {
@@ -133,6 +160,13 @@ func (opts *calibrateOptions) read(env *environment) error {
 	}
 	if err := opts.readEngine(); err != nil {
 		return err
+	}
+	for _, text := range opts.whatIf {
+		what, err := inspect.ParseWhatIf(text)
+		if err != nil {
+			return fmt.Errorf("--what-if %s: %w", text, err)
+		}
+		opts.opt.WhatIf = append(opts.opt.WhatIf, what)
 	}
 	for _, recordings := range []struct {
 		paths []string

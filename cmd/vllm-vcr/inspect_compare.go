@@ -113,7 +113,7 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 }
 
 func readCompared(env *environment, path string) (*inspect.Compared, error) {
-	r, err := trace.Open(path, trace.Options{})
+	r, err := openTraceAt(env, path, trace.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 
 // summarize reads a trace record by record, and prints what is odd about it.
 func summarize(env *environment, path string) (*inspect.Summary, error) {
-	r, err := trace.Open(path, trace.Options{})
+	r, err := openTraceAt(env, path, trace.Options{})
 	if err != nil {
 		return nil, err
 	}

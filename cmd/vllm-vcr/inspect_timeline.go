@@ -57,7 +57,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 	if opts.perfetto == "" && (opts.steps != "" || opts.perRequest) {
 		return errors.New("--step-stats and --track-per-request change only the file of --perfetto: give --perfetto FILE too")
 	}
-	r, err := trace.Open(path, trace.Options{})
+	r, err := openTraceAt(env, path, trace.Options{})
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,8 @@ func newPlayCommand(env *environment) *cobra.Command {
 		Long: "Run a fake vLLM engine behind a real frontend. The engine connects to the handshake address of the frontend, " +
 			"registers as an engine core of the chosen vLLM line, and answers requests with the tokens of a trace " +
 			"(--trace), with the completions of a dataset (--dataset), with the prompt (--mode echo), or with random tokens. " +
-			"It schedules requests as vLLM does. It answers at once unless flags give it a timing.\n\n" +
+			"It schedules requests as vLLM does. It answers at once unless flags give it a timing. With --replay-steps it " +
+			"answers with random tokens after the times of a trace.\n\n" +
 			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine and starts none. A " +
 			"frontend accepts engines only while it starts up.\n\n" +
 			"play ends on SIGINT or SIGTERM, at most 15 seconds later, or when the frontend ends. After SIGHUP, each record " +
@@ -66,7 +67,7 @@ func newPlayCommand(env *environment) *cobra.Command {
 	}
 	opts.add(cmd.Flags())
 	common(cmd.Flags(), "frontend-handshake", "vllm-version", "handshake-timeout", "engine-count", "max-model-len", "max-num-seqs",
-		"trace", "replay-match", "strict", "dataset", "tokenizer", "mode", "seed",
+		"trace", "replay-steps", "replay-match", "strict", "dataset", "tokenizer", "mode", "seed",
 		"latency-trace", "time-to-first-token", "inter-token-latency", "time-scale")
 	addJSONFlag(cmd.Flags(), &opts.json)
 	return cmd
@@ -108,7 +109,10 @@ func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *p
 	if opt.Limits.MaxModelLen == 0 && (opt.Trace == nil || opt.Trace.Meta.ReadyResponseHex == nil) {
 		opt.Limits.MaxModelLen = opts.engine.modelLen
 	}
-	model, err := opts.timing.model(&opt, opts.source.configHash)
+	if opts.timing.auto = player.PaceInstant; opts.source.steps != "" {
+		opts.timing.auto = player.PaceRecorded
+	}
+	model, err := opts.timing.model(env, &opt, opts.source.configHash)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,7 @@ import (
 type sourceOptions struct {
 	mode      string
 	recording string
+	steps     string // a trace whose tokens do not count
 	match     string
 	dataset   string
 	tokenizer string
@@ -46,13 +49,14 @@ const (
 )
 
 func (opts *sourceOptions) add(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.recording, "trace", "", "answer requests with the output tokens of this trace `FILE`, .jsonl or .jsonl.gz")
-	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record in --trace: index (the request id is replay-N: record N in order of arrival), "+
+	flags.StringVar(&opts.recording, "trace", "", "answer requests with the output tokens of this trace `FILE`, .jsonl or .jsonl.gz; like all flags that take a trace, it takes s3://, https:// and hf:// locations too")
+	flags.StringVar(&opts.steps, "replay-steps", "", "answer requests with random tokens, as many and after the same times as in this trace `FILE`, which needs no token ids; times are as with --pace recorded, unless that is given")
+	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record in --trace or --replay-steps: index (the request id is replay-N: record N in order of arrival), "+
 		"prefix (the longest common beginning of the prompts), exact (the same prompt), request-id, or auto (index for request ids replay-N, else prefix if the trace has prompts or their hashes)")
 	flags.IntVar(&opts.minDepth, "replay-min-depth", 0, "minimum number of prompt tokens that a request has in common with its record (--replay-match prefix: default one block)"+
 		" or its row of --dataset (default the whole prompt)")
-	flags.BoolVar(&opts.once, "replay-once", false, "use each record of --trace for one request only")
-	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse a --trace or --latency-trace whose config_hash is not this `HASH` (default any)")
+	flags.BoolVar(&opts.once, "replay-once", false, "use each record of --trace or --replay-steps for one request only")
+	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse a --trace, --replay-steps or --latency-trace whose config_hash is not this `HASH` (default any)")
 	flags.BoolVar(&opts.strict, "strict", false, "reply with an error when no record or row matches, instead of by --mode")
 	flags.StringVar(&opts.dataset, "dataset", "", "answer requests with the completions of this `FILE`: JSON Lines, JSON, CSV, Parquet or SQLite")
 	flags.StringVar(&opts.tokenizer, "tokenizer", "", "tokenizer.json of the model, or its folder: --dataset needs it, and valid structured output")
@@ -73,18 +77,22 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 	if _, err := chooseOne("--replay-match", player.Match(opts.match), player.Matches()...); err != nil {
 		return err
 	}
-	switch {
+	switch replays := opts.recording != "" || opts.steps != ""; {
 	case opts.mode == modeText && opts.tokenizer == "":
 		return errors.New("--mode text needs --tokenizer")
-	case opts.configHash != "" && opts.recording == "" && !timed:
+	case opts.configHash != "" && !replays && !timed:
 		return errors.New("--expect-config-hash: there is no trace to check: give --trace or --latency-trace")
 	case opts.minDepth < 0:
 		return fmt.Errorf("--replay-min-depth %d: want 0 or more tokens", opts.minDepth)
 	case opts.recording != "" && opts.dataset != "":
 		return errors.New("--trace and --dataset: give only one of them")
-	case opts.strict && opts.recording == "" && opts.dataset == "":
+	case opts.steps != "" && opts.recording != "":
+		return errors.New("--trace and --replay-steps: give only one of them; --trace with --pace recorded replays tokens and times")
+	case opts.steps != "" && opts.dataset != "":
+		return errors.New("--replay-steps and --dataset: give only one of them")
+	case opts.strict && !replays && opts.dataset == "":
 		return errors.New("--strict: no request could be answered: give --trace or --dataset")
-	case opts.once && opts.recording == "":
+	case opts.once && !replays:
 		return errors.New("--replay-once needs --trace")
 	case opts.minDepth > 0 && opts.dataset == "" && player.Match(opts.match) != player.MatchPrefix && player.Match(opts.match) != player.MatchAuto:
 		return fmt.Errorf("--replay-min-depth has no effect with --replay-match %s: use --replay-match %s, or --dataset", opts.match, player.MatchPrefix)
@@ -148,7 +156,7 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 		structured.Encoder, structured.Answered = tok, player.ToolAnswered(tok.Decode)
 	}
 	switch {
-	case opts.recording != "":
+	case opts.recording != "" || opts.steps != "":
 		return opts.replay(env, opt, tok, structured)
 	case opts.dataset != "":
 		return opts.fromDataset(ctx, env, opt, tok, structured)
@@ -209,8 +217,8 @@ func (s *guessedVocabulary) Script(r *player.Request) (player.Script, error) {
 
 // readTrace reads a recording; its extra keys hold the request ids. Unless configHash
 // is empty, it must have been made with that configuration.
-func readTrace(path, configHash string) (*trace.Trace, error) {
-	t, err := trace.Read(path, trace.Options{KeepExtra: true})
+func readTrace(env *environment, path, configHash string) (*trace.Trace, error) {
+	t, err := readTraceAt(env, path, trace.Options{KeepExtra: true})
 	if err != nil || configHash == "" {
 		return t, err
 	}
@@ -225,9 +233,15 @@ func readTrace(path, configHash string) (*trace.Trace, error) {
 }
 
 func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
-	t, err := readTrace(opts.recording, opts.configHash)
+	recording := cmp.Or(opts.recording, opts.steps)
+	t, err := readTrace(env, recording, opts.configHash)
 	if err != nil {
 		return nil, err
+	}
+	if opts.steps != "" {
+		if err := drawTokens(t, opts.seed, cmp.Or(opt.Vocab, defaultVocabulary)); err != nil {
+			return nil, err
+		}
 	}
 	for _, warning := range t.Warnings {
 		env.log.Warn(warning)
@@ -251,11 +265,45 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 		return nil, err
 	}
 	opt.Trace, opt.Source = t, replay
+	if opts.steps != "" && opt.Vocab == 0 {
+		opt.Source = &guessedVocabulary{Source: replay, log: env.log}
+	}
 	if largest := largestID(t); tok != nil && int(largest) >= tok.VocabSize() {
 		env.log.Warn("the trace has token ids that --tokenizer does not have: frontends with this tokenizer show no text for them, or fail",
-			"recording", opts.recording, "largest_id", largest, "tokenizer", opts.tokenizer, "tokenizer_size", tok.VocabSize())
+			"recording", recording, "largest_id", largest, "tokenizer", opts.tokenizer, "tokenizer_size", tok.VocabSize())
 	}
 	return recordedAnswers{replay}, nil
+}
+
+// Bounds of [drawTokens].
+const (
+	mostDrawn  = 1 << 24 // tokens of an answer
+	drawnStart = 1 << 12 // places at which answers begin
+)
+
+// drawTokens gives every record random tokens below vocab in place of its own, as many as it has, and equal gaps where only
+// the mean of the gaps was recorded. All answers are parts of one row of random tokens, so that a long trace needs no more memory.
+func drawTokens(t *trace.Trace, seed uint64, vocab uint32) error {
+	longest := 0
+	for i := range t.Records {
+		if longest = max(longest, t.Records[i].OutputTokens); longest > mostDrawn {
+			return fmt.Errorf("%s:%d: output_tokens is %d: want at most %d", t.Name, t.Records[i].Line, longest, mostDrawn)
+		}
+	}
+	rng := rand.New(rand.NewPCG(seed, 0))
+	row := make([]uint32, longest+drawnStart)
+	for i := range row {
+		row[i] = rng.Uint32N(vocab)
+	}
+	for i := range t.Records {
+		r := &t.Records[i]
+		begin := i % drawnStart
+		r.OutputTokenIDs = row[begin : begin+r.OutputTokens : begin+r.OutputTokens]
+		if r.ITLMs == nil && r.ITLSummary != nil && r.OutputTokens > 1 {
+			r.ITLMs = slices.Repeat([]float64{r.ITLSummary.MeanMs}, r.OutputTokens-1)
+		}
+	}
+	return nil
 }
 
 // advice says what could be done so that a record answers. used tells that records would, had they not answered before.
@@ -310,6 +358,7 @@ type timingOptions struct {
 	traces []string
 	knobs  latency.Knobs
 	scale  float64
+	auto   player.Pace // that paceAuto is without a model
 }
 
 const paceAuto = "auto"
@@ -317,7 +366,7 @@ const paceAuto = "auto"
 func (opts *timingOptions) add(flags *pflag.FlagSet) {
 	k := &opts.knobs
 	flags.StringVar(&opts.pace, "pace", paceAuto, "when outputs are sent: instant, recorded (after the same time as in --trace), modelled "+
-		"(by --latency-trace or the durations below), or auto (modelled if one of these is given, else instant)")
+		"(by --latency-trace or the durations below), or auto (modelled if one of these is given, else recorded with --replay-steps and instant without)")
 	flags.StringArrayVar(&opts.traces, "latency-trace", nil, "learn step times from this trace `FILE`; set --max-num-batched-tokens as in its engine; may be repeated")
 	durations := []struct {
 		value *time.Duration
@@ -345,7 +394,7 @@ func (opts *timingOptions) add(flags *pflag.FlagSet) {
 }
 
 // model puts pace and model into the options. Each engine of a group has a model of its own.
-func (opts *timingOptions) model(opt *player.Options, configHash string) (func() (latency.Model, error), error) {
+func (opts *timingOptions) model(env *environment, opt *player.Options, configHash string) (func() (latency.Model, error), error) {
 	pace, err := chooseOne("--pace", player.Pace(opts.pace), paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
 	if err != nil {
 		return nil, err
@@ -362,13 +411,13 @@ func (opts *timingOptions) model(opt *player.Options, configHash string) (func()
 	case pace == paceAuto && modelled:
 		pace = player.PaceModelled
 	case pace == paceAuto:
-		pace = player.PaceInstant
+		pace = opts.auto
 	case pace == player.PaceModelled && !modelled:
 		return nil, errors.New("--pace modelled needs a model: give --latency-trace, or durations such as --time-to-first-token 150ms")
 	case pace != player.PaceModelled && modelled:
 		return nil, fmt.Errorf("--pace %s: --latency-trace, and durations such as --time-to-first-token, need --pace modelled", pace)
 	case pace == player.PaceRecorded && opt.Trace == nil:
-		return nil, errors.New("--pace recorded needs --trace")
+		return nil, errors.New("--pace recorded needs --trace or --replay-steps")
 	}
 	opt.Timing.Pace = pace
 	if pace != player.PaceModelled {
@@ -379,7 +428,7 @@ func (opts *timingOptions) model(opt *player.Options, configHash string) (func()
 	}
 	traces := make([]*trace.Trace, len(opts.traces))
 	for i, path := range opts.traces {
-		if traces[i], err = readTrace(path, configHash); err != nil {
+		if traces[i], err = readTrace(env, path, configHash); err != nil {
 			return nil, err
 		}
 		for _, warning := range traces[i].Warnings {

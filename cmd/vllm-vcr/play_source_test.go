@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -83,5 +86,62 @@ func TestPlayWarnings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReplaySteps: a trace without token ids is answered with as many random tokens, in the recorded outputs and after the recorded
+// times.
+func TestReplaySteps(t *testing.T) {
+	recording := filepath.Join(t.TempDir(), "trace.jsonl")
+	const text = `{"prompt_tokens":4,"output_tokens":5,"ttft_ms":30.0,"itl_ms":[10.0,20.0],"itl_tokens":[1,2],"arrival_ms":1.0,"finish_reason":"stop"}
+{"prompt_tokens":4,"output_tokens":3,"ttft_ms":7.0,"itl_summary":{"mean_ms":4.0,"count":2},"arrival_ms":2.0}
+{"prompt_tokens":4,"output_tokens":2,"ttft_ms":7.0,"itl_ms":[4.0],"arrival_ms":3.0,"output_token_ids":[90,91]}
+`
+	if err := os.WriteFile(recording, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := func(id string, args ...string) player.Script {
+		t.Helper()
+		var opts sourceOptions
+		flags := pflag.NewFlagSet("play", pflag.ContinueOnError)
+		opts.add(flags)
+		if err := flags.Parse(append(args, "--replay-steps="+recording, "--vocab-size=50")); err != nil {
+			t.Fatal(err)
+		}
+		opt := player.Options{}
+		if _, err := opts.source(t.Context(), newEnvironment(io.Discard, io.Discard, os.LookupEnv), &opt); err != nil {
+			t.Fatal(err)
+		}
+		got, err := opt.Source.Script(&player.Request{ID: id, PromptTokenIDs: []uint32{1, 2, 3, 4}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	ms := time.Millisecond
+	tests := []struct {
+		id     string
+		tokens int
+		chunks []int
+		first  time.Duration
+		gaps   []time.Duration
+		finish player.FinishReason
+	}{
+		{"replay-0", 5, []int{2, 1, 2}, 30 * ms, []time.Duration{10 * ms, 20 * ms}, player.FinishStop},
+		{"replay-1", 3, []int{1, 1, 1}, 7 * ms, []time.Duration{4 * ms, 4 * ms}, player.FinishLength},
+		{"replay-2", 2, []int{1, 1}, 7 * ms, []time.Duration{4 * ms}, player.FinishLength},
+	}
+	for _, test := range tests {
+		got := script(test.id)
+		if len(got.Tokens) != test.tokens || got.Fill != nil || got.FirstToken != test.first || got.Finish != test.finish ||
+			!slices.Equal(got.Chunks, test.chunks) || !slices.Equal(got.Gaps, test.gaps) {
+			t.Errorf("%s: got %+v, want %+v", test.id, got, test)
+		}
+		if slices.Max(got.Tokens) >= 50 {
+			t.Errorf("%s: tokens %v are not below 50", test.id, got.Tokens)
+		}
+		if again, other := script(test.id), script(test.id, "--seed=7"); !slices.Equal(again.Tokens, got.Tokens) || slices.Equal(other.Tokens, got.Tokens) {
+			t.Errorf("%s: the tokens %v do not depend on the seed alone: %v, and %v with another", test.id, got.Tokens, again.Tokens, other.Tokens)
+		}
 	}
 }

@@ -252,7 +252,7 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 // tells its release, as it does since 0.29.
 func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
 	play := &opts.play
-	if opts.frontend == serve.Rust || opts.frontend == serve.Python || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" {
+	if opts.frontend == serve.Rust || opts.frontend == serve.Python || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" || play.source.steps != "" {
 		return
 	}
 	release, err := vllmrs.Version(ctx, opts.frontend)

@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -86,6 +87,7 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // FetchError is a golden whose bytes could not be had, which says nothing about the golden.
 type FetchError struct {
+	What     string // of which bytes they are; empty: golden
 	Location string // without what must not be printed
 	Status   int    // of HTTP; 0 if no server answered
 	Tries    int    // requests made; 0 if none
@@ -102,7 +104,7 @@ func (e *FetchError) Error() string {
 	if errors.As(cause, &atPath) && strings.HasSuffix(e.Location, filepath.ToSlash(atPath.Path)) {
 		cause = atPath.Err // the location ends with the path
 	}
-	text := "golden " + e.Location + ": " + Reason(cause)
+	text := cmp.Or(e.What, "golden") + " " + e.Location + ": " + Reason(cause)
 	if e.Tries > 1 {
 		text += fmt.Sprintf(" (%d tries)", e.Tries)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -238,10 +239,16 @@ func hub() (*url.URL, error) {
 		text = defaultHub
 	}
 	where, err := url.Parse(text)
-	if err != nil || where.Scheme != "https" || where.Host == "" || where.RawQuery != "" || where.User != nil {
+	if err != nil || where.Scheme != "https" && !isPlainLoopback(where) || where.Host == "" || where.RawQuery != "" || where.User != nil {
 		return nil, fmt.Errorf("%s is %q, want an address such as %s", envHub, clip(shown(text)), defaultHub)
 	}
 	return where, nil
+}
+
+// isPlainLoopback reports whether a URL is of http on this machine, where nobody is on the way.
+func isPlainLoopback(where *url.URL) bool {
+	ip := net.ParseIP(where.Hostname())
+	return where.Scheme == "http" && (where.Hostname() == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // escaped are segments that stand for themselves in a URL.

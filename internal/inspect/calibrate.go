@@ -34,6 +34,10 @@ type Options struct {
 	// BandTolerance by how many points of a hundred the part of the gaps in the band may
 	// be; 0 is the default of each.
 	MedianTolerance, BandTolerance float64
+	// WhatIf are changes whose effect is predicted too. They change no verdict.
+	WhatIf []WhatIf
+	// Server answers the requests in place of the simulation; nil is the simulation.
+	Server Server
 }
 
 // Defaults of [Options].
@@ -75,6 +79,9 @@ func (o *Options) check() error {
 			return fmt.Errorf("%s is %v: want a number above 0", limit.name, limit.value)
 		}
 	}
+	if err := o.checkWhatIf(); err != nil {
+		return err
+	}
 	return unseen(o.Fit, o.Predict)
 }
 
@@ -94,6 +101,8 @@ type Report struct {
 	Predicted Outcome     `json:"predicted"`
 	Knobs     Outcome     `json:"knobs"`
 	Criteria  []Criterion `json:"criteria"`
+	// WhatIf is what is predicted for each of [Options].WhatIf.
+	WhatIf []Scenario `json:"what_if,omitempty"`
 	// Pass is whether all criteria are met.
 	Pass       bool       `json:"pass"`
 	Confidence Confidence `json:"confidence"`
@@ -199,6 +208,9 @@ func Calibrate(o Options) (*Report, error) {
 		r.Predict = append(r.Predict, *p)
 	}
 	r.compare(&o)
+	if r.WhatIf, err = o.scenarios(fit, r.BandFromMs); err != nil {
+		return nil, err
+	}
 	if !r.Pass {
 		r.Advice = o.advice(r)
 	}
@@ -207,23 +219,13 @@ func Calibrate(o Options) (*Report, error) {
 
 // predict answers the requests of a recording, and compares with what was recorded.
 func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error) {
-	w, err := WorkloadOf(t)
+	w, engine, err := o.subject(t)
 	if err != nil {
 		return nil, err
 	}
-	engine, err := EngineOf(t, Override{})
+	records, err := o.answers(fit, w, engine)
 	if err != nil {
 		return nil, err
-	}
-	o.Engine.apply(&engine)
-	var records []trace.Record
-	for i := range o.Runs {
-		model := *fit // of an engine that has not worked yet
-		run, err := Simulate(w, engine, &model, o.Seed+uint64(i))
-		if err != nil {
-			return nil, err
-		}
-		records = append(records, run...)
 	}
 	p := &Prediction{
 		Source: Source{t.Name, len(t.Records)}, Requests: w.Len(), Turns: w.Turns(), Clients: w.clients,

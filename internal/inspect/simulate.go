@@ -115,7 +115,9 @@ func (s *simulation) arrive() {
 			ID: id, Seq: kvcache.NewSequence(prompt), Prompt: len(prompt), Arrival: next.at.Seconds(),
 			Owner: &running{
 				index: next.index, last: next.at, latency: latency.NewRequest(s.seed, id, len(prompt), 0),
-				record: trace.Record{PromptTokens: len(prompt), Concurrency: s.inFlight, ArrivalMs: &at},
+				record: trace.Record{
+					PromptTokens: len(prompt), Concurrency: s.inFlight, ArrivalMs: &at, BlockHashes: a.record.BlockHashes,
+				},
 			},
 		})
 	}

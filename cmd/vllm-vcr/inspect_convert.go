@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/inspect/convert"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// convertOptions are the flags of inspect convert.
+type convertOptions struct {
+	in, out  string
+	from, to string
+	model    string
+	gpu      string
+	start    string
+	most     int
+}
+
+// What inspect convert writes.
+const (
+	toTrace = "trace"
+	toPlan  = "load-plan"
+	toOTLP  = "otlp"
+)
+
+const fromAuto = "auto"
+
+func newInspectConvertCommand(env *environment) *cobra.Command {
+	var opts convertOptions
+	cmd := &cobra.Command{
+		Use:   "convert INPUT",
+		Short: "Convert results of load generators and public traces to traces, and traces to other forms",
+		Long: "Read INPUT, a file or an s3://, https:// or hf:// location, and write it in another form.\n\n" +
+			"Results of load generators become traces with the times that the clients saw: vllm-bench (vllm bench serve " +
+			"--save-result --save-detailed), guidellm (its JSON report), inference-perf (per_request_lifecycle_metrics.json). " +
+			"Public traces become loads without times of answers: mooncake, burstgpt, azure. The command prints what the input " +
+			"lacks.\n\n" +
+			"A trace (of any of these formats, or recorded) can become a load-plan: arrival times, lengths and hashes of " +
+			"prompts, without tokens and times, which capture load --workload arrivals sends. Or it becomes otlp: " +
+			"OpenTelemetry spans as OTLP/JSON, one ExportTraceServiceRequest in each line.",
+		Example: "  vllm-vcr inspect convert results.json -o results.jsonl.gz\n" +
+			"  vllm-vcr inspect convert BurstGPT_1.csv -o load.jsonl.gz --requests 1000\n" +
+			"  vllm-vcr inspect convert run.jsonl.gz -o spans.jsonl --to otlp",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			opts.in = args[0]
+			return runInspectConvert(env, opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&opts.out, "output", "o", "", "`FILE` to write; compressed if the name ends in .gz; required")
+	flags.StringVar(&opts.from, "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, mooncake, burstgpt or azure")
+	flags.StringVar(&opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan or otlp")
+	flags.IntVar(&opts.most, "requests", 0, "convert only so many requests, the first ones of INPUT (default all)")
+	flags.StringVar(&opts.model, "model", "", "`NAME` of the model to write into the trace (default that of INPUT)")
+	flags.StringVar(&opts.gpu, "gpu", "", "`NAME` of the GPU type to write into the trace (default that of INPUT)")
+	flags.StringVar(&opts.start, "start", "", "`TIME` of the first span of otlp, such as 2026-01-31T12:00:00Z; a trace has no date (default now)")
+	return cmd
+}
+
+// recordsOf is what is converted: the records of a trace, or of an input of another format.
+type recordsOf struct {
+	format  convert.Format
+	meta    trace.Meta
+	each    func(yield func(*trace.Record) error) error
+	skipped func() []string
+	lacks   func() []string
+}
+
+// errEnough ends the reading after as many requests as were wanted.
+var errEnough = errors.New("enough")
+
+func runInspectConvert(env *environment, opts convertOptions) error {
+	if opts.out == "" {
+		return errors.New("--output is not given: want a file to write")
+	}
+	to, err := chooseOne("--to", opts.to, toTrace, toPlan, toOTLP)
+	if err != nil {
+		return err
+	}
+	from, err := chooseOne("--from", convert.Format(opts.from), append([]convert.Format{fromAuto}, convert.Formats()...)...)
+	if err != nil {
+		return err
+	}
+	if opts.most < 0 {
+		return fmt.Errorf("--requests %d: want 1 or more", opts.most)
+	}
+	start := env.now()
+	if opts.start != "" {
+		if start, err = time.Parse(time.RFC3339, opts.start); err != nil {
+			return fmt.Errorf("--start %q: want a time such as 2026-01-31T12:00:00Z", opts.start)
+		}
+	}
+	in, closeInput, err := openInput(env, opts.in, from)
+	if err != nil {
+		return err
+	}
+	defer closeInput()
+	if in.format == convert.Trace && to == toTrace {
+		return fmt.Errorf("%s is a trace already: want --to %s or --to %s", opts.in, toPlan, toOTLP)
+	}
+	for _, given := range []struct {
+		value string
+		to    **string
+	}{{opts.model, &in.meta.Model}, {opts.gpu, &in.meta.GPU}} {
+		if given.value != "" {
+			*given.to = &given.value
+		}
+	}
+	written := 0
+	var wrong error
+	err = atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error {
+		write, finish, err := converter(w, trace.IsGzip(opts.out), to, in.meta, start)
+		if err != nil {
+			return err
+		}
+		err = in.each(func(r *trace.Record) error {
+			if err := write(r); err != nil {
+				return err
+			}
+			if written++; written == opts.most {
+				return errEnough
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, errEnough):
+		case err != nil:
+			wrong = err
+			return err
+		case written == 0:
+			wrong = fmt.Errorf("%s: it has no requests: nothing to convert", opts.in)
+			return wrong
+		}
+		return finish()
+	})
+	var full *trace.WriteError
+	switch {
+	case err == nil:
+	case wrong != nil && errors.Is(err, wrong) && !errors.As(err, &full):
+		return err
+	default:
+		return infra(err)
+	}
+	fmt.Fprintf(env.stdout, "%s: %d requests from %s, as %s\n", safetext.Line(opts.out), written, in.format, to)
+	for _, line := range in.skipped() {
+		fmt.Fprintf(env.stdout, "left out: %s\n", safetext.Line(line))
+	}
+	for _, line := range in.lacks() {
+		fmt.Fprintf(env.stdout, "lacks: %s\n", safetext.Line(line))
+	}
+	return nil
+}
+
+// openInput opens what is to be converted.
+func openInput(env *environment, name string, format convert.Format) (in *recordsOf, closeInput func(), err error) {
+	r, closeInput, err := openBytes(env, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if format == fromAuto {
+		format = ""
+	}
+	known, err := convert.Open(safetext.Line(name), r, format)
+	if err == nil {
+		return &recordsOf{known.Format, known.Meta, known.Each, known.Skipped, func() []string { return known.Lacks }}, closeInput, nil
+	}
+	closeInput()
+	if known == nil || known.Format != convert.Trace {
+		return nil, nil, err
+	}
+	t, err := openTraceAt(env, name, trace.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	return &recordsOf{convert.Trace, t.Meta(), recordsIn(t), t.Warnings, func() []string { return nil }}, func() { t.Close() }, nil
+}
+
+// recordsIn calls yield for the records of a trace.
+func recordsIn(t *trace.Reader) func(yield func(*trace.Record) error) error {
+	return func(yield func(*trace.Record) error) error {
+		var r trace.Record
+		for {
+			if err := t.Next(&r); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if err := yield(&r); err != nil {
+				return fmt.Errorf("%s:%d: %w", t.Name(), r.Line, err)
+			}
+		}
+	}
+}
+
+// openBytes opens a file or what a location names, and unpacks it if it is gzipped.
+func openBytes(env *environment, name string) (r io.Reader, closeInput func(), err error) {
+	closeInput = func() {}
+	if isLocation(name) {
+		data, err := fetchLocation(env, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		r = bytes.NewReader(data)
+	} else {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		r, closeInput = file, func() { file.Close() }
+	}
+	packed := bufio.NewReader(r)
+	if head, _ := packed.Peek(2); !isGzipped(head) {
+		return packed, closeInput, nil
+	}
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		closeInput()
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &bounded{r: unpacked, left: mostInflated}, closeInput, nil
+}
+
+// bounded is a reader that ends with an error after so many bytes.
+type bounded struct {
+	r    io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, fmt.Errorf("it inflates to more than %d bytes: unpack it with gunzip and name the result", int64(mostInflated))
+	}
+	return n, err
+}
+
+// converter writes records in a form. finish writes what is left.
+func converter(w io.Writer, packed bool, to string, meta trace.Meta, start time.Time) (write func(*trace.Record) error, finish func() error, err error) {
+	if to == toOTLP {
+		var z *gzip.Writer
+		if packed {
+			z = gzip.NewWriter(w)
+			w = z
+		}
+		spans := convert.NewSpanWriter(w, convert.SpanOptions{Start: start, Meta: meta})
+		return spans.Write, func() error {
+			if err := spans.Close(); err != nil || z == nil {
+				return err
+			}
+			return z.Close()
+		}, nil
+	}
+	if to == toPlan {
+		meta = convert.PlanMeta(meta)
+	}
+	tw, err := trace.NewWriter(w, packed, meta)
+	if err != nil {
+		return nil, nil, err
+	}
+	write = tw.Gather
+	if to == toPlan {
+		write = func(r *trace.Record) error {
+			planned, err := convert.Plan(r)
+			if err != nil {
+				return err
+			}
+			return tw.Gather(planned)
+		}
+	}
+	return write, tw.Close, nil
+}

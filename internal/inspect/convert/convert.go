@@ -1,0 +1,366 @@
+// Package convert reads the results of load generators and public traces of requests as traces, and writes traces in other forms.
+//
+// Results of load generators ([VLLMBench], [GuideLLM], [InferencePerf]) have the times that clients saw. Public traces
+// ([Mooncake], [BurstGPT], [Azure]) say when requests came and how long they and their answers were, and no times of answers.
+// What each of them lacks is in [Input.Lacks]. [WritePlan] and [WriteSpans] write what was recorded as a plan for a load
+// generator and as OpenTelemetry spans.
+package convert
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// A Format is that of an input.
+type Format string
+
+// The formats.
+const (
+	VLLMBench     Format = "vllm-bench"
+	GuideLLM      Format = "guidellm"
+	InferencePerf Format = "inference-perf"
+	Mooncake      Format = "mooncake"
+	BurstGPT      Format = "burstgpt"
+	Azure         Format = "azure"
+	// Trace is that of this project: nothing has to be read as another.
+	Trace Format = "trace"
+)
+
+// Formats are all formats.
+func Formats() []Format {
+	return []Format{Trace, VLLMBench, GuideLLM, InferencePerf, Mooncake, BurstGPT, Azure}
+}
+
+// Input is a file of another format that is read as a trace.
+type Input struct {
+	Format Format
+	Meta   trace.Meta
+	// Lacks says what a recorded trace has and this input has not.
+	Lacks []string
+
+	// each calls yield for every record, in the order of the file. The record is valid during the call only.
+	each func(yield func(*trace.Record) error) error
+	left map[string]int // requests that were left out, by the reason
+}
+
+// Each calls yield for every record, in the order of the file, until one of them is an error. The record is valid during the call
+// only.
+func (in *Input) Each(yield func(*trace.Record) error) error { return in.each(yield) }
+
+// Skipped says what was left out, once Each has returned.
+func (in *Input) Skipped() (lines []string) {
+	for reason, n := range in.left {
+		lines = append(lines, plural.Count(n, "request")+" "+reason)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func (in *Input) skip(reason string) { in.left[reason]++ }
+
+// MostBytes is how large a JSON document may be that is read as a whole: 1 GiB.
+const MostBytes = 1 << 30
+
+// Open begins to read an input; an empty format is that which its beginning shows. name is for messages. r has to be readable
+// until Each has returned.
+func Open(name string, r io.Reader, format Format) (*Input, error) {
+	buffered := bufio.NewReaderSize(r, peeked)
+	if format == "" {
+		head, err := buffered.Peek(peeked)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if format = formatOf(head); format == "" {
+			return nil, fmt.Errorf("%s: its format is not known: it begins with %.60q; name the format with --from, one of %v", name, bytes.TrimSpace(head), Formats())
+		}
+	}
+	in := &Input{Format: format, left: map[string]int{}}
+	source := string(format)
+	in.Meta.Source = &source
+	var err error
+	switch format {
+	case VLLMBench:
+		err = in.document(name, buffered, in.vllmBench)
+	case GuideLLM:
+		err = in.document(name, buffered, in.guideLLM)
+	case InferencePerf:
+		err = in.document(name, buffered, in.inferencePerf)
+	case Mooncake:
+		in.mooncake(name, buffered)
+	case BurstGPT, Azure:
+		err = in.table(name, buffered)
+	case Trace:
+		err = fmt.Errorf("%s: it is a trace already", name)
+	default:
+		err = fmt.Errorf("format %q: want one of %v", format, Formats())
+	}
+	return in, err
+}
+
+// peeked is how many bytes show a format.
+const peeked = 64 << 10
+
+// formatOf tells the format by the beginning of a file, "" if it is none of ours.
+func formatOf(head []byte) Format {
+	head = bytes.TrimSpace(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")))
+	switch {
+	case len(head) == 0:
+		return ""
+	case head[0] == '[':
+		return InferencePerf
+	case head[0] == '{':
+		return formatOfKeys(topKeys(head))
+	}
+	header, _, _ := strings.Cut(string(head), "\n")
+	switch {
+	case strings.Contains(header, "Request tokens"):
+		return BurstGPT
+	case strings.Contains(header, "ContextTokens"):
+		return Azure
+	}
+	return ""
+}
+
+func formatOfKeys(has map[string]bool) Format {
+	switch {
+	case has["meta"], has["prompt_tokens"] && has["ttft_ms"]:
+		return Trace
+	case has["input_length"]:
+		return Mooncake
+	case has["benchmarks"], has["metadata"] && (has["args"] || has["config"]):
+		return GuideLLM
+	case has["endpoint_type"], has["backend"] && has["model_id"], has["request_throughput"]:
+		return VLLMBench
+	}
+	return ""
+}
+
+// topKeys are the keys of the object that text begins with, as far as text goes.
+func topKeys(text []byte) map[string]bool {
+	keys := map[string]bool{}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if _, err := dec.Token(); err != nil {
+		return keys
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		name, ok := key.(string)
+		if err != nil || !ok {
+			return keys
+		}
+		keys[name] = true
+		var value json.RawMessage
+		if dec.Decode(&value) != nil {
+			return keys
+		}
+	}
+	return keys
+}
+
+// document reads a whole JSON document, and keeps the records that read finds in it.
+func (in *Input) document(name string, r io.Reader, read func(data []byte) ([]trace.Record, error)) error {
+	data, err := io.ReadAll(io.LimitReader(r, MostBytes+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", name, err)
+	case len(data) > MostBytes:
+		return fmt.Errorf("%s: it has more than %d bytes: split it", name, MostBytes)
+	}
+	records, err := read(finite(data))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if len(records) == 0 {
+		return fmt.Errorf("%s: no request in it has an answer: nothing to convert%s", name, in.leftOut())
+	}
+	fromFirst(records)
+	in.each = func(yield func(*trace.Record) error) error {
+		for i := range records {
+			if err := yield(&records[i]); err != nil {
+				return fmt.Errorf("%s: request %d: %w", name, i, err)
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+func (in *Input) leftOut() string {
+	if lines := in.Skipped(); len(lines) > 0 {
+		return " (" + strings.Join(lines, ", ") + ")"
+	}
+	return ""
+}
+
+// decode reads one JSON value, and nothing behind it.
+func decode(data []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(into); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) && wrong.Field != "" {
+			return fmt.Errorf("%s is a JSON %s: want %s", wrong.Field, wrong.Value, wrong.Type)
+		}
+		return err
+	}
+	if rest := bytes.TrimSpace(data[dec.InputOffset():]); len(rest) > 0 {
+		return fmt.Errorf("there is more than one result in it (another begins at byte %d): split it", dec.InputOffset())
+	}
+	return nil
+}
+
+// finite replaces what Python's json writes for numbers that JSON has not: NaN, Infinity and -Infinity become null.
+func finite(data []byte) []byte {
+	if !bytes.Contains(data, []byte("NaN")) && !bytes.Contains(data, []byte("Infinity")) {
+		return data
+	}
+	out := make([]byte, 0, len(data))
+	inString := false
+	for i := 0; i < len(data); i++ {
+		if !inString {
+			if word := notFinite(data[i:]); word > 0 {
+				out = append(out, "null"...)
+				i += word - 1
+				continue
+			}
+		}
+		switch {
+		case data[i] == '"':
+			inString = !inString
+		case data[i] == '\\' && inString && i+1 < len(data):
+			out = append(out, data[i])
+			i++
+		}
+		out = append(out, data[i])
+	}
+	return out
+}
+
+func notFinite(data []byte) int {
+	for _, word := range []string{"NaN", "Infinity", "-Infinity"} {
+		if bytes.HasPrefix(data, []byte(word)) {
+			return len(word)
+		}
+	}
+	return 0
+}
+
+// fromFirst counts arrivals from the first one, and says for records of an unknown load level how many requests were in flight
+// when they came.
+func fromFirst(records []trace.Record) {
+	first := math.Inf(1)
+	for i := range records {
+		if at := records[i].ArrivalMs; at != nil {
+			first = min(first, *at)
+		}
+	}
+	var begins []int
+	var ends []float64
+	for i := range records {
+		r := &records[i]
+		if r.ArrivalMs != nil {
+			*r.ArrivalMs = math.Round((*r.ArrivalMs-first)*1e3) / 1e3 // a large clock is not exact
+			begins, ends = append(begins, i), append(ends, endOf(r))
+		}
+	}
+	slices.Sort(ends)
+	slices.SortStableFunc(begins, func(a, b int) int {
+		switch x, y := *records[a].ArrivalMs, *records[b].ArrivalMs; {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return 0
+	})
+	ended := 0
+	for n, i := range begins {
+		for ended < len(ends) && ends[ended] <= *records[i].ArrivalMs {
+			ended++
+		}
+		if r := &records[i]; r.Concurrency == 0 {
+			r.Concurrency = uint64(max(1, n+1-ended))
+		}
+	}
+	for i := range records {
+		records[i].Concurrency = max(1, records[i].Concurrency)
+	}
+}
+
+// endOf is when the last output of a record with an arrival came, ms.
+func endOf(r *trace.Record) float64 {
+	end := *r.ArrivalMs + r.TTFTMs
+	for _, ms := range r.ITLMs {
+		end += ms
+	}
+	if s := r.ITLSummary; s != nil && r.ITLMs == nil {
+		end += s.MeanMs * float64(s.Count)
+	}
+	return end
+}
+
+// setGaps enters the times between the outputs of an answer. Where there are fewer outputs than tokens, nobody knows how many
+// tokens each had: they are spread evenly. Where there are more, the last ones are taken for one.
+func (in *Input) setGaps(r *trace.Record, gaps []float64) {
+	if most := max(r.OutputTokens-1, 0); len(gaps) > most {
+		in.lack("the number of outputs of some requests is larger than that of their tokens: their last gaps are put together")
+		kept := slices.Clone(gaps[:most])
+		for _, ms := range gaps[most:] {
+			if most > 0 {
+				kept[most-1] += ms
+			}
+		}
+		gaps = kept
+	}
+	r.ITLMs = gaps
+	if r.ITLMs == nil {
+		r.ITLMs = []float64{}
+	}
+	if outputs := len(gaps) + 1; outputs < r.OutputTokens {
+		in.lack("how many tokens each output had, where a request has fewer outputs than tokens: they are spread evenly")
+		r.ITLTokens = make([]uint32, len(gaps))
+		for i := range gaps {
+			r.ITLTokens[i] = uint32((i+2)*r.OutputTokens/outputs - (i+1)*r.OutputTokens/outputs)
+		}
+	}
+}
+
+func (in *Input) lack(what string) {
+	if !slices.Contains(in.Lacks, what) {
+		in.Lacks = append(in.Lacks, what)
+	}
+}
+
+// untimed gives a record of a public trace what a valid record needs beside its lengths.
+func untimed(r *trace.Record) *trace.Record {
+	r.FinishReason, r.Concurrency = trace.FinishAbsent, 1
+	if r.OutputTokens > 1 {
+		r.ITLSummary = &trace.ITLSummary{Count: r.OutputTokens - 1}
+	}
+	return r
+}
+
+// lacksTimes is what all public traces lack.
+var lacksTimes = []string{
+	"all times of answers: time to first token and gaps are 0, so use it as a load (capture load --workload arrivals), not for statistics",
+	"token ids",
+}
+
+// milliseconds of a time in seconds, without the noise of a large clock.
+func milliseconds(s float64) float64 { return math.Round(s*1e6) / 1e3 }
+
+func textPointer(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

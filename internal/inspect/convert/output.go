@@ -1,0 +1,223 @@
+package convert
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// Plan is a record as a plan for a load generator: when the request came, its lengths, and the hashes of its prompt. It has no
+// times of answers, tokens or ids.
+func Plan(r *trace.Record) (*trace.Record, error) {
+	if r.ArrivalMs == nil {
+		return nil, errNoArrival
+	}
+	return untimed(&trace.Record{PromptTokens: r.PromptTokens, OutputTokens: r.OutputTokens, ArrivalMs: r.ArrivalMs, BlockHashes: r.BlockHashes}), nil
+}
+
+var errNoArrival = errors.New("no arrival_ms: when the request came is not known")
+
+// PlanMeta is the meta of a plan.
+func PlanMeta(meta trace.Meta) trace.Meta {
+	source := "load-plan"
+	return trace.Meta{Model: meta.Model, BlockSize: meta.BlockSize, Source: &source}
+}
+
+// SpanOptions of [SpanWriter].
+type SpanOptions struct {
+	// Start is the time of arrival_ms 0, which a trace does not have.
+	Start time.Time
+	Meta  trace.Meta
+}
+
+// A SpanWriter writes requests as OpenTelemetry spans, in the JSON form of OTLP: each line is one ExportTraceServiceRequest, as the
+// collector's otlpjsonfile receiver reads it and /v1/traces takes it. A request is the span llm_request with the names of
+// attributes that vLLM uses (vllm/tracing/utils.py), and two spans below it, prefill and decode. The requests of a
+// conversation are one trace; each is linked to the one before.
+type SpanWriter struct {
+	w       io.Writer
+	opt     SpanOptions
+	pending []span
+	ended   map[uint64]turn // by the last hash of the prompt
+	count   int
+}
+
+// turn is a request that a later one may continue.
+type turn struct {
+	trace, span string
+	blocks      int
+	end         float64 // ms
+}
+
+// perLine is how many requests are in a line.
+const perLine = 256
+
+// NewSpanWriter returns a writer to w. Close writes what is left.
+func NewSpanWriter(w io.Writer, opt SpanOptions) *SpanWriter {
+	return &SpanWriter{w: w, opt: opt, ended: map[uint64]turn{}}
+}
+
+// The part of OTLP that is needed (opentelemetry-proto, collector/trace/v1). In JSON its 64-bit numbers are texts and its ids are
+// in hex.
+type (
+	export struct {
+		ResourceSpans []resourceSpans `json:"resourceSpans"`
+	}
+	resourceSpans struct {
+		Resource   resource     `json:"resource"`
+		ScopeSpans []scopeSpans `json:"scopeSpans"`
+	}
+	resource struct {
+		Attributes []attribute `json:"attributes"`
+	}
+	scopeSpans struct {
+		Scope scope  `json:"scope"`
+		Spans []span `json:"spans"`
+	}
+	scope struct {
+		Name string `json:"name"`
+	}
+	span struct {
+		TraceID    string      `json:"traceId"`
+		SpanID     string      `json:"spanId"`
+		ParentID   string      `json:"parentSpanId,omitempty"`
+		Name       string      `json:"name"`
+		Kind       int         `json:"kind"`
+		Start      string      `json:"startTimeUnixNano"`
+		End        string      `json:"endTimeUnixNano"`
+		Attributes []attribute `json:"attributes,omitempty"`
+		Links      []link      `json:"links,omitempty"`
+		Status     *status     `json:"status,omitempty"`
+	}
+	link struct {
+		TraceID string `json:"traceId"`
+		SpanID  string `json:"spanId"`
+	}
+	status struct {
+		Code    int    `json:"code"`
+		Message string `json:"message,omitempty"`
+	}
+	attribute struct {
+		Key   string         `json:"key"`
+		Value map[string]any `json:"value"`
+	}
+)
+
+const (
+	kindInternal, kindServer = 1, 2
+	statusError              = 2
+)
+
+func textAttribute(key, value string) attribute {
+	return attribute{key, map[string]any{"stringValue": value}}
+}
+
+func intAttribute(key string, value int) attribute {
+	return attribute{key, map[string]any{"intValue": strconv.Itoa(value)}}
+}
+
+func floatAttribute(key string, value float64) attribute {
+	return attribute{key, map[string]any{"doubleValue": value}}
+}
+
+// Write adds a request.
+func (s *SpanWriter) Write(r *trace.Record) error {
+	if r.ArrivalMs == nil {
+		return errNoArrival
+	}
+	number := s.count
+	s.count++
+	id := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %v %v", number, r.PromptTokens, r.OutputTokens, *r.ArrivalMs, r.TTFTMs))
+	arrival, first, end := *r.ArrivalMs, *r.ArrivalMs+r.TTFTMs, endOf(r)
+	request := span{
+		TraceID: hex.EncodeToString(id[:16]), SpanID: hex.EncodeToString(id[16:24]), Name: "llm_request", Kind: kindServer,
+		Start: s.nano(arrival), End: s.nano(max(arrival, end)),
+		Attributes: []attribute{
+			intAttribute("gen_ai.usage.prompt_tokens", r.PromptTokens), intAttribute("gen_ai.usage.completion_tokens", r.OutputTokens),
+			floatAttribute("gen_ai.latency.time_to_first_token", r.TTFTMs/1e3), floatAttribute("gen_ai.latency.e2e", (end-arrival)/1e3),
+			intAttribute("vllm_vcr.record", number), intAttribute("vllm_vcr.cached_tokens", r.CachedTokens), intAttribute("vllm_vcr.concurrency", int(min(r.Concurrency, math.MaxInt32))),
+		},
+	}
+	if model := trace.Or(s.opt.Meta.Model, ""); model != "" {
+		request.Attributes = append(request.Attributes, textAttribute("gen_ai.response.model", model))
+	}
+	if r.FinishReason != trace.FinishAbsent {
+		request.Attributes = append(request.Attributes, textAttribute("vllm_vcr.finish_reason", r.FinishReason.String()))
+	}
+	if r.FinishReason == trace.FinishError {
+		request.Status = &status{Code: statusError}
+	}
+	if before, ok := s.before(r); ok {
+		request.TraceID = before.trace
+		request.Links = []link{{before.trace, before.span}}
+	}
+	if n := len(r.BlockHashes); n > 0 {
+		s.ended[r.BlockHashes[n-1]] = turn{request.TraceID, request.SpanID, n, end}
+	}
+	s.pending = append(s.pending, request)
+	if r.OutputTokens > 0 {
+		part := func(name, id string, from, to float64) span {
+			return span{
+				TraceID: request.TraceID, SpanID: id, ParentID: request.SpanID, Name: name, Kind: kindInternal,
+				Start: s.nano(from), End: s.nano(max(from, to)),
+			}
+		}
+		other := sha256.Sum256(id[:])
+		s.pending = append(s.pending, part("prefill", hex.EncodeToString(other[:8]), arrival, first))
+		if r.OutputTokens > 1 {
+			s.pending = append(s.pending, part("decode", hex.EncodeToString(other[8:16]), first, end))
+		}
+	}
+	if s.count%perLine == 0 {
+		return s.flush()
+	}
+	return nil
+}
+
+// before is the request that r continues: the latest whose whole prompt r's begins with, and that had ended.
+func (s *SpanWriter) before(r *trace.Record) (turn, bool) {
+	for k := len(r.BlockHashes) - 1; k > 0; k-- {
+		if t, ok := s.ended[r.BlockHashes[k-1]]; ok && t.blocks == k && t.end <= *r.ArrivalMs {
+			return t, true
+		}
+	}
+	return turn{}, false
+}
+
+func (s *SpanWriter) nano(ms float64) string {
+	return strconv.FormatInt(s.opt.Start.UnixNano()+int64(ms*1e6), 10)
+}
+
+// Close writes what is left.
+func (s *SpanWriter) Close() error {
+	if len(s.pending) == 0 {
+		return nil
+	}
+	return s.flush()
+}
+
+func (s *SpanWriter) flush() error {
+	attributes := []attribute{textAttribute("service.name", "vllm")}
+	for _, known := range []struct {
+		key   string
+		value *string
+	}{{"service.version", s.opt.Meta.VLLMVersion}, {"vllm_vcr.gpu", s.opt.Meta.GPU}, {"vllm_vcr.source", s.opt.Meta.Source}} {
+		if value := trace.Or(known.value, ""); value != "" {
+			attributes = append(attributes, textAttribute(known.key, value))
+		}
+	}
+	line, err := json.Marshal(export{[]resourceSpans{{resource{attributes}, []scopeSpans{{scope{"vllm-vcr"}, s.pending}}}}})
+	s.pending = s.pending[:0]
+	if err == nil {
+		_, err = s.w.Write(append(line, '\n'))
+	}
+	return err
+}

@@ -1,0 +1,196 @@
+package inspect
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/trace"
+)
+
+// WhatIf is a change of the engine or of the load of a recording, whose effect is predicted.
+type WhatIf struct {
+	// Name is what it was parsed from.
+	Name   string
+	Engine Override
+	// Rate is by how much faster requests come; 0 is 1.
+	Rate float64
+}
+
+// Keys of [ParseWhatIf]: those of engine_config, and the rate of arrivals.
+const (
+	keySeqs    = "max_num_seqs"
+	keyBudget  = "max_num_batched_tokens"
+	keyBlock   = "block_size"
+	keyBlocks  = "num_gpu_blocks_override"
+	keyCaching = "enable_prefix_caching"
+	keyRate    = "rate"
+)
+
+// ParseWhatIf reads a list such as "max_num_seqs=8,enable_prefix_caching=false,rate=2".
+func ParseWhatIf(text string) (WhatIf, error) {
+	w := WhatIf{Name: text}
+	seen := map[string]bool{}
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok || value == "" {
+			return w, fmt.Errorf("%q: want KEY=VALUE, such as max_num_seqs=8", pair)
+		}
+		if seen[key] {
+			return w, fmt.Errorf("%s is given twice", key)
+		}
+		seen[key] = true
+		if err := w.set(key, value); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+func (w *WhatIf) set(key, value string) (err error) {
+	counts := map[string]*int{keySeqs: &w.Engine.MaxNumSeqs, keyBudget: &w.Engine.MaxNumBatchedTokens, keyBlock: &w.Engine.BlockSize, keyBlocks: &w.Engine.Blocks}
+	switch at := counts[key]; {
+	case at != nil:
+		if *at, err = strconv.Atoi(value); err != nil || *at < 1 {
+			return fmt.Errorf("%s is %q: want a number above 0", key, value)
+		}
+	case key == keyCaching:
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("%s is %q: want true or false", key, value)
+		}
+		w.Engine.Caching = &on
+	case key == keyRate:
+		if w.Rate, err = strconv.ParseFloat(value, 64); err != nil || !(w.Rate > 0) || math.IsInf(w.Rate, 0) {
+			return fmt.Errorf("%s is %q: want a factor above 0, such as 2", key, value)
+		}
+	default:
+		return fmt.Errorf("%q: want one of %s, %s, %s, %s, %s and %s", key, keySeqs, keyBudget, keyBlock, keyBlocks, keyCaching, keyRate)
+	}
+	return nil
+}
+
+// Scenario is what is predicted for a [WhatIf].
+type Scenario struct {
+	Name      string  `json:"name"`
+	Predicted Outcome `json:"predicted"`
+}
+
+// scenarios predicts all of WhatIf for all recordings together.
+func (o *Options) scenarios(fit *latency.Fit, bandFrom float64) ([]Scenario, error) {
+	var all []Scenario
+	for _, what := range o.WhatIf {
+		var predicted samples
+		for _, t := range o.Predict {
+			w, engine, err := o.subject(t)
+			if err != nil {
+				return nil, err
+			}
+			what.Engine.apply(&engine)
+			if what.Rate != 0 {
+				w.hurry(what.Rate)
+			}
+			records, err := o.answers(fit, w, engine)
+			if err != nil {
+				return nil, fmt.Errorf("what if %s: %w", what.Name, err)
+			}
+			predicted = predicted.with(samplesOf(records))
+		}
+		all = append(all, Scenario{what.Name, outcomeOf(predicted, bandFrom)})
+	}
+	return all, nil
+}
+
+// hurry lets requests come faster by a factor: those that wait for no answer at earlier times, the others after shorter pauses.
+func (w *Workload) hurry(rate float64) {
+	for i := range w.asks {
+		w.asks[i].at /= rate
+	}
+}
+
+// subject is what a recording asked, and of which engine.
+func (o *Options) subject(t *trace.Trace) (*Workload, Engine, error) {
+	w, err := WorkloadOf(t)
+	if err != nil {
+		return nil, Engine{}, err
+	}
+	engine, err := EngineOf(t, Override{})
+	o.Engine.apply(&engine)
+	return w, engine, err
+}
+
+// answers lets the requests be answered as often as is wanted, each time with other draws.
+func (o *Options) answers(fit *latency.Fit, w *Workload, engine Engine) (records []trace.Record, err error) {
+	for i := range o.Runs {
+		model := *fit // of an engine that has not worked yet
+		var run []trace.Record
+		if o.Server != nil {
+			run, err = o.Server(w, engine, &model)
+		} else {
+			run, err = Simulate(w, engine, &model, o.Seed+uint64(i))
+		}
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, run...)
+	}
+	return records, nil
+}
+
+// WhatIfText writes what is predicted for each [WhatIf], beside what is predicted without it; nothing if there is none. Names are
+// written by clean.
+func (r *Report) WhatIfText(w io.Writer, clean func(string) string) error {
+	if len(r.WhatIf) == 0 {
+		return nil
+	}
+	out := &sticky{w: w}
+	out.printf("\nwhat if the engine or the load of the prediction were another:\n")
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "TTFT p50 ms\tp90\tp99\tITL p50 ms\tp90\tp99\tslow band\t\n")
+	row := func(name string, o *Outcome) {
+		fmt.Fprintf(t, "%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f %%\t  %s\n", o.TTFT.P50, o.TTFT.P90, o.TTFT.P99, o.ITL.P50, o.ITL.P90, o.ITL.P99, 100*o.BandMass, name)
+	}
+	row("as it is", &r.Predicted)
+	for i := range r.WhatIf {
+		row(clean(r.WhatIf[i].Name), &r.WhatIf[i].Predicted)
+	}
+	_ = t.Flush() // out keeps the error
+	return out.err
+}
+
+// WriteSamples writes all times, sorted, as one JSON object: "real", "predicted", "best_knobs" and, for each [WhatIf], its name
+// below "what_if". Each has "ttft_ms" and "itl_ms".
+func (r *Report) WriteSamples(w io.Writer) error {
+	type times struct {
+		TTFT []float64 `json:"ttft_ms"`
+		ITL  []float64 `json:"itl_ms"`
+	}
+	of := func(o *Outcome) times { return times{o.samples.ttft, o.samples.itl} }
+	all := struct {
+		Real      times            `json:"real"`
+		Predicted times            `json:"predicted"`
+		Knobs     times            `json:"best_knobs"`
+		WhatIf    map[string]times `json:"what_if,omitempty"`
+	}{of(&r.Real), of(&r.Predicted), of(&r.Knobs), map[string]times{}}
+	for i := range r.WhatIf {
+		all.WhatIf[r.WhatIf[i].Name] = of(&r.WhatIf[i].Predicted)
+	}
+	return json.NewEncoder(w).Encode(all)
+}
+
+// checkWhatIf refuses two of one name, whose results could not be told apart.
+func (o *Options) checkWhatIf() error {
+	seen := map[string]bool{}
+	for _, what := range o.WhatIf {
+		if seen[what.Name] {
+			return fmt.Errorf("what-if %s is given twice", what.Name)
+		}
+		seen[what.Name] = true
+	}
+	return nil
+}

@@ -49,7 +49,7 @@ const (
 )
 
 func (opts *sourceOptions) add(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.recording, "trace", "", "answer requests with the output tokens of this trace `FILE`, .jsonl or .jsonl.gz; like all flags that take a trace, it takes s3://, https:// and hf:// locations too")
+	flags.StringVar(&opts.recording, "trace", "", "answer requests with the output tokens of this trace `FILE`, .jsonl or .jsonl.gz, or at an s3://, https:// or hf:// location")
 	flags.StringVar(&opts.steps, "replay-steps", "", "answer requests with random tokens, as many and after the same times as in this trace `FILE`, which needs no token ids; times are as with --pace recorded, unless that is given")
 	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record in --trace or --replay-steps: index (the request id is replay-N: record N in order of arrival), "+
 		"prefix (the longest common beginning of the prompts), exact (the same prompt), request-id, or auto (index for request ids replay-N, else prefix if the trace has prompts or their hashes)")

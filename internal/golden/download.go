@@ -2,6 +2,7 @@ package golden
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -81,7 +82,8 @@ func (t *transfer) run(ctx context.Context) error {
 			return err
 		}
 		wait := t.store.wait(t.tries, err)
-		t.store.log().Warn("golden not downloaded, trying again", "golden", t.pin.location, "try", t.tries, "wait", wait,
+		what := cmp.Or(t.pin.what, "golden")
+		t.store.log().Warn(what+" not downloaded, trying again", what, t.pin.location, "try", t.tries, "wait", wait,
 			"from", t.from.Offset, "error", Reason(err))
 		if err := retry.Pause(ctx, wait); err != nil {
 			return err

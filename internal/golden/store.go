@@ -303,6 +303,7 @@ func (l *digestLocks) release(digest string) {
 
 // A pin is what the bytes at a location must be.
 type pin struct {
+	what     string // for messages; empty: golden
 	location string // fit for messages
 	sha256   string
 	size     int64     // 0: any

@@ -15,7 +15,7 @@ import (
 // verified, and neither taken from the cache nor put into it. Beside the locations of goldens it takes http:// of this
 // machine. An error is a [*FetchError] about a trace.
 func (s *Store) Read(ctx context.Context, location string) ([]byte, error) {
-	p := pin{location: shown(location), max: s.maxSize()}
+	p := pin{what: aTrace, location: shown(location), max: s.maxSize()}
 	src, err := s.named(location)
 	if err != nil {
 		return nil, ofTrace(p.refused(err))
@@ -35,6 +35,9 @@ func (s *Store) Read(ctx context.Context, location string) ([]byte, error) {
 	}
 	return out.memory.Bytes(), nil
 }
+
+// aTrace is what messages call what a person named.
+const aTrace = "trace"
 
 // named is the source of a location that a person named.
 func (s *Store) named(location string) (source, error) {
@@ -69,7 +72,7 @@ func ofTrace(err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
-	failed.What = "trace"
+	failed.What = aTrace
 	switch {
 	case isHub(failed.Location):
 	case failed.Cause == CauseNoKey:

@@ -2,7 +2,9 @@ package inspect
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -228,16 +230,33 @@ func (t *Timeline) recordedSteps(e *events, r *trace.StepReader) error {
 		}
 		e.counter("running", now.TsMs, int64(s.NumRunningReqs))
 		e.counter("waiting", now.TsMs, int64(s.NumWaitingReqs))
-		tokens := int64(prompts) + int64(s.NumRunningReqs)
-		if spec := s.SpecDecoding; spec != nil {
-			tokens += int64(spec.NumDraftTokens)
-			if spec.NumDraftTokens > 0 {
-				e.part("accepted drafts", now.TsMs, float64(spec.NumAcceptedTokens)/float64(spec.NumDraftTokens))
-			}
+		if spec := s.SpecDecoding; spec != nil && spec.NumDraftTokens > 0 {
+			e.part("accepted drafts", now.TsMs, float64(spec.NumAcceptedTokens)/float64(spec.NumDraftTokens))
 		}
-		e.counter("batch tokens", now.TsMs, tokens)
+		e.counter("batch tokens", now.TsMs, batchTokens(now, int64(prompts)))
 		e.part("KV cache usage", now.TsMs, s.KVCacheUsage)
 	})
+}
+
+// batchTokens are the tokens that a step computed. An engine with --enable-logging-iteration-details reports them. Otherwise they
+// are the prompt tokens that were looked up in the prefix cache and not found, a token for each running request, and drafts.
+func batchTokens(step *trace.StepStats, prompts int64) int64 {
+	if bytes.Contains(step.Raw, []byte(`"iteration_details":{`)) {
+		var exact struct {
+			Details *struct {
+				Context    int64 `json:"num_ctx_tokens"`
+				Generation int64 `json:"num_generation_tokens"`
+			} `json:"iteration_details"`
+		}
+		if err := json.Unmarshal(step.Raw, &exact); err == nil && exact.Details != nil {
+			return exact.Details.Context + exact.Details.Generation
+		}
+	}
+	tokens := prompts + int64(step.Scheduler.NumRunningReqs)
+	if spec := step.Scheduler.SpecDecoding; spec != nil {
+		tokens += int64(spec.NumDraftTokens)
+	}
+	return tokens
 }
 
 // events writes events of the Trace Event Format, one in a line. The writer keeps its first error.

@@ -147,7 +147,7 @@ func TestPerfetto(t *testing.T) {
 const someSteps = `{"ts_ms":10,"scheduler":{"num_running_reqs":1,"num_waiting_reqs":0,"kv_cache_usage":0.25,"prefix_cache_stats":{"requests":1,"queries":8,"hits":0}}}
 {"ts_ms":20,"scheduler":{"num_running_reqs":2,"num_waiting_reqs":1,"kv_cache_usage":0.5,"prefix_cache_stats":{"requests":1,"queries":8,"hits":6},"spec_decoding_stats":{"num_spec_tokens":2,"num_drafts":1,"num_draft_tokens":2,"num_accepted_tokens":1,"num_accepted_tokens_per_pos":[1,0]}}}
 {"ts_ms":30,"scheduler":{"num_running_reqs":0,"num_waiting_reqs":0,"kv_cache_usage":0,"prefix_cache_stats":{"requests":0,"queries":0,"hits":0}}}
-{"ts_ms":50,"scheduler":{"num_running_reqs":1,"num_waiting_reqs":0,"kv_cache_usage":0.1}}
+{"ts_ms":50,"scheduler":{"num_running_reqs":1,"num_waiting_reqs":0,"kv_cache_usage":0.1,"iteration_details":{"num_ctx_tokens":70,"num_generation_tokens":2}}}
 `
 
 // With step statistics, the steps and counters are theirs. No step lasts while the engine has no request.
@@ -172,7 +172,7 @@ func TestPerfettoOfSteps(t *testing.T) {
 		`2/1 20000+10000 decode {"cached_tokens":0,"prompt_tokens":0,"running":0,"waiting":0}`,
 		`2/0 30000 batch tokens {"value":0}`,
 		`2/0 30000 KV cache usage % {"value":0}`,
-		`2/0 50000 batch tokens {"value":1}`,
+		`2/0 50000 batch tokens {"value":72}`, // as the engine reports
 		`2/0 50000 KV cache usage % {"value":10}`,
 	}
 	require.NoDiff(t, gocmp.Diff(want, got), "(-want +got)")

@@ -168,8 +168,8 @@ func (t *Timeline) loadCounters(e *events) {
 		if i+1 < len(changes) && changes[i+1].at == c.at {
 			continue
 		}
-		e.counter("running", c.at, running)
-		e.counter("waiting", c.at, waiting)
+		e.counter("running", "requests", c.at, running)
+		e.counter("waiting", "requests", c.at, waiting)
 	}
 }
 
@@ -189,9 +189,9 @@ func (t *Timeline) inferredSteps(e *events) {
 		e.span(pidEngine, 1, stepName(decodes, prompts), "step", begin, end)
 		e.args(number{"decode_tokens", decodes}, number{"prompt_tokens", prompts})
 		e.end()
-		e.counter("batch tokens", begin, decodes+prompts)
+		e.counter("batch", "tokens", begin, decodes+prompts)
 		if step+1 == len(s.ends) || s.begins[step+1] > end {
-			e.counter("batch tokens", end, 0)
+			e.counter("batch", "tokens", end, 0)
 		}
 	}
 }
@@ -228,12 +228,12 @@ func (t *Timeline) recordedSteps(e *events, r *trace.StepReader) error {
 			e.args(number{"running", int64(s.NumRunningReqs)}, number{"waiting", int64(s.NumWaitingReqs)}, number{"prompt_tokens", int64(prompts)}, number{"cached_tokens", int64(hits)})
 			e.end()
 		}
-		e.counter("running", now.TsMs, int64(s.NumRunningReqs))
-		e.counter("waiting", now.TsMs, int64(s.NumWaitingReqs))
+		e.counter("running", "requests", now.TsMs, int64(s.NumRunningReqs))
+		e.counter("waiting", "requests", now.TsMs, int64(s.NumWaitingReqs))
 		if spec := s.SpecDecoding; spec != nil && spec.NumDraftTokens > 0 {
 			e.part("accepted drafts", now.TsMs, float64(spec.NumAcceptedTokens)/float64(spec.NumDraftTokens))
 		}
-		e.counter("batch tokens", now.TsMs, batchTokens(now, int64(prompts)))
+		e.counter("batch", "tokens", now.TsMs, batchTokens(now, int64(prompts)))
 		e.part("KV cache usage", now.TsMs, s.KVCacheUsage)
 	})
 }
@@ -386,17 +386,18 @@ func (e *events) flow(kind byte, tid int, id int32, at float64) {
 	e.end()
 }
 
-func (e *events) counter(name string, at float64, value int64) {
+// counter is a value of a counter. Perfetto names it by both its name and its unit.
+func (e *events) counter(name, unit string, at float64, value int64) {
 	e.begin('C', pidEngine, 0, name)
 	e.time("ts", max(e.nanoseconds(at), 0))
-	e.args(number{"value", value})
+	e.args(number{unit, value})
 	e.end()
 }
 
 // part is a counter in percent.
 func (e *events) part(name string, at, part float64) {
-	e.begin('C', pidEngine, 0, name+" %")
+	e.begin('C', pidEngine, 0, name)
 	e.time("ts", max(e.nanoseconds(at), 0))
-	e.argMs("value", 100*part)
+	e.argMs("%", 100*part)
 	e.end()
 }

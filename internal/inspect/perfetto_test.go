@@ -114,33 +114,33 @@ func TestPerfetto(t *testing.T) {
 1/1 47000+3000 output {"tokens":4}
 1/1 29999.999 s next turn 2
 1/1 40000 f next turn 2e
-2/0 0 running {"value":1}
-2/0 0 waiting {"value":0}
-2/0 5000 running {"value":1}
-2/0 5000 waiting {"value":1}
-2/0 10000 running {"value":2}
-2/0 10000 waiting {"value":0}
-2/0 21000 running {"value":1}
-2/0 21000 waiting {"value":0}
-2/0 30000 running {"value":0}
-2/0 30000 waiting {"value":0}
-2/0 40000 running {"value":1}
-2/0 40000 waiting {"value":0}
-2/0 50000 running {"value":0}
-2/0 50000 waiting {"value":0}
+2/0 0 running {"requests":1}
+2/0 0 waiting {"requests":0}
+2/0 5000 running {"requests":1}
+2/0 5000 waiting {"requests":1}
+2/0 10000 running {"requests":2}
+2/0 10000 waiting {"requests":0}
+2/0 21000 running {"requests":1}
+2/0 21000 waiting {"requests":0}
+2/0 30000 running {"requests":0}
+2/0 30000 waiting {"requests":0}
+2/0 40000 running {"requests":1}
+2/0 40000 waiting {"requests":0}
+2/0 50000 running {"requests":0}
+2/0 50000 waiting {"requests":0}
 2/1 0 thread_name {"name":"steps (inferred from the times of outputs)"}
 2/1 0+10000 prefill {"decode_tokens":0,"prompt_tokens":8}
-2/0 0 batch tokens {"value":8}
+2/0 0 batch {"tokens":8}
 2/1 10000+11000 prefill and decode {"decode_tokens":1,"prompt_tokens":4}
-2/0 10000 batch tokens {"value":5}
+2/0 10000 batch {"tokens":5}
 2/1 21000+9000 decode {"decode_tokens":1,"prompt_tokens":0}
-2/0 21000 batch tokens {"value":1}
-2/0 30000 batch tokens {"value":0}
+2/0 21000 batch {"tokens":1}
+2/0 30000 batch {"tokens":0}
 2/1 40000+7000 prefill {"decode_tokens":0,"prompt_tokens":12}
-2/0 40000 batch tokens {"value":12}
+2/0 40000 batch {"tokens":12}
 2/1 47000+3000 decode {"decode_tokens":4,"prompt_tokens":0}
-2/0 47000 batch tokens {"value":4}
-2/0 50000 batch tokens {"value":0}`), "\n")
+2/0 47000 batch {"tokens":4}
+2/0 50000 batch {"tokens":0}`), "\n")
 	require.NoDiff(t, gocmp.Diff(want, got), "(-want +got)")
 }
 
@@ -161,19 +161,19 @@ func TestPerfettoOfSteps(t *testing.T) {
 		}
 	}
 	want := []string{
-		`2/0 10000 prefix cache hits % {"value":0}`,
-		`2/0 10000 batch tokens {"value":9}`,
-		`2/0 10000 KV cache usage % {"value":25}`,
-		`2/0 20000 prefix cache hits % {"value":75}`,
+		`2/0 10000 prefix cache hits {"%":0}`,
+		`2/0 10000 batch {"tokens":9}`,
+		`2/0 10000 KV cache usage {"%":25}`,
+		`2/0 20000 prefix cache hits {"%":75}`,
 		`2/1 10000+10000 prefill and decode {"cached_tokens":6,"prompt_tokens":2,"running":2,"waiting":1}`,
-		`2/0 20000 accepted drafts % {"value":50}`,
-		`2/0 20000 batch tokens {"value":6}`,
-		`2/0 20000 KV cache usage % {"value":50}`,
+		`2/0 20000 accepted drafts {"%":50}`,
+		`2/0 20000 batch {"tokens":6}`,
+		`2/0 20000 KV cache usage {"%":50}`,
 		`2/1 20000+10000 decode {"cached_tokens":0,"prompt_tokens":0,"running":0,"waiting":0}`,
-		`2/0 30000 batch tokens {"value":0}`,
-		`2/0 30000 KV cache usage % {"value":0}`,
-		`2/0 50000 batch tokens {"value":72}`, // as the engine reports
-		`2/0 50000 KV cache usage % {"value":10}`,
+		`2/0 30000 batch {"tokens":0}`,
+		`2/0 30000 KV cache usage {"%":0}`,
+		`2/0 50000 batch {"tokens":72}`, // as the engine reports
+		`2/0 50000 KV cache usage {"%":10}`,
 	}
 	require.NoDiff(t, gocmp.Diff(want, got), "(-want +got)")
 }

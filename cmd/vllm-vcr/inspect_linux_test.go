@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -19,8 +20,8 @@ import (
 func TestReplayStepsBehindFrontend(t *testing.T) {
 	recording := filepath.Join(t.TempDir(), "trace.jsonl")
 	const text = `{"meta":{"block_size":4}}
-{"prompt_tokens":4,"output_tokens":5,"ttft_ms":3.0,"itl_ms":[1.0,2.0],"itl_tokens":[1,2],"arrival_ms":1.0,"finish_reason":"stop"}
-{"prompt_tokens":4,"output_tokens":3,"ttft_ms":7.0,"itl_summary":{"mean_ms":4.0,"count":2},"arrival_ms":2.0}
+{"prompt_tokens":4,"output_tokens":5,"ttft_ms":200.0,"itl_ms":[1.0,2.0],"itl_tokens":[1,2],"arrival_ms":1.0,"finish_reason":"stop"}
+{"prompt_tokens":4,"output_tokens":3,"ttft_ms":100.0,"itl_summary":{"mean_ms":50.0,"count":2},"arrival_ms":2.0}
 `
 	if err := os.WriteFile(recording, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -30,12 +31,16 @@ func TestReplayStepsBehindFrontend(t *testing.T) {
 		id, reason string
 		chunks     []int
 	}{{"replay-0", "stop", []int{2, 1, 2}}, {"replay-1", "length", []int{1, 1, 1}}} {
+		sent := time.Now()
 		got, err := server.Complete(t.Context(), openai.Request{ID: want.id, Prompt: []uint32{5, 6, 7, 8}, MaxTokens: 100, Stream: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got.FinishReason != want.reason || !slices.Equal(got.Chunks, want.chunks) {
 			t.Errorf("%s: %v in chunks of %v, ended by %q, want %v and %q", want.id, got.Tokens, got.Chunks, got.FinishReason, want.chunks, want.reason)
+		}
+		if least := 200 * time.Millisecond; time.Since(sent) < least {
+			t.Errorf("%s took %v, want at least the recorded %v", want.id, time.Since(sent), least)
 		}
 	}
 	if said := player.stop(t); !strings.Contains(said, "2 requests: 2 matched a record by the whole prompt or the id") {
@@ -114,7 +119,7 @@ func TestCalibrateOverWire(t *testing.T) {
 	if got.Runs != 1 || len(got.Predict) != 1 || got.Predict[0].Turns != 1 || p.TTFT.Count != 2 || p.ITL.Count != 8 {
 		t.Errorf("got %+v, want one run of two requests, the second a turn, and 8 gaps", got)
 	}
-	if p.TTFT.P50 < 10 || p.ITL.P50 < 5 {
-		t.Errorf("the median TTFT is %v ms and the median ITL %v ms: faster than the learned steps", p.TTFT.P50, p.ITL.P50)
+	if p.TTFT.P50 < 10 {
+		t.Errorf("the median TTFT is %v ms: faster than the learned steps", p.TTFT.P50)
 	}
 }

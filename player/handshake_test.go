@@ -102,7 +102,7 @@ func TestAHandshakeThatFails(t *testing.T) {
 		{"more inputs than outputs", init(protocol.Addresses{Inputs: append(far, far...), Outputs: far}), "handshake init: 2 input and 1 output addresses", false},
 		{
 			"a coordinator that is not there", init(protocol.Addresses{Inputs: far, Outputs: far, CoordinatorInput: &two, CoordinatorOutput: &three}),
-			"coordinator: dial tcp://127.0.0.1:2 as XSUB", true,
+			"coordinator: connect to tcp://127.0.0.1:2 as XSUB", true,
 		},
 		{
 			"half a coordinator", init(protocol.Addresses{Inputs: far, Outputs: far, CoordinatorInput: &two}),
@@ -114,11 +114,11 @@ func TestAHandshakeThatFails(t *testing.T) {
 		},
 		{
 			"an input on which nobody listens", init(protocol.Addresses{Inputs: []string{closed}, Outputs: far}),
-			"input socket 0: dial " + closed, true,
+			"input socket 0: connect to " + closed, true,
 		},
 		{
 			"an output on which nobody listens", init(protocol.Addresses{Inputs: []string{input.Endpoint()}, Outputs: []string{closed}}),
-			"output socket 0: dial " + closed, true,
+			"output socket 0: connect to " + closed, true,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -456,7 +456,7 @@ func TestTapWithoutPeers(t *testing.T) {
 	t.Run("no frontend", func(t *testing.T) {
 		tap := startTap(t, freeEndpoint(t), short)
 		startPlayer(t, player.Options{Handshake: tap.engine, HandshakeTimeout: tapPatience})
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "engine 0: the frontend's handshake: dial tcp://") {
+		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "engine 0: the frontend's handshake: connect to tcp://") {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -286,7 +286,7 @@ func TestHasErrors(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	known := []string{"line", "tag", "protocol_rev", "patch_repo", "patch_rev", "fidelity_validated", "default"}
+	known := []string{"line", "tag", "protocol_rev", "patch_repo", "patch_rev", "fidelity_validated", "default", "0.33"}
 	tests := []struct {
 		name, word, want string
 	}{
@@ -295,6 +295,7 @@ func TestNearest(t *testing.T) {
 		{name: "other case", word: "TAG", want: "tag"},
 		{name: "a hyphen", word: "protocol-rev", want: "protocol_rev"},
 		{name: "between two", word: "patch_rep", want: "patch_repo"},
+		{name: "the end of a version", word: "33", want: "0.33"},
 		{name: "much shorter", word: "fidelity"},
 		{name: "nothing alike", word: "zzz"},
 		{name: "one letter", word: "x"},

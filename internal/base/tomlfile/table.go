@@ -327,8 +327,11 @@ func (t *Table) Ints(key string) []int64 {
 
 // Nearest returns the known word that a reader most likely meant by word, and
 // false when none is near enough to be worth suggesting. Case is ignored; about a
-// third of the letters may differ: one of up to four, two of five to seven.
+// third of the letters may differ: one of up to four, two of five to seven. "33" means 0.33.
 func Nearest(word string, known []string) (string, bool) {
+	if i := slices.IndexFunc(known, func(k string) bool { return word != "" && strings.HasSuffix(k, "."+word) }); i >= 0 {
+		return known[i], true
+	}
 	limit := max(1, (len(word)+1)/3)
 	best, bestDistance := "", limit+1
 	for _, k := range known {

@@ -22,9 +22,9 @@ func CheckAddress(address string, cases []check.Case) error {
 	number, notNumber := strconv.ParseUint(port, 10, 16)
 	switch {
 	case err != nil || !strings.HasPrefix(address, "tcp://") || notNumber != nil || number == 0:
-		return fmt.Errorf("engine address %q: want tcp://HOST:PORT, which the engine dials", address)
+		return fmt.Errorf("engine handshake %q: want tcp://HOST:PORT, the address that the engine connects to", address)
 	case host == "" || host == "*" || host == "0.0.0.0" || host == "::":
-		return fmt.Errorf("engine address %q: want a host that the engine can dial, as it is told of more ports there", address)
+		return fmt.Errorf("engine handshake %q: want a host that the engine can connect to: it also has to connect to other ports of this host", address)
 	}
 	lines, goldens := map[string]bool{}, map[string]bool{}
 	for _, c := range cases {

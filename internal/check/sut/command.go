@@ -84,7 +84,7 @@ func (c CommandEngine) Check(suite check.Suite) error {
 		return fmt.Errorf("engine command: %w", err)
 	}
 	if !c.names("handshake") && !c.names("handshake_port") {
-		return errors.New("engine command: it has neither {handshake} nor {handshake_port}, so the engine cannot know where to dial")
+		return errors.New("engine command: it has neither {handshake} nor {handshake_port}, so the engine cannot know where to connect")
 	}
 	for _, name := range []string{"trace", "match"} {
 		if suite == check.SuiteLive && c.names(name) {

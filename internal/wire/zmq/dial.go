@@ -60,13 +60,13 @@ func connect(ctx context.Context, endpoint string, typ Type, opt Options, types 
 			last = err
 		}
 		if errors.Is(err, ErrIncompatible) {
-			return nil, fmt.Errorf("dial %s as %s: %w", endpoint, typ, err)
+			return nil, fmt.Errorf("connect to %s as %s: %w", endpoint, typ, err)
 		}
 		if OutOfFiles(err) {
-			return nil, fmt.Errorf("dial %s as %s: %w: allow this process more open files (ulimit -n)", endpoint, typ, err)
+			return nil, fmt.Errorf("connect to %s as %s: %w: allow this process more open files (ulimit -n)", endpoint, typ, err)
 		}
 		if !wait(ctx, pause) {
-			return nil, fmt.Errorf("dial %s as %s: %w; last attempt: %w", endpoint, typ, context.Cause(ctx), last)
+			return nil, fmt.Errorf("connect to %s as %s: %w; last attempt: %w", endpoint, typ, context.Cause(ctx), last)
 		}
 	}
 }

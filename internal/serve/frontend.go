@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
@@ -159,9 +160,10 @@ func orRelease(release string) string {
 	return " " + release
 }
 
-// defaults are the flags that make answers useful without a model, but for those that args have. vllm-rs lets the arguments of a
+// defaults are the flags that make answers useful without a model, but for those that args have. maxLoRAs is 0 of an engine that has
+// no adapters. vllm-rs lets the arguments of a
 // tool without "strict" be any object, and a player that is asked for any object has no reason to write the required keys.
-func (f Frontend) defaults(m Model, lora bool, args []string) (add []string) {
+func (f Frontend) defaults(m Model, maxLoRAs int, args []string) (add []string) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(args, func(a string) bool { return a == "--"+name || strings.HasPrefix(a, "--"+name+"=") })
 	}
@@ -176,8 +178,9 @@ func (f Frontend) defaults(m Model, lora bool, args []string) (add []string) {
 		if found, _ := filepath.Glob(filepath.Join(f.home, "lib", "python3*", "site-packages", "vllm", "tool_parsers", "tool_strict_level.py")); found != nil {
 			give("tool-strict-level", "parameter")
 		}
-		if lora {
+		if maxLoRAs > 0 {
 			give("enable-lora")
+			give("max-loras", strconv.Itoa(maxLoRAs)) // a label of its metrics
 		}
 		return add
 	}

@@ -87,10 +87,7 @@ func (r *Running) Engines(n int) (all []edge.Engine) {
 		return nil
 	}
 	for _, e := range group.Engines() {
-		known := edge.Engine{Index: e.Index, MaxLoRAs: e.MaxLoRAs, SleepLevel: e.SleepLevel}
-		if known.MaxLoRAs < 0 {
-			known.MaxLoRAs = DefaultMaxLoRAs
-		}
+		known := edge.Engine{Index: e.Index, MaxLoRAs: lorasOf(e), SleepLevel: e.SleepLevel}
 		caching := "False"
 		if e.PrefixCaching {
 			caching = "True"
@@ -102,9 +99,21 @@ func (r *Running) Engines(n int) (all []edge.Engine) {
 			{Name: "kv_cache_size_tokens", Value: strconv.Itoa(e.BlockSize * e.NumGPUBlocks)},
 			{Name: "num_gpu_blocks", Value: strconv.Itoa(e.NumGPUBlocks)},
 		}
+		if e.MaxModelLen > 0 {
+			concurrency := float64(e.BlockSize*e.NumGPUBlocks) / float64(e.MaxModelLen)
+			known.CacheConfig = append(known.CacheConfig, edge.Label{Name: "kv_cache_max_concurrency", Value: strconv.FormatFloat(concurrency, 'g', -1, 64)})
+		}
 		all = append(all, known)
 	}
 	return all
+}
+
+// lorasOf is how many adapters run at the same time on an engine.
+func lorasOf(e player.EngineInfo) int {
+	if e.MaxLoRAs < 0 {
+		return DefaultMaxLoRAs
+	}
+	return e.MaxLoRAs
 }
 
 // DefaultMaxLoRAs is how many adapters run at the same time unless something else is wanted. A frontend loads none where the engine
@@ -312,9 +321,13 @@ func (s *server) start(ctx context.Context, n int, over context.CancelCauseFunc)
 	}
 	f := *s.frontend
 	names := s.names()
+	maxLoRAs := 0
+	if engines.LoRA {
+		maxLoRAs = lorasOf(engines.Group.Engines()[0])
+	}
 	u.frontend, err = vllmrs.Start(context.WithoutCancel(ctx), vllmrs.Options{
 		Binary: f.Program, Before: f.before, ModelDir: s.opt.Model.Dir, ServedName: names[0], AlsoServed: names[1:], Engines: engines.Count,
-		Args: append(f.defaults(s.opt.Model, engines.LoRA, s.opt.Args), s.opt.Args...), Env: append(f.environment(), s.opt.Env...),
+		Args: append(f.defaults(s.opt.Model, maxLoRAs, s.opt.Args), s.opt.Args...), Env: append(f.environment(), s.opt.Env...),
 		Handshake: s.handshake[n], HTTP: s.http[n], ReadyTimeout: s.readyTimeout(), Output: s.opt.Output(n), Log: s.opt.Log,
 	})
 	if err != nil {

@@ -101,11 +101,11 @@ func TestDefaults(t *testing.T) {
 		{name: "an old line", frontend: Frontend{Kind: Rust, flags: []string{"tool-call-parser", "reasoning-parser"}}, standIn: true, want: "--tool-call-parser hermes --reasoning-parser none"},
 		{name: "a model of the user", frontend: Frontend{Kind: Rust, flags: []string{"tool-strict-level", "tool-call-parser"}}, want: "--tool-strict-level parameter"},
 		{name: "flags of the user", frontend: Frontend{Kind: Rust, flags: []string{"tool-strict-level", "tool-call-parser", "reasoning-parser"}}, standIn: true, args: []string{"--tool-strict-level", "auto", "--tool-call-parser=llama"}, want: "--reasoning-parser none"},
-		{name: "Python", frontend: Frontend{Kind: Python}, want: "--enable-auto-tool-choice --tool-call-parser hermes --enable-lora"},
+		{name: "Python", frontend: Frontend{Kind: Python}, want: "--enable-auto-tool-choice --tool-call-parser hermes --enable-lora --max-loras 4"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, true, test.args), " "); got != test.want {
+			if got := strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, test.args), " "); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

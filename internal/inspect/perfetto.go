@@ -115,6 +115,9 @@ func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 		return
 	}
 	e.plain(int(lane), "decode", first, last)
+	if t.many {
+		return
+	}
 	at := first
 	for k := r.gaps; k < r.gaps+r.gapCount; k++ {
 		to := min(max(at+t.gaps[k], at), last)

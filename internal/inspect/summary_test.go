@@ -201,6 +201,13 @@ func TestLargeTraces(t *testing.T) {
 	if n := int64(after.HeapAlloc) - int64(before.HeapAlloc); n > 100*records {
 		t.Errorf("a timeline of %d records keeps %d bytes", records, n)
 	}
+	for name, write := range map[string]func(io.Writer) error{
+		"text": timeline.Text, "HTML": timeline.HTML, "Perfetto": func(w io.Writer) error { return timeline.Perfetto(w, PerfettoOptions{}) },
+	} {
+		if err := write(io.Discard); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	want := []string{"the trace has more than 2097152 outputs: single outputs and the steps of the engine are left out"}
 	require.NoDiff(t, cmp.Diff(want, timeline.Notes), "notes (-want +got)")
 }

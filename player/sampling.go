@@ -42,7 +42,7 @@ func newPicker(r *protocol.Request, seed uint64, vocab uint32) (*picker, error) 
 		return nil, nil
 	}
 	p := &picker{
-		seed: hashText(seed, drawID(r.ID, r.ExternalID)), vocab: vocab, minimum: s.MinTokens,
+		seed: requestSeed(seed, s.HasSeed, s.Seed, s.Temperature == 0, r.PromptTokenIDs, drawID(r.ID, r.ExternalID)), vocab: vocab, minimum: s.MinTokens,
 		topK: s.TopK, topP: s.TopP, minP: s.MinP,
 	}
 	if len(s.AllowedTokenIDs) > 0 {

@@ -313,12 +313,20 @@ func endToken(s *Sampling) (token uint32, ok bool) {
 	return 0, false
 }
 
-// seedOf is the request's own seed, or else differs from request to request.
 func (s *Structured) seedOf(r *Request) uint64 {
-	if r.Sampling.HasSeed {
-		return scramble(s.Seed ^ uint64(r.Sampling.Seed))
+	return requestSeed(s.Seed, r.Sampling.HasSeed, r.Sampling.Seed, r.Sampling.Temperature == 0, r.PromptTokenIDs, drawID(r.ID, r.ExternalID))
+}
+
+// requestSeed is the seed of what is drawn for a request: its own, or else differs from request to request, but not of greedy ones
+// with the same prompt.
+func requestSeed(seed uint64, has bool, own int64, greedy bool, prompt []uint32, id string) uint64 {
+	switch {
+	case has:
+		return scramble(seed ^ uint64(own))
+	case greedy:
+		return hashTokens(seed, prompt)
 	}
-	return hashText(s.Seed, drawID(r.ID, r.ExternalID))
+	return hashText(seed, id)
 }
 
 // errManyConstraints and errNoConstraint are what vllm/sampling_params.py

@@ -13,7 +13,7 @@ import (
 
 // newReportCommands are those that work on the JSON of finished runs.
 func newReportCommands(env *environment) []*cobra.Command {
-	return []*cobra.Command{newCompareCommand(env), newMergeCommand(env), newSchemaCommand(env)}
+	return []*cobra.Command{newCompareCommand(env), newMergeCommand(env), newSchemaCommand(env), newConformHTTPCommand(env)}
 }
 
 func newCompareCommand(env *environment) *cobra.Command {

@@ -417,6 +417,7 @@ type servedJSON struct {
 	Frontend string   `json:"frontend"`
 	Engines  int      `json:"engines"`
 	Pids     []int    `json:"frontend_pids"`
+	Direct   []string `json:"frontend_urls"`
 	Restarts int      `json:"restarts"`
 	ReadyMS  int64    `json:"ready_ms"`
 }
@@ -425,7 +426,7 @@ type servedJSON struct {
 func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started, after time.Duration) {
 	if opts.json {
 		line, err := jsonout.Line(servedJSON{
-			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, s.Restarts, after.Milliseconds(),
+			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, s.Upstreams, s.Restarts, after.Milliseconds(),
 		})
 		if err == nil {
 			_, err = env.stdout.Write(line)

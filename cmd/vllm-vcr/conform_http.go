@@ -1,0 +1,310 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
+	"github.com/vllm-vcr/conformance/internal/serve"
+)
+
+// httpOptions are the flags of conform http.
+type httpOptions struct {
+	against, line, model  string
+	apiKey, referenceKey  string
+	run                   []string
+	corpus, known, depth  string
+	timeout, settle       time.Duration
+	peers                 engineOptions
+	offline, list, asJSON bool
+}
+
+func newConformHTTPCommand(env *environment) *cobra.Command {
+	var opts httpOptions
+	cmd := &cobra.Command{
+		Use:   "http [URL]",
+		Short: "Compare the HTTP answers of a server with those of a released frontend",
+		Long: "Send the same requests to the server at URL and to a reference, and compare the answers: status, headers, keys and kinds of " +
+			"the JSON, texts, counts, errors, the order of the events of a stream, and what each request changes in the metrics. The " +
+			"reference is the server of --against; without it, the vllm-rs of --line with the engine of `vllm-vcr serve` behind it.\n\n" +
+			"Texts and counts are equal only if both servers have engines that answer the same: put your frontend or gateway before " +
+			"`vllm-vcr serve` or `vllm-vcr play --mode text`. With --depth shapes, the texts and numbers are not compared.\n\n" +
+			"The exit code is 1 if there is a difference that --known does not list, or an entry of it that did not occur. The requests " +
+			"load LoRA adapters, let the engine sleep, and reset its caches: do not send them to a server that others use.",
+		Example: "  vllm-vcr conform http http://127.0.0.1:8000\n" +
+			"  vllm-vcr conform http http://127.0.0.1:9000 \\\n" +
+			"      --against http://127.0.0.1:8000 --known differences.toml\n" +
+			"  vllm-vcr conform http http://127.0.0.1:8000 --run 'chat/*'\n" +
+			"  vllm-vcr conform http --list",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && !opts.list {
+				return errors.New("vllm-vcr conform http: the argument URL is missing: see vllm-vcr conform http --help")
+			}
+			return runConformHTTP(cmd.Context(), env, opts, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.against, "against", "", "`URL` of the reference (default a vllm-rs that is started for this run)")
+	flags.StringVar(&opts.line, "line", "", "vLLM line of the vllm-rs that is started (default the newest)")
+	flags.StringVar(&opts.model, "model", "", "name of the model at both servers (default the first one that the reference, else the server at URL, lists)")
+	flags.StringVar(&opts.apiKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
+	flags.StringVar(&opts.referenceKey, "against-api-key", "", "`KEY` for the server of --against (default none)")
+	grouped(flags, "Servers")
+	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star stands for any text (default all)")
+	flags.StringVar(&opts.corpus, "requests", "", "`FILE` of requests in the format of .http files (default those in this program)")
+	flags.StringVar(&opts.depth, "depth", string(httpdiff.Values), "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)")
+	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none)")
+	flags.DurationVar(&opts.timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
+	flags.DurationVar(&opts.settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
+	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
+	grouped(flags, "What is compared")
+	opts.peers.addFlags(flags)
+	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
+	addJSONFlag(flags, &opts.asJSON)
+	return cmd
+}
+
+// httpJSON is what conform http prints with --json.
+type httpJSON struct {
+	Schema      string             `json:"schema"`
+	Tested      string             `json:"tested,omitempty"`
+	Reference   string             `json:"reference,omitempty"`
+	Model       string             `json:"model,omitempty"`
+	ExitCode    int                `json:"exit_code"`
+	Error       string             `json:"error,omitempty"`
+	Requests    []httpRequestJSON  `json:"requests"`
+	Same        int                `json:"same"`
+	Expected    int                `json:"known"`
+	Answered    int                `json:"answered"`
+	Differences []httpDifferent    `json:"differences"`
+	Unused      []httpKnownNoMatch `json:"unused_known"`
+}
+
+type httpRequestJSON struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+	Do   string `json:"do"`
+}
+
+type httpDifferent struct {
+	Request   string `json:"request"`
+	What      string `json:"what"`
+	Tested    string `json:"tested"`
+	Reference string `json:"reference"`
+	More      int    `json:"more_elements,omitempty"`
+	Known     string `json:"known_reason,omitempty"`
+}
+
+type httpKnownNoMatch struct {
+	Request string `json:"request"`
+	What    string `json:"what"`
+	Reason  string `json:"reason"`
+}
+
+func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, args []string) error {
+	options, err := opts.comparison()
+	if err != nil {
+		return err
+	}
+	result := httpJSON{Schema: schemaOf("conform-http"), Requests: []httpRequestJSON{}, Differences: []httpDifferent{}, Unused: []httpKnownNoMatch{}}
+	for _, r := range options.Requests {
+		result.Requests = append(result.Requests, httpRequestJSON{r.Name, r.Why, r.Method + " " + r.Path})
+	}
+	if opts.list {
+		return printResult(env, opts.asJSON, result, func(w io.Writer) error {
+			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+			for _, r := range options.Requests {
+				fmt.Fprintf(tw, "%s\t%s\n", r.Name, r.Why)
+			}
+			return tw.Flush()
+		})
+	}
+	options.A.URL, options.B.URL = args[0], opts.against
+	if opts.against == "" {
+		url, stop, err := opts.reference(ctx, env, &options)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		options.B.URL = url
+	}
+	shown := openSteps(env)
+	options.Progress = func(name string) { shown.show("request", name) }
+	report, err := httpdiff.Run(ctx, options)
+	shown.close()
+	if report == nil {
+		return httpError(err)
+	}
+	code := conformance.ExitOK
+	switch {
+	case err != nil:
+		if err = httpError(err); errors.As(err, new(exitError)) {
+			code = err.(exitError).code
+		}
+	case len(report.Unknown()) > 0 || len(report.Unused) > 0:
+		code, err = conformance.ExitFail, errReported
+	case report.Answered == 0 && slices.ContainsFunc(options.Requests, func(r httpdiff.Request) bool { return r.Generates() }):
+		code = conformance.ExitVacuous
+		err = errors.New("nothing was compared: the servers refused every request to generate")
+	}
+	if code != conformance.ExitOK {
+		err = exitError{code, err}
+	}
+	result.Tested, result.Reference, result.Model, result.ExitCode, result.Error = options.A.URL, options.B.URL, report.Model, code, errorText(err)
+	result.Same, result.Expected, result.Answered = report.Same, report.Expected, report.Answered
+	for _, d := range report.Differences {
+		one := httpDifferent{d.Request, d.What, d.A, d.B, d.More, ""}
+		if d.Known != nil {
+			one.Known = d.Known.Reason
+		}
+		result.Differences = append(result.Differences, one)
+	}
+	for _, k := range report.Unused {
+		result.Unused = append(result.Unused, httpKnownNoMatch{k.Request, k.What, k.Reason})
+	}
+	return errors.Join(err, printResult(env, opts.asJSON, result, report.Text))
+}
+
+// comparison reads what is compared, before anything is started.
+func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
+	depth, err := chooseOne("--depth", httpdiff.Depth(opts.depth), httpdiff.Values, httpdiff.Shapes, httpdiff.Status)
+	if err != nil {
+		return o, err
+	}
+	if opts.timeout <= 0 || opts.settle <= 0 {
+		return o, errors.New("--request-timeout and --settle: want more than 0")
+	}
+	o = httpdiff.Options{
+		A: httpdiff.Side{APIKey: opts.apiKey}, B: httpdiff.Side{APIKey: opts.referenceKey}, Model: opts.model, Depth: depth,
+		Timeout: opts.timeout, Settle: opts.settle, Requests: httpdiff.Corpus(),
+	}
+	if opts.corpus != "" {
+		text, err := os.ReadFile(opts.corpus)
+		if err != nil {
+			return o, fmt.Errorf("--requests: %w", err)
+		}
+		if o.Requests, err = httpdiff.ParseCorpus(opts.corpus, string(text)); err != nil {
+			return o, fmt.Errorf("--requests: %w", err)
+		}
+	}
+	if opts.known != "" {
+		text, err := os.ReadFile(opts.known)
+		if err != nil {
+			return o, fmt.Errorf("--known: %w", err)
+		}
+		if o.Known, err = httpdiff.ReadKnown(opts.known, string(text)); err != nil {
+			return o, fmt.Errorf("--known: %w", err)
+		}
+	}
+	if len(opts.run) == 0 {
+		return o, nil
+	}
+	all := o.Requests
+	o.Requests = nil
+	for _, pattern := range opts.run {
+		if !slices.ContainsFunc(all, func(r httpdiff.Request) bool { return httpdiff.Match(pattern, r.Name) }) {
+			var names []string
+			for _, r := range all {
+				names = append(names, r.Name)
+			}
+			return o, fmt.Errorf("--run %s: no request has such a name%s", pattern, tomlfile.DidYouMean(pattern, names, "--list lists them"))
+		}
+	}
+	for _, r := range all {
+		if slices.ContainsFunc(opts.run, func(pattern string) bool { return httpdiff.Match(pattern, r.Name) }) {
+			o.Requests = append(o.Requests, r)
+		}
+	}
+	// An entry for a request that is not sent cannot occur.
+	o.Partial = true
+	return o, nil
+}
+
+func httpError(err error) error {
+	var ended *httpdiff.EndedError
+	switch {
+	case errors.Is(err, httpdiff.ErrModel):
+		return err
+	case errors.As(err, &ended) && ended.Tested && ended.Request != "":
+		return exitError{conformance.ExitFail, err}
+	}
+	return infra(err)
+}
+
+// reference starts the vllm-rs of the line with a player behind it, as serve does, and returns the URL of the frontend itself.
+func (opts *httpOptions) reference(ctx context.Context, env *environment, options *httpdiff.Options) (url string, stop func(), err error) {
+	if options.Model == "" {
+		if options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout); err != nil {
+			return "", nil, infra(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	inner := *env
+	inner.quiet = true
+	ready, line := io.Pipe()
+	inner.stdout = line
+	cmd := newServeCommand(&inner)
+	name, model := options.Model, options.Model
+	if found, err := serve.FindModel(model, env.getenv); err != nil {
+		model = "" // a name that serve does not take for one: the embedded model has it
+	} else {
+		found.Remove()
+	}
+	args := []string{"--port", "0", "--json", "--served-model-name", name, "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--shutdown-timeout", "1s"}
+	if opts.line != "" {
+		args = append(args, "--vllm-version", opts.line)
+	}
+	if opts.offline {
+		args = append(args, "--offline")
+	}
+	for flag, value := range map[string]string{"--peers": opts.peers.dir, "--index": opts.peers.index} {
+		if value != "" {
+			args = append(args, flag, value)
+		}
+	}
+	if model != "" {
+		args = append(args, model)
+	}
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.ExecuteContext(ctx)
+		line.CloseWithError(io.EOF)
+		ended <- err
+	}()
+	stop = func() {
+		cancel()
+		go func() { _, _ = io.Copy(io.Discard, ready) }()
+		<-ended
+	}
+	text, err := bufio.NewReader(ready).ReadBytes('\n')
+	if err != nil {
+		cancel()
+		if started := <-ended; started != nil {
+			err = started
+		}
+		return "", nil, fmt.Errorf("start the reference: %w", err)
+	}
+	var said servedJSON
+	if err := json.Unmarshal(text, &said); err != nil || len(said.Direct) == 0 {
+		stop()
+		return "", nil, infra(fmt.Errorf("start the reference: serve printed %s", safetext.Line(strings.TrimSpace(string(text)))))
+	}
+	return said.Direct[0], stop, nil
+}

@@ -1,0 +1,206 @@
+package httpdiff
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+)
+
+// A Side is one of the two servers.
+type Side struct {
+	// URL is the base of its API, such as http://127.0.0.1:8000.
+	URL string
+	// APIKey is sent as bearer token unless it is "".
+	APIKey string
+}
+
+// server sends requests to a side.
+type server struct {
+	Side
+	host    string
+	model   string
+	client  *http.Client
+	timeout time.Duration
+}
+
+func newServer(side Side, model string, timeout time.Duration) (*server, error) {
+	at, err := url.Parse(side.URL)
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+		return nil, fmt.Errorf("%q is no URL of a server: want http://HOST:PORT", side.URL)
+	}
+	if at.User != nil || at.RawQuery != "" {
+		return nil, fmt.Errorf("http://%s: a URL with a user or a query: these would be in the report; keys are options of their own", at.Host)
+	}
+	side.URL = strings.TrimSuffix(side.URL, "/")
+	return &server{side, at.Host, model, &http.Client{
+		Transport:     openai.NewTransport(),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, timeout}, nil
+}
+
+// An answer is what a side sent.
+type answer struct {
+	// broken says why there is no answer, or not all of it.
+	broken string
+	status int
+	header http.Header
+	body   []byte
+	// events are those of a stream, whose body is empty.
+	events []event
+	// framing has the fields of its lines, and how they end.
+	framing []string
+}
+
+type event struct{ name, data string }
+
+func (a *answer) ok() bool     { return a.status >= 200 && a.status < 300 && a.broken == "" }
+func (a *answer) stream() bool { return a.mediaType() == "text/event-stream" }
+
+func (a *answer) mediaType() string {
+	media, _, _ := mime.ParseMediaType(a.header.Get("Content-Type"))
+	return media
+}
+
+// send sends a request and reads the answer.
+func (s *server) send(ctx context.Context, r *Request) *answer {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no whole answer within %v", s.timeout))
+	defer cancel()
+	a := &answer{}
+	request, err := s.request(ctx, r)
+	if err == nil {
+		var response *http.Response
+		if response, err = s.client.Do(request); err == nil {
+			defer response.Body.Close()
+			a.status, a.header = response.StatusCode, response.Header
+			err = a.read(response.Body, r.Abort)
+		}
+	}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		a.broken = context.Cause(ctx).Error()
+	case a.status == 0:
+		a.broken = "the connection ended without an answer"
+	default:
+		a.broken = "the answer broke off"
+	}
+	return a
+}
+
+func (s *server) request(ctx context.Context, r *Request) (*http.Request, error) {
+	var body io.Reader
+	if r.Body != "" {
+		body = strings.NewReader(expand(r.Body, s.model))
+	}
+	request, err := http.NewRequestWithContext(ctx, r.Method, s.URL+expand(r.Path, s.model), body)
+	if err != nil {
+		return nil, err
+	}
+	if s.APIKey != "" {
+		request.Header.Set("Authorization", "Bearer "+s.APIKey)
+	}
+	if r.Body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for name, values := range r.Header {
+		if request.Header[name] = slices.Clone(values); values[0] == "" {
+			delete(request.Header, name)
+		}
+	}
+	return request, nil
+}
+
+func (a *answer) read(body io.Reader, abort int) (err error) {
+	if !a.stream() {
+		a.body, err = openai.ReadAll(body)
+		return err
+	}
+	limited := &io.LimitedReader{R: body, N: maxStream}
+	if err = a.readEvents(limited, abort); err == nil && limited.N == 0 {
+		err = fmt.Errorf("the stream is longer than %d bytes", maxStream)
+	}
+	return err
+}
+
+// maxStream bounds a stream in bytes. Each event is merged with those before it, which takes longer the more there are.
+const maxStream = 8 << 20
+
+// readEvents reads server-sent events, with what openai.Events leaves out: names, comments, line ends.
+func (a *answer) readEvents(body io.Reader, abort int) error {
+	lines := bufio.NewReader(body)
+	var e event
+	some := false
+	note := func(what string) {
+		if !slices.Contains(a.framing, what) {
+			a.framing = append(a.framing, what)
+		}
+	}
+	defer func() { slices.Sort(a.framing) }()
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				if line != "" || some {
+					note("no empty line at the end")
+				}
+				return nil
+			}
+			return err
+		}
+		text := strings.TrimSuffix(line, "\n")
+		if strings.HasSuffix(text, "\r") {
+			note("CR LF")
+			text = strings.TrimSuffix(text, "\r")
+		}
+		if text == "" {
+			if some {
+				a.events = append(a.events, e)
+			}
+			if e, some = (event{}), false; abort > 0 && len(a.events) >= abort {
+				return nil
+			}
+			continue
+		}
+		field, value, _ := strings.Cut(text, ":")
+		if field == "" {
+			field = "a comment"
+		}
+		note(field)
+		if field == "data" && !strings.HasPrefix(value, " ") {
+			note("data without a space")
+		}
+		value = strings.TrimPrefix(value, " ")
+		switch field {
+		case "event":
+			e.name = value
+		case "data":
+			if some {
+				e.data += "\n"
+			}
+			e.data, some = e.data+value, true
+		}
+	}
+}
+
+// get reads a page that every server has.
+func (s *server) get(ctx context.Context, path string) (*answer, error) {
+	a := s.send(ctx, &Request{Method: http.MethodGet, Path: path})
+	if a.broken != "" {
+		return a, fmt.Errorf("GET %s%s: %s", s.URL, path, a.broken)
+	}
+	if a.status != http.StatusOK {
+		return a, fmt.Errorf("GET %s%s: status %d %s: %s", s.URL, path, a.status, http.StatusText(a.status), bytes.TrimSpace(a.body[:min(len(a.body), 300)]))
+	}
+	return a, nil
+}

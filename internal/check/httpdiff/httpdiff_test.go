@@ -1,0 +1,364 @@
+package httpdiff
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A fake is a small server of the API. Each of its texts can be replaced.
+type fake struct {
+	*httptest.Server
+	replace  map[string]string // by path; "" closes the connection
+	headers  map[string]string
+	status   map[string]int
+	prompts  int // tokens
+	finished int
+}
+
+const (
+	fakeText   = `{"id": "cmpl-0123456789abcdef", "created": 1700000000, "model": "m", "choices": [{"index": 0, "text": "Hi", "logprobs": {"tokens": ["Hi"], "token_logprobs": [-0.5]}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}`
+	fakeStream = `data: {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}
+
+data: {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": null}]}
+
+data: {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": "lo"}, "finish_reason": null}]}
+
+data: {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}
+
+data: {"id": "chatcmpl-1", "choices": [], "usage": {"completion_tokens": 2}}
+
+data: [DONE]
+
+`
+	fakeError = `{"error": {"message": "the model nothing at http://{{host}} is request 0123456789abcdef", "type": "NotFoundError", "code": 404}}`
+)
+
+func newFake(t *testing.T) *fake {
+	f := &fake{replace: map[string]string{}, headers: map[string]string{}, status: map[string]int{}}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		status, kind, text := 200, "application/json", ""
+		switch r.URL.Path {
+		case "/v1/models":
+			text = `{"data": [{"id": "m"}]}`
+		case "/v1/completions":
+			f.prompts += 3
+			f.finished++
+			text = fakeText
+		case "/v1/chat/completions":
+			f.finished++
+			kind, text = "text/event-stream; charset=utf-8", fakeStream
+		case "/metrics":
+			kind = "text/plain; version=0.0.4"
+			text = fmt.Sprintf("# TYPE vllm:prompt_tokens counter\nvllm:prompt_tokens_total{engine=\"0\",model_name=\"m\"} %d\n"+
+				"# TYPE vllm:request_success counter\nvllm:request_success_total{finished_reason=\"stop\"} %d.0\n# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n", f.prompts, f.finished)
+		case "/health":
+			kind = ""
+		default:
+			status, text = 404, strings.ReplaceAll(fakeError, "{{host}}", r.Host)
+		}
+		if replaced, ok := f.replace[r.URL.Path]; ok {
+			if text = replaced; text == "" {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		if replaced, ok := f.status[r.URL.Path]; ok {
+			status = replaced
+		}
+		w.Header().Set("Content-Type", kind)
+		for name, value := range f.headers {
+			w.Header().Set(name, value)
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}))
+	t.Cleanup(f.Close)
+	return f
+}
+
+const fakeCorpus = `### a/text: one
+POST /v1/completions
+
+{"model": "{{model}}"}
+
+### a/stream: two
+POST /v1/chat/completions
+
+{"stream": true}
+
+### a/error: three
+GET /v1/nothing
+
+### a/metrics: four
+GET /metrics
+`
+
+// TestRun: whatever differs is found, and nothing else is reported.
+func TestRun(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*fake)
+		want   []string // request what: a | b
+	}{
+		{"nothing", func(*fake) {}, nil},
+		{"ids and times", func(f *fake) {
+			f.replace["/v1/completions"] = strings.NewReplacer("0123456789abcdef", "fedcba9876543210", "1700000000", "1800000000", "-0.5", "-0.50000002").Replace(fakeText)
+			f.replace["/v1/chat/completions"] = strings.ReplaceAll(fakeStream, "chatcmpl-1", "chatcmpl-2")
+		}, []string{`a/stream stream id: "chatcmpl-2" | "chatcmpl-1"`}},
+		{"other chunks", func(f *fake) {
+			f.replace["/v1/chat/completions"] = strings.NewReplacer(`"Hel"`, `"H"`, `"lo"`, `"ello"`).Replace(fakeStream)
+		}, nil},
+		{"another status", func(f *fake) { f.status["/v1/completions"] = 201 }, []string{`a/text status: 201 | 200`}},
+		{"a refusal", func(f *fake) {
+			f.status["/v1/completions"], f.replace["/v1/completions"] = 400, `{"error": {"message": "n is too large"}}`
+		}, []string{`a/text status: 400: n is too large | 200`}},
+		{"a header", func(f *fake) { f.headers["Retry-After"] = "1" }, []string{
+			`a/text header retry-after: 1 | missing`, `a/stream header retry-after: 1 | missing`,
+			`a/error header retry-after: 1 | missing`, `a/metrics header retry-after: 1 | missing`,
+		}},
+		{"a missing key", func(f *fake) {
+			f.replace["/v1/completions"] = strings.Replace(fakeText, `, "finish_reason": "stop"`, "", 1)
+		}, []string{`a/text body choices[].finish_reason: missing | "stop"`}},
+		{"another kind", func(f *fake) {
+			f.replace["/v1/completions"] = strings.Replace(fakeText, `"prompt_tokens": 3`, `"prompt_tokens": "3"`, 1)
+		}, []string{`a/text body usage.prompt_tokens: "3" | 3`}},
+		{"a log-probability", func(f *fake) {
+			f.replace["/v1/completions"] = strings.Replace(fakeText, `-0.5`, `-0.51`, 1)
+		}, []string{`a/text body choices[].logprobs.token_logprobs: [-0.51] | [-0.5]`}},
+		{"a choice too many", func(f *fake) {
+			f.replace["/v1/completions"] = strings.Replace(fakeText, `"choices": [`, `"choices": [{"index": 1}, `, 1)
+		}, []string{`a/text body choices (length): 2 | 1`}},
+		{"no JSON", func(f *fake) { f.replace["/v1/completions"] = "Hi" }, []string{`a/text body: no JSON: Hi | JSON: ` + fakeText[:200]}},
+		{"an error's text", func(f *fake) {
+			f.replace["/v1/nothing"] = `{"error": {"message": "no", "type": "NotFoundError", "code": "404"}}`
+		}, []string{`a/error body error.code: "404" | 404`, `a/error body error.message: "no" | "the model nothing at {{url}} is request *"`}},
+		{"another text in a stream", func(f *fake) {
+			f.replace["/v1/chat/completions"] = strings.Replace(fakeStream, `"lo"`, `"p"`, 1)
+		}, []string{`a/stream stream choices[].delta.content: "Help" | "Hello"`}},
+		{"no role", func(f *fake) {
+			f.replace["/v1/chat/completions"] = strings.Replace(fakeStream, `"role": "assistant", `, "", 1)
+		}, []string{`a/stream stream order of choice 0: text finish | role text finish`, `a/stream stream choices[].delta.role: missing | "assistant"`}},
+		{"a key in some events", func(f *fake) {
+			f.replace["/v1/chat/completions"] = strings.Replace(fakeStream, `"content": "Hel"}, "finish_reason": null`, `"content": "Hel"}`, 1)
+		}, []string{`a/stream stream text event: choices[].finish_reason: missing | null`}},
+		{"usage before the end", func(f *fake) {
+			parts := strings.SplitAfter(fakeStream, "\n\n")
+			parts[3], parts[4] = parts[4], parts[3]
+			f.replace["/v1/chat/completions"] = strings.Join(parts, "")
+		}, []string{`a/stream stream order: choices usage choices [DONE] | choices usage [DONE]`}},
+		{"no end", func(f *fake) {
+			f.replace["/v1/chat/completions"] = strings.Replace(fakeStream, "data: [DONE]\n\n", "", 1)
+		}, []string{`a/stream stream order: choices usage | choices usage [DONE]`}},
+		{"other lines", func(f *fake) {
+			f.replace["/v1/chat/completions"] = ": ping\r\n\r\n" + fakeStream
+		}, []string{`a/stream stream framing: CR LF, a comment, data | data`}},
+		{"the connection ends", func(f *fake) { f.replace["/v1/completions"] = "" }, []string{`a/text answer: the connection ended without an answer | 200`}},
+		{"a metric", func(f *fake) {
+			f.replace["/metrics"] = "# TYPE vllm:prompt_tokens gauge\nvllm:prompt_tokens_total{engine=\"0\",rank=\"1\"} 0\n"
+		}, []string{
+			`a/text metric vllm:prompt_tokens_total: +0 | +3`,
+			`a/metrics metrics vllm:num_requests_running: missing | gauge {}`,
+			`a/metrics metrics vllm:prompt_tokens: gauge {engine,rank} | counter {engine,model_name}`,
+			`a/metrics metrics vllm:request_success: missing | counter {finished_reason}`,
+		}},
+	}
+	corpus, err := ParseCorpus("fake", fakeCorpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			a, b := newFake(t), newFake(t)
+			test.change(a)
+			report, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Settle: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, d := range report.Differences {
+				got = append(got, fmt.Sprintf("%s %s: %s | %s", d.Request, d.What, d.A, d.B))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("differences (-want +got):\n%s", diff)
+			}
+			// The same the other way round, and expected by patterns.
+			known := []Known{{Request: "a/*", What: "*", Reason: "a test"}}
+			if report, err = Run(t.Context(), Options{A: Side{URL: b.URL}, B: Side{URL: a.URL}, Requests: corpus, Known: known, Settle: time.Millisecond}); err != nil {
+				t.Fatal(err)
+			}
+			if len(report.Differences) != len(test.want) || len(report.Unknown()) != 0 || (len(report.Unused) == 0) != (len(test.want) > 0) {
+				t.Errorf("the other way round: %d differences, %d unknown, %d unused: want %d, 0, and unused if there are none",
+					len(report.Differences), len(report.Unknown()), len(report.Unused), len(test.want))
+			}
+		})
+	}
+}
+
+// TestRunEnds: a server that is gone, and a model that nobody has.
+func TestRunEnds(t *testing.T) {
+	corpus, _ := ParseCorpus("fake", fakeCorpus)
+	a, b := newFake(t), newFake(t)
+	a.replace["/v1/completions"], a.replace["/health"] = "", ""
+	_, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Settle: time.Millisecond})
+	var ended *EndedError
+	if !errors.As(err, &ended) || !ended.Tested || ended.Request != "a/text" {
+		t.Errorf("a server that died: %v", err)
+	}
+	if _, err = Run(t.Context(), Options{A: Side{URL: b.URL}, B: Side{URL: b.URL}, Model: "other", Requests: corpus}); !errors.Is(err, ErrModel) {
+		t.Errorf("a model that is not there: %v", err)
+	}
+	b.Close()
+	if _, err = Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus}); !errors.As(err, &ended) || ended.Tested {
+		t.Errorf("a reference that is not there: %v", err)
+	}
+}
+
+// TestText: equal differences are one, those of most requests first.
+func TestText(t *testing.T) {
+	reason := &Known{Reason: "known"}
+	r := &Report{Requests: 4, Same: 1, Expected: 1, Differences: []Difference{
+		{Request: "a/1", What: "status", A: "400", B: "200"},
+		{Request: "a/1", What: "header server", A: "missing", B: "x"},
+		{Request: "a/2", What: "header server", A: "missing", B: "x", More: 2},
+		{Request: "a/3", What: "body", A: "1", B: "\x1b[31m2", Known: reason},
+	}, Unused: []Known{{Request: "b/*", What: "status"}}}
+	var out strings.Builder
+	if err := r.Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `2 requests: a/1, a/2
+  header server
+    tested:    missing
+    reference: x
+1 request: a/1
+  status
+    tested:    400
+    reference: 200
+known difference that did not occur: request b/*, status: remove the entry
+4 requests: 1 the same, 1 with known differences, 2 with others
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("text (-want +got):\n%s", diff)
+	}
+}
+
+func TestCorpus(t *testing.T) {
+	requests := Corpus()
+	if len(requests) < 150 {
+		t.Errorf("%d requests: want at least 150", len(requests))
+	}
+	for _, path := range []string{
+		"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/models", "/tokenize", "/detokenize",
+		"/inference/v1/generate", "/v1/chat/completions/render", "/health", "/ping", "/version", "/load", "/metrics", "/v1/load_lora_adapter",
+		"/v1/unload_lora_adapter", "/sleep?level=1", "/wake_up", "/is_sleeping", "/reset_prefix_cache",
+	} {
+		if !slices.ContainsFunc(requests, func(r Request) bool { return r.Path == path }) {
+			t.Errorf("no request for %s", path)
+		}
+	}
+	for _, r := range requests {
+		if strings.Contains(expand(r.Body, "m"), "{{repeat") || strings.Contains(expand(r.Body, "m"), "{{model") {
+			t.Errorf("corpus.http:%d: %s: a variable is not replaced", r.Line, r.Name)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                                     "no request",
+		"GET /":                                "stands before",
+		"### a/b\nGET /":                       "group/name",
+		"### a/b: c":                           "has no METHOD",
+		"### a/b: c\nGET /\n### a/b: d\nGET /": "that of line 1",
+		"### a/b: c\nGET":                      "METHOD /path",
+		"### a/b: c\n# @depth deep\nGET /":     "# @depth",
+		"### a/b: c\n# @abort 0\nGET /":        "# @abort",
+		"### a/b: c\nGET /\nX\n":               "NAME: VALUE",
+	} {
+		if _, err := ParseCorpus("f", text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseCorpus(%q): %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	for _, test := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "a/b", true}, {"a/*", "a/b", true}, {"a/*", "b/a", false},
+		{"a*c", "abc", true}, {"a*c", "abcd", false}, {"*b*", "abc", true}, {"*b*d", "abcd", true}, {"*b*d", "abc", false}, {"", "a", false},
+	} {
+		if got := Match(test.pattern, test.text); got != test.want {
+			t.Errorf("Match(%q, %q) = %v", test.pattern, test.text, got)
+		}
+	}
+}
+
+func TestReadKnown(t *testing.T) {
+	known, err := ReadKnown("f", "[[difference]]\nrequest = 'a/*'\nwhat = 'status'\na = '400*'\nreason = 'so'\n")
+	if err != nil || len(known) != 1 || !known[0].matches(Difference{Request: "a/b", What: "status", A: "400: no", B: "200"}) ||
+		known[0].matches(Difference{Request: "a/b", What: "status", A: "404", B: "200"}) {
+		t.Errorf("%v, %v", known, err)
+	}
+	for text, want := range map[string]string{
+		"[[difference": "f: ",
+		"[[difference]]\nrequest = 'a'\nwho = 'b'": "unknown key difference.who",
+		"[[difference]]\nrequest = 'a'":            "must not be empty",
+	} {
+		if _, err := ReadKnown("f", text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ReadKnown(%q): %v, want %q", text, err, want)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the tables of known differences into docs/http-differences.md")
+
+// TestPage: the tables of docs/http-differences.md are those of testdata.
+func TestPage(t *testing.T) {
+	const path = "../../../docs/http-differences.md"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := 0
+	want := regexp.MustCompile(`(?s)(<!-- table of (\S+) -->\n).*?(<!-- end -->)`).ReplaceAllStringFunc(string(page), func(found string) string {
+		tables++
+		begin, _, _ := strings.Cut(found, "\n")
+		file := strings.Fields(begin)[3]
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, err := ReadKnown(file, string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		fmt.Fprintf(&out, "%s\n| requests | what differs | |\n|---|---|---|\n", begin)
+		for _, k := range known {
+			fmt.Fprintf(&out, "| `%s` | `%s` | %s |\n", k.Request, k.What, k.Reason)
+		}
+		return out.String() + "<!-- end -->"
+	})
+	if tables == 0 {
+		t.Error("the page has no table")
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(want, string(page)); diff != "" {
+		t.Errorf("the page is not that of the tables: go test ./internal/check/httpdiff -run TestPage -update (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,100 @@
+package httpdiff
+
+import (
+	"context"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/edge"
+	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// settle is how long metrics may differ in these tests. Nothing waits for it that is as it should be.
+const settle = 20 * time.Second
+
+// TestEdge: the server of `vllm-vcr serve` adds to vllm-rs only what is listed.
+func TestEdge(t *testing.T) {
+	behind := start(t, "0.33.0")
+	front, err := edge.New(edge.Options{Upstreams: []edge.Upstream{{URL: behind}}, FanOut: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested := httptest.NewServer(front)
+	t.Cleanup(tested.Close)
+	compare(t, tested.URL, start(t, "0.33.0"), "edge.toml")
+}
+
+// compare runs the corpus against two servers. Other differences than those of a file in testdata are errors.
+func compare(t *testing.T, tested, reference, known string) {
+	t.Helper()
+	opt := Options{A: Side{URL: tested}, B: Side{URL: reference}, Settle: settle}
+	if known != "" {
+		text, err := os.ReadFile(filepath.Join("testdata", known))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if opt.Known, err = ReadKnown(known, string(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := Run(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Unknown()) > 0 || len(report.Unused) > 0 || report.Answered < 50 {
+		var text strings.Builder
+		_ = report.Text(&text)
+		t.Errorf("%d requests to generate were answered; want 50 or more, and no differences:\n%s", report.Answered, &text)
+	}
+}
+
+// start starts the vllm-rs of a release with a player behind it, as serve does, but without the server in front.
+func start(t *testing.T, release string) (url string) {
+	t.Helper()
+	model, err := serve.FindModel("", os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(model.Remove)
+	frontend, err := vllmrs.Start(t.Context(), vllmrs.Options{
+		Binary: testenv.Frontend(t, release), ModelDir: model.Dir, ServedName: model.Name,
+		Args: []string{"--tool-strict-level", "parameter", "--tool-call-parser", "hermes", "--reasoning-parser", "none"},
+		Env:  []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=/"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { frontend.Close() })
+	tok, err := tokenizer.Load(model.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := player.NewSentences(tok, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := player.New(player.Options{
+		Handshake: frontend.Handshake(), VLLMVersion: release, Vocab: uint32(tok.VocabSize()),
+		Limits: player.Limits{MaxModelLen: model.MaxModelLen}, LoRA: player.LoRAOptions{MaxLoRAs: serve.DefaultMaxLoRAs},
+		Source: &player.Structured{Source: text, Encoder: tok, Answered: player.ToolAnswered(tok.Decode)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	if err := frontend.Healthy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return frontend.URL()
+}

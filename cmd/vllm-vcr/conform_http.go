@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // httpOptions are the flags of conform http.
@@ -280,6 +281,9 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	if model != "" {
 		args = append(args, model)
 	}
+	if !slices.Contains(withoutScaleOut, protocol.LineOf(opts.line)) {
+		args = append(args, "--", "--enable-scale-out") // for /inference/v1/generate
+	}
 	cmd.SetArgs(args)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	ended := make(chan error, 1)
@@ -308,3 +312,6 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	}
 	return said.Direct[0], stop, nil
 }
+
+// withoutScaleOut are the lines whose vllm-rs has no --enable-scale-out.
+var withoutScaleOut = []string{"0.29", "0.28", "0.27", "0.26", "0.25"}

@@ -321,7 +321,7 @@ func (c *comparison) show(side int, key string, v any) string {
 
 var (
 	// aHash finds what is drawn for each request within other text, and anId in the values of ids.
-	aHash = lazyregexp.New(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|[0-9a-f]{16,}|((?:chat)?cmpl|generate|resp|msg|call)[-_][0-9a-f]{8}\b`)
+	aHash = lazyregexp.New(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|[0-9a-f]{16,}|((?:(?:chat)?cmpl|generate|resp|msg|call)[-_])[0-9a-f]{8}\b|\b(call_id=)\d+`)
 	anID  = lazyregexp.New(`[0-9A-Za-z]{8,}$`)
 )
 
@@ -335,7 +335,7 @@ func (s *server) normal(key, text string) string {
 	if s.model != "" && len(s.model) > 3 {
 		text = strings.ReplaceAll(text, s.model, "{{model}}")
 	}
-	text = aHash().ReplaceAllString(text, "$1*")
+	text = aHash().ReplaceAllString(text, "$1$2*")
 	if key == "id" || strings.HasSuffix(key, "_id") {
 		text = anID().ReplaceAllStringFunc(text, func(id string) string {
 			if strings.ContainsAny(id, "0123456789") || key != "id" {

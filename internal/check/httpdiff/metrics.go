@@ -74,6 +74,10 @@ func families(page []byte) map[string]string {
 	}
 	labels := map[string]map[string]bool{}
 	for _, s := range samples(page) {
+		// OpenMetrics leaves "_total" out of the name of a counter, and the older format makes a gauge of when it was created.
+		if strings.HasSuffix(s.name, "_created") && kinds[s.name] == "gauge" {
+			continue
+		}
 		family := familyOf(s.name, kinds)
 		if labels[family] == nil {
 			labels[family] = map[string]bool{}
@@ -84,7 +88,7 @@ func families(page []byte) map[string]string {
 	}
 	all := map[string]string{}
 	for family, names := range labels {
-		all[family] = kinds[family] + " {" + strings.Join(slices.Sorted(maps.Keys(names)), ",") + "}"
+		all[strings.TrimSuffix(family, "_total")] = kinds[family] + " {" + strings.Join(slices.Sorted(maps.Keys(names)), ",") + "}"
 	}
 	return all
 }

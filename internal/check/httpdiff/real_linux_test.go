@@ -66,7 +66,7 @@ func start(t *testing.T, release string) (url string) {
 	t.Cleanup(model.Remove)
 	frontend, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, release), ModelDir: model.Dir, ServedName: model.Name,
-		Args: []string{"--tool-strict-level", "parameter", "--tool-call-parser", "hermes", "--reasoning-parser", "none"},
+		Args: []string{"--tool-strict-level", "parameter", "--tool-call-parser", "hermes", "--reasoning-parser", "none", "--enable-scale-out"},
 		Env:  []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=/"},
 	})
 	if err != nil {

@@ -81,6 +81,7 @@ type asked struct {
 	BestOf json.RawMessage `json:"best_of"`
 	Prompt json.RawMessage `json:"prompt"`
 	Seed   *int64          `json:"seed"`
+	ID     string          `json:"request_id"`
 }
 
 func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
@@ -242,8 +243,12 @@ func (e *Edge) readBody(r *http.Request, x *exchange) error {
 		return err
 	}
 	x.body = body.Bytes()
-	if known || mayFanOut(r.URL.Path, x.body) {
+	hasID := bytes.Contains(x.body, []byte(`"request_id"`))
+	if known || hasID || mayFanOut(r.URL.Path, x.body) {
 		_ = json.Unmarshal(x.body, &x.asked) // the frontend says what is wrong with it
+	}
+	if r.Header.Get(headerRequestID) == "" && validID(x.asked.ID) {
+		x.id = x.asked.ID // a header of ours would count more than the body
 	}
 	return nil
 }

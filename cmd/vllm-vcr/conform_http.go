@@ -148,8 +148,11 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 	options.Progress = func(name string) { shown.show("request", name) }
 	report, err := httpdiff.Run(ctx, options)
 	shown.close()
-	if report == nil {
-		return httpError(err)
+	var ended *httpdiff.EndedError
+	if report == nil && errors.As(err, &ended) {
+		return infra(err)
+	} else if report == nil {
+		return err // the URL, or the model
 	}
 	code := conformance.ExitOK
 	switch {
@@ -236,12 +239,10 @@ func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
 	return o, nil
 }
 
+// httpError is the error of a run that ended early: because of the server under test, or of anything else.
 func httpError(err error) error {
 	var ended *httpdiff.EndedError
-	switch {
-	case errors.Is(err, httpdiff.ErrModel):
-		return err
-	case errors.As(err, &ended) && ended.Tested && ended.Request != "":
+	if errors.As(err, &ended) && ended.Tested {
 		return exitError{conformance.ExitFail, err}
 	}
 	return infra(err)
@@ -250,8 +251,12 @@ func httpError(err error) error {
 // reference starts the vllm-rs of the line with a player behind it, as serve does, and returns the URL of the frontend itself.
 func (opts *httpOptions) reference(ctx context.Context, env *environment, options *httpdiff.Options) (url string, stop func(), err error) {
 	if options.Model == "" {
-		if options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout); err != nil {
-			return "", nil, infra(err)
+		options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout)
+		if ended := (*httpdiff.EndedError)(nil); errors.As(err, &ended) {
+			err = infra(err)
+		}
+		if err != nil {
+			return "", nil, err
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -37,7 +37,7 @@ type server struct {
 func newServer(side Side, model string, timeout time.Duration) (*server, error) {
 	at, err := url.Parse(side.URL)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, fmt.Errorf("%q is no URL of a server: want http://HOST:PORT", side.URL)
+		return nil, errors.New("this is no URL of a server: want http://HOST:PORT")
 	}
 	if at.User != nil || at.RawQuery != "" {
 		return nil, fmt.Errorf("http://%s: a URL with a user or a query: these would be in the report; keys are options of their own", at.Host)

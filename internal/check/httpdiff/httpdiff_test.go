@@ -296,8 +296,18 @@ func TestMatch(t *testing.T) {
 		pattern, text string
 		want          bool
 	}{
-		{"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "a/b", true}, {"a/*", "a/b", true}, {"a/*", "b/a", false},
-		{"a*c", "abc", true}, {"a*c", "abcd", false}, {"*b*", "abc", true}, {"*b*d", "abcd", true}, {"*b*d", "abc", false}, {"", "a", false},
+		{"a", "a", true},
+		{"a", "ab", false},
+		{"*", "", true},
+		{"*", "a/b", true},
+		{"a/*", "a/b", true},
+		{"a/*", "b/a", false},
+		{"a*c", "abc", true},
+		{"a*c", "abcd", false},
+		{"*b*", "abc", true},
+		{"*b*d", "abcd", true},
+		{"*b*d", "abc", false},
+		{"", "a", false},
 	} {
 		if got := Match(test.pattern, test.text); got != test.want {
 			t.Errorf("Match(%q, %q) = %v", test.pattern, test.text, got)

@@ -2,7 +2,7 @@ package httpdiff
 
 import (
 	"context"
-	"net/http/httptest"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,9 +27,15 @@ func TestEdge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tested := httptest.NewServer(front)
-	t.Cleanup(tested.Close)
-	compare(t, tested.URL, start(t, "0.33.0"), "edge.toml")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- front.Serve(ctx, listener) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	compare(t, "http://"+listener.Addr().String(), start(t, "0.33.0"), "edge.toml")
 }
 
 // compare runs the corpus against two servers. Other differences than those of a file in testdata are errors.

@@ -33,6 +33,9 @@ func requestID(r *http.Request) string {
 	return newID()
 }
 
+// hasRequestID tells whether a body may have an id of its own.
+func hasRequestID(body []byte) bool { return bytes.Contains(body, []byte(`"request_id"`)) }
+
 func newID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -243,8 +246,7 @@ func (e *Edge) readBody(r *http.Request, x *exchange) error {
 		return err
 	}
 	x.body = body.Bytes()
-	hasID := bytes.Contains(x.body, []byte(`"request_id"`))
-	if known || hasID || mayFanOut(r.URL.Path, x.body) {
+	if known || hasRequestID(x.body) || mayFanOut(r.URL.Path, x.body) {
 		_ = json.Unmarshal(x.body, &x.asked) // the frontend says what is wrong with it
 	}
 	if r.Header.Get(headerRequestID) == "" && validID(x.asked.ID) {

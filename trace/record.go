@@ -198,6 +198,14 @@ func (r *Record) validateTimes() error {
 		}
 		return far(fmt.Sprintf("itl_ms[%d]", i), ms)
 	}
+	if s := r.ITLSummary; s != nil {
+		if err := far("itl_summary.mean_ms", s.MeanMs); err != nil {
+			return err
+		}
+		if err := far("itl_summary", s.MeanMs*float64(s.Count)); err != nil {
+			return err
+		}
+	}
 	return far("ttft_ms", r.TTFTMs)
 }
 

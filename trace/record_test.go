@@ -97,20 +97,22 @@ func TestValidateByHand(t *testing.T) {
 		t.Error(r.Validate())
 	}
 	for field, change := range map[string]func(*Record){
-		"prompt_tokens":     func(r *Record) { r.PromptTokens = -1 },
-		"cached_tokens":     func(r *Record) { r.CachedTokens = -1 },
-		"output_tokens":     func(r *Record) { r.OutputTokens = -1 },
-		"itl_summary.count": func(r *Record) { r.ITLSummary = &ITLSummary{Count: -1} },
-		"finish_reason":     func(r *Record) { r.FinishReason = 5 },
-		"ended_by_frontend": func(r *Record) { r.EndedByFrontend = true },
-		"request_error":     func(r *Record) { r.Error = new(RequestError) },
-		"arrival_ms":        func(r *Record) { r.ArrivalMs = new(1e308) },
-		"ttft_ms":           func(r *Record) { r.TTFTMs = -1.1e15 },
-		"itl_ms[0]":         func(r *Record) { r.ITLMs = []float64{math.NaN()} },
-		"itl_ms":            func(r *Record) { r.OutputTokens = 2 },
-		"itl_tokens":        func(r *Record) { r.ITLTokens = []uint32{1} },
-		"output_token_ids":  func(r *Record) { r.OutputTokenIDs = []uint32{} },
-		"prompt_token_ids":  func(r *Record) { r.PromptTokenIDs = []uint32{1, 2} },
+		"prompt_tokens":       func(r *Record) { r.PromptTokens = -1 },
+		"cached_tokens":       func(r *Record) { r.CachedTokens = -1 },
+		"output_tokens":       func(r *Record) { r.OutputTokens = -1 },
+		"itl_summary.count":   func(r *Record) { r.ITLSummary = &ITLSummary{Count: -1} },
+		"itl_summary.mean_ms": func(r *Record) { r.ITLSummary = &ITLSummary{MeanMs: 2e15} },
+		"itl_summary":         func(r *Record) { r.ITLSummary = &ITLSummary{MeanMs: 1e12, Count: 2e12} },
+		"finish_reason":       func(r *Record) { r.FinishReason = 5 },
+		"ended_by_frontend":   func(r *Record) { r.EndedByFrontend = true },
+		"request_error":       func(r *Record) { r.Error = new(RequestError) },
+		"arrival_ms":          func(r *Record) { r.ArrivalMs = new(1e308) },
+		"ttft_ms":             func(r *Record) { r.TTFTMs = -1.1e15 },
+		"itl_ms[0]":           func(r *Record) { r.ITLMs = []float64{math.NaN()} },
+		"itl_ms":              func(r *Record) { r.OutputTokens = 2 },
+		"itl_tokens":          func(r *Record) { r.ITLTokens = []uint32{1} },
+		"output_token_ids":    func(r *Record) { r.OutputTokenIDs = []uint32{} },
+		"prompt_token_ids":    func(r *Record) { r.PromptTokenIDs = []uint32{1, 2} },
 	} {
 		r := small(1)
 		change(&r)

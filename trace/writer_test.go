@@ -103,7 +103,7 @@ func TestWriterRefuses(t *testing.T) {
 	for field, change := range map[string]func(*Record){
 		"ttft_ms: want a time":             func(r *Record) { r.TTFTMs = math.NaN() },
 		"itl_ms[0]: want a time":           func(r *Record) { r.ITLMs = []float64{math.Inf(1)} },
-		"itl_summary.mean_ms: -Inf":        func(r *Record) { r.ITLSummary = &ITLSummary{MeanMs: math.Inf(-1)} },
+		"itl_summary.mean_ms: want a time": func(r *Record) { r.ITLSummary = &ITLSummary{MeanMs: math.Inf(-1)} },
 		"arrival_ms: want a time":          func(r *Record) { r.ArrivalMs = new(math.NaN()) },
 		"mm_hashes: the string":            func(r *Record) { r.MMHashes = []string{"\xff"} },
 		"output_token_ids: want 1 entries": func(r *Record) { r.OutputTokenIDs = []uint32{1, 2} },

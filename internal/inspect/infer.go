@@ -28,7 +28,15 @@ type chunk struct{ step, tokens int32 }
 // stepUnit is the part of a ms in which times of the same step are equal: sums of gaps are off by less.
 const stepUnit = 1e4
 
-func stepTime(ms float64) int64 { return int64(math.Round(ms * stepUnit)) }
+func stepTime(ms float64) int64 { return wholeUnits(ms, stepUnit) }
+
+// mostUnits is further away than any time, and fits an int64 with room for sums.
+const mostUnits = 4e18
+
+// wholeUnits is a time in units of which a millisecond has so many.
+func wholeUnits(ms, units float64) int64 {
+	return int64(math.Round(min(max(ms*units, -mostUnits), mostUnits)))
+}
 
 // endMs is the end of a step, ms.
 func (s *inferred) endMs(step int) float64 { return float64(s.ends[step]) / stepUnit }

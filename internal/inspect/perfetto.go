@@ -272,7 +272,7 @@ type events struct {
 }
 
 // nanoseconds is a time since the beginning, in whole nanoseconds: spans that touch have the same end.
-func (e *events) nanoseconds(ms float64) int64 { return int64(math.Round((ms - e.zero) * 1e6)) }
+func (e *events) nanoseconds(ms float64) int64 { return wholeUnits(ms-e.zero, 1e6) }
 
 // begin begins an event. The name is a text of this program.
 func (e *events) begin(kind byte, pid, tid int, name string) {

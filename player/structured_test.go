@@ -221,6 +221,11 @@ func TestStructuredOutputsAreSeeded(t *testing.T) {
 	if !slices.Equal(say("a", seed), say("b", seed)) || slices.Equal(say("a", seed), say("a")) {
 		t.Error("a request's own seed goes before its id")
 	}
+	greedy := func(r *protocol.Request) { r.Sampling.Temperature = 0 }
+	other := func(r *protocol.Request) { r.PromptTokenIDs = []uint32{1, 2, 3, 4, 5} }
+	if !slices.Equal(say("a", greedy), say("b", greedy)) || slices.Equal(say("a", greedy), say("a", greedy, other)) {
+		t.Error("a greedy request has the answer of its prompt")
+	}
 }
 
 func TestConstraintsThatCannotBeHonoured(t *testing.T) {

@@ -143,6 +143,29 @@ func TestServeCutsOff(t *testing.T) {
 	}
 }
 
+// conform http compares a server with a vllm-rs that it starts: the frontend itself has no differences, and what serve adds is one.
+func TestConformHTTP(t *testing.T) {
+	s := startServe(t, "--quiet", "--frontend-env", "VLLM_SERVER_DEV_MODE=1")
+	conform := func(url string) (string, int) {
+		cmd := exec.Command("vllm-vcr", "conform", "http", url, "--line", "0.33", "--offline", "--peers", testenv.PeersDir(t), "--json", "--quiet",
+			"--run", "chat/tool-required*,completions/stream-usage,server/version")
+		out, err := cmd.Output()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		if err := testenv.CheckJSON("../../docs/json.md", "conform http", out); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	if out, code := conform(s.Direct[0]); code != 0 || !strings.Contains(out, `"same": 4`) {
+		t.Errorf("the frontend itself: exit code %d: %s", code, out)
+	}
+	if out, code := conform(s.URL); code != 1 || !strings.Contains(out, `"what": "header x-request-id"`) {
+		t.Errorf("serve: exit code %d: %s", code, out)
+	}
+}
+
 // Frontends that have engines of their own publish KV events, and offer KV caches, at ports of their own.
 func TestPortsOfRanks(t *testing.T) {
 	free, err := vllmrs.Reserve()

@@ -62,7 +62,9 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/serve/edge": {"golang.org/x/sys"},
+	"internal/serve/edge":    {"golang.org/x/sys"},
+	"internal/serve/jinja":   {},
+	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/wire/pack", "internal/wire/protocol"},
 	"internal/serve": {
 		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine",
 	},

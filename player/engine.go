@@ -31,9 +31,11 @@ type engine struct {
 	// The ways out: to a client, to subscribers of KV events (nil without any), and to
 	// [Options].OnRefused (nil without one). full tells whether a client has so much to
 	// read that it gets no more; nil without sockets.
-	send      func(client int, m protocol.ClientMessage)
-	full      func(client int) bool
-	publish   func([]kvcache.Event)
+	send    func(client int, m protocol.ClientMessage)
+	full    func(client int) bool
+	publish func([]kvcache.Event)
+	// report takes the statistics of each step for a frontend in this process; nil sends them in messages.
+	report    func(*protocol.SchedulerStats)
 	onRefused func(id string, err error)
 	// beside does something that may take long beside the engine, and has then called by the
 	// engine what it returns.
@@ -130,7 +132,7 @@ func seconds(t time.Duration) float64 { return t.Seconds() }
 // add queues a decoded request, or answers it with an error. client is the socket it
 // came by.
 func (e *engine) add(r *protocol.Request, client int) {
-	if r.ClientIndex >= len(e.batches) {
+	if r.Receiver == nil && r.ClientIndex >= len(e.batches) {
 		e.refuse(r, client, "bad_request", fmt.Errorf("client_index %d, but there are %d clients", r.ClientIndex, len(e.batches)))
 		return
 	}
@@ -334,6 +336,10 @@ func (e *engine) errorOutput(reason *protocol.RequestError) *protocol.Output {
 // sendFinal sends the last output of a request in an envelope of its own, with the id
 // in finished_requests, as an engine does outside its steps.
 func (e *engine) sendFinal(client int, stream *protocol.Stream, out *protocol.Output) {
+	if r := stream.Receiver(); r != nil {
+		r.Receive(out, seconds(e.clock.Now()))
+		return
+	}
 	b := e.codec.NewBatch(e.index)
 	b.WeightVersion = ""
 	if err := b.Add(stream, out); err != nil {

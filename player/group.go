@@ -140,14 +140,16 @@ func (g *Group) UnmatchedFaults() (unmatched []Fault, requests int) {
 // Run serves the frontend with all engines until ctx ends, which returns nil. When one
 // of them fails, or the frontend leaves it, the others are shut down, and the error of
 // the first one is returned. A group runs once.
-func (g *Group) Run(ctx context.Context) error {
+func (g *Group) Run(ctx context.Context) error { return g.run(ctx, (*Player).Run) }
+
+func (g *Group) run(ctx context.Context, run func(*Player, context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
 	failures := make(chan error, len(g.players))
 	for _, p := range g.players {
 		running.Go(func() {
-			if err := p.Run(ctx); err != nil {
+			if err := run(p, ctx); err != nil {
 				failures <- nameEngine(err, p.opt.EngineIndex, len(g.players))
 			}
 			cancel() // an engine that has ended leaves the others nothing to do

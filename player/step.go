@@ -244,7 +244,9 @@ func (e *engine) output(q *request) {
 		}
 		q.logprobs.attach(out, !q.answered)
 		q.answered = true
-		if err := e.batches[q.client].Add(q.stream, out); err != nil {
+		if r := q.stream.Receiver(); r != nil {
+			r.Receive(out, seconds(e.current.end))
+		} else if err := e.batches[q.client].Add(q.stream, out); err != nil {
 			// Without any output the client would wait for ever.
 			e.log.Error("an output could not be encoded and was replaced by an error", "request", q.id, "error", err)
 			last, q.keepsBlocks = true, false
@@ -310,6 +312,9 @@ func (e *engine) prefillStats(q *request) *protocol.PrefillStats {
 // of a step without outputs go to the first client.
 func (e *engine) sendStep(now time.Duration, outputs bool) {
 	stats := e.takeStats()
+	if e.report != nil {
+		e.report(stats)
+	}
 	for client, b := range e.batches {
 		if b.Len() == 0 && (outputs || client > 0) {
 			continue
@@ -387,7 +392,11 @@ func (e *engine) mayWithhold() bool {
 // clientFull tells whether the request has to wait because its client reads too slowly.
 // The others go on.
 func (e *engine) clientFull(q *request) bool {
-	if e.full == nil || !e.full(q.client) {
+	if r := q.stream.Receiver(); r != nil {
+		if !r.Full() {
+			return false
+		}
+	} else if e.full == nil || !e.full(q.client) {
 		return false
 	}
 	e.withheld = true

@@ -39,6 +39,10 @@ func (e *engine) utility(call protocol.UtilityCall, client int) {
 }
 
 func (e *engine) reply(call protocol.UtilityCall, client int, result any, err error) {
+	if call.Reply != nil {
+		call.Reply(result, err)
+		return
+	}
 	now := seconds(e.clock.Now())
 	if err == nil {
 		var m protocol.ClientMessage

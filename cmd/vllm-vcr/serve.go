@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -89,7 +91,7 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags.DurationVar(&opts.shutdown, "shutdown-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
 	flags.BoolVar(&opts.restart, "restart", false, "start frontend and engine again when one of them ends; without it, serve ends")
 	grouped(flags, "Server")
-	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), or the path of a vllm-rs")
+	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), builtin (in this process; needs no program and no network), or the path of a vllm-rs")
 	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
 	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
 	opts.peers.addFlags(flags)
@@ -126,6 +128,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	started := env.now()
 	if err := opts.check(flags); err != nil {
 		return err
+	}
+	if opts.frontend == serve.Builtin && len(args) > 0 {
+		return exitError{conformance.ExitUsage, errors.New("--frontend builtin: it has no flags of its own, so nothing may follow --: give flags of serve before it")}
 	}
 	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
@@ -180,6 +185,20 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	for _, l := range listeners {
 		urls = append(urls, opts.edge.url(l))
 	}
+	var local func(*serve.Engines) (serve.LocalFrontend, error)
+	var locals []*serve.Local
+	if opts.frontend == serve.Builtin {
+		for range frontends {
+			locals = append(locals, new(serve.Local))
+		}
+		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
+			return builtin.New(builtin.Options{
+				Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA, Tasks: opts.play.engine.opt.Pooling.Tasks,
+				Release: releasesOf([]string{engines.Group.Line()})[0], Dev: slices.Contains(variables, "VLLM_SERVER_DEV_MODE=1"),
+				ScaleOut: slices.Contains(variables, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"), Log: env.log,
+			})
+		}
+	}
 	// The player warns when its frontend goes, which is no news once serve itself ends.
 	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
 	err = serve.Run(ctx, serve.Options{
@@ -187,7 +206,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		Frontend: func(ctx context.Context, line string) (serve.Frontend, error) {
 			return opts.find(ctx, env, flags, line, args)
 		},
-		Frontends: frontends,
+		Frontends: frontends, Local: local, Locals: locals,
 		Engines: func(handshake string, n int) (*serve.Engines, error) {
 			engines, err := opts.engines(ctx, env, logged, flags, handshake, n)
 			if err == nil {
@@ -196,7 +215,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 			return engines, err
 		},
 		Front: func(upstreams []string) (_ serve.Front, err error) {
-			front.Upstreams = upstreamsOf(upstreams)
+			front.Upstreams = upstreamsOf(upstreams, locals)
 			server, err = edge.New(front)
 			return server, err
 		},
@@ -237,12 +256,15 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 		engine.count = size
 	}
 	released := opts.frontend == serve.Rust || opts.frontend == serve.Python
+	if opts.frontend == serve.Builtin {
+		return nil
+	}
 	if released && engine.opt.VLLMVersion == protocol.Nightly {
 		return errors.New("--vllm-version nightly: no released frontend is of that line: give --frontend with the path of its vllm-rs")
 	}
 	if !released {
 		if _, err := os.Stat(opts.frontend); err != nil {
-			return fmt.Errorf("--frontend %s: want rust, python, or the path of a vllm-rs: %w", opts.frontend, err)
+			return fmt.Errorf("--frontend %s: want rust, python, builtin, or the path of a vllm-rs: %w", opts.frontend, err)
 		}
 	}
 	return nil
@@ -252,7 +274,7 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 // tells its release, as it does since 0.29.
 func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
 	play := &opts.play
-	if opts.frontend == serve.Rust || opts.frontend == serve.Python || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" || play.source.steps != "" {
+	if opts.frontend == serve.Rust || opts.frontend == serve.Python || opts.frontend == serve.Builtin || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" || play.source.steps != "" {
 		return
 	}
 	release, err := vllmrs.Version(ctx, opts.frontend)
@@ -269,7 +291,10 @@ func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model s
 	source := &opts.play.source
 	opts.play.engine.modelLen = model.MaxModelLen
 	if source.tokenizer != "" {
-		return nil
+		if opts.frontend == serve.Builtin {
+			source.loaded, err = tokenizer.Load(source.tokenizer)
+		}
+		return err
 	}
 	if source.loaded, err = tokenizer.Load(model.Dir); err == nil {
 		source.tokenizer = model.Dir
@@ -277,6 +302,9 @@ func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model s
 	}
 	if flags.Changed("mode") && source.mode == modeText || source.dataset != "" {
 		return err
+	}
+	if opts.frontend == serve.Builtin {
+		return fmt.Errorf("--frontend builtin cannot read the tokenizer of the model: %w: use --frontend rust, or a MODEL that is a name, which gets the embedded tokenizer", err)
 	}
 	env.log.Warn("this program cannot read the tokenizer of the model: answers are random tokens, and structured output does not conform", "error", err)
 	if source.mode == modeText {
@@ -327,6 +355,9 @@ func (opts *serveOptions) handshake(flags *pflag.FlagSet) (vllmrs.Port, error) {
 
 // find finds the frontend of a line, and checks the flags that are for it.
 func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pflag.FlagSet, line string, args []string) (serve.Frontend, error) {
+	if opts.frontend == serve.Builtin {
+		return serve.Frontend{Kind: serve.Builtin}, nil
+	}
 	release := opts.play.engine.opt.VLLMVersion
 	if release == "auto" || release == "" {
 		release = line
@@ -387,9 +418,12 @@ func withCode(err error) error {
 	return exitError{conformance.ExitUsage, err}
 }
 
-func upstreamsOf(urls []string) (upstreams []edge.Upstream) {
-	for _, url := range urls {
+func upstreamsOf(urls []string, locals []*serve.Local) (upstreams []edge.Upstream) {
+	for i, url := range urls {
 		upstreams = append(upstreams, edge.Upstream{URL: url})
+		if locals != nil {
+			upstreams[i].Local = locals[i]
+		}
 	}
 	return upstreams
 }
@@ -436,7 +470,7 @@ func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started
 		}
 		return
 	}
-	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend"}[s.Frontend.Kind]
+	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend", serve.Builtin: "the builtin frontend"}[s.Frontend.Kind]
 	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", strings.Join(urls, " "), strings.Join(s.Names, ", "), program,
 		cmp.Or(s.Frontend.Release, s.Line), plural.Count(opts.play.engine.count*len(urls), "engine"), after.Seconds())))
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,10 +28,13 @@ type served struct {
 	stdout *bufio.Reader
 }
 
-// startServe starts the command on a free port, behind a real frontend, and returns when it is ready.
+// startServe starts the command on a free port, behind a real frontend unless args name another one, and returns when it is ready.
 func startServe(t *testing.T, args ...string) *served {
 	t.Helper()
-	cmd := exec.Command("vllm-vcr", append([]string{"serve", "--port", "0", "--json", "--frontend", testenv.Frontend(t, "0.33.0")}, args...)...)
+	if !slices.Contains(args, "--frontend") {
+		args = append(args, "--frontend", testenv.Frontend(t, "0.33.0"))
+	}
+	cmd := exec.Command("vllm-vcr", append([]string{"serve", "--port", "0", "--json"}, args...)...)
 	out, in := io.Pipe()
 	cmd.Stdout = in
 	p, err := process.Start(cmd, process.Options{Name: "serve"})
@@ -217,6 +221,70 @@ func TestServeLosesFrontend(t *testing.T) {
 		t.Errorf("started again: %s", s.line)
 	}
 	s.stream(t, 3)
+}
+
+// The builtin frontend needs no other program. Faults of HTTP and of the engine, metrics and the end are those of any frontend.
+func TestServeBuiltin(t *testing.T) {
+	s := startServe(t, "some/model", "--frontend", "builtin", "--faults", "http-fail:1:429", "--allow-request-faults", "--data-parallel-size", "2")
+	if err := testenv.CheckJSON("../../docs/json.md", "serve", s.line); err != nil || len(s.Pids) != 0 || s.Frontend != "builtin" {
+		t.Errorf("%s: %v", s.line, err)
+	}
+	ask := func(method, path, fault, body string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequest(method, s.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		if fault != "" {
+			r.Header.Set("X-Fault", fault)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body) // a fault may cut it
+		return answer.StatusCode, string(text)
+	}
+	const body = `{"model":"some/model","prompt":"Hi","max_tokens":4,"ignore_eos":true,"stream":true}`
+	for i, want := range []struct {
+		fault, end string
+		status     int
+		events     int
+	}{
+		{status: 429, end: "}"},
+		{status: 200, end: "data: [DONE]\n\n", events: 6},
+		{status: 200, fault: "http-truncate:2", end: "}\n\n", events: 2},
+	} {
+		status, text := ask(http.MethodPost, "/v1/completions", want.fault, body)
+		if events := strings.Count(text, "data: "); status != want.status || events != want.events || !strings.HasSuffix(text, want.end) {
+			t.Errorf("request %d: status %d, %d events: %s", i, status, events, text)
+		}
+	}
+	if status, text := ask(http.MethodGet, "/ready", "", ""); status != 200 {
+		t.Errorf("/ready: status %d: %s", status, text)
+	}
+	_, metrics := ask(http.MethodGet, "/metrics", "", "")
+	for _, line := range []string{
+		`vllm:request_success_total{model_name="some/model",engine="1",finished_reason="length"} 1`,
+		`vllm:cache_config_info{block_size="16"`, `vllm:engine_sleep_state{engine="1"`,
+	} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("/metrics has no %s: %s", line, metrics)
+		}
+	}
+	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit code %d, want 0: %s", code, s.Tail())
+	}
+	s = startServe(t, "--frontend", "builtin", "--faults", "kill:2")
+	_, _ = http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"Hi","max_tokens":4,"ignore_eos":true}`))
+	if code := s.exit(); code != 3 {
+		t.Errorf("exit code %d after the engine was killed, want 3: %s", code, s.Tail())
+	}
 }
 
 // TestServingPage runs the recipes of docs/serving.md, on free ports.

@@ -26,11 +26,13 @@ import (
 const (
 	Rust   = "rust"
 	Python = "python"
+	// Builtin runs in this process.
+	Builtin = "builtin"
 )
 
 // A Frontend is a program that serves the HTTP API of vLLM.
 type Frontend struct {
-	Kind string // Rust or Python
+	Kind string // Rust, Python or Builtin
 	// Release is "" for a program that was named by its path.
 	Release string
 	Program string

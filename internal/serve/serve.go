@@ -7,9 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -32,6 +34,10 @@ type Options struct {
 	Args, Env []string
 	// Engines makes the player behind frontend number n, which dials handshake. It is called again at each restart.
 	Engines func(handshake string, n int) (*Engines, error)
+	// Local makes the frontend that runs in this process, in the place of a program that Frontend finds; nil for one that does
+	// not. Locals are where they answer, by number.
+	Local  func(*Engines) (LocalFrontend, error)
+	Locals []*Local
 	// Handshake is the port where the first frontend waits for its engines, if it must be a certain one.
 	Handshake vllmrs.Port
 	// Front makes the server that clients talk to. upstreams are the URLs of the frontends.
@@ -59,6 +65,24 @@ type Engines struct {
 	LoRA bool
 	// Close ends what listens beside the engines, when they have ended.
 	Close func()
+}
+
+// A LocalFrontend is a frontend in this process. Run runs its engines until ctx ends, or one of them does.
+type LocalFrontend interface {
+	http.Handler
+	Run(ctx context.Context) error
+}
+
+// A Local answers by the frontend that runs in this process, and with status 503 while none does.
+type Local struct{ now atomic.Pointer[LocalFrontend] }
+
+func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f := l.now.Load(); f != nil {
+		(*f).ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
 // Running are the players that run, by the number of their frontend, for those who read their values. It is safe for use by several
@@ -187,6 +211,10 @@ type server struct {
 func Run(ctx context.Context, opt Options) (err error) {
 	s := &server{opt: opt, serving: make(chan error, 1)}
 	for n := range max(opt.Frontends, 1) {
+		if opt.Local != nil {
+			s.handshake, s.upstreams = append(s.handshake, vllmrs.Port{}), append(s.upstreams, "")
+			continue
+		}
 		var ports [2]vllmrs.Port
 		for i := range ports {
 			if i == 0 && n == 0 && opt.Handshake.Number() != 0 {
@@ -230,10 +258,38 @@ func Run(ctx context.Context, opt Options) (err error) {
 	}
 }
 
+// A frontend is one that was started.
+type frontend interface {
+	Healthy(ctx context.Context) error
+	Pid() int // 0 of one in this process
+	Done() <-chan struct{}
+	Exit() *process.ExitError
+	Close() error
+}
+
+// A localUnit is a frontend in this process: it ends with its engines only.
+type localUnit struct {
+	local *Local
+	group *player.Group
+}
+
+func (u localUnit) Healthy(ctx context.Context) error {
+	select {
+	case <-u.group.Ready():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+func (localUnit) Pid() int                 { return 0 }
+func (localUnit) Done() <-chan struct{}    { return nil }
+func (localUnit) Exit() *process.ExitError { return nil }
+func (u localUnit) Close() error           { u.local.now.Store(nil); return nil }
+
 // A unit is a frontend and the player behind it.
 type unit struct {
 	engines  *Engines
-	frontend *vllmrs.Server
+	frontend frontend
 	stop     context.CancelFunc // the player
 	ended    chan struct{}      // closed when the player has ended
 	err      error              // why
@@ -266,12 +322,14 @@ func (s *server) once(ctx context.Context) (wasReady bool, err error) {
 	}()
 	healthy, cancel := context.WithTimeoutCause(alive, s.readyTimeout(), fmt.Errorf("the frontend did not serve within %v", s.readyTimeout()))
 	defer cancel()
-	result := Started{Line: units[0].engines.Group.Line(), Frontend: *s.frontend, Names: s.names(), Upstreams: s.upstreams, Restarts: s.restarts}
+	result := Started{Line: units[0].engines.Group.Line(), Frontend: *s.frontend, Names: s.names(), Pids: []int{}, Upstreams: s.upstreams, Restarts: s.restarts}
 	for _, u := range units {
 		if err := u.frontend.Healthy(healthy); err != nil {
 			return false, s.notReady(units, err)
 		}
-		result.Pids = append(result.Pids, u.frontend.Pid())
+		if pid := u.frontend.Pid(); pid > 0 {
+			result.Pids = append(result.Pids, pid)
+		}
 	}
 	s.opt.Ready(result)
 	<-alive.Done()
@@ -325,26 +383,35 @@ func (s *server) start(ctx context.Context, n int, over context.CancelCauseFunc)
 	if engines.LoRA {
 		maxLoRAs = lorasOf(engines.Group.Engines()[0])
 	}
-	u.frontend, err = vllmrs.Start(context.WithoutCancel(ctx), vllmrs.Options{
+	run := engines.Group.Run
+	if s.opt.Local != nil {
+		local, err := s.opt.Local(engines)
+		if err != nil {
+			return fail(err)
+		}
+		run, u.frontend = local.Run, localUnit{s.opt.Locals[n], engines.Group}
+		s.opt.Locals[n].now.Store(&local)
+	} else if u.frontend, err = vllmrs.Start(context.WithoutCancel(ctx), vllmrs.Options{
 		Binary: f.Program, Before: f.before, ModelDir: s.opt.Model.Dir, ServedName: names[0], AlsoServed: names[1:], Engines: engines.Count,
 		Args: append(f.defaults(s.opt.Model, maxLoRAs, s.opt.Args), s.opt.Args...), Env: append(f.environment(), s.opt.Env...),
 		Handshake: s.handshake[n], HTTP: s.http[n], ReadyTimeout: s.readyTimeout(), Output: s.opt.Output(n), Log: s.opt.Log,
-	})
-	if err != nil {
+	}); err != nil {
 		return fail(err)
 	}
 	running, stop := context.WithCancel(context.Background())
 	u.stop = stop
 	go func() {
-		u.err = engines.Group.Run(running)
+		u.err = run(running)
 		engines.Close()
 		close(u.ended)
 		over(errEngine)
 	}()
-	go func() {
-		<-u.frontend.Done()
-		over(errFrontend)
-	}()
+	if ended := u.frontend.Done(); ended != nil {
+		go func() {
+			<-ended
+			over(errFrontend)
+		}()
+	}
 	return u, nil
 }
 

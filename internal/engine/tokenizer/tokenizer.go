@@ -127,6 +127,27 @@ func (t *Tokenizer) Decode(ids []uint32) string {
 	return lossy(text)
 }
 
+// Bytes returns what an id stands for, and whether it is a special token, which frontends do not show. It may be a part of a
+// character.
+func (t *Tokenizer) Bytes(id uint32) (text string, special bool) {
+	if int(id) >= len(t.texts) {
+		return "", false
+	}
+	return t.texts[id], t.special[id]
+}
+
+// Name returns the token of an id as the file has it, see [Tokenizer.TokenID]; "" for one that is not in use.
+func (t *Tokenizer) Name(id uint32) string {
+	if int(id) >= len(t.texts) || t.isAdded[id] {
+		text, _ := t.Bytes(id)
+		return text
+	}
+	return toAlphabet(t.texts[id])
+}
+
+// Lossy is a text of bytes, in which what is no UTF-8 is replaced as by [Tokenizer.Decode].
+func Lossy(text []byte) string { return lossy(text) }
+
 // VocabSize is one more than the largest id in use, the added tokens included.
 func (t *Tokenizer) VocabSize() int { return len(t.texts) }
 

@@ -37,6 +37,8 @@ type Upstream struct {
 	URL string
 	// Dial opens a connection to it; nil connects to the host of URL. With Dial the URL says only what the frontend sees as Host.
 	Dial func(context.Context) (net.Conn, error)
+	// Local is a frontend in this process. It needs no URL.
+	Local http.Handler
 }
 
 // Options configures an edge. Upstreams are needed; the zero value of everything else is a default.
@@ -110,6 +112,7 @@ type Edge struct {
 type rank struct {
 	url       *url.URL
 	index     int
+	local     http.Handler // nil of a frontend in another process
 	transport *transport
 	upgrades  *httputil.ReverseProxy
 }
@@ -145,6 +148,9 @@ func New(opt Options) (*Edge, error) {
 }
 
 func (e *Edge) newRank(u Upstream, index int) (*rank, error) {
+	if u.Local != nil {
+		return &rank{url: &url.URL{Scheme: "http", Host: "localhost"}, index: index, local: u.Local}, nil
+	}
 	to, err := url.Parse(u.URL)
 	if err != nil || to.Scheme != "http" || to.Host == "" || to.Path != "" && to.Path != "/" || to.User != nil || to.RawQuery != "" {
 		return nil, fmt.Errorf("frontend URL %q: want http://HOST:PORT", u.URL)

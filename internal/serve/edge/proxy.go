@@ -99,7 +99,7 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
 	if !e.admits(w, r) {
 		return
 	}
-	if r.Header.Get("Upgrade") != "" && r.ProtoMajor == 1 {
+	if r.Header.Get("Upgrade") != "" && r.ProtoMajor == 1 && to.local == nil {
 		r.Header.Set(headerRequestID, x.id)
 		to.upgrades.ServeHTTP(w, r)
 		return
@@ -127,6 +127,10 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
 		inAnswer = p.inAnswer
 	}
 	if e.addsEndpoint(w, r, x) {
+		return
+	}
+	if to.local != nil && len(inAnswer) == 0 {
+		e.serveLocal(w, r, x)
 		return
 	}
 	var answer *http.Response
@@ -279,6 +283,9 @@ func (e *Edge) send(r *http.Request, x *exchange) (*http.Response, error) {
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 	case r.ContentLength == 0:
 		out.Body = http.NoBody
+	}
+	if x.rank.local != nil {
+		return roundTripLocal(x.rank.local, out)
 	}
 	return x.rank.transport.RoundTrip(out)
 }

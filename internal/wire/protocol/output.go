@@ -151,6 +151,7 @@ type Stream struct {
 	promptLogprobs bool
 	started        bool
 	finished       bool
+	receiver       Receiver
 }
 
 // NewStream prepares the answers to a decoded request.
@@ -159,6 +160,7 @@ func (c *Codec) NewStream(r *Request) *Stream {
 		id:             r.ID,
 		logprobs:       r.Sampling.Logprobs != NoLogprobs,
 		promptLogprobs: r.Sampling.PromptLogprobs != NoLogprobs,
+		receiver:       r.Receiver,
 	}
 	s.head = pack.AppendArrayHeader(make([]byte, 0, len(r.ID)+8), len(c.output.ops))
 	s.head = pack.AppendString(s.head, r.ID)
@@ -167,6 +169,9 @@ func (c *Codec) NewStream(r *Request) *Stream {
 
 // ID returns the request id.
 func (s *Stream) ID() string { return s.id }
+
+// Receiver takes the outputs of the request; nil if they are sent in messages.
+func (s *Stream) Receiver() Receiver { return s.receiver }
 
 // Started reports whether an output was added, Finished whether the last one was.
 func (s *Stream) Started() bool  { return s.started }

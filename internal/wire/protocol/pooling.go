@@ -51,6 +51,27 @@ func (c *Codec) DecodePooling(raw []byte) (Pooling, error) {
 	return p, nil
 }
 
+// AppendPooling writes the pooling_params of a request for a task. dimensions is that of an embedding; 0 leaves it to the model.
+func (c *Codec) AppendPooling(b []byte, task string, dimensions int) ([]byte, error) {
+	fields := c.profile.Structs["PoolingParams"].Fields
+	b = pack.AppendArrayHeader(b, len(fields))
+	for _, f := range fields {
+		switch {
+		case f.Name == "task":
+			b = pack.AppendString(b, task)
+		case f.Name == "dimensions" && dimensions > 0:
+			b = pack.AppendInt(b, int64(dimensions))
+		default:
+			value, err := c.defaultOf("PoolingParams", f)
+			if err != nil {
+				return nil, err
+			}
+			b = append(b, value...)
+		}
+	}
+	return b, nil
+}
+
 func decodePoolingField(cur *pack.Cursor, name string, p *Pooling) (err error) {
 	switch name {
 	case "task":

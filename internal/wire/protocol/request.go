@@ -51,6 +51,19 @@ type Request struct {
 	// Tail holds the raw values past those the line declares: a newer
 	// frontend's fields, kept and not refused.
 	Tail [][]byte
+	// Receiver takes the outputs of a request that came from a frontend in this process. Without one, they are sent in
+	// messages.
+	Receiver Receiver
+}
+
+// A Receiver takes the outputs of one request. Its methods are called from the goroutine of the engine, which does nothing else
+// until they return.
+type Receiver interface {
+	// Receive takes an output, which is valid during the call only. at is in seconds of the clock that stamps events. After
+	// an output that finishes the request there is no other one.
+	Receive(o *Output, at float64)
+	// Full tells that the request gets no more outputs for now.
+	Full() bool
 }
 
 // LoRA names the adapter of a request. The shape of LoRARequest changed in
@@ -141,7 +154,7 @@ func (c *Codec) compileRequest() error {
 // On error, r.ID and r.ClientIndex hold what could be read before the bad
 // field, so that the sender can be answered.
 func (c *Codec) DecodeRequest(payload []byte, r *Request) error {
-	r.reset()
+	r.Reset()
 	cur := pack.NewCursor(payload)
 	n, err := cur.ArrayLen()
 	if err != nil {
@@ -192,7 +205,8 @@ func (c *Codec) requestFieldName(i int) string {
 	return fmt.Sprintf("[%d]", i)
 }
 
-func (r *Request) reset() {
+// Reset makes r a request with the defaults of SamplingParams. It keeps the memory of its slices.
+func (r *Request) Reset() {
 	*r = Request{
 		PromptTokenIDs:   r.PromptTokenIDs[:0],
 		Sampling:         defaultSampling(r.Sampling.StopTokenIDs[:0], r.Sampling.AllStops[:0]),

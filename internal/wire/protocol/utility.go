@@ -28,6 +28,8 @@ type UtilityCall struct {
 	CallID      uint64 // Python uses the whole range
 	Method      string
 	Args        [][]byte // raw msgpack values
+	// Reply takes the result of a call from a frontend in this process. Without it, the result is sent in a message.
+	Reply func(result any, err error)
 }
 
 // DecodeUtilityCall reads the payload of a UTILITY message:

@@ -1,0 +1,281 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// call calls a utility method of all engines, and returns the result of the first one. args are msgpack values.
+func (s *Server) call(ctx context.Context, method string, args ...[]byte) (any, error) {
+	type reply struct {
+		engine int
+		result any
+		err    error
+	}
+	engines := len(s.balance.open)
+	replies := make(chan reply, engines)
+	for i := range engines {
+		s.opt.Group.Call(i, player.UtilityCall{Method: method, Args: args, Reply: func(result any, err error) { replies <- reply{i, result, err} }})
+	}
+	var first any
+	var errs []error
+	for range engines {
+		select {
+		case r := <-replies:
+			if r.engine == 0 {
+				first = r.result
+			}
+			errs = append(errs, r.err)
+		case <-ctx.Done():
+			return nil, errGone
+		case <-s.ended:
+			return nil, errEngine
+		}
+	}
+	return first, errors.Join(errs...)
+}
+
+// does makes an endpoint that calls a method and answers with status 200.
+func (s *Server) does(method string, arguments func(r *http.Request) ([][]byte, *apiError)) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
+		args, wrong := arguments(r)
+		if wrong != nil {
+			wrong.write(w)
+			return
+		}
+		if _, err := s.call(r.Context(), method, args...); err != nil {
+			callFailed(method, err).write(w)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+func callFailed(method string, err error) *apiError {
+	return &apiError{status: http.StatusInternalServerError, message: "failed to call utility method `" + method + "`: " + err.Error()}
+}
+
+// asks makes an endpoint that answers with the bool that a method returns.
+func (s *Server) asks(method, key string) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
+		result, err := s.call(r.Context(), method)
+		if err != nil {
+			callFailed(method, err).write(w)
+			return
+		}
+		is, _ := result.(bool)
+		writeJSON(w, http.StatusOK, append(appendBool([]byte(`{"`+key+`":`), is), '}'))
+	}
+}
+
+func noArguments(*http.Request) ([][]byte, *apiError) { return nil, nil }
+
+// devRoutes are the endpoints of VLLM_SERVER_DEV_MODE.
+func (s *Server) devRoutes() map[string]route {
+	post, get := http.MethodPost, http.MethodGet
+	return map[string]route{
+		"/sleep":               {post, s.does("sleep", sleepArguments)},
+		"/wake_up":             {post, s.does("wake_up", wakeUpArguments)},
+		"/is_sleeping":         {get, s.asks("is_sleeping", "is_sleeping")},
+		"/reset_prefix_cache":  {post, s.does("reset_prefix_cache", resetArguments)},
+		"/reset_mm_cache":      {post, s.does("reset_mm_cache", noArguments)},
+		"/reset_encoder_cache": {post, s.does("reset_encoder_cache", noArguments)},
+	}
+}
+
+func sleepArguments(r *http.Request) ([][]byte, *apiError) {
+	level, mode := 1, "abort"
+	if text := r.URL.Query().Get("level"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return nil, badRequest("mode", "Failed to deserialize query string: level: invalid digit found in string")
+		}
+		level = n
+	}
+	if text := r.URL.Query().Get("mode"); text != "" {
+		if mode = text; mode != "abort" && mode != "wait" && mode != "keep" {
+			return nil, badRequest("mode", "Failed to deserialize query string: mode: unknown variant `%s`, expected one of `abort`, `wait`, `keep`", mode)
+		}
+	}
+	return [][]byte{pack.AppendInt(nil, int64(level)), pack.AppendString(nil, mode)}, nil
+}
+
+func wakeUpArguments(r *http.Request) ([][]byte, *apiError) {
+	tags := r.URL.Query()["tags"]
+	if tags == nil {
+		return [][]byte{pack.AppendNil(nil)}, nil
+	}
+	b := pack.AppendArrayHeader(nil, len(tags))
+	for _, tag := range tags {
+		b = pack.AppendString(b, tag)
+	}
+	return [][]byte{b}, nil
+}
+
+func resetArguments(r *http.Request) ([][]byte, *apiError) {
+	query := r.URL.Query()
+	return [][]byte{
+		pack.AppendBool(nil, query.Get("reset_running_requests") == "true"), pack.AppendBool(nil, query.Get("reset_external") == "true"),
+	}, nil
+}
+
+// adapters are the LoRA adapters that clients have loaded.
+type adapters struct {
+	mu   sync.Mutex
+	all  []*protocol.LoRA // in the order in which they were loaded
+	last int64            // number
+}
+
+func (a *adapters) find(name string) *protocol.LoRA {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range a.all {
+		if l.Name == name {
+			return l
+		}
+	}
+	return nil
+}
+
+func (a *adapters) list() []*protocol.LoRA {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]*protocol.LoRA(nil), a.all...)
+}
+
+// put adds an adapter, in the place of one of the same name.
+func (a *adapters) put(l *protocol.LoRA) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, old := range a.all {
+		if old.Name == l.Name {
+			a.all[i] = l
+			return
+		}
+	}
+	a.all = append(a.all, l)
+}
+
+func (a *adapters) remove(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, l := range a.all {
+		if l.Name == name {
+			a.all = append(a.all[:i:i], a.all[i+1:]...)
+			return
+		}
+	}
+}
+
+func (a *adapters) next() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last++
+	return a.last
+}
+
+func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Name    *string `json:"lora_name"`
+		Path    *string `json:"lora_path"`
+		InPlace bool    `json:"load_inplace"`
+	}
+	end, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	old := (*protocol.LoRA)(nil)
+	switch {
+	case q.Name == nil:
+		missingField(end, "lora_name").write(w)
+		return
+	case q.Path == nil:
+		missingField(end, "lora_path").write(w)
+		return
+	case *q.Name == "":
+		badRequest("", "lora_name must not be empty").write(w)
+		return
+	case *q.Path == "":
+		badRequest("", "lora_path must not be empty").write(w)
+		return
+	}
+	for _, name := range s.models.base {
+		if name == *q.Name {
+			badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", name).write(w)
+			return
+		}
+	}
+	if old = s.models.adapter.find(*q.Name); old != nil && !q.InPlace {
+		badRequest("lora_name", "LoRA adapter `%s` is already loaded. If you want to load the adapter in place, set 'load_inplace' to true.", *q.Name).write(w)
+		return
+	}
+	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil {
+		badRequest("lora_path", "Local LoRA adapter path must exist and be accessible.").write(w)
+		return
+	}
+	lora := &protocol.LoRA{Name: *q.Name, Path: *q.Path}
+	if old != nil {
+		lora.ID = old.ID
+	} else {
+		lora.ID = s.models.adapter.next()
+	}
+	raw := pack.AppendString(pack.AppendInt(pack.AppendString(pack.AppendArrayHeader(nil, 3), lora.Name), lora.ID), lora.Path)
+	if _, err := s.call(r.Context(), "add_lora", raw); err != nil {
+		callFailed("add_lora", err).write(w)
+		return
+	}
+	s.models.adapter.put(lora)
+	writeText(w, "Success: LoRA adapter '"+lora.Name+"' added successfully.")
+}
+
+func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Name *string `json:"lora_name"`
+		ID   *int64  `json:"lora_int_id"`
+	}
+	end, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	switch {
+	case q.Name == nil:
+		missingField(end, "lora_name").write(w)
+		return
+	case *q.Name == "":
+		badRequest("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.").write(w)
+		return
+	}
+	lora := s.models.adapter.find(*q.Name)
+	switch {
+	case lora == nil:
+		modelNotFound(*q.Name).write(w)
+		return
+	case q.ID != nil && *q.ID != lora.ID:
+		badRequest("lora_int_id", "the adapter '%s' has the id %d, not %d", lora.Name, lora.ID, *q.ID).write(w)
+		return
+	}
+	if _, err := s.call(r.Context(), "remove_lora", pack.AppendInt(nil, lora.ID)); err != nil {
+		callFailed("remove_lora", err).write(w)
+		return
+	}
+	s.models.adapter.remove(lora.Name)
+	writeText(w, "Success: LoRA adapter '"+lora.Name+"' removed successfully.")
+}
+
+func writeText(w http.ResponseWriter, text string) {
+	h := w.Header()
+	h["Content-Type"] = []string{"text/plain; charset=utf-8"}
+	h["Content-Length"] = []string{strconv.Itoa(len(text))}
+	_, _ = w.Write([]byte(text)) // the client may be gone
+}

@@ -1,0 +1,369 @@
+package builtin
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// chatRequest is the body of /v1/chat/completions.
+type chatRequest struct {
+	params
+	chat
+	MaxTokens           *int            `json:"max_tokens"`
+	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	Logprobs            bool            `json:"logprobs"`
+	TopLogprobs         *int            `json:"top_logprobs"`
+	ToolChoice          json.RawMessage `json:"tool_choice"`
+	Parallel            *bool           `json:"parallel_tool_calls"`
+
+	choice choice
+	calls  bool // calls of tools are looked for
+	echo   string
+}
+
+func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
+	var q chatRequest
+	end, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	id := "chatcmpl-" + requestID(r, q.RequestID)
+	g, err := s.converse(&q, id, end)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	defer g.close()
+	object := "chat.completion"
+	if q.Stream {
+		object = "chat.completion.chunk"
+	}
+	a := s.newAnswer(w, id, object, s.answeredBy(q.Model), int(time.Now().Unix()))
+	defer a.release()
+	if q.Stream {
+		s.streamChat(r, g, &q, a)
+		return
+	}
+	switch err := g.collect(r.Context()); {
+	case err == errGone:
+		return
+	case err != nil:
+		errInternal.write(w)
+		return
+	}
+	if err := g.failure(); err != nil {
+		err.write(w)
+		return
+	}
+	s.writeChat(g, &q, a)
+}
+
+// converse checks a request and begins it.
+func (s *Server) converse(q *chatRequest, id, end string) (*generation, *apiError) {
+	if q.Messages == nil {
+		return nil, missingField(end, "messages")
+	}
+	p := &q.params
+	p.max = q.MaxCompletionTokens
+	if p.max == nil {
+		p.max = q.MaxTokens
+	}
+	if p.max != nil && *p.max < 1 {
+		return nil, outOfRange("max_completion_tokens", strconv.Itoa(*p.max), `"min": Number(1)`)
+	}
+	p.logprobs = protocol.NoLogprobs
+	if q.Logprobs {
+		p.logprobs = count(or(q.TopLogprobs, 0))
+	} else if q.TopLogprobs != nil {
+		return nil, badRequest("", "__all__: top_logprobs is only allowed when logprobs is enabled")
+	}
+	switch {
+	case p.StreamOptions != nil && !p.Stream:
+		return nil, badRequest("", "__all__: stream_options can only be used when stream is true")
+	case p.Temperature != nil && (*p.Temperature < 0 || *p.Temperature > 2):
+		return nil, outOfRange("temperature", rustFloat(*p.Temperature), `"min": Number(0.0), "max": Number(2.0)`)
+	case len(q.Messages) == 0:
+		return nil, badRequest("", `messages: Validation error: messages cannot be empty [{"value": Array []}]`)
+	}
+	if err := p.check(s); err != nil {
+		return nil, err
+	}
+	for i := range q.Tools {
+		if q.Tools[i].Type != "function" {
+			return nil, badRequest("tools", "Only function tools are supported.")
+		}
+	}
+	var err *apiError
+	if q.choice, err = parseChoice(q.ToolChoice, q.Tools); err != nil {
+		return nil, err
+	}
+	if err := p.constrain(); err != nil {
+		return nil, err
+	}
+	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil {
+		p.constrainTools(q.choice, q.Tools, or(q.Parallel, true))
+	}
+	if p.Echo {
+		last := q.Messages[max(len(q.Messages)-1, 0):]
+		if len(last) == 1 && last[0].Role == "assistant" {
+			if q.echo, err = contentText(last[0].Content); err != nil {
+				return nil, err
+			}
+		}
+		if !p.Stream && p.PromptLogprobs == nil {
+			p.promptLogprobs = max(p.logprobs, 0)
+		}
+	}
+	text, err := s.render(&q.chat)
+	if err != nil {
+		return nil, err
+	}
+	if p.answers > mostAnswers {
+		return nil, badRequest("n", "n is %d: at most %d answers are allowed", p.answers, mostAnswers)
+	}
+	ids := s.encode(text, isSet(p.AddSpecial))
+	return s.generate(p, id, [][]uint32{ids}, s.models.adapter.find(p.Model))
+}
+
+// outOfRange is the error for a number of a chat.
+func outOfRange(name, value, bounds string) *apiError {
+	return badRequest("", "%s: Validation error: range [{\"value\": Number(%s), %s}]", name, value, bounds)
+}
+
+func rustFloat(v float64) string {
+	text := strconv.FormatFloat(v, 'f', -1, 32)
+	if !strings.Contains(text, ".") {
+		text += ".0"
+	}
+	return text
+}
+
+func callID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "call_" + hex.EncodeToString(b[:])
+}
+
+// chatFinish is the finish_reason of an answer with calls or without.
+func (q *chatRequest) chatFinish(one *sequence, calls bool) string {
+	if one.finish == protocol.FinishStop && calls && q.choice.name == "" {
+		return "tool_calls"
+	}
+	return finishReason(one.finish)
+}
+
+func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
+	b := append(a.envelope(a.b), `,"choices":[`...)
+	for i, one := range g.all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		text := one.decoder.whole()
+		var parser callParser
+		if q.calls {
+			var shown strings.Builder
+			parser.add(text, true, func(e callEvent) { shown.WriteString(e.text) })
+			text = shown.String()
+		}
+		b = appendInt(append(b, `{"index":`...), i)
+		b = append(b, `,"message":{"role":"assistant","content":`...)
+		if text == "" && q.echo == "" {
+			b = append(b, "null"...)
+		} else {
+			b = appendString(b, q.echo+text)
+		}
+		b = append(b, `,"refusal":null,"annotations":null,"audio":null,"function_call":null`...)
+		if len(parser.calls) > 0 {
+			b = append(b, `,"tool_calls":[`...)
+			for i, call := range parser.calls {
+				if i > 0 {
+					b = append(b, ',')
+				}
+				b = appendString(append(b, `{"id":`...), callID())
+				b = appendString(append(b, `,"type":"function","function":{"name":`...), call.name)
+				b = appendString(append(b, `,"arguments":`...), string(call.arguments))
+				b = append(b, "}}"...)
+			}
+			b = append(b, ']')
+		}
+		b = append(b, `,"reasoning":null},"logprobs":`...)
+		if q.Logprobs {
+			b = append(b, `{"content":[`...)
+			for _, table := range one.table {
+				b = s.appendChatLogprobs(b, q, table)
+			}
+			b = append(b, "]}"...)
+		} else {
+			b = append(b, "null"...)
+		}
+		b = appendString(append(b, `,"finish_reason":`...), q.chatFinish(one, len(parser.calls) > 0))
+		b = one.stop.append(append(b, `,"stop_reason":`...))
+		b = append(b, `,"token_ids":`...)
+		if q.ReturnTokenIDs {
+			b = appendIDs(b, one.tokens)
+		} else {
+			b = append(b, "null"...)
+		}
+		b = append(b, `,"routed_experts":null,"weight_versions":null}`...)
+	}
+	u := g.usage()
+	b = u.append(append(b, `],"service_tier":null,"usage":`...))
+	b = s.appendPromptLogprobs(append(b, `,"metrics":null,"system_fingerprint":null,"prompt_logprobs":`...), &q.params, g.all[0])
+	b = append(b, `,"prompt_token_ids":`...)
+	if q.ReturnTokenIDs {
+		b = appendIDs(b, g.all[0].prompt)
+	} else {
+		b = append(b, "null"...)
+	}
+	b = appendTransfer(append(b, `,"prompt_text":null,"kv_transfer_params":`...), g.all[0].transfer)
+	a.b = append(b, `,"ec_transfer_params":null}`...)
+	writeJSON(a.w, http.StatusOK, a.b)
+}
+
+// appendChatLogprobs writes an object for each row of a table.
+func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logprobs) []byte {
+	token := func(at int) {
+		name := s.name(&q.params, t.TokenIDs[at])
+		b = appendString(append(b, `{"token":`...), name)
+		b = appendLogprob(append(b, `,"logprob":`...), t.Values[at])
+		b = append(b, `,"bytes":[`...)
+		for i := range len(name) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendInt(b, int(name[i]))
+		}
+		b = append(b, ']')
+	}
+	most := or(q.TopLogprobs, 0)
+	if most < 0 {
+		most = t.Width
+	}
+	for row := range t.Rows() {
+		if b[len(b)-1] != '[' {
+			b = append(b, ',')
+		}
+		token(row * t.Width)
+		b = append(b, `,"top_logprobs":[`...)
+		listed := 0
+		for i := 0; i < t.Width && listed < most; i++ {
+			if i > 0 && t.TokenIDs[row*t.Width+i] == t.TokenIDs[row*t.Width] {
+				continue
+			}
+			if listed > 0 {
+				b = append(b, ',')
+			}
+			token(row*t.Width + i)
+			b = append(b, '}')
+			listed++
+		}
+		b = append(b, "]}"...)
+	}
+	return b
+}
+
+// chatStream is the state of one answer in a stream.
+type chatStream struct {
+	begun  bool
+	parser callParser
+}
+
+func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *answer) {
+	a.stream()
+	states := make([]chatStream, len(g.all))
+	end := func(one *sequence) {
+		if !q.continuous {
+			a.close(nil)
+			return
+		}
+		u := one.soFar()
+		a.close(&u)
+	}
+	delta := func(one *sequence, p *piece, write func()) {
+		a.event(one.index)
+		a.b = append(a.b, `,"delta":{`...)
+		write()
+		a.b = append(a.b, '}')
+		if q.Logprobs && p.logprobs != nil {
+			a.b = append(a.b, `,"logprobs":{"content":[`...)
+			a.b = append(s.appendChatLogprobs(a.b, q, p.logprobs), "]}"...)
+			p.logprobs = nil
+		}
+		if q.ReturnTokenIDs && len(p.ids) > 0 {
+			a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
+			p.ids = p.ids[:0]
+		}
+		end(one)
+	}
+	content := func(one *sequence, p *piece, text string) {
+		delta(one, p, func() { a.b = appendString(append(a.b, `"content":`...), text) })
+	}
+	begin := func(one *sequence) {
+		states[one.index].begun = true
+		a.event(one.index)
+		a.b = append(a.b, `,"delta":{"role":"assistant"}}]`...)
+		if q.ReturnTokenIDs {
+			a.b = appendIDs(append(a.b, `,"prompt_token_ids":`...), one.prompt)
+		}
+		if q.continuous {
+			a.end(&usage{prompt: len(one.prompt)})
+		} else {
+			a.end(nil)
+		}
+		if q.echo != "" {
+			content(one, &piece{}, q.echo)
+		}
+	}
+	g.streamed(r.Context(), a, func(one *sequence, p *piece, text string) {
+		state := &states[one.index]
+		if !state.begun {
+			begin(one)
+		}
+		if q.calls {
+			state.parser.add(text, one.ended, func(e callEvent) { s.streamCall(one, p, e, delta, a) })
+		} else if text != "" {
+			content(one, p, text)
+		}
+		if q.Logprobs && p.logprobs != nil || q.ReturnTokenIDs && len(p.ids) > 0 {
+			delta(one, p, func() {}) // tokens that show nothing yet
+		}
+		if one.ended && one.finish != protocol.FinishError {
+			a.event(one.index)
+			a.b = appendString(append(a.b, `,"delta":{},"finish_reason":`...), q.chatFinish(one, len(state.parser.calls) > 0))
+			if one.stop.kind != 0 {
+				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
+			}
+			end(one)
+		}
+	}, func() {
+		if q.usage {
+			a.lastUsage(g.usage())
+		}
+	})
+}
+
+// streamCall writes a part of an answer with calls.
+func (s *Server) streamCall(one *sequence, p *piece, e callEvent, delta func(*sequence, *piece, func()), a *answer) {
+	delta(one, p, func() {
+		if e.text != "" {
+			a.b = appendString(append(a.b, `"content":`...), e.text)
+			return
+		}
+		a.b = appendInt(append(a.b, `"tool_calls":[{"index":`...), e.index)
+		if e.name != "" {
+			a.b = appendString(append(a.b, `,"id":`...), callID())
+			a.b = appendString(append(a.b, `,"type":"function","function":{"name":`...), e.name)
+		} else {
+			a.b = appendString(append(a.b, `,"function":{"arguments":`...), e.arguments)
+		}
+		a.b = append(a.b, "}}]"...)
+	})
+}

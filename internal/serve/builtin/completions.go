@@ -1,0 +1,455 @@
+package builtin
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// completionRequest is the body of /v1/completions.
+type completionRequest struct {
+	params
+	Prompt    json.RawMessage `json:"prompt"`
+	MaxTokens *int            `json:"max_tokens"`
+	Logprobs  *int            `json:"logprobs"`
+	Suffix    *string         `json:"suffix"`
+
+	promptOnly bool     // max_tokens is 0: nothing is generated
+	echo       []string // what goes before the answers to each prompt
+}
+
+const (
+	defaultCompletion = 16   // max_tokens of a completion
+	mostAnswers       = 1024 // to one HTTP request
+)
+
+func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) {
+	var q completionRequest
+	end, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	id := "cmpl-" + requestID(r, q.RequestID)
+	g, err := s.complete(&q, id, end)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	defer g.close()
+	a := s.newAnswer(w, id, "text_completion", s.answeredBy(q.Model), int(time.Now().Unix()))
+	defer a.release()
+	if q.Stream {
+		s.streamCompletion(r, g, &q, a)
+		return
+	}
+	switch err := g.collect(r.Context()); {
+	case err == errGone:
+		return
+	case err != nil:
+		errInternal.write(w)
+		return
+	}
+	if err := g.failure(); err != nil {
+		err.write(w)
+		return
+	}
+	s.writeCompletion(g, &q, a)
+}
+
+// answeredBy is the name of the model in an answer: an adapter has its own.
+func (s *Server) answeredBy(model string) string {
+	if l := s.models.adapter.find(model); l != nil {
+		return l.Name
+	}
+	return s.models.base[0]
+}
+
+// complete checks a request and begins it.
+func (s *Server) complete(q *completionRequest, id, end string) (*generation, *apiError) {
+	if len(q.Prompt) == 0 {
+		return nil, missingField(end, "prompt")
+	}
+	p := &q.params
+	p.logprobs = protocol.NoLogprobs
+	if n := q.Logprobs; n != nil {
+		if *n < -1 {
+			return nil, badRequest("logprobs", "`logprobs` must be a non-negative value or -1.")
+		}
+		p.logprobs = count(*n)
+	}
+	if q.MaxTokens == nil {
+		n := defaultCompletion
+		q.MaxTokens = &n
+	}
+	p.max = q.MaxTokens
+	if err := p.check(s); err != nil {
+		return nil, err
+	}
+	switch {
+	case *p.max < 0:
+		return nil, badType("max_tokens: invalid value: integer `%d`, expected u32", *p.max)
+	case *p.max == 0 && !p.Echo:
+		return nil, badRequest("max_tokens", "max_tokens=0 is only supported when echo=true.")
+	case q.Suffix != nil:
+		return nil, badRequest("suffix", "suffix is not supported.")
+	}
+	if q.promptOnly = *p.max == 0; q.promptOnly {
+		one := 1
+		p.max = &one
+	}
+	if p.Echo && p.PromptLogprobs == nil && (!p.Stream || q.promptOnly) {
+		p.promptLogprobs = p.logprobs
+	}
+	if err := p.constrain(); err != nil {
+		return nil, err
+	}
+	prompts, err := s.prompts(q, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(prompts)*p.answers > mostAnswers {
+		return nil, badRequest("prompt", "%d prompts with n=%d are more than %d answers", len(prompts), p.answers, mostAnswers)
+	}
+	return s.generate(p, id, prompts, s.models.adapter.find(p.Model))
+}
+
+// prompts returns the ids of each prompt, and keeps the text of those that are to be echoed.
+func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, err *apiError) {
+	size := s.opt.Tokenizer.VocabSize()
+	add := func(text string, ids []uint32) {
+		prompts = append(prompts, ids)
+		if q.Echo {
+			q.echo = append(q.echo, text)
+		}
+	}
+	addText := func(text string) { add(text, s.encode(text, or(q.AddSpecial, true))) }
+	addIDs := func(ids []uint32) *apiError {
+		if err := inVocabulary("prompt", ids, size); err != nil {
+			return err
+		}
+		text := ""
+		if q.Echo && !q.ReturnTokenIDs {
+			text = s.opt.Tokenizer.Decode(ids)
+		}
+		add(text, ids)
+		return nil
+	}
+	var text string
+	var texts []string
+	var lists [][]uint32
+	switch ids, isIDs := parseIDs(q.Prompt); {
+	case isIDs && len(ids) > 0:
+		err = addIDs(ids)
+	case string(q.Prompt) == "null":
+		err = errNoVariant
+	case json.Unmarshal(q.Prompt, &text) == nil:
+		addText(text)
+	case !isIDs && json.Unmarshal(q.Prompt, &texts) == nil:
+		for _, text := range texts {
+			addText(text)
+		}
+	case !isIDs && json.Unmarshal(q.Prompt, &lists) == nil:
+		for _, ids := range lists {
+			if err = addIDs(ids); err != nil {
+				break
+			}
+		}
+	case !isIDs:
+		err = errNoVariant
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, ids := range prompts {
+		if q.TruncatePrompt != nil && *q.TruncatePrompt >= 0 && len(ids) > *q.TruncatePrompt {
+			prompts[i] = ids[len(ids)-*q.TruncatePrompt:]
+		}
+	}
+	for _, ids := range prompts {
+		if len(ids) == 0 {
+			return nil, badRequest("", "generate request `%s` has an empty prompt_token_ids", id)
+		}
+	}
+	if prompts == nil {
+		return nil, badRequest("", "text request `%s` must contain at least one prompt token ID", id)
+	}
+	return prompts, nil
+}
+
+var errNoVariant = badType("prompt: data did not match any variant of untagged enum Prompt")
+
+// parseIDs reads a list of ids. It is most of what is done for a long prompt, so it is not left to package json.
+func parseIDs(raw []byte) (ids []uint32, ok bool) {
+	if len(raw) < 2 || raw[0] != '[' {
+		return nil, false
+	}
+	ids = make([]uint32, 0, min(len(raw)/2, 1<<12))
+	space := func(at int) int {
+		for at < len(raw) && (raw[at] == ' ' || raw[at] == '\n' || raw[at] == '\t' || raw[at] == '\r') {
+			at++
+		}
+		return at
+	}
+	at := space(1)
+	if at < len(raw) && raw[at] == ']' {
+		return ids, true
+	}
+	for {
+		at = space(at)
+		start, n := at, uint64(0)
+		for at < len(raw) && raw[at] >= '0' && raw[at] <= '9' && at-start < 11 {
+			n = n*10 + uint64(raw[at]-'0')
+			at++
+		}
+		if at == start || n > math.MaxUint32 {
+			return nil, false
+		}
+		ids = append(ids, uint32(n))
+		if at = space(at); at >= len(raw) {
+			return nil, false
+		}
+		switch raw[at] {
+		case ',':
+			at++
+		case ']':
+			return ids, true
+		default:
+			return nil, false
+		}
+	}
+}
+
+func (s *Server) writeCompletion(g *generation, q *completionRequest, a *answer) {
+	b := append(a.envelope(a.b), `,"choices":[`...)
+	for i, one := range g.all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		text, echo := "", ""
+		if q.Echo {
+			echo = q.echo[i/q.answers]
+		}
+		if !q.promptOnly {
+			text = one.decoder.whole()
+		}
+		b = appendInt(append(b, `{"index":`...), i)
+		b = appendString(append(b, `,"text":`...), echo+text)
+		b = append(b, `,"logprobs":`...)
+		if q.Logprobs != nil {
+			l := textLogprobs{s: s, q: &q.params}
+			if q.Echo {
+				l.prompt(one)
+			}
+			if !q.promptOnly {
+				l.offset = characters(echo)
+				for _, table := range one.table {
+					l.add(table)
+				}
+			}
+			b = l.append(b)
+		} else {
+			b = append(b, "null"...)
+		}
+		b = appendString(append(b, `,"finish_reason":`...), finishReason(one.finish))
+		b = one.stop.append(append(b, `,"stop_reason":`...))
+		b = s.appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), &q.params, one)
+		b = append(b, `,"token_ids":`...)
+		if q.ReturnTokenIDs {
+			b = appendIDs(b, one.tokens)
+			b = appendIDs(append(b, `,"prompt_token_ids":`...), one.prompt)
+		} else {
+			b = append(b, `null,"prompt_token_ids":null`...)
+		}
+		b = append(b, '}')
+	}
+	u := g.usage()
+	b = u.append(append(b, `],"usage":`...))
+	b = appendTransfer(append(b, `,"metrics":null,"system_fingerprint":null,"kv_transfer_params":`...), g.all[0].transfer)
+	a.b = append(b, `,"ec_transfer_params":null}`...)
+	writeJSON(a.w, http.StatusOK, a.b)
+}
+
+func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionRequest, a *answer) {
+	a.stream()
+	offsets := make([]int, len(g.all)) // of the text, in characters
+	begun := make([]bool, len(g.all))
+	soFar := func(one *sequence) *usage {
+		if !q.continuous {
+			return nil
+		}
+		u := one.soFar()
+		return &u
+	}
+	begin := func(one *sequence) {
+		if begun[one.index] = true; !q.Echo && !q.ReturnTokenIDs {
+			return
+		}
+		echo := ""
+		if q.Echo {
+			echo = q.echo[one.index/q.answers]
+			offsets[one.index] = characters(echo)
+		}
+		a.event(one.index)
+		a.b = appendString(append(a.b, `,"text":`...), echo)
+		if q.promptOnly && q.Logprobs != nil {
+			l := textLogprobs{s: s, q: &q.params}
+			l.prompt(one)
+			a.b = l.append(append(a.b, `,"logprobs":`...))
+		}
+		if q.ReturnTokenIDs {
+			a.b = appendIDs(append(a.b, `,"token_ids":[],"prompt_token_ids":`...), one.prompt)
+		}
+		if q.continuous {
+			a.close(&usage{prompt: len(one.prompt)})
+		} else {
+			a.close(nil)
+		}
+	}
+	g.streamed(r.Context(), a, func(one *sequence, p *piece, text string) {
+		if !begun[one.index] {
+			begin(one)
+		}
+		if !q.promptOnly {
+			a.event(one.index)
+			a.b = appendString(append(a.b, `,"text":`...), text)
+			if q.Logprobs != nil && p.logprobs != nil {
+				l := textLogprobs{s: s, q: &q.params, offset: offsets[one.index]}
+				l.add(p.logprobs)
+				a.b = l.append(append(a.b, `,"logprobs":`...))
+			}
+			if q.ReturnTokenIDs {
+				a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
+			}
+			a.close(soFar(one))
+			if q.Logprobs != nil {
+				offsets[one.index] += characters(text)
+			}
+		}
+		if one.ended && one.finish != protocol.FinishError {
+			a.event(one.index)
+			a.b = appendString(append(a.b, `,"text":"","finish_reason":`...), finishReason(one.finish))
+			if one.stop.kind != 0 {
+				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
+			}
+			if q.ReturnTokenIDs {
+				a.b = append(a.b, `,"token_ids":[]`...)
+			}
+			a.close(soFar(one))
+		}
+	}, func() {
+		if q.usage {
+			a.lastUsage(g.usage())
+		}
+	})
+}
+
+// textLogprobs are the log-probabilities of a completion.
+type textLogprobs struct {
+	s      *Server
+	q      *params
+	offset int // of the next token in the text, in characters
+
+	tokens, values, top, offsets []byte
+}
+
+// name is how a token is named.
+func (s *Server) name(q *params, id uint32) string {
+	if q.TokensAsIDs {
+		return tokenName(id)
+	}
+	return s.shown(id, q.SkipSpecial != nil && !*q.SkipSpecial)
+}
+
+// comma appends one, unless nothing is before it.
+func comma(b []byte) []byte {
+	if len(b) > 0 {
+		return append(b, ',')
+	}
+	return b
+}
+
+// prompt adds the tokens of the prompt. The first one has no log-probability.
+func (l *textLogprobs) prompt(q *sequence) {
+	l.token(q.prompt[0], nil)
+	if q.prompts != nil {
+		l.add(q.prompts)
+	}
+}
+
+// add adds the rows of a table.
+func (l *textLogprobs) add(t *protocol.Logprobs) {
+	for row := range t.Rows() {
+		l.token(t.TokenIDs[row*t.Width], &protocol.Logprobs{
+			Width: t.Width, TokenIDs: t.TokenIDs[row*t.Width : (row+1)*t.Width], Values: t.Values[row*t.Width : (row+1)*t.Width],
+		})
+	}
+}
+
+func (l *textLogprobs) token(id uint32, row *protocol.Logprobs) {
+	name := l.s.name(l.q, id)
+	l.tokens = appendString(comma(l.tokens), name)
+	l.offsets = appendInt(comma(l.offsets), l.offset)
+	l.offset += characters(name)
+	l.values, l.top = comma(l.values), comma(l.top)
+	if row == nil {
+		l.values, l.top = append(l.values, "null"...), append(l.top, "null"...)
+		return
+	}
+	l.values = appendLogprob(l.values, row.Values[0])
+	l.top = append(l.top, '{')
+	for i, id := range row.TokenIDs {
+		name := l.s.name(l.q, id)
+		if i > 0 {
+			if id == row.TokenIDs[0] {
+				continue // the token itself is the first one
+			}
+			l.top = append(l.top, ',')
+		}
+		l.top = appendLogprob(append(appendString(l.top, name), ':'), row.Values[i])
+	}
+	l.top = append(l.top, '}')
+}
+
+func (l *textLogprobs) append(b []byte) []byte {
+	b = append(append(b, `{"tokens":[`...), l.tokens...)
+	b = append(append(b, `],"token_logprobs":[`...), l.values...)
+	b = append(append(b, `],"top_logprobs":[`...), l.top...)
+	b = append(append(b, `],"text_offset":[`...), l.offsets...)
+	return append(b, "]}"...)
+}
+
+// appendPromptLogprobs writes prompt_logprobs: for each token of the prompt but the first one, what was likely there.
+func (s *Server) appendPromptLogprobs(b []byte, p *params, q *sequence) []byte {
+	if p.promptLogprobs == protocol.NoLogprobs {
+		return append(b, "null"...)
+	}
+	b = append(b, "[null"...)
+	if t := q.prompts; t != nil {
+		for row := range t.Rows() {
+			b = append(b, ",{"...)
+			rank := t.Ranks[row]
+			for i := range t.Width {
+				id := t.TokenIDs[row*t.Width+i]
+				if i > 0 {
+					if id == t.TokenIDs[row*t.Width] {
+						continue
+					}
+					b = append(b, ',')
+					rank = int64(i)
+				}
+				b = append(strconv.AppendUint(append(b, '"'), uint64(id), 10), `":{"logprob":`...)
+				b = appendLogprob(b, t.Values[row*t.Width+i])
+				b = strconv.AppendInt(append(b, `,"rank":`...), rank, 10)
+				b = appendString(append(b, `,"decoded_token":`...), s.name(p, id))
+				b = append(b, '}')
+			}
+			b = append(b, '}')
+		}
+	}
+	return append(b, ']')
+}

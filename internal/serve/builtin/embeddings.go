@@ -1,0 +1,119 @@
+package builtin
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// embeddingRequest is the body of /v1/embeddings.
+type embeddingRequest struct {
+	Model      string          `json:"model"`
+	Input      json.RawMessage `json:"input"`
+	Dimensions *int            `json:"dimensions"`
+	Format     string          `json:"encoding_format"`
+	AddSpecial *bool           `json:"add_special_tokens"`
+	Truncate   *int            `json:"truncate_prompt_tokens"`
+	Priority   int             `json:"priority"`
+	CacheSalt  string          `json:"cache_salt"`
+	RequestID  string          `json:"request_id"`
+}
+
+func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
+	var q embeddingRequest
+	end, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	id := "embd-" + requestID(r, q.RequestID)
+	g, err := s.embed(&q, id, end)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	defer g.close()
+	switch err := g.collect(r.Context()); {
+	case err == errGone:
+		return
+	case err != nil:
+		errInternal.write(w)
+		return
+	}
+	if err := g.failure(); err != nil {
+		err.write(w)
+		return
+	}
+	a := s.newAnswer(w, id, "list", s.answeredBy(q.Model), int(time.Now().Unix()))
+	defer a.release()
+	b := append(a.envelope(a.b), `,"data":[`...)
+	tokens := 0
+	for i, one := range g.all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendInt(append(b, `{"index":`...), i)
+		b = append(b, `,"object":"embedding","embedding":`...)
+		if q.Format == "base64" {
+			raw := make([]byte, 0, 4*len(one.pooled))
+			for _, v := range one.pooled {
+				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+			}
+			b = append(base64.StdEncoding.AppendEncode(append(b, '"'), raw), '"')
+		} else {
+			b = append(b, '[')
+			for i, v := range one.pooled {
+				if i > 0 {
+					b = append(b, ',')
+				}
+				b = strconv.AppendFloat(b, float64(v), 'g', -1, 32)
+			}
+			b = append(b, ']')
+		}
+		b = append(b, '}')
+		tokens += len(one.prompt)
+	}
+	b = appendInt(append(b, `],"usage":{"prompt_tokens":`...), tokens)
+	b = appendInt(append(b, `,"total_tokens":`...), tokens)
+	a.b = append(b, `,"completion_tokens":0,"prompt_tokens_details":null}}`...)
+	writeJSON(w, http.StatusOK, a.b)
+}
+
+func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiError) {
+	switch {
+	case len(q.Input) == 0 || string(q.Input) == "null":
+		return nil, missingField(end, "input")
+	case q.Format != "" && q.Format != "float" && q.Format != "base64":
+		return nil, badRequest("encoding_format", "encoding_format must be float or base64, got %q.", q.Format)
+	case q.Dimensions != nil && *q.Dimensions < 1:
+		return nil, badRequest("dimensions", "dimensions must be greater than 0")
+	}
+	c := completionRequest{Prompt: q.Input, params: params{
+		Model: q.Model, AddSpecial: q.AddSpecial, TruncatePrompt: q.Truncate, Priority: q.Priority, CacheSalt: q.CacheSalt,
+		logprobs: protocol.NoLogprobs, onlyIDs: true,
+	}}
+	if err := c.check(s); err != nil {
+		return nil, err
+	}
+	codec, err := protocol.CodecFor(s.opt.Group.Line())
+	if err == nil {
+		c.pooling, err = codec.AppendPooling(nil, "embed", or(q.Dimensions, 0))
+	}
+	if err != nil {
+		return nil, errInternal
+	}
+	prompts, wrong := s.prompts(&c, id)
+	if wrong != nil {
+		return nil, wrong
+	}
+	if len(prompts) > mostAnswers {
+		return nil, badRequest("input", "%d inputs: at most %d are allowed", len(prompts), mostAnswers)
+	}
+	return s.generate(&c.params, id, prompts, s.models.adapter.find(q.Model))
+}

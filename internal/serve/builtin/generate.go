@@ -1,0 +1,357 @@
+package builtin
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// A generation is what one HTTP request lets the engines generate.
+type generation struct {
+	server *Server
+	params *params
+	all    []*sequence // by the index of the choice
+
+	wake chan struct{} // something has come
+	mu   sync.Mutex    // of what the sequences got
+}
+
+// A sequence is one answer: a request of an engine. It is the [player.EngineReceiver] of this request.
+type sequence struct {
+	gen    *generation
+	index  int // of the choice
+	engine int
+	id     string
+	prompt []uint32
+	eager  bool // each output is handled when it comes, and not all of them at the end
+
+	// What has come and was not taken, under the mutex of the generation.
+	pieces  []piece
+	spare   []piece
+	waiting bool // Full was true
+
+	// Of the goroutine of the HTTP request.
+	decoder  decoder
+	tokens   []uint32 // of the answer, if they are needed
+	table    []*protocol.Logprobs
+	prompts  *protocol.Logprobs
+	count    int // of tokens
+	cached   int
+	ended    bool
+	finish   protocol.FinishReason
+	stop     stopReason
+	failure  *protocol.RequestError
+	transfer []byte // kv_transfer_params as msgpack
+	pooled   []float32
+
+	record requestRecord // of the goroutine of the engine
+}
+
+// stopReason is the stop string or the stop token that ended an answer, if one did.
+type stopReason struct {
+	text  string
+	token int64
+	kind  uint8 // 0 none, 1 text, 2 token
+}
+
+// A piece is an output of the engine.
+type piece struct {
+	ids      []uint32
+	finish   protocol.FinishReason
+	stop     stopReason
+	logprobs *protocol.Logprobs
+	prompt   *protocol.Logprobs
+	cached   int
+	failure  *protocol.RequestError
+	transfer []byte
+	pooled   []float32
+	at       float64 // of the engine's clock
+	received time.Time
+}
+
+// mostPieces is how many outputs wait for a client that reads slowly. Then its requests get no more.
+const mostPieces = 1 << 10
+
+// Receive keeps an output for the HTTP request.
+func (q *sequence) Receive(o *player.EngineOutput, at float64) {
+	now := time.Now()
+	q.gen.server.metrics.output(q, o)
+	if len(q.decoder.stops) == 0 {
+		q.gen.server.metrics.tokens(q, len(o.Tokens), at, now, o.Finish)
+	}
+	p := piece{finish: o.Finish, logprobs: o.Logprobs, prompt: o.PromptLogprobs, failure: o.Error, at: at, received: now}
+	switch {
+	case o.HasStopToken:
+		p.stop = stopReason{kind: 2, token: o.StopToken}
+	case o.StopString != "":
+		p.stop = stopReason{kind: 1, text: o.StopString}
+	}
+	if o.Prefill != nil {
+		p.cached = o.Prefill.Cached
+	}
+	if o.KVTransfer != nil {
+		p.transfer = bytes.Clone(o.KVTransfer)
+	}
+	if o.Pooling != nil {
+		p.pooled = slices.Clone(o.Pooling.Values)
+	}
+	g := q.gen
+	g.mu.Lock()
+	if last := len(q.pieces) - 1; !q.eager && last >= 0 && p.finish == protocol.Unfinished && p.logprobs == nil && q.pieces[last].logprobs == nil {
+		q.pieces[last].ids = append(q.pieces[last].ids, o.Tokens...) // nobody looks at it before the end
+	} else if n := len(q.pieces); n < cap(q.pieces) {
+		q.pieces = q.pieces[:n+1]
+		p.ids = append(q.pieces[n].ids[:0], o.Tokens...)
+		q.pieces[n] = p
+	} else {
+		p.ids = append(p.ids, o.Tokens...)
+		q.pieces = append(q.pieces, p)
+	}
+	g.mu.Unlock()
+	if q.eager || o.Finish != protocol.Unfinished {
+		g.notify()
+	}
+}
+
+// Full tells that the client reads too slowly.
+func (q *sequence) Full() bool {
+	if !q.eager {
+		return false
+	}
+	q.gen.mu.Lock()
+	defer q.gen.mu.Unlock()
+	q.waiting = len(q.pieces) >= mostPieces
+	return q.waiting
+}
+
+func (g *generation) notify() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// generate begins an answer to each prompt, or as many as n says. id is that of the HTTP request. They have to be ended by
+// [generation.close].
+func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
+	g := &generation{server: s, params: p, wake: make(chan struct{}, 1), all: make([]*sequence, 0, len(prompts)*p.answers)}
+	eager := p.Stream || len(p.Stop) > 0
+	requests := make([]*player.EngineRequest, 0, cap(g.all))
+	arrival := time.Now()
+	for _, prompt := range prompts {
+		for n := range p.answers {
+			external := id
+			if len(g.all) > 0 {
+				external += "-" + strconv.Itoa(len(g.all)) // as the requests that serve makes of one before another frontend
+			}
+			q := &sequence{gen: g, index: len(g.all), id: external + "-" + suffix(), prompt: prompt, eager: eager}
+			q.engine = s.balance.choose()
+			g.all = append(g.all, q)
+			q.decoder = newDecoder(s.opt.Tokenizer, p, !p.Stream)
+			r := s.opt.Group.NewRequest(q.engine)
+			if err := p.fill(s, r, prompt); err != nil {
+				for _, q := range g.all {
+					s.balance.end(q.engine)
+				}
+				return nil, err
+			}
+			r.ID, r.ExternalID, r.Receiver, r.LoRA = q.id, external, q, lora
+			r.PromptTokenIDs = append(r.PromptTokenIDs, prompt...)
+			r.ArrivalTime = float64(arrival.UnixNano()) / 1e9
+			if p.Seed != nil && n > 0 {
+				r.Sampling.Seed += int64(n)
+			}
+			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt)}
+			requests = append(requests, r)
+		}
+	}
+	for i, r := range requests {
+		s.opt.Group.Submit(g.all[i].engine, r)
+	}
+	return g, nil
+}
+
+// suffix tells requests of the same id apart, as frontends do.
+func suffix() string {
+	n := rand.Uint32()
+	return hex.EncodeToString([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+var (
+	errGone   = errors.New("the client has left")
+	errEngine = errors.New("the engine has ended")
+)
+
+// next waits until something has come, and hands each piece to take with what can be shown of it.
+func (g *generation) next(ctx context.Context, take func(q *sequence, p *piece, text string) error) error {
+	select {
+	case <-g.wake:
+	default:
+		select {
+		case <-g.wake:
+		case <-ctx.Done():
+			return errGone
+		case <-g.server.ended:
+			return errEngine
+		}
+	}
+	for _, q := range g.all {
+		if q.ended {
+			continue
+		}
+		g.mu.Lock()
+		pieces, resume := q.pieces, q.waiting
+		q.pieces, q.spare, q.waiting = q.spare[:0], pieces, false
+		g.mu.Unlock()
+		if resume {
+			g.server.opt.Group.Resume(q.engine)
+		}
+		for i := range pieces {
+			p := &pieces[i]
+			text := q.take(p)
+			if err := take(q, p, text); err != nil {
+				return err
+			}
+			if q.ended {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// take counts a piece and decodes it. A stop string ends the answer: what comes after it is cut off from the piece.
+func (q *sequence) take(p *piece) (text string) {
+	visible := p.ids
+	if q.gen.params.onlyIDs {
+		visible = nil
+	}
+	if p.finish == protocol.FinishStop && !q.decoder.includeStop && len(visible) > 0 {
+		visible = visible[:len(visible)-1] // what ended the answer is in the token ids, and not in the text
+	}
+	for i, id := range visible {
+		if stop := q.decoder.push(id); stop != "" {
+			p.ids = p.ids[:i+1]
+			if p.logprobs != nil {
+				p.logprobs = firstRows(p.logprobs, i+1)
+			}
+			if p.finish == protocol.Unfinished {
+				q.gen.server.opt.Group.Abort(q.engine, q.id) // it does not know of stop strings
+			}
+			p.finish, p.stop = protocol.FinishStop, stopReason{kind: 1, text: stop}
+			break
+		}
+	}
+	if len(q.decoder.stops) > 0 {
+		q.gen.server.metrics.tokens(q, len(p.ids), p.at, p.received, p.finish)
+	}
+	q.count += len(p.ids)
+	q.cached = max(q.cached, p.cached)
+	if p.prompt != nil {
+		q.prompts = p.prompt
+	}
+	if p.finish != protocol.Unfinished {
+		q.ended, q.finish, q.stop, q.failure, q.transfer = true, p.finish, p.stop, p.failure, p.transfer
+		q.pooled = p.pooled
+		q.gen.server.balance.end(q.engine)
+	}
+	if q.gen.params.Stream {
+		return q.decoder.next(q.ended)
+	}
+	if q.gen.params.ReturnTokenIDs || q.gen.params.onlyIDs {
+		q.tokens = append(q.tokens, p.ids...)
+	}
+	if p.logprobs != nil {
+		q.table = append(q.table, p.logprobs)
+	}
+	return ""
+}
+
+// firstRows is the table of the first n tokens.
+func firstRows(t *protocol.Logprobs, n int) *protocol.Logprobs {
+	return &protocol.Logprobs{Width: t.Width, TokenIDs: t.TokenIDs[:n*t.Width], Values: t.Values[:n*t.Width], Ranks: t.Ranks[:n]}
+}
+
+// collect waits for the end of all answers.
+func (g *generation) collect(ctx context.Context) error {
+	for g.open() {
+		if err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *generation) open() bool {
+	return slices.ContainsFunc(g.all, func(q *sequence) bool { return !q.ended })
+}
+
+// close aborts what has not ended.
+func (g *generation) close() {
+	for _, q := range g.all {
+		if !q.ended {
+			q.ended = true
+			g.server.balance.end(q.engine)
+			g.server.opt.Group.Abort(q.engine, q.id)
+			g.server.metrics.aborted(q)
+		}
+	}
+}
+
+// failure is the error of an answer that ended with one.
+func (g *generation) failure() *apiError {
+	for _, q := range g.all {
+		if q.finish == protocol.FinishError {
+			return ofEngine(q.failure)
+		}
+	}
+	return nil
+}
+
+// counts are the tokens of all answers. A prompt counts once, whatever n is.
+func (g *generation) counts() (prompt, completion, cached int) {
+	for i, q := range g.all {
+		if i%g.params.answers == 0 {
+			prompt += len(q.prompt)
+			cached += q.cached
+		}
+		completion += q.count
+	}
+	return prompt, completion, cached
+}
+
+// A balance gives each request to the engine that has the fewest, as the internal load balancing of vLLM does.
+type balance struct {
+	mu   sync.Mutex
+	open []int
+}
+
+// choose counts a request to the engine that it returns, until end.
+func (b *balance) choose() int {
+	if len(b.open) == 1 {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	engine := slices.Index(b.open, slices.Min(b.open))
+	b.open[engine]++
+	return engine
+}
+
+func (b *balance) end(engine int) {
+	if len(b.open) == 1 {
+		return
+	}
+	b.mu.Lock()
+	b.open[engine]--
+	b.mu.Unlock()
+}

@@ -1,0 +1,85 @@
+package builtin
+
+import (
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// JSON is written by hand: it is most of the work for a token. Package encoding/json would look at the types of each chunk.
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends a JSON string. What is no UTF-8 becomes U+FFFD.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			if r != utf8.RuneError || n > 1 {
+				i += n
+				continue
+			}
+			b = append(append(b, s[start:i]...), "\ufffd"...)
+			i++
+			start = i
+			continue
+		}
+		b = append(b, s[start:i]...)
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		case '\b':
+			b = append(b, '\\', 'b')
+		case '\f':
+			b = append(b, '\\', 'f')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+		i++
+		start = i
+	}
+	return append(append(b, s[start:]...), '"')
+}
+
+func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
+
+func appendIDs(b []byte, ids []uint32) []byte {
+	b = append(b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	return append(b, ']')
+}
+
+// lowestLogprob is the least that an answer says (clamp_logprob of vLLM): JSON has no infinity.
+const lowestLogprob = -9999
+
+func appendLogprob(b []byte, v float32) []byte {
+	if !(v > lowestLogprob) {
+		v = lowestLogprob
+	}
+	if v == float32(math.Trunc(float64(v))) {
+		return strconv.AppendFloat(b, float64(v), 'f', 1, 32)
+	}
+	format := byte('f')
+	if size := math.Abs(float64(v)); size < 1e-5 {
+		format = 'e'
+	}
+	return strconv.AppendFloat(b, float64(v), format, -1, 32)
+}

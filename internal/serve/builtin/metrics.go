@@ -1,0 +1,362 @@
+package builtin
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// metrics are those of vLLM (vllm/v1/metrics/loggers.py): every output and every step is counted when it comes, so they agree with
+// what clients get.
+type metrics struct {
+	mu      sync.Mutex
+	model   string
+	engines []engineMetrics
+}
+
+// engineMetrics are those of one engine.
+type engineMetrics struct {
+	running, waiting, deferred int
+	usage                      float64
+
+	prefixQueries, prefixHits, externalQueries, externalHits int
+	preemptions, prompt, computed, local, external           int
+	generated                                                int
+	finished                                                 [protocol.FinishRepetition + 1]int
+	drafts, drafted, accepted                                int
+	acceptedAt                                               []int
+	stepTokens                                               int // of the step that is being reported
+
+	iteration, promptSize, answerSize, mostWanted, wanted, n, prefilled histogram
+	firstToken, interToken, perToken                                    histogram
+	total, queue, inference, prefill, decode                            histogram
+}
+
+// requestRecord is what is measured of a request. It is under the mutex of the metrics.
+type requestRecord struct {
+	arrival          time.Time
+	prompt           int
+	maxTokens, n     int
+	generated        int
+	computed         int
+	queued, started  float64 // in seconds of the engine's clock
+	first, last      float64
+	answered, closed bool
+}
+
+// A histogram counts values by the first bound that they do not exceed.
+type histogram struct {
+	bounds []float64
+	counts []uint64 // one more than bounds
+	sum    float64
+}
+
+func newHistogram(bounds []float64) histogram {
+	return histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
+
+func (h *histogram) observe(v float64) {
+	i := 0
+	for i < len(h.bounds) && v > h.bounds[i] {
+		i++
+	}
+	h.counts[i]++
+	h.sum += v
+}
+
+// Bounds of the buckets, as in vLLM.
+var (
+	firstTokenBounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
+	interTokenBounds = []float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
+	latencyBounds    = []float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
+	iterationBounds  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}
+	numberBounds     = []float64{1, 2, 5, 10, 20}
+)
+
+// tokenBounds are 1, 2, 5, 10 and so on up to the context length (build_1_2_5_buckets).
+func tokenBounds(most int) (bounds []float64) {
+	for power := 1; ; power *= 10 {
+		for _, m := range []int{1, 2, 5} {
+			if m*power > most {
+				return bounds
+			}
+			bounds = append(bounds, float64(m*power))
+		}
+	}
+}
+
+func newMetrics(model string, engines, maxModelLen int) *metrics {
+	m := &metrics{model: model, engines: make([]engineMetrics, engines)}
+	tokens := tokenBounds(maxModelLen)
+	for i := range m.engines {
+		e := &m.engines[i]
+		e.iteration, e.n = newHistogram(iterationBounds), newHistogram(numberBounds)
+		for _, h := range []*histogram{&e.promptSize, &e.answerSize, &e.mostWanted, &e.wanted, &e.prefilled} {
+			*h = newHistogram(tokens)
+		}
+		e.firstToken, e.interToken, e.perToken = newHistogram(firstTokenBounds), newHistogram(interTokenBounds), newHistogram(interTokenBounds)
+		for _, h := range []*histogram{&e.total, &e.queue, &e.inference, &e.prefill, &e.decode} {
+			*h = newHistogram(latencyBounds)
+		}
+	}
+	return m
+}
+
+// output counts an output of a request, but for its tokens (vllm/v1/metrics/stats.py update_from_output).
+func (m *metrics) output(q *sequence, o *player.EngineOutput) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, e := &q.record, &m.engines[q.engine]
+	for _, event := range o.Events {
+		switch event.Type {
+		case protocol.EventQueued:
+			r.queued = event.Timestamp
+		case protocol.EventScheduled:
+			if r.started == 0 {
+				r.started = event.Timestamp
+			}
+		case protocol.EventPreempted:
+			e.preemptions++
+		}
+	}
+	if p := o.Prefill; p != nil {
+		e.prompt += p.Prompt
+		e.computed += p.Computed
+		e.local += p.LocalCached
+		e.external += p.ExternalCached
+		e.stepTokens += p.Computed
+		r.computed = p.Computed
+	}
+	e.stepTokens += len(o.Tokens)
+}
+
+// tokens counts the tokens of an output, and the end of the request if it has a reason. at is of the engine's clock. Those of a request
+// with stop strings are counted when they are looked at: what the engine made behind one has not come for vLLM either.
+func (m *metrics) tokens(q *sequence, n int, at float64, received time.Time, end protocol.FinishReason) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, e := &q.record, &m.engines[q.engine]
+	if r.closed {
+		return
+	}
+	e.generated += n
+	r.generated += n
+	if n > 0 {
+		if r.answered {
+			e.interToken.observe(at - r.last)
+		} else {
+			r.answered, r.first = true, at
+			e.firstToken.observe(received.Sub(r.arrival).Seconds())
+		}
+		r.last = at
+	}
+	if end != protocol.Unfinished {
+		m.finish(e, r, end)
+	}
+}
+
+// finish counts a request that has ended (update_from_finished_request).
+func (m *metrics) finish(e *engineMetrics, r *requestRecord, reason protocol.FinishReason) {
+	r.closed = true
+	e.finished[reason]++
+	e.total.observe(time.Since(r.arrival).Seconds())
+	e.promptSize.observe(float64(r.prompt))
+	e.answerSize.observe(float64(r.generated))
+	e.mostWanted.observe(float64(r.generated))
+	e.wanted.observe(float64(r.maxTokens))
+	e.n.observe(float64(r.n))
+	e.prefilled.observe(float64(r.computed))
+	e.queue.observe(max(r.started-r.queued, 0))
+	e.inference.observe(max(r.last-r.started, 0))
+	e.prefill.observe(max(r.first-r.started, 0))
+	e.decode.observe(r.last - r.first)
+	perToken := 0.0
+	if r.generated > 1 {
+		perToken = (r.last - r.first) / float64(r.generated-1)
+	}
+	e.perToken.observe(perToken)
+}
+
+// aborted counts a request whose client left.
+func (m *metrics) aborted(q *sequence) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !q.record.closed {
+		m.finish(&m.engines[q.engine], &q.record, protocol.FinishAbort)
+	}
+}
+
+// step takes the statistics of a step.
+func (m *metrics) step(engine int, s *player.EngineStats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := &m.engines[engine]
+	e.running, e.waiting, e.deferred, e.usage = s.Running, s.Waiting, s.Skipped, s.KVCacheUsage
+	e.prefixQueries += s.PrefixCache.Queries
+	e.prefixHits += s.PrefixCache.Hits
+	if s.External != nil {
+		e.externalQueries += s.External.Queries
+		e.externalHits += s.External.Hits
+	}
+	if d := s.Spec; d != nil {
+		e.drafts += d.Drafts
+		e.drafted += d.DraftTokens
+		e.accepted += d.AcceptedTokens
+		for len(e.acceptedAt) < len(d.AcceptedPerPos) {
+			e.acceptedAt = append(e.acceptedAt, 0)
+		}
+		for i, n := range d.AcceptedPerPos {
+			e.acceptedAt[i] += n
+		}
+	}
+	if e.stepTokens > 0 {
+		e.iteration.observe(float64(e.stepTokens))
+		e.stepTokens = 0
+	}
+}
+
+// metricsText writes the text format of Prometheus.
+type metricsText struct {
+	b     []byte
+	model string
+}
+
+// metric is one with a value for each engine; more are labels beside those of all metrics, with their values.
+type metric struct {
+	name, kind, help string
+}
+
+func (t *metricsText) head(m metric) {
+	t.b = append(append(append(append(t.b, "# HELP "...), m.name...), ' '), m.help...)
+	t.b = append(append(append(append(t.b, "\n# TYPE "...), m.name...), ' '), m.kind...)
+	t.b = append(t.b, '\n')
+}
+
+var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// sample writes a line. more are names and values of labels, one after the other.
+func (t *metricsText) sample(name string, engine int, value float64, more ...string) {
+	t.b = append(append(t.b, name...), `{model_name="`...)
+	t.b = append(append(t.b, t.model...), `",engine="`...)
+	t.b = append(appendInt(t.b, engine), '"')
+	for i := 0; i+1 < len(more); i += 2 {
+		t.b = append(append(append(t.b, ','), more[i]...), `="`...)
+		t.b = append(append(t.b, labelEscapes.Replace(more[i+1])...), '"')
+	}
+	t.b = append(strconv.AppendFloat(append(t.b, "} "...), value, 'f', -1, 64), '\n')
+}
+
+func (t *metricsText) histogram(name string, engine int, h *histogram) {
+	total := uint64(0)
+	for i, n := range h.counts {
+		total += n
+		bound := "+Inf"
+		if i < len(h.bounds) {
+			bound = strconv.FormatFloat(h.bounds[i], 'f', -1, 64)
+			if !strings.Contains(bound, ".") {
+				bound += ".0"
+			}
+		}
+		t.sample(name+"_bucket", engine, float64(total), "le", bound)
+	}
+	t.sample(name+"_sum", engine, h.sum)
+	t.sample(name+"_count", engine, float64(total))
+}
+
+// finishReasons are the values of finished_reason, by [protocol.FinishReason].
+var finishReasons = [...]string{
+	protocol.FinishStop: "stop", protocol.FinishLength: "length", protocol.FinishAbort: "abort", protocol.FinishError: "error",
+	protocol.FinishRepetition: "repetition",
+}
+
+func (m *metrics) render() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := &metricsText{model: labelEscapes.Replace(m.model)}
+	each := func(name, kind, help string, write func(name string, engine int, e *engineMetrics)) {
+		if kind == "counter" {
+			name += "_total"
+		}
+		t.head(metric{name, kind, help})
+		for i := range m.engines {
+			write(name, i, &m.engines[i])
+		}
+	}
+	number := func(name, kind, help string, value func(e *engineMetrics) float64) {
+		each(name, kind, help, func(name string, i int, e *engineMetrics) { t.sample(name, i, value(e)) })
+	}
+	counter := func(name, help string, value func(e *engineMetrics) int) {
+		number(name, "counter", help, func(e *engineMetrics) float64 { return float64(value(e)) })
+	}
+	observed := func(name, help string, of func(e *engineMetrics) *histogram) {
+		each(name, "histogram", help, func(name string, i int, e *engineMetrics) { t.histogram(name, i, of(e)) })
+	}
+	number("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", func(e *engineMetrics) float64 { return float64(e.running) })
+	number("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", func(e *engineMetrics) float64 { return float64(e.waiting + e.deferred) })
+	each("vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", func(name string, i int, e *engineMetrics) {
+		t.sample(name, i, float64(e.waiting), "reason", "capacity")
+		t.sample(name, i, float64(e.deferred), "reason", "deferred")
+	})
+	number("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", func(e *engineMetrics) float64 { return e.usage })
+	counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", func(e *engineMetrics) int { return e.prefixQueries })
+	counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", func(e *engineMetrics) int { return e.prefixHits })
+	counter("vllm:external_prefix_cache_queries", "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of queried tokens.",
+		func(e *engineMetrics) int { return e.externalQueries })
+	counter("vllm:external_prefix_cache_hits", "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of cached tokens.",
+		func(e *engineMetrics) int { return e.externalHits })
+	counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", func(e *engineMetrics) int { return e.preemptions })
+	counter("vllm:prompt_tokens", "Number of prefill tokens processed.", func(e *engineMetrics) int { return e.prompt })
+	each("vllm:prompt_tokens_by_source", "counter", "Number of prompt tokens by source.", func(name string, i int, e *engineMetrics) {
+		t.sample(name, i, float64(e.computed), "source", "local_compute")
+		t.sample(name, i, float64(e.local), "source", "local_cache_hit")
+		t.sample(name, i, float64(e.external), "source", "external_kv_transfer")
+	})
+	counter("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", func(e *engineMetrics) int { return e.local + e.external })
+	counter("vllm:generation_tokens", "Number of generation tokens processed.", func(e *engineMetrics) int { return e.generated })
+	each("vllm:request_success", "counter", "Count of successfully processed requests.", func(name string, i int, e *engineMetrics) {
+		for reason, text := range finishReasons {
+			if text != "" {
+				t.sample(name, i, float64(e.finished[reason]), "finished_reason", text)
+			}
+		}
+	})
+	if m.engines[0].acceptedAt != nil {
+		counter("vllm:spec_decode_num_drafts", "Number of spec decoding drafts.", func(e *engineMetrics) int { return e.drafts })
+		counter("vllm:spec_decode_num_draft_tokens", "Number of draft tokens.", func(e *engineMetrics) int { return e.drafted })
+		counter("vllm:spec_decode_num_accepted_tokens", "Number of accepted tokens.", func(e *engineMetrics) int { return e.accepted })
+		each("vllm:spec_decode_num_accepted_tokens_per_pos", "counter", "Accepted tokens per draft position.", func(name string, i int, e *engineMetrics) {
+			for position, n := range e.acceptedAt {
+				t.sample(name, i, float64(n), "position", strconv.Itoa(position))
+			}
+		})
+	}
+	observed("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", func(e *engineMetrics) *histogram { return &e.iteration })
+	observed("vllm:request_prompt_tokens", "Number of prefill tokens processed.", func(e *engineMetrics) *histogram { return &e.promptSize })
+	observed("vllm:request_generation_tokens", "Number of generation tokens processed.", func(e *engineMetrics) *histogram { return &e.answerSize })
+	observed("vllm:request_max_num_generation_tokens", "Histogram of maximum number of requested generation tokens.", func(e *engineMetrics) *histogram { return &e.mostWanted })
+	observed("vllm:request_params_n", "Histogram of the n request parameter.", func(e *engineMetrics) *histogram { return &e.n })
+	observed("vllm:request_params_max_tokens", "Histogram of the max_tokens request parameter.", func(e *engineMetrics) *histogram { return &e.wanted })
+	observed("vllm:request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).", func(e *engineMetrics) *histogram { return &e.prefilled })
+	observed("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", func(e *engineMetrics) *histogram { return &e.firstToken })
+	observed("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", func(e *engineMetrics) *histogram { return &e.interToken })
+	observed("vllm:request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.", func(e *engineMetrics) *histogram { return &e.perToken })
+	observed("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", func(e *engineMetrics) *histogram { return &e.total })
+	observed("vllm:request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.", func(e *engineMetrics) *histogram { return &e.queue })
+	observed("vllm:request_inference_time_seconds", "Histogram of time spent in RUNNING phase for request.", func(e *engineMetrics) *histogram { return &e.inference })
+	observed("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", func(e *engineMetrics) *histogram { return &e.prefill })
+	observed("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", func(e *engineMetrics) *histogram { return &e.decode })
+	return t.b
+}
+
+func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
+	body := s.metrics.render()
+	h := w.Header()
+	h["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	_, _ = w.Write(body) // the client may be gone
+}

@@ -1,0 +1,413 @@
+package builtin
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// Options configures a [Server]. All but Log are needed.
+type Options struct {
+	Group *player.Group
+	// Names are the names of the model in requests. The first one is in answers.
+	Names []string
+	// Dir has the files of the model. They say which tokens end an answer, and the defaults of sampling parameters.
+	Dir       string
+	Tokenizer *tokenizer.Tokenizer
+	// Release is what /version says.
+	Release string
+	// Tasks are those of the engines if they pool: then nothing is generated.
+	Tasks []string
+	// LoRA lets adapters be loaded. Dev serves the endpoints of VLLM_SERVER_DEV_MODE, and ScaleOut those of
+	// VLLM_ENABLE_SCALE_OUT_ENDPOINTS.
+	LoRA, Dev, ScaleOut bool
+	Log                 *slog.Logger
+}
+
+// A Server is the frontend of a group of engines. It serves while Run does.
+type Server struct {
+	opt         Options
+	model       modelFiles
+	models      models
+	maxModelLen int
+	metrics     *metrics
+	balance     balance
+	routes      map[string]route
+	load        atomic.Int64  // requests that run
+	ended       chan struct{} // closed when the engines have ended
+}
+
+// A route is a path with its method.
+type route struct {
+	method string
+	serve  func(http.ResponseWriter, *http.Request)
+}
+
+// New prepares a server. It reads the files of the model.
+func New(opt Options) (*Server, error) {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	engines := opt.Group.Engines()
+	s := &Server{
+		opt: opt, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
+		maxModelLen: engines[0].MaxModelLen, metrics: newMetrics(opt.Names[0], len(engines), engines[0].MaxModelLen),
+	}
+	s.models.base = opt.Names
+	var err error
+	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {
+		return nil, err
+	}
+	get, post := http.MethodGet, http.MethodPost
+	s.routes = map[string]route{
+		"/health":     {get, s.serveHealth},
+		"/ping":       {get, s.serveHealth},
+		"/load":       {get, s.serveLoad},
+		"/version":    {get, s.serveVersion},
+		"/metrics":    {get, s.serveMetrics},
+		"/v1/models":  {get, s.serveModels},
+		"/tokenize":   {post, s.serveTokenize},
+		"/detokenize": {post, s.serveDetokenize},
+	}
+	switch {
+	case len(opt.Tasks) == 0:
+		s.routes["/v1/completions"] = route{post, s.serveCompletions}
+		s.routes["/v1/chat/completions"] = route{post, s.serveChat}
+		s.routes["/inference/v1/generate"] = route{post, s.serveGenerate}
+		if !opt.ScaleOut {
+			s.routes["/inference/v1/generate"] = route{post, noScaleOut}
+		}
+		s.routes["/v1/messages"] = route{post, s.serveMessages}
+		s.routes["/v1/messages/count_tokens"] = route{post, s.serveCountTokens}
+	case slices.Contains(opt.Tasks, "embed"):
+		s.routes["/v1/embeddings"] = route{post, s.serveEmbeddings}
+	}
+	if opt.LoRA {
+		s.routes["/v1/load_lora_adapter"] = route{post, s.serveLoadLoRA}
+		s.routes["/v1/unload_lora_adapter"] = route{post, s.serveUnloadLoRA}
+	}
+	if opt.Dev {
+		maps.Copy(s.routes, s.devRoutes())
+	}
+	return s, nil
+}
+
+// Run runs the engines until ctx ends, or one of them does.
+func (s *Server) Run(ctx context.Context) error {
+	defer close(s.ended)
+	return s.opt.Group.RunLocal(ctx, s.metrics.step)
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	found, known := s.routes[r.URL.Path]
+	switch {
+	case !known:
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == found.method || r.Method == http.MethodHead && found.method == http.MethodGet:
+		if found.method == http.MethodPost {
+			s.load.Add(1)
+			defer s.load.Add(-1)
+		}
+		found.serve(w, r)
+	default:
+		allow := found.method
+		if allow == http.MethodGet {
+			allow += ",HEAD"
+		}
+		w.Header()["Allow"] = []string{allow}
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	}
+}
+
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	select {
+	case <-s.ended:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (s *Server) serveLoad(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, append(appendInt([]byte(`{"server_load":`), int(s.load.Load())), '}'))
+}
+
+func (s *Server) serveVersion(w http.ResponseWriter, _ *http.Request) {
+	b := appendString([]byte(`{"version":`), s.opt.Release)
+	b = appendString(append(b, `,"rust_frontend_version":`...), s.opt.Release)
+	writeJSON(w, http.StatusOK, append(b, '}'))
+}
+
+// requestID is the id of a request: that of its body, else that of its header, else a new one.
+func requestID(r *http.Request, own string) string {
+	if id := r.Header["X-Request-Id"]; own == "" && len(id) > 0 {
+		own = id[0]
+	}
+	if own != "" {
+		return own
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// modelFiles is what the files of a model say that concerns requests.
+type modelFiles struct {
+	// eos are the tokens that end an answer. The first one is that of the tokenizer.
+	eos      []uint32
+	defaults samplingDefaults
+	template chatTemplate
+}
+
+// samplingDefaults are those of generation_config.json.
+type samplingDefaults struct {
+	Temperature  *float64 `json:"temperature"`
+	TopP         *float64 `json:"top_p"`
+	TopK         *int     `json:"top_k"`
+	MinP         *float64 `json:"min_p"`
+	MaxNewTokens *int     `json:"max_new_tokens"`
+}
+
+func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
+	read := func(file string, to any) {
+		text, missing := os.ReadFile(filepath.Join(dir, file))
+		if missing != nil || err != nil {
+			return
+		}
+		if failed := json.Unmarshal(text, to); failed != nil {
+			err = fmt.Errorf("model folder %s: %s: %w", dir, file, failed)
+		}
+	}
+	var names struct {
+		BOS      json.RawMessage `json:"bos_token"`
+		EOS      json.RawMessage `json:"eos_token"`
+		Pad      json.RawMessage `json:"pad_token"`
+		Unknown  json.RawMessage `json:"unk_token"`
+		Template json.RawMessage `json:"chat_template"`
+	}
+	type ends struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	var config struct {
+		ends
+		Text ends `json:"text_config"`
+	}
+	var generation struct {
+		ends
+		samplingDefaults
+	}
+	read("tokenizer_config.json", &names)
+	read("config.json", &config)
+	read("generation_config.json", &generation)
+	if err != nil {
+		return m, err
+	}
+	m.defaults = generation.samplingDefaults
+	special := map[string]string{}
+	for key, raw := range map[string]json.RawMessage{"bos_token": names.BOS, "eos_token": names.EOS, "pad_token": names.Pad, "unk_token": names.Unknown} {
+		var text string
+		var token struct {
+			Content string `json:"content"`
+		}
+		if json.Unmarshal(raw, &text) != nil && json.Unmarshal(raw, &token) == nil {
+			text = token.Content
+		}
+		if text != "" {
+			special[key] = text
+		}
+	}
+	if id, ok := tok.TokenID(special["eos_token"]); ok {
+		m.eos = append(m.eos, id)
+	}
+	if m.template, err = readTemplate(dir, names.Template, special); err != nil {
+		return m, err
+	}
+	for _, raw := range []json.RawMessage{generation.EOS, config.EOS, config.Text.EOS} {
+		var ids []float64
+		var id float64
+		if json.Unmarshal(raw, &id) == nil {
+			ids = []float64{id}
+		} else {
+			_ = json.Unmarshal(raw, &ids)
+		}
+		for _, id := range ids {
+			if id >= 0 && id <= math.MaxUint32 && !slices.Contains(m.eos, uint32(id)) {
+				m.eos = append(m.eos, uint32(id))
+			}
+		}
+		if ids != nil {
+			break // config.json counts where there is no other one
+		}
+	}
+	return m, nil
+}
+
+// models are the names that requests may give.
+type models struct {
+	base    []string
+	adapter adapters
+}
+
+func (m *models) has(name string) bool {
+	return slices.Contains(m.base, name) || m.adapter.find(name) != nil
+}
+
+func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) {
+	created := int(time.Now().Unix())
+	b := []byte(`{"object":"list","data":[`)
+	add := func(id, root, parent string, length int) {
+		if b[len(b)-1] == '}' {
+			b = append(b, ',')
+		}
+		b = append(appendString(append(b, `{"id":`...), id), `,"object":"model","created":`...)
+		b = append(appendInt(b, created), `,"owned_by":"vllm","root":`...)
+		b = append(appendString(b, root), `,"parent":`...)
+		if parent == "" {
+			b = append(b, "null"...)
+		} else {
+			b = appendString(b, parent)
+		}
+		b = append(b, `,"max_model_len":`...)
+		if length == 0 {
+			b = append(b, "null"...)
+		} else {
+			b = appendInt(b, length)
+		}
+		b = append(b, '}')
+	}
+	for _, name := range s.models.base {
+		add(name, s.opt.Dir, "", s.maxModelLen)
+	}
+	for _, a := range s.models.adapter.list() {
+		add(a.Name, a.Path, s.models.base[0], 0)
+	}
+	writeJSON(w, http.StatusOK, append(b, "]}"...))
+}
+
+// tokenizeRequest is a text, or a chat.
+type tokenizeRequest struct {
+	Model      string  `json:"model"`
+	Prompt     *string `json:"prompt"`
+	AddSpecial *bool   `json:"add_special_tokens"`
+	Strings    bool    `json:"return_token_strs"`
+	chat
+}
+
+func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
+	var q tokenizeRequest
+	_, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	if q.Model != "" && !s.models.has(q.Model) {
+		modelNotFound(q.Model).write(w)
+		return
+	}
+	var ids []uint32
+	switch {
+	case q.Messages != nil:
+		text, err := s.render(&q.chat)
+		if err != nil {
+			err.write(w)
+			return
+		}
+		ids = s.encode(text, isSet(q.AddSpecial))
+	case q.Prompt != nil:
+		ids = s.encode(*q.Prompt, or(q.AddSpecial, true))
+	default:
+		badType("data did not match any variant of untagged enum TokenizeRequest").write(w)
+		return
+	}
+	b := appendInt([]byte(`{"count":`), len(ids))
+	b = appendInt(append(b, `,"max_model_len":`...), s.maxModelLen)
+	b = appendIDs(append(b, `,"tokens":`...), ids)
+	b = append(b, `,"token_strs":`...)
+	if q.Strings {
+		b = append(b, '[')
+		for i, id := range ids {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, s.opt.Tokenizer.Name(id))
+		}
+		b = append(b, ']')
+	} else {
+		b = append(b, "null"...)
+	}
+	writeJSON(w, http.StatusOK, append(b, '}'))
+}
+
+// encode returns the ids of a prompt.
+func (s *Server) encode(text string, special bool) []uint32 {
+	ids := s.opt.Tokenizer.Encode(text)
+	if !special {
+		return ids
+	}
+	before, after := s.opt.Tokenizer.Template()
+	return slices.Concat(before, ids, after)
+}
+
+func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Model  string   `json:"model"`
+		Tokens []uint32 `json:"tokens"`
+	}
+	end, err := readJSON(r, &q)
+	if err != nil {
+		err.write(w)
+		return
+	}
+	switch {
+	case q.Tokens == nil:
+		missingField(end, "tokens").write(w)
+	case q.Model != "" && !s.models.has(q.Model):
+		modelNotFound(q.Model).write(w)
+	default:
+		writeJSON(w, http.StatusOK, append(appendString([]byte(`{"prompt":`), s.opt.Tokenizer.Decode(q.Tokens)), '}'))
+	}
+}
+
+// contentText is the content of a message: a text, or a list of parts of which only texts are supported.
+func contentText(raw json.RawMessage) (text string, err *apiError) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", nil
+	}
+	if raw[0] == '"' {
+		if json.Unmarshal(raw, &text) != nil {
+			return "", badRequest("messages", "content is not a text")
+		}
+		return text, nil
+	}
+	var parts []struct {
+		Type string  `json:"type"`
+		Text *string `json:"text"`
+	}
+	if json.Unmarshal(raw, &parts) != nil {
+		return "", badType("messages: data did not match any variant of untagged enum MessageContent")
+	}
+	var texts []string
+	for _, part := range parts {
+		if part.Text == nil || part.Type != "text" && part.Type != "input_text" && part.Type != "output_text" {
+			return "", badRequest("", "unsupported multimodal content: %s", part.Type)
+		}
+		texts = append(texts, *part.Text)
+	}
+	return strings.Join(texts, ""), nil
+}

@@ -1,0 +1,295 @@
+package builtin
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+var update = flag.Bool("update", false, "write what was answered into the scripts")
+
+// said is a source that answers with given texts, and then with the end. A text of "..." never ends.
+type said struct {
+	tok *tokenizer.Tokenizer
+
+	mu   sync.Mutex
+	text string
+}
+
+func (s *said) set(text string) {
+	s.mu.Lock()
+	s.text = text
+	s.mu.Unlock()
+}
+
+func (s *said) Script(r *player.Request) (player.Script, error) {
+	s.mu.Lock()
+	text := s.text
+	s.mu.Unlock()
+	script := player.Script{Stops: true, CachedTokens: player.LookUp, Finish: player.FinishLength}
+	if text == "error" {
+		script.Finish = player.FinishError
+		return script, nil
+	}
+	again := s.tok.Encode(" on")
+	if text == "..." {
+		script.Fill = func(int) uint32 { return again[0] }
+		return script, nil
+	}
+	script.Tokens = append(s.tok.Encode(text), 2)
+	script.Finish = player.FinishStop
+	return script, nil
+}
+
+// serving starts a server whose answers are those of the source.
+func serving(t testing.TB, change func(*player.Options)) (url string, s *Server, source *said) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} {
+		text, err := vcr.Files.ReadFile(vcr.ModelPath + "/" + name)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	tok, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	source = &said{tok: tok, text: "Hello there."}
+	opt := player.Options{VLLMVersion: "0.33", Vocab: uint32(tok.VocabSize())}
+	opt.Limits.MaxModelLen = 4096
+	opt.Source = &player.Structured{Source: source, Encoder: tok, Answered: player.ToolAnswered(tok.Decode)}
+	if change != nil {
+		change(&opt)
+	}
+	group, err := player.NewGroup([]player.Options{opt})
+	require.NoError(t, err)
+	s, err = New(Options{Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Dev: true, ScaleOut: true})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	server := httptest.NewServer(s)
+	t.Cleanup(func() {
+		server.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the engine ended: %v", err)
+		}
+	})
+	return server.URL, s, source
+}
+
+var (
+	times   = regexp.MustCompile(`"created":\d+`)
+	callIDs = regexp.MustCompile(`call_[0-9a-f]{16}`)
+	folders = regexp.MustCompile(`"root":"/[^"]*"`)
+)
+
+// TestScripts sends the requests of testdata/*.txt. What stands below the line is the answer, but for times and random ids. The
+// answers were compared with those of vllm-rs 0.33.0 (real_test.go).
+func TestScripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	if len(paths) == 0 {
+		t.Fatal("no scripts")
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			url, _, source := serving(t, func(o *player.Options) { o.LoRA.MaxLoRAs = 2 })
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			var got bytes.Buffer
+			for i, one := range strings.Split(string(text), "\n== ") {
+				if i == 0 {
+					got.WriteString(one)
+					continue
+				}
+				name, rest, _ := strings.Cut(one, "\n")
+				question, _, ok := strings.Cut(rest, "\n----\n")
+				if !ok {
+					t.Fatalf("%s: no ---- below the request", name)
+				}
+				fmt.Fprintf(&got, "\n== %s\n%s\n----\n%s\n", name, question, ask(t, url, source, question))
+			}
+			if *update {
+				require.NoError(t, os.WriteFile(path, got.Bytes(), 0o600))
+			} else if diff := cmp.Diff(string(text), got.String()); diff != "" {
+				t.Errorf("answers (-want +got); go test -run TestScripts -update writes them:\n%s", diff)
+			}
+		})
+	}
+}
+
+// ask sends a request: a line "answer TEXT" if it wants another one, METHOD PATH, and the body.
+func ask(t *testing.T, url string, source *said, question string) string {
+	t.Helper()
+	source.set("Hello there.")
+	if rest, ok := strings.CutPrefix(question, "answer "); ok {
+		text, after, _ := strings.Cut(rest, "\n")
+		source.set(text)
+		question = after
+	}
+	head, body, _ := strings.Cut(question, "\n")
+	method, path, _ := strings.Cut(head, " ")
+	r, err := http.NewRequest(method, url+path, strings.NewReader(body))
+	require.NoError(t, err)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Request-Id", "r")
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	out := strings.TrimSpace(fmt.Sprintf("%d %s\n%s", answer.StatusCode, answer.Header.Get("Content-Type"), text))
+	out = times.ReplaceAllString(out, `"created":0`)
+	out = callIDs.ReplaceAllString(out, "call_0")
+	return folders.ReplaceAllString(out, `"root":"/model"`)
+}
+
+// post sends a body to a path of the server.
+func post(ctx context.Context, url, path, body string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	return http.DefaultClient.Do(r)
+}
+
+// value is that of a metric without other labels than model and engine.
+func value(s *Server, name string) string {
+	for line := range strings.Lines(string(s.metrics.render())) {
+		if rest, ok := strings.CutPrefix(line, name+`{model_name="m",engine="0"`); ok {
+			_, number, _ := strings.Cut(rest, "} ")
+			return strings.TrimSpace(number)
+		}
+	}
+	return ""
+}
+
+// await waits until a metric has a value.
+func await(t *testing.T, s *Server, name, want string) {
+	t.Helper()
+	for value(s, name) != want {
+		select {
+		case <-t.Context().Done():
+			t.Fatalf("%s is %s, want %s", name, value(s, name), want)
+		default:
+			_, _ = s.call(t.Context(), "is_sleeping") // the engine has done something then
+		}
+	}
+}
+
+func TestClientLeaves(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		t.Run(fmt.Sprintf("stream=%t", stream), func(t *testing.T) {
+			url, s, source := serving(t, func(o *player.Options) {
+				o.Timing.Pace, o.Timing.Latency = player.PaceModelled, &player.LatencyTimes{InterTokenLatency: 1e6, LoadFactor: 1}
+			})
+			source.set("...")
+			ctx, cancel := context.WithCancel(t.Context())
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				answer, err := post(ctx, url, "/v1/completions", fmt.Sprintf(`{"prompt":"a","max_tokens":4000,"n":2,"stream":%t}`, stream))
+				if err == nil {
+					_, _ = io.Copy(io.Discard, answer.Body)
+					answer.Body.Close()
+				}
+			}()
+			await(t, s, "vllm:num_requests_running", "2")
+			cancel()
+			<-left
+			await(t, s, "vllm:num_requests_running", "0")
+			if n := value(s, "vllm:kv_cache_usage_perc"); n != "0" {
+				t.Errorf("the KV cache is used to %s after the client left", n)
+			}
+		})
+	}
+}
+
+// TestSlowReader lets a client read nothing: its request stops, others go on, and it gets everything in the end.
+func TestSlowReader(t *testing.T) {
+	url, s, source := serving(t, func(o *player.Options) { o.Limits.MaxModelLen = 1 << 20; o.KVCache.NumGPUBlocks = 1 << 17 })
+	s.maxModelLen = 1 << 20
+	source.set("...")
+	const wanted = 400_000 // tokens, more than sockets and buffers hold
+	slow, err := post(t.Context(), url, "/v1/completions", fmt.Sprintf(`{"prompt":"a","max_tokens":%d,"stream":true}`, wanted))
+	require.NoError(t, err)
+	defer slow.Body.Close()
+	// The engine waits for the reader when it makes no token in many turns.
+	now := ""
+	for turns := 0; turns < 200; turns++ {
+		if n := value(s, "vllm:generation_tokens_total"); n != now || n == "0" {
+			now, turns = n, 0
+		}
+		_, err := s.call(t.Context(), "is_sleeping")
+		require.NoError(t, err)
+	}
+	if now == fmt.Sprint(wanted) {
+		t.Fatalf("%s tokens were generated for a client that reads nothing", now)
+	}
+	text, err := io.ReadAll(slow.Body)
+	require.NoError(t, err)
+	if n := strings.Count(string(text), `"text":" on"`); n != wanted || !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
+		t.Errorf("%d tokens, want %d and [DONE]", n, wanted)
+	}
+}
+
+// TestCounts compares the metrics with what clients have seen.
+func TestCounts(t *testing.T) {
+	url, s, source := serving(t, nil)
+	source.set("One, two, three and four.")
+	const clients, each = 8, 20
+	var mu sync.Mutex
+	var prompts, completions, requests int
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			for i := range each {
+				answer, err := post(t.Context(), url, "/v1/completions", fmt.Sprintf(
+					`{"prompt":["a b c","d"],"n":2,"max_tokens":%d,"stream":%t,"stream_options":%s,"stop":["three"]}`, 1+i%9, c%2 == 0,
+					map[bool]string{true: `{"include_usage":true}`, false: "null"}[c%2 == 0]))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				text, _ := io.ReadAll(answer.Body)
+				answer.Body.Close()
+				at := strings.LastIndex(string(text), `"usage":{`)
+				var p, total, n int
+				if _, err := fmt.Sscanf(string(text[max(at, 0):]), `"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d`, &p, &total, &n); err != nil || total != p+n {
+					t.Errorf("%v: %s", err, text)
+				}
+				mu.Lock()
+				prompts, completions, requests = prompts+2*p, completions+n, requests+4
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	for name, want := range map[string]int{
+		"vllm:prompt_tokens_total": prompts, "vllm:generation_tokens_total": completions,
+		"vllm:request_generation_tokens_sum": completions, "vllm:request_generation_tokens_count": requests,
+		"vllm:time_to_first_token_seconds_count": requests, "vllm:e2e_request_latency_seconds_count": requests,
+	} {
+		if got := value(s, name); got != fmt.Sprint(want) {
+			t.Errorf("%s is %s, and the clients saw %d", name, got, want)
+		}
+	}
+}

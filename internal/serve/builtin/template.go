@@ -1,0 +1,246 @@
+package builtin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/serve/jinja"
+)
+
+// chat is what a prompt of a chat is made of.
+type chat struct {
+	Messages            []message       `json:"messages"`
+	Tools               []tool          `json:"tools"`
+	AddGenerationPrompt *bool           `json:"add_generation_prompt"`
+	ContinueFinal       bool            `json:"continue_final_message"`
+	Template            *string         `json:"chat_template"`
+	TemplateArgs        json.RawMessage `json:"chat_template_kwargs"`
+}
+
+type message struct {
+	Role      string          `json:"role"`
+	Content   json.RawMessage `json:"content"`
+	Name      string          `json:"name"`
+	Reasoning string          `json:"reasoning"`
+	ToolCalls []toolCall      `json:"tool_calls"`
+	ToolCall  *string         `json:"tool_call_id"`
+}
+
+type toolCall struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string  `json:"name"`
+		Arguments *string `json:"arguments"`
+	} `json:"function"`
+}
+
+type tool struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name        string          `json:"name"`
+		Description *string         `json:"description"`
+		Parameters  json.RawMessage `json:"parameters"`
+		Strict      *bool           `json:"strict"`
+	} `json:"function"`
+}
+
+// chatTemplate is that of a model.
+type chatTemplate struct {
+	*jinja.Template
+	// vars are the special tokens, as bos_token.
+	vars map[string]string
+	// parts tells that the content of a message is a list of parts to the template, and not a text.
+	parts bool
+}
+
+// defaultTemplate is that of models without one: ChatML, with tools as the models have them whose calls the parser "hermes" reads.
+const defaultTemplate = "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}{% endfor %}\n</tools><|im_end|>\n{% endif %}" +
+	"{% for m in messages %}<|im_start|>{{ m['role'] }}\n" +
+	"{% if m['role'] == 'tool' %}<tool_response>\n{{ m['content'] }}\n</tool_response>{% elif m['content'] %}{{ m['content'] }}{% endif %}" +
+	"{% if m['tool_calls'] %}{% for c in m['tool_calls'] %}\n<tool_call>\n{\"name\": \"{{ c['function']['name'] }}\", \"arguments\": {{ c['function']['arguments'] | tojson }}}\n</tool_call>{% endfor %}{% endif %}" +
+	"<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+// loopsOverParts finds a loop over the parts of a content.
+var loopsOverParts = lazyregexp.New(`for\s+\w+\s+in\s+\w+(\.content|\[\s*['"]content['"]\s*\])`)
+
+// readTemplate reads the chat template of a model: chat_template.jinja, or chat_template of tokenizer_config.json, which is a text or
+// a list of named ones.
+func readTemplate(dir string, config json.RawMessage, special map[string]string) (t chatTemplate, err error) {
+	source := ""
+	if text, missing := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); missing == nil {
+		source = string(text)
+	} else if json.Unmarshal(config, &source) != nil {
+		var named []struct{ Name, Template string }
+		_ = json.Unmarshal(config, &named)
+		for _, one := range named {
+			if one.Name == "default" || source == "" {
+				source = one.Template
+			}
+		}
+	}
+	if source == "" {
+		source = defaultTemplate
+	}
+	t = chatTemplate{vars: special, parts: loopsOverParts().MatchString(source)}
+	if t.Template, err = jinja.Parse(source); err != nil {
+		return t, fmt.Errorf("chat template of %s: %w", dir, err)
+	}
+	return t, nil
+}
+
+// render writes the prompt of a chat.
+func (s *Server) render(c *chat) (string, *apiError) {
+	if len(c.Messages) == 0 {
+		return "", badRequest("", "messages: Validation error: messages cannot be empty [{\"value\": Array []}]")
+	}
+	if c.Template != nil {
+		return "", badRequest("chat_template", "chat_template is not supported by the builtin frontend.")
+	}
+	last := &c.Messages[len(c.Messages)-1]
+	switch {
+	case c.ContinueFinal && isSet(c.AddGenerationPrompt):
+		return "", badRequest("", "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+	case c.ContinueFinal && last.Role != "assistant":
+		return "", badRequest("", "Cannot set `continue_final_message` to True when the last message is not from the assistant.")
+	}
+	vars := map[string]any{
+		"tools": nil, "documents": nil, "add_generation_prompt": !c.ContinueFinal && or(c.AddGenerationPrompt, true),
+	}
+	for name, text := range s.model.template.vars {
+		vars[name] = text
+	}
+	if len(c.TemplateArgs) > 0 && string(c.TemplateArgs) != "null" {
+		args, err := jinja.FromJSON(c.TemplateArgs)
+		d, ok := args.(*jinja.Dict)
+		if err != nil || !ok {
+			return "", badType("chat_template_kwargs: expected a map")
+		}
+		for name, value := range d.All() {
+			vars[name] = value
+		}
+	}
+	messages := &jinja.List{}
+	for i := range c.Messages {
+		one, err := c.Messages[i].value(s.model.template.parts)
+		if err != nil {
+			return "", err
+		}
+		messages.Items = append(messages.Items, one)
+	}
+	vars["messages"] = messages
+	if len(c.Tools) > 0 {
+		tools := &jinja.List{}
+		for i := range c.Tools {
+			value, err := c.Tools[i].value()
+			if err != nil {
+				return "", err
+			}
+			tools.Items = append(tools.Items, value)
+		}
+		vars["tools"] = tools
+	}
+	text, err := s.model.template.Run(vars, time.Now())
+	if err != nil {
+		return "", &apiError{status: http.StatusInternalServerError, message: "failed to submit chat request: chat template error: " + err.Error()}
+	}
+	if c.ContinueFinal {
+		// The prompt ends with the message that is to be continued.
+		final, _ := contentText(last.Content)
+		final = strings.TrimSpace(final)
+		at := strings.LastIndex(text, final)
+		if at < 0 || final == "" {
+			return "", badRequest("", "continue_final_message is set but the final message does not appear in the chat after applying the chat template.")
+		}
+		text = text[:at+len(final)]
+	}
+	return text, nil
+}
+
+// value is a message as a template gets it.
+func (m *message) value(parts bool) (*jinja.Dict, *apiError) {
+	text, err := contentText(m.Content)
+	if err != nil {
+		return nil, err
+	}
+	switch m.Role {
+	case "user":
+		if text == "" {
+			return nil, badRequest("", "messages: Validation error: message content cannot be empty [{\"value\": Array [Object {\"role\": String(\"user\"), \"content\": String(\"\")}]}]")
+		}
+	case "assistant":
+		if text == "" && m.Reasoning == "" && len(m.ToolCalls) == 0 {
+			return nil, badRequest("", "Assistant messages must contain text, reasoning content, or tool_calls.")
+		}
+	case "function":
+		return nil, badRequest("", "Function messages are not supported.")
+	case "":
+		return nil, badType("messages: missing field `role`")
+	}
+	d := &jinja.Dict{}
+	d.Set("role", m.Role)
+	if parts {
+		part := &jinja.Dict{}
+		part.Set("type", "text")
+		part.Set("text", text)
+		d.Set("content", &jinja.List{Items: []any{part}})
+	} else {
+		d.Set("content", text)
+	}
+	if m.Reasoning != "" {
+		d.Set("reasoning", m.Reasoning)
+		d.Set("reasoning_content", m.Reasoning)
+	}
+	if m.ToolCall != nil {
+		d.Set("tool_call_id", *m.ToolCall)
+	}
+	if len(m.ToolCalls) > 0 {
+		calls := &jinja.List{}
+		for _, call := range m.ToolCalls {
+			arguments, err := jinja.FromJSON([]byte(or(call.Function.Arguments, "{}")))
+			if err != nil {
+				return nil, &apiError{status: http.StatusInternalServerError, message: "failed to submit chat request: chat template error: assistant tool call `" +
+					call.ID + "` has invalid JSON arguments: " + err.Error()}
+			}
+			f, one := &jinja.Dict{}, &jinja.Dict{}
+			f.Set("name", call.Function.Name)
+			f.Set("arguments", arguments)
+			one.Set("id", call.ID)
+			one.Set("type", "function")
+			one.Set("function", f)
+			calls.Items = append(calls.Items, one)
+		}
+		d.Set("tool_calls", calls)
+	}
+	return d, nil
+}
+
+// value is a tool as a template gets it.
+func (t *tool) value() (*jinja.Dict, *apiError) {
+	f, one := &jinja.Dict{}, &jinja.Dict{}
+	f.Set("name", t.Function.Name)
+	if d := t.Function.Description; d != nil {
+		f.Set("description", *d)
+	}
+	parameters := t.Function.Parameters
+	if len(parameters) == 0 {
+		parameters = json.RawMessage("{}")
+	}
+	value, err := jinja.FromJSON(parameters)
+	if err != nil {
+		return nil, badRequest("tools", "the parameters of the tool %s: %v", t.Function.Name, err)
+	}
+	f.Set("parameters", value)
+	if t.Function.Strict != nil {
+		f.Set("strict", *t.Function.Strict)
+	}
+	one.Set("type", "function")
+	one.Set("function", f)
+	return one, nil
+}

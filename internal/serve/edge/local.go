@@ -1,0 +1,85 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// serveLocal lets the frontend in this process answer.
+func (e *Edge) serveLocal(w http.ResponseWriter, r *http.Request, x *exchange) {
+	r.Header[headerRequestID] = []string{x.id}
+	if x.body != nil {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+	}
+	x.rank.local.ServeHTTP(w, r)
+}
+
+// roundTripLocal is the answer of a frontend in this process as one that can be changed on its way. The end of its body, or of the
+// request, ends the work at it.
+func roundTripLocal(h http.Handler, r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	from, to := io.Pipe()
+	w := &localWriter{header: http.Header{}, to: to, begun: make(chan struct{})}
+	go func() {
+		defer cancel()
+		h.ServeHTTP(w, r.WithContext(ctx))
+		w.WriteHeader(http.StatusOK) // if nothing was written
+		to.Close()
+	}()
+	stop := context.AfterFunc(ctx, func() { from.CloseWithError(context.Cause(ctx)) })
+	select {
+	case <-w.begun:
+	case <-ctx.Done():
+		<-w.begun // the handler ends with the request
+	}
+	size := int64(-1)
+	if n, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {
+		size = n
+	}
+	return &http.Response{
+		StatusCode: w.status, Status: strconv.Itoa(w.status) + " " + http.StatusText(w.status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: w.sent, ContentLength: size, Body: &localBody{from, func() { stop(); cancel() }}, Request: r,
+	}, nil
+}
+
+// A localWriter takes what a handler writes.
+type localWriter struct {
+	header http.Header
+	to     *io.PipeWriter
+	once   sync.Once
+	status int
+	sent   http.Header
+	begun  chan struct{} // closed when status and sent are set
+}
+
+func (w *localWriter) Header() http.Header { return w.header }
+
+func (w *localWriter) WriteHeader(status int) {
+	w.once.Do(func() {
+		w.status, w.sent = status, w.header.Clone()
+		close(w.begun)
+	})
+}
+
+func (w *localWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.to.Write(p)
+}
+
+// Flush sends the head. What was written has been read.
+func (w *localWriter) Flush() { w.WriteHeader(http.StatusOK) }
+
+type localBody struct {
+	*io.PipeReader
+	end func()
+}
+
+func (b *localBody) Close() error {
+	err := b.PipeReader.Close()
+	b.end()
+	return err
+}

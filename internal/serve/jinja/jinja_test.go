@@ -1,0 +1,100 @@
+package jinja
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+)
+
+// TestVectors runs the templates of testdata/vectors.json, which has what Jinja2 makes of them (testdata/vectors.py).
+func TestVectors(t *testing.T) {
+	raw, err := os.ReadFile("testdata/vectors.json")
+	require.NoError(t, err)
+	var vectors []struct {
+		Name, Template string
+		Vars           json.RawMessage
+		Text, Error    string
+	}
+	require.NoError(t, json.Unmarshal(raw, &vectors))
+	if len(vectors) < 10 {
+		t.Fatalf("only %d vectors", len(vectors))
+	}
+	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+	for _, v := range vectors {
+		t.Run(v.Name, func(t *testing.T) {
+			template, err := Parse(v.Template)
+			require.NoError(t, err)
+			value, err := FromJSON(v.Vars)
+			require.NoError(t, err)
+			vars := map[string]any{}
+			for _, k := range value.(*Dict).keys {
+				vars[k.(string)], _ = value.(*Dict).Get(k)
+			}
+			text, err := template.Run(vars, now)
+			if v.Error != "" {
+				if err == nil || !strings.Contains(err.Error(), v.Error) {
+					t.Errorf("%v, want the error %q", err, v.Error)
+				}
+				return
+			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(v.Text, text), "text (-Jinja2 +here)")
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, test := range []struct{ name, template, want string }{
+		{"a block", "a\n{% include 'x' %}", "line 2: {% include %} is not supported"},
+		{"a filter", "{{ x | xmlattr }}", "the filter xmlattr is not supported"},
+		{"a test", "{{ x is escaped }}", "the test escaped is not supported"},
+		{"no end", "{% if x %}a", "{% endif %} is missing"},
+		{"a stray end", "a{% endif %}", "{% endif %} ends nothing"},
+		{"no closing", "{{ x", "a tag has no }}"},
+		{"no comment end", "{# x", "a comment has no end"},
+		{"deep", "{{ " + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000) + " }}", "deep"},
+		{"an operator", "{{ a ! b }}", "unexpected '!'"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := Parse(test.template); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+	for _, test := range []struct{ name, template, want string }{
+		{"endless", "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "takes too long"},
+		{"recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deep"},
+		{"a huge range", "{{ range(100000000000) | list }}", "range from 0"},
+		{"a call of nothing", "{{ nothing() }}", "'nothing' is no function"},
+		{"division", "{{ 1 / 0 }}", "division by zero"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			template, err := Parse(test.template)
+			require.NoError(t, err)
+			if _, err := template.Run(nil, time.Time{}); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	raw, err := os.ReadFile("testdata/vectors.json")
+	require.NoError(f, err)
+	var vectors []struct{ Template string }
+	require.NoError(f, json.Unmarshal(raw, &vectors))
+	for _, v := range vectors {
+		f.Add(v.Template)
+	}
+	f.Fuzz(func(_ *testing.T, source string) {
+		if template, err := Parse(source); err == nil && len(source) < 200 {
+			_, _ = template.Run(map[string]any{"messages": &List{}}, time.Time{})
+		}
+	})
+}

@@ -2,6 +2,7 @@ package player
 
 import (
 	"context"
+	"errors"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -36,6 +37,9 @@ func (p *Player) runLocal(ctx context.Context) error {
 	close(p.up)
 	defer p.startFetching(ctx)()
 	err := p.serve(ctx)
+	if errors.Is(err, ErrKilled) {
+		p.engine.failAll()
+	}
 	p.engine.abortAll()
 	for _, e := range p.inbox.take() { // those that came too late
 		if e.request != nil {
@@ -70,3 +74,11 @@ func (g *Group) Call(engine int, call UtilityCall) {
 
 // Resume makes an engine ask receivers again whether they are full.
 func (g *Group) Resume(engine int) { g.players[engine].inbox.ring() }
+
+// failAll ends every request of a frontend in this process with an error, as one in another process finds its engine dead.
+func (e *engine) failAll() {
+	for _, q := range e.byID {
+		e.cancel(q)
+		q.stream.Receiver().Receive(&protocol.Output{Finish: protocol.FinishError}, seconds(e.clock.Now()))
+	}
+}

@@ -24,18 +24,15 @@ func roundTripLocal(h http.Handler, r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	from, to := io.Pipe()
 	w := &localWriter{header: http.Header{}, to: to, begun: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { from.CloseWithError(context.Cause(ctx)) })
 	go func() {
-		defer cancel()
 		h.ServeHTTP(w, r.WithContext(ctx))
 		w.WriteHeader(http.StatusOK) // if nothing was written
+		stop()                       // what was written can still be read
 		to.Close()
+		cancel()
 	}()
-	stop := context.AfterFunc(ctx, func() { from.CloseWithError(context.Cause(ctx)) })
-	select {
-	case <-w.begun:
-	case <-ctx.Done():
-		<-w.begun // the handler ends with the request
-	}
+	<-w.begun // the handler ends with the request
 	size := int64(-1)
 	if n, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {
 		size = n

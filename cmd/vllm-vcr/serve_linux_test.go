@@ -267,7 +267,7 @@ func TestServeBuiltin(t *testing.T) {
 	}
 	_, metrics := ask(http.MethodGet, "/metrics", "", "")
 	for _, line := range []string{
-		`vllm:request_success_total{model_name="some/model",engine="1",finished_reason="length"} 1`,
+		`vllm:prompt_tokens_total{model_name="some/model",engine="0"} 4`,
 		`vllm:cache_config_info{block_size="16"`, `vllm:engine_sleep_state{engine="1"`,
 	} {
 		if !strings.Contains(metrics, line) {

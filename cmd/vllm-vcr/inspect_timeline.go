@@ -62,7 +62,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 		return err
 	}
 	defer r.Close()
-	timeline, err := inspect.ReadTimeline(r, opts.from, opts.most)
+	timeline, err := inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})
 	if err != nil {
 		return err
 	}

@@ -194,7 +194,7 @@ func TestLargeTraces(t *testing.T) {
 	r := open()
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	timeline, err := ReadTimeline(r, 0, 0)
+	timeline, err := ReadTimeline(r, TimelineOptions{})
 	require.NoError(t, err)
 	runtime.GC()
 	runtime.ReadMemStats(&after)

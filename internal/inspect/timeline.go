@@ -84,9 +84,15 @@ const (
 	mostRows = 1 << 26
 )
 
-// ReadTimeline takes the times out of a trace: at most so many requests from the one that arrived as number
-// skip; most is 0 for all. It keeps some 70 bytes of each record.
-func ReadTimeline(r *trace.Reader, skip, most int) (*Timeline, error) {
+// TimelineOptions choose what is taken out of a trace: at most Most requests, 0 for all, from the one that arrived as number
+// Skip. Turns finds which requests go on with the conversation of another, for pages and Perfetto.
+type TimelineOptions struct {
+	Skip, Most int
+	Turns      bool
+}
+
+// ReadTimeline takes the times out of a trace. It keeps some 80 bytes of each record, and with Turns 50 more.
+func ReadTimeline(r *trace.Reader, opt TimelineOptions) (*Timeline, error) {
 	t := &Timeline{Name: r.Name(), meta: r.Meta()}
 	var rec trace.Record
 	missing := 0
@@ -102,16 +108,16 @@ func ReadTimeline(r *trace.Reader, skip, most int) (*Timeline, error) {
 		case t.all.count == mostRows:
 			return nil, fmt.Errorf("%s: it has more than %d requests: split it", t.Name, mostRows)
 		default:
-			t.add(&rec, index)
+			t.add(&rec, index, opt.Turns)
 		}
 	}
 	if missing > 0 {
 		t.Notes = append(t.Notes, fmt.Sprintf("%d of %d records have no arrival_ms and are left out", missing, missing+t.all.count))
 	}
-	return t, t.finish(skip, most)
+	return t, t.finish(opt.Skip, opt.Most)
 }
 
-func (t *Timeline) add(r *trace.Record, index int) {
+func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 	one := row{
 		index: int32(index), arrival: *r.ArrivalMs, first: *r.ArrivalMs + r.TTFTMs, finish: r.FinishReason,
 		prompt: int32(min(r.PromptTokens, 1<<31-1)), cached: int32(min(r.CachedTokens, 1<<31-1)), said: int32(min(r.OutputTokens, 1<<31-1)),
@@ -121,10 +127,12 @@ func (t *Timeline) add(r *trace.Record, index int) {
 	if r.ITLMs == nil && r.ITLSummary != nil {
 		one.last += r.ITLSummary.MeanMs * float64(r.ITLSummary.Count)
 	}
-	if e, ok := t.turns.parent(r); ok {
-		one.parent = e.of
+	if withTurns {
+		if e, ok := t.turns.parent(r); ok {
+			one.parent = e.of
+		}
+		t.turns.add(r, one.last, int32(t.all.count))
 	}
-	t.turns.add(r, one.last, int32(t.all.count))
 	if t.many = t.many || len(t.gaps)+len(r.ITLMs) > mostGaps; t.many {
 		t.gaps, t.sizes = nil, nil
 	} else {

@@ -30,7 +30,7 @@ func readerOf(t *testing.T, tr *trace.Trace) *trace.Reader {
 
 func mustTimeline(t *testing.T, tr *trace.Trace) *Timeline {
 	t.Helper()
-	line, err := ReadTimeline(readerOf(t, tr), 0, 0)
+	line, err := ReadTimeline(readerOf(t, tr), TimelineOptions{Turns: true})
 	require.NoError(t, err)
 	return line
 }
@@ -112,7 +112,7 @@ func TestTimelineOfSome(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			line, err := ReadTimeline(readerOf(t, test.trace), test.skip, test.most)
+			line, err := ReadTimeline(readerOf(t, test.trace), TimelineOptions{Skip: test.skip, Most: test.most})
 			if err != nil || test.err != "" {
 				if err == nil || err.Error() != test.err {
 					t.Fatalf("got %v, want %s", err, test.err)

@@ -418,6 +418,29 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
+// The id in a body is that of the request, unless a header has another one: a header of ours would replace it.
+func TestRequestIDInBody(t *testing.T) {
+	for _, fanOut := range []bool{false, true} {
+		var log lockedBuffer
+		e := before(t, Options{FanOut: fanOut, RequestLog: &log}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, r.Header.Get("X-Request-Id"))
+		})
+		for _, path := range []string{"/v1/completions", "/v1/chat/completions"} {
+			for body, want := range map[string]string{`{"request_id": "mine"}`: "mine", `{"request_id": "not one"}`: "", `{}`: ""} {
+				answer, got := fetch(t, "POST", e.url+path, body)
+				if header := answer.Header.Get("X-Request-Id"); header != got || want != "" && got != want || want == "" && len(got) != 32 {
+					t.Errorf("fan-out %v: %s %s: the frontend got %q, the client %q", fanOut, path, body, got, header)
+				}
+				log.wait(t, `"request_id":"`+got+`"`)
+			}
+			if _, got := fetch(t, "POST", e.url+path, `{"request_id": "mine"}`, "X-Request-Id", "header"); got != "header" {
+				t.Errorf("a header goes before the body: %q", got)
+			}
+		}
+	}
+}
+
 func TestRequestLog(t *testing.T) {
 	var log lockedBuffer
 	faults, _, _ := ParseFaults("status:503~model=down")

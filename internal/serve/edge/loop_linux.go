@@ -586,7 +586,7 @@ func (c *clientSide) process(data []byte) {
 		return
 	}
 	body, rest := data[h.size:end], data[end:]
-	if l.of.edge.opt.FanOut && (mayFanOut(h.path, body) || h.id == "" && hasRequestID(body)) {
+	if l.of.edge.opt.FanOut && mayFanOut(h.path, body) || h.id == "" && hasRequestID(body) {
 		c.handOver(data)
 		return
 	}

@@ -108,6 +108,10 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
 		e.answerAway(w, r, err)
 		return
 	}
+	w.Header()[headerRequestID] = []string{x.id}
+	if x.record != nil {
+		x.record.ID = x.id
+	}
 	own, err := e.ownFaults(r, x)
 	if err != nil {
 		apiError{status: http.StatusBadRequest, message: err.Error()}.write(w)
@@ -238,7 +242,7 @@ func (e *Edge) readBody(r *http.Request, x *exchange) error {
 		return nil
 	}
 	known := x.record != nil || e.opt.RequestFaults || len(e.faults.Load().faults) > 0 || e.faults.Load().rate > 0
-	if !known && !e.opt.FanOut {
+	if !known && !e.opt.FanOut && r.Header.Get(headerRequestID) != "" {
 		return nil
 	}
 	size := r.ContentLength

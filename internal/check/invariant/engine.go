@@ -442,7 +442,7 @@ func (e *Engine) judgeUtility(raw []byte) {
 	}
 	c := e.calls[id]
 	switch {
-	case c == nil && int64(id) == -1: // a notice of a group that changes its size (vllm/v1/engine/__init__.py EEP_NOTIFICATION_CALL_ID)
+	case c == nil && protocol.IsNotice(id):
 		return
 	case err != nil || c == nil:
 		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", message.Describe(e.part.get("call_id")), "no frontend waits for an answer to this call")

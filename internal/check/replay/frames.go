@@ -248,7 +248,7 @@ func (j *framesJudge) said(m *trace.Message) {
 	if j.out.EngineIndex != m.Rank {
 		j.fail(CodeFramesRank, nil, "EngineCoreOutputs.engine_index", fmt.Sprint(m.Rank), fmt.Sprint(j.out.EngineIndex))
 	}
-	if u := j.out.Utility; u != nil && int64(u.CallID) >= 0 { // below 0 are notices that nobody asked for
+	if u := j.out.Utility; u != nil && !protocol.IsNotice(u.CallID) {
 		key := callKey{m.Rank, m.Client, u.CallID}
 		if !j.calls[key] {
 			j.fail(CodeFramesAnswer, nil, "EngineCoreOutputs.utility_output.call_id", "the id of a call that is not answered", fmt.Sprint(u.CallID))

@@ -30,6 +30,13 @@ func TestJudgeFramesOfLinksBesides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	answer := func(id uint64) trace.Message {
+		message, err := codec.UtilityResult(0, protocol.UtilityCall{CallID: id, Method: "is_sleeping"}, true, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return trace.Message{Channel: "output", Direction: trace.EngineToFrontend, Frames: message}
+	}
 	said := func(channel, direction string, frames ...string) trace.Message {
 		m := trace.Message{Channel: channel, Direction: direction}
 		for _, f := range frames {
@@ -57,6 +64,9 @@ func TestJudgeFramesOfLinksBesides(t *testing.T) {
 		{name: "a word that no coordinator says", messages: []trace.Message{said("coordinator_input", "f2e", "STEADY")}, want: "expected READY, or 02"},
 		{name: "HELLO without local", messages: []trace.Message{said("handshake", "e2f", "\x82\xa6status\xa5HELLO\xa8headless\xc3")}, want: "Status.local: expected a key of HELLO, found missing"},
 		{name: "HELLO with a number for a flag", messages: []trace.Message{said("handshake", "e2f", "\x83\xa6status\xa5HELLO\xa5local\x01\xa8headless\xc3")}, want: "Status.local: expected bool, found 1"},
+		{name: "an answer to no call", messages: []trace.Message{answer(7)}, want: "the id of a call that is not answered, found 7"},
+		{name: "an answer to no call, with a large id", messages: []trace.Message{answer(1<<63 + 7)}, want: "call that is not answered, found 9223372036854775815"},
+		{name: "a notice", messages: []trace.Message{answer(1<<64 - 2)}},
 		{name: "no frames", messages: []trace.Message{said("output", "e2f")}, want: "expected a frame, found none"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

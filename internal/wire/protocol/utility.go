@@ -32,6 +32,10 @@ type UtilityCall struct {
 	Reply func(result any, err error)
 }
 
+// IsNotice tells whether a UtilityOutput with this call id answers no call: notices have the ids -1 and -2, the constants *_CALL_ID
+// of vllm/v1/engine/__init__.py (0.33.0). Calls of Python have ids of 64 bits, of which half are negative as signed numbers.
+func IsNotice(callID uint64) bool { return int64(callID) < 0 && int64(callID) >= -2 }
+
 // DecodeUtilityCall reads the payload of a UTILITY message:
 // [client_index, call_id, method, args]. On error the fields before the bad one
 // are set, so that the caller can be told.

@@ -286,7 +286,7 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	if model != "" {
 		args = append(args, model)
 	}
-	if !slices.Contains(withoutScaleOut, protocol.LineOf(opts.line)) {
+	if protocol.RustScalesOut.Holds(opts.line) {
 		args = append(args, "--", "--enable-scale-out") // for /inference/v1/generate
 	}
 	cmd.SetArgs(args)
@@ -317,6 +317,3 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	}
 	return said.Direct[0], stop, nil
 }
-
-// withoutScaleOut are the lines whose vllm-rs has no --enable-scale-out.
-var withoutScaleOut = []string{"0.29", "0.28", "0.27", "0.26", "0.25"}

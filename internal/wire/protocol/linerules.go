@@ -41,6 +41,8 @@ const (
 	// RustRefusesLongerOutput: vllm-rs refuses an EngineCoreOutput with more fields than
 	// it knows, and fails every open request.
 	RustRefusesLongerOutput
+	// RustScalesOut: vllm-rs takes --enable-scale-out, and then serves /inference/v1/generate.
+	RustScalesOut
 	// GuidanceGoesOn: a regular expression, schema or choice that llguidance cannot compile is
 	// answered with the end of sequence as its only token. Elsewhere the request fails.
 	GuidanceGoesOn
@@ -65,6 +67,7 @@ var lineRules = map[LineRule]struct{ since, until, source string }{
 	RustServesAdapters:      {"0.30", "", rustSource},
 	RustChoosesGrammar:      {"0.33", "", rustSource},
 	RustRefusesLongerOutput: {"", "0.30", rustSource},
+	RustScalesOut:           {"0.30", "", rustSource},
 
 	GuidanceGoesOn: {"", "0.32", "vllm/v1/structured_output/backend_guidance.py compile_grammar of 0.32.0 and 0.33.0, and their engines, run by hand"},
 }

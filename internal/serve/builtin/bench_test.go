@@ -118,6 +118,7 @@ func BenchmarkDecode(b *testing.B) {
 	d := newDecoder(s.opt.Tokenizer, p, false)
 	var text []byte
 	b.ReportAllocs()
+	b.ResetTimer()
 	for i := range b.N {
 		if stop := d.push(ids[i%len(ids)]); stop != "" {
 			b.Fatal(stop)

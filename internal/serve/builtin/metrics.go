@@ -163,6 +163,9 @@ func (m *metrics) tokens(q *sequence, n int, at float64, received time.Time, end
 // finish counts a request that has ended (update_from_finished_request).
 func (m *metrics) finish(e *engineMetrics, r *requestRecord, reason protocol.FinishReason) {
 	r.closed = true
+	if reason == protocol.FinishError && r.started == 0 {
+		return // the engine refused it: frontends do not count it
+	}
 	e.finished[reason]++
 	e.total.observe(time.Since(r.arrival).Seconds())
 	e.promptSize.observe(float64(r.prompt))

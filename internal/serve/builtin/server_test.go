@@ -101,7 +101,7 @@ var (
 )
 
 // TestScripts sends the requests of testdata/*.txt. What stands below the line is the answer, but for times and random ids. The
-// answers were compared with those of vllm-rs 0.33.0 (real_test.go).
+// answers were compared with those of vllm-rs 0.33.0, as `vllm-vcr conform http` does it.
 func TestScripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
@@ -248,6 +248,17 @@ func TestSlowReader(t *testing.T) {
 	require.NoError(t, err)
 	if n := strings.Count(string(text), `"text":" on"`); n != wanted || !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
 		t.Errorf("%d tokens, want %d and [DONE]", n, wanted)
+	}
+}
+
+// A request that the engine refuses is not counted, as in other frontends.
+func TestRefusedIsNotCounted(t *testing.T) {
+	url, s, _ := serving(t, nil)
+	answer, err := post(t.Context(), url, "/v1/completions", `{"prompt":"a","structured_outputs":{"json":{"type":"strange"}}}`)
+	require.NoError(t, err)
+	answer.Body.Close()
+	if n := value(s, "vllm:e2e_request_latency_seconds_count"); answer.StatusCode != http.StatusBadRequest || n != "0" {
+		t.Errorf("status %d, and %s requests are counted", answer.StatusCode, n)
 	}
 }
 

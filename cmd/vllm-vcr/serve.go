@@ -460,7 +460,7 @@ type servedJSON struct {
 func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started, after time.Duration) {
 	if opts.json {
 		line, err := jsonout.Line(servedJSON{
-			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, s.Upstreams, s.Restarts, after.Milliseconds(),
+			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, slices.DeleteFunc(slices.Clone(s.Upstreams), func(url string) bool { return url == "" }), s.Restarts, after.Milliseconds(),
 		})
 		if err == nil {
 			_, err = env.stdout.Write(line)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -167,6 +168,30 @@ func TestConformHTTP(t *testing.T) {
 	}
 	if out, code := conform(s.URL); code != 1 || !strings.Contains(out, `"what": "header x-request-id"`) {
 		t.Errorf("serve: exit code %d: %s", code, out)
+	}
+}
+
+// The builtin frontend answers as the vllm-rs of its line does, but for what is listed with a reason.
+func TestBuiltinAnswersAsVLLMRS(t *testing.T) {
+	peers := testenv.PeersDir(t)
+	s := startServe(t, "--quiet", "--frontend", "builtin")
+	cmd := exec.Command("vllm-vcr", "conform", "http", s.URL, "--line", "0.33", "--offline", "--peers", peers, "--json", "--quiet", "--settle", "10s",
+		"--known", "../../internal/check/httpdiff/testdata/builtin.toml")
+	out, err := cmd.Output()
+	var got httpJSON
+	if err := errors.Join(json.Unmarshal(out, &got), testenv.CheckJSON("../../docs/json.md", "conform http", out)); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got.Answered < 90 {
+		t.Errorf("%d requests to generate were answered: %v, %s", got.Answered, err, got.Error)
+	}
+	for _, d := range got.Differences {
+		if d.Known == "" {
+			t.Errorf("%s: %s: got %s, vllm-rs %s", d.Request, d.What, d.Tested, d.Reference)
+		}
+	}
+	for _, k := range got.Unused {
+		t.Logf("testdata/builtin.toml: %s, %s does not occur any more: remove the entry", k.Request, k.What)
 	}
 }
 

@@ -96,6 +96,9 @@ func (s *Server) converse(q *chatRequest, id, end string) (*generation, *apiErro
 	if err := p.check(s); err != nil {
 		return nil, err
 	}
+	if q.Tools != nil && len(q.Tools) == 0 {
+		return nil, badRequest("tools", "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.")
+	}
 	for i := range q.Tools {
 		if q.Tools[i].Type != "function" {
 			return nil, badRequest("tools", "Only function tools are supported.")

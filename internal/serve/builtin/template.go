@@ -225,6 +225,7 @@ func (m *message) value(parts bool) (*jinja.Dict, *apiError) {
 func (t *tool) value() (*jinja.Dict, *apiError) {
 	f, one := &jinja.Dict{}, &jinja.Dict{}
 	f.Set("name", t.Function.Name)
+	f.Set("description", nil) // also where there is none
 	if d := t.Function.Description; d != nil {
 		f.Set("description", *d)
 	}

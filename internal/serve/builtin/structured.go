@@ -154,19 +154,21 @@ func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
 		if c.name != "" && f.Name != c.name {
 			continue
 		}
-		if b[len(b)-1] == '}' {
-			b = append(b, ',')
-		}
 		name, _ := json.Marshal(f.Name)
-		b = appendString(append(b, `{"type":"tag","begin":`...), callBegin+"{\"name\": "+string(name)+", \"arguments\": ")
-		b = append(b, `,"content":{"type":"json_schema","json_schema":`...)
-		if len(f.Parameters) == 0 || string(f.Parameters) == "null" {
-			b = append(b, "{}"...)
-		} else {
-			b = append(b, f.Parameters...)
+		for _, line := range []string{"\n", ""} { // a call may stand on lines of its own
+			if b[len(b)-1] == '}' {
+				b = append(b, ',')
+			}
+			b = appendString(append(b, `{"type":"tag","begin":`...), callBegin+line+"{\"name\": "+string(name)+", \"arguments\": ")
+			b = append(b, `,"content":{"type":"json_schema","json_schema":`...)
+			if len(f.Parameters) == 0 || string(f.Parameters) == "null" {
+				b = append(b, "{}"...)
+			} else {
+				b = append(b, f.Parameters...)
+			}
+			b = appendString(append(b, `},"end":`...), "}"+line+callEnd)
+			b = append(b, '}')
 		}
-		b = appendString(append(b, `},"end":`...), "}"+callEnd)
-		b = append(b, '}')
 	}
 	b = append(b, `],"at_least_one":`...)
 	b = appendBool(b, c.required)

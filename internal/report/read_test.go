@@ -34,7 +34,7 @@ func TestReadRefuses(t *testing.T) {
 		{"an unknown key", `"reason": `, `"raison": `, `r.json: json: unknown field "raison"`},
 		{"another kind", `"exit_code": 1`, `"exit_code": "1"`, "r.json: line 5: json: cannot unmarshal string"},
 		{"an unknown verdict", `"verdict": "fail",` + "\n      \"gating\": true,\n      \"loc", `"verdict": "bad",` + "\n      \"gating\": true,\n      \"loc", `unknown verdict "bad"`},
-		{"a case twice", `"name": "0.33/multiturn-s7/schema"`, `"name": "0.33/multiturn-s7/integrity"`, "case 0.33/multiturn-s7/integrity is there twice"},
+		{"a case twice", `"name": "0.33/multiturn-s7/schema"`, `"name": "0.33/multiturn-s7/integrity"`, "case 0.33/multiturn-s7/integrity is listed twice"},
 		{"a case of no line", `"line": "0.27",` + "\n      \"tag\": \"v0.27.1\",\n      \"gating", `"line": "0.28",` + "\n      \"tag\": \"v0.27.1\",\n      \"gating", "lines has no line 0.27"},
 		{"a case without name", `"name": "0.33/multiturn-s7/schema"`, `"name": ""`, "cases[1] has no name"},
 		{"other counts", `"error": 2`, `"error": 3`, "it is incomplete or was edited"},

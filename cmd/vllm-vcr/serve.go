@@ -355,9 +355,6 @@ func (opts *serveOptions) handshake(flags *pflag.FlagSet) (vllmrs.Port, error) {
 
 // find finds the frontend of a line, and checks the flags that are for it.
 func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pflag.FlagSet, line string, args []string) (serve.Frontend, error) {
-	if opts.frontend == serve.Builtin {
-		return serve.Frontend{Kind: serve.Builtin}, nil
-	}
 	release := opts.play.engine.opt.VLLMVersion
 	if release == "auto" || release == "" {
 		release = line

@@ -43,7 +43,7 @@ type Frontend struct {
 
 // FrontendOptions say which frontend is wanted.
 type FrontendOptions struct {
-	// Wanted is [Rust], [Python], or the path of a vllm-rs.
+	// Wanted is [Rust], [Python], [Builtin], or the path of a vllm-rs.
 	Wanted string
 	// Release of vLLM, such as "0.33.0".
 	Release string
@@ -59,6 +59,8 @@ type FrontendOptions struct {
 func FindFrontend(ctx context.Context, opt FrontendOptions) (f Frontend, err error) {
 	at := cpuengine.Options{Release: opt.Release, Dir: opt.Dir, Index: opt.Index, Log: opt.Log, Progress: opt.Progress}
 	switch opt.Wanted {
+	case Builtin:
+		return Frontend{Kind: Builtin}, nil
 	case Rust:
 		find := cpuengine.EnsureFrontend
 		if opt.Offline {

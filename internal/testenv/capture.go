@@ -24,7 +24,7 @@ type Captured struct {
 // Capture returns the messages of a session in testdata/captures, in the order in which they passed.
 func Capture(t testing.TB, name string) []Captured {
 	t.Helper()
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func EnginePeers(t testing.TB, engine string) string {
 // byte-level BPE tokenizer with a vocabulary of 2,048, no weights.
 func ModelDir(t testing.TB) string {
 	t.Helper()
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +114,8 @@ func ModelDir(t testing.TB) string {
 	return dir
 }
 
-// moduleRoot walks up from the working directory, which the go command sets to the folder of the package under test.
-func moduleRoot() (string, error) {
+// ModuleRoot walks up from the working directory, which the go command sets to the folder of the package under test.
+func ModuleRoot() (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("find the module root: %w", err)

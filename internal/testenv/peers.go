@@ -28,7 +28,7 @@ const oldFrontend = "0.27.1"
 // defaultFrontends are the vLLM releases that a CI run must have, newest first: those of the newest two lines of
 // compat.toml, and oldFrontend. The script .ci/peers installs these, and those that tests name.
 func defaultFrontends() ([]string, error) {
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		return nil, err
 	}

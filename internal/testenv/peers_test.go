@@ -165,7 +165,7 @@ func TestScriptInstallsTheDefaultFrontends(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no bash")
 	}
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
@@ -31,8 +31,11 @@ import (
 
 // Root is the path of the repository.
 var Root = sync.OnceValue(func() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+	root, err := testenv.ModuleRoot()
+	if err != nil {
+		panic(err)
+	}
+	return root
 })
 
 // Window is the support window of the repository.

@@ -118,6 +118,19 @@ func (r *Record) Chunks() []int {
 	return sizes
 }
 
+// EndMs is when the last output came of a request that came at arrival, both in ms on the same clock. With an arrival of 0 it is the
+// duration. Where the gaps have only a mean, it counts for each of them.
+func (r *Record) EndMs(arrival float64) float64 {
+	end := arrival + r.TTFTMs
+	for _, ms := range r.ITLMs {
+		end += ms
+	}
+	if r.ITLMs == nil && r.ITLSummary != nil {
+		end += r.ITLSummary.MeanMs * float64(r.ITLSummary.Count)
+	}
+	return end
+}
+
 // gapTokens is the number of tokens the gaps delivered.
 func (r *Record) gapTokens() int {
 	if r.ITLTokens == nil {

@@ -78,7 +78,7 @@ func (m *measurer) add(rec *trace.Record) {
 	}
 	m.ttft = append(m.ttft, rec.TTFTMs)
 	m.itl = append(m.itl, rec.ITLMs...)
-	m.Ends = max(m.Ends, end(rec))
+	m.Ends = max(m.Ends, rec.EndMs(trace.Or(rec.ArrivalMs, 0)))
 	prompt := promptOf(rec)
 	m.Said[prompt] = append(m.Said[prompt], answerOf(rec))
 }
@@ -140,15 +140,6 @@ func measureGolden(ctx context.Context, store conformance.Store, g manifest.Gold
 		return measure{}, err
 	}
 	return measureRecords(r)
-}
-
-// end is when the answer of a record was complete.
-func end(rec *trace.Record) float64 {
-	at := trace.Or(rec.ArrivalMs, 0) + rec.TTFTMs
-	for _, gap := range rec.ITLMs {
-		at += gap
-	}
-	return at
 }
 
 func spreadOf(times []float64) spread {

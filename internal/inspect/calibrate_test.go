@@ -25,7 +25,7 @@ func steady(name string, n int, ms float64) *trace.Trace {
 		}
 		r := record(at, 100+i, 2*ms+float64(i)/1000, gaps...)
 		t.Records = append(t.Records, r)
-		at = endOf(&r) + 1000
+		at = r.EndMs(*r.ArrivalMs) + 1000
 	}
 	return t
 }

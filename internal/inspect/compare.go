@@ -68,12 +68,8 @@ func ReadCompared(r *trace.Reader) (*Compared, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		isLater := false
-		if rec.ArrivalMs != nil {
-			_, isLater = sum.turns.parent(&rec)
-		}
-		sum.add(&rec)
-		c.add(&rec, isLater)
+		turn := sum.add(&rec)
+		c.add(&rec, turn > 1)
 	}
 	if sum.s.Records == 0 {
 		return nil, fmt.Errorf("%s: the trace has no records, so there is nothing to compare", r.Name())
@@ -94,15 +90,11 @@ func (c *Compared) add(r *trace.Record, isLater bool) {
 	}
 	c.last++
 	b := &c.blocks[len(c.blocks)-1]
-	whole := r.TTFTMs
+	whole := r.EndMs(0)
+	b[0].add(r.TTFTMs)
 	for _, ms := range r.ITLMs {
-		whole += ms
 		b[1].add(ms)
 	}
-	if r.ITLMs == nil && r.ITLSummary != nil {
-		whole += r.ITLSummary.MeanMs * float64(r.ITLSummary.Count)
-	}
-	b[0].add(r.TTFTMs)
 	if r.OutputTokens > 1 {
 		b[2].add((whole - r.TTFTMs) / float64(r.OutputTokens-1))
 	}

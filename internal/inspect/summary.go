@@ -167,7 +167,8 @@ func newSummarizer(name string, meta trace.Meta) *summarizer {
 	}
 }
 
-func (c *summarizer) add(r *trace.Record) {
+// add counts a request. It returns which turn of its conversation it is, from 1, or 0 where that is not known.
+func (c *summarizer) add(r *trace.Record) (turn int32) {
 	s := &c.s
 	s.Records++
 	c.beside.add(float64(min(r.Concurrency, 1<<31)))
@@ -179,9 +180,8 @@ func (c *summarizer) add(r *trace.Record) {
 	level.requests++
 	level.prompt.add(float64(r.PromptTokens))
 	level.output.add(float64(r.OutputTokens))
-	whole, isNegative := r.TTFTMs, r.TTFTMs < 0
+	whole, isNegative := r.EndMs(0), r.TTFTMs < 0
 	for _, ms := range r.ITLMs {
-		whole += ms
 		isNegative = isNegative || ms < 0
 		if r.OutputTokens > 0 {
 			level.itl.add(ms)
@@ -189,7 +189,6 @@ func (c *summarizer) add(r *trace.Record) {
 	}
 	if r.ITLMs == nil && r.ITLSummary != nil {
 		c.meanOnly++
-		whole += r.ITLSummary.MeanMs * float64(r.ITLSummary.Count)
 	}
 	if isNegative {
 		if c.negative++; c.negative == 1 {
@@ -206,18 +205,18 @@ func (c *summarizer) add(r *trace.Record) {
 		level.tpot.add((whole - r.TTFTMs) / float64(r.OutputTokens-1))
 	}
 	if r.ArrivalMs == nil {
-		return
+		return 0
 	}
 	if c.arrivals == 0 || *r.ArrivalMs < c.first {
 		c.first = *r.ArrivalMs
 	}
 	c.last = max(c.last, *r.ArrivalMs+whole)
 	c.arrivals++
-	c.turn(r, *r.ArrivalMs+whole)
+	return c.turn(r, *r.ArrivalMs+whole)
 }
 
-// turn counts a request for its place in its conversation.
-func (c *summarizer) turn(r *trace.Record, end float64) {
+// turn counts a request for its place in its conversation, which it returns.
+func (c *summarizer) turn(r *trace.Record, end float64) int32 {
 	depth := int32(1)
 	if parent, ok := c.turns.parent(r); ok {
 		depth = parent.of + 1
@@ -232,6 +231,7 @@ func (c *summarizer) turn(r *trace.Record, end float64) {
 	if r.OutputTokens > 0 {
 		t.ttft.add(r.TTFTMs)
 	}
+	return depth
 }
 
 // level is where a request belongs that came as one of so many in flight.

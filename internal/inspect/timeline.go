@@ -123,10 +123,7 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 		prompt: int32(min(r.PromptTokens, 1<<31-1)), cached: int32(min(r.CachedTokens, 1<<31-1)), said: int32(min(r.OutputTokens, 1<<31-1)),
 		parent: -1, gaps: int32(len(t.gaps)),
 	}
-	one.last = endOf(r)
-	if r.ITLMs == nil && r.ITLSummary != nil {
-		one.last += r.ITLSummary.MeanMs * float64(r.ITLSummary.Count)
-	}
+	one.last = r.EndMs(*r.ArrivalMs)
 	if withTurns {
 		if e, ok := t.turns.parent(r); ok {
 			one.parent = e.of

@@ -113,20 +113,11 @@ func predictable(name string, r *trace.Record) error {
 func parentOf(asks []ask, ended map[uint64]int, r *trace.Record) int {
 	for k := len(r.BlockHashes) - 1; k > 0; k-- {
 		i, ok := ended[r.BlockHashes[k-1]]
-		if ok && len(asks[i].record.BlockHashes) == k && endOf(asks[i].record) <= *r.ArrivalMs {
+		if ok && len(asks[i].record.BlockHashes) == k && asks[i].record.EndMs(*asks[i].record.ArrivalMs) <= *r.ArrivalMs {
 			return i
 		}
 	}
 	return -1
-}
-
-// endOf is when the last output of a record came, ms.
-func endOf(r *trace.Record) float64 {
-	end := *r.ArrivalMs + r.TTFTMs
-	for _, ms := range r.ITLMs {
-		end += ms
-	}
-	return end
 }
 
 // relate makes times relative: to the end of the parent, or the first arrival.
@@ -135,7 +126,8 @@ func (w *Workload) relate() {
 	for i := range w.asks {
 		a := &w.asks[i]
 		if a.parent >= 0 {
-			a.at -= endOf(w.asks[a.parent].record)
+			parent := w.asks[a.parent].record
+			a.at -= parent.EndMs(*parent.ArrivalMs)
 		} else {
 			a.at -= zero
 		}
@@ -183,7 +175,7 @@ func (w *Workload) conversations() []conversation {
 	of := make([]int, len(w.asks))
 	for i := range w.asks {
 		a := &w.asks[i]
-		end := endOf(a.record)
+		end := a.record.EndMs(*a.record.ArrivalMs)
 		if a.parent < 0 {
 			of[i] = len(all)
 			all = append(all, conversation{i, i, a.at, end})

@@ -168,7 +168,7 @@ func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 		}
 		ttft := r.TTFTMs + 1
 		records = append(records, load.Record{
-			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: end(r), Outcome: load.Completed,
+			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: r.EndMs(*r.ArrivalMs), Outcome: load.Completed,
 			Status: 200, Choices: 1, TTFTMs: &ttft, PromptTokens: r.PromptTokens, CompletionTokens: r.OutputTokens,
 			FinishReason: r.FinishReason.String(),
 		})
@@ -260,15 +260,6 @@ func Edit(t testing.TB, path string, change func(lines []string) []string) {
 	if err := errors.Join(err, w.Close(), out.Close()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// end is when the answer of a record was complete, in ms.
-func end(rec trace.Record) float64 {
-	at := *rec.ArrivalMs + rec.TTFTMs
-	for _, gap := range rec.ITLMs {
-		at += gap
-	}
-	return at
 }
 
 // Entry is what a copy of the manifest has of a golden.

@@ -110,14 +110,10 @@ func (c *comparison) add(id, place string, rec *trace.Record) {
 		t = &tapped{place: place, ttft: rec.TTFTMs}
 		c.taps[id] = t
 	}
-	whole := rec.TTFTMs
-	for _, gap := range rec.ITLMs {
-		whole += gap
-	}
 	t.choices++
 	t.prompt = max(t.prompt, rec.PromptTokens)
 	t.outputs += rec.OutputTokens
-	t.ttft, t.whole = min(t.ttft, rec.TTFTMs), max(t.whole, whole)
+	t.ttft, t.whole = min(t.ttft, rec.TTFTMs), max(t.whole, rec.EndMs(0))
 	t.aborted = t.aborted || rec.FinishReason == trace.FinishAbort
 }
 

@@ -269,7 +269,7 @@ func fromFirst(records []trace.Record) {
 		r := &records[i]
 		if r.ArrivalMs != nil {
 			*r.ArrivalMs = math.Round((*r.ArrivalMs-first)*1e3) / 1e3 // a large clock is not exact
-			begins, ends = append(begins, i), append(ends, endOf(r))
+			begins, ends = append(begins, i), append(ends, r.EndMs(*r.ArrivalMs))
 		}
 	}
 	slices.Sort(ends)
@@ -294,18 +294,6 @@ func fromFirst(records []trace.Record) {
 	for i := range records {
 		records[i].Concurrency = max(1, records[i].Concurrency)
 	}
-}
-
-// endOf is when the last output of a record with an arrival came, ms.
-func endOf(r *trace.Record) float64 {
-	end := *r.ArrivalMs + r.TTFTMs
-	for _, ms := range r.ITLMs {
-		end += ms
-	}
-	if s := r.ITLSummary; s != nil && r.ITLMs == nil {
-		end += s.MeanMs * float64(s.Count)
-	}
-	return end
 }
 
 // setGaps enters the times between the outputs of an answer. Where there are fewer outputs than tokens, nobody knows how many

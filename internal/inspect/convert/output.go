@@ -136,7 +136,7 @@ func (s *SpanWriter) Write(r *trace.Record) error {
 	number := s.count
 	s.count++
 	id := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %v %v", number, r.PromptTokens, r.OutputTokens, *r.ArrivalMs, r.TTFTMs))
-	arrival, first, end := *r.ArrivalMs, *r.ArrivalMs+r.TTFTMs, endOf(r)
+	arrival, first, end := *r.ArrivalMs, *r.ArrivalMs+r.TTFTMs, r.EndMs(*r.ArrivalMs)
 	request := span{
 		TraceID: hex.EncodeToString(id[:16]), SpanID: hex.EncodeToString(id[16:24]), Name: "llm_request", Kind: kindServer,
 		Start: s.nano(arrival), End: s.nano(max(arrival, end)),

@@ -156,7 +156,7 @@ func Start(t testing.TB, opt Options) *Server {
 // front is the server that clients talk to. It leaves the faults of the engine to the player.
 func (opt *Options) front(log io.Writer) (front edge.Options, err error) {
 	front = edge.Options{
-		RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed, FanOut: opt.Frontend != serve.Python && opt.Frontend != serve.Builtin,
+		RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed, FanOut: serve.AnswersOne(opt.Frontend),
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	var engine string
@@ -184,7 +184,7 @@ func (opt Options) builtin(engines *serve.Engines, model serve.Model, tok *token
 	}
 	return builtin.New(builtin.Options{
 		Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: tok, LoRA: engines.LoRA, Tasks: opt.Player.Pooling.Tasks, Release: profile.Version,
-		Dev: slices.Contains(opt.FrontendEnv, "VLLM_SERVER_DEV_MODE=1"), ScaleOut: slices.Contains(opt.FrontendEnv, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"), Log: log,
+		Env: opt.FrontendEnv, Log: log,
 	})
 }
 

@@ -194,8 +194,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
 			return builtin.New(builtin.Options{
 				Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA, Tasks: opts.play.engine.opt.Pooling.Tasks,
-				Release: releasesOf([]string{engines.Group.Line()})[0], Dev: slices.Contains(variables, "VLLM_SERVER_DEV_MODE=1"),
-				ScaleOut: slices.Contains(variables, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"), Log: env.log,
+				Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Log: env.log,
 			})
 		}
 	}

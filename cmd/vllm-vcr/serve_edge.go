@@ -199,7 +199,7 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 	}
 	o = edge.Options{
 		APIKeys: opts.apiKeys, Faults: opts.faults, FailureRate: opts.failureRate, FailureTypes: opts.failureTypes, Seed: play.source.seed,
-		RequestFaults: play.peers.requestFaults, FanOut: kind != serve.Python && kind != serve.Builtin, StartupDuration: opts.startup,
+		RequestFaults: play.peers.requestFaults, FanOut: serve.AnswersOne(kind), StartupDuration: opts.startup,
 		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), Engines: opts.running.Engines, ModelName: names[0],
 		AdminToken: opts.adminToken, Log: env.log,
 	}

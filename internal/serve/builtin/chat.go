@@ -52,15 +52,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 		s.streamChat(r, g, &q, a)
 		return
 	}
-	switch err := g.collect(r.Context()); {
-	case err == errGone:
-		return
-	case err != nil:
-		errInternal.write(w)
-		return
-	}
-	if err := g.failure(); err != nil {
-		err.write(w)
+	if !g.whole(w, r, (*apiError).write) {
 		return
 	}
 	s.writeChat(g, &q, a)

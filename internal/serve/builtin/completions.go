@@ -47,15 +47,7 @@ func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) {
 		s.streamCompletion(r, g, &q, a)
 		return
 	}
-	switch err := g.collect(r.Context()); {
-	case err == errGone:
-		return
-	case err != nil:
-		errInternal.write(w)
-		return
-	}
-	if err := g.failure(); err != nil {
-		err.write(w)
+	if !g.whole(w, r, (*apiError).write) {
 		return
 	}
 	s.writeCompletion(g, &q, a)

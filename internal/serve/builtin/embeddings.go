@@ -39,15 +39,7 @@ func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.close()
-	switch err := g.collect(r.Context()); {
-	case err == errGone:
-		return
-	case err != nil:
-		errInternal.write(w)
-		return
-	}
-	if err := g.failure(); err != nil {
-		err.write(w)
+	if !g.whole(w, r, (*apiError).write) {
 		return
 	}
 	a := s.newAnswer(w, id, "list", s.answeredBy(q.Model), int(time.Now().Unix()))

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -281,14 +282,24 @@ func firstRows(t *protocol.Logprobs, n int) *protocol.Logprobs {
 	return &protocol.Logprobs{Width: t.Width, TokenIDs: t.TokenIDs[:n*t.Width], Values: t.Values[:n*t.Width], Ranks: t.Ranks[:n]}
 }
 
-// collect waits for the end of all answers.
-func (g *generation) collect(ctx context.Context) error {
+// whole waits for the end of all answers. It returns false if there is nothing more to write: the client has left, or refuse has
+// written an error.
+func (g *generation) whole(w http.ResponseWriter, r *http.Request, refuse func(*apiError, http.ResponseWriter)) bool {
 	for g.open() {
-		if err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err != nil {
-			return err
+		err := g.next(r.Context(), func(*sequence, *piece, string) error { return nil })
+		if err == errGone {
+			return false
+		}
+		if err != nil {
+			refuse(errInternal, w)
+			return false
 		}
 	}
-	return nil
+	if failed := g.failure(); failed != nil {
+		refuse(failed, w)
+		return false
+	}
+	return true
 }
 
 func (g *generation) open() bool {

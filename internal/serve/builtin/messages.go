@@ -224,15 +224,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 		s.streamMessage(r, g, c, a)
 		return
 	}
-	switch err := g.collect(r.Context()); {
-	case err == errGone:
-		return
-	case err != nil:
-		errInternal.writeNamed(w)
-		return
-	}
-	if err := g.failure(); err != nil {
-		err.writeNamed(w)
+	if !g.whole(w, r, (*apiError).writeNamed) {
 		return
 	}
 	one := g.all[0]

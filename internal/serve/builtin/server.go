@@ -33,10 +33,12 @@ type Options struct {
 	Release string
 	// Tasks are those of the engines if they pool: then nothing is generated.
 	Tasks []string
-	// LoRA lets adapters be loaded. Dev serves the endpoints of VLLM_SERVER_DEV_MODE, and ScaleOut those of
-	// VLLM_ENABLE_SCALE_OUT_ENDPOINTS.
-	LoRA, Dev, ScaleOut bool
-	Log                 *slog.Logger
+	// LoRA lets adapters be loaded.
+	LoRA bool
+	// Env has variables as NAME=VALUE: VLLM_SERVER_DEV_MODE=1 and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1 add the endpoints that they add in
+	// vLLM. Others have no effect.
+	Env []string
+	Log *slog.Logger
 }
 
 // A Server is the frontend of a group of engines. It serves while Run does.
@@ -89,7 +91,7 @@ func New(opt Options) (*Server, error) {
 		s.routes["/v1/completions"] = route{post, s.serveCompletions}
 		s.routes["/v1/chat/completions"] = route{post, s.serveChat}
 		s.routes["/inference/v1/generate"] = route{post, s.serveGenerate}
-		if !opt.ScaleOut {
+		if !slices.Contains(opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1") {
 			s.routes["/inference/v1/generate"] = route{post, noScaleOut}
 		}
 		s.routes["/v1/messages"] = route{post, s.serveMessages}
@@ -101,7 +103,7 @@ func New(opt Options) (*Server, error) {
 		s.routes["/v1/load_lora_adapter"] = route{post, s.serveLoadLoRA}
 		s.routes["/v1/unload_lora_adapter"] = route{post, s.serveUnloadLoRA}
 	}
-	if opt.Dev {
+	if slices.Contains(opt.Env, "VLLM_SERVER_DEV_MODE=1") {
 		maps.Copy(s.routes, s.devRoutes())
 	}
 	return s, nil

@@ -78,7 +78,7 @@ func serving(t testing.TB, change func(*player.Options)) (url string, s *Server,
 	}
 	group, err := player.NewGroup([]player.Options{opt})
 	require.NoError(t, err)
-	s, err = New(Options{Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Dev: true, ScaleOut: true})
+	s, err = New(Options{Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

@@ -64,15 +64,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 		s.streamIDs(r, g, &q, a)
 		return
 	}
-	switch err := g.collect(r.Context()); {
-	case err == errGone:
-		return
-	case err != nil:
-		errInternal.write(w)
-		return
-	}
-	if err := g.failure(); err != nil {
-		err.write(w)
+	if !g.whole(w, r, (*apiError).write) {
 		return
 	}
 	one := g.all[0]

@@ -1,5 +1,5 @@
-// Package vcr embeds what the runner needs to run anywhere: the support window,
-// the registry of goldens, the goldens that released vLLM engines emitted, what is
+// Package vcr embeds what the runner needs to run anywhere: the compat matrix,
+// the manifest of goldens, the goldens that released vLLM engines emitted, what is
 // captured anew, what is known to fail, and a page on each finding.
 package vcr
 

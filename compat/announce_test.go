@@ -7,17 +7,17 @@ import (
 )
 
 func TestTitle(t *testing.T) {
-	tests := []struct{ name, window, releases, want string }{
-		{name: "nothing", window: "0.33.0", releases: "0.33.0"},
-		{name: "all kinds", window: "0.33.0 0.32.0 0.31.0", releases: "0.31.0 0.32.1 0.33.0 0.34.0", want: "vLLM lines: add 0.34; move 0.32 to v0.32.1; drop 0.31"},
+	tests := []struct{ name, matrix, releases, want string }{
+		{name: "nothing", matrix: "0.33.0", releases: "0.33.0"},
+		{name: "all kinds", matrix: "0.33.0 0.32.0 0.31.0", releases: "0.31.0 0.32.1 0.33.0 0.34.0", want: "vLLM lines: add 0.34; move 0.32 to v0.32.1; drop 0.31"},
 		{
-			name: "many", window: "0.33.0 0.32.0 0.31.0", releases: "0.31.0.post1 0.32.0.post1 0.33.0.post1",
+			name: "many", matrix: "0.33.0 0.32.0 0.31.0", releases: "0.31.0.post1 0.32.0.post1 0.33.0.post1",
 			want: "vLLM lines: 0 added, 3 moved, 0 dropped",
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d, err := windowOf(t, tt.window).WatchStable(releasesOf(t, tt.releases), 3)
+			d, err := matrixOf(t, tt.matrix).WatchStable(releasesOf(t, tt.releases), 3)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -26,14 +26,14 @@ func TestTitle(t *testing.T) {
 			}
 		})
 	}
-	d, err := windowOf(t, "0.33.0").WatchRC(releasesOf(t, "0.33.0 0.34.0rc1"))
+	d, err := matrixOf(t, "0.33.0").WatchRC(releasesOf(t, "0.33.0 0.34.0rc1"))
 	if want := "vLLM lines: move rc to v0.34.0rc1"; err != nil || d.Title() != want {
 		t.Errorf("got %q, %v, want %q", d.Title(), err, want)
 	}
 }
 
 func TestBody(t *testing.T) {
-	m := windowOf(t, "nightly 0.33.0 0.32.0 0.31.0")
+	m := matrixOf(t, "nightly 0.33.0 0.32.0 0.31.0")
 	for i := range m.Lines {
 		m.Lines[i].ProtocolRev = "aaaaaaaa" + m.Lines[i].Tag[len(m.Lines[i].Tag)-1:]
 	}
@@ -70,7 +70,7 @@ What a person has to do:
 	if diff := cmp.Diff(want, d.Body("a list", []string{"drink tea"})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	d, err = windowOf(t, "0.33.0").WatchStable(releasesOf(t, "0.33.0"), 0)
+	d, err = matrixOf(t, "0.33.0").WatchStable(releasesOf(t, "0.33.0"), 0)
 	if err != nil || len(d.toDo()) > 0 {
 		t.Errorf("nothing changes, but there is to do: %q, %v", d.toDo(), err)
 	}

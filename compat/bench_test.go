@@ -11,12 +11,12 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// manyGoldens is a registry of n goldens of the shipped window, with every key that the
+// manyGoldens is a manifest of n goldens of the shipped matrix, with every key that the
 // shipped ones have.
-func manyGoldens(n int, window *compat.Matrix) []byte {
+func manyGoldens(n int, matrix *compat.Matrix) []byte {
 	var b strings.Builder
 	for i := range n {
-		l := window.Lines[1+i%(len(window.Lines)-1)] // the first is nightly
+		l := matrix.Lines[1+i%(len(matrix.Lines)-1)] // the first is nightly
 		fmt.Fprintf(&b, "[[golden]]\nline = %q\nid = \"multiturn-s%d\"\nbucket_path = \"conformance/%s/cpu/tiny/multiturn-s%d.jsonl.gz\"\n", l.Name, i, l.Tag, i)
 		fmt.Fprintf(&b, "sha256 = \"%064x\"\nconfig_hash = \"%064x\"\nworkload = \"multiturn-s%d\"\nrole = \"fidelity\"\n", i+1, i%20+1, i)
 		fmt.Fprintf(&b, "size = 63009\nrecords = 180\nstreams = 180\ntokens = 5013\ntokens_sha256 = \"%064x\"\nvllm_version = %q\n", i+1, l.Tag[1:])
@@ -25,29 +25,29 @@ func manyGoldens(n int, window *compat.Matrix) []byte {
 	return []byte(b.String())
 }
 
-// BenchmarkCheck is what compat check does: the shipped window and a registry of 1,000
+// BenchmarkCheck is what compat check does: the shipped matrix and a manifest of 1,000
 // goldens, alone and against each other.
 func BenchmarkCheck(b *testing.B) {
 	text, err := os.ReadFile("../compat.toml")
 	if err != nil {
 		b.Fatal(err)
 	}
-	window, _ := compat.Parse("compat.toml", text)
-	registry := manyGoldens(1000, window)
-	b.SetBytes(int64(len(registry)))
+	matrix, _ := compat.Parse("compat.toml", text)
+	mf := manyGoldens(1000, matrix)
+	b.SetBytes(int64(len(mf)))
 	for b.Loop() {
-		window, diagnostics := compat.Parse("compat.toml", text)
-		goldens, more := manifest.Parse("manifest.toml", registry)
+		matrix, diagnostics := compat.Parse("compat.toml", text)
+		goldens, more := manifest.Parse("manifest.toml", mf)
 		diagnostics = append(diagnostics, more...)
-		diagnostics = append(diagnostics, conformance.CheckInputs(window, goldens)...)
+		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, goldens)...)
 		if len(diagnostics) > 0 || len(goldens.Goldens) != 1000 {
 			b.Fatalf("%d goldens, diagnostics %v", len(goldens.Goldens), diagnostics)
 		}
 	}
 }
 
-// BenchmarkCheckWindow is a window of 1,000 lines, which nobody has.
-func BenchmarkCheckWindow(b *testing.B) {
+// BenchmarkCheckLines is a matrix of 1,000 lines, which nobody has.
+func BenchmarkCheckLines(b *testing.B) {
 	var text strings.Builder
 	for i := range 1000 {
 		fmt.Fprintf(&text, "[[vllm]]\nline = \"0.%d\"\ntag = \"v0.%d.0\"\nprotocol_rev = \"%040x\"\n", 1000-i, 1000-i, i)

@@ -34,10 +34,10 @@
 // goldens exist. A [Matrix] is fit for use when no diagnostic is an error
 // (Severity == "error"). [Rules] lists what is checked.
 //
-// [Matrix.Set] says what a change of one line makes of the window, and
+// [Matrix.Set] says what a change of one line makes of the matrix, and
 // [Matrix.WatchStable] and [Matrix.WatchRC] what the releases of vLLM make of it;
 // these come from a list of git's tags ([ParseTags]) or from a package index. None of
 // them touches the file: [Rewrite] brings its text to the lines that are wanted, and
-// keeps all else in it. [Diff] tells two windows apart. [CIRows] and its like turn
+// keeps all else in it. [Diff] compares two matrices. [CIRows] and its like turn
 // lines into the matrix of a workflow.
 package compat

@@ -9,7 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// array is the name of the tables of the window.
+// array is the name of the tables of the matrix.
 const array = "vllm"
 
 // keys are those of an entry, in the order in which new ones are written.
@@ -42,7 +42,7 @@ func unfit(diagnostics []Diagnostic) error {
 }
 
 // Rewrite edits the text of a compat.toml so that its lines are the wanted ones, in
-// that order; lines are told apart by their names, and [Line.Pos] is ignored. Name
+// that order; lines are distinguished by their names, and [Line.Pos] is ignored. Name
 // is the path that errors mention.
 //
 // Only the values that differ are replaced, and only the entries that come or go are

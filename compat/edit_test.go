@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// commented is a window with comments in every place.
-const commented = `# The window.
+// commented is a matrix with comments in every place.
+const commented = `# The matrix.
 # Two lines about the file.
 [[vllm]]
 line = "nightly" # of main

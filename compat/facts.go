@@ -7,7 +7,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// Facts is what the checks of a window need to know from elsewhere. A nil field
+// Facts is what the checks of a matrix need to know from elsewhere. A nil field
 // is a fact that is not known; the rules that need it are then not checked.
 type Facts struct {
 	// Goldens are the captures pinned for each line, by line name.
@@ -23,7 +23,7 @@ type Capture struct {
 	Fidelity    bool   // the golden pins token streams
 }
 
-// Check checks a window against facts from outside its file: C019, C020 and C021.
+// Check checks a matrix against facts from outside its file: C019, C020 and C021.
 // Its diagnostics come on top of those of [Policy.Load].
 func (p Policy) Check(m *Matrix, facts Facts) []Diagnostic {
 	var diagnostics []Diagnostic

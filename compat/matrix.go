@@ -12,7 +12,7 @@ const (
 	RC      = "rc"      // the newest release candidate
 )
 
-// Line is one entry of the support window.
+// Line is one entry of the compat matrix.
 type Line struct {
 	Name              string // major.minor, or the name of a tracker
 	Tag               string // release tag of vLLM; "nightly" for that tracker
@@ -30,7 +30,7 @@ func (l Line) IsTracker() bool { return IsTracker(l.Name) }
 // IsTracker reports whether name is that of a tracker: nightly or rc.
 func IsTracker(name string) bool { return name == Nightly || name == RC }
 
-// Matrix is the support window: the lines in the order of the file.
+// Matrix is the compat matrix: the lines in the order of the file.
 type Matrix struct {
 	File  string // path as given to Load
 	Lines []Line

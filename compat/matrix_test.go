@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const window = `
+const matrix = `
 [[vllm]]
 line = "nightly"
 tag = "nightly"
@@ -51,17 +51,17 @@ func TestParse(t *testing.T) {
 			PatchRepo: "https://example.com/fork.git", PatchRev: "0123456789abcdef0123456789abcdef01234567",
 		},
 	}}
-	if diff := cmp.Diff(want, parse(t, window)); diff != "" {
+	if diff := cmp.Diff(want, parse(t, matrix)); diff != "" {
 		t.Errorf("matrix (-want +got):\n%s", diff)
 	}
 }
 
 func TestLookup(t *testing.T) {
-	m := parse(t, window)
+	m := parse(t, matrix)
 	tests := []struct {
 		name, tag string
 		lineName  string
-		found     string // empty when the window has no such line
+		found     string // empty when the matrix has no such line
 	}{
 		{name: "exact", tag: "v0.33.0", lineName: "0.33", found: "0.33"},
 		{name: "exact before major.minor", tag: "v0.33.1rc0", lineName: "rc", found: "rc"},
@@ -74,7 +74,7 @@ func TestLookup(t *testing.T) {
 		{name: "no line", tag: "0.333", lineName: "0.333"},
 		{name: "another candidate", tag: "v0.33.1rc1", lineName: "0.33", found: "0.33"},
 		{name: "nightly", tag: "nightly", lineName: "nightly", found: "nightly"},
-		{name: "not in the window", tag: "v0.20.0", lineName: "0.20"},
+		{name: "not in the matrix", tag: "v0.20.0", lineName: "0.20"},
 		{name: "not a version", tag: "main", lineName: "main"},
 	}
 	for _, tt := range tests {
@@ -91,7 +91,7 @@ func TestLookup(t *testing.T) {
 }
 
 func TestDefaultAndByName(t *testing.T) {
-	m := parse(t, window)
+	m := parse(t, matrix)
 	if l, ok := m.Default(); !ok || l.Name != "0.33" {
 		t.Errorf("Default() = %q, %v, want 0.33", l.Name, ok)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// Policy is what a project may decide about its window. The zero Policy is the
+// Policy is what a project may decide about its matrix. The zero Policy is the
 // default one.
 type Policy struct {
 	// MaxStable is the number of stable lines above which the oldest is reported
@@ -67,7 +67,7 @@ func (p Policy) read(doc *tomlfile.Document) (*Matrix, []Diagnostic) {
 	if len(entries) == 0 {
 		doc.Report(codeNoEntries, Error, 1, "defines no [[vllm]] lines", "add an entry for each line of vLLM you support")
 	}
-	p.checkWindow(entries)
+	p.checkEntries(entries)
 	return m, doc.Diagnostics()
 }
 
@@ -192,8 +192,8 @@ func (e *entry) checkStable() {
 // defaultMaxStable is how many stable lines the default policy keeps.
 const defaultMaxStable = 9
 
-// checkWindow checks the entries against each other.
-func (p Policy) checkWindow(entries []entry) {
+// checkEntries checks the entries against each other.
+func (p Policy) checkEntries(entries []entry) {
 	checkUnique(entries)
 	checkDefault(entries)
 	checkOrder(entries)
@@ -204,7 +204,7 @@ func (p Policy) checkWindow(entries []entry) {
 	if limit := cmp.Or(p.MaxStable, defaultMaxStable); len(stable) > limit {
 		oldest := stable[len(stable)-1]
 		oldest.warn(codeTooMany, "line",
-			fmt.Sprintf("the window has %d stable lines, the policy keeps %d; %s is the oldest", len(stable), limit, oldest.Name),
+			fmt.Sprintf("the matrix has %d stable lines, the policy keeps %d; %s is the oldest", len(stable), limit, oldest.Name),
 			"remove it, or raise the limit")
 	}
 }
@@ -300,7 +300,7 @@ func checkGaps(stable []entry) {
 		if newer.Major != older.Major || newer.Minor-older.Minor <= 1 {
 			continue
 		}
-		stable[i].warn(codeGap, "line", fmt.Sprintf("the window has %s and %s, but nothing between them", newer.Line(), older.Line()),
+		stable[i].warn(codeGap, "line", fmt.Sprintf("the matrix has %s and %s, but nothing between them", newer.Line(), older.Line()),
 			"add the missing lines, or drop the old one")
 	}
 }
@@ -353,7 +353,7 @@ func Rules() []Rule {
 		{Code: codeRCTag, Text: "the tag of rc is a release candidate newer than the default line"},
 		{Code: codeNewest, Text: "the default is the newest stable line"},
 		{Code: codeOrder, Text: "trackers come first, then stable lines, the newest first"},
-		{Code: codeTooMany, Text: "the window is not larger than the policy allows"},
+		{Code: codeTooMany, Text: "the matrix is not larger than the policy allows"},
 		{Code: codeGap, Text: "no stable line between the newest and the oldest is missing"},
 		{Code: codeNoGoldens, Text: "a validated line has at least one fidelity golden"},
 		{Code: CodeNoProfile, Text: "every line has a wire profile"},

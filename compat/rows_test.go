@@ -17,7 +17,7 @@ func TestRows(t *testing.T) {
 		older   = `"line":"0.32","tag":"v0.32.0","protocol_rev":"5df63a720","fidelity_validated":false,"default":false,"has_goldens":false,"gating":false,"goldens":0`
 		noFork  = `,"patch_repo":"","patch_rev":""`
 	)
-	m := parse(t, window)
+	m := parse(t, matrix)
 	goldens := map[string]int{"0.33": 2, "0.20": 1}
 	tests := []struct {
 		name string
@@ -67,7 +67,7 @@ func TestSelect(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			lines, err := parse(t, window).Select(tt.names)
+			lines, err := parse(t, matrix).Select(tt.names)
 			got := strings.Join((&Matrix{Lines: lines}).names(), " ")
 			if err != nil {
 				got = "error: " + err.Error()

@@ -15,7 +15,7 @@ import (
 )
 
 // testFacts are the facts under which the files in testdata are checked. The lines
-// of 0.3x are those of the shipped window; 0.20 is unknown to the protocol.
+// of 0.3x are those of the shipped matrix; 0.20 is unknown to the protocol.
 func testFacts() Facts {
 	return Facts{
 		HasProfile: func(l Line) bool { return l.Name != "0.20" },
@@ -61,11 +61,11 @@ func TestPolicy(t *testing.T) {
 		}
 		return n
 	}
-	m, diagnostics := Policy{MaxStable: 1}.Parse("compat.toml", []byte(window))
+	m, diagnostics := Policy{MaxStable: 1}.Parse("compat.toml", []byte(matrix))
 	if count(diagnostics, codeTooMany, tomlfile.Warning) != 1 {
 		t.Errorf("diagnostics %v, want C017 with one stable line allowed", diagnostics)
 	}
-	if _, diagnostics = (Policy{MaxStable: 2}).Parse("compat.toml", []byte(window)); len(diagnostics) != 0 {
+	if _, diagnostics = (Policy{MaxStable: 2}).Parse("compat.toml", []byte(matrix)); len(diagnostics) != 0 {
 		t.Errorf("diagnostics %v, want none with two stable lines allowed", diagnostics)
 	}
 	facts := Facts{Goldens: map[string][]Capture{"0.33": {{ID: "a", VLLMVersion: "0.33.1", Fidelity: true}}}}
@@ -80,17 +80,17 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// The window that is shipped with the project has nothing to complain about. Its
+// The matrix that is shipped with the project has nothing to complain about. Its
 // newest release is the default, and the lines that gate are exactly those of
 // which the release that stands for them was captured.
 func TestShippedFile(t *testing.T) {
-	registry, diagnostics := manifest.Load("../conformance/manifest.toml")
+	mf, diagnostics := manifest.Load("../conformance/manifest.toml")
 	if len(diagnostics) != 0 {
 		t.Fatalf("diagnostics: %v", diagnostics)
 	}
 	goldens, want := make(map[string][]Capture), make(map[string]bool)
 	m, diagnostics := Policy{Strict: true}.Load("../compat.toml")
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		goldens[g.Line] = append(goldens[g.Line], Capture{ID: g.ID, VLLMVersion: g.VLLMVersion, Fidelity: g.Role == manifest.Fidelity})
 		l, ok := m.ByName(g.Line)
 		if ok && g.Role == manifest.Fidelity && l.Tag == "v"+g.VLLMVersion {
@@ -98,7 +98,7 @@ func TestShippedFile(t *testing.T) {
 		}
 	}
 	if len(want) == 0 {
-		t.Error("no line of the window was captured")
+		t.Error("no line of the matrix was captured")
 	}
 	hasProfile := func(l Line) bool { _, err := protocol.CodecFor(l.Name); return err == nil }
 	diagnostics = append(diagnostics, Policy{Strict: true}.Check(m, Facts{Goldens: goldens, HasProfile: hasProfile})...)

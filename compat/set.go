@@ -25,7 +25,7 @@ func (c Change) isEmpty() bool {
 		!c.Default && !c.Add
 }
 
-// Set returns the lines of the window after a change, for [Rewrite], which checks
+// Set returns the lines of the matrix after a change, for [Rewrite], which checks
 // them. A line whose tag or revision moves is not validated any more, unless the
 // change says that it is: its goldens were captured from another engine.
 func (m *Matrix) Set(c Change) ([]Line, error) {

@@ -76,7 +76,7 @@ func TestSet(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			m := parse(t, window)
+			m := parse(t, matrix)
 			lines, err := m.Set(tt.change)
 			got := said(m.Lines, lines)
 			if err != nil {
@@ -85,27 +85,27 @@ func TestSet(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if diff := cmp.Diff(parse(t, window), m); diff != "" {
-				t.Errorf("the window itself was changed (-want +got):\n%s", diff)
+			if diff := cmp.Diff(parse(t, matrix), m); diff != "" {
+				t.Errorf("the matrix itself was changed (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
 func TestNewLinesGoWhereTheyBelong(t *testing.T) {
-	tests := []struct{ name, window, add, want string }{
-		{name: "nightly is first", window: "rc 0.33", add: "nightly", want: "nightly rc 0.33"},
-		{name: "rc comes before stable lines", window: "nightly 0.33 0.32", add: "rc", want: "nightly rc 0.33 0.32"},
-		{name: "the newest", window: "nightly 0.9 0.8", add: "0.10", want: "nightly 0.10 0.9 0.8"},
-		{name: "between", window: "nightly 0.33 0.31", add: "0.32", want: "nightly 0.33 0.32 0.31"},
-		{name: "the oldest", window: "0.33 0.31", add: "0.9", want: "0.33 0.31 0.9"},
-		{name: "another major version", window: "0.33", add: "1.0", want: "1.0 0.33"},
-		{name: "only trackers", window: "nightly rc", add: "0.33", want: "nightly rc 0.33"},
+	tests := []struct{ name, matrix, add, want string }{
+		{name: "nightly is first", matrix: "rc 0.33", add: "nightly", want: "nightly rc 0.33"},
+		{name: "rc comes before stable lines", matrix: "nightly 0.33 0.32", add: "rc", want: "nightly rc 0.33 0.32"},
+		{name: "the newest", matrix: "nightly 0.9 0.8", add: "0.10", want: "nightly 0.10 0.9 0.8"},
+		{name: "between", matrix: "nightly 0.33 0.31", add: "0.32", want: "nightly 0.33 0.32 0.31"},
+		{name: "the oldest", matrix: "0.33 0.31", add: "0.9", want: "0.33 0.31 0.9"},
+		{name: "another major version", matrix: "0.33", add: "1.0", want: "1.0 0.33"},
+		{name: "only trackers", matrix: "nightly rc", add: "0.33", want: "nightly rc 0.33"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m := &Matrix{}
-			for _, name := range strings.Fields(tt.window) {
+			for _, name := range strings.Fields(tt.matrix) {
 				m.Lines = append(m.Lines, Line{Name: name, Tag: name, ProtocolRev: "aaaaaaaaa"})
 			}
 			after := &Matrix{}

@@ -32,7 +32,7 @@ const (
 // development builds and local builds (0.33.0+cpu), because none of them names a
 // release.
 //
-// The .postN form is ours: vLLM has published such releases, and a window that
+// The .postN form is ours: vLLM has published such releases, and a matrix that
 // cannot name them cannot follow them.
 func ParseVersion(s string) (Version, error) {
 	v, err := parseVersion(strings.TrimLeft(strings.TrimSpace(s), "v"))

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Decision is what a list of releases makes of a window.
+// Decision is what a list of releases makes of a matrix.
 type Decision struct {
-	// Before and Lines are the window as it is and as it should be, for [Rewrite]. The
+	// Before and Lines are the matrix as it is and as it should be, for [Rewrite]. The
 	// ProtocolRev of a line that moved is empty when the list does not name the commit;
 	// see [Decision.Resolve].
 	Before, Lines []Line
@@ -17,7 +17,7 @@ type Decision struct {
 	Notes []string
 }
 
-// Changed reports whether the window is not as it should be.
+// Changed reports whether the matrix is not as it should be.
 func (d *Decision) Changed() bool { return len(d.Differences()) > 0 }
 
 // Differences lists what changes.
@@ -52,9 +52,9 @@ type watch struct {
 
 var errNoReleases = errors.New("the list has no release of vLLM: check that it is the right list")
 
-// WatchStable decides what the releases make of the stable lines of a window, which
+// WatchStable decides what the releases make of the stable lines of a matrix, which
 // has no errors. A line moves to its newest release, and away from one that was
-// yanked; a line newer than all of the window is put on top and becomes the default;
+// yanked; a line newer than all of the matrix is put on top and becomes the default;
 // the oldest lines go while there are more than maxStable (zero: nine). A line that
 // is new or moved is not validated: no goldens were captured from what it stands for.
 func (m *Matrix) WatchStable(releases []Release, maxStable int) (*Decision, error) {
@@ -78,7 +78,7 @@ func (m *Matrix) WatchStable(releases []Release, maxStable int) (*Decision, erro
 	return &w.Decision, nil
 }
 
-// WatchRC decides what the releases make of the tracker rc of a window, which has no
+// WatchRC decides what the releases make of the tracker rc of a matrix, which has no
 // errors. It follows the highest candidate that is newer than the newest release, and
 // goes when the release, or a later one, is out.
 func (m *Matrix) WatchRC(releases []Release) (*Decision, error) {
@@ -103,7 +103,7 @@ func newWatch(m *Matrix, releases []Release) *watch {
 	return &watch{Decision: Decision{Before: m.Lines, Lines: slices.Clone(m.Lines)}, releases: releases}
 }
 
-// newestStable is the newest release that the window has.
+// newestStable is the newest release that the matrix has.
 func (w *watch) newestStable() (newest Version, err error) {
 	found := false
 	for _, l := range w.Lines {
@@ -119,7 +119,7 @@ func (w *watch) newestStable() (newest Version, err error) {
 		}
 	}
 	if !found {
-		return newest, errors.New("the window has no stable line")
+		return newest, errors.New("the matrix has no stable line")
 	}
 	return newest, nil
 }
@@ -193,7 +193,7 @@ func (w *watch) move(l *Line, to Release) {
 	l.Tag, l.ProtocolRev, l.FidelityValidated = to.Tag(), to.Rev, false
 }
 
-// insertNewer puts the lines above the newest of the window on top, and makes the
+// insertNewer puts the lines above the newest of the matrix on top, and makes the
 // newest of them the default.
 func (w *watch) insertNewer(newest Version) {
 	for {
@@ -264,7 +264,7 @@ func (w *watch) followFrom(at int, newest Version, best Release, ok bool) {
 	l := &w.Lines[at]
 	current, err := ParseVersion(l.Tag)
 	if err != nil {
-		current = Version{} // a rule that the window breaks; whatever there is, is newer
+		current = Version{} // a rule that the matrix breaks; whatever there is, is newer
 	}
 	release, isListed := w.listed(current)
 	switch {

@@ -29,9 +29,9 @@ func releasesOf(t *testing.T, versions string) []Release {
 // revOf is the commit of a version in these tests.
 func revOf(version string) string { return fmt.Sprintf("%040x", version) }
 
-// windowOf is a window that has these versions, the newest of them the default, all
+// matrixOf is a matrix that has these versions, the newest of them the default, all
 // stable ones validated.
-func windowOf(t *testing.T, versions string) *Matrix {
+func matrixOf(t *testing.T, versions string) *Matrix {
 	t.Helper()
 	m := &Matrix{File: "compat.toml"}
 	var newest Version
@@ -86,74 +86,74 @@ func shown(d *Decision, err error) string {
 
 func TestWatchStable(t *testing.T) {
 	tests := []struct {
-		name, window, releases string
+		name, matrix, releases string
 		max                    int
 		want                   string
 	}{
-		{name: "nothing new", window: "nightly 0.33.0 0.32.0", releases: "0.31.0 0.32.0 0.33.0 0.34.0rc1"},
-		{name: "a patch of the newest", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.33.1", want: "0.33 v0.33.0>v0.33.1 gates no"},
-		{name: "a patch of an older line", window: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.32.2 0.33.0", want: "0.32 v0.32.0>v0.32.2 gates no"},
-		{name: "a corrected build", window: "0.33.0", releases: "0.33.0 0.33.0.post1", want: "0.33 v0.33.0>v0.33.0.post1 gates no"},
-		{name: "patches of two digits", window: "0.33.9", releases: "0.33.9 0.33.10", want: "0.33 v0.33.9>v0.33.10 gates no"},
-		{name: "a candidate of a patch does not count", window: "0.33.0", releases: "0.33.0 0.33.1rc1"},
+		{name: "nothing new", matrix: "nightly 0.33.0 0.32.0", releases: "0.31.0 0.32.0 0.33.0 0.34.0rc1"},
+		{name: "a patch of the newest", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.33.1", want: "0.33 v0.33.0>v0.33.1 gates no"},
+		{name: "a patch of an older line", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.32.2 0.33.0", want: "0.32 v0.32.0>v0.32.2 gates no"},
+		{name: "a corrected build", matrix: "0.33.0", releases: "0.33.0 0.33.0.post1", want: "0.33 v0.33.0>v0.33.0.post1 gates no"},
+		{name: "patches of two digits", matrix: "0.33.9", releases: "0.33.9 0.33.10", want: "0.33 v0.33.9>v0.33.10 gates no"},
+		{name: "a candidate of a patch does not count", matrix: "0.33.0", releases: "0.33.0 0.33.1rc1"},
 		{
-			name: "a new line", window: "nightly 0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0 0.34.1",
+			name: "a new line", matrix: "nightly 0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0 0.34.1",
 			want: "+0.34 v0.34.1 default yes; 0.33 default no",
 		},
 		{
-			name: "several new lines", window: "0.33.0", releases: "0.36.0 0.34.0 0.33.0 0.35.1",
+			name: "several new lines", matrix: "0.33.0", releases: "0.36.0 0.34.0 0.33.0 0.35.1",
 			want: "+0.36 v0.36.0 default yes; +0.35 v0.35.1; +0.34 v0.34.0; 0.33 default no",
 		},
 		{
-			name: "a new line and a patch", window: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.33.0 0.34.0",
+			name: "a new line and a patch", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.33.0 0.34.0",
 			want: "+0.34 v0.34.0 default yes; 0.33 default no; 0.32 v0.32.0>v0.32.1 gates no",
 		},
-		{name: "another major version", window: "0.33.0", releases: "0.33.0 1.0.0", want: "+1.0 v1.0.0 default yes; 0.33 default no"},
+		{name: "another major version", matrix: "0.33.0", releases: "0.33.0 1.0.0", want: "+1.0 v1.0.0 default yes; 0.33 default no"},
 		{
-			name: "more than the window keeps", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0", max: 2,
+			name: "more than the matrix keeps", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0", max: 2,
 			want: "+0.34 v0.34.0 default yes; 0.33 default no; -0.32",
 		},
 		{
-			name: "the oldest go by version, not by place", window: "0.33.0 0.9.0 0.10.0", releases: "0.9.0 0.10.0 0.33.0 0.34.0", max: 3,
+			name: "the oldest go by version, not by place", matrix: "0.33.0 0.9.0 0.10.0", releases: "0.9.0 0.10.0 0.33.0 0.34.0", max: 3,
 			want: "+0.34 v0.34.0 default yes; 0.33 default no; -0.9",
 		},
 		{
-			name: "more new lines than the window keeps", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0 0.35.0 0.36.0", max: 2,
+			name: "more new lines than the matrix keeps", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.34.0 0.35.0 0.36.0", max: 2,
 			want: "+0.36 v0.36.0 default yes; +0.35 v0.35.0; -0.33; -0.32",
 		},
-		{name: "a smaller window than before", window: "0.33.0 0.32.0 0.31.0", releases: "0.31.0 0.32.0 0.33.0", max: 2, want: "-0.31"},
+		{name: "a smaller matrix than before", matrix: "0.33.0 0.32.0 0.31.0", releases: "0.31.0 0.32.0 0.33.0", max: 2, want: "-0.31"},
 		{
-			name: "nine by default", window: "0.33.0 0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.0 0.26.0 0.25.0",
+			name: "nine by default", matrix: "0.33.0 0.32.0 0.31.0 0.30.0 0.29.0 0.28.0 0.27.0 0.26.0 0.25.0",
 			releases: "0.25.0 0.26.0 0.27.0 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0 0.34.0",
 			want:     "+0.34 v0.34.0 default yes; 0.33 default no; -0.25",
 		},
-		{name: "a gap is left alone", window: "0.33.0 0.31.0", releases: "0.31.0 0.32.0 0.33.0"},
-		{name: "an older line is left out", window: "0.33.0", releases: "0.32.5 0.33.0"},
-		{name: "a yanked patch", window: "0.33.0", releases: "0.33.0 0.33.1!"},
-		{name: "a yanked new line", window: "0.33.0", releases: "0.33.0 0.34.0!"},
-		{name: "a new line whose newest is yanked", window: "0.33.0", releases: "0.33.0 0.34.0 0.34.1!", want: "+0.34 v0.34.0 default yes; 0.33 default no"},
+		{name: "a gap is left alone", matrix: "0.33.0 0.31.0", releases: "0.31.0 0.32.0 0.33.0"},
+		{name: "an older line is left out", matrix: "0.33.0", releases: "0.32.5 0.33.0"},
+		{name: "a yanked patch", matrix: "0.33.0", releases: "0.33.0 0.33.1!"},
+		{name: "a yanked new line", matrix: "0.33.0", releases: "0.33.0 0.34.0!"},
+		{name: "a new line whose newest is yanked", matrix: "0.33.0", releases: "0.33.0 0.34.0 0.34.1!", want: "+0.34 v0.34.0 default yes; 0.33 default no"},
 		{
-			name: "on a yanked release, and there is a newer", window: "0.33.0", releases: "0.33.0! 0.33.1",
+			name: "on a yanked release, and there is a newer", matrix: "0.33.0", releases: "0.33.0! 0.33.1",
 			want: "0.33 v0.33.0>v0.33.1 gates no; note: v0.33.0, which line 0.33 stands for, was yanked",
 		},
 		{
-			name: "on a yanked release, and there is an older", window: "0.33.1", releases: "0.33.0 0.33.1!",
+			name: "on a yanked release, and there is an older", matrix: "0.33.1", releases: "0.33.0 0.33.1!",
 			want: "0.33 v0.33.1>v0.33.0 gates no; note: v0.33.1, which line 0.33 stands for, was yanked; note: line 0.33 goes back to v0.33.0",
 		},
 		{
-			name: "on a yanked release, and there is no other", window: "0.33.0 0.32.0", releases: "0.32.0 0.33.0!",
+			name: "on a yanked release, and there is no other", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.33.0!",
 			want: "note: v0.33.0, which line 0.33 stands for, was yanked; note: line 0.33 has no other release: remove it, or wait for one",
 		},
-		{name: "not in the list", window: "0.33.0 0.32.0", releases: "0.33.0", want: "note: v0.32.0, which line 0.32 stands for, is not in the list"},
-		{name: "the list is older than the window", window: "0.33.1", releases: "0.33.0", want: "note: v0.33.1, which line 0.33 stands for, is not in the list"},
-		{name: "trackers are no lines", window: "nightly 0.34.0rc1 0.33.0", releases: "0.33.0"},
-		{name: "no releases", window: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
-		{name: "candidates only", window: "0.33.0", releases: "0.34.0rc1", want: "error: " + errNoReleases.Error()},
-		{name: "no stable line", window: "nightly", releases: "0.33.0", want: "error: the window has no stable line"},
+		{name: "not in the list", matrix: "0.33.0 0.32.0", releases: "0.33.0", want: "note: v0.32.0, which line 0.32 stands for, is not in the list"},
+		{name: "the list is older than the matrix", matrix: "0.33.1", releases: "0.33.0", want: "note: v0.33.1, which line 0.33 stands for, is not in the list"},
+		{name: "trackers are no lines", matrix: "nightly 0.34.0rc1 0.33.0", releases: "0.33.0"},
+		{name: "no releases", matrix: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
+		{name: "candidates only", matrix: "0.33.0", releases: "0.34.0rc1", want: "error: " + errNoReleases.Error()},
+		{name: "no stable line", matrix: "nightly", releases: "0.33.0", want: "error: the matrix has no stable line"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := shown(windowOf(t, tt.window).WatchStable(releasesOf(t, tt.releases), tt.max))
+			got := shown(matrixOf(t, tt.matrix).WatchStable(releasesOf(t, tt.releases), tt.max))
 			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -163,39 +163,39 @@ func TestWatchStable(t *testing.T) {
 
 func TestWatchRC(t *testing.T) {
 	const none = "note: the list has no release candidates: vLLM tags them in git, and publishes no wheels of them"
-	tests := []struct{ name, window, releases, want string }{
-		{name: "none", window: "0.33.0", releases: "0.33.0 0.33.0rc2"},
-		{name: "the first", window: "nightly 0.33.0", releases: "0.33.0 0.34.0rc1", want: "+rc v0.34.0rc1"},
-		{name: "the highest", window: "0.33.0", releases: "0.34.0rc10 0.34.0rc9 0.33.0 0.33.1rc1", want: "+rc v0.34.0rc10"},
-		{name: "of a patch", window: "0.33.0", releases: "0.33.0 0.33.1rc0", want: "+rc v0.33.1rc0"},
-		{name: "the next", window: "0.34.0rc1 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2", want: "rc v0.34.0rc1>v0.34.0rc2"},
-		{name: "as it is", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2"},
+	tests := []struct{ name, matrix, releases, want string }{
+		{name: "none", matrix: "0.33.0", releases: "0.33.0 0.33.0rc2"},
+		{name: "the first", matrix: "nightly 0.33.0", releases: "0.33.0 0.34.0rc1", want: "+rc v0.34.0rc1"},
+		{name: "the highest", matrix: "0.33.0", releases: "0.34.0rc10 0.34.0rc9 0.33.0 0.33.1rc1", want: "+rc v0.34.0rc10"},
+		{name: "of a patch", matrix: "0.33.0", releases: "0.33.0 0.33.1rc0", want: "+rc v0.33.1rc0"},
+		{name: "the next", matrix: "0.34.0rc1 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2", want: "rc v0.34.0rc1>v0.34.0rc2"},
+		{name: "as it is", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2"},
 		{
-			name: "the release is out, and not in the window yet", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2 0.34.0",
+			name: "the release is out, and not in the matrix yet", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2 0.34.0",
 			want: "-rc; note: v0.34.0rc2 is older than v0.34.0, and there is no newer candidate",
 		},
 		{
-			name: "the release is out and yanked", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2 0.34.0!",
+			name: "the release is out and yanked", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2 0.34.0!",
 			want: "-rc; note: v0.34.0rc2 is older than v0.34.0, and there is no newer candidate",
 		},
 		{
-			name: "older than the window", window: "0.26.1rc0 0.33.0", releases: "0.26.1rc0",
+			name: "older than the matrix", matrix: "0.26.1rc0 0.33.0", releases: "0.26.1rc0",
 			want: "-rc; note: v0.26.1rc0 is older than v0.33.0, and there is no newer candidate",
 		},
-		{name: "stale, and there is a newer", window: "0.26.1rc0 0.33.0", releases: "0.33.0 0.34.0rc1", want: "rc v0.26.1rc0>v0.34.0rc1"},
-		{name: "a yanked candidate", window: "0.33.0", releases: "0.33.0 0.34.0rc1!"},
+		{name: "stale, and there is a newer", matrix: "0.26.1rc0 0.33.0", releases: "0.33.0 0.34.0rc1", want: "rc v0.26.1rc0>v0.34.0rc1"},
+		{name: "a yanked candidate", matrix: "0.33.0", releases: "0.33.0 0.34.0rc1!"},
 		{
-			name: "on a yanked candidate", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2!",
+			name: "on a yanked candidate", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1 0.34.0rc2!",
 			want: "rc v0.34.0rc2>v0.34.0rc1; note: v0.34.0rc2, which line rc stands for, was yanked",
 		},
-		{name: "on a yanked candidate, and there is no other", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2!", want: "note: v0.34.0rc2, which line rc stands for, was yanked"},
-		{name: "not in the list", window: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1", want: "note: v0.34.0rc2, which line rc stands for, is not in the list"},
-		{name: "a list without candidates", window: "0.34.0rc2 0.33.0", releases: "0.33.0", want: "note: v0.34.0rc2, which line rc stands for, is not in the list; " + none},
-		{name: "no releases", window: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
+		{name: "on a yanked candidate, and there is no other", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc2!", want: "note: v0.34.0rc2, which line rc stands for, was yanked"},
+		{name: "not in the list", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0 0.34.0rc1", want: "note: v0.34.0rc2, which line rc stands for, is not in the list"},
+		{name: "a list without candidates", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0", want: "note: v0.34.0rc2, which line rc stands for, is not in the list; " + none},
+		{name: "no releases", matrix: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := shown(windowOf(t, tt.window).WatchRC(releasesOf(t, tt.releases)))
+			got := shown(matrixOf(t, tt.matrix).WatchRC(releasesOf(t, tt.releases)))
 			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -204,7 +204,7 @@ func TestWatchRC(t *testing.T) {
 }
 
 func TestWatchNotes(t *testing.T) {
-	m := windowOf(t, "0.34.0rc1 0.33.0")
+	m := matrixOf(t, "0.34.0rc1 0.33.0")
 	m.Lines[0].ProtocolRev, m.Lines[1].ProtocolRev = "aaaaaaaaa", revOf("0.33.0")[:9]
 	m.Lines[1].PatchRepo, m.Lines[1].PatchRev = "https://example.com/f", "ccccccccc"
 	releases := releasesOf(t, "0.33.0 0.34.0rc1")
@@ -222,7 +222,7 @@ func TestWatchNotes(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	m := windowOf(t, "nightly 0.33.0 0.32.0")
+	m := matrixOf(t, "nightly 0.33.0 0.32.0")
 	releases := releasesOf(t, "0.32.1 0.33.0 0.34.0")
 	for i := range releases {
 		releases[i].Rev = "" // as an index has them
@@ -252,7 +252,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Whatever the releases are: the window that is decided on can be written, has no
+// Whatever the releases are: the matrix that is decided on can be written, has no
 // errors, is not longer than allowed and newest first, keeps what nobody asked to change,
 // and is not changed again by the same releases.
 func TestWatchProperties(t *testing.T) {

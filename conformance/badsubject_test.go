@@ -396,8 +396,8 @@ func alteredAnd(next Engine) Engine {
 // of the line.
 func TestGivesUpAtTheStart(t *testing.T) {
 	dies := runs(func(context.Context) error { return errors.New("no module named msgspec") })
-	window, registry := repository(t)
-	cases, err := NewPlan(window, registry, Selection{
+	matrix, mf := repository(t)
+	cases, err := NewPlan(matrix, mf, Selection{
 		Lines: []string{"0.33"}, Goldens: []string{"multiturn-s7", "edge-s1"}, Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex},
 	})
 	if err != nil {

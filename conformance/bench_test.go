@@ -111,9 +111,9 @@ func benchRequest(i int, prompt []uint32, tokens int) *protocol.Request {
 // BenchmarkFourGoldens is the fidelity run over the four multiturn goldens of 0.27, 720
 // streams one at a time, from bytes on disk to verdicts.
 func BenchmarkFourGoldens(b *testing.B) {
-	window, _ := compat.Load("../compat.toml")
-	registry, _ := manifest.Load("manifest.toml")
-	cases, err := NewPlan(window, registry, Selection{
+	matrix, _ := compat.Load("../compat.toml")
+	mf, _ := manifest.Load("manifest.toml")
+	cases, err := NewPlan(matrix, mf, Selection{
 		Lines:   []string{"0.27"},
 		Goldens: []string{"multiturn-s7", "multiturn-s13", "multiturn-nocache-s7", "multiturn-ngram-k3-s7"},
 		Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},

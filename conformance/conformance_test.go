@@ -22,7 +22,7 @@ import (
 
 // TestConformance is the run of "vllm-vcr conform" as subtests
 // TestConformance/<line>/<golden>/<check>. CONFORMANCE_MANIFEST and
-// CONFORMANCE_BUCKET replace the registry and the goldens of the repository; a
+// CONFORMANCE_BUCKET replace the manifest and the goldens of the repository; a
 // relative path is below the root of the repository. With -short each golden is
 // replayed once.
 func TestConformance(t *testing.T) {
@@ -30,8 +30,8 @@ func TestConformance(t *testing.T) {
 	if testing.Short() {
 		sel = Selection{Matches: []player.Match{player.MatchPrefix}, Concurrency: []int{16}}
 	}
-	window, registry, store := inputsOfRun(t)
-	cases, err := NewPlan(window, registry, sel)
+	matrix, mf, store := inputsOfRun(t)
+	cases, err := NewPlan(matrix, mf, sel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,20 +39,20 @@ func TestConformance(t *testing.T) {
 		t.Fatal("the plan is empty")
 	}
 	runner := (&Runner{Store: store, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))}).begin(t.Context())
-	expected := expectationsOfRun(t, window, registry, sel)
+	expected := expectationsOfRun(t, matrix, mf, sel)
 	for _, line := range groups(cases, func(c Case) string { return c.Line.Name }) {
 		t.Run(line[0].Line.Name, func(t *testing.T) { conformLine(t, runner, expected, line) })
 	}
 }
 
 // expectationsOfRun are what the repository's file says is known to fail.
-func expectationsOfRun(t *testing.T, window *compat.Matrix, registry *manifest.Manifest, sel Selection) *expect.Judge {
+func expectationsOfRun(t *testing.T, matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) *expect.Judge {
 	t.Helper()
 	expected, findings := expect.Load("expectations.toml")
 	if err := errorsOf(findings); err != nil {
 		t.Fatal(err)
 	}
-	all, err := EveryCase(window, registry, sel)
+	all, err := EveryCase(matrix, mf, sel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,12 +66,12 @@ func expectationsOfRun(t *testing.T, window *compat.Matrix, registry *manifest.M
 // inputsOfRun are the repository's files, or those that the environment names.
 func inputsOfRun(t *testing.T) (*compat.Matrix, *manifest.Manifest, Store) {
 	t.Helper()
-	window, registry := repository(t)
+	matrix, mf := repository(t)
 	if path := os.Getenv("CONFORMANCE_MANIFEST"); path != "" {
 		var findings []manifest.Diagnostic
-		registry, findings = manifest.Load(fromRoot(path))
+		mf, findings = manifest.Load(fromRoot(path))
 		if errorsOf(findings) == nil {
-			findings = append(findings, CheckInputs(window, registry)...)
+			findings = append(findings, CheckInputs(matrix, mf)...)
 		}
 		if err := errorsOf(findings); err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ func inputsOfRun(t *testing.T) (*compat.Matrix, *manifest.Manifest, Store) {
 	if bucket := os.Getenv("CONFORMANCE_BUCKET"); bucket != "" {
 		opt = StoreOptions{Bucket: fromRoot(bucket), S3: s3store.Options{}}
 	}
-	return window, registry, NewStore(opt)
+	return matrix, mf, NewStore(opt)
 }
 
 // fromRoot makes a relative path one from the folder that tests run in.

@@ -14,12 +14,12 @@ import (
 // TestJudgedFields: of what an engine under test says, a report tells what fidelity has judged and what was only read; of the
 // player, whose messages are not those of a subject, and without being asked, it tells nothing.
 func TestJudgedFields(t *testing.T) {
-	window, findings := compat.Load(filepath.Join("..", "compat.toml"))
-	registry, more := manifest.Load("manifest.toml")
+	matrix, findings := compat.Load(filepath.Join("..", "compat.toml"))
+	mf, more := manifest.Load("manifest.toml")
 	if findings = append(findings, more...); tomlfile.HasErrors(findings) {
 		t.Fatal(findings)
 	}
-	cases, err := NewPlan(window, registry, Selection{
+	cases, err := NewPlan(matrix, mf, Selection{
 		Lines: []string{"0.33"}, Goldens: []string{"edge-s1"}, Assertions: []Assertion{Fidelity}, Concurrency: []int{16},
 	})
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package conformance decides whether an engine core says exactly what the real
 // engine of each vLLM line said.
 //
-// [NewPlan] is a pure function of the support window (compat.toml), the
-// registry of goldens (manifest.toml) and a [Selection]: it lists every [Case],
+// [NewPlan] is a pure function of the compat matrix (compat.toml), the
+// manifest of goldens (manifest.toml) and a [Selection]: it lists every [Case],
 // line × golden × assertion, before anything runs. [Runner.Run] fetches and
 // verifies the goldens, boots a player of the line for each schema, fidelity
 // and wire case, is the frontend in front of it over real ZeroMQ connections, and returns

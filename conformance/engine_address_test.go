@@ -207,7 +207,7 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// alive tells whether there is such a process.
+// alive reports whether there is such a process.
 func alive(pid int) bool {
 	p, err := os.FindProcess(pid)
 	return err == nil && p.Signal(syscall.Signal(0)) == nil
@@ -299,8 +299,8 @@ func TestKeepAliveOfTheLost(t *testing.T) {
 
 // TestKeepAliveOfAFrontend: a frontend is announced with both its sides, and stays, too.
 func TestKeepAliveOfAFrontend(t *testing.T) {
-	window, registry := repository(t)
-	cases, err := NewPlan(window, registry, Selection{
+	matrix, mf := repository(t)
+	cases, err := NewPlan(matrix, mf, Selection{
 		Suite: SuiteFrontend, Lines: []string{"0.33"}, Assertions: []Assertion{frontendsuite.Handshake, frontendsuite.Requests},
 	})
 	if err != nil {

@@ -56,10 +56,10 @@ func TestOurBinary(t *testing.T) {
 	}
 	play := quote(path) + " play --handshake-address {handshake} --vllm-version {tag} --engine-index {index}"
 	replaying := CommandEngine{Template: play + " --trace {trace} --replay-match {match} --strict"}
-	window, registry := repository(t)
-	for _, line := range someLines(window, registry) {
+	matrix, mf := repository(t)
+	for _, line := range someLines(matrix, mf) {
 		t.Run(line.Name, func(t *testing.T) {
-			cases, err := NewPlan(window, registry, Selection{
+			cases, err := NewPlan(matrix, mf, Selection{
 				Lines: []string{line.Name}, Goldens: []string{"edge-s1", "wire-edge-s1"}, Matches: replaying.Matches(), Concurrency: []int{16},
 				Assertions: []Assertion{Schema, Fidelity, Wire},
 			})
@@ -173,7 +173,7 @@ func TestWorkflowCommands(t *testing.T) {
 	}
 }
 
-// TestNoSuchCommand: an engine that cannot be started is told by its name.
+// TestNoSuchCommand: an engine that cannot be started follows from its name.
 func TestNoSuchCommand(t *testing.T) {
 	g := usualGolden(t)
 	runner := Runner{Store: g, Engine: CommandEngine{Template: "/no/such/engine {handshake}"}.Engine, Timeouts: patient()}

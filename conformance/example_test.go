@@ -10,9 +10,9 @@ import (
 )
 
 func Example() {
-	window, _ := compat.Load("../compat.toml")
-	registry, _ := manifest.Load("manifest.toml")
-	cases, err := conformance.NewPlan(window, registry, conformance.Selection{
+	matrix, _ := compat.Load("../compat.toml")
+	mf, _ := manifest.Load("manifest.toml")
+	cases, err := conformance.NewPlan(matrix, mf, conformance.Selection{
 		Lines: []string{"0.33"}, Goldens: []string{"multiturn-s7"},
 		Assertions: []conformance.Assertion{conformance.Schema, conformance.Fidelity}, Concurrency: []int{16},
 	})

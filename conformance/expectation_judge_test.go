@@ -16,7 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Two cases of the small registry.
+// Two cases of the small manifest.
 const (
 	caseA = "0.33/b/fidelity-index-1"
 	caseB = "0.33/b/fidelity-index-16"
@@ -126,7 +126,7 @@ func TestJudgeByExpectations(t *testing.T) {
 		{name: "flaky wins, fails", expected: slices.Concat(listed(Fail, "0.33/**"), listed(Flaky, caseA)), failures: []Failure{token(3)}, want: Flaky, by: caseA},
 		{name: "flaky wins, passes", expected: slices.Concat(listed(Fail, "0.33/**"), listed(Flaky, caseA)), want: Pass},
 	}
-	all, err := EveryCase(smallWindow, smallRegistry, Selection{})
+	all, err := EveryCase(smallMatrix, smallManifest, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestJudgeByExpectations(t *testing.T) {
 }
 
 func TestStaleSaysWhere(t *testing.T) {
-	all, _ := EveryCase(smallWindow, smallRegistry, Selection{})
+	all, _ := EveryCase(smallMatrix, smallManifest, Selection{})
 	r := reportOf(&expect.Expectations{List: listed(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
 	const want = `the case passes, but e.toml:1 expects it to fail: remove the expectation of "0.33/b/fidelity-index-1", or narrow its pattern (a race; #1)`
 	if got := saidBy(r.Results[0]); got != want {
@@ -172,10 +172,10 @@ func TestStaleSaysWhere(t *testing.T) {
 func TestExpectationProblems(t *testing.T) {
 	const day = 24 * time.Hour
 	expires := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
-	registry := *smallRegistry
-	registry.Goldens = slices.Clone(registry.Goldens)
-	registry.Goldens[1].Records = 180
-	all, err := EveryCase(smallWindow, &registry, Selection{})
+	mf := *smallManifest
+	mf.Goldens = slices.Clone(mf.Goldens)
+	mf.Goldens[1].Records = 180
+	all, err := EveryCase(smallMatrix, &mf, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestExpectationProblems(t *testing.T) {
 
 // TestExpiredIsNotApplied: what has expired counts for nothing.
 func TestExpiredIsNotApplied(t *testing.T) {
-	all, _ := EveryCase(smallWindow, smallRegistry, Selection{})
+	all, _ := EveryCase(smallMatrix, smallManifest, Selection{})
 	list := listed(Fail, caseA)
 	list[0].Expires = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	r := reportOf(&expect.Expectations{List: list}, all, map[string][]Failure{caseA: {token(1)}}, list[0].Expires)

@@ -47,8 +47,8 @@ func TestShippedExpectations(t *testing.T) {
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	window, registry := repository(t)
-	all, err := EveryCase(window, registry, Selection{})
+	matrix, mf := repository(t)
+	all, err := EveryCase(matrix, mf, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestUpdateExpectations(t *testing.T) {
 			after: head + entry(caseA, "fail") + "expires = 2026-01-01\n", notes: "is listed already: see why it is not applied",
 		},
 	}
-	all, err := EveryCase(smallWindow, smallRegistry, Selection{})
+	all, err := EveryCase(smallMatrix, smallManifest, Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,17 +16,17 @@ import (
 // tokens and chunks are as good as any for the question whether this frontend
 // understands this line's player.
 func TestRealFrontend(t *testing.T) {
-	window, _ := compat.Load("../compat.toml")
-	registry, _ := manifest.Load("manifest.toml")
+	matrix, _ := compat.Load("../compat.toml")
+	mf, _ := manifest.Load("manifest.toml")
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
-			line, ok := window.ByName(protocol.LineOf(version))
+			line, ok := matrix.ByName(protocol.LineOf(version))
 			if !ok {
 				t.Fatalf("compat.toml has no line for %s", version)
 			}
 			runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"})}
 			frontend := RealFrontend{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t)}
-			report := runner.Run(t.Context(), frontendCases(t, line, registry, frontend))
+			report := runner.Run(t.Context(), frontendCases(t, line, mf, frontend))
 			for _, r := range report.Results {
 				t.Logf("%s: %s: %d streams, %d tokens, %v", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration)
 				if r.Verdict != Pass || r.Tokens == 0 {
@@ -37,11 +37,11 @@ func TestRealFrontend(t *testing.T) {
 	}
 }
 
-func frontendCases(t *testing.T, line compat.Line, registry *manifest.Manifest, frontend RealFrontend) []Case {
+func frontendCases(t *testing.T, line compat.Line, mf *manifest.Manifest, frontend RealFrontend) []Case {
 	t.Helper()
-	goldens := replayable(registry, line.Name)
+	goldens := replayable(mf, line.Name)
 	if len(goldens) == 0 {
-		goldens = replayable(registry, protocol.Newest())
+		goldens = replayable(mf, protocol.Newest())
 	}
 	if len(goldens) == 0 {
 		t.Fatalf("neither line %s nor line %s has a fidelity golden", line.Name, protocol.Newest())
@@ -60,8 +60,8 @@ func frontendCases(t *testing.T, line compat.Line, registry *manifest.Manifest, 
 
 // replayable are the goldens of a line that show a frontend something of their own: what is at the edges, and several tokens in an
 // output. To a frontend, the others say nothing else.
-func replayable(registry *manifest.Manifest, line string) []manifest.Golden {
-	return slices.DeleteFunc(slices.Clone(registry.ForLine(line)), func(g manifest.Golden) bool {
+func replayable(mf *manifest.Manifest, line string) []manifest.Golden {
+	return slices.DeleteFunc(slices.Clone(mf.ForLine(line)), func(g manifest.Golden) bool {
 		return g.ID != "edge-s1" && g.ID != "multiturn-ngram-k3-s7"
 	})
 }

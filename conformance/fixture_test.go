@@ -32,28 +32,28 @@ const (
 
 // repositoryFiles are what the repository has, read once for all tests.
 var repositoryFiles = sync.OnceValue(func() (files struct {
-	window   *compat.Matrix
-	registry *manifest.Manifest
-	err      error
+	matrix *compat.Matrix
+	mf     *manifest.Manifest
+	err    error
 },
 ) {
-	window, findings := compat.Load(filepath.Join(repoRoot, "compat.toml"))
-	registry, more := manifest.Load("manifest.toml")
-	files.window, files.registry = window, registry
-	files.err = errorsOf(slices.Concat(findings, more, CheckInputs(window, registry)))
+	matrix, findings := compat.Load(filepath.Join(repoRoot, "compat.toml"))
+	mf, more := manifest.Load("manifest.toml")
+	files.matrix, files.mf = matrix, mf
+	files.err = errorsOf(slices.Concat(findings, more, CheckInputs(matrix, mf)))
 	return files
 })
 
-// repository is the support window and the registry of the repository. Their lists are the caller's own.
+// repository is the compat matrix and the manifest of the repository. Their lists are the caller's own.
 func repository(tb testing.TB) (*compat.Matrix, *manifest.Manifest) {
 	tb.Helper()
 	files := repositoryFiles()
 	if files.err != nil {
 		tb.Fatal(files.err)
 	}
-	window, registry := *files.window, *files.registry
-	window.Lines, registry.Goldens = slices.Clone(window.Lines), slices.Clone(registry.Goldens)
-	return &window, &registry
+	matrix, mf := *files.matrix, *files.mf
+	matrix.Lines, mf.Goldens = slices.Clone(matrix.Lines), slices.Clone(mf.Goldens)
+	return &matrix, &mf
 }
 
 // subjectGolden is a golden that tests damage: its line, its registration and its
@@ -65,8 +65,8 @@ type subjectGolden struct {
 }
 
 // someLines are the newest, a middle and the oldest line that has goldens, with -short the newest.
-func someLines(window *compat.Matrix, registry *manifest.Manifest) []compat.Line {
-	lines := slices.DeleteFunc(slices.Clone(window.Lines), func(l compat.Line) bool { return len(registry.ForLine(l.Name)) == 0 })
+func someLines(matrix *compat.Matrix, mf *manifest.Manifest) []compat.Line {
+	lines := slices.DeleteFunc(slices.Clone(matrix.Lines), func(l compat.Line) bool { return len(mf.ForLine(l.Name)) == 0 })
 	if testing.Short() {
 		return lines[:1]
 	}
@@ -116,14 +116,14 @@ func fixedGolden(tb testing.TB, file string, line compat.Line, g manifest.Golden
 // goldenOf is a golden of the repository.
 func goldenOf(tb testing.TB, line, id string) *subjectGolden {
 	tb.Helper()
-	window, registry := repository(tb)
+	matrix, mf := repository(tb)
 	g := &subjectGolden{}
-	g.line, _ = window.ByName(line)
-	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Line == line && g.ID == id })
+	g.line, _ = matrix.ByName(line)
+	at := slices.IndexFunc(mf.Goldens, func(g manifest.Golden) bool { return g.Line == line && g.ID == id })
 	if at < 0 {
 		tb.Fatalf("the repository has no golden %s/%s", line, id)
 	}
-	g.Golden = registry.Goldens[at]
+	g.Golden = mf.Goldens[at]
 	var err error
 	if g.data, err = os.ReadFile(filepath.Join(repoGoldens, g.BucketPath)); err != nil {
 		tb.Fatal(err)
@@ -214,9 +214,9 @@ func (g *subjectGolden) Fetch(context.Context, manifest.Golden) ([]byte, string,
 // plan lists the cases of the golden alone, on a line that gates.
 func (g *subjectGolden) plan(tb testing.TB, sel Selection) []Case {
 	tb.Helper()
-	window := &compat.Matrix{File: "compat.toml", Lines: []compat.Line{g.line}}
-	registry := &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{g.Golden}}
-	cases, err := NewPlan(window, registry, sel)
+	matrix := &compat.Matrix{File: "compat.toml", Lines: []compat.Line{g.line}}
+	mf := &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{g.Golden}}
+	cases, err := NewPlan(matrix, mf, sel)
 	if err != nil {
 		tb.Fatal(err)
 	}

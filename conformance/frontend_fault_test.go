@@ -179,7 +179,7 @@ func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
 
 // A recorded session of a real engine is played to a frontend, which answers as recorded and survives what no player says.
 func TestRealEngineOnToys(t *testing.T) {
-	_, registry := repository(t)
+	_, mf := repository(t)
 	tests := []struct {
 		fault string
 		code  Code // empty if it passes
@@ -193,7 +193,7 @@ func TestRealEngineOnToys(t *testing.T) {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
 			front := startToy(t, "0.33", test.fault)
-			cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, registry, []Assertion{frontendsuite.RealEngine}, true)
+			cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, mf, []Assertion{frontendsuite.RealEngine}, true)
 			limit := 10 * time.Second
 			if test.code == frontendsuite.CodeHealth {
 				limit = 300 * time.Millisecond

@@ -45,23 +45,23 @@ func underTest(t *testing.T, front *FrontendUnderTest, lineName string, limits T
 // underExpectations is underTest of a frontend that is known to fail.
 func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, known *expect.Expectations, assertions ...Assertion) *Report {
 	t.Helper()
-	window, err := compat.Load("../compat.toml")
+	matrix, err := compat.Load("../compat.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, err := manifest.Load("manifest.toml")
+	mf, err := manifest.Load("manifest.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	line, ok := window.ByName(lineName)
+	line, ok := matrix.ByName(lineName)
 	if !ok {
 		t.Fatalf("compat.toml has no line %s", lineName)
 	}
-	cases := frontendsuite.Cases(line, registry, assertions, true)
+	cases := frontendsuite.Cases(line, mf, assertions, true)
 	if err := front.Check(cases); err != nil {
 		t.Fatal(err)
 	}
-	every, wrong := EveryCase(window, registry, Selection{})
+	every, wrong := EveryCase(matrix, mf, Selection{})
 	if wrong != nil {
 		t.Fatal(wrong)
 	}
@@ -146,7 +146,7 @@ func placesOf(r Result) []string {
 	return places
 }
 
-// A frontend before a player of another line is told apart by the first thing that
+// A frontend before a player of another line is distinguished by the first thing that
 // does not fit, and never hangs.
 func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
 	tests := []struct {
@@ -200,8 +200,8 @@ func tells(f Failure, want string) bool {
 // Where the engine was taken away, a frontend that is started by a command is started
 // again.
 func TestFrontendsAreStartedAgain(t *testing.T) {
-	window, _ := compat.Load("../compat.toml")
-	line, _ := window.ByName(protocol.Newest())
+	matrix, _ := compat.Load("../compat.toml")
+	line, _ := matrix.ByName(protocol.Newest())
 	cases := frontendsuite.Cases(line, &manifest.Manifest{}, []Assertion{frontendsuite.Chat, frontendsuite.Health}, true)
 	slices.Reverse(cases)
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: realUnderTest(t, line.Tag[1:])}

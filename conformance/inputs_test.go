@@ -82,14 +82,14 @@ func TestCheckInputs(t *testing.T) {
 // TestUnreadableInputs: a file that is not there is a finding, not an empty plan.
 func TestUnreadableInputs(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.toml")
-	window, findings := compat.Load(missing)
-	registry, more := manifest.Load(missing)
+	matrix, findings := compat.Load(missing)
+	mf, more := manifest.Load(missing)
 	for _, found := range [][]tomlfile.Diagnostic{findings, more} {
 		if !tomlfile.HasErrors(found) || !strings.HasPrefix(found[0].String(), missing+": ") {
 			t.Errorf("got %v, want an error that names %s", found, missing)
 		}
 	}
-	if cases, err := NewPlan(window, registry, Selection{}); err != nil || len(cases) != 0 {
+	if cases, err := NewPlan(matrix, mf, Selection{}); err != nil || len(cases) != 0 {
 		t.Errorf("%d cases, %v", len(cases), err)
 	}
 	if r := (&Runner{}).Run(t.Context(), nil); r.ExitCode != ExitVacuous {

@@ -41,9 +41,9 @@ func recordedSession(t *testing.T, path string) (*protocol.Codec, []trace.Messag
 func recordedSessions(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/goldens/conformance/*/cpu/tiny/wire-*.jsonl.gz")
-	_, registry := repository(t)
+	_, mf := repository(t)
 	want := 0
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		if g.Role == manifest.Wire {
 			want++
 		}

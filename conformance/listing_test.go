@@ -14,7 +14,7 @@ import (
 )
 
 func TestList(t *testing.T) {
-	cases, err := NewPlan(smallWindow, smallRegistry, Selection{Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1}})
+	cases, err := NewPlan(smallMatrix, smallManifest, Selection{Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1}})
 	if err != nil {
 		t.Fatal(err)
 	}

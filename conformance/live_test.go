@@ -19,12 +19,12 @@ import (
 // livePlan lists the live cases of a line of the repository.
 func livePlan(tb testing.TB, line string) []Case {
 	tb.Helper()
-	window, registry := repository(tb)
-	l, ok := window.ByName(line)
+	matrix, mf := repository(tb)
+	l, ok := matrix.ByName(line)
 	if !ok {
 		tb.Fatalf("no line %s", line)
 	}
-	return live.Cases(l, registry, true)
+	return live.Cases(l, mf, true)
 }
 
 // liveRunner has the goldens of the repository.
@@ -52,8 +52,8 @@ func wantAllPass(t *testing.T, report *Report, skips map[Assertion]string) {
 // TestLivePlayer: the embedded player makes up tokens, and is a good engine of each
 // line.
 func TestLivePlayer(t *testing.T) {
-	window, _ := repository(t)
-	for _, line := range window.Lines {
+	matrix, _ := repository(t)
+	for _, line := range matrix.Lines {
 		t.Run(line.Name, func(t *testing.T) {
 			wantAllPass(t, liveRunner().Run(t.Context(), livePlan(t, line.Name)), nil)
 		})
@@ -282,8 +282,8 @@ func TestLiveInterrupted(t *testing.T) {
 // TestLiveCases: a line has each assertion once, by name, in order; the registration
 // is compared with that of a golden where the line has one.
 func TestLiveCases(t *testing.T) {
-	_, registry := repository(t)
-	with, without := livePlan(t, "0.33"), live.Cases(compat.Line{Name: "0.99"}, registry, false)
+	_, mf := repository(t)
+	with, without := livePlan(t, "0.33"), live.Cases(compat.Line{Name: "0.99"}, mf, false)
 	for i, a := range AssertionsOf(SuiteLive) {
 		if name, want := with[i].Name(), fmt.Sprintf("0.33/live/%s", a); name != want {
 			t.Errorf("case %d is %s, want %s", i, name, want)

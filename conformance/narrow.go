@@ -18,7 +18,7 @@ const (
 
 // NarrowInputs makes of the text of a compat.toml a compat matrix and a manifest of some goldens and their lines alone, for a
 // bundle: a run with all lines would miss the goldens that the bundle does not have. Both are checked as inputs of a run.
-func NarrowInputs(compatText []byte, goldens []manifest.Golden) (matrix, registry []byte, err error) {
+func NarrowInputs(compatText []byte, goldens []manifest.Golden) (matrix, mf []byte, err error) {
 	var lines []string
 	for _, g := range goldens {
 		if !slices.Contains(lines, g.Line) {
@@ -28,18 +28,18 @@ func NarrowInputs(compatText []byte, goldens []manifest.Golden) (matrix, registr
 	if matrix, err = narrowMatrix(compatText, lines); err != nil {
 		return nil, nil, err
 	}
-	if registry, err = narrowRegistry(goldens, lines); err != nil {
+	if mf, err = narrowBlocks(goldens, lines); err != nil {
 		return nil, nil, err
 	}
 	m, _ := compat.Parse(narrowCompat, matrix)
-	all, findings := manifest.Parse(narrowManifest, registry)
+	all, findings := manifest.Parse(narrowManifest, mf)
 	if !tomlfile.HasErrors(findings) {
 		findings = CheckInputs(m, all)
 	}
 	if at := slices.IndexFunc(findings, func(f tomlfile.Diagnostic) bool { return f.Severity == tomlfile.Error }); at >= 0 {
 		return nil, nil, fmt.Errorf("a bundle of these goldens alone could not be used: %v", findings[at])
 	}
-	return matrix, registry, nil
+	return matrix, mf, nil
 }
 
 // narrowMatrix keeps some lines. If the default line is not among them, the newest stable one becomes the default.
@@ -57,9 +57,9 @@ func narrowMatrix(text []byte, lines []string) ([]byte, error) {
 	return compat.Rewrite(narrowCompat, text, kept)
 }
 
-// narrowRegistry is a block for each line. Each golden is written alone: an editor reads the whole text at every
+// narrowBlocks is a block for each line. Each golden is written alone: an editor reads the whole text at every
 // change, which would take minutes with a thousand goldens.
-func narrowRegistry(goldens []manifest.Golden, lines []string) ([]byte, error) {
+func narrowBlocks(goldens []manifest.Golden, lines []string) ([]byte, error) {
 	var blocks []string
 	for _, name := range lines {
 		var begin, entries, end string

@@ -108,8 +108,8 @@ func TestParsePattern(t *testing.T) {
 
 // TestNamesAreTheirPatterns: the name of every case selects that case alone.
 func TestNamesAreTheirPatterns(t *testing.T) {
-	window, registry := repository(t)
-	all, err := EveryCase(window, registry, Selection{})
+	matrix, mf := repository(t)
+	all, err := EveryCase(matrix, mf, Selection{})
 	if err != nil || len(all) < 380 {
 		t.Fatalf("%d cases, %v", len(all), err)
 	}
@@ -205,7 +205,7 @@ func TestRunAndSkip(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			cases, err := NewPlan(smallWindow, smallRegistry, test.sel)
+			cases, err := NewPlan(smallMatrix, smallManifest, test.sel)
 			got := ""
 			if err != nil {
 				got = err.Error()
@@ -218,7 +218,7 @@ func TestRunAndSkip(t *testing.T) {
 }
 
 func TestEveryCase(t *testing.T) {
-	every, err := EveryCase(smallWindow, smallRegistry, Selection{Lines: []string{"0.32"}, Goldens: []string{"a"}, Concurrency: []int{3}, Run: []string{"nothing"}})
+	every, err := EveryCase(smallMatrix, smallManifest, Selection{Lines: []string{"0.32"}, Goldens: []string{"a"}, Concurrency: []int{3}, Run: []string{"nothing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestEveryCase(t *testing.T) {
 	if n := len(slices.Compact(slices.Clone(all))); n != len(all) {
 		t.Errorf("%d cases, %d of them different", len(all), n)
 	}
-	if _, err := EveryCase(smallWindow, smallRegistry, Selection{Concurrency: []int{0}}); err == nil {
+	if _, err := EveryCase(smallMatrix, smallManifest, Selection{Concurrency: []int{0}}); err == nil {
 		t.Error("no error of a selection that is none")
 	}
 }

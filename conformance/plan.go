@@ -18,49 +18,49 @@ import (
 )
 
 // NewPlan lists every case of the selected lines and goldens, in the order of
-// the window, of the registry, and of the assertions. Every case is listed once.
+// the matrix, of the manifest, and of the assertions. Every case is listed once.
 // A selection that names something that does not exist is an error: a filter
 // that matches nothing must not look like success.
-func NewPlan(window *compat.Matrix, registry *manifest.Manifest, sel Selection) ([]Case, error) {
+func NewPlan(matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) ([]Case, error) {
 	if err := sel.validate(); err != nil {
 		return nil, err
 	}
 	sel = sel.normal()
-	lines, err := sel.lines(window)
+	lines, err := sel.lines(matrix)
 	if err != nil {
 		return nil, err
 	}
-	if sel.Frontends, err = sel.frontends(window); err != nil {
+	if sel.Frontends, err = sel.frontends(matrix); err != nil {
 		return nil, err
 	}
-	cases := sel.cases(lines, registry)
-	if err := sel.checkGoldens(registry, lines); err != nil {
+	cases := sel.cases(lines, mf)
+	if err := sel.checkGoldens(mf, lines); err != nil {
 		return nil, err
 	}
 	if err := sel.checkFrontends(cases); err != nil {
 		return nil, err
 	}
-	return sel.filter(cases, func() []Case { return sel.every(window, registry) })
+	return sel.filter(cases, func() []Case { return sel.every(matrix, mf) })
 }
 
 // EveryCase lists the cases that any selection may select on these files: those of
 // every suite, line, golden and usual variant, also through real frontends that are
 // not at hand, and those of the variants that sel asks for. An expectation that
 // matches none of them is out of date, however narrow the run.
-func EveryCase(window *compat.Matrix, registry *manifest.Manifest, sel Selection) ([]Case, error) {
+func EveryCase(matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) ([]Case, error) {
 	if err := sel.validate(); err != nil {
 		return nil, err
 	}
 	var err error
-	if sel.Frontends, err = sel.frontends(window); err != nil {
+	if sel.Frontends, err = sel.frontends(matrix); err != nil {
 		return nil, err
 	}
-	return sel.every(window, registry), nil
+	return sel.every(matrix, mf), nil
 }
 
-func (s Selection) every(window *compat.Matrix, registry *manifest.Manifest) []Case {
+func (s Selection) every(matrix *compat.Matrix, mf *manifest.Manifest) []Case {
 	usual := Selection{Enforce: s.Enforce, Frontends: map[string]RealFrontend{}}
-	for _, l := range window.Lines {
+	for _, l := range matrix.Lines {
 		usual.Frontends[l.Name] = RealFrontend{Binary: "vllm-rs"} // only its presence makes cases
 	}
 	asked := Selection{Enforce: s.Enforce, Frontends: s.Frontends, Matches: s.Matches, Concurrency: s.Concurrency}
@@ -68,7 +68,7 @@ func (s Selection) every(window *compat.Matrix, registry *manifest.Manifest) []C
 	known := map[string]bool{}
 	for _, suite := range Suites() {
 		usual.Suite, asked.Suite = suite, suite
-		for _, c := range slices.Concat(usual.normal().cases(window.Lines, registry), asked.normal().cases(window.Lines, registry)) {
+		for _, c := range slices.Concat(usual.normal().cases(matrix.Lines, mf), asked.normal().cases(matrix.Lines, mf)) {
 			if name := c.Name(); !known[name] {
 				known[name] = true
 				all = append(all, c)
@@ -79,17 +79,17 @@ func (s Selection) every(window *compat.Matrix, registry *manifest.Manifest) []C
 }
 
 // cases lists what the suite asks of the lines.
-func (s Selection) cases(lines []compat.Line, registry *manifest.Manifest) []Case {
+func (s Selection) cases(lines []compat.Line, mf *manifest.Manifest) []Case {
 	var cases []Case
 	for _, line := range lines {
 		gating := s.Enforce.Gates(line.FidelityValidated)
 		switch s.Suite {
 		case SuiteLive:
-			cases = append(cases, s.asserted(live.Cases(line, registry, gating))...)
+			cases = append(cases, s.asserted(live.Cases(line, mf, gating))...)
 		case SuiteFrontend:
-			cases = append(cases, frontendsuite.Cases(line, registry, s.Assertions, gating)...)
+			cases = append(cases, frontendsuite.Cases(line, mf, s.Assertions, gating)...)
 		default:
-			cases = append(cases, s.lineCases(line, registry, gating)...)
+			cases = append(cases, s.lineCases(line, mf, gating)...)
 		}
 	}
 	return cases
@@ -100,14 +100,14 @@ func (s Selection) asserted(cases []Case) []Case {
 	return slices.DeleteFunc(cases, func(c Case) bool { return !slices.Contains(s.Assertions, c.Assertion) })
 }
 
-func (s Selection) lineCases(line compat.Line, registry *manifest.Manifest, gating bool) []Case {
-	goldens := registry.ForLine(line.Name)
+func (s Selection) lineCases(line compat.Line, mf *manifest.Manifest, gating bool) []Case {
+	goldens := mf.ForLine(line.Name)
 	var cases []Case
 	for _, g := range goldens {
 		if len(s.Goldens) > 0 && !slices.Contains(s.Goldens, g.ID) {
 			continue
 		}
-		entry := fmt.Sprintf("%s:%d", registry.File, g.Pos)
+		entry := fmt.Sprintf("%s:%d", mf.File, g.Pos)
 		for _, a := range s.Assertions {
 			cases = append(cases, s.goldenCases(Case{Line: line, Suite: SuiteReplay, Golden: g, Entry: entry, Assertion: a, Gating: gating})...)
 		}
@@ -208,21 +208,21 @@ func casePatterns(what string, texts []string, all []Case) ([]expect.Pattern, er
 	return patterns, nil
 }
 
-// CheckInputs checks the support window and the registry against each other and
+// CheckInputs checks the compat matrix and the manifest against each other and
 // against what this build knows: wire profiles and the config hash.
-func CheckInputs(window *compat.Matrix, registry *manifest.Manifest) []tomlfile.Diagnostic {
-	findings := compat.Policy{}.Check(window, windowFacts(registry))
-	findings = append(findings, manifest.Policy{}.Check(registry, registryFacts(window))...)
+func CheckInputs(matrix *compat.Matrix, mf *manifest.Manifest) []tomlfile.Diagnostic {
+	findings := compat.Policy{}.Check(matrix, matrixFacts(mf))
+	findings = append(findings, manifest.Policy{}.Check(mf, manifestFacts(matrix))...)
 	tomlfile.Sort(findings)
 	return findings
 }
 
-func windowFacts(registry *manifest.Manifest) compat.Facts {
+func matrixFacts(mf *manifest.Manifest) compat.Facts {
 	facts := compat.Facts{
 		Goldens:    map[string][]compat.Capture{},
 		HasProfile: func(l compat.Line) bool { return protocol.HasProfile(check.ProfileName(l)) },
 	}
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		facts.Goldens[g.Line] = append(facts.Goldens[g.Line], compat.Capture{
 			ID: g.ID, VLLMVersion: g.VLLMVersion, Fidelity: g.Role == manifest.Fidelity,
 		})
@@ -230,9 +230,9 @@ func windowFacts(registry *manifest.Manifest) compat.Facts {
 	return facts
 }
 
-func registryFacts(window *compat.Matrix) manifest.Facts {
+func manifestFacts(matrix *compat.Matrix) manifest.Facts {
 	facts := manifest.Facts{Lines: map[string]manifest.Line{}, ConfigHash: trace.ConfigHash}
-	for _, l := range window.Lines {
+	for _, l := range matrix.Lines {
 		facts.Lines[l.Name] = manifest.Line{Tag: l.Tag, Validated: l.FidelityValidated}
 	}
 	return facts

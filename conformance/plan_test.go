@@ -12,15 +12,15 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// smallWindow is a tracker, a validated line and one that is not.
-var smallWindow = &compat.Matrix{File: "compat.toml", Lines: []compat.Line{
+// smallMatrix is a tracker, a validated line and one that is not.
+var smallMatrix = &compat.Matrix{File: "compat.toml", Lines: []compat.Line{
 	{Name: "nightly", Tag: "nightly"},
 	{Name: "0.33", Tag: "v0.33.0", FidelityValidated: true},
 	{Name: "0.32", Tag: "v0.32.0"},
 }}
 
-// smallRegistry has its goldens in another order than the window has its lines.
-var smallRegistry = &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{
+// smallManifest has its goldens in another order than the matrix has its lines.
+var smallManifest = &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{
 	{Line: "0.32", ID: "a", Role: manifest.Fidelity, Pos: 3},
 	{Line: "0.33", ID: "b", Role: manifest.Fidelity, Pos: 9},
 	{Line: "0.33", ID: "a", Role: manifest.Schema, Pos: 20},
@@ -50,7 +50,7 @@ func TestNewPlan(t *testing.T) {
 			},
 		},
 		{
-			name: "lines by name and tag, twice, in the order of the window",
+			name: "lines by name and tag, twice, in the order of the matrix",
 			sel:  Selection{Lines: []string{"0.32", "v0.33.0", "v0.32.0"}, Assertions: []Assertion{Integrity}},
 			want: []string{"0.33/b/integrity gates", "0.33/a/integrity gates", "0.32/a/integrity"},
 		},
@@ -107,7 +107,7 @@ func TestNewPlan(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			cases, err := NewPlan(smallWindow, smallRegistry, test.sel)
+			cases, err := NewPlan(smallMatrix, smallManifest, test.sel)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,8 +141,8 @@ func planned(c Case) string {
 }
 
 func TestNewPlanOnlyOtherRoles(t *testing.T) {
-	registry := &manifest.Manifest{Goldens: []manifest.Golden{{Line: "0.33", ID: "a", Role: manifest.Schema}}}
-	cases, err := NewPlan(smallWindow, registry, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Fidelity}})
+	mf := &manifest.Manifest{Goldens: []manifest.Golden{{Line: "0.33", ID: "a", Role: manifest.Schema}}}
+	cases, err := NewPlan(smallMatrix, mf, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Fidelity}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestNewPlanErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			cases, err := NewPlan(smallWindow, smallRegistry, test.sel)
+			cases, err := NewPlan(smallMatrix, smallManifest, test.sel)
 			if err == nil || !strings.Contains(err.Error(), test.want) || cases != nil {
 				t.Errorf("got %d cases and %v, want an error with %q", len(cases), err, test.want)
 			}
@@ -187,13 +187,13 @@ func TestNewPlanErrors(t *testing.T) {
 
 // TestNewPlanIsPure: the same inputs give the same plan, and are left as they are.
 func TestNewPlanIsPure(t *testing.T) {
-	window, registry := repository(t)
+	matrix, mf := repository(t)
 	sel := Selection{Assertions: []Assertion{Schema, Integrity}, Lines: []string{"0.32", "0.33"}}
-	first, err := NewPlan(window, registry, sel)
+	first, err := NewPlan(matrix, mf, sel)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := NewPlan(window, registry, sel)
+	second, err := NewPlan(matrix, mf, sel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +201,8 @@ func TestNewPlanIsPure(t *testing.T) {
 		t.Errorf("%q, then %q", names(first), names(second))
 	}
 	again, _ := repository(t)
-	if diff := cmp.Diff(again, window); diff != "" {
-		t.Errorf("the plan changed the window:\n%s", diff)
+	if diff := cmp.Diff(again, matrix); diff != "" {
+		t.Errorf("the plan changed the matrix:\n%s", diff)
 	}
 	if !slices.Equal(sel.Assertions, []Assertion{Schema, Integrity}) {
 		t.Errorf("the plan changed the selection: %v", sel.Assertions)
@@ -210,8 +210,8 @@ func TestNewPlanIsPure(t *testing.T) {
 }
 
 func TestNamesAreUnique(t *testing.T) {
-	window, registry := repository(t)
-	cases, err := NewPlan(window, registry, Selection{
+	matrix, mf := repository(t)
+	cases, err := NewPlan(matrix, mf, Selection{
 		Frontends:   map[string]RealFrontend{"0.33": {Binary: "vllm-rs"}, "0.27": {Binary: "vllm-rs"}},
 		Concurrency: []int{16, 1, 16},
 	})
@@ -236,7 +236,7 @@ func names(cases []Case) []string {
 func TestNewPlanOfOtherSuites(t *testing.T) {
 	for _, suite := range []Suite{SuiteLive, SuiteFrontend} {
 		t.Run(string(suite), func(t *testing.T) {
-			cases, err := NewPlan(smallWindow, smallRegistry, Selection{Suite: suite, Lines: []string{"0.33", "0.32"}})
+			cases, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: suite, Lines: []string{"0.33", "0.32"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -250,7 +250,7 @@ func TestNewPlanOfOtherSuites(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			last := AssertionsOf(suite)[len(AssertionsOf(suite))-1]
-			cases, err = NewPlan(smallWindow, smallRegistry, Selection{Suite: suite, Lines: []string{"0.33"}, Assertions: []Assertion{last}, Run: []string{"0.33/**"}})
+			cases, err = NewPlan(smallMatrix, smallManifest, Selection{Suite: suite, Lines: []string{"0.33"}, Assertions: []Assertion{last}, Run: []string{"0.33/**"}})
 			if err != nil || len(cases) != 1 || cases[0].Assertion != last {
 				t.Errorf("one assertion: %q, %v", names(cases), err)
 			}
@@ -262,13 +262,13 @@ func TestNewPlanOfOtherSuites(t *testing.T) {
 				{Frontends: map[string]RealFrontend{"0.33": {Binary: "vllm-rs"}}},
 			} {
 				sel.Suite = suite
-				if _, err := NewPlan(smallWindow, smallRegistry, sel); err == nil {
+				if _, err := NewPlan(smallMatrix, smallManifest, sel); err == nil {
 					t.Errorf("no error of %+v", sel)
 				}
 			}
 		})
 	}
-	if _, err := NewPlan(smallWindow, smallRegistry, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of [replay live frontend]` {
+	if _, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of [replay live frontend]` {
 		t.Errorf("a suite without a plan: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ type Registration struct {
 	Others []string
 	// Facts are what the raw frames do not say of the capture, as its recorder was not told; not for traces.
 	Facts Facts
-	// Line is the name or the tag of a line of Window.
+	// Line is the name or the tag of a line of Matrix.
 	Line string
 	// ID names the golden in its line. A golden of that name is replaced.
 	ID string
@@ -46,11 +46,11 @@ type Registration struct {
 	CapturedAt  time.Time
 	CaptureRun  string
 
-	Window   *compat.Matrix
-	Manifest string // path of the registry
+	Matrix   *compat.Matrix
+	Manifest string // path of the manifest
 	Goldens  string // directory that bucket paths are relative to
 	// Upload, if not empty, is where to keep the bytes instead: s3://bucket/prefix
-	// or file:///dir. The registry then has the complete location.
+	// or file:///dir. The manifest then has the complete location.
 	Upload string
 	// S3 writes to s3:// locations; without it they are errors.
 	S3 golden.Connector
@@ -61,10 +61,10 @@ type Registration struct {
 
 	Timeouts Timeouts
 	Log      *slog.Logger
-	// Progress is told each result of the replay as it is known; may be nil.
+	// Progress is called with each result of the replay as it is known; may be nil.
 	Progress func(Result)
 
-	// Tests replace what writes the registry, and the engine that replays.
+	// Tests replace what writes the manifest, and the engine that replays.
 	write  func(path string, data []byte) error
 	engine Engine
 }
@@ -77,18 +77,18 @@ type Registered struct {
 	Report   *Report // of the replay; nil if there was none
 	Location string  // where the bytes are, or would be
 	Stored   bool    // the bytes were written; false if they were there already
-	Changed  bool    // the registry was edited, or would be
+	Changed  bool    // the manifest was edited, or would be
 	Replaced bool    // a golden of the same name was registered before
 	Removed  string  // path of the file of the golden that was replaced, if that was removed
-	// Warnings are the findings about the registry that it did not have before.
+	// Warnings are the findings about the manifest that it did not have before.
 	Warnings []manifest.Diagnostic
 }
 
 // RegistrationError is a refusal. Nothing was registered then.
 type RegistrationError struct {
 	// ExitCode is ExitFail when a check of the capture or its replay failed,
-	// ExitUsage when it is about the request or the registry, and ExitInfra when
-	// something could not be read or written, or the registry was edited meanwhile.
+	// ExitUsage when it is about the request or the manifest, and ExitInfra when
+	// something could not be read or written, or the manifest was edited meanwhile.
 	ExitCode int
 	Problems []error
 }
@@ -112,7 +112,7 @@ func refuse(code int, problems ...error) error {
 // it is of the line and says how it was captured, replays it as [Runner.Run] does
 // for all assertions, keeps the bytes, compressed anew so that the same lines give
 // the same file, under a name that tells their digest, and puts the golden into the
-// registry. Bytes that are there already are fine; registering the same capture
+// manifest. Bytes that are there already are fine; registering the same capture
 // again changes nothing. A file of the golden that is replaced is removed from
 // Goldens when nothing refers to it any more. An error is a [*RegistrationError].
 func Register(ctx context.Context, req Registration) (Registered, error) {
@@ -122,7 +122,7 @@ func Register(ctx context.Context, req Registration) (Registered, error) {
 
 // RegisterAll makes goldens of captures that belong together, such as the trace
 // and the raw frames of one run: of all of them, or of none. They must name the same
-// registry, which is edited once. What was stored in a bucket for a registration that
+// manifest, which is edited once. What was stored in a bucket for a registration that
 // fails stays there, under the name of its content, and does no harm.
 func RegisterAll(ctx context.Context, reqs ...Registration) ([]Registered, error) {
 	batch := make(registrars, len(reqs))
@@ -180,7 +180,7 @@ type registrar struct {
 	meta   trace.Meta
 	result Registered
 
-	before   []byte // the text of the registry, as the call found it
+	before   []byte // the text of the manifest, as the call found it
 	after    []byte // and as the call leaves it, once all is planned
 	replaced manifest.Golden
 	created  func() error // takes away what was stored; nil if nothing was, or in a bucket
@@ -216,7 +216,7 @@ func (r *registrar) prepare(context.Context) error {
 	if !r.Role.Raw() && r.Facts != (Facts{}) {
 		problems = append(problems, fmt.Errorf("facts of the capture are given, and a trace has its own: make it again of its raw frames with them, by record --from-frames"))
 	}
-	line, err := findLine(r.Window, r.Line)
+	line, err := findLine(r.Matrix, r.Line)
 	if err != nil {
 		problems = append(problems, err)
 	}
@@ -227,7 +227,7 @@ func (r *registrar) prepare(context.Context) error {
 	return nil
 }
 
-// isStore tells whether goldens can be kept below a location.
+// isStore reports whether goldens can be kept below a location.
 func isStore(location string) bool {
 	scheme, rest, _ := strings.Cut(location, "://")
 	switch strings.ToLower(scheme) {

@@ -13,7 +13,7 @@ import (
 )
 
 // twoOfARun are the registrations of a trace and the raw frames of one run, anew.
-func twoOfARun(t *testing.T, d *desk) []Registration {
+func twoOfARun(t *testing.T, d *manifestCopy) []Registration {
 	t.Helper()
 	seed := int64(1)
 	var reqs []Registration
@@ -32,10 +32,10 @@ func twoOfARun(t *testing.T, d *desk) []Registration {
 	return reqs
 }
 
-// newDeskWithout has the registry without the goldens of a run.
-func newDeskWithout(t *testing.T, line string, ids ...string) *desk {
+// newDeskWithout has the manifest without the goldens of a run.
+func newDeskWithout(t *testing.T, line string, ids ...string) *manifestCopy {
 	t.Helper()
-	d := newDesk(t)
+	d := copyManifest(t)
 	for _, id := range ids {
 		d.edit(t, d.Manifest, func(e *manifest.Editor) error { return e.Remove(line, id) })
 	}
@@ -51,7 +51,7 @@ func TestRegisterAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	var registered []manifest.Golden
-	for _, g := range d.registry(t).Goldens {
+	for _, g := range d.parsed(t).Goldens {
 		if strings.HasPrefix(g.ID, "new-") {
 			registered = append(registered, g)
 		}
@@ -81,13 +81,13 @@ func TestRegisterAll(t *testing.T) {
 func TestRegisterAllOrNone(t *testing.T) {
 	tests := []struct {
 		name   string
-		damage func(t *testing.T, d *desk, second *Registration)
+		damage func(t *testing.T, d *manifestCopy, second *Registration)
 		says   string
 	}{
-		{"a bad capture", func(t *testing.T, _ *desk, second *Registration) {
+		{"a bad capture", func(t *testing.T, _ *manifestCopy, second *Registration) {
 			writeTo(t, second.Trace, deflated(t, []byte("{\"meta\":{}}\n")))
 		}, "no engine registers in it"},
-		{"a place that is taken", func(t *testing.T, d *desk, second *Registration) {
+		{"a place that is taken", func(t *testing.T, d *manifestCopy, second *Registration) {
 			dry := *second
 			dry.DryRun = true
 			done, err := Register(t.Context(), dry)
@@ -96,9 +96,9 @@ func TestRegisterAllOrNone(t *testing.T) {
 			}
 			writeTo(t, done.Location, []byte("other"))
 		}, "already exists with other bytes"},
-		{"another registry", func(_ *testing.T, _ *desk, second *Registration) { second.Manifest += ".other" }, "need one"},
+		{"another manifest", func(_ *testing.T, _ *manifestCopy, second *Registration) { second.Manifest += ".other" }, "need one"},
 		{
-			"an image without digest", func(_ *testing.T, _ *desk, second *Registration) { second.EngineImage = "host/engine:v0.33.0" },
+			"an image without digest", func(_ *testing.T, _ *manifestCopy, second *Registration) { second.EngineImage = "host/engine:v0.33.0" },
 			`engine image "host/engine:v0.33.0": want one with its digest`,
 		},
 	}

@@ -45,7 +45,7 @@ func (r *registrar) capture(raw []byte) (*check.Golden, error) {
 	return c, nil
 }
 
-// describe fills in the entry of the registry.
+// describe fills in the entry of the manifest.
 func (r *registrar) describe(c *check.Golden) {
 	sum := sha256.Sum256(r.data)
 	meta := c.Trace.Meta

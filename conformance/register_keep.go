@@ -17,11 +17,11 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// ErrEdited is among the problems of a registration whose registry was edited by
+// ErrEdited is among the problems of a registration whose manifest was edited by
 // somebody else meanwhile. To register again is all that is to be done.
 var ErrEdited = errors.New("register again")
 
-// plan makes the new text of the registry, before anything takes long.
+// plan makes the new text of the manifest, before anything takes long.
 func (rs registrars) plan() error {
 	path := rs[0].Manifest
 	before, err := os.ReadFile(path)
@@ -46,21 +46,21 @@ func (rs registrars) plan() error {
 	return nil
 }
 
-// plan puts the golden into the text of the registry.
+// plan puts the golden into the text of the manifest.
 func (r *registrar) plan(text []byte) ([]byte, error) {
-	editor, err := manifest.NewEditor(r.Manifest, text, lineNames(r.Window))
+	editor, err := manifest.NewEditor(r.Manifest, text, lineNames(r.Matrix))
 	if err != nil {
 		return nil, refuse(ExitUsage, err)
 	}
-	registry := editor.Manifest()
-	r.inherit(registry)
-	known := CheckInputs(r.Window, registry)
+	mf := editor.Manifest()
+	r.inherit(mf)
+	known := CheckInputs(r.Matrix, mf)
 	if err := editor.Put(r.result.Golden); err != nil {
 		return nil, refuse(ExitUsage, err)
 	}
 	r.result.Changed = !bytes.Equal(text, editor.Bytes())
 	var problems []error
-	for _, f := range CheckInputs(r.Window, editor.Manifest()) {
+	for _, f := range CheckInputs(r.Matrix, editor.Manifest()) {
 		switch {
 		case slices.ContainsFunc(known, func(k manifest.Diagnostic) bool { return k.Code == f.Code && k.Message == f.Message }):
 		case f.Severity == tomlfile.Error:
@@ -76,13 +76,13 @@ func (r *registrar) plan(text []byte) ([]byte, error) {
 }
 
 // inherit takes from the golden that is replaced what is still true.
-func (r *registrar) inherit(registry *manifest.Manifest) {
-	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.Line == r.line.Name && g.ID == r.ID })
+func (r *registrar) inherit(mf *manifest.Manifest) {
+	at := slices.IndexFunc(mf.Goldens, func(g manifest.Golden) bool { return g.Line == r.line.Name && g.ID == r.ID })
 	if at < 0 {
 		return
 	}
 	r.result.Replaced = true
-	r.replaced = registry.Goldens[at]
+	r.replaced = mf.Goldens[at]
 	old, g := r.replaced, &r.result.Golden
 	g.Scenario = orString(g.Scenario, old.Scenario)
 	g.Visibility, g.License, g.Notes = old.Visibility, old.License, old.Notes
@@ -112,8 +112,8 @@ func (m memory) Fetch(context.Context, manifest.Golden) ([]byte, string, error) 
 
 // replay makes every assertion that a run would make of the golden.
 func (r *registrar) replay(ctx context.Context) error {
-	registry := &manifest.Manifest{File: r.Manifest, Goldens: []manifest.Golden{r.result.Golden}}
-	cases, err := NewPlan(r.Window, registry, Selection{Lines: []string{r.line.Name}, Enforce: EnforceAll})
+	mf := &manifest.Manifest{File: r.Manifest, Goldens: []manifest.Golden{r.result.Golden}}
+	cases, err := NewPlan(r.Matrix, mf, Selection{Lines: []string{r.line.Name}, Enforce: EnforceAll})
 	if err != nil {
 		return refuse(ExitUsage, err)
 	}
@@ -164,7 +164,7 @@ func (r *registrar) keep(ctx context.Context) error {
 	return nil
 }
 
-// unedited checks that the registry is still what the new text was made of.
+// unedited checks that the manifest is still what the new text was made of.
 func (r *registrar) unedited() error {
 	now, err := os.ReadFile(r.Manifest)
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *registrar) unedited() error {
 	return nil
 }
 
-// edit writes the registry.
+// edit writes the manifest.
 func (rs registrars) edit() error {
 	r := rs[0]
 	if r.DryRun || bytes.Equal(r.before, r.after) {
@@ -217,8 +217,8 @@ func (r *registrar) removeReplaced(context.Context) error {
 	if r.DryRun || old == "" || old == r.result.Golden.BucketPath || strings.Contains(old, "://") {
 		return nil
 	}
-	registry, _ := manifest.Parse(r.Manifest, r.after)
-	if slices.ContainsFunc(registry.Goldens, func(g manifest.Golden) bool { return g.BucketPath == old }) {
+	mf, _ := manifest.Parse(r.Manifest, r.after)
+	if slices.ContainsFunc(mf.Goldens, func(g manifest.Golden) bool { return g.BucketPath == old }) {
 		return nil
 	}
 	root, err := os.OpenRoot(r.Goldens)

@@ -28,7 +28,7 @@ import (
 )
 
 func TestRegister(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	done := d.register(t)
 	if !done.Stored || !done.Changed || !done.Replaced || done.Report.ExitCode != ExitOK {
 		t.Errorf("%+v", done)
@@ -70,9 +70,9 @@ func TestRegister(t *testing.T) {
 }
 
 func TestRegisterANewGolden(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	d.remove(t)
-	others := len(d.registry(t).Goldens)
+	others := len(d.parsed(t).Goldens)
 	d.ID, d.Workload, d.Scenario, d.Seed = "new-s3", "", "baseline", new(int64)
 	d.rewrite(t, func(tr *trace.Trace) {
 		tr.Meta.Extra = map[string]json.RawMessage{
@@ -82,7 +82,7 @@ func TestRegisterANewGolden(t *testing.T) {
 		tr.Records[1].FinishReason, tr.Records[1].EndedByFrontend = trace.FinishAbort, true
 	})
 	done := d.register(t)
-	m := d.registry(t)
+	m := d.parsed(t)
 	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.ID == d.ID })
 	if at < 0 || len(m.Goldens) != others+1 || done.Replaced || done.Removed != "" {
 		t.Fatalf("%d goldens, want one more than %d; %+v", len(m.Goldens), others, done)
@@ -106,7 +106,7 @@ func TestRegisterInABucket(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(server.Dir, "goldens"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := newDesk(t)
+	d := copyManifest(t)
 	d.Upload = "s3://goldens/ci/"
 	done := d.register(t)
 	if !strings.HasPrefix(done.Golden.BucketPath, "s3://goldens/ci/conformance/v") || !done.Stored || done.Location != done.Golden.BucketPath {
@@ -130,7 +130,7 @@ func TestRegisterInABucket(t *testing.T) {
 }
 
 func TestRegisterDry(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	d.DryRun = true
 	before := d.files(t)
 	done := d.register(t)
@@ -144,14 +144,14 @@ func TestRegisterDry(t *testing.T) {
 
 // A file that another golden still is stays.
 func TestRegisterKeepsSharedFiles(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	text, err := os.ReadFile(d.Manifest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// No rule lets two goldens have one path and different bytes, or the same bytes twice.
-	other := slices.IndexFunc(d.registry(t).Goldens, func(g manifest.Golden) bool { return g.Line != d.golden.Line })
-	g := d.registry(t).Goldens[other]
+	other := slices.IndexFunc(d.parsed(t).Goldens, func(g manifest.Golden) bool { return g.Line != d.golden.Line })
+	g := d.parsed(t).Goldens[other]
 	text = bytes.Replace(text, []byte(g.BucketPath), []byte(d.golden.BucketPath), 1)
 	text = bytes.Replace(text, []byte(g.SHA256), []byte(d.golden.SHA256), 1)
 	writeTo(t, d.Manifest, text)
@@ -163,9 +163,9 @@ func TestRegisterKeepsSharedFiles(t *testing.T) {
 	}
 }
 
-// Whatever a registry says, nothing outside of the goldens is removed.
+// Whatever a manifest says, nothing outside of the goldens is removed.
 func TestRegisterRemovesNothingOutside(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	if err := os.Symlink("..", filepath.Join(d.Goldens, "up")); err != nil {
 		t.Skip(err)
 	}
@@ -206,7 +206,7 @@ func otherPatch(tr *trace.Trace) {
 }
 
 func TestRegisterAllowsPatchDrift(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	d.AllowPatchDrift = true
 	d.rewrite(t, otherPatch)
 	done := d.register(t)
@@ -218,43 +218,43 @@ func TestRegisterAllowsPatchDrift(t *testing.T) {
 // TestRegisterRefusals: what is wrong is told with its place and an exit code, and
 // nothing is written.
 func TestRegisterRefusals(t *testing.T) {
-	rewritten := func(change func(*trace.Trace)) func(*testing.T, *desk) {
-		return func(t *testing.T, d *desk) { d.rewrite(t, change) }
+	rewritten := func(change func(*trace.Trace)) func(*testing.T, *manifestCopy) {
+		return func(t *testing.T, d *manifestCopy) { d.rewrite(t, change) }
 	}
-	captured := func(change func([]byte) []byte) func(*testing.T, *desk) {
-		return func(t *testing.T, d *desk) { writeTo(t, d.Trace, change(bytes.Clone(d.capture.data))) }
+	captured := func(change func([]byte) []byte) func(*testing.T, *manifestCopy) {
+		return func(t *testing.T, d *manifestCopy) { writeTo(t, d.Trace, change(bytes.Clone(d.capture.data))) }
 	}
-	lined := func(change func([]string) []string) func(*testing.T, *desk) {
-		return func(t *testing.T, d *desk) {
+	lined := func(change func([]string) []string) func(*testing.T, *manifestCopy) {
+		return func(t *testing.T, d *manifestCopy) {
 			d.Trace = strings.TrimSuffix(d.Trace, ".gz")
 			lines := strings.SplitAfter(strings.TrimSuffix(string(inflated(t, d.capture.data)), "\n"), "\n")
 			lines[len(lines)-1] += "\n"
 			writeTo(t, d.Trace, []byte(strings.Join(change(lines), "")))
 		}
 	}
-	inManifest := func(old, with string) func(*testing.T, *desk) {
-		return func(t *testing.T, d *desk) {
+	inManifest := func(old, with string) func(*testing.T, *manifestCopy) {
+		return func(t *testing.T, d *manifestCopy) {
 			text, err := os.ReadFile(d.Manifest)
 			if err != nil || !strings.Contains(string(text), old) {
-				t.Fatalf("no %q in the registry, %v", old, err)
+				t.Fatalf("no %q in the manifest, %v", old, err)
 			}
 			writeTo(t, d.Manifest, []byte(strings.Replace(string(text), old, with, 1)))
 		}
 	}
 	tests := []struct {
 		name   string
-		damage func(*testing.T, *desk)
+		damage func(*testing.T, *manifestCopy)
 		code   int
 		says   []string
 	}{
-		{"unknown line", func(_ *testing.T, d *desk) { d.Line = "0.99" }, ExitUsage, []string{`has no line "0.99": it has nightly, `}},
-		{"unknown role", func(_ *testing.T, d *desk) { d.Role = "timing" }, ExitUsage, []string{`role "timing" cannot be registered: want fidelity, schema, wire or frames`}},
-		{"no id", func(_ *testing.T, d *desk) { d.ID = "" }, ExitUsage, []string{"the golden has no id"}},
-		{"bad id", func(_ *testing.T, d *desk) { d.ID = "a/b" }, ExitUsage, []string{"M022", `id "a/b" cannot name a golden`}},
-		{"no trace", func(_ *testing.T, d *desk) { d.Trace += "none.jsonl" }, ExitUsage, []string{"trace: ", "none.jsonl"}},
-		{"other kind of file", func(_ *testing.T, d *desk) { d.Trace += ".txt" }, ExitUsage, []string{"want a file that ends in .jsonl or .jsonl.gz"}},
+		{"unknown line", func(_ *testing.T, d *manifestCopy) { d.Line = "0.99" }, ExitUsage, []string{`has no line "0.99": it has nightly, `}},
+		{"unknown role", func(_ *testing.T, d *manifestCopy) { d.Role = "timing" }, ExitUsage, []string{`role "timing" cannot be registered: want fidelity, schema, wire or frames`}},
+		{"no id", func(_ *testing.T, d *manifestCopy) { d.ID = "" }, ExitUsage, []string{"the golden has no id"}},
+		{"bad id", func(_ *testing.T, d *manifestCopy) { d.ID = "a/b" }, ExitUsage, []string{"M022", `id "a/b" cannot name a golden`}},
+		{"no trace", func(_ *testing.T, d *manifestCopy) { d.Trace += "none.jsonl" }, ExitUsage, []string{"trace: ", "none.jsonl"}},
+		{"other kind of file", func(_ *testing.T, d *manifestCopy) { d.Trace += ".txt" }, ExitUsage, []string{"want a file that ends in .jsonl or .jsonl.gz"}},
 		{
-			"a folder", func(t *testing.T, d *desk) {
+			"a folder", func(t *testing.T, d *manifestCopy) {
 				writeTo(t, filepath.Join(d.Goldens, "a.jsonl", "b"), nil)
 				d.Trace = filepath.Join(d.Goldens, "a.jsonl")
 			},
@@ -331,21 +331,21 @@ func TestRegisterRefusals(t *testing.T) {
 			tr.Meta.Extra = map[string]json.RawMessage{"captured_at": json.RawMessage(`"now"`)}
 		}), ExitFail, []string{`meta.captured_at is "now"`}},
 
-		{"a player that says something else", func(_ *testing.T, d *desk) {
+		{"a player that says something else", func(_ *testing.T, d *manifestCopy) {
 			d.engine = inRequest("replay-0", func(s *player.Script) { s.Tokens[0]++ })
 		}, ExitFail, []string{"its replay is not green, so it is not registered: does not conform on "}},
-		{"a player that cannot start", func(_ *testing.T, d *desk) {
+		{"a player that cannot start", func(_ *testing.T, d *manifestCopy) {
 			d.engine = func(player.Options) (Subject, error) { return nil, errors.New("no engine today") }
 		}, ExitFail, []string{"its replay is not green"}},
 
-		{"no registry", func(t *testing.T, d *desk) { d.Manifest += ".none" }, ExitUsage, []string{"manifest: open ", ".none", "create an empty file"}},
-		{"unbalanced registry", inManifest("# END ", "# "), ExitUsage, []string{"manifest.toml:", "M014", "begins inside the block of"}},
-		{"registry that is no TOML", inManifest("[[golden]]", "[[golden]"), ExitUsage, []string{"M002"}},
-		{"registry with errors", inManifest("[[golden]]", "[[golden]]\nnope = 1"), ExitUsage, []string{`M003 error: unknown key "nope"`}},
-		{"place taken by a file", func(t *testing.T, d *desk) {
+		{"no manifest", func(t *testing.T, d *manifestCopy) { d.Manifest += ".none" }, ExitUsage, []string{"manifest: open ", ".none", "create an empty file"}},
+		{"unbalanced manifest", inManifest("# END ", "# "), ExitUsage, []string{"manifest.toml:", "M014", "begins inside the block of"}},
+		{"manifest that is no TOML", inManifest("[[golden]]", "[[golden]"), ExitUsage, []string{"M002"}},
+		{"manifest with errors", inManifest("[[golden]]", "[[golden]]\nnope = 1"), ExitUsage, []string{`M003 error: unknown key "nope"`}},
+		{"place taken by a file", func(t *testing.T, d *manifestCopy) {
 			d.Goldens = filepath.Join(d.Goldens, d.golden.BucketPath)
 		}, ExitInfra, []string{"publish to "}},
-		{"other bytes in its place", func(t *testing.T, d *desk) {
+		{"other bytes in its place", func(t *testing.T, d *manifestCopy) {
 			dry := d.Registration
 			dry.DryRun = true
 			done, err := Register(t.Context(), dry)
@@ -354,16 +354,16 @@ func TestRegisterRefusals(t *testing.T) {
 			}
 			writeTo(t, done.Location, []byte("other"))
 		}, ExitInfra, []string{"already exists with other bytes", "nothing is ever overwritten"}},
-		{"upload to the web", func(_ *testing.T, d *desk) { d.Upload = "https://host/dir" }, ExitUsage, []string{`upload to "https://host/dir": want s3://bucket`}},
-		{"upload to no bucket", func(_ *testing.T, d *desk) { d.Upload = "s3:///" }, ExitUsage, []string{`upload to "s3:///": want s3://bucket`}},
-		{"upload to a path", func(_ *testing.T, d *desk) { d.Upload = "dir" }, ExitUsage, []string{`upload to "dir": want `, "file:///dir"}},
-		{"registry that cannot be written", func(_ *testing.T, d *desk) {
+		{"upload to the web", func(_ *testing.T, d *manifestCopy) { d.Upload = "https://host/dir" }, ExitUsage, []string{`upload to "https://host/dir": want s3://bucket`}},
+		{"upload to no bucket", func(_ *testing.T, d *manifestCopy) { d.Upload = "s3:///" }, ExitUsage, []string{`upload to "s3:///": want s3://bucket`}},
+		{"upload to a path", func(_ *testing.T, d *manifestCopy) { d.Upload = "dir" }, ExitUsage, []string{`upload to "dir": want `, "file:///dir"}},
+		{"manifest that cannot be written", func(_ *testing.T, d *manifestCopy) {
 			d.write = func(path string, _ []byte) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
 		}, ExitInfra, []string{"write the manifest: open ", "permission denied"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			d := newDesk(t)
+			d := copyManifest(t)
 			test.damage(t, d)
 			before := d.files(t)
 			_, err := Register(t.Context(), d.Registration)
@@ -378,9 +378,9 @@ func TestRegisterRefusals(t *testing.T) {
 	}
 }
 
-// A registry that somebody edits while the capture is replayed is not overwritten.
+// A manifest that somebody edits while the capture is replayed is not overwritten.
 func TestRegisterEditedMeanwhile(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	before := d.files(t)
 	edited := before["manifest.toml"] + "# a colleague was here\n"
 	d.Progress = func(Result) { writeTo(t, d.Manifest, []byte(edited)) }
@@ -402,7 +402,7 @@ func TestRegisterWithoutPermission(t *testing.T) {
 		t.Skip("this user may write everywhere")
 	}
 	for _, dir := range []string{"goldens", "."} {
-		d := newDesk(t)
+		d := copyManifest(t)
 		if dir == "." { // the goldens are elsewhere
 			d.Goldens = t.TempDir()
 		}
@@ -421,7 +421,7 @@ func TestRegisterWithoutPermission(t *testing.T) {
 }
 
 func TestRegisterInterrupted(t *testing.T) {
-	d := newDesk(t)
+	d := copyManifest(t)
 	before := d.files(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	d.Progress = func(Result) { cancel() }

@@ -43,9 +43,9 @@ type Runner struct {
 	Store    Store
 	Timeouts Timeouts
 	Log      *slog.Logger
-	// Progress is told each result as it is known; may be nil.
+	// Progress is called with each result as it is known; may be nil.
 	Progress func(Result)
-	// Step is told what a subject is waited for while it starts: "waiting for HELLO"; may be nil.
+	// Step is called with what a subject is waited for while it starts: "waiting for HELLO"; may be nil.
 	Step func(step string)
 	// MaxFailures ends the run after so many cases that failed or could not be judged: those left are skipped. 0 is no limit.
 	MaxFailures int

@@ -127,11 +127,11 @@ func TestNewStore(t *testing.T) {
 // TestCorruptGoldenWithoutIntegrity: leaving integrity out of the selection does
 // not leave a corrupt golden unnoticed, nor green.
 func TestCorruptGoldenWithoutIntegrity(t *testing.T) {
-	window, registry := repository(t)
-	line, _ := window.ByName("0.33")
+	matrix, mf := repository(t)
+	line, _ := matrix.ByName("0.33")
 	bad, good := goldenOf(t, line.Name, "multiturn-s7"), goldenOf(t, line.Name, "multiturn-s13")
 	bad.data[100] ^= 1
-	cases, err := NewPlan(&compat.Matrix{Lines: []compat.Line{line}}, registry, Selection{
+	cases, err := NewPlan(&compat.Matrix{Lines: []compat.Line{line}}, mf, Selection{
 		Goldens: []string{bad.ID, good.ID}, Assertions: []Assertion{SameLine, Provenance},
 	})
 	if err != nil {
@@ -148,7 +148,7 @@ func TestCorruptGoldenWithoutIntegrity(t *testing.T) {
 	for _, r := range report.Results {
 		got = append(got, r.Case.Golden.ID+"/"+r.Case.Check()+": "+string(r.Verdict))
 	}
-	want := []string{ // in whatever order the registry has them
+	want := []string{ // in whatever order the manifest has them
 		good.ID + "/line: pass", good.ID + "/provenance: pass", bad.ID + "/line: error", bad.ID + "/provenance: skip",
 	}
 	if cases[0].Golden.ID == bad.ID {

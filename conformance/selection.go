@@ -33,7 +33,7 @@ type Selection struct {
 // Suites are those that a plan is made of.
 func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
 
-// other tells whether another suite than replay is selected.
+// other reports whether another suite than replay is selected.
 func (s Selection) other() bool { return s.Suite != "" && s.Suite != SuiteReplay }
 
 // validate refuses what no plan can be made of.
@@ -100,24 +100,24 @@ func distinct[T comparable](values []T, defaults ...T) []T {
 	return once
 }
 
-func (s Selection) lines(window *compat.Matrix) ([]compat.Line, error) {
+func (s Selection) lines(matrix *compat.Matrix) ([]compat.Line, error) {
 	if len(s.Lines) == 0 {
-		return window.Lines, nil
+		return matrix.Lines, nil
 	}
 	selected := map[string]bool{}
 	for _, name := range s.Lines {
-		line, err := findLine(window, name)
+		line, err := findLine(matrix, name)
 		if err != nil {
 			return nil, err
 		}
 		selected[line.Name] = true
 	}
-	return slices.DeleteFunc(slices.Clone(window.Lines), func(l compat.Line) bool { return !selected[l.Name] }), nil
+	return slices.DeleteFunc(slices.Clone(matrix.Lines), func(l compat.Line) bool { return !selected[l.Name] }), nil
 }
 
 // findLine finds a line by its name, its tag or a release of it.
-func findLine(window *compat.Matrix, name string) (compat.Line, error) {
-	lines, err := window.Select([]string{name})
+func findLine(matrix *compat.Matrix, name string) (compat.Line, error) {
+	lines, err := matrix.Select([]string{name})
 	if err != nil {
 		return compat.Line{}, err
 	}
@@ -125,10 +125,10 @@ func findLine(window *compat.Matrix, name string) (compat.Line, error) {
 }
 
 // frontends returns the real frontends by the names of their lines.
-func (s Selection) frontends(window *compat.Matrix) (map[string]RealFrontend, error) {
+func (s Selection) frontends(matrix *compat.Matrix) (map[string]RealFrontend, error) {
 	byName := map[string]RealFrontend{}
 	for _, name := range slices.Sorted(maps.Keys(s.Frontends)) {
-		line, err := findLine(window, name)
+		line, err := findLine(matrix, name)
 		if err != nil {
 			return nil, fmt.Errorf("frontend: %w", err)
 		}
@@ -140,19 +140,19 @@ func (s Selection) frontends(window *compat.Matrix) (map[string]RealFrontend, er
 	return byName, nil
 }
 
-// Registered lists the goldens of the selected lines and ids, in the order of the window and
-// of the registry. A line or an id that there is not is an error.
-func (s Selection) Registered(window *compat.Matrix, registry *manifest.Manifest) ([]manifest.Golden, error) {
-	lines, err := s.lines(window)
+// Registered lists the goldens of the selected lines and ids, in the order of the matrix and
+// of the manifest. A line or an id that there is not is an error.
+func (s Selection) Registered(matrix *compat.Matrix, mf *manifest.Manifest) ([]manifest.Golden, error) {
+	lines, err := s.lines(matrix)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkGoldens(registry, lines); err != nil {
+	if err := s.checkGoldens(mf, lines); err != nil {
 		return nil, err
 	}
 	var selected []manifest.Golden
 	for _, l := range lines {
-		for _, g := range registry.ForLine(l.Name) {
+		for _, g := range mf.ForLine(l.Name) {
 			if len(s.Goldens) == 0 || slices.Contains(s.Goldens, g.ID) {
 				selected = append(selected, g)
 			}
@@ -162,27 +162,27 @@ func (s Selection) Registered(window *compat.Matrix, registry *manifest.Manifest
 }
 
 // checkGoldens refuses ids that no selected line has.
-func (s Selection) checkGoldens(registry *manifest.Manifest, lines []compat.Line) error {
+func (s Selection) checkGoldens(mf *manifest.Manifest, lines []compat.Line) error {
 	var names []string
 	known := map[string]bool{}
 	for _, l := range lines {
-		for _, g := range registry.ForLine(l.Name) {
+		for _, g := range mf.ForLine(l.Name) {
 			names = append(names, l.Name+"/"+g.ID)
 			known[g.ID] = true
 		}
 	}
 	for _, id := range s.Goldens {
 		if !known[id] {
-			return fmt.Errorf("%s has no golden %q on the selected lines%s", registry.File, id,
+			return fmt.Errorf("%s has no golden %q on the selected lines%s", mf.File, id,
 				tomlfile.DidYouMean(id, slices.Sorted(maps.Keys(known)), "it has "+cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
 	return nil
 }
 
-func lineNames(window *compat.Matrix) []string {
+func lineNames(matrix *compat.Matrix) []string {
 	var names []string
-	for _, l := range window.Lines {
+	for _, l := range matrix.Lines {
 		names = append(names, l.Name)
 	}
 	return names

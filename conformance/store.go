@@ -12,7 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// StoreOptions says where the goldens of a registry are.
+// StoreOptions says where the goldens of a manifest are.
 type StoreOptions struct {
 	// Bucket is what a bucket_path is a key in: "s3://name/prefix",
 	// "file:///dir", a directory, or empty. "bundle://FILE" is a Bundle.
@@ -53,7 +53,7 @@ func NewStore(opt StoreOptions) *RegisteredStore {
 	return &RegisteredStore{Bytes: s, dir: opt.Dir}
 }
 
-// A RegisteredStore finds the goldens of a registry in a store of bytes.
+// A RegisteredStore finds the goldens of a manifest in a store of bytes.
 type RegisteredStore struct {
 	Bytes *golden.Store
 	dir   string

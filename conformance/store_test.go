@@ -25,19 +25,19 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// webStore is a store whose goldens lie on a web server of ours, and the registry that says so.
+// webStore is a store whose goldens lie on a web server of ours, and the manifest that says so.
 func webStore(t *testing.T, handler http.HandlerFunc) (*RegisteredStore, []Case) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
-	window, registry := repository(t)
-	moved := *registry
+	matrix, mf := repository(t)
+	moved := *mf
 	moved.Goldens = nil
-	for _, g := range registry.ForLine("0.33") {
+	for _, g := range mf.ForLine("0.33") {
 		g.BucketPath = server.URL + "/" + g.BucketPath
 		moved.Goldens = append(moved.Goldens, g)
 	}
-	cases, err := NewPlan(window, &moved, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Integrity, Provenance}})
+	cases, err := NewPlan(matrix, &moved, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Integrity, Provenance}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestGoldenBomb(t *testing.T) {
 		}
 	})
 	t.Run("registered", func(t *testing.T) {
-		d := newDesk(t)
+		d := copyManifest(t)
 		d.Trace = filepath.Join(t.TempDir(), "bomb.jsonl.gz")
 		if err := os.WriteFile(d.Trace, bomb.Bytes(), 0o600); err != nil {
 			t.Fatal(err)

@@ -78,10 +78,10 @@ func mustAgree(r *replay.WireReplay, t *testing.T, atLeast int) {
 // nothing is masked that need not be.
 func TestWireOfEveryLine(t *testing.T) {
 	needed := map[string]int{}
-	window, registry := repository(t)
-	for _, l := range window.Lines {
+	matrix, mf := repository(t)
+	for _, l := range matrix.Lines {
 		line := l.Name
-		if !l.FidelityValidated && len(registry.ForLine(line)) == 0 {
+		if !l.FidelityValidated && len(mf.ForLine(line)) == 0 {
 			continue // it was adopted, and not captured yet
 		}
 		t.Run(line, func(t *testing.T) {

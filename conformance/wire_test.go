@@ -73,10 +73,10 @@ func framesOf(tb testing.TB, name, meta string, change func(i int, m *trace.Mess
 const framesMetaText = `{"record_tokens":true,"block_size":16,"model":"tiny","gpu":"cpu","tp":1,"max_num_seqs":64,` +
 	`"vllm_tag":"v0.33.0","engine_config":"enforce_eager=true","recorder_version":"v1"}`
 
-// wireDesk is a desk with frames in the place of the trace.
-func wireDesk(t *testing.T, data []byte) *desk {
+// copyWithFrames is a copy with frames in the place of the trace.
+func copyWithFrames(t *testing.T, data []byte) *manifestCopy {
 	t.Helper()
-	d := newDesk(t)
+	d := copyManifest(t)
 	d.Line, d.ID, d.Workload, d.Role = captureLine, "wire-multiturn-s7", "multiturn-s7", manifest.Wire
 	d.Trace = filepath.Join(filepath.Dir(d.Trace), "frames.jsonl.gz")
 	writeTo(t, d.Trace, data)
@@ -99,7 +99,7 @@ func TestRegisterFramesWithFacts(t *testing.T) {
 	} {
 		for _, role := range []manifest.Role{manifest.Wire, manifest.Frames} {
 			t.Run(test.name+" of role "+string(role), func(t *testing.T) {
-				d := wireDesk(t, capturedFrames(t, test.meta, nil))
+				d := copyWithFrames(t, capturedFrames(t, test.meta, nil))
 				d.Role, d.Facts = role, test.facts
 				done, err := Register(t.Context(), d.Registration)
 				if test.want != "" {
@@ -120,7 +120,7 @@ func TestRegisterFramesWithFacts(t *testing.T) {
 }
 
 func TestRegisterWire(t *testing.T) {
-	d := wireDesk(t, capturedFrames(t, framesMetaText, nil))
+	d := copyWithFrames(t, capturedFrames(t, framesMetaText, nil))
 	done := d.register(t)
 	if done.Messages < 100 {
 		t.Errorf("%d messages", done.Messages)
@@ -132,7 +132,7 @@ func TestRegisterWire(t *testing.T) {
 	}
 	// Its plan has what can be asserted of frames, and nothing complains of the rest.
 	store := NewStore(StoreOptions{Dir: d.Goldens})
-	cases, err := NewPlan(d.Window, d.registry(t), Selection{Lines: []string{captureLine}, Goldens: []string{d.ID}, Enforce: EnforceAll})
+	cases, err := NewPlan(d.Matrix, d.parsed(t), Selection{Lines: []string{captureLine}, Goldens: []string{d.ID}, Enforce: EnforceAll})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestRegisterWireRefusals(t *testing.T) {
 			if test.damage != nil {
 				data = test.damage(data)
 			}
-			d := wireDesk(t, data)
+			d := copyWithFrames(t, data)
 			d.Line = orString(test.line, d.Line)
 			before := d.files(t)
 			_, err := Register(t.Context(), d.Registration)
@@ -234,7 +234,7 @@ func TestRegisterWireRefusals(t *testing.T) {
 		})
 	}
 	t.Run("a trace", func(t *testing.T) {
-		d := newDesk(t)
+		d := copyManifest(t)
 		d.Role = manifest.Wire
 		_, err := Register(t.Context(), d.Registration)
 		wantRefusal(t, err, ExitFail, "run.jsonl.gz: line 2: ")

@@ -1,4 +1,4 @@
-// Package manifest reads conformance/manifest.toml: the registry of goldens, the
+// Package manifest reads conformance/manifest.toml: the manifest of goldens, the
 // recorded runs of real engines that everything else is compared with.
 //
 // # The file

@@ -10,21 +10,21 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// array is the name of the tables of the registry.
+// array is the name of the tables of the manifest.
 const array = "golden"
 
-// Editor changes the text of a registry. Comments, keys of the user's own and
+// Editor changes the text of a manifest. Comments, keys of the user's own and
 // every byte that a change is not about stay as they are. A change that the rules
-// of the registry (see [Rules]) would call an error is refused, and so is any change
+// of the manifest (see [Rules]) would call an error is refused, and so is any change
 // of a file that has errors already, blocks that do not pair among them. A refusal
 // leaves the text as it was.
 type Editor struct {
 	name  string
-	lines []string // names of the window's lines
+	lines []string // names of the matrix's lines
 	text  *tomlfile.Editor
 }
 
-// NewEditor reads the text of a registry. Name is the path that errors mention.
+// NewEditor reads the text of a manifest. Name is the path that errors mention.
 // Lines are the names of the lines of compat.toml in its order, which is that of
 // the blocks: a new block is put before that of the first line that comes later.
 func NewEditor(name string, data []byte, lines []string) (*Editor, error) {
@@ -42,7 +42,7 @@ func NewEditor(name string, data []byte, lines []string) (*Editor, error) {
 // Bytes returns the text.
 func (e *Editor) Bytes() []byte { return e.text.Bytes() }
 
-// Manifest returns the registry that the text is.
+// Manifest returns the manifest that the text is.
 func (e *Editor) Manifest() *Manifest {
 	m, _ := Parse(e.name, e.text.Bytes())
 	return m
@@ -85,7 +85,7 @@ func (e *Editor) Put(g Golden) error {
 	})
 }
 
-// Remove takes a golden out of the registry, with the comments that are about it.
+// Remove takes a golden out of the manifest, with the comments that are about it.
 // The block of its line stays, even if it is empty then.
 func (e *Editor) Remove(line, id string) error {
 	goldens := e.Manifest().Goldens
@@ -194,7 +194,7 @@ func (e *Editor) addBlock(line string) error {
 	return e.text.InsertComments(at, "BEGIN "+label+" GOLDENS", "END "+label+" GOLDENS")
 }
 
-// rank is the place of a block in the order of the window; labels that the window
+// rank is the place of a block in the order of the matrix; labels that the matrix
 // does not have come last.
 func (e *Editor) rank(label string) int {
 	at := slices.IndexFunc(e.lines, func(line string) bool { return strings.ToUpper(line) == label })
@@ -330,9 +330,9 @@ func list(values []string) any {
 	return values
 }
 
-// RemoveLine takes all goldens of a line out of the registry, with the comments
+// RemoveLine takes all goldens of a line out of the manifest, with the comments
 // that are about them, and the block of the line with all that stands in it. A
-// line that the registry does not have changes nothing.
+// line that the manifest does not have changes nothing.
 func (e *Editor) RemoveLine(line string) error {
 	ofLine := func(g Golden) bool { return g.Line == line }
 	wanted := slices.DeleteFunc(slices.Clone(e.Manifest().Goldens), ofLine)

@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// TestRemoveLine takes each line out of the shipped registry, which has a block of each.
+// TestRemoveLine takes each line out of the shipped manifest, which has a block of each.
 func TestRemoveLine(t *testing.T) {
 	text, err := os.ReadFile("../conformance/manifest.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, l := range shippedWindow(t).Lines {
+	for _, l := range shippedMatrix(t).Lines {
 		names = append(names, l.Name)
 	}
 	before, _ := Parse("manifest.toml", text)

@@ -16,7 +16,7 @@ import (
 )
 
 // window is the order of blocks in these tests.
-var window = []string{"nightly", "0.33", "0.32", "0.27", "0.26"}
+var matrix = []string{"nightly", "0.33", "0.32", "0.27", "0.26"}
 
 // someGolden is a golden that breaks no rule. Its digests are made of its name.
 func someGolden(line, id string) Golden {
@@ -50,7 +50,7 @@ func block(label string, entries ...string) string {
 // edited makes a change and returns the text, or the error instead.
 func edited(t *testing.T, src string, change func(*Editor) error) string {
 	t.Helper()
-	e, err := NewEditor("m.toml", []byte(src), window)
+	e, err := NewEditor("m.toml", []byte(src), matrix)
 	if err == nil {
 		err = change(e)
 		if err != nil && string(e.Bytes()) != src {
@@ -148,7 +148,7 @@ func TestEditorPutsEveryKey(t *testing.T) {
 	full.CapturedAt = time.Date(2026, 1, 31, 12, 0, 0, 0, time.FixedZone("", 3600))
 	full.CaptureRun, full.RecorderVersion, full.VersionID = "https://example.com/1", "1.0", "v"
 	full.Mirrors, full.Visibility, full.License, full.Notes = []string{"s3://b/a.jsonl"}, Public, "MIT", "two\nlines \"é\""
-	e, err := NewEditor("m.toml", nil, window)
+	e, err := NewEditor("m.toml", nil, matrix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestEditorRemove(t *testing.T) {
 	}
 }
 
-// Registering what the shipped registry has changes no byte of it; taking each out
+// Registering what the shipped manifest has changes no byte of it; taking each out
 // and in again keeps everything that is said.
 func TestEditorOnTheShippedFile(t *testing.T) {
 	path := filepath.Join("..", "conformance", "manifest.toml")
@@ -229,7 +229,7 @@ func sorted(text []byte) []string {
 	return lines
 }
 
-// Whatever a registry is, registering is refused and changes nothing, or loses
+// Whatever a manifest is, registering is refused and changes nothing, or loses
 // nothing and can be repeated.
 func FuzzEditorPut(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.toml")
@@ -241,7 +241,7 @@ func FuzzEditorPut(f *testing.F) {
 		f.Add(data, "0.33", "a")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, line, id string) {
-		e, err := NewEditor("m.toml", data, window)
+		e, err := NewEditor("m.toml", data, matrix)
 		if err != nil {
 			return
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// Facts is what the checks of a registry need to know from elsewhere. A nil field
+// Facts is what the checks of a manifest need to know from elsewhere. A nil field
 // is a fact that is not known; the rules that need it are then not checked.
 type Facts struct {
 	// Lines are the lines of compat.toml, by name.
@@ -34,7 +34,7 @@ type checker struct {
 	diagnostics []Diagnostic
 }
 
-// Check checks a registry against facts from outside its file: M008, M013, M016,
+// Check checks a manifest against facts from outside its file: M008, M013, M016,
 // M017, and the labels of M014. Its diagnostics come on top of those of [Load].
 func (p Policy) Check(m *Manifest, facts Facts) []Diagnostic {
 	c := checker{Manifest: m, Facts: facts, strict: p.Strict}
@@ -95,7 +95,7 @@ func isTag(segment string) bool {
 
 // recomputed checks the fingerprint of a golden that says what it was made of. The
 // tag of a line may have moved since the capture, so the version that the engine
-// reported will do as well; that the two differ is the window's concern.
+// reported will do as well; that the two differ is the matrix's concern.
 func (c *checker) recomputed(g Golden, line Line) {
 	if c.ConfigHash == nil || g.GPU == "" || g.EngineConfig == "" {
 		return

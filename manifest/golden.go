@@ -28,7 +28,7 @@ const (
 // Roles are all roles there are.
 func Roles() []Role { return []Role{Schema, Fidelity, Wire, Timing, Frames} }
 
-// Raw tells whether a golden of the role is a file of raw messages, not a trace.
+// Raw reports whether a golden of the role is a file of raw messages, not a trace.
 func (r Role) Raw() bool { return r == Wire || r == Frames }
 
 // Visibility says who may fetch a golden.
@@ -41,7 +41,7 @@ const (
 	Private Visibility = "private"
 )
 
-// Golden is one entry of the registry. Only Line, BucketPath, SHA256, ConfigHash,
+// Golden is one entry of the manifest. Only Line, BucketPath, SHA256, ConfigHash,
 // Workload and Role are always there; the zero value of any other field means that
 // it was not recorded.
 type Golden struct {
@@ -102,7 +102,7 @@ type Block struct {
 // holds reports whether the given line of the file is inside the block.
 func (b Block) holds(pos int) bool { return b.Begin < pos && pos < b.End }
 
-// Manifest is the registry: goldens and blocks in the order of the file.
+// Manifest is the manifest: goldens and blocks in the order of the file.
 type Manifest struct {
 	File    string // path as given to Load
 	Goldens []Golden

@@ -13,7 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// Policy is what a project may decide about its registry. The zero Policy is the
+// Policy is what a project may decide about its manifest. The zero Policy is the
 // default one.
 type Policy struct {
 	// Strict turns M008, a golden of a line that is not supported any more, from a

@@ -21,23 +21,23 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// goldensDir is what the bucket paths of the shipped registry are relative to.
+// goldensDir is what the bucket paths of the shipped manifest are relative to.
 const goldensDir = "../testdata/goldens"
 
-// shippedWindow is the shipped compat.toml.
-func shippedWindow(t *testing.T) *compat.Matrix {
+// shippedMatrix is the shipped compat.toml.
+func shippedMatrix(t *testing.T) *compat.Matrix {
 	t.Helper()
-	window, diagnostics := compat.Load("../compat.toml")
-	if len(diagnostics) != 0 || len(window.Lines) == 0 {
-		t.Fatalf("%d lines, diagnostics: %v", len(window.Lines), diagnostics)
+	matrix, diagnostics := compat.Load("../compat.toml")
+	if len(diagnostics) != 0 || len(matrix.Lines) == 0 {
+		t.Fatalf("%d lines, diagnostics: %v", len(matrix.Lines), diagnostics)
 	}
-	return window
+	return matrix
 }
 
 func loadShipped(t *testing.T) *Manifest {
 	t.Helper()
 	facts := Facts{ConfigHash: fingerprint, Lines: make(map[string]Line)}
-	for _, l := range shippedWindow(t).Lines {
+	for _, l := range shippedMatrix(t).Lines {
 		facts.Lines[l.Name] = Line{Tag: l.Tag, Validated: l.FidelityValidated}
 	}
 	m, diagnostics := Load("../conformance/manifest.toml")
@@ -63,14 +63,14 @@ func captured(tag string) map[string]Role {
 	return ids
 }
 
-// The registry that is shipped with the project has nothing to complain about,
-// and each release of the window that gates has all its goldens, in a block of its
+// The manifest that is shipped with the project has nothing to complain about,
+// and each release of the matrix that gates has all its goldens, in a block of its
 // own. One that was adopted and not captured yet has none.
 func TestShippedFile(t *testing.T) {
 	m := loadShipped(t)
 	want, got := make(map[string]map[string]Role), make(map[string]map[string]Role)
 	var wantBlocks, gotBlocks []string
-	for _, l := range shippedWindow(t).Lines {
+	for _, l := range shippedMatrix(t).Lines {
 		if l.FidelityValidated || len(m.ForLine(l.Name)) > 0 {
 			want[l.Name] = captured(l.Tag)
 			wantBlocks = append(wantBlocks, l.Name)
@@ -142,7 +142,7 @@ type record struct {
 	Finish  string    `json:"finish_reason"`
 }
 
-// What the registry says about each golden is true of the file it names.
+// What the manifest says about each golden is true of the file it names.
 func TestShippedGoldensAreAsDescribed(t *testing.T) {
 	for _, g := range loadShipped(t).Goldens {
 		t.Run(g.Line+"/"+g.ID, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestShippedGoldensAreAsDescribed(t *testing.T) {
 				describeTrace(t, &got, inflate(t, data))
 			}
 			if d := diff.Diff(got, g); d != "" {
-				t.Errorf("golden (-file +registry):\n%s", d)
+				t.Errorf("golden (-file +manifest):\n%s", d)
 			}
 		})
 	}

@@ -227,7 +227,7 @@ func (w *waves) settle() {
 	}
 }
 
-// over tells whether every rank has joined the wave and none has anything left to do.
+// over reports whether every rank has joined the wave and none has anything left to do.
 func (w *waves) over() bool {
 	for i := range w.ranks {
 		if !w.ranks[i].joined || w.ranks[i].busy {

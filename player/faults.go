@@ -282,7 +282,7 @@ func (t *requestFaults) refusal() *protocol.RequestError {
 	return nil
 }
 
-// heldByFault tells whether a fault withholds the next output of a request now. An
+// heldByFault reports whether a fault withholds the next output of a request now. An
 // output is delayed once.
 func (e *engine) heldByFault(q *request, now time.Duration) bool {
 	for i := range q.faults.faults {

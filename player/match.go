@@ -195,7 +195,7 @@ func newChains(t *trace.Trace, records []*trace.Record, blockSize, minDepth int)
 	return c, nil
 }
 
-// answers tells whether a record has what a request is answered with.
+// answers reports whether a record has what a request is answered with.
 func answers(rec *trace.Record) bool { return len(rec.OutputTokenIDs) > 0 || rec.OutputTokens == 0 }
 
 // find returns the record that answers a prompt.

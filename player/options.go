@@ -359,7 +359,7 @@ func (o Options) version(codec *protocol.Codec) string {
 	return v
 }
 
-// caching tells whether there is a prefix cache: as in the recorded engine.
+// caching reports whether there is a prefix cache: as in the recorded engine.
 func (o Options) caching() bool {
 	if o.KVCache.NoPrefixCaching {
 		return false

@@ -138,10 +138,10 @@ func (b *outbox) fail() {
 	b.mu.Unlock()
 }
 
-// full tells whether so much is kept that the peer should get no more.
+// full reports whether so much is kept that the peer should get no more.
 func (b *outbox) full() bool { return b.crowded.Load() }
 
-// relax tells that the outbox is not full, if it was.
+// relax reports whether the outbox is not full, if it was.
 func (b *outbox) relax() {
 	if b.crowded.CompareAndSwap(true, false) {
 		b.drained()

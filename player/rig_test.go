@@ -309,5 +309,5 @@ func forSource(r *protocol.Request) *Request {
 	return q
 }
 
-// busy tells whether there is a request that has not ended.
+// busy reports whether there is a request that has not ended.
 func (e *engine) busy() bool { return len(e.byID) > 0 }

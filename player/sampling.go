@@ -165,13 +165,13 @@ func (p *picker) candidates() uint64 {
 	return uint64(p.vocab)
 }
 
-// plain tells whether a token may come that has no bias.
+// plain reports whether a token may come that has no bias.
 func (p *picker) plain(token uint32, said []uint32) bool {
 	_, biased := slices.BinarySearchFunc(p.bias, token, func(b protocol.Bias, token uint32) int { return cmp.Compare(b.Token, token) })
 	return !biased && p.allows(token, said)
 }
 
-// allows tells whether a token is not ruled out, whatever its bias.
+// allows reports whether a token is not ruled out, whatever its bias.
 func (p *picker) allows(token uint32, said []uint32) bool {
 	if p.allowed != nil {
 		if _, found := slices.BinarySearch(p.allowed, token); !found {

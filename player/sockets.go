@@ -237,7 +237,7 @@ func (p *Player) decode(m zmq.Message) (event, bool) {
 	return e, wanted
 }
 
-// unreadable tells why the thread that reads in an engine of the line ends with a message,
+// unreadable returns why the thread that reads in an engine of the line ends with a message,
 // nil if it does not. broken is why the player cannot decode it. What only the player
 // cannot decode, and what the engine fails with later, it answers with an error.
 func (p *Player) unreadable(m zmq.Message, broken error) error {

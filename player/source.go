@@ -95,7 +95,7 @@ type Script struct {
 	// Error is the reason that comes with FinishError on lines that have a field for
 	// it (since 0.33), nil for none.
 	Error *trace.RequestError
-	// Stops tells that drawn tokens obey the request's stop ids, as sampled
+	// Stops reports whether drawn tokens obey the request's stop ids, as sampled
 	// ones do. A recording has stopped where it stopped.
 	Stops bool
 	// CachedTokens of the prompt count as found in the prefix cache, whatever is in

@@ -119,7 +119,7 @@ func (e *engine) emptyStep(now time.Duration) bool {
 	return true
 }
 
-// anyDue tells whether an output is due that is computed already.
+// anyDue reports whether an output is due that is computed already.
 func (e *engine) anyDue(now time.Duration) bool {
 	if !e.mayWithhold() {
 		return false
@@ -132,7 +132,7 @@ func (e *engine) anyDue(now time.Duration) bool {
 	return false
 }
 
-// hasChunks tells whether a step computes a part of a prompt, and not its end.
+// hasChunks reports whether a step computes a part of a prompt, and not its end.
 func hasChunks(step *scheduler.Step[*request]) bool {
 	for _, r := range step.Scheduled {
 		if !r.Complete() {
@@ -384,12 +384,12 @@ func (e *engine) nextDue() (time.Duration, bool) {
 	return due, due != never
 }
 
-// mayWithhold tells whether a computed output may have to wait.
+// mayWithhold reports whether a computed output may have to wait.
 func (e *engine) mayWithhold() bool {
 	return e.opt.Timing.Pace == PaceRecorded || e.faulty > 0 || e.withheld
 }
 
-// clientFull tells whether the request has to wait because its client reads too slowly.
+// clientFull reports whether the request has to wait because its client reads too slowly.
 // The others go on.
 func (e *engine) clientFull(q *request) bool {
 	if r := q.stream.Receiver(); r != nil {

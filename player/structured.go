@@ -36,7 +36,7 @@ type Structured struct {
 	Source  Source
 	Encoder Encoder
 	Seed    uint64
-	// Answered tells that the prompt of a request ends with the result of a tool. Where such a request lets a text without calls
+	// Answered reports whether the prompt of a request ends with the result of a tool. Where such a request lets a text without calls
 	// come, it is left to Source, so that an agent gets an answer in the end. nil is never; see [ToolAnswered].
 	Answered func(r *Request) bool
 	Log      *slog.Logger
@@ -94,7 +94,7 @@ func (s *Structured) Script(r *Request) (Script, error) {
 	}}, nil
 }
 
-// callsAreOptional tells whether a constraint is one that tool_choice "auto" becomes: tags that may come and need not.
+// callsAreOptional reports whether a constraint is one that tool_choice "auto" becomes: tags that may come and need not.
 func callsAreOptional(raw []byte) bool {
 	c, _, err := decodeConstraint(raw)
 	if err != nil || c.Kind != grammar.StructuralTag {

@@ -300,7 +300,7 @@ func (e *engine) finishPause(call protocol.UtilityCall) error {
 	return err
 }
 
-// idle tells whether there is nothing to make steps for.
+// idle reports whether there is nothing to make steps for.
 func (e *engine) idle() bool {
 	switch e.scheduler.Pause {
 	case scheduler.PausedAll:

@@ -116,7 +116,7 @@ func (o *Observer) Observe(ev *Event) {
 	switch {
 	case ev.Frames == nil:
 		o.counts.TooLarge.Add(1)
-		o.complain(ev, "a message too large to be observed", nil, "bytes", ev.Elided)
+		o.warn(ev, "a message too large to be observed", nil, "bytes", ev.Elided)
 		if ev.Channel == Output {
 			o.lose(ev, nil)
 		}
@@ -271,12 +271,12 @@ const mostLogged = 3
 // undecodable counts and logs a message that could not be read.
 func (o *Observer) undecodable(ev *Event, what string, err error, args ...any) {
 	o.counts.Undecodable.Add(1)
-	o.complain(ev, what+" could not be read; it was forwarded all the same", err, args...)
+	o.warn(ev, what+" could not be read; it was forwarded all the same", err, args...)
 }
 
-// complain logs the first few events of a cause. The message number counts the
+// warn logs the first few events of a cause. The message number counts the
 // events of this observer from 1: line number + 1 of a frames file without notes.
-func (o *Observer) complain(ev *Event, cause string, err error, args ...any) {
+func (o *Observer) warn(ev *Event, cause string, err error, args ...any) {
 	o.logged[cause]++
 	if o.logged[cause] > mostLogged {
 		return

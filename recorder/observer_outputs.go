@@ -30,7 +30,7 @@ func (o *Observer) outputs(ev *Event) {
 		return
 	case out.EngineIndex != ev.Rank:
 		o.counts.WrongEngine.Add(1)
-		o.complain(ev, "an answer in the name of another engine", nil, "engine_index", out.EngineIndex)
+		o.warn(ev, "an answer in the name of another engine", nil, "engine_index", out.EngineIndex)
 	}
 	st := o.beginStep(ev, out)
 	before := o.tokens
@@ -154,7 +154,7 @@ func (o *Observer) stray(ev *Event, out *protocol.RequestOutput) {
 		return
 	}
 	o.counts.Unknown.Add(1)
-	o.complain(ev, "an output for a request that never arrived", nil, "request", string(out.ID))
+	o.warn(ev, "an output for a request that never arrived", nil, "request", string(out.ID))
 }
 
 // chunk adds the tokens that came with one output.
@@ -298,7 +298,7 @@ func (o *Observer) lose(ev *Event, frame []byte) {
 	}
 	if lost > 0 {
 		o.counts.Lost.Add(uint64(lost))
-		o.complain(ev, "requests left out because an answer of theirs could not be read", nil, "requests", lost)
+		o.warn(ev, "requests left out because an answer of theirs could not be read", nil, "requests", lost)
 	}
 }
 

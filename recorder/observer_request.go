@@ -94,7 +94,7 @@ func (o *Observer) add(ev *Event) {
 		if !first.session && !r.Resumable {
 			first.refusals++
 		}
-		o.complain(ev, "a second ADD with the id of a request in flight", nil, "request", r.ID)
+		o.warn(ev, "a second ADD with the id of a request in flight", nil, "request", r.ID)
 		return
 	}
 	o.counts.Requests.Add(1)

@@ -6,7 +6,7 @@
 // A trace is UTF-8 JSON Lines. The first line that is not blank may be
 // {"meta":{…}}, which says what was captured ([Meta]); every other line is one
 // finished request ([Record]), in the order the requests ended. Lines have no
-// length limit. Whether a file is gzipped is told by its name alone ([IsGzip]),
+// length limit. Whether a file is gzipped follows from its name alone ([IsGzip]),
 // never by its content. A second file, the step-stats sidecar ([StepStats]),
 // may hold the scheduler statistics of the same capture; it has no meta line.
 //

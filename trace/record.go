@@ -47,7 +47,7 @@ type Record struct {
 	OutputTokenIDs []uint32
 	// FinishReason is FinishAbsent if the record has none.
 	FinishReason FinishReason
-	// EndedByFrontend tells that the frontend ended the request by an ABORT, after
+	// EndedByFrontend reports whether the frontend ended the request by an ABORT, after
 	// OutputTokens tokens: it found a stop string, or its client left. The engine would
 	// have gone on. This project's own key; FinishReason is FinishAbort.
 	EndedByFrontend bool
@@ -190,7 +190,7 @@ func (r *Record) validateCounts() error {
 }
 
 // mostMs is further from 0 than any time of a recording: 30,000 years. Sums and differences of
-// times within it are as exact as steps are told apart by.
+// how exactly times within it tell steps apart.
 const mostMs = 1e15
 
 func (r *Record) validateTimes() error {

@@ -293,7 +293,7 @@ func openPullRequest(ctx context.Context, env *environment) (int, error) {
 		return conformance.ExitInfra, err
 	}
 	// Also when nothing is to be changed: the pull request of an earlier run may be out of date.
-	title := cmp.Or(env.getenv("WATCH_TITLE"), "The support window is current")
+	title := cmp.Or(env.getenv("WATCH_TITLE"), "The compat matrix is current")
 	args = append(args, "--title="+title, "--body-file="+body.Name())
 	return newEnvironment(env.stdout, env.stderr, env.lookupEnv).execute(ctx, args)
 }

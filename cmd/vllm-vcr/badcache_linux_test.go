@@ -193,8 +193,8 @@ func TestBadHome(t *testing.T) {
 // TestBadNeighbours: several processes pull the same goldens into one cache at once.
 func TestBadNeighbours(t *testing.T) {
 	c := newConsumer(t)
-	registry, _ := manifest.Load(filepath.Join(c.dir, vcr.ManifestPath))
-	goldens := registry.ForLine("0.33")
+	mf, _ := manifest.Load(filepath.Join(c.dir, vcr.ManifestPath))
+	goldens := mf.ForLine("0.33")
 	for _, g := range goldens {
 		data, err := vcr.Files.ReadFile(vcr.GoldensPath + "/" + g.BucketPath)
 		if err != nil {

@@ -253,15 +253,15 @@ func TestBadManifestOfManyGoldens(t *testing.T) {
 // TestBadBundleOfManyGoldens: its manifest is written in a time that does not grow with its square.
 func TestBadBundleOfManyGoldens(t *testing.T) {
 	c := newConsumer(t)
-	var registry strings.Builder
+	var mf strings.Builder
 	const n = 1_500
 	for i := range n {
 		data := fmt.Append(nil, i)
 		c.store(t, filepath.Join(c.out, "goldens", fmt.Sprintf("g%d.jsonl.gz", i)), data)
-		fmt.Fprintf(&registry, "[[golden]]\nline = \"0.31\"\nid = \"g%d\"\nbucket_path = \"g%d.jsonl.gz\"\nsha256 = \"%x\"\n"+
+		fmt.Fprintf(&mf, "[[golden]]\nline = \"0.31\"\nid = \"g%d\"\nbucket_path = \"g%d.jsonl.gz\"\nsha256 = \"%x\"\n"+
 			"config_hash = \"%064x\"\nworkload = \"w\"\nrole = \"schema\"\n\n", i, i, sha256.Sum256(data), 1)
 	}
-	c.write(t, vcr.ManifestPath, []byte(registry.String()))
+	c.write(t, vcr.ManifestPath, []byte(mf.String()))
 	c.write(t, vcr.CompatPath, []byte("[[vllm]]\nline = \"0.31\"\ntag = \"v0.31.0\"\nprotocol_rev = \"db9527a46\"\ndefault = true\n"))
 	file := filepath.Join(c.out, "goldens.tar")
 	c.run(t, "golden", "bundle", "--goldens", filepath.Join(c.out, "goldens"), "--output", file).wants(t, 0, fmt.Sprintf(`: %d goldens, `, n))

@@ -47,8 +47,8 @@ func newConsumer(t *testing.T) *consumer {
 	for _, name := range []string{vcr.CompatPath, vcr.ManifestPath} {
 		c.write(t, name, embedded(name))
 	}
-	registry, _ := manifest.Load(filepath.Join(c.dir, vcr.ManifestPath))
-	for _, g := range registry.ForLine("0.33") {
+	mf, _ := manifest.Load(filepath.Join(c.dir, vcr.ManifestPath))
+	for _, g := range mf.ForLine("0.33") {
 		if g.ID == "edge-s1" {
 			c.golden = g
 		}

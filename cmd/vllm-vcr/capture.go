@@ -225,16 +225,16 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// registeredGoldens are the goldens of the registry by line and id.
+// registeredGoldens are the goldens of the manifest by line and id.
 func registeredGoldens(env *environment, opts targetOptions, path string) (map[string]manifest.Golden, error) {
 	matrix, _ := loadCompat(opts.compat) // its diagnostics are printed already
-	registry, diagnostics := loadManifest(env, path, matrix)
+	mf, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, unusable(registry.File)
+		return nil, unusable(mf.File)
 	}
 	goldens := map[string]manifest.Golden{}
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		goldens[g.Line+"/"+g.ID] = g
 	}
 	return goldens, nil
@@ -264,7 +264,7 @@ func goldenText(t target.Target, registered map[string]manifest.Golden) string {
 		g, ok := registered[t.Line+"/"+id]
 		text := "-"
 		if ok {
-			text = g.SHA256[:shortDigest] // the registry was checked: it is a digest
+			text = g.SHA256[:shortDigest] // the manifest was checked: it is a digest
 		}
 		if ok && g.ConfigHash != t.ConfigHash() {
 			text += "!"

@@ -35,17 +35,17 @@ workloads = ["edge"]
 seeds = [1, 2]
 `
 
-// A clusterDesk is somebody who captures in a namespace of a cluster, with a registry of their own.
-type clusterDesk struct {
-	kube                 *testenv.Kube
-	dir, namespace       string
-	kubeconfig, registry string
+// A clusterUser is somebody who captures in a namespace of a cluster, with a manifest of their own.
+type clusterUser struct {
+	kube           *testenv.Kube
+	dir, namespace string
+	kubeconfig, mf string
 }
 
-func newClusterDesk(t *testing.T, kube *testenv.Kube, namespace string) *clusterDesk {
+func newClusterUser(t *testing.T, kube *testenv.Kube, namespace string) *clusterUser {
 	t.Helper()
-	d := &clusterDesk{kube: kube, dir: t.TempDir(), namespace: namespace, kubeconfig: kube.Kubeconfig}
-	d.registry = filepath.Join(d.dir, "manifest.toml")
+	d := &clusterUser{kube: kube, dir: t.TempDir(), namespace: namespace, kubeconfig: kube.Kubeconfig}
+	d.mf = filepath.Join(d.dir, "manifest.toml")
 	if err := os.WriteFile(filepath.Join(d.dir, "targets.toml"), []byte(clusterTargets), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +53,9 @@ func newClusterDesk(t *testing.T, kube *testenv.Kube, namespace string) *cluster
 }
 
 // queued is one with a queue of that many cores and no GPU. A capture wants 7.
-func queued(t *testing.T, k *testenv.Cluster, cores string) *clusterDesk {
+func queued(t *testing.T, k *testenv.Cluster, cores string) *clusterUser {
 	t.Helper()
-	d := newClusterDesk(t, k.Kube, k.Namespace(t))
+	d := newClusterUser(t, k.Kube, k.Namespace(t))
 	k.Queue(t, d.namespace, deploy.DefaultQueue, 0)
 	k.Patch(t, clusterQueuePath(d.namespace), `{"spec":{"resourceGroups":[{"coveredResources":["cpu","memory"],"flavors":[
 		{"name":"testenv","resources":[{"name":"cpu","nominalQuota":"`+cores+`"},{"name":"memory","nominalQuota":"64Gi"}]}]}]}}`)
@@ -67,19 +67,19 @@ func clusterQueuePath(name string) string {
 }
 
 // args are those of a command that is about the cluster.
-func (d *clusterDesk) args(command, run string, more ...string) []string {
+func (d *clusterUser) args(command, run string, more ...string) []string {
 	args := []string{"capture", command, "--targets", filepath.Join(d.dir, "targets.toml"), "--run-id", run, "--namespace", d.namespace}
 	if d.kubeconfig != "" {
 		args = append(args, "--kubeconfig", d.kubeconfig)
 	}
 	if command == "run" {
-		args = append(args, "--manifest", d.registry, "--work", filepath.Join(d.dir, "work"))
+		args = append(args, "--manifest", d.mf, "--work", filepath.Join(d.dir, "work"))
 	}
 	return append(args, more...)
 }
 
 // jobs are the names of all that are in the namespace.
-func (d *clusterDesk) jobs(t *testing.T) (names []string) {
+func (d *clusterUser) jobs(t *testing.T) (names []string) {
 	t.Helper()
 	var list struct {
 		Items []struct{ Metadata struct{ Name string } }
@@ -92,7 +92,7 @@ func (d *clusterDesk) jobs(t *testing.T) (names []string) {
 }
 
 // refused demands that a command ended with a code and one message, and left nothing but jobs of others.
-func (d *clusterDesk) refused(t *testing.T, s *spied, code, want int, message string, others ...string) {
+func (d *clusterUser) refused(t *testing.T, s *spied, code, want int, message string, others ...string) {
 	t.Helper()
 	if code != want {
 		t.Errorf("exit code %d, want %d", code, want)
@@ -110,7 +110,7 @@ func (d *clusterDesk) refused(t *testing.T, s *spied, code, want int, message st
 	if left := d.jobs(t); strings.Join(left, " ") != strings.Join(others, " ") {
 		t.Errorf("jobs %q are left, want %q", left, others)
 	}
-	if _, err := os.Stat(d.registry); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(d.mf); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("something was registered: %v", err)
 	}
 }
@@ -119,7 +119,7 @@ func (d *clusterDesk) refused(t *testing.T, s *spied, code, want int, message st
 func TestRealClusterRefuses(t *testing.T) {
 	k := testenv.KubeCluster(t)
 	host := regexp.QuoteMeta(k.URL)
-	with := func(t *testing.T, d *clusterDesk, old, other string) {
+	with := func(t *testing.T, d *clusterUser, old, other string) {
 		text, err := os.ReadFile(k.Kubeconfig)
 		if err != nil {
 			t.Fatal(err)
@@ -132,14 +132,14 @@ func TestRealClusterRefuses(t *testing.T) {
 	tests := []struct {
 		name   string
 		cores  string // of the queue; none without
-		change func(*testing.T, *clusterDesk)
+		change func(*testing.T, *clusterUser)
 		code   int
 		want   string
 	}{
 		{name: "no queue", code: 3, want: `: no LocalQueue conformance-queue in namespace test-\d+ of ` + host + `: kubectl apply -k deploy/$`},
 		{
 			name: "a stopped queue", cores: "8", code: 3, want: `: .*Queue .* is not active \(Stopped: .*\)`,
-			change: func(t *testing.T, d *clusterDesk) {
+			change: func(t *testing.T, d *clusterUser) {
 				k.Patch(t, clusterQueuePath(d.namespace), `{"spec":{"stopPolicy":"Hold"}}`)
 				eventuallyTrue(t, "the queue is stopped", func() bool {
 					_, reply := k.Do(t, http.MethodGet, clusterQueuePath(d.namespace), "", "")
@@ -153,7 +153,7 @@ func TestRealClusterRefuses(t *testing.T) {
 		},
 		{
 			name: "no GPU", cores: "8", code: 3, want: `asks for 1 of nvidia\.com/gpu, 1 in container engine, of which cluster queue test-\d+ has none: `,
-			change: func(t *testing.T, d *clusterDesk) {
+			change: func(t *testing.T, d *clusterUser) {
 				text := strings.ReplaceAll(clusterTargets, `gpu = "cpu"`, `gpu = "L4"`)
 				if err := os.WriteFile(filepath.Join(d.dir, "targets.toml"), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
@@ -162,25 +162,25 @@ func TestRealClusterRefuses(t *testing.T) {
 		},
 		{
 			name: "no namespace", code: 3, want: `: no namespace vllm-vcr-nowhere at ` + host + `: give another with --namespace, or create it with the queue: `,
-			change: func(_ *testing.T, d *clusterDesk) { d.namespace = "vllm-vcr-nowhere" },
+			change: func(_ *testing.T, d *clusterUser) { d.namespace = "vllm-vcr-nowhere" },
 		},
 		{
 			name: "no rights", cores: "8", code: 3, want: `may not create jobs in namespace test-\d+ of ` + host,
-			change: func(_ *testing.T, d *clusterDesk) { d.kubeconfig = k.RestrictedKubeconfig },
+			change: func(_ *testing.T, d *clusterUser) { d.kubeconfig = k.RestrictedKubeconfig },
 		},
 		{
 			name: "a bad token", cores: "8", code: 3, want: `: ` + host + ` does not take our credentials: `,
-			change: func(t *testing.T, d *clusterDesk) { with(t, d, k.Token, "another-token") },
+			change: func(t *testing.T, d *clusterUser) { with(t, d, k.Token, "another-token") },
 		},
 		{
 			name: "nobody there", cores: "8", code: 3, want: `: the API server at https://127\.0\.0\.1:1 is not reached: check the address`,
-			change: func(t *testing.T, d *clusterDesk) { with(t, d, k.URL, "https://127.0.0.1:1") },
+			change: func(t *testing.T, d *clusterUser) { with(t, d, k.URL, "https://127.0.0.1:1") },
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			d := newClusterDesk(t, k.Kube, "")
+			d := newClusterUser(t, k.Kube, "")
 			if test.cores == "" {
 				d.namespace = k.Namespace(t)
 			} else {
@@ -215,7 +215,7 @@ func eventuallyTrue(t *testing.T, what string, isSo func() bool) {
 const otherJob = "capture-0-33-edge-s2-others"
 
 // occupied has somebody else capture 0.33/edge-s2, who has the quota.
-func (d *clusterDesk) occupied(t *testing.T) {
+func (d *clusterUser) occupied(t *testing.T) {
 	t.Helper()
 	if s, code := runSpied(t, nil, d.args("submit", "others", "0.33/edge-s2")...); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, s.stdout.text(), s.stderr.text())

@@ -112,7 +112,7 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 	if err != nil {
 		return opt, fmt.Errorf("--line: %w", err)
 	}
-	opt = capture.DescribeOptions{Line: selected[0].Name, Window: matrix, Run: workflowRunURL(env), Log: env.log}
+	opt = capture.DescribeOptions{Line: selected[0].Name, Matrix: matrix, Run: workflowRunURL(env), Log: env.log}
 	if opt.New, err = manifestAt(env, opts.manifest, matrix); err != nil {
 		return opt, err
 	}
@@ -126,12 +126,12 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 	return opt, nil
 }
 
-// manifestAt reads a registry that must have no errors.
+// manifestAt reads a manifest that must have no errors.
 func manifestAt(env *environment, path string, matrix *compat.Matrix) (*manifest.Manifest, error) {
-	registry, diagnostics := loadManifest(env, path, matrix)
+	mf, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, unusable(registry.File)
+		return nil, unusable(mf.File)
 	}
-	return registry, nil
+	return mf, nil
 }

@@ -181,7 +181,7 @@ func TestRealKubeIdentity(t *testing.T) {
 	environment := append(i.tokenService(t), "KUBECONFIG=/dev/null")
 	k.Authenticate(t, i.configuration(t))
 	setUp(t, k)
-	d := newClusterDesk(t, k, deploy.DefaultNamespace)
+	d := newClusterUser(t, k, deploy.DefaultNamespace)
 	d.kubeconfig = ""
 	theServer := func(audience string) []string {
 		return []string{"--server", k.URL, "--certificate-authority", k.CAFile, "--audience", audience}

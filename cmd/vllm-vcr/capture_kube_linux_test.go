@@ -226,7 +226,7 @@ func (s *site) wantGoldens(t *testing.T, want ...string) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("captured goldens in the registry: %q, want %q", got, want)
+		t.Errorf("captured goldens in the manifest: %q, want %q", got, want)
 	}
 }
 
@@ -239,7 +239,7 @@ func wantSaid(t *testing.T, output string, parts ...string) {
 	}
 }
 
-// Two targets go from the command line through the queue and the real programs in their pods into a bucket, the registry
+// Two targets go from the command line through the queue and the real programs in their pods into a bucket, the manifest
 // and a pull request.
 func TestRealClusterCapture(t *testing.T) {
 	s := newSite(t, playerInPod)
@@ -343,7 +343,7 @@ func (s *site) pullRequest(t *testing.T, base string) {
 		t.Fatal(err)
 	}
 	if !hub.Head("auto/goldens-0.33").Has("conformance/manifest.toml", string(after)) {
-		t.Error("the branch does not have the registry")
+		t.Error("the branch does not have the manifest")
 	}
 	wantSaid(t, hub.Issues[0].Body, "2 new or different, 4 as they were", "docker.io/vllm/vllm-openai:v0.33.0@sha256:5a5a")
 }

@@ -214,13 +214,13 @@ func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, erro
 	if !ok || strings.ContainsAny(opts.replay.golden, "*@") {
 		return manifest.Golden{}, fmt.Errorf("--golden %q: want LINE/ID of one golden", opts.replay.golden)
 	}
-	matrix, registry, err := loadInputs(env, &inputs{compat: opts.targets.compat, manifest: cmp.Or(opts.replay.manifest, env.getenv("CONFORMANCE_MANIFEST"))})
+	matrix, mf, err := loadInputs(env, &inputs{compat: opts.targets.compat, manifest: cmp.Or(opts.replay.manifest, env.getenv("CONFORMANCE_MANIFEST"))})
 	if err != nil {
 		return manifest.Golden{}, err
 	}
 	line, id, _ := strings.Cut(ofLine(opts.replay.golden, matrix), "/")
 	var names []string
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		if g.Line != line || g.ID != id {
 			names = append(names, g.Line+"/"+g.ID)
 			continue
@@ -230,7 +230,7 @@ func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, erro
 		}
 		return g, nil
 	}
-	return manifest.Golden{}, fmt.Errorf("--golden %s: %s has no such golden%s", opts.replay.golden, registry.File, tomlfile.DidYouMean(opts.replay.golden, names, ""))
+	return manifest.Golden{}, fmt.Errorf("--golden %s: %s has no such golden%s", opts.replay.golden, mf.File, tomlfile.DidYouMean(opts.replay.golden, names, ""))
 }
 
 // source are the flags by which the pod finds the golden. It has no files but those in the binary.

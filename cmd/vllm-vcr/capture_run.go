@@ -166,7 +166,7 @@ func captureHere(ctx context.Context, env *environment, opts captureRunOptions, 
 	}
 	matrix, _ := loadCompat(opts.targets.compat) // its diagnostics were printed when targets were chosen
 	accept := capture.AcceptOptions{
-		Window: matrix, Manifest: opts.manifest, NewManifest: true, Goldens: opts.goldens, Upload: opts.upload,
+		Matrix: matrix, Manifest: opts.manifest, NewManifest: true, Goldens: opts.goldens, Upload: opts.upload,
 		S3: opts.s3.Options, Run: workflowRunURL(env), Log: env.log,
 		Progress: func(r conformance.Result) { logResult(env, r) },
 		Store:    conformance.NewStore(conformance.StoreOptions{Dir: opts.goldens, S3: opts.s3.Options, Log: env.log}),

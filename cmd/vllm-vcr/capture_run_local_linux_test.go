@@ -14,7 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
-// A capture on this machine from the command line to the registry, with a player in place of the engine.
+// A capture on this machine from the command line to the manifest, with a player in place of the engine.
 func TestCaptureRunLocal(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -61,7 +61,7 @@ func newCheckout(t *testing.T) string {
 	return dir
 }
 
-// wantRegistered checks whether the registry of a checkout was changed.
+// wantRegistered checks whether the manifest of a checkout was changed.
 func wantRegistered(t *testing.T, checkout string, want bool) {
 	t.Helper()
 	before, err := vcr.Files.ReadFile(vcr.ManifestPath)
@@ -73,7 +73,7 @@ func wantRegistered(t *testing.T, checkout string, want bool) {
 		t.Fatal(err)
 	}
 	if changed := !bytes.Equal(before, after); changed != want {
-		t.Errorf("the registry was changed: %v, want %v\n%s", changed, want, cmp.Diff(string(before), string(after)))
+		t.Errorf("the manifest was changed: %v, want %v\n%s", changed, want, cmp.Diff(string(before), string(after)))
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 
 // TestCommandsOfTargetsAreOurs: what a target makes of the command lines of tap and load generator, this binary takes.
 func TestCommandsOfTargetsAreOurs(t *testing.T) {
-	window, _ := compat.Load("../../compat.toml")
+	matrix, _ := compat.Load("../../compat.toml")
 	targets := 0
 	for _, path := range []string{"../../capture/targets.toml", "../../internal/capture/target/testdata/gpus.toml"} {
-		file, findings := target.Load(path, window)
+		file, findings := target.Load(path, matrix)
 		for _, f := range findings {
 			if f.Severity != "warning" {
 				t.Error(f)

@@ -145,7 +145,7 @@ func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
 	if err != nil {
 		return err
 	}
-	matrix, registry, err := loadInputs(env, &opts.in)
+	matrix, mf, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
 		return err
 	}
 	var rows any
-	switch goldens := countGoldens(registry); kind {
+	switch goldens := countGoldens(mf); kind {
 	case matrixCI:
 		rows = compat.CIRows(lines, goldens)
 	case matrixDocker:
@@ -190,9 +190,9 @@ func printMatrix(env *environment, rows any, outputs bool) error {
 	return err
 }
 
-func countGoldens(registry *manifest.Manifest) map[string]int {
+func countGoldens(mf *manifest.Manifest) map[string]int {
 	count := map[string]int{}
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		count[g.Line]++
 	}
 	return count
@@ -412,7 +412,7 @@ type matrixEdit struct {
 // checkedMatrix is an edited compat matrix with what it was checked against.
 type checkedMatrix struct {
 	matrix      *compat.Matrix
-	registry    *manifest.Manifest
+	mf          *manifest.Manifest
 	diagnostics []tomlfile.Diagnostic
 }
 
@@ -421,12 +421,12 @@ type checkedMatrix struct {
 // be; those of the manifest are left to be mended there.
 func checkEdit(env *environment, edit matrixEdit, manifestPath string, mayLackProfile bool) (checkedMatrix, error) {
 	matrix, diagnostics := compat.Parse(edit.File, edit.after)
-	registry, more := loadManifest(env, manifestPath, edit.Matrix)
+	mf, more := loadManifest(env, manifestPath, edit.Matrix)
 	if tomlfile.HasErrors(more) {
 		printDiagnostics(env, more)
-		return checkedMatrix{}, unusable(registry.File)
+		return checkedMatrix{}, unusable(mf.File)
 	}
-	diagnostics = slices.Concat(diagnostics, more, conformance.CheckInputs(matrix, registry))
+	diagnostics = slices.Concat(diagnostics, more, conformance.CheckInputs(matrix, mf))
 	tomlfile.Sort(diagnostics)
 	var refused error
 	for _, f := range diagnostics {
@@ -437,7 +437,7 @@ func checkEdit(env *environment, edit matrixEdit, manifestPath string, mayLackPr
 		}
 		env.printErr(f)
 	}
-	return checkedMatrix{matrix, registry, diagnostics}, refused
+	return checkedMatrix{matrix, mf, diagnostics}, refused
 }
 
 // write puts the edited text in the place of the file, unless somebody else has changed

@@ -257,10 +257,10 @@ func (n *watchReport) addToDo(checked checkedMatrix) {
 		}
 	}
 	for _, name := range n.missingProfiles {
-		n.toDo = append(n.toDo, fmt.Sprintf("vllm-vcr %s has no wire profile of line %s, so that it refuses this window "+
+		n.toDo = append(n.toDo, fmt.Sprintf("vllm-vcr %s has no wire profile of line %s, so that it refuses this matrix "+
 			"(%s): upgrade it to a version that has", buildVersion(), name, compat.CodeNoProfile))
 	}
-	goldens := countGoldens(checked.registry)
+	goldens := countGoldens(checked.mf)
 	for _, d := range n.Differences() {
 		if count := goldens[d.Line()]; d.Removed() && count > 0 {
 			n.toDo = append(n.toDo, fmt.Sprintf("line %s leaves goldens in the manifest (%d): remove them with the markers "+

@@ -20,8 +20,8 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 )
 
-// watchedFile is a window that gates nothing, so that it needs no goldens.
-const watchedFile = `# The window.
+// watchedFile is a matrix that gates nothing, so that it needs no goldens.
+const watchedFile = `# The matrix.
 [[vllm]]
 line = "0.33"
 tag = "v0.33.0"
@@ -95,7 +95,7 @@ func TestWatchIndex(t *testing.T) {
 		more       map[string]string
 		code       int
 		said       string // is in stdout, or in stderr of a failure
-		file       string // what the window is then; empty for what it was
+		file       string // what the matrix is then; empty for what it was
 	}{
 		{name: "nothing new", path: "/simple", said: "changed: false\n"},
 		{name: "a patch, with its commit", path: "/simple", more: map[string]string{"vllm-0.33.1" + wheel: "123456789abc"}, said: "rev: 123456789\n", file: moved},

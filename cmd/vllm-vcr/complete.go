@@ -61,7 +61,7 @@ var completedArguments = map[string]func(env *environment, cmd *cobra.Command) [
 	"drift diff":     completeLines,
 }
 
-// isCompletion tells whether a command is that by which the scripts of a shell ask for values.
+// isCompletion reports whether a command is that by which the scripts of a shell ask for values.
 func isCompletion(command string) bool {
 	return command == cobra.ShellCompRequestCmd || command == cobra.ShellCompNoDescRequestCmd
 }

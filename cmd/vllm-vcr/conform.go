@@ -133,7 +133,7 @@ func runConform(ctx context.Context, env *environment, opts conformOptions) erro
 	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return err
 	}
-	matrix, registry, err := loadInputs(env, &opts.in)
+	matrix, mf, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
@@ -143,21 +143,21 @@ func runConform(ctx context.Context, env *environment, opts conformOptions) erro
 	}
 	if opts.selfTest {
 		opts.sel = sel
-		return runSelfTest(ctx, env, opts, matrix, registry, started)
+		return runSelfTest(ctx, env, opts, matrix, mf, started)
 	}
-	return judgeCases(ctx, env, opts, sel, matrix, registry, started)
+	return judgeCases(ctx, env, opts, sel, matrix, mf, started)
 }
 
 // judgeCases plans the cases of a selection and runs them, or prints what it was asked to
 // print of them.
 func judgeCases(
-	ctx context.Context, env *environment, opts conformOptions, sel conformance.Selection, matrix *compat.Matrix, registry *manifest.Manifest, started time.Time,
+	ctx context.Context, env *environment, opts conformOptions, sel conformance.Selection, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time,
 ) error {
-	cases, err := conformance.NewPlan(matrix, registry, sel)
+	cases, err := conformance.NewPlan(matrix, mf, sel)
 	if err != nil {
 		return err
 	}
-	all, err := conformance.EveryCase(matrix, registry, sel)
+	all, err := conformance.EveryCase(matrix, mf, sel)
 	if err != nil {
 		return err
 	}
@@ -185,11 +185,11 @@ func judgeCases(
 		ctx = context.WithoutCancel(ctx) // nothing is left that could be interrupted
 	}
 	if opts.coverage {
-		if err := proveCoverage(ctx, runner.Store, result, matrix, registry); err != nil {
+		if err := proveCoverage(ctx, runner.Store, result, matrix, mf); err != nil {
 			return selfTestError(ctx, err)
 		}
 	}
-	meta := newReportMeta(env, opts.report, &opts.in, started, matrix.File, registry.File, expected.File)
+	meta := newReportMeta(env, opts.report, &opts.in, started, matrix.File, mf.File, expected.File)
 	reported := finishReport(ctx, env, report.New(result, meta), opts.report)
 	return updateAfterRun(env, &opts.plan, result, all, reported)
 }
@@ -320,13 +320,13 @@ func logResult(env *environment, r conformance.Result) {
 
 // runSelfTest makes the runner prove that it can fail, and reports on each fault like
 // on a case; with list it only prints what it would play.
-func runSelfTest(ctx context.Context, env *environment, opts conformOptions, matrix *compat.Matrix, registry *manifest.Manifest, started time.Time) error {
+func runSelfTest(ctx context.Context, env *environment, opts conformOptions, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time) error {
 	store, err := openStore(env, &opts.store)
 	if err != nil {
 		return err
 	}
 	cfg := selftest.Config{
-		Window: matrix, Registry: registry, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
+		Matrix: matrix, Manifest: mf, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
 		Log: env.log,
 	}
 	if opts.plan.list {
@@ -343,12 +343,12 @@ func runSelfTest(ctx context.Context, env *environment, opts conformOptions, mat
 		return selfTestError(ctx, err)
 	}
 	result.Flags = opts.inputFlags()
-	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, matrix.File, registry.File)), opts.report)
+	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, matrix.File, mf.File)), opts.report)
 }
 
 // proveCoverage notes which of the fields that a report has are proven by a fault of the self-test.
-func proveCoverage(ctx context.Context, store conformance.Store, result *conformance.Report, matrix *compat.Matrix, registry *manifest.Manifest) error {
-	cfg := selftest.Config{Window: matrix, Registry: registry, Store: store}
+func proveCoverage(ctx context.Context, store conformance.Store, result *conformance.Report, matrix *compat.Matrix, mf *manifest.Manifest) error {
+	cfg := selftest.Config{Matrix: matrix, Manifest: mf, Store: store}
 	for _, c := range result.Coverage {
 		cfg.Lines = append(cfg.Lines, c.Line)
 	}

@@ -128,14 +128,14 @@ func writable(t *testing.T, dir string) {
 // buckets makes the buckets of the page, and the recording that it begins with.
 func buckets(t *testing.T, server, checkout string) {
 	t.Helper()
-	registry, _ := manifest.Load(filepath.Join(checkout, vcr.ManifestPath))
+	mf, _ := manifest.Load(filepath.Join(checkout, vcr.ManifestPath))
 	goldens := filepath.Join(checkout, vcr.GoldensPath)
 	for _, dir := range []string{"my-goldens", "my-mirror/goldens"} {
 		if err := os.MkdirAll(filepath.Join(server, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		var to string
 		switch {
 		case g.Line == "0.32":

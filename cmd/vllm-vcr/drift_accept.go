@@ -70,11 +70,11 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 		return fmt.Errorf("--jobs %d: want 1 or more", opts.jobs)
 	}
 	if len(releases) == 0 {
-		window, _, err := loadInputs(env, &opts.in)
+		matrix, _, err := loadInputs(env, &opts.in)
 		if err != nil {
 			return err
 		}
-		for _, line := range window.Lines {
+		for _, line := range matrix.Lines {
 			if version, err := compat.ParseVersion(line.Tag); err == nil && !compat.IsTracker(line.Name) {
 				releases = append(releases, version.String())
 			}

@@ -332,16 +332,16 @@ func (run *adoption) judgeTree(ctx context.Context) (*conformance.Report, error)
 	if exists(run.tree.Manifest) {
 		in.manifest = run.tree.Manifest
 	}
-	window, registry, err := loadInputs(run.env, &in)
+	matrix, mf, err := loadInputs(run.env, &in)
 	if err != nil {
 		return nil, err
 	}
 	sel := conformance.Selection{Enforce: conformance.EnforceValidated}
-	cases, err := conformance.NewPlan(window, registry, sel)
+	cases, err := conformance.NewPlan(matrix, mf, sel)
 	if err != nil {
 		return nil, err
 	}
-	all, err := conformance.EveryCase(window, registry, sel)
+	all, err := conformance.EveryCase(matrix, mf, sel)
 	if err != nil {
 		return nil, err
 	}
@@ -431,20 +431,20 @@ func (run *adoption) addToDo(format string, args ...any) {
 	run.report.ToDo = append(run.report.ToDo, fmt.Sprintf(format, args...))
 }
 
-// uncaptured are the targets of the line that the registry has no golden of the release of: those of this machine, and
+// uncaptured are the targets of the line that the manifest has no golden of the release of: those of this machine, and
 // those that need a cluster.
 func (run *adoption) uncaptured() (here, elsewhere []target.Target, err error) {
 	_, file, err := targetOptions{targets: run.tree.Targets, compat: run.tree.Compat}.load(run.env)
 	if err != nil {
 		return nil, nil, err
 	}
-	registry := &manifest.Manifest{}
+	mf := &manifest.Manifest{}
 	if exists(run.tree.Manifest) {
-		registry, _ = manifest.Load(run.tree.Manifest) // its findings were told by the plan
+		mf, _ = manifest.Load(run.tree.Manifest) // its findings were told by the plan
 	}
 	for _, t := range file.Targets {
 		switch {
-		case t.Line != run.plan.Line || isCaptured(registry, t):
+		case t.Line != run.plan.Line || isCaptured(mf, t):
 		case local.CheckTarget(t) == nil:
 			here = append(here, t)
 		default:
@@ -454,14 +454,14 @@ func (run *adoption) uncaptured() (here, elsewhere []target.Target, err error) {
 	return here, elsewhere, nil
 }
 
-// isCaptured tells whether all goldens of a target are registered, and are of its release.
-func isCaptured(registry *manifest.Manifest, t target.Target) bool {
+// isCaptured reports whether all goldens of a target are registered, and are of its release.
+func isCaptured(mf *manifest.Manifest, t target.Target) bool {
 	ids := []string{t.ID}
 	if t.Wire {
 		ids = append(ids, t.WireID())
 	}
 	for _, id := range ids {
-		if !slices.ContainsFunc(registry.Goldens, func(g manifest.Golden) bool {
+		if !slices.ContainsFunc(mf.Goldens, func(g manifest.Golden) bool {
 			release, _, _ := strings.Cut(g.VLLMVersion, "+")
 			return g.Line == t.Line && g.ID == id && release == t.Release()
 		}) {
@@ -471,7 +471,7 @@ func isCaptured(registry *manifest.Manifest, t target.Target) bool {
 	return true
 }
 
-// hasEngine tells whether there is an engine to capture with, or is to be one.
+// hasEngine reports whether there is an engine to capture with, or is to be one.
 func (run *adoption) hasEngine(ctx context.Context) (bool, error) {
 	switch run.flags.engineUse {
 	case engineNever:

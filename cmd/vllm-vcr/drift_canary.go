@@ -187,7 +187,7 @@ func newDriftReleasesCommand(env *environment) *cobra.Command {
 }
 
 func runDriftReleases(ctx context.Context, env *environment, opts driftReleasesOptions) error {
-	window, _, err := loadInputs(env, &opts.in)
+	matrix, _, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func runDriftReleases(ctx context.Context, env *environment, opts driftReleasesO
 		}
 		known = append(known, compat.Release{Version: v, Yanked: r.Yanked})
 	}
-	rows, err := canary.Releases(window, known, opts.nightly)
+	rows, err := canary.Releases(matrix, known, opts.nightly)
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}

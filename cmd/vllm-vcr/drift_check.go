@@ -146,13 +146,13 @@ func (opts *driftOptions) check(args []string) error {
 
 // A driftRun is one check: what is looked at, as far as it is known, and what came out.
 type driftRun struct {
-	flags    driftOptions
-	matrix   *compat.Matrix
-	registry *manifest.Manifest
-	cache    string // folder
-	subject  driftSubject
-	line     compat.Line // that the release is judged as
-	own      bool        // it is its own
+	flags   driftOptions
+	matrix  *compat.Matrix
+	mf      *manifest.Manifest
+	cache   string // folder
+	subject driftSubject
+	line    compat.Line // that the release is judged as
+	own     bool        // it is its own
 
 	failed  error // why there is no release to look at
 	result  drift.Result
@@ -171,7 +171,7 @@ func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, arg
 	if err != nil {
 		return err
 	}
-	if run.matrix, run.registry, err = loadInputs(env, &run.flags.in); err != nil {
+	if run.matrix, run.mf, err = loadInputs(env, &run.flags.in); err != nil {
 		return err
 	}
 	defer run.flags.report.openDir()()
@@ -241,11 +241,11 @@ func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
 	if opts.model, err = filepath.Abs(opts.model); err != nil {
 		return live, err
 	}
-	live = drift.Live{Matrix: run.matrix, Manifest: run.registry, Model: opts.model, Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) }}
+	live = drift.Live{Matrix: run.matrix, Manifest: run.mf, Model: opts.model, Log: env.log, Progress: func(r conformance.Result) { logResult(env, r) }}
 	if live.Store, err = openStore(env, &opts.store); err != nil || opts.expectations == "" {
 		return live, err
 	}
-	all, err := conformance.EveryCase(run.matrix, run.registry, conformance.Selection{})
+	all, err := conformance.EveryCase(run.matrix, run.mf, conformance.Selection{})
 	if err != nil {
 		return live, err
 	}
@@ -254,7 +254,7 @@ func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
 }
 
 func (run *driftRun) chooseLine() (err error) {
-	run.line, run.own, err = drift.LineFor(run.matrix, run.registry, run.subject.build.Version)
+	run.line, run.own, err = drift.LineFor(run.matrix, run.mf, run.subject.build.Version)
 	return err
 }
 
@@ -267,7 +267,7 @@ type driftSubject struct {
 	frontend drift.Frontend // a local one
 }
 
-// known tells whether the release has a name yet.
+// known reports whether the release has a name yet.
 func (s *driftSubject) known() bool { return s.build != (compat.Build{}) }
 
 // String is the name of the release, or "".
@@ -278,7 +278,7 @@ func (s *driftSubject) String() string {
 	return s.build.String()
 }
 
-// isWheel tells whether an argument names a wheel, by a URL or a path, rather than a version.
+// isWheel reports whether an argument names a wheel, by a URL or a path, rather than a version.
 func isWheel(arg string) bool { return isURL(arg) || strings.HasSuffix(arg, ".whl") }
 
 func isURL(arg string) bool { return strings.Contains(arg, "://") }
@@ -455,7 +455,7 @@ func newDriftReport(env *environment, run *driftRun) (*drift.Report, error) {
 	for _, layer := range run.result.Layers {
 		for _, ran := range layer.Reports {
 			ran.Flags = append(in.inputFlags(), ran.Flags...)
-			meta := newReportMeta(env, opts.report, &opts.in, run.started, run.matrix.File, run.registry.File)
+			meta := newReportMeta(env, opts.report, &opts.in, run.started, run.matrix.File, run.mf.File)
 			meta.Arguments = opts.report.command("vllm-vcr", "drift", "check")
 			parts = append(parts, report.Named{Name: string(layer.Name), Document: report.New(ran, meta)})
 			meta.Deterministic = true

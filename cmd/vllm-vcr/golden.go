@@ -121,7 +121,7 @@ func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) 
 	if tomlfile.HasErrors(diagnostics) {
 		return unusable(matrix.File)
 	}
-	opts.req.Window, opts.req.Role = matrix, manifest.Role(opts.role)
+	opts.req.Matrix, opts.req.Role = matrix, manifest.Role(opts.role)
 	opts.req.Manifest = cmp.Or(cmp.Or(opts.req.Manifest, env.getenv("CONFORMANCE_MANIFEST")), vcr.ManifestPath)
 	opts.req.Log, opts.req.Progress = env.log, func(r conformance.Result) { logResult(env, r) }
 	done, err := conformance.Register(ctx, opts.req)
@@ -134,7 +134,7 @@ func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) 
 	return printResult(env, opts.json, registeredResult(opts.req, done, nil), func(w io.Writer) error { return printRegistered(w, opts.req, done) })
 }
 
-// printRefusal tells why nothing was registered: each problem is a line.
+// printRefusal returns why nothing was registered: each problem is a line.
 func printRefusal(ctx context.Context, env *environment, opts goldenAddOptions, done conformance.Registered, err error) error {
 	var refusal *conformance.RegistrationError
 	if !errors.As(err, &refusal) {
@@ -219,13 +219,13 @@ func newGoldenListCommand(env *environment) *cobra.Command {
 }
 
 func runGoldenList(env *environment, path string, asJSON bool) error {
-	matrix, _ := loadCompat("") // only tells what to leave out of the embedded registry
-	registry, diagnostics := loadManifest(env, path, matrix)
+	matrix, _ := loadCompat("") // only tells what to leave out of the embedded manifest
+	mf, diagnostics := loadManifest(env, path, matrix)
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return unusable(registry.File)
+		return unusable(mf.File)
 	}
-	return printResult(env, asJSON, goldensResult(registry), func(w io.Writer) error { return printGoldens(w, registry.Goldens) })
+	return printResult(env, asJSON, goldensResult(mf), func(w io.Writer) error { return printGoldens(w, mf.Goldens) })
 }
 
 func printGoldens(w io.Writer, goldens []manifest.Golden) error {

@@ -121,16 +121,16 @@ func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
 	if opts.store.timeout <= 0 {
 		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", opts.store.timeout)
 	}
-	matrix, registry, err := loadInputs(env, &opts.in)
+	matrix, mf, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return nil, err
 	}
 	var run fetch
-	if run.goldens, err = opts.sel.Registered(matrix, registry); err != nil {
+	if run.goldens, err = opts.sel.Registered(matrix, mf); err != nil {
 		return nil, err
 	}
 	if len(run.goldens) == 0 {
-		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens of the selected lines", registry.File)}
+		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("%s has no goldens of the selected lines", mf.File)}
 	}
 	if run.compat, err = opts.in.read(matrix.File); err != nil {
 		return nil, err
@@ -326,11 +326,11 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	if _, err := pullGoldens(ctx, env, run, ""); err != nil {
 		return err
 	}
-	matrix, registry, err := conformance.NarrowInputs(run.compat, run.goldens)
+	matrix, mf, err := conformance.NarrowInputs(run.compat, run.goldens)
 	if err != nil {
 		return err
 	}
-	bundle := golden.Bundle{Compat: matrix, Manifest: registry, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
+	bundle := golden.Bundle{Compat: matrix, Manifest: mf, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
 		return run.store.Bytes.Open(ctx, o)
 	}}
 	if err := atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {

@@ -15,17 +15,17 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// registryFixture is a copy of the shipped registry without its first fidelity
+// manifestFixture is a copy of the shipped manifest without its first fidelity
 // golden, and that golden as the tap would have written it.
-type registryFixture struct {
+type manifestFixture struct {
 	dir, trace, manifest, goldens string
 	golden                        manifest.Golden
 }
 
-func newRegistryFixture(t *testing.T, change func(*trace.Trace)) *registryFixture {
+func newManifestFixture(t *testing.T, change func(*trace.Trace)) *manifestFixture {
 	t.Helper()
 	dir := t.TempDir()
-	f := &registryFixture{
+	f := &manifestFixture{
 		dir: dir, trace: filepath.Join(dir, "run.jsonl.gz"),
 		manifest: filepath.Join(dir, "manifest.toml"), goldens: filepath.Join(dir, "goldens"),
 	}
@@ -72,7 +72,7 @@ func newRegistryFixture(t *testing.T, change func(*trace.Trace)) *registryFixtur
 }
 
 // add runs golden add for the fixture.
-func (f *registryFixture) add(more ...string) (code int, stdout, stderr string) {
+func (f *manifestFixture) add(more ...string) (code int, stdout, stderr string) {
 	args := append([]string{
 		"golden", "add", "--trace", f.trace, "--line", f.golden.Line, "--id", f.golden.ID, "--manifest", f.manifest,
 		"--goldens", f.goldens, "--compat", filepath.Join("..", "..", vcr.CompatPath),
@@ -97,7 +97,7 @@ func wantLines(t *testing.T, text string, patterns ...string) {
 
 // What add registers is what conform then finds.
 func TestGoldenAdd(t *testing.T) {
-	f := newRegistryFixture(t, nil)
+	f := newManifestFixture(t, nil)
 	name := regexp.QuoteMeta(f.golden.Line + "/" + f.golden.ID)
 	stored := `.*goldens.conformance/.*-[0-9a-f]{12}\.jsonl\.gz`
 	for _, run := range []struct {
@@ -145,13 +145,13 @@ func TestGoldenAddRefuses(t *testing.T) {
 			"text that would be a command", func(t *trace.Trace) { t.Meta.VLLMTag = new("v0\n::error::x") }, nil,
 			1, `vllm-vcr: error: .*: meta.vllm_tag is "v0\\n::error::x", but line .*`,
 		},
-		{"no registry", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: manifest: open testdata/none.toml: .*"},
+		{"no manifest", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: manifest: open testdata/none.toml: .*"},
 		{"no bucket", nil, []string{"--upload", "s3://"}, 2, `vllm-vcr: error: upload to "s3://": want s3://bucket, .*`},
 		{"no place", nil, []string{"--goldens", "golden_test.go"}, 3, "vllm-vcr: error: publish to golden_test.go/conformance/.*"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			f := newRegistryFixture(t, test.change)
+			f := newManifestFixture(t, test.change)
 			before, _ := os.ReadFile(f.manifest)
 			code, stdout, stderr := f.add(test.args...)
 			if code != test.code || stdout != "" {
@@ -159,7 +159,7 @@ func TestGoldenAddRefuses(t *testing.T) {
 			}
 			wantLines(t, stderr, test.stderr)
 			if after, _ := os.ReadFile(f.manifest); !bytes.Equal(before, after) {
-				t.Error("the registry was edited")
+				t.Error("the manifest was edited")
 			}
 		})
 	}

@@ -62,29 +62,29 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 		return nil, nil, err
 	}
 	matrix, diagnostics := in.loadCompat()
-	registry, more := in.loadManifest(env, matrix)
+	mf, more := in.loadManifest(env, matrix)
 	diagnostics = append(diagnostics, more...)
-	if isEmbedded(matrix.File) && !isEmbedded(registry.File) {
-		gateWithGoldens(matrix, registry)
+	if isEmbedded(matrix.File) && !isEmbedded(mf.File) {
+		gateWithGoldens(matrix, mf)
 	}
 	if !tomlfile.HasErrors(diagnostics) {
-		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, registry)...)
+		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, mf)...)
 	}
 	in.checked = checkedJSON{
-		Schema: schemaOf("compat-check"), Compat: matrix.File, Lines: len(matrix.Lines), Manifest: registry.File, Goldens: len(registry.Goldens),
+		Schema: schemaOf("compat-check"), Compat: matrix.File, Lines: len(matrix.Lines), Manifest: mf.File, Goldens: len(mf.Goldens),
 		Diagnostics: diagnosticsResult(diagnostics),
 	}
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, unusable(matrix.File + " or " + registry.File)
+		return nil, nil, unusable(matrix.File + " or " + mf.File)
 	}
-	return matrix, registry, nil
+	return matrix, mf, nil
 }
 
 // maxDiagnostics are how many diagnostics of a file are shown: who has more has another kind of problem.
 const maxDiagnostics = 100
 
-// printDiagnostics tells what is wrong with the inputs. Of too many, errors come first.
+// printDiagnostics returns what is wrong with the inputs. Of too many, errors come first.
 func printDiagnostics(env *environment, diagnostics []tomlfile.Diagnostic) {
 	if len(diagnostics) > maxDiagnostics {
 		diagnostics = slices.Clone(diagnostics)
@@ -175,28 +175,28 @@ func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manife
 	if path != "" {
 		return manifest.Load(path)
 	}
-	registry, diagnostics := manifest.Parse(embeddedPrefix+vcr.ManifestPath, embedded(vcr.ManifestPath))
-	keepLines(registry, matrix)
-	return registry, diagnostics
+	mf, diagnostics := manifest.Parse(embeddedPrefix+vcr.ManifestPath, embedded(vcr.ManifestPath))
+	keepLines(mf, matrix)
+	return mf, diagnostics
 }
 
-// keepLines leaves out of the embedded registry what is of other lines than the
+// keepLines leaves out of the embedded manifest what is of other lines than the
 // compat matrix's: the user did not write it there.
-func keepLines(registry *manifest.Manifest, matrix *compat.Matrix) {
+func keepLines(mf *manifest.Manifest, matrix *compat.Matrix) {
 	known := map[string]bool{}
 	for _, l := range matrix.Lines {
 		known[l.Name], known[strings.ToUpper(l.Name)] = true, true
 	}
-	registry.Goldens = slices.DeleteFunc(registry.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
-	registry.Blocks = slices.DeleteFunc(registry.Blocks, func(b manifest.Block) bool { return !known[b.Label] })
+	mf.Goldens = slices.DeleteFunc(mf.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
+	mf.Blocks = slices.DeleteFunc(mf.Blocks, func(b manifest.Block) bool { return !known[b.Label] })
 }
 
 // gateWithGoldens lets only those lines of the embedded compat matrix gate that have fidelity goldens in the manifest of the user:
 // the user did not write that the other lines are validated.
-func gateWithGoldens(matrix *compat.Matrix, registry *manifest.Manifest) {
+func gateWithGoldens(matrix *compat.Matrix, mf *manifest.Manifest) {
 	for i := range matrix.Lines {
 		line := &matrix.Lines[i]
-		line.FidelityValidated = line.FidelityValidated && slices.ContainsFunc(registry.ForLine(line.Name), func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
+		line.FidelityValidated = line.FidelityValidated && slices.ContainsFunc(mf.ForLine(line.Name), func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
 	}
 }
 

@@ -220,9 +220,9 @@ type goldensJSON struct {
 	Goldens  []goldenJSON `json:"goldens"`
 }
 
-func goldensResult(registry *manifest.Manifest) goldensJSON {
-	result := goldensJSON{Schema: schemaOf("golden-list"), Manifest: registry.File, Goldens: []goldenJSON{}}
-	for _, g := range registry.Goldens {
+func goldensResult(mf *manifest.Manifest) goldensJSON {
+	result := goldensJSON{Schema: schemaOf("golden-list"), Manifest: mf.File, Goldens: []goldenJSON{}}
+	for _, g := range mf.Goldens {
 		result.Goldens = append(result.Goldens, goldenResult(g))
 	}
 	return result

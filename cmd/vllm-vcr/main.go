@@ -110,7 +110,7 @@ func (f helpFlag) Set(string) error {
 	return pflag.ErrHelp
 }
 
-// hasVariable tells whether a flag can be set in the environment.
+// hasVariable reports whether a flag can be set in the environment.
 func hasVariable(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "help-all" }
 
 // fromEnvironment sets the flags that the command line left alone from their

@@ -41,7 +41,7 @@ func (env *environment) wantedColour() string {
 	return colorAuto
 }
 
-// colours tells whether what is written to a stream has colours.
+// colours reports whether what is written to a stream has colours.
 func (env *environment) colours(w io.Writer) bool {
 	wanted := env.wantedColour()
 	file, ok := w.(*os.File)

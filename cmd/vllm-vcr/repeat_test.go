@@ -73,7 +73,7 @@ func repeatAlone(t *testing.T, c conformance.Case, flags *conformOptions) {
 
 func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	t.Helper()
-	matrix, registry, err := loadInputs(quietEnvironment(), &opts.in)
+	matrix, mf, err := loadInputs(quietEnvironment(), &opts.in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cases, err := conformance.NewPlan(matrix, registry, sel)
+	cases, err := conformance.NewPlan(matrix, mf, sel)
 	if err != nil {
 		t.Fatal(err)
 	}

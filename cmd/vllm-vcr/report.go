@@ -190,7 +190,7 @@ func newReportMeta(env *environment, opts reportOptions, in *inputs, started tim
 	m := report.Meta{
 		Tool: report.Tool{Name: "vllm-vcr", Version: buildVersion(), Commit: buildCommit()}, Started: started,
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: opts.command("vllm-vcr", "conform"),
-		Root: repositoryRoot(env, dir), Dir: dir, Window: matrix, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
+		Root: repositoryRoot(env, dir), Dir: dir, Matrix: matrix, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
 		Title: func(c conformance.Code) string { return titles[c] },
 	}
 	for _, path := range append([]string{matrix}, others...) {

@@ -40,13 +40,13 @@ func setGoldens(ts *testscript.TestScript, neg bool, args []string) {
 func selectGoldens(ts *testscript.TestScript, wanted ...string) []manifest.Golden {
 	data, err := vcr.Files.ReadFile(vcr.ManifestPath)
 	ts.Check(err)
-	registry, diagnostics := manifest.Parse(vcr.ManifestPath, data)
+	mf, diagnostics := manifest.Parse(vcr.ManifestPath, data)
 	if len(diagnostics) > 0 {
 		ts.Fatalf("findings: %v", diagnostics)
 	}
 	used := make(map[string]bool)
 	var selected []manifest.Golden
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		take := len(wanted) == 0
 		for _, want := range wanted {
 			name, without := strings.CutPrefix(want, "-")

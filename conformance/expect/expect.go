@@ -32,7 +32,7 @@ const (
 	CodeExpectCode       check.Code = "X109" // a code cannot be expected
 )
 
-// mayFail tells whether a case may be expected to fail. Stored bytes, their line and
+// mayFail reports whether a case may be expected to fail. Stored bytes, their line and
 // their provenance either are what was registered, or there is nothing to compare
 // with: what is wrong there is mended, not expected.
 func mayFail(c check.Case) bool {
@@ -43,7 +43,7 @@ func mayFail(c check.Case) bool {
 	return c.Suite != check.SuiteSelfTest
 }
 
-// mayBeExpected tells whether a failure may be expected without its code being named: not what kept the case from
+// mayBeExpected reports whether a failure may be expected without its code being named: not what kept the case from
 // being judged.
 func mayBeExpected(f check.Failure) bool {
 	switch f.Code[:min(1, len(f.Code))] {
@@ -53,7 +53,7 @@ func mayBeExpected(f check.Failure) bool {
 	return f.Code != check.CodeEngineSessionLost
 }
 
-// mayBeNamed tells whether a code may be expected by its name: that of an assertion, or of what a subject did that kept a case
+// mayBeNamed reports whether a code may be expected by its name: that of an assertion, or of what a subject did that kept a case
 // from being judged. A golden that cannot be fetched, or a command that does not start, says nothing of the subject.
 func mayBeNamed(code check.Code) bool {
 	switch code {

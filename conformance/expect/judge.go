@@ -70,11 +70,11 @@ func ruledOut(e check.Expectation, p Pattern, all []check.Case, now time.Time) c
 	return check.Failure{}
 }
 
-// hasRequest tells whether the case may have the request that the pattern is about,
+// hasRequest reports whether the case may have the request that the pattern is about,
 // as every case has what a pattern of whole cases is about.
 func (p Pattern) hasRequest(c check.Case) bool { return p.request < requestsOf(c) }
 
-// requests is how many requests of a case can be told apart, at most: those that
+// requests is how many requests of a case can be distinguished, at most: those that
 // fidelity replays. Not every registration counts its records.
 func requestsOf(c check.Case) int {
 	switch {
@@ -100,7 +100,7 @@ func (j *Judge) about(c check.Case) []rule {
 	return slices.DeleteFunc(slices.Clone(j.inForce), func(r rule) bool { return !r.pattern.Match(name) || !r.pattern.hasRequest(c) })
 }
 
-// covers tells whether the failure is one that was expected.
+// covers reports whether the failure is one that was expected.
 func (r rule) covers(f check.Failure) bool {
 	named := slices.Contains(r.Codes, f.Code)
 	return (named || len(r.Codes) == 0 && mayBeExpected(f)) && (r.pattern.request < 0 || r.pattern.request == f.Request)

@@ -80,7 +80,7 @@ func (p Pattern) String() string { return p.text }
 // whole cases.
 func (p Pattern) Request() int { return p.request }
 
-// Match tells whether the pattern selects the case of that name or, when it is
+// Match reports whether the pattern selects the case of that name or, when it is
 // about a request, one of its requests.
 func (p Pattern) Match(name string) bool {
 	return matchStars(p.Components, strings.Split(name, "/"),
@@ -116,7 +116,7 @@ func matchStars[E any](pattern, elements []E, isStar func(E) bool, one func(patt
 	return !slices.ContainsFunc(pattern[p:], func(e E) bool { return !isStar(e) })
 }
 
-// MatchAny tells whether any of the patterns selects the case.
+// MatchAny reports whether any of the patterns selects the case.
 func MatchAny(patterns []Pattern, c check.Case) bool {
 	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.Match(c.Name()) })
 }

@@ -22,7 +22,7 @@ type stored struct {
 	location string
 }
 
-// register makes the bytes the registered ones; what the registry says of their
+// register makes the bytes the registered ones; what the manifest says of their
 // content stays.
 func (b stored) register(data []byte) stored {
 	sum := sha256.Sum256(data)

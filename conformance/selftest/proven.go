@@ -22,7 +22,7 @@ func Proven(ctx context.Context, cfg Config) (map[string][]string, error) {
 	st := &stage{cfg: &cfg, known: map[string]*scene{}}
 	proven := map[string][]string{}
 	for _, name := range cfg.Lines {
-		line, known := cfg.Window.ByName(name)
+		line, known := cfg.Matrix.ByName(name)
 		if !known || len(cfg.goldens(line)) == 0 || len(cfg.ofRole(line, manifest.Wire)) == 0 {
 			continue
 		}
@@ -121,7 +121,7 @@ func (l *fieldFinder) differing(kind protocol.MessageKind, was, is []byte, chang
 	}
 }
 
-// isContainer tells whether an array or a map begins.
+// isContainer reports whether an array or a map begins.
 func isContainer(b []byte) bool {
 	cur := pack.NewCursor(b)
 	return cur.Kind() == pack.Array || cur.Kind() == pack.Map

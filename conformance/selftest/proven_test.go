@@ -42,7 +42,7 @@ type share struct{ part, whole int }
 
 func (s share) String() string { return fmt.Sprintf("%d/%d", s.part, s.whole) }
 
-// below tells whether a share is smaller than another was.
+// below reports whether a share is smaller than another was.
 func (s share) below(was share) bool { return s.part*was.whole < was.part*s.whole }
 
 // TestShares: of no line less of the wire is covered than before, and what is said to be out of reach is so.
@@ -103,7 +103,7 @@ func outOfReachAndSeen(d *coverage.Details) (names []string) {
 // covered is what is covered of all lines of the repository, newest first.
 func covered(t *testing.T) []coverage.Summary {
 	cfg := repository(t)
-	cases, err := conformance.NewPlan(cfg.Window, cfg.Registry, conformance.Selection{Assertions: []conformance.Assertion{conformance.Integrity}})
+	cases, err := conformance.NewPlan(cfg.Matrix, cfg.Manifest, conformance.Selection{Assertions: []conformance.Assertion{conformance.Integrity}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestProven(t *testing.T) {
 // TestDifferingFields: the innermost field is the one that differs, and a list of structs that is shorter differs itself.
 func TestDifferingFields(t *testing.T) {
 	cfg := repository(t)
-	line, _ := cfg.Window.ByName("0.33")
+	line, _ := cfg.Matrix.ByName("0.33")
 	codec, err := check.CodecFor(line)
 	if err != nil {
 		t.Fatal(err)

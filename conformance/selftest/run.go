@@ -21,8 +21,8 @@ import (
 
 // Config is what [Run] needs.
 type Config struct {
-	Window   *compat.Matrix
-	Registry *manifest.Manifest
+	Matrix   *compat.Matrix
+	Manifest *manifest.Manifest
 	Store    conformance.Store
 	// Lines are names or tags of lines that have a golden of role fidelity. The
 	// default is those that the patterns of Run begin with, else the newest, one in
@@ -32,10 +32,10 @@ type Config struct {
 	// see [conformance.ParsePattern]: what one of Run matches is played, all without
 	// one, and what one of Skip matches is not.
 	Run, Skip []string
-	// Log is told what runner and players say, if it takes what is of use in
+	// Log gets what runner and players say, if it takes what is of use in
 	// debugging: that faults are warned of is what they are for.
 	Log *slog.Logger
-	// Progress is told each result as it is known, in any order and one at a time;
+	// Progress is called with each result as it is known, in any order and one at a time;
 	// may be nil.
 	Progress func(conformance.Result)
 

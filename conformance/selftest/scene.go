@@ -110,10 +110,10 @@ func (o *spoken) finish() *node {
 	return nil
 }
 
-// terminal tells whether it ends the stream.
+// terminal reports whether it ends the stream.
 func (o *spoken) terminal() bool { return o.finish() != nil && !o.finish().isNil() }
 
-// covers tells whether it has the token of that position.
+// covers reports whether it has the token of that position.
 func (o *spoken) covers(position int) bool {
 	return o.first <= position && position < o.first+len(o.tokens.items)
 }

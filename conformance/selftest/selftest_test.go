@@ -27,13 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func repository(tb testing.TB) Config {
 	tb.Helper()
 	root := filepath.Join("..", "..")
-	window, findings := compat.Load(filepath.Join(root, "compat.toml"))
-	registry, more := manifest.Load(filepath.Join(root, "conformance", "manifest.toml"))
+	matrix, findings := compat.Load(filepath.Join(root, "compat.toml"))
+	mf, more := manifest.Load(filepath.Join(root, "conformance", "manifest.toml"))
 	if findings = append(findings, more...); tomlfile.HasErrors(findings) {
 		tb.Fatal(findings)
 	}
 	store := conformance.NewStore(conformance.StoreOptions{Dir: filepath.Join(root, "testdata", "goldens")})
-	return Config{Window: window, Registry: registry, Store: store}
+	return Config{Matrix: matrix, Manifest: mf, Store: store}
 }
 
 // TestSelfTest: the runner finds every fault on the newest line, and none is left out. `conform --self-test` has the middle and the
@@ -204,7 +204,7 @@ func TestSelection(t *testing.T) {
 		{"a case by its name", func(c *Config) { c.Run = []string{"0.31/self-test/call-id"} }, []string{"0.31/self-test/call-id"}, ""},
 		{"unknown line", func(c *Config) { c.Lines = []string{"0.99"} }, nil, `compat.toml has no line "0.99"`},
 		{"line without goldens", func(c *Config) { c.Lines = []string{"nightly"} }, nil, "line nightly has no golden of role fidelity"},
-		{"no goldens at all", func(c *Config) { c.Registry = &manifest.Manifest{} }, nil, "no line has a golden of role fidelity"},
+		{"no goldens at all", func(c *Config) { c.Manifest = &manifest.Manifest{} }, nil, "no line has a golden of role fidelity"},
 		{"unknown fault", func(c *Config) { c.Run = []string{"**/typo"} }, nil, `run: pattern "**/typo" matches no case`},
 		{"nothing left", func(c *Config) { c.Skip = []string{"**"} }, nil, "leave no case"},
 		{"bad pattern", func(c *Config) { c.Skip = []string{""} }, nil, "self-test: skip: "},
@@ -254,10 +254,10 @@ func TestMissingGolden(t *testing.T) {
 func TestNothingToShow(t *testing.T) {
 	cfg := repository(t)
 	cfg.Lines, cfg.Run = []string{"0.33"}, []string{"**/short-output", "**/split-chunk", "**/other-line", "**/wrong-size", "**/no-fault"}
-	registry := *cfg.Registry
-	registry.Goldens = slices.DeleteFunc(slices.Clone(registry.Goldens), func(g manifest.Golden) bool { return g.Line != "0.33" || g.ID != "edge-s1" })
-	registry.Goldens[0].Size = 0
-	cfg.Registry = &registry
+	mf := *cfg.Manifest
+	mf.Goldens = slices.DeleteFunc(slices.Clone(mf.Goldens), func(g manifest.Golden) bool { return g.Line != "0.33" || g.ID != "edge-s1" })
+	mf.Goldens[0].Size = 0
+	cfg.Manifest = &mf
 	report, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -278,12 +278,12 @@ func TestNothingToShow(t *testing.T) {
 func TestRedWithoutFault(t *testing.T) {
 	cfg := repository(t)
 	cfg.Lines, cfg.Run = []string{"0.33"}, []string{"**/late-output", "**/no-fault"}
-	registry := *cfg.Registry
-	registry.Goldens = slices.Clone(registry.Goldens)
-	for i := range registry.Goldens {
-		registry.Goldens[i].ConfigHash = noHash
+	mf := *cfg.Manifest
+	mf.Goldens = slices.Clone(mf.Goldens)
+	for i := range mf.Goldens {
+		mf.Goldens[i].ConfigHash = noHash
 	}
-	cfg.Registry = &registry
+	cfg.Manifest = &mf
 	report, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

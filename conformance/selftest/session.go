@@ -115,7 +115,7 @@ func untilRest(reader *trace.FrameReader, codec *protocol.Codec, tampers []tampe
 	}
 }
 
-// changes tells whether a message does not go out as it came.
+// changes reports whether a message does not go out as it came.
 func changes(t tamper, frames [][]byte) bool {
 	out, err := t(message{output, slices.Clone(frames)})
 	return err != nil || len(out) != 1 || !slices.EqualFunc(out[0].frames, frames, bytes.Equal)

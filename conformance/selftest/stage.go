@@ -48,10 +48,10 @@ func (cfg *Config) tasks(ctx context.Context) ([]*task, error) {
 	return cfg.selected(tasks)
 }
 
-// lines are the selected ones, in the order of the window.
+// lines are the selected ones, in the order of the matrix.
 func (cfg *Config) lines() ([]compat.Line, error) {
 	var playable []compat.Line
-	for _, l := range cfg.Window.Lines {
+	for _, l := range cfg.Matrix.Lines {
 		if len(cfg.goldens(l)) > 0 {
 			playable = append(playable, l)
 		}
@@ -65,13 +65,13 @@ func (cfg *Config) lines() ([]compat.Line, error) {
 	}
 	selected := map[string]bool{}
 	for _, name := range asked {
-		found, err := cfg.Window.Select([]string{name})
+		found, err := cfg.Matrix.Select([]string{name})
 		if err != nil {
 			return nil, fmt.Errorf("self-test: %w", err)
 		}
 		line := found[0]
 		if !slices.ContainsFunc(playable, func(l compat.Line) bool { return l.Name == line.Name }) {
-			return nil, fmt.Errorf("self-test: line %s has no golden of role fidelity in %s", line.Name, cfg.Registry.File)
+			return nil, fmt.Errorf("self-test: line %s has no golden of role fidelity in %s", line.Name, cfg.Manifest.File)
 		}
 		selected[line.Name] = true
 	}
@@ -105,7 +105,7 @@ func threeOf(lines []compat.Line) ([]compat.Line, error) {
 
 // otherLine is any other line with goldens, the same line if there is none.
 func (cfg *Config) otherLine(line compat.Line) compat.Line {
-	for _, l := range cfg.Window.Lines {
+	for _, l := range cfg.Matrix.Lines {
 		if l.Name != line.Name && len(cfg.goldens(l)) > 0 {
 			return l
 		}
@@ -116,7 +116,7 @@ func (cfg *Config) otherLine(line compat.Line) compat.Line {
 // plan lists the cases of a golden, but for prompts matched one at a time: a fault
 // that neither this match nor this order of requests shows is one of both.
 func (st *stage) plan(line compat.Line, g manifest.Golden) ([]conformance.Case, error) {
-	cases, err := conformance.NewPlan(st.cfg.Window, st.cfg.Registry, conformance.Selection{
+	cases, err := conformance.NewPlan(st.cfg.Matrix, st.cfg.Manifest, conformance.Selection{
 		Lines: []string{line.Name}, Goldens: []string{g.ID}, Enforce: conformance.EnforceAll,
 	})
 	return slices.DeleteFunc(cases, func(c conformance.Case) bool {
@@ -131,7 +131,7 @@ func (cfg *Config) goldens(line compat.Line) []manifest.Golden {
 
 // ofRole are the goldens of a line with a role, the smallest first.
 func (cfg *Config) ofRole(line compat.Line, role manifest.Role) []manifest.Golden {
-	goldens := slices.DeleteFunc(slices.Clone(cfg.Registry.ForLine(line.Name)), func(g manifest.Golden) bool {
+	goldens := slices.DeleteFunc(slices.Clone(cfg.Manifest.ForLine(line.Name)), func(g manifest.Golden) bool {
 		return g.Role != role
 	})
 	slices.SortStableFunc(goldens, func(a, b manifest.Golden) int {
@@ -312,7 +312,7 @@ func targets(t *trace.Trace) []target {
 	return all
 }
 
-// fits tells whether every fault in tokens shows in the stream: the tokens on
+// fits reports whether every fault in tokens shows in the stream: the tokens on
 // either side of the three places differ.
 func (t *target) fits() bool {
 	const least = 8
@@ -323,7 +323,7 @@ func (t *target) fits() bool {
 	return t.tokens[0] != t.tokens[1] && t.tokens[m] != t.tokens[m+1] && t.tokens[l-1] != t.tokens[l]
 }
 
-// concerns tells whether a case must find something.
+// concerns reports whether a case must find something.
 func (f *Fault) concerns(c conformance.Case) bool {
 	_, mustSee := f.red[c.Assertion]
 	return mustSee

@@ -51,7 +51,7 @@ type tamperer struct {
 	readers sync.WaitGroup
 }
 
-// OwnTime tells whether the runner is to take it for an engine with a time of its own.
+// OwnTime reports whether the runner is to take it for an engine with a time of its own.
 func (t *tamperer) OwnTime() bool { return t.ownTime }
 
 // event is a message that came in, or why none will.

@@ -73,7 +73,7 @@ func (n *node) value(key string) *node {
 	return nil
 }
 
-// isText tells whether the node is this str.
+// isText reports whether the node is this str.
 func (n *node) isText(s string) bool {
 	return n.kind == pack.String && n.text() == s
 }
@@ -88,7 +88,7 @@ func (n *node) text() string {
 	return s
 }
 
-// isNil tells whether the node is nil.
+// isNil reports whether the node is nil.
 func (n *node) isNil() bool { return n.kind == pack.Nil }
 
 // become makes the node another one.

@@ -24,15 +24,15 @@ import (
 
 // AcceptOptions say where goldens are registered.
 type AcceptOptions struct {
-	Window   *compat.Matrix
-	Manifest string // path of the registry, which is edited
+	Matrix   *compat.Matrix
+	Manifest string // path of the manifest, which is edited
 	// NewManifest makes an empty manifest where there is none, so that the first golden has a place.
 	NewManifest bool
 	Goldens     string // directory that bucket paths are relative to
 	// Upload, if not empty, is where the bytes go instead: s3://bucket/prefix or file:///dir. S3 writes to s3:// locations.
 	Upload string
 	S3     golden.Connector
-	// Run is the URL of the run that captured, for the registry; may be empty.
+	// Run is the URL of the run that captured, for the manifest; may be empty.
 	Run string
 	// Store has the goldens that are registered, to compare with; nil compares with none.
 	Store conformance.Store
@@ -41,7 +41,7 @@ type AcceptOptions struct {
 
 	Timeouts conformance.Timeouts
 	Log      *slog.Logger
-	// Progress is told each result of the replay; may be nil.
+	// Progress is called with each result of the replay; may be nil.
 	Progress func(conformance.Result)
 }
 
@@ -66,11 +66,11 @@ func (e *RefusedError) Error() string {
 	return e.Target + ": " + strings.Join(e.Findings, "\n"+e.Target+": ")
 }
 
-// registrations is how often a registry is tried that others edit at the same time.
+// registrations is how often a manifest is tried that others edit at the same time.
 const registrations = 5
 
 // Accept holds a recording to its target, replays it, and registers its goldens: all of them, or none. What is against
-// it is told at once, as a [*RefusedError] or, where the replay or the registry is in the way, a
+// it is reported at once, as a [*RefusedError] or, where the replay or the manifest is in the way, a
 // [*conformance.RegistrationError]. A recording that is registered already changes nothing.
 func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, error) {
 	m, findings := check(rec)
@@ -128,7 +128,7 @@ func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration
 	base := conformance.Registration{
 		Trace: rec.Trace, Line: t.Line, ID: t.ID, Workload: t.ID, Role: manifest.Fidelity,
 		Scenario: string(t.Scenario), Seed: &seed, CapturedAt: rec.CapturedAt.UTC().Truncate(time.Second), CaptureRun: opt.Run,
-		Window: opt.Window, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
+		Matrix: opt.Matrix, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
 		DryRun: opt.DryRun, Timeouts: opt.Timeouts, Log: opt.Log, Progress: opt.Progress,
 	}
 	if t.Session != nil {
@@ -166,11 +166,11 @@ func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure,
 	if opt.Store == nil {
 		return
 	}
-	registry, findings := manifest.Load(opt.Manifest)
-	if registry == nil || slices.ContainsFunc(findings, func(f manifest.Diagnostic) bool { return f.Code == "M002" }) {
+	mf, findings := manifest.Load(opt.Manifest)
+	if mf == nil || slices.ContainsFunc(findings, func(f manifest.Diagnostic) bool { return f.Code == "M002" }) {
 		return // Register says what is wrong with it
 	}
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		if g.Line != t.Line || g.Role.Raw() || !akin(g, t.ID, orEmpty(m.Meta.ConfigHash)) {
 			continue
 		}
@@ -187,7 +187,7 @@ func (opt AcceptOptions) screen(ctx context.Context, t target.Target, m measure,
 	}
 }
 
-// akin tells whether a golden has this id, or is a sibling: the same configuration under the same workload with another
+// akin reports whether a golden has this id, or is a sibling: the same configuration under the same workload with another
 // seed.
 func akin(g manifest.Golden, id, configHash string) bool {
 	if g.ID == id {

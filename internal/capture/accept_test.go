@@ -21,9 +21,9 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// entryOf is what a desk's registry has of a golden.
+// entryOf is what a its manifest has of a golden.
 func TestAccept(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/edge-s1")
 	opt.Run = "https://ci.example/runs/1"
 	before := capturetest.Entry(t, opt, "0.33", "edge-s1")
 	done, err := capture.Accept(t.Context(), opt, rec)
@@ -58,9 +58,9 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// The registry tells where the engine came from, as far as a digest tells it.
+// The manifest tells where the engine came from, as far as a digest tells it.
 func TestAcceptFromAnImage(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	rec.Target.Images.Engine = "docker.io/vllm/vllm-openai:v0.33.0@" + digest
 	rec.EngineImage, opt.Run = rec.Target.Images.Engine, "https://ci.example/runs/1"
@@ -75,7 +75,7 @@ func TestAcceptFromAnImage(t *testing.T) {
 
 // Captures that models are fitted to are kept, and gate nothing but how an engine registers.
 func TestAcceptFit(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	rec.Target.Fit, rec.Target.ID = true, "fit-s7"
 	if _, err := capture.Accept(t.Context(), opt, rec); err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestAcceptRefuses(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+			opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 			test.damage(t, &rec)
 			before := capturetest.Files(t, opt)
 			_, err := capture.Accept(t.Context(), opt, rec)
@@ -253,7 +253,7 @@ func besides(name string) func(*testing.T, *capture.Recording) {
 
 // The trace of a run whose frames do not conform is not registered either.
 func TestAcceptBothOrNone(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/edge-s1")
 	capturetest.Edit(t, rec.Frames, func(lines []string) []string { return slices.Delete(lines, 40, 44) })
 	before := capturetest.Files(t, opt)
 	_, err := capture.Accept(t.Context(), opt, rec)
@@ -268,7 +268,7 @@ func TestAcceptBothOrNone(t *testing.T) {
 
 // A colleague's edit is kept, and so is the golden.
 func TestAcceptWhileOthersEdit(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	edits := 0
 	opt.Progress = func(conformance.Result) {
 		if edits++; edits > 1 {
@@ -292,7 +292,7 @@ func TestAcceptWhileOthersEdit(t *testing.T) {
 }
 
 func TestAcceptInterrupted(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	before := capturetest.Files(t, opt)
 	ctx, cancel := context.WithCancel(t.Context())
 	opt.Progress = func(conformance.Result) { cancel() }
@@ -306,7 +306,7 @@ func TestAcceptInterrupted(t *testing.T) {
 
 // What differs from sibling captures is said, and decides nothing.
 func TestAcceptWarns(t *testing.T) {
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 	capturetest.Edit(t, rec.Trace, func(lines []string) []string {
 		for i := range lines[1:] {
 			at := strings.Index(lines[i+1], `"ttft_ms":`) + len(`"ttft_ms":`)
@@ -344,7 +344,7 @@ func TestAcceptUploads(t *testing.T) {
 	for name, value := range server.Env() {
 		t.Setenv(name, value)
 	}
-	opt, rec := capturetest.Registry(t), capturetest.Recording(t, "0.33/edge-s1")
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/edge-s1")
 	opt.S3 = s3store.Options{Endpoint: server.Endpoint, PathStyle: s3store.On}
 	before := capturetest.Files(t, opt)
 	opt.Upload = "s3://absent/prefix"

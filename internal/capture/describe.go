@@ -22,9 +22,9 @@ import (
 
 // DescribeOptions say which change is described.
 type DescribeOptions struct {
-	Line   string // name of a line of Window
-	Window *compat.Matrix
-	// New and Base are the registry with the change and without it; NewStore and BaseStore have their goldens.
+	Line   string // name of a line of Matrix
+	Matrix *compat.Matrix
+	// New and Base are the manifest with the change and without it; NewStore and BaseStore have their goldens.
 	New, Base           *manifest.Manifest
 	NewStore, BaseStore conformance.Store
 	// Run is the page of the run that publishes; may be empty.
@@ -49,8 +49,8 @@ type Description struct {
 // MaxDescription is the most bytes of a body. GitHub takes 65,536 characters, and somebody may put a line below it.
 const MaxDescription = 60_000
 
-// Describe says what a change of the registry does to the goldens of a line. It goes by the bytes of the goldens, which it
-// replays and measures, and not by what the registry or whoever captured them says of them; what it quotes of those is
+// Describe says what a change of the manifest does to the goldens of a line. It goes by the bytes of the goldens, which it
+// replays and measures, and not by what the manifest or whoever captured them says of them; what it quotes of those is
 // quoted so that it is neither markup nor a mention. The same goldens give the same text.
 func Describe(ctx context.Context, opt DescribeOptions) (Description, error) {
 	d := describer{DescribeOptions: opt}
@@ -90,11 +90,11 @@ type row struct {
 
 // compare finds out which goldens differ.
 func (d *describer) compare() error {
-	at := slices.IndexFunc(d.Window.Lines, func(l compat.Line) bool { return l.Name == d.Line })
+	at := slices.IndexFunc(d.Matrix.Lines, func(l compat.Line) bool { return l.Name == d.Line })
 	if at < 0 {
-		return fmt.Errorf("line %q: %s has no such line", d.Line, d.Window.File)
+		return fmt.Errorf("line %q: %s has no such line", d.Line, d.Matrix.File)
 	}
-	d.line = d.Window.Lines[at]
+	d.line = d.Matrix.Lines[at]
 	before := byName(d.Base)
 	for _, g := range d.New.Goldens {
 		old, had := before[g.Line+"/"+g.ID]
@@ -136,7 +136,7 @@ func byName(m *manifest.Manifest) map[string]manifest.Golden {
 	return all
 }
 
-// sameGolden tells whether two entries say the same, wherever they stand.
+// sameGolden reports whether two entries say the same, wherever they stand.
 func sameGolden(a, b manifest.Golden) bool {
 	a.Pos, b.Pos = 0, 0
 	same := a.CapturedAt.Equal(b.CapturedAt)
@@ -153,7 +153,7 @@ func (d *describer) replay(ctx context.Context) error {
 	for _, r := range d.rows {
 		changed.Goldens = append(changed.Goldens, r.now)
 	}
-	cases, err := conformance.NewPlan(d.Window, changed, conformance.Selection{Lines: []string{d.Line}, Enforce: conformance.EnforceAll})
+	cases, err := conformance.NewPlan(d.Matrix, changed, conformance.Selection{Lines: []string{d.Line}, Enforce: conformance.EnforceAll})
 	if err != nil {
 		return err
 	}

@@ -33,27 +33,27 @@ func manifestOf(t *testing.T, path string) *manifest.Manifest {
 	return m
 }
 
-// description is of a desk compared with the repository.
-func description(t *testing.T, desk capture.AcceptOptions) capture.DescribeOptions {
+// description compares an edited copy with the repository.
+func description(t *testing.T, edited capture.AcceptOptions) capture.DescribeOptions {
 	t.Helper()
 	goldens := filepath.Join(capturetest.Root(), "testdata", "goldens")
 	return capture.DescribeOptions{
-		Line: "0.33", Window: desk.Window, New: manifestOf(t, desk.Manifest), Base: capturetest.Manifest(t),
-		NewStore: storeOf(desk.Goldens), BaseStore: storeOf(goldens), Run: "https://ci.example/runs/7",
+		Line: "0.33", Matrix: edited.Matrix, New: manifestOf(t, edited.Manifest), Base: capturetest.Manifest(t),
+		NewStore: storeOf(edited.Goldens), BaseStore: storeOf(goldens), Run: "https://ci.example/runs/7",
 	}
 }
 
-// captured is a desk on which two targets were captured again, one with other times and other tokens.
+// captured is a copy of the manifest in which two targets were captured again, one with other times and other tokens.
 func captured(t *testing.T) capture.AcceptOptions {
 	t.Helper()
-	desk := capturetest.Registry(t)
+	edited := capturetest.ManifestCopy(t)
 	for _, name := range []string{"0.33/multiturn-s7", "0.33/edge-s1"} {
 		rec := capturetest.Recording(t, name)
-		if _, err := capture.Accept(t.Context(), desk, rec); err != nil {
+		if _, err := capture.Accept(t.Context(), edited, rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return desk
+	return edited
 }
 
 func TestDescribe(t *testing.T) {
@@ -88,21 +88,21 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestDescribeNothing(t *testing.T) {
-	d, err := capture.Describe(t.Context(), description(t, capturetest.Registry(t)))
+	d, err := capture.Describe(t.Context(), description(t, capturetest.ManifestCopy(t)))
 	if err != nil || d.Changed != 0 || d.Report != nil {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
 
 func TestDescribeUnknownLine(t *testing.T) {
-	opt := description(t, capturetest.Registry(t))
+	opt := description(t, capturetest.ManifestCopy(t))
 	opt.Line = "0.1"
 	if _, err := capture.Describe(t.Context(), opt); err == nil || !strings.Contains(err.Error(), `line "0.1"`) {
 		t.Error(err)
 	}
 }
 
-// What a registry or a golden says is not believed, and what is wrong is in the text.
+// What a manifest or a golden says is not believed, and what is wrong is in the text.
 func TestDescribeTrustsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine")
@@ -160,10 +160,10 @@ func TestDescribeTrustsNothing(t *testing.T) {
 			g.EngineImage = strings.Repeat("x", 100_000)
 		}), []string{"xxx…` on"}, conformance.ExitOK},
 	}
-	desk := captured(t)
+	edited := captured(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			opt := description(t, desk)
+			opt := description(t, edited)
 			test.damage(t, &opt)
 			d, err := capture.Describe(t.Context(), opt)
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Answers are told apart by prompt, tokens and end, and by neither order nor time.
+// Answers are distinguished by prompt, tokens and end, and by neither order nor time.
 func TestSameAnswers(t *testing.T) {
 	record := func(change func(*trace.Record)) trace.Record {
 		rec := trace.Record{PromptTokens: 2, OutputTokens: 1, PromptTokenIDs: []uint32{1, 2}, OutputTokenIDs: []uint32{7}, FinishReason: trace.FinishStop}

@@ -22,7 +22,7 @@ type Case struct {
 	Variant Variant
 	// Gating cases decide the exit code.
 	Gating bool
-	// Entry is where the registry has the golden: "manifest.toml:14".
+	// Entry is where the manifest has the golden: "manifest.toml:14".
 	Entry string
 	// Skip, when not empty, says why the case will not run.
 	Skip string
@@ -58,10 +58,10 @@ type Variant struct {
 	Stream   bool
 }
 
-// ThroughFrontend tells whether a real frontend stands before the player.
+// ThroughFrontend reports whether a real frontend stands before the player.
 func (v Variant) ThroughFrontend() bool { return v.Frontend.Binary != "" }
 
-// String tells the variants of a golden apart: "index-16", "frontend-stream-index-16".
+// String distinguishes the variants of a golden: "index-16", "frontend-stream-index-16".
 func (v Variant) String() string {
 	s := string(v.Match) + "-" + strconv.Itoa(v.Concurrency)
 	switch {
@@ -80,7 +80,7 @@ type RealFrontend struct {
 	ModelDir string
 }
 
-// UsesSubject tells whether a case asks something of what is under test, which those do not that only read a golden.
+// UsesSubject reports whether a case asks something of what is under test, which those do not that only read a golden.
 func (c Case) UsesSubject() bool {
 	switch c.Assertion {
 	case "", Integrity, SameLine, Provenance, Frames:
@@ -89,7 +89,7 @@ func (c Case) UsesSubject() bool {
 	return true
 }
 
-// NeedsGolden tells whether a case reads its golden.
+// NeedsGolden reports whether a case reads its golden.
 func NeedsGolden(c Case) bool { return c.Skip == "" && c.Golden.ID != "" }
 
 // Result is the outcome of a case.

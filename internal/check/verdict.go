@@ -19,7 +19,7 @@ const (
 // Verdicts are all verdicts, in the order in which reports count them.
 func Verdicts() []Verdict { return []Verdict{Pass, Fail, Error, XPass, XFail, Flaky, Skip} }
 
-// Red tells whether the verdict breaks a gate.
+// Red reports whether the verdict breaks a gate.
 func (v Verdict) Red() bool { return v == Fail || v == Error || v == XPass }
 
 // Exit codes of a run.

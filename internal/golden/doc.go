@@ -49,7 +49,7 @@
 //
 // # Bundles
 //
-// A bundle is one file that holds goldens with the registry and the support window that name them:
+// A bundle is one file that holds goldens with the manifest and the compat matrix that name them:
 // [WriteBundle] describes it. It is a plain tar, so that other tools can look into it.
 //
 // # Errors

@@ -49,7 +49,7 @@ func (o *Options) advice(r *Report) (advice []string) {
 	return advice
 }
 
-// adviseOnNoise tells whether the recordings could decide at all.
+// adviseOnNoise reports whether the recordings could decide at all.
 func (o *Options) adviseOnNoise(r *Report, add func(string, ...any)) {
 	const helps = "Stop other work on the machine, record again, and give several recordings"
 	for _, c := range r.Criteria {

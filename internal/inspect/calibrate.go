@@ -121,7 +121,7 @@ type Confidence struct {
 	// from those of the predicted recordings, as noise alone may have it.
 	Learned  float64 `json:"learned"`
 	Expected float64 `json:"expected"`
-	// TooNoisy tells that Learned exceeds what a median may be off: another prediction may pass or fail by chance.
+	// TooNoisy reports whether Learned exceeds what a median may be off: another prediction may pass or fail by chance.
 	TooNoisy bool `json:"too_noisy"`
 }
 
@@ -389,7 +389,7 @@ func sharedWith(t *trace.Trace, seen map[[sha256.Size]byte]origin) error {
 }
 
 // timesPrint tells a record by its recorded times, which never come twice. One of a single
-// gap or none is told apart from no other.
+// gap or none cannot be distinguished from others.
 func timesPrint(r *trace.Record) (print [sha256.Size]byte, ok bool) {
 	if len(r.ITLMs) < 2 {
 		return print, false

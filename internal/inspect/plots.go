@@ -21,7 +21,7 @@ const (
 	colorDecode    = "c-blue"
 )
 
-// seriesColors are those of traces side by side. They can be told apart without seeing red or green.
+// seriesColors are those of traces side by side. They can be distinguished without seeing red or green.
 var seriesColors = []string{"c-black", "c-orange", "c-blue", "c-green", "c-pink", "c-yellow"}
 
 // svgStyle is what all pictures look like. A picture follows the reader's choice of light or dark, alone as in a page.

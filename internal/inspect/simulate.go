@@ -216,7 +216,7 @@ func (h *arrivals) Pop() any {
 	return last
 }
 
-// check tells what is wrong with an engine.
+// check returns what is wrong with an engine.
 func (e *Engine) check() error {
 	for _, limit := range []struct {
 		name  string

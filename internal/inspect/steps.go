@@ -88,7 +88,7 @@ func eachStep(r *trace.StepReader, do func(before, now *trace.StepStats)) error 
 	}
 }
 
-// isBusy tells that the engine had requests after a step, so that the next one began at once.
+// isBusy reports whether the engine had requests after a step, so that the next one began at once.
 func isBusy(s *trace.StepStats) bool {
 	return s.Scheduler.NumRunningReqs+s.Scheduler.NumWaitingReqs+s.Scheduler.NumSkippedWaitingReqs > 0
 }

@@ -31,7 +31,7 @@ type Change struct {
 	Old, New string // what was, and what is: a verdict with its codes, or a digest
 }
 
-// Worse tells whether something fails that did not, or is no longer asserted.
+// Worse reports whether something fails that did not, or is no longer asserted.
 func (d *Difference) Worse() bool { return len(d.Failing)+len(d.Gone) > 0 }
 
 // Compare says what is different in after, compared with before.

@@ -28,7 +28,7 @@ func someRun() Meta {
 		Started:   time.Date(2026, 11, 21, 16, 33, 0, 123456789, time.UTC),
 		Arguments: []string{"vllm-vcr", "conform", "--bucket=s3://goldens/main"},
 		Inputs:    []Input{{"compat.toml", strings.Repeat("ab", 32)}},
-		Root:      "/repo", Dir: "/repo/ci", Window: "../compat.toml",
+		Root:      "/repo", Dir: "/repo/ci", Matrix: "../compat.toml",
 		Title: func(c conformance.Code) string {
 			return map[conformance.Code]string{check.CodeToken: "a token id differs", check.CodeReadyMissing: "a key is missing: it was sent"}[c]
 		},

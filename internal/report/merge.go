@@ -21,7 +21,7 @@ type Named struct {
 }
 
 // Merge makes one document of several: the runs and the cases of all, in the order
-// of the support window, judged as if they had been one run. A case that two
+// of the compat matrix, judged as if they had been one run. A case that two
 // documents have must be the same in both, but for the time it took.
 func Merge(documents []Named) (*Document, error) {
 	if len(documents) == 0 {

@@ -24,9 +24,9 @@ type Meta struct {
 	// paths of the run start from. Without Root no case has a place in the
 	// repository.
 	Root, Dir string
-	// Window is the support window as the run names it. Cases without an entry in
+	// Matrix is the compat matrix as the run names it. Cases without an entry in
 	// the manifest are placed at their line in it.
-	Window string
+	Matrix string
 	// Title returns what a finding code means in a few words, "" when it is
 	// unknown. It may be nil.
 	Title func(conformance.Code) string
@@ -140,12 +140,12 @@ func notNil[T any](list []T) []T {
 const embedded = "(embedded) "
 
 // place is where a case is written down, below the root of the repository: its
-// golden in the manifest, else its line in the support window. A file of the
+// golden in the manifest, else its line in the compat matrix. A file of the
 // binary, or of another tree, has no place.
 func (m Meta) place(c conformance.Case) (file string, line int) {
 	file, line = splitPlace(c.Entry)
 	if file == "" {
-		file, line = m.Window, c.Line.Pos
+		file, line = m.Matrix, c.Line.Pos
 	}
 	if file == "" || m.Root == "" || strings.HasPrefix(file, embedded) {
 		return "", 0

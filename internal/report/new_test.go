@@ -88,7 +88,7 @@ func TestNewLeavesReport(t *testing.T) {
 
 func TestPlace(t *testing.T) {
 	tests := []struct {
-		name, root, dir, window, entry, file string
+		name, root, dir, matrix, entry, file string
 		line                                 int
 	}{
 		{"below the root", "/r", "/r", "", "conformance/manifest.toml:14", "conformance/manifest.toml", 14},
@@ -100,12 +100,12 @@ func TestPlace(t *testing.T) {
 		{"above the root", "/r/a", "/r/a", "", "../m.toml:14", "", 0},
 		{"in the binary", "/r", "/r", "", "(embedded) conformance/manifest.toml:14", "", 0},
 		{"no repository", "", "/r", "", "m.toml:14", "", 0},
-		{"the line of the window", "/r", "/r", "compat.toml", "", "compat.toml", 12},
+		{"the line of the matrix", "/r", "/r", "compat.toml", "", "compat.toml", 12},
 		{"nothing", "/r", "/r", "", "", "", 0},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			m := Meta{Root: test.root, Dir: test.dir, Window: test.window}
+			m := Meta{Root: test.root, Dir: test.dir, Matrix: test.matrix}
 			file, line := m.place(conformance.Case{Line: newest, Entry: test.entry})
 			if file != test.file || line != test.line {
 				t.Errorf("%q %d, want %q %d", file, line, test.file, test.line)

@@ -167,7 +167,7 @@ func TestSARIFResults(t *testing.T) {
 	if level := results["0.27/multiturn-s7/schema S004"].Level; level != "warning" {
 		t.Errorf("what does not gate has level %s", level)
 	}
-	// Not in the manifest: its line of the window.
+	// Not in the manifest: its line of the matrix.
 	if place := results["0.27/multiturn-s13/integrity R001"].Locations[0].Physical; place.Artifact.URI != "compat.toml" || place.Region.StartLine != 40 {
 		t.Errorf("%+v", place)
 	}

@@ -30,7 +30,7 @@ const (
 	Builtin = "builtin"
 )
 
-// AnswersOne tells whether a frontend of a kind refuses requests for several answers (n above 1, several prompts). Only vllm-rs does.
+// AnswersOne reports whether a frontend of a kind refuses requests for several answers (n above 1, several prompts). Only vllm-rs does.
 func AnswersOne(kind string) bool { return kind != Python && kind != Builtin }
 
 // A Frontend is a program that serves the HTTP API of vLLM.

@@ -32,7 +32,7 @@ type Model struct {
 	MaxModelLen int
 	// Vocab is the size of its vocabulary, 0 if that has none.
 	Vocab int
-	// StandIn tells that the folder has the embedded tokenizer, whatever the name is.
+	// StandIn reports whether the folder has the embedded tokenizer, whatever the name is.
 	StandIn bool
 	// Remove deletes the folder if it is a temporary one.
 	Remove func()

@@ -61,7 +61,7 @@ type Options struct {
 type Engines struct {
 	Group *player.Group
 	Count int
-	// LoRA tells that adapters can be loaded.
+	// LoRA reports whether adapters can be loaded.
 	LoRA bool
 	// Close ends what listens beside the engines, when they have ended.
 	Close func()

@@ -32,16 +32,16 @@ func defaultFrontends() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	window, err := os.ReadFile(filepath.Join(root, "compat.toml"))
-	return newestTwo(window), err
+	matrix, err := os.ReadFile(filepath.Join(root, "compat.toml"))
+	return newestTwo(matrix), err
 }
 
 var tagPattern = regexp.MustCompile(`(?m)^tag = "v([0-9.]+(?:\.post\d+)?)"`)
 
-// newestTwo are the default frontends of a support window, which has its newest line on top.
-func newestTwo(window []byte) []string {
+// newestTwo are the default frontends of a compat matrix, which has its newest line on top.
+func newestTwo(matrix []byte) []string {
 	var versions []string
-	for _, match := range tagPattern.FindAllSubmatch(window, 2) {
+	for _, match := range tagPattern.FindAllSubmatch(matrix, 2) {
 		versions = append(versions, string(match[1]))
 	}
 	if !slices.Contains(versions, oldFrontend) {

@@ -154,8 +154,8 @@ func TestFrontendVersions(t *testing.T) {
 
 func TestNewestTwo(t *testing.T) {
 	const entry = "[[vllm]]\nline = %q\ntag = %q # a remark\n"
-	window := fmt.Sprintf(entry+entry+entry+entry, "nightly", "nightly", "0.34", "v0.34.0", "0.33", "v0.33.0.post1", "0.32", "v0.32.0")
-	if got, want := newestTwo([]byte(window)), []string{"0.34.0", "0.33.0.post1", oldFrontend}; !slices.Equal(got, want) {
+	matrix := fmt.Sprintf(entry+entry+entry+entry, "nightly", "nightly", "0.34", "v0.34.0", "0.33", "v0.33.0.post1", "0.32", "v0.32.0")
+	if got, want := newestTwo([]byte(matrix)), []string{"0.34.0", "0.33.0.post1", oldFrontend}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -40,7 +40,7 @@ func WriteFunc(path string, perm fs.FileMode, content func(io.Writer) error) err
 	return place(path, perm, content, os.Rename)
 }
 
-// ofSystem tells whether a name is one of the system's for an open file, which may be a regular one: that of a redirection.
+// ofSystem reports whether a name is one of the system's for an open file, which may be a regular one: that of a redirection.
 func ofSystem(path string) bool {
 	path, err := filepath.Abs(path)
 	return err == nil && (strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/"))

@@ -40,7 +40,7 @@ func Withheld(inherited []string, passed ...string) []string {
 	return names
 }
 
-// Secret tells whether a variable is one of those in which a job is usually handed a secret, or a way to one: those of
+// Secret reports whether a variable is one of those in which a job is usually handed a secret, or a way to one: those of
 // GitHub's runner, with the files by which a step sets outputs and the variables of later steps; those of clouds; a name
 // with a word such as TOKEN, SECRET, PASSWORD or KEY; and a URL with a user in it, such as that of a database or a package
 // index. TOKENIZERS_PARALLELISM has no such word. Settings of this program hold no secret, and vLLM has thresholds

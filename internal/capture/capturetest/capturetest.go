@@ -38,8 +38,8 @@ var Root = sync.OnceValue(func() string {
 	return root
 })
 
-// Window is the support window of the repository.
-func Window(t testing.TB) *compat.Matrix {
+// Matrix is the compat matrix of the repository.
+func Matrix(t testing.TB) *compat.Matrix {
 	t.Helper()
 	m, findings := compat.Load(filepath.Join(Root(), "compat.toml"))
 	if tomlfile.HasErrors(findings) {
@@ -48,7 +48,7 @@ func Window(t testing.TB) *compat.Matrix {
 	return m
 }
 
-// Manifest is the registry of the repository.
+// Manifest is the manifest of the repository.
 func Manifest(t testing.TB) *manifest.Manifest {
 	t.Helper()
 	m, findings := manifest.Load(filepath.Join(Root(), "conformance", "manifest.toml"))
@@ -61,7 +61,7 @@ func Manifest(t testing.TB) *manifest.Manifest {
 // Target is a target that the repository's file asks for.
 func Target(t testing.TB, name string) target.Target {
 	t.Helper()
-	file, findings := target.Load(filepath.Join(Root(), "capture", "targets.toml"), Window(t))
+	file, findings := target.Load(filepath.Join(Root(), "capture", "targets.toml"), Matrix(t))
 	if tomlfile.HasErrors(findings) {
 		t.Fatal(findings)
 	}
@@ -199,12 +199,12 @@ func writeRequests(t testing.TB, dir string, records []load.Record) {
 	}
 }
 
-// Registry is a copy of the repository's registry, with all of its goldens, that may be edited.
-func Registry(t testing.TB) capture.AcceptOptions {
+// Manifest is a copy of the repository's manifest, with all of its goldens, that may be edited.
+func ManifestCopy(t testing.TB) capture.AcceptOptions {
 	t.Helper()
 	dir := t.TempDir()
 	opt := capture.AcceptOptions{
-		Window: Window(t), Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
+		Matrix: Matrix(t), Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"),
 		Store: conformance.NewStore(conformance.StoreOptions{Dir: filepath.Join(dir, "goldens")}),
 	}
 	CopyFile(t, filepath.Join(Root(), "conformance", "manifest.toml"), opt.Manifest)
@@ -214,7 +214,7 @@ func Registry(t testing.TB) capture.AcceptOptions {
 	return opt
 }
 
-// Files are the files of a desk by name, with their content.
+// Files are the files of a copy by name, with their content.
 func Files(t testing.TB, opt capture.AcceptOptions) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -271,7 +271,7 @@ func Entry(t testing.TB, opt capture.AcceptOptions, line, id string) manifest.Go
 	}
 	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.Line == line && g.ID == id })
 	if at < 0 {
-		t.Fatalf("the registry has no %s/%s", line, id)
+		t.Fatalf("the manifest has no %s/%s", line, id)
 	}
 	return m.Goldens[at]
 }

@@ -138,7 +138,7 @@ func names(known map[types.UID]*unstructured.Unstructured) []string {
 	return names
 }
 
-// ended tells whether a pod of this phase holds nothing any more.
+// ended reports whether a pod of this phase holds nothing any more.
 func ended(phase string) bool {
 	return slices.Contains([]corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed}, corev1.PodPhase(phase))
 }

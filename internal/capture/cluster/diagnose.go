@@ -234,7 +234,7 @@ func podGoes(o objects) *fault {
 	return gone
 }
 
-// over tells whether a Job has come to its good end, or is about to.
+// over reports whether a Job has come to its good end, or is about to.
 func over(job *batchv1.Job) bool {
 	return jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobSuccessCriteriaMet) != nil
 }

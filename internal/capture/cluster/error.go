@@ -26,7 +26,7 @@ var (
 	ErrOutage = errors.New("the API server was out of reach for too long")
 )
 
-// passing tells whether an error may be gone after a while.
+// passing reports whether an error may be gone after a while.
 func passing(err error) bool {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError

@@ -106,7 +106,7 @@ func (c *Client) Release(ctx context.Context, pod, container, dir string) error 
 	}
 }
 
-// worthAnother tells whether the same command may end better: not if the program refused, or may not be run.
+// worthAnother reports whether the same command may end better: not if the program refused, or may not be run.
 func worthAnother(err error) bool {
 	var remote *remoteError
 	return !errors.As(err, &remote) && !apierrors.IsNotFound(err) && !apierrors.IsBadRequest(err) && passing(err)

@@ -254,7 +254,7 @@ type diskError struct{ error }
 
 func (e *diskError) Unwrap() error { return e.error }
 
-// worthAnother tells whether to ask for the rest.
+// worthAnother reports whether to ask for the rest.
 func (r *receiver) worthAnother(err error) bool {
 	var wrong *protocolError
 	var disk *diskError

@@ -70,7 +70,7 @@ type objects struct {
 	warning string
 }
 
-// ownedBy tells whether an object is the Job's own, and not that of another of the same name.
+// ownedBy reports whether an object is the Job's own, and not that of another of the same name.
 func ownedBy(object metav1.Object, job types.UID) bool {
 	for _, owner := range object.GetOwnerReferences() {
 		if owner.UID == job {

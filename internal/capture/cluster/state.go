@@ -149,7 +149,7 @@ func (o objects) pod() *corev1.Pod {
 	return &newest
 }
 
-// waiting tells whether the Job may not run yet.
+// waiting reports whether the Job may not run yet.
 func (o objects) waiting() bool { return o.job.Spec.Suspend != nil && *o.job.Spec.Suspend }
 
 // whyQueued is what the queue says.
@@ -234,7 +234,7 @@ func mainReady(pod *corev1.Pod) bool {
 	return len(pod.Status.ContainerStatuses) == len(pod.Spec.Containers)
 }
 
-// mainOver tells whether the main containers have ended, and the Job is about to.
+// mainOver reports whether the main containers have ended, and the Job is about to.
 func mainOver(pod *corev1.Pod) bool {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.State.Terminated == nil {

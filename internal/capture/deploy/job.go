@@ -12,7 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
-// Jobs renders the Job of each target, in their order. All that is wrong is told at once.
+// Jobs renders the Job of each target, in their order. All that is wrong is reported at once.
 func Jobs(targets []target.Target, r Run) ([]*kube.Job, error) {
 	if _, err := r.withDefaults(); err != nil {
 		return nil, err

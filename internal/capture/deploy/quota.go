@@ -71,7 +71,7 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 }
 
 // Check demands that the queue can admit each Job by itself: one that asks for more than there ever is would wait
-// for good. All that is wrong is told at once.
+// for good. All that is wrong is reported at once.
 func Check(jobs []*kube.Job, quota Quota) error {
 	return check(jobs, quota, func(string) bool { return false })
 }

@@ -57,7 +57,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Check tells what is wrong with a configuration, before anything is sent.
+// Check returns what is wrong with a configuration, before anything is sent.
 func (c Config) Check() error {
 	c, _, err := c.ready()
 	if err == nil && c.Workload == Arrivals {

@@ -253,7 +253,7 @@ func (e *ShapeError) Error() string {
 	return fmt.Sprintf("--%s: %s", ShapeField{Key: e.Key}.Flag(), e.Reason)
 }
 
-// Check tells what is wrong with a shape for a known workload, as a [*ShapeError]. It does not look at the trace of
+// Check returns what is wrong with a shape for a known workload, as a [*ShapeError]. It does not look at the trace of
 // Arrivals.
 func (s Shape) Check(w Workload) error {
 	used := kinds[w].keys

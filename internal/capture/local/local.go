@@ -45,7 +45,7 @@ type Options struct {
 	FailFast bool
 	// BootTimeout is how long an engine may take until it serves.
 	BootTimeout time.Duration
-	// Log may be nil. Progress is told what is being done, by several goroutines; may be nil.
+	// Log may be nil. Progress is called with what is being done, by several goroutines; may be nil.
 	Log      *slog.Logger
 	Progress func(t target.Target, step string)
 
@@ -69,7 +69,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// CheckTarget tells why a target cannot be captured on this machine.
+// CheckTarget returns why a target cannot be captured on this machine.
 func CheckTarget(t target.Target) error {
 	switch {
 	case !t.Model.OnCPU():

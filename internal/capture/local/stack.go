@@ -266,7 +266,7 @@ func (s *stack) program(name string) *program {
 	return nil
 }
 
-// clashed tells whether the frontend or the tap ended for want of a port.
+// clashed reports whether the frontend or the tap ended for want of a port.
 func (s *stack) clashed() bool {
 	for _, p := range s.programs {
 		if p.name != engineName && p.Exit() != nil && strings.Contains(strings.ToLower(p.Tail()), addressInUse) {

@@ -141,7 +141,7 @@ func TestRealKubeRun(t *testing.T) {
 			t.Errorf("%s: %v, %v, %d goldens", o.Target.Name(), o.Err, o.Left, len(o.Accepted.Goldens))
 			continue
 		}
-		if g := capturetest.Entry(t, k.desk, "0.33", o.Target.ID); g.EngineImage != o.Target.Images.Engine {
+		if g := capturetest.Entry(t, k.edited, "0.33", o.Target.ID); g.EngineImage != o.Target.Images.Engine {
 			t.Errorf("%s: engine image %q", o.Target.Name(), g.EngineImage)
 		}
 	}
@@ -182,7 +182,7 @@ func TestRealKubeRunFails(t *testing.T) {
 				}
 				return capture.Accepted{}, nil
 			}
-			before := capturetest.Files(t, k.desk)
+			before := capturetest.Files(t, k.edited)
 			outcomes := k.start(t.Context(), t)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
@@ -190,7 +190,7 @@ func TestRealKubeRunFails(t *testing.T) {
 			if outcomes[1].Err != nil || outcomes[1].Recording.Trace == "" {
 				t.Errorf("the other: %v", outcomes[1].Err)
 			}
-			if diff := cmp.Diff(before, capturetest.Files(t, k.desk)); diff != "" {
+			if diff := cmp.Diff(before, capturetest.Files(t, k.edited)); diff != "" {
 				t.Errorf("failed, but registered:\n%s", diff)
 			}
 			if test.does == testenv.PodCrash && !slices.Contains(k.told, bad+": frontend | its last words") {

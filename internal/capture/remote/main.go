@@ -222,7 +222,7 @@ func (p *process) acceptor() (func(context.Context, capture.Recording) (capture.
 		return nil, fmt.Errorf("%s cannot be used as it is", matrix.File)
 	}
 	opt := capture.AcceptOptions{
-		Window: matrix, Manifest: p.Accept.Manifest, NewManifest: true, Goldens: p.Accept.Goldens, Upload: p.Accept.Upload,
+		Matrix: matrix, Manifest: p.Accept.Manifest, NewManifest: true, Goldens: p.Accept.Goldens, Upload: p.Accept.Upload,
 		S3: p.Accept.S3, Run: p.Accept.RunURL, Log: p.log, Progress: func(r conformance.Result) {
 			p.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
 		},

@@ -105,11 +105,11 @@ func Preflight(ctx context.Context, c Cluster, queue string, jobs []*kube.Job) e
 // remote is one call of [Capture].
 type remote struct {
 	Options
-	cluster  Cluster
-	cancel   context.CancelCauseFunc
-	outcomes []capture.Outcome
-	talk     sync.Mutex // around Tell
-	desk     sync.Mutex // around Accept
+	cluster   Cluster
+	cancel    context.CancelCauseFunc
+	outcomes  []capture.Outcome
+	talk      sync.Mutex // around Tell
+	accepting sync.Mutex // around Accept
 }
 
 func (r *remote) withDefaults() {
@@ -302,13 +302,13 @@ func (r *remote) remove(ctx context.Context, t target.Target, name string) error
 	return err
 }
 
-// accept registers a recording. The replay and the registry are for one at a time.
+// accept registers a recording. The replay and the manifest are for one at a time.
 func (r *remote) accept(ctx context.Context, o *capture.Outcome) error {
 	if r.Accept == nil {
 		return nil
 	}
-	r.desk.Lock()
-	defer r.desk.Unlock()
+	r.accepting.Lock()
+	defer r.accepting.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -214,7 +214,7 @@ func onCluster(tg target.Target) target.Target {
 // A run is everything that Remote needs, for two targets.
 type run struct {
 	Options
-	desk    capture.AcceptOptions
+	edited  capture.AcceptOptions
 	cluster *fakeCluster
 	targets []target.Target
 	told    []string
@@ -222,7 +222,7 @@ type run struct {
 
 func newRun(t *testing.T) *run {
 	t.Helper()
-	r := &run{desk: capturetest.Registry(t), cluster: newCluster(t)}
+	r := &run{edited: capturetest.ManifestCopy(t), cluster: newCluster(t)}
 	for _, name := range []string{"0.33/edge-s1", "0.33/multiturn-s7"} {
 		rec := capturetest.Recording(t, name)
 		r.cluster.files[name] = rec.Dir
@@ -232,7 +232,7 @@ func newRun(t *testing.T) *run {
 		Dir: t.TempDir(), Queue: "q",
 		Tell: func(t target.Target, text string) { r.told = append(r.told, t.Name()+": "+text) },
 		Accept: func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
-			return capture.Accept(ctx, r.desk, rec)
+			return capture.Accept(ctx, r.edited, rec)
 		},
 		Now: func() time.Time { return time.Unix(1_760_000_000, 0) },
 	}
@@ -278,7 +278,7 @@ func TestRemote(t *testing.T) {
 		if len(o.Accepted.Goldens) == 0 || !o.Accepted.Goldens[0].Changed {
 			t.Errorf("%s: %+v", o.Target.Name(), o.Accepted)
 		}
-		g := capturetest.Entry(t, r.desk, "0.33", o.Target.ID)
+		g := capturetest.Entry(t, r.edited, "0.33", o.Target.ID)
 		if g.EngineImage != o.Target.Images.Engine || g.CapturedAt.Unix() != 1_760_000_000 {
 			t.Errorf("%+v", g)
 		}
@@ -424,7 +424,7 @@ func TestRemoteFails(t *testing.T) {
 				return accept(ctx, rec)
 			}
 			test.damage(t, r)
-			before := capturetest.Files(t, r.desk)
+			before := capturetest.Files(t, r.edited)
 			outcomes := r.start(t.Context(), t)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
@@ -435,7 +435,7 @@ func TestRemoteFails(t *testing.T) {
 			if len(r.cluster.jobs) != 0 {
 				t.Errorf("%d jobs are left", len(r.cluster.jobs))
 			}
-			if diff := cmp.Diff(before, capturetest.Files(t, r.desk)); diff != "" {
+			if diff := cmp.Diff(before, capturetest.Files(t, r.edited)); diff != "" {
 				t.Errorf("failed, but registered:\n%s", diff)
 			}
 			if !slices.ContainsFunc(r.told, func(s string) bool { return strings.Contains(s, test.says) }) {
@@ -512,7 +512,7 @@ func TestRemoteFailFast(t *testing.T) {
 // An interrupt leaves no job behind, and registers nothing.
 func TestRemoteInterrupted(t *testing.T) {
 	r := newRun(t)
-	before := capturetest.Files(t, r.desk)
+	before := capturetest.Files(t, r.edited)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cluster.atWatch = func(string) { cancel() }
 	for _, o := range r.start(ctx, t) {
@@ -523,7 +523,7 @@ func TestRemoteInterrupted(t *testing.T) {
 	if len(r.cluster.jobs) != 0 {
 		t.Errorf("%d jobs are left", len(r.cluster.jobs))
 	}
-	if diff := cmp.Diff(before, capturetest.Files(t, r.desk)); diff != "" {
+	if diff := cmp.Diff(before, capturetest.Files(t, r.edited)); diff != "" {
 		t.Errorf("interrupted, but changed:\n%s", diff)
 	}
 }

@@ -141,7 +141,7 @@ func (s *Session) options(line string, kinds ...map[string]any) map[string][]str
 	return options
 }
 
-// known tells whether a line knows an option.
+// known reports whether a line knows an option.
 func (s *Session) known(name, line string) bool {
 	if slices.Contains(s.Without[name], line) {
 		return false

@@ -13,9 +13,9 @@ func BenchmarkTwoHundred(b *testing.B) {
 		b.Fatal(err)
 	}
 	many := strings.ReplaceAll(string(text), "seeds = [7, 13]", "seeds = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22]")
-	window := testWindow()
+	matrix := testMatrix()
 	for b.Loop() {
-		file, _ := Parse("targets.toml", []byte(many), nil, window)
+		file, _ := Parse("targets.toml", []byte(many), nil, matrix)
 		if len(file.Targets) < 200 {
 			b.Fatalf("%d targets", len(file.Targets))
 		}

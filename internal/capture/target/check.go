@@ -56,7 +56,7 @@ func clip(s string) string {
 	return s
 }
 
-// image is a reference by digest: a registry and a path, a tag, and the digest of the content.
+// image is a reference by digest: a manifest and a path, a tag, and the digest of the content.
 var image = lazyregexp.New(`^(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9][a-z0-9._/-]*(?::([A-Za-z0-9_][A-Za-z0-9_.-]*))?@sha256:[0-9a-f]{64}$`)
 
 func checkImage(t *tomlfile.Table, key, ref string) {
@@ -71,11 +71,11 @@ func checkImage(t *tomlfile.Table, key, ref string) {
 	}
 }
 
-// checkLine checks the images of a line against what the window says of it.
+// checkLine checks the images of a line against what the matrix says of it.
 func (r *reader) checkLine(t tomlfile.Keyed, i Images) {
-	line, ok := r.window.ByName(t.Key)
+	line, ok := r.matrix.ByName(t.Key)
 	if !ok {
-		warn(t.Table, codeLine, "", fmt.Sprintf("line %q is not in %s", clip(t.Key), r.window.File), r.nearLine(t.Key, "remove it"))
+		warn(t.Table, codeLine, "", fmt.Sprintf("line %q is not in %s", clip(t.Key), r.matrix.File), r.nearLine(t.Key, "remove it"))
 		return
 	}
 	parts := image().FindStringSubmatch(i.Engine)
@@ -110,14 +110,14 @@ func checkNightly(t *tomlfile.Table, line compat.Line, tag string) {
 // nearLine suggests the line that was meant.
 func (r *reader) nearLine(name, otherwise string) string {
 	var known []string
-	for _, l := range r.window.Lines {
+	for _, l := range r.matrix.Lines {
 		known = append(known, l.Name)
 	}
-	_, isLine := compat.MinorLine(name) // it has left the window, or is too new for it
+	_, isLine := compat.MinorLine(name) // it has left the matrix, or is too new for it
 	if near, ok := tomlfile.Nearest(name, known); ok && !isLine {
-		return fmt.Sprintf("did you mean %q? The window has %s", near, strings.Join(known, ", "))
+		return fmt.Sprintf("did you mean %q? The matrix has %s", near, strings.Join(known, ", "))
 	}
-	return otherwise + "; the window has " + strings.Join(known, ", ")
+	return otherwise + "; the matrix has " + strings.Join(known, ", ")
 }
 
 // label is a name that an id can have, and an object of a cluster.
@@ -231,8 +231,8 @@ func (r *reader) checkBlock(b *block) bool {
 		}
 	}
 	for _, line := range b.lines {
-		if _, known := r.window.ByName(line); !known && line != allLines {
-			fail(b.table, codeLine, "lines", fmt.Sprintf("line %q is not in %s", clip(line), r.window.File), r.nearLine(line, "remove it"))
+		if _, known := r.matrix.ByName(line); !known && line != allLines {
+			fail(b.table, codeLine, "lines", fmt.Sprintf("line %q is not in %s", clip(line), r.matrix.File), r.nearLine(line, "remove it"))
 			ok = false
 		}
 	}

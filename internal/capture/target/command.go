@@ -72,7 +72,7 @@ func (t Target) ranks() int {
 	return t.Session.Ranks
 }
 
-// PythonFrontend tells whether the frontend is that of the engine's environment, not vllm-rs.
+// PythonFrontend reports whether the frontend is that of the engine's environment, not vllm-rs.
 func (t Target) PythonFrontend() bool {
 	return t.Session != nil && t.Session.Frontend == session.Python
 }

@@ -20,8 +20,8 @@ import (
 // exampleTargets are the shipped targets of the newest line, and those of the example with GPUs.
 func exampleTargets(t testing.TB) []Target {
 	t.Helper()
-	shipped, _ := Load("../../../capture/targets.toml", shippedWindow(t))
-	gpus, _ := Load("testdata/gpus.toml", testWindow())
+	shipped, _ := Load("../../../capture/targets.toml", shippedMatrix(t))
+	gpus, _ := Load("testdata/gpus.toml", testMatrix())
 	targets := slices.DeleteFunc(slices.Concat(shipped.Targets, gpus.Targets), func(t Target) bool { return t.Line != "0.33" })
 	for _, s := range Scenarios() {
 		if !slices.ContainsFunc(targets, func(t Target) bool { return t.Scenario == s }) {
@@ -91,7 +91,7 @@ func TestArrivalsLieBesideTheTargets(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			file, findings := Parse(test.file, fmt.Appendf(nil, arrivalsTargets, test.arrivals), nil, testWindow())
+			file, findings := Parse(test.file, fmt.Appendf(nil, arrivalsTargets, test.arrivals), nil, testMatrix())
 			if len(findings) > 0 || len(file.Targets) != 1 {
 				t.Fatalf("%d targets, findings %v", len(file.Targets), findings)
 			}

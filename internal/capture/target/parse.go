@@ -21,21 +21,21 @@ import (
 // A File is what is to be captured.
 type File struct {
 	Name string // path as given to Load
-	// Targets are those of the newest line first, as the window has the lines, and each line's in the order of the file.
+	// Targets are those of the newest line first, as the matrix has the lines, and each line's in the order of the file.
 	Targets []Target
 }
 
-// Load reads a file of targets and checks it, alone and against the support window. The file is never nil; it is fit for
+// Load reads a file of targets and checks it, alone and against the compat matrix. The file is never nil; it is fit for
 // use when no finding is an error.
-func Load(file string, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
+func Load(file string, matrix *compat.Matrix) (*File, []tomlfile.Diagnostic) {
 	beside := os.DirFS(filepath.Dir(file))
-	return read(tomlfile.Load(file, codes()), beside, window)
+	return read(tomlfile.Load(file, codes()), beside, matrix)
 }
 
 // Parse is [Load] for text that is already in memory; name is the path that findings mention, and beside is the folder that
 // has the sessions, or nil.
-func Parse(name string, data []byte, beside fs.FS, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
-	return read(tomlfile.Parse(name, data, codes()), beside, window)
+func Parse(name string, data []byte, beside fs.FS, matrix *compat.Matrix) (*File, []tomlfile.Diagnostic) {
+	return read(tomlfile.Parse(name, data, codes()), beside, matrix)
 }
 
 func codes() tomlfile.Codes {
@@ -46,7 +46,7 @@ func codes() tomlfile.Codes {
 
 // reader reads one file. What blocks of targets refer to is known before the first of them is read.
 type reader struct {
-	window    *compat.Matrix
+	matrix    *compat.Matrix
 	beside    fs.FS  // the folder of the file; nil if it lies in none
 	root      string // its path, with slashes
 	defaults  defaults
@@ -71,12 +71,12 @@ type entry struct {
 	block *block
 }
 
-func read(doc *tomlfile.Document, beside fs.FS, window *compat.Matrix) (*File, []tomlfile.Diagnostic) {
+func read(doc *tomlfile.Document, beside fs.FS, matrix *compat.Matrix) (*File, []tomlfile.Diagnostic) {
 	file := &File{Name: doc.Name()}
 	if doc.Root() == nil {
 		return file, doc.Diagnostics()
 	}
-	r := &reader{window: window, beside: beside, root: path.Dir(filepath.ToSlash(doc.Name())), lines: map[string]Images{}}
+	r := &reader{matrix: matrix, beside: beside, root: path.Dir(filepath.ToSlash(doc.Name())), lines: map[string]Images{}}
 	r.readDefaults(doc.Root())
 	r.readLines(doc.Root())
 	for _, t := range doc.Root().Keyed("models") {
@@ -96,7 +96,7 @@ func read(doc *tomlfile.Document, beside fs.FS, window *compat.Matrix) (*File, [
 		file.Targets = append(file.Targets, e.Target)
 	}
 	place := map[string]int{}
-	for i, l := range window.Lines {
+	for i, l := range matrix.Lines {
 		place[l.Name] = i
 	}
 	slices.SortStableFunc(file.Targets, func(a, b Target) int { return cmp.Compare(place[a.Line], place[b.Line]) })
@@ -243,7 +243,7 @@ func readShape(t *tomlfile.Table) (shape load.Shape, ok bool) {
 }
 
 const (
-	// allLines stands for all lines of the window but the trackers.
+	// allLines stands for all lines of the matrix but the trackers.
 	allLines = "*"
 	// mostTargets is how many a file may ask for: each of them is minutes of an engine.
 	mostTargets = 5000
@@ -306,7 +306,7 @@ func (r *reader) readBlock(t *tomlfile.Table) {
 	r.expand(b)
 	for _, x := range b.except {
 		if !x.used {
-			warn(x.table, codeExcept, "", "the exception excepts nothing", "remove it, if its line has left the window")
+			warn(x.table, codeExcept, "", "the exception excepts nothing", "remove it, if its line has left the matrix")
 		}
 	}
 	if len(r.targets) == before {
@@ -348,7 +348,7 @@ func (r *reader) linesOf(b *block) []string {
 		return b.lines
 	}
 	var names []string
-	for _, l := range r.window.Lines {
+	for _, l := range r.matrix.Lines {
 		if !l.IsTracker() || slices.Contains(b.lines, l.Name) {
 			names = append(names, l.Name)
 		}
@@ -357,7 +357,7 @@ func (r *reader) linesOf(b *block) []string {
 }
 
 func (r *reader) target(b *block, line, model, scenario, workload string, seed int64) Target {
-	known, _ := r.window.ByName(line)
+	known, _ := r.matrix.ByName(line)
 	t := Target{
 		Line: line, Tag: known.Tag, Scenario: Scenario(scenario), Seed: uint64(seed), Fit: b.fit, Wire: b.wire,
 		Images: r.lines[line], Pos: b.table.Line(),
@@ -429,7 +429,7 @@ func (r *reader) readSessions(t *tomlfile.Table) {
 				excepted[i].used = true
 				continue
 			}
-			known, _ := r.window.ByName(line)
+			known, _ := r.matrix.ByName(line)
 			one := Target{
 				Line: line, Tag: known.Tag, ID: framesPrefix + name, Model: r.models[at], Scenario: Scenario(name),
 				Workload: Workload{Name: "session"}, Seed: sessionSeed, Session: asked, Pos: t.Line(),
@@ -444,7 +444,7 @@ func (r *reader) readSessions(t *tomlfile.Table) {
 	}
 	for _, x := range excepted {
 		if !x.used {
-			warn(x.table, codeExcept, "", "the exception excepts nothing", "remove it, if its line has left the window")
+			warn(x.table, codeExcept, "", "the exception excepts nothing", "remove it, if its line has left the matrix")
 		}
 	}
 }
@@ -457,8 +457,8 @@ func (r *reader) checkSessions(b *block, model int, key string, sessions []strin
 	}
 	ok := true
 	for _, line := range b.lines {
-		if _, known := r.window.ByName(line); !known && line != allLines {
-			fail(b.table, codeLine, "lines", fmt.Sprintf("line %q is not in %s", clip(line), r.window.File), r.nearLine(line, "remove it"))
+		if _, known := r.matrix.ByName(line); !known && line != allLines {
+			fail(b.table, codeLine, "lines", fmt.Sprintf("line %q is not in %s", clip(line), r.matrix.File), r.nearLine(line, "remove it"))
 			ok = false
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
 )
 
-// testWindow is the window that the files in testdata are checked against.
-func testWindow() *compat.Matrix {
+// testMatrix is the matrix that the files in testdata are checked against.
+func testMatrix() *compat.Matrix {
 	return &compat.Matrix{File: "compat.toml", Lines: []compat.Line{
 		{Name: "nightly", Tag: "nightly", ProtocolRev: "4ba787ec9"},
 		{Name: "rc", Tag: "v0.34.0rc1", ProtocolRev: "5ba787ec9"},
@@ -23,14 +23,14 @@ func testWindow() *compat.Matrix {
 
 func TestRules(t *testing.T) {
 	check := func(path string) []tomlfile.Diagnostic {
-		_, findings := Load(path, testWindow())
+		_, findings := Load(path, testMatrix())
 		return findings
 	}
 	rulestest.Run(t, Rules(), check, codeUnreadable) // see TestLoadMissing
 }
 
 func TestLoadMissing(t *testing.T) {
-	file, findings := Load("testdata/none", testWindow())
+	file, findings := Load("testdata/none", testMatrix())
 	if len(findings) != 1 || findings[0].Code != codeUnreadable || findings[0].Severity != tomlfile.Error {
 		t.Errorf("findings %v, want K001", findings)
 	}
@@ -48,9 +48,9 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	window := testWindow()
+	matrix := testMatrix()
 	f.Fuzz(func(t *testing.T, text string) {
-		file, findings := Parse("targets.toml", []byte(text), nil, window)
+		file, findings := Parse("targets.toml", []byte(text), nil, matrix)
 		if tomlfile.HasErrors(findings) {
 			return
 		}

@@ -10,14 +10,14 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// shippedWindow is the shipped compat.toml.
-func shippedWindow(t testing.TB) *compat.Matrix {
+// shippedMatrix is the shipped compat.toml.
+func shippedMatrix(t testing.TB) *compat.Matrix {
 	t.Helper()
-	window, findings := compat.Load("../../../compat.toml")
-	if len(findings) != 0 || len(window.Lines) == 0 {
-		t.Fatalf("%d lines, findings: %v", len(window.Lines), findings)
+	matrix, findings := compat.Load("../../../compat.toml")
+	if len(findings) != 0 || len(matrix.Lines) == 0 {
+		t.Fatalf("%d lines, findings: %v", len(matrix.Lines), findings)
 	}
-	return window
+	return matrix
 }
 
 // said is what a golden says of how it was captured.
@@ -49,25 +49,25 @@ func goldensOf(targets []Target) map[string]said {
 // The shipped targets are how the shipped goldens were captured, no more and no fewer: a target that is captured again
 // replaces its golden. A line that was adopted and not captured yet has targets only.
 func TestShippedTargetsAreTheGoldens(t *testing.T) {
-	window := shippedWindow(t)
-	file, findings := Load("../../../capture/targets.toml", window)
+	matrix := shippedMatrix(t)
+	file, findings := Load("../../../capture/targets.toml", matrix)
 	if len(findings) != 0 {
 		t.Fatalf("findings: %v", findings)
 	}
-	registry, findings := manifest.Load("../../../conformance/manifest.toml")
-	if len(findings) != 0 || len(registry.Goldens) == 0 {
-		t.Fatalf("%d goldens, findings: %v", len(registry.Goldens), findings)
+	mf, findings := manifest.Load("../../../conformance/manifest.toml")
+	if len(findings) != 0 || len(mf.Goldens) == 0 {
+		t.Fatalf("%d goldens, findings: %v", len(mf.Goldens), findings)
 	}
 	want := map[string]said{}
-	for _, g := range registry.Goldens {
+	for _, g := range mf.Goldens {
 		want[g.Line+"/"+g.ID] = said{
 			Workload: g.Workload, Role: string(g.Role), GPU: g.GPU, Model: g.Model, Scenario: g.Scenario,
 			EngineConfig: g.EngineConfig, ConfigHash: g.ConfigHash, Version: g.VLLMVersion, Seed: *g.Seed,
 		}
 	}
 	asked := slices.DeleteFunc(file.Targets, func(target Target) bool {
-		line, _ := window.ByName(target.Line)
-		return !line.FidelityValidated && len(registry.ForLine(target.Line)) == 0
+		line, _ := matrix.ByName(target.Line)
+		return !line.FidelityValidated && len(mf.ForLine(target.Line)) == 0
 	})
 	if diff := cmp.Diff(want, goldensOf(asked)); diff != "" {
 		t.Errorf("goldens (-registered +asked for):\n%s", diff)

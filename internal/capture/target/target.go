@@ -17,7 +17,7 @@ import (
 
 // A Target is one capture: a released engine serves one workload, once. Its recording becomes a golden, or two.
 type Target struct {
-	Line string // of the support window: "0.33"
+	Line string // of the compat matrix: "0.33"
 	Tag  string // the release that stands for the line: "v0.33.0"
 	ID   string // of the golden in its line: "multiturn-nocache-s7"
 

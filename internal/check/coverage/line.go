@@ -63,7 +63,7 @@ const several = 2
 // FullName is "EngineCoreOutput.finish_reason".
 func (f *Field) FullName() string { return f.Struct + "." + f.Name }
 
-// Varied tells whether several values were seen.
+// Varied reports whether several values were seen.
 func (f *Field) Varied() bool { return f.Seen && f.Values == several }
 
 // New is the wire of a line, of which nothing is covered.

@@ -164,7 +164,7 @@ func (m *mutation) container(cur *pack.Cursor, kind pack.Kind) bool {
 	return changed
 }
 
-// isTensor tells whether the elements of an array are those of a tensor.
+// isTensor reports whether the elements of an array are those of a tensor.
 func isTensor(parts [][]byte) bool {
 	if len(parts) != 3 {
 		return false

@@ -30,7 +30,7 @@ type reply struct {
 	err      error // why there is no answer
 }
 
-// refused tells whether the answer says no, in whichever way.
+// refused reports whether the answer says no, in whichever way.
 func (a *reply) refused() bool { return a.status != 200 || a.failure != "" || a.finish == "error" }
 
 // readReply reads an answer, streamed or whole.

@@ -83,7 +83,7 @@ func (k *frontendCase) realEngine() {
 	k.AddNote(note)
 }
 
-// saidToFrontend tells whether a recorded message is one of the first engine to its first frontend process.
+// saidToFrontend reports whether a recorded message is one of the first engine to its first frontend process.
 func saidToFrontend(m *trace.Message) bool {
 	return m.Note == "" && m.Channel == "output" && m.Direction == trace.EngineToFrontend && m.Rank == 0 && m.Client == 0 && len(m.Frames) > 0
 }

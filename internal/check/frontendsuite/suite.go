@@ -106,10 +106,10 @@ var assertions = []suite.Entry[judge]{
 
 // Cases are the cases of a line under the frontend suite. The player
 // says there what a golden of the line holds, as far as one has tokens.
-func Cases(line compat.Line, registry *manifest.Manifest, assertions []check.Assertion, gating bool) []check.Case {
+func Cases(line compat.Line, mf *manifest.Manifest, assertions []check.Assertion, gating bool) []check.Case {
 	c := check.Case{Line: line, Suite: check.SuiteFrontend, Gating: gating}
-	if g, ok := spokenGolden(registry.ForLine(line.Name)); ok {
-		c.Golden, c.Entry = g, fmt.Sprintf("%s:%d", registry.File, g.Pos)
+	if g, ok := spokenGolden(mf.ForLine(line.Name)); ok {
+		c.Golden, c.Entry = g, fmt.Sprintf("%s:%d", mf.File, g.Pos)
 	}
 	var cases []check.Case
 	for _, a := range suite.Names(Checks()) {
@@ -120,8 +120,8 @@ func Cases(line compat.Line, registry *manifest.Manifest, assertions []check.Ass
 		one.Assertion = a
 		if a == RealEngine {
 			one.Golden, one.Entry = manifest.Golden{}, ""
-			if g, ok := recordedGolden(registry.ForLine(line.Name)); ok {
-				one.Golden, one.Entry = g, fmt.Sprintf("%s:%d", registry.File, g.Pos)
+			if g, ok := recordedGolden(mf.ForLine(line.Name)); ok {
+				one.Golden, one.Entry = g, fmt.Sprintf("%s:%d", mf.File, g.Pos)
 			} else {
 				one.Skip = "the line has no golden with the raw messages of a real engine"
 			}
@@ -196,7 +196,7 @@ func (k *frontendCase) judgeMessages() {
 	k.Failures = append(wrong, k.Failures...)
 }
 
-// refusal tells why the frontend has never served, whatever the case was to be.
+// refusal returns why the frontend has never served, whatever the case was to be.
 func (k *frontendCase) refusal() {
 	k.Asserted++
 	k.lostAt = k.name

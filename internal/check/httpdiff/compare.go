@@ -463,7 +463,7 @@ func (g *gathered) sample(kind string, object map[string]any) {
 	}
 }
 
-// some tells whether a value says anything.
+// some reports whether a value says anything.
 func some(v any) bool {
 	list, _ := v.([]any)
 	text, _ := v.(string)

@@ -150,7 +150,7 @@ func expand(text, model string) string {
 	})
 }
 
-// Generates tells whether a request that succeeds makes the engine compute.
+// Generates reports whether a request that succeeds makes the engine compute.
 func (r *Request) Generates() bool {
 	if r.Method != http.MethodPost {
 		return false

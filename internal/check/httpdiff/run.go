@@ -31,7 +31,7 @@ type Options struct {
 	Requests []Request
 	// Known are the differences that are expected.
 	Known []Known
-	// Partial tells that Requests are not all: a known difference that does not occur is nothing to report.
+	// Partial reports whether Requests are not all: a known difference that does not occur is nothing to report.
 	Partial bool
 	// Depth is at most how much is compared; default [Values].
 	Depth Depth
@@ -82,7 +82,7 @@ func (k *Known) matches(d Difference) bool {
 	return Match(k.Request, d.Request) && Match(k.What, d.What) && Match(cmp.Or(k.A, "*"), d.A) && Match(cmp.Or(k.B, "*"), d.B)
 }
 
-// Match tells whether a text is that of a pattern, in which "*" stands for any text.
+// Match reports whether a text is that of a pattern, in which "*" stands for any text.
 func Match(pattern, text string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	text, ok := strings.CutPrefix(text, first)
@@ -120,7 +120,7 @@ func (r *Report) Unknown() []Difference {
 
 // An EndedError is a server that does not answer any more.
 type EndedError struct {
-	// Tested tells that it is the server under test.
+	// Tested reports whether it is the server under test.
 	Tested       bool
 	URL, Request string
 	Err          error

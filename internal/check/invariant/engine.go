@@ -190,7 +190,7 @@ func (e *Engine) Ask(r *protocol.Request, payload []byte) {
 	}
 }
 
-// isPlain tells whether nothing in a request changes how likely a token is, or which may come: then the sampled token of a
+// isPlain reports whether nothing in a request changes how likely a token is, or which may come: then the sampled token of a
 // greedy request is the most likely one.
 func isPlain(r *protocol.Request) bool {
 	var p record

@@ -21,7 +21,7 @@ type registration struct {
 	ranks                  int64 // of the data-parallel group
 }
 
-// single tells whether the KV cache has one kind of blocks, as far as the registration shows: a model with several kinds of
+// single reports whether the KV cache has one kind of blocks, as far as the registration shows: a model with several kinds of
 // layers has another capacity (vllm/v1/core/kv_cache_utils.py get_kv_cache_capacity).
 func (r *registration) single() bool {
 	return r.blockSize > 0 && r.cacheTokens > 0 && r.maxModelLen > 0 && r.blocks > 0 &&
@@ -103,7 +103,7 @@ type gaugeValues struct {
 	usage                     float64
 }
 
-// open tells whether the engine may have the request, as far as is known.
+// open reports whether the engine may have the request, as far as is known.
 func (e *Engine) open(r *request) bool {
 	return r.finish == protocol.Unfinished && (r.aborted == 0 || r.aborted > e.read)
 }
@@ -282,7 +282,7 @@ type cacheTotals struct {
 	uncounted, ended int64
 }
 
-// sound tells whether the totals can be held to what requests tell.
+// sound reports whether the totals can be held to what requests tell.
 func (c *cacheTotals) sound(e *Engine) bool {
 	return len(e.clients) == 1 && !c.unknown && c.looked && e.roomy
 }
@@ -297,7 +297,7 @@ func (c *cacheTotals) started(r *request, prompt, local int64) {
 	c.startedHits += local
 }
 
-// looks tells whether statistics count a look-up in the prefix cache.
+// looks reports whether statistics count a look-up in the prefix cache.
 func (e *Engine) looks(raw []byte) bool {
 	if raw == nil || !e.stats.readMap(raw) {
 		return false

@@ -323,7 +323,7 @@ func (l *live) checkUnknownCall() error {
 	return l.barrier()
 }
 
-// IsResult tells whether a value is of the kind that a line's method returns. An
+// IsResult reports whether a value is of the kind that a line's method returns. An
 // engine may leave out what is nil.
 func IsResult(kind protocol.ResultKind, raw []byte) bool {
 	if raw == nil {

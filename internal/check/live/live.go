@@ -80,13 +80,13 @@ var assertions = []suite.Entry[judge]{
 
 // Cases lists the cases of the live suite on a line. What the engine registers
 // with is compared with what the first of the line's goldens has, if there is one.
-func Cases(line compat.Line, registry *manifest.Manifest, gating bool) []check.Case {
+func Cases(line compat.Line, mf *manifest.Manifest, gating bool) []check.Case {
 	var cases []check.Case
 	for _, a := range suite.Names(Checks()) {
 		c := check.Case{Line: line, Suite: check.SuiteLive, Assertion: a, Gating: gating}
-		if goldens := registry.ForLine(line.Name); a == check.Schema && len(goldens) > 0 {
+		if goldens := mf.ForLine(line.Name); a == check.Schema && len(goldens) > 0 {
 			c.Golden = goldens[0]
-			c.Entry = fmt.Sprintf("%s:%d", registry.File, c.Golden.Pos)
+			c.Entry = fmt.Sprintf("%s:%d", mf.File, c.Golden.Pos)
 		}
 		cases = append(cases, c)
 	}

@@ -81,7 +81,7 @@ func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.
 
 func ReadyPath(key string) string { return "EngineCoreReadyResponse." + key }
 
-// sameKind tells whether a value of one kind can stand for one of another: ints
+// sameKind reports whether a value of one kind can stand for one of another: ints
 // for floats, and nil on either side where the field is declared optional.
 func sameKind(declared protocol.Struct, path string, want, got pack.Kind) bool {
 	if want == got || want == pack.Float && got == pack.Int {
@@ -93,7 +93,7 @@ func sameKind(declared protocol.Struct, path string, want, got pack.Kind) bool {
 	return optional && (want == pack.Nil || got == pack.Nil)
 }
 
-// underNil tells whether what a path is nested in is nil.
+// underNil reports whether what a path is nested in is nil.
 func underNil(shape map[string]pack.Kind, path string) bool {
 	for at := strings.LastIndexByte(path, '.'); at >= 0; at = strings.LastIndexByte(path, '.') {
 		path = path[:at]

@@ -93,5 +93,5 @@ func (t tensor) Floats() []float64 {
 	return values
 }
 
-// IsFloat tells whether the elements are floats; else they are integers.
+// IsFloat reports whether the elements are floats; else they are integers.
 func (t tensor) IsFloat() bool { return strings.Contains(t.Dtype, "f") }

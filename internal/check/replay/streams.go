@@ -66,14 +66,14 @@ func (s *Stream) Take(tokens []uint32, finished bool, reason trace.FinishReason)
 	}
 }
 
-// surfeited tells whether the stream has so many more tokens than its record that
+// surfeited reports whether the stream has so many more tokens than its record that
 // no more are kept.
 func (s *Stream) surfeited() bool {
 	const spare = 1000
 	return len(s.got) > len(s.Record.OutputTokenIDs)+spare
 }
 
-// ended tells whether the stream came to an end of its own. An engine that goes
+// ended reports whether the stream came to an end of its own. An engine that goes
 // down aborts what is open, which says nothing about the stream.
 func (s *Stream) ended() bool {
 	return s.terminals > 0 && (s.Finish != trace.FinishAbort || s.Record.FinishReason == trace.FinishAbort)

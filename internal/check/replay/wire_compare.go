@@ -99,7 +99,7 @@ func (c *wireComparison) buffer(want *WireMessage, i int, got []byte) {
 	}
 }
 
-// allowed tells whether two values may differ at a path, else what is expected there.
+// allowed reports whether two values may differ at a path, else what is expected there.
 func (c *wireComparison) allowed(path, value string, want, got []byte) (expected string, yes bool) {
 	m := maskOf(path)
 	switch {
@@ -234,7 +234,7 @@ var WireMasks = []wireMask{
 // noModel is why log-probabilities are made up.
 const noModel = "a trace has no log-probabilities, and the player has no model to compute them"
 
-// covers tells whether a path leads to the place.
+// covers reports whether a path leads to the place.
 func (m *wireMask) covers(path string) bool {
 	head, tail, starred := strings.Cut(m.Path, "*")
 	if !starred {
@@ -244,7 +244,7 @@ func (m *wireMask) covers(path string) bool {
 	return rest != "" && matches(head+part+tail, path)
 }
 
-// matches tells whether a path is the pattern with a number in each [] of it.
+// matches reports whether a path is the pattern with a number in each [] of it.
 func matches(pattern, path string) bool {
 	rest := path
 	for i, part := range strings.Split(pattern, "[]") {

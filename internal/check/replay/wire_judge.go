@@ -42,7 +42,7 @@ func NewWireJudge(g *check.Golden) (*WireJudge, error) {
 	return j, nil
 }
 
-// Finds tells whether other frames in the place of those of a message would be found.
+// Finds reports whether other frames in the place of those of a message would be found.
 func (j *WireJudge) Finds(m *trace.Message, frames [][]byte) bool {
 	at, compared := j.compared[m.Line]
 	if !compared {
@@ -63,7 +63,7 @@ func NewFramesJudge(g *check.Golden) *FramesJudge {
 	return &FramesJudge{newFramesJudge(g.Location, g.Codec)}
 }
 
-// Finds tells whether other frames in the place of those of the next message would be found at once.
+// Finds reports whether other frames in the place of those of the next message would be found at once.
 func (j *FramesJudge) Finds(m *trace.Message, frames [][]byte) bool {
 	other := *j.judge
 	other.layout, other.found = LayoutCheck{Codec: other.codec}, repeated{}

@@ -59,7 +59,7 @@ type WireSaid struct {
 	drains, drained bool
 }
 
-// wireClass tells the messages of an engine apart.
+// wireClass distinguishes the messages of an engine.
 type wireClass string
 
 const (

@@ -56,7 +56,7 @@ type Conversation struct {
 	Codec        *protocol.Codec
 	Registration []byte
 	Said         [][][]byte // the frames of each message on the output socket
-	// Finds tells whether the case would have failed with other frames in the place of those of a message.
+	// Finds reports whether the case would have failed with other frames in the place of those of a message.
 	Finds func(at int, frames [][]byte) bool
 	// Registers tells the same of another registration.
 	Registers func(payload []byte) bool
@@ -75,11 +75,11 @@ type Env struct {
 
 	Context  context.Context   // of the whole run, which sessions live in that several cases use
 	Versions map[string]string // what the subject calls itself, by line
-	// Heard, unless nil, is told what engines said in cases of fidelity. Wanted tells whether it has use for one of a line.
+	// Heard, unless nil, is called with what engines said in cases of fidelity. Wanted tells whether it has use for one of a line.
 	Heard  func(line string, c Conversation)
 	Wanted func(line string) bool
 	Kept   Kept // what the cases of a suite share; the suite puts it there
-	// Case is the name of the case that is being judged. Step, unless nil, is told what a subject is waited for.
+	// Case is the name of the case that is being judged. Step, unless nil, is called with what a subject is waited for.
 	Case string
 	Step func(step string)
 
@@ -253,7 +253,7 @@ func (s *Session) Explain(err error) error {
 	return err
 }
 
-// outlives tells whether a reason is still to come: not where nobody is there to
+// outlives reports whether a reason is still to come: not where nobody is there to
 // tell it, nor when it was we who hung up.
 func (s *Session) outlives(err error) bool {
 	return !s.Owner().Remote && !errors.Is(err, zmq.ErrTooLarge)
@@ -305,11 +305,11 @@ func (s *Session) Close() {
 // by the line's profile. That is less than to compare it with the real engine's words,
 // and finds what a lenient frontend would not mind.
 type OwnTimed interface {
-	// OwnTime tells whether it has.
+	// OwnTime reports whether it has.
 	OwnTime() bool
 }
 
-// HasOwnTime tells whether the engine of the session has a time of its own.
+// HasOwnTime reports whether the engine of the session has a time of its own.
 func (s *Session) HasOwnTime() bool {
 	if s.Owner().Remote {
 		return true

@@ -37,7 +37,7 @@ func (a *arrayNode) fewest() int {
 	return max(a.min, len(a.first)+len(a.wanted))
 }
 
-// plain tells whether texts of a node have nothing within them.
+// plain reports whether texts of a node have nothing within them.
 func plain(n *node) bool {
 	switch n.op {
 	case opLiteral, opLeaf, opQuoted:
@@ -161,17 +161,17 @@ func (d *draw) item(a *arrayNode, i int, used map[string]bool) bool {
 		d.write(a.item(i))
 		return true
 	}
-	start, purse := len(d.out), d.purse
+	start, budget := len(d.out), d.budget
 	for try := range differentTries {
-		d.out, d.purse = d.out[:start], purse+min(try, tries)
+		d.out, d.budget = d.out[:start], budget+min(try, tries)
 		d.write(a.item(i))
 		if text := string(d.out[start:]); d.done() || !used[text] {
 			used[text] = true
-			d.purse = min(d.purse, purse)
+			d.budget = min(d.budget, budget)
 			return true
 		}
 	}
-	d.purse = purse
+	d.budget = budget
 	return false
 }
 

@@ -160,7 +160,7 @@ func (g *ebnf) sequence(depth int) (*node, error) {
 	}
 }
 
-// ended tells whether a sequence ends here. A line ends it unless the next one
+// ended reports whether a sequence ends here. A line ends it unless the next one
 // goes on with an alternative, or is no rule.
 func (g *ebnf) ended() bool {
 	if g.at >= len(g.text) {

@@ -128,7 +128,7 @@ func (l *Language) Text(w *Work, seed uint64, size, limit int) (text string, who
 }
 
 func (l *Language) text(w *Work, seed uint64, size, limit int) (text string, whole bool, err error) {
-	d := &draw{work: w, rand: rand.New(rand.NewPCG(seed, 0)), purse: size, limit: max(limit, 1)}
+	d := &draw{work: w, rand: rand.New(rand.NewPCG(seed, 0)), budget: size, limit: max(limit, 1)}
 	d.write(l.root)
 	if d.err != nil {
 		return "", false, d.err

@@ -229,20 +229,20 @@ func (n *node) shortestKid() int {
 
 // draw is one text while it is written.
 type draw struct {
-	work  *Work
-	rand  *rand.Rand
-	out   []byte
-	purse int // bytes that the text may still be longer than the shortest
-	limit int // bytes after which the text is cut off
-	depth int // of the node that is being written
-	err   error
+	work   *Work
+	rand   *rand.Rand
+	out    []byte
+	budget int // bytes that the text may still be longer than the shortest
+	limit  int // bytes after which the text is cut off
+	depth  int // of the node that is being written
+	err    error
 }
 
 // deepest bounds how deep texts are nested. The shortest of a constraint within
 // maxDepth is not as deep.
 const deepest = 20_000
 
-// done tells that there is no sense in going on.
+// done reports whether there is no sense in going on.
 func (d *draw) done() bool { return d.err != nil || len(d.out) >= d.limit }
 
 func (d *draw) write(n *node) {
@@ -284,7 +284,7 @@ func (d *draw) write(n *node) {
 	}
 }
 
-// choose takes one of the alternatives that the purse can pay, and pays it.
+// choose takes one of the alternatives that the budget can pay, and pays it.
 func (d *draw) choose(n *node) *node {
 	d.work.spend(len(n.kids) / 8)
 	cost := func(i int) int {
@@ -295,15 +295,15 @@ func (d *draw) choose(n *node) *node {
 	}
 	var open []int
 	for i := range n.kids {
-		if n.kids[i].least != never && cost(i) <= d.purse {
+		if n.kids[i].least != never && cost(i) <= d.budget {
 			open = append(open, i)
 		}
 	}
-	if len(open) == 0 { // the purse is overdrawn
+	if len(open) == 0 { // the budget is exceeded
 		return n.kids[n.best]
 	}
 	i := open[d.rand.IntN(len(open))]
-	d.purse -= cost(i)
+	d.budget -= cost(i)
 	return n.kids[i]
 }
 
@@ -311,12 +311,12 @@ func (d *draw) choose(n *node) *node {
 // them.
 func (d *draw) extra(most, price int) int {
 	price = max(price, 1)
-	most = min(most, d.purse/price)
+	most = min(most, d.budget/price)
 	if most <= 0 {
 		return 0
 	}
 	n := d.rand.IntN(most + 1)
-	d.purse -= n * price
+	d.budget -= n * price
 	return n
 }
 
@@ -360,16 +360,16 @@ const tries = 48
 // insist writes a text that the check accepts. One that is cut off is not looked
 // at: nobody gets to its end.
 func (d *draw) insist(n *node) {
-	start, purse := len(d.out), d.purse
+	start, budget := len(d.out), d.budget
 	var err error
 	for try := range tries {
-		d.out, d.purse = d.out[:start], purse+try
+		d.out, d.budget = d.out[:start], budget+try
 		d.write(n.kids[0])
 		if d.done() {
 			return
 		}
 		if err = n.check(d.work, d.out[start:]); err == nil {
-			d.purse = min(d.purse, purse)
+			d.budget = min(d.budget, budget)
 			return
 		}
 	}

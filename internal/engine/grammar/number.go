@@ -22,11 +22,11 @@ func (s *schemas) numberOf(all []*object, integer bool) *node {
 		return choice()
 	}
 	return leaf(len(shortest), func(d *draw) string {
-		if d.purse < 2 {
+		if d.budget < 2 {
 			return shortest
 		}
 		if text, ok := in.draw(d, integer); ok {
-			d.purse -= max(len(text)-len(shortest), 0)
+			d.budget -= max(len(text)-len(shortest), 0)
 			return text
 		}
 		return shortest

@@ -310,8 +310,8 @@ func (d *draw) members(o *objectNode) []int {
 	}
 	for i, m := range o.members {
 		price := o.price(m)
-		if !chosen[i] && count < o.max && price <= d.purse && d.rand.IntN(4) > 0 {
-			d.purse -= price
+		if !chosen[i] && count < o.max && price <= d.budget && d.rand.IntN(4) > 0 {
+			d.budget -= price
 			chosen[i] = true
 			count++
 		}
@@ -392,22 +392,22 @@ func (d *draw) member(o *objectNode, used map[string]bool) bool {
 	if len(open) == 0 {
 		return false
 	}
-	before, purse := len(d.out), d.purse
+	before, budget := len(d.out), d.budget
 	d.separate(o, len(used)+1)
 	start := len(d.out)
 	for try := range differentTries {
 		e := open[d.rand.IntN(len(open))]
-		d.out, d.purse = d.out[:start], purse+min(try, tries)
+		d.out, d.budget = d.out[:start], budget+min(try, tries)
 		d.write(e.key)
 		if name := string(d.out[start:]); !used[name] && !d.done() {
 			used[name] = true
-			d.purse = min(d.purse, purse)
+			d.budget = min(d.budget, budget)
 			d.out = append(d.out, ':')
 			d.write(e.value)
 			return true
 		}
 	}
-	d.out, d.purse = d.out[:before], purse
+	d.out, d.budget = d.out[:before], budget
 	return false
 }
 

@@ -20,7 +20,7 @@ func compileRegex(w *Work, text string) (*node, error) {
 	return checked(regexNode(w, p.parsed), p.check(text)), nil
 }
 
-// check tells whether all of a text matches.
+// check reports whether all of a text matches.
 func (p *pattern) check(pattern string) func(*Work, []byte) error {
 	return func(w *Work, text []byte) error {
 		if !p.match(w, text, true) {
@@ -104,7 +104,7 @@ func instructions(re *syntax.Regexp) int {
 	return sum
 }
 
-// match tells whether text matches from its beginning to its end or, if whole is not
+// match reports whether text matches from its beginning to its end or, if whole is not
 // set, somewhere. It goes through all ways at the same time, and counts them.
 func (p *pattern) match(w *Work, text []byte, whole bool) bool {
 	m := matcher{work: w, prog: p.prog, whole: whole, seen: make([]int, len(p.prog.Inst))}

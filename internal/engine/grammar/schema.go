@@ -127,7 +127,7 @@ func (s *schemas) of(all []any) *node {
 	return n
 }
 
-// identity tells sets of schemas apart by where they stand in the document.
+// identity distinguishes sets of schemas by where they stand in the document.
 func identity(all []any) string {
 	var b strings.Builder
 	for _, schema := range all {

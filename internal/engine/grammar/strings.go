@@ -151,7 +151,7 @@ func email(r *rand.Rand) string    { return word(r) + "@example.com" }
 func link(r *rand.Rand) string     { return "https://" + hostname(r) + path(r) }
 func path(r *rand.Rand) string     { return "/" + word(r) }
 
-// matches tells whether a string has a pattern somewhere.
+// matches reports whether a string has a pattern somewhere.
 func (w *Work) matches(pattern, text string) (bool, error) {
 	p, err := w.pattern(pattern)
 	if err != nil {

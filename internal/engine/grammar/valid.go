@@ -10,7 +10,7 @@ import (
 // checker looks at one value.
 type checker struct{ schemas }
 
-// conforms tells whether a value conforms to a schema of the document. The copy
+// conforms reports whether a value conforms to a schema of the document. The copy
 // keeps what is only read apart from what others read at the same time.
 func (s *schemas) conforms(w *Work, schema, v any) bool {
 	c := &checker{*s}
@@ -18,7 +18,7 @@ func (s *schemas) conforms(w *Work, schema, v any) bool {
 	return c.valid(schema, v, 0)
 }
 
-// valid tells whether a value conforms to a schema. Formats are not looked at: who
+// valid reports whether a value conforms to a schema. Formats are not looked at: who
 // writes them knows them.
 func (s *checker) valid(schema, v any, depth int) bool {
 	o, ok := schema.(*object)
@@ -162,7 +162,7 @@ func (s *schemas) canonicals(list []any) map[string]bool {
 	return known
 }
 
-// contains tells whether a list has a value; known are its canonical texts, if it is long.
+// contains reports whether a list has a value; known are its canonical texts, if it is long.
 func (s *checker) contains(known map[string]bool, list []any, v any) bool {
 	if known == nil {
 		return slices.ContainsFunc(list, func(e any) bool { return s.work.equal(e, v) })

@@ -49,7 +49,7 @@ type Options struct {
 	Digests bool
 	// Linger is how long Close lets subscribers take what waits for them. vLLM's drops it.
 	Linger time.Duration
-	// Log is told who subscribes and what is wrong with a peer; nil tells nobody.
+	// Log gets who subscribes and what is wrong with a peer; nil logs nothing.
 	Log *slog.Logger
 }
 

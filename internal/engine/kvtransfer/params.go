@@ -80,7 +80,7 @@ func port(cur *pack.Cursor) (int, error) {
 	return int(n), err
 }
 
-// anyBlocks tells whether a list of block ids, or of such lists, is not empty.
+// anyBlocks reports whether a list of block ids, or of such lists, is not empty.
 func anyBlocks(cur *pack.Cursor) (bool, error) {
 	raw, err := cur.Raw()
 	if err != nil {

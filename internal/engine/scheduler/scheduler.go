@@ -261,7 +261,7 @@ func (s *Scheduler[T]) victim() *Request[T] {
 	return last
 }
 
-// outlasts tells whether a stays in the batch rather than b. Of requests that are
+// outlasts reports whether a stays in the batch rather than b. Of requests that are
 // alike the first in the batch goes, as Python's max takes the first.
 func outlasts[T any](a, b *Request[T]) bool {
 	return a.Priority < b.Priority || a.Priority == b.Priority && a.Arrival < b.Arrival
@@ -354,13 +354,13 @@ const (
 	preempted
 )
 
-// Running tells whether the request is in the batch.
+// Running reports whether the request is in the batch.
 func (r *Request[T]) Running() bool { return r.state == running }
 
-// Complete tells whether all its tokens are computed, so that it says the next.
+// Complete reports whether all its tokens are computed, so that it says the next.
 func (r *Request[T]) Complete() bool { return r.state == running && r.Computed >= len(r.Seq.Tokens) }
 
-// waits tells whether the request waits for a place in the batch.
+// waits reports whether the request waits for a place in the batch.
 func (r *Request[T]) waits() bool { return r.state != unknown && r.state != running }
 
 // missing is how many tokens are still to be computed, guesses included.
@@ -406,7 +406,7 @@ func (s *Scheduler[T]) undefer(r *Request[T]) {
 	}
 }
 
-// hasSlot tells whether the batch has a slot for the request's adapter.
+// hasSlot reports whether the batch has a slot for the request's adapter.
 func (s *Scheduler[T]) hasSlot(r *Request[T]) bool {
 	return r.LoRA == 0 || s.opt.MaxLoRAs == 0 || len(s.loras) < s.opt.MaxLoRAs || s.loras[r.LoRA] > 0
 }

@@ -48,7 +48,7 @@ func Parse(raw []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// absent tells whether a key is missing or null.
+// absent reports whether a key is missing or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
 // kind is what each part begins with.

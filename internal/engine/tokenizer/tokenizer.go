@@ -96,7 +96,7 @@ func (t *Tokenizer) Normalize(text string) string {
 	return t.normalize.apply(strings.ToValidUTF8(text, string(utf8.RuneError)))
 }
 
-// Added tells whether an id is that of an added token, as those that a chat template puts around messages.
+// Added reports whether an id is that of an added token, as those that a chat template puts around messages.
 func (t *Tokenizer) Added(id uint32) bool { return t.isAdded[id] }
 
 // encodePart appends the ids of a text in which no added token is.
@@ -194,7 +194,7 @@ func brokenLength(text []byte) int {
 	return 1
 }
 
-// beginsCharacter tells whether some bytes after part make a character of it: the lowest or the highest that may follow
+// beginsCharacter reports whether some bytes after part make a character of it: the lowest or the highest that may follow
 // do then.
 func beginsCharacter(part []byte) bool {
 	for _, tail := range []string{"\x80\x80", "\xbf\xbf"} {

@@ -28,7 +28,7 @@ type Options struct {
 	Clients int
 	// HandshakeTimeout bounds the ZeroMQ handshake of each connection.
 	HandshakeTimeout time.Duration
-	// Step, unless nil, is told how far Accept is, and what it waits for.
+	// Step, unless nil, is called with how far Accept is, and what it waits for.
 	Step func(step string)
 }
 

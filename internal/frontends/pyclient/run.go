@@ -44,7 +44,7 @@ type Options struct {
 	Patience time.Duration
 	// Deadline bounds everything; default 5 minutes. Time in which others had the processors does not count.
 	Deadline time.Duration
-	// Log is told what the driver does; nil logs nothing.
+	// Log gets what the driver does; nil logs nothing.
 	Log *slog.Logger
 }
 

@@ -74,7 +74,7 @@ func (d *decoder) push(id uint32) (stop string) {
 	return ""
 }
 
-// isWhole tells whether a text ends with a whole character.
+// isWhole reports whether a text ends with a whole character.
 func isWhole(text string) bool {
 	n := len(text)
 	return n == 0 || text[n-1] < utf8.RuneSelf && utf8.ValidString(text) || utf8.ValidString(text)

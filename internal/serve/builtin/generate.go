@@ -123,7 +123,7 @@ func (q *sequence) Receive(o *player.EngineOutput, at float64) {
 	}
 }
 
-// Full tells that the client reads too slowly.
+// Full reports whether the client reads too slowly.
 func (q *sequence) Full() bool {
 	if !q.eager {
 		return false
@@ -181,7 +181,7 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 	return g, nil
 }
 
-// suffix tells requests of the same id apart, as frontends do.
+// suffix distinguishes requests of the same id, as frontends do.
 func suffix() string {
 	n := rand.Uint32()
 	return hex.EncodeToString([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})

@@ -56,7 +56,7 @@ type chatTemplate struct {
 	*jinja.Template
 	// vars are the special tokens, as bos_token.
 	vars map[string]string
-	// parts tells that the content of a message is a list of parts to the template, and not a text.
+	// parts reports whether the content of a message is a list of parts to the template, and not a text.
 	parts bool
 }
 

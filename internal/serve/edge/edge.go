@@ -240,7 +240,7 @@ type forwarder interface {
 // newForwarder is nil where there is none.
 var newForwarder func(e *Edge, pick func() *rank) forwarder
 
-// changesNothing tells whether the edge may have nothing to add to requests and answers, as far as the options say.
+// changesNothing reports whether the edge may have nothing to add to requests and answers, as far as the options say.
 func (e *Edge) changesNothing() bool {
 	o := &e.opt
 	return o.TLS == nil && len(o.APIKeys) == 0 && o.PodName == "" && o.PodNamespace == "" && o.RequestLog == nil &&

@@ -24,7 +24,7 @@ type part struct {
 	sample int // of the prompt
 }
 
-// mayFanOut tells whether a request may be for several answers, as far as can be seen without decoding it.
+// mayFanOut reports whether a request may be for several answers, as far as can be seen without decoding it.
 func mayFanOut(path string, body []byte) bool {
 	switch path {
 	case "/v1/chat/completions":
@@ -35,7 +35,7 @@ func mayFanOut(path string, body []byte) bool {
 	return false
 }
 
-// mayHavePrompts tells whether the prompt may be an array.
+// mayHavePrompts reports whether the prompt may be an array.
 func mayHavePrompts(body []byte) bool {
 	found := false
 	for {

@@ -370,7 +370,7 @@ func (d *faultDraws) fails(i int, r *http.Request) bool {
 	return true
 }
 
-// clientKey tells clients apart: by the header X-Fault-Key, else by the API key, else by the address.
+// clientKey distinguishes clients: by the header X-Fault-Key, else by the API key, else by the address.
 func clientKey(r *http.Request) string {
 	for _, name := range []string{headerFaultKey, "Authorization", "X-Api-Key"} {
 		if value := r.Header.Get(name); value != "" {
@@ -384,7 +384,7 @@ func clientKey(r *http.Request) string {
 	return host
 }
 
-// concerns tells whether the conditions of a fault hold. Without a condition for the path it is for generating endpoints.
+// concerns reports whether the conditions of a fault hold. Without a condition for the path it is for generating endpoints.
 func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 	forPath := false
 	for _, c := range f.Conditions {
@@ -410,7 +410,7 @@ func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 	return forPath || isGeneration(r)
 }
 
-// isGeneration tells whether a request asks the model for something.
+// isGeneration reports whether a request asks the model for something.
 func isGeneration(r *http.Request) bool {
 	p := r.URL.Path
 	return r.Method == http.MethodPost && strings.Contains(p, "/v1/") && !strings.HasSuffix(p, "load_lora_adapter")

@@ -106,7 +106,7 @@ func readPlain(b, out []byte) (h plainHead, forward []byte, v verdict) {
 	return h, out, plain
 }
 
-// strangeStart tells whether the beginning of a head cannot become that of a plain request. It finds what would not end with an
+// strangeStart reports whether the beginning of a head cannot become that of a plain request. It finds what would not end with an
 // empty line as a plain one does: lines that end without CR, and the preface of HTTP/2.
 func strangeStart(b []byte) bool {
 	begins := slices.ContainsFunc(plainTargets, func(known string) bool {
@@ -190,7 +190,7 @@ func isToken(name []byte) bool {
 	return len(name) > 0
 }
 
-// isText tells whether a value has only printable ASCII and tabs.
+// isText reports whether a value has only printable ASCII and tabs.
 func isText(value []byte) bool {
 	for _, c := range value {
 		if c != '\t' && (c < ' ' || c > '~') {
@@ -304,10 +304,10 @@ type answerBody struct {
 
 func newAnswerBody(head answerHead) answerBody { return answerBody{head: head, left: head.length} }
 
-// untilClose tells whether the body ends with the connection.
+// untilClose reports whether the body ends with the connection.
 func (b *answerBody) untilClose() bool { return !b.head.chunked && b.head.length < 0 }
 
-// whole tells whether the body has ended.
+// whole reports whether the body has ended.
 func (b *answerBody) whole() bool {
 	if b.head.chunked {
 		return b.chunks.state == chunkEnd

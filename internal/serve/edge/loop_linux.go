@@ -122,7 +122,7 @@ func (s *loops) close() {
 	})
 }
 
-// plainNow tells whether the edge changes nothing of a request.
+// plainNow reports whether the edge changes nothing of a request.
 func (s *loops) plainNow(h plainHead) bool {
 	d := s.edge.faults.Load()
 	return len(d.faults) == 0 && d.rate == 0 && h.length <= maxPlainBody && int64(h.length) <= s.edge.opt.MaxBody
@@ -516,7 +516,7 @@ type clientSide struct {
 	since time.Time     // when it began to wait
 }
 
-// idle tells whether a client waits for nothing.
+// idle reports whether a client waits for nothing.
 func (c *clientSide) idle() bool { return c.up == nil && !c.dials && len(c.out) == 0 }
 
 func (c *clientSide) on(events uint32) {

@@ -33,7 +33,7 @@ func requestID(r *http.Request) string {
 	return newID()
 }
 
-// hasRequestID tells whether a body may have an id of its own.
+// hasRequestID reports whether a body may have an id of its own.
 func hasRequestID(body []byte) bool { return bytes.Contains(body, []byte(`"request_id"`)) }
 
 func newID() string {

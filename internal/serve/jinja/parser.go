@@ -55,7 +55,7 @@ func (p *parser) failed(format string, args ...any) error {
 	return fmt.Errorf("line %d: %s", p.peek().line, fmt.Sprintf(format, args...))
 }
 
-// is tells whether the next token is this operator or name.
+// is reports whether the next token is this operator or name.
 func (p *parser) is(text string) bool {
 	t := p.peek()
 	return (t.kind == opToken || t.kind == nameToken) && t.text == text

@@ -416,7 +416,7 @@ func registered(codec *protocol.Codec) (map[string][]byte, error) {
 	return values, err
 }
 
-// isWithin tells whether a node is another or lies within it.
+// isWithin reports whether a node is another or lies within it.
 func (n *node) isWithin(other *node) bool {
 	for ; n != nil; n = n.parent {
 		if n == other {

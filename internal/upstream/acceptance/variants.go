@@ -216,7 +216,7 @@ func ext(b []byte, code int8, more int) []byte {
 	return pack.AppendExt(nil, code, append(slices.Clone(data), make([]byte, max(more, 0))...))
 }
 
-// isShape tells whether a node is the shape of a tensor.
+// isShape reports whether a node is the shape of a tensor.
 func (n *node) isShape() bool { return n.parent != nil && n.parent.form == tensor && n.form == list }
 
 // tensorOf is the tensor of a sample with elements of another type, or another number of them.

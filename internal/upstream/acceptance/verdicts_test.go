@@ -134,7 +134,7 @@ func TestVerdictsAgreeWithFrontends(t *testing.T) {
 	}
 }
 
-// contradicts tells what is wrong with our verdict on a message: that it is "refused" although every frontend serves as if
+// contradicts returns what is wrong with our verdict on a message: that it is "refused" although every frontend serves as if
 // nothing were, or "passed" although one does worse than with a message in which the place has its sample.
 func contradicts(m *Messages, p Probe, tables []*Table) (verdictOfOurs, why string) {
 	sample := p

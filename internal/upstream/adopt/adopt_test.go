@@ -41,8 +41,8 @@ func released(t *testing.T, version string) *protocol.Profile {
 	return p
 }
 
-// A window is written as "LINE TAG REV" lines; the first stable one is the default, and "!" behind it says it is validated.
-func window(head string, entries ...string) string {
+// A matrix is written as "LINE TAG REV" lines; the first stable one is the default, and "!" behind it says it is validated.
+func matrix(head string, entries ...string) string {
 	text, isDefault := head, true
 	for _, e := range entries {
 		var line, tag, rev string
@@ -91,7 +91,7 @@ func TestMatrix(t *testing.T) {
 	usual := []string{"nightly nightly " + rev33, "0.33 v0.33.0 " + rev33, "0.32 v0.32.0 " + rev32, "0.31 v0.31.0 " + rev31}
 	tests := []struct {
 		name, release string
-		window        int
+		matrix        int
 		before, after []string
 		newest        string // that nightly is said to follow
 		dropped       []string
@@ -100,7 +100,7 @@ func TestMatrix(t *testing.T) {
 	}{
 		{name: "a new line", release: "0.34.0", before: usual, newest: "0.34", after: lines("nightly nightly "+rev, "0.34 v0.34.0 "+rev, usual[1:])},
 		{
-			name: "the oldest goes", release: "0.34.0", window: 3, before: usual, newest: "0.34", dropped: []string{"0.31"},
+			name: "the oldest goes", release: "0.34.0", matrix: 3, before: usual, newest: "0.34", dropped: []string{"0.31"},
 			after: lines("nightly nightly "+rev, "0.34 v0.34.0 "+rev, usual[1:3]),
 		},
 		{name: "a patch of the newest", release: "0.33.1", before: usual, newest: "0.33", after: lines("nightly nightly "+rev, "0.33 v0.33.1 "+rev, usual[2:])},
@@ -118,18 +118,18 @@ func TestMatrix(t *testing.T) {
 			after: lines("nightly nightly "+rev, "rc v0.34.0rc1 444444444", lines("0.33 v0.33.1 "+rev, usual[2], usual[3:])),
 		},
 		{
-			name: "a line between is missing", release: "0.35.0", before: usual, toDo: "the window has 0.35 and 0.33, but nothing between them", newest: "0.35",
+			name: "a line between is missing", release: "0.35.0", before: usual, toDo: "the matrix has 0.35 and 0.33, but nothing between them", newest: "0.35",
 			after: lines("nightly nightly "+rev, "0.35 v0.35.0 "+rev, usual[1:]),
 		},
 		{name: "older than what there is", release: "0.33.0", before: []string{"0.33 v0.33.2 " + rev33}, want: "line 0.33 stands for v0.33.2, which is newer than 0.33.0"},
-		{name: "older than the window", release: "0.30.0", window: 3, before: usual, want: "is of a line before the oldest"},
+		{name: "older than the matrix", release: "0.30.0", matrix: 3, before: usual, want: "is of a line before the oldest"},
 		{name: "a candidate", release: "0.34.0rc1", before: usual, want: "is not a release that a line can stand for"},
-		{name: "no window", release: "0.34.0", want: "cannot be used as it is"},
+		{name: "no matrix", release: "0.34.0", want: "cannot be used as it is"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			dir := tree(t, map[string]string{"compat.toml": window(header, test.before...)})
-			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, test.release), Lines: test.window})
+			dir := tree(t, map[string]string{"compat.toml": matrix(header, test.before...)})
+			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, test.release), Lines: test.matrix})
 			if test.want != "" {
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Fatalf("error %v, want %q", err, test.want)
@@ -139,7 +139,7 @@ func TestMatrix(t *testing.T) {
 			must(t, err)
 			must(t, plan.Write())
 			got, err := os.ReadFile(filepath.Join(dir, "compat.toml"))
-			want := strings.ReplaceAll(window(header, test.after...), "that of 0.33,", "that of "+test.newest+",")
+			want := strings.ReplaceAll(matrix(header, test.after...), "that of 0.33,", "that of "+test.newest+",")
 			if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
 				t.Errorf("compat.toml (-want +got): %v\n%s", err, diff)
 			}
@@ -167,7 +167,7 @@ func checkProfile(t *testing.T, dir, release string) {
 
 // TestAgain: what is adopted already changes no file, and a longer name of the commit stays.
 func TestAgain(t *testing.T) {
-	dir := tree(t, map[string]string{"compat.toml": window(header, "0.33 v0.33.1 0123456789abcdef")})
+	dir := tree(t, map[string]string{"compat.toml": matrix(header, "0.33 v0.33.1 0123456789abcdef")})
 	for i := range 2 {
 		plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.33.1")})
 		must(t, err)
@@ -219,7 +219,7 @@ func TestTargets(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := tree(t, map[string]string{
-				"compat.toml":          window(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32, "0.31 v0.31.0 "+rev31),
+				"compat.toml":          matrix(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32, "0.31 v0.31.0 "+rev31),
 				"capture/targets.toml": models + test.before,
 			})
 			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3})
@@ -241,7 +241,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// golden is an entry of a registry.
+// golden is an entry of a manifest.
 func golden(line, tag, id string) string {
 	digest := fmt.Sprintf("%064x", len(line)*1000+len(id)*10+int(line[len(line)-1]))
 	return fmt.Sprintf("[[golden]]\nline = %q\nid = %q\nbucket_path = \"conformance/%s/%s.jsonl.gz\"\nsha256 = %q\nconfig_hash = %q\n"+
@@ -250,13 +250,13 @@ func golden(line, tag, id string) string {
 
 func TestGoldensOfALineThatLeaves(t *testing.T) {
 	const stays = "# BEGIN 0.33 GOLDENS\n\n# END 0.33 GOLDENS\n"
-	registry := "# Ours.\n\n" + stays + "\n# BEGIN 0.31 GOLDENS\n\n" + golden("0.31", "v0.31.0", "a-s7") + golden("0.31", "v0.31.0", "ab-s7") + "# END 0.31 GOLDENS\n"
+	mf := "# Ours.\n\n" + stays + "\n# BEGIN 0.31 GOLDENS\n\n" + golden("0.31", "v0.31.0", "a-s7") + golden("0.31", "v0.31.0", "ab-s7") + "# END 0.31 GOLDENS\n"
 	for _, prune := range []bool{false, true} {
 		t.Run(fmt.Sprint("prune ", prune), func(t *testing.T) {
 			const kept, lost = "testdata/goldens/conformance/v0.31.0/a-s7.jsonl.gz", "testdata/goldens/conformance/v0.31.0/ab-s7.jsonl.gz"
 			dir := tree(t, map[string]string{
-				"compat.toml":   window(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32, "0.31 v0.31.0 "+rev31),
-				"manifest.toml": registry, kept: "bytes",
+				"compat.toml":   matrix(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32, "0.31 v0.31.0 "+rev31),
+				"manifest.toml": mf, kept: "bytes",
 			})
 			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3, Prune: prune})
 			must(t, err)
@@ -302,7 +302,7 @@ func TestWriteAllOrNone(t *testing.T) {
 }
 
 func TestSetValidated(t *testing.T) {
-	dir := tree(t, map[string]string{"compat.toml": window(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32)})
+	dir := tree(t, map[string]string{"compat.toml": matrix(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32)})
 	path := filepath.Join(dir, "compat.toml")
 	got, err := SetValidated(path, "0.33", true)
 	must(t, err)
@@ -348,7 +348,7 @@ func must(t testing.TB, err error) {
 // TestReleaseIsWritten: what may run of a release goes to where every command finds it.
 func TestReleaseIsWritten(t *testing.T) {
 	for folder, want := range map[string]string{"x": "profiles/0.34.0.toml", "internal/wire/protocol/profiles": pinned.Folder + "/0.34.0.toml"} {
-		dir := tree(t, map[string]string{"compat.toml": window(header, "0.33 v0.33.0 "+rev33), folder + "/y": ""})
+		dir := tree(t, map[string]string{"compat.toml": matrix(header, "0.33 v0.33.0 "+rev33), folder + "/y": ""})
 		release := &pinned.Release{Version: "0.34.0", Wheels: []pinned.Wheel{{
 			Name: "vllm-0.34.0-x.whl", SHA256: strings.Repeat("a", 64), Frontend: strings.Repeat("b", 64),
 		}}}

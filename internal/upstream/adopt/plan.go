@@ -237,7 +237,7 @@ func (p *Plan) moved(before *compat.Matrix, opt Options) ([]compat.Line, error) 
 		}
 	}
 	if p.Dropped = stable[min(opt.Lines, len(stable)):]; slices.Contains(p.Dropped, p.Line) {
-		return nil, fmt.Errorf("%s is of a line before the oldest of %s, %s, and its window keeps %d: allow more with --max-stable",
+		return nil, fmt.Errorf("%s is of a line before the oldest of %s, %s, and its matrix keeps %d: allow more with --max-stable",
 			p.version, before.File, oldest, opt.Lines)
 	}
 	return slices.DeleteFunc(lines, func(l compat.Line) bool { return slices.Contains(p.Dropped, l.Name) }), nil
@@ -300,7 +300,7 @@ func (p *Plan) planGoldens(opt Options) error {
 		}
 	}
 	dropped := strings.Join(p.Dropped, ", ")
-	p.note("%s: %d goldens of %s removed: the line is in the window no more", path, count, dropped)
+	p.note("%s: %d goldens of %s removed: the line is in the matrix no more", path, count, dropped)
 	if len(left) > 0 {
 		p.do("delete the files of goldens that are registered no more, or adopt with --prune: %s", strings.Join(left, " "))
 	}

@@ -114,5 +114,5 @@ const (
 
 // Unwatched returns what there should be about a line that is looked at no more.
 func Unwatched(key string) github.Issue {
-	return github.Issue{Key: key, Body: "This line is looked at no more: it has left the window, or there is a release of it."}
+	return github.Issue{Key: key, Body: "This line is looked at no more: it has left the matrix, or there is a release of it."}
 }

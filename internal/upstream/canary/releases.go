@@ -77,7 +77,7 @@ func Releases(matrix *compat.Matrix, published []compat.Release, nightly bool) (
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, errors.New("the window has no stable line")
+		return nil, errors.New("the matrix has no stable line")
 	}
 	for line, v := range best {
 		if compat.CompareLines(line, top.Line()) > 0 {

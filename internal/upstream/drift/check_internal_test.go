@@ -83,7 +83,7 @@ func TestCheckRun(t *testing.T) {
 		{"nothing that is here", "0.33.0", 4, layers(EngineLayer, PythonLayer), nothing, nil},
 		{
 			"a line that the matrix has not", "0.34.0", 0, func(c *Check) { c.Own, c.Layers = false, []LayerName{StaticLayer} }, staticAlone,
-			[]string{"0.34 is not a line of window: vllm-vcr drift adopt 0.34.0"},
+			[]string{"0.34 is not a line of matrix: vllm-vcr drift adopt 0.34.0"},
 		},
 		{
 			"no sources", "0.33.0", 3, func(c *Check) { c.Extract = nil }, "static skipped, live unknown, goldens skipped, engine skipped, python skipped",

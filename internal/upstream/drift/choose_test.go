@@ -75,7 +75,7 @@ func version(t *testing.T, text string) compat.Version {
 
 // TestLineFor: of each line there is a golden but of 0.34, and that of 0.30 has no streams.
 func TestLineFor(t *testing.T) {
-	window := &compat.Matrix{File: "window", Lines: []compat.Line{
+	matrix := &compat.Matrix{File: "window", Lines: []compat.Line{
 		{Name: "nightly", Tag: "nightly"},
 		{Name: "rc", Tag: "v0.35.0rc1"},
 		{Name: "0.34", Tag: "v0.34.0"},
@@ -84,17 +84,17 @@ func TestLineFor(t *testing.T) {
 		{Name: "0.30", Tag: "v0.30.0"},
 		{Name: "0.29", Tag: "v0.29.0"},
 	}}
-	registry := &manifest.Manifest{Goldens: []manifest.Golden{
+	mf := &manifest.Manifest{Goldens: []manifest.Golden{
 		{Line: "nightly", Role: manifest.Fidelity},
 		{Line: "0.33", Role: manifest.Fidelity},
 		{Line: "0.32", Role: manifest.Fidelity},
 		{Line: "0.30", Role: manifest.Wire},
 		{Line: "0.29", Role: manifest.Fidelity},
 	}}
-	withRC := &manifest.Manifest{Goldens: append([]manifest.Golden{{Line: "rc", Role: manifest.Fidelity}}, registry.Goldens...)}
+	withRC := &manifest.Manifest{Goldens: append([]manifest.Golden{{Line: "rc", Role: manifest.Fidelity}}, mf.Goldens...)}
 	tests := []struct {
 		name, version string
-		registry      *manifest.Manifest
+		mf            *manifest.Manifest
 		want          string // of its own, unless it begins with "as "; empty: an error
 	}{
 		{name: "its own", version: "0.33.0", want: "0.33"},
@@ -107,15 +107,15 @@ func TestLineFor(t *testing.T) {
 		{name: "between two", version: "0.31.0", want: "as 0.29"},
 		{name: "older than all", version: "0.1.0", want: "as 0.29"},
 		{name: "the candidate, without goldens", version: "0.35.0rc1", want: "as 0.33"},
-		{name: "the candidate, with goldens", version: "0.35.0rc1", registry: withRC, want: "rc"},
-		{name: "no goldens at all", version: "0.33.0", registry: &manifest.Manifest{}},
+		{name: "the candidate, with goldens", version: "0.35.0rc1", mf: withRC, want: "rc"},
+		{name: "no goldens at all", version: "0.33.0", mf: &manifest.Manifest{}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if test.registry == nil {
-				test.registry = registry
+			if test.mf == nil {
+				test.mf = mf
 			}
-			line, own, err := drift.LineFor(window, test.registry, version(t, test.version))
+			line, own, err := drift.LineFor(matrix, test.mf, version(t, test.version))
 			got := line.Name
 			if !own && err == nil {
 				got = "as " + got

@@ -257,7 +257,7 @@ func (e Engine) recordAndReplay(ctx context.Context, engine cpuengine.Engine, li
 		return "", err
 	}
 	accepted, err := capture.Accept(ctx, capture.AcceptOptions{
-		Window: &compat.Matrix{File: e.Matrix.File, Lines: []compat.Line{line}}, Manifest: goldens, Goldens: e.Dir, DryRun: true,
+		Matrix: &compat.Matrix{File: e.Matrix.File, Lines: []compat.Line{line}}, Manifest: goldens, Goldens: e.Dir, DryRun: true,
 		Log: log,
 	}, rec)
 	if err != nil {

@@ -37,12 +37,12 @@ func committed(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := vcr.Files.ReadFile(vcr.CompatPath)
 	must(t, err)
-	window, findings := compat.Parse(vcr.CompatPath, text)
+	matrix, findings := compat.Parse(vcr.CompatPath, text)
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
 	paths := map[string]string{}
-	for _, l := range window.Lines {
+	for _, l := range matrix.Lines {
 		if !l.IsTracker() {
 			paths[strings.TrimPrefix(l.Tag, "v")] = filepath.Join("../../wire/protocol/profiles", l.Name+".json")
 		}

@@ -31,7 +31,7 @@ func releaseOf(t *testing.T, releases []pypi.Release, version string) pypi.Relea
 	return releases[i]
 }
 
-// TestRealIndex: the releases and their commits are those of the support window, which was filled in by hand.
+// TestRealIndex: the releases and their commits are those of the compat matrix, which was filled in by hand.
 func TestRealIndex(t *testing.T) {
 	x := realIndex(t)
 	start := time.Now()
@@ -42,8 +42,8 @@ func TestRealIndex(t *testing.T) {
 	if !releaseOf(t, releases, "0.2.1").Yanked || releaseOf(t, releases, "0.33.0").Yanked {
 		t.Error("0.2.1 was yanked, 0.33.0 was not")
 	}
-	window, _ := compat.Load("../../../compat.toml")
-	for _, line := range window.Lines {
+	matrix, _ := compat.Load("../../../compat.toml")
+	for _, line := range matrix.Lines {
 		if line.IsTracker() {
 			continue
 		}

@@ -20,7 +20,7 @@
 //     [Equal] only answers whether there is one.
 //   - [Format] prints a message on one bounded line.
 //
-// Two kinds of error are told apart: [*SyntaxError] means the bytes are not
+// Two kinds of error are distinguished: [*SyntaxError] means the bytes are not
 // MessagePack (or too deep), [*ValueError] means they are, but do not hold what
 // was asked for.
 //

@@ -34,7 +34,7 @@ type Mismatch struct {
 	// Fits are, at the first mismatch of a message, the lines whose layout the whole message
 	// has, newest first.
 	Fits []string
-	// Unknown tells that it is a map key which the line does not know, and which its
+	// Unknown reports whether it is a map key which the line does not know, and which its
 	// readers pass over.
 	Unknown bool
 }
@@ -65,7 +65,7 @@ func (c *Codec) CheckRequest(payload []byte, aux ...[]byte) []Mismatch {
 	return c.check(KindRequest, payload, aux)
 }
 
-// Undecodable tells why an engine of the line cannot decode the payload of an ADD message
+// Undecodable returns why an engine of the line cannot decode the payload of an ADD message
 // that is well formed, nil if it can. It passes over what msgspec does, and
 // [Codec.CheckRequest] does not: fields that have a default and are not there, fields past
 // those of the line, keys that it does not know or that come twice.
@@ -376,7 +376,7 @@ func (s callShape) check(x *examination) {
 	x.arguments(method, parameters)
 }
 
-// CheckCall tells why an engine of the line fails a call before it does anything: it has no
+// CheckCall returns why an engine of the line fails a call before it does anything: it has no
 // such method, the arguments are too few or too many, or one is not the struct that the
 // method takes; values of other types it takes as they are (vllm/v1/engine/core.py
 // _convert_msgspec_args).

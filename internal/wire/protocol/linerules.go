@@ -10,7 +10,7 @@ type LineRule uint8
 // The rules.
 const (
 	// PlainBlockKeys: the hash of a block of the prefix cache has its extra keys as they
-	// are, and an adapter by its name alone. Elsewhere each key is told apart by its
+	// are, and an adapter by its name alone. Elsewhere each key is distinguished by its
 	// kind, and an adapter has its path beside its name.
 	PlainBlockKeys LineRule = iota
 	// LastFeatureHashed: the hashes of blocks that fill after the prompt, but for the

@@ -13,7 +13,7 @@ import (
 type Pooling struct {
 	Task       string // "embed", "classify", "token_embed", …
 	Dimensions int    // of an embedding; 0 leaves them to the model
-	// Activate tells that embeddings are normalised and classes are probabilities,
+	// Activate reports whether embeddings are normalised and classes are probabilities,
 	// which they are unless the request says otherwise.
 	Activate bool
 	// ChunkSize is how many tokens one row of token_embed stands for: 0 or 1 one

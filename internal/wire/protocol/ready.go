@@ -141,7 +141,7 @@ func (c *Codec) AppendPlayerReady(b []byte, r *ReadyResponse) []byte {
 	return pack.AppendString(pack.AppendString(b, "instance_id"), r.InstanceID)
 }
 
-// IsPlayer tells whether a registration is that of the player of this project.
+// IsPlayer reports whether a registration is that of the player of this project.
 func IsPlayer(payload []byte) bool {
 	r, err := DecodeReady(payload)
 	return err == nil && strings.HasPrefix(r.InstanceID, PlayerInstance)

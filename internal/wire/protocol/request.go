@@ -62,7 +62,7 @@ type Receiver interface {
 	// Receive takes an output, which is valid during the call only. at is in seconds of the clock that stamps events. After
 	// an output that finishes the request there is no other one.
 	Receive(o *Output, at float64)
-	// Full tells that the request gets no more outputs for now.
+	// Full reports whether the request gets no more outputs for now.
 	Full() bool
 }
 

@@ -118,7 +118,7 @@ func (w *declaredWalk) shape(s shape) {
 	}
 }
 
-// holdsStructs tells whether a shape is, or is made of, structs.
+// holdsStructs reports whether a shape is, or is made of, structs.
 func holdsStructs(s shape) bool {
 	switch s := s.(type) {
 	case *structShape, fieldShape:
@@ -140,7 +140,7 @@ type FieldValue struct {
 	Offset int    // of Raw in the payload
 }
 
-// IsDefault tells whether the value says no more than that the field is there: it is the one
+// IsDefault reports whether the value says no more than that the field is there: it is the one
 // that the field has where nobody sets it, or, where it must be set, None, 0, false, or empty.
 func (v FieldValue) IsDefault() bool {
 	if v.Field.Required {
@@ -156,7 +156,7 @@ func (v FieldValue) IsDefault() bool {
 // zeros are the values that say nothing.
 var zeros = []any{nil, false, "", 0.0, []any{}, map[string]any{}}
 
-// isPlain tells whether a message is the value that package json has decoded.
+// isPlain reports whether a message is the value that package json has decoded.
 func isPlain(raw []byte, want any) bool {
 	cur := pack.NewCursor(raw)
 	switch want := want.(type) {

@@ -32,7 +32,7 @@ type UtilityCall struct {
 	Reply func(result any, err error)
 }
 
-// IsNotice tells whether a UtilityOutput with this call id answers no call: notices have the ids -1 and -2, the constants *_CALL_ID
+// IsNotice reports whether a UtilityOutput with this call id answers no call: notices have the ids -1 and -2, the constants *_CALL_ID
 // of vllm/v1/engine/__init__.py (0.33.0). Calls of Python have ids of 64 bits, of which half are negative as signed numbers.
 func IsNotice(callID uint64) bool { return int64(callID) < 0 && int64(callID) >= -2 }
 

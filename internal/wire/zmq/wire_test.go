@@ -17,7 +17,7 @@ import (
 // tooMuch is more than the kernel keeps for a peer that does not read.
 const tooMuch = 32 << 20
 
-// wires is a stream of messages whose frames are told apart by their content, of
+// wires is a stream of messages whose frames are distinguished by their content, of
 // changing lengths around the limits of headers, and at least n bytes in all.
 func wires(n int) []byte {
 	var b []byte

@@ -51,7 +51,7 @@ type Dir struct {
 
 func (d Dir) path(name string) string { return filepath.Join(d.Path, name) }
 
-// Has tells whether a file is there.
+// Has reports whether a file is there.
 func (d Dir) Has(name string) (bool, error) {
 	_, err := os.Stat(d.path(name))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -117,7 +117,7 @@ func (d Dir) open(name string) (*os.File, error) {
 	return file, nil
 }
 
-// still tells whether a name is that of the file it was, unchanged.
+// still reports whether a name is that of the file it was, unchanged.
 func (d Dir) still(before fs.FileInfo, name string) bool {
 	now, err := os.Lstat(d.path(name))
 	return err == nil && os.SameFile(before, now) && now.Size() == before.Size() && now.ModTime().Equal(before.ModTime())

@@ -21,7 +21,7 @@ func Verdict(d *Document) string {
 	return line + " in " + took(d.DurationMs)
 }
 
-// deterministic tells that the document holds no durations.
+// deterministic reports whether the document holds no durations.
 func (d *Document) deterministic() bool {
 	for _, r := range d.Runs {
 		if !r.Started.IsZero() || r.DurationMs > 0 {

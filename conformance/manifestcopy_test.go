@@ -18,62 +18,62 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// desk is a copy of the registry with one golden of it, and what the tap would
+// manifestCopy is a copy of the manifest with one golden of it, and what the tap would
 // have written when that was captured.
-type desk struct {
+type manifestCopy struct {
 	Registration
 	golden  manifest.Golden
 	capture *subjectGolden // rewritten by the tap's writer, with sync points
 }
 
-// deskFiles are what lies on a new desk: made once, as to edit the registry takes longer than most of what tests do with it.
-var deskFiles struct {
+// copied are what a new copy has: made once, as to edit the manifest takes longer than most of what tests do with it.
+var copied struct {
 	sync.Mutex
 	manifest, golden []byte
-	desk
+	manifestCopy
 }
 
-// newDesk takes the smallest fidelity golden of the newest line. On the desk it lies
+// copyManifest takes the smallest fidelity golden of the newest line. In the copy it is
 // compressed as nothing of ours compresses, and under another path: registering
 // its capture would change nothing else.
-func newDesk(t *testing.T) *desk {
+func copyManifest(t *testing.T) *manifestCopy {
 	t.Helper()
-	deskFiles.Lock()
-	defer deskFiles.Unlock()
-	if deskFiles.manifest == nil {
-		deskFiles.desk, deskFiles.golden = layOut(t)
-		text, err := os.ReadFile(deskFiles.Manifest)
+	copied.Lock()
+	defer copied.Unlock()
+	if copied.manifest == nil {
+		copied.manifestCopy, copied.golden = layOut(t)
+		text, err := os.ReadFile(copied.Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		deskFiles.manifest = text
+		copied.manifest = text
 	}
-	d, capture, dir := deskFiles.desk, *deskFiles.capture, t.TempDir()
+	d, capture, dir := copied.manifestCopy, *copied.capture, t.TempDir()
 	d.capture = &capture
 	capture.data = bytes.Clone(capture.data)
-	d.Window, _ = repository(t)
+	d.Matrix, _ = repository(t)
 	d.Trace, d.Manifest, d.Goldens = filepath.Join(dir, "run.jsonl.gz"), filepath.Join(dir, "manifest.toml"), filepath.Join(dir, "goldens")
-	writeTo(t, d.Manifest, deskFiles.manifest)
-	writeTo(t, filepath.Join(d.Goldens, d.golden.BucketPath), deskFiles.golden)
+	writeTo(t, d.Manifest, copied.manifest)
+	writeTo(t, filepath.Join(d.Goldens, d.golden.BucketPath), copied.golden)
 	writeTo(t, d.Trace, capture.data)
 	return &d
 }
 
-// layOut makes the first desk, and returns the bytes of the golden on it too.
-func layOut(t *testing.T) (desk, []byte) {
+// layOut makes the first copy, and returns the bytes of its golden too.
+func layOut(t *testing.T) (manifestCopy, []byte) {
 	t.Helper()
-	window, registry := repository(t)
-	at := slices.IndexFunc(registry.Goldens, func(g manifest.Golden) bool { return g.ID == "edge-s1" })
-	g := registry.Goldens[at]
+	matrix, mf := repository(t)
+	at := slices.IndexFunc(mf.Goldens, func(g manifest.Golden) bool { return g.ID == "edge-s1" })
+	g := mf.Goldens[at]
 	dir := t.TempDir()
-	d := &desk{capture: goldenOf(t, g.Line, g.ID)}
+	d := &manifestCopy{capture: goldenOf(t, g.Line, g.ID)}
 	d.capture.register(deflated(t, inflated(t, d.capture.data)))
 	d.capture.BucketPath = path.Join(path.Dir(g.BucketPath), g.ID+"-before.jsonl.gz")
 	g = d.capture.Golden
 	d.golden = g
 	d.Registration = Registration{
 		Trace: filepath.Join(dir, "run.jsonl.gz"), Line: g.Line, ID: g.ID, Workload: g.Workload,
-		Window: window, Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"), S3: s3store.Options{},
+		Matrix: matrix, Manifest: filepath.Join(dir, "manifest.toml"), Goldens: filepath.Join(dir, "goldens"), S3: s3store.Options{},
 	}
 	d.edit(t, "manifest.toml", func(e *manifest.Editor) error { return e.Put(g) })
 	golden := d.capture.data
@@ -117,14 +117,14 @@ func writeTo(t *testing.T, name string, data []byte) {
 }
 
 // rewrite changes what the tap wrote.
-func (d *desk) rewrite(t *testing.T, change func(*trace.Trace)) {
+func (d *manifestCopy) rewrite(t *testing.T, change func(*trace.Trace)) {
 	t.Helper()
 	d.capture.rewrite(t, change)
 	writeTo(t, d.Trace, d.capture.data)
 }
 
-// files lists what is on the desk, with its content.
-func (d *desk) files(t *testing.T) map[string]string {
+// files lists what the copy has, with its content.
+func (d *manifestCopy) files(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	dir := filepath.Dir(d.Manifest)
@@ -143,28 +143,28 @@ func (d *desk) files(t *testing.T) map[string]string {
 	return all
 }
 
-// registry reads the desk's registry, which must have no errors.
-func (d *desk) registry(t *testing.T) *manifest.Manifest {
+// manifest reads its manifest, which must have no errors.
+func (d *manifestCopy) parsed(t *testing.T) *manifest.Manifest {
 	t.Helper()
 	m, findings := manifest.Load(d.Manifest)
-	if err := errorsOf(append(findings, CheckInputs(d.Window, m)...)); err != nil {
+	if err := errorsOf(append(findings, CheckInputs(d.Matrix, m)...)); err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-// registered is what the desk's registry has of the golden.
-func (d *desk) registered(t *testing.T) manifest.Golden {
+// registered is what its manifest has of the golden.
+func (d *manifestCopy) registered(t *testing.T) manifest.Golden {
 	t.Helper()
-	goldens := d.registry(t).Goldens
+	goldens := d.parsed(t).Goldens
 	at := slices.IndexFunc(goldens, func(g manifest.Golden) bool { return g.Line == d.golden.Line && g.ID == d.ID })
 	if at < 0 {
-		t.Fatalf("the registry has no %s/%s any more", d.golden.Line, d.ID)
+		t.Fatalf("the manifest has no %s/%s any more", d.golden.Line, d.ID)
 	}
 	return goldens[at]
 }
 
-func (d *desk) register(t *testing.T) Registered {
+func (d *manifestCopy) register(t *testing.T) Registered {
 	t.Helper()
 	done, err := Register(t.Context(), d.Registration)
 	if err != nil {
@@ -173,10 +173,10 @@ func (d *desk) register(t *testing.T) Registered {
 	return done
 }
 
-// conform runs everything about the golden from the desk's registry.
-func (d *desk) conform(t *testing.T, store Store) {
+// conform runs everything about the golden from its manifest.
+func (d *manifestCopy) conform(t *testing.T, store Store) {
 	t.Helper()
-	cases, err := NewPlan(d.Window, d.registry(t), Selection{Lines: []string{d.golden.Line}, Goldens: []string{d.ID}, Enforce: EnforceAll})
+	cases, err := NewPlan(d.Matrix, d.parsed(t), Selection{Lines: []string{d.golden.Line}, Goldens: []string{d.ID}, Enforce: EnforceAll})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,14 +186,14 @@ func (d *desk) conform(t *testing.T, store Store) {
 	}
 }
 
-// edit makes the desk's registry from a file.
-func (d *desk) edit(t *testing.T, from string, change func(*manifest.Editor) error) {
+// edit makes its manifest from a file.
+func (d *manifestCopy) edit(t *testing.T, from string, change func(*manifest.Editor) error) {
 	t.Helper()
 	text, err := os.ReadFile(from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	editor, err := manifest.NewEditor(d.Manifest, text, lineNames(d.Window))
+	editor, err := manifest.NewEditor(d.Manifest, text, lineNames(d.Matrix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +203,8 @@ func (d *desk) edit(t *testing.T, from string, change func(*manifest.Editor) err
 	writeTo(t, d.Manifest, editor.Bytes())
 }
 
-// remove takes the golden out of the desk's registry.
-func (d *desk) remove(t *testing.T) {
+// remove takes the golden out of its manifest.
+func (d *manifestCopy) remove(t *testing.T) {
 	t.Helper()
 	d.edit(t, d.Manifest, func(e *manifest.Editor) error { return e.Remove(d.golden.Line, d.golden.ID) })
 }

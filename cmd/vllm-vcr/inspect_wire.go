@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,7 +92,7 @@ func answerOverWire(ctx context.Context, env *environment, with wireServer, w *i
 	}
 	defer server.Close()
 	group, err := player.NewGroup([]player.Options{{
-		Handshake: server.Handshake(), VLLMVersion: with.line, Vocab: wireVocabulary, Log: env.log,
+		Handshake: server.Handshake(), VLLMVersion: with.line, Vocab: wireVocabulary, Log: env.log, Source: saidIn(w),
 		Limits:  player.Limits{MaxModelLen: e.MaxModelLen, MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens},
 		KVCache: player.KVCacheOptions{BlockSize: e.BlockSize, NumGPUBlocks: e.Blocks, NoPrefixCaching: !e.Caching},
 		Timing:  player.Timing{Pace: player.PaceModelled, Latency: fit},
@@ -116,17 +118,58 @@ func answerOverWire(ctx context.Context, env *environment, with wireServer, w *i
 	return records, err
 }
 
+// said answers each prompt with what was said to it in the recording. Other tokens would not be in the prompt of the next turn, so the
+// prefix cache would find less of it than it did in the recorded engine.
+type said map[[sha256.Size]byte][][]uint32
+
+func saidIn(w *inspect.Workload) said {
+	s := said{}
+	for i := range w.Len() {
+		a := w.Asked(i)
+		key := promptKey(ofVocabulary(a.Prompt))
+		s[key] = append(s[key], ofVocabulary(a.Said))
+	}
+	return s
+}
+
+// Script implements [player.Source]. Equal prompts are answered in the order of the recording.
+func (s said) Script(r *player.Request) (player.Script, error) {
+	key := promptKey(r.PromptTokenIDs)
+	answers := s[key]
+	if len(answers) == 0 {
+		return player.Script{}, fmt.Errorf("a prompt of %d tokens is not in the recording", len(r.PromptTokenIDs))
+	}
+	if len(answers) > 1 {
+		s[key] = answers[1:]
+	}
+	return player.Script{Tokens: answers[0], Finish: player.FinishLength, CachedTokens: player.LookUp}, nil
+}
+
+func promptKey(prompt []uint32) [sha256.Size]byte {
+	var b []byte
+	for _, id := range prompt {
+		b = binary.LittleEndian.AppendUint32(b, id)
+	}
+	return sha256.Sum256(b)
+}
+
+// ofVocabulary are ids that the model of the frontend has.
+func ofVocabulary(ids []uint32) []uint32 {
+	all := make([]uint32, len(ids))
+	for i, id := range ids {
+		all[i] = id % wireVocabulary
+	}
+	return all
+}
+
 // askOverWire sends one request, and measures when its tokens come.
 func askOverWire(ctx context.Context, client *openai.Client, begun time.Time, a inspect.Asked) (r trace.Record, err error) {
-	prompt := make([]uint32, len(a.Prompt))
-	for i, id := range a.Prompt {
-		prompt[i] = id % wireVocabulary
-	}
+	prompt := ofVocabulary(a.Prompt)
 	sent := time.Now()
 	arrival := milliseconds(sent.Sub(begun))
 	r = trace.Record{PromptTokens: len(prompt), ArrivalMs: &arrival, ITLMs: []float64{}, Concurrency: 1, FinishReason: trace.FinishLength}
 	stream, err := client.Open(ctx, "/v1/completions", map[string]any{
-		"model": wireModel, "prompt": prompt, "max_tokens": a.Output, "ignore_eos": true, "temperature": 0, "stream": true, "return_token_ids": true,
+		"model": wireModel, "prompt": prompt, "max_tokens": len(a.Said), "ignore_eos": true, "temperature": 0, "stream": true, "return_token_ids": true,
 	})
 	if err != nil {
 		return r, err
@@ -160,8 +203,8 @@ func askOverWire(ctx context.Context, client *openai.Client, begun time.Time, a 
 		}
 		r.OutputTokens, last = r.OutputTokens+tokens, now
 	}
-	if r.OutputTokens != a.Output {
-		return r, fmt.Errorf("an answer has %d tokens, want %d", r.OutputTokens, a.Output)
+	if r.OutputTokens != len(a.Said) {
+		return r, fmt.Errorf("an answer has %d tokens, want %d", r.OutputTokens, len(a.Said))
 	}
 	return r, nil
 }

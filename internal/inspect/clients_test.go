@@ -28,6 +28,7 @@ func TestClients(t *testing.T) {
 		{"two clients", at(0, 10, 31, 40), 2, []int{-1, -1, 0, 1}, []float64{0, 10, 1, 0}},
 		{"at times of their own", at(0, 50, 140, 200), 0, []int{-1, -1, -1, -1}, []float64{0, 50, 140, 200}},
 		{"all at once", at(0, 0, 0), 0, []int{-1, -1, -1}, []float64{0, 0, 0}},
+		{"that took no time", []trace.Record{record(0, 8, 0), record(1, 8, 0)}, 0, []int{-1, -1}, []float64{0, 1}},
 		{"one alone", at(0), 0, []int{-1}, []float64{0}},
 		{
 			"conversations",

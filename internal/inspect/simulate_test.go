@@ -54,6 +54,16 @@ func TestSimulate(t *testing.T) {
 			want: []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 4 beside 1: 45"},
 		},
 		{
+			name: "a turn finds the answer too, as in the recording", engine: caching,
+			// 6 tokens of the prompt and 3 of the answer: two whole blocks of the next prompt are computed, as the recorded engine found.
+			trace: func() *Workload {
+				next := hashed(record(57, 12, 9), 1, 2, 3)
+				next.CachedTokens = 8
+				return mustWorkload(t, recorded(hashed(record(0, 6, 20, 10, 10), 1), next))
+			},
+			want: []string{"0 +6 cached 0 beside 1: 16 26 36", "53 +12 cached 8 beside 1: 67"},
+		},
+		{
 			name: "who has no blocks waits", engine: tight,
 			// 8 tokens and an answer of 2 are 3 blocks: the second waits until the first has gone.
 			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 8, 1, 1), record(0, 8, 1))) },

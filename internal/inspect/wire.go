@@ -17,8 +17,14 @@ type Server func(w *Workload, e Engine, fit *latency.Fit) ([]trace.Record, error
 type Asked struct {
 	// Prompt are token ids. Two prompts are equal as far as the recorded ones were; otherwise ids stand for nothing.
 	Prompt []uint32
-	// Output is the number of tokens that were said.
-	Output int
+	// Said are the tokens of the answer. The prompt of the next turn has them, so a prefix cache finds them.
+	Said []uint32
+}
+
+// Asked is the request with this index.
+func (w *Workload) Asked(i int) Asked {
+	a := &w.asks[i]
+	return Asked{a.prompt, a.said[:a.record.OutputTokens]}
 }
 
 // Replay calls send for every request when it is due: at its recorded time after the start, or so long after the answer to
@@ -53,7 +59,7 @@ func (w *Workload) Replay(ctx context.Context, send func(ctx context.Context, i 
 			if retry.Pause(ctx, time.Until(since.Add(milliseconds(a.at)))) != nil {
 				return
 			}
-			if err := send(ctx, i, Asked{a.prompt, a.record.OutputTokens}); err != nil {
+			if err := send(ctx, i, w.Asked(i)); err != nil {
 				cancel(err)
 				return
 			}

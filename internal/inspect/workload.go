@@ -43,6 +43,8 @@ type ask struct {
 	at     float64
 	prompt []uint32
 	said   []uint32 // what it answers, as far as a later prompt or the recording tells
+	// revealed is set if a later prompt told what it answers.
+	revealed bool
 }
 
 // WorkloadOf takes the requests out of a recording. One whose prompt begins with the
@@ -51,7 +53,7 @@ type ask struct {
 // of one of a fixed number of clients after the one before. The others come when they came.
 //
 // Prompts are those that were recorded, or else made of the block hashes, equal where
-// these are. What requests say then is in no later prompt.
+// these are. What requests say then is in the prompt of the next turn, if the recorded engine had it in its prefix cache.
 func WorkloadOf(t *trace.Trace) (*Workload, error) {
 	order := trace.ReplaySubset(t.Records)
 	if len(order) == 0 {
@@ -75,6 +77,9 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 		}
 		if a.said == nil {
 			a.said = made(^uint64(index), r.OutputTokens)
+		}
+		if a.parent >= 0 {
+			a.reveal(&w.asks[a.parent], blockSize)
 		}
 		w.asks = append(w.asks, a)
 		if n := len(r.BlockHashes); n > 0 {
@@ -118,6 +123,19 @@ func parentOf(asks []ask, ended map[uint64]int, r *trace.Record) int {
 		}
 	}
 	return -1
+}
+
+// reveal tells what the parent said if neither prompt was recorded: the tokens of this prompt after that of the parent. The engine found
+// more of this prompt in its cache than the whole blocks of the parent's prompt, so the answer is in it.
+func (a *ask) reveal(parent *ask, blockSize int) {
+	whole := len(parent.record.BlockHashes) * blockSize
+	if a.record.PromptTokenIDs != nil || parent.record.PromptTokenIDs != nil || parent.revealed || a.record.CachedTokens <= whole {
+		return
+	}
+	parent.revealed = true
+	copy(parent.prompt[min(whole, len(parent.prompt)):], a.prompt[min(whole, len(a.prompt)):])
+	parent.said = slices.Clone(parent.said)
+	copy(parent.said, a.prompt[min(len(parent.prompt), len(a.prompt)):])
 }
 
 // relate makes times relative: to the end of the parent, or the first arrival.
@@ -234,7 +252,10 @@ func (w *Workload) findClients() {
 		if before[i] = -1; i < clients {
 			continue
 		}
-		// There is one: no more than so many were ever open.
+		// No more than so many were ever open, so there is one, unless conversations took no time at all: those show no clients.
+		if len(free) == 0 {
+			return
+		}
 		before[i], free = free[0], free[1:]
 		idle += all[i].begin - all[before[i]].end
 	}

@@ -2,7 +2,9 @@ package tokenizer
 
 import (
 	"container/heap"
+	"hash/maphash"
 	"strings"
+	"sync/atomic"
 )
 
 // bpe merges the bytes of a piece of text into tokens.
@@ -17,7 +19,20 @@ type bpe struct {
 	unknown int64
 	// fuse makes one unknown token of several in a row.
 	fuse bool
+	// known are pieces that were encoded before, by a hash: texts repeat their words.
+	known [1 << 12]atomic.Pointer[encoded]
 }
+
+// encoded is a piece with its ids.
+type encoded struct {
+	piece string
+	ids   []uint32
+}
+
+// longestKnown is how long a piece may be that is kept, in bytes.
+const longestKnown = 32
+
+var hashSeed = maphash.MakeSeed()
 
 type merge struct {
 	rank int
@@ -57,6 +72,19 @@ func (j *joints) Pop() any {
 
 // encode appends the ids of a piece.
 func (m *bpe) encode(ids []uint32, piece string) []uint32 {
+	if len(piece) > longestKnown {
+		return m.compute(ids, piece)
+	}
+	place := &m.known[maphash.String(hashSeed, piece)%uint64(len(m.known))]
+	known := place.Load()
+	if known == nil || known.piece != piece {
+		known = &encoded{strings.Clone(piece), m.compute(nil, piece)}
+		place.Store(known)
+	}
+	return append(ids, known.ids...)
+}
+
+func (m *bpe) compute(ids []uint32, piece string) []uint32 {
 	if m.whole {
 		if id, ok := m.vocab[toAlphabet(piece)]; ok {
 			return append(ids, id)

@@ -341,7 +341,8 @@ func parseMerge(raw json.RawMessage) (left, right string, err error) {
 // entry says; others are numbered from the end of the vocabulary on, as the Rust library does it.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	t.added.ids = make(map[string]uint32, len(tokens))
-	t.isAdded, t.special = map[uint32]bool{}, map[uint32]bool{}
+	t.isAdded = map[uint32]bool{}
+	special := map[uint32]bool{}
 	size, top := int64(len(t.model.vocab)), int64(-1)
 	texts := make(map[uint32]string, len(t.model.vocab)+len(tokens))
 	for name, id := range t.model.vocab {
@@ -371,11 +372,12 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 			into.add(content, uint32(id), token)
 		}
 		texts[uint32(id)] = fromAlphabet(content)
-		t.isAdded[uint32(id)], t.special[uint32(id)] = true, token.Special
+		t.isAdded[uint32(id)], special[uint32(id)] = true, token.Special
 	}
 	t.texts = make([]string, slices.Max(slices.Collect(maps.Keys(texts)))+1)
+	t.special = make([]bool, len(t.texts))
 	for id, text := range texts {
-		t.texts[id] = text
+		t.texts[id], t.special[id] = text, special[id]
 	}
 	return nil
 }

@@ -34,6 +34,8 @@ func (prefixSpace) split(pieces []string, text string) []string {
 type pattern struct {
 	re   *regexp.Regexp
 	tail int // the group of \s+(?!\S); -1: there is none
+	// scanner finds most matches in the place of re; nil without one.
+	scanner *scanner
 	// What is left out: matches, or what is between them.
 	dropMatches, dropRest bool
 }
@@ -68,6 +70,11 @@ func (p *pattern) split(pieces []string, text string) []string {
 
 // find returns the leftmost match. A run of white space that the lookahead ends early gives its last character back.
 func (p *pattern) find(text string) (start, stop int, ok bool) {
+	if p.scanner != nil {
+		if n := p.scanner.find(text); n > 0 {
+			return 0, n, true
+		}
+	}
 	if p.tail < 0 {
 		at := p.re.FindStringIndex(text)
 		if at == nil {
@@ -121,7 +128,7 @@ func newPattern(onig string) (*pattern, error) {
 			if tail > 0 {
 				tail = re.NumSubexp()
 			}
-			return &pattern{re: re, tail: tail}, nil
+			return &pattern{re: re, tail: tail, scanner: scanners[onig]}, nil
 		}
 	}
 	return nil, fmt.Errorf("pattern %.200q: %w", onig, err)

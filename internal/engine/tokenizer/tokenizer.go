@@ -22,7 +22,7 @@ type Tokenizer struct {
 	added     addedTokens
 	texts     []string        // what an id stands for, as bytes
 	isAdded   map[uint32]bool // ids of added tokens
-	special   map[uint32]bool // and of those that a frontend does not show
+	special   []bool          // by id, whether a frontend does not show it
 	before    []uint32        // what a frontend puts around a prompt
 	after     []uint32
 }

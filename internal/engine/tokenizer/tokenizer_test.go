@@ -240,3 +240,25 @@ func BenchmarkEncode(b *testing.B) {
 		})
 	}
 }
+
+// FuzzScanner: what is found without the regular expression is what that finds.
+func FuzzScanner(f *testing.F) {
+	for _, seed := range []string{
+		"Hello there, it's 12345 o'clock!\r\n\n  'S 'Re\t x", "a  b   \n \n c\u00a0d 12\u0661 é 'ſ ... é!", " 1 22 \v\f\x01x \x85", "'lL'vE're'M", "  ", "!\n\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for onig := range scanners {
+			fast, err := newPattern(onig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			slow := *fast
+			slow.scanner = nil
+			if diff := cmp.Diff(slow.split(nil, text), fast.split(nil, text)); diff != "" {
+				t.Errorf("%q by %s (-want +got):\n%s", text, onig, diff)
+			}
+		}
+	})
+}

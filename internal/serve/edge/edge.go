@@ -244,7 +244,7 @@ var newForwarder func(e *Edge, pick func() *rank) forwarder
 func (e *Edge) changesNothing() bool {
 	o := &e.opt
 	return o.TLS == nil && len(o.APIKeys) == 0 && o.PodName == "" && o.PodNamespace == "" && o.RequestLog == nil &&
-		!slices.ContainsFunc(o.Upstreams, func(u Upstream) bool { return u.Dial != nil || u.Local != nil })
+		!slices.ContainsFunc(o.Upstreams, func(u Upstream) bool { return u.Dial != nil || (u.Local == nil) != (o.Upstreams[0].Local == nil) })
 }
 
 // A server is what answers on one listener.

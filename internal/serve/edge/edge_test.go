@@ -294,14 +294,21 @@ func TestSmuggling(t *testing.T) {
 // Shutdown waits for a stream, and no longer than it is told to.
 func TestShutdown(t *testing.T) {
 	for _, path := range []string{"/", "/health"} {
-		t.Run(path, func(t *testing.T) { testShutdown(t, path) })
+		t.Run(path, func(t *testing.T) {
+			testShutdown(t, path, func(handle http.HandlerFunc) *running { return before(t, Options{}, handle) })
+		})
+		t.Run(path+" in this process", func(t *testing.T) {
+			testShutdown(t, path, func(handle http.HandlerFunc) *running {
+				return start(t, Options{Upstreams: []Upstream{{Local: handle}}})
+			})
+		})
 	}
 }
 
-func testShutdown(t *testing.T, path string) {
+func testShutdown(t *testing.T, path string, start func(http.HandlerFunc) *running) {
 	t.Run("waits", func(t *testing.T) {
 		next := make(chan struct{})
-		e := before(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
+		e := start(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "1")
 			flush(w)
 			<-next
@@ -325,7 +332,7 @@ func testShutdown(t *testing.T, path string) {
 		}
 	})
 	t.Run("cuts", func(t *testing.T) {
-		e := before(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+		e := start(func(w http.ResponseWriter, r *http.Request) {
 			flush(w)
 			<-r.Context().Done()
 		})

@@ -23,13 +23,14 @@ import (
 // connection, which are 34 KB of memory for a stream, and half of the processor time that the edge takes. A loop has some hundred
 // bytes for each, as a stream that waits needs no buffer.
 //
-// It takes only plain requests (see head.go) that the edge changes nothing of. At the first other request of a connection, the
+// It takes only plain requests (see head.go) that the edge changes nothing of. A frontend in this process answers them as
+// loop_local_linux.go says. At the first other request of a connection, the
 // connection and what was read of it go to package http, and stay there. So everything that is difficult about HTTP is done in one
 // place.
 
 func init() {
 	newForwarder = func(e *Edge, pick func() *rank) forwarder {
-		return &loops{edge: e, pick: pick, done: make(chan struct{})}
+		return &loops{edge: e, pick: pick, local: e.ranks[0].local != nil, done: make(chan struct{})}
 	}
 }
 
@@ -42,10 +43,11 @@ const (
 
 // loops forward the requests of one listener.
 type loops struct {
-	edge *Edge
-	pick func() *rank
-	all  []*loop
-	next atomic.Uint32
+	edge  *Edge
+	pick  func() *rank
+	local bool // the frontends are in this process
+	all   []*loop
+	next  atomic.Uint32
 
 	handed   chan net.Conn // to package http
 	done     chan struct{} // closed by close
@@ -406,8 +408,8 @@ func (l *loop) adopt(fd int) {
 
 func (l *loop) closeIdle() {
 	for _, s := range l.socks {
-		if c, ok := s.(*clientSide); ok && c.idle() && len(c.in) == 0 {
-			c.close()
+		if c, ok := s.(*clientSide); ok {
+			c.closeIdle()
 		}
 	}
 }
@@ -417,9 +419,14 @@ func (l *loop) sweep(now time.Time) {
 	for _, s := range l.socks {
 		switch s := s.(type) {
 		case *clientSide:
+			if !s.idle() {
+				continue
+			}
+			if s.local != nil && s.local.ended.After(s.since) {
+				s.since = s.local.ended
+			}
 			waited := now.Sub(s.since)
 			switch {
-			case !s.idle():
 			case s.last && waited > sweepEvery, len(s.in) == 0 && waited > idleTimeout:
 				s.close()
 			case len(s.in) > 0 && waited > headerTimeout && !bytes.Contains(s.in, []byte("\r\n\r\n")):
@@ -511,16 +518,28 @@ type clientSide struct {
 	tries int           // reads of this request
 	up    *upstreamSide // with which the answer comes
 	dials bool          // a connection to the frontend is made
+	local *answering    // by a frontend in this process; nil before the first request
 	last  bool          // no more requests are answered
 	id    string        // of the request
 	since time.Time     // when it began to wait
 }
 
 // idle reports whether a client waits for nothing.
-func (c *clientSide) idle() bool { return c.up == nil && !c.dials && len(c.out) == 0 }
+func (c *clientSide) idle() bool { return c.up == nil && !c.dials && len(c.out) == 0 && !c.busy() }
+
+// closeIdle closes the connection if nothing of a request has come.
+func (c *clientSide) closeIdle() {
+	if c.fd >= 0 && c.idle() && len(c.in) == 0 {
+		c.close()
+	}
+}
 
 func (c *clientSide) on(events uint32) {
-	if c.note(events) {
+	writable := c.note(events)
+	if c.tell(events) {
+		return
+	}
+	if writable {
 		if c.flush() != nil {
 			c.close()
 			return
@@ -586,16 +605,21 @@ func (c *clientSide) process(data []byte) {
 		return
 	}
 	body, rest := data[h.size:end], data[end:]
-	if l.of.edge.opt.FanOut && mayFanOut(h.path, body) || h.id == "" && hasRequestID(body) {
+	if !l.of.local && (l.of.edge.opt.FanOut && mayFanOut(h.path, body) || h.id == "" && hasRequestID(body)) {
 		c.handOver(data)
 		return
 	}
-	c.id, c.tries = h.id, 0
-	if c.id == "" {
-		c.id = newID()
+	c.tries = 0
+	var local *http.Request
+	if l.of.local {
+		local = requestOf(h, request, body)
+	} else {
+		if c.id = h.id; c.id == "" {
+			c.id = newID()
+		}
+		request = appendHeader(request, []byte(headerRequestID), []byte(c.id))
+		request = append(append(request, "\r\n"...), body...)
 	}
-	request = appendHeader(request, []byte(headerRequestID), []byte(c.id))
-	request = append(append(request, "\r\n"...), body...)
 	switch {
 	case len(rest) > 0:
 		c.in = append(c.in[:0], rest...)
@@ -603,7 +627,11 @@ func (c *clientSide) process(data []byte) {
 		l.release(c.in)
 		c.in = nil
 	}
-	l.ask(c, request)
+	if to := l.of.pick(); local != nil {
+		c.serve(to, local)
+	} else {
+		l.ask(c, to, request)
+	}
 }
 
 // handOver gives the connection to package http, with what was read of it.
@@ -645,15 +673,21 @@ func (c *clientSide) close() {
 	if c.fd < 0 {
 		return
 	}
-	c.loop.drop(c.fd)
+	l, fd := c.loop, c.fd
 	c.fd = -1
 	if u := c.up; u != nil {
 		c.up, u.client = nil, nil
 		u.close() // so that the frontend knows
 	}
-	c.loop.release(c.in)
-	c.loop.release(c.out)
-	c.loop.of.gone()
+	l.release(c.in)
+	l.release(c.out)
+	if c.local != nil && c.local.leave() {
+		_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+		l.socks[fd] = nil
+		return
+	}
+	l.drop(fd)
+	l.of.gone()
 }
 
 // An upstreamSide is a connection to a frontend.
@@ -669,8 +703,7 @@ type upstreamSide struct {
 }
 
 // ask sends a request to a frontend.
-func (l *loop) ask(c *clientSide, request []byte) {
-	r := l.of.pick()
+func (l *loop) ask(c *clientSide, r *rank, request []byte) {
 	if u := l.take(r); u != nil {
 		c.up, u.client, u.sent = u, c, l.keep(request)
 		u.send(request)

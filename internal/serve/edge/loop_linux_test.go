@@ -69,6 +69,20 @@ func next(t *testing.T, from *bufio.Reader) string {
 	return fmt.Sprint(answer.StatusCode, " ", string(body))
 }
 
+// everywhere runs a test with the toy in another process, as far as an edge can tell, and in this one.
+func everywhere(t *testing.T, name string, opt Options, run func(t *testing.T, start func(http.HandlerFunc) *running)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		run(t, func(handle http.HandlerFunc) *running { return before(t, opt, handle) })
+	})
+	t.Run(name+" in this process", func(t *testing.T) {
+		run(t, func(handle http.HandlerFunc) *running {
+			opt.Upstreams = []Upstream{{Local: handle}}
+			return start(t, opt)
+		})
+	})
+}
+
 // Plain requests are forwarded by a loop. The others of the same connection are answered too, by package http.
 func TestLoopForwards(t *testing.T) {
 	const (
@@ -100,8 +114,8 @@ func TestLoopForwards(t *testing.T) {
 		{"a bad one", []string{strings.Replace(chat, "5", "-5", 1)}, []string{"400 "}, 1},
 		{"several answers", []string{many}, []string{"400 "}, 1},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			e := before(t, Options{FanOut: true}, func(w http.ResponseWriter, r *http.Request) {
+		everywhere(t, test.name, Options{FanOut: true}, func(t *testing.T, start func(http.HandlerFunc) *running) {
+			e := start(func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				switch {
 				case r.Host != "a" || r.Header.Get(headerRequestID) == "" || strings.Contains(string(body), "{"):
@@ -135,16 +149,22 @@ func TestLoopForwards(t *testing.T) {
 					t.Fatalf("answer %d is %.80q, want %.80q", i, got, test.want[i])
 				}
 			}
-			if got := e.given(); test.given >= 0 && got != test.given {
-				t.Errorf("package http got %d connections, want %d", got, test.given)
+			want := test.given
+			if test.sent[0] == many && e.ranks[0].local != nil {
+				want = 0 // such a frontend takes it as it is
+			}
+			if got := e.given(); want >= 0 && got != want {
+				t.Errorf("package http got %d connections, want %d", got, want)
 			}
 		})
 	}
 }
 
 // Requests of a connection that was forwarded get the faults that are switched on later.
-func TestLoopThenFaults(t *testing.T) {
-	e := before(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+func TestLoopThenFaults(t *testing.T) { everywhere(t, "frontend", Options{}, testLoopThenFaults) }
+
+func testLoopThenFaults(t *testing.T, start func(http.HandlerFunc) *running) {
+	e := start(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	conn, from := e.dial(t)
 	const text = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
 	_, _ = io.WriteString(conn, text)
@@ -242,8 +262,12 @@ func TestLoopOfFrontend(t *testing.T) {
 
 // A client that reads slowly gets all of a large answer, and the frontend is not read faster.
 func TestLoopWaitsForClient(t *testing.T) {
+	everywhere(t, "frontend", Options{}, testLoopWaitsForClient)
+}
+
+func testLoopWaitsForClient(t *testing.T, start func(http.HandlerFunc) *running) {
 	const size = 16 << 20
-	e := before(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
+	e := start(func(w http.ResponseWriter, _ *http.Request) {
 		for i := range size >> 16 {
 			_, _ = w.Write(bytes.Repeat([]byte{byte(i)}, 1<<16))
 		}
@@ -338,4 +362,120 @@ func TestLoopMemory(t *testing.T) {
 	now, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = e.Shutdown(now)
+}
+
+// What a frontend in this process may do with a request, and what its client gets. Behind each answer the connection is used again,
+// unless it was cut.
+func TestLoopAnswers(t *testing.T) {
+	long := strings.Repeat("x", 3*loopBuffer)
+	for _, test := range []struct {
+		name   string
+		handle http.HandlerFunc
+		want   string // status, kind of the framing, and body; "" is an answer that is cut
+	}{
+		{"nothing", func(http.ResponseWriter, *http.Request) {}, "200 [] 0 "},
+		{"a status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }, "418 [] 0 "},
+		{"the first status", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusTeapot)
+			w.WriteHeader(http.StatusOK)
+		}, "418 [] 0 "},
+		{"no content", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "204 [] 0 "},
+		{"a length", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "4")
+			_, _ = io.WriteString(w, "he")
+			_, _ = io.WriteString(w, "re")
+		}, "200 [] 4 here"},
+		{"a long text", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(len(long)))
+			_, _ = io.WriteString(w, long)
+		}, fmt.Sprintf("200 [] %d %s", len(long), long)},
+		{"chunks", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "he")
+			flush(w)
+			_, _ = io.WriteString(w, "")
+			_, _ = io.WriteString(w, "re")
+		}, "200 [chunked] -1 here"},
+		{"long chunks", func(w http.ResponseWriter, _ *http.Request) {
+			flush(w)
+			_, _ = io.WriteString(w, long)
+			_, _ = io.WriteString(w, "!")
+		}, "200 [chunked] -1 " + long + "!"},
+		{"more than said", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "2")
+			_, _ = io.WriteString(w, "he")
+			if _, err := io.WriteString(w, "re"); err == nil {
+				panic("it was written")
+			}
+		}, "200 [] 2 he"},
+		{"less than said", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			_, _ = io.WriteString(w, "here")
+		}, ""},
+		{"given up", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "he")
+			flush(w)
+			panic(http.ErrAbortHandler)
+		}, ""},
+		{"a panic", func(http.ResponseWriter, *http.Request) { panic("a test") }, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := start(t, Options{Upstreams: []Upstream{{Local: test.handle}}})
+			conn, from := e.dial(t)
+			for range 2 {
+				_, _ = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+				answer, err := http.ReadResponse(from, nil)
+				var body []byte
+				if err == nil {
+					body, err = io.ReadAll(answer.Body)
+				}
+				switch {
+				case test.want == "" && err == nil:
+					t.Fatalf("got all of %q", body)
+				case test.want == "":
+					return
+				case err != nil:
+					t.Fatal(err)
+				}
+				if got := fmt.Sprint(answer.StatusCode, " ", answer.TransferEncoding, " ", answer.ContentLength, " ", string(body)); got != test.want {
+					t.Errorf("got %.200q, want %.200q", got, test.want)
+				}
+				if answer.Header.Get("Date") == "" || answer.Header.Get(headerRequestID) == "" {
+					t.Errorf("headers: %v", answer.Header)
+				}
+			}
+			if e.given() != 0 {
+				t.Error("package http got the connection")
+			}
+		})
+	}
+}
+
+// A client that leaves ends its request, also one that waits for the client to read, and its descriptor is closed.
+func TestLoopClientLeaves(t *testing.T) {
+	for _, writes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("writes=%t", writes), func(t *testing.T) {
+			ended := make(chan error, 1)
+			e := start(t, Options{Upstreams: []Upstream{{Local: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				flush(w)
+				for err := error(nil); writes && err == nil; {
+					_, err = w.Write(make([]byte, loopBuffer))
+				}
+				<-r.Context().Done()
+				ended <- r.Context().Err()
+			})}}})
+			conn, from := e.dial(t)
+			_, _ = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+			if _, err := http.ReadResponse(from, nil); err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			if err := <-ended; err == nil {
+				t.Error("the context of the request has not ended")
+			}
+			if err := e.Shutdown(t.Context()); err != nil { // it waits for all connections
+				t.Error(err)
+			}
+		})
+	}
 }

@@ -1,0 +1,130 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// upstreamVariable makes [TestEdgeProcess] serve.
+const upstreamVariable = "VLLM_VCR_TEST_EDGE_UPSTREAM"
+
+// TestEdgeProcess is an edge alone in a process, for BenchmarkStreams. It ends with its input.
+func TestEdgeProcess(t *testing.T) {
+	upstream := os.Getenv(upstreamVariable)
+	if upstream == "" {
+		t.Skip("it is for BenchmarkStreams")
+	}
+	e := start(t, Options{Upstreams: []Upstream{{URL: upstream}}})
+	fmt.Printf("%s\n", e.url)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// BenchmarkStreams is the resident memory of an edge alone, in a process of its own, with open streams that wait for their next
+// token, and without any.
+func BenchmarkStreams(b *testing.B) {
+	for _, streams := range []int{1000, 9900} {
+		b.Run(strconv.Itoa(streams), func(b *testing.B) {
+			for b.Loop() {
+				idle, loaded := withStreams(b, streams)
+				b.ReportMetric(idle, "MB-idle")
+				b.ReportMetric(loaded, "MB-streams")
+				b.ReportMetric((loaded-idle)*1024/float64(streams), "KB/stream")
+			}
+		})
+	}
+}
+
+func withStreams(b *testing.B, streams int) (idle, loaded float64) {
+	release := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	toy := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {}\n\n")
+		flush(w)
+		<-release
+	})}
+	go func() { _ = toy.Serve(l) }()
+	defer toy.Close()
+	defer close(release)
+
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	edge := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestEdgeProcess$", "-test.v")
+	edge.Env = append(os.Environ(), upstreamVariable+"=http://"+l.Addr().String())
+	in, err := edge.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer in.Close()
+	out, err := edge.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := edge.Start(); err != nil {
+		b.Fatal(err)
+	}
+	defer func() { cancel(); _ = edge.Wait() }()
+	var address string
+	for lines := bufio.NewScanner(out); address == "" && lines.Scan(); { // the test framework writes lines of its own
+		address, _ = strings.CutPrefix(lines.Text(), "http://")
+		if address == lines.Text() {
+			address = ""
+		}
+	}
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	open := func() {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			b.Fatal(err)
+		}
+		conns = append(conns, conn)
+		_, _ = io.WriteString(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody")
+		text := make([]byte, 0, 1<<10)
+		for !bytes.Contains(text, []byte("data:")) {
+			n, err := conn.Read(text[len(text):cap(text)])
+			if err != nil {
+				b.Fatal(err)
+			}
+			text = text[:len(text)+n]
+		}
+	}
+	open()
+	idle = resident(b, edge.Process.Pid)
+	for range streams {
+		open()
+	}
+	return idle, resident(b, edge.Process.Pid)
+}
+
+// resident is the resident memory of a process in MB.
+func resident(b *testing.B, pid int) float64 {
+	b.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return kb / 1024
+}

@@ -245,5 +245,5 @@ func (g *generation) streamed(ctx context.Context, a *answer, write func(q *sequ
 		break
 	}
 	a.done()
-	_ = a.flush() // the client may be gone
+	_, _ = a.w.Write(a.b) // with the end of the answer; the client may be gone
 }

@@ -85,10 +85,7 @@ const mostPieces = 1 << 10
 // Receive keeps an output for the HTTP request.
 func (q *sequence) Receive(o *player.EngineOutput, at float64) {
 	now := time.Now()
-	q.gen.server.metrics.output(q, o)
-	if len(q.decoder.stops) == 0 {
-		q.gen.server.metrics.tokens(q, len(o.Tokens), at, now, o.Finish)
-	}
+	q.gen.server.metrics.output(q, o, at, now, len(q.decoder.stops) > 0)
 	p := piece{finish: o.Finish, logprobs: o.Logprobs, prompt: o.PromptLogprobs, failure: o.Error, at: at, received: now}
 	switch {
 	case o.HasStopToken:

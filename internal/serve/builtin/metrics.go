@@ -107,8 +107,9 @@ func newMetrics(model string, engines, maxModelLen int) *metrics {
 	return m
 }
 
-// output counts an output of a request, but for its tokens (vllm/v1/metrics/stats.py update_from_output).
-func (m *metrics) output(q *sequence, o *player.EngineOutput) {
+// output counts an output of a request (vllm/v1/metrics/stats.py update_from_output). Its tokens are counted later where stop strings
+// may take some away.
+func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, received time.Time, later bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, e := &q.record, &m.engines[q.engine]
@@ -133,14 +134,21 @@ func (m *metrics) output(q *sequence, o *player.EngineOutput) {
 		r.computed = p.Computed
 	}
 	e.stepTokens += len(o.Tokens)
+	if !later {
+		m.count(e, r, len(o.Tokens), at, received, o.Finish)
+	}
 }
 
-// tokens counts the tokens of an output, and the end of the request if it has a reason. at is of the engine's clock. Those of a request
-// with stop strings are counted when they are looked at: what the engine made behind one has not come for vLLM either.
+// tokens counts the tokens of an output of a request with stop strings when they are looked at: what the engine made behind one has not
+// come for vLLM either.
 func (m *metrics) tokens(q *sequence, n int, at float64, received time.Time, end protocol.FinishReason) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, e := &q.record, &m.engines[q.engine]
+	m.count(&m.engines[q.engine], &q.record, n, at, received, end)
+}
+
+// count counts n tokens, and the end of the request if it has a reason. at is of the engine's clock.
+func (m *metrics) count(e *engineMetrics, r *requestRecord, n int, at float64, received time.Time, end protocol.FinishReason) {
 	if r.closed {
 		return
 	}

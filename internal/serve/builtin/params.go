@@ -128,7 +128,7 @@ func readJSON(r *http.Request, to any) (end string, err *apiError) {
 // place is where a text goes on after so many bytes.
 func place(text []byte, offset int64) string {
 	before := text[:min(max(int(offset), 0), len(text))]
-	return fmt.Sprintf("at line %d column %d", 1+bytes.Count(before, []byte("\n")), len(before)-1-bytes.LastIndexByte(before, '\n'))
+	return "at line " + strconv.Itoa(1+bytes.Count(before, []byte("\n"))) + " column " + strconv.Itoa(len(before)-1-bytes.LastIndexByte(before, '\n'))
 }
 
 // jsonError says as vllm-rs does what is wrong with a body.

@@ -56,7 +56,8 @@ type outBuffer struct{ b []byte }
 var outBuffers = sync.Pool{New: func() any { return &outBuffer{make([]byte, 0, 4<<10)} }}
 
 func (o *outBuffer) WriteString(s string) (int, error) { o.b = append(o.b, s...); return len(s), nil }
-func (o *outBuffer) Write(p []byte) (int, error)       { o.b = append(o.b, p...); return len(p), nil }
+
+func (o *outBuffer) Write(p []byte) (int, error) { o.b = append(o.b, p...); return len(p), nil }
 
 // serve lets the frontend of a rank answer a request.
 func (c *clientSide) serve(to *rank, r *http.Request) {
@@ -147,7 +148,7 @@ func (a *answering) back() {
 	}
 }
 
-// rest tells whether the loop has the connection again. If it has given it up meanwhile, it is closed.
+// rest reports whether the loop has the connection again. If it has given it up meanwhile, it is closed.
 func (a *answering) rest() bool {
 	if a.state.CompareAndSwap(calls, rests) {
 		return true
@@ -168,7 +169,7 @@ func (a *answering) leave() bool {
 	return true
 }
 
-// busy tells whether a goroutine answers a request of the client.
+// busy reports whether a goroutine answers a request of the client.
 func (c *clientSide) busy() bool { return c.local != nil && c.local.state.Load() != rests }
 
 // tell tells the goroutine of a request what epoll says. It returns false if there is none.

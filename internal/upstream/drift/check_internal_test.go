@@ -39,7 +39,7 @@ func checkOf(t *testing.T, version string) Check {
 		},
 		Extract: func(context.Context) (Extraction, error) { return Extraction{Profile: profile(t, "0.33")}, nil },
 		Live: Live{
-			Matrix: &compat.Matrix{File: "window", Lines: []compat.Line{line}}, Manifest: &manifest.Manifest{File: "registry"}, Log: log,
+			Matrix: &compat.Matrix{File: "matrix", Lines: []compat.Line{line}}, Manifest: &manifest.Manifest{File: "registry"}, Log: log,
 		},
 		Engines: Engines{Mode: EngineAuto, Options: cpuengine.Options{Dir: t.TempDir()}},
 	}

@@ -75,8 +75,8 @@ type piece struct {
 	failure  *protocol.RequestError
 	transfer []byte
 	pooled   []float32
-	at       float64 // of the engine's clock
-	received time.Time
+	at       float64   // of the engine's clock
+	received time.Time // with stop strings
 }
 
 // mostPieces is how many outputs wait for a client that reads slowly. Then its requests get no more.
@@ -84,9 +84,12 @@ const mostPieces = 1 << 10
 
 // Receive keeps an output for the HTTP request.
 func (q *sequence) Receive(o *player.EngineOutput, at float64) {
-	now := time.Now()
-	q.gen.server.metrics.output(q, o, at, now, len(q.decoder.stops) > 0)
-	p := piece{finish: o.Finish, logprobs: o.Logprobs, prompt: o.PromptLogprobs, failure: o.Error, at: at, received: now}
+	later := len(q.decoder.stops) > 0
+	q.gen.server.metrics.output(q, o, at, later)
+	p := piece{finish: o.Finish, logprobs: o.Logprobs, prompt: o.PromptLogprobs, failure: o.Error, at: at}
+	if later {
+		p.received = time.Now()
+	}
 	switch {
 	case o.HasStopToken:
 		p.stop = stopReason{kind: 2, token: o.StopToken}

@@ -109,7 +109,7 @@ func newMetrics(model string, engines, maxModelLen int) *metrics {
 
 // output counts an output of a request (vllm/v1/metrics/stats.py update_from_output). Its tokens are counted later where stop strings
 // may take some away.
-func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, received time.Time, later bool) {
+func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, later bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, e := &q.record, &m.engines[q.engine]
@@ -134,9 +134,14 @@ func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, receiv
 		r.computed = p.Computed
 	}
 	e.stepTokens += len(o.Tokens)
-	if !later {
-		m.count(e, r, len(o.Tokens), at, received, o.Finish)
+	if later {
+		return
 	}
+	var received time.Time // only of the first token: to ask for the time is a fifth of the work for a token
+	if !r.answered {
+		received = time.Now()
+	}
+	m.count(e, r, len(o.Tokens), at, received, o.Finish)
 }
 
 // tokens counts the tokens of an output of a request with stop strings when they are looked at: what the engine made behind one has not

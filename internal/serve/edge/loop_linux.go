@@ -612,7 +612,7 @@ func (c *clientSide) process(data []byte) {
 	c.tries = 0
 	var local *http.Request
 	if l.of.local {
-		local = requestOf(h, request, body)
+		local, body = requestOf(h, request), bytes.Clone(body)
 	} else {
 		if c.id = h.id; c.id == "" {
 			c.id = newID()
@@ -628,7 +628,7 @@ func (c *clientSide) process(data []byte) {
 		c.in = nil
 	}
 	if to := l.of.pick(); local != nil {
-		c.serve(to, local)
+		c.serve(to, local, body)
 	} else {
 		l.ask(c, to, request)
 	}

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -60,7 +59,7 @@ func (o *outBuffer) WriteString(s string) (int, error) { o.b = append(o.b, s...)
 func (o *outBuffer) Write(p []byte) (int, error) { o.b = append(o.b, p...); return len(p), nil }
 
 // serve lets the frontend of a rank answer a request.
-func (c *clientSide) serve(to *rank, r *http.Request) {
+func (c *clientSide) serve(to *rank, r *http.Request, body []byte) {
 	a := c.local
 	if a == nil {
 		a = &answering{client: c, fd: c.fd, writable: make(chan struct{}, 1), header: http.Header{}}
@@ -76,11 +75,11 @@ func (c *clientSide) serve(to *rank, r *http.Request) {
 		state = calls // the next request may be here
 	}
 	a.state.Store(state)
-	go a.run(to, r.WithContext(ctx), a.cancel)
+	go a.run(r.WithContext(ctx), &exchange{rank: to, id: requestID(r), body: body}, a.cancel)
 }
 
-// requestOf is a plain request as package http would have read it. head is what readPlain has written of it.
-func requestOf(h plainHead, head, body []byte) *http.Request {
+// requestOf is a plain request as package http would have read it, without its body. head is what readPlain has written of it.
+func requestOf(h plainHead, head []byte) *http.Request {
 	first, rest, _ := strings.Cut(string(head), "\r\n")
 	method, _, _ := strings.Cut(first, " ")
 	r := &http.Request{
@@ -98,13 +97,19 @@ func requestOf(h plainHead, head, body []byte) *http.Request {
 	if h.id != "" {
 		r.Header[headerRequestID] = []string{h.id}
 	}
-	if len(body) > 0 {
-		r.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
-	}
 	return r
 }
 
-func (a *answering) run(to *rank, r *http.Request, cancel context.CancelFunc) {
+// growStack makes room on the stack of a goroutine for what most requests need. Later, when much is on it, this takes longer.
+//
+//go:noinline
+func growStack() byte {
+	var room [5 << 10]byte
+	return room[len(os.Args)&1]
+}
+
+func (a *answering) run(r *http.Request, x *exchange, cancel context.CancelFunc) {
+	growStack()
 	defer func() {
 		if reason := recover(); reason != nil {
 			if reason != http.ErrAbortHandler {
@@ -116,7 +121,7 @@ func (a *answering) run(to *rank, r *http.Request, cancel context.CancelFunc) {
 		cancel()
 		a.end()
 	}()
-	a.client.loop.of.edge.handle(a, r, to)
+	a.client.loop.of.edge.answer(a, r, x)
 }
 
 // end gives the connection back to the loop.

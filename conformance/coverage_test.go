@@ -8,6 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -56,5 +57,41 @@ func TestJudgedFields(t *testing.T) {
 	}
 	if !slices.Contains(c.Details.OnlyParsed(), "EngineCoreReadyResponse.instance_id") || slices.Contains(c.Details.OnlyParsed(), "EngineCoreOutput.finish_reason") {
 		t.Errorf("only parsed: %q", c.Details.OnlyParsed())
+	}
+}
+
+// TestFacedFields: of a frontend under test, a report tells which fields it set, and which it was sent.
+func TestFacedFields(t *testing.T) {
+	registry, findings := manifest.Load("manifest.toml")
+	window, more := compat.Load(filepath.Join("..", "compat.toml"))
+	if findings = append(findings, more...); tomlfile.HasErrors(findings) {
+		t.Fatal(findings)
+	}
+	line, _ := window.ByName("0.33")
+	runner := Runner{
+		Store:    NewStore(StoreOptions{Dir: filepath.Join("..", "testdata", "goldens")}),
+		Frontend: startToy(t, "0.33", ""), Coverage: true,
+	}
+	report := runner.Run(t.Context(), frontendsuite.Cases(line, registry, []Assertion{frontendsuite.Completions, frontendsuite.RealEngine}, true))
+	if report.ExitCode != ExitOK || len(report.Coverage) != 1 {
+		t.Fatalf("%s; %d lines", report.Reason, len(report.Coverage))
+	}
+	c := report.Coverage[0]
+	for name, want := range map[string]struct{ sent, faced bool }{
+		"EngineCoreRequest.request_id":        {true, false},
+		"EngineCoreRequest.lora_request":      {false, false}, // no adapter is asked for here
+		"EngineCoreOutput.new_token_ids":      {false, true},
+		"SchedulerStats.spec_decoding_stats":  {false, true}, // of the real engine
+		"EngineCoreOutput.kv_transfer_params": {false, false},
+		"EngineCoreReadyResponse.block_size":  {false, false}, // it is not looked at
+		"EngineHandshakeMetadata.addresses":   {true, false},
+	} {
+		at := slices.IndexFunc(c.Details.Fields, func(f coverage.FieldState) bool { return f.Name == name })
+		if f := c.Details.Fields[at]; f.Sent != want.sent || f.Faced != want.faced {
+			t.Errorf("%s: set by the frontend is %v, sent to it is %v", name, f.Sent, f.Faced)
+		}
+	}
+	if !slices.Contains(c.Details.NotSent(), "EngineCoreRequest.lora_request") || slices.Contains(c.Details.NotFaced(), "EngineCoreOutput.new_token_ids") {
+		t.Errorf("not sent %q, not faced %q", c.Details.NotSent(), c.Details.NotFaced())
 	}
 }

@@ -121,6 +121,8 @@ func TestFrontendSuiteFindsFaults(t *testing.T) {
 		{"a call with words", frontendsuite.Utilities, frontendsuite.CodeMessage, "UtilityCall.reset_prefix_cache.reset_running_requests"},
 		{"fails after the call", frontendsuite.Utilities, frontendsuite.CodeHTTP, "UtilityCall.reset_prefix_cache"},
 		{"an adapter of 0.31", frontendsuite.LoRA, frontendsuite.CodeMessage, "UtilityCall.add_lora.lora_request.load_inplace"},
+		{"drops kv_transfer_params", frontendsuite.Transfer, frontendsuite.CodeCarried, "EngineCoreRequest.sampling_params.extra_args.kv_transfer_params"},
+		{"forgets kv_transfer_params", frontendsuite.Transfer, frontendsuite.CodeTransfer, "kv_transfer_params"},
 		{"errors are fine", frontendsuite.Errors, frontendsuite.CodeAccepted, "choices[0].finish_reason"},
 		{"any model", frontendsuite.Errors, frontendsuite.CodeAccepted, ""},
 		{"takes anything", frontendsuite.Errors, frontendsuite.CodeAccepted, ""},

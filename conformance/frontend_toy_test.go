@@ -45,6 +45,8 @@ type toyOutput struct {
 	finish protocol.FinishReason
 	stop   json.RawMessage
 	cached int
+	// transfer are its kv_transfer_params.
+	transfer any
 }
 
 // firstByte is the id of the byte 0.
@@ -145,6 +147,10 @@ func (y *toy) deliver(o *protocol.Outputs) {
 			if stats, err := frontendsuite.PlainMap(&cur); err == nil {
 				got.cached = int(stats.(map[string]any)["num_cached_tokens"].(float64))
 			}
+		}
+		if out.KVTransfer != nil {
+			cur := pack.NewCursor(out.KVTransfer)
+			got.transfer, _ = frontendsuite.PlainMap(&cur)
 		}
 		c <- got
 	}
@@ -360,6 +366,9 @@ func (y *toy) request(id string, q *toyRequest, adapter bool) []byte {
 			bias = append(pack.AppendInt(bias, int64(id)), msgpackOf(q.LogitBias[key])...)
 		}
 		sampling["logit_bias"] = bias
+	}
+	if v := q.fields["kv_transfer_params"]; v != nil && y.fault != "drops kv_transfer_params" {
+		sampling["extra_args"] = map[string]any{"kv_transfer_params": v}
 	}
 	var fields []any
 	for _, f := range y.codec.Profile().Structs["EngineCoreRequest"].Fields {

@@ -69,7 +69,7 @@ func (y *toy) abort(id string) {
 
 // take adds an output; false means that a stop string ended the request.
 func (a *toyAnswer) take(out toyOutput) bool {
-	a.finish, a.stop = out.finish, out.stop
+	a.finish, a.stop, a.transfer = out.finish, out.stop, out.transfer
 	a.cached += out.cached
 	for _, id := range out.tokens {
 		if id >= firstByte {
@@ -173,6 +173,9 @@ func (a *toyAnswer) end() {
 	usage := a.usage()
 	if !a.q.Stream {
 		answer := map[string]any{"choices": []any{a.choice(a.text, a.ids, &finish, "message")}, "usage": usage}
+		if a.transfer != nil && a.y.fault != "forgets kv_transfer_params" {
+			answer["kv_transfer_params"] = a.transfer
+		}
 		a.w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(a.w).Encode(answer)
 		return

@@ -88,6 +88,7 @@ type run struct {
 	env     *sut.Env
 	covered []*coverage.Line
 	heard   map[string]*coverage.Line // of the engine under test
+	faced   map[string]*coverage.Line // what passed between the frontend under test and its engine
 	red     []string                  // the names of the cases that failed or could not be judged
 	gaveUp  map[string]string         // why the other cases of a line are skipped, by line
 	atStart bool                      // the last case failed before its subject had come through the handshake
@@ -101,6 +102,15 @@ func (r *Runner) begin(ctx context.Context) *run {
 	started.env = &sut.Env{
 		Engine: started.Engine, Address: r.Address, Logits: r.Logits, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
 		Log: started.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
+	}
+	if r.Coverage && r.Frontend != nil {
+		started.faced = map[string]*coverage.Line{}
+		started.env.Exchanged = func(line string, x sut.Exchange) {
+			if started.faced[line] == nil {
+				started.faced[line] = coverage.New(x.Codec)
+			}
+			started.faced[line].AddExchange(x)
+		}
 	}
 	if r.Coverage && (r.Engine != nil || r.Address != "") {
 		started.heard = map[string]*coverage.Line{}
@@ -148,6 +158,9 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 		s := l.Summarise(r.Coverage)
 		if heard := run.heard[l.Line]; heard != nil {
 			s.Judge(heard)
+		}
+		if faced := run.faced[l.Line]; faced != nil {
+			s.Face(faced)
 		}
 		report.Coverage = append(report.Coverage, s)
 	}

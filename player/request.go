@@ -39,6 +39,7 @@ type request struct {
 	events   []protocol.Event // to be sent with the next output
 	first    [2]protocol.Event
 	transfer *kvtransfer.Params // nil when no other engine is involved
+	pulled   time.Duration      // when its KV cache was asked for
 	stage    fetchStage
 	// keepsBlocks leaves its blocks to another engine when it ends.
 	keepsBlocks  bool

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,6 +189,9 @@ func (s *script) drive(command string, words []string) {
 		var err error
 		if len(words) > 0 {
 			err = errors.New(strings.Join(words, " "))
+		}
+		if slices.Equal(words, []string{"unreachable"}) {
+			err = fmt.Errorf("engine: %w", &net.OpError{Op: "dial", Net: "tcp", Err: err})
 		}
 		s.plane.ends <- err
 		r.hear()

@@ -302,7 +302,7 @@ func (e *engine) prefillStats(q *request) *protocol.PrefillStats {
 		Prompt: q.Prompt, Computed: q.Prompt - cached, Cached: cached, LocalCached: q.Cached, ExternalCached: q.External,
 	}
 	if size := e.ready.BlockSize; e.opt.caching() && size > 0 {
-		s.CacheCreation = max(q.Prompt/size*size-q.Cached, 0)
+		s.CacheCreation = max(q.Prompt/size*size-cached, 0)
 	}
 	return s
 }
@@ -358,8 +358,9 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	}
 	if c := e.connector; c != nil {
 		e.state.external, c.stats = c.stats, protocol.CacheStats{}
-		e.state.external.Source = protocol.HitsExternal
+		e.state.external.Source = protocol.HitsOfPeers
 		s.External, s.Fetching = &e.state.external, [3]int(c.stages[waitingToStart:])
+		s.Connector = c.takeMoved()
 	}
 	if e.counters.spec.Drafts > 0 {
 		s.Spec = &e.counters.spec

@@ -1,7 +1,9 @@
 package player
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
@@ -49,6 +51,7 @@ type connector struct {
 	kept   map[string]*kvcache.Sequence // by request id: not freed yet, as another engine may ask for it
 	stages [completedWaiting + 1]int
 	stats  protocol.CacheStats
+	moved  protocol.ConnectorStats // since the last message
 	// fetch and release ask the data plane, beside the engine; fetched is called in turn.
 	fetch   func(c kvtransfer.Cache, fetched func(error))
 	release func(c kvtransfer.Cache)
@@ -118,6 +121,7 @@ func (e *engine) releaseRemote(t *kvtransfer.Params) {
 func (e *engine) startPull(q *request, at time.Duration) {
 	c := e.connector
 	e.setFetchStage(q, inProgress)
+	q.pulled = at
 	e.countExternal(q, len(q.Seq.Tokens)-q.Cached, q.External)
 	if err := q.transfer.Incomplete(); err != nil {
 		e.finishPull(q, err)
@@ -150,6 +154,7 @@ func (e *engine) finishPull(q *request, err error) {
 		return // aborted meanwhile
 	}
 	e.setFetchStage(q, completedWaiting)
+	e.countPull(q, err)
 	if err == nil {
 		e.scheduler.Pulled(&q.Request, false)
 		return
@@ -177,6 +182,31 @@ func (e *engine) countExternal(q *request, queries, hits int) {
 	s.Hits += hits
 }
 
+// countPull counts a pull that has ended (vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py). A real engine has a
+// descriptor for each region of its memory, and counts bytes: the player has no content to move, and counts one, of no bytes.
+func (e *engine) countPull(q *request, err error) {
+	c := e.connector
+	var dialled *net.OpError
+	switch {
+	case err == nil:
+		c.moved.Transfers = append(c.moved.Transfers, protocol.ConnectorTransfer{Duration: seconds(max(e.clock.Now()-q.pulled, 0)), Descriptors: 1})
+	case errors.As(err, &dialled):
+		c.moved.FailedHandshakes++
+	default:
+		c.moved.FailedTransfers++
+	}
+}
+
+// takeMoved is what the connector did since the last message, nil for nothing.
+func (c *connector) takeMoved() *protocol.ConnectorStats {
+	m := c.moved
+	if len(m.Transfers)+m.FailedHandshakes+m.FailedTransfers+m.Expired == 0 {
+		return nil
+	}
+	c.moved = protocol.ConnectorStats{}
+	return &m
+}
+
 // countFetch records that a request has got its place in the batch, with the KV
 // cache of another engine or without.
 func (e *engine) countFetch(q *request) {
@@ -202,7 +232,10 @@ func (e *engine) offerBlocks(q *request, out *protocol.Output) {
 	blocks = blocks[:min(len(blocks), (q.Computed+size-1)/size)]
 	offer := kvtransfer.Offer{
 		Cache: e.cacheOf(q.id), Blocks: blocks, Computed: q.Computed, TensorParallel: e.ready.TensorParallelSize,
-		DecodeContextParallel: e.ready.DecodeContextParallelSize, PipelineParallel: e.ready.PipelineParallelSize,
+		DecodeContextParallel: e.ready.DecodeContextParallelSize, PipelineParallel: e.ready.PipelineParallelSize, Cached: -1,
+	}
+	if !q.answered {
+		offer.Cached = q.Cached + q.External
 	}
 	out.KVTransfer = offer.Encode(e.codec.Line())
 	q.keepsBlocks = len(blocks) > 0
@@ -221,6 +254,9 @@ func (e *engine) keepBlocks(q *request) {
 		}
 	}
 	e.timers.callAt(e.clock.Now()+c.Lease, func() {
+		if c.kept[cache.RequestID] == kept {
+			c.moved.Expired++
+		}
 		if c.DataPlane != nil && c.kept[cache.RequestID] == kept {
 			c.DataPlane.Withdraw(cache)
 		}

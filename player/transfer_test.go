@@ -113,8 +113,9 @@ func (r *rig) kvTransfer(id string) []byte {
 // What an engine says that has computed a prompt is what the line's connector says.
 func TestOffer(t *testing.T) {
 	keys := map[string][]string{
-		"0.33": {"dcp_size", "pp_size", "remote_registration_generation", "transfer_mode"},
-		"0.32": {"dcp_size", "pp_size", "transfer_mode"},
+		"0.33": {"dcp_size", "pp_size", "remote_registration_generation", "transfer_mode", "remote_prefill_cached_tokens"},
+		"0.32": {"dcp_size", "pp_size", "transfer_mode", "remote_prefill_cached_tokens"},
+		"0.30": {"dcp_size", "pp_size", "transfer_mode"},
 		"0.28": {"transfer_mode"},
 		"0.27": nil,
 	}
@@ -125,6 +126,7 @@ func TestOffer(t *testing.T) {
 	}
 	more := map[string]any{
 		"dcp_size": int64(1), "pp_size": int64(1), "remote_registration_generation": int64(1), "transfer_mode": "pull",
+		"remote_prefill_cached_tokens": int64(0),
 	}
 	for line, added := range keys {
 		t.Run(line, func(t *testing.T) {

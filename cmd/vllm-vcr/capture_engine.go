@@ -136,6 +136,12 @@ func (opts engineOptions) ensure(ctx context.Context, s *steps, release string) 
 	return engine, engineError(err)
 }
 
+// packages installs what an engine needs beside its own packages, unless it is there.
+func (opts engineOptions) packages(ctx context.Context, s *steps, e cpuengine.Engine, lines []string) (string, error) {
+	dir, err := cpuengine.EnsurePackages(ctx, opts.options(s, "packages", e.Release), e, lines)
+	return dir, engineError(err)
+}
+
 func (opts engineOptions) options(s *steps, kind, release string) cpuengine.Options {
 	return cpuengine.Options{
 		Release: release, Dir: opts.dir, Index: opts.index, Log: s.env.log,

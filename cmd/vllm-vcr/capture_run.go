@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -202,7 +203,7 @@ func record(ctx context.Context, env *environment, opts captureRunOptions, targe
 	steps := openSteps(env)
 	defer steps.close()
 	options := local.Options{
-		Dir: opts.work, Engines: map[string]cpuengine.Engine{}, Models: map[string]string{}, VCR: self, Jobs: opts.engines,
+		Dir: opts.work, Engines: map[string]cpuengine.Engine{}, Models: map[string]string{}, Packages: map[string]string{}, VCR: self, Jobs: opts.engines,
 		BootTimeout: opts.bootTimeout, Profiles: env.profiles, FailFast: opts.failFast, Log: steps.env.log,
 		Progress: func(t target.Target, step string) { steps.show(t.Name(), step) },
 	}
@@ -210,6 +211,12 @@ func record(ctx context.Context, env *environment, opts captureRunOptions, targe
 		release, key := t.Release(), t.Model.Key
 		if _, ok := options.Engines[release]; !ok {
 			if options.Engines[release], err = opts.engine.ensure(ctx, steps, release); err != nil {
+				return nil, err
+			}
+		}
+		if t.Session != nil && len(t.Session.Packages) > 0 {
+			lines := strings.Join(t.Session.Packages, "\n")
+			if options.Packages[lines], err = opts.engine.packages(ctx, steps, options.Engines[release], t.Session.Packages); err != nil {
 				return nil, err
 			}
 		}

@@ -59,6 +59,12 @@ func coverageDetails(b *bytes.Buffer, c Coverage) {
 	if c.Fields.Said > 0 {
 		fmt.Fprintf(b, "engine under test: it set %d fields, %d of them were judged; only parsed: %s\n", c.Fields.Said, c.Fields.Judged, orNone(c.Details.OnlyParsed()))
 	}
+	if c.Fields.Sent+c.Fields.Faced > 0 {
+		notSent, notFaced := c.Details.NotSent(), c.Details.NotFaced()
+		fmt.Fprintf(b, "frontend under test: it set %d fields, and was sent %d that an engine sets\n", c.Fields.Sent, c.Fields.Faced)
+		fmt.Fprintf(b, "set in goldens and not by it (%d): %s\n", len(notSent), orNone(notSent))
+		fmt.Fprintf(b, "sent in goldens and not to it (%d): %s\n", len(notFaced), orNone(notFaced))
+	}
 	for _, gap := range c.Details.Gaps() {
 		fmt.Fprintf(b, "not seen of %s (%d of %d): %s\n", gap.Feature, len(gap.Unseen), gap.Reachable, strings.Join(gap.Unseen, ", "))
 	}
@@ -161,7 +167,7 @@ func coverageFields(c Coverage) page.Contents {
 
 // fieldText says in words how far a field is covered.
 func fieldText(f coverage.FieldState) string {
-	if !f.Seen && !f.Said {
+	if !f.Seen && !f.Said && !f.Sent && !f.Faced {
 		if f.Unreachable != "" {
 			return "unreachable, " + f.Unreachable
 		}
@@ -171,7 +177,7 @@ func fieldText(f coverage.FieldState) string {
 	for _, part := range []struct {
 		is   bool
 		word string
-	}{{f.Seen, "seen"}, {f.Varied, "several values"}, {f.Compared, "compared"}, {f.Proven, "proven by a fault"}, {f.Said, "set by the engine under test"}, {f.Judged, "judged"}} {
+	}{{f.Seen, "seen"}, {f.Varied, "several values"}, {f.Compared, "compared"}, {f.Proven, "proven by a fault"}, {f.Said, "set by the engine under test"}, {f.Judged, "judged"}, {f.Sent, "set by the frontend under test"}, {f.Faced, "sent to the frontend under test"}} {
 		if part.is {
 			words = append(words, part.word)
 		}

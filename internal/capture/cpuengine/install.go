@@ -3,7 +3,9 @@ package cpuengine
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -171,6 +173,63 @@ func (b *build) download(ctx context.Context) error {
 	b.day = day
 	b.lines = pinned.NewEngine(map[string]string{b.machine: day}, map[string][]string{b.machine: packages}).Requirements(b.machine)
 	return nil
+}
+
+// EnsurePackages returns a folder with packages that an engine can import besides its own, and installs them unless they are
+// there. Each is a line of a requirements file with the sha256 of its wheels. An error names what could not be had and why.
+func EnsurePackages(ctx context.Context, opt Options, e Engine, lines []string) (dir string, err error) {
+	in, err := newInstaller(opt)
+	if err != nil {
+		return "", err
+	}
+	text := strings.Join(lines, "\n") + "\n"
+	sum := sha256.Sum256([]byte(text))
+	place := filepath.Join(in.Dir, "packages", hex.EncodeToString(sum[:8]))
+	if whole, err := os.ReadFile(filepath.Join(place, "requirements")); err == nil && string(whole) == text {
+		return place, nil
+	}
+	unlock, err := in.lock(ctx)
+	if err != nil {
+		return "", in.failed(ctx, "packages", err)
+	}
+	defer unlock()
+	b, err := in.newBuild()
+	if err != nil {
+		return "", err
+	}
+	defer in.clean()
+	made := filepath.Join(in.tmp, "packages")
+	pins := filepath.Join(made, "requirements")
+	if err = os.MkdirAll(made, 0o755); err == nil {
+		err = os.WriteFile(pins, []byte(text), 0o644)
+	}
+	for _, step := range []func(context.Context) error{b.bootstrap, b.installUV} {
+		if err == nil {
+			err = step(ctx)
+		}
+	}
+	if err == nil {
+		b.Progress("install " + strings.Join(names(lines), ", "))
+		_, err = b.run(ctx, nil, b.uv(), "--quiet", "pip", "install", "--python", e.Python, "--only-binary", ":all:", "--no-deps",
+			"--require-hashes", "--requirement", pins, "--target", made)
+	}
+	if err == nil {
+		err = in.place(made, place)
+	}
+	if err != nil {
+		return "", in.failed(ctx, "packages", err)
+	}
+	return place, nil
+}
+
+// names are the packages of lines, without their digests.
+func names(lines []string) []string {
+	var all []string
+	for _, line := range lines {
+		name, _, _ := strings.Cut(line, " ")
+		all = append(all, name)
+	}
+	return all
 }
 
 // save downloads a wheel, which must have the sha256 that the index lists.

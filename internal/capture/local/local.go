@@ -34,6 +34,8 @@ type Options struct {
 	Engines map[string]cpuengine.Engine
 	// Models are the folders of the targets' models, by key. A model without one is loaded by its name.
 	Models map[string]string
+	// Packages are the folders of what sessions need besides the engines' own packages, by the lines that ask for it.
+	Packages map[string]string
 	// VCR is the path of vllm-vcr, which records.
 	VCR string
 	// Profiles is an absolute folder of wire profiles that VCR needs besides its own; may be empty.
@@ -233,7 +235,7 @@ func (s *stack) playSession(ctx context.Context, rec capture.Recording) (load.Re
 	if !asked.MayDie {
 		ctx = s.alive
 	}
-	answers, err := session.Run(ctx, asked, session.Config{URL: s.url(), Dir: s.addresses.Material})
+	answers, err := session.Run(ctx, asked, session.Config{URL: s.url(), Peer: s.peerURL(), Dir: s.addresses.Material})
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		err = cause
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/capture/session"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
@@ -24,6 +25,7 @@ const (
 	frontendName = "frontend"
 	tapName      = "tap"
 	engineName   = "engine"
+	peerPrefix   = "peer-" // of the frontend and the engine that a session has beside them
 )
 
 const (
@@ -64,6 +66,7 @@ type stack struct {
 	target    target.Target
 	dir       string
 	addresses target.Addresses
+	peer      target.Addresses // of the session's second engine and its frontend, which meet without a tap
 	ports     []vllmrs.Port
 	programs  []*program // in the order of their start
 	// alive ends with the first program that does.
@@ -140,7 +143,12 @@ func (s *stack) start(ctx context.Context) error {
 			return fmt.Errorf("prepare session %s: %w", asked.Name, err)
 		}
 	}
-	for _, number := range []*int{&s.addresses.FrontendHandshake, &s.addresses.EngineHandshake, &s.addresses.HTTP, &s.addresses.KVEvents} {
+	numbers := []*int{&s.addresses.FrontendHandshake, &s.addresses.EngineHandshake, &s.addresses.HTTP, &s.addresses.KVEvents}
+	if s.hasPeer() {
+		s.peer = s.addresses
+		numbers = append(numbers, &s.addresses.SideChannel, &s.peer.SideChannel, &s.peer.FrontendHandshake, &s.peer.HTTP)
+	}
+	for _, number := range numbers {
 		port, err := s.opt.reserve()
 		if err != nil {
 			return fmt.Errorf("find a free port: %w", err)
@@ -148,26 +156,43 @@ func (s *stack) start(ctx context.Context) error {
 		s.ports = append(s.ports, port)
 		*number = port.Number()
 	}
+	s.peer.EngineHandshake = s.peer.FrontendHandshake
 	engine := s.opt.Engines[s.target.Release()]
 	vllm := []string{"-m", "vllm.entrypoints.cli.main"}
-	frontend, frontendArgs := engine.VLLMRS, s.target.FrontendArgs(s.addresses)
-	if s.target.PythonFrontend() {
-		frontend, frontendArgs = engine.Python, slices.Concat(vllm, frontendArgs)
-	}
-	for _, p := range []struct {
+	type start struct {
 		name, path string
 		args       []string
-	}{
-		{frontendName, frontend, frontendArgs},
-		{tapName, s.opt.VCR, s.tapArgs()},
-		{engineName, engine.Python, slices.Concat(vllm, s.target.EngineArgs(s.addresses))},
-	} {
-		if err := s.run(p.name, p.path, p.args); err != nil {
+		addresses  target.Addresses
+	}
+	frontend := func(name string, a target.Addresses) start {
+		if !s.target.PythonFrontend() {
+			return start{name, engine.VLLMRS, s.target.FrontendArgs(a), a}
+		}
+		program := vllm
+		if s.target.Session.Calls {
+			program = []string{session.CallsScript(a.Material)}
+		}
+		return start{name, engine.Python, slices.Concat(program, s.target.FrontendArgs(a)), a}
+	}
+	starts := []start{
+		frontend(frontendName, s.addresses),
+		{tapName, s.opt.VCR, s.tapArgs(), s.addresses},
+		{engineName, engine.Python, slices.Concat(vllm, s.target.EngineArgs(s.addresses)), s.addresses},
+	}
+	if s.hasPeer() {
+		starts = append(starts, frontend(peerPrefix+frontendName, s.peer),
+			start{peerPrefix + engineName, engine.Python, slices.Concat(vllm, s.target.EngineArgs(s.peer)), s.peer})
+	}
+	for _, p := range starts {
+		if err := s.run(p.name, p.path, p.args, p.addresses); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// hasPeer tells whether a second engine and its frontend belong to the session.
+func (s *stack) hasPeer() bool { return s.target.Session != nil && s.target.Session.Peer }
 
 // tapArgs are the arguments of the tap. Those of the target are what was hashed, so they know no folder of this machine.
 func (s *stack) tapArgs() []string {
@@ -179,7 +204,7 @@ func (s *stack) tapArgs() []string {
 }
 
 // run starts a program, in a session of its own. Its environment is bare: what somebody exported changes no golden.
-func (s *stack) run(name, path string, args []string) error {
+func (s *stack) run(name, path string, args []string, a target.Addresses) error {
 	log, err := os.Create(filepath.Join(s.dir, name+".log"))
 	if err != nil {
 		return err
@@ -188,9 +213,9 @@ func (s *stack) run(name, path string, args []string) error {
 	if name == tapName {
 		cmd.Args[0] = "vllm-vcr"
 	}
-	cmd.Env = s.environment()
+	cmd.Env = s.environment(a)
 	ownSession(cmd)
-	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace, Guarded: name == engineName || name == frontendName && s.target.PythonFrontend()})
+	p, err := process.Start(cmd, process.Options{Name: name, Output: log, Tail: failureTail, Grace: stopGrace, Guarded: path == s.opt.Engines[s.target.Release()].Python})
 	if err != nil {
 		log.Close()
 		return err
@@ -207,30 +232,40 @@ func (s *stack) run(name, path string, args []string) error {
 	return nil
 }
 
-// environment is that of frontend, tap and engine.
-func (s *stack) environment() []string {
+// environment is that of frontend, tap and engine, which meet at these addresses.
+func (s *stack) environment(a target.Addresses) []string {
 	keep := func(name, _ string) bool { return name == "PATH" || name == "HOME" || name == "TMPDIR" }
 	env := process.Environment(os.Environ(), keep, "LANG=C.UTF-8", "NO_COLOR=1", "VLLM_CACHE_ROOT="+s.opt.Engines[s.target.Release()].Cache())
 	env = append(env, s.target.EngineEnv()...)
 	if asked := s.target.Session; asked != nil {
-		env = append(env, asked.Environment(s.target.Line, s.addresses.Material)...)
+		env = append(env, asked.Environment(s.target.Line, a.Material)...)
+		if dir := s.opt.Packages[strings.Join(asked.Packages, "\n")]; dir != "" {
+			env = append(env, "PYTHONPATH="+dir)
+		}
+	}
+	if a.SideChannel > 0 {
+		env = append(env, fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", a.SideChannel))
 	}
 	return env
 }
 
-// url is where the frontend serves.
-func (s *stack) url() string { return fmt.Sprintf("http://127.0.0.1:%d", s.addresses.HTTP) }
+// url is where the frontend serves, and peerURL that of the peer.
+func (s *stack) url() string     { return fmt.Sprintf("http://127.0.0.1:%d", s.addresses.HTTP) }
+func (s *stack) peerURL() string { return fmt.Sprintf("http://127.0.0.1:%d", s.peer.HTTP) }
 
 // healthy waits until the engine has registered: only then does the frontend serve HTTP.
 func (s *stack) healthy() error {
 	ctx, cancel := context.WithTimeoutCause(s.alive, s.opt.BootTimeout,
 		fmt.Errorf("the engine did not serve within %v", s.opt.BootTimeout))
 	defer cancel()
-	client := openai.NewClient(s.url(), s.target.Model.Served)
+	clients := []*openai.Client{openai.NewClient(s.url(), s.target.Model.Served)}
+	if s.hasPeer() {
+		clients = append(clients, openai.NewClient(s.peerURL(), s.target.Model.Served))
+	}
 	tick := time.NewTicker(healthPause)
 	defer tick.Stop()
 	for {
-		if client.Health(ctx) == nil {
+		if !slices.ContainsFunc(clients, func(c *openai.Client) bool { return c.Health(ctx) != nil }) {
 			s.lighten()
 			return nil
 		}
@@ -269,7 +304,7 @@ func (s *stack) program(name string) *program {
 // clashed reports whether the frontend or the tap ended for want of a port.
 func (s *stack) clashed() bool {
 	for _, p := range s.programs {
-		if p.name != engineName && p.Exit() != nil && strings.Contains(strings.ToLower(p.Tail()), addressInUse) {
+		if !strings.HasSuffix(p.name, engineName) && p.Exit() != nil && strings.Contains(strings.ToLower(p.Tail()), addressInUse) {
 			return true
 		}
 	}

@@ -25,6 +25,12 @@ func Models() []string { return []string{"tiny", "moe", "vision"} }
 //go:embed vision
 var visionFiles embed.FS
 
+//go:embed calls.py
+var callsScript []byte
+
+// CallsScript is where Prepare puts the program that is started in place of vLLM's own for a frontend with the route /call.
+func CallsScript(dir string) string { return filepath.Join(dir, "calls.py") }
+
 // Adapters are the low-rank adapters that Prepare makes, in the folder lora.
 var adapters = []string{"a1", "a2", "a3"}
 
@@ -34,6 +40,11 @@ func (s *Session) Prepare(dir, tiny string) (model string, err error) {
 	for i, name := range adapters {
 		if err := writeAdapter(filepath.Join(dir, "lora", name), tiny, uint64(i+1)); err != nil {
 			return "", fmt.Errorf("adapter %s: %w", name, err)
+		}
+	}
+	if s.Calls {
+		if err := os.WriteFile(CallsScript(dir), callsScript, 0o644); err != nil {
+			return "", err
 		}
 	}
 	if s.Model == "tiny" {

@@ -27,6 +27,7 @@ type command struct {
 	optional bool // any status will do
 	times    int  // at once
 	aside    bool // go on at once
+	peer     bool // sent to the peer
 	begin    int  // go on after so many events, and read the rest beside what follows
 	hangUp   int  // leave after so many events
 	method   string
@@ -46,10 +47,11 @@ type command struct {
 //	begin 3 complete {…}                        what follows is sent after three events of this one
 //	aside complete {…}                          what follows is sent at once: nothing may come of this one before
 //	wait                                        until all that was begun has ended
+//	peer complete {…}                           to the frontend of the peer
 //
 // Of strings in a body, "$tokens N" is a list of N random tokens, "$repeat N A B C" A B C N times, "$image N" the URL of a
-// picture, "$embeds N V" a tensor of N rows of V, "$dir PATH" a path in the folder of the session, and $i counts those that are
-// sent at once.
+// picture, "$embeds N V" a tensor of N rows of V, "$dir PATH" a path in the folder of the session, "$transfer" the
+// kv_transfer_params of the last answer that had some, and $i counts those that are sent at once.
 func parseScript(text string) ([]command, error) {
 	var script []command
 	for i, line := range strings.Split(text, "\n") {
@@ -93,6 +95,8 @@ func parseCommand(line string) (command, error) {
 			c.optional = true
 		case word == "aside":
 			c.aside = true
+		case word == "peer":
+			c.peer = true
 		case isTimes && err == nil && n > 0:
 			c.times = n
 		case (word == "hang" || word == "begin") && number > 0:
@@ -143,8 +147,9 @@ func withDefaults(body, defaults map[string]any) map[string]any {
 
 // Config says where [Run] sends requests.
 type Config struct {
-	URL string
-	Dir string // of the session's material
+	URL  string
+	Peer string // the URL of the peer, if the session has one
+	Dir  string // of the session's material
 }
 
 // An Answer is what became of a request.
@@ -194,9 +199,10 @@ type run struct {
 	client *http.Client
 	begun  sync.WaitGroup
 
-	mutex   sync.Mutex
-	answers []Answer
-	err     error
+	mutex    sync.Mutex
+	answers  []Answer
+	err      error
+	transfer json.RawMessage // the kv_transfer_params of the last answer that had some
 }
 
 func (r *run) failed() error {
@@ -238,14 +244,20 @@ func (r *run) send(ctx context.Context, c command, i int, goOn func()) {
 func (r *run) exchange(ctx context.Context, c command, i int, goOn func(), answer *Answer) error {
 	var body io.Reader
 	if c.body != nil {
-		m := macros{dir: r.cfg.Dir, seed: uint64(c.line), i: i}
+		r.mutex.Lock()
+		m := macros{dir: r.cfg.Dir, seed: uint64(c.line), i: i, transfer: r.transfer}
+		r.mutex.Unlock()
 		text, err := json.Marshal(m.expand(c.body))
 		if err != nil {
 			return err
 		}
 		body = bytes.NewReader(text)
 	}
-	request, err := http.NewRequestWithContext(ctx, c.method, r.cfg.URL+c.path, body)
+	url := r.cfg.URL
+	if c.peer {
+		url = r.cfg.Peer
+	}
+	request, err := http.NewRequestWithContext(ctx, c.method, url+c.path, body)
 	if err != nil {
 		return err
 	}
@@ -267,6 +279,8 @@ func (r *run) exchange(ctx context.Context, c command, i int, goOn func(), answe
 		}
 		if strings.HasPrefix(line, "data:") {
 			events++
+		} else {
+			r.keepTransfer(line)
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -281,11 +295,25 @@ func (r *run) exchange(ctx context.Context, c command, i int, goOn func(), answe
 	}
 }
 
+// keepTransfer keeps what an answer says of where the KV cache of its prompt is.
+func (r *run) keepTransfer(answer string) {
+	var said struct {
+		Transfer map[string]any `json:"kv_transfer_params"`
+	}
+	if json.Unmarshal([]byte(answer), &said) != nil || said.Transfer == nil {
+		return
+	}
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.transfer, _ = json.Marshal(said.Transfer) // it was JSON
+}
+
 // macros are the values of strings that begin with a dollar.
 type macros struct {
-	dir  string
-	seed uint64
-	i    int
+	dir      string
+	seed     uint64
+	i        int
+	transfer json.RawMessage
 }
 
 func (m macros) expand(value any) any {
@@ -343,6 +371,8 @@ func (m macros) text(text string) any {
 		return embeddings(number(1), float32(value))
 	case "$dir":
 		return filepath.Join(append([]string{m.dir}, words[1:]...)...)
+	case "$transfer":
+		return m.transfer
 	case "$i":
 		return m.i
 	case "$pick": // one of several words, in turn

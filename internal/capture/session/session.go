@@ -39,6 +39,14 @@ type Session struct {
 	Clients int `toml:"clients"`
 	// KVEvents lets the engine publish them, and the tap subscribe.
 	KVEvents bool `toml:"kv_events"`
+	// Peer starts a second engine with a frontend of its own, with the same options and no tap: what the recorded engine sends KV
+	// caches to, and receives them from.
+	Peer bool `toml:"peer"`
+	// Calls lets the Python frontend take POST /call with the name of a method and its arguments: vLLM's client of the engine
+	// makes calls that no route of the API server makes.
+	Calls bool `toml:"calls"`
+	// Packages are what the engines need besides their release, as lines of a requirements file with the sha256 of each wheel.
+	Packages []string `toml:"packages"`
 	// Engine are options of the engine, FrontendOptions of the frontend, and Both of the engine and of a Python frontend, which
 	// reads the engine's configuration too. Env is the environment of both.
 	Engine          map[string]any    `toml:"engine"`
@@ -75,6 +83,9 @@ func Parse(name, file string, data []byte) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: requests: %w", file, err)
 	}
+	if at := slices.IndexFunc(s.script, func(c command) bool { return c.peer }); at >= 0 && !s.Peer {
+		return nil, fmt.Errorf("%s: requests: line %d: the session has no peer", file, s.script[at].line)
+	}
 	return s, nil
 }
 
@@ -90,6 +101,12 @@ func (s *Session) check() error {
 		return errors.New("ranks and clients: want 1 or more")
 	case s.Clients > 1 && s.Frontend != Python:
 		return errors.New("clients: only the Python frontend has several")
+	case s.Calls && s.Frontend != Python:
+		return errors.New("calls: only the Python frontend can be given the route")
+	case s.Peer && (s.Ranks > 1 || s.KVEvents):
+		return errors.New("peer: only of one engine that publishes no KV events")
+	case slices.ContainsFunc(s.Packages, func(p string) bool { return !strings.Contains(p, " --hash=sha256:") }):
+		return errors.New("packages: want NAME==VERSION --hash=sha256:…, so that a capture runs what was tried")
 	case s.Frontend == Rust && len(s.Both) > 0:
 		return errors.New("both: vllm-rs takes no option of the engine; write it in engine")
 	}

@@ -31,6 +31,10 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown frontend", least + "frontend = \"go\"\n", `frontend "go": want rust or python`},
 		{"unknown model", least + "model = \"big\"\n", `model "big": want one of tiny, moe, vision`},
 		{"clients of vllm-rs", least + "clients = 2\n", "only the Python frontend has several"},
+		{"calls of vllm-rs", least + "calls = true\n", "only the Python frontend can be given the route"},
+		{"a peer of ranks", least + "peer = true\nranks = 2\n", "only of one engine that publishes no KV events"},
+		{"a request to a peer that is absent", "summary = \"s\"\nrequests = 'peer complete {}'\n", "requests: line 1: the session has no peer"},
+		{"a package without a digest", least + "packages = [\"nixl==1.5.1\"]\n", "want NAME==VERSION --hash=sha256:"},
 		{"options of both for vllm-rs", least + "[both]\nblock_size = 32\n", "vllm-rs takes no option of the engine"},
 		{"a line of an option that is absent", least + "[since]\nblock_size = \"0.30\"\n", "the session has no option block_size"},
 		{"no line", least + "[engine]\nblock_size = 32\n[since]\nblock_size = \"new\"\n", `"new" is no line`},
@@ -155,6 +159,34 @@ GET /last
 	}
 }
 
+// What an answer says of where its KV cache is goes into the next request, whichever of the two frontends has answered.
+func TestRunBesideAPeer(t *testing.T) {
+	var seen []string
+	serve := func(name string) *httptest.Server {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			seen = append(seen, name+" "+string(body))
+			fmt.Fprintf(w, `{"id": 1, "kv_transfer_params": {"remote_host": %q}}`, name)
+		}))
+		t.Cleanup(server.Close)
+		return server
+	}
+	s := script(t, `
+peer POST /a {"kv_transfer_params": "$transfer"}
+POST /a {"kv_transfer_params": "$transfer"}
+peer POST /a {"kv_transfer_params": "$transfer"}
+`, "peer = true\n")
+	if _, err := Run(t.Context(), s, Config{URL: serve("this").URL, Peer: serve("peer").URL}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`peer {"kv_transfer_params":null}`, `this {"kv_transfer_params":{"remote_host":"peer"}}`, `peer {"kv_transfer_params":{"remote_host":"this"}}`,
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("requests:\n%s", diff)
+	}
+}
+
 // numbers are the tokens that a line of a script sends as its i-th request.
 func numbers(t *testing.T, n, line, i int) string {
 	t.Helper()
@@ -177,9 +209,9 @@ func TestRunEndsAtTheFirstRefusal(t *testing.T) {
 	}
 }
 
-func script(t *testing.T, text string) *Session {
+func script(t *testing.T, text string, options ...string) *Session {
 	t.Helper()
-	s, err := Parse("x", "x.toml", []byte("summary = \"s\"\nrequests = '''\n"+strings.TrimPrefix(text, "\n")+"'''\n"))
+	s, err := Parse("x", "x.toml", []byte(strings.Join(options, "")+"summary = \"s\"\nrequests = '''\n"+strings.TrimPrefix(text, "\n")+"'''\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

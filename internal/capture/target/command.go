@@ -40,6 +40,8 @@ type Addresses struct {
 	// Material is the folder of what a session needs, and KVEvents the port on which its first engine publishes them.
 	Material string
 	KVEvents int
+	// SideChannel is where an engine tells others about KV caches that it sends them; 0 without a connector.
+	SideChannel int
 	// ReadyTimeout is how long the frontend waits for the engine; its own default unless given.
 	ReadyTimeout time.Duration
 }

@@ -153,6 +153,19 @@ func (l *Line) AddConversation(c sut.Conversation) {
 	}
 }
 
+// AddExchange adds what a frontend under test sent, and what it was sent.
+func (l *Line) AddExchange(x sut.Exchange) {
+	if x.Init != nil {
+		l.handshake(false, x.Init)
+	}
+	for _, frames := range x.Sent {
+		l.ToEngine(frames)
+	}
+	for _, frames := range x.Said {
+		l.FromEngine(frames)
+	}
+}
+
 // payload adds what the payload of a message holds.
 func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte) {
 	l.codec.Survey(&l.survey, kind, payload, aux...)

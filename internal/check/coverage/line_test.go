@@ -20,7 +20,13 @@ func wireGolden(t *testing.T, line string) (*Line, *check.Golden) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob("../../../testdata/goldens/conformance/v" + line + ".*/cpu/tiny/wire-edge-*")
+	return goldenOf(t, codec, "wire-edge", manifest.Wire)
+}
+
+// goldenOf is the wire of a line that a golden of raw frames shows.
+func goldenOf(t *testing.T, codec *protocol.Codec, id string, role manifest.Role) (*Line, *check.Golden) {
+	t.Helper()
+	files, err := filepath.Glob("../../../testdata/goldens/conformance/v" + codec.Line() + ".*/cpu/tiny/" + id + "-*")
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%q: %v", files, err)
 	}
@@ -28,7 +34,7 @@ func wireGolden(t *testing.T, line string) (*Line, *check.Golden) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &check.Golden{Codec: codec, Location: files[0], Registered: manifest.Golden{Role: manifest.Wire}}
+	g := &check.Golden{Codec: codec, Location: files[0], Registered: manifest.Golden{Role: role}}
 	if _, g.Frames, err = check.ReadFrames(data, files[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +50,25 @@ func (l *Line) field(t *testing.T, name string) *Field {
 		t.Fatalf("line %s has no field %s", l.Line, name)
 	}
 	return l.Fields[at]
+}
+
+// TestFramesInvariants: of a session that nobody repeats, what the rules for every engine find counts as compared, and nothing
+// of what is only read.
+func TestFramesInvariants(t *testing.T) {
+	codec, err := protocol.CodecFor("0.33")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _ := goldenOf(t, codec, "frames-pooling", manifest.Frames)
+	for name, want := range map[string]bool{
+		"EngineCoreOutputs.timestamp":         true, // it does not go back
+		"PrefillStats.num_prompt_tokens":      true, // that of the request
+		"EngineCoreReadyResponse.instance_id": false,
+	} {
+		if f := l.field(t, name); !f.Seen || f.Compared != want {
+			t.Errorf("%s: seen %v, compared %v, want %v", name, f.Seen, f.Compared, want)
+		}
+	}
 }
 
 // TestGolden: a recorded session shows what it is known to hold, and nothing else.

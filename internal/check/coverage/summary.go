@@ -38,6 +38,9 @@ type Counts struct {
 	// found, and was not only read.
 	Said   int `json:"said,omitempty"`
 	Judged int `json:"judged,omitempty"`
+	// Those that a frontend under test set, and those that it was sent with another value than the default.
+	Sent  int `json:"sent,omitempty"`
+	Faced int `json:"faced,omitempty"`
 }
 
 // Way is a direction.
@@ -72,6 +75,8 @@ type FieldState struct {
 	Proven    bool               `json:"proven,omitempty"`
 	Said      bool               `json:"said,omitempty"` // by the engine under test
 	Judged    bool               `json:"judged,omitempty"`
+	Sent      bool               `json:"sent,omitempty"`  // by the frontend under test
+	Faced     bool               `json:"faced,omitempty"` // sent to it
 	// Unreachable is why no golden can show it; empty if one can.
 	Unreachable string `json:"unreachable,omitempty"`
 }
@@ -97,7 +102,7 @@ func (l *Line) Summarise(details bool) Summary {
 	s := Summary{Line: l.Line, Frontends: l.Frontends, Runners: l.Runners}
 	var fields []FieldState
 	for _, f := range l.Fields {
-		fields = append(fields, FieldState{f.FullName(), f.Direction, f.Feature, f.Seen, f.Varied(), f.Compared, false, false, false, unreachable()[f.FullName()]})
+		fields = append(fields, FieldState{f.FullName(), f.Direction, f.Feature, f.Seen, f.Varied(), f.Compared, false, false, false, false, false, unreachable()[f.FullName()]})
 	}
 	s.count(fields)
 	s.Utilities, s.Members, s.Messages = shareOf(l.Utilities), shareOf(l.Members), shareOf(l.Messages)
@@ -122,6 +127,34 @@ func (s *Summary) Judge(subject *Line) {
 		s.Details.Fields[i].Said, s.Details.Fields[i].Judged = f.Seen, f.Compared
 	}
 	s.count(s.Details.Fields)
+}
+
+// Face notes, in a summary with details, what passed between a frontend under test and its engine.
+func (s *Summary) Face(exchange *Line) {
+	for i, f := range exchange.Fields { // in the same order
+		s.Details.Fields[i].Sent, s.Details.Fields[i].Faced = f.Seen && f.Direction != protocol.ToFrontend, f.Seen && f.Direction == protocol.ToFrontend
+	}
+	s.count(s.Details.Fields)
+}
+
+// NotFaced are the fields that an engine's messages have in goldens, and that the frontend under test was not sent.
+func (d *Details) NotFaced() (names []string) {
+	for _, f := range d.Fields {
+		if f.Direction == protocol.ToFrontend && f.Seen && !f.Faced {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// NotSent are the fields that frontends set in goldens, and that the frontend under test did not.
+func (d *Details) NotSent() (names []string) {
+	for _, f := range d.Fields {
+		if f.Direction == protocol.ToEngine && f.Seen && !f.Sent {
+			names = append(names, f.Name)
+		}
+	}
+	return names
 }
 
 // OnlyParsed are the fields that the engine under test set and no check judged.
@@ -154,7 +187,7 @@ func (c *Counts) add(f FieldState) {
 	for _, part := range []struct {
 		count *int
 		is    bool
-	}{{&c.Seen, f.Seen}, {&c.Varied, f.Varied}, {&c.Compared, f.Compared}, {&c.Proven, f.Proven}, {&c.Unreachable, f.Unreachable != ""}, {&c.Said, f.Said}, {&c.Judged, f.Judged}} {
+	}{{&c.Seen, f.Seen}, {&c.Varied, f.Varied}, {&c.Compared, f.Compared}, {&c.Proven, f.Proven}, {&c.Unreachable, f.Unreachable != ""}, {&c.Said, f.Said}, {&c.Judged, f.Judged}, {&c.Sent, f.Sent}, {&c.Faced, f.Faced}} {
 		if part.is {
 			*part.count++
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -19,6 +20,9 @@ type ledger struct {
 	heard   []*heard // of all input sockets
 	bytes   int
 	dropped int           // messages that were not kept
+	said    [][][]byte    // what the engine said, if anybody asks for it
+	size    int           // of that, in bytes
+	keeps   bool          // somebody does
 	more    chan struct{} // closed, and replaced, when something is heard
 }
 
@@ -66,6 +70,33 @@ func (l *ledger) take(client int, frames [][]byte) {
 	h.number = len(l.heard)
 	close(l.more)
 	l.more = make(chan struct{})
+}
+
+// maxSaidBytes bounds what is kept of the engine's messages: what comes later holds nothing new.
+const maxSaidBytes = 32 << 20
+
+// say keeps a message of the engine, whose frames nobody changes.
+func (l *ledger) say(frames [][]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.keeps || len(frames) == 0 || l.size > maxSaidBytes {
+		return
+	}
+	for _, f := range frames {
+		l.size += len(f)
+	}
+	l.said = append(l.said, frames)
+}
+
+// exchange is all that was kept.
+func (l *ledger) exchange() sut.Exchange {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := sut.Exchange{Codec: l.codec, Init: l.init, Said: l.said}
+	for _, h := range l.heard {
+		x.Sent = append(x.Sent, h.frames)
+	}
+	return x
 }
 
 // drop counts a message that was not kept.

@@ -59,6 +59,7 @@ func openFrontend(ctx context.Context, e *sut.Env, g *check.Golden, line compat.
 		return nil, err
 	}
 	s := &frontendSession{env: e, line: line, codec: codec, trace: g.Trace, ledger: newLedger(codec), speaker: new(speaker), told: map[string]bool{}}
+	s.ledger.keeps = e.Exchanged != nil
 	if s.frontend, err = e.Frontend.Start(line); err != nil {
 		return nil, err
 	}
@@ -101,6 +102,7 @@ func (s *frontendSession) play(e *sut.Env, patience time.Duration) error {
 		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
 		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(Demoted{e.Log.Handler()}),
 		LoRA:     player.LoRAOptions{MaxLoRAs: 4},
+		Transfer: &connector,
 		Tolerant: true, // messages are judged by what the tap heard of them
 	})
 	if err != nil {
@@ -213,6 +215,9 @@ func (s *frontendSession) Close() {
 	s.cancel(context.Canceled)
 	if s.ended != nil {
 		<-s.ended
+	}
+	if s.env.Exchanged != nil {
+		s.env.Exchanged(s.line.Name, s.ledger.exchange())
 	}
 	s.frontend.Close()
 	s.client.Close()

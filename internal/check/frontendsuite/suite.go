@@ -33,6 +33,7 @@ const (
 	CodeAccepted       check.Code = "H016" // a bad request is not refused
 	CodeHealth         check.Code = "H017" // what the frontend says of its health or its models is not so
 	CodeEnded          check.Code = "H018" // the frontend ended, or accepts no connection any more
+	CodeTransfer       check.Code = "H019" // kv_transfer_params through HTTP are not the engine's
 )
 
 // Assertions of the frontend suite.
@@ -49,6 +50,7 @@ const (
 	LoRA        check.Assertion = "lora"
 	Concurrency check.Assertion = "concurrency"
 	Errors      check.Assertion = "errors"
+	Transfer    check.Assertion = "transfer"
 	RealEngine  check.Assertion = "real-engine"
 	Health      check.Assertion = "health"
 )
@@ -98,6 +100,9 @@ var assertions = []suite.Entry[judge]{
 		CodeAccepted: "a bad request is not refused",
 		CodeEnded:    "the frontend ended",
 	}, Judge: (*frontendCase).errors},
+	{Name: Transfer, Titles: suite.Titles{
+		CodeTransfer: "kv_transfer_params through HTTP are not the engine's",
+	}, Judge: (*frontendCase).transfers},
 	{Name: RealEngine, Judge: (*frontendCase).realEngine},
 	{Name: Health, Titles: suite.Titles{
 		CodeHealth: "health or model routes contradict what is served",

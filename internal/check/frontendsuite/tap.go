@@ -31,6 +31,7 @@ func (t *tap) say(client int, frames ...[]byte) error {
 	if conn == nil {
 		return fmt.Errorf("the frontend has no process %d", client)
 	}
+	t.ledger.say(frames)
 	return conn.Send(frames...)
 }
 
@@ -185,6 +186,7 @@ func (l *tapLink) passOn(ctx context.Context, engine, frontend *zmq.Conn) error 
 		if err != nil {
 			return nil // the player has ended, or is to
 		}
+		l.tap.ledger.say(m)
 		if err := frontend.Send(m...); err != nil {
 			return err
 		}

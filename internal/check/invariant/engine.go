@@ -351,6 +351,52 @@ func (s *Session) Message(number int, m *trace.Message) []check.Failure {
 	return nil
 }
 
+// Clone follows the same engines from here on, so that another message can be judged in the place of the next. What has been
+// reported is reported again.
+func (s *Session) Clone() *Session {
+	other := NewSession(s.codec, s.opt)
+	for rank, e := range s.engines {
+		other.engines[rank] = e.clone()
+	}
+	return other
+}
+
+func (e *Engine) clone() *Engine {
+	other := *e
+	other.requests, other.active = make(map[string]*request, len(e.requests)), nil
+	copies := make(map[*request]*request, len(e.requests))
+	copied := func(r *request) *request {
+		if copies[r] == nil {
+			q := *r
+			q.last = slices.Clone(r.last)
+			copies[r] = &q
+		}
+		return copies[r]
+	}
+	for id, r := range e.requests {
+		other.requests[id] = copied(r)
+	}
+	for _, r := range e.active {
+		other.active = append(other.active, copied(r))
+	}
+	other.calls = make(map[uint64]*call, len(e.calls))
+	for id, c := range e.calls {
+		again := *c
+		other.calls[id] = &again
+	}
+	other.clients = make(map[int]*client, len(e.clients))
+	for index, c := range e.clients {
+		again := *c
+		other.clients[index] = &again
+	}
+	// What is of one message has memory of its own.
+	other.found, other.known, other.who, other.sizes = nil, map[string]bool{}, nil, nil
+	for _, r := range []*record{&other.envelope, &other.output, &other.stats, &other.part, &other.deeper} {
+		*r = record{}
+	}
+	return &other
+}
+
 // Rest judges the end, see [Engine.Rest].
 func (s *Session) Rest() (found []check.Failure) {
 	for _, e := range s.engines {

@@ -73,11 +73,15 @@ func (j *FramesJudge) Finds(m *trace.Message, frames [][]byte) bool {
 		known := *r
 		other.requests[key] = &known
 	}
+	other.invariants = j.judge.invariants.Clone()
 	changed := *m
 	changed.Frames = frames
 	other.message(&changed)
-	return len(other.found.found)+len(other.layout.Kinds) > 0
+	return len(other.found.found)+len(other.layout.Kinds)+len(other.invariants.Message(0, &changed)) > 0
 }
 
 // Take takes the next message.
-func (j *FramesJudge) Take(m *trace.Message) { j.judge.message(m) }
+func (j *FramesJudge) Take(m *trace.Message) {
+	j.judge.message(m)
+	j.judge.invariants.Message(0, m)
+}

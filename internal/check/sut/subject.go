@@ -62,6 +62,14 @@ type Conversation struct {
 	Registers func(payload []byte) bool
 }
 
+// Exchange is what passed between a frontend under test and its engine while the frontend ran.
+type Exchange struct {
+	Codec *protocol.Codec
+	Init  []byte     // the frontend's answer to HELLO
+	Sent  [][][]byte // the frames of each message of the frontend on its input sockets
+	Said  [][][]byte // and of each message of the engine on its output sockets
+}
+
 // Env is what the subjects of one run have in common: how they are started and for how long they are waited for, and the
 // one that several cases use. It is used by one goroutine.
 type Env struct {
@@ -78,7 +86,9 @@ type Env struct {
 	// Heard, unless nil, is called with what engines said in cases of fidelity. Wanted tells whether it has use for one of a line.
 	Heard  func(line string, c Conversation)
 	Wanted func(line string) bool
-	Kept   Kept // what the cases of a suite share; the suite puts it there
+	// Exchanged, unless nil, is called with what passed between a frontend and its engine, once for each life of the frontend.
+	Exchanged func(line string, x Exchange)
+	Kept      Kept // what the cases of a suite share; the suite puts it there
 	// Case is the name of the case that is being judged. Step, unless nil, is called with what a subject is waited for.
 	Case string
 	Step func(step string)

@@ -115,6 +115,8 @@ type Offer struct {
 	Blocks []int // their ids
 	// Computed is how many tokens are computed.
 	Computed int
+	// Cached are the tokens of the prompt that did not have to be computed, -1 if another output has said so.
+	Cached int
 	// The sizes of the engine's groups; less than 1 counts as 1.
 	TensorParallel, DecodeContextParallel, PipelineParallel int
 }
@@ -137,10 +139,11 @@ func (o *Offer) Encode(line string) []byte {
 		}
 		return nil // a key that the line does not write
 	}
-	members := []struct {
+	type member struct {
 		key   string
 		value []byte
-	}{
+	}
+	members := []member{
 		{"do_remote_prefill", pack.AppendBool(nil, true)},
 		{"do_remote_decode", pack.AppendBool(nil, false)},
 		{"remote_block_ids", ids},
@@ -155,6 +158,9 @@ func (o *Offer) Encode(line string) []byte {
 		{"remote_blocks_expiry_time", since(protocol.TransferHasExpiry, pack.AppendNil(nil))},
 		{"remote_registration_generation", since(protocol.TransferHasGeneration, number(1))},
 		{"transfer_mode", since(protocol.TransferHasMode, pack.AppendString(nil, "pull"))},
+	}
+	if o.Cached >= 0 { // added by the scheduler, behind what the connector says
+		members = append(members, member{"remote_prefill_cached_tokens", since(protocol.TransferHasCached, number(o.Cached))})
 	}
 	n := 0
 	var body []byte

@@ -33,6 +33,12 @@ const (
 	TransferHasMode
 	TransferHasParallelSizes
 	TransferHasGeneration
+	// TransferHasCached: they have remote_prefill_cached_tokens, which the frontend of the engine that goes on counts as cached.
+	TransferHasCached
+	// TransferCountsHandshakes and TransferCountsLate: the statistics of a NIXL connector have the keys num_failed_handshakes, which
+	// those before count as failed transfers; and num_notifications_after_expiry.
+	TransferCountsHandshakes
+	TransferCountsLate
 	// RustServesAdapters: vllm-rs takes --lora-modules.
 	RustServesAdapters
 	// RustChoosesGrammar: vllm-rs takes --structured-outputs-config; those before it
@@ -64,6 +70,11 @@ var lineRules = map[LineRule]struct{ since, until, source string }{
 	TransferHasParallelSizes: {"0.29", "", nixlSource},
 	TransferHasGeneration:    {"0.33", "", nixlSource},
 
+	TransferHasCached: {"0.31", "", "vllm/v1/core/sched/scheduler.py update_from_output, of each line"},
+
+	TransferCountsHandshakes: {"0.31", "", nixlStatsSource},
+	TransferCountsLate:       {"0.32", "", nixlStatsSource},
+
 	RustServesAdapters:      {"0.30", "", rustSource},
 	RustChoosesGrammar:      {"0.33", "", rustSource},
 	RustRefusesLongerOutput: {"", "0.30", rustSource},
@@ -73,10 +84,11 @@ var lineRules = map[LineRule]struct{ since, until, source string }{
 }
 
 const (
-	kvCacheSource = "the KV cache managers of 0.25 to 0.33 (vllm/v1/core), run by internal/engine/kvcache/testdata/vectors.py"
-	wavesSource   = "vllm/v1/engine/core.py DPEngineCoreProc, compared at 0.27.1, 0.32.0 and 0.33.0"
-	nixlSource    = "vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py request_finished, of each line"
-	rustSource    = "the released binaries of vllm-rs, run by hand"
+	kvCacheSource   = "the KV cache managers of 0.25 to 0.33 (vllm/v1/core), run by internal/engine/kvcache/testdata/vectors.py"
+	wavesSource     = "vllm/v1/engine/core.py DPEngineCoreProc, compared at 0.27.1, 0.32.0 and 0.33.0"
+	nixlSource      = "vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py request_finished, of each line"
+	nixlStatsSource = "vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py NixlKVConnectorStats.reset, of each line"
+	rustSource      = "the released binaries of vllm-rs, run by hand"
 )
 
 // Holds reports whether the rule holds for a line, release tag or tracker. A tracker has

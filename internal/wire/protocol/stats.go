@@ -20,10 +20,26 @@ type SchedulerStats struct {
 	// have not begun to pull, those that do, and those that have it and wait.
 	Fetching [3]int
 	Spec     *SpecDecodingStats
+	// Connector is what a NIXL connector did since the last message; nil for nothing.
+	Connector *ConnectorStats
 	// Iteration is what the step computed; nil unless the engine is to log it.
 	Iteration *IterationDetails
 	// Evictions are blocks that lost their content since the last message, as far as they are sampled.
 	Evictions []Eviction
+}
+
+// ConnectorStats is what a NIXL connector did (vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py).
+type ConnectorStats struct {
+	Transfers []ConnectorTransfer // that have ended well
+	// FailedHandshakes are other engines that could not be asked; FailedTransfers are KV caches that did not come for another
+	// reason, and Expired are those that nobody pulled before their lease ended.
+	FailedHandshakes, FailedTransfers, Expired int
+}
+
+// ConnectorTransfer is a KV cache that has come.
+type ConnectorTransfer struct {
+	Duration, PostDuration float64 // in seconds: of the whole transfer, and of starting it
+	Bytes, Descriptors     int
 }
 
 // IterationDetails is what a step computed (vllm/v1/metrics/stats.py SchedulerIterationDetails, since 0.26).
@@ -78,6 +94,7 @@ const (
 	statsExternal
 	statsFetching
 	statsSpec
+	statsConnector
 	statsIteration
 	statsEvictions
 )
@@ -87,7 +104,7 @@ var statsOps = map[string]statsOp{
 	"num_skipped_waiting_reqs": statsSkipped, "step_counter": statsStepCounter, "current_wave": statsWave,
 	"kv_cache_usage": statsUsage, "prefix_cache_stats": statsPrefix, "spec_decoding_stats": statsSpec,
 	"connector_prefix_cache_stats": statsExternal, "num_kv_fetch_reqs_by_stage": statsFetching,
-	"iteration_details": statsIteration, "kv_cache_eviction_events": statsEvictions,
+	"kv_connector_stats": statsConnector, "iteration_details": statsIteration, "kv_cache_eviction_events": statsEvictions,
 }
 
 // kvFetchStages are the keys that the scheduler always fills
@@ -170,8 +187,8 @@ func appendHitsBySource(b []byte, s *CacheStats) []byte {
 	return pack.AppendInt(pack.AppendString(pack.AppendMapHeader(b, 1), s.Source), int64(s.Hits))
 }
 
-// HitsExternal is the source of hits whose connector says nothing more exact (vllm/v1/metrics/cache_hit_source.py).
-const HitsExternal = "external_unspecified"
+// HitsOfPeers is the source of hits that a NIXL connector names (vllm/v1/metrics/cache_hit_source.py).
+const HitsOfPeers = "p2p"
 
 var iterationValues = mapValues[IterationDetails]{
 	"iteration_index":         intValue(func(d *IterationDetails) int { return d.Index }),
@@ -180,6 +197,45 @@ var iterationValues = mapValues[IterationDetails]{
 	"num_generation_requests": intValue(func(d *IterationDetails) int { return d.GenerationRequests }),
 	"num_generation_tokens":   intValue(func(d *IterationDetails) int { return d.GenerationTokens }),
 	"elapsed_ms":              floatValue(func(d *IterationDetails) float64 { return d.ElapsedMS }),
+}
+
+// appendConnector writes the keys of the line, of which Python's frontend needs every one: a list each, with an entry for each
+// transfer, or with a 1 for each failure.
+func (c *Codec) appendConnector(b []byte, s *ConnectorStats) []byte {
+	if s == nil {
+		return pack.AppendNil(b)
+	}
+	failed, handshakes, keys := s.FailedTransfers, s.FailedHandshakes, 9
+	ownHandshakes, late := TransferCountsHandshakes.Holds(c.Line()), TransferCountsLate.Holds(c.Line())
+	if !ownHandshakes {
+		failed, keys = failed+handshakes, keys-1
+	}
+	if !late {
+		keys--
+	}
+	list := func(name string, n int, value func(b []byte, i int) []byte) {
+		b = pack.AppendArrayHeader(pack.AppendString(b, name), n)
+		for i := range n {
+			b = value(b, i)
+		}
+	}
+	one := func(b []byte, _ int) []byte { return pack.AppendInt(b, 1) }
+	b = pack.AppendMapHeader(b, keys)
+	n := len(s.Transfers)
+	list("transfer_duration", n, func(b []byte, i int) []byte { return pack.AppendFloat64(b, s.Transfers[i].Duration) })
+	list("post_duration", n, func(b []byte, i int) []byte { return pack.AppendFloat64(b, s.Transfers[i].PostDuration) })
+	list("bytes_transferred", n, func(b []byte, i int) []byte { return pack.AppendInt(b, int64(s.Transfers[i].Bytes)) })
+	list("num_descriptors", n, func(b []byte, i int) []byte { return pack.AppendInt(b, int64(s.Transfers[i].Descriptors)) })
+	list("num_failed_transfers", failed, one)
+	list("num_failed_notifications", 0, one)
+	if ownHandshakes {
+		list("num_failed_handshakes", handshakes, one)
+	}
+	list("num_kv_expired_reqs", s.Expired, one)
+	if late {
+		list("num_notifications_after_expiry", 0, one)
+	}
+	return b
 }
 
 var evictionValues = mapValues[Eviction]{
@@ -240,6 +296,8 @@ func (c *Codec) appendStats(b []byte, s *SchedulerStats) []byte {
 			b = appendKVFetchStages(b, s.Fetching)
 		case statsSpec:
 			b = appendMapOrNil(b, c.spec, s.Spec)
+		case statsConnector:
+			b = c.appendConnector(b, s.Connector)
 		case statsIteration:
 			b = appendMapOrNil(b, c.iteration, s.Iteration)
 		case statsEvictions:

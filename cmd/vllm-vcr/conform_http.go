@@ -69,7 +69,7 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star stands for any text (default all)")
 	flags.StringVar(&opts.corpus, "requests", "", "`FILE` of requests in the format of .http files (default those in this program)")
 	flags.StringVar(&opts.depth, "depth", string(httpdiff.Values), "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)")
-	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none)")
+	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; before vllm-rs, those of the builtin frontend if the server is one)")
 	flags.DurationVar(&opts.timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
 	flags.DurationVar(&opts.settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
 	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
@@ -136,6 +136,12 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 		})
 	}
 	options.A.URL, options.B.URL = args[0], opts.against
+	if opts.against == "" && opts.known == "" {
+		if options.Known, err = httpdiff.KnownOf(ctx, options.A, options.Timeout); err != nil {
+			return err
+		}
+		options.Partial = options.Partial || options.Known != nil // some need flags that the server may not have
+	}
 	if opts.against == "" {
 		url, stop, err := opts.reference(ctx, env, &options)
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -36,6 +37,7 @@ type sourceOptions struct {
 	strict    bool
 	vocab     uint32
 	seed      uint64
+	reasoning string // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
 	// loaded is the tokenizer, once it is read.
@@ -150,6 +152,7 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 		if made, err = player.NewSentences(tok, opts.seed); err != nil {
 			return nil, fmt.Errorf("--mode text: %s: %w", opts.tokenizer, err)
 		}
+		made = builtin.WithReasoning(made, tok, opts.reasoning)
 	}
 	structured := &player.Structured{Source: made, Seed: opts.seed, Log: env.log}
 	if tok != nil {

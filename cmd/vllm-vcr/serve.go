@@ -133,9 +133,11 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if err := opts.check(flags); err != nil {
 		return err
 	}
-	if opts.frontend == serve.Builtin && len(args) > 0 {
-		return exitError{conformance.ExitUsage, errors.New("--frontend builtin: it has no flags of its own, so nothing may follow --: give flags of serve before it")}
+	own, err := builtin.ParseFlags(args)
+	if err != nil && opts.frontend == serve.Builtin {
+		return exitError{conformance.ExitUsage, err}
 	}
+	opts.play.source.reasoning = builtin.ReasoningParser(args)
 	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return err
@@ -201,7 +203,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
 			return builtin.New(builtin.Options{
 				Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA, Tasks: opts.play.engine.opt.Pooling.Tasks,
-				Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Log: env.log,
+				Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
 			})
 		}
 	}

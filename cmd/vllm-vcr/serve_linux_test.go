@@ -174,9 +174,9 @@ func TestConformHTTP(t *testing.T) {
 // The builtin frontend answers as the vllm-rs of its line does, but for what is listed with a reason.
 func TestBuiltinAnswersAsVLLMRS(t *testing.T) {
 	peers := testenv.PeersDir(t)
-	s := startServe(t, "--quiet", "--frontend", "builtin")
+	s := startServe(t, "--quiet", "--frontend", "builtin", "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--", "--enable-scale-out")
 	cmd := exec.Command("vllm-vcr", "conform", "http", s.URL, "--line", "0.33", "--offline", "--peers", peers, "--json", "--quiet", "--settle", "10s",
-		"--known", "../../internal/check/httpdiff/testdata/builtin.toml")
+		"--known", "../../internal/check/httpdiff/builtin.toml")
 	out, err := cmd.Output()
 	var got httpJSON
 	if err := errors.Join(json.Unmarshal(out, &got), testenv.CheckJSON("../../docs/json.md", "conform http", out)); err != nil {
@@ -191,7 +191,7 @@ func TestBuiltinAnswersAsVLLMRS(t *testing.T) {
 		}
 	}
 	for _, k := range got.Unused {
-		t.Logf("testdata/builtin.toml: %s, %s does not occur any more: remove the entry", k.Request, k.What)
+		t.Errorf("builtin.toml: %s, %s does not occur any more: remove the entry", k.Request, k.What)
 	}
 }
 

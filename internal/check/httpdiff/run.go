@@ -4,8 +4,10 @@
 package httpdiff
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	_ "embed" // for builtin.toml
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,6 +78,26 @@ func ReadKnown(name, text string) ([]Known, error) {
 		}
 	}
 	return file.Difference, nil
+}
+
+//go:embed builtin.toml
+var builtinText string
+
+// BuiltinMark is in the metrics of `vllm-vcr serve --frontend builtin`.
+const BuiltinMark = "# vllm-vcr serve --frontend builtin\n"
+
+// KnownOf are the known differences between a server and vllm-rs that are in this program: those of the builtin frontend, which its
+// metrics tell. Other servers have none.
+func KnownOf(ctx context.Context, side Side, timeout time.Duration) ([]Known, error) {
+	s, err := newServer(side, "", timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer s.client.CloseIdleConnections()
+	if page, err := s.get(ctx, metricsPath); err != nil || !bytes.Contains(page.body, []byte(BuiltinMark)) {
+		return nil, nil // Run tells what is wrong with a server
+	}
+	return ReadKnown("builtin.toml", builtinText)
 }
 
 func (k *Known) matches(d Difference) bool {

@@ -3,6 +3,7 @@ package builtin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ func (s *Server) call(ctx context.Context, method string, args ...[]byte) (any, 
 		result any
 		err    error
 	}
+	s.calls.Add(1)
 	engines := len(s.balance.open)
 	replies := make(chan reply, engines)
 	for i := range engines {
@@ -44,88 +46,10 @@ func (s *Server) call(ctx context.Context, method string, args ...[]byte) (any, 
 	return first, errors.Join(errs...)
 }
 
-// does makes an endpoint that calls a method and answers with status 200.
-func (s *Server) does(method string, arguments func(r *http.Request) ([][]byte, *apiError)) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, r *http.Request) {
-		args, wrong := arguments(r)
-		if wrong != nil {
-			wrong.write(w)
-			return
-		}
-		if _, err := s.call(r.Context(), method, args...); err != nil {
-			callFailed(method, err).write(w)
-			return
-		}
-		w.WriteHeader(http.StatusOK)
-	}
-}
-
-func callFailed(method string, err error) *apiError {
-	return &apiError{status: http.StatusInternalServerError, message: "failed to call utility method `" + method + "`: " + err.Error()}
-}
-
-// asks makes an endpoint that answers with the bool that a method returns.
-func (s *Server) asks(method, key string) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, r *http.Request) {
-		result, err := s.call(r.Context(), method)
-		if err != nil {
-			callFailed(method, err).write(w)
-			return
-		}
-		is, _ := result.(bool)
-		writeJSON(w, http.StatusOK, append(appendBool([]byte(`{"`+key+`":`), is), '}'))
-	}
-}
-
-func noArguments(*http.Request) ([][]byte, *apiError) { return nil, nil }
-
-// devRoutes are the endpoints of VLLM_SERVER_DEV_MODE.
-func (s *Server) devRoutes() map[string]route {
-	post, get := http.MethodPost, http.MethodGet
-	return map[string]route{
-		"/sleep":               {post, s.does("sleep", sleepArguments)},
-		"/wake_up":             {post, s.does("wake_up", wakeUpArguments)},
-		"/is_sleeping":         {get, s.asks("is_sleeping", "is_sleeping")},
-		"/reset_prefix_cache":  {post, s.does("reset_prefix_cache", resetArguments)},
-		"/reset_mm_cache":      {post, s.does("reset_mm_cache", noArguments)},
-		"/reset_encoder_cache": {post, s.does("reset_encoder_cache", noArguments)},
-	}
-}
-
-func sleepArguments(r *http.Request) ([][]byte, *apiError) {
-	level, mode := 1, "abort"
-	if text := r.URL.Query().Get("level"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return nil, badRequest("mode", "Failed to deserialize query string: level: invalid digit found in string")
-		}
-		level = n
-	}
-	if text := r.URL.Query().Get("mode"); text != "" {
-		if mode = text; mode != "abort" && mode != "wait" && mode != "keep" {
-			return nil, badRequest("mode", "Failed to deserialize query string: mode: unknown variant `%s`, expected one of `abort`, `wait`, `keep`", mode)
-		}
-	}
-	return [][]byte{pack.AppendInt(nil, int64(level)), pack.AppendString(nil, mode)}, nil
-}
-
-func wakeUpArguments(r *http.Request) ([][]byte, *apiError) {
-	tags := r.URL.Query()["tags"]
-	if tags == nil {
-		return [][]byte{pack.AppendNil(nil)}, nil
-	}
-	b := pack.AppendArrayHeader(nil, len(tags))
-	for _, tag := range tags {
-		b = pack.AppendString(b, tag)
-	}
-	return [][]byte{b}, nil
-}
-
-func resetArguments(r *http.Request) ([][]byte, *apiError) {
-	query := r.URL.Query()
-	return [][]byte{
-		pack.AppendBool(nil, query.Get("reset_running_requests") == "true"), pack.AppendBool(nil, query.Get("reset_external") == "true"),
-	}, nil
+// callFailed is the error of an endpoint that calls a method of the engines. calls counts them, as the frontends do.
+func (s *Server) callFailed(what, method string, err error) *apiError {
+	return &apiError{status: http.StatusInternalServerError, message: fmt.Sprintf(
+		"failed to call %s: utility call `%s` failed (call_id=%d): Call to %[2]s method failed: %[4]v", what, method, s.calls.Load(), err)}
 }
 
 // adapters are the LoRA adapters that clients have loaded.
@@ -231,7 +155,7 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
 	}
 	raw := pack.AppendString(pack.AppendInt(pack.AppendString(pack.AppendArrayHeader(nil, 3), lora.Name), lora.ID), lora.Path)
 	if _, err := s.call(r.Context(), "add_lora", raw); err != nil {
-		callFailed("add_lora", err).write(w)
+		s.callFailed("add_lora", "add_lora", err).write(w)
 		return
 	}
 	s.models.adapter.put(lora)
@@ -266,7 +190,7 @@ func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := s.call(r.Context(), "remove_lora", pack.AppendInt(nil, lora.ID)); err != nil {
-		callFailed("remove_lora", err).write(w)
+		s.callFailed("remove_lora", "remove_lora", err).write(w)
 		return
 	}
 	s.models.adapter.remove(lora.Name)

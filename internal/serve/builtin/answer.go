@@ -20,6 +20,8 @@ type answer struct {
 	head              []byte // what each event begins with, up to the choices
 	flusher           *http.ResponseController
 	named             bool // events have names and there is no [DONE], as in the API of Anthropic
+	sent              bool // something was written
+	failed            func(*apiError)
 }
 
 // A buffer is what an answer is written into.
@@ -95,6 +97,10 @@ func (a *answer) done() {
 
 // fail ends a stream with an error.
 func (a *answer) fail(err *apiError) {
+	if a.failed != nil {
+		a.failed(err)
+		return
+	}
 	if a.named {
 		a.b = append(err.appendNamed(append(a.b, "event: error\ndata: "...)), "\n\n"...)
 		return
@@ -107,6 +113,7 @@ func (a *answer) flush() error {
 	if len(a.b) == 0 {
 		return nil
 	}
+	a.sent = true
 	if _, err := a.w.Write(a.b); err != nil {
 		return err
 	}
@@ -114,24 +121,34 @@ func (a *answer) flush() error {
 	return a.flusher.Flush()
 }
 
-// usage counts tokens.
+// usage counts tokens. cached is -1 where it is not said.
 type usage struct{ prompt, completion, cached, reasoning int }
 
 func (u *usage) append(b []byte) []byte {
 	b = appendInt(append(b, `{"prompt_tokens":`...), u.prompt)
 	b = appendInt(append(b, `,"total_tokens":`...), u.prompt+u.completion)
 	b = appendInt(append(b, `,"completion_tokens":`...), u.completion)
-	b = append(b, `,"prompt_tokens_details":null,"completion_tokens_details":{"reasoning_tokens":`...)
+	if u.cached < 0 {
+		b = append(b, `,"prompt_tokens_details":null`...)
+	} else {
+		b = append(appendInt(append(b, `,"prompt_tokens_details":{"cached_tokens":`...), u.cached), '}')
+	}
+	b = append(b, `,"completion_tokens_details":{"reasoning_tokens":`...)
 	return append(appendInt(b, u.reasoning), "}}"...)
 }
 
 func (g *generation) usage() usage {
 	prompt, completion, cached := g.counts()
+	if !g.server.opt.Flags.PromptDetails {
+		cached = -1
+	}
 	return usage{prompt: prompt, completion: completion, cached: cached}
 }
 
 // soFar is the usage of one answer up to now.
-func (q *sequence) soFar() usage { return usage{prompt: len(q.prompt), completion: q.count} }
+func (q *sequence) soFar() usage {
+	return usage{prompt: len(q.prompt), completion: q.count, cached: -1}
+}
 
 func (r stopReason) append(b []byte) []byte {
 	switch r.kind {
@@ -216,7 +233,9 @@ func (g *generation) await(ctx context.Context, a *answer) {
 
 // streamed runs a stream to its end: write writes the events of a piece, and last those of the end of all.
 func (g *generation) streamed(ctx context.Context, a *answer, write func(q *sequence, p *piece, text string), last func()) {
-	g.await(ctx, a)
+	if !a.sent {
+		g.await(ctx, a)
+	}
 	for g.open() {
 		err := g.next(ctx, func(q *sequence, p *piece, text string) error {
 			write(q, p, text)

@@ -23,9 +23,11 @@ type chatRequest struct {
 	ToolChoice          json.RawMessage `json:"tool_choice"`
 	Parallel            *bool           `json:"parallel_tool_calls"`
 
-	choice choice
-	calls  bool // calls of tools are looked for
-	echo   string
+	choice  choice
+	calls   bool  // calls of tools are looked for
+	stage   uint8 // of the reasoning, where the answer begins
+	message bool  // the request is one of /v1/messages
+	echo    string
 }
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
@@ -36,6 +38,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := "chatcmpl-" + requestID(r, q.RequestID)
+	q.rank = wantedRank(r)
 	g, err := s.converse(&q, id, end)
 	if err != nil {
 		err.write(w)
@@ -60,6 +63,15 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 
 // converse checks a request and begins it.
 func (s *Server) converse(q *chatRequest, id, end string) (*generation, *apiError) {
+	ids, err := s.prepareChat(q, end)
+	if err != nil {
+		return nil, err
+	}
+	return s.generate(&q.params, id, [][]uint32{ids}, s.models.adapter.find(q.Model))
+}
+
+// prepareChat checks a request, and returns its prompt.
+func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
 	if q.Messages == nil {
 		return nil, missingField(end, "messages")
 	}
@@ -109,7 +121,7 @@ func (s *Server) converse(q *chatRequest, id, end string) (*generation, *apiErro
 	if p.Echo {
 		last := q.Messages[max(len(q.Messages)-1, 0):]
 		if len(last) == 1 && last[0].Role == "assistant" {
-			if q.echo, err = contentText(last[0].Content); err != nil {
+			if q.echo, err = contentText(last[0].Content, len(q.Messages)-1); err != nil {
 				return nil, err
 			}
 		}
@@ -124,8 +136,11 @@ func (s *Server) converse(q *chatRequest, id, end string) (*generation, *apiErro
 	if p.answers > mostAnswers {
 		return nil, badRequest("n", "n is %d: at most %d answers are allowed", p.answers, mostAnswers)
 	}
-	ids := s.encode(text, isSet(p.AddSpecial))
-	return s.generate(p, id, [][]uint32{ids}, s.models.adapter.find(p.Model))
+	if s.reasoning != nil {
+		q.stage = s.reasoning.stage(text)
+		p.keepTokens = true // they are counted at the end
+	}
+	return s.encode(text, isSet(p.AddSpecial)), nil
 }
 
 // outOfRange is the error for a number of a chat.
@@ -161,13 +176,8 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		text := one.decoder.whole()
-		var parser callParser
-		if q.calls {
-			var shown strings.Builder
-			parser.add(text, true, func(e callEvent) { shown.WriteString(e.text) })
-			text = shown.String()
-		}
+		parser := s.parser(q)
+		reasoning, text := parser.whole(one.decoder.whole())
 		b = appendInt(append(b, `{"index":`...), i)
 		b = append(b, `,"message":{"role":"assistant","content":`...)
 		if text == "" && q.echo == "" {
@@ -176,9 +186,9 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 			b = appendString(b, q.echo+text)
 		}
 		b = append(b, `,"refusal":null,"annotations":null,"audio":null,"function_call":null`...)
-		if len(parser.calls) > 0 {
+		if len(parser.tools.calls) > 0 {
 			b = append(b, `,"tool_calls":[`...)
-			for i, call := range parser.calls {
+			for i, call := range parser.tools.calls {
 				if i > 0 {
 					b = append(b, ',')
 				}
@@ -189,7 +199,8 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 			}
 			b = append(b, ']')
 		}
-		b = append(b, `,"reasoning":null},"logprobs":`...)
+		b = appendNullable(append(b, `,"reasoning":`...), reasoning)
+		b = append(b, `},"logprobs":`...)
 		if q.Logprobs {
 			b = append(b, `{"content":[`...)
 			for _, table := range one.table {
@@ -199,7 +210,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 		} else {
 			b = append(b, "null"...)
 		}
-		b = appendString(append(b, `,"finish_reason":`...), q.chatFinish(one, len(parser.calls) > 0))
+		b = appendString(append(b, `,"finish_reason":`...), q.chatFinish(one, len(parser.tools.calls) > 0))
 		b = one.stop.append(append(b, `,"stop_reason":`...))
 		b = append(b, `,"token_ids":`...)
 		if q.ReturnTokenIDs {
@@ -210,6 +221,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 		b = append(b, `,"routed_experts":null,"weight_versions":null}`...)
 	}
 	u := g.usage()
+	u.reasoning = s.reasoningTokens(q, g.all)
 	b = u.append(append(b, `],"service_tier":null,"usage":`...))
 	b = s.appendPromptLogprobs(append(b, `,"metrics":null,"system_fingerprint":null,"prompt_logprobs":`...), &q.params, g.all[0])
 	b = append(b, `,"prompt_token_ids":`...)
@@ -268,7 +280,7 @@ func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logpro
 // chatStream is the state of one answer in a stream.
 type chatStream struct {
 	begun  bool
-	parser callParser
+	parser answerParser
 }
 
 func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *answer) {
@@ -302,14 +314,14 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 		delta(one, p, func() { a.b = appendString(append(a.b, `"content":`...), text) })
 	}
 	begin := func(one *sequence) {
-		states[one.index].begun = true
+		states[one.index] = chatStream{true, s.parser(q)}
 		a.event(one.index)
 		a.b = append(a.b, `,"delta":{"role":"assistant"}}]`...)
 		if q.ReturnTokenIDs {
 			a.b = appendIDs(append(a.b, `,"prompt_token_ids":`...), one.prompt)
 		}
 		if q.continuous {
-			a.end(&usage{prompt: len(one.prompt)})
+			a.end(&usage{prompt: len(one.prompt), cached: -1})
 		} else {
 			a.end(nil)
 		}
@@ -322,7 +334,7 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 		if !state.begun {
 			begin(one)
 		}
-		if q.calls {
+		if q.calls || s.reasoning != nil {
 			state.parser.add(text, one.ended, func(e callEvent) { s.streamCall(one, p, e, delta, a) })
 		} else if text != "" {
 			content(one, p, text)
@@ -332,7 +344,7 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 		}
 		if one.ended && one.finish != protocol.FinishError {
 			a.event(one.index)
-			a.b = appendString(append(a.b, `,"delta":{},"finish_reason":`...), q.chatFinish(one, len(state.parser.calls) > 0))
+			a.b = appendString(append(a.b, `,"delta":{},"finish_reason":`...), q.chatFinish(one, len(state.parser.tools.calls) > 0))
 			if one.stop.kind != 0 {
 				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
 			}
@@ -340,15 +352,21 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 		}
 	}, func() {
 		if q.usage {
-			a.lastUsage(g.usage())
+			u := g.usage()
+			u.reasoning = s.reasoningTokens(q, g.all)
+			a.lastUsage(u)
 		}
 	})
 }
 
-// streamCall writes a part of an answer with calls.
+// streamCall writes a part of an answer with reasoning or calls.
 func (s *Server) streamCall(one *sequence, p *piece, e callEvent, delta func(*sequence, *piece, func()), a *answer) {
 	delta(one, p, func() {
-		if e.text != "" {
+		switch {
+		case e.reasoning != "":
+			a.b = appendString(append(a.b, `"reasoning":`...), e.reasoning)
+			return
+		case e.text != "":
 			a.b = appendString(append(a.b, `"content":`...), e.text)
 			return
 		}

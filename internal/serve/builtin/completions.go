@@ -35,6 +35,7 @@ func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := "cmpl-" + requestID(r, q.RequestID)
+	q.rank = wantedRank(r)
 	g, err := s.complete(&q, id, end)
 	if err != nil {
 		err.write(w)
@@ -63,6 +64,15 @@ func (s *Server) answeredBy(model string) string {
 
 // complete checks a request and begins it.
 func (s *Server) complete(q *completionRequest, id, end string) (*generation, *apiError) {
+	prompts, err := s.prepareCompletion(q, id, end)
+	if err != nil {
+		return nil, err
+	}
+	return s.generate(&q.params, id, prompts, s.models.adapter.find(q.Model))
+}
+
+// prepareCompletion checks a request, and returns its prompts.
+func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]uint32, *apiError) {
 	if len(q.Prompt) == 0 {
 		return nil, missingField(end, "prompt")
 	}
@@ -107,7 +117,7 @@ func (s *Server) complete(q *completionRequest, id, end string) (*generation, *a
 	if len(prompts)*p.answers > mostAnswers {
 		return nil, badRequest("prompt", "%d prompts with n=%d are more than %d answers", len(prompts), p.answers, mostAnswers)
 	}
-	return s.generate(p, id, prompts, s.models.adapter.find(p.Model))
+	return prompts, nil
 }
 
 // prompts returns the ids of each prompt, and keeps the text of those that are to be echoed.
@@ -297,7 +307,7 @@ func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionR
 			a.b = appendIDs(append(a.b, `,"token_ids":[],"prompt_token_ids":`...), one.prompt)
 		}
 		if q.continuous {
-			a.close(&usage{prompt: len(one.prompt)})
+			a.close(&usage{prompt: len(one.prompt), cached: -1})
 		} else {
 			a.close(nil)
 		}

@@ -32,8 +32,10 @@ type sequence struct {
 	index  int // of the choice
 	engine int
 	id     string
-	prompt []uint32
-	eager  bool // each output is handled when it comes, and not all of them at the end
+	// external is the id that the client knows.
+	external string
+	prompt   []uint32
+	eager    bool // each output is handled when it comes, and not all of them at the end
 
 	// What has come and was not taken, under the mutex of the generation.
 	pieces  []piece
@@ -47,6 +49,7 @@ type sequence struct {
 	prompts  *protocol.Logprobs
 	count    int // of tokens
 	cached   int
+	stored   int
 	ended    bool
 	finish   protocol.FinishReason
 	stop     stopReason
@@ -72,6 +75,7 @@ type piece struct {
 	logprobs *protocol.Logprobs
 	prompt   *protocol.Logprobs
 	cached   int
+	stored   int // tokens, in the prefix cache
 	failure  *protocol.RequestError
 	transfer []byte
 	pooled   []float32
@@ -97,7 +101,7 @@ func (q *sequence) Receive(o *player.EngineOutput, at float64) {
 		p.stop = stopReason{kind: 1, text: o.StopString}
 	}
 	if o.Prefill != nil {
-		p.cached = o.Prefill.Cached
+		p.cached, p.stored = o.Prefill.Cached, o.Prefill.CacheCreation
 	}
 	if o.KVTransfer != nil {
 		p.transfer = bytes.Clone(o.KVTransfer)
@@ -145,6 +149,9 @@ func (g *generation) notify() {
 // [generation.close].
 func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
 	g := &generation{server: s, params: p, wake: make(chan struct{}, 1), all: make([]*sequence, 0, len(prompts)*p.answers)}
+	if p.rank > len(s.balance.open) {
+		return nil, badRequest("", "engine-core error")
+	}
 	eager := p.Stream || len(p.Stop) > 0
 	requests := make([]*player.EngineRequest, 0, cap(g.all))
 	arrival := time.Now()
@@ -154,8 +161,12 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 			if len(g.all) > 0 {
 				external += "-" + strconv.Itoa(len(g.all)) // as the requests that serve makes of one before another frontend
 			}
-			q := &sequence{gen: g, index: len(g.all), id: external + "-" + suffix(), prompt: prompt, eager: eager}
-			q.engine = s.balance.choose()
+			q := &sequence{gen: g, index: len(g.all), id: external + "-" + suffix(), external: external, prompt: prompt, eager: eager}
+			if q.engine = p.rank - 1; q.engine < 0 {
+				q.engine = s.balance.choose()
+			} else {
+				s.balance.take(q.engine)
+			}
 			g.all = append(g.all, q)
 			q.decoder = newDecoder(s.opt.Tokenizer, p, !p.Stream)
 			r := s.opt.Group.NewRequest(q.engine)
@@ -175,6 +186,7 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 			requests = append(requests, r)
 		}
 	}
+	s.open.add(g)
 	for i, r := range requests {
 		s.opt.Group.Submit(g.all[i].engine, r)
 	}
@@ -256,7 +268,7 @@ func (q *sequence) take(p *piece) (text string) {
 		q.gen.server.metrics.tokens(q, len(p.ids), p.at, p.received, p.finish)
 	}
 	q.count += len(p.ids)
-	q.cached = max(q.cached, p.cached)
+	q.cached, q.stored = max(q.cached, p.cached), max(q.stored, p.stored)
 	if p.prompt != nil {
 		q.prompts = p.prompt
 	}
@@ -265,11 +277,11 @@ func (q *sequence) take(p *piece) (text string) {
 		q.pooled = p.pooled
 		q.gen.server.balance.end(q.engine)
 	}
+	if k := q.gen.params; k.keepTokens || !k.Stream && (k.ReturnTokenIDs || k.onlyIDs) {
+		q.tokens = append(q.tokens, p.ids...)
+	}
 	if q.gen.params.Stream {
 		return q.decoder.next(q.ended)
-	}
-	if q.gen.params.ReturnTokenIDs || q.gen.params.onlyIDs {
-		q.tokens = append(q.tokens, p.ids...)
 	}
 	if p.logprobs != nil {
 		q.table = append(q.table, p.logprobs)
@@ -308,6 +320,7 @@ func (g *generation) open() bool {
 
 // close aborts what has not ended.
 func (g *generation) close() {
+	g.server.open.remove(g)
 	for _, q := range g.all {
 		if !q.ended {
 			q.ended = true
@@ -356,6 +369,16 @@ func (b *balance) choose() int {
 	engine := slices.Index(b.open, slices.Min(b.open))
 	b.open[engine]++
 	return engine
+}
+
+// take counts a request to an engine that was chosen elsewhere.
+func (b *balance) take(engine int) {
+	if len(b.open) == 1 {
+		return
+	}
+	b.mu.Lock()
+	b.open[engine]++
+	b.mu.Unlock()
 }
 
 func (b *balance) end(engine int) {

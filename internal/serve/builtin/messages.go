@@ -56,14 +56,22 @@ type contentBlock struct {
 	Thinking string          `json:"thinking"`
 }
 
+// missing are the members that have to be there, and are not.
+func (q *messagesRequest) missing(generates bool) (names []string) {
+	if q.Model == "" {
+		names = append(names, "model")
+	}
+	if q.Messages == nil {
+		names = append(names, "messages")
+	}
+	if generates && q.MaxTokens == nil {
+		names = append(names, "max_tokens")
+	}
+	return names
+}
+
 // chat makes the request of a chat.
 func (q *messagesRequest) chat() (*chatRequest, *apiError) {
-	switch {
-	case q.Model == "":
-		return nil, badRequest("model", "Model is required")
-	case q.Messages == nil:
-		return nil, badRequest("messages", "messages is required")
-	}
 	c := &chatRequest{params: params{
 		Model: q.Model, Stream: q.Stream, Stop: q.StopSequences, Temperature: q.Temperature, TopP: q.TopP, TopK: q.TopK,
 		CacheSalt: q.CacheSalt, KVTransfer: q.KVTransfer, XArgs: q.XArgs,
@@ -178,6 +186,8 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 			result := textMessage("tool", joinLines(results))
 			result.ToolCall = &b.ToolUse
 			c.Messages = append(c.Messages, result)
+		case "image":
+			return badRequest("", "%s is not a multimodal model", c.Model)
 		default:
 			return badRequest("messages", "`%s` input is not supported by this model", b.Type)
 		}
@@ -196,18 +206,24 @@ func (e *apiError) writeNamed(w http.ResponseWriter) { writeJSON(w, e.status, e.
 
 func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 	var q messagesRequest
-	_, err := readJSON(r, &q)
+	members, err := readCounted(r, &q)
 	id := "chatcmpl-" + requestID(r, "")
+	if err == nil {
+		if missing := q.missing(true); missing != nil {
+			missingMembers(members, missing...).write(w)
+			return
+		}
+	}
 	var c *chatRequest
 	if err == nil {
 		c, err = q.chat()
 	}
-	switch {
-	case err != nil:
-	case q.MaxTokens == nil:
-		err = badRequest("max_tokens", "max_tokens is required")
-	case *q.MaxTokens < 1:
-		err = badRequest("max_tokens", "max_tokens must be positive")
+	if err == nil && *q.MaxTokens < 1 {
+		e := badJSON("1 validation error:\n  {'type': 'value_error', 'loc': 'body.max_tokens', 'msg': 'Value error, max_tokens must be positive', 'input': '%d', "+
+			"'ctx': {'error': ValueError('max_tokens must be positive')}}", *q.MaxTokens)
+		e.param = "body.max_tokens"
+		e.write(w)
+		return
 	}
 	var g *generation
 	if err == nil {
@@ -228,23 +244,25 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	one := g.all[0]
-	text := one.decoder.whole()
-	var parser callParser
-	if c.calls {
-		var shown strings.Builder
-		parser.add(text, true, func(e callEvent) { shown.WriteString(e.text) })
-		text = shown.String()
-	}
+	parser := s.parser(c)
+	reasoning, text := parser.whole(one.decoder.whole())
 	b := appendString(append(a.b, `{"id":`...), a.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
-	if text != "" || len(parser.calls) == 0 {
-		b = append(appendString(append(b, `{"type":"text","text":`...), text), '}')
+	if reasoning != "" {
+		b = appendString(append(b, `{"type":"thinking","thinking":`...), reasoning)
+		b = append(appendString(append(b, `,"signature":`...), randomHex()), '}')
 	}
-	for _, call := range parser.calls {
+	if text != "" || reasoning == "" && len(parser.tools.calls) == 0 {
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')
 		}
-		b = appendString(append(b, `{"type":"tool_use","id":`...), callID())
+		b = append(appendString(append(b, `{"type":"text","text":`...), text), '}')
+	}
+	for _, call := range parser.tools.calls {
+		if b[len(b)-1] == '}' {
+			b = append(b, ',')
+		}
+		b = appendString(append(b, `{"type":"tool_use","id":`...), "chatcmpl-tool-"+randomHex())
 		b = appendString(append(b, `,"name":`...), call.name)
 		arguments := call.arguments
 		if !json.Valid(arguments) {
@@ -253,7 +271,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 		b = append(append(append(b, `,"input":`...), arguments...), '}')
 	}
 	b = appendString(append(b, `],"model":`...), a.model)
-	reason, sequence := stopOfMessage(one, &parser)
+	reason, sequence := stopOfMessage(one, &parser.tools)
 	if reason != "" {
 		b = appendString(append(b, `,"stop_reason":`...), reason)
 	}
@@ -291,9 +309,9 @@ func stopOfMessage(q *sequence, parser *callParser) (reason, sequence string) {
 func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a *answer) {
 	a.named = true
 	a.stream()
-	const noBlock, textBlock, callBlock = 0, 1, 2
+	const noBlock, textBlock, callBlock, thinkingBlock = 0, 1, 2, 3
 	block, index, begun := noBlock, 0, false
-	var parser callParser
+	parser := s.parser(c)
 	event := func(name string) {
 		a.b = append(append(append(a.b, "event: "...), name...), "\ndata: {\"type\":\""...)
 		a.b = append(append(a.b, name...), '"')
@@ -304,6 +322,11 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 		end()
 	}
 	stop := func() {
+		if block == thinkingBlock {
+			event("content_block_delta")
+			a.b = append(appendString(append(a.b, `,"delta":{"type":"signature_delta","signature":`...), randomHex()), '}')
+			at()
+		}
 		if block != noBlock {
 			event("content_block_stop")
 			at()
@@ -313,11 +336,21 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 	}
 	show := func(e callEvent) {
 		switch {
+		case e.reasoning != "":
+			if block != thinkingBlock {
+				stop()
+				block = thinkingBlock
+				event("content_block_start")
+				a.b = append(a.b, `,"content_block":{"type":"thinking","thinking":""}`...)
+				at()
+			}
+			event("content_block_delta")
+			a.b = append(appendString(append(a.b, `,"delta":{"type":"thinking_delta","thinking":`...), e.reasoning), '}')
 		case e.name != "":
 			stop()
 			block = callBlock
 			event("content_block_start")
-			a.b = appendString(append(a.b, `,"content_block":{"type":"tool_use","id":`...), callID())
+			a.b = appendString(append(a.b, `,"content_block":{"type":"tool_use","id":`...), "chatcmpl-tool-"+randomHex())
 			a.b = append(appendString(append(a.b, `,"name":`...), e.name), `,"input":{}}`...)
 		case e.text != "":
 			if block != textBlock {
@@ -345,15 +378,11 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 			a.b = append(appendBlockUsage(a.b, len(one.prompt), 0), '}')
 			end()
 		}
-		if c.calls {
-			parser.add(text, one.ended, show)
-		} else if text != "" {
-			show(callEvent{text: text})
-		}
+		parser.add(text, one.ended, show)
 	}, func() {
 		stop()
 		one := g.all[0]
-		reason, sequence := stopOfMessage(one, &parser)
+		reason, sequence := stopOfMessage(one, &parser.tools)
 		event("message_delta")
 		a.b = append(a.b, `,"delta":{"stop_reason":`...)
 		a.b = appendNullable(a.b, reason)
@@ -375,7 +404,13 @@ func appendNullable(b []byte, text string) []byte {
 
 func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) {
 	var q messagesRequest
-	_, err := readJSON(r, &q)
+	members, err := readCounted(r, &q)
+	if err == nil {
+		if missing := q.missing(false); missing != nil {
+			missingMembers(members, missing...).write(w)
+			return
+		}
+	}
 	var c *chatRequest
 	if err == nil {
 		c, err = q.chat()

@@ -1,15 +1,21 @@
 package builtin
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
+
+// Mark begins the metrics, so that tools know whose they are.
+const Mark = "# vllm-vcr serve --frontend builtin\n"
 
 // metrics are those of vLLM (vllm/v1/metrics/loggers.py): every output and every step is counted when it comes, so they agree with
 // what clients get.
@@ -17,7 +23,21 @@ type metrics struct {
 	mu      sync.Mutex
 	model   string
 	engines []engineMetrics
+	// parsed counts how often calls of tools were looked for: in a stream or not, found or not, for which kind of request.
+	parsed [2][2][len(parsedFor)]atomic.Int64
+	// slept has the times of the operations of sleep mode, and under way how many are not over.
+	slept    map[string]*histogram
+	underWay map[string]int
 }
+
+// Kinds of requests whose answers are looked through for calls.
+const (
+	ofChat = iota
+	ofResponses
+)
+
+// parsedFor are the values of request_type of vllm:tool_call_parser_invocations.
+var parsedFor = [...]string{ofChat: "chat_completions", ofResponses: "responses", 2: "other"}
 
 // engineMetrics are those of one engine.
 type engineMetrics struct {
@@ -34,7 +54,7 @@ type engineMetrics struct {
 
 	iteration, promptSize, answerSize, mostWanted, wanted, n, prefilled histogram
 	firstToken, interToken, perToken                                    histogram
-	total, queue, inference, prefill, decode                            histogram
+	total, queue, inference, prefill, decode, preempted                 histogram
 }
 
 // requestRecord is what is measured of a request. It is under the mutex of the metrics.
@@ -44,6 +64,7 @@ type requestRecord struct {
 	maxTokens, n     int
 	generated        int
 	computed         int
+	preemptions      int
 	queued, started  float64 // in seconds of the engine's clock
 	first, last      float64
 	answered, closed bool
@@ -76,6 +97,8 @@ var (
 	latencyBounds    = []float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 	iterationBounds  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}
 	numberBounds     = []float64{1, 2, 5, 10, 20}
+	preemptionBounds = []float64{1, 2, 3, 4, 5, 10, 20}
+	sleepBounds      = []float64{.01, .1, 1, 10, 30, 60, 120, 300, 600}
 )
 
 // tokenBounds are 1, 2, 5, 10 and so on up to the context length (build_1_2_5_buckets).
@@ -91,11 +114,11 @@ func tokenBounds(most int) (bounds []float64) {
 }
 
 func newMetrics(model string, engines, maxModelLen int) *metrics {
-	m := &metrics{model: model, engines: make([]engineMetrics, engines)}
+	m := &metrics{model: model, engines: make([]engineMetrics, engines), slept: map[string]*histogram{}, underWay: map[string]int{}}
 	tokens := tokenBounds(maxModelLen)
 	for i := range m.engines {
 		e := &m.engines[i]
-		e.iteration, e.n = newHistogram(iterationBounds), newHistogram(numberBounds)
+		e.iteration, e.n, e.preempted = newHistogram(iterationBounds), newHistogram(numberBounds), newHistogram(preemptionBounds)
 		for _, h := range []*histogram{&e.promptSize, &e.answerSize, &e.mostWanted, &e.wanted, &e.prefilled} {
 			*h = newHistogram(tokens)
 		}
@@ -123,6 +146,7 @@ func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, later 
 			}
 		case protocol.EventPreempted:
 			e.preemptions++
+			r.preemptions++
 		}
 	}
 	if p := o.Prefill; p != nil {
@@ -186,6 +210,7 @@ func (m *metrics) finish(e *engineMetrics, r *requestRecord, reason protocol.Fin
 	e.mostWanted.observe(float64(r.generated))
 	e.wanted.observe(float64(r.maxTokens))
 	e.n.observe(float64(r.n))
+	e.preempted.observe(float64(r.preemptions))
 	e.prefilled.observe(float64(r.computed))
 	e.queue.observe(max(r.started-r.queued, 0))
 	e.inference.observe(max(r.last-r.started, 0))
@@ -260,6 +285,16 @@ func (t *metricsText) sample(name string, engine int, value float64, more ...str
 	t.b = append(append(t.b, name...), `{model_name="`...)
 	t.b = append(append(t.b, t.model...), `",engine="`...)
 	t.b = append(appendInt(t.b, engine), '"')
+	t.rest(value, more)
+}
+
+// bare writes a line without an engine. The first label is whole.
+func (t *metricsText) bare(name string, value float64, first string, more ...string) {
+	t.b = append(append(append(append(t.b, name...), '{'), first...), '"')
+	t.rest(value, more)
+}
+
+func (t *metricsText) rest(value float64, more []string) {
 	for i := 0; i+1 < len(more); i += 2 {
 		t.b = append(append(append(t.b, ','), more[i]...), `="`...)
 		t.b = append(append(t.b, labelEscapes.Replace(more[i+1])...), '"')
@@ -268,6 +303,11 @@ func (t *metricsText) sample(name string, engine int, value float64, more ...str
 }
 
 func (t *metricsText) histogram(name string, engine int, h *histogram) {
+	h.each(name, func(name string, value float64, more ...string) { t.sample(name, engine, value, more...) })
+}
+
+// each hands on the lines of a histogram.
+func (h *histogram) each(name string, write func(name string, value float64, more ...string)) {
 	total := uint64(0)
 	for i, n := range h.counts {
 		total += n
@@ -278,10 +318,10 @@ func (t *metricsText) histogram(name string, engine int, h *histogram) {
 				bound += ".0"
 			}
 		}
-		t.sample(name+"_bucket", engine, float64(total), "le", bound)
+		write(name+"_bucket", float64(total), "le", bound)
 	}
-	t.sample(name+"_sum", engine, h.sum)
-	t.sample(name+"_count", engine, float64(total))
+	write(name+"_sum", h.sum)
+	write(name+"_count", float64(total))
 }
 
 // finishReasons are the values of finished_reason, by [protocol.FinishReason].
@@ -293,7 +333,7 @@ var finishReasons = [...]string{
 func (m *metrics) render() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := &metricsText{model: labelEscapes.Replace(m.model)}
+	t := &metricsText{model: labelEscapes.Replace(m.model), b: []byte(Mark)}
 	each := func(name, kind, help string, write func(name string, engine int, e *engineMetrics)) {
 		if kind == "counter" {
 			name += "_total"
@@ -333,6 +373,15 @@ func (m *metrics) render() []byte {
 		t.sample(name, i, float64(e.external), "source", "external_kv_transfer")
 	})
 	counter("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", func(e *engineMetrics) int { return e.local + e.external })
+	each("vllm:prompt_tokens_cached_by_source", "counter", "Prefix-cache hit tokens by the cache tier that supplied them.", func(name string, i int, e *engineMetrics) {
+		t.sample(name, i, float64(e.prefixHits), "source", "device")
+		for _, source := range []string{"host", "p2p", "disk"} {
+			t.sample(name, i, 0, "source", source)
+		}
+		t.sample(name, i, float64(e.externalHits), "source", "external_unspecified")
+	})
+	counter("vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", func(*engineMetrics) int { return 0 })
+	counter("vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", func(*engineMetrics) int { return 0 })
 	counter("vllm:generation_tokens", "Number of generation tokens processed.", func(e *engineMetrics) int { return e.generated })
 	each("vllm:request_success", "counter", "Count of successfully processed requests.", func(name string, i int, e *engineMetrics) {
 		for reason, text := range finishReasons {
@@ -366,7 +415,69 @@ func (m *metrics) render() []byte {
 	observed("vllm:request_inference_time_seconds", "Histogram of time spent in RUNNING phase for request.", func(e *engineMetrics) *histogram { return &e.inference })
 	observed("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", func(e *engineMetrics) *histogram { return &e.prefill })
 	observed("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", func(e *engineMetrics) *histogram { return &e.decode })
+	observed("vllm:request_num_preemptions", "Histogram of the number of times a request was preempted.", func(e *engineMetrics) *histogram { return &e.preempted })
+	m.ofServer(t)
 	return t.b
+}
+
+// ofServer writes the metrics that belong to no engine.
+func (m *metrics) ofServer(t *metricsText) {
+	const rejections, invocations = "vllm:admission_rejections_total", "vllm:tool_call_parser_invocations_total"
+	t.head(metric{rejections, "counter", "Number of admission attempts rejected by a queue limit, by reason."})
+	model := `model_name="` + t.model
+	for _, reason := range []string{"max_num_queued_reqs", "max_num_queued_tokens"} {
+		t.bare(rejections, 0, model, "reason", reason)
+	}
+	t.head(metric{invocations, "counter", "Total number of ToolParser invocations. Non-streaming increments once per choice; streaming increments once per delta."})
+	for stream, mode := range []string{"non_streaming", "streaming"} {
+		for found, outcome := range []string{"no_tool_call", "tool_call"} {
+			for of, kind := range parsedFor {
+				t.bare(invocations, float64(m.parsed[stream][found][of].Load()), model, "mode", mode, "outcome", outcome, "request_type", kind)
+			}
+		}
+	}
+	if len(m.slept) == 0 {
+		return
+	}
+	const duration, running = "vllm:sleep_mode_operation_duration_seconds", "vllm:sleep_mode_operations_in_flight"
+	operations := slices.Sorted(maps.Keys(m.slept))
+	t.head(metric{duration, "histogram", "Duration of one sleep-mode operation."})
+	for _, name := range operations {
+		m.slept[name].each(duration, func(line string, value float64, more ...string) { t.bare(line, value, `operation="`+name, more...) })
+	}
+	t.head(metric{running, "gauge", "Sleep-mode operations currently awaited."})
+	for _, name := range operations {
+		t.bare(running, float64(m.underWay[name]), `operation="`+name)
+	}
+}
+
+// looked counts that calls of tools were looked for.
+func (m *metrics) looked(stream, found bool, of int) {
+	at := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	m.parsed[at(stream)][at(found)][of].Add(1)
+}
+
+// sleeps measures an operation of sleep mode, which over ends.
+func (m *metrics) sleeps(operation string) (over func()) {
+	started := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.slept[operation] == nil {
+		h := newHistogram(sleepBounds)
+		m.slept[operation] = &h
+	}
+	m.underWay[operation]++
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.underWay[operation]--
+		m.slept[operation].observe(time.Since(started).Seconds())
+	}
 }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {

@@ -69,6 +69,9 @@ type params struct {
 	usage, continuous bool            // of a stream
 	answers           int             // for each prompt
 	onlyIDs           bool            // nothing is decoded
+	keepTokens        bool            // the ids of the answer are needed at the end
+	rank              int             // of the engine that the client wants, from 1; 0 is any
+	tools, response   bool            // of /render: the request has tools, or is of /v1/responses
 	pooling           []byte          // of a request that generates nothing
 }
 
@@ -125,6 +128,16 @@ func readJSON(r *http.Request, to any) (end string, err *apiError) {
 	return place(b.Bytes(), int64(b.Len())), nil
 }
 
+// wantedRank is what X-Data-Parallel-Rank says, from 1; 0 is any engine.
+func wantedRank(r *http.Request) int {
+	if values := r.Header["X-Data-Parallel-Rank"]; len(values) > 0 {
+		if n, err := strconv.Atoi(values[0]); err == nil && n >= 0 && n < math.MaxInt32 {
+			return n + 1
+		}
+	}
+	return 0
+}
+
 // place is where a text goes on after so many bytes.
 func place(text []byte, offset int64) string {
 	before := text[:min(max(int(offset), 0), len(text))]
@@ -146,7 +159,7 @@ func jsonError(text []byte, err error) *apiError {
 	case errors.As(err, &syntax):
 		return badJSON("Failed to parse the request body as JSON: %s %s", strings.TrimPrefix(syntax.Error(), "json: "), place(text, syntax.Offset))
 	case errors.As(err, &typ):
-		field := typ.Field
+		field := strings.TrimPrefix(strings.TrimPrefix(typ.Field, "params."), "chat.") // of Go, not of the request
 		if field != "" {
 			field += ": "
 		}
@@ -233,6 +246,8 @@ func (p *params) check(s *Server) *apiError {
 		return badRequest("truncate_prompt_tokens", "truncate_prompt_tokens must be >= -1.")
 	case p.Echo && p.TruncatePrompt != nil:
 		return badRequest("echo", "`echo=true` is not supported with `truncate_prompt_tokens`.")
+	case p.TopK != nil && *p.TopK < -1:
+		return badType("top_k: top_k must be -1, 0, or a positive integer, got %d", *p.TopK)
 	case slices.Contains(p.Stop, ""):
 		return badRequest("", "stop: Validation error: stop strings cannot be empty [{\"value\": Array [%s]}]", quotedStops(p.Stop))
 	case p.ThinkingBudget != nil && *p.ThinkingBudget < -1:

@@ -34,9 +34,10 @@ type Options struct {
 	// Tasks are those of the engines if they pool: then nothing is generated.
 	Tasks []string
 	// LoRA lets adapters be loaded.
-	LoRA bool
-	// Env has variables as NAME=VALUE: VLLM_SERVER_DEV_MODE=1 and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1 add the endpoints that they add in
-	// vLLM. Others have no effect.
+	LoRA  bool
+	Flags Flags
+	// Env has variables as NAME=VALUE: VLLM_SERVER_DEV_MODE=1 adds the endpoints that it adds in vLLM, and
+	// VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1 those of Flags.ScaleOut. Others have no effect.
 	Env []string
 	Log *slog.Logger
 }
@@ -48,9 +49,13 @@ type Server struct {
 	models      models
 	maxModelLen int
 	metrics     *metrics
+	reasoning   *reasoningFormat // nil is none
 	balance     balance
 	routes      map[string]route
+	open        running
 	load        atomic.Int64  // requests that run
+	calls       atomic.Int64  // of utility methods
+	weights     atomic.Value  // string, their version if it was set
 	ended       chan struct{} // closed when the engines have ended
 }
 
@@ -58,6 +63,13 @@ type Server struct {
 type route struct {
 	method string
 	serve  func(http.ResponseWriter, *http.Request)
+}
+
+func (r route) allow() string {
+	if r.method == http.MethodGet {
+		return "GET,HEAD"
+	}
+	return r.method
 }
 
 // New prepares a server. It reads the files of the model.
@@ -75,25 +87,32 @@ func New(opt Options) (*Server, error) {
 	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {
 		return nil, err
 	}
+	if s.reasoning, err = findReasoning(opt.Flags.Reasoning); err != nil {
+		return nil, err
+	}
 	get, post := http.MethodGet, http.MethodPost
 	s.routes = map[string]route{
-		"/health":     {get, s.serveHealth},
-		"/ping":       {get, s.serveHealth},
-		"/load":       {get, s.serveLoad},
-		"/version":    {get, s.serveVersion},
-		"/metrics":    {get, s.serveMetrics},
-		"/v1/models":  {get, s.serveModels},
-		"/tokenize":   {post, s.serveTokenize},
-		"/detokenize": {post, s.serveDetokenize},
+		"/kv_event_sources": {get, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, []byte("{}")) }},
+		"/health":           {get, s.serveHealth},
+		"/ping":             {get, s.serveHealth},
+		"/load":             {get, s.serveLoad},
+		"/version":          {get, s.serveVersion},
+		"/metrics":          {get, s.serveMetrics},
+		"/v1/models":        {get, s.serveModels},
+		"/tokenize":         {post, s.serveTokenize},
+		"/detokenize":       {post, s.serveDetokenize},
 	}
 	switch {
 	case len(opt.Tasks) == 0:
 		s.routes["/v1/completions"] = route{post, s.serveCompletions}
 		s.routes["/v1/chat/completions"] = route{post, s.serveChat}
-		s.routes["/inference/v1/generate"] = route{post, s.serveGenerate}
-		if !slices.Contains(opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1") {
-			s.routes["/inference/v1/generate"] = route{post, noScaleOut}
+		maps.Copy(s.routes, s.scaleOutRoutes())
+		for _, path := range onlyPython {
+			s.routes[path] = route{post, unsupported}
 		}
+		s.routes["/v1/responses"] = route{post, s.serveResponses}
+		s.routes[oneResponse] = route{get, s.serveStored}
+		s.routes[oneResponse+cancelResponse] = route{post, s.serveStored}
 		s.routes["/v1/messages"] = route{post, s.serveMessages}
 		s.routes["/v1/messages/count_tokens"] = route{post, s.serveCountTokens}
 	case slices.Contains(opt.Tasks, "embed"):
@@ -105,6 +124,7 @@ func New(opt Options) (*Server, error) {
 	}
 	if slices.Contains(opt.Env, "VLLM_SERVER_DEV_MODE=1") {
 		maps.Copy(s.routes, s.devRoutes())
+		s.open.byID = map[string]*sequence{}
 	}
 	return s, nil
 }
@@ -118,7 +138,29 @@ func (s *Server) Run(ctx context.Context) error {
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found, known := s.routes[r.URL.Path]
+	if id, of := strings.CutPrefix(r.URL.Path, responsesPath); of && !known {
+		// The only paths with a variable part.
+		id, cancel := strings.CutSuffix(id, cancelResponse)
+		if known = id != "" && !strings.Contains(id, "/"); known {
+			found, known = s.routes[oneResponse]
+			if cancel {
+				found = s.routes[oneResponse+cancelResponse]
+			}
+		}
+	}
+	if r.Header["Origin"] != nil {
+		w.Header()["Vary"] = []string{"origin"} // no other origin is allowed
+	}
 	switch {
+	case r.Method == http.MethodOptions:
+		if known {
+			w.Header()["Allow"] = []string{found.allow()}
+		}
+		if r.Header["Origin"] != nil {
+			w.Header()["Access-Control-Allow-Methods"] = []string{"DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT"}
+			w.Header()["Access-Control-Max-Age"] = []string{"600"}
+		}
+		w.WriteHeader(http.StatusOK)
 	case !known:
 		w.WriteHeader(http.StatusNotFound)
 	case r.Method == found.method || r.Method == http.MethodHead && found.method == http.MethodGet:
@@ -128,11 +170,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		found.serve(w, r)
 	default:
-		allow := found.method
-		if allow == http.MethodGet {
-			allow += ",HEAD"
-		}
-		w.Header()["Allow"] = []string{allow}
+		w.Header()["Allow"] = []string{found.allow()}
 		w.WriteHeader(http.StatusMethodNotAllowed)
 	}
 }
@@ -164,6 +202,11 @@ func requestID(r *http.Request, own string) string {
 	if own != "" {
 		return own
 	}
+	return randomHex()
+}
+
+// randomHex has 32 digits, as the ids of vLLM.
+func randomHex() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
@@ -386,8 +429,8 @@ func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// contentText is the content of a message: a text, or a list of parts of which only texts are supported.
-func contentText(raw json.RawMessage) (text string, err *apiError) {
+// contentText is the content of message number at: a text, or a list of parts of which only texts are supported.
+func contentText(raw json.RawMessage, at int) (text string, err *apiError) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", nil
 	}
@@ -402,14 +445,30 @@ func contentText(raw json.RawMessage) (text string, err *apiError) {
 		Text *string `json:"text"`
 	}
 	if json.Unmarshal(raw, &parts) != nil {
-		return "", badType("messages: data did not match any variant of untagged enum MessageContent")
+		return "", noContent(at)
 	}
 	var texts []string
 	for _, part := range parts {
-		if part.Text == nil || part.Type != "text" && part.Type != "input_text" && part.Type != "output_text" {
-			return "", badRequest("", "unsupported multimodal content: %s", part.Type)
+		kind := part.Type
+		switch kind {
+		case "text", "input_text", "output_text":
+			if part.Text == nil {
+				return "", noContent(at)
+			}
+			texts = append(texts, *part.Text)
+			continue
+		case "input_audio", "audio_url":
+			kind = "audio"
+		case "image_url", "input_image", "video_url":
+		default:
+			return "", noContent(at)
 		}
-		texts = append(texts, *part.Text)
+		return "", badRequest("", "unsupported multimodal content: %s", kind)
 	}
 	return strings.Join(texts, ""), nil
+}
+
+// noContent is the error for a content that is none.
+func noContent(at int) *apiError {
+	return badType("messages[%d]: data did not match any variant of untagged enum MessageContent", at)
 }

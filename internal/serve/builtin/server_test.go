@@ -59,7 +59,7 @@ func (s *said) Script(r *player.Request) (player.Script, error) {
 }
 
 // serving starts a server whose answers are those of the source.
-func serving(t testing.TB, change func(*player.Options)) (url string, s *Server, source *said) {
+func serving(t testing.TB, change func(*player.Options), args ...string) (url string, s *Server, source *said) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} {
@@ -78,7 +78,9 @@ func serving(t testing.TB, change func(*player.Options)) (url string, s *Server,
 	}
 	group, err := player.NewGroup([]player.Options{opt})
 	require.NoError(t, err)
-	s, err = New(Options{Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"}})
+	flags, err := ParseFlags(args)
+	require.NoError(t, err)
+	s, err = New(Options{Flags: flags, Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -95,8 +97,8 @@ func serving(t testing.TB, change func(*player.Options)) (url string, s *Server,
 }
 
 var (
-	times   = regexp.MustCompile(`"created":\d+`)
-	callIDs = regexp.MustCompile(`call_[0-9a-f]{16}`)
+	times   = regexp.MustCompile(`"(created|created_at)":\d+`)
+	callIDs = regexp.MustCompile(`call_[0-9a-f]{16}|((?:rs|msg|fc)_|chatcmpl-tool-|"signature":")[0-9a-f]{32}`)
 	folders = regexp.MustCompile(`"root":"/[^"]*"`)
 )
 
@@ -110,7 +112,11 @@ func TestScripts(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			url, _, source := serving(t, func(o *player.Options) { o.LoRA.MaxLoRAs = 2 })
+			var flags []string
+			if filepath.Base(path) == "reasoning.txt" {
+				flags = []string{"--reasoning-parser", "qwen3"}
+			}
+			url, _, source := serving(t, func(o *player.Options) { o.LoRA.MaxLoRAs = 2 }, flags...)
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			var got bytes.Buffer
@@ -156,8 +162,8 @@ func ask(t *testing.T, url string, source *said, question string) string {
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	out := strings.TrimSpace(fmt.Sprintf("%d %s\n%s", answer.StatusCode, answer.Header.Get("Content-Type"), text))
-	out = times.ReplaceAllString(out, `"created":0`)
-	out = callIDs.ReplaceAllString(out, "call_0")
+	out = times.ReplaceAllString(out, `"$1":0`)
+	out = callIDs.ReplaceAllStringFunc(out, func(id string) string { return strings.TrimRight(id, "0123456789abcdef") + "0" })
 	return folders.ReplaceAllString(out, `"root":"/model"`)
 }
 

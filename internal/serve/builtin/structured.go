@@ -205,10 +205,10 @@ const (
 	inTail            // behind them
 )
 
-// A callEvent is a part of an answer: text, the begin of a call (name), or a part of its arguments.
+// A callEvent is a part of an answer: reasoning, text, the begin of a call (name), or a part of its arguments.
 type callEvent struct {
-	text, name, arguments string
-	index                 int
+	reasoning, text, name, arguments string
+	index                            int
 }
 
 // add handles a part of the text. last handles all of it.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +22,11 @@ type chat struct {
 	ContinueFinal       bool            `json:"continue_final_message"`
 	Template            *string         `json:"chat_template"`
 	TemplateArgs        json.RawMessage `json:"chat_template_kwargs"`
+	Effort              *string         `json:"reasoning_effort"`
 }
+
+// efforts are the values of reasoning_effort.
+var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 type message struct {
 	Role      string          `json:"role"`
@@ -100,8 +105,18 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	if len(c.Messages) == 0 {
 		return "", badRequest("", "messages: Validation error: messages cannot be empty [{\"value\": Array []}]")
 	}
-	if c.Template != nil {
-		return "", badRequest("chat_template", "chat_template is not supported by the builtin frontend.")
+	template := s.model.template
+	switch {
+	case c.Effort != nil && !slices.Contains(efforts, *c.Effort):
+		return "", badType("reasoning_effort: unknown variant `%s`, expected one of `%s`", *c.Effort, strings.Join(efforts, "`, `"))
+	case c.Template != nil && !s.opt.Flags.TrustTemplates:
+		return "", badRequest("", "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with untrusted chat template.")
+	case c.Template != nil:
+		own, err := jinja.Parse(*c.Template)
+		if err != nil {
+			return "", badRequest("chat_template", "chat_template: %v", err)
+		}
+		template.Template, template.parts = own, loopsOverParts().MatchString(*c.Template)
 	}
 	last := &c.Messages[len(c.Messages)-1]
 	switch {
@@ -113,8 +128,11 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	vars := map[string]any{
 		"tools": nil, "documents": nil, "add_generation_prompt": !c.ContinueFinal && or(c.AddGenerationPrompt, true),
 	}
-	for name, text := range s.model.template.vars {
+	for name, text := range template.vars {
 		vars[name] = text
+	}
+	if c.Effort != nil {
+		vars["reasoning_effort"] = *c.Effort
 	}
 	if len(c.TemplateArgs) > 0 && string(c.TemplateArgs) != "null" {
 		args, err := jinja.FromJSON(c.TemplateArgs)
@@ -128,7 +146,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	}
 	messages := &jinja.List{}
 	for i := range c.Messages {
-		one, err := c.Messages[i].value(s.model.template.parts)
+		one, err := c.Messages[i].value(template.parts, i)
 		if err != nil {
 			return "", err
 		}
@@ -146,13 +164,13 @@ func (s *Server) render(c *chat) (string, *apiError) {
 		}
 		vars["tools"] = tools
 	}
-	text, err := s.model.template.Run(vars, time.Now())
+	text, err := template.Run(vars, time.Now())
 	if err != nil {
 		return "", &apiError{status: http.StatusInternalServerError, message: "failed to submit chat request: chat template error: " + err.Error()}
 	}
 	if c.ContinueFinal {
 		// The prompt ends with the message that is to be continued.
-		final, _ := contentText(last.Content)
+		final, _ := contentText(last.Content, 0)
 		final = strings.TrimSpace(final)
 		at := strings.LastIndex(text, final)
 		if at < 0 || final == "" {
@@ -164,10 +182,16 @@ func (s *Server) render(c *chat) (string, *apiError) {
 }
 
 // value is a message as a template gets it.
-func (m *message) value(parts bool) (*jinja.Dict, *apiError) {
-	text, err := contentText(m.Content)
-	if err != nil {
+func (m *message) value(parts bool, at int) (*jinja.Dict, *apiError) {
+	text, err := contentText(m.Content, at)
+	switch {
+	case err != nil:
 		return nil, err
+	case m.Role == "" || m.Role == "assistant" || m.Role == "function":
+	case m.Content == nil:
+		return nil, badType("messages[%d]: missing field `content`", at)
+	case isNull(m.Content):
+		return nil, noContent(at)
 	}
 	switch m.Role {
 	case "user":
@@ -181,7 +205,7 @@ func (m *message) value(parts bool) (*jinja.Dict, *apiError) {
 	case "function":
 		return nil, badRequest("", "Function messages are not supported.")
 	case "":
-		return nil, badType("messages: missing field `role`")
+		return nil, badType("messages[%d]: missing field `role`", at)
 	}
 	d := &jinja.Dict{}
 	d.Set("role", m.Role)

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -30,9 +31,11 @@ type idSampling struct {
 	Logprobs  *int `json:"logprobs"`
 }
 
-// appendVersions says which weights made an answer: all of them the first ones.
-func appendVersions(b []byte, q *sequence) []byte {
-	b = appendInt(append(b, `,"weight_versions":[{"version":"default","start":0,"end":`...), q.count)
+// appendVersions says which weights made an answer: those of its end.
+func (s *Server) appendVersions(b []byte, q *sequence) []byte {
+	version, _ := s.weights.Load().(string)
+	b = appendString(append(b, `,"weight_versions":[{"version":`...), cmp.Or(version, "default"))
+	b = appendInt(append(b, `,"start":0,"end":`...), q.count)
 	return append(b, "}]"...)
 }
 
@@ -52,6 +55,9 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := requestID(r, q.RequestID)
+	if q.Sampling != nil {
+		q.Sampling.rank = wantedRank(r)
+	}
 	g, err := s.fromIDs(&q, id, end)
 	if err != nil {
 		err.write(w)
@@ -82,7 +88,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 	b = appendString(append(b, `,"finish_reason":`...), finishReason(one.finish))
 	b = one.stop.append(append(b, `,"stop_reason":`...))
 	b = appendIDs(append(b, `,"token_ids":`...), one.tokens)
-	b = appendVersions(append(b, `,"routed_experts":null,"sampling_mask":null`...), one)
+	b = s.appendVersions(append(b, `,"routed_experts":null,"sampling_mask":null`...), one)
 	b = s.appendPromptLogprobs(append(b, `}],"prompt_logprobs":`...), &q.Sampling.params, one)
 	b = append(b, `,"prompt_token_id_logprobs":null,"prompt_token_ids":`...)
 	if q.ReturnIDs {
@@ -183,7 +189,7 @@ func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a
 		}
 		a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
 		if one.ended {
-			a.b = appendVersions(a.b, one)
+			a.b = s.appendVersions(a.b, one)
 		}
 		a.b = append(a.b, "}]"...)
 		if q.Sampling.continuous {

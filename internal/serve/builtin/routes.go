@@ -1,0 +1,465 @@
+package builtin
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+)
+
+// Flags are those that the frontend itself has: in a command line they follow "--", as those of vllm-rs do.
+type Flags struct {
+	// Reasoning is the name of a parser of reasoning, "" for none.
+	Reasoning string
+	// ScaleOut adds the endpoints of tokens in and tokens out.
+	ScaleOut bool
+	// TrustTemplates lets requests have chat templates of their own.
+	TrustTemplates bool
+	// PromptDetails adds the cached tokens to the usage.
+	PromptDetails bool
+}
+
+// ReasoningParser is the value of --reasoning-parser among the flags of a frontend, "" if it is not there.
+func ReasoningParser(args []string) (name string) {
+	for i, arg := range args {
+		if value, ok := strings.CutPrefix(arg, "--reasoning-parser="); ok {
+			name = value
+		} else if arg == "--reasoning-parser" && i+1 < len(args) {
+			name = args[i+1]
+		}
+	}
+	return name
+}
+
+// ParseFlags reads flags. It refuses those that would have no effect.
+func ParseFlags(args []string) (f Flags, err error) {
+	set := flag.NewFlagSet("", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.StringVar(&f.Reasoning, "reasoning-parser", "", "")
+	set.BoolVar(&f.ScaleOut, "enable-scale-out", false, "")
+	set.BoolVar(&f.PromptDetails, "enable-prompt-tokens-details", false, "")
+	set.BoolVar(&f.TrustTemplates, "trust-request-chat-template", false, "")
+	tools := set.String("tool-call-parser", "hermes", "")
+	set.Bool("enable-auto-tool-choice", true, "") // as in vllm-rs, it always is
+	err = set.Parse(args)
+	if err == nil && set.NArg() > 0 {
+		err = fmt.Errorf("%q is no flag", set.Arg(0))
+	}
+	if err == nil && *tools != "hermes" && *tools != "auto" {
+		err = fmt.Errorf("--tool-call-parser %s: calls of tools are written and read as hermes does", *tools)
+	}
+	if err == nil {
+		_, err = findReasoning(f.Reasoning)
+	}
+	if err != nil {
+		var names []string
+		set.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
+		return f, fmt.Errorf("behind --: %w; the builtin frontend has the flags %s there", err, strings.Join(names, ", "))
+	}
+	return f, nil
+}
+
+// scaleOutRoutes are the endpoints of --enable-scale-out. Without it they are refused.
+func (s *Server) scaleOutRoutes() map[string]route {
+	post := http.MethodPost
+	routes := map[string]route{
+		"/inference/v1/generate":        {post, s.serveGenerate},
+		"/inference/v1/abort_requests":  {post, s.serveAbortByID},
+		"/v1/chat/completions/render":   {post, s.serveRenderChat},
+		"/v1/completions/render":        {post, s.serveRenderCompletions},
+		"/v1/messages/render":           {post, s.serveRenderMessages},
+		"/v1/responses/render":          {post, s.serveRenderResponses},
+		"/v1/chat/completions/derender": {post, unsupported},
+		"/v1/completions/derender":      {post, unsupported},
+	}
+	if s.opt.Flags.ScaleOut || slices.Contains(s.opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1") {
+		s.open.byID = map[string]*sequence{}
+		return routes
+	}
+	for path := range routes {
+		routes[path] = route{post, noScaleOut}
+	}
+	return routes
+}
+
+// onlyPython are other endpoints of the Python frontend that vllm-rs knows, and answers with status 501 too.
+var onlyPython = []string{"/v1/chat/completions/batch", "/v1/decisions", "/v1/systemone", "/scale_elastic_ep", "/is_scaling_elastic_ep"}
+
+// unsupported answers where the Python frontend has an endpoint that this one does not have.
+func unsupported(w http.ResponseWriter, r *http.Request) {
+	(&apiError{
+		status: http.StatusNotImplemented, message: r.Method + " " + r.URL.Path + " is not supported by the builtin frontend. Use --frontend python.",
+	}).write(w)
+}
+
+// devRoutes are the endpoints of VLLM_SERVER_DEV_MODE.
+func (s *Server) devRoutes() map[string]route {
+	post, get := http.MethodPost, http.MethodGet
+	return map[string]route{
+		"/sleep":                           {post, s.calling("sleep", sleepArguments)},
+		"/wake_up":                         {post, s.calling("wake_up", wakeUpArguments)},
+		"/release_kv_cache_memory":         {post, s.calling("release_kv_cache_memory", nothing(`{"status":"kv_cache_released"}`))},
+		"/is_sleeping":                     {get, s.asks("is_sleeping", "is_sleeping")},
+		"/pause":                           {post, s.calling(s.pauseMethod(), pauseArguments)},
+		"/resume":                          {post, s.calling("resume_scheduler", nothing(`{"status":"resumed"}`))},
+		"/is_paused":                       {get, s.asks("is_scheduler_paused", "is_paused")},
+		"/reset_prefix_cache":              {post, s.calling("reset_prefix_cache", resetArguments)},
+		"/reset_mm_cache":                  {post, s.calling("reset_mm_cache", nothing(""))},
+		"/reset_encoder_cache":             {post, s.calling("reset_encoder_cache", nothing(""))},
+		"/get_world_size":                  {get, s.serveWorldSize},
+		"/server_info":                     {get, s.serveInfo},
+		"/collective_rpc":                  {post, s.serveRPC},
+		"/weight_info":                     {get, s.calling("get_weight_version", nothing(`{"weight_version":%s}`))},
+		"/update_weight_version":           {post, s.calling("set_weight_version", versionArguments)},
+		"/weight_checker":                  {post, s.serveChecker},
+		"/init_weight_transfer_engine":     {post, s.ofWorkers("init_weight_transfer_engine", "init_info", "'init_info' must be a JSON object")},
+		"/shutdown_weight_transfer_engine": {post, s.ofWorkers("shutdown_weight_transfer_engine", "", "")},
+		"/start_weight_update":             {post, s.ofWorkers("start_weight_update", "", "")},
+		"/start_draft_weight_update":       {post, s.ofWorkers("start_draft_weight_update", "", "")},
+		"/update_weights":                  {post, s.ofWorkers("update_weights", "update_info", "'update_info' must be a JSON object or a list of per-worker JSON objects")},
+		"/finish_weight_update":            {post, s.ofWorkers("finish_weight_update", "", "")},
+		"/abort_requests":                  {post, s.serveAbort},
+	}
+}
+
+// arguments are those of a utility call, as msgpack values, and answer what the client gets: "" is an empty answer, and %s in it stands
+// for the result of the call as JSON.
+type arguments func(r *http.Request) (args [][]byte, answer string, err *apiError)
+
+func nothing(answer string) arguments {
+	return func(*http.Request) ([][]byte, string, *apiError) { return nil, answer, nil }
+}
+
+// calling makes an endpoint that calls a utility method of the engines.
+func (s *Server) calling(method string, arguments arguments) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
+		args, answer, wrong := arguments(r)
+		if wrong != nil {
+			wrong.write(w)
+			return
+		}
+		if operation := sleepOperations[method]; operation != "" {
+			defer s.metrics.sleeps(operation)()
+		}
+		result, err := s.call(r.Context(), method, args...)
+		if err != nil {
+			s.callFailed(method, method, err).write(w)
+			return
+		}
+		if method == "set_weight_version" {
+			cur := pack.NewCursor(args[0])
+			version, _ := cur.StrString()
+			s.weights.Store(version)
+		}
+		if answer == "" {
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		if strings.Contains(answer, "%s") {
+			text, _ := json.Marshal(result)
+			if raw, packed := result.([]byte); packed {
+				text = appendTransfer(nil, raw)
+			}
+			if method == "wake_up" {
+				text = []byte(`"awake"`)
+				if result == false { // other tags sleep on
+					text = []byte(`"sleeping"`)
+				}
+			}
+			answer = strings.Replace(answer, "%s", string(text), 1)
+		}
+		writeJSON(w, http.StatusOK, []byte(answer))
+	}
+}
+
+// sleepOperations are the names in the metrics of the methods of sleep mode.
+var sleepOperations = map[string]string{"sleep": "sleep", "wake_up": "wake", "release_kv_cache_memory": "release_kv_cache_memory"}
+
+// asks makes an endpoint that answers with the bool that a method returns.
+func (s *Server) asks(method, key string) func(http.ResponseWriter, *http.Request) {
+	return s.calling(method, nothing(`{"`+key+`":%s}`))
+}
+
+// pauseMethod is the method that pauses: since 0.33 one that also decides what happens to new requests.
+func (s *Server) pauseMethod() string {
+	if profile, err := protocol.LoadProfile(s.opt.Group.Line()); err == nil {
+		if _, has := profile.Utilities["pause_generation"]; has {
+			return "pause_generation"
+		}
+	}
+	return "pause_scheduler"
+}
+
+func sleepArguments(r *http.Request) ([][]byte, string, *apiError) {
+	level := 1
+	if text := r.URL.Query().Get("level"); text != "" {
+		n, err := strconv.Atoi(text)
+		switch {
+		case err != nil || n < 0:
+			return nil, "", badRequest("", "Failed to deserialize query string: level: invalid digit found in string")
+		case n > 2:
+			return nil, "", badRequest("level", "level must be between 0 and 2")
+		}
+		level = n
+	}
+	mode, err := pauseMode(r, "")
+	return [][]byte{pack.AppendInt(nil, int64(level)), pack.AppendString(nil, mode)}, fmt.Sprintf(`{"status":"sleeping","level":%d}`, level), err
+}
+
+func pauseMode(r *http.Request, param string) (mode string, err *apiError) {
+	if mode = r.URL.Query().Get("mode"); mode == "" {
+		return "abort", nil
+	}
+	if mode != "abort" && mode != "wait" && mode != "keep" {
+		err = badRequest(param, "Failed to deserialize query string: mode: invalid pause mode `%s`; expected one of: abort, wait, keep", mode)
+	}
+	return mode, err
+}
+
+func pauseArguments(r *http.Request) ([][]byte, string, *apiError) {
+	mode, err := pauseMode(r, "mode")
+	return [][]byte{pack.AppendString(nil, mode), pack.AppendBool(nil, r.URL.Query().Get("clear_cache") != "false")}, `{"status":"paused"}`, err
+}
+
+func wakeUpArguments(r *http.Request) ([][]byte, string, *apiError) {
+	tags := r.URL.Query()["tags"]
+	if tags == nil {
+		return [][]byte{pack.AppendNil(nil)}, `{"status":%s,"tags":null}`, nil
+	}
+	b, shown := pack.AppendArrayHeader(nil, len(tags)), []byte(`{"status":%s,"tags":[`)
+	for i, tag := range tags {
+		b = pack.AppendString(b, tag)
+		if i > 0 {
+			shown = append(shown, ',')
+		}
+		shown = appendString(shown, tag)
+	}
+	return [][]byte{b}, string(append(shown, "]}"...)), nil
+}
+
+func resetArguments(r *http.Request) ([][]byte, string, *apiError) {
+	query := r.URL.Query()
+	return [][]byte{
+		pack.AppendBool(nil, query.Get("reset_running_requests") == "true"), pack.AppendBool(nil, query.Get("reset_external") == "true"),
+	}, `{"success":%s}`, nil
+}
+
+func versionArguments(r *http.Request) ([][]byte, string, *apiError) {
+	var q struct {
+		Version *string `json:"new_version"`
+	}
+	end, err := readJSON(r, &q)
+	if err == nil && q.Version == nil {
+		err = missingField(end, "new_version")
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return [][]byte{pack.AppendString(nil, *q.Version)}, string(append(appendString([]byte(`{"success":true,"new_version":`), *q.Version), '}')), nil
+}
+
+// ofWorkers makes an endpoint that calls a method of the workers, which have no weights. member of the body is needed unless it is "".
+func (s *Server) ofWorkers(method, member, missing string) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q map[string]any
+		if member != "" {
+			if _, err := readJSON(r, &q); err != nil {
+				err.write(w)
+				return
+			}
+			if q[member] == nil {
+				badRequest(member, "%s", missing).write(w)
+				return
+			}
+		}
+		if _, err := s.callWorkers(r, method); err != nil {
+			s.callFailed(method, "collective_rpc", err).write(w)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (s *Server) callWorkers(r *http.Request, method string) (any, error) {
+	return s.call(r.Context(), "collective_rpc", pack.AppendString(nil, method), pack.AppendNil(nil), pack.AppendArrayHeader(nil, 0), pack.AppendMapHeader(nil, 0))
+}
+
+func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Action   *string           `json:"action"`
+		Baseline map[string]string `json:"baseline"`
+	}
+	end, wrong := readJSON(r, &q)
+	switch {
+	case wrong != nil:
+	case q.Action == nil:
+		wrong = missingField(end, "action")
+	case *q.Action == "compare" && q.Baseline == nil:
+		wrong = badRequest("baseline", "action='compare' requires a 'baseline' object")
+	case *q.Action != "checksum" && *q.Action != "reset" && *q.Action != "compare":
+		wrong = badType("action: unknown variant `%s`, expected one of `checksum`, `reset`, `compare`", *q.Action)
+	}
+	if wrong == nil {
+		method := map[bool]string{true: "reset_weights", false: "compute_weight_checksums"}[*q.Action == "reset"]
+		if _, err := s.callWorkers(r, method); err != nil {
+			wrong = s.callFailed(method, "collective_rpc", err)
+		}
+	}
+	if wrong != nil {
+		wrong.write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, []byte(`{"checksums":{}}`))
+}
+
+func (s *Server) serveWorldSize(w http.ResponseWriter, r *http.Request) {
+	size := len(s.balance.open)
+	if r.URL.Query().Get("include_dp") == "false" {
+		size = 1
+	}
+	writeJSON(w, http.StatusOK, append(appendInt([]byte(`{"world_size":`), size), '}'))
+}
+
+// serveInfo tells what is configured. The values are those of this frontend: there is no VllmConfig to show.
+func (s *Server) serveInfo(w http.ResponseWriter, r *http.Request) {
+	b := []byte(`{"vllm_config":`)
+	config := fmt.Sprintf("model=%q, served_model_name=%q, max_model_len=%d, data_parallel_size=%d", s.opt.Dir, s.opt.Names[0], s.maxModelLen, len(s.balance.open))
+	if r.URL.Query().Get("config_format") == "json" {
+		b = appendString(append(b, `{"model_config":{"model":`...), s.opt.Dir)
+		b = appendInt(append(b, `,"max_model_len":`...), s.maxModelLen)
+		b = append(appendInt(append(b, `},"parallel_config":{"data_parallel_size":`...), len(s.balance.open)), "}}"...)
+	} else {
+		b = appendString(b, config)
+	}
+	writeJSON(w, http.StatusOK, append(b, `,"vllm_env":{},"system_env":{}}`...))
+}
+
+func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Method  *string        `json:"method"`
+		Timeout *float64       `json:"timeout"`
+		Args    []any          `json:"args"`
+		Named   map[string]any `json:"kwargs"`
+	}
+	_, wrong := readJSON(r, &q)
+	if wrong == nil && q.Method == nil {
+		wrong = badRequest("method", "Missing 'method' in request body")
+	}
+	if wrong != nil {
+		wrong.write(w)
+		return
+	}
+	timeout := pack.AppendNil(nil)
+	if q.Timeout != nil {
+		timeout = pack.AppendFloat64(nil, *q.Timeout)
+	}
+	args := pack.AppendArrayHeader(nil, len(q.Args))
+	for _, a := range q.Args {
+		args = appendValue(args, a)
+	}
+	named := pack.AppendMapHeader(nil, 0)
+	if q.Named != nil {
+		named = appendValue(nil, q.Named)
+	}
+	s.calling("collective_rpc", func(*http.Request) ([][]byte, string, *apiError) {
+		return [][]byte{pack.AppendString(nil, *q.Method), timeout, args, named}, `{"results":%s}`, nil
+	})(w, r)
+}
+
+// running are the requests that run, by the ids that clients know. Only the endpoints that abort them need them.
+type running struct {
+	mu   sync.Mutex
+	byID map[string]*sequence // nil where there are no such endpoints
+}
+
+func (o *running) add(g *generation) {
+	if o.byID == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, q := range g.all {
+		o.byID[q.external] = q
+	}
+}
+
+func (o *running) remove(g *generation) {
+	if o.byID == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, q := range g.all {
+		if o.byID[q.external] == q {
+			delete(o.byID, q.external)
+		}
+	}
+}
+
+// abort ends requests, all of them if no id is given, and returns how many.
+func (o *running) abort(ids []string) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(ids) == 0 {
+		ids = slices.Collect(maps.Keys(o.byID))
+	}
+	for _, id := range ids {
+		if q := o.byID[id]; q != nil {
+			q.abort()
+			n++
+		}
+	}
+	return n
+}
+
+// abort ends an answer while its HTTP request goes on: the client gets what there is.
+func (q *sequence) abort() {
+	s := q.gen.server
+	s.opt.Group.Abort(q.engine, q.id)
+	s.metrics.aborted(q)
+	q.gen.mu.Lock()
+	q.pieces = append(q.pieces, piece{finish: protocol.FinishAbort})
+	q.gen.mu.Unlock()
+	q.gen.notify()
+}
+
+// serveAbort ends requests, all of them without ids.
+func (s *Server) serveAbort(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		IDs []string `json:"request_ids"`
+	}
+	if _, err := readJSON(r, &q); err != nil {
+		err.write(w)
+		return
+	}
+	s.open.abort(q.IDs)
+	w.WriteHeader(http.StatusOK)
+}
+
+// serveAbortByID ends requests, and answers without a body.
+func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		IDs []string `json:"request_ids"`
+	}
+	_, err := readJSON(r, &q)
+	if err == nil && q.IDs == nil {
+		err = badRequest("request_ids", "Missing 'request_ids' in request body")
+	}
+	if err != nil {
+		err.write(w)
+		return
+	}
+	if len(q.IDs) > 0 {
+		s.open.abort(q.IDs)
+	}
+	w.WriteHeader(http.StatusOK)
+}

@@ -138,6 +138,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		return exitError{conformance.ExitUsage, err}
 	}
 	opts.play.source.reasoning = builtin.ReasoningParser(args)
+	if _, given := env.lookupEnv("GOGC"); !given && opts.frontend == serve.Builtin {
+		defer roomyHeap()()
+	}
 	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return err
@@ -194,9 +197,6 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	var local func(*serve.Engines) (serve.LocalFrontend, error)
 	var locals []*serve.Local
 	if opts.frontend == serve.Builtin {
-		if _, given := env.lookupEnv("GOGC"); !given {
-			defer roomyHeap()()
-		}
 		for range frontends {
 			locals = append(locals, new(serve.Local))
 		}

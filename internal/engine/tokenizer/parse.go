@@ -236,23 +236,23 @@ func (m *bpe) parse(raw json.RawMessage) error {
 		return errors.New("missing: not a tokenizer.json")
 	}
 	var part struct {
-		Type         string            `json:"type"`
-		Vocab        json.RawMessage   `json:"vocab"`
-		Merges       []json.RawMessage `json:"merges"`
-		Dropout      float64           `json:"dropout"`
-		Unknown      *string           `json:"unk_token"`
-		Prefix       string            `json:"continuing_subword_prefix"`
-		Suffix       string            `json:"end_of_word_suffix"`
-		FuseUnknown  bool              `json:"fuse_unk"`
-		IgnoreMerges bool              `json:"ignore_merges"`
+		Type         string          `json:"type"`
+		Vocab        json.RawMessage `json:"vocab"`
+		Merges       json.RawMessage `json:"merges"`
+		Dropout      float64         `json:"dropout"`
+		Unknown      *string         `json:"unk_token"`
+		Prefix       string          `json:"continuing_subword_prefix"`
+		Suffix       string          `json:"end_of_word_suffix"`
+		FuseUnknown  bool            `json:"fuse_unk"`
+		IgnoreMerges bool            `json:"ignore_merges"`
 	}
 	if err := json.Unmarshal(raw, &part); err != nil {
 		return err
 	}
 	switch {
-	case part.Type != "BPE" && (part.Type != "" || part.Merges == nil):
+	case part.Type != "BPE" && (part.Type != "" || absent(part.Merges)):
 		return fmt.Errorf("type %q is not supported: want BPE", part.Type)
-	case part.Merges == nil:
+	case absent(part.Merges):
 		return errors.New("merges are missing")
 	case part.Dropout != 0:
 		return errors.New("dropout is not supported: its tokens are random")
@@ -299,13 +299,17 @@ func (m *bpe) parseVocab(raw json.RawMessage) error {
 	return nil
 }
 
-func (m *bpe) parseMerges(merges []json.RawMessage) error {
+func (m *bpe) parseMerges(raw json.RawMessage) error {
+	merges, err := splitMerges(raw)
+	if err != nil {
+		return fmt.Errorf("merges: %w", err)
+	}
 	m.merges = make(map[[2]uint32]merge, len(merges))
-	for rank, raw := range merges {
-		left, right, err := parseMerge(raw)
-		if err != nil {
-			return fmt.Errorf("merges: entry %d: %w", rank, err)
+	for rank, parts := range merges {
+		if len(parts) != 2 {
+			return fmt.Errorf("merges: entry %d: %d parts: want 2", rank, len(parts))
 		}
+		left, right := parts[0], parts[1]
 		var ids [3]uint32
 		for i, name := range []string{left, right, left + right} {
 			id, ok := m.vocab[name]
@@ -319,22 +323,36 @@ func (m *bpe) parseMerges(merges []json.RawMessage) error {
 	return nil
 }
 
-// parseMerge reads "left right" or ["left", "right"].
-func parseMerge(raw json.RawMessage) (left, right string, err error) {
-	var pair []string
-	if len(raw) > 0 && raw[0] == '"' {
-		var text string
-		if err := json.Unmarshal(raw, &text); err != nil {
-			return "", "", err
+// splitMerges reads a list of "left right" or of ["left", "right"]: thousands of entries, so all at once where they are of one kind.
+func splitMerges(raw json.RawMessage) (merges [][]string, err error) {
+	var joined []string
+	if json.Unmarshal(raw, &joined) == nil {
+		for _, text := range joined {
+			merges = append(merges, strings.Split(text, " "))
 		}
-		pair = strings.Split(text, " ")
-	} else if err := json.Unmarshal(raw, &pair); err != nil {
-		return "", "", err
+		return merges, nil
 	}
-	if len(pair) != 2 {
-		return "", "", fmt.Errorf("%d parts: want 2", len(pair))
+	if json.Unmarshal(raw, &merges) == nil {
+		return merges, nil
 	}
-	return pair[0], pair[1], nil
+	var entries []json.RawMessage
+	if err := json.Unmarshal(raw, &entries); err != nil {
+		return nil, err
+	}
+	merges = make([][]string, len(entries))
+	for rank, entry := range entries {
+		text, into := "", any(&merges[rank])
+		if entry[0] == '"' {
+			into = &text
+		}
+		if err := json.Unmarshal(entry, into); err != nil {
+			return nil, fmt.Errorf("entry %d: %w", rank, err)
+		}
+		if entry[0] == '"' {
+			merges[rank] = strings.Split(text, " ")
+		}
+	}
+	return merges, nil
 }
 
 // add takes the added tokens in, and makes the table to decode by. A token of the vocabulary keeps its id, whatever the

@@ -93,9 +93,10 @@ func answerOverWire(ctx context.Context, env *environment, with wireServer, w *i
 	defer server.Close()
 	group, err := player.NewGroup([]player.Options{{
 		Handshake: server.Handshake(), VLLMVersion: with.line, Vocab: wireVocabulary, Log: env.log, Source: saidIn(w),
-		Limits:  player.Limits{MaxModelLen: e.MaxModelLen, MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens},
-		KVCache: player.KVCacheOptions{BlockSize: e.BlockSize, NumGPUBlocks: e.Blocks, NoPrefixCaching: !e.Caching},
-		Timing:  player.Timing{Pace: player.PaceModelled, Latency: fit},
+		Limits:   player.Limits{MaxModelLen: e.MaxModelLen, MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens},
+		KVCache:  player.KVCacheOptions{BlockSize: e.BlockSize, NumGPUBlocks: e.Blocks, NoPrefixCaching: !e.Caching},
+		Timing:   player.Timing{Pace: player.PaceModelled, Latency: fit},
+		Decoding: player.Decoding{SpeculativeTokens: fit.Drafts(), TokensPerStep: max(fit.Block(), 1)},
 	}})
 	if err != nil {
 		return nil, err
@@ -199,7 +200,7 @@ func askOverWire(ctx context.Context, client *openai.Client, begun time.Time, a 
 		case r.OutputTokens == 0:
 			r.TTFTMs = milliseconds(now.Sub(last))
 		default:
-			r.ITLMs = append(r.ITLMs, milliseconds(now.Sub(last)))
+			r.ITLMs, r.ITLTokens = append(r.ITLMs, milliseconds(now.Sub(last))), append(r.ITLTokens, uint32(tokens))
 		}
 		r.OutputTokens, last = r.OutputTokens+tokens, now
 	}

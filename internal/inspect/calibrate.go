@@ -162,6 +162,11 @@ type Outcome struct {
 	// of the 99.9th percentile of gaps to the median.
 	BandMass float64 `json:"band_mass"`
 	Tail     float64 `json:"tail"`
+	// Accepted is, for each number of tokens from 2, the part of the outputs after the first of a request that have at least so many: with
+	// speculative decoding, how often the guess at each position was accepted. TokensPerOutput is their mean. Both are left out where
+	// each output has one token.
+	Accepted        []float64 `json:"accepted_by_position,omitempty"`
+	TokensPerOutput float64   `json:"tokens_per_output,omitempty"`
 
 	samples samples
 }
@@ -183,6 +188,7 @@ type Criterion struct {
 const (
 	unitPart   = "part"
 	unitPoints = "points"
+	unitTokens = "tokens" // parts of a number of tokens
 )
 
 // Calibrate learns a model from some recordings, predicts others with it, and compares.
@@ -219,7 +225,7 @@ func Calibrate(o Options) (*Report, error) {
 
 // predict answers the requests of a recording, and compares with what was recorded.
 func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error) {
-	w, engine, err := o.subject(t)
+	w, engine, err := o.subject(fit, t)
 	if err != nil {
 		return nil, err
 	}
@@ -277,16 +283,30 @@ func outcomeOf(s samples, bandFrom float64) Outcome {
 	if median := s.itl.quantile(0.5); median > 0 {
 		o.Tail = s.itl.quantile(0.999) / median
 	}
+	if len(s.atLeast) > 1 {
+		for _, n := range s.atLeast {
+			o.TokensPerOutput += float64(n) / float64(s.atLeast[0])
+		}
+		for _, n := range s.atLeast[1:] {
+			o.Accepted = append(o.Accepted, float64(n)/float64(s.atLeast[0]))
+		}
+	}
 	return o
 }
 
 // criteria are what a prediction has to meet.
 func (o *Options) criteria(real, predicted *Outcome) []Criterion {
-	return []Criterion{
+	all := []Criterion{
 		relative("median TTFT", real.TTFT.P50, predicted.TTFT.P50, o.MedianTolerance),
 		relative("median ITL", real.ITL.P50, predicted.ITL.P50, o.MedianTolerance),
 		points("band mass", real.BandMass, predicted.BandMass, o.BandTolerance),
 	}
+	if real.TokensPerOutput > 0 || predicted.TokensPerOutput > 0 {
+		tokens := relative("tokens in an output", max(real.TokensPerOutput, 1), max(predicted.TokensPerOutput, 1), o.MedianTolerance)
+		tokens.Unit = unitTokens
+		all = append(all, tokens)
+	}
+	return all
 }
 
 // relative compares two times. What is 0 in truth can only be predicted as 0.
@@ -326,7 +346,7 @@ func knobSamples(s samples, seed uint64) samples {
 		step := latency.Step{Running: 1, Limit: 1, Decodes: []latency.Decode{{Request: r, Context: 1, Tokens: 1}}}
 		drawn.itl = append(drawn.itl, inMilliseconds(knobs.Duration(&step)))
 	}
-	return samples{sortedTimes(drawn.ttft), sortedTimes(drawn.itl)}
+	return samples{ttft: sortedTimes(drawn.ttft), itl: sortedTimes(drawn.itl)}
 }
 
 func part(d time.Duration, of float64) time.Duration { return time.Duration(float64(d) * of) }
@@ -462,6 +482,8 @@ func (t times) distribution() Distribution {
 // samples are the times of records: to the first token, and between two outputs.
 type samples struct {
 	ttft, itl times
+	// atLeast[i] is how many outputs after the first of their request have more than i tokens.
+	atLeast []int
 }
 
 func samplesOf(records []trace.Record) samples {
@@ -470,14 +492,40 @@ func samplesOf(records []trace.Record) samples {
 		if r := &records[i]; r.OutputTokens > 0 {
 			s.ttft = append(s.ttft, r.TTFTMs)
 			s.itl = append(s.itl, r.ITLMs...)
+			if sizes := r.Chunks(); len(sizes) > 1 {
+				s.count(sizes[1:])
+			}
 		}
 	}
-	return samples{sortedTimes(s.ttft), sortedTimes(s.itl)}
+	return samples{sortedTimes(s.ttft), sortedTimes(s.itl), s.atLeast}
+}
+
+// mostSize bounds the sizes of outputs that are counted one by one.
+const mostSize = 1024
+
+func (s *samples) count(sizes []int) {
+	for _, size := range sizes {
+		for i := range min(size, mostSize) {
+			if i == len(s.atLeast) {
+				s.atLeast = append(s.atLeast, 0)
+			}
+			s.atLeast[i]++
+		}
+	}
 }
 
 // with are the times of both.
 func (s samples) with(other samples) samples {
-	return samples{sortedTimes(slices.Concat(s.ttft, other.ttft)), sortedTimes(slices.Concat(s.itl, other.itl))}
+	both := samples{ttft: sortedTimes(slices.Concat(s.ttft, other.ttft)), itl: sortedTimes(slices.Concat(s.itl, other.itl))}
+	for i := range max(len(s.atLeast), len(other.atLeast)) {
+		both.atLeast = append(both.atLeast, 0)
+		for _, of := range []samples{s, other} {
+			if i < len(of.atLeast) {
+				both.atLeast[i] += of.atLeast[i]
+			}
+		}
+	}
+	return both
 }
 
 func (o *Override) apply(e *Engine) {

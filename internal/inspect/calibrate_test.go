@@ -308,3 +308,42 @@ func TestTimes(t *testing.T) {
 		}
 	}
 }
+
+// TestCalibrateSpeculation: how many tokens a step says is learned and predicted, and judged as times are.
+func TestCalibrateSpeculation(t *testing.T) {
+	load := func(name string, from float64, sizes ...uint32) *trace.Trace {
+		var all []trace.Record
+		for i := range 20 {
+			r := record(from+1000*float64(i), 8, 20+float64(i)/100, 10, 10.5, 10, 10.25, 10, 10, 10.125, 10)
+			for k := range r.ITLMs {
+				r.ITLTokens = append(r.ITLTokens, sizes[k%len(sizes)])
+				r.OutputTokens += int(r.ITLTokens[k]) - 1
+				r.ITLMs[k] += from / 1000
+			}
+			all = append(all, r)
+		}
+		tr := recorded(all...)
+		tr.Name = name
+		return tr
+	}
+	one, two, other := load("one", 0, 1), load("two", 1, 1, 3), load("other", 2, 1, 3)
+	_, err := Calibrate(Options{Fit: []*trace.Trace{one}, Predict: []*trace.Trace{two}})
+	if err == nil || !strings.HasPrefix(err.Error(), "two: several tokens in one output, but the recordings to learn from have one token in each: ") {
+		t.Errorf("learned from one token in an output: %v", err)
+	}
+	for _, test := range []struct {
+		fit, predict *trace.Trace
+		tokens       float64 // of an output, as predicted
+		pass         bool
+	}{{other, two, 2, true}, {other, one, 2, false}} {
+		r, err := Calibrate(Options{Fit: []*trace.Trace{test.fit}, Predict: []*trace.Trace{test.predict}, MedianTolerance: 0.15})
+		require.NoError(t, err)
+		last := r.Criteria[len(r.Criteria)-1]
+		if last.Name != "tokens in an output" || last.Pass != test.pass || math.Abs(last.Predicted-test.tokens) > 0.3 {
+			t.Errorf("%s by %s: %v, want about %v", test.predict.Name, test.fit.Name, last, test.tokens)
+		}
+	}
+	r, err := Calibrate(Options{Fit: []*trace.Trace{two}, Predict: []*trace.Trace{other}})
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff([]float64{0.5, 0.5}, r.Real.Accepted), "accepted by position (-want +got)")
+}

@@ -73,11 +73,6 @@ func (e *Engine) set(key, value string) (err error) {
 		at = &e.BlockSize
 	case "num_gpu_blocks_override":
 		at = &e.Blocks
-	case "speculative":
-		if value != "none" && value != "" {
-			return fmt.Errorf("speculative is %q: engines that guess tokens ahead are not predicted", value)
-		}
-		return nil
 	default:
 		return nil
 	}

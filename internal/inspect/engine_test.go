@@ -30,7 +30,7 @@ func TestEngineOf(t *testing.T) {
 		{name: "no number", config: "block_size=auto", err: `t.jsonl: meta.engine_config: block_size is "auto": want a number above 0`},
 		{name: "zero", config: "max_num_seqs=0", err: `t.jsonl: meta.engine_config: max_num_seqs is "0": want a number above 0`},
 		{name: "no truth", config: "enable_prefix_caching=1x", err: `t.jsonl: meta.engine_config: enable_prefix_caching is "1x": want true or false`},
-		{name: "guesses", config: "speculative=ngram-k3", err: `t.jsonl: meta.engine_config: speculative is "ngram-k3": engines that guess tokens ahead are not predicted`},
+		{name: "guesses, which the recording tells", config: "speculative=ngram-k3", want: Engine{MaxNumSeqs: 128, MaxNumBatchedTokens: 8192, BlockSize: 16, Caching: true}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

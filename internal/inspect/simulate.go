@@ -23,6 +23,7 @@ func Simulate(w *Workload, e Engine, m latency.Model, seed uint64) ([]trace.Reco
 	}
 	for {
 		s.arrive()
+		s.draft()
 		step := s.scheduler.Schedule()
 		if len(step.Scheduled) > 0 {
 			s.take(step)
@@ -52,11 +53,20 @@ type simulation struct {
 	inFlight  uint64
 	records   []trace.Record
 	shape     latency.Step
+	// drafts is how many tokens are guessed ahead for each request in a step, block how many tokens a diffusion model says at once.
+	drafts, block int
+}
+
+// burster is a model that knows how many tokens of a request a step says at most. See [latency.Fit].
+type burster interface {
+	Drafts() int
+	Block() int
 }
 
 // running is one request in the engine.
 type running struct {
 	index   int
+	decode  int // its place in the decodes of the step, -1 if it is in none
 	latency *latency.Request
 	record  trace.Record
 	last    time.Duration // of its last output, before that its arrival
@@ -81,6 +91,9 @@ func newSimulation(w *Workload, e Engine, m latency.Model, seed uint64) (*simula
 			MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens, MaxModelLen: e.MaxModelLen,
 			Caching: e.Caching, Pool: pool,
 		}),
+	}
+	if b, ok := m.(burster); ok {
+		s.drafts, s.block = b.Drafts(), b.Block()
 	}
 	for i := range w.asks {
 		if a := &w.asks[i]; a.parent >= 0 {
@@ -123,6 +136,18 @@ func (s *simulation) arrive() {
 	}
 }
 
+// draft lets the next step compute guesses beside the next token of each request.
+func (s *simulation) draft() {
+	if s.drafts == 0 {
+		return
+	}
+	for _, r := range s.scheduler.Running() {
+		if said := r.Owner.record.OutputTokens; said > 0 && len(r.Seq.Tokens)-r.Computed == 1 {
+			r.Drafts = min(s.drafts, s.workload.asks[r.Owner.index].record.OutputTokens-said-1)
+		}
+	}
+}
+
 // take lets a step take its time, and those that it completes say a token.
 func (s *simulation) take(step *scheduler.Step[*running]) {
 	for _, r := range step.Admitted {
@@ -155,8 +180,10 @@ func (s *simulation) describe(step *scheduler.Step[*running]) {
 	for _, r := range step.Scheduled {
 		own := r.Owner
 		before := r.Computed - r.Share
-		if before >= r.Prompt && r.Complete() && r.Share == 1 {
-			s.shape.Decodes = append(s.shape.Decodes, latency.Decode{Request: own.latency, Context: len(r.Seq.Tokens), Tokens: 1})
+		own.decode = -1
+		if before >= r.Prompt && r.Complete() && r.Share <= max(1+s.drafts, s.block) {
+			own.decode = len(s.shape.Decodes)
+			s.shape.Decodes = append(s.shape.Decodes, latency.Decode{Request: own.latency, Context: len(r.Seq.Tokens), Tokens: r.Share})
 			continue
 		}
 		s.shape.Chunks = append(s.shape.Chunks, latency.Chunk{
@@ -178,8 +205,15 @@ func (s *simulation) say(r *scheduler.Request[*running], batch, first uint32) {
 		rec.ITLCtx.NumRunning = append(rec.ITLCtx.NumRunning, batch)
 		rec.ITLCtx.PrefillTokens = append(rec.ITLCtx.PrefillTokens, first)
 	}
-	r.Seq.Tokens = append(r.Seq.Tokens, ask.said[rec.OutputTokens])
-	rec.OutputTokens++
+	n := s.size(own)
+	if rec.OutputTokens > 0 && s.drafts+s.block > 0 {
+		rec.ITLTokens = append(rec.ITLTokens, uint32(n))
+	}
+	r.Seq.Tokens = append(r.Seq.Tokens, ask.said[rec.OutputTokens:rec.OutputTokens+n]...)
+	rec.OutputTokens += n
+	if wrong := r.Computed - len(r.Seq.Tokens) + 1; wrong > 0 {
+		s.scheduler.Reject(r, wrong)
+	}
 	if rec.OutputTokens < ask.record.OutputTokens {
 		return
 	}
@@ -189,6 +223,18 @@ func (s *simulation) say(r *scheduler.Request[*running], batch, first uint32) {
 	for _, child := range s.children[own.index] {
 		heap.Push(&s.due, arrival{s.now + milliseconds(s.workload.asks[child].at), child})
 	}
+}
+
+// size is how many tokens the next output of a request has.
+func (s *simulation) size(r *running) int {
+	n := 1
+	switch {
+	case s.block > 0:
+		n = s.block
+	case r.decode >= 0:
+		n = s.shape.Decodes[r.decode].Tokens // the model has set it to what is accepted
+	}
+	return min(max(n, 1), s.workload.asks[r.index].record.OutputTokens-r.record.OutputTokens)
 }
 
 func milliseconds(ms float64) time.Duration  { return time.Duration(ms * float64(time.Millisecond)) }

@@ -3,6 +3,7 @@ package inspect
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -75,6 +76,44 @@ func TestSimulate(t *testing.T) {
 			got, err := Simulate(test.trace(), test.engine, ten{}, 1)
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(strings.Join(test.want, "\n")+"\n", timeline(got)), "(-want +got)")
+		})
+	}
+}
+
+// guesses is a model that accepts one of two guesses in each step, or says whole blocks of three tokens.
+type guesses struct {
+	ten
+	drafts, block int
+}
+
+func (g guesses) Drafts() int { return g.drafts }
+func (g guesses) Block() int  { return g.block }
+func (g guesses) Duration(s *latency.Step) time.Duration {
+	for i := range s.Decodes {
+		if d := &s.Decodes[i]; g.drafts > 0 {
+			d.Tokens = min(d.Tokens, 2)
+		}
+	}
+	return g.ten.Duration(s)
+}
+
+// Steps with several tokens of a request: the recording said one in each, which does not matter.
+func TestSimulateSeveralTokens(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		model latency.Model
+		want  string
+		sizes []uint32
+	}{
+		{"one", ten{}, "0 +5 cached 0 beside 1: 15 25 35 45 55 65\n", nil},
+		{"guesses", guesses{drafts: 2}, "0 +5 cached 0 beside 1: 15 25 35 45\n", []uint32{2, 2, 1}},
+		{"blocks", guesses{block: 4}, "0 +5 cached 0 beside 1: 15 25\n", []uint32{2}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := Simulate(mustWorkload(t, recorded(record(0, 5, 1, 1, 1, 1, 1, 1))), small, test.model, 1)
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(test.want, timeline(got)), "(-want +got)")
+			require.NoDiff(t, cmp.Diff(test.sizes, got[0].ITLTokens), "tokens of outputs (-want +got)")
 		})
 	}
 }

@@ -93,8 +93,22 @@ func (r *Report) table(w io.Writer) {
 	times("ITL", func(o *Outcome) Distribution { return o.ITL })
 	row(fmt.Sprintf("ITL above %.2f ms", r.BandFromMs), func(o *Outcome) string { return fmt.Sprintf("%.2f %%", 100*o.BandMass) })
 	row("ITL p99.9 / p50", func(o *Outcome) string { return fmt.Sprintf("%.1f", o.Tail) })
+	if accepted := max(len(r.Real.Accepted), len(r.Predicted.Accepted)); accepted > 0 {
+		row("tokens in an output", func(o *Outcome) string { return fmt.Sprintf("%.3f", max(o.TokensPerOutput, 1)) })
+		for i := range min(accepted, shownPositions) {
+			row(fmt.Sprintf("outputs of %d tokens or more", i+2), func(o *Outcome) string {
+				if i >= len(o.Accepted) {
+					return "0.00 %"
+				}
+				return fmt.Sprintf("%.2f %%", 100*o.Accepted[i])
+			})
+		}
+	}
 	_ = t.Flush() // w keeps the error
 }
+
+// shownPositions is how many sizes of outputs have a row.
+const shownPositions = 8
 
 // alone tells how far each recording's prediction is off by itself.
 func (r *Report) alone(out *sticky, clean func(string) string) {
@@ -134,6 +148,9 @@ func (c Criterion) String() string {
 	if c.Unit == unitPoints {
 		return fmt.Sprintf("%s  %s: %.2f %% predicted, %.2f %% real: off by %.2f points, %.2f allowed",
 			verdict, c.Name, 100*c.Predicted, 100*c.Real, c.Off, c.Limit)
+	}
+	if c.Unit == unitTokens {
+		return fmt.Sprintf("%s  %s: %.3f predicted, %.3f real: off by %.1f %%, %.1f %% allowed", verdict, c.Name, c.Predicted, c.Real, 100*c.Off, 100*c.Limit)
 	}
 	return fmt.Sprintf("%s  %s: %.2f ms predicted, %.2f ms real: off by %.1f %%, %.1f %% allowed",
 		verdict, c.Name, c.Predicted, c.Real, 100*c.Off, 100*c.Limit)

@@ -87,7 +87,7 @@ func (o *Options) scenarios(fit *latency.Fit, bandFrom float64) ([]Scenario, err
 	for _, what := range o.WhatIf {
 		var predicted samples
 		for _, t := range o.Predict {
-			w, engine, err := o.subject(t)
+			w, engine, err := o.subject(fit, t)
 			if err != nil {
 				return nil, err
 			}
@@ -114,10 +114,14 @@ func (w *Workload) hurry(rate float64) {
 }
 
 // subject is what a recording asked, and of which engine.
-func (o *Options) subject(t *trace.Trace) (*Workload, Engine, error) {
+func (o *Options) subject(fit *latency.Fit, t *trace.Trace) (*Workload, Engine, error) {
 	w, err := WorkloadOf(t)
 	if err != nil {
 		return nil, Engine{}, err
+	}
+	if w.several() && fit.Drafts() == 0 && fit.Block() == 0 {
+		return nil, Engine{}, fmt.Errorf("%s: several tokens in one output, but the recordings to learn from have one token in each: "+
+			"learn from an engine with the same speculative decoding", t.Name)
 	}
 	engine, err := EngineOf(t, Override{})
 	o.Engine.apply(&engine)

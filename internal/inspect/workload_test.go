@@ -89,7 +89,7 @@ func TestWorkloadErrors(t *testing.T) {
 	summary := record(0, 4, 1, 2)
 	summary.ITLMs, summary.ITLSummary, summary.Line = nil, &trace.ITLSummary{MeanMs: 2, Count: 1}, 3
 	several := record(0, 4, 1, 2)
-	several.OutputTokens, several.ITLTokens = 3, []uint32{2}
+	several.OutputTokens, several.ITLMs = 2, []float64{2, 2}
 	tests := []struct {
 		name    string
 		records []trace.Record
@@ -99,7 +99,7 @@ func TestWorkloadErrors(t *testing.T) {
 		{"no answers", []trace.Record{silent}, "t.jsonl: no record has an answer"},
 		{"a mean only", []trace.Record{summary}, "t.jsonl:3: itl_ms: missing"},
 		{"no prompt", []trace.Record{record(0, 0, 1)}, "t.jsonl: prompt_tokens is 0"},
-		{"several tokens at once", []trace.Record{several}, "t.jsonl: 3 tokens in 2 outputs"},
+		{"fewer tokens than outputs", []trace.Record{several}, "t.jsonl: 2 tokens in 3 outputs"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

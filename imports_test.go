@@ -75,7 +75,7 @@ var importRules = map[string][]string{
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report/page"},
-	"internal/inspect/convert": {"trace"},
+	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},

@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -75,7 +76,7 @@ func loadTargets(named string, matrix *compat.Matrix) (*target.File, []tomlfile.
 	if err != nil {
 		panic(err) // a path of the binary
 	}
-	file, diagnostics := target.Parse(embeddedPrefix+vcr.TargetsPath, embedded(vcr.TargetsPath), beside, matrix)
+	file, diagnostics := target.Parse(report.Embedded+vcr.TargetsPath, embedded(vcr.TargetsPath), beside, matrix)
 	return file, slices.DeleteFunc(diagnostics, func(f tomlfile.Diagnostic) bool { return f.Severity != tomlfile.Error })
 }
 

@@ -149,6 +149,7 @@ func (opts *loadOptions) check() (err error) {
 
 func runCaptureLoad(ctx context.Context, env *environment, opts loadOptions) error {
 	opts.cfg.Log = env.log
+	opts.cfg.OpenTrace = openOnce(env)
 	if err := opts.check(); err != nil {
 		return err
 	}

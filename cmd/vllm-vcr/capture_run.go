@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/helper"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
@@ -143,7 +144,7 @@ func (opts *captureRunOptions) accept(env *environment) (*helper.Accept, error) 
 		return nil, nil
 	}
 	accept := &helper.Accept{
-		CompatFile: embeddedPrefix + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
+		CompatFile: report.Embedded + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
 		Upload: opts.upload, S3: opts.s3.Options, RunURL: workflowRunURL(env), Profiles: env.profiles, AllProfiles: env.profilesNamed,
 	}
 	path := opts.targets.compat

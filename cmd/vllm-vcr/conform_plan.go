@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // What --print-plan prints.
@@ -189,7 +190,7 @@ func loadExpectations(env *environment, path string, mayLack bool, all []conform
 	if path = expectationsPath(path); path != "" && (exists(path) || !mayLack) {
 		expected, findings = expect.Load(path)
 	} else {
-		expected, findings = expect.Parse(embeddedPrefix+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		expected, findings = expect.Parse(report.Embedded+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
 	printDiagnostics(env, findings)

@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -146,16 +147,13 @@ func (in *inputs) read(path string) ([]byte, error) {
 	if text, ok := in.bundled[path]; ok {
 		return text, nil
 	}
-	if inside, ok := strings.CutPrefix(path, embeddedPrefix); ok {
+	if inside, ok := strings.CutPrefix(path, report.Embedded); ok {
 		return embedded(inside), nil
 	}
 	return os.ReadFile(path)
 }
 
-// embeddedPrefix begins the names of the files in the binary.
-const embeddedPrefix = "(embedded) "
-
-func isEmbedded(name string) bool { return strings.HasPrefix(name, embeddedPrefix) }
+func isEmbedded(name string) bool { return strings.HasPrefix(name, report.Embedded) }
 
 func loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	if path == "" && exists(vcr.CompatPath) {
@@ -164,7 +162,7 @@ func loadCompat(path string) (*compat.Matrix, []tomlfile.Diagnostic) {
 	if path != "" {
 		return compat.Load(path)
 	}
-	return compat.Parse(embeddedPrefix+vcr.CompatPath, embedded(vcr.CompatPath))
+	return compat.Parse(report.Embedded+vcr.CompatPath, embedded(vcr.CompatPath))
 }
 
 func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manifest.Manifest, []tomlfile.Diagnostic) {
@@ -175,7 +173,7 @@ func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manife
 	if path != "" {
 		return manifest.Load(path)
 	}
-	mf, diagnostics := manifest.Parse(embeddedPrefix+vcr.ManifestPath, embedded(vcr.ManifestPath))
+	mf, diagnostics := manifest.Parse(report.Embedded+vcr.ManifestPath, embedded(vcr.ManifestPath))
 	keepLines(mf, matrix)
 	return mf, diagnostics
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,10 +29,20 @@ func readRecording(env *environment, path string) (*trace.Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range t.Warnings {
-		env.printErr(warning)
-	}
+	printWarnings(env, t.Warnings)
 	return t, nil
+}
+
+const inspectGCPercent = 20
+
+// collectOften lets the garbage collector run more often until restore is called. What is kept of a large trace has hardly a pointer in it,
+// so this costs little, and saves half of the memory.
+func collectOften(env *environment) (restore func()) {
+	if _, given := env.lookupEnv("GOGC"); given {
+		return func() {}
+	}
+	before := debug.SetGCPercent(inspectGCPercent)
+	return func() { debug.SetGCPercent(before) }
 }
 
 // calibrateOptions are the flags of inspect calibrate.

@@ -14,7 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/inspect"
-	"github.com/vllm-vcr/conformance/trace"
 )
 
 // inspectCompareOptions are the flags of inspect compare.
@@ -73,7 +72,7 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 	}
 	var all []*inspect.Compared
 	for _, path := range paths {
-		one, err := readCompared(env, path)
+		one, err := readAt(env, path, inspect.ReadCompared)
 		if err != nil {
 			return err
 		}
@@ -110,22 +109,6 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 		return exitError{conformance.ExitFail, errReported}
 	}
 	return nil
-}
-
-func readCompared(env *environment, path string) (*inspect.Compared, error) {
-	r, err := openTraceAt(env, path, trace.Options{})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	one, err := inspect.ReadCompared(r)
-	if err != nil {
-		return nil, err
-	}
-	for _, warning := range r.Warnings() {
-		env.printErr(warning)
-	}
-	return one, nil
 }
 
 // writePlots writes pictures to a folder.

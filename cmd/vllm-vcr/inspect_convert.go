@@ -166,7 +166,11 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 
 // openInput opens what is to be converted.
 func openInput(env *environment, name string, format convert.Format) (in *recordsOf, closeInput func(), err error) {
-	r, closeInput, err := openBytes(env, name)
+	from, err := inputAt(env, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, closeInput, err := openBytes(from)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,7 +185,7 @@ func openInput(env *environment, name string, format convert.Format) (in *record
 	if known == nil || known.Format != convert.Trace {
 		return nil, nil, err
 	}
-	t, err := openTraceAt(env, name, trace.Options{})
+	t, err := from.trace(trace.Options{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,17 +209,11 @@ func recordsIn(t *trace.Reader) func(yield func(*trace.Record) error) error {
 	}
 }
 
-// openBytes opens a file or what a location names, and unpacks it if it is gzipped.
-func openBytes(env *environment, name string) (r io.Reader, closeInput func(), err error) {
-	closeInput = func() {}
-	if isLocation(name) {
-		data, err := fetchLocation(env, name)
-		if err != nil {
-			return nil, nil, err
-		}
-		r = bytes.NewReader(data)
-	} else {
-		file, err := os.Open(name)
+// openBytes opens an input, and unpacks it if it is gzipped.
+func openBytes(in input) (r io.Reader, closeInput func(), err error) {
+	r, closeInput = bytes.NewReader(in.data), func() {}
+	if in.file {
+		file, err := os.Open(in.name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -228,7 +226,7 @@ func openBytes(env *environment, name string) (r io.Reader, closeInput func(), e
 	unpacked, err := gzip.NewReader(packed)
 	if err != nil {
 		closeInput()
-		return nil, nil, fmt.Errorf("%s: %w", name, err)
+		return nil, nil, fmt.Errorf("%s: %w", in.name, err)
 	}
 	return &bounded{r: unpacked, left: mostInflated}, closeInput, nil
 }

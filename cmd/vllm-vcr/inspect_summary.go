@@ -8,7 +8,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/inspect"
-	"github.com/vllm-vcr/conformance/trace"
 )
 
 // formCSV is a form of a summary besides those of other commands.
@@ -58,9 +57,10 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 	if n := len(opts.steps); n > 0 && n != len(paths) {
 		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, plural.Count(len(paths), "trace"))
 	}
+	defer collectOften(env)()
 	var all inspect.Summaries
 	for i, path := range paths {
-		summary, err := summarize(env, path)
+		summary, err := readAt(env, path, inspect.SummarizeReader)
 		if err != nil {
 			return err
 		}
@@ -78,26 +78,9 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 	return nil
 }
 
-// summarize reads a trace record by record, and prints what is odd about it.
-func summarize(env *environment, path string) (*inspect.Summary, error) {
-	r, err := openTraceAt(env, path, trace.Options{})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	summary, err := inspect.SummarizeReader(r)
-	if err != nil {
-		return nil, err
-	}
-	for _, warning := range r.Warnings() {
-		env.printErr(warning)
-	}
-	return summary, nil
-}
-
 // summarizeSteps reads step statistics, and prints what is odd about them.
 func summarizeSteps(env *environment, path string) (*inspect.StepSummary, error) {
-	r, err := trace.OpenSteps(path, trace.Options{})
+	r, err := openStepsAt(env, path)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +89,6 @@ func summarizeSteps(env *environment, path string) (*inspect.StepSummary, error)
 	if err != nil {
 		return nil, err
 	}
-	for _, warning := range r.Warnings() {
-		env.printErr(warning)
-	}
+	printWarnings(env, r.Warnings())
 	return steps, nil
 }

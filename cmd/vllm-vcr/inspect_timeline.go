@@ -57,17 +57,12 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 	if opts.perfetto == "" && (opts.steps != "" || opts.perRequest) {
 		return errors.New("--step-stats and --track-per-request change only the file of --perfetto: give --perfetto FILE too")
 	}
-	r, err := openTraceAt(env, path, trace.Options{})
+	defer collectOften(env)()
+	timeline, err := readAt(env, path, func(r *trace.Reader) (*inspect.Timeline, error) {
+		return inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})
+	})
 	if err != nil {
 		return err
-	}
-	defer r.Close()
-	timeline, err := inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})
-	if err != nil {
-		return err
-	}
-	for _, warning := range r.Warnings() {
-		env.printErr(warning)
 	}
 	for _, note := range timeline.Notes {
 		env.printErr("note: " + path + ": " + note)
@@ -79,7 +74,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 	}
 	perfetto := inspect.PerfettoOptions{PerRequest: opts.perRequest}
 	if opts.steps != "" {
-		if perfetto.Steps, err = trace.OpenSteps(opts.steps, trace.Options{}); err != nil {
+		if perfetto.Steps, err = openStepsAt(env, opts.steps); err != nil {
 			return err
 		}
 		defer perfetto.Steps.Close()
@@ -104,9 +99,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 		}
 	}
 	if perfetto.Steps != nil {
-		for _, warning := range perfetto.Steps.Warnings() {
-			env.printErr(warning)
-		}
+		printWarnings(env, perfetto.Steps.Warnings())
 	}
 	switch {
 	case wrote:

@@ -28,17 +28,88 @@ func readTraceAt(env *environment, name string, opt trace.Options) (*trace.Trace
 
 // openTraceAt opens a trace: a file, or what a location names. The caller closes it.
 func openTraceAt(env *environment, name string, opt trace.Options) (*trace.Reader, error) {
-	if !isLocation(name) {
-		return trace.Open(name, opt)
-	}
-	data, err := fetchLocation(env, name)
+	in, err := inputAt(env, name)
 	if err != nil {
 		return nil, err
 	}
-	if opt.MaxBytes == 0 {
-		opt.MaxBytes = min(trace.InflatedLimit(int64(len(data))), mostInflated)
+	return in.trace(opt)
+}
+
+// openStepsAt opens step statistics: a file, or what a location names. The caller closes it.
+func openStepsAt(env *environment, name string) (*trace.StepReader, error) {
+	in, err := inputAt(env, name)
+	if err != nil {
+		return nil, err
 	}
-	return trace.NewReader(bytes.NewReader(data), golden.Scrub(name), isGzipped(data), opt)
+	if in.file {
+		return trace.OpenSteps(name, trace.Options{})
+	}
+	return trace.NewStepReader(bytes.NewReader(in.data), in.name, isGzipped(in.data), in.limited(trace.Options{})), nil
+}
+
+// readAt opens a trace, reads it, and prints what is odd about it.
+func readAt[T any](env *environment, name string, read func(*trace.Reader) (T, error)) (got T, err error) {
+	r, err := openTraceAt(env, name, trace.Options{})
+	if err != nil {
+		return got, err
+	}
+	defer r.Close()
+	if got, err = read(r); err == nil {
+		printWarnings(env, r.Warnings())
+	}
+	return got, err
+}
+
+func printWarnings(env *environment, warnings []string) {
+	for _, warning := range warnings {
+		env.printErr(warning)
+	}
+}
+
+// input is a file, or the bytes that a location named. They were fetched once and may be read several times.
+type input struct {
+	name string // for messages: without what is secret in a location
+	file bool
+	data []byte
+}
+
+func inputAt(env *environment, name string) (in input, err error) {
+	if !isLocation(name) {
+		return input{name: name, file: true}, nil
+	}
+	data, err := fetchLocation(env, name)
+	return input{name: golden.Scrub(name), data: data}, err
+}
+
+// trace opens the input as a trace. The caller closes it.
+func (in input) trace(opt trace.Options) (*trace.Reader, error) {
+	if in.file {
+		return trace.Open(in.name, opt)
+	}
+	return trace.NewReader(bytes.NewReader(in.data), in.name, isGzipped(in.data), in.limited(opt))
+}
+
+// openOnce opens a trace, and fetches it only the first time.
+func openOnce(env *environment) func(name string) (*trace.Reader, error) {
+	var known input
+	return func(name string) (*trace.Reader, error) {
+		if known.name == "" {
+			in, err := inputAt(env, name)
+			if err != nil {
+				return nil, err
+			}
+			known = in
+		}
+		return known.trace(trace.Options{})
+	}
+}
+
+// limited bounds what fetched bytes inflate to.
+func (in input) limited(opt trace.Options) trace.Options {
+	if opt.MaxBytes == 0 {
+		opt.MaxBytes = min(trace.InflatedLimit(int64(len(in.data))), mostInflated)
+	}
+	return opt
 }
 
 // mostInflated bounds what the bytes of a server inflate to: 4 GiB.

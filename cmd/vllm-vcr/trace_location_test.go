@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -38,6 +39,8 @@ func TestTraceLocations(t *testing.T) {
 			http.Error(w, "no", http.StatusNotFound)
 		case strings.HasSuffix(r.URL.Path, "moved"):
 			http.Redirect(w, r, "http://127.0.0.1:1/elsewhere", http.StatusFound)
+		case strings.HasSuffix(r.URL.Path, "steps"):
+			w.Write([]byte(`{"ts_ms":1.5,"scheduler":{"num_running_reqs":7,"kv_cache_usage":0.25}}` + "\n"))
 		case strings.HasSuffix(r.URL.Path, "packed"):
 			w.Write(packed.Bytes())
 		default:
@@ -50,6 +53,10 @@ func TestTraceLocations(t *testing.T) {
 		"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
 	} {
 		t.Setenv(name, value)
+	}
+	file := filepath.Join(t.TempDir(), "run.jsonl")
+	if err := os.WriteFile(file, []byte(locatedTrace), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	tests := []struct {
 		name, location string
@@ -68,6 +75,11 @@ func TestTraceLocations(t *testing.T) {
 		{name: "anybody can listen", location: "http://traces.invalid/run.jsonl", code: 2, says: `plain http, which anybody on the way can change`},
 		{name: "no such scheme", location: "gs://bucket/run.jsonl", code: 2, says: `error: trace gs://bucket/run.jsonl: .*scheme "gs" is not one of s3, https, hf and file`},
 		{name: "no key", location: "s3://bucket", code: 2, says: `an S3 location is s3://bucket/key`},
+		{name: "converted, and fetched once", args: []string{"inspect", "convert", "--to", "otlp", "-o", filepath.Join(t.TempDir(), "spans.json")}, location: server.URL + "/packed", asks: "/packed", says: `1 requests from trace`},
+		{name: "step statistics", args: []string{"inspect", "summary", file, "--step-stats"}, location: server.URL + "/steps", asks: "/steps", says: `running +7\.0 requests on average`},
+		{name: "steps of a timeline", args: []string{"inspect", "timeline", file, "--perfetto", filepath.Join(t.TempDir(), "run.json"), "--step-stats"}, location: server.URL + "/steps", asks: "/steps"},
+		{name: "arrivals, fetched once", args: []string{"capture", "load", "http://127.0.0.1:1", "--model", "m", "--workload", "arrivals", "--arrival-trace"}, location: server.URL + "/run.jsonl", code: 3, asks: "/run.jsonl", says: `connection refused`},
+		{name: "arrivals that are not there", args: []string{"capture", "load", "http://127.0.0.1:1", "--model", "m", "--workload", "arrivals", "--arrival-trace"}, location: server.URL + "/missing", code: 3, asks: "/missing", says: `HTTP status 404`},
 		{name: "play", args: []string{"play", "--trace"}, location: server.URL + "/run.jsonl", code: 2, asks: "/run.jsonl", says: `/run.jsonl: no record has output_token_ids.*--replay-steps`},
 		{name: "times of play", args: []string{"play", "--pace", "instant", "--latency-trace"}, location: server.URL + "/missing", code: 2, says: `--pace instant`},
 		{name: "plays", args: []string{"play", "--handshake-timeout", "1ms", "--frontend-handshake", "ipc:///nowhere/at/all", "--replay-steps"}, location: "s3://bucket/packed", code: 3, asks: "/bucket/packed", says: `handshake`},

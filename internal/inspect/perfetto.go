@@ -3,12 +3,11 @@ package inspect
 import (
 	"bufio"
 	"bytes"
-	"cmp"
+	"container/heap"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -147,33 +146,62 @@ func (t *Timeline) flows(e *events, lanes []int32) {
 	}
 }
 
-// loadCounters count the requests that wait and those that are answered, as the trace tells without step statistics.
+// loadCounters count the requests that wait and those that are answered, as the trace tells without step statistics. Of the changes to
+// come only those of requests in flight are in memory.
 func (t *Timeline) loadCounters(e *events) {
-	type change struct {
-		at      float64
-		waiting int8
-		running int8
+	var waiting, running int64
+	var pending changeHeap
+	at, some := 0.0, false
+	write := func() {
+		e.counter("running", "requests", at, running)
+		e.counter("waiting", "requests", at, waiting)
 	}
-	changes := make([]change, 0, 3*len(t.order))
+	apply := func(c change) {
+		if some && c.at != at {
+			write()
+		}
+		at, some = c.at, true
+		waiting, running = waiting+int64(c.waiting), running+int64(c.running)
+	}
 	for _, i := range t.order {
 		r := t.all.at(i)
+		for len(pending) > 0 && pending[0].at <= r.arrival {
+			apply(heap.Pop(&pending).(change))
+		}
 		first, last := r.shown()
 		begun := first
 		if r.isInferred {
 			begun = min(max(r.prefill, r.arrival), first)
 		}
-		changes = append(changes, change{r.arrival, 1, 0}, change{begun, -1, 1}, change{last, 0, -1})
+		apply(change{r.arrival, 1, 0})
+		heap.Push(&pending, change{begun, -1, 1})
+		heap.Push(&pending, change{last, 0, -1})
 	}
-	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
-	var waiting, running int64
-	for i, c := range changes {
-		waiting, running = waiting+int64(c.waiting), running+int64(c.running)
-		if i+1 < len(changes) && changes[i+1].at == c.at {
-			continue
-		}
-		e.counter("running", "requests", c.at, running)
-		e.counter("waiting", "requests", c.at, waiting)
+	for len(pending) > 0 {
+		apply(heap.Pop(&pending).(change))
 	}
+	if some {
+		write()
+	}
+}
+
+// change is by how many more or fewer requests wait and run from a time on.
+type change struct {
+	at      float64
+	waiting int8
+	running int8
+}
+
+type changeHeap []change
+
+func (h changeHeap) Len() int           { return len(h) }
+func (h changeHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h changeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *changeHeap) Push(x any)        { *h = append(*h, x.(change)) }
+func (h *changeHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }
 
 // inferredSteps are the steps that the times of the outputs show, and the tokens of each.

@@ -109,7 +109,7 @@ type summarizer struct {
 	beside     sketch
 	cached     int
 	levels     map[uint64]*levelSketch // by their upper end
-	turns      turnIndex
+	turns      Turns[int32]
 	byTurn     []turnSketch
 	first      float64
 	last       float64
@@ -218,10 +218,10 @@ func (c *summarizer) add(r *trace.Record) (turn int32) {
 // turn counts a request for its place in its conversation, which it returns.
 func (c *summarizer) turn(r *trace.Record, end float64) int32 {
 	depth := int32(1)
-	if parent, ok := c.turns.parent(r); ok {
-		depth = parent.of + 1
+	if parent, ok := c.turns.Parent(r); ok {
+		depth = parent + 1
 	}
-	c.turns.add(r, end, depth)
+	c.turns.Add(r, end, depth)
 	at := min(int(depth), mostTurns) - 1
 	for len(c.byTurn) <= at {
 		c.byTurn = append(c.byTurn, turnSketch{})
@@ -349,32 +349,34 @@ func (c *summarizer) notes(isRounded bool) []string {
 	return notes
 }
 
-// turnIndex finds the request whose conversation another one goes on with: the latest earlier request that had ended, and
-// whose prompt's blocks another prompt begins with.
-type turnIndex struct{ ended map[uint64]turnEnd }
+// Turns finds the request whose conversation another one goes on with: the latest earlier request that had ended, and
+// whose prompt's blocks another prompt begins with. The zero value knows of none.
+type Turns[T any] struct{ ended map[uint64]turnEnd[T] }
 
 // turnEnd is the last request that had a prompt: when it ended, how many blocks it has, and what the caller wants to know of it.
-type turnEnd struct {
+type turnEnd[T any] struct {
 	end    float64
 	blocks int32
-	of     int32
+	of     T
 }
 
-func (x *turnIndex) parent(r *trace.Record) (turnEnd, bool) {
+// Parent is what the caller wanted to know of the request that r goes on from. r must have an arrival.
+func (x *Turns[T]) Parent(r *trace.Record) (of T, ok bool) {
 	for k := len(r.BlockHashes) - 1; k > 0; k-- {
 		if e, ok := x.ended[r.BlockHashes[k-1]]; ok && int(e.blocks) == k && e.end <= *r.ArrivalMs {
-			return e, true
+			return e.of, true
 		}
 	}
-	return turnEnd{}, false
+	return of, false
 }
 
-func (x *turnIndex) add(r *trace.Record, end float64, of int32) {
+// Add adds a request that ended then.
+func (x *Turns[T]) Add(r *trace.Record, end float64, of T) {
 	if n := len(r.BlockHashes); n > 0 {
 		if x.ended == nil {
-			x.ended = map[uint64]turnEnd{}
+			x.ended = map[uint64]turnEnd[T]{}
 		}
-		x.ended[r.BlockHashes[n-1]] = turnEnd{end, int32(n), of}
+		x.ended[r.BlockHashes[n-1]] = turnEnd[T]{end, int32(n), of}
 	}
 }
 

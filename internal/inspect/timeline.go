@@ -34,7 +34,7 @@ type Timeline struct {
 	gaps  []float64
 	sizes []uint16
 	many  bool // too many gaps: they are not kept
-	turns turnIndex
+	turns Turns[int32]
 	steps inferred
 }
 
@@ -125,10 +125,10 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 	}
 	one.last = r.EndMs(*r.ArrivalMs)
 	if withTurns {
-		if e, ok := t.turns.parent(r); ok {
-			one.parent = e.of
+		if parent, ok := t.turns.Parent(r); ok {
+			one.parent = parent
 		}
-		t.turns.add(r, one.last, int32(t.all.count))
+		t.turns.Add(r, one.last, int32(t.all.count))
 	}
 	if t.many = t.many || len(t.gaps)+len(r.ITLMs) > mostGaps; t.many {
 		t.gaps, t.sizes = nil, nil
@@ -148,7 +148,7 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 
 // finish sorts the rows, and chooses those that are shown.
 func (t *Timeline) finish(skip, most int) error {
-	t.turns = turnIndex{}
+	t.turns = Turns[int32]{}
 	if t.all.count == 0 {
 		return fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
 	}

@@ -66,7 +66,7 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 	}
 	w := &Workload{Name: t.Name}
 	blockSize := trace.Or(t.Meta.BlockSize, defaultBlock)
-	ended := map[uint64]int{} // by the last hash of the prompt
+	var turns Turns[int]
 	for _, i := range order {
 		r := &t.Records[i]
 		if r.OutputTokens == 0 {
@@ -77,19 +77,18 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 		}
 		index := len(w.asks)
 		a := ask{
-			record: r, parent: parentOf(w.asks, ended, r), at: *r.ArrivalMs,
+			record: r, parent: -1, at: *r.ArrivalMs,
 			prompt: promptOf(r, blockSize, uint64(index)), said: r.OutputTokenIDs,
 		}
 		if a.said == nil {
 			a.said = made(^uint64(index), r.OutputTokens)
 		}
-		if a.parent >= 0 {
-			a.reveal(&w.asks[a.parent], blockSize)
+		if parent, ok := turns.Parent(r); ok {
+			a.parent = parent
+			a.reveal(&w.asks[parent], blockSize)
 		}
 		w.asks = append(w.asks, a)
-		if n := len(r.BlockHashes); n > 0 {
-			ended[r.BlockHashes[n-1]] = index
-		}
+		turns.Add(r, r.EndMs(*r.ArrivalMs), index)
 	}
 	if len(w.asks) == 0 {
 		return nil, fmt.Errorf("%s: no record has an answer: nothing to predict", t.Name)
@@ -115,18 +114,6 @@ func predictable(name string, r *trace.Record) error {
 		return fmt.Errorf("%s: %d tokens in %d outputs: want at least one token in each output", place, r.OutputTokens, outputs)
 	}
 	return nil
-}
-
-// parentOf is the latest earlier request that had ended when r came, and whose prompt's
-// blocks r's begin with; -1 if there is none.
-func parentOf(asks []ask, ended map[uint64]int, r *trace.Record) int {
-	for k := len(r.BlockHashes) - 1; k > 0; k-- {
-		i, ok := ended[r.BlockHashes[k-1]]
-		if ok && len(asks[i].record.BlockHashes) == k && asks[i].record.EndMs(*asks[i].record.ArrivalMs) <= *r.ArrivalMs {
-			return i
-		}
-	}
-	return -1
 }
 
 // reveal tells what the parent said if neither prompt was recorded: the tokens of this prompt after that of the parent. The engine found

@@ -136,8 +136,8 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-// embedded begins the name of a file that is in the binary.
-const embedded = "(embedded) "
+// Embedded begins the name of a file that is in the binary.
+const Embedded = "(embedded) "
 
 // place is where a case is written down, below the root of the repository: its
 // golden in the manifest, else its line in the compat matrix. A file of the
@@ -147,7 +147,7 @@ func (m Meta) place(c conformance.Case) (file string, line int) {
 	if file == "" {
 		file, line = m.Matrix, c.Line.Pos
 	}
-	if file == "" || m.Root == "" || strings.HasPrefix(file, embedded) {
+	if file == "" || m.Root == "" || strings.HasPrefix(file, Embedded) {
 		return "", 0
 	}
 	if !filepath.IsAbs(file) {

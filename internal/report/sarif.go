@@ -172,11 +172,11 @@ func (c *Case) sarifPlace() sarif.Location {
 	if c.File != "" {
 		return sarif.At(c.File, c.FileLine)
 	}
-	file, line := splitPlace(strings.TrimPrefix(c.Entry, embedded))
+	file, line := splitPlace(strings.TrimPrefix(c.Entry, Embedded))
 	if file == "" || strings.HasPrefix(file, "/") {
 		return sarif.At("compat.toml", 1)
 	}
-	if strings.HasPrefix(c.Entry, embedded) {
+	if strings.HasPrefix(c.Entry, Embedded) {
 		return sarif.Location{Physical: &sarif.Physical{Artifact: sarif.Artifact{URI: upstream + sarif.PathURI(file)}, Region: &sarif.Region{StartLine: max(line, 1)}}}
 	}
 	return sarif.At(file, line)

@@ -72,7 +72,7 @@ func TestTogether(t *testing.T) {
 
 // TestPlaceOfEmbedded: SARIF names a file of the binary where it is published, and not as if the repository had it.
 func TestPlaceOfEmbedded(t *testing.T) {
-	c := &Case{Entry: embedded + "conformance/manifest.toml:14"}
+	c := &Case{Entry: Embedded + "conformance/manifest.toml:14"}
 	at := c.sarifPlace().Physical
 	if at.Artifact.URI != upstream+"conformance/manifest.toml" || at.Artifact.BaseID != "" || at.Region.StartLine != 14 {
 		t.Errorf("%+v", at)

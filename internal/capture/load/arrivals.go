@@ -25,7 +25,7 @@ type arrival struct {
 
 func playArrivals(ctx context.Context, l *load) error {
 	shape := l.cfg.Shape
-	all, blockSize, err := readArrivals(shape)
+	all, blockSize, err := l.cfg.readArrivals()
 	if err != nil {
 		return err
 	}
@@ -44,8 +44,12 @@ func playArrivals(ctx context.Context, l *load) error {
 
 // readArrivals are the requests of the shape's trace in the order in which they arrived, and how many tokens each of
 // their blocks has, 0 if they have none.
-func readArrivals(shape Shape) (all []arrival, blockSize int, err error) {
-	tr, err := trace.Open(shape.Arrivals, trace.Options{})
+func (c Config) readArrivals() (all []arrival, blockSize int, err error) {
+	shape, open := c.Shape, c.OpenTrace
+	if open == nil {
+		open = func(name string) (*trace.Reader, error) { return trace.Open(name, trace.Options{}) }
+	}
+	tr, err := open(shape.Arrivals)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -60,15 +64,15 @@ func readArrivals(shape Shape) (all []arrival, blockSize int, err error) {
 		}
 		a, err := arrivalOf(&rec, blockSize)
 		if err != nil {
-			return nil, 0, fmt.Errorf("%s:%d: %w", shape.Arrivals, rec.Line, err)
+			return nil, 0, fmt.Errorf("%s:%d: %w", tr.Name(), rec.Line, err)
 		}
 		all = append(all, a)
 	}
 	switch {
 	case tr.Truncated():
-		return nil, 0, fmt.Errorf("%s is cut off: %s", shape.Arrivals, tr.Warnings()[0])
+		return nil, 0, fmt.Errorf("%s is cut off: %s", tr.Name(), tr.Warnings()[0])
 	case len(all) == 0:
-		return nil, 0, fmt.Errorf("%s has no records, so there is nothing to ask", shape.Arrivals)
+		return nil, 0, fmt.Errorf("%s has no records, so there is nothing to ask", tr.Name())
 	}
 	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
 	if shape.Requests > 0 {
@@ -76,7 +80,7 @@ func readArrivals(shape Shape) (all []arrival, blockSize int, err error) {
 	}
 	if last := (all[len(all)-1].at - all[0].at) / shape.Speed; last > longestSchedule {
 		return nil, 0, fmt.Errorf("%s: its last request arrives %.0f hours after the first: want a schedule of %d hours or less, "+
-			"by --speed or --requests", shape.Arrivals, last/msPerHour, int(longestSchedule/msPerHour))
+			"by --speed or --requests", tr.Name(), last/msPerHour, int(longestSchedule/msPerHour))
 	}
 	return all, blockSize, nil
 }

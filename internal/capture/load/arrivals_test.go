@@ -27,7 +27,7 @@ func arrivalLine(at float64, prompt, output int, blocks ...string) string {
 // Two prompts share as much as the prompts of the trace did, block by block, whether as token ids or as text; and each
 // is as long as it was.
 func TestArrivalsShareWhatTheyShared(t *testing.T) {
-	all, blockSize, err := readArrivals(Shape{Arrivals: capturedMultiturn, Speed: 1})
+	all, blockSize, err := Config{Shape: Shape{Arrivals: capturedMultiturn, Speed: 1}}.readArrivals()
 	if err != nil || len(all) != 180 || blockSize != 16 {
 		t.Fatalf("%d requests, blocks of %d, %v; want 180, 16", len(all), blockSize, err)
 	}
@@ -76,11 +76,11 @@ func TestArrivalsShareWhatTheyShared(t *testing.T) {
 
 func TestArrivalsAreTheFirst(t *testing.T) {
 	path := write(t, "a.jsonl", arrivalLine(30, 0, 0)+arrivalLine(10, 5, 7)+arrivalLine(20, 1, 1))
-	all, _, err := readArrivals(Shape{Arrivals: path, Speed: 1, Requests: 2})
+	all, _, err := Config{Shape: Shape{Arrivals: path, Speed: 1, Requests: 2}}.readArrivals()
 	if err != nil || len(all) != 2 || all[0].line != 2 || all[0].prompt != 5 || all[0].output != 7 || all[1].line != 3 {
 		t.Errorf("got %+v, %v; want lines 2 and 3", all, err)
 	}
-	all, _, err = readArrivals(Shape{Arrivals: path, Speed: 1, Requests: 9})
+	all, _, err = Config{Shape: Shape{Arrivals: path, Speed: 1, Requests: 9}}.readArrivals()
 	if err != nil || len(all) != 3 || all[2].prompt != 1 || all[2].output != 1 {
 		t.Errorf("got %+v, %v; want three requests of one token or more", all, err)
 	}
@@ -126,7 +126,7 @@ func FuzzArrivals(f *testing.F) {
 	f.Add([]byte(`{"meta":{"block_size":2}}`+"\n"+arrivalLine(1, 5, 1, "1", "2")), uint64(1))
 	f.Add([]byte(arrivalLine(-1e300, 1, 1)+arrivalLine(1e300, 1, 1)), uint64(2))
 	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
-		all, blockSize, err := readArrivals(Shape{Arrivals: write(t, "a.jsonl", string(text)), Speed: 1})
+		all, blockSize, err := Config{Shape: Shape{Arrivals: write(t, "a.jsonl", string(text)), Speed: 1}}.readArrivals()
 		if err != nil {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // DefaultIdle is the default of Config.Idle. The first requests of an engine for the CPU take up to 20 seconds.
@@ -35,6 +36,8 @@ type Config struct {
 	// Each, if not nil, is given what became of each request when it has ended, one at a time. An error of it ends the
 	// workload.
 	Each func(Record) error
+	// OpenTrace, if not nil, opens the trace of Shape.Arrivals, which is otherwise a file. It may be called twice.
+	OpenTrace func(name string) (*trace.Reader, error)
 	// Log tells of each request at debug level and of refusals; nil logs nothing.
 	Log *slog.Logger
 }
@@ -61,7 +64,7 @@ func (c Config) withDefaults() (Config, error) {
 func (c Config) Check() error {
 	c, _, err := c.ready()
 	if err == nil && c.Workload == Arrivals {
-		_, _, err = readArrivals(c.Shape)
+		_, _, err = c.readArrivals()
 	}
 	return err
 }

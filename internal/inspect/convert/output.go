@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -46,15 +47,13 @@ type SpanWriter struct {
 	w       io.Writer
 	opt     SpanOptions
 	pending []span
-	ended   map[uint64]turn // by the last hash of the prompt
+	turns   inspect.Turns[turn]
 	count   int
 }
 
 // turn is a request that a later one may continue.
 type turn struct {
 	trace, span string
-	blocks      int
-	end         float64 // ms
 }
 
 // perLine is how many requests are in a line.
@@ -62,7 +61,7 @@ const perLine = 256
 
 // NewSpanWriter returns a writer to w. Close writes what is left.
 func NewSpanWriter(w io.Writer, opt SpanOptions) *SpanWriter {
-	return &SpanWriter{w: w, opt: opt, ended: map[uint64]turn{}}
+	return &SpanWriter{w: w, opt: opt}
 }
 
 // The part of OTLP that is needed (opentelemetry-proto, collector/trace/v1). In JSON its 64-bit numbers are texts and its ids are
@@ -155,13 +154,11 @@ func (s *SpanWriter) Write(r *trace.Record) error {
 	if r.FinishReason == trace.FinishError {
 		request.Status = &status{Code: statusError}
 	}
-	if before, ok := s.before(r); ok {
+	if before, ok := s.turns.Parent(r); ok {
 		request.TraceID = before.trace
 		request.Links = []link{{before.trace, before.span}}
 	}
-	if n := len(r.BlockHashes); n > 0 {
-		s.ended[r.BlockHashes[n-1]] = turn{request.TraceID, request.SpanID, n, end}
-	}
+	s.turns.Add(r, end, turn{request.TraceID, request.SpanID})
 	s.pending = append(s.pending, request)
 	if r.OutputTokens > 0 {
 		part := func(name, id string, from, to float64) span {
@@ -180,16 +177,6 @@ func (s *SpanWriter) Write(r *trace.Record) error {
 		return s.flush()
 	}
 	return nil
-}
-
-// before is the request that r continues: the latest whose whole prompt r's begins with, and that had ended.
-func (s *SpanWriter) before(r *trace.Record) (turn, bool) {
-	for k := len(r.BlockHashes) - 1; k > 0; k-- {
-		if t, ok := s.ended[r.BlockHashes[k-1]]; ok && t.blocks == k && t.end <= *r.ArrivalMs {
-			return t, true
-		}
-	}
-	return turn{}, false
 }
 
 func (s *SpanWriter) nano(ms float64) string {

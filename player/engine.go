@@ -42,7 +42,7 @@ type engine struct {
 	beside func(do func(context.Context) (then func()))
 
 	source    Source
-	model     latency.Model // at PaceModelled
+	model     latency.Model // at PaceModelled and PaceAlone
 	scheduler *scheduler.Scheduler[*request]
 	pool      *kvcache.Pool
 	connector *connector  // nil without one
@@ -62,6 +62,8 @@ type engine struct {
 	withheld   bool // an output has waited in the last step because its client is full
 	killed     bool // by a fault
 	iterations int  // steps that computed something, if that is reported
+	arrived    bool // a request has come since the last report
+	loras      bool // a request had an adapter
 	counters   counters
 
 	scratch struct {
@@ -110,7 +112,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 		}),
 		byID: map[string]*request{}, state: engineState{weightVersion: "default"},
 	}
-	if opt.Timing.Pace == PaceModelled {
+	if opt.Timing.Pace == PaceModelled || opt.Timing.Pace == PaceAlone {
 		e.model = opt.Timing.Latency
 	}
 	if len(opt.Faults) > 0 {
@@ -290,6 +292,7 @@ func (e *engine) fits(r *protocol.Request) error {
 // enqueue gives a request to the scheduler.
 func (e *engine) enqueue(q *request) {
 	q.queued = e.clock.Now()
+	e.arrived, e.loras = true, e.loras || q.LoRA != 0
 	q.addEvent(protocol.EventQueued, q.queued)
 	e.scheduler.Add(&q.Request)
 }

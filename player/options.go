@@ -106,7 +106,7 @@ func CodecFor(version string) (*Codec, error) { return protocol.CodecFor(version
 type Timing struct {
 	// Pace is default PaceInstant.
 	Pace Pace
-	// Latency says how long steps take, at PaceModelled. It belongs to one player.
+	// Latency says how long steps take, at PaceModelled and PaceAlone. It belongs to one player.
 	Latency LatencyModel
 	// Scale divides all times that are recorded or modelled: 100 plays an hour in
 	// 36 seconds; default 1.
@@ -125,6 +125,9 @@ const (
 	// PaceModelled lets each step take as long as [Timing].Latency says. A step
 	// begins when the one before it ends, so that delays do not add up.
 	PaceModelled Pace = "modelled"
+	// PaceAlone lets each request take the times that [Timing].Latency says for steps with this request alone, from when it begins to
+	// run: no request waits for the steps of others, as in simulators that have no steps.
+	PaceAlone Pace = "alone"
 )
 
 // A LatencyModel says how long the steps of an engine take. [LatencyTimes] is one, and

@@ -352,7 +352,7 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 			t.Fatalf("no option %q of an engine", name)
 		}
 	}
-	if opt.Timing.Pace == PaceModelled {
+	if opt.Timing.Pace == PaceModelled || opt.Timing.Pace == PaceAlone {
 		opt.Timing.Latency = knobs
 	}
 	return opt

@@ -2,6 +2,7 @@ package player
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
@@ -43,7 +44,12 @@ func (e *engine) step() bool {
 		return false
 	}
 	ran := e.timers.run(now)
-	return e.beginStep(begin, now) || finished || ran
+	began := e.beginStep(begin, now)
+	if e.arrived && e.report != nil && e.opt.Timing.Pace == PaceAlone {
+		e.report(e.takeStats()) // there may be no step for long
+	}
+	e.arrived = false
+	return began || finished || ran
 }
 
 // beginStep composes the step that begins at a moment. One that takes no time ends in
@@ -77,7 +83,7 @@ func (e *engine) beginStep(begin, now time.Duration) bool {
 	if e.opt.Observability.IterationDetails && len(step.Scheduled) > 0 {
 		e.current.iteration = e.iteration(step)
 	}
-	if e.model != nil && len(step.Scheduled) > 0 {
+	if e.opt.Timing.Pace == PaceModelled && e.model != nil && len(step.Scheduled) > 0 {
 		took := e.duration(step)
 		e.current.end += took
 		e.current.timed = took > 0
@@ -188,9 +194,33 @@ func (e *engine) admitted(q *request, at time.Duration) {
 		return
 	}
 	q.timing.Cached = q.Cached + q.External
-	if e.opt.Timing.Pace == PaceRecorded {
+	switch e.opt.Timing.Pace {
+	case PaceRecorded:
 		q.due = max(at, q.queued+e.opt.scaled(q.script.FirstToken))
+	case PaceAlone:
+		q.due = at + e.alone(q)
 	}
+}
+
+// alone is the time until the next output of a request as if nothing else was in its step.
+func (e *engine) alone(q *request) time.Duration {
+	if e.model == nil {
+		return 0
+	}
+	if q.outputs == 0 && q.script.Transferred {
+		return e.opt.scaled(max(e.model.Transfer(q.timing), 0))
+	}
+	d := &e.scratch.draws
+	*d = latency.Step{
+		Running: len(e.scheduler.Running()), Limit: e.ready.MaxNumSeqs, Budget: e.ready.MaxNumBatchedTokens,
+		Decodes: d.Decodes[:0], Chunks: d.Chunks[:0],
+	}
+	if q.outputs == 0 {
+		d.Chunks = append(d.Chunks, latency.Chunk{Request: q.timing, Tokens: max(q.Prompt-q.timing.Cached, 1), Depth: q.timing.Cached, Last: true})
+	} else {
+		d.Decodes = append(d.Decodes, latency.Decode{Request: q.timing, Context: len(q.Seq.Tokens), Tokens: 1})
+	}
+	return e.opt.scaled(max(e.model.Duration(d), 0))
 }
 
 // finishStep ends a step: every request whose tokens are all computed gets its next
@@ -260,6 +290,8 @@ func (e *engine) output(q *request) {
 	}
 	if last {
 		e.remove(q)
+	} else if e.opt.Timing.Pace == PaceAlone {
+		q.due += e.alone(q) // of the last one's due time: a late step puts nothing off
 	} else if gaps := q.script.Gaps; e.opt.Timing.Pace == PaceRecorded && len(gaps) > 0 {
 		q.due += e.opt.scaled(max(gaps[min(q.outputs, len(gaps))-1], 0)) // of the last one's due time: a late step puts nothing off
 	}
@@ -335,6 +367,29 @@ func (e *engine) sendStep(now time.Duration, outputs bool) {
 	*s = protocol.SpecDecodingStats{SpecTokens: s.SpecTokens, AcceptedPerPos: s.AcceptedPerPos, DraftTokensPerPos: s.DraftTokensPerPos}
 }
 
+// adapters are those of the requests that run, and of those that wait.
+func (e *engine) adapters() *protocol.LoRAStats {
+	all := &protocol.LoRAStats{}
+	running := map[string]bool{}
+	for _, r := range e.scheduler.Running() {
+		running[r.Owner.id] = true
+	}
+	for id, q := range e.byID {
+		list := &all.Waiting
+		if running[id] {
+			list = &all.Running
+		}
+		if q.LoRA != 0 {
+			*list = append(*list, q.Seq.Extra.LoRA.Name)
+		}
+	}
+	for _, list := range []*[]string{&all.Running, &all.Waiting} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return all
+}
+
 // takeStats returns the gauges as they are after the step, and the counters
 // since the last step.
 func (e *engine) takeStats() *protocol.SchedulerStats {
@@ -365,6 +420,9 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	if e.counters.spec.Drafts > 0 {
 		s.Spec = &e.counters.spec
 	}
+	if e.loras && e.report != nil && e.opt.Timing.Pace == PaceAlone {
+		s.LoRAs = e.adapters()
+	}
 	return s
 }
 
@@ -387,7 +445,7 @@ func (e *engine) nextDue() (time.Duration, bool) {
 
 // mayWithhold reports whether a computed output may have to wait.
 func (e *engine) mayWithhold() bool {
-	return e.opt.Timing.Pace == PaceRecorded || e.faulty > 0 || e.withheld
+	return e.opt.Timing.Pace == PaceRecorded || e.opt.Timing.Pace == PaceAlone || e.faulty > 0 || e.withheld
 }
 
 // clientFull reports whether the request has to wait because its client reads too slowly.

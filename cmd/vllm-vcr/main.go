@@ -111,7 +111,9 @@ func (f helpFlag) Set(string) error {
 }
 
 // hasVariable reports whether a flag can be set in the environment.
-func hasVariable(f *pflag.Flag) bool { return f.Name != "help" && f.Name != "help-all" }
+func hasVariable(f *pflag.Flag) bool {
+	return f.Name != "help" && f.Name != "help-all" && !isSimulator(f)
+}
 
 // fromEnvironment sets the flags that the command line left alone from their
 // twins, or else from the twins of names that they had. A CI passes on inputs that nobody filled in as empty variables.

@@ -106,6 +106,9 @@ func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *p
 	if p.found, err = opts.source.source(ctx, env, &opt); err != nil {
 		return nil, err
 	}
+	if opts.source.plans != nil {
+		opt.Source = opts.source.plans.Before(opt.Source)
+	}
 	if opt.Limits.MaxModelLen == 0 && (opt.Trace == nil || opt.Trace.Meta.ReadyResponseHex == nil) {
 		opt.Limits.MaxModelLen = opts.engine.modelLen
 	}
@@ -290,6 +293,7 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 type peerOptions struct {
 	kvEvents      string
 	hash          string
+	hashSeed      string // in the place of PYTHONHASHSEED
 	kvTransfer    string
 	kvPeers       []string
 	faults        string
@@ -355,7 +359,7 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 }
 
 func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options) (err error) {
-	opt.KVCache.HashSeed, opt.KVCache.HashAlgorithm = env.getenv("PYTHONHASHSEED"), kvcache.Algorithm(opts.hash)
+	opt.KVCache.HashSeed, opt.KVCache.HashAlgorithm = cmp.Or(opts.hashSeed, env.getenv("PYTHONHASHSEED")), kvcache.Algorithm(opts.hash)
 	if opts.hash != "" {
 		if _, err := chooseOne("--prefix-caching-hash-algo", opt.KVCache.HashAlgorithm, kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR); err != nil {
 			return err

@@ -40,6 +40,8 @@ type sourceOptions struct {
 	reasoning string // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
+	// plans are answers that the builtin frontend chooses; nil for none.
+	plans *builtin.Plans
 	// loaded is the tokenizer, once it is read.
 	loaded *tokenizer.Tokenizer
 }
@@ -362,6 +364,7 @@ type timingOptions struct {
 	knobs  latency.Knobs
 	scale  float64
 	auto   player.Pace // that paceAuto is without a model
+	now    *simTimes   // in the place of knobs, and can be changed; nil for none
 }
 
 const paceAuto = "auto"
@@ -422,7 +425,13 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 	case pace == player.PaceRecorded && opt.Trace == nil:
 		return nil, errors.New("--pace recorded needs --trace or --replay-steps")
 	}
+	if opts.now != nil && len(opts.traces) == 0 {
+		pace = player.PaceAlone
+	}
 	opt.Timing.Pace = pace
+	if opts.now != nil && len(opts.traces) == 0 {
+		return func() (latency.Model, error) { return opts.now, nil }, nil
+	}
 	if pace != player.PaceModelled {
 		return func() (latency.Model, error) { return nil, nil }, nil
 	}

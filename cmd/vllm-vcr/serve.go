@@ -36,6 +36,7 @@ import (
 type serveOptions struct {
 	play     playOptions
 	edge     edgeOptions
+	sim      simulatorOptions
 	host     string
 	port     int
 	names    []string
@@ -85,6 +86,9 @@ func newServeCommand(env *environment) *cobra.Command {
 			if len(args) > 0 {
 				model = args[0]
 			}
+			if model, err = opts.sim.translate(env, cmd.Flags(), &opts, model); err != nil {
+				return err
+			}
 			return runServe(cmd.Context(), env, cmd.Flags(), &opts, model, flags)
 		},
 	}
@@ -104,9 +108,10 @@ func newServeCommand(env *environment) *cobra.Command {
 	opts.play.add(flags)
 	serveDefaults(flags, &opts.play)
 	describeFaults(flags)
+	opts.sim.add(flags)
 	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
 		"vllm-version", "data-parallel-size", "max-model-len", "max-num-seqs", "trace", "replay-match", "dataset", "mode", "seed",
-		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank")
+		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank", "simulator")
 	addJSONFlag(flags, &opts.json)
 	return cmd
 }
@@ -175,6 +180,16 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		return err
 	}
 	defer closeFiles()
+	simulator, err := opts.sim.options(env, opts, name)
+	if err != nil {
+		return err
+	}
+	var settings simSettings
+	if simulator != nil {
+		front.MaxBody = int64(opts.sim.int("max-request-body-size-mb")) << 20
+		settings.opts, settings.rate = opts, simulator.ImageRate
+		front.Simulator = &edge.Simulator{RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings}
+	}
 	listeners, err := opts.edge.listen(opts.host, opts.port, frontends)
 	if err != nil {
 		return err
@@ -201,10 +216,14 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 			locals = append(locals, new(serve.Local))
 		}
 		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
-			return builtin.New(builtin.Options{
-				Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA, Tasks: opts.play.engine.opt.Pooling.Tasks,
+			server, err := builtin.New(builtin.Options{
+				Simulator: simulator, Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA, Tasks: opts.play.engine.opt.Pooling.Tasks,
 				Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
 			})
+			if err == nil {
+				settings.add(server)
+			}
+			return server, err
 		}
 	}
 	// The player warns when its frontend goes, which is no news once serve itself ends.
@@ -298,6 +317,10 @@ func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
 func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model serve.Model) (err error) {
 	source := &opts.play.source
 	opts.play.engine.modelLen = model.MaxModelLen
+	if opts.sim.on && (opts.sim.bool("force-dummy-tokenizer") || model.StandIn && source.tokenizer == "") {
+		source.loaded, source.tokenizer = tokenizer.Words(), model.Dir
+		return nil
+	}
 	if source.tokenizer != "" {
 		if opts.frontend == serve.Builtin {
 			source.loaded, err = tokenizer.Load(source.tokenizer)
@@ -392,6 +415,11 @@ func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pfl
 func (opts *serveOptions) engines(ctx context.Context, env, logged *environment, flags *pflag.FlagSet, handshake string, n int) (*serve.Engines, error) {
 	play := opts.play
 	play.engine.opt.Handshake, play.peers.rank = handshake, n
+	if opts.sim.on {
+		if err := opts.sim.rank(env, opts, &play, n); err != nil {
+			return nil, withCode(err)
+		}
+	}
 	p, err := play.prepare(ctx, logged, flags)
 	if err != nil {
 		return nil, withCode(err)

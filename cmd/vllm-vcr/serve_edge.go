@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ type edgeOptions struct {
 	config       string
 	uds          string
 	cert, key    string
+	selfSigned   bool
 	apiKeys      []string
 	startup      time.Duration
 	portPerRank  bool
@@ -77,34 +79,52 @@ func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, err err
 	if err := yaml.UnmarshalStrict(text, &keys); err != nil {
 		return "", fmt.Errorf("--config %s: %w", opts.config, err)
 	}
+	err = opts.setKeys(flags, keys, text, &model)
+	return model, err
+}
+
+// setKeys sets flags from the keys of a file, and the model.
+func (opts *edgeOptions) setKeys(flags *pflag.FlagSet, keys yaml.MapSlice, text []byte, model *string) error {
 	for _, item := range keys {
 		name, ok := item.Key.(string)
 		at := fmt.Sprintf("--config %s", place(opts.config, text, name))
 		if !ok {
-			return "", fmt.Errorf("%s: the key %v is not a name of a flag", at, item.Key)
+			return fmt.Errorf("%s: the key %v is not a name of a flag", at, item.Key)
 		}
 		if name == "model" {
-			if model, ok = item.Value.(string); !ok {
-				return "", fmt.Errorf("%s: model: want a text", at)
+			if *model, ok = item.Value.(string); !ok {
+				return fmt.Errorf("%s: model: want a text", at)
 			}
 			continue
 		}
 		f := flags.Lookup(name)
-		if f == nil || name == "config" || !hasVariable(f) {
-			return "", fmt.Errorf("%s: unknown key %q: want the name of a flag of serve without --, or model", at, name)
+		if section, is := item.Value.(yaml.MapSlice); is && f == nil && slices.Contains(simSections, name) {
+			if err := opts.setKeys(flags, section, text, model); err != nil {
+				return err
+			}
+			continue
+		}
+		if f == nil || name == "config" || !hasVariable(f) && !isSimulator(f) {
+			return fmt.Errorf("%s: unknown key %q: want the name of a flag of serve without --, or model", at, name)
 		}
 		if f.Changed {
 			continue
 		}
-		value, err := configValue(item.Value, f.Value.Type() == "stringSlice" || name == "faults")
-		if err == nil {
-			err = flags.Set(name, value)
+		values := []any{item.Value}
+		if list, is := item.Value.([]any); is && f.Value.Type() == "stringArray" {
+			values = list // each of them may have commas in it
 		}
-		if err != nil {
-			return "", fmt.Errorf("%s: %s: %w", at, name, err)
+		for _, value := range values {
+			value, err := configValue(value, f.Value.Type() == "stringSlice" || name == "faults")
+			if err == nil {
+				err = flags.Set(name, value)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", at, name, err)
+			}
 		}
 	}
-	return model, nil
+	return nil
 }
 
 // place names the line of a key, as far as it can be found.
@@ -203,6 +223,11 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), Engines: opts.running.Engines, ModelName: names[0],
 		AdminToken: opts.adminToken, Log: env.log,
 	}
+	if opts.selfSigned {
+		if o.TLS, err = edge.SelfSigned(); err != nil {
+			return o, closeFiles, infra(err)
+		}
+	}
 	if opts.cert != "" || opts.key != "" {
 		if o.TLS, err = edge.LoadTLS(opts.cert, opts.key); err != nil {
 			return o, closeFiles, fmt.Errorf("--ssl-certfile: %w", err)
@@ -287,7 +312,7 @@ func (opts *edgeOptions) url(l net.Listener) string {
 	if opts.uds != "" {
 		return "unix:" + opts.uds
 	}
-	if opts.cert != "" {
+	if opts.cert != "" || opts.selfSigned {
 		return "https://" + publicAddress(l.Addr())
 	}
 	return "http://" + publicAddress(l.Addr())

@@ -182,6 +182,9 @@ func knownVariables(root *cobra.Command) []string {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		add := func(f *pflag.Flag) {
+			if isSimulator(f) {
+				return
+			}
 			for _, name := range slices.Concat([]string{f.Name}, f.Annotations[noteOld]) {
 				known = append(known, envName(name))
 			}

@@ -14,8 +14,9 @@ import (
 // maxFile bounds a tokenizer.json. The largest of released models have 35 MB.
 const maxFile = 256 << 20
 
-// Tokenizer encodes and decodes by one tokenizer.json.
+// Tokenizer encodes and decodes by one tokenizer.json, or by [Words].
 type Tokenizer struct {
+	words     *words // nil of a tokenizer.json
 	normalize normalizer
 	split     []splitter
 	model     bpe
@@ -53,6 +54,9 @@ func Load(path string) (*Tokenizer, error) {
 
 // Encode returns the ids of a text. Added tokens are found in it; none is put around it, see [Tokenizer.Template].
 func (t *Tokenizer) Encode(text string) []uint32 {
+	if t.words != nil {
+		return t.words.encode(text)
+	}
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	var ids []uint32
 	t.added.raw.split(text, func(part string, id uint32, token bool) {
@@ -75,6 +79,10 @@ func (t *Tokenizer) Encode(text string) []uint32 {
 // it, and special tokens, which a frontend does not show, are spelt out. ok is false where the vocabulary cannot spell
 // it.
 func (t *Tokenizer) EncodeOutput(text string) (ids []uint32, ok bool) {
+	if t.words != nil {
+		ids = t.words.encode(text)
+		return ids, t.words.decode(ids) == text // else two words have one hash
+	}
 	t.added.raw.split(text, func(part string, id uint32, token bool) {
 		switch {
 		case !token:
@@ -93,6 +101,9 @@ func (t *Tokenizer) EncodeOutput(text string) (ids []uint32, ok bool) {
 
 // Normalize returns what a text is before it is split. Decode of Encode of a text is the same for both.
 func (t *Tokenizer) Normalize(text string) string {
+	if t.words != nil {
+		return text
+	}
 	return t.normalize.apply(strings.ToValidUTF8(text, string(utf8.RuneError)))
 }
 
@@ -118,6 +129,9 @@ func (t *Tokenizer) encodePart(ids []uint32, part string) []uint32 {
 // Decode returns the text of ids, special tokens included. What is no UTF-8 is replaced by U+FFFD, once for each part of
 // a character; ids that are not in use stand for nothing.
 func (t *Tokenizer) Decode(ids []uint32) string {
+	if t.words != nil {
+		return t.words.decode(ids)
+	}
 	var text []byte
 	for _, id := range ids {
 		if int(id) < len(t.texts) {
@@ -130,6 +144,9 @@ func (t *Tokenizer) Decode(ids []uint32) string {
 // Bytes returns what an id stands for, and whether it is a special token, which frontends do not show. It may be a part of a
 // character.
 func (t *Tokenizer) Bytes(id uint32) (text string, special bool) {
+	if t.words != nil {
+		return t.words.text(id)
+	}
 	if int(id) >= len(t.texts) {
 		return "", false
 	}
@@ -138,6 +155,10 @@ func (t *Tokenizer) Bytes(id uint32) (text string, special bool) {
 
 // Name returns the token of an id as the file has it, see [Tokenizer.TokenID]; "" for one that is not in use.
 func (t *Tokenizer) Name(id uint32) string {
+	if t.words != nil {
+		text, _ := t.words.text(id)
+		return text
+	}
 	if int(id) >= len(t.texts) || t.isAdded[id] {
 		text, _ := t.Bytes(id)
 		return text
@@ -149,11 +170,19 @@ func (t *Tokenizer) Name(id uint32) string {
 func Lossy(text []byte) string { return lossy(text) }
 
 // VocabSize is one more than the largest id in use, the added tokens included.
-func (t *Tokenizer) VocabSize() int { return len(t.texts) }
+func (t *Tokenizer) VocabSize() int {
+	if t.words != nil {
+		return wordsSize
+	}
+	return len(t.texts)
+}
 
 // TokenID returns the id of a token by its name in the file: an added token's text, or the model's name of a token, in
 // which a space is "Ġ".
 func (t *Tokenizer) TokenID(token string) (id uint32, ok bool) {
+	if t.words != nil {
+		return WordsEnd, token == wordsEndName
+	}
 	if id, ok = t.added.ids[token]; ok {
 		return id, true
 	}
@@ -163,6 +192,9 @@ func (t *Tokenizer) TokenID(token string) (id uint32, ok bool) {
 
 // Template returns the special tokens that a frontend puts before and after the ids of a prompt of one text.
 func (t *Tokenizer) Template() (before, after []uint32) { return t.before, t.after }
+
+// IsWords tells whether this is the tokenizer of [Words].
+func (t *Tokenizer) IsWords() bool { return t.words != nil }
 
 // lossy replaces what is no UTF-8 by one U+FFFD for each maximal part of a character, as Unicode recommends. Go's own
 // functions replace each byte, or a whole run at once.

@@ -133,6 +133,7 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
 		badRequest("", "lora_path must not be empty").write(w)
 		return
 	}
+	q.InPlace = q.InPlace || s.sim != nil
 	for _, name := range s.models.base {
 		if name == *q.Name {
 			badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", name).write(w)
@@ -143,7 +144,7 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
 		badRequest("lora_name", "LoRA adapter `%s` is already loaded. If you want to load the adapter in place, set 'load_inplace' to true.", *q.Name).write(w)
 		return
 	}
-	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil {
+	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil && s.sim == nil {
 		badRequest("lora_path", "Local LoRA adapter path must exist and be accessible.").write(w)
 		return
 	}
@@ -182,6 +183,9 @@ func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) {
 	}
 	lora := s.models.adapter.find(*q.Name)
 	switch {
+	case lora == nil && s.sim != nil:
+		w.WriteHeader(http.StatusOK)
+		return
 	case lora == nil:
 		modelNotFound(*q.Name).write(w)
 		return

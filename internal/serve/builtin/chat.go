@@ -28,6 +28,7 @@ type chatRequest struct {
 	stage   uint8 // of the reasoning, where the answer begins
 	message bool  // the request is one of /v1/messages
 	echo    string
+	image   bool // one follows the answer
 }
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
@@ -37,6 +38,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 		err.write(w)
 		return
 	}
+	q.cacheThreshold, q.image = s.sim.wantsThreshold(r), s.sim.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	g, err := s.converse(&q, id, end)
@@ -57,6 +59,9 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 	}
 	if !g.whole(w, r, (*apiError).write) {
 		return
+	}
+	if q.image {
+		s.sim.makeImage(r.Context())
 	}
 	s.writeChat(g, &q, a)
 }
@@ -79,6 +84,11 @@ func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
 	p.max = q.MaxCompletionTokens
 	if p.max == nil {
 		p.max = q.MaxTokens
+	}
+	if s.sim != nil {
+		if err := s.sim.check(p); err != nil {
+			return nil, err
+		}
 	}
 	if p.max != nil && *p.max < 1 {
 		return nil, outOfRange("max_completion_tokens", strconv.Itoa(*p.max), `"min": Number(1)`)
@@ -115,8 +125,13 @@ func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
 	if err := p.constrain(); err != nil {
 		return nil, err
 	}
-	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil {
+	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil && s.sim == nil {
 		p.constrainTools(q.choice, q.Tools, or(q.Parallel, true))
+	}
+	if s.sim != nil {
+		if err := s.planChat(q); err != nil {
+			return nil, err
+		}
 	}
 	if p.Echo {
 		last := q.Messages[max(len(q.Messages)-1, 0):]
@@ -164,10 +179,10 @@ func callID() string {
 
 // chatFinish is the finish_reason of an answer with calls or without.
 func (q *chatRequest) chatFinish(one *sequence, calls bool) string {
-	if one.finish == protocol.FinishStop && calls && q.choice.name == "" {
+	if one.finish == protocol.FinishStop && calls && (q.choice.name == "" || one.plan != nil) {
 		return "tool_calls"
 	}
-	return finishReason(one.finish)
+	return one.finishReason()
 }
 
 func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
@@ -182,6 +197,9 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 		b = append(b, `,"message":{"role":"assistant","content":`...)
 		if text == "" && q.echo == "" {
 			b = append(b, "null"...)
+		} else if q.image {
+			b = appendText(b, q.echo+text)
+			b = append(append(append(b[:len(b)-1], ','), image...), ']')
 		} else {
 			b = appendString(b, q.echo+text)
 		}
@@ -192,7 +210,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 				if i > 0 {
 					b = append(b, ',')
 				}
-				b = appendString(append(b, `{"id":`...), callID())
+				b = appendString(append(b, `{"id":`...), s.sim.callID(chatCallPrefix, callID()))
 				b = appendString(append(b, `,"type":"function","function":{"name":`...), call.name)
 				b = appendString(append(b, `,"arguments":`...), string(call.arguments))
 				b = append(b, "}}"...)
@@ -231,7 +249,8 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 		b = append(b, "null"...)
 	}
 	b = appendTransfer(append(b, `,"prompt_text":null,"kv_transfer_params":`...), g.all[0].transfer)
-	a.b = append(b, `,"ec_transfer_params":null}`...)
+	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.images()))
+	a.b = append(b, '}')
 	writeJSON(a.w, http.StatusOK, a.b)
 }
 
@@ -281,6 +300,7 @@ func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logpro
 type chatStream struct {
 	begun  bool
 	parser answerParser
+	ids    []string // of calls
 }
 
 func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *answer) {
@@ -311,10 +331,16 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 		end(one)
 	}
 	content := func(one *sequence, p *piece, text string) {
-		delta(one, p, func() { a.b = appendString(append(a.b, `"content":`...), text) })
+		delta(one, p, func() {
+			if a.b = append(a.b, `"content":`...); q.image {
+				a.b = appendText(a.b, text)
+			} else {
+				a.b = appendString(a.b, text)
+			}
+		})
 	}
 	begin := func(one *sequence) {
-		states[one.index] = chatStream{true, s.parser(q)}
+		states[one.index] = chatStream{begun: true, parser: s.parser(q)}
 		a.event(one.index)
 		a.b = append(a.b, `,"delta":{"role":"assistant"}}]`...)
 		if q.ReturnTokenIDs {
@@ -335,7 +361,7 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 			begin(one)
 		}
 		if q.calls || s.reasoning != nil {
-			state.parser.add(text, one.ended, func(e callEvent) { s.streamCall(one, p, e, delta, a) })
+			state.parser.add(text, one.ended, func(e callEvent) { s.streamCall(one, p, e, delta, a, state) })
 		} else if text != "" {
 			content(one, p, text)
 		}
@@ -343,8 +369,19 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 			delta(one, p, func() {}) // tokens that show nothing yet
 		}
 		if one.ended && one.finish != protocol.FinishError {
+			if q.image {
+				s.sim.makeImage(r.Context())
+				a.event(one.index)
+				a.b = append(append(append(a.b, `,"delta":{"content":[`...), image...), `]}}],"modality":"image"`...)
+				a.end(nil)
+			}
 			a.event(one.index)
-			a.b = appendString(append(a.b, `,"delta":{},"finish_reason":`...), q.chatFinish(one, len(state.parser.tools.calls) > 0))
+			a.b = append(a.b, `,"delta":{`...)
+			if s.sim != nil && len(state.ids) > 0 {
+				a.b = s.appendCall(append(a.b, `"tool_calls":[{"index":`...), callEvent{index: len(state.ids) - 1}, state)
+				a.b = append(a.b, `,"function":{"arguments":""}}]`...)
+			}
+			a.b = appendString(append(a.b, `},"finish_reason":`...), q.chatFinish(one, len(state.parser.tools.calls) > 0))
 			if one.stop.kind != 0 {
 				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
 			}
@@ -360,7 +397,7 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 }
 
 // streamCall writes a part of an answer with reasoning or calls.
-func (s *Server) streamCall(one *sequence, p *piece, e callEvent, delta func(*sequence, *piece, func()), a *answer) {
+func (s *Server) streamCall(one *sequence, p *piece, e callEvent, delta func(*sequence, *piece, func()), a *answer, state *chatStream) {
 	delta(one, p, func() {
 		switch {
 		case e.reasoning != "":
@@ -370,13 +407,25 @@ func (s *Server) streamCall(one *sequence, p *piece, e callEvent, delta func(*se
 			a.b = appendString(append(a.b, `"content":`...), e.text)
 			return
 		}
-		a.b = appendInt(append(a.b, `"tool_calls":[{"index":`...), e.index)
+		a.b = s.appendCall(append(a.b, `"tool_calls":[{"index":`...), e, state)
 		if e.name != "" {
-			a.b = appendString(append(a.b, `,"id":`...), callID())
-			a.b = appendString(append(a.b, `,"type":"function","function":{"name":`...), e.name)
+			a.b = appendString(append(a.b, `,"function":{"name":`...), e.name)
 		} else {
 			a.b = appendString(append(a.b, `,"function":{"arguments":`...), e.arguments)
 		}
 		a.b = append(a.b, "}}]"...)
 	})
+}
+
+// appendCall writes which call an event belongs to. The simulator repeats its id in each event.
+func (s *Server) appendCall(b []byte, e callEvent, state *chatStream) []byte {
+	b = appendInt(b, e.index)
+	if e.name != "" {
+		state.ids = append(state.ids, s.sim.callID(chatCallPrefix, callID()))
+	}
+	if e.name != "" || s.sim != nil {
+		b = appendString(append(b, `,"id":`...), state.ids[e.index])
+		b = append(b, `,"type":"function"`...)
+	}
+	return b
 }

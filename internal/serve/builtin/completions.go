@@ -20,6 +20,7 @@ type completionRequest struct {
 
 	promptOnly bool     // max_tokens is 0: nothing is generated
 	echo       []string // what goes before the answers to each prompt
+	plain      []string // each prompt, as the simulator repeats it
 }
 
 const (
@@ -34,6 +35,7 @@ func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) {
 		err.write(w)
 		return
 	}
+	q.cacheThreshold = s.sim.wantsThreshold(r)
 	id := "cmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	g, err := s.complete(&q, id, end)
@@ -84,15 +86,21 @@ func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]ui
 		}
 		p.logprobs = count(*n)
 	}
-	if q.MaxTokens == nil {
+	if q.MaxTokens == nil && s.sim == nil {
 		n := defaultCompletion
 		q.MaxTokens = &n
 	}
 	p.max = q.MaxTokens
+	if s.sim != nil {
+		if err := s.sim.check(p); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.check(s); err != nil {
 		return nil, err
 	}
 	switch {
+	case s.sim != nil: // which has no such members
 	case *p.max < 0:
 		return nil, badType("max_tokens: invalid value: integer `%d`, expected u32", *p.max)
 	case *p.max == 0 && !p.Echo:
@@ -100,7 +108,7 @@ func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]ui
 	case q.Suffix != nil:
 		return nil, badRequest("suffix", "suffix is not supported.")
 	}
-	if q.promptOnly = *p.max == 0; q.promptOnly {
+	if q.promptOnly = p.max != nil && *p.max == 0; q.promptOnly {
 		one := 1
 		p.max = &one
 	}
@@ -113,6 +121,9 @@ func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]ui
 	prompts, err := s.prompts(q, id)
 	if err != nil {
 		return nil, err
+	}
+	if s.sim != nil && s.sim.Echo {
+		p.planner = s.echoes(p, q.plain)
 	}
 	if len(prompts)*p.answers > mostAnswers {
 		return nil, badRequest("prompt", "%d prompts with n=%d are more than %d answers", len(prompts), p.answers, mostAnswers)
@@ -129,7 +140,15 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 			q.echo = append(q.echo, text)
 		}
 	}
-	addText := func(text string) { add(text, s.encode(text, or(q.AddSpecial, true))) }
+	if s.sim != nil {
+		if err := checkPrompt(q.Prompt); err != nil {
+			return nil, err
+		}
+	}
+	addText := func(text string) {
+		q.plain = append(q.plain, text)
+		add(text, s.encode(text, or(q.AddSpecial, true)))
+	}
 	addIDs := func(ids []uint32) *apiError {
 		if err := inVocabulary("prompt", ids, size); err != nil {
 			return err
@@ -137,6 +156,10 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 		text := ""
 		if q.Echo && !q.ReturnTokenIDs {
 			text = s.opt.Tokenizer.Decode(ids)
+		}
+		if s.sim != nil && s.sim.Echo {
+			list := appendIDs(nil, ids)
+			q.plain = append(q.plain, string(list[1:len(list)-1]))
 		}
 		add(text, ids)
 		return nil
@@ -257,7 +280,7 @@ func (s *Server) writeCompletion(g *generation, q *completionRequest, a *answer)
 		} else {
 			b = append(b, "null"...)
 		}
-		b = appendString(append(b, `,"finish_reason":`...), finishReason(one.finish))
+		b = appendString(append(b, `,"finish_reason":`...), one.finishReason())
 		b = one.stop.append(append(b, `,"stop_reason":`...))
 		b = s.appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), &q.params, one)
 		b = append(b, `,"token_ids":`...)
@@ -334,7 +357,7 @@ func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionR
 		}
 		if one.ended && one.finish != protocol.FinishError {
 			a.event(one.index)
-			a.b = appendString(append(a.b, `,"text":"","finish_reason":`...), finishReason(one.finish))
+			a.b = appendString(append(a.b, `,"text":"","finish_reason":`...), one.finishReason())
 			if one.stop.kind != 0 {
 				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
 			}

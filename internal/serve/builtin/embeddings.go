@@ -42,6 +42,10 @@ func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 	if !g.whole(w, r, (*apiError).write) {
 		return
 	}
+	s.writeEmbeddings(w, g, id, &q)
+}
+
+func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string, q *embeddingRequest) {
 	a := s.newAnswer(w, id, "list", s.answeredBy(q.Model), int(time.Now().Unix()))
 	defer a.release()
 	b := append(a.envelope(a.b), `,"data":[`...)

@@ -57,6 +57,9 @@ type sequence struct {
 	transfer []byte // kv_transfer_params as msgpack
 	pooled   []float32
 
+	plan   *plan  // of the simulator
+	reason string // in the place of that of finish
+
 	record requestRecord // of the goroutine of the engine
 }
 
@@ -152,10 +155,15 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 	if p.rank > len(s.balance.open) {
 		return nil, badRequest("", "engine-core error")
 	}
+	if s.sim != nil {
+		if err := s.sim.admit(cap(g.all)); err != nil {
+			return nil, err
+		}
+	}
 	eager := p.Stream || len(p.Stop) > 0
 	requests := make([]*player.EngineRequest, 0, cap(g.all))
 	arrival := time.Now()
-	for _, prompt := range prompts {
+	for number, prompt := range prompts {
 		for n := range p.answers {
 			external := id
 			if len(g.all) > 0 {
@@ -174,6 +182,9 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 				for _, q := range g.all {
 					s.balance.end(q.engine)
 				}
+				if s.sim != nil {
+					s.sim.open.Add(-int64(cap(g.all)))
+				}
 				return nil, err
 			}
 			r.ID, r.ExternalID, r.Receiver, r.LoRA = q.id, external, q, lora
@@ -183,11 +194,18 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 				r.Sampling.Seed += int64(n)
 			}
 			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt)}
+			if s.sim != nil {
+				s.choose(q, r, number, n)
+			}
 			requests = append(requests, r)
 		}
 	}
 	s.open.add(g)
 	for i, r := range requests {
+		if q := g.all[i]; q.plan != nil && q.plan.now {
+			q.Receive(&player.EngineOutput{Finish: q.plan.finish}, 0)
+			continue
+		}
 		s.opt.Group.Submit(g.all[i].engine, r)
 	}
 	return g, nil
@@ -248,7 +266,7 @@ func (q *sequence) take(p *piece) (text string) {
 	if q.gen.params.onlyIDs {
 		visible = nil
 	}
-	if p.finish == protocol.FinishStop && !q.decoder.includeStop && len(visible) > 0 {
+	if p.finish == protocol.FinishStop && !q.decoder.includeStop && len(visible) > 0 && q.plan == nil {
 		visible = visible[:len(visible)-1] // what ended the answer is in the token ids, and not in the text
 	}
 	for i, id := range visible {
@@ -275,7 +293,10 @@ func (q *sequence) take(p *piece) (text string) {
 	if p.finish != protocol.Unfinished {
 		q.ended, q.finish, q.stop, q.failure, q.transfer = true, p.finish, p.stop, p.failure, p.transfer
 		q.pooled = p.pooled
-		q.gen.server.balance.end(q.engine)
+		if q.reason == reasonRemote && q.transfer == nil {
+			q.transfer = remoteTransfer
+		}
+		q.gen.server.leave(q)
 	}
 	if k := q.gen.params; k.keepTokens || !k.Stream && (k.ReturnTokenIDs || k.onlyIDs) {
 		q.tokens = append(q.tokens, p.ids...)
@@ -324,7 +345,7 @@ func (g *generation) close() {
 	for _, q := range g.all {
 		if !q.ended {
 			q.ended = true
-			g.server.balance.end(q.engine)
+			g.server.leave(q)
 			g.server.opt.Group.Abort(q.engine, q.id)
 			g.server.metrics.aborted(q)
 		}
@@ -351,6 +372,23 @@ func (g *generation) counts() (prompt, completion, cached int) {
 		completion += q.count
 	}
 	return prompt, completion, cached
+}
+
+// leave is called once for each answer, when it has ended.
+func (s *Server) leave(q *sequence) {
+	s.balance.end(q.engine)
+	if s.sim != nil {
+		s.sim.open.Add(-1)
+		s.sim.Plans.take(q.id)
+	}
+}
+
+// finishReason is how an answer ended.
+func (q *sequence) finishReason() string {
+	if q.reason != "" && q.finish != protocol.FinishError {
+		return q.reason
+	}
+	return finishReason(q.finish)
 }
 
 // A balance gives each request to the engine that has the fewest, as the internal load balancing of vLLM does.

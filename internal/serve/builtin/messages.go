@@ -208,6 +208,9 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 	var q messagesRequest
 	members, err := readCounted(r, &q)
 	id := "chatcmpl-" + requestID(r, "")
+	if s.sim != nil {
+		id = "msg_" + requestID(r, "")
+	}
 	if err == nil {
 		if missing := q.missing(true); missing != nil {
 			missingMembers(members, missing...).write(w)
@@ -262,7 +265,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')
 		}
-		b = appendString(append(b, `{"type":"tool_use","id":`...), "chatcmpl-tool-"+randomHex())
+		b = appendString(append(b, `{"type":"tool_use","id":`...), s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()))
 		b = appendString(append(b, `,"name":`...), call.name)
 		arguments := call.arguments
 		if !json.Valid(arguments) {
@@ -350,7 +353,7 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 			stop()
 			block = callBlock
 			event("content_block_start")
-			a.b = appendString(append(a.b, `,"content_block":{"type":"tool_use","id":`...), "chatcmpl-tool-"+randomHex())
+			a.b = appendString(append(a.b, `,"content_block":{"type":"tool_use","id":`...), s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()))
 			a.b = append(appendString(append(a.b, `,"name":`...), e.name), `,"input":{}}`...)
 		case e.text != "":
 			if block != textBlock {
@@ -359,6 +362,10 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 				event("content_block_start")
 				a.b = append(a.b, `,"content_block":{"type":"text","text":""}`...)
 				at()
+				if s.sim != nil && index == 0 {
+					event("ping")
+					end()
+				}
 			}
 			event("content_block_delta")
 			a.b = append(appendString(append(a.b, `,"delta":{"type":"text_delta","text":`...), e.text), '}')

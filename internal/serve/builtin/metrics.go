@@ -50,7 +50,8 @@ type engineMetrics struct {
 	finished                                                 [protocol.FinishRepetition + 1]int
 	drafts, drafted, accepted                                int
 	acceptedAt                                               []int
-	stepTokens                                               int // of the step that is being reported
+	adapters                                                 map[[2]string]float64 // when so many ran and waited last, in seconds of Unix time
+	stepTokens                                               int                   // of the step that is being reported
 
 	iteration, promptSize, answerSize, mostWanted, wanted, n, prefilled histogram
 	firstToken, interToken, perToken                                    histogram
@@ -232,11 +233,20 @@ func (m *metrics) aborted(q *sequence) {
 	}
 }
 
+// mostAdapterSets bounds what is kept of adapters: clients name them.
+const mostAdapterSets = 1 << 10
+
 // step takes the statistics of a step.
 func (m *metrics) step(engine int, s *player.EngineStats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := &m.engines[engine]
+	if s.LoRAs != nil {
+		if len(e.adapters) >= mostAdapterSets || e.adapters == nil {
+			e.adapters = map[[2]string]float64{}
+		}
+		e.adapters[[2]string{strings.Join(s.LoRAs.Running, ","), strings.Join(s.LoRAs.Waiting, ",")}] = float64(time.Now().UnixMilli()) / 1000
+	}
 	e.running, e.waiting, e.deferred, e.usage = s.Running, s.Waiting, s.Skipped, s.KVCacheUsage
 	e.prefixQueries += s.PrefixCache.Queries
 	e.prefixHits += s.PrefixCache.Hits
@@ -482,6 +492,9 @@ func (m *metrics) sleeps(operation string) (over func()) {
 
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	body := s.metrics.render()
+	if s.sim != nil {
+		body = s.metrics.appendAdapters(simulatorMetrics(body), s.opt.Group.Engines()[0].MaxLoRAs)
+	}
 	h := w.Header()
 	h["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}

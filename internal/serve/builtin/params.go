@@ -60,6 +60,8 @@ type params struct {
 	TokensAsIDs       bool            `json:"return_tokens_as_token_ids"`
 	CacheSalt         string          `json:"cache_salt"`
 	KVTransfer        json.RawMessage `json:"kv_transfer_params"`
+	CacheThreshold    *float64        `json:"cache_hit_threshold"` // this and the next one are of the simulator
+	ExtraArgs         json.RawMessage `json:"extra_args"`
 	ECTransfer        json.RawMessage `json:"ec_transfer_params"`
 	XArgs             json.RawMessage `json:"vllm_xargs"`
 	constraint        []byte          // structured outputs as the engine gets them
@@ -72,6 +74,8 @@ type params struct {
 	keepTokens        bool            // the ids of the answer are needed at the end
 	rank              int             // of the engine that the client wants, from 1; 0 is any
 	tools, response   bool            // of /render: the request has tools, or is of /v1/responses
+	planner           planner         // of answers that this server chooses; nil if there are none
+	cacheThreshold    bool            // the answer is that too little of the prompt is cached
 	pooling           []byte          // of a request that generates nothing
 }
 
@@ -373,6 +377,11 @@ func inVocabulary(name string, ids []uint32, size int) *apiError {
 // fill makes a request of the engine of the parameters, but for its prompt and its ids.
 func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiError {
 	room := s.maxModelLen - len(prompt)
+	if s.sim != nil {
+		if err := s.sim.fits(p, len(prompt), s.maxModelLen); err != nil {
+			return err
+		}
+	}
 	if p.pooling != nil && room >= 0 {
 		r.HasSampling, r.Pooling, r.Priority, r.CacheSalt = false, p.pooling, p.Priority, p.CacheSalt
 		return nil

@@ -29,6 +29,8 @@ type Options struct {
 	// Dir has the files of the model. They say which tokens end an answer, and the defaults of sampling parameters.
 	Dir       string
 	Tokenizer *tokenizer.Tokenizer
+	// Simulator makes the server do as llm-d-inference-sim; nil for one that does as vLLM.
+	Simulator *Simulator
 	// Release is what /version says.
 	Release string
 	// Tasks are those of the engines if they pool: then nothing is generated.
@@ -53,6 +55,7 @@ type Server struct {
 	balance     balance
 	routes      map[string]route
 	open        running
+	sim         *simulator    // nil without [Options].Simulator
 	load        atomic.Int64  // requests that run
 	calls       atomic.Int64  // of utility methods
 	weights     atomic.Value  // string, their version if it was set
@@ -76,6 +79,9 @@ func (r route) allow() string {
 func New(opt Options) (*Server, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	if opt.Simulator != nil {
+		opt.Env = append(slices.Clone(opt.Env), "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1")
 	}
 	engines := opt.Group.Engines()
 	s := &Server{
@@ -125,6 +131,9 @@ func New(opt Options) (*Server, error) {
 	if slices.Contains(opt.Env, "VLLM_SERVER_DEV_MODE=1") {
 		maps.Copy(s.routes, s.devRoutes())
 		s.open.byID = map[string]*sequence{}
+	}
+	if opt.Simulator != nil {
+		s.simulate(opt.Simulator)
 	}
 	return s, nil
 }

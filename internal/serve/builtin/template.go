@@ -105,6 +105,9 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	if len(c.Messages) == 0 {
 		return "", badRequest("", "messages: Validation error: messages cannot be empty [{\"value\": Array []}]")
 	}
+	if s.sim != nil && s.opt.Tokenizer.IsWords() {
+		return renderSimple(c)
+	}
 	template := s.model.template
 	switch {
 	case c.Effort != nil && !slices.Contains(efforts, *c.Effort):

@@ -54,6 +54,9 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 		err.write(w)
 		return
 	}
+	if q.Sampling != nil {
+		q.Sampling.cacheThreshold = s.sim.wantsThreshold(r)
+	}
 	id := requestID(r, q.RequestID)
 	if q.Sampling != nil {
 		q.Sampling.rank = wantedRank(r)
@@ -85,7 +88,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 	} else {
 		b = append(b, "null"...)
 	}
-	b = appendString(append(b, `,"finish_reason":`...), finishReason(one.finish))
+	b = appendString(append(b, `,"finish_reason":`...), one.finishReason())
 	b = one.stop.append(append(b, `,"stop_reason":`...))
 	b = appendIDs(append(b, `,"token_ids":`...), one.tokens)
 	b = s.appendVersions(append(b, `,"routed_experts":null,"sampling_mask":null`...), one)
@@ -97,7 +100,8 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 		b = append(b, "null"...)
 	}
 	b = appendTransfer(append(b, `,"mm_placeholders":null,"kv_transfer_params":`...), one.transfer)
-	a.b = append(b, `,"ec_transfer_params":null,"metrics":null}`...)
+	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.hashes()))
+	a.b = append(b, `,"metrics":null}`...)
 	writeJSON(w, http.StatusOK, a.b)
 }
 
@@ -134,6 +138,11 @@ func appendIDLogprobs(b []byte, t *protocol.Logprobs) []byte {
 }
 
 func (s *Server) fromIDs(q *generateRequest, id, end string) (*generation, *apiError) {
+	if s.sim != nil {
+		if err := s.sim.checkIDs(q); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case q.IDs == nil:
 		return nil, missingField(end, "token_ids")
@@ -141,7 +150,7 @@ func (s *Server) fromIDs(q *generateRequest, id, end string) (*generation, *apiE
 		return nil, missingField(end, "sampling_params")
 	case len(q.IDs) == 0:
 		return nil, badRequest("token_ids", "token_ids must contain at least one token ID.")
-	case len(q.Features) > 0 && string(q.Features) != "null":
+	case len(q.Features) > 0 && string(q.Features) != "null" && s.sim == nil:
 		return nil, badRequest("features", "features is not supported.")
 	}
 	p := &q.Sampling.params
@@ -185,7 +194,7 @@ func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a
 			a.b = append(appendIDLogprobs(a.b, p.logprobs), "]}"...)
 		}
 		if one.ended {
-			a.b = appendString(append(a.b, `,"finish_reason":`...), finishReason(one.finish))
+			a.b = appendString(append(a.b, `,"finish_reason":`...), one.finishReason())
 		}
 		a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
 		if one.ended {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,6 +35,10 @@ type config struct {
 type admin struct{ mu sync.Mutex }
 
 func (e *Edge) serveAdmin(w http.ResponseWriter, r *http.Request) {
+	if e.opt.AdminToken == "" && e.opt.Simulator != nil {
+		e.admit(w, r)
+		return
+	}
 	if e.opt.AdminToken == "" {
 		apiError{status: http.StatusNotFound, message: adminPath + " is off: it needs an admin token"}.write(w)
 		return
@@ -44,6 +49,11 @@ func (e *Edge) serveAdmin(w http.ResponseWriter, r *http.Request) {
 		apiError{status: http.StatusUnauthorized, message: "the admin token is wrong or missing"}.write(w)
 		return
 	}
+	e.admit(w, r)
+}
+
+// admit answers a client that may see and change the configuration.
+func (e *Edge) admit(w http.ResponseWriter, r *http.Request) {
 	e.admin.mu.Lock()
 	defer e.admin.mu.Unlock()
 	switch r.Method {
@@ -68,6 +78,9 @@ func (e *Edge) serveAdmin(w http.ResponseWriter, r *http.Request) {
 		Injected map[string]int `json:"injected"`
 	}{e.config(), draws.counts()}
 	text, err := jsonout.Bytes(shown)
+	if s := e.opt.Simulator; err == nil && s != nil && s.Settings != nil {
+		text, err = merged(text, s.Settings.Shown())
+	}
 	if err != nil {
 		apiError{status: http.StatusInternalServerError, message: err.Error()}.write(w)
 		return
@@ -99,6 +112,10 @@ func (e *Edge) configure(change []byte) error {
 		return fmt.Errorf("want a JSON object: %w", err)
 	}
 	c := e.config()
+	apply, err := e.opt.Simulator.change(keys)
+	if err != nil {
+		return err
+	}
 	for key, value := range keys {
 		var err error
 		switch key {
@@ -113,7 +130,10 @@ func (e *Edge) configure(change []byte) error {
 			err = json.Unmarshal(value, &c.Seed)
 		case "fake-metrics":
 			if c.FakeMetrics == nil {
-				return fmt.Errorf("the server is reporting real metrics; fake metrics cannot be updated")
+				if e.opt.Simulator != nil {
+					return errors.New("the simulator is reporting real metrics; fake metrics cannot be updated")
+				}
+				return errors.New("the server is reporting real metrics; fake metrics cannot be updated")
 			}
 			c.FakeMetrics, err = c.FakeMetrics.updated(value)
 		default:
@@ -133,6 +153,7 @@ func (e *Edge) configure(change []byte) error {
 	if err := CheckFailures(c.FailureRate, c.FailureTypes); err != nil {
 		return err
 	}
+	apply()
 	for _, key := range []string{"faults", "failure-injection-rate", "failure-types", "seed"} {
 		if _, changed := keys[key]; changed { // and the counts begin anew
 			e.faults.Store(newFaultDraws(faults, c.FailureRate/100, c.FailureTypes, c.Seed))

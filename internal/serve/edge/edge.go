@@ -82,6 +82,8 @@ type Options struct {
 
 	// AdminToken switches /admin/config on, for clients that give it as "Authorization: Bearer TOKEN".
 	AdminToken string
+	// Simulator makes the edge do as llm-d-inference-sim where that differs; nil is as vLLM.
+	Simulator *Simulator
 	// RequestLog gets a line of JSON for each request, see [Record]; nil logs none.
 	RequestLog io.Writer
 	// Log takes what the edge logs; nil drops it.

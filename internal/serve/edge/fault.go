@@ -429,7 +429,7 @@ func (e *Edge) ownFaults(r *http.Request, x *exchange) ([]Fault, error) {
 	if text == "" && code == "" {
 		return nil, nil
 	}
-	if !e.opt.RequestFaults {
+	if !e.opt.RequestFaults && (e.opt.Simulator == nil || text != "") {
 		return nil, fmt.Errorf("%s and %s: requests may not ask for faults: start the server with --allow-request-faults", headerFault, headerReturnError)
 	}
 	var own []Fault

@@ -41,7 +41,10 @@ func (e *Edge) serveMetrics(w http.ResponseWriter, r *http.Request, x *exchange)
 	var text []byte
 	switch fake := e.fake.Load(); {
 	case fake != nil:
-		text = fake.render(e.opt.ModelName, time.Now())
+		text = fake.render(e.opt.ModelName, time.Now(), e.opt.Simulator != nil)
+		if e.opt.Simulator != nil {
+			break // it shows these alone
+		}
 		text = complete(text, e.engines(x.rank.index), e.opt.ModelName, time.Now())
 	case e.opt.Engines == nil:
 		return false
@@ -297,6 +300,7 @@ func (m *FakeMetrics) updated(data []byte) (*FakeMetrics, error) {
 	if err := json.Unmarshal(data, &change); err != nil {
 		return nil, err
 	}
+	maps.DeleteFunc(change, func(_ string, value json.RawMessage) bool { return string(value) == "null" }) // as if it was not there
 	maps.Copy(both, change)
 	whole, err := json.Marshal(both)
 	if err != nil {
@@ -387,9 +391,13 @@ type fakeState struct {
 
 func newFakeState(m *FakeMetrics, since time.Time) *fakeState { return &fakeState{m, since} }
 
-func (s *fakeState) render(model string, now time.Time) []byte {
+// render writes the metrics. In those of the simulator there is no label engine, and finished_reason is finish_reason.
+func (s *fakeState) render(model string, now time.Time, simulator bool) []byte {
 	var out bytes.Buffer
 	m, own := s.metrics, []Label{{"model_name", model}, {"engine", "0"}}
+	if simulator {
+		own = own[:1]
+	}
 	gauge := func(name, help string, v *FakeValue, whole bool) {
 		if v == nil {
 			v = &FakeValue{}
@@ -435,7 +443,11 @@ func (s *fakeState) render(model string, now time.Time) []byte {
 	if m.Success != nil {
 		writeHead(&out, "vllm:request_success", "counter", "Count of successfully processed requests.")
 		for _, reason := range slices.Sorted(maps.Keys(m.Success)) {
-			writeSample(&out, "vllm:request_success_total", float64(m.Success[reason]), append(slices.Clone(own), Label{"finished_reason", reason})...)
+			labels := append(slices.Clone(own), Label{"finished_reason", reason})
+			if simulator {
+				labels = append([]Label{{"finish_reason", reason}}, own...)
+			}
+			writeSample(&out, "vllm:request_success_total", float64(m.Success[reason]), labels...)
 		}
 	}
 	return out.Bytes()

@@ -95,7 +95,7 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
 
 func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	to := x.rank
-	w.Header()[headerRequestID] = []string{x.id}
+	e.showID(w, x)
 	if e.records.to != nil {
 		counting := e.records.begin(w, r, x)
 		defer e.records.end(counting, r, x)
@@ -116,7 +116,7 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 		e.answerAway(w, r, err)
 		return
 	}
-	w.Header()[headerRequestID] = []string{x.id}
+	e.showID(w, x)
 	if x.record != nil {
 		x.record.ID = x.id
 	}
@@ -159,6 +159,13 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	e.relay(w, r, answer, x, inAnswer)
 }
 
+// showID puts the id of a request into its answer.
+func (e *Edge) showID(w http.ResponseWriter, x *exchange) {
+	if e.opt.Simulator == nil || e.opt.Simulator.RequestIDs {
+		w.Header()[headerRequestID] = []string{x.id}
+	}
+}
+
 // admits answers what is for no frontend, or not from this client.
 func (e *Edge) admits(w http.ResponseWriter, r *http.Request) bool {
 	h := w.Header()
@@ -174,6 +181,8 @@ func (e *Edge) admits(w http.ResponseWriter, r *http.Request) bool {
 	switch {
 	case path.Clean(r.URL.Path) == adminPath:
 		e.serveAdmin(w, r)
+	case e.opt.Simulator != nil && r.URL.Path == fakeMetricsPath && r.Method == http.MethodPost:
+		e.serveFakeMetrics(w, r)
 	case !e.authorized(r):
 		apiError{status: http.StatusUnauthorized, message: "Unauthorized"}.write(w)
 	default:

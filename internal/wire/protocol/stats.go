@@ -26,6 +26,8 @@ type SchedulerStats struct {
 	Iteration *IterationDetails
 	// Evictions are blocks that lost their content since the last message, as far as they are sampled.
 	Evictions []Eviction
+	// LoRAs are the adapters of requests, for a frontend in the same process: it is not sent. It is nil until one was used.
+	LoRAs *LoRAStats
 }
 
 // ConnectorStats is what a NIXL connector did (vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py).
@@ -41,6 +43,9 @@ type ConnectorTransfer struct {
 	Duration, PostDuration float64 // in seconds: of the whole transfer, and of starting it
 	Bytes, Descriptors     int
 }
+
+// LoRAStats are names of adapters in their order.
+type LoRAStats struct{ Running, Waiting []string }
 
 // IterationDetails is what a step computed (vllm/v1/metrics/stats.py SchedulerIterationDetails, since 0.26).
 type IterationDetails struct {

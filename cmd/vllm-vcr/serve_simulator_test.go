@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/conformance"
+)
+
+// TestSimulatorFlags compares the table of flags with those that llm-d-inference-sim has: each is translated, or refused by its name.
+func TestSimulatorFlags(t *testing.T) {
+	text, err := os.ReadFile("testdata/simulator-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := newEnvironment(io.Discard, io.Discard, func(string) (string, bool) { return "", false })
+	serve, _, err := newRootCommand(env).Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] == "#" {
+			continue
+		}
+		name, isSwitch := words[0], len(words) > 1
+		listed = append(listed, name)
+		at := slices.IndexFunc(simFlags, func(f simFlag) bool { return f.name == name })
+		if at < 0 {
+			t.Errorf("--%s of llm-d-inference-sim is neither translated nor refused: add it to simFlags", name)
+			continue
+		}
+		f := &simFlags[at]
+		own := serve.Flags().Lookup(name)
+		switch no := serve.Flags().Lookup("no-" + name); {
+		case own == nil || isSwitch && no == nil:
+			t.Errorf("--%s is in the table, and serve does not take it, or not its form with no-", name)
+		case (f.kind == "switch") != isSwitch:
+			t.Errorf("--%s: its kind is %s, and switch in the list is %v", name, f.kind, isSwitch)
+		case f.action == simSame && isSimulator(own):
+			t.Errorf("--%s is the same, says the table, and serve has no such flag", name)
+		case f.action != simSame && f.here == "" && f.action != simOwn:
+			t.Errorf("--%s: the table does not say what serve does with it", name)
+		case isSimulator(own) && !own.Hidden:
+			t.Errorf("--%s is in the help of serve", name)
+		case f.fallback != "":
+			if err := (&simValue{flag: f}).Set(f.fallback); err != nil {
+				t.Errorf("--%s: its own default: %v", name, err)
+			}
+		}
+	}
+	for _, f := range simFlags {
+		if !slices.Contains(listed, f.name) {
+			t.Errorf("--%s is in the table, and no release of llm-d-inference-sim in testdata/simulator-flags.txt has it", f.name)
+		}
+	}
+}
+
+// TestSimulatorPage compares the table of docs/simulator.md with that of the program.
+func TestSimulatorPage(t *testing.T) {
+	const page, begin, end = "../../docs/simulator.md", "<!-- flags -->\n", "<!-- /flags -->\n"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	got, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no %s", page, begin)
+	}
+	var b strings.Builder
+	b.WriteString("| flag | default | here |\n|---|---|---|\n")
+	for _, f := range simFlags {
+		name := "`" + f.name + "`"
+		if f.kind == "switch" {
+			name += ", `no-" + f.name + "`"
+		}
+		what := map[simAction]string{simSame: "the same", simOwn: "the same, only with `--simulator`", simIgnored: "accepted, without an effect", simRefused: "refused", simRenamed: ""}[f.action]
+		if f.here != "" && what != "" {
+			what += ": "
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s%s |\n", name, f.fallback, what, f.here)
+	}
+	if b.String() == got {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s has another table: go test ./cmd/vllm-vcr -run TestSimulatorPage -update writes it\n%s", page, cmp.Diff(got, b.String()))
+	}
+	if err := os.WriteFile(page, []byte(before+begin+b.String()+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSimulatorArguments(t *testing.T) {
+	for _, test := range []struct{ name, args, want string }{
+		{"another command", "play --served-model-name a b", ""},
+		{"several values", "serve --model m --served-model-name a b --port 1", "serve --model m --served-model-name=a --served-model-name=b --port 1"},
+		{"several JSON values", `serve --model=m --lora-modules {"name":"a"} {"name":"b"}`, `serve --model=m --lora-modules={"name":"a"} --lora-modules={"name":"b"}`},
+		{"the model after a list", "serve --served-model-name a M", ""},
+		{"the model before a list", "serve M --served-model-name a b", "serve M --served-model-name=a --served-model-name=b"},
+		{"a switch with a value", "serve --enable-kvcache true --no-omni false --omni", "serve --enable-kvcache=true --no-omni=false --omni"},
+		{"verbosity of klog", "serve --model m -v 5 -v=2 -v", "serve --model m --v=5 --v=2 -v"},
+		{"verbosity of serve", "serve -v M", ""},
+		{"a list without values", "serve --model m --failure-types --port 1", "serve --model m --port 1"},
+		{"flags of the frontend", "serve --model m -- --served-model-name a b", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := strings.Join(simArguments(strings.Fields(test.args)), " ")
+			want := test.want
+			if want == "" {
+				want = test.args // nothing is changed
+			}
+			if got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+// TestSimulatorRefusals gives the command flags that it refuses, and those whose values are out of bounds.
+func TestSimulatorRefusals(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"--simulator", "model parameter is empty"},
+		{"--model m --dataset-path none.sqlite --dataset-url http://x/y", "--dataset-url is a flag of llm-d-inference-sim that serve does not have: serve downloads nothing"},
+		{"--model m --dataset-table-name other", "--dataset-table-name is a flag of llm-d-inference-sim that serve does not have: --dataset reads the table llmd"},
+		{"--model m --engine sglang", "--engine is a flag of llm-d-inference-sim that serve does not have: only vllm"},
+		{"--model m --max-running-requests 3", "use --max-num-seqs"},
+		{"--model m --max-num-seqs 0", "max num seqs cannot be less than 1"},
+		{"--model m --mode quiet", "invalid mode 'quiet', valid values are 'random' and 'echo'"},
+		{"--model m --image-emission-rate 101", "image emission rate should be between 0 and 100"},
+		{"--model m --block-size 17", "token block size should be one of the following: 8, 16, 32, 64, 128"},
+		{"--model m --latency-calculator fast", "unknown latency-calculator fast, supported calculators are: constant and per-token"},
+		{"--model m --min-tool-call-integer-param 101", "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam"},
+		{"--model m --time-to-generate-image -1s", "time to generate image cannot be negative"},
+		{"--model m --lora-modules {\"path\":\"p\"}", "empty LoRA name"},
+		{"--model m --lora-modules {\"name\":\"l\",\"base_model_name\":\"b\"}", "unknown base model 'b' for LoRA 'l'"},
+		{"--model m --data-parallel-size 9", "data parallel size must be between 1 and 8"},
+		{"--model m --self-signed-certs --ssl-certfile a --ssl-keyfile b", "cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile"},
+		{"--model m --mode echo --dataset-path d.sqlite", "dataset cannot be defined in echo mode"},
+		{"--model m --frontend rust", "work with the builtin frontend only"},
+		{"--model m --simulator=false", "--model needs --simulator"},
+		{"m --tensor-parallel-size 2", "--tensor-parallel-size needs --simulator"},
+	} {
+		t.Run(test.args, func(t *testing.T) {
+			var stderr bytes.Buffer
+			env := newEnvironment(io.Discard, &stderr, func(string) (string, bool) { return "", false })
+			code := env.main(t.Context(), append([]string{"serve", "--host", "127.0.0.1", "--port", "0"}, strings.Fields(test.args)...))
+			if code != conformance.ExitUsage || !strings.Contains(stderr.String(), test.want) {
+				t.Errorf("exit code %d, %s\nwant %q", code, stderr.String(), test.want)
+			}
+		})
+	}
+}

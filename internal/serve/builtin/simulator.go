@@ -1,0 +1,588 @@
+package builtin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// A Simulator makes a server do as llm-d-inference-sim, where vLLM has nothing like it or does otherwise. docs/simulator.md lists what
+// that is.
+type Simulator struct {
+	// Plans has the answers that the server chooses itself. It has to be the source of the engines.
+	Plans *Plans
+	// Echo repeats the prompt, of a chat the last message.
+	Echo bool
+	Seed uint64
+	// Running requests run at the same time, and as many as Waiting wait. Others are refused with status 429.
+	Running, Waiting int
+	Tools            ToolRanges
+	// AnyTool leaves out the check of the parameters of tools.
+	AnyTool bool
+	// CacheThreshold is the least share of a prompt in the prefix cache: with less of it, a request ends without an answer. It counts if
+	// KVCache is set.
+	CacheThreshold float64
+	KVCache        bool
+	BlockSize      int
+	// Sleeps lets /sleep have an effect.
+	Sleeps bool
+	// Dimensions is the length of an embedding that a request does not choose.
+	Dimensions int
+	// EncoderOnly answers with exclamation marks.
+	EncoderOnly bool
+	// Omni adds an image to ImageRate of 100 answers, and to those whose request asks for one.
+	Omni                       bool
+	ImageRate                  int
+	ImageTime, ImageTimeStdDev time.Duration
+	// Adapters are loaded at the start.
+	Adapters []Adapter
+}
+
+// An Adapter is a LoRA adapter.
+type Adapter struct{ Name, Path string }
+
+// simulator is the state of a [Simulator].
+type simulator struct {
+	Simulator
+	engineID  string
+	open      atomic.Int64 // answers that are not complete
+	imageRate atomic.Int64
+
+	mu     sync.Mutex
+	rng    *rand.Rand
+	blocks map[uint64]bool // of prompts that were computed
+	oldest []uint64
+}
+
+// Plans are answers that a server has chosen, by the id of the request. It is a [player.Source].
+type Plans struct {
+	mu   sync.Mutex
+	byID map[string]*plan
+}
+
+// NewPlans returns an empty Plans.
+func NewPlans() *Plans { return &Plans{byID: map[string]*plan{}} }
+
+// Before returns a source that asks next about requests without a plan.
+func (p *Plans) Before(next player.Source) player.Source { return plannedSource{p, next} }
+
+func (p *Plans) put(id string, one *plan) {
+	p.mu.Lock()
+	p.byID[id] = one
+	p.mu.Unlock()
+}
+
+// take removes a plan.
+func (p *Plans) take(id string) *plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := p.byID[id]
+	delete(p.byID, id)
+	return one
+}
+
+type plannedSource struct {
+	plans *Plans
+	next  player.Source
+}
+
+// Script implements [player.Source].
+func (s plannedSource) Script(r *player.Request) (player.Script, error) {
+	p := s.plans.take(r.ID)
+	if p == nil {
+		return s.next.Script(r)
+	}
+	if p.ids == nil {
+		script, err := s.next.Script(r)
+		script.Transferred = p.transferred
+		return script, err
+	}
+	return player.Script{Tokens: p.ids, Finish: p.finish, CachedTokens: player.LookUp, Transferred: p.transferred}, nil
+}
+
+// A plan is an answer.
+type plan struct {
+	ids    []uint32
+	finish protocol.FinishReason
+	reason string // in the place of that of finish
+	now    bool   // no engine is needed
+	// transferred tells that another server has computed the prompt. Without ids, the engine chooses the rest.
+	transferred bool
+}
+
+// A planner chooses the answer number n to the prompt number i, nil to let the engine choose.
+type planner func(i, n int) *plan
+
+// simulate sets up a server with a [Simulator].
+func (s *Server) simulate(o *Simulator) {
+	sim := &simulator{Simulator: *o, engineID: newUUID(), rng: rand.New(rand.NewPCG(o.Seed, 1)), blocks: map[uint64]bool{}}
+	sim.imageRate.Store(int64(o.ImageRate))
+	s.sim = sim
+	if s.opt.Tokenizer.IsWords() {
+		s.model.eos = []uint32{tokenizer.WordsEnd}
+	}
+	for _, a := range o.Adapters {
+		s.models.adapter.put(&protocol.LoRA{Name: a.Name, Path: a.Path, ID: s.models.adapter.next()})
+	}
+	get, post := http.MethodGet, http.MethodPost
+	for path, r := range map[string]route{
+		"/query":         {get, s.serveQuery},
+		"/v1/embeddings": {post, s.serveStubEmbeddings},
+		"/is_sleeping":   {get, s.asks("is_sleeping", "is_sleeping")},
+	} {
+		s.routes[path] = r
+	}
+	if o.EncoderOnly {
+		delete(s.routes, "/v1/embeddings")
+	}
+	for _, path := range []string{"/sleep", "/wake_up"} {
+		s.routes[path] = s.devRoutes()[path]
+		if !o.Sleeps {
+			s.routes[path] = route{post, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }}
+		}
+	}
+}
+
+func newUUID() string {
+	id := suffix() + suffix() + suffix() + suffix()
+	return id[:8] + "-" + id[8:12] + "-4" + id[13:16] + "-a" + id[17:20] + "-" + id[20:]
+}
+
+// serveQuery is what the bootstrap server of Mooncake's connector answers.
+func (s *Server) serveQuery(w http.ResponseWriter, _ *http.Request) {
+	b := []byte{'{'}
+	for i, e := range s.opt.Group.Engines() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, fmt.Sprint(e.Index))
+		b = append(appendString(append(b, `:{"engine_id":`...), s.sim.engineID), '}')
+	}
+	writeJSON(w, http.StatusOK, append(b, '}'))
+}
+
+// serveStubEmbeddings answers with numbers that follow from the ids of a text.
+func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) {
+	var q embeddingRequest
+	end, err := readJSON(r, &q)
+	var prompts [][]uint32
+	switch {
+	case err != nil:
+	case len(q.Input) == 0 || string(q.Input) == "null":
+		err = missingField(end, "input")
+	case q.Dimensions != nil && *q.Dimensions < 1:
+		err = badRequest("dimensions", "dimensions must be at least 1")
+	case q.Dimensions != nil && *q.Dimensions > mostDimensions:
+		err = badRequest("dimensions", "dimensions must be at most %d", mostDimensions)
+	default:
+		c := completionRequest{Prompt: q.Input, params: params{TruncatePrompt: q.Truncate}}
+		prompts, err = s.prompts(&c, "embeddings")
+	}
+	if err == nil && len(prompts)*or(q.Dimensions, s.sim.Dimensions) > mostNumbers {
+		err = badRequest("input", "%d inputs: the answer would have more than %d numbers", len(prompts), mostNumbers)
+	}
+	if err != nil {
+		err.write(w)
+		return
+	}
+	g := &generation{server: s, params: &params{answers: 1}}
+	for i, ids := range prompts {
+		one := &sequence{index: i, prompt: ids, pooled: make([]float32, or(q.Dimensions, s.sim.Dimensions))}
+		for at := range one.pooled {
+			one.pooled[at] = 2*float32((ids[at%len(ids)]+uint32(at))%1024)/1024 - 1
+		}
+		g.all = append(g.all, one)
+	}
+	s.writeEmbeddings(w, g, "embd-"+requestID(r, q.RequestID), &q)
+}
+
+// Bounds of an answer with embeddings.
+const (
+	mostDimensions = 1 << 16
+	mostNumbers    = 1 << 22
+)
+
+// chance draws whether something with a probability of so many percent happens.
+func (m *simulator) chance(percent int) bool { return m.between(0, 99) < percent }
+
+func (m *simulator) between(lo, hi int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return lo + m.rng.IntN(max(hi-lo, 0)+1)
+}
+
+func (m *simulator) float(lo, hi float64) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return lo + (hi-lo)*m.rng.Float64()
+}
+
+// admit counts answers that begin. It refuses them where too many wait.
+func (m *simulator) admit(answers int) *apiError {
+	if open := m.open.Add(int64(answers)); open > int64(m.Running+m.Waiting) {
+		m.open.Add(-int64(answers))
+		return &apiError{status: http.StatusTooManyRequests, kind: "RateLimitError", message: "Failed to enqueue request, waiting requests queue is full"}
+	}
+	return nil
+}
+
+// check refuses what the simulator refuses, in its words.
+func (m *simulator) check(p *params) *apiError {
+	if !p.Stream {
+		p.StreamOptions = nil // it ignores them
+	}
+	switch {
+	case p.max != nil && *p.max < 1:
+		return badRequest("", "Max completion tokens and max tokens should be positive")
+	case p.N != nil && *p.N < 1:
+		return badRequest("", "n must be at least 1")
+	case p.IgnoreEOS && p.max == nil:
+		return badRequest("", "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set")
+	case p.Stream && remoteDecode(p.KVTransfer):
+		return badRequest("", "Prefill does not support streaming")
+	}
+	return nil
+}
+
+// wantsThreshold tells whether a request asks to end as one with too little of its prompt in the cache.
+func (m *simulator) wantsThreshold(r *http.Request) bool {
+	return m != nil && r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
+}
+
+// checkPrompt refuses a list of prompts that has none, or an empty one.
+func checkPrompt(raw json.RawMessage) *apiError {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil || list == nil {
+		return nil
+	}
+	if len(list) == 0 {
+		return badRequest("", "prompt array must contain at least one prompt")
+	}
+	for _, one := range list {
+		switch string(bytes.Join(bytes.Fields(one), nil)) {
+		case `""`:
+			return badRequest("", "prompt must not contain an empty string")
+		case "[]":
+			return badRequest("", "prompt must not contain an empty token-id array")
+		}
+	}
+	return nil
+}
+
+// fits refuses a prompt that leaves no room for what is asked for.
+func (m *simulator) fits(p *params, prompt, most int) *apiError {
+	completion := or(p.max, 1)
+	if prompt+completion <= most {
+		return nil
+	}
+	return badRequest("", "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the messages, %d in the completion). "+
+		"Please reduce the length of the messages or completion", most, prompt+completion, prompt, completion)
+}
+
+func remoteDecode(raw json.RawMessage) bool { return remoteFlag(raw, "do_remote_decode") }
+
+// remoteFlag is a member of kv_transfer_params.
+func remoteFlag(raw json.RawMessage, name string) bool {
+	var all map[string]any
+	if len(raw) == 0 || json.Unmarshal(raw, &all) != nil {
+		return false
+	}
+	is, _ := all[name].(bool)
+	return is
+}
+
+// remoteTransfer is what a prefill server answers: kv_transfer_params for the decode server, as msgpack.
+var remoteTransfer = appendValue(nil, map[string]any{
+	"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": "DUMMY_ID", "remote_block_ids": []any{"DUMMY_ID"},
+	"remote_host": "DUMMY", "remote_port": float64(1234), "tp_size": float64(1),
+})
+
+// plan is the answer to a prompt, nil to let the engine choose.
+func (s *Server) plan(p *params, i, n int, prompt []uint32) (one *plan) {
+	m := s.sim
+	switch threshold := or(p.CacheThreshold, m.CacheThreshold); {
+	case p.cacheThreshold:
+		return &plan{now: true, finish: protocol.FinishStop, reason: "cache_threshold"}
+	case m.KVCache && threshold > 0 && threshold <= 1 && m.cached(prompt, p.Model) < threshold:
+		return &plan{now: true, finish: protocol.FinishStop, reason: "cache_threshold"}
+	case m.EncoderOnly:
+		one = s.spell(strings.Repeat("!", min(or(p.max, 1), 1<<12)))
+		one.finish = protocol.FinishLength
+		return one
+	case p.planner != nil:
+		one = p.planner(i, n)
+	}
+	return one
+}
+
+// reasonRemote is the finish_reason of a prompt that was computed for another server.
+const reasonRemote = "remote_decode"
+
+// choose makes the plan of an answer.
+func (s *Server) choose(q *sequence, r *player.EngineRequest, number, n int) {
+	p := q.gen.params
+	if remoteDecode(p.KVTransfer) {
+		q.reason = reasonRemote
+	}
+	q.plan = s.plan(p, number, n, q.prompt)
+	remote := remoteFlag(p.KVTransfer, "do_remote_prefill")
+	if q.plan == nil {
+		if remote {
+			s.sim.Plans.put(q.id, &plan{transferred: true})
+		}
+		return
+	}
+	q.plan.transferred = remote
+	if q.plan.reason != "" {
+		q.reason = q.plan.reason
+	}
+	if !q.plan.now {
+		r.Sampling.MaxTokens = max(r.Sampling.MaxTokens, len(q.plan.ids))
+		s.sim.Plans.put(q.id, q.plan)
+	}
+}
+
+// spell is an answer with a text.
+func (s *Server) spell(text string) *plan {
+	ids, _ := s.opt.Tokenizer.EncodeOutput(text)
+	return &plan{ids: ids, finish: protocol.FinishStop}
+}
+
+// planChat makes the planner of a chat.
+func (s *Server) planChat(q *chatRequest) (err *apiError) {
+	if s.sim.Echo {
+		text, wrong := q.Messages[len(q.Messages)-1].text()
+		if wrong != nil {
+			return wrong
+		}
+		q.planner = s.echoes(&q.params, []string{text})
+	}
+	if q.calls {
+		q.planner, err = s.callTools(q)
+	}
+	return err
+}
+
+// echoes is the planner of answers that repeat texts, by the number of the prompt.
+func (s *Server) echoes(p *params, texts []string) planner {
+	return func(i, _ int) *plan {
+		if i >= len(texts) {
+			return nil
+		}
+		one := s.spell(texts[i])
+		if p.max != nil && len(one.ids) >= *p.max {
+			one.finish = protocol.FinishLength
+		}
+		return one
+	}
+}
+
+// cached is the share of a prompt that was computed before, and counts it as computed.
+func (m *simulator) cached(prompt []uint32, model string) float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(model))
+	hits, missed := 0, false
+	for at := 0; at+m.BlockSize <= len(prompt); at += m.BlockSize {
+		for _, id := range prompt[at : at+m.BlockSize] {
+			_, _ = h.Write([]byte{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)})
+		}
+		if key := h.Sum64(); m.blocks[key] && !missed {
+			hits += m.BlockSize
+		} else if missed = true; !m.blocks[key] {
+			m.blocks[key] = true
+			if m.oldest = append(m.oldest, key); len(m.oldest) > mostBlocks {
+				delete(m.blocks, m.oldest[0])
+				m.oldest = m.oldest[1:]
+			}
+		}
+	}
+	return float64(hits) / math.Max(float64(len(prompt)), 1)
+}
+
+// mostBlocks is how many blocks of prompts are known for [Simulator].CacheThreshold.
+const mostBlocks = 1 << 16
+
+// text is the content of a message as the simulator puts it into prompts.
+func (m *message) text() (string, *apiError) {
+	var parts []struct {
+		Type  string `json:"type"`
+		Text  string `json:"text"`
+		Image struct {
+			URL string `json:"url"`
+		} `json:"image_url"`
+		Audio struct {
+			Format string `json:"format"`
+		} `json:"input_audio"`
+	}
+	if len(m.Content) == 0 || m.Content[0] != '[' {
+		return contentText(m.Content, 0)
+	}
+	if json.Unmarshal(m.Content, &parts) != nil {
+		return "", badType("messages: data did not match any variant of untagged enum MessageContent")
+	}
+	var texts []string
+	for _, part := range parts {
+		switch {
+		case part.Type == "image_url":
+			texts = append(texts, "image: "+part.Image.URL)
+		case part.Type == "input_audio":
+			texts = append(texts, "audio: "+part.Audio.Format)
+		case part.Text != "":
+			texts = append(texts, part.Text)
+		}
+	}
+	return strings.Join(texts, "\n"), nil
+}
+
+// renderSimple is the prompt of a chat for a model without a chat template.
+func renderSimple(c *chat) (string, *apiError) {
+	var b strings.Builder
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		text, err := m.text()
+		if err != nil {
+			return "", err
+		}
+		b.WriteString("### " + m.Role)
+		if m.ToolCall != nil {
+			b.WriteString("(" + *m.ToolCall + ")")
+		}
+		b.WriteString(": " + text)
+		for _, call := range m.ToolCalls {
+			b.WriteString("[" + call.Function.Name + "(" + or(call.Function.Arguments, "") + ")]")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}
+
+// images are the URLs of images in a chat.
+func (c *chat) images() (urls []string) {
+	for i := range c.Messages {
+		var parts []struct {
+			Type  string `json:"type"`
+			Image struct {
+				URL string `json:"url"`
+			} `json:"image_url"`
+		}
+		if bytes.Contains(c.Messages[i].Content, []byte("image_url")) && json.Unmarshal(c.Messages[i].Content, &parts) == nil {
+			for _, part := range parts {
+				if part.Type == "image_url" {
+					urls = append(urls, part.Image.URL)
+				}
+			}
+		}
+	}
+	return urls
+}
+
+// encoded are ec_transfer_params for multimodal items, as msgpack; nil unless only the encoder runs.
+func (m *simulator) encoded(items []string) []byte {
+	if m == nil || !m.EncoderOnly || len(items) == 0 {
+		return nil
+	}
+	b := pack.AppendMapHeader(nil, len(items))
+	for _, item := range items {
+		b = appendValue(pack.AppendString(b, item), map[string]any{
+			"peer_host": "DUMMY", "peer_port": float64(1234), "size_bytes": float64(2359296), "nixl_agent_metadata_b64": "TklYTA==",
+		})
+	}
+	return b
+}
+
+// wantsImage tells whether an image follows the answer to a request.
+func (m *simulator) wantsImage(r *http.Request) bool {
+	return m != nil && m.Omni && (r.Header.Get("X-Send-Image") == "true" || m.chance(int(m.imageRate.Load())))
+}
+
+// makeImage waits for as long as it takes to make an image.
+func (m *simulator) makeImage(ctx context.Context) {
+	m.mu.Lock()
+	drawn := float64(m.ImageTime) + m.rng.NormFloat64()*float64(m.ImageTimeStdDev)
+	m.mu.Unlock()
+	mean := float64(m.ImageTime)
+	if wait := time.Duration(min(max(drawn, .3*mean), 1.7*mean)); wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// image is a picture of one pixel, as the part of a content.
+const image = `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`
+
+// appendText writes a text as a content of parts.
+func appendText(b []byte, text string) []byte {
+	return append(appendString(append(b, `[{"type":"text","text":`...), text), "}]"...)
+}
+
+// callID is the id of a new call of a tool, otherwise where the server is no simulator.
+func (m *simulator) callID(prefix, otherwise string) string {
+	if m == nil {
+		return otherwise
+	}
+	return fmt.Sprintf("%s%010d", prefix, m.between(0, 9_999_999_999))
+}
+
+const (
+	chatCallPrefix    = "chatcmpl-tool-"
+	messageCallPrefix = "toolu_"
+)
+
+// SetImageRate changes [Simulator].ImageRate while the server runs.
+func (s *Server) SetImageRate(percent int) { s.sim.imageRate.Store(int64(percent)) }
+
+// checkIDs refuses a request of ids as the simulator does, and finds the parameters of a transfer where it looks for them.
+func (m *simulator) checkIDs(q *generateRequest) *apiError {
+	switch {
+	case q.IDs == nil:
+		return badRequest("", "Missing input token_ids")
+	case q.Sampling == nil:
+		return badRequest("", "Missing sampling_params field")
+	}
+	var extra struct {
+		KVTransfer json.RawMessage `json:"kv_transfer_params"`
+	}
+	if len(q.KVTransfer) == 0 && json.Unmarshal(q.Sampling.ExtraArgs, &extra) == nil {
+		q.KVTransfer = extra.KVTransfer
+	}
+	p := params{max: q.Sampling.MaxTokens, N: q.Sampling.N, IgnoreEOS: q.Sampling.IgnoreEOS, Stream: q.Stream, KVTransfer: q.KVTransfer}
+	if !q.Stream {
+		q.StreamOptions = nil
+	}
+	return m.check(&p)
+}
+
+// hashes are those of the multimodal items of a request of ids.
+func (q *generateRequest) hashes() (all []string) {
+	var features struct {
+		Hashes map[string][]string `json:"mm_hashes"`
+	}
+	if json.Unmarshal(q.Features, &features) == nil {
+		for _, list := range features.Hashes {
+			all = append(all, list...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -22,6 +22,8 @@ type inspectCompareOptions struct {
 	limits      map[string]string
 	format      string
 	html, plots string
+	baselines   []string
+	together    bool
 	asJSON      bool
 }
 
@@ -38,10 +40,14 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 			"The intervals come from a bootstrap: blocks of consecutive requests are drawn at random, because requests that ran " +
 			"together are not independent. Distributions are compared as a whole too, by the Kolmogorov-Smirnov distance with a " +
 			"permutation of these blocks. Both know nothing about the difference between two runs of the same engine, so compare " +
-			"recordings of the same load on the same machine.",
+			"recordings of the same load on the same machine.\n\n" +
+			"With several takes of one side, takes are drawn at random too, so intervals contain the difference between runs: give " +
+			"further takes of the baseline with --baseline, and --together if all TRACEs are takes of the same change.",
 		Example: "  vllm-vcr inspect compare main.jsonl.gz change.jsonl.gz --tolerance 0.05\n" +
 			"  vllm-vcr inspect compare main.jsonl.gz change.jsonl.gz \\\n" +
-			"      --limits ttft.p99=0.3,e2e.p99=0.3 --html compare.html",
+			"      --limits ttft.p99=0.3,e2e.p99=0.3 --html compare.html\n" +
+			"  vllm-vcr inspect compare main-1.jsonl.gz --baseline main-2.jsonl.gz \\\n" +
+			"      --together change-1.jsonl.gz change-2.jsonl.gz --by-concurrency",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runInspectCompare(env, args, opts)
@@ -50,6 +56,9 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	flags := cmd.Flags()
 	flags.Float64Var(&opts.opt.Tolerance, "tolerance", inspect.DefaultTolerance, "how much larger a figure may be, as a part of the baseline: 0.1 is 10 percent")
 	flags.StringToStringVar(&opts.limits, "limits", nil, "other tolerances for single figures, as `FIGURE=PART`, such as ttft.p99=0.3,itl.p50=0.05 (default none)")
+	flags.StringArrayVar(&opts.baselines, "baseline", nil, "another take of the baseline, a trace `FILE`; may be repeated (default none)")
+	flags.BoolVar(&opts.together, "together", false, "all TRACEs are takes of the same change: compare them together, not one by one")
+	flags.BoolVar(&opts.opt.ByConcurrency, "by-concurrency", false, "also compare the medians for each number of requests in flight when a request came")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of the random drawings: the same seed gives the same result")
 	grouped(flags, "Verdict")
 	flags.StringVar(&opts.format, "format", formText, "output format: text, json or markdown")
@@ -70,13 +79,25 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 			return fmt.Errorf("--limits %s=%s: want a number, such as 0.1 for 10 %%", name, text)
 		}
 	}
-	var all []*inspect.Compared
-	for _, path := range paths {
-		one, err := readAt(env, path, inspect.ReadCompared)
-		if err != nil {
-			return err
+	sides := [][]string{append(paths[:1:1], opts.baselines...)}
+	if opts.together {
+		sides = append(sides, paths[1:])
+	} else {
+		for _, path := range paths[1:] {
+			sides = append(sides, []string{path})
 		}
-		all = append(all, one)
+	}
+	var all []*inspect.Compared
+	for _, side := range sides {
+		var takes []*inspect.Compared
+		for _, path := range side {
+			one, err := readAt(env, path, inspect.ReadCompared)
+			if err != nil {
+				return err
+			}
+			takes = append(takes, one)
+		}
+		all = append(all, inspect.Together(takes))
 	}
 	result, err := inspect.Compare(all, opts.opt)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -19,11 +20,19 @@ import (
 // ran together share the steps of the engine and its speed at that moment, so single requests are no independent values.
 type Compared struct {
 	summary *Summary
-	blocks  []timeBlock
-	each    int // requests in a block
-	last    int // requests in the last block
+	series
+	// levels are the requests by the number that were in flight when they came, by the last number of their range.
+	levels map[uint64]*series
 	// firstTurn and laterTurns are times to the first token, sizes the tokens of each output after the first.
 	firstTurn, laterTurns, sizes sketch
+}
+
+// series are times of requests in blocks.
+type series struct {
+	blocks []timeBlock
+	take   []int // of each block, if they are of several takes
+	each   int   // requests in a block, 0 for one
+	last   int   // requests in the last block
 }
 
 // timeBlock has a distribution for each of Metrics.
@@ -59,7 +68,7 @@ const (
 
 // ReadCompared reads a trace. Memory does not grow with the number of records.
 func ReadCompared(r *trace.Reader) (*Compared, error) {
-	c := &Compared{each: 1}
+	c := &Compared{levels: map[uint64]*series{}}
 	sum := newSummarizer(r.Name(), r.Meta())
 	var rec trace.Record
 	for {
@@ -82,7 +91,28 @@ func (c *Compared) add(r *trace.Record, isLater bool) {
 	if r.OutputTokens == 0 {
 		return
 	}
-	if len(c.blocks) == 0 || c.last == c.each {
+	c.series.add(r)
+	_, to := doubling(r.Concurrency)
+	if c.levels[to] == nil {
+		c.levels[to] = &series{}
+	}
+	c.levels[to].add(r)
+	for i := range r.ITLMs {
+		size := 1.0
+		if i < len(r.ITLTokens) {
+			size = float64(r.ITLTokens[i])
+		}
+		c.sizes.add(size)
+	}
+	if isLater {
+		c.laterTurns.add(r.TTFTMs)
+	} else {
+		c.firstTurn.add(r.TTFTMs)
+	}
+}
+
+func (c *series) add(r *trace.Record) {
+	if len(c.blocks) == 0 || c.last >= max(c.each, 1) {
 		if len(c.blocks) == mostBlocks {
 			c.halve()
 		}
@@ -99,22 +129,10 @@ func (c *Compared) add(r *trace.Record, isLater bool) {
 		b[2].add((whole - r.TTFTMs) / float64(r.OutputTokens-1))
 	}
 	b[3].add(whole)
-	for i := range r.ITLMs {
-		size := 1.0
-		if i < len(r.ITLTokens) {
-			size = float64(r.ITLTokens[i])
-		}
-		c.sizes.add(size)
-	}
-	if isLater {
-		c.laterTurns.add(r.TTFTMs)
-	} else {
-		c.firstTurn.add(r.TTFTMs)
-	}
 }
 
 // halve puts each two blocks together.
-func (c *Compared) halve() {
+func (c *series) halve() {
 	for i := range len(c.blocks) / 2 {
 		joined := c.blocks[2*i]
 		for m := range joined {
@@ -124,11 +142,71 @@ func (c *Compared) halve() {
 	}
 	clear(c.blocks[len(c.blocks)/2:])
 	c.blocks = c.blocks[:len(c.blocks)/2]
-	c.each *= 2
+	c.each = 2 * max(c.each, 1)
+}
+
+// takeIn takes in the blocks of a take.
+func (c *series) takeIn(of *series, take int) {
+	c.blocks = append(c.blocks, of.blocks...)
+	for range of.blocks {
+		c.take = append(c.take, take)
+	}
+}
+
+// Together puts several takes of the same load on the same engine together. What is drawn at random are then the takes, and the blocks in
+// them, so that intervals know by how much takes differ.
+func Together(takes []*Compared) *Compared {
+	if len(takes) == 1 {
+		return takes[0]
+	}
+	first := takes[0].summary
+	s := *first
+	s.Name, s.Notes = fmt.Sprintf("%s and %s", first.Name, plural.Count(len(takes)-1, "more take")), nil
+	s.Records, s.OutputTokens.Sum = 0, 0
+	all := &Compared{summary: &s, levels: map[uint64]*series{}}
+	seconds, isKnown := 0.0, true
+	var prompt, output, beside, cached float64
+	for i, take := range takes {
+		all.takeIn(&take.series, i)
+		for to, level := range take.levels {
+			if all.levels[to] == nil {
+				all.levels[to] = &series{}
+			}
+			all.levels[to].takeIn(level, i)
+		}
+		all.firstTurn.merge(&take.firstTurn)
+		all.laterTurns.merge(&take.laterTurns)
+		all.sizes.merge(&take.sizes)
+		of := take.summary
+		weight := float64(of.Records)
+		s.Records += of.Records
+		s.OutputTokens.Sum += of.OutputTokens.Sum
+		prompt, output = prompt+weight*of.PromptTokens.Mean, output+weight*of.OutputTokens.Mean
+		beside, cached = beside+weight*of.Concurrency.Mean, cached+weight*of.Cached
+		if isKnown = isKnown && of.Seconds != nil; isKnown {
+			seconds += *of.Seconds
+		}
+		for _, note := range of.Notes {
+			s.Notes = append(s.Notes, of.Name+": "+note)
+		}
+		if i > 0 {
+			s.Notes = append(s.Notes, differences(first, of)...)
+		}
+	}
+	weight := float64(s.Records)
+	s.PromptTokens.Mean, s.OutputTokens.Mean, s.Concurrency.Mean, s.Cached = prompt/weight, output/weight, beside/weight, cached/weight
+	s.Seconds = nil
+	if isKnown {
+		s.Seconds = &seconds
+	}
+	for m, d := range []*Distribution{&s.TTFT, &s.ITL, &s.TPOT, &s.E2E} {
+		*d = all.whole(m).distribution()
+	}
+	return all
 }
 
 // whole is the distribution of a metric in all blocks.
-func (c *Compared) whole(metric int) *sketch {
+func (c *series) whole(metric int) *sketch {
 	var all sketch
 	for i := range c.blocks {
 		all.merge(&c.blocks[i][metric])
@@ -142,6 +220,8 @@ type CompareOptions struct {
 	// names, such as "ttft.p99".
 	Tolerance float64
 	Limits    map[string]float64
+	// ByConcurrency compares the medians also for each number of requests that were in flight when a request came.
+	ByConcurrency bool
 	// Seed is that of the random drawings.
 	Seed uint64
 }
@@ -201,10 +281,12 @@ type DistributionChange struct {
 
 // Figure is a figure of a trace and of the baseline, ms.
 type Figure struct {
-	Trace    string  `json:"trace"`
-	Name     string  `json:"name"`
-	Baseline float64 `json:"baseline_ms"`
-	Value    float64 `json:"value_ms"`
+	Trace string `json:"trace"`
+	Name  string `json:"name"`
+	// Concurrency is how many requests were in flight when those came that the figure is of, such as 3-4; "" for all requests.
+	Concurrency string  `json:"concurrency,omitempty"`
+	Baseline    float64 `json:"baseline_ms"`
+	Value       float64 `json:"value_ms"`
 	// Change is the part by which the value is larger than that of the baseline. Low and High are the ends of its interval of
 	// 99 % confidence. All are left out where they cannot be known.
 	Change *float64 `json:"change,omitempty"`
@@ -261,6 +343,9 @@ func Compare(all []*Compared, opt CompareOptions) (*Comparison, error) {
 		for m := range metrics {
 			c.metric(opt, m, i+1)
 		}
+		if opt.ByConcurrency {
+			c.byConcurrency(opt, i+1)
+		}
 	}
 	for _, f := range c.Figures {
 		if f.Verdict != verdictNone {
@@ -310,7 +395,7 @@ func differences(a, b *Summary) []string {
 
 // metric compares a metric of a trace with that of the baseline.
 func (c *Comparison) metric(opt CompareOptions, m, which int) {
-	base, other := pointsOf(c.all[0], m), pointsOf(c.all[which], m)
+	base, other := pointsOf(&c.all[0].series, m), pointsOf(&c.all[which].series, m)
 	if base.total == 0 || other.total == 0 {
 		return
 	}
@@ -321,6 +406,36 @@ func (c *Comparison) metric(opt CompareOptions, m, which int) {
 	d := &c.Distributions[len(c.Distributions)-1]
 	d.Trace, d.Metric = c.Traces[which].Name, metrics[m]
 
+	c.Figures = append(c.Figures, figuresOf(opt, m, base, other, isEnough, runs, rng, c.Traces[which].Name)...)
+}
+
+// byConcurrency compares the medians of the requests that came when as many were in flight.
+func (c *Comparison) byConcurrency(opt CompareOptions, which int) {
+	for _, to := range slices.Sorted(maps.Keys(c.all[0].levels)) {
+		if c.all[which].levels[to] == nil {
+			continue
+		}
+		for m := range metrics {
+			base, other := pointsOf(c.all[0].levels[to], m), pointsOf(c.all[which].levels[to], m)
+			if base.total == 0 || other.total == 0 {
+				continue
+			}
+			isEnough := len(base.sizes) >= leastBlocks && len(other.sizes) >= leastBlocks
+			rng := rand.New(rand.NewPCG(opt.Seed, to<<16|uint64(which)<<8|uint64(m)))
+			runs := min(max(resamplingWork/(len(base.points)+len(other.points)), leastResamplings), resamplings)
+			from, _ := doubling(to)
+			for _, f := range figuresOf(opt, m, base, other, isEnough, runs, rng, c.Traces[which].Name) {
+				if strings.HasSuffix(f.Name, ".p50") {
+					f.Concurrency = (&Level{From: from, To: to}).name()
+					c.Figures = append(c.Figures, f)
+				}
+			}
+		}
+	}
+}
+
+// figuresOf are the figures of a metric of a trace and of the baseline.
+func figuresOf(opt CompareOptions, m int, base, other *pointSet, isEnough bool, runs int, rng *rand.Rand, name string) (all []Figure) {
 	was, is := base.figures(base.once()), other.figures(other.once())
 	var changes [len(statistics)][]float64
 	if isEnough {
@@ -334,7 +449,7 @@ func (c *Comparison) metric(opt CompareOptions, m, which int) {
 		}
 	}
 	for s, statistic := range statistics {
-		f := Figure{Trace: c.Traces[which].Name, Name: metrics[m] + "." + statistic, Baseline: was[s], Value: is[s], Limit: opt.Tolerance, Verdict: verdictNone}
+		f := Figure{Trace: name, Name: metrics[m] + "." + statistic, Baseline: was[s], Value: is[s], Limit: opt.Tolerance, Verdict: verdictNone}
 		if limit, ok := opt.Limits[f.Name]; ok {
 			f.Limit = limit
 		}
@@ -349,8 +464,9 @@ func (c *Comparison) metric(opt CompareOptions, m, which int) {
 			f.Low, f.High = &low, &high
 			f.Verdict = judge(*f.Change, low, high, f.Limit)
 		}
-		c.Figures = append(c.Figures, f)
+		all = append(all, f)
 	}
+	return all
 }
 
 // judge is the verdict on a change whose interval is known.
@@ -373,6 +489,8 @@ type pointSet struct {
 	sizes []int
 	sums  []float64
 	total int
+	// takes are the blocks of each take; there is one if all blocks are of the same.
+	takes [][]int
 }
 
 // point is so many equal values of a block.
@@ -382,8 +500,9 @@ type point struct {
 	block int32
 }
 
-func pointsOf(c *Compared, m int) *pointSet {
+func pointsOf(c *series, m int) *pointSet {
 	var p pointSet
+	of := 0 // the take of the last block
 	for i := range c.blocks {
 		p.total += c.blocks[i][m].count
 	}
@@ -398,6 +517,14 @@ func pointsOf(c *Compared, m int) *pointSet {
 		block := int32(len(p.sizes))
 		s.each(func(v float64, n int) { p.points = append(p.points, point{v, int32(n), block}) })
 		p.sizes, p.sums = append(p.sizes, s.count), append(p.sums, s.sum)
+		if len(p.takes) == 0 || c.take != nil && c.take[i] != of {
+			p.takes = append(p.takes, nil)
+		}
+		if c.take != nil {
+			of = c.take[i]
+		}
+		take := &p.takes[len(p.takes)-1]
+		*take = append(*take, int(block))
 	}
 	slices.SortFunc(p.points, func(a, b point) int { return cmp.Compare(a.value, b.value) })
 	return &p
@@ -430,11 +557,17 @@ func (p *pointSet) once() []int {
 	return weights
 }
 
-// draw takes as many blocks as there are, at random, some of them several times.
+// draw takes as many takes as there are, and of each as many blocks as it has, at random, some of them several times.
 func (p *pointSet) draw(rng *rand.Rand) []int {
 	weights := make([]int, len(p.sizes))
-	for range weights {
-		weights[rng.IntN(len(weights))]++
+	for range p.takes {
+		take := p.takes[0]
+		if len(p.takes) > 1 {
+			take = p.takes[rng.IntN(len(p.takes))]
+		}
+		for range take {
+			weights[take[rng.IntN(len(take))]]++
+		}
 	}
 	return weights
 }
@@ -561,7 +694,11 @@ func (c *Comparison) verdict() string {
 
 // sentence is a figure that regressed.
 func (f *Figure) sentence() string {
-	return fmt.Sprintf("%s: %s: %s ms, and %s ms in the baseline: %s, %s allowed", f.Trace, f.Name, msText(f.Value), msText(f.Baseline),
+	name := f.Name
+	if f.Concurrency != "" {
+		name += " at concurrency " + f.Concurrency
+	}
+	return fmt.Sprintf("%s: %s: %s ms, and %s ms in the baseline: %s, %s allowed", f.Trace, name, msText(f.Value), msText(f.Baseline),
 		f.changeText(), percent(f.Limit))
 }
 
@@ -598,8 +735,16 @@ func (c *Comparison) tables() []*table {
 		title: fmt.Sprintf("figures, with the interval of %.0f %% confidence of the change", 100*confidence), left: 2,
 		head: []string{"trace", "figure", "baseline ms", "ms", "change", "limit", "verdict"},
 	}
+	levels := &table{
+		title: "by concurrency (requests in flight when a request came, itself included)", left: 3,
+		head: []string{"trace", "concurrency", "figure", "baseline ms", "ms", "change", "limit", "verdict"},
+	}
 	for i := range c.Figures {
 		f := &c.Figures[i]
+		if f.Concurrency != "" {
+			levels.add(f.Trace, f.Concurrency, f.Name, msText(f.Baseline), msText(f.Value), f.changeText(), percent(f.Limit), f.Verdict)
+			continue
+		}
 		figures.add(f.Trace, f.Name, msText(f.Baseline), msText(f.Value), f.changeText(), percent(f.Limit), f.Verdict)
 	}
 	whole := &table{
@@ -614,5 +759,8 @@ func (c *Comparison) tables() []*table {
 		}
 		whole.add(d.Trace, d.Metric, fmt.Sprintf("%.3f", d.KS), p, msText(d.DistanceMs), verdict)
 	}
-	return []*table{traces, figures, whole}
+	if len(levels.rows) == 0 {
+		return []*table{traces, figures, whole}
+	}
+	return []*table{traces, figures, levels, whole}
 }

@@ -3,6 +3,7 @@ package inspect
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -283,5 +284,76 @@ func TestShortNames(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			require.NoDiff(t, cmp.Diff(test.want, shortNames(test.paths)), "(-want +got)")
 		})
+	}
+}
+
+// TestCompareTakes: what differs by as much from take to take of the same engine is no regression.
+func TestCompareTakes(t *testing.T) {
+	take := func(name string, seed uint64, factor float64) *Compared {
+		one, err := ReadCompared(readerOf(t, drifting(name, seed, 200, func(_ bool, ms float64) float64 { return factor * ms })))
+		require.NoError(t, err)
+		return one
+	}
+	fast, slow, slower := take("fast.jsonl", 1, 1), take("slow.jsonl", 2, 1.4), take("slower.jsonl", 3, 1.45)
+	figure := func(base, other []*Compared) Figure {
+		c, err := Compare([]*Compared{Together(base), Together(other)}, CompareOptions{Tolerance: 0.1, Seed: 1})
+		require.NoError(t, err)
+		for _, f := range c.Figures {
+			if f.Name == "itl.mean" {
+				return f
+			}
+		}
+		t.Fatal("no itl.mean")
+		return Figure{}
+	}
+	for _, test := range []struct {
+		name        string
+		base, other []*Compared
+		trace, want string
+	}{
+		{"one take each", []*Compared{fast}, []*Compared{slow}, "slow.jsonl", verdictWorse},
+		{"takes differ as much", []*Compared{fast, slow}, []*Compared{slow}, "slow.jsonl", verdictUnclear},
+		{"all takes are slower", []*Compared{fast, fast}, []*Compared{slow, slower}, "slow.jsonl and 1 more take", verdictWorse},
+	} {
+		if f := figure(test.base, test.other); f.Verdict != test.want || f.Trace != test.trace {
+			t.Errorf("%s: %+v, want %s of %s", test.name, f, test.want, test.trace)
+		}
+	}
+	both := Together([]*Compared{fast, slow})
+	if got, want := both.summary.Records, 400; got != want || both.whole(0).count != want || len(both.take) != len(both.blocks) {
+		t.Errorf("%d records, %d first tokens in %d blocks of %d, want %d records", got, both.whole(0).count, len(both.blocks), len(both.take), want)
+	}
+}
+
+// TestCompareByConcurrency: a level that alone is slower is found.
+func TestCompareByConcurrency(t *testing.T) {
+	levels := func(name string, factor float64) *trace.Trace {
+		tr := drifting(name, 1, 200, asItIs)
+		for i := range tr.Records {
+			if r := &tr.Records[i]; i%4 == 3 {
+				r.Concurrency = 7
+				r.TTFTMs *= factor
+			}
+		}
+		return tr
+	}
+	base, other := levels("base.jsonl", 1), levels("other.jsonl", 2)
+	if c := compared(t, CompareOptions{Tolerance: 0.25}, base, other); slices.ContainsFunc(c.Figures, func(f Figure) bool { return f.Concurrency != "" }) {
+		t.Errorf("figures by concurrency without being asked: %v", c.Figures)
+	}
+	c := compared(t, CompareOptions{Tolerance: 0.25, ByConcurrency: true}, base, other)
+	got := map[string]string{}
+	for _, f := range c.Figures {
+		if f.Concurrency != "" && strings.HasPrefix(f.Name, "ttft.") {
+			got[f.Name+" at "+f.Concurrency] = f.Verdict
+		}
+	}
+	require.NoDiff(t, cmp.Diff(map[string]string{"ttft.p50 at 1": verdictSame, "ttft.p50 at 5-8": verdictWorse}, got), "verdicts (-want +got)")
+	var text strings.Builder
+	require.NoError(t, c.Text(&text))
+	for _, want := range []string{"by concurrency (requests in flight", "ttft.p50 at concurrency 5-8: "} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in\n%s", want, text.String())
+		}
 	}
 }

@@ -22,6 +22,7 @@ type chatRequest struct {
 	TopLogprobs         *int            `json:"top_logprobs"`
 	ToolChoice          json.RawMessage `json:"tool_choice"`
 	Parallel            *bool           `json:"parallel_tool_calls"`
+	IncludeReasoning    *bool           `json:"include_reasoning"`
 
 	choice  choice
 	calls   bool  // calls of tools are looked for
@@ -217,6 +218,9 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 			}
 			b = append(b, ']')
 		}
+		if !or(q.IncludeReasoning, true) {
+			reasoning = ""
+		}
 		b = appendNullable(append(b, `,"reasoning":`...), reasoning)
 		b = append(b, `},"logprobs":`...)
 		if q.Logprobs {
@@ -361,7 +365,11 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 			begin(one)
 		}
 		if q.calls || s.reasoning != nil {
-			state.parser.add(text, one.ended, func(e callEvent) { s.streamCall(one, p, e, delta, a, state) })
+			state.parser.add(text, one.ended, func(e callEvent) {
+				if e.reasoning == "" || or(q.IncludeReasoning, true) {
+					s.streamCall(one, p, e, delta, a, state)
+				}
+			})
 		} else if text != "" {
 			content(one, p, text)
 		}

@@ -1,7 +1,6 @@
 package builtin
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,10 +24,18 @@ type metrics struct {
 	engines []engineMetrics
 	// parsed counts how often calls of tools were looked for: in a stream or not, found or not, for which kind of request.
 	parsed [2][2][len(parsedFor)]atomic.Int64
-	// slept has the times of the operations of sleep mode, and under way how many are not over.
-	slept    map[string]*histogram
-	underWay map[string]int
+	// timed has the times of operations of sleep mode and of weights, and underWay how many are not over.
+	timed    map[operation]*histogram
+	underWay map[operation]int
 }
+
+// An operation is a call of a utility method whose time is measured. Its kind is sleepOperation or weightOperation.
+type operation struct{ kind, name string }
+
+const (
+	sleepOperation  = "sleep_mode_operation"
+	weightOperation = "rl_weight_update_operation"
+)
 
 // Kinds of requests whose answers are looked through for calls.
 const (
@@ -99,7 +106,7 @@ var (
 	iterationBounds  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}
 	numberBounds     = []float64{1, 2, 5, 10, 20}
 	preemptionBounds = []float64{1, 2, 3, 4, 5, 10, 20}
-	sleepBounds      = []float64{.01, .1, 1, 10, 30, 60, 120, 300, 600}
+	operationBounds  = []float64{.01, .1, 1, 10, 30, 60, 120, 300, 600}
 )
 
 // tokenBounds are 1, 2, 5, 10 and so on up to the context length (build_1_2_5_buckets).
@@ -115,7 +122,7 @@ func tokenBounds(most int) (bounds []float64) {
 }
 
 func newMetrics(model string, engines, maxModelLen int) *metrics {
-	m := &metrics{model: model, engines: make([]engineMetrics, engines), slept: map[string]*histogram{}, underWay: map[string]int{}}
+	m := &metrics{model: model, engines: make([]engineMetrics, engines), timed: map[operation]*histogram{}, underWay: map[operation]int{}}
 	tokens := tokenBounds(maxModelLen)
 	for i := range m.engines {
 		e := &m.engines[i]
@@ -426,6 +433,9 @@ func (m *metrics) render() []byte {
 	observed("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", func(e *engineMetrics) *histogram { return &e.prefill })
 	observed("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", func(e *engineMetrics) *histogram { return &e.decode })
 	observed("vllm:request_num_preemptions", "Histogram of the number of times a request was preempted.", func(e *engineMetrics) *histogram { return &e.preempted })
+	for _, what := range []struct{ name, of string }{{"flops", "floating point operations"}, {"read_bytes", "bytes read from memory"}, {"write_bytes", "bytes written to memory"}} {
+		counter("vllm:estimated_"+what.name+"_per_gpu", "Estimated number of "+what.of+" per GPU.", func(*engineMetrics) int { return 0 }) // nothing is computed
+	}
 	m.ofServer(t)
 	return t.b
 }
@@ -446,18 +456,27 @@ func (m *metrics) ofServer(t *metricsText) {
 			}
 		}
 	}
-	if len(m.slept) == 0 {
-		return
-	}
-	const duration, running = "vllm:sleep_mode_operation_duration_seconds", "vllm:sleep_mode_operations_in_flight"
-	operations := slices.Sorted(maps.Keys(m.slept))
-	t.head(metric{duration, "histogram", "Duration of one sleep-mode operation."})
-	for _, name := range operations {
-		m.slept[name].each(duration, func(line string, value float64, more ...string) { t.bare(line, value, `operation="`+name, more...) })
-	}
-	t.head(metric{running, "gauge", "Sleep-mode operations currently awaited."})
-	for _, name := range operations {
-		t.bare(running, float64(m.underWay[name]), `operation="`+name)
+	for _, kind := range []struct{ name, what string }{{sleepOperation, "sleep-mode"}, {weightOperation, "weight-transfer"}} {
+		var names []string
+		for o := range m.timed {
+			if o.kind == kind.name {
+				names = append(names, o.name)
+			}
+		}
+		if slices.Sort(names); names == nil {
+			continue
+		}
+		label := func(name string) string { return `operation="` + name }
+		first, running := strings.ToUpper(kind.what[:1])+kind.what[1:], "vllm:"+kind.name+"s_in_flight"
+		duration := "vllm:" + kind.name + "_duration_seconds"
+		t.head(metric{duration, "histogram", "Duration of one " + kind.what + " operation."})
+		for _, name := range names {
+			m.timed[operation{kind.name, name}].each(duration, func(line string, value float64, more ...string) { t.bare(line, value, label(name), more...) })
+		}
+		t.head(metric{running, "gauge", first + " operations currently awaited."})
+		for _, name := range names {
+			t.bare(running, float64(m.underWay[operation{kind.name, name}]), label(name))
+		}
 	}
 }
 
@@ -472,21 +491,21 @@ func (m *metrics) looked(stream, found bool, of int) {
 	m.parsed[at(stream)][at(found)][of].Add(1)
 }
 
-// sleeps measures an operation of sleep mode, which over ends.
-func (m *metrics) sleeps(operation string) (over func()) {
+// measure measures an operation, which over ends.
+func (m *metrics) measure(o operation) (over func()) {
 	started := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.slept[operation] == nil {
-		h := newHistogram(sleepBounds)
-		m.slept[operation] = &h
+	if m.timed[o] == nil {
+		h := newHistogram(operationBounds)
+		m.timed[o] = &h
 	}
-	m.underWay[operation]++
+	m.underWay[o]++
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.underWay[operation]--
-		m.slept[operation].observe(time.Since(started).Seconds())
+		m.underWay[o]--
+		m.timed[o].observe(time.Since(started).Seconds())
 	}
 }
 

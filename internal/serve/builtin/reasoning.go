@@ -10,27 +10,27 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// A reasoningFormat is how models of a kind mark their reasoning.
+// A reasoningFormat is how models of a kind mark their reasoning, and what of the white space around it vllm-rs 0.33 leaves out.
 type reasoningFormat struct {
 	begin, end string
-	// always tells that an answer begins with reasoning, also when nothing marks its beginning.
-	always bool
+	first      bool // a line end behind the first mark
+	last       bool // a line end before the last mark
+	behind     int  // so many line ends behind the last mark
 }
 
 // reasoningFormats are the values of --reasoning-parser, with the names of vLLM.
 var reasoningFormats = map[string]reasoningFormat{
-	"deepseek_r1": {"<think>", "</think>", true},
-	"deepseek_v3": {"<think>", "</think>", false},
-	"deepseek_v4": {"<think>", "</think>", false},
-	"glm45":       {"<think>", "</think>", false},
-	"glm47":       {"<think>", "</think>", false},
-	"kimi_k2":     {"<think>", "</think>", false},
-	"minimax_m2":  {"<think>", "</think>", true},
-	"nemotron_v3": {"<think>", "</think>", true},
-	"qwen3":       {"<think>", "</think>", false},
-	"seed_oss":    {"<seed:think>", "</seed:think>", true},
-	"step3":       {"<think>", "</think>", true},
-	"step3p5":     {"<think>", "</think>", true},
+	"deepseek_r1": {"<think>", "</think>", true, false, 0},
+	"deepseek_v3": {"<think>", "</think>", false, false, 0},
+	"deepseek_v4": {"<think>", "</think>", false, false, 0},
+	"glm45":       {"<think>", "</think>", false, false, 1},
+	"glm47":       {"<think>", "</think>", false, false, 0},
+	"kimi_k2":     {"<think>", "</think>", false, false, 0},
+	"minimax_m2":  {"<think>", "</think>", true, true, 2},
+	"nemotron_v3": {"<think>", "</think>", true, true, 1},
+	"qwen3":       {"<think>", "</think>", true, true, 2},
+	"step3":       {"<think>", "</think>", true, false, 0},
+	"step3p5":     {"<think>", "</think>", true, true, 1},
 }
 
 // findReasoning finds the format of a parser; nil is none.
@@ -60,6 +60,8 @@ type answerParser struct {
 	format *reasoningFormat // nil is none
 	stage  uint8
 	rest   string // that was not handled, before the calls
+	begun  bool   // something of the reasoning has come
+	skip   int    // line ends before the text that are left out
 	calls  bool   // calls of tools are looked for
 	tools  callParser
 
@@ -81,6 +83,13 @@ func (p *answerParser) parses() bool { return p.format != nil || p.calls }
 func (p *answerParser) add(text string, last bool, each func(callEvent)) {
 	if p.format != nil && p.stage != afterReasoning {
 		text = p.reason(text, last, each)
+	}
+	for p.skip > 0 && text != "" {
+		if p.skip--; text[0] == '\n' {
+			text = text[1:]
+		} else {
+			p.skip = 0
+		}
 	}
 	switch {
 	case p.calls:
@@ -105,28 +114,38 @@ func (p *answerParser) reason(text string, last bool, each func(callEvent)) stri
 			p.rest, p.stage = head[len(p.format.begin):], inReasoning
 		case !last && strings.HasPrefix(p.format.begin, head):
 			return "" // more of the mark may come
-		case p.format.always:
-			p.stage = inReasoning
 		default:
 			p.stage = afterReasoning
 			text, p.rest = p.rest, ""
 			return text
 		}
 	}
+	if !p.begun && p.rest != "" {
+		p.begun = true
+		if p.format.first {
+			p.rest = strings.TrimPrefix(p.rest, "\n")
+		}
+	}
 	at := strings.Index(p.rest, p.format.end)
 	end := at
-	if at < 0 {
-		if end = len(p.rest); !last {
-			end -= overlap(p.rest, p.format.end)
-		}
+	switch {
+	case at < 0 && last:
+		end = len(p.rest)
+	case at < 0 && p.format.last:
+		end = len(p.rest) - max(overlap(p.rest, p.format.end), overlap(p.rest, "\n"+p.format.end))
+	case at < 0:
+		end = len(p.rest) - overlap(p.rest, p.format.end)
+	case p.format.last:
+		end = len(strings.TrimSuffix(p.rest[:at], "\n"))
 	}
 	if end > 0 {
 		each(callEvent{reasoning: p.rest[:end]})
 	}
-	if p.rest = p.rest[end:]; at < 0 {
+	if at < 0 {
+		p.rest = p.rest[end:]
 		return ""
 	}
-	text, p.rest, p.stage = p.rest[len(p.format.end):], "", afterReasoning
+	text, p.rest, p.stage, p.skip = p.rest[at+len(p.format.end):], "", afterReasoning, p.format.behind
 	return text
 }
 
@@ -148,7 +167,7 @@ func (p *answerParser) whole(text string) (reasoning, shown string) {
 	return r.String(), t.String()
 }
 
-// reasoningTokens counts the tokens of reasoning in answers: what stands between the marks.
+// reasoningTokens counts the tokens of reasoning in answers, as vllm-rs does: those whose text is shown.
 func (s *Server) reasoningTokens(q *chatRequest, all []*sequence) (n int) {
 	if s.reasoning == nil {
 		return 0
@@ -156,13 +175,33 @@ func (s *Server) reasoningTokens(q *chatRequest, all []*sequence) (n int) {
 	for _, one := range all {
 		p := answerParser{format: s.reasoning, stage: q.stage}
 		d := newDecoder(s.opt.Tokenizer, &params{SkipSpecial: q.SkipSpecial}, false)
+		shown, waiting := false, 0 // tokens whose text may yet be left out
+		note := func(e callEvent) { shown = shown || e.reasoning != "" }
 		for _, id := range one.tokens {
-			d.push(id)
 			before := p.stage
-			shown := false
-			p.add(d.next(false), false, func(e callEvent) { shown = shown || e.reasoning != "" })
-			if before == inReasoning && p.stage == inReasoning || shown {
-				n++
+			if shown = false; before == inReasoning {
+				waiting++
+			}
+			d.push(id)
+			p.add(d.next(false), false, note)
+			held := 0
+			if p.rest != "" || p.stage == afterReasoning {
+				held = min(waiting, 1) // the last one
+			}
+			switch {
+			case shown:
+				n, waiting = n+waiting-held, held
+			case p.rest == "":
+				waiting = 0
+			}
+			if p.stage == afterReasoning {
+				waiting = 0
+				break
+			}
+		}
+		if shown = false; waiting > 0 {
+			if p.add("", true, note); shown {
+				n += waiting
 			}
 		}
 	}

@@ -121,12 +121,12 @@ func (s *Server) devRoutes() map[string]route {
 		"/weight_info":                     {get, s.calling("get_weight_version", nothing(`{"weight_version":%s}`))},
 		"/update_weight_version":           {post, s.calling("set_weight_version", versionArguments)},
 		"/weight_checker":                  {post, s.serveChecker},
-		"/init_weight_transfer_engine":     {post, s.ofWorkers("init_weight_transfer_engine", "init_info", "'init_info' must be a JSON object")},
-		"/shutdown_weight_transfer_engine": {post, s.ofWorkers("shutdown_weight_transfer_engine", "", "")},
-		"/start_weight_update":             {post, s.ofWorkers("start_weight_update", "", "")},
-		"/start_draft_weight_update":       {post, s.ofWorkers("start_draft_weight_update", "", "")},
-		"/update_weights":                  {post, s.ofWorkers("update_weights", "update_info", "'update_info' must be a JSON object or a list of per-worker JSON objects")},
-		"/finish_weight_update":            {post, s.ofWorkers("finish_weight_update", "", "")},
+		"/init_weight_transfer_engine":     {post, s.ofWorkers("init_weight_transfer_engine", "init", "init_info", "'init_info' must be a JSON object")},
+		"/shutdown_weight_transfer_engine": {post, s.ofWorkers("shutdown_weight_transfer_engine", "shutdown", "", "")},
+		"/start_weight_update":             {post, s.ofWorkers("start_weight_update", "start", "", "")},
+		"/start_draft_weight_update":       {post, s.ofWorkers("start_draft_weight_update", "start_draft", "", "")},
+		"/update_weights":                  {post, s.ofWorkers("update_weights", "update", "update_info", "'update_info' must be a JSON object or a list of per-worker JSON objects")},
+		"/finish_weight_update":            {post, s.ofWorkers("finish_weight_update", "finish", "", "")},
 		"/abort_requests":                  {post, s.serveAbort},
 	}
 }
@@ -147,8 +147,8 @@ func (s *Server) calling(method string, arguments arguments) func(http.ResponseW
 			wrong.write(w)
 			return
 		}
-		if operation := sleepOperations[method]; operation != "" {
-			defer s.metrics.sleeps(operation)()
+		if name := sleepOperations[method]; name != "" {
+			defer s.metrics.measure(operation{sleepOperation, name})()
 		}
 		result, err := s.call(r.Context(), method, args...)
 		if err != nil {
@@ -267,8 +267,9 @@ func versionArguments(r *http.Request) ([][]byte, string, *apiError) {
 	return [][]byte{pack.AppendString(nil, *q.Version)}, string(append(appendString([]byte(`{"success":true,"new_version":`), *q.Version), '}')), nil
 }
 
-// ofWorkers makes an endpoint that calls a method of the workers, which have no weights. member of the body is needed unless it is "".
-func (s *Server) ofWorkers(method, member, missing string) func(http.ResponseWriter, *http.Request) {
+// ofWorkers makes an endpoint that calls a method of the workers, which have no weights. name is that of the operation in the metrics.
+// member of the body is needed unless it is "".
+func (s *Server) ofWorkers(method, name, member, missing string) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q map[string]any
 		if member != "" {
@@ -281,6 +282,7 @@ func (s *Server) ofWorkers(method, member, missing string) func(http.ResponseWri
 				return
 			}
 		}
+		defer s.metrics.measure(operation{weightOperation, name})()
 		if _, err := s.callWorkers(r, method); err != nil {
 			s.callFailed(method, "collective_rpc", err).write(w)
 			return

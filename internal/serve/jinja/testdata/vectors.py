@@ -2,9 +2,10 @@
 
 import json
 import pathlib
+import sys
 from datetime import datetime
 
-from jinja2 import TemplateError, ext
+from jinja2 import TemplateError, ext, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 QWEN = """{%- if tools %}
@@ -232,8 +233,37 @@ CASES = [
 ]
 
 
-def main():
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[ext.loopcontrols])
+CONVERSATIONS = [
+    ("a question", {"messages": USER}),
+    ("no generation prompt", {"messages": USER + [{"role": "assistant", "content": "Hello"}], "add_generation_prompt": False}),
+    ("turns", {"messages": TURNS}),
+    ("tools", {"messages": USER, "tools": TOOLS}),
+    ("a call and its result", {"messages": LONG, "tools": TOOLS}),
+    ("reasoning", {"messages": USER + [{"role": "assistant", "content": "b", "reasoning": "c", "reasoning_content": "c"}] + USER}),
+    ("without thinking", {"messages": USER, "enable_thinking": False}),
+    ("effort", {"messages": USER, "reasoning_effort": "low"}),
+    ("parts", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}),
+    ("two questions", {"messages": USER + USER}),
+]
+
+
+class Generation(ext.Extension):
+    """{% generation %}, which marks what a model is trained to say."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(["name:endgeneration"], drop_needle=True), lineno=line)
+
+
+def main(folder=None, out=None):
+    """With a folder of templates (*.jinja): writes what becomes of each with each conversation, and not those above."""
+    cases = CASES
+    if folder:
+        cases = [(f"{path.stem}: {name}", path.read_text(), given)
+                 for path in sorted(pathlib.Path(folder).glob("*.jinja")) for name, given in CONVERSATIONS]
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[ext.loopcontrols, Generation])
     env.filters["tojson"] = lambda x, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
         x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -243,16 +273,18 @@ def main():
     env.globals["raise_exception"] = fail
     env.globals["strftime_now"] = lambda form: datetime(2026, 2, 3, 4, 5, 6).strftime(form)
     vectors = []
-    for name, template, variables in CASES:
+    for name, template, variables in cases:
         variables = {**BASE, **variables}
         one = {"name": name, "template": template, "vars": variables}
         try:
             one["text"] = env.from_string(template).render(**variables)
         except TemplateError as error:
             one["error"] = str(error)
+        except (TypeError, KeyError, AttributeError):
+            continue  # of Python: the template does not take such a conversation
         vectors.append(one)
-    path = pathlib.Path(__file__).with_name("vectors.json")
+    path = pathlib.Path(out) if out else pathlib.Path(__file__).with_name("vectors.json")
     path.write_text(json.dumps(vectors, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-main()
+main(*sys.argv[1:])

@@ -55,6 +55,10 @@ func (f *finder) add(content string, id uint32, token addedToken) {
 
 // split calls part with the parts of a text in their order: tokens, by their id, and what is between them.
 func (f *finder) split(text string, part func(text string, id uint32, token bool)) {
+	if f.tokens == nil && text != "" {
+		part(text, 0, false)
+		return
+	}
 	done := 0 // so much of the text was given out
 	for at := 0; at < len(text); {
 		hit, stop, ok := f.at(text, at)

@@ -294,6 +294,7 @@ type peerOptions struct {
 	kvEvents      string
 	hash          string
 	hashSeed      string // in the place of PYTHONHASHSEED
+	firstBatch    uint64 // the number of the first batch of KV events
 	kvTransfer    string
 	kvPeers       []string
 	faults        string
@@ -374,6 +375,7 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 	if opt.KVCache.Events == nil {
 		return nil
 	}
+	opt.KVCache.Events.First = opts.firstBatch
 	for _, endpoint := range []*string{&opt.KVCache.Events.Endpoint, &opt.KVCache.Events.ReplayEndpoint} {
 		if *endpoint == "" && endpoint == &opt.KVCache.Events.ReplayEndpoint {
 			continue // there is none

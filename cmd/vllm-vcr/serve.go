@@ -188,7 +188,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if simulator != nil {
 		front.MaxBody = int64(opts.sim.int("max-request-body-size-mb")) << 20
 		settings.opts, settings.rate = opts, simulator.ImageRate
-		front.Simulator = &edge.Simulator{RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings}
+		front.Simulator = &edge.Simulator{
+			MaxLoRAs: opts.play.engine.opt.LoRA.MaxLoRAs, MaxModelLen: opts.play.engine.opt.Limits.MaxModelLen,
+			RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings}
 	}
 	listeners, err := opts.edge.listen(opts.host, opts.port, frontends)
 	if err != nil {

@@ -562,6 +562,7 @@ func (s *simulatorOptions) rank(env *environment, opts *serveOptions, play *play
 	rank := max(s.int("data-parallel-rank"), n)
 	play.peers.rank, play.engine.opt.EngineIndex, play.engine.opt.DataParallelSize = 0, rank, 0
 	if s.bool("enable-kvcache") && play.peers.kvEvents == "" {
+		play.peers.firstBatch = 1
 		play.peers.kvEvents, err = s.kvEvents(env, opts.port+n, s.model)
 	}
 	return err

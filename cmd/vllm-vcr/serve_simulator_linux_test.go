@@ -74,6 +74,8 @@ func TestSimulatorServes(t *testing.T) {
 		{"prefill for another server", "/v1/completions", `{"model": "m", "prompt": "a", "kv_transfer_params": {"do_remote_decode": true}}`, nil, 200, `"remote_host":"DUMMY"`},
 		{"embeddings", "/v1/embeddings", `{"model": "any", "input": "a b", "dimensions": 2}`, nil, 200, `"object":"embedding"`},
 		{"ids", "/inference/v1/generate", `{"sampling_params": {}}`, nil, 400, `Missing input token_ids`},
+		{"ids are echoed as ids", "/inference/v1/generate", `{"token_ids": [7, 8, 9], "sampling_params": {"max_tokens": 3}}`, nil, 200, `"finish_reason":"length","stop_reason":null,"token_ids":[7,8,9]`},
+		{"a prompt that is none", "/v1/completions", `{"model": "m", "prompt": 123}`, nil, 400, `prompt must be a string, an array of strings, an array of token ids`},
 		{"tokens", "/tokenize", `{"model": "m", "prompt": "Hello, world!"}`, nil, 200, `"count":4`},
 		{"Mooncake", "/query", "", nil, 200, `{"0":{"engine_id":"`},
 		{"sleep without an effect", "/sleep", "{}", nil, 200, ``},

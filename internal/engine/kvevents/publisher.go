@@ -42,6 +42,8 @@ type Options struct {
 	MaxQueueSize int
 	// Topic is the first frame of each batch.
 	Topic string
+	// First is the number of the first batch; vLLM begins with 0.
+	First uint64
 	// Rank is the data-parallel one: batches name it, and it is added to the ports.
 	Rank int
 	// Digests writes hashes in all their bytes, as VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
@@ -98,7 +100,7 @@ func New(profile *protocol.Profile, o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{opt: o, topic: []byte(o.Topic)}
+	p := &Publisher{opt: o, topic: []byte(o.Topic), next: o.First}
 	if p.codec, err = newCodec(profile, o.Rank, o.Digests); err != nil {
 		return nil, err
 	}

@@ -187,6 +187,9 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 	case !isIDs:
 		err = errNoVariant
 	}
+	if err == errNoVariant && s.sim != nil {
+		err = badRequest("", "prompt must be a string, an array of strings, an array of token ids, or an array of arrays of token ids")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -326,6 +326,10 @@ func (s *Server) plan(p *params, i, n int, prompt []uint32) (one *plan) {
 		return one
 	case p.planner != nil:
 		one = p.planner(i, n)
+	case m.Echo && p.onlyIDs && p.pooling == nil:
+		if one = (&plan{ids: slices.Clone(prompt), finish: protocol.FinishStop}); p.max != nil && len(prompt) >= *p.max {
+			one.finish = protocol.FinishLength
+		}
 	}
 	return one
 }

@@ -352,7 +352,7 @@ func TestFakeMetrics(t *testing.T) {
 				t.Fatal(err)
 			}
 			began := time.Unix(0, 0)
-			if got := string(newFakeState(m, began).render("m", began.Add(2500*time.Millisecond), false)); !strings.Contains(got, test.want) {
+			if got := string(newFakeState(m, began).render("m", began.Add(2500*time.Millisecond), nil)); !strings.Contains(got, test.want) {
 				t.Errorf("got\n%s\nwant %s", got, test.want)
 			}
 			text, err := json.Marshal(m)

@@ -41,7 +41,7 @@ func (e *Edge) serveMetrics(w http.ResponseWriter, r *http.Request, x *exchange)
 	var text []byte
 	switch fake := e.fake.Load(); {
 	case fake != nil:
-		text = fake.render(e.opt.ModelName, time.Now(), e.opt.Simulator != nil)
+		text = fake.render(e.opt.ModelName, time.Now(), e.opt.Simulator)
 		if e.opt.Simulator != nil {
 			break // it shows these alone
 		}
@@ -150,6 +150,10 @@ func writeHead(out *bytes.Buffer, name, kind, help string) {
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 func writeSample(out *bytes.Buffer, name string, value float64, labels ...Label) {
+	writeNumber(out, name, strconv.FormatFloat(value, 'f', -1, 64), labels)
+}
+
+func writeNumber(out *bytes.Buffer, name, value string, labels []Label) {
 	out.WriteString(name)
 	for i, l := range labels {
 		out.WriteByte("{,"[min(i, 1)])
@@ -158,7 +162,7 @@ func writeSample(out *bytes.Buffer, name string, value float64, labels ...Label)
 	if len(labels) > 0 {
 		out.WriteByte('}')
 	}
-	fmt.Fprintf(out, " %s\n", strconv.FormatFloat(value, 'f', -1, 64))
+	fmt.Fprintf(out, " %s\n", value)
 }
 
 // FakeMetrics are the fake metrics of llm-d-inference-sim, with its names.
@@ -392,11 +396,13 @@ type fakeState struct {
 func newFakeState(m *FakeMetrics, since time.Time) *fakeState { return &fakeState{m, since} }
 
 // render writes the metrics. In those of the simulator there is no label engine, and finished_reason is finish_reason.
-func (s *fakeState) render(model string, now time.Time, simulator bool) []byte {
+func (s *fakeState) render(model string, now time.Time, simulator *Simulator) []byte {
 	var out bytes.Buffer
 	m, own := s.metrics, []Label{{"model_name", model}, {"engine", "0"}}
-	if simulator {
+	var adapter []Label
+	if simulator != nil {
 		own = own[:1]
+		adapter = []Label{{"max_lora", strconv.Itoa(simulator.MaxLoRAs)}}
 	}
 	gauge := func(name, help string, v *FakeValue, whole bool) {
 		if v == nil {
@@ -415,17 +421,33 @@ func (s *fakeState) render(model string, now time.Time, simulator bool) []byte {
 	if len(m.LoRAs) > 0 {
 		writeHead(&out, "vllm:lora_requests_info", "gauge", loraHelp)
 		for _, l := range m.LoRAs {
-			writeSample(&out, "vllm:lora_requests_info", l.Timestamp, Label{"running_lora_adapters", l.Running}, Label{"waiting_lora_adapters", l.Waiting})
+			labels, form := append(slices.Clone(adapter), Label{"running_lora_adapters", l.Running}, Label{"waiting_lora_adapters", l.Waiting}), byte('f')
+			if simulator != nil {
+				form = 'g' // as 1.257894567e+09
+			}
+			writeNumber(&out, "vllm:lora_requests_info", strconv.FormatFloat(l.Timestamp, form, -1, 64), labels)
 		}
 	}
 	for _, h := range m.histograms() {
-		if h.counts != nil {
+		if h.counts == nil {
+			continue
+		}
+		if simulator != nil && h.observed {
+			h.observed, h.bounds = false, simulator.tokenBounds()
+		}
+		h.render(&out, own)
+		if simulator != nil && h.key == "request-max-generation-tokens" {
+			h.name = "vllm:max_num_generation_tokens"
 			h.render(&out, own)
 		}
 	}
 	counter := func(name, help string, n *int64, parts []int64) {
 		total := 0.0
-		for _, part := range parts {
+		for i, part := range parts {
+			if simulator != nil { // as many requests of the length that the bucket ends with
+				bounds := simulator.tokenBounds()
+				part *= int64(bounds[min(i, len(bounds)-1)])
+			}
 			total += float64(part)
 		}
 		if n != nil {
@@ -444,7 +466,7 @@ func (s *fakeState) render(model string, now time.Time, simulator bool) []byte {
 		writeHead(&out, "vllm:request_success", "counter", "Count of successfully processed requests.")
 		for _, reason := range slices.Sorted(maps.Keys(m.Success)) {
 			labels := append(slices.Clone(own), Label{"finished_reason", reason})
-			if simulator {
+			if simulator != nil {
 				labels = append([]Label{{"finish_reason", reason}}, own...)
 			}
 			writeSample(&out, "vllm:request_success_total", float64(m.Success[reason]), labels...)

@@ -23,6 +23,8 @@ import (
 type Simulator struct {
 	// RequestIDs puts X-Request-Id into answers.
 	RequestIDs bool
+	// MaxLoRAs is a label of fake metrics, and MaxModelLen the largest bound of their numbers of tokens.
+	MaxLoRAs, MaxModelLen int
 	// Settings are shown and changed by /admin/config beside those of the edge; nil for none.
 	Settings Settings
 }
@@ -33,6 +35,15 @@ type Settings interface {
 	Shown() map[string]any
 	// Change checks new values. It removes those that it knows, and apply makes them count.
 	Change(values map[string]json.RawMessage) (apply func(), err error)
+}
+
+// tokenBounds are the bounds of buckets of numbers of tokens.
+func (s *Simulator) tokenBounds() []float64 {
+	n := 1
+	for n < len(tokenBounds) && tokenBounds[n] <= float64(s.MaxModelLen) {
+		n++
+	}
+	return tokenBounds[:n]
 }
 
 // change hands values to the settings. Without any, nothing is changed.

@@ -1,0 +1,33 @@
+package edge
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// Fake metrics of the simulator have its labels, and counts of buckets for numbers of tokens.
+func TestSimulatorFakeMetrics(t *testing.T) {
+	m, err := ParseFakeMetrics([]byte(`{"request-prompt-tokens": [10, 20, 30], "request-max-generation-tokens": [1], "request-success-total": {"stop": 2},
+		"loras": [{"running": "a,b", "waiting": "c", "timestamp": 1257894567}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	got := string(newFakeState(m, now).render("m", now, &Simulator{MaxLoRAs: 3, MaxModelLen: 1024}))
+	for _, want := range []string{
+		`vllm:request_prompt_tokens_bucket{model_name="m",le="2"} 30`,
+		`vllm:request_prompt_tokens_bucket{model_name="m",le="1000"} 60`,
+		`vllm:prompt_tokens_total{model_name="m"} 200`,
+		`vllm:max_num_generation_tokens_bucket{model_name="m",le="1"} 1`,
+		`vllm:request_success_total{finish_reason="stop",model_name="m"} 2`,
+		`vllm:lora_requests_info{max_lora="3",running_lora_adapters="a,b",waiting_lora_adapters="c"} 1.257894567e+09`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("want %s in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "engine=") || strings.Contains(got, `le="2000"`) {
+		t.Errorf("a label engine, or a bucket beyond the context:\n%s", got)
+	}
+}

@@ -62,6 +62,7 @@ type engine struct {
 	withheld   bool // an output has waited in the last step because its client is full
 	killed     bool // by a fault
 	iterations int  // steps that computed something, if that is reported
+	batch      int  // requests that run, as the step found them
 	arrived    bool // a request has come since the last report
 	loras      bool // a request had an adapter
 	counters   counters

@@ -67,6 +67,7 @@ func (e *engine) beginStep(begin, now time.Duration) bool {
 	for _, r := range step.Preempted {
 		e.preempted(r.Owner, begin)
 	}
+	e.batch = len(e.scheduler.Running())
 	for _, r := range step.Admitted {
 		e.admitted(r.Owner, begin)
 	}
@@ -212,7 +213,7 @@ func (e *engine) alone(q *request) time.Duration {
 	}
 	d := &e.scratch.draws
 	*d = latency.Step{
-		Running: len(e.scheduler.Running()), Limit: e.ready.MaxNumSeqs, Budget: e.ready.MaxNumBatchedTokens,
+		Running: e.batch, Limit: e.ready.MaxNumSeqs, Budget: e.ready.MaxNumBatchedTokens,
 		Decodes: d.Decodes[:0], Chunks: d.Chunks[:0],
 	}
 	if q.outputs == 0 {
@@ -230,7 +231,9 @@ func (e *engine) finishStep() {
 	now := e.current.end
 	e.current.active, e.withheld = false, false
 	any := false
-	for _, r := range e.scheduler.Running() {
+	running := e.scheduler.Running()
+	e.batch = len(running)
+	for _, r := range running {
 		q := r.Owner
 		if r.Complete() && q.due <= now && !e.clientFull(q) && (q.faults == nil || !e.heldByFault(q, now)) {
 			any = true

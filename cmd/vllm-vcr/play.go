@@ -399,7 +399,8 @@ type coreOptions struct {
 	noCaching   bool
 	kvMetrics   bool
 	speculative string
-	modelLen    int // the context length of the model, if that is known
+	alone       bool // the engine is in no group, whatever its index is
+	modelLen    int  // the context length of the model, if that is known
 }
 
 func (opts *coreOptions) add(flags *pflag.FlagSet) {
@@ -447,6 +448,9 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.
 		return opt, err
 	}
 	opt = opts.opt
+	if opts.alone {
+		opt.DataParallelSize = 0
+	}
 	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(opts.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
 		return opt, err
 	}

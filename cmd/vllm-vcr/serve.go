@@ -187,10 +187,11 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	var settings simSettings
 	if simulator != nil {
 		front.MaxBody = int64(opts.sim.int("max-request-body-size-mb")) << 20
-		settings.opts, settings.rate = opts, simulator.ImageRate
+		settings.opts, settings.rate, settings.image = opts, simulator.ImageRate, [2]time.Duration{simulator.ImageTime, simulator.ImageTimeStdDev}
 		front.Simulator = &edge.Simulator{
-			MaxLoRAs: opts.play.engine.opt.LoRA.MaxLoRAs, MaxModelLen: opts.play.engine.opt.Limits.MaxModelLen,
-			RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings}
+			MaxLoRAs: opts.play.engine.opt.LoRA.MaxLoRAs, MaxModelLen: opts.sim.modelLen, Seed: simulator.Seed,
+			RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings,
+		}
 	}
 	listeners, err := opts.edge.listen(opts.host, opts.port, frontends)
 	if err != nil {

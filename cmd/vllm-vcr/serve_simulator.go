@@ -170,6 +170,8 @@ type simulatorOptions struct {
 	on     bool // --simulator
 	values map[string]*simValue
 	model  string
+	// modelLen is the context length that requests are checked with.
+	modelLen int
 }
 
 // A simValue is the value of a flag of the simulator. It is a [pflag.Value].
@@ -410,6 +412,7 @@ func (s *simulatorOptions) translate(env *environment, flags *pflag.FlagSet, opt
 		return "", errors.New("model parameter is empty: give --model, or the argument MODEL")
 	}
 	s.model = model
+	engine := &opts.play.engine
 	for i := range simFlags {
 		f := &simFlags[i]
 		own := flags.Lookup(f.name)
@@ -469,7 +472,6 @@ func (s *simulatorOptions) translate(env *environment, flags *pflag.FlagSet, opt
 			return "", err
 		}
 	}
-	engine := &opts.play.engine
 	if size := engine.opt.DataParallelSize; size > 1 && s.int("data-parallel-rank") < 0 {
 		opts.edge.portPerRank = true
 	} else {
@@ -480,7 +482,13 @@ func (s *simulatorOptions) translate(env *environment, flags *pflag.FlagSet, opt
 	}
 	opts.play.source.plans = builtin.NewPlans()
 	opts.play.timing.now = newSimTimes(opts.play.timing.knobs)
-	return model, s.kvCache(flags, opts)
+	if err := s.kvCache(flags, opts); err != nil {
+		return "", err
+	}
+	// An echo may be longer than what the context has room for: the frontend checks requests, and not the engine.
+	s.modelLen = engine.opt.Limits.MaxModelLen
+	engine.opt.Limits.MaxModelLen = 2 * s.modelLen
+	return model, nil
 }
 
 func (s *simulatorOptions) datasetExists() bool {
@@ -540,8 +548,10 @@ func (s *simulatorOptions) kvCache(flags *pflag.FlagSet, opts *serveOptions) err
 
 // kvEvents is the --kv-events-config of a rank. Each rank of the simulator has a topic of its own, with its port.
 func (s *simulatorOptions) kvEvents(env *environment, port int, model string) (string, error) {
+	// The simulator always connects. vLLM, and so --kv-events-config, listens where the address is that of no machine.
+	endpoint := strings.NewReplacer("//*:", "//127.0.0.1:", "//[::]:", "//127.0.0.1:", "//0.0.0.0:", "//127.0.0.1:").Replace(s.text("zmq-endpoint"))
 	config := map[string]any{
-		"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": s.text("zmq-endpoint"), "buffer_steps": s.int("kv-events-replay-queue-size"),
+		"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": endpoint, "buffer_steps": s.int("kv-events-replay-queue-size"),
 		"topic": fmt.Sprintf("kv@%s:%d@%s", env.getenv("POD_IP"), port, model),
 	}
 	if replay := s.text("kv-events-replay-endpoint"); replay != "" {
@@ -560,7 +570,7 @@ func (s *simulatorOptions) kvEvents(env *environment, port int, model string) (s
 // rank sets up the engine behind the frontend number n: its rank, and the address and the topic of its KV events.
 func (s *simulatorOptions) rank(env *environment, opts *serveOptions, play *playOptions, n int) (err error) {
 	rank := max(s.int("data-parallel-rank"), n)
-	play.peers.rank, play.engine.opt.EngineIndex, play.engine.opt.DataParallelSize = 0, rank, 0
+	play.peers.rank, play.engine.opt.EngineIndex, play.engine.opt.DataParallelSize, play.engine.alone = 0, rank, 1, true
 	if s.bool("enable-kvcache") && play.peers.kvEvents == "" {
 		play.peers.firstBatch = 1
 		play.peers.kvEvents, err = s.kvEvents(env, opts.port+n, s.model)
@@ -596,7 +606,7 @@ func (s *simulatorOptions) options(env *environment, opts *serveOptions, model s
 	}
 	o = &builtin.Simulator{
 		Plans: opts.play.source.plans, Echo: opts.play.source.mode == modeEcho, Seed: opts.play.source.seed,
-		Running: opts.play.engine.opt.Limits.MaxNumSeqs, Waiting: s.int("max-waiting-queue-length"),
+		MaxModelLen: s.modelLen, Running: opts.play.engine.opt.Limits.MaxNumSeqs, Waiting: s.int("max-waiting-queue-length"),
 		Tools: builtin.ToolRanges{
 			MinInteger: s.int("min-tool-call-integer-param"), MaxInteger: s.int("max-tool-call-integer-param"),
 			MinNumber: s.number("min-tool-call-number-param"), MaxNumber: s.number("max-tool-call-number-param"),
@@ -644,7 +654,8 @@ type simSettings struct {
 	opts    *serveOptions
 	mu      sync.Mutex
 	servers []*builtin.Server
-	rate    int // image-emission-rate
+	rate    int              // image-emission-rate
+	image   [2]time.Duration // time-to-generate-image, and its deviation
 }
 
 func (s *simSettings) add(server *builtin.Server) {
@@ -688,8 +699,9 @@ func (s *simSettings) Shown() map[string]any {
 func (s *simSettings) Change(values map[string]json.RawMessage) (apply func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k, rate := *s.opts.play.timing.now.now.Load(), s.rate
+	k, rate, image := *s.opts.play.timing.now.now.Load(), s.rate, s.image
 	durations := simDurations(&k)
+	durations["time-to-generate-image"], durations["time-to-generate-image-std-dev"] = &image[0], &image[1]
 	for key, raw := range values {
 		var text string
 		var number float64
@@ -732,13 +744,16 @@ func (s *simSettings) Change(values map[string]json.RawMessage) (apply func(), e
 	if err := k.Validate(); err != nil {
 		return nil, err
 	}
+	if image[0] < 0 || image[1] < 0 || float64(image[1]) > 0.3*float64(image[0]) {
+		return nil, errors.New("time to generate image standard deviation cannot be more than 30% of time to generate image")
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.opts.play.timing.now.now.Store(&k)
-		s.rate = rate
+		s.rate, s.image = rate, image
 		for _, server := range s.servers {
-			server.SetImageRate(rate)
+			server.SetImages(rate, image[0], image[1])
 		}
 	}, nil
 }

@@ -29,6 +29,8 @@ type Simulator struct {
 	// Echo repeats the prompt, of a chat the last message.
 	Echo bool
 	Seed uint64
+	// MaxModelLen is the context length.
+	MaxModelLen int
 	// Running requests run at the same time, and as many as Waiting wait. Others are refused with status 429.
 	Running, Waiting int
 	Tools            ToolRanges
@@ -133,6 +135,7 @@ func (s *Server) simulate(o *Simulator) {
 	sim := &simulator{Simulator: *o, engineID: newUUID(), rng: rand.New(rand.NewPCG(o.Seed, 1)), blocks: map[uint64]bool{}}
 	sim.imageRate.Store(int64(o.ImageRate))
 	s.sim = sim
+	s.maxModelLen, s.metrics = o.MaxModelLen, newMetrics(s.opt.Names[0], len(s.balance.open), o.MaxModelLen)
 	if s.opt.Tokenizer.IsWords() {
 		s.model.eos = []uint32{tokenizer.WordsEnd}
 	}
@@ -318,7 +321,7 @@ func (s *Server) plan(p *params, i, n int, prompt []uint32) (one *plan) {
 	switch threshold := or(p.CacheThreshold, m.CacheThreshold); {
 	case p.cacheThreshold:
 		return &plan{now: true, finish: protocol.FinishStop, reason: "cache_threshold"}
-	case m.KVCache && threshold > 0 && threshold <= 1 && m.cached(prompt, p.Model) < threshold:
+	case m.KVCache && threshold <= 1 && m.cached(prompt, p.Model, threshold) < threshold:
 		return &plan{now: true, finish: protocol.FinishStop, reason: "cache_threshold"}
 	case m.EncoderOnly:
 		one = s.spell(strings.Repeat("!", min(or(p.max, 1), 1<<12)))
@@ -396,28 +399,36 @@ func (s *Server) echoes(p *params, texts []string) planner {
 	}
 }
 
-// cached is the share of a prompt that was computed before, and counts it as computed.
-func (m *simulator) cached(prompt []uint32, model string) float64 {
+// cached is the share of a prompt that was computed before. If it is enough, all of it counts as computed then.
+func (m *simulator) cached(prompt []uint32, model string, enough float64) float64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(model))
-	hits, missed := 0, false
+	hits := 0
+	var news []uint64
 	for at := 0; at+m.BlockSize <= len(prompt); at += m.BlockSize {
 		for _, id := range prompt[at : at+m.BlockSize] {
 			_, _ = h.Write([]byte{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)})
 		}
-		if key := h.Sum64(); m.blocks[key] && !missed {
+		if key := h.Sum64(); m.blocks[key] && news == nil {
 			hits += m.BlockSize
-		} else if missed = true; !m.blocks[key] {
-			m.blocks[key] = true
-			if m.oldest = append(m.oldest, key); len(m.oldest) > mostBlocks {
-				delete(m.blocks, m.oldest[0])
-				m.oldest = m.oldest[1:]
-			}
+		} else if !m.blocks[key] {
+			news = append(news, key)
 		}
 	}
-	return float64(hits) / math.Max(float64(len(prompt)), 1)
+	share := float64(hits) / math.Max(float64(len(prompt)), 1)
+	if share < enough {
+		return share
+	}
+	for _, key := range news {
+		m.blocks[key] = true
+		if m.oldest = append(m.oldest, key); len(m.oldest) > mostBlocks {
+			delete(m.blocks, m.oldest[0])
+			m.oldest = m.oldest[1:]
+		}
+	}
+	return share
 }
 
 // mostBlocks is how many blocks of prompts are known for [Simulator].CacheThreshold.
@@ -519,9 +530,9 @@ func (m *simulator) wantsImage(r *http.Request) bool {
 // makeImage waits for as long as it takes to make an image.
 func (m *simulator) makeImage(ctx context.Context) {
 	m.mu.Lock()
-	drawn := float64(m.ImageTime) + m.rng.NormFloat64()*float64(m.ImageTimeStdDev)
-	m.mu.Unlock()
 	mean := float64(m.ImageTime)
+	drawn := mean + m.rng.NormFloat64()*float64(m.ImageTimeStdDev)
+	m.mu.Unlock()
 	if wait := time.Duration(min(max(drawn, .3*mean), 1.7*mean)); wait > 0 {
 		t := time.NewTimer(wait)
 		defer t.Stop()
@@ -553,8 +564,13 @@ const (
 	messageCallPrefix = "toolu_"
 )
 
-// SetImageRate changes [Simulator].ImageRate while the server runs.
-func (s *Server) SetImageRate(percent int) { s.sim.imageRate.Store(int64(percent)) }
+// SetImages changes how often images come and how long they take, while the server runs.
+func (s *Server) SetImages(percent int, mean, deviation time.Duration) {
+	s.sim.imageRate.Store(int64(percent))
+	s.sim.mu.Lock()
+	defer s.sim.mu.Unlock()
+	s.sim.ImageTime, s.sim.ImageTimeStdDev = mean, deviation
+}
 
 // checkIDs refuses a request of ids as the simulator does, and finds the parameters of a transfer where it looks for them.
 func (m *simulator) checkIDs(q *generateRequest) *apiError {

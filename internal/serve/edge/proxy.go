@@ -95,6 +95,9 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request, to *rank) {
 
 func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	to := x.rank
+	if e.opt.Simulator != nil && r.Method == http.MethodPost && !validID(r.Header.Get(headerRequestID)) {
+		x.id = e.opt.Simulator.nextID()
+	}
 	e.showID(w, x)
 	if e.records.to != nil {
 		counting := e.records.begin(w, r, x)

@@ -4,9 +4,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,6 +28,10 @@ type Simulator struct {
 	RequestIDs bool
 	// MaxLoRAs is a label of fake metrics, and MaxModelLen the largest bound of their numbers of tokens.
 	MaxLoRAs, MaxModelLen int
+	// Seed is that of the ids of requests: servers with the same seed give the same ids, and so the same answers, in the same order.
+	Seed uint64
+
+	requests atomic.Uint64
 	// Settings are shown and changed by /admin/config beside those of the edge; nil for none.
 	Settings Settings
 }
@@ -44,6 +51,13 @@ func (s *Simulator) tokenBounds() []float64 {
 		n++
 	}
 	return tokenBounds[:n]
+}
+
+// nextID is the id of a request that has none, in the form of a UUID.
+func (s *Simulator) nextID() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d-%d", s.Seed, s.requests.Add(1)))
+	id := hex.EncodeToString(sum[:16])
+	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
 
 // change hands values to the settings. Without any, nothing is changed.

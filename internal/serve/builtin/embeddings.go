@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -23,6 +24,7 @@ type embeddingRequest struct {
 	Priority   int             `json:"priority"`
 	CacheSalt  string          `json:"cache_salt"`
 	RequestID  string          `json:"request_id"`
+	chat                       // in the place of the input
 }
 
 func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
@@ -77,13 +79,13 @@ func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string
 	}
 	b = appendInt(append(b, `],"usage":{"prompt_tokens":`...), tokens)
 	b = appendInt(append(b, `,"total_tokens":`...), tokens)
-	a.b = append(b, `,"completion_tokens":0,"prompt_tokens_details":null}}`...)
+	a.b = append(b, `,"completion_tokens":0,"prompt_tokens_details":null,"completion_tokens_details":null}}`...)
 	writeJSON(w, http.StatusOK, a.b)
 }
 
 func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiError) {
 	switch {
-	case len(q.Input) == 0 || string(q.Input) == "null":
+	case (len(q.Input) == 0 || isNull(q.Input)) && q.Messages == nil:
 		return nil, missingField(end, "input")
 	case q.Format != "" && q.Format != "float" && q.Format != "base64":
 		return nil, badRequest("encoding_format", "encoding_format must be float or base64, got %q.", q.Format)
@@ -91,7 +93,7 @@ func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiEr
 		return nil, badRequest("dimensions", "dimensions must be greater than 0")
 	}
 	c := completionRequest{Prompt: q.Input, params: params{
-		Model: q.Model, AddSpecial: q.AddSpecial, TruncatePrompt: q.Truncate, Priority: q.Priority, CacheSalt: q.CacheSalt,
+		Model: q.Model, AddSpecial: q.AddSpecial, Priority: q.Priority, CacheSalt: q.CacheSalt,
 		logprobs: protocol.NoLogprobs, onlyIDs: true,
 	}}
 	if err := c.check(s); err != nil {
@@ -104,7 +106,7 @@ func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiEr
 	if err != nil {
 		return nil, errInternal
 	}
-	prompts, wrong := s.prompts(&c, id)
+	prompts, wrong := s.embedded(q, &c, id)
 	if wrong != nil {
 		return nil, wrong
 	}
@@ -112,4 +114,32 @@ func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiEr
 		return nil, badRequest("input", "%d inputs: at most %d are allowed", len(prompts), mostAnswers)
 	}
 	return s.generate(&c.params, id, prompts, s.models.adapter.find(q.Model))
+}
+
+// embedded are the ids of what is to be embedded: texts, ids, or a conversation. The errors are those of the Python frontend.
+func (s *Server) embedded(q *embeddingRequest, c *completionRequest, id string) (prompts [][]uint32, err *apiError) {
+	switch text := string(q.Input); {
+	case q.Messages != nil && (text == "" || text == "null"):
+		q.AddGenerationPrompt = new(or(q.AddGenerationPrompt, false))
+		text, err := s.render(&q.chat)
+		if err != nil {
+			return nil, err
+		}
+		prompts = [][]uint32{s.encode(text, isSet(q.AddSpecial))}
+	case text == "[]":
+		return nil, badRequest("", "You must pass at least one prompt")
+	default:
+		if prompts, err = s.prompts(c, id); err != nil {
+			if strings.HasSuffix(err.message, "has an empty prompt_token_ids") {
+				err = badRequest("", "The decoder prompt cannot be empty")
+			}
+			return nil, err
+		}
+	}
+	for i, ids := range prompts {
+		if n := q.Truncate; n != nil && *n >= 0 && len(ids) > *n {
+			prompts[i] = ids[:*n] // its begin, unlike that of a prompt for an answer
+		}
+	}
+	return prompts, nil
 }

@@ -193,7 +193,7 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 			if p.Seed != nil && n > 0 {
 				r.Sampling.Seed += int64(n)
 			}
-			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt)}
+			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt), pools: p.pooling != nil}
 			if s.sim != nil {
 				s.choose(q, r, number, n)
 			}

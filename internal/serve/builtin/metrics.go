@@ -76,6 +76,7 @@ type requestRecord struct {
 	queued, started  float64 // in seconds of the engine's clock
 	first, last      float64
 	answered, closed bool
+	pools            bool // nothing is generated
 }
 
 // A histogram counts values by the first bound that they do not exceed.
@@ -191,7 +192,7 @@ func (m *metrics) count(e *engineMetrics, r *requestRecord, n int, at float64, r
 	}
 	e.generated += n
 	r.generated += n
-	if n > 0 {
+	if n > 0 || r.pools && end != protocol.Unfinished {
 		if r.answered {
 			e.interToken.observe(at - r.last)
 		} else {
@@ -216,7 +217,9 @@ func (m *metrics) finish(e *engineMetrics, r *requestRecord, reason protocol.Fin
 	e.promptSize.observe(float64(r.prompt))
 	e.answerSize.observe(float64(r.generated))
 	e.mostWanted.observe(float64(r.generated))
-	e.wanted.observe(float64(r.maxTokens))
+	if !r.pools {
+		e.wanted.observe(float64(r.maxTokens))
+	}
 	e.n.observe(float64(r.n))
 	e.preempted.observe(float64(r.preemptions))
 	e.prefilled.observe(float64(r.computed))

@@ -80,7 +80,7 @@ func serving(t testing.TB, change func(*player.Options), args ...string) (url st
 	require.NoError(t, err)
 	flags, err := ParseFlags(args)
 	require.NoError(t, err)
-	s, err = New(Options{Flags: flags, Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"}})
+	s, err = New(Options{Flags: flags, Tasks: opt.Pooling.Tasks, Group: group, Names: []string{"m", "alias"}, Dir: dir, Tokenizer: tok, Release: "0.33.0", LoRA: opt.LoRA.MaxLoRAs > 0, Env: []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1"}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -116,7 +116,12 @@ func TestScripts(t *testing.T) {
 			if filepath.Base(path) == "reasoning.txt" {
 				flags = []string{"--reasoning-parser", "qwen3"}
 			}
-			url, _, source := serving(t, func(o *player.Options) { o.LoRA.MaxLoRAs = 2 }, flags...)
+			url, _, source := serving(t, func(o *player.Options) {
+				o.LoRA.MaxLoRAs = 2
+				if filepath.Base(path) == "embeddings.txt" {
+					o.Pooling = player.PoolingOptions{Tasks: []string{"embed"}, Size: 2}
+				}
+			}, flags...)
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			var got bytes.Buffer

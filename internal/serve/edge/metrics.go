@@ -429,8 +429,8 @@ func (s *fakeState) render(model string, now time.Time, simulator *Simulator) []
 		}
 	}
 	for _, h := range m.histograms() {
-		if h.counts == nil {
-			continue
+		if len(h.counts) == 0 {
+			continue // an empty list takes the metric away
 		}
 		if simulator != nil && h.observed {
 			h.observed, h.bounds = false, simulator.tokenBounds()

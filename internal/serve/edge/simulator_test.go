@@ -8,7 +8,7 @@ import (
 
 // Fake metrics of the simulator have its labels, and counts of buckets for numbers of tokens.
 func TestSimulatorFakeMetrics(t *testing.T) {
-	m, err := ParseFakeMetrics([]byte(`{"request-prompt-tokens": [10, 20, 30], "request-max-generation-tokens": [1], "request-success-total": {"stop": 2},
+	m, err := ParseFakeMetrics([]byte(`{"request-prompt-tokens": [10, 20, 30], "request-max-generation-tokens": [1], "request-success-total": {"stop": 2}, "tpot-buckets-values": [],
 		"loras": [{"running": "a,b", "waiting": "c", "timestamp": 1257894567}]}`))
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +26,9 @@ func TestSimulatorFakeMetrics(t *testing.T) {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("want %s in\n%s", want, got)
 		}
+	}
+	if strings.Contains(got, "inter_token_latency") {
+		t.Errorf("an empty list does not take its metric away:\n%s", got)
 	}
 	if strings.Contains(got, "engine=") || strings.Contains(got, `le="2000"`) {
 		t.Errorf("a label engine, or a bucket beyond the context:\n%s", got)

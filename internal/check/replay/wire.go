@@ -10,8 +10,10 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // checkWire lets the engine under test go through the session that a golden of
@@ -61,12 +63,50 @@ func BootWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case, w 
 	var err error
 	run.Replaying, err = Boot(ctx, e, g.Codec, player.Options{
 		VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Source: w, Timing: player.Timing{Pace: player.PaceRecorded}, Clock: run.clock,
+		Transfer: w.connector(g.Trace.Meta),
 	})
 	if err != nil {
 		return nil, err
 	}
 	run.Listen = func(ctx context.Context) ([][]byte, error) { return run.Front.NextRaw(ctx, 0) }
 	return run, nil
+}
+
+// connector is the KV connector of the recorded engine, nil without one. It names itself as that did. What it pulls is there at
+// once, as no other engine takes part in a replay.
+func (w *WireSession) connector(meta trace.Meta) *player.Transfer {
+	for option := range strings.SplitSeq(trace.Or(meta.EngineConfig, ""), ";") {
+		text, is := strings.CutPrefix(option, "kv_transfer_config=")
+		if !is {
+			continue
+		}
+		t, err := player.ParseTransfer(text, func(string) string { return "" })
+		if err != nil {
+			return nil // a connector that the player does not have
+		}
+		cur := pack.NewCursor(w.offer)
+		n, err := cur.MapLen()
+		for ; err == nil && n > 0; n-- {
+			var key string
+			if key, err = cur.StrString(); err != nil {
+				break
+			}
+			switch key {
+			case "remote_engine_id":
+				t.EngineID, err = cur.StrString()
+			case "remote_host":
+				t.Host, err = cur.StrString()
+			case "remote_port":
+				var port int64
+				port, err = cur.Int()
+				t.Port = int(port)
+			default:
+				err = cur.Skip()
+			}
+		}
+		return t
+	}
+	return nil
 }
 
 // WireReplay is a session that is being replayed.

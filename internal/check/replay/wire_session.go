@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ type WireSession struct {
 	Said         []*WireSaid // on the output socket, in order
 	requests     []*wireRequest
 	byID         map[string]*wireRequest
+	offer        []byte // the first kv_transfer_params of the engine, nil without any
 }
 
 // WireMessage is a message with its number in the frames file, from 1, notes
@@ -231,7 +233,10 @@ func (w *WireSession) addOutput(s *WireSaid, o *protocol.RequestOutput) error {
 		if err != nil {
 			return fmt.Errorf("prefill_stats: %w", err)
 		}
-		r.cached = int(counts["num_cached_tokens"])
+		r.cached = int(counts["num_cached_tokens"] - counts["num_external_cached_tokens"]) // what it pulls, it pulls again
+	}
+	if w.offer == nil {
+		w.offer = bytes.Clone(o.KVTransfer)
 	}
 	s.Requests = append(s.Requests, r)
 	r.tokens = append(r.tokens, o.Tokens...)

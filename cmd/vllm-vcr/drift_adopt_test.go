@@ -180,7 +180,7 @@ func TestDriftAdopt(t *testing.T) {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	for _, want := range []string{
-		"EngineCoreOutput.brand_new", "conform: PASS: every gate holds: ", "capture 10 targets of line " + line + " (--engine never)",
+		"EngineCoreOutput.brand_new", "conform: PASS: every gate holds: ", "capture 13 targets of line " + line + " (--engine never)",
 		"\nadopt: green: line " + line + " is in, and the tree conforms; 2 left to do\n",
 		"write the digests of what may run of " + line + ".0 once the index has it: vllm-vcr capture engine --lock " + line + ".0",
 	} {

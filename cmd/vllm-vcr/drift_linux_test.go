@@ -223,7 +223,7 @@ func (c driftCase) run(t *testing.T, index *indexOf, cache string, args ...strin
 
 const (
 	engineModule = "vllm/v1/engine/__init__.py"
-	speaks33     = "static none: 0 changes; live none: 14 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; not run: engine, python\n"
+	speaks33     = "static none: 0 changes; live none: 15 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; not run: engine, python\n"
 )
 
 // TestDriftCheckRelease goes the whole way from an index to a verdict with the real frontend and the real sources of 0.33
@@ -259,7 +259,7 @@ func TestDriftCheckRelease(t *testing.T) {
 				"judged as: line 0.33, as (embedded) compat.toml has no line 0.34 with goldens\n",
 				"0.34 is not a line of (embedded) compat.toml: vllm-vcr drift adopt 0.34.0\n",
 				"health\n", // what live asserted, to the last case
-				"a player that is taught its profile serves it: 13 cases passed, ",
+				"a player that is taught its profile serves it: 14 cases passed, ",
 				"\ndrift: none: vLLM 0.34.0 works as line 0.33: " + speaks33,
 			},
 		},
@@ -367,7 +367,7 @@ func TestDriftCheckWheel(t *testing.T) {
 		},
 		{
 			name: "nightly", args: append(at, "--nightly", "--layers", "static,live"), wheels: nightly,
-			want: []string{"release: " + nightly + "\n", "0.34 is not a line of ", "drift: none: vLLM " + nightly + " works as line 0.33: static none: 0 changes; live none: 14 cases passed, "},
+			want: []string{"release: " + nightly + "\n", "0.34 is not a line of ", "drift: none: vLLM " + nightly + " works as line 0.33: static none: 0 changes; live none: 15 cases passed, "},
 		},
 		{
 			name: "nightly without digests", args: append([]string{"--index", bare.URL + "/simple"}, "--nightly"),
@@ -495,10 +495,10 @@ func TestDriftCheckLocal(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{name: "told", version: "0.27.1", args: []string{"0.27.1"}, want: "\ndrift: none: vLLM 0.27.1 works as line 0.27: live none: 14 cases passed, "},
+		{name: "told", version: "0.27.1", args: []string{"0.27.1"}, want: "\ndrift: none: vLLM 0.27.1 works as line 0.27: live none: 15 cases passed, "},
 		{name: "not told", version: "0.27.1", code: 3, want: "drift: unknown: vLLM could not be judged: --frontend: the release of the binary is not known: give it"},
 		{name: "of another line", version: "0.27.1", args: []string{"0.34.0"}, code: 1, want: "\ndrift: found: vLLM 0.34.0 does not work as line 0.33: live found: "},
-		{name: "expected to fail", version: "0.32.0", args: []string{"--expectations", expectations}, want: "\ndrift: none: vLLM 0.32.0 works as line 0.32: live none: 13 cases passed, "},
+		{name: "expected to fail", version: "0.32.0", args: []string{"--expectations", expectations}, want: "\ndrift: none: vLLM 0.32.0 works as line 0.32: live none: 14 cases passed, "},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -98,6 +98,9 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 	return w, nil
 }
 
+// mostPrompt bounds the prompts that are made up from a number: no model has as many positions.
+const mostPrompt = 1 << 24
+
 // predictable refuses a record that does not tell its steps.
 func predictable(name string, r *trace.Record) error {
 	place := name
@@ -112,6 +115,11 @@ func predictable(name string, r *trace.Record) error {
 	}
 	if outputs := len(r.ITLMs) + 1; outputs > r.OutputTokens {
 		return fmt.Errorf("%s: %d tokens in %d outputs: want at least one token in each output", place, r.OutputTokens, outputs)
+	} else if r.OutputTokens/mostSize > outputs {
+		return fmt.Errorf("%s: %d tokens in %d outputs: want at most %d tokens in each output", place, r.OutputTokens, outputs, mostSize)
+	}
+	if r.PromptTokens > mostPrompt {
+		return fmt.Errorf("%s: prompt_tokens is %d: want at most %d", place, r.PromptTokens, mostPrompt)
 	}
 	return nil
 }

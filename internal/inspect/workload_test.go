@@ -90,11 +90,15 @@ func TestWorkloadErrors(t *testing.T) {
 	summary.ITLMs, summary.ITLSummary, summary.Line = nil, &trace.ITLSummary{MeanMs: 2, Count: 1}, 3
 	several := record(0, 4, 1, 2)
 	several.OutputTokens, several.ITLMs = 2, []float64{2, 2}
+	burst, endless := record(0, 4, 1, 2), record(0, 1<<24+1, 1)
+	burst.OutputTokens = 1 << 40
 	tests := []struct {
 		name    string
 		records []trace.Record
 		want    string
 	}{
+		{"more tokens in an output than memory", []trace.Record{burst}, "t.jsonl: 1099511627776 tokens in 2 outputs: want at most 1024"},
+		{"a longer prompt than any", []trace.Record{endless}, "t.jsonl: prompt_tokens is 16777217: want at most 16777216"},
 		{"no arrivals", []trace.Record{late}, "t.jsonl: no record has arrival_ms"},
 		{"no answers", []trace.Record{silent}, "t.jsonl: no record has an answer"},
 		{"a mean only", []trace.Record{summary}, "t.jsonl:3: itl_ms: missing"},

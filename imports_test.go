@@ -62,9 +62,11 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/serve/edge":    {"golang.org/x/sys"},
+	"internal/serve/edge":    {"internal/serve/grpc", "golang.org/x/sys"},
+	"internal/serve/grpc":    {},
+	"internal/serve/remote":  {"player", "internal/check/message", "internal/frontends/coreclient", "internal/wire"},
 	"internal/serve/jinja":   {},
-	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/wire/pack", "internal/wire/protocol"},
+	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/serve/grpc", "internal/wire/pack", "internal/wire/protocol"},
 	"internal/serve": {
 		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine",
 	},

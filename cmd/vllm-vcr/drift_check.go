@@ -64,7 +64,8 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 			"  live     run the frontend suite on its vllm-rs, with the player as engine\n" +
 			"  goldens  replay the goldens of its line behind that vllm-rs\n" +
 			"  engine   run the live suite on its engine for CPUs, and record it; only if the engine is installed\n" +
-			"  python   run its Python client with the player as engine; only if an engine is installed\n\n" +
+			"  python   run its Python client with the player as engine; only if an engine is installed\n" +
+			"  builtin  compare the answers of its vllm-rs and of serve --frontend builtin, request by request\n\n" +
 			"A release whose line is not in compat.toml is checked as the newest line before it. The last line of the output is " +
 			"drift: none (exit code 0), found (1) or unknown (3, or 4 if nothing was checked), and why. It is the worst of all " +
 			"checked layers; a layer that cannot be checked, for example without an engine, does not count.\n\n" +

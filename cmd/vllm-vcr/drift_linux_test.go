@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -23,7 +24,10 @@ import (
 	"testing"
 	"time"
 
+	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -223,8 +227,32 @@ func (c driftCase) run(t *testing.T, index *indexOf, cache string, args ...strin
 
 const (
 	engineModule = "vllm/v1/engine/__init__.py"
-	speaks33     = "static none: 0 changes; live none: 15 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; not run: engine, python\n"
+	speaks33     = "static none: 0 changes; live none: 15 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; "
 )
+
+// The layer builtin finds what is in no table, and nothing else.
+func TestDriftBuiltin(t *testing.T) {
+	program, err := exec.LookPath("vllm-vcr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := drift.Model(files, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := drift.Builtin{VCR: program, Binary: testenv.Frontend(t, "0.33.0"), Line: "0.33", Model: model, Requests: httpdiff.Corpus()[:4], Known: httpdiff.BuiltinKnown()}
+	if got := layer.Run(t.Context()); got.Verdict == drift.Found || len(got.Cases) > 0 || !strings.Contains(got.Compared, "4 requests") {
+		t.Errorf("%s: %s: %+v", got.Verdict, got.Reason, got.Cases)
+	}
+	layer.Known = nil
+	if got := layer.Run(t.Context()); got.Verdict != drift.Found || !strings.Contains(got.Reason, "(header x-request-id)") || len(got.Cases) != 4 {
+		t.Errorf("without a table: %s: %s: %+v", got.Verdict, got.Reason, got.Cases)
+	}
+}
 
 // TestDriftCheckRelease goes the whole way from an index to a verdict with the real frontend and the real sources of 0.33
 // in the wheels.
@@ -253,14 +281,14 @@ func TestDriftCheckRelease(t *testing.T) {
 	cache := t.TempDir()
 	tests := []driftCase{
 		{
-			name: "newest", wheels: "0.34.0",
+			name: "newest", wheels: "0.34.0", args: []string{"--layers", "static,live,goldens,engine,python"},
 			want: []string{
 				"release: 0.34.0\nuploaded: 2026-12-01\ncommit: https://github.com/vllm-project/vllm/commit/012345678\n",
 				"judged as: line 0.33, as (embedded) compat.toml has no line 0.34 with goldens\n",
 				"0.34 is not a line of (embedded) compat.toml: vllm-vcr drift adopt 0.34.0\n",
 				"health\n", // what live asserted, to the last case
 				"a player that is taught its profile serves it: 14 cases passed, ",
-				"\ndrift: none: vLLM 0.34.0 works as line 0.33: " + speaks33,
+				"\ndrift: none: vLLM 0.34.0 works as line 0.33: " + speaks33 + "not run: engine, python, builtin\n",
 			},
 		},
 		{
@@ -362,8 +390,8 @@ func TestDriftCheckWheel(t *testing.T) {
 	tests := []driftCase{
 		{name: "on disk", args: []string{path, "--layers", "static"}, want: []string{"release: 0.33.0\n", "drift: none: vLLM 0.33.0 works as line 0.33: static none: 0 changes"}},
 		{
-			name: "at a URL", args: []string{server.URL + "/files/" + index.name("0.33.0") + "?key=hunter2"}, wheels: "0.33.0",
-			want: []string{"drift: none: vLLM 0.33.0 works as line 0.33: " + speaks33},
+			name: "at a URL", args: []string{"--layers", "static,live,goldens", server.URL + "/files/" + index.name("0.33.0") + "?key=hunter2"}, wheels: "0.33.0",
+			want: []string{"drift: none: vLLM 0.33.0 works as line 0.33: " + speaks33 + "not run: engine, python, builtin\n"},
 		},
 		{
 			name: "nightly", args: append(at, "--nightly", "--layers", "static,live"), wheels: nightly,
@@ -371,7 +399,7 @@ func TestDriftCheckWheel(t *testing.T) {
 		},
 		{
 			name: "nightly without digests", args: append([]string{"--index", bare.URL + "/simple"}, "--nightly"),
-			want: []string{"live      not run", "no sha256 of the wheel is known, and nothing in it is run", "drift: none: vLLM " + nightly + " works as line 0.33: static none: 0 changes; not run: live, goldens, engine, python\n"},
+			want: []string{"live      not run", "no sha256 of the wheel is known, and nothing in it is run", "drift: none: vLLM " + nightly + " works as line 0.33: static none: 0 changes; not run: live, goldens, engine, python, builtin\n"},
 		},
 		{
 			name: "at a URL, of no known release", args: []string{server.URL + "/files/" + index.name(nightly), "--layers", "live"}, code: 4, wheels: nightly,

@@ -24,11 +24,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
+	"github.com/vllm-vcr/conformance/internal/serve/remote"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -47,6 +49,8 @@ type serveOptions struct {
 	shutdown time.Duration
 	restart  bool
 	json     bool
+	// engineAddress is where an engine of vLLM is waited for, in the place of the player; "" without one.
+	engineAddress string
 }
 
 func newServeCommand(env *environment) *cobra.Command {
@@ -102,6 +106,8 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), builtin (in this process; needs no program and no network), or the path of a vllm-rs")
 	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
 	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
+	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where the builtin frontend waits for an engine of vLLM that you start yourself, in the place of the player")
+	renamed(flags, map[string]string{"engine-address": "engine-handshake"})
 	opts.peers.addFlags(flags)
 	grouped(flags, "Frontend")
 	opts.edge.add(flags)
@@ -149,6 +155,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return err
+	}
+	if faults := opts.play.peers.faults; opts.engineAddress != "" && faults != "" {
+		return fmt.Errorf("--faults %s: with --engine-handshake there is no player that this could be for: want one of %s", faults, edge.FaultForms())
 	}
 	model, err := serve.FindModel(name, env.getenv)
 	if err != nil {
@@ -219,10 +228,14 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 			locals = append(locals, new(serve.Local))
 		}
 		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
-			server, err := builtin.New(builtin.Options{
-				Simulator: simulator, Group: engines.Group, Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA, Tasks: opts.play.engine.opt.Pooling.Tasks,
-				Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
-			})
+			o := builtin.Options{
+				Simulator: simulator, Group: engines.Group.(builtin.Engines), Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA,
+				Tasks: opts.play.engine.opt.Pooling.Tasks, Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
+			}
+			if e, ok := engines.Group.(*remote.Engine); ok {
+				o.Tasks = e.PoolingTasks()
+			}
+			server, err := builtin.New(o)
 			if err == nil {
 				settings.add(server)
 			}
@@ -238,6 +251,9 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		},
 		Frontends: frontends, Local: local, Locals: locals,
 		Engines: func(handshake string, n int) (*serve.Engines, error) {
+			if opts.engineAddress != "" {
+				return opts.remote(ctx, env)
+			}
 			engines, err := opts.engines(ctx, env, logged, flags, handshake, n)
 			if err == nil {
 				opts.edge.running.Set(n, engines.Group)
@@ -286,6 +302,9 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 		engine.count = size
 	}
 	released := opts.frontend == serve.Rust || opts.frontend == serve.Python
+	if opts.engineAddress != "" {
+		return opts.checkEngine(flags)
+	}
 	if opts.frontend == serve.Builtin {
 		return nil
 	}
@@ -490,6 +509,49 @@ type servedJSON struct {
 	Direct   []string `json:"frontend_urls"`
 	Restarts int      `json:"restarts"`
 	ReadyMS  int64    `json:"ready_ms"`
+}
+
+// checkEngine refuses flags that have no meaning where an engine takes the place of the player.
+func (opts *serveOptions) checkEngine(flags *pflag.FlagSet) error {
+	if opts.frontend != serve.Builtin {
+		return errors.New("--engine-handshake: only the builtin frontend runs without the player: add --frontend builtin")
+	}
+	if err := sut.CheckHandshake(opts.engineAddress); err != nil {
+		return err
+	}
+	var play playOptions
+	player := pflag.NewFlagSet("", pflag.ContinueOnError)
+	play.add(player)
+	var wrong []string
+	flags.Visit(func(f *pflag.Flag) {
+		if player.Lookup(f.Name) != nil && !slices.Contains([]string{"vllm-version", "tokenizer", "handshake-timeout", "faults", "allow-request-faults", "seed"}, f.Name) || f.Name == "port-per-rank" {
+			wrong = append(wrong, "--"+f.Name)
+		}
+	})
+	if wrong != nil {
+		return fmt.Errorf("%s: with --engine-handshake there is no player that this could be for: leave it out", strings.Join(wrong, ", "))
+	}
+	return nil
+}
+
+// remote waits for the engine of --engine-handshake.
+func (opts *serveOptions) remote(ctx context.Context, env *environment) (*serve.Engines, error) {
+	wait := cmp.Or(opts.play.engine.opt.HandshakeTimeout, 5*time.Minute)
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("it has not registered within %v: start it with --data-parallel-address and --data-parallel-rpc-port of this address, or give more time with --handshake-timeout", wait))
+	defer cancel()
+	line := ""
+	if version := opts.play.engine.opt.VLLMVersion; version != "auto" {
+		line = protocol.LineOf(releasesOf([]string{version})[0])
+	}
+	env.log.Info("waiting for the engine", "handshake", opts.engineAddress)
+	engine, err := remote.Accept(ctx, remote.Options{
+		Address: opts.engineAddress, Line: line, Log: env.log, Step: func(step string) { env.log.Debug("engine", "step", step) },
+	})
+	if err != nil {
+		return nil, infra(err)
+	}
+	env.log.Info("the engine has registered", "release", engine.Release(), "line", engine.Line())
+	return &serve.Engines{Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Close: func() {}}, nil
 }
 
 // ready prints the one line that says where requests are answered.

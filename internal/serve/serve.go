@@ -57,9 +57,18 @@ type Options struct {
 	Log   *slog.Logger
 }
 
+// A Group is what generates: a [player.Group], or an engine of vLLM.
+type Group interface {
+	Line() string
+	Engines() []player.EngineInfo
+	// Ready is closed when the engines can be asked.
+	Ready() <-chan struct{}
+	Run(ctx context.Context) error
+}
+
 // Engines is the player behind a frontend.
 type Engines struct {
-	Group *player.Group
+	Group Group
 	Count int
 	// LoRA reports whether adapters can be loaded.
 	LoRA bool
@@ -89,15 +98,15 @@ func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // goroutines.
 type Running struct {
 	mu     sync.Mutex
-	groups map[int]*player.Group
+	groups map[int]Group
 }
 
 // Set makes a player the one behind frontend number n.
-func (r *Running) Set(n int, group *player.Group) {
+func (r *Running) Set(n int, group Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.groups == nil {
-		r.groups = map[int]*player.Group{}
+		r.groups = map[int]Group{}
 	}
 	r.groups[n] = group
 }
@@ -270,7 +279,7 @@ type frontend interface {
 // A localUnit is a frontend in this process: it ends with its engines only.
 type localUnit struct {
 	local *Local
-	group *player.Group
+	group Group
 }
 
 func (u localUnit) Healthy(ctx context.Context) error {

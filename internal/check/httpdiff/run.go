@@ -104,6 +104,15 @@ func (k *Known) matches(d Difference) bool {
 	return Match(k.Request, d.Request) && Match(k.What, d.What) && Match(cmp.Or(k.A, "*"), d.A) && Match(cmp.Or(k.B, "*"), d.B)
 }
 
+// BuiltinKnown are the known differences between the builtin frontend of serve, which is A, and the vllm-rs of the newest line.
+func BuiltinKnown() []Known {
+	known, err := ReadKnown("builtin.toml", builtinText)
+	if err != nil {
+		panic(err) // a test reads it
+	}
+	return known
+}
+
 // Match reports whether a text is that of a pattern, in which "*" stands for any text.
 func Match(pattern, text string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")

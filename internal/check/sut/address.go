@@ -14,10 +14,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// CheckAddress refuses an address that no engine can be awaited at, and cases that
-// one engine, started by somebody else, cannot serve: it is of one line, and in
-// the replay suite it has been given one recording.
-func CheckAddress(address string, cases []check.Case) error {
+// CheckHandshake refuses an address that no engine can be awaited at.
+func CheckHandshake(address string) error {
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "tcp://"))
 	number, notNumber := strconv.ParseUint(port, 10, 16)
 	switch {
@@ -25,6 +23,16 @@ func CheckAddress(address string, cases []check.Case) error {
 		return fmt.Errorf("engine handshake %q: want tcp://HOST:PORT, the address that the engine connects to", address)
 	case host == "" || host == "*" || host == "0.0.0.0" || host == "::":
 		return fmt.Errorf("engine handshake %q: want a host that the engine can connect to: it also has to connect to other ports of this host", address)
+	}
+	return nil
+}
+
+// CheckAddress refuses an address that no engine can be awaited at, and cases that
+// one engine, started by somebody else, cannot serve: it is of one line, and in
+// the replay suite it has been given one recording.
+func CheckAddress(address string, cases []check.Case) error {
+	if err := CheckHandshake(address); err != nil {
+		return err
 	}
 	lines, goldens := map[string]bool{}, map[string]bool{}
 	for _, c := range cases {

@@ -14,7 +14,7 @@ import (
 
 // Options configures [Listen].
 type Options struct {
-	// Codec is that of the line whose frontend this is.
+	// Codec is that of the line whose frontend this is. It may be set later, see [Frontend.Speak].
 	Codec *protocol.Codec
 	// Address is where to listen, default "tcp://127.0.0.1:0". Every socket
 	// gets a port of its own.
@@ -122,6 +122,9 @@ func (f *Frontend) addClient(address string, opt zmq.Options) error {
 
 // Handshake is the address to give to the engine.
 func (f *Frontend) Handshake() string { return f.shake.Endpoint() }
+
+// Speak sets the codec of a frontend that learns the line from the registration of its engine.
+func (f *Frontend) Speak(codec *protocol.Codec) { f.codec = codec }
 
 // Clients is the number of socket pairs.
 func (f *Frontend) Clients() int { return len(f.inputs) }

@@ -154,8 +154,12 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
 	} else {
 		lora.ID = s.models.adapter.next()
 	}
-	raw := pack.AppendString(pack.AppendInt(pack.AppendString(pack.AppendArrayHeader(nil, 3), lora.Name), lora.ID), lora.Path)
-	if _, err := s.call(r.Context(), "add_lora", raw); err != nil {
+	codec, failed := protocol.CodecFor(s.opt.Group.Line())
+	if failed != nil {
+		errInternal.write(w)
+		return
+	}
+	if _, err := s.call(r.Context(), "add_lora", codec.AppendLoRA(nil, lora)); err != nil {
 		s.callFailed("add_lora", "add_lora", err).write(w)
 		return
 	}

@@ -401,6 +401,8 @@ func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiE
 	}
 	q.Temperature, q.TopP, q.MinP = or(p.Temperature, or(d.Temperature, 1)), or(p.TopP, or(d.TopP, 1)), or(p.MinP, or(d.MinP, 0))
 	q.TopK = max(or(p.TopK, or(d.TopK, 0)), 0)
+	q.FrequencyPenalty, q.PresencePenalty = or(p.FrequencyPenalty, 0), or(p.PresencePenalty, 0)
+	q.RepetitionPenalty = or(p.RepetitionPenalty, or(d.RepetitionPenalty, 1))
 	if p.Seed != nil {
 		q.Seed, q.HasSeed = *p.Seed, true
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // Flags are those that the frontend itself has: in a command line they follow "--", as those of vllm-rs do.
@@ -425,13 +426,12 @@ func (o *running) abort(ids []string) (n int) {
 
 // abort ends an answer while its HTTP request goes on: the client gets what there is.
 func (q *sequence) abort() {
-	s := q.gen.server
-	s.opt.Group.Abort(q.engine, q.id)
-	s.metrics.aborted(q)
-	q.gen.mu.Lock()
-	q.pieces = append(q.pieces, piece{finish: protocol.FinishAbort})
-	q.gen.mu.Unlock()
-	q.gen.notify()
+	group := q.gen.server.opt.Group
+	group.Abort(q.engine, q.id)
+	// The reply comes from the goroutine of the engine, behind all outputs that were on their way: what is counted is what is sent.
+	group.Call(q.engine, player.UtilityCall{Method: "is_sleeping", Reply: func(any, error) {
+		q.Receive(&player.EngineOutput{Finish: protocol.FinishAbort}, 0)
+	}})
 }
 
 // serveAbort ends requests, all of them without ids.

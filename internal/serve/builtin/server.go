@@ -18,12 +18,26 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/serve/grpc"
 	"github.com/vllm-vcr/conformance/player"
 )
 
+// Engines generate: a [player.Group] in this process, or an engine of vLLM behind ZeroMQ (package remote). An engine is named by its
+// number, from 0. The methods are described at the group.
+type Engines interface {
+	Line() string
+	Engines() []player.EngineInfo
+	RunLocal(ctx context.Context, report func(engine int, s *player.EngineStats)) error
+	NewRequest(engine int) *player.EngineRequest
+	Submit(engine int, r *player.EngineRequest)
+	Abort(engine int, id string)
+	Call(engine int, call player.UtilityCall)
+	Resume(engine int)
+}
+
 // Options configures a [Server]. All but Log are needed.
 type Options struct {
-	Group *player.Group
+	Group Engines
 	// Names are the names of the model in requests. The first one is in answers.
 	Names []string
 	// Dir has the files of the model. They say which tokens end an answer, and the defaults of sampling parameters.
@@ -55,7 +69,9 @@ type Server struct {
 	balance     balance
 	routes      map[string]route
 	open        running
-	sim         *simulator    // nil without [Options].Simulator
+	sim         *simulator // nil without [Options].Simulator
+	grpc        grpc.Server
+	rpc         rpc
 	load        atomic.Int64  // requests that run
 	calls       atomic.Int64  // of utility methods
 	weights     atomic.Value  // string, their version if it was set
@@ -135,6 +151,7 @@ func New(opt Options) (*Server, error) {
 	if opt.Simulator != nil {
 		s.simulate(opt.Simulator)
 	}
+	s.grpc = s.newRPC()
 	return s, nil
 }
 
@@ -161,6 +178,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Vary"] = []string{"origin"} // no other origin is allowed
 	}
 	switch {
+	case !known && grpc.IsCall(r):
+		s.grpc.ServeHTTP(w, r)
 	case r.Method == http.MethodOptions:
 		if known {
 			w.Header()["Allow"] = []string{found.allow()}
@@ -185,11 +204,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	select {
-	case <-s.ended:
-		w.WriteHeader(http.StatusServiceUnavailable)
-	default:
+	if s.alive() {
 		w.WriteHeader(http.StatusOK)
+	} else {
+		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
 
@@ -236,6 +254,8 @@ type samplingDefaults struct {
 	TopK         *int     `json:"top_k"`
 	MinP         *float64 `json:"min_p"`
 	MaxNewTokens *int     `json:"max_new_tokens"`
+
+	RepetitionPenalty *float64 `json:"repetition_penalty"`
 }
 
 func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {

@@ -413,7 +413,8 @@ func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 // isGeneration reports whether a request asks the model for something.
 func isGeneration(r *http.Request) bool {
 	p := r.URL.Path
-	return r.Method == http.MethodPost && strings.Contains(p, "/v1/") && !strings.HasSuffix(p, "load_lora_adapter")
+	return r.Method == http.MethodPost && (strings.Contains(p, "/v1/") && !strings.HasSuffix(p, "load_lora_adapter") ||
+		p == "/vllm.grpc.engine.VllmEngine/Generate" || p == "/vllm.grpc.engine.VllmEngine/Embed")
 }
 
 // Headers by which a request asks for a fault, or tells which client it is of.

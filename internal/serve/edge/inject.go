@@ -101,13 +101,17 @@ func reset(r *http.Request) {
 
 // spoil relays an answer with faults in it.
 func (e *Edge) spoil(w http.ResponseWriter, r *http.Request, answer *http.Response, faults []Fault) error {
-	if !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/event-stream") {
+	read, malform := readEvent, malformEvent
+	switch kind := answer.Header.Get("Content-Type"); {
+	case strings.HasPrefix(kind, "application/grpc"):
+		read, malform = readMessage, malformMessage
+	case !strings.HasPrefix(kind, "text/event-stream"):
 		return e.spoilWhole(w, r, answer, faults)
 	}
 	flusher := http.NewResponseController(w)
 	events := bufio.NewReaderSize(answer.Body, 4<<10)
 	for n := 0; ; n++ {
-		event, err := readEvent(events)
+		event, err := read(events)
 		if len(event) == 0 && err != nil {
 			return ignoreEOF(err)
 		}
@@ -121,7 +125,7 @@ func (e *Edge) spoil(w http.ResponseWriter, r *http.Request, answer *http.Respon
 					return r.Context().Err()
 				}
 			case FaultMalformed:
-				event = append(bytes.Clone(event[:len(event)/2]), "\n\n"...)
+				event = malform(event)
 			default:
 				if err := flusher.Flush(); err != nil {
 					return err

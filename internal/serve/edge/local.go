@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -23,12 +24,17 @@ func (e *Edge) serveLocal(w http.ResponseWriter, r *http.Request, x *exchange) {
 func roundTripLocal(h http.Handler, r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	from, to := io.Pipe()
-	w := &localWriter{header: http.Header{}, to: to, begun: make(chan struct{})}
+	w := &localWriter{header: http.Header{}, trailer: http.Header{}, to: to, begun: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { from.CloseWithError(context.Cause(ctx)) })
 	go func() {
 		h.ServeHTTP(w, r.WithContext(ctx))
 		w.WriteHeader(http.StatusOK) // if nothing was written
 		stop()                       // what was written can still be read
+		for name, values := range w.header {
+			if name, is := strings.CutPrefix(name, http.TrailerPrefix); is {
+				w.trailer[name] = values
+			}
+		}
 		to.Close()
 		cancel()
 	}()
@@ -37,10 +43,12 @@ func roundTripLocal(h http.Handler, r *http.Request) (*http.Response, error) {
 	if n, err := strconv.ParseInt(w.sent.Get("Content-Length"), 10, 64); err == nil {
 		size = n
 	}
-	return &http.Response{
+	answer := &http.Response{
 		StatusCode: w.status, Status: strconv.Itoa(w.status) + " " + http.StatusText(w.status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: w.sent, ContentLength: size, Body: &localBody{from, func() { stop(); cancel() }}, Request: r,
-	}, nil
+		Header: w.sent, ContentLength: size, Request: r,
+	}
+	answer.Body = &localBody{from, func() { stop(); cancel() }, func() { answer.Trailer = w.trailer }}
+	return answer, nil
 }
 
 // A localWriter takes what a handler writes.
@@ -51,6 +59,8 @@ type localWriter struct {
 	status int
 	sent   http.Header
 	begun  chan struct{} // closed when status and sent are set
+	// trailer is set before the end of the body.
+	trailer http.Header
 }
 
 func (w *localWriter) Header() http.Header { return w.header }
@@ -72,7 +82,15 @@ func (w *localWriter) Flush() { w.WriteHeader(http.StatusOK) }
 
 type localBody struct {
 	*io.PipeReader
-	end func()
+	end, ended func()
+}
+
+func (b *localBody) Read(p []byte) (int, error) {
+	n, err := b.PipeReader.Read(p)
+	if err == io.EOF {
+		b.ended()
+	}
+	return n, err
 }
 
 func (b *localBody) Close() error {

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/serve/grpc"
 )
 
 const headerRequestID = "X-Request-Id"
@@ -98,6 +100,11 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	if e.opt.Simulator != nil && r.Method == http.MethodPost && !validID(r.Header.Get(headerRequestID)) {
 		x.id = e.opt.Simulator.nextID()
 	}
+	if r.ProtoMajor > 1 && grpc.IsCall(r) {
+		call := &callWriter{ResponseWriter: w}
+		defer call.end()
+		w = call
+	}
 	e.showID(w, x)
 	if e.records.to != nil {
 		counting := e.records.begin(w, r, x)
@@ -142,6 +149,10 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 		inAnswer = p.inAnswer
 	}
 	if e.addsEndpoint(w, r, x) {
+		return
+	}
+	if to.local == nil && grpc.IsCall(r) {
+		apiError{status: http.StatusNotImplemented, message: "this frontend serves no gRPC on this port: start serve with --frontend builtin"}.write(w)
 		return
 	}
 	if to.local != nil && len(inAnswer) == 0 {
@@ -215,7 +226,8 @@ var open = []string{"/health", "/health/ready", "/ready", "/metrics", "/ping", "
 
 func (e *Edge) authorized(r *http.Request) bool {
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
-	if len(e.keys) == 0 || get && slices.Contains(open, r.URL.Path) || r.Method == http.MethodOptions {
+	probe := strings.HasPrefix(r.URL.Path, "/grpc.health.v1.Health/") && grpc.IsCall(r)
+	if len(e.keys) == 0 || get && slices.Contains(open, r.URL.Path) || probe || r.Method == http.MethodOptions {
 		return true
 	}
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -311,6 +323,7 @@ func (e *Edge) send(r *http.Request, x *exchange) (*http.Response, error) {
 		out.Body = http.NoBody
 	}
 	if x.rank.local != nil {
+		out.Proto, out.ProtoMajor, out.ProtoMinor = r.Proto, r.ProtoMajor, r.ProtoMinor // gRPC needs HTTP/2
 		return roundTripLocal(x.rank.local, out)
 	}
 	return x.rank.transport.RoundTrip(out)

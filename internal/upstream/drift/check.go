@@ -62,6 +62,7 @@ func (c Check) Run(ctx context.Context) Result {
 		r.fetch(ctx)
 		r.layer(ctx, LiveLayer, r.live)
 		r.layer(ctx, GoldensLayer, r.goldens)
+		r.layer(ctx, BuiltinLayer, r.builtin)
 	})
 	both.Wait()
 	r.adopt(ctx)
@@ -115,7 +116,7 @@ func (r *running) step(layer LayerName, step string) {
 
 // fetch gets the frontend, if a layer is wanted that runs it.
 func (r *running) fetch(ctx context.Context) {
-	if !slices.Contains(r.Layers, LiveLayer) && !slices.Contains(r.Layers, GoldensLayer) {
+	if !slices.ContainsFunc(r.Layers, func(l LayerName) bool { return l == LiveLayer || l == GoldensLayer || l == BuiltinLayer }) {
 		r.absent = errors.New("it was not fetched")
 		return
 	}

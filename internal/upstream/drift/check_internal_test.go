@@ -57,9 +57,9 @@ func TestCheckRun(t *testing.T) {
 		return func(c *Check) { c.Layers, c.Engines.Mode = []LayerName{EngineLayer, PythonLayer}, mode }
 	}
 	const (
-		staticAlone = "static none, live skipped, goldens skipped, engine skipped, python skipped"
-		noEngine    = "static skipped, live skipped, goldens skipped, engine unknown, python unknown"
-		nothing     = "static skipped, live skipped, goldens skipped, engine skipped, python skipped"
+		staticAlone = "static none, live skipped, goldens skipped, engine skipped, python skipped, builtin skipped"
+		noEngine    = "static skipped, live skipped, goldens skipped, engine unknown, python unknown, builtin skipped"
+		nothing     = "static skipped, live skipped, goldens skipped, engine skipped, python skipped, builtin skipped"
 	)
 	gap := extract.Gap{What: "EngineCoreOutputs", Why: "there is no vllm/v1/engine/__init__.py"}
 	tests := []struct {
@@ -71,7 +71,7 @@ func TestCheckRun(t *testing.T) {
 		reasons []string // or notes
 	}{
 		{
-			"no frontend in the wheel", "0.33.0", 3, func(*Check) {}, "static none, live unknown, goldens skipped, engine skipped, python skipped",
+			"no frontend in the wheel", "0.33.0", 3, func(*Check) {}, "static none, live unknown, goldens skipped, engine skipped, python skipped, builtin skipped",
 			[]string{"the wheel holds no vllm/vllm-rs", "there is no frontend to replay them behind", "no CPU engine of 0.33.0 here: vllm-vcr capture engine 0.33.0 installs it"},
 		},
 		{"only what the sources declare", "0.33.0", 0, layers(StaticLayer), staticAlone, []string{"it is not in --layers"}},
@@ -86,7 +86,7 @@ func TestCheckRun(t *testing.T) {
 			[]string{"0.34 is not a line of matrix: vllm-vcr drift adopt 0.34.0"},
 		},
 		{
-			"no sources", "0.33.0", 3, func(c *Check) { c.Extract = nil }, "static skipped, live unknown, goldens skipped, engine skipped, python skipped",
+			"no sources", "0.33.0", 3, func(c *Check) { c.Extract = nil }, "static skipped, live unknown, goldens skipped, engine skipped, python skipped, builtin skipped",
 			[]string{"a frontend alone has no sources"},
 		},
 		{"a development build has no engine", "0.33.0.dev3+g0123456", 0, layers(StaticLayer, EngineLayer), staticAlone, []string{"they are made of stable releases only"}},

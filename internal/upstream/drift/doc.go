@@ -10,6 +10,7 @@
 //   - engine: its engine for the CPU, where one is installed, under the live suite, and then behind the tap with its own
 //     vllm-rs in front. What the tap records must be whole, be what the client saw, and replay.
 //   - python: its own Python client before the player, on the packages of an engine.
+//   - builtin: its vllm-rs and the builtin frontend of serve get the same requests, and their answers are compared ([Builtin]).
 //
 // The outcome is the worst of the layers that were looked at. One that needs what is not here was not looked at
 // ([Skipped]): that weighs nothing, and where all are, nothing was asserted.

@@ -33,11 +33,12 @@ const (
 	GoldensLayer LayerName = "goldens" // the goldens of the line replayed behind its vllm-rs
 	EngineLayer  LayerName = "engine"  // its engine for the CPU behind our frontend and our tap
 	PythonLayer  LayerName = "python"  // its own Python client before the player
+	BuiltinLayer LayerName = "builtin" // its vllm-rs and the builtin frontend of serve, request by request
 )
 
 // Layers are all of them, in the order in which they are listed.
 func Layers() []LayerName {
-	return []LayerName{StaticLayer, LiveLayer, GoldensLayer, EngineLayer, PythonLayer}
+	return []LayerName{StaticLayer, LiveLayer, GoldensLayer, EngineLayer, PythonLayer, BuiltinLayer}
 }
 
 // A Layer is one way of looking at a release, and what it came to.

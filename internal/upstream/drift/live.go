@@ -61,16 +61,21 @@ func asserted(report *conformance.Report) string {
 	return cmp.Or(strings.Join(names, ", "), "nothing")
 }
 
-// Replay is the layer goldens: those of the line, replayed behind the frontend. Each would wait for a frontend that did
-// not get beyond the handshake, as far as live looked.
-func (l Live) Replay(ctx context.Context, live Layer) Layer {
-	serves := live.Verdict == Skipped
-	for _, report := range live.Reports {
+// serves tells whether the frontend got beyond the handshake, as far as the layer live looked.
+func (l Layer) serves() bool {
+	serves := l.Verdict == Skipped
+	for _, report := range l.Reports {
 		for _, r := range report.Results {
 			serves = serves || r.Case.Assertion == frontendsuite.Handshake && !r.Verdict.Red()
 		}
 	}
-	if !serves {
+	return serves
+}
+
+// Replay is the layer goldens: those of the line, replayed behind the frontend. Each would wait for a frontend that did
+// not get beyond the handshake, as far as live looked.
+func (l Live) Replay(ctx context.Context, live Layer) Layer {
+	if !live.serves() {
 		return notLooked(GoldensLayer, "the frontend does not serve, see %s", LiveLayer)
 	}
 	replay, err := l.run(ctx, conformance.Selection{

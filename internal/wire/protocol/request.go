@@ -439,6 +439,9 @@ type Sampling struct {
 	// TopK, TopP and MinP cut off what is not likely; 0 and a TopP of 1 cut off nothing.
 	TopK       int
 	TopP, MinP float64
+	// FrequencyPenalty, PresencePenalty and RepetitionPenalty (of which 0 stands for 1) are written and not read: they change logits,
+	// which an engine without weights does not have.
+	FrequencyPenalty, PresencePenalty, RepetitionPenalty float64
 	// AllStops are the ids that are not sampled before MinTokens are out; none stands for
 	// StopTokenIDs and EOSTokenID.
 	AllStops []uint32

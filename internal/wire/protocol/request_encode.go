@@ -47,7 +47,7 @@ func (c *Codec) AppendRequest(b []byte, r *Request) []byte {
 		case reqArrival:
 			b = pack.AppendFloat64(b, r.ArrivalTime)
 		case reqLoRA:
-			b = c.appendLoRA(b, r.LoRA)
+			b = c.AppendLoRA(b, r.LoRA)
 		case reqIgnored:
 			b = append(b, c.request.defaults[i]...)
 		default:
@@ -95,7 +95,8 @@ func appendPrompt(b []byte, ids []uint32) []byte {
 	return pack.AppendUint32s(b, ids)
 }
 
-func (c *Codec) appendLoRA(b []byte, l *LoRA) []byte {
+// AppendLoRA writes a LoRARequest of the line, or nil.
+func (c *Codec) AppendLoRA(b []byte, l *LoRA) []byte {
 	switch {
 	case l == nil:
 		return pack.AppendNil(b)
@@ -139,10 +140,9 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	b = appendLogprobsCount(b, "prompt_logprobs", s.PromptLogprobs)
 	b = appendLogprobIDs(b, s)
 	b = pack.AppendFloat32(pack.AppendString(b, "min_p"), float32(s.MinP))
-	for _, key := range []string{"frequency_penalty", "presence_penalty"} {
-		b = pack.AppendFloat32(pack.AppendString(b, key), 0)
-	}
-	b = pack.AppendFloat32(pack.AppendString(b, "repetition_penalty"), 1)
+	b = pack.AppendFloat32(pack.AppendString(b, "frequency_penalty"), float32(s.FrequencyPenalty))
+	b = pack.AppendFloat32(pack.AppendString(b, "presence_penalty"), float32(s.PresencePenalty))
+	b = pack.AppendFloat32(pack.AppendString(b, "repetition_penalty"), float32(cmp.Or(s.RepetitionPenalty, 1)))
 	return c.appendSamplingStops(b, s)
 }
 

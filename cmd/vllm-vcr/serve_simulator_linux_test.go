@@ -66,7 +66,7 @@ func TestSimulatorServes(t *testing.T) {
 		{"an image", "/v1/chat/completions", chat + "}", []string{"X-Send-Image", "true"}, 200, `"image_url":{"url":"data:image/png;base64,`},
 		{"a threshold", "/v1/chat/completions", chat + "}", []string{"X-Cache-Threshold-Finish-Reason", "true"}, 200, `"finish_reason":"cache_threshold"`},
 		{"a prompt that is not cached", "/v1/completions", `{"model": "m", "prompt": "a b c d e f g h i j", "cache_hit_threshold": 0.9}`, nil, 200, `"finish_reason":"cache_threshold"`},
-		{"one that is computed", "/v1/completions", `{"model": "m", "prompt": "a b c d e f g h"}`, nil, 200, `"finish_reason":"stop"`},
+		{"one that is computed", "/v1/completions", `{"model": "m", "prompt": "a b c d e f g h i"}`, nil, 200, `"finish_reason":"stop"`},
 		{"and one that is cached", "/v1/completions", `{"model": "m", "prompt": "a b c d e f g h i", "cache_hit_threshold": 0.8}`, nil, 200, `"text":"a b c d e f g h i"`},
 		{"an error that is asked for", "/v1/completions", `{"model": "m", "prompt": "a"}`, []string{"X-Return-Error", "422"}, 422, `Simulated error triggered by X-Return-Error header (code 422)`},
 		{"max_tokens", "/v1/completions", `{"model": "m", "prompt": "a", "max_tokens": -1}`, nil, 400, `Max completion tokens and max tokens should be positive`},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/serve/grpc"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -150,6 +151,14 @@ func New(opt Options) (*Server, error) {
 	}
 	if opt.Simulator != nil {
 		s.simulate(opt.Simulator)
+	}
+	if profile, err := protocol.LoadProfile(opt.Group.Line()); err == nil {
+		// Engines of older lines do not know these calls.
+		for path, method := range map[string]string{"/release_kv_cache_memory": "release_kv_cache_memory", "/weight_info": "get_weight_version"} {
+			if _, known := profile.Utilities[method]; !known {
+				delete(s.routes, path)
+			}
+		}
 	}
 	s.grpc = s.newRPC()
 	return s, nil

@@ -148,6 +148,9 @@ func (e *Engine) Engines() []player.EngineInfo {
 			info.MaxLoRAs = -1
 		}
 	}
+	if !slices.ContainsFunc(e.codec.Profile().Structs["EngineCoreReadyResponse"].Fields, func(f protocol.Field) bool { return f.Name == "supports_lora" }) {
+		info.MaxLoRAs = -1 // engines of older lines do not tell; one without LoRA refuses adapters
+	}
 	return []player.EngineInfo{info}
 }
 

@@ -207,6 +207,29 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunKnownEverywhere: a header that every answer has more of makes none of them another one, and only that.
+func TestRunKnownEverywhere(t *testing.T) {
+	corpus, _ := ParseCorpus("fake", fakeCorpus)
+	a, b := newFake(t), newFake(t)
+	a.headers["X-Request-Id"] = "7"
+	run := func() *Report {
+		t.Helper()
+		known := []Known{{Request: "*", What: "header x-request-id", B: "missing", Reason: "a test"}, {Request: "*", What: "body *", Reason: "a test"}}
+		report, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Known: known, Settle: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return report
+	}
+	if r := run(); r.Same != r.Requests || len(r.Differences) != r.Requests {
+		t.Errorf("%d requests, %d the same, %d differences: want the same in all, with one difference each", r.Requests, r.Same, len(r.Differences))
+	}
+	a.replace["/v1/completions"] = strings.Replace(fakeText, `"stop"`, `"length"`, 1)
+	if r := run(); r.Same != r.Requests-1 || r.Expected != 1 {
+		t.Errorf("%d requests, %d the same, %d expected: want one expected", r.Requests, r.Same, r.Expected)
+	}
+}
+
 // TestRunEnds: a server that is gone, and a model that nobody has.
 func TestRunEnds(t *testing.T) {
 	corpus, _ := ParseCorpus("fake", fakeCorpus)
@@ -228,12 +251,13 @@ func TestRunEnds(t *testing.T) {
 
 // TestText: equal differences are one, those of most requests first.
 func TestText(t *testing.T) {
-	reason := &Known{Reason: "known"}
+	reason, named := &Known{Reason: "known"}, &Known{Request: "*", What: "header x-request-id", Reason: "named"}
 	r := &Report{Requests: 4, Same: 1, Expected: 1, Differences: []Difference{
 		{Request: "a/1", What: "status", A: "400", B: "200"},
 		{Request: "a/1", What: "header server", A: "missing", B: "x"},
 		{Request: "a/2", What: "header server", A: "missing", B: "x", More: 2},
 		{Request: "a/3", What: "body", A: "1", B: "\x1b[31m2", Known: reason},
+		{Request: "a/3", What: "header x-request-id", A: "7", B: "missing", Known: named},
 	}, Unused: []Known{{Request: "b/*", What: "status"}}}
 	var out strings.Builder
 	if err := r.Text(&out); err != nil {
@@ -248,6 +272,7 @@ func TestText(t *testing.T) {
     tested:    400
     reference: 200
 known difference that did not occur: request b/*, status: remove the entry
+known in all answers, and not counted below: header x-request-id
 4 requests: 1 the same, 1 with known differences, 2 with others
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {

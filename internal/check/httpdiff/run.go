@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -104,6 +105,9 @@ func (k *Known) matches(d Difference) bool {
 	return Match(k.Request, d.Request) && Match(k.What, d.What) && Match(cmp.Or(k.A, "*"), d.A) && Match(cmp.Or(k.B, "*"), d.B)
 }
 
+// everywhere reports whether the difference is a header of all answers.
+func (k *Known) everywhere() bool { return k.Request == "*" && strings.HasPrefix(k.What, "header ") }
+
 // BuiltinKnown are the known differences between the builtin frontend of serve, which is A, and the vllm-rs of the newest line.
 func BuiltinKnown() []Known {
 	known, err := ReadKnown("builtin.toml", builtinText)
@@ -135,7 +139,8 @@ func Match(pattern, text string) bool {
 // A Report is what was found.
 type Report struct {
 	Model string
-	// Requests were sent, and so many of them had the same answer on both sides, or one with known differences.
+	// Requests were sent, and so many of them had the same answer on both sides, or one with known differences. A header that a known
+	// difference has for all requests makes no answer another one.
 	Requests, Same, Expected int
 	// Answered counts the requests to generate that both sides have served.
 	Answered    int
@@ -209,7 +214,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 		} else if counting { // what only one has computed counts for neither
 			before = c.rebase(ctx, before, answers, opt.Settle)
 		}
-		known := 0
+		known, everywhere := 0, 0
 		for j := range c.found {
 			d := &c.found[j]
 			for k := range opt.Known {
@@ -218,12 +223,15 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 					if d.Known == nil {
 						d.Known = &opt.Known[k]
 						known++
+						if opt.Known[k].everywhere() {
+							everywhere++
+						}
 					}
 				}
 			}
 		}
 		switch len(c.found) {
-		case 0:
+		case everywhere:
 			r.Same++
 		case known:
 			r.Expected++
@@ -371,6 +379,15 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	for _, k := range r.Unused {
 		fmt.Fprintf(&out, "known difference that did not occur: request %s, %s: remove the entry\n", k.Request, k.What)
+	}
+	headers := map[string]bool{}
+	for _, d := range r.Differences {
+		if d.Known != nil && d.Known.everywhere() {
+			headers[d.What] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		fmt.Fprintf(&out, "known in all answers, and not counted below: %s\n", name)
 	}
 	fmt.Fprintf(&out, "%s: %d the same, %d with known differences, %d with others\n", plural.Count(r.Requests, "request"), r.Same, r.Expected, r.Requests-r.Same-r.Expected)
 	return safetext.Fprint(w, strings.TrimSuffix(out.String(), "\n"))

@@ -165,6 +165,7 @@ func TestOldNamesOfFlags(t *testing.T) {
 		{"serve", "replay-tokens", "trace", "run.jsonl"},
 		{"serve", "num-gpu-blocks", "num-gpu-blocks-override", "77"},
 		{"conform", "engine-address", "engine-handshake", "tcp://127.0.0.1:1"},
+		{"serve", "engine-address", "engine-handshake", "tcp://127.0.0.1:1"},
 		{"conform", "connect-timeout", "start-timeout", "3s"},
 		{"drift check", "boot-timeout", "start-timeout", "3s"},
 		{"capture run", "boot-timeout", "start-timeout", "3s"},

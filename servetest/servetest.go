@@ -183,7 +183,7 @@ func (opt Options) builtin(engines *serve.Engines, model serve.Model, tok *token
 		names = []string{model.Name}
 	}
 	return builtin.New(builtin.Options{
-		Group: engines.Group.(*player.Group), Names: names, Dir: model.Dir, Tokenizer: tok, LoRA: engines.LoRA, Tasks: opt.Player.Pooling.Tasks, Release: profile.Version,
+		Group: engines.Group.(*player.Group), Names: names, Model: model.Name, Dir: model.Dir, Tokenizer: tok, LoRA: engines.LoRA, Tasks: opt.Player.Pooling.Tasks, Release: profile.Version,
 		Env: opt.FrontendEnv, Log: log,
 	})
 }

@@ -229,7 +229,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		}
 		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
 			o := builtin.Options{
-				Simulator: simulator, Group: engines.Group.(builtin.Engines), Names: names, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA,
+				Simulator: simulator, Group: engines.Group.(builtin.Engines), Names: names, Model: model.Name, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA,
 				Tasks: opts.play.engine.opt.Pooling.Tasks, Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
 			}
 			if e, ok := engines.Group.(*remote.Engine); ok {

@@ -292,6 +292,9 @@ func TestServeBuiltin(t *testing.T) {
 	if status, text := ask(http.MethodGet, "/ready", "", ""); status != 200 {
 		t.Errorf("/ready: status %d: %s", status, text)
 	}
+	if _, text := ask(http.MethodGet, "/v1/models", "", ""); !strings.Contains(text, `"root":"some/model"`) {
+		t.Errorf("/v1/models: %s", text)
+	}
 	_, metrics := ask(http.MethodGet, "/metrics", "", "")
 	for _, line := range []string{
 		`vllm:prompt_tokens_total{model_name="some/model",engine="0"} 4`,

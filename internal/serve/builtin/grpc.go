@@ -744,7 +744,7 @@ func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
 	if vocabulary == 0 {
 		vocabulary = s.opt.Tokenizer.VocabSize()
 	}
-	b := grpc.AppendString(nil, 1, s.opt.Dir)
+	b := grpc.AppendString(nil, 1, s.opt.Model)
 	b = grpc.AppendBool(b, 2, len(s.opt.Tasks) == 0)
 	b = grpc.AppendUint(b, 3, uint64(s.maxModelLen))
 	b = grpc.AppendUint(b, 4, uint64(vocabulary))

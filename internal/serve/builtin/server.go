@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -41,6 +42,8 @@ type Options struct {
 	Group Engines
 	// Names are the names of the model in requests. The first one is in answers.
 	Names []string
+	// Model is how the user named the model: a name, or a folder. Clients see it as the root of the model. By default it is Dir.
+	Model string
 	// Dir has the files of the model. They say which tokens end an answer, and the defaults of sampling parameters.
 	Dir       string
 	Tokenizer *tokenizer.Tokenizer
@@ -94,6 +97,7 @@ func (r route) allow() string {
 
 // New prepares a server. It reads the files of the model.
 func New(opt Options) (*Server, error) {
+	opt.Model = cmp.Or(opt.Model, opt.Dir)
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -375,7 +379,7 @@ func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) {
 		b = append(b, '}')
 	}
 	for _, name := range s.models.base {
-		add(name, s.opt.Dir, "", s.maxModelLen)
+		add(name, s.opt.Model, "", s.maxModelLen)
 	}
 	for _, a := range s.models.adapter.list() {
 		add(a.Name, a.Path, s.models.base[0], 0)

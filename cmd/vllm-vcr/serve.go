@@ -453,6 +453,7 @@ func (opts *serveOptions) engines(ctx context.Context, env, logged *environment,
 	}
 	return &serve.Engines{
 		Group: p.group, Count: play.engine.count, LoRA: play.engine.opt.LoRA.MaxLoRAs > 0 || play.engine.opt.LoRA.Names != nil,
+		Transfer: play.peers.kvTransfer,
 		Close: func() {
 			stop()
 			p.closePeers()

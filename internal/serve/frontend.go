@@ -168,9 +168,9 @@ func orRelease(release string) string {
 }
 
 // defaults are the flags that make answers useful without a model, but for those that args have. maxLoRAs is 0 of an engine that has
-// no adapters. vllm-rs lets the arguments of a
+// no adapters, and transfer is the --kv-transfer-config of the engines, empty without one. vllm-rs lets the arguments of a
 // tool without "strict" be any object, and a player that is asked for any object has no reason to write the required keys.
-func (f Frontend) defaults(m Model, maxLoRAs int, args []string) (add []string) {
+func (f Frontend) defaults(m Model, maxLoRAs int, transfer string, args []string) (add []string) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(args, func(a string) bool { return a == "--"+name || strings.HasPrefix(a, "--"+name+"=") })
 	}
@@ -188,6 +188,9 @@ func (f Frontend) defaults(m Model, maxLoRAs int, args []string) (add []string) 
 		if maxLoRAs > 0 {
 			give("enable-lora")
 			give("max-loras", strconv.Itoa(maxLoRAs)) // a label of its metrics
+		}
+		if transfer != "" {
+			give("kv-transfer-config", transfer) // without it, the Python frontend fails at the first kv_connector_stats
 		}
 		return add
 	}

@@ -72,6 +72,8 @@ type Engines struct {
 	Count int
 	// LoRA reports whether adapters can be loaded.
 	LoRA bool
+	// Transfer is the --kv-transfer-config of the engines; empty without one.
+	Transfer string
 	// Close ends what listens beside the engines, when they have ended.
 	Close func()
 }
@@ -402,7 +404,7 @@ func (s *server) start(ctx context.Context, n int, over context.CancelCauseFunc)
 		s.opt.Locals[n].now.Store(&local)
 	} else if u.frontend, err = vllmrs.Start(context.WithoutCancel(ctx), vllmrs.Options{
 		Binary: f.Program, Before: f.before, ModelDir: s.opt.Model.Dir, ServedName: names[0], AlsoServed: names[1:], Engines: engines.Count,
-		Args: append(f.defaults(s.opt.Model, maxLoRAs, s.opt.Args), s.opt.Args...), Env: append(f.environment(), s.opt.Env...),
+		Args: append(f.defaults(s.opt.Model, maxLoRAs, engines.Transfer, s.opt.Args), s.opt.Args...), Env: append(f.environment(), s.opt.Env...),
 		Handshake: s.handshake[n], HTTP: s.http[n], ReadyTimeout: s.readyTimeout(), Output: s.opt.Output(n), Log: s.opt.Log,
 	}); err != nil {
 		return fail(err)

@@ -95,6 +95,7 @@ func TestDefaults(t *testing.T) {
 		frontend Frontend
 		standIn  bool
 		args     []string
+		transfer string
 		want     string
 	}{
 		{name: "a new line", frontend: Frontend{Kind: Rust, flags: []string{"tool-strict-level", "tool-call-parser", "reasoning-parser"}}, standIn: true, want: "--tool-strict-level parameter --tool-call-parser hermes --reasoning-parser none"},
@@ -102,10 +103,15 @@ func TestDefaults(t *testing.T) {
 		{name: "a model of the user", frontend: Frontend{Kind: Rust, flags: []string{"tool-strict-level", "tool-call-parser"}}, want: "--tool-strict-level parameter"},
 		{name: "flags of the user", frontend: Frontend{Kind: Rust, flags: []string{"tool-strict-level", "tool-call-parser", "reasoning-parser"}}, standIn: true, args: []string{"--tool-strict-level", "auto", "--tool-call-parser=llama"}, want: "--reasoning-parser none"},
 		{name: "Python", frontend: Frontend{Kind: Python}, want: "--enable-auto-tool-choice --tool-call-parser hermes --enable-lora --max-loras 4"},
+		{
+			name: "Python with transfer of KV caches", frontend: Frontend{Kind: Python}, transfer: "{}",
+			want: "--enable-auto-tool-choice --tool-call-parser hermes --enable-lora --max-loras 4 --kv-transfer-config {}",
+		},
+		{name: "vllm-rs with it, which has no such flag", frontend: Frontend{Kind: Rust, flags: []string{"tool-strict-level"}}, transfer: "{}", want: "--tool-strict-level parameter"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, test.args), " "); got != test.want {
+			if got := strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, test.transfer, test.args), " "); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

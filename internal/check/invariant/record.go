@@ -11,11 +11,12 @@ type record struct {
 	names  []string // of an array
 	keys   [][]byte // of a map
 	values [][]byte
+	next   int // after the field that was found last: fields are mostly asked for in their order
 }
 
 // readArray reads a struct whose fields have these names. What is longer is not of the line.
 func (r *record) readArray(names []string, raw []byte) bool {
-	r.names, r.keys, r.values = names, r.keys[:0], r.values[:0]
+	r.names, r.keys, r.values, r.next = names, r.keys[:0], r.values[:0], 0
 	cur := pack.NewCursor(raw)
 	n, err := cur.ArrayLen()
 	for ; err == nil && n > 0 && len(r.values) < len(names); n-- {
@@ -29,7 +30,7 @@ func (r *record) readArray(names []string, raw []byte) bool {
 
 // readMap reads a map with text keys.
 func (r *record) readMap(raw []byte) bool {
-	r.names, r.keys, r.values = nil, r.keys[:0], r.values[:0]
+	r.names, r.keys, r.values, r.next = nil, r.keys[:0], r.values[:0], 0
 	cur := pack.NewCursor(raw)
 	n, err := cur.MapLen()
 	for ; err == nil && n > 0; n-- {
@@ -46,20 +47,36 @@ func (r *record) readMap(raw []byte) bool {
 
 // get returns the value of a field, nil if it is not there, or nil.
 func (r *record) get(name string) []byte {
-	at := -1
-	for i := range r.values {
-		if r.names != nil && r.names[i] == name || r.names == nil && string(r.keys[i]) == name {
-			at = i
-			break
-		}
+	at := r.find(name, r.next, len(r.values))
+	if at < 0 {
+		at = r.find(name, 0, r.next)
 	}
 	if at < 0 {
 		return nil
 	}
+	r.next = at + 1
 	if cur := pack.NewCursor(r.values[at]); cur.Kind() == pack.Nil {
 		return nil
 	}
 	return r.values[at]
+}
+
+// find returns the index of a field between two, -1 if it is not there.
+func (r *record) find(name string, from, to int) int {
+	if r.names != nil {
+		for i, n := range r.names[from:to] {
+			if n == name {
+				return from + i
+			}
+		}
+		return -1
+	}
+	for i, key := range r.keys[from:to] {
+		if string(key) == name {
+			return from + i
+		}
+	}
+	return -1
 }
 
 // int reads an integer; of another kind there is none.

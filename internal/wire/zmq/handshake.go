@@ -23,7 +23,15 @@ type claim func(*Peer) error
 
 // handshake greets the peer and learns who it is. Only a listener has a claim.
 func (c *Conn) handshake(admit claim) error {
-	if err := c.nc.SetDeadline(time.Now().Add(c.opt.HandshakeTimeout)); err != nil {
+	// A connection that makes way may be closed before and after what zmq4 does, too.
+	setDeadline := func(t time.Time) error {
+		err := c.nc.SetDeadline(t)
+		if err != nil && c.isCrowded() {
+			return ErrCrowded
+		}
+		return err
+	}
+	if err := setDeadline(time.Now().Add(c.opt.HandshakeTimeout)); err != nil {
 		return err
 	}
 	c.fr.max.Store(maxCommand)
@@ -41,7 +49,7 @@ func (c *Conn) handshake(admit claim) error {
 	} else {
 		c.fr.max.Store(c.opt.MaxFrame)
 	}
-	return c.nc.SetDeadline(time.Time{})
+	return setDeadline(time.Time{})
 }
 
 // greeter gives zmq4 the buffers of the connection, so that whatever a peer sends

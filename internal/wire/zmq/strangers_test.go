@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"runtime"
 	"strings"
 	"syscall"
@@ -116,6 +117,18 @@ func TestStrangersMakeWay(t *testing.T) {
 				t.Errorf("the peer's message: %q, %v", m, err)
 			}
 		})
+	}
+}
+
+// A connection that has made way before its handshake begins says so too, and not that it is closed.
+func TestMadeWayBeforeTheHandshake(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	c := newConn(ours, Router, Options{HandshakeTimeout: patience}, "a stranger")
+	close(c.crowded)
+	require.NoError(t, ours.Close())
+	if err := c.handshake(nil); !errors.Is(err, ErrCrowded) {
+		t.Errorf("got %v, want ErrCrowded", err)
 	}
 }
 

@@ -260,10 +260,22 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 
 // appendChatLogprobs writes an object for each row of a table.
 func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logprobs) []byte {
+	most := or(q.TopLogprobs, 0)
+	if most < 0 {
+		most = t.Width
+	}
+	return s.appendTokenLogprobs(b, &q.params, t, most, true)
+}
+
+// appendTokenLogprobs writes an object for each row of a table, with so many candidates, and with the bytes of tokens or without.
+func (s *Server) appendTokenLogprobs(b []byte, p *params, t *protocol.Logprobs, most int, withBytes bool) []byte {
 	token := func(at int) {
-		name := s.name(&q.params, t.TokenIDs[at])
+		name := s.name(p, t.TokenIDs[at])
 		b = appendString(append(b, `{"token":`...), name)
 		b = appendLogprob(append(b, `,"logprob":`...), t.Values[at])
+		if !withBytes {
+			return
+		}
 		b = append(b, `,"bytes":[`...)
 		for i := range len(name) {
 			if i > 0 {
@@ -273,27 +285,18 @@ func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logpro
 		}
 		b = append(b, ']')
 	}
-	most := or(q.TopLogprobs, 0)
-	if most < 0 {
-		most = t.Width
-	}
 	for row := range t.Rows() {
 		if b[len(b)-1] != '[' {
 			b = append(b, ',')
 		}
 		token(row * t.Width)
 		b = append(b, `,"top_logprobs":[`...)
-		listed := 0
-		for i := 0; i < t.Width && listed < most; i++ {
-			if i > 0 && t.TokenIDs[row*t.Width+i] == t.TokenIDs[row*t.Width] {
-				continue
-			}
-			if listed > 0 {
+		for i, at := range candidates(t, row, most) {
+			if i > 0 {
 				b = append(b, ',')
 			}
-			token(row*t.Width + i)
+			token(at)
 			b = append(b, '}')
-			listed++
 		}
 		b = append(b, "]}"...)
 	}

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"encoding/json"
+	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -430,17 +431,30 @@ func (l *textLogprobs) token(id uint32, row *protocol.Logprobs) {
 	}
 	l.values = appendLogprob(l.values, row.Values[0])
 	l.top = append(l.top, '{')
-	for i, id := range row.TokenIDs {
-		name := l.s.name(l.q, id)
+	for i, at := range candidates(row, 0, row.Width) {
 		if i > 0 {
-			if id == row.TokenIDs[0] {
-				continue // the token itself is the first one
-			}
 			l.top = append(l.top, ',')
 		}
-		l.top = appendLogprob(append(appendString(l.top, name), ':'), row.Values[i])
+		l.top = appendLogprob(append(appendString(l.top, l.s.name(l.q, row.TokenIDs[at])), ':'), row.Values[at])
 	}
 	l.top = append(l.top, '}')
+}
+
+// candidates are the most likely tokens of a row of a table, at most so many: the token itself, and those that the engine lists behind it,
+// among which it is not a second time. i is the place in the row, and at that in the table.
+func candidates(t *protocol.Logprobs, row, most int) iter.Seq2[int, int] {
+	return func(yield func(i, at int) bool) {
+		first := row * t.Width
+		for i := 0; i < t.Width && most > 0; i++ {
+			if i > 0 && t.TokenIDs[first+i] == t.TokenIDs[first] {
+				continue
+			}
+			if !yield(i, first+i) {
+				return
+			}
+			most--
+		}
+	}
 }
 
 func (l *textLogprobs) append(b []byte) []byte {
@@ -461,17 +475,14 @@ func (s *Server) appendPromptLogprobs(b []byte, p *params, q *sequence) []byte {
 		for row := range t.Rows() {
 			b = append(b, ",{"...)
 			rank := t.Ranks[row]
-			for i := range t.Width {
-				id := t.TokenIDs[row*t.Width+i]
+			for i, at := range candidates(t, row, t.Width) {
+				id := t.TokenIDs[at]
 				if i > 0 {
-					if id == t.TokenIDs[row*t.Width] {
-						continue
-					}
 					b = append(b, ',')
 					rank = int64(i)
 				}
 				b = append(strconv.AppendUint(append(b, '"'), uint64(id), 10), `":{"logprob":`...)
-				b = appendLogprob(b, t.Values[row*t.Width+i])
+				b = appendLogprob(b, t.Values[at])
 				b = strconv.AppendInt(append(b, `,"rank":`...), rank, 10)
 				b = appendString(append(b, `,"decoded_token":`...), s.name(p, id))
 				b = append(b, '}')

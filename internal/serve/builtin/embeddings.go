@@ -85,7 +85,7 @@ func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string
 
 func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiError) {
 	switch {
-	case (len(q.Input) == 0 || isNull(q.Input)) && q.Messages == nil:
+	case absent(q.Input) && q.Messages == nil:
 		return nil, missingField(end, "input")
 	case q.Format != "" && q.Format != "float" && q.Format != "base64":
 		return nil, badRequest("encoding_format", "encoding_format must be float or base64, got %q.", q.Format)

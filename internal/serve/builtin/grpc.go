@@ -76,6 +76,14 @@ func rpcError(err *apiError) error {
 	return &grpc.Error{Code: grpc.CodeOf(err.status), Message: err.message}
 }
 
+// rpcEnded is the status for a generation that did not go on: its client has left, or the engine has ended.
+func rpcEnded(err error) error {
+	if err == errGone {
+		return grpc.Errorf(grpc.Canceled, "the client has left")
+	}
+	return rpcError(errInternal)
+}
+
 func invalid(format string, args ...any) error {
 	return grpc.Errorf(grpc.InvalidArgument, format, args...)
 }
@@ -152,10 +160,8 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 			return c.Send(b)
 		}); err {
 		case nil:
-		case errGone:
-			return grpc.Errorf(grpc.Canceled, "the client has left")
-		case errEngine:
-			return rpcError(errInternal)
+		case errGone, errEngine:
+			return rpcEnded(err)
 		default:
 			return err
 		}
@@ -582,15 +588,12 @@ func (q *rpcRequest) appendPromptLogprobs(b []byte, field int, one *sequence, t 
 
 // appendTop writes TopLogProbs: the token itself and the best others, n of them. It is empty where all of them were asked for.
 func appendTop(b []byte, t *protocol.Logprobs, row, n int) []byte {
-	ids, values := t.TokenIDs[row*t.Width:(row+1)*t.Width], t.Values[row*t.Width:(row+1)*t.Width]
-	var topIDs []uint32
-	var top []float32
-	for i, id := range ids {
-		if len(topIDs) < n && (i == 0 || id != ids[0]) {
-			topIDs, top = append(topIDs, id), append(top, values[i])
-		}
+	var ids []uint32
+	var values []float32
+	for _, at := range candidates(t, row, n) {
+		ids, values = append(ids, t.TokenIDs[at]), append(values, t.Values[at])
 	}
-	return grpc.AppendMessage(b, 3, func(b []byte) []byte { return grpc.AppendUint32s(grpc.AppendFloats(b, 1, top), 2, topIDs) })
+	return grpc.AppendMessage(b, 3, func(b []byte) []byte { return grpc.AppendUint32s(grpc.AppendFloats(b, 1, values), 2, ids) })
 }
 
 func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
@@ -637,11 +640,8 @@ func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
 	defer g.close()
 	defer s.rpc.run(id, g)()
 	for g.open() {
-		switch g.next(ctx, func(*sequence, *piece, string) error { return nil }) {
-		case errGone:
-			return nil, grpc.Errorf(grpc.Canceled, "the client has left")
-		case errEngine:
-			return nil, rpcError(errInternal)
+		if err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err != nil {
+			return nil, rpcEnded(err)
 		}
 	}
 	if failed := g.failure(); failed != nil {
@@ -727,7 +727,7 @@ func readModelInfo(dir string) (m modelInfo) {
 	var sampling map[string]json.RawMessage
 	if text, err := os.ReadFile(filepath.Join(dir, "generation_config.json")); err == nil && json.Unmarshal(text, &sampling) == nil {
 		for _, name := range []string{"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} {
-			if raw := sampling[name]; len(raw) > 0 && string(raw) != "null" {
+			if raw := sampling[name]; !absent(raw) {
 				m.sampling += `,"` + name + `":` + string(raw)
 			}
 		}

@@ -122,7 +122,7 @@ func textMessage(role, text string) message {
 
 // blocks are the parts of a content. A text is one part.
 func blocks(raw json.RawMessage) (all []contentBlock, err *apiError) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if absent(raw) {
 		return nil, nil
 	}
 	var text string

@@ -462,7 +462,7 @@ func (p *params) extraArgs() ([]byte, *apiError) {
 		}
 	}
 	for name, raw := range map[string]json.RawMessage{"kv_transfer_params": p.KVTransfer, "ec_transfer_params": p.ECTransfer} {
-		if len(raw) == 0 || string(raw) == "null" {
+		if absent(raw) {
 			continue
 		}
 		var value map[string]any

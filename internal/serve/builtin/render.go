@@ -88,12 +88,7 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 				f := &q.Tools[i].Function
 				b = appendString(append(b, `{"type":"function","function":{"name":`...), f.Name)
 				b = appendOptional(append(b, `,"description":`...), f.Description)
-				b = append(b, `,"parameters":`...)
-				if len(f.Parameters) == 0 {
-					b = append(b, "null"...)
-				} else {
-					b = appendCompact(b, f.Parameters)
-				}
+				b = appendCompact(append(b, `,"parameters":`...), f.Parameters)
 				if f.Strict != nil {
 					b = appendBool(append(b, `,"strict":`...), *f.Strict)
 				}
@@ -103,7 +98,7 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 		}
 		b = append(b, `,"tool_choice":`...)
 		switch {
-		case len(q.ToolChoice) > 0 && !isNull(q.ToolChoice):
+		case !absent(q.ToolChoice):
 			b = appendCompact(b, q.ToolChoice)
 		case len(q.Tools) > 0:
 			b = append(b, `"auto"`...)
@@ -274,11 +269,7 @@ func (s *Server) appendRendered(b []byte, p *params, id string, ids []uint32, co
 		raw  json.RawMessage
 	}{{"kv_transfer_params", p.KVTransfer}, {"ec_transfer_params", p.ECTransfer}} {
 		b = append(append(append(b, `,"`...), transfer.name...), `":`...)
-		if len(transfer.raw) == 0 {
-			b = append(b, "null"...)
-		} else {
-			b = appendCompact(b, transfer.raw)
-		}
+		b = appendCompact(b, transfer.raw)
 	}
 	return append(b, '}'), nil
 }

@@ -106,7 +106,7 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 		return &apiError{status: http.StatusBadRequest, message: text, kind: "invalid_request_error", param: param}
 	}
 	switch {
-	case len(q.Input) == 0 || isNull(q.Input):
+	case absent(q.Input):
 		members := q.members
 		if len(q.Tools) == 0 && len(q.ToolChoice) == 0 {
 			members++ // vLLM adds tool_choice
@@ -117,9 +117,9 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 	case q.Background:
 		return nil, refused("background", "This vLLM engine does not support `store=True` and therefore does not support the background mode. "+
 			"To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.")
-	case len(q.Prompt) > 0 && !isNull(q.Prompt):
+	case !absent(q.Prompt):
 		return nil, badMember("prompt", "prompt template is not supported")
-	case len(q.PreviousMessages) > 0 && !isNull(q.PreviousMessages) && q.Previous != nil:
+	case !absent(q.PreviousMessages) && q.Previous != nil:
 		return nil, refused("previous_response_id", "Only one of `previous_input_messages` and `previous_response_id` can be set.")
 	case q.Previous != nil: // nothing is stored, as by default
 		return nil, notFoundResponse(*q.Previous)
@@ -169,7 +169,7 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 	}
 	if q.Text != nil && q.Text.Format != nil {
 		f := q.Text.Format
-		if len(p.StructuredOutputs) > 0 && !isNull(p.StructuredOutputs) {
+		if !absent(p.StructuredOutputs) {
 			return nil, badRequest("structured_outputs", "Cannot specify both structured_outputs and text.format")
 		}
 		switch f.Type {
@@ -210,6 +210,9 @@ func (q *responsesRequest) hasImage() bool {
 }
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
+
+// absent reports whether a member is not there, or null.
+func absent(raw json.RawMessage) bool { return len(raw) == 0 || isNull(raw) }
 
 // missingMembers are members that have to be there, of a body with so many members.
 func missingMembers(members int, names ...string) *apiError {
@@ -327,7 +330,7 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 		} `json:"function"`
 	}
 	switch {
-	case len(q.ToolChoice) == 0 || isNull(q.ToolChoice):
+	case absent(q.ToolChoice):
 	case json.Unmarshal(q.ToolChoice, &word) == nil:
 		if word == "required" && len(q.Tools) == 0 {
 			return badMember("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
@@ -572,31 +575,7 @@ func (s *Server) appendDeltaLogprobs(b []byte, c *chatRequest, t *protocol.Logpr
 	if t == nil {
 		return b
 	}
-	token := func(at int) {
-		b = appendString(append(b, `{"token":`...), s.name(&c.params, t.TokenIDs[at]))
-		b = appendLogprob(append(b, `,"logprob":`...), t.Values[at])
-	}
-	for row := range t.Rows() {
-		if row > 0 {
-			b = append(b, ',')
-		}
-		token(row * t.Width)
-		b = append(b, `,"top_logprobs":[`...)
-		listed := 0
-		for i := 0; i < t.Width && listed < *c.TopLogprobs; i++ {
-			if i > 0 && t.TokenIDs[row*t.Width+i] == t.TokenIDs[row*t.Width] {
-				continue
-			}
-			if listed > 0 {
-				b = append(b, ',')
-			}
-			token(row*t.Width + i)
-			b = append(b, '}')
-			listed++
-		}
-		b = append(b, "]}"...)
-	}
-	return b
+	return s.appendTokenLogprobs(b, &c.params, t, *c.TopLogprobs, false)
 }
 
 // stop ends the open item.
@@ -719,9 +698,6 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	q, p := o.q, &o.c.params
 	raw := func(name string, value json.RawMessage) {
 		b = append(append(append(b, `,"`...), name...), `":`...)
-		if len(value) == 0 {
-			value = json.RawMessage("null")
-		}
 		b = appendCompact(b, value)
 	}
 	text := func(name string, value *string) {
@@ -821,7 +797,7 @@ func (q *responsesRequest) appendChoice(b []byte) []byte {
 		return append(appendString(append(b, `{"name":`...), q.named), `,"type":"function"}`...)
 	case len(q.Tools) == 0:
 		return append(b, `"none"`...)
-	case len(q.ToolChoice) == 0 || isNull(q.ToolChoice):
+	case absent(q.ToolChoice):
 		return append(b, `"auto"`...)
 	}
 	return appendCompact(b, q.ToolChoice)
@@ -835,12 +811,7 @@ func (q *responsesRequest) appendTools(b []byte) []byte {
 			b = append(b, ',')
 		}
 		b = appendString(append(b, `{"name":`...), t.Name)
-		b = append(b, `,"parameters":`...)
-		if len(t.Parameters) == 0 {
-			b = append(b, "null"...)
-		} else {
-			b = appendCompact(b, t.Parameters)
-		}
+		b = appendCompact(append(b, `,"parameters":`...), t.Parameters)
 		b = append(b, `,"strict":`...)
 		if t.Strict == nil {
 			b = append(b, "null"...)
@@ -885,19 +856,14 @@ func appendOptional(b []byte, text *string) []byte {
 	return appendString(b, *text)
 }
 
-// appendFloat writes a number as Python does: 1 is 1.0.
-func appendFloat(b []byte, v float64) []byte {
-	text := strconv.FormatFloat(v, 'g', -1, 64)
-	if !strings.ContainsAny(text, ".e") {
-		text += ".0"
-	}
-	return append(b, text...)
-}
+// appendFloat writes a number as Python does.
+func appendFloat(b []byte, v float64) []byte { return append(b, pythonFloat(v)...) }
 
+// appendCompact writes JSON that was read before. What is empty was not there, and is null.
 func appendCompact(b []byte, raw json.RawMessage) []byte {
 	var out bytes.Buffer
 	if json.Compact(&out, raw) != nil {
-		return append(b, "null"...) // it was read before
+		return append(b, "null"...)
 	}
 	return append(b, out.Bytes()...)
 }

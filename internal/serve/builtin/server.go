@@ -473,7 +473,7 @@ func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 
 // contentText is the content of message number at: a text, or a list of parts of which only texts are supported.
 func contentText(raw json.RawMessage, at int) (text string, err *apiError) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if absent(raw) {
 		return "", nil
 	}
 	if raw[0] == '"' {

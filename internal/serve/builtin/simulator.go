@@ -186,7 +186,7 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) {
 	var prompts [][]uint32
 	switch {
 	case err != nil:
-	case len(q.Input) == 0 || string(q.Input) == "null":
+	case absent(q.Input):
 		err = missingField(end, "input")
 	case q.Dimensions != nil && *q.Dimensions < 1:
 		err = badRequest("dimensions", "dimensions must be at least 1")

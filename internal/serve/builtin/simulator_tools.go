@@ -171,7 +171,7 @@ func checkTool(t *tool) error {
 	switch {
 	case f.Name == "":
 		return fmt.Errorf("a function has no name")
-	case len(f.Parameters) == 0 || string(f.Parameters) == "null":
+	case absent(f.Parameters):
 		return fmt.Errorf("the function %s has no parameters", f.Name)
 	}
 	return checkSchema(f.Name+".parameters", f.Parameters, 0)

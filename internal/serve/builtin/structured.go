@@ -10,10 +10,10 @@ import (
 
 // constrain sets what the engine gets as structured_outputs, from the member of that name or from response_format.
 func (p *params) constrain() *apiError {
-	if len(p.StructuredOutputs) > 0 && string(p.StructuredOutputs) != "null" {
+	if !absent(p.StructuredOutputs) {
 		return p.constrainBy(p.StructuredOutputs)
 	}
-	if len(p.ResponseFormat) == 0 || string(p.ResponseFormat) == "null" {
+	if absent(p.ResponseFormat) {
 		return nil
 	}
 	var format struct {
@@ -104,7 +104,7 @@ type choice struct {
 }
 
 func parseChoice(raw json.RawMessage, tools []tool) (c choice, err *apiError) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if absent(raw) {
 		return c, nil
 	}
 	var word string
@@ -161,7 +161,7 @@ func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
 			}
 			b = appendString(append(b, `{"type":"tag","begin":`...), callBegin+line+"{\"name\": "+string(name)+", \"arguments\": ")
 			b = append(b, `,"content":{"type":"json_schema","json_schema":`...)
-			if len(f.Parameters) == 0 || string(f.Parameters) == "null" {
+			if absent(f.Parameters) {
 				b = append(b, "{}"...)
 			} else {
 				b = append(b, f.Parameters...)

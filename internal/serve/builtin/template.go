@@ -137,7 +137,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	if c.Effort != nil {
 		vars["reasoning_effort"] = *c.Effort
 	}
-	if len(c.TemplateArgs) > 0 && string(c.TemplateArgs) != "null" {
+	if !absent(c.TemplateArgs) {
 		args, err := jinja.FromJSON(c.TemplateArgs)
 		d, ok := args.(*jinja.Dict)
 		if err != nil || !ok {

@@ -119,17 +119,13 @@ func appendIDLogprobs(b []byte, t *protocol.Logprobs) []byte {
 		first := row * t.Width
 		token(first, t.Ranks[row])
 		b = append(b, `,"top_logprobs":[`...)
-		for i := range t.Width {
-			rank := int64(i)
-			if i == 0 {
-				rank = t.Ranks[row]
-			} else if t.TokenIDs[first+i] == t.TokenIDs[first] {
-				continue
-			}
+		for i, at := range candidates(t, row, t.Width) {
+			rank := t.Ranks[row]
 			if i > 0 {
+				rank = int64(i)
 				b = append(b, ',')
 			}
-			token(first+i, rank)
+			token(at, rank)
 			b = append(b, '}')
 		}
 		b = append(b, "]}"...)
@@ -150,7 +146,7 @@ func (s *Server) fromIDs(q *generateRequest, id, end string) (*generation, *apiE
 		return nil, missingField(end, "sampling_params")
 	case len(q.IDs) == 0:
 		return nil, badRequest("token_ids", "token_ids must contain at least one token ID.")
-	case len(q.Features) > 0 && string(q.Features) != "null" && s.sim == nil:
+	case !absent(q.Features) && s.sim == nil:
 		return nil, badRequest("features", "features is not supported.")
 	}
 	p := &q.Sampling.params

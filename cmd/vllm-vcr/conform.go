@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -117,10 +116,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 
 func runConform(ctx context.Context, env *environment, opts conformOptions) error {
 	started := env.now()
-	if _, given := env.lookupEnv("GOGC"); !given {
-		// A run makes much garbage that is dead at once, and keeps little.
-		defer debug.SetGCPercent(debug.SetGCPercent(conformGCPercent))
-	}
+	defer env.growHeap(conformGCPercent)() // a run makes much garbage that is dead at once, and keeps little
 	if err := opts.plan.check(opts.given); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -188,4 +189,13 @@ func setOutputs(env *environment, outputs ...output) (err error) {
 		action.SetOutput(o.name, o.value)
 	}
 	return nil
+}
+
+// growHeap lets the heap grow by so many percent before it is collected, until restore is called. GOGC, if it is given, has precedence.
+func (env *environment) growHeap(percent int) (restore func()) {
+	if _, given := env.lookupEnv("GOGC"); given {
+		return func() {}
+	}
+	before := debug.SetGCPercent(percent)
+	return func() { debug.SetGCPercent(before) }
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -33,17 +32,8 @@ func readRecording(env *environment, path string) (*trace.Trace, error) {
 	return t, nil
 }
 
+// inspectGCPercent saves half of the memory. It costs little, as what is kept of a large trace has hardly a pointer in it.
 const inspectGCPercent = 20
-
-// collectOften lets the garbage collector run more often until restore is called. What is kept of a large trace has hardly a pointer in it,
-// so this costs little, and saves half of the memory.
-func collectOften(env *environment) (restore func()) {
-	if _, given := env.lookupEnv("GOGC"); given {
-		return func() {}
-	}
-	before := debug.SetGCPercent(inspectGCPercent)
-	return func() { debug.SetGCPercent(before) }
-}
 
 // calibrateOptions are the flags of inspect calibrate.
 type calibrateOptions struct {

@@ -57,7 +57,7 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 	if n := len(opts.steps); n > 0 && n != len(paths) {
 		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, plural.Count(len(paths), "trace"))
 	}
-	defer collectOften(env)()
+	defer env.growHeap(inspectGCPercent)()
 	var all inspect.Summaries
 	for i, path := range paths {
 		summary, err := readAt(env, path, inspect.SummarizeReader)

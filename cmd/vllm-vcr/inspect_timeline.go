@@ -57,7 +57,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 	if opts.perfetto == "" && (opts.steps != "" || opts.perRequest) {
 		return errors.New("--step-stats and --track-per-request change only the file of --perfetto: give --perfetto FILE too")
 	}
-	defer collectOften(env)()
+	defer env.growHeap(inspectGCPercent)()
 	timeline, err := readAt(env, path, func(r *trace.Reader) (*inspect.Timeline, error) {
 		return inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})
 	})

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -163,10 +162,7 @@ const tapGCPercent = 25
 
 // runTap records what passes between frontend and engine.
 func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
-	if _, given := env.lookupEnv("GOGC"); !given {
-		// A tap makes little garbage, so memory is had for nearly no time.
-		defer debug.SetGCPercent(debug.SetGCPercent(tapGCPercent))
-	}
+	defer env.growHeap(tapGCPercent)() // a tap makes little garbage, so memory is had for nearly no time
 	stats := opts.cfg.Counts.Snapshot
 	screen := env.screen()
 	if screen != nil {

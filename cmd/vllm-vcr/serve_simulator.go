@@ -477,7 +477,7 @@ func (s *simulatorOptions) translate(env *environment, flags *pflag.FlagSet, opt
 	} else {
 		engine.opt.DataParallelSize = 1
 	}
-	if err := s.calculator(&opts.play.timing.knobs); err != nil {
+	if err := calculateTimes(s.text(latencyCalculator), &opts.play.timing.knobs); err != nil {
 		return "", err
 	}
 	opts.play.source.plans = builtin.NewPlans()
@@ -496,11 +496,13 @@ func (s *simulatorOptions) datasetExists() bool {
 	return s.given("dataset-path") && err == nil
 }
 
-// calculator lets only the times count that --latency-calculator chooses, or that have precedence over others without it.
-func (s *simulatorOptions) calculator(k *latency.Knobs) error {
+const latencyCalculator = "latency-calculator"
+
+// calculateTimes lets only the times count that a value of --latency-calculator chooses, or that have precedence over others without it.
+func calculateTimes(calculator string, k *latency.Knobs) error {
 	constant := k.TimeToFirstToken != 0 || k.TimeToFirstTokenStdDev != 0
 	transfer := k.TransferLatency != 0 || k.TransferLatencyStdDev != 0
-	switch calculator := s.text("latency-calculator"); calculator {
+	switch calculator {
 	case "":
 	case "constant":
 		constant, transfer = true, true
@@ -699,7 +701,7 @@ func (s *simSettings) Shown() map[string]any {
 func (s *simSettings) Change(values map[string]json.RawMessage) (apply func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k, rate, image := *s.opts.play.timing.now.now.Load(), s.rate, s.image
+	k, rate, image, calculator := *s.opts.play.timing.now.now.Load(), s.rate, s.image, s.opts.sim.text(latencyCalculator)
 	durations := simDurations(&k)
 	durations["time-to-generate-image"], durations["time-to-generate-image-std-dev"] = &image[0], &image[1]
 	for key, raw := range values {
@@ -711,13 +713,8 @@ func (s *simSettings) Change(values map[string]json.RawMessage) (apply func(), e
 		}
 		at, isTime := durations[key]
 		switch {
-		case key == "latency-calculator" && isText:
-			before := s.opts.sim.values[key].texts
-			s.opts.sim.values[key].texts = []string{text}
-			err = s.opts.sim.calculator(&k)
-			if err != nil {
-				s.opts.sim.values[key].texts = before
-			}
+		case key == latencyCalculator && isText:
+			calculator, err = text, calculateTimes(text, new(latency.Knobs)) // of k when all values are there
 		case key == "time-factor-under-load":
 			if k.LoadFactor = number; err == nil && number < 1 {
 				err = errors.New("time factor under load cannot be less than 1.0")
@@ -738,7 +735,7 @@ func (s *simSettings) Change(values map[string]json.RawMessage) (apply func(), e
 		}
 		delete(values, key)
 	}
-	if err := s.opts.sim.calculator(&k); err != nil {
+	if err := calculateTimes(calculator, &k); err != nil {
 		return nil, err
 	}
 	if err := k.Validate(); err != nil {
@@ -752,6 +749,9 @@ func (s *simSettings) Change(values map[string]json.RawMessage) (apply func(), e
 		defer s.mu.Unlock()
 		s.opts.play.timing.now.now.Store(&k)
 		s.rate, s.image = rate, image
+		if calculator != s.opts.sim.text(latencyCalculator) {
+			s.opts.sim.values[latencyCalculator].texts = []string{calculator}
+		}
 		for _, server := range s.servers {
 			server.SetImages(rate, image[0], image[1])
 		}

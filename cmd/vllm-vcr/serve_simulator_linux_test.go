@@ -85,6 +85,8 @@ func TestSimulatorServes(t *testing.T) {
 		{"the configuration", "/admin/config", "", nil, 200, `"time-to-first-token":"0s"`},
 		{"a change of it", "/admin/config", `{"time-to-first-token": "1ms", "failure-injection-rate": 0}`, nil, 200, `"time-to-first-token":"1ms"`},
 		{"one that is refused", "/admin/config", `{"image-emission-rate": 101}`, nil, 400, `image emission rate should be between 0 and 100`},
+		{"one of which a part is refused", "/admin/config", `{"latency-calculator": "per-token", "time-to-generate-image": -1}`, nil, 400, `time to generate image`},
+		{"after which all is as before", "/admin/config", "", nil, 200, `"latency-calculator":""`},
 		{"a key that cannot be changed", "/admin/config", `{"port": 1}`, nil, 400, `field 'port' is not admin-configurable`},
 		{"fake metrics where there are real ones", "/fake_metrics", `{"running-requests": 1}`, nil, 500, `Failed to update fake metrics: `},
 		{"metrics", "/metrics", "", nil, 200, `vllm:request_success_total{finish_reason="stop",model_name="m"} `},

@@ -89,18 +89,19 @@ func (in input) trace(opt trace.Options) (*trace.Reader, error) {
 	return trace.NewReader(bytes.NewReader(in.data), in.name, isGzipped(in.data), in.limited(opt))
 }
 
-// openOnce opens a trace, and fetches it only the first time.
+// openOnce opens traces, and fetches each only the first time.
 func openOnce(env *environment) func(name string) (*trace.Reader, error) {
-	var known input
+	fetched := map[string]input{}
 	return func(name string) (*trace.Reader, error) {
-		if known.name == "" {
-			in, err := inputAt(env, name)
-			if err != nil {
+		in, known := fetched[name]
+		if !known {
+			var err error
+			if in, err = inputAt(env, name); err != nil {
 				return nil, err
 			}
-			known = in
+			fetched[name] = in
 		}
-		return known.trace(trace.Options{})
+		return in.trace(trace.Options{})
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 
 // engineService is the service of vLLM's gRPC server (vllm.entrypoints.launchers.grpc_server with smg-grpc-servicer 0.14.1). Where it
 // refuses something, the texts are those of the Python server, which does the checks there.
-const engineService = "vllm.grpc.engine.VllmEngine"
+const engineService = grpc.EngineService
 
 // rpc is what the gRPC service knows beside the HTTP server.
 type rpc struct {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/serve/grpc"
 )
 
 // FaultKind is what goes wrong with an answer.
@@ -414,7 +416,7 @@ func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 func isGeneration(r *http.Request) bool {
 	p := r.URL.Path
 	return r.Method == http.MethodPost && (strings.Contains(p, "/v1/") && !strings.HasSuffix(p, "load_lora_adapter") ||
-		p == "/vllm.grpc.engine.VllmEngine/Generate" || p == "/vllm.grpc.engine.VllmEngine/Embed")
+		p == "/"+grpc.EngineService+"/Generate" || p == "/"+grpc.EngineService+"/Embed")
 }
 
 // Headers by which a request asks for a fault, or tells which client it is of.

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// EngineService is the full name of vLLM's service.
+const EngineService = "vllm.grpc.engine.VllmEngine"
+
 // Serve adds the methods of a service under its full name.
 func (s Server) Serve(service string, methods map[string]Handler) {
 	for name, serve := range methods {

@@ -163,11 +163,9 @@ func (b Builtin) serve(ctx context.Context, frontend string) (url string, stop f
 		args = append(args, "--", "--enable-scale-out")
 	}
 	cmd := exec.Command(b.VCR, args...)
-	for _, entry := range process.Environment(os.Environ(), process.WithoutSecrets()) {
-		if !strings.HasPrefix(entry, "VLLM_") { // they would change what is served
-			cmd.Env = append(cmd.Env, entry)
-		}
-	}
+	cmd.Env = process.Environment(os.Environ(), func(name, value string) bool {
+		return !strings.HasPrefix(name, "VLLM_") && !process.Secret(name, value) // those of vLLM would change what is served
+	})
 	out, in := io.Pipe()
 	cmd.Stdout = in
 	p, err := process.Start(cmd, process.Options{Tail: 4 << 10, Guarded: true})

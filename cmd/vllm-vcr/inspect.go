@@ -40,7 +40,7 @@ type calibrateOptions struct {
 	opt      inspect.Options
 	fits     []string
 	predicts []string
-	plots    string
+	plots    plotOptions
 	samples  string
 	whatIf   []string
 	asJSON   bool
@@ -89,7 +89,7 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&opts.predicts, "predict", nil, "trace `FILE` to predict; required; may be repeated, and all are judged together")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed for the random times of the model")
 	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "number of times that the requests are answered, with other random times each; the prediction is all of them together")
-	flags.StringVar(&opts.plots, "plots", "", "`FOLDER` to write plots to as SVG: distributions and quantiles (default none)")
+	opts.plots.add(flags)
 	flags.StringVar(&opts.samples, "dump-samples", "", "`FILE` to write all recorded and predicted times to, as JSON (default none)")
 	flags.StringArrayVar(&opts.whatIf, "what-if", nil, "also predict with another engine or load: a list of `KEY=VALUE` separated by commas; keys are max_num_seqs, max_num_batched_tokens, block_size, "+
 		"num_gpu_blocks_override, enable_prefix_caching, and rate (2: requests come twice as fast); may be repeated, and changes no verdict")
@@ -113,6 +113,9 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 }
 
 func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOptions) error {
+	if err := opts.plots.check(); err != nil {
+		return err
+	}
 	if err := opts.read(env); err != nil {
 		return err
 	}
@@ -140,10 +143,8 @@ func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOp
 			return infra(fmt.Errorf("write samples: %w", err))
 		}
 	}
-	if opts.plots != "" {
-		if err := writePlots(opts.plots, result.Plots()); err != nil {
-			return infra(err)
-		}
+	if err := opts.plots.write(result.Plots()); err != nil {
+		return err
 	}
 	if !result.Pass {
 		return exitError{conformance.ExitFail, errReported}

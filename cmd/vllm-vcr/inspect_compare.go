@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
@@ -18,13 +19,14 @@ import (
 
 // inspectCompareOptions are the flags of inspect compare.
 type inspectCompareOptions struct {
-	opt         inspect.CompareOptions
-	limits      map[string]string
-	format      string
-	html, plots string
-	baselines   []string
-	together    bool
-	asJSON      bool
+	opt       inspect.CompareOptions
+	limits    map[string]string
+	format    string
+	html      string
+	plots     plotOptions
+	baselines []string
+	together  bool
+	asJSON    bool
 }
 
 func newInspectCompareCommand(env *environment) *cobra.Command {
@@ -63,7 +65,7 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	grouped(flags, "Verdict")
 	flags.StringVar(&opts.format, "format", formText, "output format: text, json or markdown")
 	flags.StringVar(&opts.html, "html", "", "also write the comparison with plots as an HTML page to this `FILE`")
-	flags.StringVar(&opts.plots, "plots", "", "`FOLDER` to write plots to as SVG: distributions and quantiles (default none)")
+	opts.plots.add(flags)
 	addJSONFlag(flags, &opts.asJSON)
 	return cmd
 }
@@ -71,6 +73,9 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 func runInspectCompare(env *environment, paths []string, opts inspectCompareOptions) error {
 	format, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown)
 	if err != nil {
+		return err
+	}
+	if err := opts.plots.check(); err != nil {
 		return err
 	}
 	opts.opt.Limits = map[string]float64{}
@@ -118,10 +123,8 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 			return infra(fmt.Errorf("write comparison: %w", err))
 		}
 	}
-	if opts.plots != "" {
-		if err := writePlots(opts.plots, result.Plots()); err != nil {
-			return infra(err)
-		}
+	if err := opts.plots.write(result.Plots()); err != nil {
+		return err
 	}
 	switch {
 	case result.Judged == 0:
@@ -132,14 +135,35 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 	return nil
 }
 
-// writePlots writes pictures to a folder.
-func writePlots(dir string, plots []inspect.Plot) error {
-	err := os.MkdirAll(dir, 0o755)
+// plotOptions are the flags of commands that draw plots.
+type plotOptions struct {
+	folder string
+	format inspect.Format
+}
+
+func (p *plotOptions) add(flags *pflag.FlagSet) {
+	flags.StringVar(&p.folder, "plots", "", "`FOLDER` to write plots to: distributions and quantiles (default none)")
+	flags.StringVar((*string)(&p.format), "plot-format", string(inspect.SVG), "`FORMAT` of the images of --plots: svg or png")
+}
+
+func (p *plotOptions) check() error {
+	_, err := chooseOne("--plot-format", p.format, inspect.SVG, inspect.PNG)
+	return err
+}
+
+// write writes the pictures, if a folder is given.
+func (p *plotOptions) write(plots []inspect.Plot) error {
+	if p.folder == "" {
+		return nil
+	}
+	err := os.MkdirAll(p.folder, 0o755)
 	for _, plot := range plots {
-		err = errors.Join(err, writeFile(filepath.Join(dir, plot.Name), plot.Write))
+		err = errors.Join(err, writeFile(filepath.Join(p.folder, plot.Name+"."+string(p.format)), func(w io.Writer) error {
+			return plot.Write(w, p.format)
+		}))
 	}
 	if err != nil {
-		return fmt.Errorf("write plots: %w", err)
+		return infra(fmt.Errorf("write plots: %w", err))
 	}
 	return nil
 }

@@ -182,7 +182,7 @@ func TestCompareTooLittle(t *testing.T) {
 	}
 	for _, p := range c.Plots() {
 		var svg bytes.Buffer
-		require.NoError(t, p.Write(&svg))
+		require.NoError(t, p.Write(&svg, SVG))
 		if strings.Contains(svg.String(), "NaN") || strings.Contains(svg.String(), "Inf") {
 			t.Errorf("%s has no numbers", p.Name)
 		}
@@ -256,12 +256,12 @@ func TestComparePage(t *testing.T) {
 	for _, p := range c.Plots() {
 		names = append(names, p.Name)
 		var svg bytes.Buffer
-		require.NoError(t, p.Write(&svg))
+		require.NoError(t, p.Write(&svg, SVG))
 		wellFormed(t, p.Name, svg.Bytes())
 	}
 	want := []string{
-		"ttft-survival.svg", "ttft-qq.svg", "itl-survival.svg", "itl-qq.svg", "tpot-survival.svg", "tpot-qq.svg", "e2e-survival.svg", "e2e-qq.svg",
-		"mean-1.svg", "mean-2.svg", "tokens-of-outputs.svg",
+		"ttft-survival", "ttft-qq", "itl-survival", "itl-qq", "tpot-survival", "tpot-qq", "e2e-survival", "e2e-qq",
+		"mean-1", "mean-2", "tokens-of-outputs",
 	}
 	require.NoDiff(t, cmp.Diff(want, names), "plots (-want +got)")
 	if n := strings.Count(b.String(), "<svg "); n != len(want) {

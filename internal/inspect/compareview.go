@@ -43,15 +43,15 @@ func (c *Comparison) Plots() []Plot {
 		for i, one := range c.all {
 			all = append(all, curve{names[i], i, one.whole(m).drawn()})
 		}
-		plots = append(plots, survivalPlot(name+"-survival.svg", metricTitles[m], all)...)
-		plots = append(plots, quantilePlot(name+"-qq.svg", metricTitles[m], all)...)
+		plots = append(plots, survivalPlot(name+"-survival", metricTitles[m], all)...)
+		plots = append(plots, quantilePlot(name+"-qq", metricTitles[m], all)...)
 	}
 	for i, one := range c.all {
-		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d.svg", i+1), "Each gap, and the mean of each request: "+safetext.Clip(names[i], 40), []curve{
+		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d", i+1), "Each gap, and the mean of each request: "+safetext.Clip(names[i], 40), []curve{
 			{"each gap (ITL)", 0, one.whole(1).drawn()}, {"mean of a request (TPOT)", 1, one.whole(2).drawn()},
 		})...)
 		if one.laterTurns.count > 0 {
-			plots = append(plots, survivalPlot(fmt.Sprintf("turns-%d.svg", i+1), "TTFT by turn: "+safetext.Clip(names[i], 40), []curve{
+			plots = append(plots, survivalPlot(fmt.Sprintf("turns-%d", i+1), "TTFT by turn: "+safetext.Clip(names[i], 40), []curve{
 				{"first turns", 0, one.firstTurn.drawn()}, {"later turns", 1, one.laterTurns.drawn()},
 			})...)
 		}
@@ -162,7 +162,7 @@ func (c *Comparison) sizesPlot(names []string) []Plot {
 		of := curve{names[i], i, one.sizes.drawn()}
 		f.lines = append(f.lines, survivalOf(of.name, of.paint(), of.times, f.x))
 	}
-	return []Plot{{"tokens-of-outputs.svg", f}}
+	return []Plot{{"tokens-of-outputs", f}}
 }
 
 // comparePage is what the page has besides the style of all pages.
@@ -193,7 +193,7 @@ func (c *Comparison) HTML(w io.Writer) error {
 		class = "verdict better"
 	}
 	plots := page.Each(c.Plots(), func(p Plot) page.Later {
-		return func(w *bufio.Writer) { _ = p.Write(w) } // w keeps the error
+		return func(w *bufio.Writer) { _ = p.Write(w, SVG) } // w keeps the error
 	})
 	return page.Write(w, page.Lines(
 		page.Doctype,

@@ -1,60 +1,23 @@
 package inspect
 
 import (
-	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
-// Colors of what is drawn: the names of classes, which have one color on a light page and another on a dark one.
-const (
-	colorReal      = "c-black"
-	colorPredicted = "c-orange"
-	colorKnobs     = "c-blue"
-	colorEqual     = "c-grey"
-	colorWait      = "c-wait"
-	colorPrefill   = "c-orange"
-	colorDecode    = "c-blue"
-)
-
-// seriesColors are those of traces side by side. They can be distinguished without seeing red or green.
-var seriesColors = []string{"c-black", "c-orange", "c-blue", "c-green", "c-pink", "c-yellow"}
-
-// svgStyle is what all pictures look like. A picture follows the reader's choice of light or dark, alone as in a page.
-const svgStyle = `<style>
-.ground{fill:#ffffff}.ink{fill:#1b2129}.grid{stroke:#dfe3e8;fill:none}.axis{stroke:#5c6773;fill:none}.mark{stroke:#5c6773;stroke-dasharray:2 3}
-.line{fill:none;stroke-width:1.5}.key{stroke-width:2}.dash{stroke-dasharray:6 4}
-.c-black{stroke:#1b2129}.c-orange{stroke:#d55e00}.c-blue{stroke:#0072b2}.c-green{stroke:#00805d}.c-pink{stroke:#b0407f}.c-yellow{stroke:#a07800}.c-grey{stroke:#9aa3ad}.c-wait{stroke:#b4bcc5}
-.bar.c-orange{fill:#d55e00}.bar.c-blue{fill:#0072b2}.bar.c-wait{fill:#b4bcc5}.bar{stroke:none}
-@media (prefers-color-scheme:dark){
-.ground{fill:#0f1318}.ink{fill:#e4e8ed}.grid{stroke:#2a323c}.axis{stroke:#97a3b0}.mark{stroke:#97a3b0}
-.c-black{stroke:#e4e8ed}.c-orange{stroke:#ff9248}.c-blue{stroke:#56b4e9}.c-green{stroke:#3ccf9f}.c-pink{stroke:#e79ac6}.c-yellow{stroke:#f0d442}.c-grey{stroke:#6b7580}.c-wait{stroke:#4d5763}
-.bar.c-orange{fill:#ff9248}.bar.c-blue{fill:#56b4e9}.bar.c-wait{fill:#4d5763}.bar{stroke:none}
-}
-</style>
-`
-
-// beginSVG writes what every picture begins with: nothing in it is fetched or run by a browser.
-func beginSVG(out *sticky, width, height int, title string) {
-	out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12" role="img">`+"\n<title>", width, height)
-	_ = xml.EscapeText(out, []byte(title)) // out keeps the error
-	out.printf("</title>\n%s<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n", svgStyle, width, height)
-}
-
 // Plot is a picture of a report.
 type Plot struct {
-	// Name is that of its file, such as itl-survival.svg.
+	// Name is that of its file without the format, such as itl-survival.
 	Name string
 
 	figure figure
 }
 
-// Write writes the picture as SVG.
-func (p *Plot) Write(w io.Writer) error { return p.figure.write(w) }
+// Write writes the picture.
+func (p *Plot) Write(w io.Writer, format Format) error { return p.figure.write(w, format) }
 
 // Plots are how many gaps and first tokens took longer than a time, and the quantiles of
 // what was predicted over those of what was real. There are none of times that are all 0.
@@ -85,7 +48,7 @@ func (r *Report) Plots() []Plot {
 		if kind.band {
 			survival.marks = []mark{{fmt.Sprintf("slow band from %.1f ms", r.BandFromMs), r.BandFromMs}}
 		}
-		plots = append(plots, Plot{kind.name + "-survival.svg", survival}, Plot{kind.name + "-qq.svg", figure{
+		plots = append(plots, Plot{kind.name + "-survival", survival}, Plot{kind.name + "-qq", figure{
 			title: kind.title + ", quantiles", xName: "real, ms", yName: "predicted, ms", x: x, y: x,
 			lines: []line{
 				{name: "equal", color: colorEqual, points: [][2]float64{{low, low}, {high, high}}, dashed: true},
@@ -239,72 +202,61 @@ func (a axis) ticks() []float64 {
 func (f *figure) px(x float64) float64 { return plotLeft + f.x.at(x)*(plotRight-plotLeft) }
 func (f *figure) py(y float64) float64 { return plotBottom - f.y.at(y)*(plotBottom-plotTop) }
 
-// write writes the figure as SVG, with nothing in it that a browser would fetch or run.
-func (f *figure) write(w io.Writer) error {
-	out := &sticky{w: w}
-	beginSVG(out, figureWidth, figureHeight, f.title)
-	text(out, figureWidth/2, 20, "middle", f.title)
+// write writes the figure.
+func (f *figure) write(w io.Writer, format Format) error {
+	out := format.begin(w, figureWidth, figureHeight, f.title)
+	out.text(figureWidth/2, 20, "middle", f.title)
 	f.axes(out)
 	for _, m := range f.marks {
 		x := f.px(m.x)
-		out.printf("<path d=\"M%.1f %dV%d\" class=\"mark\"/>\n", x, plotTop, plotBottom)
-		text(out, x+4, plotTop+12, "start", m.name)
+		out.path("axis", marked, [2]float64{x, plotTop}, [2]float64{x, plotBottom})
+		out.text(x+4, plotTop+12, "start", m.name)
 	}
 	width := min(legendWidth, (plotRight-plotLeft)/max(len(f.lines), 1))
 	for i, l := range f.lines {
-		f.line(out, l)
-		x := plotLeft + width*i // above the plot, where no curve is
-		out.printf("<path d=\"M%d %dh24\" class=\"key %s%s\"/>\n", x, plotTop-16, l.color, l.dash())
-		text(out, float64(x+30), plotTop-12, "start", safetext.Clip(l.name, (width-30)/letterWidth))
+		curve, key := curved, keyed
+		if l.dashed {
+			curve, key = dashed, stroke{keyed.width, dashed.dash, dashed.gap}
+		}
+		out.path(l.color, curve, f.points(l)...)
+		x := float64(plotLeft + width*i) // above the plot, where no curve is
+		out.path(l.color, key, [2]float64{x, plotTop - 16}, [2]float64{x + 24, plotTop - 16})
+		out.text(x+30, plotTop-12, "start", safetext.Clip(l.name, (width-30)/letterWidth))
 	}
-	out.printf("</svg>\n")
-	return out.err
+	return out.end()
 }
 
-func (f *figure) axes(out *sticky) {
-	out.printf("<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" class=\"axis\"/>\n", plotLeft, plotTop, plotRight-plotLeft, plotBottom-plotTop)
+func (f *figure) axes(out picture) {
 	for _, v := range f.x.ticks() {
-		out.printf("<path d=\"M%.1f %dV%d\" class=\"grid\"/><path d=\"M%.1f %dv5\" class=\"axis\"/>\n", f.px(v), plotTop, plotBottom, f.px(v), plotBottom)
-		text(out, f.px(v), plotBottom+18, "middle", fmt.Sprintf("%g", round(v)))
+		x := f.px(v)
+		out.path("grid", thin, [2]float64{x, plotTop}, [2]float64{x, plotBottom})
+		out.path("axis", thin, [2]float64{x, plotBottom}, [2]float64{x, plotBottom + 5})
+		out.text(x, plotBottom+18, "middle", fmt.Sprintf("%g", round(v)))
 	}
 	for _, v := range f.y.ticks() {
-		out.printf("<path d=\"M%d %.1fH%d\" class=\"grid\"/><path d=\"M%d %.1fh-5\" class=\"axis\"/>\n", plotLeft, f.py(v), plotRight, plotLeft, f.py(v))
-		text(out, plotLeft-8, f.py(v)+4, "end", fmt.Sprintf("%g", round(v)))
+		y := f.py(v)
+		out.path("grid", thin, [2]float64{plotLeft, y}, [2]float64{plotRight, y})
+		out.path("axis", thin, [2]float64{plotLeft, y}, [2]float64{plotLeft - 5, y})
+		out.text(plotLeft-8, y+4, "end", fmt.Sprintf("%g", round(v)))
 	}
-	text(out, (plotLeft+plotRight)/2, figureHeight-12, "middle", f.xName)
-	out.printf("<g transform=\"rotate(-90 16 %d)\">", (plotTop+plotBottom)/2)
-	text(out, 16, (plotTop+plotBottom)/2, "middle", f.yName)
-	out.printf("</g>\n")
+	out.path("axis", thin, [2]float64{plotLeft, plotTop}, [2]float64{plotRight, plotTop}, [2]float64{plotRight, plotBottom},
+		[2]float64{plotLeft, plotBottom}, [2]float64{plotLeft, plotTop})
+	out.text((plotLeft+plotRight)/2, figureHeight-12, "middle", f.xName)
+	out.upright(16, (plotTop+plotBottom)/2, f.yName)
 }
 
 // round takes off what sums of parts have too much.
 func round(v float64) float64 { return math.Round(v*1e9) / 1e9 }
 
-func (l *line) dash() string {
-	if l.dashed {
-		return " dash"
-	}
-	return ""
-}
-
-func (f *figure) line(out *sticky, l line) {
-	var path strings.Builder
+// points are where a line is drawn.
+func (f *figure) points(l line) [][2]float64 {
+	points := make([][2]float64, 0, 2*len(l.points))
 	for i, p := range l.points {
 		x, y := f.px(p[0]), f.py(p[1])
-		switch {
-		case i == 0:
-			fmt.Fprintf(&path, "M%.1f %.1f", x, y)
-		case l.steps:
-			fmt.Fprintf(&path, "H%.1fV%.1f", x, y)
-		default:
-			fmt.Fprintf(&path, "L%.1f %.1f", x, y)
+		if l.steps && i > 0 {
+			points = append(points, [2]float64{x, points[len(points)-1][1]})
 		}
+		points = append(points, [2]float64{x, y})
 	}
-	out.printf("<path d=\"%s\" class=\"line %s%s\"/>\n", path.String(), l.color, l.dash())
-}
-
-func text(out *sticky, x, y float64, anchor, s string) {
-	out.printf("<text class=\"ink\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor)
-	_ = xml.EscapeText(out, []byte(s)) // out keeps the error
-	out.printf("</text>\n")
+	return points
 }

@@ -271,74 +271,66 @@ const (
 	mostBars = 5000
 )
 
-// CheckSVG refuses a picture that is too large to look at.
-func (t *Timeline) CheckSVG() error {
+// CheckPicture refuses a picture that is too large to look at.
+func (t *Timeline) CheckPicture() error {
 	if len(t.order) <= mostBars {
 		return nil
 	}
-	return fmt.Errorf("%s: an SVG image of %d requests is too large to look at, at most %d fit: choose some with --from and --requests, or write a page with --html",
+	return fmt.Errorf("%s: an image of %d requests is too large to look at, at most %d fit: choose some with --from and --requests, or write a page with --html",
 		t.Name, len(t.order), mostBars)
 }
 
-// SVG writes the same as a picture, with nothing in it that a browser would fetch or run: a bar for each request over an axis in
-// seconds. The number of a request is that of its record; a browser shows its times where the mouse is.
-func (t *Timeline) SVG(w io.Writer) error {
-	out := &sticky{w: w}
+// Picture writes the same as a picture: a bar for each request over an axis in seconds. The number of a request is that of its record;
+// a browser shows the times of one in an SVG where the mouse is.
+func (t *Timeline) Picture(w io.Writer, format Format) error {
 	rowHeight := tallRow
 	if len(t.order) > fewRows {
 		rowHeight = flatRow
 	}
 	seconds := axis{low: t.from / 1000, high: max(t.to, t.from+1) / 1000}
 	x := func(ms float64) float64 { return timelineLeft + seconds.at(ms/1000)*(timelineRight-timelineLeft) }
-	bottom := timelineTop + rowHeight*len(t.order)
-	height := bottom + 40
+	height := timelineTop + rowHeight*len(t.order) + 40
+	bottom := float64(height - 40)
 	title := fmt.Sprintf("%s in %.2f s", plural.Count(len(t.order), "request"), (t.to-t.from)/1000)
-	beginSVG(out, 1000, height, title)
-	text(out, timelineLeft, 16, "start", title)
+	out := format.begin(w, 1000, height, title)
+	out.text(timelineLeft, 16, "start", title)
 	for i, part := range t.parts() {
-		at := timelineLeft + 260 + 170*i
-		out.printf("<rect class=\"bar %s\" x=\"%d\" y=\"7\" width=\"24\" height=\"10\"/>\n", part.color, at)
-		text(out, float64(at+30), 16, "start", part.name)
+		at := float64(timelineLeft + 260 + 170*i)
+		out.bar(part.color, at, 7, 24, 10)
+		out.text(at+30, 16, "start", part.name)
 	}
 	for _, tick := range seconds.ticks() {
-		at := x(tick * 1000)
-		out.printf("<path d=\"M%.1f %dV%d\" class=\"grid\"/>\n", at, timelineTop-4, bottom+4)
-		text(out, at, timelineTop-8, "middle", fmt.Sprintf("%g", round(tick)))
-		text(out, at, float64(bottom+18), "middle", fmt.Sprintf("%g", round(tick)))
+		at, number := x(tick*1000), fmt.Sprintf("%g", round(tick))
+		out.path("grid", thin, [2]float64{at, timelineTop - 4}, [2]float64{at, bottom + 4})
+		out.text(at, timelineTop-8, "middle", number)
+		out.text(at, bottom+18, "middle", number)
 	}
-	out.printf("<path d=\"M%d %dV%dH%d\" class=\"axis\"/>\n", timelineLeft, timelineTop-4, bottom+4, timelineRight)
-	text(out, (timelineLeft+timelineRight)/2, float64(height-6), "middle", "s since the first request of the trace")
-	middle := (timelineTop + bottom) / 2
-	out.printf("<g transform=\"rotate(-90 16 %d)\">", middle)
-	text(out, 16, float64(middle), "middle", "request")
-	out.printf("</g>\n")
+	out.path("axis", thin, [2]float64{timelineLeft, timelineTop - 4}, [2]float64{timelineLeft, bottom + 4}, [2]float64{timelineRight, bottom + 4})
+	out.text((timelineLeft+timelineRight)/2, bottom+34, "middle", "s since the first request of the trace")
+	out.upright(16, (timelineTop+bottom)/2, "request")
 	every := (labelHeight + rowHeight - 1) / rowHeight
 	for n, i := range t.order {
 		r := t.all.at(i)
-		y := timelineTop + rowHeight*n
+		y := float64(timelineTop + rowHeight*n)
 		if n%every == 0 {
-			text(out, timelineLeft-6, float64(y)+float64(rowHeight)/2+4, "end", fmt.Sprint(r.index))
+			out.text(timelineLeft-6, y+float64(rowHeight)/2+4, "end", fmt.Sprint(r.index))
 		}
-		out.printf("<g><title>%s</title>\n", r.describe())
 		first, last := r.shown()
-		prefill := first
-		if r.isInferred {
-			prefill = min(max(r.prefill, r.arrival), first)
+		bar := func(color string, from, to float64) {
+			out.bar(color, x(from), y, max(x(to)-x(from), 0.3), float64(rowHeight-1))
 		}
-		for _, part := range []struct {
-			from, to float64
-			color    string
-		}{{r.arrival, prefill, colorWait}, {prefill, first, colorPrefill}, {first, last, colorDecode}} {
-			if part.color == colorPrefill && !r.isInferred {
-				continue
+		out.about(r.describe(), func() {
+			if !r.isInferred {
+				bar(colorWait, r.arrival, first)
+			} else {
+				prefill := min(max(r.prefill, r.arrival), first)
+				bar(colorWait, r.arrival, prefill)
+				bar(colorPrefill, prefill, first)
 			}
-			out.printf("<rect class=\"bar %s\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"/>\n",
-				part.color, x(part.from), y, max(x(part.to)-x(part.from), 0.3), rowHeight-1)
-		}
-		out.printf("</g>\n")
+			bar(colorDecode, first, last)
+		})
 	}
-	out.printf("</svg>\n")
-	return out.err
+	return out.end()
 }
 
 // barPart is what a bar is made of, and its color.

@@ -51,14 +51,14 @@ func TestTimeline(t *testing.T) {
 	}
 	require.NoDiff(t, cmp.Diff(want, strings.Split(b.String(), "\n")), "(-want +got)")
 	b.Reset()
-	require.NoError(t, line.SVG(&b))
+	require.NoError(t, line.Picture(&b, SVG))
 	wellFormed(t, "timeline", b.Bytes())
-	if n := strings.Count(b.String(), "<rect class=\"bar"); n != 15 {
+	if n := strings.Count(b.String(), "<rect class=\"bar c-"); n != 15 {
 		t.Errorf("%d bars, want 12, and 3 of the legend", n)
 	}
 	for _, want := range []string{
 		// Request 1 waits for the end of the step that answers request 2, at 10 of 60 ms.
-		`<rect class="bar c-wait" x="72.0" y="44" width="151.3" height="13"/>`,
+		`<rect class="bar c-wait" x="72" y="44" width="151.3" height="13"/>`,
 		`<rect class="bar c-orange" x="223.3" y="44" width="151.3" height="13"/>`,
 		`<title>request 1: at 0.0 ms, prompt begun after 10.0 ms, first token after 20.0 ms, ended after 30.0 ms (stop); 4 prompt tokens, 0 of them cached, 3 output tokens</title>`,
 		`text-anchor="end">1</text>`, `>0.06</text>`, `>s since the first request of the trace</text>`, `>request</text>`,
@@ -88,7 +88,7 @@ func TestTimelineOfNegativeTimes(t *testing.T) {
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 	b.Reset()
-	require.NoError(t, line.SVG(&b))
+	require.NoError(t, line.Picture(&b, SVG))
 	if wellFormed(t, "timeline", b.Bytes()); strings.Contains(b.String(), `width="-`) {
 		t.Errorf("a bar of negative width: %s", b.String())
 	}
@@ -176,7 +176,7 @@ func TestTimelineTooLargeForSVG(t *testing.T) {
 	for i := range mostBars + 1 {
 		records = append(records, record(float64(i), 4, 1))
 	}
-	err := mustTimeline(t, recorded(records...)).CheckSVG()
+	err := mustTimeline(t, recorded(records...)).CheckPicture()
 	if err == nil || !strings.Contains(err.Error(), "of 5001 requests is too large to look at, at most 5000 fit: choose some with --from and --requests") {
 		t.Errorf("got %v", err)
 	}
